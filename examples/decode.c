@@ -56,7 +56,7 @@ static tsr_job *open_job(tsr_session *s, const tsr_model *m, const char *path, c
         char present[256];
         snprintf(present, sizeof present, "present%s", past + 4);
         if (strncmp(past, "past", 4) == 0)
-            must(s, tsr_job_keep(job, past, present));
+            must(s, tsr_job_add_state(job, past, present));
     }
     return job;
 }

@@ -38,14 +38,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         return 0;
     }
     tsr_session *s = fuzz_session(n);
-    struct parcel p = {.fd = -1, .bytes = (const char *)data + 1, .end = n - 1};
+    struct message p = {.fd = -1, .bytes = (const char *)data + 1, .end = n - 1};
     if (data[0] % 3 == 1) {
         tsr_tensors *t;
         MUST(tsr_tensors_new(s, &t) == TSR_OK);
-        (void)!tsr__parcel_tensors(&p, t);
+        (void)!tsr__message_tensors(&p, t);
         tsr_tensors_free(t);
     } else {
-        (void)tsr__parcel_findings(&p, s, true);
+        (void)tsr__message_findings(&p, s, true);
     }
     fuzz_end(s, TSR_OK);
     return 0;

@@ -485,7 +485,7 @@ TSR_API tsr_status tsr_tiles(tsr_session *s, const char *text, int rank, const i
 
 /* A tensor dictionary: the pieces of one tensor, keyed by device. A device that holds several tiles has a piece for each,
  * in the order of the tiles. */
-typedef struct tsr_dict tsr_dict;
+typedef struct tsr_pieces tsr_pieces;
 typedef struct tsr_piece {
     int64_t device, tile; /* tiles are numbered row-major */
     int rank;
@@ -495,17 +495,17 @@ typedef struct tsr_piece {
 } tsr_piece;
 /* Cuts a tensor by a sharding in the compact notation; data NULL: pieces of zeros, to be filled. Elements must take whole
  * bytes (TSR_UNSUPPORTED otherwise). */
-TSR_API tsr_status tsr_dict_new(tsr_session *s, const char *sharding, tsr_dtype type, int rank,
-                                const int64_t *shape, const void *data, tsr_dict **out);
-TSR_API void tsr_dict_free(tsr_dict *d);          /* NULL is fine */
-TSR_API size_t tsr_dict_count(const tsr_dict *d); /* pieces, by device and then tile */
-TSR_API tsr_piece tsr_dict_at(const tsr_dict *d, size_t i);
+TSR_API tsr_status tsr_pieces_new(tsr_session *s, const char *sharding, tsr_dtype type, int rank,
+                                  const int64_t *shape, const void *data, tsr_pieces **out);
+TSR_API void tsr_pieces_free(tsr_pieces *d);          /* NULL is fine */
+TSR_API size_t tsr_pieces_count(const tsr_pieces *d); /* pieces, by device and then tile */
+TSR_API tsr_piece tsr_pieces_at(const tsr_pieces *d, size_t i);
 /* The k-th piece of a device, or the k-th holder of a tile; -1: none. */
-TSR_API int64_t tsr_dict_find(const tsr_dict *d, int64_t device, size_t k);
-TSR_API int64_t tsr_dict_find_tile(const tsr_dict *d, int64_t tile, size_t k);
+TSR_API int64_t tsr_pieces_find(const tsr_pieces *d, int64_t device, size_t k);
+TSR_API int64_t tsr_pieces_find_tile(const tsr_pieces *d, int64_t tile, size_t k);
 /* Puts the tensor together again. Tiles that no device holds (-1) are zeros. Copies of one tile that differ are refused
  * (finding pieces-differ). out has room for the whole tensor. */
-TSR_API tsr_status tsr_dict_join(const tsr_dict *d, void *out);
+TSR_API tsr_status tsr_pieces_join(const tsr_pieces *d, void *out);
 
 /* One step of a resharding. Bytes are exact, for uneven and strided pieces too: what must arrive, not what a protocol adds. */
 typedef struct tsr_group {
@@ -530,27 +530,27 @@ typedef struct tsr_step {
  * NULL, or "sum", "max", "min", "prod": the owners of each tile hold parts of it that are still to be combined. An
  * exchange of overlaps is always possible, so no pair is refused, unless the target needs a tile that no device of the source holds
  * (finding reshard-source). Elements must take whole bytes. Steps are owned by the session until the next call. */
-TSR_API tsr_status tsr_connect(tsr_session *s, const char *from, const char *to,
-                               const char *pending, tsr_dtype type, int rank, const int64_t *shape,
-                               const tsr_step **out, size_t *n);
+TSR_API tsr_status tsr_reshard_plan(tsr_session *s, const char *from, const char *to,
+                                    const char *pending, tsr_dtype type, int rank,
+                                    const int64_t *shape, const tsr_step **out, size_t *n);
 
 /* Predicted time of these steps, in picoseconds, on a topology whose devices 0 .. n-1 hold the tensor. */
 typedef struct tsr_topology tsr_topology; /* section 10 */
-TSR_API tsr_status tsr_connect_time(tsr_session *s, const char *from, const char *to,
+TSR_API tsr_status tsr_reshard_time(tsr_session *s, const char *from, const char *to,
                                     const char *pending, tsr_dtype type, int rank,
                                     const int64_t *shape, tsr_topology *topology, int64_t *out);
 
 /* A size for a symbolic dimension: "batch" = 1. */
-typedef struct tsr_size {
+typedef struct tsr_dim_size {
     const char *name;
     int64_t size;
-} tsr_size;
+} tsr_dim_size;
 /* Puts a random valid sharding on every node, of bodies too, that its rule allows to be cut, in place of what the node says
  * under c: cuts of one or several factors, uneven and strided ones, groups, devices in any order, outputs asked for otherwise
  * than they come; now and then stages. The same seed gives the same shardings. A dimension is cut in at most as many parts as it has
  * elements: symbolic ones only where sizes (the least that they will have) say how many. */
 TSR_API tsr_status tsr_model_shard_random(tsr_model *m, tsr_config *c, uint64_t seed,
-                                          const tsr_size *sizes, size_t n);
+                                          const tsr_dim_size *sizes, size_t n);
 /* What the nodes say under c, as lines that `tessera annotate --script` takes. Owned by the session until the
  * next call. */
 TSR_API tsr_status tsr_config_edits(tsr_model *m, const tsr_config *c, const char **out);
@@ -589,7 +589,7 @@ typedef struct tsr_shapes_summary {
  * inputs and outputs. What is declared is completed, never replaced, except that symbols named in sizes become numbers
  * (one that the model lacks: note dim-unknown). A declaration that an operator contradicts stays and is a warning
  * (shape-contradiction). summary may be NULL. */
-TSR_API tsr_status tsr_shapes(tsr_model *m, const tsr_size *sizes, size_t n,
+TSR_API tsr_status tsr_shapes(tsr_model *m, const tsr_dim_size *sizes, size_t n,
                               tsr_shapes_summary *summary);
 
 /* Adds every finding about the annotations; TSR_OK even if there are errors (count them). config NULL: all. */
@@ -626,7 +626,7 @@ typedef struct tsr_plan_options {
     /* Bytes on each device. 0: as the devices have it; where that is only the table's word (a number of devices, a generator) and
      * nothing fits, the plan may need more, with a warning. INT64_MAX: no limit. */
     int64_t memory;
-    const tsr_size
+    const tsr_dim_size
         *sizes; /* for symbolic dimensions; one that has none counts 128 and is not cut */
     size_t n_sizes;
     const char *
@@ -638,7 +638,7 @@ typedef struct tsr_plan_options {
     /* Another model of the same weights that runs on the same devices (decode beside prefill), or NULL: both are planned at once,
      * and a weight that both have lies the same in both. It may be loaded from the same file, with other sizes. */
     tsr_model *with;
-    const tsr_size *with_sizes;
+    const tsr_dim_size *with_sizes;
     size_t n_with_sizes;
     int64_t steps; /* runs of `with` for each run of the model; 0: 1 */
     /* "past=present", as in tsr_partition_options: an output that is the input of the next run stays where it is made, and is read
@@ -1004,7 +1004,7 @@ TSR_API tsr_status tsr_job_start_cut(tsr_job *j, const tsr_tensors *const *input
 TSR_API tsr_status tsr_job_wait_cut(tsr_job *j, tsr_tensors *const *outputs);
 /* Before the first run: output `present` of each run becomes input `past` of the next, where it is, without a copy. It is then
  * no result; the first run must be given the input, a later one may be (that starts anew). */
-TSR_API tsr_status tsr_job_keep(tsr_job *j, const char *past, const char *present);
+TSR_API tsr_status tsr_job_add_state(tsr_job *j, const char *past, const char *present);
 /* Writes what all ranks did so far to the file that the options named: one JSON document for Perfetto or chrome://tracing, a
  * process for each rank, the pieces of each communication tied together. Under a launcher all ranks call it and rank 0 writes. Once. */
 TSR_API tsr_status tsr_job_trace(tsr_job *j);
@@ -1065,11 +1065,11 @@ typedef struct tsr_difference {
 } tsr_difference;
 /* Where cut and whole part: the first value, in the order of the nodes, that is out of tolerance; NULL: not found. The rank is
  * one that has the element that differs most in its part (-1: not known). */
-typedef struct tsr_first {
+typedef struct tsr_first_difference {
     const char *value, *node, *op;
     int64_t node_index, rank;
     double max_rel;
-} tsr_first;
+} tsr_first_difference;
 /* One random sharding. status: TSR_OK, TSR_DIFFERENT, or what kept it from being cut or run (findings say more). */
 typedef struct tsr_trial {
     bool ok;
@@ -1079,7 +1079,7 @@ typedef struct tsr_trial {
     const tsr_difference *outputs;
     size_t n_outputs;
     const char *sharding; /* the edits that repeat it, as tsr_config_edits writes them */
-    tsr_first first;
+    tsr_first_difference first;
 } tsr_trial;
 typedef struct tsr_verify_result {
     size_t size;
@@ -1090,7 +1090,7 @@ typedef struct tsr_verify_result {
     size_t n_outputs;
     const tsr_trial *trials; /* of random shardings; then partition and outputs are empty */
     size_t n_trials;
-    tsr_first first;
+    tsr_first_difference first;
 } tsr_verify_result;
 typedef struct tsr_verify_options {
     size_t size;
@@ -1302,9 +1302,9 @@ typedef struct tsr_simulated_link {
 } tsr_simulated_link;
 typedef struct tsr_simulate_options {
     size_t size;
-    const char *config;     /* NULL: the only one of the model */
-    tsr_topology *topology; /* NULL: that of the plan, else so many devices of one host */
-    const tsr_size *sizes;  /* of symbolic dimensions; one that has none counts 128 */
+    const char *config;        /* NULL: the only one of the model */
+    tsr_topology *topology;    /* NULL: that of the plan, else so many devices of one host */
+    const tsr_dim_size *sizes; /* of symbolic dimensions; one that has none counts 128 */
     size_t n_sizes;
     int requests; /* runs that follow one another, each as soon as a device is done with its part of the one before; 0: 1 */
     bool one_device; /* also what one device alone would take */
@@ -1357,8 +1357,8 @@ typedef struct tsr_report_options {
     const tsr_topology *topology; /* NULL: not shown */
     const tsr_plan_summary *plan; /* NULL: not shown; the same for what follows */
     const tsr_simulation *simulation;
-    const char *trace;     /* a trace of tsr_job_trace, to be set beside it */
-    const tsr_size *sizes; /* of symbolic dimensions, besides those of the plan */
+    const char *trace;         /* a trace of tsr_job_trace, to be set beside it */
+    const tsr_dim_size *sizes; /* of symbolic dimensions, besides those of the plan */
     size_t n_sizes;
     int64_t memory;      /* the limit of each device; 0: what the topology's devices have */
     const char *command; /* that makes this page again; NULL: not shown */
@@ -1386,7 +1386,7 @@ TSR_API bool tsr_folder_cache(const tsr_folder *f, size_t i, const char **past,
                               const char **present);
 /* Sizes of the symbolic dimensions for so many new tokens after so many past ones, in a batch of one. Owned by the folder. */
 TSR_API tsr_status tsr_folder_sizes(tsr_folder *f, int64_t tokens, int64_t past,
-                                    const tsr_size **out, size_t *n);
+                                    const tsr_dim_size **out, size_t *n);
 /* Puts inputs of these sizes that fit together into a set: tokens of the vocabulary, a mask of ones, random caches. */
 TSR_API tsr_status tsr_folder_inputs(tsr_folder *f, uint64_t seed, int64_t tokens, int64_t past,
                                      tsr_tensors *to);

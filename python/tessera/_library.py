@@ -159,7 +159,7 @@ def text_array(texts: Any) -> Any:
 
 
 def sizes_array(dims: Optional[dict]) -> Any:
-    """tsr_size[] of sizes by name."""
+    """tsr_dim_size[] of sizes by name."""
     dims = dims or {}
-    kind = _api.tsr_size
+    kind = _api.tsr_dim_size
     return (kind * len(dims))(*[kind(name.encode(), size) for name, size in dims.items()])

@@ -107,7 +107,7 @@ struct cli {
     size_t n_arguments;
     bool json, quiet, verbose;
     const char *program; // argv[0]
-    // A generation folder stood where a model is wanted (folder.c):
+    // A generation folder stood where a model is wanted (model_folder.c):
     const char *folder; // as given, or NULL
     char *folder_model; // now the argument
     char **made;        // texts of options that were filled in
@@ -199,7 +199,7 @@ int cli_shape(const char *text, int64_t *shape);
 // All --dim NAME=SIZE of the command; EXIT_USAGE after a message, else 0. Free in every case.
 #define CLI_MAX_DIMS 256
 struct cli_dims {
-    tsr_size at[CLI_MAX_DIMS];
+    tsr_dim_size at[CLI_MAX_DIMS];
     char *texts[CLI_MAX_DIMS];
     size_t n;
 };
@@ -207,7 +207,8 @@ int cli_read_dims(struct cli *cli, struct cli_dims *dims);
 int cli_read_dims_of(struct cli *cli, const char *option, struct cli_dims *dims);
 void cli_free_dims(struct cli_dims *dims);
 // Remarks on sizes that symbolic dimensions of the inputs are taken to have, and on sizes of dimensions that no input has.
-void cli_tell_dims(const struct cli *cli, const tsr_model *model, const tsr_size *sizes, size_t n);
+void cli_tell_dims(const struct cli *cli, const tsr_model *model, const tsr_dim_size *sizes,
+                   size_t n);
 // Reads the options of planning; EXIT_USAGE or another code after a message, else 0 and to be ended.
 struct planning {
     tsr_plan_options options; // devices 0 and no topology: --devices was not given

@@ -413,7 +413,7 @@ struct together {
     tsr_model *model;
     const char **states;
     struct cli_dims dims;
-    tsr_size sizes[2 * CLI_MAX_DIMS];
+    tsr_dim_size sizes[2 * CLI_MAX_DIMS];
 };
 
 static void join_sizes(struct together *together, tsr_plan_options *options)

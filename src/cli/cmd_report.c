@@ -8,8 +8,8 @@
 
 // What the page is made of.
 struct report {
-    struct cli *c;
-    struct planning g;
+    struct cli *cli;
+    struct planning planning;
     tsr_model *model;
     const char *config;
     tsr_topology *kept; // that the model was planned for
@@ -22,7 +22,7 @@ struct report {
 static int replay(struct report *report, const char *path)
 {
     struct editor editor;
-    edit_begin(&editor, report->c, report->model);
+    edit_begin(&editor, report->cli, report->model);
     edit_run_script(&editor, path);
     int code = editor.code;
     edit_end(&editor);
@@ -30,13 +30,13 @@ static int replay(struct report *report, const char *path)
         tsr_model_set_ir_version(report->model, 11) != TSR_OK)
         code = EXIT_READ;
     if (code)
-        cli_finish(report->c, TSR_OK);
+        cli_finish(report->cli, TSR_OK);
     return code;
 }
 
 static const char *config_of(const struct report *report)
 {
-    const char *named = cli_value(report->c, "--config");
+    const char *named = cli_value(report->cli, "--config");
     if (named || tsr_model_config_count(report->model) != 1)
         return named;
     return tsr_config_name(tsr_model_config(report->model, 0));
@@ -46,7 +46,7 @@ static const char *config_of(const struct report *report)
 static tsr_status plan(struct report *report)
 {
     tsr_model *copy = NULL;
-    tsr_plan_options options = report->g.options;
+    tsr_plan_options options = report->planning.options;
     bool cut = report->config != NULL;
     options.config = report->config;
     if (!options.topology)
@@ -60,7 +60,7 @@ static tsr_status plan(struct report *report)
     if (status == TSR_OK && !cut)
         report->config = report->plan.config;
     if (cut && status != TSR_OK && status != TSR_NOMEM) {
-        tsr_finding_clear(report->c->session);
+        tsr_finding_clear(report->cli->session);
         report->plan.feasible = false;
         return TSR_OK;
     }
@@ -71,13 +71,13 @@ static tsr_status look(struct report *report)
 {
     tsr_simulate_options options = {.size = sizeof options,
                                     .config = report->config,
-                                    .topology = report->g.options.topology,
-                                    .sizes = report->g.options.sizes,
-                                    .n_sizes = report->g.options.n_sizes,
+                                    .topology = report->planning.options.topology,
+                                    .sizes = report->planning.options.sizes,
+                                    .n_sizes = report->planning.options.n_sizes,
                                     .requests = report->requests,
                                     .one_device = true};
     tsr_status status = tsr_simulate(report->model, &options, &report->simulation);
-    if (status == TSR_OK && !report->g.options.topology && !report->kept)
+    if (status == TSR_OK && !report->planning.options.topology && !report->kept)
         status = tsr_model_topology(report->model, report->config, &report->kept);
     return status == TSR_OK ? tsr_check(report->model, report->config) : status;
 }
@@ -103,7 +103,7 @@ static int requests_for(const struct report *report)
 static tsr_status prepare(struct report *report)
 {
     tsr_status status = TSR_OK;
-    if (report->config && !report->g.options.topology)
+    if (report->config && !report->planning.options.topology)
         status = tsr_model_topology(report->model, report->config, &report->kept);
     if (status != TSR_OK)
         return status;
@@ -117,15 +117,15 @@ static tsr_status prepare(struct report *report)
 
 static int load(struct report *report, const char *path, const char *document)
 {
-    tsr_status status = tsr_model_load(report->c->session, path, &report->model);
+    tsr_status status = tsr_model_load(report->cli->session, path, &report->model);
     if (status != TSR_OK)
-        return cli_finish(report->c, status);
+        return cli_finish(report->cli, status);
     int code = document ? replay(report, document) : 0;
     if (code)
         return code;
     report->config = config_of(report);
     if (report->config && !tsr_model_find_config(report->model, report->config))
-        return cli_usage(report->c, "the model has no configuration '%s'", report->config);
+        return cli_usage(report->cli, "the model has no configuration '%s'", report->config);
     return 0;
 }
 
@@ -143,21 +143,21 @@ static int load_beside(struct report *other, struct report *report, struct cli *
                        const char *file)
 {
     bool document = ends_with(file, ".json");
-    *own = *report->c;
+    *own = *report->cli;
     own->session = tsr_session_new(NULL);
     if (!own->session)
         return EXIT_READ;
-    *other = (struct report){.c = own,
-                             .g = report->g,
+    *other = (struct report){.cli = own,
+                             .planning = report->planning,
                              .plan = {.size = sizeof other->plan},
                              .simulation = {.size = sizeof other->simulation}};
-    int code = load(other, document ? report->c->arguments[0] : file, document ? file : NULL);
+    int code = load(other, document ? report->cli->arguments[0] : file, document ? file : NULL);
     if (code)
         return code;
     if (!other->config)
         return cli_usage(
-            report->c, "--beside wants a model with shardings or a plan's document; '%s' has none",
-            file);
+            report->cli,
+            "--beside wants a model with shardings or a plan's document; '%s' has none", file);
     return cli_finish(own, prepare(other));
 }
 
@@ -165,8 +165,8 @@ static void end_beside(struct report *other)
 {
     tsr_topology_free(other->kept);
     tsr_model_free(other->model);
-    if (other->c)
-        tsr_session_free(other->c->session);
+    if (other->cli)
+        tsr_session_free(other->cli->session);
 }
 
 // ---- the command that makes the page again -----------------------------------------------------------
@@ -211,27 +211,29 @@ static char *command_of(const struct cli *cli)
 
 static tsr_status write_page(struct report *report, const struct report *other, const char *out)
 {
-    char *command = command_of(report->c);
+    char *command = command_of(report->cli);
     tsr_report_side side = {.model = other->model,
-                            .title = cli_value(report->c, "--beside"),
+                            .title = cli_value(report->cli, "--beside"),
                             .config = other->config,
-                            .topology = report->g.options.topology ? report->g.options.topology
-                                                                   : other->kept,
+                            .topology = report->planning.options.topology
+                                            ? report->planning.options.topology
+                                            : other->kept,
                             .plan = &other->plan,
                             .simulation = &other->simulation};
-    tsr_report_options options = {
-        .size = sizeof options,
-        .config = report->config,
-        .topology = report->g.options.topology ? report->g.options.topology : report->kept,
-        .plan = &report->plan,
-        .simulation = &report->simulation,
-        .trace = cli_value(report->c, "--trace"),
-        .sizes = report->g.options.sizes,
-        .n_sizes = report->g.options.n_sizes,
-        .memory = report->g.options.memory,
-        .command = command,
-        .beside = other->model ? &side : NULL,
-        .format = cli_value(report->c, "--format")};
+    tsr_report_options options = {.size = sizeof options,
+                                  .config = report->config,
+                                  .topology = report->planning.options.topology
+                                                  ? report->planning.options.topology
+                                                  : report->kept,
+                                  .plan = &report->plan,
+                                  .simulation = &report->simulation,
+                                  .trace = cli_value(report->cli, "--trace"),
+                                  .sizes = report->planning.options.sizes,
+                                  .n_sizes = report->planning.options.n_sizes,
+                                  .memory = report->planning.options.memory,
+                                  .command = command,
+                                  .beside = other->model ? &side : NULL,
+                                  .format = cli_value(report->cli, "--format")};
     tsr_status status = tsr_report(report->model, &options, out);
     free(command);
     return status;
@@ -239,12 +241,13 @@ static tsr_status write_page(struct report *report, const struct report *other, 
 
 static int make(struct report *report, const char *out)
 {
-    const char *file = cli_value(report->c, "--beside");
+    const char *file = cli_value(report->cli, "--beside");
     struct report other = {0};
     struct cli own;
-    if (!report->config && !cli_value(report->c, "--devices"))
-        return cli_usage(report->c, "the model is not cut: give --devices N or a topology");
-    cli_tell_dims(report->c, report->model, report->g.options.sizes, report->g.options.n_sizes);
+    if (!report->config && !cli_value(report->cli, "--devices"))
+        return cli_usage(report->cli, "the model is not cut: give --devices N or a topology");
+    cli_tell_dims(report->cli, report->model, report->planning.options.sizes,
+                  report->planning.options.n_sizes);
     tsr_status status = prepare(report);
     int code = 0;
     if (status == TSR_OK && file)
@@ -252,14 +255,14 @@ static int make(struct report *report, const char *out)
     if (!code && status == TSR_OK)
         status = write_page(report, &other, out);
     if (!code)
-        code = cli_print_written(report->c, out, cli_finish(report->c, status));
+        code = cli_print_written(report->cli, out, cli_finish(report->cli, status));
     end_beside(&other);
     return code;
 }
 
 static int run(struct cli *cli)
 {
-    struct report report = {.c = cli,
+    struct report report = {.cli = cli,
                             .plan = {.size = sizeof report.plan},
                             .simulation = {.size = sizeof report.simulation}};
     const char *out = cli_value(cli, "-o"), *text = cli_value(cli, "--requests");
@@ -269,7 +272,7 @@ static int run(struct cli *cli)
     if (text && (!cli_count_of(text, &requests) || requests < 1 || requests > 1000))
         return cli_usage(cli, "--requests wants a number from 1 to 1000, not '%s'", text);
     report.requests = (int)requests;
-    int code = cli_planning(cli, &report.g);
+    int code = cli_planning(cli, &report.planning);
     if (code)
         return code;
     code = load(&report, cli->arguments[0], cli_value(cli, "--plan"));
@@ -277,7 +280,7 @@ static int run(struct cli *cli)
         code = make(&report, out);
     tsr_topology_free(report.kept);
     tsr_model_free(report.model);
-    cli_planning_end(&report.g);
+    cli_planning_end(&report.planning);
     return code;
 }
 

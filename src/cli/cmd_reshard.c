@@ -121,7 +121,8 @@ static int run(struct cli *cli)
         return cli_usage(cli, "--partial wants sum, max, min or prod, not '%s'", partial);
     const tsr_step *steps = NULL;
     size_t n = 0;
-    tsr_status status = tsr_connect(cli->session, from, to, partial, type, rank, shape, &steps, &n);
+    tsr_status status =
+        tsr_reshard_plan(cli->session, from, to, partial, type, rank, shape, &steps, &n);
     if (status == TSR_MALFORMED) {
         cli_finish(cli, status);
         return EXIT_USAGE;
@@ -133,7 +134,7 @@ static int run(struct cli *cli)
     tsr_topology *topology = NULL;
     if (devices && (status = cli_topology(cli, devices, &topology)) == TSR_OK)
         status =
-            tsr_connect_time(cli->session, from, to, partial, type, rank, shape, topology, &time);
+            tsr_reshard_time(cli->session, from, to, partial, type, rank, shape, topology, &time);
     tsr_topology_free(topology);
     if (status != TSR_OK)
         return cli_finish(cli, status);

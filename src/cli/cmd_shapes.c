@@ -22,7 +22,7 @@ static int print_summary(struct cli *cli, const char *out, const tsr_shapes_summ
     return cli_print_json(cli, json, EXIT_DONE);
 }
 
-static int complete(struct cli *cli, const char *out, const tsr_size *sizes, size_t n)
+static int complete(struct cli *cli, const char *out, const tsr_dim_size *sizes, size_t n)
 {
     tsr_model *model = NULL;
     tsr_shapes_summary summary = {.size = sizeof(summary)};

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void piece_name(const tsr_dict *dict, size_t i, char *out, size_t cap)
+static void piece_name(const tsr_pieces *dict, size_t i, char *out, size_t cap)
 {
-    int64_t device = tsr_dict_at(dict, i).device, first = tsr_dict_find(dict, device, 0);
+    int64_t device = tsr_pieces_at(dict, i).device, first = tsr_pieces_find(dict, device, 0);
     if ((size_t)first == i)
         snprintf(out, cap, "%lld", (long long)device);
     else
@@ -32,18 +32,18 @@ static int64_t choose(struct cli *cli, const tsr_tensors *tensors)
 static tsr_status split(const char *sharding, const tsr_tensors *in, size_t i, tsr_session *session,
                         tsr_tensors *out)
 {
-    tsr_dict *dict = NULL;
+    tsr_pieces *dict = NULL;
     tsr_status status =
-        tsr_dict_new(session, sharding, tsr_tensors_dtype(in, i), tsr_tensors_rank(in, i),
-                     tsr_tensors_dims(in, i), tsr_tensors_data(in, i, NULL), &dict);
-    for (size_t k = 0; status == TSR_OK && k < tsr_dict_count(dict); k++) {
+        tsr_pieces_new(session, sharding, tsr_tensors_dtype(in, i), tsr_tensors_rank(in, i),
+                       tsr_tensors_dims(in, i), tsr_tensors_data(in, i, NULL), &dict);
+    for (size_t k = 0; status == TSR_OK && k < tsr_pieces_count(dict); k++) {
         char name[48];
-        tsr_piece piece = tsr_dict_at(dict, k);
+        tsr_piece piece = tsr_pieces_at(dict, k);
         piece_name(dict, k, name, sizeof name);
         status = tsr_tensors_put(out, name, tsr_tensors_dtype(in, i), piece.rank, piece.dims,
                                  piece.data);
     }
-    tsr_dict_free(dict);
+    tsr_pieces_free(dict);
     return status;
 }
 
@@ -55,11 +55,11 @@ static bool fits(const tsr_tensors *in, int64_t i, tsr_piece piece)
 }
 
 // Fills the pieces from the file; the exit code, 0 if all were there.
-static int fill(const tsr_tensors *in, tsr_dict *dict)
+static int fill(const tsr_tensors *in, tsr_pieces *dict)
 {
-    for (size_t k = 0; k < tsr_dict_count(dict); k++) {
+    for (size_t k = 0; k < tsr_pieces_count(dict); k++) {
         char name[48];
-        tsr_piece piece = tsr_dict_at(dict, k);
+        tsr_piece piece = tsr_pieces_at(dict, k);
         piece_name(dict, k, name, sizeof name);
         int64_t i = tsr_tensors_find(in, name);
         if (!fits(in, i, piece)) {
@@ -78,7 +78,7 @@ static int join(struct cli *cli, const char *sharding, const tsr_tensors *in, ts
     int64_t shape[CLI_MAX_RANK], elements = 1;
     const char *text = cli_value(cli, "--shape");
     int rank = text ? cli_shape(text, shape) : -1;
-    tsr_dict *dict = NULL;
+    tsr_pieces *dict = NULL;
     if (rank < 0)
         return cli_usage(cli, "join wants --shape, the sizes of the whole tensor, such as 7x4");
     if (!tsr_tensors_count(in)) {
@@ -86,18 +86,18 @@ static int join(struct cli *cli, const char *sharding, const tsr_tensors *in, ts
         return EXIT_NO;
     }
     tsr_dtype type = tsr_tensors_dtype(in, 0);
-    *status = tsr_dict_new(cli->session, sharding, type, rank, shape, NULL, &dict);
+    *status = tsr_pieces_new(cli->session, sharding, type, rank, shape, NULL, &dict);
     int code = *status == TSR_OK ? fill(in, dict) : EXIT_DONE;
     for (int i = 0; i < rank; i++)
         elements *= shape[i];
     if (*status == TSR_OK && !code) {
         void *whole = cli_alloc((size_t)elements + 1, (size_t)tsr_dtype_bits(type) / 8);
-        *status = tsr_dict_join(dict, whole);
+        *status = tsr_pieces_join(dict, whole);
         if (*status == TSR_OK)
             *status = tsr_tensors_put(out, "tensor", type, rank, shape, whole);
         free(whole);
     }
-    tsr_dict_free(dict);
+    tsr_pieces_free(dict);
     return code;
 }
 

@@ -48,7 +48,7 @@ static void json_outputs(tsr_json *json, const tsr_difference *list, size_t n)
     tsr_json_end(json);
 }
 
-static void json_first(tsr_json *json, const tsr_first *first)
+static void json_first(tsr_json *json, const tsr_first_difference *first)
 {
     if (!first->value)
         return;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 // "batch=1" -> name and size; the name is cut off in place.
-static bool parse_dim(char *text, tsr_size *out)
+static bool parse_dim(char *text, tsr_dim_size *out)
 {
     char *sign = strrchr(text, '='), *end;
     if (!sign || sign == text)
@@ -17,7 +17,7 @@ static bool parse_dim(char *text, tsr_size *out)
     if (errno || end == sign + 1 || *end || size < 0 || sign[1] == '+' || sign[1] == ' ')
         return false;
     *sign = 0;
-    *out = (tsr_size){text, size};
+    *out = (tsr_dim_size){text, size};
     return true;
 }
 
@@ -94,7 +94,8 @@ static size_t append(char *text, size_t cap, size_t at, const char *name)
     return at;
 }
 
-void cli_tell_dims(const struct cli *cli, const tsr_model *model, const tsr_size *sizes, size_t n)
+void cli_tell_dims(const struct cli *cli, const tsr_model *model, const tsr_dim_size *sizes,
+                   size_t n)
 {
     const char *symbols[64], *given[2 * CLI_MAX_DIMS];
     char open[512] = "", all[512] = "";

@@ -207,7 +207,7 @@ static void edit_delay(struct editor *editor, const char *text)
 }
 
 struct tile_job {
-    struct editor *e;
+    struct editor *editor;
     tsr_value *value;
     const char *sharding;
     tsr_node *last; // a node that reads the value twice gets one spec
@@ -218,7 +218,8 @@ static bool tile_use(void *data, tsr_node *node, size_t input)
     struct tile_job *job = data;
     (void)input;
     if (node != job->last)
-        took(job->e, tsr_node_shard_text(node, job->value, job->e->config, job->sharding));
+        took(job->editor,
+             tsr_node_shard_text(node, job->value, job->editor->config, job->sharding));
     job->last = node;
     return true;
 }

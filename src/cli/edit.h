@@ -22,8 +22,8 @@ struct editor {
     size_t n_found, cap_found;
     const char *script; // file name, or NULL
     size_t line;
-    int code;              // worst exit code so far
-    const tsr_size *sizes; // of symbolic dimensions, for random shardings
+    int code;                  // worst exit code so far
+    const tsr_dim_size *sizes; // of symbolic dimensions, for random shardings
     size_t n_sizes;
     size_t n_applied, n_wrong;
 };

@@ -159,7 +159,7 @@ int64_t tsr__genai_cache_heads(const tsr_folder *folder)
 
 struct sizes {
     tsr_folder *folder;
-    VEC(tsr_size) list;
+    VEC(tsr_dim_size) list;
 };
 
 // The name of that dimension gets this size, unless it is a number, an expression, or has one.
@@ -173,13 +173,13 @@ static void name_size(struct sizes *sizes, const tsr_value *value, int axis, int
     for (size_t i = 0; i < sizes->list.n; i++)
         if (strcmp(sizes->list.at[i].name, dim.symbol) == 0)
             return;
-    tsr_size *entry = vec_push(&sizes->folder->arena, &sizes->list);
+    tsr_dim_size *entry = vec_push(&sizes->folder->arena, &sizes->list);
     if (entry)
-        *entry = (tsr_size){dim.symbol, size};
+        *entry = (tsr_dim_size){dim.symbol, size};
 }
 
-tsr_status tsr__genai_sizes(tsr_folder *folder, int64_t tokens, int64_t past, const tsr_size **out,
-                            size_t *n)
+tsr_status tsr__genai_sizes(tsr_folder *folder, int64_t tokens, int64_t past,
+                            const tsr_dim_size **out, size_t *n)
 {
     const tsr_graph *graph = tsr_model_graph(folder->model);
     struct sizes sizes = {.folder = folder};
@@ -251,8 +251,8 @@ bool tsr_folder_cache(const tsr_folder *folder, size_t i, const char **past, con
     return true;
 }
 
-tsr_status tsr_folder_sizes(tsr_folder *folder, int64_t tokens, int64_t past, const tsr_size **out,
-                            size_t *n)
+tsr_status tsr_folder_sizes(tsr_folder *folder, int64_t tokens, int64_t past,
+                            const tsr_dim_size **out, size_t *n)
 {
     return tsr__genai_sizes(folder, tokens, past, out, n);
 }

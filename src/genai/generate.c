@@ -57,7 +57,8 @@ static tsr_status open_whole(struct generation *generation)
     for (size_t i = 0; i < folder->caches.n; i++) {
         if (st != TSR_OK)
             return st;
-        st = tsr_job_keep(generation->job, folder->caches.at[i].past, folder->caches.at[i].present);
+        st = tsr_job_add_state(generation->job, folder->caches.at[i].past,
+                               folder->caches.at[i].present);
     }
     return st;
 }

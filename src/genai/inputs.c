@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 // Text of a random set with the shapes of all inputs: "random:7,past_key_values.0.key:1x4x5x32,...".
-static const char *random_set(tsr_folder *folder, uint64_t seed, const tsr_size *sizes,
+static const char *random_set(tsr_folder *folder, uint64_t seed, const tsr_dim_size *sizes,
                               size_t n_sizes)
 {
     const tsr_graph *graph = tsr_model_graph(folder->model);
@@ -61,7 +61,7 @@ static tsr_status count_up(tsr_tensors *tensors, const char *name, int64_t first
 tsr_status tsr_folder_inputs(tsr_folder *folder, uint64_t seed, int64_t tokens, int64_t past,
                              tsr_tensors *to)
 {
-    const tsr_size *sizes;
+    const tsr_dim_size *sizes;
     size_t n_sizes;
     tsr_status st = tsr__genai_sizes(folder, tokens, past, &sizes, &n_sizes);
     if (st != TSR_OK)

@@ -32,7 +32,7 @@ int64_t tsr__genai_number(const tsr_folder *folder, const char *key);
 int64_t tsr__genai_cache_heads(const tsr_folder *folder);
 
 // A size for each name among the dimensions of the model's inputs, for `tokens` new ones after `past`.
-tsr_status tsr__genai_sizes(tsr_folder *folder, int64_t tokens, int64_t past, const tsr_size **out,
-                            size_t *n);
+tsr_status tsr__genai_sizes(tsr_folder *folder, int64_t tokens, int64_t past,
+                            const tsr_dim_size **out, size_t *n);
 
 #endif

@@ -367,7 +367,7 @@ struct str tsr__type_bytes(tsr_model *model, const struct vtype *vtype); // Type
 void tsr__config_decode(tsr_config *config, struct str body);
 void tsr__node_config_decode(tsr_node_config *nc, struct str body);
 
-// ---- annotations (device.c, spec.c) ---------------------------------------------------------
+// ---- annotations (config.c, spec.c) ---------------------------------------------------------
 
 tsr_node_config *tsr__node_config_make(tsr_node *node, tsr_config *config);
 // A copy that is never changed in place; equal long lists are one. NULL: out of memory.
@@ -379,7 +379,7 @@ void tsr__entry_drop_spec(tsr_node_config *nc, tsr_spec *spec);
 // After an edit of n's slots: specs of `from` go to `to` where n has no use of `from` left.
 void tsr__specs_follow(tsr_node *node, tsr_value *from, tsr_value *to);
 
-// ---- copying (copy.c) -----------------------------------------------------------------------
+// ---- copying (clone.c) -----------------------------------------------------------------------
 
 // Spans of fields (whole, body, rest, raw, other) always lie in stores, so whoever holds the stores may share
 // them; names and the like lie in the model's arena and are copied.
@@ -408,7 +408,7 @@ tsr_node *tsr__clone_node(struct cloner *cloner, tsr_graph *graph, const tsr_nod
 void tsr__clone_configs(struct cloner *cloner, tsr_node *to, const tsr_node *from);
 void tsr__model_hold(tsr_model *to, const tsr_model *from);
 
-// ---- attributes and subgraphs (attr.c, edit.c) ----------------------------------------------
+// ---- attributes and subgraphs (attr.c, graph_edit.c) ----------------------------------------------
 
 tsr_attr *tsr__attr_append(tsr_node *node);
 void tsr__attr_unlink(tsr_attr *attr); // its subgraphs no longer read anything

@@ -10,7 +10,7 @@
 #include "ir/serde.h"
 
 struct reader {
-    tsr_model *m;
+    tsr_model *model;
     struct arena scratch;
     VEC(struct str) inputs;
     VEC(struct str) outputs;
@@ -22,7 +22,7 @@ struct reader {
 // True if the bytes of a part are whole; the finding is added.
 static bool checked(struct reader *rd, struct str body, enum wire_message what, int depth)
 {
-    const tsr_model *model = rd->m;
+    const tsr_model *model = rd->model;
     if (rd->status == TSR_OK && !tsr__wire_sound(body, what, depth))
         rd->status = tsr__wire_check(model->session, str_of(model->path ? model->path : ""),
                                      model->store->bytes.p, body, what, depth);
@@ -46,12 +46,12 @@ static bool holds_graph(struct str attribute)
 
 static tsr_graph *sub_graph(struct reader *rd, tsr_attr *attr, struct str body)
 {
-    tsr_graph *graph = tsr__graph_make(rd->m, 0);
+    tsr_graph *graph = tsr__graph_make(rd->model, 0);
     if (!graph)
         return NULL;
     graph->owner = attr->node;
     graph->attr = attr;
-    rd->m->has_subgraphs = true;
+    rd->model->has_subgraphs = true;
     read_graph(rd, graph, body);
     return graph;
 }
@@ -62,7 +62,7 @@ static void read_attr_graphs(struct reader *rd, tsr_attr *attr)
 {
     struct str body = tsr__field_body(attr->whole);
     bool single = false;
-    struct str merged = tsr__wire_merged(&rd->m->store->arena, body, F_ATTRIBUTE_G, &single);
+    struct str merged = tsr__wire_merged(&rd->model->store->arena, body, F_ATTRIBUTE_G, &single);
     size_t n = single ? 1 : 0;
     struct wire_cursor cursor = wire_over(body);
     struct wire_field field;
@@ -70,7 +70,7 @@ static void read_attr_graphs(struct reader *rd, tsr_attr *attr)
         n += field.number == F_ATTRIBUTE_GRAPHS && field.type == WIRE_LEN;
     if (!n)
         return;
-    attr->graphs = ARENA_ARRAY(&rd->m->arena, tsr_graph *, n);
+    attr->graphs = ARENA_ARRAY(&rd->model->arena, tsr_graph *, n);
     if (!attr->graphs)
         return;
     if (single && (attr->graphs[0] = sub_graph(rd, attr, merged)))
@@ -137,7 +137,7 @@ static void scan_node(struct reader *rd, struct str body, struct node_fields *ou
 
 static void read_node(struct reader *rd, tsr_graph *graph, const struct wire_field *field)
 {
-    tsr_model *model = rd->m;
+    tsr_model *model = rd->model;
     struct node_fields d = {0};
     scan_node(rd, field->bytes, &d);
     if (rd->scratch.failed)
@@ -378,7 +378,8 @@ static void read_nodes(struct reader *rd, tsr_graph *graph, struct str run, bool
     struct wire_field field;
     for (int i = 0; i < AHEAD; i++)
         fetch_ahead(graph, &ahead);
-    while (rd->status == TSR_OK && !rd->m->arena.failed && next_of(&cursor, F_GRAPH_NODE, &field)) {
+    while (rd->status == TSR_OK && !rd->model->arena.failed &&
+           next_of(&cursor, F_GRAPH_NODE, &field)) {
         fetch_ahead(graph, &ahead);
         if (!check || checked(rd, field.bytes, WIRE_NODE, DEPTH_NODE))
             read_node(rd, graph, &field);
@@ -387,7 +388,7 @@ static void read_nodes(struct reader *rd, tsr_graph *graph, struct str run, bool
 
 static void read_graph(struct reader *rd, tsr_graph *graph, struct str body)
 {
-    struct arena *arena = &rd->m->arena;
+    struct arena *arena = &rd->model->arena;
     struct run run[RUNS] = {{0}};
     bool check = rd->check;
     if (!scan_graph(rd, body, run))
@@ -467,10 +468,10 @@ static void read_function_body(struct reader *rd, tsr_function *fn, struct str b
         if (field.number == F_FUNCTION_INPUT && field.type == WIRE_LEN)
             read_input(graph, field.bytes, field.whole, false);
         else if (field.number == F_FUNCTION_OPSET_IMPORT && field.type == WIRE_LEN)
-            read_opset(rd->m, &fn->opsets, &field);
+            read_opset(rd->model, &fn->opsets, &field);
     }
     cursor = wire_over(body);
-    while (tsr__wire_next(&cursor, &field) && !rd->m->arena.failed)
+    while (tsr__wire_next(&cursor, &field) && !rd->model->arena.failed)
         if (field.number == F_FUNCTION_NODE && field.type == WIRE_LEN)
             read_node(rd, graph, &field);
     cursor = wire_over(body);
@@ -483,7 +484,7 @@ static void read_function_body(struct reader *rd, tsr_function *fn, struct str b
 // The body of a function is read as a graph whose `body` is the function's own message.
 static void read_function(struct reader *rd, const struct wire_field *field)
 {
-    tsr_model *model = rd->m;
+    tsr_model *model = rd->model;
     tsr_function *fn = ARENA_NEW(&model->arena, tsr_function);
     tsr_function **slot = vec_push(&model->arena, &model->functions);
     if (!fn || !slot)
@@ -535,7 +536,7 @@ static void read_metadata(tsr_model *model, const struct wire_field *field)
 // written in several pieces must be merged first.
 static void read_model_fields(struct reader *rd, struct str body)
 {
-    tsr_model *model = rd->m;
+    tsr_model *model = rd->model;
     struct wire_cursor cursor = wire_over(body);
     struct wire_field field;
     while (tsr__wire_next(&cursor, &field)) {
@@ -603,7 +604,7 @@ static bool check_around(struct reader *rd, struct str body)
 tsr_status tsr__serde_read(tsr_model *model)
 {
     struct str body = model->store->bytes;
-    struct reader rd = {.m = model};
+    struct reader rd = {.model = model};
     tsr__arena_init(&rd.scratch, model->session);
     model->graph = check_around(&rd, body) ? tsr__graph_make(model, 0) : NULL;
     if (model->graph) {

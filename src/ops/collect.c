@@ -214,9 +214,9 @@ OrtStatus *tsr__reduce_compute(struct kernel *kernel, OrtKernelContext *context)
 
 // One call: axis `split` is whole and becomes cut, axis `concat` is cut and becomes whole.
 struct turn {
-    struct kernel *k;
+    struct kernel *kernel;
     OrtKernelContext *context;
-    const struct tensor_view *x;
+    const struct tensor_view *view;
     struct along split, concat; // of x
     int64_t dims[OPS_MAX_RANK]; // of the result
     struct comm_buffer *send, *recv;
@@ -256,7 +256,7 @@ static tsr_status turn_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
                                struct comm_trouble *why)
 {
     struct turn *turn = data;
-    struct kernel *kernel = turn->k;
+    struct kernel *kernel = turn->kernel;
     int self = kernel->self, me = kernel->ops->endpoint->rank;
     int64_t total = 0, others = (int64_t)tsr__elem_bytes(kernel->call.type);
     for (int i = 0; i < kernel->call.n_group; i++)
@@ -266,14 +266,14 @@ static tsr_status turn_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
             return refuse(kernel, why, (int)kernel->call.group[i],
                           "brings a piece of another shape");
     turn->dims[turn->concat.axis] = total;
-    for (int axis = 0; axis < turn->x->rank; axis++)
+    for (int axis = 0; axis < turn->view->rank; axis++)
         if (axis != turn->concat.axis && !mul_ok(others, turn->dims[axis], &others))
             return refuse(kernel, why, me, "would get a piece that is too large");
     void *out;
     int64_t bytes;
     if (!mul_ok(others, total, &bytes))
         return refuse(kernel, why, me, "would get a piece that is too large");
-    turn->status = tsr__kernel_output(kernel, turn->context, 0, turn->dims, turn->x->rank, &out);
+    turn->status = tsr__kernel_output(kernel, turn->context, 0, turn->dims, turn->view->rank, &out);
     if (turn->status)
         return refuse(kernel, why, me, "cannot make the output");
     turn->out = out;
@@ -291,13 +291,13 @@ static tsr_status turn_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
 // Blocks that arrived stand side by side along the axis that becomes whole.
 static OrtStatus *weave(const struct turn *turn)
 {
-    size_t outer = 1, inner = tsr__elem_bytes(turn->k->call.type), before = 0;
+    size_t outer = 1, inner = tsr__elem_bytes(turn->kernel->call.type), before = 0;
     for (int axis = 0; axis < turn->concat.axis; axis++)
         outer *= (size_t)turn->dims[axis];
-    for (int axis = turn->concat.axis + 1; axis < turn->x->rank; axis++)
+    for (int axis = turn->concat.axis + 1; axis < turn->view->rank; axis++)
         inner *= (size_t)turn->dims[axis];
     size_t row = (size_t)turn->dims[turn->concat.axis] * inner;
-    for (int i = 0; i < turn->k->call.n_group; i++) {
+    for (int i = 0; i < turn->kernel->call.n_group; i++) {
         size_t width = outer ? turn->recv[i].bytes / outer : 0;
         struct device_rows rows = {.to = turn->out + before,
                                    .from = turn->recv[i].p,
@@ -305,7 +305,7 @@ static OrtStatus *weave(const struct turn *turn)
                                    .from_pitch = width,
                                    .width = width,
                                    .rows = outer};
-        TRY(tsr__kernel_rows(turn->k, &rows));
+        TRY(tsr__kernel_rows(turn->kernel, &rows));
         before += width;
     }
     return NULL;
@@ -313,14 +313,14 @@ static OrtStatus *weave(const struct turn *turn)
 
 static OrtStatus *pack_parts(struct turn *turn)
 {
-    struct kernel *kernel = turn->k;
+    struct kernel *kernel = turn->kernel;
     const struct along *along = &turn->split;
     char *at;
     TRY(tsr__kernel_scratch(kernel, 0, along->outer * (size_t)along->length * along->inner, &at));
     for (int j = 0; j < kernel->call.n_group; j++) {
         int64_t from = start_of(along->length, kernel->unit, kernel->call.n_group, j);
         int64_t to = start_of(along->length, kernel->unit, kernel->call.n_group, j + 1);
-        TRY(copy_part(kernel, along, turn->x->data, from, to, at));
+        TRY(copy_part(kernel, along, turn->view->data, from, to, at));
         turn->send[j] = (struct comm_buffer){
             .p = at, .bytes = along->outer * (size_t)(to - from) * along->inner};
         at += turn->send[j].bytes;
@@ -330,22 +330,22 @@ static OrtStatus *pack_parts(struct turn *turn)
 
 static OrtStatus *all_to_all(struct turn *turn)
 {
-    struct kernel *kernel = turn->k;
+    struct kernel *kernel = turn->kernel;
     int n = kernel->call.n_group;
-    TRY(look_along(kernel, turn->x, kernel->split_axis, &turn->split));
-    TRY(look_along(kernel, turn->x, kernel->axis, &turn->concat));
+    TRY(look_along(kernel, turn->view, kernel->split_axis, &turn->split));
+    TRY(look_along(kernel, turn->view, kernel->axis, &turn->concat));
     if (turn->split.axis == turn->concat.axis)
         return tsr__kernel_error(kernel, "both axes are %d", turn->split.axis);
     TRY(check_parts(kernel, &turn->split));
-    memcpy(turn->dims, turn->x->dims, (size_t)turn->x->rank * sizeof *turn->dims);
+    memcpy(turn->dims, turn->view->dims, (size_t)turn->view->rank * sizeof *turn->dims);
     turn->dims[turn->split.axis] = start_of(turn->split.length, kernel->unit, n, kernel->self + 1) -
                                    start_of(turn->split.length, kernel->unit, n, kernel->self);
     TRY(pack_parts(turn));
     struct comm_exchange exchange = {
         .send = turn->send, .recv = turn->recv, .arrived = turn_arrived, .data = turn};
     exchange.notes[NOTE_LENGTH] = turn->concat.length;
-    exchange.notes[NOTE_RANK] = turn->x->rank;
-    exchange.notes[NOTE_OTHERS] = hash_others(turn->x, turn->concat.axis);
+    exchange.notes[NOTE_RANK] = turn->view->rank;
+    exchange.notes[NOTE_OTHERS] = hash_others(turn->view, turn->concat.axis);
     struct comm_trouble why;
     if (tsr__comm_exchange(kernel->ops->endpoint, &kernel->call, &exchange, &why) != TSR_OK)
         return turn->status ? turn->status : tsr__kernel_trouble(kernel, &why);
@@ -360,7 +360,7 @@ OrtStatus *tsr__all_to_all_compute(struct kernel *kernel, OrtKernelContext *cont
     struct arena arena; // of this call
     tsr__arena_init(&arena, kernel->ops->session);
     size_t n = (size_t)kernel->call.n_group;
-    struct turn turn = {.k = kernel, .context = context, .x = &x};
+    struct turn turn = {.kernel = kernel, .context = context, .view = &x};
     turn.send = ARENA_ARRAY(&arena, struct comm_buffer, n);
     turn.recv = ARENA_ARRAY(&arena, struct comm_buffer, n);
     OrtStatus *st = arena.failed ? tsr__kernel_error(kernel, "out of memory") : all_to_all(&turn);
@@ -381,7 +381,7 @@ static OrtStatus *note_shape(struct kernel *kernel, const struct tensor_view *vi
 
 // A result whose shape arrived.
 struct arrival {
-    struct kernel *k;
+    struct kernel *kernel;
     OrtKernelContext *context;
     struct comm_buffer *recv; // of a broadcast
     int root;                 // its place in the group
@@ -391,7 +391,7 @@ struct arrival {
 static tsr_status make_arrived(struct arrival *arrival, const int64_t *notes,
                                struct comm_buffer *into, struct comm_trouble *why)
 {
-    struct kernel *kernel = arrival->k;
+    struct kernel *kernel = arrival->kernel;
     int me = kernel->ops->endpoint->rank;
     int64_t bytes = (int64_t)tsr__elem_bytes(kernel->call.type);
     bool fits = notes[0] >= 0 && notes[0] <= NOTED_RANK;
@@ -409,7 +409,7 @@ static tsr_status broadcast_arrived(void *data, const int64_t (*notes)[COMM_NOTE
                                     struct comm_trouble *why)
 {
     struct arrival *arrival = data;
-    if (arrival->root == arrival->k->self)
+    if (arrival->root == arrival->kernel->self)
         return TSR_OK;
     return make_arrived(arrival, notes[arrival->root], &arrival->recv[arrival->root], why);
 }
@@ -423,7 +423,7 @@ static OrtStatus *broadcast(struct kernel *kernel, OrtKernelContext *context,
                             const struct tensor_view *view, struct comm_buffer *send,
                             struct comm_buffer *recv)
 {
-    struct arrival arrival = {.k = kernel, .context = context, .recv = recv};
+    struct arrival arrival = {.kernel = kernel, .context = context, .recv = recv};
     while (kernel->call.group[arrival.root] != kernel->root)
         arrival.root++;
     struct comm_exchange exchange = {
@@ -503,7 +503,7 @@ static tsr_status recv_arrived(void *data, const int64_t *notes, struct comm_buf
 
 OrtStatus *tsr__recv_compute(struct kernel *kernel, OrtKernelContext *context)
 {
-    struct arrival arrival = {.k = kernel, .context = context};
+    struct arrival arrival = {.kernel = kernel, .context = context};
     struct comm_incoming in = {.arrived = recv_arrived, .data = &arrival};
     struct comm_trouble why;
     if (kernel->to != kernel->ops->endpoint->rank)

@@ -98,7 +98,7 @@ static inline bool on_device(const struct kernel *kernel)
 OrtStatus *tsr__kernel_pieces(struct kernel *kernel, const struct tile_piece *from, const void *src,
                               const struct tile_piece *to, void *dst, enum tile_packed packed);
 
-// text.c: the elements of a tensor of texts, where they lie.
+// text_kernel.c: the elements of a tensor of texts, where they lie.
 struct texts {
     int64_t *lengths;
     char **at;

@@ -105,9 +105,9 @@ OrtStatus *tsr__all_reduce_compute(struct kernel *kernel, OrtKernelContext *cont
 
 // One call: pieces of [outer, length, inner] become [outer, sum of lengths, inner].
 struct gather {
-    struct kernel *k;
+    struct kernel *kernel;
     OrtKernelContext *context;
-    const struct tensor_view *x;
+    const struct tensor_view *view;
     int axis;
     size_t outer, inner; // inner in bytes
     struct comm_buffer *recv;
@@ -148,34 +148,36 @@ static tsr_status gather_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
                                  struct comm_trouble *why)
 {
     struct gather *gather = data;
-    int self = gather->k->self;
+    int self = gather->kernel->self;
     int64_t total = 0;
-    for (int i = 0; i < gather->k->call.n_group; i++) {
-        int rank = (int)gather->k->call.group[i];
+    for (int i = 0; i < gather->kernel->call.n_group; i++) {
+        int rank = (int)gather->kernel->call.group[i];
         if (notes[i][NOTE_RANK] != notes[self][NOTE_RANK] ||
             notes[i][NOTE_OTHERS] != notes[self][NOTE_OTHERS])
-            return tsr__gather_refuse(gather->k, why, rank, "brings a piece of another shape");
+            return tsr__gather_refuse(gather->kernel, why, rank, "brings a piece of another shape");
         if (!add_ok(total, notes[i][NOTE_LENGTH], &total) ||
             !bytes_of(gather, notes[i][NOTE_LENGTH], &gather->recv[i].bytes))
-            return tsr__gather_refuse(gather->k, why, rank, "brings a piece that is too large");
+            return tsr__gather_refuse(gather->kernel, why, rank,
+                                      "brings a piece that is too large");
     }
     int64_t dims[OPS_MAX_RANK];
-    memcpy(dims, gather->x->dims, (size_t)gather->x->rank * sizeof *dims);
+    memcpy(dims, gather->view->dims, (size_t)gather->view->rank * sizeof *dims);
     dims[gather->axis] = total;
     gather->total = (size_t)total;
     void *out;
     size_t bytes;
-    gather->status = tsr__kernel_output(gather->k, gather->context, 0, dims, gather->x->rank, &out);
+    gather->status =
+        tsr__kernel_output(gather->kernel, gather->context, 0, dims, gather->view->rank, &out);
     if (gather->status || !bytes_of(gather, total, &bytes))
-        return tsr__gather_refuse(gather->k, why, gather->k->ops->endpoint->rank,
+        return tsr__gather_refuse(gather->kernel, why, gather->kernel->ops->endpoint->rank,
                                   "cannot make the output");
     char *at = gather->out = out;
     if (gather->outer > 1)
-        gather->status = tsr__kernel_scratch(gather->k, 0, bytes, &at);
+        gather->status = tsr__kernel_scratch(gather->kernel, 0, bytes, &at);
     if (gather->status)
-        return tsr__gather_refuse(gather->k, why, gather->k->ops->endpoint->rank,
+        return tsr__gather_refuse(gather->kernel, why, gather->kernel->ops->endpoint->rank,
                                   "is out of memory");
-    for (int i = 0; i < gather->k->call.n_group; i++) {
+    for (int i = 0; i < gather->kernel->call.n_group; i++) {
         gather->recv[i].p = at;
         at += gather->recv[i].bytes;
     }
@@ -186,7 +188,7 @@ static tsr_status gather_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
 static OrtStatus *interleave(const struct gather *gather)
 {
     size_t row = gather->total * gather->inner, before = 0;
-    for (int i = 0; i < gather->k->call.n_group; i++) {
+    for (int i = 0; i < gather->kernel->call.n_group; i++) {
         size_t width = gather->recv[i].bytes / gather->outer;
         struct device_rows rows = {.to = gather->out + before,
                                    .from = gather->recv[i].p,
@@ -194,7 +196,7 @@ static OrtStatus *interleave(const struct gather *gather)
                                    .from_pitch = width,
                                    .width = width,
                                    .rows = gather->outer};
-        TRY(tsr__kernel_rows(gather->k, &rows));
+        TRY(tsr__kernel_rows(gather->kernel, &rows));
         before += width;
     }
     return NULL;
@@ -202,11 +204,12 @@ static OrtStatus *interleave(const struct gather *gather)
 
 static OrtStatus *gather_shape(struct gather *gather)
 {
-    const struct tensor_view *view = gather->x;
-    int64_t axis = gather->k->axis < 0 ? gather->k->axis + view->rank : gather->k->axis;
+    const struct tensor_view *view = gather->view;
+    int64_t axis =
+        gather->kernel->axis < 0 ? gather->kernel->axis + view->rank : gather->kernel->axis;
     if (axis < 0 || axis >= view->rank)
-        return tsr__kernel_error(gather->k, "axis %lld of a tensor of rank %d",
-                                 (long long)gather->k->axis, view->rank);
+        return tsr__kernel_error(gather->kernel, "axis %lld of a tensor of rank %d",
+                                 (long long)gather->kernel->axis, view->rank);
     gather->axis = (int)axis;
     gather->outer = 1;
     gather->inner = tsr__elem_bytes(view->type);
@@ -227,7 +230,7 @@ OrtStatus *tsr__all_gather_compute(struct kernel *kernel, OrtKernelContext *cont
     tsr__arena_init(&arena, kernel->ops->session);
     size_t n = (size_t)kernel->call.n_group;
     struct comm_buffer *send = ARENA_ARRAY(&arena, struct comm_buffer, n);
-    struct gather gather = {.k = kernel, .context = context, .x = &x};
+    struct gather gather = {.kernel = kernel, .context = context, .view = &x};
     gather.recv = ARENA_ARRAY(&arena, struct comm_buffer, n);
     OrtStatus *st =
         arena.failed ? tsr__kernel_error(kernel, "out of memory") : gather_shape(&gather);

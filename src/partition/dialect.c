@@ -66,7 +66,7 @@ static bool type_fits(const struct step *st, tsr_dtype type)
 static const char *why_not(const struct plan *plan, const struct step *st)
 {
     bool reduces =
-        st->kind == STEP_REDUCE || st->kind == STEP_REDUCE_SCATTER || st->kind == STEP_REDUCE_TO;
+        st->kind == STEP_ALL_REDUCE || st->kind == STEP_REDUCE_SCATTER || st->kind == STEP_REDUCE;
     if (!reduces && st->kind != STEP_GATHER && st->kind != STEP_ALL_TO_ALL)
         return DOMAIN " has AllReduce, AllGather and AllToAll only";
     if (!everybody(plan, st))

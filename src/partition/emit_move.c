@@ -253,12 +253,16 @@ tsr_status tsr__emit_trim(struct part *part, struct step *st, tsr_value *x, stru
 
 const char *tsr__step_op(const struct step *st)
 {
-    static const char *const names[] = {
-        [STEP_REDUCE] = TSR_OP_ALLREDUCE, [STEP_REDUCE_SCATTER] = TSR_OP_SCATTER,
-        [STEP_REDUCE_TO] = TSR_OP_REDUCE, [STEP_GATHER] = TSR_OP_ALLGATHER,
-        [STEP_ALL_TO_ALL] = TSR_OP_TURN,  [STEP_BROADCAST] = TSR_OP_BROADCAST,
-        [STEP_SEND] = TSR_OP_SEND,        [STEP_RESHARD] = TSR_OP_RESHARD,
-        [STEP_HALO] = TSR_OP_HALO,        [STEP_LIST] = TSR_OP_BROADCAST};
+    static const char *const names[] = {[STEP_ALL_REDUCE] = TSR_OP_ALL_REDUCE,
+                                        [STEP_REDUCE_SCATTER] = TSR_OP_REDUCE_SCATTER,
+                                        [STEP_REDUCE] = TSR_OP_REDUCE,
+                                        [STEP_GATHER] = TSR_OP_ALL_GATHER,
+                                        [STEP_ALL_TO_ALL] = TSR_OP_ALL_TO_ALL,
+                                        [STEP_BROADCAST] = TSR_OP_BROADCAST,
+                                        [STEP_SEND] = TSR_OP_SEND,
+                                        [STEP_RESHARD] = TSR_OP_RESHARD,
+                                        [STEP_HALO] = TSR_OP_HALO,
+                                        [STEP_LIST] = TSR_OP_BROADCAST};
     return names[st->kind];
 }
 
@@ -324,7 +328,7 @@ static tsr_status own_attributes(struct plan *plan, tsr_node *node, const struct
 {
     tsr_status status = TSR_OK;
     bool send = st->kind == STEP_SEND;
-    if (st->kind == STEP_REDUCE || st->kind == STEP_REDUCE_SCATTER || st->kind == STEP_REDUCE_TO)
+    if (st->kind == STEP_ALL_REDUCE || st->kind == STEP_REDUCE_SCATTER || st->kind == STEP_REDUCE)
         status = set_reduce(node, st);
     if (status == TSR_OK &&
         (st->kind == STEP_GATHER || st->kind == STEP_REDUCE_SCATTER || st->kind == STEP_ALL_TO_ALL))
@@ -334,7 +338,7 @@ static tsr_status own_attributes(struct plan *plan, tsr_node *node, const struct
     if (status == TSR_OK && (st->kind == STEP_REDUCE_SCATTER || st->kind == STEP_ALL_TO_ALL))
         status = tsr_node_set_int(node, "unit", st->unit);
     if (status == TSR_OK &&
-        (st->kind == STEP_REDUCE_TO || st->kind == STEP_BROADCAST || st->kind == STEP_LIST))
+        (st->kind == STEP_REDUCE || st->kind == STEP_BROADCAST || st->kind == STEP_LIST))
         status = tsr_node_set_int(node, "root", st->roots[group]);
     if (status == TSR_OK && send)
         status = tsr_node_set_int(node, "from", st->roots[group]);

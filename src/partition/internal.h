@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // internal.h - between the files of this room.
 //
-// Three passes. plan.c walks the flow once and writes down steps: a node, a reduction, a local
+// Three passes. steps.c walks the flow once and writes down steps: a node, a reduction, a local
 // slice, a gather, a reshard, each from forms of values to forms. live.c walks the steps backwards
 // and marks what each rank must have. emit*.c walk them forwards once more and build all ranks'
 // graphs together, so that every communication has one number and one place in the order for all
@@ -95,9 +95,9 @@ enum step_kind {
     STEP_NODE,
     STEP_SLICE,
     STEP_SHAPE,
-    STEP_REDUCE, // of all
+    STEP_ALL_REDUCE, // of all
     STEP_REDUCE_SCATTER,
-    STEP_REDUCE_TO, // one
+    STEP_REDUCE, // one
     STEP_GATHER,
     STEP_ALL_TO_ALL,
     STEP_BROADCAST,
@@ -136,9 +136,8 @@ struct plan {
     tsr_model *expanded; // not NULL: a copy of the caller's with some nodes replaced; model is it
     const struct flow *flow;
     int64_t n_ranks;
-    int64_t opset; // of ai.onnx
-    uint64_t
-        types; // bit k: something in the model, bodies included, has element type k (versions.c)
+    int64_t opset;  // of ai.onnx
+    uint64_t types; // bit k: something in the model, bodies included, has element type k (opsets.c)
     const int64_t *all_devices;
     struct item **items;            // by value id
     struct want *wants;             // by value id
@@ -171,7 +170,7 @@ struct size_source {
     struct form *count; // not NULL: of the whole shape, where no rank can see it in its piece
 };
 
-// plan.c
+// steps.c
 tsr_status tsr__plan_build(struct plan *plan) TSR_MUST_USE;
 // Somebody reads the value in that layout (NULL: in one that is not known here).
 void tsr__plan_want(struct plan *plan, const tsr_value *value, const struct tile_layout *layout);
@@ -208,7 +207,7 @@ struct item *tsr__shape_item(struct plan *plan, struct item *it);
 struct form *tsr__plan_count(struct plan *plan, struct form *from, const struct tile_layout *on,
                              struct device_group *group);
 tsr_value *tsr__part_count(struct part *part, const struct form *from, struct str name);
-// wrapped.c: whether a wrapped model can take and give what the whole one does; that model.
+// wrapped_model.c: whether a wrapped model can take and give what the whole one does; that model.
 tsr_status tsr__wrapped_check(struct plan *plan);
 tsr_status tsr__wrapped_model(struct plan *plan, const char *folder, tsr_model **out);
 
@@ -346,7 +345,7 @@ tsr_status tsr__parts_build(struct plan *plan, struct part *parts) TSR_MUST_USE;
 // A model input as the rank takes it in; made when it is first asked for.
 tsr_value *tsr__part_input(struct part *part, struct item *it);
 tsr_status tsr__emit_step(struct plan *plan, struct part *parts, struct step *st) TSR_MUST_USE;
-// versions.c: what a rank file says of itself.
+// opsets.c: what a rank file says of itself.
 void tsr__plan_types(struct plan *plan);
 int64_t tsr__part_ir(const struct plan *plan);
 tsr_status tsr__part_lower(struct part *part) TSR_MUST_USE;
@@ -428,7 +427,7 @@ tsr_status tsr__weights_write(struct plan *plan, struct part *parts, struct outf
 #define SIGN_HINT                                                                                  \
     "change a rank file so that its inputs, outputs and communication stay as they are, or "       \
     "partition the model again"
-// agree.c: proves that all ranks agree on their communication; of files that are signed again, also that it is the manifest's.
+// prove.c: proves that all ranks agree on their communication; of files that are signed again, also that it is the manifest's.
 tsr_status tsr__parts_agree(struct plan *plan, struct part *parts) TSR_MUST_USE;
 tsr_status tsr__sizes_agree(struct plan *plan) TSR_MUST_USE; // of what is sent
 

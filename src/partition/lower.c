@@ -27,7 +27,7 @@ struct lowered {
 };
 
 struct lowering {
-    struct plan *p;
+    struct plan *plan;
     const struct item *item;
     struct arena arena; // of this question
     const int64_t *shape;
@@ -48,10 +48,11 @@ static bool dim_equal(const struct tile_piece *a, const struct tile_piece *b, in
                   (size_t)a->dims[axis].n * sizeof(*a->dims[axis].at)) == 0;
 }
 
-static bool piece_equal(const struct tile_piece *a, const struct tile_piece *b, int but, int or)
+static bool piece_equal(const struct tile_piece *a, const struct tile_piece *b, int but_axis,
+                        int or_axis)
 {
     for (int axis = 0; axis < a->rank; axis++)
-        if (axis != but && axis != or &&!dim_equal(a, b, axis))
+        if (axis != but_axis && axis != or_axis && !dim_equal(a, b, axis))
             return false;
     return true;
 }
@@ -116,15 +117,16 @@ static bool gathers(struct lowering *lowering, const struct device_group *group,
 }
 
 // Each member gets its part of the axis of something that all have.
-static bool divides(struct lowering *lowering, const struct device_group *group, int axis, int but,
-                    int64_t unit)
+static bool divides(struct lowering *lowering, const struct device_group *group, int axis,
+                    int but_axis, int64_t unit)
 {
     struct tile_piece *first = piece_of(lowering, lowering->from, group->devices[0]);
     for (size_t i = 0; first && i < group->n; i++) {
         struct tile_piece *x = piece_of(lowering, lowering->from, group->devices[i]);
         struct tile_piece *y = piece_of(lowering, lowering->to, group->devices[i]);
         int64_t n = (int64_t)group->n, size = first->dims[axis].size;
-        if (!x || !y || !piece_equal(x, first, but, but) || !piece_equal(x, y, axis, but) ||
+        if (!x || !y || !piece_equal(x, first, but_axis, but_axis) ||
+            !piece_equal(x, y, axis, but_axis) ||
             !is_stretch(x, y, axis, unit_start(size, unit, n, (int64_t)i),
                         unit_start(size, unit, n, (int64_t)i + 1)))
             return false;
@@ -132,8 +134,8 @@ static bool divides(struct lowering *lowering, const struct device_group *group,
     return first != NULL;
 }
 
-static bool turns(struct lowering *lowering, const struct device_group *group, int axis, int split,
-                  int64_t unit)
+static bool all_to_all_fits(struct lowering *lowering, const struct device_group *group, int axis,
+                            int split, int64_t unit)
 {
     for (size_t i = 0; i < group->n; i++) {
         struct tile_piece *piece = piece_of(lowering, lowering->to, group->devices[i]);
@@ -144,8 +146,8 @@ static bool turns(struct lowering *lowering, const struct device_group *group, i
 }
 
 // What the root has, the getters get.
-static bool hands_on(struct lowering *lowering, const struct device_group *group, int64_t root,
-                     bool all)
+static bool root_copy_fits(struct lowering *lowering, const struct device_group *group,
+                           int64_t root, bool all)
 {
     struct tile_piece *x = piece_of(lowering, lowering->from, root);
     for (size_t i = 0; i < group->n; i++) {
@@ -219,18 +221,18 @@ static bool fits_scatter(struct lowering *lowering, const struct lowered *lowere
 
 static bool fits_turn(struct lowering *lowering, const struct lowered *lowered, size_t group)
 {
-    return turns(lowering, &lowered->groups[group], lowered->axis, lowered->split_axis,
-                 lowered->unit);
+    return all_to_all_fits(lowering, &lowered->groups[group], lowered->axis, lowered->split_axis,
+                           lowered->unit);
 }
 
 static bool fits_reduce(struct lowering *lowering, const struct lowered *lowered, size_t group)
 {
-    return hands_on(lowering, &lowered->groups[group], lowered->roots[group], false);
+    return root_copy_fits(lowering, &lowered->groups[group], lowered->roots[group], false);
 }
 
 static bool fits_broadcast(struct lowering *lowering, const struct lowered *lowered, size_t group)
 {
-    return hands_on(lowering, &lowered->groups[group], lowered->roots[group], true);
+    return root_copy_fits(lowering, &lowered->groups[group], lowered->roots[group], true);
 }
 
 // Tries the axes of the result, each in single elements and in its units.
@@ -265,8 +267,8 @@ static bool find_messages(struct lowering *lowering, const struct reshard_step *
                           struct lowered *lowered)
 {
     struct device_group *pairs =
-        ARENA_ARRAY(lowering->p->arena, struct device_group, from->n_moves + 1);
-    int64_t *ends = ARENA_ARRAY(lowering->p->arena, int64_t, 2 * from->n_moves + 1);
+        ARENA_ARRAY(lowering->plan->arena, struct device_group, from->n_moves + 1);
+    int64_t *ends = ARENA_ARRAY(lowering->plan->arena, int64_t, 2 * from->n_moves + 1);
     for (size_t i = 0; pairs && ends && i < from->n_moves; i++) {
         ends[2 * i] = from->moves[i].from_device;
         ends[2 * i + 1] = from->moves[i].to_device;
@@ -275,7 +277,8 @@ static bool find_messages(struct lowering *lowering, const struct reshard_step *
             if (ends[k] == ends[2 * i] || ends[k] == ends[2 * i + 1])
                 return false;
     }
-    if (lowering->p->arena->failed || !take_groups(lowering->p, pairs, from->n_moves, lowered))
+    if (lowering->plan->arena->failed ||
+        !take_groups(lowering->plan, pairs, from->n_moves, lowered))
         return false;
     for (size_t group = 0; group < lowered->n_groups; group++) {
         struct tile_piece *x = piece_of(lowering, lowering->from, ends[2 * group]);
@@ -307,11 +310,11 @@ static bool lower_step(struct lowering *lowering, const struct reshard_step *fro
     lowered->to = from->layout;
     if (from->op == RESHARD_SLICE || from->op == RESHARD_NOTHING) {
         lowered->kind = STEP_SLICE;
-        return tsr__local_ok(lowering->p, lowering->item, lowering->from, lowering->to,
+        return tsr__local_ok(lowering->plan, lowering->item, lowering->from, lowering->to,
                              &lowered->same);
     }
     if (from->op != RESHARD_PERMUTE &&
-        !take_groups(lowering->p, from->groups, from->n_groups, lowered))
+        !take_groups(lowering->plan, from->groups, from->n_groups, lowered))
         return false;
     bool ok = false, small = lowering->to->rank <= NOTED_RANK;
     switch (from->op) {
@@ -330,11 +333,11 @@ static bool lower_step(struct lowering *lowering, const struct reshard_step *fro
         ok = find_scatter(lowering, lowered);
         break;
     case RESHARD_ALL_REDUCE:
-        lowered->kind = STEP_REDUCE;
+        lowered->kind = STEP_ALL_REDUCE;
         ok = tsr__layout_same(lowering->from, lowering->to);
         break;
     case RESHARD_REDUCE:
-        lowered->kind = STEP_REDUCE_TO;
+        lowered->kind = STEP_REDUCE;
         ok = all_groups(lowering, lowered, fits_reduce);
         break;
     case RESHARD_BROADCAST:
@@ -403,7 +406,7 @@ static int lower_way(struct lowering *lowering, const struct tile_layout *from,
 {
     struct reshard *reshard = NULL;
     size_t bytes = (size_t)tsr_dtype_bits(tsr__carried(lowering->item->dtype)) / 8;
-    if (tsr__reshard_plan(lowering->p->arena, from, pending, to, lowering->shape, bytes,
+    if (tsr__reshard_plan(lowering->plan->arena, from, pending, to, lowering->shape, bytes,
                           &reshard) != TSR_OK ||
         !reshard || reshard->n_steps > MAX_LOWERED)
         return 0;
@@ -432,7 +435,7 @@ static bool still_fits(struct lowering *lowering, const struct lowered *lowered)
 {
     switch (lowered->kind) {
     case STEP_SLICE:
-    case STEP_REDUCE:
+    case STEP_ALL_REDUCE:
         return true; // found without sizes
     case STEP_GATHER:
         return all_groups(lowering, lowered, fits_gather);
@@ -440,7 +443,7 @@ static bool still_fits(struct lowering *lowering, const struct lowered *lowered)
         return all_groups(lowering, lowered, fits_turn);
     case STEP_REDUCE_SCATTER:
         return all_groups(lowering, lowered, fits_scatter);
-    case STEP_REDUCE_TO:
+    case STEP_REDUCE:
         return all_groups(lowering, lowered, fits_reduce);
     case STEP_BROADCAST:
         return all_groups(lowering, lowered, fits_broadcast);
@@ -490,7 +493,7 @@ static bool holds(struct lowering *lowering, int64_t *shape, const struct tile_l
             lowering->from = lowering->to;
         }
         tsr__arena_free(&lowering->arena);
-        tsr__arena_init(&lowering->arena, lowering->p->session);
+        tsr__arena_init(&lowering->arena, lowering->plan->session);
     }
     return true;
 }
@@ -500,7 +503,7 @@ static int find_way(struct plan *plan, const struct item *it, const struct tile_
                     struct lowered *out)
 {
     int64_t shape[TILE_MAX_RANK], rounds;
-    struct lowering w = {.p = plan, .item = it, .shape = shape};
+    struct lowering w = {.plan = plan, .item = it, .shape = shape};
     tsr__arena_init(&w.arena, plan->session);
     bool known = stand_in(it, from, to, 0, shape, &rounds);
     int n = known ? lower_way(&w, from, pending, to, out) : 0;
@@ -520,8 +523,8 @@ static struct form *plan_way(struct plan *plan, struct form *from, const struct 
         struct step *st = NULL;
         if (!form)
             return NULL;
-        partial = partial && lowered->kind != STEP_REDUCE && lowered->kind != STEP_REDUCE_SCATTER &&
-                  lowered->kind != STEP_REDUCE_TO;
+        partial = partial && lowered->kind != STEP_ALL_REDUCE &&
+                  lowered->kind != STEP_REDUCE_SCATTER && lowered->kind != STEP_REDUCE;
         form->partial = partial;
         if (lowered->same) {
             form->same = from;

@@ -474,9 +474,9 @@ static tsr_status publish(struct plan *plan, struct part *parts, const char *fol
 static void count_collectives(struct arena *arena, const struct manifest *manifest,
                               tsr_partition_summary *summary)
 {
-    static const char *const ops[] = {TSR_OP_ALLGATHER, TSR_OP_ALLREDUCE, TSR_OP_TURN,
-                                      TSR_OP_BROADCAST, TSR_OP_HALO,      TSR_OP_REDUCE,
-                                      TSR_OP_SCATTER,   TSR_OP_RESHARD,   TSR_OP_SEND};
+    static const char *const ops[] = {TSR_OP_ALL_GATHER,     TSR_OP_ALL_REDUCE, TSR_OP_ALL_TO_ALL,
+                                      TSR_OP_BROADCAST,      TSR_OP_HALO,       TSR_OP_REDUCE,
+                                      TSR_OP_REDUCE_SCATTER, TSR_OP_RESHARD,    TSR_OP_SEND};
     tsr_collective_count *counts = ARENA_ARRAY(arena, tsr_collective_count, TSR_COUNT(ops));
     for (size_t k = 0; k < TSR_COUNT(ops) && counts; k++) {
         size_t n = 0;

@@ -160,7 +160,7 @@ static tsr_status give_everywhere(struct plan *plan, struct str name)
         tsr_value *value = tsr_graph_output(graph, i);
         if (!str_eq(tsr__value_str(value), name))
             continue;
-        int rank = tsr__shapes_piece(plan->flow->shapes, value).rank;
+        int rank = tsr__shapes_element(plan->flow->shapes, value).rank;
         keep(plan, value,
              tsr__layout_whole(plan->arena, rank < 0 ? 0 : rank, plan->all_devices,
                                (size_t)plan->n_ranks));
@@ -224,7 +224,7 @@ static bool give_at_maker(struct plan *plan, const tsr_value *value)
     size_t n = tsr__layout_devices(plan->arena, made, &devices);
     if (n == 0 || devices[0] == 0)
         return !plan->arena->failed;
-    int rank = tsr__shapes_piece(plan->flow->shapes, value).rank;
+    int rank = tsr__shapes_element(plan->flow->shapes, value).rank;
     struct tile_layout *layout = tsr__layout_whole(plan->arena, rank < 0 ? 0 : rank, devices, 1);
     keep(plan, value, layout);
     return layout != NULL;
@@ -308,7 +308,7 @@ const struct tile_layout *tsr__port_layout(struct plan *plan, const tsr_value *v
     const struct tile_layout *layout = plan->kept[tsr__value_id(value)];
     if (layout)
         return layout;
-    int rank = tsr__shapes_piece(plan->flow->shapes, value).rank;
+    int rank = tsr__shapes_element(plan->flow->shapes, value).rank;
     size_t n = output ? 1 : (size_t)plan->n_ranks; // outputs are rank 0's
     return tsr__layout_whole(plan->arena, rank < 0 ? 0 : rank, plan->all_devices, n);
 }

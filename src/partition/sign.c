@@ -2,7 +2,7 @@
 // sign.c - tsr_partition_sign: rank files that others have changed, taken into the manifest again.
 //
 // What is between communications may be anything: an optimiser fuses and folds there. What other ranks and the caller rely
-// on must be as it was: inputs and outputs (checked here against the manifest) and communication (agree.c). All files are read
+// on must be as it was: inputs and outputs (checked here against the manifest) and communication (prove.c). All files are read
 // before the manifest is replaced, whole or not at all.
 #include "internal.h"
 

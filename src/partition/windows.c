@@ -266,18 +266,18 @@ tsr_status tsr__window_numbers(const struct part *part, const struct node_flow *
     if (list->n)
         memcpy(*out, list->values, (size_t)list->n * sizeof(**out));
     for (int i = 0; i < list->n_puts; i++) {
-        const struct rule_put *put = &list->puts[i];
-        if (put->what == PUT_SHARE) {
+        const struct rule_patch *put = &list->puts[i];
+        if (put->what == PATCH_LOCAL_COUNT) {
             (*out)[put->at] = share_of(nf, place, put->factor, (*out)[put->at]);
             continue;
         }
         if (nf->place.cuts[nf->place.rule->windows[put->window].factor] < 2)
             continue;
         struct window_part window_part = tsr__window_at(nf, place, put->window);
-        (*out)[put->at] = put->what == PUT_BEFORE  ? window_part.before
-                          : put->what == PUT_AFTER ? window_part.after
-                          : put->what == PUT_SIZE  ? window_part.b - window_part.a
-                          : put->what == PUT_SPAN
+        (*out)[put->at] = put->what == PATCH_BEFORE  ? window_part.before
+                          : put->what == PATCH_AFTER ? window_part.after
+                          : put->what == PATCH_SIZE  ? window_part.b - window_part.a
+                          : put->what == PATCH_SPAN
                               ? (window_part.stop - window_part.start) * put->value
                               : put->value;
     }

@@ -78,8 +78,8 @@ static bool forms_of(struct planner *planner, const tsr_value *v, uint32_t first
 // ---- memory ------------------------------------------------------------------------------------
 
 struct account {
-    struct planner *p;
-    struct arena *a;
+    struct planner *planner;
+    struct arena *arena;
     int64_t *all_time; // by device
     int64_t *change;   // by device and time
     size_t n_times;
@@ -92,8 +92,8 @@ struct account {
 static void add_form(struct account *m, const struct plan_value *value, const struct form *form,
                      bool all_time)
 {
-    for (int64_t device = 0; device < m->p->n; device++) {
-        int64_t bytes = tsr__planner_held(m->p, m->a, form->layout, value, device);
+    for (int64_t device = 0; device < m->planner->n; device++) {
+        int64_t bytes = tsr__planner_held(m->planner, m->arena, form->layout, value, device);
         if (all_time) {
             m->all_time[device] += bytes;
             continue;
@@ -123,17 +123,17 @@ static int64_t bytes_then(struct account *m, const struct plan_value *value,
                           const struct form *form, bool all_time)
 {
     bool there = all_time || (form->begin <= m->time && m->time < form->end);
-    return there ? tsr__planner_held(m->p, m->a, form->layout, value, m->device) : 0;
+    return there ? tsr__planner_held(m->planner, m->arena, form->layout, value, m->device) : 0;
 }
 
 // before: as it lies until it is combined, or PLAN_NO_LAYOUT.
 static bool add_value(struct account *m, const tsr_value *v, uint32_t first, uint32_t before,
                       size_t run)
 {
-    const struct plan_value *value = &m->p->values[tsr__value_id(v)];
+    const struct plan_value *value = &m->planner->values[tsr__value_id(v)];
     struct forms forms;
     bool combined = before != PLAN_NO_LAYOUT;
-    if (!forms_of(m->p, v, first, run + combined, &forms))
+    if (!forms_of(m->planner, v, first, run + combined, &forms))
         return false;
     if (combined)
         forms.at[forms.n++] = (struct form){before, run, run + 2};
@@ -152,7 +152,7 @@ static bool add_value(struct account *m, const tsr_value *v, uint32_t first, uin
 
 static bool add_values(struct account *m)
 {
-    struct planner *planner = m->p;
+    struct planner *planner = m->planner;
     for (size_t i = 0; i < planner->given.n; i++) {
         const tsr_value *value = planner->given.at[i];
         if (!add_value(m, value,
@@ -178,7 +178,8 @@ static bool add_values(struct account *m)
 
 static bool account(struct account *m, struct planner *planner, struct arena *arena)
 {
-    *m = (struct account){.p = planner, .a = arena, .n_times = PLAN_TIMES * (planner->n_nodes + 2)};
+    *m = (struct account){
+        .planner = planner, .arena = arena, .n_times = PLAN_TIMES * (planner->n_nodes + 2)};
     m->all_time = ARENA_ARRAY(arena, int64_t, (size_t)planner->n);
     m->change = ARENA_ARRAY(arena, int64_t, (size_t)planner->n * m->n_times);
     return !arena->failed && add_values(m) && !arena->failed;

@@ -25,8 +25,8 @@ struct block_plan {
 };
 
 struct blocks {
-    struct planner *p;
-    const tsr_plan_options *o;
+    struct planner *planner;
+    const tsr_plan_options *options;
     const char *batch; // the symbol that copies share; NULL: none
     int64_t batch_size;
     bool whole; // the node at hand cannot be cut: every copy has all of what it takes and gives
@@ -48,11 +48,11 @@ static int64_t size_of(const tsr_plan_options *options, const char *symbol)
 // The symbol that stands first in an input and has a size; of several the largest.
 static void find_batch(struct blocks *blocks)
 {
-    const tsr_graph *graph = tsr_model_graph(blocks->p->model);
+    const tsr_graph *graph = tsr_model_graph(blocks->planner->model);
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
         const char *symbol = tsr_value_rank(value) > 0 ? tsr_value_dim(value, 0).symbol : NULL;
-        int64_t size = symbol && symbol[0] ? size_of(blocks->o, symbol) : 0;
+        int64_t size = symbol && symbol[0] ? size_of(blocks->options, symbol) : 0;
         if (size > blocks->batch_size) {
             blocks->batch = symbol;
             blocks->batch_size = size;
@@ -80,7 +80,7 @@ static bool add_block(struct blocks *blocks, const int64_t *devices, int64_t n, 
 {
     if (blocks->n == BLOCK_TRIES || n < 1)
         return true;
-    int64_t *list = ARENA_ARRAY(&blocks->p->arena, int64_t, (size_t)n);
+    int64_t *list = ARENA_ARRAY(&blocks->planner->arena, int64_t, (size_t)n);
     if (!list)
         return false;
     memcpy(list, devices, (size_t)n * sizeof *list);
@@ -112,7 +112,7 @@ static bool is_first_so_fast(const struct planner *planner, int64_t device)
 // gives the outputs; and that one alone.
 static bool list_fast(struct blocks *blocks)
 {
-    struct planner *planner = blocks->p;
+    struct planner *planner = blocks->planner;
     int64_t *list = ARENA_ARRAY(&planner->arena, int64_t, (size_t)planner->n);
     if (!list)
         return false;
@@ -134,7 +134,7 @@ static bool list_fast(struct blocks *blocks)
 // Blocks of 1, 2, 4 ... devices from the first on, each as often as the batch allows.
 static bool list_alike(struct blocks *blocks)
 {
-    struct planner *planner = blocks->p;
+    struct planner *planner = blocks->planner;
     int64_t *first = ARENA_ARRAY(&planner->arena, int64_t, BLOCK_MOST);
     for (int64_t device = 0; first && device < BLOCK_MOST; device++)
         first[device] = device;
@@ -156,11 +156,12 @@ bool tsr__planner_alike(const struct planner *planner)
 // ---- one block ---------------------------------------------------------------------------------
 
 // The caller's sizes, with a block's share of the batch.
-static const tsr_size *share_of(struct blocks *blocks, int64_t copies)
+static const tsr_dim_size *share_of(struct blocks *blocks, int64_t copies)
 {
-    tsr_size *sizes = ARENA_ARRAY(&blocks->p->arena, tsr_size, blocks->o->n_sizes + 1);
-    for (size_t i = 0; sizes && i < blocks->o->n_sizes; i++) {
-        sizes[i] = blocks->o->sizes[i];
+    tsr_dim_size *sizes =
+        ARENA_ARRAY(&blocks->planner->arena, tsr_dim_size, blocks->options->n_sizes + 1);
+    for (size_t i = 0; sizes && i < blocks->options->n_sizes; i++) {
+        sizes[i] = blocks->options->sizes[i];
         if (copies > 1 && strcmp(sizes[i].name, blocks->batch) == 0)
             sizes[i].size /= copies;
     }
@@ -170,22 +171,23 @@ static const tsr_size *share_of(struct blocks *blocks, int64_t copies)
 static bool start_block(struct blocks *blocks, struct block_plan *plan)
 {
     struct planner *planner = &plan->planner;
-    const tsr_size *sizes = share_of(blocks, plan->copies);
-    *planner = (struct planner){.topology = blocks->p->topology, .n = plan->n};
-    tsr__planner_start(planner, blocks->p->model);
+    const tsr_dim_size *sizes = share_of(blocks, plan->copies);
+    *planner = (struct planner){.topology = blocks->planner->topology, .n = plan->n};
+    tsr__planner_start(planner, blocks->planner->model);
     plan->made = true;
-    planner->budget = blocks->p->budget;
+    planner->budget = blocks->planner->budget;
     planner->sums_done = true;
     planner->device = plan->devices;
     return sizes && tsr__planner_devices(planner) &&
-           tsr__planner_values(planner, sizes, blocks->o->n_sizes) && tsr__planner_list(planner) &&
-           tsr__planner_candidates(planner) && tsr__planner_program(planner, blocks->o->memory);
+           tsr__planner_values(planner, sizes, blocks->options->n_sizes) &&
+           tsr__planner_list(planner) && tsr__planner_candidates(planner) &&
+           tsr__planner_program(planner, blocks->options->memory);
 }
 
 // What it takes that all outputs come to the first device, from all copies but its own.
 static int64_t gather_time(const struct blocks *blocks, const struct block_plan *plan)
 {
-    struct planner *planner = blocks->p;
+    struct planner *planner = blocks->planner;
     const tsr_graph *graph = tsr_model_graph(planner->model);
     int64_t ps = 0;
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++)
@@ -197,7 +199,7 @@ static int64_t gather_time(const struct blocks *blocks, const struct block_plan 
 // A block without the first device sends it the outputs.
 static int64_t send_time(const struct blocks *blocks, const struct block_plan *plan)
 {
-    struct planner *planner = blocks->p;
+    struct planner *planner = blocks->planner;
     const tsr_graph *graph = tsr_model_graph(planner->model);
     int64_t pair[2] = {plan->devices[0], 0}, ps = 0;
     struct device_group two = {pair, 2};
@@ -231,7 +233,7 @@ static int64_t slice_time(const struct blocks *blocks, const struct block_plan *
             }
         }
         if (read && batch_dim(blocks, plan, value) >= 0)
-            bytes += (double)tsr__stages_bytes(blocks->p, value) / (double)plan->copies;
+            bytes += (double)tsr__stages_bytes(blocks->planner, value) / (double)plan->copies;
     }
     return tsr__planner_move_time(planner, 2 * bytes);
 }
@@ -255,7 +257,7 @@ static tsr_status plan_block(struct blocks *blocks, struct block_plan *plan)
 static int batch_dim(const struct blocks *blocks, const struct block_plan *plan,
                      const tsr_value *value)
 {
-    const struct plan_value *all = &blocks->p->values[tsr__value_id(value)];
+    const struct plan_value *all = &blocks->planner->values[tsr__value_id(value)];
     const struct plan_value *part = &plan->planner.values[tsr__value_id(value)];
     int found = -1;
     for (int d = 0; d < all->rank && d < part->rank; d++) {
@@ -279,17 +281,17 @@ static uint32_t lift_layout(struct blocks *blocks, const struct block_plan *plan
         return *known;
     struct tile_repeat repeat = {plan->copies, plan->n, plan->devices};
     struct arena scratch;
-    tsr__arena_init(&scratch, blocks->p->session);
+    tsr__arena_init(&scratch, blocks->planner->session);
     struct tile_layout *all =
         tsr__layout_repeat(&scratch, plan->planner.layouts.at[layout], &repeat, dim);
-    struct tile_layout *kept = all ? tsr__layout_copy(&blocks->p->arena, all) : NULL;
+    struct tile_layout *kept = all ? tsr__layout_copy(&blocks->planner->arena, all) : NULL;
     tsr__arena_free(&scratch);
-    struct str own = tsr__arena_str(&blocks->p->arena, name);
-    uint32_t *number = ARENA_NEW(&blocks->p->arena, uint32_t);
+    struct str own = tsr__arena_str(&blocks->planner->arena, name);
+    uint32_t *number = ARENA_NEW(&blocks->planner->arena, uint32_t);
     void **at = own.p ? tsr__map_at(&blocks->lifted, own) : NULL;
     if (!kept || !number || !at)
         return PLAN_NO_LAYOUT;
-    *number = tsr__planner_layout(blocks->p, kept);
+    *number = tsr__planner_layout(blocks->planner, kept);
     *at = number;
     return *number;
 }
@@ -310,7 +312,7 @@ static bool lift_slot(struct blocks *blocks, const struct block_plan *plan, cons
 static bool lift_node(struct blocks *blocks, const struct block_plan *plan, size_t i)
 {
     const struct plan_node *node = &plan->planner.nodes[i];
-    struct arena *arena = &blocks->p->arena;
+    struct arena *arena = &blocks->planner->arena;
     size_t n_in = tsr_node_input_count(node->node), n_out = tsr_node_output_count(node->node);
     if (!node->strategy)
         return true;
@@ -339,15 +341,15 @@ static bool lift_node(struct blocks *blocks, const struct block_plan *plan, size
     strategy->node = node->node;
     strategy->rule = node->strategy->rule;
     strategy->whole = node->strategy->whole;
-    blocks->p->nodes[i].strategy = strategy;
-    blocks->p->nodes[i].choice = 0;
+    blocks->planner->nodes[i].strategy = strategy;
+    blocks->planner->nodes[i].choice = 0;
     return true;
 }
 
 // False: some value cannot be told so; the nodes are as they were.
 static bool lift_all(struct blocks *blocks, const struct block_plan *plan)
 {
-    struct planner *planner = blocks->p;
+    struct planner *planner = blocks->planner;
     struct plan_node *before = ARENA_ARRAY(&planner->arena, struct plan_node, planner->n_nodes + 1);
     if (!before)
         return false;
@@ -364,8 +366,8 @@ static bool lift_all(struct blocks *blocks, const struct block_plan *plan)
 // Every copy has the memory and the communication of the first; who is in none has nothing.
 static bool tell_block(struct blocks *blocks, struct block_plan *plan, struct block_choice *out)
 {
-    struct arena *arena = &blocks->p->session->results[RESULT_PLAN];
-    size_t n = (size_t)plan->n, all = (size_t)blocks->p->n;
+    struct arena *arena = &blocks->planner->session->results[RESULT_PLAN];
+    size_t n = (size_t)plan->n, all = (size_t)blocks->planner->n;
     int64_t *own = ARENA_ARRAY(arena, int64_t, n), *peak = ARENA_ARRAY(arena, int64_t, n);
     *out = (struct block_choice){.devices = plan->n * plan->copies, .copies = plan->copies};
     out->memory = ARENA_ARRAY(arena, int64_t, all);
@@ -406,7 +408,7 @@ static int64_t least_bound(const struct blocks *blocks, int64_t least)
 static tsr_status plan_all(struct blocks *blocks)
 {
     for (size_t i = 0; i < blocks->n; i++) {
-        if (tsr__budget_over(blocks->p->budget) && best_of(blocks))
+        if (tsr__budget_over(blocks->planner->budget) && best_of(blocks))
             break;
         tsr_status st = plan_block(blocks, &blocks->at[i]);
         if (st != TSR_OK)
@@ -427,7 +429,7 @@ static void free_others(struct blocks *blocks, const struct planner *kept)
 static tsr_status take_best(struct blocks *blocks, struct program_result *all,
                             struct block_choice *out)
 {
-    struct planner *planner = blocks->p;
+    struct planner *planner = blocks->planner;
     int64_t bound = least_bound(blocks, PLAN_NEVER);
     for (struct block_plan *best = best_of(blocks); best; best = best_of(blocks)) {
         if (all->feasible && all->cost <= best->cost)
@@ -474,8 +476,8 @@ tsr_status tsr__plan_blocks(struct planner *planner, const tsr_plan_options *opt
         return TSR_NOMEM;
     if (!may_choose(planner, options) || (!large && tsr__planner_alike(planner)))
         return TSR_OK;
-    blocks->p = planner;
-    blocks->o = options;
+    blocks->planner = planner;
+    blocks->options = options;
     if (large)
         find_batch(blocks);
     bool listed = large ? list_alike(blocks) : list_fast(blocks);
@@ -494,8 +496,8 @@ tsr_status tsr__plan_best_device(struct planner *planner, const tsr_plan_options
     *time = 0;
     if (!blocks)
         return TSR_NOMEM;
-    blocks->p = planner;
-    blocks->o = options;
+    blocks->planner = planner;
+    blocks->options = options;
     for (int64_t device = 1; device < planner->n; device++)
         best = speed_of(planner, device) > speed_of(planner, best) ? device : best;
     tsr_status st = add_block(blocks, &best, 1, 1) ? plan_block(blocks, &blocks->at[0]) : TSR_NOMEM;

@@ -9,11 +9,11 @@
 struct making tsr__making(struct planner *planner, struct strategy *strategy, const tsr_node *node,
                           struct arena *arena)
 {
-    return (struct making){.p = planner,
-                           .s = strategy,
+    return (struct making){.planner = planner,
+                           .strategy = strategy,
                            .rule = strategy->rule,
                            .node = node,
-                           .a = arena,
+                           .arena = arena,
                            .n_in = tsr_node_input_count(node),
                            .n_out = tsr_node_output_count(node)};
 }
@@ -37,7 +37,7 @@ static bool project(struct making *making, const struct placement *placement,
             continue;
         const struct rule_tensor *tensor =
             &(is_out ? placement->rule->outputs : placement->rule->inputs)[k];
-        struct tile_layout *layout = tsr__placement_project(making->a, placement, tensor);
+        struct tile_layout *layout = tsr__placement_project(making->arena, placement, tensor);
         if (!layout)
             return false;
         *(is_out ? &out[k] : &in[k]) = layout;
@@ -67,16 +67,18 @@ static bool readings_agree(const struct making *making)
 // What the flow would make of the specs; out: those that are to be written.
 static bool comes_back(struct making *making, struct tile_layout *const *out)
 {
-    struct tile_layout **in = ARENA_ARRAY(making->a, struct tile_layout *, making->n_in + 1);
-    struct tile_layout **got_in = ARENA_ARRAY(making->a, struct tile_layout *, making->n_in + 1);
-    struct tile_layout **got = ARENA_ARRAY(making->a, struct tile_layout *, making->n_out + 1);
+    struct tile_layout **in = ARENA_ARRAY(making->arena, struct tile_layout *, making->n_in + 1);
+    struct tile_layout **got_in =
+        ARENA_ARRAY(making->arena, struct tile_layout *, making->n_in + 1);
+    struct tile_layout **got = ARENA_ARRAY(making->arena, struct tile_layout *, making->n_out + 1);
     struct placement q;
     if (!in || !got_in || !got)
         return false;
     for (size_t i = 0; i < making->n_in; i++)
         in[i] = steers(making, false, i) ? NULL : making->in[i];
-    return tsr__placement_explicit(making->a, making->a, making->node, making->p->shapes,
-                                   making->rule, making->p->n, in, out, !making->stat, &q) &&
+    return tsr__placement_explicit(making->arena, making->arena, making->node,
+                                   making->planner->shapes, making->rule, making->planner->n, in,
+                                   out, !making->stat, &q) &&
            project(making, &q, got_in, got) && same(in, got_in, making->n_in) &&
            same(making->out, got, making->n_out);
 }
@@ -95,12 +97,12 @@ static double local_work(const struct making *making)
 {
     int64_t sizes[RULE_MAX_FACTORS], local[RULE_MAX_FACTORS];
     const struct placement *placement = &making->place;
-    tsr__planner_sizes(making->p->sized, making->node, placement->rule, sizes);
+    tsr__planner_sizes(making->planner->sized, making->node, placement->rule, sizes);
     for (int factor = 0; factor < placement->rule->n_factors; factor++) {
         sizes[factor] = sizes[factor] < 0 ? 1 : sizes[factor];
         local[factor] = (sizes[factor] + placement->cuts[factor] - 1) / placement->cuts[factor];
     }
-    return tsr__node_work(placement->rule, making->s->count, sizes, local);
+    return tsr__node_work(placement->rule, making->strategy->count, sizes, local);
 }
 
 // Elements of a window that its part does not have, at worst.
@@ -131,11 +133,12 @@ static int64_t halo_time(struct making *making)
             continue;
         const struct plan_value *value = value_at(making, false, (size_t)window->input);
         int64_t held = tsr__planner_bytes(
-            making->p, tsr__planner_layout(making->p, making->in[window->input]), value);
+            making->planner, tsr__planner_layout(making->planner, making->in[window->input]),
+            value);
         double bytes = (double)held * (double)more * (double)n / (double)window->from;
-        struct device_group two = {making->p->all, 2};
-        ps += tsr__planner_combine(making->p, TSR_SEND, &two, 1, (int64_t)bytes) +
-              tsr__planner_move_time(making->p, 2 * ((double)held + bytes));
+        struct device_group two = {making->planner->all, 2};
+        ps += tsr__planner_combine(making->planner, TSR_SEND, &two, 1, (int64_t)bytes) +
+              tsr__planner_move_time(making->planner, 2 * ((double)held + bytes));
     }
     return ps;
 }
@@ -145,14 +148,14 @@ void tsr__making_cost(struct making *making, struct candidate *candidate)
     double outputs = 0, bytes = 0;
     for (size_t i = 0; i < making->n_out; i++)
         if (slot(making->node, true, i))
-            outputs += (double)tsr__planner_bytes(making->p,
-                                                  tsr__planner_layout(making->p, making->out[i]),
-                                                  value_at(making, true, i));
+            outputs += (double)tsr__planner_bytes(
+                making->planner, tsr__planner_layout(making->planner, making->out[i]),
+                value_at(making, true, i));
     for (size_t i = 0; i < making->n_in; i++) {
         if (candidate->in[i] == PLAN_NO_LAYOUT || read_before(making, i))
             continue;
         const struct plan_value *value = value_at(making, false, i);
-        int64_t held = tsr__planner_bytes(making->p, candidate->in[i], value);
+        int64_t held = tsr__planner_bytes(making->planner, candidate->in[i], value);
         double read = (double)held * tsr__rule_reads(making->place.rule, (int)i);
         if ((int)i < making->place.rule->n_inputs &&
             tsr__rule_looks_up(making->place.rule, (int)i) && read > outputs)
@@ -160,8 +163,8 @@ void tsr__making_cost(struct making *making, struct candidate *candidate)
         bytes += steers(making, false, i) ? 0 : read;
         candidate->weights += value->constant ? held : 0;
     }
-    candidate->compute =
-        tsr__planner_compute(making->p, local_work(making), making->s->rate, bytes + outputs);
+    candidate->compute = tsr__planner_compute(making->planner, local_work(making),
+                                              making->strategy->rate, bytes + outputs);
 }
 
 // ---- one candidate -----------------------------------------------------------------------------
@@ -172,45 +175,46 @@ static struct str name_of(const struct making *making, const char *suffix)
     struct str text = STR("");
     for (int factor = 0; factor < placement->rule->n_factors; factor++)
         if (placement->cuts[factor] > 1)
-            text = tsr__arena_printf(&making->p->arena, STR_FMT "%s%s/%lld", STR_ARG(text),
+            text = tsr__arena_printf(&making->planner->arena, STR_FMT "%s%s/%lld", STR_ARG(text),
                                      text.n ? " " : "", placement->rule->factors[factor].name,
                                      (long long)placement->cuts[factor]);
     if (!text.n)
         text = STR("whole");
     if (making->pending)
-        text = tsr__arena_printf(&making->p->arena, STR_FMT " of parts", STR_ARG(text));
-    return suffix ? tsr__arena_printf(&making->p->arena, STR_FMT " > %s", STR_ARG(text), suffix)
-                  : text;
+        text = tsr__arena_printf(&making->planner->arena, STR_FMT " of parts", STR_ARG(text));
+    return suffix
+               ? tsr__arena_printf(&making->planner->arena, STR_FMT " > %s", STR_ARG(text), suffix)
+               : text;
 }
 
 // Numbers of the layouts; outputs as given.
 bool tsr__making_number(struct making *making, struct tile_layout *const *out,
                         struct candidate *candidate)
 {
-    candidate->in = ARENA_ARRAY(&making->p->arena, uint32_t, making->n_in + 1);
-    candidate->out = ARENA_ARRAY(&making->p->arena, uint32_t, making->n_out + 1);
-    candidate->before = ARENA_ARRAY(&making->p->arena, uint32_t, making->n_out + 1);
+    candidate->in = ARENA_ARRAY(&making->planner->arena, uint32_t, making->n_in + 1);
+    candidate->out = ARENA_ARRAY(&making->planner->arena, uint32_t, making->n_out + 1);
+    candidate->before = ARENA_ARRAY(&making->planner->arena, uint32_t, making->n_out + 1);
     if (!candidate->in || !candidate->out || !candidate->before)
         return false;
     for (size_t i = 0; i < making->n_in; i++) {
         candidate->in[i] =
-            making->in[i] ? tsr__planner_layout(making->p, making->in[i]) : PLAN_NO_LAYOUT;
+            making->in[i] ? tsr__planner_layout(making->planner, making->in[i]) : PLAN_NO_LAYOUT;
         if (making->pending && making->pending[i] != PLAN_NO_LAYOUT)
             candidate->in[i] = making->pending[i];
     }
     for (size_t i = 0; i < making->n_out; i++) {
-        candidate->out[i] = out[i] ? tsr__planner_layout(making->p, out[i]) : PLAN_NO_LAYOUT;
+        candidate->out[i] = out[i] ? tsr__planner_layout(making->planner, out[i]) : PLAN_NO_LAYOUT;
         candidate->before[i] = out[i] && making->n_groups
-                                   ? tsr__planner_layout(making->p, making->out[i])
+                                   ? tsr__planner_layout(making->planner, making->out[i])
                                    : PLAN_NO_LAYOUT;
     }
-    return !making->p->arena.failed;
+    return !making->planner->arena.failed;
 }
 
 static bool is_new(const struct making *making, const struct candidate *c)
 {
-    for (size_t i = 0; i < making->s->at.n; i++) {
-        const struct candidate *o = &making->s->at.at[i];
+    for (size_t i = 0; i < making->strategy->at.n; i++) {
+        const struct candidate *o = &making->strategy->at.at[i];
         if (memcmp(o->in, c->in, making->n_in * sizeof *c->in) == 0 &&
             memcmp(o->out, c->out, making->n_out * sizeof *c->out) == 0)
             return false;
@@ -220,7 +224,7 @@ static bool is_new(const struct making *making, const struct candidate *c)
 
 static void keep(struct making *making, struct candidate *candidate, const char *suffix)
 {
-    if (making->s->at.n >= PLAN_MAX_CANDIDATES || !is_new(making, candidate))
+    if (making->strategy->at.n >= PLAN_MAX_CANDIDATES || !is_new(making, candidate))
         return;
     tsr__making_cost(making, candidate);
     int64_t halo = halo_time(making);
@@ -229,13 +233,13 @@ static void keep(struct making *making, struct candidate *candidate, const char 
     for (int factor = 0; factor < making->place.rule->n_factors; factor++)
         candidate->cut = candidate->cut || making->place.cuts[factor] > 1;
     candidate->name = name_of(making, suffix);
-    struct candidate *at = vec_push(&making->p->arena, &making->s->at);
+    struct candidate *at = vec_push(&making->planner->arena, &making->strategy->at);
     if (at)
         *at = *candidate;
     for (size_t i = 0; making->spread && i < making->n_in + making->n_out; i++) {
         uint32_t l = i < making->n_in ? candidate->in[i] : candidate->out[i - making->n_in];
         if (l != PLAN_NO_LAYOUT)
-            making->p->spread.at[l] = true;
+            making->planner->spread.at[l] = true;
     }
 }
 
@@ -248,8 +252,9 @@ static void add(struct making *making, struct tile_layout *const *out, enum tsr_
     for (size_t i = 0; i < making->n_out && making->n_groups; i++)
         if (making->out[i])
             candidate.comm += tsr__planner_combine(
-                making->p, what, making->groups, making->n_groups,
-                tsr__planner_bytes(making->p, tsr__planner_layout(making->p, making->out[i]),
+                making->planner, what, making->groups, making->n_groups,
+                tsr__planner_bytes(making->planner,
+                                   tsr__planner_layout(making->planner, making->out[i]),
                                    value_at(making, true, i)));
     keep(making, &candidate, suffix);
 }
@@ -263,7 +268,7 @@ static void add_parts(struct making *making)
         return;
     candidate.before[0] = PLAN_NO_LAYOUT;
     candidate.out[0] =
-        tsr__planner_parts(making->p, candidate.out[0], making->groups, making->n_groups);
+        tsr__planner_parts(making->planner, candidate.out[0], making->groups, making->n_groups);
     if (candidate.out[0] != PLAN_NO_LAYOUT)
         keep(making, &candidate, "parts");
 }
@@ -284,15 +289,16 @@ static void add_scattered(struct making *making)
     struct placement q = making->place;
     int n = q.rule->n_factors;
     int64_t sizes[RULE_MAX_FACTORS], parts = (int64_t)making->groups[0].n;
-    tsr__planner_sizes(making->p->told, making->node, q.rule, sizes);
+    tsr__planner_sizes(making->planner->told, making->node, q.rule, sizes);
     for (int f = 0; f < n; f++) {
         const struct rule_factor *factor = &q.rule->factors[f];
         if (factor->kind != FACTOR_PAR || making->place.cuts[f] > 1 ||
             !tsr__unit_fits(factor, sizes[f], parts))
             continue;
-        q.cuts = ARENA_ARRAY(making->a, int64_t, (size_t)n + 1);
-        q.coords = ARENA_ARRAY(making->a, int64_t, q.n_devices * (size_t)n + 1);
-        struct tile_layout **out = ARENA_ARRAY(making->a, struct tile_layout *, making->n_out + 1);
+        q.cuts = ARENA_ARRAY(making->arena, int64_t, (size_t)n + 1);
+        q.coords = ARENA_ARRAY(making->arena, int64_t, q.n_devices * (size_t)n + 1);
+        struct tile_layout **out =
+            ARENA_ARRAY(making->arena, struct tile_layout *, making->n_out + 1);
         if (!q.cuts || !q.coords || !out)
             return;
         memcpy(q.cuts, making->place.cuts, (size_t)n * sizeof *q.cuts);
@@ -303,7 +309,7 @@ static void add_scattered(struct making *making)
                 for (size_t device = 0; device < q.n_devices; device++)
                     if (q.devices[device] == making->groups[g].devices[i])
                         q.coords[device * (size_t)n + (size_t)f] = (int64_t)i;
-        out[0] = tsr__placement_project(making->a, &q, &q.rule->outputs[0]);
+        out[0] = tsr__placement_project(making->arena, &q, &q.rule->outputs[0]);
         if (out[0] && !tsr__layout_equal(out[0], making->out[0]) && comes_back(making, out))
             add(making, out, TSR_REDUCE_SCATTER, "ReduceScatter", factor->name);
     }
@@ -324,34 +330,36 @@ static size_t outputs_of(const struct making *making)
 static void add_stat(struct making *making)
 {
     struct candidate candidate = {.reduction = "AllReduce", .reductions = STAT_SUMS};
-    struct device_group all = {making->p->all, (size_t)making->p->n};
+    struct device_group all = {making->planner->all, (size_t)making->planner->n};
     int64_t sizes[RULE_MAX_FACTORS], rows = 0;
     if (making->n_groups || !making->out[0] || !tsr__making_expands(making) ||
         !tsr__making_number(making, making->out, &candidate))
         return;
-    tsr__planner_sizes(making->p->sized, making->node, making->rule, sizes);
+    tsr__planner_sizes(making->planner->sized, making->node, making->rule, sizes);
     for (int factor = 0; factor < making->rule->n_factors; factor++)
         if (making->rule->factors[factor].kind == FACTOR_STAT && making->place.cuts[factor] > 1 &&
             sizes[factor] > 0)
-            rows = tsr__planner_bytes(making->p, tsr__planner_layout(making->p, making->in[0]),
+            rows = tsr__planner_bytes(making->planner,
+                                      tsr__planner_layout(making->planner, making->in[0]),
                                       value_at(making, false, 0)) *
                    making->place.cuts[factor] / sizes[factor];
-    candidate.comm = STAT_SUMS * tsr__planner_combine(making->p, TSR_ALL_REDUCE, &all, 1, rows);
-    size_t before = making->s->at.n;
+    candidate.comm =
+        STAT_SUMS * tsr__planner_combine(making->planner, TSR_ALL_REDUCE, &all, 1, rows);
+    size_t before = making->strategy->at.n;
     keep(making, &candidate, NULL);
-    if (making->s->at.n > before)
-        making->s->at.at[before].compute *= STAT_PASSES;
+    if (making->strategy->at.n > before)
+        making->strategy->at.at[before].compute *= STAT_PASSES;
 }
 
 // A sum that only the caller reads goes to the device that gives it, not to all.
 static void add_rooted(struct making *making)
 {
-    struct tile_layout **out = ARENA_ARRAY(making->a, struct tile_layout *, making->n_out + 1);
+    struct tile_layout **out = ARENA_ARRAY(making->arena, struct tile_layout *, making->n_out + 1);
     const struct tile_layout *whole = making->out[0];
     if (!out || making->n_groups != 1 || !tsr__layout_is_whole(whole) ||
-        making->groups[0].devices[0] != making->p->all[0])
+        making->groups[0].devices[0] != making->planner->all[0])
         return;
-    out[0] = tsr__layout_whole(making->a, whole->rank, making->p->all, 1);
+    out[0] = tsr__layout_whole(making->arena, whole->rank, making->planner->all, 1);
     if (out[0] && comes_back(making, out))
         add(making, out, TSR_REDUCE, "Reduce", "first device");
 }
@@ -367,35 +375,35 @@ static void add_all(struct making *making)
     add(making, making->out, TSR_ALL_REDUCE, "AllReduce", NULL);
     if (making->n_groups && one)
         add_scattered(making);
-    if (making->n_groups && one && making->s->gives)
+    if (making->n_groups && one && making->strategy->gives)
         add_rooted(making);
-    if (making->n_groups && one && making->s->delays)
+    if (making->n_groups && one && making->strategy->delays)
         add_parts(making);
 }
 
 // Layouts by the placement of making, which must come back from them.
 static bool lay_out(struct making *making)
 {
-    making->in = ARENA_ARRAY(making->a, struct tile_layout *, making->n_in + 1);
-    making->out = ARENA_ARRAY(making->a, struct tile_layout *, making->n_out + 1);
+    making->in = ARENA_ARRAY(making->arena, struct tile_layout *, making->n_in + 1);
+    making->out = ARENA_ARRAY(making->arena, struct tile_layout *, making->n_out + 1);
     making->n_groups = 0;
     return making->in && making->out && project(making, &making->place, making->in, making->out) &&
            readings_agree(making) && comes_back(making, making->out) &&
-           tsr__placement_groups(making->a, &making->place, &making->groups, &making->n_groups,
+           tsr__placement_groups(making->arena, &making->place, &making->groups, &making->n_groups,
                                  &making->combine);
 }
 
 bool tsr__making_take(struct making *making)
 {
-    size_t before = making->s->at.n;
+    size_t before = making->strategy->at.n;
     if (lay_out(making))
         add_all(making);
-    return making->s->at.n > before;
+    return making->strategy->at.n > before;
 }
 
 bool tsr__making_take_parts(struct making *making, const struct parts *parts)
 {
-    size_t before = making->s->at.n;
+    size_t before = making->strategy->at.n;
     if (!lay_out(making) || making->n_groups || outputs_of(making) != 1 || !making->out[0] ||
         !tsr__groups_share(parts->groups, parts->n, making->out[0]))
         return false;
@@ -403,5 +411,5 @@ bool tsr__making_take_parts(struct making *making, const struct parts *parts)
     making->n_groups = parts->n;
     making->combine = COMBINE_SUM;
     add_all(making);
-    return making->s->at.n > before;
+    return making->strategy->at.n > before;
 }

@@ -7,11 +7,11 @@
 
 // One candidate in the making.
 struct making {
-    struct planner *p;
-    struct strategy *s;
+    struct planner *planner;
+    struct strategy *strategy;
     const struct rule *rule; // of the strategy's two
     const tsr_node *node;
-    struct arena *a; // gone afterwards
+    struct arena *arena; // gone afterwards
     struct placement place;
     struct tile_layout **in, **out; // by slot; NULL: absent
     size_t n_in, n_out;
@@ -29,7 +29,7 @@ static inline const tsr_value *slot(const tsr_node *node, bool out, size_t i)
 }
 static inline const struct plan_value *value_at(const struct making *making, bool out, size_t i)
 {
-    return &making->p->values[tsr__value_id(slot(making->node, out, i))];
+    return &making->planner->values[tsr__value_id(slot(making->node, out, i))];
 }
 
 // candidates.c

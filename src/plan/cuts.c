@@ -14,8 +14,8 @@
 #define SOLVED_NODES 3000000 // nodes of all ranges together, about
 
 struct cutting {
-    struct staging *s;
-    const struct planner *p;
+    struct staging *staging;
+    const struct planner *planner;
     struct planner *one;   // all nodes on one device
     int64_t *time;         // by node: on one device
     int64_t all_time;      // of all of them
@@ -57,16 +57,16 @@ int64_t tsr__stages_bytes(const struct planner *planner, const tsr_value *value)
 static bool is_common(const struct cutting *cutting, size_t i)
 {
     tsr_value **captures;
-    const tsr_node *node = cutting->p->nodes[i].node;
+    const tsr_node *node = cutting->planner->nodes[i].node;
     size_t n_values = value_count(node, &captures);
     int64_t constants = 0;
     for (size_t k = 0; k < n_values; k++) {
         const tsr_value *value = value_of(node, captures, k);
-        int64_t from = made_at(cutting->p, value);
+        int64_t from = made_at(cutting->planner, value);
         if (from >= 0 && !cutting->common[from])
             return false;
-        if (value && cutting->p->values[tsr__value_id(value)].constant)
-            constants += tsr__stages_bytes(cutting->p, value) / (int64_t)n_values;
+        if (value && cutting->planner->values[tsr__value_id(value)].constant)
+            constants += tsr__stages_bytes(cutting->planner, value) / (int64_t)n_values;
     }
     return cutting->time[i] <= cutting->all_time / COMMON_SHARE &&
            constants <= cutting->all_bytes / COMMON_SHARE;
@@ -81,17 +81,17 @@ static bool has_stage(const struct staging *staging, size_t i)
 // Keeps those of which something is read far away, directly or by others that are kept.
 static void keep_far(struct cutting *cutting)
 {
-    size_t n = cutting->p->n_nodes, reach = n / COMMON_REACH;
+    size_t n = cutting->planner->n_nodes, reach = n / COMMON_REACH;
     for (size_t i = n; i-- > 0;) {
         tsr_value **captures;
-        const tsr_node *node = cutting->p->nodes[i].node;
-        if (cutting->p->node_at[tsr__node_id(node)] < 0)
+        const tsr_node *node = cutting->planner->nodes[i].node;
+        if (cutting->planner->node_at[tsr__node_id(node)] < 0)
             continue;
         cutting->common[i] = cutting->common[i] && cutting->last[i] > i + reach;
         size_t reader = cutting->common[i] ? cutting->last[i] : i;
         size_t n_values = value_count(node, &captures);
         for (size_t k = 0; k < n_values; k++) {
-            int64_t from = made_at(cutting->p, value_of(node, captures, k));
+            int64_t from = made_at(cutting->planner, value_of(node, captures, k));
             if (from >= 0 && cutting->last[from] < reader)
                 cutting->last[from] = reader;
         }
@@ -100,21 +100,21 @@ static void keep_far(struct cutting *cutting)
 
 static bool find_common(struct cutting *cutting)
 {
-    const struct planner *planner = cutting->p;
-    unsigned char *staged =
-        ARENA_ARRAY(&cutting->s->p->arena, unsigned char, tsr__model_node_ids(planner->model) + 1);
+    const struct planner *planner = cutting->planner;
+    unsigned char *staged = ARENA_ARRAY(&cutting->staging->planner->arena, unsigned char,
+                                        tsr__model_node_ids(planner->model) + 1);
     if (!staged)
         return false;
     for (size_t i = 0; i < planner->n_nodes; i++)
         if (planner->node_at[tsr__node_id(planner->nodes[i].node)] >= 0)
-            cutting->common[i] = !has_stage(cutting->s, i) && is_common(cutting, i);
+            cutting->common[i] = !has_stage(cutting->staging, i) && is_common(cutting, i);
     keep_far(cutting);
     for (size_t i = 0; i < planner->n_nodes; i++) {
         uint32_t id = tsr__node_id(planner->nodes[i].node);
         staged[id] = planner->node_at[id] >= 0 && !cutting->common[i];
-        cutting->s->common += cutting->common[i] ? cutting->time[i] : 0;
+        cutting->staging->common += cutting->common[i] ? cutting->time[i] : 0;
     }
-    cutting->s->staged = staged;
+    cutting->staging->staged = staged;
     return true;
 }
 
@@ -123,12 +123,12 @@ static bool find_common(struct cutting *cutting)
 // by place (before node i): bytes of staged values that cross it.
 static void add_crossing(struct cutting *cutting, int64_t *width)
 {
-    const struct planner *planner = cutting->p;
+    const struct planner *planner = cutting->planner;
     for (size_t i = 0; i < planner->n_nodes; i++) {
         tsr_value **captures;
         const tsr_node *node = planner->nodes[i].node;
         size_t n_values = value_count(node, &captures);
-        for (size_t k = 0; cutting->s->staged[tsr__node_id(node)] && k < n_values; k++) {
+        for (size_t k = 0; cutting->staging->staged[tsr__node_id(node)] && k < n_values; k++) {
             int64_t from = made_at(planner, value_of(node, captures, k));
             if (from >= 0 && cutting->last[from] < i)
                 cutting->last[from] = i;
@@ -137,7 +137,7 @@ static void add_crossing(struct cutting *cutting, int64_t *width)
     for (size_t i = 0; i < planner->n_nodes; i++) {
         const tsr_node *node = planner->nodes[i].node;
         for (size_t o = 0;
-             cutting->s->staged[tsr__node_id(node)] && o < tsr_node_output_count(node); o++)
+             cutting->staging->staged[tsr__node_id(node)] && o < tsr_node_output_count(node); o++)
             if (tsr_node_output(node, o) && cutting->last[i] > i) {
                 width[i + 1] += tsr__stages_bytes(planner, tsr_node_output(node, o));
                 width[cutting->last[i] + 1] -= tsr__stages_bytes(planner, tsr_node_output(node, o));
@@ -172,12 +172,12 @@ static size_t most_places(int64_t devices, size_t nodes)
 
 static bool list_places(struct cutting *cutting, const int64_t *width, struct places *out)
 {
-    const struct planner *planner = cutting->p;
+    const struct planner *planner = cutting->planner;
     const struct plan_node *last = NULL;
     double done = 0, all = 1;
     size_t staged = 0;
     for (size_t i = 0; i < planner->n_nodes; i++)
-        if (cutting->s->staged[tsr__node_id(planner->nodes[i].node)]) {
+        if (cutting->staging->staged[tsr__node_id(planner->nodes[i].node)]) {
             all += (double)cutting->time[i] + 1;
             staged++;
         }
@@ -185,7 +185,7 @@ static bool list_places(struct cutting *cutting, const int64_t *width, struct pl
     out->shares = out->most / 4;
     out->at = ARENA_ARRAY(&cutting->one->arena, struct place_between, staged + 1);
     for (size_t i = 0; out->at && i < planner->n_nodes; i++) {
-        if (!cutting->s->staged[tsr__node_id(planner->nodes[i].node)])
+        if (!cutting->staging->staged[tsr__node_id(planner->nodes[i].node)])
             continue;
         if (last)
             out->at[out->n++] = (struct place_between){
@@ -303,7 +303,7 @@ static void keep_windows(const struct staging *staging, struct places *places)
 static bool choose_places(struct cutting *cutting, const int64_t *width)
 {
     struct places q;
-    struct arena *arena = &cutting->s->p->arena;
+    struct arena *arena = &cutting->staging->planner->arena;
     size_t n = 1;
     if (!list_places(cutting, width, &q))
         return false;
@@ -311,28 +311,28 @@ static bool choose_places(struct cutting *cutting, const int64_t *width)
         q.at[i].kept = true;
     if (q.n > q.most)
         keep_shares(&q, keep_layers(&q) ? q.shares : q.most);
-    keep_windows(cutting->s, &q);
+    keep_windows(cutting->staging, &q);
     for (size_t i = 0; i < q.n; i++)
         n += q.at[i].kept;
-    cutting->s->cut = ARENA_ARRAY(arena, size_t, n + 1);
-    cutting->s->ranges = ARENA_ARRAY(arena, struct range, (n + 1) * (n + 1));
-    cutting->s->n_ranges = n;
-    if (!cutting->s->cut || !cutting->s->ranges)
+    cutting->staging->cut = ARENA_ARRAY(arena, size_t, n + 1);
+    cutting->staging->ranges = ARENA_ARRAY(arena, struct range, (n + 1) * (n + 1));
+    cutting->staging->n_ranges = n;
+    if (!cutting->staging->cut || !cutting->staging->ranges)
         return false;
     n = 1;
     for (size_t i = 0; i < q.n; i++)
         if (q.at[i].kept)
-            cutting->s->cut[n++] = q.at[i].before;
-    cutting->s->cut[n] = cutting->p->n_nodes;
+            cutting->staging->cut[n++] = q.at[i].before;
+    cutting->staging->cut[n] = cutting->planner->n_nodes;
     return true;
 }
 
 bool tsr__stages_cuts(struct staging *staging)
 {
     struct planner one = {0};
-    struct planner *planner = staging->p;
+    struct planner *planner = staging->planner;
     int64_t first = 0;
-    struct cutting cutting = {.s = staging, .p = planner, .one = &one};
+    struct cutting cutting = {.staging = staging, .planner = planner, .one = &one};
     bool ok = tsr__planner_fork(planner, NULL, &first, 1, &one);
     cutting.time = ARENA_ARRAY(&planner->arena, int64_t, planner->n_nodes + 1);
     staging->times = cutting.time;

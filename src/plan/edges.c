@@ -11,8 +11,8 @@
 // ---- readers -----------------------------------------------------------------------------------
 
 struct collecting {
-    struct planner *p;
-    struct arena *a;
+    struct planner *planner;
+    struct arena *arena;
     VEC(struct reader) list;
     bool leaves; // a node of another range reads it too
 };
@@ -26,16 +26,17 @@ static void add_reader(struct collecting *collecting, const tsr_node *node, size
         outer = tsr_graph_owner(graph);
         graph = tsr_node_graph(outer);
     }
-    int64_t at = collecting->p->node_at[tsr__node_id(outer)];
+    int64_t at = collecting->planner->node_at[tsr__node_id(outer)];
     if (at < 0) {
-        collecting->leaves = collecting->leaves || (collecting->p->outside &&
-                                                    collecting->p->outside[tsr__node_id(outer)]);
+        collecting->leaves =
+            collecting->leaves ||
+            (collecting->planner->outside && collecting->planner->outside[tsr__node_id(outer)]);
         return;
     }
     for (size_t i = 0; i < collecting->list.n; i++)
         if (collecting->list.at[i].node == (size_t)at)
             return;
-    struct reader *reader = vec_push(collecting->a, &collecting->list);
+    struct reader *reader = vec_push(collecting->arena, &collecting->list);
     if (reader)
         *reader = (struct reader){.node = (size_t)at,
                                   .slot = slot,
@@ -65,7 +66,7 @@ static bool is_made_here(const struct planner *planner, const tsr_value *value)
 struct readers tsr__planner_readers(struct planner *planner, struct arena *arena,
                                     const tsr_value *value)
 {
-    struct collecting collecting = {.p = planner, .a = arena};
+    struct collecting collecting = {.planner = planner, .arena = arena};
     struct readers readers = {0};
     tsr_value_uses(value, take_use, &collecting);
     if (collecting.list.n)
@@ -152,18 +153,18 @@ uint32_t tsr__edge_end(const struct planner *planner, const struct reader *reade
 // Prices from each choice of the producer to each of the reader. NULL: out of memory.
 static const int64_t *direct_table(struct edge *edge, const struct reader *reader)
 {
-    uint32_t key[5] = {1, edge->from->id, (uint32_t)edge->slot, tsr__edge_end(edge->p, reader),
-                       (uint32_t)reader->slot};
-    void **kept = tsr__planner_cached(edge->p, key, TSR_COUNT(key));
+    uint32_t key[5] = {1, edge->from->id, (uint32_t)edge->slot,
+                       tsr__edge_end(edge->planner, reader), (uint32_t)reader->slot};
+    void **kept = tsr__planner_cached(edge->planner, key, TSR_COUNT(key));
     if (!kept || *kept)
         return kept ? *kept : NULL;
-    size_t k = tsr__edge_choices(edge->p, reader), n = edge->from->at.n;
-    int64_t *t = ARENA_ARRAY(&edge->p->arena, int64_t, n * k + 1);
+    size_t k = tsr__edge_choices(edge->planner, reader), n = edge->from->at.n;
+    int64_t *t = ARENA_ARRAY(&edge->planner->arena, int64_t, n * k + 1);
     for (size_t i = 0; t && i < n; i++)
         for (size_t j = 0; j < k; j++)
             t[i * k + j] = capped(tsr__planner_price(
-                edge->p, edge->from->at.at[i].out[edge->slot],
-                tsr__planner_wanted(edge->p, reader, edge->v, (uint32_t)j), edge->value));
+                edge->planner, edge->from->at.at[i].out[edge->slot],
+                tsr__planner_wanted(edge->planner, reader, edge->v, (uint32_t)j), edge->value));
     *kept = t;
     return t;
 }
@@ -173,10 +174,10 @@ uint32_t tsr__edge_var(struct edge *edge, struct reader *reader)
 {
     static const int64_t zero[1] = {0};
     if (reader->node != SIZE_MAX && !reader->captures)
-        return edge->p->nodes[reader->node].var;
+        return edge->planner->nodes[reader->node].var;
     if (reader->var == UINT32_MAX)
         reader->var =
-            tsr__program_node(&edge->p->program, str_of(tsr_value_name(edge->v)), 1, zero);
+            tsr__program_node(&edge->planner->program, str_of(tsr_value_name(edge->v)), 1, zero);
     return reader->var;
 }
 
@@ -198,8 +199,8 @@ static size_t shared_wants(struct edge *edge, const struct reader *reader, size_
     size_t n_once = 0, n_out = 0;
     for (size_t i = 0; i < n; i++) {
         size_t begin = n_once;
-        for (size_t j = 0; j < tsr__edge_choices(edge->p, &reader[i]); j++) {
-            uint32_t want = tsr__planner_wanted(edge->p, &reader[i], edge->v, (uint32_t)j);
+        for (size_t j = 0; j < tsr__edge_choices(edge->planner, &reader[i]); j++) {
+            uint32_t want = tsr__planner_wanted(edge->planner, &reader[i], edge->v, (uint32_t)j);
             if (listed(once, begin, want)) {
                 if (!listed(out, n_out, want) && n_out < cap)
                     out[n_out++] = want;
@@ -222,10 +223,11 @@ static size_t copy_states(struct edge *edge, const uint32_t *wants, size_t n_wan
             seen = seen || list.at[k].from == from;
         for (size_t w = 0; !seen && w <= n_wants; w++) {
             uint32_t copy = w < n_wants ? wants[w] : PLAN_NO_LAYOUT;
-            int64_t cost = w < n_wants ? tsr__planner_price(edge->p, from, copy, edge->value) : 0;
+            int64_t cost =
+                w < n_wants ? tsr__planner_price(edge->planner, from, copy, edge->value) : 0;
             struct copy_state *state = (w < n_wants && cost == 0) || cost >= PLAN_NEVER
                                            ? NULL
-                                           : vec_push(&edge->p->arena, &list);
+                                           : vec_push(&edge->planner->arena, &list);
             if (state)
                 *state = (struct copy_state){from, copy, cost};
         }
@@ -246,7 +248,7 @@ static bool fill_shared(struct edge *edge, const struct reader *reader, size_t n
                         struct shared_tables *tables)
 {
     uint32_t wants[PLAN_MAX_CANDIDATES];
-    struct arena *arena = &edge->p->arena;
+    struct arena *arena = &edge->planner->arena;
     size_t n_wants = shared_wants(edge, reader, n, wants, TSR_COUNT(wants)),
            k_from = edge->from->at.n;
     tables->n = copy_states(edge, wants, n_wants, &tables->states);
@@ -263,16 +265,17 @@ static bool fill_shared(struct edge *edge, const struct reader *reader, size_t n
                 edge->from->at.at[i].out[edge->slot] == state->from ? 0 : COST_FORBIDDEN;
     }
     for (size_t i = 0; i < n; i++) {
-        size_t k = tsr__edge_choices(edge->p, &reader[i]);
+        size_t k = tsr__edge_choices(edge->planner, &reader[i]);
         tables->to[i] = ARENA_ARRAY(arena, int64_t, tables->n * k + 1);
         for (size_t s = 0; tables->to[i] && s < tables->n; s++)
             for (size_t j = 0; j < k; j++) {
-                uint32_t want = tsr__planner_wanted(edge->p, &reader[i], edge->v, (uint32_t)j);
+                uint32_t want =
+                    tsr__planner_wanted(edge->planner, &reader[i], edge->v, (uint32_t)j);
                 int64_t near =
-                    tsr__planner_price(edge->p, tables->states[s].from, want, edge->value);
+                    tsr__planner_price(edge->planner, tables->states[s].from, want, edge->value);
                 if (tables->states[s].copy != PLAN_NO_LAYOUT) {
-                    int64_t other =
-                        tsr__planner_price(edge->p, tables->states[s].copy, want, edge->value);
+                    int64_t other = tsr__planner_price(edge->planner, tables->states[s].copy, want,
+                                                       edge->value);
                     near = other < near ? other : near;
                 }
                 tables->to[i][s * k + j] = capped(near);
@@ -283,23 +286,23 @@ static bool fill_shared(struct edge *edge, const struct reader *reader, size_t n
 
 static struct shared_tables *shared_tables(struct edge *edge, const struct reader *reader, size_t n)
 {
-    uint32_t *key = ARENA_ARRAY(edge->a, uint32_t, 2 * n + 3);
+    uint32_t *key = ARENA_ARRAY(edge->arena, uint32_t, 2 * n + 3);
     if (!key)
         return NULL;
     key[0] = 2;
     key[1] = edge->from->id;
     key[2] = (uint32_t)edge->slot;
     for (size_t i = 0; i < n; i++) {
-        key[3 + 2 * i] = tsr__edge_end(edge->p, &reader[i]);
+        key[3 + 2 * i] = tsr__edge_end(edge->planner, &reader[i]);
         key[4 + 2 * i] = (uint32_t)reader[i].slot;
     }
-    void **kept = tsr__planner_cached(edge->p, key, 2 * n + 3);
+    void **kept = tsr__planner_cached(edge->planner, key, 2 * n + 3);
     if (!kept || *kept)
         return kept ? *kept : NULL;
-    struct shared_tables *tables = ARENA_NEW(&edge->p->arena, struct shared_tables);
+    struct shared_tables *tables = ARENA_NEW(&edge->planner->arena, struct shared_tables);
     if (!tables || !fill_shared(edge, reader, n, tables))
         return NULL;
-    tables->key = ++edge->p->n_shared;
+    tables->key = ++edge->planner->n_shared;
     *kept = tables;
     return tables;
 }
@@ -308,7 +311,8 @@ static struct shared_tables *shared_tables(struct edge *edge, const struct reade
 
 static uint32_t time_of(const struct edge *edge, const struct reader *reader)
 {
-    return (uint32_t)(PLAN_TIMES * (reader->node == SIZE_MAX ? edge->p->n_nodes : reader->node));
+    return (uint32_t)(PLAN_TIMES *
+                      (reader->node == SIZE_MAX ? edge->planner->n_nodes : reader->node));
 }
 
 // The first time after the last reader.
@@ -322,8 +326,9 @@ static uint32_t end_of_own(const struct edge *edge, const struct reader *reader,
 {
     uint32_t wants[PLAN_MAX_CANDIDATES];
     size_t shared = shared_wants((struct edge *)edge, reader, n, wants, TSR_COUNT(wants));
-    for (size_t j = 0; j < tsr__edge_choices(edge->p, &reader[i]); j++)
-        if (listed(wants, shared, tsr__planner_wanted(edge->p, &reader[i], edge->v, (uint32_t)j)))
+    for (size_t j = 0; j < tsr__edge_choices(edge->planner, &reader[i]); j++)
+        if (listed(wants, shared,
+                   tsr__planner_wanted(edge->planner, &reader[i], edge->v, (uint32_t)j)))
             return time_of(edge, &reader[n - 1]) + TIME_COMBINE;
     return time_of(edge, &reader[i]) + TIME_COMBINE;
 }
@@ -345,16 +350,16 @@ static bool use_shared(struct edge *edge, uint32_t var, const struct shared_tabl
 
 static bool connect_shared(struct edge *edge, struct reader *reader, size_t n)
 {
-    struct program *program = &edge->p->program;
+    struct program *program = &edge->planner->program;
     struct shared_tables *tables = shared_tables(edge, reader, n);
-    bool followed = edge->p->n_classes && tsr__use_followed(edge);
+    bool followed = edge->planner->n_classes && tsr__use_followed(edge);
     if (!tables)
         return false;
     uint32_t var = tsr__program_node(program, str_of(tsr_value_name(edge->v)), (uint32_t)tables->n,
                                      tables->cost);
     tsr__program_edge(program, edge->var, var, tables->from);
     for (size_t i = 0; i < n; i++) {
-        if (all_zero(tables->to[i], tables->n * tsr__edge_choices(edge->p, &reader[i])))
+        if (all_zero(tables->to[i], tables->n * tsr__edge_choices(edge->planner, &reader[i])))
             continue;
         if (!followed)
             tsr__program_edge(program, var, tsr__edge_var(edge, &reader[i]), tables->to[i]);
@@ -362,14 +367,14 @@ static bool connect_shared(struct edge *edge, struct reader *reader, size_t n)
                                    end_of_own(edge, reader, n, i)))
             return false;
     }
-    return !edge->p->n_classes ||
+    return !edge->planner->n_classes ||
            (use_shared(edge, var, tables, reader, n) && tsr__use_producer(edge, end_of(edge)));
 }
 
 // What lies where the producer leaves it: the states of the arrival at its only reader that wants it elsewhere.
 static struct copy_state *no_copies(struct edge *edge)
 {
-    struct copy_state *state = ARENA_ARRAY(edge->a, struct copy_state, edge->from->at.n + 1);
+    struct copy_state *state = ARENA_ARRAY(edge->arena, struct copy_state, edge->from->at.n + 1);
     for (size_t i = 0; state && i < edge->from->at.n; i++)
         state[i] = (struct copy_state){edge->from->at.at[i].out[edge->slot], PLAN_NO_LAYOUT, 0};
     return state;
@@ -378,12 +383,12 @@ static struct copy_state *no_copies(struct edge *edge)
 static bool connect_one(struct edge *edge, struct reader *reader)
 {
     uint32_t run = time_of(edge, reader) + TIME_RUN;
-    bool followed = edge->p->n_classes && tsr__use_followed(edge);
+    bool followed = edge->planner->n_classes && tsr__use_followed(edge);
     struct copy_state *state = followed ? no_copies(edge) : NULL;
     if (!followed)
-        tsr__program_edge(&edge->p->program, edge->var, tsr__edge_var(edge, reader),
+        tsr__program_edge(&edge->planner->program, edge->var, tsr__edge_var(edge, reader),
                           direct_table(edge, reader));
-    if (!edge->p->n_classes)
+    if (!edge->planner->n_classes)
         return true;
     bool ok = followed ? state && tsr__use_arrival(edge, edge->var, state, edge->from->at.n, 0,
                                                    reader, run + 1)
@@ -394,7 +399,7 @@ static bool connect_one(struct edge *edge, struct reader *reader)
 
 static bool connect(struct edge *edge)
 {
-    struct reader *moving = ARENA_ARRAY(edge->a, struct reader, edge->readers.n + 1);
+    struct reader *moving = ARENA_ARRAY(edge->arena, struct reader, edge->readers.n + 1);
     size_t n = 0;
     if (!moving)
         return false;
@@ -403,7 +408,7 @@ static bool connect(struct edge *edge)
         const int64_t *t = direct_table(edge, reader);
         if (!t)
             return false;
-        if (!all_zero(t, edge->from->at.n * tsr__edge_choices(edge->p, reader)))
+        if (!all_zero(t, edge->from->at.n * tsr__edge_choices(edge->planner, reader)))
             moving[n++] = *reader;
     }
     if (n > 1)
@@ -413,10 +418,10 @@ static bool connect(struct edge *edge)
 
 static bool run_edge(struct edge *edge)
 {
-    edge->a = edge->p->work; // an arena for each value would cost more than it frees
-    edge->value = &edge->p->values[tsr__value_id(edge->v)];
-    edge->readers = tsr__planner_readers(edge->p, edge->a, edge->v);
-    bool ok = !edge->a->failed;
+    edge->arena = edge->planner->work; // an arena for each value would cost more than it frees
+    edge->value = &edge->planner->values[tsr__value_id(edge->v)];
+    edge->readers = tsr__planner_readers(edge->planner, edge->arena, edge->v);
+    bool ok = !edge->arena->failed;
     if (ok && edge->readers.n)
         ok = connect(edge);
     else if (ok && (edge->node == SIZE_MAX || edge->readers.stays))
@@ -426,7 +431,7 @@ static bool run_edge(struct edge *edge)
 
 bool tsr__planner_edges(struct planner *planner, size_t node, size_t slot)
 {
-    struct edge edge = {.p = planner,
+    struct edge edge = {.planner = planner,
                         .v = tsr_node_output(planner->nodes[node].node, slot),
                         .node = node,
                         .slot = slot,
@@ -467,7 +472,7 @@ bool tsr__planner_given(struct planner *planner, const tsr_value *input)
     struct strategy *strategy = given_whole(planner, &planner->values[tsr__value_id(input)]);
     if (!strategy)
         return false;
-    struct edge edge = {.p = planner, .v = input, .node = SIZE_MAX, .from = strategy};
+    struct edge edge = {.planner = planner, .v = input, .node = SIZE_MAX, .from = strategy};
     edge.var = tsr__program_node(&planner->program, tsr__value_str(input), 1, zero);
     return run_edge(&edge);
 }

@@ -19,21 +19,21 @@ static bool make_copy(struct planner *planner)
 
 static bool try_it(struct making *making)
 {
-    struct planner *planner = making->p;
+    struct planner *planner = making->planner;
     struct expanded expanded = {0};
     int64_t at = planner->node_at[tsr__node_id(making->node)];
     if (at < 0 || !make_copy(planner) || !planner->twins[at])
         return false;
     tsr_node *twin = planner->twins[at];
     planner->twins[at] = NULL;
-    return tsr__rule_expand(making->a, twin, making->node, planner->shapes, making->place.rule,
+    return tsr__rule_expand(making->arena, twin, making->node, planner->shapes, making->place.rule,
                             making->place.cuts, &expanded) == TSR_OK;
 }
 
 bool tsr__making_expands(struct making *making)
 {
-    if (!making->s->asked)
-        making->s->expands = try_it(making);
-    making->s->asked = true;
-    return making->s->expands;
+    if (!making->strategy->asked)
+        making->strategy->expands = try_it(making);
+    making->strategy->asked = true;
+    return making->strategy->expands;
 }

@@ -52,7 +52,7 @@ static void key_of_device(struct text *key, const tsr_topology_device *device)
 // Speeds, and what a message takes from each device to each other.
 static bool key_of(struct staging *staging, const int64_t *devices, size_t n, struct text *key)
 {
-    tsr_topology *topology = staging->p->topology;
+    tsr_topology *topology = staging->planner->topology;
     key->max = KEY_BYTES * 64;
     for (size_t i = 0; i < n; i++)
         key_of_device(key, &topology->device[devices[i]]);
@@ -70,17 +70,17 @@ static bool key_of(struct staging *staging, const int64_t *devices, size_t n, st
 
 static struct kind *kind_new(struct staging *staging, const int64_t *devices, size_t n)
 {
-    struct kind *kind = ARENA_NEW(&staging->p->arena, struct kind);
-    struct kind **at = kind ? vec_push(&staging->p->arena, &staging->all_kinds) : NULL;
+    struct kind *kind = ARENA_NEW(&staging->planner->arena, struct kind);
+    struct kind **at = kind ? vec_push(&staging->planner->arena, &staging->all_kinds) : NULL;
     if (!at)
         return NULL;
     *at = kind; // from now on freed with the others
-    if (!tsr__planner_fork(staging->p, staging->staged, devices, n, &kind->p))
+    if (!tsr__planner_fork(staging->planner, staging->staged, devices, n, &kind->planner))
         return NULL;
-    kind->nodes = kind->p.nodes;
-    kind->p.outside = staging->staged;
-    for (size_t i = 0; i < kind->p.n_nodes; i++)
-        kind->p.node_at[tsr__node_id(kind->nodes[i].node)] = -1;
+    kind->nodes = kind->planner.nodes;
+    kind->planner.outside = staging->staged;
+    for (size_t i = 0; i < kind->planner.n_nodes; i++)
+        kind->planner.node_at[tsr__node_id(kind->nodes[i].node)] = -1;
     return kind;
 }
 
@@ -88,12 +88,13 @@ struct kind *tsr__stages_kind(struct staging *staging, const int64_t *devices, s
 {
     struct text key;
     struct kind *kind = NULL;
-    tsr__text_init(&key, staging->p->session);
+    tsr__text_init(&key, staging->planner->session);
     if (key_of(staging, devices, n, &key)) {
         struct str text = {key.p, key.n};
         kind = tsr__map_get(&staging->kinds, text);
         if (!kind) {
-            void **at = tsr__map_at(&staging->kinds, tsr__arena_str(&staging->p->arena, text));
+            void **at =
+                tsr__map_at(&staging->kinds, tsr__arena_str(&staging->planner->arena, text));
             kind = at ? kind_new(staging, devices, n) : NULL;
             if (at)
                 *at = kind;
@@ -106,14 +107,14 @@ struct kind *tsr__stages_kind(struct staging *staging, const int64_t *devices, s
 void tsr__stages_free(struct staging *staging)
 {
     for (size_t i = 0; i < staging->all_kinds.n; i++)
-        tsr__planner_end(&staging->all_kinds.at[i]->p);
+        tsr__planner_end(&staging->all_kinds.at[i]->planner);
 }
 
 // ---- ranges ------------------------------------------------------------------------------------
 
 struct describing {
-    struct staging *s;
-    struct range *r;
+    struct staging *staging;
+    struct range *range;
     struct arena scratch;
     struct map seen; // values from outside: their number
     struct text key;
@@ -132,15 +133,18 @@ static void number_outside(struct describing *describing, const tsr_value *value
         found = describing->seen.n;
         if (at)
             *at = (void *)found;
-        const tsr_value **in = comes ? vec_push(&describing->s->p->arena, &describing->in) : NULL;
+        const tsr_value **in =
+            comes ? vec_push(&describing->staging->planner->arena, &describing->in) : NULL;
         if (in)
             *in = value;
     }
     if (comes) {
-        size_t at = (size_t)describing->s->p->node_at[tsr__node_id(tsr_value_producer(value))];
-        describing->r->earliest = at < describing->r->earliest ? at : describing->r->earliest;
+        size_t at =
+            (size_t)describing->staging->planner->node_at[tsr__node_id(tsr_value_producer(value))];
+        describing->range->earliest =
+            at < describing->range->earliest ? at : describing->range->earliest;
     }
-    const struct plan_value *plan_value = &describing->s->p->values[id];
+    const struct plan_value *plan_value = &describing->staging->planner->values[id];
     tsr__text_printf(&describing->key, "%c%zu ",
                      plan_value->constant ? 'c'
                      : plan_value->given  ? 'i'
@@ -151,8 +155,8 @@ static void number_outside(struct describing *describing, const tsr_value *value
 static void describe_value(struct describing *describing, const tsr_value *value)
 {
     const tsr_node *from = value ? tsr_value_producer(value) : NULL;
-    int64_t at = from ? describing->s->p->node_at[tsr__node_id(from)] : -1;
-    bool staged = at >= 0 && describing->s->staged[tsr__node_id(from)];
+    int64_t at = from ? describing->staging->planner->node_at[tsr__node_id(from)] : -1;
+    bool staged = at >= 0 && describing->staging->staged[tsr__node_id(from)];
     if (!value) {
         tsr__text_printf(&describing->key, "- ");
     } else if (!staged || (size_t)at < describing->begin) {
@@ -171,7 +175,7 @@ static bool is_read_later(void *data, tsr_node *node, size_t input)
     (void)input;
     while (tsr_graph_owner(tsr_node_graph(node)))
         node = tsr_graph_owner(tsr_node_graph(node));
-    int64_t at = describing->s->p->node_at[tsr__node_id(node)];
+    int64_t at = describing->staging->planner->node_at[tsr__node_id(node)];
     describing->later = at >= 0 && (size_t)at >= describing->end;
     return !describing->later; // one is enough
 }
@@ -192,15 +196,18 @@ static void describe_node(struct describing *describing, const struct plan_node 
         describing->later = false;
         tsr_value_uses(value, is_read_later, describing);
         const tsr_value **leave =
-            describing->later ? vec_push(&describing->s->p->arena, &describing->leave) : NULL;
+            describing->later ? vec_push(&describing->staging->planner->arena, &describing->leave)
+                              : NULL;
         if (leave)
             *leave = value;
         tsr__text_printf(&describing->key, "%s", describing->later ? "l" : "");
-        bool stays = describing->s->p->stays && describing->s->p->stays[tsr__value_id(value)];
+        bool stays = describing->staging->planner->stays &&
+                     describing->staging->planner->stays[tsr__value_id(value)];
         tsr__text_printf(&describing->key, "%s", stays ? "s" : "");
-        const tsr_value **out = tsr_value_is_output(value) && !stays
-                                    ? vec_push(&describing->s->p->arena, &describing->out)
-                                    : NULL;
+        const tsr_value **out =
+            tsr_value_is_output(value) && !stays
+                ? vec_push(&describing->staging->planner->arena, &describing->out)
+                : NULL;
         if (out) {
             *out = value;
             tsr__text_printf(&describing->key, "o");
@@ -217,7 +224,7 @@ static uint32_t structure_of(struct staging *staging, struct str key)
     tsr__sha256_add(&h, key.p, key.n);
     tsr__sha256_hex(&h, hex);
     void **at = tsr__map_at(&staging->structures,
-                            tsr__arena_str(&staging->p->arena, (struct str){hex, 64}));
+                            tsr__arena_str(&staging->planner->arena, (struct str){hex, 64}));
     if (at && !*at)
         *at = (void *)(uintptr_t)staging->structures.n;
     return at ? (uint32_t)((uintptr_t)*at - 1) : 0;
@@ -226,26 +233,26 @@ static uint32_t structure_of(struct staging *staging, struct str key)
 // Strategies have the same numbers in all kinds: their nodes come in the same order.
 static void describe(struct describing *describing)
 {
-    struct staging *staging = describing->s;
+    struct staging *staging = describing->staging;
     const struct kind *kind = staging->all_kinds.at[0];
-    describing->r->earliest = SIZE_MAX;
-    tsr__arena_init(&describing->scratch, staging->p->session);
+    describing->range->earliest = SIZE_MAX;
+    tsr__arena_init(&describing->scratch, staging->planner->session);
     tsr__map_init(&describing->seen, &describing->scratch, 64);
-    tsr__text_init(&describing->key, staging->p->session);
+    tsr__text_init(&describing->key, staging->planner->session);
     describing->key.max = (size_t)1 << 30;
     for (size_t n = describing->begin; n < describing->end; n++)
         if (kind->nodes[n].strategy)
             describe_node(describing, &kind->nodes[n]);
-    describing->r->structure =
+    describing->range->structure =
         structure_of(staging, (struct str){describing->key.p, describing->key.n});
-    describing->r->in = describing->in.at;
-    describing->r->n_in = describing->in.n;
-    describing->r->out = describing->out.at;
-    describing->r->n_out = describing->out.n;
-    describing->r->leave = describing->leave.at;
-    describing->r->n_leave = describing->leave.n;
-    describing->r->known =
-        !describing->key.failed && !describing->scratch.failed && !staging->p->arena.failed;
+    describing->range->in = describing->in.at;
+    describing->range->n_in = describing->in.n;
+    describing->range->out = describing->out.at;
+    describing->range->n_out = describing->out.n;
+    describing->range->leave = describing->leave.at;
+    describing->range->n_leave = describing->leave.n;
+    describing->range->known =
+        !describing->key.failed && !describing->scratch.failed && !staging->planner->arena.failed;
     tsr__text_free(&describing->key);
     tsr__arena_free(&describing->scratch);
 }
@@ -254,7 +261,7 @@ const struct range *tsr__stages_range(struct staging *staging, size_t i, size_t 
 {
     struct range *range = &staging->ranges[i * (staging->n_ranges + 1) + j];
     struct describing describing = {
-        .s = staging, .r = range, .begin = staging->cut[i], .end = staging->cut[j]};
+        .staging = staging, .range = range, .begin = staging->cut[i], .end = staging->cut[j]};
     if (!range->known)
         describe(&describing);
     return range->known ? range : NULL;
@@ -294,7 +301,7 @@ static void list_given(struct planner *planner)
 
 static void select_range(struct staging *staging, struct kind *kind, size_t i, size_t j)
 {
-    struct planner *planner = &kind->p;
+    struct planner *planner = &kind->planner;
     for (size_t n = kind->begin; n < kind->end; n++)
         planner->node_at[tsr__node_id(kind->nodes[n].node)] = -1;
     kind->begin = staging->cut[i];
@@ -354,7 +361,7 @@ static tsr_status solve_range(struct staging *staging, struct kind *kind, size_t
 {
     struct arena scratch;
     struct program_result result = {0};
-    struct planner *planner = &kind->p;
+    struct planner *planner = &kind->planner;
     tsr__arena_init(&scratch, planner->session);
     planner->work = &scratch;
     select_range(staging, kind, i, j);
@@ -375,7 +382,7 @@ static struct front *front_of(struct staging *staging, struct kind *kind, size_t
 {
     const struct range *range = tsr__stages_range(staging, i, j);
     while (range && kind->fronts.n <= range->structure) {
-        struct front **next = vec_push(&kind->p.arena, &kind->fronts);
+        struct front **next = vec_push(&kind->planner.arena, &kind->fronts);
         if (!next)
             return NULL;
     }
@@ -383,7 +390,7 @@ static struct front *front_of(struct staging *staging, struct kind *kind, size_t
         return NULL;
     struct front **f = &kind->fronts.at[range->structure];
     if (!*f) {
-        *f = ARENA_NEW(&kind->p.arena, struct front);
+        *f = ARENA_NEW(&kind->planner.arena, struct front);
         if (*f)
             (*f)->least = -1;
     }
@@ -411,7 +418,7 @@ tsr_status tsr__front_at(struct staging *staging, struct kind *kind, size_t i, s
         return TSR_OK;
     }
     tsr_status st = front ? solve_range(staging, kind, i, j, memory, false, out) : TSR_NOMEM;
-    struct point *at = st == TSR_OK ? vec_push(&kind->p.arena, &front->at) : NULL;
+    struct point *at = st == TSR_OK ? vec_push(&kind->planner.arena, &front->at) : NULL;
     if (at)
         *at = *out;
     return st == TSR_OK && !at ? TSR_NOMEM : st;
@@ -435,13 +442,13 @@ tsr_status tsr__front_least(struct staging *staging, struct kind *kind, size_t i
     *out = front->least;
     if (front->least >= 0)
         return TSR_OK;
-    tsr__arena_init(&scratch, kind->p.session);
-    kind->p.work = &scratch;
+    tsr__arena_init(&scratch, kind->planner.session);
+    kind->planner.work = &scratch;
     select_range(staging, kind, i, j);
-    tsr_status st = tsr__planner_program(&kind->p, PLAN_NO_LIMIT - 1) ? TSR_OK : TSR_NOMEM;
+    tsr_status st = tsr__planner_program(&kind->planner, PLAN_NO_LIMIT - 1) ? TSR_OK : TSR_NOMEM;
     if (st == TSR_OK)
-        st = tsr__program_least(&kind->p.program, &options, &scratch, &least);
-    kind->p.work = &kind->p.arena;
+        st = tsr__program_least(&kind->planner.program, &options, &scratch, &least);
+    kind->planner.work = &kind->planner.arena;
     tsr__arena_free(&scratch);
     *out = front->least = least.found ? least.least : INT64_MAX;
     return st;
@@ -451,7 +458,7 @@ tsr_status tsr__front_explain(struct staging *staging, struct kind *kind, size_t
                               int64_t memory, const char *node, tsr_plan_summary *out)
 {
     struct arena scratch;
-    struct planner *planner = &kind->p;
+    struct planner *planner = &kind->planner;
     tsr__arena_init(&scratch, planner->session);
     planner->work = &scratch;
     select_range(staging, kind, i, j);

@@ -17,13 +17,13 @@ static bool place_on(struct making *making, const struct grid *grid, const int *
     size_t n = (size_t)rule->n_factors;
     struct placement *placement = &making->place;
     *placement = (struct placement){
-        .rule = rule, .devices = making->p->all, .n_devices = (size_t)making->p->n};
+        .rule = rule, .devices = making->planner->all, .n_devices = (size_t)making->planner->n};
     if (grid->devices) {
         placement->devices = (int64_t *)grid->devices;
         placement->n_devices = (size_t)grid->n_devices;
     }
-    placement->cuts = ARENA_ARRAY(making->a, int64_t, n + 1);
-    placement->coords = ARENA_ARRAY(making->a, int64_t, placement->n_devices * n + 1);
+    placement->cuts = ARENA_ARRAY(making->arena, int64_t, n + 1);
+    placement->coords = ARENA_ARRAY(making->arena, int64_t, placement->n_devices * n + 1);
     if (!placement->cuts || !placement->coords)
         return false;
     for (size_t f = 0; f < n; f++)
@@ -53,18 +53,18 @@ static void try_grid(struct making *making, struct grid grid, const int *factor)
     int64_t stride = 1;
     for (int i = grid.n; i-- > 0; stride *= grid.size[i])
         grid.stride[i] = stride;
-    tsr__arena_init(&scratch, making->p->session);
-    making->a = &scratch;
+    tsr__arena_init(&scratch, making->planner->session);
+    making->arena = &scratch;
     if (place_on(making, &grid, factor))
         (void)tsr__making_take(making);
-    making->p->arena.failed = making->p->arena.failed || scratch.failed;
+    making->planner->arena.failed = making->planner->arena.failed || scratch.failed;
     tsr__arena_free(&scratch);
 }
 
 // Cuts of factor f in d parts, and of another in the rest, along the other axis.
 static void try_pairs(struct making *making, int factor, int64_t device, const int64_t *sizes)
 {
-    struct grid grid = {.n = 2, .size = {device, making->p->n / device}};
+    struct grid grid = {.n = 2, .size = {device, making->planner->n / device}};
     making->spread = device == sizes[factor];
     try_grid(making, grid, (int[]){factor, -1});
     making->spread = false;
@@ -98,9 +98,9 @@ static void try_axes(struct making *making, const struct grid *grid, const int64
 
 static void try_wired(struct making *making, const int64_t *sizes)
 {
-    const tsr_topology *topology = making->p->topology;
+    const tsr_topology *topology = making->planner->topology;
     struct grid grid = {0};
-    int64_t left = making->p->n;
+    int64_t left = making->planner->n;
     int factor[PLAN_MAX_AXES];
     for (int i = 0; i < topology->n_grid && grid.n < PLAN_MAX_AXES && left > 1; i++) {
         bool last = grid.n == PLAN_MAX_AXES - 1 || i == topology->n_grid - 1;
@@ -119,7 +119,7 @@ static void try_wired(struct making *making, const int64_t *sizes)
 // Devices that have more memory than others may do a node alone: the smaller ones are spared its weights.
 static void try_larger(struct making *making, const int64_t *sizes)
 {
-    struct planner *planner = making->p;
+    struct planner *planner = making->planner;
     int64_t *larger = ARENA_ARRAY(&planner->arena, int64_t, (size_t)planner->n + 1);
     int64_t least = INT64_MAX, n = 0;
     for (int64_t device = 0; larger && device < planner->n; device++) {
@@ -138,25 +138,25 @@ static void try_larger(struct making *making, const int64_t *sizes)
 void tsr__making_grids(struct making *making)
 {
     int64_t sizes[RULE_MAX_FACTORS];
-    tsr__planner_sizes(making->p->told, making->node, making->rule, sizes);
-    struct grid line = {.n = 1, .size = {making->p->n}};
+    tsr__planner_sizes(making->planner->told, making->node, making->rule, sizes);
+    struct grid line = {.n = 1, .size = {making->planner->n}};
     for (int f = 0; f < making->rule->n_factors; f++) {
         const struct rule_factor *factor = &making->rule->factors[f];
         making->stat = factor->kind == FACTOR_STAT;
-        if (making->stat && sizes[f] > 1 && tsr__unit_fits(factor, sizes[f], making->p->n))
+        if (making->stat && sizes[f] > 1 && tsr__unit_fits(factor, sizes[f], making->planner->n))
             try_grid(making, line, &f);
         making->stat = false;
-        if (may_cut(factor, sizes[f], making->p->n)) {
+        if (may_cut(factor, sizes[f], making->planner->n)) {
             try_grid(making, line, &f);
             continue;
         }
-        for (int64_t device = making->p->n - 1; device > 1; device--)
-            if (making->p->n % device == 0 && may_cut(factor, sizes[f], device)) {
+        for (int64_t device = making->planner->n - 1; device > 1; device--)
+            if (making->planner->n % device == 0 && may_cut(factor, sizes[f], device)) {
                 try_pairs(making, f, device, sizes);
                 break;
             }
     }
-    if (!making->p->device && making->p->topology->n_grid > 1)
+    if (!making->planner->device && making->planner->topology->n_grid > 1)
         try_wired(making, sizes);
     try_larger(making, sizes);
 }

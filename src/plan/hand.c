@@ -11,8 +11,8 @@ static tsr_status refuse(const struct staging *staging, const tsr_node *node, co
                          const char *what)
 {
     struct place at = node ? tsr__place_node(node) : PLACE_NONE;
-    at.configuration = str_of(tsr_config_name(staging->p->config));
-    tsr__diag(staging->p->session, DIAG_plan_stages, &at, hint, "%s", what);
+    at.configuration = str_of(tsr_config_name(staging->planner->config));
+    tsr__diag(staging->planner->session, DIAG_plan_stages, &at, hint, "%s", what);
     return TSR_INVALID;
 }
 
@@ -27,16 +27,16 @@ static int64_t stage_of(const struct staging *staging, size_t i)
 {
     int64_t stage;
     const tsr_node_config *config =
-        tsr_node_find_config(staging->p->nodes[i].node, staging->p->config);
+        tsr_node_find_config(staging->planner->nodes[i].node, staging->planner->config);
     return config && tsr_node_config_stage(config, &stage) ? stage : -1;
 }
 
 // The distinct numbers, ascending: stages 5 and 2 are the second and the first in line.
 static bool list_numbers(struct staging *staging)
 {
-    size_t n_nodes = staging->p->n_nodes, n = 0, distinct = 0;
-    int64_t *numbers = ARENA_ARRAY(&staging->p->arena, int64_t, n_nodes + 1);
-    int64_t *hand = ARENA_ARRAY(&staging->p->arena, int64_t, n_nodes + 1);
+    size_t n_nodes = staging->planner->n_nodes, n = 0, distinct = 0;
+    int64_t *numbers = ARENA_ARRAY(&staging->planner->arena, int64_t, n_nodes + 1);
+    int64_t *hand = ARENA_ARRAY(&staging->planner->arena, int64_t, n_nodes + 1);
     if (!numbers || !hand)
         return false;
     for (size_t i = 0; i < n_nodes; i++) {
@@ -62,8 +62,8 @@ static bool list_numbers(struct staging *staging)
 
 tsr_status tsr__stages_by_hand(struct staging *staging, int64_t asked)
 {
-    size_t n_nodes = staging->p->n_nodes;
-    if (!staging->p->hand_staged)
+    size_t n_nodes = staging->planner->n_nodes;
+    if (!staging->planner->hand_staged)
         return TSR_OK;
     if (!list_numbers(staging))
         return TSR_NOMEM;
@@ -71,7 +71,7 @@ tsr_status tsr__stages_by_hand(struct staging *staging, int64_t asked)
         return refuse(staging, NULL, "leave --stages out, or take the nodes' stages away",
                       "nodes have another number of stages already than was asked for");
     struct stage_window *windows =
-        ARENA_ARRAY(&staging->p->arena, struct stage_window, staging->n_hand + 1);
+        ARENA_ARRAY(&staging->planner->arena, struct stage_window, staging->n_hand + 1);
     if (!windows)
         return TSR_NOMEM;
     for (size_t k = 0; k < staging->n_hand; k++)
@@ -85,7 +85,7 @@ tsr_status tsr__stages_by_hand(struct staging *staging, int64_t asked)
         }
     for (size_t k = 0; k + 1 < staging->n_hand; k++)
         if (windows[k].low > windows[k].high)
-            return refuse(staging, staging->p->nodes[windows[k].high].node,
+            return refuse(staging, staging->planner->nodes[windows[k].high].node,
                           "bring the nodes into the order of their stages",
                           "this node stands before one of an earlier stage");
     staging->windows = windows;

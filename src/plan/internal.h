@@ -4,7 +4,7 @@
 // Layouts are numbered: equal ones have one number (layouts.c). Nodes that are alike share one list of candidates
 // (strategies.c), values that are alike share tables of prices (edges.c); so a model of many equal layers costs
 // little more than one layer. All of it becomes one 0-1 program (build.c), whose answer is written into the model
-// as shardings (write.c). Times are picoseconds, sizes are bytes.
+// as shardings (write_shardings.c). Times are picoseconds, sizes are bytes.
 #ifndef TSR_PLAN_INTERNAL_H
 #define TSR_PLAN_INTERNAL_H
 
@@ -203,7 +203,7 @@ tsr_status tsr__planner_explain(struct planner *planner, const struct program *p
 // Gives the nodes the choices of a solution.
 void tsr__planner_take(struct planner *planner, const uint32_t *choice);
 
-// refusal.c: says why there is no plan, and what would do. proved: there is none; else none was found.
+// no_plan.c: says why there is no plan, and what would do. proved: there is none; else none was found.
 tsr_status tsr__planner_refuse(struct planner *planner, const tsr_plan_options *options,
                                bool proved, tsr_plan_summary *out) TSR_MUST_USE;
 struct str tsr__bytes_text(struct arena *arena, int64_t bytes); // "1.5 GiB"
@@ -233,7 +233,7 @@ int64_t tsr__price_work(double work, int rate, double bytes, const tsr_topology_
 // The type that the node computes in, as a rate of devices; -1: that of flops.
 int tsr__node_rate(const tsr_node *node, const struct shapes *shapes);
 
-// price.c
+// conversion_price.c
 int64_t tsr__planner_move_time(const struct planner *planner, double bytes); // through memory
 // Time of a node, from its arithmetic (of that type) and the bytes that it touches.
 int64_t tsr__planner_compute(const struct planner *planner, double work, int rate, double bytes);
@@ -263,11 +263,11 @@ bool tsr__planner_made_by(const struct planner *planner, const tsr_value *value,
 // Writes it into the metadata.
 tsr_status tsr__planner_keep_states(struct planner *planner) TSR_MUST_USE;
 
-// values.c
+// value_sizes.c
 // Sizes of a rule's factors in numbers; -1: not known.
 void tsr__planner_sizes(const struct shapes *shapes, const tsr_node *node, const struct rule *rule,
                         int64_t *sizes);
-bool tsr__planner_values(struct planner *planner, const tsr_size *sizes, size_t n);
+bool tsr__planner_values(struct planner *planner, const tsr_dim_size *sizes, size_t n);
 
 // strategies.c
 struct strategy *tsr__planner_strategy(struct planner *planner, const struct plan_node *node);
@@ -280,13 +280,13 @@ void tsr__planner_try_parts(struct planner *planner, struct strategy *strategy,
 
 void tsr__planner_end(struct planner *planner); // frees the copy, and the arena (plan.c)
 
-// delays.c: marks the nodes whose sums may stay in parts, and those that may take parts.
+// partial_sums.c: marks the nodes whose sums may stay in parts, and those that may take parts.
 bool tsr__planner_delays(struct planner *planner);
 
 // A value on the way to its readers.
 struct edge {
-    struct planner *p;
-    struct arena *a;
+    struct planner *planner;
+    struct arena *arena;
     const tsr_value *v;
     const struct plan_value *value;
     size_t node; // that makes it; SIZE_MAX: it is given
@@ -380,19 +380,19 @@ tsr_status tsr__plan_blocks(struct planner *planner, const tsr_plan_options *opt
 tsr_status tsr__plan_best_device(struct planner *planner, const tsr_plan_options *options,
                                  int64_t *time) TSR_MUST_USE;
 
-// kept.c: writes the topology of the plan into the model's metadata.
+// metadata.c: writes the topology of the plan into the model's metadata.
 tsr_status tsr__planner_keep_topology(struct planner *planner) TSR_MUST_USE;
 // And those of the sizes that are of the model's inputs.
-tsr_status tsr__planner_keep_sizes(struct planner *planner, const tsr_size *sizes,
+tsr_status tsr__planner_keep_sizes(struct planner *planner, const tsr_dim_size *sizes,
                                    size_t n) TSR_MUST_USE;
 
-// advice.c: better_devices, and fits_devices.
+// device_count.c: better_devices, and fits_devices.
 tsr_status tsr__plan_better(struct planner *planner, const tsr_plan_options *options,
                             tsr_plan_summary *out) TSR_MUST_USE;
 tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *options,
                              tsr_plan_summary *out) TSR_MUST_USE;
 
-// write.c
+// write_shardings.c
 tsr_status tsr__planner_write(struct planner *planner, tsr_config *config) TSR_MUST_USE;
 
 #endif

@@ -36,6 +36,6 @@ int64_t tsr__price_bytes(const struct shapes *shapes, const tsr_value *value, bo
 
 // Adds to the sizes those that the configuration (NULL: the only one) was planned for and that are not among them. False: no memory.
 bool tsr__plan_sizes(struct arena *arena, const tsr_model *model, const char *config,
-                     const tsr_size **sizes, size_t *n);
+                     const tsr_dim_size **sizes, size_t *n);
 
 #endif

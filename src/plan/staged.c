@@ -43,7 +43,7 @@ static bool map_candidate(struct planner *p, const struct planner *q, const stru
 // The chosen way of each node of the stage as its only one in the planner of all.
 static bool take_stage(struct planner *p, const struct stage *stage)
 {
-    const struct planner *q = &stage->kind->p;
+    const struct planner *q = &stage->kind->planner;
     for (size_t i = 0; i < q->n_nodes; i++) {
         const struct plan_node *node = &q->nodes[i];
         if (!node->strategy)
@@ -65,9 +65,9 @@ static bool take_stage(struct planner *p, const struct stage *stage)
 static bool memory_of_stage(struct staging *staging, const struct stage *stage, int64_t *memory,
                             int64_t *peak)
 {
-    int64_t *bytes = ARENA_ARRAY(&staging->p->arena, int64_t, stage->n);
-    int64_t *most = ARENA_ARRAY(&staging->p->arena, int64_t, stage->n);
-    if (!bytes || !most || !tsr__planner_memory(&stage->kind->p, bytes, most))
+    int64_t *bytes = ARENA_ARRAY(&staging->planner->arena, int64_t, stage->n);
+    int64_t *most = ARENA_ARRAY(&staging->planner->arena, int64_t, stage->n);
+    if (!bytes || !most || !tsr__planner_memory(&stage->kind->planner, bytes, most))
         return false;
     for (size_t device = 0; device < stage->n; device++) {
         memory[stage->devices[device]] = bytes[device];
@@ -88,10 +88,11 @@ static tsr_status set_stages(struct staging *staging, const struct line *line)
 {
     for (size_t k = 0; k < line->n && (line->n > 1 || staging->n_hand); k++)
         for (size_t i = staging->cut[line->at[k].begin]; i < staging->cut[line->at[k].end]; i++) {
-            struct plan_node *node = &staging->p->nodes[i];
-            tsr_status st = node->strategy ? tsr_node_set_stage(node->node, staging->p->config,
-                                                                number_of(staging, k))
-                                           : TSR_OK;
+            struct plan_node *node = &staging->planner->nodes[i];
+            tsr_status st = node->strategy
+                                ? tsr_node_set_stage(node->node, staging->planner->config,
+                                                     number_of(staging, k))
+                                : TSR_OK;
             if (st != TSR_OK)
                 return st;
         }
@@ -101,7 +102,7 @@ static tsr_status set_stages(struct staging *staging, const struct line *line)
 static bool tell_stage(struct staging *staging, const struct stage *stage, const int64_t *memory,
                        tsr_plan_stage *out)
 {
-    struct arena *arena = &staging->p->session->results[RESULT_PLAN];
+    struct arena *arena = &staging->planner->session->results[RESULT_PLAN];
     int64_t *devices = ARENA_ARRAY(arena, int64_t, stage->n);
     if (!devices)
         return false;
@@ -112,7 +113,7 @@ static bool tell_stage(struct staging *staging, const struct stage *stage, const
     for (size_t i = 0; i < stage->n; i++)
         out->memory = memory[devices[i]] > out->memory ? memory[devices[i]] : out->memory;
     for (size_t i = staging->cut[stage->begin]; i < staging->cut[stage->end]; i++) {
-        if (!staging->p->nodes[i].strategy)
+        if (!staging->planner->nodes[i].strategy)
             continue;
         out->nodes++;
         out->first = out->first < 0 ? (int64_t)i : out->first;
@@ -167,7 +168,7 @@ static int64_t period_of(struct staging *staging, const struct line *line, const
 
 static bool tell(struct staging *staging, const struct line *line, tsr_plan_summary *out)
 {
-    struct arena *arena = &staging->p->session->results[RESULT_PLAN];
+    struct arena *arena = &staging->planner->session->results[RESULT_PLAN];
     tsr_plan_stage *list = ARENA_ARRAY(arena, tsr_plan_stage, line->n);
     for (size_t k = 0; k < line->n; k++) {
         if (!list || !tell_stage(staging, &line->at[k], out->memory, &list[k]))
@@ -189,8 +190,8 @@ static tsr_status take_line(struct staging *staging, struct line *line, int64_t 
         struct stage *stage = &line->at[k];
         tsr_status st = tsr__front_take(staging, stage->kind, stage->begin, stage->end,
                                         stage->memory, &stage->point);
-        if (st == TSR_OK &&
-            (!take_stage(staging->p, stage) || !memory_of_stage(staging, stage, memory, peak)))
+        if (st == TSR_OK && (!take_stage(staging->planner, stage) ||
+                             !memory_of_stage(staging, stage, memory, peak)))
             st = TSR_NOMEM;
         if (st != TSR_OK)
             return st;
@@ -220,7 +221,7 @@ static tsr_status one_device(struct staging *staging, tsr_plan_summary *out)
     struct point point = {0};
     int64_t first = 0, memory = staging->memory;
     if (memory == 0)
-        memory = staging->p->topology->device[0].memory;
+        memory = staging->planner->topology->device[0].memory;
     struct kind *kind = tsr__stages_kind(staging, &first, 1);
     if (!kind)
         return TSR_NOMEM;
@@ -247,7 +248,7 @@ static int64_t cost_with(struct staging *staging, const struct line *line,
 static tsr_status name_devices(struct planner *p, const struct stage *stage, const char *name,
                                tsr_plan_summary *out)
 {
-    const struct planner *q = &stage->kind->p;
+    const struct planner *q = &stage->kind->planner;
     const struct plan_node *node = tsr__planner_find(q, name);
     tsr_plan_choice *list = (tsr_plan_choice *)out->choices;
     for (size_t i = 0; i < out->n_choices; i++) {
@@ -263,7 +264,7 @@ static tsr_status name_devices(struct planner *p, const struct stage *stage, con
 static tsr_status explain_common(const struct staging *staging, const struct plan_node *node,
                                  tsr_plan_summary *out)
 {
-    struct arena *arena = &staging->p->session->results[RESULT_PLAN];
+    struct arena *arena = &staging->planner->session->results[RESULT_PLAN];
     tsr_plan_choice *only = ARENA_NEW(arena, tsr_plan_choice);
     if (!only)
         return TSR_NOMEM;
@@ -271,7 +272,7 @@ static tsr_status explain_common(const struct staging *staging, const struct pla
                               .chosen = true,
                               .feasible = true,
                               .cost = out->cost,
-                              .compute = staging->times[node - staging->p->nodes]};
+                              .compute = staging->times[node - staging->planner->nodes]};
     out->choices = only;
     out->n_choices = 1;
     return TSR_OK;
@@ -281,12 +282,12 @@ static tsr_status explain_common(const struct staging *staging, const struct pla
 static tsr_status explain(struct staging *staging, const struct line *line, const char *name,
                           tsr_plan_summary *out)
 {
-    const struct plan_node *node = tsr__planner_find(staging->p, name);
+    const struct plan_node *node = tsr__planner_find(staging->planner, name);
     const struct plan_node *common =
-        node ? NULL : tsr__planner_find_common(staging->p, staging->staged, name);
+        node ? NULL : tsr__planner_find_common(staging->planner, staging->staged, name);
     if (common)
         return explain_common(staging, common, out);
-    size_t at = node ? (size_t)(node - staging->p->nodes) : SIZE_MAX, k = 0;
+    size_t at = node ? (size_t)(node - staging->planner->nodes) : SIZE_MAX, k = 0;
     while (node && staging->cut[line->at[k].end] <= at)
         k++;
     const struct stage *stage = &line->at[k];
@@ -295,7 +296,7 @@ static tsr_status explain(struct staging *staging, const struct line *line, cons
     tsr_plan_choice *list = (tsr_plan_choice *)out->choices;
     for (size_t i = 0; st == TSR_OK && i < out->n_choices; i++)
         list[i].cost = list[i].feasible ? cost_with(staging, line, out, k, list[i].cost) : 0;
-    return st == TSR_OK ? name_devices(staging->p, stage, name, out) : st;
+    return st == TSR_OK ? name_devices(staging->planner, stage, name, out) : st;
 }
 
 // ---- why not -----------------------------------------------------------------------------------
@@ -308,7 +309,7 @@ static tsr_status refuse(struct staging *staging, const tsr_plan_options *option
     if (st != TSR_OK)
         return st;
     out->needs_bytes = line.n ? line.most : 0;
-    struct planner *planner = staging->p;
+    struct planner *planner = staging->planner;
     bool over = tsr__budget_over(planner->budget);
     struct str need = tsr__bytes_text(&planner->arena, out->needs_bytes);
     struct str hint = tsr__arena_printf(
@@ -326,14 +327,15 @@ static tsr_status refuse(struct staging *staging, const tsr_plan_options *option
 
 static tsr_status check_number(const struct staging *staging, int64_t stages)
 {
-    int64_t most =
-        staging->p->n < (int64_t)staging->n_ranges ? staging->p->n : (int64_t)staging->n_ranges;
+    int64_t most = staging->planner->n < (int64_t)staging->n_ranges ? staging->planner->n
+                                                                    : (int64_t)staging->n_ranges;
     most = most < STAGES_MOST ? most : STAGES_MOST;
     if (stages <= most)
         return TSR_OK;
-    tsr__diag(staging->p->session, DIAG_plan_stages, NULL, "ask for fewer stages, or for auto",
+    tsr__diag(staging->planner->session, DIAG_plan_stages, NULL,
+              "ask for fewer stages, or for auto",
               "%lld stages; on %lld devices this model can have %lld", (long long)stages,
-              (long long)staging->p->n, (long long)most);
+              (long long)staging->planner->n, (long long)most);
     return TSR_INVALID;
 }
 
@@ -341,7 +343,7 @@ static tsr_status staged(struct staging *staging, const tsr_plan_options *given,
                          tsr_plan_summary *out)
 {
     struct line line;
-    struct arena *arena = &staging->p->session->results[RESULT_PLAN];
+    struct arena *arena = &staging->planner->session->results[RESULT_PLAN];
     tsr_status st = tsr__stages_by_hand(staging, given->stages);
     if (st != TSR_OK)
         return st;
@@ -355,12 +357,12 @@ static tsr_status staged(struct staging *staging, const tsr_plan_options *given,
         st = tsr__stages_search(staging, options, MEASURE_TIME, &line);
     if (st != TSR_OK)
         return st;
-    *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)staging->p->n};
-    out->solve_ms = 1e3 * (tsr__clock() - staging->p->budget->begin);
+    *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)staging->planner->n};
+    out->solve_ms = 1e3 * (tsr__clock() - staging->planner->budget->begin);
     if (!line.n)
         return refuse(staging, options, out);
-    int64_t *memory = ARENA_ARRAY(arena, int64_t, (size_t)staging->p->n);
-    int64_t *peak = ARENA_ARRAY(arena, int64_t, (size_t)staging->p->n);
+    int64_t *memory = ARENA_ARRAY(arena, int64_t, (size_t)staging->planner->n);
+    int64_t *peak = ARENA_ARRAY(arena, int64_t, (size_t)staging->planner->n);
     st = memory && peak ? take_line(staging, &line, memory, peak) : TSR_NOMEM;
     out->memory = memory;
     out->peak = peak;
@@ -371,27 +373,28 @@ static tsr_status staged(struct staging *staging, const tsr_plan_options *given,
         st = prove(staging, options, out);
     if (st == TSR_OK)
         st = one_device(staging, out);
-    out->solve_ms = 1e3 * (tsr__clock() - staging->p->budget->begin);
+    out->solve_ms = 1e3 * (tsr__clock() - staging->planner->budget->begin);
     if (st == TSR_OK)
-        st = tsr__planner_config(staging->p, options->config);
+        st = tsr__planner_config(staging->planner, options->config);
     if (st == TSR_OK)
-        st = tsr__planner_write(staging->p, staging->p->config);
+        st = tsr__planner_write(staging->planner, staging->planner->config);
     if (st == TSR_OK)
         st = set_stages(staging, &line);
     if (st == TSR_OK)
-        st = tsr__planner_keep_topology(staging->p);
+        st = tsr__planner_keep_topology(staging->planner);
     if (st == TSR_OK)
-        st = tsr__planner_keep_states(staging->p);
+        st = tsr__planner_keep_states(staging->planner);
     if (st == TSR_OK)
-        st = tsr__planner_tell(staging->p, NULL, out);
+        st = tsr__planner_tell(staging->planner, NULL, out);
     return st == TSR_OK && options->explain ? explain(staging, &line, options->explain, out) : st;
 }
 
 tsr_status tsr__plan_stages(struct planner *planner, const tsr_plan_options *options,
                             tsr_plan_summary *out)
 {
-    struct staging staging = {
-        .p = planner, .memory = options->memory > 0 || options->topology ? options->memory : -1};
+    struct staging staging = {.planner = planner,
+                              .memory =
+                                  options->memory > 0 || options->topology ? options->memory : -1};
     for (int64_t device = 0; device < planner->n; device++)
         staging.limited = staging.limited || staging.memory > 0 ||
                           (staging.memory == 0 && planner->topology->device[device].memory > 0);

@@ -30,7 +30,7 @@ struct cell {
     size_t block;
 };
 struct search {
-    struct staging *s;
+    struct staging *staging;
     int64_t *order; // devices in line
     size_t sizes[MAX_SIZES], n_sizes;
     struct block *blocks; // by start and size
@@ -50,7 +50,7 @@ struct search {
 
 static size_t devices_of(const struct search *search)
 {
-    return (size_t)search->s->p->n;
+    return (size_t)search->staging->planner->n;
 }
 
 static void list_sizes(struct search *search)
@@ -71,7 +71,7 @@ static int64_t memory_of(const struct staging *staging, const int64_t *devices, 
 {
     int64_t least = staging->memory > 0 ? staging->memory : PLAN_NO_LIMIT;
     for (size_t i = 0; i < n && staging->memory == 0; i++) {
-        int64_t bytes = staging->p->topology->device[devices[i]].memory;
+        int64_t bytes = staging->planner->topology->device[devices[i]].memory;
         least = bytes > 0 && bytes < least ? bytes : least;
     }
     return least;
@@ -96,13 +96,13 @@ static bool list_blocks(struct search *search)
             *block = (struct block){.start = start, .n = search->sizes[z]};
             if (!may_start(search, start, block->n))
                 continue;
-            block->devices = ARENA_ARRAY(&search->s->p->arena, int64_t, block->n);
+            block->devices = ARENA_ARRAY(&search->staging->planner->arena, int64_t, block->n);
             if (!block->devices)
                 return false;
             memcpy(block->devices, &search->order[start], block->n * sizeof *block->devices);
             qsort(block->devices, block->n, sizeof *block->devices, by_device);
-            block->memory = memory_of(search->s, block->devices, block->n);
-            block->kind = tsr__stages_kind(search->s, block->devices, block->n);
+            block->memory = memory_of(search->staging, block->devices, block->n);
+            block->kind = tsr__stages_kind(search->staging, block->devices, block->n);
             if (!block->kind)
                 return false;
         }
@@ -115,7 +115,7 @@ static bool list_blocks(struct search *search)
 static int64_t send_time(struct search *search, int64_t from, const int64_t *to, size_t n,
                          size_t start, int64_t bytes)
 {
-    struct arena *arena = &search->s->p->arena;
+    struct arena *arena = &search->staging->planner->arena;
     int64_t key[4] = {bytes, from, (int64_t)start, (int64_t)n};
     struct str text = {(const char *)key, sizeof key};
     int64_t *found = tsr__map_get(&search->transfers, text);
@@ -129,7 +129,8 @@ static int64_t send_time(struct search *search, int64_t from, const int64_t *to,
     group[0] = from;
     memcpy(group + 1, to, n * sizeof *to);
     struct device_group all = {group, n + 1};
-    *found = tsr__planner_combine(search->s->p, n == 1 ? TSR_SEND : TSR_BROADCAST, &all, 1, bytes);
+    *found = tsr__planner_combine(search->staging->planner, n == 1 ? TSR_SEND : TSR_BROADCAST, &all,
+                                  1, bytes);
     *at = found;
     return *found;
 }
@@ -137,30 +138,30 @@ static int64_t send_time(struct search *search, int64_t from, const int64_t *to,
 // What a stage gets from the one before, and gives out of the pipeline.
 static int64_t transfer_of(struct search *search, size_t from, size_t to, const struct block *block)
 {
-    const struct range *range = tsr__stages_range(search->s, from, to);
+    const struct range *range = tsr__stages_range(search->staging, from, to);
     const int64_t *mine = block->devices;
     int64_t ps = 0, gives = mine[0];
     if (!range)
         return NEVER_FITS;
     for (size_t i = 0; i < range->n_in && block->start > 0; i++)
         ps += send_time(search, search->order[block->start - 1], mine, block->n, block->start,
-                        tsr__stages_bytes(search->s->p, range->in[i]));
+                        tsr__stages_bytes(search->staging->planner, range->in[i]));
     static const int64_t first = 0;
     for (size_t i = 0; i < range->n_out && gives != first; i++)
         ps += send_time(search, gives, &first, 1, SIZE_MAX,
-                        tsr__stages_bytes(search->s->p, range->out[i]));
+                        tsr__stages_bytes(search->staging->planner, range->out[i]));
     return ps < NEVER_FITS ? ps : NEVER_FITS;
 }
 
 // What the devices of a stage are held up by giving to the next, of which one device is known to be there.
 static int64_t hand_over(struct search *search, size_t from, size_t to, const struct block *block)
 {
-    const struct range *range = tsr__stages_range(search->s, from, to);
+    const struct range *range = tsr__stages_range(search->staging, from, to);
     size_t next = block->start + block->n;
     int64_t ps = 0;
     for (size_t i = 0; range && i < range->n_leave && next < devices_of(search); i++)
         ps += send_time(search, search->order[next - 1], &search->order[next], 1, next,
-                        tsr__stages_bytes(search->s->p, range->leave[i]));
+                        tsr__stages_bytes(search->staging->planner, range->leave[i]));
     return ps < NEVER_FITS ? ps : NEVER_FITS;
 }
 
@@ -171,10 +172,10 @@ static int64_t measure(struct search *search, size_t i, size_t j, const struct b
     struct point point = {0};
     int64_t bytes = 0;
     if (search->measure == MEASURE_MEMORY) {
-        search->status = tsr__front_least(search->s, block->kind, i, j, &bytes);
+        search->status = tsr__front_least(search->staging, block->kind, i, j, &bytes);
         return bytes < NEVER_FITS ? bytes : NEVER_FITS;
     }
-    search->status = tsr__front_at(search->s, block->kind, i, j, block->memory, &point);
+    search->status = tsr__front_at(search->staging, block->kind, i, j, block->memory, &point);
     if (search->status != TSR_OK || !point.feasible)
         return NEVER_FITS;
     int64_t own = search->measure == MEASURE_BOUND ? point.bound : point.time;
@@ -185,7 +186,7 @@ static int64_t measure(struct search *search, size_t i, size_t j, const struct b
 static int64_t value_of(struct search *search, size_t i, size_t j, size_t block)
 {
     size_t n_blocks = devices_of(search) * search->n_sizes;
-    int64_t *at = &search->value[(i * (search->s->n_ranges + 1) + j) * n_blocks + block];
+    int64_t *at = &search->value[(i * (search->staging->n_ranges + 1) + j) * n_blocks + block];
     if (*at == UNKNOWN && search->status == TSR_OK)
         *at = measure(search, i, j, &search->blocks[block]);
     return *at;
@@ -195,7 +196,8 @@ static int64_t value_of(struct search *search, size_t i, size_t j, size_t block)
 static struct cell *cell_at(struct search *search, size_t stages, size_t begin, size_t cut,
                             size_t devices)
 {
-    size_t cuts = search->s->n_ranges + 1, at = search->flows ? stages * cuts + begin : stages;
+    size_t cuts = search->staging->n_ranges + 1,
+           at = search->flows ? stages * cuts + begin : stages;
     return &search->cells[(at * cuts + cut) * (devices_of(search) + 1) + devices];
 }
 
@@ -209,23 +211,23 @@ static bool better(const struct search *search, const struct cell *a, const stru
 // until that one is done with the run before. The last stage gives the outputs.
 static bool follows(struct search *search, size_t begin, size_t i, size_t j)
 {
-    const struct range *before = tsr__stages_range(search->s, begin, i);
-    const struct range *range = tsr__stages_range(search->s, i, j);
-    return before && range && range->earliest >= search->s->cut[begin] &&
-           (before->n_out == 0 || j == search->s->n_ranges);
+    const struct range *before = tsr__stages_range(search->staging, begin, i);
+    const struct range *range = tsr__stages_range(search->staging, i, j);
+    return before && range && range->earliest >= search->staging->cut[begin] &&
+           (before->n_out == 0 || j == search->staging->n_ranges);
 }
 
 // Goes on from the state (k stages, the last from `begin` to cut i, d devices) with one more stage.
 static void extend(struct search *search, size_t k, size_t begin, size_t i, size_t device)
 {
     const struct cell from = *cell_at(search, k, begin, i, device);
-    size_t last = search->s->n_ranges;
+    size_t last = search->staging->n_ranges;
     for (size_t z = 0; z < search->n_sizes && search->status == TSR_OK; z++) {
         size_t n = search->sizes[z], block = device * search->n_sizes + z;
         if (device >= devices_of(search) || !may_start(search, device, n))
             continue;
         for (size_t j = k + 1 == search->most ? last : i + 1; j <= last; j++) {
-            if (!tsr__stages_may_end(search->s, k, search->s->cut[j]) ||
+            if (!tsr__stages_may_end(search->staging, k, search->staging->cut[j]) ||
                 (search->flows && k > 0 && !follows(search, begin, i, j)))
                 continue;
             int64_t own = value_of(search, i, j, block);
@@ -246,7 +248,7 @@ static void extend(struct search *search, size_t k, size_t begin, size_t i, size
 static const struct cell *best_end(struct search *search, size_t *stages)
 {
     const struct cell *best = NULL;
-    size_t cuts = search->s->n_ranges;
+    size_t cuts = search->staging->n_ranges;
     for (size_t k = search->least; k <= search->most; k++)
         for (size_t device = devices_of(search); device > 0; device--)
             for (size_t begin = 0; begin < (search->flows ? cuts : 1); begin++) {
@@ -262,7 +264,7 @@ static const struct cell *best_end(struct search *search, size_t *stages)
 // Devices at either end of the line may stay idle.
 static const struct cell *run(struct search *search, size_t *stages)
 {
-    size_t cuts = search->s->n_ranges;
+    size_t cuts = search->staging->n_ranges;
     for (size_t i = 0; i < search->n_cells; i++)
         search->cells[i] = (struct cell){INT64_MAX, INT64_MAX, 0, 0, 0};
     for (size_t device = 0; device < devices_of(search); device++)
@@ -271,33 +273,33 @@ static const struct cell *run(struct search *search, size_t *stages)
     for (size_t k = 0; k < search->most; k++)
         for (size_t begin = 0; begin < begins; begin++)
             for (size_t i = k; i < cuts; i++) {
-                tsr__progress(search->s->p->session, "stages: step",
+                tsr__progress(search->staging->planner->session, "stages: step",
                               (k * begins + begin) * cuts + i, all);
                 for (size_t device = k; device < devices_of(search) && search->status == TSR_OK;
                      device++)
                     if (cell_at(search, k, begin, i, device)->sum < INT64_MAX)
                         extend(search, k, begin, i, device);
             }
-    tsr__progress(search->s->p->session, "stages: step", all, all);
+    tsr__progress(search->staging->planner->session, "stages: step", all, all);
     return search->status == TSR_OK ? best_end(search, stages) : NULL;
 }
 
 static void forget(struct search *search, enum measure what)
 {
-    size_t n = (search->s->n_ranges + 1) * (search->s->n_ranges + 1) * devices_of(search) *
-               search->n_sizes;
+    size_t n = (search->staging->n_ranges + 1) * (search->staging->n_ranges + 1) *
+               devices_of(search) * search->n_sizes;
     for (size_t i = 0; i < n; i++)
         search->value[i] = UNKNOWN;
     search->measure = what;
     search->cap = INT64_MAX;
-    tsr__map_init(&search->transfers, &search->s->p->arena, 256);
+    tsr__map_init(&search->transfers, &search->staging->planner->arena, 256);
 }
 
 // Stages of the best end, back to front.
 static void read_line(struct search *search, size_t stages, const struct cell *cell,
                       struct line *out)
 {
-    size_t cut = search->s->n_ranges;
+    size_t cut = search->staging->n_ranges;
     *out = (struct line){.n = stages, .sum = cell->sum, .most = cell->most};
     for (size_t k = stages; k > 0; k--) {
         const struct block *block = &search->blocks[cell->block];
@@ -305,7 +307,7 @@ static void read_line(struct search *search, size_t stages, const struct cell *c
         *stage =
             (struct stage){.begin = cell->begin, .end = cut, .n = block->n, .kind = block->kind};
         stage->memory = block->memory;
-        stage->devices = ARENA_ARRAY(&search->s->p->arena, int64_t, block->n);
+        stage->devices = ARENA_ARRAY(&search->staging->planner->arena, int64_t, block->n);
         if (stage->devices)
             memcpy(stage->devices, block->devices, block->n * sizeof *stage->devices);
         stage->transfer = transfer_of(search, cell->begin, cut, block);
@@ -343,7 +345,7 @@ static bool alike(const tsr_topology *topology, size_t a, size_t b)
 static void label_devices(const struct search *search, size_t *label)
 {
     for (size_t device = 0; device < devices_of(search); device++)
-        for (label[device] = 0; !alike(search->s->p->topology, label[device], device);)
+        for (label[device] = 0; !alike(search->staging->planner->topology, label[device], device);)
             label[device]++;
 }
 
@@ -436,10 +438,10 @@ static void try_orders(struct search *search, tsr_objective objective, struct li
 static bool search_init(struct search *search, struct staging *staging,
                         const tsr_plan_options *options, bool flows)
 {
-    struct arena *arena = &staging->p->arena;
-    size_t n = (size_t)staging->p->n;
+    struct arena *arena = &staging->planner->arena;
+    size_t n = (size_t)staging->planner->n;
     size_t most = n < staging->n_ranges ? n : staging->n_ranges;
-    *search = (struct search){.s = staging, .status = TSR_OK};
+    *search = (struct search){.staging = staging, .status = TSR_OK};
     search->most = most < STAGES_MOST ? most : STAGES_MOST;
     search->least = 1;
     if (options->stages > 0) {
@@ -474,5 +476,5 @@ tsr_status tsr__stages_search(struct staging *staging, const tsr_plan_options *o
         if (q.status != TSR_OK)
             return q.status;
     }
-    return staging->p->arena.failed ? TSR_NOMEM : TSR_OK;
+    return staging->planner->arena.failed ? TSR_NOMEM : TSR_OK;
 }

@@ -27,7 +27,7 @@ struct front {
     int64_t least; // bytes without which nothing fits; -1: not asked for
 };
 struct kind {
-    struct planner p; // devices are those of the first block of the kind
+    struct planner planner; // devices are those of the first block of the kind
     struct plan_node *nodes;
     size_t begin, end;          // the range that p holds
     VEC(struct front *) fronts; // by structure
@@ -45,7 +45,7 @@ struct stage_window {
     size_t low, high;
 };
 struct staging {
-    struct planner *p; // of all nodes and devices
+    struct planner *planner; // of all nodes and devices
     const struct stage_window
         *windows;           // by stage but the last, where nodes have stages already; else NULL
     size_t n_hand;          // stages that they have

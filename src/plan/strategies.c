@@ -9,22 +9,22 @@
 static bool take_whole(struct making *making, bool single)
 {
     struct candidate candidate = {.name = single ? STR("first device") : STR("whole")};
-    making->in = ARENA_ARRAY(making->a, struct tile_layout *, making->n_in + 1);
-    making->out = ARENA_ARRAY(making->a, struct tile_layout *, making->n_out + 1);
+    making->in = ARENA_ARRAY(making->arena, struct tile_layout *, making->n_in + 1);
+    making->out = ARENA_ARRAY(making->arena, struct tile_layout *, making->n_out + 1);
     for (size_t i = 0; making->in && making->out && i < making->n_in + making->n_out; i++) {
         bool out = i >= making->n_in;
         size_t k = out ? i - making->n_in : i;
         if (!slot(making->node, out, k))
             continue;
         struct tile_layout *layout =
-            tsr__layout_whole(making->a, value_at(making, out, k)->rank, making->p->all,
-                              single ? 1 : (size_t)making->p->n);
+            tsr__layout_whole(making->arena, value_at(making, out, k)->rank, making->planner->all,
+                              single ? 1 : (size_t)making->planner->n);
         *(out ? &making->out[k] : &making->in[k]) = layout;
     }
-    if (making->a->failed || !tsr__making_number(making, making->out, &candidate))
+    if (making->arena->failed || !tsr__making_number(making, making->out, &candidate))
         return false;
     tsr__making_cost(making, &candidate);
-    struct candidate *at = vec_push(&making->p->arena, &making->s->at);
+    struct candidate *at = vec_push(&making->planner->arena, &making->strategy->at);
     if (at)
         *at = candidate;
     return at != NULL;
@@ -70,16 +70,17 @@ static bool is_annotated(const struct planner *planner, const tsr_node *node)
 static bool conform(struct making *making, struct candidate *candidate)
 {
     for (size_t i = 0; i < making->n_in; i++)
-        if (making->in[i] && candidate->in[i] != tsr__planner_layout(making->p, making->in[i]))
+        if (making->in[i] &&
+            candidate->in[i] != tsr__planner_layout(making->planner, making->in[i]))
             return false;
     for (size_t i = 0; i < making->n_out; i++) {
         if (!making->out[i] || candidate->out[i] == PLAN_NO_LAYOUT)
             continue;
-        uint32_t wanted = tsr__planner_layout(making->p, making->out[i]);
+        uint32_t wanted = tsr__planner_layout(making->planner, making->out[i]);
         if (candidate->out[i] == wanted)
             continue;
-        candidate->comm +=
-            tsr__planner_price(making->p, candidate->out[i], wanted, value_at(making, true, i));
+        candidate->comm += tsr__planner_price(making->planner, candidate->out[i], wanted,
+                                              value_at(making, true, i));
         if (candidate->before[i] == PLAN_NO_LAYOUT)
             candidate->before[i] = candidate->out[i];
         candidate->out[i] = wanted;
@@ -208,7 +209,7 @@ static struct strategy *strategy_new(struct planner *planner, const struct plan_
     strategy->id = planner->n_strategies++;
     strategy->node = node;
     strategy->rule = rule;
-    strategy->other = whole ? NULL : tsr__rule_other(&planner->arena, node, planner->shapes);
+    strategy->other = whole ? NULL : tsr__rule_strided(&planner->arena, node, planner->shapes);
     strategy->count = tsr__node_count(node, planner->sized);
     strategy->rate = tsr__node_rate(node, planner->sized);
     strategy->delays = pn->delays;
@@ -227,7 +228,7 @@ struct strategy *tsr__planner_strategy(struct planner *planner, const struct pla
     struct text key;
     const tsr_node *node = pn->node;
     const struct rule *rule = pn->rule;
-    const char *whole = rule->whole ? rule->whole : tsr__rule_stays(planner->shapes, node);
+    const char *whole = rule->whole ? rule->whole : tsr__rule_immovable(planner->shapes, node);
     tsr__text_init(&key, planner->session);
     key_of(&key, planner, node, rule, whole);
     tsr__text_printf(&key, "%d%d%d%a", pn->delays, pn->takes, gives_output(node),
@@ -252,15 +253,15 @@ struct strategy *tsr__planner_strategy(struct planner *planner, const struct pla
 static bool try_rule(struct making *making, const struct rule *rule, bool out, size_t i,
                      uint32_t layout)
 {
-    const struct planner *planner = making->p;
-    struct tile_layout **in = ARENA_ARRAY(making->a, struct tile_layout *, making->n_in + 1);
-    struct tile_layout **outs = ARENA_ARRAY(making->a, struct tile_layout *, making->n_out + 1);
+    const struct planner *planner = making->planner;
+    struct tile_layout **in = ARENA_ARRAY(making->arena, struct tile_layout *, making->n_in + 1);
+    struct tile_layout **outs = ARENA_ARRAY(making->arena, struct tile_layout *, making->n_out + 1);
     making->rule = rule;
     if (!rule || !in || !outs)
         return false;
-    *(out ? &outs[i] : &in[i]) = tsr__layout_copy(making->a, planner->layouts.at[layout]);
-    return tsr__placement_explicit(making->a, making->a, making->node, planner->shapes, rule,
-                                   planner->n, in, outs, true, &making->place) &&
+    *(out ? &outs[i] : &in[i]) = tsr__layout_copy(making->arena, planner->layouts.at[layout]);
+    return tsr__placement_explicit(making->arena, making->arena, making->node, planner->shapes,
+                                   rule, planner->n, in, outs, true, &making->place) &&
            tsr__making_take(making);
 }
 
@@ -298,13 +299,13 @@ bool tsr__planner_try_layout(struct planner *planner, struct strategy *strategy,
 static uint32_t *pending_of(struct making *making, const struct candidate *candidate, size_t i,
                             uint32_t layout, bool all)
 {
-    uint32_t *pending = ARENA_ARRAY(making->a, uint32_t, making->n_in + 1);
+    uint32_t *pending = ARENA_ARRAY(making->arena, uint32_t, making->n_in + 1);
     for (size_t k = 0; pending && k < making->n_in; k++) {
         const tsr_value *value = slot(making->node, false, k);
         bool same = value == slot(making->node, false, i);
         bool can = all && value && candidate->in[k] == candidate->in[i] &&
                    !value_at(making, false, k)->constant &&
-                   tsr__sum_fits(making->p->shapes, making->node, k) == SUM_ADDS;
+                   tsr__sum_fits(making->planner->shapes, making->node, k) == SUM_ADDS;
         pending[k] = same || can ? layout : PLAN_NO_LAYOUT;
     }
     return pending;
@@ -313,16 +314,17 @@ static uint32_t *pending_of(struct making *making, const struct candidate *candi
 static void try_parts(struct making *making, const uint32_t *in, const uint32_t *pending,
                       const struct parts *parts)
 {
-    struct planner *planner = making->p;
-    struct tile_layout **ins = ARENA_ARRAY(making->a, struct tile_layout *, making->n_in + 1);
-    struct tile_layout **outs = ARENA_ARRAY(making->a, struct tile_layout *, making->n_out + 1);
+    struct planner *planner = making->planner;
+    struct tile_layout **ins = ARENA_ARRAY(making->arena, struct tile_layout *, making->n_in + 1);
+    struct tile_layout **outs = ARENA_ARRAY(making->arena, struct tile_layout *, making->n_out + 1);
     for (size_t k = 0; ins && k < making->n_in; k++)
-        ins[k] = in[k] == PLAN_NO_LAYOUT ? NULL
-                                         : tsr__layout_copy(making->a, planner->layouts.at[in[k]]);
+        ins[k] = in[k] == PLAN_NO_LAYOUT
+                     ? NULL
+                     : tsr__layout_copy(making->arena, planner->layouts.at[in[k]]);
     making->pending = pending;
     if (ins && outs && pending &&
-        tsr__placement_explicit(making->a, making->a, making->node, planner->shapes, making->rule,
-                                planner->n, ins, outs, true, &making->place))
+        tsr__placement_explicit(making->arena, making->arena, making->node, planner->shapes,
+                                making->rule, planner->n, ins, outs, true, &making->place))
         (void)tsr__making_take_parts(making, parts);
 }
 

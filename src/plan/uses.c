@@ -104,7 +104,7 @@ int64_t tsr__planner_class_bytes(struct planner *planner, size_t c, uint32_t lay
 
 // Bytes by class and choice: the sum over what the choice has.
 struct usage {
-    struct planner *p;
+    struct planner *planner;
     size_t k;
     int64_t *at; // class by class
 };
@@ -118,9 +118,9 @@ static bool usage_new(struct usage *usage, struct planner *planner, struct arena
 static void usage_add(struct usage *usage, size_t i, uint32_t layout,
                       const struct plan_value *value)
 {
-    for (size_t c = 0; c < usage->p->n_classes; c++) {
+    for (size_t c = 0; c < usage->planner->n_classes; c++) {
         int64_t *at = &usage->at[c * usage->k + i];
-        if (!add_ok(*at, tsr__planner_class_bytes(usage->p, c, layout, value), at) ||
+        if (!add_ok(*at, tsr__planner_class_bytes(usage->planner, c, layout, value), at) ||
             *at > PLAN_NEVER)
             *at = PLAN_NEVER;
     }
@@ -147,16 +147,16 @@ struct produced {
 
 static struct produced *produced_of(struct edge *edge)
 {
-    uint32_t key[4] = {3, edge->from->id, (uint32_t)edge->slot, (uint32_t)edge->p->n_classes};
-    void **kept = tsr__planner_cached(edge->p, key, TSR_COUNT(key));
+    uint32_t key[4] = {3, edge->from->id, (uint32_t)edge->slot, (uint32_t)edge->planner->n_classes};
+    void **kept = tsr__planner_cached(edge->planner, key, TSR_COUNT(key));
     if (!kept || *kept)
         return kept ? *kept : NULL;
     struct usage run, combine, then;
     size_t k = edge->from->at.n;
-    struct produced *out = ARENA_NEW(&edge->p->arena, struct produced);
-    if (!out || !usage_new(&run, edge->p, &edge->p->arena, k) ||
-        !usage_new(&combine, edge->p, &edge->p->arena, k) ||
-        !usage_new(&then, edge->p, &edge->p->arena, k))
+    struct produced *out = ARENA_NEW(&edge->planner->arena, struct produced);
+    if (!out || !usage_new(&run, edge->planner, &edge->planner->arena, k) ||
+        !usage_new(&combine, edge->planner, &edge->planner->arena, k) ||
+        !usage_new(&then, edge->planner, &edge->planner->arena, k))
         return NULL;
     for (size_t i = 0; i < k; i++) {
         uint32_t lies = edge->from->at.at[i].out[edge->slot],
@@ -172,7 +172,7 @@ static struct produced *produced_of(struct edge *edge)
 
 bool tsr__use_producer(struct edge *edge, uint32_t end)
 {
-    struct planner *planner = edge->p;
+    struct planner *planner = edge->planner;
     size_t k = edge->from->at.n;
     if (!planner->n_classes)
         return true;
@@ -194,13 +194,13 @@ bool tsr__use_copy(struct edge *edge, uint32_t var, const struct copy_state *sta
                    uint32_t begin, uint32_t end)
 {
     struct usage usage;
-    if (!edge->p->n_classes)
+    if (!edge->planner->n_classes)
         return true;
-    if (!usage_new(&usage, edge->p, edge->p->work, n))
+    if (!usage_new(&usage, edge->planner, edge->planner->work, n))
         return false;
     for (size_t i = 0; i < n; i++)
         usage_add(&usage, i, states[i].copy, edge->value);
-    use(edge->p, var, n, usage.at, begin, end);
+    use(edge->planner, var, n, usage.at, begin, end);
     return true;
 }
 
@@ -256,38 +256,38 @@ bool tsr__planner_followed(struct planner *planner)
 
 bool tsr__use_followed(const struct edge *edge)
 {
-    return whole_bytes(edge->p, edge->v) > edge->p->followed;
+    return whole_bytes(edge->planner, edge->v) > edge->planner->followed;
 }
 
 bool tsr__use_all(struct edge *edge, uint32_t var, size_t k, const uint32_t *layouts, size_t n,
                   uint32_t begin, uint32_t end)
 {
     struct usage usage;
-    if (!usage_new(&usage, edge->p, edge->p->work, k))
+    if (!usage_new(&usage, edge->planner, edge->planner->work, k))
         return false;
     for (size_t i = 0; i < k; i++)
         for (size_t l = 0; l < n; l++)
             usage_add(&usage, i, layouts[l], edge->value);
-    use(edge->p, var, k, usage.at, begin, end);
+    use(edge->planner, var, k, usage.at, begin, end);
     return true;
 }
 
 bool tsr__use_reader(struct edge *edge, struct reader *reader, const uint32_t *but, size_t n)
 {
     struct usage usage;
-    size_t k = tsr__edge_choices(edge->p, reader);
+    size_t k = tsr__edge_choices(edge->planner, reader);
     uint32_t time =
-        (uint32_t)(PLAN_TIMES * (reader->node == SIZE_MAX ? edge->p->n_nodes : reader->node));
-    if (!usage_new(&usage, edge->p, edge->p->work, k))
+        (uint32_t)(PLAN_TIMES * (reader->node == SIZE_MAX ? edge->planner->n_nodes : reader->node));
+    if (!usage_new(&usage, edge->planner, edge->planner->work, k))
         return false;
     for (size_t j = 0; j < k; j++) {
-        uint32_t want = tsr__planner_wanted(edge->p, reader, edge->v, (uint32_t)j);
+        uint32_t want = tsr__planner_wanted(edge->planner, reader, edge->v, (uint32_t)j);
         bool there = false;
         for (size_t i = 0; i < n; i++)
             there = there || but[i] == want;
         usage_add(&usage, j, there ? PLAN_NO_LAYOUT : want, edge->value);
     }
-    use(edge->p, tsr__edge_var(edge, reader), k, usage.at, time, time + TIME_COMBINE);
+    use(edge->planner, tsr__edge_var(edge, reader), k, usage.at, time, time + TIME_COMBINE);
     return true;
 }
 
@@ -304,9 +304,9 @@ struct arrival {
 
 static int64_t nearest(struct edge *edge, const struct copy_state *state, uint32_t want)
 {
-    int64_t near = tsr__planner_price(edge->p, state->from, want, edge->value);
+    int64_t near = tsr__planner_price(edge->planner, state->from, want, edge->value);
     if (state->copy != PLAN_NO_LAYOUT) {
-        int64_t other = tsr__planner_price(edge->p, state->copy, want, edge->value);
+        int64_t other = tsr__planner_price(edge->planner, state->copy, want, edge->value);
         near = other < near ? other : near;
     }
     return near;
@@ -335,19 +335,19 @@ static void add_states(struct edge *edge, struct arrival *arrival, const struct 
 static bool fill_arrival(struct edge *edge, const struct copy_state *states, size_t n,
                          const struct reader *reader, struct arrival *arrival)
 {
-    struct arena *arena = &edge->p->arena;
-    size_t k = tsr__edge_choices(edge->p, reader);
+    struct arena *arena = &edge->planner->arena;
+    size_t k = tsr__edge_choices(edge->planner, reader);
     struct usage bring, run;
     arrival->want = ARENA_ARRAY(arena, uint32_t, 2 * k + 1);
     arrival->made = ARENA_ARRAY(arena, bool, 2 * k + 1);
     for (size_t j = 0; !arena->failed && j < k; j++)
         add_states(edge, arrival, states, n,
-                   tsr__planner_wanted(edge->p, reader, edge->v, (uint32_t)j));
+                   tsr__planner_wanted(edge->planner, reader, edge->v, (uint32_t)j));
     arrival->cost = ARENA_ARRAY(arena, int64_t, arrival->n + 1);
     arrival->from = ARENA_ARRAY(arena, int64_t, n * arrival->n + 1);
     arrival->to = ARENA_ARRAY(arena, int64_t, arrival->n * k + 1);
-    if (arena->failed || !usage_new(&bring, edge->p, arena, arrival->n) ||
-        !usage_new(&run, edge->p, arena, arrival->n))
+    if (arena->failed || !usage_new(&bring, edge->planner, arena, arrival->n) ||
+        !usage_new(&run, edge->planner, arena, arrival->n))
         return false;
     for (size_t s = 0; s < arrival->n; s++) {
         for (size_t i = 0; i < n; i++) {
@@ -357,7 +357,7 @@ static bool fill_arrival(struct edge *edge, const struct copy_state *states, siz
         }
         for (size_t j = 0; j < k; j++)
             arrival->to[s * k + j] =
-                tsr__planner_wanted(edge->p, reader, edge->v, (uint32_t)j) == arrival->want[s]
+                tsr__planner_wanted(edge->planner, reader, edge->v, (uint32_t)j) == arrival->want[s]
                     ? 0
                     : COST_FORBIDDEN;
         usage_add(&bring, s, arrival->made[s] ? arrival->want[s] : PLAN_NO_LAYOUT, edge->value);
@@ -374,13 +374,13 @@ static struct arrival *arrival_of(struct edge *edge, const struct copy_state *st
     uint32_t text[6] = {4,
                         edge->from->id,
                         (uint32_t)edge->slot,
-                        tsr__edge_end(edge->p, reader),
+                        tsr__edge_end(edge->planner, reader),
                         (uint32_t)reader->slot,
                         key};
-    void **kept = tsr__planner_cached(edge->p, text, TSR_COUNT(text));
+    void **kept = tsr__planner_cached(edge->planner, text, TSR_COUNT(text));
     if (!kept || *kept)
         return kept ? *kept : NULL;
-    struct arrival *arrival = ARENA_NEW(&edge->p->arena, struct arrival);
+    struct arrival *arrival = ARENA_NEW(&edge->planner->arena, struct arrival);
     if (!arrival || !fill_arrival(edge, states, n, reader, arrival))
         return NULL;
     *kept = arrival;
@@ -390,7 +390,7 @@ static struct arrival *arrival_of(struct edge *edge, const struct copy_state *st
 bool tsr__use_arrival(struct edge *edge, uint32_t var, const struct copy_state *states, size_t n,
                       uint32_t key, struct reader *reader, uint32_t end)
 {
-    struct planner *planner = edge->p;
+    struct planner *planner = edge->planner;
     struct arrival *arrival = arrival_of(edge, states, n, key, reader);
     if (!arrival)
         return false;
@@ -480,9 +480,9 @@ static void list_wanted(struct edge *edge, struct wanted *wanted)
 {
     for (size_t r = 0; r < edge->readers.n; r++) {
         bool seen[MANY_LAYOUTS] = {false};
-        for (size_t j = 0; j < tsr__edge_choices(edge->p, &edge->readers.at[r]); j++) {
-            size_t i = place_in(
-                wanted, tsr__planner_wanted(edge->p, &edge->readers.at[r], edge->v, (uint32_t)j));
+        for (size_t j = 0; j < tsr__edge_choices(edge->planner, &edge->readers.at[r]); j++) {
+            size_t i = place_in(wanted, tsr__planner_wanted(edge->planner, &edge->readers.at[r],
+                                                            edge->v, (uint32_t)j));
             wanted->readers[i] += !seen[i];
             seen[i] = true;
         }
@@ -493,11 +493,11 @@ static void list_wanted(struct edge *edge, struct wanted *wanted)
 static bool use_fixed(struct edge *edge, const struct wanted *wanted, uint32_t fixed)
 {
     struct usage usage;
-    if (!usage_new(&usage, edge->p, edge->p->work, 1))
+    if (!usage_new(&usage, edge->planner, edge->planner->work, 1))
         return false;
     for (size_t i = 0; i < wanted->n; i++)
         usage_add(&usage, 0, wanted->layout[i], edge->value);
-    use(edge->p, fixed, 1, usage.at, 0, edge->p->n_times);
+    use(edge->planner, fixed, 1, usage.at, 0, edge->planner->n_times);
     return true;
 }
 
@@ -505,42 +505,42 @@ static bool use_fixed(struct edge *edge, const struct wanted *wanted, uint32_t f
 static bool store(struct edge *edge, uint32_t layout)
 {
     static const int64_t zero[2] = {0, 0};
-    struct program *program = &edge->p->program;
+    struct program *program = &edge->planner->program;
     struct usage usage;
     uint32_t var = tsr__program_node(program, tsr__value_str(edge->v), 2, zero);
-    if (!usage_new(&usage, edge->p, edge->p->work, 2))
+    if (!usage_new(&usage, edge->planner, edge->planner->work, 2))
         return false;
     usage_add(&usage, 1, layout, edge->value);
-    use(edge->p, var, 2, usage.at, 0, edge->p->n_times);
+    use(edge->planner, var, 2, usage.at, 0, edge->planner->n_times);
     for (size_t r = 0; r < edge->readers.n; r++) {
         struct reader *reader = &edge->readers.at[r];
-        size_t k = tsr__edge_choices(edge->p, reader);
+        size_t k = tsr__edge_choices(edge->planner, reader);
         bool any = false;
-        int64_t *t = ARENA_ARRAY(edge->p->work, int64_t, 2 * k + 1);
+        int64_t *t = ARENA_ARRAY(edge->planner->work, int64_t, 2 * k + 1);
         for (size_t j = 0; t && j < k; j++)
-            if (tsr__planner_wanted(edge->p, reader, edge->v, (uint32_t)j) == layout) {
+            if (tsr__planner_wanted(edge->planner, reader, edge->v, (uint32_t)j) == layout) {
                 t[j] = COST_FORBIDDEN;
                 any = true;
             }
         if (any)
             tsr__program_edge(program, var, tsr__edge_var(edge, reader), t);
     }
-    return !edge->p->work->failed;
+    return !edge->planner->work->failed;
 }
 
 // Layouts that one reader alone may want are that reader's.
 static bool use_lone(struct edge *edge, struct wanted *wanted, struct reader *reader)
 {
     struct usage usage;
-    size_t k = tsr__edge_choices(edge->p, reader);
-    if (!usage_new(&usage, edge->p, edge->p->work, k))
+    size_t k = tsr__edge_choices(edge->planner, reader);
+    if (!usage_new(&usage, edge->planner, edge->planner->work, k))
         return false;
     for (size_t j = 0; j < k; j++) {
-        uint32_t want = tsr__planner_wanted(edge->p, reader, edge->v, (uint32_t)j);
+        uint32_t want = tsr__planner_wanted(edge->planner, reader, edge->v, (uint32_t)j);
         if (wanted->readers[place_in(wanted, want)] == 1)
             usage_add(&usage, j, want, edge->value);
     }
-    use(edge->p, tsr__edge_var(edge, reader), k, usage.at, 0, edge->p->n_times);
+    use(edge->planner, tsr__edge_var(edge, reader), k, usage.at, 0, edge->planner->n_times);
     return true;
 }
 
@@ -549,8 +549,8 @@ static bool use_shared(struct edge *edge, uint32_t fixed)
     struct wanted wanted;
     wanted.n = 0;
     wanted.too_many = false;
-    int64_t whole =
-        tsr__planner_bytes(edge->p, tsr__planner_whole(edge->p, edge->value->rank), edge->value);
+    int64_t whole = tsr__planner_bytes(
+        edge->planner, tsr__planner_whole(edge->planner, edge->value->rank), edge->value);
     list_wanted(edge, &wanted);
     bool ok = !wanted.too_many || whole == 0;
     if (wanted.n == 1 || whole <= PLAN_SMALL_CONSTANT)
@@ -573,8 +573,10 @@ bool tsr__use_constants(struct planner *planner)
     for (size_t i = 0; ok && i < planner->constants.n; i++) {
         const tsr_value *value = planner->constants.at[i];
         struct arena arena;
-        struct edge edge = {
-            .p = planner, .a = &arena, .v = value, .value = &planner->values[tsr__value_id(value)]};
+        struct edge edge = {.planner = planner,
+                            .arena = &arena,
+                            .v = value,
+                            .value = &planner->values[tsr__value_id(value)]};
         tsr__arena_init(&arena, planner->session);
         edge.readers = tsr__planner_readers(planner, &arena, value);
         ok = !arena.failed;

@@ -41,7 +41,7 @@ struct page {
     const tsr_simulation *simulation;
     const char *command;
     const tsr_report_side *beside;
-    const tsr_size *sizes;
+    const tsr_dim_size *sizes;
     size_t n_sizes;
     int64_t memory;          // the limit that was asked for, 0: the topology's
     const int64_t *stage_of; // by device: its pipeline stage, -1: none; NULL: there are no stages
@@ -143,7 +143,7 @@ tsr_status tsr__explorer_write(struct page *p, bool cuts, const char *path) TSR_
 // page.c: the whole page. data: the numbers as JSON.
 void tsr__page_write(struct page *page, const struct verdict *verdict, const char *data);
 
-// trace.c: reads a trace that a run has written.
+// read_trace.c: reads a trace that a run has written.
 tsr_status tsr__report_trace(struct page *page, const char *path) TSR_MUST_USE;
 
 #endif

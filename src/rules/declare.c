@@ -69,7 +69,7 @@ static tsr_status declare_graph(struct shapes *shapes, const tsr_graph *graph,
     return st;
 }
 
-static tsr_status check_sizes(tsr_session *session, const tsr_size *sizes, size_t n)
+static tsr_status check_sizes(tsr_session *session, const tsr_dim_size *sizes, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         if (sizes[i].size < 0 || !sizes[i].name || !sizes[i].name[0]) {
@@ -81,7 +81,7 @@ static tsr_status check_sizes(tsr_session *session, const tsr_size *sizes, size_
     return TSR_OK;
 }
 
-static void note_unused(const struct shapes *shapes, const tsr_size *sizes, size_t n)
+static void note_unused(const struct shapes *shapes, const tsr_dim_size *sizes, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         struct place at = PLACE_NONE;
@@ -91,7 +91,7 @@ static void note_unused(const struct shapes *shapes, const tsr_size *sizes, size
     }
 }
 
-tsr_status tsr_shapes(tsr_model *model, const tsr_size *sizes, size_t n,
+tsr_status tsr_shapes(tsr_model *model, const tsr_dim_size *sizes, size_t n,
                       tsr_shapes_summary *summary)
 {
     struct arena arena;

@@ -7,7 +7,7 @@ struct shape tsr__derive_in(const struct derivation *derivation, size_t i)
 {
     const tsr_value *value =
         i < tsr_node_input_count(derivation->node) ? tsr_node_input(derivation->node, i) : NULL;
-    return value ? tsr__shapes_piece(derivation->shapes, value) : (struct shape){.rank = -1};
+    return value ? tsr__shapes_element(derivation->shapes, value) : (struct shape){.rank = -1};
 }
 
 void tsr__derive_none(struct derivation *derivation, const char *why)

@@ -85,15 +85,15 @@ void tsr__derive_qlinear_pool(struct derivation *derivation);
 void tsr__derive_qlinear_global_pool(struct derivation *derivation);
 
 // Types and shapes (shape_norm.c).
-void tsr__find_top_k(struct shape_job *job);
-void tsr__find_multinomial(struct shape_job *job);
-void tsr__find_quantize(struct shape_job *job);
-void tsr__find_dequantize(struct shape_job *job);
-void tsr__find_qlinear_matmul(struct shape_job *job);
-void tsr__find_matmul_bnb4(struct shape_job *job);
-void tsr__find_skip_norm(struct shape_job *job);
-void tsr__find_loss(struct shape_job *job);
-void tsr__find_gather_quantized(struct shape_job *job);
+void tsr__infer_top_k(struct shape_job *job);
+void tsr__infer_multinomial(struct shape_job *job);
+void tsr__infer_quantize(struct shape_job *job);
+void tsr__infer_dequantize(struct shape_job *job);
+void tsr__infer_qlinear_matmul(struct shape_job *job);
+void tsr__infer_matmul_bnb4(struct shape_job *job);
+void tsr__infer_skip_norm(struct shape_job *job);
+void tsr__infer_loss(struct shape_job *job);
+void tsr__infer_gather_quantized(struct shape_job *job);
 
 // Attention, convolutions, recurrent layers, experts, rows.
 void tsr__derive_heads(struct derivation *derivation, int64_t kv, int64_t each); // sizes of h and g
@@ -138,15 +138,15 @@ void tsr__derive_halves(struct derivation *derivation);
 void tsr__derive_rows(struct derivation *derivation);
 void tsr__derive_feature_extractor(struct derivation *derivation);
 
-void tsr__find_multi_head(struct shape_job *job);
-void tsr__find_masked_multi_head(struct shape_job *job);
-void tsr__find_group_query(struct shape_job *job);
-void tsr__find_projected_attention(struct shape_job *job);
-void tsr__find_paged_attention(struct shape_job *job);
-void tsr__find_regressor(struct shape_job *job);
-void tsr__find_classifier(struct shape_job *job);
-void tsr__find_one_hot_encoder(struct shape_job *job);
-void tsr__find_feature_vectorizer(struct shape_job *job);
-void tsr__find_category_mapper(struct shape_job *job);
+void tsr__infer_multi_head(struct shape_job *job);
+void tsr__infer_masked_multi_head(struct shape_job *job);
+void tsr__infer_group_query(struct shape_job *job);
+void tsr__infer_projected_attention(struct shape_job *job);
+void tsr__infer_paged_attention(struct shape_job *job);
+void tsr__infer_regressor(struct shape_job *job);
+void tsr__infer_classifier(struct shape_job *job);
+void tsr__infer_one_hot_encoder(struct shape_job *job);
+void tsr__infer_feature_vectorizer(struct shape_job *job);
+void tsr__infer_category_mapper(struct shape_job *job);
 
 #endif

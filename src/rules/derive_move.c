@@ -96,8 +96,8 @@ void tsr__derive_center_crop_pad(struct derivation *derivation)
 // Scales from the attribute or a constant input; -1: not known.
 static int64_t scales_of(const struct derivation *derivation, float *out)
 {
-    struct shape_job job = {.s = (struct shapes *)derivation->shapes,
-                            .n = derivation->node,
+    struct shape_job job = {.shapes = (struct shapes *)derivation->shapes,
+                            .node = derivation->node,
                             .n_in = (int)tsr_node_input_count(derivation->node)};
     int64_t n = tsr__attr_floats(tsr__attr_of(derivation->shapes, derivation->node, "scales"), out,
                                  MAX_RANK);

@@ -4,7 +4,7 @@
 #include "rules/expand.h"
 
 struct loss {
-    tsr_value *v; // logarithms of probabilities, [n c d ..]
+    tsr_value *value; // logarithms of probabilities, [n c d ..]
     tsr_dtype type, wide;
     int rank;
     int64_t axes[DERIVE_MAX_RANK]; // of the samples, without the class: 0 .. rank - 2
@@ -48,7 +48,7 @@ static void finish(struct expansion *expansion, const struct loss *loss)
     tsr_value *is = chosen(expansion), *weight = weights(expansion, loss, is);
     // Where, not a product: what is not chosen may be infinite.
     tsr_value *value =
-        tsr__x_op(expansion, "Where", 3, is, loss->v, tsr__x_scalar(expansion, loss->wide, 0));
+        tsr__x_op(expansion, "Where", 3, is, loss->value, tsr__x_scalar(expansion, loss->wide, 0));
     value = tsr__x_op(expansion, "Neg", 1, tsr__x_op(expansion, "Mul", 2, value, weight));
     value = tsr__x_reduce(expansion, "ReduceSum", value, &one, 1, false);
     if (!str_is(reduction, "none"))
@@ -69,7 +69,7 @@ static bool begin(struct expansion *expansion, struct loss *loss)
         expansion->failed = true;
         return false;
     }
-    loss->v = tsr__x_cast(expansion, tsr__x_in(expansion, 0), loss->type, loss->wide);
+    loss->value = tsr__x_cast(expansion, tsr__x_in(expansion, 0), loss->type, loss->wide);
     for (int i = 0; i < loss->rank - 1; i++)
         loss->axes[i] = i;
     return true;
@@ -88,11 +88,11 @@ void tsr__expand_softmax_loss(struct expansion *expansion)
     int64_t one = 1;
     if (!begin(expansion, &s))
         return;
-    s.v = tsr__x_op(expansion, "Sub", 2, s.v,
-                    tsr__x_reduce(expansion, "ReduceMax", s.v, &one, 1, true));
-    tsr_value *sum =
-        tsr__x_reduce(expansion, "ReduceSum", tsr__x_op(expansion, "Exp", 1, s.v), &one, 1, true);
-    s.v = tsr__x_op(expansion, "Sub", 2, s.v, tsr__x_op(expansion, "Log", 1, sum));
-    tsr__x_give(expansion, 1, tsr__x_cast(expansion, s.v, s.wide, s.type));
+    s.value = tsr__x_op(expansion, "Sub", 2, s.value,
+                        tsr__x_reduce(expansion, "ReduceMax", s.value, &one, 1, true));
+    tsr_value *sum = tsr__x_reduce(expansion, "ReduceSum", tsr__x_op(expansion, "Exp", 1, s.value),
+                                   &one, 1, true);
+    s.value = tsr__x_op(expansion, "Sub", 2, s.value, tsr__x_op(expansion, "Log", 1, sum));
+    tsr__x_give(expansion, 1, tsr__x_cast(expansion, s.value, s.wide, s.type));
     finish(expansion, &s);
 }

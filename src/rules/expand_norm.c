@@ -6,7 +6,7 @@
 #include "rules/expand.h"
 
 struct norm {
-    tsr_value *v; // the input, widened
+    tsr_value *value; // the input, widened
     tsr_dtype type, wide;
     int rank;
     int64_t axes[DERIVE_MAX_RANK]; // that statistics are taken of
@@ -21,7 +21,7 @@ static bool begin(struct expansion *expansion, struct norm *norm)
     struct shape in = tsr__x_shape(expansion, 0);
     *norm = (struct norm){
         .type = in.dtype, .wide = tsr__x_wide(in.dtype), .rank = in.rank, .epsilon = EPSILON};
-    norm->v = tsr__x_cast(expansion, tsr__x_in(expansion, 0), norm->type, norm->wide);
+    norm->value = tsr__x_cast(expansion, tsr__x_in(expansion, 0), norm->type, norm->wide);
     expansion->failed = expansion->failed || in.rank < 0 || in.rank > DERIVE_MAX_RANK;
     return !expansion->failed;
 }
@@ -52,8 +52,8 @@ static bool begin_softmax(struct expansion *expansion, struct norm *norm, bool f
 // What is left after the greatest is taken off: no exponential overflows.
 static tsr_value *below_top(struct expansion *expansion, const struct norm *norm)
 {
-    return tsr__x_op(expansion, "Sub", 2, norm->v,
-                     tsr__x_reduce(expansion, "ReduceMax", norm->v, norm->axes, norm->n, true));
+    return tsr__x_op(expansion, "Sub", 2, norm->value,
+                     tsr__x_reduce(expansion, "ReduceMax", norm->value, norm->axes, norm->n, true));
 }
 
 static void softmax(struct expansion *expansion, bool flat)
@@ -104,11 +104,11 @@ void tsr__expand_hardmax(struct expansion *expansion)
     struct norm s;
     if (!begin_softmax(expansion, &s, false))
         return;
-    tsr_value *top = tsr__x_reduce(expansion, "ReduceMax", s.v, s.axes, s.n, true);
+    tsr_value *top = tsr__x_reduce(expansion, "ReduceMax", s.value, s.axes, s.n, true);
     tsr_value *at = tsr__x_positions(expansion, 0, (int)s.axes[0]);
     tsr_value *none = tsr__x_count(expansion, 0, s.axes, s.n, TSR_INT64);
     tsr_value *here =
-        tsr__x_op(expansion, "Where", 3, tsr__x_op(expansion, "Equal", 2, s.v, top), at, none);
+        tsr__x_op(expansion, "Where", 3, tsr__x_op(expansion, "Equal", 2, s.value, top), at, none);
     tsr_value *first = tsr__x_reduce(expansion, "ReduceMin", here, s.axes, s.n, true);
     // Positions, not values: a second element that is as great is not the first.
     here = tsr__x_op(expansion, "Equal", 2, here, first);
@@ -121,14 +121,14 @@ void tsr__expand_lp_norm(struct expansion *expansion)
     if (!begin_softmax(expansion, &s, false))
         return;
     bool first = tsr__x_int(expansion, "p", 2) == 1;
-    tsr_value *norm =
-        tsr__x_reduce(expansion, first ? "ReduceL1" : "ReduceSumSquare", s.v, s.axes, s.n, true);
+    tsr_value *norm = tsr__x_reduce(expansion, first ? "ReduceL1" : "ReduceSumSquare", s.value,
+                                    s.axes, s.n, true);
     if (!first)
         norm = tsr__x_op(expansion, "Sqrt", 1, norm);
     // A row of zeros stays zero.
     tsr_value *zero = tsr__x_op(expansion, "Equal", 2, norm, tsr__x_scalar(expansion, s.wide, 0));
     norm = tsr__x_op(expansion, "Where", 3, zero, tsr__x_scalar(expansion, s.wide, 1), norm);
-    end(expansion, &s, tsr__x_op(expansion, "Div", 2, s.v, norm));
+    end(expansion, &s, tsr__x_op(expansion, "Div", 2, s.value, norm));
 }
 
 // ---- moments -----------------------------------------------------------------------------------
@@ -159,7 +159,8 @@ void tsr__expand_mvn(struct expansion *expansion)
         return;
     for (size_t i = 0; i < (n ? n : TSR_COUNT(usual)) && s.n < DERIVE_MAX_RANK; i++)
         s.axes[s.n++] = tsr__axis(n ? axes[i] : usual[i], s.rank);
-    tsr_value *rest = tsr__x_op(expansion, "Sub", 2, s.v, mean_of(expansion, &s, "ReduceSum", s.v));
+    tsr_value *rest =
+        tsr__x_op(expansion, "Sub", 2, s.value, mean_of(expansion, &s, "ReduceSum", s.value));
     tsr_value *deviation =
         tsr__x_op(expansion, "Sqrt", 1, mean_of(expansion, &s, "ReduceSumSquare", rest));
     deviation = tsr__x_op(expansion, "Add", 2, deviation, tsr__x_scalar(expansion, s.wide, 1e-9));
@@ -196,10 +197,10 @@ static tsr_value *normal(struct expansion *expansion, const struct norm *norm, b
                          int mean_out, int inverse_out)
 {
     float epsilon = tsr__x_float(expansion, "epsilon", norm->epsilon);
-    tsr_value *rest = norm->v;
+    tsr_value *rest = norm->value;
     if (centred) {
-        tsr_value *mean = mean_of(expansion, norm, "ReduceSum", norm->v);
-        rest = tsr__x_op(expansion, "Sub", 2, norm->v, mean);
+        tsr_value *mean = mean_of(expansion, norm, "ReduceSum", norm->value);
+        rest = tsr__x_op(expansion, "Sub", 2, norm->value, mean);
         give_statistic(expansion, norm, mean_out, mean);
     }
     tsr_value *deviation =
@@ -251,7 +252,7 @@ static void skip_norm(struct expansion *expansion, bool centred, size_t shift, s
     if (tsr__x_has(expansion, bias))
         sum = tsr__x_op(expansion, "Add", 2, sum, tsr__x_in(expansion, bias));
     tsr__x_give(expansion, 3, sum);
-    s.v = tsr__x_cast(expansion, sum, s.type, s.wide);
+    s.value = tsr__x_cast(expansion, sum, s.type, s.wide);
     axes_from(&s, s.rank - 1, s.rank);
     tsr_value *value =
         tsr__x_cast(expansion, normal(expansion, &s, centred, -1, -1), s.wide, s.type);
@@ -327,8 +328,8 @@ void tsr__expand_group_norm(struct expansion *expansion)
         return;
     }
     axes_from(&s, 2, s.rank);
-    tsr_value *mean = group_mean(expansion, &s, "ReduceSum", s.v, groups, channels);
-    tsr_value *rest = tsr__x_op(expansion, "Sub", 2, s.v, mean);
+    tsr_value *mean = group_mean(expansion, &s, "ReduceSum", s.value, groups, channels);
+    tsr_value *rest = tsr__x_op(expansion, "Sub", 2, s.value, mean);
     tsr_value *variance = group_mean(expansion, &s, "ReduceSumSquare", rest, groups, channels);
     tsr_value *value =
         tsr__x_op(expansion, "Div", 2, rest,

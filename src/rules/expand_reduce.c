@@ -24,7 +24,7 @@ int tsr__x_axes(struct expansion *expansion, int64_t *axes)
 
 // What a reduction starts from: its input in the type that sums are taken in, its axes.
 struct start {
-    tsr_value *v;
+    tsr_value *value;
     tsr_dtype type, wide;
     int64_t axes[DERIVE_MAX_RANK];
     int n;
@@ -38,7 +38,7 @@ static bool begin(struct expansion *expansion, struct start *start)
     start->n = tsr__x_axes(expansion, start->axes);
     start->keep = tsr__x_int(expansion, "keepdims", 1) != 0;
     expansion->failed = expansion->failed || start->n < 0;
-    start->v = tsr__x_cast(expansion, tsr__x_in(expansion, 0), start->type, start->wide);
+    start->value = tsr__x_cast(expansion, tsr__x_in(expansion, 0), start->type, start->wide);
     return !expansion->failed;
 }
 
@@ -53,7 +53,7 @@ void tsr__expand_reduce_mean(struct expansion *expansion)
     if (!begin(expansion, &start))
         return;
     tsr_value *sum =
-        tsr__x_reduce(expansion, "ReduceSum", start.v, start.axes, start.n, start.keep);
+        tsr__x_reduce(expansion, "ReduceSum", start.value, start.axes, start.n, start.keep);
     end(expansion, &start,
         tsr__x_op(expansion, "Div", 2, sum,
                   tsr__x_count(expansion, 0, start.axes, start.n, start.wide)));
@@ -65,7 +65,7 @@ void tsr__expand_reduce_l2(struct expansion *expansion)
     if (begin(expansion, &start))
         end(expansion, &start,
             tsr__x_op(expansion, "Sqrt", 1,
-                      tsr__x_reduce(expansion, "ReduceSumSquare", start.v, start.axes, start.n,
+                      tsr__x_reduce(expansion, "ReduceSumSquare", start.value, start.axes, start.n,
                                     start.keep)));
 }
 
@@ -74,9 +74,9 @@ void tsr__expand_reduce_log_sum(struct expansion *expansion)
     struct start start;
     if (begin(expansion, &start))
         end(expansion, &start,
-            tsr__x_op(
-                expansion, "Log", 1,
-                tsr__x_reduce(expansion, "ReduceSum", start.v, start.axes, start.n, start.keep)));
+            tsr__x_op(expansion, "Log", 1,
+                      tsr__x_reduce(expansion, "ReduceSum", start.value, start.axes, start.n,
+                                    start.keep)));
 }
 
 // Rows that are -inf everywhere (or have a +inf) must not become inf - inf.
@@ -85,10 +85,11 @@ void tsr__expand_reduce_log_sum_exp(struct expansion *expansion)
     struct start start;
     if (!begin(expansion, &start))
         return;
-    tsr_value *top = tsr__x_reduce(expansion, "ReduceMax", start.v, start.axes, start.n, true);
+    tsr_value *top = tsr__x_reduce(expansion, "ReduceMax", start.value, start.axes, start.n, true);
     top = tsr__x_op(expansion, "Where", 3, tsr__x_op(expansion, "IsInf", 1, top),
                     tsr__x_scalar(expansion, start.wide, 0), top);
-    tsr_value *value = tsr__x_op(expansion, "Exp", 1, tsr__x_op(expansion, "Sub", 2, start.v, top));
+    tsr_value *value =
+        tsr__x_op(expansion, "Exp", 1, tsr__x_op(expansion, "Sub", 2, start.value, top));
     tsr_value *sum =
         tsr__x_op(expansion, "Log", 1,
                   tsr__x_reduce(expansion, "ReduceSum", value, start.axes, start.n, start.keep));

@@ -14,7 +14,7 @@
 #include <stdio.h>
 
 struct reader {
-    struct exprs *x;
+    struct exprs *exprs;
     struct str text; // what is left
     int depth;
 };
@@ -65,7 +65,7 @@ static struct expr read_call(struct reader *reader, struct str name)
             continue;
         struct expr expr = read_sum(reader);
         while (expr.known && calls[i].of && take(reader, ","))
-            expr = calls[i].of(reader->x, expr, read_sum(reader));
+            expr = calls[i].of(reader->exprs, expr, read_sum(reader));
         return take(reader, ")") ? expr : unknown;
     }
     return unknown;
@@ -75,7 +75,7 @@ static struct expr read_atom(struct reader *reader)
 {
     int64_t number;
     if (take(reader, "-"))
-        return tsr__expr_sub(reader->x, expr_number(0), read_atom(reader));
+        return tsr__expr_sub(reader->exprs, expr_number(0), read_atom(reader));
     if (take(reader, "(")) {
         struct expr expr = read_sum(reader);
         return take(reader, ")") ? expr : unknown;
@@ -87,7 +87,7 @@ static struct expr read_atom(struct reader *reader)
         return expr_number(number);
     if (isdigit((unsigned char)w.p[0]))
         return unknown;
-    return take(reader, "(") ? read_call(reader, w) : tsr__expr_symbol(reader->x, w);
+    return take(reader, "(") ? read_call(reader, w) : tsr__expr_symbol(reader->exprs, w);
 }
 
 static struct expr read_power(struct reader *reader)
@@ -98,7 +98,7 @@ static struct expr read_power(struct reader *reader)
         if (!tsr__str_int(word(reader), &times) || times < 1 || times > EXPR_MAX_ATOMS)
             return unknown;
         for (one = expr; times > 1; times--)
-            expr = tsr__expr_mul(reader->x, expr, one);
+            expr = tsr__expr_mul(reader->exprs, expr, one);
     }
     return expr;
 }
@@ -108,11 +108,11 @@ static struct expr read_product(struct reader *reader)
     struct expr expr = read_power(reader);
     while (expr.known) {
         if (take(reader, "*"))
-            expr = tsr__expr_mul(reader->x, expr, read_power(reader));
+            expr = tsr__expr_mul(reader->exprs, expr, read_power(reader));
         else if (take(reader, "//") || take(reader, "/"))
-            expr = tsr__expr_floor(reader->x, expr, read_power(reader));
+            expr = tsr__expr_floor(reader->exprs, expr, read_power(reader));
         else if (take(reader, "%"))
-            expr = tsr__expr_mod(reader->x, expr, read_power(reader));
+            expr = tsr__expr_mod(reader->exprs, expr, read_power(reader));
         else
             break;
     }
@@ -126,9 +126,9 @@ static struct expr read_sum(struct reader *reader)
     struct expr expr = read_product(reader);
     while (expr.known) {
         if (take(reader, "+"))
-            expr = tsr__expr_add(reader->x, expr, read_product(reader));
+            expr = tsr__expr_add(reader->exprs, expr, read_product(reader));
         else if (take(reader, "-"))
-            expr = tsr__expr_sub(reader->x, expr, read_product(reader));
+            expr = tsr__expr_sub(reader->exprs, expr, read_product(reader));
         else
             break;
     }
@@ -138,7 +138,7 @@ static struct expr read_sum(struct reader *reader)
 
 static struct expr read_text(struct exprs *exprs, struct str text)
 {
-    struct reader reader = {.x = exprs, .text = text};
+    struct reader reader = {.exprs = exprs, .text = text};
     if (tsr__map_get(&exprs->bound, text))
         return tsr__expr_symbol(exprs, text);
     struct expr expr = text.n <= EXPR_MAX_TEXT ? read_sum(&reader) : unknown;
@@ -173,7 +173,7 @@ struct expr tsr__expr_of(struct exprs *exprs, tsr_dim dim)
 // ---- printing ----------------------------------------------------------------------------------
 
 struct printer {
-    struct exprs *x;
+    struct exprs *exprs;
     char text[EXPR_MAX_TEXT + 1];
     size_t n;
     bool full;
@@ -202,7 +202,7 @@ static void print_atom(struct printer *printer, uint32_t number)
 {
     static const char *const signs[] = {
         [ATOM_DIV] = "//", [ATOM_MOD] = "%", [ATOM_MAX] = ", ", [ATOM_MIN] = ", "};
-    const struct atom *atom = &printer->x->atoms.at[number];
+    const struct atom *atom = &printer->exprs->atoms.at[number];
     if (atom->kind == ATOM_NAME) {
         put(printer, atom->name);
         return;
@@ -249,7 +249,7 @@ static void print_sum(struct printer *printer, struct expr expr, bool bare)
 // What was printed is known to the reader, whatever its symbols look like.
 static const char *print(struct exprs *exprs, struct expr expr)
 {
-    struct printer printer = {.x = exprs};
+    struct printer printer = {.exprs = exprs};
     print_sum(&printer, expr, true);
     if (printer.full)
         return "";

@@ -7,7 +7,7 @@
 #include "rules/expr.h"
 #include "rules/rules.h"
 
-// ---- parsed rules (notation.c) -----------------------------------------------------------------
+// ---- parsed rules (rule_text.c) -----------------------------------------------------------------
 
 #define PATTERN_MAX_LETTERS RULE_MAX_FACTORS
 
@@ -110,7 +110,7 @@ struct op_row {
     const char *domain;                         // NULL: ai.onnx
     const char *rule;                           // also what people see where derive decides
     derive_fn derive;                           // where attributes or shapes decide
-    derive_fn other;                            // another rule (tsr__rule_other)
+    derive_fn other;                            // another rule (tsr__rule_strided)
     enum result_type type, type1, type2, type3; // of the outputs; later ones are as the first input
     shape_fn shape;    // shapes of the outputs where the letters of the rule do not give them
     shape_fn value;    // elements of small integer results
@@ -170,7 +170,7 @@ void tsr__derive_one_hot(struct derivation *derivation);
 void tsr__derive_compress(struct derivation *derivation);
 void tsr__derive_reverse_sequence(struct derivation *derivation);
 
-// ---- known values and shapes (values.c, shapes.c, job.c) ---------------------------------------
+// ---- known values and shapes (known_values.c, shapes.c, shape_job.c) ---------------------------------------
 
 #define VALUES_MAX     64   // elements of a tensor that are followed
 #define SHAPE_MAX_RANK 1024 // more dimensions are not followed
@@ -227,10 +227,10 @@ struct str tsr__shape_text(struct arena *arena, struct shape shape); // "float32
 
 // The shapes of one node's outputs, while they are found.
 struct shape_job {
-    struct shapes *s;
-    struct exprs *x;
+    struct shapes *shapes;
+    struct exprs *exprs;
     struct arena *arena;
-    const tsr_node *n;
+    const tsr_node *node;
     const struct op_row *row;
     int n_in, n_out;
     struct shape *out; // dtype as the row says, rank -1 until set
@@ -267,82 +267,82 @@ struct expr tsr__job_size(const struct shape_job *job, struct shape shape, int f
 // The shapes that follow from the letters of the rule (rule.c).
 void tsr__job_letters(struct shape_job *job);
 // All inputs are broadcast against each other, whatever the rule says: as ONNX Runtime does with a slope (rule.c).
-void tsr__find_stretched(struct shape_job *job);
+void tsr__infer_stretched(struct shape_job *job);
 
 // Shapes of outputs (shape_*.c, reshape.c).
-void tsr__find_reshape(struct shape_job *job);
-void tsr__find_concat(struct shape_job *job);
-void tsr__find_split(struct shape_job *job);
-void tsr__find_slice(struct shape_job *job);
-void tsr__find_pad(struct shape_job *job);
-void tsr__find_expand(struct shape_job *job);
-void tsr__find_tile(struct shape_job *job);
-void tsr__find_center_crop_pad(struct shape_job *job);
-void tsr__find_squeeze(struct shape_job *job);
-void tsr__find_constant(struct shape_job *job);
-void tsr__find_constant_of_shape(struct shape_job *job);
-void tsr__find_attribute(struct shape_job *job);
-void tsr__find_shape(struct shape_job *job);
-void tsr__find_scalar(struct shape_job *job);
-void tsr__find_like_first(struct shape_job *job);
-void tsr__find_range(struct shape_job *job);
-void tsr__find_one_hot(struct shape_job *job);
-void tsr__find_non_zero(struct shape_job *job);
-void tsr__find_unique(struct shape_job *job);
-void tsr__find_compress(struct shape_job *job);
-void tsr__find_resize(struct shape_job *job);
-void tsr__find_resize_10(struct shape_job *job);
-void tsr__find_upsample(struct shape_job *job);
+void tsr__infer_reshape(struct shape_job *job);
+void tsr__infer_concat(struct shape_job *job);
+void tsr__infer_split(struct shape_job *job);
+void tsr__infer_slice(struct shape_job *job);
+void tsr__infer_pad(struct shape_job *job);
+void tsr__infer_expand(struct shape_job *job);
+void tsr__infer_tile(struct shape_job *job);
+void tsr__infer_center_crop_pad(struct shape_job *job);
+void tsr__infer_squeeze(struct shape_job *job);
+void tsr__infer_constant(struct shape_job *job);
+void tsr__infer_constant_of_shape(struct shape_job *job);
+void tsr__infer_attribute(struct shape_job *job);
+void tsr__infer_shape(struct shape_job *job);
+void tsr__infer_scalar(struct shape_job *job);
+void tsr__infer_like_first(struct shape_job *job);
+void tsr__infer_range(struct shape_job *job);
+void tsr__infer_one_hot(struct shape_job *job);
+void tsr__infer_non_zero(struct shape_job *job);
+void tsr__infer_unique(struct shape_job *job);
+void tsr__infer_compress(struct shape_job *job);
+void tsr__infer_resize(struct shape_job *job);
+void tsr__infer_resize_10(struct shape_job *job);
+void tsr__infer_upsample(struct shape_job *job);
 
-void tsr__find_top_k(struct shape_job *job);
-void tsr__find_conv(struct shape_job *job);
-void tsr__find_qlinear_conv(struct shape_job *job);
-void tsr__find_pool(struct shape_job *job);
-void tsr__find_conv_transpose(struct shape_job *job);
-void tsr__find_max_unpool(struct shape_job *job);
-void tsr__find_col2im(struct shape_job *job);
-void tsr__find_causal_conv(struct shape_job *job);
-void tsr__find_if(struct shape_job *job);
-void tsr__find_loop(struct shape_job *job);
-void tsr__find_scan(struct shape_job *job);
-void tsr__find_scan_8(struct shape_job *job);
-void tsr__find_identity(struct shape_job *job);
-void tsr__find_sequence_construct(struct shape_job *job);
-void tsr__find_sequence_empty(struct shape_job *job);
-void tsr__find_sequence_insert(struct shape_job *job);
-void tsr__find_sequence_at(struct shape_job *job);
-void tsr__find_concat_from_sequence(struct shape_job *job);
-void tsr__find_split_to_sequence(struct shape_job *job);
-void tsr__find_sequence_map(struct shape_job *job);
-void tsr__find_optional(struct shape_job *job);
-void tsr__find_optional_get(struct shape_job *job);
-void tsr__find_attention(struct shape_job *job);
-void tsr__find_linear_attention(struct shape_job *job);
-void tsr__find_recurrent(struct shape_job *job);
-void tsr__find_quantize(struct shape_job *job);
-void tsr__find_dequantize(struct shape_job *job);
-void tsr__find_adagrad(struct shape_job *job);
-void tsr__find_adam(struct shape_job *job);
-void tsr__find_grid_sample(struct shape_job *job);
-void tsr__find_affine_grid(struct shape_job *job);
-void tsr__find_roi_align(struct shape_job *job);
-void tsr__find_max_roi_pool(struct shape_job *job);
-void tsr__find_image_decoder(struct shape_job *job);
-void tsr__find_non_max_suppression(struct shape_job *job);
-void tsr__find_window(struct shape_job *job);
-void tsr__find_mel_weights(struct shape_job *job);
-void tsr__find_dft_17(struct shape_job *job);
-void tsr__find_dft(struct shape_job *job);
-void tsr__find_stft(struct shape_job *job);
-void tsr__find_multinomial(struct shape_job *job);
-void tsr__find_string_split(struct shape_job *job);
-void tsr__find_string_normalizer(struct shape_job *job);
-void tsr__find_tfidf(struct shape_job *job);
-void tsr__find_feature_extractor(struct shape_job *job);
-void tsr__find_label_encoder(struct shape_job *job);
-void tsr__find_tree_ensemble(struct shape_job *job);
+void tsr__infer_top_k(struct shape_job *job);
+void tsr__infer_conv(struct shape_job *job);
+void tsr__infer_qlinear_conv(struct shape_job *job);
+void tsr__infer_pool(struct shape_job *job);
+void tsr__infer_conv_transpose(struct shape_job *job);
+void tsr__infer_max_unpool(struct shape_job *job);
+void tsr__infer_col2im(struct shape_job *job);
+void tsr__infer_causal_conv(struct shape_job *job);
+void tsr__infer_if(struct shape_job *job);
+void tsr__infer_loop(struct shape_job *job);
+void tsr__infer_scan(struct shape_job *job);
+void tsr__infer_scan_8(struct shape_job *job);
+void tsr__infer_identity(struct shape_job *job);
+void tsr__infer_sequence_construct(struct shape_job *job);
+void tsr__infer_sequence_empty(struct shape_job *job);
+void tsr__infer_sequence_insert(struct shape_job *job);
+void tsr__infer_sequence_at(struct shape_job *job);
+void tsr__infer_concat_from_sequence(struct shape_job *job);
+void tsr__infer_split_to_sequence(struct shape_job *job);
+void tsr__infer_sequence_map(struct shape_job *job);
+void tsr__infer_optional(struct shape_job *job);
+void tsr__infer_optional_get(struct shape_job *job);
+void tsr__infer_attention(struct shape_job *job);
+void tsr__infer_linear_attention(struct shape_job *job);
+void tsr__infer_recurrent(struct shape_job *job);
+void tsr__infer_quantize(struct shape_job *job);
+void tsr__infer_dequantize(struct shape_job *job);
+void tsr__infer_adagrad(struct shape_job *job);
+void tsr__infer_adam(struct shape_job *job);
+void tsr__infer_grid_sample(struct shape_job *job);
+void tsr__infer_affine_grid(struct shape_job *job);
+void tsr__infer_roi_align(struct shape_job *job);
+void tsr__infer_max_roi_pool(struct shape_job *job);
+void tsr__infer_image_decoder(struct shape_job *job);
+void tsr__infer_non_max_suppression(struct shape_job *job);
+void tsr__infer_window(struct shape_job *job);
+void tsr__infer_mel_weights(struct shape_job *job);
+void tsr__infer_dft_17(struct shape_job *job);
+void tsr__infer_dft(struct shape_job *job);
+void tsr__infer_stft(struct shape_job *job);
+void tsr__infer_multinomial(struct shape_job *job);
+void tsr__infer_string_split(struct shape_job *job);
+void tsr__infer_string_normalizer(struct shape_job *job);
+void tsr__infer_tfidf(struct shape_job *job);
+void tsr__infer_feature_extractor(struct shape_job *job);
+void tsr__infer_label_encoder(struct shape_job *job);
+void tsr__infer_tree_ensemble(struct shape_job *job);
 
-// Elements of results (values.c).
+// Elements of results (known_values.c).
 void tsr__value_constant(struct shape_job *job);
 void tsr__value_shape(struct shape_job *job);
 void tsr__value_size(struct shape_job *job);

@@ -20,8 +20,8 @@ struct side {
     int count[RESHAPE_MAX_RANK];
 };
 struct walk {
-    struct derivation *d;
-    struct exprs *x;
+    struct derivation *derivation;
+    struct exprs *exprs;
     struct side in, out;
     int n_factors;
     struct str rep; // names of factors that stay whole
@@ -39,8 +39,8 @@ static const tsr_value *slot(const tsr_node *node, bool out, size_t i)
 
 // What is reshaped into what, as far as inputs and attributes say.
 struct reshape {
-    const struct shapes *s;
-    struct exprs *x;
+    const struct shapes *shapes;
+    struct exprs *exprs;
     struct expr in[RESHAPE_MAX_RANK], out[RESHAPE_MAX_RANK];
     int n_in, n_out;
     bool zero; // in the target, 0 is a size and not "as before"
@@ -53,20 +53,20 @@ static struct expr rest_of(const struct reshape *reshape, int open, const bool *
     struct expr total = expr_number(1), taken = expr_number(1);
     for (int i = 0; i < reshape->n_in; i++)
         if (!copied[i])
-            total = tsr__expr_mul(reshape->x, total, reshape->in[i]);
+            total = tsr__expr_mul(reshape->exprs, total, reshape->in[i]);
     for (int i = 0; i < reshape->n_out; i++)
         if (i != open && !copied[i])
-            taken = tsr__expr_mul(reshape->x, taken, reshape->out[i]);
+            taken = tsr__expr_mul(reshape->exprs, taken, reshape->out[i]);
     if (expr_is(taken, 0))
         return (struct expr){0};
-    return tsr__expr_exact(reshape->x, total, taken);
+    return tsr__expr_exact(reshape->exprs, total, taken);
 }
 
 // The number of new dimensions; -1: not known.
 static int64_t target_rank(const struct reshape *reshape, const tsr_value *target)
 {
-    struct known_value t = tsr__value_known(reshape->s, target);
-    struct shape shape = tsr__shapes_of(reshape->s, target);
+    struct known_value t = tsr__value_known(reshape->shapes, target);
+    struct shape shape = tsr__shapes_of(reshape->shapes, target);
     return t.elements ? t.n : shape.rank == 1 ? shape.dims[0].value : -1;
 }
 
@@ -94,14 +94,14 @@ static bool read_reshape(struct reshape *reshape, const struct shapes *shapes, c
 {
     const tsr_value *data = slot(node, false, 0), *target = slot(node, false, 1);
     struct shape from = data ? tsr__shapes_of(shapes, data) : (struct shape){.rank = -1};
-    reshape->s = shapes;
-    reshape->x = shapes->exprs;
+    reshape->shapes = shapes;
+    reshape->exprs = shapes->exprs;
     reshape->zero = tsr_attr_int(tsr__attr_of(shapes, node, "allowzero"), 0) != 0;
     int64_t rank = target ? target_rank(reshape, target) : -1;
     reshape->n_in = from.rank > RESHAPE_MAX_RANK ? -1 : from.rank;
     reshape->n_out = (int)rank;
     for (int i = 0; i < reshape->n_in; i++)
-        reshape->in[i] = tsr__expr_of(reshape->x, from.dims[i]);
+        reshape->in[i] = tsr__expr_of(reshape->exprs, from.dims[i]);
     if (rank < 0 || rank > RESHAPE_MAX_RANK)
         return false;
     struct known_value t = tsr__value_known(shapes, target);
@@ -129,12 +129,12 @@ static void complete(struct reshape *reshape)
         reshape->out[open] = rest_of(reshape, open, none);
 }
 
-void tsr__find_reshape(struct shape_job *job)
+void tsr__infer_reshape(struct shape_job *job)
 {
     struct reshape reshape;
-    const tsr_value *made = slot(job->n, true, 0);
-    struct shape declared = made ? tsr__shapes_of(job->s, made) : (struct shape){.rank = -1};
-    bool known = read_reshape(&reshape, job->s, job->n);
+    const tsr_value *made = slot(job->node, true, 0);
+    struct shape declared = made ? tsr__shapes_of(job->shapes, made) : (struct shape){.rank = -1};
+    bool known = read_reshape(&reshape, job->shapes, job->node);
     if (!known && (declared.rank < 0 || declared.rank > RESHAPE_MAX_RANK))
         return;
     if (!known)
@@ -143,12 +143,12 @@ void tsr__find_reshape(struct shape_job *job)
         if (!known)
             reshape.out[i] = (struct expr){0};
         if (!reshape.out[i].known && declared.rank == reshape.n_out)
-            reshape.out[i] = tsr__expr_of(reshape.x, declared.dims[i]);
+            reshape.out[i] = tsr__expr_of(reshape.exprs, declared.dims[i]);
     }
     complete(&reshape);
     tsr_dim *dims = tsr__job_dims(job, reshape.n_out);
     for (int i = 0; dims && i < reshape.n_out; i++)
-        dims[i] = tsr__expr_dim(job->x, reshape.out[i]);
+        dims[i] = tsr__expr_dim(job->exprs, reshape.out[i]);
     tsr__job_set(job, 0, reshape.n_out, dims);
 }
 
@@ -156,10 +156,13 @@ void tsr__find_reshape(struct shape_job *job)
 static bool read_shapes(struct walk *walk)
 {
     struct reshape reshape;
-    const tsr_value *data = slot(walk->d->node, false, 0), *made = slot(walk->d->node, true, 0);
-    struct shape from = data ? tsr__shapes_of(walk->d->shapes, data) : (struct shape){.rank = -1};
-    struct shape to = made ? tsr__shapes_of(walk->d->shapes, made) : (struct shape){.rank = -1};
-    bool known = read_reshape(&reshape, walk->d->shapes, walk->d->node);
+    const tsr_value *data = slot(walk->derivation->node, false, 0),
+                    *made = slot(walk->derivation->node, true, 0);
+    struct shape from =
+        data ? tsr__shapes_of(walk->derivation->shapes, data) : (struct shape){.rank = -1};
+    struct shape to =
+        made ? tsr__shapes_of(walk->derivation->shapes, made) : (struct shape){.rank = -1};
+    bool known = read_reshape(&reshape, walk->derivation->shapes, walk->derivation->node);
     if (!known)
         reshape.n_out = to.rank;
     if (from.rank < 0 || from.rank > RESHAPE_MAX_RANK || reshape.n_out < 0 ||
@@ -168,12 +171,12 @@ static bool read_shapes(struct walk *walk)
     walk->in.n = from.rank;
     walk->out.n = reshape.n_out;
     for (int i = 0; i < from.rank; i++)
-        walk->in.size[i] = tsr__expr_of(walk->x, from.dims[i]);
+        walk->in.size[i] = tsr__expr_of(walk->exprs, from.dims[i]);
     for (int i = 0; i < reshape.n_out; i++) {
         bool here = to.rank == reshape.n_out && dim_known(to.dims[i]);
         walk->out.size[i] = known ? reshape.out[i] : (struct expr){0};
         if (here && (!walk->out.size[i].known || to.dims[i].value >= 0))
-            walk->out.size[i] = tsr__expr_of(walk->x, to.dims[i]);
+            walk->out.size[i] = tsr__expr_of(walk->exprs, to.dims[i]);
     }
     return true;
 }
@@ -182,9 +185,9 @@ static bool read_shapes(struct walk *walk)
 
 static struct str new_factor(struct walk *walk, const struct expr *size, bool whole)
 {
-    struct arena *arena = walk->d->arena;
+    struct arena *arena = walk->derivation->arena;
     struct str name = tsr__arena_printf(arena, "f%d", walk->n_factors++);
-    tsr__derive_size(walk->d, name, tsr__expr_dim(walk->x, *size));
+    tsr__derive_size(walk->derivation, name, tsr__expr_dim(walk->exprs, *size));
     if (whole)
         walk->rep =
             tsr__arena_printf(arena, STR_FMT " " STR_FMT, STR_ARG(walk->rep), STR_ARG(name));
@@ -193,7 +196,7 @@ static struct str new_factor(struct walk *walk, const struct expr *size, bool wh
 
 static void give(struct walk *walk, struct side *side, int dim, struct str name)
 {
-    side->names[dim] = tsr__arena_printf(walk->d->arena, STR_FMT " " STR_FMT,
+    side->names[dim] = tsr__arena_printf(walk->derivation->arena, STR_FMT " " STR_FMT,
                                          STR_ARG(side->names[dim]), STR_ARG(name));
     side->count[dim]++;
 }
@@ -252,14 +255,14 @@ static void walk_block(struct walk *walk, int a, int b, int c, int d)
     }
     struct expr x = walk->in.size[a], y = walk->out.size[c];
     for (;;) {
-        struct expr g = tsr__expr_gcd(walk->x, x, y);
+        struct expr g = tsr__expr_gcd(walk->exprs, x, y);
         if (!x.known || !y.known || expr_is(g, 1) || expr_is(g, 0))
             break;
         struct str name = new_factor(walk, &g, false);
         give(walk, &walk->in, a, name);
         give(walk, &walk->out, c, name);
-        x = tsr__expr_exact(walk->x, x, g);
-        y = tsr__expr_exact(walk->x, y, g);
+        x = tsr__expr_exact(walk->exprs, x, g);
+        y = tsr__expr_exact(walk->exprs, y, g);
         if (!x.known || !y.known)
             break;
         if (expr_is(x, 1))
@@ -285,12 +288,12 @@ static bool equal_block(const struct walk *walk, int a, int b, int c, int d, boo
     for (int p = 0; p <= b - a; p++) {
         struct expr x = expr_number(1), y = expr_number(1);
         for (int k = 0; k < p; k++)
-            x = tsr__expr_mul(walk->x, x, walk->in.size[from_right ? b - 1 - k : a + k]);
+            x = tsr__expr_mul(walk->exprs, x, walk->in.size[from_right ? b - 1 - k : a + k]);
         if (!x.known)
             return false;
         for (int q = 0; y.known && q <= d - c; q++) {
             if (q)
-                y = tsr__expr_mul(walk->x, y, walk->out.size[from_right ? d - q : c + q - 1]);
+                y = tsr__expr_mul(walk->exprs, y, walk->out.size[from_right ? d - q : c + q - 1]);
             if (p + q && expr_equal(x, y) && !expr_is(x, 0)) {
                 *i = p;
                 *j = q;
@@ -322,10 +325,11 @@ static struct str side_text(struct walk *walk, const struct side *side)
     struct str text = STR("");
     for (int i = 0; i < side->n; i++) {
         struct str names = side->count[i] ? side->names[i] : STR(" 1");
-        text = side->count[i] > 1 ? tsr__arena_printf(walk->d->arena, STR_FMT " (" STR_FMT ")",
-                                                      STR_ARG(text), STR_ARG(names))
-                                  : tsr__arena_printf(walk->d->arena, STR_FMT STR_FMT,
-                                                      STR_ARG(text), STR_ARG(names));
+        text = side->count[i] > 1
+                   ? tsr__arena_printf(walk->derivation->arena, STR_FMT " (" STR_FMT ")",
+                                       STR_ARG(text), STR_ARG(names))
+                   : tsr__arena_printf(walk->derivation->arena, STR_FMT STR_FMT, STR_ARG(text),
+                                       STR_ARG(names));
     }
     return text;
 }
@@ -337,8 +341,8 @@ void tsr__derive_reshape(struct derivation *derivation)
         tsr__derive_none(derivation, "out of memory");
         return;
     }
-    walk->d = derivation;
-    walk->x = derivation->shapes->exprs;
+    walk->derivation = derivation;
+    walk->exprs = derivation->shapes->exprs;
     if (!read_shapes(walk)) {
         tsr__derive_none(derivation, "the old or the new shape is not known");
         return;

@@ -13,8 +13,8 @@ struct build {
     struct arena *arena;
     const tsr_node *node;
     const struct shapes *shapes;
-    const struct pattern *p;
-    const struct derivation *d;
+    const struct pattern *pattern;
+    const struct derivation *derivation;
     int length[PATTERN_MAX_LETTERS]; // of each pack
     int base[PATTERN_MAX_LETTERS];   // first factor of each letter
     struct rule_factor factors[RULE_MAX_FACTORS];
@@ -58,7 +58,7 @@ static struct shape shape_at(const struct build *build, bool out, int i)
     if (!out && i < build->n_kept)
         return build->kept[i];
     const tsr_value *value = value_at(build->node, out, i);
-    return value ? tsr__shapes_piece(build->shapes, value) : (struct shape){.rank = NOT_KNOWN};
+    return value ? tsr__shapes_element(build->shapes, value) : (struct shape){.rank = NOT_KNOWN};
 }
 
 static int count_of(const struct build *build, bool out)
@@ -68,13 +68,13 @@ static int count_of(const struct build *build, bool out)
 
 static const struct pattern_tensor *pattern_at(const struct build *build, bool out, int i)
 {
-    return out ? tensor_at(build->p->outputs, build->p->n_outputs, i)
-               : tensor_at(build->p->inputs, build->p->n_inputs, i);
+    return out ? tensor_at(build->pattern->outputs, build->pattern->n_outputs, i)
+               : tensor_at(build->pattern->inputs, build->pattern->n_inputs, i);
 }
 
 static bool is_pack(const struct build *build, const struct pattern_dim *dim)
 {
-    return dim->n == 1 && build->p->letters[dim->letters[0]].pack;
+    return dim->n == 1 && build->pattern->letters[dim->letters[0]].pack;
 }
 
 // Leading broadcast dimensions may be missing in a tensor without packs: [m~ n~] as [n~].
@@ -140,7 +140,7 @@ static bool may_stretch(const struct pattern_tensor *tensor)
 // for packs that no input has.
 static bool fit_ranks(struct build *build)
 {
-    for (int i = 0; i < build->p->n_letters; i++) {
+    for (int i = 0; i < build->pattern->n_letters; i++) {
         build->length[i] = NOT_KNOWN;
         build->strict[i] = false;
     }
@@ -200,8 +200,8 @@ static bool check_strict(struct build *build)
 
 static bool make_factors(struct build *build)
 {
-    for (int i = 0; i < build->p->n_letters; i++) {
-        const struct letter *letter = &build->p->letters[i];
+    for (int i = 0; i < build->pattern->n_letters; i++) {
+        const struct letter *letter = &build->pattern->letters[i];
         int count = letter->pack ? build->length[i] : 1;
         build->base[i] = build->n_factors;
         for (int k = 0; k < (count > 0 ? count : 0); k++) {
@@ -438,10 +438,10 @@ static bool sizes_of_side(struct build *build, bool out, dim_fn f)
 
 static bool find_sizes(struct build *build)
 {
-    for (int i = 0; i < build->d->n_sizes; i++)
-        for (int k = 0; k < build->p->n_letters; k++)
-            if (str_eq(build->p->letters[k].name, build->d->sizes[i].letter))
-                build->factors[build->base[k]].size = build->d->sizes[i].size;
+    for (int i = 0; i < build->derivation->n_sizes; i++)
+        for (int k = 0; k < build->pattern->n_letters; k++)
+            if (str_eq(build->pattern->letters[k].name, build->derivation->sizes[i].letter))
+                build->factors[build->base[k]].size = build->derivation->sizes[i].size;
     open_unread(build);
     bool ok = sizes_of_side(build, false, strict_size) &&
               sizes_of_side(build, false, loose_number) &&
@@ -449,8 +449,9 @@ static bool find_sizes(struct build *build)
               (build->shapes_only || sizes_of_side(build, true, strict_size)) &&
               sizes_of_side(build, false, product_size) &&
               (build->shapes_only || sizes_of_side(build, true, product_size));
-    for (int i = 0; ok && i < build->p->n_rewrites; i++) { // bounds of a table must be numbers
-        const struct rule_rewrite *rewrite = &build->p->rewrites[i];
+    for (int i = 0; ok && i < build->pattern->n_rewrites;
+         i++) { // bounds of a table must be numbers
+        const struct rule_rewrite *rewrite = &build->pattern->rewrites[i];
         bool table = rewrite->kind == REWRITE_LOOKUP || rewrite->kind == REWRITE_SCATTER;
         if (table && build->factors[build->base[rewrite->factor]].size.value < 0)
             build->factors[build->base[rewrite->factor]].kind = FACTOR_REP;
@@ -488,10 +489,10 @@ static void shape_by(struct shape_job *job, const struct pattern *pattern,
 {
     struct build build;
     build.arena = job->arena;
-    build.node = job->n;
-    build.shapes = job->s;
-    build.p = pattern;
-    build.d = derivation;
+    build.node = job->node;
+    build.shapes = job->shapes;
+    build.pattern = pattern;
+    build.derivation = derivation;
     build.n_factors = 0;
     build.whole = NULL;
     build.expands = false;
@@ -527,7 +528,7 @@ static bool stretch_dim(struct exprs *exprs, tsr_dim *at, tsr_dim dim)
 }
 
 // What shape_by does for the most common rule of all, in one walk.
-void tsr__find_stretched(struct shape_job *job)
+void tsr__infer_stretched(struct shape_job *job)
 {
     struct shape first = tsr__job_in(job, 0);
     int rank = first.rank;
@@ -545,7 +546,7 @@ void tsr__find_stretched(struct shape_job *job)
         for (int i = 0; i < job->n_in; i++) {
             struct shape shape = tsr__job_in(job, i);
             int k = d - (rank - shape.rank);
-            if (k >= 0 && !stretch_dim(job->x, &dims[d], shape.dims[k]))
+            if (k >= 0 && !stretch_dim(job->exprs, &dims[d], shape.dims[k]))
                 return;
         }
     }
@@ -564,19 +565,19 @@ void tsr__job_letters(struct shape_job *job)
     derivation.n_sizes = 0;
     if (job->row->derive) {
         derivation.arena = NULL;
-        derivation.node = job->n;
-        derivation.shapes = job->s;
+        derivation.node = job->node;
+        derivation.shapes = job->shapes;
         derivation.text = text;
         derivation.whole = NULL;
         derivation.n = 0;
         job->row->derive(&derivation);
         text = derivation.text;
     }
-    const struct pattern *pattern = text ? tsr__pattern_of(job->s, text) : NULL;
+    const struct pattern *pattern = text ? tsr__pattern_of(job->shapes, text) : NULL;
     for (int i = 0; pattern && pattern->same && i < job->n_out; i++)
         tsr__job_like(job, i, 0);
     if (pattern && pattern->stretch)
-        tsr__find_stretched(job);
+        tsr__infer_stretched(job);
     else if (pattern && !pattern->same)
         shape_by(job, pattern, &derivation);
 }
@@ -632,9 +633,9 @@ static bool make_side(struct build *build, bool out, const struct rule_tensor **
 static bool make_rewrites(struct build *build, struct rule *rule)
 {
     struct rule_rewrite *rewrite =
-        ARENA_ARRAY(build->arena, struct rule_rewrite, (size_t)build->p->n_rewrites + 1);
-    for (int i = 0; rewrite && i < build->p->n_rewrites; i++) {
-        rewrite[rule->n_rewrites] = build->p->rewrites[i];
+        ARENA_ARRAY(build->arena, struct rule_rewrite, (size_t)build->pattern->n_rewrites + 1);
+    for (int i = 0; rewrite && i < build->pattern->n_rewrites; i++) {
+        rewrite[rule->n_rewrites] = build->pattern->rewrites[i];
         if (rewrite[rule->n_rewrites].name)
             rewrite[rule->n_rewrites].name =
                 tsr__arena_str(build->arena, str_of(rewrite[rule->n_rewrites].name)).p;
@@ -654,12 +655,12 @@ static bool make_rewrites(struct build *build, struct rule *rule)
 static const struct rule_list *copy_lists(struct build *build)
 {
     struct rule_list *list =
-        ARENA_ARRAY(build->arena, struct rule_list, (size_t)build->p->n_lists + 1);
-    for (int i = 0; list && i < build->p->n_lists; i++) {
-        const struct rule_list *from = &build->p->lists[i];
+        ARENA_ARRAY(build->arena, struct rule_list, (size_t)build->pattern->n_lists + 1);
+    for (int i = 0; list && i < build->pattern->n_lists; i++) {
+        const struct rule_list *from = &build->pattern->lists[i];
         int64_t *values = ARENA_ARRAY(build->arena, int64_t, (size_t)from->n + 1);
-        struct rule_put *puts =
-            ARENA_ARRAY(build->arena, struct rule_put, (size_t)from->n_puts + 1);
+        struct rule_patch *puts =
+            ARENA_ARRAY(build->arena, struct rule_patch, (size_t)from->n_puts + 1);
         if (!values || !puts)
             return NULL;
         if (from->n)
@@ -680,21 +681,21 @@ static const struct rule_list *copy_lists(struct build *build)
 static bool make_windows(struct build *build, struct rule *rule)
 {
     struct rule_window *window =
-        ARENA_ARRAY(build->arena, struct rule_window, (size_t)build->p->n_windows + 1);
-    for (int i = 0; window && i < build->p->n_windows; i++) {
-        window[i] = build->p->windows[i];
+        ARENA_ARRAY(build->arena, struct rule_window, (size_t)build->pattern->n_windows + 1);
+    for (int i = 0; window && i < build->pattern->n_windows; i++) {
+        window[i] = build->pattern->windows[i];
         window[i].factor = build->base[window[i].factor];
     }
     rule->windows = window;
-    rule->n_windows = build->p->n_windows;
+    rule->n_windows = build->pattern->n_windows;
     rule->lists = copy_lists(build);
-    rule->n_lists = build->p->n_lists;
+    rule->n_lists = build->pattern->n_lists;
     struct rule_trim *trim =
-        ARENA_ARRAY(build->arena, struct rule_trim, (size_t)build->p->n_trims + 1);
-    if (trim && build->p->n_trims)
-        memcpy(trim, build->p->trims, (size_t)build->p->n_trims * sizeof(*trim));
+        ARENA_ARRAY(build->arena, struct rule_trim, (size_t)build->pattern->n_trims + 1);
+    if (trim && build->pattern->n_trims)
+        memcpy(trim, build->pattern->trims, (size_t)build->pattern->n_trims * sizeof(*trim));
     rule->trims = trim;
-    rule->n_trims = build->p->n_trims;
+    rule->n_trims = build->pattern->n_trims;
     return window && trim && rule->lists;
 }
 
@@ -808,8 +809,8 @@ static const struct rule *instantiate(struct arena *arena, struct arena *scratch
     build->arena = arena;
     build->node = derivation->node;
     build->shapes = derivation->shapes;
-    build->p = pattern;
-    build->d = derivation;
+    build->pattern = pattern;
+    build->derivation = derivation;
     build->expands = expands;
     if (build_rule(build, rule))
         return rule;
@@ -841,8 +842,8 @@ static const struct rule *derived(struct arena *arena, const tsr_node *node,
     return rule;
 }
 
-const struct rule *tsr__rule_other(struct arena *arena, const tsr_node *node,
-                                   const struct shapes *shapes)
+const struct rule *tsr__rule_strided(struct arena *arena, const tsr_node *node,
+                                     const struct shapes *shapes)
 {
     const struct op_row *row = tsr__row_of(shapes, node);
     const struct rule *rule =
@@ -870,7 +871,7 @@ const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
     return derived(arena, node, shapes, row, row->derive);
 }
 
-const char *tsr__rule_stays(const struct shapes *shapes, const tsr_node *node)
+const char *tsr__rule_immovable(const struct shapes *shapes, const tsr_node *node)
 {
     for (int out = 0; out < 2; out++)
         for (int i = 0; i < (int)(out ? tsr_node_output_count(node) : tsr_node_input_count(node));
@@ -878,7 +879,7 @@ const char *tsr__rule_stays(const struct shapes *shapes, const tsr_node *node)
             const tsr_value *value = value_at(node, out, i);
             if (!value || (!out && tsr__value_constant_tensor(value)))
                 continue;
-            tsr_dtype t = tsr__shapes_piece(shapes, value).dtype;
+            tsr_dtype t = tsr__shapes_element(shapes, value).dtype;
             if (t == TSR_FLOAT8E8M0) // seen with 1.31: no operator of our own may take it
                 return "ONNX Runtime gives no float8e8m0 to operators that move values";
             if (t != TSR_UNDEFINED && t != TSR_STRING && tsr_dtype_bits(t) < 8)

@@ -25,11 +25,11 @@ struct shape {
 // Computes shapes for all values of the model's main graph. NULL: out of memory.
 struct shapes *tsr__shapes_new(struct arena *arena, tsr_model *model);
 // The same with numbers for some symbols; report: contradictions become findings.
-struct shapes *tsr__shapes_bound(struct arena *arena, tsr_model *model, const tsr_size *sizes,
+struct shapes *tsr__shapes_bound(struct arena *arena, tsr_model *model, const tsr_dim_size *sizes,
                                  size_t n, bool report);
 struct shape tsr__shapes_of(const struct shapes *shapes, const tsr_value *value);
 // The same; of a sequence or an optional value, what is true of all its elements.
-struct shape tsr__shapes_piece(const struct shapes *shapes, const tsr_value *value);
+struct shape tsr__shapes_element(const struct shapes *shapes, const tsr_value *value);
 // By value id the rank of each value, or of a list's elements; -1: not known. Room for tsr__model_value_ids.
 void tsr__shapes_ranks(const struct shapes *shapes, int *ranks);
 // A sequence, a map, an optional value: it holds tensors, and is never taken apart or moved.
@@ -50,7 +50,7 @@ bool tsr__shapes_may_copy(const struct shapes *shapes, const tsr_value *value);
 
 // Numbers for expressions of symbols ("batch*seq") whose sizes the caller knows. NULL: out of memory.
 struct dim_sizes;
-struct dim_sizes *tsr__dim_sizes_new(struct arena *arena, const tsr_size *sizes, size_t n);
+struct dim_sizes *tsr__dim_sizes_new(struct arena *arena, const tsr_dim_size *sizes, size_t n);
 int64_t tsr__dim_sizes_of(struct dim_sizes *sizes, tsr_dim dim); // -1: not known
 
 // ---- rules -------------------------------------------------------------------------------------
@@ -132,14 +132,14 @@ struct rule_window {
 // A list of numbers that the local node has in place of its own, as attribute or as input, once a
 // factor with a window, or one of which a number counts a share, is cut.
 enum put_kind {
-    PUT_BEFORE, // elements of the window that do not exist, in front
-    PUT_AFTER,  // and behind
-    PUT_SIZE,   // b - a
-    PUT_VALUE,
-    PUT_SHARE, // of a number that counts a factor: what the local part of the factor counts
-    PUT_SPAN,  // elements of the window that exist, times the value
+    PATCH_BEFORE, // elements of the window that do not exist, in front
+    PATCH_AFTER,  // and behind
+    PATCH_SIZE,   // b - a
+    PATCH_VALUE,
+    PATCH_LOCAL_COUNT, // of a number that counts a factor: what the local part of the factor counts
+    PATCH_SPAN,        // elements of the window that exist, times the value
 };
-struct rule_put {
+struct rule_patch {
     int at, window; // only where the window's factor is cut
     int factor;     // of a share, else -1
     enum put_kind what;
@@ -150,7 +150,7 @@ struct rule_list {
     const char *name; // n 0: it is taken away
     const int64_t *values;
     int n;
-    const struct rule_put *puts;
+    const struct rule_patch *puts;
     int n_puts;
 };
 // From its window the local node makes `unit` elements of dimension `dim` of a result for each element
@@ -191,12 +191,12 @@ const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
 
 // Another rule of the same node, if there is one: what the first has through windows, this one has
 // without communication for parts that are strided. NULL: none, or out of memory.
-const struct rule *tsr__rule_other(struct arena *arena, const tsr_node *node,
-                                   const struct shapes *shapes);
+const struct rule *tsr__rule_strided(struct arena *arena, const tsr_node *node,
+                                     const struct shapes *shapes);
 
 // Why no part of the node's values can be sliced or moved between devices, or NULL: texts, and elements that share a
 // byte. Constants of such types can be cut: where they are stored.
-const char *tsr__rule_stays(const struct shapes *shapes, const tsr_node *node);
+const char *tsr__rule_immovable(const struct shapes *shapes, const tsr_node *node);
 
 // The node gives something else each time it runs: it draws random numbers without a seed, or a node in its bodies or
 // in the function that it calls does (draws.c).

@@ -57,9 +57,9 @@ static bool read_windows(struct shape_job *job, struct shape x, struct shape w,
     bool explicit = tsr__job_text_is(job, "auto_pad", "NOTSET", true);
     windows->ceil = tsr__job_int(job, "ceil_mode", 0) != 0;
     for (int i = 0; i < windows->n; i++) {
-        windows->size[i] = tsr__expr_of(job->x, x.dims[i + 2]);
+        windows->size[i] = tsr__expr_of(job->exprs, x.dims[i + 2]);
         windows->kernel[i] =
-            n_kernel ? expr_number(kernel[i]) : tsr__expr_of(job->x, w.dims[i + 2]);
+            n_kernel ? expr_number(kernel[i]) : tsr__expr_of(job->exprs, w.dims[i + 2]);
         windows->stride[i] = entry(strides, n_strides, i, 1);
         windows->dilation[i] = entry(dilations, n_dilations, i, 1);
         windows->before[i] = explicit ? entry(pads, n_pads, i, 0) : 0;
@@ -110,7 +110,7 @@ static void set_windows(struct shape_job *job, const struct windows *windows, ts
     dims[0] = batch;
     dims[1] = channels;
     for (int i = 0; i < windows->n; i++)
-        dims[i + 2] = tsr__expr_dim(job->x, window_count(job->x, windows, i));
+        dims[i + 2] = tsr__expr_dim(job->exprs, window_count(job->exprs, windows, i));
     for (int i = 0; i < job->n_out; i++)
         tsr__job_set(job, i, windows->n + 2, dims);
 }
@@ -123,18 +123,18 @@ static void convolution(struct shape_job *job, int weights)
         set_windows(job, &v, x.dims[0], w.dims[0]);
 }
 
-void tsr__find_conv(struct shape_job *job)
+void tsr__infer_conv(struct shape_job *job)
 {
     convolution(job, 1);
 }
 
-void tsr__find_qlinear_conv(struct shape_job *job)
+void tsr__infer_qlinear_conv(struct shape_job *job)
 {
     job->out[0].dtype = tsr__job_in(job, 7).dtype;
     convolution(job, 3);
 }
 
-void tsr__find_pool(struct shape_job *job)
+void tsr__infer_pool(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
     struct windows v;
@@ -152,7 +152,7 @@ void tsr__find_pool(struct shape_job *job)
 static struct expr window_room(struct shape_job *job, const struct windows *windows, int i,
                                int64_t extra)
 {
-    struct exprs *exprs = job->x;
+    struct exprs *exprs = job->exprs;
     struct expr stride = expr_number(windows->stride[i]);
     struct expr less =
         tsr__expr_mul(exprs, tsr__expr_sub(exprs, windows->size[i], expr_number(1)), stride);
@@ -164,7 +164,7 @@ static struct expr window_room(struct shape_job *job, const struct windows *wind
     return tsr__expr_sub(exprs, room, expr_number(windows->after[i]));
 }
 
-void tsr__find_conv_transpose(struct shape_job *job)
+void tsr__infer_conv_transpose(struct shape_job *job)
 {
     const int64_t *want, *extra;
     struct shape x = tsr__job_in(job, 0), w = tsr__job_in(job, 1);
@@ -178,16 +178,17 @@ void tsr__find_conv_transpose(struct shape_job *job)
         return;
     struct expr groups = expr_number(tsr__job_int(job, "group", 1));
     dims[0] = x.dims[0];
-    dims[1] = tsr__expr_dim(job->x, tsr__expr_mul(job->x, tsr__expr_of(job->x, w.dims[1]), groups));
+    dims[1] = tsr__expr_dim(job->exprs,
+                            tsr__expr_mul(job->exprs, tsr__expr_of(job->exprs, w.dims[1]), groups));
     for (int i = 0; i < v.n; i++) {
         struct expr room = window_room(job, &v, i, entry(extra, n_extra, i, 0));
         dims[i + 2] = n_want == (size_t)v.n ? (tsr_dim){want[i] < 0 ? -1 : want[i], ""}
-                                            : tsr__expr_dim(job->x, room);
+                                            : tsr__expr_dim(job->exprs, room);
     }
     tsr__job_set(job, 0, x.rank, dims);
 }
 
-void tsr__find_max_unpool(struct shape_job *job)
+void tsr__infer_max_unpool(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
     struct known_value want = tsr__job_values(job, 2);
@@ -197,15 +198,16 @@ void tsr__find_max_unpool(struct shape_job *job)
     tsr_dim *dims = tsr__job_dims(job, x.rank);
     for (int i = 0; dims && i < x.rank; i++) {
         if (tsr__job_has(job, 2))
-            dims[i] = want.elements && want.n == x.rank ? tsr__expr_dim(job->x, want.elements[i])
-                                                        : DIM_UNKNOWN;
+            dims[i] = want.elements && want.n == x.rank
+                          ? tsr__expr_dim(job->exprs, want.elements[i])
+                          : DIM_UNKNOWN;
         else
-            dims[i] = i < 2 ? x.dims[i] : tsr__expr_dim(job->x, window_room(job, &v, i - 2, 0));
+            dims[i] = i < 2 ? x.dims[i] : tsr__expr_dim(job->exprs, window_room(job, &v, i - 2, 0));
     }
     tsr__job_set(job, 0, x.rank, dims);
 }
 
-void tsr__find_col2im(struct shape_job *job)
+void tsr__infer_col2im(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), of = tsr__job_in(job, 1);
     struct known_value image = tsr__job_values(job, 1), block = tsr__job_values(job, 2);
@@ -215,16 +217,17 @@ void tsr__find_col2im(struct shape_job *job)
         return;
     struct expr all = block.elements ? expr_number(1) : (struct expr){0};
     for (int64_t i = 0; i < block.n; i++)
-        all = tsr__expr_mul(job->x, all, block.elements[i]);
+        all = tsr__expr_mul(job->exprs, all, block.elements[i]);
     dims[0] = x.dims[0];
-    dims[1] = tsr__expr_dim(job->x, tsr__expr_exact(job->x, tsr__expr_of(job->x, x.dims[1]), all));
+    dims[1] = tsr__expr_dim(job->exprs,
+                            tsr__expr_exact(job->exprs, tsr__expr_of(job->exprs, x.dims[1]), all));
     for (int64_t i = 0; i < n && image.elements; i++)
-        dims[i + 2] = tsr__expr_dim(job->x, image.elements[i]);
+        dims[i + 2] = tsr__expr_dim(job->exprs, image.elements[i]);
     tsr__job_set(job, 0, (int)n + 2, dims);
 }
 
 // A causal convolution keeps its length; the state is what the next call needs of this one.
-void tsr__find_causal_conv(struct shape_job *job)
+void tsr__infer_causal_conv(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), w = tsr__job_in(job, 1);
     tsr_dim *dims = x.rank == 3 && job->n_out > 1 ? tsr__job_dims(job, 3) : NULL;
@@ -234,7 +237,8 @@ void tsr__find_causal_conv(struct shape_job *job)
     dims[0] = x.dims[0];
     dims[1] = x.dims[1];
     if (w.rank == 3)
-        dims[2] = tsr__expr_dim(
-            job->x, tsr__expr_sub(job->x, tsr__expr_of(job->x, w.dims[2]), expr_number(1)));
+        dims[2] =
+            tsr__expr_dim(job->exprs, tsr__expr_sub(job->exprs, tsr__expr_of(job->exprs, w.dims[2]),
+                                                    expr_number(1)));
     tsr__job_set(job, 1, 3, dims);
 }

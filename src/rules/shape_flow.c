@@ -9,8 +9,8 @@ static const struct value_info no_info = {.shape = {.rank = -1}};
 
 static struct value_info info_in(const struct shape_job *job, int i)
 {
-    const tsr_value *value = i < job->n_in ? tsr_node_input(job->n, (size_t)i) : NULL;
-    return value ? tsr__info_of(job->s, value) : no_info;
+    const tsr_value *value = i < job->n_in ? tsr_node_input(job->node, (size_t)i) : NULL;
+    return value ? tsr__info_of(job->shapes, value) : no_info;
 }
 
 static void give(struct shape_job *job, int i, struct value_info info)
@@ -44,7 +44,7 @@ static struct value_info join(struct shape_job *job, struct value_info a, struct
         return r;
     tsr_dim *dims = tsr__job_dims(job, a.shape.rank);
     for (int i = 0; dims && i < a.shape.rank; i++)
-        if (tsr__dim_equal(job->x, a.shape.dims[i], b.shape.dims[i]))
+        if (tsr__dim_equal(job->exprs, a.shape.dims[i], b.shape.dims[i]))
             dims[i] = a.shape.dims[i];
     r.shape.rank = dims ? a.shape.rank : -1;
     r.shape.dims = dims;
@@ -56,7 +56,7 @@ static bool same_info(struct shape_job *job, struct value_info a, struct value_i
     bool same = a.form == b.form && a.shape.dtype == b.shape.dtype && a.shape.rank == b.shape.rank;
     for (int i = 0; same && i < a.shape.rank; i++) {
         tsr_dim x = a.shape.dims[i], y = b.shape.dims[i];
-        same = tsr__dim_equal(job->x, x, y) || (!dim_known(x) && !dim_known(y));
+        same = tsr__dim_equal(job->exprs, x, y) || (!dim_known(x) && !dim_known(y));
     }
     return same && (!a.value.elements || same_values(a.value, b.value));
 }
@@ -71,7 +71,7 @@ static struct value_info result_of(const struct shape_job *job, const tsr_graph 
 {
     const tsr_value *value =
         (size_t)i < tsr_graph_output_count(graph) ? tsr_graph_output(graph, (size_t)i) : NULL;
-    return value ? tsr__info_of(job->s, value) : no_info;
+    return value ? tsr__info_of(job->shapes, value) : no_info;
 }
 
 // A tensor with one more dimension at the axis.
@@ -106,11 +106,11 @@ static struct value_info unstacked(struct shape_job *job, struct value_info info
 
 // ---- control flow ------------------------------------------------------------------------------
 
-void tsr__find_if(struct shape_job *job)
+void tsr__infer_if(struct shape_job *job)
 {
     const tsr_graph *yes = body_of(job, "then_branch"), *no = body_of(job, "else_branch");
-    bool both = yes && no && tsr__shapes_body(job->s, yes, NULL, 0);
-    both = no && tsr__shapes_body(job->s, no, NULL, 0) && both;
+    bool both = yes && no && tsr__shapes_body(job->shapes, yes, NULL, 0);
+    both = no && tsr__shapes_body(job->shapes, no, NULL, 0) && both;
     for (int i = 0; both && i < job->n_out; i++)
         give(job, i, join(job, result_of(job, yes, i), result_of(job, no, i)));
 }
@@ -123,7 +123,7 @@ static bool follow_state(struct shape_job *job, const tsr_graph *graph, struct v
 {
     for (int turn = 0; turn < 4; turn++) {
         bool stable = true;
-        if (!tsr__shapes_body(job->s, graph, in, n_in))
+        if (!tsr__shapes_body(job->shapes, graph, in, n_in))
             return false;
         for (size_t i = 0; i < n_state; i++) {
             struct value_info *at = &in[first + i];
@@ -133,7 +133,7 @@ static bool follow_state(struct shape_job *job, const tsr_graph *graph, struct v
                 continue;
             stable = false;
             *at = both;
-            if (turn >= 2 || job->s->depth > 4)
+            if (turn >= 2 || job->shapes->depth > 4)
                 at->shape.rank = -1;
         }
         if (stable)
@@ -142,7 +142,7 @@ static bool follow_state(struct shape_job *job, const tsr_graph *graph, struct v
     return true;
 }
 
-void tsr__find_loop(struct shape_job *job)
+void tsr__infer_loop(struct shape_job *job)
 {
     const tsr_graph *graph = body_of(job, "body");
     size_t n = graph ? tsr_graph_input_count(graph) : 0;
@@ -173,7 +173,7 @@ static int64_t axis_at(const struct shape_job *job, const char *name, int i)
     return (size_t)i < n ? axes[i] : 0;
 }
 
-void tsr__find_scan(struct shape_job *job)
+void tsr__infer_scan(struct shape_job *job)
 {
     const tsr_graph *graph = body_of(job, "body");
     int64_t n_scan = tsr__job_int(job, "num_scan_inputs", -1);
@@ -201,7 +201,7 @@ void tsr__find_scan(struct shape_job *job)
 }
 
 // Opset 8: lengths first, and every value has the batch in front.
-void tsr__find_scan_8(struct shape_job *job)
+void tsr__infer_scan_8(struct shape_job *job)
 {
     const tsr_graph *graph = body_of(job, "body");
     int64_t n_scan = tsr__job_int(job, "num_scan_inputs", -1);
@@ -232,7 +232,7 @@ void tsr__find_scan_8(struct shape_job *job)
 
 // ---- sequences and optionals -------------------------------------------------------------------
 
-void tsr__find_identity(struct shape_job *job)
+void tsr__infer_identity(struct shape_job *job)
 {
     give(job, 0, info_in(job, 0));
 }
@@ -244,7 +244,7 @@ static struct value_info wrapped(struct value_info info, enum value_form form)
     return info;
 }
 
-void tsr__find_sequence_construct(struct shape_job *job)
+void tsr__infer_sequence_construct(struct shape_job *job)
 {
     struct value_info all = info_in(job, 0);
     for (int i = 1; i < job->n_in; i++)
@@ -252,7 +252,7 @@ void tsr__find_sequence_construct(struct shape_job *job)
     give(job, 0, wrapped(all, VALUE_SEQUENCE));
 }
 
-void tsr__find_sequence_empty(struct shape_job *job)
+void tsr__infer_sequence_empty(struct shape_job *job)
 {
     struct value_info info = no_info;
     int64_t type = tsr__job_int(job, "dtype", TSR_FLOAT);
@@ -260,21 +260,21 @@ void tsr__find_sequence_empty(struct shape_job *job)
     give(job, 0, wrapped(info, VALUE_SEQUENCE));
 }
 
-void tsr__find_sequence_insert(struct shape_job *job)
+void tsr__infer_sequence_insert(struct shape_job *job)
 {
     struct value_info s = info_in(job, 0), t = info_in(job, 1);
     if (s.form == VALUE_SEQUENCE)
         give(job, 0, wrapped(join(job, s, wrapped(t, VALUE_SEQUENCE)), VALUE_SEQUENCE));
 }
 
-void tsr__find_sequence_at(struct shape_job *job)
+void tsr__infer_sequence_at(struct shape_job *job)
 {
     struct value_info s = info_in(job, 0);
     if (s.form == VALUE_SEQUENCE)
         give(job, 0, wrapped(s, VALUE_TENSOR));
 }
 
-void tsr__find_concat_from_sequence(struct shape_job *job)
+void tsr__infer_concat_from_sequence(struct shape_job *job)
 {
     struct value_info s = info_in(job, 0);
     int64_t axis = tsr__job_int(job, "axis", 0);
@@ -289,7 +289,7 @@ void tsr__find_concat_from_sequence(struct shape_job *job)
     give(job, 0, stacked(job, unstacked(job, t, axis, &one), axis, DIM_UNKNOWN));
 }
 
-void tsr__find_split_to_sequence(struct shape_job *job)
+void tsr__infer_split_to_sequence(struct shape_job *job)
 {
     struct value_info t = info_in(job, 0);
     int64_t axis = tsr__job_int(job, "axis", 0), piece;
@@ -305,7 +305,7 @@ void tsr__find_split_to_sequence(struct shape_job *job)
     give(job, 0, wrapped(rest, VALUE_SEQUENCE));
 }
 
-void tsr__find_sequence_map(struct shape_job *job)
+void tsr__infer_sequence_map(struct shape_job *job)
 {
     const tsr_graph *graph = body_of(job, "body");
     struct value_info *in =
@@ -315,13 +315,13 @@ void tsr__find_sequence_map(struct shape_job *job)
         if (in[i].form == VALUE_SEQUENCE)
             in[i] = wrapped(in[i], VALUE_TENSOR);
     }
-    if (!in || !tsr__shapes_body(job->s, graph, in, (size_t)job->n_in))
+    if (!in || !tsr__shapes_body(job->shapes, graph, in, (size_t)job->n_in))
         return;
     for (int i = 0; i < job->n_out; i++)
         give(job, i, wrapped(result_of(job, graph, i), VALUE_SEQUENCE));
 }
 
-void tsr__find_optional(struct shape_job *job)
+void tsr__infer_optional(struct shape_job *job)
 {
     struct value_info info = info_in(job, 0);
     if (tsr__job_has(job, 0) && info.form <= VALUE_SEQUENCE)
@@ -331,7 +331,7 @@ void tsr__find_optional(struct shape_job *job)
         give(job, 0, wrapped(no_info, VALUE_OTHER));
 }
 
-void tsr__find_optional_get(struct shape_job *job)
+void tsr__infer_optional_get(struct shape_job *job)
 {
     static const enum value_form inner[] = {
         [VALUE_TENSOR] = VALUE_TENSOR,   [VALUE_SEQUENCE] = VALUE_SEQUENCE,

@@ -11,8 +11,8 @@ static tsr_dim size_at(struct shape_job *job, int input, int axis)
 
 static tsr_dim total(struct shape_job *job, tsr_dim a, tsr_dim b)
 {
-    return tsr__expr_dim(job->x,
-                         tsr__expr_add(job->x, tsr__expr_of(job->x, a), tsr__expr_of(job->x, b)));
+    return tsr__expr_dim(job->exprs, tsr__expr_add(job->exprs, tsr__expr_of(job->exprs, a),
+                                                   tsr__expr_of(job->exprs, b)));
 }
 
 static void set_size(struct shape_job *job, int i, int axis, tsr_dim size)
@@ -45,7 +45,7 @@ static tsr_dim keys_of(struct shape_job *job, int key)
     return !tsr__job_has(job, key) ? size_at(job, 0, 1) : size_at(job, key, rank == 4 ? 2 : 1);
 }
 
-void tsr__find_multi_head(struct shape_job *job)
+void tsr__infer_multi_head(struct shape_job *job)
 {
     tsr_dim keys = keys_of(job, 1), past = size_at(job, 6, 2);
     tsr__job_letters(job);
@@ -57,7 +57,7 @@ void tsr__find_multi_head(struct shape_job *job)
         set_size(job, 3, 3, all);
 }
 
-void tsr__find_masked_multi_head(struct shape_job *job)
+void tsr__infer_masked_multi_head(struct shape_job *job)
 {
     tsr__job_letters(job);
     bool shared = tsr__job_int(job, "past_present_share_buffer", 0) != 0;
@@ -66,14 +66,14 @@ void tsr__find_masked_multi_head(struct shape_job *job)
 }
 
 // Without a cache that comes in, what goes out is as long as the new keys; else it may be shared.
-void tsr__find_group_query(struct shape_job *job)
+void tsr__infer_group_query(struct shape_job *job)
 {
     tsr__job_letters(job);
     set_size(job, 0, 1, size_at(job, 0, 1)); // whatever the positions have
     caches(job, 2, 2, tsr__job_has(job, 3) ? DIM_UNKNOWN : keys_of(job, 1), 3);
 }
 
-void tsr__find_projected_attention(struct shape_job *job)
+void tsr__infer_projected_attention(struct shape_job *job)
 {
     tsr__job_letters(job);
     tsr_dim past = size_at(job, 4, 3), rows = size_at(job, 0, 1);
@@ -82,7 +82,7 @@ void tsr__find_projected_attention(struct shape_job *job)
     set_size(job, 1, 0, (tsr_dim){2, ""}); // keys and values
 }
 
-void tsr__find_paged_attention(struct shape_job *job)
+void tsr__infer_paged_attention(struct shape_job *job)
 {
     tsr__job_letters(job);
     for (int i = 1; i < job->n_out && i < 3; i++) {

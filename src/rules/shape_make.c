@@ -28,7 +28,7 @@ static void set_tensor(struct shape_job *job, const tsr_tensor *tensor)
     tsr__job_set(job, 0, rank, dims);
 }
 
-void tsr__find_constant(struct shape_job *job)
+void tsr__infer_constant(struct shape_job *job)
 {
     static const struct {
         const char *name;
@@ -53,7 +53,7 @@ void tsr__find_constant(struct shape_job *job)
     }
 }
 
-void tsr__find_constant_of_shape(struct shape_job *job)
+void tsr__infer_constant_of_shape(struct shape_job *job)
 {
     const tsr_tensor *tensor = tsr_attr_tensor(tsr__job_attr(job, "value"));
     struct known_value want = tsr__job_values(job, 0);
@@ -62,12 +62,12 @@ void tsr__find_constant_of_shape(struct shape_job *job)
     job->out[0].dtype = tensor ? tsr_tensor_dtype(tensor) : TSR_FLOAT;
     tsr_dim *dims = n >= 0 ? tsr__job_dims(job, n) : NULL;
     for (int64_t i = 0; dims && i < n && want.elements; i++)
-        dims[i] = tsr__expr_dim(job->x, want.elements[i]);
+        dims[i] = tsr__expr_dim(job->exprs, want.elements[i]);
     tsr__job_set(job, 0, (int)n, dims);
 }
 
 // Attribute `shape` of the random generators.
-void tsr__find_attribute(struct shape_job *job)
+void tsr__infer_attribute(struct shape_job *job)
 {
     const int64_t *shape;
     const tsr_attr *attr = tsr__job_attr(job, "shape");
@@ -78,7 +78,7 @@ void tsr__find_attribute(struct shape_job *job)
     tsr__job_set(job, 0, (int)n, dims);
 }
 
-void tsr__find_shape(struct shape_job *job)
+void tsr__infer_shape(struct shape_job *job)
 {
     int rank = tsr__job_in(job, 0).rank;
     if (rank < 0) {
@@ -93,13 +93,13 @@ void tsr__find_shape(struct shape_job *job)
     set_vector(job, 0, (tsr_dim){end > start ? end - start : 0, ""});
 }
 
-void tsr__find_like_first(struct shape_job *job)
+void tsr__infer_like_first(struct shape_job *job)
 {
     for (int i = 0; i < job->n_out; i++)
         tsr__job_like(job, i, 0);
 }
 
-void tsr__find_scalar(struct shape_job *job)
+void tsr__infer_scalar(struct shape_job *job)
 {
     for (int i = 0; i < job->n_out; i++)
         set_scalar(job, i);
@@ -138,36 +138,37 @@ static struct expr range_floats(const struct shape_job *job)
     return expr_number(n > 0 ? (int64_t)n : 0);
 }
 
-void tsr__find_range(struct shape_job *job)
+void tsr__infer_range(struct shape_job *job)
 {
     struct known_value v[3];
     struct expr n = {0};
     for (int i = 0; i < 3; i++)
         v[i] = tsr__job_values(job, i);
     if (v[0].n == 1 && v[1].n == 1 && v[2].n == 1) {
-        struct expr run = tsr__expr_sub(job->x, v[1].elements[0], v[0].elements[0]);
+        struct expr run = tsr__expr_sub(job->exprs, v[1].elements[0], v[0].elements[0]);
         struct expr by = v[2].elements[0];
         if (expr_is_number(by) && by.number < 0 && by.number > INT64_MIN) {
-            run = tsr__expr_sub(job->x, expr_number(0), run);
+            run = tsr__expr_sub(job->exprs, expr_number(0), run);
             by.number = -by.number;
         }
         if (expr_is_number(run) && expr_is_number(by) && by.number > 0)
             n = expr_number(
                 run.number <= 0 ? 0 : run.number / by.number + (run.number % by.number > 0));
         else if (expr_is_number(by) && by.number > 0) {
-            run =
-                tsr__expr_max(job->x, run, expr_number(0)); // nothing, where the limit lies behind
-            n = tsr__expr_floor(job->x, tsr__expr_add(job->x, run, expr_number(by.number - 1)), by);
+            run = tsr__expr_max(job->exprs, run,
+                                expr_number(0)); // nothing, where the limit lies behind
+            n = tsr__expr_floor(job->exprs,
+                                tsr__expr_add(job->exprs, run, expr_number(by.number - 1)), by);
         }
     } else {
         n = range_floats(job);
     }
-    set_vector(job, 0, tsr__expr_dim(job->x, n));
+    set_vector(job, 0, tsr__expr_dim(job->exprs, n));
 }
 
 // ---- selections --------------------------------------------------------------------------------
 
-void tsr__find_one_hot(struct shape_job *job)
+void tsr__infer_one_hot(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0);
     struct known_value depth = tsr__job_values(job, 1);
@@ -177,11 +178,11 @@ void tsr__find_one_hot(struct shape_job *job)
         if (i != at)
             dims[i] = shape.dims[i < at ? i : i - 1];
     if (dims && depth.n == 1)
-        dims[at] = tsr__expr_dim(job->x, depth.elements[0]);
+        dims[at] = tsr__expr_dim(job->exprs, depth.elements[0]);
     tsr__job_set(job, 0, shape.rank + 1, dims);
 }
 
-void tsr__find_non_zero(struct shape_job *job)
+void tsr__infer_non_zero(struct shape_job *job)
 {
     int rank = tsr__job_in(job, 0).rank;
     tsr_dim *dims = tsr__job_dims(job, 2);
@@ -190,7 +191,7 @@ void tsr__find_non_zero(struct shape_job *job)
     tsr__job_set(job, 0, 2, dims);
 }
 
-void tsr__find_unique(struct shape_job *job)
+void tsr__infer_unique(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0);
     const tsr_attr *attr = tsr__job_attr(job, "axis");
@@ -205,7 +206,7 @@ void tsr__find_unique(struct shape_job *job)
         tsr__job_set(job, 0, shape.rank, dims);
 }
 
-void tsr__find_compress(struct shape_job *job)
+void tsr__infer_compress(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0);
     const tsr_attr *attr = tsr__job_attr(job, "axis");
@@ -295,7 +296,7 @@ static void resize(struct shape_job *job, int scales_at, int sizes_at)
         int axis = resized_axis(job, i, shape.rank);
         if (axis < 0 || axis >= shape.rank)
             return;
-        dims[axis] = sizes.elements ? tsr__expr_dim(job->x, sizes.elements[i])
+        dims[axis] = sizes.elements ? tsr__expr_dim(job->exprs, sizes.elements[i])
                                     : scaled(shape.dims[axis], scales[i]);
     }
     bool larger = tsr__job_text_is(job, "keep_aspect_ratio_policy", "not_smaller", false);
@@ -304,17 +305,17 @@ static void resize(struct shape_job *job, int scales_at, int sizes_at)
     tsr__job_set(job, 0, shape.rank, dims);
 }
 
-void tsr__find_resize(struct shape_job *job)
+void tsr__infer_resize(struct shape_job *job)
 {
     resize(job, 2, 3);
 }
 
-void tsr__find_resize_10(struct shape_job *job) // and Upsample from opset 9
+void tsr__infer_resize_10(struct shape_job *job) // and Upsample from opset 9
 {
     resize(job, 1, -1);
 }
 
-void tsr__find_upsample(struct shape_job *job)
+void tsr__infer_upsample(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0);
     float scales[MAX_SCALES];

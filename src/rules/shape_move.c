@@ -33,7 +33,7 @@ static struct known_value list_of(struct shape_job *job, int i, const char *name
 }
 
 // The dimensions beside the axis are those of any input that knows them.
-void tsr__find_concat(struct shape_job *job)
+void tsr__infer_concat(struct shape_job *job)
 {
     tsr_dim *dims = NULL;
     struct expr sum = expr_number(0);
@@ -50,14 +50,14 @@ void tsr__find_concat(struct shape_job *job)
         }
         if (!dims || axis < 0 || shape.rank != rank)
             return;
-        sum = tsr__expr_add(job->x, sum, tsr__expr_of(job->x, shape.dims[axis]));
+        sum = tsr__expr_add(job->exprs, sum, tsr__expr_of(job->exprs, shape.dims[axis]));
         for (int d = 0; d < rank; d++)
             if (dims[d].value < 0 && (shape.dims[d].value >= 0 || !dim_known(dims[d])))
                 dims[d] = shape.dims[d];
     }
     if (!dims || axis < 0)
         return;
-    dims[axis] = tsr__expr_dim(job->x, sum);
+    dims[axis] = tsr__expr_dim(job->exprs, sum);
     tsr__job_set(job, 0, rank, dims);
 }
 
@@ -66,9 +66,9 @@ static struct expr split_size(struct shape_job *job, struct expr size, int i)
 {
     int64_t n = tsr__job_int(job, "num_outputs", 0), pieces = n > 0 ? n : job->n_out;
     if (n <= 0)
-        return tsr__expr_exact(job->x, size, expr_number(pieces));
+        return tsr__expr_exact(job->exprs, size, expr_number(pieces));
     if (!expr_is_number(size)) {
-        struct expr even = tsr__expr_exact(job->x, size, expr_number(pieces));
+        struct expr even = tsr__expr_exact(job->exprs, size, expr_number(pieces));
         return even;
     }
     int64_t piece = size.number / pieces + (size.number % pieces > 0),
@@ -76,7 +76,7 @@ static struct expr split_size(struct shape_job *job, struct expr size, int i)
     return expr_number(left < 0 ? 0 : left < piece ? left : piece);
 }
 
-void tsr__find_split(struct shape_job *job)
+void tsr__infer_split(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0);
     int axis = tsr__axis(tsr__job_int(job, "axis", 0), shape.rank), rank;
@@ -88,8 +88,9 @@ void tsr__find_split(struct shape_job *job)
         tsr_dim *dims = copy_dims(job, 0, &rank);
         if (!dims)
             return;
-        struct expr size = tsr__expr_of(job->x, dims[axis]);
-        dims[axis] = tsr__expr_dim(job->x, sized ? element(sizes, i) : split_size(job, size, i));
+        struct expr size = tsr__expr_of(job->exprs, dims[axis]);
+        dims[axis] =
+            tsr__expr_dim(job->exprs, sized ? element(sizes, i) : split_size(job, size, i));
         tsr__job_set(job, i, rank, dims);
     }
 }
@@ -212,31 +213,31 @@ static struct expr slice_size(struct shape_job *job, int axis, tsr_dim dim)
     }
     entry = slice_entry(job, axis, tsr__job_in(job, 0).rank);
     if (entry == -1)
-        return tsr__expr_of(job->x, dim);
-    struct expr size = tsr__expr_of(job->x, dim);
+        return tsr__expr_of(job->exprs, dim);
+    struct expr size = tsr__expr_of(job->exprs, dim);
     struct expr a = slice_bound(job, 1, "starts", entry), b = slice_bound(job, 2, "ends", entry);
     struct expr s = tsr__job_has(job, 4) ? element(tsr__job_values(job, 4), entry) : expr_number(1);
     if (entry < 0 || !size.known || !expr_is_number(s) || s.number < 1)
         return (struct expr){0};
-    struct expr run = slice_run(job->x, a, b, size);
+    struct expr run = slice_run(job->exprs, a, b, size);
     if (s.number == 1)
         return run;
-    run = tsr__expr_add(job->x, run, expr_number(s.number - 1));
-    return tsr__expr_floor(job->x, run, expr_number(s.number));
+    run = tsr__expr_add(job->exprs, run, expr_number(s.number - 1));
+    return tsr__expr_floor(job->exprs, run, expr_number(s.number));
 }
 
-void tsr__find_slice(struct shape_job *job)
+void tsr__infer_slice(struct shape_job *job)
 {
     int rank;
     tsr_dim *dims = copy_dims(job, 0, &rank);
     for (int i = 0; dims && i < rank; i++)
-        dims[i] = tsr__expr_dim(job->x, slice_size(job, i, dims[i]));
+        dims[i] = tsr__expr_dim(job->exprs, slice_size(job, i, dims[i]));
     tsr__job_set(job, 0, rank, dims);
 }
 
 // ---- sizes from lists --------------------------------------------------------------------------
 
-void tsr__find_pad(struct shape_job *job)
+void tsr__infer_pad(struct shape_job *job)
 {
     int64_t axes[VALUES_MAX];
     int rank;
@@ -259,11 +260,11 @@ void tsr__find_pad(struct shape_job *job)
         int axis = tsr__axis(axes[i], rank);
         if (axis < 0)
             return;
-        struct expr size = tsr__expr_of(job->x, dims[axis]);
+        struct expr size = tsr__expr_of(job->exprs, dims[axis]);
         bool fits = pads.elements && pads.n == 2 * n;
-        struct expr more =
-            fits ? tsr__expr_add(job->x, element(pads, i), element(pads, n + i)) : (struct expr){0};
-        dims[axis] = tsr__expr_dim(job->x, tsr__expr_add(job->x, size, more));
+        struct expr more = fits ? tsr__expr_add(job->exprs, element(pads, i), element(pads, n + i))
+                                : (struct expr){0};
+        dims[axis] = tsr__expr_dim(job->exprs, tsr__expr_add(job->exprs, size, more));
     }
     tsr__job_set(job, 0, rank, dims);
 }
@@ -276,7 +277,7 @@ static struct expr stretched(struct exprs *exprs, struct expr a, struct expr b)
     return expr_is(b, 1) ? a : tsr__expr_broadcast(exprs, a, b);
 }
 
-void tsr__find_expand(struct shape_job *job)
+void tsr__infer_expand(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0), of = tsr__job_in(job, 1);
     struct known_value want = tsr__job_values(job, 1);
@@ -287,25 +288,26 @@ void tsr__find_expand(struct shape_job *job)
     tsr_dim *dims = tsr__job_dims(job, rank);
     for (int i = 0; dims && i < rank; i++) {
         int a = i - (rank - shape.rank), b = i - (rank - (int)n);
-        struct expr x = a < 0 ? expr_number(1) : tsr__expr_of(job->x, shape.dims[a]);
+        struct expr x = a < 0 ? expr_number(1) : tsr__expr_of(job->exprs, shape.dims[a]);
         struct expr y = b < 0 ? expr_number(1) : element(want, b);
-        dims[i] = tsr__expr_dim(job->x, stretched(job->x, x, y));
+        dims[i] = tsr__expr_dim(job->exprs, stretched(job->exprs, x, y));
     }
     tsr__job_set(job, 0, rank, dims);
 }
 
-void tsr__find_tile(struct shape_job *job)
+void tsr__infer_tile(struct shape_job *job)
 {
     int rank;
     tsr_dim *dims = copy_dims(job, 0, &rank);
     struct known_value times = tsr__job_values(job, 1);
     for (int i = 0; dims && i < rank; i++)
-        dims[i] = tsr__expr_dim(
-            job->x, tsr__expr_mul(job->x, tsr__expr_of(job->x, dims[i]), element(times, i)));
+        dims[i] =
+            tsr__expr_dim(job->exprs, tsr__expr_mul(job->exprs, tsr__expr_of(job->exprs, dims[i]),
+                                                    element(times, i)));
     tsr__job_set(job, 0, rank, dims);
 }
 
-void tsr__find_center_crop_pad(struct shape_job *job)
+void tsr__infer_center_crop_pad(struct shape_job *job)
 {
     const int64_t *axes;
     int rank;
@@ -318,13 +320,13 @@ void tsr__find_center_crop_pad(struct shape_job *job)
         int axis = n ? tsr__axis(axes[i], rank) : i;
         if (axis < 0)
             return;
-        dims[axis] = tsr__expr_dim(job->x, element(want, i));
+        dims[axis] = tsr__expr_dim(job->exprs, element(want, i));
     }
     tsr__job_set(job, 0, rank, dims);
 }
 
 // Without axes, dimensions of 1 go, which must be known for all.
-void tsr__find_squeeze(struct shape_job *job)
+void tsr__infer_squeeze(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0);
     bool gone[SHAPE_MAX_RANK] = {false};

@@ -11,19 +11,20 @@ static tsr_dim *new_dims(struct shape_job *job, int i, int rank)
 
 static tsr_dim product(struct shape_job *job, tsr_dim a, int64_t times)
 {
-    return tsr__expr_dim(job->x,
-                         tsr__expr_mul(job->x, tsr__expr_of(job->x, a), expr_number(times)));
+    return tsr__expr_dim(
+        job->exprs, tsr__expr_mul(job->exprs, tsr__expr_of(job->exprs, a), expr_number(times)));
 }
 
 static tsr_dim quotient(struct shape_job *job, tsr_dim a, int64_t by)
 {
-    return tsr__expr_dim(job->x, tsr__expr_exact(job->x, tsr__expr_of(job->x, a), expr_number(by)));
+    return tsr__expr_dim(job->exprs,
+                         tsr__expr_exact(job->exprs, tsr__expr_of(job->exprs, a), expr_number(by)));
 }
 
 static tsr_dim total(struct shape_job *job, tsr_dim a, tsr_dim b)
 {
-    return tsr__expr_dim(job->x,
-                         tsr__expr_add(job->x, tsr__expr_of(job->x, a), tsr__expr_of(job->x, b)));
+    return tsr__expr_dim(job->exprs, tsr__expr_add(job->exprs, tsr__expr_of(job->exprs, a),
+                                                   tsr__expr_of(job->exprs, b)));
 }
 
 // ---- attention ---------------------------------------------------------------------------------
@@ -57,7 +58,7 @@ static void set_four(struct shape_job *job, int i, tsr_dim a, tsr_dim b, tsr_dim
     }
 }
 
-void tsr__find_attention(struct shape_job *job)
+void tsr__infer_attention(struct shape_job *job)
 {
     tsr_dim q[4], k[4], v[4];
     struct shape past = tsr__job_in(job, 4), x = tsr__job_in(job, 0);
@@ -84,7 +85,7 @@ void tsr__find_attention(struct shape_job *job)
         job->out[2].dtype = tsr__job_in(job, 2).dtype;
 }
 
-void tsr__find_linear_attention(struct shape_job *job)
+void tsr__infer_linear_attention(struct shape_job *job)
 {
     struct shape q = tsr__job_in(job, 0), k = tsr__job_in(job, 1), v = tsr__job_in(job, 2);
     int64_t queries = tsr__job_int(job, "q_num_heads", 0),
@@ -105,7 +106,7 @@ void tsr__find_linear_attention(struct shape_job *job)
 
 // ---- recurrent layers --------------------------------------------------------------------------
 
-void tsr__find_recurrent(struct shape_job *job)
+void tsr__infer_recurrent(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), r = tsr__job_in(job, 2);
     int64_t hidden = tsr__job_int(job, "hidden_size", -1);
@@ -141,13 +142,13 @@ static void optimizer(struct shape_job *job, int kinds, const int *given)
     }
 }
 
-void tsr__find_adagrad(struct shape_job *job) // and Momentum
+void tsr__infer_adagrad(struct shape_job *job) // and Momentum
 {
     static const int given[] = {0, 2}; // not the gradients
     optimizer(job, 3, given);
 }
 
-void tsr__find_adam(struct shape_job *job)
+void tsr__infer_adam(struct shape_job *job)
 {
     static const int given[] = {0, 2, 3};
     optimizer(job, 4, given);

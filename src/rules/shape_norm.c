@@ -9,7 +9,7 @@ static tsr_dtype type_attr(const struct shape_job *job, const char *name, tsr_dt
     return type > 0 && type < TSR_DTYPE_COUNT ? (tsr_dtype)type : otherwise;
 }
 
-void tsr__find_top_k(struct shape_job *job)
+void tsr__infer_top_k(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
     int axis = x.rank > 0 ? tsr__axis(tsr__job_int(job, "axis", -1), x.rank) : -1;
@@ -31,7 +31,7 @@ void tsr__find_top_k(struct shape_job *job)
     }
 }
 
-void tsr__find_multinomial(struct shape_job *job)
+void tsr__infer_multinomial(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
     tsr_dim *dims = tsr__job_dims(job, 2);
@@ -47,27 +47,27 @@ void tsr__find_multinomial(struct shape_job *job)
 }
 
 // The zero point says the type, else the attribute does.
-void tsr__find_quantize(struct shape_job *job)
+void tsr__infer_quantize(struct shape_job *job)
 {
     tsr__job_like(job, 0, 0);
     job->out[0].dtype = tsr__job_has(job, 2) ? tsr__job_in(job, 2).dtype
                                              : type_attr(job, "output_dtype", TSR_UINT8);
 }
 
-void tsr__find_dequantize(struct shape_job *job)
+void tsr__infer_dequantize(struct shape_job *job)
 {
     tsr__job_like(job, 0, 0);
     job->out[0].dtype = type_attr(job, "output_dtype", tsr__job_in(job, 1).dtype);
 }
 
-void tsr__find_qlinear_matmul(struct shape_job *job)
+void tsr__infer_qlinear_matmul(struct shape_job *job)
 {
     tsr__job_letters(job);
     job->out[0].dtype = tsr__job_in(job, 7).dtype;
 }
 
 // A matrix of N rows that is packed into a vector: its number of rows is the attribute's, however long the vector is.
-void tsr__find_matmul_bnb4(struct shape_job *job)
+void tsr__infer_matmul_bnb4(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
     int64_t columns = tsr__job_int(job, "N", -1);
@@ -81,7 +81,7 @@ void tsr__find_matmul_bnb4(struct shape_job *job)
 
 // Results are shaped as the first input: whatever the skip is, ONNX Runtime adds it over and over. Statistics have one
 // element for each row.
-void tsr__find_skip_norm(struct shape_job *job)
+void tsr__infer_skip_norm(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
     for (int i = 0; i < job->n_out; i++)
@@ -97,7 +97,7 @@ void tsr__find_skip_norm(struct shape_job *job)
 }
 
 // A loss for each target, or one for all; then the logarithms of the probabilities, shaped as the scores.
-void tsr__find_loss(struct shape_job *job)
+void tsr__infer_loss(struct shape_job *job)
 {
     if (tsr__job_text_is(job, "reduction", "none", false))
         tsr__job_like(job, 0, 1);
@@ -108,7 +108,7 @@ void tsr__find_loss(struct shape_job *job)
 
 // Rows of a table whose last dimension is packed: as long as what lies in it, for a last block may be short. Of
 // [v 6] bytes with two numbers each and indices of [b t], [b t 12].
-void tsr__find_gather_quantized(struct shape_job *job)
+void tsr__infer_gather_quantized(struct shape_job *job)
 {
     struct shape table = tsr__job_in(job, 0), at = tsr__job_in(job, 1);
     int64_t bits = tsr__job_int(job, "bits", 4), each = 1;
@@ -123,7 +123,8 @@ void tsr__find_gather_quantized(struct shape_job *job)
         dims[i] = at.dims[i];
     for (int i = 1; i < table.rank; i++)
         dims[at.rank + i - 1] = table.dims[i];
-    struct expr packed = tsr__expr_of(job->x, table.dims[table.rank - 1]);
-    dims[rank - 1] = tsr__expr_dim(job->x, tsr__expr_mul(job->x, packed, expr_number(each)));
+    struct expr packed = tsr__expr_of(job->exprs, table.dims[table.rank - 1]);
+    dims[rank - 1] =
+        tsr__expr_dim(job->exprs, tsr__expr_mul(job->exprs, packed, expr_number(each)));
     tsr__job_set(job, 0, rank, dims);
 }

@@ -19,13 +19,13 @@ static void set_table(struct shape_job *job, int i, int64_t columns)
     tsr__job_set(job, i, 2, dims);
 }
 
-void tsr__find_regressor(struct shape_job *job)
+void tsr__infer_regressor(struct shape_job *job)
 {
     set_table(job, 0, tsr__job_int(job, "targets", tsr__job_int(job, "n_targets", 1)));
 }
 
 // Labels are numbers unless texts are given. Two classes may have one column of scores or two.
-void tsr__find_classifier(struct shape_job *job)
+void tsr__infer_classifier(struct shape_job *job)
 {
     const int64_t *labels;
     size_t n = tsr__job_ints(job, "classlabels_ints", &labels);
@@ -39,7 +39,7 @@ void tsr__find_classifier(struct shape_job *job)
     set_table(job, 1, n > 2 ? (int64_t)n : -1);
 }
 
-void tsr__find_one_hot_encoder(struct shape_job *job)
+void tsr__infer_one_hot_encoder(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
     const int64_t *categories;
@@ -53,7 +53,7 @@ void tsr__find_one_hot_encoder(struct shape_job *job)
     tsr__job_set(job, 0, x.rank + 1, dims);
 }
 
-void tsr__find_feature_vectorizer(struct shape_job *job)
+void tsr__infer_feature_vectorizer(struct shape_job *job)
 {
     const int64_t *sizes;
     size_t n = tsr__job_ints(job, "inputdimensions", &sizes);
@@ -65,7 +65,7 @@ void tsr__find_feature_vectorizer(struct shape_job *job)
 }
 
 // Texts become numbers, and numbers texts.
-void tsr__find_category_mapper(struct shape_job *job)
+void tsr__infer_category_mapper(struct shape_job *job)
 {
     tsr_dtype t = tsr__job_in(job, 0).dtype;
     tsr__job_like(job, 0, 0);

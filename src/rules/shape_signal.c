@@ -17,7 +17,7 @@ static struct expr element(struct known_value value, int64_t i)
 
 static tsr_dim element_dim(struct shape_job *job, int input, int64_t i)
 {
-    return tsr__expr_dim(job->x, element(tsr__job_values(job, input), i));
+    return tsr__expr_dim(job->exprs, element(tsr__job_values(job, input), i));
 }
 
 static void output_type(struct shape_job *job)
@@ -28,7 +28,7 @@ static void output_type(struct shape_job *job)
 
 // ---- images ------------------------------------------------------------------------------------
 
-void tsr__find_grid_sample(struct shape_job *job)
+void tsr__infer_grid_sample(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), grid = tsr__job_in(job, 1);
     int rank = x.rank >= 0 ? x.rank : grid.rank;
@@ -42,7 +42,7 @@ void tsr__find_grid_sample(struct shape_job *job)
         dims[i] = grid.dims[i - 1];
 }
 
-void tsr__find_affine_grid(struct shape_job *job)
+void tsr__infer_affine_grid(struct shape_job *job)
 {
     struct known_value size = tsr__job_values(job, 1);
     struct shape of = tsr__job_in(job, 1);
@@ -56,7 +56,7 @@ void tsr__find_affine_grid(struct shape_job *job)
     dims[n - 1] = (tsr_dim){n - 2, ""};
 }
 
-void tsr__find_roi_align(struct shape_job *job)
+void tsr__infer_roi_align(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), rois = tsr__job_in(job, 1);
     tsr_dim *dims = new_dims(job, 0, 4);
@@ -70,7 +70,7 @@ void tsr__find_roi_align(struct shape_job *job)
     dims[3] = (tsr_dim){tsr__job_int(job, "output_width", 1), ""};
 }
 
-void tsr__find_max_roi_pool(struct shape_job *job)
+void tsr__infer_max_roi_pool(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), rois = tsr__job_in(job, 1);
     const int64_t *size;
@@ -86,7 +86,7 @@ void tsr__find_max_roi_pool(struct shape_job *job)
     dims[3] = (tsr_dim){size[1], ""};
 }
 
-void tsr__find_image_decoder(struct shape_job *job)
+void tsr__infer_image_decoder(struct shape_job *job)
 {
     tsr_dim *dims = new_dims(job, 0, 3);
     bool gray = tsr__job_text_is(job, "pixel_format", "Grayscale", false);
@@ -94,7 +94,7 @@ void tsr__find_image_decoder(struct shape_job *job)
         dims[2] = (tsr_dim){gray ? 1 : 3, ""};
 }
 
-void tsr__find_non_max_suppression(struct shape_job *job)
+void tsr__infer_non_max_suppression(struct shape_job *job)
 {
     tsr_dim *dims = new_dims(job, 0, 2);
     if (dims)
@@ -108,7 +108,7 @@ static struct expr half_plus_one(struct exprs *exprs, struct expr n)
     return tsr__expr_add(exprs, tsr__expr_floor(exprs, n, expr_number(2)), expr_number(1));
 }
 
-void tsr__find_window(struct shape_job *job)
+void tsr__infer_window(struct shape_job *job)
 {
     tsr_dim *dims = new_dims(job, 0, 1);
     output_type(job);
@@ -116,26 +116,26 @@ void tsr__find_window(struct shape_job *job)
         dims[0] = element_dim(job, 0, 0);
 }
 
-void tsr__find_mel_weights(struct shape_job *job)
+void tsr__infer_mel_weights(struct shape_job *job)
 {
     tsr_dim *dims = new_dims(job, 0, 2);
     struct expr length = element(tsr__job_values(job, 1), 0);
     output_type(job);
     if (!dims)
         return;
-    dims[0] = tsr__expr_dim(job->x, half_plus_one(job->x, length));
+    dims[0] = tsr__expr_dim(job->exprs, half_plus_one(job->exprs, length));
     dims[1] = element_dim(job, 0, 0);
 }
 
 // One-sided transforms have the redundant half left out; their inverse is real.
 static struct expr dft_length(struct shape_job *job, tsr_dim dim, bool half, bool inverse)
 {
-    struct expr n = tsr__expr_of(job->x, dim);
+    struct expr n = tsr__expr_of(job->exprs, dim);
     if (tsr__job_has(job, 1))
         n = element(tsr__job_values(job, 1), 0);
     else if (half && inverse)
-        n = tsr__expr_mul(job->x, tsr__expr_sub(job->x, n, expr_number(1)), expr_number(2));
-    return half && !inverse ? half_plus_one(job->x, n) : n;
+        n = tsr__expr_mul(job->exprs, tsr__expr_sub(job->exprs, n, expr_number(1)), expr_number(2));
+    return half && !inverse ? half_plus_one(job->exprs, n) : n;
 }
 
 static void dft(struct shape_job *job, bool known, int64_t axis)
@@ -152,22 +152,22 @@ static void dft(struct shape_job *job, bool known, int64_t axis)
     for (int i = 0; i + 1 < x.rank && (known || same); i++)
         dims[i] = x.dims[i];
     if (known && !same && at >= 0 && at < x.rank - 1)
-        dims[at] = tsr__expr_dim(job->x, dft_length(job, x.dims[at], half, inverse));
+        dims[at] = tsr__expr_dim(job->exprs, dft_length(job, x.dims[at], half, inverse));
 }
 
-void tsr__find_dft_17(struct shape_job *job)
+void tsr__infer_dft_17(struct shape_job *job)
 {
     dft(job, true, tsr__job_int(job, "axis", 1));
 }
 
-void tsr__find_dft(struct shape_job *job)
+void tsr__infer_dft(struct shape_job *job)
 {
     int64_t axis = -2;
     bool known = !tsr__job_has(job, 2) || tsr__job_number(job, 2, &axis);
     dft(job, known, axis);
 }
 
-void tsr__find_stft(struct shape_job *job)
+void tsr__infer_stft(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), window = tsr__job_in(job, 2);
     struct expr step = element(tsr__job_values(job, 1), 0), frame = {0};
@@ -177,22 +177,22 @@ void tsr__find_stft(struct shape_job *job)
     if (tsr__job_has(job, 3))
         frame = element(tsr__job_values(job, 3), 0);
     else if (window.rank == 1)
-        frame = tsr__expr_of(job->x, window.dims[0]);
+        frame = tsr__expr_of(job->exprs, window.dims[0]);
     if (x.rank >= 2) {
         dims[0] = x.dims[0];
-        struct expr room = tsr__expr_sub(job->x, tsr__expr_of(job->x, x.dims[1]), frame);
+        struct expr room = tsr__expr_sub(job->exprs, tsr__expr_of(job->exprs, x.dims[1]), frame);
         struct expr last =
-            expr_is(step, 0) ? (struct expr){0} : tsr__expr_floor(job->x, room, step);
-        dims[1] = tsr__expr_dim(job->x, tsr__expr_add(job->x, last, expr_number(1)));
+            expr_is(step, 0) ? (struct expr){0} : tsr__expr_floor(job->exprs, room, step);
+        dims[1] = tsr__expr_dim(job->exprs, tsr__expr_add(job->exprs, last, expr_number(1)));
     }
     bool half = tsr__job_int(job, "onesided", 1) != 0;
-    dims[2] = tsr__expr_dim(job->x, half ? half_plus_one(job->x, frame) : frame);
+    dims[2] = tsr__expr_dim(job->exprs, half ? half_plus_one(job->exprs, frame) : frame);
     dims[3] = (tsr_dim){2, ""};
 }
 
 // ---- text --------------------------------------------------------------------------------------
 
-void tsr__find_string_split(struct shape_job *job)
+void tsr__infer_string_split(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
     tsr_dim *dims = x.rank >= 0 ? new_dims(job, 0, x.rank + 1) : NULL;
@@ -201,7 +201,7 @@ void tsr__find_string_split(struct shape_job *job)
     tsr__job_like(job, 1, 0);
 }
 
-void tsr__find_string_normalizer(struct shape_job *job)
+void tsr__infer_string_normalizer(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
     tsr_dim *dims = x.rank == 1 || x.rank == 2 ? new_dims(job, 0, x.rank) : NULL;
@@ -209,7 +209,7 @@ void tsr__find_string_normalizer(struct shape_job *job)
         dims[0] = (tsr_dim){1, ""};
 }
 
-void tsr__find_tfidf(struct shape_job *job)
+void tsr__infer_tfidf(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
     const int64_t *at;
@@ -226,7 +226,7 @@ void tsr__find_tfidf(struct shape_job *job)
 
 // ---- ai.onnx.ml --------------------------------------------------------------------------------
 
-void tsr__find_feature_extractor(struct shape_job *job)
+void tsr__infer_feature_extractor(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), at = tsr__job_in(job, 1);
     int rank = x.rank == 1 ? 2 : x.rank;
@@ -237,10 +237,10 @@ void tsr__find_feature_extractor(struct shape_job *job)
     for (int i = 0; i + 1 < x.rank; i++)
         dims[i] = x.dims[i];
     if (at.rank >= 1)
-        dims[rank - 1] = tsr__expr_dim(job->x, tsr__job_size(job, at, 0, at.rank));
+        dims[rank - 1] = tsr__expr_dim(job->exprs, tsr__job_size(job, at, 0, at.rank));
 }
 
-void tsr__find_label_encoder(struct shape_job *job)
+void tsr__infer_label_encoder(struct shape_job *job)
 {
     static const struct {
         const char *name;
@@ -255,7 +255,7 @@ void tsr__find_label_encoder(struct shape_job *job)
             job->out[0].dtype = kinds[i].type;
 }
 
-void tsr__find_tree_ensemble(struct shape_job *job)
+void tsr__infer_tree_ensemble(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
     tsr_dim *dims = new_dims(job, 0, 2);

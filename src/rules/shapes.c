@@ -3,7 +3,7 @@
 //
 // One pass in node order, into subgraphs where their node stands and into functions where they are
 // called. A declared number stays; a declared symbol gives way to a number that is found; what
-// neither knows stays open. Values that hold sizes are followed along (values.c). The work is linear
+// neither knows stays open. Values that hold sizes are followed along (known_values.c). The work is linear
 // in the nodes; bodies that are followed again and again (nested loops, calls in calls) have a
 // budget.
 #include "rules/internal.h"
@@ -218,9 +218,10 @@ static void merge(struct shapes *shapes, const tsr_node *node, const tsr_value *
 
 static tsr_dtype input_type(const struct shape_job *job, int i)
 {
-    const tsr_value *value = i < job->n_in ? tsr_node_input(job->n, (size_t)i) : NULL;
-    return value && tsr__value_id(value) < job->s->n ? job->s->at[tsr__value_id(value)].dtype
-                                                     : TSR_UNDEFINED;
+    const tsr_value *value = i < job->n_in ? tsr_node_input(job->node, (size_t)i) : NULL;
+    return value && tsr__value_id(value) < job->shapes->n
+               ? job->shapes->at[tsr__value_id(value)].dtype
+               : TSR_UNDEFINED;
 }
 
 static tsr_dtype attr_type(const struct shape_job *job, const char *name, tsr_dtype otherwise)
@@ -283,15 +284,15 @@ static void by_row(struct shape_job *job)
 // The body of a function, with what the call gives it.
 static void by_function(struct shape_job *job, const tsr_function *function)
 {
-    struct shapes *shapes = job->s;
+    struct shapes *shapes = job->shapes;
     const tsr_graph *graph = tsr_function_graph(function);
     size_t n = tsr_graph_input_count(graph);
     struct value_info *in = ARENA_ARRAY(job->arena, struct value_info, n + 1);
     for (size_t i = 0; in && i < n; i++) {
-        const tsr_value *value = i < (size_t)job->n_in ? tsr_node_input(job->n, i) : NULL;
+        const tsr_value *value = i < (size_t)job->n_in ? tsr_node_input(job->node, i) : NULL;
         in[i] = value ? tsr__info_of(shapes, value) : (struct value_info){.shape = {.rank = -1}};
     }
-    struct call call = {job->n, function, shapes->call};
+    struct call call = {job->node, function, shapes->call};
     shapes->call = &call;
     bool done = in && tsr__shapes_body(shapes, graph, in, n);
     shapes->call = call.outer;
@@ -306,19 +307,19 @@ static void by_function(struct shape_job *job, const tsr_function *function)
 // Subgraphs of a node that nothing is known of: with what they declare themselves.
 static void visit_bodies(struct shape_job *job)
 {
-    for (size_t i = 0; i < tsr_node_attr_count(job->n); i++) {
-        const tsr_attr *attr = tsr_node_attr(job->n, i);
+    for (size_t i = 0; i < tsr_node_attr_count(job->node); i++) {
+        const tsr_attr *attr = tsr_node_attr(job->node, i);
         for (size_t k = 0; k < tsr_attr_graph_count(attr); k++)
-            tsr__shapes_body(job->s, tsr_attr_graph(attr, k), NULL, 0);
+            tsr__shapes_body(job->shapes, tsr_attr_graph(attr, k), NULL, 0);
     }
 }
 
 static void find_outputs(struct shape_job *job)
 {
     const tsr_function *function = NULL;
-    job->row = tsr__row_of(job->s, job->n);
-    if (!job->row && tsr_model_function_count(job->s->model))
-        function = tsr__node_function(job->n);
+    job->row = tsr__row_of(job->shapes, job->node);
+    if (!job->row && tsr_model_function_count(job->shapes->model))
+        function = tsr__node_function(job->node);
     if (job->row)
         by_row(job);
     else if (function)
@@ -333,10 +334,10 @@ static bool follow_node(struct shapes *shapes, const tsr_node *node)
     uint8_t form[OUTPUTS_INLINE] = {0};
     struct known_value value[OUTPUTS_INLINE];
     size_t n_out = tsr_node_output_count(node);
-    struct shape_job job = {.s = shapes,
-                            .x = shapes->exprs,
+    struct shape_job job = {.shapes = shapes,
+                            .exprs = shapes->exprs,
                             .arena = shapes->arena,
-                            .n = node,
+                            .node = node,
                             .n_in = (int)tsr_node_input_count(node),
                             .n_out = (int)n_out,
                             .out = out,
@@ -484,7 +485,7 @@ static void forget_hidden(struct shapes *shapes)
         forget_value(shapes, i);
 }
 
-struct shapes *tsr__shapes_bound(struct arena *arena, tsr_model *model, const tsr_size *sizes,
+struct shapes *tsr__shapes_bound(struct arena *arena, tsr_model *model, const tsr_dim_size *sizes,
                                  size_t n, bool report)
 {
     bool ran_out_before = arena->session->out_of_memory;
@@ -522,7 +523,7 @@ struct shape tsr__shapes_of(const struct shapes *shapes, const tsr_value *value)
     return shapes->at[id];
 }
 
-struct shape tsr__shapes_piece(const struct shapes *shapes, const tsr_value *value)
+struct shape tsr__shapes_element(const struct shapes *shapes, const tsr_value *value)
 {
     uint32_t id = tsr__value_id(value);
     bool known = id < shapes->n && shapes->at[id].rank >= -1 && shapes->form[id] != VALUE_OTHER;

@@ -7,7 +7,7 @@ struct dim_sizes {
     struct exprs exprs;
 };
 
-struct dim_sizes *tsr__dim_sizes_new(struct arena *arena, const tsr_size *sizes, size_t n)
+struct dim_sizes *tsr__dim_sizes_new(struct arena *arena, const tsr_dim_size *sizes, size_t n)
 {
     struct dim_sizes *dim_sizes = ARENA_NEW(arena, struct dim_sizes);
     if (!dim_sizes)

@@ -22,10 +22,10 @@ struct bench {
     tsr_job *job;
     const tsr_tensors *inputs;
     double seconds;
-    int in_flight;               // runs under way at a time
-    double started[RUN_FLIGHTS]; // when those under way began
-    uint64_t asked, taken;       // runs
-    double wall_s;               // from the first start to the last result
+    int in_flight;             // runs under way at a time
+    double started[RUN_SLOTS]; // when those under way began
+    uint64_t asked, taken;     // runs
+    double wall_s;             // from the first start to the last result
     double *times;
     size_t n, cap;
     uint64_t told; // messages of rank 0 so far
@@ -109,14 +109,14 @@ static bool keep_time(struct bench *bench, double t)
 
 static tsr_status start_run(struct bench *bench)
 {
-    bench->started[bench->asked++ % RUN_FLIGHTS] = tsr__now_s();
+    bench->started[bench->asked++ % RUN_SLOTS] = tsr__now_s();
     return tsr_job_start(bench->job, bench->inputs);
 }
 
 static tsr_status take_run(struct bench *bench)
 {
     tsr_status st = tsr_job_wait(bench->job, NULL);
-    double began = bench->started[bench->taken++ % RUN_FLIGHTS];
+    double began = bench->started[bench->taken++ % RUN_SLOTS];
     if (st != TSR_OK)
         return st;
     return keep_time(bench, tsr__now_s() - began) ? TSR_OK : TSR_NOMEM;
@@ -323,7 +323,7 @@ struct bench_work {
 };
 
 static tsr_status bench_work(struct spawn *spawn, tsr_session *session, int rank,
-                             struct parcel *out)
+                             struct message *out)
 {
     struct bench_work *work = spawn->data;
     tsr_run_options options = *spawn->options;
@@ -332,23 +332,25 @@ static tsr_status bench_work(struct spawn *spawn, tsr_session *session, int rank
     tsr_status st = bench_here(session, work->path, &options, work->inputs, work->seconds, &result);
     if (st != TSR_OK || rank != 0)
         return st;
-    tsr__parcel_put(out, &result, sizeof result);
-    tsr__parcel_put(out, result.communication, (size_t)result.ranks * sizeof *result.communication);
-    tsr__parcel_put(out, result.memory, (size_t)result.ranks * sizeof *result.memory);
+    tsr__message_put(out, &result, sizeof result);
+    tsr__message_put(out, result.communication,
+                     (size_t)result.ranks * sizeof *result.communication);
+    tsr__message_put(out, result.memory, (size_t)result.ranks * sizeof *result.memory);
     return TSR_OK;
 }
 
-static tsr_status bench_take(struct spawn *spawn, tsr_session *session, int rank, struct parcel *in)
+static tsr_status bench_take(struct spawn *spawn, tsr_session *session, int rank,
+                             struct message *in)
 {
     struct bench_work *work = spawn->data;
     if (rank != 0)
         return TSR_OK;
-    const void *r = tsr__parcel_get(in, sizeof *work->result);
+    const void *r = tsr__message_get(in, sizeof *work->result);
     if (r)
         memcpy(work->result, r, sizeof *work->result);
     size_t bytes = (size_t)spawn->n * sizeof(double), more = (size_t)spawn->n * sizeof(int64_t);
-    const void *share = tsr__parcel_get(in, bytes);
-    const void *memory = share ? tsr__parcel_get(in, more) : NULL;
+    const void *share = tsr__message_get(in, bytes);
+    const void *memory = share ? tsr__message_get(in, more) : NULL;
     if (!memory || work->result->ranks != spawn->n)
         return TSR_MALFORMED;
     struct arena *kept = &session->results[RESULT_RUN];

@@ -170,38 +170,38 @@ tsr_status tsr__gpu_bind(struct rank *rank)
     return TSR_ENGINE;
 }
 
-static OrtStatus *bind_all(struct rank *rank, struct flight *flight)
+static OrtStatus *bind_all(struct rank *rank, struct run_slot *run_slot)
 {
     const OrtApi *api = rank->engine->api;
     for (size_t i = 0; i < rank->n_inputs; i++)
-        TRY(api->BindInput(rank->binding, rank->input_names[i], flight->ins[i]));
+        TRY(api->BindInput(rank->binding, rank->input_names[i], run_slot->ins[i]));
     for (size_t i = 0; i < rank->n_outputs; i++)
         TRY(api->BindOutputToDevice(rank->binding, rank->output_names[i],
                                     rank->stays[i] ? rank->on_gpu : rank->engine->memory));
     return NULL;
 }
 
-static OrtStatus *take_values(struct rank *rank, struct flight *flight)
+static OrtStatus *take_values(struct rank *rank, struct run_slot *run_slot)
 {
     const OrtApi *api = rank->engine->api;
     OrtValue **values = NULL;
     size_t n = 0;
     TRY(api->GetBoundOutputValues(rank->binding, rank->engine->allocator, &values, &n));
     for (size_t i = 0; i < n; i++)
-        flight->outs[i] = values[i]; // in the order in which they were bound
+        run_slot->outs[i] = values[i]; // in the order in which they were bound
     return values ? api->AllocatorFree(rank->engine->allocator, values) : NULL;
 }
 
-OrtStatus *tsr__gpu_run(struct rank *rank, struct flight *flight)
+OrtStatus *tsr__gpu_run(struct rank *rank, struct run_slot *run_slot)
 {
     const OrtApi *api = rank->engine->api;
-    OrtStatus *st = bind_all(rank, flight);
+    OrtStatus *st = bind_all(rank, run_slot);
     if (!st)
         st = api->RunWithBinding(rank->ort, NULL, rank->binding);
     if (!st)
-        st = take_values(rank, flight);
+        st = take_values(rank, run_slot);
     api->ClearBoundInputs(
-        rank->binding); // nothing is kept alive but what the flight and the states have
+        rank->binding); // nothing is kept alive but what the run slot and the states have
     api->ClearBoundOutputs(rank->binding);
     return st;
 }

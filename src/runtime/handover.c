@@ -2,7 +2,7 @@
 // handover.c - outputs on their way from the ranks that have them to whoever asked for the run.
 //
 // The manifest says who gives an output, or a piece of it; what it does not place is rank 0's. Where ranks are processes,
-// each of the others gives rank 0 what it has of a run as one parcel, beside the communication of the model, and goes on.
+// each of the others gives rank 0 what it has of a run as one message, beside the communication of the model, and goes on.
 #include "runtime/handover.h"
 #include "runtime/spawn.h"
 #include "bundle/bundle.h"
@@ -93,20 +93,20 @@ static tsr_status failed(const struct handover *handover, const struct comm_trou
 
 tsr_status tsr__hand_give(const struct handover *handover, uint64_t run, const tsr_tensors *mine)
 {
-    struct parcel parcel = tsr__parcel_new();
+    struct message message = tsr__message_new();
     struct comm_trouble why = {0};
-    if (parcel.fd >= 0)
-        tsr__parcel_put_tensors(&parcel, mine);
-    bool written = tsr__parcel_flush(&parcel);
-    tsr__parcel_drop(&parcel);
-    off_t bytes = written ? lseek(parcel.fd, 0, SEEK_CUR) : -1;
+    if (message.fd >= 0)
+        tsr__message_put_tensors(&message, mine);
+    bool written = tsr__message_flush(&message);
+    tsr__message_drop(&message);
+    off_t bytes = written ? lseek(message.fd, 0, SEEK_CUR) : -1;
     if (bytes < 0) {
-        if (parcel.fd >= 0)
-            close(parcel.fd);
+        if (message.fd >= 0)
+            close(message.fd);
         return TSR_NOMEM;
     }
     struct comm_call call = call_of(handover, run);
-    if (tsr__comm_give(handover->place, &call, parcel.fd, (size_t)bytes, &why) == TSR_OK)
+    if (tsr__comm_give(handover->place, &call, message.fd, (size_t)bytes, &why) == TSR_OK)
         return TSR_OK;
     return failed(handover, &why);
 }
@@ -125,16 +125,16 @@ static tsr_status take_from(const struct handover *handover, uint64_t run, int f
 {
     struct comm_trouble why = {0};
     struct comm_call call = call_of(handover, run);
-    struct parcel parcel;
+    struct message message;
     int fd = -1;
     size_t bytes = 0;
     if (tsr__comm_take(handover->place, &call, from, &fd, &bytes, &why) != TSR_OK)
         return failed(handover, &why);
-    if (!tsr__parcel_open(fd, &parcel))
+    if (!tsr__message_open(fd, &message))
         return TSR_NOMEM;
-    parcel.end = bytes < parcel.end ? bytes : parcel.end;
-    tsr_status st = tsr__parcel_tensors(&parcel, to);
-    tsr__parcel_close(&parcel);
+    message.end = bytes < message.end ? bytes : message.end;
+    tsr_status st = tsr__message_tensors(&message, to);
+    tsr__message_close(&message);
     return st;
 }
 

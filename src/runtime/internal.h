@@ -61,10 +61,10 @@ struct wanted {
     int64_t dims[RUN_MAX_RANK];
 };
 
-#define RUN_FLIGHTS 16 // runs of one rank that may be asked for before the first is taken
+#define RUN_SLOTS 16 // runs of one rank that may be asked for before the first is taken
 
 // The values of one run.
-struct flight {
+struct run_slot {
     OrtValue **ins, **outs; // NULL: nothing, or kept as state
     bool *kept;             // per input: comes from the run before
 };
@@ -76,7 +76,7 @@ struct rank_state {
 
 // One rank: a model file, its session, its inputs and outputs. It works on a session of its own
 // (findings, memory), because it may run on a thread of its own; the caller's thread binds inputs and takes outputs of
-// flights that the rank is not working on.
+// run slots that the rank is not working on.
 struct rank {
     struct engine *engine;
     struct endpoint *endpoint; // NULL: a whole model
@@ -109,7 +109,7 @@ struct rank {
     struct wanted *wanted; // per input
     OrtValue **weights;    // views of the shared ones
     size_t n_weights;
-    struct flight flights[RUN_FLIGHTS];
+    struct run_slot run_slots[RUN_SLOTS];
     struct rank_state *states;
     size_t n_states;
     tsr_status status;
@@ -118,25 +118,25 @@ struct rank {
 
 // Opens the model and meets the other ranks. The rank's status says how it went, also after a run.
 void tsr__rank_open(struct rank *rank);
-void tsr__rank_run(struct rank *rank, size_t flight);
+void tsr__rank_run(struct rank *rank, size_t run_slot);
 void tsr__rank_meet(struct rank *rank, const char *what); // all ranks; a whole model meets nobody
-// Binds the inputs of a flight; findings go to s. pieces (or NULL): this rank's own of some of them.
+// Binds the inputs of a run slot; findings go to s. pieces (or NULL): this rank's own of some of them.
 // ran: a run was asked for before, so states have a value.
-tsr_status tsr__rank_bind(struct rank *rank, size_t flight, const tsr_tensors *inputs,
+tsr_status tsr__rank_bind(struct rank *rank, size_t run_slot, const tsr_tensors *inputs,
                           const tsr_tensors *pieces, tsr_session *session, bool ran);
-// Copies the results of a flight into outputs; the second lets its values go too (outputs NULL: copies nothing).
-tsr_status tsr__rank_copy(struct rank *rank, size_t flight, tsr_session *session,
+// Copies the results of a run slot into outputs; the second lets its values go too (outputs NULL: copies nothing).
+tsr_status tsr__rank_copy(struct rank *rank, size_t run_slot, tsr_session *session,
                           tsr_tensors *outputs);
-tsr_status tsr__rank_take(struct rank *rank, size_t flight, tsr_session *session,
+tsr_status tsr__rank_take(struct rank *rank, size_t run_slot, tsr_session *session,
                           tsr_tensors *outputs);
-void tsr__rank_drop(struct rank *rank, size_t flight);
+void tsr__rank_drop(struct rank *rank, size_t run_slot);
 // Makes output `present` the input `past` of the next run. False: the rank has not both of them.
 bool tsr__rank_keep(struct rank *rank, const char *past, const char *present);
 // Adds the rank's findings to s.
 void tsr__rank_findings(const struct rank *rank, tsr_session *session);
 void tsr__rank_free(struct rank *rank);
 
-// refusal.c: those words of ONNX Runtime mean that it does not know the operator set; the finding is added.
+// opset_refusal.c: those words of ONNX Runtime mean that it does not know the operator set; the finding is added.
 bool tsr__refused_opset(struct rank *rank, const struct place *at, const char *words);
 
 // A number of threads for each of `ranks` ranks that share `cores`.
@@ -164,7 +164,7 @@ tsr_status tsr__run_join(tsr_session *session, const tsr_run_options *options,
 struct endpoint *tsr__job_place(const tsr_job *job);
 struct endpoint *tsr__job_endpoint(const tsr_job *job, int i);
 uint64_t tsr__job_plan(const tsr_job *job);
-// As tsr_job_keep; false: none of the ranks here has both.
+// As tsr_job_add_state; false: none of the ranks here has both.
 bool tsr__job_keep(tsr_job *job, const char *past, const char *present);
 // As tsr_job_start, but the rank of this process keeps its results: they are taken by tsr_job_wait_cut.
 tsr_status tsr__job_start_own(tsr_job *job, const tsr_tensors *inputs);
@@ -203,7 +203,7 @@ tsr_status tsr__whole_open(tsr_session *session, int minor, const char *path, co
                            struct whole *whole);
 void tsr__whole_close(struct whole *whole);
 
-// ---- weights.c
+// ---- shared_weights.c
 
 struct bundle;
 struct manifest;
@@ -223,7 +223,7 @@ tsr_status tsr__weights_add(struct rank *rank, OrtSessionOptions *options, OrtSt
 // Whether the weights of a rank (-1: of all) are too large a part of the memory to be copied.
 bool tsr__weights_are_large(const struct manifest *manifest, int64_t rank);
 
-// ---- memory.c
+// ---- memory_use.c
 
 struct memory_mark {
     int64_t own, shared, mapped; // bytes
@@ -245,7 +245,7 @@ const struct gpu *tsr__gpu_driver(tsr_session *session, struct engine *engine,
 tsr_status tsr__gpu_place(struct rank *rank);
 tsr_status tsr__gpu_bind(struct rank *rank); // after its session was made
 void tsr__gpu_leave(struct rank *rank);      // after its session has gone
-OrtStatus *tsr__gpu_run(struct rank *rank, struct flight *flight);
+OrtStatus *tsr__gpu_run(struct rank *rank, struct run_slot *run_slot);
 // A child of this process could not use a GPU: it has started the driver itself.
 tsr_status tsr__gpu_spoilt(tsr_session *session);
 // Bytes of a value that lies on the rank's GPU, to the host.
@@ -271,7 +271,7 @@ void tsr__trace_rank(struct rank *rank, struct text *text);
 tsr_status tsr__trace_write(tsr_session *session, struct endpoint *endpoint, uint64_t plan,
                             struct text *text, const char *path);
 
-// ---- values (values.c) -------------------------------------------------------------------------
+// ---- values (engine_values.c) -------------------------------------------------------------------------
 
 OrtStatus *tsr__engine_wanted(const struct engine *engine, const OrtSession *session, size_t i,
                               struct wanted *out);
@@ -293,7 +293,7 @@ tsr_status tsr__engine_fetch(const struct engine *engine, struct gpu_seat *seat,
 
 // ---- tensors (tensors.c, npy.c, npz.c, sets.c) -------------------------------------------------
 
-// ports.c: of a rank's file that lies beside its manifest, the inputs of the whole model, as a model to be freed; else NULL.
+// interface.c: of a rank's file that lies beside its manifest, the inputs of the whole model, as a model to be freed; else NULL.
 tsr_status tsr__whole_inputs(const tsr_model *rank, tsr_model **out) TSR_MUST_USE;
 
 // Texts lie in data as uint64_t ends of all elements, counted from the first character, then the characters and a

@@ -61,8 +61,8 @@ tsr_status tsr__job_verdict(tsr_job *job)
     const struct rank *worst = NULL;
     pthread_mutex_lock(&job->lock);
     for (int i = 0; i < job->n; i++) {
-        const struct rank *rank = &job->seats[i].rank;
-        if (job->seats[i].failed && (!worst || (worst->told && !rank->told)))
+        const struct rank *rank = &job->rank_threads[i].rank;
+        if (job->rank_threads[i].failed && (!worst || (worst->told && !rank->told)))
             worst = rank;
     }
     pthread_mutex_unlock(&job->lock);
@@ -76,33 +76,33 @@ tsr_status tsr__job_verdict(tsr_job *job)
 
 static void *seat_thread(void *data)
 {
-    struct seat *seat = data;
-    tsr_job *job = seat->job;
+    struct rank_thread *rank_thread = data;
+    tsr_job *job = rank_thread->job;
     if (!job->options.no_pin) // before the session, whose threads then stay there too
-        tsr__cores_keep((int)(seat - job->seats), job->n);
-    tsr__rank_open(&seat->rank);
+        tsr__cores_keep((int)(rank_thread - job->rank_threads), job->n);
+    tsr__rank_open(&rank_thread->rank);
     pthread_mutex_lock(&job->lock);
-    seat->opened = true;
-    while (seat->rank.status == TSR_OK) {
+    rank_thread->opened = true;
+    while (rank_thread->rank.status == TSR_OK) {
         pthread_cond_broadcast(&job->change);
-        while (!job->closing && seat->done == job->asked && seat->met >= job->meet)
+        while (!job->closing && rank_thread->done == job->asked && rank_thread->met >= job->meet)
             pthread_cond_wait(&job->change, &job->lock);
-        bool meet = seat->done == job->meet && seat->met < job->meet;
-        if (!meet && seat->done == job->asked)
+        bool meet = rank_thread->done == job->meet && rank_thread->met < job->meet;
+        if (!meet && rank_thread->done == job->asked)
             break;
         pthread_mutex_unlock(&job->lock);
         if (meet)
-            tsr__rank_meet(&seat->rank, "end");
+            tsr__rank_meet(&rank_thread->rank, "end");
         else
-            tsr__rank_run(&seat->rank, seat->done % RUN_FLIGHTS);
+            tsr__rank_run(&rank_thread->rank, rank_thread->done % RUN_SLOTS);
         pthread_mutex_lock(&job->lock);
-        seat->met = meet ? seat->done : seat->met;
-        seat->done += !meet;
+        rank_thread->met = meet ? rank_thread->done : rank_thread->met;
+        rank_thread->done += !meet;
     }
-    seat->failed = seat->rank.status != TSR_OK;
+    rank_thread->failed = rank_thread->rank.status != TSR_OK;
     pthread_cond_broadcast(&job->change);
     pthread_mutex_unlock(&job->lock);
-    tsr__comm_close(seat->rank.endpoint);
+    tsr__comm_close(rank_thread->rank.endpoint);
     return NULL;
 }
 
@@ -114,9 +114,10 @@ void tsr__job_wait_for(tsr_job *job, uint64_t runs)
     for (;;) {
         int there = 0;
         for (int i = 0; i < job->n_threads; i++) {
-            const struct seat *seat = &job->seats[i];
-            there +=
-                seat->opened && (seat->failed || (seat->done >= runs && seat->met >= job->meet));
+            const struct rank_thread *rank_thread = &job->rank_threads[i];
+            there += rank_thread->opened &&
+                     (rank_thread->failed ||
+                      (rank_thread->done >= runs && rank_thread->met >= job->meet));
         }
         if (runs == 0 && there != last)
             tsr__progress(job->session, "loading ranks", (uint64_t)there, (uint64_t)job->n_threads);
@@ -137,12 +138,13 @@ static tsr_status start_threads(tsr_job *job)
     bool failed = false;
     for (int i = 0; i < job->n && !failed; i++) {
         failed = tsr__fault(job->session, FAULT_SPAWN) ||
-                 pthread_create(&job->seats[i].thread, NULL, seat_thread, &job->seats[i]) != 0;
+                 pthread_create(&job->rank_threads[i].thread, NULL, seat_thread,
+                                &job->rank_threads[i]) != 0;
         job->n_threads += !failed;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) {
-        struct endpoint *endpoint = tsr__threads_endpoint(job->ways, job->n_threads);
+        struct endpoint *endpoint = tsr__threads_endpoint(job->thread_transport, job->n_threads);
         tsr__comm_fail(endpoint, TSR_PEER, "a rank's thread could not be started");
         tsr__comm_close(endpoint);
     }
@@ -185,18 +187,19 @@ static tsr_status open_threads(tsr_job *job)
 {
     struct comm_options co = {.timeout_s = job->options.timeout_s};
     job->threaded = true;
-    job->ways = tsr__threads_new(job->session, job->n, &co);
-    if (!job->ways)
+    job->thread_transport = tsr__threads_new(job->session, job->n, &co);
+    if (!job->thread_transport)
         return TSR_NOMEM;
     tsr_status st =
         tsr__shared_open(job->session, job->engine, &job->bundle, &job->arena, &job->shared);
     if (st != TSR_OK)
         return st;
     for (int i = 0; i < job->n; i++)
-        rank_of_partition(job, &job->seats[i].rank, i, tsr__threads_endpoint(job->ways, i));
+        rank_of_partition(job, &job->rank_threads[i].rank, i,
+                          tsr__threads_endpoint(job->thread_transport, i));
     if (job->arena.failed)
         return TSR_NOMEM;
-    prime(job->engine, tsr__threads_endpoint(job->ways, 0));
+    prime(job->engine, tsr__threads_endpoint(job->thread_transport, 0));
     return start_threads(job);
 }
 
@@ -274,19 +277,19 @@ static tsr_status job_new(tsr_session *session, const tsr_run_options *options, 
 // The one rank of this process, opened on the caller's thread.
 static tsr_status open_here(tsr_job *job)
 {
-    tsr__rank_open(&job->seats[0].rank);
-    job->seats[0].failed = job->seats[0].rank.status != TSR_OK;
+    tsr__rank_open(&job->rank_threads[0].rank);
+    job->rank_threads[0].failed = job->rank_threads[0].rank.status != TSR_OK;
     return tsr__job_verdict(job);
 }
 
 static tsr_status make_seats(tsr_job *job, int n)
 {
-    job->seats = ARENA_ARRAY(&job->arena, struct seat, (size_t)n);
-    if (!job->seats)
+    job->rank_threads = ARENA_ARRAY(&job->arena, struct rank_thread, (size_t)n);
+    if (!job->rank_threads)
         return TSR_NOMEM;
     job->n = n;
     for (int i = 0; i < n; i++)
-        job->seats[i].job = job;
+        job->rank_threads[i].job = job;
     return TSR_OK;
 }
 
@@ -306,8 +309,8 @@ tsr_status tsr_job_open_model(tsr_session *session, const char *path,
     if (st == TSR_OK && tsr__gpu_named(session, job->options.device, &job->options))
         job->gpu = tsr__gpu_driver(session, job->engine, &job->options);
     if (st == TSR_OK) {
-        rank_for(job, &job->seats[0].rank, 0, tsr__cores(), 1);
-        job->seats[0].rank.path = job->whole.path;
+        rank_for(job, &job->rank_threads[0].rank, 0, tsr__cores(), 1);
+        job->rank_threads[0].rank.path = job->whole.path;
         st = open_here(job);
     }
     if (st == TSR_OK)
@@ -322,7 +325,7 @@ bool tsr__job_keep(tsr_job *job, const char *past, const char *present)
 {
     bool found = false;
     for (int i = 0; i < job->n; i++)
-        found |= tsr__rank_keep(&job->seats[i].rank, past, present);
+        found |= tsr__rank_keep(&job->rank_threads[i].rank, past, present);
     const char **list = ARENA_ARRAY(&job->arena, const char *, job->n_states + 1);
     if (!list)
         return false;
@@ -389,7 +392,7 @@ tsr_status tsr__job_open(tsr_session *session, const char *folder, const tsr_run
     if (st == TSR_OK)
         st = make_seats(job, job->mpi ? 1 : (int)job->bundle.manifest.n_ranks);
     if (st == TSR_OK && job->mpi)
-        rank_of_partition(job, &job->seats[0].rank, job->mpi->rank, job->mpi);
+        rank_of_partition(job, &job->rank_threads[0].rank, job->mpi->rank, job->mpi);
     if (st == TSR_OK && job->arena.failed)
         st = TSR_NOMEM;
     if (st != TSR_OK && joined)
@@ -416,16 +419,16 @@ void tsr_job_close(tsr_job *job)
     pthread_cond_broadcast(&job->change);
     pthread_mutex_unlock(&job->lock);
     for (int i = 0; i < job->n_threads; i++)
-        pthread_join(job->seats[i].thread, NULL);
+        pthread_join(job->rank_threads[i].thread, NULL);
     for (int i = 0; i < job->n; i++) {
-        tsr__rank_free(&job->seats[i].rank);
-        for (size_t k = 0; k < RUN_FLIGHTS; k++)
-            tsr_tensors_free(job->seats[i].pieces[k]);
+        tsr__rank_free(&job->rank_threads[i].rank);
+        for (size_t k = 0; k < RUN_SLOTS; k++)
+            tsr_tensors_free(job->rank_threads[i].pieces[k]);
     }
     if (job->engine)
         tsr__shared_close(job->engine, &job->shared);
-    if (job->ways)
-        tsr__threads_free(job->ways);
+    if (job->thread_transport)
+        tsr__threads_free(job->thread_transport);
     if (job->is_whole)
         tsr__whole_close(&job->whole);
     if (job->has_bundle)

@@ -8,13 +8,13 @@
 #include "bundle/bundle.h"
 
 // A rank and its thread. All fields but rank are under the job's lock.
-struct seat {
+struct rank_thread {
     tsr_job *job;
     struct rank rank;
     pthread_t thread;
     bool opened, failed;
-    uint64_t done, met;               // runs made; runs at whose end the ranks have met
-    tsr_tensors *pieces[RUN_FLIGHTS]; // of whole inputs, the caller's thread's
+    uint64_t done, met;             // runs made; runs at whose end the ranks have met
+    tsr_tensors *pieces[RUN_SLOTS]; // of whole inputs, the caller's thread's
 };
 struct tsr_job {
     tsr_session *session;
@@ -28,14 +28,14 @@ struct tsr_job {
     struct endpoint *mpi;       // of the session, or NULL
     const struct gpu *gpu;      // some rank is on a GPU
     struct remote *remote;      // ranks that are children, or NULL
-    struct thread_job *ways;
-    struct shared_weights shared; // of ranks that are threads
-    struct seat *seats;           // of the ranks that run here
+    struct thread_job *thread_transport;
+    struct shared_weights shared;     // of ranks that are threads
+    struct rank_thread *rank_threads; // of the ranks that run here
     int n, n_threads;
     pthread_mutex_t lock;
     pthread_cond_t change;
     uint64_t asked, taken, meet; // runs; the one at whose end all meet
-    bool given[RUN_FLIGHTS];     // of ranks that are processes: outputs are on their way to rank 0
+    bool given[RUN_SLOTS];       // of ranks that are processes: outputs are on their way to rank 0
     bool closing;
     const char **states; // outputs that are no results
     size_t n_states;

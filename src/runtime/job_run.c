@@ -28,37 +28,39 @@ static tsr_status too_many(tsr_job *job, const char *text)
                            text);
 }
 
-static int64_t rank_of(const tsr_job *job, int seat)
+static int64_t rank_of(const tsr_job *job, int rank_thread)
 {
-    return job->mpi ? job->mpi->rank : seat;
+    return job->mpi ? job->mpi->rank : rank_thread;
 }
 
 // The rank's pieces of whole inputs, if it has any.
-static tsr_status cut_for(tsr_job *job, int seat, size_t flight, const tsr_tensors *inputs)
+static tsr_status cut_for(tsr_job *job, int rank_thread, size_t run_slot, const tsr_tensors *inputs)
 {
     const struct manifest *manifest = &job->bundle.manifest;
-    tsr_tensors **pieces = &job->seats[seat].pieces[flight];
+    tsr_tensors **pieces = &job->rank_threads[rank_thread].pieces[run_slot];
     tsr_tensors_free(*pieces);
     *pieces = NULL;
     if (!job->has_bundle || !tsr__cut_any(manifest->inputs, manifest->n_inputs))
         return TSR_OK;
     tsr_status st = tsr_tensors_new(job->session, pieces);
-    return st == TSR_OK ? tsr__cut_inputs(manifest, rank_of(job, seat), inputs, *pieces) : st;
+    return st == TSR_OK ? tsr__cut_inputs(manifest, rank_of(job, rank_thread), inputs, *pieces)
+                        : st;
 }
 
-// Binds the inputs of a flight to all ranks that run here, or to none.
-static tsr_status bind(tsr_job *job, size_t flight, const tsr_tensors *const *inputs, bool each)
+// Binds the inputs of a run slot to all ranks that run here, or to none.
+static tsr_status bind(tsr_job *job, size_t run_slot, const tsr_tensors *const *inputs, bool each)
 {
     for (int i = 0; i < job->n; i++) {
-        struct seat *seat = &job->seats[i];
-        tsr_status st = each ? TSR_OK : cut_for(job, i, flight, inputs[0]);
+        struct rank_thread *rank_thread = &job->rank_threads[i];
+        tsr_status st = each ? TSR_OK : cut_for(job, i, run_slot, inputs[0]);
         if (st == TSR_OK)
-            st = tsr__rank_bind(&seat->rank, flight, inputs[each ? i : 0],
-                                each ? NULL : seat->pieces[flight], job->session, job->asked > 0);
+            st = tsr__rank_bind(&rank_thread->rank, run_slot, inputs[each ? i : 0],
+                                each ? NULL : rank_thread->pieces[run_slot], job->session,
+                                job->asked > 0);
         if (st == TSR_OK)
             continue;
         for (int k = 0; k < i; k++)
-            tsr__rank_drop(&job->seats[k].rank, flight);
+            tsr__rank_drop(&job->rank_threads[k].rank, run_slot);
         return st;
     }
     return TSR_OK;
@@ -67,7 +69,7 @@ static tsr_status bind(tsr_job *job, size_t flight, const tsr_tensors *const *in
 // inputs: one set for all ranks, or (each) one for each rank that runs here.
 static tsr_status start(tsr_job *job, const tsr_tensors *const *inputs, bool each)
 {
-    if (job->asked - job->taken == RUN_FLIGHTS)
+    if (job->asked - job->taken == RUN_SLOTS)
         return too_many(job, "too many runs are under way");
     if (job->remote) {
         tsr_status told = tsr__remote_start(job->remote, inputs, each);
@@ -77,9 +79,9 @@ static tsr_status start(tsr_job *job, const tsr_tensors *const *inputs, bool eac
     tsr_status st = tsr__job_verdict(job); // a job whose rank has failed runs no more
     if (st == TSR_OK && !each && job->has_bundle)
         st = tsr__named_check(&job->bundle.manifest, job->session, inputs[0]);
-    size_t flight = job->asked % RUN_FLIGHTS;
+    size_t run_slot = job->asked % RUN_SLOTS;
     if (st == TSR_OK)
-        st = bind(job, flight, inputs, each);
+        st = bind(job, run_slot, inputs, each);
     if (st != TSR_OK) {
         if (job->mpi)
             tsr__job_tell(job->mpi, job->session, st);
@@ -91,8 +93,8 @@ static tsr_status start(tsr_job *job, const tsr_tensors *const *inputs, bool eac
     pthread_mutex_unlock(&job->lock);
     if (job->threaded)
         return TSR_OK;
-    tsr__rank_run(&job->seats[0].rank, flight);
-    job->seats[0].failed = job->seats[0].rank.status != TSR_OK;
+    tsr__rank_run(&job->rank_threads[0].rank, run_slot);
+    job->rank_threads[0].failed = job->rank_threads[0].rank.status != TSR_OK;
     return TSR_OK;
 }
 
@@ -111,7 +113,7 @@ static struct handover handover_of(const tsr_job *job)
                              .states = job->states,
                              .n_states = job->n_states,
                              .place = job->mpi,
-                             .plan = job->n ? job->seats[0].rank.plan : 0};
+                             .plan = job->n ? job->rank_threads[0].rank.plan : 0};
 }
 
 // Whole outputs are asked for, and not all of them are rank 0's.
@@ -129,17 +131,17 @@ static bool gives_here(const tsr_job *job)
            tsr__hand_gives(&handover, job->mpi->rank);
 }
 
-// The rank of this process gives rank 0 its outputs of a flight, if it has any for it.
-static tsr_status give(tsr_job *job, size_t flight, uint64_t run)
+// The rank of this process gives rank 0 its outputs of a run slot, if it has any for it.
+static tsr_status give(tsr_job *job, size_t run_slot, uint64_t run)
 {
     struct handover handover = handover_of(job);
     tsr_tensors *mine = NULL;
-    job->given[flight] = true;
+    job->given[run_slot] = true;
     if (!gives_here(job))
         return TSR_OK;
     tsr_status st = tsr_tensors_new(job->session, &mine);
     if (st == TSR_OK)
-        st = tsr__rank_copy(&job->seats[0].rank, flight, job->session, mine);
+        st = tsr__rank_copy(&job->rank_threads[0].rank, run_slot, job->session, mine);
     if (st == TSR_OK)
         st = tsr__hand_give(&handover, run, mine);
     tsr_tensors_free(mine);
@@ -168,7 +170,7 @@ static void sets_free(const tsr_job *job, tsr_tensors **sets)
 static tsr_status meet_gifts(tsr_job *job, uint64_t run, tsr_tensors *const *sets)
 {
     struct handover handover = handover_of(job);
-    job->given[run % RUN_FLIGHTS] = false;
+    job->given[run % RUN_SLOTS] = false;
     if (!job->mpi)
         return TSR_OK;
     if (job->mpi->rank == 0)
@@ -182,20 +184,20 @@ static tsr_status finish_handed(tsr_job *job, uint64_t run, tsr_tensors *const *
 {
     struct arena arena;
     struct handover handover = handover_of(job);
-    size_t flight = run % RUN_FLIGHTS;
+    size_t run_slot = run % RUN_SLOTS;
     tsr__arena_init(&arena, job->session);
     tsr_tensors **sets = sets_new(job, &arena);
     tsr_status st = arena.failed ? TSR_NOMEM : TSR_OK;
-    if (st == TSR_OK && !each && !job->given[flight])
-        st = give(job, flight, run);
+    if (st == TSR_OK && !each && !job->given[run_slot])
+        st = give(job, run_slot, run);
     for (int i = 0; i < job->n; i++) {
         tsr_tensors *to = each ? outputs[i] : NULL;
         if (st == TSR_OK && !each && outputs[0])
             to = sets[rank_of(job, i)];
-        tsr_status one = tsr__rank_take(&job->seats[i].rank, flight, job->session, to);
+        tsr_status one = tsr__rank_take(&job->rank_threads[i].rank, run_slot, job->session, to);
         st = st == TSR_OK ? one : st;
     }
-    if (st == TSR_OK && job->given[flight])
+    if (st == TSR_OK && job->given[run_slot])
         st = meet_gifts(job, run, sets);
     bool mine = !job->mpi || job->mpi->rank == 0;
     if (st == TSR_OK && !each && outputs[0] && mine)
@@ -219,7 +221,7 @@ static tsr_status finish(tsr_job *job, tsr_tensors *const *outputs, bool each)
     if (job->threaded)
         tsr__job_wait_for(job, job->taken + 1);
     uint64_t run = job->taken++;
-    size_t flight = run % RUN_FLIGHTS;
+    size_t run_slot = run % RUN_SLOTS;
     tsr_status st = tsr__job_verdict(job);
     if (st == TSR_OK && is_handed(job))
         return finish_handed(job, run, outputs, each);
@@ -228,7 +230,7 @@ static tsr_status finish(tsr_job *job, tsr_tensors *const *outputs, bool each)
         tsr_tensors *to = NULL;
         if (st == TSR_OK && takes && (each || i == 0))
             to = outputs[each ? i : 0];
-        tsr_status one = tsr__rank_take(&job->seats[i].rank, flight, job->session, to);
+        tsr_status one = tsr__rank_take(&job->rank_threads[i].rank, run_slot, job->session, to);
         st = st == TSR_OK ? one : st;
     }
     return st;
@@ -257,9 +259,9 @@ tsr_status tsr_job_start(tsr_job *job, const tsr_tensors *inputs)
 {
     uint64_t run = job->asked;
     tsr_status st = tsr__job_start_own(job, inputs);
-    if (st != TSR_OK || job->remote || !job->mpi || job->seats[0].failed || !is_handed(job))
+    if (st != TSR_OK || job->remote || !job->mpi || job->rank_threads[0].failed || !is_handed(job))
         return st;
-    return give(job, run % RUN_FLIGHTS, run);
+    return give(job, run % RUN_SLOTS, run);
 }
 
 tsr_status tsr_job_start_cut(tsr_job *job, const tsr_tensors *const *inputs)
@@ -283,7 +285,7 @@ tsr_status tsr_job_run(tsr_job *job, const tsr_tensors *inputs, tsr_tensors *out
     return st == TSR_OK ? tsr_job_wait(job, outputs) : st;
 }
 
-tsr_status tsr_job_keep(tsr_job *job, const char *past, const char *present)
+tsr_status tsr_job_add_state(tsr_job *job, const char *past, const char *present)
 {
     if (job->asked)
         return too_many(job, "states are named before the first run");
@@ -310,7 +312,7 @@ tsr_status tsr_job_barrier(tsr_job *job)
     }
     if (!job->mpi)
         return tsr__job_verdict(job);
-    if (tsr__comm_barrier(job->mpi, job->seats[0].rank.plan, "barrier", &why) == TSR_OK)
+    if (tsr__comm_barrier(job->mpi, job->rank_threads[0].rank.plan, "barrier", &why) == TSR_OK)
         return TSR_OK;
     struct place at = PLACE_NONE;
     at.rank = why.rank;
@@ -336,9 +338,9 @@ tsr_status tsr_job_trace(tsr_job *job)
     struct text text;
     tsr__text_init(&text, job->session);
     for (int i = 0; i < job->n && st == TSR_OK; i++)
-        tsr__trace_rank(&job->seats[i].rank, &text);
+        tsr__trace_rank(&job->rank_threads[i].rank, &text);
     if (st == TSR_OK)
-        st = tsr__trace_write(job->session, job->mpi, job->seats[0].rank.plan, &text,
+        st = tsr__trace_write(job->session, job->mpi, job->rank_threads[0].rank.plan, &text,
                               job->options.trace);
     tsr__text_free(&text);
     return st;
@@ -351,10 +353,10 @@ struct endpoint *tsr__job_place(const tsr_job *job)
 
 struct endpoint *tsr__job_endpoint(const tsr_job *job, int i)
 {
-    return i < job->n ? job->seats[i].rank.endpoint : NULL;
+    return i < job->n ? job->rank_threads[i].rank.endpoint : NULL;
 }
 
 uint64_t tsr__job_plan(const tsr_job *job)
 {
-    return job->n ? job->seats[0].rank.plan : 0;
+    return job->n ? job->rank_threads[0].rank.plan : 0;
 }

@@ -279,24 +279,25 @@ static tsr_status with_threads(struct measuring *measuring)
 // ---- as processes ------------------------------------------------------------------------------
 
 static tsr_status child_work(struct spawn *spawn, tsr_session *session, int rank,
-                             struct parcel *out)
+                             struct message *out)
 {
     struct measuring *measuring = spawn->data;
     struct measure_rank measure_rank;
     struct engine *engine = tsr__engine_state(session);
     begin_rank(measuring, session, engine->mpi, &measuring->found[rank], &measure_rank);
     tsr__measure_rank(&measure_rank);
-    tsr__parcel_put(out, &measure_rank, sizeof measure_rank);
-    tsr__parcel_put(out, &measuring->found[rank], sizeof measuring->found[rank]);
+    tsr__message_put(out, &measure_rank, sizeof measure_rank);
+    tsr__message_put(out, &measuring->found[rank], sizeof measuring->found[rank]);
     return measure_rank.status;
 }
 
-static tsr_status child_take(struct spawn *spawn, tsr_session *session, int rank, struct parcel *in)
+static tsr_status child_take(struct spawn *spawn, tsr_session *session, int rank,
+                             struct message *in)
 {
     (void)session;
     struct measuring *measuring = spawn->data;
-    const void *r = tsr__parcel_get(in, sizeof *measuring->ranks);
-    const void *f = r ? tsr__parcel_get(in, sizeof *measuring->found) : NULL;
+    const void *r = tsr__message_get(in, sizeof *measuring->ranks);
+    const void *f = r ? tsr__message_get(in, sizeof *measuring->found) : NULL;
     if (!f)
         return TSR_MALFORMED;
     memcpy(&measuring->ranks[rank], r, sizeof *measuring->ranks);

@@ -46,7 +46,7 @@ struct run_work {
     tsr_tensors *outputs;
 };
 
-static tsr_status run_work(struct spawn *spawn, tsr_session *session, int rank, struct parcel *out)
+static tsr_status run_work(struct spawn *spawn, tsr_session *session, int rank, struct message *out)
 {
     struct run_work *work = spawn->data;
     tsr_run_options options = *spawn->options;
@@ -60,16 +60,16 @@ static tsr_status run_work(struct spawn *spawn, tsr_session *session, int rank, 
         st = tsr_run(session, work->path, &options, work->inputs, outputs);
     }
     if (st == TSR_OK && rank == 0)
-        tsr__parcel_put_tensors(out, outputs);
+        tsr__message_put_tensors(out, outputs);
     tsr_tensors_free(outputs);
     return st;
 }
 
-static tsr_status run_take(struct spawn *spawn, tsr_session *session, int rank, struct parcel *in)
+static tsr_status run_take(struct spawn *spawn, tsr_session *session, int rank, struct message *in)
 {
     (void)session;
     struct run_work *work = spawn->data;
-    return rank == 0 && work->outputs ? tsr__parcel_tensors(in, work->outputs) : TSR_OK;
+    return rank == 0 && work->outputs ? tsr__message_tensors(in, work->outputs) : TSR_OK;
 }
 
 tsr_status tsr__run_processes(tsr_session *session, const char *folder,

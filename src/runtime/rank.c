@@ -200,10 +200,10 @@ static tsr_status read_wanted(struct rank *rank)
 
 static tsr_status make_flights(struct rank *rank)
 {
-    for (size_t i = 0; i < RUN_FLIGHTS; i++) {
-        rank->flights[i].ins = ARENA_ARRAY(&rank->arena, OrtValue *, rank->n_inputs + 1);
-        rank->flights[i].outs = ARENA_ARRAY(&rank->arena, OrtValue *, rank->n_outputs + 1);
-        rank->flights[i].kept = ARENA_ARRAY(&rank->arena, bool, rank->n_inputs + 1);
+    for (size_t i = 0; i < RUN_SLOTS; i++) {
+        rank->run_slots[i].ins = ARENA_ARRAY(&rank->arena, OrtValue *, rank->n_inputs + 1);
+        rank->run_slots[i].outs = ARENA_ARRAY(&rank->arena, OrtValue *, rank->n_outputs + 1);
+        rank->run_slots[i].kept = ARENA_ARRAY(&rank->arena, bool, rank->n_inputs + 1);
     }
     return rank->arena.failed ? TSR_NOMEM : TSR_OK;
 }
@@ -287,12 +287,12 @@ static bool is_state(const struct rank *rank, size_t input)
     return false;
 }
 
-static tsr_status bind_input(struct rank *rank, struct flight *flight, size_t i,
+static tsr_status bind_input(struct rank *rank, struct run_slot *run_slot, size_t i,
                              const tsr_tensors *inputs, tsr_session *session, bool ran)
 {
     int64_t at = inputs ? tsr_tensors_find(inputs, rank->input_names[i]) : -1;
-    flight->kept[i] = at < 0 && ran && is_state(rank, i);
-    if (flight->kept[i])
+    run_slot->kept[i] = at < 0 && ran && is_state(rank, i);
+    if (run_slot->kept[i])
         return TSR_OK;
     if (at < 0)
         return refuse_input(rank, session, i, DIAG_input_missing,
@@ -305,9 +305,9 @@ static tsr_status bind_input(struct rank *rank, struct flight *flight, size_t i,
         return st;
     struct arena arena;
     tsr__arena_init(&arena, session);
-    OrtStatus *failed = tsr__engine_value(rank->engine, &arena, tensor, &flight->ins[i]);
+    OrtStatus *failed = tsr__engine_value(rank->engine, &arena, tensor, &run_slot->ins[i]);
     tsr__arena_free(&arena);
-    if (!failed && flight->ins[i])
+    if (!failed && run_slot->ins[i])
         return TSR_OK;
     if (failed)
         refuse_input(rank, session, i, DIAG_engine_failed, NULL,
@@ -320,18 +320,18 @@ static tsr_status bind_input(struct rank *rank, struct flight *flight, size_t i,
     return TSR_ENGINE;
 }
 
-tsr_status tsr__rank_bind(struct rank *rank, size_t flight, const tsr_tensors *inputs,
+tsr_status tsr__rank_bind(struct rank *rank, size_t run_slot, const tsr_tensors *inputs,
                           const tsr_tensors *pieces, tsr_session *session, bool ran)
 {
     tsr_status st = TSR_OK;
     for (size_t i = 0; i < rank->n_inputs; i++) { // every mistake at once
         bool own = pieces && tsr_tensors_find(pieces, rank->input_names[i]) >= 0;
         tsr_status one =
-            bind_input(rank, &rank->flights[flight], i, own ? pieces : inputs, session, ran);
+            bind_input(rank, &rank->run_slots[run_slot], i, own ? pieces : inputs, session, ran);
         st = st == TSR_OK ? one : st;
     }
     if (st != TSR_OK)
-        tsr__rank_drop(rank, flight);
+        tsr__rank_drop(rank, run_slot);
     return st;
 }
 
@@ -373,16 +373,16 @@ static tsr_status rank_told(struct rank *rank, const struct comm_trouble *why)
 }
 
 // Values that stay: the old ones were this run's inputs, the new ones leave its outputs.
-static void keep_states(struct rank *rank, struct flight *flight)
+static void keep_states(struct rank *rank, struct run_slot *run_slot)
 {
     for (size_t k = 0; k < rank->n_states; k++) {
         struct rank_state *state = &rank->states[k];
         if (state->value)
             rank->engine->api->ReleaseValue(state->value);
-        state->value = flight->outs[state->output];
-        flight->outs[state->output] = NULL;
-        if (flight->kept[state->input])
-            flight->ins[state->input] = NULL;
+        state->value = run_slot->outs[state->output];
+        run_slot->outs[state->output] = NULL;
+        if (run_slot->kept[state->input])
+            run_slot->ins[state->input] = NULL;
     }
 }
 
@@ -414,29 +414,29 @@ static tsr_status kernel_failed(struct rank *rank, OrtStatus *status)
     return TSR_INVALID;
 }
 
-static OrtStatus *run_session(struct rank *rank, struct flight *flight)
+static OrtStatus *run_session(struct rank *rank, struct run_slot *run_slot)
 {
     if (rank->binding)
-        return tsr__gpu_run(rank, flight);
+        return tsr__gpu_run(rank, run_slot);
     return rank->engine->api->Run(rank->ort, NULL, rank->input_names,
-                                  (const OrtValue *const *)flight->ins, rank->n_inputs,
-                                  rank->output_names, rank->n_outputs, flight->outs);
+                                  (const OrtValue *const *)run_slot->ins, rank->n_inputs,
+                                  rank->output_names, rank->n_outputs, run_slot->outs);
 }
 
-static tsr_status run_once(struct rank *rank, struct flight *flight)
+static tsr_status run_once(struct rank *rank, struct run_slot *run_slot)
 {
     if (rank->n_outputs == 0)
         return TSR_OK; // nothing to compute, nobody to talk to
     for (size_t k = 0; k < rank->n_states; k++)
-        if (flight->kept[rank->states[k].input])
-            flight->ins[rank->states[k].input] = rank->states[k].value;
-    OrtStatus *st = run_session(rank, flight);
+        if (run_slot->kept[rank->states[k].input])
+            run_slot->ins[rank->states[k].input] = rank->states[k].value;
+    OrtStatus *st = run_session(rank, run_slot);
     const struct comm_trouble *why = rank->ops ? tsr__ops_trouble(rank->ops) : NULL;
     if (!st)
-        keep_states(rank, flight);
+        keep_states(rank, run_slot);
     for (size_t i = 0; st && i < rank->n_inputs; i++)
-        if (flight->kept[i])
-            flight->ins[i] = NULL; // the state's own
+        if (run_slot->kept[i])
+            run_slot->ins[i] = NULL; // the state's own
     if (st && !why && rank->endpoint && no_memory(rank->engine->api->GetErrorMessage(st))) {
         engine_says(rank, st, DIAG_rank_memory, memory_hint(rank), "a rank ran out of memory");
         return TSR_PEER;
@@ -505,23 +505,23 @@ void tsr__rank_open(struct rank *rank)
         tell(rank);
 }
 
-void tsr__rank_run(struct rank *rank, size_t flight)
+void tsr__rank_run(struct rank *rank, size_t run_slot)
 {
-    rank->status = run_once(rank, &rank->flights[flight]);
+    rank->status = run_once(rank, &rank->run_slots[run_slot]);
     if (rank->status != TSR_OK && rank->endpoint && !rank->told)
         tell(rank);
 }
 
 // ---- results -----------------------------------------------------------------------------------
 
-static tsr_status take_output(struct rank *rank, const struct flight *flight, size_t i,
+static tsr_status take_output(struct rank *rank, const struct run_slot *run_slot, size_t i,
                               tsr_session *session, tsr_tensors *outputs)
 {
     OrtStatus *failed = NULL;
-    bool there = rank->binding && rank->stays[i] && tsr__gpu_holds(rank->engine, flight->outs[i]);
-    tsr_status st = there ? tsr__engine_fetch(rank->engine, rank->seat, flight->outs[i],
+    bool there = rank->binding && rank->stays[i] && tsr__gpu_holds(rank->engine, run_slot->outs[i]);
+    tsr_status st = there ? tsr__engine_fetch(rank->engine, rank->seat, run_slot->outs[i],
                                               rank->output_names[i], outputs, &failed)
-                          : tsr__engine_take(rank->engine, flight->outs[i], rank->output_names[i],
+                          : tsr__engine_take(rank->engine, run_slot->outs[i], rank->output_names[i],
                                              outputs, &failed);
     struct place at = place_of(rank);
     at.value = str_of(rank->output_names[i]);
@@ -545,31 +545,31 @@ static bool is_result(const struct rank *rank, size_t output)
     return strcmp(rank->output_names[output], RUN_TOKEN_OUTPUT) != 0;
 }
 
-tsr_status tsr__rank_copy(struct rank *rank, size_t flight, tsr_session *session,
+tsr_status tsr__rank_copy(struct rank *rank, size_t run_slot, tsr_session *session,
                           tsr_tensors *outputs)
 {
     for (size_t i = 0; i < rank->n_outputs; i++) {
         tsr_status st = TSR_OK;
         if (is_result(rank, i))
-            st = take_output(rank, &rank->flights[flight], i, session, outputs);
+            st = take_output(rank, &rank->run_slots[run_slot], i, session, outputs);
         if (st != TSR_OK)
             return st;
     }
     return TSR_OK;
 }
 
-tsr_status tsr__rank_take(struct rank *rank, size_t flight, tsr_session *session,
+tsr_status tsr__rank_take(struct rank *rank, size_t run_slot, tsr_session *session,
                           tsr_tensors *outputs)
 {
-    tsr_status st = outputs ? tsr__rank_copy(rank, flight, session, outputs) : TSR_OK;
-    tsr__rank_drop(rank, flight);
+    tsr_status st = outputs ? tsr__rank_copy(rank, run_slot, session, outputs) : TSR_OK;
+    tsr__rank_drop(rank, run_slot);
     return st;
 }
 
-void tsr__rank_drop(struct rank *rank, size_t flight)
+void tsr__rank_drop(struct rank *rank, size_t run_slot)
 {
     const OrtApi *api = rank->engine->api;
-    struct flight *f = &rank->flights[flight];
+    struct run_slot *f = &rank->run_slots[run_slot];
     for (size_t i = 0; f->ins && i < rank->n_inputs; i++) {
         api->ReleaseValue(f->ins[i]); // NULL is fine
         f->ins[i] = NULL;
@@ -594,7 +594,7 @@ void tsr__rank_free(struct rank *rank)
     if (!rank->session)
         return;
     const OrtApi *api = rank->engine->api;
-    for (size_t i = 0; i < RUN_FLIGHTS; i++)
+    for (size_t i = 0; i < RUN_SLOTS; i++)
         tsr__rank_drop(rank, i);
     for (size_t i = 0; i < rank->n_states; i++)
         api->ReleaseValue(rank->states[i].value);

@@ -27,7 +27,7 @@ struct note {
 
 // Results of runs, in order; files.
 struct results {
-    int fds[RUN_FLIGHTS];
+    int fds[RUN_SLOTS];
     uint64_t came, taken;
 };
 
@@ -37,7 +37,7 @@ struct remote {
     tsr_run_options options;
     const char *folder;
     bool states;
-    struct nursery *nursery;
+    struct child_set *child_set;
     int (*sockets)[2];       // of each child: this process's end, the child's
     struct results *results; // of each child: those that came before they were asked for
     tsr_status failed;
@@ -84,12 +84,12 @@ static bool receive_note(int from, struct note *note, int *fd)
     return n == (ssize_t)sizeof *note;
 }
 
-static bool parcel_sent(struct parcel *parcel, int to, struct note note)
+static bool parcel_sent(struct message *message, int to, struct note note)
 {
-    bool ok = tsr__parcel_flush(parcel) && send_note(to, note, parcel->fd);
-    if (parcel->fd >= 0)
-        close(parcel->fd);
-    tsr__parcel_drop(parcel);
+    bool ok = tsr__message_flush(message) && send_note(to, note, message->fd);
+    if (message->fd >= 0)
+        close(message->fd);
+    tsr__message_drop(message);
     return ok;
 }
 
@@ -109,10 +109,10 @@ static tsr_status send_results(struct servant *servant, enum word word)
     if (st == TSR_OK)
         st = tsr_job_wait_cut(servant->job, &out);
     if (st == TSR_OK) {
-        struct parcel parcel = tsr__parcel_new();
-        if (parcel.fd >= 0)
-            tsr__parcel_put_tensors(&parcel, out);
-        if (!parcel_sent(&parcel, servant->socket, (struct note){(int32_t)word, TSR_OK}))
+        struct message message = tsr__message_new();
+        if (message.fd >= 0)
+            tsr__message_put_tensors(&message, out);
+        if (!parcel_sent(&message, servant->socket, (struct note){(int32_t)word, TSR_OK}))
             st = TSR_NOMEM;
     }
     tsr_tensors_free(out);
@@ -122,14 +122,14 @@ static tsr_status send_results(struct servant *servant, enum word word)
 // One run of this rank, from the note that starts it to its results.
 static tsr_status serve_run(struct servant *servant, enum word word, int fd)
 {
-    struct parcel parcel;
+    struct message message;
     tsr_tensors *in = NULL;
-    if (!tsr__parcel_open(fd, &parcel))
+    if (!tsr__message_open(fd, &message))
         return TSR_NOMEM;
     tsr_status st = tsr_tensors_new(servant->session, &in);
     if (st == TSR_OK)
-        st = tsr__parcel_tensors(&parcel, in);
-    tsr__parcel_close(&parcel);
+        st = tsr__message_tensors(&message, in);
+    tsr__message_close(&message);
     if (st == TSR_OK && word == START)
         st = tsr__job_start_own(servant->job, in);
     else if (st == TSR_OK)
@@ -144,10 +144,10 @@ static tsr_status serve_run(struct servant *servant, enum word word, int fd)
 
 static tsr_status serve_keep(struct servant *servant, int fd)
 {
-    struct parcel parcel;
-    if (!tsr__parcel_open(fd, &parcel))
+    struct message message;
+    if (!tsr__message_open(fd, &message))
         return TSR_NOMEM;
-    struct str past = tsr__parcel_text(&parcel), present = tsr__parcel_text(&parcel);
+    struct str past = tsr__message_text(&message), present = tsr__message_text(&message);
     struct arena arena;
     tsr__arena_init(&arena, servant->session);
     const char *from = tsr__arena_str(&arena, past).p, *to = tsr__arena_str(&arena, present).p;
@@ -155,7 +155,7 @@ static tsr_status serve_keep(struct servant *servant, int fd)
                     : tsr__job_keep(servant->job, from, to) ? TSR_OK
                                                             : TSR_INVALID;
     tsr__arena_free(&arena);
-    tsr__parcel_close(&parcel);
+    tsr__message_close(&message);
     return st;
 }
 
@@ -177,7 +177,7 @@ static tsr_status serve(struct servant *servant, struct note note, int fd)
 }
 
 static tsr_status remote_work(struct spawn *spawn, tsr_session *session, int rank,
-                              struct parcel *out)
+                              struct message *out)
 {
     struct remote *remote = spawn->data;
     struct servant v = {.session = session, .socket = remote->sockets[rank][1], .rank = rank};
@@ -201,7 +201,7 @@ static tsr_status remote_work(struct spawn *spawn, tsr_session *session, int ran
 }
 
 static tsr_status remote_take(struct spawn *spawn, tsr_session *session, int rank,
-                              struct parcel *in)
+                              struct message *in)
 {
     (void)spawn, (void)session, (void)rank, (void)in;
     return TSR_OK; // everything was answered
@@ -214,8 +214,8 @@ static tsr_status give_up(struct remote *remote)
 {
     for (int i = 0; i < remote->work.n; i++)
         shutdown(remote->sockets[i][0], SHUT_RDWR); // those who wait for a note end
-    tsr_status st = tsr__nursery_close(remote->nursery);
-    remote->nursery = NULL;
+    tsr_status st = tsr__child_set_close(remote->child_set);
+    remote->child_set = NULL;
     if (st == TSR_OK) {
         tsr__diag(remote->session, DIAG_rank_failed, NULL, NULL, "the ranks ended by themselves");
         st = TSR_PEER;
@@ -228,7 +228,7 @@ static tsr_status next_note(struct remote *remote, int rank, struct note *note, 
 {
     struct pollfd wait = {.fd = remote->sockets[rank][0], .events = POLLIN};
     while (poll(&wait, 1, LOOK_MS) <= 0)
-        if (tsr__nursery_over(remote->nursery))
+        if (tsr__child_set_over(remote->child_set))
             return give_up(remote);
     return receive_note(wait.fd, note, fd) ? TSR_OK : give_up(remote);
 }
@@ -250,9 +250,9 @@ static tsr_status answer_of(struct remote *remote, int rank, struct note *note)
                 close(fd);
             return st;
         }
-        if (fd < 0 || kept->came - kept->taken == RUN_FLIGHTS)
+        if (fd < 0 || kept->came - kept->taken == RUN_SLOTS)
             return give_up(remote);
-        kept->fds[kept->came++ % RUN_FLIGHTS] = fd;
+        kept->fds[kept->came++ % RUN_SLOTS] = fd;
     }
 }
 
@@ -261,19 +261,19 @@ static tsr_status take_result(struct remote *remote, int rank, tsr_tensors *to)
 {
     struct results *kept = &remote->results[rank];
     struct note note = {0};
-    struct parcel parcel;
+    struct message message;
     int fd = -1;
     tsr_status st = TSR_OK;
     if (kept->taken < kept->came)
-        fd = kept->fds[kept->taken++ % RUN_FLIGHTS];
+        fd = kept->fds[kept->taken++ % RUN_SLOTS];
     else
         st = next_note(remote, rank, &note, &fd);
     if (st != TSR_OK)
         return st;
-    if (!tsr__parcel_open(fd, &parcel))
+    if (!tsr__message_open(fd, &message))
         return give_up(remote);
-    st = to ? tsr__parcel_tensors(&parcel, to) : TSR_OK;
-    tsr__parcel_close(&parcel);
+    st = to ? tsr__message_tensors(&message, to) : TSR_OK;
+    tsr__message_close(&message);
     return st == TSR_OK ? TSR_OK : TSR_NOMEM;
 }
 
@@ -303,10 +303,10 @@ tsr_status tsr__remote_start(struct remote *remote, const tsr_tensors *const *in
 {
     enum word word = each ? START_CUT : START;
     for (int i = 0; i < remote->work.n && remote->failed == TSR_OK; i++) {
-        struct parcel parcel = tsr__parcel_new();
-        if (parcel.fd >= 0)
-            tsr__parcel_put_tensors(&parcel, inputs[each ? i : 0]);
-        if (!parcel_sent(&parcel, remote->sockets[i][0], (struct note){(int32_t)word, TSR_OK}))
+        struct message message = tsr__message_new();
+        if (message.fd >= 0)
+            tsr__message_put_tensors(&message, inputs[each ? i : 0]);
+        if (!parcel_sent(&message, remote->sockets[i][0], (struct note){(int32_t)word, TSR_OK}))
             give_up(remote);
     }
     return remote->failed;
@@ -351,12 +351,12 @@ tsr_status tsr__remote_wait(struct remote *remote, const struct handover *handov
 tsr_status tsr__remote_keep(struct remote *remote, const char *past, const char *present)
 {
     for (int i = 0; i < remote->work.n && remote->failed == TSR_OK; i++) {
-        struct parcel parcel = tsr__parcel_new();
-        if (parcel.fd >= 0) {
-            tsr__parcel_put_text(&parcel, str_of(past));
-            tsr__parcel_put_text(&parcel, str_of(present));
+        struct message message = tsr__message_new();
+        if (message.fd >= 0) {
+            tsr__message_put_text(&message, str_of(past));
+            tsr__message_put_text(&message, str_of(present));
         }
-        if (!parcel_sent(&parcel, remote->sockets[i][0], (struct note){KEEP, TSR_OK}))
+        if (!parcel_sent(&message, remote->sockets[i][0], (struct note){KEEP, TSR_OK}))
             give_up(remote);
     }
     tsr_status best, st = remote->failed == TSR_OK ? all_answers(remote, &best) : remote->failed;
@@ -410,7 +410,7 @@ tsr_status tsr__remote_open(tsr_session *session, const char *folder, int ranks,
                   "the ranks' processes cannot be talked to: %s", strerror(errno));
         return remote->failed = TSR_PEER;
     }
-    tsr_status best, st = tsr__nursery_open(session, &remote->work, &remote->nursery);
+    tsr_status best, st = tsr__child_set_open(session, &remote->work, &remote->child_set);
     for (int i = 0; i < ranks; i++) {
         close(remote->sockets[i][1]);
         remote->sockets[i][1] = -1;
@@ -422,17 +422,17 @@ void tsr__remote_close(struct remote *remote)
 {
     if (!remote)
         return;
-    if (remote->nursery && remote->failed == TSR_OK)
+    if (remote->child_set && remote->failed == TSR_OK)
         tell_all(remote, CLOSE);
-    if (remote->nursery)
-        tsr__nursery_close(remote->nursery);
+    if (remote->child_set)
+        tsr__child_set_close(remote->child_set);
     for (int i = 0; remote->sockets && remote->results && i < remote->work.n; i++)
         for (int k = 0; k < 2; k++)
             if (remote->sockets[i][k] >= 0)
                 close(remote->sockets[i][k]);
     for (int i = 0; remote->results && i < remote->work.n; i++)
         for (struct results *kept = &remote->results[i]; kept->taken < kept->came; kept->taken++)
-            close(kept->fds[kept->taken % RUN_FLIGHTS]);
+            close(kept->fds[kept->taken % RUN_SLOTS]);
     tsr__free(remote->session, remote->results, (size_t)remote->work.n * sizeof *remote->results);
     tsr__free(remote->session, remote->sockets, (size_t)remote->work.n * sizeof *remote->sockets);
     tsr__free(remote->session, remote, sizeof *remote);

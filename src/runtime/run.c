@@ -43,7 +43,7 @@ tsr_status tsr__run_options(tsr_session *session, const tsr_run_options *given,
     memset(out, 0, sizeof *out);
     if (given)
         memcpy(out, given, given->size < sizeof *out ? given->size : sizeof *out);
-    if (out->in_flight < 0 || out->in_flight > RUN_FLIGHTS) {
+    if (out->in_flight < 0 || out->in_flight > RUN_SLOTS) {
         tsr__diag(session, DIAG_run_options, NULL, "1 to 16 runs may be under way at a time",
                   "options of the run are out of range");
         return TSR_USAGE;

@@ -25,7 +25,7 @@
 
 struct child {
     pid_t pid; // 0: not started, or ended and taken
-    int fd;    // of its parcel
+    int fd;    // of its message
     bool died;
     char how[64];
     double died_s;
@@ -33,7 +33,7 @@ struct child {
     double silent_s;
 };
 
-struct nursery {
+struct child_set {
     tsr_session *session;
     struct spawn *work;
     struct shm_job *job;
@@ -69,32 +69,33 @@ static void back_to_normal(pid_t parent)
 #define TRAILER 3
 #define WHOLE   0x4C4C41454D4F5354
 
-static void seal(struct parcel *out, tsr_session *session, tsr_status st)
+static void seal(struct message *out, tsr_session *session, tsr_status st)
 {
-    tsr__parcel_put(out, NULL, 0); // what is buffered goes out
+    tsr__message_put(out, NULL, 0); // what is buffered goes out
     off_t at = lseek(out->fd, 0, SEEK_CUR);
-    tsr__parcel_put_findings(out, session);
-    tsr__parcel_put_int(out, (int64_t)at);
-    tsr__parcel_put_int(out, (int64_t)st);
-    tsr__parcel_put_int(out, WHOLE);
-    tsr__parcel_put(out, NULL, 0);
+    tsr__message_put_findings(out, session);
+    tsr__message_put_int(out, (int64_t)at);
+    tsr__message_put_int(out, (int64_t)st);
+    tsr__message_put_int(out, WHOLE);
+    tsr__message_put(out, NULL, 0);
 }
 
 // Does not return, and runs nothing of what the parent has for its own end.
-static void be_child(struct nursery *nursery, int rank, pid_t parent)
+static void be_child(struct child_set *child_set, int rank, pid_t parent)
 {
-    tsr_session *session = nursery->session;
-    struct parcel out = {.fd = nursery->children[rank].fd};
+    tsr_session *session = child_set->session;
+    struct message out = {.fd = child_set->children[rank].fd};
     struct endpoint *endpoint = NULL;
     back_to_normal(parent);
-    if (!nursery->work->options->no_pin)
-        tsr__cores_keep(rank, nursery->n);
+    if (!child_set->work->options->no_pin)
+        tsr__cores_keep(rank, child_set->n);
     tsr_finding_clear(session);
     struct engine *engine = tsr__engine_state(session);
-    tsr_status st = engine ? tsr__shm_endpoint(session, nursery->job, rank, &endpoint) : TSR_NOMEM;
+    tsr_status st =
+        engine ? tsr__shm_endpoint(session, child_set->job, rank, &endpoint) : TSR_NOMEM;
     if (st == TSR_OK) {
         engine->mpi = endpoint;
-        st = nursery->work->work(nursery->work, session, rank, &out);
+        st = child_set->work->work(child_set->work, session, rank, &out);
     }
     if (st != TSR_OK && endpoint) {
         char text[64];
@@ -108,29 +109,30 @@ static void be_child(struct nursery *nursery, int rank, pid_t parent)
 
 // ---- starting ----------------------------------------------------------------------------------
 
-static tsr_status cannot_start(struct nursery *nursery, int rank)
+static tsr_status cannot_start(struct child_set *child_set, int rank)
 {
     struct place at = PLACE_NONE;
     at.rank = rank;
-    tsr__diag(nursery->session, DIAG_rank_start, &at, "fewer ranks, or a higher limit of processes",
+    tsr__diag(child_set->session, DIAG_rank_start, &at,
+              "fewer ranks, or a higher limit of processes",
               "the process of rank %d could not be started: %s", rank, strerror(errno));
-    tsr__shm_lost(nursery->job, rank, "could not be started", true);
+    tsr__shm_lost(child_set->job, rank, "could not be started", true);
     return TSR_PEER;
 }
 
-static tsr_status start(struct nursery *nursery)
+static tsr_status start(struct child_set *child_set)
 {
     pid_t parent = getpid();
-    for (int i = 0; i < nursery->n; i++) {
-        struct child *child = &nursery->children[i];
-        bool fault = tsr__fault(nursery->session, FAULT_SPAWN);
+    for (int i = 0; i < child_set->n; i++) {
+        struct child *child = &child_set->children[i];
+        bool fault = tsr__fault(child_set->session, FAULT_SPAWN);
         errno = EAGAIN;
         child->fd = fault ? -1 : memfd_create("tessera-result", MFD_CLOEXEC);
         pid_t pid = child->fd < 0 ? -1 : fork();
         if (pid < 0)
-            return cannot_start(nursery, i);
+            return cannot_start(child_set, i);
         if (pid == 0)
-            be_child(nursery, i, parent);
+            be_child(child_set, i, parent);
         child->pid = pid;
     }
     return TSR_OK;
@@ -153,200 +155,201 @@ static void take_end(struct child *child, int status, double now)
 }
 
 // How long a child has given no sign, in this process's own time.
-static void hear(struct nursery *nursery, int rank, double step)
+static void hear(struct child_set *child_set, int rank, double step)
 {
-    struct child *child = &nursery->children[rank];
-    uint64_t beat = tsr__shm_beat(nursery->job, rank);
-    double limit =
-        nursery->work->options->timeout_s > 0 ? nursery->work->options->timeout_s : COMM_STOPPED_S;
+    struct child *child = &child_set->children[rank];
+    uint64_t beat = tsr__shm_beat(child_set->job, rank);
+    double limit = child_set->work->options->timeout_s > 0 ? child_set->work->options->timeout_s
+                                                           : COMM_STOPPED_S;
     char how[64];
     child->silent_s = beat != child->beat ? 0 : child->silent_s + (step < 0.5 ? step : 0.5);
     child->beat = beat;
     if (child->silent_s <= limit + 1 ||
-        nursery->failed_s > 0) // those who wait for it tell it better
+        child_set->failed_s > 0) // those who wait for it tell it better
         return;
     snprintf(how, sizeof how, "gives no sign of life for %.0f s (stopped?)", child->silent_s);
-    tsr__shm_lost(nursery->job, rank, how, true);
+    tsr__shm_lost(child_set->job, rank, how, true);
 }
 
 // One look at all children; false when none is left.
-static bool look(struct nursery *nursery)
+static bool look(struct child_set *child_set)
 {
     struct comm_trouble why;
-    double now = tsr__now_s(), step = now - nursery->looked_s;
+    double now = tsr__now_s(), step = now - child_set->looked_s;
     bool open = false;
-    nursery->looked_s = now;
-    for (int i = 0; i < nursery->n; i++) {
-        struct child *child = &nursery->children[i];
+    child_set->looked_s = now;
+    for (int i = 0; i < child_set->n; i++) {
+        struct child *child = &child_set->children[i];
         int status = 0;
         pid_t got = child->pid ? waitpid(child->pid, &status, WNOHANG) : 0;
         if (got == child->pid && got > 0)
             take_end(child, status, now);
         else if (got < 0 && errno == ECHILD) // somebody else takes this process's children
             child->pid = 0;
-        if (child->died && nursery->failed_s == 0)
-            tsr__shm_lost(nursery->job, i, child->how, now - child->died_s > MISSED_S);
+        if (child->died && child_set->failed_s == 0)
+            tsr__shm_lost(child_set->job, i, child->how, now - child->died_s > MISSED_S);
         if (child->pid)
-            hear(nursery, i, step);
-        open |= child->pid || (child->died && nursery->failed_s == 0);
+            hear(child_set, i, step);
+        open |= child->pid || (child->died && child_set->failed_s == 0);
     }
-    if (nursery->failed_s == 0 && tsr__shm_trouble(nursery->job, &why))
-        nursery->failed_s = now;
-    for (int i = 0; i < nursery->n; i++)
-        if (nursery->failed_s > 0 && now - nursery->failed_s > GRACE_S && nursery->children[i].pid)
-            kill(nursery->children[i].pid, SIGKILL);
+    if (child_set->failed_s == 0 && tsr__shm_trouble(child_set->job, &why))
+        child_set->failed_s = now;
+    for (int i = 0; i < child_set->n; i++)
+        if (child_set->failed_s > 0 && now - child_set->failed_s > GRACE_S &&
+            child_set->children[i].pid)
+            kill(child_set->children[i].pid, SIGKILL);
     return open;
 }
 
-static void watch(struct nursery *nursery)
+static void watch(struct child_set *child_set)
 {
     struct timespec nap = {0, LOOK_NS};
-    nursery->looked_s = tsr__now_s();
-    while (look(nursery))
+    child_set->looked_s = tsr__now_s();
+    while (look(child_set))
         nanosleep(&nap, NULL);
 }
 
 // ---- what they say -----------------------------------------------------------------------------
 
-// The parcel of a child, and the status that it ended with; false: it is not whole.
-static bool open_parcel(const struct child *child, struct parcel *parcel, size_t *findings,
+// The message of a child, and the status that it ended with; false: it is not whole.
+static bool open_parcel(const struct child *child, struct message *message, size_t *findings,
                         tsr_status *out)
 {
     struct stat st;
     int64_t trailer[TRAILER];
-    *parcel = (struct parcel){.fd = -1};
+    *message = (struct message){.fd = -1};
     if (child->fd < 0 || fstat(child->fd, &st) != 0 || (size_t)st.st_size < sizeof trailer)
         return false;
     size_t size = (size_t)st.st_size;
     void *map = mmap(NULL, size, PROT_READ, MAP_PRIVATE, child->fd, 0);
     if (map == MAP_FAILED)
         return false;
-    parcel->bytes = map;
-    parcel->end = size - sizeof trailer;
-    memcpy(trailer, parcel->bytes + parcel->end, sizeof trailer);
+    message->bytes = map;
+    message->end = size - sizeof trailer;
+    memcpy(trailer, message->bytes + message->end, sizeof trailer);
     *findings =
-        trailer[0] >= 0 && (size_t)trailer[0] <= parcel->end ? (size_t)trailer[0] : parcel->end;
+        trailer[0] >= 0 && (size_t)trailer[0] <= message->end ? (size_t)trailer[0] : message->end;
     *out = trailer[1] >= 0 && trailer[1] <= TSR_BUG ? (tsr_status)trailer[1] : TSR_BUG;
     return trailer[2] == WHOLE;
 }
 
-static void close_parcel(struct parcel *parcel)
+static void close_parcel(struct message *message)
 {
-    if (parcel->bytes)
-        munmap((void *)parcel->bytes, parcel->end + TRAILER * sizeof(int64_t));
-    parcel->bytes = NULL;
+    if (message->bytes)
+        munmap((void *)message->bytes, message->end + TRAILER * sizeof(int64_t));
+    message->bytes = NULL;
 }
 
 // A rank that failed by itself says why; else who waited for it, or was told. A rank without memory
 // is a rank that failed.
-static tsr_status verdict(struct nursery *nursery)
+static tsr_status verdict(struct child_set *child_set)
 {
     struct comm_trouble why;
-    struct parcel parcel;
-    for (int i = 0; i < nursery->n; i++) {
+    struct message message;
+    for (int i = 0; i < child_set->n; i++) {
         size_t findings;
         tsr_status st = TSR_OK;
-        bool own = open_parcel(&nursery->children[i], &parcel, &findings, &st) && st != TSR_OK;
-        parcel.at = findings;
-        own = own && tsr__parcel_findings(&parcel, nursery->session, false);
-        parcel.at = findings;
-        parcel.failed = false;
+        bool own = open_parcel(&child_set->children[i], &message, &findings, &st) && st != TSR_OK;
+        message.at = findings;
+        own = own && tsr__message_findings(&message, child_set->session, false);
+        message.at = findings;
+        message.failed = false;
         if (own)
-            tsr__parcel_findings(&parcel, nursery->session, true);
-        close_parcel(&parcel);
+            tsr__message_findings(&message, child_set->session, true);
+        close_parcel(&message);
         if (own)
             return st == TSR_NOMEM ? TSR_PEER : st;
     }
-    if (!tsr__shm_trouble(nursery->job, &why))
+    if (!tsr__shm_trouble(child_set->job, &why))
         return TSR_OK;
     struct place at = PLACE_NONE;
     at.rank = why.rank;
-    tsr__diag(nursery->session, DIAG_rank_failed, &at,
+    tsr__diag(child_set->session, DIAG_rank_failed, &at,
               "see what that rank says; a partition runs with all of its ranks or not at all", "%s",
               why.text);
     return why.status == TSR_NOMEM ? TSR_PEER : why.status;
 }
 
-static tsr_status take(struct nursery *nursery)
+static tsr_status take(struct child_set *child_set)
 {
     tsr_status st = TSR_OK;
-    for (int i = 0; i < nursery->n && st == TSR_OK; i++) {
-        struct parcel parcel;
+    for (int i = 0; i < child_set->n && st == TSR_OK; i++) {
+        struct message message;
         size_t findings = 0;
         tsr_status ended = TSR_BUG;
         bool whole =
-            open_parcel(&nursery->children[i], &parcel, &findings, &ended) && ended == TSR_OK;
+            open_parcel(&child_set->children[i], &message, &findings, &ended) && ended == TSR_OK;
         if (whole) {
-            parcel.at = findings;
-            tsr__parcel_findings(&parcel, nursery->session,
-                                 i == 0); // warnings: the same on all ranks
-            parcel.at = 0;
-            parcel.failed = false;
-            st = nursery->work->take(nursery->work, nursery->session, i, &parcel);
+            message.at = findings;
+            tsr__message_findings(&message, child_set->session,
+                                  i == 0); // warnings: the same on all ranks
+            message.at = 0;
+            message.failed = false;
+            st = child_set->work->take(child_set->work, child_set->session, i, &message);
         }
-        close_parcel(&parcel);
+        close_parcel(&message);
         if (whole && st != TSR_MALFORMED)
             continue;
         struct place at = PLACE_NONE;
         at.rank = i;
-        tsr__diag(nursery->session, DIAG_rank_failed, &at, NULL, "rank %d handed over no results",
+        tsr__diag(child_set->session, DIAG_rank_failed, &at, NULL, "rank %d handed over no results",
                   i);
         st = TSR_PEER;
     }
     return st;
 }
 
-tsr_status tsr__nursery_open(tsr_session *session, struct spawn *spawn, struct nursery **out)
+tsr_status tsr__child_set_open(tsr_session *session, struct spawn *spawn, struct child_set **out)
 {
     struct comm_options co = {.timeout_s = spawn->options->timeout_s};
     size_t bytes = (size_t)spawn->n * sizeof(struct child);
-    struct nursery *nursery = tsr__alloc(session, sizeof *nursery);
-    struct child *children = nursery ? tsr__alloc(session, bytes) : NULL;
+    struct child_set *child_set = tsr__alloc(session, sizeof *child_set);
+    struct child *children = child_set ? tsr__alloc(session, bytes) : NULL;
     if (!children) {
-        tsr__free(session, nursery, nursery ? sizeof *nursery : 0);
+        tsr__free(session, child_set, child_set ? sizeof *child_set : 0);
         return TSR_NOMEM;
     }
     memset(children, 0, bytes);
-    *nursery =
-        (struct nursery){.session = session, .work = spawn, .n = spawn->n, .children = children};
-    for (int i = 0; i < nursery->n; i++)
-        nursery->children[i].fd = -1;
-    *out = nursery;
-    nursery->status = tsr__shm_new(session, spawn->n, &co, &nursery->job);
-    if (nursery->status != TSR_OK)
-        return nursery->status;
+    *child_set =
+        (struct child_set){.session = session, .work = spawn, .n = spawn->n, .children = children};
+    for (int i = 0; i < child_set->n; i++)
+        child_set->children[i].fd = -1;
+    *out = child_set;
+    child_set->status = tsr__shm_new(session, spawn->n, &co, &child_set->job);
+    if (child_set->status != TSR_OK)
+        return child_set->status;
     if (!spawn->stays)
-        tsr__shm_watched(nursery->job);
-    nursery->looked_s = tsr__now_s();
-    nursery->started = true;
-    return nursery->status = start(nursery);
+        tsr__shm_watched(child_set->job);
+    child_set->looked_s = tsr__now_s();
+    child_set->started = true;
+    return child_set->status = start(child_set);
 }
 
-bool tsr__nursery_over(struct nursery *nursery)
+bool tsr__child_set_over(struct child_set *child_set)
 {
     struct comm_trouble why;
-    bool open = look(nursery), over = !open || tsr__shm_trouble(nursery->job, &why);
-    for (int i = 0; i < nursery->n; i++)
-        over |= nursery->children[i].pid == 0;
+    bool open = look(child_set), over = !open || tsr__shm_trouble(child_set->job, &why);
+    for (int i = 0; i < child_set->n; i++)
+        over |= child_set->children[i].pid == 0;
     return over;
 }
 
-tsr_status tsr__nursery_close(struct nursery *nursery)
+tsr_status tsr__child_set_close(struct child_set *child_set)
 {
-    tsr_status st = nursery->status;
-    tsr_session *session = nursery->session;
-    if (nursery->started)
-        watch(nursery);
+    tsr_status st = child_set->status;
+    tsr_session *session = child_set->session;
+    if (child_set->started)
+        watch(child_set);
     if (st == TSR_OK)
-        st = verdict(nursery);
+        st = verdict(child_set);
     if (st == TSR_OK)
-        st = take(nursery);
-    for (int i = 0; i < nursery->n; i++)
-        if (nursery->children[i].fd >= 0)
-            close(nursery->children[i].fd);
-    tsr__shm_free(session, nursery->job);
-    tsr__free(session, nursery->children, (size_t)nursery->n * sizeof *nursery->children);
-    tsr__free(session, nursery, sizeof *nursery);
+        st = take(child_set);
+    for (int i = 0; i < child_set->n; i++)
+        if (child_set->children[i].fd >= 0)
+            close(child_set->children[i].fd);
+    tsr__shm_free(session, child_set->job);
+    tsr__free(session, child_set->children, (size_t)child_set->n * sizeof *child_set->children);
+    tsr__free(session, child_set, sizeof *child_set);
     return st;
 }
 
@@ -367,14 +370,14 @@ static tsr_status work_folder(tsr_session *session, struct spawn *spawn, tsr_run
 
 tsr_status tsr__spawn(tsr_session *session, struct spawn *spawn)
 {
-    struct nursery *nursery = NULL;
+    struct child_set *child_set = NULL;
     struct temporary *around = NULL;
     tsr_run_options own;
     tsr_status st = work_folder(session, spawn, &own, &around);
     if (st == TSR_OK)
-        st = tsr__nursery_open(session, spawn, &nursery);
-    if (nursery)
-        st = tsr__nursery_close(nursery);
+        st = tsr__child_set_open(session, spawn, &child_set);
+    if (child_set)
+        st = tsr__child_set_close(child_set);
     tsr__temporary_remove(around);
     return st;
 }

@@ -6,7 +6,7 @@
 #include "runtime/internal.h"
 
 // A child writes, its parent reads, in the same order. Failure is sticky: zeros are read after it.
-struct parcel {
+struct message {
     int fd;
     char *buffer; // writing
     size_t n;
@@ -14,24 +14,24 @@ struct parcel {
     size_t at, end;
     bool failed;
 };
-struct parcel tsr__parcel_new(void);           // to write into; its fd is -1 where there is none
-bool tsr__parcel_flush(struct parcel *parcel); // false: not all of it was written
-void tsr__parcel_put(struct parcel *parcel, const void *bytes, size_t n);
-void tsr__parcel_drop(struct parcel *parcel); // its buffer
-void tsr__parcel_put_int(struct parcel *parcel, int64_t v);
-void tsr__parcel_put_text(struct parcel *parcel, struct str text);
-void tsr__parcel_put_tensors(struct parcel *parcel, const tsr_tensors *tensors);
-void tsr__parcel_put_findings(struct parcel *parcel, const tsr_session *session);
-// Opens a parcel that came along for reading, to be closed; the descriptor is closed.
-bool tsr__parcel_open(int fd, struct parcel *parcel);
-void tsr__parcel_close(const struct parcel *parcel);
-// Reading gives views into the parcel.
-const void *tsr__parcel_get(struct parcel *parcel, size_t n); // NULL: not so many are left
-int64_t tsr__parcel_int(struct parcel *parcel);
-struct str tsr__parcel_text(struct parcel *parcel);
-tsr_status tsr__parcel_tensors(struct parcel *parcel, tsr_tensors *to);
+struct message tsr__message_new(void);            // to write into; its fd is -1 where there is none
+bool tsr__message_flush(struct message *message); // false: not all of it was written
+void tsr__message_put(struct message *message, const void *bytes, size_t n);
+void tsr__message_drop(struct message *message); // its buffer
+void tsr__message_put_int(struct message *message, int64_t v);
+void tsr__message_put_text(struct message *message, struct str text);
+void tsr__message_put_tensors(struct message *message, const tsr_tensors *tensors);
+void tsr__message_put_findings(struct message *message, const tsr_session *session);
+// Opens a message that came along for reading, to be closed; the descriptor is closed.
+bool tsr__message_open(int fd, struct message *message);
+void tsr__message_close(const struct message *message);
+// Reading gives views into the message.
+const void *tsr__message_get(struct message *message, size_t n); // NULL: not so many are left
+int64_t tsr__message_int(struct message *message);
+struct str tsr__message_text(struct message *message);
+tsr_status tsr__message_tensors(struct message *message, tsr_tensors *to);
 // Adds the findings to s. True if one of them says that the rank failed by itself, not because another did.
-bool tsr__parcel_findings(struct parcel *parcel, tsr_session *session, bool add);
+bool tsr__message_findings(struct message *message, tsr_session *session, bool add);
 
 // What the children do, and what becomes of what they hand back. s is the caller's session: in a
 // child it is the child's own copy, and knows its place in the job (tsr__run_join).
@@ -39,8 +39,8 @@ struct spawn {
     int n;
     const tsr_run_options *options;
     bool stays; // nobody may look after them for a while: they look after each other
-    tsr_status (*work)(struct spawn *spawn, tsr_session *session, int rank, struct parcel *out);
-    tsr_status (*take)(struct spawn *spawn, tsr_session *session, int rank, struct parcel *in);
+    tsr_status (*work)(struct spawn *spawn, tsr_session *session, int rank, struct message *out);
+    tsr_status (*take)(struct spawn *spawn, tsr_session *session, int rank, struct message *in);
     void *data;
 };
 // Starts one process per rank, in their order, waits for all, takes what they hand back. Whatever
@@ -49,10 +49,10 @@ tsr_status tsr__spawn(tsr_session *session, struct spawn *spawn);
 
 // The same in steps, for children that stay: started; true once one of them has ended or the job has failed; waited
 // for, heard and let go, as above. *out is to be closed even after a failure, if it is not NULL.
-struct nursery;
-tsr_status tsr__nursery_open(tsr_session *session, struct spawn *spawn, struct nursery **out);
-bool tsr__nursery_over(struct nursery *nursery);
-tsr_status tsr__nursery_close(struct nursery *nursery);
+struct child_set;
+tsr_status tsr__child_set_open(tsr_session *session, struct spawn *spawn, struct child_set **out);
+bool tsr__child_set_over(struct child_set *child_set);
+tsr_status tsr__child_set_close(struct child_set *child_set);
 
 // ---- remote.c: a job whose ranks are children that stay
 struct remote;

@@ -43,7 +43,7 @@ static void assume(struct agree *agree, const struct shapes *shapes, int input,
     if (!lies || (tsr_value_initializer(value) && !tsr_value_is_input(value)))
         return;
     struct given given = {
-        .input = input, .value = value, .shape = tsr__shapes_piece(shapes, value)};
+        .input = input, .value = value, .shape = tsr__shapes_element(shapes, value)};
     given.layout = tsr__layout_canonical(agree->arena, lies, &given.shape);
     if (given.layout)
         agree->given[agree->n++] = given;
@@ -65,7 +65,7 @@ static bool collect(struct agree *agree, const struct shapes *shapes, const tsr_
         if (!spec)
             continue;
         struct given given = {
-            .input = (int)i, .value = value, .shape = tsr__shapes_piece(shapes, value)};
+            .input = (int)i, .value = value, .shape = tsr__shapes_element(shapes, value)};
         if (tsr__spec_layout(agree->arena, spec, &given.shape, true, &given.layout) != TSR_OK ||
             !given.layout)
             continue;
@@ -201,7 +201,7 @@ static bool agreement(struct agree *agree, const struct shapes *shapes, const ts
         return true;
     }
     const struct rule *first = agree->rule;
-    agree->rule = tsr__rule_other(agree->arena, agree->node, shapes);
+    agree->rule = tsr__rule_strided(agree->arena, agree->node, shapes);
     if (agree->rule && fits_all(agree)) // quietly
         return true;
     agree->rule = first;

@@ -3,7 +3,7 @@
 #ifndef TSR_SHARDING_AGREE_H
 #define TSR_SHARDING_AGREE_H
 
-#include "sharding/solve.h"
+#include "sharding/node_placement.h"
 
 // Adds an error where two shardings of the entry's inputs contradict each other (spec-disagree), and a warning where
 // one asks for a cut that is not done here (not-cut-here; only with remarks), and then sets *uncut. The specs must have been found right one by one.

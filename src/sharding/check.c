@@ -9,7 +9,7 @@
 #include "sharding/agree.h"
 #include "sharding/examine.h"
 #include "sharding/flow.h"
-#include "sharding/solve.h"
+#include "sharding/node_placement.h"
 
 #define CANDIDATES_MAX  256 // names that a "did you mean" is chosen from
 #define STAGE_WALKS_MAX 256 // configurations whose stages are followed through the graph
@@ -208,7 +208,7 @@ static struct shape shape_of(struct check *check, const tsr_value *value)
         return shape;
     if (!check->shapes && !check->arena.failed)
         check->shapes = tsr__shapes_new(&check->arena, check->model);
-    return check->shapes ? tsr__shapes_piece(check->shapes, value) : shape;
+    return check->shapes ? tsr__shapes_element(check->shapes, value) : shape;
 }
 
 static void check_spec(struct check *check, const tsr_node *node, const tsr_config *config,
@@ -445,12 +445,12 @@ static bool says_anything(const struct check *check, const tsr_config *config)
 // Judges every annotated node with what its other inputs are, once the flow is done.
 static bool judge_formally(struct arena *arena, const struct flow_work *work)
 {
-    for (size_t i = 0; i < work->f->n_nodes; i++) {
-        const tsr_node *node = work->f->nodes[i].node;
-        const tsr_node_config *nc = tsr_node_find_config(node, work->f->config);
+    for (size_t i = 0; i < work->flow->n_nodes; i++) {
+        const tsr_node *node = work->flow->nodes[i].node;
+        const tsr_node_config *nc = tsr_node_find_config(node, work->flow->config);
         if (!nc || !tsr_node_config_spec_count(nc))
             continue;
-        if (!tsr__check_formal(arena, work->f, node, nc))
+        if (!tsr__check_formal(arena, work->flow, node, nc))
             return false;
     }
     return true;
@@ -468,9 +468,10 @@ static void remark(struct check *check, const tsr_config *config)
     for (size_t i = 0; told && i < check->told.n; i++)
         told[check->told.at[i].node] |= check->told.at[i].config == config;
     struct flow_work work = {.shapes = check->shapes, .told = told};
-    bool ok = told && tsr__flow_start(&work, &arena, model, config) &&
-              tsr__flow_forward(&work, SAY_UNCUT | SAY_MOVES | SAY_TWICE | SAY_NO_ERROR, NULL) &&
-              tsr__flow_expand(&arena, work.f, &made);
+    bool ok =
+        told && tsr__flow_start(&work, &arena, model, config) &&
+        tsr__flow_forward(&work, SAY_UNCUT | SAY_MOVES | SAY_REPEATED_WORK | SAY_NO_ERROR, NULL) &&
+        tsr__flow_expand(&arena, work.flow, &made);
     if (ok && check->formal)
         ok = judge_formally(&arena, &work);
     tsr_model_free(made);

@@ -7,7 +7,7 @@
 #include "sharding/internal.h"
 
 struct delay {
-    struct flow *f;
+    struct flow *flow;
     bool *asked;      // by value id
     int64_t *node_at; // by node id: its place in the flow, or -1
     const struct node_flow *from;
@@ -74,7 +74,7 @@ static const struct node_flow *producer(const struct delay *delay, const tsr_val
 {
     const tsr_node *node = value ? tsr_value_producer(value) : NULL;
     int64_t at = node ? delay->node_at[tsr__node_id(node)] : -1;
-    return at < 0 ? NULL : &delay->f->nodes[at];
+    return at < 0 ? NULL : &delay->flow->nodes[at];
 }
 
 // What else comes in parts comes from the same groups, and only where it is added.
@@ -96,11 +96,11 @@ static bool others_fit(const struct delay *delay, const struct node_flow *flow, 
 static bool check_reader(void *data, tsr_node *node, size_t input)
 {
     struct delay *delay = data;
-    int64_t at = tsr_node_graph(node) == tsr_model_graph(delay->f->model)
+    int64_t at = tsr_node_graph(node) == tsr_model_graph(delay->flow->model)
                      ? delay->node_at[tsr__node_id(node)]
                      : -1;
-    const struct node_flow *flow = at < 0 ? NULL : &delay->f->nodes[at];
-    enum sum_way way = tsr__sum_fits(delay->f->shapes, node, input);
+    const struct node_flow *flow = at < 0 ? NULL : &delay->flow->nodes[at];
+    enum sum_way way = tsr__sum_fits(delay->flow->shapes, node, input);
     delay->fits = flow && way != SUM_STOPS && !flow->n_groups && !flow->place.rule->whole &&
                   !flow->bodies && flow->outputs[0] &&
                   tsr__layout_equal(flow->inputs[input], delay->from->outputs[0]) &&
@@ -115,7 +115,7 @@ static bool may_delay(struct delay *delay, const struct node_flow *nf)
         tsr_node_output_count(nf->node) == 1 ? tsr_node_output(nf->node, 0) : NULL;
     if (!value || !delay->asked[tsr__value_id(value)] || !nf->n_groups ||
         nf->combine != COMBINE_SUM || nf->wanted[0] || tsr_value_is_output(value) ||
-        !disjoint(nf, tsr_config_devices(delay->f->config)))
+        !disjoint(nf, tsr_config_devices(delay->flow->config)))
         return false;
     delay->from = nf;
     delay->fits = false; // somebody must read it
@@ -163,8 +163,8 @@ void tsr__delayed_names(struct arena *arena, const tsr_model *model, const tsr_c
 static bool read_asked(struct arena *arena, struct delay *delay)
 {
     struct map names;
-    tsr__delayed_names(arena, delay->f->model, delay->f->config, &names);
-    for (const tsr_node *node = tsr_graph_first(tsr_model_graph(delay->f->model)); node;
+    tsr__delayed_names(arena, delay->flow->model, delay->flow->config, &names);
+    for (const tsr_node *node = tsr_graph_first(tsr_model_graph(delay->flow->model)); node;
          node = tsr_node_next(node))
         for (size_t o = 0; o < tsr_node_output_count(node); o++) {
             const tsr_value *value = tsr_node_output(node, o);
@@ -178,7 +178,7 @@ bool tsr__flow_delay(struct arena *arena, struct flow *flow)
 {
     if (!tsr_model_metadata(flow->model, META_DELAY))
         return true;
-    struct delay delay = {.f = flow};
+    struct delay delay = {.flow = flow};
     size_t ids = tsr__model_node_ids(flow->model);
     delay.asked = ARENA_ARRAY(arena, bool, tsr__model_value_ids(flow->model) + 1);
     delay.node_at = ARENA_ARRAY(arena, int64_t, ids + 1);

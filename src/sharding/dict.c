@@ -14,7 +14,7 @@ struct held {
     char *data;
     size_t bytes;
 };
-struct tsr_dict {
+struct tsr_pieces {
     tsr_session *session;
     struct arena arena;
     size_t unit; // bytes of one element
@@ -40,7 +40,7 @@ static tsr_status refuse(tsr_session *session, tsr_status status, const char *hi
     return status;
 }
 
-static tsr_status take_shape(tsr_dict *dict, tsr_dtype type, int rank, const int64_t *shape)
+static tsr_status take_shape(tsr_pieces *dict, tsr_dtype type, int rank, const int64_t *shape)
 {
     int64_t elements = 1, bytes;
     int bits = tsr_dtype_bits(type);
@@ -65,7 +65,7 @@ static tsr_status take_shape(tsr_dict *dict, tsr_dtype type, int rank, const int
     return dict->arena.failed ? TSR_NOMEM : TSR_OK;
 }
 
-static bool make_piece(tsr_dict *dict, struct held *held, const struct tile_layout *layout)
+static bool make_piece(tsr_pieces *dict, struct held *held, const struct tile_layout *layout)
 {
     held->piece = tsr__layout_piece(&dict->arena, layout, dict->shape, held->tile);
     held->dims = ARENA_ARRAY(&dict->arena, int64_t, (size_t)dict->rank + 1);
@@ -80,7 +80,7 @@ static bool make_piece(tsr_dict *dict, struct held *held, const struct tile_layo
     return held->data != NULL;
 }
 
-static tsr_status make_pieces(tsr_dict *dict, const struct tile_layout *layout)
+static tsr_status make_pieces(tsr_pieces *dict, const struct tile_layout *layout)
 {
     size_t n = (size_t)layout->first[layout->n_shards], at = 0;
     dict->held = ARENA_ARRAY(&dict->arena, struct held, n + 1);
@@ -97,14 +97,14 @@ static tsr_status make_pieces(tsr_dict *dict, const struct tile_layout *layout)
 }
 
 // The whole tensor as a piece of itself.
-static struct tile_piece *whole_piece(struct arena *arena, const tsr_dict *dict)
+static struct tile_piece *whole_piece(struct arena *arena, const tsr_pieces *dict)
 {
     int64_t device = 0;
     struct tile_layout *layout = tsr__layout_whole(arena, dict->rank, &device, 1);
     return layout ? tsr__layout_piece(arena, layout, dict->shape, 0) : NULL;
 }
 
-static tsr_status fill(tsr_dict *dict, const void *data)
+static tsr_status fill(tsr_pieces *dict, const void *data)
 {
     struct tile_piece *whole = data ? whole_piece(&dict->arena, dict) : NULL;
     if (!data)
@@ -114,15 +114,15 @@ static tsr_status fill(tsr_dict *dict, const void *data)
     return whole ? TSR_OK : TSR_NOMEM;
 }
 
-tsr_status tsr_dict_new(tsr_session *session, const char *sharding, tsr_dtype type, int rank,
-                        const int64_t *shape, const void *data, tsr_dict **out)
+tsr_status tsr_pieces_new(tsr_session *session, const char *sharding, tsr_dtype type, int rank,
+                          const int64_t *shape, const void *data, tsr_pieces **out)
 {
-    tsr_dict *dict = tsr__alloc(session, sizeof *dict);
+    tsr_pieces *dict = tsr__alloc(session, sizeof *dict);
     struct tile_layout *layout = NULL;
     struct notation_error wrong = {0};
     if (!dict)
         return TSR_NOMEM;
-    *dict = (tsr_dict){.session = session};
+    *dict = (tsr_pieces){.session = session};
     tsr__arena_init(&dict->arena, session);
     tsr_status status = take_shape(dict, type, rank, shape);
     if (status == TSR_OK) {
@@ -136,14 +136,14 @@ tsr_status tsr_dict_new(tsr_session *session, const char *sharding, tsr_dtype ty
     if (status == TSR_OK)
         status = fill(dict, data);
     if (status != TSR_OK) {
-        tsr_dict_free(dict);
+        tsr_pieces_free(dict);
         return status;
     }
     *out = dict;
     return TSR_OK;
 }
 
-void tsr_dict_free(tsr_dict *dict)
+void tsr_pieces_free(tsr_pieces *dict)
 {
     if (!dict)
         return;
@@ -153,12 +153,12 @@ void tsr_dict_free(tsr_dict *dict)
     tsr__free(dict->session, dict, sizeof *dict);
 }
 
-size_t tsr_dict_count(const tsr_dict *dict)
+size_t tsr_pieces_count(const tsr_pieces *dict)
 {
     return dict->n;
 }
 
-tsr_piece tsr_dict_at(const tsr_dict *dict, size_t i)
+tsr_piece tsr_pieces_at(const tsr_pieces *dict, size_t i)
 {
     const struct held *held = &dict->held[i];
     return (tsr_piece){.device = held->device,
@@ -169,7 +169,7 @@ tsr_piece tsr_dict_at(const tsr_dict *dict, size_t i)
                        .bytes = held->bytes};
 }
 
-int64_t tsr_dict_find(const tsr_dict *dict, int64_t device, size_t k)
+int64_t tsr_pieces_find(const tsr_pieces *dict, int64_t device, size_t k)
 {
     for (size_t i = 0; i < dict->n; i++)
         if (dict->held[i].device == device && k-- == 0)
@@ -177,7 +177,7 @@ int64_t tsr_dict_find(const tsr_dict *dict, int64_t device, size_t k)
     return -1;
 }
 
-int64_t tsr_dict_find_tile(const tsr_dict *dict, int64_t tile, size_t k)
+int64_t tsr_pieces_find_tile(const tsr_pieces *dict, int64_t tile, size_t k)
 {
     for (size_t i = 0; i < dict->n; i++)
         if (dict->held[i].tile == tile && k-- == 0)
@@ -186,10 +186,10 @@ int64_t tsr_dict_find_tile(const tsr_dict *dict, int64_t tile, size_t k)
 }
 
 // Copies of one tile must be equal: each is held against the first.
-static tsr_status compare(const tsr_dict *dict)
+static tsr_status compare(const tsr_pieces *dict)
 {
     for (size_t i = 0; i < dict->n; i++) {
-        int64_t first = tsr_dict_find_tile(dict, dict->held[i].tile, 0);
+        int64_t first = tsr_pieces_find_tile(dict, dict->held[i].tile, 0);
         const struct held *a = &dict->held[first], *b = &dict->held[i];
         if (!a->bytes || !memcmp(a->data, b->data, a->bytes))
             continue;
@@ -202,7 +202,7 @@ static tsr_status compare(const tsr_dict *dict)
     return TSR_OK;
 }
 
-tsr_status tsr_dict_join(const tsr_dict *dict, void *out)
+tsr_status tsr_pieces_join(const tsr_pieces *dict, void *out)
 {
     struct arena scratch;
     tsr_status status = compare(dict);

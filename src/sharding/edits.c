@@ -47,7 +47,7 @@ static bool add_config(struct lines *lines, const tsr_config *config)
 static tsr_status add_spec(struct lines *lines, const tsr_spec *spec, struct str path)
 {
     const tsr_value *value = tsr_spec_value(spec);
-    struct shape shape = tsr__shapes_piece(lines->shapes, value);
+    struct shape shape = tsr__shapes_element(lines->shapes, value);
     struct tile_layout *layout = NULL;
     tsr_status st = tsr__spec_layout(lines->arena, spec, &shape, false, &layout);
     if (st != TSR_OK || !layout)

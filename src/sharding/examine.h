@@ -34,7 +34,7 @@ bool tsr__groups_index(struct arena *arena, const tsr_spec *spec, struct group_i
 int64_t tsr__groups_find(const struct group_index *index, int64_t key);
 
 // The finding for a text that tsr__notation_parse refused (none for lack of memory); gives the
-// status back. (spec.c)
+// status back. (spec_layout.c)
 tsr_status tsr__notation_wrong(tsr_session *session, const struct place *at, tsr_status status,
                                struct str text, const struct notation_error *wrong);
 

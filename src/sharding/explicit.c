@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // explicit.c - the placement of one node whose tensors are all told how to lie: what the flow would make of such
 // specs, without a model that has them. For those who try shardings before they write them down.
-#include "sharding/solve.h"
+#include "sharding/node_placement.h"
 
 static size_t count_on(const struct solve *solve)
 {

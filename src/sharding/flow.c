@@ -2,15 +2,15 @@
 // flow.c - follows the explicit specs of one configuration through one node; flow_model.c goes through the main graph.
 //
 // At each node explicit input specs come first, then explicit output specs, then the layouts in
-// which the other inputs arrive; the solver (solve.c) makes one placement of them. What does not
+// which the other inputs arrive; the solver (node_placement.c) makes one placement of them. What does not
 // fit stays out and is resharded; explicit specs that cannot be had leave the node whole, with a
 // warning. Wishes of readers (propagate.c) come last of all. All layouts here are canonical, so equal ones are equal.
 // Knows no costs and makes no graph.
 #include "sharding/flow.h"
-#include "sharding/solve.h"
+#include "sharding/node_placement.h"
 
 struct step {
-    struct flow_work *w;
+    struct flow_work *work;
     tsr_node *node;
     struct node_flow *nf;
     size_t n_in, n_out;
@@ -46,7 +46,7 @@ struct tile_layout *tsr__flow_whole(struct flow_work *work, int rank,
 
 static struct shape shape_of(const struct step *step, const tsr_value *value)
 {
-    return tsr__shapes_piece(step->w->f->shapes, value);
+    return tsr__shapes_element(step->work->flow->shapes, value);
 }
 
 static bool is_constant(const tsr_value *value)
@@ -69,11 +69,11 @@ static bool take_spec(struct step *step, const tsr_spec *spec)
         if ((out ? tsr_node_output(step->node, k) : tsr_node_input(step->node, k)) != value)
             continue;
         if (!layout) {
-            if (tsr__spec_layout(&step->w->scratch, spec, &shape, false, &layout) != TSR_OK)
+            if (tsr__spec_layout(&step->work->scratch, spec, &shape, false, &layout) != TSR_OK)
                 return false;
             if (!layout)
                 return true; // says nothing
-            layout = tsr__layout_canonical(step->w->arena, layout, &shape);
+            layout = tsr__layout_canonical(step->work->arena, layout, &shape);
             if (!layout)
                 return false;
         }
@@ -89,7 +89,7 @@ static bool read_specs(struct step *step)
 {
     for (size_t i = 0; i < tsr_node_config_count(step->node); i++) {
         const tsr_node_config *nc = tsr_node_config_at(step->node, i);
-        if (tsr_node_config_config(nc) != step->w->f->config)
+        if (tsr_node_config_config(nc) != step->work->flow->config)
             continue;
         for (size_t k = 0; k < tsr_node_config_spec_count(nc); k++)
             if (!take_spec(step, tsr_node_config_spec(nc, k)))
@@ -103,22 +103,22 @@ static bool read_specs(struct step *step)
 static struct place place_of(const struct step *step, const tsr_value *value)
 {
     struct place at = tsr__place_node(step->node);
-    at.configuration = str_of(tsr_config_name(step->w->f->config));
+    at.configuration = str_of(tsr_config_name(step->work->flow->config));
     if (value)
         at.value = tsr__value_str(value);
     return at;
 }
 
-static void not_cut(struct step *step, const char *why)
+static void report_uncut(struct step *step, const char *why)
 {
     if (step->nf->replicated)
         return;
     step->nf->replicated = why;
-    const bool *told = step->w->told;
-    if (!(step->w->say & SAY_UNCUT) || (told && told[tsr__node_id(step->node)]))
+    const bool *told = step->work->told;
+    if (!(step->work->say & SAY_UNCUT) || (told && told[tsr__node_id(step->node)]))
         return;
     struct place at = place_of(step, NULL);
-    tsr__diag(step->w->arena->session, DIAG_not_cut_here, &at,
+    tsr__diag(step->work->arena->session, DIAG_not_cut_here, &at,
               "choose a sharding that the operator's rule allows (tessera rules), or leave it out",
               "the node is annotated to be cut, but runs whole on each of its devices: %s", why);
 }
@@ -173,7 +173,7 @@ bool tsr__flow_held(const struct tile_layout *have, const struct tile_layout *ne
 static bool within_stage(const struct step *step, const struct tile_layout *layout)
 {
     for (int64_t i = 0; step->stage && i < layout->first[layout->n_shards]; i++)
-        if (layout->owners[i] < 0 || layout->owners[i] >= step->w->n_all ||
+        if (layout->owners[i] < 0 || layout->owners[i] >= step->work->n_all ||
             !step->stage[layout->owners[i]])
             return false;
     return true;
@@ -183,9 +183,9 @@ static bool within_stage(const struct step *step, const struct tile_layout *layo
 // another it must.
 static void mention(struct step *step, const tsr_value *value, const struct tile_layout *need)
 {
-    struct flow_work *work = step->w;
+    struct flow_work *work = step->work;
     uint32_t id = tsr__value_id(value);
-    const struct tile_layout *have = work->f->values[id];
+    const struct tile_layout *have = work->flow->values[id];
     if (!(work->say & SAY_MOVES) || is_constant(value) || !within_stage(step, have) ||
         tsr__flow_held(have, need))
         return;
@@ -197,7 +197,7 @@ static void mention(struct step *step, const tsr_value *value, const struct tile
         return;
     *noted = (struct flow_noted){need, work->noted[id]};
     work->noted[id] = noted;
-    work->f->n_notes++;
+    work->flow->n_notes++;
     struct place at = place_of(step, value);
     struct str from = tsr__notation_print(&work->scratch, have);
     struct str to = tsr__notation_print(&work->scratch, need);
@@ -232,7 +232,7 @@ static size_t count_on(const bool *on, int64_t n)
 
 static void set_stage(const struct step *step, bool *on)
 {
-    for (int64_t d = 0; d < step->w->n_all; d++)
+    for (int64_t d = 0; d < step->work->n_all; d++)
         on[d] = !step->stage || step->stage[d];
 }
 
@@ -247,8 +247,8 @@ static void keep_within(const struct flow_work *work, bool *on)
 // stage.
 static bool *whole_devices(struct step *step)
 {
-    int64_t n_all = step->w->n_all;
-    struct arena *arena = &step->w->scratch;
+    int64_t n_all = step->work->n_all;
+    struct arena *arena = &step->work->scratch;
     bool *on = ARENA_ARRAY(arena, bool, (size_t)n_all + 1),
          *one = ARENA_ARRAY(arena, bool, (size_t)n_all + 1);
     if (!on || !one)
@@ -259,25 +259,25 @@ static bool *whole_devices(struct step *step)
     for (size_t i = 0; i < step->n_out && !step->explicit_in; i++)
         if (step->out[i])
             add_owners(on, n_all, step->out[i]);
-    tsr__flow_body_owners(step->w, arena, step->node, on);
-    keep_within(step->w, on);
+    tsr__flow_body_owners(step->work, arena, step->node, on);
+    keep_within(step->work, on);
     if (count_on(on, n_all))
         return on;
     set_stage(step, on);
     for (size_t i = 0; i < step->n_in; i++) {
         const tsr_value *value = tsr_node_input(step->node, i);
         if (!value || is_constant(value) ||
-            !within_stage(step, step->w->f->values[tsr__value_id(value)]))
+            !within_stage(step, step->work->flow->values[tsr__value_id(value)]))
             continue;
         set_all(one, n_all, false);
-        add_owners(one, n_all, step->w->f->values[tsr__value_id(value)]);
+        add_owners(one, n_all, step->work->flow->values[tsr__value_id(value)]);
         for (int64_t d = 0; d < n_all; d++)
             on[d] = on[d] && one[d];
     }
-    keep_within(step->w, on);
+    keep_within(step->work, on);
     if (!count_on(on, n_all))
         set_stage(step, on);
-    keep_within(step->w, on);
+    keep_within(step->work, on);
     return on;
 }
 
@@ -293,18 +293,18 @@ static void keep_first(bool *on, int64_t n)
 
 static bool place_whole(struct step *step, const char *why, bool single)
 {
-    struct rule *rule = ARENA_NEW(step->w->arena, struct rule);
+    struct rule *rule = ARENA_NEW(step->work->arena, struct rule);
     struct solve whole;
     bool *on = whole_devices(step);
     if (!rule || !on)
         return false;
     if (single)
-        keep_first(on, step->w->n_all);
+        keep_first(on, step->work->n_all);
     rule->whole = why;
-    if (!tsr__solve_init(&whole, &step->w->scratch, step->w->arena, rule, step->w->n_all))
+    if (!tsr__solve_init(&whole, &step->work->scratch, step->work->arena, rule, step->work->n_all))
         return false;
     whole.on = on;
-    return tsr__solve_result(&whole, step->w->arena, &step->nf->place);
+    return tsr__solve_result(&whole, step->work->arena, &step->nf->place);
 }
 
 // ---- a node that runs by its rule
@@ -336,7 +336,7 @@ static void add_outputs(struct step *step, struct solve *solve)
         if (fits && (same || !step->explicit_in))
             *solve = attempt;
         else if (!step->explicit_in && !tsr__layout_is_whole(step->out[i]))
-            not_cut(step, attempt.wrong);
+            report_uncut(step, attempt.wrong);
     }
 }
 
@@ -346,8 +346,8 @@ static void add_arrivals(struct step *step, struct solve *solve)
         const tsr_value *value = slot(step, false, i);
         if (!value || step->in[i] || is_constant(value))
             continue;
-        const struct tile_layout *layout = step->w->f->values[tsr__value_id(value)];
-        if (layout == tsr__flow_whole_all(step->w, layout->rank))
+        const struct tile_layout *layout = step->work->flow->values[tsr__value_id(value)];
+        if (layout == tsr__flow_whole_all(step->work, layout->rank))
             continue; // everywhere: says nothing
         struct solve attempt = tsr__solve_copy(solve);
         if (solve->arena->failed)
@@ -366,7 +366,7 @@ static void add_wishes(struct step *step, struct solve *solve)
 {
     for (size_t i = 0; i < step->n_out; i++) {
         const tsr_value *value = slot(step, true, i);
-        const struct tile_layout *wish = value ? step->w->wishes[tsr__value_id(value)] : NULL;
+        const struct tile_layout *wish = value ? step->work->wishes[tsr__value_id(value)] : NULL;
         if (!wish || step->out[i])
             continue;
         struct solve attempt = tsr__solve_copy(solve);
@@ -390,24 +390,25 @@ static void add_wishes(struct step *step, struct solve *solve)
 static bool place_rule(struct step *step, const struct rule *rule)
 {
     struct solve v;
-    if (!tsr__solve_init(&v, &step->w->scratch, step->w->arena, rule, step->w->n_all))
+    if (!tsr__solve_init(&v, &step->work->scratch, step->work->arena, rule, step->work->n_all))
         return false;
-    v.intact = step->w->keep;
+    v.intact = step->work->keep;
     set_stage(step, v.on);
-    keep_within(step->w, v.on);
+    keep_within(step->work, v.on);
     for (size_t i = 0; i < step->n_in; i++)
         if (step->in[i] && !add(step, &v, false, i, step->in[i], false, true)) {
-            if (step->w->scratch.failed || step->w->arena->failed)
+            if (step->work->scratch.failed || step->work->arena->failed)
                 return false;
             if (step->explicit_cut)
-                not_cut(step, v.wrong);
+                report_uncut(step, v.wrong);
             return place_whole(step, v.wrong, false);
         }
     add_outputs(step, &v);
     add_arrivals(step, &v);
-    if (step->w->wishes)
+    if (step->work->wishes)
         add_wishes(step, &v);
-    return !step->w->scratch.failed && tsr__solve_result(&v, step->w->arena, &step->nf->place);
+    return !step->work->scratch.failed &&
+           tsr__solve_result(&v, step->work->arena, &step->nf->place);
 }
 
 // ---- a node without a rule
@@ -450,7 +451,7 @@ static bool place_told(struct step *step, const char *whole)
     for (size_t i = 0; i < step->n_out; i++)
         fits = fits && (!step->out[i] || one_each(step, step->out[i]));
     if (!fits) {
-        not_cut(step, apart);
+        report_uncut(step, apart);
         return true;
     }
     step->nf->told = true;
@@ -469,10 +470,10 @@ static int64_t quality(struct step *step)
     for (int factor = 0; !placement->rule->whole && factor < placement->rule->n_factors; factor++)
         parts *= placement->cuts[factor];
     for (size_t i = 0; i < step->n_out && !placement->rule->whole; i++) {
-        struct tile_layout *layout =
-            step->out[i]
-                ? tsr__placement_project(&step->w->scratch, placement, &placement->rule->outputs[i])
-                : NULL;
+        struct tile_layout *layout = step->out[i]
+                                         ? tsr__placement_project(&step->work->scratch, placement,
+                                                                  &placement->rule->outputs[i])
+                                         : NULL;
         kept += layout && tsr__layout_equal(layout, step->out[i]);
     }
     return kept * SOLVE_MAX_DEVICES + parts;
@@ -480,10 +481,10 @@ static int64_t quality(struct step *step)
 
 static int64_t try_rule(struct step *step, const struct rule *rule)
 {
-    int say = step->w->say;
-    step->w->say = 0;
+    int say = step->work->say;
+    step->work->say = 0;
     int64_t q = place_rule(step, rule) ? quality(step) : -1;
-    step->w->say = say;
+    step->work->say = say;
     step->nf->replicated = NULL;
     return q;
 }
@@ -491,7 +492,8 @@ static int64_t try_rule(struct step *step, const struct rule *rule)
 // The other rule is free of communication: it is taken unless the first does more.
 static bool place_better(struct step *step, const struct rule *rule)
 {
-    const struct rule *other = tsr__rule_other(step->w->arena, step->node, step->w->f->shapes);
+    const struct rule *other =
+        tsr__rule_strided(step->work->arena, step->node, step->work->flow->shapes);
     int64_t first = other ? try_rule(step, rule) : 0, second = other ? try_rule(step, other) : -1;
     if (first < 0)
         return false;
@@ -509,9 +511,9 @@ static struct tile_layout *layout_of(struct step *step, bool out, size_t i)
     int rank = shape_of(step, value).rank;
     if (!placement->rule->whole)
         return tsr__placement_project(
-            step->w->arena, placement,
+            step->work->arena, placement,
             &(out ? placement->rule->outputs : placement->rule->inputs)[i]);
-    return tsr__flow_whole(step->w, rank, placement);
+    return tsr__flow_whole(step->work, rank, placement);
 }
 
 static bool give_results(struct step *step)
@@ -535,25 +537,25 @@ static bool give_results(struct step *step)
         if (!nf->outputs[i])
             return false;
         if (step->out[i] && !tsr__layout_equal(step->out[i], nf->outputs[i])) {
-            if (!tsr__shapes_is_list(step->w->f->shapes, value))
+            if (!tsr__shapes_is_list(step->work->flow->shapes, value))
                 nf->wanted[i] = step->out[i];
             else if (!tsr__layout_is_whole(step->out[i]))
-                not_cut(step, "a list is not moved between devices");
+                report_uncut(step, "a list is not moved between devices");
         }
-        if (!step->w->trial)
-            step->w->f->values[tsr__value_id(value)] =
+        if (!step->work->trial)
+            step->work->flow->values[tsr__value_id(value)] =
                 nf->wanted[i] ? nf->wanted[i] : nf->outputs[i];
     }
-    return nf->place.rule->whole || tsr__placement_groups(step->w->arena, &nf->place, &nf->groups,
-                                                          &nf->n_groups, &nf->combine);
+    return nf->place.rule->whole || tsr__placement_groups(step->work->arena, &nf->place,
+                                                          &nf->groups, &nf->n_groups, &nf->combine);
 }
 
 // A node that is annotated to be cut and has fewer parts than devices.
-static void mention_twice(const struct step *step)
+static void report_repeated_work(const struct step *step)
 {
     const struct placement *placement = &step->nf->place;
     int64_t parts = 1;
-    if (!(step->w->say & SAY_TWICE) || !step->explicit_cut || step->nf->replicated ||
+    if (!(step->work->say & SAY_REPEATED_WORK) || !step->explicit_cut || step->nf->replicated ||
         step->nf->told)
         return;
     for (int factor = 0; factor < placement->rule->n_factors; factor++)
@@ -561,7 +563,7 @@ static void mention_twice(const struct step *step)
     if (parts == (int64_t)placement->n_devices)
         return;
     struct place at = place_of(step, NULL);
-    tsr__diag(step->w->arena->session, DIAG_work_twice, &at,
+    tsr__diag(step->work->arena->session, DIAG_work_twice, &at,
               "cut a further dimension over these devices, or name fewer of them",
               "%zu devices do the work of %lld: parts are computed more than once",
               placement->n_devices, (long long)parts);
@@ -575,11 +577,11 @@ static bool mention_captures(struct step *step)
     const struct placement *placement = &step->nf->place;
     for (size_t i = 0; i < n; i++) {
         int rank = shape_of(step, captures[i]).rank;
-        struct tile_layout *need = tsr__layout_whole(step->w->arena, layout_rank(rank),
+        struct tile_layout *need = tsr__layout_whole(step->work->arena, layout_rank(rank),
                                                      placement->devices, placement->n_devices);
         if (!need)
             return false;
-        if (step->w->f->values[tsr__value_id(captures[i])])
+        if (step->work->flow->values[tsr__value_id(captures[i])])
             mention(step, captures[i], need);
     }
     return true;
@@ -591,12 +593,12 @@ static bool inputs_ready(struct step *step)
 {
     for (size_t i = 0; i < step->n_in; i++) {
         const tsr_value *value = tsr_node_input(step->node, i);
-        if (!value || step->w->f->values[tsr__value_id(value)])
+        if (!value || step->work->flow->values[tsr__value_id(value)])
             continue;
-        if (step->w->say & SAY_NO_ERROR)
+        if (step->work->say & SAY_NO_ERROR)
             return false;
         struct place at = place_of(step, value);
-        tsr__diag(step->w->arena->session, DIAG_value_not_ready, &at,
+        tsr__diag(step->work->arena->session, DIAG_value_not_ready, &at,
                   "bring the nodes into an order in which every value is made before it is read",
                   "an input of the node is not made by any node before it");
         return false;
@@ -606,31 +608,31 @@ static bool inputs_ready(struct step *step)
 
 static bool make_room(struct step *step)
 {
-    struct arena *arena = step->w->arena;
+    struct arena *arena = step->work->arena;
     step->n_in = tsr_node_input_count(step->node);
     step->n_out = tsr_node_output_count(step->node);
-    step->in = ARENA_ARRAY(&step->w->scratch, struct tile_layout *, step->n_in + 1);
-    step->out = ARENA_ARRAY(&step->w->scratch, struct tile_layout *, step->n_out + 1);
+    step->in = ARENA_ARRAY(&step->work->scratch, struct tile_layout *, step->n_in + 1);
+    step->out = ARENA_ARRAY(&step->work->scratch, struct tile_layout *, step->n_out + 1);
     step->nf->node = step->node;
     step->nf->inputs = ARENA_ARRAY(arena, struct tile_layout *, step->n_in + 1);
     step->nf->outputs = ARENA_ARRAY(arena, struct tile_layout *, step->n_out + 1);
     step->nf->wanted = ARENA_ARRAY(arena, struct tile_layout *, step->n_out + 1);
-    return !arena->failed && !step->w->scratch.failed;
+    return !arena->failed && !step->work->scratch.failed;
 }
 
 // A node with bodies: they are followed on the devices where it runs.
 static bool place_bodies(struct step *step, const char *whole)
 {
     struct flow_ask ask = {.node = step->node, .nf = step->nf, .in = step->in, .out = step->out};
-    ask.within = ARENA_ARRAY(&step->w->scratch, bool, (size_t)step->w->n_all + 1);
+    ask.within = ARENA_ARRAY(&step->work->scratch, bool, (size_t)step->work->n_all + 1);
     if (!ask.within)
         return false;
     for (size_t i = 0; i < step->nf->place.n_devices; i++)
         ask.within[step->nf->place.devices[i]] = true;
-    if (!tsr__flow_bodies(step->w, &ask))
+    if (!tsr__flow_bodies(step->work, &ask))
         return false;
     if (step->explicit_cut && (ask.why || !step->nf->bodies))
-        not_cut(step, ask.why ? ask.why : whole);
+        report_uncut(step, ask.why ? ask.why : whole);
     return true;
 }
 
@@ -639,25 +641,26 @@ static bool place_bodies(struct step *step, const char *whole)
 // Lists move from stage to stage, whole, and nowhere else.
 static bool list_moves(const struct step *step, const tsr_value *value)
 {
-    return step->w->f->staged && tsr__shapes_list_way(step->w->f->shapes, value) != LIST_STAYS;
+    return step->work->flow->staged &&
+           tsr__shapes_list_way(step->work->flow->shapes, value) != LIST_STAYS;
 }
 
 // In the node's stage, and among those that run the body it stands in.
 static bool may_run_on(const struct step *step, int64_t device)
 {
     bool in_stage = !step->stage || step->stage[device];
-    return in_stage && (!step->w->within || step->w->within[device]);
+    return in_stage && (!step->work->within || step->work->within[device]);
 }
 
 // Whole on every device that may run the node; NULL: out of memory.
 static struct tile_layout *whole_here(struct step *step, int rank)
 {
-    int64_t *devices = ARENA_ARRAY(&step->w->scratch, int64_t, (size_t)step->w->n_all);
+    int64_t *devices = ARENA_ARRAY(&step->work->scratch, int64_t, (size_t)step->work->n_all);
     size_t n = 0;
-    for (int64_t d = 0; devices && d < step->w->n_all; d++)
+    for (int64_t d = 0; devices && d < step->work->n_all; d++)
         if (may_run_on(step, d))
             devices[n++] = d;
-    return devices ? tsr__layout_whole(step->w->arena, rank, devices, n) : NULL;
+    return devices ? tsr__layout_whole(step->work->arena, rank, devices, n) : NULL;
 }
 
 // A list that lies on devices where the node may not run is taken whole in the node's own place: from the copies that are
@@ -666,16 +669,16 @@ static bool take_from_elsewhere(struct step *step, size_t i, const struct tile_l
 {
     const tsr_value *value = slot(step, false, i);
     bool outside = false, missing = !tsr__layout_is_whole(layout);
-    for (int64_t d = 0; d < step->w->n_all; d++) {
+    for (int64_t d = 0; d < step->work->n_all; d++) {
         bool has = tsr__layout_has_device(layout, d), may = may_run_on(step, d);
         outside = outside || (has && !may);
         missing = missing || (may && !has);
     }
-    if (!step->w->f->staged || !outside || (missing && !list_moves(step, value)))
+    if (!step->work->flow->staged || !outside || (missing && !list_moves(step, value)))
         return false;
-    bool *kept = &step->w->kept_whole[tsr__value_id(value)];
+    bool *kept = &step->work->kept_whole[tsr__value_id(value)];
     bool cut = !tsr__layout_is_whole(layout) && !*kept;
-    step->w->keeps_more = step->w->keeps_more || cut;
+    step->work->keeps_more = step->work->keeps_more || cut;
     *kept = *kept || cut;
     step->in[i] = whole_here(step, layout->rank);
     step->explicit_in = true;
@@ -686,13 +689,13 @@ static bool take_from_elsewhere(struct step *step, size_t i, const struct tile_l
 static void mention_outside(struct step *step, const tsr_value *value,
                             const struct tile_layout *layout)
 {
-    if (!step->stage || step->w->within || within_stage(step, layout) || step->nf->replicated)
+    if (!step->stage || step->work->within || within_stage(step, layout) || step->nf->replicated)
         return;
     step->nf->replicated = "a list that it reads is in another stage and cannot be handed over";
-    if (!(step->w->say & SAY_UNCUT))
+    if (!(step->work->say & SAY_UNCUT))
         return;
     struct place at = place_of(step, value);
-    tsr__diag(step->w->arena->session, DIAG_outside_stage, &at,
+    tsr__diag(step->work->arena->session, DIAG_outside_stage, &at,
               "put the node into the stage that makes the value, or hand tensors over",
               "the node runs outside of its stage: %s", step->nf->replicated);
 }
@@ -700,21 +703,21 @@ static void mention_outside(struct step *step, const tsr_value *value,
 // A list of tensors is cut as its elements are, and does not move inside of a stage: whoever reads it takes it as it lies.
 static void take_lists(struct step *step)
 {
-    for (size_t i = 0; step->w->kept_whole && i < step->n_in; i++) {
+    for (size_t i = 0; step->work->kept_whole && i < step->n_in; i++) {
         const tsr_value *value = slot(step, false, i);
-        if (!value || !tsr__shapes_is_list(step->w->f->shapes, value))
+        if (!value || !tsr__shapes_is_list(step->work->flow->shapes, value))
             continue;
-        struct tile_layout *layout = step->w->f->values[tsr__value_id(value)];
+        struct tile_layout *layout = step->work->flow->values[tsr__value_id(value)];
         if (step->in[i] && !tsr__layout_equal(step->in[i], layout)) {
             step->nf->unheeded = true;
             if (!tsr__layout_is_whole(step->in[i]))
-                not_cut(step, "a list is not moved between devices");
+                report_uncut(step, "a list is not moved between devices");
         }
         if (take_from_elsewhere(step, i, layout))
             continue;
         // One that must stay whole (an input of the model has nowhere else to lie) binds its readers too.
-        bool kept = step->w->kept_whole[tsr__value_id(value)];
-        bool everywhere = layout == tsr__flow_whole_all(step->w, layout->rank) && !kept;
+        bool kept = step->work->kept_whole[tsr__value_id(value)];
+        bool everywhere = layout == tsr__flow_whole_all(step->work, layout->rank) && !kept;
         step->in[i] = everywhere ? NULL : layout;
         step->bound = step->bound || !everywhere;
         if (!everywhere)
@@ -726,7 +729,7 @@ static void take_lists(struct step *step)
 void tsr__flow_keep_list(struct flow_work *work, const tsr_value *value)
 {
     uint32_t id = tsr__value_id(value);
-    if (!tsr__shapes_is_list(work->f->shapes, value) || work->kept_whole[id])
+    if (!tsr__shapes_is_list(work->flow->shapes, value) || work->kept_whole[id])
         return;
     work->kept_whole[id] = work->keeps_more = true;
 }
@@ -735,7 +738,7 @@ void tsr__flow_keep_list(struct flow_work *work, const tsr_value *value)
 static bool list_comes(const struct step *step, const tsr_value *value,
                        const struct tile_layout *need)
 {
-    const struct tile_layout *have = step->w->f->values[tsr__value_id(value)];
+    const struct tile_layout *have = step->work->flow->values[tsr__value_id(value)];
     if (tsr__layout_equal(have, need))
         return true;
     if (!tsr__layout_is_whole(have) || !tsr__layout_is_whole(need))
@@ -746,28 +749,29 @@ static bool list_comes(const struct step *step, const tsr_value *value,
 // One that could not be taken so must lie whole everywhere, and so on, back to where lists are made.
 static void keep_lists(struct step *step)
 {
-    for (size_t i = 0; step->w->kept_whole && i < step->n_in; i++) {
+    for (size_t i = 0; step->work->kept_whole && i < step->n_in; i++) {
         const tsr_value *value = slot(step, false, i);
         uint32_t id = value ? tsr__value_id(value) : 0;
-        if (!value || !tsr__shapes_is_list(step->w->f->shapes, value) || step->w->kept_whole[id])
+        if (!value || !tsr__shapes_is_list(step->work->flow->shapes, value) ||
+            step->work->kept_whole[id])
             continue;
         bool there = list_comes(step, value, step->nf->inputs[i]);
-        step->w->keeps_more = step->w->keeps_more || !there;
-        step->w->kept_whole[id] = !there;
+        step->work->keeps_more = step->work->keeps_more || !there;
+        step->work->kept_whole[id] = !there;
     }
     tsr_value **captures;
     size_t n =
-        step->w->kept_whole && !step->nf->bodies ? tsr__node_captures(step->node, &captures) : 0;
+        step->work->kept_whole && !step->nf->bodies ? tsr__node_captures(step->node, &captures) : 0;
     for (size_t i = 0; i < n; i++) // bodies that run as they stand read whole values
-        tsr__flow_keep_list(step->w, captures[i]);
+        tsr__flow_keep_list(step->work, captures[i]);
 }
 
 // The node makes a list that must lie whole everywhere.
 static bool makes_kept(const struct step *step)
 {
-    for (size_t i = 0; step->w->kept_whole && i < step->n_out; i++) {
+    for (size_t i = 0; step->work->kept_whole && i < step->n_out; i++) {
         const tsr_value *value = slot(step, true, i);
-        if (value && step->w->kept_whole[tsr__value_id(value)])
+        if (value && step->work->kept_whole[tsr__value_id(value)])
             return true;
     }
     return false;
@@ -777,9 +781,9 @@ static bool makes_kept(const struct step *step)
 // that, and specs of lists do not count. {1,2} for what joins a whole list, say.
 static bool reads_part_of_kept(struct step *step)
 {
-    for (size_t i = 0; step->w->kept_whole && i < step->n_in; i++) {
+    for (size_t i = 0; step->work->kept_whole && i < step->n_in; i++) {
         const tsr_value *value = slot(step, false, i);
-        if (!value || !step->w->kept_whole[tsr__value_id(value)])
+        if (!value || !step->work->kept_whole[tsr__value_id(value)])
             continue;
         const struct tile_layout *need = layout_of(step, false, i);
         if (need && !list_comes(step, value, need))
@@ -794,7 +798,8 @@ static bool all_lists_move(const struct step *step)
     for (size_t i = 0; i < step->n_in + step->n_out; i++) {
         const tsr_value *value =
             i < step->n_in ? slot(step, false, i) : slot(step, true, i - step->n_in);
-        if (value && tsr__shapes_is_list(step->w->f->shapes, value) && !list_moves(step, value))
+        if (value && tsr__shapes_is_list(step->work->flow->shapes, value) &&
+            !list_moves(step, value))
             return false;
     }
     return true;
@@ -808,24 +813,24 @@ static bool place_everywhere(struct step *step, const char *why)
     for (size_t i = 0; i < step->n_out; i++)
         step->out[i] = NULL;
     if (step->explicit_cut)
-        not_cut(step, why);
+        report_uncut(step, why);
     step->nf->unheeded = true;
-    struct rule *rule = ARENA_NEW(step->w->arena, struct rule);
+    struct rule *rule = ARENA_NEW(step->work->arena, struct rule);
     struct solve all;
     if (!rule)
         return false;
     rule->whole = why;
-    if (!tsr__solve_init(&all, &step->w->scratch, step->w->arena, rule, step->w->n_all))
+    if (!tsr__solve_init(&all, &step->work->scratch, step->work->arena, rule, step->work->n_all))
         return false;
     if (all_lists_move(step))
         set_stage(step, all.on);
-    keep_within(step->w, all.on);
-    return tsr__solve_result(&all, step->w->arena, &step->nf->place);
+    keep_within(step->work, all.on);
+    return tsr__solve_result(&all, step->work->arena, &step->nf->place);
 }
 
 static bool follow(struct step *step)
 {
-    struct flow_work *work = step->w;
+    struct flow_work *work = step->work;
     if (!make_room(step) || !inputs_ready(step) || !read_specs(step))
         return false;
     if (!work->within) // nodes of bodies are where their node is
@@ -834,11 +839,12 @@ static bool follow(struct step *step)
     take_lists(step);
     if (step->bound && !work->within)
         step->stage = tsr__stages_devices(&work->stages, step->node, true);
-    const struct rule *rule = tsr__rule_of(work->arena, step->node, work->f->shapes);
+    const struct rule *rule = tsr__rule_of(work->arena, step->node, work->flow->shapes);
     work->base->failed = work->base->failed || !rule;
     if (!rule)
         return false;
-    const char *whole = rule->whole ? rule->whole : tsr__rule_stays(work->f->shapes, step->node);
+    const char *whole =
+        rule->whole ? rule->whole : tsr__rule_immovable(work->flow->shapes, step->node);
     bool ok;
     struct control control;
     if (makes_kept(step) && tsr__node_draws(step->node)) {
@@ -852,7 +858,7 @@ static bool follow(struct step *step)
         ok = place_told(step, whole);
     } else if (whole) {
         if (step->explicit_cut)
-            not_cut(step, whole);
+            report_uncut(step, whole);
         ok = place_whole(step, whole, rule->single);
     } else {
         ok = place_better(step, rule);
@@ -861,7 +867,7 @@ static bool follow(struct step *step)
                 step, "a list that it reads lies whole everywhere, and lists do not move");
     }
     if (ok)
-        mention_twice(step);
+        report_repeated_work(step);
     ok = ok && give_results(step) && (step->nf->bodies || mention_captures(step));
     if (ok)
         keep_lists(step);
@@ -870,7 +876,7 @@ static bool follow(struct step *step)
 
 bool tsr__flow_node(struct flow_work *work, tsr_node *node, struct node_flow *nf)
 {
-    struct step step = {.w = work, .node = node, .nf = nf};
+    struct step step = {.work = work, .node = node, .nf = nf};
     tsr__arena_init(&work->scratch, work->base->session);
     bool ok = follow(&step);
     work->base->failed = work->base->failed || work->arena->failed || work->scratch.failed;

@@ -7,13 +7,13 @@
 #include "sharding/internal.h"
 
 enum {
-    SAY_UNCUT = 1,     // nodes that run whole although they are annotated to be cut
-    SAY_MOVES = 4,     // values that lie otherwise than they are needed
-    SAY_TWICE = 8,     // work that several devices do
-    SAY_NO_ERROR = 16, // whatever hinders the flow
+    SAY_UNCUT = 1,         // nodes that run whole although they are annotated to be cut
+    SAY_MOVES = 4,         // values that lie otherwise than they are needed
+    SAY_REPEATED_WORK = 8, // work that several devices do
+    SAY_NO_ERROR = 16,     // whatever hinders the flow
 };
 
-// Pipeline stages of a configuration (stages.c).
+// Pipeline stages of a configuration (stage_devices.c).
 struct stage_of {
     int place; // in line; -1: none
     bool own;  // the node says so itself
@@ -38,7 +38,7 @@ struct flow_noted {
     struct flow_noted *next;
 };
 struct flow_work {
-    struct flow *f;
+    struct flow *flow;
     struct arena *base;          // of what stays the same in every run
     struct arena *arena;         // of results; may be changed between runs
     struct arena scratch;        // of one node

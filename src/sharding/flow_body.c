@@ -13,10 +13,10 @@
 #define MAX_TURNS 6
 
 struct follow {
-    struct flow_work *w;
+    struct flow_work *work;
     struct flow_ask *ask;
     struct node_flow *nf;
-    const struct control *c;
+    const struct control *control;
     struct tile_layout **states, **slices, **results; // as the body has them
     bool *fixed;                                      // states that are explicit
     int *tries;                                       // how often a state was changed
@@ -62,13 +62,13 @@ static bool cuts_axis(const struct tile_layout *layout, int axis)
 
 static int rank_of(const struct follow *follow, const tsr_value *value)
 {
-    int rank = value ? tsr__shapes_piece(follow->w->f->shapes, value).rank : -1;
+    int rank = value ? tsr__shapes_element(follow->work->flow->shapes, value).rank : -1;
     return rank < 0 || rank > TILE_MAX_RANK ? 0 : rank;
 }
 
 static struct tile_layout *whole(const struct follow *follow, int rank)
 {
-    return tsr__flow_whole(follow->w, rank, &follow->nf->place);
+    return tsr__flow_whole(follow->work, rank, &follow->nf->place);
 }
 
 // Each device of the node has one piece, and nobody else has any.
@@ -87,14 +87,14 @@ static bool everywhere(const struct follow *follow, const struct tile_layout *la
 static bool fits(const struct follow *follow, const struct tile_layout *layout,
                  const tsr_value *value)
 {
-    bool list = tsr__shapes_is_list(follow->w->f->shapes, value);
+    bool list = tsr__shapes_is_list(follow->work->flow->shapes, value);
     return layout && layout->rank == rank_of(follow, value) && everywhere(follow, layout) &&
            (!list || tsr__layout_is_whole(layout));
 }
 
 static struct tile_layout *lies(const struct follow *follow, const tsr_value *value)
 {
-    return value ? follow->w->f->values[tsr__value_id(value)] : NULL;
+    return value ? follow->work->flow->values[tsr__value_id(value)] : NULL;
 }
 
 static void complain(struct follow *follow, const struct tile_layout *layout, const char *why)
@@ -110,7 +110,7 @@ static void complain(struct follow *follow, const struct tile_layout *layout, co
 static bool start_state(struct follow *follow, int i)
 {
     const tsr_node *node = follow->ask->node;
-    size_t in = (size_t)(follow->c->n_steer + i), out = (size_t)i;
+    size_t in = (size_t)(follow->control->n_steer + i), out = (size_t)i;
     const tsr_value *value = tsr_node_input(node, in);
     const tsr_value *y = out < tsr_node_output_count(node) ? tsr_node_output(node, out) : NULL;
     struct tile_layout *asked = follow->ask->in[in] ? follow->ask->in[in]
@@ -127,16 +127,16 @@ static bool start_state(struct follow *follow, int i)
 
 static bool start_slice(struct follow *follow, int i)
 {
-    size_t in = (size_t)(follow->c->n_steer + follow->c->n_states + i);
+    size_t in = (size_t)(follow->control->n_steer + follow->control->n_states + i);
     const tsr_value *value = tsr_node_input(follow->ask->node, in);
-    int rank = rank_of(follow, value), axis = tsr__control_in_axis(follow->c, i, rank);
+    int rank = rank_of(follow, value), axis = tsr__control_in_axis(follow->control, i, rank);
     struct tile_layout *asked = follow->ask->in[in], *layout = asked ? asked : lies(follow, value);
     bool good = axis >= 0 && fits(follow, layout, value) && !cuts_axis(layout, axis);
     if (asked && !good)
         complain(follow, asked,
                  axis >= 0 && cuts_axis(asked, axis) ? "the axis of the turns is cut" : UNEVEN);
-    follow->slices[i] =
-        good ? shifted(follow->w->arena, layout, axis, -1) : whole(follow, rank > 0 ? rank - 1 : 0);
+    follow->slices[i] = good ? shifted(follow->work->arena, layout, axis, -1)
+                             : whole(follow, rank > 0 ? rank - 1 : 0);
     return follow->slices[i] != NULL;
 }
 
@@ -144,7 +144,7 @@ static bool start_slice(struct follow *follow, int i)
 
 static bool start_body(struct follow *follow, struct body_flow *flow)
 {
-    const struct control *control = follow->c;
+    const struct control *control = follow->control;
     const tsr_graph *graph = flow->graph;
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
@@ -154,7 +154,7 @@ static bool start_body(struct follow *follow, struct body_flow *flow)
                                                   : follow->slices[k - control->n_states];
         if (!flow->inputs[i])
             return false;
-        follow->w->f->values[tsr__value_id(value)] = flow->inputs[i];
+        follow->work->flow->values[tsr__value_id(value)] = flow->inputs[i];
     }
     for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++) {
         const tsr_value *value = tsr_graph_initializer(graph, i);
@@ -162,14 +162,14 @@ static bool start_body(struct follow *follow, struct body_flow *flow)
         if (!layout)
             return false;
         if (!tsr_value_is_input(value))
-            follow->w->f->values[tsr__value_id(value)] = layout;
+            follow->work->flow->values[tsr__value_id(value)] = layout;
     }
     return true;
 }
 
 static bool follow_body(struct follow *follow, struct body_flow *flow, int say)
 {
-    struct flow_work *work = follow->w;
+    struct flow_work *work = follow->work;
     size_t i = 0;
     if (!start_body(follow, flow))
         return false;
@@ -184,7 +184,7 @@ static bool follow_body(struct follow *follow, struct body_flow *flow, int say)
         const tsr_value *value = tsr_graph_output(flow->graph, i);
         if (!lies(follow, value))
             return false; // nobody makes it
-        if (!work->kept_whole || !tsr__shapes_is_list(work->f->shapes, value))
+        if (!work->kept_whole || !tsr__shapes_is_list(work->flow->shapes, value))
             continue;
         bool *kept = &work->kept_whole[tsr__value_id(value)];
         bool good = *kept || (tsr__layout_is_whole(lies(follow, value)) &&
@@ -197,7 +197,7 @@ static bool follow_body(struct follow *follow, struct body_flow *flow, int say)
 
 static bool follow_bodies(struct follow *follow, int say)
 {
-    struct flow_work *work = follow->w;
+    struct flow_work *work = follow->work;
     struct arena scratch = work->scratch; // of the node that has the bodies
     bool keep = work->keep, trial = work->trial, *within = work->within;
     int said = work->say;
@@ -205,7 +205,7 @@ static bool follow_bodies(struct follow *follow, int say)
     work->keep = true; // nodes of bodies are not replaced by simpler ones
     work->trial = false;
     work->within = follow->ask->within;
-    for (int k = 0; k < follow->c->n_bodies && ok; k++)
+    for (int k = 0; k < follow->control->n_bodies && ok; k++)
         ok = follow_body(follow, &follow->nf->bodies[k], say);
     work->keep = keep;
     work->trial = trial;
@@ -219,7 +219,8 @@ static bool follow_bodies(struct follow *follow, int say)
 
 static const tsr_value *body_output(const struct follow *follow, int body, int i)
 {
-    return tsr_graph_output(follow->c->bodies[body], (size_t)(i + follow->c->condition));
+    return tsr_graph_output(follow->control->bodies[body],
+                            (size_t)(i + follow->control->condition));
 }
 
 // True if the state lies otherwise from now on.
@@ -243,7 +244,7 @@ static bool settle(struct follow *follow)
         bool changed = false;
         if (!follow_bodies(follow, SAY_NO_ERROR))
             return false;
-        for (int i = 0; i < follow->c->n_states; i++) {
+        for (int i = 0; i < follow->control->n_states; i++) {
             changed = settle_state(follow, i) || changed;
             if (!follow->states[i])
                 return false;
@@ -261,22 +262,23 @@ static bool settle(struct follow *follow)
 
 static struct tile_layout *asked_result(struct follow *follow, int i, int rank)
 {
-    size_t out = (size_t)(follow->c->n_states + i);
+    size_t out = (size_t)(follow->control->n_states + i);
     bool there = out < tsr_node_output_count(follow->ask->node);
     struct tile_layout *asked = there ? follow->ask->out[out] : NULL;
-    if (!asked || !follow->c->loops)
+    if (!asked || !follow->control->loops)
         return asked;
-    int axis = tsr__control_out_axis(follow->c, i, rank + 1);
+    int axis = tsr__control_out_axis(follow->control, i, rank + 1);
     bool good = axis >= 0 && asked->rank == rank + 1 && !cuts_axis(asked, axis);
-    return good ? shifted(follow->w->arena, asked, axis, -1) : NULL;
+    return good ? shifted(follow->work->arena, asked, axis, -1) : NULL;
 }
 
 // What is asked for, else what the first body gives; a cut one before a whole one.
 static bool choose_result(struct follow *follow, int i)
 {
-    const tsr_value *first = body_output(follow, 0, follow->c->n_states + i);
-    const tsr_value *other =
-        follow->c->n_bodies > 1 ? body_output(follow, 1, follow->c->n_states + i) : first;
+    const tsr_value *first = body_output(follow, 0, follow->control->n_states + i);
+    const tsr_value *other = follow->control->n_bodies > 1
+                                 ? body_output(follow, 1, follow->control->n_states + i)
+                                 : first;
     int rank = rank_of(follow, first);
     struct tile_layout *layout = asked_result(follow, i, rank);
     if (!fits(follow, layout, first))
@@ -291,19 +293,20 @@ static bool choose_result(struct follow *follow, int i)
 
 static struct tile_layout *outer_result(struct follow *follow, int i)
 {
-    size_t out = (size_t)(follow->c->n_states + i);
+    size_t out = (size_t)(follow->control->n_states + i);
     const tsr_value *value = tsr_node_output(follow->ask->node, out);
     struct tile_layout *layout = follow->results[i];
-    int rank = rank_of(follow, value), axis = tsr__control_out_axis(follow->c, i, rank);
-    if (follow->c->loops && !tsr__layout_is_whole(layout) && axis >= 0 && layout->rank + 1 == rank)
-        return shifted(follow->w->arena, layout, axis, 1);
-    return !follow->c->loops && layout->rank == rank ? layout : whole(follow, rank);
+    int rank = rank_of(follow, value), axis = tsr__control_out_axis(follow->control, i, rank);
+    if (follow->control->loops && !tsr__layout_is_whole(layout) && axis >= 0 &&
+        layout->rank + 1 == rank)
+        return shifted(follow->work->arena, layout, axis, 1);
+    return !follow->control->loops && layout->rank == rank ? layout : whole(follow, rank);
 }
 
 // A result that is cut inside must be cut alike outside.
 static bool join_result(struct follow *follow, int i)
 {
-    size_t out = (size_t)(follow->c->n_states + i);
+    size_t out = (size_t)(follow->control->n_states + i);
     bool there =
         out < tsr_node_output_count(follow->ask->node) && tsr_node_output(follow->ask->node, out);
     struct tile_layout *outer = there ? outer_result(follow, i) : NULL;
@@ -318,7 +321,7 @@ static bool join_result(struct follow *follow, int i)
 
 static bool give_outputs(struct follow *follow)
 {
-    const struct control *control = follow->c;
+    const struct control *control = follow->control;
     for (int i = 0; i < control->n_results; i++)
         if (!choose_result(follow, i) || !join_result(follow, i))
             return false;
@@ -342,7 +345,7 @@ static bool give_outputs(struct follow *follow)
 
 static bool give_inputs(struct follow *follow)
 {
-    const struct control *control = follow->c;
+    const struct control *control = follow->control;
     for (size_t i = 0; i < tsr_node_input_count(follow->ask->node); i++) {
         const tsr_value *value = tsr_node_input(follow->ask->node, i);
         int k = (int)i - control->n_steer, slice = k - control->n_states;
@@ -352,7 +355,7 @@ static bool give_inputs(struct follow *follow)
         if (k >= 0 && slice < 0)
             layout = follow->states[k];
         else if (slice >= 0 && !tsr__layout_is_whole(follow->slices[slice]))
-            layout = shifted(follow->w->arena, follow->slices[slice],
+            layout = shifted(follow->work->arena, follow->slices[slice],
                              tsr__control_in_axis(control, slice, rank_of(follow, value)), 1);
         else
             layout = whole(follow, rank_of(follow, value));
@@ -369,14 +372,14 @@ static bool give_inputs(struct follow *follow)
 static void mention_end(struct follow *follow, const tsr_value *value,
                         const struct tile_layout *need)
 {
-    struct flow_work *work = follow->w;
+    struct flow_work *work = follow->work;
     const struct tile_layout *have = lies(follow, value);
     const tsr_node *maker = tsr_value_producer(value);
     if (!(work->say & SAY_MOVES) || tsr_value_initializer(value) || tsr__flow_held(have, need))
         return;
-    bool asked = maker && tsr__has_spec(maker, work->f->config, value);
+    bool asked = maker && tsr__has_spec(maker, work->flow->config, value);
     struct place at = tsr__place_node(maker ? maker : follow->ask->node);
-    at.configuration = str_of(tsr_config_name(work->f->config));
+    at.configuration = str_of(tsr_config_name(work->flow->config));
     at.value = tsr__value_str(value);
     struct place outer = tsr__place_node(follow->ask->node);
     struct str from = tsr__notation_print(&work->scratch, have),
@@ -386,15 +389,15 @@ static void mention_end(struct follow *follow, const tsr_value *value,
               "the body gives the value as " STR_FMT ", and node '" STR_FMT "' (" STR_FMT
               ") has it as " STR_FMT "%s",
               STR_ARG(from), STR_ARG(outer.node), STR_ARG(outer.op), STR_ARG(to),
-              follow->c->loops ? ": it moves in every turn" : "");
+              follow->control->loops ? ": it moves in every turn" : "");
 }
 
 static void mention_ends(struct follow *follow)
 {
-    for (int k = 0; k < follow->c->n_bodies; k++)
-        for (size_t i = (size_t)follow->c->condition;
-             i < tsr_graph_output_count(follow->c->bodies[k]); i++)
-            mention_end(follow, tsr_graph_output(follow->c->bodies[k], i),
+    for (int k = 0; k < follow->control->n_bodies; k++)
+        for (size_t i = (size_t)follow->control->condition;
+             i < tsr_graph_output_count(follow->control->bodies[k]); i++)
+            mention_end(follow, tsr_graph_output(follow->control->bodies[k], i),
                         follow->nf->bodies[k].outputs[i]);
 }
 
@@ -418,7 +421,7 @@ static bool plain_node(const struct follow *follow, const struct node_flow *nf)
 // Nothing inside is cut or moved: the node runs as it stands.
 static bool plain(const struct follow *follow)
 {
-    for (int k = 0; k < follow->c->n_bodies; k++) {
+    for (int k = 0; k < follow->control->n_bodies; k++) {
         const struct body_flow *flow = &follow->nf->bodies[k];
         for (size_t i = 0; i < tsr_graph_input_count(flow->graph); i++)
             if (!plain_layout(follow, flow->inputs[i]))
@@ -437,8 +440,8 @@ static bool plain(const struct follow *follow)
 
 static bool make_room(struct follow *follow)
 {
-    struct arena *arena = follow->w->arena;
-    const struct control *control = follow->c;
+    struct arena *arena = follow->work->arena;
+    const struct control *control = follow->control;
     follow->states = ARENA_ARRAY(arena, struct tile_layout *, (size_t)control->n_states + 1);
     follow->slices = ARENA_ARRAY(arena, struct tile_layout *, (size_t)control->n_slices + 1);
     follow->results = ARENA_ARRAY(arena, struct tile_layout *, (size_t)control->n_results + 1);
@@ -463,7 +466,7 @@ static bool afford(struct flow_work *work, const struct control *control)
 {
     for (int k = 0; k < control->n_bodies; k++)
         work->body_work += tsr_graph_node_count(control->bodies[k]) + 1;
-    return work->body_work < 64 * ((size_t)tsr__model_node_ids(work->f->model) + 16);
+    return work->body_work < 64 * ((size_t)tsr__model_node_ids(work->flow->model) + 16);
 }
 
 static bool stands(struct follow *follow)
@@ -474,13 +477,13 @@ static bool stands(struct follow *follow)
            tsr_node_input_count(follow->ask->node) * sizeof(*follow->nf->inputs));
     memset(follow->nf->outputs, 0,
            tsr_node_output_count(follow->ask->node) * sizeof(*follow->nf->outputs));
-    return !follow->w->arena->failed && !follow->w->scratch.failed;
+    return !follow->work->arena->failed && !follow->work->scratch.failed;
 }
 
 bool tsr__flow_bodies(struct flow_work *work, struct flow_ask *ask)
 {
     struct control *control = ARENA_NEW(work->arena, struct control);
-    struct follow follow = {.w = work, .ask = ask, .nf = ask->nf, .c = control};
+    struct follow follow = {.work = work, .ask = ask, .nf = ask->nf, .control = control};
     if (!control)
         return false;
     if (!tsr__control_of(ask->node, control) || !afford(work, control))
@@ -507,14 +510,14 @@ static void spec_owners(const struct flow_work *work, struct arena *arena, const
     for (size_t i = 0; i < tsr_node_config_count(node); i++) {
         const tsr_node_config *nc = tsr_node_config_at(node, i);
         for (size_t k = 0;
-             tsr_node_config_config(nc) == work->f->config && k < tsr_node_config_spec_count(nc);
+             tsr_node_config_config(nc) == work->flow->config && k < tsr_node_config_spec_count(nc);
              k++) {
             const tsr_spec *spec = tsr_node_config_spec(nc, k);
             struct tile_layout *layout = NULL;
             struct shape shape = {.rank = -1};
             if (!tsr_spec_value(spec))
                 continue;
-            shape = tsr__shapes_piece(work->f->shapes, tsr_spec_value(spec));
+            shape = tsr__shapes_element(work->flow->shapes, tsr_spec_value(spec));
             if (tsr__spec_layout(arena, spec, &shape, true, &layout) != TSR_OK || !layout)
                 continue;
             for (int64_t d = 0; d < layout->first[layout->n_shards]; d++)

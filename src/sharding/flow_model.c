@@ -2,7 +2,7 @@
 // flow_model.c - the flow through a whole model: starts it, goes through the main graph node by node, and once more
 // where a list turned out to lie in the wrong place. What happens at a node is flow.c's.
 #include "sharding/flow.h"
-#include "sharding/solve.h"
+#include "sharding/node_placement.h"
 
 static bool start_values(struct flow_work *work, const tsr_graph *graph)
 {
@@ -11,10 +11,10 @@ static bool start_values(struct flow_work *work, const tsr_graph *graph)
         const tsr_value *value =
             i < n ? tsr_graph_input(graph, i) : tsr_graph_initializer(graph, i - n);
         struct tile_layout *layout =
-            tsr__flow_whole_all(work, tsr__shapes_piece(work->f->shapes, value).rank);
+            tsr__flow_whole_all(work, tsr__shapes_element(work->flow->shapes, value).rank);
         if (!layout)
             return false;
-        work->f->values[tsr__value_id(value)] = layout;
+        work->flow->values[tsr__value_id(value)] = layout;
     }
     return true;
 }
@@ -33,7 +33,7 @@ bool tsr__flow_start(struct flow_work *work, struct arena *arena, tsr_model *mod
                   (long long)work->n_all, SOLVE_MAX_DEVICES);
         return false;
     }
-    work->f = ARENA_NEW(arena, struct flow);
+    work->flow = ARENA_NEW(arena, struct flow);
     work->all = ARENA_ARRAY(arena, int64_t, (size_t)work->n_all);
     work->noted = ARENA_ARRAY(arena, struct flow_noted *, ids + 1);
     work->whole_all = ARENA_ARRAY(arena, struct tile_layout *, TILE_MAX_RANK + 1);
@@ -41,30 +41,30 @@ bool tsr__flow_start(struct flow_work *work, struct arena *arena, tsr_model *mod
         return false;
     for (int64_t d = 0; d < work->n_all; d++)
         work->all[d] = d;
-    work->f->model = model;
-    work->f->config = config;
-    work->f->n_nodes = tsr_graph_node_count(tsr_model_graph(model));
-    work->f->nodes = ARENA_ARRAY(arena, struct node_flow, work->f->n_nodes + 1);
-    work->f->values = ARENA_ARRAY(arena, struct tile_layout *, ids + 1);
-    work->f->shapes = work->shapes ? work->shapes : tsr__shapes_new(arena, model);
-    arena->failed = arena->failed || !work->f->shapes;
+    work->flow->model = model;
+    work->flow->config = config;
+    work->flow->n_nodes = tsr_graph_node_count(tsr_model_graph(model));
+    work->flow->nodes = ARENA_ARRAY(arena, struct node_flow, work->flow->n_nodes + 1);
+    work->flow->values = ARENA_ARRAY(arena, struct tile_layout *, ids + 1);
+    work->flow->shapes = work->shapes ? work->shapes : tsr__shapes_new(arena, model);
+    arena->failed = arena->failed || !work->flow->shapes;
     if (arena->failed || !tsr__stages_find(arena, model, config, &work->stages))
         return false;
-    work->f->staged = work->stages.n > 0;
+    work->flow->staged = work->stages.n > 0;
     return true;
 }
 
 static bool any_list(const struct flow_work *work)
 {
-    const tsr_graph *graph = tsr_model_graph(work->f->model);
+    const tsr_graph *graph = tsr_model_graph(work->flow->model);
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
-        if (tsr__shapes_is_list(work->f->shapes, tsr_graph_input(graph, i)))
+        if (tsr__shapes_is_list(work->flow->shapes, tsr_graph_input(graph, i)))
             return true;
-    for (tsr_node *node = tsr_model_next_node(work->f->model, NULL); node;
-         node = tsr_model_next_node(work->f->model, node))
+    for (tsr_node *node = tsr_model_next_node(work->flow->model, NULL); node;
+         node = tsr_model_next_node(work->flow->model, node))
         for (size_t i = 0; i < tsr_node_output_count(node); i++)
             if (tsr_node_output(node, i) &&
-                tsr__shapes_is_list(work->f->shapes, tsr_node_output(node, i)))
+                tsr__shapes_is_list(work->flow->shapes, tsr_node_output(node, i)))
                 return true;
     return false;
 }
@@ -74,9 +74,9 @@ static bool forward(struct flow_work *work, int say, const bool *keep);
 // With lists, silent runs come first until none is in the wrong place.
 bool tsr__flow_forward(struct flow_work *work, int say, const bool *keep)
 {
-    size_t ids = tsr__model_value_ids(work->f->model);
+    size_t ids = tsr__model_value_ids(work->flow->model);
     if (!work->kept_whole && any_list(work)) {
-        const tsr_graph *graph = tsr_model_graph(work->f->model);
+        const tsr_graph *graph = tsr_model_graph(work->flow->model);
         work->kept_whole = ARENA_ARRAY(work->base, bool, ids + 1);
         if (!work->kept_whole)
             return false;
@@ -95,17 +95,18 @@ bool tsr__flow_forward(struct flow_work *work, int say, const bool *keep)
 
 static bool forward(struct flow_work *work, int say, const bool *keep)
 {
-    tsr_graph *graph = tsr_model_graph(work->f->model);
+    tsr_graph *graph = tsr_model_graph(work->flow->model);
     size_t i = 0;
-    memset(work->f->values, 0, tsr__model_value_ids(work->f->model) * sizeof(*work->f->values));
-    memset(work->f->nodes, 0, work->f->n_nodes * sizeof(*work->f->nodes));
+    memset(work->flow->values, 0,
+           tsr__model_value_ids(work->flow->model) * sizeof(*work->flow->values));
+    memset(work->flow->nodes, 0, work->flow->n_nodes * sizeof(*work->flow->nodes));
     if (!start_values(work, graph))
         return false;
-    for (tsr_node *node = tsr_graph_first(graph); node && i < work->f->n_nodes;
+    for (tsr_node *node = tsr_graph_first(graph); node && i < work->flow->n_nodes;
          node = tsr_node_next(node), i++) {
         work->keep = keep && keep[i];
         work->say = work->keep ? say | SAY_MOVES : say;
-        if (!tsr__flow_node(work, node, &work->f->nodes[i]))
+        if (!tsr__flow_node(work, node, &work->flow->nodes[i]))
             return false;
     }
     return !work->arena->failed && !work->base->failed;
@@ -122,6 +123,6 @@ struct flow *tsr__flow_run(struct arena *arena, tsr_model *model, const tsr_conf
     struct flow_work work = {0};
     bool ok = tsr__flow_start(&work, arena, model, config) &&
               tsr__flow_forward(&work, quiet ? 0 : SAY_UNCUT | SAY_MOVES, keep) &&
-              tsr__flow_delay(arena, work.f);
-    return ok ? work.f : NULL;
+              tsr__flow_delay(arena, work.flow);
+    return ok ? work.flow : NULL;
 }

@@ -34,12 +34,12 @@ bool tsr__has_spec(const tsr_node *node, const tsr_config *config, const tsr_val
 
 // ---- flow.c ------------------------------------------------------------------------------------
 
-// As tsr__flow_new. keep: by place in the main graph, nodes that are not to be replaced (expand.c)
+// As tsr__flow_new. keep: by place in the main graph, nodes that are not to be replaced (replace.c)
 // and so are not cut where that would be needed. quiet: nothing is said, except what moves because of keep.
 struct flow *tsr__flow_run(struct arena *arena, tsr_model *model, const tsr_config *config,
                            bool quiet, const bool *keep);
 
-// ---- expand.c ----------------------------------------------------------------------------------
+// ---- replace.c ----------------------------------------------------------------------------------
 
 // The flow ready for partition, from one that is done: nodes that cut statistics are replaced in copies of the model until
 // none is left; *made is the last copy, or NULL. Says (not-cut-here) which nodes of f, beyond those f itself runs whole, stay

@@ -27,7 +27,7 @@ struct refusal {
 #define OUTPUT ((size_t)-2) // the model's output, or a subgraph
 
 struct propagate {
-    struct flow_work w;
+    struct flow_work work;
     struct arena *arena;      // stays
     struct arena trial;       // of one wish
     tsr_node **nodes;         // in order
@@ -46,14 +46,14 @@ static uint32_t id_of(const tsr_value *value)
 
 static struct tile_layout **lies(struct propagate *propagate, const tsr_value *value)
 {
-    return &propagate->w.f->values[id_of(value)];
+    return &propagate->work.flow->values[id_of(value)];
 }
 
 // ---- who reads what ----------------------------------------------------------------------------
 
 static void count_readers(struct propagate *propagate)
 {
-    for (size_t i = 0; i < propagate->w.f->n_nodes; i++)
+    for (size_t i = 0; i < propagate->work.flow->n_nodes; i++)
         for (size_t k = 0; k < tsr_node_input_count(propagate->nodes[i]); k++)
             if (tsr_node_input(propagate->nodes[i], k))
                 propagate->first[id_of(tsr_node_input(propagate->nodes[i], k)) + 1]++;
@@ -68,7 +68,7 @@ static bool list_readers(struct propagate *propagate, size_t n_ids)
     propagate->readers = ARENA_ARRAY(propagate->arena, struct reader, propagate->first[n_ids] + 1);
     if (!at || !propagate->readers)
         return false;
-    for (size_t i = 0; i < propagate->w.f->n_nodes; i++)
+    for (size_t i = 0; i < propagate->work.flow->n_nodes; i++)
         for (size_t k = 0; k < tsr_node_input_count(propagate->nodes[i]); k++) {
             const tsr_value *value = tsr_node_input(propagate->nodes[i], k);
             if (value)
@@ -86,24 +86,24 @@ static void mark_fixed(struct propagate *propagate, const tsr_node *node)
         propagate->bound[id_of(captures[k])] = true;
     for (size_t k = 0; k < tsr_node_output_count(node); k++) {
         const tsr_value *value = tsr_node_output(node, k);
-        if (value && tsr__has_spec(node, propagate->w.f->config, value))
+        if (value && tsr__has_spec(node, propagate->work.flow->config, value))
             propagate->fixed[id_of(value)] = true;
     }
 }
 
 static bool prepare(struct propagate *propagate)
 {
-    size_t n_ids = tsr__model_value_ids(propagate->w.f->model), i = 0;
-    tsr_graph *graph = tsr_model_graph(propagate->w.f->model);
-    propagate->nodes = ARENA_ARRAY(propagate->arena, tsr_node *, propagate->w.f->n_nodes + 1);
+    size_t n_ids = tsr__model_value_ids(propagate->work.flow->model), i = 0;
+    tsr_graph *graph = tsr_model_graph(propagate->work.flow->model);
+    propagate->nodes = ARENA_ARRAY(propagate->arena, tsr_node *, propagate->work.flow->n_nodes + 1);
     propagate->first = ARENA_ARRAY(propagate->arena, size_t, n_ids + 2);
     propagate->fixed = ARENA_ARRAY(propagate->arena, bool, n_ids + 1);
     propagate->bound = ARENA_ARRAY(propagate->arena, bool, n_ids + 1);
     propagate->refused = ARENA_ARRAY(propagate->arena, struct refusal *, n_ids + 1);
-    propagate->w.wishes = ARENA_ARRAY(propagate->arena, struct tile_layout *, n_ids + 1);
+    propagate->work.wishes = ARENA_ARRAY(propagate->arena, struct tile_layout *, n_ids + 1);
     if (propagate->arena->failed)
         return false;
-    for (tsr_node *node = tsr_graph_first(graph); node && i < propagate->w.f->n_nodes;
+    for (tsr_node *node = tsr_graph_first(graph); node && i < propagate->work.flow->n_nodes;
          node = tsr_node_next(node), i++) {
         propagate->nodes[i] = node;
         mark_fixed(propagate, node);
@@ -118,14 +118,14 @@ static bool prepare(struct propagate *propagate)
 // What node i would do now, without doing it. False: out of memory.
 static bool try_node(struct propagate *propagate, size_t i, struct node_flow *nf)
 {
-    struct arena *arena = propagate->w.arena;
+    struct arena *arena = propagate->work.arena;
     *nf = (struct node_flow){0};
-    propagate->w.arena = &propagate->trial;
-    propagate->w.trial = true;
-    propagate->w.say = 0;
-    bool ok = tsr__flow_node(&propagate->w, propagate->nodes[i], nf);
-    propagate->w.arena = arena;
-    propagate->w.trial = false;
+    propagate->work.arena = &propagate->trial;
+    propagate->work.trial = true;
+    propagate->work.say = 0;
+    bool ok = tsr__flow_node(&propagate->work, propagate->nodes[i], nf);
+    propagate->work.arena = arena;
+    propagate->work.trial = false;
     propagate->failed = propagate->failed || !ok;
     return ok;
 }
@@ -142,7 +142,7 @@ static size_t disturbed(struct propagate *propagate, const tsr_value *value,
         return OUTPUT;
     for (size_t k = propagate->first[id]; k < propagate->first[id + 1] && !propagate->failed; k++) {
         struct reader reader = propagate->readers[k];
-        if (!tsr__flow_held(before, propagate->w.f->nodes[reader.node].inputs[reader.slot]))
+        if (!tsr__flow_held(before, propagate->work.flow->nodes[reader.node].inputs[reader.slot]))
             continue;
         if (tried != reader.node && !try_node(propagate, reader.node, &nf))
             return NOBODY;
@@ -158,7 +158,8 @@ static bool inputs_rest(struct propagate *propagate, size_t i, const struct node
 {
     for (size_t k = 0; k < tsr_node_input_count(propagate->nodes[i]); k++) {
         const tsr_value *value = tsr_node_input(propagate->nodes[i], k);
-        if (value && tsr__flow_held(*lies(propagate, value), propagate->w.f->nodes[i].inputs[k]) &&
+        if (value &&
+            tsr__flow_held(*lies(propagate, value), propagate->work.flow->nodes[i].inputs[k]) &&
             !tsr__flow_held(*lies(propagate, value), nf->inputs[k]))
             return false;
     }
@@ -190,7 +191,7 @@ static bool fits(struct propagate *propagate, size_t i, size_t out, size_t *who)
     const tsr_value *value = tsr_node_output(propagate->nodes[i], out);
     *who = NOBODY;
     return try_node(propagate, i, &nf) &&
-           tsr__layout_equal(nf.outputs[out], propagate->w.wishes[id_of(value)]) &&
+           tsr__layout_equal(nf.outputs[out], propagate->work.wishes[id_of(value)]) &&
            inputs_rest(propagate, i, &nf) && outputs_rest(propagate, i, &nf, who);
 }
 
@@ -207,11 +208,11 @@ static void refuse(struct propagate *propagate, uint32_t id, size_t in_place)
 {
     struct refusal *refusal = ARENA_NEW(propagate->arena, struct refusal);
     if (refusal) {
-        *refusal = (struct refusal){propagate->w.wishes[id], in_place, propagate->refused[id]};
+        *refusal = (struct refusal){propagate->work.wishes[id], in_place, propagate->refused[id]};
         propagate->refused[id] = refusal;
     }
     propagate->failed = propagate->failed || !refusal;
-    propagate->w.wishes[id] = NULL;
+    propagate->work.wishes[id] = NULL;
 }
 
 // True if output `out` of node i lies as `need` from now on.
@@ -219,8 +220,8 @@ static bool grant(struct propagate *propagate, size_t i, size_t out, const struc
 {
     uint32_t id = id_of(tsr_node_output(propagate->nodes[i], out));
     size_t who;
-    propagate->w.wishes[id] = tsr__layout_copy(propagate->arena, need);
-    propagate->failed = propagate->failed || !propagate->w.wishes[id];
+    propagate->work.wishes[id] = tsr__layout_copy(propagate->arena, need);
+    propagate->failed = propagate->failed || !propagate->work.wishes[id];
     if (propagate->failed)
         return false;
     tsr__arena_init(&propagate->trial, propagate->arena->session);
@@ -230,9 +231,9 @@ static bool grant(struct propagate *propagate, size_t i, size_t out, const struc
         refuse(propagate, id, who);
         return false;
     }
-    propagate->w.f->nodes[i] = (struct node_flow){0};
+    propagate->work.flow->nodes[i] = (struct node_flow){0};
     propagate->failed =
-        !tsr__flow_node(&propagate->w, propagate->nodes[i], &propagate->w.f->nodes[i]);
+        !tsr__flow_node(&propagate->work, propagate->nodes[i], &propagate->work.flow->nodes[i]);
     return true;
 }
 
@@ -248,8 +249,9 @@ static bool walk_node(struct propagate *propagate, size_t i)
             continue;
         uint32_t id = id_of(value);
         for (size_t k = propagate->first[id];
-             k < propagate->first[id + 1] && !propagate->w.wishes[id] && !propagate->failed; k++) {
-            const struct tile_layout *need = propagate->w.f->nodes[propagate->readers[k].node]
+             k < propagate->first[id + 1] && !propagate->work.wishes[id] && !propagate->failed;
+             k++) {
+            const struct tile_layout *need = propagate->work.flow->nodes[propagate->readers[k].node]
                                                  .inputs[propagate->readers[k].slot];
             if (!tsr__layout_is_whole(need) && !tsr__layout_equal(need, *lies(propagate, value)) &&
                 !refusal_of(propagate, id, need))
@@ -262,11 +264,11 @@ static bool walk_node(struct propagate *propagate, size_t i)
 // Wishes that the flow could not keep, because something else arrives now, are refused from now on.
 static void drop_unmet(struct propagate *propagate)
 {
-    for (size_t i = 0; i < propagate->w.f->n_nodes; i++)
+    for (size_t i = 0; i < propagate->work.flow->n_nodes; i++)
         for (size_t k = 0; k < tsr_node_output_count(propagate->nodes[i]); k++) {
             const tsr_value *value = tsr_node_output(propagate->nodes[i], k);
-            if (value && propagate->w.wishes[id_of(value)] &&
-                !tsr__layout_equal(*lies(propagate, value), propagate->w.wishes[id_of(value)]))
+            if (value && propagate->work.wishes[id_of(value)] &&
+                !tsr__layout_equal(*lies(propagate, value), propagate->work.wishes[id_of(value)]))
                 refuse(propagate, id_of(value), NOBODY);
         }
 }
@@ -275,12 +277,12 @@ static void drop_unmet(struct propagate *propagate)
 static bool round_trip(struct propagate *propagate, bool last)
 {
     bool granted = false;
-    if (!tsr__flow_forward(&propagate->w, 0, NULL)) {
+    if (!tsr__flow_forward(&propagate->work, 0, NULL)) {
         propagate->failed = true;
         return false;
     }
     drop_unmet(propagate);
-    for (size_t i = propagate->w.f->n_nodes; i > 0 && !last && !propagate->failed; i--)
+    for (size_t i = propagate->work.flow->n_nodes; i > 0 && !last && !propagate->failed; i--)
         granted = walk_node(propagate, i - 1) || granted;
     return granted;
 }
@@ -301,12 +303,12 @@ static const char *reason(struct propagate *propagate, const tsr_value *value,
             .p;
     if (refusal && moves)
         return "the node that makes it cannot give it so without moving what it reads";
-    return moves && propagate->w.wishes[id_of(value)] ? "another node comes first" : NULL;
+    return moves && propagate->work.wishes[id_of(value)] ? "another node comes first" : NULL;
 }
 
 static void note(struct propagate *propagate, const tsr_value *value, const struct reader *reader)
 {
-    const struct tile_layout *need = propagate->w.f->nodes[reader->node].inputs[reader->slot];
+    const struct tile_layout *need = propagate->work.flow->nodes[reader->node].inputs[reader->slot];
     if (tsr__layout_is_whole(need) || tsr__layout_equal(need, *lies(propagate, value)))
         return;
     const char *why = reason(propagate, value, need);
@@ -314,12 +316,12 @@ static void note(struct propagate *propagate, const tsr_value *value, const stru
     if (!noted)
         return;
     *noted = (struct flow_noted){tsr__layout_copy(propagate->arena, need),
-                                 propagate->w.noted[id_of(value)]};
+                                 propagate->work.noted[id_of(value)]};
     if (!noted->layout)
         return;
-    propagate->w.noted[id_of(value)] = noted; // the flow need not say it again
+    propagate->work.noted[id_of(value)] = noted; // the flow need not say it again
     struct place at = tsr__place_node(propagate->nodes[reader->node]);
-    at.configuration = str_of(tsr_config_name(propagate->w.f->config));
+    at.configuration = str_of(tsr_config_name(propagate->work.flow->config));
     at.value = tsr__value_str(value);
     struct str from = tsr__notation_print(propagate->arena, *lies(propagate, value));
     struct str to = tsr__notation_print(propagate->arena, need);
@@ -331,7 +333,7 @@ static void note(struct propagate *propagate, const tsr_value *value, const stru
 
 static void note_all(struct propagate *propagate)
 {
-    for (size_t i = 0; i < propagate->w.f->n_nodes; i++)
+    for (size_t i = 0; i < propagate->work.flow->n_nodes; i++)
         for (size_t out = 0; out < tsr_node_output_count(propagate->nodes[i]); out++) {
             const tsr_value *value = tsr_node_output(propagate->nodes[i], out);
             if (!value || propagate->fixed[id_of(value)])
@@ -348,11 +350,11 @@ static void settle(struct propagate *propagate)
     for (int i = 0; more && !propagate->failed; i++) {
         struct arena round; // results of a round are not needed after it
         tsr__arena_init(&round, propagate->arena->session);
-        propagate->w.arena = &round;
+        propagate->work.arena = &round;
         more = round_trip(propagate, i == MAX_ROUNDS);
         if (!more && !propagate->failed)
             note_all(propagate);
-        propagate->w.arena = propagate->arena;
+        propagate->work.arena = propagate->arena;
         tsr__arena_free(&round);
     }
 }
@@ -360,10 +362,10 @@ static void settle(struct propagate *propagate)
 struct flow *tsr__flow_propagated(struct arena *arena, tsr_model *model, const tsr_config *config)
 {
     struct propagate propagate = {.arena = arena};
-    if (!tsr__flow_start(&propagate.w, arena, model, config) || !prepare(&propagate))
+    if (!tsr__flow_start(&propagate.work, arena, model, config) || !prepare(&propagate))
         return NULL;
     settle(&propagate);
-    return !propagate.failed && tsr__flow_forward(&propagate.w, SAY_UNCUT | SAY_MOVES, NULL)
-               ? propagate.w.f
+    return !propagate.failed && tsr__flow_forward(&propagate.work, SAY_UNCUT | SAY_MOVES, NULL)
+               ? propagate.work.flow
                : NULL;
 }

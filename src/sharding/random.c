@@ -7,7 +7,7 @@
 // is written down; outputs are left open, said as they come, or asked for in some other layout. The
 // solver has the last word, so that what is written is what the flow will do. Nodes of bodies are cut like those
 // around them; now and then the nodes are two or three stages, each with devices of its own. Knows no costs.
-#include "sharding/solve.h"
+#include "sharding/node_placement.h"
 
 #include <stdlib.h>
 
@@ -460,7 +460,7 @@ static bool choose(struct dice *dice, tsr_node *node, struct choice *choice)
     bool done = false;
     if (!rule || !begin_choice(dice, node, choice))
         return false;
-    bool stays = tsr__rule_stays(dice->shapes, node) != NULL;
+    bool stays = tsr__rule_immovable(dice->shapes, node) != NULL;
     for (int i = 0; i < ATTEMPTS && !rule->whole && !stays && !done; i++)
         if (!try_node(dice, rule, choice, &done))
             return false;
@@ -553,7 +553,7 @@ static tsr_status shard_stages(struct dice *dice, tsr_graph *graph)
 }
 
 tsr_status tsr_model_shard_random(tsr_model *model, tsr_config *config, uint64_t seed,
-                                  const tsr_size *sizes, size_t n)
+                                  const tsr_dim_size *sizes, size_t n)
 {
     if (!tsr__config_is_of(config, model))
         return TSR_INVALID;

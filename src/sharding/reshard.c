@@ -74,7 +74,7 @@ static void add(struct between *between, const struct tile_layout *layout)
 static int64_t shard_of_parts(const struct side *from, const struct side *to, uint64_t axes,
                               int64_t k, int64_t j)
 {
-    int rank = from->l->rank;
+    int rank = from->layout->rank;
     int64_t shard = 0;
     for (int axis = 0; axis < rank; axis++) {
         bool new = axes >> axis & 1;
@@ -89,7 +89,7 @@ static struct tile_layout *mixed(const struct pairing *pairing, uint64_t axes)
 {
     struct tile_dim dims[TILE_MAX_RANK];
     for (int axis = 0; axis < pairing->rank; axis++)
-        dims[axis] = (axes >> axis & 1 ? pairing->to.l : pairing->from.l)->dims[axis];
+        dims[axis] = (axes >> axis & 1 ? pairing->to.layout : pairing->from.layout)->dims[axis];
     struct tile_layout *layout = tsr__layout_cut(pairing->arena, pairing->rank, dims);
     struct tile_owner *pairs =
         ARENA_ARRAY(pairing->arena, struct tile_owner, pairing->n_devices + 1);
@@ -195,15 +195,16 @@ static struct tile_layout *spread(const struct pairing *pairing, const struct si
 {
     struct tile_dim dims[TILE_MAX_RANK];
     struct tile_factor factors[TILE_MAX_FACTORS + 1];
-    memcpy(dims, side->l->dims, (size_t)pairing->rank * sizeof *dims);
+    memcpy(dims, side->layout->dims, (size_t)pairing->rank * sizeof *dims);
     dims[axis].factors = factors;
-    if (!cut_more(&side->l->dims[axis], shape[axis], (int64_t)takers->n, factors, &dims[axis].n))
+    if (!cut_more(&side->layout->dims[axis], shape[axis], (int64_t)takers->n, factors,
+                  &dims[axis].n))
         return NULL;
     struct tile_layout *layout = tsr__layout_cut(pairing->arena, pairing->rank, dims);
     struct tile_owner *pairs =
         ARENA_ARRAY(pairing->arena, struct tile_owner, takers->lists * takers->n + 1);
     size_t count = 0;
-    for (int64_t k = 0; layout && pairs && k < side->l->n_shards; k++)
+    for (int64_t k = 0; layout && pairs && k < side->layout->n_shards; k++)
         for (size_t group = takers->first[k]; group < takers->first[k + 1]; group++)
             for (size_t i = 0; i < takers->n; i++) {
                 int64_t shard = 0;
@@ -230,7 +231,7 @@ static bool takers_new(const struct pairing *pairing, const struct side *side, s
 {
     *takers = (struct takers){
         .of = ARENA_ARRAY(pairing->arena, const struct device_group *, lists + 1),
-        .first = ARENA_ARRAY(pairing->arena, size_t, (size_t)side->l->n_shards + 1)};
+        .first = ARENA_ARRAY(pairing->arena, size_t, (size_t)side->layout->n_shards + 1)};
     return !pairing->arena->failed;
 }
 
@@ -239,7 +240,7 @@ static void add_spread_target(const struct pairing *pairing, const int64_t *shap
                               struct between *between)
 {
     struct takers w;
-    const struct tile_layout *layout = pairing->to.l;
+    const struct tile_layout *layout = pairing->to.layout;
     if (!takers_new(pairing, &pairing->to, (size_t)layout->n_shards, &w))
         return;
     for (int64_t k = 0; k < layout->n_shards; k++) {
@@ -265,20 +266,20 @@ static void add_spread_groups(const struct pairing *pairing, const int64_t *shap
     struct takers w;
     const struct partial *partial = pairing->pending;
     if (!takers_new(pairing, &pairing->from,
-                    (size_t)pairing->from.l->first[pairing->from.l->n_shards], &w))
+                    (size_t)pairing->from.layout->first[pairing->from.layout->n_shards], &w))
         return;
     w.n = partial->groups[0].n;
     for (size_t group = 0; group < partial->n_groups; group++)
         if (partial->groups[group].n != w.n)
             return;
-    for (int64_t k = 0; k < pairing->from.l->n_shards; k++) {
+    for (int64_t k = 0; k < pairing->from.layout->n_shards; k++) {
         w.first[k] = w.lists;
         for (size_t group = 0; group < partial->n_groups; group++)
             if (tsr__side_owns(&pairing->from,
                                tsr__pairing_device(pairing, partial->groups[group].devices[0]), k))
                 w.of[w.lists++] = &partial->groups[group];
     }
-    w.first[pairing->from.l->n_shards] = w.lists;
+    w.first[pairing->from.layout->n_shards] = w.lists;
     add_spread(pairing, &pairing->from, shape, &w, between);
 }
 
@@ -286,8 +287,8 @@ static void add_spread_groups(const struct pairing *pairing, const int64_t *shap
 static struct tile_layout *on_roots(const struct pairing *pairing)
 {
     struct tile_layout *layout =
-        tsr__layout_cut(pairing->arena, pairing->rank, pairing->from.l->dims);
-    size_t n = (size_t)pairing->from.l->first[pairing->from.l->n_shards], count = 0;
+        tsr__layout_cut(pairing->arena, pairing->rank, pairing->from.layout->dims);
+    size_t n = (size_t)pairing->from.layout->first[pairing->from.layout->n_shards], count = 0;
     struct tile_owner *pairs = ARENA_ARRAY(pairing->arena, struct tile_owner, n + 1);
     for (size_t g = 0; layout && pairs && g < pairing->pending->n_groups; g++) {
         const struct device_group *group = &pairing->pending->groups[g];
@@ -309,7 +310,7 @@ static void list_between(const struct search *s, const struct pairing *pairing,
     add_spread_target(pairing, s->shape, between);
     if (!pairing->pending)
         return;
-    add(between, pairing->from.l);
+    add(between, pairing->from.layout);
     add(between, on_roots(pairing));
     add_spread_groups(pairing, s->shape, between);
 }
@@ -408,7 +409,7 @@ static void search(struct search *s, const struct tile_layout *from, bool pendin
     list_between(s, &pairing, &between);
     for (int i = 0; i < between.n; i++) {
         try_between(s, from, pending, pending, between.at[i], depth, so_far);
-        if (pending && between.at[i] != pairing.from.l)
+        if (pending && between.at[i] != pairing.from.layout)
             try_between(s, from, pending, false, between.at[i], depth, so_far);
     }
     if (s->arena->failed)
@@ -458,7 +459,7 @@ static tsr_status make_steps(struct arena *arena, const struct search *s,
         status = tsr__pairing_new(arena, from, pending, s->best[i].to, s->shape, s->unit, &pairing);
         if (status == TSR_OK)
             status = tsr__reshard_step(&pairing, &out->steps[out->n_steps]);
-        from = pairing.to.l;
+        from = pairing.to.layout;
         if (status == TSR_OK && out->steps[out->n_steps].op != RESHARD_NOTHING)
             out->n_steps++;
     }

@@ -12,7 +12,7 @@ struct dim_part {
 };
 // A layout with its sizes: parts of each dimension, and what each device has.
 struct side {
-    const struct tile_layout *l;
+    const struct tile_layout *layout;
     struct dim_part **parts; // by dimension
     int64_t *n_parts;        // by dimension
     int64_t *part;           // n_shards x rank: part of each dimension that a shard is

@@ -41,7 +41,7 @@ static bool groups_new(const struct pairing *pairing, struct reshard_step *out)
 static size_t holders(const struct pairing *pairing, int64_t k, int64_t j, int64_t *out)
 {
     const int64_t *owners;
-    size_t n = tsr__layout_owners(pairing->from.l, k, &owners), count = 0;
+    size_t n = tsr__layout_owners(pairing->from.layout, k, &owners), count = 0;
     for (size_t i = 0; i < n; i++)
         if (tsr__side_owns(&pairing->to, tsr__pairing_device(pairing, owners[i]), j))
             out[count++] = owners[i];
@@ -61,9 +61,9 @@ static bool gather_shard(const struct pairing *pairing, struct reshard_step *out
                          int64_t *room)
 {
     const int64_t *owners;
-    size_t all = tsr__layout_owners(pairing->to.l, j, &owners), copies = 0, seen = 0;
+    size_t all = tsr__layout_owners(pairing->to.layout, j, &owners), copies = 0, seen = 0;
     struct device_group *groups = NULL;
-    for (int64_t k = 0; k < pairing->from.l->n_shards; k++) {
+    for (int64_t k = 0; k < pairing->from.layout->n_shards; k++) {
         int64_t common = pairing_common(pairing, k, j);
         if (common == 0)
             continue;
@@ -85,8 +85,8 @@ bool tsr__reshard_gather(const struct pairing *pairing, struct reshard_step *out
     int64_t *room = ARENA_ARRAY(pairing->made, int64_t, pairing->n_devices + 1);
     bool is = room && one_piece_each(pairing) && groups_new(pairing, out);
     out->axis = -2;
-    for (int64_t j = 0; j < pairing->to.l->n_shards && is; j++)
-        is = pairing->to.l->first[j] == pairing->to.l->first[j + 1] ||
+    for (int64_t j = 0; j < pairing->to.layout->n_shards && is; j++)
+        is = pairing->to.layout->first[j] == pairing->to.layout->first[j + 1] ||
              gather_shard(pairing, out, j, room);
     if (is) {
         out->op = RESHARD_ALL_GATHER;

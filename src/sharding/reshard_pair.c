@@ -74,31 +74,32 @@ static tsr_status take_parts(struct arena *arena, struct side *side, const int64
 {
     int64_t left = TILE_MAX_INTERVALS;
     tsr_status status = TSR_OK;
-    for (int axis = 0; axis < side->l->rank; axis++) {
+    for (int axis = 0; axis < side->layout->rank; axis++) {
         side->n_parts[axis] = 1;
-        for (int factor = 0; factor < side->l->dims[axis].n; factor++)
-            side->n_parts[axis] *= side->l->dims[axis].factors[factor].cuts;
+        for (int factor = 0; factor < side->layout->dims[axis].n; factor++)
+            side->n_parts[axis] *= side->layout->dims[axis].factors[factor].cuts;
         side->parts[axis] = ARENA_ARRAY(arena, struct dim_part, (size_t)side->n_parts[axis]);
         if (!side->parts[axis])
             return TSR_NOMEM;
         for (int64_t i = 0; i < side->n_parts[axis] && status == TSR_OK; i++)
-            status = take_part(arena, &side->l->dims[axis], shape[axis], i, &side->parts[axis][i],
-                               &left);
+            status = take_part(arena, &side->layout->dims[axis], shape[axis], i,
+                               &side->parts[axis][i], &left);
     }
     return status;
 }
 
 static void take_shards(struct side *side)
 {
-    int rank = side->l->rank;
-    for (int64_t k = 0; k < side->l->n_shards; k++) {
+    int rank = side->layout->rank;
+    for (int64_t k = 0; k < side->layout->n_shards; k++) {
         int64_t coords[TILE_MAX_LOOPS];
-        tsr__layout_coords(side->l, k, coords);
+        tsr__layout_coords(side->layout, k, coords);
         // loops stand in the order of the factors, so that the digits of a part come highest first
-        for (int i = 0; i < side->l->n_loops; i++) {
-            int axis = side->l->loops[i].dim;
+        for (int i = 0; i < side->layout->n_loops; i++) {
+            int axis = side->layout->loops[i].dim;
             int64_t *part = &side->part[k * rank + axis];
-            *part = *part * side->l->dims[axis].factors[side->l->loops[i].factor].cuts + coords[i];
+            *part = *part * side->layout->dims[axis].factors[side->layout->loops[i].factor].cuts +
+                    coords[i];
         }
         side->elements[k] = 1;
         for (int axis = 0; axis < rank; axis++)
@@ -111,14 +112,14 @@ static bool take_owners(const struct pairing *pairing, struct side *side)
     size_t *at = ARENA_ARRAY(pairing->arena, size_t, pairing->n_devices + 1);
     if (!at)
         return false;
-    for (int64_t i = 0; i < side->l->first[side->l->n_shards]; i++)
-        side->first[tsr__pairing_device(pairing, side->l->owners[i]) + 1]++;
+    for (int64_t i = 0; i < side->layout->first[side->layout->n_shards]; i++)
+        side->first[tsr__pairing_device(pairing, side->layout->owners[i]) + 1]++;
     for (size_t t = 0; t < pairing->n_devices; t++)
         side->first[t + 1] += side->first[t];
     memcpy(at, side->first, pairing->n_devices * sizeof *at);
-    for (int64_t k = 0; k < side->l->n_shards; k++)
-        for (int64_t i = side->l->first[k]; i < side->l->first[k + 1]; i++)
-            side->shards[at[tsr__pairing_device(pairing, side->l->owners[i])]++] = k;
+    for (int64_t k = 0; k < side->layout->n_shards; k++)
+        for (int64_t i = side->layout->first[k]; i < side->layout->first[k + 1]; i++)
+            side->shards[at[tsr__pairing_device(pairing, side->layout->owners[i])]++] = k;
     return true;
 }
 
@@ -127,7 +128,7 @@ static tsr_status take_side(struct pairing *pairing, struct side *side,
 {
     struct arena *arena = pairing->arena;
     size_t rank = (size_t)layout->rank, shards = (size_t)layout->n_shards;
-    side->l = tsr__layout_ordered(arena, layout);
+    side->layout = tsr__layout_ordered(arena, layout);
     side->parts = ARENA_ARRAY(arena, struct dim_part *, rank + 1);
     side->n_parts = ARENA_ARRAY(arena, int64_t, rank + 1);
     side->part = ARENA_ARRAY(arena, int64_t, shards * rank + 1);

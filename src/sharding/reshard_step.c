@@ -40,8 +40,8 @@ static bool lacks(const struct pairing *pairing, struct load *load)
     for (size_t t = 0; t < pairing->n_devices; t++)
         for (size_t i = pairing->to.first[t]; i < pairing->to.first[t + 1]; i++) {
             int64_t j = pairing->to.shards[i], has = 0, there = 0;
-            for (int64_t k = 0; k < pairing->from.l->n_shards; k++)
-                if (pairing->from.l->first[k] < pairing->from.l->first[k + 1])
+            for (int64_t k = 0; k < pairing->from.layout->n_shards; k++)
+                if (pairing->from.layout->first[k] < pairing->from.layout->first[k + 1])
                     there += pairing_common(pairing, k, j);
             for (size_t h = pairing->from.first[t]; h < pairing->from.first[t + 1]; h++)
                 has += pairing_common(pairing, pairing->from.shards[h], j);
@@ -103,7 +103,7 @@ static bool add_move(const struct pairing *pairing, move_list *list, struct load
 static size_t idle_owner(const struct pairing *pairing, const struct load *load, int64_t k)
 {
     const int64_t *owners;
-    size_t n = tsr__layout_owners(pairing->from.l, k, &owners), best = SIZE_MAX;
+    size_t n = tsr__layout_owners(pairing->from.layout, k, &owners), best = SIZE_MAX;
     for (size_t i = 0; i < n; i++) {
         size_t s = tsr__pairing_device(pairing, owners[i]);
         if (best == SIZE_MAX || load->sent[s] < load->sent[best])
@@ -116,7 +116,7 @@ static bool plain_moves(const struct pairing *pairing, struct load *load, move_l
 {
     for (size_t t = 0; t < pairing->n_devices; t++)
         for (size_t i = pairing->to.first[t]; i < pairing->to.first[t + 1]; i++)
-            for (int64_t k = 0; k < pairing->from.l->n_shards; k++) {
+            for (int64_t k = 0; k < pairing->from.layout->n_shards; k++) {
                 int64_t j = pairing->to.shards[i];
                 if (pairing_common(pairing, k, j) == 0 || tsr__side_owns(&pairing->from, t, k))
                     continue;
@@ -300,7 +300,7 @@ static tsr_status combine_moves(const struct pairing *pairing, struct load *load
 {
     for (size_t t = 0; t < pairing->n_devices; t++)
         for (size_t i = pairing->to.first[t]; i < pairing->to.first[t + 1]; i++)
-            for (int64_t k = 0; k < pairing->from.l->n_shards; k++) {
+            for (int64_t k = 0; k < pairing->from.layout->n_shards; k++) {
                 int64_t j = pairing->to.shards[i], common = pairing_common(pairing, k, j);
                 size_t group = common ? giving_group(pairing, load, t, k) : 0;
                 if (common == 0)
@@ -438,6 +438,6 @@ static tsr_status combining_step(const struct pairing *pairing, struct reshard_s
 
 tsr_status tsr__reshard_step(const struct pairing *pairing, struct reshard_step *out)
 {
-    *out = (struct reshard_step){.axis = -1, .to_axis = -1, .layout = pairing->to.l};
+    *out = (struct reshard_step){.axis = -1, .to_axis = -1, .layout = pairing->to.layout};
     return pairing->pending ? combining_step(pairing, out) : plain_step(pairing, out);
 }

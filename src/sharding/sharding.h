@@ -71,7 +71,7 @@ bool tsr__notation_holds(tsr_session *session, const void *bytes, size_t n);
 void tsr__config_mesh(struct arena *arena, const tsr_model *model, const tsr_config *config,
                       struct notation_mesh *mesh);
 
-// ---- specs (spec.c) ----------------------------------------------------------------------------
+// ---- specs (spec_layout.c) ----------------------------------------------------------------------------
 
 // The layout that a spec describes for a value of that shape. Adds the findings itself (spec-...)
 // unless quiet. TSR_INVALID: it describes none. *out NULL: it says nothing (no cuts, no devices)
@@ -188,7 +188,7 @@ void tsr__flow_visit(const struct flow *flow, void (*call)(void *data, const str
 struct flow *tsr__flow_new(struct arena *arena, tsr_model *model, const tsr_config *config);
 // The same, ready for partition: nodes that cut what their operator takes statistics of are replaced
 // by simpler ones, in a copy of the model (*made, to be freed by the caller; NULL: nothing was
-// replaced). (expand.c)
+// replaced). (replace.c)
 struct flow *tsr__flow_expanded(struct arena *arena, tsr_model *model, const tsr_config *config,
                                 tsr_model **made);
 
@@ -265,7 +265,7 @@ tsr_status tsr__reshard_plan(struct arena *arena, const struct tile_layout *from
                              struct reshard **out) TSR_MUST_USE;
 const char *tsr__reshard_op_name(enum reshard_op op); // "all-gather"
 
-// What tsr_connect is asked, and the steps; *first: where it lies. (connect.c)
+// What tsr_reshard_plan is asked, and the steps; *first: where it lies. (reshard_plan.c)
 struct connecting {
     const char *from, *to, *pending;
     tsr_dtype type;

@@ -122,7 +122,7 @@ struct core_step {
     uint32_t *by_choice; // origins of node
 };
 struct core {
-    const struct program *p;
+    const struct program *program;
     struct heap *heap;
     struct effort *effort;
     struct core_node *nodes; // as many as in the program

@@ -11,7 +11,7 @@
 #define LINE 96 // a line is broken after that many characters
 
 struct lp {
-    const struct program *p;
+    const struct program *program;
     struct text *out;
     size_t line; // where the current line begins
     bool empty;  // no term written in this expression yet
@@ -72,7 +72,7 @@ static bool pair_allowed(const struct program *program, const struct program_edg
 
 static void objective(struct lp *lp)
 {
-    const struct program *program = lp->p;
+    const struct program *program = lp->program;
     tsr__text_add(lp->out, STR("Minimize\n cost:"));
     begin_row(lp);
     for (uint32_t v = 0; v < program->nodes.n; v++)
@@ -95,7 +95,7 @@ static void objective(struct lp *lp)
 // What the numbers of a node stand for. A line break in a name would end the comment.
 static void comment(struct lp *lp, uint32_t v)
 {
-    const struct program_node *node = &lp->p->nodes.at[v];
+    const struct program_node *node = &lp->program->nodes.at[v];
     if (node->name.n == 0 && !node->choices)
         return;
     tsr__text_printf(lp->out, "\\ node %u: ", v);
@@ -109,7 +109,7 @@ static void comment(struct lp *lp, uint32_t v)
 
 static void choice_rows(struct lp *lp)
 {
-    const struct program *program = lp->p;
+    const struct program *program = lp->program;
     for (uint32_t v = 0; v < program->nodes.n; v++) {
         comment(lp, v);
         tsr__text_printf(lp->out, " one_%u:", v);
@@ -125,7 +125,7 @@ static void choice_rows(struct lp *lp)
 
 static void edge_row(struct lp *lp, uint32_t k, bool of_a, uint32_t i)
 {
-    const struct program *program = lp->p;
+    const struct program *program = lp->program;
     const struct program_edge *edge = &program->edges.at[k];
     uint32_t others = program->nodes.at[of_a ? edge->b : edge->a].k;
     tsr__text_printf(lp->out, " %c_%u_%u:", of_a ? 'r' : 'c', k, i);
@@ -139,7 +139,7 @@ static void edge_row(struct lp *lp, uint32_t k, bool of_a, uint32_t i)
 
 static void edge_rows(struct lp *lp)
 {
-    const struct program *program = lp->p;
+    const struct program *program = lp->program;
     for (uint32_t k = 0; k < program->edges.n; k++) {
         const struct program_edge *edge = &program->edges.at[k];
         for (uint32_t i = 0; i < program->nodes.at[edge->a].k; i++)
@@ -160,7 +160,7 @@ struct sums {
 
 static void limit_row(struct lp *lp, uint32_t l, uint32_t t, const struct sums *sums)
 {
-    const struct program *program = lp->p;
+    const struct program *program = lp->program;
     const struct program_limit *limit = &program->limits.at[l];
     memset(sums->sum, 0, sums->first[program->nodes.n] * sizeof(*sums->sum));
     for (size_t j = 0; j < limit->uses.n; j++) {
@@ -182,7 +182,7 @@ static void limit_row(struct lp *lp, uint32_t l, uint32_t t, const struct sums *
 
 static tsr_status all_limit_rows(struct lp *lp)
 {
-    const struct program *program = lp->p;
+    const struct program *program = lp->program;
     struct arena arena;
     struct sums sums;
     tsr__arena_init(&arena, program->arena->session);
@@ -209,7 +209,7 @@ tsr_status tsr__program_lp(const struct program *program, struct text *out)
     tsr_status st = tsr__program_check(program);
     if (st != TSR_OK)
         return st;
-    struct lp lp = {.p = program, .out = out};
+    struct lp lp = {.program = program, .out = out};
     objective(&lp);
     tsr__text_add(out, STR("Subject To\n"));
     choice_rows(&lp);

@@ -22,11 +22,11 @@
 #define STALE        12                  // rounds of search without any progress
 
 struct solving {
-    const struct program *p;
+    const struct program *program;
     struct heap heap;
     struct effort effort;
     struct core core;
-    struct wide w;
+    struct wide wide;
     struct search search;
     struct tree tree;
     bool searching, narrow;
@@ -53,9 +53,9 @@ static void tell(const struct solving *solving, const char *step)
     if (!solving->tell)
         return;
     struct program_told told = {.seconds = tsr__effort_elapsed(&solving->effort),
-                                .nodes = solving->w.n,
-                                .edges = solving->w.n_edges,
-                                .rows = solving->w.n_rows,
+                                .nodes = solving->wide.n,
+                                .edges = solving->wide.n_edges,
+                                .rows = solving->wide.n_rows,
                                 .cost = solving->found ? solving->cost + solving->core.shift
                                                        : COST_FORBIDDEN,
                                 .bound = solving->bound + solving->core.shift,
@@ -66,7 +66,7 @@ static void tell(const struct solving *solving, const char *step)
 static bool start(struct solving *solving, const struct program *program,
                   const struct program_options *options, uint32_t pinned, uint32_t pin)
 {
-    *solving = (struct solving){.p = program, .cost = NEVER};
+    *solving = (struct solving){.program = program, .cost = NEVER};
     solving->effort.limit = options && options->work ? options->work : WORK;
     solving->effort.session = program->arena->session;
     solving->effort.seconds = options ? options->seconds : 0;
@@ -91,7 +91,7 @@ static bool reduce(struct solving *solving)
     solving->infeasible = solving->core.infeasible;
     if (solving->infeasible || solving->heap.failed)
         return !solving->heap.failed;
-    return tsr__wide_init(&solving->w, &solving->core, &solving->heap);
+    return tsr__wide_init(&solving->wide, &solving->core, &solving->heap);
 }
 
 static void stop(struct solving *solving)
@@ -105,7 +105,7 @@ static void stop(struct solving *solving)
 
 static bool make_narrow(struct solving *solving, uint64_t cells)
 {
-    const struct wide *wide = &solving->w;
+    const struct wide *wide = &solving->wide;
     solving->narrow = tsr__tree_init(&solving->tree, solving->heap.session, wide->n, wide->k,
                                      wide->edges, wide->n_edges, cells, NULL, NULL);
     if (solving->narrow)
@@ -120,12 +120,12 @@ static bool make_narrow(struct solving *solving, uint64_t cells)
 
 static void eliminate(struct solving *solving)
 {
-    int64_t least = tsr__tree_up(&solving->tree, solving->w.cost);
+    int64_t least = tsr__tree_up(&solving->tree, solving->wide.cost);
     solving->effort.work += solving->tree.cells;
     solving->infeasible = least >= NEVER;
     if (solving->infeasible)
         return;
-    tsr__tree_back(&solving->tree, solving->w.cost, solving->x);
+    tsr__tree_back(&solving->tree, solving->wide.cost, solving->x);
     solving->found = true;
     solving->cost = solving->bound = least;
 }
@@ -140,7 +140,7 @@ static void learn(struct solving *solving, const struct search *search)
     if (search->found && search->best_cost < solving->cost) {
         solving->found = true;
         solving->cost = search->best_cost;
-        memcpy(solving->x, search->best, solving->w.n * sizeof(uint32_t));
+        memcpy(solving->x, search->best, solving->wide.n * sizeof(uint32_t));
     }
 }
 
@@ -228,25 +228,25 @@ static void look_on(struct solving *solving)
 // ---- two searches that tell each other what they find
 
 struct pair {
-    struct solving *s; // holds what both know
+    struct solving *solving; // holds what both know
     pthread_mutex_t lock;
     // the second one: memory of its own, the same program
     tsr_session *session;
     struct heap heap;
-    struct wide w;
+    struct wide wide;
     struct effort effort;
     struct search search;
 };
 
 static bool exchange(struct pair *pair, struct search *search)
 {
-    struct solving *solving = pair->s;
+    struct solving *solving = pair->solving;
     pthread_mutex_lock(&pair->lock);
     learn(solving, search);
     if (solving->found && solving->cost < search->best_cost) {
         search->found = true;
         search->best_cost = solving->cost;
-        memcpy(search->best, solving->x, solving->w.n * sizeof(uint32_t));
+        memcpy(search->best, solving->x, solving->wide.n * sizeof(uint32_t));
     }
     if (solving->found && solving->bound > solving->cost)
         solving->bound = solving->cost;
@@ -269,13 +269,15 @@ static void *second(void *data)
 
 static bool pair_init(struct pair *pair, struct solving *solving)
 {
-    *pair = (struct pair){
-        .s = solving, .session = tsr_session_new(NULL), .effort = solving->effort, .w = solving->w};
+    *pair = (struct pair){.solving = solving,
+                          .session = tsr_session_new(NULL),
+                          .effort = solving->effort,
+                          .wide = solving->wide};
     if (!pair->session)
         return false;
     tsr__heap_init(&pair->heap, pair->session);
-    pair->w.heap = &pair->heap;
-    if (!tsr__search_init(&pair->search, &pair->w, &pair->effort, 2))
+    pair->wide.heap = &pair->heap;
+    if (!tsr__search_init(&pair->search, &pair->wide, &pair->effort, 2))
         return false;
     pair->search.max_cells = SECOND_CELLS;
     pair->search.reach = 0.3;
@@ -313,7 +315,7 @@ struct line {
 
 static struct line line_of(struct solving *solving, const double *lambda, uint32_t row)
 {
-    const struct wide *wide = &solving->w;
+    const struct wide *wide = &solving->wide;
     tsr__search_exact(&solving->search, &solving->tree, lambda);
     struct line line = {(double)tsr__wide_cost(wide, solving->search.x),
                         (double)(solving->search.load[row] - wide->bound[row])};
@@ -328,7 +330,7 @@ static struct line line_of(struct solving *solving, const double *lambda, uint32
 // meets that of the last one that did not. Ends at a price at which the row is kept.
 static void tune_row(struct solving *solving, double *lambda, uint32_t row)
 {
-    double low = 0, high = lambda[row] > 0 ? lambda[row] : 1.0 / (double)solving->w.scale;
+    double low = 0, high = lambda[row] > 0 ? lambda[row] : 1.0 / (double)solving->wide.scale;
     struct line broken = {0}, kept = {0};
     bool have_broken = false, have_kept = false;
     for (int i = 0; i < 60 && !solving->infeasible && !tsr__effort_over(&solving->effort); i++) {
@@ -378,7 +380,7 @@ static void tune_prices(struct solving *solving, struct front *front, double *la
     tsr__search_exact(&solving->search, &solving->tree, lambda);
     for (int i = 0; i < FRONT_ROWS - 1 && !settled(solving) && !tsr__effort_over(&solving->effort);
          i++) {
-        uint32_t row = worst_row(&solving->w, solving->search.load);
+        uint32_t row = worst_row(&solving->wide, solving->search.load);
         for (uint32_t j = 0; j < front->n_rows && row != NONE; j++)
             if (front->rows[j] == row)
                 row = NONE;
@@ -393,13 +395,15 @@ static void tune_prices(struct solving *solving, struct front *front, double *la
 // Thresholds grow from just above the bound up to the answer that is known.
 static void prove(struct solving *solving)
 {
-    double *lambda = HEAP_ARRAY(&solving->heap, double, (size_t)solving->w.n_rows + 1);
-    struct front front = {
-        .w = &solving->w, .tree = &solving->tree, .lambda = lambda, .effort = &solving->effort};
+    double *lambda = HEAP_ARRAY(&solving->heap, double, (size_t)solving->wide.n_rows + 1);
+    struct front front = {.wide = &solving->wide,
+                          .tree = &solving->tree,
+                          .lambda = lambda,
+                          .effort = &solving->effort};
     if (!lambda)
         return;
     front.max_points = FRONT_POINTS;
-    bool many = solving->w.n > MANY;
+    bool many = solving->wide.n > MANY;
     tsr__effort_slice(&solving->effort,
                       many ? 0.6 : PROVING); // others need their part, should this fail
     tune_prices(solving, &front, lambda);
@@ -421,7 +425,7 @@ static void prove(struct solving *solving)
             threshold = solving->most + 1;
         enum front_end end = tsr__front(&front, threshold, solving->y, &cost);
         if (end == FRONT_FOUND) {
-            memcpy(solving->x, solving->y, solving->w.n * sizeof(uint32_t));
+            memcpy(solving->x, solving->y, solving->wide.n * sizeof(uint32_t));
             solving->found = true;
             solving->cost = solving->bound = cost;
         } else if (end == FRONT_NONE) {
@@ -437,10 +441,10 @@ static void prove(struct solving *solving)
 
 static void solve(struct solving *solving)
 {
-    const struct wide *wide = &solving->w;
+    const struct wide *wide = &solving->wide;
     // Narrow programs without rows need no reductions: eliminating them is faster.
     if (solving->core.n_rows == 0) {
-        if (tsr__wide_init(&solving->w, &solving->core, &solving->heap) &&
+        if (tsr__wide_init(&solving->wide, &solving->core, &solving->heap) &&
             make_narrow(solving, DIRECT_CELLS)) {
             eliminate(solving);
             return;
@@ -477,14 +481,14 @@ static void add_binding(const struct solving *solving, struct program_result *ou
     struct program_binding *binding = &out->bindings[out->n_bindings++];
     // What was taken off the bound is used in any case.
     *binding = (struct program_binding){l, solving->core.row_time[row],
-                                        solving->p->limits.at[l].bound -
+                                        solving->program->limits.at[l].bound -
                                             solving->core.row_bound[row] + load[row]};
 }
 
 // Rows that are full, and rows that the bound pays for.
 static bool bindings(const struct solving *solving, struct arena *arena, struct program_result *out)
 {
-    const struct wide *wide = &solving->w;
+    const struct wide *wide = &solving->wide;
     int64_t *load = ARENA_ARRAY(arena, int64_t, (size_t)wide->n_rows + 1);
     out->bindings = ARENA_ARRAY(arena, struct program_binding, (size_t)wide->n_rows + 1);
     if (arena->failed)
@@ -515,14 +519,14 @@ static tsr_status result(const struct solving *solving, struct arena *arena,
         return TSR_NOMEM;
     if (!solving->found)
         return TSR_OK;
-    out->choice = ARENA_ARRAY(arena, uint32_t, solving->p->nodes.n + 1);
+    out->choice = ARENA_ARRAY(arena, uint32_t, solving->program->nodes.n + 1);
     if (!out->choice)
         return TSR_NOMEM;
-    for (uint32_t v = 0; v < solving->w.n; v++)
-        out->choice[solving->w.node[v]] =
-            solving->core.nodes[solving->w.node[v]].origin[solving->x[v]];
+    for (uint32_t v = 0; v < solving->wide.n; v++)
+        out->choice[solving->wide.node[v]] =
+            solving->core.nodes[solving->wide.node[v]].origin[solving->x[v]];
     tsr__core_expand(&solving->core, out->choice);
-    out->cost = tsr__program_cost(solving->p, out->choice);
+    out->cost = tsr__program_cost(solving->program, out->choice);
     if (out->cost != solving->cost + solving->core.shift)
         return TSR_BUG;
     out->optimal = out->bound >= out->cost;
@@ -559,7 +563,7 @@ tsr_status tsr__program_solve(const struct program *program, const struct progra
 
 static bool narrow_marginals(struct solving *solving, uint32_t node, struct program_marginal *out)
 {
-    const struct wide *wide = &solving->w;
+    const struct wide *wide = &solving->wide;
     int64_t *least = HEAP_ARRAY(&solving->heap, int64_t, wide->k[node]);
     if (!least || tsr__tree_up(&solving->tree, wide->cost) < 0 ||
         !tsr__tree_down(&solving->tree, wide->cost))
@@ -577,12 +581,12 @@ static bool narrow_marginals(struct solving *solving, uint32_t node, struct prog
 static bool try_marginals(const struct program *program, const struct program_options *options,
                           uint32_t node, struct program_marginal *out, tsr_status *st)
 {
-    struct solving solving = {.p = program};
+    struct solving solving = {.program = program};
     bool done = false;
     solving.effort.limit = options && options->work ? options->work : WORK;
     tsr__heap_init(&solving.heap, program->arena->session);
     if (tsr__core_init(&solving.core, program, &solving.heap, &solving.effort, NONE, 0) &&
-        !solving.core.infeasible && tsr__wide_init(&solving.w, &solving.core, &solving.heap) &&
+        !solving.core.infeasible && tsr__wide_init(&solving.wide, &solving.core, &solving.heap) &&
         make_narrow(&solving, NARROW_CELLS))
         done = narrow_marginals(&solving, node, out);
     *st = solving.heap.failed || (solving.narrow && !done) ? TSR_NOMEM : TSR_OK;

@@ -30,7 +30,7 @@ static bool keep_times(const struct core *core, const struct program_limit *limi
     for (size_t i = 0; i < limit->uses.n; i++) {
         const struct program_use *use = &limit->uses.at[i];
         int64_t largest = 0;
-        for (uint32_t j = 0; j < core->p->nodes.at[use->node].k; j++)
+        for (uint32_t j = 0; j < core->program->nodes.at[use->node].k; j++)
             if (use->usage[j] > largest)
                 largest = use->usage[j];
         most[use->begin] += largest;
@@ -60,7 +60,7 @@ static void add_use(struct core *core, const struct program_use *use, uint32_t b
 // Rows of one limit; `row` has the number of rows kept before each time.
 static bool add_rows(struct core *core, uint32_t limit)
 {
-    const struct program_limit *program_limit = &core->p->limits.at[limit];
+    const struct program_limit *program_limit = &core->program->limits.at[limit];
     uint8_t *kept = HEAP_ARRAY(core->heap, uint8_t, program_limit->n_times);
     uint32_t *row = HEAP_ARRAY(core->heap, uint32_t, (size_t)program_limit->n_times + 1);
     if (!kept || !row || !keep_times(core, program_limit, kept))
@@ -107,7 +107,7 @@ static void shift_table(struct core *core, int64_t *cell, size_t n)
 
 static bool add_node(struct core *core, uint32_t v, uint32_t pin)
 {
-    const struct program_node *node = &core->p->nodes.at[v];
+    const struct program_node *node = &core->program->nodes.at[v];
     struct core_node *out = &core->nodes[v];
     out->k = node->k;
     out->cost = HEAP_ARRAY(core->heap, int64_t, node->k);
@@ -132,7 +132,7 @@ struct recent {
 
 static bool add_edge(struct core *core, const struct program_edge *edge, struct recent *recent)
 {
-    uint32_t ka = core->p->nodes.at[edge->a].k, kb = core->p->nodes.at[edge->b].k;
+    uint32_t ka = core->program->nodes.at[edge->a].k, kb = core->program->nodes.at[edge->b].k;
     struct recent *r = &recent[((uintptr_t)edge->cost >> 4) % RECENT];
     if (r->cost == edge->cost && r->table->rows == ka && r->table->cols == kb) {
         r->table->refs++;
@@ -162,7 +162,7 @@ bool tsr__core_init(struct core *core, const struct program *program, struct hea
                     struct effort *effort, uint32_t pinned, uint32_t pin)
 {
     *core = (struct core){
-        .p = program, .heap = heap, .effort = effort, .n_nodes = (uint32_t)program->nodes.n};
+        .program = program, .heap = heap, .effort = effort, .n_nodes = (uint32_t)program->nodes.n};
     core->nodes = HEAP_ARRAY(heap, struct core_node, program->nodes.n + 1);
     struct recent *recent = HEAP_ARRAY(heap, struct recent, RECENT);
     if (!core->nodes || !recent)

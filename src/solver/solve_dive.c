@@ -9,8 +9,8 @@
 #define LARGE 20000 // nodes
 
 struct dive {
-    struct search *s;
-    const struct wide *w;
+    struct search *search;
+    const struct wide *wide;
     uint8_t **alive;
     uint32_t *left, *queue, *conflicts;
     uint8_t *queued, *done;
@@ -22,9 +22,9 @@ struct dive {
 // What a choice uses, each row counted by how little it may hold; or what the messages say.
 static void find_guide(struct dive *dive, uint32_t v)
 {
-    const struct wide *wide = dive->w;
+    const struct wide *wide = dive->wide;
     if (!dive->by_usage) {
-        tsr__dual_gather(&dive->s->dual, v, dive->guide);
+        tsr__dual_gather(&dive->search->dual, v, dive->guide);
         return;
     }
     for (uint32_t choice = 0; choice < wide->k[v]; choice++)
@@ -45,7 +45,7 @@ static bool allowed(const struct wide *wide, const struct tree_edge *edge, uint3
 // Strikes out choices of the other end of edge that have no partner at u.
 static void strike(struct dive *dive, const struct tree_edge *edge, uint32_t u, uint32_t o)
 {
-    const struct wide *wide = dive->w;
+    const struct wide *wide = dive->wide;
     for (uint32_t choice = 0; choice < wide->k[o]; choice++) {
         bool ok = !dive->alive[o][choice];
         for (uint32_t a = 0; a < wide->k[u] && !ok; a++)
@@ -55,12 +55,12 @@ static void strike(struct dive *dive, const struct tree_edge *edge, uint32_t u, 
             dive->left[o]--;
         }
     }
-    dive->s->effort->work += (size_t)wide->k[u] * wide->k[o];
+    dive->search->effort->work += (size_t)wide->k[u] * wide->k[o];
 }
 
 static bool propagate(struct dive *dive, uint32_t v)
 {
-    const struct wide *wide = dive->w;
+    const struct wide *wide = dive->wide;
     uint32_t n = 0;
     memset(dive->queued, 0, wide->n);
     dive->queue[n++] = v;
@@ -88,12 +88,12 @@ static bool propagate(struct dive *dive, uint32_t v)
 static uint32_t next_node(struct dive *dive)
 {
     uint32_t best = NONE;
-    if (dive->w->n > LARGE) {
-        while (dive->cursor < dive->w->n && dive->done[dive->cursor])
+    if (dive->wide->n > LARGE) {
+        while (dive->cursor < dive->wide->n && dive->done[dive->cursor])
             dive->cursor++;
-        return dive->cursor < dive->w->n ? dive->cursor : NONE;
+        return dive->cursor < dive->wide->n ? dive->cursor : NONE;
     }
-    for (uint32_t v = 0; v < dive->w->n; v++) {
+    for (uint32_t v = 0; v < dive->wide->n; v++) {
         if (dive->done[v])
             continue;
         if (best == NONE || dive->conflicts[v] > dive->conflicts[best] ||
@@ -105,7 +105,7 @@ static uint32_t next_node(struct dive *dive)
 
 static bool dive_once(struct dive *dive, uint32_t *x)
 {
-    const struct wide *wide = dive->w;
+    const struct wide *wide = dive->wide;
     memset(dive->done, 0, wide->n);
     dive->cursor = 0;
     for (uint32_t v = 0; v < wide->n; v++) {
@@ -131,11 +131,11 @@ static bool dive_once(struct dive *dive, uint32_t *x)
 
 void tsr__search_dive(struct search *search)
 {
-    const struct wide *wide = search->w;
+    const struct wide *wide = search->wide;
     struct heap *heap = search->heap;
     uint32_t k = 1;
     struct dive dive = {
-        .s = search, .w = wide, .alive = HEAP_ARRAY(heap, uint8_t *, (size_t)wide->n + 1)};
+        .search = search, .wide = wide, .alive = HEAP_ARRAY(heap, uint8_t *, (size_t)wide->n + 1)};
     for (uint32_t v = 0; dive.alive && v < wide->n; v++) {
         dive.alive[v] = HEAP_ARRAY(heap, uint8_t, wide->k[v]);
         k = wide->k[v] > k ? wide->k[v] : k;

@@ -26,7 +26,7 @@ static double **by_node(const struct wide *wide, uint64_t *n)
 
 static bool fill_edges(struct dual *dual)
 {
-    const struct wide *wide = dual->w;
+    const struct wide *wide = dual->wide;
     for (uint32_t i = 0; i < wide->n_edges; i++) {
         const struct tree_edge *edge = &wide->edges[i];
         size_t cells = (size_t)wide->k[edge->a] * wide->k[edge->b];
@@ -44,7 +44,7 @@ static bool fill_edges(struct dual *dual)
 
 static void fill_gamma(struct dual *dual)
 {
-    const struct wide *wide = dual->w;
+    const struct wide *wide = dual->wide;
     for (uint32_t v = 0; v < wide->n; v++) {
         uint32_t later = 0, earlier = 0;
         for (uint32_t t = wide->first[v]; t < wide->first[v + 1]; t++) {
@@ -65,7 +65,7 @@ bool tsr__dual_init(struct dual *dual, const struct wide *wide)
     uint32_t k = 1;
     for (uint32_t v = 0; v < wide->n; v++)
         k = wide->k[v] > k ? wide->k[v] : k;
-    *dual = (struct dual){.w = wide, .heap = heap, .best = -INFINITY};
+    *dual = (struct dual){.wide = wide, .heap = heap, .best = -INFINITY};
     dual->unary = by_node(wide, &dual->cells);
     dual->table = HEAP_ARRAY(heap, double *, (size_t)wide->n_edges + 1);
     dual->to_a = HEAP_ARRAY(heap, double *, (size_t)wide->n_edges + 1);
@@ -86,7 +86,7 @@ bool tsr__dual_init(struct dual *dual, const struct wide *wide)
 
 void tsr__dual_price(struct dual *dual)
 {
-    const struct wide *wide = dual->w;
+    const struct wide *wide = dual->wide;
     dual->prefix[0] = 0;
     for (uint32_t row = 0; row < wide->n_rows; row++)
         dual->prefix[row + 1] = dual->prefix[row] + dual->lambda[row];
@@ -107,7 +107,7 @@ void tsr__dual_price(struct dual *dual)
 
 void tsr__dual_gather(const struct dual *dual, uint32_t v, double *sum)
 {
-    const struct wide *wide = dual->w;
+    const struct wide *wide = dual->wide;
     uint32_t k = wide->k[v];
     memcpy(sum, dual->unary[v], k * sizeof(double));
     for (uint32_t t = wide->first[v]; t < wide->first[v + 1]; t++) {
@@ -159,7 +159,7 @@ HOT static void message_across(const double *table, const double *rest, uint32_t
 // Sends from v over edge i; what was normalised away is returned.
 static double send(struct dual *dual, uint32_t v, uint32_t i)
 {
-    const struct wide *wide = dual->w;
+    const struct wide *wide = dual->wide;
     const struct tree_edge *edge = &wide->edges[i];
     bool row = edge->a == v;
     const double *back = row ? dual->to_a[i] : dual->to_b[i];
@@ -176,7 +176,7 @@ static double send(struct dual *dual, uint32_t v, uint32_t i)
 
 static void send_all(struct dual *dual, uint32_t v, bool later, double *bound)
 {
-    const struct wide *wide = dual->w;
+    const struct wide *wide = dual->wide;
     for (uint32_t t = wide->first[v]; t < wide->first[v + 1]; t++) {
         uint32_t i = wide->touch[t];
         uint32_t o = wide->edges[i].a == v ? wide->edges[i].b : wide->edges[i].a;
@@ -190,7 +190,7 @@ static void send_all(struct dual *dual, uint32_t v, bool later, double *bound)
 
 void tsr__dual_pass(struct dual *dual)
 {
-    const struct wide *wide = dual->w;
+    const struct wide *wide = dual->wide;
     for (uint32_t v = 0; v < wide->n; v++) {
         tsr__dual_gather(dual, v, dual->sum);
         send_all(dual, v, true, NULL);
@@ -220,7 +220,7 @@ void tsr__dual_pass(struct dual *dual)
 
 void tsr__dual_round(struct dual *dual, uint32_t *x)
 {
-    const struct wide *wide = dual->w;
+    const struct wide *wide = dual->wide;
     for (uint32_t v = 0; v < wide->n; v++) {
         memcpy(dual->sum, dual->unary[v], wide->k[v] * sizeof(double));
         for (uint32_t t = wide->first[v]; t < wide->first[v + 1]; t++) {
@@ -244,8 +244,8 @@ void tsr__dual_round(struct dual *dual, uint32_t *x)
 // Least entry of an edge after the messages, and the entry of x.
 static double edge_slack(const struct dual *dual, uint32_t i, const uint32_t *x)
 {
-    const struct tree_edge *edge = &dual->w->edges[i];
-    uint32_t ka = dual->w->k[edge->a], kb = dual->w->k[edge->b];
+    const struct tree_edge *edge = &dual->wide->edges[i];
+    uint32_t ka = dual->wide->k[edge->a], kb = dual->wide->k[edge->b];
     double least = 2 * FAR;
     for (uint32_t a = 0; a < ka; a++)
         for (uint32_t b = 0; b < kb; b++) {
@@ -258,7 +258,7 @@ static double edge_slack(const struct dual *dual, uint32_t i, const uint32_t *x)
 
 void tsr__dual_slack(const struct dual *dual, const uint32_t *x, double *slack)
 {
-    const struct wide *wide = dual->w;
+    const struct wide *wide = dual->wide;
     for (uint32_t v = 0; v < wide->n; v++) {
         double least = 2 * FAR;
         tsr__dual_gather(dual, v, dual->sum);
@@ -275,7 +275,7 @@ void tsr__dual_slack(const struct dual *dual, const uint32_t *x, double *slack)
 
 void tsr__dual_step(struct dual *dual, double target, int64_t *load)
 {
-    const struct wide *wide = dual->w;
+    const struct wide *wide = dual->wide;
     double norm = 0;
     tsr__wide_load(wide, dual->argmin, load);
     for (uint32_t row = 0; row < wide->n_rows; row++) {

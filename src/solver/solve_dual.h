@@ -7,7 +7,7 @@
 #include "solve_wide.h"
 
 struct dual {
-    const struct wide *w;
+    const struct wide *wide;
     struct heap *heap;
     double **unary;        // cost and prices
     double **table;        // by edge; 1e30: forbidden

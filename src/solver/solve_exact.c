@@ -13,7 +13,7 @@ __extension__ typedef __int128 integer;
 #define ROOM (INT64_C(1) << 57)
 
 struct exact {
-    const struct dual *d;
+    const struct dual *dual;
     int shift;
     integer bound;
     int64_t **down;       // by edge: the message to its earlier node
@@ -44,23 +44,23 @@ static double paid(const struct dual *dual, const struct wide_use *use, uint32_t
 {
     double p = dual->prefix[use->end] - dual->prefix[use->begin],
            usage = (double)use->usage[choice];
-    double all = dual->prefix[dual->w->n_rows];
+    double all = dual->prefix[dual->wide->n_rows];
     return p > 0 ? p * usage - ldexp(all * usage, -44) : 0;
 }
 
 static void gather(struct exact *exact, uint32_t v)
 {
-    const struct wide *wide = exact->d->w;
+    const struct wide *wide = exact->dual->wide;
     for (uint32_t choice = 0; choice < wide->k[v]; choice++) {
         integer sum = cell(exact, wide->cost[v][choice]);
         for (uint32_t i = wide->first_use[v]; i < wide->first_use[v + 1]; i++)
-            sum += finer(exact, paid(exact->d, &wide->uses[i], choice));
+            sum += finer(exact, paid(exact->dual, &wide->uses[i], choice));
         for (uint32_t t = wide->first[v]; t < wide->first[v + 1]; t++) {
             uint32_t i = wide->touch[t];
             bool a = wide->edges[i].a == v;
             bool later = (a ? wide->edges[i].b : wide->edges[i].a) > v;
             sum += later ? exact->down[i][choice]
-                         : finer(exact, (a ? exact->d->to_a : exact->d->to_b)[i][choice]);
+                         : finer(exact, (a ? exact->dual->to_a : exact->dual->to_b)[i][choice]);
         }
         exact->sum[choice] = settle(exact, sum);
     }
@@ -79,7 +79,7 @@ static void take_least(struct exact *exact, int64_t *m, uint32_t k)
 // Over edge i to its earlier node, with one of `shares` equal shares of v.
 static void send(struct exact *exact, uint32_t v, uint32_t i, int64_t shares)
 {
-    const struct wide *wide = exact->d->w;
+    const struct wide *wide = exact->dual->wide;
     const struct tree_edge *edge = &wide->edges[i];
     bool a = edge->a == v;
     uint32_t kv = wide->k[v], ko = wide->k[a ? edge->b : edge->a];
@@ -87,7 +87,7 @@ static void send(struct exact *exact, uint32_t v, uint32_t i, int64_t shares)
     int64_t *out = exact->down[i];
     for (uint32_t choice = 0; choice < kv; choice++)
         exact->parts[choice] = exact->sum[choice] / shares -
-                               finer(exact, (a ? exact->d->to_a : exact->d->to_b)[i][choice]);
+                               finer(exact, (a ? exact->dual->to_a : exact->dual->to_b)[i][choice]);
     for (uint32_t o = 0; o < ko; o++) {
         integer least = ROOM;
         for (uint32_t choice = 0; choice < kv; choice++) {
@@ -102,10 +102,10 @@ static void send(struct exact *exact, uint32_t v, uint32_t i, int64_t shares)
 
 static void down_from(struct exact *exact, uint32_t v)
 {
-    const struct wide *wide = exact->d->w;
+    const struct wide *wide = exact->dual->wide;
     gather(exact, v);
     take_least(exact, exact->sum, wide->k[v]);
-    int64_t shares = llrint(1 / exact->d->gamma[v]);
+    int64_t shares = llrint(1 / exact->dual->gamma[v]);
     for (uint32_t t = wide->first[v]; t < wide->first[v + 1]; t++) {
         uint32_t i = wide->touch[t];
         if ((wide->edges[i].a == v ? wide->edges[i].b : wide->edges[i].a) < v)
@@ -115,7 +115,7 @@ static void down_from(struct exact *exact, uint32_t v)
 
 static bool make_room(struct exact *exact, uint32_t most)
 {
-    const struct wide *wide = exact->d->w;
+    const struct wide *wide = exact->dual->wide;
     exact->down = HEAP_ARRAY(wide->heap, int64_t *, (size_t)wide->n_edges + 1);
     exact->sum = HEAP_ARRAY(wide->heap, int64_t, most);
     exact->parts = HEAP_ARRAY(wide->heap, int64_t, most);
@@ -129,7 +129,7 @@ static bool make_room(struct exact *exact, uint32_t most)
 
 static void free_room(struct exact *exact)
 {
-    const struct wide *wide = exact->d->w;
+    const struct wide *wide = exact->dual->wide;
     for (uint32_t i = 0; exact->down && i < wide->n_edges; i++)
         tsr__heap_free(wide->heap, exact->down[i]);
     tsr__heap_free(wide->heap, exact->down);
@@ -139,8 +139,8 @@ static void free_room(struct exact *exact)
 
 int64_t tsr__dual_exact(const struct dual *dual)
 {
-    const struct wide *wide = dual->w;
-    struct exact x = {.d = dual};
+    const struct wide *wide = dual->wide;
+    struct exact x = {.dual = dual};
     double pays = 0;
     uint32_t most = 1;
     for (uint32_t v = 0; v < wide->n; v++)

@@ -19,7 +19,7 @@ struct set {
     size_t n;
 };
 struct run {
-    struct front *f;
+    struct front *front;
     struct arena arena;
     uint32_t rows[FRONT_ROWS];
     uint32_t n_rows;
@@ -39,7 +39,7 @@ struct run {
 
 static void unary_of(const struct run *run, uint32_t v, const double *prefix, int64_t *out)
 {
-    const struct wide *wide = run->f->w;
+    const struct wide *wide = run->front->wide;
     for (uint32_t choice = 0; choice < wide->k[v]; choice++)
         out[choice] = wide->cost[v][choice];
     for (uint32_t i = wide->first_use[v]; i < wide->first_use[v + 1]; i++) {
@@ -56,7 +56,7 @@ static double paid(const struct run *run)
 {
     double sum = 0;
     for (uint32_t i = 0; i < run->n_rows; i++)
-        sum += run->price[i] * (double)run->f->w->bound[run->rows[i]];
+        sum += run->price[i] * (double)run->front->wide->bound[run->rows[i]];
     return sum;
 }
 
@@ -71,13 +71,13 @@ static double priced(const struct run *run, const struct point *point)
 
 static bool run_prices(struct run *run)
 {
-    const struct wide *wide = run->f->w;
+    const struct wide *wide = run->front->wide;
     double *prefix = ARENA_ARRAY(&run->arena, double, (size_t)wide->n_rows + 1);
     run->unary = ARENA_ARRAY(&run->arena, int64_t *, (size_t)wide->n + 1);
     if (run->arena.failed)
         return false;
     for (uint32_t i = 0; i < run->n_rows; i++)
-        run->price[i] = run->f->lambda[run->rows[i]];
+        run->price[i] = run->front->lambda[run->rows[i]];
     for (uint32_t i = 0; i < run->n_rows; i++)
         prefix[run->rows[i] + 1] += run->price[i];
     for (uint32_t i = 0; i < wide->n_rows; i++)
@@ -93,7 +93,7 @@ static bool run_prices(struct run *run)
 
 static void run_used(struct run *run, uint32_t v)
 {
-    const struct wide *wide = run->f->w;
+    const struct wide *wide = run->front->wide;
     for (uint32_t i = wide->first_use[v]; i < wide->first_use[v + 1]; i++) {
         const struct wide_use *use = &wide->uses[i];
         for (uint32_t a = 0; a < run->n_rows; a++) {
@@ -107,7 +107,7 @@ static void run_used(struct run *run, uint32_t v)
 
 static bool run_usages(struct run *run)
 {
-    const struct wide *wide = run->f->w;
+    const struct wide *wide = run->front->wide;
     run->used = ARENA_ARRAY(&run->arena, int64_t **, (size_t)wide->n + 1);
     for (uint32_t v = 0; v < wide->n && !run->arena.failed; v++) {
         if (wide->first_use[v] == wide->first_use[v + 1])
@@ -177,10 +177,10 @@ static void filter(struct run *run, int which)
             if (run->n_rows <= 1)
                 break;
         }
-        run->f->effort->work += run->n_rows <= 1 ? 1 : n / 4 + 1;
+        run->front->effort->work += run->n_rows <= 1 ? 1 : n / 4 + 1;
         if (!beaten)
             set->at[n++] = set->at[i];
-        if (i % 1024 == 1023 && tsr__effort_over(run->f->effort)) {
+        if (i % 1024 == 1023 && tsr__effort_over(run->front->effort)) {
             run->over = true;
             break;
         }
@@ -197,7 +197,7 @@ static struct set keep(struct run *run, int which)
     if (out.n)
         memcpy(out.at, run->work[which].at, out.n * sizeof(struct point));
     run->points += out.n;
-    if (run->points > run->f->max_points)
+    if (run->points > run->front->max_points)
         run->over = true;
     return out;
 }
@@ -205,7 +205,7 @@ static struct set keep(struct run *run, int which)
 static bool within(const struct run *run, const struct point *point)
 {
     for (uint32_t i = 0; i < run->n_rows; i++)
-        if (point->used[i] > run->f->w->bound[run->rows[i]])
+        if (point->used[i] > run->front->wide->bound[run->rows[i]])
             return false;
     return true;
 }
@@ -216,8 +216,8 @@ static void cross(struct run *run, int from, struct set set, int64_t rest, int t
     const struct set *left = &run->work[from];
     run->work[to].n = 0;
     for (size_t i = 0; i < left->n && !run->over; i++) {
-        if (run->work[to].n > run->f->max_points ||
-            (i % 64 == 63 && tsr__effort_over(run->f->effort)))
+        if (run->work[to].n > run->front->max_points ||
+            (i % 64 == 63 && tsr__effort_over(run->front->effort)))
             run->over = true;
         for (size_t j = 0; j < set.n; j++) {
             const struct point *p = &left->at[i], *q = &set.at[j];
@@ -231,14 +231,14 @@ static void cross(struct run *run, int from, struct set set, int64_t rest, int t
                 return;
             *out = sum;
         }
-        run->f->effort->work += set.n;
+        run->front->effort->work += set.n;
     }
 }
 
 // ---- one bucket
 
 struct cell {
-    const struct tree_bucket *b;
+    const struct tree_bucket *bucket;
     size_t at;
     const size_t *offset; // of the factors
     int64_t rest;         // all that is not below this bucket
@@ -248,10 +248,10 @@ struct cell {
 static bool own_point(const struct run *run, const struct cell *cell, uint32_t choice,
                       struct point *out)
 {
-    uint32_t v = cell->b->node;
-    *out = (struct point){run->f->w->cost[v][choice], {0}};
-    for (uint32_t f = 0; f < cell->b->n_factors; f++) {
-        const struct tree_factor *factor = &cell->b->factors[f];
+    uint32_t v = cell->bucket->node;
+    *out = (struct point){run->front->wide->cost[v][choice], {0}};
+    for (uint32_t f = 0; f < cell->bucket->n_factors; f++) {
+        const struct tree_factor *factor = &cell->bucket->factors[f];
         if (factor->child != NONE)
             continue;
         int64_t cost = factor->cell[cell->offset[f] + choice * factor->own];
@@ -268,8 +268,8 @@ static bool own_point(const struct run *run, const struct cell *cell, uint32_t c
 static int64_t outlook(const struct cell *cell, uint32_t choice)
 {
     int64_t sum = cell->rest;
-    for (uint32_t f = 0; f < cell->b->n_factors; f++) {
-        const struct tree_factor *factor = &cell->b->factors[f];
+    for (uint32_t f = 0; f < cell->bucket->n_factors; f++) {
+        const struct tree_factor *factor = &cell->bucket->factors[f];
         if (factor->child != NONE)
             sum = plus(sum, factor->cell[cell->offset[f] + choice * factor->own]);
     }
@@ -287,8 +287,8 @@ static int combine(struct run *run, const struct cell *cell, uint32_t choice,
     if (!first)
         return 0;
     *first = *own;
-    for (uint32_t f = 0; f < cell->b->n_factors && !run->arena.failed; f++) {
-        const struct tree_factor *factor = &cell->b->factors[f];
+    for (uint32_t f = 0; f < cell->bucket->n_factors && !run->arena.failed; f++) {
+        const struct tree_factor *factor = &cell->bucket->factors[f];
         if (factor->child == NONE || run->over)
             continue;
         size_t at = cell->offset[f] + choice * factor->own;
@@ -337,7 +337,7 @@ static struct set finish(struct run *run, struct set *all)
 
 static void fill_bucket(struct run *run, uint32_t i, struct set *all, size_t *cap)
 {
-    struct tree *tree = run->f->tree;
+    struct tree *tree = run->front->tree;
     const struct tree_bucket *bucket = &tree->buckets[i];
     run->sets[i] = ARENA_ARRAY(&run->arena, struct set, bucket->cells);
     if (!run->sets[i])
@@ -354,14 +354,14 @@ static void fill_bucket(struct run *run, uint32_t i, struct set *all, size_t *ca
                 continue;
             append(run, all, cap, combine(run, &x, choice, &own));
         }
-        run->f->effort->work += tree->k[bucket->node];
-        if (cell % 256 == 255 && tsr__effort_over(run->f->effort))
+        run->front->effort->work += tree->k[bucket->node];
+        if (cell % 256 == 255 && tsr__effort_over(run->front->effort))
             run->over = true;
         if (all->n)
             run->sets[i][cell] = finish(run, all);
         tsr__tree_step(tree, bucket);
     }
-    if (tsr__effort_over(run->f->effort))
+    if (tsr__effort_over(run->front->effort))
         run->over = true;
 }
 
@@ -370,7 +370,7 @@ static void fill_bucket(struct run *run, uint32_t i, struct set *all, size_t *ca
 // `down` of a root is 0; the others' minima are added here, so that the bound is of the whole.
 static bool add_others(struct run *run)
 {
-    struct tree *tree = run->f->tree;
+    struct tree *tree = run->front->tree;
     int64_t all = 0;
     uint32_t *root = ARENA_ARRAY(&run->arena, uint32_t, (size_t)tree->m + 1);
     if (!root)
@@ -390,7 +390,7 @@ static bool add_others(struct run *run)
 
 static bool join_roots(struct run *run)
 {
-    struct tree *tree = run->f->tree;
+    struct tree *tree = run->front->tree;
     int64_t rest = 0;
     for (uint32_t i = 0; i < tree->m; i++)
         if (tree->buckets[i].parent == NONE)
@@ -480,14 +480,14 @@ static bool find_pair(const struct run *run, struct set before, struct set set, 
 static bool split(struct run *run, const struct cell *cell, uint32_t choice, struct point goal,
                   struct point *goals)
 {
-    uint32_t n = cell->b->n_factors;
+    uint32_t n = cell->bucket->n_factors;
     struct point zero = {0};
     struct set *sums = ARENA_ARRAY(&run->arena, struct set, (size_t)n + 1);
     if (!sums || exceeds(run, &zero, &goal))
         return false;
     sums[0] = (struct set){&zero, 1};
     for (uint32_t f = 0; f < n; f++) {
-        const struct tree_factor *factor = &cell->b->factors[f];
+        const struct tree_factor *factor = &cell->bucket->factors[f];
         sums[f + 1] = sums[f];
         if (factor->child != NONE)
             sums[f + 1] = cross_below(
@@ -497,7 +497,7 @@ static bool split(struct run *run, const struct cell *cell, uint32_t choice, str
             return false;
     }
     for (uint32_t f = n; f-- > 0;) {
-        const struct tree_factor *factor = &cell->b->factors[f];
+        const struct tree_factor *factor = &cell->bucket->factors[f];
         if (factor->child != NONE &&
             !find_pair(run, sums[f],
                        run->sets[factor->child][cell->offset[f] + choice * factor->own], &goal,
@@ -509,7 +509,7 @@ static bool split(struct run *run, const struct cell *cell, uint32_t choice, str
 
 static bool back(struct run *run, struct point *goals, uint32_t *x)
 {
-    struct tree *tree = run->f->tree;
+    struct tree *tree = run->front->tree;
     struct point goal = run->joined[tree->m].at[0];
     for (uint32_t i = tree->m; i-- > 0;) { // the roots' parts
         if (tree->buckets[i].parent != NONE)
@@ -548,7 +548,7 @@ static bool back(struct run *run, struct point *goals, uint32_t *x)
 
 static enum front_end run_once(struct run *run, int64_t threshold, uint32_t *x, int64_t *cost)
 {
-    struct tree *tree = run->f->tree;
+    struct tree *tree = run->front->tree;
     struct set all = {0};
     size_t cap = 0;
     if (!run_prices(run) || !run_usages(run))
@@ -557,7 +557,7 @@ static enum front_end run_once(struct run *run, int64_t threshold, uint32_t *x, 
     // Sums of doubles err by far less than the margin.
     run->below = (double)threshold + paid(run);
     run->below += 1e-9 * (fabs((double)threshold) + paid(run)) + 1e-3;
-    run->f->effort->work += 3 * tree->cells;
+    run->front->effort->work += 3 * tree->cells;
     if ((double)bound >= run->below)
         return FRONT_NONE;
     run->sets = ARENA_ARRAY(&run->arena, struct set *, (size_t)tree->m + 1);
@@ -583,7 +583,7 @@ static enum front_end run_once(struct run *run, int64_t threshold, uint32_t *x, 
 // The worst broken row joins the active ones; false: none is broken, or there are too many.
 static bool activate(struct run *run, const int64_t *load, bool *broken)
 {
-    const struct wide *wide = run->f->w;
+    const struct wide *wide = run->front->wide;
     uint32_t worst = NONE;
     for (uint32_t i = 0; i < wide->n_rows; i++)
         if (load[i] > wide->bound[i] &&
@@ -598,8 +598,8 @@ static bool activate(struct run *run, const int64_t *load, bool *broken)
 
 enum front_end tsr__front(struct front *front, int64_t threshold, uint32_t *x, int64_t *cost)
 {
-    const struct wide *wide = front->w;
-    struct run run = {.f = front, .n_rows = front->n_rows};
+    const struct wide *wide = front->wide;
+    struct run run = {.front = front, .n_rows = front->n_rows};
     memcpy(run.rows, front->rows, sizeof(run.rows));
     enum front_end end;
     bool broken = false, again;

@@ -8,7 +8,7 @@
 #define FRONT_ROWS 6 // rows that are looked at together, at most
 
 struct front {
-    const struct wide *w;
+    const struct wide *wide;
     struct tree *tree;         // of all nodes
     uint32_t rows[FRONT_ROWS]; // that are active from the start: all that have a price
     uint32_t n_rows;

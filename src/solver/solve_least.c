@@ -10,7 +10,7 @@
 #define WORK UINT64_C(4000000000)
 
 struct least {
-    const struct program *p;
+    const struct program *program;
     struct program_options left; // of the effort; all questions share it
     double end;                  // by the clock; 0: it does not matter
     struct arena *arena;
@@ -28,7 +28,7 @@ static const int64_t *only_forbidden(struct arena *arena, const int64_t *cost, s
 
 static bool copy(struct least *least)
 {
-    const struct program *program = least->p;
+    const struct program *program = least->program;
     const int64_t *last = NULL, *made = NULL; // equal tables often follow each other
     tsr__program_init(&least->q, least->arena);
     for (size_t i = 0; i < program->nodes.n; i++) {
@@ -60,9 +60,9 @@ static bool copy(struct least *least)
 static void offer(struct least *least, uint32_t *choice)
 {
     struct program_least found = {.found = true, .choice = choice, .least = -1};
-    for (uint32_t i = 0; i < least->p->limits.n; i++) {
+    for (uint32_t i = 0; i < least->program->limits.n; i++) {
         uint32_t time = 0;
-        int64_t peak = tsr__program_peak(least->p, i, choice, &time);
+        int64_t peak = tsr__program_peak(least->program, i, choice, &time);
         if (peak > found.least) {
             found.least = peak;
             found.limit = i;
@@ -116,7 +116,7 @@ static tsr_status one_time(struct least *least, uint32_t limit, uint32_t time)
 {
     struct program q = least->q;
     struct program_result result;
-    const struct program_limit *from = &least->p->limits.at[limit];
+    const struct program_limit *from = &least->program->limits.at[limit];
     q.limits.n = 0;
     q.nodes.at = ARENA_ARRAY(least->arena, struct program_node, q.nodes.n + 1);
     if (!q.nodes.at)
@@ -170,7 +170,7 @@ tsr_status tsr__program_least(const struct program *program, const struct progra
                               struct arena *arena, struct program_least *out)
 {
     struct program_result result;
-    struct least least = {.p = program, .arena = arena, .out = out};
+    struct least least = {.program = program, .arena = arena, .out = out};
     memset(out, 0, sizeof(*out));
     if (options)
         least.left = *options;

@@ -7,7 +7,7 @@
 #define REACH 200 // nodes that one trial changes, at most
 
 struct probe {
-    struct core *c;
+    struct core *core;
     uint8_t **alive; // by node
     uint32_t *left;
     uint32_t *changed, n_changed, *queue, n_queue;
@@ -19,7 +19,7 @@ static bool probe_init(struct probe *probe, struct core *core)
 {
     struct heap *heap = core->heap;
     size_t n = (size_t)core->n_nodes + 1;
-    *probe = (struct probe){.c = core};
+    *probe = (struct probe){.core = core};
     probe->alive = HEAP_ARRAY(heap, uint8_t *, n);
     probe->left = HEAP_ARRAY(heap, uint32_t, n);
     probe->changed = HEAP_ARRAY(heap, uint32_t, REACH + 1);
@@ -40,8 +40,8 @@ static bool probe_init(struct probe *probe, struct core *core)
 
 static void probe_done(struct probe *probe)
 {
-    struct heap *heap = probe->c->heap;
-    for (uint32_t v = 0; probe->alive && v < probe->c->n_nodes; v++)
+    struct heap *heap = probe->core->heap;
+    for (uint32_t v = 0; probe->alive && v < probe->core->n_nodes; v++)
         tsr__heap_free(heap, probe->alive[v]);
     void *all[] = {probe->alive, probe->left,   probe->changed, probe->queue,
                    probe->known, probe->queued, probe->extra};
@@ -68,7 +68,7 @@ static bool change(struct probe *probe, uint32_t v)
 static bool supported(const struct probe *probe, const struct core_edge *edge, uint32_t o,
                       uint32_t j, uint32_t v)
 {
-    for (uint32_t i = 0; i < probe->c->nodes[v].k; i++)
+    for (uint32_t i = 0; i < probe->core->nodes[v].k; i++)
         if (probe->alive[v][i] && edge_cost(edge, o, j, i) < NEVER)
             return true;
     return false;
@@ -77,7 +77,7 @@ static bool supported(const struct probe *probe, const struct core_edge *edge, u
 // Strikes out what has no partner at v; false: nothing is left of o.
 static bool strike(struct probe *probe, const struct core_edge *edge, uint32_t v)
 {
-    uint32_t o = edge_other(edge, v), k = probe->c->nodes[o].k;
+    uint32_t o = edge_other(edge, v), k = probe->core->nodes[o].k;
     for (uint32_t j = 0; j < k; j++)
         if (probe->alive[o][j] && !supported(probe, edge, o, j, v)) {
             if (!change(probe, o))
@@ -85,13 +85,13 @@ static bool strike(struct probe *probe, const struct core_edge *edge, uint32_t v
             probe->alive[o][j] = 0;
             probe->left[o]--;
         }
-    probe->c->effort->work += (uint64_t)k * (probe->left[v] < 8 ? probe->left[v] : 8);
+    probe->core->effort->work += (uint64_t)k * (probe->left[v] < 8 ? probe->left[v] : 8);
     return probe->left[o] > 0;
 }
 
 static bool spread(struct probe *probe)
 {
-    const struct core *core = probe->c;
+    const struct core *core = probe->core;
     while (probe->n_queue) {
         uint32_t v = probe->queue[--probe->n_queue];
         probe->queued[v] = 0;
@@ -105,7 +105,7 @@ static bool spread(struct probe *probe)
 // What the changed nodes use at least, against the rows.
 static bool fits(struct probe *probe)
 {
-    const struct core *core = probe->c;
+    const struct core *core = probe->core;
     uint32_t begin = core->n_rows, end = 0;
     for (uint32_t i = 0; i < probe->n_changed; i++) {
         const struct core_node *node = &core->nodes[probe->changed[i]];
@@ -136,7 +136,7 @@ static bool fits(struct probe *probe)
 
 static bool possible(struct probe *probe, uint32_t v, uint32_t choice)
 {
-    const struct core *core = probe->c;
+    const struct core *core = probe->core;
     memset(probe->alive[v], 0, core->nodes[v].k);
     probe->alive[v][choice] = 1;
     probe->left[v] = 1;

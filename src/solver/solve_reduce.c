@@ -244,7 +244,7 @@ static void merge(struct core *core, struct queue *queue, uint32_t u, uint32_t v
                   const uint32_t *map)
 {
     struct core_node *to = &core->nodes[u], *from = &core->nodes[v];
-    uint32_t *by_choice = HEAP_ARRAY(core->heap, uint32_t, core->p->nodes.at[u].k);
+    uint32_t *by_choice = HEAP_ARRAY(core->heap, uint32_t, core->program->nodes.at[u].k);
     if (!by_choice)
         return;
     for (uint32_t i = 0; i < to->k; i++) {
@@ -381,7 +381,7 @@ static void fold_leaf(struct core *core, struct queue *queue, uint32_t v)
     uint32_t id = node->edges.at[0];
     const struct core_edge *edge = &core->edges.at[id];
     uint32_t w = edge_other(edge, v);
-    uint32_t *by_choice = HEAP_ARRAY(core->heap, uint32_t, core->p->nodes.at[w].k);
+    uint32_t *by_choice = HEAP_ARRAY(core->heap, uint32_t, core->program->nodes.at[w].k);
     if (!by_choice)
         return;
     for (uint32_t i = 0; i < core->nodes[w].k; i++) {
@@ -409,8 +409,9 @@ static void fold_link(struct core *core, struct queue *queue, uint32_t v)
     const struct core_edge *ea = &core->edges.at[node->edges.at[0]],
                            *eb = &core->edges.at[node->edges.at[1]];
     uint32_t a = edge_other(ea, v), b = edge_other(eb, v);
-    uint32_t stride = core->p->nodes.at[b].k;
-    uint32_t *by_choice = HEAP_ARRAY(core->heap, uint32_t, (size_t)core->p->nodes.at[a].k * stride);
+    uint32_t stride = core->program->nodes.at[b].k;
+    uint32_t *by_choice =
+        HEAP_ARRAY(core->heap, uint32_t, (size_t)core->program->nodes.at[a].k * stride);
     struct table *table = tsr__table_new(core, core->nodes[a].k, core->nodes[b].k);
     if (!by_choice || !table)
         return;

@@ -32,7 +32,7 @@ bool tsr__search_init(struct search *search, const struct wide *wide, struct eff
 {
     struct heap *heap = wide->heap;
     *search =
-        (struct search){.w = wide, .heap = heap, .effort = effort, .random = seed, .reach = 1};
+        (struct search){.wide = wide, .heap = heap, .effort = effort, .random = seed, .reach = 1};
     search->max_cells = MOVE_CELLS;
     search->best_cost = NEVER;
     search->penalty = rows_of(wide);
@@ -67,15 +67,15 @@ void tsr__search_done(struct search *search)
 
 bool tsr__search_offer(struct search *search, const uint32_t *x)
 {
-    int64_t cost = tsr__wide_cost(search->w, x);
+    int64_t cost = tsr__wide_cost(search->wide, x);
     if (cost >= search->best_cost)
         return false;
-    tsr__wide_load(search->w, x, search->load);
-    if (tsr__wide_excess(search->w, search->load) > 0)
+    tsr__wide_load(search->wide, x, search->load);
+    if (tsr__wide_excess(search->wide, search->load) > 0)
         return false;
     search->found = true;
     search->best_cost = cost;
-    memcpy(search->best, x, search->w->n * sizeof(*x));
+    memcpy(search->best, x, search->wide->n * sizeof(*x));
     return true;
 }
 
@@ -98,7 +98,7 @@ bool tsr__search_proved(const struct search *search)
 // The nodes around one that is drawn, up to `size`, get `mark`.
 static void ball(struct search *search, uint8_t *fixed, uint32_t size, uint8_t mark)
 {
-    const struct wide *wide = search->w;
+    const struct wide *wide = search->wide;
     uint32_t n = 0, at = 0, *queue = search->queue;
     uint8_t before = fixed[0]; // all are alike
     queue[n++] = (uint32_t)(random_next(&search->random) % wide->n);
@@ -121,7 +121,7 @@ static void ball(struct search *search, uint8_t *fixed, uint32_t size, uint8_t m
 static struct move_plan *plan_of(struct search *search, int i)
 {
     struct move_plan *plan = &search->plans[i];
-    const struct wide *wide = search->w;
+    const struct wide *wide = search->wide;
     if (plan->made)
         return plan;
     bool local = wide->n > SMALL && i >= SEARCH_PLANS / 2;
@@ -143,7 +143,7 @@ static struct move_plan *plan_of(struct search *search, int i)
 
 static void price(struct search *search, const double *lambda)
 {
-    const struct wide *wide = search->w;
+    const struct wide *wide = search->wide;
     for (uint32_t row = 0; row < wide->n_rows; row++)
         search->prefix[row + 1] = search->prefix[row] + lambda[row];
     for (uint32_t v = 0; v < wide->n; v++) {
@@ -162,7 +162,7 @@ static void price(struct search *search, const double *lambda)
 
 static void prepare(struct search *search, const struct move_plan *plan, const uint32_t *x)
 {
-    const struct wide *wide = search->w;
+    const struct wide *wide = search->wide;
     for (uint32_t v = 0; v < wide->n; v++)
         for (uint32_t choice = 0; plan->fixed[v] != TREE_FIXED && choice < wide->k[v]; choice++)
             search->unary[v][choice] = plus(wide->cost[v][choice], search->penalty[v][choice]);
@@ -183,7 +183,7 @@ static void prepare(struct search *search, const struct move_plan *plan, const u
 static int draw_plan(struct search *search, bool global)
 {
     int half = SEARCH_PLANS / 2, plan = (int)(random_next(&search->random) % SEARCH_PLANS);
-    if (search->w->n > SMALL) // regions mostly
+    if (search->wide->n > SMALL) // regions mostly
         plan = plan % half + (global || random_next(&search->random) % 8 == 0 ? 0 : half);
     if (random_next(&search->random) % 4 == 0)
         renew(search, plan);
@@ -197,12 +197,12 @@ static bool move(struct search *search, int plan, const uint32_t *x, uint32_t *y
     if (!move_plan)
         return false;
     if (y != x)
-        memcpy(y, x, search->w->n * sizeof(*y));
+        memcpy(y, x, search->wide->n * sizeof(*y));
     prepare(search, move_plan, x);
     int64_t least = tsr__tree_up(&move_plan->tree, search->unary);
     if (least < NEVER)
         tsr__tree_back(&move_plan->tree, search->unary, y);
-    search->effort->work += move_plan->tree.cells * 2 + search->w->n_edges;
+    search->effort->work += move_plan->tree.cells * 2 + search->wide->n_edges;
     if (move_plan->tree.held > HELD)
         renew(search, plan); // many of these would not fit
     return least < NEVER;
@@ -211,7 +211,7 @@ static bool move(struct search *search, int plan, const uint32_t *x, uint32_t *y
 // Makes the rows dearer that are broken under search->load.
 static void raise_prices(struct search *search)
 {
-    const struct wide *wide = search->w;
+    const struct wide *wide = search->wide;
     double most = 0;
     for (uint32_t row = 0; row < wide->n_rows; row++)
         most = fmax(most, fmax(search->trial[row], search->dual.best_lambda[row]));
@@ -227,12 +227,12 @@ static bool settle(struct search *search, uint32_t *x, int tries)
     if (search->local) {
         tsr__region_start(&search->region, x, search->dual.lambda);
         bool ok = tsr__region_repair(&search->region, tries * 100);
-        memcpy(x, search->region.x, search->w->n * sizeof(*x));
+        memcpy(x, search->region.x, search->wide->n * sizeof(*x));
         return ok;
     }
     for (int i = 0;; i++) {
-        tsr__wide_load(search->w, x, search->load);
-        if (tsr__wide_excess(search->w, search->load) <= 0)
+        tsr__wide_load(search->wide, x, search->load);
+        if (tsr__wide_excess(search->wide, search->load) <= 0)
             return true;
         if (i == tries || tsr__effort_over(search->effort))
             return false;
@@ -249,8 +249,8 @@ static bool kept_move(struct search *search, int plan, const uint32_t *x, uint32
     for (int i = 0; i <= tries; i++) {
         if (!move(search, plan, x, y))
             return false;
-        tsr__wide_load(search->w, y, search->load);
-        if (tsr__wide_excess(search->w, search->load) <= 0)
+        tsr__wide_load(search->wide, y, search->load);
+        if (tsr__wide_excess(search->wide, search->load) <= 0)
             return true;
         raise_prices(search);
     }
@@ -259,7 +259,7 @@ static bool kept_move(struct search *search, int plan, const uint32_t *x, uint32
 
 bool tsr__search_settle(struct search *search, uint32_t *x, int tries)
 {
-    memcpy(search->trial, search->dual.lambda, search->w->n_rows * sizeof(double));
+    memcpy(search->trial, search->dual.lambda, search->wide->n_rows * sizeof(double));
     return settle(search, x, tries) && tsr__search_offer(search, x);
 }
 
@@ -268,7 +268,7 @@ bool tsr__search_settle(struct search *search, uint32_t *x, int tries)
 static bool one_round(struct search *search)
 {
     int plan = draw_plan(search, false);
-    if (search->w->n > SMALL || random_next(&search->random) % 4 == 0)
+    if (search->wide->n > SMALL || random_next(&search->random) % 4 == 0)
         return kept_move(search, plan, search->x, search->y, 5);
     price(search, search->trial);
     return move(search, plan, search->x, search->y) && settle(search, search->y, 4);
@@ -294,13 +294,13 @@ static void start_anew(struct search *search, int rounds)
 {
     struct region *region = &search->region;
     tsr__dual_round(&search->dual, search->x);
-    if (tsr__wide_cost(search->w, search->x) >= NEVER)
+    if (tsr__wide_cost(search->wide, search->x) >= NEVER)
         return;
     tsr__region_start(region, search->x, search->dual.lambda);
     if (!tsr__region_repair(region, 2000))
         return;
     move_regions(search, rounds);
-    memcpy(search->y, region->x, search->w->n * sizeof(*search->y));
+    memcpy(search->y, region->x, search->wide->n * sizeof(*search->y));
     tsr__search_offer(search, search->y);
     tsr__region_start(region, search->best, search->dual.best_lambda);
     for (int i = 0; i < 4; i++)
@@ -324,7 +324,7 @@ void tsr__search_relax(struct search *search, struct tree *tree, const double *l
     double *less = search->trial;
     for (size_t i = 0; i < TSR_COUNT(factors) && !tsr__effort_over(search->effort) && search->found;
          i++) {
-        for (uint32_t row = 0; row < search->w->n_rows; row++)
+        for (uint32_t row = 0; row < search->wide->n_rows; row++)
             less[row] = lambda[row] * factors[i];
         tsr__search_exact(search, tree, less);
         tsr__region_start(&search->region, search->best, lambda);
@@ -332,7 +332,7 @@ void tsr__search_relax(struct search *search, struct tree *tree, const double *l
         tsr__region_fuse(&search->region, search->x, 0, search->region.cost);
         tsr__search_offer(search, search->region.x);
     }
-    if (!search->found || search->w->n < 5 * SMALL)
+    if (!search->found || search->wide->n < 5 * SMALL)
         return;
     tsr__region_start(&search->region, search->best, lambda);
     move_regions(search, 300);
@@ -341,7 +341,7 @@ void tsr__search_relax(struct search *search, struct tree *tree, const double *l
 
 void tsr__search_polish(struct search *search, int rounds)
 {
-    const struct wide *wide = search->w;
+    const struct wide *wide = search->wide;
     if (!search->found)
         return;
     if (search->local || random_next(&search->random) % 2) {
@@ -372,7 +372,7 @@ void tsr__search_polish(struct search *search, int rounds)
 
 void tsr__search_exact(struct search *search, struct tree *tree, const double *lambda)
 {
-    const struct wide *wide = search->w;
+    const struct wide *wide = search->wide;
     price(search, lambda);
     for (uint32_t v = 0; v < wide->n; v++)
         for (uint32_t choice = 0; choice < wide->k[v]; choice++)
@@ -399,14 +399,14 @@ void tsr__search_exact(struct search *search, struct tree *tree, const double *l
 static void candidate(struct search *search, bool repair)
 {
     tsr__dual_round(&search->dual, search->x);
-    if (tsr__wide_cost(search->w, search->x) >= NEVER)
+    if (tsr__wide_cost(search->wide, search->x) >= NEVER)
         return;
     // Repairs are dear in large programs: passes come first.
     if (tsr__search_offer(search, search->x) || !repair ||
         search->repair_work > search->pass_work / 2)
         return;
     uint64_t before = search->effort->work;
-    memcpy(search->trial, search->dual.lambda, search->w->n_rows * sizeof(double));
+    memcpy(search->trial, search->dual.lambda, search->wide->n_rows * sizeof(double));
     if (settle(search, search->x, 12))
         tsr__search_offer(search, search->x);
     search->repair_work += search->effort->work - before;
@@ -430,7 +430,7 @@ static bool adapt(struct search *search)
     if (search->reach > 1e-4)
         return false;
     search->reach = 0.1;
-    memcpy(dual->lambda, dual->best_lambda, search->w->n_rows * sizeof(double));
+    memcpy(dual->lambda, dual->best_lambda, search->wide->n_rows * sizeof(double));
     tsr__dual_price(dual);
     return true;
 }
@@ -453,13 +453,13 @@ void tsr__search_climb(struct search *search, int passes)
     for (int i = 0; i < passes && !tsr__effort_over(search->effort) && !tsr__search_proved(search);
          i++) {
         tsr__dual_pass(dual);
-        search->effort->work += dual->cells + search->w->n_rows;
-        search->pass_work += dual->cells + search->w->n_rows;
+        search->effort->work += dual->cells + search->wide->n_rows;
+        search->pass_work += dual->cells + search->wide->n_rows;
         if (i % 5 == 0)
             candidate(search, i % 50 == 0);
         if (i % 5 == 0)
             make_sure(search);
-        if (search->w->n_rows == 0 || adapt(search))
+        if (search->wide->n_rows == 0 || adapt(search))
             continue;
         double most = dual->best + search->reach * fabs(dual->best) + 1000 * search->reach;
         double target =

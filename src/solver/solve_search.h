@@ -13,7 +13,7 @@ struct move_plan {
     bool made;
 };
 struct search {
-    const struct wide *w;
+    const struct wide *wide;
     struct heap *heap;
     struct effort *effort;
     struct dual dual;

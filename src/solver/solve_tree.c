@@ -21,7 +21,7 @@ struct heap_entry {
     uint32_t node;
 };
 struct builder {
-    struct tree *t;
+    struct tree *tree;
     struct arena arena; // of what is needed while building
     ids *near;          // neighbours that are not eliminated yet
     double *weight, *log_k;
@@ -119,7 +119,7 @@ static void eliminate(struct builder *builder, uint32_t v, struct tree_bucket *o
     ids *near = &builder->near[v];
     out->node = v;
     out->n_sep = (uint32_t)near->n;
-    out->sep = ARENA_ARRAY(&builder->t->arena, uint32_t, near->n + 1);
+    out->sep = ARENA_ARRAY(&builder->tree->arena, uint32_t, near->n + 1);
     if (!out->sep)
         return;
     for (size_t i = 0; i < near->n; i++) {
@@ -139,7 +139,7 @@ static void eliminate(struct builder *builder, uint32_t v, struct tree_bucket *o
 // large graphs only those around a node are looked at.
 static bool fix_one(struct builder *builder, uint32_t around)
 {
-    struct tree *tree = builder->t;
+    struct tree *tree = builder->tree;
     uint32_t best = NONE;
     double most = -1;
     bool all = tree->n <= LARGE;
@@ -173,7 +173,7 @@ static bool fix_one(struct builder *builder, uint32_t around)
 
 static bool builder_init(struct builder *builder, const struct tree_edge *edges, size_t n_edges)
 {
-    struct tree *tree = builder->t;
+    struct tree *tree = builder->tree;
     builder->near =
         tsr__arena_array(&builder->arena, (size_t)tree->n + 1, sizeof(*builder->near), 8);
     builder->weight = ARENA_ARRAY(&builder->arena, double, (size_t)tree->n + 1);
@@ -195,7 +195,7 @@ static bool builder_init(struct builder *builder, const struct tree_edge *edges,
 
 static bool find_order(struct builder *builder)
 {
-    struct tree *tree = builder->t;
+    struct tree *tree = builder->tree;
     memset(tree->position, 0xff, tree->n * sizeof(uint32_t));
     while (builder->n_heap && !builder->arena.failed && !tree->arena.failed) {
         struct heap_entry entry = heap_pop(builder);
@@ -314,7 +314,7 @@ bool tsr__tree_init(struct tree *tree, tsr_session *session, uint32_t n, const u
     *tree = (struct tree){.n = n, .k = k};
     tsr__arena_init(&tree->arena, session);
     struct builder builder = {
-        .t = tree, .most = log2((double)max_cells), .fixed = fixed, .random = random};
+        .tree = tree, .most = log2((double)max_cells), .fixed = fixed, .random = random};
     tsr__arena_init(&builder.arena, session);
     tree->buckets = ARENA_ARRAY(&tree->arena, struct tree_bucket, (size_t)n + 1);
     tree->position = ARENA_ARRAY(&tree->arena, uint32_t, (size_t)n + 1);

@@ -39,7 +39,7 @@ static struct topology_way *all_pairs_of(tsr_topology *topology,
 // ---- hearing a schedule
 
 struct meter {
-    tsr_topology *t;
+    tsr_topology *topology;
     bool near;    // groups are in the order of near_order
     double *load; // by link and port, in this step
     int *touched;
@@ -64,20 +64,20 @@ static void carry(struct meter *meter, int shared, double bytes)
 
 static void carry_all(struct meter *meter, const struct topology_link *link, double bytes)
 {
-    carry(meter, (int)(link - meter->t->links.at), bytes);
-    carry(meter, tsr__topology_out(meter->t, link), bytes);
-    carry(meter, tsr__topology_in(meter->t, link), bytes);
+    carry(meter, (int)(link - meter->topology->links.at), bytes);
+    carry(meter, tsr__topology_out(meter->topology, link), bytes);
+    carry(meter, tsr__topology_in(meter->topology, link), bytes);
 }
 
 static void hear(void *data, int from, int to, double bytes)
 {
     struct meter *meter = data;
     double latency = 0;
-    int n = tsr__topology_path(meter->t, from, to, meter->path, TOPOLOGY_MAX_HOPS);
+    int n = tsr__topology_path(meter->topology, from, to, meter->path, TOPOLOGY_MAX_HOPS);
     if (n < 0)
         meter->unreachable = true;
     for (int i = 0; i < n; i++) {
-        const struct topology_link *link = &meter->t->links.at[meter->path[i]];
+        const struct topology_link *link = &meter->topology->links.at[meter->path[i]];
         latency += link->latency;
         carry_all(meter, link, bytes);
     }
@@ -89,17 +89,17 @@ static void hear(void *data, int from, int to, double bytes)
 static bool load_all_pairs(struct meter *meter, const struct topology_groups *groups)
 {
     struct topology_spread spread;
-    for (int i = 0; i < meter->t->n; i++)
+    for (int i = 0; i < meter->topology->n; i++)
         meter->group[i] = -1 - i; // of a group of its own
     for (int i = 0; i < groups->count * groups->size; i++)
         meter->group[groups->device[i]] = i / groups->size;
     for (int i = 0; i < groups->count * groups->size; i++) {
-        if (!tsr__topology_spread(meter->t, groups->device[i], meter->group, &spread))
+        if (!tsr__topology_spread(meter->topology, groups->device[i], meter->group, &spread))
             return false;
-        for (int d = 0; d < meter->t->n; d++) {
+        for (int d = 0; d < meter->topology->n; d++) {
             if (!spread.through[d] || spread.last[d] < 0)
                 continue;
-            carry_all(meter, &meter->t->links.at[spread.last[d]], spread.through[d]);
+            carry_all(meter, &meter->topology->links.at[spread.last[d]], spread.through[d]);
             if (meter->group[d] == meter->group[groups->device[i]] &&
                 spread.latency[d] > meter->longest)
                 meter->longest = spread.latency[d];
@@ -114,7 +114,7 @@ static double unload(struct meter *meter)
     double fullest = 0;
     for (size_t i = 0; i < meter->n_touched; i++) {
         int k = meter->touched[i];
-        double time = meter->load[k] / tsr__topology_speed(meter->t, k);
+        double time = meter->load[k] / tsr__topology_speed(meter->topology, k);
         fullest = time > fullest ? time : fullest;
         meter->load[k] = 0;
     }
@@ -126,7 +126,7 @@ static double unload(struct meter *meter)
 static void exchange(void *data, const struct topology_groups *groups, double bytes)
 {
     struct meter *meter = data;
-    struct topology_way *one = all_pairs_of(meter->t, groups);
+    struct topology_way *one = all_pairs_of(meter->topology, groups);
     if (one && !one->algorithm) {
         double latency = load_all_pairs(meter, groups) ? meter->longest : INFINITY;
         *one = (struct topology_way){"all pairs", latency, unload(meter), false};
@@ -225,10 +225,10 @@ static void price_order(struct meter *meter, enum tsr_collective what,
             continue;
         meter->latency = meter->per_byte = meter->longest = meter->fullest = 0;
         meter->unreachable = false;
-        if (algorithm->schedule(meter->t, groups, 1,
+        if (algorithm->schedule(meter->topology, groups, 1,
                                 &(struct listener){meter, hear, end_step, exchange}) &&
             !meter->unreachable)
-            keep_way(p, algorithm, meter, fold_per_byte(meter->t, what, groups));
+            keep_way(p, algorithm, meter, fold_per_byte(meter->topology, what, groups));
     }
 }
 
@@ -245,7 +245,7 @@ const int *tsr__near_groups(tsr_topology *topology, const struct topology_groups
 static bool all_ways(tsr_topology *topology, enum tsr_collective what,
                      const struct topology_groups *groups, struct priced *p)
 {
-    struct meter meter = {.t = topology};
+    struct meter meter = {.topology = topology};
     size_t links = tsr__topology_shared(topology) + 1;
     meter.load = tsr__alloc(topology->session, links * sizeof *meter.load);
     meter.touched = tsr__alloc(topology->session, links * sizeof *meter.touched);

@@ -15,7 +15,7 @@
 enum shape { SHAPE_GRID, SHAPE_TORUS, SHAPE_HOSTS, SHAPE_PAIRS, SHAPE_COUNT };
 
 struct guess {
-    const tsr_topology *t;
+    const tsr_topology *topology;
     int side[SIDES], n;
     size_t looks; // at speeds of links that are left
 };
@@ -41,7 +41,7 @@ static int differ(const struct guess *guess, int a, int b, bool outermost, int *
 // Links that a shape of those sides has, both ways counted.
 static size_t expected(const struct guess *guess, enum shape shape)
 {
-    size_t n = (size_t)guess->t->n, all = 0;
+    size_t n = (size_t)guess->topology->n, all = 0;
     if (shape == SHAPE_PAIRS)
         return n * (n - 1);
     for (int d = 0; d < guess->n; d++) {
@@ -59,12 +59,12 @@ static size_t expected(const struct guess *guess, enum shape shape)
 // Every link is one of the shape's; there are as many as it has, so it has no others.
 static bool links_fit(const struct guess *guess, enum shape shape)
 {
-    if (guess->t->links.n != expected(guess, shape))
+    if (guess->topology->links.n != expected(guess, shape))
         return false;
     if (shape == SHAPE_PAIRS)
         return true; // as many as there are pairs, and none twice
-    for (size_t i = 0; i < guess->t->links.n; i++) {
-        const struct topology_link *link = &guess->t->links.at[i];
+    for (size_t i = 0; i < guess->topology->links.n; i++) {
+        const struct topology_link *link = &guess->topology->links.at[i];
         int by = 0, along = differ(guess, link->from, link->to, false, &by);
         bool around = shape == SHAPE_TORUS && by == guess->side[along < 0 ? 0 : along] - 1;
         bool near = shape == SHAPE_HOSTS || by == 1 || around;
@@ -79,13 +79,13 @@ static bool speeds_fit(struct guess *guess)
 {
     double least[SIDES], most[SIDES];
     int by;
-    if (guess->t->even || guess->looks < guess->t->links.n)
+    if (guess->topology->even || guess->looks < guess->topology->links.n)
         return false;
-    guess->looks -= guess->t->links.n;
+    guess->looks -= guess->topology->links.n;
     for (int d = 0; d < guess->n; d++)
         least[d] = 1e300, most[d] = 0;
-    for (size_t i = 0; i < guess->t->links.n; i++) {
-        const struct topology_link *link = &guess->t->links.at[i];
+    for (size_t i = 0; i < guess->topology->links.n; i++) {
+        const struct topology_link *link = &guess->topology->links.at[i];
         int d = differ(guess, link->from, link->to, true, &by);
         least[d] = link->bandwidth < least[d] ? link->bandwidth : least[d];
         most[d] = link->bandwidth > most[d] ? link->bandwidth : most[d];
@@ -126,7 +126,7 @@ void tsr__topology_recognise(tsr_topology *topology)
 {
     if (topology->n_grid || topology->n < 4)
         return;
-    struct guess guess = {.t = topology, .looks = LOOKS};
+    struct guess guess = {.topology = topology, .looks = LOOKS};
     for (guess.n = 2; guess.n <= SIDES; guess.n++) {
         if (!try_sides(&guess, 0, topology->n))
             continue;

@@ -16,7 +16,7 @@ struct packet {
     int from, to, hop;
 };
 struct events {
-    tsr_topology *t;
+    tsr_topology *topology;
     struct arena *arena;
     double *free_at;         // by link and port
     double *ready, *coming;  // by device: what it has so far; with what is on its way in this step
@@ -61,7 +61,7 @@ static struct packet pop(struct events *events)
 static void send(void *data, int from, int to, double bytes)
 {
     struct events *events = data;
-    if (tsr__topology_path(events->t, from, to, events->path, TOPOLOGY_MAX_HOPS) < 0)
+    if (tsr__topology_path(events->topology, from, to, events->path, TOPOLOGY_MAX_HOPS) < 0)
         events->unreachable = true;
     else
         for (int k = 0; k < PACKETS; k++)
@@ -71,15 +71,17 @@ static void send(void *data, int from, int to, double bytes)
 
 static void travel(struct events *events, struct packet packet)
 {
-    int n = tsr__topology_path(events->t, packet.from, packet.to, events->path, TOPOLOGY_MAX_HOPS);
+    int n = tsr__topology_path(events->topology, packet.from, packet.to, events->path,
+                               TOPOLOGY_MAX_HOPS);
     if (packet.hop == n) {
         events->coming[packet.to] = fmax(events->coming[packet.to], packet.time);
         events->end = fmax(events->end, packet.time);
         return;
     }
     int k = events->path[n - 1 - packet.hop]; // paths are listed from their end
-    const struct topology_link *link = &events->t->links.at[k];
-    int shared[3] = {tsr__topology_out(events->t, link), k, tsr__topology_in(events->t, link)};
+    const struct topology_link *link = &events->topology->links.at[k];
+    int shared[3] = {tsr__topology_out(events->topology, link), k,
+                     tsr__topology_in(events->topology, link)};
     double start = packet.time, end = 0;
     for (int i = 0; i < 3;
          i++) { // it enters each as soon as that is free and it has entered the one before
@@ -87,7 +89,7 @@ static void travel(struct events *events, struct packet packet)
             continue;
         start = fmax(start, events->free_at[shared[i]]);
         events->free_at[shared[i]] =
-            start + packet.bytes / tsr__topology_speed(events->t, shared[i]);
+            start + packet.bytes / tsr__topology_speed(events->topology, shared[i]);
         end = fmax(end, events->free_at[shared[i]]);
     }
     packet.time = end + link->latency;
@@ -101,14 +103,14 @@ static void step_ends(void *data, int times)
     (void)times; // always 1 for who does not take exchanges: told message by message
     while (events->heap.n && !events->arena->failed)
         travel(events, pop(events));
-    memcpy(events->ready, events->coming, (size_t)events->t->n * sizeof *events->ready);
+    memcpy(events->ready, events->coming, (size_t)events->topology->n * sizeof *events->ready);
 }
 
 static int64_t carry_out(struct events *events, const struct algorithm *algorithm,
                          const struct topology_groups *groups, int64_t bytes)
 {
     events->scale = (double)bytes;
-    if (!algorithm->schedule(events->t, groups, 1,
+    if (!algorithm->schedule(events->topology, groups, 1,
                              &(struct listener){events, send, step_ends, NULL}) ||
         events->unreachable)
         return -1;
@@ -120,7 +122,7 @@ int64_t tsr__topology_simulate(tsr_topology *topology, enum tsr_collective what,
                                int64_t bytes)
 {
     struct arena arena;
-    struct events events = {.t = topology, .arena = &arena};
+    struct events events = {.topology = topology, .arena = &arena};
     int64_t time = -1;
     tsr__arena_init(&arena, topology->session);
     events.free_at = ARENA_ARRAY(&arena, double, tsr__topology_shared(topology) + 1);

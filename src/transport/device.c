@@ -36,18 +36,19 @@ tsr_status tsr__device_code(const struct device_call *call, int code, const char
         return TSR_OK;
     char words[160];
     int64_t available = 0, all = 0;
-    int rank = call->d->endpoint.rank;
-    tsr__gpu_words(call->d->gpu, code, words, sizeof words);
-    if (code == 2 && call->d->seat && tsr__seat_free_memory(call->d->seat, &available, &all) == 0)
+    int rank = call->device->endpoint.rank;
+    tsr__gpu_words(call->device->gpu, code, words, sizeof words);
+    if (code == 2 && call->device->seat &&
+        tsr__seat_free_memory(call->device->seat, &available, &all) == 0)
         return tsr__trouble(call->why, TSR_PEER, rank,
                             "%s '%s' (id %lld): GPU %d of rank %d has no memory left for %s: %lld "
                             "MiB of %lld MiB are free",
-                            call->c->op, call->c->node, (long long)call->c->id,
-                            call->d->options.card, rank, doing, (long long)(available >> 20),
+                            call->call->op, call->call->node, (long long)call->call->id,
+                            call->device->options.card, rank, doing, (long long)(available >> 20),
                             (long long)(all >> 20));
     return tsr__trouble(call->why, TSR_PEER, rank, "%s '%s' (id %lld): GPU %d of rank %d, %s: %s",
-                        call->c->op, call->c->node, (long long)call->c->id, call->d->options.card,
-                        rank, doing, words);
+                        call->call->op, call->call->node, (long long)call->call->id,
+                        call->device->options.card, rank, doing, words);
 }
 
 struct comm_call tsr__device_step(const struct comm_call *call, uint64_t step)
@@ -60,20 +61,20 @@ struct comm_call tsr__device_step(const struct comm_call *call, uint64_t step)
 
 tsr_status tsr__device_other_size(const struct device_call *call, int member, size_t expected)
 {
-    const struct comm_call *comm_call = call->c;
+    const struct comm_call *comm_call = call->call;
     int rank = (int)comm_call->group[member];
     return tsr__trouble(call->why, TSR_PEER, rank,
                         "%s '%s' (id %lld): rank %d sends %llu bytes, rank %d expects %zu",
                         comm_call->op, comm_call->node, (long long)comm_call->id, rank,
-                        (unsigned long long)call->d->cards[member].bytes, call->d->endpoint.rank,
-                        expected);
+                        (unsigned long long)call->device->cards[member].bytes,
+                        call->device->endpoint.rank, expected);
 }
 
 tsr_status tsr__device_words(const struct device_call *call, uint64_t step, uint64_t mine,
                              uint64_t *theirs)
 {
-    struct device *device = call->d;
-    struct comm_call comm_call = tsr__device_step(call->c, step);
+    struct device *device = call->device;
+    struct comm_call comm_call = tsr__device_step(call->call, step);
     struct comm_buffer *send = device->buffers, *recv = device->buffers + device->endpoint.size;
     for (int i = 0; i < comm_call.n_group; i++) {
         send[i] = (struct comm_buffer){&mine, sizeof mine};
@@ -121,9 +122,9 @@ static bool export_to(struct device *device, const void *p, struct gpu_block *bl
 static bool fill_card(const struct device_call *call, int i, const struct comm_buffer *send,
                       const void *out)
 {
-    struct device *device = call->d;
+    struct device *device = call->device;
     struct call_card *card = &device->cards_out[i];
-    int64_t rank = call->c->group[i];
+    int64_t rank = call->call->group[i];
     card->in = (uint64_t)(uintptr_t)send->p;
     card->out = (uint64_t)(uintptr_t)out;
     card->bytes = send->bytes;
@@ -138,18 +139,18 @@ static bool fill_card(const struct device_call *call, int i, const struct comm_b
 static void fill_cards(const struct device_call *call, const struct comm_buffer *send,
                        const void *out)
 {
-    struct device *device = call->d;
-    const struct device_group *group = group_of(device, call->c);
+    struct device *device = call->device;
+    const struct device_group *group = group_of(device, call->call);
     bool reaches = on_device(call);
     uint64_t most = 0;
-    for (int i = 0; i < call->c->n_group; i++) {
+    for (int i = 0; i < call->call->n_group; i++) {
         reaches =
-            fill_card(call, i, &send[i], out) && reaches && device->reached[call->c->group[i]];
+            fill_card(call, i, &send[i], out) && reaches && device->reached[call->call->group[i]];
         most = send[i].bytes > most ? send[i].bytes : most;
     }
-    for (int i = 0; i < call->c->n_group; i++) {
+    for (int i = 0; i < call->call->n_group; i++) {
         struct call_card *card = &device->cards_out[i];
-        card->place = (int32_t)call->c->place;
+        card->place = (int32_t)call->call->place;
         card->reaches = reaches;
         card->has_nccl = group && group->comm;
         card->most_bytes = most;
@@ -159,8 +160,8 @@ static void fill_cards(const struct device_call *call, const struct comm_buffer 
 // Exchanges cards; the caller's notes and its `arrived` go along. exchange NULL: an all-reduce.
 static tsr_status exchange_cards(const struct device_call *call, struct comm_exchange *exchange)
 {
-    struct device *device = call->d;
-    struct comm_call comm_call = tsr__device_step(call->c, STEP_CARDS);
+    struct device *device = call->device;
+    struct comm_call comm_call = tsr__device_step(call->call, STEP_CARDS);
     struct comm_buffer *send = device->buffers, *recv = device->buffers + device->endpoint.size;
     for (int i = 0; i < comm_call.n_group; i++) {
         send[i] = (struct comm_buffer){&device->cards_out[i], sizeof *device->cards_out};
@@ -190,10 +191,10 @@ static bool shares_gpu(const struct device *device, const int64_t *group, int n)
 // All members see the same cards, so all choose the same. WAY_AUTO: all memory is the host's.
 static enum comm_way choose(const struct device_call *call)
 {
-    const struct device *device = call->d;
-    int devices = 0, n = call->c->n_group;
+    const struct device *device = call->device;
+    int devices = 0, n = call->call->n_group;
     bool own = n <= GPU_MAX_MEMBERS, nccl = true;
-    enum comm_way asked = (enum comm_way)device->ranks[call->c->group[0]].way;
+    enum comm_way asked = (enum comm_way)device->ranks[call->call->group[0]].way;
     for (int i = 0; i < n; i++) {
         const struct call_card *card = &device->cards[i];
         devices += card->place == COMM_DEVICE;
@@ -204,7 +205,7 @@ static enum comm_way choose(const struct device_call *call)
         return WAY_AUTO;
     if (devices < n || asked == WAY_HOST)
         return WAY_HOST;
-    bool first_nccl = asked == WAY_NCCL || !own || !shares_gpu(device, call->c->group, n);
+    bool first_nccl = asked == WAY_NCCL || !own || !shares_gpu(device, call->call->group, n);
     if (nccl && asked != WAY_OWN && first_nccl)
         return WAY_NCCL;
     return own ? WAY_OWN : WAY_HOST;
@@ -214,8 +215,8 @@ static enum comm_way choose(const struct device_call *call)
 static tsr_status ended(const struct device_call *call, tsr_status st)
 {
     if (st != TSR_OK) {
-        call->d->endpoint.transport->fail(&call->d->endpoint, call->why->status, call->why->rank,
-                                          call->why->text);
+        call->device->endpoint.transport->fail(&call->device->endpoint, call->why->status,
+                                               call->why->rank, call->why->text);
     }
     return st;
 }
@@ -224,17 +225,17 @@ static tsr_status ended(const struct device_call *call, tsr_status st)
 static tsr_status begin(struct device_call *call, const struct comm_buffer *send, const void *out,
                         struct comm_exchange *exchange)
 {
-    struct device *device = call->d;
-    while (call->c->group[call->self] != device->endpoint.rank)
+    struct device *device = call->device;
+    while (call->call->group[call->self] != device->endpoint.rank)
         call->self++;
     tsr_status st = TSR_OK;
     if (on_device(call)) {
         st = tsr__device_code(call, tsr__seat_enter(device->seat), "its context");
         if (st == TSR_OK)
             st = tsr__device_code(
-                call, tsr__seat_record(device->seat, EVENT_READY, call->c->stream), "an event");
+                call, tsr__seat_record(device->seat, EVENT_READY, call->call->stream), "an event");
     }
-    const struct device_group *group = group_of(device, call->c);
+    const struct device_group *group = group_of(device, call->call);
     if (st == TSR_OK && on_device(call) && group && group->comm)
         st = tsr__nccl_way_reserve(call, exchange);
     if (st != TSR_OK)

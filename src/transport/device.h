@@ -70,8 +70,8 @@ struct device {
 
 // One call after the cards were exchanged.
 struct device_call {
-    struct device *d;
-    const struct comm_call *c;
+    struct device *device;
+    const struct comm_call *call;
     struct comm_trouble *why;
     int self;
 };
@@ -82,7 +82,7 @@ static inline struct device *device_of(struct endpoint *endpoint)
 }
 static inline bool on_device(const struct device_call *call)
 {
-    return call->c->place == COMM_DEVICE;
+    return call->call->place == COMM_DEVICE;
 }
 static inline enum gpu_reduce gpu_reduce_of(enum comm_reduce reduce)
 {

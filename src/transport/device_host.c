@@ -34,36 +34,37 @@ static int64_t length_of(const struct chunks *chunks, int64_t i)
 static tsr_status reduce_below(const struct device_call *call, int64_t i, int64_t count,
                                const void *in, void *out)
 {
-    struct comm_call comm_call = tsr__device_step(call->c, (uint64_t)(STEP_CHUNK + i));
+    struct comm_call comm_call = tsr__device_step(call->call, (uint64_t)(STEP_CHUNK + i));
     comm_call.count = count;
-    return call->d->base->transport->all_reduce(call->d->base, &comm_call, in, out, call->why);
+    return call->device->base->transport->all_reduce(call->device->base, &comm_call, in, out,
+                                                     call->why);
 }
 
 // A chunk is on its way down; its step is noted.
 static int bring_down(const struct device_call *call, const struct chunks *chunks, int64_t i,
                       const char *in, char *pinned)
 {
-    size_t unit = tsr__elem_bytes(call->c->type), at = (size_t)(i * chunks->each) * unit;
+    size_t unit = tsr__elem_bytes(call->call->type), at = (size_t)(i * chunks->each) * unit;
     int place = (int)(i % IN_FLIGHT);
     int code = 0;
     if (i >= IN_FLIGHT) // what lay there must have gone up
-        code = tsr__seat_step_wait(call->d->seat, IN_FLIGHT + place);
+        code = tsr__seat_step_wait(call->device->seat, IN_FLIGHT + place);
     if (code == 0)
-        code = tsr__seat_down(call->d->seat, pinned + (size_t)place * CHUNK_BYTES, in + at,
-                              (size_t)length_of(chunks, i) * unit, call->c->stream);
-    return code == 0 ? tsr__seat_step(call->d->seat, place, call->c->stream) : code;
+        code = tsr__seat_down(call->device->seat, pinned + (size_t)place * CHUNK_BYTES, in + at,
+                              (size_t)length_of(chunks, i) * unit, call->call->stream);
+    return code == 0 ? tsr__seat_step(call->device->seat, place, call->call->stream) : code;
 }
 
 // A chunk is on its way up, on the seat's own stream, so that it does not queue behind what comes down.
 static int bring_up(const struct device_call *call, const struct chunks *chunks, int64_t i,
                     char *out, const char *pinned)
 {
-    size_t unit = tsr__elem_bytes(call->c->type), at = (size_t)(i * chunks->each) * unit;
+    size_t unit = tsr__elem_bytes(call->call->type), at = (size_t)(i * chunks->each) * unit;
     int place = (int)(i % IN_FLIGHT);
-    void *own = tsr__seat_stream(call->d->seat);
-    int code = tsr__seat_up(call->d->seat, out + at, pinned + (size_t)place * CHUNK_BYTES,
+    void *own = tsr__seat_stream(call->device->seat);
+    int code = tsr__seat_up(call->device->seat, out + at, pinned + (size_t)place * CHUNK_BYTES,
                             (size_t)length_of(chunks, i) * unit, own);
-    return code == 0 ? tsr__seat_step(call->d->seat, IN_FLIGHT + place, own) : code;
+    return code == 0 ? tsr__seat_step(call->device->seat, IN_FLIGHT + place, own) : code;
 }
 
 static tsr_status reduce_chunks(const struct device_call *call, const struct chunks *chunks,
@@ -74,7 +75,7 @@ static tsr_status reduce_chunks(const struct device_call *call, const struct chu
         if (code == 0 && i + 1 < chunks->n)
             code = bring_down(call, chunks, i + 1, in, pinned);
         if (code == 0)
-            code = tsr__seat_step_wait(call->d->seat, (int)(i % IN_FLIGHT));
+            code = tsr__seat_step_wait(call->device->seat, (int)(i % IN_FLIGHT));
         if (code != 0)
             break;
         char *chunk = pinned + (size_t)(i % IN_FLIGHT) * CHUNK_BYTES;
@@ -84,15 +85,15 @@ static tsr_status reduce_chunks(const struct device_call *call, const struct chu
         code = bring_up(call, chunks, i, out, pinned);
     }
     if (code == 0 && chunks->n) // the caller's stream goes on when everything is up
-        code = tsr__seat_step_await(call->d->seat, IN_FLIGHT + (int)((chunks->n - 1) % IN_FLIGHT),
-                                    call->c->stream);
+        code = tsr__seat_step_await(
+            call->device->seat, IN_FLIGHT + (int)((chunks->n - 1) % IN_FLIGHT), call->call->stream);
     return tsr__device_code(call, code, "copying through the host");
 }
 
 tsr_status tsr__host_all_reduce(const struct device_call *call, const void *in, void *out)
 {
-    struct chunks s = chunks_of(call->c);
-    size_t unit = tsr__elem_bytes(call->c->type);
+    struct chunks s = chunks_of(call->call);
+    size_t unit = tsr__elem_bytes(call->call->type);
     if (!on_device(call)) {
         tsr_status st = TSR_OK;
         for (int64_t i = 0; i < s.n; i++) {
@@ -104,10 +105,11 @@ tsr_status tsr__host_all_reduce(const struct device_call *call, const void *in, 
         return st;
     }
     void *pinned = NULL;
-    int code =
-        tsr__seat_wait(call->d->seat, tsr__seat_stream(call->d->seat)); // chunks of the call before
+    int code = tsr__seat_wait(call->device->seat,
+                              tsr__seat_stream(call->device->seat)); // chunks of the call before
     if (code == 0)
-        code = tsr__seat_pinned(call->d->seat, IN_FLIGHT * CHUNK_BYTES, call->c->stream, &pinned);
+        code = tsr__seat_pinned(call->device->seat, IN_FLIGHT * CHUNK_BYTES, call->call->stream,
+                                &pinned);
     if (code != 0)
         return tsr__device_code(call, code, "memory of the host");
     return reduce_chunks(call, &s, in, out, pinned);
@@ -133,22 +135,22 @@ static int bring_round_down(const struct device_call *call, const struct comm_ex
 {
     char *place = round->pinned;
     int code = 0;
-    for (int i = 0; i < call->c->n_group; i++) {
+    for (int i = 0; i < call->call->n_group; i++) {
         size_t bytes = left_of(exchange->send[i].bytes, round->at);
         char *from = bytes ? (char *)exchange->send[i].p + round->at : NULL;
         round->send[i] = (struct comm_buffer){on_device(call) ? place : from, bytes};
         if (on_device(call) && code == 0)
-            code = tsr__seat_down(call->d->seat, place, from, bytes, call->c->stream);
+            code = tsr__seat_down(call->device->seat, place, from, bytes, call->call->stream);
         place += CHUNK_BYTES;
     }
-    for (int i = 0; i < call->c->n_group; i++) {
+    for (int i = 0; i < call->call->n_group; i++) {
         size_t bytes = left_of(exchange->recv[i].bytes, round->at);
         char *to = bytes ? (char *)exchange->recv[i].p + round->at : NULL;
         round->recv[i] = (struct comm_buffer){on_device(call) ? place : to, bytes};
         place += CHUNK_BYTES;
     }
     if (on_device(call) && code == 0)
-        code = tsr__seat_wait(call->d->seat, call->c->stream);
+        code = tsr__seat_wait(call->device->seat, call->call->stream);
     return code;
 }
 
@@ -159,21 +161,21 @@ static int bring_round_up(const struct device_call *call, const struct comm_exch
         return 0;
     int code = 0;
     if (folded)
-        code = tsr__seat_up(call->d->seat, (char *)exchange->folded + round->at, folded,
-                            left_of(exchange->recv[0].bytes, round->at), call->c->stream);
-    for (int i = 0; i < call->c->n_group; i++)
+        code = tsr__seat_up(call->device->seat, (char *)exchange->folded + round->at, folded,
+                            left_of(exchange->recv[0].bytes, round->at), call->call->stream);
+    for (int i = 0; i < call->call->n_group; i++)
         if (!folded && code == 0 && round->recv[i].bytes)
-            code = tsr__seat_up(call->d->seat, (char *)exchange->recv[i].p + round->at,
-                                round->recv[i].p, round->recv[i].bytes, call->c->stream);
-    return code == 0 ? tsr__seat_wait(call->d->seat, call->c->stream) : code;
+            code = tsr__seat_up(call->device->seat, (char *)exchange->recv[i].p + round->at,
+                                round->recv[i].p, round->recv[i].bytes, call->call->stream);
+    return code == 0 ? tsr__seat_wait(call->device->seat, call->call->stream) : code;
 }
 
 // The sizes that are told must be those expected, before chunks hide it.
 static tsr_status check_sizes(const struct device_call *call, const struct comm_exchange *exchange)
 {
-    for (int i = 0; i < call->c->n_group; i++) {
+    for (int i = 0; i < call->call->n_group; i++) {
         size_t expected = exchange->recv[exchange->folded ? 0 : i].bytes;
-        if (call->d->cards[i].bytes != expected)
+        if (call->device->cards[i].bytes != expected)
             return tsr__device_other_size(call, i, expected);
     }
     return TSR_OK;
@@ -182,17 +184,17 @@ static tsr_status check_sizes(const struct device_call *call, const struct comm_
 static tsr_status run_round(const struct device_call *call, struct comm_exchange *exchange,
                             struct round *round, uint64_t number)
 {
-    struct comm_call comm_call = tsr__device_step(call->c, STEP_CHUNK + number);
+    struct comm_call comm_call = tsr__device_step(call->call, STEP_CHUNK + number);
     tsr_status st =
         tsr__device_code(call, bring_round_down(call, exchange, round), "copying to the host");
     if (st != TSR_OK)
         return st;
     void *folded = NULL; // behind all messages of the round
     if (exchange->folded)
-        folded = on_device(call) ? round->pinned + 2 * (size_t)call->c->n_group * CHUNK_BYTES
+        folded = on_device(call) ? round->pinned + 2 * (size_t)call->call->n_group * CHUNK_BYTES
                                  : (char *)exchange->folded + round->at;
     struct comm_exchange below = {.send = round->send, .recv = round->recv, .folded = folded};
-    st = call->d->base->transport->exchange(call->d->base, &comm_call, &below, call->why);
+    st = call->device->base->transport->exchange(call->device->base, &comm_call, &below, call->why);
     if (st != TSR_OK)
         return st;
     return tsr__device_code(call, bring_round_up(call, exchange, round, folded),
@@ -201,8 +203,8 @@ static tsr_status run_round(const struct device_call *call, struct comm_exchange
 
 tsr_status tsr__host_exchange(const struct device_call *call, struct comm_exchange *exchange)
 {
-    struct device *device = call->d;
-    size_t n = (size_t)call->c->n_group;
+    struct device *device = call->device;
+    size_t n = (size_t)call->call->n_group;
     uint64_t most = 1; // one round at least: all meet, and nobody hides a size
     tsr_status st = check_sizes(call, exchange);
     if (st != TSR_OK)
@@ -213,7 +215,7 @@ tsr_status tsr__host_exchange(const struct device_call *call, struct comm_exchan
     void *pinned = NULL;
     if (on_device(call)) {
         int code =
-            tsr__seat_pinned(device->seat, (2 * n + 1) * CHUNK_BYTES, call->c->stream, &pinned);
+            tsr__seat_pinned(device->seat, (2 * n + 1) * CHUNK_BYTES, call->call->stream, &pinned);
         if (code != 0)
             return tsr__device_code(call, code, "memory of the host");
     }

@@ -12,14 +12,14 @@ tsr_status tsr__device_rows(struct endpoint *endpoint, const struct comm_call *c
                             .from_pitch = device_rows->from_pitch,
                             .width = device_rows->width,
                             .rows = device_rows->rows};
-    return tsr__device_code(&k, tsr__seat_rows(k.d->seat, &rows, call->stream), "copying");
+    return tsr__device_code(&k, tsr__seat_rows(k.device->seat, &rows, call->stream), "copying");
 }
 
 tsr_status tsr__device_scratch(struct endpoint *endpoint, const struct comm_call *call, int block,
                                size_t bytes, void **out, struct comm_trouble *why)
 {
     struct device_call k = {device_of(endpoint), call, why, 0};
-    return tsr__device_code(&k, tsr__seat_scratch(k.d->seat, block, bytes, call->stream, out),
+    return tsr__device_code(&k, tsr__seat_scratch(k.device->seat, block, bytes, call->stream, out),
                             "what it sends");
 }
 
@@ -30,7 +30,8 @@ tsr_status tsr__device_prepare(struct endpoint *endpoint, const struct comm_call
     if (call->reduce == COMM_NONE)
         return TSR_OK;
     return tsr__device_code(
-        &k, tsr__seat_prepare(k.d->seat, call->type, gpu_reduce_of(call->reduce)), "compiling");
+        &k, tsr__seat_prepare(k.device->seat, call->type, gpu_reduce_of(call->reduce)),
+        "compiling");
 }
 
 void *tsr__device_stand_in(struct endpoint *endpoint)
@@ -43,5 +44,5 @@ tsr_status tsr__device_wait(struct endpoint *endpoint, const struct comm_call *c
                             struct comm_trouble *why)
 {
     struct device_call k = {device_of(endpoint), call, why, 0};
-    return tsr__device_code(&k, tsr__seat_wait(k.d->seat, call->stream), "working");
+    return tsr__device_code(&k, tsr__seat_wait(k.device->seat, call->stream), "working");
 }

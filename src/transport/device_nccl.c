@@ -11,10 +11,10 @@ static tsr_status nccl_code(const struct device_call *call, int code, const char
 {
     if (code == 0)
         return TSR_OK;
-    int rank = call->d->endpoint.rank;
+    int rank = call->device->endpoint.rank;
     return tsr__trouble(call->why, TSR_PEER, rank, "%s '%s' (id %lld): NCCL on rank %d, %s: %s",
-                        call->c->op, call->c->node, (long long)call->c->id, rank, doing,
-                        tsr__nccl_words(call->d->gpu, code));
+                        call->call->op, call->call->node, (long long)call->call->id, rank, doing,
+                        tsr__nccl_words(call->device->gpu, code));
 }
 
 tsr_status tsr__nccl_way_open(struct device *device, struct device_group *group, uint64_t plan,
@@ -61,7 +61,7 @@ static struct slice slice_of(const struct comm_call *call, int i)
 tsr_status tsr__nccl_way_reserve(const struct device_call *call,
                                  const struct comm_exchange *exchange)
 {
-    const struct comm_call *comm_call = call->c;
+    const struct comm_call *comm_call = call->call;
     void *scratch;
     size_t bytes = 0;
     if (exchange && exchange->folded)
@@ -70,12 +70,13 @@ tsr_status tsr__nccl_way_reserve(const struct device_call *call,
         bytes = slice_of(comm_call, call->self).bytes;
     if (bytes == 0 || comm_call->n_group > GPU_MAX_MEMBERS)
         return TSR_OK;
-    tsr_status st = tsr__device_prepare(&call->d->endpoint, comm_call, call->why);
+    tsr_status st = tsr__device_prepare(&call->device->endpoint, comm_call, call->why);
     if (st != TSR_OK)
         return st;
     return tsr__device_code(call,
-                            tsr__seat_scratch(call->d->seat, 1, bytes * (size_t)comm_call->n_group,
-                                              comm_call->stream, &scratch),
+                            tsr__seat_scratch(call->device->seat, 1,
+                                              bytes * (size_t)comm_call->n_group, comm_call->stream,
+                                              &scratch),
                             "adding up");
 }
 
@@ -83,12 +84,13 @@ tsr_status tsr__nccl_way_reserve(const struct device_call *call,
 static tsr_status together(const struct device_call *call)
 {
     uint64_t words[GPU_MAX_MEMBERS];
-    const struct comm_call *comm_call = call->c;
+    const struct comm_call *comm_call = call->call;
     bool shared = false;
     for (int i = 1; i < comm_call->n_group; i++)
         for (int j = 0; j < i; j++)
-            shared = shared || memcmp(call->d->ranks[comm_call->group[i]].gpu,
-                                      call->d->ranks[comm_call->group[j]].gpu, GPU_ID_BYTES) == 0;
+            shared =
+                shared || memcmp(call->device->ranks[comm_call->group[i]].gpu,
+                                 call->device->ranks[comm_call->group[j]].gpu, GPU_ID_BYTES) == 0;
     return shared ? tsr__device_words(call, STEP_TOGETHER, 0, words) : TSR_OK;
 }
 
@@ -98,8 +100,8 @@ static tsr_status together(const struct device_call *call)
 static tsr_status reduce_in_order(const struct device_call *call, void *comm, const void *in,
                                   void *out)
 {
-    const struct comm_call *comm_call = call->c;
-    struct device *device = call->d;
+    const struct comm_call *comm_call = call->call;
+    struct device *device = call->device;
     struct nccl_part parts[GPU_MAX_MEMBERS] = {{0}};
     struct slice mine = slice_of(comm_call, call->self);
     void *scratch = NULL;
@@ -148,8 +150,8 @@ static tsr_status reduce_in_order(const struct device_call *call, void *comm, co
 tsr_status tsr__nccl_way_all_reduce(const struct device_call *call, void *comm, const void *in,
                                     void *out)
 {
-    const struct comm_call *comm_call = call->c;
-    struct device *device = call->d;
+    const struct comm_call *comm_call = call->call;
+    struct device *device = call->device;
     bool ordered =
         device->ranks[comm_call->group[0]].deterministic || !tsr__nccl_has(comm_call->type);
     if (comm_call->count == 0)
@@ -175,8 +177,8 @@ tsr_status tsr__nccl_way_all_reduce(const struct device_call *call, void *comm, 
 static tsr_status fold_messages(const struct device_call *call, void *comm,
                                 struct comm_exchange *exchange, struct nccl_part *parts)
 {
-    const struct comm_call *comm_call = call->c;
-    struct device *device = call->d;
+    const struct comm_call *comm_call = call->call;
+    struct device *device = call->device;
     size_t bytes = exchange->recv[0].bytes;
     void *scratch = NULL;
     tsr_status st =
@@ -213,8 +215,8 @@ static tsr_status fold_messages(const struct device_call *call, void *comm,
 tsr_status tsr__nccl_way_exchange(const struct device_call *call, void *comm,
                                   struct comm_exchange *exchange)
 {
-    const struct comm_call *comm_call = call->c;
-    struct device *device = call->d;
+    const struct comm_call *comm_call = call->call;
+    struct device *device = call->device;
     struct nccl_part parts[GPU_MAX_MEMBERS] = {{0}};
     if (comm_call->n_group > GPU_MAX_MEMBERS)
         return tsr__host_exchange(call, exchange);

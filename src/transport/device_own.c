@@ -14,15 +14,16 @@ enum { STEP_DONE = 3 };
 // An address that a member gave, as this process sees it.
 static tsr_status address_of(const struct device_call *call, int member, bool out, void **p)
 {
-    const struct call_card *card = &call->d->cards[member];
-    const struct rank_card *rank = &call->d->ranks[call->c->group[member]];
+    const struct call_card *card = &call->device->cards[member];
+    const struct rank_card *rank = &call->device->ranks[call->call->group[member]];
     uint64_t there = out ? card->out : card->in;
-    if (rank->process == call->d->mine.process && rank->host == call->d->mine.host) {
+    if (rank->process == call->device->mine.process && rank->host == call->device->mine.host) {
         *p = (void *)(uintptr_t)there;
         return TSR_OK;
     }
     void *block = NULL;
-    int code = tsr__seat_import(call->d->seat, out ? &card->out_block : &card->in_block, &block);
+    int code =
+        tsr__seat_import(call->device->seat, out ? &card->out_block : &card->in_block, &block);
     if (code != 0)
         return tsr__device_code(call, code, "opening the memory of another process");
     *p = (char *)block + (out ? card->out_offset : card->in_offset);
@@ -31,15 +32,16 @@ static tsr_status address_of(const struct device_call *call, int member, bool ou
 
 static tsr_status await_event(const struct device_call *call, int member, int event)
 {
-    void *const *events = call->d->events[call->c->group[member]];
-    return tsr__device_code(call, tsr__seat_await(call->d->seat, events[event], call->c->stream),
+    void *const *events = call->device->events[call->call->group[member]];
+    return tsr__device_code(call,
+                            tsr__seat_await(call->device->seat, events[event], call->call->stream),
                             "waiting for another rank");
 }
 
 // Waits until all members have made what they send.
 static tsr_status await_all_ready(const struct device_call *call)
 {
-    for (int i = 0; i < call->c->n_group; i++) {
+    for (int i = 0; i < call->call->n_group; i++) {
         tsr_status st = i == call->self ? TSR_OK : await_event(call, i, EVENT_READY);
         if (st != TSR_OK)
             return st;
@@ -51,19 +53,19 @@ static tsr_status await_all_ready(const struct device_call *call)
 // was there), and waits for theirs.
 static tsr_status finish(const struct device_call *call, bool touched)
 {
-    struct device *device = call->d;
+    struct device *device = call->device;
     uint64_t few[GPU_MAX_MEMBERS], mine = NOT_TOUCHED;
     if (touched) {
         mine = EVENT_DONE + device->turn++ % N_DONE;
         tsr_status st = tsr__device_code(
-            call, tsr__seat_record(device->seat, (int)mine, call->c->stream), "an event");
+            call, tsr__seat_record(device->seat, (int)mine, call->call->stream), "an event");
         if (st != TSR_OK)
             return st;
     }
     tsr_status st = tsr__device_words(call, STEP_DONE, mine, few);
     if (st != TSR_OK)
         return st;
-    for (int i = 0; i < call->c->n_group; i++) {
+    for (int i = 0; i < call->call->n_group; i++) {
         if (i == call->self || few[i] >= GPU_EVENTS)
             continue;
         st = await_event(call, i, (int)few[i]);
@@ -75,9 +77,9 @@ static tsr_status finish(const struct device_call *call, bool touched)
 
 static bool one_gpu(const struct device_call *call)
 {
-    const struct rank_card *ranks = call->d->ranks;
-    const int64_t *group = call->c->group;
-    for (int i = 1; i < call->c->n_group; i++)
+    const struct rank_card *ranks = call->device->ranks;
+    const int64_t *group = call->call->group;
+    for (int i = 1; i < call->call->n_group; i++)
         if (memcmp(ranks[group[i]].gpu, ranks[group[0]].gpu, GPU_ID_BYTES) != 0)
             return false;
     return true;
@@ -87,7 +89,7 @@ static bool one_gpu(const struct device_call *call)
 static tsr_status fold_slice(const struct device_call *call, const void *in, void *out,
                              int64_t first, int64_t count)
 {
-    const struct comm_call *comm_call = call->c;
+    const struct comm_call *comm_call = call->call;
     size_t skip = (size_t)first * tsr__elem_bytes(comm_call->type);
     struct gpu_fold fold = {.type = comm_call->type,
                             .reduce = gpu_reduce_of(comm_call->reduce),
@@ -104,14 +106,14 @@ static tsr_status fold_slice(const struct device_call *call, const void *in, voi
         fold.in[i] = (const char *)from + skip;
         fold.out[i] = (char *)to + skip;
     }
-    return tsr__device_code(call, tsr__seat_fold(call->d->seat, &fold, comm_call->stream),
+    return tsr__device_code(call, tsr__seat_fold(call->device->seat, &fold, comm_call->stream),
                             "adding up");
 }
 
 // On one GPU the first member folds everything; on several each folds its slice, so that every link carries its part.
 tsr_status tsr__own_all_reduce(const struct device_call *call, const void *in, void *out)
 {
-    const struct comm_call *comm_call = call->c;
+    const struct comm_call *comm_call = call->call;
     int64_t first = 0, count = comm_call->count;
     if (one_gpu(call))
         count = call->self == 0 ? count : 0;
@@ -130,7 +132,7 @@ tsr_status tsr__own_all_reduce(const struct device_call *call, const void *in, v
 
 static tsr_status fold_parts(const struct device_call *call, struct comm_exchange *exchange)
 {
-    const struct comm_call *comm_call = call->c;
+    const struct comm_call *comm_call = call->call;
     size_t bytes = exchange->recv[0].bytes;
     struct gpu_fold fold = {.type = comm_call->type,
                             .reduce = gpu_reduce_of(comm_call->reduce),
@@ -140,7 +142,7 @@ static tsr_status fold_parts(const struct device_call *call, struct comm_exchang
                             .count = (int64_t)(bytes / tsr__elem_bytes(comm_call->type))};
     for (int i = 0; i < comm_call->n_group; i++) {
         void *from = exchange->send[call->self].p;
-        if (call->d->cards[i].bytes != bytes)
+        if (call->device->cards[i].bytes != bytes)
             return tsr__device_other_size(call, i, bytes);
         tsr_status st = i == call->self ? TSR_OK : address_of(call, i, false, &from);
         if (st != TSR_OK)
@@ -152,7 +154,8 @@ static tsr_status fold_parts(const struct device_call *call, struct comm_exchang
     tsr_status st = await_all_ready(call);
     return st != TSR_OK
                ? st
-               : tsr__device_code(call, tsr__seat_fold(call->d->seat, &fold, comm_call->stream),
+               : tsr__device_code(call,
+                                  tsr__seat_fold(call->device->seat, &fold, comm_call->stream),
                                   "adding up");
 }
 
@@ -161,7 +164,7 @@ static tsr_status copy_part(const struct device_call *call, const struct comm_ex
 {
     const struct comm_buffer *to = &exchange->recv[i];
     void *from = exchange->send[call->self].p;
-    if (call->d->cards[i].bytes != to->bytes)
+    if (call->device->cards[i].bytes != to->bytes)
         return tsr__device_other_size(call, i, to->bytes);
     if (to->bytes == 0)
         return TSR_OK;
@@ -173,14 +176,15 @@ static tsr_status copy_part(const struct device_call *call, const struct comm_ex
             return st;
     }
     return tsr__device_code(
-        call, tsr__seat_copy(call->d->seat, to->p, from, to->bytes, call->c->stream), "copying");
+        call, tsr__seat_copy(call->device->seat, to->p, from, to->bytes, call->call->stream),
+        "copying");
 }
 
 tsr_status tsr__own_exchange(const struct device_call *call, struct comm_exchange *exchange)
 {
     tsr_status st = exchange->folded ? fold_parts(call, exchange) : TSR_OK;
     bool touched = exchange->folded && exchange->recv[0].bytes > 0;
-    for (int i = 0; i < call->c->n_group; i++) {
+    for (int i = 0; i < call->call->n_group; i++) {
         if (st != TSR_OK)
             return st;
         if (exchange->folded)

@@ -45,7 +45,7 @@ bool tsr__patience(struct patience *patience, bool crowded);
 // the one that the other wrote. A line so travels once per call, and whoever may write needs not ask. What the other is
 // at is told by a stamp beside the number of the meeting.
 #define DESK_BYTES 4096
-struct desk {
+struct mailbox {
     _Alignas(64) char cells[2][DESK_BYTES];
 };
 static inline bool desk_fits(const struct comm_call *call, size_t bytes)
@@ -53,19 +53,19 @@ static inline bool desk_fits(const struct comm_call *call, size_t bytes)
     return call->n_group == 2 && bytes <= DESK_BYTES && bytes > 0;
 }
 // The cell that the lower or the higher of both ranks writes at their turn of that number; the other reads it.
-static inline char *desk_cell(struct desk *desk, bool higher, uint64_t turn)
+static inline char *mailbox_cell(struct mailbox *mailbox, bool higher, uint64_t turn)
 {
-    return desk->cells[(turn + higher) & 1];
+    return mailbox->cells[(turn + higher) & 1];
 }
 // Never 0: that is of a rank which is at something else.
-uint64_t tsr__desk_stamp(const struct comm_header *header, uint64_t meeting);
+uint64_t tsr__mailbox_stamp(const struct comm_header *header, uint64_t meeting);
 // Says how two ranks differ whose stamps do.
-tsr_status tsr__desk_differs(const struct comm_header *mine, int my_rank,
-                             const struct comm_header *theirs, int their_rank,
-                             struct comm_trouble *why);
+tsr_status tsr__mailbox_differs(const struct comm_header *mine, int my_rank,
+                                const struct comm_header *theirs, int their_rank,
+                                struct comm_trouble *why);
 // The sum of what lies in both cells, in the order of the ranks.
-void tsr__desk_fold(const struct comm_call *call, const char *theirs, bool higher, const void *in,
-                    void *out);
+void tsr__mailbox_fold(const struct comm_call *call, const char *theirs, bool higher,
+                       const void *in, void *out);
 
 // Folds from byte `at` on, as tsr__reduce does, with vectors of that level (0: any processor has them; at most the
 // highest of this one); returns where it stopped, at once if there is no wide way (reduce_wide.c).

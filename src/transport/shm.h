@@ -34,8 +34,8 @@ struct shm_pair {
     _Alignas(SHM_LINE) atomic_uint_fast64_t taken;
     atomic_uint_fast64_t copied; // parts that were read where they lie
 };
-// Where two ranks with more than fits on their desk put it, piece by piece; two of them in turn, so that one piece is
-// written while the other is read. Cells change hands like those of a desk.
+// Where two ranks with more than fits on their mailbox put it, piece by piece; two of them in turn, so that one piece is
+// written while the other is read. Cells change hands like those of a mailbox.
 struct shm_bench {
     _Alignas(SHM_LINE) char cells[2][2][SHM_PIECE];
 };
@@ -80,7 +80,8 @@ struct shm_head {
 
 // Where things lie in a segment for n ranks.
 struct shm_layout {
-    size_t slots, pairs, parts, stages, rings, desks, benches, heaps, ring_bytes, heap_bytes, bytes;
+    size_t slots, pairs, parts, stages, rings, mailboxes, pair_buffers, heaps, ring_bytes,
+        heap_bytes, bytes;
 };
 
 struct shm_job {
@@ -105,9 +106,9 @@ struct shm_peer {
     uint64_t seen;                     // that it came to
     unsigned entry;                    // which it showed at the last of them that both came to
     uint64_t put, taken, copied, gave; // like in shm_pair; gave: parts given where they lie
-    uint64_t turns;                    // at the desk of both
+    uint64_t turns;                    // at the mailbox of both
     uint64_t gifts;                    // that rank 0 took from it
-    uint64_t pieces[2];                // at either side of the bench of both
+    uint64_t pieces[2];                // at either side of the pair buffer of both
     const char
         *part; // what it sends in this exchange, where it lies; NULL: it comes through the ring
     uint64_t beat;
@@ -184,16 +185,16 @@ static inline char *shm_ring(const struct shm_job *job, int from, int to)
            ((size_t)from * (size_t)job->n + (size_t)to) * job->at.ring_bytes;
 }
 
-static inline struct desk *shm_desk(const struct shm_job *job, int a, int b)
+static inline struct mailbox *shm_mailbox(const struct shm_job *job, int a, int b)
 {
     size_t row = (size_t)(a < b ? a : b), column = (size_t)(a < b ? b : a);
-    return (struct desk *)(job->base + job->at.desks) + row * (size_t)job->n + column;
+    return (struct mailbox *)(job->base + job->at.mailboxes) + row * (size_t)job->n + column;
 }
 
 static inline struct shm_bench *shm_bench(const struct shm_job *job, int a, int b)
 {
     size_t row = (size_t)(a < b ? a : b), column = (size_t)(a < b ? b : a);
-    return (struct shm_bench *)(job->base + job->at.benches) + row * (size_t)job->n + column;
+    return (struct shm_bench *)(job->base + job->at.pair_buffers) + row * (size_t)job->n + column;
 }
 
 // ---- shm_job.c
@@ -206,7 +207,7 @@ tsr_status tsr__shm_told(const struct shm_job *job, struct comm_trouble *why);
 tsr_status tsr__shm_begin(struct shm *me, const struct comm_call *call, const int64_t *notes,
                           struct shm_entry **out, struct comm_trouble *why);
 tsr_status tsr__shm_meet(struct shm *me, const struct comm_call *call, struct comm_trouble *why);
-// The same for two members that have put what they bring onto their desk.
+// The same for two members that have put what they bring onto their mailbox.
 tsr_status tsr__shm_meet_at_desk(struct shm *me, const struct comm_call *call, int peer,
                                  struct comm_trouble *why);
 // All members come to this point of the call.

@@ -34,9 +34,9 @@ static struct shm_layout layout_of(int ranks)
     layout.parts = layout.pairs + whole_pages(n * n * sizeof(struct shm_pair));
     layout.stages = layout.parts + whole_pages(2 * n * n * sizeof(struct shm_part));
     layout.rings = layout.stages + n * SHM_STAGES * SHM_CHUNK;
-    layout.desks = layout.rings + n * n * layout.ring_bytes;
-    layout.benches = layout.desks + n * n * sizeof(struct desk);
-    layout.heaps = layout.benches + n * n * sizeof(struct shm_bench);
+    layout.mailboxes = layout.rings + n * n * layout.ring_bytes;
+    layout.pair_buffers = layout.mailboxes + n * n * sizeof(struct mailbox);
+    layout.heaps = layout.pair_buffers + n * n * sizeof(struct shm_bench);
     layout.bytes = layout.heaps;
     return layout;
 }

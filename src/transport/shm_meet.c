@@ -206,13 +206,13 @@ tsr_status tsr__shm_begin(struct shm *me, const struct comm_call *call, const in
     return TSR_OK;
 }
 
-// stamped: what is at the desk of both, or NULL.
+// stamped: what is at the mailbox of both, or NULL.
 static uint64_t come_to(struct shm *me, int peer, const struct comm_header *stamped)
 {
     struct shm_pair *pair = shm_pair(me->job, me->endpoint.rank, peer);
     uint64_t meeting = ++me->peers[peer].meetings;
     uint64_t before = atomic_load_explicit(&pair->arrived, memory_order_relaxed) & 1;
-    uint64_t stamp = stamped ? tsr__desk_stamp(stamped, meeting) : 0;
+    uint64_t stamp = stamped ? tsr__mailbox_stamp(stamped, meeting) : 0;
     atomic_store_explicit(&pair->stamp[meeting & 1], stamp, memory_order_relaxed);
     atomic_store_explicit(&pair->arrived, meeting << 2 | before << 1 | (me->calls & 1),
                           memory_order_release);
@@ -287,8 +287,8 @@ tsr_status tsr__shm_meet_at_desk(struct shm *me, const struct comm_call *call, i
     const struct shm_pair *pair = shm_pair(me->job, peer, me->endpoint.rank);
     if (st == TSR_OK &&
         atomic_load_explicit(&pair->stamp[meeting & 1], memory_order_relaxed) != stamp)
-        st = tsr__desk_differs(mine, me->endpoint.rank, &tsr__shm_entry(me, peer)->header, peer,
-                               why);
+        st = tsr__mailbox_differs(mine, me->endpoint.rank, &tsr__shm_entry(me, peer)->header, peer,
+                                  why);
     return st;
 }
 

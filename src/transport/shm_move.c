@@ -104,13 +104,13 @@ static size_t chunk_at(size_t bytes, size_t at)
 // Two members with an input that the other cannot reach.
 struct pair {
     struct shm *me;
-    const struct comm_call *c;
-    struct shm_bench *bench;
+    const struct comm_call *call;
+    struct shm_bench *pair_buffer;
     int peer;
     bool higher;
     const char *in;
     size_t bytes;
-    uint64_t turns[2]; // of both sides of the bench, when the call began
+    uint64_t turns[2]; // of both sides of the pair buffer, when the call began
 };
 
 static size_t piece_at(const struct pair *pair, size_t k)
@@ -122,7 +122,7 @@ static size_t piece_at(const struct pair *pair, size_t k)
 // The cell that one of both writes for piece k, and the other reads: the one that it read two pieces ago.
 static char *cell_of(const struct pair *pair, bool higher, size_t k)
 {
-    return pair->bench->cells[k & 1][(pair->turns[k & 1] + k / 2 + higher) & 1];
+    return pair->pair_buffer->cells[k & 1][(pair->turns[k & 1] + k / 2 + higher) & 1];
 }
 
 static void put_piece(const struct pair *pair, size_t k)
@@ -211,20 +211,20 @@ static tsr_status reduce_staged(struct shm *me, const struct comm_call *call, in
     return st;
 }
 
-// Two members and few bytes. Nobody else reads what is on the desk, nor, unless they disagree, this rank's entry:
+// Two members and few bytes. Nobody else reads what is on the mailbox, nor, unless they disagree, this rank's entry:
 // there is nothing to depart from.
 static tsr_status reduce_at_desk(struct shm *me, const struct comm_call *call, const void *in,
                                  void *out, size_t bytes, struct comm_trouble *why)
 {
     bool higher = call->group[1] == me->endpoint.rank;
     int peer = (int)call->group[!higher];
-    struct desk *desk = shm_desk(me->job, me->endpoint.rank, peer);
+    struct mailbox *mailbox = shm_mailbox(me->job, me->endpoint.rank, peer);
     uint64_t turn = me->peers[peer].turns++;
-    memcpy(desk_cell(desk, higher, turn), in, bytes);
+    memcpy(mailbox_cell(mailbox, higher, turn), in, bytes);
     tsr_status st = tsr__shm_meet_at_desk(me, call, peer, why);
     if (st != TSR_OK)
         return tsr__shm_give_up(me, why);
-    tsr__desk_fold(call, desk_cell(desk, !higher, turn), higher, in, out);
+    tsr__mailbox_fold(call, mailbox_cell(mailbox, !higher, turn), higher, in, out);
     return TSR_OK;
 }
 
@@ -265,8 +265,8 @@ tsr_status tsr__shm_all_reduce(struct endpoint *endpoint, const struct comm_call
 // One exchange at work. sent and got: bytes so far, per member.
 struct exchange {
     struct shm *me;
-    const struct comm_call *c;
-    struct comm_exchange *x;
+    const struct comm_call *call;
+    struct comm_exchange *exchange;
     int self;
     size_t *sent, *got;
 };
@@ -281,8 +281,8 @@ static uint64_t line_up(uint64_t bytes)
 static bool push(struct exchange *exchange, int i)
 {
     struct shm *me = exchange->me;
-    int peer = (int)exchange->c->group[i];
-    const struct comm_buffer *from = &exchange->x->send[i];
+    int peer = (int)exchange->call->group[i];
+    const struct comm_buffer *from = &exchange->exchange->send[i];
     struct shm_peer *shm_peer = &me->peers[peer];
     size_t ring = me->job->at.ring_bytes, left = from->bytes - exchange->sent[i];
     if (left == 0)
@@ -334,8 +334,8 @@ static void took(const struct exchange *exchange, int peer, size_t n, bool last)
 // Takes more of what comes from member i.
 static bool pull(struct exchange *exchange, int i)
 {
-    const struct comm_buffer *to = &exchange->x->recv[i];
-    int peer = (int)exchange->c->group[i];
+    const struct comm_buffer *to = &exchange->exchange->recv[i];
+    int peer = (int)exchange->call->group[i];
     const char *at;
     if (exchange->got[i] == to->bytes)
         return false;
@@ -351,33 +351,34 @@ static bool pull(struct exchange *exchange, int i)
 // Where the part of member i lies, as check_sizes has found it good; NULL: it comes through the ring.
 static const char *part_at(const struct exchange *exchange, int i)
 {
-    return exchange->me->peers[exchange->c->group[i]].part;
+    return exchange->me->peers[exchange->call->group[i]].part;
 }
 
 // Folds the next piece that has come from everybody; got[self] counts.
 static bool fold(struct exchange *exchange)
 {
     struct shm *me = exchange->me;
-    size_t unit = tsr__elem_bytes(exchange->c->type), done = exchange->got[exchange->self];
-    size_t n = exchange->x->recv[0].bytes - done;
-    for (int i = 0; i < exchange->c->n_group && n; i++) {
-        const char *part = i == exchange->self ? exchange->x->send[i].p : part_at(exchange, i);
+    size_t unit = tsr__elem_bytes(exchange->call->type), done = exchange->got[exchange->self];
+    size_t n = exchange->exchange->recv[0].bytes - done;
+    for (int i = 0; i < exchange->call->n_group && n; i++) {
+        const char *part =
+            i == exchange->self ? exchange->exchange->send[i].p : part_at(exchange, i);
         const char *from = part ? part + done : NULL;
         if (i != exchange->self && !part)
-            n = waiting(exchange, (int)exchange->c->group[i], n, &from);
+            n = waiting(exchange, (int)exchange->call->group[i], n, &from);
         me->ins[i] = from;
     }
     n = n / unit * unit;
     if (n == 0)
         return false;
-    void *to = (char *)exchange->x->folded + done;
-    tsr__reduce(exchange->c->type, exchange->c->reduce, me->ins, exchange->c->n_group, &to, 1, 0,
-                (int64_t)(n / unit));
-    for (int i = 0; i < exchange->c->n_group; i++) {
+    void *to = (char *)exchange->exchange->folded + done;
+    tsr__reduce(exchange->call->type, exchange->call->reduce, me->ins, exchange->call->n_group, &to,
+                1, 0, (int64_t)(n / unit));
+    for (int i = 0; i < exchange->call->n_group; i++) {
         exchange->got[i] += n;
         if (i != exchange->self && !part_at(exchange, i))
-            took(exchange, (int)exchange->c->group[i], n,
-                 exchange->got[i] == exchange->x->recv[0].bytes);
+            took(exchange, (int)exchange->call->group[i], n,
+                 exchange->got[i] == exchange->exchange->recv[0].bytes);
     }
     return true;
 }
@@ -388,31 +389,33 @@ static int missing(const struct exchange *exchange)
 {
     int open = -1;
     const char *at;
-    for (int i = 0; i < exchange->c->n_group; i++) {
-        int peer = (int)exchange->c->group[i];
+    for (int i = 0; i < exchange->call->n_group; i++) {
+        int peer = (int)exchange->call->group[i];
         size_t left = i == exchange->self
                           ? 0
-                          : exchange->x->recv[exchange->x->folded ? 0 : i].bytes - exchange->got[i];
+                          : exchange->exchange->recv[exchange->exchange->folded ? 0 : i].bytes -
+                                exchange->got[i];
         if (left && !part_at(exchange, i) && waiting(exchange, peer, left, &at) == 0)
             return peer;
         open = left ? peer : open;
     }
-    for (int i = 0; i < exchange->c->n_group; i++)
-        if (i != exchange->self && exchange->sent[i] < exchange->x->send[i].bytes)
-            return (int)exchange->c->group[i];
+    for (int i = 0; i < exchange->call->n_group; i++)
+        if (i != exchange->self && exchange->sent[i] < exchange->exchange->send[i].bytes)
+            return (int)exchange->call->group[i];
     return open;
 }
 
 static bool step(struct exchange *exchange)
 {
     bool moved = false;
-    for (int i = 0; i < exchange->c->n_group; i++)
+    for (int i = 0; i < exchange->call->n_group; i++)
         if (i != exchange->self)
             moved |= push(exchange, i);
-    if (exchange->x->folded)
-        return exchange->got[exchange->self] < exchange->x->recv[0].bytes ? fold(exchange) || moved
-                                                                          : moved;
-    for (int i = 0; i < exchange->c->n_group; i++)
+    if (exchange->exchange->folded)
+        return exchange->got[exchange->self] < exchange->exchange->recv[0].bytes
+                   ? fold(exchange) || moved
+                   : moved;
+    for (int i = 0; i < exchange->call->n_group; i++)
         if (i != exchange->self)
             moved |= pull(exchange, i);
     return moved;
@@ -431,12 +434,12 @@ static tsr_status move_parts(struct exchange *exchange, struct comm_trouble *why
         if (!tsr__patience(&patience, exchange->me->crowded))
             continue;
         atomic_store(&exchange->me->slot->waiting_for, -1); // on the move: no ring of waiting ranks
-        tsr_status st = tsr__shm_look(exchange->me, exchange->c, peer, why);
+        tsr_status st = tsr__shm_look(exchange->me, exchange->call, peer, why);
         if (st != TSR_OK)
             return st;
     }
-    if (exchange->x->folded) // alone in the group, or all lay in reach
-        while (exchange->got[exchange->self] < exchange->x->recv[0].bytes)
+    if (exchange->exchange->folded) // alone in the group, or all lay in reach
+        while (exchange->got[exchange->self] < exchange->exchange->recv[0].bytes)
             fold(exchange);
     return TSR_OK;
 }
@@ -448,32 +451,33 @@ static void offer(struct exchange *exchange)
 {
     struct shm *me = exchange->me;
     struct shm_part *parts = shm_parts(me->job, me->endpoint.rank, (int)(me->calls & 1));
-    for (int i = 0; i < exchange->c->n_group; i++) {
-        const struct comm_buffer *buffer = &exchange->x->send[i];
+    for (int i = 0; i < exchange->call->n_group; i++) {
+        const struct comm_buffer *buffer = &exchange->exchange->send[i];
         uint64_t at = buffer->bytes > SHM_INLINE ? reach(me, buffer->p, buffer->bytes) : 0;
-        parts[exchange->c->group[i]] = (struct shm_part){buffer->bytes, at};
+        parts[exchange->call->group[i]] = (struct shm_part){buffer->bytes, at};
         exchange->sent[i] = at || i == exchange->self ? buffer->bytes : 0;
-        me->peers[exchange->c->group[i]].gave += at && i != exchange->self;
+        me->peers[exchange->call->group[i]].gave += at && i != exchange->self;
     }
 }
 
 static tsr_status check_sizes(const struct exchange *exchange, struct comm_trouble *why)
 {
     const struct shm *me = exchange->me;
-    for (int i = 0; i < exchange->c->n_group; i++) {
-        int peer = (int)exchange->c->group[i];
+    for (int i = 0; i < exchange->call->n_group; i++) {
+        int peer = (int)exchange->call->group[i];
         int entry = (int)(tsr__shm_entry(me, peer) - shm_slot(me->job, peer)->entries);
         const struct shm_part *said = &shm_parts(me->job, peer, entry)[me->endpoint.rank];
         uint64_t sent = said->bytes, at = said->at;
-        size_t expected = exchange->x->recv[exchange->x->folded ? 0 : i].bytes;
+        size_t expected = exchange->exchange->recv[exchange->exchange->folded ? 0 : i].bytes;
         if (sent != expected)
             return tsr__trouble(why, TSR_PEER, peer,
                                 "%s '%s' (id %lld): rank %d sends %llu bytes, rank %d expects %zu",
-                                exchange->c->op, exchange->c->node, (long long)exchange->c->id,
-                                peer, (unsigned long long)sent, me->endpoint.rank, expected);
+                                exchange->call->op, exchange->call->node,
+                                (long long)exchange->call->id, peer, (unsigned long long)sent,
+                                me->endpoint.rank, expected);
         me->peers[peer].part = at ? at_offset(me, at, expected) : NULL;
         if (at && !me->peers[peer].part)
-            return refuse_offset(exchange->c, peer, why);
+            return refuse_offset(exchange->call, peer, why);
     }
     return TSR_OK;
 }
@@ -481,9 +485,10 @@ static tsr_status check_sizes(const struct exchange *exchange, struct comm_troub
 // Copies what can be read where it lies, this member's own part among it.
 static void copy_in_reach(struct exchange *exchange)
 {
-    for (int i = 0; i < exchange->c->n_group && !exchange->x->folded; i++) {
-        const struct comm_buffer *to = &exchange->x->recv[i];
-        const void *from = i == exchange->self ? exchange->x->send[i].p : part_at(exchange, i);
+    for (int i = 0; i < exchange->call->n_group && !exchange->exchange->folded; i++) {
+        const struct comm_buffer *to = &exchange->exchange->recv[i];
+        const void *from =
+            i == exchange->self ? exchange->exchange->send[i].p : part_at(exchange, i);
         if (!from && i != exchange->self)
             continue;
         if (to->bytes && to->p != from)
@@ -496,18 +501,18 @@ static void copy_in_reach(struct exchange *exchange)
 static tsr_status settle(struct exchange *exchange, struct comm_trouble *why)
 {
     struct shm *me = exchange->me;
-    for (int i = 0; i < exchange->c->n_group; i++) {
-        int peer = (int)exchange->c->group[i];
+    for (int i = 0; i < exchange->call->n_group; i++) {
+        int peer = (int)exchange->call->group[i];
         if (i != exchange->self && part_at(exchange, i))
             atomic_store_explicit(&shm_pair(me->job, me->endpoint.rank, peer)->copied,
                                   ++me->peers[peer].copied, memory_order_release);
     }
-    for (int i = 0; i < exchange->c->n_group; i++) {
-        int peer = (int)exchange->c->group[i];
+    for (int i = 0; i < exchange->call->n_group; i++) {
+        int peer = (int)exchange->call->group[i];
         uint64_t seen;
         if (i == exchange->self)
             continue;
-        tsr_status st = tsr__shm_await(me, exchange->c, peer,
+        tsr_status st = tsr__shm_await(me, exchange->call, peer,
                                        &shm_pair(me->job, peer, me->endpoint.rank)->copied, 0,
                                        me->peers[peer].gave, &seen, why);
         if (st != TSR_OK)
@@ -519,12 +524,13 @@ static tsr_status settle(struct exchange *exchange, struct comm_trouble *why)
 static tsr_status tell_arrived(struct exchange *exchange, struct comm_trouble *why)
 {
     struct shm *me = exchange->me;
-    if (!exchange->x->arrived)
+    if (!exchange->exchange->arrived)
         return TSR_OK;
-    for (int i = 0; i < exchange->c->n_group; i++)
-        memcpy(me->notes[i], tsr__shm_entry(me, (int)exchange->c->group[i])->header.notes,
+    for (int i = 0; i < exchange->call->n_group; i++)
+        memcpy(me->notes[i], tsr__shm_entry(me, (int)exchange->call->group[i])->header.notes,
                sizeof me->notes[i]);
-    return exchange->x->arrived(exchange->x->data, (const int64_t(*)[COMM_NOTES])me->notes, why);
+    return exchange->exchange->arrived(exchange->exchange->data,
+                                       (const int64_t(*)[COMM_NOTES])me->notes, why);
 }
 
 tsr_status tsr__shm_exchange(struct endpoint *endpoint, const struct comm_call *call,

@@ -8,7 +8,7 @@
 // the others' memory; when all have, the caller may free its own. Counters are per pair of ranks,
 // so the k-th meeting of two ranks is always with each other: ranks that disagree about operator,
 // order or group meet in different calls, and find it. Two ranks with little to add up copy it to
-// their desk instead (internal.h) and need no departure.
+// their mailbox instead (internal.h) and need no departure.
 //
 // When the job fails, a member may leave only when nobody reads its memory any more: see leave().
 #include "transport/internal.h"
@@ -23,12 +23,12 @@ enum state {
     GONE,    // left the job: ended, or failed
 };
 
-// What one rank tells another. stamp: of their last two meetings, 0 where they were not at the desk.
+// What one rank tells another. stamp: of their last two meetings, 0 where they were not at the mailbox.
 struct word {
     _Alignas(64) atomic_uint_fast64_t arrived; // calls with that peer entered
     atomic_uint_fast64_t stamp[2];
     _Alignas(64) atomic_uint_fast64_t departed;
-    uint64_t turns; // at the desk of both; its own
+    uint64_t turns; // at the mailbox of both; its own
 };
 
 // What never changes, what a call writes and others read, what only those look at who wait long: on lines of their own.
@@ -42,7 +42,7 @@ struct slot {
     _Alignas(64) struct comm_header header;
     const void *in;
     void *out;
-    const struct comm_exchange *x;
+    const struct comm_exchange *exchange;
     _Alignas(64) atomic_int state;
     atomic_int waiting_for; // rank, or -1
 };
@@ -52,8 +52,8 @@ struct thread_job {
     int n;
     bool crowded; // more ranks than cores: spinning only steals time
     struct slot *slots;
-    struct word *words; // [from][to]
-    struct desk *desks; // [lower][higher]
+    struct word *words;        // [from][to]
+    struct mailbox *mailboxes; // [lower][higher]
     atomic_int failed;
     pthread_mutex_t lock; // guards trouble while it is written
     struct comm_trouble trouble;
@@ -169,12 +169,12 @@ static tsr_status await_arrival(struct slot *me, int theirs, const struct comm_c
     return TSR_OK;
 }
 
-// Raises the number of meetings with a peer; stamp 0: not at the desk. Returns the number.
+// Raises the number of meetings with a peer; stamp 0: not at the mailbox. Returns the number.
 static uint64_t come_to(struct slot *me, int peer, bool at_desk, uint64_t *stamp)
 {
     struct word *word = &me->to[peer];
     uint64_t meeting = atomic_load_explicit(&word->arrived, memory_order_relaxed) + 1;
-    *stamp = at_desk ? tsr__desk_stamp(&me->header, meeting) : 0;
+    *stamp = at_desk ? tsr__mailbox_stamp(&me->header, meeting) : 0;
     atomic_store_explicit(&word->stamp[meeting & 1], *stamp, memory_order_relaxed);
     atomic_store_explicit(&word->arrived, meeting, memory_order_release);
     return meeting;
@@ -283,21 +283,22 @@ static tsr_status reduce_at_desk(struct slot *me, const struct comm_call *call, 
     struct thread_job *job = me->job;
     bool higher = call->group[1] == me->endpoint.rank;
     int peer = (int)call->group[!higher];
-    struct desk *desk = &job->desks[call->group[0] * job->n + call->group[1]];
+    struct mailbox *mailbox = &job->mailboxes[call->group[0] * job->n + call->group[1]];
     uint64_t turn = me->to[peer].turns++, stamp;
     if (atomic_load_explicit(&job->failed, memory_order_relaxed))
         return already_failed(me, why);
     tsr__header_of(call, NULL, &me->header);
-    memcpy(desk_cell(desk, higher, turn), in, bytes);
+    memcpy(mailbox_cell(mailbox, higher, turn), in, bytes);
     uint64_t meeting = come_to(me, peer, true, &stamp);
     tsr_status st = await_arrival(me, peer, call, why);
     const struct word *word = word_of(job, peer, me->endpoint.rank);
     if (st == TSR_OK &&
         atomic_load_explicit(&word->stamp[meeting & 1], memory_order_relaxed) != stamp)
-        st = tsr__desk_differs(&me->header, me->endpoint.rank, &job->slots[peer].header, peer, why);
+        st = tsr__mailbox_differs(&me->header, me->endpoint.rank, &job->slots[peer].header, peer,
+                                  why);
     if (st != TSR_OK)
         return give_up(me, call, why);
-    tsr__desk_fold(call, desk_cell(desk, !higher, turn), higher, in, out);
+    tsr__mailbox_fold(call, mailbox_cell(mailbox, !higher, turn), higher, in, out);
     return TSR_OK;
 }
 
@@ -306,7 +307,7 @@ static tsr_status threads_all_reduce(struct endpoint *endpoint, const struct com
 {
     struct slot *me = (struct slot *)endpoint;
     size_t bytes = (size_t)call->count * tsr__elem_bytes(call->type);
-    if (me->job->desks && desk_fits(call, bytes))
+    if (me->job->mailboxes && desk_fits(call, bytes))
         return reduce_at_desk(me, call, in, out, bytes, why);
     me->in = in;
     me->out = out;
@@ -335,7 +336,7 @@ static tsr_status fold_parts(struct slot *me, const struct comm_call *call,
     size_t bytes = exchange->recv[0].bytes;
     for (int i = 0; i < call->n_group; i++) {
         const struct slot *peer = &me->job->slots[call->group[i]];
-        const struct comm_buffer *from = &peer->x->send[self];
+        const struct comm_buffer *from = &peer->exchange->send[self];
         if (from->bytes != bytes)
             return other_size(me, call, peer->endpoint.rank, from->bytes, bytes, why);
         me->ins[i] = from->p;
@@ -352,7 +353,7 @@ static tsr_status copy_parts(struct slot *me, const struct comm_call *call,
 {
     for (int i = 0; i < call->n_group; i++) {
         const struct slot *peer = &me->job->slots[call->group[i]];
-        const struct comm_buffer *from = &peer->x->send[self], *to = &exchange->recv[i];
+        const struct comm_buffer *from = &peer->exchange->send[self], *to = &exchange->recv[i];
         if (from->bytes != to->bytes)
             return other_size(me, call, peer->endpoint.rank, from->bytes, to->bytes, why);
         if (to->bytes && to->p != from->p)
@@ -376,7 +377,7 @@ static tsr_status threads_exchange(struct endpoint *endpoint, const struct comm_
                                    struct comm_exchange *exchange, struct comm_trouble *why)
 {
     struct slot *me = (struct slot *)endpoint;
-    me->x = exchange;
+    me->exchange = exchange;
     int self = 0;
     while (call->group[self] != endpoint->rank)
         self++;
@@ -426,9 +427,9 @@ static void slot_init(struct thread_job *job, int rank, int cores)
 }
 
 // Large, and mostly never touched; NULL: everything goes without.
-static struct desk *open_desks(size_t pairs)
+static struct mailbox *open_desks(size_t pairs)
 {
-    void *p = mmap(NULL, pairs * sizeof(struct desk), PROT_READ | PROT_WRITE,
+    void *p = mmap(NULL, pairs * sizeof(struct mailbox), PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return p == MAP_FAILED ? NULL : p;
 }
@@ -446,7 +447,7 @@ struct thread_job *tsr__threads_new(tsr_session *session, int n, const struct co
     size_t pairs = (size_t)n * (size_t)n;
     job->slots = arena_get(&job->arena, (size_t)n * sizeof *job->slots, 64);
     job->words = arena_get(&job->arena, pairs * sizeof *job->words, 64);
-    job->desks = open_desks(pairs);
+    job->mailboxes = open_desks(pairs);
     pthread_mutex_init(&job->lock, NULL);
     int cores = tsr__cores();
     job->crowded = n > cores;
@@ -468,8 +469,8 @@ void tsr__threads_free(struct thread_job *job)
     if (!job)
         return;
     pthread_mutex_destroy(&job->lock);
-    if (job->desks)
-        munmap(job->desks, (size_t)job->n * (size_t)job->n * sizeof *job->desks);
+    if (job->mailboxes)
+        munmap(job->mailboxes, (size_t)job->n * (size_t)job->n * sizeof *job->mailboxes);
     struct arena arena = job->arena; // it holds the job itself
     tsr__arena_free(&arena);
 }

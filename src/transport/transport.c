@@ -132,14 +132,14 @@ tsr_status tsr__header_compare(const struct comm_header *mine, int my_rank,
     return tsr__trouble(why, TSR_PEER, their_rank, "the ranks disagree: %s, %s: %s", a, b, what);
 }
 
-uint64_t tsr__desk_stamp(const struct comm_header *header, uint64_t meeting)
+uint64_t tsr__mailbox_stamp(const struct comm_header *header, uint64_t meeting)
 {
     return tsr__hash64(header, offsetof(struct comm_header, notes), meeting) | 1;
 }
 
-tsr_status tsr__desk_differs(const struct comm_header *mine, int my_rank,
-                             const struct comm_header *theirs, int their_rank,
-                             struct comm_trouble *why)
+tsr_status tsr__mailbox_differs(const struct comm_header *mine, int my_rank,
+                                const struct comm_header *theirs, int their_rank,
+                                struct comm_trouble *why)
 {
     char a[128];
     tsr_status st = tsr__header_compare(mine, my_rank, theirs, their_rank, why);
@@ -150,8 +150,8 @@ tsr_status tsr__desk_differs(const struct comm_header *mine, int my_rank,
                         their_rank);
 }
 
-void tsr__desk_fold(const struct comm_call *call, const char *theirs, bool higher, const void *in,
-                    void *out)
+void tsr__mailbox_fold(const struct comm_call *call, const char *theirs, bool higher,
+                       const void *in, void *out)
 {
     const void *ins[2] = {higher ? theirs : in, higher ? in : theirs};
     tsr__reduce(call->type, call->reduce, ins, 2, &out, 1, 0, call->count);

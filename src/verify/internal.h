@@ -37,7 +37,7 @@ struct outcome {
     tsr_partition_summary partition;
     const tsr_difference *outputs;
     size_t n_outputs;
-    tsr_first first;
+    tsr_first_difference first;
 };
 
 // Cuts that model, which is w->model with annotations, runs it and compares with the whole run. TSR_DIFFERENT: *out is filled.
@@ -45,7 +45,8 @@ tsr_status tsr__verify_cut(struct work *work, tsr_model *model, const char *conf
                            struct outcome *out) TSR_MUST_USE;
 // locate.c: which value differs first, of all that the nodes of the main graph make; a finding says it. Fills *out
 // where there is one; that it could not be found is no failure.
-void tsr__verify_locate(struct work *work, tsr_model *model, const char *config, tsr_first *out);
+void tsr__verify_locate(struct work *work, tsr_model *model, const char *config,
+                        tsr_first_difference *out);
 // lowered.c: the file of the whole model, or of a copy that an older engine takes.
 tsr_status tsr__verify_lowered(struct work *work, const char **path) TSR_MUST_USE;
 // precision.c: the tolerance of each value of w->model, found once; then that of the value of that name. INFINITY: it

@@ -122,25 +122,27 @@ static bool find_first(const struct work *work, const tsr_model *model, const ts
     return false;
 }
 
-static void tell(struct work *work, const struct found *found, int64_t rank, tsr_first *out)
+static void tell(struct work *work, const struct found *found, int64_t rank,
+                 tsr_first_difference *out)
 {
     struct arena *arena = work->results;
     struct place at = tsr__place_node(found->node);
     at.value = tsr__value_str(found->value);
     at.rank = rank;
-    *out = (tsr_first){.value = tsr__arena_str(arena, at.value).p,
-                       .node = tsr__arena_str(arena, at.node).p,
-                       .op = tsr__arena_str(arena, at.op).p,
-                       .node_index = at.node_index,
-                       .rank = rank,
-                       .max_rel = found->difference.max_rel};
+    *out = (tsr_first_difference){.value = tsr__arena_str(arena, at.value).p,
+                                  .node = tsr__arena_str(arena, at.node).p,
+                                  .op = tsr__arena_str(arena, at.op).p,
+                                  .node_index = at.node_index,
+                                  .rank = rank,
+                                  .max_rel = found->difference.max_rel};
     tsr__diag(work->session, DIAG_verify_first, &at,
               "look at the shardings of this node, and of the nodes that made its inputs",
               "this is the first value that differs, by %.3g (%.3g of the largest magnitude)",
               found->difference.max_abs, found->difference.max_rel);
 }
 
-void tsr__verify_locate(struct work *work, tsr_model *model, const char *config, tsr_first *out)
+void tsr__verify_locate(struct work *work, tsr_model *model, const char *config,
+                        tsr_first_difference *out)
 {
     tsr_tensors *whole = NULL, *cut = NULL;
     tsr_model *copy = NULL;

@@ -12,7 +12,7 @@
 // The value's element type (of a list: that of its tensors) is one that every operator set in question has.
 static bool plain_value(const struct shapes *shapes, const tsr_value *value)
 {
-    return !value || tsr__type_plain(tsr__shapes_piece(shapes, value).dtype);
+    return !value || tsr__type_plain(tsr__shapes_element(shapes, value).dtype);
 }
 
 // All that nodes read and give is plain, in bodies too.

@@ -3,8 +3,8 @@
 #include "verify/verify.h"
 
 struct sizes {
-    struct arena *a;
-    VEC(tsr_size) at;
+    struct arena *arena;
+    VEC(tsr_dim_size) at;
 };
 
 static void add_size(struct sizes *sizes, const char *name, int64_t size)
@@ -12,9 +12,9 @@ static void add_size(struct sizes *sizes, const char *name, int64_t size)
     for (size_t i = 0; i < sizes->at.n; i++)
         if (strcmp(sizes->at.at[i].name, name) == 0)
             return;
-    tsr_size *at = vec_push(sizes->a, &sizes->at);
+    tsr_dim_size *at = vec_push(sizes->arena, &sizes->at);
     if (at)
-        *at = (tsr_size){name, size};
+        *at = (tsr_dim_size){name, size};
 }
 
 static void add_sizes(struct sizes *sizes, const tsr_model *model, const tsr_tensors *inputs)
@@ -41,7 +41,7 @@ tsr_status tsr_plan_for(tsr_model *model, const tsr_plan_options *options,
     memcpy(&plan_options, options,
            options->size < sizeof plan_options ? options->size : sizeof plan_options);
     tsr__arena_init(&arena, tsr_model_session(model));
-    struct sizes sizes = {.a = &arena};
+    struct sizes sizes = {.arena = &arena};
     for (size_t i = 0; i < plan_options.n_sizes; i++)
         add_size(&sizes, plan_options.sizes[i].name, plan_options.sizes[i].size);
     add_sizes(&sizes, model, inputs);

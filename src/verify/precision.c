@@ -43,7 +43,7 @@ static double walk_node(struct walk *walk, const tsr_node *node)
         if (!value)
             continue;
         double *own = &walk->at[tsr__value_id(value)];
-        *own = fmax(read, tsr__tolerance(tsr__shapes_piece(walk->shapes, value).dtype));
+        *own = fmax(read, tsr__tolerance(tsr__shapes_element(walk->shapes, value).dtype));
         most = fmax(most, *own);
     }
     return most;

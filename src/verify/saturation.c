@@ -91,7 +91,7 @@ static const tsr_node *reads_signed_bytes(const struct work *work, const struct 
     for (const tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
         for (size_t i = 0; i < tsr_node_input_count(node); i++) {
             const tsr_value *value = tsr_node_input(node, i);
-            if (value && tsr__shapes_piece(shapes, value).dtype == TSR_INT8)
+            if (value && tsr__shapes_element(shapes, value).dtype == TSR_INT8)
                 return node;
         }
     }

@@ -79,7 +79,7 @@ static inline int64_t product_of(int64_t a, int64_t b)
 struct sim_fold {
     tsr_model *model;        // of one copy, with its share of the batch; NULL: it is not folded
     int64_t copies, devices; // of one copy
-    tsr_size *sizes;         // of that model
+    tsr_dim_size *sizes;     // of that model
     size_t n_sizes;
     int64_t *shared; // bytes of each output that the first device collects from the copies
     size_t n_shared;
@@ -94,9 +94,9 @@ struct partition_part;
 int64_t tsr__sim_price(struct sim *sim, struct sim_comm *comm);
 // Reads the tasks of all parts and prices them (simulate_parts.c).
 tsr_status tsr__sim_read(struct sim *sim, const struct partition_part *parts, int64_t n,
-                         const tsr_size *sizes, size_t n_sizes) TSR_MUST_USE;
+                         const tsr_dim_size *sizes, size_t n_sizes) TSR_MUST_USE;
 // Symbols of the model's inputs that have no size yet get the usual one. False: no memory.
-bool tsr__sim_sizes(struct arena *arena, const tsr_model *model, const tsr_size *sizes, size_t n,
-                    tsr_size **out, size_t *n_out);
+bool tsr__sim_sizes(struct arena *arena, const tsr_model *model, const tsr_dim_size *sizes,
+                    size_t n, tsr_dim_size **out, size_t *n_out);
 
 #endif

@@ -174,10 +174,10 @@ static int64_t used_devices(const struct fold *fold)
 }
 
 // The sizes with a copy's share of one of them.
-static tsr_size *shared_sizes(struct arena *arena, const tsr_size *sizes, size_t n, size_t batch,
-                              int64_t copies)
+static tsr_dim_size *shared_sizes(struct arena *arena, const tsr_dim_size *sizes, size_t n,
+                                  size_t batch, int64_t copies)
 {
-    tsr_size *part = ARENA_ARRAY(arena, tsr_size, n + 1);
+    tsr_dim_size *part = ARENA_ARRAY(arena, tsr_dim_size, n + 1);
     if (!part)
         return NULL;
     if (n)
@@ -187,7 +187,7 @@ static tsr_size *shared_sizes(struct arena *arena, const tsr_size *sizes, size_t
     return part;
 }
 
-static bool try_copies(struct fold *fold, const tsr_size *part, size_t n)
+static bool try_copies(struct fold *fold, const tsr_dim_size *part, size_t n)
 {
     fold->part = tsr__shapes_bound(fold->arena, fold->model, part, n, false);
     return fold->part && folds(fold);
@@ -195,7 +195,7 @@ static bool try_copies(struct fold *fold, const tsr_size *part, size_t n)
 
 // The most copies first: what is simulated is then the smallest.
 static bool find_copies(struct fold *fold, const tsr_topology *topology, struct sim_fold *out,
-                        const tsr_size *sizes, size_t n)
+                        const tsr_dim_size *sizes, size_t n)
 {
     int64_t used = used_devices(fold), devices = tsr_config_devices(fold->config);
     for (int64_t block = 1; block <= used; block++) {
@@ -322,7 +322,7 @@ tsr_status tsr__sim_fold(struct arena *arena, tsr_model *model, const tsr_simula
 {
     struct fold fold = {
         .model = model, .arena = arena, .config = only_config(model, options->config)};
-    tsr_size *sizes;
+    tsr_dim_size *sizes;
     *out = (struct sim_fold){0};
     if (!fold.config || tsr_config_devices(fold.config) <= SIM_FOLD_ABOVE || tsr__has_calls(model))
         return TSR_OK;

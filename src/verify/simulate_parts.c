@@ -132,13 +132,13 @@ static int64_t scratch_of(const struct sim_comm *comm, const tsr_node *node,
                           const struct shapes *shapes, int64_t given, int64_t got)
 {
     int64_t axis = tsr_attr_int(tsr_node_find_attr(node, "axis"), 0), outer = 1;
-    bool gathers = strcmp(comm->op, TSR_OP_ALLGATHER) == 0;
+    bool gathers = strcmp(comm->op, TSR_OP_ALL_GATHER) == 0;
     struct shape shape = tsr__shapes_of(shapes, tsr_node_input(node, 0));
     for (int dim = 0; dim < shape.rank && dim < axis; dim++)
         outer = shape.dims[dim].value == 1 ? outer : 2;
-    if (strcmp(comm->op, TSR_OP_TURN) == 0)
+    if (strcmp(comm->op, TSR_OP_ALL_TO_ALL) == 0)
         return given;
-    if (gathers || strcmp(comm->op, TSR_OP_SCATTER) == 0) {
+    if (gathers || strcmp(comm->op, TSR_OP_REDUCE_SCATTER) == 0) {
         if (outer == 1)
             return 0;
         return gathers ? got : given;
@@ -432,13 +432,13 @@ static tsr_status find_memory(struct sim_device *device, const tsr_model *model,
 // ---- all of it ---------------------------------------------------------------------------------
 
 // The sizes that the caller gave, and PLAN_USUAL_SIZE for every symbol of an input that got none.
-bool tsr__sim_sizes(struct arena *arena, const tsr_model *model, const tsr_size *sizes, size_t n,
-                    tsr_size **out, size_t *n_out)
+bool tsr__sim_sizes(struct arena *arena, const tsr_model *model, const tsr_dim_size *sizes,
+                    size_t n, tsr_dim_size **out, size_t *n_out)
 {
     const tsr_graph *graph = tsr_model_graph(model);
-    VEC(tsr_size) all = {0};
+    VEC(tsr_dim_size) all = {0};
     for (size_t i = 0; i < n; i++) {
-        tsr_size *at = vec_push(arena, &all);
+        tsr_dim_size *at = vec_push(arena, &all);
         if (at)
             *at = sizes[i];
     }
@@ -449,9 +449,9 @@ bool tsr__sim_sizes(struct arena *arena, const tsr_model *model, const tsr_size 
             bool known = dim.value >= 0 || !dim.symbol || !dim.symbol[0];
             for (size_t k = 0; k < all.n && !known; k++)
                 known = strcmp(all.at[k].name, dim.symbol) == 0;
-            tsr_size *at = known ? NULL : vec_push(arena, &all);
+            tsr_dim_size *at = known ? NULL : vec_push(arena, &all);
             if (at)
-                *at = (tsr_size){dim.symbol, PLAN_USUAL_SIZE};
+                *at = (tsr_dim_size){dim.symbol, PLAN_USUAL_SIZE};
         }
     }
     *out = all.at;
@@ -460,11 +460,11 @@ bool tsr__sim_sizes(struct arena *arena, const tsr_model *model, const tsr_size 
 }
 
 static tsr_status read_part(struct sim *sim, int64_t device, const struct partition_part *part,
-                            const tsr_size *sizes, size_t n_sizes)
+                            const tsr_dim_size *sizes, size_t n_sizes)
 {
     struct arena scratch;
     struct sim_device *sim_device = &sim->devices[device];
-    tsr_size *all;
+    tsr_dim_size *all;
     size_t n;
     tsr__arena_init(&scratch, sim->session);
     sim_device->weights = part->weight_bytes;
@@ -488,7 +488,7 @@ static tsr_status read_part(struct sim *sim, int64_t device, const struct partit
 }
 
 tsr_status tsr__sim_read(struct sim *sim, const struct partition_part *parts, int64_t n,
-                         const tsr_size *sizes, size_t n_sizes)
+                         const tsr_dim_size *sizes, size_t n_sizes)
 {
     tsr_status st;
     sim->n = n;

@@ -39,11 +39,11 @@ static const struct collective_way {
     tsr_collective what;
     bool out, times;
 } collective_ways[] = {
-    {TSR_OP_ALLREDUCE, TSR_ALL_REDUCE, false, false},
-    {TSR_OP_SCATTER, TSR_REDUCE_SCATTER, false, false},
+    {TSR_OP_ALL_REDUCE, TSR_ALL_REDUCE, false, false},
+    {TSR_OP_REDUCE_SCATTER, TSR_REDUCE_SCATTER, false, false},
     {TSR_OP_REDUCE, TSR_REDUCE, false, false},
-    {TSR_OP_ALLGATHER, TSR_ALL_GATHER, true, false},
-    {TSR_OP_TURN, TSR_ALL_TO_ALL, false, true},
+    {TSR_OP_ALL_GATHER, TSR_ALL_GATHER, true, false},
+    {TSR_OP_ALL_TO_ALL, TSR_ALL_TO_ALL, false, true},
     {TSR_OP_BROADCAST, TSR_BROADCAST, true, false},
     {TSR_OP_SEND, TSR_SEND, false, false},
 };

@@ -7,7 +7,7 @@
 
 struct trials {
     struct work *work;
-    tsr_size *sizes; // of symbols, as the inputs have them
+    tsr_dim_size *sizes; // of symbols, as the inputs have them
     size_t n_sizes;
     const char *config; // that the shardings are for
     int64_t devices;    // 0: the model declares it
@@ -18,7 +18,7 @@ static bool add_size(struct trials *trials, const char *name, int64_t size)
     for (size_t i = 0; i < trials->n_sizes; i++)
         if (!strcmp(trials->sizes[i].name, name))
             return true;
-    trials->sizes[trials->n_sizes++] = (tsr_size){name, size};
+    trials->sizes[trials->n_sizes++] = (tsr_dim_size){name, size};
     return true;
 }
 
@@ -30,7 +30,7 @@ static tsr_status find_sizes(struct trials *trials)
     size_t room = 1;
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
         room += (size_t)(tsr_value_rank(tsr_graph_input(graph, i)) + 1);
-    trials->sizes = ARENA_ARRAY(&work->arena, tsr_size, room);
+    trials->sizes = ARENA_ARRAY(&work->arena, tsr_dim_size, room);
     for (size_t i = 0; trials->sizes && i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
         int64_t k = tsr_tensors_find(work->inputs, tsr_value_name(value));

@@ -131,7 +131,7 @@ static void copies_are_simulated_once(void **state)
     tsr_session *s = tsr_session_new(NULL);
     tsr_model *m = NULL;
     tsr_topology *t = NULL;
-    tsr_size size = {"batch", 48 * 512};
+    tsr_dim_size size = {"batch", 48 * 512};
     tsr_plan_summary p = {.size = sizeof p};
     tsr_simulation folded = {.size = sizeof folded}, all = {.size = sizeof all};
     assert_int_equal(make_rows(s, -1, &m), TSR_OK);
@@ -164,7 +164,7 @@ static void ten_thousand_devices(void **state)
     tsr_session *s = tsr_session_new(NULL);
     tsr_model *m = NULL;
     tsr_topology *t = NULL;
-    tsr_size size = {"batch", 10000 * 16};
+    tsr_dim_size size = {"batch", 10000 * 16};
     tsr_plan_summary p = {.size = sizeof p};
     tsr_simulation x = {.size = sizeof x};
     assert_int_equal(make_rows(s, -1, &m), TSR_OK);

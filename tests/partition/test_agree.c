@@ -96,10 +96,10 @@ static tsr_status sizes(struct bench *b, enum step_kind kind, int64_t rows, int 
 static void sizes_differ(void **state)
 {
     struct bench *b = *state;
-    assert_int_equal(sizes(b, STEP_REDUCE, 4, 0), TSR_OK);
-    assert_int_equal(sizes(b, STEP_REDUCE, 3, 0), TSR_BUG); // 1 row and 2
+    assert_int_equal(sizes(b, STEP_ALL_REDUCE, 4, 0), TSR_OK);
+    assert_int_equal(sizes(b, STEP_ALL_REDUCE, 3, 0), TSR_BUG); // 1 row and 2
     assert_true(found(b, "partition-disagrees"));
-    assert_int_equal(sizes(b, STEP_REDUCE, -1, 0), TSR_BUG); // who knows
+    assert_int_equal(sizes(b, STEP_ALL_REDUCE, -1, 0), TSR_BUG); // who knows
     assert_int_equal(sizes(b, STEP_GATHER, 3, 0), TSR_OK);
     assert_int_equal(sizes(b, STEP_GATHER, 3, 1), TSR_BUG);
     assert_int_equal(sizes(b, STEP_ALL_TO_ALL, 3, 0), TSR_OK);

@@ -4,7 +4,7 @@
 #include "nets.h"
 
 // Two layers; the batch is a symbol.
-static void two_layers(struct net *t, int64_t batch, tsr_size *size)
+static void two_layers(struct net *t, int64_t batch, tsr_dim_size *size)
 {
     tsr_dim dims[] = {{-1, "batch"}, {256, ""}};
     tsr_value *x = tsr_graph_add_input(t->g, "x");
@@ -13,7 +13,7 @@ static void two_layers(struct net *t, int64_t batch, tsr_size *size)
     tsr_value *y =
         node(t, "MatMul", node(t, "Relu", h, NULL, "r"), weight(t, "v", DIMS(512, 256)), "y");
     assert_int_equal(tsr_graph_add_output(t->g, y), TSR_OK);
-    *size = (tsr_size){"batch", batch};
+    *size = (tsr_dim_size){"batch", batch};
     t->o.sizes = size;
     t->o.n_sizes = 1;
 }
@@ -29,7 +29,7 @@ static void valid(struct net *t)
 static void slow_devices_stay_idle(void **state)
 {
     (void)state;
-    tsr_size size;
+    tsr_dim_size size;
     int64_t cost[2];
     for (int mixed = 0; mixed < 2; mixed++) {
         struct net *t = net_new(mixed ? "4" : "2", 1e12, 1e11, 1e-6, 1e11);
@@ -53,7 +53,7 @@ static void slow_devices_stay_idle(void **state)
 static void blocks_do_the_same(void **state)
 {
     (void)state;
-    tsr_size size;
+    tsr_dim_size size;
     struct net *t = net_new("hosts:96x2", 1e10, 1e11, 1e-6, 1e11);
     two_layers(t, 96 * 64, &size);
     assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
@@ -68,7 +68,7 @@ static void blocks_do_the_same(void **state)
 static void one_block_without_a_batch(void **state)
 {
     (void)state;
-    tsr_size size;
+    tsr_dim_size size;
     struct net *t = net_new("hosts:40x2", 1e10, 1e11, 1e-6, 1e10);
     two_layers(t, 1, &size);
     assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);

@@ -106,7 +106,7 @@ static void seconds_end_it(void **state)
 static void memory_that_is_assumed(void **state)
 {
     (void)state;
-    tsr_size size = {"rows", (int64_t)1 << 24};
+    tsr_dim_size size = {"rows", (int64_t)1 << 24};
     tsr_dim dims[] = {{-1, "rows"}, {1024, ""}};
     struct net *t = net_new("2", 1e12, 1e11, 1e-6, 1e9);
     tsr_value *x = tsr_graph_add_input(t->g, "x");

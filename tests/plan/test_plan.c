@@ -253,20 +253,20 @@ static void conversions_have_a_time(void **state)
     int devices[] = {0, 1, 2, 3};
     struct topology_groups all = {1, 4, devices};
     int64_t time = -1, want = tsr__topology_cost(t->topology, TSR_ALL_GATHER, &all, 64 * 64 * 4);
-    assert_int_equal(tsr_connect_time(t->session, "{4,1}", "{1:0,1,2,3}", NULL, TSR_FLOAT, 2, shape,
+    assert_int_equal(tsr_reshard_time(t->session, "{4,1}", "{1:0,1,2,3}", NULL, TSR_FLOAT, 2, shape,
                                       t->topology, &time),
                      TSR_OK);
     assert_in_range(time, want, want + 100); // and a copy
     want = tsr__topology_cost(t->topology, TSR_REDUCE_SCATTER, &all, 64 * 64 * 4);
-    assert_int_equal(tsr_connect_time(t->session, "{1:0,1,2,3}", "{1,4}", "sum", TSR_FLOAT, 2,
+    assert_int_equal(tsr_reshard_time(t->session, "{1:0,1,2,3}", "{1,4}", "sum", TSR_FLOAT, 2,
                                       shape, t->topology, &time),
                      TSR_OK);
     assert_in_range(time, want, want + 100);
-    assert_int_equal(tsr_connect_time(t->session, "{4,1}", "{4,1}", NULL, TSR_FLOAT, 2, shape,
+    assert_int_equal(tsr_reshard_time(t->session, "{4,1}", "{4,1}", NULL, TSR_FLOAT, 2, shape,
                                       t->topology, &time),
                      TSR_OK);
     assert_int_equal(time, 0);
-    assert_int_equal(tsr_connect_time(t->session, "{8,1}", "{1:0}", NULL, TSR_FLOAT, 2, shape,
+    assert_int_equal(tsr_reshard_time(t->session, "{8,1}", "{1:0}", NULL, TSR_FLOAT, 2, shape,
                                       t->topology, &time),
                      TSR_INVALID);
     assert_string_equal(tsr_finding_at(t->session, 0).code, "sharding-misfit");

@@ -220,7 +220,7 @@ static int print_model(tsr_session *session, const char *path)
     const tsr_node *n = tsr_graph_first(tsr_model_graph(m));
     const struct rule *r = s ? tsr__rule_of(&a, n, s) : NULL;
     if (r)
-        print_rule(n, r, tsr__rule_other(&a, n, s), s);
+        print_rule(n, r, tsr__rule_strided(&a, n, s), s);
     tsr__arena_free(&a);
     tsr_model_free(m);
     return r ? 0 : 1;

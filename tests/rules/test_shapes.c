@@ -117,13 +117,13 @@ static void test_symbols_get_sizes(void **state)
 {
     struct bench *b = *state;
     const tsr_dim dims[] = {DIM("batch"), DIM("past + 1")};
-    const tsr_size sizes[] = {{"batch", 2}, {"past", 6}, {"depth", 9}};
+    const tsr_dim_size sizes[] = {{"batch", 2}, {"past", 6}, {"depth", 9}};
     tsr_value *x = input(b, "x", TSR_FLOAT, 2, dims), *y = node(b, "Relu", "y", x, NULL, NULL);
     assert_int_equal(tsr_shapes(b->model, sizes, 3, NULL), TSR_OK);
     assert_string_equal(declared(b, x), "float32[2, 7]");
     assert_string_equal(declared(b, y), "float32[2, 7]");
     assert_int_equal(count(b, "dim-unknown"), 1);
-    const tsr_size bad[] = {{"batch", -2}};
+    const tsr_dim_size bad[] = {{"batch", -2}};
     assert_int_equal(tsr_shapes(b->model, bad, 1, NULL), TSR_INVALID);
     assert_int_equal(count(b, "dim-negative"), 1);
 }

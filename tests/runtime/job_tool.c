@@ -121,7 +121,7 @@ static tsr_status word(char *w)
     char *second = strpbrk(value, "=>");
     *second++ = 0;
     if (strcmp(w, "keep") == 0)
-        return tsr_job_keep(job, value, second);
+        return tsr_job_add_state(job, value, second);
     tsr_status st = tsr_job_start(job, load(value));
     return st == TSR_OK ? take(second) : st;
 }

@@ -37,8 +37,8 @@ static tsr_status read_nested(int depth, bool complete)
     tsr_session *s = tsr_session_new(NULL);
     tsr_tensors *t = NULL;
     assert_int_equal(tsr_tensors_new(s, &t), TSR_OK);
-    struct parcel p = {.fd = -1, .bytes = b.at, .end = b.n};
-    tsr_status st = tsr__parcel_tensors(&p, t);
+    struct message p = {.fd = -1, .bytes = b.at, .end = b.n};
+    tsr_status st = tsr__message_tensors(&p, t);
     if (st == TSR_OK)
         assert_int_equal(tsr_tensors_count(t), 1);
     tsr_tensors_free(t);
@@ -55,7 +55,7 @@ static void sequences_nest_a_little(void **state)
     assert_int_equal(read_nested(2, false), TSR_MALFORMED);
 }
 
-// 40 bytes a level: a parcel of 20 MB was 500,000 calls deep.
+// 40 bytes a level: a message of 20 MB was 500,000 calls deep.
 static void and_not_without_bound(void **state)
 {
     (void)state;

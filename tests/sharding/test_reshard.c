@@ -603,8 +603,9 @@ static void expect(struct bench *b, const char *from, const char *to, const char
     const tsr_step *steps;
     size_t n, at = 0;
     char got[512] = "";
-    assert_int_equal(tsr_connect(b->session, from, to, pending, TSR_FLOAT, rank, shape, &steps, &n),
-                     TSR_OK);
+    assert_int_equal(
+        tsr_reshard_plan(b->session, from, to, pending, TSR_FLOAT, rank, shape, &steps, &n),
+        TSR_OK);
     for (size_t i = 0; i < n; i++) {
         at += (size_t)snprintf(got + at, sizeof got - at, "%s%s", i ? "; " : "", steps[i].op);
         if (steps[i].axis >= 0)
@@ -674,29 +675,32 @@ static void test_refused(void **state)
     size_t n;
     const int64_t s[] = {8, 8}, huge[] = {INT64_MAX / 2, 8};
     assert_int_equal(
-        tsr_connect(b->session, "{2,1:0,-1}", "{1,1:0}", NULL, TSR_FLOAT, 2, s, &steps, &n),
+        tsr_reshard_plan(b->session, "{2,1:0,-1}", "{1,1:0}", NULL, TSR_FLOAT, 2, s, &steps, &n),
         TSR_INVALID);
     assert_true(found(b->session, "reshard-source"));
     tsr_finding_clear(b->session);
-    assert_int_equal(
-        tsr_connect(b->session, "{2,1:(0,1),(1,2)}", "{1,1:0}", "sum", TSR_FLOAT, 2, s, &steps, &n),
-        TSR_INVALID);
+    assert_int_equal(tsr_reshard_plan(b->session, "{2,1:(0,1),(1,2)}", "{1,1:0}", "sum", TSR_FLOAT,
+                                      2, s, &steps, &n),
+                     TSR_INVALID);
     assert_true(found(b->session, "reshard-source"));
     tsr_finding_clear(b->session);
     assert_int_equal(
-        tsr_connect(b->session, "{2,1:0,1}", "{1,1:0}", NULL, TSR_FLOAT, 2, huge, &steps, &n),
+        tsr_reshard_plan(b->session, "{2,1:0,1}", "{1,1:0}", NULL, TSR_FLOAT, 2, huge, &steps, &n),
         TSR_UNSUPPORTED);
     assert_true(found(b->session, "tiles-many"));
     tsr_finding_clear(b->session);
     assert_int_equal(
-        tsr_connect(b->session, "{2,1:0,1}", "{1,1:0}", "mean", TSR_FLOAT, 2, s, &steps, &n),
+        tsr_reshard_plan(b->session, "{2,1:0,1}", "{1,1:0}", "mean", TSR_FLOAT, 2, s, &steps, &n),
         TSR_INVALID);
-    assert_int_equal(tsr_connect(b->session, "{x}", "{1,1:0}", NULL, TSR_FLOAT, 2, s, &steps, &n),
-                     TSR_MALFORMED);
-    assert_int_equal(tsr_connect(b->session, "{9,1}", "{1,1:0}", NULL, TSR_FLOAT, 2, s, &steps, &n),
-                     TSR_INVALID);
-    assert_int_equal(tsr_connect(b->session, "{2,1}", "{1,1:0}", NULL, TSR_INT4, 2, s, &steps, &n),
-                     TSR_UNSUPPORTED);
+    assert_int_equal(
+        tsr_reshard_plan(b->session, "{x}", "{1,1:0}", NULL, TSR_FLOAT, 2, s, &steps, &n),
+        TSR_MALFORMED);
+    assert_int_equal(
+        tsr_reshard_plan(b->session, "{9,1}", "{1,1:0}", NULL, TSR_FLOAT, 2, s, &steps, &n),
+        TSR_INVALID);
+    assert_int_equal(
+        tsr_reshard_plan(b->session, "{2,1}", "{1,1:0}", NULL, TSR_INT4, 2, s, &steps, &n),
+        TSR_UNSUPPORTED);
     assert_int_equal(tsr_finding_total(b->session, TSR_ERROR), 4);
     // one group of two tiles that its members hold both
     expect(b, "{2,1:(0,1),(0,1)}", "{2,1:0,1}", "sum", 2, s, "reduce-scatter 128 256");
@@ -712,7 +716,8 @@ static void test_no_memory(void **state)
     tsr_status status = TSR_NOMEM;
     for (uint64_t at = 1; status == TSR_NOMEM && at < 1000; at++) {
         tsr_session_fault(b->session, 0, at, false);
-        status = tsr_connect(b->session, "R,R@2x2", "S0,R@2x2", "sum", TSR_FLOAT, 2, s, &steps, &n);
+        status =
+            tsr_reshard_plan(b->session, "R,R@2x2", "S0,R@2x2", "sum", TSR_FLOAT, 2, s, &steps, &n);
         tsr_session_fault(b->session, 0, 0, false);
         assert_true(status == TSR_OK || status == TSR_NOMEM);
     }

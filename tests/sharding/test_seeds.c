@@ -91,18 +91,18 @@ static void hold(struct net *t, const tsr_spec *p, const struct holds *want, siz
 {
     static const float data[] = {1, 2, 3, 4};
     const char *text;
-    tsr_dict *d;
+    tsr_pieces *d;
     assert_int_equal(tsr_spec_text(p, &text), TSR_OK);
-    assert_int_equal(tsr_dict_new(t->b->session, text, TSR_FLOAT, 2, I(2, 2), data, &d), TSR_OK);
-    assert_int_equal(tsr_dict_count(d), n);
+    assert_int_equal(tsr_pieces_new(t->b->session, text, TSR_FLOAT, 2, I(2, 2), data, &d), TSR_OK);
+    assert_int_equal(tsr_pieces_count(d), n);
     for (size_t i = 0; i < n; i++) {
-        tsr_piece got = tsr_dict_at(d, i);
+        tsr_piece got = tsr_pieces_at(d, i);
         assert_int_equal(got.device, want[i].device);
         assert_int_equal(got.dims[0], want[i].rows);
         assert_int_equal(got.dims[1], want[i].columns);
         assert_memory_equal(got.data, want[i].data, got.bytes);
     }
-    tsr_dict_free(d);
+    tsr_pieces_free(d);
 }
 #define HOLD(t, p, ...)                                                                            \
     hold(t, p, (const struct holds[]){__VA_ARGS__},                                                \

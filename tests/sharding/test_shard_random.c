@@ -31,7 +31,7 @@ static tsr_model *net(struct bench *b, int64_t devices, tsr_config **c)
     return m;
 }
 
-static const tsr_size batch = {"batch", 3};
+static const tsr_dim_size batch = {"batch", 3};
 
 static char *edits_of(tsr_model *m, tsr_config *c)
 {

@@ -211,7 +211,7 @@ static void test_groups(void **state)
     world_close(&w);
 }
 
-// Two ranks again and again, with little and with more than fits on their desk, one of them late now and then.
+// Two ranks again and again, with little and with more than fits on their mailbox, one of them late now and then.
 static void act_pair(struct actor *a)
 {
     static const int64_t counts[] = {1,  256,  1024, 7,     1025,  16,
@@ -318,7 +318,7 @@ static void check_disagreement(const char *kind, int n, enum wrong which)
     world_close(&w);
 }
 
-// Two ranks meet at their desk; with another group they are three again.
+// Two ranks meet at their mailbox; with another group they are three again.
 static void test_disagreement(void **state)
 {
     for (int wrong = 0; wrong < WRONG_COUNT; wrong++) {

@@ -1,0 +1,492 @@
+// SPDX-License-Identifier: Apache-2.0
+// manifest_read.c - manifest.json -> struct manifest, with suspicion. The first thing that is wrong is the
+// finding; after it every helper does nothing (sticky), so the reading functions stay straight
+// lines. Knows no ONNX.
+#include "internal.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+
+#define MAX_ENTRIES 1000000 // of any list in a manifest
+#define MAX_RANK    64      // dimensions of an input or output
+
+struct reader {
+    tsr_session *session;
+    struct arena *arena;
+    struct str file;
+    bool failed;
+};
+
+static void wrong(struct reader *reader, const char *field, const char *what)
+{
+    bool known = reader->failed || reader->arena->failed; // out of memory has its finding already
+    reader->failed = true;
+    if (known)
+        return;
+    struct place at = PLACE_NONE;
+    at.file = reader->file;
+    tsr__diag(reader->session, DIAG_manifest_malformed, &at, "partition the model again",
+              "\"%s\" %s", field, what);
+}
+
+static const json_t *member(struct reader *reader, const json_t *object, const char *key,
+                            json_type type)
+{
+    reader->failed |= reader->arena->failed;
+    const json_t *value = reader->failed ? NULL : json_object_get(object, key);
+    if (!reader->failed && !value)
+        wrong(reader, key, "is missing");
+    else if (value && json_typeof(value) != type) {
+        wrong(reader, key, "has another type than a manifest's");
+        value = NULL;
+    }
+    return value;
+}
+
+static const char *copy_text(struct reader *reader, const char *key, const json_t *value)
+{
+    if (!value || reader->failed)
+        return "";
+    struct str text = {json_string_value(value), json_string_length(value)};
+    if (memchr(text.p, 0, text.n))
+        wrong(reader, key, "holds a zero byte");
+    const char *copy = reader->failed ? NULL : tsr__arena_str(reader->arena, text).p;
+    reader->failed |= !copy;
+    return copy ? copy : "";
+}
+
+static const char *text_member(struct reader *reader, const json_t *object, const char *key)
+{
+    return copy_text(reader, key, member(reader, object, key, JSON_STRING));
+}
+
+static int64_t int_member(struct reader *reader, const json_t *object, const char *key, int64_t low,
+                          int64_t high)
+{
+    const json_t *value = member(reader, object, key, JSON_INTEGER);
+    int64_t i = value ? (int64_t)json_integer_value(value) : low;
+    if (value && (i < low || i > high))
+        wrong(reader, key, "is out of range");
+    return reader->failed ? low : i;
+}
+
+static const json_t *list_member(struct reader *reader, const json_t *object, const char *key,
+                                 size_t *n)
+{
+    const json_t *value = member(reader, object, key, JSON_ARRAY);
+    *n = value ? json_array_size(value) : 0;
+    if (*n > MAX_ENTRIES) {
+        wrong(reader, key, "has too many entries");
+        *n = 0;
+    }
+    return value;
+}
+
+// An array in the reader's arena; NULL after a failure.
+#define READER_ARRAY(reader, type, n)                                                              \
+    ((reader)->failed ? NULL : ARENA_ARRAY((reader)->arena, type, n))
+
+// Entry i of a list, which must be an object (NULL after a failure: the helpers above accept it
+// then).
+static const json_t *entry(struct reader *reader, const json_t *list, const char *key, size_t i)
+{
+    const json_t *value = reader->failed ? NULL : json_array_get(list, i);
+    if (!reader->failed && !json_is_object(value)) {
+        wrong(reader, key, "has an entry that is no object");
+        return NULL;
+    }
+    return value;
+}
+
+// ---- the files ---------------------------------------------------------------------------------
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct manifest_file *)a)->name, ((const struct manifest_file *)b)->name);
+}
+
+static bool hex_ok(const char *text, size_t n)
+{
+    return strlen(text) == n && strspn(text, "0123456789abcdef") == n;
+}
+
+// "files" has the digests, "sizes" the bytes, both by name. Equal counts and a size for every name mean
+// that they list the same files. Sorted, so that a file is found by halving.
+static void read_files(struct reader *reader, const json_t *root, struct manifest *manifest)
+{
+    const json_t *files = member(reader, root, "files", JSON_OBJECT);
+    const json_t *sizes = member(reader, root, "sizes", JSON_OBJECT);
+    size_t n = files ? json_object_size(files) : 0;
+    if (reader->failed)
+        return;
+    if (n > MAX_ENTRIES || json_object_size(sizes) != n) {
+        wrong(reader, "sizes", "does not list the same files as \"files\"");
+        return;
+    }
+    manifest->files = ARENA_ARRAY(reader->arena, struct manifest_file, n);
+    const char *name;
+    json_t *digest;
+    json_object_foreach((json_t *)files, name, digest)
+    {
+        if (!manifest->files)
+            return;
+        if (!tsr__manifest_name_ok(str_of(name))) {
+            wrong(reader, "files", "has a name that is no plain file name");
+            return;
+        }
+        if (!json_is_string(digest) || !hex_ok(json_string_value(digest), 64)) {
+            wrong(reader, "files", "has a digest that is no SHA-256");
+            return;
+        }
+        struct manifest_file *file = &manifest->files[manifest->n_files++];
+        file->name = tsr__arena_str(reader->arena, str_of(name)).p;
+        file->bytes = (uint64_t)int_member(reader, sizes, name, 0, INT64_MAX);
+        memcpy(file->sha256, json_string_value(digest), 65);
+        if (!file->name || reader->failed) {
+            reader->failed = true;
+            return;
+        }
+    }
+    qsort(manifest->files, manifest->n_files, sizeof(*manifest->files), by_name);
+}
+
+// ---- the other parts ---------------------------------------------------------------------------
+
+static void read_model(struct reader *reader, const json_t *root, struct manifest *manifest)
+{
+    manifest->generator = text_member(reader, root, "generator");
+    manifest->configuration = text_member(reader, root, "configuration");
+    if (!reader->failed && json_object_get(root, "dialect"))
+        manifest->dialect = text_member(reader, root, "dialect");
+    const char *plan = text_member(reader, root, "plan");
+    if (!reader->failed && !hex_ok(plan, 16))
+        wrong(reader, "plan", "is no fingerprint of 16 hex digits");
+    if (!reader->failed)
+        memcpy(manifest->plan, plan, 17);
+    manifest->n_ranks = int_member(reader, root, "ranks", 1, MANIFEST_MAX_RANKS);
+    const json_t *model = member(reader, root, "model", JSON_OBJECT);
+    manifest->model_name = text_member(reader, model, "name");
+    manifest->model_sha256 = text_member(reader, model, "sha256");
+}
+
+static const char *known_file(struct reader *reader, const struct manifest *manifest,
+                              const char *field, const char *name)
+{
+    if (!reader->failed && !tsr__manifest_find(manifest, str_of(name)))
+        wrong(reader, field, "names a file that \"files\" does not list");
+    return name;
+}
+
+// A list of texts, or (where the entry has none) nothing.
+static const char **read_names(struct reader *reader, const json_t *entry, const char *key,
+                               size_t *n)
+{
+    *n = 0;
+    if (reader->failed || !json_object_get(entry, key))
+        return NULL;
+    size_t count;
+    const json_t *list = list_member(reader, entry, key, &count);
+    const char **names = READER_ARRAY(reader, const char *, count + 1);
+    if (!names)
+        return NULL;
+    for (size_t i = 0; i < count; i++) {
+        const json_t *value = json_array_get(list, i);
+        if (!json_is_string(value)) {
+            wrong(reader, key, "has an entry that is no text");
+            return NULL;
+        }
+        names[i] = copy_text(reader, key, value);
+    }
+    *n = count;
+    return names;
+}
+
+// The stages that a rank works in; manifests of models without stages have none.
+static void read_device_stages(struct reader *reader, const json_t *entry,
+                               struct manifest_device *device)
+{
+    size_t n;
+    if (reader->failed || !json_object_get(entry, "stages"))
+        return;
+    const json_t *list = list_member(reader, entry, "stages", &n);
+    int64_t *stages = READER_ARRAY(reader, int64_t, n + 1);
+    if (!stages)
+        return;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *value = json_array_get(list, i);
+        stages[i] = json_is_integer(value) ? (int64_t)json_integer_value(value) : -1;
+        if (stages[i] < 0 || (i && stages[i] <= stages[i - 1])) {
+            wrong(reader, "stages", "is no ascending list of stages");
+            return;
+        }
+    }
+    device->stages = stages;
+    device->n_stages = n;
+}
+
+static void read_device(struct reader *reader, const json_t *entry, const struct manifest *manifest,
+                        int64_t rank, struct manifest_device *device)
+{
+    int_member(reader, entry, "rank", rank, rank); // the list is by rank
+    device->device = text_member(reader, entry, "device");
+    device->file = known_file(reader, manifest, "file", text_member(reader, entry, "file"));
+    read_device_stages(reader, entry, device);
+    device->has_ports =
+        !reader->failed && json_object_get(entry, "inputs") && json_object_get(entry, "outputs");
+    device->inputs = read_names(reader, entry, "inputs", &device->n_inputs);
+    device->outputs = read_names(reader, entry, "outputs", &device->n_outputs);
+    const json_t *data = list_member(reader, entry, "data", &device->n_data);
+    if (device->n_data > 2)
+        wrong(reader, "data", "has too many entries");
+    device->data = READER_ARRAY(reader, const char *, device->n_data + 1);
+    if (!device->data)
+        return;
+    for (size_t i = 0; i < device->n_data; i++) {
+        if (reader->failed)
+            return;
+        const json_t *value = json_array_get(data, i);
+        if (!json_is_string(value))
+            wrong(reader, "data", "has an entry that is no text");
+        else
+            device->data[i] =
+                known_file(reader, manifest, "data", copy_text(reader, "data", value));
+    }
+}
+
+static void read_devices(struct reader *reader, const json_t *root, struct manifest *manifest)
+{
+    size_t n, n_weights;
+    const json_t *list = list_member(reader, root, "devices", &n);
+    const json_t *weights = list_member(reader, root, "weights", &n_weights);
+    if (!reader->failed && (n != (size_t)manifest->n_ranks || n_weights != n))
+        wrong(reader, "devices", "does not have one entry for each rank");
+    manifest->devices = READER_ARRAY(reader, struct manifest_device, n);
+    if (!manifest->devices)
+        return;
+    for (size_t i = 0; i < n; i++) {
+        if (reader->failed)
+            return;
+        read_device(reader, entry(reader, list, "devices", i), manifest, (int64_t)i,
+                    &manifest->devices[i]);
+        const json_t *w = entry(reader, weights, "weights", i);
+        manifest->devices[i].weights = int_member(reader, w, "elements", 0, INT64_MAX);
+        manifest->devices[i].weight_bytes = int_member(reader, w, "bytes", 0, INT64_MAX);
+    }
+}
+
+// A shape: null where the rank is not known, else numbers, symbols and nulls.
+static void read_shape(struct reader *reader, const json_t *entry, struct manifest_port *port)
+{
+    const json_t *shape = reader->failed ? NULL : json_object_get(entry, "shape");
+    port->rank = -1;
+    if (!shape || json_is_null(shape))
+        return;
+    size_t n = json_array_size(shape);
+    tsr_dim *dims = n <= MAX_RANK ? ARENA_ARRAY(reader->arena, tsr_dim, n + 1) : NULL;
+    if (!json_is_array(shape) || !dims) {
+        wrong(reader, "shape", "is no list of at most 64 dimensions");
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        const json_t *value = json_array_get(shape, i);
+        dims[i] = (tsr_dim){-1, ""};
+        if (json_is_integer(value) && json_integer_value(value) >= 0)
+            dims[i].value = (int64_t)json_integer_value(value);
+        else if (json_is_string(value))
+            dims[i].symbol = copy_text(reader, "shape", value);
+        else if (!json_is_null(value))
+            wrong(reader, "shape", "has an entry that is no dimension");
+    }
+    port->rank = (int)n;
+    port->dims = dims;
+}
+
+// A layout, where a port has one: as it is in operators' attributes, with ranks that exist.
+static const struct tile_layout *read_layout(struct reader *reader, const json_t *entry,
+                                             int64_t n_ranks)
+{
+    const json_t *list = reader->failed ? NULL : json_object_get(entry, "layout");
+    if (!list)
+        return NULL;
+    size_t n = json_array_size(list);
+    int64_t *code = n && n <= MAX_ENTRIES ? ARENA_ARRAY(reader->arena, int64_t, n) : NULL;
+    for (size_t i = 0; code && i < n; i++)
+        code[i] = json_is_integer(json_array_get(list, i))
+                      ? (int64_t)json_integer_value(json_array_get(list, i))
+                      : -1;
+    struct tile_layout *layout = code ? tsr__layout_decode(reader->arena, code, n) : NULL;
+    bool ok = layout && layout->n_shards > 0;
+    for (int64_t i = 0; ok && i < layout->first[layout->n_shards]; i++)
+        ok = layout->owners[i] >= 0 && layout->owners[i] < n_ranks &&
+             tsr__layout_shard_of(layout, layout->owners[i], 0) >= 0;
+    for (int64_t k = 0; ok && k < layout->n_shards; k++)
+        ok = layout->first[k + 1] > layout->first[k]; // nothing is missing
+    if (!ok)
+        wrong(reader, "layout", "describes no sharding over the ranks");
+    return ok ? layout : NULL;
+}
+
+static bool is_port(const struct manifest_port *ports, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(ports[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+// Older manifests have none.
+static void read_states(struct reader *reader, const json_t *root, struct manifest *manifest)
+{
+    size_t n = 0;
+    const json_t *list = reader->failed || !json_object_get(root, "states")
+                             ? NULL
+                             : list_member(reader, root, "states", &n);
+    manifest->states = READER_ARRAY(reader, struct manifest_state, n + 1);
+    if (!manifest->states)
+        return;
+    for (size_t i = 0; i < n; i++) {
+        if (reader->failed)
+            return;
+        const json_t *e = entry(reader, list, "states", i);
+        struct manifest_state *state = &manifest->states[manifest->n_states++];
+        state->input = text_member(reader, e, "input");
+        state->output = text_member(reader, e, "output");
+        if (!reader->failed && (!is_port(manifest->inputs, manifest->n_inputs, state->input) ||
+                                !is_port(manifest->outputs, manifest->n_outputs, state->output)))
+            wrong(reader, "states", "names an input or output that the model does not have");
+    }
+}
+
+static struct manifest_port *read_ports(struct reader *reader, const json_t *root, const char *key,
+                                        int64_t n_ranks, size_t *n)
+{
+    const json_t *list = list_member(reader, root, key, n);
+    struct manifest_port *ports = READER_ARRAY(reader, struct manifest_port, *n + 1);
+    if (!ports)
+        return NULL;
+    for (size_t i = 0; i < *n; i++) {
+        if (reader->failed)
+            return ports;
+        const json_t *e = entry(reader, list, key, i);
+        ports[i].name = text_member(reader, e, "name");
+        ports[i].type = text_member(reader, e, "type");
+        ports[i].sharding = text_member(reader, e, "sharding");
+        ports[i].kept = read_layout(reader, e, n_ranks);
+        read_shape(reader, e, &ports[i]);
+    }
+    return ports;
+}
+
+static void read_group(struct reader *reader, const json_t *list, int64_t n_ranks,
+                       struct manifest_group *group)
+{
+    group->n = json_array_size(list);
+    int64_t *ranks =
+        group->n <= (size_t)n_ranks ? ARENA_ARRAY(reader->arena, int64_t, group->n + 1) : NULL;
+    if (!json_is_array(list) || !ranks || group->n == 0) {
+        wrong(reader, "groups", "has an entry that is no list of ranks");
+        return;
+    }
+    for (size_t i = 0; i < group->n; i++) {
+        const json_t *value = json_array_get(list, i);
+        ranks[i] = json_is_integer(value) ? (int64_t)json_integer_value(value) : -1;
+        if (ranks[i] < 0 || ranks[i] >= n_ranks || (i && ranks[i] <= ranks[i - 1]))
+            wrong(reader, "groups", "has ranks that do not exist or do not ascend");
+    }
+    group->ranks = ranks;
+}
+
+// Ids are the places in the list, so entry i must have id i. More groups than ranks cannot be disjoint,
+// and are refused before memory is taken for them.
+static void read_collectives(struct reader *reader, const json_t *root, struct manifest *manifest)
+{
+    size_t n;
+    const json_t *list = list_member(reader, root, "collectives", &n);
+    manifest->collectives = READER_ARRAY(reader, struct manifest_collective, n + 1);
+    if (!manifest->collectives)
+        return;
+    for (size_t i = 0; i < n; i++) {
+        if (reader->failed)
+            return;
+        const json_t *e = entry(reader, list, "collectives", i);
+        struct manifest_collective *collective = &manifest->collectives[manifest->n_collectives++];
+        collective->id = int_member(reader, e, "id", (int64_t)i, (int64_t)i);
+        collective->op = text_member(reader, e, "op");
+        collective->type = text_member(reader, e, "type");
+        const json_t *groups = list_member(reader, e, "groups", &collective->n_groups);
+        if (collective->n_groups > (size_t)manifest->n_ranks)
+            wrong(reader, "groups", "has more groups than ranks");
+        struct manifest_group *group =
+            READER_ARRAY(reader, struct manifest_group, collective->n_groups + 1);
+        for (size_t k = 0; !reader->failed && group && k < collective->n_groups; k++)
+            read_group(reader, json_array_get(groups, k), manifest->n_ranks, &group[k]);
+        collective->groups = group;
+    }
+}
+
+static void read_replicated(struct reader *reader, const json_t *root, struct manifest *manifest)
+{
+    const json_t *list = list_member(reader, root, "replicated", &manifest->n_replicated);
+    manifest->replicated =
+        READER_ARRAY(reader, struct manifest_replicated, manifest->n_replicated + 1);
+    for (size_t i = 0; !reader->failed && manifest->replicated && i < manifest->n_replicated; i++) {
+        const json_t *e = entry(reader, list, "replicated", i);
+        manifest->replicated[i].node = text_member(reader, e, "node");
+        manifest->replicated[i].op = text_member(reader, e, "op");
+        manifest->replicated[i].reason = text_member(reader, e, "reason");
+    }
+}
+
+// The version comes first: of a newer manifest nothing else can be trusted. The readers after it do
+// nothing once one has failed, so that only the first fault is reported.
+static tsr_status read_root(struct reader *reader, const json_t *root, struct manifest *manifest)
+{
+    struct place at = PLACE_NONE;
+    at.file = reader->file;
+    int64_t version = int_member(reader, root, "version", 1, INT64_MAX);
+    if (!reader->failed && version > MANIFEST_VERSION) {
+        tsr__diag(reader->session, DIAG_manifest_version, &at,
+                  "use the release of tessera that wrote it, or a newer one",
+                  "this manifest has version %lld; up to %d is known here", (long long)version,
+                  MANIFEST_VERSION);
+        return TSR_UNSUPPORTED;
+    }
+    read_model(reader, root, manifest);
+    read_files(reader, root, manifest);
+    read_devices(reader, root, manifest);
+    manifest->inputs = read_ports(reader, root, "inputs", manifest->n_ranks, &manifest->n_inputs);
+    manifest->outputs =
+        read_ports(reader, root, "outputs", manifest->n_ranks, &manifest->n_outputs);
+    read_states(reader, root, manifest);
+    read_collectives(reader, root, manifest);
+    read_replicated(reader, root, manifest);
+    if (reader->arena->failed)
+        return TSR_NOMEM;
+    return reader->failed ? TSR_MALFORMED : TSR_OK;
+}
+
+tsr_status tsr__manifest_parse(tsr_session *session, struct arena *arena, struct str file,
+                               struct str text, struct manifest *out)
+{
+    struct place at = PLACE_NONE;
+    at.file = file;
+    json_error_t error;
+    json_t *root = NULL;
+    tsr_status st = tsr__json_load(session, text, JSON_REJECT_DUPLICATES, &error, &root);
+    if (st == TSR_NOMEM)
+        return st;
+    if (!json_is_object(root)) {
+        at.offset = root ? 0 : (uint64_t)error.position;
+        tsr__diag(session, DIAG_manifest_malformed, &at, "partition the model again", "%s",
+                  root ? "the manifest is no JSON object" : error.text);
+        json_decref(root);
+        return TSR_MALFORMED;
+    }
+    struct reader reader = {session, arena, file, false};
+    struct manifest manifest = {0};
+    st = read_root(&reader, root, &manifest);
+    json_decref(root);
+    if (st == TSR_OK)
+        *out = manifest;
+    return st;
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// manifest_write.c - struct manifest -> manifest.json. One order of fields, no times, no paths: the same
+// partition has the same bytes.
+#include "bundle/bundle.h"
+
+// The layout as the operators' attributes have it (tsr__layout_encode), number by number.
+static void write_layout(tsr_json *json, const struct tile_layout *layout)
+{
+    tsr_json_begin(json, "layout", '[');
+    tsr_json_int(json, NULL, layout->rank);
+    for (int dim = 0; dim < layout->rank; dim++) {
+        tsr_json_int(json, NULL, layout->dims[dim].n);
+        for (int factor = 0; factor < layout->dims[dim].n; factor++) {
+            tsr_json_int(json, NULL, layout->dims[dim].factors[factor].size);
+            tsr_json_int(json, NULL, layout->dims[dim].factors[factor].cuts);
+        }
+    }
+    tsr_json_int(json, NULL, layout->n_loops);
+    for (int i = 0; i < layout->n_loops; i++) {
+        tsr_json_int(json, NULL, layout->loops[i].dim);
+        tsr_json_int(json, NULL, layout->loops[i].factor);
+    }
+    tsr_json_int(json, NULL, layout->n_shards);
+    for (int64_t k = 0; k < layout->n_shards; k++) {
+        const int64_t *owners;
+        size_t n = tsr__layout_owners(layout, k, &owners);
+        tsr_json_int(json, NULL, (int64_t)n);
+        for (size_t i = 0; i < n; i++)
+            tsr_json_int(json, NULL, owners[i]);
+    }
+    tsr_json_end(json);
+}
+
+// "shape" is null if the rank is not known; in it a number is a fixed size, a text a symbol, and null a
+// size of which nothing is known: [null, "seq", 64].
+static void write_ports(tsr_json *json, const char *key, const struct manifest_port *ports,
+                        size_t n)
+{
+    tsr_json_begin(json, key, '[');
+    for (size_t i = 0; i < n; i++) {
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_string(json, "name", ports[i].name);
+        tsr_json_string(json, "type", ports[i].type);
+        if (ports[i].rank < 0)
+            tsr_json_null(json, "shape");
+        else
+            tsr_json_begin(json, "shape", '[');
+        for (int k = 0; k < ports[i].rank; k++) {
+            const tsr_dim *dim = &ports[i].dims[k];
+            if (dim->value >= 0)
+                tsr_json_int(json, NULL, dim->value);
+            else if (dim->symbol && dim->symbol[0])
+                tsr_json_string(json, NULL, dim->symbol);
+            else
+                tsr_json_null(json, NULL);
+        }
+        if (ports[i].rank >= 0)
+            tsr_json_end(json);
+        tsr_json_string(json, "sharding", ports[i].sharding);
+        if (ports[i].kept)
+            write_layout(json, ports[i].kept);
+        tsr_json_end(json);
+    }
+    tsr_json_end(json);
+}
+
+static void write_states(tsr_json *json, const struct manifest *manifest)
+{
+    tsr_json_begin(json, "states", '[');
+    for (size_t i = 0; i < manifest->n_states; i++) {
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_string(json, "input", manifest->states[i].input);
+        tsr_json_string(json, "output", manifest->states[i].output);
+        tsr_json_end(json);
+    }
+    tsr_json_end(json);
+}
+
+static void write_names(tsr_json *json, const char *key, const char *const *names, size_t n)
+{
+    tsr_json_begin(json, key, '[');
+    for (size_t i = 0; i < n; i++)
+        tsr_json_string(json, NULL, names[i]);
+    tsr_json_end(json);
+}
+
+static void write_devices(tsr_json *json, const struct manifest *manifest)
+{
+    tsr_json_begin(json, "devices", '[');
+    for (int64_t r = 0; r < manifest->n_ranks; r++) {
+        const struct manifest_device *device = &manifest->devices[r];
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_int(json, "rank", r);
+        tsr_json_string(json, "device", device->device);
+        tsr_json_string(json, "file", device->file);
+        write_names(json, "data", device->data, device->n_data);
+        if (device->n_stages) {
+            tsr_json_begin(json, "stages", '[');
+            for (size_t k = 0; k < device->n_stages; k++)
+                tsr_json_int(json, NULL, device->stages[k]);
+            tsr_json_end(json);
+        }
+        if (device->has_ports) {
+            write_names(json, "inputs", device->inputs, device->n_inputs);
+            write_names(json, "outputs", device->outputs, device->n_outputs);
+        }
+        tsr_json_end(json);
+    }
+    tsr_json_end(json);
+}
+
+static void write_collectives(tsr_json *json, const struct manifest *manifest)
+{
+    tsr_json_begin(json, "collectives", '[');
+    for (size_t i = 0; i < manifest->n_collectives; i++) {
+        const struct manifest_collective *collective = &manifest->collectives[i];
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_int(json, "id", collective->id);
+        tsr_json_string(json, "op", collective->op);
+        tsr_json_string(json, "type", collective->type);
+        tsr_json_begin(json, "groups", '[');
+        for (size_t g = 0; g < collective->n_groups; g++) {
+            tsr_json_begin(json, NULL, '[');
+            for (size_t k = 0; k < collective->groups[g].n; k++)
+                tsr_json_int(json, NULL, collective->groups[g].ranks[k]);
+            tsr_json_end(json);
+        }
+        tsr_json_end(json);
+        tsr_json_end(json);
+    }
+    tsr_json_end(json);
+}
+
+// "files" and "sizes" are two objects by name, not one of pairs: manifest_read.c checks that they agree.
+static void write_rest(tsr_json *json, const struct manifest *manifest)
+{
+    tsr_json_begin(json, "replicated", '[');
+    for (size_t i = 0; i < manifest->n_replicated; i++) {
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_string(json, "node", manifest->replicated[i].node);
+        tsr_json_string(json, "op", manifest->replicated[i].op);
+        tsr_json_string(json, "reason", manifest->replicated[i].reason);
+        tsr_json_end(json);
+    }
+    tsr_json_end(json);
+    tsr_json_begin(json, "weights", '[');
+    for (int64_t r = 0; r < manifest->n_ranks; r++) {
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_int(json, "elements", manifest->devices[r].weights);
+        tsr_json_int(json, "bytes", manifest->devices[r].weight_bytes);
+        tsr_json_end(json);
+    }
+    tsr_json_end(json);
+    tsr_json_begin(json, "files", '{');
+    for (size_t i = 0; i < manifest->n_files; i++)
+        tsr_json_string(json, manifest->files[i].name, manifest->files[i].sha256);
+    tsr_json_end(json);
+    tsr_json_begin(json, "sizes", '{');
+    for (size_t i = 0; i < manifest->n_files; i++)
+        tsr_json_int(json, manifest->files[i].name, (int64_t)manifest->files[i].bytes);
+    tsr_json_end(json);
+}
+
+// Keys are written in one fixed order: the same partition gives the same bytes. The text belongs to
+// *owner, which the caller frees, after a failure too.
+const char *tsr__manifest_text(tsr_session *session, const struct manifest *manifest,
+                               tsr_json **owner)
+{
+    tsr_json *json = tsr_json_new(session);
+    *owner = json;
+    if (!json)
+        return NULL;
+    tsr_json_begin(json, NULL, '{');
+    tsr_json_int(json, "version", MANIFEST_VERSION);
+    tsr_json_string(json, "generator", manifest->generator);
+    tsr_json_begin(json, "model", '{');
+    tsr_json_string(json, "name", manifest->model_name);
+    tsr_json_string(json, "sha256", manifest->model_sha256);
+    tsr_json_end(json);
+    tsr_json_string(json, "configuration", manifest->configuration);
+    if (manifest->dialect)
+        tsr_json_string(json, "dialect", manifest->dialect);
+    tsr_json_string(json, "plan", manifest->plan);
+    tsr_json_int(json, "ranks", manifest->n_ranks);
+    write_devices(json, manifest);
+    write_ports(json, "inputs", manifest->inputs, manifest->n_inputs);
+    write_ports(json, "outputs", manifest->outputs, manifest->n_outputs);
+    write_states(json, manifest);
+    write_collectives(json, manifest);
+    write_rest(json, manifest);
+    tsr_json_end(json);
+    return tsr_json_text(json);
+}
+
+static tsr_status write_at(tsr_session *session, const char *path, const struct manifest *manifest)
+{
+    tsr_json *owner = NULL;
+    struct outfile file;
+    const char *text = tsr__manifest_text(session, manifest, &owner);
+    tsr_status st = text ? tsr__out_open(session, path, &file) : TSR_NOMEM;
+    if (st == TSR_OK) {
+        tsr__out_write(&file, text, strlen(text));
+        st = tsr__out_commit(&file);
+        tsr__out_abort(&file);
+    }
+    tsr_json_free(owner);
+    return st;
+}
+
+tsr_status tsr__manifest_replace(const struct bundle *bundle, const struct manifest *manifest)
+{
+    struct arena arena;
+    tsr__arena_init(&arena, bundle->session);
+    struct str path = tsr__bundle_file_path(bundle, &arena, MANIFEST_NAME);
+    tsr_status st = path.p ? write_at(bundle->session, path.p, manifest) : TSR_NOMEM;
+    tsr__arena_free(&arena);
+    return st;
+}
+
+tsr_status tsr__manifest_write(struct outfolder *outfolder, const struct manifest *manifest)
+{
+    struct arena arena;
+    tsr__arena_init(&arena, outfolder->session);
+    struct str path = tsr__outfolder_path(outfolder, &arena, MANIFEST_NAME);
+    tsr_status st = path.p ? write_at(outfolder->session, path.p, manifest) : TSR_NOMEM;
+    tsr__arena_free(&arena);
+    return st;
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// find_engine.c - looks for ONNX Runtime's library where people have it.
+//
+// Order: $TESSERA_ORT, the loader's path, the active Python environment, .venv and .deps beside the
+// program or above it, and last what `python3` on the path says. Never the working directory: it may be
+// a folder that a stranger has filled. Loading a library is running it, so what is found near the program
+// must belong to root, to the user or to the program's owner, and must not be writable by everybody.
+#include "cli.h"
+
+#include <glob.h>
+#include <libgen.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define IN_PYTHON "/lib/python3*/site-packages/onnxruntime/capi/libonnxruntime.so.*"
+#define IN_NODE   "/.deps/node_modules/onnxruntime-node/bin/napi-v*/linux/*/libonnxruntime.so.1*"
+
+static bool is_ours(const struct stat *at, const struct stat *program)
+{
+    bool known = at->st_uid == 0 || at->st_uid == geteuid() || at->st_uid == program->st_uid;
+    return known && (S_ISLNK(at->st_mode) || !(at->st_mode & S_IWOTH));
+}
+
+// A file planted by another user, say /tmp/.venv/bin/python, fails at its own owner, at its folder's, or, where it
+// is a link, at those of the file that it leads to.
+bool cli_is_trusted(const char *path)
+{
+    struct stat program, at;
+    char real[PATH_MAX], folder[PATH_MAX];
+    if (stat("/proc/self/exe", &program) != 0 || !realpath(path, real))
+        return false;
+    if (lstat(path, &at) != 0 || !is_ours(&at, &program))
+        return false;
+    snprintf(folder, sizeof folder, "%s", path);
+    if (stat(dirname(folder), &at) != 0 || !is_ours(&at, &program))
+        return false;
+    snprintf(folder, sizeof folder, "%s", real);
+    if (stat(dirname(folder), &at) != 0 || !is_ours(&at, &program))
+        return false;
+    return stat(real, &at) == 0 && is_ours(&at, &program);
+}
+
+// Opens the last match of a pattern (the newest version where several stand side by side). A relative folder would
+// mean the working directory.
+static bool try_glob(struct cli *cli, const char *folder, const char *pattern, const char **found,
+                     const char **version)
+{
+    char text[PATH_MAX];
+    glob_t g;
+    bool ok = false;
+    if (!folder || folder[0] != '/' ||
+        (size_t)snprintf(text, sizeof text, "%s%s", folder, pattern) >= sizeof text)
+        return false;
+    if (glob(text, 0, NULL, &g) != 0)
+        return false;
+    for (size_t i = g.gl_pathc; !ok && i-- > 0;)
+        ok = cli_is_trusted(g.gl_pathv[i]) &&
+             tsr_engine_open(cli->session, g.gl_pathv[i], found, version) == TSR_OK;
+    globfree(&g);
+    return ok;
+}
+
+static bool try_near(struct cli *cli, const char *folder, const char **found, const char **version)
+{
+    return try_glob(cli, folder, "/.venv" IN_PYTHON, found, version) ||
+           try_glob(cli, folder, IN_NODE, found, version) ||
+           try_glob(cli, folder, "/.deps/libonnxruntime.so*", found, version);
+}
+
+bool cli_program_folder(char *out, size_t cap)
+{
+    ssize_t n = readlink("/proc/self/exe", out, cap - 1);
+    if (n <= 0)
+        return false;
+    out[n] = 0;
+    char *slash = strrchr(out, '/');
+    if (slash)
+        *slash = 0;
+    return slash != NULL;
+}
+
+// -I: neither the working directory nor PYTHONPATH nor the user's own packages are searched for modules.
+static bool try_python(struct cli *cli, const char **found, const char **version)
+{
+    char line[PATH_MAX] = "";
+    FILE *p = popen("python3 -I -c 'import importlib.util as u; s = u.find_spec(\"onnxruntime\"); "
+                    "print(s.submodule_search_locations[0] if s else \"\")' 2>/dev/null",
+                    "r");
+    if (!p)
+        return false;
+    bool read = fgets(line, sizeof line, p) != NULL;
+    pclose(p);
+    line[strcspn(line, "\n")] = 0;
+    return read && line[0] == '/' &&
+           try_glob(cli, line, "/capi/libonnxruntime.so.*", found, version);
+}
+
+tsr_status cli_engine(struct cli *cli, const char **found, const char **version)
+{
+    const char *named = getenv("TESSERA_ORT");
+    char folder[PATH_MAX], above[PATH_MAX + 4];
+    if (named && *named)
+        return tsr_engine_open(cli->session, named, found, version);
+    bool ok = tsr_engine_open(cli->session, NULL, found, version) == TSR_OK ||
+              try_glob(cli, getenv("VIRTUAL_ENV"), IN_PYTHON, found, version) ||
+              try_glob(cli, getenv("CONDA_PREFIX"), IN_PYTHON, found, version);
+    if (!ok && cli_program_folder(folder, sizeof folder)) {
+        snprintf(above, sizeof above, "%s/..", folder);
+        ok = try_near(cli, folder, found, version) || try_near(cli, above, found, version);
+    }
+    ok = ok || try_python(cli, found, version);
+    tsr_finding_clear(cli->session);
+    return ok ? TSR_OK : tsr_engine_open(cli->session, NULL, found, version);
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// model_folder.c - a generation folder where a command wants a model: its model is taken, and what the user did not say is
+// filled in: inputs that fit together, or sizes of one step of decode.
+#include "cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define TOKENS      3 // of the inputs that are made up, after PAST of them
+#define PAST        5
+#define DECODE_PAST 256
+
+// As if the user had given it. The text is kept until the end.
+static void give(struct cli *cli, const struct option *option, char *text)
+{
+    cli->given = cli_grow(cli->given, cli->n_given + 1, sizeof *cli->given);
+    cli->made = cli_grow(cli->made, cli->n_made + 1, sizeof *cli->made);
+    cli->given[cli->n_given++] = (struct given){option, text};
+    cli->made[cli->n_made++] = text;
+}
+
+static bool has_dim(const struct cli *cli, const char *name)
+{
+    size_t n = strlen(name);
+    for (size_t i = 0; i < cli->n_given; i++) {
+        const char *value = cli->given[i].value;
+        if (strcmp(cli->given[i].option->name, "--dim") == 0 && strncmp(value, name, n) == 0 &&
+            value[n] == '=')
+            return true;
+    }
+    return false;
+}
+
+static tsr_status give_sizes(struct cli *cli, tsr_folder *folder, const struct option *dim)
+{
+    const tsr_dim_size *sizes;
+    size_t n;
+    tsr_status status = tsr_folder_sizes(folder, 1, DECODE_PAST, &sizes, &n);
+    if (status != TSR_OK)
+        return status;
+    for (size_t i = 0; i < n; i++) {
+        if (has_dim(cli, sizes[i].name))
+            continue;
+        size_t bytes = strlen(sizes[i].name) + 24; // "=", digits, the end
+        char *text = cli_alloc(bytes, 1);
+        snprintf(text, bytes, "%s=%lld", sizes[i].name, (long long)sizes[i].size);
+        give(cli, dim, text);
+    }
+    return TSR_OK;
+}
+
+// Writes a set of inputs that fit together into a temporary folder, which goes with the session.
+static tsr_status give_inputs(struct cli *cli, tsr_folder *f, const struct option *inputs)
+{
+    const char *folder = NULL;
+    tsr_tensors *set = NULL;
+    tsr_status status = tsr_session_temporary(cli->session, cli_temporary(), &folder);
+    if (status != TSR_OK)
+        return status;
+    size_t bytes = strlen(folder) + sizeof "/inputs.npz";
+    char *path = cli_alloc(bytes, 1);
+    snprintf(path, bytes, "%s/inputs.npz", folder);
+    give(cli, inputs, path);
+    status = tsr_tensors_new(cli->session, &set);
+    if (status == TSR_OK)
+        status = tsr_folder_inputs(f, 1, TOKENS, PAST, set);
+    if (status == TSR_OK)
+        status = tsr_tensors_save(set, path);
+    tsr_tensors_free(set);
+    return status;
+}
+
+int cli_folder(struct cli *cli)
+{
+    if (!cli->n_arguments || !tsr_folder_is(cli->arguments[0]))
+        return 0;
+    tsr_folder *folder;
+    tsr_status status = tsr_folder_open(cli->session, cli->arguments[0], &folder);
+    if (status != TSR_OK)
+        return cli_finish(cli, status);
+    const struct option *inputs = cli_option(cli->command, "--inputs", strlen("--inputs"));
+    const struct option *dim = cli_option(cli->command, "--dim", strlen("--dim"));
+    cli->folder = cli->arguments[0];
+    cli->arguments[0] = cli->folder_model =
+        cli_copy(tsr_folder_model(folder), strlen(tsr_folder_model(folder)));
+    if (inputs && !cli_value(cli, "--inputs"))
+        status = give_inputs(cli, folder, inputs);
+    else if (dim && !inputs)
+        status = give_sizes(cli, folder, dim);
+    tsr_folder_free(folder);
+    return status == TSR_OK ? 0 : cli_finish(cli, status);
+}
+
+void cli_folder_end(struct cli *cli)
+{
+    for (size_t i = 0; i < cli->n_made; i++)
+        free(cli->made[i]);
+    free(cli->made);
+    free(cli->folder_model);
+}

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+// rank_folders.c - a generation folder for each device: OUT/rank0, OUT/rank1 ..., which a stock onnxruntime-genai loads in as many
+// processes under any launcher.
+//
+// Every process searches for itself, so each must get the same logits: they are whole on every rank. Each keeps the caches
+// of its own heads, in buffers that onnxruntime-genai makes from the numbers in the configuration, so heads are cut alike in
+// all layers. 4 key heads on 3 ranks: 1, 1 and 2; the configuration of rank 2 says num_key_value_heads 2.
+#include "genai/internal.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define CONFIG_NAME "genai"
+#define PLUGIN      "libtessera_ops.so"
+#define AXIS_HEADS  1
+
+// ---- shardings ---------------------------------------------------------------------------------
+
+static bool first_use(void *data, tsr_node *node, size_t input)
+{
+    (void)input;
+    *(tsr_node **)data = node;
+    return false;
+}
+
+static tsr_status shard_heads(tsr_node *node, tsr_value *value, tsr_config *config, int64_t ranks)
+{
+    return tsr_node_shard(node, value, config, AXIS_HEADS, ranks, NULL, 0, -1);
+}
+
+// Cuts each cache between heads, at the node that reads it and at the one that makes it anew.
+static tsr_status shard_caches(tsr_folder *folder, tsr_model *model, tsr_config *config,
+                               int64_t ranks)
+{
+    const tsr_graph *graph = tsr_model_graph(model);
+    for (size_t i = 0; i < folder->caches.n; i++) {
+        tsr_value *past = tsr_graph_value(graph, folder->caches.at[i].past);
+        tsr_value *present = tsr_graph_value(graph, folder->caches.at[i].present);
+        tsr_node *reader = NULL;
+        tsr_value_uses(past, first_use, &reader);
+        if (!reader || !tsr_value_producer(present))
+            continue; // nothing is computed with it
+        tsr_status st = shard_heads(reader, past, config, ranks);
+        if (st == TSR_OK)
+            st = shard_heads(tsr_value_producer(present), present, config, ranks);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+static tsr_status refuse(tsr_folder *folder, const char *hint, const char *what)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(folder->path);
+    tsr__diag(folder->session, DIAG_folder_layout, &at, hint, "%s", what);
+    return TSR_UNSUPPORTED;
+}
+
+// Whether the layout is possible at all: caches with heads, at least one for each rank.
+static tsr_status check_heads(tsr_folder *folder, int64_t ranks)
+{
+    if (!folder->is_genai)
+        return refuse(folder, "make one with onnxruntime-genai's builder",
+                      "the folder has no genai_config.json");
+    int64_t heads = tsr__genai_cache_heads(folder);
+    if (!heads)
+        return refuse(folder, "use tessera partition without --layout",
+                      "the model has no caches with heads");
+    if (heads >= ranks)
+        return TSR_OK;
+    char text[128];
+    snprintf(text, sizeof text, "%lld heads of keys cannot be given to %lld devices",
+             (long long)heads, (long long)ranks);
+    return refuse(folder, "use at most as many devices as there are heads of keys", text);
+}
+
+// ---- the partition -----------------------------------------------------------------------------
+
+// Names of caches, to be kept cut; and of all other outputs, which every rank gives.
+static tsr_status list_ports(tsr_folder *folder, const tsr_model *model,
+                             tsr_partition_options *options)
+{
+    const tsr_graph *graph = tsr_model_graph(model);
+    size_t n_outputs = tsr_graph_output_count(graph);
+    const char **kept = ARENA_ARRAY(&folder->arena, const char *, 2 * folder->caches.n + 1);
+    const char **everywhere = ARENA_ARRAY(&folder->arena, const char *, n_outputs + 1);
+    if (!kept || !everywhere)
+        return TSR_NOMEM;
+    for (size_t i = 0; i < folder->caches.n; i++) {
+        kept[options->n_keep_cut++] = folder->caches.at[i].past;
+        kept[options->n_keep_cut++] = folder->caches.at[i].present;
+    }
+    for (size_t i = 0; i < n_outputs; i++) {
+        const char *name = tsr_value_name(tsr_graph_output(graph, i));
+        bool is_cache = false;
+        for (size_t k = 0; k < folder->caches.n; k++)
+            is_cache |= strcmp(name, folder->caches.at[k].present) == 0;
+        if (!is_cache)
+            everywhere[options->n_everywhere++] = name;
+    }
+    options->keep_cut = kept;
+    options->everywhere = everywhere;
+    return TSR_OK;
+}
+
+// Plans one step of decode with a half-full context, and cuts the model into the folder.
+static tsr_status cut(tsr_folder *f, tsr_model *model, int64_t ranks, const char *folder,
+                      tsr_partition_summary *summary)
+{
+    tsr_config *config;
+    int64_t past = f->context > 2 ? f->context / 2 : 128;
+    tsr_plan_options plan = {.size = sizeof plan, .devices = ranks, .config = CONFIG_NAME};
+    tsr_plan_summary planned = {.size = sizeof planned};
+    tsr_partition_options options = {.size = sizeof options, .config = CONFIG_NAME};
+    tsr_status st = tsr_model_add_config(model, CONFIG_NAME, ranks, NULL, 0, &config);
+    if (st == TSR_OK)
+        st = shard_caches(f, model, config, ranks);
+    if (st == TSR_OK)
+        st = tsr__genai_sizes(f, 1, past, &plan.sizes, &plan.n_sizes);
+    if (st == TSR_OK)
+        st = tsr_plan(model, &plan, &planned);
+    if (st == TSR_OK)
+        st = list_ports(f, model, &options);
+    if (st != TSR_OK)
+        return st;
+    return tsr_partition(model, folder, &options, summary);
+}
+
+// ---- files -------------------------------------------------------------------------------------
+
+struct rank_folders {
+    tsr_folder *folder;
+    struct outfolder out;
+    struct arena *arena;
+    const char *parts; // where the partition was written, inside `out`
+    int64_t ranks;
+};
+
+static tsr_status cannot_write(struct rank_folders *folders, const char *path)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(path);
+    tsr__diag(folders->folder->session, DIAG_io_write, &at, NULL, "cannot be written: %s",
+              strerror(errno));
+    return TSR_WRITE;
+}
+
+static const char *rank_path(struct rank_folders *folders, int64_t rank, const char *name)
+{
+    struct str inner =
+        tsr__arena_printf(folders->arena, "rank%lld%s%s", (long long)rank, *name ? "/" : "", name);
+    return inner.p ? tsr__outfolder_path(&folders->out, folders->arena, inner.p).p : NULL;
+}
+
+static tsr_status cannot_read(struct rank_folders *folders, const char *path)
+{
+    struct place at = PLACE_NONE;
+    int error = errno;
+    at.file = str_of(path);
+    if (error == ENOMEM)
+        return TSR_NOMEM;
+    tsr__diag(folders->folder->session, DIAG_io_read, &at, NULL, "cannot be read: %s",
+              strerror(error));
+    return TSR_IO;
+}
+
+// Copies a file whole, and says in *there whether there was one: its absence is no failure, and folders stay where they are.
+static tsr_status copy_file(struct rank_folders *folders, const char *from, const char *to,
+                            bool *there)
+{
+    struct stat st;
+    struct outfile file;
+    *there = false;
+    int fd = open(from, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT ? TSR_OK : cannot_read(folders, from);
+    if (fstat(fd, &st) != 0) {
+        tsr_status refused = cannot_read(folders, from);
+        close(fd);
+        return refused;
+    }
+    if (!S_ISREG(st.st_mode)) {
+        close(fd);
+        return TSR_OK;
+    }
+    *there = true;
+    tsr_status status = tsr__out_open(folders->folder->session, to, &file);
+    if (status == TSR_OK) {
+        tsr__out_copy(&file, fd, 0, (uint64_t)st.st_size);
+        status = tsr__out_commit(&file);
+        tsr__out_abort(&file);
+    }
+    close(fd);
+    return status;
+}
+
+// Puts a file of the partition into a rank's folder: moved, or, where all ranks need it, linked.
+static tsr_status place_part(struct rank_folders *folders, int64_t rank, const char *name,
+                             const char *as, bool shared)
+{
+    const char *from = tsr__arena_printf(folders->arena, "%s/%s", folders->parts, name).p;
+    const char *to = rank_path(folders, rank, as);
+    if (!from || !to)
+        return TSR_NOMEM;
+    if (access(from, F_OK) != 0) // a rank may have no data of its own
+        return errno == ENOENT ? TSR_OK : cannot_read(folders, from);
+    if (!shared)
+        return rename(from, to) == 0 ? TSR_OK : cannot_write(folders, to);
+    bool there;
+    return link(from, to) == 0 ? TSR_OK : copy_file(folders, from, to, &there);
+}
+
+// Tokenizer and whatever else lies beside the model; not the model, its data and the configuration.
+static bool goes_along(const tsr_folder *folder, const char *name)
+{
+    const char *model = strrchr(folder->model_path, '/') + 1;
+    return name[0] != '.' && strncmp(name, model, strlen(model)) != 0 &&
+           strcmp(name, GENAI_CONFIG) != 0;
+}
+
+static tsr_status copy_rest(struct rank_folders *folders, int64_t rank)
+{
+    DIR *d = opendir(folders->folder->path);
+    tsr_status st = TSR_OK;
+    if (!d)
+        return cannot_read(folders, folders->folder->path);
+    while (st == TSR_OK) {
+        errno = 0;
+        const struct dirent *entry = readdir(d);
+        if (!entry && errno)
+            st = cannot_read(folders, folders->folder->path);
+        if (!entry)
+            break;
+        if (!goes_along(folders->folder, entry->d_name))
+            continue;
+        const char *from =
+            tsr__arena_printf(folders->arena, "%s/%s", folders->folder->path, entry->d_name).p;
+        const char *to = rank_path(folders, rank, entry->d_name);
+        bool there;
+        st = from && to ? copy_file(folders, from, to, &there) : TSR_NOMEM;
+    }
+    closedir(d);
+    return st;
+}
+
+// The plug-in and its transports lie beside this library; onnxruntime-genai takes none from outside of the model's folder.
+static tsr_status copy_plugins(struct rank_folders *folders, int64_t rank, const char *given)
+{
+    static const char *const names[] = {PLUGIN, "libtessera_mpi_openmpi.so",
+                                        "libtessera_mpi_mpich.so", "libjansson.so.4"};
+    static const char here;
+    char beside[PATH_MAX] = ".";
+    Dl_info info;
+    if (!given && dladdr(&here, &info) && info.dli_fname && strrchr(info.dli_fname, '/'))
+        snprintf(beside, sizeof beside, "%.*s",
+                 (int)(strrchr(info.dli_fname, '/') - info.dli_fname), info.dli_fname);
+    for (size_t i = 0; i < TSR_COUNT(names); i++) {
+        const char *from =
+            tsr__arena_printf(folders->arena, "%s/%s", given ? given : beside, names[i]).p;
+        const char *to = rank_path(folders, rank, names[i]);
+        if (!from || !to)
+            return TSR_NOMEM;
+        bool there;
+        tsr_status st = copy_file(folders, from, to, &there);
+        if (st != TSR_OK)
+            return st;
+        if (i == 0 && !there)
+            return refuse(folders->folder, "name their folder with --plugins",
+                          "the plug-in " PLUGIN " was not found");
+    }
+    return TSR_OK;
+}
+
+// The configuration of a rank: its own numbers of heads, the plug-in, the model's name.
+static tsr_status write_config(struct rank_folders *folders, int64_t rank)
+{
+    tsr_folder *folder = folders->folder;
+    int64_t cache_heads = tsr__genai_cache_heads(folder);
+    int64_t own = (rank + 1) * cache_heads / folders->ranks - rank * cache_heads / folders->ranks;
+    const char *path = rank_path(folders, rank, GENAI_CONFIG);
+    json_t *config = json_deep_copy(folder->config);
+    if (!config ||
+        !json_equal(config, folder->config)) { // without memory the copy just lacks some of it
+        json_decref(config);
+        return TSR_NOMEM;
+    }
+    json_t *decoder = json_object_get(json_object_get(config, "model"), "decoder");
+    json_t *options = json_object_get(decoder, "session_options");
+    int failed = json_object_set_new(decoder, "filename", json_string("model.onnx"));
+    failed |= json_object_set_new(decoder, "num_key_value_heads", json_integer(own));
+    failed |= json_object_set_new(decoder, "num_attention_heads",
+                                  json_integer(own * (folder->heads / cache_heads)));
+    if (!options) {
+        options = json_object();
+        failed |= json_object_set_new(decoder, "session_options", options);
+    }
+    failed |= json_object_set_new(options, "custom_ops_library", json_string(PLUGIN));
+    char *text = failed || !path ? NULL : json_dumps(config, JSON_INDENT(4) | JSON_PRESERVE_ORDER);
+    json_decref(config);
+    if (!text)
+        return TSR_NOMEM;
+    struct outfile file;
+    tsr_status st = tsr__out_open(folder->session, path, &file);
+    if (st == TSR_OK) {
+        tsr__out_write(&file, text, strlen(text));
+        st = tsr__out_commit(&file);
+        tsr__out_abort(&file);
+    }
+    free(text);
+    return st;
+}
+
+static tsr_status fill_rank(struct rank_folders *folders, int64_t rank, const char *plugins)
+{
+    const char *folder = rank_path(folders, rank, "");
+    const char *model = tsr__arena_printf(folders->arena, "rank%lld.onnx", (long long)rank).p;
+    const char *data = tsr__arena_printf(folders->arena, "rank%lld.data", (long long)rank).p;
+    if (!folder || !model || !data)
+        return TSR_NOMEM;
+    if (mkdir(folder, 0777) != 0)
+        return cannot_write(folders, folder);
+    tsr_status st = place_part(folders, rank, model, "model.onnx", false);
+    if (st == TSR_OK)
+        st = place_part(folders, rank, data, data, false);
+    if (st == TSR_OK)
+        st = place_part(folders, rank, "common.data", "common.data", true);
+    if (st == TSR_OK)
+        st = write_config(folders, rank);
+    if (st == TSR_OK)
+        st = copy_rest(folders, rank);
+    if (st == TSR_OK)
+        st = copy_plugins(folders, rank, plugins);
+    return st;
+}
+
+tsr_status tsr_folder_partition(tsr_folder *folder, const char *out,
+                                const tsr_folder_options *options, tsr_partition_summary *summary)
+{
+    tsr_folder_options given = {.size = sizeof given};
+    memcpy(&given, options, options->size < sizeof given ? options->size : sizeof given);
+    struct rank_folders folders = {
+        .folder = folder, .arena = &folder->arena, .ranks = given.devices};
+    tsr_model *model = NULL;
+    tsr_status st = check_heads(folder, given.devices);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__outfolder_open(folder->session, out, given.force, &folders.out);
+    if (st != TSR_OK)
+        return st;
+    folders.parts = tsr__outfolder_path(&folders.out, folders.arena, "parts").p;
+    st = folders.parts ? tsr_model_load(folder->session, folder->model_path, &model) : TSR_NOMEM;
+    if (st == TSR_OK)
+        st = cut(folder, model, given.devices, folders.parts, summary);
+    for (int64_t rank = 0; rank < given.devices; rank++)
+        if (st == TSR_OK)
+            st = fill_rank(&folders, rank, given.plugins);
+    if (st == TSR_OK &&
+        !tsr__folder_remove(folders.parts)) // the ranks have taken their files out of it
+        st = cannot_write(&folders, folders.parts);
+    if (st == TSR_OK)
+        st = tsr__outfolder_commit(&folders.out);
+    tsr__outfolder_abort(&folders.out);
+    tsr_model_free(model);
+    return st;
+}

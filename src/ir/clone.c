@@ -1,0 +1,552 @@
+// SPDX-License-Identifier: Apache-2.0
+// clone.c - copies of nodes, subgraphs and whole models whose references point into the copy.
+//
+// A cloner knows the twin of every value that was copied; values outside go through a function of the caller.
+// Bytes of the file are shared (the copy holds the store), objects and names are made anew.
+#include "ir/internal.h"
+
+void tsr__model_hold(tsr_model *to, const tsr_model *from)
+{
+    for (size_t i = 0; i <= from->held.n; i++) {
+        struct store *st = i < from->held.n ? from->held.at[i] : from->store;
+        bool known = st == to->store;
+        for (size_t k = 0; k < to->held.n && !known; k++)
+            known = to->held.at[k] == st;
+        struct store **slot = known ? NULL : vec_push(&to->arena, &to->held);
+        if (slot)
+            *slot = tsr__store_hold(st);
+    }
+}
+
+void tsr__cloner_init(struct cloner *cloner, tsr_model *to, const tsr_model *from)
+{
+    *cloner = (struct cloner){.to = to, .from = from};
+    tsr__arena_init(&cloner->scratch, to->session);
+    tsr__map_init(&cloner->twins, &cloner->scratch, 0);
+    if (to != from)
+        tsr__model_hold(to, from);
+}
+
+tsr_status tsr__cloner_end(struct cloner *cloner)
+{
+    bool failed =
+        cloner->scratch.failed || cloner->to->arena.failed || cloner->to->store->arena.failed;
+    tsr__arena_free(&cloner->scratch);
+    return failed ? TSR_NOMEM : TSR_OK;
+}
+
+void tsr__twin_set(struct cloner *cloner, const tsr_value *value, tsr_value *twin)
+{
+    const tsr_value **key = ARENA_NEW(&cloner->scratch, const tsr_value *);
+    if (!key)
+        return;
+    *key = value;
+    void **slot = tsr__map_at(&cloner->twins, (struct str){(const char *)key, sizeof(*key)});
+    if (slot)
+        *slot = twin;
+}
+
+tsr_value *tsr__twin(struct cloner *cloner, tsr_value *v)
+{
+    if (!v)
+        return NULL;
+    tsr_value *t = tsr__map_get(&cloner->twins, (struct str){(const char *)&v, sizeof(v)});
+    return t || !cloner->outer ? t : cloner->outer(cloner->data, v);
+}
+
+// ---- values ---------------------------------------------------------------------------------
+
+// A view of the file is shared, anything else is copied.
+static struct str clone_name(struct cloner *cloner, struct str name, bool text)
+{
+    struct str file = cloner->from->store->bytes;
+    bool shared = (uintptr_t)name.p - (uintptr_t)file.p < file.n;
+    return shared && !text ? name : tsr__keep(cloner->to, name);
+}
+
+static struct vtype *clone_type(struct cloner *cloner, const struct vtype *type)
+{
+    struct vtype *vtype = ARENA_NEW(&cloner->to->arena, struct vtype);
+    tsr_dim *dims =
+        ARENA_ARRAY(&cloner->to->arena, tsr_dim, type->rank > 0 ? (size_t)type->rank : 0);
+    if (!vtype || !dims)
+        return NULL;
+    *vtype = *type;
+    vtype->dims = dims;
+    for (int i = 0; i < type->rank; i++) {
+        dims[i] = type->dims[i];
+        if (dims[i].symbol[0])
+            dims[i].symbol = tsr__keep(cloner->to, str_of(dims[i].symbol)).p;
+    }
+    return vtype;
+}
+
+static void clone_value(struct cloner *cloner, tsr_graph *graph, const tsr_value *value)
+{
+    tsr_value *copy =
+        tsr__value_make(graph, clone_name(cloner, value->name, value->flags & V_TEXT));
+    if (!copy)
+        return;
+    copy->flags = value->flags & ~(uint32_t)(V_DECODED | V_WRITTEN);
+    copy->info = value->info;
+    if ((value->flags & V_TYPED) && value->type) {
+        copy->type = clone_type(cloner, value->type);
+        copy->flags |= V_DECODED;
+    }
+    tsr__twin_set(cloner, value, copy);
+}
+
+// The bytes of the data are shared: the copy remembers the store they are views of. A tensor that still
+// is a field of a file is decoded again on demand, so only one that a call made needs its own dims.
+static tsr_tensor *clone_tensor(tsr_model *to, const tsr_tensor *tensor, tsr_value *value)
+{
+    tsr_tensor *copy = ARENA_NEW(&to->arena, tsr_tensor);
+    if (!copy)
+        return NULL;
+    *copy = *tensor;
+    copy->model = to;
+    copy->value = value;
+    copy->store = tensor->store ? tensor->store : tensor->model->store;
+    copy->data_ready = false;
+    if (tensor->sparse.n || (tensor->body.n && !tensor->replaced)) {
+        copy->decoded = false;
+        return copy;
+    }
+    copy->dims = ARENA_ARRAY(&to->arena, int64_t, (size_t)tensor->rank);
+    if (!copy->dims)
+        return NULL;
+    if (tensor->rank)
+        memcpy(copy->dims, tensor->dims, (size_t)tensor->rank * sizeof(*copy->dims));
+    if (tensor->location.n)
+        copy->location = tsr__keep(to, tensor->location);
+    return copy;
+}
+
+static void clone_map(struct cloner *cloner, struct map *to, const struct map *from)
+{
+    for (size_t i = 0; i < from->cap; i++) {
+        const struct map_slot *map_slot = &from->slots[i];
+        if (!map_slot->hash || !map_slot->value)
+            continue;
+        struct str key = {map_slot->p, map_slot->n};
+        tsr_value *twin = map_slot->value;
+        if (twin != &tsr__no_value)
+            twin = tsr__twin(cloner, twin);
+        struct str kept = twin ? tsr__keep(cloner->to, key) : (struct str){NULL, 0};
+        void **slot = twin ? tsr__map_at(to, kept) : NULL;
+        if (slot)
+            *slot = twin;
+        tsr__name_seen(cloner->to, kept);
+    }
+}
+
+// ---- attributes -----------------------------------------------------------------------------
+
+static void clone_attr_value(tsr_attr *copy, const tsr_attr *attr)
+{
+    tsr_model *model = copy->node->graph->model;
+    if (attr->whole.n || attr->rest.n)
+        return; // decoded from its bytes when asked for
+    copy->decoded = copy->has_value = true;
+    copy->integer = attr->integer;
+    copy->real = attr->real;
+    if (attr->kind == TSR_ATTR_STRING) {
+        copy->text = tsr__keep(model, attr->text);
+        copy->text_ready = true;
+    }
+    copy->ints = ARENA_ARRAY(&model->arena, int64_t, attr->n_ints);
+    if (!copy->ints || !attr->n_ints)
+        return;
+    memcpy(copy->ints, attr->ints, attr->n_ints * sizeof(*copy->ints));
+    copy->n_ints = attr->n_ints;
+}
+
+// Copies an attribute under a name that may be another: then, and where subgraphs were copied with new
+// references, it counts as changed and is not written as the bytes of its field.
+static void clone_attr_as(struct cloner *cloner, tsr_node *node, const tsr_attr *attr,
+                          struct str name)
+{
+    tsr_attr *copy = tsr__attr_append(node);
+    if (!copy)
+        return;
+    bool renamed = !str_eq(attr->name, name);
+    copy->name = tsr__keep(cloner->to, name);
+    copy->kind = attr->kind;
+    copy->whole = attr->whole;
+    copy->rest = attr->rest;
+    copy->changed = attr->changed || renamed;
+    if (attr->ref.n)
+        copy->ref = tsr__keep(cloner->to, attr->ref);
+    clone_attr_value(copy, attr);
+    if (!attr->n_graphs)
+        return;
+    copy->graphs = ARENA_ARRAY(&cloner->to->arena, tsr_graph *, attr->n_graphs);
+    for (size_t i = 0; copy->graphs && i < attr->n_graphs; i++) {
+        tsr_graph *graph = tsr__clone_graph(cloner, attr->graphs[i], node, copy);
+        if (!graph)
+            return;
+        copy->graphs[copy->n_graphs++] = graph;
+    }
+    copy->changed = copy->changed || !cloner->exact;
+    node->flags |= N_GRAPHS;
+    cloner->to->has_subgraphs = true;
+}
+
+// An attribute of a function's body that stands for one of the call, or for the function's default.
+static void substitute(struct cloner *cloner, tsr_node *node, const tsr_attr *attr)
+{
+    for (size_t i = 0; i < tsr_node_attr_count(cloner->call); i++)
+        if (str_eq(cloner->call->attrs[i]->name, attr->ref)) {
+            clone_attr_as(cloner, node, cloner->call->attrs[i], attr->name);
+            return;
+        }
+    struct str body = tsr__function_default(cloner->fn, attr->ref);
+    tsr_attr *copy = body.n ? tsr__attr_append(node) : NULL;
+    if (!copy)
+        return; // neither given nor defaulted: absent, as the function means it
+    copy->name = tsr__keep(cloner->to, attr->name);
+    copy->kind = attr->kind;
+    copy->rest = body;
+    copy->changed = true;
+}
+
+// ---- nodes ----------------------------------------------------------------------------------
+
+tsr_node *tsr__clone_node(struct cloner *cloner, tsr_graph *graph, const tsr_node *node,
+                          size_t n_inputs, size_t n_outputs)
+{
+    struct str name = clone_name(cloner, node->name, node->flags & N_TEXT);
+    tsr_node *copy =
+        tsr__node_make(graph, node->domain->text, node->op->text, name, n_inputs, n_outputs);
+    if (!copy)
+        return NULL;
+    copy->whole = node->whole;
+    copy->flags = (node->flags & (N_TEXT | N_NEW | N_CHANGED | N_RESIZED)) | N_ATTRS;
+    if (!tsr__clone_metadata(copy, node))
+        return NULL;
+    if (!(node->flags & N_ATTRS) && !cloner->call) { // nobody has looked at them: they stay bytes
+        copy->n_attrs = node->n_attrs;
+        copy->flags &= ~(uint32_t)N_ATTRS;
+        return copy;
+    }
+    for (size_t i = 0; i < tsr_node_attr_count(node); i++) {
+        if (cloner->call && node->attrs[i]->ref.n)
+            substitute(cloner, copy, node->attrs[i]);
+        else
+            clone_attr_as(cloner, copy, node->attrs[i], node->attrs[i]->name);
+    }
+    if (cloner->call)
+        copy->flags |= N_ATTRIBUTES;
+    tsr__node_relink(copy);
+    return copy;
+}
+
+static void clone_spec_dim(struct cloner *cloner, struct spec_dim *to, const struct spec_dim *from)
+{
+    *to = *from;
+    to->factors = ARENA_ARRAY(&cloner->to->arena, struct spec_factor, from->n);
+    for (size_t i = 0; to->factors && i < from->n; i++) {
+        to->factors[i] = from->factors[i];
+        to->factors[i].size.symbol = tsr__keep(cloner->to, str_of(from->factors[i].size.symbol)).p;
+    }
+}
+
+static void clone_spec(struct cloner *cloner, tsr_node_config *nc, const tsr_spec *spec)
+{
+    tsr_value *twin = spec->value ? tsr__twin(cloner, spec->value) : NULL;
+    if (spec->value && (!twin || (spec->value->flags & V_GONE)))
+        return; // its value is not there any more
+    tsr_spec *w = tsr__spec_make(nc, twin);
+    if (!w)
+        return;
+    w->whole = spec->whole;
+    w->flags = cloner->exact ? spec->flags : spec->flags | S_NAME;
+    w->devices.at = tsr__keep_devices(cloner->to, spec->devices.at, spec->devices.n);
+    w->devices.n = w->devices.cap = w->devices.at ? spec->devices.n : 0;
+    for (size_t i = 0; i < spec->groups.n; i++) {
+        struct spec_group *group = vec_push(&cloner->to->arena, &w->groups);
+        if (!group)
+            return;
+        *group = spec->groups.at[i];
+        group->members = tsr__keep_devices(cloner->to, group->members, group->n);
+    }
+    for (size_t i = 0; i < spec->dims.n; i++) {
+        struct spec_dim *dim = vec_push(&cloner->to->arena, &w->dims);
+        if (!dim)
+            return;
+        clone_spec_dim(cloner, dim, &spec->dims.at[i]);
+    }
+}
+
+void tsr__clone_configs(struct cloner *cloner, tsr_node *to, const tsr_node *from)
+{
+    if (!cloner->config) {
+        if (from->n_configs)
+            to->flags |= N_CONFIGS; // they do not come along
+        return;
+    }
+    for (size_t i = 0; i < from->n_configs; i++) {
+        const tsr_node_config *nc = from->configs[i];
+        tsr_config *config = nc->config ? cloner->config(cloner->data, nc->config) : NULL;
+        tsr_node_config *node_config = tsr__node_config_make(to, config);
+        if (!node_config)
+            return;
+        node_config->whole = nc->whole;
+        node_config->has_stage = nc->has_stage;
+        node_config->stage = nc->stage;
+        for (size_t k = 0; k < nc->n_specs; k++)
+            clone_spec(cloner, node_config, nc->specs[k]);
+        node_config->changed = nc->changed || !cloner->exact || node_config->n_specs != nc->n_specs;
+        if (node_config->changed)
+            to->flags |= N_CONFIGS;
+    }
+}
+
+static void clone_inner_node(struct cloner *cloner, tsr_graph *graph, const tsr_node *node)
+{
+    tsr_node *copy = tsr__clone_node(cloner, graph, node, node->n_inputs, node->n_outputs);
+    if (!copy)
+        return;
+    for (size_t i = 0; i < node->n_inputs; i++)
+        tsr__use_link(&copy->inputs[i], tsr__twin(cloner, node->inputs[i].value));
+    for (size_t i = 0; i < node->n_outputs; i++) {
+        copy->outputs[i] = tsr__twin(cloner, node->outputs[i]);
+        if (copy->outputs[i])
+            copy->outputs[i]->producer = copy;
+    }
+    tsr__node_append(graph, copy);
+    tsr__clone_configs(cloner, copy, node);
+    if (!cloner->exact)
+        copy->flags |= N_INPUTS; // a captured value may be called otherwise
+}
+
+// ---- graphs ---------------------------------------------------------------------------------
+
+// Inputs, outputs and initializers of `from` become the twins of their values. An output that reads a
+// value of an outer graph may have another name after an inexact copy: its field is not used as it is.
+static void clone_ports(struct cloner *cloner, tsr_graph *to, const tsr_graph *from)
+{
+    for (size_t i = 0; i < from->inputs.n; i++) {
+        struct port *port = vec_push(&cloner->to->arena, &to->inputs);
+        if (!port)
+            return;
+        *port = from->inputs.at[i];
+        port->value = tsr__twin(cloner, port->value);
+    }
+    for (size_t i = 0; i < from->outputs.n; i++) {
+        struct port *port = vec_push(&cloner->to->arena, &to->outputs);
+        if (!port)
+            return;
+        *port = from->outputs.at[i];
+        tsr_value *twin = tsr__twin(cloner, port->value);
+        port->replaced = port->replaced || (!cloner->exact && port->value->home != from);
+        port->value = twin;
+        if (twin)
+            twin->n_outputs++;
+    }
+    for (size_t i = 0; i < from->initializers.n; i++) {
+        tsr_value **slot = vec_push(&cloner->to->arena, &to->initializers);
+        tsr_value *twin = tsr__twin(cloner, from->initializers.at[i]);
+        if (!slot || !twin)
+            return;
+        *slot = twin;
+        twin->tensor = clone_tensor(cloner->to, from->initializers.at[i]->tensor, twin);
+    }
+    for (size_t i = 0; i < from->sparse.n; i++) {
+        tsr_value **slot = vec_push(&cloner->to->arena, &to->sparse);
+        tsr_value *twin = tsr__twin(cloner, from->sparse.at[i]);
+        if (!slot || !twin)
+            return;
+        *slot = twin;
+        twin->tensor = clone_tensor(cloner->to, from->sparse.at[i]->tensor, twin);
+    }
+}
+
+// All values get their twins before the first node is copied, since a node may read a value that a later
+// node of an unsorted graph makes. An inexact copy may have new names, so its lists count as changed.
+tsr_graph *tsr__clone_graph(struct cloner *cloner, const tsr_graph *graph, tsr_node *owner,
+                            tsr_attr *attr)
+{
+    tsr_graph *copy = tsr__graph_make(cloner->to, graph->names.n);
+    if (!copy)
+        return NULL;
+    copy->owner = owner;
+    copy->attr = attr;
+    copy->body = graph->body;
+    copy->infos = graph->infos;
+    copy->absent = graph->absent;
+    copy->n_fields = graph->n_fields;
+    copy->name = clone_name(cloner, graph->name, graph->flags & G_TEXT);
+    copy->flags = graph->flags & ~(uint32_t)G_ORDER;
+    for (const tsr_value *value = graph->values; value; value = value->next)
+        clone_value(cloner, copy, value);
+    clone_map(cloner, &copy->names, &graph->names);
+    clone_map(cloner, &copy->renamed, &graph->renamed);
+    for (const tsr_node *node = graph->first; node && !cloner->to->arena.failed; node = node->next)
+        clone_inner_node(cloner, copy, node);
+    clone_ports(cloner, copy, graph);
+    if (!cloner->exact)
+        copy->flags |= G_NODES | G_OUTPUTS | G_LIST;
+    return copy;
+}
+
+// ---- whole models ---------------------------------------------------------------------------
+
+static tsr_config *config_twin(void *data, tsr_config *config)
+{
+    (void)data;
+    return config->twin;
+}
+
+static tsr_config *clone_config(tsr_model *to, tsr_config *config)
+{
+    tsr_config *copy = ARENA_NEW(&to->arena, tsr_config);
+    struct str *names = ARENA_ARRAY(&to->arena, struct str, config->n_names);
+    if (!copy || !names)
+        return NULL;
+    *copy = *config;
+    copy->model = to;
+    copy->twin = NULL;
+    copy->name = tsr__keep(to, config->name);
+    copy->names = names;
+    for (size_t i = 0; i < config->n_names; i++)
+        names[i] = tsr__keep(to, config->names[i]);
+    return config->twin = copy;
+}
+
+static void clone_configurations(tsr_model *to, const tsr_model *from)
+{
+    for (size_t i = 0; i < from->configs.n; i++) {
+        tsr_config **slot = vec_push(&to->arena, &to->configs);
+        tsr_config *copy = clone_config(to, from->configs.at[i]);
+        if (!slot || !copy)
+            return;
+        *slot = copy;
+    }
+    // Those that only nodes know: stand-ins, and ones taken off the model.
+    for (tsr_node *node = tsr_model_next_node(from, NULL); node;
+         node = tsr_model_next_node(from, node))
+        for (size_t i = 0; i < node->n_configs; i++) {
+            tsr_config *config = node->configs[i]->config;
+            if (!config || (config->twin && config->twin->model == to))
+                continue;
+            tsr_config *copy = clone_config(to, config);
+            void **slot = copy && copy->standin ? tsr__map_at(&to->config_ids, copy->name) : NULL;
+            if (slot)
+                *slot = copy;
+        }
+}
+
+static void clone_opsets(tsr_model *to, opset_list *list, const opset_list *old)
+{
+    for (size_t i = 0; i < old->n; i++) {
+        struct opset *opset = vec_push(&to->arena, list);
+        if (!opset)
+            return;
+        *opset = old->at[i];
+        opset->domain = tsr__keep(to, opset->domain);
+    }
+}
+
+static void clone_functions(struct cloner *cloner)
+{
+    for (size_t i = 0; i < cloner->from->functions.n; i++) {
+        const tsr_function *function = cloner->from->functions.at[i];
+        tsr_function *copy = ARENA_NEW(&cloner->to->arena, tsr_function);
+        tsr_function **slot = vec_push(&cloner->to->arena, &cloner->to->functions);
+        if (!copy || !slot)
+            return;
+        *copy = (tsr_function){.model = cloner->to, .whole = function->whole, .index = i};
+        copy->name = tsr__keep(cloner->to, function->name);
+        copy->domain = tsr__keep(cloner->to, function->domain);
+        copy->overload = tsr__keep(cloner->to, function->overload);
+        clone_opsets(cloner->to, &copy->opsets, &function->opsets);
+        copy->graph = tsr__clone_graph(cloner, function->graph, NULL, NULL);
+        if (copy->graph)
+            copy->graph->function = copy;
+        *slot = copy;
+    }
+}
+
+tsr_status tsr__model_copy_functions(tsr_model *to, const tsr_model *from)
+{
+    struct cloner cloner;
+    size_t before = to->functions.n;
+    tsr__cloner_init(&cloner, to, from);
+    clone_functions(&cloner);
+    tsr_status st = tsr__cloner_end(&cloner);
+    for (size_t i = before; st == TSR_OK && i < to->functions.n; i++)
+        if (!to->functions.at[i]->graph)
+            st = TSR_NOMEM;
+    to->changed = true;
+    return st;
+}
+
+// Everything of a model but graphs, functions and configurations. What counts as changed is copied too:
+// a clone is saved with the same bytes as its original.
+static void clone_head(tsr_model *to, const tsr_model *model)
+{
+    to->path = model->path ? tsr__keep(to, str_of(model->path)).p : NULL;
+    to->ir_version = model->ir_version;
+    to->has_ir_version = model->has_ir_version;
+    to->ir_changed = model->ir_changed;
+    to->changed = model->changed;
+    to->renamed = model->renamed;
+    to->devices_touched = model->devices_touched;
+    to->producer = tsr__keep(to, model->producer);
+    to->opsets_changed = model->opsets_changed;
+    to->metadata_changed = model->metadata_changed;
+    to->configs_changed = model->configs_changed;
+    clone_opsets(to, &to->opsets, &model->opsets);
+    for (size_t i = 0; i < model->metadata.n; i++) {
+        struct metadata *entry = vec_push(&to->arena, &to->metadata);
+        if (!entry)
+            return;
+        *entry = model->metadata.at[i];
+        entry->key = tsr__keep(to, entry->key);
+        entry->value = tsr__keep(to, entry->value);
+    }
+}
+
+// The clone shares the store of the file's bytes; nothing else is shared, so either may be changed or
+// freed first. Whatever fails on the way is a lack of memory. bare: without configurations and what nodes say for them.
+static tsr_status clone_model(const tsr_model *model, bool bare, tsr_model **out)
+{
+    tsr_model *to = tsr__model_make(model->session);
+    if (!to)
+        return TSR_NOMEM;
+    tsr__store_drop(to->store);
+    to->store = tsr__store_hold(model->store);
+    struct cloner cloner;
+    tsr__cloner_init(&cloner, to, model);
+    cloner.exact = true;
+    clone_head(to, model);
+    if (bare) {
+        to->configs_changed = to->changed = to->devices_touched = true;
+    } else {
+        cloner.config = config_twin;
+        clone_configurations(to, model);
+    }
+    to->graph = tsr__clone_graph(&cloner, model->graph, NULL, NULL);
+    clone_functions(&cloner);
+    tsr_status st = tsr__cloner_end(&cloner);
+    for (size_t i = 0; st == TSR_OK && i < model->functions.n; i++)
+        if (!to->functions.at[i]->graph)
+            st = TSR_NOMEM;
+    if (st != TSR_OK || !to->graph) {
+        tsr_model_free(to);
+        return TSR_NOMEM;
+    }
+    *out = to;
+    return TSR_OK;
+}
+
+tsr_status tsr_model_clone(const tsr_model *model, tsr_model **out)
+{
+    return clone_model(model, false, out);
+}
+
+tsr_status tsr__model_clone_bare(const tsr_model *model, tsr_model **out)
+{
+    return clone_model(model, true, out);
+}

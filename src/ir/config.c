@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+// config.c - device configurations of a model, and the entries that nodes have for them.
+//
+// An entry points at its configuration and its values; nothing here looks anything up by name
+// except the calls that are given one. A stand-in is a configuration that node entries name and the
+// model does not declare.
+#include "ir/internal.h"
+
+// ---- configurations -------------------------------------------------------------------------
+
+static void touch_configs(tsr_model *model)
+{
+    model->configs_changed = model->changed = model->devices_touched = true;
+}
+
+static struct place place_config(const tsr_model *model, struct str name)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(model->path ? model->path : "");
+    at.configuration = name;
+    return at;
+}
+
+// What a new configuration must satisfy: a name that is not taken, 1 to INT32_MAX devices, and names for
+// all of them or none.
+static tsr_status check_new(tsr_model *model, struct str name, int64_t count, size_t n)
+{
+    struct place at = place_config(model, name);
+    if (!name.n) {
+        tsr__diag(model->session, DIAG_config_name_empty, &at, "give it a name",
+                  "a device configuration needs a name");
+        return TSR_INVALID;
+    }
+    if (tsr_model_find_config(model, name.p)) {
+        tsr__diag(model->session, DIAG_config_exists, &at, "use it, or choose another name",
+                  "the model has a device configuration '" STR_FMT "' already", STR_ARG(name));
+        return TSR_INVALID;
+    }
+    if (count < 1 || count > INT32_MAX) {
+        tsr__diag(model->session, DIAG_config_device_count, &at, "give a number of at least 1",
+                  "device configuration '" STR_FMT "' with %lld devices", STR_ARG(name),
+                  (long long)count);
+        return TSR_INVALID;
+    }
+    if (n && (uint64_t)count != n) {
+        tsr__diag(model->session, DIAG_config_device_names, &at,
+                  "give one name for each device, or none",
+                  "device configuration '" STR_FMT "' has %lld devices and %zu names",
+                  STR_ARG(name), (long long)count, n);
+        return TSR_INVALID;
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_model_add_config(tsr_model *model, const char *name, int64_t count,
+                                const char *const *devices, size_t n, tsr_config **out)
+{
+    n = devices ? n : 0;
+    if (count == 0)
+        count = (int64_t)n;
+    tsr_status st = check_new(model, str_of(name ? name : ""), count, n);
+    if (st != TSR_OK)
+        return st;
+    tsr_config *config = tsr__map_get(&model->config_ids, str_of(name));
+    if (!config || !config->standin) // one that nodes wait for is declared herewith
+        config = ARENA_NEW(&model->arena, tsr_config);
+    struct str *names = ARENA_ARRAY(&model->arena, struct str, n);
+    tsr_config **slot = model->arena.failed ? NULL : vec_push(&model->arena, &model->configs);
+    if (!slot)
+        return TSR_NOMEM;
+    *config = (tsr_config){.model = model, .devices = count, .has_count = true, .registered = true};
+    config->name = tsr__keep(model, str_of(name));
+    config->names = names;
+    for (; config->n_names < n; config->n_names++)
+        names[config->n_names] = tsr__keep(model, str_of(devices[config->n_names]));
+    *slot = config;
+    touch_configs(model);
+    if (out && model_status(model) == TSR_OK)
+        *out = config;
+    return model_status(model);
+}
+
+size_t tsr_model_config_count(const tsr_model *model)
+{
+    return model->configs.n;
+}
+
+tsr_config *tsr_model_config(const tsr_model *model, size_t i)
+{
+    return i < model->configs.n ? model->configs.at[i] : NULL;
+}
+
+tsr_config *tsr_model_find_config(const tsr_model *model, const char *name)
+{
+    for (size_t i = 0; i < model->configs.n; i++)
+        if (str_is(model->configs.at[i]->name, name))
+            return model->configs.at[i];
+    return NULL;
+}
+
+// Drops node entries bound to c, or (named) to any configuration of its name.
+static void cascade_away(tsr_model *model, const tsr_config *c, bool named)
+{
+    for (tsr_node *node = tsr_model_next_node(model, NULL); node;
+         node = tsr_model_next_node(model, node))
+        for (size_t i = node->n_configs; i-- > 0;) {
+            const tsr_config *d = node->configs[i]->config;
+            if (d == c || (named && d && str_eq(d->name, c->name)))
+                tsr_node_remove_config(node, node->configs[i]);
+        }
+}
+
+static tsr_status remove_config(tsr_model *model, tsr_config *config, bool cascade, bool named)
+{
+    size_t i = 0;
+    while (i < model->configs.n && model->configs.at[i] != config)
+        i++;
+    memmove(&model->configs.at[i], &model->configs.at[i + 1],
+            (model->configs.n - i - 1) * sizeof(config));
+    model->configs.n--;
+    config->registered = false;
+    touch_configs(model);
+    if (cascade)
+        cascade_away(model, config, named);
+    return model_status(model);
+}
+
+tsr_status tsr_model_remove_config(tsr_model *model, tsr_config *config, bool cascade)
+{
+    if (!config || config->model != model || !config->registered) {
+        struct place at = place_config(model, config ? config->name : STR(""));
+        tsr__diag(model->session, DIAG_config_unknown, &at, NULL,
+                  "the configuration is not declared by this model");
+        return TSR_INVALID;
+    }
+    return remove_config(model, config, cascade, false);
+}
+
+// "did you mean" for a configuration that is not there.
+static const char *config_hint(tsr_model *model, struct str name)
+{
+    if (!model->configs.n)
+        return "the model declares no device configuration";
+    struct str *names = ARENA_ARRAY(&model->arena, struct str, model->configs.n);
+    if (!names)
+        return NULL;
+    for (size_t i = 0; i < model->configs.n; i++)
+        names[i] = model->configs.at[i]->name;
+    struct str near = tsr__nearest(name, names, model->configs.n);
+    if (!near.n)
+        return "see tsr_model_config for those that are declared";
+    return tsr__arena_printf(&model->arena, "did you mean '" STR_FMT "'?", STR_ARG(near)).p;
+}
+
+tsr_status tsr_model_remove_config_named(tsr_model *model, const char *name, bool cascade)
+{
+    tsr_config *config = tsr_model_find_config(model, name);
+    if (!config) {
+        struct place at = place_config(model, str_of(name));
+        tsr__diag(model->session, DIAG_config_unknown, &at, config_hint(model, str_of(name)),
+                  "there is no device configuration '%s'", name);
+        return TSR_INVALID;
+    }
+    return remove_config(model, config, cascade, true);
+}
+
+const char *tsr_config_name(const tsr_config *config)
+{
+    return config->name.p;
+}
+int64_t tsr_config_devices(const tsr_config *config)
+{
+    return config->devices;
+}
+size_t tsr_config_device_name_count(const tsr_config *config)
+{
+    return config->n_names;
+}
+
+const char *tsr_config_device_name(const tsr_config *config, size_t i)
+{
+    return i < config->n_names ? config->names[i].p : NULL;
+}
+
+tsr_status tsr_config_rename(tsr_config *config, const char *name)
+{
+    tsr_model *model = config->model;
+    struct str text = str_of(name ? name : "");
+    if (str_eq(config->name, text))
+        return TSR_OK;
+    tsr_status st = check_new(model, text, 1, 0);
+    if (st != TSR_OK)
+        return st;
+    struct str copy = tsr__arena_str(&model->arena, text);
+    if (!copy.p)
+        return TSR_NOMEM;
+    config->name = copy;
+    config->renamed = model->renamed = true;
+    touch_configs(model);
+    return TSR_OK;
+}
+
+bool tsr__config_is_declared(const tsr_config *config)
+{
+    return config->registered;
+}
+bool tsr__config_has_count(const tsr_config *config)
+{
+    return config->has_count;
+}
+
+// ---- entries of nodes -----------------------------------------------------------------------
+
+tsr_node_config *tsr__node_config_make(tsr_node *node, tsr_config *config)
+{
+    struct arena *arena = &node->graph->model->arena;
+    tsr_node_config **more = tsr__room(arena, node->configs, node->n_configs);
+    tsr_node_config *nc = ARENA_NEW(arena, tsr_node_config);
+    if (!more || !nc)
+        return NULL;
+    nc->node = node;
+    nc->config = config;
+    more[node->n_configs++] = nc;
+    node->graph->model->annotated = true;
+    node->configs = more;
+    return nc;
+}
+
+size_t tsr_node_config_count(const tsr_node *node)
+{
+    return node->n_configs;
+}
+
+tsr_node_config *tsr_node_config_at(const tsr_node *node, size_t i)
+{
+    return i < node->n_configs ? node->configs[i] : NULL;
+}
+
+bool tsr__config_is_of(const tsr_config *config, tsr_model *model)
+{
+    if (config && config->model == model)
+        return true;
+    struct place at = place_config(model, config ? config->name : STR(""));
+    tsr__diag(model->session, DIAG_config_unknown, &at, NULL,
+              "the configuration is not declared by this model");
+    return false;
+}
+
+tsr_node_config *tsr_node_find_config(const tsr_node *node, const tsr_config *config)
+{
+    for (size_t i = 0; i < node->n_configs; i++)
+        if (node->configs[i]->config == config)
+            return node->configs[i];
+    return NULL;
+}
+
+tsr_status tsr_node_remove_config(tsr_node *node, tsr_node_config *nc)
+{
+    size_t i = 0;
+    while (i < node->n_configs && node->configs[i] != nc)
+        i++;
+    if (i == node->n_configs) {
+        struct place at = tsr__place_node(node);
+        tsr__diag(node->graph->model->session, DIAG_annotation_absent, &at, NULL,
+                  "the annotation is not one of this node, or was removed");
+        return TSR_INVALID;
+    }
+    for (; i + 1 < node->n_configs; i++)
+        node->configs[i] = node->configs[i + 1];
+    node->n_configs--;
+    nc->gone = true;
+    node->graph->model->devices_touched = true;
+    tsr__touch_node(node, N_CONFIGS);
+    return model_status(node->graph->model);
+}
+
+tsr_config *tsr_node_config_config(const tsr_node_config *nc)
+{
+    return nc->config;
+}
+size_t tsr_node_config_spec_count(const tsr_node_config *nc)
+{
+    return nc->n_specs;
+}
+
+bool tsr_node_config_stage(const tsr_node_config *nc, int64_t *stage)
+{
+    if (nc->has_stage && stage)
+        *stage = nc->stage;
+    return nc->has_stage;
+}
+
+tsr_spec *tsr_node_config_spec(const tsr_node_config *nc, size_t i)
+{
+    return i < nc->n_specs ? nc->specs[i] : NULL;
+}
+
+tsr_spec *tsr_node_sharding_of(const tsr_node *node, const tsr_value *value, size_t i)
+{
+    for (size_t k = 0; k < node->n_configs; k++)
+        for (size_t j = 0; j < node->configs[k]->n_specs; j++)
+            if (node->configs[k]->specs[j]->value == value && i-- == 0)
+                return node->configs[k]->specs[j];
+    return NULL;
+}

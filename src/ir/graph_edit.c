@@ -1,0 +1,627 @@
+// SPDX-License-Identifier: Apache-2.0
+// graph_edit.c - changing graphs. Every call checks first and then keeps names, uses, producers and specs
+// consistent.
+#include "ir/internal.h"
+
+// ---- names ----------------------------------------------------------------------------------
+
+// True if some use of the outer value lies in the graph or below it: a new value of that name there
+// would hide the outer one.
+static bool used_within(const tsr_value *outer, const tsr_graph *graph)
+{
+    const struct use *use = outer->last_use;
+    if (!use)
+        return false;
+    do {
+        if (tsr__graph_within(use->node->graph, graph))
+            return true;
+        use = use->next;
+    } while (use != outer->last_use);
+    return false;
+}
+
+// True if a reader of the value sits in a subgraph that has a value called name on the way out.
+static bool hidden_from_users(const tsr_value *value, struct str name)
+{
+    const struct use *use = value->last_use;
+    if (!use)
+        return false;
+    do {
+        for (const tsr_graph *graph = use->node->graph; graph && graph != value->home;
+             graph = graph->owner ? graph->owner->graph : NULL)
+            if (tsr__graph_own(graph, name))
+                return true;
+        use = use->next;
+    } while (use != value->last_use);
+    return false;
+}
+
+static tsr_status check_name(tsr_graph *graph, struct str name, const tsr_value *value)
+{
+    const tsr_value *own = tsr__graph_own(graph, name);
+    const tsr_value *outer = graph->owner ? tsr__graph_lookup(graph->owner->graph, name) : NULL;
+    bool waiting = own && !value && (own->flags & V_STANDIN);
+    if ((!own || waiting) && !(outer && used_within(outer, graph)) &&
+        !(value && hidden_from_users(value, name)))
+        return TSR_OK;
+    struct place at = PLACE_NONE;
+    at.file = str_of(graph->model->path ? graph->model->path : "");
+    at.graph = tsr__graph_path(graph);
+    at.value = name;
+    tsr__diag(graph->model->session, DIAG_name_taken, &at, "choose another name",
+              "there is a value '" STR_FMT "' already", STR_ARG(name));
+    return TSR_INVALID;
+}
+
+static tsr_status need_name(tsr_graph *graph, const char *name)
+{
+    if (name && *name)
+        return check_name(graph, str_of(name), NULL);
+    struct place at = PLACE_NONE;
+    at.graph = tsr__graph_path(graph);
+    tsr__diag(graph->model->session, DIAG_name_empty, &at, NULL, "the value needs a name");
+    return TSR_INVALID;
+}
+
+// A defined value of that name (checked before), made by a call.
+static tsr_value *new_value(tsr_graph *graph, struct str name)
+{
+    struct str kept = tsr__keep(graph->model, name);
+    tsr_value *value = graph->model->arena.failed ? NULL : tsr__value_define(graph, kept);
+    if (value) {
+        value->name = kept;
+        value->flags |= V_NEW | V_TEXT;
+    }
+    return value;
+}
+
+tsr_status tsr_value_rename(tsr_value *value, const char *name)
+{
+    tsr_graph *graph = value->home;
+    tsr_model *model = graph->model;
+    struct str text = str_of(name ? name : "");
+    if (str_eq(value->name, text))
+        return TSR_OK;
+    if (!text.n) {
+        struct place at = tsr__place_value(value);
+        tsr__diag(model->session, DIAG_name_empty, &at, NULL,
+                  "a value cannot be renamed to nothing");
+        return TSR_INVALID;
+    }
+    tsr_status st = check_name(graph, text, value);
+    if (st != TSR_OK)
+        return st;
+    struct str kept = tsr__keep(model, text);
+    void **slot = tsr__map_at(&graph->names, kept);
+    void **before = value->name.n ? tsr__map_at(&graph->names, value->name) : NULL;
+    void **file =
+        value->flags & (V_NEW | V_RENAMED) ? NULL : tsr__map_at(&graph->renamed, value->name);
+    if (model->arena.failed || !slot)
+        return TSR_NOMEM;
+    slot = tsr__map_at(&graph->names, kept); // the table may have moved
+    if (before && (before = tsr__map_at(&graph->names, value->name)) && *before == value)
+        *before = (void *)&tsr__no_value;
+    if (file)
+        *file = value;
+    *slot = value;
+    value->name = kept;
+    tsr__name_seen(model, kept);
+    value->flags |= V_RENAMED | V_TEXT;
+    model->renamed = true;
+    tsr__touch_graph(graph, G_RENAMED);
+    return TSR_OK;
+}
+
+// ---- types ----------------------------------------------------------------------------------
+
+static bool same_type(const struct vtype *known, tsr_dtype type, int rank, const tsr_dim *dims)
+{
+    if (!known || known->other.n || known->dtype != type || known->rank != rank)
+        return false;
+    for (int i = 0; i < rank; i++) {
+        const char *symbol = dims[i].value < 0 && dims[i].symbol ? dims[i].symbol : "";
+        int64_t value = dims[i].value < 0 ? -1 : dims[i].value;
+        if (known->dims[i].value != value || strcmp(known->dims[i].symbol, symbol) != 0)
+            return false;
+    }
+    return true;
+}
+
+static void typed(tsr_value *value, struct vtype *vtype)
+{
+    value->type = vtype;
+    value->flags |= V_TYPED | V_DECODED;
+    tsr__touch_graph(value->home, G_INFOS);
+}
+
+// rank -1 is "not known". A type that is the same as before changes nothing, so that the value's field
+// of the file is still written as it was read.
+tsr_status tsr_value_set_type(tsr_value *value, tsr_dtype type, int rank, const tsr_dim *dims)
+{
+    tsr_model *model = tsr__value_model(value);
+    if (rank < -1 || (rank > 0 && !dims) || (unsigned)type >= TSR_DTYPE_COUNT) {
+        struct place at = tsr__place_value(value);
+        tsr__diag(model->session, DIAG_argument_invalid, &at, NULL, "type %d of rank %d is none",
+                  (int)type, rank);
+        return TSR_INVALID;
+    }
+    tsr__type_decode(value);
+    if (same_type(value->type, type, rank, dims))
+        return TSR_OK;
+    struct vtype *made = ARENA_NEW(&model->arena, struct vtype);
+    tsr_dim *copy = ARENA_ARRAY(&model->arena, tsr_dim, rank > 0 ? (size_t)rank : 0);
+    if (!made || !copy)
+        return TSR_NOMEM;
+    for (int i = 0; i < rank; i++) {
+        bool named = dims[i].value < 0 && dims[i].symbol && dims[i].symbol[0];
+        copy[i].value = dims[i].value < 0 ? -1 : dims[i].value;
+        copy[i].symbol = named ? tsr__keep(model, str_of(dims[i].symbol)).p : "";
+    }
+    *made = (struct vtype){.dtype = type, .rank = rank, .dims = copy};
+    typed(value, made);
+    return model_status(model);
+}
+
+tsr_status tsr__value_copy_type(tsr_value *to, const tsr_value *from)
+{
+    tsr__type_decode((tsr_value *)from);
+    if (!from->type)
+        return TSR_OK;
+    if (!from->type->other.n)
+        return tsr_value_set_type(to, from->type->dtype, from->type->rank, from->type->dims);
+    tsr_model *model = tsr__value_model(to);
+    struct vtype *type = ARENA_NEW(&model->arena, struct vtype);
+    if (!type)
+        return TSR_NOMEM;
+    *type = (struct vtype){.rank = -1,
+                           .other = tsr__arena_str(&model->store->arena, from->type->other)};
+    typed(to, type);
+    return model_status(model);
+}
+
+// ---- adding ---------------------------------------------------------------------------------
+
+// Whether a node of the graph can read the value; node (or NULL) is that node.
+static tsr_status check_value(const tsr_graph *graph, const tsr_value *value, const tsr_node *node)
+{
+    bool foreign = value && tsr__value_model(value) != graph->model;
+    if (!value || (!foreign && tsr__graph_within(graph, value->home) && !(value->flags & V_GONE)))
+        return TSR_OK;
+    struct place at = node ? tsr__place_node(node) : PLACE_NONE;
+    at.graph = tsr__graph_path(graph);
+    at.value = value->name;
+    if (foreign)
+        tsr__diag(graph->model->session, DIAG_value_foreign, &at, NULL,
+                  "'" STR_FMT "' is a value of another model", STR_ARG(value->name));
+    else
+        tsr__diag(graph->model->session, DIAG_value_out_of_scope, &at, NULL,
+                  "'" STR_FMT "' cannot be seen in graph '" STR_FMT "'", STR_ARG(value->name),
+                  STR_ARG(at.graph));
+    return TSR_INVALID;
+}
+
+tsr_value *tsr_graph_add_input(tsr_graph *graph, const char *name)
+{
+    if (need_name(graph, name) != TSR_OK)
+        return NULL;
+    tsr_value *value = new_value(graph, str_of(name));
+    struct port *port = value ? vec_push(&graph->model->arena, &graph->inputs) : NULL;
+    if (!port)
+        return NULL;
+    *port = (struct port){.value = value};
+    value->flags |= V_INPUT;
+    tsr__touch_graph(graph, G_INPUTS);
+    return value;
+}
+
+tsr_status tsr_graph_add_output(tsr_graph *graph, tsr_value *value)
+{
+    struct place at = PLACE_NONE;
+    at.graph = tsr__graph_path(graph);
+    tsr_status st = check_value(graph, value, NULL);
+    if (st == TSR_OK && !value) {
+        tsr__diag(graph->model->session, DIAG_argument_invalid, &at, NULL,
+                  "an output needs a value");
+        st = TSR_INVALID;
+    }
+    if (st != TSR_OK)
+        return st;
+    struct port *port = vec_push(&graph->model->arena, &graph->outputs);
+    if (!port)
+        return TSR_NOMEM;
+    *port = (struct port){.value = value};
+    value->n_outputs++;
+    tsr__touch_graph(graph, G_OUTPUTS);
+    return TSR_OK;
+}
+
+// The value and tensor of a new initializer, without data: the callers give it bytes or a place in a
+// file through *out.
+static tsr_value *add_tensor(tsr_graph *graph, const char *name, tsr_dtype type, int rank,
+                             const int64_t *dims, tsr_tensor **out)
+{
+    tsr_model *model = graph->model;
+    if (need_name(graph, name) != TSR_OK)
+        return NULL;
+    tsr_tensor *tensor = ARENA_NEW(&model->arena, tsr_tensor);
+    int64_t *copy = ARENA_ARRAY(&model->arena, int64_t, rank > 0 ? (size_t)rank : 0);
+    if (!tensor || !copy)
+        return NULL;
+    tsr_value *value = new_value(graph, str_of(name));
+    tsr_value **slot = value ? vec_push(&model->arena, &graph->initializers) : NULL;
+    if (!slot)
+        return NULL;
+    for (int i = 0; i < rank; i++)
+        copy[i] = dims[i];
+    *tensor = (tsr_tensor){.model = model,
+                           .value = value,
+                           .decoded = true,
+                           .type = (int32_t)type,
+                           .rank = rank,
+                           .dims = copy};
+    *slot = value;
+    value->tensor = *out = tensor;
+    tsr__touch_graph(graph, G_INITIALIZERS);
+    return value;
+}
+
+static bool bad_tensor(tsr_graph *graph, const char *name, tsr_dtype type, int rank,
+                       const int64_t *dims, uint64_t n)
+{
+    struct place at = PLACE_NONE;
+    at.graph = tsr__graph_path(graph);
+    at.value = str_of(name);
+    if (rank >= 0 && (rank == 0 || dims) && (unsigned)type < TSR_DTYPE_COUNT) {
+        int64_t *copy = (int64_t *)dims;
+        tsr_tensor tensor = {.decoded = true, .type = (int32_t)type, .rank = rank, .dims = copy};
+        int64_t want = tsr_tensor_bytes(&tensor);
+        if (want >= 0 && (uint64_t)want == n)
+            return false;
+        if (type == TSR_STRING && n == 0 && tsr_tensor_elements(&tensor) == 0)
+            return false; // texts that are none have no bytes
+        tsr__diag(graph->model->session, DIAG_tensor_size, &at, NULL,
+                  "%llu bytes were given, the shape asks for %lld", (unsigned long long)n,
+                  (long long)want);
+        return true;
+    }
+    tsr__diag(graph->model->session, DIAG_argument_invalid, &at, NULL, "type %d of rank %d is none",
+              (int)type, rank);
+    return true;
+}
+
+tsr_value *tsr_graph_add_initializer(tsr_graph *graph, const char *name, tsr_dtype type, int rank,
+                                     const int64_t *dims, const void *bytes, size_t n)
+{
+    if (bad_tensor(graph, name, type, rank, dims, n))
+        return NULL;
+    struct str copy = {"", 0};
+    if (n) {
+        char *to = arena_get(&graph->model->store->arena, n, 64); // clones share it
+        if (!to)
+            return NULL;
+        memcpy(to, bytes, n);
+        copy = (struct str){to, n};
+    }
+    tsr_tensor *tensor = NULL;
+    tsr_value *value = add_tensor(graph, name, type, rank, dims, &tensor);
+    if (value) {
+        tensor->raw = copy;
+        tensor->has_raw = true;
+    }
+    return value;
+}
+
+tsr_value *tsr__graph_add_external(tsr_graph *graph, const char *name, tsr_dtype type, int rank,
+                                   const int64_t *dims, const char *location, uint64_t offset,
+                                   uint64_t length)
+{
+    if (bad_tensor(graph, name, type, rank, dims, length))
+        return NULL;
+    tsr_tensor *tensor = NULL;
+    tsr_value *value = add_tensor(graph, name, type, rank, dims, &tensor);
+    if (value) {
+        tensor->external = true;
+        tensor->location = tsr__keep(graph->model, str_of(location));
+        tensor->offset = offset;
+        tensor->length = length;
+    }
+    return value;
+}
+
+// Everything that can be wrong is found before the first object is made: a refused node leaves the
+// graph as it was. Output names may be empty (an output that is left out), but not twice the same.
+static tsr_status check_new_node(tsr_graph *graph, const char *op, tsr_value *const *inputs,
+                                 size_t n_inputs, const char *const *outputs, size_t n_outputs)
+{
+    struct place at = PLACE_NONE;
+    at.graph = tsr__graph_path(graph);
+    at.op = str_of(op);
+    if (!op || !*op) {
+        tsr__diag(graph->model->session, DIAG_name_empty, &at, NULL, "a node needs an operator");
+        return TSR_INVALID;
+    }
+    for (size_t i = 0; i < n_inputs; i++) {
+        tsr_status st = check_value(graph, inputs[i], NULL);
+        if (st != TSR_OK)
+            return st;
+    }
+    for (size_t i = 0; i < n_outputs; i++) {
+        if (!outputs[i] || !*outputs[i])
+            continue;
+        tsr_status st = check_name(graph, str_of(outputs[i]), NULL);
+        if (st != TSR_OK)
+            return st;
+        for (size_t k = 0; k < i; k++)
+            if (outputs[k] && strcmp(outputs[i], outputs[k]) == 0) {
+                tsr__diag(graph->model->session, DIAG_name_taken, &at, NULL,
+                          "two outputs of the node are called '%s'", outputs[i]);
+                return TSR_INVALID;
+            }
+    }
+    return TSR_OK;
+}
+
+// Outputs get their producer and inputs are linked only after the last allocation: running out of
+// memory leaves no value that points at half a node.
+tsr_node *tsr_graph_add_node(tsr_graph *graph, const char *domain, const char *op, const char *name,
+                             tsr_value *const *inputs, size_t n_inputs, const char *const *outputs,
+                             size_t n_outputs)
+{
+    tsr_model *model = graph->model;
+    if (check_new_node(graph, op, inputs, n_inputs, outputs, n_outputs) != TSR_OK)
+        return NULL;
+    tsr_node *node = tsr__node_make(graph, str_of(domain), str_of(op),
+                                    tsr__keep(model, str_of(name)), n_inputs, n_outputs);
+    if (!node)
+        return NULL;
+    node->flags = N_NEW | N_TEXT | N_ATTRS;
+    for (size_t i = 0; i < n_outputs; i++)
+        if (outputs[i] && *outputs[i] && !(node->outputs[i] = new_value(graph, str_of(outputs[i]))))
+            return NULL;
+    if (model->arena.failed)
+        return NULL;
+    for (size_t i = 0; i < n_outputs; i++)
+        if (node->outputs[i])
+            node->outputs[i]->producer = node;
+    for (size_t i = 0; i < n_inputs; i++)
+        tsr__use_link(&node->inputs[i], inputs[i]);
+    tsr__node_append(graph, node);
+    tsr__touch_graph(graph, G_NODES);
+    return node;
+}
+
+// ---- moving, removing -----------------------------------------------------------------------
+
+static tsr_status check_there(tsr_node *node)
+{
+    if (!(node->flags & N_GONE))
+        return TSR_OK;
+    struct place at = tsr__place_node(node);
+    tsr__diag(node->graph->model->session, DIAG_node_removed, &at, NULL,
+              "the node is no longer in its graph");
+    return TSR_INVALID;
+}
+
+// Takes the node out of the list; its own next pointer stays, for a walk that stands on it.
+static void unlink_node(tsr_graph *graph, tsr_node *node)
+{
+    if (node->prev)
+        node->prev->next = node->next;
+    else
+        graph->first = node->next;
+    if (node->next)
+        node->next->prev = node->prev;
+    else
+        graph->last = node->prev;
+    graph->flags |= G_ORDER | G_LIST;
+}
+
+// before == NULL: to the end. The caller answers for the order: a node may then stand before what it
+// reads.
+tsr_status tsr_node_move_before(tsr_node *node, tsr_node *before)
+{
+    tsr_graph *graph = node->graph;
+    tsr_status st = check_there(node);
+    if (st == TSR_OK && before)
+        st = check_there(before);
+    if (st != TSR_OK)
+        return st;
+    if (before && before->graph != graph) {
+        struct place at = tsr__place_node(node);
+        tsr__diag(graph->model->session, DIAG_argument_invalid, &at, NULL,
+                  "a node moves within its graph only");
+        return TSR_INVALID;
+    }
+    if (before == node || node->next == before)
+        return TSR_OK;
+    unlink_node(graph, node);
+    node->next = before;
+    node->prev = before ? before->prev : graph->last;
+    if (node->prev)
+        node->prev->next = node;
+    else
+        graph->first = node;
+    if (before)
+        before->prev = node;
+    else
+        graph->last = node;
+    tsr__touch_graph(graph, G_NODES);
+    return TSR_OK;
+}
+
+static tsr_status still_used(tsr_node *node, const tsr_value *value)
+{
+    struct place at = tsr__place_node(node);
+    at.value = value->name;
+    tsr__diag(node->graph->model->session, DIAG_node_still_used, &at, "replace its uses first",
+              "'" STR_FMT "' has %u readers and is %s of a graph", STR_ARG(value->name),
+              value->n_uses, value->n_outputs ? "an output" : "no output");
+    return TSR_INVALID;
+}
+
+static void drop_value(tsr_value *value)
+{
+    tsr_graph *graph = value->home;
+    value->flags |= V_GONE;
+    void **slot = value->name.n ? tsr__map_at(&graph->names, value->name) : NULL;
+    if (slot && *slot == value)
+        *slot = (void *)&tsr__no_value;
+}
+
+static void unlink_uses(tsr_node *node);
+
+void tsr__attr_unlink(tsr_attr *attr)
+{
+    for (size_t k = 0; k < attr->n_graphs; k++) {
+        tsr_graph *graph = attr->graphs[k];
+        graph->flags |= G_GONE;
+        for (tsr_node *in = graph->first; in; in = in->next)
+            unlink_uses(in);
+        for (size_t i = 0; i < graph->outputs.n; i++)
+            if (graph->outputs.at[i].value->home != graph)
+                graph->outputs.at[i].value->n_outputs--;
+    }
+}
+
+static void unlink_uses(tsr_node *node)
+{
+    for (size_t i = 0; i < node->n_inputs; i++)
+        tsr__use_unlink(&node->inputs[i]);
+    if (node->flags & N_GRAPHS)
+        for (size_t i = 0; i < node->n_attrs; i++)
+            tsr__attr_unlink(node->attrs[i]);
+}
+
+tsr_status tsr_node_remove(tsr_node *node)
+{
+    tsr_graph *graph = node->graph;
+    tsr_status st = check_there(node);
+    for (size_t i = 0; i < node->n_outputs && st == TSR_OK; i++)
+        if (node->outputs[i] && (node->outputs[i]->n_uses || node->outputs[i]->n_outputs))
+            st = still_used(node, node->outputs[i]);
+    if (st != TSR_OK)
+        return st;
+    unlink_uses(node);
+    for (size_t i = 0; i < node->n_outputs; i++)
+        if (node->outputs[i])
+            drop_value(node->outputs[i]);
+    unlink_node(graph, node);
+    graph->n_nodes--;
+    node->flags |= N_GONE;
+    tsr__touch_graph(graph, G_NODES);
+    return model_status(graph->model);
+}
+
+// ---- replacing ------------------------------------------------------------------------------
+
+static tsr_status bad_index(tsr_node *node, size_t i)
+{
+    struct place at = tsr__place_node(node);
+    tsr__diag(node->graph->model->session, DIAG_index_range, &at, NULL, "the node has no slot %zu",
+              i);
+    return TSR_INVALID;
+}
+
+tsr_status tsr_node_replace_input(tsr_node *node, size_t i, tsr_value *value)
+{
+    tsr_status st = check_there(node);
+    if (st == TSR_OK && i >= node->n_inputs)
+        st = bad_index(node, i);
+    if (st == TSR_OK)
+        st = check_value(node->graph, value, node);
+    if (st != TSR_OK)
+        return st;
+    tsr_value *old = node->inputs[i].value;
+    if (old == value)
+        return TSR_OK;
+    tsr__use_unlink(&node->inputs[i]);
+    tsr__use_link(&node->inputs[i], value);
+    tsr__touch_node(node, N_INPUTS);
+    tsr__specs_follow(node, old, value);
+    return model_status(node->graph->model);
+}
+
+// Graph outputs, at any depth, that are the value become `by`.
+static void replace_outputs(tsr_value *value, tsr_value *by)
+{
+    for (tsr_graph *graph = value->home->model->graphs; graph && value->n_outputs;
+         graph = graph->next)
+        for (size_t i = 0; i < graph->outputs.n; i++) {
+            if (graph->outputs.at[i].value != value || (graph->flags & G_GONE))
+                continue;
+            graph->outputs.at[i].value = by;
+            graph->outputs.at[i].replaced = true;
+            value->n_outputs--;
+            by->n_outputs++;
+            tsr__touch_graph(graph, G_OUTPUTS);
+        }
+}
+
+// All readers are checked before the first is changed. Each replacement takes one use out of the ring,
+// so the loop takes the first use until none is left.
+tsr_status tsr_value_replace_uses(tsr_value *value, tsr_value *by, bool outputs)
+{
+    if (value == by)
+        return TSR_OK;
+    const struct use *use = value->last_use;
+    tsr_status st = TSR_OK;
+    for (size_t i = 0; i < value->n_uses; i++, use = use->next) {
+        st = check_value(use->node->graph, by, use->node);
+        if (st != TSR_OK)
+            return st;
+    }
+    if (!by) {
+        struct place at = tsr__place_value(value);
+        tsr__diag(tsr__value_model(value)->session, DIAG_argument_invalid, &at, NULL,
+                  "a value is replaced by another one, not by none");
+        return TSR_INVALID;
+    }
+    if (outputs)
+        st = check_value(value->home, by, NULL);
+    if (st != TSR_OK)
+        return st;
+    while (value->last_use) {
+        struct use *first = value->last_use->next;
+        st = tsr_node_replace_input(first->node, (size_t)(first - first->node->inputs), by);
+        if (st != TSR_OK)
+            return st;
+    }
+    if (outputs)
+        replace_outputs(value, by);
+    return TSR_OK;
+}
+
+// An output that goes must have no reader and be no graph output; shardings of it go with it. New
+// outputs are NULL until they are set.
+tsr_status tsr_node_resize_outputs(tsr_node *node, size_t count)
+{
+    tsr_model *model = node->graph->model;
+    tsr_status st = check_there(node);
+    if (st != TSR_OK)
+        return st;
+    if (count > UINT32_MAX)
+        return bad_index(node, count);
+    for (size_t i = count; i < node->n_outputs; i++)
+        if (node->outputs[i] && (node->outputs[i]->n_uses || node->outputs[i]->n_outputs))
+            return still_used(node, node->outputs[i]);
+    if (count == node->n_outputs)
+        return TSR_OK;
+    tsr_value **more = ARENA_ARRAY(&model->arena, tsr_value *, count);
+    if (!more)
+        return TSR_NOMEM;
+    tsr_value **old = node->outputs;
+    size_t n_old = node->n_outputs;
+    for (size_t i = 0; i < count && i < n_old; i++)
+        more[i] = old[i];
+    node->outputs = more;
+    node->n_outputs = (uint32_t)count;
+    node->flags |= N_RESIZED;
+    for (size_t i = count; i < n_old; i++) {
+        if (!old[i])
+            continue;
+        tsr__specs_follow(node, old[i], NULL);
+        drop_value(old[i]);
+    }
+    tsr__touch_node(node, N_OUTPUTS);
+    return model_status(model);
+}

@@ -1,0 +1,506 @@
+// SPDX-License-Identifier: Apache-2.0
+// reshard_kernel.c - from any layout to any other, by intersection of pieces: the complete fallback.
+//
+// Every rank owns at most one shard of the source and one of the target. Whoever wants part of a
+// source shard that it does not have gets it from one of the shard's owners; which one follows from
+// the layouts alone, so both sides know without a word. What moves between two ranks is packed in
+// row-major order of the intersection. The moves depend on the shape and are kept until it changes.
+// HaloExchange is the same with another target: each member's piece of the source, but of some
+// axes the intervals that it asks for, which may overlap, or be none.
+#include "ops/internal.h"
+
+#include <stdio.h>
+
+struct moves {
+    int64_t shape[OPS_MAX_RANK];
+    const struct tile_piece *have, *want; // of this rank, or NULL
+    const struct tile_piece **send,
+        **recv; // per member: its target piece, its source piece; NULL: nothing
+    struct comm_buffer *out, *in;
+    size_t out_bytes, in_bytes;
+};
+// What one member asks for along one axis.
+struct asked {
+    struct tile_interval *at; // ascending, none of them empty
+    int64_t n, size;
+};
+struct reshard {
+    struct tile_layout *source, *target; // target NULL: windows
+    int64_t *axes;
+    size_t n_axes;
+    struct asked *asked; // by member and axis
+    struct arena arena;  // of the moves
+    struct moves *moves; // NULL: none made yet
+};
+
+// Bytes that an element takes in a message; of a text, its length goes first.
+static size_t unit_of(const struct kernel *kernel)
+{
+    return kernel->call.type == TSR_STRING ? sizeof(int64_t) : tsr__elem_bytes(kernel->call.type);
+}
+
+// ---- creation ----------------------------------------------------------------------------------
+
+static bool in_group(const struct kernel *kernel, int64_t rank)
+{
+    for (int i = 0; i < kernel->call.n_group; i++)
+        if (kernel->call.group[i] == rank)
+            return true;
+    return false;
+}
+
+// Owners are in the group, and each has one shard.
+static OrtStatus *check_layout(struct kernel *kernel, const char *name,
+                               const struct tile_layout *layout, bool source)
+{
+    for (int64_t s = 0; s < layout->n_shards; s++) {
+        const int64_t *owners;
+        size_t n = tsr__layout_owners(layout, s, &owners);
+        if (n == 0 && source)
+            return tsr__kernel_error(kernel, "'%s': nobody owns shard %lld", name, (long long)s);
+        for (size_t i = 0; i < n; i++) {
+            if (!in_group(kernel, owners[i]))
+                return tsr__kernel_error(kernel, "'%s': owner %lld is not in the group", name,
+                                         (long long)owners[i]);
+            if (tsr__layout_shard_of(layout, owners[i], 0) != s ||
+                tsr__layout_shard_of(layout, owners[i], s + 1) >= 0)
+                return tsr__kernel_error(kernel, "'%s': rank %lld owns several shards", name,
+                                         (long long)owners[i]);
+        }
+    }
+    return NULL;
+}
+
+static OrtStatus *read_layout(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
+                              struct tile_layout **out)
+{
+    int64_t *v;
+    size_t n;
+    TRY(tsr__kernel_ints(kernel, info, name, &v, &n));
+    *out = tsr__layout_decode(&kernel->arena, v, n);
+    if (!*out)
+        return tsr__kernel_error(kernel, "attribute '%s' is not a layout", name);
+    kernel->call.detail = tsr__hash64(v, n * sizeof *v, kernel->call.detail);
+    return check_layout(kernel, name, *out, out == &kernel->reshard->source);
+}
+
+OrtStatus *tsr__reshard_create(struct kernel *kernel, const OrtKernelInfo *info)
+{
+    kernel->reshard = ARENA_NEW(&kernel->arena, struct reshard);
+    if (!kernel->reshard)
+        return tsr__kernel_error(kernel, "out of memory");
+    tsr__arena_init(&kernel->reshard->arena, kernel->ops->session);
+    TRY(read_layout(kernel, info, "source", &kernel->reshard->source));
+    TRY(read_layout(kernel, info, "target", &kernel->reshard->target));
+    if (kernel->reshard->source->rank != kernel->reshard->target->rank)
+        return tsr__kernel_error(kernel, "source and target differ in rank");
+    return NULL;
+}
+
+static bool read_interval(const int64_t *v, int64_t before, struct asked *asked)
+{
+    if (v[0] < before || v[1] < v[0])
+        return false;
+    if (v[1] > v[0]) {
+        asked->at[asked->n++] = (struct tile_interval){v[0], v[1]};
+        asked->size += v[1] - v[0];
+    }
+    return true;
+}
+
+// For each member, for each axis: a number of intervals, and their bounds.
+static OrtStatus *read_windows(struct kernel *kernel, const int64_t *v, size_t n)
+{
+    struct reshard *reshard = kernel->reshard;
+    size_t at = 0, count = (size_t)kernel->call.n_group * reshard->n_axes;
+    reshard->asked = ARENA_ARRAY(&kernel->arena, struct asked, count);
+    for (size_t i = 0; reshard->asked && i < count; i++) {
+        int64_t many = at < n ? v[at++] : -1, before = 0;
+        if (many < 0 || (uint64_t)many > (n - at) / 2)
+            return tsr__kernel_error(kernel, "attribute 'windows' is not a list of intervals");
+        reshard->asked[i].at = ARENA_ARRAY(&kernel->arena, struct tile_interval, (size_t)many + 1);
+        for (int64_t j = 0; reshard->asked[i].at && j < many; j++, at += 2) {
+            if (!read_interval(v + at, before, &reshard->asked[i]))
+                return tsr__kernel_error(kernel,
+                                         "attribute 'windows' has intervals that do not ascend");
+            before = v[at + 1];
+        }
+    }
+    if (kernel->arena.failed)
+        return tsr__kernel_error(kernel, "out of memory");
+    return at == n ? NULL : tsr__kernel_error(kernel, "attribute 'windows' is too long");
+}
+
+OrtStatus *tsr__halo_create(struct kernel *kernel, const OrtKernelInfo *info)
+{
+    int64_t *windows;
+    size_t n;
+    kernel->reshard = ARENA_NEW(&kernel->arena, struct reshard);
+    if (!kernel->reshard)
+        return tsr__kernel_error(kernel, "out of memory");
+    struct reshard *reshard = kernel->reshard;
+    tsr__arena_init(&reshard->arena, kernel->ops->session);
+    TRY(read_layout(kernel, info, "source", &reshard->source));
+    TRY(tsr__kernel_ints(kernel, info, "axes", &reshard->axes, &reshard->n_axes));
+    for (size_t i = 0; i < reshard->n_axes; i++)
+        if (reshard->axes[i] < 0 || reshard->axes[i] >= reshard->source->rank ||
+            (i && reshard->axes[i] <= reshard->axes[i - 1]))
+            return tsr__kernel_error(kernel, "attribute 'axes' is no ascending list of axes");
+    for (int i = 0; i < kernel->call.n_group; i++)
+        if (!tsr__layout_has_device(reshard->source, kernel->call.group[i]))
+            return tsr__kernel_error(kernel, "rank %lld owns nothing of the source",
+                                     (long long)kernel->call.group[i]);
+    TRY(tsr__kernel_ints(kernel, info, "windows", &windows, &n));
+    kernel->call.detail =
+        tsr__hash64(reshard->axes, reshard->n_axes * sizeof *reshard->axes, kernel->call.detail);
+    kernel->call.detail = tsr__hash64(windows, n * sizeof *windows, kernel->call.detail);
+    return read_windows(kernel, windows, n);
+}
+
+void tsr__reshard_free(struct kernel *kernel)
+{
+    if (kernel->reshard)
+        tsr__arena_free(&kernel->reshard->arena);
+}
+
+// ---- moves -------------------------------------------------------------------------------------
+
+static int64_t overlap_dim(const struct tile_interval *x, int64_t n, const struct tile_interval *y,
+                           int64_t m)
+{
+    int64_t sum = 0;
+    for (int64_t i = 0, j = 0; i < n && j < m;) {
+        int64_t start = x[i].start > y[j].start ? x[i].start : y[j].start;
+        int64_t stop = x[i].stop < y[j].stop ? x[i].stop : y[j].stop;
+        sum += stop > start ? stop - start : 0;
+        if (x[i].stop <= y[j].stop)
+            i++;
+        else
+            j++;
+    }
+    return sum;
+}
+
+// Elements that two pieces have in common; never more than either has.
+static int64_t overlap(const struct tile_piece *a, const struct tile_piece *b)
+{
+    int64_t n = 1;
+    for (int axis = 0; axis < a->rank && n; axis++)
+        n *= overlap_dim(a->dims[axis].at, a->dims[axis].n, b->dims[axis].at, b->dims[axis].n);
+    return n;
+}
+
+// Who of a source shard's owners sends to a rank that wants part of it; the rank itself if it is
+// one.
+static int64_t sender_of(const struct tile_layout *source, int64_t shard, int64_t rank)
+{
+    const int64_t *owners;
+    size_t n = tsr__layout_owners(source, shard, &owners);
+    for (size_t i = 0; i < n; i++)
+        if (owners[i] == rank)
+            return rank;
+    return owners[(size_t)rank % n];
+}
+
+static const struct tile_piece *piece_of(struct reshard *reshard, const struct tile_layout *layout,
+                                         const int64_t *shape, int64_t rank, int64_t *shard)
+{
+    *shard = tsr__layout_shard_of(layout, rank, 0);
+    return *shard < 0 ? NULL : tsr__layout_piece(&reshard->arena, layout, shape, *shard);
+}
+
+// What member i wants.
+static const struct tile_piece *wanted_by(struct kernel *kernel, const int64_t *shape, int i,
+                                          int64_t *shard)
+{
+    struct reshard *reshard = kernel->reshard;
+    int64_t rank = kernel->call.group[i];
+    if (reshard->target)
+        return piece_of(reshard, reshard->target, shape, rank, shard);
+    *shard = tsr__layout_shard_of(reshard->source, rank, 0);
+    struct tile_piece *piece =
+        *shard < 0 ? NULL : tsr__layout_piece(&reshard->arena, reshard->source, shape, *shard);
+    for (size_t a = 0; piece && a < reshard->n_axes; a++) {
+        const struct asked *asked = &reshard->asked[(size_t)i * reshard->n_axes + a];
+        if (asked->n && asked->at[asked->n - 1].stop > shape[reshard->axes[a]])
+            return NULL;
+        piece->dims[reshard->axes[a]].at = asked->at;
+        piece->dims[reshard->axes[a]].n = asked->n;
+        piece->dims[reshard->axes[a]].size = asked->size;
+    }
+    return piece;
+}
+
+// What this rank sends to member i and gets from it.
+static void plan_member(struct kernel *kernel, struct moves *moves, int i, int64_t my_shard)
+{
+    struct reshard *reshard = kernel->reshard;
+    int64_t me = kernel->ops->endpoint->rank, them = kernel->call.group[i], shard;
+    size_t bytes = unit_of(kernel);
+    const struct tile_piece *theirs = wanted_by(kernel, moves->shape, i, &shard);
+    if (theirs && moves->have && them != me && sender_of(reshard->source, my_shard, them) == me) {
+        moves->out[i].bytes = (size_t)overlap(moves->have, theirs) * bytes;
+        moves->send[i] = theirs;
+        moves->out_bytes += moves->out[i].bytes;
+    }
+    const struct tile_piece *from = piece_of(reshard, reshard->source, moves->shape, them, &shard);
+    if (from && moves->want && them != me && sender_of(reshard->source, shard, me) == them) {
+        moves->in[i].bytes = (size_t)overlap(moves->want, from) * bytes;
+        moves->recv[i] = from;
+        moves->in_bytes += moves->in[i].bytes;
+    }
+}
+
+static struct moves *make_moves(struct kernel *kernel, const int64_t *shape)
+{
+    struct reshard *reshard = kernel->reshard;
+    reshard->moves = NULL;
+    tsr__arena_free(&reshard->arena);
+    size_t n = (size_t)kernel->call.n_group;
+    struct moves *moves = ARENA_NEW(&reshard->arena, struct moves);
+    if (!moves)
+        return NULL;
+    if (reshard->source->rank) // a scalar has no sizes, and NULL is no array
+        memcpy(moves->shape, shape, (size_t)reshard->source->rank * sizeof *shape);
+    moves->send = ARENA_ARRAY(&reshard->arena, const struct tile_piece *, n);
+    moves->recv = ARENA_ARRAY(&reshard->arena, const struct tile_piece *, n);
+    moves->out = ARENA_ARRAY(&reshard->arena, struct comm_buffer, n);
+    moves->in = ARENA_ARRAY(&reshard->arena, struct comm_buffer, n);
+    if (reshard->arena.failed)
+        return NULL;
+    int64_t have, want, me = kernel->ops->endpoint->rank;
+    moves->have = piece_of(reshard, reshard->source, shape, me, &have);
+    moves->want = wanted_by(kernel, shape, kernel->self, &want);
+    if ((have >= 0 && !moves->have) || (want >= 0 && !moves->want))
+        return NULL;
+    for (int i = 0; i < kernel->call.n_group; i++)
+        plan_member(kernel, moves, i, have);
+    return reshard->arena.failed ? NULL : (reshard->moves = moves);
+}
+
+// ---- compute -----------------------------------------------------------------------------------
+
+static OrtStatus *moves_for(struct kernel *kernel, const struct tensor_view *shape,
+                            struct moves **out)
+{
+    struct reshard *reshard = kernel->reshard;
+    const int64_t *v = shape->data;
+    int64_t n = 1;
+    if (shape->rank != 1 || shape->dims[0] != reshard->source->rank)
+        return tsr__kernel_error(kernel, "shape has %lld entries, the layouts have rank %d",
+                                 (long long)shape->elements, reshard->source->rank);
+    for (int axis = 0; axis < reshard->source->rank; axis++)
+        if (v[axis] < 0 || !mul_ok(n, v[axis], &n))
+            return tsr__kernel_error(kernel, "a shape that no tensor has");
+    if (!mul_ok(n, (int64_t)unit_of(kernel), &n))
+        return tsr__kernel_error(kernel, "a tensor that is too large");
+    *out = reshard->moves;
+    size_t bytes = (size_t)reshard->source->rank * sizeof *v;
+    if (*out && (bytes == 0 || memcmp((*out)->shape, v, bytes) == 0))
+        return NULL;
+    *out = make_moves(kernel, v);
+    return *out ? NULL
+                : tsr__kernel_error(kernel,
+                                    "the layouts do not fit the shape: a dimension is smaller than "
+                                    "its number of shards, or than what is asked of it");
+}
+
+// The tensor must be this rank's piece of the source.
+static OrtStatus *check_input(struct kernel *kernel, const struct moves *moves,
+                              const struct tensor_view *view)
+{
+    if (!moves->have)
+        return view->elements == 0
+                   ? NULL
+                   : tsr__kernel_error(kernel,
+                                       "rank %d owns nothing of the source, but gives "
+                                       "%lld elements",
+                                       kernel->ops->endpoint->rank, (long long)view->elements);
+    bool same = view->rank == moves->have->rank;
+    for (int axis = 0; same && axis < view->rank; axis++)
+        same = view->dims[axis] == moves->have->dims[axis].size;
+    return same ? NULL
+                : tsr__kernel_error(kernel, "the input is not this rank's piece of the source");
+}
+
+static OrtStatus *make_output(struct kernel *kernel, OrtKernelContext *context,
+                              const struct moves *moves, void **out)
+{
+    int64_t dims[OPS_MAX_RANK] = {0};
+    int rank = 1; // nothing owned: an empty tensor
+    if (moves->want) {
+        rank = moves->want->rank;
+        for (int axis = 0; axis < rank; axis++)
+            dims[axis] = moves->want->dims[axis].size;
+    }
+    return tsr__kernel_output(kernel, context, 0, dims, rank, out);
+}
+
+// Messages lie one after the other: what goes out, then room for what comes in.
+static OrtStatus *place_messages(struct kernel *kernel, struct moves *moves)
+{
+    char *at;
+    TRY(tsr__kernel_scratch(kernel, 0, moves->out_bytes + moves->in_bytes, &at));
+    for (int i = 0; i < kernel->call.n_group; i++) {
+        moves->out[i].p = at;
+        at += moves->out[i].bytes;
+    }
+    for (int i = 0; i < kernel->call.n_group; i++) {
+        moves->in[i].p = at;
+        at += moves->in[i].bytes;
+    }
+    return NULL;
+}
+
+static OrtStatus *pack(struct kernel *kernel, struct moves *moves, const void *data)
+{
+    TRY(place_messages(kernel, moves));
+    for (int i = 0; i < kernel->call.n_group; i++)
+        if (moves->out[i].bytes)
+            TRY(tsr__kernel_pieces(kernel, moves->have, data, moves->send[i], moves->out[i].p,
+                                   TILE_PACKED_TO));
+    return NULL;
+}
+
+// The same for the lengths of texts, which are the host's.
+static OrtStatus *pack_lengths(struct kernel *kernel, struct moves *moves, const int64_t *lengths)
+{
+    TRY(place_messages(kernel, moves));
+    for (int i = 0; i < kernel->call.n_group; i++)
+        if (moves->out[i].bytes)
+            tsr__piece_pack(moves->have, lengths, moves->send[i], moves->out[i].p, sizeof *lengths);
+    return NULL;
+}
+
+// All members agree on the shape too. round tells two exchanges of one communication apart.
+static tsr_status exchange(struct kernel *kernel, const struct moves *moves,
+                           struct comm_exchange *comm_exchange, uint64_t round,
+                           struct comm_trouble *why)
+{
+    uint64_t detail = kernel->call.detail;
+    kernel->call.detail = tsr__hash64(
+        moves->shape, (size_t)kernel->reshard->source->rank * sizeof *moves->shape, detail + round);
+    tsr_status st = tsr__comm_exchange(kernel->ops->endpoint, &kernel->call, comm_exchange, why);
+    kernel->call.detail = detail;
+    return st;
+}
+
+// The characters of what goes to and comes from member i, whose lengths are in the messages already.
+static OrtStatus *texts_of_member(struct kernel *kernel, const struct moves *moves, int i,
+                                  struct arena *arena, const struct texts *texts,
+                                  struct comm_buffer *send, struct comm_buffer *recv)
+{
+    const int64_t *lengths = moves->out[i].p;
+    int64_t n = (int64_t)(moves->out[i].bytes / sizeof *lengths);
+    char **at = ARENA_ARRAY(arena, char *, (size_t)n + 1);
+    if (!at || !tsr__texts_total(lengths, n, &send->bytes))
+        return tsr__kernel_error(kernel, "out of memory");
+    if (n)
+        tsr__piece_pack(moves->have, texts->at, moves->send[i], at, sizeof *at);
+    char *to = send->p = arena_get(arena, send->bytes + 1, 1);
+    for (int64_t j = 0; to && j < n; j++) {
+        memcpy(to, at[j], (size_t)lengths[j]);
+        to += lengths[j];
+    }
+    n = (int64_t)(moves->in[i].bytes / sizeof *lengths);
+    if (!tsr__texts_total(moves->in[i].p, n, &recv->bytes))
+        return tsr__kernel_error(kernel, "rank %lld sent lengths of no texts",
+                                 (long long)kernel->call.group[i]);
+    recv->p = arena_get(arena, recv->bytes + 1, 1);
+    return arena->failed ? tsr__kernel_error(kernel, "out of memory") : NULL;
+}
+
+// What came from member i goes to its places in out.
+static OrtStatus *place_texts(struct kernel *kernel, const struct moves *moves, int i,
+                              struct arena *arena, const struct comm_buffer *recv,
+                              struct texts *out)
+{
+    int64_t n = (int64_t)(moves->in[i].bytes / sizeof(int64_t));
+    char **at = ARENA_ARRAY(arena, char *, (size_t)n + 1);
+    if (!at)
+        return tsr__kernel_error(kernel, "out of memory");
+    if (n == 0)
+        return NULL;
+    tsr__texts_place(moves->in[i].p, n, recv->p, at);
+    tsr__piece_unpack(moves->want, out->lengths, moves->recv[i], moves->in[i].p, sizeof(int64_t));
+    tsr__piece_unpack(moves->want, out->at, moves->recv[i], at, sizeof *at);
+    return NULL;
+}
+
+static OrtStatus *write_texts(struct kernel *kernel, OrtKernelContext *context,
+                              const struct moves *moves, const struct texts *out)
+{
+    int64_t dims[OPS_MAX_RANK] = {0};
+    for (int axis = 0; moves->want && axis < moves->want->rank; axis++)
+        dims[axis] = moves->want->dims[axis].size;
+    return tsr__texts_write(kernel, context, dims, moves->want ? moves->want->rank : 1, out);
+}
+
+static OrtStatus *reshard_texts(struct kernel *kernel, OrtKernelContext *context,
+                                struct arena *arena)
+{
+    struct tensor_view x, shape;
+    struct moves *moves;
+    struct texts texts, out;
+    TRY(tsr__texts_read(kernel, context, arena, &x, &texts));
+    TRY(tsr__kernel_input(kernel, context, 1, TSR_INT64, &shape));
+    TRY(moves_for(kernel, &shape, &moves));
+    TRY(check_input(kernel, moves, &x));
+    size_t n = moves->want ? (size_t)tsr__piece_elements(moves->want) : 0,
+           members = (size_t)kernel->call.n_group;
+    out.lengths = ARENA_ARRAY(arena, int64_t, n + 1);
+    out.at = ARENA_ARRAY(arena, char *, n + 1);
+    struct comm_buffer *send = ARENA_ARRAY(arena, struct comm_buffer, members);
+    struct comm_buffer *recv = ARENA_ARRAY(arena, struct comm_buffer, members);
+    if (arena->failed)
+        return tsr__kernel_error(kernel, "out of memory");
+    TRY(pack_lengths(kernel, moves, texts.lengths));
+    struct comm_exchange lengths = {.send = moves->out, .recv = moves->in},
+                         chars = {.send = send, .recv = recv};
+    struct comm_trouble why;
+    if (exchange(kernel, moves, &lengths, 0, &why) != TSR_OK)
+        return tsr__kernel_trouble(kernel, &why);
+    for (size_t i = 0; i < members; i++)
+        TRY(texts_of_member(kernel, moves, (int)i, arena, &texts, &send[i], &recv[i]));
+    if (exchange(kernel, moves, &chars, 1, &why) != TSR_OK)
+        return tsr__kernel_trouble(kernel, &why);
+    if (moves->have && moves->want) {
+        tsr__piece_copy(moves->have, texts.lengths, moves->want, out.lengths, sizeof *out.lengths);
+        tsr__piece_copy(moves->have, texts.at, moves->want, out.at, sizeof *out.at);
+    }
+    for (size_t i = 0; i < members; i++)
+        TRY(place_texts(kernel, moves, (int)i, arena, &recv[i], &out));
+    TRY(write_texts(kernel, context, moves, &out));
+    return tsr__pass_token(kernel, context);
+}
+
+OrtStatus *tsr__reshard_compute(struct kernel *kernel, OrtKernelContext *context)
+{
+    struct tensor_view x, shape;
+    struct moves *moves;
+    void *out;
+    if (kernel->call.type == TSR_STRING) {
+        struct arena arena;
+        tsr__arena_init(&arena, kernel->ops->session);
+        OrtStatus *done = reshard_texts(kernel, context, &arena);
+        tsr__arena_free(&arena);
+        return done;
+    }
+    TRY(tsr__kernel_input(kernel, context, 0, kernel->call.type, &x));
+    TRY(tsr__kernel_input(kernel, context, 1, TSR_INT64, &shape));
+    TRY(moves_for(kernel, &shape, &moves));
+    TRY(check_input(kernel, moves, &x));
+    TRY(make_output(kernel, context, moves, &out));
+    TRY(pack(kernel, moves, x.data));
+    struct comm_exchange comm_exchange = {.send = moves->out, .recv = moves->in};
+    struct comm_trouble why;
+    if (exchange(kernel, moves, &comm_exchange, 0, &why) != TSR_OK)
+        return tsr__kernel_trouble(kernel, &why);
+    if (moves->have && moves->want)
+        TRY(tsr__kernel_pieces(kernel, moves->have, x.data, moves->want, out, TILE_NOT_PACKED));
+    for (int i = 0; i < kernel->call.n_group; i++)
+        if (moves->in[i].bytes)
+            TRY(tsr__kernel_pieces(kernel, moves->recv[i], moves->in[i].p, moves->want, out,
+                                   TILE_PACKED_FROM));
+    return tsr__pass_token(kernel, context);
+}

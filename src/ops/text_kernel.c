@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// text_kernel.c - texts that travel. A tensor of texts has no bytes that could be sent as they lie: its elements go as their
+// lengths, then their characters. AllGather sends both in one message; Reshard (in reshard_kernel.c) moves the lengths first, by the
+// same intersections as any number, and then what they say.
+#include "ops/internal.h"
+
+#include <stdio.h>
+
+OrtStatus *tsr__texts_read(struct kernel *kernel, OrtKernelContext *context, struct arena *arena,
+                           struct tensor_view *view, struct texts *out)
+{
+    const OrtValue *value = NULL;
+    size_t bytes = 0;
+    TRY(tsr__kernel_input(kernel, context, 0, TSR_STRING, view));
+    TRY(kernel->api->KernelContext_GetInput(context, 0, &value));
+    TRY(kernel->api->GetStringTensorDataLength(value, &bytes));
+    size_t n = (size_t)view->elements;
+    char *chars = arena_get(arena, bytes + 1, 1);
+    size_t *starts = ARENA_ARRAY(arena, size_t, n + 1);
+    out->lengths = ARENA_ARRAY(arena, int64_t, n + 1);
+    out->at = ARENA_ARRAY(arena, char *, n + 1);
+    if (arena->failed)
+        return tsr__kernel_error(kernel, "out of memory");
+    if (n)
+        TRY(kernel->api->GetStringTensorContent(value, chars, bytes, starts, n));
+    for (size_t i = 0; i < n; i++) {
+        out->at[i] = chars + starts[i];
+        out->lengths[i] = (int64_t)((i + 1 < n ? starts[i + 1] : bytes) - starts[i]);
+    }
+    out->bytes = bytes;
+    return NULL;
+}
+
+OrtStatus *tsr__texts_write(struct kernel *kernel, OrtKernelContext *context, const int64_t *dims,
+                            int rank, const struct texts *texts)
+{
+    OrtValue *value = NULL;
+    int64_t n = 1;
+    TRY(kernel->api->KernelContext_GetOutput(context, 0, dims, (size_t)rank, &value));
+    for (int axis = 0; axis < rank; axis++)
+        n *= dims[axis];
+    for (int64_t i = 0; i < n; i++) {
+        char *to = NULL;
+        size_t length = (size_t)texts->lengths[i];
+        TRY(kernel->api->GetResizedStringTensorElementBuffer(value, (size_t)i, length, &to));
+        if (length)
+            memcpy(to, texts->at[i], length);
+    }
+    return NULL;
+}
+
+bool tsr__texts_total(const int64_t *lengths, int64_t n, size_t *out)
+{
+    int64_t total = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (lengths[i] < 0 || !add_ok(total, lengths[i], &total))
+            return false;
+    *out = (size_t)total;
+    return total < INT64_MAX / 2;
+}
+
+void tsr__texts_place(const int64_t *lengths, int64_t n, char *chars, char **at)
+{
+    for (int64_t i = 0; i < n; i++) {
+        at[i] = chars;
+        chars += lengths[i];
+    }
+}
+
+// ---- AllGather ---------------------------------------------------------------------------------
+
+enum { NOTE_LENGTH, NOTE_RANK, NOTE_OTHERS, NOTE_BYTES };
+
+struct gather {
+    struct kernel *kernel;
+    struct arena *arena;
+    struct comm_buffer *recv;
+    int64_t *count; // elements of each member
+    int64_t total;  // along the axis
+    int64_t outer, inner;
+};
+
+// The message of each member: a length of 8 bytes for each element, then the characters.
+static tsr_status texts_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
+                                struct comm_trouble *why)
+{
+    struct gather *gather = data;
+    const int64_t *mine = notes[gather->kernel->self];
+    for (int i = 0; i < gather->kernel->call.n_group; i++) {
+        int rank = (int)gather->kernel->call.group[i];
+        int64_t bytes;
+        if (notes[i][NOTE_RANK] != mine[NOTE_RANK] || notes[i][NOTE_OTHERS] != mine[NOTE_OTHERS])
+            return tsr__gather_refuse(gather->kernel, why, rank, "brings a piece of another shape");
+        if (notes[i][NOTE_LENGTH] < 0 || notes[i][NOTE_BYTES] < 0 ||
+            !mul_ok(notes[i][NOTE_LENGTH], gather->outer * gather->inner, &gather->count[i]) ||
+            !mul_ok(gather->count[i], (int64_t)sizeof(int64_t), &bytes) ||
+            !add_ok(bytes, notes[i][NOTE_BYTES], &bytes) ||
+            !add_ok(gather->total, notes[i][NOTE_LENGTH], &gather->total) || bytes > INT64_MAX / 4)
+            return tsr__gather_refuse(gather->kernel, why, rank,
+                                      "brings a piece that is too large");
+        gather->recv[i].bytes = (size_t)bytes;
+        gather->recv[i].p = arena_get(gather->arena, (size_t)bytes + 1, 8);
+    }
+    return gather->arena->failed
+               ? tsr__gather_refuse(gather->kernel, why, gather->kernel->ops->endpoint->rank,
+                                    "is out of memory")
+               : TSR_OK;
+}
+
+// Puts the elements of all members in the order of the whole.
+static OrtStatus *weave(struct gather *gather, struct texts *out)
+{
+    int64_t n = 0, before = 0, row = gather->total * gather->inner;
+    for (int i = 0; i < gather->kernel->call.n_group; i++)
+        n += gather->count[i];
+    out->lengths = ARENA_ARRAY(gather->arena, int64_t, (size_t)n + 1);
+    out->at = ARENA_ARRAY(gather->arena, char *, (size_t)n + 1);
+    if (gather->arena->failed)
+        return tsr__kernel_error(gather->kernel, "out of memory");
+    for (int i = 0; i < gather->kernel->call.n_group; i++) {
+        const int64_t *lengths = gather->recv[i].p;
+        int64_t count = gather->count[i], width = gather->outer ? count / gather->outer : 0;
+        size_t head = (size_t)count * sizeof(int64_t), total = 0;
+        char **at = ARENA_ARRAY(gather->arena, char *, (size_t)count + 1);
+        if (!at)
+            return tsr__kernel_error(gather->kernel, "out of memory");
+        if (!tsr__texts_total(lengths, count, &total) || head + total != gather->recv[i].bytes)
+            return tsr__kernel_error(gather->kernel,
+                                     "rank %lld sent lengths that do not fit its texts",
+                                     (long long)gather->kernel->call.group[i]);
+        tsr__texts_place(lengths, count, (char *)gather->recv[i].p + head, at);
+        for (int64_t o = 0; o < gather->outer && width; o++) {
+            memcpy(out->lengths + o * row + before, lengths + o * width,
+                   (size_t)width * sizeof *lengths);
+            memcpy(out->at + o * row + before, at + o * width, (size_t)width * sizeof *at);
+        }
+        before += width;
+    }
+    return NULL;
+}
+
+static char *message_of(struct arena *arena, const struct texts *texts, int64_t n, size_t *bytes)
+{
+    size_t head = (size_t)n * sizeof(int64_t);
+    char *message = arena_get(arena, head + texts->bytes + 1, 8), *to = message + head;
+    *bytes = head + texts->bytes;
+    if (!message)
+        return NULL;
+    memcpy(message, texts->lengths, head);
+    for (int64_t i = 0; i < n; i++) {
+        memcpy(to, texts->at[i], (size_t)texts->lengths[i]);
+        to += texts->lengths[i];
+    }
+    return message;
+}
+
+static OrtStatus *gather_texts(struct kernel *kernel, OrtKernelContext *context,
+                               struct arena *arena)
+{
+    struct tensor_view x;
+    struct texts texts, all;
+    TRY(tsr__texts_read(kernel, context, arena, &x, &texts));
+    int64_t axis = kernel->axis < 0 ? kernel->axis + x.rank : kernel->axis, others[OPS_MAX_RANK];
+    if (axis < 0 || axis >= x.rank)
+        return tsr__kernel_error(kernel, "axis %lld of a tensor of rank %d",
+                                 (long long)kernel->axis, x.rank);
+    size_t n = (size_t)kernel->call.n_group, bytes = 0;
+    struct gather gather = {.kernel = kernel, .arena = arena, .outer = 1, .inner = 1};
+    for (int d = 0; d < x.rank; d++)
+        *(d < axis ? &gather.outer : &gather.inner) *= d == axis ? 1 : x.dims[d];
+    struct comm_buffer *send = ARENA_ARRAY(arena, struct comm_buffer, n);
+    gather.recv = ARENA_ARRAY(arena, struct comm_buffer, n);
+    gather.count = ARENA_ARRAY(arena, int64_t, n);
+    char *message = message_of(arena, &texts, x.elements, &bytes);
+    if (arena->failed)
+        return tsr__kernel_error(kernel, "out of memory");
+    for (size_t i = 0; i < n; i++)
+        send[i] = (struct comm_buffer){.p = message, .bytes = bytes};
+    memcpy(others, x.dims, sizeof others);
+    others[axis] = 0;
+    struct comm_exchange exchange = {
+        .send = send, .recv = gather.recv, .arrived = texts_arrived, .data = &gather};
+    exchange.notes[NOTE_LENGTH] = x.dims[axis];
+    exchange.notes[NOTE_RANK] = x.rank;
+    exchange.notes[NOTE_OTHERS] = (int64_t)tsr__hash64(others, (size_t)x.rank * sizeof *others, 0);
+    exchange.notes[NOTE_BYTES] = (int64_t)texts.bytes;
+    struct comm_trouble why;
+    if (tsr__comm_exchange(kernel->ops->endpoint, &kernel->call, &exchange, &why) != TSR_OK)
+        return tsr__kernel_trouble(kernel, &why);
+    TRY(weave(&gather, &all));
+    x.dims[axis] = gather.total;
+    TRY(tsr__texts_write(kernel, context, x.dims, x.rank, &all));
+    return tsr__pass_token(kernel, context);
+}
+
+OrtStatus *tsr__texts_gather(struct kernel *kernel, OrtKernelContext *context)
+{
+    struct arena arena;
+    tsr__arena_init(&arena, kernel->ops->session);
+    OrtStatus *st = gather_texts(kernel, context, &arena);
+    tsr__arena_free(&arena);
+    return st;
+}

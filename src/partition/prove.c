@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+// prove.c - the proof before publishing: the plan's communications fold and join parts of the same sizes; and the graphs
+// that were built, read again. On every rank the
+// communications ascend in number and hang on one chain of tokens; the members of a group have the
+// same operator, type, group and attributes, in the same body of the same node; and all of them are
+// there. Loops carry the token as their last state, both branches of an If hand it out last. So no run
+// of the parts can wait for a partner that never comes, as long as all take the same turns.
+#include "internal.h"
+
+// ---- sizes -------------------------------------------------------------------------------------
+
+static bool same_size(const struct form *form, int axis, int64_t a, int64_t b)
+{
+    int64_t x[TILE_MAX_FACTORS], y[TILE_MAX_FACTORS], size = form->item->dims[axis].value;
+    if (!tsr__device_coords(form->layout, a, axis, x) ||
+        !tsr__device_coords(form->layout, b, axis, y))
+        return false;
+    struct local_size m = tsr__local_size(&form->layout->dims[axis], x),
+                      n = tsr__local_size(&form->layout->dims[axis], y);
+    if (size >= 0)
+        return tsr__local_size_of(&m, size) == tsr__local_size_of(&n, size);
+    return m.unit == n.unit && m.scale == n.scale && m.part == n.part && m.parts == n.parts;
+}
+
+struct sizes {
+    struct plan *plan;
+    tsr_status status;
+};
+
+// What members of a group fold or put together is as large on each of them, but for the axis along which it is joined.
+static void check_sizes(void *data, const struct step *st)
+{
+    struct sizes *sizes = data;
+    bool folds = st->kind == STEP_ALL_REDUCE || st->kind == STEP_REDUCE_SCATTER ||
+                 st->kind == STEP_REDUCE,
+         joins = st->kind == STEP_GATHER || st->kind == STEP_ALL_TO_ALL;
+    const struct form *form = st->id >= 0 && (folds || joins) ? st->inputs[0] : NULL;
+    for (size_t group = 0; form && group < st->n_groups; group++)
+        for (size_t i = 1; st->group_live[group] && i < st->groups[group].n; i++)
+            for (int axis = 0; axis < form->item->rank; axis++) {
+                int64_t rank = st->groups[group].devices[i];
+                if ((joins && axis == st->axis) ||
+                    same_size(form, axis, st->groups[group].devices[0], rank) ||
+                    sizes->status != TSR_OK)
+                    continue;
+                struct place at = PLACE_NONE;
+                at.rank = rank;
+                at.value = form->item->name;
+                tsr__diag(sizes->plan->session, DIAG_partition_disagrees, &at,
+                          "please report this with the model",
+                          "rank %lld: the members of %s %lld have parts of different sizes",
+                          (long long)rank, tsr__step_op(st), (long long)st->id);
+                sizes->status = TSR_BUG;
+            }
+}
+
+tsr_status tsr__sizes_agree(struct plan *plan)
+{
+    struct sizes sizes = {plan, TSR_OK};
+    tsr__steps_visit(&plan->steps, check_sizes, &sizes);
+    return sizes.status;
+}
+
+// ---- the graphs --------------------------------------------------------------------------------
+
+// One group of one communication, as its lowest rank has it.
+struct meeting {
+    const tsr_node *node;
+    size_t seen;
+    struct meeting *next;
+};
+
+static tsr_status disagree(struct part *part, const tsr_node *node, const char *what)
+{
+    struct place at = node ? tsr__place_node(node) : PLACE_NONE;
+    at.rank = part->rank;
+    if (part->plan->signing) {
+        at.file = str_of(part->plan->signing->devices[part->rank].file);
+        tsr__diag(part->plan->session, DIAG_partition_sign, &at, SIGN_HINT, "rank %lld: %s",
+                  (long long)part->rank, what);
+        return TSR_INVALID;
+    }
+    tsr__diag(part->plan->session, DIAG_partition_disagrees, &at,
+              "please report this with the model", "rank %lld: %s", (long long)part->rank, what);
+    return TSR_BUG;
+}
+
+static size_t group_of(const tsr_node *node, const int64_t **ranks)
+{
+    return tsr_attr_ints(tsr_node_find_attr(node, "group"), ranks);
+}
+
+static bool attr_equal(const tsr_attr *attr, const tsr_attr *b)
+{
+    if (!attr || !b || tsr_attr_kind_of(attr) != tsr_attr_kind_of(b))
+        return !attr && !b;
+    const int64_t *x, *y;
+    size_t n = tsr_attr_ints(attr, &x), n_text, m_text;
+    const char *s = tsr_attr_string(attr, &n_text), *r = tsr_attr_string(b, &m_text);
+    if (s || r)
+        return s && r && n_text == m_text && memcmp(s, r, n_text) == 0;
+    return tsr_attr_int(attr, 0) == tsr_attr_int(b, 0) && n == tsr_attr_ints(b, &y) &&
+           (n == 0 || memcmp(x, y, n * sizeof(*x)) == 0);
+}
+
+// A message has a sender and a receiver.
+static bool two_ends(const tsr_node *a, const tsr_node *b)
+{
+    static const char *const ends[][2] = {{TSR_OP_SEND, TSR_OP_RECV},
+                                          {TSR_OP_SEND "F16", TSR_OP_RECV "F16"}};
+    struct str x = tsr__node_op_str(a), y = tsr__node_op_str(b);
+    for (size_t i = 0; i < TSR_COUNT(ends); i++)
+        if ((str_is(x, ends[i][0]) && str_is(y, ends[i][1])) ||
+            (str_is(x, ends[i][1]) && str_is(y, ends[i][0])))
+            return true;
+    return false;
+}
+
+static bool node_equal(const tsr_node *a, const tsr_node *b)
+{
+    static const char *const names[] = {"plan", "id",   "group",  "elem_type", "reduce",
+                                        "axis", "unit", "source", "target",    "split_axis",
+                                        "root", "from", "to",     "axes",      "windows"};
+    if (!str_eq(tsr__node_op_str(a), tsr__node_op_str(b)) && !two_ends(a, b))
+        return false;
+    for (size_t i = 0; i < TSR_COUNT(names); i++)
+        if (!attr_equal(tsr_node_find_attr(a, names[i]), tsr_node_find_attr(b, names[i])))
+            return false;
+    return true;
+}
+
+// Both stand in the same body of the same node, or in the main graph.
+static bool same_place(const tsr_node *a, const tsr_node *b)
+{
+    const tsr_graph *g = tsr_node_graph(a), *h = tsr_node_graph(b);
+    const tsr_node *x = tsr_graph_owner(g), *y = tsr_graph_owner(h);
+    if (!x || !y)
+        return !x && !y;
+    struct control control, d;
+    if (!str_eq(tsr__node_str(x), tsr__node_str(y)) ||
+        !str_eq(tsr__node_op_str(x), tsr__node_op_str(y)) || !tsr__control_of(x, &control) ||
+        !tsr__control_of(y, &d))
+        return false;
+    return (control.bodies[0] == g) == (d.bodies[0] == h) && same_place(x, y);
+}
+
+// The operator without its ending for float16, and the sending end of a message: "RecvF16" -> "Send".
+static struct str plain_op(const tsr_node *node)
+{
+    struct str op = tsr__node_op_str(node);
+    if (op.n > 3 && memcmp(op.p + op.n - 3, "F16", 3) == 0)
+        op.n -= 3;
+    return str_is(op, TSR_OP_RECV) ? STR(TSR_OP_SEND) : op;
+}
+
+// Of a file that others have changed: the communication is the one that the manifest has under this number.
+static bool as_signed(const struct plan *p, const tsr_node *node, int64_t id)
+{
+    const struct manifest_collective *collective = &p->signing->collectives[id];
+    const int64_t *ranks;
+    size_t count = group_of(node, &ranks), plan_bytes = 0;
+    int64_t type = tsr_attr_int(tsr_node_find_attr(node, "elem_type"), 0);
+    const tsr_attr *plan = tsr_node_find_attr(node, "plan");
+    const char *text = plan ? tsr_attr_string(plan, &plan_bytes) : NULL;
+    if (!text || !str_is((struct str){text, plan_bytes}, p->signing->plan) ||
+        !str_is(plain_op(node), collective->op) ||
+        strcmp(tsr_dtype_name((tsr_dtype)type), collective->type) != 0)
+        return false;
+    for (size_t group = 0; group < collective->n_groups; group++)
+        if (collective->groups[group].n == count &&
+            memcmp(collective->groups[group].ranks, ranks, count * sizeof(*ranks)) == 0)
+            return true;
+    return false;
+}
+
+static tsr_status meet(struct part *part, const tsr_node *node, struct meeting **table)
+{
+    struct plan *plan = part->plan;
+    const int64_t *ranks, *others;
+    size_t count = group_of(node, &ranks);
+    int64_t id = tsr_attr_int(tsr_node_find_attr(node, "id"), -1);
+    bool member = false;
+    for (size_t i = 0; i < count; i++)
+        member |= ranks[i] == part->rank;
+    if (!member || id < 0 || id >= plan->n_comms)
+        return disagree(part, node, "a communication that this rank is no part of");
+    if (plan->signing && !as_signed(plan, node, id))
+        return disagree(part, node, "a communication is not the one that was written");
+    for (struct meeting *meeting = table[id]; meeting; meeting = meeting->next) {
+        if (group_of(meeting->node, &others) == 0 || others[0] != ranks[0])
+            continue;
+        meeting->seen++;
+        return node_equal(meeting->node, node) && same_place(meeting->node, node)
+                   ? TSR_OK
+                   : disagree(part, node, "the members of a communication differ about it");
+    }
+    if (ranks[0] != part->rank)
+        return disagree(part, node, "a communication that its lowest rank does not have");
+    struct meeting *meeting = ARENA_NEW(plan->arena, struct meeting);
+    if (!meeting)
+        return TSR_NOMEM;
+    *meeting = (struct meeting){node, 1, table[id]};
+    table[id] = meeting;
+    return TSR_OK;
+}
+
+struct walk {
+    struct part *part;
+    struct meeting **table;
+    int64_t before;         // number of the last communication
+    const tsr_value *token; // the last one
+};
+
+static tsr_status walk_graph(struct walk *walk, const tsr_graph *graph);
+
+static tsr_status walk_comm(struct walk *w, const tsr_node *node)
+{
+    int64_t id = tsr_attr_int(tsr_node_find_attr(node, "id"), -1);
+    size_t last = tsr_node_input_count(node);
+    if (id <= w->before)
+        return disagree(w->part, node, "communications do not ascend");
+    if (last == 0 || tsr_node_input(node, last - 1) != w->token)
+        return disagree(w->part, node, "a communication is not on the chain of tokens");
+    w->before = id;
+    w->token = tsr_node_output(node, 1);
+    return meet(w->part, node, w->table);
+}
+
+static bool communicates(const tsr_graph *graph)
+{
+    for (const tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
+        if (str_is(tsr__node_domain_str(node), COMM_DOMAIN))
+            return true;
+        for (size_t i = 0; i < tsr_node_attr_count(node); i++)
+            for (size_t k = 0; k < tsr_attr_graph_count(tsr_node_attr(node, i)); k++)
+                if (communicates(tsr_attr_graph(tsr_node_attr(node, i), k)))
+                    return true;
+    }
+    return false;
+}
+
+static const tsr_value *copied(const tsr_value *value)
+{
+    const tsr_node *node =
+        value ? tsr_value_producer(value) : NULL; // a copy: an output is made in its graph
+    return node && !str_is(tsr__node_domain_str(node), COMM_DOMAIN) &&
+                   tsr_node_input_count(node) == 1
+               ? tsr_node_input(node, 0)
+               : value;
+}
+
+// A node whose bodies communicate: the token goes through each of them.
+static tsr_status walk_bodies(struct walk *w, const tsr_node *node)
+{
+    struct control control = {0};
+    bool any = false;
+    if (!tsr__control_of(node, &control))
+        return TSR_OK;
+    for (int k = 0; k < control.n_bodies; k++)
+        any |= communicates(control.bodies[k]);
+    if (!any)
+        return TSR_OK;
+    int at = (control.loops ? control.n_states : control.n_results) - 1;
+    const tsr_value *outside = w->token;
+    if (at < 0 ||
+        (control.loops && tsr_node_input(node, (size_t)(control.n_steer + at)) != outside))
+        return disagree(w->part, node, "a body communicates off the chain of tokens");
+    for (int k = 0; k < control.n_bodies; k++) {
+        w->token = control.loops
+                       ? tsr_graph_input(control.bodies[k], (size_t)(control.n_numbers + at))
+                       : outside;
+        tsr_status st = walk_graph(w, control.bodies[k]);
+        if (st != TSR_OK)
+            return st;
+        const tsr_value *end =
+            tsr_graph_output(control.bodies[k], (size_t)(control.condition + at));
+        if (end != w->token && copied(end) != w->token)
+            return disagree(w->part, node, "a body does not give the last token");
+    }
+    w->token = tsr_node_output(node, (size_t)at);
+    return TSR_OK;
+}
+
+static bool has_bodies(const tsr_node *node)
+{
+    for (size_t i = 0; i < tsr_node_attr_count(node); i++)
+        if (tsr_attr_graph_count(tsr_node_attr(node, i)))
+            return true;
+    return false;
+}
+
+static tsr_status walk_graph(struct walk *w, const tsr_graph *graph)
+{
+    tsr_status st = TSR_OK;
+    for (tsr_node *node = tsr_graph_first(graph); node && st == TSR_OK;
+         node = tsr_node_next(node)) {
+        if (str_is(tsr__node_domain_str(node), COMM_DOMAIN))
+            st = walk_comm(w, node);
+        else if (has_bodies(node))
+            st = walk_bodies(w, node);
+    }
+    return st;
+}
+
+static tsr_status walk(struct part *part, struct meeting **table)
+{
+    struct walk w = {.part = part, .table = table, .before = -1};
+    w.token = tsr_graph_value(part->graph, TOKEN_NAME);
+    tsr_status st = walk_graph(&w, part->graph);
+    if (st != TSR_OK || !part->plan->signing || w.before < 0)
+        return st;
+    const tsr_value *end = tsr_graph_value(part->graph, TOKEN_OUT);
+    if (end != w.token && copied(end) != w.token)
+        return disagree(part, NULL, "the output " TOKEN_OUT " is not the last token");
+    return TSR_OK;
+}
+
+// Every communication of the manifest is in the files.
+static tsr_status none_lost(struct plan *plan, struct part *parts, struct meeting **table)
+{
+    for (size_t id = 0; id < plan->signing->n_collectives; id++) {
+        const struct manifest_collective *collective = &plan->signing->collectives[id];
+        size_t met = 0;
+        for (struct meeting *meeting = table[id]; meeting; meeting = meeting->next)
+            met++;
+        if (met == collective->n_groups)
+            continue;
+        const char *what = tsr__arena_printf(plan->arena, "%s %zu, which was written, is not there",
+                                             collective->op, id)
+                               .p;
+        if (!what)
+            return TSR_NOMEM;
+        return disagree(&parts[collective->n_groups ? collective->groups[0].ranks[0] : 0], NULL,
+                        what);
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr__parts_agree(struct plan *plan, struct part *parts)
+{
+    struct meeting **table = ARENA_ARRAY(plan->arena, struct meeting *, (size_t)plan->n_comms + 1);
+    if (!table)
+        return TSR_NOMEM;
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
+        tsr_status st = walk(&parts[rank], table);
+        if (st != TSR_OK)
+            return st;
+    }
+    for (int64_t id = 0; id < plan->n_comms; id++)
+        for (struct meeting *meeting = table[id]; meeting; meeting = meeting->next) {
+            const int64_t *ranks;
+            if (meeting->seen != group_of(meeting->node, &ranks))
+                return disagree(&parts[ranks[0]], meeting->node,
+                                "a member of a communication lacks it");
+        }
+    return plan->signing ? none_lost(plan, parts, table) : TSR_OK;
+}

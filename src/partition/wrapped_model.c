@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// wrapped_model.c - writes the model whose one node runs the partition beside it (--layout wrapped).
+//
+// It has the inputs and outputs of the whole model. Its node reads them behind a constant that lies in a small file of the
+// folder, by which the operator (runtime/wrapped.c) finds the folder again when it was moved.
+#include "internal.h"
+
+static tsr_status refuse(struct plan *plan, const tsr_value *value, const char *why)
+{
+    struct place at = PLACE_NONE;
+    if (value)
+        at.value = tsr__value_str(value);
+    tsr__diag(plan->session, DIAG_partition_layout, &at,
+              "leave out --layout, and run the ranks with tessera run", "a wrapped partition %s",
+              why);
+    return TSR_UNSUPPORTED;
+}
+
+static bool is_tensor(const tsr_value *value)
+{
+    return tsr_value_dtype(value) != TSR_UNDEFINED;
+}
+
+tsr_status tsr__wrapped_check(struct plan *plan)
+{
+    const tsr_graph *graph = tsr_model_graph(plan->model);
+    tsr_status st = TSR_OK;
+    if (plan->states.n)
+        st = refuse(plan, NULL, "keeps no states between runs yet");
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
+        if (!is_tensor(tsr_graph_input(graph, i)))
+            st = refuse(plan, tsr_graph_input(graph, i), "takes tensors only");
+    for (size_t i = 0; i < tsr_graph_output_count(graph); i++)
+        if (!is_tensor(tsr_graph_output(graph, i)))
+            st = refuse(plan, tsr_graph_output(graph, i), "gives tensors only");
+    return st;
+}
+
+// The type of value, as declared or as it was found, for a value of another model.
+static tsr_status copy_type(struct arena *arena, const tsr_value *value, tsr_value *to)
+{
+    int rank = tsr_value_rank(value);
+    tsr_dim *dims = ARENA_ARRAY(arena, tsr_dim, (size_t)(rank < 0 ? 0 : rank) + 1);
+    if (!dims)
+        return TSR_NOMEM;
+    for (int axis = 0; axis < rank; axis++)
+        dims[axis] = tsr_value_dim(value, axis);
+    return tsr_value_set_type(to, tsr_value_dtype(value), rank, dims);
+}
+
+// The mark, then the inputs that a run is given: those of the node, made in the new graph. NULL: out of memory.
+static tsr_value **make_inputs(struct plan *plan, tsr_graph *to, size_t *count)
+{
+    const tsr_graph *graph = tsr_model_graph(plan->model);
+    int64_t length = sizeof plan->fingerprint - 1;
+    tsr_value **inputs = ARENA_ARRAY(plan->arena, tsr_value *, tsr_graph_input_count(graph) + 1);
+    if (!inputs)
+        return NULL;
+    inputs[0] = tsr__graph_add_external(to, "ai.tessera.mark", TSR_UINT8, 1, &length, WRAPPED_MARK,
+                                        0, (uint64_t)length);
+    *count = 1;
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+        const tsr_value *value = tsr_graph_input(graph, i);
+        if (tsr_value_initializer(value))
+            continue; // a default: the ranks have it
+        tsr_value *input = tsr_graph_add_input(to, tsr_value_name(value));
+        if (!input || copy_type(plan->arena, value, input) != TSR_OK)
+            return NULL;
+        inputs[(*count)++] = input;
+    }
+    return inputs[0] ? inputs : NULL;
+}
+
+static tsr_status make_node(struct plan *plan, tsr_graph *to, const char *folder)
+{
+    const tsr_graph *graph = tsr_model_graph(plan->model);
+    size_t n_inputs, n_outputs = tsr_graph_output_count(graph);
+    tsr_value **inputs = make_inputs(plan, to, &n_inputs);
+    const char **names = ARENA_ARRAY(plan->arena, const char *, n_outputs + 1);
+    if (!inputs || !names)
+        return TSR_NOMEM;
+    for (size_t i = 0; i < n_outputs; i++)
+        names[i] = tsr_value_name(tsr_graph_output(graph, i));
+    tsr_node *node = tsr_graph_add_node(to, WRAPPED_DOMAIN, WRAPPED_OP, "partition", inputs,
+                                        n_inputs, names, n_outputs);
+    tsr_status st = node ? tsr_node_set_string(node, "folder", folder) : TSR_NOMEM;
+    for (size_t i = 0; i < n_outputs; i++) {
+        if (st != TSR_OK)
+            return st;
+        st = copy_type(plan->arena, tsr_graph_output(graph, i), tsr_node_output(node, i));
+        if (st == TSR_OK)
+            st = tsr_graph_add_output(to, tsr_node_output(node, i));
+    }
+    return st;
+}
+
+tsr_status tsr__wrapped_model(struct plan *plan, const char *folder, tsr_model **out)
+{
+    tsr_model *model = NULL;
+    tsr_status st = tsr_model_new(plan->session, "wrapped", 8, &model);
+    if (st == TSR_OK)
+        st = tsr_model_set_opset(model, "", plan->opset);
+    if (st == TSR_OK)
+        st = tsr_model_set_opset(model, WRAPPED_DOMAIN, 1);
+    if (st == TSR_OK)
+        st = make_node(plan, tsr_model_graph(model), folder);
+    if (st != TSR_OK) {
+        tsr_model_free(model);
+        return st;
+    }
+    *out = model;
+    return TSR_OK;
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// conversion_price.c - what it costs to bring a value from one layout to another: the steps of the resharding planner, each
+// priced by the topology, and the copying that slices cost. Prices are kept by layouts and shape.
+#include "plan/internal.h"
+
+#define KEY_BYTES 1024
+
+int64_t tsr__planner_move_time(const struct planner *planner, double bytes)
+{
+    double ps = bytes / planner->slowest.bandwidth * 1e12;
+    return ps < (double)PLAN_NEVER ? (int64_t)ps : PLAN_NEVER;
+}
+
+int64_t tsr__planner_compute(const struct planner *planner, double work, int rate, double bytes)
+{
+    return tsr__price_work(work, rate, bytes, &planner->slowest);
+}
+
+int64_t tsr__planner_combine(struct planner *planner, enum tsr_collective what,
+                             const struct device_group *groups, size_t n, int64_t bytes)
+{
+    size_t size = n ? groups[0].n : 0, count = 0;
+    int *devices = ARENA_ARRAY(&planner->arena, int, n *size + 1);
+    if (!devices)
+        return PLAN_NEVER;
+    for (size_t g = 0; g < n; g++)
+        for (size_t i = 0; i < size && groups[g].n == size; i++)
+            devices[count++] = (int)tsr__planner_device(planner, groups[g].devices[i]);
+    if (size < 2)
+        return 0;
+    struct topology_groups all = {(int)(count / size), (int)size, devices};
+    return tsr__price_collective(planner->topology, what, &all, bytes);
+}
+
+// Everybody with everybody, until the fullest device has its bytes.
+static int64_t exchange_time(struct planner *planner, int64_t bytes)
+{
+    struct device_group all = {planner->all, (size_t)planner->n};
+    if (planner->n < 2)
+        return 0;
+    double whole = (double)bytes * (double)(planner->n * planner->n) / (double)(planner->n - 1);
+    return tsr__planner_combine(planner, TSR_ALL_TO_ALL, &all, 1,
+                                whole < (double)PLAN_NEVER ? (int64_t)whole : PLAN_NEVER);
+}
+
+// A Slice is a node like any other: one thing done to every element, which is read and written.
+static int64_t slice_time(const struct planner *planner, const struct plan_value *value,
+                          uint32_t layout)
+{
+    if (tsr__layout_is_whole(planner->layouts.at[layout]))
+        return 0;
+    return tsr__planner_compute(planner, (double)tsr__planner_elements(planner, layout, value), -1,
+                                2 * (double)tsr__planner_bytes(planner, layout, value));
+}
+
+static int64_t step_time(struct planner *planner, const struct reshard_step *step, int64_t before,
+                         int64_t after)
+{
+    int64_t most = step->received > step->sent ? step->received : step->sent;
+    switch (step->op) {
+    case RESHARD_NOTHING:
+        return 0;
+    case RESHARD_SLICE:
+        return 0; // whoever calls prices it
+    case RESHARD_ALL_GATHER:
+        return tsr__planner_combine(planner, TSR_ALL_GATHER, step->groups, step->n_groups, after);
+    case RESHARD_ALL_TO_ALL:
+        return tsr__planner_combine(planner, TSR_ALL_TO_ALL, step->groups, step->n_groups,
+                                    before * (int64_t)(step->n_groups ? step->groups[0].n : 1));
+    case RESHARD_REDUCE_SCATTER:
+        return tsr__planner_combine(planner, TSR_REDUCE_SCATTER, step->groups, step->n_groups,
+                                    before);
+    case RESHARD_ALL_REDUCE:
+        return tsr__planner_combine(planner, TSR_ALL_REDUCE, step->groups, step->n_groups, before);
+    case RESHARD_REDUCE:
+        return tsr__planner_combine(planner, TSR_REDUCE, step->groups, step->n_groups, before);
+    case RESHARD_BROADCAST:
+        return tsr__planner_combine(planner, TSR_BROADCAST, step->groups, step->n_groups, after);
+    case RESHARD_PERMUTE:
+    case RESHARD_SCATTER:
+    case RESHARD_GATHER:
+    case RESHARD_EXCHANGE:
+        break;
+    }
+    return exchange_time(planner, most);
+}
+
+// Everything that `to` needs is cut out of a whole copy that is there.
+static bool only_slices(const struct tile_layout *from, const struct tile_layout *to)
+{
+    if (!tsr__layout_is_whole(from))
+        return false;
+    for (int64_t i = 0; i < to->first[to->n_shards]; i++)
+        if (!tsr__layout_has_device(from, to->owners[i]))
+            return false;
+    return true;
+}
+
+static bool plan_move(struct planner *planner, struct arena *arena, uint32_t from, uint32_t to,
+                      const struct plan_value *value, struct reshard **out)
+{
+    const struct tile_layout *x = planner->layouts.at[from], *y = planner->layouts.at[to];
+    return tsr__reshard_plan(arena, x, NULL, y, value->shape, (size_t)(value->bits + 7) / 8, out) ==
+           TSR_OK;
+}
+
+int64_t tsr__planner_steps_time(struct planner *planner, const struct reshard *reshard,
+                                uint32_t from, const struct plan_value *value)
+{
+    int64_t before = tsr__planner_bytes(planner, from, value), ps = 0;
+    for (int i = 0; i < reshard->n_steps && ps < PLAN_NEVER; i++) {
+        uint32_t layout = tsr__planner_layout(planner, reshard->steps[i].layout);
+        if (layout == PLAN_NO_LAYOUT)
+            return PLAN_NEVER;
+        int64_t after = tsr__planner_bytes(planner, layout, value);
+        if (reshard->steps[i].op == RESHARD_SLICE)
+            ps += slice_time(planner, value, layout);
+        else
+            ps += step_time(planner, &reshard->steps[i], before, after);
+        before = after;
+    }
+    return ps < PLAN_NEVER ? ps : PLAN_NEVER;
+}
+
+// Cut differently, yet the same for the sizes at hand: with others it would have to move, so it is exchanged in any case.
+static bool is_chance(const struct reshard *reshard, const struct plan_value *value)
+{
+    return reshard->n_steps == 0 && !value->fixed;
+}
+
+static int64_t price(struct planner *planner, uint32_t from, uint32_t to,
+                     const struct plan_value *value)
+{
+    struct arena arena;
+    struct reshard *reshard = NULL;
+    int64_t ps = PLAN_NEVER;
+    if (only_slices(planner->layouts.at[from], planner->layouts.at[to]))
+        return slice_time(planner, value, to);
+    tsr__arena_init(&arena, planner->session);
+    if (plan_move(planner, &arena, from, to, value, &reshard))
+        ps = is_chance(reshard, value) ? exchange_time(planner, 1)
+                                       : tsr__planner_steps_time(planner, reshard, from, value);
+    tsr__arena_free(&arena);
+    return ps;
+}
+
+static struct str key_of(char *buffer, uint32_t from, uint32_t to, const struct plan_value *value)
+{
+    size_t n = 0;
+    int64_t head[4] = {from, to, value->bits * 2 + value->fixed, value->rank};
+    memcpy(buffer, head, sizeof head);
+    n = sizeof head;
+    memcpy(buffer + n, value->shape, (size_t)value->rank * sizeof(int64_t));
+    return (struct str){buffer, n + (size_t)value->rank * sizeof(int64_t)};
+}
+
+int64_t tsr__planner_price(struct planner *planner, uint32_t from, uint32_t to,
+                           const struct plan_value *value)
+{
+    char buffer[KEY_BYTES];
+    if (from == to)
+        return 0;
+    if (planner->parts.at[from] || planner->parts.at[to])
+        return PLAN_NEVER; // parts are combined by nodes
+    if (planner->layouts.at[from]->rank != value->rank ||
+        planner->layouts.at[to]->rank != value->rank)
+        return only_slices(planner->layouts.at[from], planner->layouts.at[to]) ? 0 : PLAN_NEVER;
+    struct str key = key_of(buffer, from, to, value);
+    int64_t *found = tsr__map_get(&planner->prices, key);
+    if (found)
+        return *found;
+    void **slot = tsr__map_at(&planner->prices, tsr__arena_str(&planner->arena, key));
+    int64_t *at = ARENA_NEW(&planner->arena, int64_t);
+    if (!slot || !at)
+        return PLAN_NEVER;
+    *at = price(planner, from, to, value);
+    *slot = at;
+    return *at;
+}
+
+static const char *operator_of(enum reshard_op op)
+{
+    switch (op) {
+    case RESHARD_NOTHING:
+    case RESHARD_SLICE:
+        return NULL;
+    case RESHARD_ALL_GATHER:
+        return "AllGather";
+    case RESHARD_ALL_TO_ALL:
+        return "AllToAll";
+    case RESHARD_BROADCAST:
+        return "Broadcast";
+    case RESHARD_REDUCE_SCATTER:
+        return "ReduceScatter";
+    case RESHARD_ALL_REDUCE:
+        return "AllReduce";
+    case RESHARD_REDUCE:
+        return "Reduce";
+    case RESHARD_PERMUTE:
+    case RESHARD_SCATTER:
+    case RESHARD_GATHER:
+    case RESHARD_EXCHANGE:
+        break;
+    }
+    return "Reshard";
+}
+
+void tsr__planner_steps(struct planner *planner, uint32_t from, uint32_t to,
+                        const struct plan_value *value, void (*count)(void *data, const char *op),
+                        void *data)
+{
+    struct arena arena;
+    struct reshard *reshard = NULL;
+    if (from == to || planner->layouts.at[from]->rank != value->rank ||
+        only_slices(planner->layouts.at[from], planner->layouts.at[to]))
+        return;
+    tsr__arena_init(&arena, planner->session);
+    if (plan_move(planner, &arena, from, to, value, &reshard) && is_chance(reshard, value))
+        count(data, "Reshard");
+    else if (reshard)
+        for (int i = 0; i < reshard->n_steps; i++)
+            if (operator_of(reshard->steps[i].op))
+                count(data, operator_of(reshard->steps[i].op));
+    tsr__arena_free(&arena);
+}

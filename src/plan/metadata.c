@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// metadata.c - what a model was planned for, kept with it as metadata of configuration NAME: ai.tessera.topology.NAME, text
+// that a topology is read from (a generator's short form where it is as that made it, else JSON), and ai.tessera.dims.NAME,
+// a line for each size of a symbolic dimension. Who simulates, reports or completes a plan takes them where nothing is given.
+#include "plan/internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#define KEY      "ai.tessera.topology."
+#define KEY_DIMS "ai.tessera.dims."
+#define MAX_DIMS 256 // lines that are read
+
+static struct str key_of(struct arena *arena, const char *config)
+{
+    return tsr__arena_printf(arena, KEY "%s", config);
+}
+
+// The sides of its grid, "2x4", beside the topology: rooms that know no topologies read them.
+static tsr_status keep_mesh(struct arena *arena, tsr_model *model, const char *config,
+                            const tsr_topology *topology)
+{
+    struct str key = tsr__arena_printf(arena, META_MESH "%s", config), sides = STR("");
+    for (int i = 0; topology && i < topology->n_grid; i++)
+        sides = tsr__arena_printf(arena, STR_FMT "%s%d", STR_ARG(sides), i ? "x" : "",
+                                  topology->grid[i]);
+    if (arena->failed)
+        return TSR_NOMEM;
+    if (!sides.n && !tsr_model_metadata(model, key.p))
+        return TSR_OK;
+    return tsr_model_set_metadata(model, key.p, sides.n ? sides.p : NULL);
+}
+
+// The short form where it is as a generator made it, else its JSON.
+static tsr_status keep_text(struct arena *arena, tsr_model *model, const char *config,
+                            const tsr_topology *topology)
+{
+    struct str key = key_of(arena, config);
+    if (!key.p)
+        return TSR_NOMEM;
+    if (!topology)
+        return tsr_model_set_metadata(model, key.p, NULL);
+    if (topology->text.n) {
+        struct str text = tsr__arena_str(arena, topology->text);
+        return text.p ? tsr_model_set_metadata(model, key.p, text.p) : TSR_NOMEM;
+    }
+    tsr_json *json = tsr_json_new(tsr_model_session(model));
+    if (!json)
+        return TSR_NOMEM;
+    tsr_json_begin(json, NULL, '{');
+    tsr_topology_add_json(topology, json);
+    tsr_json_end(json);
+    const char *text = tsr_json_text(json);
+    tsr_status st = text ? tsr_model_set_metadata(model, key.p, text) : TSR_NOMEM;
+    tsr_json_free(json);
+    return st;
+}
+
+// TSR_OK if the topology has as many devices as the configuration; else the finding says both numbers.
+static tsr_status fits_config(const tsr_model *model, const tsr_config *config,
+                              const tsr_topology *topology)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(tsr_model_path(model));
+    at.configuration = str_of(tsr_config_name(config));
+    if (topology->n == tsr_config_devices(config))
+        return TSR_OK;
+    tsr__diag(tsr_model_session(model), DIAG_topology_misfit, &at,
+              "give a topology of as many devices as the configuration has",
+              "the topology has %d device%s, configuration '%s' has %lld", topology->n,
+              topology->n == 1 ? "" : "s", tsr_config_name(config),
+              (long long)tsr_config_devices(config));
+    return TSR_INVALID;
+}
+
+tsr_status tsr_model_set_topology(tsr_model *model, const tsr_config *config,
+                                  const tsr_topology *topology)
+{
+    struct arena arena;
+    tsr_status st = topology ? fits_config(model, config, topology) : TSR_OK;
+    if (st != TSR_OK)
+        return st;
+    tsr__arena_init(&arena, tsr_model_session(model));
+    st = keep_text(&arena, model, tsr_config_name(config), topology);
+    if (st == TSR_OK)
+        st = keep_mesh(&arena, model, tsr_config_name(config), topology);
+    tsr__arena_free(&arena);
+    return st;
+}
+
+tsr_status tsr__planner_keep_topology(struct planner *planner)
+{
+    tsr_status st = keep_text(&planner->arena, planner->model, tsr_config_name(planner->config),
+                              planner->topology);
+    if (st != TSR_OK)
+        return st;
+    return keep_mesh(&planner->arena, planner->model, tsr_config_name(planner->config),
+                     planner->topology);
+}
+
+// The configuration that has a topology, if exactly one has.
+static const char *only_one(tsr_model *model, struct arena *arena, size_t *n)
+{
+    const char *text = NULL;
+    *n = 0;
+    for (size_t i = 0; i < tsr_model_config_count(model); i++) {
+        struct str key = key_of(arena, tsr_config_name(tsr_model_config(model, i)));
+        const char *here = key.p ? tsr_model_metadata(model, key.p) : NULL;
+        text = here ? here : text;
+        *n += here != NULL;
+    }
+    return text;
+}
+
+tsr_status tsr_model_topology(tsr_model *model, const char *config, tsr_topology **out)
+{
+    tsr_session *session = tsr_model_session(model);
+    struct arena arena;
+    size_t n = 1;
+    tsr__arena_init(&arena, session);
+    struct str key = key_of(&arena, config ? config : "");
+    const char *text = !config ? only_one(model, &arena, &n)
+                       : key.p ? tsr_model_metadata(model, key.p)
+                               : NULL;
+    tsr_status st = key.p ? TSR_OK : TSR_NOMEM;
+    if (st == TSR_OK && n > 1) {
+        tsr__diag(session, DIAG_plan_config, NULL, "name the configuration",
+                  "%zu configurations of this model have a topology", n);
+        st = TSR_INVALID;
+    }
+    tsr_topology *topology = NULL;
+    if (st == TSR_OK && text)
+        st = tsr_topology_parse(session, text, &topology);
+    tsr__arena_free(&arena);
+    const tsr_config *c =
+        st == TSR_OK && topology && config ? tsr_model_find_config(model, config) : NULL;
+    if (c && fits_config(model, c, topology) != TSR_OK) {
+        tsr_topology_free(topology);
+        return TSR_INVALID;
+    }
+    if (st == TSR_OK)
+        *out = topology;
+    return st;
+}
+
+// ---- sizes -------------------------------------------------------------------------------------
+
+static bool has_symbol(const tsr_model *model, const char *name)
+{
+    const tsr_graph *graph = tsr_model_graph(model);
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+        const tsr_value *value = tsr_graph_input(graph, i);
+        for (int d = 0; d < tsr_value_rank(value); d++) {
+            const char *symbol = tsr_value_dim(value, d).symbol;
+            if (symbol && strcmp(symbol, name) == 0)
+                return true;
+        }
+    }
+    return false;
+}
+
+tsr_status tsr__planner_keep_sizes(struct planner *planner, const tsr_dim_size *sizes, size_t n)
+{
+    struct str key =
+        tsr__arena_printf(&planner->arena, KEY_DIMS "%s", tsr_config_name(planner->config));
+    struct text text;
+    tsr__text_init(&text, planner->session);
+    for (size_t i = 0; i < n; i++)
+        if (has_symbol(planner->model, sizes[i].name) && !strchr(sizes[i].name, '\n'))
+            tsr__text_printf(&text, "%s%s=%lld", text.n ? "\n" : "", sizes[i].name,
+                             (long long)sizes[i].size);
+    tsr_status st = text.failed || !key.p ? TSR_NOMEM : TSR_OK;
+    if (st == TSR_OK && (text.n || tsr_model_metadata(planner->model, key.p)))
+        st = tsr_model_set_metadata(planner->model, key.p, text.n ? text.p : NULL);
+    tsr__text_free(&text);
+    return st;
+}
+
+// "batch=4": what stands before the last sign, and a number from 0 on; else nothing.
+static tsr_dim_size read_line(struct arena *arena, const char *line, size_t n)
+{
+    const char *sign = memrchr(line, '=', n);
+    char number[24], *end;
+    size_t digits = sign ? (size_t)(line + n - sign - 1) : 0;
+    if (!digits || digits >= sizeof number || sign == line || sign[1] < '0' || sign[1] > '9')
+        return (tsr_dim_size){0};
+    memcpy(number, sign + 1, digits);
+    number[digits] = 0;
+    errno = 0;
+    long long value = strtoll(number, &end, 10);
+    if (errno || *end)
+        return (tsr_dim_size){0};
+    return (tsr_dim_size){tsr__arena_str(arena, (struct str){line, (size_t)(sign - line)}).p,
+                          value};
+}
+
+bool tsr__plan_sizes(struct arena *arena, const tsr_model *model, const char *config,
+                     const tsr_dim_size **sizes, size_t *n)
+{
+    const char *name = config ? config
+                       : tsr_model_config_count(model) == 1
+                           ? tsr_config_name(tsr_model_config(model, 0))
+                           : NULL;
+    struct str key = tsr__arena_printf(arena, KEY_DIMS "%s", name ? name : "");
+    const char *text = name && key.p ? tsr_model_metadata(model, key.p) : NULL;
+    if (!text)
+        return !arena->failed;
+    tsr_dim_size *all = ARENA_ARRAY(arena, tsr_dim_size, *n + MAX_DIMS);
+    if (!all)
+        return false;
+    size_t given = *n, k = given;
+    if (given)
+        memcpy(all, *sizes, given * sizeof *all);
+    for (; *text && k < given + MAX_DIMS; text += strcspn(text, "\n"), text += *text == '\n') {
+        tsr_dim_size x = read_line(arena, text, strcspn(text, "\n"));
+        bool told = !x.name;
+        for (size_t i = 0; i < k && !told; i++)
+            told = strcmp(all[i].name, x.name) == 0;
+        if (!told)
+            all[k++] = x;
+    }
+    *sizes = all;
+    *n = k;
+    return !arena->failed;
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// no_plan.c - why there is no plan: what would have to be there, and which values fill the devices.
+#include "plan/internal.h"
+
+// "16 GiB", "1.5 MiB", "100 bytes": three digits are enough to act on.
+struct str tsr__bytes_text(struct arena *arena, int64_t bytes)
+{
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+    double size = (double)bytes;
+    size_t unit = 0;
+    while (size >= 1024 && unit + 1 < TSR_COUNT(units)) {
+        size /= 1024;
+        unit++;
+    }
+    return tsr__arena_printf(arena, "%.4g %s", size, units[unit]);
+}
+
+// ---- what fills the devices --------------------------------------------------------------------
+
+// The values that fill the fullest device even in the plan that needs the least memory.
+static tsr_status bind(struct planner *planner, const uint32_t *choice, tsr_plan_summary *out)
+{
+    struct arena *arena = &planner->session->results[RESULT_PLAN];
+    tsr_plan_binding *list = ARENA_ARRAY(arena, tsr_plan_binding, PLAN_MAX_BINDING);
+    if (!list)
+        return TSR_NOMEM;
+    tsr__planner_take(planner, choice);
+    out->n_binding = tsr__planner_binding(planner, list);
+    out->binding = list;
+    for (size_t i = 0; i < out->n_binding; i++)
+        list[i].value = tsr__arena_str(arena, str_of(list[i].value)).p;
+    return arena->failed ? TSR_NOMEM : TSR_OK;
+}
+
+static struct str binding_text(struct planner *planner, const tsr_plan_summary *summary)
+{
+    struct str text = STR("");
+    for (size_t i = 0; i < summary->n_binding && text.p; i++) {
+        struct str size = tsr__bytes_text(&planner->arena, summary->binding[i].bytes);
+        text = tsr__arena_printf(&planner->arena, STR_FMT "%s\"%s\" (" STR_FMT ")", STR_ARG(text),
+                                 i ? ", " : "; most of them for ", summary->binding[i].value,
+                                 STR_ARG(size));
+    }
+    return text;
+}
+
+// ---- what would help ---------------------------------------------------------------------------
+
+// The cheaper first: memory for each device, or more devices.
+static struct str help_text(struct planner *planner, const tsr_plan_summary *summary,
+                            int64_t memory)
+{
+    const char *sizes = "";
+    long long devices = (long long)summary->fits_devices;
+    double more = (double)(summary->needs_bytes - memory) * (double)planner->n;
+    struct str need = tsr__bytes_text(&planner->arena, summary->needs_bytes);
+    if (planner->memory_assumed)
+        sizes = "; nobody said what the devices have, so that each is taken to have what the "
+                "manual's table says";
+    if (planner->sized != planner->told)
+        sizes = ", or give sizes with --dim: symbolic dimensions without one are not cut";
+    if (!summary->needs_bytes)
+        return tsr__arena_printf(&planner->arena,
+                                 "give it more time, more memory or more devices%s", sizes);
+    if (!devices)
+        return tsr__arena_printf(&planner->arena,
+                                 "give each device " STR_FMT " (--memory %lld), or use more "
+                                 "devices%s",
+                                 STR_ARG(need), (long long)summary->needs_bytes, sizes);
+    if (more <= (double)(devices - planner->n) * (double)memory)
+        return tsr__arena_printf(&planner->arena,
+                                 "give each device " STR_FMT " (--memory %lld), or use %lld "
+                                 "devices%s",
+                                 STR_ARG(need), (long long)summary->needs_bytes, devices, sizes);
+    return tsr__arena_printf(&planner->arena,
+                             "use %lld devices, or give each device " STR_FMT " (--memory %lld)%s",
+                             devices, STR_ARG(need), (long long)summary->needs_bytes, sizes);
+}
+
+static tsr_status say_infeasible(struct planner *planner, int64_t memory,
+                                 const tsr_plan_summary *out)
+{
+    struct str what = binding_text(planner, out);
+    struct str hint = help_text(planner, out, memory);
+    struct str have = tsr__bytes_text(&planner->arena, memory);
+    struct str need = tsr__bytes_text(&planner->arena, out->needs_bytes);
+    if (!what.p || !hint.p || !have.p || !need.p)
+        return TSR_NOMEM;
+    tsr__diag(planner->session, DIAG_plan_infeasible, NULL, hint.p,
+              "no plan fits into " STR_FMT " on %s; " STR_FMT " would do" STR_FMT, STR_ARG(have),
+              planner->n_classes > 1 ? "the smallest device" : "each device", STR_ARG(need),
+              STR_ARG(what));
+    return TSR_INFEASIBLE;
+}
+
+// Nothing was found, but nothing says that there is none.
+static tsr_status say_stopped(struct planner *planner, int64_t memory, const tsr_plan_summary *out)
+{
+    struct str hint = help_text(planner, out, memory);
+    struct str have = tsr__bytes_text(&planner->arena, memory);
+    if (!hint.p || !have.p)
+        return TSR_NOMEM;
+    tsr__diag(planner->session, DIAG_plan_time, NULL, hint.p,
+              "no plan that fits into " STR_FMT
+              " on %s was found in time; there may be one all the same",
+              STR_ARG(have), planner->n_classes > 1 ? "the smallest device" : "each device");
+    return tsr__cancelled(planner->session) ? TSR_CANCELLED : TSR_INFEASIBLE;
+}
+
+tsr_status tsr__planner_refuse(struct planner *planner, const tsr_plan_options *options,
+                               bool proved, tsr_plan_summary *out)
+{
+    struct program_least least = {0};
+    int64_t memory = planner->n_classes ? planner->class_memory[0] : PLAN_NO_LIMIT;
+    for (size_t c = 1; c < planner->n_classes; c++)
+        memory = planner->class_memory[c] < memory ? planner->class_memory[c] : memory;
+    *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)planner->n};
+    struct program_options share = tsr__budget_share(planner->budget, 0.5);
+    tsr_status st = tsr__program_least(&planner->program, &share, &planner->arena, &least);
+    tsr__budget_spend(planner->budget, least.work);
+    if (st == TSR_OK && least.found)
+        st = bind(planner, least.choice, out);
+    out->needs_bytes = least.found ? least.least : 0;
+    if (st == TSR_OK && !tsr__budget_over(planner->budget))
+        st = tsr__plan_fitting(planner, options, out);
+    if (st != TSR_OK)
+        return st;
+    out->solve_ms = 1e3 * (tsr__clock() - planner->budget->begin);
+    out->stopped = tsr__budget_over(planner->budget);
+    return proved ? say_infeasible(planner, memory, out) : say_stopped(planner, memory, out);
+}

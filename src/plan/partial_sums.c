@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// partial_sums.c - where sums may stay in parts: only where two of them are added before anybody needs the sum, which then
+// takes one communication in place of two. Elsewhere it gains nothing, and the candidates are spared.
+#include "plan/internal.h"
+
+struct delaying {
+    struct planner *planner;
+    bool *can;    // by node: what it gives may be in parts, and its readers could take them
+    bool *wanted; // by node: somebody adds it to another such value
+    bool passes;  // all readers, so far
+};
+
+static int64_t producer_of(const struct planner *planner, const tsr_value *value)
+{
+    const tsr_node *node = value ? tsr_value_producer(value) : NULL;
+    return node ? planner->node_at[tsr__node_id(node)] : -1;
+}
+
+static bool takes(void *data, tsr_node *node, size_t input)
+{
+    struct delaying *delaying = data;
+    bool here = tsr_node_graph(node) == tsr_model_graph(delaying->planner->model);
+    delaying->passes = here && tsr__sum_fits(delaying->planner->shapes, node, input) != SUM_STOPS;
+    return delaying->passes;
+}
+
+static bool makes_sums(const struct rule *rule)
+{
+    for (int factor = 0; !rule->whole && factor < rule->n_factors; factor++)
+        if (rule->factors[factor].kind == FACTOR_RED &&
+            rule->factors[factor].combine == COMBINE_SUM)
+            return true;
+    return false;
+}
+
+// The input comes from a node that can give parts, and the node can take them.
+static bool passes_input(const struct delaying *delaying, const tsr_node *node, size_t i)
+{
+    int64_t from = producer_of(delaying->planner, tsr_node_input(node, i));
+    return from >= 0 && delaying->can[from] &&
+           tsr__sum_fits(delaying->planner->shapes, node, i) != SUM_STOPS;
+}
+
+static bool can_give(struct delaying *delaying, size_t i)
+{
+    const struct plan_node *node = &delaying->planner->nodes[i];
+    const tsr_value *value =
+        tsr_node_output_count(node->node) == 1 ? tsr_node_output(node->node, 0) : NULL;
+    bool any = node->rule && makes_sums(node->rule);
+    for (size_t k = 0;
+         node->rule && !node->rule->whole && k < tsr_node_input_count(node->node) && !any; k++)
+        any = passes_input(delaying, node->node, k);
+    if (!value || !any || tsr_value_is_output(value))
+        return false;
+    delaying->passes = false;
+    tsr_value_uses(value, takes, delaying);
+    return delaying->passes;
+}
+
+// Two different inputs in parts are added here.
+static bool merges(const struct delaying *delaying, const tsr_node *node)
+{
+    const tsr_value *first = NULL;
+    for (size_t i = 0; i < tsr_node_input_count(node); i++) {
+        const tsr_value *value = tsr_node_input(node, i);
+        if (!value || tsr__sum_fits(delaying->planner->shapes, node, i) != SUM_ADDS ||
+            !passes_input(delaying, node, i))
+            continue;
+        if (first && first != value)
+            return true;
+        first = value;
+    }
+    return false;
+}
+
+bool tsr__planner_delays(struct planner *planner)
+{
+    struct delaying delaying = {.planner = planner};
+    delaying.can = ARENA_ARRAY(&planner->arena, bool, planner->n_nodes + 1);
+    delaying.wanted = ARENA_ARRAY(&planner->arena, bool, planner->n_nodes + 1);
+    if (!delaying.can || !delaying.wanted || planner->n < 2 || planner->sums_done)
+        return !planner->arena.failed;
+    for (size_t i = 0; i < planner->n_nodes; i++)
+        delaying.can[i] = planner->nodes[i].rule && can_give(&delaying, i);
+    for (size_t i = planner->n_nodes; i-- > 0;) {
+        struct plan_node *node = &planner->nodes[i];
+        node->delays = delaying.wanted[i] && delaying.can[i];
+        if (!node->rule || !(node->delays || merges(&delaying, node->node)))
+            continue;
+        for (size_t k = 0; k < tsr_node_input_count(node->node); k++)
+            if (passes_input(&delaying, node->node, k)) {
+                delaying.wanted[producer_of(planner, tsr_node_input(node->node, k))] = true;
+                node->takes = true;
+            }
+    }
+    return true;
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// read_trace.c - reads a trace that a run has written (tsr_job_trace): what each rank did, for a timeline. The file is not trusted.
+#include "report/internal.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+
+#define MAX_TRACE   ((size_t)256 << 20)
+#define MAX_SPANS   2000000
+#define MAX_DEVICES 4096
+
+typedef VEC(struct lane_span) span_list;
+
+// Times that the model was run as a whole, of one rank after the other.
+struct run_time {
+    int device;
+    double begin, seconds;
+};
+typedef VEC(struct run_time) run_list;
+
+struct reading {
+    struct page *page;
+    span_list spans;
+    run_list runs;
+    size_t devices;
+};
+
+static void take_run(struct reading *reading, int device, double begin, double seconds)
+{
+    struct run_time *run = vec_push(reading->page->arena, &reading->runs);
+    if (run)
+        *run = (struct run_time){device, begin, seconds};
+}
+
+static void take(struct reading *reading, const json_t *entry)
+{
+    struct page *page = reading->page;
+    span_list *list = &reading->spans;
+    const char *phase = json_string_value(json_object_get(entry, "ph")),
+               *name = json_string_value(json_object_get(entry, "name")),
+               *category = json_string_value(json_object_get(entry, "cat"));
+    int64_t pid = json_integer_value(json_object_get(entry, "pid"));
+    double begin = json_number_value(json_object_get(entry, "ts")) / 1e6,
+           length = json_number_value(json_object_get(entry, "dur")) / 1e6;
+    if (!phase || strcmp(phase, "X") != 0 || !name || pid < 0 || pid >= MAX_DEVICES ||
+        !(length > 0) || !(begin >= 0) || length > 1e9 || list->n >= MAX_SPANS)
+        return;
+    // ONNX Runtime's nodes, our communication, and what a simulation writes.
+    const json_t *args = json_object_get(entry, "args");
+    const char *op = json_string_value(json_object_get(args, "op_name")),
+               *node = json_string_value(json_object_get(args, "node"));
+    tsr_span_kind kind = TSR_SPAN_COMPUTE;
+    if (category && strcmp(category, "communication") == 0)
+        kind = TSR_SPAN_COMMUNICATION;
+    else if (category && strcmp(category, "waiting") == 0)
+        kind = TSR_SPAN_WAITING;
+    else if (strcmp(name, "model_run") == 0)
+        take_run(reading, (int)pid, begin, length);
+    if (kind == TSR_SPAN_COMPUTE && !op && !(category && strcmp(category, "compute") == 0))
+        return; // a whole run, or what is not a node's
+    struct lane_span *span = vec_push(page->arena, list);
+    if (!span)
+        return;
+    *span = (struct lane_span){.kind = kind,
+                               .device = (int)pid,
+                               .op = tsr__arena_str(page->arena, str_of(op ? op : name)).p,
+                               .node = tsr__arena_str(page->arena, str_of(node ? node
+                                                                          : op ? name
+                                                                               : ""))
+                                           .p,
+                               .begin = begin,
+                               .end = begin + length};
+    if ((size_t)pid + 1 > reading->devices)
+        reading->devices = (size_t)pid + 1;
+}
+
+static int by_time(const void *a, const void *b)
+{
+    const struct lane_span *x = a, *y = b;
+    if (x->device != y->device)
+        return x->device - y->device;
+    return (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+static int by_begin(const void *a, const void *b)
+{
+    const struct run_time *x = a, *y = b;
+    if (x->device != y->device)
+        return x->device - y->device;
+    return (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+static int by_seconds(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+// The k-th run of every rank is the k-th run: it takes as long as on the rank where it takes longest. The median of all is told;
+// where there are three or more, the first does not count, for engines warm up in it.
+static void find_run(struct reading *reading)
+{
+    run_list *runs = &reading->runs;
+    struct measured *measured = &reading->page->measured;
+    size_t n = 0;
+    double *longest = ARENA_ARRAY(reading->page->arena, double, runs->n + 1);
+    if (!longest || !runs->n)
+        return;
+    qsort(runs->at, runs->n, sizeof *runs->at, by_begin);
+    for (size_t i = 0, k = 0; i < runs->n; i++, k++) {
+        if (i > 0 && runs->at[i].device != runs->at[i - 1].device)
+            k = 0;
+        longest[k] = runs->at[i].seconds > longest[k] ? runs->at[i].seconds : longest[k];
+        n = k + 1 > n ? k + 1 : n;
+    }
+    size_t skipped = n > 2 ? 1 : 0;
+    qsort(longest + skipped, n - skipped, sizeof *longest, by_seconds);
+    measured->runs = n;
+    measured->run = longest[skipped + (n - skipped) / 2];
+}
+
+static void fill(struct page *page, const json_t *root)
+{
+    const json_t *events = json_is_array(root) ? root : json_object_get(root, "traceEvents");
+    struct reading reading = {.page = page};
+    for (size_t i = 0; i < json_array_size(events); i++)
+        take(&reading, json_array_get(events, i));
+    span_list list = reading.spans;
+    if (!list.n || page->arena->failed)
+        return;
+    double first = list.at[0].begin, last = 0;
+    for (size_t i = 0; i < list.n; i++) {
+        first = list.at[i].begin < first ? list.at[i].begin : first;
+        last = list.at[i].end > last ? list.at[i].end : last;
+    }
+    for (size_t i = 0; i < list.n; i++) {
+        list.at[i].begin -= first;
+        list.at[i].end -= first;
+    }
+    qsort(list.at, list.n, sizeof *list.at, by_time);
+    page->measured.lanes = (struct lanes){list.at, list.n, reading.devices, last - first};
+    find_run(&reading);
+}
+
+tsr_status tsr__report_trace(struct page *page, const char *path)
+{
+    struct str text;
+    json_error_t error;
+    tsr_status st = tsr__file_read(page->session, page->arena, path, MAX_TRACE, &text);
+    if (st != TSR_OK)
+        return st;
+    json_t *root = NULL;
+    st = tsr__json_load(page->session, text, 0, &error, &root);
+    if (st == TSR_NOMEM)
+        return st;
+    if (root)
+        fill(page, root);
+    json_decref(root);
+    if (page->arena->failed)
+        return TSR_NOMEM;
+    if (page->measured.lanes.devices)
+        return TSR_OK;
+    struct place at = PLACE_NONE;
+    at.file = str_of(path);
+    tsr__diag(page->session, DIAG_report_trace, &at, "give a file that run --trace has written",
+              root ? "no work of a rank is in this trace" : "line %d: %s", error.line, error.text);
+    return TSR_MALFORMED;
+}

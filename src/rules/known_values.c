@@ -1,0 +1,483 @@
+// SPDX-License-Identifier: Apache-2.0
+// known_values.c - follows small integer tensors that hold sizes: Shape -> Gather -> Concat -> Reshape.
+//
+// An element is a number or an expression of sizes; a tensor has a fixed shape and at most
+// VALUES_MAX elements. Each function gives the elements of its node's outputs; it runs after their
+// shapes were found. What cannot be followed is not known, never wrong.
+#include "rules/internal.h"
+
+static const struct known_value nothing = {0};
+
+// ---- making ------------------------------------------------------------------------------------
+
+static struct expr *new_elements(struct arena *arena, int64_t n)
+{
+    return n >= 0 && n <= VALUES_MAX ? ARENA_ARRAY(arena, struct expr, (size_t)n + 1) : NULL;
+}
+
+static struct known_value of_ints(struct arena *arena, const int64_t *v, int64_t n)
+{
+    struct expr *expr = new_elements(arena, n);
+    for (int64_t i = 0; expr && i < n; i++)
+        expr[i] = expr_number(v[i]);
+    return expr ? (struct known_value){expr, n} : nothing;
+}
+
+static void give(struct shape_job *job, int i, const struct expr *expr, int64_t n)
+{
+    if (i < job->n_out && expr)
+        job->value[i] = (struct known_value){expr, n};
+}
+
+static int64_t read_element(const char *p, tsr_dtype type)
+{
+    int64_t wide;
+    int32_t narrow;
+    if (type == TSR_BOOL)
+        return *p != 0;
+    if (type == TSR_INT64) {
+        memcpy(&wide, p, sizeof(wide));
+        return wide;
+    }
+    memcpy(&narrow, p, sizeof(narrow));
+    return narrow;
+}
+
+struct known_value tsr__value_of_tensor(struct arena *arena, const tsr_tensor *tensor)
+{
+    tsr_dtype type = tsr_tensor_dtype(tensor);
+    size_t size, width = type == TSR_INT64 ? 8 : type == TSR_INT32 ? 4 : 1;
+    const void *bytes;
+    if (type != TSR_INT64 && type != TSR_INT32 && type != TSR_BOOL)
+        return nothing;
+    int64_t n = tsr_tensor_elements(tensor), v[VALUES_MAX];
+    if (n < 0 || n > VALUES_MAX || tsr_tensor_data(tensor, &bytes, &size) != TSR_OK ||
+        size != (size_t)n * width)
+        return nothing;
+    for (int64_t i = 0; i < n; i++)
+        v[i] = read_element((const char *)bytes + (size_t)i * width, type);
+    return of_ints(arena, v, n);
+}
+
+// Elements of a fixed shape; -1: not fixed or too many.
+static int64_t count_of(struct shape shape)
+{
+    int64_t n = 1;
+    if (shape.rank < 0)
+        return -1;
+    for (int i = 0; i < shape.rank; i++)
+        if (shape.dims[i].value < 0 || !mul_ok(n, shape.dims[i].value, &n) || n > VALUES_MAX)
+            return -1;
+    return n;
+}
+
+// ---- sources -----------------------------------------------------------------------------------
+
+void tsr__value_constant(struct shape_job *job)
+{
+    const tsr_tensor *tensor = tsr_attr_tensor(tsr__job_attr(job, "value"));
+    const tsr_attr *one = tsr__job_attr(job, "value_int");
+    const int64_t *ints;
+    if (tensor) {
+        job->value[0] = tsr__value_of_tensor(job->arena, tensor);
+    } else if (one) {
+        int64_t v = tsr_attr_int(one, 0);
+        job->value[0] = of_ints(job->arena, &v, 1);
+    } else {
+        size_t n = tsr__job_ints(job, "value_ints", &ints);
+        if (n && n <= VALUES_MAX)
+            job->value[0] = of_ints(job->arena, ints, (int64_t)n);
+    }
+}
+
+static int64_t clamp(int64_t v, int64_t rank)
+{
+    v = v < 0 ? v + rank : v;
+    return v < 0 ? 0 : v > rank ? rank : v;
+}
+
+void tsr__value_shape(struct shape_job *job)
+{
+    struct shape of = tsr__job_in(job, 0);
+    if (of.rank < 0)
+        return;
+    int64_t start = clamp(tsr__job_int(job, "start", 0), of.rank);
+    int64_t end = clamp(tsr__job_int(job, "end", of.rank), of.rank);
+    struct expr *expr = new_elements(job->arena, end > start ? end - start : 0);
+    for (int64_t i = start; expr && i < end; i++)
+        expr[i - start] = tsr__expr_of(job->exprs, of.dims[i]);
+    give(job, 0, expr, end > start ? end - start : 0);
+}
+
+void tsr__value_size(struct shape_job *job)
+{
+    struct shape of = tsr__job_in(job, 0);
+    struct expr *expr = of.rank >= 0 ? new_elements(job->arena, 1) : NULL;
+    if (expr)
+        *expr = tsr__job_size(job, of, 0, of.rank);
+    give(job, 0, expr, 1);
+}
+
+void tsr__value_constant_of_shape(struct shape_job *job)
+{
+    const tsr_tensor *tensor = tsr_attr_tensor(tsr__job_attr(job, "value"));
+    struct known_value fill = tensor ? tsr__value_of_tensor(job->arena, tensor) : nothing;
+    int64_t n = count_of(job->out[0]);
+    struct expr *expr = fill.elements && fill.n == 1 && n >= 0 ? new_elements(job->arena, n) : NULL;
+    for (int64_t i = 0; expr && i < n; i++)
+        expr[i] = fill.elements[0];
+    give(job, 0, expr, n);
+}
+
+void tsr__value_range(struct shape_job *job)
+{
+    struct known_value start = tsr__job_values(job, 0), delta = tsr__job_values(job, 2);
+    int64_t n = count_of(job->out[0]);
+    struct expr *expr = start.n == 1 && delta.n == 1 && n >= 0 ? new_elements(job->arena, n) : NULL;
+    for (int64_t i = 0; expr && i < n; i++)
+        expr[i] = tsr__expr_add(job->exprs, start.elements[0],
+                                tsr__expr_mul(job->exprs, expr_number(i), delta.elements[0]));
+    give(job, 0, expr, n);
+}
+
+// ---- moving ------------------------------------------------------------------------------------
+
+// The same elements in the same order: Identity, Reshape, Squeeze, Unsqueeze, Flatten.
+void tsr__value_same(struct shape_job *job)
+{
+    job->value[0] = tsr__job_values(job, 0);
+}
+
+void tsr__value_cast(struct shape_job *job)
+{
+    struct known_value value = tsr__job_values(job, 0);
+    tsr_dtype from = tsr__job_in(job, 0).dtype, to = job->out[0].dtype;
+    bool wide = to == TSR_INT64 || (to == TSR_INT32 && from != TSR_INT64);
+    struct expr *expr = value.elements ? new_elements(job->arena, value.n) : NULL;
+    if (!expr || (to != TSR_INT64 && to != TSR_INT32 && to != TSR_BOOL))
+        return;
+    for (int64_t i = 0; i < value.n; i++) {
+        struct expr x = value.elements[i];
+        bool fits = wide || (to == TSR_INT32 && (x.poly || x.number == (int32_t)x.number));
+        if (to == TSR_BOOL)
+            x = expr_is_number(x) ? expr_number(x.number != 0) : (struct expr){0};
+        expr[i] = fits || to == TSR_BOOL ? x : (struct expr){0};
+    }
+    give(job, 0, expr, value.n);
+}
+
+// Blocks of `inner` elements along the axis, one input after the other, for each outer index.
+void tsr__value_concat(struct shape_job *job)
+{
+    int64_t n = count_of(job->out[0]), at = 0;
+    int axis = tsr__axis(tsr__job_int(job, "axis", 0), job->out[0].rank);
+    struct expr *expr = n >= 0 && axis >= 0 ? new_elements(job->arena, n) : NULL;
+    if (!expr)
+        return;
+    int64_t outer = 1;
+    for (int d = 0; d < axis; d++)
+        outer *= job->out[0].dims[d].value;
+    for (int64_t o = 0; o < outer; o++)
+        for (int i = 0; i < job->n_in; i++) {
+            struct known_value value = tsr__job_values(job, i);
+            int64_t count = count_of(tsr__job_in(job, i)), block = outer ? count / outer : 0;
+            if (count < 0 || at + block > n)
+                return;
+            for (int64_t k = 0; k < block; k++, at++)
+                if (value.elements && value.n == count)
+                    expr[at] = value.elements[o * block + k];
+        }
+    if (at == n)
+        give(job, 0, expr, n);
+}
+
+// outer x size x inner elements around one axis of a fixed shape.
+struct around {
+    int64_t outer, size, inner;
+};
+
+static bool split_at(struct shape shape, int axis, struct around *around)
+{
+    *around = (struct around){1, 1, 1};
+    if (count_of(shape) < 0 || axis < 0 || axis >= shape.rank)
+        return false;
+    for (int d = 0; d < shape.rank; d++)
+        *(d < axis    ? &around->outer
+          : d == axis ? &around->size
+                      : &around->inner) *= shape.dims[d].value;
+    return true;
+}
+
+void tsr__value_gather(struct shape_job *job)
+{
+    struct known_value data = tsr__job_values(job, 0), at = tsr__job_values(job, 1);
+    struct shape shape = tsr__job_in(job, 0);
+    struct around around;
+    if (!data.elements || !at.elements ||
+        !split_at(shape, tsr__axis(tsr__job_int(job, "axis", 0), shape.rank), &around) ||
+        data.n != count_of(shape))
+        return;
+    int64_t n = around.outer * at.n * around.inner;
+    struct expr *expr = n <= VALUES_MAX ? new_elements(job->arena, n) : NULL;
+    for (int64_t o = 0; expr && o < around.outer; o++)
+        for (int64_t k = 0; k < at.n; k++) {
+            struct expr x = at.elements[k];
+            int64_t index = x.number < 0 ? x.number + around.size : x.number;
+            if (!expr_is_number(x) || index < 0 || index >= around.size)
+                return;
+            for (int64_t i = 0; i < around.inner; i++)
+                expr[(o * at.n + k) * around.inner + i] =
+                    data.elements[(o * around.size + index) * around.inner + i];
+        }
+    give(job, 0, expr, n);
+}
+
+// One axis of a vector, which is what sizes are sliced from.
+void tsr__value_slice(struct shape_job *job)
+{
+    struct known_value value = tsr__job_values(job, 0);
+    struct shape shape = tsr__job_in(job, 0);
+    int64_t start, end, step = 1, n = 0;
+    if (!value.elements || shape.rank != 1 ||
+        !tsr__slice_bounds(job, 0, value.n, &start, &end, &step))
+        return;
+    struct expr *expr = new_elements(job->arena, value.n);
+    for (int64_t i = start; expr && (step > 0 ? i < end : i > end) && n < value.n; i += step)
+        expr[n++] = value.elements[i];
+    give(job, 0, expr, n);
+}
+
+void tsr__value_split(struct shape_job *job)
+{
+    struct known_value value = tsr__job_values(job, 0);
+    int64_t at = 0;
+    if (!value.elements || tsr__job_in(job, 0).rank != 1)
+        return;
+    for (int i = 0; i < job->n_out; i++) {
+        int64_t n = count_of(job->out[i]);
+        if (n < 0 || at + n > value.n)
+            return;
+        give(job, i, value.elements + at, n);
+        at += n;
+    }
+}
+
+// Element of an input that is broadcast to the output's shape.
+static struct expr broadcast(const struct shape *from, const struct known_value *value,
+                             const struct shape *to, int64_t index)
+{
+    int64_t at = 0, stride = 1;
+    for (int d = to->rank - 1, k = from->rank - 1; d >= 0; d--, k--) {
+        int64_t here = index % to->dims[d].value;
+        index /= to->dims[d].value;
+        if (k < 0)
+            continue;
+        at += from->dims[k].value == 1 ? 0 : here * stride;
+        stride *= from->dims[k].value;
+    }
+    return at < value->n ? value->elements[at] : (struct expr){0};
+}
+
+void tsr__value_expand(struct shape_job *job)
+{
+    struct known_value value = tsr__job_values(job, 0);
+    struct shape shape = tsr__job_in(job, 0);
+    int64_t n = count_of(job->out[0]);
+    struct expr *expr =
+        value.elements && n >= 0 && count_of(shape) == value.n ? new_elements(job->arena, n) : NULL;
+    for (int64_t i = 0; expr && i < n; i++)
+        expr[i] = broadcast(&shape, &value, &job->out[0], i);
+    give(job, 0, expr, n);
+}
+
+// ---- arithmetic, element by element ------------------------------------------------------------
+
+typedef struct expr (*binary_fn)(struct exprs *exprs, struct expr a, struct expr b);
+
+static void each_pair(struct shape_job *job, binary_fn f)
+{
+    struct known_value a = tsr__job_values(job, 0), b = tsr__job_values(job, 1);
+    if (!a.elements || !b.elements)
+        return;
+    struct shape x = tsr__job_in(job, 0), y = tsr__job_in(job, 1);
+    int64_t n = count_of(job->out[0]);
+    struct expr *expr =
+        n >= 0 && count_of(x) == a.n && count_of(y) == b.n ? new_elements(job->arena, n) : NULL;
+    for (int64_t i = 0; expr && i < n; i++)
+        expr[i] =
+            f(job->exprs, broadcast(&x, &a, &job->out[0], i), broadcast(&y, &b, &job->out[0], i));
+    give(job, 0, expr, n);
+}
+
+static struct expr truth(bool known, bool value)
+{
+    return known ? expr_number(value) : (struct expr){0};
+}
+
+static struct expr equal(struct exprs *exprs, struct expr a, struct expr b)
+{
+    struct expr gap = tsr__expr_sub(exprs, a, b);
+    return truth(expr_is_number(gap), expr_is(gap, 0));
+}
+
+static struct expr less(struct exprs *exprs, struct expr a, struct expr b)
+{
+    struct expr gap = tsr__expr_sub(exprs, a, b);
+    return truth(expr_is_number(gap), gap.number < 0);
+}
+
+static struct expr greater(struct exprs *exprs, struct expr a, struct expr b)
+{
+    return less(exprs, b, a);
+}
+
+static struct expr less_or_equal(struct exprs *exprs, struct expr a, struct expr b)
+{
+    struct expr r = less(exprs, b, a);
+    return truth(r.known, r.number == 0);
+}
+
+static struct expr greater_or_equal(struct exprs *exprs, struct expr a, struct expr b)
+{
+    return less_or_equal(exprs, b, a);
+}
+
+static struct expr both(struct exprs *exprs, struct expr a, struct expr b)
+{
+    (void)exprs;
+    bool no = expr_is(a, 0) || expr_is(b, 0);
+    return truth(no || (expr_is_number(a) && expr_is_number(b)), !no);
+}
+
+static struct expr either(struct exprs *exprs, struct expr a, struct expr b)
+{
+    (void)exprs;
+    bool yes = expr_is(a, 1) || expr_is(b, 1);
+    return truth(yes || (expr_is_number(a) && expr_is_number(b)), yes);
+}
+
+#define PAIRWISE(name, f)                                                                          \
+    void tsr__value_##name(struct shape_job *j)                                                    \
+    {                                                                                              \
+        each_pair(j, f);                                                                           \
+    }
+PAIRWISE(add, tsr__expr_add)
+PAIRWISE(sub, tsr__expr_sub)
+PAIRWISE(mul, tsr__expr_mul)
+PAIRWISE(div, tsr__expr_div)
+PAIRWISE(equal, equal)
+PAIRWISE(less, less)
+PAIRWISE(greater, greater)
+PAIRWISE(less_or_equal, less_or_equal)
+PAIRWISE(greater_or_equal, greater_or_equal)
+PAIRWISE(and, both)
+PAIRWISE(or, either)
+
+void tsr__value_mod(struct shape_job *job)
+{
+    if (!tsr__job_int(job, "fmod", 0))
+        each_pair(job, tsr__expr_mod);
+}
+
+void tsr__value_max(struct shape_job *job)
+{
+    if (job->n_in == 2)
+        each_pair(job, tsr__expr_max);
+    else if (job->n_in == 1)
+        tsr__value_same(job);
+}
+
+void tsr__value_min(struct shape_job *job)
+{
+    if (job->n_in == 2)
+        each_pair(job, tsr__expr_min);
+    else if (job->n_in == 1)
+        tsr__value_same(job);
+}
+
+static void each(struct shape_job *job, struct expr (*f)(struct exprs *exprs, struct expr a))
+{
+    struct known_value value = tsr__job_values(job, 0);
+    struct expr *expr = value.elements ? new_elements(job->arena, value.n) : NULL;
+    for (int64_t i = 0; expr && i < value.n; i++)
+        expr[i] = f(job->exprs, value.elements[i]);
+    give(job, 0, expr, value.n);
+}
+
+static struct expr negative(struct exprs *exprs, struct expr a)
+{
+    return tsr__expr_sub(exprs, expr_number(0), a);
+}
+
+static struct expr absolute(struct exprs *exprs, struct expr a)
+{
+    return tsr__expr_natural(a) ? a : expr_is_number(a) ? negative(exprs, a) : (struct expr){0};
+}
+
+static struct expr not(struct exprs * exprs, struct expr a)
+{
+    (void)exprs;
+    return truth(expr_is_number(a), a.number == 0);
+}
+
+void tsr__value_neg(struct shape_job *job)
+{
+    each(job, negative);
+}
+void tsr__value_abs(struct shape_job *job)
+{
+    each(job, absolute);
+}
+void tsr__value_not(struct shape_job *job)
+{
+    each(job, not );
+}
+
+void tsr__value_where(struct shape_job *job)
+{
+    struct known_value v[3];
+    struct shape s[3];
+    int64_t n = count_of(job->out[0]);
+    for (int i = 0; i < 3; i++) {
+        v[i] = tsr__job_values(job, i);
+        s[i] = tsr__job_in(job, i);
+        if (!v[i].elements || count_of(s[i]) != v[i].n)
+            return;
+    }
+    struct expr *expr = n >= 0 ? new_elements(job->arena, n) : NULL;
+    for (int64_t i = 0; expr && i < n; i++) {
+        struct expr yes = broadcast(&s[0], &v[0], &job->out[0], i);
+        struct expr a = broadcast(&s[1], &v[1], &job->out[0], i);
+        struct expr b = broadcast(&s[2], &v[2], &job->out[0], i);
+        if (expr_is_number(yes))
+            expr[i] = yes.number ? a : b;
+        else if (expr_equal(a, b))
+            expr[i] = a;
+    }
+    give(job, 0, expr, n);
+}
+
+// All elements into one: sums and products of sizes.
+static void fold(struct shape_job *job, binary_fn f, int64_t start)
+{
+    struct known_value value = tsr__job_values(job, 0);
+    struct shape shape = tsr__job_in(job, 0);
+    struct expr *expr = value.elements && shape.rank <= 1 && count_of(job->out[0]) == 1
+                            ? new_elements(job->arena, 1)
+                            : NULL;
+    if (!expr)
+        return;
+    *expr = expr_number(start);
+    for (int64_t i = 0; i < value.n; i++)
+        *expr = f(job->exprs, *expr, value.elements[i]);
+    give(job, 0, expr, 1);
+}
+
+void tsr__value_reduce_prod(struct shape_job *job)
+{
+    fold(job, tsr__expr_mul, 1);
+}
+void tsr__value_reduce_sum(struct shape_job *job)
+{
+    fold(job, tsr__expr_add, 0);
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// shape_job.c - what the functions that find the shapes of a node's outputs work with: its inputs' shapes
+// and known elements, its attributes, room for results. Inputs that are missing, shapes that are not
+// known and attributes of another kind all look like "not known", so that no function needs to be
+// brave.
+#include "rules/internal.h"
+
+static const tsr_value *input(const struct shape_job *job, int i)
+{
+    return i >= 0 && i < job->n_in ? tsr_node_input(job->node, (size_t)i) : NULL;
+}
+
+bool tsr__job_has(const struct shape_job *job, int i)
+{
+    return input(job, i) != NULL;
+}
+
+struct shape tsr__job_in(const struct shape_job *job, int i)
+{
+    const tsr_value *value = input(job, i);
+    return value ? tsr__shapes_of(job->shapes, value) : (struct shape){.rank = -1};
+}
+
+struct known_value tsr__job_values(const struct shape_job *job, int i)
+{
+    const tsr_value *value = input(job, i);
+    return value ? tsr__value_known(job->shapes, value) : (struct known_value){0};
+}
+
+int64_t tsr__job_numbers(const struct shape_job *job, int i, int64_t *out, int64_t cap)
+{
+    struct known_value value = tsr__job_values(job, i);
+    if (!value.elements || value.n > cap)
+        return -1;
+    for (int64_t k = 0; k < value.n; k++) {
+        if (!expr_is_number(value.elements[k]))
+            return -1;
+        out[k] = value.elements[k].number;
+    }
+    return value.n;
+}
+
+bool tsr__job_number(const struct shape_job *job, int i, int64_t *out)
+{
+    return tsr__job_numbers(job, i, out, 1) == 1;
+}
+
+const tsr_tensor *tsr__job_tensor(const struct shape_job *job, int i)
+{
+    const tsr_value *value = input(job, i);
+    if (!value)
+        return NULL;
+    if (tsr_value_initializer(value))
+        return tsr__value_constant_tensor(value);
+    const tsr_node *from = tsr_value_producer(value);
+    if (!from || !str_is(tsr__node_op_str(from), "Constant") || tsr__node_domain_str(from).n)
+        return NULL;
+    return tsr_attr_tensor(tsr_node_find_attr(from, "value"));
+}
+
+// ---- attributes --------------------------------------------------------------------------------
+
+static const tsr_attr *attr_in(const struct call *call, const tsr_node *node, struct str name)
+{
+    const tsr_attr *attr = NULL;
+    for (size_t i = 0; i < tsr_node_attr_count(node) && !attr; i++)
+        if (str_is(name, tsr_attr_name(tsr_node_attr(node, i))))
+            attr = tsr_node_attr(node, i);
+    struct str ref = attr ? tsr__attr_ref(attr) : (struct str){0};
+    if (!ref.n)
+        return attr;
+    attr = call ? attr_in(call->outer, call->node, ref) : NULL;
+    return attr || !call ? attr : tsr__function_attr(call->function, ref);
+}
+
+const tsr_attr *tsr__attr_of(const struct shapes *shapes, const tsr_node *node, const char *name)
+{
+    if (shapes->call)
+        return attr_in(shapes->call, node, str_of(name));
+    return tsr_node_find_attr(node, name);
+}
+
+const tsr_attr *tsr__job_attr(const struct shape_job *job, const char *name)
+{
+    return tsr__attr_of(job->shapes, job->node, name);
+}
+
+int64_t tsr__job_int(const struct shape_job *job, const char *name, int64_t otherwise)
+{
+    return tsr_attr_int(tsr__job_attr(job, name), otherwise);
+}
+
+size_t tsr__job_ints(const struct shape_job *job, const char *name, const int64_t **out)
+{
+    const tsr_attr *attr = tsr__job_attr(job, name);
+    *out = NULL;
+    return attr ? tsr_attr_ints(attr, out) : 0;
+}
+
+bool tsr__job_text_is(const struct shape_job *job, const char *name, const char *text,
+                      bool otherwise)
+{
+    size_t n;
+    const char *s = tsr_attr_string(tsr__job_attr(job, name), &n);
+    return s ? str_is((struct str){s, n}, text) : otherwise;
+}
+
+int tsr__axis(int64_t axis, int rank)
+{
+    if (rank <= 0)
+        return -1;
+    axis = axis < 0 ? axis + rank : axis;
+    return axis >= 0 && axis < rank ? (int)axis : -1;
+}
+
+// ---- results -----------------------------------------------------------------------------------
+
+tsr_dim *tsr__job_dims(const struct shape_job *job, int64_t rank)
+{
+    if (rank < 0 || rank > SHAPE_MAX_RANK)
+        return NULL;
+    tsr_dim *dims = ARENA_ARRAY(job->arena, tsr_dim, (size_t)rank + (rank == 0));
+    for (int64_t i = 0; dims && i < rank; i++)
+        dims[i] = DIM_UNKNOWN;
+    return dims;
+}
+
+void tsr__job_set(struct shape_job *job, int i, int rank, const tsr_dim *dims)
+{
+    if (i < job->n_out && dims && rank >= 0 && rank <= SHAPE_MAX_RANK) {
+        job->out[i].rank = rank;
+        job->out[i].dims = dims;
+    }
+}
+
+void tsr__job_like(struct shape_job *job, int i, int k)
+{
+    struct shape shape = tsr__job_in(job, k);
+    if (shape.rank < 0 || i >= job->n_out)
+        return;
+    job->out[i].rank = shape.rank;
+    job->out[i].dims = shape.dims;
+}
+
+struct expr tsr__job_expr(const struct shape_job *job, tsr_dim dim)
+{
+    return tsr__expr_of(job->exprs, dim);
+}
+
+tsr_dim tsr__job_dim(const struct shape_job *job, struct expr expr)
+{
+    return tsr__expr_dim(job->exprs, expr);
+}
+
+struct expr tsr__job_size(const struct shape_job *job, struct shape shape, int from, int to)
+{
+    struct expr expr = expr_number(1);
+    if (shape.rank < 0 || from < 0 || to > shape.rank)
+        return (struct expr){0};
+    for (int i = from; i < to; i++)
+        expr = tsr__expr_mul(job->exprs, expr, tsr__expr_of(job->exprs, shape.dims[i]));
+    return expr;
+}

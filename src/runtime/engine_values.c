@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// engine_values.c - tensors of a set to values of ONNX Runtime and back: numbers as views, texts element by element,
+// sequences as lists of both. ONNX Runtime can be given no optional without a value and no empty sequence.
+#include "runtime/internal.h"
+
+#include <stdio.h>
+
+// ONNX Runtime numbers the element types as ONNX does, up to 23; then it left one out. (Seen with 1.31: uint2 is 24.)
+static const int newer_types[] = {TSR_UINT2, TSR_INT2, TSR_FLOAT8E8M0};
+#define FIRST_NEWER 24
+
+static int from_engine(int type)
+{
+    bool newer = type >= FIRST_NEWER && type < FIRST_NEWER + (int)TSR_COUNT(newer_types);
+    return newer ? newer_types[type - FIRST_NEWER] : type;
+}
+
+static int to_engine(int type)
+{
+    for (int i = 0; i < (int)TSR_COUNT(newer_types); i++)
+        if (newer_types[i] == type)
+            return FIRST_NEWER + i;
+    return type;
+}
+
+// ---- what is wanted ----------------------------------------------------------------------------
+
+static OrtStatus *read_tensor_info(const OrtApi *api, const OrtTypeInfo *info, struct wanted *out)
+{
+    const OrtTensorTypeAndShapeInfo *tensor = NULL;
+    int type = 0;
+    TRY(api->CastTypeInfoToTensorInfo(info, &tensor));
+    if (!tensor)
+        return NULL;
+    TRY(api->GetTensorElementType(tensor, &type));
+    TRY(api->GetDimensionsCount(tensor, &out->rank));
+    if (out->rank <= RUN_MAX_RANK)
+        TRY(api->GetDimensions(tensor, out->dims, out->rank));
+    out->type = from_engine(type);
+    return NULL;
+}
+
+// Unwraps optional, then sequence, then reads the tensor. Each step gives a type of its own.
+static OrtStatus *read_info(const OrtApi *api, OrtTypeInfo *info, struct wanted *out)
+{
+    int kind = 0;
+    const OrtSequenceTypeInfo *sequence = NULL;
+    const OrtOptionalTypeInfo *optional = NULL;
+    OrtTypeInfo *inner = NULL;
+    TRY(api->GetOnnxTypeFromTypeInfo(info, &kind));
+    if (kind == ORT_OPTIONAL && !out->optional && !out->sequence) {
+        TRY(api->CastTypeInfoToOptionalTypeInfo(info, &optional));
+        TRY(api->GetOptionalContainedTypeInfo(optional, &inner));
+        out->optional = true;
+    } else if (kind == ORT_SEQUENCE && !out->sequence) {
+        TRY(api->CastTypeInfoToSequenceTypeInfo(info, &sequence));
+        TRY(api->GetSequenceElementType(sequence, &inner));
+        out->sequence = true;
+    } else {
+        return kind == ORT_TENSOR ? read_tensor_info(api, info, out) : NULL;
+    }
+    OrtStatus *st = read_info(api, inner, out);
+    api->ReleaseTypeInfo(inner);
+    return st;
+}
+
+OrtStatus *tsr__engine_wanted(const struct engine *engine, const OrtSession *session, size_t i,
+                              struct wanted *out)
+{
+    OrtTypeInfo *info = NULL;
+    memset(out, 0, sizeof *out);
+    TRY(engine->api->SessionGetInputTypeInfo(session, i, &info));
+    OrtStatus *st = read_info(engine->api, info, out);
+    engine->api->ReleaseTypeInfo(info);
+    return st;
+}
+
+// ---- to ONNX Runtime ---------------------------------------------------------------------------
+
+static OrtStatus *make_texts(const struct engine *engine, const struct tensor *tensor,
+                             OrtValue **out)
+{
+    OrtValue *v = NULL;
+    TRY(engine->api->CreateTensorAsOrtValue(engine->allocator, tensor->dims, (size_t)tensor->rank,
+                                            TSR_STRING, &v));
+    OrtStatus *st = NULL;
+    for (int64_t i = 0, n = tsr__tensor_elements(tensor); i < n && !st; i++) {
+        struct str text = tsr__tensor_text(tensor, i);
+        char *to = NULL;
+        st = engine->api->GetResizedStringTensorElementBuffer(v, (size_t)i, text.n, &to);
+        if (!st && text.n)
+            memcpy(to, text.p, text.n);
+    }
+    if (st)
+        engine->api->ReleaseValue(v);
+    else
+        *out = v;
+    return st;
+}
+
+static OrtStatus *make_sequence(const struct engine *engine, struct arena *arena,
+                                const tsr_tensors *list, OrtValue **out)
+{
+    OrtValue **values = ARENA_ARRAY(arena, OrtValue *, list->n + 1);
+    OrtStatus *st = values ? NULL : engine->api->CreateStatus(ORT_FAIL, "out of memory");
+    size_t n = 0;
+    for (; n < list->n && !st; n++)
+        st = tsr__engine_value(engine, arena, list->at[n], &values[n]);
+    if (!st)
+        st = engine->api->CreateValue((const OrtValue *const *)values, n, ORT_SEQUENCE, out);
+    for (size_t i = 0; i < n; i++)
+        engine->api->ReleaseValue(values[i]);
+    return st;
+}
+
+OrtStatus *tsr__engine_value(const struct engine *engine, struct arena *arena,
+                             const struct tensor *tensor, OrtValue **out)
+{
+    if (tensor->rank < 0)
+        return tensor->sequence ? make_sequence(engine, arena, tensor->sequence, out) : NULL;
+    if (tensor->type == TSR_STRING)
+        return make_texts(engine, tensor, out);
+    return engine->api->CreateTensorWithDataAsOrtValue(engine->memory, tensor->data, tensor->bytes,
+                                                       tensor->dims, (size_t)tensor->rank,
+                                                       to_engine(tensor->type), out);
+}
+
+// ---- from ONNX Runtime -------------------------------------------------------------------------
+
+struct seen {
+    int type;
+    size_t rank, elements;
+    int64_t dims[RUN_MAX_RANK];
+};
+
+static OrtStatus *see_tensor(const OrtApi *api, const OrtValue *v, struct seen *out)
+{
+    OrtTensorTypeAndShapeInfo *info = NULL;
+    TRY(api->GetTensorTypeAndShape(v, &info));
+    OrtStatus *st = api->GetDimensionsCount(info, &out->rank);
+    if (!st && out->rank <= RUN_MAX_RANK)
+        st = api->GetDimensions(info, out->dims, out->rank);
+    if (!st && out->rank <= RUN_MAX_RANK)
+        st = api->GetTensorElementType(info, &out->type);
+    if (!st)
+        st = api->GetTensorShapeElementCount(info, &out->elements);
+    api->ReleaseTensorTypeAndShapeInfo(info);
+    out->type = from_engine(out->type);
+    return st;
+}
+
+static tsr_status take_texts(const struct engine *engine, const OrtValue *v, const char *name,
+                             const struct seen *seen, tsr_tensors *to, OrtStatus **failed)
+{
+    struct arena arena;
+    tsr__arena_init(&arena, to->session);
+    size_t bytes = 0, n = seen->elements;
+    *failed = engine->api->GetStringTensorDataLength(v, &bytes);
+    char *chars = *failed ? NULL : arena_get(&arena, bytes + 1, 1);
+    size_t *starts = ARENA_ARRAY(&arena, size_t, n + 1);
+    struct str *texts = ARENA_ARRAY(&arena, struct str, n + 1);
+    tsr_status st = *failed ? TSR_ENGINE : arena.failed ? TSR_NOMEM : TSR_OK;
+    if (st == TSR_OK && n &&
+        (*failed = engine->api->GetStringTensorContent(v, chars, bytes, starts, n)))
+        st = TSR_ENGINE;
+    for (size_t i = 0; st == TSR_OK && i < n; i++)
+        texts[i] = (struct str){chars + starts[i], (i + 1 < n ? starts[i + 1] : bytes) - starts[i]};
+    if (st == TSR_OK)
+        st = tsr__tensors_add_texts(to, str_of(name), (int)seen->rank, seen->dims, texts);
+    tsr__arena_free(&arena);
+    return st;
+}
+
+// Puts a tensor of numbers into a set: a copy of its bytes, or the bytes where they lie.
+typedef tsr_status (*put_fn)(tsr_tensors *tensors, const char *name, tsr_dtype type, int rank,
+                             const int64_t *dims, const void *bytes);
+
+static tsr_status take_tensor(const struct engine *engine, OrtValue *v, const char *name,
+                              tsr_tensors *to, put_fn put, OrtStatus **failed)
+{
+    struct seen x = {0};
+    void *data = NULL;
+    *failed = see_tensor(engine->api, v, &x);
+    if (*failed)
+        return TSR_ENGINE;
+    if (x.type == TSR_STRING)
+        return take_texts(engine, v, name, &x, to, failed);
+    if (tsr_dtype_bits((tsr_dtype)x.type) == 0)
+        return TSR_ENGINE;
+    *failed = engine->api->GetTensorMutableData(v, &data);
+    if (*failed)
+        return TSR_ENGINE;
+    return put(to, name, (tsr_dtype)x.type, (int)x.rank, x.dims, data);
+}
+
+static tsr_status take_sequence(const struct engine *engine, OrtValue *v, const char *name,
+                                tsr_tensors *to, OrtStatus **failed)
+{
+    size_t n = 0;
+    tsr_tensors *list;
+    *failed = engine->api->GetValueCount(v, &n);
+    tsr_status st =
+        *failed ? TSR_ENGINE : tsr__tensors_add_other(to, str_of(name), TSR_UNDEFINED, &list);
+    for (size_t i = 0; i < n && st == TSR_OK; i++) {
+        OrtValue *one = NULL;
+        char label[24];
+        snprintf(label, sizeof label, "%zu", i);
+        *failed = engine->api->GetValue(v, (int)i, engine->allocator, &one);
+        int is_tensor = 0;
+        if (!*failed)
+            *failed = engine->api->IsTensor(one, &is_tensor);
+        st = *failed || !is_tensor ? TSR_ENGINE
+                                   : take_tensor(engine, one, label, list, tsr_tensors_put, failed);
+        if (one)
+            engine->api->ReleaseValue(one);
+    }
+    if (st == TSR_OK && n)
+        to->at[tsr_tensors_find(to, name)]->type = list->at[0]->type;
+    return st;
+}
+
+static tsr_status take(const struct engine *engine, OrtValue *v, const char *name, tsr_tensors *to,
+                       put_fn put, OrtStatus **failed)
+{
+    int kind = 0, has = 1;
+    *failed = v ? engine->api->HasValue(v, &has) : NULL;
+    if (!*failed && (!v || !has))
+        return tsr__tensors_add_other(to, str_of(name), TSR_UNDEFINED, NULL);
+    if (!*failed)
+        *failed = engine->api->GetValueType(v, &kind);
+    if (*failed)
+        return TSR_ENGINE;
+    if (kind == ORT_SEQUENCE)
+        return take_sequence(engine, v, name, to, failed);
+    return kind == ORT_TENSOR ? take_tensor(engine, v, name, to, put, failed) : TSR_ENGINE;
+}
+
+tsr_status tsr__engine_take(const struct engine *engine, OrtValue *v, const char *name,
+                            tsr_tensors *to, OrtStatus **failed)
+{
+    return take(engine, v, name, to, tsr_tensors_put, failed);
+}
+
+tsr_status tsr__engine_view(const struct engine *engine, OrtValue *v, const char *name,
+                            tsr_tensors *to, OrtStatus **failed)
+{
+    return take(engine, v, name, to, tsr_tensors_borrow, failed);
+}
+
+tsr_status tsr__engine_fetch(const struct engine *engine, struct gpu_seat *seat, OrtValue *v,
+                             const char *name, tsr_tensors *to, OrtStatus **failed)
+{
+    struct seen x = {0};
+    struct tensor *tensor = NULL;
+    void *data = NULL;
+    *failed = see_tensor(engine->api, v, &x);
+    if (!*failed)
+        *failed = engine->api->GetTensorMutableData(v, &data);
+    if (*failed)
+        return TSR_ENGINE;
+    tsr_status st =
+        tsr__tensors_add(to, str_of(name), (tsr_dtype)x.type, (int)x.rank, x.dims, &tensor);
+    if (st != TSR_OK || tsr__gpu_fetch(seat, tensor->data, data, tensor->bytes) == 0)
+        return st;
+    *failed = engine->api->CreateStatus(ORT_FAIL, "it could not be copied from the GPU");
+    return TSR_ENGINE;
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// memory_use.c - how much memory this process has, seen from outside: what is its own (heaps and ONNX Runtime's arenas), what
+// it shares with other ranks, and the pages of files in one folder that it has mapped (weights).
+//
+// Arenas keep what they have had, so what is there after some runs is the most that there was while they ran.
+#include "runtime/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static int64_t mapped_in(const char *folder)
+{
+    char line[4608];
+    long long kib, sum = 0;
+    bool here = false;
+    size_t n = strlen(folder);
+    FILE *f = fopen("/proc/self/smaps", "r");
+    while (f && fgets(line, sizeof line, f)) {
+        const char *path = strchr(line, '/');
+        bool head = strchr(line, '-') && strchr(line, '-') < strchr(line, ' ');
+        if (head) // 7f00-7f10 r--p 0 08:01 42 /folder/file
+            here = path && n && strncmp(path, folder, n) == 0 && path[n] == '/';
+        else if (here && sscanf(line, "Rss: %lld kB", &kib) == 1)
+            sum += kib;
+    }
+    if (f)
+        fclose(f);
+    return (int64_t)sum * 1024;
+}
+
+struct memory_mark tsr__memory_mark(const char *folder)
+{
+    struct memory_mark mark = {0};
+    char line[256], path[4096];
+    long long kib;
+    FILE *f = fopen("/proc/self/status", "r");
+    while (f && fgets(line, sizeof line, f)) {
+        if (sscanf(line, "RssAnon: %lld kB", &kib) == 1)
+            mark.own = (int64_t)kib * 1024;
+        else if (sscanf(line, "RssShmem: %lld kB", &kib) == 1)
+            mark.shared = (int64_t)kib * 1024;
+    }
+    if (f)
+        fclose(f);
+    if (folder && realpath(folder, path))
+        mark.mapped = mapped_in(path);
+    return mark;
+}
+
+// A rank that reads its neighbours' tensors where they lie has touched them, but they are theirs.
+int64_t tsr__memory_since(const struct memory_mark *before, const char *folder,
+                          struct endpoint *place)
+{
+    struct memory_mark now = tsr__memory_mark(folder);
+    int64_t shared = now.shared - before->shared;
+    if (place && place->transport->held)
+        shared = (int64_t)place->transport->held(place);
+    int64_t more = now.own - before->own + shared + now.mapped - before->mapped;
+    return more > 0 ? more : 0;
+}

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+// message.c - what a rank that is a process hands to its parent, or to rank 0: numbers, texts, tensors, findings.
+//
+// It travels through a file without a name, which is read when the rank has ended or has handed it over. A rank may
+// have died while writing: every length is checked.
+#include "runtime/spawn.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define BUFFER       (64u << 10)
+#define PARCEL_DEPTH 4 // of sequences in sequences; engines have one
+
+// ---- writing -----------------------------------------------------------------------------------
+
+static void write_all(struct message *message, const void *bytes, size_t n)
+{
+    for (const char *at = bytes; n && !message->failed;) {
+        ssize_t m = write(message->fd, at, n < (1u << 30) ? n : 1u << 30);
+        if (m < 0 && errno == EINTR)
+            continue;
+        message->failed = m <= 0;
+        at += m > 0 ? m : 0;
+        n -= m > 0 ? (size_t)m : 0;
+    }
+}
+
+void tsr__message_put(struct message *message, const void *bytes, size_t n)
+{
+    if (message->n && (!bytes || message->n + n > BUFFER)) {
+        write_all(message, message->buffer, message->n);
+        message->n = 0;
+    }
+    if (!bytes)
+        return;
+    if (n > BUFFER || (!message->buffer && !(message->buffer = malloc(BUFFER)))) {
+        write_all(message, bytes, n);
+        return;
+    }
+    if (n)
+        memcpy(message->buffer + message->n, bytes, n);
+    message->n += n;
+}
+
+void tsr__message_drop(struct message *message)
+{
+    free(message->buffer);
+    message->buffer = NULL;
+    message->n = 0;
+}
+
+struct message tsr__message_new(void)
+{
+    return (struct message){.fd = memfd_create("tessera-note", MFD_CLOEXEC)};
+}
+
+bool tsr__message_flush(struct message *message)
+{
+    if (message->fd >= 0)
+        tsr__message_put(message, NULL, 0);
+    return message->fd >= 0 && !message->failed;
+}
+
+void tsr__message_put_int(struct message *message, int64_t v)
+{
+    tsr__message_put(message, &v, sizeof v);
+}
+
+void tsr__message_put_text(struct message *message, struct str text)
+{
+    tsr__message_put_int(message, (int64_t)text.n);
+    if (text.n)
+        tsr__message_put(message, text.p, text.n);
+}
+
+static void put_tensor(struct message *message, const struct tensor *x)
+{
+    tsr__message_put_text(message, str_of(x->name));
+    tsr__message_put_int(message, (int64_t)x->type);
+    tsr__message_put_int(message, x->rank);
+    tsr__message_put_int(message, x->sequence != NULL);
+    for (int axis = 0; axis < x->rank; axis++)
+        tsr__message_put_int(message, x->dims[axis]);
+    if (x->sequence)
+        tsr__message_put_tensors(message, x->sequence);
+    else if (x->rank >= 0 && x->type == TSR_STRING)
+        for (int64_t i = 0; i < tsr__tensor_elements(x); i++)
+            tsr__message_put_text(message, tsr__tensor_text(x, i));
+    else if (x->rank >= 0 && x->bytes)
+        tsr__message_put(message, x->data, x->bytes);
+}
+
+void tsr__message_put_tensors(struct message *message, const tsr_tensors *tensors)
+{
+    tsr__message_put_int(message, (int64_t)tensors->n);
+    for (size_t i = 0; i < tensors->n; i++)
+        put_tensor(message, tensors->at[i]);
+}
+
+static void put_place(struct message *message, const struct place *at)
+{
+    const struct str texts[] = {at->file, at->graph, at->node,
+                                at->op,   at->value, at->configuration};
+    for (size_t i = 0; i < TSR_COUNT(texts); i++)
+        tsr__message_put_text(message, texts[i]);
+    tsr__message_put_int(message, (int64_t)at->offset);
+    tsr__message_put_int(message, at->node_index);
+    tsr__message_put_int(message, at->axis);
+    tsr__message_put_int(message, at->rank);
+}
+
+void tsr__message_put_findings(struct message *message, const tsr_session *session)
+{
+    tsr__message_put_int(message, (int64_t)session->diags.n);
+    for (size_t i = 0; i < session->diags.n; i++) {
+        const struct diag_record *record = &session->diags.at[i];
+        tsr__message_put_int(message, (int64_t)record->code);
+        tsr__message_put_int(message, (int64_t)record->severity);
+        put_place(message, &record->place);
+        tsr__message_put_text(message, record->message);
+        tsr__message_put_text(message, record->hint);
+    }
+}
+
+// ---- reading -----------------------------------------------------------------------------------
+
+bool tsr__message_open(int fd, struct message *message)
+{
+    struct stat st;
+    *message = (struct message){.fd = -1};
+    bool ok = fd >= 0 && fstat(fd, &st) == 0 && st.st_size > 0;
+    void *map = ok ? mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
+    if (fd >= 0)
+        close(fd);
+    if (map == MAP_FAILED)
+        return false;
+    message->bytes = map;
+    message->end = (size_t)st.st_size;
+    return true;
+}
+
+void tsr__message_close(const struct message *message)
+{
+    if (message->bytes)
+        munmap((void *)message->bytes, message->end);
+}
+
+const void *tsr__message_get(struct message *message, size_t n)
+{
+    if (message->failed || n > message->end - message->at) {
+        message->failed = true;
+        return NULL;
+    }
+    const void *bytes = message->bytes + message->at;
+    message->at += n;
+    return bytes;
+}
+
+int64_t tsr__message_int(struct message *message)
+{
+    int64_t v = 0;
+    const void *bytes = tsr__message_get(message, sizeof v);
+    if (bytes)
+        memcpy(&v, bytes, sizeof v);
+    return v;
+}
+
+struct str tsr__message_text(struct message *message)
+{
+    int64_t n = tsr__message_int(message);
+    const char *bytes = n >= 0 ? tsr__message_get(message, (size_t)n) : NULL;
+    message->failed |= !bytes;
+    return bytes ? (struct str){bytes, (size_t)n} : (struct str){"", 0};
+}
+
+static tsr_status get_texts(struct message *message, tsr_tensors *to, struct str name, int rank,
+                            const int64_t *dims)
+{
+    int64_t n = 1;
+    for (int axis = 0; axis < rank; axis++)
+        if (dims[axis] < 0 || !mul_ok(n, dims[axis], &n))
+            return TSR_MALFORMED;
+    if ((uint64_t)n > message->end - message->at)
+        return TSR_MALFORMED;
+    struct arena arena;
+    tsr__arena_init(&arena, to->session);
+    struct str *texts = ARENA_ARRAY(&arena, struct str, (size_t)n + 1);
+    for (int64_t i = 0; i < n && texts; i++)
+        texts[i] = tsr__message_text(message);
+    tsr_status st = !texts            ? TSR_NOMEM
+                    : message->failed ? TSR_MALFORMED
+                                      : tsr__tensors_add_texts(to, name, rank, dims, texts);
+    tsr__arena_free(&arena);
+    return st;
+}
+
+static tsr_status get_list(struct message *message, tsr_tensors *to, int depth);
+
+// An optional value that is absent, or a sequence.
+static tsr_status get_other(struct message *message, tsr_tensors *to, struct str name,
+                            tsr_dtype type, bool sequence, int depth)
+{
+    tsr_tensors *elements = NULL;
+    if (!sequence)
+        return tsr__tensors_add_other(to, name, type, NULL);
+    if (depth == PARCEL_DEPTH)
+        return TSR_MALFORMED;
+    tsr_status st = tsr__tensors_add_other(to, name, type, &elements);
+    return st != TSR_OK ? st : get_list(message, elements, depth + 1);
+}
+
+static tsr_status get_tensor(struct message *message, tsr_tensors *to, int depth)
+{
+    struct str name = tsr__message_text(message);
+    tsr_dtype type = (tsr_dtype)tsr__message_int(message);
+    int64_t rank = tsr__message_int(message), dims[RUN_MAX_RANK];
+    bool sequence = tsr__message_int(message);
+    if (message->failed || rank < -1 || rank > RUN_MAX_RANK)
+        return TSR_MALFORMED;
+    for (int64_t d = 0; d < rank; d++)
+        dims[d] = tsr__message_int(message);
+    if (rank < 0)
+        return get_other(message, to, name, type, sequence, depth);
+    if (type == TSR_STRING)
+        return get_texts(message, to, name, (int)rank, dims);
+    struct tensor *x;
+    tsr_status st = tsr__tensors_add(to, name, type, (int)rank, dims, &x);
+    if (st != TSR_OK)
+        return st;
+    const void *bytes = tsr__message_get(message, x->bytes);
+    if (bytes && x->bytes)
+        memcpy(x->data, bytes, x->bytes);
+    return message->failed ? TSR_MALFORMED : TSR_OK;
+}
+
+static tsr_status get_list(struct message *message, tsr_tensors *to, int depth)
+{
+    int64_t n = tsr__message_int(message);
+    if (message->failed)
+        return TSR_MALFORMED;
+    for (int64_t i = 0; i < n; i++) {
+        tsr_status st = get_tensor(message, to, depth);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr__message_tensors(struct message *message, tsr_tensors *to)
+{
+    return get_list(message, to, 0);
+}
+
+static struct place get_place(struct message *message)
+{
+    struct place at = PLACE_NONE;
+    struct str *const texts[] = {&at.file, &at.graph, &at.node,
+                                 &at.op,   &at.value, &at.configuration};
+    for (size_t i = 0; i < TSR_COUNT(texts); i++)
+        *texts[i] = tsr__message_text(message);
+    at.offset = (uint64_t)tsr__message_int(message);
+    at.node_index = tsr__message_int(message);
+    at.axis = tsr__message_int(message);
+    at.rank = tsr__message_int(message);
+    return at;
+}
+
+bool tsr__message_findings(struct message *message, tsr_session *session, bool add)
+{
+    bool own = false;
+    int64_t n = tsr__message_int(message);
+    for (int64_t i = 0; i < n && !message->failed; i++) {
+        int64_t code = tsr__message_int(message), severity = tsr__message_int(message);
+        struct place at = get_place(message);
+        struct str finding = tsr__message_text(message), hint = tsr__message_text(message);
+        if (message->failed || code < 0 || code >= DIAG_COUNT)
+            break;
+        own |= code != DIAG_rank_failed && severity == TSR_ERROR;
+        struct arena arena;
+        tsr__arena_init(&arena, session);
+        struct str text = tsr__arena_str(&arena, hint); // terminated
+        if (add)
+            tsr__diag(session, (enum diag_code)code, &at, hint.n && text.p ? text.p : NULL, STR_FMT,
+                      STR_ARG(finding));
+        tsr__arena_free(&arena);
+    }
+    return own;
+}

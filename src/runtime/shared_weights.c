@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// shared_weights.c - weights that several ranks of one process hold whole: mapped once, given to every session, and packed
+// once for the kernels that pack. What a rank has for itself is read by ONNX Runtime from the rank's own file.
+//
+// Packing copies: where the weights are a large part of the machine's memory, none is done and the maps are all there is.
+#include "runtime/internal.h"
+#include "bundle/bundle.h"
+#include "ir/ir.h"
+
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define LARGE_PART 4 // weights above this part of the memory are not packed
+
+tsr_status tsr__shared_open(tsr_session *session, const struct engine *engine,
+                            const struct bundle *bundle, struct arena *arena,
+                            struct shared_weights *out)
+{
+    *out = (struct shared_weights){0};
+    if (bundle->manifest.n_ranks < 2 ||
+        !tsr__manifest_find(&bundle->manifest, STR(MANIFEST_COMMON)))
+        return TSR_OK;
+    struct str path = tsr__bundle_file_path(bundle, arena, MANIFEST_COMMON);
+    tsr_status st = path.p ? tsr__file_map(session, path.p, &out->common) : TSR_NOMEM;
+    if (st != TSR_OK)
+        return st;
+    OrtStatus *failed = engine->api->CreatePrepackedWeightsContainer(&out->packed);
+    if (!failed)
+        return TSR_OK;
+    engine->api->ReleaseStatus(failed); // each session packs for itself then
+    out->packed = NULL;
+    return TSR_OK;
+}
+
+void tsr__shared_settle(const struct shared_weights *weights)
+{
+#ifdef __GLIBC__
+    if (weights->packed)
+        malloc_trim(0); // every session but the first has packed in vain; that memory goes back
+#else
+    (void)weights;
+#endif
+}
+
+void tsr__shared_close(const struct engine *engine, struct shared_weights *weights)
+{
+    if (weights->packed)
+        engine->api->ReleasePrepackedWeightsContainer(weights->packed);
+    tsr__file_unmap(&weights->common);
+}
+
+bool tsr__weights_are_large(const struct manifest *manifest, int64_t rank)
+{
+    int64_t total = 0;
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    for (int64_t i = 0; i < manifest->n_ranks; i++)
+        if (rank < 0 || i == rank)
+            total += manifest->devices[i].weight_bytes;
+    return pages > 0 && page > 0 && total / page > pages / LARGE_PART;
+}
+
+// Where the tensor lies in the common file; NULL: elsewhere.
+static char *in_common(const struct shared_weights *weights, const struct stat *common,
+                       const tsr_tensor *tensor, uint64_t *length)
+{
+    int fd = -1;
+    uint64_t offset = 0;
+    struct stat info;
+    tsr_dtype type = tsr_tensor_dtype(tensor);
+    if (!tsr_tensor_is_external(tensor) || tsr_dtype_bits(type) < 8 || type > TSR_FLOAT4E2M1 ||
+        !tsr__tensor_window(tensor, &fd, &offset, length) || fstat(fd, &info) != 0)
+        return NULL;
+    bool same = info.st_dev == common->st_dev && info.st_ino == common->st_ino;
+    if (!same || offset > weights->common.bytes.n || *length > weights->common.bytes.n - offset)
+        return NULL;
+    return (char *)weights->common.bytes.p + offset;
+}
+
+// ---- weights that are alike --------------------------------------------------------------------
+
+// ONNX Runtime knows packed weights by a digest of their contents. One that is shared and looks like one of the session's
+// own is given the own one's memory (1.30, 1.31), which is gone when it is used. So a rank that has such weights packs for
+// itself. Padding makes zeros of many shapes alike: one that begins like another counts, and so does nothing but zeros.
+
+#define BLOCK     (64u << 10)
+#define MAX_PAIRS (4u << 20)
+
+static bool all_zeros(const char *p, size_t n)
+{
+    return n > 0 && p[0] == 0 && memcmp(p, p + 1, n - 1) == 0;
+}
+
+// True if the shorter one is how the longer one begins, or nobody can tell.
+static bool begins_alike(const char *p, size_t n, int fd, uint64_t offset, uint64_t length)
+{
+    char block[BLOCK];
+    size_t all = n < length ? n : (size_t)length, step = 64;
+    for (size_t at = 0; at < all; at += step) {
+        step = at ? BLOCK : 64; // most differ at once
+        size_t want = all - at < step ? all - at : step;
+        ssize_t got = pread(fd, block, want, (off_t)(offset + at));
+        if (got != (ssize_t)want)
+            return true;
+        if (memcmp(block, p + at, want) != 0)
+            return false;
+    }
+    return true;
+}
+
+struct common_weight {
+    const char *p;
+    size_t n;
+};
+
+// A weight of the rank's own that looks like one of the common ones.
+static bool own_alike(const struct shared_weights *weights, const struct stat *common,
+                      const tsr_graph *graph, const struct common_weight *list, size_t n)
+{
+    size_t pairs = 0;
+    for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++) {
+        const tsr_tensor *tensor = tsr_value_initializer(tsr_graph_initializer(graph, i));
+        int fd = -1;
+        uint64_t offset = 0, length = 0;
+        if (tsr_tensor_rank(tensor) < 2 || in_common(weights, common, tensor, &length) ||
+            !tsr__tensor_window(tensor, &fd, &offset, &length))
+            continue;
+        for (size_t k = 0; k < n; k++)
+            if (++pairs > MAX_PAIRS || begins_alike(list[k].p, list[k].n, fd, offset, length))
+                return true;
+    }
+    return false;
+}
+
+static bool has_alike(struct rank *rank, const struct stat *common, const tsr_graph *graph)
+{
+    size_t n = tsr_graph_initializer_count(graph), k = 0;
+    struct common_weight *list = ARENA_ARRAY(&rank->arena, struct common_weight, n + 1);
+    for (size_t i = 0; i < n && list; i++) {
+        const tsr_tensor *tensor = tsr_value_initializer(tsr_graph_initializer(graph, i));
+        uint64_t length = 0;
+        const char *p = in_common(rank->shared, common, tensor, &length);
+        if (!p || tsr_tensor_rank(tensor) < 2)
+            continue; // vectors are not packed
+        if (all_zeros(p, (size_t)length))
+            return true;
+        list[k++] = (struct common_weight){p, (size_t)length};
+    }
+    return !list || own_alike(rank->shared, common, graph, list, k);
+}
+
+// ---- giving them -------------------------------------------------------------------------------
+
+static OrtStatus *add_all(struct rank *rank, OrtSessionOptions *options, const tsr_graph *graph)
+{
+    const OrtApi *api = rank->engine->api;
+    struct stat common;
+    if (fstat(rank->shared->common.fd, &common) != 0)
+        return NULL;
+    size_t n = tsr_graph_initializer_count(graph);
+    rank->packs_alone = rank->shared->packed && !rank->unpacked && has_alike(rank, &common, graph);
+    rank->weights = ARENA_ARRAY(&rank->arena, OrtValue *, n + 1);
+    OrtStatus *st = rank->weights ? NULL : api->CreateStatus(ORT_FAIL, "out of memory");
+    for (size_t i = 0; i < n && !st; i++) {
+        const tsr_value *v = tsr_graph_initializer(graph, i);
+        const tsr_tensor *tensor = tsr_value_initializer(v);
+        uint64_t length = 0;
+        char *data = in_common(rank->shared, &common, tensor, &length);
+        if (!data)
+            continue;
+        OrtValue **value = &rank->weights[rank->n_weights];
+        st = api->CreateTensorWithDataAsOrtValue(
+            rank->engine->memory, data, (size_t)length, tsr_tensor_dims(tensor),
+            (size_t)tsr_tensor_rank(tensor), (int)tsr_tensor_dtype(tensor), value);
+        rank->n_weights += !st;
+        if (!st)
+            st = api->AddInitializer(options, tsr_value_name(v), *value);
+    }
+    return st;
+}
+
+tsr_status tsr__weights_add(struct rank *rank, OrtSessionOptions *options, OrtStatus **failed)
+{
+    *failed = NULL;
+    if (!rank->shared || !rank->shared->common.bytes.n)
+        return TSR_OK;
+    tsr_model *model = NULL;
+    tsr_status st = tsr_model_load(rank->session, rank->path, &model);
+    if (st == TSR_OK)
+        *failed = add_all(rank, options, tsr_model_graph(model));
+    tsr_model_free(model);
+    return st;
+}

@@ -1,0 +1,519 @@
+// SPDX-License-Identifier: Apache-2.0
+// node_placement.c - finds the placement of one node: how often each factor is cut, and which part each
+// device works on.
+//
+// Layouts of the node's tensors are taken in one after the other. A cut of a dimension becomes a
+// cut of the rule's factors that make it up, provided that the bounds coincide; where a layout cuts
+// inside a factor (heads of a hidden size), the rule is refined: the factor becomes two everywhere.
+// A device that disagrees with what is settled drops out; in the end every cell must have a device.
+// Knows no specs.
+#include "sharding/node_placement.h"
+
+bool tsr__solve_init(struct solve *solve, struct arena *arena, struct arena *keep,
+                     const struct rule *rule, int64_t n_all)
+{
+    *solve = (struct solve){.arena = arena, .keep = keep, .rule = rule, .n_all = n_all};
+    solve->cap = rule->n_factors + SOLVE_SPARE;
+    if (solve->cap > RULE_MAX_FACTORS)
+        solve->cap = RULE_MAX_FACTORS;
+    solve->on = ARENA_ARRAY(arena, bool, (size_t)n_all + 1);
+    solve->coords = ARENA_ARRAY(arena, int64_t, (size_t)(n_all * solve->cap) + 1);
+    for (int i = 0; i < RULE_MAX_FACTORS; i++)
+        solve->cuts[i] = 1;
+    for (int64_t d = 0; solve->on && d < n_all; d++)
+        solve->on[d] = true;
+    return !arena->failed;
+}
+
+struct solve tsr__solve_copy(const struct solve *solve)
+{
+    struct solve c = *solve;
+    c.on = ARENA_ARRAY(solve->arena, bool, (size_t)solve->n_all + 1);
+    c.coords = ARENA_ARRAY(solve->arena, int64_t, (size_t)(solve->n_all * solve->cap) + 1);
+    if (c.on && c.coords) {
+        memcpy(c.on, solve->on, (size_t)solve->n_all * sizeof(bool));
+        memcpy(c.coords, solve->coords, (size_t)(solve->n_all * solve->cap) * sizeof(int64_t));
+    }
+    return c;
+}
+
+static bool fail(struct solve *solve, const char *why)
+{
+    solve->wrong = why;
+    return false;
+}
+
+static const struct rule_dim *dim_of(const struct solve *solve, bool out, int i, int axis)
+{
+    return &(out ? solve->rule->outputs : solve->rule->inputs)[i].dims[axis];
+}
+
+static int64_t size_of(const struct solve *solve, int factor)
+{
+    return solve->rule->factors[factor].size.value;
+}
+
+// ---- refining ----------------------------------------------------------------------------------
+
+// A dimension in which factor f is followed by its inner half g.
+static bool refine_dim(struct arena *arena, struct rule_dim *dim, int factor, int g)
+{
+    int *list = ARENA_ARRAY(arena, int, (size_t)dim->n + 1);
+    int n = 0;
+    if (!list)
+        return false;
+    bool found = false;
+    for (int i = 0; i < dim->n; i++)
+        found = found || dim->factors[i] == factor;
+    if (!found)
+        return true;
+    for (int i = 0; i < dim->n; i++) {
+        list[n++] = dim->factors[i];
+        if (dim->factors[i] == factor)
+            list[n++] = g;
+    }
+    *dim = (struct rule_dim){.factors = list, .n = n};
+    return true;
+}
+
+static const struct rule_tensor *
+refine_tensors(struct arena *arena, const struct rule_tensor *tensor, int n, int factor, int g)
+{
+    struct rule_tensor *copy = ARENA_ARRAY(arena, struct rule_tensor, (size_t)n + 1);
+    for (int i = 0; copy && i < n; i++) {
+        copy[i] = tensor[i];
+        struct rule_dim *dims = ARENA_ARRAY(arena, struct rule_dim, (size_t)tensor[i].rank + 1);
+        for (int axis = 0; dims && axis < tensor[i].rank; axis++) {
+            dims[axis] = tensor[i].dims[axis];
+            refine_dim(arena, &dims[axis], factor, g);
+        }
+        copy[i].dims = dims;
+    }
+    return arena->failed ? NULL : copy;
+}
+
+// Numbers that count factor f count its inner half too.
+static const struct rule_list *refine_lists(struct arena *arena, const struct rule *rule,
+                                            int factor, int g)
+{
+    struct rule_list *lists = ARENA_ARRAY(arena, struct rule_list, (size_t)rule->n_lists + 1);
+    for (int i = 0; lists && i < rule->n_lists; i++) {
+        int n = rule->lists[i].n_puts;
+        struct rule_patch *puts = ARENA_ARRAY(arena, struct rule_patch, 2 * (size_t)n + 1);
+        lists[i] = rule->lists[i];
+        lists[i].puts = puts;
+        for (int k = 0; puts && k < n; k++) {
+            puts[k] = rule->lists[i].puts[k];
+            if (puts[k].factor != factor)
+                continue;
+            puts[lists[i].n_puts] = puts[k];
+            puts[lists[i].n_puts++].factor = g;
+        }
+    }
+    return lists;
+}
+
+const struct rule *tsr__rule_refine(struct arena *arena, const struct rule *r, int factor,
+                                    int64_t inner)
+{
+    struct rule *c = ARENA_NEW(arena, struct rule);
+    int g = r->n_factors;
+    struct rule_factor *factors = ARENA_ARRAY(arena, struct rule_factor, (size_t)g + 1);
+    if (!c || !factors)
+        return NULL;
+    *c = *r;
+    memcpy(factors, r->factors, (size_t)g * sizeof(*factors));
+    factors[g] = factors[factor];
+    factors[g].name = tsr__arena_printf(arena, "%s_", factors[factor].name).p;
+    factors[g].size.value = inner;
+    factors[factor].size.value /= inner;
+    c->factors = factors;
+    c->n_factors = g + 1;
+    c->inputs = refine_tensors(arena, r->inputs, r->n_inputs, factor, g);
+    c->outputs = refine_tensors(arena, r->outputs, r->n_outputs, factor, g);
+    c->lists = refine_lists(arena, r, factor, g);
+    return arena->failed ? NULL : c;
+}
+
+// What is rewritten depends on which part of its factor a device has.
+static bool names_parts(enum rewrite_kind kind)
+{
+    static const enum rewrite_kind kinds[] = {REWRITE_ATTR,  REWRITE_LOOKUP, REWRITE_SCATTER,
+                                              REWRITE_RANGE, REWRITE_WORD,   REWRITE_SHARE};
+    for (size_t i = 0; i < TSR_COUNT(kinds); i++)
+        if (kinds[i] == kind)
+            return true;
+    return false;
+}
+
+bool tsr__rule_rewrites(const struct rule *rule, int factor)
+{
+    for (int i = 0; i < rule->n_rewrites; i++)
+        if (names_parts(rule->rewrites[i].kind) && rule->rewrites[i].factor == factor)
+            return true;
+    for (int i = 0; i < rule->n_windows; i++)
+        if (rule->windows[i].factor == factor)
+            return true;
+    return false;
+}
+
+// Splits factor f, which may be cut already: the cut goes to the halves if it falls on their
+// bounds.
+static bool split(struct solve *solve, int factor, int64_t inner)
+{
+    int64_t size = size_of(solve, factor), outer = size / inner, cuts = solve->cuts[factor],
+            low = 1;
+    if (solve->rule->n_factors >= solve->cap || tsr__rule_rewrites(solve->rule, factor) ||
+        solve->rule->factors[factor].unit != 1)
+        return fail(solve, "a factor cannot be cut inside");
+    if (cuts > 1 && (size % cuts || outer % cuts)) {
+        if (size % cuts || cuts % outer)
+            return fail(solve, "two cuts of one dimension do not have the same bounds");
+        low = cuts / outer;
+    }
+    const struct rule *rule = tsr__rule_refine(solve->keep, solve->rule, factor, inner);
+    if (!rule)
+        return fail(solve, "out of memory");
+    int g = rule->n_factors - 1;
+    solve->rule = rule;
+    solve->cuts[factor] = cuts / low;
+    solve->cuts[g] = low;
+    solve->pinned[g] = solve->pinned[factor];
+    solve->seen[g] = solve->seen[factor];
+    for (int64_t d = 0; d < solve->n_all; d++) {
+        int64_t *row = &solve->coords[d * solve->cap];
+        row[g] = row[factor] % low;
+        row[factor] /= low;
+    }
+    return true;
+}
+
+// ---- from a cut of a dimension to cuts of factors ----------------------------------------------
+
+struct target {
+    int factor;
+    int64_t cuts, stride; // its coordinate is coordinate / stride % cuts
+};
+#define MAX_TARGETS 64
+
+// Makes `at` (a product of inner sizes) a border between factors of the dimension.
+static bool border(struct solve *solve, bool out, int i, int axis, int64_t at)
+{
+    const struct rule_dim *dim = dim_of(solve, out, i, axis);
+    int64_t below = 1;
+    for (int k = dim->n - 1; k >= 0 && below < at; k--) {
+        int64_t above = below * size_of(solve, dim->factors[k]);
+        if (above > at) {
+            if (at % below || above % at)
+                return fail(solve, "a cut does not fall on the bounds of the dimension's factors");
+            return split(solve, dim->factors[k], at / below);
+        }
+        below = above;
+    }
+    return below == at ||
+           fail(solve, "a cut does not fall on the bounds of the dimension's factors");
+}
+
+// The factor of the dimension whose outer border is `at`, sizes of 1 left out.
+static int factor_below(const struct solve *solve, bool out, int i, int axis, int64_t at)
+{
+    const struct rule_dim *dim = dim_of(solve, out, i, axis);
+    int64_t below = 1;
+    for (int k = dim->n - 1; k >= 0; k--) {
+        int64_t above = below * size_of(solve, dim->factors[k]);
+        if (above == at && above > below)
+            return dim->factors[k];
+        below = above;
+    }
+    return -1;
+}
+
+// An even cut: leading factors are fully cut, then one into equal runs.
+static int targets_even(struct solve *solve, bool out, int i, int axis, int64_t at, int64_t cuts,
+                        struct target *target)
+{
+    int n = 0;
+    while (cuts > 1) {
+        int factor = factor_below(solve, out, i, axis, at);
+        int64_t size = factor >= 0 ? size_of(solve, factor) : 0;
+        if (n == MAX_TARGETS || size < 2 || (size % cuts && cuts % size)) {
+            fail(solve, "a cut does not fall on the bounds of the dimension's factors");
+            return 0;
+        }
+        int64_t here = size % cuts == 0 ? cuts : size;
+        target[n++] = (struct target){factor, here, 1};
+        cuts /= here;
+        at /= size;
+    }
+    for (int k = n - 2; k >= 0; k--)
+        target[k].stride = target[k + 1].stride * target[k + 1].cuts;
+    return n;
+}
+
+// Sizes not known: only if layout and rule are made alike.
+static int targets_alike(struct solve *solve, const struct rule_dim *dim, const struct tile_dim *l,
+                         int k, struct target *target)
+{
+    bool alike = dim->n == l->n;
+    for (int i = 0; alike && dim->n > 1 && i < dim->n; i++) {
+        int64_t size = size_of(solve, dim->factors[i]);
+        alike = l->factors[i].size == (size > 0 ? size : 0);
+    }
+    if (!alike) {
+        fail(solve, "the sizes that would prove this cut are not known");
+        return 0;
+    }
+    target[0] = (struct target){dim->factors[k], l->factors[k].cuts, 1};
+    return 1;
+}
+
+// Factor k of a layout's dimension as cuts of the rule's factors; the count, 0: not possible.
+static int targets_of(struct solve *solve, bool out, int i, int axis, const struct tile_dim *l,
+                      int k, int64_t size, struct target *target)
+{
+    const struct rule_dim *dim = dim_of(solve, out, i, axis);
+    int64_t sizes[TILE_MAX_FACTORS], below = 1, product = 1, cuts = l->factors[k].cuts;
+    if (dim->n == 0) {
+        fail(solve, "a dimension of size 1 is cut");
+        return 0;
+    }
+    bool known = size > 0 && tsr__dim_sizes(l, size, sizes);
+    for (int j = 0; j < dim->n; j++)
+        known = known && size_of(solve, dim->factors[j]) > 0 &&
+                mul_ok(product, size_of(solve, dim->factors[j]), &product);
+    if ((dim->n == 1 && l->n == 1) || !known)
+        return targets_alike(solve, dim, l, k, target);
+    for (int j = k + 1; j < l->n; j++)
+        below *= sizes[j];
+    int64_t above = below * sizes[k];
+    if (product != size && dim->window)
+        fail(solve, "a window of a dimension is needed, which is cut in one piece only");
+    if (product != size || !border(solve, out, i, axis, above))
+        return 0;
+    if (sizes[k] % cuts == 0)
+        return targets_even(solve, out, i, axis, above, cuts, target);
+    if (!border(solve, out, i, axis, below))
+        return 0;
+    int factor = factor_below(solve, out, i, axis, above);
+    if (factor < 0 || size_of(solve, factor) != sizes[k]) {
+        fail(solve, "an uneven cut does not fall on the bounds of the dimension's factors");
+        return 0;
+    }
+    target[0] = (struct target){factor, cuts, 1};
+    return 1;
+}
+
+// ---- taking a layout in ------------------------------------------------------------------------
+
+static bool unit_fits(const struct rule_factor *factor, int64_t cuts)
+{
+    if (factor->unit == 1)
+        return true;
+    for (int64_t j = 1; j < cuts; j++)
+        if (factor->size.value < 0 || tsr__tile_start(factor->size.value, cuts, j) % factor->unit)
+            return false;
+    return true;
+}
+
+// Reductions of two kinds at one node would not commute.
+static bool combines(const struct solve *solve, int factor)
+{
+    const struct rule_factor *all = solve->rule->factors;
+    for (int g = 0; g < solve->rule->n_factors; g++)
+        if (all[factor].kind == FACTOR_RED && all[g].kind == FACTOR_RED && solve->cuts[g] > 1 &&
+            all[factor].combine != all[g].combine)
+            return false;
+    return true;
+}
+
+static bool may_cut(struct solve *solve, const struct target *target)
+{
+    const struct rule_factor *factor = &solve->rule->factors[target->factor];
+    if (factor->kind == FACTOR_REP ||
+        (factor->kind == FACTOR_STAT && (solve->arriving || solve->intact)))
+        return fail(solve, "a dimension is cut that this operator needs whole");
+    if (solve->pinned[target->factor] ||
+        (solve->cuts[target->factor] > 1 && solve->cuts[target->factor] != target->cuts))
+        return fail(solve, "the shardings of the node do not agree");
+    if ((factor->size.value >= 0 && target->cuts > factor->size.value) ||
+        (factor->least && target->cuts > factor->least))
+        return fail(solve, "a dimension has fewer elements than shards");
+    if (!combines(solve, target->factor))
+        return fail(solve, "two reductions of different kinds are cut");
+    return unit_fits(factor, target->cuts) ||
+           fail(solve, "a cut falls inside a unit that must stay together");
+}
+
+// shards: per device its only shard, or -1. Devices that are settled otherwise drop out.
+static void settle(struct solve *solve, const struct target *target,
+                   const struct tile_layout *layout, int loop, const int64_t *shards)
+{
+    bool fresh = solve->cuts[target->factor] == 1;
+    solve->cuts[target->factor] = target->cuts;
+    solve->seen[target->factor] = true;
+    for (int64_t d = 0; d < solve->n_all; d++) {
+        int64_t coords[TILE_MAX_RANK * TILE_MAX_FACTORS];
+        if (!solve->on[d])
+            continue;
+        tsr__layout_coords(layout, shards[d], coords);
+        int64_t part = coords[loop] / target->stride % target->cuts,
+                *at = &solve->coords[d * solve->cap + target->factor];
+        if (fresh)
+            *at = part;
+        else if (*at != part)
+            solve->on[d] = false;
+    }
+}
+
+static bool add_loop(struct solve *solve, bool out, int i, const struct tile_layout *layout,
+                     int loop, const struct shape *shape, const int64_t *shards)
+{
+    struct tile_loop at = layout->loops[loop];
+    struct target t[MAX_TARGETS];
+    int64_t size = shape->rank > at.dim ? shape->dims[at.dim].value : -1;
+    int n = targets_of(solve, out, i, at.dim, &layout->dims[at.dim], at.factor, size, t);
+    for (int k = 0; k < n; k++)
+        if (!may_cut(solve, &t[k]))
+            return false;
+    for (int k = 0; k < n; k++)
+        settle(solve, &t[k], layout, loop, shards);
+    return n > 0 && tsr__solve_covers(solve);
+}
+
+// The only shard of each device; others drop out.
+static int64_t *only_shards(struct solve *solve, const struct tile_layout *layout)
+{
+    int64_t *shards = ARENA_ARRAY(solve->arena, int64_t, (size_t)solve->n_all + 1);
+    if (!shards)
+        return NULL;
+    for (int64_t d = 0; d < solve->n_all; d++)
+        shards[d] = -1;
+    for (int64_t k = 0; k < layout->n_shards; k++) {
+        const int64_t *owners;
+        size_t n = tsr__layout_owners(layout, k, &owners);
+        for (size_t i = 0; i < n; i++)
+            if (owners[i] >= 0 && owners[i] < solve->n_all)
+                shards[owners[i]] = shards[owners[i]] == -1 ? k : -2;
+    }
+    for (int64_t d = 0; d < solve->n_all; d++)
+        solve->on[d] = solve->on[d] && shards[d] >= 0;
+    return shards;
+}
+
+// An explicit layout says all about its tensor: what it does not cut is whole from now on, and
+// nothing else may have been cut before.
+static bool pin(struct solve *solve, bool out, int i)
+{
+    const struct rule_tensor *tensor = &(out ? solve->rule->outputs : solve->rule->inputs)[i];
+    for (int axis = 0; axis < tensor->rank; axis++)
+        for (int k = 0; k < tensor->dims[axis].n; k++) {
+            int factor = tensor->dims[axis].factors[k];
+            if (solve->cuts[factor] > 1 && !solve->seen[factor])
+                return fail(solve, "the shardings of the node do not agree");
+            solve->pinned[factor] = solve->cuts[factor] == 1;
+        }
+    return true;
+}
+
+bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layout *layout,
+                    const struct shape *shape, bool each_loop, bool to_pin)
+{
+    const struct rule_tensor *tensor = &(out ? solve->rule->outputs : solve->rule->inputs)[i];
+    int64_t *shards = only_shards(solve, layout);
+    if (!shards)
+        return fail(solve, "out of memory");
+    memset(solve->seen, 0, sizeof(solve->seen));
+    solve->arriving = each_loop;
+    if (!tsr__solve_covers(solve))
+        return false;
+    if ((tensor->host || tensor->rank != layout->rank) && layout->n_shards > 1)
+        return each_loop || fail(solve, "a value that steers the node is cut");
+    for (int loop = 0; loop < layout->n_loops; loop++) {
+        struct solve attempt = tsr__solve_copy(solve);
+        if (solve->arena->failed)
+            return fail(solve, "out of memory");
+        if (add_loop(&attempt, out, i, layout, loop, shape, shards))
+            *solve = attempt;
+        else if (!each_loop)
+            return fail(solve, attempt.wrong);
+    }
+    return !to_pin || tensor->host || pin(solve, out, i);
+}
+
+// ---- the end -----------------------------------------------------------------------------------
+
+// A dimension of several factors can be written down if at most one size is not known.
+static bool writable(struct solve *solve, const struct rule_tensor *tensor, int n)
+{
+    for (int i = 0; i < n; i++)
+        for (int axis = 0; axis < tensor[i].rank; axis++) {
+            const struct rule_dim *dim = &tensor[i].dims[axis];
+            int open = 0, cut = 0;
+            for (int k = 0; k < dim->n; k++) {
+                open += size_of(solve, dim->factors[k]) < 0;
+                cut += solve->cuts[dim->factors[k]] > 1;
+            }
+            if (cut && ((open > 1 && dim->n > 1) || dim->n > TILE_MAX_FACTORS))
+                return fail(solve, "a cut would need sizes that are not known");
+        }
+    return true;
+}
+
+static int64_t cell_of(const struct solve *solve, const int64_t *row, bool reduced)
+{
+    int64_t cell = 0;
+    for (int factor = 0; factor < solve->rule->n_factors; factor++)
+        cell = cell * solve->cuts[factor] +
+               (reduced || solve->rule->factors[factor].kind != FACTOR_RED ? row[factor] : 0);
+    return cell;
+}
+
+bool tsr__solve_covers(struct solve *solve)
+{
+    int64_t cells = 1, n_on = 0;
+    for (int64_t d = 0; d < solve->n_all; d++)
+        n_on += solve->on[d];
+    if (!n_on)
+        return fail(solve, "no device holds all inputs");
+    for (int factor = 0; factor < solve->rule->n_factors; factor++)
+        if (!mul_ok(cells, solve->cuts[factor], &cells) || cells > n_on)
+            return fail(solve, "no device holds the parts that belong together");
+    int64_t *count = ARENA_ARRAY(solve->arena, int64_t, (size_t)cells + 1);
+    if (!count)
+        return fail(solve, "out of memory");
+    for (int64_t d = 0; d < solve->n_all; d++)
+        if (solve->on[d])
+            count[cell_of(solve, &solve->coords[d * solve->cap], true)]++;
+    for (int64_t d = 0; d < solve->n_all; d++) {
+        const int64_t *row = &solve->coords[d * solve->cap];
+        if (solve->on[d] && count[cell_of(solve, row, true)] != count[cell_of(solve, row, false)])
+            return fail(solve, "parts of a sum lie on unequal numbers of devices");
+    }
+    for (int64_t c = 0; c < cells; c++)
+        if (!count[c])
+            return fail(solve, "no device holds the parts that belong together");
+    return writable(solve, solve->rule->inputs, solve->rule->n_inputs) &&
+           writable(solve, solve->rule->outputs, solve->rule->n_outputs);
+}
+
+bool tsr__solve_result(const struct solve *solve, struct arena *arena, struct placement *out)
+{
+    size_t n = 0, factors = (size_t)solve->rule->n_factors;
+    for (int64_t d = 0; d < solve->n_all; d++)
+        n += solve->on[d];
+    *out = (struct placement){.rule = solve->rule, .n_devices = n};
+    out->cuts = ARENA_ARRAY(arena, int64_t, factors + 1);
+    out->devices = ARENA_ARRAY(arena, int64_t, n + 1);
+    out->coords = ARENA_ARRAY(arena, int64_t, n * factors + 1);
+    if (arena->failed)
+        return false;
+    memcpy(out->cuts, solve->cuts, factors * sizeof(int64_t));
+    size_t at = 0;
+    for (int64_t d = 0; d < solve->n_all; d++)
+        if (solve->on[d]) {
+            memcpy(&out->coords[at * factors], &solve->coords[d * solve->cap],
+                   factors * sizeof(int64_t));
+            out->devices[at++] = d;
+        }
+    return true;
+}

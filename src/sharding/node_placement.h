@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// node_placement.h - private to the flow: the solver of one node's placement (node_placement.c).
+#ifndef TSR_SHARDING_SOLVE_H
+#define TSR_SHARDING_SOLVE_H
+
+#include "sharding/internal.h"
+
+#define SOLVE_MAX_DEVICES 4096
+#define SOLVE_SPARE       32 // factors that refinement may add to a rule
+
+struct solve {
+    struct arena *arena;     // of the node: snapshots
+    struct arena *keep;      // of the flow: refined rules
+    const struct rule *rule; // refined where a layout cuts inside a factor
+    int64_t n_all;           // devices of the configuration
+    int cap;                 // row length of coords
+    int64_t cuts[RULE_MAX_FACTORS];
+    bool pinned[RULE_MAX_FACTORS]; // whole, because an explicit spec says so
+    bool seen[RULE_MAX_FACTORS];   // cut by the layout that is being taken in
+    bool *on;                      // per device: takes part
+    int64_t *coords;               // per device: cap entries
+    bool intact;                   // the node is not to be replaced by simpler ones
+    bool arriving;                 // the layout being taken in is nobody's wish
+    const char *wrong;             // why the last step failed
+};
+// The rule with factor f made of an outer part (still f) and an inner one of that size (the last). NULL: out of memory.
+const struct rule *tsr__rule_refine(struct arena *arena, const struct rule *rule, int factor,
+                                    int64_t inner);
+// An attribute of the node holds the factor's size: it is not refined.
+bool tsr__rule_rewrites(const struct rule *rule, int factor);
+bool tsr__solve_init(struct solve *solve, struct arena *scratch, struct arena *keep,
+                     const struct rule *rule, int64_t n_all);
+struct solve
+tsr__solve_copy(const struct solve *solve); // its own on and coords; check s->arena->failed
+// Takes what layout l (canonical) of tensor i says about the factors: all of it or, with each_loop,
+// whatever of it fits. pin: uncut factors of the tensor are whole from now on. Devices that own no
+// single shard drop out. False: it does not fit, and s->wrong says why; the state is then spoilt
+// (work on a copy).
+bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layout *layout,
+                    const struct shape *shape, bool each_loop, bool pin);
+// Every cell has a device, reductions have equally many for each part, layouts can be written down.
+bool tsr__solve_covers(struct solve *solve);
+bool tsr__solve_result(const struct solve *solve, struct arena *arena, struct placement *out);
+
+#endif

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// replace.c - replaces nodes that cut what their operator takes statistics of (the axis of a softmax)
+// by simpler nodes, so that the rest of the way knows plain rules alone.
+//
+// The flow says which nodes these are and how their values lie. They are replaced in a copy of the
+// model; the layouts of the old node's inputs and outputs become shardings of the new nodes that read
+// and make them, everything between follows. What the replacement is, the rules know.
+#include "sharding/internal.h"
+
+#define MAX_ROUNDS 32 // after that many tries the rest stays whole
+
+static bool cuts_statistics(const struct node_flow *nf)
+{
+    const struct placement *placement = &nf->place;
+    for (int factor = 0;
+         placement->rule && !placement->rule->whole && factor < placement->rule->n_factors;
+         factor++)
+        if (placement->rule->factors[factor].kind == FACTOR_STAT && placement->cuts[factor] > 1)
+            return true;
+    return false;
+}
+
+static bool any_cuts_statistics(const struct flow *flow)
+{
+    for (size_t i = 0; i < flow->n_nodes; i++)
+        if (cuts_statistics(&flow->nodes[i]))
+            return true;
+    return false;
+}
+
+static tsr_config *twin_config(tsr_model *copy, const tsr_model *model, const tsr_config *config)
+{
+    for (size_t i = 0; i < tsr_model_config_count(model) && i < tsr_model_config_count(copy); i++)
+        if (tsr_model_config(model, i) == config)
+            return tsr_model_config(copy, i);
+    return NULL;
+}
+
+// ---- one node ----------------------------------------------------------------------------------
+
+static tsr_status move_stage(const struct expanded *expanded, const tsr_node *old,
+                             const tsr_config *from, tsr_config *to)
+{
+    const tsr_node_config *nc = tsr_node_find_config(old, from);
+    int64_t stage;
+    tsr_status st = TSR_OK;
+    for (size_t i = 0;
+         nc && tsr_node_config_stage(nc, &stage) && i < expanded->n_nodes && st == TSR_OK; i++)
+        st = tsr_node_set_stage(expanded->nodes[i], to, stage);
+    return st;
+}
+
+static tsr_status move_specs(const struct expanded *expanded, const struct node_flow *nf,
+                             tsr_config *config)
+{
+    tsr_status st = TSR_OK;
+    for (size_t i = 0; i < expanded->n_reads && st == TSR_OK; i++)
+        st = tsr__spec_write(expanded->reads[i].node, config, expanded->reads[i].value,
+                             nf->inputs[expanded->reads[i].of]);
+    for (size_t i = 0; i < expanded->n_gives && st == TSR_OK; i++) {
+        int k = expanded->gives[i].of;
+        const struct tile_layout *layout = nf->wanted[k] ? nf->wanted[k] : nf->outputs[k];
+        st = tsr__spec_write(expanded->gives[i].node, config, expanded->gives[i].value, layout);
+    }
+    return st;
+}
+
+// *n_made: how many nodes stand where one stood.
+static tsr_status expand_node(struct arena *arena, const struct flow *flow,
+                              const struct node_flow *nf, tsr_node *twin, tsr_config *config,
+                              size_t *n_made)
+{
+    struct expanded expanded = {0};
+    tsr_status st = tsr__rule_expand(arena, twin, nf->node, flow->shapes, nf->place.rule,
+                                     nf->place.cuts, &expanded);
+    *n_made = expanded.n_nodes;
+    if (st == TSR_OK)
+        st = move_stage(&expanded, nf->node, flow->config, config);
+    return st == TSR_OK ? move_specs(&expanded, nf, config) : st;
+}
+
+// ---- all of them -------------------------------------------------------------------------------
+
+struct rounds {
+    struct arena *arena;
+    tsr_model *made; // the last copy, or NULL
+    bool *keep;      // nodes of the flow's model that cannot be replaced
+};
+
+// Of a copy that is being made: what each of its nodes stands for, in order.
+struct origins {
+    VEC(size_t) at;
+};
+
+static size_t origin_of(const struct flow *flow, size_t i)
+{
+    return flow->origin ? flow->origin[i] : i;
+}
+
+static void add_origins(struct arena *arena, struct origins *origins, size_t origin, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        size_t *slot = vec_push(arena, &origins->at);
+        if (slot)
+            *slot = origin;
+    }
+}
+
+// *failed is the place of the node that could not be replaced.
+static tsr_status expand_model(struct arena *arena, const struct flow *flow, tsr_model *copy,
+                               tsr_config *config, struct origins *origins, size_t *failed)
+{
+    tsr_node *node = tsr_graph_first(tsr_model_graph(copy));
+    for (size_t i = 0; i < flow->n_nodes && node; i++) {
+        tsr_node *next = tsr_node_next(node);
+        size_t n_made = 1;
+        if (cuts_statistics(&flow->nodes[i])) {
+            tsr_status st = expand_node(arena, flow, &flow->nodes[i], node, config, &n_made);
+            *failed = i;
+            if (st != TSR_OK)
+                return st;
+        }
+        add_origins(arena, origins, origin_of(flow, i), n_made);
+        node = next;
+    }
+    return arena->failed ? TSR_NOMEM : TSR_OK;
+}
+
+// The flow of the same model, in which the node that could not be replaced (last: none can be any more) is kept as it is.
+static struct flow *kept_round(struct rounds *rounds, const struct flow *flow, size_t failed,
+                               bool last)
+{
+    for (size_t i = 0; last && i < flow->n_nodes; i++)
+        rounds->keep[i] = true;
+    rounds->keep[failed] = true;
+    struct flow *next = tsr__flow_run(rounds->arena, flow->model, flow->config, true, rounds->keep);
+    if (next)
+        next->origin = flow->origin;
+    return next;
+}
+
+// The flow of a copy in which all such nodes are replaced; or, if one cannot be, of the same model
+// with that node kept as it is. NULL: failed.
+static struct flow *next_round(struct rounds *rounds, struct flow *flow, bool last)
+{
+    tsr_model *copy;
+    size_t failed = 0;
+    struct origins origins = {0};
+    if (!rounds->keep)
+        rounds->keep = ARENA_ARRAY(rounds->arena, bool, flow->n_nodes + 1);
+    if (!rounds->keep || tsr_model_clone(flow->model, &copy) != TSR_OK)
+        return NULL;
+    tsr_config *config = twin_config(copy, flow->model, flow->config);
+    tsr_status st = TSR_UNSUPPORTED;
+    if (config && !last)
+        st = expand_model(rounds->arena, flow, copy, config, &origins, &failed);
+    struct flow *next = NULL;
+    if (st == TSR_OK) {
+        tsr_model_free(rounds->made);
+        rounds->made = copy;
+        rounds->keep = NULL;
+        next = tsr__flow_run(rounds->arena, copy, config, true, NULL);
+        if (next)
+            next->origin = origins.at.at;
+    } else {
+        tsr_model_free(copy);
+        if (st != TSR_NOMEM)
+            next = kept_round(rounds, flow, failed, last);
+    }
+    if (next)
+        next->before = flow->before ? flow->before : flow;
+    return next;
+}
+
+// Whether a node runs whole is known once the last round is done: the first flow has told of its own nodes, here are those
+// that cannot be replaced, and those of which a part stays whole (the last Where of a OneHot of unknown depth).
+static void say_uncut(const struct flow *flow, tsr_session *session)
+{
+    const struct node_flow *said = NULL;
+    for (size_t i = 0; i < flow->n_nodes; i++) {
+        const struct node_flow *part = &flow->nodes[i];
+        const struct node_flow *given = &flow->before->nodes[origin_of(flow, i)];
+        if (!part->replicated || given->replicated || given == said)
+            continue;
+        said = given;
+        struct place at = tsr__place_node(given->node);
+        at.configuration = str_of(tsr_config_name(flow->config));
+        tsr__diag(
+            session, DIAG_not_cut_here, &at,
+            "choose a sharding that the operator's rule allows (tessera rules), or leave it out",
+            "the node is annotated to be cut, but it or a part of it (%s) runs whole on each of "
+            "its devices: %s",
+            tsr_node_op(part->node), part->replicated);
+    }
+}
+
+struct flow *tsr__flow_expand(struct arena *arena, struct flow *flow, tsr_model **made)
+{
+    struct rounds rounds = {.arena = arena};
+    for (int i = 0; flow && any_cuts_statistics(flow); i++)
+        flow = next_round(&rounds, flow, i >= MAX_ROUNDS);
+    if (flow && flow->before)
+        say_uncut(flow, arena->session);
+    if (!flow) {
+        tsr_model_free(rounds.made);
+        rounds.made = NULL;
+    }
+    *made = rounds.made;
+    return flow;
+}
+
+struct flow *tsr__flow_expanded(struct arena *arena, tsr_model *model, const tsr_config *config,
+                                tsr_model **made)
+{
+    *made = NULL;
+    struct flow *flow = tsr__flow_new(arena, model, config);
+    return flow ? tsr__flow_expand(arena, flow, made) : NULL;
+}
