@@ -508,16 +508,24 @@ def make_mlp(path, rows):
     onnx.save(helper.make_model(g, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), path)
 
 
-def make_deep(path, layers):
-    """So many layers of two matrices and a sum around them."""
-    f, nodes, weights, x = TensorProto.FLOAT, [], [], "x"
+def make_odd(path, layers):
+    """Products of odd widths, one after the other: with just enough memory a plan takes long to prove."""
+    f, nodes, weights, x, width = TensorProto.FLOAT, [], [], "x", 64
     for i in range(layers):
-        for name, shape in (("w", [64, 128]), ("v", [128, 64])):
-            weights.append(helper.make_tensor(name + str(i), f, shape, bytes(4 << 13), raw=True))
-        nodes += [helper.make_node("MatMul", [x, "w%d" % i], ["h%d" % i]), helper.make_node("Relu", ["h%d" % i], ["r%d" % i]), helper.make_node("MatMul", ["r%d" % i, "v%d" % i], ["m%d" % i]), helper.make_node("Add", [x, "m%d" % i], ["y%d" % i])]
-        x = "y%d" % i
-    g = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", f, [64, 64])], [helper.make_tensor_value_info(x, f, [64, 64])], weights)
+        wide = (64, 96, 128, 192)[i * i * 7 % 11 % 4]
+        weights.append(helper.make_tensor("w%d" % i, f, [width, wide], bytes(4 * width * wide), raw=True))
+        nodes.append(helper.make_node("MatMul", [x, "w%d" % i], ["h%d" % i]))
+        x, width = "h%d" % i, wide
+    g = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", f, [64, 64])], [helper.make_tensor_value_info(x, f, [64, width])], weights)
     onnx.save(helper.make_model(g, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), path)
+
+
+def interrupt(words, wait):
+    process = subprocess.Popen([TESSERA, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(wait)
+    process.send_signal(signal.SIGINT)
+    text, err = process.communicate(timeout=120)
+    return process.returncode, text, err
 
 
 def test_plan(d):
@@ -593,12 +601,18 @@ def test_plan_stages(d):
     check("plan within seconds", rc == 0 and doc["optimal"] and not doc["stopped"] and abs(doc["milliseconds"] * 1e9 - doc["cost"]) <= 1 and len(doc["peak"]) == 2, (rc, text, err))
     check("plan: seconds are a number above 0", all(call("plan", path, "--devices", 2, "--time", s)[0] == 2 for s in ("0", "-1", "soon")))
     deep = os.path.join(d, "deep.onnx")
-    make_deep(deep, 40)
-    process = subprocess.Popen([TESSERA, "plan", deep, "--devices", "hosts:2x4", "--memory", "1200KiB", "-o", out + ".int"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    time.sleep(0.4)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    check("plan: Ctrl-C ends it with what there is", (process.returncode, os.path.exists(out + ".int")) in ((0, True), (130, False)), (process.returncode, err))
+    make_odd(deep, 400)
+    said = []
+    for wait in (0.3, 1, 2, 4, 8):  # on a fast machine the first, on a busy one a later
+        code, text, err = interrupt(["plan", deep, "--devices", "hosts:2x4", "--memory", "3400KiB", "-o", out + ".int", "--json"], wait)
+        there = os.path.exists(out + ".int")
+        said.append((wait, code, there, err[:300]))
+        check("plan: Ctrl-C after %g s ends it with what there is, or nothing" % wait, (code, there) in ((0, True), (130, False)), said)
+        if code == 0:
+            break
+    doc = json.loads(text) if code == 0 else {}
+    check("plan: the best so far is written", doc.get("stopped") is True and not doc["optimal"] and 0 < doc["bound"] <= doc["cost"] and max(doc["memory"]) <= 3400 << 10 and
+          call("check", out + ".int")[0] == 0, (said, doc))
     for wrong in (["--stages", "0"], ["--stages", "some"], ["--stages", 2, "--objective", "luck"], ["--objective", "latency"], ["--stages", 2, "--export-lp", a]):
         check("plan usage %s" % wrong, call("plan", path, "--devices", 2, *wrong)[0] == 2)
 
