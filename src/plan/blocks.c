@@ -177,6 +177,7 @@ static bool start_block(struct blocks *blocks, struct block_plan *plan)
     plan->made = true;
     planner->budget = blocks->planner->budget;
     planner->sums_done = true;
+    planner->may_exceed = blocks->planner->may_exceed;
     planner->device = plan->devices;
     return sizes && tsr__planner_devices(planner) &&
            tsr__planner_values(planner, sizes, blocks->options->n_sizes) &&
@@ -385,12 +386,20 @@ static bool tell_block(struct blocks *blocks, struct block_plan *plan, struct bl
 
 // ---- the best of them --------------------------------------------------------------------------
 
+// What keeps the memory comes before what does not, then the faster one.
+static bool beats(const struct block_plan *a, const struct block_plan *b)
+{
+    if (a->planner.exceeds != b->planner.exceeds)
+        return !a->planner.exceeds;
+    return a->cost < b->cost;
+}
+
 static struct block_plan *best_of(struct blocks *blocks)
 {
     struct block_plan *best = NULL;
     for (size_t i = 0; i < blocks->n; i++)
         if (blocks->at[i].made && blocks->at[i].result.feasible &&
-            (!best || blocks->at[i].cost < best->cost))
+            (!best || beats(&blocks->at[i], best)))
             best = &blocks->at[i];
     return best;
 }
@@ -432,7 +441,9 @@ static tsr_status take_best(struct blocks *blocks, struct program_result *all,
     struct planner *planner = blocks->planner;
     int64_t bound = least_bound(blocks, PLAN_NEVER);
     for (struct block_plan *best = best_of(blocks); best; best = best_of(blocks)) {
-        if (all->feasible && all->cost <= best->cost)
+        bool better = !all->feasible || (planner->exceeds && !best->planner.exceeds) ||
+                      (planner->exceeds == best->planner.exceeds && best->cost < all->cost);
+        if (!better)
             return TSR_OK;
         if (!lift_all(blocks, best)) {
             if (planner->arena.failed)
@@ -448,6 +459,7 @@ static tsr_status take_best(struct blocks *blocks, struct program_result *all,
         all->optimal = bound == best->cost;
         all->gap = (double)(best->cost - bound) / (double)(best->cost > 1 ? best->cost : 1);
         planner->staged = true;
+        planner->exceeds = best->planner.exceeds;
         planner->block = &best->planner;
         return tell_block(blocks, best, out) ? TSR_OK : TSR_NOMEM;
     }
@@ -501,7 +513,7 @@ tsr_status tsr__plan_best_device(struct planner *planner, const tsr_plan_options
     for (int64_t device = 1; device < planner->n; device++)
         best = speed_of(planner, device) > speed_of(planner, best) ? device : best;
     tsr_status st = add_block(blocks, &best, 1, 1) ? plan_block(blocks, &blocks->at[0]) : TSR_NOMEM;
-    if (st == TSR_OK && blocks->at[0].result.feasible)
+    if (st == TSR_OK && blocks->at[0].result.feasible && !blocks->at[0].planner.exceeds)
         *time = blocks->at[0].cost;
     free_others(blocks, NULL);
     return st;

@@ -152,7 +152,8 @@ struct planner {
     size_t n_classes;
     int64_t *class_of, *class_memory; // by device; by class
     uint32_t *limits;                 // of the program, by class
-    bool memory_assumed;              // what the devices have is the table's, not anybody's word
+    bool may_exceed;  // the memory of the devices is the table's, not anybody's word
+    bool exceeds;     // nothing fits it: the chosen plan needs more
     int64_t followed; // bytes: of whole values above it the program follows where they lie exactly
 };
 // Times of a node: its inputs are brought, it runs, what it gave is combined.
@@ -206,6 +207,8 @@ void tsr__planner_take(struct planner *planner, const uint32_t *choice);
 // no_plan.c: says why there is no plan, and what would do. proved: there is none; else none was found.
 tsr_status tsr__planner_refuse(struct planner *planner, const tsr_plan_options *options,
                                bool proved, tsr_plan_summary *out) TSR_MUST_USE;
+// Warns that the chosen plan needs more than the devices were taken to have.
+tsr_status tsr__planner_warn_memory(struct planner *planner) TSR_MUST_USE;
 struct str tsr__bytes_text(struct arena *arena, int64_t bytes); // "1.5 GiB"
 
 // joint.c: both know their values; p's results are the session's.

@@ -54,9 +54,6 @@ static struct str help_text(struct planner *planner, const tsr_plan_summary *sum
     long long devices = (long long)summary->fits_devices;
     double more = (double)(summary->needs_bytes - memory) * (double)planner->n;
     struct str need = tsr__bytes_text(&planner->arena, summary->needs_bytes);
-    if (planner->memory_assumed)
-        sizes = "; nobody said what the devices have, so that each is taken to have what the "
-                "manual's table says";
     if (planner->sized != planner->told)
         sizes = ", or give sizes with --dim: symbolic dimensions without one are not cut";
     if (!summary->needs_bytes)
@@ -105,6 +102,25 @@ static tsr_status say_stopped(struct planner *planner, int64_t memory, const tsr
               " on %s was found in time; there may be one all the same",
               STR_ARG(have), planner->n_classes > 1 ? "the smallest device" : "each device");
     return tsr__cancelled(planner->session) ? TSR_CANCELLED : TSR_INFEASIBLE;
+}
+
+tsr_status tsr__planner_warn_memory(struct planner *planner)
+{
+    int64_t *bytes = ARENA_ARRAY(&planner->arena, int64_t, (size_t)planner->n), most = 0;
+    if (!bytes || !tsr__planner_memory(planner, bytes, NULL))
+        return TSR_NOMEM;
+    for (int64_t device = 0; device < planner->n; device++)
+        most = bytes[device] > most ? bytes[device] : most;
+    struct str need = tsr__bytes_text(&planner->arena, most);
+    struct str have = tsr__bytes_text(&planner->arena, planner->class_memory[0]);
+    if (!need.p || !have.p)
+        return TSR_NOMEM;
+    tsr__diag(planner->session, DIAG_plan_memory, NULL,
+              "say what your devices have with --memory: a plan then keeps to it",
+              "this plan needs " STR_FMT " on the fullest device; nothing was found that fits into "
+              "the " STR_FMT " that a device is taken to have",
+              STR_ARG(need), STR_ARG(have));
+    return TSR_OK;
 }
 
 tsr_status tsr__planner_refuse(struct planner *planner, const tsr_plan_options *options,

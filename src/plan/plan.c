@@ -427,6 +427,7 @@ tsr_status tsr__planner_solve(struct planner *planner, const struct program *pro
     bool best = result->optimal || (result->feasible && result->gap < 1e-9);
     if (program->limits.n == 0 || (best && fits(program, result->choice)))
         return st;
+    struct program_result unlimited = *result;
     options = tsr__budget_share(planner->budget, 0.8);
     st = tsr__program_solve(program, &options, &planner->arena, result);
     if (st != TSR_OK)
@@ -434,6 +435,10 @@ tsr_status tsr__planner_solve(struct planner *planner, const struct program *pro
     tsr__budget_spend(planner->budget, result->work);
     if (!result->feasible && !result->infeasible)
         st = take_least(planner, program, result);
+    if (st == TSR_OK && !result->feasible && planner->may_exceed && unlimited.feasible) {
+        *result = unlimited;
+        planner->exceeds = true;
+    }
     return st;
 }
 
@@ -510,7 +515,10 @@ static tsr_status solve(struct planner *planner, const tsr_plan_options *options
         return st;
     if (!result.feasible)
         return tsr__planner_refuse(planner, options, result.infeasible, out);
-    st = write_plan(planner, options);
+    if (planner->exceeds && !block.devices)
+        st = tsr__planner_warn_memory(planner);
+    if (st == TSR_OK)
+        st = write_plan(planner, options);
     if (st == TSR_OK)
         st = summarize(planner, &result, &block, ms, out);
     if (st != TSR_OK)
@@ -520,7 +528,7 @@ static tsr_status solve(struct planner *planner, const tsr_plan_options *options
         out->one_device = tsr__planner_one_device(planner);
     if (!over && (block.devices || !tsr__planner_alike(planner)))
         st = tsr__plan_best_device(planner, options, &out->one_device);
-    if (st == TSR_OK && !block.devices && !over)
+    if (st == TSR_OK && !block.devices && !planner->exceeds && !over)
         st = tsr__plan_better(planner, options, out);
     return st == TSR_OK && options->explain
                ? tsr__planner_explain(planner, &planner->program, options->explain, out)
@@ -583,7 +591,8 @@ tsr_status tsr_plan(tsr_model *model, const tsr_plan_options *options, tsr_plan_
     if (st == TSR_OK)
         st = find_config(&planner, plan_options.config, plan_options.stages != 0);
     if (st == TSR_OK)
-        planner.memory_assumed = planner.topology->memory_assumed && plan_options.memory == 0;
+        planner.may_exceed =
+            planner.topology->memory_assumed && plan_options.memory == 0 && !plan_options.with;
     if (st == TSR_OK && planner.config &&
         !tsr__plan_sizes(&planner.arena, model, tsr_config_name(planner.config),
                          &plan_options.sizes, &plan_options.n_sizes))
