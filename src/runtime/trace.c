@@ -8,11 +8,22 @@
 #include "runtime/internal.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#define MAX_TRACE ((size_t)1 << 30)
+#define MAX_TRACE  ((size_t)1 << 30)
+#define KEPT_BYTES ((size_t)16 << 20) // of all ranks together: what viewers open without trouble
+#define LEFT_OUT                                                                                   \
+    "\"name\":\"left_out\",\"args\":{\"events\":" // and how many; no name of a model can hold these quotes
+
+// How much of a rank's events is kept. What comes first is; after that, only how many came.
+struct share {
+    size_t full;     // the text is as long as it may be
+    double until_us; // events that begin later are left out; INFINITY: none so far
+    size_t left_out;
+};
 
 static double clock_us(uint64_t ns)
 {
@@ -51,12 +62,50 @@ static void put_name(struct text *text, int rank, const char *device)
                      rank, rank, *device ? " on " : "", *device ? device : "", rank, rank);
 }
 
+// What the engine notes besides: memory and scheduling of each kernel, which are most of its bytes.
+static void trim(json_t *event)
+{
+    static const char *const kept[] = {"op_name", "provider", "node_index", "input_type_shape",
+                                       "output_type_shape"};
+    json_t *args = json_object_get(event, "args"), *less = json_object();
+    for (size_t i = 0; i < TSR_COUNT(kept); i++) {
+        json_t *value = json_object_get(args, kept[i]);
+        if (value)
+            json_object_set(less, kept[i], value);
+    }
+    json_object_set_new(event, "args", less);
+}
+
+static bool fits(struct share *share, const struct text *text, double ts_us)
+{
+    if (text->n > share->full && ts_us < share->until_us)
+        share->until_us = ts_us;
+    if (ts_us < share->until_us)
+        return true;
+    share->left_out++;
+    return false;
+}
+
+static void put_left_out(struct text *text, int rank, const struct share *share)
+{
+    if (!share->left_out)
+        return;
+    begin(text);
+    tsr__text_printf(text, "{\"ph\":\"M\",\"pid\":%d," LEFT_OUT "%zu}},\n", rank, share->left_out);
+    tsr__text_printf(text,
+                     "{\"ph\":\"M\",\"name\":\"process_labels\",\"pid\":%d,\"args\":{\"labels\":"
+                     "\"%zu later events left out\"}}",
+                     rank, share->left_out);
+}
+
 // One event of ONNX Runtime's profile, with our process and clock.
-static void put_kernel(struct text *text, int rank, json_t *event, double start_us)
+static void put_kernel(struct text *text, int rank, json_t *event, double start_us,
+                       struct share *share)
 {
     json_t *ts = json_object_get(event, "ts");
-    if (!json_is_number(ts))
+    if (!json_is_number(ts) || !fits(share, text, start_us + json_number_value(ts)))
         return;
+    trim(event);
     json_object_set_new(event, "ts", json_real(start_us + json_number_value(ts)));
     json_object_set_new(event, "pid", json_integer(rank));
     json_object_set_new(event, "tid", json_integer(0));
@@ -71,7 +120,7 @@ static void put_kernel(struct text *text, int rank, json_t *event, double start_
 }
 
 static void put_profile(struct text *text, struct rank *r, int rank, const char *file,
-                        const struct ops_event *events, size_t n)
+                        const struct ops_event *events, size_t n, struct share *share)
 {
     uint64_t start_ns = 0;
     OrtStatus *st = r->engine->api->SessionGetProfilingStartTimeNs(r->ort, &start_ns);
@@ -85,7 +134,7 @@ static void put_profile(struct text *text, struct rank *r, int rank, const char 
         const char *kind = json_string_value(json_object_get(event, "ph"));
         if (name && kind && strcmp(kind, "X") == 0 && !is_fence(name) &&
             !rank_comm_has(events, n, name))
-            put_kernel(text, rank, event, clock_us(start_ns));
+            put_kernel(text, rank, event, clock_us(start_ns), share);
     }
     json_decref(doc);
 }
@@ -117,18 +166,23 @@ void tsr__trace_rank(struct rank *r, struct text *text)
     size_t n = 0;
     char *file = NULL;
     const struct ops_event *events = r->ops ? tsr__ops_events(r->ops, &n) : NULL;
+    size_t ranks = r->endpoint ? (size_t)r->endpoint->size : 1;
+    struct share share = {text->n + KEPT_BYTES / 4 * 3 / ranks, INFINITY, 0};
     text->max = MAX_TRACE;
     put_name(text, rank, r->device ? r->device : "");
     OrtStatus *st = r->engine->api->SessionEndProfiling(r->ort, r->engine->allocator, &file);
     if (!st && file) {
-        put_profile(text, r, rank, file, events, n);
+        put_profile(text, r, rank, file, events, n, &share);
         unlink(file);
         st = r->engine->api->AllocatorFree(r->engine->allocator, file);
     }
     if (st)
         r->engine->api->ReleaseStatus(st);
+    share.full += KEPT_BYTES / 4 / ranks; // the last quarter is for communication
     for (size_t i = 0; i < n; i++)
-        put_event(text, rank, &events[i]);
+        if (fits(&share, text, clock_us(events[i].start_ns)))
+            put_event(text, rank, &events[i]);
+    put_left_out(text, rank, &share);
 }
 
 // ---- one file of all ranks ---------------------------------------------------------------------
@@ -215,6 +269,20 @@ static tsr_status gather(tsr_session *session, struct endpoint *endpoint, uint64
     return st;
 }
 
+// Ranks say in their own texts what they left out, since those are all that comes from other processes.
+static void tell_left_out(tsr_session *session, const struct text *text)
+{
+    unsigned long long sum = 0;
+    for (const char *at = text->p ? strstr(text->p, LEFT_OUT) : NULL; at;
+         at = strstr(at, LEFT_OUT)) {
+        at += strlen(LEFT_OUT);
+        sum += strtoull(at, NULL, 10);
+    }
+    if (sum)
+        tsr__diag(session, DIAG_trace_bounded, NULL, "trace fewer runs to see all of each",
+                  "the trace keeps to 16 MiB: the last %llu events are left out", sum);
+}
+
 tsr_status tsr__trace_write(tsr_session *session, struct endpoint *endpoint, uint64_t plan,
                             struct text *text, const char *path)
 {
@@ -227,6 +295,7 @@ tsr_status tsr__trace_write(tsr_session *session, struct endpoint *endpoint, uin
     st = tsr__out_open(session, path, &outfile);
     if (st != TSR_OK)
         return st;
+    tell_left_out(session, text);
     static const char head[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", tail[] = "\n]}\n";
     tsr__out_write(&outfile, head, sizeof head - 1);
     tsr__out_write(&outfile, text->p, text->n);

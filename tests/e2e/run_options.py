@@ -287,6 +287,26 @@ def trace(d):
         check_trace(d + "/m.json", 2, 1)
 
 
+def long_trace(d):
+    """A trace of many runs keeps to a size that viewers open, keeps whole what it has, and says what is left out."""
+    nodes = [h.make_node("Sin", ["x" if i == 0 else "v%d" % i], ["y" if i == 399 else "v%d" % (i + 1)], name="n%d" % i) for i in range(400)]
+    ends = [h.make_tensor_value_info(v, T.FLOAT, [4, 4]) for v in "xy"]
+    onnx.save(h.make_model(h.make_graph(nodes, "g", ends[:1], ends[1:]), ir_version=10, opset_imports=[h.make_opsetid("", 18)]), d + "/m.onnx")
+    good("annotate", d + "/m.onnx", "--config", "c:2", "--tile", "x={2,1:0,1}", "-o", d + "/a.onnx")
+    for seconds in (2, 8, 30):
+        rc, out, err = tessera("bench", d + "/a.onnx", "--config", "c", "--seconds", seconds, "--trace", d + "/t.json", "--json")
+        assert rc == 0, err
+        doc = json.loads(out)
+        if doc["runs"] > 250:
+            break
+    events = json.load(open(d + "/t.json"))["traceEvents"]
+    left = sum(e["args"]["events"] for e in events if e["name"] == "left_out")
+    assert os.path.getsize(d + "/t.json") < 17 << 20, os.path.getsize(d + "/t.json")
+    assert left > 0 and "trace-bounded" in out + err and str(left) in out + err, (left, doc["runs"], err)
+    kernels = [e for e in events if e.get("cat") == "Node"]
+    assert {e["pid"] for e in kernels} == {0, 1} and len(kernels) > 10000 and not any("mem_in_use" in str(e["args"]) for e in kernels[:50])
+
+
 def bench(d):
     """A model is cut as run cuts it: planned, for its configuration, or not at all."""
     m = mlp(d + "/m.onnx")
@@ -321,7 +341,7 @@ def alike(d):
 
 
 failed = 0
-for f in (alike, bench, inputs_and_outputs, random_inputs, levels, devices, own_files, rank_by_option, kept_as_told, planned_devices, own_operators, trace):
+for f in (alike, bench, inputs_and_outputs, random_inputs, levels, devices, own_files, rank_by_option, kept_as_told, planned_devices, own_operators, trace, long_trace):
     if len(sys.argv) > 3 and f.__name__ not in sys.argv[3:]:
         continue
     try:
