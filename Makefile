@@ -108,10 +108,17 @@ install: all ## into PREFIX (and DESTDIR)
 wheel: setup ## the Python package, in dist/
 	@.venv/bin/python -m pip wheel -q --no-deps -w dist . && ls dist
 
+deb: setup ## a Debian package, in dist/
+	@tools/deb dist
+
+# The tree at this commit as tessera-VERSION.tar.xz, with the wheel and the package beside it.
+dist: all wheel deb ## tarball, wheel and Debian package, in dist/
+	@meson dist -C $(BUILD) --no-tests --allow-dirty >/dev/null && cp $(BUILD)/meson-dist/*.tar.xz dist && ls dist
+
 uninstall:
 	@ninja -C $(BUILD) uninstall
 
 clean: ## removes the build folders
-	rm -rf build build-asan build-cov build-fuzz
+	rm -rf build build-asan build-cov build-fuzz build-deb
 
-.PHONY: hand gpu help check wheel all soak setup demo test prove trials torture nemesis hunt compat bench fuzz lint install uninstall clean
+.PHONY: deb dist hand gpu help check wheel all soak setup demo test prove trials torture nemesis hunt compat bench fuzz lint install uninstall clean

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `make install` leaves: a program outside the tree builds against it with pkg-config and with CMake, wherever it was moved to, and
+runs; the command runs. usage: test_install.py BUILD"""
+import glob, os, shutil, subprocess, sys, tempfile
+
+BUILD = os.path.abspath(sys.argv[1])
+PROGRAM = '#include <tessera.h>\n#include <stdio.h>\nint main(void)\n{\n    tsr_session *s = tsr_session_new(NULL);\n    printf("tessera %s\\n", tsr_version());\n    tsr_session_free(s);\n    return !s;\n}\n'
+CMAKE = 'cmake_minimum_required(VERSION 3.16)\nproject(user C)\nfind_package(tessera 0.1 REQUIRED)\nadd_executable(user user.c)\ntarget_link_libraries(user tessera::tessera)\n'
+
+
+def run(words, **more):
+    p = subprocess.run(words, capture_output=True, text=True, timeout=120, **more)
+    assert p.returncode == 0, (words, p.returncode, p.stdout[-800:], p.stderr[-1500:])
+    return p.stdout
+
+
+def prefix(d):
+    """Installed below a folder of its own; the prefix inside it."""
+    stage = os.path.join(d, "stage")
+    run(["meson", "install", "-C", BUILD, "--no-rebuild", "--quiet", "--destdir", stage])
+    header = glob.glob(stage + "/**/include/tessera.h", recursive=True)[0]
+    return stage, os.path.dirname(os.path.dirname(header))
+
+
+def environment(where, **more):
+    libraries = os.path.dirname(glob.glob(where + "/**/libtessera.so", recursive=True)[0])
+    return dict(os.environ, LD_LIBRARY_PATH=libraries, **more)
+
+
+def with_pkg_config(d):
+    stage, where = prefix(d)
+    folder = os.path.dirname(glob.glob(where + "/**/tessera.pc", recursive=True)[0])
+    env = environment(where, PKG_CONFIG_PATH=folder, PKG_CONFIG_SYSROOT_DIR=stage)
+    flags = run(["pkg-config", "--cflags", "--libs", "tessera"], env=env).split()
+    open(d + "/user.c", "w").write(PROGRAM)
+    run(["cc", d + "/user.c", "-o", d + "/user", *flags])
+    assert run([d + "/user"], env=env).startswith("tessera 0."), "the program does not run"
+    assert run(["pkg-config", "--modversion", "tessera"], env=env).strip() == run([d + "/user"], env=env).split()[1]
+
+
+def with_cmake(d):
+    if not shutil.which("cmake"):
+        return "no CMake here (apt-get install cmake)"
+    _, where = prefix(d)
+    os.rename(where, d + "/moved")  # an installation may be moved
+    os.mkdir(d + "/source")
+    open(d + "/source/user.c", "w").write(PROGRAM)
+    open(d + "/source/CMakeLists.txt", "w").write(CMAKE)
+    run(["cmake", "-S", d + "/source", "-B", d + "/build", "-DCMAKE_PREFIX_PATH=" + d + "/moved"])
+    run(["cmake", "--build", d + "/build"])
+    assert run([d + "/build/user"], env=environment(d + "/moved")).startswith("tessera 0.")
+    open(d + "/source/CMakeLists.txt", "w").write(CMAKE.replace("tessera 0.1", "tessera 7.0"))
+    p = subprocess.run(["cmake", "-S", d + "/source", "-B", d + "/other", "-DCMAKE_PREFIX_PATH=" + d + "/moved"], capture_output=True, timeout=120)
+    assert p.returncode != 0, "a version that is not there was found"
+
+
+def the_command(d):
+    _, where = prefix(d)
+    env = environment(where)
+    assert "tessera" in run([where + "/bin/tessera", "--version"], env=env)
+    assert glob.glob(where + "/**/libtessera_ops.so", recursive=True), "the plug-in is not installed"
+    for name in ("tessera.1", "tessera"):
+        assert glob.glob(where + "/share/**/%s*" % name, recursive=True), name
+
+
+failed = 0
+for case in (with_pkg_config, with_cmake, the_command):
+    with tempfile.TemporaryDirectory(prefix="tessera-install-") as folder:
+        try:
+            skipped = case(folder)
+            print("ok %s%s" % (case.__name__, " # SKIP " + skipped if skipped else ""))
+        except Exception as x:
+            failed += 1
+            print("not ok %s: %s %s" % (case.__name__, type(x).__name__, str(x)[:1500]))
+sys.exit(1 if failed else 0)
