@@ -170,6 +170,9 @@ static const struct tile_layout *merge_tiles(struct arena *arena, const struct t
     return l;
 }
 
+// Each dimension gets its canonical factors on its own; then every shard of the given layout goes to the shard that
+// has the same elements. moves[axis][k] says where factor k's coordinate went: of {4/4*16/2} factor 0 has stride 2
+// and factor 1 stride 1 in {64/8}, so shard (3,1) becomes 7. Dimensions whose parts are not known stay as they are.
 struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile_layout *given,
                                           const struct shape *shape)
 {

@@ -528,6 +528,8 @@ static bool check_calls(struct check *check)
 
 // ---- all of it ----------------------------------------------------------------------------------
 
+// From the outside in: configurations, specs and nodes, stages. Functions and the flow come last and only if
+// nothing before them was wrong: both read layouts, which wrong specs do not have.
 static bool check_model(struct check *check)
 {
     check->n_ids = tsr__model_value_ids(check->model);

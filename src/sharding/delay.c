@@ -4,6 +4,14 @@
 //
 // A value may stay in parts if all its readers can take parts (rules: linear.c), on the same devices and in the same
 // layout, and what they give is the same piece for all members of a group.
+//
+//     Y = A x B and Z = C x D, both with the inner dimension cut over devices 0 and 1; R = Y + Z
+//     at once: device 0 has Y0, device 1 has Y1; AllReduce(Y0, Y1); AllReduce(Z0, Z1); R = Y + Z
+//     delayed: each device adds what it has, R0 = Y0 + Z0 and R1 = Y1 + Z1; one AllReduce(R0, R1)
+//
+// With a bias that both devices hold whole, R = Y + bias, only one of the two may add it: R0 = Y0 + bias and R1 =
+// Y1. So the node that reads parts says which of its inputs come in parts (pending), and becomes itself the one
+// whose sum the group combines: it takes over groups and combination of the node before it.
 #include "sharding/internal.h"
 
 struct delay {
@@ -174,6 +182,8 @@ static bool read_asked(struct arena *arena, struct delay *delay)
     return !arena->failed;
 }
 
+// In node order, so a chain of delays works: take_parts makes a node that reads parts a maker of parts, and
+// may_delay then asks whether its own readers can take parts in turn.
 bool tsr__flow_delay(struct arena *arena, struct flow *flow)
 {
     if (!tsr_model_metadata(flow->model, META_DELAY))

@@ -40,6 +40,8 @@ static tsr_status refuse(tsr_session *session, tsr_status status, const char *hi
     return status;
 }
 
+// Refuses a shape whose elements or bytes do not fit 64 bits ([2^40, 2^40]), so that later arithmetic on them
+// cannot overflow.
 static tsr_status take_shape(tsr_pieces *dict, tsr_dtype type, int rank, const int64_t *shape)
 {
     int64_t elements = 1, bytes;
@@ -114,6 +116,7 @@ static tsr_status fill(tsr_pieces *dict, const void *data)
     return whole ? TSR_OK : TSR_NOMEM;
 }
 
+// *out is set only when all pieces exist and are filled; a failure on the way frees what was made.
 tsr_status tsr_pieces_new(tsr_session *session, const char *sharding, tsr_dtype type, int rank,
                           const int64_t *shape, const void *data, tsr_pieces **out)
 {

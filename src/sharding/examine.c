@@ -213,6 +213,8 @@ static void examine_repeats(struct spec_scope *sc, const tsr_spec *spec,
                (long long)twice);
 }
 
+// A number in the device list names a group if there is one of that number, else a device. Whether a device is
+// named twice is asked only if all names are good: a wrong name would be counted as one more device.
 static void examine_devices(struct spec_scope *sc, const tsr_spec *spec, bool cut)
 {
     struct group_index index;

@@ -19,6 +19,8 @@ static bool take(struct solve *solve, const tsr_node *node, const struct shapes 
     return tsr__solve_add(solve, out, (int)i, layout, &shape, false, !out);
 }
 
+// Inputs must fit, all of them. Outputs are tried one by one: one that does not fit, or that fits but costs a
+// device although an input is explicit, is left out, as the flow leaves it to a reshard after the node.
 bool tsr__placement_explicit(struct arena *scratch, struct arena *arena, const tsr_node *node,
                              const struct shapes *shapes, const struct rule *rule,
                              int64_t n_devices, struct tile_layout *const *in,

@@ -6,6 +6,13 @@
 // fit stays out and is resharded; explicit specs that cannot be had leave the node whole, with a
 // warning. Wishes of readers (propagate.c) come last of all. All layouts here are canonical, so equal ones are equal.
 // Knows no costs and makes no graph.
+//
+//     MatMul X [8,6] x W [6,4] -> Y [8,4] on devices 0 and 1; factors m = 8, k = 6, n = 4
+//     X {2,1}, W without a spec:   m is cut in 2; W is a constant and follows: whole on both; Y {2,1}
+//     X {1,2}, W without a spec:   k is cut in 2; W becomes {2,1}; each device has a sum of 3 of the 6
+//                                  products, so Y is whole on both after group {0,1} has added them up
+//     X {1,2} and Y {2,1} asked:   Y cannot be both: the flow notes {2,1} as wanted, a reshard follows
+//     X {2,1} and W {2,1}:         m and k would need four devices: the node runs whole on both
 #include "sharding/flow.h"
 #include "sharding/node_placement.h"
 
@@ -134,6 +141,9 @@ static size_t owners_at(const struct tile_layout *layout, int64_t d, int64_t *sh
     return n;
 }
 
+// Every device that needs a shard has one shard of which that is a part: each cut of `have` must be a cut of `need`
+// too, with the same part. Whole on 0 and 1 holds {2,1}: a device slices. {2,1} does not hold {2,1:1,0}: of 8 rows
+// device 1 has 4..7 and would need 0..3. Where the factors differ the answer is no.
 bool tsr__flow_held(const struct tile_layout *have, const struct tile_layout *need)
 {
     if (have == need || tsr__layout_equal(have, need))
@@ -387,6 +397,8 @@ static void add_wishes(struct step *step, struct solve *solve)
     }
 }
 
+// The order is the precedence: explicit inputs bind (one that does not fit makes the node run whole), then explicit
+// outputs, then what arrives, then wishes of readers; of the last three, what does not fit stays out.
 static bool place_rule(struct step *step, const struct rule *rule)
 {
     struct solve v;
@@ -516,6 +528,8 @@ static struct tile_layout *layout_of(struct step *step, bool out, size_t i)
     return tsr__flow_whole(step->work, rank, placement);
 }
 
+// What was asked of an output and is not what the node gives becomes `wanted`: readers see the value as it lies
+// after that move. A trial asks what would be and leaves the layouts of the values alone.
 static bool give_results(struct step *step)
 {
     struct node_flow *nf = step->nf;
@@ -828,6 +842,8 @@ static bool place_everywhere(struct step *step, const char *why)
     return tsr__solve_result(&all, step->work->arena, &step->nf->place);
 }
 
+// Which of the six ways of running the node applies; the first that does is taken. Lists of tensors come first
+// because no step moves them inside a stage, so they overrule specs.
 static bool follow(struct step *step)
 {
     struct flow_work *work = step->work;

@@ -142,6 +142,9 @@ static bool start_slice(struct follow *follow, int i)
 
 // ---- one turn ----------------------------------------------------------------------------------
 
+// Inputs of a body in their order: numbers (the turn, the condition), carried states, slices. The body of a Loop
+// with two states has inputs 0 and 1 as numbers and 2 and 3 as states 0 and 1. Its initializers lie whole on all
+// devices.
 static bool start_body(struct follow *follow, struct body_flow *flow)
 {
     const struct control *control = follow->control;
@@ -319,6 +322,8 @@ static bool join_result(struct follow *follow, int i)
     return follow->results[i] != NULL;
 }
 
+// First each result gets its one layout (states have theirs), then every body is asked for these at its outputs. Outputs of
+// a body in their order: the condition (whole, since every device must decide alike), carried states, results.
 static bool give_outputs(struct follow *follow)
 {
     const struct control *control = follow->control;
@@ -480,6 +485,8 @@ static bool stands(struct follow *follow)
     return !follow->work->arena->failed && !follow->work->scratch.failed;
 }
 
+// Any failure on the way, and a body in which nothing is cut, end in stands(): the node runs as it stands, whole.
+// settle() follows the bodies without findings; if the caller wants some, a last turn makes them.
 bool tsr__flow_bodies(struct flow_work *work, struct flow_ask *ask)
 {
     struct control *control = ARENA_NEW(work->arena, struct control);

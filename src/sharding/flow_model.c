@@ -19,6 +19,8 @@ static bool start_values(struct flow_work *work, const tsr_graph *graph)
     return true;
 }
 
+// Everything that one flow needs before the first node: arrays by value id, the shapes, the stages. It refuses more
+// devices than the solver can follow; values get no layouts yet.
 bool tsr__flow_start(struct flow_work *work, struct arena *arena, tsr_model *model,
                      const tsr_config *config)
 {

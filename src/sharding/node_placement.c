@@ -7,6 +7,16 @@
 // inside a factor (heads of a hidden size), the rule is refined: the factor becomes two everywhere.
 // A device that disagrees with what is settled drops out; in the end every cell must have a device.
 // Knows no specs.
+//
+//     MatMul X [8,6] x W [6,4] on devices 0 to 3; factors m = 8, k = 6 (reduced), n = 4
+//     X {2,2}:               m in 2, k in 2; device d works on part d / 2 of m and part d % 2 of k
+//     W {2,1:(0,2),(1,3)}:   k in 2 again, and the same part for all four devices: nobody drops out
+//     the placement:         cuts m 2, k 2, n 1; four cells (m, k), one device for each; the sum over k
+//                            is pending between devices 0 and 1 and between 2 and 3
+//     W {2,1:(0,1),(2,3)}:   devices 1 and 2 have the other part of k and drop out; the two that stay
+//                            cannot work on four cells, so the solver refuses W
+//     a refined factor:      a dimension of 64 that is {4*16/2}, the first or second half of each of 4
+//                            heads: the factor of 64 becomes two, 4 and 16, and 16 is cut in 2
 #include "sharding/node_placement.h"
 
 bool tsr__solve_init(struct solve *solve, struct arena *arena, struct arena *keep,
@@ -415,6 +425,9 @@ static bool pin(struct solve *solve, bool out, int i)
     return true;
 }
 
+// Takes one layout in. each_loop: a layout that merely arrives; cuts that do not fit are left out one by one.
+// Otherwise all or nothing. to_pin: an explicit layout, which also says what is not cut (pin). A tensor that the
+// node reads on the host, or of another rank than the rule's, cannot be cut.
 bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layout *layout,
                     const struct shape *shape, bool each_loop, bool to_pin)
 {
@@ -468,6 +481,8 @@ static int64_t cell_of(const struct solve *solve, const int64_t *row, bool reduc
     return cell;
 }
 
+// Every cell of the cut factors has a device, and the members of a sum come in equal numbers, so that groups can be
+// made: m in 2 and k in 2 on four devices is one each; with device 3 gone, cell (1,1) has nobody.
 bool tsr__solve_covers(struct solve *solve)
 {
     int64_t cells = 1, n_on = 0;

@@ -139,6 +139,8 @@ static bool factor(struct parser *parser, struct tile_factor *tile_factor, bool 
     return true;
 }
 
+// One dimension: 2 is two cuts of whatever size, 4/2*16 is two factors with their sizes. A bare number means cuts
+// only when it stands alone; that is known after the last '*', so it is first read as a size.
 static bool entry(struct parser *parser)
 {
     struct tile_factor f[TILE_MAX_FACTORS];
@@ -216,6 +218,8 @@ static int64_t volume(const struct parser *parser)
     return v;
 }
 
+// Without a list tile k belongs to device k. With one, {2,1:5,7} gives tile 0 to device 5 and tile 1 to device 7; a
+// tiling of one tile may have any number of owners, each of which has the whole.
 static bool owners(struct parser *parser, int64_t shards)
 {
     int64_t n = 0;

@@ -191,6 +191,8 @@ static int64_t mesh_shard(const struct parser *parser, const struct mesh *mesh, 
     return shard;
 }
 
+// One device for each position of the mesh, row by row: S0R@2x2:4,5,6,7 gives the first half of the rows to devices
+// 4 and 5 and the second to 6 and 7. Without a list position i is device i; -1 leaves a position empty.
 static bool mesh_owners(struct parser *parser, const struct mesh *mesh)
 {
     size_t start = parser->at;

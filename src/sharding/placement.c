@@ -112,6 +112,9 @@ static void sort_members(struct member *member, size_t n)
     qsort(member, n, sizeof(*member), by_group);
 }
 
+// Devices that hold parts of the same sum. m and k cut in 2 on devices 0..3: sorted by kept cell (m) and then part
+// of the sum (k) they stand as 0 1 2 3, and every `parts` = 2 neighbours are a group: {0,1}, {2,3}. The solver has
+// seen to it that all cells have equally many devices (tsr__solve_covers), so no group is left short.
 bool tsr__placement_groups(struct arena *arena, const struct placement *placement,
                            struct device_group **out, size_t *n_out, enum combine *combine)
 {

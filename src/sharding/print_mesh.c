@@ -107,6 +107,9 @@ static int64_t cuts_seen(const struct seen *seen, int dim)
     return cuts;
 }
 
+// Reads the mesh axes off the layout by one step along each: if position 0 has tile 0 and position 1 (one step
+// along the last axis) tile 1 of dimension 1, the last axis cuts dimension 1. What the axes found say is then
+// compared with every position; a layout that no choice of axes makes is refused by that.
 static bool over_given(struct arena *arena, const struct tile_layout *layout,
                        const struct notation_mesh *mesh, struct seen *seen)
 {
@@ -188,6 +191,8 @@ static void print_set(struct text *text, const struct seen *seen, int dim)
     tsr__text_add(text, STR("}"));
 }
 
+// Letters: SR@2 and S0,R@2x2 (a comma only where axes have numbers); sets: ({0},{})@2x2. Devices follow where they
+// are not 0, 1, 2, ...: SR@2:4,5.
 static struct str print_seen(struct arena *arena, const struct seen *seen, int rank, bool sets)
 {
     struct text text;

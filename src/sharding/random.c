@@ -185,6 +185,8 @@ static int by_device(const void *a, const void *b)
     return (x->device > y->device) - (x->device < y->device);
 }
 
+// The cell of a device is its position in the grid, for the axes that have a factor; devices that differ along an
+// axis without one do the same work. Placements list their devices ascending, hence the sorted seats.
 static bool place(struct dice *dice, const struct rule *rule, const struct grid *grid,
                   const int *factor, struct placement *placement)
 {
@@ -552,6 +554,8 @@ static tsr_status shard_stages(struct dice *dice, tsr_graph *graph)
     return st;
 }
 
+// In one of five cases the model is cut into stages first, if it has more than two nodes, no stages yet, and there
+// is more than one device; the draw comes from the seed, so a seed always gives the same annotations.
 tsr_status tsr_model_shard_random(tsr_model *model, tsr_config *config, uint64_t seed,
                                   const tsr_dim_size *sizes, size_t n)
 {

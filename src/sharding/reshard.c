@@ -190,6 +190,8 @@ struct takers {
     size_t *first;                  // by shard
 };
 
+// Every piece cut along one more axis among those who take it. {2,1:(0,1),(2,3)} spread along axis 1 is {2,2}:
+// device 0 and 1, who both had tile 0, have its left and its right half.
 static struct tile_layout *spread(const struct pairing *pairing, const struct side *side, int axis,
                                   const int64_t *shape, const struct takers *takers)
 {
@@ -474,6 +476,8 @@ static bool all_single(const struct partial *partial)
     return true;
 }
 
+// The search works on layouts and costs alone, in an arena of its own; only the steps of the best way are made in
+// full (groups, moves), in the caller's. A pending combination in groups of one device each is none.
 tsr_status tsr__reshard_plan(struct arena *arena, const struct tile_layout *from,
                              const struct partial *pending, const struct tile_layout *to,
                              const int64_t *shape, size_t elem_bytes, struct reshard **out)

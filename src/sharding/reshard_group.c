@@ -256,6 +256,9 @@ static void give(const struct pairing *pairing, struct reshard_step *out)
         }
 }
 
+// Devices that hold the same region but for the joined axis exchange among themselves only: {2,1} to {1,2} on two
+// devices is one region, in which each gives half of what it has. Every region must come out in full groups, or it
+// is no all-to-all.
 bool tsr__reshard_exchange_axes(const struct pairing *pairing, struct reshard_step *out)
 {
     struct region region;

@@ -4,6 +4,16 @@
 // Steps are recognised on pieces and owners, not on meshes. What every device lacks is the same whatever the step is
 // called; the name says how regular it is. Where several devices have what another one lacks, the one that has sent
 // least gives it.
+//
+// [8,6] of 4-byte elements, 192 bytes in all, on devices 0 and 1 (and 2 and 3 where they are named):
+//     {2,1} -> {1,1:0,1}           all-gather: each lacks the other's 4 rows and gets 96 bytes
+//     {2,1} -> {1,2}                 all-to-all: each lacks [4,3] of the other's and gets 48 bytes
+//     {1,1:0} -> {2,1:1,2}           scatter: device 0 gives each a different half, 96 bytes to each
+//     {2,1:0,1} -> {1,1:2}           gather: device 2 gets 96 bytes from each
+//     {2,1:0,1} -> {2,1:2,3}         permute: whole pieces, each from one device to one other
+//     {1,1:0,1} -> {2,1}           slice: nobody lacks anything, nothing moves
+// With a sum pending between 0 and 1 the same names combine: whole to whole on both is an all-reduce, whole to
+// {2,1} a reduce-scatter (each gets the other's 96 bytes of its own half), whole to {1,1:0} a reduce.
 #include "sharding/reshard.h"
 
 #include <stdlib.h>
@@ -137,6 +147,8 @@ struct pattern {
     bool out_same;             // all that a device gives is the same piece
 };
 
+// first_in and first_out come zeroed, by device: the first move that a device gets or gives. Every later one is
+// compared with it, so one pass suffices. A move has at least one element, so elements 0 says there was none.
 static struct pattern pattern_of(const struct pairing *pairing, const struct reshard_move *move,
                                  size_t n, struct reshard_move *first_in,
                                  struct reshard_move *first_out)
@@ -226,6 +238,8 @@ static bool one_group(const struct pairing *pairing, struct reshard_step *out)
     return true;
 }
 
+// From the most regular name to the least, since several may fit: {2,1:0,1} -> {2,1:2,3} satisfies every one of
+// these conditions and is called a permutation.
 static bool name_moves(const struct pairing *pairing, struct reshard_step *out)
 {
     struct reshard_move *in = ARENA_ARRAY(pairing->made, struct reshard_move, pairing->n_devices);
@@ -404,6 +418,9 @@ static bool combining_groups(const struct pairing *pairing, struct reshard_step 
     return out->groups != NULL;
 }
 
+// Counts the bytes as if everybody sent parts to everybody who needs them. A reduce-scatter does just that. Reduce
+// (the sum goes from one to the next) and all-reduce (each sums up a stretch) move less and are counted again, as
+// is an exchange whose moves the caller wants listed.
 static tsr_status combining_step(const struct pairing *pairing, struct reshard_step *out)
 {
     struct load load;

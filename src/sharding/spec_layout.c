@@ -330,6 +330,7 @@ static tsr_status shard_text(struct arena *arena, tsr_node *node, tsr_value *val
     return replace_spec(node, config, value, answer.layout, &counting);
 }
 
+// The caller may mix objects of two models, so both are looked up before anything is written.
 tsr_status tsr_node_shard_text(tsr_node *node, tsr_value *value, tsr_config *config,
                                const char *text)
 {
@@ -453,6 +454,8 @@ tsr_status tsr_spec_text(const tsr_spec *spec, const char **out)
     return tsr_spec_text_as(spec, TSR_NOTATION_TILES, out);
 }
 
+// The text is printed in scratch memory and copied into the model's arena when it is complete: *out lives as long
+// as the model does.
 tsr_status tsr_spec_text_as(const tsr_spec *spec, tsr_notation notation, const char **out)
 {
     static const enum notation_style styles[] = {

@@ -97,6 +97,7 @@ static bool devices_fit(tsr_session *session, const struct tile_layout *layout, 
     return false;
 }
 
+// The boxes live in the session until the next call, which frees them before it reads its text.
 tsr_status tsr_tiles(tsr_session *session, const char *text, int rank, const int64_t *shape,
                      int64_t devices, const tsr_box **out, size_t *n)
 {
