@@ -58,6 +58,8 @@ static tsr_status refuse(tsr_folder *folder, const char *file, const char *what)
     return TSR_MALFORMED;
 }
 
+// Sizes that the file leaves out follow from others: as many key heads as query heads, and
+// hidden_size / heads for a head. 0 means that the file says nothing.
 static tsr_status read_config(tsr_folder *folder)
 {
     const char *name = folder->is_genai ? GENAI_CONFIG : OPTIMUM_CONFIG;

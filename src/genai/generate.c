@@ -365,6 +365,8 @@ static void end(struct generation *generation)
     tsr__temporary_remove(generation->work);
 }
 
+// Callers built against an older header have shorter structs: only `size` bytes are read from the
+// options and written to the result. What was counted is given even where the run failed.
 tsr_status tsr_generate(tsr_folder *folder, const int64_t *ids, size_t n,
                         const tsr_generate_options *options, tsr_token_fn take, void *data,
                         tsr_generate_result *result)

@@ -226,6 +226,8 @@ static bool goes_along(const tsr_folder *folder, const char *name)
            strcmp(name, GENAI_CONFIG) != 0;
 }
 
+// Tokenizer files and the like, into the folder of one rank. readdir gives NULL at the end and on
+// an error; only errno tells which.
 static tsr_status copy_rest(struct rank_folders *folders, int64_t rank)
 {
     DIR *d = opendir(folders->folder->path);

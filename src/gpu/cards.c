@@ -45,6 +45,8 @@ static int look_at_card(const struct gpu *gpu, int ordinal, struct gpu_card *car
     return 0;
 }
 
+// Runs in a process of its own (tsr__gpu_survey). Cards before the one that fails are still given,
+// with the reason for the stop.
 static void look(const struct gpu_libraries *libraries, struct gpu_survey *out)
 {
     struct gpu gpu;
@@ -98,6 +100,9 @@ static bool read_all(int fd, char *p, size_t n)
     return true;
 }
 
+// The driver is asked in a child process: a driver that crashes or hangs takes the child with it and
+// not the caller. The child sends the whole struct through a pipe; anything shorter, or silence for
+// SURVEY_MS, counts as no answer.
 void tsr__gpu_survey(const struct gpu_libraries *libraries, struct gpu_survey *out)
 {
     int ends[2];

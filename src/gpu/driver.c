@@ -53,6 +53,8 @@ static void load_nccl(struct gpu *gpu, const char *name)
     gpu->nccl_version = 0;
 }
 
+// Every entry point is looked up at run time, so that one program serves machines with and without
+// a driver. A driver without one of them counts as absent, and `why` says which it lacks.
 bool tsr__gpu_load(const struct gpu_libraries *libraries, struct gpu *gpu, char *why, size_t n)
 {
     const char *name = libraries->driver ? libraries->driver : driver_name;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // fold.c - folds tensors on a GPU: most of it 16 bytes a thread, the rest element by element.
+//
+// 1000003 floats that all lie on 16 bytes: 250000 threads of 4 floats, then 3 threads of one.
 #include "gpu/internal.h"
 
 int tsr__seat_prepare(struct gpu_seat *seat, tsr_dtype type, enum gpu_reduce reduce)

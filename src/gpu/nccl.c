@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // nccl.c - NCCL's collectives, as far as they are used: all-reduce, and messages in groups.
+//
+// One member makes an id and the callers carry it to the others; all join with it. Messages of one
+// exchange stand between a group's start and end, so that no two members wait for each other's send.
 #include "gpu/internal.h"
 
 enum { NCCL_INT8 = 0, NCCL_NONE = -1 };

@@ -96,6 +96,8 @@ static void insert(struct text *text, const char *from, int word, int part, int 
                          bits);
 }
 
+// Lanes A0, A1, ... into 32-bit words, lowest bits first: 4 lanes of float16 are 2 words, lane 1 in
+// the upper half of word 0. Halves were computed as float32 and are rounded here, once.
 static void pack(struct text *text, const struct element *element, int lanes)
 {
     int per_word = element->bytes < 4 ? 4 / element->bytes : 1, bits = 8 * element->bytes;
@@ -189,6 +191,9 @@ static void point_at(struct text *text, size_t argument)
         argument);
 }
 
+// One thread folds one stretch of all inputs: "wide" takes 16 bytes (4 floats), the other kernel
+// one element. The loop over members is written out; a jump to STORE leaves it after n_in inputs,
+// a jump to DONE ends the stores after n_out. d1 is the byte offset of the thread.
 static void write_fold(struct text *text, const char *name, const struct element *element,
                        bool is_bool, enum gpu_reduce reduce)
 {

@@ -85,6 +85,8 @@ static void unload(struct gpu_seat *seat)
         gpu->cuModuleUnload(seat->rows_module);
 }
 
+// Waits for the stream first: work under way still uses what is freed below. Where the context
+// cannot be entered, nothing inside it can be freed one by one.
 void tsr__seat_close(struct gpu_seat *seat)
 {
     if (!seat)
@@ -266,6 +268,9 @@ static int copy_each(const struct gpu_seat *seat, const struct gpu_rows *rows, v
 // A kernel counts units in 32 bits, so a launch takes as many rows as that allows; rows that are longer go one by one.
 #define MOST_UNITS (UINT32_MAX / 2)
 
+// Rows without gaps are one copy. Others go through a kernel that moves units of 1 << log bytes, at
+// most MOST_UNITS in a launch: the numbers of units are 32 bits wide there. Rows that are longer
+// than that are copied one by one.
 int tsr__seat_rows(struct gpu_seat *seat, const struct gpu_rows *rows, void *stream)
 {
     if (rows->rows == 0 || rows->width == 0)
