@@ -132,6 +132,7 @@ void tsr__derive_dropout(struct derivation *derivation)
         derivation->whole = "training_mode is not known to be false";
 }
 
+// perm [0 2 1] gives "[d0 d1 d2] -> [d0 d2 d1]". Without perm the order is reversed.
 void tsr__derive_transpose(struct derivation *derivation)
 {
     int rank = tsr__derive_in(derivation, 0).rank;

@@ -4,6 +4,13 @@
 // free where no mask counts them; what a softmax runs over (k), and rows that a mask counts, may be
 // cut where the node can be taken apart (expand_attention.c); what a recurrence runs over (t) and the
 // inside of a head (d) stay whole, columns v of the values do not mix.
+//
+// Attention of q [2 6 64], k and v [2 7 16] with 8 query heads and 2 heads of keys:
+//
+//   [b q (h g d)],[b k (h d)],[b k (h v)] -> [b q (h g v)]     b 2, q 6, h 2, g 4, d 8, k 7, v 8
+//
+// Cut in 2 along h, a device has queries [2 6 32] and keys [2 7 8], and its node says 4 query heads
+// and 1 head of keys: "attr q_num_heads=h", "attr kv_num_heads=h".
 #include "rules/derive.h"
 
 #define NO_HEADS "the numbers of heads are not known, or do not fit"
@@ -100,6 +107,9 @@ static bool can_be_taken_apart(const struct derivation *derivation, bool flat)
     return sizes && tsr__derive_mask_fits(derivation, 3, flat ? 1 : 2);
 }
 
+// A query of 3 dimensions has its heads in the last one: 8 query heads for 2 heads of keys are
+// h = 2, g = 4. Where the node can be taken apart k is "stat", else "rep"; rows q that are not free
+// go with k.
 void tsr__derive_attention(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0);

@@ -4,6 +4,19 @@
 // each place stands for itself. Elsewhere a part of the result needs more than a part of the input
 // (struct rule_window), and the local node has the pads that are left at its ends; where sizes are
 // not known, space is whole.
+//
+// A Conv of 224 places, kernel 7, stride 2, pads 3 3, gives 112 places. Its rule, in full:
+//
+//   [n (g i) o0^],[(g o) i _],[(g o)]? -> [n (g o) o0]; attr group=g
+//   ; win 0 2 o0 224 112 2 -3 7; list pads 3 2; put 0 before 0; put 1 after 0
+//   ; unset auto_pad; unset ceil_mode; red i:sum; once 2
+//
+// The pad behind is written as 2, where the last window ends. Cut in 2 along o0:
+//
+//   part 0 makes places 0..55; its windows span -3..113, so it needs 0..113 and has pads 3 0
+//   part 1 makes places 56..111; its windows span 109..225, so it needs 109..223 and has pads 0 2
+//
+// Each half of the input has 112 elements: part 0 receives 112 and 113, part 1 receives 109..111.
 #include "rules/derive.h"
 
 #define NO_WINDOWS "the number of spatial dimensions is not known"
@@ -294,6 +307,9 @@ static void read_spread(const struct derivation *derivation, struct space *space
     }
 }
 
+// What add_windows writes, for a transposed convolution. 8 elements, kernel 3, stride 2, pads 1 1
+// give 15: "; win 0 2 o0 8 15 1 -1 3 2". Both lists stand whole, then every window patches its own
+// entries; no part has output padding, for its window already ends where the part ends.
 static void add_spread(struct derivation *derivation, const struct space *space)
 {
     int count = 0, window = 0;

@@ -2,6 +2,9 @@
 // derive_einsum.c - Einsum: the equation is the rule. Letters that the result lacks are summed; of one
 // that an operand has twice (a diagonal) the rows may be cut (expand_einsum.c); the ellipsis is a pack. A size of 1 is stretched along a letter
 // that stands more than once: "ab,ab->ab" of [n 6] and [1 6] gives [n 6].
+//
+//   "bij,bjk->bik"   [b i j],[b j k] -> [b i k]; j is summed over parts
+//   "bii->bi"        [b i _] -> [b i]; stat i
 #include "rules/derive.h"
 
 #include <ctype.h>

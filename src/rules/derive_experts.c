@@ -150,6 +150,9 @@ static void add_choice(struct derivation *derivation)
                     tsr__derive_in(derivation, 0).rank == 3 ? ",[(b t) e]?" : ",[t e]?");
 }
 
+// 4 bits in blocks of 32 with zero points: two zero points share a byte, so a unit u is 2 blocks:
+// z = 64 elements, y = 32 bytes, p = 2 scales. Only u is cut; a cut inside a unit would split a
+// byte or a block. Without readable packing no weight is cut, only tokens are.
 void tsr__derive_quantized_experts(struct derivation *derivation)
 {
     struct packed packed;

@@ -2,6 +2,11 @@
 // derive_index.c - rules of operators that are addressed by values: lookups, scatters, selections.
 // What lies beside the addressed dimension passes through. A table may be cut along that dimension
 // too, if its size is known: each device gives the rows that it has; other addressed dimensions stay whole.
+//
+// Gather of a table [100 8] with indices [3] along axis 0: "[v d1],[i0] -> [i0 d1]; red v:sum;
+// look 1 v 1". Cut in 2 along v, device 0 holds rows 0..49 and device 1 rows 50..99. For the indices
+// {3, 70, 5} device 0 gives row 3, zeros, row 5, and device 1 gives zeros, row 70, zeros: their sum
+// is the result.
 #include "rules/derive.h"
 
 #define NOT_KNOWN "the shape of an input is not known"
@@ -154,6 +159,9 @@ static int tuple_length(struct derivation *derivation, int rank, int many, int b
     return -1;
 }
 
+// Data [4 5 6 7], indices [4 9 2], batch_dims 1: an index tuple addresses 2 dimensions, so the rule
+// is "[b0 v0 v1 s3],[b0 i1 _] -> [b0 i1 s3]", and v0 and v1 may be cut: whoever does not hold the
+// row gives 0, and the parts are summed. Types that cannot be summed keep them whole ("_").
 void tsr__derive_gather_nd(struct derivation *derivation)
 {
     int rank = rank_of(derivation, 0), many = rank >= 0 ? rank_of(derivation, 1) : -1;

@@ -4,6 +4,12 @@
 //
 // Letters d0, d1, ... are dimensions that pass through; "_" is one that the operator works on and
 // that stays whole. What steers an operator and is not known leaves the node whole.
+//
+//   Flatten [2 3 4 5], axis 2        [d0 d1 d2 d3] -> [(d0 d1) (d2 d3)]
+//   Tile [4 6], repeats 1 3          [d0 d1],· -> [d0 (t1 d1)]; rep t1
+//   Squeeze [2 1 5], axes 1          [d0 1 d2],·? -> [d0 d2]
+//   Expand [1 6] to [4 5 6]          [1 d2],· -> [g0 g1 d2]; shape 1; gen g0; gen g1
+//   DepthToSpace [1 8 2 3], size 2   [n (p q c) h w] -> [n c (h p) (w q)]; rep p q
 #include "rules/derive.h"
 
 #define NOT_KNOWN "the shape of an input is not known"
@@ -370,6 +376,8 @@ void tsr__derive_size_of(struct derivation *derivation)
         tsr__derive_add(derivation, "; drop d%d", i);
 }
 
+// Axes 1 of [2 1 5]: "[d0 1 d2],·? -> [d0 d2]". Without axes no rule is written: a device whose part
+// of another dimension happens to have size 1 would drop that dimension too.
 void tsr__derive_squeeze(struct derivation *derivation)
 {
     int64_t axes[MAX_RANK];
@@ -400,6 +408,7 @@ void tsr__derive_squeeze(struct derivation *derivation)
     tsr__derive_add(derivation, "]");
 }
 
+// Axes 1 of [2 5]: "[d0 d1],·? -> [d0 1 d1]". Axes count the dimensions of the result.
 void tsr__derive_unsqueeze(struct derivation *derivation)
 {
     int64_t axes[MAX_RANK];
@@ -523,6 +532,8 @@ static void add_expanded(struct derivation *derivation, char kind, int i)
         tsr__derive_add(derivation, "%s ", text);
 }
 
+// [1 6] to [4 5 6]: dimensions are aligned from the right, so `fresh` is 1. What the operator makes
+// has a letter g that no input has; devices make their own part of it.
 void tsr__derive_expand(struct derivation *derivation)
 {
     const tsr_value *made =
@@ -550,6 +561,8 @@ void tsr__derive_expand(struct derivation *derivation)
             tsr__derive_add(derivation, "; gen g%d", i);
 }
 
+// [4 6] with repeats 1 3: "[d0 d1],· -> [d0 (t1 d1)]; rep t1". The copies t stand outermost and stay
+// whole, so a part of d1 in the result is 3 separate stretches, each of them a local copy.
 void tsr__derive_tile(struct derivation *derivation)
 {
     static const char *const names[] = {"t0", "t1", "t2", "t3", "t4", "t5", "t6", "t7"};

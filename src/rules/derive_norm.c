@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // derive_norm.c - rules of softmax and the normalisations. Dimensions whose statistics a node takes
 // are `stat`: whole while the node stands, cut once it is replaced (expand_norm.c); the others pass.
+//
+// Softmax of [2 3 4] along its last axis is "[d0 d1 d2] -> [d0 d1 d2]; stat d2": rows d0 and d1 may be
+// cut for nothing; a cut of d2 replaces the node by a greatest, a sum and what goes between.
 #include "rules/derive.h"
 
 #define EXPAND_OPSET 11
@@ -51,6 +54,8 @@ void tsr__derive_lp_norm(struct derivation *derivation)
     tsr__derive_softmax(derivation); // the same dimensions
 }
 
+// Mean and variance run over the axes, 0 2 3 unless the node says others: those need statistics of
+// all parts ("stat"), or stay whole ("rep"); the others pass through.
 void tsr__derive_mvn(struct derivation *derivation)
 {
     static const int64_t usual[] = {0, 2, 3};

@@ -2,6 +2,10 @@
 // derive_quant.c - rules of quantised operators. Scales and zero points are one for the tensor, one
 // for each index of an axis, or one for each block along it; they follow the factors they belong
 // to, and blocks are never cut.
+//
+// MatMulNBits with K = 256, blocks of 32 elements, 4 bits, and zero points of which two share a byte:
+// a cut of k must keep two blocks together, so k is (w p z) with w = 4, p = 2, z = 32, and w alone is
+// cut. On 2 devices each has 128 rows of k, 4 blocks, 4 scales and 2 bytes of zero points a column.
 #include "rules/derive.h"
 
 // ---- QuantizeLinear, DequantizeLinear --------------------------------------------------------------
@@ -33,6 +37,8 @@ static void per_block(struct derivation *derivation, int axis, int rank)
     add_around(derivation, axis, rank, full ? "(u z)" : "c", full ? "; rep z" : "; rep c u");
 }
 
+// Three forms of scale: one number for the tensor; one for each element c of an axis; one for each
+// block of an axis, as many dimensions as the tensor has.
 void tsr__derive_quantize(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0),
@@ -164,6 +170,9 @@ static int64_t point_group(const struct derivation *derivation, const struct pac
     return tsr__derive_has(derivation, 3) && bytes && packed->bits < 8 ? 8 / packed->bits : 1;
 }
 
+// With `cut`, k is (w p z): z elements share a scale, p blocks share a byte of zero points, and w,
+// which counts such groups, may be cut. K = 256, blocks of 32, 4 bits: z 32, p 2, w 4. The
+// attribute K then is w * 64. Without `cut`, k and all that belongs to it stay whole.
 static void nbits_text(struct derivation *derivation, const struct packed *packed, int64_t group,
                        bool cut)
 {

@@ -4,6 +4,9 @@
 // A reduced dimension may be cut where the pieces of the result combine by a plain sum, product,
 // least or greatest. Means, roots and logarithms come after the combination: there the dimension is
 // `stat`, and a node that cuts it is replaced (expand_reduce.c).
+//
+//   ReduceSum of [2 3 4] along 1     [d0 d1 d2],· -> [d0 d2]; red d1:sum
+//   ReduceMean of the same           [d0 d1 d2] -> [d0 d2]; stat d1
 #include "rules/derive.h"
 
 // ---- shared --------------------------------------------------------------------------------------

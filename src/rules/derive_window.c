@@ -4,6 +4,19 @@
 // Where all sizes are numbers, the dimension that is worked on may be cut too: its parts need
 // windows of the input (struct rule_window), which neighbours exchange, and the local node is told
 // other bounds. Else it stays whole: "_". Letters d0, d1, ... are dimensions that pass through.
+//
+//   Slice 2:8:2 of [2 10] takes elements 2, 4 and 6:
+//     [d0 t1^],·,·,·?,·? -> [d0 t1]; win 0 1 t1 10 3 2 2 1     place j needs element 2 * j + 2
+//     Of 3 parts, part 1 gets element 4 alone; its node slices 0:BIG:2, all that it got.
+//
+//   Concat of [2 4] and [2 8] along 1:
+//     [d0 t1^]… -> [d0 t1]; win 0 1 t1 4 12 1 0 1; win 1 1 t1 8 12 1 -4 1
+//     Of 2 parts, part 0 makes 0..5: it needs 0..3 of the first input and 0..1 of the second;
+//     part 1 makes 6..11: it needs nothing of the first input and 2..7 of the second.
+//
+//   The same Concat with strided parts, r = gcd(4, 8) = 4, which exchange nothing:
+//     [d0 (p0 r)],[d0 (p1 r)] -> [d0 (p r)]; rep p p0 p1         p0 = 1, p1 = 2, p = 3
+//     Of 2 parts, part 0 has elements 0..1, 4..5 and 8..9 of the result.
 #include "rules/derive.h"
 
 #define MAX_RANK RULE_MAX_FACTORS
@@ -312,6 +325,9 @@ static void add_bounds(struct derivation *derivation, const struct ranges *range
         add_numbers(derivation, names[3], ranges->step, ranges->n);
 }
 
+// A range that takes a whole dimension leaves it a plain letter; any other becomes a window, and
+// the local node then takes all that its window holds (add_bounds). Old opsets have
+// attributes instead of inputs: then the first tensor stands alone in the text.
 void tsr__derive_slice(struct derivation *derivation)
 {
     struct ranges ranges;
@@ -351,6 +367,9 @@ static bool pads_with_constant(const struct derivation *derivation)
     return !mode || str_is((struct str){mode, n}, "constant");
 }
 
+// [2 10] with pads 0 1 0 3 is [2 14]: "[d0 t1^],· -> [d0 t1]; win 0 1 t1 10 14 1 -1 1". Only the
+// first part has a pad in front and only the last ones have pads behind: "put 1 before 0; put 3
+// after 0". Reflected or repeated edges need elements from elsewhere, so those axes stay whole.
 void tsr__derive_pad(struct derivation *derivation)
 {
     int64_t pads[2 * MAX_RANK], axes[MAX_RANK];

@@ -119,6 +119,7 @@ static tsr_value *constant(struct expansion *expansion, tsr_dtype type, int rank
     return value;
 }
 
+// A constant without dimensions. Other types than these make the expansion fail.
 tsr_value *tsr__x_scalar(struct expansion *expansion, tsr_dtype type, double v)
 {
     union {
@@ -317,6 +318,8 @@ static tsr_status finish(struct expansion *expansion)
     return st == TSR_OK ? tsr_node_remove(expansion->node) : st;
 }
 
+// Names of what is made begin with the node's name, or with that of its first named output. A full
+// arena counts as TSR_NOMEM even where the expansion also failed: with more memory it might not.
 tsr_status tsr__rule_expand(struct arena *arena, tsr_node *node, const tsr_node *twin,
                             const struct shapes *shapes, const struct rule *rule,
                             const int64_t *cuts, struct expanded *out)

@@ -88,6 +88,8 @@ static void put_implied(struct rewritten *rewritten)
     }
 }
 
+// "bii->bi" becomes "bia->bi" of the masked operand. The equation is rewritten term by term up to
+// "->"; what follows stays, and is written out where the node left it implied.
 void tsr__expand_einsum(struct expansion *expansion)
 {
     struct rewritten w = {.n = 0};

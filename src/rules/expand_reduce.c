@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // expand_reduce.c - reductions with something after the sum, as a plain reduction and that something;
 // places of the greatest and the least.
+//
+// ReduceMean of 1 2 | 3 6, cut in 2, is ReduceSum, 3 | 9, exchanged 12, then Div by the count of the
+// whole axis, 4.
 #include "rules/expand.h"
 
 // ---- means, roots, logarithms ------------------------------------------------------------------

@@ -4,6 +4,9 @@
 // The dimension becomes two: the parts and what is in a part. Inside the parts the operator runs as
 // before; between them it runs once more, on one element (a sum) or a few (the greatest) of each.
 // Where the parts would not be equal, elements that change nothing are put behind the last.
+//
+// CumSum of 1 2 3 | 4 5 6, cut in 2: inside the parts 1 3 6 | 4 9 15; sums of the parts 6 | 15; what
+// stands before each part 0 | 6; added, 1 3 6 | 10 15 21. Only one number of each part is exchanged.
 #include "rules/expand.h"
 
 #include <math.h>
@@ -204,6 +207,8 @@ void tsr__expand_top_k(struct expansion *expansion)
 
 // ---- a product and its activation ------------------------------------------------------------------
 
+// A Gemm, then its activation as a node of its own: FusedGemm with activation LeakyRelu and
+// activation_alpha 0.1 is Gemm, then LeakyRelu with alpha 0.1. Other activations fail.
 void tsr__expand_fused_gemm(struct expansion *expansion)
 {
     static const char *const plain[] = {"alpha", "beta"}, *const turns[] = {"transA", "transB"};

@@ -3,6 +3,15 @@
 // number times sorted atoms; an atom is a symbol or an operation that is no polynomial (a floor
 // division, ...). Sums are kept once in the pool. Reading and printing: expr_text.c. Knows no
 // tensors.
+//
+//   (a + 1)*(a - 1)    is a*a - 1: the terms a and -a add up to nothing
+//   (3*a + 5)//2       is a + 2 + (a + 1)//2: each term gives what it holds of 2; 3 = 1 * 2 + 1 and
+//                      5 = 2 * 2 + 1, so a + 1 is left, an atom of its own below the division
+//   (a*b)//(2*b)       is a//2: both sides are first divided by their gcd, b
+//   (4*a + 3)%4        is 3
+//   max(a, a + b)      is a + b: sizes are never negative, so the difference b has no negative term
+//   a//b and b//a      stay as they are, two different atoms
+//   2**63 - 1 + 1      is not known: numbers that do not fit are never wrapped
 #include "rules/expr.h"
 
 // A sum under construction.
@@ -97,6 +106,8 @@ static int term_cmp(const struct term *a, const struct term *b)
     return (b->n > a->n) - (b->n < a->n);
 }
 
+// Terms are sorted and each product of atoms stands once, none with the number 0: 2*n + 3*m and
+// -2*n give 3*m. False: more terms than fit, or a number that does not.
 static bool sum_add(struct sum *sum, const struct term *term)
 {
     int at = 0;
@@ -472,6 +483,8 @@ static struct term common(const struct term *a, const struct term *b)
     return r;
 }
 
+// Some common divisor, as great as can be seen: of 6*n*m + 4*n and 8*n it is 2*n. It is 1 where
+// nothing is known, which divides everything.
 struct expr tsr__expr_gcd(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct sum p, q, one = {.n = 1};

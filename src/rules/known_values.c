@@ -4,6 +4,16 @@
 // An element is a number or an expression of sizes; a tensor has a fixed shape and at most
 // VALUES_MAX elements. Each function gives the elements of its node's outputs; it runs after their
 // shapes were found. What cannot be followed is not known, never wrong.
+//
+// An exporter flattens x [n 3 224 224] to [n 150528] like this; behind each node what is known:
+//
+//   s = Shape(x)              {n, 3, 224, 224}
+//   b = Gather(s, 0)          {n}
+//   u = Unsqueeze(b, 0)       {n}, one dimension
+//   t = Concat(u, {-1})       {n, -1}
+//   y = Reshape(x, t)         [n 150528]: -1 is n*3*224*224 divided by n
+//
+// Without these numbers y would be [? ?], and no rule could say which of its dimensions is n.
 #include "rules/internal.h"
 
 static const struct known_value nothing = {0};
@@ -208,6 +218,8 @@ static bool split_at(struct shape shape, int axis, struct around *around)
     return true;
 }
 
+// The data is [outer, size, inner] around the axis, so that element (o, index, i) stands at
+// (o * size + index) * inner + i. Shape gives [n 3 224 224]: index 1 gives 3, index -1 gives 224.
 void tsr__value_gather(struct shape_job *job)
 {
     struct known_value data = tsr__job_values(job, 0), at = tsr__job_values(job, 1);
@@ -433,6 +445,7 @@ void tsr__value_not(struct shape_job *job)
     each(job, not );
 }
 
+// A condition that is no number decides nothing, unless both sides are the same expression.
 void tsr__value_where(struct shape_job *job)
 {
     struct known_value v[3];

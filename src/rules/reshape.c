@@ -9,6 +9,13 @@
 // factor; where it is 1 the sides go apart and the rest of the block stays whole. Sizes are
 // products of numbers and symbols, so [seq*batch, 256] -> [batch, seq, 256] is found to be [(f0 f1)
 // f2] -> [f0 f1 f2].
+//
+//   [2 12 5] -> [2 4 3 5]   blocks 2 | 12 -> 4 3 | 5: "[f0 (f1 f2) f3],· -> [f0 f1 f2 f3]"
+//   [6 4] -> [2 12]         one block; gcd(6, 2) = 2 is f0, which uses up the new 2; of 6 there is 3
+//                           left, gcd(3, 12) = 3 is f1; of 12 there is 4 left, gcd(4, 4) is f2:
+//                           "[(f0 f1) f2],· -> [f0 (f1 f2)]", and each of them may be cut
+//   [4 6] -> [3 8]          one block; gcd(4, 3) = 1: all four dimensions are factors of their own
+//                           that stay whole
 #include "rules/derive.h"
 
 #define RESHAPE_MAX_RANK 32
@@ -334,6 +341,7 @@ static struct str side_text(struct walk *walk, const struct side *side)
     return text;
 }
 
+// Sizes of 0 have no factors: every product is 0, and equal products would prove nothing.
 void tsr__derive_reshape(struct derivation *derivation)
 {
     struct walk *walk = derivation->arena ? ARENA_NEW(derivation->arena, struct walk) : NULL;

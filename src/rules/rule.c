@@ -4,6 +4,15 @@
 // Packs get their lengths from the ranks, factors their sizes from the dimensions. Where it cannot
 // be proved that a factor means the same in all tensors (two symbols that may or may not
 // broadcast), it must stay whole; where the shapes do not fit the pattern at all, so must the node.
+//
+// MatMul, "[B~ m k],[B~ k n] -> [B* m n]; red k:sum", of [2 3 4 5] and [5 6]:
+//
+//   lengths   the first input has rank 4 = B + 2, so B has 2 dimensions; in the second it has none,
+//             which a broadcast pack may
+//   factors   B0 = 2, B1 = 3, m = 4, k = 5 (both inputs agree), n = 6
+//   rule      [B0 B1 m k],[k n] -> [B0 B1 m n]; k is reduced, the others pass through
+//
+// Were the second input [7 6], k would be 5 and 7: the node stays whole, and the rule says why.
 #include "rules/internal.h"
 
 #define NOT_KNOWN   (-1)
@@ -89,6 +98,9 @@ static int missing_dims(const struct build *build, const struct pattern_tensor *
 
 // ---- lengths of packs --------------------------------------------------------------------------
 
+// At most one pack of a tensor may be open; it gets what the others leave of the rank. [B~ m k] of
+// rank 4: m and k are 2, so B has 2 dimensions. A broadcast pack may be shorter here than elsewhere
+// and only lengthens what is known; any other fixes its length.
 static bool fit_rank(struct build *build, const struct pattern_tensor *tensor, int rank)
 {
     const struct pattern_dim *open = NULL;
@@ -198,6 +210,8 @@ static bool check_strict(struct build *build)
 
 // ---- factors -----------------------------------------------------------------------------------
 
+// A letter is one factor, a pack of length 2 is two: A becomes A0 and A1, base[A] their first.
+// Sizes come later. Where only shapes are wanted, nobody reads the names, so there are none.
 static bool make_factors(struct build *build)
 {
     for (int i = 0; i < build->pattern->n_letters; i++) {
@@ -348,6 +362,8 @@ static bool loose_number(struct build *build, bool out, int i, int axis,
     return join_size(build, factors[0], here);
 }
 
+// The second half of what loose_number says: symbols, after the numbers. A symbol beside a size
+// that is a number is doubtful, for it may be 1 when the model runs.
 static bool loose_symbol(struct build *build, bool out, int i, int axis,
                          const struct pattern_dim *dim, const int *factors, int n, void *data)
 {
@@ -484,6 +500,8 @@ static bool read_size(struct build *build, bool out, int i, int axis, const stru
     return true;
 }
 
+// Shapes of results: the pattern, laid over the inputs alone, gives the factors their sizes, and the
+// results are read off. `build` is large and is not cleared: only the fields that are read are set.
 static void shape_by(struct shape_job *job, const struct pattern *pattern,
                      const struct derivation *derivation)
 {
@@ -652,6 +670,8 @@ static bool make_rewrites(struct build *build, struct rule *rule)
     return rewrite != NULL;
 }
 
+// The rule outlives the pattern, so everything is copied into the rule's arena. Patches name
+// letters; from here on they name factors.
 static const struct rule_list *copy_lists(struct build *build)
 {
     struct rule_list *list =
@@ -791,6 +811,8 @@ static bool has_subgraphs(const tsr_node *node)
     return false;
 }
 
+// Patterns of the table are parsed once for all nodes; a text whose letters have sizes of this node
+// is parsed for it alone, in scratch memory. NULL only when memory is full.
 static const struct rule *instantiate(struct arena *arena, struct arena *scratch,
                                       const struct derivation *derivation, bool expands)
 {

@@ -113,6 +113,7 @@ static bool add_letter(struct parser *parser, struct pattern_dim *dim, bool out)
     return true;
 }
 
+// "f", "(f g)", "A*", "1", "_", then "~" or "^".
 static bool parse_dim(struct parser *parser, struct pattern_dim *dim, bool out)
 {
     if (take(parser, "(")) {
@@ -214,6 +215,8 @@ static struct letter *clause_letter(struct parser *parser)
     return &parser->pattern->letters[i];
 }
 
+// "red k:sum", "rep a b", "blk f/32", "gen g", "drop d": what the letters of one clause need. Kinds
+// that have no recipe yet (halo, scan, sel, off) stay whole like rep.
 static bool parse_letters(struct parser *parser, struct str clause)
 {
     do {
@@ -252,6 +255,8 @@ static bool parse_range(struct parser *parser, struct rule_rewrite *rewrite)
     return true;
 }
 
+// "shape 1", "once 2", "attr group=g", "attr K=w*64", "sizes 0 1 3": one more entry of the list,
+// which is copied for that; texts of rules are short.
 static bool parse_rewrite(struct parser *parser, enum rewrite_kind kind)
 {
     struct rule_rewrite *more =
@@ -303,6 +308,8 @@ static void *longer(struct parser *parser, const void *list, int n, size_t size)
     return more;
 }
 
+// "look 1 v 2": elements of input 1 address v, and 2 dimensions of the result stand behind theirs.
+// "look 1 v0 2 0": only element 0 of each index tuple does; `first` is 0 where all do.
 static bool parse_lookup(struct parser *parser, enum rewrite_kind kind)
 {
     struct rule_rewrite *more =
@@ -410,6 +417,8 @@ static bool parse_trim(struct parser *parser)
            fail(parser, "trim needs an output, a dimension, a window and a number");
 }
 
+// "list pads 1 1 1 1" is an attribute, "list 1 0 2" is input 1; "unset auto_pad" has no numbers and
+// takes the attribute away.
 static bool parse_list(struct parser *parser, bool unset)
 {
     struct rule_list *more =
@@ -434,6 +443,8 @@ static bool parse_list(struct parser *parser, bool unset)
     return true;
 }
 
+// "put 2 after 0": entry 2 of the last list is what window 0 lacks behind. "put 0 share r": entry 0
+// counts elements of r.
 static bool parse_put(struct parser *parser)
 {
     static const char *const kinds[] = {"before", "after", "size", "value", "share", "span"};
@@ -462,6 +473,7 @@ static bool parse_put(struct parser *parser)
     return (put->what != PATCH_VALUE && put->what != PATCH_SPAN) || number(parser, &put->value);
 }
 
+// The first word decides. Clauses that people read (P, flops) are skipped up to the next ";".
 static bool parse_clause(struct parser *parser)
 {
     static const char *const kinds[] = {"red",  "rep",  "blk", "gen", "stat",
@@ -558,6 +570,8 @@ static bool is_stretch(const struct pattern *pattern)
     return all;
 }
 
+// Letters are collected in the parser, where there is room for the most that a rule may have, and
+// are copied at their true number in the end: a pattern of the table lives as long as the model.
 struct pattern *tsr__pattern_parse(struct arena *arena, struct str text, const char **wrong)
 {
     struct parser r = {.arena = arena, .text = text, .pattern = ARENA_NEW(arena, struct pattern)};

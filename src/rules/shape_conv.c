@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // shape_conv.c - shapes of convolutions, poolings and their inverses: the window arithmetic, with
 // sizes that may be expressions.
+//
+// 224 places, pads 3 3, kernel 7, stride 2: (224 + 3 + 3 - 7) // 2 + 1 = 112. The same of n places is
+// (n - 1)//2 + 1. A kernel of 3 with dilation 2 spans 5 places.
 #include "rules/internal.h"
 
 #define MAX_SPATIAL 16
@@ -164,6 +167,8 @@ static struct expr window_room(struct shape_job *job, const struct windows *wind
     return tsr__expr_sub(exprs, room, expr_number(windows->after[i]));
 }
 
+// [1 3 8] with weights [3 4 3], stride 2, pads 1 1: (8 - 1) * 2 + 3 - 2 = 15 places, 4 channels for
+// each group. output_shape, where it is complete, says the sizes itself.
 void tsr__infer_conv_transpose(struct shape_job *job)
 {
     const int64_t *want, *extra;

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // shape_flow.c - shapes through control flow, sequences and optionals: what a branch or a loop body
 // gives is joined, and what two sides do not agree on is not known.
+//
+//   If: one branch gives [n 6], the other [n 4]       the result is [n ?]
+//   Loop: state [1 4], the body concatenates a row    after a turn [2 4], so the first size is
+//                                                     forgotten; the next turn changes nothing: [? 4]
+//   Scan over 7 slices that give [2 3]                the stacked result is [7 2 3]
 #include "rules/internal.h"
 
 // ---- joining -----------------------------------------------------------------------------------
@@ -173,6 +178,9 @@ static int64_t axis_at(const struct shape_job *job, const char *name, int i)
     return (size_t)i < n ? axes[i] : 0;
 }
 
+// The body sees state as it is and one slice of each scanned input: [7 2 3] scanned along 0 comes in
+// as [2 3], 7 times. Results beyond the state are stacked again, 7 of them. A length that is a
+// number wins over a symbol.
 void tsr__infer_scan(struct shape_job *job)
 {
     const tsr_graph *graph = body_of(job, "body");

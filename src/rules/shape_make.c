@@ -28,6 +28,7 @@ static void set_tensor(struct shape_job *job, const tsr_tensor *tensor)
     tsr__job_set(job, 0, rank, dims);
 }
 
+// The attribute that is given decides: a tensor as it is, a scalar, or a list of n elements.
 void tsr__infer_constant(struct shape_job *job)
 {
     static const struct {
@@ -273,6 +274,8 @@ static void keep_aspect(struct shape_job *job, struct shape shape, tsr_dim *dims
     }
 }
 
+// Sizes win over scales. Dimensions that `axes` leaves out keep their size; where neither sizes nor
+// scales are known, the others are not known. [1 3 8 8] with scales 1 1 2 2 is [1 3 16 16].
 static void resize(struct shape_job *job, int scales_at, int sizes_at)
 {
     float scales[MAX_SCALES];

@@ -58,6 +58,8 @@ static void set_four(struct shape_job *job, int i, tsr_dim a, tsr_dim b, tsr_dim
     }
 }
 
+// Heads as [batch, heads, rows, width], whatever the inputs look like. A cache puts its rows in
+// front of the keys: past [1 2 5 8] and 3 new keys give a present of [1 2 8 8].
 void tsr__infer_attention(struct shape_job *job)
 {
     tsr_dim q[4], k[4], v[4];
@@ -106,6 +108,8 @@ void tsr__infer_linear_attention(struct shape_job *job)
 
 // ---- recurrent layers --------------------------------------------------------------------------
 
+// Y, then Y_h (and Y_c): [length, directions, batch, size] and [directions, batch, size]; with
+// layout 1 the batch stands first. Without hidden_size, the weights R [directions, ., size] say it.
 void tsr__infer_recurrent(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), r = tsr__job_in(job, 2);

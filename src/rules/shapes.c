@@ -6,6 +6,12 @@
 // neither knows stays open. Values that hold sizes are followed along (known_values.c). The work is linear
 // in the nodes; bodies that are followed again and again (nested loops, calls in calls) have a
 // budget.
+//
+//   declared     found        kept        why
+//   [1 6]        [n 6]        [n 6]       n is the size of an input: a run will have it
+//   [n 6]        [4 6]        [4 6]       a number says more than a name
+//   [? 6]        [k+1 6]      [k+1 6]     anything says more than nothing
+//   [2 6]        [3 6]        [2 6]       a contradiction, which is reported
 #include "rules/internal.h"
 
 #define MAX_DEPTH      64 // of subgraphs and calls
@@ -189,6 +195,8 @@ static bool agree(const struct shape *a, const struct shape *b)
     return a->rank == b->rank;
 }
 
+// What the operator gives, beside what the model declares. Where they contradict each other the
+// declared type and rank stay, and the contradiction is reported; sizes: better().
 static void merge(struct shapes *shapes, const tsr_node *node, const tsr_value *value,
                   struct shape found, enum value_form form)
 {
@@ -230,6 +238,7 @@ static tsr_dtype attr_type(const struct shape_job *job, const char *name, tsr_dt
     return t > 0 && t < TSR_DTYPE_COUNT ? (tsr_dtype)t : TSR_UNDEFINED;
 }
 
+// The table's word for the element type of a result, as a type.
 static tsr_dtype result_type(const struct shape_job *job, enum result_type type)
 {
     switch (type) {
@@ -397,6 +406,8 @@ bool tsr__shapes_body(struct shapes *shapes, const tsr_graph *graph, const struc
 
 // ---- the whole model ---------------------------------------------------------------------------
 
+// All arrays are indexed by value number. `work` bounds how many nodes of bodies are followed in
+// all, so that nested loops cannot make the time grow without limit.
 static struct shapes *start(struct arena *arena, tsr_model *model)
 {
     struct shapes *shapes = ARENA_NEW(arena, struct shapes);

@@ -4,6 +4,19 @@
 // Rows are ordered by operator name, then by opset; the newest row whose `since` is not above the
 // node's opset applies. Notation: rule_text.c. Where attributes or shapes decide, a derive function
 // (derive.c) builds the rule of the node; the row's text then shows the usual form.
+//
+// How to read a row:
+//
+//   {"MatMul", .since = 1, .rule = "[B~ m k],[B~ k n] -> [B* m n]; red k:sum", ...}
+//
+//   .since    from this opset of the domain on, until the next row of the same name
+//   .rule     how tensors share factors
+//   .whole    the node is never cut, and why; the rule then only serves the shapes
+//   .derive   writes the rule of one node, where attributes or ranks change it
+//   .shape    finds shapes that the rule does not give; without it the rule gives them
+//   .value    follows small integer tensors through the node (known_values.c)
+//   .expand   replaces a node of which a `stat` factor is cut
+//   .type     element type of the results, if it is not that of the first input
 #include "rules/expand.h"
 
 #define UNARY     "[A*] -> [A*]"

@@ -70,6 +70,8 @@ static struct str group(struct arena *arena, const struct pattern *pattern, enum
     return list_letters(arena, pattern, in);
 }
 
+// One line for each role that any letter has, in the order in which a reader asks: what may be
+// cut for nothing first, what must stay whole last; then the units of letters that have them.
 static struct str say_factors(struct arena *arena, const struct pattern *pattern, struct str text)
 {
     text = say(arena, text, group(arena, pattern, ROLE_PASS, 0),
@@ -97,6 +99,7 @@ static struct str say_factors(struct arena *arena, const struct pattern *pattern
     return text;
 }
 
+// One line for each way in which the node of a device differs from the node of the model.
 static struct str say_rewrites(struct arena *arena, const struct pattern *pattern, struct str text)
 {
     for (int i = 0; i < pattern->n_rewrites; i++) {
