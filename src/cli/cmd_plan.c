@@ -224,6 +224,8 @@ static int print_json(struct cli *cli, const tsr_plan_summary *summary, int code
     return cli_print_json(cli, json, code);
 }
 
+#define BLOCK_MOST 64 // devices of which subsets are looked at; more are planned as blocks
+
 // Of which plans it is the least: those of all devices, or of blocks of them.
 static void print_block(const tsr_plan_summary *summary)
 {
@@ -231,9 +233,14 @@ static void print_block(const tsr_plan_summary *summary)
         printf("%lld blocks of %lld devices do the same, each with a share of the batch; blocks of "
                "1, 2, 4 ... 64 devices were looked at\n",
                (long long)summary->copies, (long long)(summary->used_devices / summary->copies));
-    if (summary->used_devices > 0 && summary->used_devices < (int64_t)summary->devices)
-        printf("%lld of the %zu devices work, more would be slower; the others are idle\n",
-               (long long)summary->used_devices, summary->devices);
+    if (summary->used_devices <= 0 || summary->used_devices >= (int64_t)summary->devices)
+        return;
+    printf("%lld of the %zu devices work, more would be slower; the others are idle\n",
+           (long long)summary->used_devices, summary->devices);
+    if (summary->devices <= BLOCK_MOST)
+        printf(
+            "looked at: all devices, those at least as fast as one of them (with the first device "
+            "and without), the first alone; every node runs on all of a set\n");
 }
 
 static void print_plan(const tsr_plan_summary *summary)
