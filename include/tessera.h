@@ -54,7 +54,7 @@ extern "C" {
 #define TSR_API
 #endif
 
-/* ---- 1 basics ----------------------------------------------------------------------------------- */
+/* ---- 1 basics -------------------------------------------------------------------------------- */
 
 #define TSR_VERSION_MAJOR 0
 #define TSR_VERSION_MINOR 1
@@ -100,26 +100,27 @@ typedef struct tsr_session_options {
 
 /* NULL options are the defaults. NULL on lack of memory. */
 TSR_API tsr_session *tsr_session_new(const tsr_session_options *options);
-TSR_API void tsr_session_free(tsr_session *s); /* after everything made with it; NULL is fine */
+TSR_API void
+tsr_session_free(tsr_session *session); /* after everything made with it; NULL is fine */
 
 /* Asks the work that the session is doing, and all later work, to end soon: from another thread, or from a signal handler. A
  * plan gives the best that it has found; all else stops between two of its steps, leaves nothing half-written and returns
  * TSR_CANCELLED. on false takes it back. */
-TSR_API void tsr_session_cancel(tsr_session *s, bool on);
+TSR_API void tsr_session_cancel(tsr_session *session, bool on);
 
 /* The whole of a regular file of at most `limit` bytes as text, with a zero behind it; owned by the session until the next call. A
  * pipe, a device, a folder, a read error and a file that is too large are TSR_IO. */
-TSR_API tsr_status tsr_session_read(tsr_session *s, const char *path, size_t limit,
+TSR_API tsr_status tsr_session_read(tsr_session *session, const char *path, size_t limit,
                                     const char **text, size_t *bytes);
 /* A new folder for temporary files under base (NULL: /tmp). It goes with the session, or when tsr_session_sweep is called. */
-TSR_API tsr_status tsr_session_temporary(tsr_session *s, const char *base, const char **path);
+TSR_API tsr_status tsr_session_temporary(tsr_session *session, const char *base, const char **path);
 /* Removes all temporary files and folders that the session has at this moment, outputs that are not complete included. For
  * signal handlers that end the process: it uses system calls alone. The session can do no more than be freed afterwards. */
-TSR_API void tsr_session_sweep(tsr_session *s);
+TSR_API void tsr_session_sweep(tsr_session *session);
 
 /* Makes the n-th allocation (kind 0), read (1), write (2), send (3), receive (4), start (5) from now fail,
  * and with sticky all after it. n 0 turns it off. For tests of error paths. */
-TSR_API void tsr_session_fault(tsr_session *s, int kind, uint64_t n, bool sticky);
+TSR_API void tsr_session_fault(tsr_session *session, int kind, uint64_t n, bool sticky);
 
 typedef enum tsr_severity {
     TSR_ERROR = 0,
@@ -141,19 +142,19 @@ typedef struct tsr_finding {
     int64_t node_index, axis, rank;
 } tsr_finding;
 
-TSR_API size_t tsr_finding_count(const tsr_session *s); /* kept ones */
-TSR_API size_t tsr_finding_total(const tsr_session *s,
+TSR_API size_t tsr_finding_count(const tsr_session *session); /* kept ones */
+TSR_API size_t tsr_finding_total(const tsr_session *session,
                                  tsr_severity severity); /* dropped ones included */
-TSR_API tsr_finding tsr_finding_at(const tsr_session *s, size_t i);
-TSR_API void tsr_finding_clear(tsr_session *s);
+TSR_API tsr_finding tsr_finding_at(const tsr_session *session, size_t i);
+TSR_API void tsr_finding_clear(tsr_session *session);
 /* The finding as people read it, lines with a newline each; owned by the session until cleared. */
-TSR_API const char *tsr_finding_text(tsr_session *s, size_t i);
+TSR_API const char *tsr_finding_text(tsr_session *session, size_t i);
 
 /* All codes that exist: code, title and explanation of the i-th; false past the end. */
 TSR_API bool tsr_code_at(size_t i, const char **code, tsr_severity *severity, const char **title,
                          const char **explanation);
 
-/* ---- 2 models ------------------------------------------------------------------------------------ */
+/* ---- 2 models -------------------------------------------------------------------------------- */
 
 typedef struct tsr_model tsr_model;
 typedef struct tsr_graph tsr_graph;
@@ -167,50 +168,50 @@ typedef struct tsr_node_config tsr_node_config; /* what one node says for one co
 typedef struct tsr_spec tsr_spec;               /* how one value is cut at one node */
 
 /* Maps the file; strings and weights stay views into it. Every readable model can be loaded, valid or not. */
-TSR_API tsr_status tsr_model_load(tsr_session *s, const char *path, tsr_model **out);
+TSR_API tsr_status tsr_model_load(tsr_session *session, const char *path, tsr_model **out);
 /* From memory that must outlive the model. Such a model has no folder, so no external data. */
-TSR_API tsr_status tsr_model_load_bytes(tsr_session *s, const void *bytes, size_t n,
+TSR_API tsr_status tsr_model_load_bytes(tsr_session *session, const void *bytes, size_t n,
                                         tsr_model **out);
 /* An empty model with an empty main graph of that name. */
-TSR_API tsr_status tsr_model_new(tsr_session *s, const char *graph_name, int64_t ir_version,
+TSR_API tsr_status tsr_model_new(tsr_session *session, const char *graph_name, int64_t ir_version,
                                  tsr_model **out);
-TSR_API void tsr_model_free(tsr_model *m); /* NULL is fine */
+TSR_API void tsr_model_free(tsr_model *model); /* NULL is fine */
 /* A deep copy whose references point into the copy (weights are shared views). */
-TSR_API tsr_status tsr_model_clone(const tsr_model *m, tsr_model **out);
+TSR_API tsr_status tsr_model_clone(const tsr_model *model, tsr_model **out);
 
 /* Writes path whole or not at all. What was not changed keeps its bytes; an untouched model is written as it
  * was read. Refuses to overwrite the file it was loaded from (finding output-is-input). Annotations need IR 11:
  * ir_version is raised where it is lower. A spec without value or a nameless value is refused only if it was
  * made here; what came from a file goes back as it came. */
-TSR_API tsr_status tsr_model_save(tsr_model *m, const char *path);
+TSR_API tsr_status tsr_model_save(tsr_model *model, const char *path);
 /* The same into memory owned by the session; free with tsr_bytes_free. */
-TSR_API tsr_status tsr_model_save_bytes(tsr_model *m, void **bytes, size_t *n);
-TSR_API void tsr_bytes_free(tsr_session *s, void *bytes, size_t n);
+TSR_API tsr_status tsr_model_save_bytes(tsr_model *model, void **bytes, size_t *n);
+TSR_API void tsr_bytes_free(tsr_session *session, void *bytes, size_t n);
 
 /* Copies the external data files that the model names into the folder of path (existing ones are replaced whole), so
  * that a model saved there finds them. A folder that is the model's own needs nothing. */
-TSR_API tsr_status tsr_model_copy_data(tsr_model *m, const char *path);
+TSR_API tsr_status tsr_model_copy_data(tsr_model *model, const char *path);
 
-TSR_API tsr_session *tsr_model_session(const tsr_model *m);
-TSR_API const char *tsr_model_path(const tsr_model *m); /* "" if not from a file */
-TSR_API int64_t tsr_model_ir_version(const tsr_model *m);
-TSR_API tsr_status tsr_model_set_ir_version(tsr_model *m, int64_t version);
-TSR_API const char *tsr_model_producer(const tsr_model *m);
-TSR_API size_t tsr_model_opset_count(const tsr_model *m);
-TSR_API const char *tsr_model_opset_domain(const tsr_model *m, size_t i);
-TSR_API int64_t tsr_model_opset_version(const tsr_model *m, size_t i);
-TSR_API tsr_status tsr_model_set_opset(tsr_model *m, const char *domain, int64_t version);
-TSR_API tsr_graph *tsr_model_graph(const tsr_model *m);
-TSR_API size_t tsr_model_function_count(const tsr_model *m);
-TSR_API tsr_function *tsr_model_function(const tsr_model *m, size_t i);
-TSR_API const char *tsr_function_name(const tsr_function *f);
-TSR_API const char *tsr_function_domain(const tsr_function *f);
-TSR_API tsr_graph *tsr_function_graph(const tsr_function *f); /* its body */
+TSR_API tsr_session *tsr_model_session(const tsr_model *model);
+TSR_API const char *tsr_model_path(const tsr_model *model); /* "" if not from a file */
+TSR_API int64_t tsr_model_ir_version(const tsr_model *model);
+TSR_API tsr_status tsr_model_set_ir_version(tsr_model *model, int64_t version);
+TSR_API const char *tsr_model_producer(const tsr_model *model);
+TSR_API size_t tsr_model_opset_count(const tsr_model *model);
+TSR_API const char *tsr_model_opset_domain(const tsr_model *model, size_t i);
+TSR_API int64_t tsr_model_opset_version(const tsr_model *model, size_t i);
+TSR_API tsr_status tsr_model_set_opset(tsr_model *model, const char *domain, int64_t version);
+TSR_API tsr_graph *tsr_model_graph(const tsr_model *model);
+TSR_API size_t tsr_model_function_count(const tsr_model *model);
+TSR_API tsr_function *tsr_model_function(const tsr_model *model, size_t i);
+TSR_API const char *tsr_function_name(const tsr_function *function);
+TSR_API const char *tsr_function_domain(const tsr_function *function);
+TSR_API tsr_graph *tsr_function_graph(const tsr_function *function); /* its body */
 /* Text under key of metadata_props, or NULL. Setting NULL removes. */
-TSR_API const char *tsr_model_metadata(const tsr_model *m, const char *key);
-TSR_API tsr_status tsr_model_set_metadata(tsr_model *m, const char *key, const char *value);
+TSR_API const char *tsr_model_metadata(const tsr_model *model, const char *key);
+TSR_API tsr_status tsr_model_set_metadata(tsr_model *model, const char *key, const char *value);
 
-/* ---- 3 graphs ------------------------------------------------------------------------------------- */
+/* ---- 3 graphs -------------------------------------------------------------------------------- */
 
 /* ONNX element types keep their ONNX numbers. */
 typedef enum tsr_dtype {
@@ -246,10 +247,10 @@ typedef enum tsr_dtype {
     TSR_DTYPE_COUNT = 29
 } tsr_dtype;
 
-TSR_API const char *tsr_dtype_name(tsr_dtype t); /* "float32", "int64", ... */
-TSR_API int tsr_dtype_bits(tsr_dtype t);         /* bits of one element; 0: string or unknown */
+TSR_API const char *tsr_dtype_name(tsr_dtype type); /* "float32", "int64", ... */
+TSR_API int tsr_dtype_bits(tsr_dtype type);         /* bits of one element; 0: string or unknown */
 /* Bytes of n elements packed as raw_data is; -1: overflow, string or unknown type. */
-TSR_API int64_t tsr_dtype_bytes(tsr_dtype t, int64_t n);
+TSR_API int64_t tsr_dtype_bytes(tsr_dtype type, int64_t n);
 
 /* One dimension: value >= 0, else named by symbol (an expression of the exporter, such as "past + 1"),
  * else unknown (value -1, symbol ""). */
@@ -258,41 +259,43 @@ typedef struct tsr_dim {
     const char *symbol;
 } tsr_dim;
 
-TSR_API const char *tsr_graph_name(const tsr_graph *g);
-TSR_API tsr_model *tsr_graph_model(const tsr_graph *g);
+TSR_API const char *tsr_graph_name(const tsr_graph *graph);
+TSR_API tsr_model *tsr_graph_model(const tsr_graph *graph);
 TSR_API tsr_node *
-tsr_graph_owner(const tsr_graph *g); /* node whose attribute this subgraph is, or NULL */
-TSR_API size_t tsr_graph_node_count(const tsr_graph *g);
+tsr_graph_owner(const tsr_graph *graph); /* node whose attribute this subgraph is, or NULL */
+TSR_API size_t tsr_graph_node_count(const tsr_graph *graph);
 /* Nodes form a list, in file order. Removing a node keeps its own next pointer, so a walk survives it. */
-TSR_API tsr_node *tsr_graph_first(const tsr_graph *g);
-TSR_API tsr_node *tsr_node_next(const tsr_node *n);
-TSR_API size_t tsr_graph_input_count(const tsr_graph *g);
-TSR_API tsr_value *tsr_graph_input(const tsr_graph *g, size_t i);
-TSR_API size_t tsr_graph_output_count(const tsr_graph *g);
-TSR_API tsr_value *tsr_graph_output(const tsr_graph *g, size_t i);
-TSR_API size_t tsr_graph_initializer_count(const tsr_graph *g); /* dense ones, then sparse ones */
-TSR_API tsr_value *tsr_graph_initializer(const tsr_graph *g, size_t i);
+TSR_API tsr_node *tsr_graph_first(const tsr_graph *graph);
+TSR_API tsr_node *tsr_node_next(const tsr_node *node);
+TSR_API size_t tsr_graph_input_count(const tsr_graph *graph);
+TSR_API tsr_value *tsr_graph_input(const tsr_graph *graph, size_t i);
+TSR_API size_t tsr_graph_output_count(const tsr_graph *graph);
+TSR_API tsr_value *tsr_graph_output(const tsr_graph *graph, size_t i);
+TSR_API size_t
+tsr_graph_initializer_count(const tsr_graph *graph); /* dense ones, then sparse ones */
+TSR_API tsr_value *tsr_graph_initializer(const tsr_graph *graph, size_t i);
 /* Value of that name in this graph (not in outer scopes), or NULL. */
-TSR_API tsr_value *tsr_graph_value(const tsr_graph *g, const char *name);
+TSR_API tsr_value *tsr_graph_value(const tsr_graph *graph, const char *name);
 /* Every node of the model, subgraphs right after their node, then functions: start with NULL. */
-TSR_API tsr_node *tsr_model_next_node(const tsr_model *m, const tsr_node *after);
+TSR_API tsr_node *tsr_model_next_node(const tsr_model *model, const tsr_node *after);
 
-TSR_API const char *tsr_node_name(const tsr_node *n);
-TSR_API const char *tsr_node_op(const tsr_node *n);
-TSR_API const char *tsr_node_domain(const tsr_node *n); /* "" for ai.onnx */
-TSR_API tsr_graph *tsr_node_graph(const tsr_node *n);
-TSR_API int64_t tsr_node_index(const tsr_node *n); /* position in its graph */
-TSR_API size_t tsr_node_input_count(const tsr_node *n);
-TSR_API tsr_value *tsr_node_input(const tsr_node *n, size_t i); /* NULL: optional input left out */
-TSR_API size_t tsr_node_output_count(const tsr_node *n);
-TSR_API tsr_value *tsr_node_output(const tsr_node *n, size_t i); /* NULL: unused output */
-TSR_API size_t tsr_node_attr_count(const tsr_node *n);
-TSR_API tsr_attr *tsr_node_attr(const tsr_node *n, size_t i);
-TSR_API tsr_attr *tsr_node_find_attr(const tsr_node *n, const char *name); /* NULL: absent */
+TSR_API const char *tsr_node_name(const tsr_node *node);
+TSR_API const char *tsr_node_op(const tsr_node *node);
+TSR_API const char *tsr_node_domain(const tsr_node *node); /* "" for ai.onnx */
+TSR_API tsr_graph *tsr_node_graph(const tsr_node *node);
+TSR_API int64_t tsr_node_index(const tsr_node *node); /* position in its graph */
+TSR_API size_t tsr_node_input_count(const tsr_node *node);
+TSR_API tsr_value *tsr_node_input(const tsr_node *node,
+                                  size_t i); /* NULL: optional input left out */
+TSR_API size_t tsr_node_output_count(const tsr_node *node);
+TSR_API tsr_value *tsr_node_output(const tsr_node *node, size_t i); /* NULL: unused output */
+TSR_API size_t tsr_node_attr_count(const tsr_node *node);
+TSR_API tsr_attr *tsr_node_attr(const tsr_node *node, size_t i);
+TSR_API tsr_attr *tsr_node_find_attr(const tsr_node *node, const char *name); /* NULL: absent */
 /* Text under key of the node's own metadata_props, or NULL. Setting NULL removes. The i-th of them; false past the end. */
-TSR_API const char *tsr_node_metadata(const tsr_node *n, const char *key);
-TSR_API tsr_status tsr_node_set_metadata(tsr_node *n, const char *key, const char *value);
-TSR_API bool tsr_node_metadata_at(const tsr_node *n, size_t i, const char **key,
+TSR_API const char *tsr_node_metadata(const tsr_node *node, const char *key);
+TSR_API tsr_status tsr_node_set_metadata(tsr_node *node, const char *key, const char *value);
+TSR_API bool tsr_node_metadata_at(const tsr_node *node, size_t i, const char **key,
                                   const char **value);
 
 typedef enum tsr_attr_kind {
@@ -312,153 +315,164 @@ typedef enum tsr_attr_kind {
     TSR_ATTR_TYPE = 13,
     TSR_ATTR_TYPES = 14
 } tsr_attr_kind;
-TSR_API const char *tsr_attr_name(const tsr_attr *a);
-TSR_API tsr_attr_kind tsr_attr_kind_of(const tsr_attr *a);
-TSR_API int64_t tsr_attr_int(const tsr_attr *a, int64_t otherwise); /* also for a NULL attribute */
-TSR_API float tsr_attr_float(const tsr_attr *a, float otherwise);
-TSR_API const char *tsr_attr_string(const tsr_attr *a, size_t *bytes); /* NULL: no string */
+TSR_API const char *tsr_attr_name(const tsr_attr *attr);
+TSR_API tsr_attr_kind tsr_attr_kind_of(const tsr_attr *attr);
+TSR_API int64_t tsr_attr_int(const tsr_attr *attr,
+                             int64_t otherwise); /* also for a NULL attribute */
+TSR_API float tsr_attr_float(const tsr_attr *attr, float otherwise);
+TSR_API const char *tsr_attr_string(const tsr_attr *attr, size_t *bytes); /* NULL: no string */
 /* Values of an INTS attribute (0 and NULL for others). */
-TSR_API size_t tsr_attr_ints(const tsr_attr *a, const int64_t **out);
-TSR_API size_t tsr_attr_graph_count(const tsr_attr *a);
-TSR_API tsr_graph *tsr_attr_graph(const tsr_attr *a, size_t i);
-TSR_API const tsr_tensor *tsr_attr_tensor(const tsr_attr *a); /* NULL: no tensor */
+TSR_API size_t tsr_attr_ints(const tsr_attr *attr, const int64_t **out);
+TSR_API size_t tsr_attr_graph_count(const tsr_attr *attr);
+TSR_API tsr_graph *tsr_attr_graph(const tsr_attr *attr, size_t i);
+TSR_API const tsr_tensor *tsr_attr_tensor(const tsr_attr *attr); /* NULL: no tensor */
 
-TSR_API const char *tsr_value_name(const tsr_value *v);
-TSR_API tsr_graph *tsr_value_graph(const tsr_value *v); /* NULL: a dangling reference's stand-in */
-TSR_API tsr_node *tsr_value_producer(const tsr_value *v); /* NULL: input, initializer or dangling */
-TSR_API size_t tsr_value_use_count(const tsr_value *v);   /* node input slots that read it */
+TSR_API const char *tsr_value_name(const tsr_value *value);
+TSR_API tsr_graph *
+tsr_value_graph(const tsr_value *value); /* NULL: a dangling reference's stand-in */
+TSR_API tsr_node *
+tsr_value_producer(const tsr_value *value); /* NULL: input, initializer or dangling */
+TSR_API size_t tsr_value_use_count(const tsr_value *value); /* node input slots that read it */
 /* Calls f for each use until it returns false. */
-TSR_API void tsr_value_uses(const tsr_value *v, bool (*f)(void *data, tsr_node *n, size_t input),
-                            void *data);
-TSR_API bool tsr_value_is_input(const tsr_value *v);
-TSR_API bool tsr_value_is_output(const tsr_value *v);
-TSR_API const tsr_tensor *tsr_value_initializer(const tsr_value *v); /* NULL: not constant */
-TSR_API tsr_dtype tsr_value_dtype(const tsr_value *v); /* TSR_UNDEFINED: not known or no tensor */
-TSR_API int tsr_value_rank(const tsr_value *v);        /* -1: not known */
-TSR_API tsr_dim tsr_value_dim(const tsr_value *v, int axis);
-TSR_API tsr_status tsr_value_set_type(tsr_value *v, tsr_dtype type, int rank, const tsr_dim *dims);
+TSR_API void tsr_value_uses(const tsr_value *value,
+                            bool (*f)(void *data, tsr_node *node, size_t input), void *data);
+TSR_API bool tsr_value_is_input(const tsr_value *value);
+TSR_API bool tsr_value_is_output(const tsr_value *value);
+TSR_API const tsr_tensor *tsr_value_initializer(const tsr_value *value); /* NULL: not constant */
+TSR_API tsr_dtype
+tsr_value_dtype(const tsr_value *value);            /* TSR_UNDEFINED: not known or no tensor */
+TSR_API int tsr_value_rank(const tsr_value *value); /* -1: not known */
+TSR_API tsr_dim tsr_value_dim(const tsr_value *value, int axis);
+TSR_API tsr_status tsr_value_set_type(tsr_value *value, tsr_dtype type, int rank,
+                                      const tsr_dim *dims);
 
-TSR_API tsr_dtype tsr_tensor_dtype(const tsr_tensor *t);
-TSR_API int tsr_tensor_rank(const tsr_tensor *t);
-TSR_API const int64_t *tsr_tensor_dims(const tsr_tensor *t);
-TSR_API int64_t tsr_tensor_elements(const tsr_tensor *t); /* -1: overflow or negative dims */
-TSR_API int64_t tsr_tensor_bytes(const tsr_tensor *t);    /* as raw_data; -1: not known */
-TSR_API bool tsr_tensor_is_external(const tsr_tensor *t);
+TSR_API tsr_dtype tsr_tensor_dtype(const tsr_tensor *tensor);
+TSR_API int tsr_tensor_rank(const tsr_tensor *tensor);
+TSR_API const int64_t *tsr_tensor_dims(const tsr_tensor *tensor);
+TSR_API int64_t tsr_tensor_elements(const tsr_tensor *tensor); /* -1: overflow or negative dims */
+TSR_API int64_t tsr_tensor_bytes(const tsr_tensor *tensor);    /* as raw_data; -1: not known */
+TSR_API bool tsr_tensor_is_external(const tsr_tensor *tensor);
 /* The elements as raw little-endian bytes: a view where stored so, a converted copy (in the model's memory)
  * where stored in typed fields, a map where external. Fails for strings and for data that does not fit the
  * shape; a finding says what is wrong. */
-TSR_API tsr_status tsr_tensor_data(const tsr_tensor *t, const void **bytes, size_t *n);
+TSR_API tsr_status tsr_tensor_data(const tsr_tensor *tensor, const void **bytes, size_t *n);
 
 /* Editing. Each call keeps uses, producers and specs consistent. */
-TSR_API tsr_status tsr_value_rename(tsr_value *v, const char *name);
-TSR_API tsr_value *tsr_graph_add_input(tsr_graph *g, const char *name); /* NULL: finding added */
-TSR_API tsr_status tsr_graph_add_output(tsr_graph *g, tsr_value *v);
+TSR_API tsr_status tsr_value_rename(tsr_value *value, const char *name);
+TSR_API tsr_value *tsr_graph_add_input(tsr_graph *graph,
+                                       const char *name); /* NULL: finding added */
+TSR_API tsr_status tsr_graph_add_output(tsr_graph *graph, tsr_value *value);
 /* A constant that copies n raw bytes; dims may be NULL for a scalar. */
-TSR_API tsr_value *tsr_graph_add_initializer(tsr_graph *g, const char *name, tsr_dtype type,
+TSR_API tsr_value *tsr_graph_add_initializer(tsr_graph *graph, const char *name, tsr_dtype type,
                                              int rank, const int64_t *dims, const void *bytes,
                                              size_t n);
 /* Appends a node; outputs are made with the given names ("" or NULL: unused). inputs may hold NULL. */
-TSR_API tsr_node *tsr_graph_add_node(tsr_graph *g, const char *domain, const char *op,
+TSR_API tsr_node *tsr_graph_add_node(tsr_graph *graph, const char *domain, const char *op,
                                      const char *name, tsr_value *const *inputs, size_t n_inputs,
                                      const char *const *outputs, size_t n_outputs);
-TSR_API tsr_status tsr_node_move_before(tsr_node *n, tsr_node *before); /* NULL: to the end */
-TSR_API tsr_status tsr_node_set_int(tsr_node *n, const char *name, int64_t value);
-TSR_API tsr_status tsr_node_set_ints(tsr_node *n, const char *name, const int64_t *values,
+TSR_API tsr_status tsr_node_move_before(tsr_node *node, tsr_node *before); /* NULL: to the end */
+TSR_API tsr_status tsr_node_set_int(tsr_node *node, const char *name, int64_t value);
+TSR_API tsr_status tsr_node_set_ints(tsr_node *node, const char *name, const int64_t *values,
                                      size_t count);
-TSR_API tsr_status tsr_node_set_float(tsr_node *n, const char *name, float value);
-TSR_API tsr_status tsr_node_set_string(tsr_node *n, const char *name, const char *value);
-TSR_API tsr_status tsr_node_remove_attr(tsr_node *n, const char *name);
-/* Input i reads v from now on. The spec of the old value moves to v if the old one is no longer used by
- * this node and v has none; otherwise it stays, or is dropped when its value is gone. */
-TSR_API tsr_status tsr_node_replace_input(tsr_node *n, size_t i, tsr_value *v);
+TSR_API tsr_status tsr_node_set_float(tsr_node *node, const char *name, float value);
+TSR_API tsr_status tsr_node_set_string(tsr_node *node, const char *name, const char *value);
+TSR_API tsr_status tsr_node_remove_attr(tsr_node *node, const char *name);
+/* Input i reads the value from now on. The spec of the old value moves to it if the old one is no longer used by
+ * this node and the new one has none; otherwise it stays, or is dropped when its value is gone. */
+TSR_API tsr_status tsr_node_replace_input(tsr_node *node, size_t i, tsr_value *value);
 /* Everywhere: node inputs (with their specs) and, with outputs, the graph's outputs too. */
-TSR_API tsr_status tsr_value_replace_uses(tsr_value *v, tsr_value *by, bool outputs);
-TSR_API tsr_status tsr_node_resize_outputs(tsr_node *n,
+TSR_API tsr_status tsr_value_replace_uses(tsr_value *value, tsr_value *by, bool outputs);
+TSR_API tsr_status tsr_node_resize_outputs(tsr_node *node,
                                            size_t count); /* drops specs of removed ones */
 /* Takes the node out. Its outputs must be unused, else finding node-still-used. */
-TSR_API tsr_status tsr_node_remove(tsr_node *n);
+TSR_API tsr_status tsr_node_remove(tsr_node *node);
 /* Replaces the calls of a model-local function by its body. The call's placement goes to the body's nodes where
  * they say nothing themselves; specs are rebound to the caller's values. */
 TSR_API tsr_status tsr_node_inline(tsr_node *call);
 
-/* ---- 4 devices -------------------------------------------------------------------------------------- */
+/* ---- 4 devices ------------------------------------------------------------------------------- */
 
 /* Declares a configuration. devices may be NULL; else n texts, and count may be 0 to mean n. */
-TSR_API tsr_status tsr_model_add_config(tsr_model *m, const char *name, int64_t count,
+TSR_API tsr_status tsr_model_add_config(tsr_model *model, const char *name, int64_t count,
                                         const char *const *devices, size_t n, tsr_config **out);
-TSR_API size_t tsr_model_config_count(const tsr_model *m);
-TSR_API tsr_config *tsr_model_config(const tsr_model *m, size_t i);
-TSR_API tsr_config *tsr_model_find_config(const tsr_model *m, const char *name); /* NULL: absent */
+TSR_API size_t tsr_model_config_count(const tsr_model *model);
+TSR_API tsr_config *tsr_model_config(const tsr_model *model, size_t i);
+TSR_API tsr_config *tsr_model_find_config(const tsr_model *model,
+                                          const char *name); /* NULL: absent */
 /* Takes it off the model. Without cascade, node entries stay bound to it and the checker finds them; with
  * cascade, every node entry (graphs, subgraphs, functions) bound to this object goes too. */
-TSR_API tsr_status tsr_model_remove_config(tsr_model *m, tsr_config *c, bool cascade);
+TSR_API tsr_status tsr_model_remove_config(tsr_model *model, tsr_config *config, bool cascade);
 /* By name: the first of that name; cascade also takes entries bound to other objects of that name. */
-TSR_API tsr_status tsr_model_remove_config_named(tsr_model *m, const char *name, bool cascade);
-TSR_API const char *tsr_config_name(const tsr_config *c);
-TSR_API tsr_status tsr_config_rename(tsr_config *c, const char *name); /* node entries follow */
-TSR_API int64_t tsr_config_devices(const tsr_config *c);
-TSR_API size_t tsr_config_device_name_count(const tsr_config *c);
-TSR_API const char *tsr_config_device_name(const tsr_config *c, size_t i);
+TSR_API tsr_status tsr_model_remove_config_named(tsr_model *model, const char *name, bool cascade);
+TSR_API const char *tsr_config_name(const tsr_config *config);
+TSR_API tsr_status tsr_config_rename(tsr_config *config,
+                                     const char *name); /* node entries follow */
+TSR_API int64_t tsr_config_devices(const tsr_config *config);
+TSR_API size_t tsr_config_device_name_count(const tsr_config *config);
+TSR_API const char *tsr_config_device_name(const tsr_config *config, size_t i);
 
 /* Cuts value (an input or output of the node) along axis into count shards, under a configuration. Repeated calls
  * on one value add axes to the same spec, first call outermost; device lists are united. stage -1: not given.
  * Refused at once, each with its own finding: value not of this node, axis outside the rank, axis already cut,
  * count < 1 or above the dimension, device outside the configuration, configuration not of this model,
  * stage conflict. */
-TSR_API tsr_status tsr_node_shard(tsr_node *n, tsr_value *v, tsr_config *c, int64_t axis,
-                                  int64_t count, const int64_t *devices, size_t n_devices,
-                                  int64_t stage);
-TSR_API tsr_status tsr_node_unshard(tsr_node *n, tsr_value *v, tsr_config *c); /* c NULL: all */
+TSR_API tsr_status tsr_node_shard(tsr_node *node, tsr_value *value, tsr_config *config,
+                                  int64_t axis, int64_t count, const int64_t *devices,
+                                  size_t n_devices, int64_t stage);
+TSR_API tsr_status tsr_node_unshard(tsr_node *node, tsr_value *value,
+                                    tsr_config *config); /* config NULL: all */
 /* Replaces the stage, making the entry if there is none. */
-TSR_API tsr_status tsr_node_set_stage(tsr_node *n, tsr_config *c, int64_t stage);
-TSR_API tsr_status tsr_node_unset_stage(tsr_node *n, tsr_config *c);
+TSR_API tsr_status tsr_node_set_stage(tsr_node *node, tsr_config *config, int64_t stage);
+TSR_API tsr_status tsr_node_unset_stage(tsr_node *node, tsr_config *config);
 
-TSR_API size_t tsr_node_config_count(const tsr_node *n);
-TSR_API tsr_node_config *tsr_node_config_at(const tsr_node *n, size_t i);
-TSR_API tsr_node_config *tsr_node_find_config(const tsr_node *n, const tsr_config *c);
-TSR_API tsr_status tsr_node_remove_config(tsr_node *n, tsr_node_config *nc);
+TSR_API size_t tsr_node_config_count(const tsr_node *node);
+TSR_API tsr_node_config *tsr_node_config_at(const tsr_node *node, size_t i);
+TSR_API tsr_node_config *tsr_node_find_config(const tsr_node *node, const tsr_config *config);
+TSR_API tsr_status tsr_node_remove_config(tsr_node *node, tsr_node_config *nc);
 /* NULL: the id was absent. A name that the model does not declare gives a stand-in with 0 devices. */
 TSR_API tsr_config *tsr_node_config_config(const tsr_node_config *nc);
 TSR_API bool tsr_node_config_stage(const tsr_node_config *nc, int64_t *stage); /* false: none */
 TSR_API size_t tsr_node_config_spec_count(const tsr_node_config *nc);
 TSR_API tsr_spec *tsr_node_config_spec(const tsr_node_config *nc, size_t i);
-/* The i-th spec over all configurations that cuts v at n; NULL past the end. */
-TSR_API tsr_spec *tsr_node_sharding_of(const tsr_node *n, const tsr_value *v, size_t i);
+/* The i-th spec over all configurations that cuts the value at the node; NULL past the end. */
+TSR_API tsr_spec *tsr_node_sharding_of(const tsr_node *node, const tsr_value *value, size_t i);
 
 /* The raw fields of a spec, in file order. */
 TSR_API tsr_value *
-tsr_spec_value(const tsr_spec *p); /* NULL: absent; see tsr_value_graph for stand-ins */
-TSR_API size_t tsr_spec_devices(const tsr_spec *p,
+tsr_spec_value(const tsr_spec *spec); /* NULL: absent; see tsr_value_graph for stand-ins */
+TSR_API size_t tsr_spec_devices(const tsr_spec *spec,
                                 const int64_t **out); /* device ids or group keys */
-TSR_API size_t tsr_spec_group_count(const tsr_spec *p);
-TSR_API int64_t tsr_spec_group(const tsr_spec *p, size_t i, const int64_t **members,
+TSR_API size_t tsr_spec_group_count(const tsr_spec *spec);
+TSR_API int64_t tsr_spec_group(const tsr_spec *spec, size_t i, const int64_t **members,
                                size_t *n); /* its key */
-TSR_API size_t tsr_spec_dim_count(const tsr_spec *p);
-TSR_API int64_t tsr_spec_dim_axis(const tsr_spec *p, size_t i);
-TSR_API size_t tsr_spec_dim_factor_count(const tsr_spec *p, size_t i);
+TSR_API size_t tsr_spec_dim_count(const tsr_spec *spec);
+TSR_API int64_t tsr_spec_dim_axis(const tsr_spec *spec, size_t i);
+TSR_API size_t tsr_spec_dim_factor_count(const tsr_spec *spec, size_t i);
 /* Factor k of dimension entry i: its size (value -1, symbol "" if absent); returns num_shards. */
-TSR_API int64_t tsr_spec_dim_factor(const tsr_spec *p, size_t i, size_t k, tsr_dim *size);
+TSR_API int64_t tsr_spec_dim_factor(const tsr_spec *spec, size_t i, size_t k, tsr_dim *size);
 
-/* Full control: an empty spec for v (which may be NULL), then its parts. Nothing is validated here; check says. */
-TSR_API tsr_spec *tsr_node_add_spec(tsr_node *n, tsr_config *c, tsr_value *v);
-TSR_API tsr_status tsr_spec_set_devices(tsr_spec *p, const int64_t *devices, size_t n);
-TSR_API tsr_status tsr_spec_add_group(tsr_spec *p, int64_t key, const int64_t *members, size_t n);
+/* Full control: an empty spec for the value (which may be NULL), then its parts. Nothing is validated here; check says. */
+TSR_API tsr_spec *tsr_node_add_spec(tsr_node *node, tsr_config *config, tsr_value *value);
+TSR_API tsr_status tsr_spec_set_devices(tsr_spec *spec, const int64_t *devices, size_t n);
+TSR_API tsr_status tsr_spec_add_group(tsr_spec *spec, int64_t key, const int64_t *members,
+                                      size_t n);
 /* Adds a dimension entry with n factors. sizes may be NULL (all absent). */
-TSR_API tsr_status tsr_spec_add_dim(tsr_spec *p, int64_t axis, const tsr_dim *sizes,
+TSR_API tsr_status tsr_spec_add_dim(tsr_spec *spec, int64_t axis, const tsr_dim *sizes,
                                     const int64_t *shards, size_t n);
-TSR_API tsr_status tsr_spec_remove(tsr_spec *p);
+TSR_API tsr_status tsr_spec_remove(tsr_spec *spec);
 
-/* ---- 5 shardings ------------------------------------------------------------------------------------- */
+/* ---- 5 shardings ----------------------------------------------------------------------------- */
 
-/* Puts a sharding in the compact notation on value v at node n: {2,1:0,1}, {2,1:(0,1),(2,3)}, {1:0,1},
+/* Puts a sharding in the compact notation on a value at a node: {2,1:0,1}, {2,1:(0,1),(2,3)}, {1:0,1},
  * {4/2*16,1:0,1}, {2,...:0,1}; over a mesh S0,R@2x2, S0R@2x2, ({0},{})@2x2, where without @ the mesh is the grid of the
- * configuration's topology, or all its devices in a line (SR). Replaces a spec that v has there. The whole text is validated against value and
+ * configuration's topology, or all its devices in a line (SR). Replaces a spec that the value has there. The whole text is validated against value and
  * configuration first. A text that does not parse: TSR_MALFORMED; one that does not fit: TSR_INVALID. */
-TSR_API tsr_status tsr_node_shard_text(tsr_node *n, tsr_value *v, tsr_config *c, const char *text);
+TSR_API tsr_status tsr_node_shard_text(tsr_node *node, tsr_value *value, tsr_config *config,
+                                       const char *text);
 /* The spec in that notation; tsr_node_shard_text reads it again as the same sharding. All dimensions are written: the rank is
  * that of its value, as declared or as the operators give it. Where neither tells, axes that are counted from the front stand
  * before "...": {2,...:0,1}. "": the spec says nothing. */
-TSR_API tsr_status tsr_spec_text(const tsr_spec *p, const char **out);
+TSR_API tsr_status tsr_spec_text(const tsr_spec *spec, const char **out);
 typedef enum tsr_notation {
     TSR_NOTATION_TILES = 0, /* {2,1:(0,1),(2,3)} */
     TSR_NOTATION_MESH = 1,  /* S0,R@2x2; over one axis SR@4 */
@@ -466,12 +480,12 @@ typedef enum tsr_notation {
 } tsr_notation;
 /* The same over a mesh: the grid of the configuration's topology if that gives it, else one of its own. What no mesh gives
  * (factors, unlike groups, unknown ranks) is written as tiles. */
-TSR_API tsr_status tsr_spec_text_as(const tsr_spec *p, tsr_notation notation, const char **out);
+TSR_API tsr_status tsr_spec_text_as(const tsr_spec *spec, tsr_notation notation, const char **out);
 
 /* Writes what each node says about devices into its metadata too (ai.tessera.sharding.NAME of configuration NAME), where viewers such
  * as Netron show it; takes away labels of what is no longer said, or all of them. Labels are for people: nothing reads them. */
-TSR_API tsr_status tsr_model_label(tsr_model *m, bool wanted);
-TSR_API bool tsr_model_labelled(const tsr_model *m); /* some node has a label */
+TSR_API tsr_status tsr_model_label(tsr_model *model, bool wanted);
+TSR_API bool tsr_model_labelled(const tsr_model *model); /* some node has a label */
 
 /* One piece of a tensor on one device: [start, stop) in each dimension. */
 typedef struct tsr_box {
@@ -480,7 +494,7 @@ typedef struct tsr_box {
 } tsr_box;
 /* What a sharding does to a shape; boxes are owned by the session until the next call. devices 0: as many as
  * the text names. */
-TSR_API tsr_status tsr_tiles(tsr_session *s, const char *text, int rank, const int64_t *shape,
+TSR_API tsr_status tsr_tiles(tsr_session *session, const char *text, int rank, const int64_t *shape,
                              int64_t devices, const tsr_box **out, size_t *n);
 
 /* A tensor dictionary: the pieces of one tensor, keyed by device. A device that holds several tiles has a piece for each,
@@ -495,17 +509,18 @@ typedef struct tsr_piece {
 } tsr_piece;
 /* Cuts a tensor by a sharding in the compact notation; data NULL: pieces of zeros, to be filled. Elements must take whole
  * bytes (TSR_UNSUPPORTED otherwise). */
-TSR_API tsr_status tsr_pieces_new(tsr_session *s, const char *sharding, tsr_dtype type, int rank,
-                                  const int64_t *shape, const void *data, tsr_pieces **out);
-TSR_API void tsr_pieces_free(tsr_pieces *d);          /* NULL is fine */
-TSR_API size_t tsr_pieces_count(const tsr_pieces *d); /* pieces, by device and then tile */
-TSR_API tsr_piece tsr_pieces_at(const tsr_pieces *d, size_t i);
+TSR_API tsr_status tsr_pieces_new(tsr_session *session, const char *sharding, tsr_dtype type,
+                                  int rank, const int64_t *shape, const void *data,
+                                  tsr_pieces **out);
+TSR_API void tsr_pieces_free(tsr_pieces *pieces);          /* NULL is fine */
+TSR_API size_t tsr_pieces_count(const tsr_pieces *pieces); /* pieces, by device and then tile */
+TSR_API tsr_piece tsr_pieces_at(const tsr_pieces *pieces, size_t i);
 /* The k-th piece of a device, or the k-th holder of a tile; -1: none. */
-TSR_API int64_t tsr_pieces_find(const tsr_pieces *d, int64_t device, size_t k);
-TSR_API int64_t tsr_pieces_find_tile(const tsr_pieces *d, int64_t tile, size_t k);
+TSR_API int64_t tsr_pieces_find(const tsr_pieces *pieces, int64_t device, size_t k);
+TSR_API int64_t tsr_pieces_find_tile(const tsr_pieces *pieces, int64_t tile, size_t k);
 /* Puts the tensor together again. Tiles that no device holds (-1) are zeros. Copies of one tile that differ are refused
  * (finding pieces-differ). out has room for the whole tensor. */
-TSR_API tsr_status tsr_pieces_join(const tsr_pieces *d, void *out);
+TSR_API tsr_status tsr_pieces_join(const tsr_pieces *pieces, void *out);
 
 /* One step of a resharding. Bytes are exact, for uneven and strided pieces too: what must arrive, not what a protocol adds. */
 typedef struct tsr_group {
@@ -513,30 +528,30 @@ typedef struct tsr_group {
     size_t n;
 } tsr_group;
 typedef struct tsr_step {
-    const char *
-        op; /* slice, all-gather, all-to-all, reduce-scatter, all-reduce, reduce, permute, broadcast, scatter,
-                             gather, exchange */
-    int axis,
-        to_axis; /* along which is gathered (-1: several, or none); all-to-all: cut before, cut after */
+    /* slice, all-gather, all-to-all, reduce-scatter, all-reduce, reduce, permute, broadcast,
+     * scatter, gather, exchange */
+    const char *op;
+    /* along which is gathered (-1: several, or none); all-to-all: cut before, cut after */
+    int axis, to_axis;
     int64_t received;     /* the most bytes that one device takes in */
     int64_t sent;         /* the most that one gives out */
     int64_t total;        /* taken in by all together */
     const char *sharding; /* after the step */
-    const tsr_group *
-        groups; /* that work side by side; of reduce, broadcast, scatter, gather the centre comes first */
+    /* that work side by side; of reduce, broadcast, scatter, gather the centre comes first */
+    const tsr_group *groups;
     size_t n_groups;
 } tsr_step;
 /* The cheapest steps from one sharding of a tensor to another, in the compact notation; none if nothing is to be done. pending:
  * NULL, or "sum", "max", "min", "prod": the owners of each tile hold parts of it that are still to be combined. An
  * exchange of overlaps is always possible, so no pair is refused, unless the target needs a tile that no device of the source holds
  * (finding reshard-source). Elements must take whole bytes. Steps are owned by the session until the next call. */
-TSR_API tsr_status tsr_reshard_plan(tsr_session *s, const char *from, const char *to,
+TSR_API tsr_status tsr_reshard_plan(tsr_session *session, const char *from, const char *to,
                                     const char *pending, tsr_dtype type, int rank,
                                     const int64_t *shape, const tsr_step **out, size_t *n);
 
 /* Predicted time of these steps, in picoseconds, on a topology whose devices 0 .. n-1 hold the tensor. */
-typedef struct tsr_topology tsr_topology; /* section 10 */
-TSR_API tsr_status tsr_reshard_time(tsr_session *s, const char *from, const char *to,
+typedef struct tsr_topology tsr_topology; /* section 11 */
+TSR_API tsr_status tsr_reshard_time(tsr_session *session, const char *from, const char *to,
                                     const char *pending, tsr_dtype type, int rank,
                                     const int64_t *shape, tsr_topology *topology, int64_t *out);
 
@@ -546,37 +561,38 @@ typedef struct tsr_dim_size {
     int64_t size;
 } tsr_dim_size;
 /* Puts a random valid sharding on every node, of bodies too, that its rule allows to be cut, in place of what the node says
- * under c: cuts of one or several factors, uneven and strided ones, groups, devices in any order, outputs asked for otherwise
+ * under the configuration: cuts of one or several factors, uneven and strided ones, groups, devices in any order, outputs asked for otherwise
  * than they come; now and then stages. The same seed gives the same shardings. A dimension is cut in at most as many parts as it has
  * elements: symbolic ones only where sizes (the least that they will have) say how many. */
-TSR_API tsr_status tsr_model_shard_random(tsr_model *m, tsr_config *c, uint64_t seed,
+TSR_API tsr_status tsr_model_shard_random(tsr_model *model, tsr_config *config, uint64_t seed,
                                           const tsr_dim_size *sizes, size_t n);
-/* What the nodes say under c, as lines that `tessera annotate --script` takes. Owned by the session until the
+/* What the nodes say under the configuration, as lines that `tessera annotate --script` takes. Owned by the session until the
  * next call. */
-TSR_API tsr_status tsr_config_edits(tsr_model *m, const tsr_config *c, const char **out);
+TSR_API tsr_status tsr_config_edits(tsr_model *model, const tsr_config *config, const char **out);
 
-/* ---- 6 check, infer ------------------------------------------------------------------------------------ */
+/* ---- 6 check, infer -------------------------------------------------------------------------- */
 
 /* How an operator may be cut: one row of the table of rules. Texts are never NULL. */
 typedef struct tsr_rule {
     size_t size;
     const char *op, *domain; /* domain "" for ai.onnx */
     int64_t since;           /* first opset that it holds for */
-    const char *
-        rule; /* "[B~ m k],[B~ k n] -> [B* m n]; red k:sum"; the usual form where attributes decide */
+    /* "[B~ m k],[B~ k n] -> [B* m n]; red k:sum"; the usual form where attributes decide */
+    const char *rule;
     const char *note;
     const char *whole; /* not empty: never cut, and why */
-    const char *
-        words; /* the row in words, a line for each thing; owned by the session until the next call */
+    /* the row in words, a line for each thing; owned by the session until the next call */
+    const char *words;
     bool bodies; /* control flow: the nodes of its bodies are cut */
 } tsr_rule;
 /* Adds rows for operators of one's own, for everything that the session does from now on: a line each, as `tessera rules` prints
  * them: "Twice my.ops 1 [A*] -> [A*]"; # begins a comment. All or none are taken. An operator that has a rule keeps it.
  * TSR_MALFORMED: a line is no row (finding rule-text). Of the clauses red, rep, blk, gen, drop, shape, once and attr are known. */
-TSR_API tsr_status tsr_rules_add(tsr_session *s, const char *rows);
-TSR_API tsr_status tsr_rules_read(tsr_session *s, const char *path); /* the same from a file */
+TSR_API tsr_status tsr_rules_add(tsr_session *session, const char *rows);
+TSR_API tsr_status tsr_rules_read(tsr_session *session,
+                                  const char *path); /* the same from a file */
 /* The i-th row of the table; false past the end. Rows are ordered by operator, then by domain and opset. */
-TSR_API bool tsr_rule_at(tsr_session *s, size_t i, tsr_rule *out);
+TSR_API bool tsr_rule_at(tsr_session *session, size_t i, tsr_rule *out);
 
 typedef struct tsr_shapes_summary {
     size_t size;
@@ -589,26 +605,26 @@ typedef struct tsr_shapes_summary {
  * inputs and outputs. What is declared is completed, never replaced, except that symbols named in sizes become numbers
  * (one that the model lacks: note dim-unknown). A declaration that an operator contradicts stays and is a warning
  * (shape-contradiction). summary may be NULL. */
-TSR_API tsr_status tsr_shapes(tsr_model *m, const tsr_dim_size *sizes, size_t n,
+TSR_API tsr_status tsr_shapes(tsr_model *model, const tsr_dim_size *sizes, size_t n,
                               tsr_shapes_summary *summary);
 
 /* Adds every finding about the annotations; TSR_OK even if there are errors (count them). config NULL: all. */
-TSR_API tsr_status tsr_check(tsr_model *m, const char *config);
+TSR_API tsr_status tsr_check(tsr_model *model, const char *config);
 /* The same, as the published formalism has it to the letter: an input without a sharding is not brought to what the others demand,
  * but lies as its producer left it, or whole if it is an input of the model; what then does not agree is an error. */
-TSR_API tsr_status tsr_check_formalism(tsr_model *m, const char *config);
+TSR_API tsr_status tsr_check_formalism(tsr_model *model, const char *config);
 /* Completes one configuration (NULL: the only one): every layout that follows from the explicit specs becomes a spec of
  * its node. Explicit ones are never changed; the result passes tsr_check; a second call changes nothing. A model
  * whose check has errors is refused (TSR_INVALID). */
-TSR_API tsr_status tsr_infer(tsr_model *m, const char *config);
+TSR_API tsr_status tsr_infer(tsr_model *model, const char *config);
 /* The same; with propagate, shardings also go backwards and sideways until nothing changes: what a node needs of an input
  * becomes the sharding of the output that it reads, so that producers are cut too and other readers follow. Conflicts are
  * resolved in this order: explicit shardings (never overridden); what arrives at the producer; what other readers, model outputs
  * and subgraphs have in place; then the first reader in the order of the nodes. A need that is not met is a note
  * (demand-dropped). Model inputs stay whole, initializers follow their readers. */
-TSR_API tsr_status tsr_infer_opts(tsr_model *m, const char *config, bool propagate);
+TSR_API tsr_status tsr_infer_opts(tsr_model *model, const char *config, bool propagate);
 
-/* ---- 11 plan -------------------------------------------------------------------------------------------- */
+/* ---- 7 plan ---------------------------------------------------------------------------------- */
 
 typedef struct tsr_collective_count {
     const char *op;
@@ -626,14 +642,16 @@ typedef struct tsr_plan_options {
     /* Bytes on each device. 0: as the devices have it; where that is only the table's word (a number of devices, a generator) and
      * nothing fits, the plan may need more, with a warning. INT64_MAX: no limit. */
     int64_t memory;
-    const tsr_dim_size
-        *sizes; /* for symbolic dimensions; one that has none counts 128 and is not cut */
+    /* for symbolic dimensions; one that has none counts 128 and is not cut */
+    const tsr_dim_size *sizes;
     size_t n_sizes;
-    const char *
-        config; /* of the configuration to make, or to complete; NULL: the only one of so many devices, else planN */
+    /* of the configuration to make, or to complete; NULL: the only one of so many devices, else
+     * planN */
+    const char *config;
     const char *export_lp; /* file for the 0-1 program, or NULL */
-    const char *explain; /* a node's name or one of its outputs: its candidates are told; or NULL */
-    int64_t stages;      /* pipeline stages: 0 none, K, or TSR_STAGES_AUTO: as many as are best */
+    /* a node's name or one of its outputs: its candidates are told; or NULL */
+    const char *explain;
+    int64_t stages; /* pipeline stages: 0 none, K, or TSR_STAGES_AUTO: as many as are best */
     tsr_objective objective; /* what stages are chosen for */
     /* Another model of the same weights that runs on the same devices (decode beside prefill), or NULL: both are planned at once,
      * and a weight that both have lies the same in both. It may be loaded from the same file, with other sizes. */
@@ -668,8 +686,8 @@ typedef struct tsr_plan_choice {
     /* As the node needs its inputs and gives its outputs, reductions done; absent ones are left out. */
     const tsr_plan_tensor *inputs, *outputs;
     size_t n_inputs, n_outputs;
-    const char
-        *reduction; /* what follows the node: "AllReduce", "ReduceScatter" ...; NULL: nothing */
+    /* what follows the node: "AllReduce", "ReduceScatter" ...; NULL: nothing */
+    const char *reduction;
 } tsr_plan_choice;
 
 /* A value and its bytes on the fullest device at the worst time of the plan that needs the least memory. */
@@ -704,8 +722,8 @@ typedef struct tsr_plan_summary {
     size_t size;
     size_t devices;
     bool feasible, optimal;
-    int64_t cost,
-        bound; /* picoseconds of one run: of the plan, and what no plan of these candidates is below */
+    /* picoseconds of one run: of the plan, and what no plan of these candidates is below */
+    int64_t cost, bound;
     double gap;
     double solve_ms;
     const int64_t *memory; /* bytes on each device at the worst time */
@@ -716,11 +734,11 @@ typedef struct tsr_plan_summary {
     size_t nodes, cut_nodes;
     const tsr_plan_choice *choices; /* of the explained node */
     size_t n_choices;
-    const tsr_plan_binding
-        *binding; /* not feasible: what fills the fullest device, largest first */
+    /* not feasible: what fills the fullest device, largest first */
+    const tsr_plan_binding *binding;
     size_t n_binding;
-    int64_t
-        one_device; /* picoseconds of one run on one of the devices; 0: it does not fit, or nodes are kept cut */
+    /* picoseconds of one run on one of the devices; 0: it does not fit, or nodes are kept cut */
+    int64_t one_device;
     tsr_objective objective;
     const tsr_plan_stage *stages; /* in line */
     size_t n_stages;              /* 0: none were asked for */
@@ -730,14 +748,14 @@ typedef struct tsr_plan_summary {
     const tsr_plan_part *parts;
     size_t n_parts;
     size_t shared; /* weights that both have */
-    const int64_t *
-        peak; /* bytes that a device's process will have: memory, what arenas lose, the engine's own */
-    int64_t better_devices,
-        better_cost; /* fewer devices that would be no slower, and the time then; 0: none were found */
-    int64_t
-        fits_devices; /* not feasible: so many devices of the same memory would do; 0: not known */
-    double
-        milliseconds; /* predicted, of one run: of the model's own plan, without those of another */
+    /* bytes that a device's process will have: memory, what arenas lose, the engine's own */
+    const int64_t *peak;
+    /* fewer devices that would be no slower, and the time then; 0: none were found */
+    int64_t better_devices, better_cost;
+    /* not feasible: so many devices of the same memory would do; 0: not known */
+    int64_t fits_devices;
+    /* predicted, of one run: of the model's own plan, without those of another */
+    double milliseconds;
     int64_t used_devices; /* so many work, the others are idle */
     int64_t copies;       /* blocks of devices that do the same, each with a share of the batch */
     bool stopped;         /* by its seconds or by tsr_session_cancel, before the budget was spent */
@@ -747,16 +765,16 @@ typedef struct tsr_plan_summary {
  * writes it into the model. Shardings that the model has in that configuration are kept. The time is arithmetic / speed + bytes touched / memory bandwidth of the
  * slowest device for each node, and the price of each communication on the topology. Deterministic.
  * TSR_INFEASIBLE: nothing fits the memory; the model is as it was, summary says what would do. */
-TSR_API tsr_status tsr_plan(tsr_model *m, const tsr_plan_options *options,
+TSR_API tsr_status tsr_plan(tsr_model *model, const tsr_plan_options *options,
                             tsr_plan_summary *summary);
 
-/* Writes the plan that m has just been given as a JSON document (docs/formats.md): options, summary, the digest of the file that m
+/* Writes the plan that the model has just been given as a JSON document (docs/formats.md): options, summary, the digest of the file that it
  * was read from, and each node's shardings as edits. The same plan gives the same bytes. */
-TSR_API tsr_status tsr_plan_save(tsr_model *m, const tsr_plan_options *options,
+TSR_API tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *options,
                                  const tsr_plan_summary *summary, const char *path);
 /* The edits of such a document, as lines that `tessera annotate --script` takes. Owned by the session until the next call of this
  * or tsr_config_edits. */
-TSR_API tsr_status tsr_plan_edits(tsr_session *s, const char *path, const char **out);
+TSR_API tsr_status tsr_plan_edits(tsr_session *session, const char *path, const char **out);
 
 typedef struct tsr_plan_side {
     const char *model, *sha256, *config; /* sha256 "": the model was in no file */
@@ -779,10 +797,10 @@ typedef struct tsr_plan_comparison {
     size_t n_differences;
 } tsr_plan_comparison;
 /* Two documents of tsr_plan_save side by side. Owned by the session until the next call of this or tsr_plan. */
-TSR_API tsr_status tsr_plan_compare(tsr_session *s, const char *a, const char *b,
+TSR_API tsr_status tsr_plan_compare(tsr_session *session, const char *a, const char *b,
                                     tsr_plan_comparison *out);
 
-/* ---- 7 partition ---------------------------------------------------------------------------------------- */
+/* ---- 8 partition ----------------------------------------------------------------------------- */
 
 typedef struct tsr_partition_options {
     size_t size;
@@ -824,12 +842,12 @@ typedef struct tsr_partition_summary {
     const tsr_replicated *replicated; /* meant to be cut and not */
     size_t n_replicated;
     size_t nodes, cut_nodes;
-    const int64_t
-        *file_bytes;      /* per device: its files, written or to be written, without common.data */
+    /* per device: its files, written or to be written, without common.data */
+    const int64_t *file_bytes;
     int64_t common_bytes; /* of common.data; 0: there is none */
 } tsr_partition_summary;
 
-TSR_API tsr_status tsr_partition(tsr_model *m, const char *folder,
+TSR_API tsr_status tsr_partition(tsr_model *model, const char *folder,
                                  const tsr_partition_options *options,
                                  tsr_partition_summary *summary);
 
@@ -837,13 +855,13 @@ TSR_API tsr_status tsr_partition(tsr_model *m, const char *folder,
  * that they name now are renewed, after it was proved that each still has its inputs and outputs, by name, type and sizes, and all
  * of its communications, in their order, on the chain of tokens, as the other ranks have them; else TSR_INVALID, one finding for
  * each breach, and nothing is written. *files: those that were renewed, owned by the session until the next partition. */
-TSR_API tsr_status tsr_partition_sign(tsr_session *s, const char *folder, const char *const **files,
-                                      size_t *n);
+TSR_API tsr_status tsr_partition_sign(tsr_session *session, const char *folder,
+                                      const char *const **files, size_t *n);
 
 /* What the manifest of a partition says. No other file is read; all texts and lists live as long as it does. */
 typedef struct tsr_manifest tsr_manifest;
-TSR_API tsr_status tsr_manifest_open(tsr_session *s, const char *folder, tsr_manifest **out);
-TSR_API void tsr_manifest_free(tsr_manifest *m); /* NULL is fine */
+TSR_API tsr_status tsr_manifest_open(tsr_session *session, const char *folder, tsr_manifest **out);
+TSR_API void tsr_manifest_free(tsr_manifest *manifest); /* NULL is fine */
 typedef struct tsr_manifest_facts {
     size_t size; /* to be set by the caller, as in the structs below */
     int ranks;
@@ -852,77 +870,79 @@ typedef struct tsr_manifest_facts {
     const char *plan;    /* fingerprint that all ranks carry, 16 hex digits */
     const char *dialect; /* domain of the communication; NULL: our own */
 } tsr_manifest_facts;
-TSR_API void tsr_manifest_about(const tsr_manifest *m, tsr_manifest_facts *out);
+TSR_API void tsr_manifest_about(const tsr_manifest *manifest, tsr_manifest_facts *out);
 /* An input or output of the whole model. */
 typedef struct tsr_manifest_port {
     size_t size;
     const char *name, *type; /* type as tsr_dtype_name has it */
     int rank;                /* dimensions; -1: not known */
     const tsr_dim *dims;
-    const char *sharding; /* which ranks take or give what: tsr_tiles says the pieces for a shape */
-    bool kept;            /* they are pieces, not the whole value */
+    /* which ranks take or give what: tsr_tiles says the pieces for a shape */
+    const char *sharding;
+    bool kept; /* they are pieces, not the whole value */
 } tsr_manifest_port;
-TSR_API bool tsr_manifest_input(const tsr_manifest *m, size_t i,
+TSR_API bool tsr_manifest_input(const tsr_manifest *manifest, size_t i,
                                 tsr_manifest_port *out); /* false: no such one, as below */
-TSR_API bool tsr_manifest_output(const tsr_manifest *m, size_t i, tsr_manifest_port *out);
-TSR_API bool tsr_manifest_state(const tsr_manifest *m, size_t i, const char **past,
+TSR_API bool tsr_manifest_output(const tsr_manifest *manifest, size_t i, tsr_manifest_port *out);
+TSR_API bool tsr_manifest_state(const tsr_manifest *manifest, size_t i, const char **past,
                                 const char **present);
 typedef struct tsr_manifest_device {
     size_t size;
     const char *device, *file; /* its name ("": none), and its rank file */
     const char *const *data;   /* files that its weights lie in */
     size_t n_data;
-    const int64_t *
-        stages; /* pipeline stages that it works in, from 0, ascending; none: the model has no stages */
+    /* pipeline stages that it works in, from 0, ascending; none: the model has no stages */
+    const int64_t *stages;
     size_t n_stages;
     int64_t weights, weight_bytes; /* elements and bytes */
     bool has_ports;                /* false: an older manifest, which does not list them */
     const char *const *inputs, *const *outputs; /* of its rank file, in order */
     size_t n_inputs, n_outputs;
 } tsr_manifest_device;
-TSR_API bool tsr_manifest_rank(const tsr_manifest *m, int rank, tsr_manifest_device *out);
+TSR_API bool tsr_manifest_rank(const tsr_manifest *manifest, int rank, tsr_manifest_device *out);
 
-/* ---- 8 run, verify ---------------------------------------------------------------------------------------- */
+/* ---- 9 run, verify --------------------------------------------------------------------------- */
 
 /* A set of named tensors in memory: inputs, outputs, recorded data. A sequence of tensors is an entry too: rank -1, no data,
  * its elements a set of their own. So is an optional without a value: rank -1 and no elements either. */
 typedef struct tsr_tensors tsr_tensors;
-TSR_API tsr_status tsr_tensors_new(tsr_session *s, tsr_tensors **out);
-TSR_API void tsr_tensors_free(tsr_tensors *t);
-TSR_API size_t tsr_tensors_count(const tsr_tensors *t);
-TSR_API const char *tsr_tensors_name(const tsr_tensors *t, size_t i);
-TSR_API tsr_dtype tsr_tensors_dtype(const tsr_tensors *t, size_t i);
-TSR_API int tsr_tensors_rank(const tsr_tensors *t, size_t i);
-TSR_API const int64_t *tsr_tensors_dims(const tsr_tensors *t, size_t i);
+TSR_API tsr_status tsr_tensors_new(tsr_session *session, tsr_tensors **out);
+TSR_API void tsr_tensors_free(tsr_tensors *tensors);
+TSR_API size_t tsr_tensors_count(const tsr_tensors *tensors);
+TSR_API const char *tsr_tensors_name(const tsr_tensors *tensors, size_t i);
+TSR_API tsr_dtype tsr_tensors_dtype(const tsr_tensors *tensors, size_t i);
+TSR_API int tsr_tensors_rank(const tsr_tensors *tensors, size_t i);
+TSR_API const int64_t *tsr_tensors_dims(const tsr_tensors *tensors, size_t i);
 /* Of texts: where each ends (uint64_t, counted from the first character), then all characters. */
-TSR_API const void *tsr_tensors_data(const tsr_tensors *t, size_t i, size_t *bytes);
+TSR_API const void *tsr_tensors_data(const tsr_tensors *tensors, size_t i, size_t *bytes);
 /* Element k of a tensor of texts (row-major), not terminated; NULL: no text. */
-TSR_API const char *tsr_tensors_text(const tsr_tensors *t, size_t i, int64_t k, size_t *bytes);
-TSR_API const tsr_tensors *tsr_tensors_sequence(const tsr_tensors *t,
+TSR_API const char *tsr_tensors_text(const tsr_tensors *tensors, size_t i, int64_t k,
+                                     size_t *bytes);
+TSR_API const tsr_tensors *tsr_tensors_sequence(const tsr_tensors *tensors,
                                                 size_t i); /* its elements; NULL: no sequence */
-TSR_API int64_t tsr_tensors_find(const tsr_tensors *t, const char *name); /* -1: absent */
+TSR_API int64_t tsr_tensors_find(const tsr_tensors *tensors, const char *name); /* -1: absent */
 /* Copies bytes (NULL: zeros) in; replaces a tensor of that name. Not for texts. */
-TSR_API tsr_status tsr_tensors_put(tsr_tensors *t, const char *name, tsr_dtype type, int rank,
+TSR_API tsr_status tsr_tensors_put(tsr_tensors *tensors, const char *name, tsr_dtype type, int rank,
                                    const int64_t *dims, const void *bytes);
 /* The same without a copy: the bytes stay the caller's and must live, where they are, until the set is freed or the tensor
  * replaced. Aligned as an array of the type is. */
-TSR_API tsr_status tsr_tensors_borrow(tsr_tensors *t, const char *name, tsr_dtype type, int rank,
-                                      const int64_t *dims, const void *bytes);
+TSR_API tsr_status tsr_tensors_borrow(tsr_tensors *tensors, const char *name, tsr_dtype type,
+                                      int rank, const int64_t *dims, const void *bytes);
 /* The same for texts; bytes NULL: they end at a zero. */
-TSR_API tsr_status tsr_tensors_put_texts(tsr_tensors *t, const char *name, int rank,
+TSR_API tsr_status tsr_tensors_put_texts(tsr_tensors *tensors, const char *name, int rank,
                                          const int64_t *dims, const char *const *texts,
                                          const size_t *bytes);
 /* An empty sequence of tensors of that type; its elements are put into *elements, which belongs to t. elements NULL: an
  * optional without a value. */
-TSR_API tsr_status tsr_tensors_put_sequence(tsr_tensors *t, const char *name, tsr_dtype type,
+TSR_API tsr_status tsr_tensors_put_sequence(tsr_tensors *tensors, const char *name, tsr_dtype type,
                                             tsr_tensors **elements);
 /* Reads SET: .npz, .npy or .pb (one input), a folder test_data_set_N (names from the model's inputs, or outputs),
  * or random[:SEED][,name:1x3x224x224,...] (shapes from the model; unknown dimensions are 1 unless given). */
-TSR_API tsr_status tsr_tensors_load(tsr_tensors *t, const char *set, const tsr_model *m,
+TSR_API tsr_status tsr_tensors_load(tsr_tensors *tensors, const char *set, const tsr_model *model,
                                     bool outputs);
 /* Writes path.npy (one tensor), a folder of output_0.pb ... (path without a dot in its last part, or ending in a slash), else an
  * .npz, where the elements of a sequence are NAME.0, NAME.1, ... */
-TSR_API tsr_status tsr_tensors_save(const tsr_tensors *t, const char *path);
+TSR_API tsr_status tsr_tensors_save(const tsr_tensors *tensors, const char *path);
 
 typedef struct tsr_run_options {
     size_t size;
@@ -933,31 +953,32 @@ typedef struct tsr_run_options {
     double timeout_s;      /* longest wait for a rank without a heartbeat; 0: 15 */
     bool check_files;      /* read all digests first */
     const char *plugins;   /* folder of the MPI plug-ins; NULL: beside the library */
-    const char *const *map_devices; /* "NPU=CPU": ranks whose device has that name run on another */
+    /* "NPU=CPU": ranks whose device has that name run on another */
+    const char *const *map_devices;
     size_t n_map_devices;
-    const char
-        *trace;  /* where tsr_job_trace writes; tsr_run and tsr_run_model call it themselves */
+    /* where tsr_job_trace writes; tsr_run and tsr_run_model call it themselves */
+    const char *trace;
     bool no_pin; /* ranks may be moved between all cores, see tsr_run_cores */
-    bool
-        float_products; /* products with weights of 4 bits are computed in float32, where the engine would turn the other
-                            factor into 8 bits (ONNX Runtime does so at level 2 and above); tsr_verify sets it */
+    /* products with weights of 4 bits are computed in float32, where the engine would turn the
+     * other factor into 8 bits (ONNX Runtime does so at level 2 and above); tsr_verify sets it */
+    bool float_products;
     int in_flight;      /* tsr_bench: runs under way at a time, 1 to 16; 0: 1 */
     const char *work;   /* folder for temporary files; NULL: /tmp */
     const char *device; /* of a whole model: "CUDA:0"; NULL: the CPU */
-    const char *const
-        *provider_options; /* "KEY=VALUE" for the provider of every rank that is not on the CPU */
+    /* "KEY=VALUE" for the provider of every rank that is not on the CPU */
+    const char *const *provider_options;
     size_t n_provider_options;
     bool tf32; /* GPUs multiply float32 with 10 bits of mantissa: faster, and 1e-3 apart */
-    bool
-        deterministic; /* sums are in the order of the ranks on every way: the same bits each time */
+    /* sums are in the order of the ranks on every way: the same bits each time */
+    bool deterministic;
     const char *gpu_way; /* how ranks on GPUs communicate: auto, own, nccl, host; NULL: auto */
     const char *gpu_driver, *gpu_nccl; /* libraries; NULL: libcuda.so.1 and libnccl.so.2 */
     int64_t gpu_memory; /* bytes that the engine may take on each rank's GPU; 0: no limit */
-    int rank,
-        ranks; /* ranks > 0: this process is that rank of so many processes of this host, which nobody launched together.
-                         * One that a launcher started too must have the same place there */
-    const char
-        *meet; /* name by which such ranks find each other, the same for all of a job; NULL: "" */
+    /* ranks > 0: this process is that rank of so many processes of this host, which nobody
+     * launched together. * One that a launcher started too must have the same place there */
+    int rank, ranks;
+    /* name by which such ranks find each other, the same for all of a job; NULL: "" */
+    const char *meet;
 } tsr_run_options;
 /* Ranks that are threads or children of this process keep to equal shares of the cores that it may use, if there are enough.
  * Says which are those of one rank of so many: fills at most n of their numbers, returns how many there are; 0: none, it runs
@@ -965,19 +986,20 @@ typedef struct tsr_run_options {
 TSR_API int tsr_run_cores(int rank, int ranks, int *cores, int n, int *threads);
 
 /* Loads ONNX Runtime for the session from path, or (NULL) from where it is found; later calls are free. */
-TSR_API tsr_status tsr_engine_open(tsr_session *s, const char *path, const char **found,
+TSR_API tsr_status tsr_engine_open(tsr_session *session, const char *path, const char **found,
                                    const char **version);
 /* *out: this engine loses digits of products of 8-bit numbers on this CPU (one of x86 without VNNI), see
  * `tessera explain engine-saturates`. Runs a small model, which is written below the folder work (NULL: /tmp) and taken away. */
-TSR_API tsr_status tsr_engine_saturates(tsr_session *s, const char *work, bool *out);
+TSR_API tsr_status tsr_engine_saturates(tsr_session *session, const char *work, bool *out);
 /* What a device of that name is on this machine: by kind ("GPU:1" -> "CUDA:1", "NPU" -> "QNN") or as ONNX Runtime's provider is
  * called ("CPU"). Fills at most cap bytes; false: the ONNX Runtime of this session has nothing for it (or none is opened). */
-TSR_API bool tsr_engine_device(tsr_session *s, const char *name, char *out, size_t cap);
+TSR_API bool tsr_engine_device(tsr_session *session, const char *name, char *out, size_t cap);
 /* Runs a whole model on one device. */
-TSR_API tsr_status tsr_run_model(tsr_session *s, const char *path, const tsr_run_options *options,
-                                 const tsr_tensors *inputs, tsr_tensors *outputs);
+TSR_API tsr_status tsr_run_model(tsr_session *session, const char *path,
+                                 const tsr_run_options *options, const tsr_tensors *inputs,
+                                 tsr_tensors *outputs);
 /* Runs a partition: all ranks as threads, or this process's rank under MPI (then rank 0 alone gets outputs). */
-TSR_API tsr_status tsr_run(tsr_session *s, const char *folder, const tsr_run_options *options,
+TSR_API tsr_status tsr_run(tsr_session *session, const char *folder, const tsr_run_options *options,
                            const tsr_tensors *inputs, tsr_tensors *outputs);
 
 /* A partition or a model that is loaded once and run many times: all of its ranks as threads that wait for work, or this
@@ -986,38 +1008,38 @@ TSR_API tsr_status tsr_run(tsr_session *s, const char *folder, const tsr_run_opt
  * failure (inputs that do not fit fail before anything has run, and end nothing, except under a launcher and in children, which
  * tsr_job_wait tells). */
 typedef struct tsr_job tsr_job;
-TSR_API tsr_status tsr_job_open(tsr_session *s, const char *folder, const tsr_run_options *options,
-                                tsr_job **out);
-TSR_API tsr_status tsr_job_open_model(tsr_session *s, const char *path,
+TSR_API tsr_status tsr_job_open(tsr_session *session, const char *folder,
+                                const tsr_run_options *options, tsr_job **out);
+TSR_API tsr_status tsr_job_open_model(tsr_session *session, const char *path,
                                       const tsr_run_options *options, tsr_job **out);
-TSR_API void tsr_job_close(tsr_job *j); /* NULL is fine; runs under way are finished first */
+TSR_API void tsr_job_close(tsr_job *job); /* NULL is fine; runs under way are finished first */
 /* Ranks of the partition (1: a whole model); *here: those that run in this process, or as its children. */
-TSR_API int tsr_job_ranks(const tsr_job *j, int *here);
-TSR_API tsr_status tsr_job_run(tsr_job *j, const tsr_tensors *inputs, tsr_tensors *outputs);
+TSR_API int tsr_job_ranks(const tsr_job *job, int *here);
+TSR_API tsr_status tsr_job_run(tsr_job *job, const tsr_tensors *inputs, tsr_tensors *outputs);
 /* The same in two steps, so that up to 16 runs are under way: each rank works on one at a time, in order, and begins the
  * next as soon as its own part is done. inputs must live, unchanged, until the run is waited for; runs are waited for in order. outputs
  * may be NULL. */
-TSR_API tsr_status tsr_job_start(tsr_job *j, const tsr_tensors *inputs);
-TSR_API tsr_status tsr_job_wait(tsr_job *j, tsr_tensors *outputs);
+TSR_API tsr_status tsr_job_start(tsr_job *job, const tsr_tensors *inputs);
+TSR_API tsr_status tsr_job_wait(tsr_job *job, tsr_tensors *outputs);
 /* The same with a set for each rank that runs here: what that rank's file takes in and gives, cut or whole. */
-TSR_API tsr_status tsr_job_start_cut(tsr_job *j, const tsr_tensors *const *inputs);
-TSR_API tsr_status tsr_job_wait_cut(tsr_job *j, tsr_tensors *const *outputs);
+TSR_API tsr_status tsr_job_start_cut(tsr_job *job, const tsr_tensors *const *inputs);
+TSR_API tsr_status tsr_job_wait_cut(tsr_job *job, tsr_tensors *const *outputs);
 /* Before the first run: output `present` of each run becomes input `past` of the next, where it is, without a copy. It is then
  * no result; the first run must be given the input, a later one may be (that starts anew). */
-TSR_API tsr_status tsr_job_add_state(tsr_job *j, const char *past, const char *present);
+TSR_API tsr_status tsr_job_add_state(tsr_job *job, const char *past, const char *present);
 /* Writes what all ranks did so far to the file that the options named: one JSON document for Perfetto or chrome://tracing, a
  * process for each rank, the pieces of each communication tied together. Under a launcher all ranks call it and rank 0 writes. Once. */
-TSR_API tsr_status tsr_job_trace(tsr_job *j);
+TSR_API tsr_status tsr_job_trace(tsr_job *job);
 /* Promise: where it gives TSR_OK, every rank of the job has collected every run that was started before it was called here: each
  * has run its part, its results are where tsr_job_wait finds them, and no message of those runs is under way. Runs need not have
  * been waited for. Where ranks are processes of their own, all of them call it, after the same number of runs, and none returns
  * before the last has called it; a rank that never does is told as one that failed (TSR_PEER). */
-TSR_API tsr_status tsr_job_barrier(tsr_job *j);
+TSR_API tsr_status tsr_job_barrier(tsr_job *job);
 
 /* Cuts an annotated model for a configuration (NULL: the only one) into a temporary folder under work (NULL: /tmp), runs that,
  * and removes it. summary may be NULL. Under a launcher every rank calls it: rank 0 cuts, the others (whose model may have no
  * annotations) read that folder, so work must be one that all hosts see. */
-TSR_API tsr_status tsr_run_annotated(tsr_model *m, const char *config, const char *work,
+TSR_API tsr_status tsr_run_annotated(tsr_model *model, const char *config, const char *work,
                                      const tsr_run_options *options, const tsr_tensors *inputs,
                                      tsr_tensors *outputs, tsr_partition_summary *summary);
 /* What tsr_bench found. Times are those of one run from its start to its results, as rank 0 (or the calling thread) sees them. */
@@ -1026,28 +1048,29 @@ typedef struct tsr_bench_result {
     int ranks;
     size_t runs, warmups;
     double load_s; /* until the first run could begin */
-    double
-        seconds; /* of all runs that count; where they overlap, from the first start to the last result */
+    /* of all runs that count; where they overlap, from the first start to the last result */
+    double seconds;
     double mean_s, min_s, p50_s, p90_s, p95_s, p99_s, max_s;
-    const double *communication; /* per rank: its share of that time, 0..1, waiting for others
-                                  * included; owned by the session until the next run */
-    const int64_t *
-        memory; /* per rank: bytes of its process when the runs were done, weights that are mapped included;
-                            * 0: not known, as of ranks that share a process. Owned as above */
+    /* per rank: its share of that time, 0..1, waiting for others * included; owned by the
+     * session until the next run */
+    const double *communication;
+    /* per rank: bytes of its process when the runs were done, weights that are mapped included;
+     * * 0: not known, as of ranks that share a process. Owned as above */
+    const int64_t *memory;
     int64_t process_memory; /* of the calling process; 0: its ranks are processes of their own */
 } tsr_bench_result;
 /* Runs a partition or a model again and again for that long, after some runs that do not count. Under a launcher
  * every rank calls it. */
-TSR_API tsr_status tsr_bench(tsr_session *s, const char *path, const tsr_run_options *options,
+TSR_API tsr_status tsr_bench(tsr_session *session, const char *path, const tsr_run_options *options,
                              const tsr_tensors *inputs, double seconds, tsr_bench_result *result);
 /* The same for an annotated model, cut as tsr_run_annotated does. */
-TSR_API tsr_status tsr_bench_annotated(tsr_model *m, const char *config, const char *work,
+TSR_API tsr_status tsr_bench_annotated(tsr_model *model, const char *config, const char *work,
                                        const tsr_run_options *options, const tsr_tensors *inputs,
                                        double seconds, tsr_bench_result *result);
 
 /* Joins the MPI job that a launcher started this process in, so that the other ranks learn at once if this one fails
  * before it runs; tsr_run does it by itself. TSR_OK, and nothing done, where there is no launcher. */
-TSR_API tsr_status tsr_join(tsr_session *s, const tsr_run_options *options);
+TSR_API tsr_status tsr_join(tsr_session *session, const tsr_run_options *options);
 /* This process's place in an MPI job: false if it was not started by a launcher. */
 TSR_API bool tsr_launcher(int *rank, int *ranks, const char **family);
 /* This process's place in a run with these options (NULL: none): what they say, else what the launcher says; false: it has none,
@@ -1059,8 +1082,8 @@ TSR_API bool tsr_transport_available(const char *family);
 
 typedef struct tsr_difference {
     const char *name;
-    double max_abs,
-        max_rel; /* relative to the largest magnitude of the whole output; NaN: no number */
+    /* relative to the largest magnitude of the whole output; NaN: no number */
+    double max_abs, max_rel;
     bool ok;
 } tsr_difference;
 /* Where cut and whole part: the first value, in the order of the nodes, that is out of tolerance; NULL: not found. The rank is
@@ -1101,25 +1124,25 @@ typedef struct tsr_verify_options {
     tsr_run_options run;
     size_t random; /* that many random shardings instead of the model's own; 0: none */
     uint64_t seed; /* of the first; the others follow */
-    int64_t
-        devices; /* for random shardings: in a new configuration of so many devices; 0: in config */
-    const tsr_plan_options
-        *plan; /* not NULL: plan first, for the inputs' sizes; config then names the plan */
-    bool
-        reference_cpu; /* the whole model runs on the CPU; else on the kind of device that the ranks have */
-    const tsr_topology *
-        topology; /* for random shardings: the names of the new configuration's devices; NULL: none */
+    /* for random shardings: in a new configuration of so many devices; 0: in config */
+    int64_t devices;
+    /* not NULL: plan first, for the inputs' sizes; config then names the plan */
+    const tsr_plan_options *plan;
+    /* the whole model runs on the CPU; else on the kind of device that the ranks have */
+    bool reference_cpu;
+    /* for random shardings: the names of the new configuration's devices; NULL: none */
+    const tsr_topology *topology;
 } tsr_verify_options;
 /* Plans a model for the sizes that the inputs have; those of the options come first. */
-TSR_API tsr_status tsr_plan_for(tsr_model *m, const tsr_plan_options *options,
+TSR_API tsr_status tsr_plan_for(tsr_model *model, const tsr_plan_options *options,
                                 const tsr_tensors *inputs, tsr_plan_summary *summary);
 /* Cuts, runs cut and whole, compares. TSR_DIFFERENT if out of tolerance; result is filled then too. With random shardings the
  * whole run is shared, a trial that fails does not end the others, the first failure's status is returned, and the result is
  * filled whenever there were trials. */
-TSR_API tsr_status tsr_verify(tsr_session *s, const char *model, const tsr_verify_options *options,
-                              tsr_verify_result *result);
+TSR_API tsr_status tsr_verify(tsr_session *session, const char *model,
+                              const tsr_verify_options *options, tsr_verify_result *result);
 
-/* ---- 9 text ---------------------------------------------------------------------------------------------- */
+/* ---- 10 text --------------------------------------------------------------------------------- */
 
 /* Copies text so that a terminal shows it as it is: control characters (newline and tab excepted), marks that reorder a line and
  * broken UTF-8 become \\xNN. Fills at most cap bytes (16 or more), whole characters only, and returns how many; *used: bytes of text that were
@@ -1129,25 +1152,25 @@ TSR_API size_t tsr_safe_text(const char *text, size_t n, bool last, char *out, s
 
 /* Writes one JSON document, pretty-printed, deterministic. */
 typedef struct tsr_json tsr_json;
-TSR_API tsr_json *tsr_json_new(tsr_session *s);
-TSR_API void tsr_json_free(tsr_json *j);
-TSR_API void tsr_json_begin(tsr_json *j, const char *key,
+TSR_API tsr_json *tsr_json_new(tsr_session *session);
+TSR_API void tsr_json_free(tsr_json *json);
+TSR_API void tsr_json_begin(tsr_json *json, const char *key,
                             char kind); /* kind '{' or '['; key NULL in arrays */
-TSR_API void tsr_json_end(tsr_json *j);
-TSR_API void tsr_json_string(tsr_json *j, const char *key,
+TSR_API void tsr_json_end(tsr_json *json);
+TSR_API void tsr_json_string(tsr_json *json, const char *key,
                              const char *value); /* NULL value: null */
-TSR_API void tsr_json_int(tsr_json *j, const char *key, int64_t value);
-TSR_API void tsr_json_number(tsr_json *j, const char *key, double value); /* NaN: null */
-TSR_API void tsr_json_bool(tsr_json *j, const char *key, bool value);
-TSR_API void tsr_json_null(tsr_json *j, const char *key);
+TSR_API void tsr_json_int(tsr_json *json, const char *key, int64_t value);
+TSR_API void tsr_json_number(tsr_json *json, const char *key, double value); /* NaN: null */
+TSR_API void tsr_json_bool(tsr_json *json, const char *key, bool value);
+TSR_API void tsr_json_null(tsr_json *json, const char *key);
 /* The whole text, NUL-terminated; NULL: out of memory or unbalanced. Valid until freed. */
-TSR_API const char *tsr_json_text(tsr_json *j);
+TSR_API const char *tsr_json_text(tsr_json *json);
 /* Writes the whole text to a file, whole or not at all. */
-TSR_API tsr_status tsr_json_write(tsr_json *j, const char *path);
+TSR_API tsr_status tsr_json_write(tsr_json *json, const char *path);
 /* Adds the array of the session's findings under key, as `check --json` prints them. */
-TSR_API void tsr_json_findings(tsr_json *j, const char *key);
+TSR_API void tsr_json_findings(tsr_json *json, const char *key);
 
-/* ---- 10 topology ------------------------------------------------------------------------------------------ */
+/* ---- 11 topology ----------------------------------------------------------------------------- */
 
 /* Devices with memory and speed, links with latency and bandwidth. Numbers that are not given are those of one
  * host (tessera topology show 2 prints them). */
@@ -1188,8 +1211,8 @@ typedef enum tsr_collective {
  * in the centre), "tree:2x3" (2 children, 3 below each), "torus:3x3x3", "grid:2x4", "hosts:2x8" (8 devices on each of 2
  * hosts), "hosts:2x2x4" (racks, hosts, devices), a box of published numbers "h100:8" or several "hosts:2xh100:8", an adjacency list "{4, [[1],[2],[3],[0]]}", or a JSON document. What is odd in a list (a device that lists
  * itself, a link one way only) is a warning. TSR_MALFORMED: none of these. */
-TSR_API tsr_status tsr_topology_parse(tsr_session *s, const char *text, tsr_topology **out);
-TSR_API tsr_status tsr_topology_read(tsr_session *s, const char *path, tsr_topology **out);
+TSR_API tsr_status tsr_topology_parse(tsr_session *session, const char *text, tsr_topology **out);
+TSR_API tsr_status tsr_topology_read(tsr_session *session, const char *path, tsr_topology **out);
 /* The GPUs of this machine, as CUDA's driver has them; a process of its own looks, so that this one may still start ranks as
  * processes. Libraries as in tsr_run_options. n 0: why says the reason. Texts are the session's until the next call. */
 typedef struct tsr_gpu {
@@ -1204,28 +1227,30 @@ typedef struct tsr_gpus {
     int driver, nccl; /* 13000: CUDA 13.0; 23007: NCCL 2.30.7; 0: none */
     const char *why;
 } tsr_gpus;
-TSR_API tsr_status tsr_gpus_find(tsr_session *s, const char *driver, const char *nccl,
+TSR_API tsr_status tsr_gpus_find(tsr_session *session, const char *driver, const char *nccl,
                                  tsr_gpus *out);
 /* Devices of this machine by name: "cuda:4" (GPUs 0 to 3), "cuda:2@1" (two ranks that share GPU 1), "CUDA:0,CUDA:0,CPU". Their
  * memory is what is free; what ranks share is divided between them. tsr_topology_is_real: the text is of that form. */
 TSR_API bool tsr_topology_is_real(const char *text);
-TSR_API tsr_status tsr_topology_real(tsr_session *s, const char *text, const char *driver,
+TSR_API tsr_status tsr_topology_real(tsr_session *session, const char *text, const char *driver,
                                      const char *nccl, tsr_topology **out);
-TSR_API void tsr_topology_free(tsr_topology *t); /* NULL is fine */
-TSR_API int tsr_topology_devices(const tsr_topology *t);
-TSR_API const tsr_topology_device *tsr_topology_device_at(const tsr_topology *t, int device);
+TSR_API void tsr_topology_free(tsr_topology *topology); /* NULL is fine */
+TSR_API int tsr_topology_devices(const tsr_topology *topology);
+TSR_API const tsr_topology_device *tsr_topology_device_at(const tsr_topology *topology, int device);
 /* Fields that are NULL or not positive stay as they are. */
-TSR_API void tsr_topology_set_device(tsr_topology *t, int device, const tsr_topology_device *d);
-TSR_API void tsr_topology_set_links(tsr_topology *t, double latency, double bandwidth); /* all */
+TSR_API void tsr_topology_set_device(tsr_topology *topology, int device,
+                                     const tsr_topology_device *d);
+TSR_API void tsr_topology_set_links(tsr_topology *topology, double latency,
+                                    double bandwidth); /* all */
 /* Of the links between hosts alone, where it is known which devices share a host: hosts:2x8, boxes. False: it is not known. */
-TSR_API bool tsr_topology_set_network(tsr_topology *t, double latency, double bandwidth);
+TSR_API bool tsr_topology_set_network(tsr_topology *topology, double latency, double bandwidth);
 /* Name and source of the i-th box that tsr_topology_parse knows ("h100:8"); NULL past the end. */
 TSR_API const char *tsr_topology_box(size_t i, const char **source);
-TSR_API size_t tsr_topology_links(const tsr_topology *t);
-TSR_API bool tsr_topology_link_at(const tsr_topology *t, size_t i, int *from, int *to,
+TSR_API size_t tsr_topology_links(const tsr_topology *topology);
+TSR_API bool tsr_topology_link_at(const tsr_topology *topology, size_t i, int *from, int *to,
                                   double *latency, double *bandwidth);
-/* Adds its fields to the object that is open in j; tsr_topology_parse reads that object. */
-TSR_API void tsr_topology_add_json(const tsr_topology *t, tsr_json *j);
+/* Adds its fields to the object that is open in the document; tsr_topology_parse reads that object. */
+TSR_API void tsr_topology_add_json(const tsr_topology *topology, tsr_json *json);
 
 typedef struct tsr_measure_options {
     size_t size;
@@ -1236,18 +1261,19 @@ typedef struct tsr_measure_options {
 /* The devices that ranks are here, as ONNX Runtime and the transport reach them: arithmetic and memory with the threads that a rank
  * gets while all ranks work, what a node costs besides, the links between every two ranks, and, where all are on one host, how
  * long each collective takes (which then is its price). Under a launcher every rank calls it; *out is NULL on all but rank 0. */
-TSR_API tsr_status tsr_topology_measure(tsr_session *s, const tsr_measure_options *options,
+TSR_API tsr_status tsr_topology_measure(tsr_session *session, const tsr_measure_options *options,
                                         tsr_topology **out);
 
 /* The topology of a configuration, which tsr_plan and tsr_model_set_topology keep with the model (metadata
  * ai.tessera.topology.NAME of configuration NAME; config NULL: the only one). *out NULL: it has none. TSR_INVALID: it has
  * another number of devices than the configuration (finding topology-misfit). */
-TSR_API tsr_status tsr_model_topology(tsr_model *m, const char *config, tsr_topology **out);
+TSR_API tsr_status tsr_model_topology(tsr_model *model, const char *config, tsr_topology **out);
 /* Says which topology a configuration is for; NULL takes it away. TSR_INVALID as above, and nothing is changed. */
-TSR_API tsr_status tsr_model_set_topology(tsr_model *m, const tsr_config *c, const tsr_topology *t);
+TSR_API tsr_status tsr_model_set_topology(tsr_model *model, const tsr_config *config,
+                                          const tsr_topology *topology);
 /* Sides of the grid, torus or hosts that its devices form, row by row: their number (0: none), and at most n of them. A list of
  * devices and links is recognised as one where it is. */
-TSR_API int tsr_topology_grid(const tsr_topology *t, int *sides, int n);
+TSR_API int tsr_topology_grid(const tsr_topology *topology, int *sides, int n);
 
 typedef struct tsr_topology_price {
     int64_t picoseconds;
@@ -1255,10 +1281,10 @@ typedef struct tsr_topology_price {
     const char *algorithm; /* the one that is priced */
 } tsr_topology_price;
 /* What a collective over the devices of a group costs; bytes: of the whole tensor. */
-TSR_API tsr_status tsr_topology_cost(tsr_topology *t, tsr_collective what, const int *group, int n,
-                                     int64_t bytes, tsr_topology_price *out);
+TSR_API tsr_status tsr_topology_cost(tsr_topology *topology, tsr_collective what, const int *group,
+                                     int n, int64_t bytes, tsr_topology_price *out);
 
-/* ---- 12 simulate, report ----------------------------------------------------------------------------------- */
+/* ---- 12 simulate, report --------------------------------------------------------------------- */
 
 typedef enum tsr_span_kind {
     TSR_SPAN_COMPUTE = 0,
@@ -1289,8 +1315,8 @@ typedef struct tsr_simulated_comm {
     const char *op, *value;  /* value: the tensor, as the rank that has it first calls it */
     const tsr_group *groups; /* that do it side by side */
     size_t n_groups;
-    int64_t
-        bytes; /* of the tensor over one group: what an AllGather ends with and a sum begins with */
+    /* of the tensor over one group: what an AllGather ends with and a sum begins with */
+    int64_t bytes;
     int64_t carried; /* over all links, once for each link on the way */
     double seconds;
 } tsr_simulated_comm;
@@ -1306,7 +1332,9 @@ typedef struct tsr_simulate_options {
     tsr_topology *topology;    /* NULL: that of the plan, else so many devices of one host */
     const tsr_dim_size *sizes; /* of symbolic dimensions; one that has none counts 128 */
     size_t n_sizes;
-    int requests; /* runs that follow one another, each as soon as a device is done with its part of the one before; 0: 1 */
+    /* runs that follow one another, each as soon as a device is done with its part of the one
+     * before; 0: 1 */
+    int requests;
     bool one_device; /* also what one device alone would take */
 } tsr_simulate_options;
 /* Owned by the session until the next simulation. */
@@ -1318,9 +1346,9 @@ typedef struct tsr_simulation {
     double first;   /* until the first is */
     double period;  /* between the ends of the last two; of one request: seconds */
     const tsr_simulated_device *device;
-    const tsr_span *
-        spans; /* by device, in order of time; at most a million are kept. Of more than 64 devices that are copies of
-                            * one block, those of the first copy */
+    /* by device, in order of time; at most a million are kept. Of more than 64 devices that are
+     * copies of * one block, those of the first copy */
+    const tsr_span *spans;
     size_t n_spans;
     size_t unsized;                  /* nodes of which a size was not known and counted 1 */
     const tsr_simulated_comm *comms; /* by id */
@@ -1333,13 +1361,14 @@ typedef struct tsr_simulation {
 } tsr_simulation;
 /* What a run would take on devices that need not be there: the model is cut, and what each device then does is priced as the planner
  * prices it: nodes by arithmetic, bytes and overhead, communication once all of its group are there. */
-TSR_API tsr_status tsr_simulate(tsr_model *m, const tsr_simulate_options *options,
+TSR_API tsr_status tsr_simulate(tsr_model *model, const tsr_simulate_options *options,
                                 tsr_simulation *out);
 /* The same of a partition. */
-TSR_API tsr_status tsr_simulate_folder(tsr_session *s, const char *folder,
+TSR_API tsr_status tsr_simulate_folder(tsr_session *session, const char *folder,
                                        const tsr_simulate_options *options, tsr_simulation *out);
 /* Writes it for Perfetto or chrome://tracing: a process for each device, the pieces of each communication tied together. */
-TSR_API tsr_status tsr_simulation_trace(tsr_session *s, const tsr_simulation *x, const char *path);
+TSR_API tsr_status tsr_simulation_trace(tsr_session *session, const tsr_simulation *simulation,
+                                        const char *path);
 
 /* Another plan that is set beside the first: its model, which belongs to a session of its own, and its numbers. */
 typedef struct tsr_report_side {
@@ -1370,38 +1399,39 @@ typedef struct tsr_report_options {
 /* One HTML page that needs nothing besides itself. It begins with the verdict: whether it fits, how much faster than one device it is
  * and what bounds it. Then memory against the limit, where time goes, the timeline, every communication and the load of every
  * link, how tensors are cut, the shardings with layers folded, the session's findings. */
-TSR_API tsr_status tsr_report(tsr_model *m, const tsr_report_options *options, const char *path);
+TSR_API tsr_status tsr_report(tsr_model *model, const tsr_report_options *options,
+                              const char *path);
 
-/* ---- 13 generation folders ---------------------------------------------------------------------------------- */
+/* ---- 13 generation folders ------------------------------------------------------------------- */
 
 /* A language model with its caches, its tokenizer and a configuration in one folder, as onnxruntime-genai's builder
  * (genai_config.json) or Optimum (config.json, model.onnx) write it. */
 typedef struct tsr_folder tsr_folder;
 TSR_API bool tsr_folder_is(const char *path); /* whether the path is such a folder */
-TSR_API tsr_status tsr_folder_open(tsr_session *s, const char *path, tsr_folder **out);
-TSR_API void tsr_folder_free(tsr_folder *f);               /* NULL is fine */
-TSR_API const char *tsr_folder_model(const tsr_folder *f); /* path of its model */
+TSR_API tsr_status tsr_folder_open(tsr_session *session, const char *path, tsr_folder **out);
+TSR_API void tsr_folder_free(tsr_folder *folder);               /* NULL is fine */
+TSR_API const char *tsr_folder_model(const tsr_folder *folder); /* path of its model */
 /* The i-th cache: an input, and the output that is that input in the next step; false past the end. */
-TSR_API bool tsr_folder_cache(const tsr_folder *f, size_t i, const char **past,
+TSR_API bool tsr_folder_cache(const tsr_folder *folder, size_t i, const char **past,
                               const char **present);
 /* Sizes of the symbolic dimensions for so many new tokens after so many past ones, in a batch of one. Owned by the folder. */
-TSR_API tsr_status tsr_folder_sizes(tsr_folder *f, int64_t tokens, int64_t past,
+TSR_API tsr_status tsr_folder_sizes(tsr_folder *folder, int64_t tokens, int64_t past,
                                     const tsr_dim_size **out, size_t *n);
 /* Puts inputs of these sizes that fit together into a set: tokens of the vocabulary, a mask of ones, random caches. */
-TSR_API tsr_status tsr_folder_inputs(tsr_folder *f, uint64_t seed, int64_t tokens, int64_t past,
-                                     tsr_tensors *to);
+TSR_API tsr_status tsr_folder_inputs(tsr_folder *folder, uint64_t seed, int64_t tokens,
+                                     int64_t past, tsr_tensors *to);
 
 typedef struct tsr_folder_options {
     size_t size;
     int64_t devices;
     bool force; /* replace what is there */
-    const char
-        *plugins; /* folder of libtessera_ops.so and the MPI plug-ins; NULL: beside the library */
+    /* folder of libtessera_ops.so and the MPI plug-ins; NULL: beside the library */
+    const char *plugins;
 } tsr_folder_options;
 /* Writes out/rank0, out/rank1 ...: a generation folder for each device, which a stock onnxruntime-genai loads in as many processes
  * under any launcher. Heads are cut alike in all layers, each rank keeps the caches of its own, every rank gives the logits; the
  * plug-in goes along. Needs genai_config.json, and at least as many heads of keys as devices (TSR_UNSUPPORTED else). */
-TSR_API tsr_status tsr_folder_partition(tsr_folder *f, const char *out,
+TSR_API tsr_status tsr_folder_partition(tsr_folder *folder, const char *out,
                                         const tsr_folder_options *options,
                                         tsr_partition_summary *summary);
 
@@ -1426,7 +1456,7 @@ typedef struct tsr_generate_result {
 typedef bool (*tsr_token_fn)(void *data, int64_t token);
 /* Continues a prompt of n tokens, the model planned and cut for so many devices, its caches staying there between steps. Ends with
  * the configuration's end token, which is given out too. take and result may be NULL. */
-TSR_API tsr_status tsr_generate(tsr_folder *f, const int64_t *ids, size_t n,
+TSR_API tsr_status tsr_generate(tsr_folder *folder, const int64_t *ids, size_t n,
                                 const tsr_generate_options *options, tsr_token_fn take, void *data,
                                 tsr_generate_result *result);
 
