@@ -123,6 +123,9 @@ tsr_status tsr__program_check(const struct program *program)
 
 // ---- evaluating
 
+// A time is kept if it is the last of some use and some use has begun since the last kept time:
+// uses 0..2 and 1..3 (ends not included) end last at times 1 and 2; only 1 is kept, where both
+// live.
 void tsr__program_times(const struct program_limit *limit, uint8_t *kept)
 {
     enum { BEGINS = 1, LAST = 2 };
@@ -166,6 +169,8 @@ int64_t tsr__program_cost(const struct program *program, const uint32_t *choice)
     return sum;
 }
 
+// Adds changes at begins and ends and sums them up over time: a use of 5 over 1..3 is +5 at 1, -5
+// at 3.
 int64_t tsr__program_peak(const struct program *program, uint32_t limit, const uint32_t *choice,
                           uint32_t *time)
 {

@@ -4,6 +4,17 @@
 // Local-polytope form: sum of s over the choices of a node is 1; e of an edge has row sums equal to
 // the s of one end and column sums equal to the s of the other. Forbidden choices and pairs have no
 // variable. Then e is integral wherever s is, and only s needs to be binary.
+//
+// Example: u costs {3, 5}, v {0, 1}, the edge is {0, 9; forbidden, 0}:
+//   Minimize
+//    cost: 3 s_0_0 + 5 s_0_1 + s_1_1 + 9 e_0_0_1
+//   Subject To
+//    one_0: s_0_0 + s_0_1 = 1
+//    one_1: s_1_0 + s_1_1 = 1
+//    r_0_0: e_0_0_0 + e_0_0_1 - s_0_0 = 0
+//    r_0_1: e_0_1_1 - s_0_1 = 0
+//    c_0_0: e_0_0_0 - s_1_0 = 0
+//    c_0_1: e_0_0_1 + e_0_1_1 - s_1_1 = 0
 #include "solver/solver.h"
 
 #include <inttypes.h>
@@ -158,6 +169,7 @@ struct sums {
     uint8_t *kept;
 };
 
+// One row for one time: everything that lives then against the bound.
 static void limit_row(struct lp *lp, uint32_t l, uint32_t t, const struct sums *sums)
 {
     const struct program *program = lp->program;
@@ -180,6 +192,7 @@ static void limit_row(struct lp *lp, uint32_t l, uint32_t t, const struct sums *
     tsr__text_printf(lp->out, " <= %" PRId64 "\n", limit->bound);
 }
 
+// Only times that no other time contains get a row; the others follow from those.
 static tsr_status all_limit_rows(struct lp *lp)
 {
     const struct program *program = lp->program;
@@ -204,6 +217,7 @@ static tsr_status all_limit_rows(struct lp *lp)
     return failed ? TSR_NOMEM : TSR_OK;
 }
 
+// `none` gets its bound, 0, only where some expression needed it.
 tsr_status tsr__program_lp(const struct program *program, struct text *out)
 {
     tsr_status st = tsr__program_check(program);

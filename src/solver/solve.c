@@ -154,6 +154,7 @@ static void take(struct solving *solving)
 }
 
 // The sum of the largest costs: a bound beyond it says that there is no answer.
+// Forbidden entries do not count: an answer has none.
 static int64_t most_cost(const struct wide *wide)
 {
     int64_t sum = 0;
@@ -183,6 +184,8 @@ static bool settled(const struct solving *solving)
            (solving->found && solving->bound >= solving->cost);
 }
 
+// With a row at this price, NEVER / 16 / (sum of the largest usages), all that is paid for the
+// row is less than NEVER / 16, which sums of costs have room for.
 static double dearest_price(const struct wide *wide)
 {
     double sum = 1;
@@ -209,6 +212,7 @@ static void look(struct search *search, double fraction, int passes, int rounds)
     tsr__effort_slice(search->effort, 0);
 }
 
+// Rounds without a better answer or bound are counted; a time limit makes it go on all the same.
 static void look_on(struct solving *solving)
 {
     int stale = 0;
@@ -238,6 +242,8 @@ struct pair {
     struct search search;
 };
 
+// Under the lock the better of both bounds and answers becomes common; true: there is nothing
+// left to do.
 static bool exchange(struct pair *pair, struct search *search)
 {
     struct solving *solving = pair->solving;
@@ -506,6 +512,9 @@ static bool bindings(const struct solving *solving, struct arena *arena, struct 
     return true;
 }
 
+// The core's answer becomes the program's: choices that are left by their origins, the others by
+// the recorded steps. The program's own cost of it must be what the core says; else the solver is
+// wrong.
 static tsr_status result(const struct solving *solving, struct arena *arena,
                          struct program_result *out)
 {

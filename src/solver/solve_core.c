@@ -130,6 +130,8 @@ struct recent {
 };
 #define RECENT 4096
 
+// A table that was made of the same costs before is shared: 80 equal layers may share one. Its
+// shift counts for each edge all the same.
 static bool add_edge(struct core *core, const struct program_edge *edge, struct recent *recent)
 {
     uint32_t ka = core->program->nodes.at[edge->a].k, kb = core->program->nodes.at[edge->b].k;

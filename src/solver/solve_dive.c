@@ -58,6 +58,8 @@ static void strike(struct dive *dive, const struct tree_edge *edge, uint32_t u, 
     dive->search->effort->work += (size_t)wide->k[u] * wide->k[o];
 }
 
+// A queue of nodes that lost choices: each strikes at its neighbours. False where one has none
+// left; that node's conflicts are counted, so that the next dive decides it earlier.
 static bool propagate(struct dive *dive, uint32_t v)
 {
     const struct wide *wide = dive->wide;
@@ -103,6 +105,7 @@ static uint32_t next_node(struct dive *dive)
     return best;
 }
 
+// Decides all nodes one after another without ever taking one back.
 static bool dive_once(struct dive *dive, uint32_t *x)
 {
     const struct wide *wide = dive->wide;
@@ -129,6 +132,8 @@ static bool dive_once(struct dive *dive, uint32_t *x)
     return true;
 }
 
+// Dives by usage and by messages take turns; the first answer that keeps the rows, or that can be
+// repaired to keep them, ends it.
 void tsr__search_dive(struct search *search)
 {
     const struct wide *wide = search->wide;

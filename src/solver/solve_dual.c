@@ -4,12 +4,23 @@
 // Any messages and any prices >= 0 give a valid bound: the sum of the least entries of all nodes and
 // edges after the messages moved cost between them, less what the prices pay for the bounds. Passes
 // raise it by themselves; a step of the prices follows the usage of the least entries.
+//
+// Worked example: a costs {0, 2}, b costs {1, 0}, the table is {0, 3; 3, 0} (rows: a), no rows.
+// Up: a sends to b for each choice the least of a's cost and the table: {min(0 + 0, 2 + 3), min(0
+// + 3, 2 + 0)} = {0, 2}. Down: b's sum is {1 + 0, 0 + 2} = {1, 2}; its least, 1, goes to the
+// bound, {0, 1} is left, less what came from a: {0, -1}. b sends to a {min(0 + 0, 3 - 1), min(3 +
+// 0, 0 - 1)} = {0, -1}; the least, -1, goes to the bound, the message is {1, 0}. a's sum is {0 +
+// 1, 2 + 0}; its least, 1, goes to the bound: 1 - 1 + 1 = 1. The answer a = 0, b = 0 costs 1 too.
+// With a row of bound 6 of which a = 0 uses 10, a price of 0.1 makes a = 0 dearer by 1 and takes
+// 0.6 off the bound, which becomes 2 - 0.6 = 1.4. The best answer that keeps the row, a = 1, b =
+// 1, costs 2.
 #include "solve_dual.h"
 
 #include <math.h>
 
 #define FAR 1e30 // forbidden: larger than any sum of costs
 
+// One array of cells for all nodes, and where each node's cells begin.
 static double **by_node(const struct wide *wide, uint64_t *n)
 {
     double **rows = HEAP_ARRAY(wide->heap, double *, (size_t)wide->n + 1);
@@ -42,6 +53,8 @@ static bool fill_edges(struct dual *dual)
     return true;
 }
 
+// Chains that follow the order and cover all edges: a node with 3 later and 2 earlier neighbours
+// lies on 3 of them, and each gets an equal share of its cost, 1/3.
 static void fill_gamma(struct dual *dual)
 {
     const struct wide *wide = dual->wide;
@@ -59,6 +72,7 @@ static void fill_gamma(struct dual *dual)
     }
 }
 
+// All messages and prices are 0 at first: the first bound is the sum of the least entries.
 bool tsr__dual_init(struct dual *dual, const struct wide *wide)
 {
     struct heap *heap = wide->heap;
@@ -118,6 +132,7 @@ void tsr__dual_gather(const struct dual *dual, uint32_t v, double *sum)
     }
 }
 
+// Keeps messages near 0: what all choices have in common goes to the bound.
 static double take_least(double *m, uint32_t k)
 {
     double least = m[0];
@@ -188,6 +203,9 @@ static void send_all(struct dual *dual, uint32_t v, bool later, double *bound)
     }
 }
 
+// Nodes are numbered; up sends to later ones, down to earlier ones. Only the pass down counts a
+// bound: each node's least entry and each message's, once, less what the prices pay for the rows'
+// bounds.
 void tsr__dual_pass(struct dual *dual)
 {
     const struct wide *wide = dual->wide;
@@ -218,6 +236,8 @@ void tsr__dual_pass(struct dual *dual)
     }
 }
 
+// Earlier nodes are decided when v's turn comes: of them the table's real entry counts, of later
+// ones their message stands for the best that they can do.
 void tsr__dual_round(struct dual *dual, uint32_t *x)
 {
     const struct wide *wide = dual->wide;
@@ -273,6 +293,9 @@ void tsr__dual_slack(const struct dual *dual, const uint32_t *x, double *slack)
     }
 }
 
+// A subgradient step: where the least entries use 12 of a row with bound 10, its price rises by 2
+// * alpha; where they use 7, it falls by 3 * alpha, never below 0. alpha is such that the bound
+// would reach the target if it went on linearly.
 void tsr__dual_step(struct dual *dual, double target, int64_t *load)
 {
     const struct wide *wide = dual->wide;

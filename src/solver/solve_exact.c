@@ -48,6 +48,8 @@ static double paid(const struct dual *dual, const struct wide_use *use, uint32_t
     return p > 0 ? p * usage - ldexp(all * usage, -44) : 0;
 }
 
+// A later neighbour's message was made again in whole numbers on the way down; an earlier one's
+// is that of the pass up, rounded down.
 static void gather(struct exact *exact, uint32_t v)
 {
     const struct wide *wide = exact->dual->wide;
@@ -137,6 +139,7 @@ static void free_room(struct exact *exact)
     tsr__heap_free(wide->heap, exact->parts);
 }
 
+// `shift` is the finest unit at which all sums stay within ROOM: a bound of 1e9 leaves 23 bits.
 int64_t tsr__dual_exact(const struct dual *dual)
 {
     const struct wide *wide = dual->wide;

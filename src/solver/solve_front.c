@@ -5,6 +5,14 @@
 // which none is better than another in everything. A point leaves also where its cost under the prices,
 // completed as cheaply as the down pass says, reaches the threshold: with good prices and a good
 // threshold only few are left. Rows are active once an answer has broken them.
+//
+// Worked example, one row of bound 10, points (cost, usage). A node's choices give (0, 8), (3, 4)
+// and (5, 5); the last leaves: (3, 4) costs and uses less. A child's cell holds (0, 4) and (2,
+// 1). All sums: (0, 12), (3, 8), (2, 9), (5, 5). (0, 12) breaks the row. Of the other three none
+// beats another. Now prices: 0.4 for a unit of the row, the best answer known costs 6, so that a
+// priced total from 6 + 0.4 * 10 = 10 on is of no use. What is not in this cell costs 4 at least
+// (down pass, prices included). The points stand for 2 + 3.6 + 4 = 9.6, 3 + 3.2 + 4 = 10.2 and 5
+// + 2 + 4 = 11: only (2, 9) stays.
 #include "solve_front.h"
 
 #include <math.h>
@@ -37,6 +45,7 @@ struct run {
 
 // ---- prices and usages
 
+// A use counts with the prices of all its rows: rows 2..4 are prefix[5] - prefix[2].
 static void unary_of(const struct run *run, uint32_t v, const double *prefix, int64_t *out)
 {
     const struct wide *wide = run->front->wide;
@@ -335,6 +344,9 @@ static struct set finish(struct run *run, struct set *all)
     return keep(run, 0);
 }
 
+// A cell is one combination of the separator's choices. A choice of the bucket's node is combined
+// with its children only where its own cost, their best and the rest together stay below the
+// threshold.
 static void fill_bucket(struct run *run, uint32_t i, struct set *all, size_t *cap)
 {
     struct tree *tree = run->front->tree;
@@ -388,6 +400,8 @@ static bool add_others(struct run *run)
     return true;
 }
 
+// Roots share no edges, but they share rows: their points are added up as if they were children
+// of one more node. joined[i] is kept for going back.
 static bool join_roots(struct run *run)
 {
     struct tree *tree = run->front->tree;
@@ -442,6 +456,8 @@ static bool exceeds(const struct run *run, const struct point *point, const stru
 }
 
 // work[1] gets the sums of before and set that may still become goal; kept.
+// The goal bounds what is kept: costs are never negative here, so that a sum above it cannot come
+// down.
 static struct set cross_below(struct run *run, struct set before, struct set set,
                               const struct point *goal)
 {
@@ -507,6 +523,9 @@ static bool split(struct run *run, const struct cell *cell, uint32_t choice, str
     return matches(run, &goal, &zero);
 }
 
+// Goes from the roots to the leaves with a goal (cost, usage) for every bucket: the choice whose
+// own point, and points of the children that are still there, add up to the goal exactly. There
+// is one, because the goal was made as such a sum.
 static bool back(struct run *run, struct point *goals, uint32_t *x)
 {
     struct tree *tree = run->front->tree;
@@ -596,6 +615,9 @@ static bool activate(struct run *run, const int64_t *load, bool *broken)
     return true;
 }
 
+// Runs with the active rows only, which is cheap; when the answer breaks another row, that row
+// becomes active and all starts again. An answer of few rows that breaks none is the optimum of
+// all rows.
 enum front_end tsr__front(struct front *front, int64_t threshold, uint32_t *x, int64_t *cost)
 {
     const struct wide *wide = front->wide;

@@ -112,6 +112,8 @@ static tsr_status ask(struct least *least, int64_t bound, struct program_result 
 }
 
 // The least sum of usages at one time: its usages are the costs, and there are no limits.
+// Whatever fits into M fits at this time too, so that the least sum here bounds M from below:
+// uses of {5, 3} and {4, 6} alone at one time make M at least 3 + 4 = 7.
 static tsr_status one_time(struct least *least, uint32_t limit, uint32_t time)
 {
     struct program q = least->q;
@@ -148,6 +150,8 @@ static tsr_status one_time(struct least *least, uint32_t limit, uint32_t time)
     return TSR_OK;
 }
 
+// Halves what is left between the proved bound and the best answer. A middle for which nothing is
+// found, but which is not proved infeasible, raises `low` and no more the bound.
 static tsr_status bisect(struct least *least)
 {
     struct program_least *out = least->out;
@@ -166,6 +170,8 @@ static tsr_status bisect(struct least *least)
     return TSR_OK;
 }
 
+// First any answer; then the least at the time of its peak, up to four times as long as the peak
+// moves elsewhere: that often proves the answer before any bisection.
 tsr_status tsr__program_least(const struct program *program, const struct program_options *options,
                               struct arena *arena, struct program_least *out)
 {

@@ -134,6 +134,7 @@ static bool fits(struct probe *probe)
     return ok;
 }
 
+// Tries one choice alone, spreads what it forbids, and puts everything back, whatever came of it.
 static bool possible(struct probe *probe, uint32_t v, uint32_t choice)
 {
     const struct core *core = probe->core;
@@ -154,6 +155,8 @@ static bool possible(struct probe *probe, uint32_t v, uint32_t choice)
     return ok;
 }
 
+// Impossible choices leave before the next node's turn, so that later trials already count on
+// that.
 uint32_t tsr__core_probe(struct core *core, uint8_t *dead, uint8_t *lost)
 {
     struct probe probe;

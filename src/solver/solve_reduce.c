@@ -7,6 +7,16 @@
 // nothing goes where it has at most two neighbours (R0, RI, RII). What all choices of a node use alike
 // is taken off the bounds; rows that can no longer be exceeded are dropped; choices that alone use more
 // than what is left of a row leave.
+//
+// Worked example: u costs {3, 5}, v costs {0, 1}, the edge u-v is {0, 9; NEVER, 0} (rows: u), and
+// v uses nothing. v has one neighbour, so fold_leaf takes the best v for each choice of u:
+//   u = 0: min(0 + 0, 1 + 9) = 0 by v = 0;   u = 1: min(0 + NEVER, 1 + 0) = 1 by v = 1.
+// u then costs {3 + 0, 5 + 1} = {3, 6}, and the core records the step "u = 0 -> v = 0, u = 1 -> v
+// = 1". u has no edge left: settle takes u = 0 and adds 3 to the shift. tsr__core_expand reads
+// the steps backwards: u = 0, therefore v = 0; the cost is 3, which is the optimum of the
+// program. With a limit of 10 on what u and v use, u using {6, 8} and v {2, 2}: trim_uses takes 2
+// off the bound for v (v now uses nothing and can go) and 6 for u, so that u uses {0, 2} of the 2
+// that are left.
 #include "internal.h"
 
 #include <stdlib.h>
@@ -52,6 +62,7 @@ static void touched(struct core *core, struct queue *queue, uint32_t v)
     }
 }
 
+// The order of a node's edges does not matter: the last one fills the hole.
 static void detach(struct core *core, uint32_t v, uint32_t id)
 {
     struct core_node *node = &core->nodes[v];
@@ -118,6 +129,8 @@ static void add_table(struct core *core, struct queue *queue, uint32_t u, uint32
     push_edge(core, queue, id);
 }
 
+// Steps are recorded in the order in which nodes go and read backwards: each one depends only on
+// nodes that go later or stay.
 static void record(struct core *core, struct core_step step)
 {
     struct core_step *core_step = list_push(core->heap, &core->steps);
@@ -162,6 +175,9 @@ static bool propagate(struct core *core, const struct core_edge *edge, uint32_t 
     return any;
 }
 
+// `dead` only grows, and a node comes into the queue again whenever one of its choices dies; so
+// the loop ends, and then every choice that lives has a living partner over every edge. Only at
+// the end do the dead choices leave their tables, all at once.
 static void arc_consistency(struct core *core)
 {
     struct queue queue = {0};
@@ -191,6 +207,8 @@ static void arc_consistency(struct core *core)
 
 // ---- merging
 
+// v's uses become u's, read through the map: v uses {5, 7} and map is {1, 0, 1}: u's three
+// choices use {7, 5, 7} more over the same rows.
 static void merge_uses(struct core *core, uint32_t u, uint32_t v, const uint32_t *map)
 {
     struct core_node *to = &core->nodes[u], *from = &core->nodes[v];
@@ -212,6 +230,7 @@ static void merge_uses(struct core *core, uint32_t u, uint32_t v, const uint32_t
     }
 }
 
+// An edge of v becomes one of u, whose row i is v's row map[i].
 static void merge_edge(struct core *core, struct queue *queue, uint32_t u, uint32_t v, uint32_t id,
                        const uint32_t *map)
 {
@@ -228,6 +247,8 @@ static void merge_edge(struct core *core, struct queue *queue, uint32_t u, uint3
     push_node(core, queue, w);
 }
 
+// A hub of many choices that takes over a small node's edges repeats their rows: 1000 choices
+// against 2 make a table 500 times as large.
 static bool merge_grows(const struct core *core, uint32_t u, uint32_t v)
 {
     size_t before = 0, after = 0;
@@ -327,6 +348,8 @@ struct scratch {
     size_t n_least, n_turned, n_views;
 };
 
+// Both ends are looked at in turn; after any change the edge may be another one or gone, so the
+// visit ends there, and the queue brings back whatever is left to do.
 static void visit_edge(struct core *core, struct queue *queue, uint32_t id, struct scratch *scratch)
 {
     struct core_edge *edge = &core->edges.at[id];
@@ -375,6 +398,8 @@ static void trim_uses(struct core *core, uint32_t v)
     }
 }
 
+// RI: v has one neighbour w, so v's best choice depends on w's alone. w's costs take it up (see
+// the example at the head of this file) and v goes.
 static void fold_leaf(struct core *core, struct queue *queue, uint32_t v)
 {
     struct core_node *node = &core->nodes[v];
@@ -403,6 +428,9 @@ static void fold_leaf(struct core *core, struct queue *queue, uint32_t v)
     push_node(core, queue, w);
 }
 
+// RII: v has two neighbours, a and b. For each pair of their choices the best choice of v is
+// known, so that a table between a and b replaces v: where v costs {0, 4}, the edge to a {1, 0}
+// and the edge to b {2, 0} (by v's choice), the cell is min(0 + 1 + 2, 4 + 0 + 0) = 3, by v = 0.
 static void fold_link(struct core *core, struct queue *queue, uint32_t v)
 {
     struct core_node *node = &core->nodes[v];
@@ -439,6 +467,7 @@ static void fold_link(struct core *core, struct queue *queue, uint32_t v)
     push_node(core, queue, b);
 }
 
+// R0: a node without edges and uses takes its cheapest choice; the shift carries the cost.
 static void settle(struct core *core, uint32_t v)
 {
     struct core_node *node = &core->nodes[v];
@@ -556,6 +585,8 @@ static bool beats(struct core *core, const struct core_node *node, const struct 
     return gain >= 0;
 }
 
+// A choice may only leave for one that stays (`dead[b]` is looked at): of two equal choices, each
+// of which beats the other, one is left.
 static bool dominate(struct core *core, uint32_t v, struct scratch *scratch)
 {
     struct core_node *node = &core->nodes[v];
@@ -592,6 +623,8 @@ static bool forbidden(struct core *core, uint32_t v, uint8_t *dead)
     return any;
 }
 
+// Nodes that still use something of a row may not be folded away: the row would lose sight of
+// them.
 static void visit_node(struct core *core, struct queue *queue, uint32_t v, struct scratch *scratch)
 {
     struct core_node *node = &core->nodes[v];
@@ -628,6 +661,8 @@ struct sweep {     // by row
 };
 enum { BEGINS = 1, ENDS = 2 };
 
+// Sums over rows are made by differences: a use of rows 2..4 by at most 7 adds 7 at row 2 and
+// takes it off at row 5; one pass of prefix sums then gives each row its total.
 static bool sweep_init(struct core *core, struct sweep *sweep)
 {
     size_t n = (size_t)core->n_rows + 1;
@@ -732,6 +767,8 @@ static void join_uses(struct core *core, uint32_t v)
         }
 }
 
+// Uses begin and end at rows; when rows go, both ends move to the number of kept rows before
+// them.
 static void reduce_rows(struct core *core, struct queue *queue)
 {
     struct sweep sweep;
@@ -796,6 +833,9 @@ static bool enough(const struct core *core)
            (effort->seconds > 0 && tsr__effort_elapsed(effort) > 0.7 * effort->seconds);
 }
 
+// Edges before nodes: they are cheap to look at and often make nodes smaller. Every 256 visits
+// the effort is looked at; when enough is spent, both queues are emptied and what is left stays
+// as it is.
 static void drain(struct core *core, struct queue *queue, struct scratch *scratch)
 {
     for (uint32_t i = 1; !core->infeasible && !core->heap->failed; i++) {
@@ -850,6 +890,8 @@ static bool probe(struct core *core, struct queue *queue, struct scratch *scratc
     return any;
 }
 
+// A round drains the queues and then looks at the rows, whose loss may make nodes foldable again.
+// Only when a round changes nothing is it worth to probe, at most PROBES times.
 void tsr__core_reduce(struct core *core)
 {
     struct queue queue = {0};

@@ -5,6 +5,13 @@
 // others may use. Rows between which no use of the region begins or ends are one span, and all that
 // counts of a span is the least room in it. The region is eliminated exactly under prices; spans that
 // turn out too full become dearer, and it is eliminated again.
+//
+// Worked example of spans, rows 0..9. The region's nodes use rows 2..5 and 4..7, so that uses
+// begin or end at 2, 4, 6 and 8: rows 0-1 are span 0, 2-3 span 1, 4-5 span 2, 6-7 span 3, 8-9
+// span 4. Rows 2 and 3 have 7 and 3 left, and the region itself uses 4 there now: it may use 3 +
+// 4 = 7 in span 1. If the region's optimum uses 9 there, span 1 is too full by 2; its price grows
+// by half and a little (raise_prices) and the region is eliminated again, until it fits or the
+// tries are spent.
 #include "solve_region.h"
 
 #include <math.h>
@@ -13,6 +20,7 @@
 #define HUB_NODES  1200
 #define BRANCHES   12 // neighbours of one node that a ball takes up
 
+// All arrays have room for a region of all nodes and for a span for each row.
 bool tsr__region_init(struct region *region, const struct wide *wide, struct effort *effort,
                       uint64_t *random)
 {
@@ -254,6 +262,8 @@ static const int64_t *option_cells(struct region *region, const struct tree_edge
     return out;
 }
 
+// Two passes: the first finds the edges inside the region (each once, at its end a) and counts
+// cells, so that the tables do not move while the second one fills and points into them.
 static bool fill_edges(struct region *region)
 {
     const struct wide *wide = region->w;
@@ -364,6 +374,9 @@ static void use_spans(struct region *region, const uint32_t *choice, int64_t *ow
         own[s] += own[s - 1];
 }
 
+// `span` marks where uses begin or end and becomes the number of each row's span. The room of a
+// span is the least room of its rows plus what the region holds there: it gives that back when it
+// moves.
 static void find_spans(struct region *region, double factor)
 {
     const struct wide *wide = region->w;
@@ -492,6 +505,7 @@ static bool changed(const struct region *region)
     return memcmp(region->choice, region->before, region->n * sizeof(uint32_t)) != 0;
 }
 
+// The move becomes the assignment: rows lose what the region uses more than before.
 static void take(struct region *region, int64_t cost)
 {
     const struct wide *wide = region->w;
@@ -597,6 +611,8 @@ static bool lighten(struct region *region)
     return false;
 }
 
+// Draws a few balls of nodes alive at the row that is broken worst and decides them anew, dearer
+// at that row, until no row is broken.
 bool tsr__region_repair(struct region *region, int tries)
 {
     for (int i = 0; i < tries && !tsr__effort_over(region->effort); i++) {

@@ -27,6 +27,7 @@ static int64_t **rows_of(const struct wide *wide)
     return rows;
 }
 
+// Programs of up to SMALL nodes have no local moves: a move over all of them is cheap enough.
 bool tsr__search_init(struct search *search, const struct wide *wide, struct effort *effort,
                       uint64_t seed)
 {
@@ -370,6 +371,8 @@ void tsr__search_polish(struct search *search, int rounds)
     }
 }
 
+// The tree is narrow, so that the minimum under the prices is exact: its answer is offered, and
+// the minimum less what the prices pay for the bounds is a bound of the program.
 void tsr__search_exact(struct search *search, struct tree *tree, const double *lambda)
 {
     const struct wide *wide = search->wide;

@@ -1,5 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // solve_tree.c - bucket elimination.
+//
+// A node's bucket is a table over its separator, the neighbours that go later: for each
+// combination of their choices, the least that the node and all that was eliminated into it cost.
+// Example: a chain a - b - c, eliminated in this order. a costs {0, 4}, b {1, 0}, both tables are
+// {0, 5; 5, 0}, c costs {0, 0}. a's bucket has the separator {b}: message {min(0 + 0, 4 + 5),
+// min(0 + 5, 4 + 0)} = {0, 4}. b's has {c} and counts a's message: b costs {1 + 0, 0 + 4} = {1,
+// 4}, its message is {min(1 + 0, 4 + 5), min(1 + 5, 4 + 0)} = {1, 4}. c is the root: min(0 + 1, 0
+// + 4) = 1. Going back, c takes 0, therefore b 0, therefore a 0: the cost is 1.
 #include "solve_tree.h"
 
 #include <math.h>
@@ -193,6 +201,9 @@ static bool builder_init(struct builder *builder, const struct tree_edge *edges,
     return !builder->arena.failed;
 }
 
+// Smallest bucket first (min-weight). The heap may hold old entries of a node; only one whose
+// weight is still the node's counts. Where even the smallest bucket is too large, a node is
+// fixed, if the caller gave random numbers for that; else there is no order.
 static bool find_order(struct builder *builder)
 {
     struct tree *tree = builder->tree;
@@ -217,6 +228,8 @@ static bool find_order(struct builder *builder)
 
 // ---- tables of the buckets
 
+// The separator is sorted by elimination: its first node goes next, and so its bucket is the
+// parent, the one that takes up this message.
 static void sort_sep(struct tree *tree, struct tree_bucket *bucket)
 {
     for (uint32_t i = 1; i < bucket->n_sep; i++)
@@ -263,6 +276,8 @@ static struct tree_bucket *bucket_of_edge(struct tree *tree, const struct tree_e
     return &tree->buckets[a < b ? a : b];
 }
 
+// Counts, then allocates, then fills. An edge belongs to the bucket of the end that goes first; a
+// child's message is row-major over its separator: for choices 3 x 4 the strides are {4, 1}.
 static bool add_factors(struct tree *tree, const struct tree_edge *edges, size_t n_edges,
                         const uint8_t *fixed)
 {
@@ -307,6 +322,8 @@ static bool add_factors(struct tree *tree, const struct tree_edge *edges, size_t
     return true;
 }
 
+// `builder` lives only while the order is made; the tables are made after it, and only if all of
+// them together have at most MOST_CELLS cells.
 bool tsr__tree_init(struct tree *tree, tsr_session *session, uint32_t n, const uint32_t *k,
                     const struct tree_edge *edges, size_t n_edges, uint64_t max_cells,
                     uint8_t *fixed, uint64_t *random)
@@ -391,6 +408,8 @@ void tsr__tree_start(struct tree *tree, const struct tree_bucket *bucket)
     memset(tree->offset, 0, bucket->n_factors * sizeof(size_t));
 }
 
+// Children have smaller numbers than their parents, so that their messages are ready when a
+// bucket's turn comes.
 int64_t tsr__tree_up(struct tree *tree, int64_t *const *unary)
 {
     int64_t total = 0;
@@ -422,6 +441,7 @@ void tsr__tree_offsets(struct tree *tree, const struct tree_bucket *bucket, cons
     }
 }
 
+// Parents are decided before their children: all of a bucket's separator has a choice by then.
 void tsr__tree_back(struct tree *tree, int64_t *const *unary, uint32_t *choice)
 {
     for (uint32_t i = tree->m; i-- > 0;) {
@@ -491,6 +511,8 @@ static uint32_t root_of(const struct tree *tree, uint32_t i)
     return i;
 }
 
+// A cell's sums and its down message together count all of the node's own tree; other roots'
+// trees add their minima.
 void tsr__tree_marginals(struct tree *tree, int64_t *const *unary, uint32_t node, int64_t *out)
 {
     const struct tree_bucket *bucket = &tree->buckets[tree->position[node]];
