@@ -2,6 +2,9 @@
 // bound.c - what no algorithm can beat: the bytes that must cross a cut of the devices, over what its links can carry.
 //
 // Cuts that are looked at: every device against all others, and the first devices against the last ones.
+//
+// Example: an all-gather of 8 bytes over 4 devices, one of them against the other three: 8 * 1/4
+// = 2 bytes must leave it; over links of 1 GB/s together that takes 2 ns at least.
 #include "topology/internal.h"
 
 // Share of the bytes of one group that must cross a cut with s of its n devices on one side.

@@ -182,6 +182,8 @@ static tsr_status refuse(tsr_session *session, const struct order *order)
     return TSR_MALFORMED;
 }
 
+// Hosts of a box are all alike: when all links would be too many to list, those of the first
+// hosts (the window) stand for all.
 tsr_status tsr__topology_box(tsr_session *session, struct str kind, struct str sizes,
                              tsr_topology **out)
 {

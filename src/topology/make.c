@@ -184,6 +184,8 @@ static bool known_kind(struct str kind)
     return false;
 }
 
+// Sizes are checked against the number of links before anything is allocated: full:4096 alone
+// would have 16 million of them.
 tsr_status tsr__topology_make(tsr_session *session, struct str kind, struct str sizes,
                               tsr_topology **out)
 {

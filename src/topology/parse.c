@@ -90,6 +90,8 @@ static tsr_status neighbours(tsr_topology *topology, struct cursor *cursor, int 
     return TSR_OK;
 }
 
+// {4, [[1],[2],[3],[0]]}: 4 devices, device i has the i-th list, here one link each: a ring one
+// way.
 static tsr_status read_list(tsr_session *session, struct str text, tsr_topology **out)
 {
     struct cursor cursor = {text.p, text.p + text.n};
@@ -145,6 +147,8 @@ static int64_t bytes_of(const json_t *value)
     return json_is_integer(value) ? json_integer_value(value) : real < 0x1p62 ? (int64_t)real : 0;
 }
 
+// Numbers that are left out are 0 here, and tsr_topology_set_device keeps the usual value for
+// those.
 static tsr_status json_devices(tsr_topology *topology, const json_t *list)
 {
     static const char *const numbers[] = {"memory", "flops", "bandwidth", "overhead", NULL};
@@ -170,6 +174,7 @@ static tsr_status json_devices(tsr_topology *topology, const json_t *list)
     return TSR_OK;
 }
 
+// "both": true makes two links of one entry, there and back.
 static tsr_status json_links(tsr_topology *topology, const json_t *list)
 {
     static const char *const numbers[] = {"latency", "bandwidth", NULL};
@@ -195,6 +200,7 @@ static tsr_status json_links(tsr_topology *topology, const json_t *list)
     return TSR_OK;
 }
 
+// Measured points must rise in bytes: prices between two of them are read off the line between.
 static bool json_times(const json_t *object, struct topology_times *out)
 {
     const json_t *bytes = json_object_get(object, "bytes"),
@@ -252,6 +258,7 @@ static void json_grid(tsr_topology *topology, const json_t *list)
         all == topology->n ? (int)n : 0; // a grid that does not fit is no help and no harm
 }
 
+// Ports bound what sets of links carry together; tsr__topology_finish sorts the links first.
 static tsr_status read_json(tsr_session *session, struct str text, tsr_topology **out)
 {
     json_error_t error;

@@ -5,6 +5,9 @@
 // A schedule is heard once with one byte. Each step costs the longest way of its messages plus the
 // time of its fullest link; summed over the steps that is a line in the bytes. Lines are kept by
 // collective and groups.
+//
+// Example: an all-gather of B bytes round a ring of 4 whose links have 1 us and 1 GB/s. Each of
+// the 3 steps costs 1 us + B / 4 / 1e9 s: the line is 3 us + 0.75 ns for each byte.
 #include "topology/internal.h"
 
 #include <math.h>
@@ -242,6 +245,9 @@ const int *tsr__near_groups(tsr_topology *topology, const struct topology_groups
     return near;
 }
 
+// Prices the members in the order given and, where neighbours can be put next to each other, in
+// that order too. Broadcast and send keep the given order: their first member is the one that
+// sends.
 static bool all_ways(tsr_topology *topology, enum tsr_collective what,
                      const struct topology_groups *groups, struct priced *p)
 {
@@ -351,6 +357,9 @@ static bool has_links(const tsr_topology *topology, const struct topology_groups
     return true;
 }
 
+// Times that were measured for this collective and size win over prices that were worked out. A
+// pair of devices whose links are not listed is priced by a listed pair that is alike; larger
+// groups of such devices have no price.
 int64_t tsr__topology_way(tsr_topology *topology, enum tsr_collective what,
                           const struct topology_groups *groups, int64_t bytes,
                           struct topology_way *way)

@@ -28,6 +28,7 @@ void tsr__rates_add_json(const tsr_topology_device *device, tsr_json *json)
     tsr_json_end(json);
 }
 
+// `what` is set before each test, so that a false return always has its reason.
 bool tsr__rates_read(const json_t *object, tsr_topology_device *out, const char **what)
 {
     const char *key;

@@ -4,6 +4,15 @@
 // A schedule says who sends how many bytes to whom in which step; prices and the simulation both
 // listen to it. Gathers are written; scatters are their mirror image in time and direction; an
 // all-reduce is a reduce-scatter followed by an all-gather, or something of its own for small tensors.
+//
+// Worked example: 4 devices all-gather 8 bytes, 2 from each.
+//   ring:     3 steps, in each of them everybody sends 2 bytes to the next device;
+//   doubling: 2 steps, i sends 2 bytes to i ^ 1, then the 4 bytes that it has by then to i ^ 2;
+//   direct:   1 step, everybody sends its 2 bytes to the 3 others.
+// The mirror image of doubling scatters: first 4 bytes between i and i ^ 2, then 2 between i and
+// i ^ 1. A broadcast of 8 bytes by tree: 0 to 2, then 0 to 1 and 2 to 3. An all-to-all of 8
+// bytes, 2 on each device, by bruck: i sends 2 of its 4 blocks of half a byte to i + 1, then 2
+// blocks to i + 2.
 #include "topology/internal.h"
 
 #include <math.h>
@@ -53,6 +62,8 @@ static bool ring(const struct topology_groups *groups, double bytes, bool both_w
     return true;
 }
 
+// After step s everybody has the pieces of 2 << s devices; only groups of a power of two can do
+// it.
 static bool doubling(const struct topology_groups *groups, double bytes, bool mirrored,
                      const struct listener *to)
 {
@@ -123,6 +134,8 @@ static bool grid_of(tsr_topology *topology, const struct topology_groups *groups
     return cells == groups->size && out->n >= 2;
 }
 
+// One step of all rings along one side, both ways with half of the piece each. On 2x3 the second
+// side has stride 1: cell 2 (row 0, column 2) sends to cell 0.
 static void line_step(const struct grid *grid, int size, int side, double piece, bool mirrored,
                       const struct listener *to)
 {
@@ -364,6 +377,8 @@ static bool all_pairs_exchange(tsr_topology *topology, const struct topology_gro
     (void)topology;
     return direct(groups, bytes / groups->size, false, to);
 }
+// Block b goes to the device b further on, in the steps of b's bits: block 5 in the first and the
+// third.
 static bool bruck(tsr_topology *topology, const struct topology_groups *groups, double bytes,
                   const struct listener *to)
 {

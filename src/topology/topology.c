@@ -18,6 +18,7 @@ static const struct {
     .memory = (int64_t)16 << 30,
 };
 
+// Devices begin as usual CPUs; whoever knows more says so with tsr_topology_set_device.
 tsr_topology *tsr__topology_new(tsr_session *session, int n)
 {
     tsr_topology *topology = tsr__alloc(session, sizeof *topology);
@@ -89,6 +90,8 @@ const tsr_topology_device *tsr_topology_device_at(const tsr_topology *topology, 
     return device >= 0 && device < topology->n ? &topology->device[device] : NULL;
 }
 
+// A topology whose numbers were changed is no longer what its short name ("ring:4") says: the
+// name goes.
 void tsr_topology_set_device(tsr_topology *topology, int device,
                              const tsr_topology_device *topology_device)
 {
@@ -286,6 +289,7 @@ static void add_times(const tsr_topology *topology, tsr_json *json)
     tsr_json_end(json);
 }
 
+// Writes what parse.c reads; ports, times and grid only where there are any.
 void tsr_topology_add_json(const tsr_topology *topology, tsr_json *json)
 {
     tsr_json_string(json, "kind", "tessera-topology");

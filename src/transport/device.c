@@ -244,6 +244,7 @@ static tsr_status begin(struct device_call *call, const struct comm_buffer *send
     return exchange_cards(call, exchange);
 }
 
+// begin() tells all members what each has; with that they choose the same way, each by itself.
 static tsr_status device_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
                                     const void *in, void *out, struct comm_trouble *why)
 {
@@ -342,6 +343,7 @@ static bool make_lists(struct device *device)
     return !device->arena.failed;
 }
 
+// The endpoint looks like the one below it, but for the calls that GPUs take part in.
 tsr_status tsr__device_open(tsr_session *session, struct endpoint *base,
                             const struct device_options *options, struct endpoint **out,
                             struct comm_trouble *why)

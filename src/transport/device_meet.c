@@ -44,6 +44,7 @@ static void describe_self(struct device *device)
             card->exports && tsr__seat_export_event(device->seat, i, &card->events[i]) == 0;
 }
 
+// One exchange by the transport below: every rank gives its own card and receives all cards.
 static tsr_status tell_all(struct device *device, uint64_t plan, struct comm_trouble *why)
 {
     int n = device->endpoint.size;
@@ -157,6 +158,9 @@ static enum comm_way expected_way(const struct device *device, const struct devi
     return own ? WAY_OWN : WAY_HOST;
 }
 
+// The order matters: cards first, then who reaches whom, then groups; NCCL opens communicators in
+// the sorted order of the groups, which is the same on all ranks, so that nobody waits in
+// another's group.
 tsr_status tsr__device_meet(struct endpoint *endpoint, uint64_t plan, struct comm_trouble *why)
 {
     if (!tsr__device_is(endpoint))

@@ -17,6 +17,8 @@ static tsr_status nccl_code(const struct device_call *call, int code, const char
                         tsr__nccl_words(call->device->gpu, code));
 }
 
+// The group's first member makes the name of the communicator and broadcasts it over the
+// transport below; joining then waits for all members.
 tsr_status tsr__nccl_way_open(struct device *device, struct device_group *group, uint64_t plan,
                               struct comm_trouble *why)
 {
@@ -147,6 +149,9 @@ static tsr_status reduce_in_order(const struct device_call *call, void *comm, co
                      "bringing slices together");
 }
 
+// NCCL adds in an order of its own. Where results must be the same bits each time, or where NCCL
+// does not have the type, parts are gathered and folded in group order; groups too large for that
+// go by way of the host.
 tsr_status tsr__nccl_way_all_reduce(const struct device_call *call, void *comm, const void *in,
                                     void *out)
 {
@@ -174,6 +179,8 @@ tsr_status tsr__nccl_way_all_reduce(const struct device_call *call, void *comm, 
 
 // ---- messages ----------------------------------------------------------------------------------
 
+// All parts arrive side by side in scratch memory, part i at i * bytes, and are folded in group
+// order; the member's own part is read where it is.
 static tsr_status fold_messages(const struct device_call *call, void *comm,
                                 struct comm_exchange *exchange, struct nccl_part *parts)
 {
@@ -212,6 +219,8 @@ static tsr_status fold_messages(const struct device_call *call, void *comm,
                             "adding up");
 }
 
+// Sizes are compared before anything moves: a member that sends other than what is expected is
+// named instead of waited for.
 tsr_status tsr__nccl_way_exchange(const struct device_call *call, void *comm,
                                   struct comm_exchange *exchange)
 {

@@ -130,6 +130,8 @@ tsr_status tsr__own_all_reduce(const struct device_call *call, const void *in, v
     return finish(call, count > 0);
 }
 
+// Every member reads the others' parts where they are and folds them in group order;
+// await_all_ready() holds it back until all of them have written theirs.
 static tsr_status fold_parts(const struct device_call *call, struct comm_exchange *exchange)
 {
     const struct comm_call *comm_call = call->call;

@@ -176,6 +176,8 @@ static bool serve(int listener, int fd, int ranks, bool *met, double until)
     return ok;
 }
 
+// Rank 0 listens and gives the segment's descriptor to each rank that comes, once. `met` is also
+// what names the first rank that did not come when the time is over.
 static tsr_status hand_out(tsr_session *session, const struct meeting *meeting, int fd)
 {
     int ranks = meeting->ranks;
@@ -290,6 +292,8 @@ static void count_cores(struct shm_job *job)
         job->host_cores = all;
 }
 
+// Rank 0 makes the shared segment and hands it out; the others fetch and map it. Then all are
+// alike.
 tsr_status tsr__env_open(tsr_session *session, const struct comm_options *options,
                          struct endpoint **out)
 {

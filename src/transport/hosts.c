@@ -226,6 +226,8 @@ static tsr_status meet_host(struct hosts *hosts, const struct comm_options *opti
     return st;
 }
 
+// Ranks on one host find each other by their cards and share memory; the network serves the rest.
+// A rank that cannot open its host's memory keeps the network's endpoint as it is.
 tsr_status tsr__hosts_open(tsr_session *session, struct endpoint *net,
                            const struct comm_options *options, struct endpoint **out)
 {

@@ -94,6 +94,8 @@ static tsr_status join_hosts(tsr_session *session, const struct comm_options *op
     return st;
 }
 
+// Both MPI and the launcher say who this rank is. They must agree: a plug-in for one MPI under
+// mpirun of another starts N worlds of one rank each.
 tsr_status tsr__mpi_open(tsr_session *session, const char *family,
                          const struct comm_options *options, struct endpoint **out)
 {

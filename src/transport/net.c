@@ -375,6 +375,8 @@ static tsr_status fold_parts(struct net *net, const struct comm_call *call,
     return ins ? TSR_OK : out_of_memory(net, why);
 }
 
+// Headers and small data first (meet), then what is larger: receives are posted before sends,
+// member by member, and complete() waits for all of them together.
 static tsr_status net_exchange(struct endpoint *endpoint, const struct comm_call *call,
                                struct comm_exchange *exchange, struct comm_trouble *why)
 {
@@ -462,6 +464,7 @@ static void on_end(void *data)
     tsr__beat_stop(data);
 }
 
+// The thread of beats starts last: it reads all that was set before it.
 tsr_status tsr__net_open(tsr_session *session, struct link *link, uint32_t job,
                          const struct comm_options *options, struct endpoint **out)
 {

@@ -66,6 +66,8 @@ static void receive_beat(struct net *net, int rank)
                                             &peer->receiving);
 }
 
+// At most one beat is under way to a rank, from a buffer of its own (`out`). The last one, a
+// farewell or a failure, is sent once and does not wait for its time.
 static void send_beat(struct net *net, int rank, double now, uint32_t farewell)
 {
     struct peer *peer = &net->peers[rank];
@@ -117,6 +119,7 @@ static void *beat_thread(void *data)
 
 // ---- start, stop -------------------------------------------------------------------------------
 
+// The thread blocks all signals, so that they reach the threads of the program that expect them.
 tsr_status tsr__beat_start(struct net *net, uint32_t job)
 {
     double now = tsr__now_s();

@@ -118,6 +118,8 @@ static struct net_gift *gift_new(struct net *net, int fd, size_t bytes, uint64_t
     return gift;
 }
 
+// Gifts wait in a ring of COMM_GIFTS until rank 0 has them: `given` counts those begun, `settled`
+// those over. The head goes first, then the file in chunks.
 tsr_status tsr__net_give(struct endpoint *endpoint, const struct comm_call *call, int fd,
                          size_t bytes, struct comm_trouble *why)
 {

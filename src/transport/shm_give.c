@@ -43,6 +43,8 @@ tsr_status tsr__shm_settle(struct endpoint *endpoint, const struct comm_call *ca
     return TSR_OK;
 }
 
+// The giver's file is opened by way of /proc: no bytes are copied. Its size is checked before
+// anybody maps it, and gifts_taken is raised last: then the giver may close its own end.
 tsr_status tsr__shm_take(struct endpoint *endpoint, const struct comm_call *call, int from, int *fd,
                          size_t *bytes, struct comm_trouble *why)
 {

@@ -91,6 +91,9 @@ static struct shm_job *job_new(tsr_session *session, int n, const struct comm_op
     return job;
 }
 
+// Asks for the full heap first and for an eighth of it each time that this fails (there may be a
+// limit of address space or of files); without any heap tensors are copied, which is slower and
+// still right.
 tsr_status tsr__shm_new(tsr_session *session, int n, const struct comm_options *options,
                         struct shm_job **out)
 {
@@ -339,6 +342,8 @@ static const struct transport shm_transport = {
     .take = tsr__shm_take,
 };
 
+// The beat starts before the slot says SHM_AT_WORK: a rank that others see at work gives signs of
+// life.
 tsr_status tsr__shm_endpoint(tsr_session *session, struct shm_job *job, int rank,
                              struct endpoint **out)
 {

@@ -8,6 +8,14 @@
 // find it. A rank may be one meeting ahead of another, never two, so two entries suffice; before an
 // entry is written again, those who were shown it must have departed from that meeting, or come to
 // a later one.
+//
+// Worked example: ranks 0 and 1, `arrived` of rank 0 towards rank 1 is meeting << 2 | entry
+// before << 1 | entry now. First meeting: rank 0's call 1 writes entry 1 and stores 1 << 2 | 0 <<
+// 1 | 1 = 5. Rank 1 reads 5: 5 >> 2 = 1, rank 0 has come, and 5 & 1 = 1 says which entry to
+// compare. Second meeting: call 2 writes entry 0 and stores 2 << 2 | 1 << 1 | 0 = 10. If rank 1
+// comes to the first meeting only now, it reads 10: 10 >> 2 = 2 is more than 1, so that rank 0 is
+// one ahead, and 10 >> 1 & 1 = 1 is the entry that it showed before. Call 3 writes entry 1 again:
+// rank 0 first waits until rank 1's `departed` is 1, or until rank 1 has been seen at meeting 2.
 #include "transport/shm.h"
 
 #include <errno.h>
@@ -98,6 +106,9 @@ static tsr_status judge_silence(struct shm *me, const struct comm_call *call, in
 
 #define RING_LOOKS 50 // a ring that is seen so often is none of ranks on the move
 
+// In this order: somebody failed; the peer has ended; a ring of waiting ranks; the peer's
+// silence; what another transport below knows. The first that holds is the reason that the user
+// reads.
 tsr_status tsr__shm_look(struct shm *me, const struct comm_call *call, int peer,
                          struct comm_trouble *why)
 {
@@ -124,6 +135,9 @@ tsr_status tsr__shm_look(struct shm *me, const struct comm_call *call, int peer,
     return st;
 }
 
+// The usual wait is over within microseconds, so that the first look costs one load. Only a rank
+// that really waits says for whom (others look for rings in that), and only one that waits for
+// long looks at the peer and the clock.
 tsr_status tsr__shm_await(struct shm *me, const struct comm_call *call, int peer,
                           const atomic_uint_fast64_t *word, unsigned shift, uint64_t wanted,
                           uint64_t *seen, struct comm_trouble *why)
@@ -154,6 +168,8 @@ tsr_status tsr__shm_await(struct shm *me, const struct comm_call *call, int peer
 
 // ---- what was shown may be written again -------------------------------------------------------
 
+// Waits for those ranks alone that were shown the entry, and of these only for the ones that are
+// not known to be at a later meeting.
 tsr_status tsr__shm_released(struct shm *me, const struct comm_call *call, int what,
                              struct comm_trouble *why)
 {
@@ -188,6 +204,8 @@ static void remember(const struct shm *me, const struct comm_call *call,
 
 // ---- meeting -----------------------------------------------------------------------------------
 
+// Calls take turns with the two entries; what stood there two calls ago must be read by all
+// first.
 tsr_status tsr__shm_begin(struct shm *me, const struct comm_call *call, const int64_t *notes,
                           struct shm_entry **out, struct comm_trouble *why)
 {
@@ -264,6 +282,8 @@ const struct shm_entry *tsr__shm_entry(const struct shm *me, int rank)
     return &slot->entries[self ? me->calls & 1 : me->peers[rank].entry];
 }
 
+// The first line of the header holds all that must agree; where it does not, the comparison field
+// by field says what differs.
 tsr_status tsr__shm_meet(struct shm *me, const struct comm_call *call, struct comm_trouble *why)
 {
     const struct shm_entry *mine = tsr__shm_entry(me, me->endpoint.rank);
@@ -292,6 +312,8 @@ tsr_status tsr__shm_meet_at_desk(struct shm *me, const struct comm_call *call, i
     return st;
 }
 
+// From here on this rank reads nothing of this meeting any more, and says so to each member; it
+// notes who was shown its own entry, so that the call after the next one knows whom to wait for.
 void tsr__shm_depart(struct shm *me, const struct comm_call *call)
 {
     remember(me, call, &me->readers[me->calls & 1]);

@@ -228,6 +228,8 @@ static tsr_status reduce_at_desk(struct shm *me, const struct comm_call *call, c
     return TSR_OK;
 }
 
+// The three ways of the head of this file; all members choose the same one, because size, group
+// and what is in reach are the same for all of them after the meeting.
 tsr_status tsr__shm_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
                                const void *in, void *out, struct comm_trouble *why)
 {
@@ -533,6 +535,7 @@ static tsr_status tell_arrived(struct exchange *exchange, struct comm_trouble *w
                                        (const int64_t(*)[COMM_NOTES])me->notes, why);
 }
 
+// Meet, compare sizes, then copy: a rank that finds a difference has written nothing yet.
 tsr_status tsr__shm_exchange(struct endpoint *endpoint, const struct comm_call *call,
                              struct comm_exchange *exchange, struct comm_trouble *why)
 {

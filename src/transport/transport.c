@@ -178,6 +178,9 @@ static void relax(void)
 #endif
 }
 
+// Spins, then yields, then sleeps; with more ranks than cores it yields at once, because the rank
+// that is waited for needs the core. True at most once a millisecond: then the caller looks
+// round.
 bool tsr__patience(struct patience *patience, bool crowded)
 {
     unsigned round = patience->rounds++;
