@@ -328,6 +328,9 @@ static OrtStatus *pack_parts(struct turn *turn)
     return NULL;
 }
 
+// Two members with [4,6] each, split along axis 1 and joined along axis 0: each keeps 3 columns of its own, sends
+// the other 3, and has [8,3]. How long the others' pieces are comes in the notes before the data; turn_arrived
+// makes room.
 static OrtStatus *all_to_all(struct turn *turn)
 {
     struct kernel *kernel = turn->kernel;
@@ -419,6 +422,8 @@ OrtStatus *tsr__broadcast_create(struct kernel *kernel, const OrtKernelInfo *inf
     return read_member(kernel, info, "root", &kernel->root);
 }
 
+// The root has the shape and sends it ahead in the notes; the others make their outputs when it arrives, and
+// receive straight into them.
 static OrtStatus *broadcast(struct kernel *kernel, OrtKernelContext *context,
                             const struct tensor_view *view, struct comm_buffer *send,
                             struct comm_buffer *recv)

@@ -133,6 +133,7 @@ static OrtStatus *check_group(struct kernel *kernel, const int64_t *group, size_
     return NULL;
 }
 
+// Attributes that every operator has. Models are untrusted: each is looked at before it goes into the call.
 static OrtStatus *read_common(struct kernel *kernel, const OrtKernelInfo *info)
 {
     char *plan;
@@ -356,6 +357,8 @@ static OrtStatus *prepare(struct kernel *kernel)
     return NULL;
 }
 
+// ONNX Runtime calls this once for each node of a session. A kernel that cannot be made is destroyed here, in full
+// or in part: destroying works on any kernel whose memory began as zeros.
 static OrtStatus *kernel_create(const OrtCustomOp *op, const OrtApi *api, const OrtKernelInfo *info,
                                 void **out)
 {
@@ -448,6 +451,8 @@ static OrtStatus *kernel_compute(void *kernel, OrtKernelContext *context)
 
 #define LIST_BYTES (2 * TSR_COUNT(kinds) * sizeof(struct op))
 
+// The table of calls that ONNX Runtime makes; it reads as much of it as `version` says. An engine older than this
+// table is given its own number.
 static void op_init(struct op *op, const struct op_kind *kind, struct ops *ops, int minor,
                     enum op_side side)
 {

@@ -131,6 +131,8 @@ static OrtStatus *read_windows(struct kernel *kernel, const int64_t *v, size_t n
     return at == n ? NULL : tsr__kernel_error(kernel, "attribute 'windows' is too long");
 }
 
+// Axes and windows of all members go into `detail`, which the members of a call must agree about: ranks whose files
+// differ find out instead of waiting for bytes that nobody sends.
 OrtStatus *tsr__halo_create(struct kernel *kernel, const OrtKernelInfo *info)
 {
     int64_t *windows;
@@ -280,6 +282,7 @@ static struct moves *make_moves(struct kernel *kernel, const int64_t *shape)
 
 // ---- compute -----------------------------------------------------------------------------------
 
+// Moves are made once for a shape and kept: a decoder that calls with the same shape every time pays for them once.
 static OrtStatus *moves_for(struct kernel *kernel, const struct tensor_view *shape,
                             struct moves **out)
 {
@@ -436,6 +439,8 @@ static OrtStatus *write_texts(struct kernel *kernel, OrtKernelContext *context,
     return tsr__texts_write(kernel, context, dims, moves->want ? moves->want->rank : 1, out);
 }
 
+// Texts have no fixed size, so they go in two exchanges: first the length of each text, then all characters behind
+// each other. Receivers know from the lengths how many bytes come.
 static OrtStatus *reshard_texts(struct kernel *kernel, OrtKernelContext *context,
                                 struct arena *arena)
 {
@@ -474,6 +479,8 @@ static OrtStatus *reshard_texts(struct kernel *kernel, OrtKernelContext *context
     return tsr__pass_token(kernel, context);
 }
 
+// What this rank has and wants itself is copied; the rest is packed for each member, exchanged, and unpacked into
+// place.
 OrtStatus *tsr__reshard_compute(struct kernel *kernel, OrtKernelContext *context)
 {
     struct tensor_view x, shape;

@@ -4,6 +4,8 @@
 // On a GPU every copy is a launch, so stretches that repeat at equal distances are gathered into rows first.
 #include "ops/internal.h"
 
+// Blocks of host memory only grow and stay for the next call; one byte more than asked for, so that also zero bytes
+// have an address. What a block held before is lost.
 OrtStatus *tsr__kernel_scratch(struct kernel *kernel, int block, size_t bytes, char **out)
 {
     struct ops *ops = kernel->ops;

@@ -6,6 +6,8 @@
 
 #include <stdio.h>
 
+// ONNX Runtime gives all characters behind each other and where each text starts: "ab", "", "c" is abc with starts
+// 0 2 2; a text ends where the next one starts.
 OrtStatus *tsr__texts_read(struct kernel *kernel, OrtKernelContext *context, struct arena *arena,
                            struct tensor_view *view, struct texts *out)
 {
@@ -154,6 +156,9 @@ static char *message_of(struct arena *arena, const struct texts *texts, int64_t 
     return message;
 }
 
+// Every member sends the same message, its lengths and characters, to all; the notes say how much comes. The tensor
+// is outer rows of length * inner texts, and rows of all members are woven together: [2,1] and [2,2] along axis 1
+// are [2,3].
 static OrtStatus *gather_texts(struct kernel *kernel, OrtKernelContext *context,
                                struct arena *arena)
 {

@@ -125,6 +125,8 @@ static bool end_body(struct plan *plan, const struct step *st, struct body *body
     return true;
 }
 
+// The steps of a body go into a scope of its own; afterwards, also after a failure, steps go where they went
+// before. What decides (the condition) is wanted in no particular layout: every device has it whole.
 static bool plan_body(struct plan *plan, const struct step *st, struct body *body)
 {
     const tsr_graph *graph = body->flow->graph;

@@ -63,6 +63,9 @@ static bool type_fits(const struct step *st, tsr_dtype type)
     return moves && (type == TSR_INT64 || type == TSR_BOOL);
 }
 
+// NULL: the dialect can say this step. Otherwise the first reason why not, which the finding shows. A gather of
+// [4,6] pieces on ranks 0 and 1 is an AllGather there; of [3,6] and [2,6] it is none, since its parts must be
+// equal.
 static const char *why_not(const struct plan *plan, const struct step *st)
 {
     bool reduces =

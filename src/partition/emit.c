@@ -70,6 +70,8 @@ static tsr_status add_token(struct part *part)
     return part->token ? TSR_OK : TSR_NOMEM;
 }
 
+// The frame of a rank's file: opsets, inputs, the token that orders communication (the other dialect has none), and
+// two entries of metadata that say to which plan and rank the file belongs.
 static tsr_status part_begin(struct plan *plan, struct part *part, int64_t rank)
 {
     *part = (struct part){.plan = plan, .rank = rank};
@@ -220,6 +222,8 @@ static tsr_status rewrite_range(struct part *t, const struct node_flow *nf,
     return bounds[0] && bounds[1] ? TSR_OK : TSR_NOMEM;
 }
 
+// Inputs whose value says something about the whole tensor. A Reshape to [8,6] whose result is {2,1} gets [4,6]; a
+// bias that another rank adds to a sum in parts is left out; the bounds of a Range become those of the rank's part.
 static tsr_status rewrite_inputs(struct part *part, const struct step *st, tsr_value **inputs)
 {
     const struct node_flow *nf = st->flow;
@@ -317,6 +321,8 @@ static tsr_status rewrite_zeros(const struct part *part, const struct node_flow 
     return tsr_node_set_int(copy, rewrite->name, 1);
 }
 
+// The same for attributes: num_heads = 8 becomes 4 where the heads are cut in 2. A rank that is not in the
+// placement (at < 0) has nothing to rewrite, nor has a factor that is not cut.
 static tsr_status rewrite_attributes(const struct part *t, const struct step *st, tsr_node *copy)
 {
     const struct node_flow *nf = st->flow;
@@ -433,6 +439,9 @@ tsr_status tsr__part_keep_declared(struct part *part, const struct step *st)
     return TSR_OK;
 }
 
+// One node of one rank, if the rank needs any of its outputs. Inputs are rewritten before the node is copied,
+// attributes after. Where another node must finish the work (a lookup's mask, a trim), the copy gives a fresh name
+// and that node the real one.
 static tsr_status emit_node(struct part *part, struct step *st)
 {
     struct plan *plan = part->plan;

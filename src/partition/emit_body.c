@@ -106,6 +106,8 @@ tsr_value *tsr__part_token_input(struct part *part)
     return value && tsr_value_set_type(value, TSR_INT64, 1, one) == TSR_OK ? value : NULL;
 }
 
+// The token goes round a loop as one more carried state: behind numbers and states, before slices. A loop with 2
+// numbers, 1 state and 1 slice gets it as input 3. It may be the last input, so i runs up to n.
 static tsr_status open_body(struct part *part, const struct step *st, int k,
                             const struct made *made)
 {

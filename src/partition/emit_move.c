@@ -323,6 +323,8 @@ static tsr_status set_reduce(tsr_node *node, const struct step *st)
     return tsr_node_set_string(node, "reduce", reduce[st->flow->combine]);
 }
 
+// Attributes that only some kinds of communication have. The pair of a message is ascending and its root is the
+// sender: of {3,5} with root 5, both[0] == 5 is 0, and both[0] = 3 is the receiver.
 static tsr_status own_attributes(struct plan *plan, tsr_node *node, const struct step *st,
                                  size_t group)
 {

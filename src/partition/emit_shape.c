@@ -208,6 +208,8 @@ static tsr_value *as_value(struct part *part, const struct sized *sized)
     return sized->value ? sized->value : tsr__part_ints(part, &sized->number, 1);
 }
 
+// What the nodes would compute, now. False: it does not fit 64 bits, or it divides negative numbers, which C rounds
+// otherwise than the nodes may; then the nodes do it at run time.
 static bool compute(enum arith op, int64_t a, int64_t b, int64_t *out)
 {
     switch (op) {
@@ -547,6 +549,9 @@ bool tsr__shape_of_sizes(struct plan *plan, const tsr_value *source, const struc
     return false;
 }
 
+// The shape that a node is told, for this rank: constant [8,6] for a result {2,1} becomes [4,6] on either rank.
+// Entries 0, 1 and -1 stay: they copy, broadcast, or follow from the others. A shape that is no constant is
+// computed by nodes, from the sizes of the result where those are known, else from the whole shape.
 tsr_value *tsr__part_local_shape(struct part *part, const tsr_value *source, tsr_value *host,
                                  const struct item *made, const struct tile_layout *layout)
 {

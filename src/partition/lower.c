@@ -6,6 +6,13 @@
 // against what the operator would give, piece by piece, before it is taken. Operators that divide an
 // axis need no sizes, so symbolic ones are stood in for by sizes with every rest that there can be. A
 // way that has no operator for one of its steps is not taken at all: the caller has Reshard.
+//
+//     [8,6] {2,1} -> {1,2} on ranks 0 and 1: the plan says all-to-all; AllToAll(axis 0, split_axis 1) gives
+//         rank 0 columns 0..2 of what both have, one below the other: [8,3], its piece of {1,2}. Taken.
+//     [n,6] the same, n not known: n = 8 stands in for sizes that divide, n = 9 for those that leave a rest
+//         of 1; the operator gives the right pieces for both, so for all n. Taken.
+//     [8,6] {1,1:0} -> {2,1:1,2}: the plan says scatter, for which there is no operator: Reshard.
+//     a sum pending on ranks 0 and 1, [8,6] whole -> {2,1}: ReduceScatter along axis 0, unit 1. Taken.
 #include "internal.h"
 
 #include <stdlib.h>
@@ -304,6 +311,8 @@ static bool all_served(const struct lowering *lowering, const struct lowered *lo
     return true;
 }
 
+// Kinds that are not named here (scatter, gather to one, exchange) have no operator: false, and the whole way is
+// given up.
 static bool lower_step(struct lowering *lowering, const struct reshard_step *from,
                        struct lowered *lowered)
 {
@@ -513,6 +522,9 @@ static int find_way(struct plan *plan, const struct item *it, const struct tile_
     return n;
 }
 
+// One form for each step of the way, each made of the one before. A sum stays partial up to the step that combines
+// it, so that nobody takes a form on the way for the value. A step in which nothing happens makes no step, only
+// another name.
 static struct form *plan_way(struct plan *plan, struct form *from, const struct node_flow *flow,
                              const struct lowered *way, int n)
 {

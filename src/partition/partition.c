@@ -9,6 +9,8 @@
 
 // ---- the configuration -------------------------------------------------------------------------
 
+// The named configuration, or the only one. The finding says which of three things is wrong: no name fits, there is
+// none, or it has no usable number of devices.
 static tsr_status choose_config(tsr_model *model, const char *name, const tsr_config **out)
 {
     tsr_session *session = tsr_model_session(model);
@@ -327,6 +329,8 @@ static void make_states(struct plan *plan, struct manifest *manifest)
             tsr_value_name(plan->states.at[i].past), tsr_value_name(plan->states.at[i].present)};
 }
 
+// All but the files, which are listed as they are written: a model and a data file for each rank, the common data,
+// and the two of a wrapped model are the most that there can be.
 static tsr_status make_manifest(struct plan *plan, const struct part *parts,
                                 struct manifest *manifest)
 {
@@ -411,6 +415,8 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct manifest_file *)a)->name, ((const struct manifest_file *)b)->name);
 }
 
+// The manifest comes last and holds the digest of every file before it. Files are sorted by name, so that the
+// manifest does not depend on the order of writing.
 static tsr_status write_files(struct plan *plan, struct part *parts, struct outfolder *outfolder,
                               struct manifest *manifest)
 {
@@ -636,6 +642,7 @@ static tsr_status show_parts(const struct plan *plan, const struct part *parts)
     return list ? plan->look->look(plan->look->data, list, plan->n_ranks) : TSR_NOMEM;
 }
 
+// Plan, build, prove, write, in this order: no file is written before the ranks' graphs have been proven to agree.
 static tsr_status partition_with(struct plan *plan, const char *folder,
                                  const tsr_partition_options *options,
                                  tsr_partition_summary *summary)
@@ -675,6 +682,7 @@ static tsr_status partition_with(struct plan *plan, const char *folder,
     return st;
 }
 
+// Callers may have been built with fewer options: those that they do not know are zero.
 static tsr_status cut(tsr_model *model, const char *folder, const tsr_partition_options *options,
                       struct plan plan, tsr_partition_summary *summary)
 {

@@ -127,6 +127,8 @@ static void note_whole(struct plan *plan, const tsr_value *value, const struct t
 
 // ---- what is asked for -------------------------------------------------------------------------
 
+// Inputs and outputs whose names match stay cut: the caller brings or gets pieces. An output lies as its maker has
+// it, an input as its reader needs it. One that lies whole is kept so only if the node that makes it says where.
 static tsr_status keep_cut(struct plan *plan, struct str pattern)
 {
     tsr_graph *graph = tsr_model_graph(plan->model);

@@ -173,6 +173,9 @@ static bool as_signed(const struct plan *p, const tsr_node *node, int64_t id)
     return false;
 }
 
+// Ranks are walked in ascending order, so the lowest of a group comes first and opens the meeting; the others must
+// find it and bring the same node. Groups of one communication share its number; their lowest ranks tell them
+// apart.
 static tsr_status meet(struct part *part, const tsr_node *node, struct meeting **table)
 {
     struct plan *plan = part->plan;

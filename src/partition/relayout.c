@@ -4,6 +4,13 @@
 // axis (the columns of a projection), the projection can give just these columns instead: its weights are stored in the order in
 // which they are needed, and nothing moves. Only where all who read the value need windows of it, and all else that its
 // maker reads is there already.
+//
+//     X [.,8] x W [8,12] -> Y [.,12], then Split in q, k, v of 4 columns each; 2 heads of 2 columns, a head per rank
+//         columns of Y:  q0 q0 q1 q1 k0 k0 k1 k1 v0 v0 v1 v1
+//         rank 0 needs   0..1, 4..5, 8..9       rank 1 needs   2..3, 6..7, 10..11
+//     W cut {1,2} would give rank 0 the columns 0..5, of which it would have to send 2..3 away and to get 8..9. Instead
+//     rank 0 stores columns 0 1 4 5 8 9 of W, [8,6], and its MatMul makes just the windows of Y that its Split reads.
+//     The same goes backwards through an Add of a bias (its elements 0 1 4 5 8 9), up to MAX_DEPTH nodes.
 #include "internal.h"
 
 #define MAX_DEPTH 8

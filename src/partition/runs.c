@@ -37,6 +37,9 @@ void tsr__runs_begin(struct runs *runs, const struct tile_piece *piece, const in
     runs_here(runs);
 }
 
+// Counts like an odometer, the innermost cut axis fastest: rows 1..2 and columns 2..3 of [4,6] are the runs 8..9
+// and 14..15. in[axis] is the interval and at[axis] the element in it; axes inside the last cut one belong to every
+// run.
 void tsr__runs_next(struct runs *runs)
 {
     int axis = runs->last;

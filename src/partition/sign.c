@@ -266,6 +266,7 @@ static tsr_status prove(struct signing *signing, struct plan *plan)
     return signing->status == TSR_OK ? tsr__parts_agree(plan, signing->parts) : signing->status;
 }
 
+// Everything is proven before anything is written; a folder in which no file has changed keeps its manifest.
 static tsr_status sign(struct signing *signing, const char *const **files, size_t *n)
 {
     const struct manifest *manifest = &signing->bundle.manifest;

@@ -100,6 +100,8 @@ struct item *tsr__item_of(struct plan *plan, const tsr_value *value)
     return it;
 }
 
+// Forms of an item stand in the order of making, so each is made of one that stands before it; those
+// of constants are also listed for whoever writes the weights.
 struct form *tsr__form_new(struct plan *plan, struct item *it, const struct tile_layout *layout,
                            enum form_kind kind)
 {
@@ -500,6 +502,8 @@ static tsr_status refuse_reserved(struct plan *plan)
     return TSR_OK;
 }
 
+// What the graph's outputs need is noted first, since the walk plans only nodes that somebody needs. A walk that
+// fails without having said why is a bug and reported as one.
 tsr_status tsr__plan_build(struct plan *plan)
 {
     plan->items = ARENA_ARRAY(plan->arena, struct item *, tsr__model_value_ids(plan->model) + 1);

@@ -6,6 +6,11 @@
 // whole there), it crops; else the devices exchange what lies beyond their own parts, and nothing
 // else. What comes of it is a form of its own kind: its layout says who has a part, its windows say
 // which elements that part consists of, and only a node that needs just these reads it.
+//
+//     Conv with kernel 3, stride 1, pads 1 and 1 over 8 elements, the result cut in 2:
+//         rank 0 makes 0..3 and needs 0..4 (-1 is padding)    rank 1 makes 4..7 and needs 3..7 (8 is padding)
+//         HaloExchange brings rank 0 element 4 and rank 1 element 3
+//         the local nodes get pads {1,0} and {0,1} in place of {1,1}
 #include "internal.h"
 
 #include <stdlib.h>
@@ -177,6 +182,9 @@ static struct form *exchange(struct plan *plan, struct item *it, const struct ti
     return plan->arena->failed ? NULL : form;
 }
 
+// The cheapest way first: the windows are the rank's own part; somebody needed the same; the maker can make them
+// (relayout.c); the rank has more and crops; ranks exchange what lies beyond; the value is made whole, and each
+// crops.
 static struct form *plan_windows(struct plan *plan, const struct node_flow *nf, struct item *it,
                                  int input)
 {
@@ -257,6 +265,7 @@ static int64_t share_of(const struct node_flow *nf, int64_t place, int factor, i
     return size > 0 ? whole / size * tsr__local_size_of(&part, size) : whole;
 }
 
+// The rule's numbers with those put in that depend on the part: of pads {1,1}, rank 0 of 2 gets {1,0}.
 tsr_status tsr__window_numbers(const struct part *part, const struct node_flow *nf, int64_t place,
                                const struct rule_list *list, int64_t **out)
 {

@@ -29,6 +29,7 @@ struct wish {
 
 // ---- GPUs --------------------------------------------------------------------------------------
 
+// The answer is copied up to out->size: a caller that was built with an older header gets the fields that it knows.
 tsr_status tsr_gpus_find(tsr_session *session, const char *driver, const char *nccl, tsr_gpus *out)
 {
     struct arena *kept = &session->results[RESULT_GPUS];
@@ -181,6 +182,8 @@ static tsr_status refuse(tsr_session *session, tsr_status status, const char *hi
     return status;
 }
 
+// cuda:2@0 is two ranks that share GPU 0: each has a part of its memory and speed. The GPUs are looked for only if
+// the text names one, so that a list of CPUs needs no driver.
 tsr_status tsr_topology_real(tsr_session *session, const char *text, const char *driver,
                              const char *nccl, tsr_topology **out)
 {

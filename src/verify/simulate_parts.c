@@ -487,6 +487,8 @@ static tsr_status read_part(struct sim *sim, int64_t device, const struct partit
     return st;
 }
 
+// Communications are priced when all parts are read: only then are all groups of each known. Their names are
+// copied, since the answer outlives the graphs that they come from.
 tsr_status tsr__sim_read(struct sim *sim, const struct partition_part *parts, int64_t n,
                          const tsr_dim_size *sizes, size_t n_sizes)
 {

@@ -158,6 +158,7 @@ static int64_t whole_bytes(double bytes)
     return bytes < 0x1p62 ? (int64_t)(bytes + 0.5) : INT64_MAX;
 }
 
+// In the order of their numbers; parts were read rank by rank, so the simulation has them in another order.
 static void list_comms(struct run *run)
 {
     size_t n = run->sim.comms.n;
@@ -472,6 +473,7 @@ static tsr_status make_whole(struct run *run, tsr_model *model, tsr_model *sized
     return st == TSR_OK ? tsr_model_add_config(*out, "one", 1, NULL, 0, &made) : st;
 }
 
+// The same model on the fastest of the devices alone: what the time of the plan is compared with.
 static tsr_status simulate_alone(struct run *run, tsr_model *model, tsr_model *sized)
 {
     struct alone alone = {.run = run};
