@@ -119,6 +119,8 @@ static bool added_by_first(const struct node_flow *nf, int64_t device, int input
     return false;
 }
 
+// Of a cut sum the last part adds: part i of k has the elements from i * n / k on, so that the last has some whenever there is
+// one at all. Of n = 1 and k = 3 the parts are empty, empty, [0]. A Gemm of nothing would be wrong: ONNX Runtime leaves beta out there.
 bool tsr__adds_elsewhere(const struct node_flow *nf, int64_t device, int input)
 {
     if (added_by_first(nf, device, input))
@@ -130,7 +132,7 @@ bool tsr__adds_elsewhere(const struct node_flow *nf, int64_t device, int input)
     int64_t at = once ? place_index(&nf->place, device) : -1;
     for (int factor = 0; at >= 0 && factor < rule->n_factors; factor++)
         if (rule->factors[factor].kind == FACTOR_RED && nf->place.cuts[factor] > 1 &&
-            nf->place.coords[at * rule->n_factors + factor] != 0)
+            nf->place.coords[at * rule->n_factors + factor] != nf->place.cuts[factor] - 1)
             return true;
     return false;
 }

@@ -94,8 +94,8 @@ enum rewrite_kind {
     REWRITE_SHAPE,    // input `index` holds the shape of output `output`: local sizes instead of
                       // global ones; attribute `name` (or NULL) as 1 says that 0 means 0
     REWRITE_ADD_ONCE, // input `index` is added to the result: if a reduced factor is cut, only the
-                      // device with coordinate 0 of every reduced factor keeps it, the others leave
-                      // it out
+                      // device with the last part of every reduced factor keeps it (the last is
+                      // never empty), the others leave it out
     REWRITE_ATTR,     // attribute `name` holds the size of `factor`: the local size instead
     REWRITE_SIZES, // output `output` holds sizes `first` .. `last` - 1 of input `index`: those of
                    // the whole tensor, whatever part of it is here

@@ -289,6 +289,14 @@ def bias_once():
 
 
 @case
+def bias_with_something():
+    """One term over three devices: who has none must not add the bias, because ONNX Runtime leaves beta out where there is no term."""
+    m = model([node("Gemm", ["x", "w", "b"], ["y"], alpha=0.5, beta=3.0)], [info("x", T.FLOAT, ["n", "k"]), info("w", T.FLOAT, ["k", 6])],
+              [info("y", T.FLOAT, ["n", 6])], [tensor(f4(6), "b")])
+    return m, 3, {"y_gemm:w": "{3,1:0,1,2}"}, {"x": f4(3, 1), "w": f4(1, 6)}, ["Reduce"], {"reader": False}
+
+
+@case
 def strided_pieces():
     """Every second pair of columns; then back."""
     m = model([node("Relu", ["x"], ["h"]), node("Neg", ["h"], ["y"])], [info("x", T.FLOAT, ["n", 8])], [info("y", T.FLOAT, ["n", 8])])
