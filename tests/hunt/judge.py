@@ -3,7 +3,7 @@
 
 Rounding is not a find: where results differ, the whole model is run again with a little noise behind every node whose
 rounding depends on how it is computed, and what moves as far by that is left out (`ill`). Nor is what follows from a sum or product
-whose parts can leave the range of its type (`range`), or from another case that docs/numbers.md does not promise (`open`)."""
+whose parts can leave the range of its type (`range`), or from another case that docs/numbers.md does not promise (`open`, promises.py)."""
 import os
 import shutil
 import subprocess
@@ -14,6 +14,8 @@ from onnx import helper, numpy_helper
 
 import api
 import cuts
+import inside
+import promises
 import refusals
 import terms
 from graph import run_model, type_number
@@ -39,13 +41,8 @@ WHOLE_NUMBERS = set("""MatMul Gemm Conv ConvTranspose Einsum CumSum ReduceSum Re
  GlobalAveragePool Sum Mean MatMulInteger ConvInteger FusedMatMul FusedGemm Loop Scan If DequantizeLinear Mod""".split())
 
 
-# What a NaN (of the latter also an infinity) gives here depends on where it stands (docs/numbers.md).
-NAN_OPEN = set("ReduceMax ReduceMin ArgMax ArgMin TopK Hardmax".split())
-NO_NUMBER_OPEN = set("""DynamicQuantizeLinear DynamicQuantizeMatMul MatMulIntegerToFloat DynamicQuantizeLSTM QuantizeLinear Cast CastLike Resize""".split())
-
-
 class Verdict:
-    """kind: ok, ill (rounding), range (parts leave the range), open (of a NaN), engine (the engine itself cannot), infeasible, or a find: different, refused, failed."""
+    """kind: ok, ill (rounding), range (parts leave the range), open (not promised), engine (the engine itself cannot), infeasible, or a find: different, refused, failed."""
 
     def __init__(self, kind, text="", cut_nodes=0):
         self.kind, self.text, self.cut_nodes = kind, text, cut_nodes
@@ -78,7 +75,8 @@ def apart(got, want):
         return max(float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-6)), 1e-18)
     if (np.isnan(a) != np.isnan(b)).any():
         return float("inf")
-    gap = np.where(a == b, 0, np.abs(a - b))
+    with np.errstate(invalid="ignore"):  # inf - inf
+        gap = np.where(a == b, 0, np.abs(a - b))
     return float(np.nanmax(gap) / max(np.nanmax(np.where(np.isinf(b), 0, np.abs(b))), 1e-6)) if not np.isnan(b).all() else 0.0
 
 
@@ -180,45 +178,42 @@ def differences(case, k, got):
     return out
 
 
+def excuse(case, model, cut, k, wrong):
+    """(why outputs of set k may differ, or None; those for which nothing says so, and how far noise moves each)"""
+    moved = sensitivity(model, case.sets[k], case.wanted[k])
+    real = [(name, far) for name, far in wrong if not far <= 8 * moved[name]]
+    if not real:
+        return Verdict("ill", str(wrong[0])), [], moved
+    values = known_values(model, case.sets[k])
+    level = cut["level"]
+    reasons = (("range", "", lambda: terms.out_of_range(model, values)),
+               ("open", "", lambda: promises.not_promised(model, values)),
+               ("engine", "its own mistake: ", lambda: fused_wrongly(model, values, level) | kept_statistics(model, k) | promises.quantised_outputs(model, level)))
+    for kind, text, names in reasons:
+        excused = names()
+        real = [(name, far) for name, far in real if name not in excused]
+        if not real:
+            return Verdict(kind, text + str(wrong[0])), [], moved
+    if level and engine_differs(case, k, level, [name for name, _ in real]):
+        return Verdict("engine", "optimised, the whole model differs too"), [], moved
+    return None, real, moved
+
+
 def compare(case, cut, results):
-    """The verdict on results of all sets."""
+    """The verdict on results of all sets: the first find, else the first excuse."""
+    model, verdict = inside.inlined(case.model), Verdict("ok")
     for k, got in enumerate(results):
         wrong = differences(case, k, got)
         if not wrong:
             continue
-        moved = sensitivity(case.model, case.sets[k], case.wanted[k])
-        real = [(name, far) for name, far in wrong if not far <= 8 * moved[name]]
+        why, real, moved = excuse(case, model, cut, k, wrong)
         if not real:
-            return Verdict("ill", str(wrong[0]))
-        values = known_values(case.model, case.sets[k])
-        beyond = terms.out_of_range(case.model, values)
-        real = [(name, far) for name, far in real if name not in beyond]
-        if not real:
-            return Verdict("range", str(wrong[0]))
-        of_nan = nan_among_the_greatest(case.model, values)
-        real = [(name, far) for name, far in real if name not in of_nan]
-        if not real:
-            return Verdict("open", str(wrong[0]))
-        faulty = fused_wrongly(case.model, values, cut["level"]) | kept_statistics(case.model, k)
-        real = [(name, far) for name, far in real if name not in faulty]
-        if not real:
-            return Verdict("engine", "its own mistake: %s" % (wrong[0],))
-        if cut["level"] and engine_differs(case, k, cut["level"], [name for name, _ in real]):
-            return Verdict("engine", "optimised, the whole model differs too")
+            verdict = why if verdict.kind == "ok" else verdict
+            continue
         name, far = max(real, key=lambda x: x[1])
         shapes = [getattr(x, "shape", None) for x in (got.get(name), case.wanted[k][name])]
         return Verdict("different", "set %d, %s: %.3g apart (noise moves it by %.2g), shapes %s and %s" % (k, name, far, moved[name], *shapes))
-    return Verdict("ok")
-
-
-def nan_among_the_greatest(model, values):
-    """Values that follow from a search for the greatest among which a NaN is, or from what is no number and is made an integer or interpolated."""
-    floats = lambda n: [a for a in (values.get(i) for i in n.input) if isinstance(a, np.ndarray) and a.dtype.kind == "f"]
-    to_float = lambda n: n.op_type.startswith("Cast") and getattr(values.get(n.output[0]), "dtype", np.dtype("f4")).kind == "f"
-    open_here = lambda n: (n.op_type in NAN_OPEN and any(np.isnan(a).any() for a in floats(n))
-                           or n.op_type in NO_NUMBER_OPEN and not to_float(n) and not all(np.isfinite(a).all() for a in floats(n)))
-    first = [o for n in model.graph.node if open_here(n) for o in n.output]
-    return terms.followers(model, first) if first else set()
+    return verdict
 
 
 def kept_statistics(model, k):

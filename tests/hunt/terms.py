@@ -69,7 +69,7 @@ def followers(model, names):
 
 
 def out_of_range(model, values):
-    """Values that follow from a sum or product whose parts can leave the range."""
+    """Values that follow from a sum or product whose parts can leave the range, those inside of bodies included."""
+    import inside
     opset = next(o.version for o in model.opset_import if not o.domain)
-    first = [name for node in model.graph.node if leaves_range(node, values, opset) for name in node.output]
-    return followers(model, first) if first else set()
+    return inside.marked(model, model.graph.node, values, lambda node, known: node.output if leaves_range(node, known, opset) else [])

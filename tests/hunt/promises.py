@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What docs/numbers.md does not promise, in one exact list: the operator, the condition on what it is given, and which outputs. What
+follows from these outputs may differ; everything else that differs is a find."""
+import numpy as np
+
+import inside
+from graph import free_names
+
+
+def floats(node, values):
+    return [a for a in (values.get(i) for i in node.input) if isinstance(a, np.ndarray) and a.dtype.kind == "f"]
+
+
+def given(node, i, values):
+    a = values.get(node.input[i]) if i < len(node.input) else None
+    return a if isinstance(a, np.ndarray) and a.dtype.kind == "f" else np.zeros(0, "f4")
+
+
+def has_nan(node, values):
+    return any(np.isnan(a).any() for a in floats(node, values))
+
+
+def has_infinity(node, values):
+    return any(np.isinf(a).any() for a in floats(node, values))
+
+
+def no_numbers(node, values):
+    return has_nan(node, values) or has_infinity(node, values)
+
+
+def infinity_and_nan(node, values):
+    return has_nan(node, values) and has_infinity(node, values)
+
+
+def to_integers(node, values):
+    return no_numbers(node, values) and getattr(values.get(node.output[0]), "dtype", np.dtype("f4")).kind != "f"
+
+
+def quantised(node, values):
+    return no_numbers(node, values) or bool((given(node, 1, values) == 0).any())
+
+
+def first_infinite(node, values):
+    return bool(np.isinf(given(node, 0, values)).any())
+
+
+def scale_infinite(node, values):
+    return bool(np.isinf(given(node, 1, values)).any())
+
+
+def summed_before(node, values):
+    """An Einsum with an infinity and a letter of one operand alone, which the result lacks: it is summed before the product."""
+    equation = inside.attribute(node, "equation", b"").decode().replace(" ", "")
+    operands, _, result = equation.partition("->")
+    alone = lambda letter: letter.isalpha() and letter not in result and sum(letter in o for o in operands.split(",")) == 1
+    return "->" in equation and has_infinity(node, values) and any(alone(letter) for letter in operands)
+
+
+ALL = None
+# (operators, condition, outputs): the reasons stand in docs/numbers.md, in the same order.
+NOT_PROMISED = [
+    ("ReduceMax ReduceMin ArgMax ArgMin TopK Hardmax MaxPool GlobalMaxPool", has_nan, ALL),
+    ("ReduceLogSumExp", infinity_and_nan, ALL),
+    ("Cast CastLike", to_integers, ALL),
+    ("QuantizeLinear", quantised, ALL),
+    ("DynamicQuantizeLinear DynamicQuantizeMatMul MatMulIntegerToFloat DynamicQuantizeLSTM", no_numbers, ALL),
+    ("Resize", no_numbers, ALL),
+    ("LRN", no_numbers, ALL),
+    ("LayerNormalization", first_infinite, [1]),
+    ("InstanceNormalization", scale_infinite, ALL),
+    ("Einsum", summed_before, ALL),
+]
+
+
+def open_outputs(node, values):
+    """Outputs of the node that nothing is promised of, given these values."""
+    for operators, holds, outputs in NOT_PROMISED:
+        if node.op_type in operators.split() and holds(node, values):
+            return [o for i, o in enumerate(node.output) if o and (outputs is ALL or i in outputs)]
+    return []
+
+
+def not_promised(model, values):
+    """All values of the main graph that follow from such outputs, those inside of bodies included."""
+    return inside.marked(model, model.graph.node, values, open_outputs)
+
+
+# Operators through which ONNX Runtime takes a QuantizeLinear back.
+HANDED_BACK = set("Transpose Reshape Squeeze Unsqueeze Slice MaxPool".split())
+
+
+def quantised_outputs(model, level):
+    """Outputs that a Transpose alone reads, and behind it a QuantizeLinear: from optimisation level 1 on ONNX Runtime quantises the output
+    too, whole models included (docs/numbers.md). A part may have it where the whole model has another node in front."""
+    readers = {}
+    for node in model.graph.node:
+        for name in free_names(node):
+            readers.setdefault(name, []).append(node)
+    found = set()
+    for output in model.graph.output if level else []:
+        behind = readers.get(output.name, [])
+        if not any(n.op_type == "Transpose" for n in behind):
+            continue
+        while len(behind) == 1 and behind[0].op_type in HANDED_BACK:
+            behind = readers.get(behind[0].output[0], [])
+        if len(behind) == 1 and behind[0].op_type == "QuantizeLinear":
+            found.add(output.name)
+    return found
