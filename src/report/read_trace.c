@@ -74,12 +74,22 @@ static void take(struct reading *reading, const json_t *entry)
         reading->devices = (size_t)pid + 1;
 }
 
+// Absent texts come first.
+static int text_order(const char *x, const char *y)
+{
+    return strcmp(x ? x : "", y ? y : "");
+}
+
 static int by_time(const void *a, const void *b)
 {
     const struct lane_span *x = a, *y = b;
     if (x->device != y->device)
         return x->device - y->device;
-    return (x->begin > y->begin) - (x->begin < y->begin);
+    if (x->begin != y->begin)
+        return x->begin < y->begin ? -1 : 1;
+    if (x->end != y->end)
+        return x->end < y->end ? -1 : 1;
+    return text_order(x->node, y->node);
 }
 
 static int by_begin(const void *a, const void *b)
@@ -87,7 +97,9 @@ static int by_begin(const void *a, const void *b)
     const struct run_time *x = a, *y = b;
     if (x->device != y->device)
         return x->device - y->device;
-    return (x->begin > y->begin) - (x->begin < y->begin);
+    if (x->begin != y->begin)
+        return x->begin < y->begin ? -1 : 1;
+    return (x->seconds > y->seconds) - (x->seconds < y->seconds);
 }
 
 static int by_seconds(const void *a, const void *b)

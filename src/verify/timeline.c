@@ -137,6 +137,13 @@ static tsr_status play(struct run *run)
 
 // ---- results -----------------------------------------------------------------------------------
 
+// Absent texts come first.
+static int text_order(const char *x, const char *y)
+{
+    return strcmp(x ? x : "", y ? y : "");
+}
+
+// A total order, so that any sort gives the same list: qsort keeps the order of equals only while it has memory for a copy.
 static int by_time(const void *a, const void *b)
 {
     const tsr_span *x = a, *y = b;
@@ -144,7 +151,16 @@ static int by_time(const void *a, const void *b)
         return x->device < y->device ? -1 : 1;
     if (x->begin != y->begin)
         return x->begin < y->begin ? -1 : 1;
-    return (x->end > y->end) - (x->end < y->end);
+    if (x->end != y->end)
+        return x->end < y->end ? -1 : 1;
+    if (x->request != y->request)
+        return x->request < y->request ? -1 : 1;
+    if (x->id != y->id)
+        return x->id < y->id ? -1 : 1;
+    int order = text_order(x->node, y->node);
+    if (order)
+        return order;
+    return text_order(x->op, y->op);
 }
 
 static int by_comm_id(const void *a, const void *b)
