@@ -10,7 +10,7 @@ static tsr_status read_trace(tsr_session *s, const char *path)
     tsr__arena_init(&a, s);
     tsr_status status = tsr__report_trace(&p, path);
     if (status == TSR_OK)
-        MUST(p.measured.devices > 0);
+        MUST(p.measured.lanes.devices > 0);
     tsr__arena_free(&a);
     return status;
 }

@@ -187,14 +187,14 @@ static void add_word(FILE *to, const char *word)
     fputc('\'', to);
 }
 
-// As a shell reads it; to be freed. NULL: no memory.
+// As a shell reads it; to be freed. Without memory the command ends, as with cli_alloc.
 static char *command_of(const struct cli *cli)
 {
     char *text = NULL;
     size_t n;
     FILE *to = open_memstream(&text, &n);
     if (!to)
-        return NULL;
+        cli_die("tessera: error[out-of-memory]: no room for the command's text\n", EXIT_READ);
     fputs("tessera report", to);
     add_word(to, cli->folder ? cli->folder : cli->arguments[0]);
     for (size_t i = 0; i < cli->n_given; i++) {
@@ -202,8 +202,9 @@ static char *command_of(const struct cli *cli)
         if (cli->given[i].value)
             add_word(to, cli->given[i].value);
     }
-    if (fclose(to) != 0)
-        return NULL;
+    bool failed = ferror(to) != 0;
+    if (fclose(to) != 0 || failed || !text)
+        cli_die("tessera: error[out-of-memory]: no room for the command's text\n", EXIT_READ);
     return text;
 }
 
