@@ -96,14 +96,21 @@ static OrtStatus *read_int(struct kernel *kernel, const OrtKernelInfo *info, con
     return tsr__kernel_error(kernel, "attribute '%s' is absent or no integer", name);
 }
 
+// -1: none; capital letters are none.
+static int hex_digit(int c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
 // The plan's fingerprint: exactly 16 hex digits.
 static bool read_plan(const char *text, uint64_t *out)
 {
     uint64_t v = 0;
     size_t n = strlen(text);
     for (size_t i = 0; i < n; i++) {
-        int c = text[i];
-        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+        int digit = hex_digit(text[i]);
         if (digit < 0 || n != 16)
             return false;
         v = v << 4 | (uint64_t)digit;
@@ -480,11 +487,15 @@ static void op_init(struct op *op, const struct op_kind *kind, struct ops *ops, 
         .InferOutputShapeFn = kind->infer,
         .GetStartVersion = get_start_version,
         .GetEndVersion = get_end_version,
-        .GetMayInplace = kind->inplace ? get_inplace : get_none,
-        .ReleaseMayInplace = kind->inplace ? release_inplace : release_none,
+        .GetMayInplace = get_none,
+        .ReleaseMayInplace = release_none,
         .GetAliasMap = get_none,
         .ReleaseAliasMap = release_none,
     };
+    if (kind->inplace) {
+        op->ort.GetMayInplace = get_inplace;
+        op->ort.ReleaseMayInplace = release_inplace;
+    }
 }
 
 static OrtStatus *add_side(struct ops *ops, int minor, struct op *list, enum op_side side)

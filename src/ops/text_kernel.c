@@ -171,8 +171,10 @@ static OrtStatus *gather_texts(struct kernel *kernel, OrtKernelContext *context,
                                  (long long)kernel->axis, x.rank);
     size_t n = (size_t)kernel->call.n_group, bytes = 0;
     struct gather gather = {.kernel = kernel, .arena = arena, .outer = 1, .inner = 1};
-    for (int d = 0; d < x.rank; d++)
-        *(d < axis ? &gather.outer : &gather.inner) *= d == axis ? 1 : x.dims[d];
+    for (int d = 0; d < axis; d++)
+        gather.outer *= x.dims[d];
+    for (int d = (int)axis + 1; d < x.rank; d++)
+        gather.inner *= x.dims[d];
     struct comm_buffer *send = ARENA_ARRAY(arena, struct comm_buffer, n);
     gather.recv = ARENA_ARRAY(arena, struct comm_buffer, n);
     gather.count = ARENA_ARRAY(arena, int64_t, n);

@@ -14,9 +14,9 @@
 static void refuse(struct plan *plan, const struct step *st, const char *why)
 {
     const struct item *it = st->outputs[0]->item;
-    const tsr_node *node = st->flow    ? st->flow->node
-                           : it->value ? tsr_value_producer(it->value)
-                                       : NULL;
+    const tsr_node *node = it->value ? tsr_value_producer(it->value) : NULL;
+    if (st->flow)
+        node = st->flow->node;
     struct place at = node ? tsr__place_node(node) : PLACE_NONE;
     at.value = it->name;
     at.configuration = str_of(tsr_config_name(plan->flow->config));
@@ -252,6 +252,7 @@ static tsr_value *own_part(struct part *part, const struct step *st, tsr_value *
                           tsr__part_ints(part, &stop, 1), tsr__part_ints(part, &axis, 1));
 }
 
+// The dialect's AllToAll splits and joins along axis 0 only, so other axes are brought there and back.
 static tsr_value *emit_one(struct part *part, const struct step *st, tsr_value *x, struct str out)
 {
     const struct str any = {0};
@@ -261,8 +262,12 @@ static tsr_value *emit_one(struct part *part, const struct step *st, tsr_value *
     case STEP_ALL_TO_ALL:
         if (st->split_axis != 0)
             x = turned(part, x, st->split_axis, 0, any);
-        x = x ? comm_node(part, st, "AllToAll", x, st->axis ? any : out) : NULL;
-        return x && st->axis ? turned(part, x, 0, st->axis, out) : x;
+        if (!x)
+            return NULL;
+        if (st->axis == 0)
+            return comm_node(part, st, "AllToAll", x, out);
+        x = comm_node(part, st, "AllToAll", x, any);
+        return x ? turned(part, x, 0, st->axis, out) : NULL;
     case STEP_REDUCE_SCATTER:
         x = comm_node(part, st, "AllReduce", x, any);
         return x ? own_part(part, st, x, out) : NULL;

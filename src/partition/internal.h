@@ -434,7 +434,9 @@ tsr_status tsr__sizes_agree(struct plan *plan) TSR_MUST_USE; // of what is sent
 // The first failure of the plan, with out of memory behind it.
 static inline tsr_status plan_status(const struct plan *plan)
 {
-    return plan->status != TSR_OK ? plan->status : plan->arena->failed ? TSR_NOMEM : TSR_OK;
+    if (plan->status != TSR_OK)
+        return plan->status;
+    return plan->arena->failed ? TSR_NOMEM : TSR_OK;
 }
 
 #endif

@@ -25,25 +25,29 @@ static tsr_status choose_config(tsr_model *model, const char *name, const tsr_co
                   tsr_config_name(tsr_model_config(model, 1)), n > 2 ? ", ..." : "");
         return TSR_INVALID;
     }
-    const tsr_config *config = name ? tsr_model_find_config(model, name)
-                               : n  ? tsr_model_config(model, 0)
-                                    : NULL;
+    const tsr_config *config = NULL;
+    if (name)
+        config = tsr_model_find_config(model, name);
+    else if (n)
+        config = tsr_model_config(model, 0);
     int64_t devices = config ? tsr_config_devices(config) : 0;
-    if (devices < 1 || devices > MANIFEST_MAX_RANKS) {
-        at.configuration = str_of(name ? name : "");
-        tsr__diag(session, DIAG_partition_no_configuration, &at,
-                  "let `tessera plan --devices N` make one, or declare it with `tessera annotate "
-                  "--config NAME:N`",
-                  config ? "device configuration \"%s\" has no usable number of devices"
-                  : name ? "the model declares no device configuration \"%s\""
-                         : "the model declares no device configuration%s",
-                  config ? tsr_config_name(config)
-                  : name ? name
-                         : "");
-        return TSR_INVALID;
-    }
     *out = config;
-    return TSR_OK;
+    if (devices >= 1 && devices <= MANIFEST_MAX_RANKS)
+        return TSR_OK;
+    static const char hint[] = "let `tessera plan --devices N` make one, or declare it with "
+                               "`tessera annotate --config NAME:N`";
+    at.configuration = str_of(name ? name : "");
+    if (config)
+        tsr__diag(session, DIAG_partition_no_configuration, &at, hint,
+                  "device configuration \"%s\" has no usable number of devices",
+                  tsr_config_name(config));
+    else if (name)
+        tsr__diag(session, DIAG_partition_no_configuration, &at, hint,
+                  "the model declares no device configuration \"%s\"", name);
+    else
+        tsr__diag(session, DIAG_partition_no_configuration, &at, hint,
+                  "the model declares no device configuration");
+    return TSR_INVALID;
 }
 
 static tsr_status refuse_errors(tsr_model *model, const tsr_config *config)
@@ -203,8 +207,9 @@ static struct manifest_port *make_ports(struct plan *plan, bool outputs, size_t 
             return NULL;
         size_t n_ranks = outputs ? 1 : input_ranks(plan, value, ranks); // rank 0 gives outputs
         const struct tile_layout *kept = plan->kept[tsr__value_id(value)];
-        const struct tile_layout *layout =
-            kept ? kept : tsr__layout_whole(plan->arena, rank < 0 ? 0 : rank, ranks, n_ranks);
+        const struct tile_layout *layout = kept;
+        if (!layout)
+            layout = tsr__layout_whole(plan->arena, rank < 0 ? 0 : rank, ranks, n_ranks);
         if (!layout)
             return NULL;
         for (int axis = 0; axis < rank; axis++)
@@ -643,41 +648,64 @@ static tsr_status show_parts(const struct plan *plan, const struct part *parts)
 }
 
 // Plan, build, prove, write, in this order: no file is written before the ranks' graphs have been proven to agree.
+static tsr_status build_parts(struct plan *plan, const tsr_partition_options *options,
+                              struct part *parts)
+{
+    tsr_status st = plan->look ? TSR_OK : model_digest(plan);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__plan_ports(plan, options);
+    if (st != TSR_OK)
+        return st;
+    st = plan->wrapped ? tsr__wrapped_check(plan) : TSR_OK;
+    if (st != TSR_OK)
+        return st;
+    st = tsr__plan_build(plan);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__sizes_agree(plan);
+    if (st != TSR_OK)
+        return st;
+    st = plan->microsoft ? tsr__dialect_check(plan) : TSR_OK;
+    if (st != TSR_OK)
+        return st;
+    plan_fingerprint(plan);
+    st = tsr__parts_build(plan, parts);
+    if (st != TSR_OK)
+        return st;
+    return plan->microsoft ? tsr__dialect_agree(plan, parts) : tsr__parts_agree(plan, parts);
+}
+
+// What the parts were built for: somebody looks at them, counts their bytes, or has them written.
+static tsr_status use_parts(struct plan *plan, struct part *parts, const char *folder,
+                            const tsr_partition_options *options, struct manifest *manifest)
+{
+    if (plan->look)
+        return show_parts(plan, parts);
+    if (options->dry_run)
+        return measure(plan, parts, manifest);
+    return publish(plan, parts, folder, options->force, manifest);
+}
+
 static tsr_status partition_with(struct plan *plan, const char *folder,
                                  const tsr_partition_options *options,
                                  tsr_partition_summary *summary)
 {
     tsr_status st = options->strict ? refuse_replicated(plan) : TSR_OK;
+    if (st != TSR_OK)
+        return st;
     struct part *parts = ARENA_ARRAY(plan->arena, struct part, (size_t)plan->n_ranks);
     struct manifest manifest;
-    if (st == TSR_OK && !parts)
-        st = TSR_NOMEM;
-    if (st == TSR_OK && !plan->look)
-        st = model_digest(plan);
-    if (st == TSR_OK)
-        st = tsr__plan_ports(plan, options);
-    if (st == TSR_OK && plan->wrapped)
-        st = tsr__wrapped_check(plan);
-    if (st == TSR_OK)
-        st = tsr__plan_build(plan);
-    if (st == TSR_OK)
-        st = tsr__sizes_agree(plan);
-    if (st == TSR_OK && plan->microsoft)
-        st = tsr__dialect_check(plan);
-    if (st == TSR_OK) {
-        plan_fingerprint(plan);
-        st = tsr__parts_build(plan, parts);
-    }
-    if (st == TSR_OK)
-        st = plan->microsoft ? tsr__dialect_agree(plan, parts) : tsr__parts_agree(plan, parts);
-    if (st == TSR_OK && plan->look)
-        st = show_parts(plan, parts);
-    else if (st == TSR_OK)
-        st = options->dry_run ? measure(plan, parts, &manifest)
-                              : publish(plan, parts, folder, options->force, &manifest);
+    if (!parts)
+        return TSR_NOMEM;
+    st = build_parts(plan, options, parts);
+    if (st != TSR_OK)
+        goto free_parts;
+    st = use_parts(plan, parts, folder, options, &manifest);
     if (st == TSR_OK && summary)
         st = summarize(plan, parts, &manifest, summary);
-    for (int64_t rank = 0; rank < plan->n_ranks && parts; rank++)
+free_parts:
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++)
         tsr_model_free(parts[rank].model);
     return st;
 }

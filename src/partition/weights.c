@@ -148,7 +148,10 @@ static tsr_status place_on(struct part *part, struct form *form)
     form->local[part->rank] = value;
     part->weights += elements;
     part->weight_bytes += bytes;
-    return value ? TSR_OK : plan_status(part->plan) == TSR_OK ? TSR_NOMEM : plan_status(part->plan);
+    if (value)
+        return TSR_OK;
+    tsr_status why = plan_status(part->plan);
+    return why == TSR_OK ? TSR_NOMEM : why;
 }
 
 tsr_status tsr__weights_place(struct plan *plan, struct part *parts)

@@ -348,16 +348,18 @@ tsr_status tsr__weights_write(struct plan *plan, struct part *parts, struct outf
     for (int64_t rank = 0; rank < plan->n_ranks; rank++)
         any_common |= parts[rank].uses_common;
     tsr_status st = batch && buffer ? TSR_OK : TSR_NOMEM;
-    for (int64_t first = -1;
-         first < plan->n_ranks && st == TSR_OK;) { // the common file, then the ranks
-        int64_t left = plan->n_ranks - first, n = first < 0            ? 0
-                                                  : left < BATCH_RANKS ? left
-                                                                       : BATCH_RANKS;
-        *batch = (struct batch){
-            .plan = plan, .parts = parts, .first = first < 0 ? 0 : first, .n = n, .buffer = buffer};
+    int64_t first = 0, n = 0; // a batch of no ranks first: the common file
+    while (st == TSR_OK) {
+        *batch =
+            (struct batch){.plan = plan, .parts = parts, .first = first, .n = n, .buffer = buffer};
         st = batch_run(batch, outfolder, files, any_common);
-        first = first < 0 ? 0 : first + n;
+        first += n;
         tsr__progress(plan->session, "weights", (uint64_t)first, (uint64_t)plan->n_ranks);
+        n = plan->n_ranks - first;
+        if (n == 0)
+            break;
+        if (n > BATCH_RANKS)
+            n = BATCH_RANKS;
     }
     if (buffer)
         tsr__free(plan->session, buffer, (size_t)BLOCK_BYTES);

@@ -265,6 +265,22 @@ static int64_t share_of(const struct node_flow *nf, int64_t place, int factor, i
     return size > 0 ? whole / size * tsr__local_size_of(&part, size) : whole;
 }
 
+static int64_t patched(const struct rule_patch *put, const struct window_part *part)
+{
+    switch (put->what) {
+    case PATCH_BEFORE:
+        return part->before;
+    case PATCH_AFTER:
+        return part->after;
+    case PATCH_SIZE:
+        return part->b - part->a;
+    case PATCH_SPAN:
+        return (part->stop - part->start) * put->value;
+    default:
+        return put->value;
+    }
+}
+
 // The rule's numbers with those put in that depend on the part: of pads {1,1}, rank 0 of 2 gets {1,0}.
 tsr_status tsr__window_numbers(const struct part *part, const struct node_flow *nf, int64_t place,
                                const struct rule_list *list, int64_t **out)
@@ -283,12 +299,7 @@ tsr_status tsr__window_numbers(const struct part *part, const struct node_flow *
         if (nf->place.cuts[nf->place.rule->windows[put->window].factor] < 2)
             continue;
         struct window_part window_part = tsr__window_at(nf, place, put->window);
-        (*out)[put->at] = put->what == PATCH_BEFORE  ? window_part.before
-                          : put->what == PATCH_AFTER ? window_part.after
-                          : put->what == PATCH_SIZE  ? window_part.b - window_part.a
-                          : put->what == PATCH_SPAN
-                              ? (window_part.stop - window_part.start) * put->value
-                              : put->value;
+        (*out)[put->at] = patched(put, &window_part);
     }
     return TSR_OK;
 }

@@ -13,20 +13,22 @@ struct digit {
     int part;           // last part that cut it (its coordinate counts ones)
 };
 
+// Parts as digits, outermost first: 8 elements in 2 cuts are a full digit of 2 and a whole one of 4.
 static int expand(const struct cut_part *parts, int n, struct digit *out)
 {
     int count = 0;
     for (int i = 0; i < n; i++) {
         int64_t size = parts[i].size, cuts = parts[i].cuts;
         bool even = size > 0 && size % cuts == 0;
-        if (cuts > 1)
-            out[count++] =
-                (struct digit){even ? DIGIT_FULL : DIGIT_UNEVEN, even ? cuts : size, cuts, i};
-        if (cuts == 1 || even) {
-            int64_t inner = cuts == 1 ? size : size / cuts;
-            if (inner != 1)
-                out[count++] = (struct digit){DIGIT_WHOLE, inner, 1, -1};
+        if (cuts > 1 && !even) {
+            out[count++] = (struct digit){DIGIT_UNEVEN, size, cuts, i};
+            continue;
         }
+        if (cuts > 1)
+            out[count++] = (struct digit){DIGIT_FULL, cuts, cuts, i};
+        int64_t inner = cuts > 1 ? size / cuts : size;
+        if (inner != 1)
+            out[count++] = (struct digit){DIGIT_WHOLE, inner, 1, -1};
     }
     return count;
 }

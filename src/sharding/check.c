@@ -105,11 +105,10 @@ static void check_config(struct check *check, const tsr_config *config)
                   "configuration '%s' has %lld devices", tsr_config_name(config),
                   (long long)devices);
     else if (names && (uint64_t)devices != names)
-        tsr__diag(
-            check->session, DIAG_config_device_names, &at,
-            HINT(check, "give %lld name%s, or none", (long long)devices, devices == 1 ? "" : "s"),
-            "configuration '%s' has %lld device%s and %zu name%s", tsr_config_name(config),
-            (long long)devices, devices == 1 ? "" : "s", names, names == 1 ? "" : "s");
+        tsr__diag(check->session, DIAG_config_device_names, &at,
+                  HINT(check, "give %lld name%s, or none", (long long)devices, plural(devices)),
+                  "configuration '%s' has %lld device%s and %zu name%s", tsr_config_name(config),
+                  (long long)devices, plural(devices), names, plural((int64_t)names));
 }
 
 static bool chosen(const struct check *check, const char *name)

@@ -106,19 +106,21 @@ static tsr_status add_graph(struct lines *lines, const tsr_graph *graph, const t
                             struct str before)
 {
     int64_t index = 0;
-    tsr_status st = TSR_OK;
-    for (tsr_node *node = tsr_graph_first(graph); node && st == TSR_OK;
-         node = tsr_node_next(node), index++) {
+    for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
         const tsr_node_config *nc = tsr_node_find_config(node, config);
         struct str path =
-            tsr__arena_printf(lines->arena, STR_FMT "#%lld", STR_ARG(before), (long long)index);
-        st = !path.p ? TSR_NOMEM : nc ? add_node(lines, nc, path) : TSR_OK;
+            tsr__arena_printf(lines->arena, STR_FMT "#%lld", STR_ARG(before), (long long)index++);
+        if (!path.p)
+            return TSR_NOMEM;
+        tsr_status st = nc ? add_node(lines, nc, path) : TSR_OK;
         if (st == TSR_OK)
             st = add_delay(lines, node, path);
         if (st == TSR_OK)
             st = add_bodies(lines, node, config, path);
+        if (st != TSR_OK)
+            return st;
     }
-    return st;
+    return TSR_OK;
 }
 
 tsr_status tsr_config_edits(tsr_model *model, const tsr_config *config, const char **out)

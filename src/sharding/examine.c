@@ -115,7 +115,7 @@ static bool device_fits(struct spec_scope *sc, const tsr_spec *spec, int64_t d, 
               HINT(sc, "devices are 0 to %lld; did you mean %lld?", (long long)(sc->devices - 1),
                    d < 0 ? 0ll : (long long)(sc->devices - 1)),
               "%s names device %lld, but configuration '%s' has %lld device%s", where, (long long)d,
-              sc->config, (long long)sc->devices, sc->devices == 1 ? "" : "s");
+              sc->config, (long long)sc->devices, plural(sc->devices));
     return false;
 }
 
@@ -305,9 +305,12 @@ static void examine_axes(struct spec_scope *sc, const tsr_spec *spec, int rank)
                "the axes are not listed in order; shards are numbered in the order of the list");
 }
 
+// No symbol (NULL) and an empty one are the same.
 static bool same_symbol(const char *a, const char *b)
 {
-    return strcmp(a ? a : "", b ? b : "") == 0;
+    if (!a || !b)
+        return (!a || !*a) && (!b || !*b);
+    return strcmp(a, b) == 0;
 }
 
 // The stated size of an axis of one factor against the shape.
@@ -390,12 +393,12 @@ static bool examine_counts(struct spec_scope *sc, const tsr_spec *spec, size_t i
                   "axis %lld is cut into %lld shards", (long long)axis, (long long)shards);
             fine = false;
         } else if (shards > 1 && elements >= 0 && shards > elements) {
+            const char *what = count == 1 ? "axis" : "a factor of axis";
             ERROR(sc, spec, shard_size, axis,
                   elements > 1 ? HINT(sc, "cut it into %lld or fewer", (long long)elements)
                                : "keep this axis whole",
-                  "%s %lld has %lld elements and is cut into %lld shards",
-                  count == 1 ? "axis" : "a factor of axis", (long long)axis, (long long)elements,
-                  (long long)shards);
+                  "%s %lld has %lld elements and is cut into %lld shards", what, (long long)axis,
+                  (long long)elements, (long long)shards);
             fine = false;
         }
     }
@@ -454,14 +457,14 @@ static void examine_owners(struct spec_scope *sc, const tsr_spec *spec, int64_t 
         ERROR(sc, spec, spec_owners, DIAG_NO_AXIS,
               "cut less, or name the devices that hold several shards",
               "the tensor is cut into %lld shards, but configuration '%s' has %lld device%s",
-              (long long)product, sc->config, (long long)sc->devices, sc->devices == 1 ? "" : "s");
+              (long long)product, sc->config, (long long)sc->devices, plural(sc->devices));
     else if (n == 0)
         REMARK(sc, spec, spec_devices_open, DIAG_NO_AXIS, "list one device for each shard",
                "the sharding names no devices; 0 to %lld are assumed", (long long)product - 1);
     else if ((uint64_t)product != n)
         ERROR(sc, spec, spec_owners, DIAG_NO_AXIS,
               HINT(sc, "list %lld device%s or groups, or cut into %zu", (long long)product,
-                   product == 1 ? "" : "s", n),
+                   plural(product), n),
               "the tensor is cut into %lld shards, but the device list has %zu entr%s",
               (long long)product, n, n == 1 ? "y" : "ies");
 }

@@ -38,4 +38,10 @@ int64_t tsr__groups_find(const struct group_index *index, int64_t key);
 tsr_status tsr__notation_wrong(tsr_session *session, const struct place *at, tsr_status status,
                                struct str text, const struct notation_error *wrong);
 
+// The ending of a counted word: 1 device, 2 devices.
+static inline const char *plural(int64_t n)
+{
+    return n == 1 ? "" : "s";
+}
+
 #endif

@@ -506,7 +506,9 @@ static bool place_better(struct step *step, const struct rule *rule)
 {
     const struct rule *other =
         tsr__rule_strided(step->work->arena, step->node, step->work->flow->shapes);
-    int64_t first = other ? try_rule(step, rule) : 0, second = other ? try_rule(step, other) : -1;
+    if (!other)
+        return place_rule(step, rule);
+    int64_t first = try_rule(step, rule), second = try_rule(step, other);
     if (first < 0)
         return false;
     return place_rule(step, second >= first ? other : rule);

@@ -113,9 +113,9 @@ static bool start_state(struct follow *follow, int i)
     size_t in = (size_t)(follow->control->n_steer + i), out = (size_t)i;
     const tsr_value *value = tsr_node_input(node, in);
     const tsr_value *y = out < tsr_node_output_count(node) ? tsr_node_output(node, out) : NULL;
-    struct tile_layout *asked = follow->ask->in[in] ? follow->ask->in[in]
-                                : y                 ? follow->ask->out[out]
-                                                    : NULL;
+    struct tile_layout *asked = follow->ask->in[in];
+    if (!asked && y)
+        asked = follow->ask->out[out];
     follow->fixed[i] = asked && fits(follow, asked, value);
     if (asked && !follow->fixed[i])
         complain(follow, asked, UNEVEN);
@@ -135,8 +135,10 @@ static bool start_slice(struct follow *follow, int i)
     if (asked && !good)
         complain(follow, asked,
                  axis >= 0 && cuts_axis(asked, axis) ? "the axis of the turns is cut" : UNEVEN);
-    follow->slices[i] = good ? shifted(follow->work->arena, layout, axis, -1)
-                             : whole(follow, rank > 0 ? rank - 1 : 0);
+    if (good)
+        follow->slices[i] = shifted(follow->work->arena, layout, axis, -1);
+    else
+        follow->slices[i] = whole(follow, rank > 0 ? rank - 1 : 0);
     return follow->slices[i] != NULL;
 }
 
@@ -152,9 +154,12 @@ static bool start_body(struct follow *follow, struct body_flow *flow)
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
         int k = (int)i - control->n_numbers;
-        flow->inputs[i] = k < 0                   ? whole(follow, rank_of(follow, value))
-                          : k < control->n_states ? follow->states[k]
-                                                  : follow->slices[k - control->n_states];
+        if (k < 0)
+            flow->inputs[i] = whole(follow, rank_of(follow, value));
+        else if (k < control->n_states)
+            flow->inputs[i] = follow->states[k];
+        else
+            flow->inputs[i] = follow->slices[k - control->n_states];
         if (!flow->inputs[i])
             return false;
         follow->work->flow->values[tsr__value_id(value)] = flow->inputs[i];
@@ -337,10 +342,12 @@ static bool give_outputs(struct follow *follow)
         struct body_flow *flow = &follow->nf->bodies[k];
         for (size_t i = 0; i < tsr_graph_output_count(flow->graph); i++) {
             int at = (int)i - control->condition;
-            flow->outputs[i] =
-                at < 0 ? whole(follow, rank_of(follow, tsr_graph_output(flow->graph, i)))
-                : at < control->n_states ? follow->states[at]
-                                         : follow->results[at - control->n_states];
+            if (at < 0)
+                flow->outputs[i] = whole(follow, rank_of(follow, tsr_graph_output(flow->graph, i)));
+            else if (at < control->n_states)
+                flow->outputs[i] = follow->states[at];
+            else
+                flow->outputs[i] = follow->results[at - control->n_states];
             if (!flow->outputs[i])
                 return false;
         }
@@ -389,12 +396,12 @@ static void mention_end(struct follow *follow, const tsr_value *value,
     struct place outer = tsr__place_node(follow->ask->node);
     struct str from = tsr__notation_print(&work->scratch, have),
                to = tsr__notation_print(&work->scratch, need);
+    const char *often = follow->control->loops ? ": it moves in every turn" : "";
     tsr__diag(work->arena->session, asked ? DIAG_body_disagree : DIAG_reshard_implied, &at,
               "shard what the body gives as the node has it, and the other branch alike",
               "the body gives the value as " STR_FMT ", and node '" STR_FMT "' (" STR_FMT
               ") has it as " STR_FMT "%s",
-              STR_ARG(from), STR_ARG(outer.node), STR_ARG(outer.op), STR_ARG(to),
-              follow->control->loops ? ": it moves in every turn" : "");
+              STR_ARG(from), STR_ARG(outer.node), STR_ARG(outer.op), STR_ARG(to), often);
 }
 
 static void mention_ends(struct follow *follow)

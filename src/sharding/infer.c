@@ -86,9 +86,11 @@ static tsr_config *choose(tsr_model *model, const char *name)
 {
     struct place at = PLACE_NONE;
     size_t n = tsr_model_config_count(model);
-    tsr_config *config = name     ? tsr_model_find_config(model, name)
-                         : n == 1 ? tsr_model_config(model, 0)
-                                  : NULL;
+    tsr_config *config = NULL;
+    if (name)
+        config = tsr_model_find_config(model, name);
+    else if (n == 1)
+        config = tsr_model_config(model, 0);
     if (config)
         return config;
     if (name) {

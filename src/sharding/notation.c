@@ -277,10 +277,11 @@ bool tsr__parser_fit_rank(struct parser *parser, bool leading)
         parser->n_dims = 0; // the scalar pattern {1}
         return true;
     }
+    const char *dimensions = rank == 1 ? "dimension" : "dimensions";
     if (missing < 0 && leading)
-        return PARSER_INVALID(
-            parser, parser->dim_at[rank], "the pattern has %d entr%s, the value has %d dimension%s",
-            parser->n_dims, parser->n_dims == 1 ? "y" : "ies", rank, rank == 1 ? "" : "s");
+        return PARSER_INVALID(parser, parser->dim_at[rank],
+                              "the pattern has %d entr%s, the value has %d %s", parser->n_dims,
+                              parser->n_dims == 1 ? "y" : "ies", rank, dimensions);
     if (missing < 0 || (missing > 0 && !leading && parser->dots < 0))
         return PARSER_INVALID(parser, 0, "%d dimension%s written, the value has %d", parser->n_dims,
                               parser->n_dims == 1 ? " is" : "s are", rank);

@@ -27,10 +27,14 @@ static void print_owners(struct text *text, const struct tile_layout *layout, in
     const int64_t *owners;
     size_t n = tsr__layout_owners(layout, shard, &owners);
     bool group = n > 1 && layout->n_shards > 1; // of a whole layout all owners are listed plainly
-    tsr__text_add(text, group ? STR("(") : n ? STR("") : STR("-1"));
+    if (!n)
+        tsr__text_add(text, STR("-1"));
+    if (group)
+        tsr__text_add(text, STR("("));
     for (size_t i = 0; i < n; i++)
         tsr__text_printf(text, i ? ",%lld" : "%lld", (long long)owners[i]);
-    tsr__text_add(text, group ? STR(")") : STR(""));
+    if (group)
+        tsr__text_add(text, STR(")"));
 }
 
 // The entries of the dimensions, "..." standing behind the first `front` of them (-1: nowhere).

@@ -39,11 +39,14 @@ static tsr_status refuse(const struct walk *walk, const tsr_node *call,
 {
     struct place at = tsr__place_node(call);
     const tsr_function *last = walk->steps[walk->depth - 1].function;
-    tsr__diag(tsr_model_session(walk->model), DIAG_function_recursive, &at,
-              "a function may call only functions that do not call it",
-              "function '%s' calls itself%s%s%s", tsr_function_name(function),
-              function == last ? "" : " through '", function == last ? "" : tsr_function_name(last),
-              function == last ? "" : "'");
+    const char *hint = "a function may call only functions that do not call it";
+    if (function == last)
+        tsr__diag(tsr_model_session(walk->model), DIAG_function_recursive, &at, hint,
+                  "function '%s' calls itself", tsr_function_name(function));
+    else
+        tsr__diag(tsr_model_session(walk->model), DIAG_function_recursive, &at, hint,
+                  "function '%s' calls itself through '%s'", tsr_function_name(function),
+                  tsr_function_name(last));
     return TSR_INVALID;
 }
 

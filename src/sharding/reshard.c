@@ -77,9 +77,10 @@ static int64_t shard_of_parts(const struct side *from, const struct side *to, ui
     int rank = from->layout->rank;
     int64_t shard = 0;
     for (int axis = 0; axis < rank; axis++) {
-        bool new = axes >> axis & 1;
-        shard = shard * (new ? to : from)->n_parts[axis] +
-                (new ? to->part[j * rank + axis] : from->part[k * rank + axis]);
+        if (axes >> axis & 1)
+            shard = shard * to->n_parts[axis] + to->part[j * rank + axis];
+        else
+            shard = shard * from->n_parts[axis] + from->part[k * rank + axis];
     }
     return shard;
 }

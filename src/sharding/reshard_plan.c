@@ -119,9 +119,10 @@ tsr_status tsr__connect(const struct connecting *connecting, struct arena *arena
     if (status == TSR_OK && connecting->pending)
         status = pending_groups(&q, connecting->pending, x, &partial);
     *first = x;
-    return status == TSR_OK ? tsr__reshard_plan(arena, x, connecting->pending ? &partial : NULL, y,
-                                                connecting->shape, q.unit, out)
-                            : status;
+    if (status != TSR_OK)
+        return status;
+    return tsr__reshard_plan(arena, x, connecting->pending ? &partial : NULL, y, connecting->shape,
+                             q.unit, out);
 }
 
 tsr_status tsr_reshard_plan(tsr_session *session, const char *from, const char *to,

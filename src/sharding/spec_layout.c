@@ -11,12 +11,14 @@
 static struct spec_scope scope_of(struct arena *arena, const tsr_spec *spec, bool quiet)
 {
     tsr_config *config = tsr__spec_config(spec);
+    int64_t devices = config ? tsr_config_devices(config) : -1;
+    const char *name = config ? tsr_config_name(config) : "";
     return (struct spec_scope){
         .session = arena->session,
         .arena = arena,
         .node = tsr__spec_node(spec),
-        .config = config ? tsr_config_name(config) : "",
-        .devices = config && tsr_config_devices(config) > 0 ? tsr_config_devices(config) : -1,
+        .config = name,
+        .devices = devices > 0 ? devices : -1,
         .quiet = quiet,
     };
 }
@@ -33,7 +35,9 @@ static int layout_rank(const struct spec_scope *sc, const tsr_spec *spec, const 
         if (axis < -back)
             back = axis > -INT32_MAX ? -axis : INT32_MAX;
     }
-    int64_t rank = shape->rank >= 0 ? shape->rank : front ? front : back;
+    int64_t rank = front ? front : back;
+    if (shape->rank >= 0)
+        rank = shape->rank;
     bool known = shape->rank >= 0 || !front || !back;
     if (known && rank <= TILE_MAX_RANK)
         return (int)rank;
@@ -282,7 +286,7 @@ static bool owners_fit(tsr_session *session, struct arena *arena, const struct p
                   tsr__arena_printf(arena, "devices are 0 to %lld", (long long)(devices - 1)).p,
                   "the sharding names device %lld, but configuration '%s' has %lld device%s",
                   (long long)owners[n - 1], tsr_config_name(config), (long long)devices,
-                  devices == 1 ? "" : "s");
+                  plural(devices));
         return false;
     }
     return true;

@@ -199,11 +199,13 @@ tsr_status tsr_topology_real(tsr_session *session, const char *text, const char 
         most = wishes[i].card > most ? wishes[i].card : most;
     if (most >= 0)
         tsr__gpu_survey(&libraries, &seen);
+    static const char hint[] =
+        "cuda:2@0 lets two ranks share GPU 0; `tessera doctor` lists the GPUs";
+    if (most >= seen.n && seen.n)
+        return refuse(session, TSR_ENGINE, hint, "this machine has GPUs 0 to %d%s", text,
+                      seen.n - 1, "");
     if (most >= seen.n)
-        return refuse(session, TSR_ENGINE,
-                      "cuda:2@0 lets two ranks share GPU 0; `tessera doctor` lists the GPUs",
-                      seen.n ? "this machine has GPUs 0 to %d%s" : "this machine has %d GPUs: %s",
-                      text, seen.n ? seen.n - 1 : 0, seen.n ? "" : seen.why);
+        return refuse(session, TSR_ENGINE, hint, "this machine has %d GPUs: %s", text, 0, seen.why);
     char full[32];
     snprintf(full, sizeof full, "full:%d", n);
     tsr_topology *topology = NULL;

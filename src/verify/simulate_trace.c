@@ -41,11 +41,12 @@ static void put_flow(struct text *text, const tsr_span *span, bool first)
 {
     int64_t key[3] = {span->id, span->request, (int64_t)(span->begin * 1e12)};
     unsigned long long flow = tsr__hash64(key, sizeof key, 0) >> 11; // exact in a double
+    const char *kind = first ? "s" : "f";
+    const char *bound = first ? "" : ",\"bp\":\"e\"";
     tsr__text_printf(text,
                      ",\n{\"ph\":\"%s\",\"cat\":\"communication\",\"name\":\"group\",\"id\":%llu,"
                      "\"pid\":%d,\"tid\":0,\"ts\":%.6f%s}",
-                     first ? "s" : "f", flow, span->device, span->begin * 1e6,
-                     first ? "" : ",\"bp\":\"e\"");
+                     kind, flow, span->device, span->begin * 1e6, bound);
 }
 
 static void put_all(struct text *text, const tsr_simulation *simulation, struct map *seen,
