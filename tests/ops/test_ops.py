@@ -180,13 +180,31 @@ def send_and_receive(d):
 
 
 @case
+def fewer_units_than_members(d):
+    """Parts without elements, of a reduction that is divided and of an exchange, and all of them together again."""
+    for t, shape, unit, (a, b) in itertools.product(("f4", "f2", "?"), ((1, 4), (2, 1), (0, 3), (2, 5)), (1, 4), ((0, 1), (1, 0))):
+        n, kind = 3, h.np_dtype_to_tensor_dtype(np.dtype(t))
+        x = (np.arange(int(np.prod(shape))).reshape(shape) % 3).astype(t)
+        mine = lambda axis, u, r: x.take(range(*bounds(x.shape[axis], u, n, r)), axis)
+        told = (t, shape, unit, a)
+        nodes = lambda r: [comm(f16("ReduceScatter", t), "mine", "y", 0, range(n), kind, reduce="max", axis=a, unit=unit),
+                           comm(f16("AllToAll", t), "y", "turned", 1, range(n), kind, split_axis=b, axis=a, unit=unit),
+                           comm(f16("AllGather", t), "turned", "back", 2, range(n), kind, axis=b)]
+        outs = lambda r: [value(v, kind) for v in ("y", "turned", "back")]
+        got = outputs_of(d, pieces(n, [x] * n, nodes, outs), {})
+        assert got["y"].shape == mine(a, unit, 0).shape and (got["y"] == mine(a, unit, 0)).all(), told
+        assert got["turned"].shape == mine(b, unit, 0).shape and (got["turned"] == mine(b, unit, 0)).all(), told
+        assert got["back"].shape == x.shape and (got["back"] == x).all(), told
+
+
+@case
 def collectives_that_cannot_be(d):
     """Attributes and tensors of the operators above: told with the node's name."""
     mine = np.ones((1, 4), "f4")
-    cases = [("ReduceScatter", dict(reduce="sum", axis=0, unit=1), "too few"), ("ReduceScatter", dict(reduce="sum", axis=0, unit=0), "unit"),
+    cases = [("ReduceScatter", dict(reduce="sum", axis=0, unit=0), "unit"),
              ("ReduceScatter", dict(reduce="sum", axis=5, unit=1), "axis 5"), ("ReduceScatter", dict(reduce="sum", axis=0), "unit"),
              ("Reduce", dict(reduce="sum", root=7), "root"), ("Reduce", dict(reduce="sum"), "root"), ("Broadcast", dict(root=-1), "root"),
-             ("AllToAll", dict(axis=0, split_axis=0, unit=1), "both axes"), ("AllToAll", dict(axis=1, split_axis=0, unit=1), "too few"),
+             ("AllToAll", dict(axis=0, split_axis=0, unit=1), "both axes"),
              ("AllToAll", dict(axis=1, split_axis=99, unit=1), "split_axis"), ("Send", {"from": 0, "to": 0}, "one rank to another"),
              ("Send", {"from": 0}, "to"), ("Recv", {"from": 0, "to": 3}, "to"), ("Recv", {"from": 0, "to": 1}, "this is rank")]
     for k, (op, attributes, words) in enumerate(cases):
