@@ -441,6 +441,26 @@ tsr_status tsr__part_keep_declared(struct part *part, const struct step *st)
     return TSR_OK;
 }
 
+// Where this device may have nothing of its input, a reduction's axes are counted from the front.
+static tsr_status front_axes(struct part *part, const struct step *st, tsr_node *copy)
+{
+    const struct node_flow *nf = st->flow;
+    if (st->n_node_inputs == 0 || !nf->inputs[0] || tsr__layout_is_whole(nf->inputs[0]))
+        return TSR_OK;
+    int64_t axes[RULE_MAX_RANK];
+    const char *name = NULL;
+    int n = tsr__rule_front_axes(nf->node, part->plan->flow->shapes, &name, axes);
+    if (n == 0)
+        return TSR_OK;
+    if (!name) {
+        tsr_value *list = tsr__part_ints(part, axes, n);
+        return list ? tsr_node_replace_input(copy, 1, list) : TSR_NOMEM;
+    }
+    if (tsr_attr_kind_of(tsr_node_find_attr(copy, name)) == TSR_ATTR_INT)
+        return tsr_node_set_int(copy, name, axes[0]);
+    return tsr_node_set_ints(copy, name, axes, (size_t)n);
+}
+
 // One node of one rank, if the rank needs any of its outputs. Inputs are rewritten before the node is copied,
 // attributes after. Where another node must finish the work (a lookup's mask, a trim), the copy gives a fresh name
 // and that node the real one.
@@ -488,6 +508,8 @@ static tsr_status emit_node(struct part *part, struct step *st)
     status = rewrite_list_attributes(part, st->flow, copy);
     if (status == TSR_OK)
         status = rewrite_attributes(part, st, copy);
+    if (status == TSR_OK)
+        status = front_axes(part, st, copy);
     if (status == TSR_OK && tsr__trims(st->flow))
         status = tsr__emit_trim(part, st, tsr_node_output(copy, 0), found);
     else if (status == TSR_OK && here)

@@ -270,6 +270,40 @@ void tsr__derive_arg(struct derivation *derivation)
                 tsr__derive_stat(derivation, 11, EXPAND_NUMBERS), "");
 }
 
+static bool is_reduction(derive_fn derive)
+{
+    return derive == tsr__derive_reduce_sum || derive == tsr__derive_reduce_max ||
+           derive == tsr__derive_reduce_min || derive == tsr__derive_reduce_prod ||
+           derive == tsr__derive_reduce_stat || derive == tsr__derive_reduce_mean;
+}
+
+// ArgMax along -2 of rank 3: "axis", [1]. ReduceSum with [-1 0] as input 1: NULL, [2 0].
+int tsr__rule_front_axes(const tsr_node *node, const struct shapes *shapes, const char **name,
+                         int64_t *axes)
+{
+    const struct op_row *row = tsr__row_of(shapes, node);
+    struct derivation derivation = {.node = node, .shapes = shapes};
+    int rank = tsr__derive_in(&derivation, 0).rank;
+    int64_t n = 0;
+    if (!row || rank < 0)
+        return 0;
+    if (row->derive == tsr__derive_arg) {
+        *name = "axis";
+        axes[n++] = tsr__derive_int(&derivation, "axis", 0);
+    } else if (is_reduction(row->derive)) {
+        *name = tsr__derive_has(&derivation, 1) ? NULL : "axes";
+        n = read_axes(&derivation, axes, RULE_MAX_RANK);
+    }
+    bool negative = false;
+    for (int64_t i = 0; i < n; i++) {
+        negative |= axes[i] < 0;
+        axes[i] = tsr__axis(axes[i], rank);
+        if (axes[i] < 0)
+            return 0;
+    }
+    return negative ? (int)n : 0;
+}
+
 // ---- pools over all of space -----------------------------------------------------------------------
 
 static void global_pool(struct derivation *derivation, const char *clause, const char *combine)

@@ -205,6 +205,12 @@ bool tsr__node_draws(const tsr_node *node);
 // The engine writes its result over input i of the node, whoever else reads it: give it a copy.
 bool tsr__node_writes(const tsr_node *node, size_t i);
 
+// Kernels of ONNX Runtime misread a negative axis where a reduction's input has no elements: of [0 3]
+// along -1 they make [0 3]. The same axes counted from the front; 0: the node is no such reduction, or
+// has no negative ones. *name: the attribute that has them, NULL: input 1 does. axes: RULE_MAX_RANK.
+int tsr__rule_front_axes(const tsr_node *node, const struct shapes *shapes, const char **name,
+                         int64_t *axes);
+
 // The operator that multiplies matrices of bytes, for whoever wants to see what an engine makes of it.
 const char *tsr__rule_byte_product(void);
 
