@@ -121,8 +121,11 @@ tsr_value *tsr__part_cast(struct part *part, tsr_value *x, tsr_dtype to, struct 
 
 tsr_value *tsr__part_sizes(struct part *part, tsr_value *x, tsr_dtype type, struct str out)
 {
-    if (tsr__carried(type) != type)
-        x = tsr__part_cast(part, x, tsr__carried(type), (struct str){0});
+    if (tsr__carried(type) != type) {
+        // ONNX Runtime takes out a Cast that stands before a Shape: Max of one tensor stands in between.
+        x = tsr__part_cast(part, x, TSR_INT32, (struct str){0});
+        x = tsr__part_node(part, "Max", (struct str){0}, 1, x);
+    }
     return tsr__part_node(part, "Shape", out, 1, x);
 }
 

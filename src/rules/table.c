@@ -695,7 +695,7 @@ const struct op_row tsr__op_table[] = {
      .note = "axis says which dimension is t"},
     {"TfIdfVectorizer", .since = 9, .rule = "[n l] -> [n v]; rep l v", .derive = tsr__derive_rows,
      .type = TYPE_FLOAT, .shape = tsr__infer_tfidf},
-    {"ThresholdedRelu", .since = 10, .rule = UNARY},
+    {"ThresholdedRelu", .since = 1, .rule = UNARY},
     {"Tile", .since = 1, .rule = "[A*],·,· -> [B*]; rep A B", .whole = OLD},
     {"Tile", .since = 6, .rule = "[a b],· -> [(t a) (u b)]; rep t u", .derive = tsr__derive_tile,
      .shape = tsr__infer_tile, .note = "a cut a gives strided results"},

@@ -113,6 +113,26 @@ def old_sets():
             yield "operator set %d, %d rows" % (opset, rows), m, ["r:h={2,1:0,1}", "y:h={2,1:0,1}"], {"x": f4(rows * 3), "z": f4(rows, 3)}
 
 
+def nothing():
+    """More devices than elements: kernels of the engine read some nodes otherwise where a part has none."""
+    for kind in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare"):
+        for axes, keep, shard in (((-1,), 1, "{1,2:0,1}"), ((-1,), 0, "{2,1:0,1}"), ((1, -2), 1, "{2,1:0,1}"), ((-2,), 0, "{1,2:0,1}"), ((-2,), 1, "{2,1:0,1}")):
+            m = model([node("Reduce" + kind, ["x", "a"], ["y"], name="r", keepdims=keep)] + SIZES, {"x": ["n", "k"]}, SEEN, {"a": i8(*axes)})
+            yield "Reduce%s of one along %s" % (kind, list(axes)), m, ["r:x=" + shard], {"x": np.abs(f4(1, 1))}
+        m = model([node("Reduce" + kind, ["x"], ["y"], name="r", axes=[-1])] + SIZES, {"x": ["n", "k"]}, SEEN, opset=11)
+        yield "Reduce%s of one by attribute" % kind, m, ["r:x={1,2:0,1}"], {"x": np.abs(f4(3, 1))}
+    for op, axis, keep in (("ArgMax", -1, 0), ("ArgMin", -2, 0), ("ArgMax", -1, 1)):
+        m = model([node(op, ["x"], ["y"], name="r", axis=axis, keepdims=keep)] + SIZES, {"x": ["n", "k"]}, [("y", T.INT64), ("s", T.INT64)])
+        yield "%s of one along %d" % (op, axis), m, ["r:x=%s" % ("{2,1:0,1}" if axis == -1 else "{1,2:0,1}")], {"x": f4(1, 1)}
+
+
+def of_four_bits():
+    """Sizes of a tensor of a type that the engine has no Shape of, and would take a Cast away for."""
+    m = model([node("Cast", ["x"], ["q"], name="q", to=T.UINT4), node("Transpose", ["q"], ["t"], name="t"), node("Cast", ["t"], ["y"], name="y", to=T.FLOAT)] + SIZES,
+              {"x": [None]}, SEEN)
+    yield "four bits that move", m, ["q:q={2:0,1}", "t:t={2:1,0}"], {"x": np.arange(6, dtype="f4")}
+
+
 def two_sizes(tessera, folder):
     """One name, two sizes at the inputs: told with place and remedy; one size: run."""
     m = model([node("Relu", ["z"], ["y"], name="a"), node("Abs", ["x"], ["w"], name="b")] + SIZES, {"x": ["n", 6], "z": ["n", 6]}, SEEN + ["w"])
@@ -126,7 +146,7 @@ def main(tessera):
     bad, total = 0, 0
     with tempfile.TemporaryDirectory(prefix="tessera-sizes-") as folder:
         trials = [(name, lambda m=m, shards=shards, feeds=feeds: same(tessera, folder, m, shards, feeds))
-                  for group in (reshapes, slices, stale, old_sets) for name, m, shards, feeds in group()]
+                  for group in (reshapes, slices, stale, old_sets, nothing, of_four_bits) for name, m, shards, feeds in group()]
         trials.append(("two sizes for one name", lambda: two_sizes(tessera, folder)))
         for name, trial in trials:
             total += 1
