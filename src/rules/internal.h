@@ -136,6 +136,14 @@ const struct op_row *tsr__row_of_node(const tsr_node *node);
 // Input `at` is absent, or a constant that says false (draws.c).
 bool tsr__node_input_is_off(const tsr_node *node, size_t at);
 
+// `number`, but no less than `least` and no more than `most`.
+static inline int64_t clamped(int64_t number, int64_t least, int64_t most)
+{
+    if (number < least)
+        return least;
+    return number > most ? most : number;
+}
+
 void tsr__derive_matmul(struct derivation *derivation);
 void tsr__derive_gemm(struct derivation *derivation);
 void tsr__derive_dropout(struct derivation *derivation);
@@ -217,6 +225,8 @@ struct shapes {
 struct known_value tsr__value_known(const struct shapes *shapes, const tsr_value *value);
 const tsr_tensor *tsr__value_constant_tensor(const tsr_value *value); // NULL: it may change
 struct known_value tsr__value_of_tensor(struct arena *arena, const tsr_tensor *tensor);
+// Elements of a vector of sizes: those that are known, or as many as its shape says; -1: not known.
+int64_t tsr__value_length(struct known_value value, struct shape shape);
 const struct pattern *tsr__pattern_of(const struct shapes *shapes, const char *text);
 struct value_info tsr__info_of(const struct shapes *shapes, const tsr_value *value);
 // Follows a subgraph or function body whose inputs are what the caller says (n of them; the rest as

@@ -28,9 +28,11 @@ static struct expr *new_elements(struct arena *arena, int64_t n)
 static struct known_value of_ints(struct arena *arena, const int64_t *v, int64_t n)
 {
     struct expr *expr = new_elements(arena, n);
-    for (int64_t i = 0; expr && i < n; i++)
+    if (!expr)
+        return nothing;
+    for (int64_t i = 0; i < n; i++)
         expr[i] = expr_number(v[i]);
-    return expr ? (struct known_value){expr, n} : nothing;
+    return (struct known_value){expr, n};
 }
 
 static void give(struct shape_job *job, int i, const struct expr *expr, int64_t n)
@@ -53,10 +55,17 @@ static int64_t read_element(const char *p, tsr_dtype type)
     return narrow;
 }
 
+int64_t tsr__value_length(struct known_value value, struct shape shape)
+{
+    if (value.elements)
+        return value.n;
+    return shape.rank == 1 ? shape.dims[0].value : -1;
+}
+
 struct known_value tsr__value_of_tensor(struct arena *arena, const tsr_tensor *tensor)
 {
     tsr_dtype type = tsr_tensor_dtype(tensor);
-    size_t size, width = type == TSR_INT64 ? 8 : type == TSR_INT32 ? 4 : 1;
+    size_t size, width = (size_t)tsr_dtype_bits(type) / 8;
     const void *bytes;
     if (type != TSR_INT64 && type != TSR_INT32 && type != TSR_BOOL)
         return nothing;
@@ -100,10 +109,10 @@ void tsr__value_constant(struct shape_job *job)
     }
 }
 
-static int64_t clamp(int64_t v, int64_t rank)
+// A bound of Shape, which counts from the end where it is negative: -1 of rank 4 is 3.
+static int64_t bound_of(int64_t bound, int64_t rank)
 {
-    v = v < 0 ? v + rank : v;
-    return v < 0 ? 0 : v > rank ? rank : v;
+    return clamped(bound < 0 ? bound + rank : bound, 0, rank);
 }
 
 void tsr__value_shape(struct shape_job *job)
@@ -111,10 +120,12 @@ void tsr__value_shape(struct shape_job *job)
     struct shape of = tsr__job_in(job, 0);
     if (of.rank < 0)
         return;
-    int64_t start = clamp(tsr__job_int(job, "start", 0), of.rank);
-    int64_t end = clamp(tsr__job_int(job, "end", of.rank), of.rank);
+    int64_t start = bound_of(tsr__job_int(job, "start", 0), of.rank);
+    int64_t end = bound_of(tsr__job_int(job, "end", of.rank), of.rank);
     struct expr *expr = new_elements(job->arena, end > start ? end - start : 0);
-    for (int64_t i = start; expr && i < end; i++)
+    if (!expr)
+        return;
+    for (int64_t i = start; i < end; i++)
         expr[i - start] = tsr__expr_of(job->exprs, of.dims[i]);
     give(job, 0, expr, end > start ? end - start : 0);
 }
@@ -134,7 +145,9 @@ void tsr__value_constant_of_shape(struct shape_job *job)
     struct known_value fill = tensor ? tsr__value_of_tensor(job->arena, tensor) : nothing;
     int64_t n = count_of(job->out[0]);
     struct expr *expr = fill.elements && fill.n == 1 && n >= 0 ? new_elements(job->arena, n) : NULL;
-    for (int64_t i = 0; expr && i < n; i++)
+    if (!expr)
+        return;
+    for (int64_t i = 0; i < n; i++)
         expr[i] = fill.elements[0];
     give(job, 0, expr, n);
 }
@@ -144,7 +157,9 @@ void tsr__value_range(struct shape_job *job)
     struct known_value start = tsr__job_values(job, 0), delta = tsr__job_values(job, 2);
     int64_t n = count_of(job->out[0]);
     struct expr *expr = start.n == 1 && delta.n == 1 && n >= 0 ? new_elements(job->arena, n) : NULL;
-    for (int64_t i = 0; expr && i < n; i++)
+    if (!expr)
+        return;
+    for (int64_t i = 0; i < n; i++)
         expr[i] = tsr__expr_add(job->exprs, start.elements[0],
                                 tsr__expr_mul(job->exprs, expr_number(i), delta.elements[0]));
     give(job, 0, expr, n);
@@ -211,10 +226,11 @@ static bool split_at(struct shape shape, int axis, struct around *around)
     *around = (struct around){1, 1, 1};
     if (count_of(shape) < 0 || axis < 0 || axis >= shape.rank)
         return false;
-    for (int d = 0; d < shape.rank; d++)
-        *(d < axis    ? &around->outer
-          : d == axis ? &around->size
-                      : &around->inner) *= shape.dims[d].value;
+    for (int d = 0; d < axis; d++)
+        around->outer *= shape.dims[d].value;
+    around->size = shape.dims[axis].value;
+    for (int d = axis + 1; d < shape.rank; d++)
+        around->inner *= shape.dims[d].value;
     return true;
 }
 
@@ -231,7 +247,9 @@ void tsr__value_gather(struct shape_job *job)
         return;
     int64_t n = around.outer * at.n * around.inner;
     struct expr *expr = n <= VALUES_MAX ? new_elements(job->arena, n) : NULL;
-    for (int64_t o = 0; expr && o < around.outer; o++)
+    if (!expr)
+        return;
+    for (int64_t o = 0; o < around.outer; o++)
         for (int64_t k = 0; k < at.n; k++) {
             struct expr x = at.elements[k];
             int64_t index = x.number < 0 ? x.number + around.size : x.number;
@@ -254,8 +272,13 @@ void tsr__value_slice(struct shape_job *job)
         !tsr__slice_bounds(job, 0, value.n, &start, &end, &step))
         return;
     struct expr *expr = new_elements(job->arena, value.n);
-    for (int64_t i = start; expr && (step > 0 ? i < end : i > end) && n < value.n; i += step)
+    if (!expr)
+        return;
+    for (int64_t i = start; n < value.n; i += step) {
+        if (step > 0 ? i >= end : i <= end)
+            break;
         expr[n++] = value.elements[i];
+    }
     give(job, 0, expr, n);
 }
 
@@ -297,7 +320,9 @@ void tsr__value_expand(struct shape_job *job)
     int64_t n = count_of(job->out[0]);
     struct expr *expr =
         value.elements && n >= 0 && count_of(shape) == value.n ? new_elements(job->arena, n) : NULL;
-    for (int64_t i = 0; expr && i < n; i++)
+    if (!expr)
+        return;
+    for (int64_t i = 0; i < n; i++)
         expr[i] = broadcast(&shape, &value, &job->out[0], i);
     give(job, 0, expr, n);
 }
@@ -315,7 +340,9 @@ static void each_pair(struct shape_job *job, binary_fn f)
     int64_t n = count_of(job->out[0]);
     struct expr *expr =
         n >= 0 && count_of(x) == a.n && count_of(y) == b.n ? new_elements(job->arena, n) : NULL;
-    for (int64_t i = 0; expr && i < n; i++)
+    if (!expr)
+        return;
+    for (int64_t i = 0; i < n; i++)
         expr[i] =
             f(job->exprs, broadcast(&x, &a, &job->out[0], i), broadcast(&y, &b, &job->out[0], i));
     give(job, 0, expr, n);
@@ -411,7 +438,9 @@ static void each(struct shape_job *job, struct expr (*f)(struct exprs *exprs, st
 {
     struct known_value value = tsr__job_values(job, 0);
     struct expr *expr = value.elements ? new_elements(job->arena, value.n) : NULL;
-    for (int64_t i = 0; expr && i < value.n; i++)
+    if (!expr)
+        return;
+    for (int64_t i = 0; i < value.n; i++)
         expr[i] = f(job->exprs, value.elements[i]);
     give(job, 0, expr, value.n);
 }
@@ -423,7 +452,9 @@ static struct expr negative(struct exprs *exprs, struct expr a)
 
 static struct expr absolute(struct exprs *exprs, struct expr a)
 {
-    return tsr__expr_natural(a) ? a : expr_is_number(a) ? negative(exprs, a) : (struct expr){0};
+    if (tsr__expr_natural(a))
+        return a;
+    return expr_is_number(a) ? negative(exprs, a) : (struct expr){0};
 }
 
 static struct expr not(struct exprs * exprs, struct expr a)
@@ -458,7 +489,9 @@ void tsr__value_where(struct shape_job *job)
             return;
     }
     struct expr *expr = n >= 0 ? new_elements(job->arena, n) : NULL;
-    for (int64_t i = 0; expr && i < n; i++) {
+    if (!expr)
+        return;
+    for (int64_t i = 0; i < n; i++) {
         struct expr yes = broadcast(&s[0], &v[0], &job->out[0], i);
         struct expr a = broadcast(&s[1], &v[1], &job->out[0], i);
         struct expr b = broadcast(&s[2], &v[2], &job->out[0], i);

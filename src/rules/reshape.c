@@ -74,7 +74,7 @@ static int64_t target_rank(const struct reshape *reshape, const tsr_value *targe
 {
     struct known_value t = tsr__value_known(reshape->shapes, target);
     struct shape shape = tsr__shapes_of(reshape->shapes, target);
-    return t.elements ? t.n : shape.rank == 1 ? shape.dims[0].value : -1;
+    return tsr__value_length(t, shape);
 }
 
 static void read_entries(struct reshape *reshape, struct known_value t)
@@ -112,11 +112,15 @@ static bool read_reshape(struct reshape *reshape, const struct shapes *shapes, c
     if (rank < 0 || rank > RESHAPE_MAX_RANK)
         return false;
     struct known_value t = tsr__value_known(shapes, target);
-    for (int i = 0; i < reshape->n_out && !t.elements; i++)
-        reshape->out[i] = (struct expr){0};
-    if (t.elements)
-        read_entries(reshape, t);
-    for (int i = 0; i < reshape->n_out && reshape->n_in < 0 && t.elements; i++)
+    if (!t.elements) {
+        for (int i = 0; i < reshape->n_out; i++)
+            reshape->out[i] = (struct expr){0};
+        return true;
+    }
+    read_entries(reshape, t);
+    if (reshape->n_in >= 0)
+        return true;
+    for (int i = 0; i < reshape->n_out; i++)
         if (expr_is(t.elements[i], -1) || expr_is(t.elements[i], 0))
             reshape->out[i] = (struct expr){0};
     return true;
@@ -154,7 +158,9 @@ void tsr__infer_reshape(struct shape_job *job)
     }
     complete(&reshape);
     tsr_dim *dims = tsr__job_dims(job, reshape.n_out);
-    for (int i = 0; dims && i < reshape.n_out; i++)
+    if (!dims)
+        return;
+    for (int i = 0; i < reshape.n_out; i++)
         dims[i] = tsr__expr_dim(job->exprs, reshape.out[i]);
     tsr__job_set(job, 0, reshape.n_out, dims);
 }
@@ -298,9 +304,11 @@ static bool equal_block(const struct walk *walk, int a, int b, int c, int d, boo
             x = tsr__expr_mul(walk->exprs, x, walk->in.size[from_right ? b - 1 - k : a + k]);
         if (!x.known)
             return false;
-        for (int q = 0; y.known && q <= d - c; q++) {
+        for (int q = 0; q <= d - c; q++) {
             if (q)
                 y = tsr__expr_mul(walk->exprs, y, walk->out.size[from_right ? d - q : c + q - 1]);
+            if (!y.known)
+                break;
             if (p + q && expr_equal(x, y) && !expr_is(x, 0)) {
                 *i = p;
                 *j = q;

@@ -222,10 +222,11 @@ static bool make_factors(struct build *build)
             if (build->n_factors == RULE_MAX_FACTORS)
                 return refuse(build, "more factors than are followed");
             struct rule_factor *factor = &build->factors[build->n_factors];
-            struct str name = build->shapes_only ? STR("")
-                              : letter->pack     ? tsr__arena_printf(build->arena, STR_FMT "%d",
-                                                                     STR_ARG(letter->name), k)
-                                                 : tsr__arena_str(build->arena, letter->name);
+            struct str name = STR("");
+            if (!build->shapes_only && letter->pack)
+                name = tsr__arena_printf(build->arena, STR_FMT "%d", STR_ARG(letter->name), k);
+            else if (!build->shapes_only)
+                name = tsr__arena_str(build->arena, letter->name);
             build->open[build->n_factors] = build->fixed[build->n_factors] = false;
             build->doubtful[build->n_factors++] = false;
             *factor = (struct rule_factor){.name = name.p,
@@ -465,17 +466,18 @@ static bool find_sizes(struct build *build)
               (build->shapes_only || sizes_of_side(build, true, strict_size)) &&
               sizes_of_side(build, false, product_size) &&
               (build->shapes_only || sizes_of_side(build, true, product_size));
-    for (int i = 0; ok && i < build->pattern->n_rewrites;
-         i++) { // bounds of a table must be numbers
+    if (!ok)
+        return false;
+    for (int i = 0; i < build->pattern->n_rewrites; i++) { // bounds of a table must be numbers
         const struct rule_rewrite *rewrite = &build->pattern->rewrites[i];
         bool table = rewrite->kind == REWRITE_LOOKUP || rewrite->kind == REWRITE_SCATTER;
         if (table && build->factors[build->base[rewrite->factor]].size.value < 0)
             build->factors[build->base[rewrite->factor]].kind = FACTOR_REP;
     }
-    for (int i = 0; ok && i < build->n_factors; i++)
+    for (int i = 0; i < build->n_factors; i++)
         if (build->doubtful[i] || (build->factors[i].kind == FACTOR_STAT && !build->expands))
             build->factors[i].kind = FACTOR_REP;
-    return ok;
+    return true;
 }
 
 // ---- shapes alone ------------------------------------------------------------------------------
@@ -592,11 +594,14 @@ void tsr__job_letters(struct shape_job *job)
         text = derivation.text;
     }
     const struct pattern *pattern = text ? tsr__pattern_of(job->shapes, text) : NULL;
-    for (int i = 0; pattern && pattern->same && i < job->n_out; i++)
-        tsr__job_like(job, i, 0);
-    if (pattern && pattern->stretch)
+    if (!pattern)
+        return;
+    if (pattern->same)
+        for (int i = 0; i < job->n_out; i++)
+            tsr__job_like(job, i, 0);
+    if (pattern->stretch)
         tsr__infer_stretched(job);
-    else if (pattern && !pattern->same)
+    else if (!pattern->same)
         shape_by(job, pattern, &derivation);
 }
 
@@ -638,21 +643,26 @@ static bool make_side(struct build *build, bool out, const struct rule_tensor **
 {
     int count = count_of(build, out);
     struct rule_tensor *tensor = ARENA_ARRAY(build->arena, struct rule_tensor, (size_t)count + 1);
-    for (int i = 0; tensor && i < count; i++)
+    if (!tensor)
+        return false;
+    for (int i = 0; i < count; i++) {
         if (!make_tensor(build, out, i, &tensor[i]))
             return false;
-        else if (tensor[i].rank < 0) // dimensions that only this one has
+        if (tensor[i].rank < 0) // dimensions that only this one has
             return refuse(build, "the shape of an output is not known");
+    }
     *list = tensor;
     *n = count;
-    return tensor != NULL;
+    return true;
 }
 
 static bool make_rewrites(struct build *build, struct rule *rule)
 {
     struct rule_rewrite *rewrite =
         ARENA_ARRAY(build->arena, struct rule_rewrite, (size_t)build->pattern->n_rewrites + 1);
-    for (int i = 0; rewrite && i < build->pattern->n_rewrites; i++) {
+    if (!rewrite)
+        return false;
+    for (int i = 0; i < build->pattern->n_rewrites; i++) {
         rewrite[rule->n_rewrites] = build->pattern->rewrites[i];
         if (rewrite[rule->n_rewrites].name)
             rewrite[rule->n_rewrites].name =
@@ -667,7 +677,7 @@ static bool make_rewrites(struct build *build, struct rule *rule)
             rule->n_rewrites++; // not for an input that is left out
     }
     rule->rewrites = rewrite;
-    return rewrite != NULL;
+    return true;
 }
 
 // The rule outlives the pattern, so everything is copied into the rule's arena. Patches name
@@ -676,7 +686,9 @@ static const struct rule_list *copy_lists(struct build *build)
 {
     struct rule_list *list =
         ARENA_ARRAY(build->arena, struct rule_list, (size_t)build->pattern->n_lists + 1);
-    for (int i = 0; list && i < build->pattern->n_lists; i++) {
+    if (!list)
+        return NULL;
+    for (int i = 0; i < build->pattern->n_lists; i++) {
         const struct rule_list *from = &build->pattern->lists[i];
         int64_t *values = ARENA_ARRAY(build->arena, int64_t, (size_t)from->n + 1);
         struct rule_patch *puts =
@@ -702,7 +714,9 @@ static bool make_windows(struct build *build, struct rule *rule)
 {
     struct rule_window *window =
         ARENA_ARRAY(build->arena, struct rule_window, (size_t)build->pattern->n_windows + 1);
-    for (int i = 0; window && i < build->pattern->n_windows; i++) {
+    if (!window)
+        return false;
+    for (int i = 0; i < build->pattern->n_windows; i++) {
         window[i] = build->pattern->windows[i];
         window[i].factor = build->base[window[i].factor];
     }
@@ -716,7 +730,7 @@ static bool make_windows(struct build *build, struct rule *rule)
         memcpy(trim, build->pattern->trims, (size_t)build->pattern->n_trims * sizeof(*trim));
     rule->trims = trim;
     rule->n_trims = build->pattern->n_trims;
-    return window && trim && rule->lists;
+    return trim && rule->lists;
 }
 
 static int64_t floor_div(int64_t a, int64_t b)
@@ -730,8 +744,8 @@ static struct window_part spread_part(const struct rule_window *window, struct w
     int64_t low = part.a * window->step + window->shift,
             high = (part.b - 1) * window->step + window->shift + window->reach - 1;
     int64_t start = -floor_div(-low, window->per), stop = floor_div(high, window->per) + 1;
-    part.start = start < 0 ? 0 : start > window->from ? window->from : start;
-    part.stop = stop > window->from ? window->from : stop < part.start ? part.start : stop;
+    part.start = clamped(start, 0, window->from);
+    part.stop = clamped(stop, part.start, window->from);
     part.before = part.a + window->shift + window->reach - 1 - part.start * window->per;
     part.after = (part.stop - part.start - 1) * window->per + window->reach - part.before -
                  (part.b - part.a);
@@ -743,11 +757,13 @@ struct window_part tsr__window_part(const struct rule_window *window, int64_t n,
     struct window_part part = {.a = j * window->to / n, .b = (j + 1) * window->to / n};
     if (window->per)
         return spread_part(window, part);
-    int64_t first = window->step > 0 ? part.a : part.b - 1,
-            last = window->step > 0 ? part.b - 1 : part.a;
+    bool forwards = window->step > 0;
+    int64_t first = forwards ? part.a : part.b - 1;
+    int64_t last = forwards ? part.b - 1 : part.a;
     int64_t start = first * window->step + window->shift,
             stop = last * window->step + window->shift + window->reach;
-    int64_t low = start < 0 ? 0 : start, high = stop > window->from ? window->from : stop;
+    int64_t low = start < 0 ? 0 : start;
+    int64_t high = stop > window->from ? window->from : stop;
     int64_t outside = start < 0 ? -start : 0;
     part.before = outside < stop - start ? outside : stop - start;
     part.start = low > window->from ? window->from : low;

@@ -201,7 +201,9 @@ void tsr__infer_max_unpool(struct shape_job *job)
     if (x.rank < 2 || !read_windows(job, x, (struct shape){.rank = -1}, &v))
         return;
     tsr_dim *dims = tsr__job_dims(job, x.rank);
-    for (int i = 0; dims && i < x.rank; i++) {
+    if (!dims)
+        return;
+    for (int i = 0; i < x.rank; i++) {
         if (tsr__job_has(job, 2))
             dims[i] = want.elements && want.n == x.rank
                           ? tsr__expr_dim(job->exprs, want.elements[i])
@@ -216,7 +218,7 @@ void tsr__infer_col2im(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), of = tsr__job_in(job, 1);
     struct known_value image = tsr__job_values(job, 1), block = tsr__job_values(job, 2);
-    int64_t n = image.elements ? image.n : of.rank == 1 ? of.dims[0].value : -1;
+    int64_t n = tsr__value_length(image, of);
     tsr_dim *dims = n >= 0 && n <= MAX_SPATIAL ? tsr__job_dims(job, n + 2) : NULL;
     if (!dims || x.rank != 3)
         return;

@@ -23,7 +23,9 @@ static void set_tensor(struct shape_job *job, const tsr_tensor *tensor)
     int rank = tsr_tensor_rank(tensor);
     tsr_dim *dims = tsr__job_dims(job, rank);
     job->out[0].dtype = tsr_tensor_dtype(tensor);
-    for (int i = 0; dims && i < rank; i++)
+    if (!dims)
+        return;
+    for (int i = 0; i < rank; i++)
         dims[i].value = tsr_tensor_dims(tensor)[i] < 0 ? -1 : tsr_tensor_dims(tensor)[i];
     tsr__job_set(job, 0, rank, dims);
 }
@@ -39,9 +41,11 @@ void tsr__infer_constant(struct shape_job *job)
                  {"value_float", TSR_FLOAT, false},   {"value_floats", TSR_FLOAT, true},
                  {"value_string", TSR_STRING, false}, {"value_strings", TSR_STRING, true}};
     const tsr_tensor *tensor = tsr_attr_tensor(tsr__job_attr(job, "value"));
-    if (tensor)
+    if (tensor) {
         set_tensor(job, tensor);
-    for (size_t i = 0; !tensor && i < TSR_COUNT(forms); i++) {
+        return;
+    }
+    for (size_t i = 0; i < TSR_COUNT(forms); i++) {
         const tsr_attr *attr = tsr__job_attr(job, forms[i].name);
         int64_t n = attr ? tsr__attr_length(attr) : -1;
         if (!attr)
@@ -59,11 +63,12 @@ void tsr__infer_constant_of_shape(struct shape_job *job)
     const tsr_tensor *tensor = tsr_attr_tensor(tsr__job_attr(job, "value"));
     struct known_value want = tsr__job_values(job, 0);
     struct shape of = tsr__job_in(job, 0);
-    int64_t n = want.elements ? want.n : of.rank == 1 ? of.dims[0].value : -1;
+    int64_t n = tsr__value_length(want, of);
     job->out[0].dtype = tensor ? tsr_tensor_dtype(tensor) : TSR_FLOAT;
     tsr_dim *dims = n >= 0 ? tsr__job_dims(job, n) : NULL;
-    for (int64_t i = 0; dims && i < n && want.elements; i++)
-        dims[i] = tsr__expr_dim(job->exprs, want.elements[i]);
+    if (dims && want.elements)
+        for (int64_t i = 0; i < n; i++)
+            dims[i] = tsr__expr_dim(job->exprs, want.elements[i]);
     tsr__job_set(job, 0, (int)n, dims);
 }
 
@@ -74,7 +79,9 @@ void tsr__infer_attribute(struct shape_job *job)
     const tsr_attr *attr = tsr__job_attr(job, "shape");
     size_t n = tsr__job_ints(job, "shape", &shape);
     tsr_dim *dims = attr ? tsr__job_dims(job, (int64_t)n) : NULL;
-    for (size_t i = 0; dims && i < n; i++)
+    if (!dims)
+        return;
+    for (size_t i = 0; i < n; i++)
         dims[i].value = shape[i] < 0 ? -1 : shape[i];
     tsr__job_set(job, 0, (int)n, dims);
 }
@@ -87,10 +94,8 @@ void tsr__infer_shape(struct shape_job *job)
         return;
     }
     int64_t start = tsr__job_int(job, "start", 0), end = tsr__job_int(job, "end", rank);
-    start = start < 0 ? start + rank : start;
-    end = end < 0 ? end + rank : end;
-    start = start < 0 ? 0 : start > rank ? rank : start;
-    end = end < 0 ? 0 : end > rank ? rank : end;
+    start = clamped(start < 0 ? start + rank : start, 0, rank);
+    end = clamped(end < 0 ? end + rank : end, 0, rank);
     set_vector(job, 0, (tsr_dim){end > start ? end - start : 0, ""});
 }
 
@@ -175,10 +180,12 @@ void tsr__infer_one_hot(struct shape_job *job)
     struct known_value depth = tsr__job_values(job, 1);
     int at = shape.rank < 0 ? -1 : tsr__axis(tsr__job_int(job, "axis", -1), shape.rank + 1);
     tsr_dim *dims = at >= 0 ? tsr__job_dims(job, shape.rank + 1) : NULL;
-    for (int i = 0; dims && i <= shape.rank; i++)
+    if (!dims)
+        return;
+    for (int i = 0; i <= shape.rank; i++)
         if (i != at)
             dims[i] = shape.dims[i < at ? i : i - 1];
-    if (dims && depth.n == 1)
+    if (depth.n == 1)
         dims[at] = tsr__expr_dim(job->exprs, depth.elements[0]);
     tsr__job_set(job, 0, shape.rank + 1, dims);
 }
@@ -200,11 +207,12 @@ void tsr__infer_unique(struct shape_job *job)
     for (int i = attr ? 1 : 0; i < job->n_out; i++)
         set_vector(job, i, DIM_UNKNOWN);
     tsr_dim *dims = axis >= 0 ? tsr__job_dims(job, shape.rank) : NULL;
-    for (int i = 0; dims && i < shape.rank; i++)
+    if (!dims)
+        return;
+    for (int i = 0; i < shape.rank; i++)
         if (i != axis)
             dims[i] = shape.dims[i];
-    if (dims)
-        tsr__job_set(job, 0, shape.rank, dims);
+    tsr__job_set(job, 0, shape.rank, dims);
 }
 
 void tsr__infer_compress(struct shape_job *job)
@@ -215,11 +223,12 @@ void tsr__infer_compress(struct shape_job *job)
     if (!attr)
         set_vector(job, 0, DIM_UNKNOWN);
     tsr_dim *dims = axis >= 0 ? tsr__job_dims(job, shape.rank) : NULL;
-    for (int i = 0; dims && i < shape.rank; i++)
+    if (!dims)
+        return;
+    for (int i = 0; i < shape.rank; i++)
         if (i != axis)
             dims[i] = shape.dims[i];
-    if (dims)
-        tsr__job_set(job, 0, shape.rank, dims);
+    tsr__job_set(job, 0, shape.rank, dims);
 }
 
 // ---- Resize and Upsample -----------------------------------------------------------------------
@@ -251,7 +260,9 @@ static int resized_axis(const struct shape_job *job, int i, int rank)
 {
     const int64_t *axes;
     size_t n = tsr__job_ints(job, "axes", &axes);
-    return n ? ((size_t)i < n ? tsr__axis(axes[i], rank) : -1) : i;
+    if (!n)
+        return i;
+    return (size_t)i < n ? tsr__axis(axes[i], rank) : -1;
 }
 
 // One scale for all axes, so that the sizes keep their proportions.
@@ -264,8 +275,9 @@ static void keep_aspect(struct shape_job *job, struct shape shape, tsr_dim *dims
         if (shape.dims[axis].value <= 0 || dims[axis].value < 0)
             best = NAN;
         double scale = (double)dims[axis].value / (double)shape.dims[axis].value;
-        if (i == 0 || (larger ? scale > best : scale < best))
-            best = isnan(best) ? best : scale;
+        bool further = larger ? scale > best : scale < best;
+        if (!isnan(best) && (i == 0 || further))
+            best = scale;
     }
     for (int i = 0; i < n; i++) {
         int axis = resized_axis(job, i, shape.rank);
@@ -295,7 +307,8 @@ static void resize(struct shape_job *job, int scales_at, int sizes_at)
         if (known || !resized)
             dims[i] = shape.dims[i];
     }
-    for (int i = 0; i < want && i < SHAPE_MAX_RANK && known; i++) {
+    int64_t n_sizes = known ? clamped(want, 0, SHAPE_MAX_RANK) : 0;
+    for (int i = 0; i < n_sizes; i++) {
         int axis = resized_axis(job, i, shape.rank);
         if (axis < 0 || axis >= shape.rank)
             return;
@@ -324,7 +337,8 @@ void tsr__infer_upsample(struct shape_job *job)
     float scales[MAX_SCALES];
     int64_t n = tsr__attr_floats(tsr__job_attr(job, "scales"), scales, MAX_SCALES);
     tsr_dim *dims = shape.rank >= 0 ? tsr__job_dims(job, shape.rank) : NULL;
-    for (int i = 0; dims && n == shape.rank && i < shape.rank; i++)
-        dims[i] = scaled(shape.dims[i], scales[i]);
+    if (dims && n == shape.rank)
+        for (int i = 0; i < shape.rank; i++)
+            dims[i] = scaled(shape.dims[i], scales[i]);
     tsr__job_set(job, 0, shape.rank, dims);
 }

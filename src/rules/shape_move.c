@@ -27,9 +27,11 @@ static struct known_value list_of(struct shape_job *job, int i, const char *name
         return tsr__job_values(job, i);
     size_t n = name ? tsr__job_ints(job, name, &ints) : 0;
     struct expr *expr = n && n <= 2 * VALUES_MAX ? ARENA_ARRAY(job->arena, struct expr, n) : NULL;
-    for (size_t k = 0; expr && k < n; k++)
+    if (!expr)
+        return (struct known_value){0};
+    for (size_t k = 0; k < n; k++)
         expr[k] = expr_number(ints[k]);
-    return expr ? (struct known_value){expr, (int64_t)n} : (struct known_value){0};
+    return (struct known_value){expr, (int64_t)n};
 }
 
 // The dimensions beside the axis are those of any input that knows them.
@@ -73,7 +75,7 @@ static struct expr split_size(struct shape_job *job, struct expr size, int i)
     }
     int64_t piece = size.number / pieces + (size.number % pieces > 0),
             left = size.number - i * piece;
-    return expr_number(left < 0 ? 0 : left < piece ? left : piece);
+    return expr_number(clamped(left, 0, piece));
 }
 
 void tsr__infer_split(struct shape_job *job)
@@ -110,9 +112,13 @@ static int64_t slice_entry(const struct shape_job *job, int axis, int rank)
         if (!n) { // the first ones, as many as there are starts
             const int64_t *starts;
             struct shape of = tsr__job_in(job, 1);
-            n = tsr__job_has(job, 1) ? (of.rank == 1 ? of.dims[0].value : -1)
-                                     : (int64_t)tsr__job_ints(job, "starts", &starts);
-            return n < 0 ? -2 : axis < n ? axis : -1;
+            if (!tsr__job_has(job, 1))
+                n = (int64_t)tsr__job_ints(job, "starts", &starts);
+            else
+                n = of.rank == 1 ? of.dims[0].value : -1;
+            if (n < 0)
+                return -2;
+            return axis < n ? axis : -1;
         }
     }
     if (n < 0)
@@ -208,7 +214,8 @@ static struct expr slice_size(struct shape_job *job, int axis, tsr_dim dim)
 {
     int64_t start, end, step, entry;
     if (dim.value >= 0 && tsr__slice_bounds(job, axis, dim.value, &start, &end, &step)) {
-        int64_t run = step > 0 ? end - start : start - end, by = step > 0 ? step : -step;
+        int64_t run = step > 0 ? end - start : start - end;
+        int64_t by = step > 0 ? step : -step;
         return expr_number(run <= 0 ? 0 : (run + by - 1) / by);
     }
     entry = slice_entry(job, axis, tsr__job_in(job, 0).rank);
@@ -230,7 +237,9 @@ void tsr__infer_slice(struct shape_job *job)
 {
     int rank;
     tsr_dim *dims = copy_dims(job, 0, &rank);
-    for (int i = 0; dims && i < rank; i++)
+    if (!dims)
+        return;
+    for (int i = 0; i < rank; i++)
         dims[i] = tsr__expr_dim(job->exprs, slice_size(job, i, dims[i]));
     tsr__job_set(job, 0, rank, dims);
 }
@@ -253,10 +262,11 @@ void tsr__infer_pad(struct shape_job *job)
     }
     if (n == -2) {
         n = rank;
-        for (int i = 0; i < rank && i < VALUES_MAX; i++)
+        for (int i = 0; i < (int)clamped(rank, 0, VALUES_MAX); i++)
             axes[i] = i;
     }
-    for (int64_t i = 0; i < n && i < VALUES_MAX; i++) {
+    int64_t n_read = clamped(n, 0, VALUES_MAX);
+    for (int64_t i = 0; i < n_read; i++) {
         int axis = tsr__axis(axes[i], rank);
         if (axis < 0)
             return;
@@ -281,12 +291,14 @@ void tsr__infer_expand(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0), of = tsr__job_in(job, 1);
     struct known_value want = tsr__job_values(job, 1);
-    int64_t n = want.elements ? want.n : of.rank == 1 ? of.dims[0].value : -1;
+    int64_t n = tsr__value_length(want, of);
     if (shape.rank < 0 || n < 0 || n > SHAPE_MAX_RANK)
         return;
     int rank = shape.rank > (int)n ? shape.rank : (int)n;
     tsr_dim *dims = tsr__job_dims(job, rank);
-    for (int i = 0; dims && i < rank; i++) {
+    if (!dims)
+        return;
+    for (int i = 0; i < rank; i++) {
         int a = i - (rank - shape.rank), b = i - (rank - (int)n);
         struct expr x = a < 0 ? expr_number(1) : tsr__expr_of(job->exprs, shape.dims[a]);
         struct expr y = b < 0 ? expr_number(1) : element(want, b);
@@ -300,7 +312,9 @@ void tsr__infer_tile(struct shape_job *job)
     int rank;
     tsr_dim *dims = copy_dims(job, 0, &rank);
     struct known_value times = tsr__job_values(job, 1);
-    for (int i = 0; dims && i < rank; i++)
+    if (!dims)
+        return;
+    for (int i = 0; i < rank; i++)
         dims[i] =
             tsr__expr_dim(job->exprs, tsr__expr_mul(job->exprs, tsr__expr_of(job->exprs, dims[i]),
                                                     element(times, i)));
@@ -316,7 +330,8 @@ void tsr__infer_center_crop_pad(struct shape_job *job)
     size_t n = tsr__job_ints(job, "axes", &axes);
     if (!dims)
         return;
-    for (int i = 0; i < (n ? (int)n : rank) && i < SHAPE_MAX_RANK; i++) {
+    int n_axes = (int)clamped(n ? (int)n : rank, 0, SHAPE_MAX_RANK);
+    for (int i = 0; i < n_axes; i++) {
         int axis = n ? tsr__axis(axes[i], rank) : i;
         if (axis < 0)
             return;
@@ -342,13 +357,16 @@ void tsr__infer_squeeze(struct shape_job *job)
             return;
         gone[axis] = true;
     }
-    for (int i = 0; i < shape.rank && !given; i++) {
-        if (shape.dims[i].value < 0)
-            return;
-        gone[i] = shape.dims[i].value == 1;
-    }
+    if (!given)
+        for (int i = 0; i < shape.rank; i++) {
+            if (shape.dims[i].value < 0)
+                return;
+            gone[i] = shape.dims[i].value == 1;
+        }
     tsr_dim *dims = tsr__job_dims(job, shape.rank);
-    for (int i = 0; dims && i < shape.rank; i++)
+    if (!dims)
+        return;
+    for (int i = 0; i < shape.rank; i++)
         if (!gone[i])
             dims[rank++] = shape.dims[i];
     tsr__job_set(job, 0, rank, dims);

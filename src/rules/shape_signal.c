@@ -46,7 +46,7 @@ void tsr__infer_affine_grid(struct shape_job *job)
 {
     struct known_value size = tsr__job_values(job, 1);
     struct shape of = tsr__job_in(job, 1);
-    int64_t n = size.elements ? size.n : of.rank == 1 ? of.dims[0].value : -1;
+    int64_t n = tsr__value_length(size, of);
     tsr_dim *dims = n == 4 || n == 5 ? new_dims(job, 0, (int)n) : NULL;
     if (!dims)
         return;

@@ -68,11 +68,12 @@ static void read_declared(struct shapes *shapes, const tsr_value *value)
         at->dtype = tsr_tensor_dtype(tensor);
         at->rank = tsr_tensor_rank(tensor);
         tsr_dim *dims = ARENA_ARRAY(shapes->arena, tsr_dim, (size_t)at->rank + 1);
-        for (int i = 0; dims && i < at->rank; i++)
+        if (!dims) // out of memory: nobody looks at sizes that are not there
+            at->rank = -1;
+        for (int i = 0; i < at->rank; i++)
             dims[i] =
                 (tsr_dim){tsr_tensor_dims(tensor)[i] < 0 ? -1 : tsr_tensor_dims(tensor)[i], ""};
         at->dims = dims;
-        at->rank = dims ? at->rank : -1; // out of memory: nobody looks at sizes that are not there
         shapes->values[id] = tsr__value_of_tensor(shapes->arena, tensor);
     } else if (at->dtype == TSR_UNDEFINED && at->rank < 0 && tsr__value_is_other(value)) {
         int form = tsr__value_wrapped(value, &at->dtype, &at->rank, &at->dims);
@@ -127,15 +128,17 @@ struct str tsr__shape_text(struct arena *arena, struct shape shape)
     struct str text = str_of(shape.dtype == TSR_UNDEFINED ? "" : tsr_dtype_name(shape.dtype));
     for (int i = 0; i < shape.rank; i++) {
         const tsr_dim *dim = &shape.dims[i];
-        text = dim->value >= 0 ? tsr__arena_printf(arena, STR_FMT "%s%lld", STR_ARG(text),
-                                                   i ? ", " : "[", (long long)dim->value)
-                               : tsr__arena_printf(arena, STR_FMT "%s%s", STR_ARG(text),
-                                                   i ? ", " : "[", size_name(dim));
+        const char *sign = i ? ", " : "[";
+        if (dim->value >= 0)
+            text = tsr__arena_printf(arena, STR_FMT "%s%lld", STR_ARG(text), sign,
+                                     (long long)dim->value);
+        else
+            text = tsr__arena_printf(arena, STR_FMT "%s%s", STR_ARG(text), sign, size_name(dim));
     }
-    return tsr__arena_printf(arena, STR_FMT "%s", STR_ARG(text),
-                             shape.rank > 0    ? "]"
-                             : shape.rank == 0 ? "[]"
-                                               : "");
+    const char *end = shape.rank == 0 ? "[]" : "";
+    if (shape.rank > 0)
+        end = "]";
+    return tsr__arena_printf(arena, STR_FMT "%s", STR_ARG(text), end);
 }
 
 static void contradict(struct shapes *shapes, const tsr_node *node, const tsr_value *value,
@@ -172,15 +175,17 @@ static tsr_dim better(struct shapes *shapes, tsr_dim declared, tsr_dim found)
 static void merge_dims(struct shapes *shapes, struct shape *at, const struct shape *found)
 {
     bool same = true;
-    for (int i = 0; i < at->rank && same; i++)
-        same = at->dims[i].value >= 0 && (found->dims[i].value >= 0 || !dim_known(found->dims[i]));
+    for (int i = 0; i < at->rank; i++)
+        if (at->dims[i].value < 0 || (found->dims[i].value < 0 && dim_known(found->dims[i])))
+            same = false;
     if (same)
         return; // numbers throughout: nothing to add
     tsr_dim *dims = ARENA_ARRAY(shapes->arena, tsr_dim, (size_t)at->rank);
-    for (int i = 0; dims && i < at->rank; i++)
+    if (!dims)
+        return;
+    for (int i = 0; i < at->rank; i++)
         dims[i] = better(shapes, at->dims[i], found->dims[i]);
-    if (dims)
-        at->dims = dims;
+    at->dims = dims;
 }
 
 static bool agree(const struct shape *a, const struct shape *b)
@@ -189,10 +194,12 @@ static bool agree(const struct shape *a, const struct shape *b)
         return false;
     if (a->rank < 0 || b->rank < 0)
         return true;
-    for (int i = 0; i < a->rank && a->rank == b->rank; i++)
+    if (a->rank != b->rank)
+        return false;
+    for (int i = 0; i < a->rank; i++)
         if (a->dims[i].value >= 0 && b->dims[i].value >= 0 && a->dims[i].value != b->dims[i].value)
             return false;
-    return a->rank == b->rank;
+    return true;
 }
 
 // What the operator gives, beside what the model declares. Where they contradict each other the
@@ -278,10 +285,9 @@ static void by_row(struct shape_job *job)
 {
     const struct op_row *row = job->row;
     const enum result_type types[] = {row->type, row->type1, row->type2, row->type3};
+    enum result_type later = row->type == TYPE_OPEN ? TYPE_OPEN : TYPE_AS_FIRST;
     for (int i = 0; i < job->n_out; i++)
-        job->out[i].dtype = result_type(job, i < (int)TSR_COUNT(types) ? types[i]
-                                             : row->type == TYPE_OPEN  ? TYPE_OPEN
-                                                                       : TYPE_AS_FIRST);
+        job->out[i].dtype = result_type(job, i < (int)TSR_COUNT(types) ? types[i] : later);
     if (row->shape)
         row->shape(job);
     else if (row->rule)
@@ -297,15 +303,20 @@ static void by_function(struct shape_job *job, const tsr_function *function)
     const tsr_graph *graph = tsr_function_graph(function);
     size_t n = tsr_graph_input_count(graph);
     struct value_info *in = ARENA_ARRAY(job->arena, struct value_info, n + 1);
-    for (size_t i = 0; in && i < n; i++) {
+    if (!in)
+        return;
+    for (size_t i = 0; i < n; i++) {
         const tsr_value *value = i < (size_t)job->n_in ? tsr_node_input(job->node, i) : NULL;
         in[i] = value ? tsr__info_of(shapes, value) : (struct value_info){.shape = {.rank = -1}};
     }
     struct call call = {job->node, function, shapes->call};
     shapes->call = &call;
-    bool done = in && tsr__shapes_body(shapes, graph, in, n);
+    bool done = tsr__shapes_body(shapes, graph, in, n);
     shapes->call = call.outer;
-    for (int i = 0; done && i < job->n_out && (size_t)i < tsr_graph_output_count(graph); i++) {
+    if (!done)
+        return;
+    int n_results = (int)clamped((int64_t)tsr_graph_output_count(graph), 0, job->n_out);
+    for (int i = 0; i < n_results; i++) {
         struct value_info info = tsr__info_of(shapes, tsr_graph_output(graph, (size_t)i));
         job->out[i] = info.shape;
         job->form[i] = (uint8_t)info.form;
@@ -389,7 +400,9 @@ bool tsr__shapes_body(struct shapes *shapes, const tsr_graph *graph, const struc
     if (shapes->depth >= MAX_DEPTH || shapes->work < 0 || shapes->arena->failed)
         return false;
     read_graph(shapes, graph);
-    for (size_t i = 0; i < n && i < tsr_graph_input_count(graph); i++) {
+    if (n > tsr_graph_input_count(graph))
+        n = tsr_graph_input_count(graph);
+    for (size_t i = 0; i < n; i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
         uint32_t id = tsr__value_id(value);
         struct shape declared = shapes->at[id];
@@ -452,18 +465,21 @@ static void hide_unknown(struct shapes *shapes, const tsr_graph *graph)
         const tsr_value *value = tsr_graph_input(graph, i);
         struct shape *at = &shapes->at[tsr__value_id(value)];
         bool open = false;
-        for (int d = 0; d < at->rank && !tsr_value_initializer(value); d++)
+        if (tsr_value_initializer(value))
+            continue;
+        for (int d = 0; d < at->rank; d++)
             open = open || !dim_known(at->dims[d]);
         tsr_dim *dims = open ? ARENA_ARRAY(shapes->arena, tsr_dim, (size_t)at->rank) : NULL;
-        for (int d = 0; dims && d < at->rank; d++) {
+        if (!dims)
+            continue;
+        for (int d = 0; d < at->rank; d++) {
             dims[d] = at->dims[d];
             struct str name = tsr__arena_printf(shapes->arena, "%c%zu.%d", HIDDEN_MARK, i, d);
             if (!dim_known(dims[d]) && name.p)
                 dims[d] = tsr__expr_dim(shapes->exprs, tsr__expr_hide(shapes->exprs, name));
         }
-        if (dims)
-            at->dims = dims;
-        shapes->hidden = shapes->hidden || dims;
+        at->dims = dims;
+        shapes->hidden = true;
     }
 }
 
@@ -492,7 +508,9 @@ static void forget_value(struct shapes *shapes, uint32_t id)
 // Nobody outside can read such a symbol: what it stands in is not known.
 static void forget_hidden(struct shapes *shapes)
 {
-    for (uint32_t i = 0; shapes->hidden && i < shapes->n; i++)
+    if (!shapes->hidden)
+        return;
+    for (uint32_t i = 0; i < shapes->n; i++)
         forget_value(shapes, i);
 }
 
@@ -600,10 +618,12 @@ int64_t tsr__shapes_ints(const struct shapes *shapes, const tsr_value *value, in
 bool tsr__shapes_may_copy(const struct shapes *shapes, const tsr_value *value)
 {
     struct known_value known_value = tsr__value_known(shapes, value);
-    for (int64_t i = 0; known_value.elements && i < known_value.n; i++)
+    if (!known_value.elements)
+        return true;
+    for (int64_t i = 0; i < known_value.n; i++)
         if (!known_value.elements[i].known || expr_is(known_value.elements[i], 0))
             return true;
-    return !known_value.elements;
+    return false;
 }
 
 const struct pattern *tsr__pattern_of(const struct shapes *shapes, const char *text)
