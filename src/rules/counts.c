@@ -18,8 +18,10 @@ struct counting {
 static struct shape shape_at(const struct counting *counting, bool out, size_t i)
 {
     const tsr_value *value = NULL;
-    if (i < (out ? tsr_node_output_count(counting->node) : tsr_node_input_count(counting->node)))
-        value = out ? tsr_node_output(counting->node, i) : tsr_node_input(counting->node, i);
+    if (out && i < tsr_node_output_count(counting->node))
+        value = tsr_node_output(counting->node, i);
+    if (!out && i < tsr_node_input_count(counting->node))
+        value = tsr_node_input(counting->node, i);
     return value ? tsr__shapes_of(counting->shapes, value) : (struct shape){.rank = -1};
 }
 static struct shape in_at(const struct counting *counting, size_t i)

@@ -113,15 +113,15 @@ void tsr__derive_gemm(struct derivation *derivation)
                                              "[m k],[n k],[m~ n~]? -> [m n]; red k:sum; once 2"},
                                             {"[k m],[k n],[m~ n~]? -> [m n]; red k:sum; once 2",
                                              "[k m],[n k],[m~ n~]? -> [m n]; red k:sum; once 2"}};
+    static const char *const old[2][2] = {
+        {"[m k],[k n],[m~ n~] -> [m n]; rep k", "[m k],[n k],[m~ n~] -> [m n]; rep k"},
+        {"[k m],[k n],[m~ n~] -> [m n]; rep k", "[k m],[n k],[m~ n~] -> [m n]; rep k"}};
     bool a = tsr_attr_int(tsr__attr_of(derivation->shapes, derivation->node, "transA"), 0) != 0;
     bool b = tsr_attr_int(tsr__attr_of(derivation->shapes, derivation->node, "transB"), 0) != 0;
     derivation->text = texts[a][b];
     // Before opset 11 the summand cannot be left out, so the sum over k is not cut.
     if (tsr__node_opset(derivation->node) < 11)
-        derivation->text =
-            a   ? b ? "[k m],[n k],[m~ n~] -> [m n]; rep k" : "[k m],[k n],[m~ n~] -> [m n]; rep k"
-            : b ? "[m k],[n k],[m~ n~] -> [m n]; rep k"
-                : "[m k],[k n],[m~ n~] -> [m n]; rep k";
+        derivation->text = old[a][b];
 }
 
 // Training draws random numbers; only the inference form is element-wise. With a seed it stays whole too: the numbers

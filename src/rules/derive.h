@@ -11,6 +11,12 @@
 #define DERIVE_NO_AXIS   "the axis is not one of the input's"
 #define DERIVE_NO_MEMBER "an attribute has a value that is not known here"
 
+// A piece of a rule's text that stands there only if something holds: text_if(!heads, " h").
+static inline const char *text_if(bool holds, const char *text)
+{
+    return holds ? text : "";
+}
+
 int64_t tsr__derive_int(const struct derivation *derivation, const char *name, int64_t otherwise);
 bool tsr__derive_has(const struct derivation *derivation, size_t i); // input i is given
 // Integers of an attribute, or (in later opsets) of a constant input: the count, -1: not known, -2:

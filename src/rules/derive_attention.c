@@ -51,8 +51,10 @@ bool tsr__derive_mask(struct derivation *derivation, size_t i, const char *heads
             tsr__derive_add(derivation, "q~ ");
         else if (from_end == 4)
             tsr__derive_add(derivation, "b~ ");
+        else if (size == 1)
+            tsr__derive_add(derivation, "1 ");
         else
-            tsr__derive_add(derivation, "%s ", size == 1 ? "1" : size > 1 ? heads : "_");
+            tsr__derive_add(derivation, "%s ", size > 1 ? heads : "_");
         known = known && (from_end != 3 || size >= 0);
     }
     tsr__derive_add(derivation, "]?");
@@ -134,11 +136,10 @@ void tsr__derive_attention(struct derivation *derivation)
                     flat ? "[b q (h g v)]" : "[b (h g) q v]");
     if (!heads)
         tsr__derive_add(derivation, " h g");
-    tsr__derive_add(derivation, "; %s k%s",
-                    can_be_taken_apart(derivation, flat)
-                        ? tsr__derive_stat(derivation, 23, EXPAND_FLOATS)
-                        : "rep",
-                    rows_are_free(derivation) ? "" : " q");
+    const char *stat = can_be_taken_apart(derivation, flat)
+                           ? tsr__derive_stat(derivation, 23, EXPAND_FLOATS)
+                           : "rep";
+    tsr__derive_add(derivation, "; %s k%s", stat, text_if(!rows_are_free(derivation), " q"));
     if (flat)
         tsr__derive_add(derivation,
                         "; attr q_num_heads=h; attr q_num_heads=g; attr kv_num_heads=h");
@@ -158,10 +159,12 @@ static bool add_decay(struct derivation *derivation, size_t i, int64_t heads)
     struct shape shape = tsr__derive_in(derivation, i);
     int64_t size = shape.rank == 3 ? shape.dims[2].value : -1;
     bool known = !tsr__derive_has(derivation, i) || size > 0;
-    tsr__derive_add(derivation, !known          ? ",[b t _]?"
-                                : size == heads ? ",[b t h]?"
-                                : size == 1     ? ",[b t 1]?"
-                                                : ",[b t (h d)]?");
+    if (!known)
+        tsr__derive_add(derivation, ",[b t _]?");
+    else if (size == heads)
+        tsr__derive_add(derivation, ",[b t h]?");
+    else
+        tsr__derive_add(derivation, size == 1 ? ",[b t 1]?" : ",[b t (h d)]?");
     return known;
 }
 
@@ -189,7 +192,7 @@ void tsr__derive_linear_attention(struct derivation *derivation)
     bool known = add_decay(derivation, 4, kv);
     known = add_decay(derivation, 5, kv) && known;
     tsr__derive_add(derivation, " -> [b t (h g e)],%s; rep t d%s",
-                    window ? "[_ b h d e]" : "[b h d e]", known ? "" : " h g");
+                    window ? "[_ b h d e]" : "[b h d e]", text_if(!known, " h g"));
     tsr__derive_add(derivation, "; attr q_num_heads=h; attr q_num_heads=g; attr kv_num_heads=h");
 }
 
@@ -241,9 +244,9 @@ void tsr__derive_rotary_positions(struct derivation *derivation)
         tsr__derive_size(derivation, STR("h"), (tsr_dim){heads, ""});
     else if (rank == 3)
         tsr__derive_size(derivation, STR("d"), (tsr_dim){2 * half, ""});
-    tsr__derive_add(derivation, "%s,%s,[_ _],[_ _] -> %s; rep d%s; attr num_heads=h", x,
-                    many == 3   ? "[_ b t]"
-                    : many == 2 ? "[b t]"
-                                : "[_]",
-                    x, many == 1 ? " t" : "");
+    const char *positions = many == 2 ? "[b t]" : "[_]";
+    if (many == 3)
+        positions = "[_ b t]";
+    tsr__derive_add(derivation, "%s,%s,[_ _],[_ _] -> %s; rep d%s; attr num_heads=h", x, positions,
+                    x, text_if(many == 1, " t"));
 }

@@ -114,7 +114,8 @@ static void read_windows(const struct derivation *derivation, int weights, struc
     struct shape x = tsr__derive_in(derivation, 0),
                  w = tsr__derive_in(derivation, (size_t)(weights < 0 ? 0 : weights));
     struct shape y = made ? tsr__shapes_of(derivation->shapes, made) : (struct shape){.rank = -1};
-    for (int i = 0; i < space->n && derivation->arena && y.rank == x.rank; i++) {
+    int n = derivation->arena && y.rank == x.rank ? space->n : 0;
+    for (int i = 0; i < n; i++) {
         int64_t of_weights = weights >= 0 && w.rank == x.rank ? w.dims[i + 2].value : -1;
         int64_t kernel = entry(derivation, "kernel_shape", i, of_weights);
         space->size[i] = x.dims[i + 2].value;
@@ -142,7 +143,9 @@ static void read_windows(const struct derivation *derivation, int weights, struc
     bool all = true;
     for (int i = 0; i < space->n; i++)
         all = all && (space->alone[i] || space->window[i]);
-    for (int i = 0; i < space->n && !all && !list; i++)
+    if (all || list)
+        return;
+    for (int i = 0; i < space->n; i++)
         space->window[i] = false;
 }
 
@@ -152,7 +155,7 @@ static void add_space(struct derivation *derivation, const struct space *space, 
     for (int i = 0; i < space->n; i++) {
         bool of_output = !space->alone[i] && (out || space->window[i]);
         tsr__derive_add(derivation, " %c%d%s", of_output ? 'o' : 's', i,
-                        of_output && !out ? "^" : "");
+                        text_if(of_output && !out, "^"));
     }
 }
 
@@ -217,8 +220,10 @@ static bool take_groups(struct derivation *derivation)
 static void add_per_channel(struct derivation *derivation, size_t i)
 {
     struct shape shape = tsr__derive_in(derivation, i);
-    bool one = shape.rank != 1 || shape.dims[0].value == 1;
-    tsr__derive_add(derivation, one ? (shape.rank == 1 ? ",[1]?" : ",[]?") : ",[(g o)]?");
+    if (shape.rank != 1)
+        tsr__derive_add(derivation, ",[]?");
+    else
+        tsr__derive_add(derivation, shape.dims[0].value == 1 ? ",[1]?" : ",[(g o)]?");
 }
 
 static void add_images(struct derivation *derivation, const struct space *space)
@@ -284,8 +289,9 @@ static void read_spread(const struct derivation *derivation, struct space *space
     bool list = !tsr__attr_of(derivation->shapes, derivation->node, "auto_pad") ||
                 text_is(derivation, "auto_pad", "NOTSET");
     list = list && !tsr__attr_of(derivation->shapes, derivation->node, "output_shape");
-    for (int i = 0;
-         i < space->n && derivation->arena && list && y.rank == x.rank && w.rank == x.rank; i++) {
+    if (!derivation->arena || !list || y.rank != x.rank || w.rank != x.rank)
+        return;
+    for (int i = 0; i < space->n; i++) {
         int64_t kernel = w.dims[i + 2].value, dilation = entry(derivation, "dilations", i, 1);
         int64_t more = entry(derivation, "output_padding", i, 0);
         space->size[i] = x.dims[i + 2].value;
@@ -324,7 +330,9 @@ static void add_spread(struct derivation *derivation, const struct space *space)
                         (long long)space->reach[i], (long long)space->stride[i]);
         count++;
     }
-    for (int list = 0; list < 2 && count; list++) {
+    if (!count)
+        return;
+    for (int list = 0; list < 2; list++) {
         tsr__derive_add(derivation, list ? "; list output_padding" : "; list pads");
         for (int i = 0; i < (list ? 1 : 2) * space->n; i++)
             tsr__derive_add(derivation, " %lld",
@@ -391,9 +399,12 @@ static bool sums_integers(const struct derivation *derivation)
     bool ok = tsr__onnx_opset(derivation->node) >= 13 && (x == TSR_INT8 || x == TSR_UINT8) &&
               (w == TSR_INT8 || w == TSR_UINT8) && tsr_node_input_count(derivation->node) >= 8;
     int point;
-    for (size_t i = 0; ok && i < TSR_COUNT(single); i++)
-        ok = tsr__derive_single(tsr__derive_in(derivation, single[i]));
-    return ok && tsr__derive_in(derivation, 1).dtype == TSR_FLOAT &&
+    if (!ok)
+        return false;
+    for (size_t i = 0; i < TSR_COUNT(single); i++)
+        if (!tsr__derive_single(tsr__derive_in(derivation, single[i])))
+            return false;
+    return tsr__derive_in(derivation, 1).dtype == TSR_FLOAT &&
            tsr__derive_in(derivation, 4).rank >= 0 &&
            (tsr__derive_single(
                 tsr__derive_in(derivation, 5)) || // the engine has no points per channel
@@ -429,7 +440,9 @@ void tsr__derive_deform_conv(struct derivation *derivation)
         return;
     for (int i = 0; i < space.n; i++)
         space.alone[i] = false; // offsets lead elsewhere
-    const char *per_set = sets == 1 ? "_" : sets == groups ? "(g z)" : "z";
+    const char *per_set = sets == groups ? "(g z)" : "z";
+    if (sets == 1)
+        per_set = "_";
     add_images(derivation, &space);
     add_weights(derivation, &space);
     tsr__derive_add(derivation, ",[n %s", per_set);
@@ -466,17 +479,19 @@ void tsr__derive_pool(struct derivation *derivation)
     doubtful = doubtful || (same && !all_are(derivation, "dilations", 1));
     if (!indices && !doubtful)
         read_windows(derivation, -1, &space);
+    static const char *const before[] = {"[n c", "] -> [n c", "],[n c"};
     for (int out = 0; out < 3; out++) {
-        tsr__derive_add(derivation, out == 0 ? "[n c" : out == 1 ? "] -> [n c" : "],[n c");
+        tsr__derive_add(derivation, "%s", before[out]);
         add_space(derivation, &space, out > 0);
     }
     tsr__derive_add(derivation, "]?");
     keep_whole(derivation, &space);
-    for (int i = 0; i < space.n && indices; i++)
+    if (!indices)
+        return;
+    for (int i = 0; i < space.n; i++)
         if (space.alone[i])
             tsr__derive_add(derivation, "; rep s%d", i);
-    if (indices)
-        tsr__derive_add(derivation, "; rep n c");
+    tsr__derive_add(derivation, "; rep n c");
 }
 
 // Channels, then the elements of a block: both from the constant that holds the block's sizes.
@@ -486,8 +501,8 @@ void tsr__derive_col2im(struct derivation *derivation)
         tsr_node_input_count(derivation->node) > 2 ? tsr_node_input(derivation->node, 2) : NULL;
     struct known_value block =
         value ? tsr__value_known(derivation->shapes, value) : (struct known_value){0};
-    int64_t size = 1;
-    for (int64_t i = 0; i < block.n && block.elements; i++)
+    int64_t size = 1, n = block.elements ? block.n : 0;
+    for (int64_t i = 0; i < n; i++)
         if (!expr_is_number(block.elements[i]) || block.elements[i].number < 1 ||
             !mul_ok(size, block.elements[i].number, &size))
             size = 0;

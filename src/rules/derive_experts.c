@@ -64,10 +64,12 @@ void tsr__derive_experts(struct derivation *derivation)
     if (tsr__derive_rank(derivation, 0) < 0)
         return;
     bool known = read_layers(derivation, 2, second.rank == 3 ? second.dims[2].value : -1, &layers);
-    const char *rows = !known ? "_" : layers.rows == 1 ? "i" : layers.together ? "(i f)" : "(f i)";
+    const char *inner = known ? "i" : "_", *rows = inner;
+    if (known && layers.rows != 1)
+        rows = layers.together ? "(i f)" : "(f i)";
     add_tokens(derivation);
     tsr__derive_add(derivation, ",[e %s m],[e %s]?,[e m %s],[e m]?,[e %s m]?,[e %s]?", rows, rows,
-                    known ? "i" : "_", known ? "i" : "_", known ? "i" : "_");
+                    inner, inner, inner);
     end_tokens(derivation, can_be_taken_apart(derivation)
                                ? tsr__derive_stat(derivation, 13, EXPAND_FLOATS)
                                : "rep");
@@ -113,7 +115,9 @@ static bool read_packed(const struct derivation *derivation, struct packed *pack
         points_by_row(derivation, 13, bits_of(derivation, "fc3_expert_weight_bits")))
         return false;
     int64_t inner = w.dims[2].value * 8 / bits, per_byte = 8 / bits;
-    packed->scales = block == 0 ? 0 : tsr__derive_has(derivation, 12) ? per_byte : 1;
+    packed->scales = tsr__derive_has(derivation, 12) ? per_byte : 1;
+    if (block == 0)
+        packed->scales = 0;
     packed->unit = block == 0 ? per_byte : block * packed->scales;
     packed->bytes = packed->unit / per_byte;
     return inner % packed->unit == 0 && packed->unit % per_byte == 0 &&
@@ -130,7 +134,10 @@ static void add_rows(struct derivation *derivation, size_t i, const char *rows)
 static void add_units(struct derivation *derivation, size_t i, const char *units)
 {
     int rank = tsr__derive_in(derivation, i).rank;
-    tsr__derive_add(derivation, ",[e %s%s]?", rank == 3 ? "m " : "_", rank == 3 ? units : "");
+    if (rank == 3)
+        tsr__derive_add(derivation, ",[e m %s]?", units);
+    else
+        tsr__derive_add(derivation, ",[e _]?");
 }
 
 static void add_rest(struct derivation *derivation, size_t from, size_t to)
@@ -138,7 +145,7 @@ static void add_rest(struct derivation *derivation, size_t from, size_t to)
     for (size_t i = from; i < to; i++) {
         int rank = tsr__derive_in(derivation, i).rank;
         tsr__derive_add(derivation, ",[");
-        for (int k = 0; k < rank && k < DERIVE_MAX_RANK; k++)
+        for (int k = 0; k < (int)clamped(rank, 0, DERIVE_MAX_RANK); k++)
             tsr__derive_add(derivation, "_ ");
         tsr__derive_add(derivation, "]?");
     }
@@ -167,7 +174,9 @@ void tsr__derive_quantized_experts(struct derivation *derivation)
         return;
     }
     bool twice = packed.layers.rows > 1;
-    const char *rows = !twice ? "(u z)" : packed.layers.together ? "(u z f)" : "(f u z)";
+    const char *rows = packed.layers.together ? "(u z f)" : "(f u z)";
+    if (!twice)
+        rows = "(u z)";
     for (size_t i = 2; i < 5; i++)
         add_rows(derivation, i, rows);
     tsr__derive_add(derivation, ",[e m (u y)]");
@@ -181,8 +190,8 @@ void tsr__derive_quantized_experts(struct derivation *derivation)
     add_choice(derivation);
     add_rest(derivation, 15, 21);
     end_tokens(derivation, "rep");
-    tsr__derive_add(derivation, "; red u:sum; rep z y%s%s; once 7", twice ? " f" : "",
-                    packed.scales > 1 ? " p" : "");
+    tsr__derive_add(derivation, "; red u:sum; rep z y%s%s; once 7", text_if(twice, " f"),
+                    text_if(packed.scales > 1, " p"));
     tsr__derive_size(derivation, STR("z"), (tsr_dim){packed.unit, ""});
     tsr__derive_size(derivation, STR("y"), (tsr_dim){packed.bytes, ""});
     tsr__derive_size(derivation, STR("f"), (tsr_dim){packed.layers.rows, ""});

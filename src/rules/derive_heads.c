@@ -38,10 +38,10 @@ static bool add_key_mask(struct derivation *derivation, size_t i)
     static const char *const texts[] = {",[]?", ",[b]?", ",[b _]?", ",[b q~ _]?", ",[b _ _ _]?"};
     int rank = tsr__derive_in(derivation, i).rank;
     bool through = rank == 1 && !is_batch(derivation, i);
-    tsr__derive_add(derivation, "%s",
-                    through                 ? ",[_]?"
-                    : rank >= 0 && rank < 5 ? texts[rank]
-                                            : ",[]?");
+    if (through)
+        tsr__derive_add(derivation, ",[_]?");
+    else
+        tsr__derive_add(derivation, "%s", rank >= 0 && rank < 5 ? texts[rank] : ",[]?");
     return !through;
 }
 
@@ -86,8 +86,8 @@ static void add_results(struct derivation *derivation, const struct multi *multi
 {
     const char *v = multi->own ? "v" : "d";
     tsr__derive_add(derivation, " -> [b q (h %s)],[b h _ d]?,[b h _ %s]?,[b h q _]?; rep d", v, v);
-    tsr__derive_add(derivation, "%s%s%s; attr num_heads=h", multi->rows ? "" : " q",
-                    multi->heads ? "" : " h", multi->batch ? "" : " b");
+    tsr__derive_add(derivation, "%s%s%s; attr num_heads=h", text_if(!multi->rows, " q"),
+                    text_if(!multi->heads, " h"), text_if(!multi->batch, " b"));
 }
 
 // Queries, keys and values apart, at most a bias on the scores: can be taken apart.
@@ -135,7 +135,8 @@ void tsr__derive_multi_head(struct derivation *derivation)
     bool equal = tsr__derive_has(derivation, 3) || tsr__derive_has(derivation, 6) ||
                  tsr__derive_in(derivation, 2).rank == 4 ||
                  tsr_node_output_count(derivation->node) > 1;
-    tsr__derive_add(derivation, "; rep p%s%s", even ? " s" : "", equal && multi.own ? " v" : "");
+    tsr__derive_add(derivation, "; rep p%s%s", text_if(even, " s"),
+                    text_if(equal && multi.own, " v"));
     if (rank != 5)
         tsr__derive_add(derivation, "; %s k",
                         multi_is_plain(derivation) ? tsr__derive_stat(derivation, 13, EXPAND_FLOATS)
@@ -204,8 +205,16 @@ void tsr__derive_projected_attention(struct derivation *derivation)
     bool heads = tsr__derive_mask(derivation, 5, "h");
     tsr__derive_add(derivation,
                     ",·?,·?,·? -> [b q (h d)],[_ b h _ d]?; rep i s d p q%s%s; attr num_heads=h",
-                    heads ? "" : " h", batch ? "" : " b");
+                    text_if(!heads, " h"), text_if(!batch, " b"));
     tsr__derive_add(derivation, "; attr qkv_hidden_sizes=h");
+}
+
+// The heads of a bias: one for all, one each, or nobody knows how many.
+static const char *heads_of_bias(int64_t heads)
+{
+    if (heads == 1)
+        return "1";
+    return heads > 1 ? "h" : "_";
 }
 
 void tsr__derive_packed_attention(struct derivation *derivation)
@@ -216,10 +225,7 @@ void tsr__derive_packed_attention(struct derivation *derivation)
     int rank = tsr__derive_in(derivation, 5).rank;
     int64_t heads = rank == 4 ? tsr__derive_in(derivation, 5).dims[1].value : 1;
     tsr__derive_add(derivation, ",[_ %s _ _]? -> [t (h d)]; rep i s d t%s; attr num_heads=h",
-                    heads == 1  ? "1"
-                    : heads > 1 ? "h"
-                                : "_",
-                    heads < 1 ? " h" : "");
+                    heads_of_bias(heads), text_if(heads < 1, " h"));
     tsr__derive_add(derivation, "; attr qkv_hidden_sizes=h");
 }
 
@@ -227,7 +233,10 @@ void tsr__derive_packed_attention(struct derivation *derivation)
 static void add_column_point(struct derivation *derivation, size_t i)
 {
     int64_t n = last_size(derivation, i);
-    tsr__derive_add(derivation, n > 1 ? ",[(s h d)]?" : n == 1 ? ",[1]?" : ",[]?");
+    if (n > 1)
+        tsr__derive_add(derivation, ",[(s h d)]?");
+    else
+        tsr__derive_add(derivation, n == 1 ? ",[1]?" : ",[]?");
 }
 
 void tsr__derive_quantized_attention(struct derivation *derivation)
@@ -308,9 +317,10 @@ void tsr__derive_group_query(struct derivation *derivation)
     int64_t each = three ? 0 : packed_head(derivation);
     if (each)
         tsr__derive_size(derivation, STR("d"), (tsr_dim){each, ""});
-    tsr__derive_add(derivation, three  ? "[b q (h g d)],[b k (h d)],[b k (h d)]"
-                                : each ? "[b q h^],[]?,[]?"
-                                       : "[b q _],[]?,[]?");
+    if (three)
+        tsr__derive_add(derivation, "[b q (h g d)],[b k (h d)],[b k (h d)]");
+    else
+        tsr__derive_add(derivation, each ? "[b q h^],[]?,[]?" : "[b q _],[]?,[]?");
     const char *size =
         tsr__derive_int(derivation, "kv_cache_bit_width", 0) == 4 ? "_" : "d"; // packed
     tsr__derive_add(derivation, ",[b h _ %s]?,[b h _ %s]?,%s,·,[_ _]?,[_ _]?,[b~ q~]?", size, size,
@@ -322,11 +332,8 @@ void tsr__derive_group_query(struct derivation *derivation)
     tsr__derive_add(derivation,
                     ",[_]?,[_]? -> [b q (h g d)],[b h _ %s]?,[b h _ %s]?,[b (h g) q _]?", size,
                     size);
-    tsr__derive_add(derivation, "; rep d q%s%s%s" GROUP_ATTRS, three ? " k" : "",
-                    !heads  ? " h g"
-                    : three ? ""
-                            : " g",
-                    batch ? "" : " b");
+    tsr__derive_add(derivation, "; rep d q%s%s%s%s" GROUP_ATTRS, text_if(three, " k"),
+                    text_if(!heads, " h"), text_if(!heads || !three, " g"), text_if(!batch, " b"));
     if (heads && !three)
         add_packed_windows(derivation, each);
 }
@@ -349,7 +356,7 @@ void tsr__derive_sparse_attention(struct derivation *derivation)
                     ",[b h m e],[b h m e],[_ _],[_ _],·,[b],[_ _]?,[_ _]? -> "
                     "[b q (h g %c)],[b h m e],[b h m e]; rep q m e",
                     three ? 'd' : 'e');
-    tsr__derive_add(derivation, "%s%s", three ? " k d" : " h", turn > 1 || !three ? " g" : "");
+    tsr__derive_add(derivation, "%s%s", three ? " k d" : " h", text_if(turn > 1 || !three, " g"));
     if (three && unit > 1 && unit < kv)
         tsr__derive_add(derivation, "; blk h/%lld", (long long)unit);
     else if (three && unit > 1)
@@ -368,15 +375,13 @@ void tsr__derive_packed_multi_head(struct derivation *derivation)
         return;
     bool own = rank == 2;
     tsr__derive_add(derivation, own ? "[t (h d)],[t (h d)],[t (h v)]" : "[t h _ d],[]?,[]?");
-    bool heads = add_bias(derivation, 3, own ? last_size(derivation, 0) : -1,
-                          own ? last_size(derivation, 2) : -1);
+    int64_t hidden = own ? last_size(derivation, 0) : -1;
+    int64_t hidden_v = own ? last_size(derivation, 2) : -1;
+    bool heads = add_bias(derivation, 3, hidden, hidden_v);
     tsr__derive_add(derivation, ",[_ _],[_],[_ %s _ _]? -> [t (h %c)]; rep t d",
-                    of_bias == 1  ? "1"
-                    : of_bias > 1 ? "h"
-                                  : "_",
-                    own ? 'v' : 'd');
+                    heads_of_bias(of_bias), own ? 'v' : 'd');
     tsr__derive_add(derivation, "%s%s%s; attr num_heads=h", heads ? " s" : " h",
-                    of_bias < 1 && heads ? " h" : "", own ? " v" : "");
+                    text_if(of_bias < 1 && heads, " h"), text_if(own, " v"));
 }
 
 void tsr__derive_paged_attention(struct derivation *derivation)
@@ -396,13 +401,13 @@ void tsr__derive_paged_attention(struct derivation *derivation)
         tsr__derive_size(derivation, STR("v"), (tsr_dim){v, ""});
     else if (!three && last_size(derivation, 0) > 0 && last_size(derivation, 0) % all == 0)
         tsr__derive_size(derivation, STR("d"), (tsr_dim){last_size(derivation, 0) / all, ""});
-    tsr__derive_add(derivation, "%s%s", three ? "[t (h g d)],[t (h d)]" : "[t _],[]?",
-                    three && !latent ? ",[t (h v)]" : ",[]?");
+    tsr__derive_add(derivation, three ? "[t (h g d)],[t (h d)]" : "[t _],[]?");
+    tsr__derive_add(derivation, three && !latent ? ",[t (h v)]" : ",[]?");
     tsr__derive_add(derivation,
                     ",[n m h _],[n m h _]?,[_],[_],[_ _],[_ _]?,[_ _]?,[t]?,[(h g)]?,[_]?,[_]?");
     add_cache_scale(derivation, 14);
     add_cache_scale(derivation, 15);
     tsr__derive_add(
         derivation, ",[_]? -> [t (h g %c)],[n m h _]?,[n m h _]?; rep t n m%s%s%s" GROUP_ATTRS,
-        own ? 'v' : 'd', three || !own ? " d" : "", own ? " v" : "", three ? "" : " h g");
+        own ? 'v' : 'd', text_if(three || !own, " d"), text_if(own, " v"), text_if(!three, " h g"));
 }

@@ -141,8 +141,9 @@ void tsr__derive_scatter_elements(struct derivation *derivation)
         tsr__derive_none(derivation, NOT_KNOWN);
         return;
     }
+    static const char *const before[] = {"", ",", ",", " -> "};
     for (int i = 0; i < 4; i++) {
-        tsr__derive_add(derivation, "%s", i == 3 ? " -> " : i ? "," : "");
+        tsr__derive_add(derivation, "%s", before[i]);
         add_beside(derivation, rank, same, axis, i == 0 || i == 3 ? 'v' : 0);
     }
     tsr__derive_add(derivation, "; scat 1 v %d", axis);
@@ -188,7 +189,9 @@ void tsr__derive_gather_nd(struct derivation *derivation)
     add_letters(derivation, 'i', b, many - 1);
     add_letters(derivation, 's', b + k, rank);
     tsr__derive_add(derivation, "]");
-    for (int i = 0; i < k && parts; i++)
+    if (!parts)
+        return;
+    for (int i = 0; i < k; i++)
         tsr__derive_add(derivation, "; red v%d:sum; look 1 v%d %d %d", i, i, rank - b - k, i);
 }
 
@@ -229,8 +232,9 @@ void tsr__derive_tensor_scatter(struct derivation *derivation)
         tsr__derive_none(derivation, "the axis is not one of the input's");
         return;
     }
+    static const char *const before[] = {"[", ",[", ",[d0]? -> ["};
     for (int i = 0; i < 3; i++) {
-        tsr__derive_add(derivation, "%s[", i == 2 ? ",[d0]? -> " : i ? "," : "");
+        tsr__derive_add(derivation, "%s", before[i]);
         add_letters(derivation, 'd', 0, axis);
         tsr__derive_add(derivation, "_ ");
         add_letters(derivation, 'd', axis + 1, rank);

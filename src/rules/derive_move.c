@@ -183,9 +183,9 @@ static int64_t mixes(const struct derivation *derivation, int dim, tsr_dim from,
 {
     static const char *const modes[] = {"half_pixel", "pytorch_half_pixel", "asymmetric"};
     float scales[MAX_RANK];
-    int64_t sides = text_is(derivation, "mode", "linear")  ? 1
-                    : text_is(derivation, "mode", "cubic") ? 2
-                                                           : 0;
+    int64_t sides = text_is(derivation, "mode", "cubic") ? 2 : 0;
+    if (text_is(derivation, "mode", "linear"))
+        sides = 1;
     bool known =
         !tsr__attr_of(derivation->shapes, derivation->node, "coordinate_transformation_mode");
     for (size_t i = 0; i < TSR_COUNT(modes); i++)
@@ -353,10 +353,8 @@ void tsr__derive_shape(struct derivation *derivation)
     if (rank < 0 || !sizes_follow(derivation, rank))
         return;
     int64_t start = int_of(derivation, "start", 0), end = int_of(derivation, "end", rank);
-    start = start < 0 ? start + rank : start;
-    end = end < 0 ? end + rank : end;
-    start = start < 0 ? 0 : start > rank ? rank : start;
-    end = end < start ? start : end > rank ? rank : end;
+    start = clamped(start < 0 ? start + rank : start, 0, rank);
+    end = clamped(end < 0 ? end + rank : end, start, rank);
     tsr__derive_add(derivation, "[");
     add_dims(derivation, 0, rank, NULL);
     tsr__derive_add(derivation, "] -> ·; sizes 0 %d %d", (int)start, (int)end);

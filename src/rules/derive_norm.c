@@ -219,9 +219,11 @@ void tsr__derive_instance_norm(struct derivation *derivation)
 void tsr__derive_batch_norm(struct derivation *derivation)
 {
     int64_t opset = tsr__node_opset(derivation->node);
-    bool training = opset >= 14 ? tsr__derive_int(derivation, "training_mode", 0) != 0
-                    : opset < 7 ? tsr__derive_int(derivation, "is_test", 0) == 0
-                                : false;
+    bool training = false;
+    if (opset >= 14)
+        training = tsr__derive_int(derivation, "training_mode", 0) != 0;
+    else if (opset < 7)
+        training = tsr__derive_int(derivation, "is_test", 0) == 0;
     for (size_t i = 1; i < tsr_node_output_count(derivation->node); i++)
         training = training || tsr_node_output(derivation->node, i);
     if (training)

@@ -31,10 +31,11 @@ static void per_block(struct derivation *derivation, int axis, int rank)
                 whole == size;
     if (full)
         tsr__derive_size(derivation, STR("z"), (tsr_dim){block, ""});
-    add_around(derivation, axis, rank, full ? "(u z)" : "c", ",");
+    const char *elements = full ? "(u z)" : "c";
+    add_around(derivation, axis, rank, elements, ",");
     add_around(derivation, axis, rank, "u", ",");
     add_around(derivation, axis, rank, "u", "? -> ");
-    add_around(derivation, axis, rank, full ? "(u z)" : "c", full ? "; rep z" : "; rep c u");
+    add_around(derivation, axis, rank, elements, full ? "; rep z" : "; rep c u");
 }
 
 // Three forms of scale: one number for the tensor; one for each element c of an axis; one for each
@@ -97,8 +98,8 @@ static void add_right(struct derivation *derivation, bool vector)
 
 static void add_product(struct derivation *derivation, bool left, bool right)
 {
-    tsr__derive_add(derivation, " -> [%s%s%s]", left && right ? "" : "B* ", left ? "" : "m ",
-                    right ? "" : "n");
+    tsr__derive_add(derivation, " -> [%s%s%s]", text_if(!left || !right, "B* "),
+                    text_if(!left, "m "), text_if(!right, "n"));
 }
 
 void tsr__derive_matmul_integer(struct derivation *derivation)

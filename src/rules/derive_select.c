@@ -73,7 +73,9 @@ static enum loss reduction_of(const struct derivation *derivation)
     const char *s =
         tsr_attr_string(tsr__attr_of(derivation->shapes, derivation->node, "reduction"), &n);
     struct str text = {s, s ? n : 0};
-    return str_is(text, "sum") ? LOSS_SUM : str_is(text, "none") ? LOSS_NONE : LOSS_MEAN;
+    if (str_is(text, "sum"))
+        return LOSS_SUM;
+    return str_is(text, "none") ? LOSS_NONE : LOSS_MEAN;
 }
 
 // Classes are addressed by the labels, means need the sum of weights: both are cut by replacing the
@@ -84,7 +86,7 @@ static void loss(struct derivation *derivation, bool probabilities)
     bool more = tsr_node_output_count(derivation->node) > 1 && tsr_node_output(derivation->node, 1);
     const char *stat = tsr__derive_stat(derivation, 12, EXPAND_FLOATS);
     tsr__derive_add(derivation, "[n c D*],[n D*],[c]? -> [%s]%s; %s c",
-                    kind == LOSS_NONE ? "n D*" : "", probabilities && more ? ",[n c D*]" : "",
+                    text_if(kind == LOSS_NONE, "n D*"), text_if(probabilities && more, ",[n c D*]"),
                     stat);
     if (kind == LOSS_SUM && !more)
         tsr__derive_add(derivation, "; red n:sum D:sum");
@@ -114,22 +116,18 @@ void tsr__derive_fused_matmul(struct derivation *derivation)
         tsr__derive_none(derivation, "transposed batches are not followed");
         return;
     }
-    tsr__derive_add(derivation, "%s,%s -> [%s%s%s]; red k:sum",
-                    a    ? "[k]"
-                    : ta ? "[B~ k m]"
-                         : "[B~ m k]",
-                    b    ? "[k]"
-                    : tb ? "[B~ n k]"
-                         : "[B~ k n]",
-                    a && b ? "" : "B* ", a ? "" : "m ", b ? "" : "n");
+    const char *left = ta ? "[B~ k m]" : "[B~ m k]";
+    const char *right = tb ? "[B~ n k]" : "[B~ k n]";
+    tsr__derive_add(derivation, "%s,%s -> [%s%s%s]; red k:sum", a ? "[k]" : left, b ? "[k]" : right,
+                    text_if(!a || !b, "B* "), text_if(!a, "m "), text_if(!b, "n"));
 }
 
 // An activation comes after the sum.
 void tsr__derive_fused_gemm(struct derivation *derivation)
 {
-    tsr__derive_add(derivation, "%s,%s,[m~ n~]? -> [m n]; %s k",
-                    tsr__derive_int(derivation, "transA", 0) ? "[k m]" : "[m k]",
-                    tsr__derive_int(derivation, "transB", 0) ? "[n k]" : "[k n]",
+    const char *left = tsr__derive_int(derivation, "transA", 0) ? "[k m]" : "[m k]";
+    const char *right = tsr__derive_int(derivation, "transB", 0) ? "[n k]" : "[k n]";
+    tsr__derive_add(derivation, "%s,%s,[m~ n~]? -> [m n]; %s k", left, right,
                     tsr__derive_stat(derivation, 11, EXPAND_FLOATS));
 }
 

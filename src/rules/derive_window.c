@@ -109,7 +109,9 @@ void tsr__derive_concat(struct derivation *derivation)
     tsr__derive_add(derivation, "]… -> [");
     add_dims(derivation, rank, w, "");
     tsr__derive_add(derivation, "]");
-    for (size_t i = 0; i < tsr_node_input_count(derivation->node) && total > 0; i++) {
+    if (total <= 0)
+        return;
+    for (size_t i = 0; i < tsr_node_input_count(derivation->node); i++) {
         tsr__derive_add(derivation, "; win %d %d t%d %lld %lld 1 %lld 1", (int)i, axis, axis,
                         (long long)sizes[i], (long long)total, (long long)-before);
         before += sizes[i];
@@ -187,7 +189,8 @@ static bool strided(struct derivation *derivation, bool out, int *rank, int *axi
     size_t n =
         out ? tsr_node_output_count(derivation->node) : tsr_node_input_count(derivation->node);
     *rank = tsr__derive_rank(derivation, 0);
-    *axis = *rank >= 0 ? tsr__derive_axis(derivation, "axis", out ? 0 : 1, *rank) : -1;
+    int64_t otherwise = out ? 0 : 1;
+    *axis = *rank >= 0 ? tsr__derive_axis(derivation, "axis", otherwise, *rank) : -1;
     int64_t total = *axis >= 0 ? sizes_along(derivation, out, *rank, *axis, sizes, MAX_JOINED) : -1;
     *r = total > 0 ? common_unit(sizes, n) : 0;
     if (*r < 2 || n < 2 || (out && tsr__derive_in(derivation, 0).dims[*axis].value != total)) {
@@ -269,9 +272,10 @@ static struct worked range_of(const struct ranges *ranges, int64_t i, int64_t si
         return worked;
     start += start < 0 ? size : 0;
     end += end < 0 ? size : 0;
-    start = start < 0 ? 0 : start > size - back ? size - back : start;
-    end = end < -back ? -back : end > size ? size : end;
-    int64_t span = back ? start - end : end - start, each = back ? -worked.step : worked.step;
+    start = clamped(start, 0, size - back);
+    end = clamped(end, -back, size);
+    int64_t span = back ? start - end : end - start;
+    int64_t each = back ? -worked.step : worked.step;
     worked.to = span > 0 ? (span + each - 1) / each : 0;
     worked.shift = start;
     worked.window = worked.to > 0;
@@ -288,15 +292,18 @@ static bool read_ranges(struct derivation *derivation, int rank, struct ranges *
     ranges->n = tsr__derive_ints(derivation, "axes", 3, ranges->axes, MAX_RANK);
     if (ranges->n == -2) { // all from the front
         struct shape of = tsr__derive_in(derivation, 1);
-        ranges->n = n_start >= 0 ? n_start : of.rank == 1 ? of.dims[0].value : -1;
+        ranges->n = of.rank == 1 ? of.dims[0].value : -1;
+        if (n_start >= 0)
+            ranges->n = n_start;
         ranges->n = ranges->n > rank ? -1 : ranges->n;
         for (int64_t i = 0; i < ranges->n; i++)
             ranges->axes[i] = i;
     }
     ranges->known =
         n_start == ranges->n && n_end == ranges->n && (n_step == -2 || n_step == ranges->n);
-    for (int64_t i = 0; i < ranges->n && n_step == -2; i++)
-        ranges->step[i] = 1;
+    if (n_step == -2)
+        for (int64_t i = 0; i < ranges->n; i++)
+            ranges->step[i] = 1;
     if (ranges->n < 0)
         tsr__derive_none(derivation, "the axes that are sliced are not known");
     return ranges->n >= 0;
@@ -310,11 +317,11 @@ static void add_bounds(struct derivation *derivation, const struct ranges *range
                                                                   "starts", "ends", "axes"};
     bool old = !tsr__derive_has(derivation, 1);
     const char *const *names = old ? attributes : inputs;
+    static const int64_t forwards[] = {0, BIG}, backwards[] = {-1, -BIG}; // start and end of all
     for (int end = 0; end < 2; end++) {
         add_numbers(derivation, names[end], end ? ranges->end : ranges->start, ranges->n);
         for (int64_t i = 0; i < ranges->n; i++) {
-            bool back = ranges->step[i] < 0;
-            int64_t bound = end ? (back ? -BIG : BIG) : (back ? -1 : 0);
+            int64_t bound = ranges->step[i] < 0 ? backwards[end] : forwards[end];
             if (worked[ranges->axes[i]].marked && worked[ranges->axes[i]].window)
                 tsr__derive_add(derivation, "; put %lld value %d %lld", (long long)i,
                                 window_at(worked, (int)ranges->axes[i]), (long long)bound);
@@ -382,9 +389,11 @@ void tsr__derive_pad(struct derivation *derivation)
     int64_t n_axes =
         tsr__derive_has(derivation, 3) ? tsr__derive_ints(derivation, "", 3, axes, MAX_RANK) : -2;
     int64_t n = tsr__derive_ints(derivation, name, 1, pads, 2 * MAX_RANK);
-    for (int i = 0; i < rank && n_axes == -2; i++)
-        axes[i] = i;
-    n_axes = n_axes == -2 ? rank : n_axes;
+    if (n_axes == -2) {
+        n_axes = rank;
+        for (int i = 0; i < rank; i++)
+            axes[i] = i;
+    }
     if (n_axes < 0 || (n >= 0 && n != 2 * n_axes)) {
         tsr__derive_none(derivation, "the axes that are padded are not known");
         return;
