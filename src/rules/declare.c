@@ -21,7 +21,7 @@ static tsr_status declare(struct shapes *shapes, tsr_value *value)
         return TSR_OK;
     const tsr_dim *dims = found.shape.dims;
     tsr_dim *kept = NULL;
-    for (int i = 0; i < rank && declared == rank; i++) {
+    for (int i = 0; i < (declared == rank ? rank : 0); i++) {
         tsr_dim own = tsr_value_dim(value, i);
         if (own.value >= 0 || !dim_known(own) || dims[i].value >= 0 || own.symbol == dims[i].symbol)
             continue;
@@ -46,27 +46,45 @@ static void count(const struct shapes *shapes, const tsr_value *value, tsr_shape
 }
 
 static tsr_status declare_graph(struct shapes *shapes, const tsr_graph *graph,
-                                tsr_shapes_summary *sum)
+                                tsr_shapes_summary *sum);
+
+// The outputs of one node, and what its subgraphs hold.
+static tsr_status declare_node(struct shapes *shapes, const tsr_node *node, tsr_shapes_summary *sum)
 {
-    tsr_status st = TSR_OK;
-    for (size_t i = 0; i < tsr_graph_input_count(graph) && st == TSR_OK; i++)
-        st = declare(shapes, tsr_graph_input(graph, i));
-    for (tsr_node *node = tsr_graph_first(graph); node && st == TSR_OK;
-         node = tsr_node_next(node)) {
-        for (size_t i = 0; i < tsr_node_output_count(node) && st == TSR_OK; i++) {
-            tsr_value *value = tsr_node_output(node, i);
-            if (!value)
-                continue;
-            count(shapes, value, sum);
-            st = declare(shapes, value);
-        }
-        for (size_t i = 0; i < tsr_node_attr_count(node) && st == TSR_OK; i++) {
-            const tsr_attr *attr = tsr_node_attr(node, i);
-            for (size_t k = 0; k < tsr_attr_graph_count(attr) && st == TSR_OK; k++)
-                st = declare_graph(shapes, tsr_attr_graph(attr, k), sum);
+    for (size_t i = 0; i < tsr_node_output_count(node); i++) {
+        tsr_value *value = tsr_node_output(node, i);
+        if (!value)
+            continue;
+        count(shapes, value, sum);
+        tsr_status st = declare(shapes, value);
+        if (st != TSR_OK)
+            return st;
+    }
+    for (size_t i = 0; i < tsr_node_attr_count(node); i++) {
+        const tsr_attr *attr = tsr_node_attr(node, i);
+        for (size_t k = 0; k < tsr_attr_graph_count(attr); k++) {
+            tsr_status st = declare_graph(shapes, tsr_attr_graph(attr, k), sum);
+            if (st != TSR_OK)
+                return st;
         }
     }
-    return st;
+    return TSR_OK;
+}
+
+static tsr_status declare_graph(struct shapes *shapes, const tsr_graph *graph,
+                                tsr_shapes_summary *sum)
+{
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+        tsr_status st = declare(shapes, tsr_graph_input(graph, i));
+        if (st != TSR_OK)
+            return st;
+    }
+    for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
+        tsr_status st = declare_node(shapes, node, sum);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
 }
 
 static tsr_status check_sizes(tsr_session *session, const tsr_dim_size *sizes, size_t n)

@@ -74,7 +74,8 @@ tsr_node *tsr__x_nodes(struct expansion *expansion, const char *op, int n, tsr_v
     struct str out =
         expansion->failed || !name.p ? STR("") : tsr__graph_fresh_name(expansion->graph, name);
     const char *outputs[3] = {out.p};
-    for (int i = 1; i < n_out && i < 3 && out.n; i++)
+    int n_names = out.n ? (int)clamped(n_out, 0, (int64_t)TSR_COUNT(outputs)) : 0;
+    for (int i = 1; i < n_names; i++)
         outputs[i] = tsr__graph_fresh_name(expansion->graph, name).p;
     tsr_node *made = NULL, **slot = vec_push(expansion->arena, &expansion->nodes);
     if (out.n && slot)
@@ -94,7 +95,7 @@ tsr_value *tsr__x_op(struct expansion *expansion, const char *op, int n, ...)
     tsr_value *inputs[4] = {NULL};
     va_list args;
     va_start(args, n);
-    for (int i = 0; i < n && i < 4; i++) {
+    for (int i = 0; i < (int)clamped(n, 0, (int64_t)TSR_COUNT(inputs)); i++) {
         inputs[i] = va_arg(args, tsr_value *);
         expansion->failed = expansion->failed || !inputs[i];
     }
@@ -162,16 +163,22 @@ tsr_value *tsr__x_ones(struct expansion *expansion, tsr_dtype type, const int64_
     bool is_double = type == TSR_DOUBLE;
     for (int i = 0; i < rank; i++)
         expansion->failed = expansion->failed || !mul_ok(n, dims[i], &n);
-    float *f =
-        expansion->failed || is_double ? NULL : ARENA_ARRAY(expansion->arena, float, (size_t)n + 1);
-    double *d = expansion->failed || !is_double
-                    ? NULL
-                    : ARENA_ARRAY(expansion->arena, double, (size_t)n + 1);
-    expansion->failed = expansion->failed || (!f && !d) || (type != TSR_FLOAT && !is_double);
-    for (int64_t i = 0; !expansion->failed && i < n; i++)
-        is_double ? (d[i] = 1) : (f[i] = 1);
-    return constant(expansion, type, rank, dims, is_double ? (void *)d : f,
-                    (size_t)n * (is_double ? sizeof(*d) : sizeof(*f)));
+    expansion->failed = expansion->failed || (type != TSR_FLOAT && !is_double);
+    if (expansion->failed)
+        return NULL;
+    size_t width = is_double ? sizeof(double) : sizeof(float);
+    void *bytes = tsr__arena_array(expansion->arena, (size_t)n + 1, width, _Alignof(double));
+    if (!bytes) {
+        expansion->failed = true;
+        return NULL;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        if (is_double)
+            ((double *)bytes)[i] = 1;
+        else
+            ((float *)bytes)[i] = 1;
+    }
+    return constant(expansion, type, rank, dims, bytes, (size_t)n * width);
 }
 
 // ---- formulas ----------------------------------------------------------------------------------
@@ -197,8 +204,8 @@ tsr_value *tsr__x_reduce(struct expansion *expansion, const char *op, tsr_value 
         return value;
     if (as_input)
         inputs[1] = tsr__x_ints(expansion, axes, n);
-    tsr_node *made =
-        value && !expansion->failed ? tsr__x_node(expansion, op, as_input ? 2 : 1, inputs) : NULL;
+    int n_in = as_input ? 2 : 1;
+    tsr_node *made = value && !expansion->failed ? tsr__x_node(expansion, op, n_in, inputs) : NULL;
     if (!made || tsr_node_set_int(made, "keepdims", keep) != TSR_OK ||
         (!as_input && tsr_node_set_ints(made, "axes", axes, (size_t)n) != TSR_OK)) {
         expansion->failed = true;
@@ -238,12 +245,12 @@ tsr_value *tsr__x_positions(struct expansion *expansion, size_t i, int axis)
         shape[k] = k == axis ? -1 : 1;
     if (size >= 0) {
         int64_t *list = ARENA_ARRAY(expansion->arena, int64_t, (size_t)size + 1);
-        for (int64_t k = 0; list && k < size; k++)
+        if (!list)
+            return NULL;
+        for (int64_t k = 0; k < size; k++)
             list[k] = k;
         shape[axis] = size;
-        return list ? constant(expansion, TSR_INT64, s.rank, shape, list,
-                               (size_t)size * sizeof(*list))
-                    : NULL;
+        return constant(expansion, TSR_INT64, s.rank, shape, list, (size_t)size * sizeof(*list));
     }
     tsr_value *value =
         tsr__x_reduce(expansion, "ReduceSum", sizes_of(expansion, i, &at, 1), &zero, 1, false);
@@ -278,9 +285,13 @@ void tsr__x_give(struct expansion *expansion, int k, tsr_value *value)
         !tsr_node_output(expansion->node, (size_t)k))
         return; // nobody asked for it
     bool made = false;
-    for (size_t i = 0; value && i < expansion->nodes.n; i++)
+    if (!value) {
+        expansion->failed = true;
+        return;
+    }
+    for (size_t i = 0; i < expansion->nodes.n; i++)
         made = made || expansion->nodes.at[i] == tsr_value_producer(value);
-    if (value && !made) // an input passes through
+    if (!made) // an input passes through
         value = tsr__x_op(expansion, "Identity", 1, value);
     tsr_node *maker = value ? tsr_value_producer(value) : NULL;
     struct expanded_slot *slot = maker ? vec_push(expansion->arena, &expansion->gives) : NULL;
@@ -310,12 +321,13 @@ static tsr_status take_over(struct expansion *expansion, tsr_value *old, tsr_val
 
 static tsr_status finish(struct expansion *expansion)
 {
-    tsr_status st = TSR_OK;
-    for (size_t i = 0; i < expansion->gives.n && st == TSR_OK; i++)
-        st = take_over(expansion,
-                       tsr_node_output(expansion->node, (size_t)expansion->gives.at[i].of),
-                       expansion->gives.at[i].value);
-    return st == TSR_OK ? tsr_node_remove(expansion->node) : st;
+    for (size_t i = 0; i < expansion->gives.n; i++) {
+        tsr_value *old = tsr_node_output(expansion->node, (size_t)expansion->gives.at[i].of);
+        tsr_status st = take_over(expansion, old, expansion->gives.at[i].value);
+        if (st != TSR_OK)
+            return st;
+    }
+    return tsr_node_remove(expansion->node);
 }
 
 // Names of what is made begin with the node's name, or with that of its first named output. A full

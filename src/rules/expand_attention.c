@@ -60,7 +60,8 @@ static tsr_value *causal(struct expansion *expansion, const struct attention *at
                          tsr_value *scores)
 {
     static const int64_t rows[] = {-1, 1}, columns[] = {-1};
-    int axis = attention->rank == 3 ? 1 : 2, of_keys = tsr__x_shape(expansion, 1).rank == 3 ? 1 : 2;
+    int axis = attention->rank == 3 ? 1 : 2;
+    int of_keys = tsr__x_shape(expansion, 1).rank == 3 ? 1 : 2;
     tsr_value *q = tsr__x_reshape(expansion, tsr__x_positions(expansion, 0, axis), rows, 2);
     tsr_value *k = tsr__x_reshape(expansion, tsr__x_positions(expansion, 1, of_keys), columns, 1);
     tsr_value *seen = tsr__x_op(expansion, "LessOrEqual", 2, k, q);
@@ -104,8 +105,9 @@ static tsr_value *masked(struct expansion *expansion, const struct attention *at
     struct shape s = tsr__x_shape(expansion, attention->mask);
     tsr_value *mask = tsr__x_in(expansion, attention->mask);
     if (attention->g > 1 && s.rank == 4) {
-        int64_t shape[] = {0, size_at(s, 1) == 1 ? 1 : attention->h,
-                           size_at(s, 1) == 1 ? 1 : attention->g, size_at(s, 2), -1};
+        int64_t shape[] = {0, attention->h, attention->g, size_at(s, 2), -1};
+        if (size_at(s, 1) == 1) // one mask for all heads
+            shape[1] = shape[2] = 1;
         mask = tsr__x_reshape(expansion, mask, shape, 5);
     }
     if (s.dtype == TSR_BOOL)
@@ -119,7 +121,10 @@ static tsr_value *scores_of(struct expansion *expansion, const struct attention 
     static const int64_t last[] = {0, 1, 3, 2}, last_shared[] = {0, 1, 2, 4, 3};
     tsr_value *q = by_heads(expansion, attention, 0, attention->g, attention->d),
               *k = by_heads(expansion, attention, 1, 1, attention->d);
-    k = turned(expansion, k, attention->g == 1 ? last : last_shared, attention->g == 1 ? 4 : 5);
+    if (attention->g == 1)
+        k = turned(expansion, k, last, 4);
+    else
+        k = turned(expansion, k, last_shared, 5);
     tsr_value *s = tsr__x_op(expansion, "MatMul", 2, q, k);
     s = tsr__x_op(expansion, "Mul", 2, s,
                   tsr__x_scalar(expansion, attention->wide, attention->scale));
@@ -165,11 +170,10 @@ static void attend(struct expansion *expansion, const struct attention *attentio
                              by_heads(expansion, attention, 2, 1, attention->v));
     int64_t flat[] = {0, 0, attention->h * attention->g * attention->v},
             heads[] = {0, attention->h * attention->g, -1, attention->v};
-    if (attention->rank == 3)
-        y = tsr__x_reshape(
-            expansion,
-            turned(expansion, y, attention->g == 1 ? four : five, attention->g == 1 ? 4 : 5), flat,
-            3);
+    if (attention->rank == 3 && attention->g == 1)
+        y = tsr__x_reshape(expansion, turned(expansion, y, four, 4), flat, 3);
+    else if (attention->rank == 3)
+        y = tsr__x_reshape(expansion, turned(expansion, y, five, 5), flat, 3);
     else if (attention->g > 1)
         y = tsr__x_reshape(expansion, y, heads, 4);
     tsr__x_give(expansion, 0, tsr__x_cast(expansion, y, attention->wide, attention->type));

@@ -97,9 +97,13 @@ void tsr__expand_experts(struct expansion *expansion)
     int64_t zero = 0;
     struct experts s = {.type = tokens.dtype,
                         .wide = tsr__x_wide(tokens.dtype),
-                        .count = first.rank == 3 ? first.dims[0].value : -1,
-                        .m = first.rank == 3 ? first.dims[2].value : -1,
+                        .count = -1,
+                        .m = -1,
                         .chosen = tsr__x_int(expansion, "k", 1)};
+    if (first.rank == 3) {
+        s.count = first.dims[0].value;
+        s.m = first.dims[2].value;
+    }
     int64_t rows[] = {-1, s.m}, many[] = {1, -1, s.m};
     tsr_value *t = wide(expansion, &s, 0);
     if (tokens.rank == 3)

@@ -161,8 +161,15 @@ void tsr__expand_mvn(struct expansion *expansion)
     size_t n = tsr_attr_ints(tsr_node_find_attr(expansion->node, "axes"), &axes);
     if (!begin(expansion, &s))
         return;
-    for (size_t i = 0; i < (n ? n : TSR_COUNT(usual)) && s.n < DERIVE_MAX_RANK; i++)
-        s.axes[s.n++] = tsr__axis(n ? axes[i] : usual[i], s.rank);
+    if (!n) {
+        axes = usual;
+        n = TSR_COUNT(usual);
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (s.n == DERIVE_MAX_RANK)
+            break;
+        s.axes[s.n++] = tsr__axis(axes[i], s.rank);
+    }
     tsr_value *rest =
         tsr__x_op(expansion, "Sub", 2, s.value, mean_of(expansion, &s, "ReduceSum", s.value));
     tsr_value *deviation =
@@ -304,10 +311,10 @@ void tsr__expand_instance_norm(struct expansion *expansion)
 static tsr_value *group_mean(struct expansion *expansion, const struct norm *norm, const char *sum,
                              tsr_value *value, int64_t groups, int64_t channels)
 {
-    int64_t per = channels / groups, split[] = {0, groups, per}, back[DERIVE_MAX_RANK], last = 2;
-    int64_t one[] = {1, 1, per};
-    for (int i = 0; i < norm->rank; i++)
-        back[i] = i == 0 ? 0 : i == 1 ? channels : 1;
+    int64_t per = channels / groups, split[] = {0, groups, per}, last = 2;
+    int64_t one[] = {1, 1, per}, back[DERIVE_MAX_RANK] = {0, channels};
+    for (int i = 2; i < norm->rank; i++)
+        back[i] = 1;
     value = tsr__x_reduce(expansion, sum, value, norm->axes, norm->n, true);
     value = tsr__x_reduce(expansion, "ReduceSum", tsr__x_reshape(expansion, value, split, 3), &last,
                           1, true);

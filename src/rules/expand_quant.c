@@ -82,17 +82,19 @@ static bool copy_window(struct expansion *expansion, tsr_node *to)
 {
     static const char *const lists[] = {"dilations", "kernel_shape", "pads", "strides"};
     const tsr_attr *pad = tsr_node_find_attr(expansion->node, "auto_pad");
-    bool ok = tsr_node_set_int(to, "group", tsr__x_int(expansion, "group", 1)) == TSR_OK;
-    for (size_t i = 0; ok && i < TSR_COUNT(lists); i++) {
+    if (tsr_node_set_int(to, "group", tsr__x_int(expansion, "group", 1)) != TSR_OK)
+        return false;
+    for (size_t i = 0; i < TSR_COUNT(lists); i++) {
         const int64_t *v;
         size_t n = tsr_attr_ints(tsr_node_find_attr(expansion->node, lists[i]), &v);
-        ok = !n || tsr_node_set_ints(to, lists[i], v, n) == TSR_OK;
+        if (n && tsr_node_set_ints(to, lists[i], v, n) != TSR_OK)
+            return false;
     }
     size_t n;
     const char *text = pad ? tsr_attr_string(pad, &n) : NULL;
     struct str own =
         text ? tsr__arena_str(expansion->arena, (struct str){text, n}) : (struct str){0};
-    return ok && (!text || (own.p && tsr_node_set_string(to, "auto_pad", own.p) == TSR_OK));
+    return !text || (own.p && tsr_node_set_string(to, "auto_pad", own.p) == TSR_OK);
 }
 
 // One number for each channel, against a result of that rank.

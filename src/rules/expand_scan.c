@@ -48,8 +48,8 @@ static bool split(struct expansion *expansion, int axis, struct parts *parts)
         if (i > axis && d == 0)
             return false;
         open += d < 0;
-        parts->shape[i < axis ? i : i + 1] = d < 0 ? -1 : d;
         parts->back[i] = d < 0 ? -1 : d;
+        parts->shape[i < axis ? i : i + 1] = parts->back[i];
     }
     parts->shape[axis] = parts->n;
     parts->shape[axis + 1] = parts->each;
@@ -152,13 +152,14 @@ static tsr_value *starts(struct expansion *expansion, const struct parts *parts)
 {
     int64_t *list = ARENA_ARRAY(expansion->arena, int64_t, (size_t)parts->n),
             shape[DERIVE_MAX_RANK + 1];
-    for (int64_t i = 0; list && i < parts->n; i++)
+    if (!list)
+        return NULL;
+    for (int64_t i = 0; i < parts->n; i++)
         list[i] = i * parts->each;
     for (int i = 0; i < parts->rank + 1 - parts->axis; i++)
         shape[i] = i ? 1 : parts->n;
-    return list ? tsr__x_reshape(expansion, tsr__x_ints(expansion, list, parts->n), shape,
-                                 parts->rank + 1 - parts->axis)
-                : NULL;
+    return tsr__x_reshape(expansion, tsr__x_ints(expansion, list, parts->n), shape,
+                          parts->rank + 1 - parts->axis);
 }
 
 // The greatest of each part, and of those the greatest. Parts follow each other in order, so that of
@@ -175,9 +176,11 @@ void tsr__expand_top_k(struct expansion *expansion)
         expansion->failed = true;
         return;
     }
-    double least = shape.dtype == TSR_INT32   ? (double)INT32_MIN
-                   : shape.dtype == TSR_INT64 ? (double)INT64_MIN
-                                              : -INFINITY;
+    double least = -INFINITY;
+    if (shape.dtype == TSR_INT32)
+        least = (double)INT32_MIN;
+    else if (shape.dtype == TSR_INT64)
+        least = (double)INT64_MIN;
     if (tsr__x_int(expansion, "largest", 1) == 0) {
         least = -least;
         expansion->failed = expansion->failed ||

@@ -333,12 +333,14 @@ static void divide(struct exprs *exprs, struct expr a, struct expr b, struct exp
     *expr = expr_number(0);
     *rest = a;
     sum_of(b, &divisor);
-    for (int turn = 0; turn < EXPR_MAX_TERMS && rest->known; turn++) {
-        bool found = false;
+    for (int turn = 0; turn < EXPR_MAX_TERMS; turn++) {
+        int i = 0;
+        if (!rest->known)
+            return;
         sum_of(*rest, &left);
-        for (int i = 0; i < left.n && !found; i++)
-            found = term_div(&left.t[i], &divisor.t[0], &one.t[0]);
-        if (!found)
+        while (i < left.n && !term_div(&left.t[i], &divisor.t[0], &one.t[0]))
+            i++;
+        if (i == left.n)
             return;
         struct expr times = keep(exprs, &one), taken = tsr__expr_mul(exprs, b, times);
         *expr = tsr__expr_add(exprs, *expr, times);
@@ -447,7 +449,9 @@ static struct expr one_of(struct exprs *exprs, enum atom_kind kind, struct expr 
     if (!natural || !a.known || !b.known)
         return unknown;
     bool swap = a.poly && b.poly && a.poly->terms[0].atoms[0] > b.poly->terms[0].atoms[0];
-    return operation(exprs, kind, swap || !a.poly ? b : a, swap || !a.poly ? a : b);
+    if (swap || !a.poly)
+        return operation(exprs, kind, b, a);
+    return operation(exprs, kind, a, b);
 }
 
 struct expr tsr__expr_max(struct exprs *exprs, struct expr a, struct expr b)

@@ -208,7 +208,10 @@ static void print_atom(struct printer *printer, uint32_t number)
         return;
     }
     bool call = atom->kind == ATOM_MAX || atom->kind == ATOM_MIN;
-    put(printer, str_of(atom->kind == ATOM_MAX ? "max(" : call ? "min(" : "("));
+    if (call)
+        put(printer, str_of(atom->kind == ATOM_MAX ? "max(" : "min("));
+    else
+        put(printer, STR("("));
     print_sum(printer, atom->a, call);
     put(printer, str_of(signs[atom->kind]));
     print_sum(printer, atom->b, call);
@@ -218,7 +221,10 @@ static void print_atom(struct printer *printer, uint32_t number)
 static void print_term(struct printer *printer, const struct term *term, bool first)
 {
     int64_t n = term->number;
-    put(printer, str_of(first ? (n < 0 ? "-" : "") : n < 0 ? " - " : " + "));
+    if (first)
+        put(printer, str_of(n < 0 ? "-" : ""));
+    else
+        put(printer, str_of(n < 0 ? " - " : " + "));
     n = n < 0 ? -n : n;
     if (term->n == 0 || n != 1)
         put_number(printer, n);
@@ -240,8 +246,11 @@ static void print_sum(struct printer *printer, struct expr expr, bool bare)
     const struct term *only = &expr.poly->terms[0];
     bare = bare || (expr.poly->n == 1 && only->number == 1 && only->n == 1);
     put(printer, str_of(bare ? "" : "("));
-    for (int i = 0; i < expr.poly->n && !printer->full; i++)
+    for (int i = 0; i < expr.poly->n; i++) {
+        if (printer->full)
+            break;
         print_term(printer, &expr.poly->terms[i], i == 0);
+    }
     put(printer, str_of(bare ? "" : ")"));
     printer->depth--;
 }

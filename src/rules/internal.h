@@ -123,6 +123,11 @@ struct op_row {
     expand_fn expand; // replaces a node whose `stat` factors are cut (expand.h)
     const char *note;
 };
+// A text of a row that need not be there, as callers see it.
+static inline const char *text_or_none(const char *text)
+{
+    return text ? text : "";
+}
 extern const struct op_row tsr__op_table[];
 extern const size_t tsr__op_table_count;
 // The row for a node: newest whose since is not above the opset; NULL: none.

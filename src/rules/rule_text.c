@@ -531,25 +531,31 @@ static bool check_roles(struct parser *parser)
 
 static bool same_dims(const struct pattern_tensor *a, const struct pattern_tensor *b)
 {
-    bool same = !a->host && !b->host && a->n_dims == b->n_dims;
-    for (int i = 0; same && i < a->n_dims; i++) {
+    if (a->host || b->host || a->n_dims != b->n_dims)
+        return false;
+    for (int i = 0; i < a->n_dims; i++) {
         const struct pattern_dim *x = &a->dims[i], *y = &b->dims[i];
-        same = x->n == y->n && !x->any && !y->any && !x->broadcast && !x->window && !y->window;
-        for (int k = 0; same && k < x->n; k++)
-            same = x->letters[k] == y->letters[k];
+        if (x->n != y->n || x->any || y->any || x->broadcast || x->window || y->window)
+            return false;
+        for (int k = 0; k < x->n; k++)
+            if (x->letters[k] != y->letters[k])
+                return false;
     }
-    return same;
+    return true;
 }
 
 // Outputs that are shaped as the first input, which alone has letters.
 static bool is_same(const struct pattern *pattern)
 {
-    bool same = pattern->n_inputs && pattern->n_outputs && !pattern->inputs[0].variadic;
-    for (int i = 1; same && i < pattern->n_inputs; i++)
-        same = pattern->inputs[i].host;
-    for (int i = 0; same && i < pattern->n_outputs; i++)
-        same = same_dims(&pattern->inputs[0], &pattern->outputs[i]);
-    return same;
+    if (!pattern->n_inputs || !pattern->n_outputs || pattern->inputs[0].variadic)
+        return false;
+    for (int i = 1; i < pattern->n_inputs; i++)
+        if (!pattern->inputs[i].host)
+            return false;
+    for (int i = 0; i < pattern->n_outputs; i++)
+        if (!same_dims(&pattern->inputs[0], &pattern->outputs[i]))
+            return false;
+    return true;
 }
 
 static bool is_pack(const struct pattern *pattern, const struct pattern_tensor *tensor,
@@ -560,14 +566,18 @@ static bool is_pack(const struct pattern *pattern, const struct pattern_tensor *
            tensor->dims[0].broadcast == broadcast;
 }
 
+// "[A~],[A~] -> [A*]": one pack, along which every input is stretched.
 static bool is_stretch(const struct pattern *pattern)
 {
-    bool all = pattern->n_inputs > 0 && pattern->n_outputs > 0 && pattern->n_letters == 1;
-    for (int i = 0; all && i < pattern->n_inputs; i++)
-        all = is_pack(pattern, &pattern->inputs[i], true);
-    for (int i = 0; all && i < pattern->n_outputs; i++)
-        all = is_pack(pattern, &pattern->outputs[i], false);
-    return all;
+    if (!pattern->n_inputs || !pattern->n_outputs || pattern->n_letters != 1)
+        return false;
+    for (int i = 0; i < pattern->n_inputs; i++)
+        if (!is_pack(pattern, &pattern->inputs[i], true))
+            return false;
+    for (int i = 0; i < pattern->n_outputs; i++)
+        if (!is_pack(pattern, &pattern->outputs[i], false))
+            return false;
+    return true;
 }
 
 // Letters are collected in the parser, where there is room for the most that a rule may have, and

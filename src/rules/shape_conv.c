@@ -187,8 +187,9 @@ void tsr__infer_conv_transpose(struct shape_job *job)
                             tsr__expr_mul(job->exprs, tsr__expr_of(job->exprs, w.dims[1]), groups));
     for (int i = 0; i < v.n; i++) {
         struct expr room = window_room(job, &v, i, entry(extra, n_extra, i, 0));
-        dims[i + 2] = n_want == (size_t)v.n ? (tsr_dim){want[i] < 0 ? -1 : want[i], ""}
-                                            : tsr__expr_dim(job->exprs, room);
+        dims[i + 2] = tsr__expr_dim(job->exprs, room);
+        if (n_want == (size_t)v.n)
+            dims[i + 2] = (tsr_dim){want[i] < 0 ? -1 : want[i], ""};
     }
     tsr__job_set(job, 0, x.rank, dims);
 }

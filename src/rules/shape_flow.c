@@ -29,10 +29,12 @@ static void give(struct shape_job *job, int i, struct value_info info)
 
 static bool same_values(struct known_value a, struct known_value b)
 {
-    bool same = a.elements && b.elements && a.n == b.n;
-    for (int64_t i = 0; same && i < a.n; i++)
-        same = expr_equal(a.elements[i], b.elements[i]);
-    return same;
+    if (!a.elements || !b.elements || a.n != b.n)
+        return false;
+    for (int64_t i = 0; i < a.n; i++)
+        if (!expr_equal(a.elements[i], b.elements[i]))
+            return false;
+    return true;
 }
 
 // What is true of both.
@@ -48,22 +50,26 @@ static struct value_info join(struct shape_job *job, struct value_info a, struct
     if (a.shape.rank < 0 || a.shape.rank != b.shape.rank)
         return r;
     tsr_dim *dims = tsr__job_dims(job, a.shape.rank);
-    for (int i = 0; dims && i < a.shape.rank; i++)
+    if (!dims)
+        return r;
+    for (int i = 0; i < a.shape.rank; i++)
         if (tsr__dim_equal(job->exprs, a.shape.dims[i], b.shape.dims[i]))
             dims[i] = a.shape.dims[i];
-    r.shape.rank = dims ? a.shape.rank : -1;
+    r.shape.rank = a.shape.rank;
     r.shape.dims = dims;
     return r;
 }
 
 static bool same_info(struct shape_job *job, struct value_info a, struct value_info b)
 {
-    bool same = a.form == b.form && a.shape.dtype == b.shape.dtype && a.shape.rank == b.shape.rank;
-    for (int i = 0; same && i < a.shape.rank; i++) {
+    if (a.form != b.form || a.shape.dtype != b.shape.dtype || a.shape.rank != b.shape.rank)
+        return false;
+    for (int i = 0; i < a.shape.rank; i++) {
         tsr_dim x = a.shape.dims[i], y = b.shape.dims[i];
-        same = tsr__dim_equal(job->exprs, x, y) || (!dim_known(x) && !dim_known(y));
+        if (!tsr__dim_equal(job->exprs, x, y) && (dim_known(x) || dim_known(y)))
+            return false;
     }
-    return same && (!a.value.elements || same_values(a.value, b.value));
+    return !a.value.elements || same_values(a.value, b.value);
 }
 
 static const tsr_graph *body_of(const struct shape_job *job, const char *name)
@@ -116,7 +122,9 @@ void tsr__infer_if(struct shape_job *job)
     const tsr_graph *yes = body_of(job, "then_branch"), *no = body_of(job, "else_branch");
     bool both = yes && no && tsr__shapes_body(job->shapes, yes, NULL, 0);
     both = no && tsr__shapes_body(job->shapes, no, NULL, 0) && both;
-    for (int i = 0; both && i < job->n_out; i++)
+    if (!both)
+        return;
+    for (int i = 0; i < job->n_out; i++)
         give(job, i, join(job, result_of(job, yes, i), result_of(job, no, i)));
 }
 

@@ -29,7 +29,7 @@ static void set_size(struct shape_job *job, int i, int axis, tsr_dim size)
 // Outputs 1 .. n are caches: as long as `length`, of the type of the cache that comes in.
 static void caches(struct shape_job *job, int n, int axis, tsr_dim length, int past)
 {
-    for (int i = 1; i <= n && i < job->n_out; i++) {
+    for (int i = 1; i < (int)clamped(n + 1, 0, job->n_out); i++) {
         int from = past + i - 1, last = job->out[i].rank - 1;
         if (tsr__job_has(job, from))
             job->out[i].dtype = tsr__job_in(job, from).dtype;
@@ -41,17 +41,18 @@ static void caches(struct shape_job *job, int n, int axis, tsr_dim length, int p
 
 static tsr_dim keys_of(struct shape_job *job, int key)
 {
-    int rank = tsr__job_in(job, key).rank;
-    return !tsr__job_has(job, key) ? size_at(job, 0, 1) : size_at(job, key, rank == 4 ? 2 : 1);
+    if (!tsr__job_has(job, key))
+        return size_at(job, 0, 1);
+    return size_at(job, key, tsr__job_in(job, key).rank == 4 ? 2 : 1);
 }
 
 void tsr__infer_multi_head(struct shape_job *job)
 {
     tsr_dim keys = keys_of(job, 1), past = size_at(job, 6, 2);
     tsr__job_letters(job);
-    tsr_dim all = !tsr__job_has(job, 6)  ? keys
-                  : tsr__job_has(job, 8) ? past // a buffer that both share
-                                         : total(job, past, keys);
+    tsr_dim all = keys;
+    if (tsr__job_has(job, 6)) // with input 8, both share one buffer
+        all = tsr__job_has(job, 8) ? past : total(job, past, keys);
     caches(job, 2, 2, all, 6);
     if (!tsr__job_has(job, 8))
         set_size(job, 3, 3, all);
@@ -78,14 +79,17 @@ void tsr__infer_projected_attention(struct shape_job *job)
     tsr__job_letters(job);
     tsr_dim past = size_at(job, 4, 3), rows = size_at(job, 0, 1);
     bool shared = tsr__job_int(job, "past_present_share_buffer", 0) != 0;
-    caches(job, 1, 3, !tsr__job_has(job, 4) ? rows : shared ? past : total(job, past, rows), 4);
+    tsr_dim all = rows;
+    if (tsr__job_has(job, 4))
+        all = shared ? past : total(job, past, rows);
+    caches(job, 1, 3, all, 4);
     set_size(job, 1, 0, (tsr_dim){2, ""}); // keys and values
 }
 
 void tsr__infer_paged_attention(struct shape_job *job)
 {
     tsr__job_letters(job);
-    for (int i = 1; i < job->n_out && i < 3; i++) {
+    for (int i = 1; i < (int)clamped(job->n_out, 0, 3); i++) {
         tsr__job_like(job, i, i + 2);
         job->out[i].dtype = tsr__job_in(job, i + 2).dtype;
     }

@@ -120,7 +120,9 @@ tsr_dim *tsr__job_dims(const struct shape_job *job, int64_t rank)
     if (rank < 0 || rank > SHAPE_MAX_RANK)
         return NULL;
     tsr_dim *dims = ARENA_ARRAY(job->arena, tsr_dim, (size_t)rank + (rank == 0));
-    for (int64_t i = 0; dims && i < rank; i++)
+    if (!dims)
+        return NULL;
+    for (int64_t i = 0; i < rank; i++)
         dims[i] = DIM_UNKNOWN;
     return dims;
 }

@@ -67,9 +67,9 @@ void tsr__infer_attention(struct shape_job *job)
     if (!heads_of(job, 0, "q_num_heads", q) || !heads_of(job, 1, "kv_num_heads", k) ||
         !heads_of(job, 2, "kv_num_heads", v))
         return;
-    tsr_dim all = !tsr__job_has(job, 4) ? k[2]
-                  : past.rank == 4      ? total(job, past.dims[2], k[2])
-                                        : DIM_UNKNOWN;
+    tsr_dim all = k[2];
+    if (tsr__job_has(job, 4))
+        all = past.rank == 4 ? total(job, past.dims[2], k[2]) : DIM_UNKNOWN;
     if (x.rank == 3) {
         tsr_dim *dims = new_dims(job, 0, 3);
         if (dims) {
@@ -117,9 +117,12 @@ void tsr__infer_recurrent(struct shape_job *job)
     bool both = tsr__job_text_is(job, "direction", "bidirectional", false);
     bool batch_first = tsr__job_int(job, "layout", 0) != 0;
     tsr_dim directions = {both ? 2 : 1, ""};
-    tsr_dim size = hidden > 0 ? (tsr_dim){hidden, ""} : r.rank == 3 ? r.dims[2] : DIM_UNKNOWN;
-    tsr_dim batch = x.rank == 3 ? x.dims[batch_first ? 0 : 1] : DIM_UNKNOWN;
-    tsr_dim length = x.rank == 3 ? x.dims[batch_first ? 1 : 0] : DIM_UNKNOWN;
+    tsr_dim size = r.rank == 3 ? r.dims[2] : DIM_UNKNOWN;
+    if (hidden > 0)
+        size = (tsr_dim){hidden, ""};
+    int batch_at = batch_first ? 0 : 1;
+    tsr_dim batch = x.rank == 3 ? x.dims[batch_at] : DIM_UNKNOWN;
+    tsr_dim length = x.rank == 3 ? x.dims[1 - batch_at] : DIM_UNKNOWN;
     if (batch_first)
         set_four(job, 0, batch, length, directions, size);
     else
@@ -139,7 +142,9 @@ void tsr__infer_recurrent(struct shape_job *job)
 static void optimizer(struct shape_job *job, int kinds, const int *given)
 {
     int n = (job->n_in - 2) / kinds;
-    for (int i = 0; n > 0 && i < job->n_out; i++) {
+    if (n <= 0)
+        return;
+    for (int i = 0; i < job->n_out; i++) {
         int k = 2 + given[(i / n) % (kinds - 1)] * n + i % n;
         tsr__job_like(job, i, k);
         job->out[i].dtype = tsr__job_in(job, k).dtype;

@@ -6,7 +6,9 @@
 static tsr_dim rows_of(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
-    return x.rank == 2 ? x.dims[0] : x.rank == 1 ? (tsr_dim){1, ""} : DIM_UNKNOWN;
+    if (x.rank == 2)
+        return x.dims[0];
+    return x.rank == 1 ? (tsr_dim){1, ""} : DIM_UNKNOWN;
 }
 
 static void set_table(struct shape_job *job, int i, int64_t columns)
@@ -69,5 +71,7 @@ void tsr__infer_category_mapper(struct shape_job *job)
 {
     tsr_dtype t = tsr__job_in(job, 0).dtype;
     tsr__job_like(job, 0, 0);
-    job->out[0].dtype = t == TSR_STRING ? TSR_INT64 : t == TSR_INT64 ? TSR_STRING : TSR_UNDEFINED;
+    job->out[0].dtype = t == TSR_INT64 ? TSR_STRING : TSR_UNDEFINED;
+    if (t == TSR_STRING)
+        job->out[0].dtype = TSR_INT64;
 }

@@ -38,7 +38,9 @@ void tsr__infer_grid_sample(struct shape_job *job)
     dims[0] = x.rank >= 0 ? x.dims[0] : grid.dims[0];
     if (x.rank >= 0)
         dims[1] = x.dims[1];
-    for (int i = 2; i < rank && grid.rank >= 0; i++)
+    if (grid.rank < 0)
+        return;
+    for (int i = 2; i < rank; i++)
         dims[i] = grid.dims[i - 1];
 }
 
@@ -149,7 +151,9 @@ static void dft(struct shape_job *job, bool known, int64_t axis)
     if (!dims)
         return;
     dims[x.rank - 1] = (tsr_dim){half && inverse ? 1 : 2, ""};
-    for (int i = 0; i + 1 < x.rank && (known || same); i++)
+    if (!known && !same)
+        return;
+    for (int i = 0; i + 1 < x.rank; i++)
         dims[i] = x.dims[i];
     if (known && !same && at >= 0 && at < x.rank - 1)
         dims[at] = tsr__expr_dim(job->exprs, dft_length(job, x.dims[at], half, inverse));

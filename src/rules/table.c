@@ -745,8 +745,10 @@ static const struct op_row *find_row(struct str op, struct str domain, int64_t o
             hi = mid;
     }
     const struct op_row *found = NULL;
-    for (; lo < tsr__op_table_count && str_is(op, tsr__op_table[lo].op); lo++) {
+    for (; lo < tsr__op_table_count; lo++) {
         const struct op_row *row = &tsr__op_table[lo];
+        if (!str_is(op, row->op))
+            break;
         if (str_is(domain, row->domain ? row->domain : "") && row->since <= opset)
             found = row;
     }
@@ -785,10 +787,10 @@ bool tsr__rule_row(size_t i, struct rule_row_text *out)
         return false;
     const struct op_row *row = &tsr__op_table[i];
     *out = (struct rule_row_text){.op = row->op,
-                                  .domain = row->domain ? row->domain : "",
-                                  .rule = row->rule ? row->rule : "",
-                                  .note = row->note ? row->note : "",
-                                  .whole = row->whole ? row->whole : "",
+                                  .domain = text_or_none(row->domain),
+                                  .rule = text_or_none(row->rule),
+                                  .note = text_or_none(row->note),
+                                  .whole = text_or_none(row->whole),
                                   .since = row->since};
     return true;
 }

@@ -17,7 +17,9 @@ static struct str list_letters(struct arena *arena, const struct pattern *patter
         total += in[i];
     for (int i = 0; i < pattern->n_letters; i++)
         if (in[i]) {
-            const char *sign = n == 0 ? "" : n == total - 1 ? " and " : ", ";
+            const char *sign = n == total - 1 ? " and " : ", ";
+            if (n == 0)
+                sign = "";
             text = tsr__arena_printf(arena, STR_FMT "%s" STR_FMT, STR_ARG(text), sign,
                                      STR_ARG(pattern->letters[i].name));
             n++;
@@ -172,12 +174,12 @@ bool tsr_rule_at(tsr_session *session, size_t i, tsr_rule *out)
     tsr__arena_free(arena);
     struct str words = words_of(arena, row);
     tsr_rule rule = {.op = row->op,
-                     .domain = row->domain ? row->domain : "",
+                     .domain = text_or_none(row->domain),
                      .since = row->since,
-                     .rule = row->rule ? row->rule : "",
-                     .note = row->note ? row->note : "",
-                     .whole = row->whole ? row->whole : "",
-                     .words = words.p ? words.p : "",
+                     .rule = text_or_none(row->rule),
+                     .note = text_or_none(row->note),
+                     .whole = text_or_none(row->whole),
+                     .words = text_or_none(words.p),
                      .bodies = row->bodies};
     size_t n = out->size < sizeof(rule) ? out->size : sizeof(rule);
     rule.size = out->size;
