@@ -58,7 +58,9 @@ static bool exact_input(const struct plan *plan, const tsr_value *value)
     struct control control;
     if (graph == plan->main.graph)
         return true;
-    for (int i = 0; owner && tsr__control_of(owner, &control) && i < control.n_numbers; i++)
+    if (!owner || !tsr__control_of(owner, &control))
+        return false;
+    for (int i = 0; i < control.n_numbers; i++)
         if (tsr_graph_input(graph, (size_t)i) == value)
             return true;
     return false;
@@ -73,12 +75,15 @@ static bool exact(const struct plan *plan, const tsr_value *value, int *budget)
         return true;
     if (!node)
         return exact_input(plan, value);
-    bool ok = (*budget)-- > 0 && is_exact_type(tsr__shapes_of(plan->flow->shapes, value).dtype);
-    for (size_t i = 0; ok && i < tsr_node_attr_count(node); i++)
-        ok = tsr_attr_graph_count(tsr_node_attr(node, i)) == 0;
-    for (size_t i = 0; ok && i < tsr_node_input_count(node); i++)
-        ok = !tsr_node_input(node, i) || exact(plan, tsr_node_input(node, i), budget);
-    return ok;
+    if ((*budget)-- <= 0 || !is_exact_type(tsr__shapes_of(plan->flow->shapes, value).dtype))
+        return false;
+    for (size_t i = 0; i < tsr_node_attr_count(node); i++)
+        if (tsr_attr_graph_count(tsr_node_attr(node, i)))
+            return false;
+    for (size_t i = 0; i < tsr_node_input_count(node); i++)
+        if (tsr_node_input(node, i) && !exact(plan, tsr_node_input(node, i), budget))
+            return false;
+    return true;
 }
 
 static struct form *plan_decision(struct plan *plan, const struct step *st, const tsr_value *value,
@@ -99,7 +104,9 @@ static bool start_body(struct plan *plan, struct body *body)
     size_t n = tsr_graph_input_count(graph);
     body->inputs = ARENA_ARRAY(plan->arena, struct form *, n + 1);
     body->outputs = ARENA_ARRAY(plan->arena, struct form *, tsr_graph_output_count(graph) + 1);
-    for (size_t i = 0; body->inputs && i < n; i++) {
+    if (!body->inputs)
+        return false;
+    for (size_t i = 0; i < n; i++) {
         struct item *it = tsr__item_of(plan, tsr_graph_input(graph, i));
         if (!it)
             return false;
@@ -156,12 +163,14 @@ bool tsr__plan_bodies(struct plan *plan, struct step *st)
     const struct control *control = st->flow->control;
     st->n_bodies = control->n_bodies;
     st->bodies = ARENA_ARRAY(plan->arena, struct body, 2);
-    for (int k = 0; st->bodies && k < control->n_bodies; k++) {
+    if (!st->bodies)
+        return false;
+    for (int k = 0; k < control->n_bodies; k++) {
         st->bodies[k].flow = &st->flow->bodies[k];
         if (!plan_body(plan, st, &st->bodies[k]))
             return false;
     }
-    for (int i = 0; st->bodies && i < control->n_steer; i++) {
+    for (int i = 0; i < control->n_steer; i++) {
         const tsr_value *value = tsr_node_input(st->flow->node, (size_t)i);
         if (value && !(st->inputs[i] = plan_decision(plan, st, value, st->flow->inputs[i])))
             return false;
@@ -187,9 +196,11 @@ void tsr__live_bodies(struct plan *plan, struct step *st)
     for (size_t device = 0; device < place->n_devices; device++)
         for (size_t i = 0; i < st->n_outputs; i++)
             any |= form_wanted(st->outputs[i], place->devices[device]);
-    for (int k = 0; k < st->n_bodies && any; k++)
+    if (!any)
+        return;
+    for (int k = 0; k < st->n_bodies; k++)
         live_body(plan, st, &st->bodies[k]);
-    for (size_t device = 0; device < place->n_devices && any; device++) {
+    for (size_t device = 0; device < place->n_devices; device++) {
         for (size_t i = 0; i < st->n_outputs; i++)
             form_want(st->outputs[i], place->devices[device]);
         for (size_t i = 0; i < st->n_inputs; i++)

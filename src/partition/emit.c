@@ -9,17 +9,19 @@
 static tsr_status copy_opsets(struct part *part)
 {
     const tsr_model *model = part->plan->model;
-    tsr_status st = TSR_OK;
     bool onnx = false;
-    for (size_t i = 0; i < tsr_model_opset_count(model) && st == TSR_OK; i++) {
+    for (size_t i = 0; i < tsr_model_opset_count(model); i++) {
         const char *domain = tsr_model_opset_domain(model, i);
         onnx |= !domain[0];
-        st = tsr_model_set_opset(part->model, domain, tsr_model_opset_version(model, i));
+        tsr_status st = tsr_model_set_opset(part->model, domain, tsr_model_opset_version(model, i));
+        if (st != TSR_OK)
+            return st;
     }
-    if (!onnx && st == TSR_OK)
-        st = tsr_model_set_opset(part->model, "", part->plan->opset);
+    tsr_status st = onnx ? TSR_OK : tsr_model_set_opset(part->model, "", part->plan->opset);
+    if (st != TSR_OK)
+        return st;
     const char *ours = part->plan->microsoft ? "com.microsoft" : COMM_DOMAIN;
-    return st == TSR_OK ? tsr_model_set_opset(part->model, ours, 1) : st;
+    return tsr_model_set_opset(part->model, ours, 1);
 }
 
 tsr_value *tsr__part_input(struct part *part, struct item *it)
@@ -127,10 +129,14 @@ bool tsr__adds_elsewhere(const struct node_flow *nf, int64_t device, int input)
         return true;
     const struct rule *rule = nf->place.rule;
     bool once = false;
-    for (int i = 0; rule && i < rule->n_rewrites; i++)
+    if (!rule)
+        return false;
+    for (int i = 0; i < rule->n_rewrites; i++)
         once |= rule->rewrites[i].kind == REWRITE_ADD_ONCE && rule->rewrites[i].index == input;
     int64_t at = once ? place_index(&nf->place, device) : -1;
-    for (int factor = 0; at >= 0 && factor < rule->n_factors; factor++)
+    if (at < 0)
+        return false;
+    for (int factor = 0; factor < rule->n_factors; factor++)
         if (rule->factors[factor].kind == FACTOR_RED && nf->place.cuts[factor] > 1 &&
             nf->place.coords[at * rule->n_factors + factor] != nf->place.cuts[factor] - 1)
             return true;
@@ -140,7 +146,9 @@ bool tsr__adds_elsewhere(const struct node_flow *nf, int64_t device, int input)
 bool tsr__input_replaced(struct plan *plan, const struct node_flow *nf, int64_t device, int input)
 {
     const struct rule *rule = nf->place.rule;
-    for (int i = 0; rule && i < rule->n_rewrites; i++) {
+    if (!rule)
+        return tsr__adds_elsewhere(nf, device, input);
+    for (int i = 0; i < rule->n_rewrites; i++) {
         const struct rule_rewrite *rewrite = &rule->rewrites[i];
         const tsr_value *value =
             rewrite->index == input ? tsr_node_input(nf->node, (size_t)input) : NULL;
@@ -150,7 +158,7 @@ bool tsr__input_replaced(struct plan *plan, const struct node_flow *nf, int64_t 
         if (value && rewrite == tsr__gives_sizes(nf))
             return true;
     }
-    for (int i = 0; rule && i < rule->n_lists; i++)
+    for (int i = 0; i < rule->n_lists; i++)
         if (rule->lists[i].input == input && tsr__lists_apply(nf))
             return true;
     return tsr__adds_elsewhere(nf, device, input);
@@ -162,7 +170,9 @@ static tsr_status rewrite_lists(struct part *part, const struct node_flow *nf, t
 {
     const struct rule *rule = nf->place.rule;
     int64_t at = place_index(&nf->place, part->rank), *numbers;
-    for (int i = 0; at >= 0 && rule && tsr__lists_apply(nf) && i < rule->n_lists; i++) {
+    if (at < 0 || !rule || !tsr__lists_apply(nf))
+        return TSR_OK;
+    for (int i = 0; i < rule->n_lists; i++) {
         const struct rule_list *list = &rule->lists[i];
         if (list->input < 0)
             continue;
@@ -182,22 +192,25 @@ static tsr_status rewrite_list_attributes(struct part *part, const struct node_f
 {
     const struct rule *rule = nf->place.rule;
     int64_t at = place_index(&nf->place, part->rank), *numbers;
-    tsr_status st = TSR_OK;
-    for (int i = 0; at >= 0 && rule && tsr__lists_apply(nf) && st == TSR_OK && i < rule->n_lists;
-         i++) {
+    if (at < 0 || !rule || !tsr__lists_apply(nf))
+        return TSR_OK;
+    for (int i = 0; i < rule->n_lists; i++) {
         const struct rule_list *list = &rule->lists[i];
+        tsr_status st = TSR_OK;
         if (list->input >= 0)
             continue;
-        if (!list->n) {
-            st = tsr_node_find_attr(copy, list->name) ? tsr_node_remove_attr(copy, list->name)
-                                                      : TSR_OK;
-            continue;
-        }
-        st = tsr__window_numbers(part, nf, at, list, &numbers);
-        if (st == TSR_OK)
+        if (list->n)
+            st = tsr__window_numbers(part, nf, at, list, &numbers);
+        if (st != TSR_OK)
+            return st;
+        if (list->n)
             st = tsr_node_set_ints(copy, list->name, numbers, (size_t)list->n);
+        else if (tsr_node_find_attr(copy, list->name))
+            st = tsr_node_remove_attr(copy, list->name);
+        if (st != TSR_OK)
+            return st;
     }
-    return st;
+    return TSR_OK;
 }
 
 // Part j of n of the n' = max(limit - start, 0) numbers from start on: from floor(j n' / n) to floor((j + 1) n' / n).
@@ -230,7 +243,9 @@ static tsr_status rewrite_inputs(struct part *part, const struct step *st, tsr_v
 {
     const struct node_flow *nf = st->flow;
     const struct rule *rule = nf->place.rule;
-    for (int i = 0; rule && i < rule->n_rewrites; i++) {
+    if (!rule)
+        return TSR_OK;
+    for (int i = 0; i < rule->n_rewrites; i++) {
         const struct rule_rewrite *rewrite = &rule->rewrites[i];
         if (rewrite->index < 0 || (size_t)rewrite->index >= st->n_node_inputs)
             continue;
@@ -283,8 +298,10 @@ static tsr_status rewrite_attribute(tsr_node *copy, const tsr_attr *attr, const 
 // Word number `at` of those that one space separates; none: there are not so many.
 static struct str word_at(struct str words, int64_t at)
 {
-    for (; at > 0 && words.n; words = (struct str){words.p + 1, words.n - 1})
+    while (at > 0 && words.n) {
         at -= words.p[0] == ' ';
+        words = (struct str){words.p + 1, words.n - 1};
+    }
     size_t n = 0;
     while (n < words.n && words.p[n] != ' ')
         n++;
@@ -330,7 +347,9 @@ static tsr_status rewrite_attributes(const struct part *t, const struct step *st
     const struct node_flow *nf = st->flow;
     const struct rule *rule = nf->place.rule;
     int64_t at = place_index(&nf->place, t->rank);
-    for (int i = 0; rule && at >= 0 && i < rule->n_rewrites; i++) {
+    if (!rule || at < 0)
+        return TSR_OK;
+    for (int i = 0; i < rule->n_rewrites; i++) {
         const struct rule_rewrite *rewrite = &rule->rewrites[i];
         if (rewrite->kind == REWRITE_SHAPE && rewrite->name) {
             tsr_status status = rewrite_zeros(t, nf, rewrite, copy);
@@ -539,8 +558,8 @@ tsr_status tsr__emit_step(struct plan *plan, struct part *parts, struct step *st
         return st->id < 0 ? TSR_OK : tsr__emit_comm(parts, st);
     if (st->bodies)
         return tsr__emit_bodies(plan, parts, st);
-    tsr_status status = TSR_OK;
-    for (int64_t rank = 0; rank < plan->n_ranks && status == TSR_OK; rank++) {
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
+        tsr_status status = TSR_OK;
         if (st->kind == STEP_NODE && place_index(&st->flow->place, rank) >= 0)
             status = emit_node(&parts[rank], st);
         else if (st->kind == STEP_SLICE && st->outputs[0]->live[rank])
@@ -549,8 +568,10 @@ tsr_status tsr__emit_step(struct plan *plan, struct part *parts, struct step *st
             status = tsr__emit_crop(&parts[rank], st);
         else if (st->kind == STEP_SHAPE && st->outputs[0]->live[rank])
             status = emit_shape(&parts[rank], st);
+        if (status != TSR_OK)
+            return status;
     }
-    return status;
+    return TSR_OK;
 }
 
 // ---- outputs -----------------------------------------------------------------------------------
@@ -587,23 +608,39 @@ static tsr_status add_token_output(struct part *part)
     return tsr_graph_add_output(part->graph, out);
 }
 
+// What comes when all nodes of a rank are there: its outputs, the lowest operator set that has them all, names.
+static tsr_status part_end(struct part *part)
+{
+    tsr_status st = add_outputs(part);
+    if (st != TSR_OK)
+        return st;
+    st = part->plan->microsoft ? tsr__dialect_outputs(part) : add_token_output(part);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__part_lower(part);
+    return st == TSR_OK ? tsr__graph_part_names(part->graph) : st;
+}
+
 tsr_status tsr__parts_build(struct plan *plan, struct part *parts)
 {
-    tsr_status st = TSR_OK;
     tsr__plan_types(plan);
-    for (int64_t rank = 0; rank < plan->n_ranks && st == TSR_OK; rank++)
-        st = part_begin(plan, &parts[rank], rank);
-    if (st == TSR_OK)
-        st = tsr__weights_place(plan, parts);
-    for (size_t i = 0; i < plan->steps.n && st == TSR_OK; i++)
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
+        tsr_status st = part_begin(plan, &parts[rank], rank);
+        if (st != TSR_OK)
+            return st;
+    }
+    tsr_status st = tsr__weights_place(plan, parts);
+    if (st != TSR_OK)
+        return st;
+    for (size_t i = 0; i < plan->steps.n; i++) {
         st = tsr__emit_step(plan, parts, plan->steps.at[i]);
-    for (int64_t rank = 0; rank < plan->n_ranks && st == TSR_OK; rank++)
-        st = add_outputs(&parts[rank]);
-    for (int64_t rank = 0; rank < plan->n_ranks && st == TSR_OK; rank++)
-        st = plan->microsoft ? tsr__dialect_outputs(&parts[rank]) : add_token_output(&parts[rank]);
-    for (int64_t rank = 0; rank < plan->n_ranks && st == TSR_OK; rank++)
-        st = tsr__part_lower(&parts[rank]);
-    for (int64_t rank = 0; rank < plan->n_ranks && st == TSR_OK; rank++)
-        st = tsr__graph_part_names(parts[rank].graph);
-    return st;
+        if (st != TSR_OK)
+            return st;
+    }
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
+        st = part_end(&parts[rank]);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
 }

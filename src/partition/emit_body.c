@@ -15,8 +15,8 @@ struct made {
 
 static tsr_status copy_attributes(tsr_node *to, const tsr_node *from)
 {
-    tsr_status st = TSR_OK;
-    for (size_t i = 0; i < tsr_node_attr_count(from) && st == TSR_OK; i++) {
+    for (size_t i = 0; i < tsr_node_attr_count(from); i++) {
+        tsr_status st = TSR_OK;
         const tsr_attr *attr = tsr_node_attr(from, i);
         const int64_t *ints;
         size_t n = tsr_attr_ints(attr, &ints);
@@ -24,8 +24,10 @@ static tsr_status copy_attributes(tsr_node *to, const tsr_node *from)
             st = tsr_node_set_int(to, tsr_attr_name(attr), tsr_attr_int(attr, 0));
         else if (tsr_attr_kind_of(attr) == TSR_ATTR_INTS)
             st = tsr_node_set_ints(to, tsr_attr_name(attr), ints, n);
+        if (st != TSR_OK)
+            return st;
     }
-    return st;
+    return TSR_OK;
 }
 
 // Inputs in order, the token behind the states. Returns the count.
@@ -93,9 +95,11 @@ tsr_status tsr__part_rank_known(struct part *part, tsr_value *value, const struc
         return TSR_OK;
     tsr_dim *dims =
         ARENA_ARRAY(part->plan->arena, tsr_dim, (size_t)(it->rank > 0 ? it->rank : 0) + 1);
-    for (int axis = 0; dims && axis < it->rank; axis++)
+    if (!dims)
+        return TSR_NOMEM;
+    for (int axis = 0; axis < it->rank; axis++)
         dims[axis] = (tsr_dim){-1, ""};
-    return dims ? tsr_value_set_type(value, it->dtype, it->rank, dims) : TSR_NOMEM;
+    return tsr_value_set_type(value, it->dtype, it->rank, dims);
 }
 
 tsr_value *tsr__part_token_input(struct part *part)
@@ -184,16 +188,22 @@ static tsr_status close_body(struct part *part, const struct step *st, int k,
 static tsr_status emit_body(struct plan *plan, struct part *parts, struct step *st, int k,
                             struct made *made)
 {
-    tsr_status status = TSR_OK;
-    for (int64_t rank = 0; rank < plan->n_ranks && status == TSR_OK; rank++)
-        if (made[rank].node)
-            status = open_body(&parts[rank], st, k, &made[rank]);
-    for (size_t i = 0; i < st->bodies[k].steps.n && status == TSR_OK; i++)
-        status = tsr__emit_step(plan, parts, st->bodies[k].steps.at[i]);
-    for (int64_t rank = 0; rank < plan->n_ranks && status == TSR_OK; rank++)
-        if (made[rank].node)
-            status = close_body(&parts[rank], st, k, &made[rank]);
-    return status;
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
+        tsr_status status = made[rank].node ? open_body(&parts[rank], st, k, &made[rank]) : TSR_OK;
+        if (status != TSR_OK)
+            return status;
+    }
+    for (size_t i = 0; i < st->bodies[k].steps.n; i++) {
+        tsr_status status = tsr__emit_step(plan, parts, st->bodies[k].steps.at[i]);
+        if (status != TSR_OK)
+            return status;
+    }
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
+        tsr_status status = made[rank].node ? close_body(&parts[rank], st, k, &made[rank]) : TSR_OK;
+        if (status != TSR_OK)
+            return status;
+    }
+    return TSR_OK;
 }
 
 static tsr_status finish(struct part *part, struct step *st, const struct made *made)
@@ -216,14 +226,28 @@ tsr_status tsr__emit_bodies(struct plan *plan, struct part *parts, struct step *
     const struct placement *place = &st->flow->place;
     struct made *made = ARENA_ARRAY(plan->arena, struct made, (size_t)plan->n_ranks);
     bool any = false;
-    tsr_status status = made ? TSR_OK : TSR_NOMEM;
+    if (!made)
+        return TSR_NOMEM;
     for (size_t i = 0; i < st->n_outputs; i++)
         any |= st->outputs[i] && st->outputs[i]->live[place->devices[0]];
-    for (size_t device = 0; device < place->n_devices && any && status == TSR_OK; device++)
-        status = make_node(&parts[place->devices[device]], st, &made[place->devices[device]]);
-    for (int k = 0; k < st->n_bodies && any && status == TSR_OK; k++)
-        status = emit_body(plan, parts, st, k, made);
-    for (size_t device = 0; device < place->n_devices && any && status == TSR_OK; device++)
-        status = finish(&parts[place->devices[device]], st, &made[place->devices[device]]);
-    return status;
+    if (!any)
+        return TSR_OK;
+    for (size_t device = 0; device < place->n_devices; device++) {
+        int64_t rank = place->devices[device];
+        tsr_status status = make_node(&parts[rank], st, &made[rank]);
+        if (status != TSR_OK)
+            return status;
+    }
+    for (int k = 0; k < st->n_bodies; k++) {
+        tsr_status status = emit_body(plan, parts, st, k, made);
+        if (status != TSR_OK)
+            return status;
+    }
+    for (size_t device = 0; device < place->n_devices; device++) {
+        int64_t rank = place->devices[device];
+        tsr_status status = finish(&parts[rank], st, &made[rank]);
+        if (status != TSR_OK)
+            return status;
+    }
+    return TSR_OK;
 }

@@ -223,7 +223,9 @@ tsr_status tsr__emit_crop(struct part *t, struct step *st)
 bool tsr__trims(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
-    for (int i = 0; rule && i < rule->n_trims; i++)
+    if (!rule)
+        return false;
+    for (int i = 0; i < rule->n_trims; i++)
         if (nf->place.cuts[rule->windows[rule->trims[i].window].factor] > 1)
             return true;
     return false;
@@ -413,7 +415,8 @@ static tsr_status declare(const struct part *t, tsr_value *value, const struct f
         }
         dims[axis] = (tsr_dim){size >= 0 ? size : -1, ""};
     }
-    for (int k = 0; form->windows && k < form->windows->n_axes; k++) {
+    const int n_windowed = form->windows ? form->windows->n_axes : 0;
+    for (int k = 0; k < n_windowed; k++) {
         const struct dim_cut *part = &form->windows->parts[t->rank * form->windows->n_axes + k];
         int64_t size = 0;
         for (int64_t i = 0; i < part->n; i++)
@@ -480,10 +483,16 @@ static tsr_status emit_on(struct part *part, struct step *st, size_t group)
     return to->local[part->rank] ? TSR_OK : TSR_NOMEM;
 }
 
+static tsr_status emit_member(struct part *part, struct step *st, size_t group)
+{
+    if (st->kind == STEP_LIST)
+        return tsr__emit_list(part, st, group);
+    return part->plan->microsoft ? tsr__dialect_emit(part, st) : emit_on(part, st, group);
+}
+
 tsr_status tsr__emit_comm(struct part *parts, struct step *st)
 {
-    tsr_status status = TSR_OK;
-    for (size_t g = 0; g < st->n_groups && status == TSR_OK; g++) {
+    for (size_t g = 0; g < st->n_groups; g++) {
         const struct device_group *group = &st->groups[g];
         if (!st->group_live[g])
             continue;
@@ -492,13 +501,11 @@ tsr_status tsr__emit_comm(struct part *parts, struct step *st)
             st->outputs[0]->local[rank] = form_root(st->inputs[0])->local[rank];
             continue;
         }
-        for (size_t i = 0; i < group->n && status == TSR_OK; i++) {
-            struct part *part = &parts[group->devices[i]];
-            if (st->kind == STEP_LIST)
-                status = tsr__emit_list(part, st, g);
-            else
-                status = part->plan->microsoft ? tsr__dialect_emit(part, st) : emit_on(part, st, g);
+        for (size_t i = 0; i < group->n; i++) {
+            tsr_status status = emit_member(&parts[group->devices[i]], st, g);
+            if (status != TSR_OK)
+                return status;
         }
     }
-    return status;
+    return TSR_OK;
 }

@@ -29,8 +29,9 @@ void tsr__plan_find_sizes(struct plan *plan)
     for (int counted = 0; counted < 2; counted++)
         for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
             const tsr_value *value = tsr_graph_input(graph, i);
-            for (int axis = 0; axis < tsr_value_rank(value) && !tsr_value_initializer(value);
-                 axis++)
+            if (tsr_value_initializer(value))
+                continue;
+            for (int axis = 0; axis < tsr_value_rank(value); axis++)
                 if (tsr__port_readable(plan, value, axis) == !counted)
                     find_size(plan, value, axis, counted);
         }
@@ -310,10 +311,10 @@ static struct sized size_of(struct plan *plan, struct part *part, const tsr_dim 
 
 bool tsr__shape_known(struct plan *plan, const struct item *it)
 {
-    bool known = it->rank >= 0;
-    for (int axis = 0; axis < it->rank && known; axis++)
-        known = size_of(plan, NULL, &it->dims[axis]).ok;
-    return known;
+    for (int axis = 0; axis < it->rank; axis++)
+        if (!size_of(plan, NULL, &it->dims[axis]).ok)
+            return false;
+    return it->rank >= 0;
 }
 
 tsr_value *tsr__part_shape(struct part *part, const struct item *it)
@@ -321,14 +322,16 @@ tsr_value *tsr__part_shape(struct part *part, const struct item *it)
     if (it->fixed)
         return tsr__part_ints(part, it->shape, it->rank);
     tsr_value **sizes = ARENA_ARRAY(part->plan->arena, tsr_value *, (size_t)it->rank + 1);
-    for (int axis = 0; axis < it->rank && sizes; axis++) {
+    if (!sizes)
+        return NULL;
+    for (int axis = 0; axis < it->rank; axis++) {
         struct sized sized = size_of(part->plan, part, &it->dims[axis]);
         sizes[axis] = sized.ok ? as_value(part, &sized) : NULL;
         if (!sizes[axis])
             return NULL;
     }
     struct str name = tsr__part_fresh(part);
-    if (!name.p || !sizes)
+    if (!name.p)
         return NULL;
     const char *outputs[1] = {name.p};
     tsr_node *node =
@@ -343,7 +346,9 @@ tsr_value *tsr__part_shape(struct part *part, const struct item *it)
 const struct rule_rewrite *tsr__gives_sizes(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
-    for (int i = 0; rule && i < rule->n_rewrites; i++) {
+    if (!rule)
+        return NULL;
+    for (int i = 0; i < rule->n_rewrites; i++) {
         const struct rule_rewrite *rewrite = &rule->rewrites[i];
         bool sizes = rewrite->kind == REWRITE_SIZES || rewrite->kind == REWRITE_SIZE;
         if (sizes && nf->inputs[rewrite->index] &&
@@ -474,7 +479,9 @@ bool tsr__shape_constant(struct plan *plan, const tsr_value *source,
 {
     int64_t known[TILE_MAX_RANK];
     int64_t n = tsr__shapes_ints(plan->flow->shapes, source, known, TILE_MAX_RANK);
-    for (int64_t i = 0; n <= layout->rank && i < n; i++)
+    if (n > layout->rank)
+        return false;
+    for (int64_t i = 0; i < n; i++)
         if (tsr__dim_cut(&layout->dims[layout->rank - n + i]))
             return true;
     return false;
@@ -571,8 +578,10 @@ tsr_value *tsr__part_local_shape(struct part *part, const tsr_value *source, tsr
     bool meant = constant ? sizes_meant(made, known, n) : !tsr__shapes_may_copy(shapes, source);
     if (!meant && n == made->rank && tsr__shape_known(part->plan, made))
         return local_nodes(part, tsr__part_shape(part, made), &columns, n, 0);
-    for (int64_t i = 0; i < n && constant; i++)
+    if (!constant)
+        return local_nodes(part, host, &columns, n, 1);
+    for (int64_t i = 0; i < n; i++)
         if (known[i] > 1)
             known[i] = tsr__local_size_of(&columns.size[i], known[i]);
-    return constant ? tsr__part_ints(part, known, n) : local_nodes(part, host, &columns, n, 1);
+    return tsr__part_ints(part, known, n);
 }

@@ -184,7 +184,9 @@ static size_t input_ranks(struct plan *plan, tsr_value *value, int64_t *ranks)
 {
     struct item *it = tsr__item_of(plan, value);
     size_t n = 0;
-    for (int64_t rank = 0; it && rank < plan->n_ranks; rank++)
+    if (!it)
+        return 0;
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++)
         if (it->first->local[rank])
             ranks[n++] = rank;
     return n;
@@ -196,7 +198,9 @@ static struct manifest_port *make_ports(struct plan *plan, bool outputs, size_t 
     size_t n = outputs ? tsr_graph_output_count(graph) : tsr_graph_input_count(graph);
     struct manifest_port *ports = ARENA_ARRAY(plan->arena, struct manifest_port, n + 1);
     *count = 0;
-    for (size_t i = 0; i < n && ports; i++) {
+    if (!ports)
+        return NULL;
+    for (size_t i = 0; i < n; i++) {
         tsr_value *value = outputs ? tsr_graph_output(graph, i) : tsr_graph_input(graph, i);
         if (!outputs && tsr_value_initializer(value))
             continue;
@@ -241,7 +245,9 @@ static void add_collective(void *data, const struct step *st)
     collective->type = tsr_dtype_name(tsr__step_type(st));
     struct manifest_group *groups =
         ARENA_ARRAY(listing->arena, struct manifest_group, st->n_groups + 1);
-    for (size_t group = 0; group < st->n_groups && groups; group++)
+    if (!groups)
+        return;
+    for (size_t group = 0; group < st->n_groups; group++)
         if (st->group_live[group])
             groups[collective->n_groups++] =
                 (struct manifest_group){st->groups[group].devices, st->groups[group].n};
@@ -329,7 +335,9 @@ static void make_stages(struct plan *plan, struct manifest *manifest)
 static void make_states(struct plan *plan, struct manifest *manifest)
 {
     manifest->states = ARENA_ARRAY(plan->arena, struct manifest_state, plan->states.n + 1);
-    for (size_t i = 0; i < plan->states.n && manifest->states; i++)
+    if (!manifest->states)
+        return;
+    for (size_t i = 0; i < plan->states.n; i++)
         manifest->states[manifest->n_states++] = (struct manifest_state){
             tsr_value_name(plan->states.at[i].past), tsr_value_name(plan->states.at[i].present)};
 }
@@ -354,10 +362,11 @@ static tsr_status make_manifest(struct plan *plan, const struct part *parts,
     make_replicated(plan, manifest);
     manifest->devices = ARENA_ARRAY(plan->arena, struct manifest_device, (size_t)plan->n_ranks);
     manifest->files = ARENA_ARRAY(plan->arena, struct manifest_file, 2 * (size_t)plan->n_ranks + 3);
-    for (int64_t rank = 0; rank < plan->n_ranks && manifest->devices; rank++)
+    if (!manifest->devices)
+        return TSR_NOMEM;
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++)
         make_device(plan, &parts[rank], parts[rank].uses_common, &manifest->devices[rank]);
-    if (manifest->devices)
-        make_stages(plan, manifest);
+    make_stages(plan, manifest);
     return plan_status(plan);
 }
 
@@ -427,13 +436,17 @@ static tsr_status write_files(struct plan *plan, struct part *parts, struct outf
 {
     struct data_file *data = ARENA_ARRAY(plan->arena, struct data_file, (size_t)plan->n_ranks + 1);
     tsr_status st = data ? tsr__weights_write(plan, parts, outfolder, data) : TSR_NOMEM;
-    for (int64_t rank = 0; rank < plan->n_ranks && st == TSR_OK; rank++) {
+    if (st != TSR_OK)
+        return st;
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
         struct manifest_file *file = &manifest->files[manifest->n_files++];
         file->name = manifest->devices[rank].file;
         st = write_model(plan, parts[rank].model, outfolder, file);
+        if (st != TSR_OK)
+            return st;
         parts[rank].file_bytes = file->bytes;
     }
-    for (int64_t rank = 0; rank <= plan->n_ranks && st == TSR_OK; rank++) {
+    for (int64_t rank = 0; rank <= plan->n_ranks; rank++) {
         if (!data[rank].bytes)
             continue;
         struct manifest_file *file = &manifest->files[manifest->n_files++];
@@ -441,7 +454,7 @@ static tsr_status write_files(struct plan *plan, struct part *parts, struct outf
         file->bytes = data[rank].bytes;
         memcpy(file->sha256, data[rank].sha256, sizeof(file->sha256));
     }
-    if (st == TSR_OK && plan->wrapped)
+    if (plan->wrapped)
         st = write_wrapped(plan, outfolder, manifest);
     if (st != TSR_OK)
         return st;
@@ -453,15 +466,18 @@ static tsr_status write_files(struct plan *plan, struct part *parts, struct outf
 static tsr_status measure(struct plan *plan, struct part *parts, struct manifest *manifest)
 {
     tsr_status st = make_manifest(plan, parts, manifest);
-    for (int64_t rank = 0; rank < plan->n_ranks && st == TSR_OK; rank++) {
+    if (st != TSR_OK)
+        return st;
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
         void *bytes;
         size_t n;
         st = tsr_model_save_bytes(parts[rank].model, &bytes, &n);
-        if (st == TSR_OK)
-            tsr_bytes_free(plan->session, bytes, n);
-        parts[rank].file_bytes = st == TSR_OK ? n : 0;
+        if (st != TSR_OK)
+            return st;
+        tsr_bytes_free(plan->session, bytes, n);
+        parts[rank].file_bytes = n;
     }
-    return st;
+    return TSR_OK;
 }
 
 static tsr_status publish(struct plan *plan, struct part *parts, const char *folder, bool force,
@@ -489,7 +505,9 @@ static void count_collectives(struct arena *arena, const struct manifest *manife
                                       TSR_OP_BROADCAST,      TSR_OP_HALO,       TSR_OP_REDUCE,
                                       TSR_OP_REDUCE_SCATTER, TSR_OP_RESHARD,    TSR_OP_SEND};
     tsr_collective_count *counts = ARENA_ARRAY(arena, tsr_collective_count, TSR_COUNT(ops));
-    for (size_t k = 0; k < TSR_COUNT(ops) && counts; k++) {
+    if (!counts)
+        return;
+    for (size_t k = 0; k < TSR_COUNT(ops); k++) {
         size_t n = 0;
         for (size_t i = 0; i < manifest->n_collectives; i++)
             n += strcmp(manifest->collectives[i].op, ops[k]) == 0;
@@ -503,7 +521,9 @@ static void list_replicated(struct arena *arena, const struct manifest *manifest
                             tsr_partition_summary *summary)
 {
     tsr_replicated *list = ARENA_ARRAY(arena, tsr_replicated, manifest->n_replicated + 1);
-    for (size_t i = 0; i < manifest->n_replicated && list; i++)
+    if (!list)
+        return;
+    for (size_t i = 0; i < manifest->n_replicated; i++)
         list[i] = (tsr_replicated){tsr__arena_str(arena, str_of(manifest->replicated[i].node)).p,
                                    tsr__arena_str(arena, str_of(manifest->replicated[i].op)).p,
                                    tsr__arena_str(arena, str_of(manifest->replicated[i].reason)).p};
@@ -515,10 +535,12 @@ static bool is_cut(const struct node_flow *nf)
 {
     if (nf->told)
         return true;
-    for (int factor = 0; nf->place.rule && factor < nf->place.rule->n_factors; factor++)
+    const int n_factors = nf->place.rule ? nf->place.rule->n_factors : 0;
+    for (int factor = 0; factor < n_factors; factor++)
         if (nf->place.cuts[factor] > 1)
             return true;
-    for (int k = 0; nf->bodies && k < nf->control->n_bodies; k++)
+    const int n_bodies = nf->bodies ? nf->control->n_bodies : 0;
+    for (int k = 0; k < n_bodies; k++)
         for (size_t i = 0; i < nf->bodies[k].n_nodes; i++)
             if (is_cut(&nf->bodies[k].nodes[i]))
                 return true;
@@ -538,7 +560,9 @@ static tsr_status summarize(const struct plan *plan, const struct part *parts,
     int64_t *weights = ARENA_ARRAY(arena, int64_t, summary.devices),
             *bytes = ARENA_ARRAY(arena, int64_t, summary.devices),
             *files = ARENA_ARRAY(arena, int64_t, summary.devices);
-    for (size_t r = 0; r < summary.devices && weights && bytes && files; r++) {
+    if (!weights || !bytes || !files)
+        return TSR_NOMEM;
+    for (size_t r = 0; r < summary.devices; r++) {
         files[r] = (int64_t)(parts[r].file_bytes + parts[r].data_bytes);
         weights[r] = manifest->devices[r].weights;
         bytes[r] = manifest->devices[r].weight_bytes;
@@ -578,11 +602,13 @@ static tsr_status plan_begin(struct plan *plan, tsr_model *model, const tsr_conf
     plan->n_ranks = tsr_config_devices(config);
     plan->opset = onnx_opset(model);
     int64_t *all = ARENA_ARRAY(plan->arena, int64_t, (size_t)plan->n_ranks);
-    for (int64_t rank = 0; rank < plan->n_ranks && all; rank++)
+    if (!all)
+        return TSR_NOMEM;
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++)
         all[rank] = rank;
     plan->all_devices = all;
     size_t before = tsr__diag_errors(plan->session);
-    plan->flow = all ? tsr__flow_expanded(plan->arena, model, config, &plan->expanded) : NULL;
+    plan->flow = tsr__flow_expanded(plan->arena, model, config, &plan->expanded);
     if (!plan->flow) {
         bool refused = tsr__diag_errors(plan->session) > before && !plan->session->out_of_memory;
         return refused ? TSR_INVALID : TSR_NOMEM;
@@ -642,12 +668,14 @@ static tsr_status show_parts(const struct plan *plan, const struct part *parts)
 {
     struct partition_part *list =
         ARENA_ARRAY(plan->arena, struct partition_part, (size_t)plan->n_ranks);
-    for (int64_t rank = 0; rank < plan->n_ranks && list; rank++)
+    if (!list)
+        return TSR_NOMEM;
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++)
         list[rank] = (struct partition_part){parts[rank].model, parts[rank].weight_bytes};
-    return list ? plan->look->look(plan->look->data, list, plan->n_ranks) : TSR_NOMEM;
+    return plan->look->look(plan->look->data, list, plan->n_ranks);
 }
 
-// Plan, build, prove, write, in this order: no file is written before the ranks' graphs have been proven to agree.
+// Plans the steps, builds a graph for each rank, and proves that the ranks agree. Writes nothing.
 static tsr_status build_parts(struct plan *plan, const tsr_partition_options *options,
                               struct part *parts)
 {
@@ -687,6 +715,7 @@ static tsr_status use_parts(struct plan *plan, struct part *parts, const char *f
     return publish(plan, parts, folder, options->force, manifest);
 }
 
+// No file is written before the ranks' graphs have been proven to agree. The graphs live in `parts` until the end.
 static tsr_status partition_with(struct plan *plan, const char *folder,
                                  const tsr_partition_options *options,
                                  tsr_partition_summary *summary)

@@ -99,7 +99,9 @@ static bool told_where(const struct plan *plan, const tsr_value *value)
 {
     const tsr_node *maker = tsr_value_producer(value);
     const tsr_spec *spec = NULL;
-    for (size_t k = 0; maker && (spec = tsr_node_sharding_of(maker, value, k)); k++)
+    if (!maker)
+        return false;
+    for (size_t k = 0; (spec = tsr_node_sharding_of(maker, value, k)); k++)
         if (tsr__spec_config(spec) == plan->flow->config)
             return true;
     return false;
@@ -197,7 +199,9 @@ static tsr_status keep_state(struct plan *plan, struct str text)
     for (size_t at = 0; at < text.n; at++) { // names may hold '=' too
         struct str past = {text.p, at}, present = {text.p + at + 1, text.n - at - 1}, rest;
         size_t found = 0;
-        for (size_t i = 0; text.p[at] == '=' && i < tsr_graph_input_count(graph); i++) {
+        if (text.p[at] != '=')
+            continue;
+        for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
             tsr_value *value = tsr_graph_input(graph, i);
             if (tsr_value_initializer(value) || !matches(past, tsr__value_str(value), &rest))
                 continue;
@@ -257,7 +261,9 @@ static bool sizes_named(const tsr_value *value)
 static void read_as_kept(struct plan *plan, const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
-    for (int i = 0; rule && i < rule->n_rewrites; i++) {
+    if (!rule)
+        return;
+    for (int i = 0; i < rule->n_rewrites; i++) {
         const struct rule_rewrite *rewrite = &rule->rewrites[i];
         bool sizes = rewrite->kind == REWRITE_SIZES || rewrite->kind == REWRITE_SIZE;
         const tsr_value *value = sizes ? tsr_node_input(nf->node, (size_t)rewrite->index) : NULL;
@@ -283,6 +289,17 @@ static tsr_status each_line(struct plan *plan, const char *key,
     return st;
 }
 
+static tsr_status each_text(struct plan *plan, const char *const *texts, size_t n,
+                            tsr_status (*take)(struct plan *, struct str))
+{
+    for (size_t i = 0; i < n; i++) {
+        tsr_status st = take(plan, str_of(texts[i]));
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
 tsr_status tsr__plan_ports(struct plan *plan, const tsr_partition_options *options)
 {
     plan->kept =
@@ -290,19 +307,26 @@ tsr_status tsr__plan_ports(struct plan *plan, const tsr_partition_options *optio
     if (!plan->kept)
         return TSR_NOMEM;
     tsr_status st = each_line(plan, META_KEEP_CUT, keep_cut);
-    for (size_t i = 0; i < options->n_keep_cut && st == TSR_OK; i++)
-        st = keep_cut(plan, str_of(options->keep_cut[i]));
-    if (st == TSR_OK)
-        st = each_line(plan, META_STATE, keep_state);
-    for (size_t i = 0; i < options->n_state && st == TSR_OK; i++)
-        st = keep_state(plan, str_of(options->state[i]));
-    for (size_t i = 0; i < options->n_everywhere && st == TSR_OK; i++)
-        st = give_everywhere(plan, str_of(options->everywhere[i]));
-    if (st == TSR_OK)
-        st = give_outputs(plan);
-    for (size_t i = 0; i < plan->flow->n_nodes && st == TSR_OK; i++)
+    if (st != TSR_OK)
+        return st;
+    st = each_text(plan, options->keep_cut, options->n_keep_cut, keep_cut);
+    if (st != TSR_OK)
+        return st;
+    st = each_line(plan, META_STATE, keep_state);
+    if (st != TSR_OK)
+        return st;
+    st = each_text(plan, options->state, options->n_state, keep_state);
+    if (st != TSR_OK)
+        return st;
+    st = each_text(plan, options->everywhere, options->n_everywhere, give_everywhere);
+    if (st != TSR_OK)
+        return st;
+    st = give_outputs(plan);
+    if (st != TSR_OK)
+        return st;
+    for (size_t i = 0; i < plan->flow->n_nodes; i++)
         read_as_kept(plan, &plan->flow->nodes[i]);
-    return st == TSR_OK ? plan_status(plan) : st;
+    return plan_status(plan);
 }
 
 const struct tile_layout *tsr__port_layout(struct plan *plan, const tsr_value *value, bool output)
@@ -343,7 +367,9 @@ struct form *tsr__port_count(struct plan *plan, const tsr_value *value)
     group->devices = (int64_t *)plan->all_devices;
     group->n = (size_t)plan->n_ranks;
     struct form *form = tsr__plan_count(plan, it->first, on, group);
-    for (int64_t rank = 0; form && rank < plan->n_ranks; rank++)
+    if (!form)
+        return NULL;
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++)
         form_want(form, rank);
     return form;
 }

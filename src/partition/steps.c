@@ -18,7 +18,9 @@ static void item_sizes(struct plan *plan, struct item *it)
     if (!it->fixed)
         return;
     it->shape = ARENA_ARRAY(plan->arena, int64_t, (size_t)it->rank + 1);
-    for (int axis = 0; axis < it->rank && it->shape; axis++)
+    if (!it->shape)
+        return;
+    for (int axis = 0; axis < it->rank; axis++)
         it->shape[axis] = it->dims[axis].value;
 }
 
@@ -39,9 +41,11 @@ static void item_type(struct plan *plan, struct item *it)
     if (!tensor || it->rank < 0)
         return;
     tsr_dim *dims = ARENA_ARRAY(plan->arena, tsr_dim, (size_t)it->rank + 1);
-    for (int axis = 0; axis < it->rank && dims; axis++)
-        dims[axis] = (tsr_dim){tsr_tensor_dims(tensor)[axis], ""};
     it->dims = dims;
+    if (!dims)
+        return;
+    for (int axis = 0; axis < it->rank; axis++)
+        dims[axis] = (tsr_dim){tsr_tensor_dims(tensor)[axis], ""};
 }
 
 // In a loop, a symbol may stand for another size in each turn.
@@ -207,10 +211,10 @@ static size_t take_round(struct device_group *left, size_t n, struct device_grou
     size_t kept = 0;
     *n_round = 0;
     for (size_t group = 0; group < n; group++) {
-        bool free = true;
-        for (size_t k = 0; k < *n_round && free; k++)
-            free = disjoint(&left[group], &round[k]);
-        if (free)
+        size_t k = 0;
+        while (k < *n_round && disjoint(&left[group], &round[k]))
+            k++;
+        if (k == *n_round)
             round[(*n_round)++] = left[group];
         else
             left[kept++] = left[group];
@@ -290,7 +294,9 @@ static bool plan_node(struct plan *plan, const struct node_flow *nf)
     size_t n_in = tsr_node_input_count(node), n_out = tsr_node_output_count(node);
     size_t n_captures = nf->bodies ? 0 : tsr__node_captures(node, &captures);
     struct form **inputs = ARENA_ARRAY(plan->arena, struct form *, n_in + n_captures + 1);
-    for (size_t i = 0; i < n_in + n_captures && inputs; i++) {
+    if (!inputs)
+        return false;
+    for (size_t i = 0; i < n_in + n_captures; i++) {
         tsr_value *value = i < n_in ? tsr_node_input(node, i) : captures[i - n_in];
         if (!value)
             continue;
@@ -298,7 +304,7 @@ static bool plan_node(struct plan *plan, const struct node_flow *nf)
         if (!inputs[i])
             return false;
     }
-    struct step *st = inputs ? step_make(plan, STEP_NODE, 0, n_out) : NULL;
+    struct step *st = step_make(plan, STEP_NODE, 0, n_out);
     if (!st)
         return false;
     st->flow = nf;
@@ -316,7 +322,9 @@ static bool plan_node(struct plan *plan, const struct node_flow *nf)
             (!it || !(st->outputs[i] = tsr__form_new(plan, it, nf->outputs[i], FORM_MADE))))
             return false;
     }
-    for (size_t i = 0; i < n_out && needs_reduction(nf); i++) {
+    if (!needs_reduction(nf))
+        return true;
+    for (size_t i = 0; i < n_out; i++) {
         if (st->outputs[i] && nf->delayed)
             st->outputs[i]->partial = true;
         else if (st->outputs[i] && !plan_reduce(plan, nf, st->outputs[i]))

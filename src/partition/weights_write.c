@@ -218,13 +218,15 @@ static tsr_status write_form(struct plan *plan, struct form *form, struct taker 
         return st;
     if (bits % 8 == 0 && (source.memory || !long_runs(takers, n, bits / 8)))
         return write_blocks(&source, takers, n, bits / 8, buffer);
-    for (size_t i = 0; i < n && st == TSR_OK; i++) {
+    for (size_t i = 0; i < n; i++) {
         if (bits % 8)
             write_bits(&source, &takers[i], bits, buffer);
         else
             st = copy_runs(&source, &takers[i], bits / 8);
+        if (st != TSR_OK)
+            return st;
     }
-    return st;
+    return TSR_OK;
 }
 
 // ---- all of them -------------------------------------------------------------------------------
@@ -278,20 +280,24 @@ static tsr_status batch_open(struct batch *batch, struct outfolder *outfolder, b
     size_t n = 0;
     if (batch->n == 0 && any_common)
         st = batch_open_file(batch, 0, outfolder, MANIFEST_COMMON);
-    for (int64_t i = 0; i < batch->n && st == TSR_OK; i++) {
+    if (st != TSR_OK)
+        return st;
+    for (int64_t i = 0; i < batch->n; i++) {
         struct str name =
             tsr__arena_printf(batch->plan->arena, "rank%lld.data", (long long)(batch->first + i));
         if (batch->parts[batch->first + i].data_bytes)
             st = name.p ? batch_open_file(batch, i, outfolder, name.p) : TSR_NOMEM;
+        if (st != TSR_OK)
+            return st;
     }
-    for (int64_t i = 0; i < BATCH_RANKS && st == TSR_OK; i++)
+    for (int64_t i = 0; i < BATCH_RANKS; i++)
         if (batch->open[i]) {
             fds[n] = batch->files[i].fd;
             batch->place[i] = n++;
         }
-    if (st == TSR_OK && n && !batch->plan->undigested)
-        st = tsr__follow_start(batch->plan->session, fds, n, &batch->follow);
-    return st;
+    if (n == 0 || batch->plan->undigested)
+        return TSR_OK;
+    return tsr__follow_start(batch->plan->session, fds, n, &batch->follow);
 }
 
 // What is left in the buffers goes into the files, so that the digests can be finished before they
@@ -318,20 +324,36 @@ static tsr_status batch_close(struct batch *batch, int64_t i, struct data_file *
     return st;
 }
 
-static tsr_status batch_run(struct batch *batch, struct outfolder *outfolder,
-                            struct data_file *files, bool any_common)
+static tsr_status batch_write(struct batch *batch, struct outfolder *outfolder,
+                              struct data_file *files, bool any_common)
 {
     tsr_status st = batch_open(batch, outfolder, any_common);
-    for (struct form *form = batch->plan->consts; form && st == TSR_OK; form = form->next_const) {
+    if (st != TSR_OK)
+        return st;
+    for (struct form *form = batch->plan->consts; form; form = form->next_const) {
         st = tsr__cancel_check(batch->plan->session);
         if (st == TSR_OK)
             st = batch_form(batch, form);
+        if (st != TSR_OK)
+            return st;
     }
-    if (st == TSR_OK)
-        st = batch_digest(batch);
-    for (int64_t i = 0; i < BATCH_RANKS && st == TSR_OK; i++)
-        if (batch->open[i])
-            st = batch_close(batch, i, &files[batch->n ? batch->first + i : batch->plan->n_ranks]);
+    st = batch_digest(batch);
+    if (st != TSR_OK)
+        return st;
+    struct data_file *first = &files[batch->n ? batch->first : batch->plan->n_ranks];
+    for (int64_t i = 0; i < BATCH_RANKS; i++) {
+        st = batch->open[i] ? batch_close(batch, i, &first[i]) : TSR_OK;
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+// Whatever happens, the files that batch_write left open are taken away.
+static tsr_status batch_run(struct batch *batch, struct outfolder *outfolder,
+                            struct data_file *files, bool any_common)
+{
+    tsr_status st = batch_write(batch, outfolder, files, any_common);
     tsr__follow_free(batch->follow);
     for (int64_t i = 0; i < BATCH_RANKS; i++)
         if (batch->open[i])

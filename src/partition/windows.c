@@ -18,7 +18,9 @@
 bool tsr__window_cut(const struct node_flow *nf, int input)
 {
     const struct rule *rule = nf->place.rule;
-    for (int i = 0; rule && i < rule->n_windows; i++)
+    if (!rule)
+        return false;
+    for (int i = 0; i < rule->n_windows; i++)
         if ((input < 0 || rule->windows[i].input == input) &&
             nf->place.cuts[rule->windows[i].factor] > 1)
             return true;
@@ -41,8 +43,8 @@ static void list_axes(const struct node_flow *nf, int input, struct windows *out
     for (int i = 0; i < rule->n_windows; i++) {
         const struct rule_window *window = &rule->windows[i];
         bool known = window->input != input || nf->place.cuts[window->factor] < 2;
-        for (int k = 0; k < out->n_axes && !known; k++)
-            known = out->axes[k] == window->dim;
+        for (int k = 0; k < out->n_axes; k++)
+            known |= out->axes[k] == window->dim;
         if (!known)
             out->axes[out->n_axes++] = window->dim;
     }
@@ -60,7 +62,9 @@ static bool list_intervals(struct plan *plan, const struct node_flow *nf, int in
 {
     const struct rule *rule = nf->place.rule;
     out->at = ARENA_ARRAY(plan->arena, struct tile_interval, (size_t)rule->n_windows + 1);
-    for (int i = 0; out->at && i < rule->n_windows; i++) {
+    if (!out->at)
+        return false;
+    for (int i = 0; i < rule->n_windows; i++) {
         if (rule->windows[i].input != input || rule->windows[i].dim != axis)
             continue;
         struct window_part part = tsr__window_at(nf, place, i);
@@ -71,7 +75,7 @@ static bool list_intervals(struct plan *plan, const struct node_flow *nf, int in
         else
             out->at[out->n++] = (struct tile_interval){part.start, part.stop};
     }
-    return out->at != NULL;
+    return true;
 }
 
 static struct windows *windows_of(struct plan *plan, const struct node_flow *nf, int input)
@@ -82,12 +86,14 @@ static struct windows *windows_of(struct plan *plan, const struct node_flow *nf,
     list_axes(nf, input, windows);
     windows->parts =
         ARENA_ARRAY(plan->arena, struct dim_cut, (size_t)(plan->n_ranks * windows->n_axes) + 1);
-    for (size_t device = 0; windows->parts && device < nf->place.n_devices; device++)
+    if (!windows->parts)
+        return NULL;
+    for (size_t device = 0; device < nf->place.n_devices; device++)
         for (int k = 0; k < windows->n_axes; k++)
             if (!list_intervals(plan, nf, input, windows->axes[k], (int64_t)device,
                                 &windows->parts[nf->place.devices[device] * windows->n_axes + k]))
                 return NULL;
-    return windows->parts ? windows : NULL;
+    return windows;
 }
 
 static bool same_intervals(const struct tile_interval *a, int64_t n, const struct tile_interval *b,
@@ -246,9 +252,11 @@ static bool rounds_up(const struct node_flow *nf)
 bool tsr__lists_apply(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
-    if (rule && rounds_up(nf))
+    if (!rule)
+        return false;
+    if (rounds_up(nf))
         return true;
-    for (int i = 0; rule && i < rule->n_lists; i++)
+    for (int i = 0; i < rule->n_lists; i++)
         for (int k = 0; k < rule->lists[i].n_puts; k++)
             if (rule->lists[i].puts[k].factor >= 0 &&
                 nf->place.cuts[rule->lists[i].puts[k].factor] > 1)
