@@ -18,8 +18,14 @@ def steering(node, i):
     return i > 0 and (node.op_type.startswith("Reduce") or node.op_type in ("CumSum", "CumProd"))
 
 
-def totals(node, values, opset):
-    """The sum of the magnitudes of the terms of each element, in double precision; None: not known for this operator."""
+def magnitude(node, a):
+    """What a term counts in `totals`: of a product, what makes it grow."""
+    a = np.abs(np.nan_to_num(a, nan=0, posinf=0, neginf=0))
+    return np.maximum(a, 1) if node.op_type in PRODUCTS else a
+
+
+def totals(node, values, opset, term=magnitude):
+    """The sum (or product) of the magnitudes of the terms of each element, in double precision; None: not known for this operator."""
     if node.domain or node.op_type not in SUMS | PRODUCTS:
         return None
     feeds = {}
@@ -28,8 +34,7 @@ def totals(node, values, opset):
         if name and (not isinstance(a, np.ndarray) or a.dtype.kind not in "fiu"):
             return None
         if name and not steering(node, i):
-            a = np.abs(np.nan_to_num(a.astype("f8"), nan=0, posinf=0, neginf=0))
-            a = np.maximum(a, 1) if node.op_type in PRODUCTS else a
+            a = term(node, a.astype("f8"))
         if name:
             feeds[name] = a
     copy = onnx.NodeProto.FromString(node.SerializeToString())
@@ -46,6 +51,19 @@ def totals(node, values, opset):
         return None
 
 
+def vanishes(node, values, opset):
+    """Whether a part of a product can be 0 by underflow where another has an infinity: 1e-30 * 1e-30 | inf is NaN, and inf in another order."""
+    result = values.get(node.output[0])
+    if node.op_type not in PRODUCTS or not isinstance(result, np.ndarray) or result.dtype.kind != "f":
+        return False
+    shrinking = lambda _, a: np.where(np.isfinite(a) & (a != 0), np.minimum(np.abs(a), 1), 1)  # a 0 itself is one in the whole, too
+    least = totals(node, values, opset, shrinking)
+    infinities = totals(node, values, opset, lambda _, a: np.where(np.isinf(a), 2.0, 1.0))
+    if least is None or infinities is None:
+        return False
+    return bool(((infinities > 1) & (least < np.finfo(result.dtype).smallest_subnormal)).any())
+
+
 def leaves_range(node, values, opset):
     """Whether a part of the node's sum or product can be beyond what its type holds."""
     result = values.get(node.output[0])
@@ -53,6 +71,8 @@ def leaves_range(node, values, opset):
         return False
     if node.op_type == "AveragePool":
         return False  # its windows are never taken apart
+    if vanishes(node, values, opset):
+        return True
     total = totals(node, values, opset)
     limit = np.finfo(result.dtype).max if result.dtype.kind == "f" else np.iinfo(result.dtype).max
     return total is not None and total.size > 0 and not bool((total <= float(limit)).all())

@@ -12,6 +12,8 @@ import graph
 import judge
 
 CUT = dict(level=0)
+NAN, INF = np.nan, np.inf
+f4 = lambda *numbers: np.array(numbers, "f4")
 
 
 def case_of(nodes, inputs, outputs, constants=()):
@@ -38,6 +40,13 @@ def products_beyond_the_range():
     assert verdict(product(np.array([[1e3, 1e3, 0, 2]], "f4")), z=np.full((1, 1), np.nan, "f4")) == "different"
 
 
+def products_that_vanish():
+    number = np.full((1, 1), 7, "f4")
+    assert verdict(product(np.array([[INF, 2, 1e-30, 1e-30]], "f4")), z=number) == "range"
+    assert verdict(product(np.array([[INF, 2, 1e-10, 1e-10]], "f4")), z=number) == "different"
+    assert verdict(product(np.array([[3, 2, 1e-30, 1e-30]], "f4")), z=number) == "different"
+
+
 def sums_of_squares():
     square = lambda x: case_of([h.make_node("ReduceSumSquare", ["x"], ["y"])], dict(x=x), ["y"])
     assert verdict(square(np.array([60000, 3], "i4")), y=np.array([7], "i4")) == "range"
@@ -59,10 +68,6 @@ def wide_integers():
     case = case_of([h.make_node("Identity", ["x"], ["y"])], dict(x=np.array([2 ** 53 + 1], "i8")), ["y"])
     assert verdict(case, y=np.array([2 ** 53], "i8")) == "different"
     assert verdict(case) == "ok"
-
-
-NAN, INF = np.nan, np.inf
-f4 = lambda *numbers: np.array(numbers, "f4")
 
 
 def one_node(op, arrays, outputs=1, **attributes):
@@ -176,7 +181,7 @@ def outputs_quantised_too():
 
 
 failed = 0
-for check in (products_beyond_the_range, sums_of_squares, terms_that_cancel_out, wide_integers, greatest_of_nan, exponentials_of_nan, means_of_infinities,
+for check in (products_beyond_the_range, products_that_vanish, sums_of_squares, terms_that_cancel_out, wide_integers, greatest_of_nan, exponentials_of_nan, means_of_infinities,
               sums_that_slide, infinite_scales, letters_summed_before, sets_after_an_excuse, scales_of_nothing, inside_of_bodies, inside_of_functions, outputs_quantised_too):
     try:
         check()
