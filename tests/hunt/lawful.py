@@ -16,6 +16,8 @@ def windows_fit(node, inputs):
     rounds down, and one result by ONNX Runtime, which divides towards zero."""
     x, weights = inputs[0], next((a for a in inputs[1:] if a is not None and a.ndim == inputs[0].ndim), None)
     kernel = attribute(node, "kernel_shape", list(weights.shape[2:]) if weights is not None else None)
+    if attribute(node, "auto_pad", "NOTSET").startswith("SAME") and max(attribute(node, "dilations") or [1]) > 1:
+        return False  # pads that keep the size; ONNX Runtime's poolings forget the dilations and give a smaller one
     if kernel is None or attribute(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         return True
     pads = attribute(node, "pads") or [0] * (2 * len(kernel))
@@ -46,9 +48,32 @@ def heads_are_even(node, inputs):
     return width % 2 == 0
 
 
+def slopes_fit(node, inputs):
+    """Slopes stretch to the input, not the input to them."""
+    return inputs[1] is None or skip_fits(node, inputs)
+
+
+def batches_agree(node, inputs):
+    """Indices and data have the same leading dimensions; ONNX Runtime takes as many as the indices have."""
+    n = attribute(node, "batch_dims", 0)
+    return inputs[1] is None or inputs[0].shape[:n] == inputs[1].shape[:n]
+
+
+def axes_are_read(node, inputs):
+    """Of a tensor without elements ONNX Runtime misreads a negative axis: [0 3] reduced along -1 stays [0 3]."""
+    axes = attribute(node, "axes") or [attribute(node, "axis", 0)]
+    if len(inputs) > 1 and inputs[1] is not None:
+        axes = inputs[1].tolist()
+    return inputs[0].size > 0 or min(axes, default=0) >= 0
+
+
 LAWS = {op: windows_fit for op in "AveragePool MaxPool LpPool Conv ConvInteger".split()}
 LAWS["Concat"] = parts_fit
 LAWS["RotaryEmbedding"] = heads_are_even
+LAWS["PRelu"] = slopes_fit
+LAWS["GatherND"] = batches_agree
+LAWS.update({op: axes_are_read for op in "ArgMax ArgMin".split()})
+LAWS.update({"Reduce" + kind: axes_are_read for kind in "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()})
 LAWS.update({op: skip_fits for op in "SkipLayerNormalization SkipSimplifiedLayerNormalization".split()})
 
 

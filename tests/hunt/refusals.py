@@ -16,10 +16,23 @@ EDITS = {
     "spec-disagree": "two values of a node are cut in ways that no placement of its rule has",
 }
 
-# Mistakes of ONNX Runtime 1.31 that a part can have where the whole model has not: (text, what the model must hold, why).
+# Mistakes of ONNX Runtime 1.31 that a part can have where the whole model has not: (text, what the model must hold, why). Each was seen
+# in a whole model too, of the sizes that the part has.
 ENGINE = [
     (r"Shape mismatch attempting to re-use buffer", lambda n: rounds_up(n) or pads_by_itself(n),
      "it plans memory by sizes that ONNX infers wrongly for poolings: one window too many when rounding up, pads of SAME with dilations"),
+    (r"output_dtype INT8 does not match y_zero_point type UINT8", lambda n: n.op_type == "DequantizeLinear",
+     "it moves a DequantizeLinear with one zero point of int8 behind a Reshape, makes it uint8, and says int8 of the new node"),
+    (r"x_zero_point must be null or have the same rank as x for blocked quantization", lambda n: attribute(n, "block_size") is not None,
+     "it makes one zero point of int8 a uint8, and forgets the number of its dimensions"),
+]
+
+# The same where an input has sizes by name: (text, what the node must be, why).
+OPEN_SIZES = [
+    (r"cannot be reshaped|do not fit the shape|Incompatible dimensions", lambda n, opset: n.domain == "com.microsoft" and n.op_type in ("Attention", "QAttention"),
+     "of weights whose size has a name it infers a result without elements, and takes its Shape for that"),
+    (r"Shape mismatch attempting to re-use buffer", lambda n, opset: n.op_type == "Slice" and opset == 10,
+     "Slice of operator set 10 keeps the name of a size that it changes, and memory is planned by names"),
 ]
 
 
@@ -55,5 +68,15 @@ def engine_mistake(model, text):
     for pattern, holds, why in ENGINE:
         nodes = list(all_nodes(model.graph)) + [n for f in model.functions for n in f.node]
         if re.search(pattern, text) and any(holds(n) for n in nodes):
+            return why
+    return open_size_mistake(model, text)
+
+
+def open_size_mistake(model, text):
+    """The same for mistakes that need a size by name: an input that the node reads has one."""
+    opset = next(o.version for o in model.opset_import if not o.domain)
+    named = {i.name for i in model.graph.input if any(not d.HasField("dim_value") for d in i.type.tensor_type.shape.dim)}
+    for pattern, holds, why in OPEN_SIZES:
+        if re.search(pattern, text) and any(holds(n, opset) and named & set(n.input) for n in model.graph.node):
             return why
     return ""

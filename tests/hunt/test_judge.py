@@ -10,6 +10,8 @@ from onnx import TensorProto as T, helper as h, numpy_helper as nh
 
 import graph
 import judge
+import lawful
+import refusals
 
 CUT = dict(level=0)
 NAN, INF = np.nan, np.inf
@@ -128,6 +130,32 @@ def letters_summed_before():
     assert judged(one_node("Einsum", [f4(1, -2), f4(INF, 1)], equation="a,d->ad")) == "different"
 
 
+def laws():
+    """The engine runs these, and gives what the standard does not: when it mends one of them, the law can go."""
+    shape = lambda op, arrays, **more: one_node(op, arrays, **more).wanted[0]["y0"].shape
+    node = lambda op, **more: h.make_node(op, ["a", "b"], ["y"], **more)
+    nothing, one = np.zeros((0, 3), "f4"), np.ones((1, 2), "f4")
+    assert shape("ArgMax", [nothing], axis=-1) != (0, 1)
+    assert not lawful.lawful(node("ArgMax", axis=-1), dict(a=nothing)) and lawful.lawful(node("ArgMax", axis=1), dict(a=nothing))
+    assert not lawful.lawful(node("ReduceSum"), dict(a=nothing, b=np.array([-1]))) and lawful.lawful(node("ReduceSum"), dict(a=one, b=np.array([-1])))
+    assert shape("MaxPool", [np.ones((1, 1, 10), "f4")], kernel_shape=[3], dilations=[2], auto_pad="SAME_LOWER") != (1, 1, 10)
+    assert not lawful.lawful(node("MaxPool", kernel_shape=[3], dilations=[2], auto_pad="SAME_LOWER"), dict(a=np.ones((1, 1, 10), "f4")))
+    assert shape("GatherND", [np.ones((3, 4), "f4"), np.zeros((1, 3, 1), "i8")], batch_dims=1) == (1, 3)
+    assert not lawful.lawful(node("GatherND", batch_dims=1), dict(a=np.ones((3, 4), "f4"), b=np.zeros((1, 3, 1), "i8")))
+    assert not lawful.lawful(node("PRelu"), dict(a=f4(1), b=f4(1, 2))) and lawful.lawful(node("PRelu"), dict(a=f4(1, 2), b=f4(1)))
+
+
+def mistakes_of_the_engine():
+    """A text alone is no excuse: the model must hold what the mistake needs."""
+    text = "Node (v_q) Op (QuantizeLinear) [TypeInferenceError] output_dtype INT8 does not match y_zero_point type UINT8."
+    plain = h.make_model(h.make_graph([h.make_node("Abs", ["x"], ["y"])], "g", [h.make_tensor_value_info("x", T.FLOAT, ["n"])], []))
+    byte = h.make_model(h.make_graph([h.make_node("DequantizeLinear", ["x", "s", "z"], ["y"])], "g", [], []))
+    assert refusals.engine_mistake(byte, text) and not refusals.engine_mistake(plain, text) and not refusals.engine_mistake(byte, "another")
+    attention = lambda size: h.make_model(h.make_graph([h.make_node("Attention", ["x", "w", "b"], ["y"], domain="com.microsoft")], "g",
+                                                       [h.make_tensor_value_info("b", T.FLOAT, [size])], []))
+    assert refusals.engine_mistake(attention("n"), "The input tensor cannot be reshaped") and not refusals.engine_mistake(attention(96), "The input tensor cannot be reshaped")
+
+
 def sets_after_an_excuse():
     """What one set of inputs may have is no reason to pass the next one over."""
     case = one_node("ReduceMax", [f4(NAN, 1)], keepdims=0)
@@ -182,7 +210,8 @@ def outputs_quantised_too():
 
 failed = 0
 for check in (products_beyond_the_range, products_that_vanish, sums_of_squares, terms_that_cancel_out, wide_integers, greatest_of_nan, exponentials_of_nan, means_of_infinities,
-              sums_that_slide, infinite_scales, letters_summed_before, sets_after_an_excuse, scales_of_nothing, inside_of_bodies, inside_of_functions, outputs_quantised_too):
+              sums_that_slide, infinite_scales, letters_summed_before, sets_after_an_excuse, scales_of_nothing, inside_of_bodies, inside_of_functions, outputs_quantised_too,
+              laws, mistakes_of_the_engine):
     try:
         check()
         print("ok - " + check.__name__)
