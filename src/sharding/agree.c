@@ -49,17 +49,24 @@ static void assume(struct agree *agree, const struct shapes *shapes, int input,
         agree->given[agree->n++] = given;
 }
 
+static const tsr_spec *first_spec(const tsr_node_config *nc, const tsr_value *value)
+{
+    for (size_t k = 0; k < tsr_node_config_spec_count(nc); k++)
+        if (tsr_spec_value(tsr_node_config_spec(nc, k)) == value)
+            return tsr_node_config_spec(nc, k);
+    return NULL;
+}
+
 // The layouts of inputs that have a spec, canonical, in the order of the inputs; each value once.
 static bool collect(struct agree *agree, const struct shapes *shapes, const tsr_node_config *nc)
 {
     size_t n_in = tsr_node_input_count(agree->node);
     agree->given = ARENA_ARRAY(agree->arena, struct given, n_in + 1);
-    for (size_t i = 0; agree->given && i < n_in; i++) {
+    if (!agree->given)
+        return false;
+    for (size_t i = 0; i < n_in; i++) {
         const tsr_value *value = tsr_node_input(agree->node, i);
-        const tsr_spec *spec = NULL;
-        for (size_t k = 0; value && !spec && k < tsr_node_config_spec_count(nc); k++)
-            if (tsr_spec_value(tsr_node_config_spec(nc, k)) == value)
-                spec = tsr_node_config_spec(nc, k);
+        const tsr_spec *spec = value ? first_spec(nc, value) : NULL;
         if (!spec && value && agree->assumed && !tsr__shapes_is_list(shapes, value))
             assume(agree, shapes, (int)i, value);
         if (!spec)
@@ -146,10 +153,12 @@ static void report_uncut(const struct agree *agree, const tsr_value *value, cons
 static bool fits_all(const struct agree *agree)
 {
     struct solve all;
-    bool ok = begin(agree, &all);
-    for (size_t i = 0; ok && i < agree->n; i++)
-        ok = take(&all, &agree->given[i]);
-    return ok;
+    if (!begin(agree, &all))
+        return false;
+    for (size_t i = 0; i < agree->n; i++)
+        if (!take(&all, &agree->given[i]))
+            return false;
+    return true;
 }
 
 static bool judge(const struct agree *agree)

@@ -89,8 +89,9 @@ static int parts_of(const struct tile_dim *dim, tsr_dim size, struct cut_part *p
 {
     int64_t sizes[TILE_MAX_FACTORS], product = 1;
     bool fits = size.value >= 0 && tsr__dim_sizes(dim, size.value, sizes);
-    for (int i = 0; fits && i < dim->n; i++)
-        product = times(product, sizes[i]);
+    if (fits)
+        for (int i = 0; i < dim->n; i++)
+            product = times(product, sizes[i]);
     fits = fits && product == size.value; // else the last unit is short: left as it is
     for (int i = 0; i < dim->n; i++)
         parts[i] = (struct cut_part){fits ? sizes[i] : dim->factors[i].size, dim->factors[i].cuts};
@@ -146,7 +147,9 @@ static struct tile_layout *merged(struct arena *arena, const struct tile_layout 
     wide->dims[at.dim].factors[at.factor].cuts = cuts / run;
     struct tile_layout *m = tsr__layout_cut(arena, l->rank, wide->dims);
     size_t n = 0;
-    for (int64_t shard = 0; m && shard < wide->n_shards; shard++) {
+    if (!m)
+        return NULL;
+    for (int64_t shard = 0; shard < wide->n_shards; shard++) {
         const int64_t *owners;
         size_t count = tsr__layout_owners(wide, shard, &owners);
         int64_t above = shard / (stride * cuts), part = shard / stride % cuts / run;
@@ -154,7 +157,7 @@ static struct tile_layout *merged(struct arena *arena, const struct tile_layout 
         for (size_t i = 0; i < count; i++)
             pairs[n++] = (struct tile_owner){to, owners[i]};
     }
-    return m && tsr__layout_own(arena, m, pairs, n) ? m : NULL;
+    return tsr__layout_own(arena, m, pairs, n) ? m : NULL;
 }
 
 // Tiles that lie side by side on one device are one tile: {4,1:0,0,1,1} is {2,1:0,1}, for any size, because
@@ -203,7 +206,9 @@ struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile
         dims[axis].n = tsr__cut_canonical(parts, count, dims[axis].factors, moves[axis]);
     }
     struct tile_layout *c = tsr__layout_cut(arena, l->rank, dims);
-    for (int64_t shard = 0; c && shard < l->n_shards; shard++) {
+    if (!c)
+        return NULL;
+    for (int64_t shard = 0; shard < l->n_shards; shard++) {
         int64_t coords[TILE_MAX_RANK * TILE_MAX_FACTORS], k = 0;
         const int64_t *owners;
         tsr__layout_coords(l, shard, coords);
@@ -221,5 +226,5 @@ struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile
         for (size_t i = 0; i < count; i++)
             pairs[at++] = (struct tile_owner){k, owners[i]};
     }
-    return c && tsr__layout_own(arena, c, pairs, n) ? c : NULL;
+    return tsr__layout_own(arena, c, pairs, n) ? c : NULL;
 }

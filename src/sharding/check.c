@@ -122,7 +122,9 @@ static bool check_configs(struct check *check)
     size_t n = tsr_model_config_count(check->model);
     check->states = ARENA_ARRAY(&check->arena, struct config_state, n + 1);
     tsr__map_init(&check->configs, &check->arena, n);
-    for (size_t i = 0; check->states && i < n; i++) {
+    if (!check->states)
+        return false;
+    for (size_t i = 0; i < n; i++) {
         const tsr_config *config = tsr_model_config(check->model, i);
         const char *name = tsr_config_name(config);
         struct config_state *state = &check->states[check->n_states];
@@ -482,7 +484,7 @@ static void check_flows(struct check *check)
 {
     tsr_model *model = model_to_follow(check);
     size_t n = tsr_graph_node_count(tsr_model_graph(model)), left = FLOW_NODES_MAX;
-    for (size_t i = 0; i < check->n_states && !check->arena.failed; i++) {
+    for (size_t i = 0; i < check->n_states; i++) {
         const tsr_config *config =
             tsr_model_find_config(model, tsr_config_name(check->states[i].config));
         if (!chosen(check, tsr_config_name(config)) ||
@@ -497,6 +499,8 @@ static void check_flows(struct check *check)
         }
         left -= n;
         remark(check, config);
+        if (check->arena.failed)
+            return;
     }
 }
 
@@ -512,9 +516,10 @@ static bool check_calls(struct check *check)
     if (status != TSR_OK)
         return status != TSR_NOMEM; // findings say the rest
     check->shapes = NULL;
-    for (const tsr_node *node = tsr_model_next_node(check->inlined, NULL);
-         node && !tsr__in_function(check->inlined, node) && !check->arena.failed;
-         node = tsr_model_next_node(check->inlined, node))
+    for (const tsr_node *node = tsr_model_next_node(check->inlined, NULL); node;
+         node = tsr_model_next_node(check->inlined, node)) {
+        if (tsr__in_function(check->inlined, node) || check->arena.failed)
+            break;
         for (size_t i = 0; i < tsr_node_config_count(node); i++) {
             const tsr_node_config *nc = tsr_node_config_at(node, i);
             const tsr_config *config = tsr_node_config_config(nc);
@@ -522,6 +527,7 @@ static bool check_calls(struct check *check)
                 tsr__config_is_declared(config) && tsr_node_config_spec_count(nc))
                 check_operator(check, node, nc);
         }
+    }
     return !check->arena.failed && !check->scratch.failed;
 }
 

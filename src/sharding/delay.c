@@ -37,12 +37,14 @@ bool tsr__groups_share(const struct device_group *groups, size_t n,
 
 static bool same_groups(const struct node_flow *x, const struct node_flow *y)
 {
-    bool same = x->n_groups == y->n_groups && x->combine == y->combine;
-    for (size_t group = 0; same && group < x->n_groups; group++)
-        same = x->groups[group].n == y->groups[group].n &&
-               memcmp(x->groups[group].devices, y->groups[group].devices,
-                      x->groups[group].n * sizeof *x->groups[group].devices) == 0;
-    return same;
+    if (x->n_groups != y->n_groups || x->combine != y->combine)
+        return false;
+    for (size_t group = 0; group < x->n_groups; group++) {
+        const struct device_group *a = &x->groups[group], *b = &y->groups[group];
+        if (a->n != b->n || memcmp(a->devices, b->devices, a->n * sizeof *a->devices) != 0)
+            return false;
+    }
+    return true;
 }
 
 static bool disjoint(const struct node_flow *nf, int64_t n_devices)
@@ -58,15 +60,23 @@ static bool disjoint(const struct node_flow *nf, int64_t n_devices)
     return true;
 }
 
+// The same number, or the same symbol; two sizes of which nothing is known may differ.
+static bool same_size(const tsr_dim *a, const tsr_dim *b)
+{
+    if (a->value >= 0 || b->value >= 0)
+        return a->value == b->value;
+    return a->symbol[0] && strcmp(a->symbol, b->symbol) == 0;
+}
+
 static bool same_shape(const struct shapes *shapes, const tsr_value *x, const tsr_value *y)
 {
     struct shape a = tsr__shapes_of(shapes, x), b = tsr__shapes_of(shapes, y);
-    bool same = a.rank >= 0 && a.rank == b.rank;
-    for (int axis = 0; same && axis < a.rank; axis++)
-        same = a.dims[axis].value >= 0 ? a.dims[axis].value == b.dims[axis].value
-                                       : b.dims[axis].value < 0 && a.dims[axis].symbol[0] &&
-                                             strcmp(a.dims[axis].symbol, b.dims[axis].symbol) == 0;
-    return same;
+    if (a.rank < 0 || a.rank != b.rank)
+        return false;
+    for (int axis = 0; axis < a.rank; axis++)
+        if (!same_size(&a.dims[axis], &b.dims[axis]))
+            return false;
+    return true;
 }
 
 enum sum_way tsr__sum_fits(const struct shapes *shapes, const tsr_node *node, size_t input)

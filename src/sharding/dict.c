@@ -55,7 +55,9 @@ static tsr_status take_shape(tsr_pieces *dict, tsr_dtype type, int rank, const i
     dict->unit = (size_t)bits / 8;
     dict->rank = rank;
     dict->shape = ARENA_ARRAY(&dict->arena, int64_t, (size_t)rank + 1);
-    for (int i = 0; dict->shape && i < rank; i++) {
+    if (!dict->shape)
+        return TSR_NOMEM;
+    for (int i = 0; i < rank; i++) {
         if (shape[i] < 0 || !mul_ok(elements, shape[i], &elements))
             return refuse(dict->session, TSR_INVALID, "give sizes of 0 or more",
                           "the shape is not possible");
@@ -64,7 +66,7 @@ static tsr_status take_shape(tsr_pieces *dict, tsr_dtype type, int rank, const i
     if (!mul_ok(elements, (int64_t)dict->unit, &bytes))
         return refuse(dict->session, TSR_INVALID, "give smaller sizes", "the tensor is too large");
     dict->bytes = (size_t)bytes;
-    return dict->arena.failed ? TSR_NOMEM : TSR_OK;
+    return TSR_OK;
 }
 
 static bool make_piece(tsr_pieces *dict, struct held *held, const struct tile_layout *layout)
@@ -108,12 +110,14 @@ static struct tile_piece *whole_piece(struct arena *arena, const tsr_pieces *dic
 
 static tsr_status fill(tsr_pieces *dict, const void *data)
 {
-    struct tile_piece *whole = data ? whole_piece(&dict->arena, dict) : NULL;
     if (!data)
         return TSR_OK;
-    for (size_t i = 0; whole && i < dict->n; i++)
+    struct tile_piece *whole = whole_piece(&dict->arena, dict);
+    if (!whole)
+        return TSR_NOMEM;
+    for (size_t i = 0; i < dict->n; i++)
         tsr__piece_copy(whole, data, dict->held[i].piece, dict->held[i].data, dict->unit);
-    return whole ? TSR_OK : TSR_NOMEM;
+    return TSR_OK;
 }
 
 // *out is set only when all pieces exist and are filled; a failure on the way frees what was made.

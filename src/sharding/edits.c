@@ -63,15 +63,17 @@ static tsr_status add_spec(struct lines *lines, const tsr_spec *spec, struct str
 static tsr_status add_node(struct lines *lines, const tsr_node_config *nc, struct str path)
 {
     int64_t stage;
-    tsr_status st = TSR_OK;
     if (tsr_node_config_stage(nc, &stage) &&
         !add_line(lines, tsr__arena_printf(lines->arena, "--stage " STR_FMT "=%lld", STR_ARG(path),
                                            (long long)stage)))
         return TSR_NOMEM;
-    for (size_t i = 0; i < tsr_node_config_spec_count(nc) && st == TSR_OK; i++)
-        if (tsr_spec_value(tsr_node_config_spec(nc, i)))
-            st = add_spec(lines, tsr_node_config_spec(nc, i), path);
-    return st;
+    for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++) {
+        const tsr_spec *spec = tsr_node_config_spec(nc, i);
+        tsr_status st = tsr_spec_value(spec) ? add_spec(lines, spec, path) : TSR_OK;
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
 }
 
 static tsr_status add_graph(struct lines *lines, const tsr_graph *graph, const tsr_config *config,
@@ -80,16 +82,18 @@ static tsr_status add_graph(struct lines *lines, const tsr_graph *graph, const t
 static tsr_status add_bodies(struct lines *lines, const tsr_node *node, const tsr_config *config,
                              struct str path)
 {
-    tsr_status st = TSR_OK;
-    for (size_t i = 0; i < tsr_node_attr_count(node) && st == TSR_OK; i++) {
+    for (size_t i = 0; i < tsr_node_attr_count(node); i++) {
         const tsr_attr *attr = tsr_node_attr(node, i);
         if (tsr_attr_graph_count(attr) != 1)
             continue;
         struct str inner =
             tsr__arena_printf(lines->arena, STR_FMT " > %s > ", STR_ARG(path), tsr_attr_name(attr));
-        st = inner.p ? add_graph(lines, tsr_attr_graph(attr, 0), config, inner) : TSR_NOMEM;
+        tsr_status st =
+            inner.p ? add_graph(lines, tsr_attr_graph(attr, 0), config, inner) : TSR_NOMEM;
+        if (st != TSR_OK)
+            return st;
     }
-    return st;
+    return TSR_OK;
 }
 
 static tsr_status add_delay(struct lines *lines, const tsr_node *node, struct str path)

@@ -61,12 +61,15 @@ static bool take_spec(struct arena *arena, const tsr_node *node, const tsr_spec 
     struct shape shape = tsr__shapes_of(shapes, value);
     if (tsr__spec_layout(arena, spec, &shape, false, &layout) != TSR_OK)
         return false;
-    if (layout && !(layout = tsr__layout_canonical(arena, layout, &shape)))
+    if (!layout)
+        return true; // says nothing
+    layout = tsr__layout_canonical(arena, layout, &shape);
+    if (!layout)
         return false;
-    for (size_t i = 0; layout && i < tsr_node_input_count(node); i++)
+    for (size_t i = 0; i < tsr_node_input_count(node); i++)
         if (tsr_node_input(node, i) == value)
             in[i] = layout;
-    for (size_t i = 0; layout && i < tsr_node_output_count(node); i++)
+    for (size_t i = 0; i < tsr_node_output_count(node); i++)
         if (tsr_node_output(node, i) == value)
             out[i] = layout;
     return true;
@@ -77,8 +80,9 @@ bool tsr__node_specs(struct arena *arena, const tsr_node *node, const tsr_config
 {
     for (size_t i = 0; i < tsr_node_config_count(node); i++) {
         const tsr_node_config *nc = tsr_node_config_at(node, i);
-        for (size_t k = 0;
-             tsr_node_config_config(nc) == config && k < tsr_node_config_spec_count(nc); k++)
+        if (tsr_node_config_config(nc) != config)
+            continue;
+        for (size_t k = 0; k < tsr_node_config_spec_count(nc); k++)
             if (!take_spec(arena, node, tsr_node_config_spec(nc, k), shapes, in, out))
                 return false;
     }

@@ -141,6 +141,20 @@ static size_t owners_at(const struct tile_layout *layout, int64_t d, int64_t *sh
     return n;
 }
 
+// The loop of `need` that cuts as this loop of `have` does: the same factor, of the same size, as often. -1: none.
+static int same_cut(const struct tile_layout *need, const struct tile_layout *have,
+                    struct tile_loop at)
+{
+    const struct tile_dim *to = &need->dims[at.dim], *from = &have->dims[at.dim];
+    if (to->n != from->n || to->factors[at.factor].cuts != from->factors[at.factor].cuts ||
+        to->factors[at.factor].size != from->factors[at.factor].size)
+        return -1;
+    for (int b = 0; b < need->n_loops; b++)
+        if (need->loops[b].dim == at.dim && need->loops[b].factor == at.factor)
+            return b;
+    return -1;
+}
+
 // Every device that needs a shard has one shard of which that is a part: each cut of `have` must be a cut of `need`
 // too, with the same part. Whole on 0 and 1 holds {2,1}: a device slices. {2,1} does not hold {2,1:1,0}: of 8 rows
 // device 1 has 4..7 and would need 0..3. Where the factors differ the answer is no.
@@ -161,17 +175,8 @@ bool tsr__flow_held(const struct tile_layout *have, const struct tile_layout *ne
                 return false;
             tsr__layout_coords(have, shard, got);
             for (int a = 0; a < have->n_loops; a++) {
-                struct tile_loop la = have->loops[a];
-                bool same = false;
-                for (int b = 0; b < need->n_loops && !same; b++)
-                    same = need->loops[b].dim == la.dim && need->loops[b].factor == la.factor &&
-                           need->dims[la.dim].n == have->dims[la.dim].n &&
-                           need->dims[la.dim].factors[la.factor].cuts ==
-                               have->dims[la.dim].factors[la.factor].cuts &&
-                           need->dims[la.dim].factors[la.factor].size ==
-                               have->dims[la.dim].factors[la.factor].size &&
-                           want[b] == got[a];
-                if (!same)
+                int b = same_cut(need, have, have->loops[a]);
+                if (b < 0 || want[b] != got[a])
                     return false;
             }
         }
@@ -182,7 +187,9 @@ bool tsr__flow_held(const struct tile_layout *have, const struct tile_layout *ne
 // Every owner may run the node.
 static bool within_stage(const struct step *step, const struct tile_layout *layout)
 {
-    for (int64_t i = 0; step->stage && i < layout->first[layout->n_shards]; i++)
+    if (!step->stage)
+        return true;
+    for (int64_t i = 0; i < layout->first[layout->n_shards]; i++)
         if (layout->owners[i] < 0 || layout->owners[i] >= step->work->n_all ||
             !step->stage[layout->owners[i]])
             return false;
@@ -249,7 +256,9 @@ static void set_stage(const struct step *step, bool *on)
 // Nodes of a body run on the devices that run the body.
 static void keep_within(const struct flow_work *work, bool *on)
 {
-    for (int64_t d = 0; work->within && d < work->n_all; d++)
+    if (!work->within)
+        return;
+    for (int64_t d = 0; d < work->n_all; d++)
         on[d] = on[d] && work->within[d];
 }
 
@@ -479,9 +488,11 @@ static int64_t quality(struct step *step)
 {
     const struct placement *placement = &step->nf->place;
     int64_t kept = step->nf->replicated ? 0 : 1, parts = 1;
-    for (int factor = 0; !placement->rule->whole && factor < placement->rule->n_factors; factor++)
+    if (placement->rule->whole)
+        return kept * SOLVE_MAX_DEVICES + parts;
+    for (int factor = 0; factor < placement->rule->n_factors; factor++)
         parts *= placement->cuts[factor];
-    for (size_t i = 0; i < step->n_out && !placement->rule->whole; i++) {
+    for (size_t i = 0; i < step->n_out; i++) {
         struct tile_layout *layout = step->out[i]
                                          ? tsr__placement_project(&step->work->scratch, placement,
                                                                   &placement->rule->outputs[i])
@@ -673,10 +684,12 @@ static struct tile_layout *whole_here(struct step *step, int rank)
 {
     int64_t *devices = ARENA_ARRAY(&step->work->scratch, int64_t, (size_t)step->work->n_all);
     size_t n = 0;
-    for (int64_t d = 0; devices && d < step->work->n_all; d++)
+    if (!devices)
+        return NULL;
+    for (int64_t d = 0; d < step->work->n_all; d++)
         if (may_run_on(step, d))
             devices[n++] = d;
-    return devices ? tsr__layout_whole(step->work->arena, rank, devices, n) : NULL;
+    return tsr__layout_whole(step->work->arena, rank, devices, n);
 }
 
 // A list that lies on devices where the node may not run is taken whole in the node's own place: from the copies that are
@@ -719,7 +732,9 @@ static void mention_outside(struct step *step, const tsr_value *value,
 // A list of tensors is cut as its elements are, and does not move inside of a stage: whoever reads it takes it as it lies.
 static void take_lists(struct step *step)
 {
-    for (size_t i = 0; step->work->kept_whole && i < step->n_in; i++) {
+    if (!step->work->kept_whole)
+        return;
+    for (size_t i = 0; i < step->n_in; i++) {
         const tsr_value *value = slot(step, false, i);
         if (!value || !tsr__shapes_is_list(step->work->flow->shapes, value))
             continue;
@@ -765,7 +780,9 @@ static bool list_comes(const struct step *step, const tsr_value *value,
 // One that could not be taken so must lie whole everywhere, and so on, back to where lists are made.
 static void keep_lists(struct step *step)
 {
-    for (size_t i = 0; step->work->kept_whole && i < step->n_in; i++) {
+    if (!step->work->kept_whole)
+        return;
+    for (size_t i = 0; i < step->n_in; i++) {
         const tsr_value *value = slot(step, false, i);
         uint32_t id = value ? tsr__value_id(value) : 0;
         if (!value || !tsr__shapes_is_list(step->work->flow->shapes, value) ||
@@ -776,8 +793,7 @@ static void keep_lists(struct step *step)
         step->work->kept_whole[id] = !there;
     }
     tsr_value **captures;
-    size_t n =
-        step->work->kept_whole && !step->nf->bodies ? tsr__node_captures(step->node, &captures) : 0;
+    size_t n = step->nf->bodies ? 0 : tsr__node_captures(step->node, &captures);
     for (size_t i = 0; i < n; i++) // bodies that run as they stand read whole values
         tsr__flow_keep_list(step->work, captures[i]);
 }
@@ -785,7 +801,9 @@ static void keep_lists(struct step *step)
 // The node makes a list that must lie whole everywhere.
 static bool makes_kept(const struct step *step)
 {
-    for (size_t i = 0; step->work->kept_whole && i < step->n_out; i++) {
+    if (!step->work->kept_whole)
+        return false;
+    for (size_t i = 0; i < step->n_out; i++) {
         const tsr_value *value = slot(step, true, i);
         if (value && step->work->kept_whole[tsr__value_id(value)])
             return true;
@@ -797,7 +815,9 @@ static bool makes_kept(const struct step *step)
 // that, and specs of lists do not count. {1,2} for what joins a whole list, say.
 static bool reads_part_of_kept(struct step *step)
 {
-    for (size_t i = 0; step->work->kept_whole && i < step->n_in; i++) {
+    if (!step->work->kept_whole)
+        return false;
+    for (size_t i = 0; i < step->n_in; i++) {
         const tsr_value *value = slot(step, false, i);
         if (!value || !step->work->kept_whole[tsr__value_id(value)])
             continue;

@@ -28,10 +28,12 @@ static bool copy_owners(struct arena *arena, const struct tile_layout *from, str
 {
     size_t n = (size_t)from->first[from->n_shards], at = 0;
     struct tile_owner *pairs = ARENA_ARRAY(arena, struct tile_owner, n + 1);
-    for (int64_t k = 0; pairs && k < from->n_shards; k++)
+    if (!pairs)
+        return false;
+    for (int64_t k = 0; k < from->n_shards; k++)
         for (int64_t i = from->first[k]; i < from->first[k + 1]; i++)
             pairs[at++] = (struct tile_owner){k, from->owners[i]};
-    return pairs && tsr__layout_own(arena, to, pairs, n);
+    return tsr__layout_own(arena, to, pairs, n);
 }
 
 // The same cuts with a whole dimension more (or less) at the axis. NULL: out of memory.
@@ -41,12 +43,14 @@ static struct tile_layout *shifted(struct arena *arena, const struct tile_layout
     const struct tile_layout *from = tsr__layout_ordered(arena, layout);
     int rank = layout->rank + by;
     struct tile_dim *dims = ARENA_ARRAY(arena, struct tile_dim, (size_t)rank + 1);
-    for (int d = 0; from && dims && d < rank; d++)
+    if (!from || !dims)
+        return NULL;
+    for (int d = 0; d < rank; d++)
         if (d < axis)
             dims[d] = from->dims[d];
         else if (by < 0 || d > axis)
             dims[d] = from->dims[d - by];
-    struct tile_layout *to = from && dims ? tsr__layout_cut(arena, rank, dims) : NULL;
+    struct tile_layout *to = tsr__layout_cut(arena, rank, dims);
     return to && copy_owners(arena, from, to) ? to : NULL;
 }
 
@@ -140,6 +144,17 @@ static bool start_slice(struct follow *follow, int i)
     else
         follow->slices[i] = whole(follow, rank > 0 ? rank - 1 : 0);
     return follow->slices[i] != NULL;
+}
+
+static bool start(struct follow *follow)
+{
+    for (int i = 0; i < follow->control->n_states; i++)
+        if (!start_state(follow, i))
+            return false;
+    for (int i = 0; i < follow->control->n_slices; i++)
+        if (!start_slice(follow, i))
+            return false;
+    return true;
 }
 
 // ---- one turn ----------------------------------------------------------------------------------
@@ -422,12 +437,15 @@ static bool plain_layout(const struct follow *follow, const struct tile_layout *
 
 static bool plain_node(const struct follow *follow, const struct node_flow *nf)
 {
-    bool plain = !nf->n_groups && !nf->bodies;
-    for (size_t i = 0; plain && i < tsr_node_input_count(nf->node); i++)
-        plain = plain_layout(follow, nf->inputs[i]);
-    for (size_t i = 0; plain && i < tsr_node_output_count(nf->node); i++)
-        plain = plain_layout(follow, nf->outputs[i]) && plain_layout(follow, nf->wanted[i]);
-    return plain && nf->place.n_devices == follow->nf->place.n_devices;
+    if (nf->n_groups || nf->bodies)
+        return false;
+    for (size_t i = 0; i < tsr_node_input_count(nf->node); i++)
+        if (!plain_layout(follow, nf->inputs[i]))
+            return false;
+    for (size_t i = 0; i < tsr_node_output_count(nf->node); i++)
+        if (!plain_layout(follow, nf->outputs[i]) || !plain_layout(follow, nf->wanted[i]))
+            return false;
+    return nf->place.n_devices == follow->nf->place.n_devices;
 }
 
 // Nothing inside is cut or moved: the node runs as it stands.
@@ -460,7 +478,9 @@ static bool make_room(struct follow *follow)
     follow->fixed = ARENA_ARRAY(arena, bool, (size_t)control->n_states + 1);
     follow->tries = ARENA_ARRAY(arena, int, (size_t)control->n_states + 1);
     follow->nf->bodies = ARENA_ARRAY(arena, struct body_flow, 2);
-    for (int k = 0; follow->nf->bodies && k < control->n_bodies; k++) {
+    if (!follow->nf->bodies)
+        return false;
+    for (int k = 0; k < control->n_bodies; k++) {
         struct body_flow *flow = &follow->nf->bodies[k];
         flow->graph = control->bodies[k];
         flow->n_nodes = tsr_graph_node_count(flow->graph);
@@ -502,12 +522,8 @@ bool tsr__flow_bodies(struct flow_work *work, struct flow_ask *ask)
         return false;
     if (!tsr__control_of(ask->node, control) || !afford(work, control))
         return stands(&follow);
-    bool ok = make_room(&follow);
-    for (int i = 0; ok && i < control->n_states; i++)
-        ok = start_state(&follow, i);
-    for (int i = 0; ok && i < control->n_slices; i++)
-        ok = start_slice(&follow, i);
-    if (!ok || !settle(&follow) || !give_outputs(&follow) || !give_inputs(&follow))
+    if (!make_room(&follow) || !start(&follow) || !settle(&follow) || !give_outputs(&follow) ||
+        !give_inputs(&follow))
         return stands(&follow);
     follow.nf->control = control;
     if (plain(&follow))
@@ -523,9 +539,9 @@ static void spec_owners(const struct flow_work *work, struct arena *arena, const
 {
     for (size_t i = 0; i < tsr_node_config_count(node); i++) {
         const tsr_node_config *nc = tsr_node_config_at(node, i);
-        for (size_t k = 0;
-             tsr_node_config_config(nc) == work->flow->config && k < tsr_node_config_spec_count(nc);
-             k++) {
+        if (tsr_node_config_config(nc) != work->flow->config)
+            continue;
+        for (size_t k = 0; k < tsr_node_config_spec_count(nc); k++) {
             const tsr_spec *spec = tsr_node_config_spec(nc, k);
             struct tile_layout *layout = NULL;
             struct shape shape = {.rank = -1};
@@ -560,7 +576,9 @@ static void visit(const struct node_flow *nodes, size_t n,
 {
     for (size_t i = 0; i < n; i++) {
         call(data, &nodes[i]);
-        for (int k = 0; nodes[i].bodies && k < nodes[i].control->n_bodies; k++)
+        if (!nodes[i].bodies)
+            continue;
+        for (int k = 0; k < nodes[i].control->n_bodies; k++)
             visit(nodes[i].bodies[k].nodes, nodes[i].bodies[k].n_nodes, call, data);
     }
 }

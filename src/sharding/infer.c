@@ -65,12 +65,14 @@ static tsr_status write_node(tsr_node *node, tsr_config *config, const struct no
 static tsr_status write_nodes(tsr_graph *graph, tsr_config *config, const struct node_flow *nodes,
                               size_t count)
 {
-    size_t i = 0;
-    tsr_status status = TSR_OK;
-    for (tsr_node *node = tsr_graph_first(graph); node && i < count && status == TSR_OK;
-         node = tsr_node_next(node), i++)
-        status = write_node(node, config, &nodes[i]);
-    return status;
+    tsr_node *node = tsr_graph_first(graph);
+    for (size_t i = 0; i < count; i++) {
+        tsr_status status = node ? write_node(node, config, &nodes[i]) : TSR_OK;
+        if (!node || status != TSR_OK)
+            return status;
+        node = tsr_node_next(node);
+    }
+    return TSR_OK;
 }
 
 static tsr_status infer(struct arena *arena, tsr_model *model, tsr_config *config, bool propagate)

@@ -103,10 +103,15 @@ tsr_status tsr_model_label(tsr_model *model, bool wanted)
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;
          node = tsr_model_next_node(model, node)) {
         tsr_status st = remove_stale(node, wanted);
-        for (size_t i = 0; st == TSR_OK && wanted && i < tsr_node_config_count(node); i++)
-            st = write_label(node, tsr_node_config_at(node, i));
         if (st != TSR_OK)
             return st;
+        if (!wanted)
+            continue;
+        for (size_t i = 0; i < tsr_node_config_count(node); i++) {
+            st = write_label(node, tsr_node_config_at(node, i));
+            if (st != TSR_OK)
+                return st;
+        }
     }
     return TSR_OK;
 }

@@ -54,10 +54,12 @@ struct tile_layout *tsr__placement_project(struct arena *arena, const struct pla
         if (!project_dim(arena, placement, &tensor->dims[axis], &dims[axis], &moves[axis]))
             return NULL;
     struct tile_layout *layout = tsr__layout_cut(arena, tensor->rank, dims);
-    for (size_t i = 0; layout && i < placement->n_devices; i++)
+    if (!layout)
+        return NULL;
+    for (size_t i = 0; i < placement->n_devices; i++)
         pairs[i] = (struct tile_owner){shard_of(placement, tensor, layout, moves, i),
                                        placement->devices[i]};
-    return layout && tsr__layout_own(arena, layout, pairs, placement->n_devices) ? layout : NULL;
+    return tsr__layout_own(arena, layout, pairs, placement->n_devices) ? layout : NULL;
 }
 
 // ---- groups ------------------------------------------------------------------------------------

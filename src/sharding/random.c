@@ -422,16 +422,18 @@ static bool say_whole(struct dice *dice, struct choice *choice)
 
 static tsr_status write_choice(struct dice *dice, const struct choice *choice)
 {
-    tsr_status st = TSR_OK;
-    for (size_t i = 0; i < choice->n_in && st == TSR_OK; i++)
-        if (choice->in[i])
-            st = tsr__spec_write(choice->node, dice->config, tsr_node_input(choice->node, i),
-                                 choice->in[i]);
-    for (size_t i = 0; i < choice->n_out && st == TSR_OK; i++)
-        if (choice->out[i])
-            st = tsr__spec_write(choice->node, dice->config, tsr_node_output(choice->node, i),
-                                 choice->out[i]);
-    return st;
+    for (size_t i = 0; i < choice->n_in + choice->n_out; i++) {
+        bool out = i >= choice->n_in;
+        size_t k = out ? i - choice->n_in : i;
+        const struct tile_layout *layout = out ? choice->out[k] : choice->in[k];
+        if (!layout)
+            continue;
+        tsr_value *value = out ? tsr_node_output(choice->node, k) : tsr_node_input(choice->node, k);
+        tsr_status st = tsr__spec_write(choice->node, dice->config, value, layout);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
 }
 
 // ---- nodes -------------------------------------------------------------------------------------
@@ -507,14 +509,14 @@ static tsr_status shard_bodies(struct dice *dice, tsr_node *node)
 
 static tsr_status shard_graph(struct dice *dice, tsr_graph *graph)
 {
-    tsr_status st = TSR_OK;
-    for (tsr_node *node = tsr_graph_first(graph); node && st == TSR_OK;
-         node = tsr_node_next(node)) {
-        st = shard_node(dice, node);
+    for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
+        tsr_status st = shard_node(dice, node);
         if (st == TSR_OK)
             st = shard_bodies(dice, node);
+        if (st != TSR_OK)
+            return st;
     }
-    return st;
+    return TSR_OK;
 }
 
 // ---- stages ------------------------------------------------------------------------------------
@@ -536,22 +538,22 @@ static tsr_status shard_stages(struct dice *dice, tsr_graph *graph)
     int64_t most = dice->n_all < 3 ? dice->n_all : 3, stages = 2 + below(dice, most - 1);
     int64_t nodes = (int64_t)tsr_graph_node_count(graph), at = 0, stage = 0;
     int64_t next = 1 + below(dice, nodes - 1);
-    tsr_status st = TSR_OK;
-    for (tsr_node *node = tsr_graph_first(graph); node && st == TSR_OK;
-         node = tsr_node_next(node), at++) {
+    for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node), at++) {
         if (at == next && stage + 1 < stages) {
             stage++;
             next = at + 1 + below(dice, nodes - at);
         }
         dice->first = tsr__tile_start(dice->n_all, stages, stage);
         dice->n = tsr__tile_start(dice->n_all, stages, stage + 1) - dice->first;
-        st = tsr_node_set_stage(node, dice->config, stage);
+        tsr_status st = tsr_node_set_stage(node, dice->config, stage);
         if (st == TSR_OK)
             st = shard_node(dice, node);
         if (st == TSR_OK)
             st = shard_bodies(dice, node);
+        if (st != TSR_OK)
+            return st;
     }
-    return st;
+    return TSR_OK;
 }
 
 // In one of five cases the model is cut into stages first, if it has more than two nodes, no stages yet, and there

@@ -12,9 +12,9 @@
 static bool cuts_statistics(const struct node_flow *nf)
 {
     const struct placement *placement = &nf->place;
-    for (int factor = 0;
-         placement->rule && !placement->rule->whole && factor < placement->rule->n_factors;
-         factor++)
+    if (!placement->rule || placement->rule->whole)
+        return false;
+    for (int factor = 0; factor < placement->rule->n_factors; factor++)
         if (placement->rule->factors[factor].kind == FACTOR_STAT && placement->cuts[factor] > 1)
             return true;
     return false;
@@ -43,26 +43,34 @@ static tsr_status move_stage(const struct expanded *expanded, const tsr_node *ol
 {
     const tsr_node_config *nc = tsr_node_find_config(old, from);
     int64_t stage;
-    tsr_status st = TSR_OK;
-    for (size_t i = 0;
-         nc && tsr_node_config_stage(nc, &stage) && i < expanded->n_nodes && st == TSR_OK; i++)
-        st = tsr_node_set_stage(expanded->nodes[i], to, stage);
-    return st;
+    if (!nc || !tsr_node_config_stage(nc, &stage))
+        return TSR_OK;
+    for (size_t i = 0; i < expanded->n_nodes; i++) {
+        tsr_status st = tsr_node_set_stage(expanded->nodes[i], to, stage);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
 }
 
 static tsr_status move_specs(const struct expanded *expanded, const struct node_flow *nf,
                              tsr_config *config)
 {
-    tsr_status st = TSR_OK;
-    for (size_t i = 0; i < expanded->n_reads && st == TSR_OK; i++)
-        st = tsr__spec_write(expanded->reads[i].node, config, expanded->reads[i].value,
-                             nf->inputs[expanded->reads[i].of]);
-    for (size_t i = 0; i < expanded->n_gives && st == TSR_OK; i++) {
-        int k = expanded->gives[i].of;
-        const struct tile_layout *layout = nf->wanted[k] ? nf->wanted[k] : nf->outputs[k];
-        st = tsr__spec_write(expanded->gives[i].node, config, expanded->gives[i].value, layout);
+    for (size_t i = 0; i < expanded->n_reads; i++) {
+        const struct expanded_slot *slot = &expanded->reads[i];
+        tsr_status st = tsr__spec_write(slot->node, config, slot->value, nf->inputs[slot->of]);
+        if (st != TSR_OK)
+            return st;
     }
-    return st;
+    for (size_t i = 0; i < expanded->n_gives; i++) {
+        const struct expanded_slot *slot = &expanded->gives[i];
+        int k = slot->of;
+        const struct tile_layout *layout = nf->wanted[k] ? nf->wanted[k] : nf->outputs[k];
+        tsr_status st = tsr__spec_write(slot->node, config, slot->value, layout);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
 }
 
 // *n_made: how many nodes stand where one stood.

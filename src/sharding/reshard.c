@@ -207,7 +207,9 @@ static struct tile_layout *spread(const struct pairing *pairing, const struct si
     struct tile_owner *pairs =
         ARENA_ARRAY(pairing->arena, struct tile_owner, takers->lists * takers->n + 1);
     size_t count = 0;
-    for (int64_t k = 0; layout && pairs && k < side->layout->n_shards; k++)
+    if (!layout || !pairs)
+        return NULL;
+    for (int64_t k = 0; k < side->layout->n_shards; k++)
         for (size_t group = takers->first[k]; group < takers->first[k + 1]; group++)
             for (size_t i = 0; i < takers->n; i++) {
                 int64_t shard = 0;
@@ -219,7 +221,7 @@ static struct tile_layout *spread(const struct pairing *pairing, const struct si
                 }
                 pairs[count++] = (struct tile_owner){shard, takers->of[group]->devices[i]};
             }
-    return layout && pairs && tsr__layout_own(pairing->arena, layout, pairs, count) ? layout : NULL;
+    return tsr__layout_own(pairing->arena, layout, pairs, count) ? layout : NULL;
 }
 
 static void add_spread(const struct pairing *pairing, const struct side *side, const int64_t *shape,
@@ -293,7 +295,9 @@ static struct tile_layout *on_roots(const struct pairing *pairing)
         tsr__layout_cut(pairing->arena, pairing->rank, pairing->from.layout->dims);
     size_t n = (size_t)pairing->from.layout->first[pairing->from.layout->n_shards], count = 0;
     struct tile_owner *pairs = ARENA_ARRAY(pairing->arena, struct tile_owner, n + 1);
-    for (size_t g = 0; layout && pairs && g < pairing->pending->n_groups; g++) {
+    if (!layout || !pairs)
+        return NULL;
+    for (size_t g = 0; g < pairing->pending->n_groups; g++) {
         const struct device_group *group = &pairing->pending->groups[g];
         size_t root = tsr__pairing_device(pairing, group->devices[0]);
         for (size_t i = 0; i < group->n && !side_count(&pairing->to, root); i++)
@@ -457,16 +461,20 @@ static tsr_status make_steps(struct arena *arena, const struct search *s,
         tsr__pairing_new(arena, from, s->pending, s->to, s->shape, s->unit, &pairing);
     if (status == TSR_OK)
         status = tsr__reshard_step(&pairing, &out->direct);
-    for (int i = 0; i < s->n_best && status == TSR_OK; i++) {
+    if (status != TSR_OK)
+        return status;
+    for (int i = 0; i < s->n_best; i++) {
         const struct partial *pending = s->best[i].combines ? s->pending : NULL;
         status = tsr__pairing_new(arena, from, pending, s->best[i].to, s->shape, s->unit, &pairing);
         if (status == TSR_OK)
             status = tsr__reshard_step(&pairing, &out->steps[out->n_steps]);
+        if (status != TSR_OK)
+            return status;
         from = pairing.to.layout;
-        if (status == TSR_OK && out->steps[out->n_steps].op != RESHARD_NOTHING)
+        if (out->steps[out->n_steps].op != RESHARD_NOTHING)
             out->n_steps++;
     }
-    return status;
+    return TSR_OK;
 }
 
 static bool all_single(const struct partial *partial)

@@ -187,7 +187,9 @@ static bool split_region(const struct pairing *pairing, struct region *region,
 {
     size_t copies = region->n / region->parts;
     struct device_group *groups = add_groups(pairing, out, copies, region->parts);
-    for (size_t group = 0; groups && group < copies; group++) {
+    if (!groups)
+        return false;
+    for (size_t group = 0; group < copies; group++) {
         memset(region->taken, 0, region->parts * sizeof *region->taken);
         for (size_t x = 0; x < region->parts; x++) {
             memset(region->seen, 0, region->parts * sizeof *region->seen);
@@ -200,7 +202,7 @@ static bool split_region(const struct pairing *pairing, struct region *region,
                 groups[group].devices[groups[group].n++] = pairing->devices[region->members[i]];
             }
     }
-    return groups != NULL;
+    return true;
 }
 
 static bool region_groups(const struct pairing *pairing, struct region *region, int joined, int cut,

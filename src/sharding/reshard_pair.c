@@ -73,7 +73,6 @@ static tsr_status take_part(struct arena *arena, const struct tile_dim *dim, int
 static tsr_status take_parts(struct arena *arena, struct side *side, const int64_t *shape)
 {
     int64_t left = TILE_MAX_INTERVALS;
-    tsr_status status = TSR_OK;
     for (int axis = 0; axis < side->layout->rank; axis++) {
         side->n_parts[axis] = 1;
         for (int factor = 0; factor < side->layout->dims[axis].n; factor++)
@@ -81,11 +80,14 @@ static tsr_status take_parts(struct arena *arena, struct side *side, const int64
         side->parts[axis] = ARENA_ARRAY(arena, struct dim_part, (size_t)side->n_parts[axis]);
         if (!side->parts[axis])
             return TSR_NOMEM;
-        for (int64_t i = 0; i < side->n_parts[axis] && status == TSR_OK; i++)
-            status = take_part(arena, &side->layout->dims[axis], shape[axis], i,
-                               &side->parts[axis][i], &left);
+        for (int64_t i = 0; i < side->n_parts[axis]; i++) {
+            tsr_status status = take_part(arena, &side->layout->dims[axis], shape[axis], i,
+                                          &side->parts[axis][i], &left);
+            if (status != TSR_OK)
+                return status;
+        }
     }
-    return status;
+    return TSR_OK;
 }
 
 static void take_shards(struct side *side)
@@ -164,7 +166,9 @@ static int64_t shared(const struct dim_part *x, const struct dim_part *y)
 static bool take_common(struct pairing *pairing)
 {
     pairing->common = ARENA_ARRAY(pairing->arena, int64_t *, (size_t)pairing->rank + 1);
-    for (int axis = 0; pairing->common && axis < pairing->rank; axis++) {
+    if (!pairing->common)
+        return false;
+    for (int axis = 0; axis < pairing->rank; axis++) {
         int64_t n = pairing->from.n_parts[axis], m = pairing->to.n_parts[axis];
         pairing->common[axis] = ARENA_ARRAY(pairing->arena, int64_t, (size_t)(n * m));
         if (!pairing->common[axis])
@@ -174,7 +178,7 @@ static bool take_common(struct pairing *pairing)
                 pairing->common[axis][i * m + k] =
                     shared(&pairing->from.parts[axis][i], &pairing->to.parts[axis][k]);
     }
-    return pairing->common != NULL;
+    return true;
 }
 
 static bool same_shards(const struct side *side, size_t x, size_t y)

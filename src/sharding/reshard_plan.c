@@ -78,7 +78,9 @@ static tsr_status pending_groups(const struct ask *ask, const char *text,
 static const tsr_group *public_groups(struct arena *arena, const struct reshard_step *step)
 {
     tsr_group *group = ARENA_ARRAY(arena, tsr_group, step->n_groups + 1);
-    for (size_t i = 0; group && i < step->n_groups; i++)
+    if (!group)
+        return NULL;
+    for (size_t i = 0; i < step->n_groups; i++)
         group[i] = (tsr_group){step->groups[i].devices, step->groups[i].n};
     return group;
 }
@@ -86,7 +88,9 @@ static const tsr_group *public_groups(struct arena *arena, const struct reshard_
 static tsr_status hand_out(struct arena *arena, const struct reshard *reshard, const tsr_step **out)
 {
     tsr_step *steps = ARENA_ARRAY(arena, tsr_step, (size_t)reshard->n_steps + 1);
-    for (int i = 0; steps && i < reshard->n_steps; i++) {
+    if (!steps)
+        return TSR_NOMEM;
+    for (int i = 0; i < reshard->n_steps; i++) {
         const struct reshard_step *step = &reshard->steps[i];
         steps[i] = (tsr_step){.op = tsr__reshard_op_name(step->op),
                               .axis = step->axis,

@@ -85,9 +85,8 @@ static bool unchanged(const struct pairing *pairing)
         for (size_t i = pairing->to.first[t]; i < pairing->to.first[t + 1]; i++) {
             int64_t j = pairing->to.shards[i];
             bool same = false;
-            for (size_t h = pairing->from.first[t]; h < pairing->from.first[t + 1] && !same; h++) {
-                same = same_piece(pairing, pairing->from.shards[h], j);
-            }
+            for (size_t h = pairing->from.first[t]; h < pairing->from.first[t + 1]; h++)
+                same = same || same_piece(pairing, pairing->from.shards[h], j);
             if (!same)
                 return false;
         }
@@ -205,10 +204,12 @@ static bool star_groups(const struct pairing *pairing, struct reshard_step *out,
     size_t *count = ARENA_ARRAY(pairing->made, size_t, pairing->n_devices);
     struct device_group *group =
         ARENA_ARRAY(pairing->made, struct device_group, pairing->n_devices);
-    for (size_t i = 0; count && i < out->n_moves; i++)
+    if (!count || !group)
+        return false;
+    for (size_t i = 0; i < out->n_moves; i++)
         count[tsr__pairing_device(pairing,
                                   giver ? out->moves[i].from_device : out->moves[i].to_device)]++;
-    for (size_t i = 0; count && group && i < out->n_moves; i++) {
+    for (size_t i = 0; i < out->n_moves; i++) {
         const struct reshard_move *move = &out->moves[i];
         size_t t = tsr__pairing_device(pairing, giver ? move->from_device : move->to_device), k = 1;
         int64_t other = giver ? move->to_device : move->from_device;
@@ -221,7 +222,7 @@ static bool star_groups(const struct pairing *pairing, struct reshard_step *out,
         if (k == group[t].n)
             group[t].devices[group[t].n++] = other;
     }
-    for (size_t t = 0; group && t < pairing->n_devices; t++)
+    for (size_t t = 0; t < pairing->n_devices; t++)
         if (group[t].n)
             group[out->n_groups++] = group[t];
     out->groups = group;
@@ -397,7 +398,9 @@ static void load_reduce(const struct pairing *pairing, struct load *load,
 static bool combining_groups(const struct pairing *pairing, struct reshard_step *out)
 {
     out->groups = ARENA_ARRAY(pairing->made, struct device_group, pairing->pending->n_groups + 1);
-    for (size_t group = 0; out->groups && group < pairing->pending->n_groups; group++) {
+    if (!out->groups)
+        return false;
+    for (size_t group = 0; group < pairing->pending->n_groups; group++) {
         const struct device_group *from = &pairing->pending->groups[group];
         struct device_group *to = &out->groups[out->n_groups];
         to->devices = ARENA_ARRAY(pairing->made, int64_t, from->n + 1);
@@ -415,7 +418,7 @@ static bool combining_groups(const struct pairing *pairing, struct reshard_step 
             }
         out->n_groups += needed;
     }
-    return out->groups != NULL;
+    return true;
 }
 
 // Counts the bytes as if everybody sent parts to everybody who needs them. A reduce-scatter does just that. Reduce

@@ -85,9 +85,11 @@ static size_t free_devices(const struct stages *stages, const bool *named, int64
         if (!taken)
             out[n++] = d;
     }
-    for (int64_t d = 0; n == 0 && d < stages->n_all; d++)
+    if (n)
+        return n;
+    for (int64_t d = 0; d < stages->n_all; d++)
         out[d] = d;
-    return n ? n : (size_t)stages->n_all;
+    return (size_t)stages->n_all;
 }
 
 // Deals the free devices out to the stages without specs, in equal runs: 5 devices for 2 stages give
