@@ -67,10 +67,17 @@ def axes_are_read(node, inputs):
     return inputs[0].size > 0 or min(axes, default=0) >= 0
 
 
+def bytes_are_all_used(node, inputs):
+    """Two weights are in a byte; ONNX Runtime takes more bytes than there are weights, and does not read the rest."""
+    weights = attribute(node, "K", 0) * attribute(node, "N", 0)
+    return inputs[1] is None or inputs[1].size == (weights + 1) // 2
+
+
 LAWS = {op: windows_fit for op in "AveragePool MaxPool LpPool Conv ConvInteger".split()}
 LAWS["Concat"] = parts_fit
 LAWS["RotaryEmbedding"] = heads_are_even
 LAWS["PRelu"] = slopes_fit
+LAWS["MatMulBnb4"] = bytes_are_all_used
 LAWS["GatherND"] = batches_agree
 LAWS.update({op: axes_are_read for op in "ArgMax ArgMin".split()})
 LAWS.update({"Reduce" + kind: axes_are_read for kind in "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()})

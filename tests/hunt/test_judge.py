@@ -143,6 +143,8 @@ def laws():
     assert shape("GatherND", [np.ones((3, 4), "f4"), np.zeros((1, 3, 1), "i8")], batch_dims=1) == (1, 3)
     assert not lawful.lawful(node("GatherND", batch_dims=1), dict(a=np.ones((3, 4), "f4"), b=np.zeros((1, 3, 1), "i8")))
     assert not lawful.lawful(node("PRelu"), dict(a=f4(1), b=f4(1, 2))) and lawful.lawful(node("PRelu"), dict(a=f4(1, 2), b=f4(1)))
+    packed = lambda n: lawful.lawful(node("MatMulBnb4", K=32, N=6), dict(a=np.ones((3, 32), "f4"), b=np.zeros(n, "u1")))
+    assert packed(96) and not packed(97)
 
 
 def mistakes_of_the_engine():
