@@ -117,6 +117,7 @@ static int finish(struct cli *cli, struct editor *editor, tsr_model *model, cons
     return cli->json ? cli_print_written(cli, out, code) : code;
 }
 
+// All edits are tried before the model is written: one that is wrong leaves no file behind.
 static int run(struct cli *cli)
 {
     const char *out = cli_value(cli, "-o");

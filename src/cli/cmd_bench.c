@@ -31,6 +31,7 @@ static tsr_status measure(struct cli *cli, const tsr_run_options *options,
     return status;
 }
 
+// Seconds become milliseconds under run_ms; memory that could not be measured is null, not 0.
 static int print_json(struct cli *cli, const tsr_bench_result *result)
 {
     tsr_json *json = cli_json(cli);
@@ -112,6 +113,7 @@ static int report(struct cli *cli, const tsr_bench_result *result)
     return EXIT_DONE;
 }
 
+// Options are read before anything is loaded: a mistake in them costs no time.
 static int run(struct cli *cli)
 {
     tsr_run_options options;

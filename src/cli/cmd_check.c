@@ -133,6 +133,7 @@ static void check_topologies(tsr_model *model, const char *only)
     }
 }
 
+// Findings of severity error make the exit code EXIT_NO; warnings alone do not.
 static int run(struct cli *cli)
 {
     tsr_model *model = NULL;

@@ -118,6 +118,8 @@ static tsr_value *by_heads(struct builder *builder, tsr_value *x, tsr_value *sha
     return typed(builder, n, 4, sizes);
 }
 
+// The usual block: query, key and value by heads, scores = q k' * scale, softmax, scores v, and
+// back to [1, TOKENS, HIDDEN].
 static tsr_value *attention(struct builder *builder, tsr_value *x)
 {
     const int64_t split[] = {1, TOKENS, HEADS, HIDDEN / HEADS},
@@ -157,6 +159,8 @@ static tsr_value *residual_norm(struct builder *builder, tsr_value *x, tsr_value
     return typed(builder, node(builder, "LayerNormalization", sum, scale, shift), 3, flat);
 }
 
+// attention -> add & norm -> up, Relu, down -> add & norm. `failed` is sticky: one look at the
+// end.
 static tsr_status build(struct cli *cli, int64_t devices, tsr_model **out)
 {
     tsr_model *model = NULL;

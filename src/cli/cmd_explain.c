@@ -48,6 +48,8 @@ static int list_all(struct cli *cli)
     return json ? cli_print_json(cli, json, EXIT_DONE) : EXIT_DONE;
 }
 
+// A code that does not exist gets the nearest one as a hint, if it is near: for 9 letters less
+// than 1 + 11 / 3 = 4 changes.
 static int explain(struct cli *cli, const char *wanted)
 {
     const char *code, *title, *explanation;

@@ -48,6 +48,7 @@ static bool take(void *data, int64_t token)
     return fflush(stdout) == 0;
 }
 
+// A number that is not given stays 0, for which the library takes its usual one.
 static int read_options(struct cli *cli, tsr_generate_options *options)
 {
     uint64_t number;
@@ -91,6 +92,8 @@ static void report(struct cli *cli, const struct listener *listener,
             (long long)result->tokens, result->first_s, rate);
 }
 
+// Tokens are printed as they come (take); the JSON text is printed at the end, whole or not at
+// all.
 static int run(struct cli *cli)
 {
     tsr_generate_options options = {.size = sizeof options, .work = getenv("TMPDIR")};

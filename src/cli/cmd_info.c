@@ -213,6 +213,7 @@ static void json_topology(void *data, const tsr_config *config, const tsr_topolo
     tsr_json_end(data);
 }
 
+// Shows the first 8 operators of the list; each_entry runs twice, first to count, then to print.
 static int print_text(struct cli *cli, tsr_model *model, struct facts *facts)
 {
     const tsr_graph *graph = tsr_model_graph(model);
@@ -245,6 +246,7 @@ static int print_text(struct cli *cli, tsr_model *model, struct facts *facts)
     return EXIT_DONE;
 }
 
+// A shape of unknown rank is null; a dimension is a number, a symbol, or null.
 static void json_values(tsr_json *json, const char *key, const tsr_graph *graph, bool outputs)
 {
     size_t n = outputs ? tsr_graph_output_count(graph) : tsr_graph_input_count(graph);
@@ -327,6 +329,7 @@ static void json_head(tsr_json *json, const tsr_model *model, const struct facts
     tsr_json_int(json, "weight_bytes", facts->weight_bytes);
 }
 
+// The same facts as the text, all of them: nothing is shortened here.
 static int print_info_json(struct cli *cli, tsr_model *model, const struct facts *facts)
 {
     tsr_json *json = cli_json(cli);

@@ -102,6 +102,8 @@ static int sign(struct cli *cli, const char *folder)
     return code;
 }
 
+// `lists` has room for both lists of options, one after the other, as neither can be longer than
+// what was given.
 static int run(struct cli *cli)
 {
     const char *folder = cli_value(cli, "-o");

@@ -19,6 +19,7 @@ static void json_tensors(tsr_json *json, const char *name, const tsr_plan_tensor
     tsr_json_end(json);
 }
 
+// Only --explain asks for choices; without it the key is absent.
 static void json_choices(tsr_json *json, const tsr_plan_summary *summary)
 {
     if (summary->n_choices)
@@ -64,6 +65,7 @@ static const char *objective_name(const tsr_plan_summary *summary)
     return summary->objective == TSR_THROUGHPUT ? "throughput" : "latency";
 }
 
+// A plan without stages has none of these keys.
 static void json_stages(tsr_json *json, const tsr_plan_summary *summary)
 {
     if (!summary->n_stages)
@@ -118,6 +120,7 @@ static void print_stages(const tsr_plan_summary *summary)
     }
 }
 
+// Parts are the models of a plan with --with: each has its own cost, memory and collectives.
 static void json_parts(tsr_json *json, const tsr_plan_summary *summary)
 {
     if (!summary->n_parts)
@@ -158,6 +161,7 @@ static void print_parts(const tsr_plan_summary *summary)
         printf("%zu weights lie the same in both\n", summary->shared);
 }
 
+// A plan that is feasible and one that is not have different keys; `feasible` says which.
 static int print_json(struct cli *cli, const tsr_plan_summary *summary, int code)
 {
     tsr_json *json = cli_json(cli);
@@ -243,6 +247,8 @@ static void print_block(const tsr_plan_summary *summary)
             "and without), the first alone; every node runs on all of a set\n");
 }
 
+// The last line is a hint, at most one: one device, or fewer devices, would be as fast; or
+// nothing is cut at all.
 static void print_plan(const tsr_plan_summary *summary)
 {
     int64_t most = 0;
@@ -509,6 +515,7 @@ static tsr_status plan_until_stopped(struct cli *cli, tsr_model *model,
     return status;
 }
 
+// Words are checked before models are loaded; everything that was opened is freed at one place.
 static int run(struct cli *cli)
 {
     struct planning g;

@@ -210,6 +210,7 @@ static char *command_of(const struct cli *cli)
 
 // ---- all of it ---------------------------------------------------------------------------------------
 
+// Topologies given by the user win over those that the model keeps.
 static tsr_status write_page(struct report *report, const struct report *other, const char *out)
 {
     char *command = command_of(report->cli);
@@ -261,6 +262,7 @@ static int make(struct report *report, const char *out)
     return code;
 }
 
+// Loads, plans or simulates what is missing, and writes one page.
 static int run(struct cli *cli)
 {
     struct report report = {.cli = cli,

@@ -65,6 +65,8 @@ static void json_groups(tsr_json *json, const tsr_step *step)
     tsr_json_end(json);
 }
 
+// Axes only where the step has them; the time only where --devices gives a topology to time it
+// on.
 static int print_steps_json(struct cli *cli, const tsr_step *steps, size_t n, int64_t time)
 {
     tsr_json *json = cli_json(cli);
@@ -102,6 +104,7 @@ static bool read_type(const char *text, tsr_dtype *out)
     return !text;
 }
 
+// A sharding that cannot be read is a mistake of the command line, EXIT_USAGE, not of a model.
 static int run(struct cli *cli)
 {
     const char *shape_text = cli_value(cli, "--shape"), *from = cli_value(cli, "--from");

@@ -227,6 +227,8 @@ static int print_all(struct cli *cli)
     return json ? cli_print_json(cli, json, EXIT_DONE) : EXIT_DONE;
 }
 
+// An operator may have several rules, by domain and by the version since which it holds; all are
+// shown.
 static int print_operator(struct cli *cli, const char *op)
 {
     tsr_rule rule = {.size = sizeof(rule)};

@@ -42,6 +42,8 @@ static double percent(const tsr_simulation *simulation, double seconds)
     return simulation->seconds > 0 ? 100 * seconds / simulation->seconds : 0;
 }
 
+// `at` goes on through the spans, which are sorted by device: each bar begins where the last
+// ended.
 static void print_text(const struct cli *cli, const tsr_simulation *simulation)
 {
     char bar[CELLS + 1];
@@ -72,6 +74,7 @@ static void print_text(const struct cli *cli, const tsr_simulation *simulation)
                 simulation->unsized);
 }
 
+// Every communication with what it carried, then every link with what went over it.
 static void add_communication(tsr_json *json, const tsr_simulation *simulation)
 {
     tsr_json_begin(json, "communication", '[');

@@ -72,6 +72,8 @@ static int fill(const tsr_tensors *in, tsr_pieces *dict)
     return EXIT_DONE;
 }
 
+// The file has pieces named by their places; all of them must be there, each with the shape that
+// the sharding gives it.
 static int join(struct cli *cli, const char *sharding, const tsr_tensors *in, tsr_tensors *out,
                 tsr_status *status)
 {
@@ -101,6 +103,8 @@ static int join(struct cli *cli, const char *sharding, const tsr_tensors *in, ts
     return code;
 }
 
+// A sharding that cannot be read is a mistake of the command line; a file that cannot be read is
+// not.
 static int work(struct cli *cli, const char *sharding, const char *file, tsr_tensors *in,
                 tsr_tensors *out)
 {

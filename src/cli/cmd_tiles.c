@@ -51,6 +51,7 @@ static int print_tiles_json(struct cli *cli, const tsr_box *boxes, size_t n, int
     return cli_print_json(cli, json, EXIT_DONE);
 }
 
+// `tessera tiles --shape 8x6 --sharding ...` shows which box of the tensor each device has.
 static int run(struct cli *cli)
 {
     const char *shape_text = cli_value(cli, "--shape"), *sharding = cli_value(cli, "--sharding");

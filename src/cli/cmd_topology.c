@@ -134,6 +134,7 @@ static const char *const collective_names[TSR_COLLECTIVE_COUNT] = {
     "all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast", "reduce", "send"};
 static const int64_t sizes[] = {1 << 10, 64 << 10, 1 << 20, 64 << 20};
 
+// One line for each collective, one column for each size; a send is between two devices.
 static int print_prices(struct cli *cli, tsr_topology *topology)
 {
     int n = tsr_topology_devices(topology), *all = cli_alloc((size_t)n, sizeof *all);
@@ -240,6 +241,8 @@ static int measure(struct cli *cli)
     return code;
 }
 
+// show prints what a topology is, make writes it as JSON, measure finds out what this machine
+// has.
 static int run(struct cli *cli)
 {
     const char *verb = cli->arguments[0];

@@ -269,6 +269,7 @@ static void edit_random(struct editor *editor, const char *text)
                                             editor->n_sizes));
 }
 
+// The options of `annotate` and the lines of a script come through here alike.
 void edit_apply(struct editor *editor, const char *option, const char *value, bool cascade)
 {
     if (!strcmp(option, "--config"))

@@ -286,6 +286,8 @@ static int try_splits(struct editor *editor, const char *text, size_t n, bool gl
     return splits;
 }
 
+// "a:b:c" may be node a, value b:c or node a:b, value c: every colon is tried, exact names before
+// globs, and exactly one reading must name something.
 bool edit_find_target(struct editor *editor, const char *text, size_t n, char **value)
 {
     bool ok = false;

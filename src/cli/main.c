@@ -191,6 +191,7 @@ static int run_command(struct cli *cli, int argc, char **argv)
     return code;
 }
 
+// `tessera help plan` and `tessera plan` find their command in the same way, one word later.
 int main(int argc, char **argv)
 {
     cli_streams();

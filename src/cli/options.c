@@ -321,6 +321,8 @@ int cli_shape(const char *text, int64_t *shape)
     }
 }
 
+// --inputs random:7 and --shape x:2x3 become one set, "random:7,x:2x3"; without --inputs it is
+// random:0.
 const char *cli_inputs(struct cli *cli)
 {
     static char set[8192];
@@ -462,6 +464,7 @@ static int read_gpu_options(struct cli *cli, tsr_run_options *options)
     return read_provider_options(cli, options);
 }
 
+// Optimize is kept as 1..4, so that 0 means: not given.
 int cli_read_run_options(struct cli *cli, tsr_run_options *options)
 {
     const char *text;

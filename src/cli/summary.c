@@ -20,6 +20,7 @@ void summary_print(FILE *to, const tsr_partition_summary *summary)
                 summary->replicated[i].op, summary->replicated[i].reason);
 }
 
+// Lists by device have one entry for each of them; `common_bytes` is the size of common.data.
 void summary_json(tsr_json *json, const tsr_partition_summary *summary)
 {
     tsr_json_int(json, "devices", (int64_t)summary->devices);

@@ -281,6 +281,8 @@ static struct str folder_of(struct arena *arena, const char *path)
     return slash ? tsr__arena_str(arena, (struct str){path, (size_t)(slash - path)}) : STR(".");
 }
 
+// Loading and warming up are timed apart: the first runs allocate and fill caches, and none of
+// them counts in the result.
 static tsr_status bench_here(tsr_session *session, const char *path, const tsr_run_options *options,
                              const tsr_tensors *inputs, double seconds, tsr_bench_result *result)
 {
@@ -339,6 +341,8 @@ static tsr_status bench_work(struct spawn *spawn, tsr_session *session, int rank
     return TSR_OK;
 }
 
+// Only rank 0's message has the result; it carries all ranks' shares and memory with it. Ranks
+// that are processes have their memory each: process_memory is 0.
 static tsr_status bench_take(struct spawn *spawn, tsr_session *session, int rank,
                              struct message *in)
 {

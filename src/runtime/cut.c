@@ -25,6 +25,7 @@ static struct tile_piece *whole_piece(struct arena *arena, const struct tensor *
     return layout ? tsr__layout_piece(arena, layout, tensor->dims, 0) : NULL;
 }
 
+// [8, 6] cut {2, 1}: shard 1 gets rows 4..7, copied out of the whole tensor as one piece.
 static tsr_status cut_one(struct arena *arena, const struct manifest_port *port, int64_t shard,
                           const struct tensor *tensor, tsr_tensors *pieces)
 {

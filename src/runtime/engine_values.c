@@ -193,6 +193,7 @@ static tsr_status take_tensor(const struct engine *engine, OrtValue *v, const ch
     return put(to, name, (tsr_dtype)x.type, (int)x.rank, x.dims, data);
 }
 
+// Elements are named "0", "1", ...; each element's value is released here, its bytes were copied.
 static tsr_status take_sequence(const struct engine *engine, OrtValue *v, const char *name,
                                 tsr_tensors *to, OrtStatus **failed)
 {

@@ -145,6 +145,8 @@ static OrtStatus *find_those_that_stay(struct rank *rank)
     return NULL;
 }
 
+// A rank on a GPU leaves outputs that are tensors there until they are taken; without a GPU, or
+// where the host stands in for one, there is nothing to bind.
 tsr_status tsr__gpu_bind(struct rank *rank)
 {
     const OrtApi *api = rank->engine->api;

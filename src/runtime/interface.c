@@ -54,6 +54,9 @@ static bool folder_of(const tsr_model *rank, char *out, size_t cap)
     return access(manifest, R_OK) == 0;
 }
 
+// A rank's file alone knows its own pieces only; the manifest next to it knows the inputs of the
+// whole model, and they become a model without nodes. *out stays NULL where there is no manifest,
+// or where an input is no tensor.
 tsr_status tsr__whole_inputs(const tsr_model *rank, tsr_model **out)
 {
     char folder[PATH_MAX];

@@ -293,6 +293,7 @@ static tsr_status make_seats(tsr_job *job, int n)
     return TSR_OK;
 }
 
+// A whole model is a job of one rank that talks to nobody.
 tsr_status tsr_job_open_model(tsr_session *session, const char *path,
                               const tsr_run_options *options, tsr_job **out)
 {
@@ -367,6 +368,8 @@ static tsr_status open_remote(tsr_job *job, const char *folder, bool states)
                         : st;
 }
 
+// Three kinds of job: children that stay (remote), the one rank of this process under a launcher
+// (mpi), threads. A rank that joined and then fails tells the others, who would wait for it else.
 tsr_status tsr__job_open(tsr_session *session, const char *folder, const tsr_run_options *options,
                          bool states, tsr_job **out)
 {
@@ -408,6 +411,7 @@ tsr_status tsr__job_open(tsr_session *session, const char *folder, const tsr_run
     return st;
 }
 
+// Threads are joined before anything that they use goes. Works on a job that was opened half.
 void tsr_job_close(tsr_job *job)
 {
     if (!job)

@@ -207,6 +207,9 @@ static tsr_status finish_handed(tsr_job *job, uint64_t run, tsr_tensors *const *
     return st;
 }
 
+// Run `taken` is the one that is waited for. When it is also the last that was asked for, the
+// ranks meet at its end. Every rank's results are taken even after a failure: that frees its
+// slot.
 static tsr_status finish(tsr_job *job, tsr_tensors *const *outputs, bool each)
 {
     if (job->asked == job->taken)

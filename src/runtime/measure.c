@@ -135,6 +135,8 @@ static void find_groups(struct measure_rank *rank)
         rank->group[rank->n_groups++] = n;
 }
 
+// Barriers before each part: all ranks compute at the same time and then use links at the same
+// time, as in a run. Collectives are measured on one host only.
 void tsr__measure_rank(struct measure_rank *rank)
 {
     struct comm_trouble why = {0};
@@ -317,6 +319,7 @@ static tsr_status with_children(struct measuring *measuring)
 
 // ---- under a launcher --------------------------------------------------------------------------
 
+// Every rank sends its findings to all, so that each has all of them in the same order.
 static tsr_status bring(struct measuring *measuring, struct endpoint *endpoint)
 {
     int64_t group[MEASURE_RANKS];

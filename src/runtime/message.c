@@ -212,6 +212,8 @@ static tsr_status get_other(struct message *message, tsr_tensors *to, struct str
     return st != TSR_OK ? st : get_list(message, elements, depth + 1);
 }
 
+// The mirror image of what the sender wrote: name, type, rank, whether it is a sequence,
+// dimensions, bytes. All come from another process and are checked before they are used.
 static tsr_status get_tensor(struct message *message, tsr_tensors *to, int depth)
 {
     struct str name = tsr__message_text(message);

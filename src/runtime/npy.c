@@ -344,6 +344,8 @@ static void put_text(struct str text, bool unicode, char *to)
     }
 }
 
+// numpy has texts of one width: the longest decides. {"a", "bcd"} becomes U3: 3 * 4 bytes each,
+// "a" filled up with zeros. Bytes that are no UTF-8 make all of it S, with one byte for each.
 static tsr_status texts_image(struct arena *arena, const struct tensor *x, struct npy_image *out)
 {
     int64_t n = tsr__tensor_elements(x), width = 1, bytes = 1, total;

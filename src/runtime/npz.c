@@ -153,6 +153,8 @@ static uint32_t crc_of(uint32_t crc, const char *p, size_t n)
     return (uint32_t)crc32_z(crc, (const unsigned char *)p, n);
 }
 
+// Stored members are read where they are. Packed ones are unpacked into a buffer of the size that
+// the archive claims, which is refused first if deflate could not have packed so well.
 static tsr_status read_member(tsr_tensors *tensors, const char *file, struct str z,
                               const struct member *member)
 {
@@ -293,6 +295,8 @@ static void write_entry(struct writer *writer, const struct member *member)
     flush(writer);
 }
 
+// Archives of 4 GiB or 65535 members need the 64-bit end record and a locator of it; the usual
+// end record then has all ones in the fields that are too small, and readers look for the other.
 static void write_end(struct writer *writer, uint64_t at, uint64_t n)
 {
     uint64_t bytes = writer->out.offset - at, end = writer->out.offset;
@@ -351,6 +355,8 @@ static size_t leaves(struct arena *arena, const tsr_tensors *tensors, struct mem
     return n;
 }
 
+// Members first, then the directory that says where each is. The file appears under its name only
+// when all is written (tsr__out_commit).
 tsr_status tsr__npz_save(const tsr_tensors *tensors, const char *path)
 {
     struct writer writer = {0};

@@ -58,6 +58,8 @@ static void write_tensor(struct outfile *outfile, struct text *head, const struc
         tsr__out_write(outfile, x->data, x->bytes);
 }
 
+// A message inside a message has its length in front: each tensor's head is made first, to know
+// it.
 static tsr_status write_sequence(tsr_session *session, struct outfile *outfile,
                                  const struct tensor *x)
 {

@@ -53,6 +53,7 @@ const char *tsr__kind_provider(struct str kind, char *const *names, int n)
     return NULL;
 }
 
+// "GPU:1" becomes "CUDA:1" where the engine has CUDA; a name of no known kind stays as it is.
 struct str tsr__device_resolved(tsr_session *session, struct str name, char *out, size_t cap)
 {
     struct engine *engine = session->engine;

@@ -134,6 +134,8 @@ static tsr_status session_opened(struct rank *rank, OrtStatus *status)
                        "ONNX Runtime cannot load this model");
 }
 
+// Order: options, our operators, shared weights, the provider, the user's operators; then the
+// model is opened with all of them.
 static tsr_status create_session(struct rank *rank, OrtSessionOptions *options)
 {
     const OrtApi *api = rank->engine->api;
@@ -160,6 +162,7 @@ static tsr_status create_session(struct rank *rank, OrtSessionOptions *options)
     return session_opened(rank, open_session(rank, options));
 }
 
+// The engine's copy of each name is freed at once; ours lives as long as the rank.
 static tsr_status read_names(struct rank *rank, bool outputs)
 {
     const OrtApi *api = rank->engine->api;
@@ -287,6 +290,8 @@ static bool is_state(const struct rank *rank, size_t input)
     return false;
 }
 
+// A state that is not given again keeps what the last run left (`kept`); the first run has none
+// and must be given it.
 static tsr_status bind_input(struct rank *rank, struct run_slot *run_slot, size_t i,
                              const tsr_tensors *inputs, tsr_session *session, bool ran)
 {
@@ -480,6 +485,7 @@ static void tell(struct rank *rank)
 // Ranks that only measure are given no options.
 static const tsr_run_options default_options = {.size = sizeof default_options};
 
+// Every rank gets to the meeting or tells the others why not: nobody waits for one that failed.
 void tsr__rank_open(struct rank *rank)
 {
     if (!rank->options)

@@ -385,6 +385,8 @@ static bool make_sockets(struct remote *remote)
     return true;
 }
 
+// Sockets are made before the fork, so that both sides have them; then this process closes the
+// children's ends, so that it reads the end of the stream when a child is gone.
 tsr_status tsr__remote_open(tsr_session *session, const char *folder, int ranks,
                             const tsr_run_options *options, bool states, struct remote **out)
 {

@@ -174,6 +174,8 @@ bool tsr__run_launched(tsr_session *session, const tsr_run_options *given, int *
     return true;
 }
 
+// Rank 0's text goes to all ranks. That a rank failed meanwhile is reported as that rank's
+// failure.
 tsr_status tsr__run_tell(tsr_session *session, char *text, size_t bytes)
 {
     const struct engine *engine = session->engine;

@@ -314,6 +314,7 @@ static tsr_status random_port(tsr_tensors *tensors, const char *set, struct str 
     return TSR_UNSUPPORTED;
 }
 
+// random, random:7, random:7,x:2x3: a seed after a colon, then shapes for inputs that have none.
 static tsr_status load_random(tsr_tensors *tensors, const char *set, const tsr_model *model)
 {
     struct str rest = str_of(set + strlen("random"));
@@ -365,6 +366,7 @@ static void keep_outputs(tsr_tensors *tensors, const tsr_model *model)
     tensors->n = kept;
 }
 
+// Sets without outputs (random, one .npy, one .pb) give none, which is no error.
 static tsr_status load(tsr_tensors *tensors, const char *set, const tsr_model *model, bool outputs)
 {
     struct stat info;

@@ -153,6 +153,8 @@ static bool has_alike(struct rank *rank, const struct stat *common, const tsr_gr
 
 // ---- giving them -------------------------------------------------------------------------------
 
+// Weights whose bytes are in the common file are given to the engine where they are mapped: all
+// ranks of a host share the pages. Others are read by the engine itself.
 static OrtStatus *add_all(struct rank *rank, OrtSessionOptions *options, const tsr_graph *graph)
 {
     const OrtApi *api = rank->engine->api;

@@ -299,6 +299,8 @@ static tsr_status take(struct child_set *child_set)
     return st;
 }
 
+// *out is set before anything starts, so that the caller can close a set of which only some
+// children started.
 tsr_status tsr__child_set_open(tsr_session *session, struct spawn *spawn, struct child_set **out)
 {
     struct comm_options co = {.timeout_s = spawn->options->timeout_s};

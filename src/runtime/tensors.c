@@ -191,6 +191,8 @@ struct str tsr__tensor_text(const struct tensor *x, int64_t i)
     return (struct str){text + start, (size_t)(ends[i] - start)};
 }
 
+// Layout: where each text ends, then all texts one after another: {"ab", "c"} is 2, 3, "abc", and
+// a zero.
 tsr_status tsr__tensors_add_texts(tsr_tensors *tensors, struct str name, int rank,
                                   const int64_t *dims, const struct str *texts)
 {

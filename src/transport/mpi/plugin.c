@@ -269,6 +269,8 @@ static void join_job(void)
     look_at_host();
 }
 
+// MPI is started once for the life of the process: later jobs share the link. A start that hangs
+// (a rank never came) cannot be taken back, so that the process does not try again.
 struct link *tsr_link_open(char *error, size_t n)
 {
     if (state.open)
