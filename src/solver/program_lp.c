@@ -37,7 +37,10 @@ static void factor(struct lp *lp, int64_t f)
         tsr__text_add(text, STR("\n  "));
         lp->line = text->n;
     }
-    tsr__text_add(text, f < 0 ? STR(" - ") : lp->empty ? STR(" ") : STR(" + "));
+    if (f < 0)
+        tsr__text_add(text, STR(" - "));
+    else
+        tsr__text_add(text, lp->empty ? STR(" ") : STR(" + "));
     if (f != 1 && f != -1)
         tsr__text_printf(text, "%" PRId64 " ", f < 0 ? -f : f);
     lp->empty = false;
@@ -111,7 +114,8 @@ static void comment(struct lp *lp, uint32_t v)
         return;
     tsr__text_printf(lp->out, "\\ node %u: ", v);
     tsr__text_add_safe(lp->out, node->name);
-    for (uint32_t i = 0; node->choices && i < node->k; i++) {
+    uint32_t n_names = node->choices ? node->k : 0;
+    for (uint32_t i = 0; i < n_names; i++) {
         tsr__text_printf(lp->out, i ? ", %u " : ": %u ", i);
         tsr__text_add_safe(lp->out, node->choices[i]);
     }
@@ -141,9 +145,12 @@ static void edge_row(struct lp *lp, uint32_t k, bool of_a, uint32_t i)
     uint32_t others = program->nodes.at[of_a ? edge->b : edge->a].k;
     tsr__text_printf(lp->out, " %c_%u_%u:", of_a ? 'r' : 'c', k, i);
     begin_row(lp);
-    for (uint32_t j = 0; j < others; j++)
-        if (of_a ? pair_allowed(program, edge, i, j) : pair_allowed(program, edge, j, i))
-            pair_term(lp, 1, k, of_a ? i : j, of_a ? j : i);
+    for (uint32_t j = 0; j < others; j++) {
+        uint32_t a = of_a ? i : j;
+        uint32_t b = of_a ? j : i;
+        if (pair_allowed(program, edge, a, b))
+            pair_term(lp, 1, k, a, b);
+    }
     choice_term(lp, -1, of_a ? edge->a : edge->b, i);
     tsr__text_add(lp->out, STR(" = 0\n"));
 }
@@ -177,8 +184,9 @@ static void limit_row(struct lp *lp, uint32_t l, uint32_t t, const struct sums *
     memset(sums->sum, 0, sums->first[program->nodes.n] * sizeof(*sums->sum));
     for (size_t j = 0; j < limit->uses.n; j++) {
         const struct program_use *use = &limit->uses.at[j];
-        for (uint32_t i = 0; use->begin <= t && t < use->end && i < program->nodes.at[use->node].k;
-             i++)
+        if (t < use->begin || t >= use->end)
+            continue;
+        for (uint32_t i = 0; i < program->nodes.at[use->node].k; i++)
             sums->sum[sums->first[use->node] + i] += use->usage[i];
     }
     tsr__text_printf(lp->out, " m_%u_%u:", l, t);

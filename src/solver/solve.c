@@ -503,7 +503,8 @@ static bool bindings(const struct solving *solving, struct arena *arena, struct 
         return true;
     const double *lambda = solving->searching ? solving->search.dual.best_lambda : NULL;
     double most = 0;
-    for (uint32_t row = 0; lambda && row < wide->n_rows; row++)
+    uint32_t n_priced = lambda ? wide->n_rows : 0;
+    for (uint32_t row = 0; row < n_priced; row++)
         most = lambda[row] > most ? lambda[row] : most;
     tsr__wide_load(wide, solving->x, load);
     for (uint32_t row = 0; row < wide->n_rows; row++)
@@ -614,13 +615,14 @@ tsr_status tsr__program_marginals(const struct program *program,
         return TSR_INVALID;
     if (program->limits.n == 0 && (try_marginals(program, options, node, out, &st) || st != TSR_OK))
         return st;
-    for (uint32_t choice = 0; st == TSR_OK && choice < program->nodes.at[node].k; choice++) {
+    for (uint32_t choice = 0; choice < program->nodes.at[node].k; choice++) {
         struct program_result program_result;
         st = solve_pinned(program, options, arena, node, choice, &program_result);
-        if (st == TSR_OK)
-            out[choice] = (struct program_marginal){program_result.feasible, program_result.optimal,
-                                                    program_result.infeasible, program_result.cost,
-                                                    program_result.bound};
+        if (st != TSR_OK)
+            return st;
+        out[choice] = (struct program_marginal){program_result.feasible, program_result.optimal,
+                                                program_result.infeasible, program_result.cost,
+                                                program_result.bound};
     }
-    return st;
+    return TSR_OK;
 }

@@ -189,7 +189,8 @@ static void remove_from_edge(struct core *core, struct core_edge *edge, uint32_t
 {
     struct table *old = edge->table;
     bool rows = edge->a == v;
-    struct table *table = tsr__table_new(core, rows ? k : old->rows, rows ? old->cols : k);
+    struct table *table =
+        rows ? tsr__table_new(core, k, old->cols) : tsr__table_new(core, old->rows, k);
     if (!table)
         return;
     int64_t *out = table->cell;

@@ -28,7 +28,9 @@ static double **by_node(const struct wide *wide, uint64_t *n)
     for (uint32_t v = 0; v < wide->n; v++)
         *n += wide->k[v];
     double *cells = HEAP_ARRAY(wide->heap, double, *n + 1);
-    for (uint32_t v = 0; rows && cells && v < wide->n; v++) {
+    if (!rows || !cells)
+        return rows;
+    for (uint32_t v = 0; v < wide->n; v++) {
         rows[v] = cells;
         cells += wide->k[v];
     }
@@ -111,7 +113,9 @@ void tsr__dual_price(struct dual *dual)
         for (uint32_t i = wide->first_use[v]; i < wide->first_use[v + 1]; i++) {
             const struct wide_use *use = &wide->uses[i];
             double p = dual->prefix[use->end] - dual->prefix[use->begin];
-            for (uint32_t choice = 0; p > 0 && choice < wide->k[v]; choice++)
+            if (p <= 0)
+                continue;
+            for (uint32_t choice = 0; choice < wide->k[v]; choice++)
                 out[choice] += p * (double)use->usage[choice];
         }
     }
@@ -181,12 +185,13 @@ static double send(struct dual *dual, uint32_t v, uint32_t i)
     for (uint32_t choice = 0; choice < wide->k[v]; choice++)
         dual->rest[choice] =
             dual->sum[choice] < FAR / 2 ? dual->gamma[v] * dual->sum[choice] - back[choice] : FAR;
-    if (row)
-        message_down(dual->table[i], dual->rest, wide->k[edge->a], wide->k[edge->b], dual->to_b[i]);
-    else
-        message_across(dual->table[i], dual->rest, wide->k[edge->a], wide->k[edge->b],
-                       dual->to_a[i]);
-    return take_least(row ? dual->to_b[i] : dual->to_a[i], wide->k[row ? edge->b : edge->a]);
+    uint32_t ka = wide->k[edge->a], kb = wide->k[edge->b];
+    if (row) {
+        message_down(dual->table[i], dual->rest, ka, kb, dual->to_b[i]);
+        return take_least(dual->to_b[i], kb);
+    }
+    message_across(dual->table[i], dual->rest, ka, kb, dual->to_a[i]);
+    return take_least(dual->to_a[i], ka);
 }
 
 static void send_all(struct dual *dual, uint32_t v, bool later, double *bound)
@@ -246,12 +251,19 @@ void tsr__dual_round(struct dual *dual, uint32_t *x)
         for (uint32_t t = wide->first[v]; t < wide->first[v + 1]; t++) {
             uint32_t i = wide->touch[t];
             const struct tree_edge *edge = &wide->edges[i];
-            uint32_t o = edge->a == v ? edge->b : edge->a, kb = wide->k[edge->b];
-            const double *m = edge->a == v ? dual->to_a[i] : dual->to_b[i];
+            bool row = edge->a == v;
+            uint32_t other = row ? edge->b : edge->a, kb = wide->k[edge->b];
+            // The costs of v's choices over this edge are `step` apart.
+            const double *cost = row ? dual->to_a[i] : dual->to_b[i];
+            size_t step = 1;
+            if (other < v && row) {
+                cost = dual->table[i] + x[other];
+                step = kb;
+            } else if (other < v) {
+                cost = dual->table[i] + (size_t)x[other] * kb;
+            }
             for (uint32_t choice = 0; choice < wide->k[v]; choice++)
-                dual->sum[choice] += o > v          ? m[choice]
-                                     : edge->a == v ? dual->table[i][(size_t)choice * kb + x[o]]
-                                                    : dual->table[i][(size_t)x[o] * kb + choice];
+                dual->sum[choice] += cost[choice * step];
         }
         uint32_t best = 0;
         for (uint32_t choice = 1; choice < wide->k[v]; choice++)

@@ -24,13 +24,17 @@ struct exact {
 static int64_t finer(const struct exact *exact, double y)
 {
     double z = ldexp(y, exact->shift);
-    return z > (double)ROOM ? ROOM : z < -(double)ROOM ? -ROOM : (int64_t)floor(z);
+    if (z > (double)ROOM)
+        return ROOM;
+    return z < -(double)ROOM ? -ROOM : (int64_t)floor(z);
 }
 
 static int64_t cell(const struct exact *exact, int64_t cost)
 {
     int64_t most = ROOM >> exact->shift;
-    return cost >= NEVER ? NEVER : cost > most ? ROOM : cost * (INT64_C(1) << exact->shift);
+    if (cost >= NEVER)
+        return NEVER;
+    return cost > most ? ROOM : cost * (INT64_C(1) << exact->shift);
 }
 
 static int64_t settle(struct exact *exact, integer y)
@@ -85,7 +89,9 @@ static void send(struct exact *exact, uint32_t v, uint32_t i, int64_t shares)
     const struct tree_edge *edge = &wide->edges[i];
     bool a = edge->a == v;
     uint32_t kv = wide->k[v], ko = wide->k[a ? edge->b : edge->a];
-    size_t step = a ? 1 : wide->k[edge->b], row = a ? wide->k[edge->b] : 1;
+    // Steps through the table from one choice of the other node to the next, and from one of v.
+    size_t step = a ? 1 : wide->k[edge->b];
+    size_t row = a ? wide->k[edge->b] : 1;
     int64_t *out = exact->down[i];
     for (uint32_t choice = 0; choice < kv; choice++)
         exact->parts[choice] = exact->sum[choice] / shares -

@@ -54,8 +54,9 @@ static void unary_of(const struct run *run, uint32_t v, const double *prefix, in
     for (uint32_t i = wide->first_use[v]; i < wide->first_use[v + 1]; i++) {
         const struct wide_use *use = &wide->uses[i];
         double p = prefix[use->end] - prefix[use->begin];
-        for (uint32_t choice = 0; p > 0 && choice < wide->k[v];
-             choice++) // rounded down: the bound stays valid
+        if (p <= 0)
+            continue;
+        for (uint32_t choice = 0; choice < wide->k[v]; choice++) // rounded down: a valid bound
             out[choice] = plus(out[choice], (int64_t)(p * (double)use->usage[choice]));
     }
 }
@@ -268,8 +269,9 @@ static bool own_point(const struct run *run, const struct cell *cell, uint32_t c
             return false;
         out->cost += cost;
     }
-    for (uint32_t a = 0; run->used[v] && a < run->n_rows; a++)
-        out->used[a] = run->used[v][choice][a];
+    if (run->used[v])
+        for (uint32_t a = 0; a < run->n_rows; a++)
+            out->used[a] = run->used[v][choice][a];
     return out->cost < NEVER;
 }
 
@@ -355,10 +357,13 @@ static void fill_bucket(struct run *run, uint32_t i, struct set *all, size_t *ca
     if (!run->sets[i])
         return;
     tsr__tree_start(tree, bucket);
-    for (size_t cell = 0; cell < bucket->cells && !run->over && !run->arena.failed; cell++) {
+    for (size_t cell = 0; cell < bucket->cells; cell++) {
+        if (run->over || run->arena.failed)
+            break;
         struct cell x = {bucket, cell, tree->offset, bucket->down[cell]};
+        uint32_t n_choices = x.rest < NEVER ? tree->k[bucket->node] : 0;
         all->n = 0;
-        for (uint32_t choice = 0; choice < tree->k[bucket->node] && x.rest < NEVER; choice++) {
+        for (uint32_t choice = 0; choice < n_choices; choice++) {
             struct point own;
             if (!own_point(run, &x, choice, &own) || !within(run, &own))
                 continue;
@@ -416,7 +421,9 @@ static bool join_roots(struct run *run)
         return false;
     *none = (struct point){0};
     int now = 0;
-    for (uint32_t i = 0; i < tree->m && !run->arena.failed && !run->over; i++) {
+    for (uint32_t i = 0; i < tree->m; i++) {
+        if (run->arena.failed || run->over)
+            break;
         if (tree->buckets[i].parent != NONE)
             continue;
         rest -= tree->buckets[i].message[0];
@@ -583,8 +590,11 @@ static enum front_end run_once(struct run *run, int64_t threshold, uint32_t *x, 
     struct point *goals = ARENA_ARRAY(&run->arena, struct point, (size_t)tree->m + 1);
     if (run->arena.failed || !tsr__tree_down(tree, run->unary) || !add_others(run))
         return FRONT_FAILED;
-    for (uint32_t i = 0; i < tree->m && !run->over && !run->arena.failed; i++)
+    for (uint32_t i = 0; i < tree->m; i++) {
+        if (run->over || run->arena.failed)
+            break;
         fill_bucket(run, i, &all, &cap);
+    }
     if (!run->over && !run->arena.failed)
         join_roots(run);
     tsr__free(run->arena.session, all.at, cap * sizeof(struct point));

@@ -134,8 +134,9 @@ static tsr_status one_time(struct least *least, uint32_t limit, uint32_t time)
     for (size_t i = 0; i < from->uses.n; i++) {
         const struct program_use *use = &from->uses.at[i];
         int64_t *cost = (int64_t *)q.nodes.at[use->node].cost;
-        for (uint32_t choice = 0;
-             use->begin <= time && time < use->end && choice < q.nodes.at[use->node].k; choice++)
+        if (time < use->begin || time >= use->end)
+            continue;
+        for (uint32_t choice = 0; choice < q.nodes.at[use->node].k; choice++)
             if (cost[choice] != COST_FORBIDDEN)
                 cost[choice] += use->usage[choice];
     }
@@ -189,9 +190,10 @@ tsr_status tsr__program_least(const struct program *program, const struct progra
     if (!copy(&least))
         return TSR_NOMEM;
     st = ask(&least, PROGRAM_MOST, &result); // any answer at all
-    for (int i = 0; i < 4 && st == TSR_OK && out->found && out->bound < out->least; i++) {
+    for (int i = 0; i < 4; i++) {
         uint32_t limit = out->limit, time = out->time;
-        if (program->limits.n == 0 || is_spent(&least))
+        bool open = st == TSR_OK && out->found && out->bound < out->least;
+        if (!open || program->limits.n == 0 || is_spent(&least))
             break;
         st = one_time(&least, limit, time);
         if (out->limit == limit && out->time == time)

@@ -162,9 +162,11 @@ uint32_t tsr__core_probe(struct core *core, uint8_t *dead, uint8_t *lost)
     struct probe probe;
     uint32_t n = 0;
     memset(lost, 0, core->n_nodes);
-    bool ok = probe_init(&probe, core);
-    for (uint32_t v = 0; ok && v < core->n_nodes && !core->infeasible && !core->heap->failed; v++) {
+    uint32_t n_nodes = probe_init(&probe, core) ? core->n_nodes : 0;
+    for (uint32_t v = 0; v < n_nodes; v++) {
         uint32_t k = core->nodes[v].k, gone = 0;
+        if (core->infeasible || core->heap->failed)
+            break;
         if (core->nodes[v].gone || k < 2)
             continue;
         if (tsr__effort_over(core->effort))

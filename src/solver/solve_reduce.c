@@ -387,8 +387,9 @@ static void trim_uses(struct core *core, uint32_t v)
         }
         for (uint32_t k = 0; k < node->k; k++)
             use->usage[k] -= least;
-        for (uint32_t row = use->begin; row < use->end && least; row++)
-            core->row_bound[row] -= least;
+        if (least)
+            for (uint32_t row = use->begin; row < use->end; row++)
+                core->row_bound[row] -= least;
         if (most > least) {
             i++;
             continue;
@@ -527,8 +528,12 @@ static bool see_edges(struct core *core, uint32_t v, struct scratch *scratch)
     for (uint32_t i = 0; i < node->edges.n; i++) {
         const struct core_edge *edge = &core->edges.at[node->edges.at[i]];
         uint32_t rows = edge->table->rows, cols = edge->table->cols;
-        views[i] = edge->a == v ? (struct view){edge->table->cell, cols} : (struct view){to, rows};
-        for (uint32_t a = 0; edge->a != v && a < cols; a++)
+        if (edge->a == v) {
+            views[i] = (struct view){edge->table->cell, cols};
+            continue;
+        }
+        views[i] = (struct view){to, rows};
+        for (uint32_t a = 0; a < cols; a++)
             for (uint32_t j = 0; j < rows; j++)
                 *to++ = edge->table->cell[(size_t)j * cols + a];
     }
@@ -672,7 +677,7 @@ static bool sweep_init(struct core *core, struct sweep *sweep)
     if (core->heap->failed)
         return false;
     for (uint32_t v = 0; v < core->n_nodes; v++)
-        for (uint32_t i = 0; !core->nodes[v].gone && i < core->nodes[v].uses.n; i++) {
+        for (uint32_t i = 0; i < core->nodes[v].uses.n; i++) { // nodes that are gone have none
             const struct core_use *use = &core->nodes[v].uses.at[i];
             int64_t largest = 0;
             for (uint32_t k = 0; k < core->nodes[v].k; k++)
@@ -883,7 +888,7 @@ static bool probe(struct core *core, struct queue *queue, struct scratch *scratc
     tsr__effort_slice(core->effort, PROBING);
     bool any = tsr__core_probe(core, scratch->dead, lost) > 0;
     tsr__effort_slice(core->effort, 0);
-    for (uint32_t v = 0; v < core->n_nodes && any; v++)
+    for (uint32_t v = 0; v < core->n_nodes; v++) // lost: none where nothing was removed
         if (lost[v])
             touched(core, queue, v);
     tsr__heap_free(core->heap, lost);

@@ -439,7 +439,9 @@ static void apply_prices(struct region *region)
         FOR_USES(region, i, use)
         {
             double p = region->sum[region->span[use->end]] - region->sum[region->span[use->begin]];
-            for (uint32_t choice = 0; p > 0 && choice < k; choice++) {
+            if (p <= 0)
+                continue;
+            for (uint32_t choice = 0; choice < k; choice++) {
                 double x = p * (double)use->usage[region->option[i][choice]];
                 out[choice] = plus(out[choice], x < (double)NEVER ? (int64_t)x : NEVER);
             }
@@ -534,7 +536,9 @@ static bool improve(struct region *region, double factor, int64_t most, int trie
         return false;
     int64_t before = local_cost(region, region->before);
     double step = first_step(region, before);
-    for (int i = 0; i < tries && decide(region) && changed(region); i++) {
+    for (int i = 0; i < tries; i++) {
+        if (!decide(region) || !changed(region))
+            break;
         if (excess(region, region->own) > 0) {
             raise_prices(region, step);
             continue;
@@ -599,7 +603,9 @@ static bool lighten(struct region *region)
     double old = excess(region, region->held);
     int64_t before = local_cost(region, region->before);
     double step = first_step(region, before);
-    for (int i = 0; i < 12 && decide(region); i++) {
+    for (int i = 0; i < 12; i++) {
+        if (!decide(region))
+            return false;
         if (excess(region, region->own) < old) {
             take(region, region->cost - before + local_cost(region, region->choice));
             return true;
@@ -615,7 +621,9 @@ static bool lighten(struct region *region)
 // at that row, until no row is broken.
 bool tsr__region_repair(struct region *region, int tries)
 {
-    for (int i = 0; i < tries && !tsr__effort_over(region->effort); i++) {
+    for (int i = 0; i < tries; i++) {
+        if (tsr__effort_over(region->effort))
+            break;
         uint32_t row = worst_row(region);
         if (row == NONE)
             return true;

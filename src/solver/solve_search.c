@@ -20,7 +20,9 @@ static int64_t **rows_of(const struct wide *wide)
         n += wide->k[v];
     int64_t **rows = HEAP_ARRAY(wide->heap, int64_t *, (size_t)wide->n + 1);
     int64_t *cells = HEAP_ARRAY(wide->heap, int64_t, n + 1);
-    for (uint32_t v = 0; rows && cells && v < wide->n; v++) {
+    if (!rows || !cells)
+        return rows;
+    for (uint32_t v = 0; v < wide->n; v++) {
         rows[v] = cells;
         cells += wide->k[v];
     }
@@ -85,7 +87,11 @@ int64_t tsr__search_bound(const struct search *search)
     // Sums of doubles err by far less than this.
     double magnitude = fabs(search->dual.best) + search->dual.best_paid;
     double bound = search->dual.best - 1e-10 * magnitude - 1e-6;
-    int64_t whole = bound <= 0 ? 0 : bound >= (double)NEVER ? NEVER : (int64_t)ceil(bound);
+    int64_t whole = 0;
+    if (bound >= (double)NEVER)
+        whole = NEVER;
+    else if (bound > 0)
+        whole = (int64_t)ceil(bound);
     return whole > search->sure ? whole : search->sure;
 }
 
@@ -153,7 +159,9 @@ static void price(struct search *search, const double *lambda)
         for (uint32_t i = wide->first_use[v]; i < wide->first_use[v + 1]; i++) {
             const struct wide_use *use = &wide->uses[i];
             double p = search->prefix[use->end] - search->prefix[use->begin];
-            for (uint32_t choice = 0; p > 0 && choice < wide->k[v]; choice++) {
+            if (p <= 0)
+                continue;
+            for (uint32_t choice = 0; choice < wide->k[v]; choice++) {
                 double x = p * (double)use->usage[choice];
                 out[choice] = plus(out[choice], x < (double)NEVER ? (int64_t)x : NEVER);
             }

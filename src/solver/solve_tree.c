@@ -151,10 +151,14 @@ static bool fix_one(struct builder *builder, uint32_t around)
     uint32_t best = NONE;
     double most = -1;
     bool all = tree->n <= LARGE;
-    for (size_t i = 0; i <= (all ? tree->n - 1 : builder->near[around].n); i++) {
-        uint32_t v = all                           ? (uint32_t)i
-                     : i < builder->near[around].n ? builder->near[around].at[i]
-                                                   : around;
+    const ids *nearby = &builder->near[around];
+    size_t last = all ? tree->n - 1 : nearby->n; // the node itself comes after its neighbours
+    for (size_t i = 0; i <= last; i++) {
+        uint32_t v = around;
+        if (all)
+            v = (uint32_t)i;
+        else if (i < nearby->n)
+            v = nearby->at[i];
         if (tree->position[v] != NONE || builder->fixed[v] == TREE_FIXED)
             continue;
         double score =
@@ -339,14 +343,15 @@ bool tsr__tree_init(struct tree *tree, tsr_session *session, uint32_t n, const u
     if (builder.arena.failed)
         tree->arena.failed = true;
     tsr__arena_free(&builder.arena);
-    for (uint32_t i = 0; ok && i < tree->m; i++)
-        sort_sep(tree, &tree->buckets[i]);
-    ok = ok && tree->held <= MOST_CELLS && add_factors(tree, edges, n_edges, fixed);
-    uint32_t most = 0;
-    for (uint32_t i = 0; ok && i < tree->m; i++)
-        most = tree->buckets[i].n_factors > most ? tree->buckets[i].n_factors : most;
     if (!ok)
         return false;
+    for (uint32_t i = 0; i < tree->m; i++)
+        sort_sep(tree, &tree->buckets[i]);
+    if (tree->held > MOST_CELLS || !add_factors(tree, edges, n_edges, fixed))
+        return false;
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < tree->m; i++)
+        most = tree->buckets[i].n_factors > most ? tree->buckets[i].n_factors : most;
     tree->acc = ARENA_ARRAY(&tree->arena, int64_t, (size_t)tree->most_k + 1);
     tree->at = ARENA_ARRAY(&tree->arena, uint32_t, (size_t)tree->most_sep + 1);
     tree->offset = ARENA_ARRAY(&tree->arena, size_t, (size_t)most + 1);
@@ -482,17 +487,17 @@ static void down_cell(struct tree *tree, struct tree_bucket *bucket, size_t cell
 
 bool tsr__tree_down(struct tree *tree, int64_t *const *unary)
 {
-    bool ok = true;
-    for (uint32_t i = 0; ok && i < tree->m; i++) {
+    for (uint32_t i = 0; i < tree->m; i++) {
         struct tree_bucket *bucket = &tree->buckets[i];
         if (!bucket->down)
             bucket->down = ARENA_ARRAY(&tree->arena, int64_t, bucket->cells);
-        ok = bucket->down != NULL;
-        for (size_t c = 0; ok && c < bucket->cells; c++)
+        if (!bucket->down)
+            return false;
+        for (size_t c = 0; c < bucket->cells; c++)
             bucket->down[c] = bucket->parent == NONE ? 0 : NEVER;
     }
     // Roots know nothing of each other: their minima are added at the end by tsr__tree_marginals.
-    for (uint32_t i = tree->m; ok && i-- > 0;) {
+    for (uint32_t i = tree->m; i-- > 0;) {
         struct tree_bucket *bucket = &tree->buckets[i];
         tsr__tree_start(tree, bucket);
         for (size_t cell = 0; cell < bucket->cells; cell++) {
@@ -501,7 +506,7 @@ bool tsr__tree_down(struct tree *tree, int64_t *const *unary)
             tsr__tree_step(tree, bucket);
         }
     }
-    return ok;
+    return true;
 }
 
 static uint32_t root_of(const struct tree *tree, uint32_t i)
