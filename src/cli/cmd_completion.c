@@ -41,8 +41,12 @@ static void zsh_option(const struct command *command, const struct option *optio
 {
     (void)command;
     printf(" '%s[", option->name);
-    for (const char *p = option->help; *p; p++)
-        printf(strchr("[]:'\\", *p) ? *p == '\'' ? "'\\''" : "\\%c" : "%c", *p);
+    for (const char *p = option->help; *p; p++) {
+        if (*p == '\'') // no escape inside of quotes: close, a quoted quote, open
+            printf("'\\''");
+        else
+            printf(strchr("[]:\\", *p) ? "\\%c" : "%c", *p);
+    }
     printf("]%s'", option->value ? ":value:_files" : "");
 }
 
@@ -65,8 +69,10 @@ static void zsh(void)
 static void fish_option(const struct command *command, const struct option *option)
 {
     printf("complete -c tessera -n '__fish_seen_subcommand_from %s' ", command->name);
-    printf(option->name[1] == '-' ? "-l %s" : "-s %s",
-           option->name + (option->name[1] == '-' ? 2 : 1));
+    if (option->name[1] == '-')
+        printf("-l %s", option->name + 2);
+    else
+        printf("-s %s", option->name + 1);
     printf("%s -d \"%s\"\n", option->value ? " -r" : "", option->help);
 }
 

@@ -75,11 +75,10 @@ static tsr_node *node(struct builder *builder, const char *op, tsr_value *x, tsr
         return NULL;
     snprintf(name, sizeof name, "%s_%d", op, builder->n);
     snprintf(out, sizeof out, "v%d", builder->n++);
-    tsr_node *n = tsr_graph_add_node(builder->graph, "", op, name, inputs,
-                                     z   ? 3
-                                     : y ? 2
-                                         : 1,
-                                     outputs, 1);
+    size_t n_inputs = y ? 2 : 1;
+    if (z)
+        n_inputs = 3;
+    tsr_node *n = tsr_graph_add_node(builder->graph, "", op, name, inputs, n_inputs, outputs, 1);
     builder->failed |= !n;
     return n;
 }

@@ -60,8 +60,8 @@ static void weigh(const tsr_graph *graph, struct facts *facts)
     for (size_t i = 0; i < facts->n_weights; i++) {
         const tsr_value *value = tsr_graph_initializer(graph, i);
         const tsr_tensor *tensor = tsr_value_initializer(value);
-        int64_t bytes = tensor ? tsr_tensor_bytes(tensor) : -1,
-                elements = tensor ? tsr_tensor_elements(tensor) : -1;
+        int64_t bytes = tensor ? tsr_tensor_bytes(tensor) : -1;
+        int64_t elements = tensor ? tsr_tensor_elements(tensor) : -1;
         if (bytes > 0)
             facts->weight_bytes += bytes;
         if (elements > 0)

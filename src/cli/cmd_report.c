@@ -151,7 +151,7 @@ static int load_beside(struct report *other, struct report *report, struct cli *
                              .planning = report->planning,
                              .plan = {.size = sizeof other->plan},
                              .simulation = {.size = sizeof other->simulation}};
-    int code = load(other, document ? report->cli->arguments[0] : file, document ? file : NULL);
+    int code = document ? load(other, report->cli->arguments[0], file) : load(other, file, NULL);
     if (code)
         return code;
     if (!other->config)

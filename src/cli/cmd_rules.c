@@ -250,9 +250,8 @@ static int print_operator(struct cli *cli, const char *op)
     if (!found)
         fprintf(stderr, "tessera rules: no rule for '%s'; such a node runs whole on every device\n",
                 op);
-    return json    ? cli_print_json(cli, json, found ? EXIT_DONE : EXIT_NO)
-           : found ? EXIT_DONE
-                   : EXIT_NO;
+    int code = found ? EXIT_DONE : EXIT_NO;
+    return json ? cli_print_json(cli, json, code) : code;
 }
 
 static int run(struct cli *cli)

@@ -12,7 +12,10 @@ static void print_outputs(const tsr_tensors *tensors)
         const tsr_tensors *list = tsr_tensors_sequence(tensors, i);
         printf("%-24s ", tsr_tensors_name(tensors, i));
         if (tsr_tensors_rank(tensors, i) < 0) {
-            printf(list ? "sequence of %zu\n" : "no value\n", list ? tsr_tensors_count(list) : 0);
+            if (list)
+                printf("sequence of %zu\n", tsr_tensors_count(list));
+            else
+                printf("no value\n");
             continue;
         }
         printf("%s [", tsr_dtype_name(tsr_tensors_dtype(tensors, i)));

@@ -20,7 +20,11 @@ static void piece_name(const tsr_pieces *dict, size_t i, char *out, size_t cap)
 static int64_t choose(struct cli *cli, const tsr_tensors *tensors)
 {
     const char *name = cli_value(cli, "--name");
-    int64_t i = name ? tsr_tensors_find(tensors, name) : tsr_tensors_count(tensors) == 1 ? 0 : -1;
+    int64_t i = -1;
+    if (name)
+        i = tsr_tensors_find(tensors, name);
+    else if (tsr_tensors_count(tensors) == 1)
+        i = 0;
     if (i < 0 && name)
         fprintf(stderr, "tessera tensor: no tensor '%s' in the file\n", name);
     else if (i < 0)

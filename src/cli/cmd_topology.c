@@ -145,9 +145,13 @@ static int print_prices(struct cli *cli, tsr_topology *topology)
     for (int k = 0; k < 4; k++)
         printf(" %22s", cli_bytes(sizes[k]));
     printf("\n");
-    for (int what = 0; what < TSR_COLLECTIVE_COUNT && status == TSR_OK; what++) {
+    for (int what = 0; what < TSR_COLLECTIVE_COUNT; what++) {
+        if (status != TSR_OK)
+            break;
         printf("%-16s", collective_names[what]);
-        for (int k = 0; k < 4 && status == TSR_OK; k++) {
+        for (int k = 0; k < 4; k++) {
+            if (status != TSR_OK)
+                break;
             tsr_topology_price price = {0};
             char cell[64];
             status = tsr_topology_cost(topology, (tsr_collective)what, all,

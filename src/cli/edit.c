@@ -180,7 +180,10 @@ static tsr_status add_line(struct editor *editor, const char *key, const char *l
         if (strcspn(p, "\n") == n && strncmp(p, line, n) == 0)
             return TSR_OK;
     char *all = cli_alloc(had + n + 2, 1);
-    snprintf(all, had + n + 2, "%s%s%s", had ? text : "", had ? "\n" : "", line);
+    if (had)
+        snprintf(all, had + n + 2, "%s\n%s", text, line);
+    else
+        snprintf(all, had + n + 2, "%s", line);
     tsr_status status = tsr_model_set_metadata(editor->model, key, all);
     free(all);
     return status;

@@ -118,7 +118,9 @@ const char *cli_near_option(const struct command *command, const char *word)
     size_t least = 1 + (strlen(word) + 1) / 4;
     const struct option *own = nearest_in(command->options, word, &least);
     const struct option *common = nearest_in(cli_common, word, &least);
-    return common ? common->name : own ? own->name : NULL;
+    if (common) // nearer than the best of its own
+        return common->name;
+    return own ? own->name : NULL;
 }
 
 const char *cli_near_command(const char *word)

@@ -10,8 +10,10 @@
 static void print_option(FILE *to, const struct option *option)
 {
     char left[64];
-    snprintf(left, sizeof left, "%s%s%s", option->name, option->value ? " " : "",
-             option->value ? option->value : "");
+    if (option->value)
+        snprintf(left, sizeof left, "%s %s", option->name, option->value);
+    else
+        snprintf(left, sizeof left, "%s", option->name);
     fprintf(to, strlen(left) > 28 ? "  %s\n%32s%s\n" : "  %-28s%s%s\n", left, "  ", option->help);
 }
 

@@ -338,10 +338,10 @@ const char *cli_inputs(struct cli *cli)
             continue;
         const char *colon = strrchr(text, ':');
         if (!random || !colon || colon == text || (colon[1] && cli_shape(colon + 1, shape) < 0)) {
-            cli_usage(cli,
-                      random ? "--shape wants NAME:2x3 (NAME: for a scalar), not '%s'"
-                             : "--shape is for random inputs; '%s' has shapes of its own",
-                      random ? text : given);
+            if (random)
+                cli_usage(cli, "--shape wants NAME:2x3 (NAME: for a scalar), not '%s'", text);
+            else
+                cli_usage(cli, "--shape is for random inputs; '%s' has shapes of its own", given);
             return NULL;
         }
         if (n < sizeof set)

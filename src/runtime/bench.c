@@ -204,11 +204,14 @@ static tsr_status gather(struct bench *bench, struct told *all, int ranks)
 {
     struct endpoint *place = tsr__job_place(bench->job), *endpoint;
     int64_t memory = tsr__memory_since(&bench->before, bench->folder, tsr__job_place(bench->job));
-    for (int i = 0; !place && i < ranks; i++)
-        all[i] = (struct told){(endpoint = tsr__job_endpoint(bench->job, i)) ? endpoint->comm_s : 0,
-                               ranks == 1 ? memory : 0};
-    if (!place)
+    if (!place) { // threads of this process: the memory is all of theirs together
+        for (int i = 0; i < ranks; i++) {
+            endpoint = tsr__job_endpoint(bench->job, i);
+            all[i].memory = ranks == 1 ? memory : 0;
+            all[i].comm_s = endpoint ? endpoint->comm_s : 0;
+        }
         return TSR_OK;
+    }
     struct arena arena;
     struct comm_trouble why;
     struct told mine = {place->comm_s, memory};

@@ -159,14 +159,21 @@ static tsr_status take_texts(const struct engine *engine, const OrtValue *v, con
     char *chars = *failed ? NULL : arena_get(&arena, bytes + 1, 1);
     size_t *starts = ARENA_ARRAY(&arena, size_t, n + 1);
     struct str *texts = ARENA_ARRAY(&arena, struct str, n + 1);
-    tsr_status st = *failed ? TSR_ENGINE : arena.failed ? TSR_NOMEM : TSR_OK;
-    if (st == TSR_OK && n &&
-        (*failed = engine->api->GetStringTensorContent(v, chars, bytes, starts, n)))
+    tsr_status st = *failed ? TSR_ENGINE : TSR_OK;
+    if (st == TSR_OK && arena.failed)
+        st = TSR_NOMEM;
+    if (st == TSR_OK && n)
+        *failed = engine->api->GetStringTensorContent(v, chars, bytes, starts, n);
+    if (*failed)
         st = TSR_ENGINE;
-    for (size_t i = 0; st == TSR_OK && i < n; i++)
-        texts[i] = (struct str){chars + starts[i], (i + 1 < n ? starts[i + 1] : bytes) - starts[i]};
-    if (st == TSR_OK)
-        st = tsr__tensors_add_texts(to, str_of(name), (int)seen->rank, seen->dims, texts);
+    if (st != TSR_OK)
+        goto free_arena;
+    for (size_t i = 0; i < n; i++) { // each text ends where the next one begins
+        size_t end = i + 1 < n ? starts[i + 1] : bytes;
+        texts[i] = (struct str){chars + starts[i], end - starts[i]};
+    }
+    st = tsr__tensors_add_texts(to, str_of(name), (int)seen->rank, seen->dims, texts);
+free_arena:
     tsr__arena_free(&arena);
     return st;
 }

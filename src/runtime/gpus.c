@@ -92,9 +92,11 @@ tsr_status tsr__gpu_place(struct rank *rank)
         return TSR_OK;
     if (!rank->endpoint)
         return card < 0 ? TSR_OK : seat_alone(rank, card);
-    struct device_options options = {.gpu = card < 0 ? NULL : rank->gpu,
-                                     .card = card < 0 ? 0 : card,
-                                     .deterministic = rank->options->deterministic};
+    struct device_options options = {.deterministic = rank->options->deterministic};
+    if (card >= 0) {
+        options.gpu = rank->gpu;
+        options.card = card;
+    }
     if (rank->options->gpu_way)
         tsr__way_of(rank->options->gpu_way, &options.way);
     struct endpoint *endpoint = NULL;

@@ -21,14 +21,16 @@ static tsr_dtype dtype_of(const char *name)
 
 static tsr_status add_inputs(tsr_model *model, const struct manifest *manifest)
 {
-    tsr_status st = TSR_OK;
-    for (size_t i = 0; i < manifest->n_inputs && st == TSR_OK; i++) {
+    for (size_t i = 0; i < manifest->n_inputs; i++) {
         const struct manifest_port *port = &manifest->inputs[i];
         tsr_value *value = tsr_graph_add_input(tsr_model_graph(model), port->name);
-        st = value ? tsr_value_set_type(value, dtype_of(port->type), port->rank, port->dims)
-                   : TSR_NOMEM;
+        if (!value)
+            return TSR_NOMEM;
+        tsr_status st = tsr_value_set_type(value, dtype_of(port->type), port->rank, port->dims);
+        if (st != TSR_OK)
+            return st;
     }
-    return st;
+    return TSR_OK;
 }
 
 // Texts, lists and what else has no type by name are left to the rank's file.

@@ -239,11 +239,12 @@ static tsr_status open_folder(tsr_job *job, const char *folder)
         st = tsr__run_refuse(job->session, DIAG_ranks_differ, folder,
                              "start as many ranks as the partition has", text);
     }
-    int64_t mine = endpoint ? endpoint->rank : 0;
-    if (st == TSR_OK)
-        st = tsr__bundle_verify(&job->bundle, endpoint ? &mine : NULL, endpoint ? 1 : 0,
-                                job->options.check_files);
-    return st;
+    if (st != TSR_OK)
+        return st;
+    if (!endpoint)
+        return tsr__bundle_verify(&job->bundle, NULL, 0, job->options.check_files);
+    int64_t mine = endpoint->rank;
+    return tsr__bundle_verify(&job->bundle, &mine, 1, job->options.check_files);
 }
 
 // Tells the other processes what has gone wrong here before the ranks met.
@@ -251,9 +252,12 @@ void tsr__job_tell(struct endpoint *endpoint, tsr_session *session, tsr_status s
 {
     char text[400];
     size_t n = tsr_finding_count(session);
-    snprintf(text, sizeof text, "rank %d failed: %s %s", endpoint->rank,
-             n ? tsr_finding_at(session, n - 1).file : "",
-             n ? tsr_finding_at(session, n - 1).message : tsr_status_text(status));
+    const char *file = "", *message = tsr_status_text(status);
+    if (n) {
+        file = tsr_finding_at(session, n - 1).file;
+        message = tsr_finding_at(session, n - 1).message;
+    }
+    snprintf(text, sizeof text, "rank %d failed: %s %s", endpoint->rank, file, message);
     tsr__comm_fail(endpoint, status, text);
 }
 

@@ -99,7 +99,9 @@ static int64_t memory_here(void)
     if (f)
         fclose(f);
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    return kib > 0 ? (int64_t)kib * 1024 : pages > 0 && page > 0 ? (int64_t)pages * page : 0;
+    if (kib > 0)
+        return (int64_t)kib * 1024;
+    return pages > 0 && page > 0 ? (int64_t)pages * page : 0;
 }
 
 static tsr_status compute(struct measure_rank *rank, struct comm_trouble *why)
@@ -396,10 +398,12 @@ static tsr_status measure(struct measuring *measuring, struct endpoint *place)
     measuring->found = tsr__alloc(measuring->session, n * sizeof *measuring->found);
     measuring->ranks = tsr__alloc(measuring->session, n * sizeof *measuring->ranks);
     tsr_status st = measuring->found && measuring->ranks ? make_models(measuring) : TSR_NOMEM;
-    if (st == TSR_OK)
-        st = place                                                  ? as_launched(measuring, place)
-             : tsr__run_spawns(measuring->session, &measuring->run) ? with_children(measuring)
-                                                                    : with_threads(measuring);
+    if (st == TSR_OK && place)
+        st = as_launched(measuring, place);
+    else if (st == TSR_OK && tsr__run_spawns(measuring->session, &measuring->run))
+        st = with_children(measuring);
+    else if (st == TSR_OK)
+        st = with_threads(measuring);
     if (st == TSR_OK && (!place || place->rank == 0))
         collect(measuring, &measuring->ranks[0]);
     tsr__temporary_remove(measuring->folder);

@@ -60,7 +60,9 @@ static tsr_status how_often(struct measure_rank *rank, const int64_t *group, int
                             double seconds, int64_t *times, struct comm_trouble *why)
 {
     double often = first > 0 ? seconds / first : MOST_TIMES;
-    *times = often < LEAST_TIMES ? LEAST_TIMES : often > MOST_TIMES ? MOST_TIMES : (int64_t)often;
+    *times = often > MOST_TIMES ? MOST_TIMES : (int64_t)often;
+    if (*times < LEAST_TIMES)
+        *times = LEAST_TIMES;
     struct comm_call call = call_of(rank, group, n, COMM_BROADCAST);
     call.type = TSR_UINT8;
     return tsr__comm_broadcast(rank->endpoint, &call, (int)group[0], times, sizeof *times, why);

@@ -18,7 +18,9 @@ static tsr_value *step(tsr_graph *graph, const char *op, const char *out, tsr_va
                        tsr_value *b)
 {
     tsr_value *in[2] = {a, b};
-    tsr_node *node = a ? tsr_graph_add_node(graph, "", op, out, in, b ? 2 : 1, &out, 1) : NULL;
+    if (!a)
+        return NULL;
+    tsr_node *node = tsr_graph_add_node(graph, "", op, out, in, b ? 2 : 1, &out, 1);
     return node ? tsr_node_output(node, 0) : NULL;
 }
 
@@ -73,7 +75,9 @@ static tsr_value *body(tsr_session *session, tsr_graph *graph, enum measure_mode
 // Memory: tensors of 64 MiB, which no cache holds, as it holds no weights.
 int64_t tsr__measure_rows(enum measure_model which)
 {
-    return which == MEASURE_ARITHMETIC ? 256 : which == MEASURE_MEMORY ? 16384 : 1;
+    if (which == MEASURE_ARITHMETIC)
+        return 256;
+    return which == MEASURE_MEMORY ? 16384 : 1;
 }
 
 double tsr__measure_work(enum measure_model which)

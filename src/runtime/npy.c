@@ -182,7 +182,7 @@ static void turn(const char *from, char *to, const struct npy *npy, size_t unit,
 static size_t put_utf8(uint32_t c, char *out)
 {
     static const unsigned char marks[] = {0, 0, 0xC0, 0xE0, 0xF0};
-    size_t n = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+    size_t n = 1 + (c >= 0x80) + (c >= 0x800) + (c >= 0x10000);
     if (c > 0x10FFFF || (c >= 0xD800 && c <= 0xDFFF))
         return 0;
     for (size_t i = n; i-- > 1; c >>= 6)

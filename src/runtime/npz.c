@@ -272,7 +272,9 @@ static void write_member(struct writer *writer, const struct npy_image *image,
 static void write_entry(struct writer *writer, const struct member *member)
 {
     bool big = member->size >= LIMIT32, far = member->at >= LIMIT32;
-    size_t extra = (big ? 16 : 0) + (far ? 8 : 0);
+    size_t extra = big ? 16 : 0; // both sizes
+    if (far)
+        extra += 8;
     put(writer, 0x02014b50, 4);
     put(writer, 45, 2);
     put_common(writer, member, extra ? extra + 4 : 0);

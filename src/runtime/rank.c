@@ -55,8 +55,10 @@ static tsr_status engine_says(struct rank *rank, OrtStatus *status, enum diag_co
 
 int tsr__rank_threads(int cores, int ranks, int wanted)
 {
-    int n = wanted > 0 ? wanted : cores / (ranks > 0 ? ranks : 1);
-    return n > 1 ? n : 1;
+    if (wanted > 0)
+        return wanted;
+    int share = ranks > 0 ? cores / ranks : cores;
+    return share > 1 ? share : 1;
 }
 
 // ---- session -----------------------------------------------------------------------------------

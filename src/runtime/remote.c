@@ -151,9 +151,9 @@ static tsr_status serve_keep(struct servant *servant, int fd)
     struct arena arena;
     tsr__arena_init(&arena, servant->session);
     const char *from = tsr__arena_str(&arena, past).p, *to = tsr__arena_str(&arena, present).p;
-    tsr_status st = !from || !to                            ? TSR_NOMEM
-                    : tsr__job_keep(servant->job, from, to) ? TSR_OK
-                                                            : TSR_INVALID;
+    tsr_status st = TSR_NOMEM;
+    if (from && to)
+        st = tsr__job_keep(servant->job, from, to) ? TSR_OK : TSR_INVALID;
     tsr__arena_free(&arena);
     tsr__message_close(&message);
     return st;
@@ -165,10 +165,13 @@ static tsr_status serve(struct servant *servant, struct note note, int fd)
     enum word word = (enum word)note.word;
     if (word == START || word == START_CUT)
         return serve_run(servant, word, fd);
-    tsr_status st = word == KEEP      ? serve_keep(servant, fd)
-                    : word == BARRIER ? tsr_job_barrier(servant->job)
-                    : word == TRACE   ? tsr_job_trace(servant->job)
-                                      : TSR_BUG;
+    tsr_status st = TSR_BUG;
+    if (word == KEEP)
+        st = serve_keep(servant, fd);
+    else if (word == BARRIER)
+        st = tsr_job_barrier(servant->job);
+    else if (word == TRACE)
+        st = tsr_job_trace(servant->job);
     if (st == TSR_OK || (word == KEEP && st == TSR_INVALID)) {
         send_note(servant->socket, (struct note){note.word, (int32_t)st}, -1);
         return TSR_OK;

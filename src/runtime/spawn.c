@@ -162,7 +162,9 @@ static void hear(struct child_set *child_set, int rank, double step)
     double limit = child_set->work->options->timeout_s > 0 ? child_set->work->options->timeout_s
                                                            : COMM_STOPPED_S;
     char how[64];
-    child->silent_s = beat != child->beat ? 0 : child->silent_s + (step < 0.5 ? step : 0.5);
+    child->silent_s += step < 0.5 ? step : 0.5;
+    if (beat != child->beat)
+        child->silent_s = 0;
     child->beat = beat;
     if (child->silent_s <= limit + 1 ||
         child_set->failed_s > 0) // those who wait for it tell it better

@@ -11,7 +11,9 @@
 
 static int64_t newest_ir(int minor)
 {
-    return minor >= 23 ? INT64_MAX : minor >= 18 ? 10 : 9;
+    if (minor >= 23)
+        return INT64_MAX;
+    return minor >= 18 ? 10 : 9;
 }
 
 static tsr_status strip(tsr_model *model, int64_t ir)

@@ -143,8 +143,10 @@ static tsr_status check_numbers(tsr_topology *topology, const json_t *object, co
 
 static int64_t bytes_of(const json_t *value)
 {
+    if (json_is_integer(value))
+        return json_integer_value(value);
     double real = json_number_value(value);
-    return json_is_integer(value) ? json_integer_value(value) : real < 0x1p62 ? (int64_t)real : 0;
+    return real < 0x1p62 ? (int64_t)real : 0;
 }
 
 // Numbers that are left out are 0 here, and tsr_topology_set_device keeps the usual value for

@@ -113,7 +113,8 @@ bool tsr__topology_warn_unreachable(tsr_topology *topology)
     for (int d = 1; ok && d < topology->n; d++) {
         if (there[d] && back[d])
             continue;
-        int from = there[d] ? d : 0, to = there[d] ? 0 : d;
+        int from = there[d] ? d : 0; // there, but not back
+        int to = there[d] ? 0 : d;
         tsr__diag(topology->session, DIAG_topology_unreachable, NULL,
                   "add links, or plan for the devices of one part",
                   "device %d cannot be reached from device %d", to, from);

@@ -38,7 +38,10 @@ static int alike(const struct listener *to, int steps)
 
 static void say(const struct listener *to, bool mirrored, int from, int dest, double bytes)
 {
-    to->message(to->data, mirrored ? dest : from, mirrored ? from : dest, bytes);
+    if (mirrored)
+        to->message(to->data, dest, from, bytes);
+    else
+        to->message(to->data, from, dest, bytes);
 }
 
 // ---- all-gather (mirrored: reduce-scatter)

@@ -55,14 +55,14 @@ void tsr_topology_free(tsr_topology *topology)
 bool tsr__topology_link(tsr_topology *topology, int from, int to, double latency, double bandwidth)
 {
     struct topology_link *link = vec_push(&topology->arena, &topology->links);
-    if (link)
-        *link = (struct topology_link){from,
-                                       to,
-                                       latency > 0 ? latency : usual.latency,
-                                       bandwidth > 0 ? bandwidth : usual.link_bandwidth,
-                                       -1,
-                                       -1};
-    return link != NULL;
+    if (!link)
+        return false;
+    if (!(latency > 0))
+        latency = usual.latency;
+    if (!(bandwidth > 0))
+        bandwidth = usual.link_bandwidth;
+    *link = (struct topology_link){from, to, latency, bandwidth, -1, -1};
+    return true;
 }
 
 bool tsr__topology_port(tsr_topology *topology, int device, double bandwidth)

@@ -103,8 +103,10 @@ static void meet_as_launched(struct meeting *meeting)
     meeting->join_s = JOIN_S;
     meeting->hint = slurm ? "was every task of the step started, on this host?"
                           : "was every rank started, with the same MASTER_PORT?";
-    set_address(meeting, word_of(slurm ? "SLURM_JOB_ID" : "MASTER_PORT"),
-                word_of(slurm ? "SLURM_STEP_ID" : "TORCHELASTIC_RUN_ID"), slurm);
+    if (slurm)
+        set_address(meeting, word_of("SLURM_JOB_ID"), word_of("SLURM_STEP_ID"), true);
+    else
+        set_address(meeting, word_of("MASTER_PORT"), word_of("TORCHELASTIC_RUN_ID"), false);
 }
 
 // ---- rank 0 ------------------------------------------------------------------------------------

@@ -192,10 +192,13 @@ static tsr_status meet(struct net *net, const struct comm_call *call, const int6
     atomic_fetch_add(&net->calls, 1);
     tsr__header_of(call, notes, &header);
     tsr_status st = TSR_OK;
-    for (int i = 0; i < call->n_group && st == TSR_OK; i++)
+    for (int i = 0; i < call->n_group; i++) {
+        const struct comm_buffer *data = &send[same ? 0 : i];
         if (call->group[i] != net->endpoint.rank)
-            st = post_frame(net, call, i, &header, send[same ? 0 : i].p, send[same ? 0 : i].bytes,
-                            why);
+            st = post_frame(net, call, i, &header, data->p, data->bytes, why);
+        if (st != TSR_OK)
+            break;
+    }
     if (st == TSR_OK)
         st = complete(net, call, BEAT_WAITING, why);
     size_t at = 0;
@@ -366,13 +369,16 @@ static tsr_status fold_parts(struct net *net, const struct comm_call *call,
     struct arena arena; // of this call
     tsr__arena_init(&arena, net->session);
     const void **ins = ARENA_ARRAY(&arena, const void *, (size_t)call->n_group);
-    for (int i = 0; i < call->n_group && ins; i++)
+    if (!ins) {
+        tsr__arena_free(&arena);
+        return out_of_memory(net, why);
+    }
+    for (int i = 0; i < call->n_group; i++)
         ins[i] = exchange->recv[i].p;
-    if (ins)
-        tsr__reduce(call->type, call->reduce, ins, call->n_group, (void *const *)&exchange->folded,
-                    1, 0, (int64_t)(exchange->recv[0].bytes / tsr__elem_bytes(call->type)));
+    tsr__reduce(call->type, call->reduce, ins, call->n_group, (void *const *)&exchange->folded, 1,
+                0, (int64_t)(exchange->recv[0].bytes / tsr__elem_bytes(call->type)));
     tsr__arena_free(&arena);
-    return ins ? TSR_OK : out_of_memory(net, why);
+    return TSR_OK;
 }
 
 // Headers and small data first (meet), then what is larger: receives are posted before sends,

@@ -185,16 +185,22 @@ static inline char *shm_ring(const struct shm_job *job, int from, int to)
            ((size_t)from * (size_t)job->n + (size_t)to) * job->at.ring_bytes;
 }
 
+// Of what two ranks have together, in whatever order they are named: row the lower, column the higher.
+static inline size_t shm_pair_place(const struct shm_job *job, int a, int b)
+{
+    size_t lower = (size_t)(a < b ? a : b);
+    size_t higher = (size_t)(a < b ? b : a);
+    return lower * (size_t)job->n + higher;
+}
+
 static inline struct mailbox *shm_mailbox(const struct shm_job *job, int a, int b)
 {
-    size_t row = (size_t)(a < b ? a : b), column = (size_t)(a < b ? b : a);
-    return (struct mailbox *)(job->base + job->at.mailboxes) + row * (size_t)job->n + column;
+    return (struct mailbox *)(job->base + job->at.mailboxes) + shm_pair_place(job, a, b);
 }
 
 static inline struct shm_bench *shm_bench(const struct shm_job *job, int a, int b)
 {
-    size_t row = (size_t)(a < b ? a : b), column = (size_t)(a < b ? b : a);
-    return (struct shm_bench *)(job->base + job->at.pair_buffers) + row * (size_t)job->n + column;
+    return (struct shm_bench *)(job->base + job->at.pair_buffers) + shm_pair_place(job, a, b);
 }
 
 // ---- shm_job.c

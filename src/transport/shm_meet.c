@@ -262,11 +262,14 @@ static tsr_status await_member(struct shm *me, const struct comm_call *call, int
 static tsr_status await_members(struct shm *me, const struct comm_call *call,
                                 struct comm_trouble *why)
 {
-    tsr_status st = TSR_OK;
-    for (int i = 0; i < call->n_group && st == TSR_OK; i++)
-        if (call->group[i] != me->endpoint.rank)
-            st = await_member(me, call, (int)call->group[i], why);
-    return st;
+    for (int i = 0; i < call->n_group; i++) {
+        if (call->group[i] == me->endpoint.rank)
+            continue;
+        tsr_status st = await_member(me, call, (int)call->group[i], why);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
 }
 
 tsr_status tsr__shm_sync(struct shm *me, const struct comm_call *call, struct comm_trouble *why)
@@ -288,13 +291,18 @@ tsr_status tsr__shm_meet(struct shm *me, const struct comm_call *call, struct co
 {
     const struct shm_entry *mine = tsr__shm_entry(me, me->endpoint.rank);
     tsr_status st = tsr__shm_sync(me, call, why);
-    for (int i = 0; i < call->n_group && st == TSR_OK; i++) {
+    if (st != TSR_OK)
+        return st;
+    for (int i = 0; i < call->n_group; i++) {
         int peer = (int)call->group[i];
         const struct comm_header *theirs = &tsr__shm_entry(me, peer)->header;
-        if (peer != me->endpoint.rank && memcmp(&mine->header, theirs, SHM_LINE) != 0)
-            st = tsr__header_compare(&mine->header, me->endpoint.rank, theirs, peer, why);
+        if (peer == me->endpoint.rank || memcmp(&mine->header, theirs, SHM_LINE) == 0)
+            continue;
+        st = tsr__header_compare(&mine->header, me->endpoint.rank, theirs, peer, why);
+        if (st != TSR_OK)
+            return st;
     }
-    return st;
+    return TSR_OK;
 }
 
 tsr_status tsr__shm_meet_at_desk(struct shm *me, const struct comm_call *call, int peer,

@@ -98,7 +98,9 @@ static void stage(struct shm *me, const void *from, size_t bytes)
 
 static size_t chunk_at(size_t bytes, size_t at)
 {
-    return at < bytes ? (bytes - at < SHM_CHUNK ? bytes - at : SHM_CHUNK) : 0;
+    if (at >= bytes)
+        return 0;
+    return bytes - at < SHM_CHUNK ? bytes - at : SHM_CHUNK;
 }
 
 // Two members with an input that the other cannot reach.
@@ -116,7 +118,9 @@ struct pair {
 static size_t piece_at(const struct pair *pair, size_t k)
 {
     size_t at = k * SHM_PIECE;
-    return at < pair->bytes ? (pair->bytes - at < SHM_PIECE ? pair->bytes - at : SHM_PIECE) : 0;
+    if (at >= pair->bytes)
+        return 0;
+    return pair->bytes - at < SHM_PIECE ? pair->bytes - at : SHM_PIECE;
 }
 
 // The cell that one of both writes for piece k, and the other reads: the one that it read two pieces ago.
@@ -393,10 +397,10 @@ static int missing(const struct exchange *exchange)
     const char *at;
     for (int i = 0; i < exchange->call->n_group; i++) {
         int peer = (int)exchange->call->group[i];
-        size_t left = i == exchange->self
-                          ? 0
-                          : exchange->exchange->recv[exchange->exchange->folded ? 0 : i].bytes -
-                                exchange->got[i];
+        size_t left = 0;
+        if (i != exchange->self)
+            left = exchange->exchange->recv[exchange->exchange->folded ? 0 : i].bytes -
+                   exchange->got[i];
         if (left && !part_at(exchange, i) && waiting(exchange, peer, left, &at) == 0)
             return peer;
         open = left ? peer : open;

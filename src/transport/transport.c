@@ -153,7 +153,11 @@ tsr_status tsr__mailbox_differs(const struct comm_header *mine, int my_rank,
 void tsr__mailbox_fold(const struct comm_call *call, const char *theirs, bool higher,
                        const void *in, void *out)
 {
-    const void *ins[2] = {higher ? theirs : in, higher ? in : theirs};
+    const void *ins[2] = {in, theirs}; // the member of the lower place first
+    if (higher) {
+        ins[0] = theirs;
+        ins[1] = in;
+    }
     tsr__reduce(call->type, call->reduce, ins, 2, &out, 1, 0, call->count);
 }
 
