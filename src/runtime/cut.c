@@ -126,8 +126,10 @@ static tsr_status join_pieces(struct arena *arena, const struct manifest_port *p
     }
     tsr_status st =
         tsr__tensors_add(outputs, str_of(port->name), pieces[0]->type, layout->rank, shape, &whole);
-    struct tile_piece *all = st == TSR_OK ? whole_piece(arena, whole) : NULL;
-    for (int64_t k = 0; k < layout->n_shards && st == TSR_OK; k++) {
+    if (st != TSR_OK)
+        return st;
+    struct tile_piece *all = whole_piece(arena, whole);
+    for (int64_t k = 0; k < layout->n_shards; k++) {
         struct tile_piece *piece = all ? tsr__layout_piece(arena, layout, shape, k) : NULL;
         bool fits = piece != NULL;
         for (int axis = 0; fits && axis < layout->rank; axis++)
@@ -137,7 +139,7 @@ static tsr_status join_pieces(struct arena *arena, const struct manifest_port *p
         tsr__piece_copy(piece, pieces[k]->data, all, whole->data,
                         (size_t)tsr_dtype_bits(whole->type) / 8);
     }
-    return st;
+    return TSR_OK;
 }
 
 tsr_status tsr__cut_join(const struct manifest_port *port, tsr_tensors *const *sets,

@@ -84,6 +84,8 @@ static tsr_status seat_alone(struct rank *rank, int card)
     return no_place(rank, &why);
 }
 
+// A rank without an endpoint talks to nobody: it takes its seat alone. Any other opens the device
+// endpoint over its own, also without a GPU: the others' calls go through it.
 tsr_status tsr__gpu_place(struct rank *rank)
 {
     int card = card_named(rank->session, rank->device, rank->options);

@@ -108,14 +108,14 @@ static tsr_status compute(struct measure_rank *rank, struct comm_trouble *why)
 {
     static const double share[MEASURE_MODELS] = {0.25, 0.12, 0.04, 0.04};
     double t[MEASURE_MODELS] = {0};
-    tsr_status st = TSR_OK;
-    for (int i = 0; i < MEASURE_MODELS && st == TSR_OK; i++) {
-        st = time_model(rank, (enum measure_model)i, share[i] * rank->seconds, &t[i], why);
+    for (int i = 0; i < MEASURE_MODELS; i++) {
+        tsr_status st =
+            time_model(rank, (enum measure_model)i, share[i] * rank->seconds, &t[i], why);
         if (rank->endpoint->rank == 0)
             tsr__progress(rank->session, "engine", (uint64_t)i + 1, MEASURE_MODELS);
+        if (st != TSR_OK)
+            return st;
     }
-    if (st != TSR_OK)
-        return st;
     struct measured_rank *measured_rank = &rank->out->self;
     measured_rank->flops = tsr__measure_work(MEASURE_ARITHMETIC) / t[MEASURE_ARITHMETIC];
     measured_rank->bandwidth = tsr__measure_work(MEASURE_MEMORY) / t[MEASURE_MEMORY];

@@ -176,6 +176,8 @@ struct str tsr__message_text(struct message *message)
     return bytes ? (struct str){bytes, (size_t)n} : (struct str){"", 0};
 }
 
+// Each text takes at least a byte of the message, so that a count larger than what is left is a
+// lie.
 static tsr_status get_texts(struct message *message, tsr_tensors *to, struct str name, int rank,
                             const int64_t *dims)
 {

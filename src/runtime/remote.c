@@ -291,15 +291,16 @@ static tsr_status tell_all(struct remote *remote, enum word word)
 // All answers to a note without more; *best: TSR_OK if one child says so.
 static tsr_status all_answers(struct remote *remote, tsr_status *best)
 {
-    tsr_status st = TSR_OK;
     *best = TSR_INVALID;
-    for (int i = 0; i < remote->work.n && st == TSR_OK; i++) {
+    for (int i = 0; i < remote->work.n; i++) {
         struct note note = {0};
-        st = answer_of(remote, i, &note);
-        if (st == TSR_OK && note.status == TSR_OK)
+        tsr_status st = answer_of(remote, i, &note);
+        if (st != TSR_OK)
+            return st;
+        if (note.status == TSR_OK)
             *best = TSR_OK;
     }
-    return st;
+    return TSR_OK;
 }
 
 tsr_status tsr__remote_start(struct remote *remote, const tsr_tensors *const *inputs, bool each)

@@ -106,12 +106,16 @@ static tsr_status take_file(tsr_tensors *tensors, struct arena *arena,
         return take_tensor(tensors, arena, file->at[0], name);
     tsr_status st =
         tsr__tensors_add_other(tensors, str_of(name), type, file->sequence ? &list : NULL);
-    for (size_t i = 0; i < file->n && st == TSR_OK; i++) {
+    if (st != TSR_OK)
+        return st;
+    for (size_t i = 0; i < file->n; i++) {
         char label[24];
         snprintf(label, sizeof label, "%zu", i);
         st = take_tensor(list, arena, file->at[i], label);
+        if (st != TSR_OK)
+            return st;
     }
-    return st;
+    return TSR_OK;
 }
 
 // wrapped and type: of the value it is for, as tsr__value_wrapped says.

@@ -425,6 +425,8 @@ static double excess(const struct region *region, const int64_t *own)
     return sum;
 }
 
+// sum[s] is the price of all spans before s: a use of spans 1..2 pays sum[3] - sum[1] for each
+// unit.
 static void apply_prices(struct region *region)
 {
     region->sum[0] = 0;

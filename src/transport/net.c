@@ -201,16 +201,19 @@ static tsr_status meet(struct net *net, const struct comm_call *call, const int6
     }
     if (st == TSR_OK)
         st = complete(net, call, BEAT_WAITING, why);
+    if (st != TSR_OK)
+        return st; // the end of the job looks at what is pending
     size_t at = 0;
-    for (int i = 0; i < call->n_group && st == TSR_OK; i++) {
+    for (int i = 0; i < call->n_group; i++) {
         if (call->group[i] == net->endpoint.rank)
             continue;
         st = check_frame(net, call, i, net->pending[at].got, &header, why);
+        if (st != TSR_OK)
+            return st;
         at += 2; // receive and send of each member
     }
-    if (st == TSR_OK) // else the end of the job looks at what is left
-        net->n_pending = 0;
-    return st;
+    net->n_pending = 0;
+    return TSR_OK;
 }
 
 // ---- all-reduce --------------------------------------------------------------------------------
@@ -237,8 +240,8 @@ static tsr_status reduce_round(struct net *net, const struct comm_call *call, co
     if (!grow(net->session, &net->scratch, &net->scratch_bytes,
               (size_t)call->n_group * (size_t)my_length * unit))
         return out_of_memory(net, why);
-    tsr_status st = TSR_OK;
-    for (int i = 0; i < call->n_group && st == TSR_OK; i++) {
+    tsr_status st;
+    for (int i = 0; i < call->n_group; i++) {
         char *part = net->scratch + (size_t)i * (size_t)my_length * unit;
         bool self = call->group[i] == net->endpoint.rank;
         ins[i] = self ? in + (size_t)my_first * unit : part;
@@ -249,15 +252,16 @@ static tsr_status reduce_round(struct net *net, const struct comm_call *call, co
         if (st == TSR_OK)
             st = post(net, call, (int)call->group[i], false, (char *)in + (size_t)first * unit,
                       (size_t)length * unit, why);
+        if (st != TSR_OK)
+            return st;
     }
-    if (st == TSR_OK)
-        st = complete(net, call, BEAT_MOVING, why);
+    st = complete(net, call, BEAT_MOVING, why);
     if (st != TSR_OK)
         return st;
     net->n_pending = 0;
     void *mine = out + (size_t)my_first * unit;
     tsr__reduce(call->type, call->reduce, ins, call->n_group, &mine, 1, 0, my_length);
-    for (int i = 0; i < call->n_group && st == TSR_OK; i++) {
+    for (int i = 0; i < call->n_group; i++) {
         if (call->group[i] == net->endpoint.rank)
             continue;
         tsr__slice(count, unit, call->n_group, i, &first, &length);
@@ -265,9 +269,10 @@ static tsr_status reduce_round(struct net *net, const struct comm_call *call, co
                   (size_t)length * unit, why);
         if (st == TSR_OK)
             st = post(net, call, (int)call->group[i], false, mine, (size_t)my_length * unit, why);
+        if (st != TSR_OK)
+            return st;
     }
-    if (st == TSR_OK)
-        st = complete(net, call, BEAT_MOVING, why);
+    st = complete(net, call, BEAT_MOVING, why);
     if (st == TSR_OK)
         net->n_pending = 0;
     return st;
