@@ -113,21 +113,23 @@ static OrtStatus *read_windows(struct kernel *kernel, const int64_t *v, size_t n
 {
     struct reshard *reshard = kernel->reshard;
     size_t at = 0, count = (size_t)kernel->call.n_group * reshard->n_axes;
-    reshard->asked = ARENA_ARRAY(&kernel->arena, struct asked, count);
-    for (size_t i = 0; reshard->asked && i < count; i++) {
+    reshard->asked = ARENA_ARRAY(&kernel->arena, struct asked, count + 1);
+    if (!reshard->asked)
+        return tsr__kernel_error(kernel, "out of memory");
+    for (size_t i = 0; i < count; i++) {
         int64_t many = at < n ? v[at++] : -1, before = 0;
         if (many < 0 || (uint64_t)many > (n - at) / 2)
             return tsr__kernel_error(kernel, "attribute 'windows' is not a list of intervals");
         reshard->asked[i].at = ARENA_ARRAY(&kernel->arena, struct tile_interval, (size_t)many + 1);
-        for (int64_t j = 0; reshard->asked[i].at && j < many; j++, at += 2) {
+        if (!reshard->asked[i].at)
+            return tsr__kernel_error(kernel, "out of memory");
+        for (int64_t j = 0; j < many; j++, at += 2) {
             if (!read_interval(v + at, before, &reshard->asked[i]))
                 return tsr__kernel_error(kernel,
                                          "attribute 'windows' has intervals that do not ascend");
             before = v[at + 1];
         }
     }
-    if (kernel->arena.failed)
-        return tsr__kernel_error(kernel, "out of memory");
     return at == n ? NULL : tsr__kernel_error(kernel, "attribute 'windows' is too long");
 }
 
@@ -222,7 +224,9 @@ static const struct tile_piece *wanted_by(struct kernel *kernel, const int64_t *
     *shard = tsr__layout_shard_of(reshard->source, rank, 0);
     struct tile_piece *piece =
         *shard < 0 ? NULL : tsr__layout_piece(&reshard->arena, reshard->source, shape, *shard);
-    for (size_t a = 0; piece && a < reshard->n_axes; a++) {
+    if (!piece)
+        return NULL;
+    for (size_t a = 0; a < reshard->n_axes; a++) {
         const struct asked *asked = &reshard->asked[(size_t)i * reshard->n_axes + a];
         if (asked->n && asked->at[asked->n - 1].stop > shape[reshard->axes[a]])
             return NULL;

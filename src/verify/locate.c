@@ -10,13 +10,17 @@ static tsr_status give_out(tsr_model *model)
 {
     tsr_graph *graph = tsr_model_graph(model);
     tsr_status st = tsr_shapes(model, NULL, 0, NULL); // outputs need a type
-    for (tsr_node *node = tsr_graph_first(graph); node && st == TSR_OK; node = tsr_node_next(node))
-        for (size_t i = 0; i < tsr_node_output_count(node) && st == TSR_OK; i++) {
+    if (st != TSR_OK)
+        return st;
+    for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node))
+        for (size_t i = 0; i < tsr_node_output_count(node); i++) {
             tsr_value *value = tsr_node_output(node, i);
             if (value && tsr_value_dtype(value) != TSR_UNDEFINED && !tsr_value_is_output(value))
                 st = tsr_graph_add_output(graph, value);
+            if (st != TSR_OK)
+                return st;
         }
-    return st;
+    return TSR_OK;
 }
 
 // A copy of the model that gives everything out, in the scratch folder; its data goes along.

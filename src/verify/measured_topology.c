@@ -25,7 +25,9 @@ static void set_links(tsr_topology *topology, const struct measured *measured)
 
 static bool set_times(tsr_topology *topology, const struct measured *measured)
 {
-    for (int what = 0; what < MEASURE_KINDS && measured->one_host; what++)
+    if (!measured->one_host)
+        return true;
+    for (int what = 0; what < MEASURE_KINDS; what++)
         for (int k = 0; k < measured->n_groups; k++) {
             struct topology_times x = {.what = (enum tsr_collective)what,
                                        .size = measured->group[k]};

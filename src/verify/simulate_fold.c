@@ -118,7 +118,9 @@ static bool folds_node(struct fold *fold, tsr_node *node, struct arena *scratch)
     if (has_bodies(node) || (nc && tsr_node_config_stage(nc, &stage)) ||
         !keeps_apart(fold, node, scratch))
         return false;
-    for (size_t i = 0; nc && i < tsr_node_config_spec_count(nc); i++) {
+    if (!nc)
+        return true;
+    for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++) {
         const tsr_spec *spec = tsr_node_config_spec(nc, i);
         struct tile_layout *layout = tsr_spec_value(spec) ? first_copy(fold, spec, scratch) : NULL;
         struct tile_layout **at = layout ? vec_push(fold->arena, &fold->layouts) : NULL;
@@ -132,15 +134,16 @@ static bool folds_node(struct fold *fold, tsr_node *node, struct arena *scratch)
 static bool folds(struct fold *fold)
 {
     struct arena scratch;
-    bool ok = true;
     fold->layouts.n = 0;
     tsr_node *node = tsr_graph_first(tsr_model_graph(fold->model));
-    for (; node && ok; node = tsr_node_next(node)) {
+    for (; node; node = tsr_node_next(node)) {
         tsr__arena_init(&scratch, fold->arena->session);
-        ok = folds_node(fold, node, &scratch);
+        bool ok = folds_node(fold, node, &scratch);
         tsr__arena_free(&scratch);
+        if (!ok)
+            return false;
     }
-    return ok;
+    return true;
 }
 
 // ---- which copies ------------------------------------------------------------------------------
@@ -160,7 +163,9 @@ static int64_t used_devices(const struct fold *fold)
     tsr_node *node = tsr_graph_first(tsr_model_graph(fold->model));
     for (; node; node = tsr_node_next(node)) {
         const tsr_node_config *nc = tsr_node_find_config(node, fold->config);
-        for (size_t i = 0; nc && i < tsr_node_config_spec_count(nc); i++) {
+        if (!nc)
+            continue;
+        for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++) {
             const tsr_spec *spec = tsr_node_config_spec(nc, i);
             n = tsr_spec_devices(spec, &list);
             count_up(&used, list, n);
@@ -239,7 +244,9 @@ static tsr_status write_specs(const struct fold *fold, tsr_model *model, tsr_con
     tsr_node *twin = tsr_graph_first(tsr_model_graph(model));
     for (; node && twin; node = tsr_node_next(node), twin = tsr_node_next(twin)) {
         const tsr_node_config *nc = tsr_node_find_config(node, fold->config);
-        for (size_t i = 0; nc && i < tsr_node_config_spec_count(nc); i++, k++) {
+        if (!nc)
+            continue;
+        for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++, k++) {
             tsr_value *value = twin_of(node, twin, tsr_spec_value(tsr_node_config_spec(nc, i)));
             tsr_status st =
                 value ? tsr__spec_write(twin, config, value, fold->layouts.at[k]) : TSR_OK;
@@ -276,7 +283,9 @@ static void list_outputs(const struct fold *fold, struct sim_fold *out)
     size_t n = tsr_graph_output_count(graph);
     bool sized;
     out->shared = ARENA_ARRAY(fold->arena, int64_t, n + 1);
-    for (size_t i = 0; out->shared && i < n; i++) {
+    if (!out->shared)
+        return;
+    for (size_t i = 0; i < n; i++) {
         const tsr_value *value = tsr_graph_output(graph, i);
         if (batch_dim(fold, value) >= 0)
             out->shared[out->n_shared++] = tsr__price_bytes(fold->all, value, &sized);
@@ -291,7 +300,9 @@ static bool is_cut_out(const struct fold *fold, const tsr_value *input)
     const tsr_node *node = tsr_graph_first(tsr_model_graph(fold->model));
     for (; node; node = tsr_node_next(node)) {
         const tsr_node_config *nc = tsr_node_find_config(node, fold->config);
-        for (size_t i = 0; nc && i < tsr_node_config_spec_count(nc); i++, k++)
+        if (!nc)
+            continue;
+        for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++, k++)
             if (tsr_spec_value(tsr_node_config_spec(nc, i)) == input &&
                 tsr__layout_is_whole(fold->layouts.at[k]))
                 return true;

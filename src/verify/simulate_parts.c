@@ -306,10 +306,15 @@ static int64_t end_of(const struct stores *stores, const tsr_value *value, int64
 static size_t in_order(const struct rule_tensor *tensor, struct shape shape, int *out)
 {
     size_t n = 0;
-    for (int d = 0; d < tensor->rank && shape.rank == tensor->rank; d++)
-        for (int k = 0; shape.dims[d].value != 1 && k < tensor->dims[d].n && n < RULE_MAX_FACTORS;
-             k++)
-            out[n++] = tensor->dims[d].factors[k];
+    if (shape.rank != tensor->rank)
+        return 0;
+    for (int d = 0; d < tensor->rank; d++) {
+        if (shape.dims[d].value == 1)
+            continue;
+        for (int k = 0; k < tensor->dims[d].n; k++)
+            if (n < RULE_MAX_FACTORS)
+                out[n++] = tensor->dims[d].factors[k];
+    }
     return n;
 }
 
@@ -340,7 +345,9 @@ static size_t taken_over(struct stores *stores, const tsr_node *node, int64_t by
 {
     const struct rule *rule = tsr__rule_of(stores->arena, node, stores->shapes);
     bool sized = true;
-    for (size_t i = 0; rule && i < tsr_node_input_count(node); i++) {
+    if (!rule)
+        return 0;
+    for (size_t i = 0; i < tsr_node_input_count(node); i++) {
         const tsr_value *value = tsr_node_input(node, i);
         size_t store = value ? stores->of[tsr__value_id(value)] : 0;
         if (store && in_place(stores, node, rule, i) &&
@@ -397,14 +404,17 @@ static int64_t live_bytes(struct stores *stores, bool own)
     stores->list.n = 0;
     int64_t at = 0;
     for (const tsr_node *node = tsr_graph_first(tsr_model_graph(stores->model)); node;
-         node = tsr_node_next(node), at++)
-        for (size_t i = 0; i < tsr_node_output_count(node) && !all_constant(node); i++) {
+         node = tsr_node_next(node), at++) {
+        if (all_constant(node))
+            continue;
+        for (size_t i = 0; i < tsr_node_output_count(node); i++) {
             if (!tsr_node_output(node, i))
                 continue;
             add_output(stores, node, i, at);
             if (own)
                 stores->of[tsr__value_id(tsr_node_output(node, i))] = 0;
         }
+    }
     return most_at_once(stores);
 }
 

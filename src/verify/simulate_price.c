@@ -18,9 +18,11 @@ static bool flat_groups(struct sim *sim, const struct sim_comm *comm, struct top
         return false;
     for (size_t i = 0; i < comm->groups.n; i++) {
         const struct sim_group *group = &comm->groups.at[i];
-        for (int k = 0; group->n == size && k < size; k++)
+        if (group->n != size)
+            continue;
+        for (int k = 0; k < size; k++)
             device[count * size + k] = (int)group->members[k];
-        count += group->n == size;
+        count++;
     }
     if (comm->from >= 0 && size == 2)
         for (int i = 0; i < count; i++)

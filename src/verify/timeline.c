@@ -227,7 +227,9 @@ static tsr_simulated_device *list_devices(struct run *run, size_t n)
     size_t block = (size_t)run->sim.n;
     size_t used = run->fold.copies ? block * (size_t)run->fold.copies : block;
     double seconds = run->out->seconds;
-    for (size_t i = 0; list && i < n; i++) {
+    if (!list)
+        return NULL;
+    for (size_t i = 0; i < n; i++) {
         list[i] = (tsr_simulated_device){.idle = seconds};
         if (i >= used)
             continue;
@@ -318,7 +320,9 @@ static tsr_status add_gather(struct run *run)
 static tsr_status add_slices(struct run *run)
 {
     double bytes = 2 * (double)run->fold.cut_out;
-    for (int64_t i = 0; bytes > 0 && i < run->sim.n; i++) {
+    if (bytes <= 0)
+        return TSR_OK;
+    for (int64_t i = 0; i < run->sim.n; i++) {
         struct sim_device *device = &run->sim.devices[i];
         struct sim_task *last = vec_push(run->kept, &device->tasks), *tasks = device->tasks.at;
         if (!last)

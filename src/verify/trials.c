@@ -31,17 +31,20 @@ static tsr_status find_sizes(struct trials *trials)
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
         room += (size_t)(tsr_value_rank(tsr_graph_input(graph, i)) + 1);
     trials->sizes = ARENA_ARRAY(&work->arena, tsr_dim_size, room);
-    for (size_t i = 0; trials->sizes && i < tsr_graph_input_count(graph); i++) {
+    if (!trials->sizes)
+        return TSR_NOMEM;
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
         int64_t k = tsr_tensors_find(work->inputs, tsr_value_name(value));
         int rank = tsr_value_rank(value);
-        for (int dim = 0; k >= 0 && rank == tsr_tensors_rank(work->inputs, (size_t)k) && dim < rank;
-             dim++)
+        if (k < 0 || rank != tsr_tensors_rank(work->inputs, (size_t)k))
+            continue;
+        for (int dim = 0; dim < rank; dim++)
             if (tsr_value_dim(value, dim).value < 0 && tsr_value_dim(value, dim).symbol[0])
                 add_size(trials, tsr_value_dim(value, dim).symbol,
                          tsr_tensors_dims(work->inputs, (size_t)k)[dim]);
     }
-    return trials->sizes ? TSR_OK : TSR_NOMEM;
+    return TSR_OK;
 }
 
 // The configuration: the model's own, or a new one of so many devices.
