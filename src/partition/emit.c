@@ -187,6 +187,8 @@ static tsr_status rewrite_lists(struct part *part, const struct node_flow *nf, t
     return TSR_OK;
 }
 
+// Attributes that hold lists of numbers, such as pads: of {1,1}, rank 0 of 2 gets {1,0}. An attribute whose list
+// the rule leaves empty is removed, such as ceil_mode: the numbers say what it said.
 static tsr_status rewrite_list_attributes(struct part *part, const struct node_flow *nf,
                                           tsr_node *copy)
 {
@@ -621,6 +623,8 @@ static tsr_status part_end(struct part *part)
     return st == TSR_OK ? tsr__graph_part_names(part->graph) : st;
 }
 
+// All ranks' graphs grow together, step by step, so that a communication has the same place in the order for
+// everybody.
 tsr_status tsr__parts_build(struct plan *plan, struct part *parts)
 {
     tsr__plan_types(plan);

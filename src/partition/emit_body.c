@@ -221,6 +221,8 @@ static tsr_status finish(struct part *part, struct step *st, const struct made *
     return status == TSR_OK ? tsr_node_move_before(made->node, NULL) : status;
 }
 
+// The node on every rank, then body by body on all ranks together, as the main graph is built, then what stands
+// behind it.
 tsr_status tsr__emit_bodies(struct plan *plan, struct part *parts, struct step *st)
 {
     const struct placement *place = &st->flow->place;

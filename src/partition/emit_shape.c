@@ -317,6 +317,8 @@ bool tsr__shape_known(struct plan *plan, const struct item *it)
     return it->rank >= 0;
 }
 
+// The whole shape of a value as a tensor on this rank: a constant if all sizes are known, else a Concat of what is
+// known of each: [n,6] is Concat(n as found at an input, 6).
 tsr_value *tsr__part_shape(struct part *part, const struct item *it)
 {
     if (it->fixed)

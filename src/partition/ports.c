@@ -289,6 +289,7 @@ static tsr_status each_line(struct plan *plan, const char *key,
     return st;
 }
 
+// The same for texts that the caller gives.
 static tsr_status each_text(struct plan *plan, const char *const *texts, size_t n,
                             tsr_status (*take)(struct plan *, struct str))
 {
@@ -300,6 +301,8 @@ static tsr_status each_text(struct plan *plan, const char *const *texts, size_t 
     return TSR_OK;
 }
 
+// The model's own wishes (metadata) come before the caller's. Nodes that read sizes of a port come last: by then it
+// is settled which ports stay cut.
 tsr_status tsr__plan_ports(struct plan *plan, const tsr_partition_options *options)
 {
     plan->kept =

@@ -273,6 +273,8 @@ static tsr_status batch_open_file(struct batch *batch, int64_t i, struct outfold
     return st;
 }
 
+// A file for each rank of the batch that has data; all of them are followed for their digests while they are
+// written.
 static tsr_status batch_open(struct batch *batch, struct outfolder *outfolder, bool any_common)
 {
     tsr_status st = TSR_OK;
@@ -324,6 +326,7 @@ static tsr_status batch_close(struct batch *batch, int64_t i, struct data_file *
     return st;
 }
 
+// Every constant once for the whole batch, so the source is read once per batch and not once per rank.
 static tsr_status batch_write(struct batch *batch, struct outfolder *outfolder,
                               struct data_file *files, bool any_common)
 {

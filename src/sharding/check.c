@@ -480,6 +480,8 @@ static void remark(struct check *check, const tsr_config *config)
     tsr__arena_free(&arena);
 }
 
+// One flow for each chosen configuration that says anything, as long as the nodes of all flows together stay within
+// a budget: a file with thousands of configurations must not cost thousands of flows.
 static void check_flows(struct check *check)
 {
     tsr_model *model = model_to_follow(check);

@@ -468,6 +468,7 @@ static bool plain(const struct follow *follow)
 
 // ---- all of it ---------------------------------------------------------------------------------
 
+// Room for what the bodies carry, take and give; a node has two bodies at most (If).
 static bool make_room(struct follow *follow)
 {
     struct arena *arena = follow->work->arena;

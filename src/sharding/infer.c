@@ -84,6 +84,7 @@ static tsr_status infer(struct arena *arena, tsr_model *model, tsr_config *confi
     return write_nodes(tsr_model_graph(model), config, flow->nodes, flow->n_nodes);
 }
 
+// The named configuration, or the only one; with a finding, NULL.
 static tsr_config *choose(tsr_model *model, const char *name)
 {
     struct place at = PLACE_NONE;

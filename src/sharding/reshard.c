@@ -5,6 +5,11 @@
 // value is pending (cut before combining, combine in pieces, collect late), where few devices would have to give to many,
 // and where a slice makes a collective of what is none. So the search tries a handful of layouts between: some axes as
 // after and the rest as before; pieces cut among their owners; pending pieces combined in place, in parts, or on one.
+//
+//     [8,6] of 4 bytes, a sum pending between 0 and 1, wanted whole on both:   all-reduce, one step
+//     the same, wanted as {2,1}:     reduce-scatter, 96 bytes each; all-reduce and a slice would take 192
+//     {2,1:(0,1),(2,3)} of a finished value, wanted whole on all four: two all-gathers side by side, 96 each
+// Fewer bytes win; of as many, fewer exchanges; of as many, fewer steps.
 #include "sharding/reshard.h"
 
 #define MAX_STEPS   3

@@ -3,6 +3,10 @@
 //
 // Both act inside groups of devices of which each has one piece before and one after. Where pieces have several owners
 // there are as many groups side by side, each with every piece once.
+//
+//     {2,1:(0,1),(2,3)} -> {1,1:0,1,2,3}: tile 0 is on 0 and 1, tile 1 on 2 and 3; the groups {0,2} and {1,3} each
+//     have every tile once and gather side by side
+//     {2,1} -> {1,2} on 0 and 1: the rows are joined (axis 0), the columns are cut (axis 1): an all-to-all of {0,1}
 #include "sharding/reshard.h"
 
 // Every device of the target has one piece before and one after.
