@@ -105,8 +105,8 @@ OrtStatus *tsr__reduce_scatter_create(struct kernel *kernel, const OrtKernelInfo
     return read_int(kernel, info, "unit", 1, INT64_MAX, &kernel->unit);
 }
 
-// The parts in the order of the members, one after the other; a tensor cut along its outermost
-// axis lies so already.
+// The parts in the order of the members, one after the other; a tensor that is cut along its outermost axis already
+// has them in this order in memory, so nothing is copied.
 static OrtStatus *parts_in_order(struct kernel *kernel, const struct along *along, const void *data,
                                  int64_t *counts, const char **out)
 {

@@ -24,7 +24,7 @@ struct op_kind {
     OrtStatus *(*infer)(const OrtCustomOp *op,
                         OrtShapeInferContext *context); // NULL: shapes not known
 };
-// Where an operator's kernels find their tensors. Stood in for: on the host, but told to be a GPU's (tests).
+// Where an operator's kernels find their tensors. SIDE_STAND_IN: tests, in which host memory plays the GPU's.
 enum op_side { SIDE_HOST, SIDE_CUDA, SIDE_STAND_IN };
 struct op {
     OrtCustomOp ort; // first

@@ -48,7 +48,7 @@ OrtStatus *tsr__kernel_rows(struct kernel *kernel, const struct device_rows *row
 
 // ---- pieces ------------------------------------------------------------------------------------
 
-// Stretches that were told and not copied yet.
+// Stretches that the walk over the pieces has given and that are not copied yet.
 struct gathered {
     struct kernel *kernel;
     struct device_rows rows; // rows 0: none

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// convert.c - bringing a value from the forms that exist to the layout that is wanted, by the
-// cheapest way: it is there; a constant is stored so; every device has what it needs and slices; a
-// gather along one axis; collectives that fit (lower.c); a reshard of anything to anything. A reshard needs the whole shape at run
-// time: where no rank can compute it, the value is gathered first (a gather needs none) and its
-// shape is sent along.
+// convert.c - brings a value from the forms that exist to the layout that a reader wants, by the cheapest way:
+//     1. a form in that layout exists: take it
+//     2. the value is a constant: store it in that layout
+//     3. every device has what it needs: slice
+//     4. AllGather along one axis
+//     5. collectives that give exactly the target (lower.c)
+//     6. Reshard, from anything to anything
+// A Reshard needs the whole shape at run time: where no rank can compute it, the ranks gather the value first (a gather
+// needs no shape) and send its shape along.
 #include "internal.h"
 
 #define FIXED_BITS(type) (tsr_dtype_bits(type) >= 8)

@@ -270,8 +270,8 @@ static tsr_status rewrite_inputs(struct part *part, const struct step *st, tsr_v
     return TSR_OK;
 }
 
-// A number that counts a factor counts the local part of it: whole / size * local. An attribute that
-// counts several factors is told of each.
+// A number that counts a factor counts the local part of it: whole / size * local. For an attribute that
+// counts several factors, the rule has one rewrite for each.
 static int64_t local_count(const struct rule_factor *factor, const struct local_size *part,
                            int64_t whole)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // emit_shape.c - sizes at run time. A symbol is read from the model input that has it as a plain
 // dimension; an expression of symbols ("batch*seq", "past + 1") becomes a few nodes; a shape is
-// their concatenation. Shapes stay global everywhere; only where a node is told the shape of its
-// own cut result, local sizes are computed from it.
+// their concatenation. Shapes stay global everywhere; only for a node that takes the shape of its own cut
+// result as an input (Reshape, Expand), the rank computes local sizes from the global ones.
 #include "internal.h"
 
 #include <ctype.h>
@@ -558,7 +558,7 @@ bool tsr__shape_of_sizes(struct plan *plan, const tsr_value *source, const struc
     return false;
 }
 
-// The shape that a node is told, for this rank: constant [8,6] for a result {2,1} becomes [4,6] on either rank.
+// The shape input of a node, for this rank: constant [8,6] for a result {2,1} becomes [4,6] on either rank.
 // Entries 0, 1 and -1 stay: they copy, broadcast, or follow from the others. A shape that is no constant is
 // computed by nodes, from the sizes of the result where those are known, else from the whole shape.
 tsr_value *tsr__part_local_shape(struct part *part, const tsr_value *source, tsr_value *host,

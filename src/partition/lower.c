@@ -367,7 +367,7 @@ static bool lower_step(struct lowering *lowering, const struct reshard_step *fro
 
 #define MAX_RESTS 1024 // sizes that are tried
 
-// The size of a dimension all of whose factors are told as numbers; 0: a factor follows from the dimension.
+// The size of a dimension whose layout gives all factors as numbers; 0: the layout leaves one open.
 static int64_t told_size(const struct tile_dim *t)
 {
     int64_t size = t->n ? 1 : 0;

@@ -94,7 +94,8 @@ static void keep(struct plan *plan, const tsr_value *value, const struct tile_la
         plan->kept[tsr__value_id(value)] = layout;
 }
 
-// The node that makes an output says where it lies: that is obeyed even if it is whole, on devices other than the first.
+// The node that makes the output has a spec for it. The output then stays where the spec puts it, even if it is whole and
+// on other devices than the first.
 static bool told_where(const struct plan *plan, const tsr_value *value)
 {
     const tsr_node *maker = tsr_value_producer(value);

@@ -69,7 +69,7 @@ static void check_value(struct signing *signing, int64_t rank, const tsr_value *
                                            ? port_of(manifest->outputs, manifest->n_outputs, name)
                                            : port_of(manifest->inputs, manifest->n_inputs, name);
     if (!port)
-        return; // the token, or a size that ranks are told
+        return; // the token, or a size that the runtime gives the ranks
     if (strcmp(tsr_dtype_name(tsr_value_dtype(value)), port->type) != 0)
         breach(signing, rank, name, "its element type is not the one that was written");
     else if (!sizes_fit(port, value))

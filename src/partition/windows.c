@@ -231,9 +231,9 @@ struct form *tsr__plan_windows(struct plan *plan, const struct node_flow *nf, st
     return form;
 }
 
-// ---- what the local node is told ---------------------------------------------------------------
+// ---- the numbers of the local node -------------------------------------------------------------
 
-// A pooling that rounds up is told its pads as numbers also where it is whole, and then rounds down. Before opset 22 ONNX
+// A pooling that rounds up gets its pads as numbers also where it is whole, and then rounds down. Before opset 22 ONNX
 // infers one window too many where the last would begin in the pads (of 9 elements, a kernel of 2 with stride 2 and a
 // pad at either end makes 5 and not 6), and engines hold others against it and plan their memory by it.
 static bool rounds_up(const struct node_flow *nf)

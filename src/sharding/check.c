@@ -458,8 +458,8 @@ static bool judge_formally(struct arena *arena, const struct flow_work *work)
 }
 
 // Follows the shardings of one configuration through the graph as partition does, for what runs whole although it was to be
-// cut, what moves and what is done twice. What hinders the flow is no finding of the check. What the nodes' own inputs
-// have told already is not told again.
+// cut, what moves and what is done twice. What hinders the flow is no finding of the check. Nodes of which check_operator
+// has already said that they run whole (check->told) get no second warning from the flow.
 static void remark(struct check *check, const tsr_config *config)
 {
     struct arena arena;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// explicit.c - the placement of one node whose tensors are all told how to lie: what the flow would make of such
-// specs, without a model that has them. For those who try shardings before they write them down.
+// explicit.c - the placement of one node for which the caller gives the layouts: what the flow would make of them if they
+// stood in the model as specs. The planner asks here before it writes shardings down.
 #include "sharding/node_placement.h"
 
 static size_t count_on(const struct solve *solve)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // flow.c - follows the explicit specs of one configuration through one node; flow_model.c goes through the main graph.
 //
-// At each node explicit input specs come first, then explicit output specs, then the layouts in
-// which the other inputs arrive; the solver (node_placement.c) makes one placement of them. What does not
-// fit stays out and is resharded; explicit specs that cannot be had leave the node whole, with a
-// warning. Wishes of readers (propagate.c) come last of all. All layouts here are canonical, so equal ones are equal.
-// Knows no costs and makes no graph.
+// At each node explicit input specs come first, then explicit output specs, then the layouts in which the other
+// inputs arrive; the solver (node_placement.c) makes one placement of them. What does not fit stays out, and
+// partition reshards it; where the operator cannot follow its explicit specs, the node runs whole and the user gets a
+// warning. Wishes of readers (propagate.c) come last of all. All layouts here are canonical, so layouts that mean the
+// same are equal. Knows no costs and makes no graph.
 //
 //     MatMul X [8,6] x W [6,4] -> Y [8,4] on devices 0 and 1; factors m = 8, k = 6, n = 4
 //     X {2,1}, W without a spec:   m is cut in 2; W is a constant and follows: whole on both; Y {2,1}
@@ -777,7 +777,8 @@ static bool list_comes(const struct step *step, const tsr_value *value,
     return tsr__flow_held(have, need) || list_moves(step, value);
 }
 
-// One that could not be taken so must lie whole everywhere, and so on, back to where lists are made.
+// A list that does not come in the layout that the node needs must lie whole everywhere from its maker on; the next flow
+// places the maker so, which may put the same demand on the lists that the maker reads.
 static void keep_lists(struct step *step)
 {
     if (!step->work->kept_whole)

@@ -180,8 +180,8 @@ static struct flow *next_round(struct rounds *rounds, struct flow *flow, bool la
     return next;
 }
 
-// Whether a node runs whole is known once the last round is done: the first flow has told of its own nodes, here are those
-// that cannot be replaced, and those of which a part stays whole (the last Where of a OneHot of unknown depth).
+// Whether a node runs whole is known once the last round is done: the first flow has reported its own nodes; this reports
+// those that cannot be replaced, and those of which a part stays whole (the last Where of a OneHot of unknown depth).
 static void say_uncut(const struct flow *flow, tsr_session *session)
 {
     const struct node_flow *said = NULL;
