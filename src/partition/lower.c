@@ -64,6 +64,8 @@ static bool piece_equal(const struct tile_piece *a, const struct tile_piece *b, 
     return true;
 }
 
+// Where part j of n begins, in whole units: 10 elements in units of 4 are 3 units; of 2 parts the second begins at
+// unit 1, element 4.
 static int64_t unit_start(int64_t length, int64_t unit, int64_t n, int64_t j)
 {
     int64_t at = tsr__tile_start(length / unit + (length % unit != 0), n, j) * unit;
@@ -409,6 +411,7 @@ static bool stand_in(const struct item *it, const struct tile_layout *from,
     return true;
 }
 
+// The number of steps, 0: there is no such way. Each step starts from the layout that the one before it made.
 static int lower_way(struct lowering *lowering, const struct tile_layout *from,
                      const struct partial *pending, const struct tile_layout *to,
                      struct lowered *out)

@@ -152,6 +152,8 @@ static struct form *const_windows(struct plan *plan, struct item *it,
     return form;
 }
 
+// Three kinds of inputs: one without the windowed factor must be there already, in the layout that the node needs;
+// a constant is stored in windows; anything else must be made in windows by its own maker.
 static struct form *maker_input(struct plan *plan, const struct placement *place, int input,
                                 const tsr_value *value, int factor, const struct windows *windows,
                                 int depth)
@@ -179,6 +181,8 @@ static struct form *maker_input(struct plan *plan, const struct placement *place
 
 // ---- the maker ---------------------------------------------------------------------------------
 
+// How the maker would run if it made the windows: on the same devices, its result cut as the reader has it. NULL:
+// it could not, or its rule means something else for a choice of elements.
 static struct node_flow *maker_flow(struct plan *plan, const tsr_node *node,
                                     const struct tile_layout *base)
 {

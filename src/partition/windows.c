@@ -171,6 +171,7 @@ static struct form *window_form(struct plan *plan, struct form *from,
     return form;
 }
 
+// Everybody who owns a part takes part, also those who need nothing more: all of them must make the call.
 static struct form *exchange(struct plan *plan, struct item *it, const struct tile_layout *base,
                              struct windows *windows, const tsr_node *reader)
 {

@@ -111,6 +111,9 @@ static bool others_fit(const struct delay *delay, const struct node_flow *flow, 
     return true;
 }
 
+// A reader can take parts if it is a node of the main graph, runs by its rule, combines nothing itself, reads the
+// value in the layout in which it was made, and gives every member of a group the same piece. The first that cannot
+// ends the walk.
 static bool check_reader(void *data, tsr_node *node, size_t input)
 {
     struct delay *delay = data;
@@ -127,6 +130,8 @@ static bool check_reader(void *data, tsr_node *node, size_t input)
     return delay->fits;
 }
 
+// Only sums of one output that somebody asked to delay, that nobody asked to have in another layout, and that no
+// caller sees; a device in two groups would have to tell two sums apart.
 static bool may_delay(struct delay *delay, const struct node_flow *nf)
 {
     const tsr_value *value =

@@ -63,6 +63,7 @@ static bool is_constant(const tsr_value *value)
 
 // ---- explicit specs
 
+// A value that stands in several slots of the node has its spec in all of them.
 static bool take_spec(struct step *step, const tsr_spec *spec)
 {
     const tsr_value *value = tsr_spec_value(spec);
@@ -310,6 +311,7 @@ static void keep_first(bool *on, int64_t n)
     }
 }
 
+// A rule without factors: every device that runs the node does all of it.
 static bool place_whole(struct step *step, const char *why, bool single)
 {
     struct rule *rule = ARENA_NEW(step->work->arena, struct rule);
@@ -359,6 +361,8 @@ static void add_outputs(struct step *step, struct solve *solve)
     }
 }
 
+// A layout in which an input merely arrives counts cut by cut, as far as it fits, and never costs a device that
+// explicit specs have named. What lies whole on all devices says nothing.
 static void add_arrivals(struct step *step, struct solve *solve)
 {
     for (size_t i = 0; i < step->n_in; i++) {

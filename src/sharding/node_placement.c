@@ -123,6 +123,8 @@ static const struct rule_list *refine_lists(struct arena *arena, const struct ru
     return lists;
 }
 
+// The rule with one factor as two: a factor of 64 with inner 16 becomes 4, and a new last factor of 16 that stands
+// behind it in every dimension. The rule itself is shared and stays as it is.
 const struct rule *tsr__rule_refine(struct arena *arena, const struct rule *r, int factor,
                                     int64_t inner)
 {
@@ -207,6 +209,8 @@ struct target {
 #define MAX_TARGETS 64
 
 // Makes `at` (a product of inner sizes) a border between factors of the dimension.
+// A dimension of factors 8 and 6 (48 elements) has borders at 6 and 48. A cut that needs one at 12 splits 8 into 4
+// and 2: 12 = 2 * 6. One at 9 is impossible: 9 is no multiple of 6.
 static bool border(struct solve *solve, bool out, int i, int axis, int64_t at)
 {
     const struct rule_dim *dim = dim_of(solve, out, i, axis);
@@ -239,6 +243,8 @@ static int factor_below(const struct solve *solve, bool out, int i, int axis, in
 }
 
 // An even cut: leading factors are fully cut, then one into equal runs.
+// Factors 4 and 16, cut in 8: 4 is cut in 4 and 16 in 2; the coordinate c of the cut is c / 2 of the first and c %
+// 2 of the second, hence strides 2 and 1.
 static int targets_even(struct solve *solve, bool out, int i, int axis, int64_t at, int64_t cuts,
                         struct target *target)
 {
@@ -375,6 +381,7 @@ static void settle(struct solve *solve, const struct target *target,
     }
 }
 
+// All targets are asked before any is settled: a cut is taken as a whole or not at all.
 static bool add_loop(struct solve *solve, bool out, int i, const struct tile_layout *layout,
                      int loop, const struct shape *shape, const int64_t *shards)
 {
