@@ -78,8 +78,10 @@ static int explain(struct cli *cli, const char *wanted)
         near = d < least ? code : near;
         least = d < least ? d : least;
     }
-    fprintf(stderr, "tessera explain: no code '%s'%s%s%s; `tessera explain` lists them\n", wanted,
-            near ? ", did you mean " : "", near ? near : "", near ? "?" : "");
+    fprintf(stderr, "tessera explain: no code '%s'", wanted);
+    if (near)
+        fprintf(stderr, ", did you mean %s?", near);
+    fprintf(stderr, "; `tessera explain` lists them\n");
     return EXIT_NO;
 }
 

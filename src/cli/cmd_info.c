@@ -80,7 +80,9 @@ static void type_text(const tsr_value *value, char *out, size_t cap)
     int rank = tsr_value_rank(value);
     for (int i = 0; i <= rank && k < cap; i++) {
         tsr_dim dim = i < rank ? tsr_value_dim(value, i) : (tsr_dim){0, ""};
-        const char *before = i == 0 ? " [" : i < rank ? ", " : "";
+        const char *before = i < rank ? ", " : "";
+        if (i == 0)
+            before = " [";
         if (i == rank)
             k += (size_t)snprintf(out + k, cap - k, "%s]", before);
         else if (dim.value >= 0)

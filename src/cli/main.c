@@ -210,9 +210,10 @@ int main(int argc, char **argv)
     struct cli cli = {.command = find_command(argv[help ? 2 : 1]), .program = argv[0]};
     if (!cli.command) {
         const char *near = cli_near_command(argv[help ? 2 : 1]);
-        fprintf(stderr, "tessera: no command '%s'%s%s%s; `tessera --help` lists them\n",
-                argv[help ? 2 : 1], near ? ", did you mean " : "", near ? near : "",
-                near ? "?" : "");
+        fprintf(stderr, "tessera: no command '%s'", argv[help ? 2 : 1]);
+        if (near)
+            fprintf(stderr, ", did you mean %s?", near);
+        fprintf(stderr, "; `tessera --help` lists them\n");
         return EXIT_USAGE;
     }
     return help ? help_command(cli.command) : run_command(&cli, argc, argv);

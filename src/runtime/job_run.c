@@ -52,10 +52,12 @@ static tsr_status bind(tsr_job *job, size_t run_slot, const tsr_tensors *const *
 {
     for (int i = 0; i < job->n; i++) {
         struct rank_thread *rank_thread = &job->rank_threads[i];
+        const tsr_tensors *own = inputs[each ? i : 0], *pieces = NULL;
         tsr_status st = each ? TSR_OK : cut_for(job, i, run_slot, inputs[0]);
+        if (!each)
+            pieces = rank_thread->pieces[run_slot];
         if (st == TSR_OK)
-            st = tsr__rank_bind(&rank_thread->rank, run_slot, inputs[each ? i : 0],
-                                each ? NULL : rank_thread->pieces[run_slot], job->session,
+            st = tsr__rank_bind(&rank_thread->rank, run_slot, own, pieces, job->session,
                                 job->asked > 0);
         if (st == TSR_OK)
             continue;

@@ -100,8 +100,11 @@ static tsr_status time_pair(struct measure_rank *rank, const int64_t *pair, size
     if (st == TSR_OK)
         st = how_often(rank, pair, 2, 2 * first, seconds, &n, why);
     n = n > MOST_TIMES ? MOST_TIMES : n;
-    for (int64_t i = 0; i < n && st == TSR_OK; i++)
+    for (int64_t i = 0; i < n; i++) {
+        if (st != TSR_OK)
+            break;
         st = ping(rank, pair, p, bytes, &times[i], why);
+    }
     *out = tsr__measure_typical(times, st == TSR_OK ? (size_t)n : 0);
     return st;
 }

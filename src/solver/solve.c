@@ -339,7 +339,9 @@ static void tune_row(struct solving *solving, double *lambda, uint32_t row)
     double low = 0, high = lambda[row] > 0 ? lambda[row] : 1.0 / (double)solving->wide.scale;
     struct line broken = {0}, kept = {0};
     bool have_broken = false, have_kept = false;
-    for (int i = 0; i < 60 && !solving->infeasible && !tsr__effort_over(&solving->effort); i++) {
+    for (int i = 0; i < 60; i++) {
+        if (solving->infeasible || tsr__effort_over(&solving->effort))
+            break;
         double at = high;
         if (have_kept)
             at = have_broken ? (broken.at0 - kept.at0) / (kept.slope - broken.slope) : 0;
@@ -384,8 +386,9 @@ static uint32_t worst_row(const struct wide *wide, const int64_t *load)
 static void tune_prices(struct solving *solving, struct front *front, double *lambda)
 {
     tsr__search_exact(&solving->search, &solving->tree, lambda);
-    for (int i = 0; i < FRONT_ROWS - 1 && !settled(solving) && !tsr__effort_over(&solving->effort);
-         i++) {
+    for (int i = 0; i < FRONT_ROWS - 1; i++) {
+        if (settled(solving) || tsr__effort_over(&solving->effort))
+            break;
         uint32_t row = worst_row(&solving->wide, solving->search.load);
         for (uint32_t j = 0; j < front->n_rows && row != NONE; j++)
             if (front->rows[j] == row)

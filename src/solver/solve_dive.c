@@ -151,7 +151,9 @@ void tsr__search_dive(struct search *search)
     dive.queued = HEAP_ARRAY(heap, uint8_t, (size_t)wide->n + 1);
     dive.done = HEAP_ARRAY(heap, uint8_t, (size_t)wide->n + 1);
     dive.guide = HEAP_ARRAY(heap, double, k);
-    for (int i = 0; i < DIVES && !heap->failed && !tsr__effort_over(search->effort); i++) {
+    for (int i = 0; i < DIVES; i++) {
+        if (heap->failed || tsr__effort_over(search->effort))
+            break;
         dive.by_usage = i % 2 == 0;
         if (dive_once(&dive, search->x) &&
             (tsr__search_offer(search, search->x) || tsr__search_settle(search, search->x, 20)))

@@ -819,11 +819,14 @@ static bool breaks(struct core *core, uint32_t v, uint8_t *dead)
 
 static void strike_full(struct core *core, struct queue *queue, struct scratch *scratch)
 {
-    for (uint32_t v = 0; v < core->n_nodes && !core->infeasible && !core->heap->failed; v++)
+    for (uint32_t v = 0; v < core->n_nodes; v++) {
+        if (core->infeasible || core->heap->failed)
+            return;
         if (!core->nodes[v].gone && breaks(core, v, scratch->dead)) {
             tsr__core_remove(core, v, scratch->dead);
             touched(core, queue, v);
         }
+    }
 }
 
 // ---- all

@@ -221,9 +221,11 @@ static tsr_status meet_host(struct hosts *hosts, const struct comm_options *opti
         tsr_finding_clear(hosts->session); // without shared memory there are messages
     if (st == TSR_OK)
         st = deal(net, &mine, all, buffers, group, 3, why);
-    for (int i = 0; i < net->size && st == TSR_OK; i++)
+    if (st != TSR_OK)
+        return st;
+    for (int i = 0; i < net->size; i++)
         hosts->here[i] = mine.ok && all[i].ok && all[i].host == mine.host;
-    return st;
+    return TSR_OK;
 }
 
 // Ranks on one host find each other by their cards and share memory; the network serves the rest.
