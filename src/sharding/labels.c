@@ -64,7 +64,9 @@ static bool is_stale(const tsr_node *node, const char *key, bool wanted)
 {
     if (!is_label(key))
         return false;
-    for (size_t i = 0; wanted && i < tsr_node_config_count(node); i++) {
+    if (!wanted)
+        return true;
+    for (size_t i = 0; i < tsr_node_config_count(node); i++) {
         const tsr_config *config = tsr_node_config_config(tsr_node_config_at(node, i));
         if (config && strcmp(tsr_config_name(config), key + strlen(KEY)) == 0)
             return false;

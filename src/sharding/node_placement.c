@@ -28,11 +28,13 @@ bool tsr__solve_init(struct solve *solve, struct arena *arena, struct arena *kee
         solve->cap = RULE_MAX_FACTORS;
     solve->on = ARENA_ARRAY(arena, bool, (size_t)n_all + 1);
     solve->coords = ARENA_ARRAY(arena, int64_t, (size_t)(n_all * solve->cap) + 1);
+    if (arena->failed)
+        return false;
     for (int i = 0; i < RULE_MAX_FACTORS; i++)
         solve->cuts[i] = 1;
-    for (int64_t d = 0; solve->on && d < n_all; d++)
+    for (int64_t d = 0; d < n_all; d++)
         solve->on[d] = true;
-    return !arena->failed;
+    return true;
 }
 
 struct solve tsr__solve_copy(const struct solve *solve)
@@ -90,10 +92,14 @@ static const struct rule_tensor *
 refine_tensors(struct arena *arena, const struct rule_tensor *tensor, int n, int factor, int g)
 {
     struct rule_tensor *copy = ARENA_ARRAY(arena, struct rule_tensor, (size_t)n + 1);
-    for (int i = 0; copy && i < n; i++) {
+    if (!copy)
+        return NULL;
+    for (int i = 0; i < n; i++) {
         copy[i] = tensor[i];
         struct rule_dim *dims = ARENA_ARRAY(arena, struct rule_dim, (size_t)tensor[i].rank + 1);
-        for (int axis = 0; dims && axis < tensor[i].rank; axis++) {
+        if (!dims)
+            return NULL;
+        for (int axis = 0; axis < tensor[i].rank; axis++) {
             dims[axis] = tensor[i].dims[axis];
             refine_dim(arena, &dims[axis], factor, g);
         }
@@ -107,12 +113,16 @@ static const struct rule_list *refine_lists(struct arena *arena, const struct ru
                                             int factor, int g)
 {
     struct rule_list *lists = ARENA_ARRAY(arena, struct rule_list, (size_t)rule->n_lists + 1);
-    for (int i = 0; lists && i < rule->n_lists; i++) {
+    if (!lists)
+        return NULL;
+    for (int i = 0; i < rule->n_lists; i++) {
         int n = rule->lists[i].n_puts;
         struct rule_patch *puts = ARENA_ARRAY(arena, struct rule_patch, 2 * (size_t)n + 1);
+        if (!puts)
+            return NULL;
         lists[i] = rule->lists[i];
         lists[i].puts = puts;
-        for (int k = 0; puts && k < n; k++) {
+        for (int k = 0; k < n; k++) {
             puts[k] = rule->lists[i].puts[k];
             if (puts[k].factor != factor)
                 continue;

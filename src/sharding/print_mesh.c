@@ -179,7 +179,9 @@ static bool over_cuts(struct arena *arena, const struct tile_layout *layout, boo
 static void print_letter(struct text *text, const struct seen *seen, int dim)
 {
     tsr__text_add(text, seen->n_axes[dim] ? STR("S") : STR("R"));
-    for (int i = 0; i < seen->n_axes[dim] && seen->mesh.n > 1; i++)
+    if (seen->mesh.n == 1)
+        return; // S alone: there is one axis only
+    for (int i = 0; i < seen->n_axes[dim]; i++)
         tsr__text_printf(text, "%d", seen->axes[dim][i]);
 }
 

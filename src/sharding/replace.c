@@ -138,8 +138,9 @@ static tsr_status expand_model(struct arena *arena, const struct flow *flow, tsr
 static struct flow *kept_round(struct rounds *rounds, const struct flow *flow, size_t failed,
                                bool last)
 {
-    for (size_t i = 0; last && i < flow->n_nodes; i++)
-        rounds->keep[i] = true;
+    if (last)
+        for (size_t i = 0; i < flow->n_nodes; i++)
+            rounds->keep[i] = true;
     rounds->keep[failed] = true;
     struct flow *next = tsr__flow_run(rounds->arena, flow->model, flow->config, true, rounds->keep);
     if (next)

@@ -232,7 +232,10 @@ static struct tile_layout *spread(const struct pairing *pairing, const struct si
 static void add_spread(const struct pairing *pairing, const struct side *side, const int64_t *shape,
                        const struct takers *takers, struct between *between)
 {
-    for (int axis = 0; takers->n > 1 && axis < pairing->rank && axis < TRIED_AXES; axis++)
+    int n = pairing->rank < TRIED_AXES ? pairing->rank : TRIED_AXES;
+    if (takers->n < 2)
+        return;
+    for (int axis = 0; axis < n; axis++)
         add(between, spread(pairing, side, axis, shape, takers));
 }
 

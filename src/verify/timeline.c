@@ -140,7 +140,9 @@ static tsr_status play(struct run *run)
 // Absent texts come first.
 static int text_order(const char *x, const char *y)
 {
-    return strcmp(x ? x : "", y ? y : "");
+    if (!x || !y)
+        return (x && x[0]) - (y && y[0]);
+    return strcmp(x, y);
 }
 
 // A total order, so that any sort gives the same list: qsort keeps the order of equals only while it has memory for a copy.
