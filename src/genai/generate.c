@@ -302,8 +302,10 @@ static tsr_status sample(struct generation *generation, int64_t *out)
     for (int64_t i = 0; i < n; i++)
         total += exp((all[i].logit - all[0].logit) / generation->options.temperature);
     int64_t chosen = 0;
-    for (; chosen < n && kept < limit * total; chosen++)
+    while (chosen < n && kept < limit * total) {
         kept += exp((all[chosen].logit - all[0].logit) / generation->options.temperature);
+        chosen++;
+    }
     double left = draw(generation) * kept;
     for (n = chosen, chosen = 0; chosen < n - 1; chosen++) {
         left -= exp((all[chosen].logit - all[0].logit) / generation->options.temperature);

@@ -19,8 +19,8 @@ static const char *random_set(tsr_folder *folder, uint64_t seed, const tsr_dim_s
         for (int d = 0; d < tsr_value_rank(value) && text.p; d++) {
             tsr_dim dim = tsr_value_dim(value, d);
             int64_t size = dim.value >= 0 ? dim.value : 1;
-            for (size_t k = 0; k < n_sizes && dim.value < 0; k++)
-                if (strcmp(sizes[k].name, dim.symbol) == 0)
+            for (size_t k = 0; k < n_sizes; k++)
+                if (dim.value < 0 && strcmp(sizes[k].name, dim.symbol) == 0)
                     size = sizes[k].size;
             text = tsr__arena_printf(&folder->arena, "%s%s%lld", text.p, d ? "x" : "",
                                      (long long)size);

@@ -198,8 +198,8 @@ static void write_fold(struct text *text, const char *name, const struct element
                        bool is_bool, enum gpu_reduce reduce)
 {
     bool wide = strcmp(name, "wide") == 0;
-    int lanes = wide ? 16 / element->bytes : 1,
-        shift = wide ? 4 : __builtin_ctz((unsigned)element->bytes);
+    int lanes = wide ? 16 / element->bytes : 1;
+    int shift = wide ? 4 : __builtin_ctz((unsigned)element->bytes);
     tsr__text_printf(
         text,
         ".visible .entry %s(.param .align 8 .b8 a[%zu]){\n"
@@ -218,7 +218,9 @@ static void write_fold(struct text *text, const char *name, const struct element
         point_at(text, AT_IN + 8 * (size_t)i);
         access(text, element, wide, false);
         unpack(text, element, i ? 'X' : 'A', lanes);
-        for (int k = 0; i && k < lanes; k++)
+        if (i == 0)
+            continue; // the first input is what the others are folded into
+        for (int k = 0; k < lanes; k++)
             combine(text, element, is_bool, reduce, k);
     }
     tsr__text_printf(text, "STORE:\n");

@@ -283,7 +283,8 @@ void tsr__derive_resize(struct derivation *derivation)
          axes = tsr__attr_of(derivation->shapes, derivation->node, "axes") != NULL;
     int64_t times[MAX_RANK] = {0}, sides[MAX_RANK] = {0};
     bool mixed = false, numbers = !sizes || (all_numbers(from) && all_numbers(to));
-    for (int i = 0; i < rank && derivation->arena; i++) {
+    int n_known = derivation->arena ? rank : 0;
+    for (int i = 0; i < n_known; i++) {
         times[i] = marked[i] ? repeats(derivation, i, from.dims[i], to.dims[i]) : 0;
         sides[i] =
             marked[i] && !times[i] && numbers ? mixes(derivation, i, from.dims[i], to.dims[i]) : 0;

@@ -118,7 +118,11 @@ void tsr__derive_fused_matmul(struct derivation *derivation)
     }
     const char *left = ta ? "[B~ k m]" : "[B~ m k]";
     const char *right = tb ? "[B~ n k]" : "[B~ k n]";
-    tsr__derive_add(derivation, "%s,%s -> [%s%s%s]; red k:sum", a ? "[k]" : left, b ? "[k]" : right,
+    if (a)
+        left = "[k]";
+    if (b)
+        right = "[k]";
+    tsr__derive_add(derivation, "%s,%s -> [%s%s%s]; red k:sum", left, right,
                     text_if(!a || !b, "B* "), text_if(!a, "m "), text_if(!b, "n"));
 }
 

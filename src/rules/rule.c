@@ -340,7 +340,9 @@ static void open_unread(struct build *build)
         for (int k = 0; k < tensor->n_dims; k++) {
             const struct pattern_dim *dim = &tensor->dims[k];
             int length = dim->n == 1 && is_pack(build, dim) ? build->length[dim->letters[0]] : 1;
-            for (int e = 0; e < length && dim->n == 1 && !dim->broadcast && !dim->window; e++)
+            if (dim->n != 1 || dim->broadcast || dim->window)
+                continue;
+            for (int e = 0; e < length; e++)
                 build->open[build->base[dim->letters[0]] + e] = true;
         }
     }
@@ -517,8 +519,9 @@ static void shape_by(struct shape_job *job, const struct pattern *pattern,
     build.whole = NULL;
     build.expands = false;
     build.shapes_only = true;
-    for (build.n_kept = 0; build.n_kept < KEPT_INPUTS && build.n_kept < job->n_in; build.n_kept++)
-        build.kept[build.n_kept] = tsr__job_in(job, build.n_kept);
+    build.n_kept = (int)clamped(job->n_in, 0, KEPT_INPUTS);
+    for (int i = 0; i < build.n_kept; i++)
+        build.kept[i] = tsr__job_in(job, i);
     if (!fit_ranks(&build) || !check_strict(&build) || !make_factors(&build) || !find_sizes(&build))
         return;
     for (int i = 0; i < job->n_out; i++) {

@@ -92,8 +92,13 @@ static struct value_info stacked(struct shape_job *job, struct value_info info, 
     info.value = (struct known_value){0};
     int at = info.shape.rank < 0 ? -1 : tsr__axis(axis, info.shape.rank + 1);
     tsr_dim *dims = at >= 0 ? tsr__job_dims(job, info.shape.rank + 1) : NULL;
-    for (int i = 0; dims && i <= info.shape.rank; i++)
-        dims[i] = i == at ? size : info.shape.dims[i < at ? i : i - 1];
+    if (dims) {
+        for (int i = 0; i < at; i++)
+            dims[i] = info.shape.dims[i];
+        dims[at] = size;
+        for (int i = at; i < info.shape.rank; i++)
+            dims[i + 1] = info.shape.dims[i];
+    }
     info.shape.rank = dims ? info.shape.rank + 1 : -1;
     info.shape.dims = dims;
     return info;

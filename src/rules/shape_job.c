@@ -63,9 +63,11 @@ const tsr_tensor *tsr__job_tensor(const struct shape_job *job, int i)
 static const tsr_attr *attr_in(const struct call *call, const tsr_node *node, struct str name)
 {
     const tsr_attr *attr = NULL;
-    for (size_t i = 0; i < tsr_node_attr_count(node) && !attr; i++)
-        if (str_is(name, tsr_attr_name(tsr_node_attr(node, i))))
+    for (size_t i = 0; i < tsr_node_attr_count(node); i++)
+        if (str_is(name, tsr_attr_name(tsr_node_attr(node, i)))) {
             attr = tsr_node_attr(node, i);
+            break;
+        }
     struct str ref = attr ? tsr__attr_ref(attr) : (struct str){0};
     if (!ref.n)
         return attr;

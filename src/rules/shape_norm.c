@@ -86,7 +86,7 @@ void tsr__infer_skip_norm(struct shape_job *job)
     struct shape x = tsr__job_in(job, 0);
     for (int i = 0; i < job->n_out; i++)
         tsr__job_like(job, i, 0);
-    for (int i = 1; i < 3 && i < job->n_out; i++) {
+    for (int i = 1; i < (int)clamped(job->n_out, 0, 3); i++) {
         tsr_dim *dims = x.rank > 0 ? tsr__job_dims(job, x.rank) : NULL;
         if (!dims)
             return;

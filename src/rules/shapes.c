@@ -370,7 +370,8 @@ static bool follow_node(struct shapes *shapes, const tsr_node *node)
         if (shapes->arena->failed)
             return false;
     }
-    for (size_t i = 0; i < n_out || i == 0; i++) { // a node without outputs is looked at too
+    size_t n_set = n_out ? n_out : 1; // functions of nodes without outputs may look at one too
+    for (size_t i = 0; i < n_set; i++) {
         job.out[i] = (struct shape){.rank = -1};
         job.value[i] = (struct known_value){0};
     }
@@ -488,21 +489,23 @@ static void forget_value(struct shapes *shapes, uint32_t id)
     struct shape *at = &shapes->at[id];
     struct known_value *value = &shapes->values[id];
     tsr_dim *dims = at->rank > 0 ? ARENA_ARRAY(shapes->arena, tsr_dim, (size_t)at->rank) : NULL;
-    for (int d = 0; dims && d < at->rank; d++) {
-        bool hidden = at->dims[d].value < 0 &&
-                      tsr__expr_hidden(shapes->exprs, tsr__expr_of(shapes->exprs, at->dims[d]));
-        dims[d] = hidden ? DIM_UNKNOWN : at->dims[d];
-    }
-    if (dims)
+    if (dims) {
+        for (int d = 0; d < at->rank; d++) {
+            bool hidden = at->dims[d].value < 0 &&
+                          tsr__expr_hidden(shapes->exprs, tsr__expr_of(shapes->exprs, at->dims[d]));
+            dims[d] = hidden ? DIM_UNKNOWN : at->dims[d];
+        }
         at->dims = dims;
+    }
     struct expr *elements = value->elements && value->n
                                 ? ARENA_ARRAY(shapes->arena, struct expr, (size_t)value->n)
                                 : NULL;
-    for (int64_t i = 0; elements && i < value->n; i++)
+    if (!elements)
+        return;
+    for (int64_t i = 0; i < value->n; i++)
         if (!tsr__expr_hidden(shapes->exprs, value->elements[i]))
             elements[i] = value->elements[i];
-    if (elements)
-        value->elements = elements;
+    value->elements = elements;
 }
 
 // Nobody outside can read such a symbol: what it stands in is not known.

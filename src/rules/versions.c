@@ -263,7 +263,9 @@ int64_t tsr__rule_changed(const tsr_node *node, int64_t opset, bool plain)
         return opset;
     int64_t last = FROM;
     plain = plain && !uses_more(node);
-    for (int i = 0; i < MOST && row->changed[i]; i++) {
+    for (int i = 0; i < MOST; i++) {
+        if (!row->changed[i])
+            break;
         bool types = row->changed[i] < 0;
         int64_t version = types ? -row->changed[i] : row->changed[i];
         if (version <= opset && !(types && plain))

@@ -16,7 +16,9 @@ struct factors {
 
 static void collect(const struct rule_tensor *tensor, struct factors *out)
 {
-    for (int d = 0; d < tensor->rank && !tensor->host && !tensor->absent; d++)
+    if (tensor->host || tensor->absent)
+        return;
+    for (int d = 0; d < tensor->rank; d++)
         for (int k = 0; k < tensor->dims[d].n; k++)
             out->has[tensor->dims[d].factors[k]] = true;
 }
@@ -49,7 +51,9 @@ static bool is_table(const struct rule *rule, int factor)
 
 static bool is_whole_in(const struct rule *rule, const struct rule_tensor *tensor, int factor)
 {
-    for (int d = 0; d < tensor->rank && !tensor->host && !tensor->absent; d++)
+    if (tensor->host || tensor->absent)
+        return false;
+    for (int d = 0; d < tensor->rank; d++)
         for (int k = 0; k < tensor->dims[d].n; k++)
             if (tensor->dims[d].factors[k] == factor)
                 return rule->factors[factor].kind == FACTOR_REP;
