@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // inputs.c - inputs of a generation model that fit together: tokens of the vocabulary, a mask of ones over past and new
 // tokens, positions that follow the past, caches of the past's length.
+//
+// 2 new tokens after 5: input_ids [1 2], attention_mask [1 7] of ones, position_ids {5, 6}, and
+// caches of length 5.
 #include "genai/internal.h"
 
 #include <stdio.h>

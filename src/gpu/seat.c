@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // seat.c - one rank's place on one GPU: its context, memory, copies, events, and what other seats
 // let it reach.
+//
+// Functions give the driver's code, 0 for success. Copies, kernels and events go to a stream and
+// return at once; only tsr__seat_wait and tsr__seat_step_wait wait for the GPU.
+//
+// Memory of another process: the owner exports the block that holds an address (its handle, and how
+// far in the address lies); the other imports the block once and adds that offset. The driver gives
+// each block a number, so that a new block at an old address is opened anew.
 #include "gpu/internal.h"
 
 #include <unistd.h>
@@ -32,6 +39,7 @@ static int load_rows(struct gpu_seat *seat)
     return code;
 }
 
+// All that a seat needs before work starts. Where a step fails, tsr__seat_close frees the rest.
 static int fill_seat(struct gpu_seat *seat)
 {
     const struct gpu *gpu = seat->gpu;
@@ -174,6 +182,7 @@ static size_t grown(size_t had, size_t wanted)
     return more > wanted ? more : wanted;
 }
 
+// A block only grows. Before the old one goes, the stream is waited for.
 int tsr__seat_scratch(struct gpu_seat *seat, int block, size_t bytes, void *stream, void **out)
 {
     if (bytes > seat->scratch[block].bytes || !seat->scratch[block].p) {
@@ -348,6 +357,7 @@ int tsr__seat_reach(struct gpu_seat *seat, const struct gpu_seat *other)
     return code == PEER_ALREADY ? 0 : code;
 }
 
+// Small blocks share a page with others and are refused.
 int tsr__seat_export(struct gpu_seat *seat, const void *p, struct gpu_block *out, size_t *offset)
 {
     const struct gpu *gpu = seat->gpu;
@@ -381,6 +391,7 @@ static struct imported *entry_of(struct gpu_seat *seat, const struct gpu_block *
     return vec_push(&seat->arena, &seat->imported);
 }
 
+// A block of that process at that place is opened once; another number there means another block.
 int tsr__seat_import(struct gpu_seat *seat, const struct gpu_block *block, void **out)
 {
     struct imported *imported = entry_of(seat, block);

@@ -2,6 +2,14 @@
 // control.c - how the values of a node with bodies belong together: which inputs steer it, which are
 // carried from turn to turn, which are taken slice by slice, which results are stacked. One form for
 // If, Loop and Scan, so that nobody else has to know them. Knows no shapes and no cuts.
+//
+//              steer                states        slices        results
+//   If         the condition        none          none          what both branches give
+//   Loop       count, condition     inputs 2..    none          stacked, one element a turn
+//   Scan       none                 the first     the last      stacked along their axes
+//
+// A Scan with 3 inputs and num_scan_inputs 2 has 1 state and 2 slices; its body has 3 inputs, and of
+// its outputs the first is the state, the others are results.
 #include "rules/internal.h"
 
 static tsr_graph *graph_of(const tsr_node *node, const char *name)

@@ -12,6 +12,7 @@ static bool all_known(struct shape shape)
 }
 
 // A declared name stays unless a number was found.
+// Where the model has a symbol and the found size is no number, the model's own spelling stays.
 static tsr_status declare(struct shapes *shapes, tsr_value *value)
 {
     struct value_info found = tsr__info_of(shapes, value);

@@ -462,6 +462,8 @@ void tsr__derive_deform_conv(struct derivation *derivation)
 
 // ---- poolings ----------------------------------------------------------------------------------
 
+// A pooling keeps its channels: "[n c o0^] -> [n c o0],[n c o0]?". The second output, indices of
+// MaxPool, makes everything whole.
 void tsr__derive_pool(struct derivation *derivation)
 {
     struct space space = {0};

@@ -366,6 +366,7 @@ void tsr__derive_sparse_attention(struct derivation *derivation)
 
 // ---- tokens of many sequences in one row -------------------------------------------------------
 
+// t counts the tokens of all sequences and stays whole: other inputs say where a sequence ends.
 void tsr__derive_packed_multi_head(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0);

@@ -2,7 +2,7 @@
 // derive_window.c - rules of operators that join, divide, crop or pad dimensions.
 //
 // Where all sizes are numbers, the dimension that is worked on may be cut too: its parts need
-// windows of the input (struct rule_window), which neighbours exchange, and the local node is told
+// windows of the input (struct rule_window), which neighbours exchange, and the local node has
 // other bounds. Else it stays whole: "_". Letters d0, d1, ... are dimensions that pass through.
 //
 //   Slice 2:8:2 of [2 10] takes elements 2, 4 and 6:
@@ -282,6 +282,8 @@ static struct worked range_of(const struct ranges *ranges, int64_t i, int64_t si
     return worked;
 }
 
+// Starts and ends are attributes in old opsets, inputs later; without axes the first dimensions are
+// meant, without steps they are 1. False: nobody knows which axes are sliced.
 static bool read_ranges(struct derivation *derivation, int rank, struct ranges *ranges)
 {
     int64_t n_start = tsr__derive_ints(derivation, "starts", 1, ranges->start, MAX_RANK);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // expand.c - replaces a node by simpler ones: the frame and the building blocks.
 //
-// New nodes stand where the old one stood. Values that the old node read are told as `reads`, those
-// that take the place of its outputs as `gives`; the latter keep names, types and uses of the old
-// ones. Sizes that the shapes know are constants, others are taken from the input at run time.
+// New nodes stand where the old one stood. `reads` lists which of them read what the old node read,
+// `gives` which values take the place of its outputs; the latter keep names, types and uses of the
+// old ones. Sizes that the shapes know are constants, others are taken from the input at run time.
 #include "rules/expand.h"
 
 #include <stdarg.h>
@@ -195,6 +195,7 @@ tsr_value *tsr__x_cast(struct expansion *expansion, tsr_value *value, tsr_dtype 
     return tsr_node_output(node, 0);
 }
 
+// Axes were an attribute before opset 18 (13 for ReduceSum) and are an input from then on.
 tsr_value *tsr__x_reduce(struct expansion *expansion, const char *op, tsr_value *value,
                          const int64_t *axes, int n, bool keep)
 {
@@ -221,6 +222,8 @@ static tsr_value *sizes_of(struct expansion *expansion, size_t i, const int64_t 
     return tsr__x_op(expansion, "Gather", 2, shape, tsr__x_ints(expansion, axes, n));
 }
 
+// Elements that a reduction over these axes takes: [4 3 5] over 0 and 2 gives 20, as a constant; a
+// size that is not known is read from the input when the model runs.
 tsr_value *tsr__x_count(struct expansion *expansion, size_t i, const int64_t *axes, int n,
                         tsr_dtype type)
 {
@@ -237,6 +240,8 @@ tsr_value *tsr__x_count(struct expansion *expansion, size_t i, const int64_t *ax
     return tsr__x_cast(expansion, product, TSR_INT64, type);
 }
 
+// 0, 1, 2, ... along one axis of input i, shaped to broadcast against it: axis 1 of [4 3 5] gives
+// {0, 1, 2} as [1 3 1].
 tsr_value *tsr__x_positions(struct expansion *expansion, size_t i, int axis)
 {
     struct shape s = tsr__x_shape(expansion, i);

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // expand_quant.c - quantised operators: what is rounded after a reduction is reduced first.
+//
+// QLinearMatMul with k cut in 2: each device multiplies and sums its half as 32-bit integers, the
+// devices add these up exactly, and each then scales and rounds the whole sum once. Rounding the
+// halves first could be off by one.
 #include "rules/expand.h"
 
 // Scale and zero point from the least and the greatest, zero among them.

@@ -177,6 +177,7 @@ static struct expr atom(struct exprs *exprs, uint32_t number)
     return keep(exprs, &sum);
 }
 
+// The slot of a map holds the atom's number + 1, so that an empty slot is none.
 static struct expr new_atom(struct exprs *exprs, void **slot, struct atom what)
 {
     if (!slot || exprs->atoms.n >= EXPR_MAX_POOL)
@@ -474,6 +475,7 @@ static int64_t gcd(int64_t a, int64_t b)
     return a < 0 ? -a : a;
 }
 
+// Both lists of atoms are sorted: one walk finds what they share. 4*a*b and 6*b*c give 2*b.
 static struct term common(const struct term *a, const struct term *b)
 {
     struct term r = {.number = gcd(a->number, b->number)};

@@ -8,6 +8,13 @@
 //   atom    := number | name | "-" atom | "(" sum ")" | ("floor" | "Max" | ...) "(" sum {"," sum} ")"
 //
 // A text that is none of this is one symbol. Work is bounded by length and depth.
+//
+//   "2*seq + 1"              the sum of 2*seq and 1
+//   "floor(seq/2)"           the same as "seq//2"
+//   "batch size"             no such text: one symbol, with a space in its name
+//   "((batch"                one symbol as well
+//
+// A sum inside an operation prints in parentheses, "((past + 1)%3)"; arguments do without.
 #include "rules/expr.h"
 
 #include <ctype.h>

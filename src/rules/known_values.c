@@ -221,6 +221,7 @@ struct around {
     int64_t outer, size, inner;
 };
 
+// [2 3 4] at axis 1: outer 2, size 3, inner 4.
 static bool split_at(struct shape shape, int axis, struct around *around)
 {
     *around = (struct around){1, 1, 1};

@@ -659,6 +659,7 @@ static bool make_side(struct build *build, bool out, const struct rule_tensor **
     return true;
 }
 
+// The pattern's rewrites with factors for letters; those of an input that is left out are dropped.
 static bool make_rewrites(struct build *build, struct rule *rule)
 {
     struct rule_rewrite *rewrite =
@@ -755,6 +756,8 @@ static struct window_part spread_part(const struct rule_window *window, struct w
     return part;
 }
 
+// Parts of `to` elements are as equal as they can be: 10 in 3 are 0..2, 3..5, 6..9. What the window
+// needs beyond either end does not exist, and is counted in `before` and `after`.
 struct window_part tsr__window_part(const struct rule_window *window, int64_t n, int64_t j)
 {
     struct window_part part = {.a = j * window->to / n, .b = (j + 1) * window->to / n};

@@ -20,7 +20,7 @@
 //            | range i f                                    inputs i and i + 1 count f up
 //            | win i dim f from to step shift reach [per]   what is needed of a dimension "^"
 //            | trim output dim window unit                  what is taken of a result
-//            | list i|name number…, unset name              what the local node is told then
+//            | list i|name number…, unset name              numbers that the local node then has
 //            | put at before|after|size window, put at value|span window number, put at share f
 //            | P:… | flops …                                read by people only
 //
@@ -529,6 +529,7 @@ static bool check_roles(struct parser *parser)
     return true;
 }
 
+// The same letters in the same order, each dimension plain: no "_", "~" or "^".
 static bool same_dims(const struct pattern_tensor *a, const struct pattern_tensor *b)
 {
     if (a->host || b->host || a->n_dims != b->n_dims)

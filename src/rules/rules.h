@@ -273,8 +273,8 @@ enum sum_way tsr__rule_sum(const tsr_node *node, size_t input);
 // ---- expansion (expand.c) ----------------------------------------------------------------------
 
 // A node that cuts a factor of kind stat is replaced by simpler nodes, all with plain rules: a softmax
-// over a cut axis by a greatest, a difference, a sum ... What they read and give of the old node's
-// values is told, so that its shardings can go with them.
+// over a cut axis by a greatest, a difference, a sum ... `reads` and `gives` say which of the
+// old node's values they read and give, so that the caller can hand its shardings on.
 struct expanded_slot {
     tsr_node *node;
     tsr_value *value;

@@ -160,6 +160,8 @@ static bool follow_state(struct shape_job *job, const tsr_graph *graph, struct v
     return true;
 }
 
+// Body inputs are the turn's number, the condition, then the state; results are the condition, the
+// state, then what is stacked.
 void tsr__infer_loop(struct shape_job *job)
 {
     const tsr_graph *graph = body_of(job, "body");

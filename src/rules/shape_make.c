@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // shape_make.c - shapes of operators that make tensors or look values up: constants, ranges, random
 // numbers, one-hot rows, selections whose length depends on the data.
+//
+//   Shape of [n 3 8 8], start 1          a vector of 3 elements
+//   OneHot of [4] with depth 10, axis 0  [10 4]
+//   NonZero of rank 3                    [3 ?]: how many there are, only the data says
+//   Resize of [1 3 8 8] by 1 1 2 2       [1 3 16 16]
 #include "rules/internal.h"
 
 #include <math.h>
@@ -174,6 +179,7 @@ void tsr__infer_range(struct shape_job *job)
 
 // ---- selections --------------------------------------------------------------------------------
 
+// The new dimension stands at the axis: [4 5] with depth 10 and axis 1 is [4 10 5].
 void tsr__infer_one_hot(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0);

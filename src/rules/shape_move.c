@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // shape_move.c - shapes of operators that move data, where sizes come from attributes and small
 // constant inputs: Concat, Split, Slice, Pad, Expand, Tile, ...
+//
+//   Concat of [n 4] and [n 8] along 1     [n 12]
+//   Split of [7] with num_outputs 3       3, 3 and 1: pieces of one size, the last one smaller
+//   Slice 2:8:2 of 10 elements            3
+//   Slice 1: of n elements                n - 1, not below zero
+//   Expand of [6] to {4, 1}               [4 6]
 #include "rules/internal.h"
 
 // Dimensions of input i to be changed; NULL: its rank is not known.
@@ -287,6 +293,7 @@ static struct expr stretched(struct exprs *exprs, struct expr a, struct expr b)
     return expr_is(b, 1) ? a : tsr__expr_broadcast(exprs, a, b);
 }
 
+// Both shapes are aligned from the right; what one lacks in front counts as 1.
 void tsr__infer_expand(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0), of = tsr__job_in(job, 1);

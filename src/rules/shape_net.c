@@ -139,6 +139,8 @@ void tsr__infer_recurrent(struct shape_job *job)
 
 // ---- optimizers: R, T, then n each of several kinds --------------------------------------------
 
+// Inputs are R, T, then n tensors of each kind: with 3 kinds and 8 inputs n is 2. Outputs have the
+// kinds that `given` names, n of each.
 static void optimizer(struct shape_job *job, int kinds, const int *given)
 {
     int n = (job->n_in - 2) / kinds;

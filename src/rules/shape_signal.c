@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // shape_signal.c - shapes of operators on images, signals and text, and of the classical models of
 // ai.onnx.ml.
+//
+//   DFT of [2 16 1], one-sided          [2 9 2]: 16 // 2 + 1 frequencies, each real and imaginary
+//   its inverse, one-sided              [2 16 1]: (9 - 1) * 2 samples, which are real
+//   STFT of [1 128 1], frame 16, step 8  [1 15 9 2]: (128 - 16) // 8 + 1 frames
+//   GridSample of [1 3 8 8] at [1 5 6 2]  [1 3 5 6]
 #include "rules/internal.h"
 
 static tsr_dim *new_dims(struct shape_job *job, int i, int rank)

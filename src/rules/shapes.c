@@ -281,6 +281,7 @@ static tsr_dtype result_type(const struct shape_job *job, enum result_type type)
     return TSR_UNDEFINED;
 }
 
+// Types first, then shapes, then elements: each may use what came before.
 static void by_row(struct shape_job *job)
 {
     const struct op_row *row = job->row;
@@ -484,6 +485,8 @@ static void hide_unknown(struct shapes *shapes, const tsr_graph *graph)
     }
 }
 
+// Sizes and elements that hold a hidden symbol become unknown; the old lists stay as they are, for
+// other values may share them.
 static void forget_value(struct shapes *shapes, uint32_t id)
 {
     struct shape *at = &shapes->at[id];

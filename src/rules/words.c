@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // words.c - a row of the table in words, for people: what each factor may do, what the local node
 // has rewritten, what an operator without a rule lacks. Says nothing that the row does not say.
+//
+//   B, m and n: may be cut; every tensor that has it is cut alike, nothing is exchanged
+//   k: may be cut; each device has a partial result, which are combined by sum
 #include "rules/internal.h"
 
 static const char *const combines[] = {[COMBINE_SUM] = "sum",
