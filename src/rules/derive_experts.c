@@ -57,6 +57,8 @@ static bool can_be_taken_apart(const struct derivation *derivation)
            tsr__derive_int(derivation, "k", 1) <= w.dims[0].value;
 }
 
+// 8 experts of 64 -> 256 -> 64 without halves: "[t m],[t e],[e i m],[e i]?,[e m i],[e m]?,..." with
+// e 8, m 64, i 256. With two halves in the first layer its rows are (i f) or (f i), f 2.
 void tsr__derive_experts(struct derivation *derivation)
 {
     struct layers layers;

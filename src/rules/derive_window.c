@@ -93,6 +93,7 @@ static int64_t sizes_along(const struct derivation *derivation, bool out, int ra
 
 #define MAX_JOINED 48 // tensors whose parts are exchanged
 
+// Input i is a window of the result that begins where the inputs before it end.
 void tsr__derive_concat(struct derivation *derivation)
 {
     struct worked w[MAX_RANK] = {{0}};

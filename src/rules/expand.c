@@ -157,6 +157,7 @@ tsr_value *tsr__x_ints(struct expansion *expansion, const int64_t *v, int64_t n)
     return constant(expansion, TSR_INT64, 1, &n, v, (size_t)n * sizeof(*v));
 }
 
+// A constant of that shape, all ones: a product with it repeats what is broadcast.
 tsr_value *tsr__x_ones(struct expansion *expansion, tsr_dtype type, const int64_t *dims, int rank)
 {
     int64_t n = 1;

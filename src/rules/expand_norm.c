@@ -153,6 +153,7 @@ static tsr_value *root(struct expansion *expansion, const struct norm *norm, tsr
                                tsr__x_scalar(expansion, norm->wide, (double)epsilon)));
 }
 
+// (x - mean) / (deviation + 1e-9), both taken over the axes, 0 2 3 unless the node says others.
 void tsr__expand_mvn(struct expansion *expansion)
 {
     static const int64_t usual[] = {0, 2, 3};

@@ -140,6 +140,8 @@ static void complete(struct reshape *reshape)
         reshape->out[open] = rest_of(reshape, open, none);
 }
 
+// Sizes come from the target's elements, else from what the model declares; one that is still open
+// follows from the total.
 void tsr__infer_reshape(struct shape_job *job)
 {
     struct reshape reshape;
