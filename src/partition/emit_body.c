@@ -64,6 +64,42 @@ static size_t node_outputs(struct part *part, const struct step *st, bool token,
     return n;
 }
 
+// x with this axis in front: of [7 2 0 5] and axis 1, [2 7 0 5].
+static tsr_value *axis_first(struct part *part, tsr_value *x, int rank, int axis)
+{
+    int64_t order[TILE_MAX_RANK] = {axis};
+    for (int i = 0; i < axis; i++)
+        order[i + 1] = i;
+    for (int i = axis + 1; i < rank; i++)
+        order[i] = i;
+    tsr_value *turned = tsr__part_node(part, "Transpose", (struct str){0}, 1, x);
+    if (!turned)
+        return NULL;
+    tsr_status status = tsr_node_set_ints(tsr_value_producer(turned), "perm", order, (size_t)rank);
+    return status == TSR_OK ? turned : NULL;
+}
+
+// ONNX Runtime turns a slice with another axis than the first inside its Scan, and dies of a division by zero where the
+// device has nothing of it. So slices that are cut are turned before the node. axes: of all slices, as they are then.
+static tsr_status turn_slices(struct part *part, const struct step *st, tsr_value **slices,
+                              int64_t *axes)
+{
+    const struct control *control = st->flow->control;
+    for (int i = 0; i < control->n_slices; i++) {
+        const struct form *form = st->inputs[control->n_steer + control->n_states + i];
+        int rank = form ? form->layout->rank : 0;
+        int axis = tsr__control_in_axis(control, i, rank);
+        axes[i] = (size_t)i < control->n_in_axes ? control->in_axes[i] : 0;
+        if (axis < 1 || rank > TILE_MAX_RANK || tsr__layout_is_whole(form->layout))
+            continue;
+        slices[i] = axis_first(part, slices[i], rank, axis);
+        if (!slices[i])
+            return TSR_NOMEM;
+        axes[i] = 0;
+    }
+    return TSR_OK;
+}
+
 static tsr_status make_node(struct part *part, struct step *st, struct made *made)
 {
     struct arena *arena = part->plan->arena;
@@ -76,11 +112,22 @@ static tsr_status make_node(struct part *part, struct step *st, struct made *mad
     if (!inputs || !outputs)
         return TSR_NOMEM;
     size_t n_in = node_inputs(part, st, token, inputs);
+    int64_t *axes = ARENA_ARRAY(arena, int64_t, (size_t)control->n_slices + 1);
+    if (!axes)
+        return TSR_NOMEM;
+    tsr_status status = turn_slices(part, st, inputs + n_in - control->n_slices, axes);
+    if (status != TSR_OK)
+        return status;
     node_outputs(part, st, token, outputs);
     *made = (struct made){.outer = part->graph, .before = part->token, .token = token};
     made->node = tsr_graph_add_node(part->graph, tsr_node_domain(node), tsr_node_op(node),
                                     tsr_node_name(node), inputs, n_in, outputs, n_out);
-    return made->node ? copy_attributes(made->node, node) : TSR_NOMEM;
+    if (!made->node)
+        return TSR_NOMEM;
+    status = copy_attributes(made->node, node);
+    if (status != TSR_OK || control->n_in_axes == 0)
+        return status;
+    return tsr_node_set_ints(made->node, "scan_input_axes", axes, (size_t)control->n_slices);
 }
 
 // ---- a body ------------------------------------------------------------------------------------

@@ -126,6 +126,17 @@ def nothing():
         yield "%s of one along %d" % (op, axis), m, ["r:x=%s" % ("{2,1:0,1}" if axis == -1 else "{1,2:0,1}")], {"x": f4(1, 1)}
 
 
+def turns_of_nothing():
+    """A Scan over another axis than the first, of which one device has nothing."""
+    body = helper.make_graph([node("Add", ["c", "i"], ["o"], name="add"), node("Neg", ["i"], ["p"], name="neg")], "turn",
+                             [info("c", T.FLOAT, [None] * 3), info("i", T.FLOAT, [None] * 3)], [info("o", T.FLOAT, [None] * 3), info("p", T.FLOAT, [None] * 3)])
+    for axis, dims in ((1, (7, 2, 1, 5)), (-3, (7, 2, 1, 5)), (3, (7, 1, 5, 2)), (0, (2, 7, 1, 5))):
+        m = model([node("Scan", ["x0", "x"], ["last", "y"], name="sc", body=body, num_scan_inputs=1, scan_input_axes=[axis])] + SIZES,
+                  {"x0": ["a", "b", "c"], "x": ["p", "q", "r", "t"]}, SEEN + ["last"])
+        cut = ["2" if size == 1 else "1" for size in dims]
+        yield "Scan of nothing along %d" % axis, m, ["sc:x={%s:0,1}" % ",".join(cut)], {"x0": f4(*[d for k, d in enumerate(dims) if k != axis % 4]), "x": f4(*dims)}
+
+
 def of_four_bits():
     """Sizes of a tensor of a type that the engine has no Shape of, and would take a Cast away for."""
     m = model([node("Cast", ["x"], ["q"], name="q", to=T.UINT4), node("Transpose", ["q"], ["t"], name="t"), node("Cast", ["t"], ["y"], name="y", to=T.FLOAT)] + SIZES,
@@ -146,7 +157,7 @@ def main(tessera):
     bad, total = 0, 0
     with tempfile.TemporaryDirectory(prefix="tessera-sizes-") as folder:
         trials = [(name, lambda m=m, shards=shards, feeds=feeds: same(tessera, folder, m, shards, feeds))
-                  for group in (reshapes, slices, stale, old_sets, nothing, of_four_bits) for name, m, shards, feeds in group()]
+                  for group in (reshapes, slices, stale, old_sets, nothing, turns_of_nothing, of_four_bits) for name, m, shards, feeds in group()]
         trials.append(("two sizes for one name", lambda: two_sizes(tessera, folder)))
         for name, trial in trials:
             total += 1
