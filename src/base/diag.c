@@ -189,7 +189,9 @@ size_t tsr_finding_count(const tsr_session *session)
 
 size_t tsr_finding_total(const tsr_session *session, tsr_severity severity)
 {
-    return (unsigned)severity < TSR_SEVERITY_COUNT ? session->counts[severity] : 0;
+    if ((unsigned)severity < TSR_SEVERITY_COUNT)
+        return session->counts[severity];
+    return 0;
 }
 
 tsr_finding tsr_finding_at(const tsr_session *session, size_t i)

@@ -40,7 +40,9 @@ static const struct {
 
 const char *tsr_dtype_name(tsr_dtype t)
 {
-    return (unsigned)t < TSR_DTYPE_COUNT ? types[t].name : "unknown";
+    if ((unsigned)t < TSR_DTYPE_COUNT)
+        return types[t].name;
+    return "unknown";
 }
 
 int tsr_dtype_bits(tsr_dtype t)

@@ -220,7 +220,9 @@ static int open_allowed(const struct folder *folder, const char *name)
         return fd;
     if (errno == EXDEV)
         return tsr__open_through(folder->fd, name, folder->real_fd, true);
-    return errno == ENOENT ? tsr__open_beneath(folder->real_fd, name, true) : fd;
+    if (errno == ENOENT)
+        return tsr__open_beneath(folder->real_fd, name, true);
+    return fd;
 }
 
 static const char *kind_of(mode_t mode)

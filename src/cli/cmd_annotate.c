@@ -101,7 +101,9 @@ static int finish(struct cli *cli, struct editor *editor, tsr_model *model, cons
     if (editor->code) {
         cli_finish(cli, TSR_OK);
         cli_say(cli, "nothing was written\n");
-        return cli->json ? cli_print_written(cli, out, editor->code) : editor->code;
+        if (cli->json)
+            return cli_print_written(cli, out, editor->code);
+        return editor->code;
     }
     tsr_status status = TSR_OK;
     if (cli_flag(cli, "--copy-data"))

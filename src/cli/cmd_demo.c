@@ -231,7 +231,9 @@ static int verify_in(struct cli *cli, const char *folder, int64_t devices)
     if (status == TSR_OK)
         status = tsr_verify(cli->session, path, &options, &result);
     int code = cli_finish(cli, status);
-    return status == TSR_OK || status == TSR_DIFFERENT ? report(cli, &result, code) : code;
+    if (status == TSR_OK || status == TSR_DIFFERENT)
+        return report(cli, &result, code);
+    return code;
 }
 
 static int run(struct cli *cli)

@@ -220,7 +220,9 @@ static int run(struct cli *cli)
     look_python(&items[7]);
     look_gpus(cli, &items[8]);
     look_devices(cli, &items[9]);
-    return cli->json ? print_doctor_json(cli, items, 10) : print_text(items, 10);
+    if (cli->json)
+        return print_doctor_json(cli, items, 10);
+    return print_text(items, 10);
 }
 
 const struct command cmd_doctor = {

@@ -87,7 +87,9 @@ static int explain(struct cli *cli, const char *wanted)
 
 static int run(struct cli *cli)
 {
-    return cli->n_arguments ? explain(cli, cli->arguments[0]) : list_all(cli);
+    if (cli->n_arguments)
+        return explain(cli, cli->arguments[0]);
+    return list_all(cli);
 }
 
 const struct command cmd_explain = {

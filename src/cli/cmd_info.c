@@ -133,7 +133,9 @@ static const char *spec_label(const struct cli *cli, const tsr_spec *spec, const
     tsr_notation notation = TSR_NOTATION_TILES;
     const char *text = NULL;
     (void)cli_notation(cli, &notation);
-    return tsr_spec_text_as(spec, notation, &text) == TSR_OK ? text : otherwise;
+    if (tsr_spec_text_as(spec, notation, &text) == TSR_OK)
+        return text;
+    return otherwise;
 }
 
 static void count_entry(struct cli *cli, void *data, const tsr_node *node,

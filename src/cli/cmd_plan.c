@@ -62,7 +62,9 @@ static void print_choices(const tsr_plan_summary *summary)
 
 static const char *objective_name(const tsr_plan_summary *summary)
 {
-    return summary->objective == TSR_THROUGHPUT ? "throughput" : "latency";
+    if (summary->objective == TSR_THROUGHPUT)
+        return "throughput";
+    return "latency";
 }
 
 // A plan without stages has none of these keys.

@@ -79,7 +79,9 @@ static tsr_status look(struct report *report)
     tsr_status status = tsr_simulate(report->model, &options, &report->simulation);
     if (status == TSR_OK && !report->planning.options.topology && !report->kept)
         status = tsr_model_topology(report->model, report->config, &report->kept);
-    return status == TSR_OK ? tsr_check(report->model, report->config) : status;
+    if (status != TSR_OK)
+        return status;
+    return tsr_check(report->model, report->config);
 }
 
 // Pipelines are seen when requests follow one another: two for each stage, at most MAX_REQUESTS.
@@ -96,7 +98,9 @@ static int requests_for(const struct report *report)
     }
     if (highest < 1)
         return 1;
-    return highest < MAX_REQUESTS / 2 ? (int)(2 * (highest + 1)) : MAX_REQUESTS;
+    if (highest < MAX_REQUESTS / 2)
+        return (int)(2 * (highest + 1));
+    return MAX_REQUESTS;
 }
 
 // Plans the model if it is not cut, simulates and checks it: all that the page says of one side.

@@ -39,7 +39,9 @@ static void draw_bar(const tsr_simulation *simulation, size_t device, size_t *at
 
 static double percent(const tsr_simulation *simulation, double seconds)
 {
-    return simulation->seconds > 0 ? 100 * seconds / simulation->seconds : 0;
+    if (simulation->seconds > 0)
+        return 100 * seconds / simulation->seconds;
+    return 0;
 }
 
 // `at` goes on through the spans, which are sorted by device: each bar begins where the last

@@ -186,7 +186,9 @@ static int show(struct cli *cli, tsr_topology *topology)
     if (cli->n_arguments > 1) // what was measured has no name
         print_source(cli->arguments[1]);
     print_links(topology);
-    return tsr_topology_devices(topology) > 1 ? print_prices(cli, topology) : code;
+    if (tsr_topology_devices(topology) > 1)
+        return print_prices(cli, topology);
+    return code;
 }
 
 static int write_file(struct cli *cli, const tsr_topology *topology, const char *out, int code)
@@ -207,8 +209,9 @@ static int make(struct cli *cli, tsr_topology *topology)
 {
     const char *out = cli_value(cli, "-o");
     int code = cli_finish(cli, TSR_OK);
-    return out ? write_file(cli, topology, out, code)
-               : cli_print_json(cli, as_json(cli, topology), code);
+    if (out)
+        return write_file(cli, topology, out, code);
+    return cli_print_json(cli, as_json(cli, topology), code);
 }
 
 // "4" or "cpu:4": ranks on this host.

@@ -304,5 +304,7 @@ tsr_status cli_label(const struct cli *cli, tsr_model *model)
     if (cli_option(cli->command, "--no-labels", strlen("--no-labels")) &&
         cli_flag(cli, "--no-labels"))
         return tsr_model_label(model, false);
-    return tsr_model_labelled(model) ? tsr_model_label(model, true) : TSR_OK;
+    if (tsr_model_labelled(model))
+        return tsr_model_label(model, true);
+    return TSR_OK;
 }

@@ -113,5 +113,7 @@ tsr_status cli_engine(struct cli *cli, const char **found, const char **version)
     }
     ok = ok || try_python(cli, found, version);
     tsr_finding_clear(cli->session);
-    return ok ? TSR_OK : tsr_engine_open(cli->session, NULL, found, version);
+    if (ok)
+        return TSR_OK;
+    return tsr_engine_open(cli->session, NULL, found, version);
 }

@@ -117,7 +117,9 @@ static void find_step(struct editor *editor, const tsr_graph *graph, const char 
 static tsr_graph *branch_of(const tsr_node *node, const char *name)
 {
     tsr_attr *attr = tsr_node_find_attr(node, name);
-    return attr && tsr_attr_graph_count(attr) ? tsr_attr_graph(attr, 0) : NULL;
+    if (attr && tsr_attr_graph_count(attr))
+        return tsr_attr_graph(attr, 0);
+    return NULL;
 }
 
 // `outer > branch > inner`: the part before the first " > " names one node, the next its attribute.

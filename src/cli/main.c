@@ -216,5 +216,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "; `tessera --help` lists them\n");
         return EXIT_USAGE;
     }
-    return help ? help_command(cli.command) : run_command(&cli, argc, argv);
+    if (help)
+        return help_command(cli.command);
+    return run_command(&cli, argc, argv);
 }

@@ -89,7 +89,9 @@ int cli_folder(struct cli *cli)
     else if (dim && !inputs)
         status = give_sizes(cli, folder, dim);
     tsr_folder_free(folder);
-    return status == TSR_OK ? 0 : cli_finish(cli, status);
+    if (status != TSR_OK)
+        return cli_finish(cli, status);
+    return 0;
 }
 
 void cli_folder_end(struct cli *cli)

@@ -366,7 +366,9 @@ tsr_status cli_load_inputs(struct cli *cli, const char *set, bool folder, tsr_te
     if (folder && access(file, F_OK) != 0)
         snprintf(file, sizeof file, "%s/rank0.onnx", cli->arguments[0]);
     tsr_status status = tsr_model_load(cli->session, file, m);
-    return status == TSR_OK ? tsr_tensors_load(inputs, set, *m, false) : status;
+    if (status != TSR_OK)
+        return status;
+    return tsr_tensors_load(inputs, set, *m, false);
 }
 
 int cli_rank(const struct cli *cli)

@@ -26,7 +26,9 @@ static int read_devices(struct cli *cli, struct planning *planning)
     if (status == TSR_OK)
         return 0;
     int code = cli_finish(cli, status);
-    return status == TSR_MALFORMED && access(text, F_OK) != 0 ? EXIT_USAGE : code;
+    if (status == TSR_MALFORMED && access(text, F_OK) != 0)
+        return EXIT_USAGE;
+    return code;
 }
 
 static int read_stages(struct cli *cli, tsr_plan_options *options)

@@ -61,13 +61,17 @@ static ssize_t stream_write(void *cookie, const char *text, size_t n)
                  stream->n_pending == sizeof stream->pending - 1))
             return 0;
     }
-    return put(stream, text + taken, n - taken, false) ? (ssize_t)n : 0;
+    if (put(stream, text + taken, n - taken, false))
+        return (ssize_t)n;
+    return 0;
 }
 
 static int stream_close(void *cookie)
 {
     struct stream *stream = cookie;
-    return put(stream, stream->pending, stream->n_pending, true) ? 0 : EOF;
+    if (put(stream, stream->pending, stream->n_pending, true))
+        return 0;
+    return EOF;
 }
 
 static FILE *open_stream(struct stream *stream, int fd, int mode)

@@ -157,7 +157,9 @@ static const char *rank_path(struct rank_folders *folders, int64_t rank, const c
 {
     struct str inner =
         tsr__arena_printf(folders->arena, "rank%lld%s%s", (long long)rank, *name ? "/" : "", name);
-    return inner.p ? tsr__outfolder_path(&folders->out, folders->arena, inner.p).p : NULL;
+    if (inner.p)
+        return tsr__outfolder_path(&folders->out, folders->arena, inner.p).p;
+    return NULL;
 }
 
 static tsr_status cannot_read(struct rank_folders *folders, const char *path)
@@ -215,7 +217,9 @@ static tsr_status place_part(struct rank_folders *folders, int64_t rank, const c
     if (!shared)
         return rename(from, to) == 0 ? TSR_OK : cannot_write(folders, to);
     bool there;
-    return link(from, to) == 0 ? TSR_OK : copy_file(folders, from, to, &there);
+    if (link(from, to) == 0)
+        return TSR_OK;
+    return copy_file(folders, from, to, &there);
 }
 
 // Tokenizer and whatever else lies beside the model; not the model, its data and the configuration.

@@ -68,7 +68,7 @@ int tsr__seat_fold(struct gpu_seat *seat, const struct gpu_fold *fold, void *str
     size_t bytes = (size_t)tsr_dtype_bits(fold->type) / 8, all = (size_t)fold->count * bytes;
     size_t wide = aligned(fold) ? all / 16 : 0;
     code = launch(seat, kernels->wide, fold, 0, wide, stream);
-    return code != 0
-               ? code
-               : launch(seat, kernels->single, fold, 16 * wide, (all - 16 * wide) / bytes, stream);
+    if (code != 0)
+        return code;
+    return launch(seat, kernels->single, fold, 16 * wide, (all - 16 * wide) / bytes, stream);
 }

@@ -55,7 +55,9 @@ int tsr__nccl_join(const struct gpu_seat *seat, const struct nccl_id *id, int me
                    void **out)
 {
     int code = tsr__seat_enter(seat);
-    return code == 0 ? seat->gpu->ncclCommInitRank(out, members, *id, self) : code;
+    if (code == 0)
+        return seat->gpu->ncclCommInitRank(out, members, *id, self);
+    return code;
 }
 
 void tsr__nccl_leave(const struct gpu *gpu, void *comm, bool abort)

@@ -227,13 +227,17 @@ int tsr__seat_pinned(struct gpu_seat *seat, size_t bytes, void *stream, void **o
 int tsr__seat_down(const struct gpu_seat *seat, void *host, const void *device, size_t bytes,
                    void *stream)
 {
-    return bytes ? seat->gpu->cuMemcpyDtoHAsync_v2(host, address(device), bytes, stream) : 0;
+    if (bytes)
+        return seat->gpu->cuMemcpyDtoHAsync_v2(host, address(device), bytes, stream);
+    return 0;
 }
 
 int tsr__seat_up(const struct gpu_seat *seat, void *device, const void *host, size_t bytes,
                  void *stream)
 {
-    return bytes ? seat->gpu->cuMemcpyHtoDAsync_v2(address(device), host, bytes, stream) : 0;
+    if (bytes)
+        return seat->gpu->cuMemcpyHtoDAsync_v2(address(device), host, bytes, stream);
+    return 0;
 }
 
 int tsr__seat_copy(const struct gpu_seat *seat, void *to, const void *from, size_t bytes,

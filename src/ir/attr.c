@@ -30,13 +30,17 @@ size_t tsr_attr_graph_count(const tsr_attr *attr)
 int64_t tsr_attr_int(const tsr_attr *a, int64_t otherwise)
 {
     const tsr_attr *r = ready(a);
-    return r && r->kind == TSR_ATTR_INT && r->has_value ? r->integer : otherwise;
+    if (r && r->kind == TSR_ATTR_INT && r->has_value)
+        return r->integer;
+    return otherwise;
 }
 
 float tsr_attr_float(const tsr_attr *a, float otherwise)
 {
     const tsr_attr *r = ready(a);
-    return r && r->kind == TSR_ATTR_FLOAT && r->has_value ? r->real : otherwise;
+    if (r && r->kind == TSR_ATTR_FLOAT && r->has_value)
+        return r->real;
+    return otherwise;
 }
 
 const char *tsr_attr_string(const tsr_attr *attr, size_t *bytes)
@@ -219,5 +223,7 @@ tsr_graph *tsr__node_add_graph(tsr_node *node, const char *attribute, const char
     model->has_subgraphs = true;
     tsr__node_relink(node);
     tsr__touch_graph(graph, G_CHANGED | G_NAME);
-    return model_status(model) == TSR_OK ? graph : NULL;
+    if (model_status(model) == TSR_OK)
+        return graph;
+    return NULL;
 }

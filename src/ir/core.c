@@ -421,7 +421,9 @@ uint32_t tsr__model_value_ids(const tsr_model *model)
 
 const int *tsr__model_ranks(const tsr_model *model)
 {
-    return model->ranks_n_edits == model->n_edits ? model->ranks : NULL;
+    if (model->ranks_n_edits == model->n_edits)
+        return model->ranks;
+    return NULL;
 }
 
 tsr_status tsr__model_keep_ranks(tsr_model *model, const int *ranks)

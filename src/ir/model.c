@@ -139,7 +139,9 @@ tsr_function *tsr_model_function(const tsr_model *model, size_t i)
 
 const char *tsr_model_opset_domain(const tsr_model *model, size_t i)
 {
-    return i < model->opsets.n ? model->opsets.at[i].domain.p : NULL;
+    if (i < model->opsets.n)
+        return model->opsets.at[i].domain.p;
+    return NULL;
 }
 
 int64_t tsr_model_opset_version(const tsr_model *model, size_t i)

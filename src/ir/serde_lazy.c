@@ -27,7 +27,9 @@ static tsr_attr_kind kind_of_field(uint32_t number)
         [F_ATTRIBUTE_SPARSE_TENSOR] = TSR_ATTR_SPARSE_TENSOR,
         [F_ATTRIBUTE_SPARSE_TENSORS] = TSR_ATTR_SPARSE_TENSORS,
     };
-    return number < TSR_COUNT(kinds) ? (tsr_attr_kind)kinds[number] : TSR_ATTR_UNDEFINED;
+    if (number < TSR_COUNT(kinds))
+        return (tsr_attr_kind)kinds[number];
+    return TSR_ATTR_UNDEFINED;
 }
 
 static void decode_head(tsr_attr *attr, struct str body)
@@ -98,7 +100,9 @@ static void decode_ints(tsr_attr *attr, struct str body)
 
 static struct str attr_body(const tsr_attr *attr)
 {
-    return attr->whole.n ? tsr__field_body(attr->whole) : attr->rest;
+    if (attr->whole.n)
+        return tsr__field_body(attr->whole);
+    return attr->rest;
 }
 
 void tsr__attr_decode(tsr_attr *attr)

@@ -222,7 +222,9 @@ static tsr_status build(tsr_model *model, struct rope *rope)
     if (model->renamed)
         touch_renamed(model);
     build_model(rope, model);
-    return rope->arena->failed || model_status(model) != TSR_OK ? TSR_NOMEM : TSR_OK;
+    if (rope->arena->failed || model_status(model) != TSR_OK)
+        return TSR_NOMEM;
+    return TSR_OK;
 }
 
 // The unchanged bytes of the output are still views of the file that the model was loaded from; that

@@ -56,7 +56,9 @@ static tsr_tensor *ready(const tsr_tensor *tensor)
 tsr_dtype tsr_tensor_dtype(const tsr_tensor *tensor)
 {
     int32_t type = ready(tensor)->type;
-    return type > 0 && type < TSR_DTYPE_COUNT ? (tsr_dtype)type : TSR_UNDEFINED;
+    if (type > 0 && type < TSR_DTYPE_COUNT)
+        return (tsr_dtype)type;
+    return TSR_UNDEFINED;
 }
 
 int tsr_tensor_rank(const tsr_tensor *tensor)
@@ -90,7 +92,9 @@ int64_t tsr_tensor_elements(const tsr_tensor *tensor)
 int64_t tsr_tensor_bytes(const tsr_tensor *tensor)
 {
     int64_t n = tsr_tensor_elements(tensor);
-    return n < 0 ? -1 : tsr_dtype_bytes(tsr_tensor_dtype(tensor), n);
+    if (n < 0)
+        return -1;
+    return tsr_dtype_bytes(tsr_tensor_dtype(tensor), n);
 }
 
 // ---- typed fields ---------------------------------------------------------------------------

@@ -222,7 +222,9 @@ static const opset_list *opsets_at(const tsr_graph *graph)
 {
     while (graph->owner)
         graph = graph->owner->graph;
-    return graph->function ? &graph->function->opsets : &graph->model->opsets;
+    if (graph->function)
+        return &graph->function->opsets;
+    return &graph->model->opsets;
 }
 
 tsr_function *tsr__node_function(const tsr_node *node)
@@ -484,7 +486,9 @@ static tsr_status inline_call(tsr_node *call, bool any_version)
     for (size_t i = 0; i < call->n_outputs; i++)
         call->outputs[i] = NULL; // they are the body's now
     graph->model->changed = true;
-    return st == TSR_OK ? tsr_node_remove(call) : st;
+    if (st != TSR_OK)
+        return st;
+    return tsr_node_remove(call);
 }
 
 tsr_status tsr_node_inline(tsr_node *call)

@@ -393,7 +393,9 @@ static tsr_status make_arrived(struct arrival *arrival, const int64_t *notes,
     arrival->status =
         tsr__kernel_output(kernel, arrival->context, 0, notes + 1, (int)notes[0], &into->p);
     into->bytes = (size_t)bytes;
-    return arrival->status ? refuse(kernel, why, me, "cannot make the output") : TSR_OK;
+    if (arrival->status)
+        return refuse(kernel, why, me, "cannot make the output");
+    return TSR_OK;
 }
 
 static tsr_status broadcast_arrived(void *data, const int64_t (*notes)[COMM_NOTES],

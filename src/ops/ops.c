@@ -576,7 +576,9 @@ const struct ops_event *tsr__ops_events(const struct ops *ops, size_t *n)
 
 const struct comm_trouble *tsr__ops_trouble(const struct ops *ops)
 {
-    return ops->trouble.status != TSR_OK ? &ops->trouble : NULL;
+    if (ops->trouble.status != TSR_OK)
+        return &ops->trouble;
+    return NULL;
 }
 
 int tsr__ort_minor(const char *version)
@@ -585,5 +587,7 @@ int tsr__ort_minor(const char *version)
     int minor = 0;
     for (const char *p = dot ? dot + 1 : ""; *p >= '0' && *p <= '9' && minor < 10000; p++)
         minor = minor * 10 + (*p - '0');
-    return version && version[0] == '1' && dot == version + 1 ? minor : 0;
+    if (version && version[0] == '1' && dot == version + 1)
+        return minor;
+    return 0;
 }

@@ -36,7 +36,9 @@ struct reshard {
 // Bytes that an element takes in a message; of a text, its length goes first.
 static size_t unit_of(const struct kernel *kernel)
 {
-    return kernel->call.type == TSR_STRING ? sizeof(int64_t) : tsr__elem_bytes(kernel->call.type);
+    if (kernel->call.type == TSR_STRING)
+        return sizeof(int64_t);
+    return tsr__elem_bytes(kernel->call.type);
 }
 
 // ---- creation ----------------------------------------------------------------------------------
@@ -130,7 +132,9 @@ static OrtStatus *read_windows(struct kernel *kernel, const int64_t *v, size_t n
             before = v[at + 1];
         }
     }
-    return at == n ? NULL : tsr__kernel_error(kernel, "attribute 'windows' is too long");
+    if (at == n)
+        return NULL;
+    return tsr__kernel_error(kernel, "attribute 'windows' is too long");
 }
 
 // Axes and windows of all members go into `detail`, which the members of a call must agree about: ranks whose files
@@ -210,7 +214,9 @@ static const struct tile_piece *piece_of(struct reshard *reshard, const struct t
                                          const int64_t *shape, int64_t rank, int64_t *shard)
 {
     *shard = tsr__layout_shard_of(layout, rank, 0);
-    return *shard < 0 ? NULL : tsr__layout_piece(&reshard->arena, layout, shape, *shard);
+    if (*shard < 0)
+        return NULL;
+    return tsr__layout_piece(&reshard->arena, layout, shape, *shard);
 }
 
 // What member i wants.
@@ -306,10 +312,11 @@ static OrtStatus *moves_for(struct kernel *kernel, const struct tensor_view *sha
     if (*out && (bytes == 0 || memcmp((*out)->shape, v, bytes) == 0))
         return NULL;
     *out = make_moves(kernel, v);
-    return *out ? NULL
-                : tsr__kernel_error(kernel,
-                                    "the layouts do not fit the shape: a dimension is smaller than "
-                                    "its number of shards, or than what is asked of it");
+    if (*out)
+        return NULL;
+    return tsr__kernel_error(kernel,
+                             "the layouts do not fit the shape: a dimension is smaller than "
+                             "its number of shards, or than what is asked of it");
 }
 
 // The tensor must be this rank's piece of the source.
@@ -326,8 +333,9 @@ static OrtStatus *check_input(struct kernel *kernel, const struct moves *moves,
     bool same = view->rank == moves->have->rank;
     for (int axis = 0; same && axis < view->rank; axis++)
         same = view->dims[axis] == moves->have->dims[axis].size;
-    return same ? NULL
-                : tsr__kernel_error(kernel, "the input is not this rank's piece of the source");
+    if (same)
+        return NULL;
+    return tsr__kernel_error(kernel, "the input is not this rank's piece of the source");
 }
 
 static OrtStatus *make_output(struct kernel *kernel, OrtKernelContext *context,
@@ -414,7 +422,9 @@ static OrtStatus *texts_of_member(struct kernel *kernel, const struct moves *mov
         return tsr__kernel_error(kernel, "rank %lld sent lengths of no texts",
                                  (long long)kernel->call.group[i]);
     recv->p = arena_get(arena, recv->bytes + 1, 1);
-    return arena->failed ? tsr__kernel_error(kernel, "out of memory") : NULL;
+    if (arena->failed)
+        return tsr__kernel_error(kernel, "out of memory");
+    return NULL;
 }
 
 // What came from member i goes to its places in out.

@@ -103,10 +103,10 @@ static tsr_status texts_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
         gather->recv[i].bytes = (size_t)bytes;
         gather->recv[i].p = arena_get(gather->arena, (size_t)bytes + 1, 8);
     }
-    return gather->arena->failed
-               ? tsr__gather_refuse(gather->kernel, why, gather->kernel->ops->endpoint->rank,
-                                    "is out of memory")
-               : TSR_OK;
+    if (gather->arena->failed)
+        return tsr__gather_refuse(gather->kernel, why, gather->kernel->ops->endpoint->rank,
+                                  "is out of memory");
+    return TSR_OK;
 }
 
 // Puts the elements of all members in the order of the whole.

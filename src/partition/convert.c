@@ -336,7 +336,9 @@ static struct form *length_form(struct plan *plan, struct form *list,
     struct device_group group;
     struct tile_layout *first = tsr__layout_whole(plan->arena, 0, list->layout->owners, 1);
     const struct tile_layout *both = first ? whole_on_both(plan, 0, first, want, &group) : NULL;
-    return both ? tsr__plan_convert(plan, length, both, reader) : NULL;
+    if (both)
+        return tsr__plan_convert(plan, length, both, reader);
+    return NULL;
 }
 
 // The tensors of a whole list go to other devices and are put together there. Of a sequence all must know how many.
@@ -409,7 +411,9 @@ static struct form *convert(struct plan *plan, struct item *it, const struct til
         form = through_all(plan, it, want, reader);
     if (!form && plan_status(plan) == TSR_OK)
         form = reshard_form(plan, it, want, reader);
-    return plan_status(plan) == TSR_OK ? form : NULL;
+    if (plan_status(plan) == TSR_OK)
+        return form;
+    return NULL;
 }
 
 struct form *tsr__plan_convert(struct plan *plan, struct item *it, const struct tile_layout *want,

@@ -172,7 +172,9 @@ static tsr_value *behind(struct part *part, tsr_value *x, tsr_value *before, tsr
     if (!none || tsr_node_set_int(tsr_value_producer(none), "allowzero", 1) != TSR_OK)
         return NULL;
     tsr_value *y = tsr__part_node(part, "Concat", any, 2, none, x);
-    return y && tsr_node_set_int(tsr_value_producer(y), "axis", 0) == TSR_OK ? y : NULL;
+    if (y && tsr_node_set_int(tsr_value_producer(y), "axis", 0) == TSR_OK)
+        return y;
+    return NULL;
 }
 
 static tsr_status chain(struct part *part, const struct step *st, tsr_value **x)
@@ -216,7 +218,9 @@ static tsr_value *turned(struct part *part, tsr_value *x, int from, int to, stru
     for (size_t i = 0; i < n; i++)
         parts[i] = tsr_node_output(split, i);
     tsr_node *join = tsr_graph_add_node(part->graph, "", "Concat", name.p, parts, n, &name.p, 1);
-    return join && tsr_node_set_int(join, "axis", to) == TSR_OK ? tsr_node_output(join, 0) : NULL;
+    if (join && tsr_node_set_int(join, "axis", to) == TSR_OK)
+        return tsr_node_output(join, 0);
+    return NULL;
 }
 
 static tsr_value *comm_node(struct part *part, const struct step *st, const char *op, tsr_value *x,

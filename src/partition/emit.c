@@ -325,7 +325,9 @@ static tsr_status rewrite_named(const struct part *t, const struct rule_rewrite 
     if (stop - start != 1)
         return TSR_OK;
     struct str text = tsr__arena_str(t->plan->arena, word_at(str_of(rewrite->words), start));
-    return text.p ? tsr_node_set_string(copy, rewrite->name, text.p) : TSR_NOMEM;
+    if (text.p)
+        return tsr_node_set_string(copy, rewrite->name, text.p);
+    return TSR_NOMEM;
 }
 
 // [1 3 4] as [0 -1], cut in two: the first device makes [0 12] of nothing, and 0 must mean 0.
@@ -535,7 +537,9 @@ static tsr_status emit_node(struct part *part, struct step *st)
         status = tsr__emit_trim(part, st, tsr_node_output(copy, 0), found);
     else if (status == TSR_OK && here)
         status = tsr__lookup_end(part, st, here, tsr_node_output(copy, 0), found);
-    return status == TSR_OK ? tsr__part_keep_declared(part, st) : status;
+    if (status != TSR_OK)
+        return status;
+    return tsr__part_keep_declared(part, st);
 }
 
 static tsr_status emit_shape(struct part *part, struct step *st)
@@ -620,7 +624,9 @@ static tsr_status part_end(struct part *part)
     if (st != TSR_OK)
         return st;
     st = tsr__part_lower(part);
-    return st == TSR_OK ? tsr__graph_part_names(part->graph) : st;
+    if (st != TSR_OK)
+        return st;
+    return tsr__graph_part_names(part->graph);
 }
 
 // All ranks' graphs grow together, step by step, so that a communication has the same place in the order for

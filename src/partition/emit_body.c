@@ -76,7 +76,9 @@ static tsr_value *axis_first(struct part *part, tsr_value *x, int rank, int axis
     if (!turned)
         return NULL;
     tsr_status status = tsr_node_set_ints(tsr_value_producer(turned), "perm", order, (size_t)rank);
-    return status == TSR_OK ? turned : NULL;
+    if (status != TSR_OK)
+        return NULL;
+    return turned;
 }
 
 // ONNX Runtime turns a slice with another axis than the first inside its Scan, and dies of a division by zero where the
@@ -154,7 +156,9 @@ tsr_value *tsr__part_token_input(struct part *part)
     static const tsr_dim one[1] = {{1, ""}};
     struct str name = tsr__part_fresh(part);
     tsr_value *value = name.p ? tsr_graph_add_input(part->graph, name.p) : NULL;
-    return value && tsr_value_set_type(value, TSR_INT64, 1, one) == TSR_OK ? value : NULL;
+    if (value && tsr_value_set_type(value, TSR_INT64, 1, one) == TSR_OK)
+        return value;
+    return NULL;
 }
 
 // The token goes round a loop as one more carried state: behind numbers and states, before slices. A loop with 2
@@ -193,7 +197,9 @@ static tsr_status add_output(struct part *part, tsr_value *value, tsr_dtype type
                !tsr_value_is_output(value);
     if (value && !own)
         value = tsr__part_same(part, value, type, (struct str){0});
-    return value ? tsr_graph_add_output(part->graph, value) : TSR_NOMEM;
+    if (value)
+        return tsr_graph_add_output(part->graph, value);
+    return TSR_NOMEM;
 }
 
 tsr_status tsr__part_token_output(struct part *part)
@@ -265,7 +271,9 @@ static tsr_status finish(struct part *part, struct step *st, const struct made *
     if (made->token)
         part->token = tsr_node_output(made->node, at);
     tsr_status status = tsr__part_keep_declared(part, st);
-    return status == TSR_OK ? tsr_node_move_before(made->node, NULL) : status;
+    if (status != TSR_OK)
+        return status;
+    return tsr_node_move_before(made->node, NULL);
 }
 
 // The node on every rank, then body by body on all ranks together, as the main graph is built, then what stands

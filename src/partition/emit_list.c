@@ -38,7 +38,9 @@ static tsr_value *scalar_input(struct part *part, tsr_dtype type)
 {
     struct str name = tsr__part_fresh(part);
     tsr_value *value = name.p ? tsr_graph_add_input(part->graph, name.p) : NULL;
-    return value && tsr_value_set_type(value, type, 0, NULL) == TSR_OK ? value : NULL;
+    if (value && tsr_value_set_type(value, type, 0, NULL) == TSR_OK)
+        return value;
+    return NULL;
 }
 
 // Loops go on by default, but not every reader knows that.
@@ -46,8 +48,9 @@ static tsr_value *always(struct part *part)
 {
     static const unsigned char yes = 1;
     struct str name = tsr__part_fresh(part);
-    return name.p ? tsr_graph_add_initializer(part->graph, name.p, TSR_BOOL, 0, NULL, &yes, 1)
-                  : NULL;
+    if (name.p)
+        return tsr_graph_add_initializer(part->graph, name.p, TSR_BOOL, 0, NULL, &yes, 1);
+    return NULL;
 }
 
 // The loop: of one rank, with the list that grows as its first state unless the rank has the list already.

@@ -25,9 +25,10 @@ static tsr_value *scalar(struct part *part, tsr_dtype type, int64_t v)
 {
     struct str name = tsr__part_fresh(part);
     size_t bytes = (size_t)tsr_dtype_bits(type) / 8; // v is 0 unless the type is int64
-    return name.p ? tsr_graph_add_initializer(tsr_model_graph(part->model), name.p, type, 0, NULL,
-                                              &v, bytes)
-                  : NULL;
+    if (name.p)
+        return tsr_graph_add_initializer(tsr_model_graph(part->model), name.p, type, 0, NULL, &v,
+                                         bytes);
+    return NULL;
 }
 
 // The rows of the factor that this rank has.
@@ -46,7 +47,9 @@ static tsr_value *joined(struct part *part, tsr_value *a, tsr_value *b, int64_t 
 {
     const struct str any = {0};
     tsr_value *y = tsr__part_node(part, "Concat", any, 2, a, b);
-    return y && tsr_node_set_int(tsr_value_producer(y), "axis", axis) == TSR_OK ? y : NULL;
+    if (y && tsr_node_set_int(tsr_value_producer(y), "axis", axis) == TSR_OK)
+        return y;
+    return NULL;
 }
 
 static tsr_value *with_axes(struct part *part, const char *op, tsr_value *x, const int64_t *axes,
@@ -56,8 +59,9 @@ static tsr_value *with_axes(struct part *part, const char *op, tsr_value *x, con
     if (part->plan->opset >= 13)
         return tsr__part_node(part, op, any, 2, x, tsr__part_ints(part, axes, n));
     tsr_value *y = tsr__part_node(part, op, any, 1, x);
-    return y && tsr_node_set_ints(tsr_value_producer(y), "axes", axes, (size_t)n) == TSR_OK ? y
-                                                                                            : NULL;
+    if (y && tsr_node_set_ints(tsr_value_producer(y), "axes", axes, (size_t)n) == TSR_OK)
+        return y;
+    return NULL;
 }
 
 // ---- indices -----------------------------------------------------------------------------------
@@ -102,7 +106,9 @@ static tsr_value *as_int64(struct part *part, tsr_value *x, tsr_dtype type)
     if (type == TSR_INT64)
         return x;
     x = tsr__part_node(part, "Cast", any, 1, x);
-    return x && tsr_node_set_int(tsr_value_producer(x), "to", TSR_INT64) == TSR_OK ? x : NULL;
+    if (x && tsr_node_set_int(tsr_value_producer(x), "to", TSR_INT64) == TSR_OK)
+        return x;
+    return NULL;
 }
 
 // ---- before and behind the node ----------------------------------------------------------------
@@ -132,9 +138,10 @@ tsr_status tsr__lookup_begin(struct part *part, const struct step *st, tsr_value
         tsr_value *mask, *x = inputs[rewrite->index];
         if (!*here) // else it was cast already
             x = as_int64(part, x, it->dtype);
-        x = rewrite->first
-                ? local_element(part, x, it, rewrite->first - 1, size, rows, elsewhere, &mask)
-                : local_index(part, x, size, rows, elsewhere, &mask);
+        if (rewrite->first)
+            x = local_element(part, x, it, rewrite->first - 1, size, rows, elsewhere, &mask);
+        else
+            x = local_index(part, x, size, rows, elsewhere, &mask);
         inputs[rewrite->index] = x;
         if (rewrite->kind == REWRITE_SCATTER)
             inputs[0] = with_spare(part, inputs[0], rewrite->last);
@@ -151,7 +158,9 @@ static tsr_value *stretched(struct part *part, tsr_value *mask, int rank, int be
     int64_t axes[RULE_MAX_RANK];
     for (int i = 0; i < behind; i++)
         axes[i] = rank + i;
-    return behind ? with_axes(part, "Unsqueeze", mask, axes, behind) : mask;
+    if (behind)
+        return with_axes(part, "Unsqueeze", mask, axes, behind);
+    return mask;
 }
 
 static tsr_value *without_spares(struct part *part, const struct step *st, tsr_value *x,

@@ -88,7 +88,9 @@ static tsr_value *pick_numbers(struct part *part, tsr_value *x, int axis, const 
         for (int64_t k = cut->at[i].start; k < cut->at[i].stop; k++)
             indices[at++] = k;
     tsr_value *y = tsr__part_node(part, "Gather", out, 2, x, tsr__part_ints(part, indices, count));
-    return y && tsr_node_set_int(tsr_value_producer(y), "axis", axis) == TSR_OK ? y : NULL;
+    if (y && tsr_node_set_int(tsr_value_producer(y), "axis", axis) == TSR_OK)
+        return y;
+    return NULL;
 }
 
 // Before opset 9 nothing but slices can pick texts: each run by itself, joined to those before it.
@@ -127,7 +129,9 @@ static tsr_value *pick_texts(struct part *part, tsr_value *x, int axis, const st
     tsr_value *taken = tsr_graph_add_initializer(tsr_model_graph(part->model), name.p, TSR_BOOL, 1,
                                                  &length, marks, (size_t)length);
     tsr_value *y = tsr__part_node(part, "Compress", out, 2, x, taken);
-    return y && tsr_node_set_int(tsr_value_producer(y), "axis", axis) == TSR_OK ? y : NULL;
+    if (y && tsr_node_set_int(tsr_value_producer(y), "axis", axis) == TSR_OK)
+        return y;
+    return NULL;
 }
 
 static tsr_value *pick(struct part *part, tsr_value *x, int axis, const struct dim_cut *cut,
@@ -313,7 +317,9 @@ static tsr_status set_windows(struct plan *plan, tsr_node *node, const struct st
     tsr_status status = set_layout(plan, node, "source", st->inputs[0]->layout);
     if (status == TSR_OK)
         status = tsr_node_set_ints(node, "axes", axes, (size_t)windows->n_axes);
-    return status == TSR_OK ? tsr_node_set_ints(node, "windows", list.at, list.n) : status;
+    if (status != TSR_OK)
+        return status;
+    return tsr_node_set_ints(node, "windows", list.at, list.n);
 }
 
 static tsr_status set_reduce(tsr_node *node, const struct step *st)
@@ -355,7 +361,9 @@ static tsr_status own_attributes(struct plan *plan, tsr_node *node, const struct
     if (st->kind != STEP_RESHARD || status != TSR_OK)
         return status;
     status = set_layout(plan, node, "source", st->inputs[0]->layout);
-    return status == TSR_OK ? set_layout(plan, node, "target", st->outputs[0]->layout) : status;
+    if (status != TSR_OK)
+        return status;
+    return set_layout(plan, node, "target", st->outputs[0]->layout);
 }
 
 static tsr_status set_attributes(struct plan *plan, tsr_node *node, const struct step *st,
@@ -369,19 +377,25 @@ static tsr_status set_attributes(struct plan *plan, tsr_node *node, const struct
         status = tsr_node_set_ints(node, "group", device_group->devices, device_group->n);
     if (status == TSR_OK)
         status = tsr_node_set_int(node, "elem_type", tsr__carried(tsr__step_type(st)));
-    return status == TSR_OK ? own_attributes(plan, node, st, group) : status;
+    if (status != TSR_OK)
+        return status;
+    return own_attributes(plan, node, st, group);
 }
 
 static tsr_value *comm_shape(struct part *part, const struct step *st)
 {
     struct form *shape = st->inputs[1];
-    return shape ? form_root(shape)->local[part->rank] : tsr__part_shape(part, st->inputs[0]->item);
+    if (shape)
+        return form_root(shape)->local[part->rank];
+    return tsr__part_shape(part, st->inputs[0]->item);
 }
 
 // What stands on this rank: a message has two ends.
 static const char *op_here(const struct part *part, const struct step *st, size_t group)
 {
-    return st->kind == STEP_SEND && st->roots[group] != part->rank ? TSR_OP_RECV : tsr__step_op(st);
+    if (st->kind == STEP_SEND && st->roots[group] != part->rank)
+        return TSR_OP_RECV;
+    return tsr__step_op(st);
 }
 
 // A rank that gives nothing gives an empty tensor of the type.
@@ -487,7 +501,9 @@ static tsr_status emit_member(struct part *part, struct step *st, size_t group)
 {
     if (st->kind == STEP_LIST)
         return tsr__emit_list(part, st, group);
-    return part->plan->microsoft ? tsr__dialect_emit(part, st) : emit_on(part, st, group);
+    if (part->plan->microsoft)
+        return tsr__dialect_emit(part, st);
+    return emit_on(part, st, group);
 }
 
 tsr_status tsr__emit_comm(struct part *parts, struct step *st)

@@ -206,7 +206,9 @@ static struct sized read_atom(struct expr *expr)
 
 static tsr_value *as_value(struct part *part, const struct sized *sized)
 {
-    return sized->value ? sized->value : tsr__part_ints(part, &sized->number, 1);
+    if (sized->value)
+        return sized->value;
+    return tsr__part_ints(part, &sized->number, 1);
 }
 
 // What the nodes would compute, now. False: it does not fit 64 bits, or it divides negative numbers, which C rounds
@@ -271,8 +273,9 @@ static struct sized read_product(struct expr *expr)
 static struct sized read_first(struct expr *expr)
 {
     struct sized nothing = {.ok = true};
-    return take(expr, "-") ? combine(expr, ARITH_SUB, nothing, read_product(expr))
-                           : read_product(expr);
+    if (take(expr, "-"))
+        return combine(expr, ARITH_SUB, nothing, read_product(expr));
+    return read_product(expr);
 }
 
 static struct sized read_sum(struct expr *expr)
@@ -386,14 +389,16 @@ static tsr_value *product_of(struct part *part, const struct item *it)
         for (int i = 0; i < it->rank; i++)
             if (!mul_ok(n, it->shape[i], &n))
                 return NULL;
-        return name.p ? tsr_graph_add_initializer(part->graph, name.p, TSR_INT64, 0, NULL, &n,
-                                                  sizeof(n))
-                      : NULL;
+        if (name.p)
+            return tsr_graph_add_initializer(part->graph, name.p, TSR_INT64, 0, NULL, &n,
+                                             sizeof(n));
+        return NULL;
     }
     tsr_value *value =
         tsr__part_node(part, "ReduceProd", (struct str){0}, 1, tsr__part_shape(part, it));
-    return value && tsr_node_set_int(tsr_value_producer(value), "keepdims", 0) == TSR_OK ? value
-                                                                                         : NULL;
+    if (value && tsr_node_set_int(tsr_value_producer(value), "keepdims", 0) == TSR_OK)
+        return value;
+    return NULL;
 }
 
 tsr_status tsr__emit_sizes(struct part *part, struct step *st, const struct rule_rewrite *rewrite)

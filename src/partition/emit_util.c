@@ -73,7 +73,9 @@ tsr_value *tsr__part_empty(struct part *part, tsr_dtype type)
 {
     static const int64_t none[1] = {0};
     struct str name = tsr__part_fresh(part);
-    return name.p ? tsr_graph_add_initializer(part->graph, name.p, type, 1, none, none, 0) : NULL;
+    if (name.p)
+        return tsr_graph_add_initializer(part->graph, name.p, type, 1, none, none, 0);
+    return NULL;
 }
 
 tsr_value *tsr__part_node(struct part *part, const char *op, struct str out, size_t n_inputs, ...)

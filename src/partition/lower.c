@@ -45,7 +45,9 @@ static struct tile_piece *piece_of(struct lowering *lowering, const struct tile_
                                    int64_t device)
 {
     int64_t shard = tsr__layout_shard_of(layout, device, 0);
-    return shard < 0 ? NULL : tsr__layout_piece(&lowering->arena, layout, lowering->shape, shard);
+    if (shard < 0)
+        return NULL;
+    return tsr__layout_piece(&lowering->arena, layout, lowering->shape, shard);
 }
 
 static bool dim_equal(const struct tile_piece *a, const struct tile_piece *b, int axis)

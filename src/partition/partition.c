@@ -701,7 +701,9 @@ static tsr_status build_parts(struct plan *plan, const tsr_partition_options *op
     st = tsr__parts_build(plan, parts);
     if (st != TSR_OK)
         return st;
-    return plan->microsoft ? tsr__dialect_agree(plan, parts) : tsr__parts_agree(plan, parts);
+    if (plan->microsoft)
+        return tsr__dialect_agree(plan, parts);
+    return tsr__parts_agree(plan, parts);
 }
 
 // What the parts were built for: somebody looks at them, counts their bytes, or has them written.

@@ -152,9 +152,10 @@ static tsr_status keep_cut(struct plan *plan, struct str pattern)
         if (told || (can_keep(plan, value, layout) && !tsr__layout_is_whole(layout)))
             keep(plan, value, layout);
     }
-    return found ? TSR_OK
-                 : refuse(plan, pattern, "name an input or an output of the model",
-                          "the model has no input or output of this name");
+    if (found)
+        return TSR_OK;
+    return refuse(plan, pattern, "name an input or an output of the model",
+                  "the model has no input or output of this name");
 }
 
 // An output that every rank gives: whole on all devices, instead of on the one that gives outputs.

@@ -193,9 +193,9 @@ static tsr_status meet(struct part *part, const tsr_node *node, struct meeting *
         if (group_of(meeting->node, &others) == 0 || others[0] != ranks[0])
             continue;
         meeting->seen++;
-        return node_equal(meeting->node, node) && same_place(meeting->node, node)
-                   ? TSR_OK
-                   : disagree(part, node, "the members of a communication differ about it");
+        if (node_equal(meeting->node, node) && same_place(meeting->node, node))
+            return TSR_OK;
+        return disagree(part, node, "the members of a communication differ about it");
     }
     if (ranks[0] != part->rank)
         return disagree(part, node, "a communication that its lowest rank does not have");
@@ -246,10 +246,9 @@ static const tsr_value *copied(const tsr_value *value)
 {
     const tsr_node *node =
         value ? tsr_value_producer(value) : NULL; // a copy: an output is made in its graph
-    return node && !str_is(tsr__node_domain_str(node), COMM_DOMAIN) &&
-                   tsr_node_input_count(node) == 1
-               ? tsr_node_input(node, 0)
-               : value;
+    if (node && !str_is(tsr__node_domain_str(node), COMM_DOMAIN) && tsr_node_input_count(node) == 1)
+        return tsr_node_input(node, 0);
+    return value;
 }
 
 // A node whose bodies communicate: the token goes through each of them.
@@ -269,9 +268,10 @@ static tsr_status walk_bodies(struct walk *w, const tsr_node *node)
         (control.loops && tsr_node_input(node, (size_t)(control.n_steer + at)) != outside))
         return disagree(w->part, node, "a body communicates off the chain of tokens");
     for (int k = 0; k < control.n_bodies; k++) {
-        w->token = control.loops
-                       ? tsr_graph_input(control.bodies[k], (size_t)(control.n_numbers + at))
-                       : outside;
+        if (control.loops)
+            w->token = tsr_graph_input(control.bodies[k], (size_t)(control.n_numbers + at));
+        else
+            w->token = outside;
         tsr_status st = walk_graph(w, control.bodies[k]);
         if (st != TSR_OK)
             return st;

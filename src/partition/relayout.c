@@ -175,8 +175,9 @@ static struct form *maker_input(struct plan *plan, const struct placement *place
     struct windows *own = scaled(plan, windows, axis, unit);
     if (!own)
         return NULL;
-    return it->first && it->first->kind == FORM_CONST ? const_windows(plan, it, layout, own)
-                                                      : relayout(plan, it, layout, own, depth + 1);
+    if (it->first && it->first->kind == FORM_CONST)
+        return const_windows(plan, it, layout, own);
+    return relayout(plan, it, layout, own, depth + 1);
 }
 
 // ---- the maker ---------------------------------------------------------------------------------
@@ -245,15 +246,18 @@ static struct form *relayout(struct plan *plan, struct item *it, const struct ti
             return NULL;
         any |= inputs[i]->windows != NULL;
     }
-    return any ? maker_step(plan, nf, it, base, scaled(plan, windows, windows->axes[0], 1),
-                            dim->factors[0], inputs)
-               : NULL;
+    if (any)
+        return maker_step(plan, nf, it, base, scaled(plan, windows, windows->axes[0], 1),
+                          dim->factors[0], inputs);
+    return NULL;
 }
 
 struct form *tsr__plan_relayout(struct plan *plan, struct item *it, const struct tile_layout *base,
                                 const struct windows *windows)
 {
-    return is_simple(windows, base) ? relayout(plan, it, base, windows, 0) : NULL;
+    if (is_simple(windows, base))
+        return relayout(plan, it, base, windows, 0);
+    return NULL;
 }
 
 int64_t tsr__windows_size(const struct windows *windows, int64_t rank)

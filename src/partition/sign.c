@@ -185,7 +185,9 @@ static tsr_status check_unchanged(struct signing *signing)
     for (int64_t rank = 0; rank < manifest->n_ranks; rank++)
         if (!signing->changed[rank])
             ranks[n++] = rank;
-    return n ? tsr__bundle_verify(&signing->bundle, ranks, n, true) : TSR_OK;
+    if (n)
+        return tsr__bundle_verify(&signing->bundle, ranks, n, true);
+    return TSR_OK;
 }
 
 static int by_name(const void *a, const void *b)
@@ -263,7 +265,9 @@ static tsr_status prove(struct signing *signing, struct plan *plan)
         if (st != TSR_OK)
             return st;
     }
-    return signing->status == TSR_OK ? tsr__parts_agree(plan, signing->parts) : signing->status;
+    if (signing->status == TSR_OK)
+        return tsr__parts_agree(plan, signing->parts);
+    return signing->status;
 }
 
 // Everything is proven before anything is written; a folder in which no file has changed keeps its manifest.

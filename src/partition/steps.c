@@ -173,7 +173,9 @@ static struct form *plan_input(struct plan *plan, const struct node_flow *nf, ts
         return it->first; // the parts, as the producer left them
     if (it && tsr__window_cut(nf, (int)i))
         return tsr__plan_windows(plan, nf, it, (int)i);
-    return it ? tsr__plan_convert(plan, it, nf->inputs[i], nf->node) : NULL;
+    if (it)
+        return tsr__plan_convert(plan, it, nf->inputs[i], nf->node);
+    return NULL;
 }
 
 // A subgraph reads whole values: the body runs as it stands.
@@ -183,7 +185,9 @@ static struct form *plan_capture(struct plan *plan, const struct node_flow *nf, 
     int rank = !it || it->rank < 0 ? 0 : it->rank;
     struct tile_layout *want =
         tsr__layout_whole(plan->arena, rank, nf->place.devices, nf->place.n_devices);
-    return it && want ? tsr__plan_convert(plan, it, want, nf->node) : NULL;
+    if (it && want)
+        return tsr__plan_convert(plan, it, want, nf->node);
+    return NULL;
 }
 
 static bool needs_reduction(const struct node_flow *nf)
@@ -389,7 +393,9 @@ static int64_t stage_of(const struct plan *plan, const tsr_node *node)
 {
     int64_t stage;
     const tsr_node_config *nc = tsr_node_find_config((tsr_node *)node, plan->flow->config);
-    return nc && tsr_node_config_stage(nc, &stage) && stage >= 0 ? stage : -1;
+    if (nc && tsr_node_config_stage(nc, &stage) && stage >= 0)
+        return stage;
+    return -1;
 }
 
 static bool bring_inputs(struct plan *plan, const struct node_flow *nf, int64_t stage)

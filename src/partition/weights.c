@@ -151,7 +151,9 @@ static tsr_status place_on(struct part *part, struct form *form)
     if (value)
         return TSR_OK;
     tsr_status why = plan_status(part->plan);
-    return why == TSR_OK ? TSR_NOMEM : why;
+    if (why == TSR_OK)
+        return TSR_NOMEM;
+    return why;
 }
 
 tsr_status tsr__weights_place(struct plan *plan, struct part *parts)

@@ -257,7 +257,9 @@ static tsr_status batch_form(struct batch *batch, struct form *form)
         if (common)
             break; // once for all
     }
-    return n ? write_form(batch->plan, form, takers, n, batch->buffer) : TSR_OK;
+    if (n)
+        return write_form(batch->plan, form, takers, n, batch->buffer);
+    return TSR_OK;
 }
 
 static tsr_status batch_open_file(struct batch *batch, int64_t i, struct outfolder *outfolder,
@@ -313,7 +315,9 @@ static tsr_status batch_digest(struct batch *batch)
             if (batch->files[i].failed)
                 return batch->files[i].status;
         }
-    return batch->follow ? tsr__follow_finish(batch->follow) : TSR_OK;
+    if (batch->follow)
+        return tsr__follow_finish(batch->follow);
+    return TSR_OK;
 }
 
 static tsr_status batch_close(struct batch *batch, int64_t i, struct data_file *out)

@@ -219,7 +219,9 @@ static struct form *plan_windows(struct plan *plan, const struct node_flow *nf, 
         return exchange(plan, it, base, windows, nf->node);
     if (!from)
         from = tsr__plan_convert(plan, it, open, nf->node);
-    return from ? window_form(plan, from, base, windows, STEP_CROP, &st) : NULL;
+    if (from)
+        return window_form(plan, from, base, windows, STEP_CROP, &st);
+    return NULL;
 }
 
 struct form *tsr__plan_windows(struct plan *plan, const struct node_flow *nf, struct item *it,
@@ -271,7 +273,9 @@ static int64_t share_of(const struct node_flow *nf, int64_t place, int factor, i
     int64_t size = rule->factors[factor].size.value;
     struct local_size part = {1, 1, nf->place.coords[place * rule->n_factors + factor],
                               nf->place.cuts[factor]};
-    return size > 0 ? whole / size * tsr__local_size_of(&part, size) : whole;
+    if (size > 0)
+        return whole / size * tsr__local_size_of(&part, size);
+    return whole;
 }
 
 static int64_t patched(const struct rule_patch *put, const struct window_part *part)

@@ -35,7 +35,9 @@ static size_t time_of(const struct planner *planner, const struct reader *reader
 
 static uint32_t choice_of(const struct planner *planner, const struct reader *reader)
 {
-    return reader->node == SIZE_MAX ? 0 : planner->nodes[reader->node].choice;
+    if (reader->node == SIZE_MAX)
+        return 0;
+    return planner->nodes[reader->node].choice;
 }
 
 static void extend(struct form *form, size_t end)
@@ -123,7 +125,9 @@ static int64_t bytes_then(struct account *m, const struct plan_value *value,
                           const struct form *form, bool all_time)
 {
     bool there = all_time || (form->begin <= m->time && m->time < form->end);
-    return there ? tsr__planner_held(m->planner, m->arena, form->layout, value, m->device) : 0;
+    if (there)
+        return tsr__planner_held(m->planner, m->arena, form->layout, value, m->device);
+    return 0;
 }
 
 // before: as it lies until it is combined, or PLAN_NO_LAYOUT.
@@ -259,7 +263,9 @@ static int64_t run_whole(struct planner *planner, int64_t *bytes)
         if (node->strategy && (!candidate || !add_ok(time, candidate->compute, &time)))
             return 0;
     }
-    return tsr__planner_memory(planner, bytes, NULL) && bytes[0] <= memory ? time : 0;
+    if (tsr__planner_memory(planner, bytes, NULL) && bytes[0] <= memory)
+        return time;
+    return 0;
 }
 
 int64_t tsr__planner_whole_time(const struct planner *planner)

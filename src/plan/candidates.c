@@ -182,9 +182,9 @@ static struct str name_of(const struct making *making, const char *suffix)
         text = STR("whole");
     if (making->pending)
         text = tsr__arena_printf(&making->planner->arena, STR_FMT " of parts", STR_ARG(text));
-    return suffix
-               ? tsr__arena_printf(&making->planner->arena, STR_FMT " > %s", STR_ARG(text), suffix)
-               : text;
+    if (suffix)
+        return tsr__arena_printf(&making->planner->arena, STR_FMT " > %s", STR_ARG(text), suffix);
+    return text;
 }
 
 // Numbers of the layouts; outputs as given.
@@ -204,9 +204,10 @@ bool tsr__making_number(struct making *making, struct tile_layout *const *out,
     }
     for (size_t i = 0; i < making->n_out; i++) {
         candidate->out[i] = out[i] ? tsr__planner_layout(making->planner, out[i]) : PLAN_NO_LAYOUT;
-        candidate->before[i] = out[i] && making->n_groups
-                                   ? tsr__planner_layout(making->planner, making->out[i])
-                                   : PLAN_NO_LAYOUT;
+        if (out[i] && making->n_groups)
+            candidate->before[i] = tsr__planner_layout(making->planner, making->out[i]);
+        else
+            candidate->before[i] = PLAN_NO_LAYOUT;
     }
     return !making->planner->arena.failed;
 }

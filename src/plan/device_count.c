@@ -30,7 +30,9 @@ static tsr_status take_devices(struct planner *q, const struct planner *p, int64
         struct str text = tsr__arena_printf(&q->arena, "%lld", (long long)n);
         st = text.p ? tsr_topology_parse(p->session, text.p, &q->topology) : TSR_NOMEM;
     }
-    return st == TSR_OK && !tsr__planner_devices(q) ? TSR_NOMEM : st;
+    if (st == TSR_OK && !tsr__planner_devices(q))
+        return TSR_NOMEM;
+    return st;
 }
 
 // Cost of the best plan for so many devices; 0: nothing fits.

@@ -94,7 +94,9 @@ static uint32_t whole_on(struct planner *planner, const tsr_value *value, const 
 {
     const struct tile_layout *layout =
         tsr__layout_whole(&planner->arena, planner->values[tsr__value_id(value)].rank, devices, n);
-    return layout ? tsr__planner_layout(planner, layout) : PLAN_NO_LAYOUT;
+    if (layout)
+        return tsr__planner_layout(planner, layout);
+    return PLAN_NO_LAYOUT;
 }
 
 uint32_t tsr__planner_wanted(struct planner *planner, const struct reader *reader,
@@ -413,7 +415,9 @@ static bool connect(struct edge *edge)
     }
     if (n > 1)
         return connect_shared(edge, moving, n);
-    return n ? connect_one(edge, &moving[0]) : tsr__use_producer(edge, end_of(edge));
+    if (n)
+        return connect_one(edge, &moving[0]);
+    return tsr__use_producer(edge, end_of(edge));
 }
 
 static bool run_edge(struct edge *edge)

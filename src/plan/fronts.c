@@ -327,7 +327,9 @@ static int64_t peak_of(const struct program *program, const uint32_t *choice)
 // Where some device has a limit every program has rows, so that memory is known.
 static int64_t limit_of(const struct staging *staging, int64_t memory)
 {
-    return staging->limited && memory >= PLAN_NO_LIMIT ? PLAN_NO_LIMIT - 1 : memory;
+    if (staging->limited && memory >= PLAN_NO_LIMIT)
+        return PLAN_NO_LIMIT - 1;
+    return memory;
 }
 
 // Without a limit first: often that fits.

@@ -28,7 +28,9 @@ static int64_t stage_of(const struct staging *staging, size_t i)
     int64_t stage;
     const tsr_node_config *config =
         tsr_node_find_config(staging->planner->nodes[i].node, staging->planner->config);
-    return config && tsr_node_config_stage(config, &stage) ? stage : -1;
+    if (config && tsr_node_config_stage(config, &stage))
+        return stage;
+    return -1;
 }
 
 // The distinct numbers, ascending: stages 5 and 2 are the second and the first in line.

@@ -195,8 +195,9 @@ static bool add_program(struct joint *joint, int m)
 static const struct strategy *strategy_of(const struct planner *planner,
                                           const struct reader *reader)
 {
-    return reader->node == SIZE_MAX || reader->captures ? NULL
-                                                        : planner->nodes[reader->node].strategy;
+    if (reader->node == SIZE_MAX || reader->captures)
+        return NULL;
+    return planner->nodes[reader->node].strategy;
 }
 
 // Two nodes may only take choices in which these inputs lie the same.
@@ -440,7 +441,9 @@ static tsr_status refuse(struct joint *joint, bool proved, tsr_plan_summary *out
     tsr__diag(planner->session, proved ? DIAG_plan_infeasible : DIAG_plan_time, NULL, hint.p,
               "no plan of both models %s the memory of the devices; " STR_FMT " on each would do",
               proved ? "fits into" : "was found in time that fits into", STR_ARG(need));
-    return tsr__cancelled(planner->session) ? TSR_CANCELLED : TSR_INFEASIBLE;
+    if (tsr__cancelled(planner->session))
+        return TSR_CANCELLED;
+    return TSR_INFEASIBLE;
 }
 
 tsr_status tsr__plan_joint(struct planner *planner, struct planner *with,
@@ -461,7 +464,7 @@ tsr_status tsr__plan_joint(struct planner *planner, struct planner *with,
                              : refuse(&joint, result.infeasible, out);
     tsr__budget_told(planner->budget);
     out->solve_ms = 1e3 * (tsr__clock() - planner->budget->begin);
-    return st == TSR_OK && options->explain
-               ? tsr__planner_explain(planner, &joint.program, options->explain, out)
-               : st;
+    if (st == TSR_OK && options->explain)
+        return tsr__planner_explain(planner, &joint.program, options->explain, out);
+    return st;
 }

@@ -90,7 +90,9 @@ uint32_t tsr__planner_whole(struct planner *planner, int rank)
     rank = rank < 0 || rank > TILE_MAX_RANK ? 0 : rank;
     const struct tile_layout *layout =
         tsr__layout_whole(&planner->arena, rank, planner->all, (size_t)planner->n);
-    return layout ? tsr__planner_layout(planner, layout) : PLAN_NO_LAYOUT;
+    if (layout)
+        return tsr__planner_layout(planner, layout);
+    return PLAN_NO_LAYOUT;
 }
 
 // Of the largest part of a dimension.
@@ -123,7 +125,9 @@ int64_t tsr__planner_elements(const struct planner *planner, uint32_t layout,
 
 static int64_t bytes_of(int64_t elements, int bits)
 {
-    return elements > PLAN_NEVER / 64 ? PLAN_NEVER : (elements * bits + 7) / 8;
+    if (elements > PLAN_NEVER / 64)
+        return PLAN_NEVER;
+    return (elements * bits + 7) / 8;
 }
 
 int64_t tsr__planner_bytes(const struct planner *planner, uint32_t layout,

@@ -42,7 +42,9 @@ static tsr_status keep_text(struct arena *arena, tsr_model *model, const char *c
         return tsr_model_set_metadata(model, key.p, NULL);
     if (topology->text.n) {
         struct str text = tsr__arena_str(arena, topology->text);
-        return text.p ? tsr_model_set_metadata(model, key.p, text.p) : TSR_NOMEM;
+        if (text.p)
+            return tsr_model_set_metadata(model, key.p, text.p);
+        return TSR_NOMEM;
     }
     tsr_json *json = tsr_json_new(tsr_model_session(model));
     if (!json)

@@ -101,7 +101,9 @@ static tsr_status say_stopped(struct planner *planner, int64_t memory, const tsr
               "no plan that fits into " STR_FMT
               " on %s was found in time; there may be one all the same",
               STR_ARG(have), planner->n_classes > 1 ? "the smallest device" : "each device");
-    return tsr__cancelled(planner->session) ? TSR_CANCELLED : TSR_INFEASIBLE;
+    if (tsr__cancelled(planner->session))
+        return TSR_CANCELLED;
+    return TSR_INFEASIBLE;
 }
 
 tsr_status tsr__planner_warn_memory(struct planner *planner)
@@ -143,5 +145,7 @@ tsr_status tsr__planner_refuse(struct planner *planner, const tsr_plan_options *
         return st;
     out->solve_ms = 1e3 * (tsr__clock() - planner->budget->begin);
     out->stopped = tsr__budget_over(planner->budget);
-    return proved ? say_infeasible(planner, memory, out) : say_stopped(planner, memory, out);
+    if (proved)
+        return say_infeasible(planner, memory, out);
+    return say_stopped(planner, memory, out);
 }

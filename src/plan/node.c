@@ -124,7 +124,9 @@ int64_t tsr__price_collective(tsr_topology *topology, tsr_collective what,
         slowest = each > slowest ? each : slowest;
     }
     double more = copied(what, (double)bytes, groups->size) * slowest * 1e12;
-    return more < (double)(PLAN_NEVER - ps) ? ps + (int64_t)more : PLAN_NEVER;
+    if (more < (double)(PLAN_NEVER - ps))
+        return ps + (int64_t)more;
+    return PLAN_NEVER;
 }
 
 int64_t tsr__price_exchange(tsr_topology *topology, const struct topology_groups *groups,

@@ -132,7 +132,9 @@ static tsr_status find_config(struct planner *planner, const char *name, bool st
     }
     size_t errors = tsr__diag_errors(planner->session);
     tsr_status st = tsr__check(planner->model, tsr_config_name(planner->config), false);
-    return st == TSR_OK && tsr__diag_errors(planner->session) > errors ? TSR_INVALID : st;
+    if (st == TSR_OK && tsr__diag_errors(planner->session) > errors)
+        return TSR_INVALID;
+    return st;
 }
 
 // Names of the devices, by which ranks choose their providers; NULL: they are what a rank takes anyway, or cannot be said.
@@ -451,7 +453,9 @@ static tsr_status solve_flat(struct planner *planner, const tsr_plan_options *op
     tsr_status st = options->export_lp ? tsr__planner_export(planner->session, &planner->program,
                                                              options->export_lp)
                                        : TSR_OK;
-    return st == TSR_OK ? tsr__planner_solve(planner, &planner->program, result) : st;
+    if (st != TSR_OK)
+        return st;
+    return tsr__planner_solve(planner, &planner->program, result);
 }
 
 // All devices, or a block of them if that is faster; of a large machine blocks alone, if any will do.
@@ -498,7 +502,9 @@ static tsr_status write_plan(struct planner *planner, const tsr_plan_options *op
     if (st != TSR_OK)
         return st;
     st = tsr__planner_keep_topology(planner);
-    return st == TSR_OK ? tsr__planner_keep_states(planner) : st;
+    if (st != TSR_OK)
+        return st;
+    return tsr__planner_keep_states(planner);
 }
 
 static tsr_status solve(struct planner *planner, const tsr_plan_options *options,
@@ -530,9 +536,9 @@ static tsr_status solve(struct planner *planner, const tsr_plan_options *options
         st = tsr__plan_best_device(planner, options, &out->one_device);
     if (st == TSR_OK && !block.devices && !planner->exceeds && !over)
         st = tsr__plan_better(planner, options, out);
-    return st == TSR_OK && options->explain
-               ? tsr__planner_explain(planner, &planner->program, options->explain, out)
-               : st;
+    if (st == TSR_OK && options->explain)
+        return tsr__planner_explain(planner, &planner->program, options->explain, out);
+    return st;
 }
 
 // Together with another model.

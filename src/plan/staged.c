@@ -296,7 +296,9 @@ static tsr_status explain(struct staging *staging, const struct line *line, cons
     tsr_plan_choice *list = (tsr_plan_choice *)out->choices;
     for (size_t i = 0; st == TSR_OK && i < out->n_choices; i++)
         list[i].cost = list[i].feasible ? cost_with(staging, line, out, k, list[i].cost) : 0;
-    return st == TSR_OK ? name_devices(staging->planner, stage, name, out) : st;
+    if (st != TSR_OK)
+        return st;
+    return name_devices(staging->planner, stage, name, out);
 }
 
 // ---- why not -----------------------------------------------------------------------------------
@@ -386,7 +388,9 @@ static tsr_status staged(struct staging *staging, const tsr_plan_options *given,
         st = tsr__planner_keep_states(staging->planner);
     if (st == TSR_OK)
         st = tsr__planner_tell(staging->planner, NULL, out);
-    return st == TSR_OK && options->explain ? explain(staging, &line, options->explain, out) : st;
+    if (st == TSR_OK && options->explain)
+        return explain(staging, &line, options->explain, out);
+    return st;
 }
 
 tsr_status tsr__plan_stages(struct planner *planner, const tsr_plan_options *options,

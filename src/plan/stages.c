@@ -281,7 +281,9 @@ static const struct cell *run(struct search *search, size_t *stages)
                         extend(search, k, begin, i, device);
             }
     tsr__progress(search->staging->planner->session, "stages: step", all, all);
-    return search->status == TSR_OK ? best_end(search, stages) : NULL;
+    if (search->status == TSR_OK)
+        return best_end(search, stages);
+    return NULL;
 }
 
 static void forget(struct search *search, enum measure what)

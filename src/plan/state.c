@@ -96,7 +96,9 @@ static tsr_status add_state(struct planner *planner, struct str text)
             return st;
         found++;
     }
-    return found ? TSR_OK : refuse(planner, past, "no input of the model has that name");
+    if (found)
+        return TSR_OK;
+    return refuse(planner, past, "no input of the model has that name");
 }
 
 tsr_status tsr__planner_states(struct planner *planner, const char *const *state, size_t n)
@@ -252,5 +254,7 @@ tsr_status tsr__planner_keep_states(struct planner *planner)
          i++)
         if (planner->stays[tsr__value_id(tsr_graph_output(graph, i))])
             add_line(&text, before, tsr__value_str(tsr_graph_output(graph, i)));
-    return st == TSR_OK ? set_lines(planner, META_KEEP_CUT, &text) : (tsr__text_free(&text), st);
+    if (st != TSR_OK)
+        return (tsr__text_free(&text), st);
+    return set_lines(planner, META_KEEP_CUT, &text);
 }

@@ -220,7 +220,9 @@ static struct strategy *strategy_new(struct planner *planner, const struct plan_
     if (!fill_strategy(planner, strategy, rule->single))
         return NULL;
     strategy->given = is_annotated(planner, node);
-    return !strategy->given || constrain(planner, strategy) ? strategy : NULL;
+    if (!strategy->given || constrain(planner, strategy))
+        return strategy;
+    return NULL;
 }
 
 struct strategy *tsr__planner_strategy(struct planner *planner, const struct plan_node *pn)

@@ -25,7 +25,9 @@ static size_t class_with(struct planner *planner, int64_t memory)
 static int64_t free_memory(const struct planner *planner, int64_t device)
 {
     int64_t bytes = planner->topology->device[tsr__planner_device(planner, device)].memory;
-    return bytes > 64 * PLAN_ENGINE_BYTES ? bytes - PLAN_ENGINE_BYTES : bytes;
+    if (bytes > 64 * PLAN_ENGINE_BYTES)
+        return bytes - PLAN_ENGINE_BYTES;
+    return bytes;
 }
 
 bool tsr__planner_classes(struct planner *planner, int64_t memory)

@@ -108,9 +108,10 @@ bool tsr__planner_values(struct planner *planner, const tsr_dim_size *sizes, siz
     tsr_dim_size *all = NULL;
     size_t n_all = complete(planner, sizes, n, &all);
     planner->shapes = tsr__shapes_new(&planner->arena, planner->model);
-    planner->told = n && planner->shapes
-                        ? tsr__shapes_bound(&planner->arena, planner->model, sizes, n, false)
-                        : planner->shapes;
+    if (n && planner->shapes)
+        planner->told = tsr__shapes_bound(&planner->arena, planner->model, sizes, n, false);
+    else
+        planner->told = planner->shapes;
     if (n_all == n)
         planner->sized = planner->told;
     else

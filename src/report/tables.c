@@ -206,7 +206,9 @@ static int64_t stage_of(const struct page *page, const tsr_node *node)
 {
     int64_t stage;
     const tsr_node_config *entry = page->config ? tsr_node_find_config(node, page->config) : NULL;
-    return entry && tsr_node_config_stage(entry, &stage) ? stage : -1;
+    if (entry && tsr_node_config_stage(entry, &stage))
+        return stage;
+    return -1;
 }
 
 // The line that a node belongs to, made where there is none. NULL: no memory.

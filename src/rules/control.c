@@ -15,7 +15,9 @@
 static tsr_graph *graph_of(const tsr_node *node, const char *name)
 {
     const tsr_attr *attr = tsr_node_find_attr(node, name);
-    return attr && tsr_attr_graph_count(attr) == 1 ? tsr_attr_graph(attr, 0) : NULL;
+    if (attr && tsr_attr_graph_count(attr) == 1)
+        return tsr_attr_graph(attr, 0);
+    return NULL;
 }
 
 static bool control_if(const tsr_node *node, struct control *control)

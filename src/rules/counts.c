@@ -34,7 +34,9 @@ static double dim(struct shape shape, int d)
 {
     if (d < 0)
         d += shape.rank;
-    return d >= 0 && d < shape.rank && shape.dims[d].value > 0 ? (double)shape.dims[d].value : 0;
+    if (d >= 0 && d < shape.rank && shape.dims[d].value > 0)
+        return (double)shape.dims[d].value;
+    return 0;
 }
 
 // Product of the dimensions from `first` on; 0: not known.

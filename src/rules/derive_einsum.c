@@ -62,7 +62,9 @@ static tsr_dim size_along(const struct derivation *derivation, const struct term
                           int axis)
 {
     struct shape shape = tsr__derive_in(derivation, (size_t)axes->operand);
-    return axis >= 0 && axis < shape.rank ? shape.dims[axis] : DIM_UNKNOWN;
+    if (axis >= 0 && axis < shape.rank)
+        return shape.dims[axis];
+    return DIM_UNKNOWN;
 }
 
 static bool is_square(const struct derivation *derivation, const struct term_axes *axes, int letter)

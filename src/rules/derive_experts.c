@@ -95,7 +95,9 @@ struct packed {
 static int64_t bits_of(const struct derivation *derivation, const char *own)
 {
     int64_t bits = tsr__derive_int(derivation, own, 0);
-    return bits > 0 ? bits : tsr__derive_int(derivation, "expert_weight_bits", 4);
+    if (bits > 0)
+        return bits;
+    return tsr__derive_int(derivation, "expert_weight_bits", 4);
 }
 
 // Zero points that are packed along the rows of a first layer: a cut would go through a byte.

@@ -289,7 +289,9 @@ static int64_t packed_head(const struct derivation *derivation)
     int64_t all = tsr__derive_int(derivation, "num_heads", 0) +
                   2 * tsr__derive_int(derivation, "kv_num_heads", 0);
     int64_t size = last_size(derivation, 0);
-    return tsr__derive_in(derivation, 0).rank == 3 && size > 0 && size % all == 0 ? size / all : 0;
+    if (tsr__derive_in(derivation, 0).rank == 3 && size > 0 && size % all == 0)
+        return size / all;
+    return 0;
 }
 
 // Of each part the heads that belong together.

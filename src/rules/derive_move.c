@@ -175,7 +175,9 @@ static int64_t repeats(const struct derivation *derivation, int dim, tsr_dim fro
     int64_t times = to.value / from.value;
     if (tsr__derive_has(derivation, 3))
         return times;
-    return dim < scales_of(derivation, scales) && scales[dim] == (float)times ? times : 0;
+    if (dim < scales_of(derivation, scales) && scales[dim] == (float)times)
+        return times;
+    return 0;
 }
 
 // Elements of each side that a place is mixed of, where the size grows by a whole number; 0: it is not so.
@@ -500,8 +502,10 @@ void tsr__derive_depth_to_space(struct derivation *derivation)
     if (!block_sizes(derivation))
         return;
     bool crd = mode && str_is((struct str){mode, n}, "CRD");
-    derivation->text = crd ? "[n (c p q) h w] -> [n c (h p) (w q)]; rep p q"
-                           : "[n (p q c) h w] -> [n c (h p) (w q)]; rep p q";
+    if (crd)
+        derivation->text = "[n (c p q) h w] -> [n c (h p) (w q)]; rep p q";
+    else
+        derivation->text = "[n (p q c) h w] -> [n c (h p) (w q)]; rep p q";
 }
 
 void tsr__derive_space_to_depth(struct derivation *derivation)

@@ -168,7 +168,9 @@ static int64_t point_group(const struct derivation *derivation, const struct pac
 {
     struct shape z = tsr__derive_in(derivation, 3);
     bool bytes = z.dtype == TSR_UINT8 || z.dtype == TSR_INT8;
-    return tsr__derive_has(derivation, 3) && bytes && packed->bits < 8 ? 8 / packed->bits : 1;
+    if (tsr__derive_has(derivation, 3) && bytes && packed->bits < 8)
+        return 8 / packed->bits;
+    return 1;
 }
 
 // With `cut`, k is (w p z): z elements share a scale, p blocks share a byte of zero points, and w,

@@ -77,7 +77,9 @@ const char *tsr__derive_stat(const struct derivation *derivation, int64_t opset,
     bool is_float = t == TSR_FLOAT || t == TSR_DOUBLE || t == TSR_FLOAT16 || t == TSR_BFLOAT16;
     bool is_number = t == TSR_INT32 || t == TSR_INT64;
     bool fits = is_float || (is_number && types == EXPAND_NUMBERS);
-    return fits && tsr__onnx_opset(derivation->node) >= opset ? "stat" : "rep";
+    if (fits && tsr__onnx_opset(derivation->node) >= opset)
+        return "stat";
+    return "rep";
 }
 
 // ---- axes ----------------------------------------------------------------------------------------
@@ -148,8 +150,9 @@ static bool shapes_tell(const struct derivation *derivation, bool *reduced)
     struct shape x = tsr__derive_in(derivation, 0), y = result_of(derivation);
     if (x.rank < 0 || y.rank < 0 || y.rank > x.rank)
         return false;
-    return tsr__derive_int(derivation, "keepdims", 1) ? kept_tell(derivation, x, y, reduced)
-                                                      : left_tell(derivation, x, y, reduced);
+    if (tsr__derive_int(derivation, "keepdims", 1))
+        return kept_tell(derivation, x, y, reduced);
+    return left_tell(derivation, x, y, reduced);
 }
 
 // Axes that only the run will tell: the rank is known if dimensions are kept.

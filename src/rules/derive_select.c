@@ -8,9 +8,9 @@
 // A dimension of known size that is cut evenly is done in parts (expand_scan.c).
 static const char *scan_clause(const struct derivation *derivation, int axis)
 {
-    return tsr__derive_in(derivation, 0).dims[axis].value > 0
-               ? tsr__derive_stat(derivation, 13, EXPAND_NUMBERS)
-               : "rep";
+    if (tsr__derive_in(derivation, 0).dims[axis].value > 0)
+        return tsr__derive_stat(derivation, 13, EXPAND_NUMBERS);
+    return "rep";
 }
 
 void tsr__derive_top_k(struct derivation *derivation)

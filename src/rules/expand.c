@@ -12,7 +12,9 @@
 
 tsr_value *tsr__x_in(const struct expansion *expansion, size_t i)
 {
-    return i < tsr_node_input_count(expansion->node) ? tsr_node_input(expansion->node, i) : NULL;
+    if (i < tsr_node_input_count(expansion->node))
+        return tsr_node_input(expansion->node, i);
+    return NULL;
 }
 
 bool tsr__x_has(const struct expansion *expansion, size_t i)
@@ -39,7 +41,9 @@ float tsr__x_float(const struct expansion *expansion, const char *name, float ot
 
 tsr_dtype tsr__x_wide(tsr_dtype type)
 {
-    return type == TSR_FLOAT16 || type == TSR_BFLOAT16 ? TSR_FLOAT : type;
+    if (type == TSR_FLOAT16 || type == TSR_BFLOAT16)
+        return TSR_FLOAT;
+    return type;
 }
 
 // ---- nodes -------------------------------------------------------------------------------------
@@ -268,8 +272,9 @@ tsr_value *tsr__x_positions(struct expansion *expansion, size_t i, int axis)
 tsr_value *tsr__x_reshape(struct expansion *expansion, tsr_value *value, const int64_t *shape,
                           int64_t n)
 {
-    return value ? tsr__x_op(expansion, "Reshape", 2, value, tsr__x_ints(expansion, shape, n))
-                 : NULL;
+    if (value)
+        return tsr__x_op(expansion, "Reshape", 2, value, tsr__x_ints(expansion, shape, n));
+    return NULL;
 }
 
 tsr_value *tsr__x_unsqueeze(struct expansion *expansion, tsr_value *value, int64_t axis)
@@ -322,7 +327,9 @@ static tsr_status take_over(struct expansion *expansion, tsr_value *old, tsr_val
         st = tsr_value_rename(old, aside.p);
     if (st == TSR_OK)
         st = tsr_value_replace_uses(old, by, true);
-    return st == TSR_OK ? tsr_value_rename(by, name.p) : st;
+    if (st != TSR_OK)
+        return st;
+    return tsr_value_rename(by, name.p);
 }
 
 static tsr_status finish(struct expansion *expansion)

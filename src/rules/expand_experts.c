@@ -29,8 +29,9 @@ static tsr_value *with_axis(struct expansion *expansion, tsr_value *value, const
 
 static tsr_value *unsqueezed(struct expansion *expansion, tsr_value *value, int64_t axis)
 {
-    return value ? tsr__x_op(expansion, "Unsqueeze", 2, value, tsr__x_ints(expansion, &axis, 1))
-                 : NULL;
+    if (value)
+        return tsr__x_op(expansion, "Unsqueeze", 2, value, tsr__x_ints(expansion, &axis, 1));
+    return NULL;
 }
 
 // What each expert counts for each token, [e t 1].
@@ -73,10 +74,10 @@ static tsr_value *layer(struct expansion *expansion, const struct experts *exper
         return NULL;
     }
     tsr_value *y = tsr__x_op(expansion, "MatMul", 2, value, w);
-    return tsr__x_has(expansion, bias)
-               ? tsr__x_op(expansion, "Add", 2, y,
-                           unsqueezed(expansion, wide(expansion, experts, bias), 1))
-               : y;
+    if (tsr__x_has(expansion, bias))
+        return tsr__x_op(expansion, "Add", 2, y,
+                         unsqueezed(expansion, wide(expansion, experts, bias), 1));
+    return y;
 }
 
 static tsr_value *activated(struct expansion *expansion, tsr_value *value)

@@ -67,8 +67,9 @@ static tsr_value *lengthened(struct expansion *expansion, const struct parts *pa
     pads[parts->rank + parts->axis] = parts->more;
     inputs[1] = tsr__x_ints(expansion, pads, 2 * parts->rank);
     inputs[2] = tsr__x_scalar(expansion, tsr__x_shape(expansion, 0).dtype, fill);
-    return inputs[1] && inputs[2] ? tsr__x_op(expansion, "Pad", 3, value, inputs[1], inputs[2])
-                                  : NULL;
+    if (inputs[1] && inputs[2])
+        return tsr__x_op(expansion, "Pad", 3, value, inputs[1], inputs[2]);
+    return NULL;
 }
 
 static tsr_value *shortened(struct expansion *expansion, const struct parts *parts,

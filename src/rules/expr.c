@@ -523,7 +523,9 @@ static bool clips(const struct exprs *exprs, struct expr expr, struct expr of)
         term && term->n == 1 && term->number == 1 ? &exprs->atoms.at[term->atoms[0]] : NULL;
     if (!a || !expr_equal(a->a, of) || !expr_is_number(a->b))
         return false; // operations have the number second
-    return a->kind == ATOM_MIN ? a->b.number > 1 : a->kind == ATOM_MAX && a->b.number == 1;
+    if (a->kind == ATOM_MIN)
+        return a->b.number > 1;
+    return a->kind == ATOM_MAX && a->b.number == 1;
 }
 
 struct expr tsr__expr_broadcast(struct exprs *exprs, struct expr a, struct expr b)

@@ -94,7 +94,9 @@ static struct expr read_atom(struct reader *reader)
         return expr_number(number);
     if (isdigit((unsigned char)w.p[0]))
         return unknown;
-    return take(reader, "(") ? read_call(reader, w) : tsr__expr_symbol(reader->exprs, w);
+    if (take(reader, "("))
+        return read_call(reader, w);
+    return tsr__expr_symbol(reader->exprs, w);
 }
 
 static struct expr read_power(struct reader *reader)
@@ -150,7 +152,9 @@ static struct expr read_text(struct exprs *exprs, struct str text)
         return tsr__expr_symbol(exprs, text);
     struct expr expr = text.n <= EXPR_MAX_TEXT ? read_sum(&reader) : unknown;
     skip(&reader);
-    return expr.known && !reader.text.n ? expr : tsr__expr_symbol(exprs, text);
+    if (expr.known && !reader.text.n)
+        return expr;
+    return tsr__expr_symbol(exprs, text);
 }
 
 struct expr tsr__expr_of(struct exprs *exprs, tsr_dim dim)

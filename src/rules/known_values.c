@@ -22,7 +22,9 @@ static const struct known_value nothing = {0};
 
 static struct expr *new_elements(struct arena *arena, int64_t n)
 {
-    return n >= 0 && n <= VALUES_MAX ? ARENA_ARRAY(arena, struct expr, (size_t)n + 1) : NULL;
+    if (n >= 0 && n <= VALUES_MAX)
+        return ARENA_ARRAY(arena, struct expr, (size_t)n + 1);
+    return NULL;
 }
 
 static struct known_value of_ints(struct arena *arena, const int64_t *v, int64_t n)

@@ -342,11 +342,12 @@ static struct str side_text(struct walk *walk, const struct side *side)
     struct str text = STR("");
     for (int i = 0; i < side->n; i++) {
         struct str names = side->count[i] ? side->names[i] : STR(" 1");
-        text = side->count[i] > 1
-                   ? tsr__arena_printf(walk->derivation->arena, STR_FMT " (" STR_FMT ")",
-                                       STR_ARG(text), STR_ARG(names))
-                   : tsr__arena_printf(walk->derivation->arena, STR_FMT STR_FMT, STR_ARG(text),
-                                       STR_ARG(names));
+        if (side->count[i] > 1)
+            text = tsr__arena_printf(walk->derivation->arena, STR_FMT " (" STR_FMT ")",
+                                     STR_ARG(text), STR_ARG(names));
+        else
+            text = tsr__arena_printf(walk->derivation->arena, STR_FMT STR_FMT, STR_ARG(text),
+                                     STR_ARG(names));
     }
     return text;
 }

@@ -58,7 +58,9 @@ static const tsr_value *value_at(const tsr_node *node, bool out, int i)
     size_t count = out ? tsr_node_output_count(node) : tsr_node_input_count(node);
     if ((size_t)i >= count)
         return NULL;
-    return out ? tsr_node_output(node, (size_t)i) : tsr_node_input(node, (size_t)i);
+    if (out)
+        return tsr_node_output(node, (size_t)i);
+    return tsr_node_input(node, (size_t)i);
 }
 
 // The i-th tensor of one side: its pattern and its shape. Values that are not given have rank -1.
@@ -77,8 +79,9 @@ static int count_of(const struct build *build, bool out)
 
 static const struct pattern_tensor *pattern_at(const struct build *build, bool out, int i)
 {
-    return out ? tensor_at(build->pattern->outputs, build->pattern->n_outputs, i)
-               : tensor_at(build->pattern->inputs, build->pattern->n_inputs, i);
+    if (out)
+        return tensor_at(build->pattern->outputs, build->pattern->n_outputs, i);
+    return tensor_at(build->pattern->inputs, build->pattern->n_inputs, i);
 }
 
 static bool is_pack(const struct build *build, const struct pattern_dim *dim)

@@ -75,7 +75,9 @@ static bool same_info(struct shape_job *job, struct value_info a, struct value_i
 static const tsr_graph *body_of(const struct shape_job *job, const char *name)
 {
     const tsr_attr *attr = tsr__job_attr(job, name);
-    return attr && tsr_attr_graph_count(attr) ? tsr_attr_graph(attr, 0) : NULL;
+    if (attr && tsr_attr_graph_count(attr))
+        return tsr_attr_graph(attr, 0);
+    return NULL;
 }
 
 static struct value_info result_of(const struct shape_job *job, const tsr_graph *graph, int i)

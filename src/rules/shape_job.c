@@ -7,7 +7,9 @@
 
 static const tsr_value *input(const struct shape_job *job, int i)
 {
-    return i >= 0 && i < job->n_in ? tsr_node_input(job->node, (size_t)i) : NULL;
+    if (i >= 0 && i < job->n_in)
+        return tsr_node_input(job->node, (size_t)i);
+    return NULL;
 }
 
 bool tsr__job_has(const struct shape_job *job, int i)
@@ -72,7 +74,9 @@ static const tsr_attr *attr_in(const struct call *call, const tsr_node *node, st
     if (!ref.n)
         return attr;
     attr = call ? attr_in(call->outer, call->node, ref) : NULL;
-    return attr || !call ? attr : tsr__function_attr(call->function, ref);
+    if (attr || !call)
+        return attr;
+    return tsr__function_attr(call->function, ref);
 }
 
 const tsr_attr *tsr__attr_of(const struct shapes *shapes, const tsr_node *node, const char *name)

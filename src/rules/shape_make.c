@@ -318,8 +318,10 @@ static void resize(struct shape_job *job, int scales_at, int sizes_at)
         int axis = resized_axis(job, i, shape.rank);
         if (axis < 0 || axis >= shape.rank)
             return;
-        dims[axis] = sizes.elements ? tsr__expr_dim(job->exprs, sizes.elements[i])
-                                    : scaled(shape.dims[axis], scales[i]);
+        if (sizes.elements)
+            dims[axis] = tsr__expr_dim(job->exprs, sizes.elements[i]);
+        else
+            dims[axis] = scaled(shape.dims[axis], scales[i]);
     }
     bool larger = tsr__job_text_is(job, "keep_aspect_ratio_policy", "not_smaller", false);
     if (sizes.elements && !tsr__job_text_is(job, "keep_aspect_ratio_policy", "stretch", true))

@@ -6,7 +6,9 @@
 static tsr_dtype type_attr(const struct shape_job *job, const char *name, tsr_dtype otherwise)
 {
     int64_t type = tsr__job_int(job, name, 0);
-    return type > 0 && type < TSR_DTYPE_COUNT ? (tsr_dtype)type : otherwise;
+    if (type > 0 && type < TSR_DTYPE_COUNT)
+        return (tsr_dtype)type;
+    return otherwise;
 }
 
 void tsr__infer_top_k(struct shape_job *job)
@@ -50,8 +52,10 @@ void tsr__infer_multinomial(struct shape_job *job)
 void tsr__infer_quantize(struct shape_job *job)
 {
     tsr__job_like(job, 0, 0);
-    job->out[0].dtype = tsr__job_has(job, 2) ? tsr__job_in(job, 2).dtype
-                                             : type_attr(job, "output_dtype", TSR_UINT8);
+    if (tsr__job_has(job, 2))
+        job->out[0].dtype = tsr__job_in(job, 2).dtype;
+    else
+        job->out[0].dtype = type_attr(job, "output_dtype", TSR_UINT8);
 }
 
 void tsr__infer_dequantize(struct shape_job *job)

@@ -169,7 +169,9 @@ static tsr_dim better(struct shapes *shapes, tsr_dim declared, tsr_dim found)
     if (expr_equal(d, f) || !tsr__expr_rooted(shapes->exprs, f))
         return declared;
     bool only_name = declared.value < 0 && !tsr__expr_rooted(shapes->exprs, d);
-    return only_name && tsr__expr_hidden(shapes->exprs, f) ? declared : found;
+    if (only_name && tsr__expr_hidden(shapes->exprs, f))
+        return declared;
+    return found;
 }
 
 static void merge_dims(struct shapes *shapes, struct shape *at, const struct shape *found)
@@ -234,15 +236,17 @@ static void merge(struct shapes *shapes, const tsr_node *node, const tsr_value *
 static tsr_dtype input_type(const struct shape_job *job, int i)
 {
     const tsr_value *value = i < job->n_in ? tsr_node_input(job->node, (size_t)i) : NULL;
-    return value && tsr__value_id(value) < job->shapes->n
-               ? job->shapes->at[tsr__value_id(value)].dtype
-               : TSR_UNDEFINED;
+    if (value && tsr__value_id(value) < job->shapes->n)
+        return job->shapes->at[tsr__value_id(value)].dtype;
+    return TSR_UNDEFINED;
 }
 
 static tsr_dtype attr_type(const struct shape_job *job, const char *name, tsr_dtype otherwise)
 {
     int64_t t = tsr__job_int(job, name, otherwise);
-    return t > 0 && t < TSR_DTYPE_COUNT ? (tsr_dtype)t : TSR_UNDEFINED;
+    if (t > 0 && t < TSR_DTYPE_COUNT)
+        return (tsr_dtype)t;
+    return TSR_UNDEFINED;
 }
 
 // The table's word for the element type of a result, as a type.

@@ -32,9 +32,10 @@ static struct str list_letters(struct arena *arena, const struct pattern *patter
 
 static struct str say(struct arena *arena, struct str so_far, struct str letters, const char *what)
 {
-    return letters.n ? tsr__arena_printf(arena, STR_FMT STR_FMT ": %s\n", STR_ARG(so_far),
-                                         STR_ARG(letters), what)
-                     : so_far;
+    if (letters.n)
+        return tsr__arena_printf(arena, STR_FMT STR_FMT ": %s\n", STR_ARG(so_far), STR_ARG(letters),
+                                 what);
+    return so_far;
 }
 
 // What a letter may do; -1 - combine stands for a reduction.

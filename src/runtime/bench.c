@@ -57,7 +57,9 @@ static tsr_status failed(const struct bench *bench, const struct comm_trouble *w
     struct place at = PLACE_NONE;
     at.rank = why->rank;
     tsr__diag(bench->session, DIAG_rank_failed, &at, "see what that rank says", "%s", why->text);
-    return why->status == TSR_OK ? TSR_PEER : why->status;
+    if (why->status == TSR_OK)
+        return TSR_PEER;
+    return why->status;
 }
 
 static int64_t *all_ranks(tsr_session *session, struct arena *arena, int n)
@@ -119,7 +121,9 @@ static tsr_status take_run(struct bench *bench)
     double began = bench->started[bench->taken++ % RUN_SLOTS];
     if (st != TSR_OK)
         return st;
-    return keep_time(bench, tsr__now_s() - began) ? TSR_OK : TSR_NOMEM;
+    if (keep_time(bench, tsr__now_s() - began))
+        return TSR_OK;
+    return TSR_NOMEM;
 }
 
 // Takes results until so many runs are left under way.
@@ -143,7 +147,9 @@ static tsr_status some_runs(struct bench *bench, int64_t runs)
             return st;
     }
     bool meets = tsr__job_place(bench->job) != NULL; // before rank 0 tells how many come next
-    return bench->in_flight == 1 || meets ? take_down_to(bench, 0) : TSR_OK;
+    if (bench->in_flight == 1 || meets)
+        return take_down_to(bench, 0);
+    return TSR_OK;
 }
 
 // Runs for that long, and at least so often; ends with no run under way.

@@ -22,7 +22,9 @@ static bool has_pieces(const struct tile_layout *layout, const struct tensor *te
 static struct tile_piece *whole_piece(struct arena *arena, const struct tensor *tensor)
 {
     struct tile_layout *layout = tsr__layout_whole(arena, tensor->rank, (int64_t[]){0}, 1);
-    return layout ? tsr__layout_piece(arena, layout, tensor->dims, 0) : NULL;
+    if (layout)
+        return tsr__layout_piece(arena, layout, tensor->dims, 0);
+    return NULL;
 }
 
 // [8, 6] cut {2, 1}: shard 1 gets rows 4..7, copied out of the whole tensor as one piece.
@@ -85,7 +87,9 @@ bool tsr__cut_any(const struct manifest_port *ports, size_t n)
 int64_t tsr__cut_giver(const struct tile_layout *layout, int64_t shard)
 {
     const int64_t *owners;
-    return tsr__layout_owners(layout, shard, &owners) ? owners[0] : -1;
+    if (tsr__layout_owners(layout, shard, &owners))
+        return owners[0];
+    return -1;
 }
 
 // The whole size along one dimension: of the shards that are first in all others.

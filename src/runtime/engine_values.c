@@ -57,7 +57,9 @@ static OrtStatus *read_info(const OrtApi *api, OrtTypeInfo *info, struct wanted 
         TRY(api->GetSequenceElementType(sequence, &inner));
         out->sequence = true;
     } else {
-        return kind == ORT_TENSOR ? read_tensor_info(api, info, out) : NULL;
+        if (kind == ORT_TENSOR)
+            return read_tensor_info(api, info, out);
+        return NULL;
     }
     OrtStatus *st = read_info(api, inner, out);
     api->ReleaseTypeInfo(inner);
@@ -217,8 +219,10 @@ static tsr_status take_sequence(const struct engine *engine, OrtValue *v, const 
         int is_tensor = 0;
         if (!*failed)
             *failed = engine->api->IsTensor(one, &is_tensor);
-        st = *failed || !is_tensor ? TSR_ENGINE
-                                   : take_tensor(engine, one, label, list, tsr_tensors_put, failed);
+        if (*failed || !is_tensor)
+            st = TSR_ENGINE;
+        else
+            st = take_tensor(engine, one, label, list, tsr_tensors_put, failed);
         if (one)
             engine->api->ReleaseValue(one);
     }
@@ -240,7 +244,9 @@ static tsr_status take(const struct engine *engine, OrtValue *v, const char *nam
         return TSR_ENGINE;
     if (kind == ORT_SEQUENCE)
         return take_sequence(engine, v, name, to, failed);
-    return kind == ORT_TENSOR ? take_tensor(engine, v, name, to, put, failed) : TSR_ENGINE;
+    if (kind == ORT_TENSOR)
+        return take_tensor(engine, v, name, to, put, failed);
+    return TSR_ENGINE;
 }
 
 tsr_status tsr__engine_take(const struct engine *engine, OrtValue *v, const char *name,

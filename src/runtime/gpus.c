@@ -195,7 +195,9 @@ static OrtStatus *take_values(struct rank *rank, struct run_slot *run_slot)
     TRY(api->GetBoundOutputValues(rank->binding, rank->engine->allocator, &values, &n));
     for (size_t i = 0; i < n; i++)
         run_slot->outs[i] = values[i]; // in the order in which they were bound
-    return values ? api->AllocatorFree(rank->engine->allocator, values) : NULL;
+    if (values)
+        return api->AllocatorFree(rank->engine->allocator, values);
+    return NULL;
 }
 
 OrtStatus *tsr__gpu_run(struct rank *rank, struct run_slot *run_slot)

@@ -49,7 +49,9 @@ bool tsr__hand_gives(const struct handover *handover, int64_t rank)
 static tsr_status move_named(tsr_tensors *from, const char *name, tsr_tensors *to)
 {
     int64_t at = from ? tsr_tensors_find(from, name) : -1;
-    return at < 0 ? TSR_OK : tsr__tensors_move(from, (size_t)at, to);
+    if (at < 0)
+        return TSR_OK;
+    return tsr__tensors_move(from, (size_t)at, to);
 }
 
 tsr_status tsr__hand_join(const struct handover *handover, tsr_tensors *const *sets,
@@ -88,7 +90,9 @@ static tsr_status failed(const struct handover *handover, const struct comm_trou
     struct place at = PLACE_NONE;
     at.rank = why->rank;
     tsr__diag(handover->session, DIAG_rank_failed, &at, NULL, "%s", why->text);
-    return why->status == TSR_OK ? TSR_PEER : why->status;
+    if (why->status == TSR_OK)
+        return TSR_PEER;
+    return why->status;
 }
 
 tsr_status tsr__hand_give(const struct handover *handover, uint64_t run, const tsr_tensors *mine)

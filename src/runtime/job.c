@@ -367,9 +367,10 @@ static tsr_status open_remote(tsr_job *job, const char *folder, bool states)
     const char *name = tsr__arena_str(&job->arena, str_of(folder)).p;
     if (st == TSR_OK && !name)
         st = TSR_NOMEM;
-    return st == TSR_OK ? tsr__remote_open(job->session, name, (int)job->bundle.manifest.n_ranks,
-                                           &job->options, states, &job->remote)
-                        : st;
+    if (st != TSR_OK)
+        return st;
+    return tsr__remote_open(job->session, name, (int)job->bundle.manifest.n_ranks, &job->options,
+                            states, &job->remote);
 }
 
 // Three kinds of job: children that stay (remote), the one rank of this process under a launcher

@@ -43,8 +43,9 @@ static tsr_status cut_for(tsr_job *job, int rank_thread, size_t run_slot, const 
     if (!job->has_bundle || !tsr__cut_any(manifest->inputs, manifest->n_inputs))
         return TSR_OK;
     tsr_status st = tsr_tensors_new(job->session, pieces);
-    return st == TSR_OK ? tsr__cut_inputs(manifest, rank_of(job, rank_thread), inputs, *pieces)
-                        : st;
+    if (st != TSR_OK)
+        return st;
+    return tsr__cut_inputs(manifest, rank_of(job, rank_thread), inputs, *pieces);
 }
 
 // Binds the inputs of a run slot to all ranks that run here, or to none.
@@ -177,7 +178,9 @@ static tsr_status meet_gifts(tsr_job *job, uint64_t run, tsr_tensors *const *set
         return TSR_OK;
     if (job->mpi->rank == 0)
         return tsr__hand_take(&handover, run, sets);
-    return gives_here(job) ? tsr__hand_settle(&handover, run) : TSR_OK;
+    if (gives_here(job))
+        return tsr__hand_settle(&handover, run);
+    return TSR_OK;
 }
 
 // The end of a run where some outputs are other ranks': they are brought together. each: nobody wants them so, but they
@@ -287,7 +290,9 @@ tsr_status tsr_job_wait_cut(tsr_job *job, tsr_tensors *const *outputs)
 tsr_status tsr_job_run(tsr_job *job, const tsr_tensors *inputs, tsr_tensors *outputs)
 {
     tsr_status st = tsr_job_start(job, inputs);
-    return st == TSR_OK ? tsr_job_wait(job, outputs) : st;
+    if (st != TSR_OK)
+        return st;
+    return tsr_job_wait(job, outputs);
 }
 
 tsr_status tsr_job_add_state(tsr_job *job, const char *past, const char *present)
@@ -322,7 +327,9 @@ tsr_status tsr_job_barrier(tsr_job *job)
     struct place at = PLACE_NONE;
     at.rank = why.rank;
     tsr__diag(job->session, DIAG_rank_failed, &at, NULL, "%s", why.text);
-    return why.status == TSR_OK ? TSR_PEER : why.status;
+    if (why.status == TSR_OK)
+        return TSR_PEER;
+    return why.status;
 }
 
 int tsr_job_ranks(const tsr_job *job, int *here)

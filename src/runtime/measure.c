@@ -264,8 +264,10 @@ static tsr_status with_threads(struct measuring *measuring)
         st = session ? st : TSR_NOMEM;
     }
     for (int i = 0; i < measuring->n && st == TSR_OK; i++) {
-        st = pthread_create(&threads[i], NULL, rank_thread, &measuring->ranks[i]) ? TSR_NOMEM
-                                                                                  : TSR_OK;
+        if (pthread_create(&threads[i], NULL, rank_thread, &measuring->ranks[i]))
+            st = TSR_NOMEM;
+        else
+            st = TSR_OK;
         started += st == TSR_OK;
     }
     if (st != TSR_OK)
@@ -346,7 +348,9 @@ static tsr_status bring(struct measuring *measuring, struct endpoint *endpoint)
     struct place at = PLACE_NONE;
     at.rank = why.rank;
     tsr__diag(measuring->session, DIAG_rank_failed, &at, "see what that rank says", "%s", why.text);
-    return why.status == TSR_OK ? TSR_PEER : why.status;
+    if (why.status == TSR_OK)
+        return TSR_PEER;
+    return why.status;
 }
 
 static tsr_status as_launched(struct measuring *measuring, struct endpoint *endpoint)
@@ -366,7 +370,9 @@ static tsr_status make_models(struct measuring *measuring)
 {
     tsr_status st = tsr__temporary_folder(measuring->session, measuring->run.work, "measure",
                                           &measuring->folder);
-    return st == TSR_OK ? tsr__measure_write(measuring->session, measuring->folder->path) : st;
+    if (st != TSR_OK)
+        return st;
+    return tsr__measure_write(measuring->session, measuring->folder->path);
 }
 
 static tsr_status read_options(struct measuring *measuring, const tsr_measure_options *given,
@@ -421,5 +427,7 @@ tsr_status tsr__measure(tsr_session *session, const tsr_measure_options *options
     tsr_status st = read_options(&measuring, options, &place);
     if (st == TSR_OK)
         st = tsr__engine(session, &measuring.engine);
-    return st == TSR_OK ? measure(&measuring, place) : st;
+    if (st != TSR_OK)
+        return st;
+    return measure(&measuring, place);
 }

@@ -82,8 +82,10 @@ static tsr_status ping(struct measure_rank *rank, const int64_t *pair, void *p, 
     tsr_status st = TSR_OK;
     for (int turn = 0; turn < 2 && st == TSR_OK; turn++) {
         struct comm_call call = call_of(rank, pair, 2, COMM_SEND);
-        st = (turn == 0) == first ? tsr__comm_send(endpoint, &call, other, p, bytes, NULL, why)
-                                  : tsr__comm_recv(endpoint, &call, other, &in, why);
+        if ((turn == 0) == first)
+            st = tsr__comm_send(endpoint, &call, other, p, bytes, NULL, why);
+        else
+            st = tsr__comm_recv(endpoint, &call, other, &in, why);
     }
     *seconds = (tsr__now_s() - began) / 2;
     return st;

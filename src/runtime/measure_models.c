@@ -11,7 +11,9 @@ static tsr_value *matrix(tsr_graph *graph, const char *name, int64_t rows)
 {
     tsr_dim dims[2] = {{.value = rows, .symbol = ""}, {.value = WIDTH, .symbol = ""}};
     tsr_value *value = tsr_graph_add_input(graph, name);
-    return value && tsr_value_set_type(value, TSR_FLOAT, 2, dims) == TSR_OK ? value : NULL;
+    if (value && tsr_value_set_type(value, TSR_FLOAT, 2, dims) == TSR_OK)
+        return value;
+    return NULL;
 }
 
 static tsr_value *step(tsr_graph *graph, const char *op, const char *out, tsr_value *a,
@@ -129,5 +131,7 @@ tsr_status tsr__measure_input(tsr_session *session, enum measure_model which, ts
 {
     const int64_t dims[2] = {tsr__measure_rows(which), WIDTH};
     tsr_status st = tsr_tensors_new(session, out);
-    return st == TSR_OK ? tsr_tensors_put(*out, "x", TSR_FLOAT, 2, dims, NULL) : st;
+    if (st != TSR_OK)
+        return st;
+    return tsr_tensors_put(*out, "x", TSR_FLOAT, 2, dims, NULL);
 }

@@ -215,7 +215,9 @@ static tsr_status get_other(struct message *message, tsr_tensors *to, struct str
     if (depth == PARCEL_DEPTH)
         return TSR_MALFORMED;
     tsr_status st = tsr__tensors_add_other(to, name, type, &elements);
-    return st != TSR_OK ? st : get_list(message, elements, depth + 1);
+    if (st != TSR_OK)
+        return st;
+    return get_list(message, elements, depth + 1);
 }
 
 // The mirror image of what the sender wrote: name, type, rank, whether it is a sequence,

@@ -35,7 +35,9 @@ tsr_status tsr__run_prepare(tsr_session *session, const char *folder,
         tsr__bundle_close(&bundle);
     }
     tsr__arena_free(&arena);
-    return st == TSR_OK ? tsr__engine(session, &engine) : st;
+    if (st != TSR_OK)
+        return st;
+    return tsr__engine(session, &engine);
 }
 
 // Of a partition or (whole) a model.
@@ -69,7 +71,9 @@ static tsr_status run_take(struct spawn *spawn, tsr_session *session, int rank, 
 {
     (void)session;
     struct run_work *work = spawn->data;
-    return rank == 0 && work->outputs ? tsr__message_tensors(in, work->outputs) : TSR_OK;
+    if (rank == 0 && work->outputs)
+        return tsr__message_tensors(in, work->outputs);
+    return TSR_OK;
 }
 
 tsr_status tsr__run_processes(tsr_session *session, const char *folder,
@@ -79,7 +83,9 @@ tsr_status tsr__run_processes(tsr_session *session, const char *folder,
     struct run_work work = {folder, false, inputs, outputs};
     struct spawn w = {.options = options, .work = run_work, .take = run_take, .data = &work};
     tsr_status st = tsr__run_prepare(session, folder, options, &w.n);
-    return st == TSR_OK ? tsr__spawn(session, &w) : st;
+    if (st != TSR_OK)
+        return st;
+    return tsr__spawn(session, &w);
 }
 
 tsr_status tsr__run_model_apart(tsr_session *session, const char *path,
@@ -93,5 +99,7 @@ tsr_status tsr__run_model_apart(tsr_session *session, const char *path,
     tsr_status st = tsr__gpu_spoilt(session);
     if (st == TSR_OK)
         st = tsr__engine(session, &engine); // the child has it then
-    return st == TSR_OK ? tsr__spawn(session, &w) : st;
+    if (st != TSR_OK)
+        return st;
+    return tsr__spawn(session, &w);
 }

@@ -176,8 +176,10 @@ static tsr_status read_names(struct rank *rank, bool outputs)
         return TSR_NOMEM;
     for (size_t i = 0; i < n && !st; i++) {
         char *name = NULL;
-        st = outputs ? api->SessionGetOutputName(rank->ort, i, rank->engine->allocator, &name)
-                     : api->SessionGetInputName(rank->ort, i, rank->engine->allocator, &name);
+        if (outputs)
+            st = api->SessionGetOutputName(rank->ort, i, rank->engine->allocator, &name);
+        else
+            st = api->SessionGetInputName(rank->ort, i, rank->engine->allocator, &name);
         if (st)
             break;
         names[i] = tsr__arena_str(&rank->arena, str_of(name)).p;
@@ -230,7 +232,9 @@ static tsr_status open_model(struct rank *rank)
         st = read_wanted(rank);
     if (st == TSR_OK)
         st = tsr__gpu_bind(rank);
-    return st == TSR_OK ? make_flights(rank) : st;
+    if (st != TSR_OK)
+        return st;
+    return make_flights(rank);
 }
 
 // ---- inputs ------------------------------------------------------------------------------------
@@ -376,7 +380,9 @@ static tsr_status rank_told(struct rank *rank, const struct comm_trouble *why)
     tsr__diag(rank->session, DIAG_rank_failed, &at,
               "see what that rank says; a partition runs with all of its ranks or not at all", "%s",
               why->text);
-    return why->status == TSR_OK ? TSR_PEER : why->status;
+    if (why->status == TSR_OK)
+        return TSR_PEER;
+    return why->status;
 }
 
 // Values that stay: the old ones were this run's inputs, the new ones leave its outputs.

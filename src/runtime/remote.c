@@ -233,7 +233,9 @@ static tsr_status next_note(struct remote *remote, int rank, struct note *note, 
     while (poll(&wait, 1, LOOK_MS) <= 0)
         if (tsr__child_set_over(remote->child_set))
             return give_up(remote);
-    return receive_note(wait.fd, note, fd) ? TSR_OK : give_up(remote);
+    if (receive_note(wait.fd, note, fd))
+        return TSR_OK;
+    return give_up(remote);
 }
 
 static bool is_result(struct note note)
@@ -277,7 +279,9 @@ static tsr_status take_result(struct remote *remote, int rank, tsr_tensors *to)
         return give_up(remote);
     st = to ? tsr__message_tensors(&message, to) : TSR_OK;
     tsr__message_close(&message);
-    return st == TSR_OK ? TSR_OK : TSR_NOMEM;
+    if (st != TSR_OK)
+        return TSR_NOMEM;
+    return TSR_OK;
 }
 
 static tsr_status tell_all(struct remote *remote, enum word word)
@@ -364,19 +368,25 @@ tsr_status tsr__remote_keep(struct remote *remote, const char *past, const char 
             give_up(remote);
     }
     tsr_status best, st = remote->failed == TSR_OK ? all_answers(remote, &best) : remote->failed;
-    return st == TSR_OK ? best : st;
+    if (st != TSR_OK)
+        return st;
+    return best;
 }
 
 tsr_status tsr__remote_barrier(struct remote *remote)
 {
     tsr_status best, st = tell_all(remote, BARRIER);
-    return st == TSR_OK ? all_answers(remote, &best) : st;
+    if (st != TSR_OK)
+        return st;
+    return all_answers(remote, &best);
 }
 
 tsr_status tsr__remote_trace(struct remote *remote)
 {
     tsr_status best, st = tell_all(remote, TRACE);
-    return st == TSR_OK ? all_answers(remote, &best) : st;
+    if (st != TSR_OK)
+        return st;
+    return all_answers(remote, &best);
 }
 
 static bool make_sockets(struct remote *remote)
@@ -421,7 +431,9 @@ tsr_status tsr__remote_open(tsr_session *session, const char *folder, int ranks,
         close(remote->sockets[i][1]);
         remote->sockets[i][1] = -1;
     }
-    return st == TSR_OK ? all_answers(remote, &best) : give_up(remote);
+    if (st != TSR_OK)
+        return give_up(remote);
+    return all_answers(remote, &best);
 }
 
 void tsr__remote_close(struct remote *remote)

@@ -156,7 +156,9 @@ tsr_status tsr_join(tsr_session *session, const tsr_run_options *options)
     tsr_status st = tsr__run_options(session, options, &run_options);
     if (st == TSR_OK && tsr__run_spawns(session, &run_options))
         return TSR_OK; // the ranks are not started yet
-    return st == TSR_OK ? tsr__run_join(session, &run_options, &endpoint) : st;
+    if (st != TSR_OK)
+        return st;
+    return tsr__run_join(session, &run_options, &endpoint);
 }
 
 // ---- what rank 0 has for all ----------------------------------------------------------------------
@@ -201,7 +203,9 @@ tsr_status tsr__run_tell(tsr_session *session, char *text, size_t bytes)
     struct place at = PLACE_NONE;
     at.rank = why.rank;
     tsr__diag(session, DIAG_rank_failed, &at, "see what that rank says", "%s", why.text);
-    return why.status == TSR_OK ? TSR_PEER : why.status;
+    if (why.status == TSR_OK)
+        return TSR_PEER;
+    return why.status;
 }
 
 // ---- a single run ------------------------------------------------------------------------------

@@ -191,8 +191,9 @@ static tsr_status load_single(tsr_tensors *tensors, const char *file, const tsr_
         return bad_set(tensors->session, file, STR(""),
                        "one .pb for a model with several inputs; give a folder or an .npz");
     tsr_value *value = model ? port(model, false, 0) : NULL;
-    return value ? load_port(tensors, file, value, false)
-                 : load_pb(tensors, file, name, -1, TSR_UNDEFINED);
+    if (value)
+        return load_port(tensors, file, value, false);
+    return load_pb(tensors, file, name, -1, TSR_UNDEFINED);
 }
 
 // ---- random ------------------------------------------------------------------------------------
@@ -436,6 +437,7 @@ tsr_status tsr_tensors_save(const tsr_tensors *tensors, const char *path)
     if (ends_with(path, ".npy"))
         return save_npy(tensors, path);
     // Folders have no dot in their names, or a slash at the end.
-    return *base == 0 || !strchr(base, '.') ? tsr__pb_save(tensors, path)
-                                            : tsr__npz_save(tensors, path);
+    if (*base == 0 || !strchr(base, '.'))
+        return tsr__pb_save(tensors, path);
+    return tsr__npz_save(tensors, path);
 }

@@ -25,7 +25,9 @@ static tsr_status strip(tsr_model *model, int64_t ir)
             st = tsr_node_remove_config(node, tsr_node_config_at(node, 0));
     while (st == TSR_OK && tsr_model_config_count(model))
         st = tsr_model_remove_config(model, tsr_model_config(model, 0), false);
-    return st == TSR_OK ? tsr_model_set_ir_version(model, ir) : st;
+    if (st != TSR_OK)
+        return st;
+    return tsr_model_set_ir_version(model, ir);
 }
 
 static tsr_status write_copy(tsr_session *session, tsr_model *model, const char *work,
@@ -38,7 +40,9 @@ static tsr_status write_copy(tsr_session *session, tsr_model *model, const char 
     if (!whole->path)
         return TSR_NOMEM;
     st = tsr_model_copy_data(model, whole->path);
-    return st == TSR_OK ? tsr_model_save(model, whole->path) : st;
+    if (st != TSR_OK)
+        return st;
+    return tsr_model_save(model, whole->path);
 }
 
 tsr_status tsr__whole_open(tsr_session *session, int minor, const char *path, const char *work,

@@ -105,7 +105,9 @@ static const char *demanded(const struct agree *agree, const struct given *by,
     if (tensor->host)
         return NULL;
     struct tile_layout *layout = tsr__placement_project(agree->arena, &placement, tensor);
-    return layout ? tsr__notation_print(agree->arena, layout).p : NULL;
+    if (layout)
+        return tsr__notation_print(agree->arena, layout).p;
+    return NULL;
 }
 
 static void report_conflict(const struct agree *agree, const struct given *given,

@@ -209,7 +209,9 @@ static struct shape shape_of(struct check *check, const tsr_value *value)
         return shape;
     if (!check->shapes && !check->arena.failed)
         check->shapes = tsr__shapes_new(&check->arena, check->model);
-    return check->shapes ? tsr__shapes_element(check->shapes, value) : shape;
+    if (check->shapes)
+        return tsr__shapes_element(check->shapes, value);
+    return shape;
 }
 
 static void check_spec(struct check *check, const tsr_node *node, const tsr_config *config,

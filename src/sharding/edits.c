@@ -53,11 +53,10 @@ static tsr_status add_spec(struct lines *lines, const tsr_spec *spec, struct str
     if (st != TSR_OK || !layout)
         return st;
     struct str text = tsr__notation_print(lines->arena, layout);
-    return add_line(lines,
-                    tsr__arena_printf(lines->arena, "--shard \"" STR_FMT "\":\"%s\"=" STR_FMT,
-                                      STR_ARG(path), tsr_value_name(value), STR_ARG(text)))
-               ? TSR_OK
-               : TSR_NOMEM;
+    if (add_line(lines, tsr__arena_printf(lines->arena, "--shard \"" STR_FMT "\":\"%s\"=" STR_FMT,
+                                          STR_ARG(path), tsr_value_name(value), STR_ARG(text))))
+        return TSR_OK;
+    return TSR_NOMEM;
 }
 
 static tsr_status add_node(struct lines *lines, const tsr_node_config *nc, struct str path)
@@ -101,9 +100,9 @@ static tsr_status add_delay(struct lines *lines, const tsr_node *node, struct st
     const tsr_value *value = tsr_node_output_count(node) ? tsr_node_output(node, 0) : NULL;
     if (!value || !tsr__map_get(&lines->delayed, tsr__value_str(value)))
         return TSR_OK;
-    return add_line(lines, tsr__arena_printf(lines->arena, "--delay " STR_FMT, STR_ARG(path)))
-               ? TSR_OK
-               : TSR_NOMEM;
+    if (add_line(lines, tsr__arena_printf(lines->arena, "--delay " STR_FMT, STR_ARG(path))))
+        return TSR_OK;
+    return TSR_NOMEM;
 }
 
 static tsr_status add_graph(struct lines *lines, const tsr_graph *graph, const tsr_config *config,

@@ -78,7 +78,9 @@ int64_t tsr__groups_find(const struct group_index *index, int64_t key)
         else
             high = middle;
     }
-    return low < index->n && index->keys[low].key == key ? (int64_t)index->keys[low].at : -1;
+    if (low < index->n && index->keys[low].key == key)
+        return (int64_t)index->keys[low].at;
+    return -1;
 }
 
 static int number_order(const void *a, const void *b)

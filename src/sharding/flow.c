@@ -332,7 +332,9 @@ static bool place_whole(struct step *step, const char *why, bool single)
 
 static const tsr_value *slot(const struct step *step, bool out, size_t i)
 {
-    return out ? tsr_node_output(step->node, i) : tsr_node_input(step->node, i);
+    if (out)
+        return tsr_node_output(step->node, i);
+    return tsr_node_input(step->node, i);
 }
 
 static bool add(struct step *step, struct solve *solve, bool out, size_t i,

@@ -98,7 +98,9 @@ static bool fits(const struct follow *follow, const struct tile_layout *layout,
 
 static struct tile_layout *lies(const struct follow *follow, const tsr_value *value)
 {
-    return value ? follow->work->flow->values[tsr__value_id(value)] : NULL;
+    if (value)
+        return follow->work->flow->values[tsr__value_id(value)];
+    return NULL;
 }
 
 static void complain(struct follow *follow, const struct tile_layout *layout, const char *why)
@@ -292,7 +294,9 @@ static struct tile_layout *asked_result(struct follow *follow, int i, int rank)
         return asked;
     int axis = tsr__control_out_axis(follow->control, i, rank + 1);
     bool good = axis >= 0 && asked->rank == rank + 1 && !cuts_axis(asked, axis);
-    return good ? shifted(follow->work->arena, asked, axis, -1) : NULL;
+    if (good)
+        return shifted(follow->work->arena, asked, axis, -1);
+    return NULL;
 }
 
 // What is asked for, else what the first body gives; a cut one before a whole one.
@@ -323,7 +327,9 @@ static struct tile_layout *outer_result(struct follow *follow, int i)
     if (follow->control->loops && !tsr__layout_is_whole(layout) && axis >= 0 &&
         layout->rank + 1 == rank)
         return shifted(follow->work->arena, layout, axis, 1);
-    return !follow->control->loops && layout->rank == rank ? layout : whole(follow, rank);
+    if (!follow->control->loops && layout->rank == rank)
+        return layout;
+    return whole(follow, rank);
 }
 
 // A result that is cut inside must be cut alike outside.

@@ -100,7 +100,9 @@ static bool mesh_entry(struct parser *parser, struct mesh *mesh, bool parenthese
     parser->dim_at[parser->n_dims++] = at;
     if (c == 'R')
         return true;
-    return set ? set_of_axes(parser, mesh) : letter_axes(parser, mesh, at);
+    if (set)
+        return set_of_axes(parser, mesh);
+    return letter_axes(parser, mesh, at);
 }
 
 // All dimensions; commas between letters may be left out, as in SR.

@@ -59,7 +59,9 @@ struct tile_layout *tsr__placement_project(struct arena *arena, const struct pla
     for (size_t i = 0; i < placement->n_devices; i++)
         pairs[i] = (struct tile_owner){shard_of(placement, tensor, layout, moves, i),
                                        placement->devices[i]};
-    return tsr__layout_own(arena, layout, pairs, placement->n_devices) ? layout : NULL;
+    if (tsr__layout_own(arena, layout, pairs, placement->n_devices))
+        return layout;
+    return NULL;
 }
 
 // ---- groups ------------------------------------------------------------------------------------

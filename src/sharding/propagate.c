@@ -303,7 +303,9 @@ static const char *reason(struct propagate *propagate, const tsr_value *value,
             .p;
     if (refusal && moves)
         return "the node that makes it cannot give it so without moving what it reads";
-    return moves && propagate->work.wishes[id_of(value)] ? "another node comes first" : NULL;
+    if (moves && propagate->work.wishes[id_of(value)])
+        return "another node comes first";
+    return NULL;
 }
 
 static void note(struct propagate *propagate, const tsr_value *value, const struct reader *reader)
@@ -365,7 +367,7 @@ struct flow *tsr__flow_propagated(struct arena *arena, tsr_model *model, const t
     if (!tsr__flow_start(&propagate.work, arena, model, config) || !prepare(&propagate))
         return NULL;
     settle(&propagate);
-    return !propagate.failed && tsr__flow_forward(&propagate.work, SAY_UNCUT | SAY_MOVES, NULL)
-               ? propagate.work.flow
-               : NULL;
+    if (!propagate.failed && tsr__flow_forward(&propagate.work, SAY_UNCUT | SAY_MOVES, NULL))
+        return propagate.work.flow;
+    return NULL;
 }

@@ -139,7 +139,9 @@ static bool draw_grid(struct dice *dice, struct grid *grid)
 
 static int64_t size_of(struct dice *dice, tsr_dim dim)
 {
-    return dice->inside ? dim.value : tsr__dim_sizes_of(dice->sizes, dim);
+    if (dice->inside)
+        return dim.value;
+    return tsr__dim_sizes_of(dice->sizes, dim);
 }
 
 static bool may_cut(struct dice *dice, const struct rule_factor *factor, const struct grid *grid,
@@ -347,7 +349,9 @@ static struct tile_layout *own(struct dice *dice, const struct grid *grid,
         }
         pairs[i] = (struct tile_owner){shard, grid->devices[i]};
     }
-    return tsr__layout_own(&dice->scratch, layout, pairs, (size_t)grid->n) ? layout : NULL;
+    if (tsr__layout_own(&dice->scratch, layout, pairs, (size_t)grid->n))
+        return layout;
+    return NULL;
 }
 
 static struct tile_layout *any_layout(struct dice *dice, const struct shape *shape)
@@ -368,7 +372,9 @@ static struct tile_layout *any_layout(struct dice *dice, const struct shape *sha
     }
     struct tile_layout *layout =
         own(dice, &grid, tsr__layout_cut(&dice->scratch, shape->rank, dims), axis_of);
-    return layout ? tsr__layout_canonical(&dice->scratch, layout, shape) : NULL;
+    if (layout)
+        return tsr__layout_canonical(&dice->scratch, layout, shape);
+    return NULL;
 }
 
 static bool movable(const struct shape *shape)
@@ -387,9 +393,11 @@ static bool say_outputs(struct dice *dice, const struct placement *placement, st
             shape = tsr__shapes_of(dice->shapes, value);
         if (!movable(&shape) || roll < 40)
             continue;
-        choice->out[i] = roll < 75 ? tsr__placement_project(&dice->scratch, placement,
-                                                            &placement->rule->outputs[i])
-                                   : any_layout(dice, &shape);
+        if (roll < 75)
+            choice->out[i] =
+                tsr__placement_project(&dice->scratch, placement, &placement->rule->outputs[i]);
+        else
+            choice->out[i] = any_layout(dice, &shape);
         if (!choice->out[i])
             return false;
     }

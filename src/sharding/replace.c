@@ -84,7 +84,9 @@ static tsr_status expand_node(struct arena *arena, const struct flow *flow,
     *n_made = expanded.n_nodes;
     if (st == TSR_OK)
         st = move_stage(&expanded, nf->node, flow->config, config);
-    return st == TSR_OK ? move_specs(&expanded, nf, config) : st;
+    if (st != TSR_OK)
+        return st;
+    return move_specs(&expanded, nf, config);
 }
 
 // ---- all of them -------------------------------------------------------------------------------

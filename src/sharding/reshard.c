@@ -110,7 +110,9 @@ static struct tile_layout *mixed(const struct pairing *pairing, uint64_t axes)
         pairs[n++] = (struct tile_owner){shard_of_parts(&pairing->from, &pairing->to, axes, k, j),
                                          pairing->devices[t]};
     }
-    return n && tsr__layout_own(pairing->arena, layout, pairs, n) ? layout : NULL;
+    if (n && tsr__layout_own(pairing->arena, layout, pairs, n))
+        return layout;
+    return NULL;
 }
 
 static bool axis_differs(const struct pairing *pairing, int axis)
@@ -226,7 +228,9 @@ static struct tile_layout *spread(const struct pairing *pairing, const struct si
                 }
                 pairs[count++] = (struct tile_owner){shard, takers->of[group]->devices[i]};
             }
-    return tsr__layout_own(pairing->arena, layout, pairs, count) ? layout : NULL;
+    if (tsr__layout_own(pairing->arena, layout, pairs, count))
+        return layout;
+    return NULL;
 }
 
 static void add_spread(const struct pairing *pairing, const struct side *side, const int64_t *shape,
@@ -314,7 +318,9 @@ static struct tile_layout *on_roots(const struct pairing *pairing)
         for (size_t i = pairing->from.first[root]; i < pairing->from.first[root + 1]; i++)
             pairs[count++] = (struct tile_owner){pairing->from.shards[i], pairing->devices[root]};
     }
-    return layout && pairs && tsr__layout_own(pairing->arena, layout, pairs, count) ? layout : NULL;
+    if (layout && pairs && tsr__layout_own(pairing->arena, layout, pairs, count))
+        return layout;
+    return NULL;
 }
 
 // Between a finished value and its target, or a pending one and it.

@@ -38,8 +38,9 @@ static tsr_status parse(const struct ask *ask, const char *text, struct tile_lay
     struct notation_error wrong = {0};
     tsr_status status =
         tsr__notation_parse(ask->arena, str_of(text), ask->rank, ask->shape, out, NULL, &wrong);
-    return status == TSR_OK ? status
-                            : tsr__notation_wrong(ask->session, NULL, status, str_of(text), &wrong);
+    if (status != TSR_OK)
+        return tsr__notation_wrong(ask->session, NULL, status, str_of(text), &wrong);
+    return status;
 }
 
 static bool same_owners(const struct tile_layout *layout, int64_t x, int64_t y)

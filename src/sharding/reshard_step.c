@@ -459,5 +459,7 @@ static tsr_status combining_step(const struct pairing *pairing, struct reshard_s
 tsr_status tsr__reshard_step(const struct pairing *pairing, struct reshard_step *out)
 {
     *out = (struct reshard_step){.axis = -1, .to_axis = -1, .layout = pairing->to.layout};
-    return pairing->pending ? combining_step(pairing, out) : plain_step(pairing, out);
+    if (pairing->pending)
+        return combining_step(pairing, out);
+    return plain_step(pairing, out);
 }

@@ -25,7 +25,9 @@ static int64_t own_stage(const tsr_node *node, const tsr_config *config)
 {
     int64_t stage;
     const tsr_node_config *nc = entry_of(node, config);
-    return nc && tsr_node_config_stage(nc, &stage) && stage >= 0 ? stage : -1;
+    if (nc && tsr_node_config_stage(nc, &stage) && stage >= 0)
+        return stage;
+    return -1;
 }
 
 static int by_number(const void *a, const void *b)
@@ -230,7 +232,9 @@ const bool *tsr__stages_devices(const struct stages *stages, const tsr_node *nod
     if (!stages->n)
         return NULL;
     struct stage_of at = stages->of_node[tsr__node_id(node)];
-    return at.place < 0 || (explicit_specs && !at.own) ? NULL : stages->on[at.place];
+    if (at.place < 0 || (explicit_specs && !at.own))
+        return NULL;
+    return stages->on[at.place];
 }
 
 size_t tsr__flow_stages(struct arena *arena, const struct flow *flow, const bool *const **on)

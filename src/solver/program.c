@@ -118,7 +118,9 @@ tsr_status tsr__program_check(const struct program *program)
     if (program->nodes.n > PROGRAM_MAX_NODES || program->edges.n > UINT32_MAX / 4 ||
         program->limits.n > UINT32_MAX / 4)
         return TSR_INVALID;
-    return costs_ok(program) && limits_ok(program) ? TSR_OK : TSR_INVALID;
+    if (costs_ok(program) && limits_ok(program))
+        return TSR_OK;
+    return TSR_INVALID;
 }
 
 // ---- evaluating

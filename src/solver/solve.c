@@ -569,7 +569,9 @@ tsr_status tsr__program_solve(const struct program *program, const struct progra
                               struct arena *arena, struct program_result *out)
 {
     tsr_status st = tsr__program_check(program);
-    return st == TSR_OK ? solve_pinned(program, options, arena, NONE, 0, out) : st;
+    if (st != TSR_OK)
+        return st;
+    return solve_pinned(program, options, arena, NONE, 0, out);
 }
 
 // ---- marginals

@@ -185,7 +185,9 @@ struct tile_layout *tsr__layout_ordered(struct arena *arena, const struct tile_l
         for (size_t i = 0; i < count; i++)
             pairs[at++] = (struct tile_owner){k, owners[i]};
     }
-    return tsr__layout_own(arena, tile_layout, pairs, n) ? tile_layout : NULL;
+    if (tsr__layout_own(arena, tile_layout, pairs, n))
+        return tile_layout;
+    return NULL;
 }
 
 bool tsr__layout_is_whole(const struct tile_layout *layout)

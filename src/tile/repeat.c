@@ -21,9 +21,9 @@ static int64_t shards_behind(const struct tile_layout *layout, int dim)
 // How often the first factor of a dimension is cut.
 static int64_t outer_cuts(const struct tile_layout *layout, int dim)
 {
-    return layout->dims[dim].n && layout->dims[dim].factors[0].cuts > 0
-               ? layout->dims[dim].factors[0].cuts
-               : 1;
+    if (layout->dims[dim].n && layout->dims[dim].factors[0].cuts > 0)
+        return layout->dims[dim].factors[0].cuts;
+    return 1;
 }
 
 // The cuts of the block with those of the copies, nobody owning anything yet.
@@ -102,7 +102,9 @@ static int64_t shard_in_block(const struct tile_layout *layout, int64_t shard, i
         return shard;
     int64_t cuts = outer_cuts(layout, dim) / copies, inner = shards_behind(layout, dim);
     int64_t before = shard / (inner * cuts * copies), own = shard / inner % (cuts * copies);
-    return own < cuts ? (before * cuts + own) * inner + shard % inner : -1;
+    if (own < cuts)
+        return (before * cuts + own) * inner + shard % inner;
+    return -1;
 }
 
 struct tile_layout *tsr__layout_once(struct arena *arena, const struct tile_layout *all,

@@ -34,7 +34,9 @@ static void add_link(struct width *width, const struct topology_link *link)
 
 static double narrower(const struct width *width)
 {
-    return width->ports < width->links ? width->ports : width->links;
+    if (width->ports < width->links)
+        return width->ports;
+    return width->links;
 }
 
 // Out of the devices marked.
@@ -169,5 +171,7 @@ int64_t tsr__topology_bound(tsr_topology *topology, enum tsr_collective what,
     }
     tsr__arena_free(&scratch);
     double picoseconds = worst * (double)bytes * 1e12;
-    return picoseconds < (double)TOPOLOGY_NEVER ? (int64_t)picoseconds : TOPOLOGY_NEVER;
+    if (picoseconds < (double)TOPOLOGY_NEVER)
+        return (int64_t)picoseconds;
+    return TOPOLOGY_NEVER;
 }

@@ -314,9 +314,9 @@ tsr_status tsr_topology_parse(tsr_session *session, const char *text, tsr_topolo
     if (t.n && t.p[0] == '{') {
         cursor.p++;
         blanks(&cursor);
-        return cursor.p < cursor.end && isdigit((unsigned char)*cursor.p)
-                   ? read_list(session, t, out)
-                   : read_json(session, t, out);
+        if (cursor.p < cursor.end && isdigit((unsigned char)*cursor.p))
+            return read_list(session, t, out);
+        return read_json(session, t, out);
     }
     for (size_t i = 0; i < t.n; i++)
         if (t.p[i] == ':')

@@ -383,7 +383,9 @@ int64_t tsr__topology_way(tsr_topology *topology, enum tsr_collective what,
         if (time < least)
             least = time, *way = p->way[i];
     }
-    return least * 1e12 < (double)TOPOLOGY_NEVER ? (int64_t)ceil(least * 1e12) : TOPOLOGY_NEVER;
+    if (least * 1e12 < (double)TOPOLOGY_NEVER)
+        return (int64_t)ceil(least * 1e12);
+    return TOPOLOGY_NEVER;
 }
 
 int64_t tsr__topology_cost(tsr_topology *topology, enum tsr_collective what,

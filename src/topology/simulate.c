@@ -114,7 +114,9 @@ static int64_t carry_out(struct events *events, const struct algorithm *algorith
                              &(struct listener){events, send, step_ends, NULL}) ||
         events->unreachable)
         return -1;
-    return events->arena->failed ? -1 : (int64_t)ceil(events->end * 1e12);
+    if (events->arena->failed)
+        return -1;
+    return (int64_t)ceil(events->end * 1e12);
 }
 
 int64_t tsr__topology_simulate(tsr_topology *topology, enum tsr_collective what,

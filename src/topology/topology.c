@@ -87,7 +87,9 @@ int tsr_topology_devices(const tsr_topology *topology)
 
 const tsr_topology_device *tsr_topology_device_at(const tsr_topology *topology, int device)
 {
-    return device >= 0 && device < topology->n ? &topology->device[device] : NULL;
+    if (device >= 0 && device < topology->n)
+        return &topology->device[device];
+    return NULL;
 }
 
 // A topology whose numbers were changed is no longer what its short name ("ring:4") says: the
@@ -186,8 +188,9 @@ bool tsr_topology_link_at(const tsr_topology *topology, size_t i, int *from, int
 static int by_ends(const void *a, const void *b)
 {
     const struct topology_link *x = a, *y = b;
-    return x->from != y->from ? (x->from > y->from) - (x->from < y->from)
-                              : (x->to > y->to) - (x->to < y->to);
+    if (x->from != y->from)
+        return (x->from > y->from) - (x->from < y->from);
+    return (x->to > y->to) - (x->to < y->to);
 }
 
 static bool has_link(const tsr_topology *topology, int from, int to)

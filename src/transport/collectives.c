@@ -21,8 +21,10 @@ static tsr_status parts_open(struct endpoint *endpoint, const struct comm_call *
 {
     size_t n = call->n_group > 0 ? (size_t)call->n_group : 0;
     parts->allocated = n > FEW;
-    parts->send = parts->allocated ? calloc(2 * n, sizeof *parts->send)
-                                   : memset(parts->few, 0, sizeof parts->few);
+    if (parts->allocated)
+        parts->send = calloc(2 * n, sizeof *parts->send);
+    else
+        parts->send = memset(parts->few, 0, sizeof parts->few);
     parts->recv = parts->send + n;
     if (parts->send)
         return TSR_OK;

@@ -52,7 +52,9 @@ static int group_cores(const char *folder)
         return 0;
     double quota = strtod(text, NULL);
     snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
-    return read_text(path, text, sizeof text) ? quota_cores(quota, strtod(text, NULL)) : 0;
+    if (read_text(path, text, sizeof text))
+        return quota_cores(quota, strtod(text, NULL));
+    return 0;
 }
 
 // The least of a group and those around it, up to the root; 0: none has a limit.
@@ -106,7 +108,9 @@ static long place_of(int number, const char *what)
 {
     char path[128], text[32];
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/%s", number, what);
-    return read_text(path, text, sizeof text) ? strtol(text, NULL, 10) : 0;
+    if (read_text(path, text, sizeof text))
+        return strtol(text, NULL, 10);
+    return 0;
 }
 
 static int by_place(const void *a, const void *b)

@@ -327,7 +327,9 @@ bool tsr__device_is(const struct endpoint *endpoint)
 
 struct gpu_seat *tsr__device_seat(struct endpoint *endpoint)
 {
-    return tsr__device_is(endpoint) ? device_of(endpoint)->seat : NULL;
+    if (tsr__device_is(endpoint))
+        return device_of(endpoint)->seat;
+    return NULL;
 }
 
 static bool make_lists(struct device *device)

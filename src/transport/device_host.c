@@ -52,7 +52,9 @@ static int bring_down(const struct device_call *call, const struct chunks *chunk
     if (code == 0)
         code = tsr__seat_down(call->device->seat, pinned + (size_t)place * CHUNK_BYTES, in + at,
                               (size_t)length_of(chunks, i) * unit, call->call->stream);
-    return code == 0 ? tsr__seat_step(call->device->seat, place, call->call->stream) : code;
+    if (code == 0)
+        return tsr__seat_step(call->device->seat, place, call->call->stream);
+    return code;
 }
 
 // A chunk is on its way up, on the seat's own stream, so that it does not queue behind what comes down.
@@ -64,7 +66,9 @@ static int bring_up(const struct device_call *call, const struct chunks *chunks,
     void *own = tsr__seat_stream(call->device->seat);
     int code = tsr__seat_up(call->device->seat, out + at, pinned + (size_t)place * CHUNK_BYTES,
                             (size_t)length_of(chunks, i) * unit, own);
-    return code == 0 ? tsr__seat_step(call->device->seat, IN_FLIGHT + place, own) : code;
+    if (code == 0)
+        return tsr__seat_step(call->device->seat, IN_FLIGHT + place, own);
+    return code;
 }
 
 static tsr_status reduce_chunks(const struct device_call *call, const struct chunks *chunks,
@@ -167,7 +171,9 @@ static int bring_round_up(const struct device_call *call, const struct comm_exch
         if (!folded && code == 0 && round->recv[i].bytes)
             code = tsr__seat_up(call->device->seat, (char *)exchange->recv[i].p + round->at,
                                 round->recv[i].p, round->recv[i].bytes, call->call->stream);
-    return code == 0 ? tsr__seat_wait(call->device->seat, call->call->stream) : code;
+    if (code == 0)
+        return tsr__seat_wait(call->device->seat, call->call->stream);
+    return code;
 }
 
 // The sizes that are told must be those expected, before chunks hide it.

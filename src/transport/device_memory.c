@@ -37,7 +37,9 @@ tsr_status tsr__device_prepare(struct endpoint *endpoint, const struct comm_call
 void *tsr__device_stand_in(struct endpoint *endpoint)
 {
     struct gpu_seat *seat = tsr__device_seat(endpoint);
-    return seat && tsr__gpu_stands_in(device_of(endpoint)->gpu) ? tsr__seat_stream(seat) : NULL;
+    if (seat && tsr__gpu_stands_in(device_of(endpoint)->gpu))
+        return tsr__seat_stream(seat);
+    return NULL;
 }
 
 tsr_status tsr__device_wait(struct endpoint *endpoint, const struct comm_call *call,

@@ -93,7 +93,9 @@ static tsr_status together(const struct device_call *call)
             shared =
                 shared || memcmp(call->device->ranks[comm_call->group[i]].gpu,
                                  call->device->ranks[comm_call->group[j]].gpu, GPU_ID_BYTES) == 0;
-    return shared ? tsr__device_words(call, STEP_TOGETHER, 0, words) : TSR_OK;
+    if (shared)
+        return tsr__device_words(call, STEP_TOGETHER, 0, words);
+    return TSR_OK;
 }
 
 // ---- sums in group order -----------------------------------------------------------------------

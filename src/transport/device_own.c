@@ -154,11 +154,10 @@ static tsr_status fold_parts(const struct device_call *call, struct comm_exchang
     if (bytes == 0)
         return TSR_OK;
     tsr_status st = await_all_ready(call);
-    return st != TSR_OK
-               ? st
-               : tsr__device_code(call,
-                                  tsr__seat_fold(call->device->seat, &fold, comm_call->stream),
-                                  "adding up");
+    if (st != TSR_OK)
+        return st;
+    return tsr__device_code(call, tsr__seat_fold(call->device->seat, &fold, comm_call->stream),
+                            "adding up");
 }
 
 static tsr_status copy_part(const struct device_call *call, const struct comm_exchange *exchange,
@@ -194,5 +193,7 @@ tsr_status tsr__own_exchange(const struct device_call *call, struct comm_exchang
         st = copy_part(call, exchange, i);
         touched = touched || (i != call->self && exchange->recv[i].bytes > 0);
     }
-    return st == TSR_OK ? finish(call, touched) : st;
+    if (st != TSR_OK)
+        return st;
+    return finish(call, touched);
 }

@@ -101,8 +101,10 @@ static void meet_as_launched(struct meeting *meeting)
     meeting->ranks = 1;
     tsr_launcher(&meeting->rank, &meeting->ranks, NULL);
     meeting->join_s = JOIN_S;
-    meeting->hint = slurm ? "was every task of the step started, on this host?"
-                          : "was every rank started, with the same MASTER_PORT?";
+    if (slurm)
+        meeting->hint = "was every task of the step started, on this host?";
+    else
+        meeting->hint = "was every rank started, with the same MASTER_PORT?";
     if (slurm)
         set_address(meeting, word_of("SLURM_JOB_ID"), word_of("SLURM_STEP_ID"), true);
     else

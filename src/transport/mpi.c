@@ -56,7 +56,9 @@ static const char *family_of(const char *family)
     if (strcmp(family, "slurm") != 0)
         return family;
     const char *type = getenv("SLURM_MPI_TYPE");
-    return type && strncmp(type, "pmix", 4) == 0 ? "openmpi" : "mpich";
+    if (type && strncmp(type, "pmix", 4) == 0)
+        return "openmpi";
+    return "mpich";
 }
 
 static tsr_status refuse(tsr_session *session, enum diag_code code, const char *hint,
@@ -116,7 +118,9 @@ tsr_status tsr__mpi_open(tsr_session *session, const char *family,
     if (link->rank == rank && link->size == ranks) {
         tsr_status st = tsr__net_open(session, link, ++link->jobs, options, out);
         bool alone = link->size == 1 || (options && options->messages_only);
-        return st == TSR_OK && !alone ? join_hosts(session, options, out) : st;
+        if (st == TSR_OK && !alone)
+            return join_hosts(session, options, out);
+        return st;
     }
     snprintf(why, sizeof why, "%s says rank %d of %d, the launcher rank %d of %d", link->library,
              link->rank, link->size, rank, ranks);

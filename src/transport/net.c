@@ -158,9 +158,9 @@ static tsr_status post_frame(struct net *net, const struct comm_call *call, int 
     if (inline_bytes(bytes))
         memcpy(out + sizeof *header, data, bytes);
     tsr_status st = post(net, call, peer, true, frame_in(net, i), FRAME_CAP, why);
-    return st == TSR_OK
-               ? post(net, call, peer, false, out, sizeof *header + inline_bytes(bytes), why)
-               : st;
+    if (st != TSR_OK)
+        return st;
+    return post(net, call, peer, false, out, sizeof *header + inline_bytes(bytes), why);
 }
 
 // Checks the frame that came from member i.
@@ -298,7 +298,9 @@ static tsr_status net_all_reduce(struct endpoint *endpoint, const struct comm_ca
                               call->count - at < step ? call->count - at : step, ins, why);
     }
     tsr__arena_free(&arena);
-    return st == TSR_OK ? st : give_up(net, why);
+    if (st != TSR_OK)
+        return give_up(net, why);
+    return st;
 }
 
 // ---- exchange ----------------------------------------------------------------------------------
@@ -410,7 +412,9 @@ static tsr_status net_exchange(struct endpoint *endpoint, const struct comm_call
         net->n_pending = 0;
     if (st == TSR_OK && exchange->folded)
         st = fold_parts(net, call, exchange, why);
-    return st == TSR_OK ? st : give_up(net, why);
+    if (st != TSR_OK)
+        return give_up(net, why);
+    return st;
 }
 
 // ---- open, close -------------------------------------------------------------------------------

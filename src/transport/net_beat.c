@@ -281,7 +281,9 @@ static tsr_status judge(struct net *net, const struct comm_call *call, int peer,
             "%d, which is at %s '%s' (id %lld)",
             net->endpoint.rank, call->op, call->node, (long long)call->id, peer, beat->op,
             beat->node, (long long)beat->id);
-    return net->has_thread ? judge_silence(net, call, peer, now - p->seen_s, why) : TSR_OK;
+    if (net->has_thread)
+        return judge_silence(net, call, peer, now - p->seen_s, why);
+    return TSR_OK;
 }
 
 tsr_status tsr__beat_look(struct net *net, const struct comm_call *call, int peer,

@@ -15,7 +15,9 @@ static uint64_t reach(const struct shm *me, const void *p, size_t bytes)
 {
     uintptr_t base = (uintptr_t)me->job->base, at = (uintptr_t)p;
     uintptr_t first = base + me->job->at.heaps, end = base + me->job->at.bytes;
-    return at >= first && at < end && bytes <= end - at ? at - base : 0;
+    if (at >= first && at < end && bytes <= end - at)
+        return at - base;
+    return 0;
 }
 
 // What another rank says lies at that offset; NULL: it is not in the memory that tensors lie in. An offset is read once and
@@ -120,7 +122,9 @@ static size_t piece_at(const struct pair *pair, size_t k)
     size_t at = k * SHM_PIECE;
     if (at >= pair->bytes)
         return 0;
-    return pair->bytes - at < SHM_PIECE ? pair->bytes - at : SHM_PIECE;
+    if (pair->bytes - at < SHM_PIECE)
+        return pair->bytes - at;
+    return SHM_PIECE;
 }
 
 // The cell that one of both writes for piece k, and the other reads: the one that it read two pieces ago.

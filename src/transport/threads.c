@@ -370,7 +370,9 @@ static tsr_status tell_arrived(struct slot *me, const struct comm_call *call,
     for (int i = 0; i < call->n_group; i++)
         memcpy(me->notes[i], me->job->slots[call->group[i]].header.notes, sizeof me->notes[i]);
     tsr_status st = exchange->arrived(exchange->data, (const int64_t(*)[COMM_NOTES])me->notes, why);
-    return st == TSR_OK ? TSR_OK : give_up(me, call, why);
+    if (st != TSR_OK)
+        return give_up(me, call, why);
+    return TSR_OK;
 }
 
 static tsr_status threads_exchange(struct endpoint *endpoint, const struct comm_call *call,
@@ -388,8 +390,10 @@ static tsr_status threads_exchange(struct endpoint *endpoint, const struct comm_
         return st;
     if (!enter_data(me))
         return backed_off(me, call, why);
-    st = exchange->folded ? fold_parts(me, call, exchange, self, why)
-                          : copy_parts(me, call, exchange, self, why);
+    if (exchange->folded)
+        st = fold_parts(me, call, exchange, self, why);
+    else
+        st = copy_parts(me, call, exchange, self, why);
     if (st == TSR_OK)
         return depart(me, call, why);
     atomic_store(&me->state, AT_WORK);
@@ -477,5 +481,7 @@ void tsr__threads_free(struct thread_job *job)
 
 const struct comm_trouble *tsr__threads_trouble(const struct thread_job *job)
 {
-    return atomic_load(&((struct thread_job *)job)->failed) ? &job->trouble : NULL;
+    if (atomic_load(&((struct thread_job *)job)->failed))
+        return &job->trouble;
+    return NULL;
 }

@@ -111,7 +111,9 @@ static double element(tsr_dtype dtype, const void *data, size_t i)
     case TSR_FLOAT16:
     case TSR_BFLOAT16:
         memcpy(&half, (const char *)data + 2 * i, 2);
-        return dtype == TSR_FLOAT16 ? half_value(half) : bfloat_value(half);
+        if (dtype == TSR_FLOAT16)
+            return half_value(half);
+        return bfloat_value(half);
     case TSR_INT8:
         READ(int8_t);
     case TSR_UINT8:

@@ -116,7 +116,9 @@ static int read_text(const char *text, struct wish *out)
     if (strncmp(text, "cuda:", 5) == 0)
         return read_count(text + 5, out);
     bool list = strchr(text, ',') && !strpbrk(text, "{[/@");
-    return list || strncmp(text, "CUDA", 4) == 0 ? read_list(text, out) : 0;
+    if (list || strncmp(text, "CUDA", 4) == 0)
+        return read_list(text, out);
+    return 0;
 }
 
 bool tsr_topology_is_real(const char *text)

@@ -325,7 +325,9 @@ static tsr_config *only_config(const tsr_model *model, const char *name)
 {
     if (name)
         return tsr_model_find_config(model, name);
-    return tsr_model_config_count(model) == 1 ? tsr_model_config(model, 0) : NULL;
+    if (tsr_model_config_count(model) == 1)
+        return tsr_model_config(model, 0);
+    return NULL;
 }
 
 tsr_status tsr__sim_fold(struct arena *arena, tsr_model *model, const tsr_simulate_options *options,

@@ -143,7 +143,9 @@ static int64_t scratch_of(const struct sim_comm *comm, const tsr_node *node,
             return 0;
         return gathers ? got : given;
     }
-    return strcmp(comm->op, TSR_OP_RESHARD) == 0 ? sum_of(given, got) : 0;
+    if (strcmp(comm->op, TSR_OP_RESHARD) == 0)
+        return sum_of(given, got);
+    return 0;
 }
 
 static const char *name_of(const tsr_node *node)

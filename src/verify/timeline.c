@@ -356,7 +356,9 @@ static tsr_status look(void *data, const struct partition_part *parts, int64_t n
     if (!run->ends)
         return TSR_NOMEM;
     st = play(run);
-    return st == TSR_OK ? sum_up(run) : st;
+    if (st != TSR_OK)
+        return st;
+    return sum_up(run);
 }
 
 // ---- start and end -----------------------------------------------------------------------------
@@ -492,7 +494,9 @@ static tsr_status make_whole(struct run *run, tsr_model *model, tsr_model *sized
             return TSR_NOMEM;
         st = tsr_shapes(*out, sizes, n, NULL);
     }
-    return st == TSR_OK ? tsr_model_add_config(*out, "one", 1, NULL, 0, &made) : st;
+    if (st != TSR_OK)
+        return st;
+    return tsr_model_add_config(*out, "one", 1, NULL, 0, &made);
 }
 
 // The same model on the fastest of the devices alone: what the time of the plan is compared with.

@@ -24,8 +24,9 @@ static tsr_status load_inputs(struct work *work)
     struct str first = tsr__arena_printf(&work->arena, "%s/output_0.pb", set);
     if (!first.p)
         return TSR_NOMEM;
-    return access(first.p, F_OK) == 0 ? tsr_tensors_load(work->recorded, set, work->model, true)
-                                      : TSR_OK;
+    if (access(first.p, F_OK) == 0)
+        return tsr_tensors_load(work->recorded, set, work->model, true);
+    return TSR_OK;
 }
 
 // ---- comparing ---------------------------------------------------------------------------------
@@ -167,8 +168,9 @@ static tsr_status run_whole(struct work *work, const tsr_model *model, const cha
     work->ran_whole = true;
     const char *path;
     tsr_status st = tsr__verify_lowered(work, &path);
-    return st == TSR_OK ? tsr_run_model(work->session, path, &whole, work->inputs, work->whole)
-                        : st;
+    if (st != TSR_OK)
+        return st;
+    return tsr_run_model(work->session, path, &whole, work->inputs, work->whole);
 }
 
 // The part of a rank that was started apart from the others (--rank K): rank 0 cuts and compares, all run.
@@ -243,9 +245,9 @@ static tsr_status open_all(struct work *work)
         st = tsr_tensors_new(work->session, sets[i]);
     if (st == TSR_OK)
         st = load_inputs(work);
-    return st == TSR_OK
-               ? tsr__scratch_open(work->session, &work->arena, work->options->work, &work->scratch)
-               : st;
+    if (st != TSR_OK)
+        return st;
+    return tsr__scratch_open(work->session, &work->arena, work->options->work, &work->scratch);
 }
 
 static tsr_status verify_own(struct work *work, tsr_verify_result *result)

@@ -155,9 +155,10 @@ tsr_status tsr__external_map(tsr_session *session, const struct folder *folder,
         uint64_t skip = external->offset % page; // a map starts at a page
         map.size = (size_t)(length + skip);
         off_t start = (off_t)(external->offset - skip);
-        map.base = tsr__fault(session, FAULT_READ)
-                       ? MAP_FAILED
-                       : mmap(NULL, map.size, PROT_READ, MAP_PRIVATE, fd, start);
+        if (tsr__fault(session, FAULT_READ))
+            map.base = MAP_FAILED;
+        else
+            map.base = mmap(NULL, map.size, PROT_READ, MAP_PRIVATE, fd, start);
         if (map.base == MAP_FAILED) {
             tsr__diag(session, DIAG_io_read, at, NULL,
                       "external data: \"" STR_FMT "\" cannot be mapped: %s",

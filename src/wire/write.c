@@ -243,8 +243,9 @@ static bool is_kept(const struct rewrite *rewrite, const struct wire_part *part)
 
 static struct lane *lane_of(struct rewrite *rewrite, uint32_t number)
 {
-    return number <= WIRE_MAX_NUMBER && rewrite->managed >> number & 1 ? &rewrite->lanes[number]
-                                                                       : NULL;
+    if (number <= WIRE_MAX_NUMBER && rewrite->managed >> number & 1)
+        return &rewrite->lanes[number];
+    return NULL;
 }
 
 static const struct wire_part *part_at(const struct rewrite *rewrite, const struct lane *lane,

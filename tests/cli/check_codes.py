@@ -238,10 +238,10 @@ case("flow-unchecked", lambda: long_chain(20000), lambda: long_chain(20))
 
 def codes_of_sources():
     found = set()
-    for name in ("check", "examine", "agree", "flow", "flow_body", "stages", "spec"):
+    for name in ("check", "examine", "agree", "flow", "flow_body", "flow_model", "stage_devices", "spec_layout"):
         with open(os.path.join(ROOT, "src", "sharding", name + ".c")) as f:
             text = f.read()
-        found |= set(re.findall(r"\bDIAG_([a-z]\w+)", text)) | set(re.findall(r"\b(?:ERROR|REMARK)\(sc, p, (\w+)", text)) - {"code"}
+        found |= set(re.findall(r"\bDIAG_([a-z]\w+)", text)) | set(re.findall(r"\b(?:ERROR|REMARK)\(sc, \w+, (\w+)", text)) - {"code"}
     return {c.replace("_", "-") for c in found}
 
 

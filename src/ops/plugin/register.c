@@ -54,8 +54,9 @@ static bool entry_int(const OrtApi *api, const OrtSessionOptions *options, const
 
 static tsr_status join(const char *family)
 {
-    return tsr__launcher_is_mpi(family) ? tsr__mpi_open(process.session, family, NULL, &process.mpi)
-                                        : tsr__env_open(process.session, NULL, &process.mpi);
+    if (tsr__launcher_is_mpi(family))
+        return tsr__mpi_open(process.session, family, NULL, &process.mpi);
+    return tsr__env_open(process.session, NULL, &process.mpi);
 }
 
 static struct endpoint *join_mpi(const char *family, char *why, size_t n)
