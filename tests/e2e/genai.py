@@ -91,7 +91,8 @@ tokens = []
 while not generator.is_done() and len(tokens) < 20:
     generator.generate_next_token()
     tokens.append(int(generator.get_next_tokens()[0]))
-print("tokens", rank, *tokens)
+sys.stdout.write(" ".join(map(str, ["tokens", rank, *tokens])) + "\n")  # at once: both ranks write to one pipe
+sys.stdout.flush()
 """
 
 
