@@ -73,12 +73,21 @@ def bytes_are_all_used(node, inputs):
     return inputs[1] is None or inputs[1].size == (weights + 1) // 2
 
 
+def texts_are_single(node, inputs):
+    """ONNX Runtime's Gather copies the first text of a row alone (docs/numbers.md): rows of texts must be of one."""
+    if inputs[0].dtype != object or not inputs[0].ndim:
+        return True
+    axis = attribute(node, "axis", 0) % inputs[0].ndim
+    return int(np.prod(inputs[0].shape[axis + 1:])) <= 1
+
+
 LAWS = {op: windows_fit for op in "AveragePool MaxPool LpPool Conv ConvInteger".split()}
 LAWS["Concat"] = parts_fit
 LAWS["RotaryEmbedding"] = heads_are_even
 LAWS["PRelu"] = slopes_fit
 LAWS["MatMulBnb4"] = bytes_are_all_used
 LAWS["GatherND"] = batches_agree
+LAWS["Gather"] = texts_are_single
 LAWS.update({op: axes_are_read for op in "ArgMax ArgMin".split()})
 LAWS.update({"Reduce" + kind: axes_are_read for kind in "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()})
 LAWS.update({op: skip_fits for op in "SkipLayerNormalization SkipSimplifiedLayerNormalization".split()})

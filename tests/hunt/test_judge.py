@@ -145,6 +145,8 @@ def laws():
     assert not lawful.lawful(node("PRelu"), dict(a=f4(1), b=f4(1, 2))) and lawful.lawful(node("PRelu"), dict(a=f4(1, 2), b=f4(1)))
     packed = lambda n: lawful.lawful(node("MatMulBnb4", K=32, N=6), dict(a=np.ones((3, 32), "f4"), b=np.zeros(n, "u1")))
     assert packed(96) and not packed(97)
+    texts = lambda axis: lawful.lawful(node("Gather", axis=axis), dict(a=np.array([["a", "b"]], object), b=np.array([0])))
+    assert texts(1) and texts(-1) and not texts(0) and not texts(-2)
 
 
 def mistakes_of_the_engine():
