@@ -85,6 +85,8 @@ static void try_axes(struct making *making, const struct grid *grid, const int64
             try_grid(making, *grid, factor);
         return;
     }
+    if (axis >= (int)TSR_COUNT(grid->size))
+        return;
     for (int f = -1; f < making->rule->n_factors; f++) {
         int64_t cuts = grid->size[axis];
         for (int i = 0; f >= 0 && i < axis; i++)

@@ -105,7 +105,7 @@ void tsr__chart_lanes(struct page *page, const char *id, const struct lanes *lan
 void tsr__table_communication(struct page *page);
 void tsr__chart_links(struct page *page);
 
-// fold.c: names that differ in their numbers only, as the layers of a model have them.
+// fold_names.c: names that differ in their numbers only, as the layers of a model have them.
 struct folded {
     const char *pattern;    // the name, with a sign of its own in the place of each number
     const int64_t *numbers; // in these places
@@ -115,7 +115,7 @@ struct folded tsr__fold_name(struct arena *arena, const char *name);
 // The names of a group that share a pattern, as one: "layers.{0-23}.mlp", escaped. numbers: those of each, n_names x n.
 void tsr__fold_write(struct text *text, const struct folded *names, size_t n_names);
 
-// tensors.c
+// tensor_table.c
 void tsr__tensors_largest(struct page *page);
 void tsr__tensors_picture(struct page *page);
 // How value v is cut under the page's configuration: where it is made, else where it is first read. "": nothing says.

@@ -214,8 +214,8 @@ static void watch(struct child_set *child_set)
 // ---- what they say -----------------------------------------------------------------------------
 
 // The message of a child, and the status that it ended with; false: it is not whole.
-static bool open_parcel(const struct child *child, struct message *message, size_t *findings,
-                        tsr_status *out)
+static bool open_message(const struct child *child, struct message *message, size_t *findings,
+                         tsr_status *out)
 {
     struct stat st;
     int64_t trailer[TRAILER];
@@ -235,7 +235,7 @@ static bool open_parcel(const struct child *child, struct message *message, size
     return trailer[2] == WHOLE;
 }
 
-static void close_parcel(struct message *message)
+static void close_message(struct message *message)
 {
     if (message->bytes)
         munmap((void *)message->bytes, message->end + TRAILER * sizeof(int64_t));
@@ -249,16 +249,16 @@ static tsr_status verdict(struct child_set *child_set)
     struct comm_trouble why;
     struct message message;
     for (int i = 0; i < child_set->n; i++) {
-        size_t findings;
+        size_t findings = 0;
         tsr_status st = TSR_OK;
-        bool own = open_parcel(&child_set->children[i], &message, &findings, &st) && st != TSR_OK;
+        bool own = open_message(&child_set->children[i], &message, &findings, &st) && st != TSR_OK;
         message.at = findings;
         own = own && tsr__message_findings(&message, child_set->session, false);
         message.at = findings;
         message.failed = false;
         if (own)
             tsr__message_findings(&message, child_set->session, true);
-        close_parcel(&message);
+        close_message(&message);
         if (own)
             return st == TSR_NOMEM ? TSR_PEER : st;
     }
@@ -280,7 +280,7 @@ static tsr_status take(struct child_set *child_set)
         size_t findings = 0;
         tsr_status ended = TSR_BUG;
         bool whole =
-            open_parcel(&child_set->children[i], &message, &findings, &ended) && ended == TSR_OK;
+            open_message(&child_set->children[i], &message, &findings, &ended) && ended == TSR_OK;
         if (whole) {
             message.at = findings;
             tsr__message_findings(&message, child_set->session,
@@ -289,7 +289,7 @@ static tsr_status take(struct child_set *child_set)
             message.failed = false;
             st = child_set->work->take(child_set->work, child_set->session, i, &message);
         }
-        close_parcel(&message);
+        close_message(&message);
         if (whole && st != TSR_MALFORMED)
             continue;
         struct place at = PLACE_NONE;

@@ -110,6 +110,8 @@ static bool fits(struct guess *guess)
 // Tries all sides that multiply to `left` from side number `at` on.
 static bool try_sides(struct guess *guess, int at, int left)
 {
+    if (at >= SIDES)
+        return false;
     if (at == guess->n - 1) {
         guess->side[at] = left;
         return left > 1 && fits(guess);

@@ -7,7 +7,7 @@
 
 #define SCRATCH_PATH 4096 // bytes of a folder's path, as ranks tell it each other
 
-// A temporary folder, and the partition in it (scratch.c).
+// A temporary folder, and the partition in it (scratch_folder.c).
 struct scratch {
     struct temporary *temporary;
     const char *folder, *parts;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// scratch.c - a temporary folder for partitions that nobody keeps, and the use of one: an annotated model, run at once.
+// scratch_folder.c - a temporary folder for partitions that nobody keeps, and the use of one: an annotated model, run at once.
 #include "verify/internal.h"
 #include "runtime/runtime.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tensors.c - the tensors of the model by what they take: weights, inputs and values between nodes, how each is cut and what a device
+// tensor_table.c - the tensors of the model by what they take: weights, inputs and values between nodes, how each is cut and what a device
 // has of it. The largest are a table; for all of them page.js draws how the pieces lie.
 //
 // Tensors whose names differ in their numbers only and that are cut alike are one line. Each way to cut a shape is worked out once.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// fold.c - names that differ in their numbers only become one line: "layers.0/q" ... "layers.23/q" is "layers.{0-23}/q".
+// fold_names.c - names that differ in their numbers only become one line: "layers.0/q" ... "layers.23/q" is "layers.{0-23}/q".
 //
 // Exporters number the layers of a model, and often every node of a kind; a table of 2,000 nodes is then a hundred lines.
 #include "report/internal.h"
