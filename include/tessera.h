@@ -932,7 +932,7 @@ TSR_API tsr_status tsr_tensors_borrow(tsr_tensors *tensors, const char *name, ts
 TSR_API tsr_status tsr_tensors_put_texts(tsr_tensors *tensors, const char *name, int rank,
                                          const int64_t *dims, const char *const *texts,
                                          const size_t *bytes);
-/* An empty sequence of tensors of that type; its elements are put into *elements, which belongs to t. elements NULL: an
+/* An empty sequence of tensors of that type; its elements are put into *elements, which belongs to the tensors. elements NULL: an
  * optional without a value. */
 TSR_API tsr_status tsr_tensors_put_sequence(tsr_tensors *tensors, const char *name, tsr_dtype type,
                                             tsr_tensors **elements);

@@ -55,9 +55,9 @@ static inline bool str_is(struct str a, const char *c)
     return str_eq(a, str_of(c));
 }
 int tsr__str_cmp(struct str a, struct str b); // byte order, shorter first
-// Shell glob over the whole of s: * ? [set]; bounded work (no exponential backtracking).
+// Shell glob over the whole of the text: * ? [set]; bounded work (no exponential backtracking).
 bool tsr__str_glob(struct str pattern, struct str text);
-// Whole of s as a decimal number; false for empty, sign '+', spaces, overflow, other text.
+// Whole of the text as a decimal number; false for empty, sign '+', spaces, overflow, other text.
 bool tsr__str_int(struct str text, int64_t *out);
 // Edit distance capped at limit + 1; serves the "did you mean" hints.
 size_t tsr__str_distance(struct str a, struct str b, size_t limit);
@@ -135,7 +135,7 @@ void tsr__text_free(struct text *text);
 void tsr__text_add(struct text *text, struct str str);
 void tsr__text_printf(struct text *text, const char *format, ...) TSR_PRINTF(2, 3);
 void tsr__text_vprintf(struct text *text, const char *format, va_list args);
-// Adds s so that a terminal shows it as it is: control bytes and broken UTF-8 become \xNN.
+// Adds the str so that a terminal shows it as it is: control bytes and broken UTF-8 become \xNN.
 void tsr__text_add_safe(struct text *text, struct str str);
 
 // ---- names (map.c) ----
@@ -275,7 +275,7 @@ tsr_status tsr__folder_open(tsr_session *session, const char *path,
 tsr_status tsr__folder_of_file(tsr_session *session, const char *file,
                                struct folder *out) TSR_MUST_USE;
 void tsr__folder_close(struct folder *folder);
-// Opens name for reading beneath f; the finding names the path and why it was refused. Returns fd.
+// Opens name for reading beneath the folder; the finding names the path and why it was refused. Returns fd.
 tsr_status tsr__folder_file(tsr_session *session, const struct folder *folder, struct str name,
                             const struct place *at, int *fd_out) TSR_MUST_USE;
 

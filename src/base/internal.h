@@ -44,7 +44,7 @@ void tsr__path_draw(char out[TEMPORARY_NAME]);
 // Adds the finding io-write for that errno; TSR_WRITE.
 tsr_status tsr__refuse_write(tsr_session *session, const char *path, int error);
 
-// Puts the folder o->temporary in the place of the one at o->path and removes that one. use_kernel
+// Puts the folder outfolder->temporary in the place of the one at outfolder->path and removes that one. use_kernel
 // false takes the way for systems that cannot exchange two names in one step.
 tsr_status tsr__outfolder_replace(struct outfolder *outfolder, bool use_kernel);
 

@@ -30,7 +30,7 @@ struct editor {
 
 void edit_begin(struct editor *editor, struct cli *cli, tsr_model *model);
 void edit_end(struct editor *editor);
-// Applies one edit; problems are told and remembered in e->code, and work goes on.
+// Applies one edit; problems are told and remembered in editor->code, and work goes on.
 void edit_apply(struct editor *editor, const char *option, const char *value, bool cascade);
 // All edits of a file: one in each line, or the document of a plan (cmd_annotate.c).
 void edit_run_script(struct editor *editor, const char *path);
@@ -41,7 +41,7 @@ void edit_wrong(struct editor *editor, int code, const char *format, ...)
 // lookup.c: nodes that the text names (name, one of its outputs, #index, glob, `outer > branch >
 // inner`); the count.
 size_t edit_find_nodes(struct editor *editor, const char *text, size_t n, bool globs);
-// Splits NODE:VALUE where it names nodes and one of their values. On success e->found holds the
+// Splits NODE:VALUE where it names nodes and one of their values. On success editor->found holds the
 // nodes and *value the value's name. Otherwise it says why.
 bool edit_find_target(struct editor *editor, const char *text, size_t n, char **value);
 // The value of that name (exactly) among the node's inputs and outputs, or NULL.

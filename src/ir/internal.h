@@ -376,7 +376,7 @@ tsr_spec *tsr__spec_make(tsr_node_config *nc, tsr_value *value);
 void tsr__spec_touch(tsr_spec *spec, uint32_t bits);
 tsr_spec *tsr__entry_spec(const tsr_node_config *nc, const tsr_value *value);
 void tsr__entry_drop_spec(tsr_node_config *nc, tsr_spec *spec);
-// After an edit of n's slots: specs of `from` go to `to` where n has no use of `from` left.
+// After an edit of the node's slots: specs of `from` go to `to` where the node has no use of `from` left.
 void tsr__specs_follow(tsr_node *node, tsr_value *from, tsr_value *to);
 
 // ---- copying (clone.c) -----------------------------------------------------------------------
@@ -402,7 +402,7 @@ void tsr__twin_set(struct cloner *cloner, const tsr_value *value, tsr_value *twi
 tsr_value *tsr__twin(struct cloner *cloner, tsr_value *value);
 tsr_graph *tsr__clone_graph(struct cloner *cloner, const tsr_graph *graph, tsr_node *owner,
                             tsr_attr *attr);
-// A copy of n with everything but inputs, outputs and place; inputs and outputs are counted, not set.
+// A copy of the node with everything but inputs, outputs and place; inputs and outputs are counted, not set.
 tsr_node *tsr__clone_node(struct cloner *cloner, tsr_graph *graph, const tsr_node *node,
                           size_t n_inputs, size_t n_outputs);
 void tsr__clone_configs(struct cloner *cloner, tsr_node *to, const tsr_node *from);

@@ -43,7 +43,7 @@ tsr_status tsr__model_clone_bare(const tsr_model *model, tsr_model **out) TSR_MU
 tsr_node *tsr__spec_node(const tsr_spec *spec);
 tsr_config *tsr__spec_config(const tsr_spec *spec);
 
-// A copy of n (attributes as they stand, subgraphs not allowed here) at the end of g, which may be of another
+// A copy of the node (attributes as they stand, subgraphs not allowed here) at the end of the graph, which may be of another
 // model; no annotations are copied. outputs are made with the given names.
 tsr_node *tsr__node_copy(tsr_graph *graph, const tsr_node *node, tsr_value *const *inputs,
                          size_t n_inputs, const struct str *outputs, size_t n_outputs);
@@ -51,9 +51,9 @@ tsr_node *tsr__node_copy(tsr_graph *graph, const tsr_node *node, tsr_value *cons
 tsr_node *tsr__node_copy_deep(tsr_graph *graph, const tsr_node *node, tsr_value *const *inputs,
                               size_t n_inputs, const struct str *outputs, size_t n_outputs,
                               tsr_value *(*map)(void *data, tsr_value *outer), void *data);
-// An empty subgraph of that name as an attribute of n (which had none of that name). NULL: failed.
+// An empty subgraph of that name as an attribute of the node (which had none of that name). NULL: failed.
 tsr_graph *tsr__node_add_graph(tsr_node *node, const char *attribute, const char *name);
-// Values that the subgraphs of n read from outside (each once): count and list in the model's arena.
+// Values that the subgraphs of the node read from outside (each once): count and list in the model's arena.
 size_t tsr__node_captures(const tsr_node *node, tsr_value ***out);
 // An initializer whose bytes lie in another file.
 tsr_value *tsr__graph_add_external(tsr_graph *graph, const char *name, tsr_dtype type, int rank,
@@ -65,8 +65,8 @@ tsr_status tsr__model_data_files(tsr_model *model, const struct str **out, size_
 tsr_value *tsr__graph_copy_initializer(tsr_graph *graph, const tsr_value *value, const char *name);
 // Copies the functions of another model, without their annotations.
 tsr_status tsr__model_copy_functions(tsr_model *to, const tsr_model *from) TSR_MUST_USE;
-// A type from v for w (dimensions and all; sequence, optional and map types too).
-tsr_status tsr__value_copy_type(tsr_value *w, const tsr_value *value);
+// The type of `from` for `to` (dimensions and all; sequence, optional and map types too).
+tsr_status tsr__value_copy_type(tsr_value *to, const tsr_value *from);
 // Where the raw bytes of a constant lie in a file, for streaming: false if they must be taken through
 // tsr_tensor_data (typed fields) instead. The fd belongs to the model.
 bool tsr__tensor_window(const tsr_tensor *tensor, int *fd, uint64_t *offset, uint64_t *length);
@@ -106,9 +106,9 @@ struct call_memo {
     const char *misfit;
 };
 struct call_memo *tsr__function_memo(tsr_function *function);
-// Name not yet used in g, starting from base.
+// Name not yet used in the graph, starting from base.
 struct str tsr__graph_fresh_name(tsr_graph *graph, struct str base);
-// Nodes of g and of the bodies in it that share their name with an earlier node of their graph get a name of their
+// Nodes of the graph and of the bodies in it that share their name with an earlier node of their graph get a name of their
 // own, "mm_1" say: engines refuse graphs in which two nodes have one name. Nodes without a name stay so.
 tsr_status tsr__graph_part_names(tsr_graph *graph) TSR_MUST_USE;
 // The texts of a tensor of texts, in the arena, as many as its shape says; views into the model.

@@ -256,12 +256,12 @@ bool tsr__input_replaced(struct plan *plan, const struct node_flow *nf, int64_t 
 // ---- geometry.c: layouts seen from one device --------------------------------------------------
 
 bool tsr__dim_cut(const struct tile_dim *dim);
-// Coordinates of the device in dimension d (one per factor); false: it holds nothing.
+// Coordinates of the device along that axis (one per factor); false: it holds nothing.
 bool tsr__device_coords(const struct tile_layout *layout, int64_t device, int axis,
                         int64_t *coords);
 bool tsr__layout_same(const struct tile_layout *a, const struct tile_layout *b);
 bool tsr__owns_once(const struct tile_layout *layout); // no device owns two shards
-// Devices of l, ascending, each once.
+// Devices of the layout, ascending, each once.
 size_t tsr__layout_devices(struct arena *arena, const struct tile_layout *layout, int64_t **out);
 
 // How a device gets its part of one dimension from what it holds.
@@ -375,7 +375,7 @@ tsr_value *tsr__part_shape(struct part *part,
 bool tsr__shape_known(struct plan *plan,
                       const struct item *it); // such a value can be made on every rank
 void tsr__plan_find_sizes(struct plan *plan);
-// The host value is a constant that every device of l has as a constant of its own.
+// The host value is a constant that every device of the layout has as a constant of its own.
 bool tsr__shape_constant(struct plan *plan, const tsr_value *source,
                          const struct tile_layout *layout);
 // The node gives sizes of an input that is cut here: those of the whole tensor are put in its place. NULL: no such node.
@@ -386,7 +386,7 @@ tsr_status tsr__emit_sizes(struct part *part, struct step *st,
 // a device may have nothing of the tensor.
 bool tsr__shape_of_sizes(struct plan *plan, const tsr_value *source, const struct item *made,
                          const struct tile_layout *layout);
-// A host value that holds the shape of a tensor (made) cut as l, with local sizes on this rank.
+// A host value that holds the shape of a tensor (made) cut as the layout, with local sizes on this rank.
 tsr_value *tsr__part_local_shape(struct part *part, const tsr_value *source, tsr_value *host,
                                  const struct item *made, const struct tile_layout *layout);
 // emit_lookup.c, before a node that is addressed by values: its indices become local ones. *here NULL: nothing of the

@@ -35,9 +35,9 @@ static inline const struct plan_value *value_at(const struct making *making, boo
 // candidates.c
 struct making tsr__making(struct planner *planner, struct strategy *strategy, const tsr_node *node,
                           struct arena *arena);
-// Takes the placement of m as candidates if it holds: reduced on all, in shares, or not at all.
+// Takes the placement of the making as candidates if it holds: reduced on all, in shares, or not at all.
 bool tsr__making_take(struct making *making);
-// The same for a node that is given parts of sums (m->pending).
+// The same for a node that is given parts of sums (making->pending).
 bool tsr__making_take_parts(struct making *making, const struct parts *parts);
 bool tsr__making_number(struct making *making, struct tile_layout *const *out,
                         struct candidate *candidate);

@@ -61,11 +61,11 @@ static void try_grid(struct making *making, struct grid grid, const int *factor)
     tsr__arena_free(&scratch);
 }
 
-// Cuts of factor f in d parts, and of another in the rest, along the other axis.
-static void try_pairs(struct making *making, int factor, int64_t device, const int64_t *sizes)
+// 12 devices, 4 parts: the factor is cut in 4 along one axis, and another one in 3 along the other.
+static void try_pairs(struct making *making, int factor, int64_t parts, const int64_t *sizes)
 {
-    struct grid grid = {.n = 2, .size = {device, making->planner->n / device}};
-    making->spread = device == sizes[factor];
+    struct grid grid = {.n = 2, .size = {parts, making->planner->n / parts}};
+    making->spread = parts == sizes[factor];
     try_grid(making, grid, (int[]){factor, -1});
     making->spread = false;
     for (int h = 0; h < making->rule->n_factors; h++)
@@ -116,8 +116,6 @@ static void try_wired(struct making *making, const int64_t *sizes)
         try_axes(making, &grid, sizes, factor, 0);
 }
 
-// Every factor alone over all devices; those that are too small for that as often as they can be, with the other
-// devices idle or at another factor.
 // Devices that have more memory than others may do a node alone: the smaller ones are spared its weights.
 static void try_larger(struct making *making, const int64_t *sizes)
 {
@@ -137,6 +135,8 @@ static void try_larger(struct making *making, const int64_t *sizes)
             try_grid(making, grid, &factor);
 }
 
+// Every factor alone over all devices; those that are too small for that as often as they can be, with the other
+// devices idle or at another factor.
 void tsr__making_grids(struct making *making)
 {
     int64_t sizes[RULE_MAX_FACTORS];
@@ -152,9 +152,9 @@ void tsr__making_grids(struct making *making)
             try_grid(making, line, &f);
             continue;
         }
-        for (int64_t device = making->planner->n - 1; device > 1; device--)
-            if (making->planner->n % device == 0 && may_cut(factor, sizes[f], device)) {
-                try_pairs(making, f, device, sizes);
+        for (int64_t parts = making->planner->n - 1; parts > 1; parts--)
+            if (making->planner->n % parts == 0 && may_cut(factor, sizes[f], parts)) {
+                try_pairs(making, f, parts, sizes);
                 break;
             }
     }

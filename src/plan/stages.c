@@ -217,14 +217,15 @@ static bool follows(struct search *search, size_t begin, size_t i, size_t j)
            (before->n_out == 0 || j == search->staging->n_ranges);
 }
 
-// Goes on from the state (k stages, the last from `begin` to cut i, d devices) with one more stage.
-static void extend(struct search *search, size_t k, size_t begin, size_t i, size_t device)
+// Goes on from the state (k stages, the last from `begin` to cut i, the first `used` devices of the line spent)
+// with one more stage.
+static void extend(struct search *search, size_t k, size_t begin, size_t i, size_t used)
 {
-    const struct cell from = *cell_at(search, k, begin, i, device);
+    const struct cell from = *cell_at(search, k, begin, i, used);
     size_t last = search->staging->n_ranges;
     for (size_t z = 0; z < search->n_sizes && search->status == TSR_OK; z++) {
-        size_t n = search->sizes[z], block = device * search->n_sizes + z;
-        if (device >= devices_of(search) || !may_start(search, device, n))
+        size_t n = search->sizes[z], block = used * search->n_sizes + z;
+        if (used >= devices_of(search) || !may_start(search, used, n))
             continue;
         for (size_t j = k + 1 == search->most ? last : i + 1; j <= last; j++) {
             if (!tsr__stages_may_end(search->staging, k, search->staging->cut[j]) ||
@@ -235,7 +236,7 @@ static void extend(struct search *search, size_t k, size_t begin, size_t i, size
                 search->flows ? own + hand_over(search, i, j, &search->blocks[block]) : own;
             if (own >= NEVER_FITS || busy > search->cap)
                 continue;
-            struct cell *to = cell_at(search, k + 1, i, j, device + n);
+            struct cell *to = cell_at(search, k + 1, i, j, used + n);
             struct cell next = {from.sum + own, busy > from.most ? busy : from.most, i, from.begin,
                                 block};
             if (better(search, &next, to))
@@ -250,9 +251,9 @@ static const struct cell *best_end(struct search *search, size_t *stages)
     const struct cell *best = NULL;
     size_t cuts = search->staging->n_ranges;
     for (size_t k = search->least; k <= search->most; k++)
-        for (size_t device = devices_of(search); device > 0; device--)
+        for (size_t used = devices_of(search); used > 0; used--)
             for (size_t begin = 0; begin < (search->flows ? cuts : 1); begin++) {
-                const struct cell *cell = cell_at(search, k, begin, cuts, device);
+                const struct cell *cell = cell_at(search, k, begin, cuts, used);
                 if (cell->sum < INT64_MAX && (!best || better(search, cell, best))) {
                     best = cell;
                     *stages = k;
@@ -267,18 +268,17 @@ static const struct cell *run(struct search *search, size_t *stages)
     size_t cuts = search->staging->n_ranges;
     for (size_t i = 0; i < search->n_cells; i++)
         search->cells[i] = (struct cell){INT64_MAX, INT64_MAX, 0, 0, 0};
-    for (size_t device = 0; device < devices_of(search); device++)
-        *cell_at(search, 0, 0, 0, device) = (struct cell){0};
+    for (size_t used = 0; used < devices_of(search); used++)
+        *cell_at(search, 0, 0, 0, used) = (struct cell){0};
     size_t begins = search->flows ? cuts : 1, all = search->most * begins * cuts;
     for (size_t k = 0; k < search->most; k++)
         for (size_t begin = 0; begin < begins; begin++)
             for (size_t i = k; i < cuts; i++) {
                 tsr__progress(search->staging->planner->session, "stages: step",
                               (k * begins + begin) * cuts + i, all);
-                for (size_t device = k; device < devices_of(search) && search->status == TSR_OK;
-                     device++)
-                    if (cell_at(search, k, begin, i, device)->sum < INT64_MAX)
-                        extend(search, k, begin, i, device);
+                for (size_t used = k; used < devices_of(search) && search->status == TSR_OK; used++)
+                    if (cell_at(search, k, begin, i, used)->sum < INT64_MAX)
+                        extend(search, k, begin, i, used);
             }
     tsr__progress(search->staging->planner->session, "stages: step", all, all);
     if (search->status == TSR_OK)

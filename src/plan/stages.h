@@ -88,7 +88,7 @@ tsr_status tsr__front_at(struct staging *staging, struct kind *kind, size_t i, s
 // The least memory of a device with which it could be done; INT64_MAX: none.
 tsr_status tsr__front_least(struct staging *staging, struct kind *kind, size_t i, size_t j,
                             int64_t *out) TSR_MUST_USE;
-// The same once more, without haste; k->p then holds the range with its nodes' choices.
+// The same once more, without haste; kind->planner then holds the range with its nodes' choices.
 tsr_status tsr__front_take(struct staging *staging, struct kind *kind, size_t i, size_t j,
                            int64_t memory, struct point *out) TSR_MUST_USE;
 // The ways to run a node of the range, and what the range then takes at best: choices of the summary.

@@ -56,7 +56,7 @@ tsr_value *tsr__x_positions(struct expansion *expansion, size_t i, int axis);
 tsr_value *tsr__x_reshape(struct expansion *expansion, tsr_value *value, const int64_t *shape,
                           int64_t n);
 tsr_value *tsr__x_unsqueeze(struct expansion *expansion, tsr_value *value, int64_t axis);
-// Output k of the node is v.
+// Output k of the node is the value.
 void tsr__x_give(struct expansion *expansion, int k, tsr_value *value);
 // The type that statistics are taken in: float for shorter ones.
 tsr_dtype tsr__x_wide(tsr_dtype type);

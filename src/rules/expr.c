@@ -515,7 +515,7 @@ struct expr tsr__expr_gcd(struct exprs *exprs, struct expr a, struct expr b)
     return r.known ? r : expr_number(1);
 }
 
-// e is min(of, n) for a number n > 1, or max(of, 1): with `of` itself it fits only if both are `of`.
+// The expression is min(of, n) for a number n > 1, or max(of, 1): with `of` itself it fits only if both are `of`.
 static bool clips(const struct exprs *exprs, struct expr expr, struct expr of)
 {
     const struct term *term = expr.poly && expr.poly->n == 1 ? &expr.poly->terms[0] : NULL;

@@ -286,8 +286,8 @@ struct expanded {
     struct expanded_slot *reads, *gives;
     size_t n_reads, n_gives;
 };
-// Replaces n, whose twin in another model (of those shapes) says what it is, and whose rule's factors
-// are cut so often. TSR_UNSUPPORTED: it cannot be replaced with these cuts; n stands, perhaps with
+// Replaces the node, whose twin in another model (of those shapes) says what it is, and whose rule's factors
+// are cut so often. TSR_UNSUPPORTED: it cannot be replaced with these cuts; the node stands, perhaps with
 // new nodes beside it that nobody reads.
 tsr_status tsr__rule_expand(struct arena *arena, tsr_node *node, const tsr_node *twin,
                             const struct shapes *shapes, const struct rule *rule,

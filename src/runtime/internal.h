@@ -120,7 +120,7 @@ struct rank {
 void tsr__rank_open(struct rank *rank);
 void tsr__rank_run(struct rank *rank, size_t run_slot);
 void tsr__rank_meet(struct rank *rank, const char *what); // all ranks; a whole model meets nobody
-// Binds the inputs of a run slot; findings go to s. pieces (or NULL): this rank's own of some of them.
+// Binds the inputs of a run slot; findings go to the session. pieces (or NULL): this rank's own of some of them.
 // ran: a run was asked for before, so states have a value.
 tsr_status tsr__rank_bind(struct rank *rank, size_t run_slot, const tsr_tensors *inputs,
                           const tsr_tensors *pieces, tsr_session *session, bool ran);
@@ -132,7 +132,7 @@ tsr_status tsr__rank_take(struct rank *rank, size_t run_slot, tsr_session *sessi
 void tsr__rank_drop(struct rank *rank, size_t run_slot);
 // Makes output `present` the input `past` of the next run. False: the rank has not both of them.
 bool tsr__rank_keep(struct rank *rank, const char *past, const char *present);
-// Adds the rank's findings to s.
+// Adds the rank's findings to the session.
 void tsr__rank_findings(const struct rank *rank, tsr_session *session);
 void tsr__rank_free(struct rank *rank);
 
@@ -267,7 +267,7 @@ const char *tsr__kind_provider(struct str kind, char *const *names, int n);
 tsr_status tsr__provider_set(struct rank *rank, OrtSessionOptions *options);
 // Adds what a traced rank did, as events with commas between them. Ends its tracing.
 void tsr__trace_rank(struct rank *rank, struct text *text);
-// Writes the trace; e not NULL: the texts of all processes, on rank 0.
+// Writes the trace; the endpoint not NULL: the texts of all processes, on rank 0.
 tsr_status tsr__trace_write(tsr_session *session, struct endpoint *endpoint, uint64_t plan,
                             struct text *text, const char *path);
 

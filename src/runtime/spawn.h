@@ -60,7 +60,7 @@ struct remote;
 tsr_status tsr__remote_open(tsr_session *session, const char *folder, int ranks,
                             const tsr_run_options *options, bool states, struct remote **out);
 tsr_status tsr__remote_start(struct remote *remote, const tsr_tensors *const *inputs, bool each);
-// The results of the next run: brought together into outputs[0] (h says how; NULL: each rank's own into its set).
+// The results of the next run: brought together into outputs[0] (the handover says how; NULL: each rank's own into its set).
 struct handover;
 tsr_status tsr__remote_wait(struct remote *remote, const struct handover *handover,
                             tsr_tensors *const *outputs);

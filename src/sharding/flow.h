@@ -62,7 +62,7 @@ struct flow_work {
 // Reads shapes and devices; findings of its own. False: failed.
 bool tsr__flow_start(struct flow_work *work, struct arena *arena, tsr_model *model,
                      const tsr_config *config);
-// All nodes from the first, into w->f. keep: see tsr__flow_run.
+// All nodes from the first, into work->flow. keep: see tsr__flow_run.
 bool tsr__flow_forward(struct flow_work *work, int say, const bool *keep);
 // One node, given how its inputs lie.
 bool tsr__flow_node(struct flow_work *work, tsr_node *node, struct node_flow *nf);

@@ -29,7 +29,7 @@ bool tsr__in_function(const tsr_model *model, const tsr_node *node);
 
 // ---- infer.c -----------------------------------------------------------------------------------
 
-// True if the node has a spec of v under c, even one that says nothing.
+// True if the node has a spec of the value under the config, even one that says nothing.
 bool tsr__has_spec(const tsr_node *node, const tsr_config *config, const tsr_value *value);
 
 // ---- flow.c ------------------------------------------------------------------------------------
@@ -42,7 +42,7 @@ struct flow *tsr__flow_run(struct arena *arena, tsr_model *model, const tsr_conf
 // ---- replace.c ----------------------------------------------------------------------------------
 
 // The flow ready for partition, from one that is done: nodes that cut statistics are replaced in copies of the model until
-// none is left; *made is the last copy, or NULL. Says (not-cut-here) which nodes of f, beyond those f itself runs whole, stay
+// none is left; *made is the last copy, or NULL. Says (not-cut-here) which nodes of the flow, beyond those it runs whole itself, stay
 // whole in the end or have a part that does. NULL: failed.
 struct flow *tsr__flow_expand(struct arena *arena, struct flow *flow, tsr_model **made);
 

@@ -67,7 +67,7 @@ static int64_t size_of(const struct solve *solve, int factor)
 
 // ---- refining ----------------------------------------------------------------------------------
 
-// A dimension in which factor f is followed by its inner half g.
+// A dimension in which the factor is followed by its inner half.
 static bool refine_dim(struct arena *arena, struct rule_dim *dim, int factor, int g)
 {
     int *list = ARENA_ARRAY(arena, int, (size_t)dim->n + 1);
@@ -108,7 +108,7 @@ refine_tensors(struct arena *arena, const struct rule_tensor *tensor, int n, int
     return arena->failed ? NULL : copy;
 }
 
-// Numbers that count factor f count its inner half too.
+// Numbers that count the factor count its inner half too.
 static const struct rule_list *refine_lists(struct arena *arena, const struct rule *rule,
                                             int factor, int g)
 {

@@ -23,7 +23,7 @@ struct solve {
     bool arriving;                 // the layout being taken in is nobody's wish
     const char *wrong;             // why the last step failed
 };
-// The rule with factor f made of an outer part (still f) and an inner one of that size (the last). NULL: out of memory.
+// The rule with that factor made of an outer part (of the same number) and an inner one of that size (the last). NULL: out of memory.
 const struct rule *tsr__rule_refine(struct arena *arena, const struct rule *rule, int factor,
                                     int64_t inner);
 // An attribute of the node holds the factor's size: it is not refined.
@@ -31,10 +31,10 @@ bool tsr__rule_rewrites(const struct rule *rule, int factor);
 bool tsr__solve_init(struct solve *solve, struct arena *scratch, struct arena *keep,
                      const struct rule *rule, int64_t n_all);
 struct solve
-tsr__solve_copy(const struct solve *solve); // its own on and coords; check s->arena->failed
-// Takes what layout l (canonical) of tensor i says about the factors: all of it or, with each_loop,
+tsr__solve_copy(const struct solve *solve); // its own on and coords; check its arena->failed
+// Takes what the layout (canonical) of tensor i says about the factors: all of it or, with each_loop,
 // whatever of it fits. pin: uncut factors of the tensor are whole from now on. Devices that own no
-// single shard drop out. False: it does not fit, and s->wrong says why; the state is then spoilt
+// single shard drop out. False: it does not fit, and solve->wrong says why; the state is then spoilt
 // (work on a copy).
 bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layout *layout,
                     const struct shape *shape, bool each_loop, bool pin);

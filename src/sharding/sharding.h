@@ -78,7 +78,7 @@ void tsr__config_mesh(struct arena *arena, const tsr_model *model, const tsr_con
 // and counts as absent.
 tsr_status tsr__spec_layout(struct arena *arena, const tsr_spec *spec, const struct shape *shape,
                             bool quiet, struct tile_layout **out) TSR_MUST_USE;
-// Writes layout as the spec of v at n under c (replacing one that is there).
+// Writes layout as the spec of the value at the node under the config (replacing one that is there).
 tsr_status tsr__spec_write(tsr_node *node, tsr_config *config, tsr_value *value,
                            const struct tile_layout *layout) TSR_MUST_USE;
 
@@ -179,7 +179,7 @@ struct flow {
 };
 // Pipeline stages of the flow's configuration, in line: their number (0: none), and by stage and device whether the stage is on it.
 size_t tsr__flow_stages(struct arena *arena, const struct flow *flow, const bool *const **on);
-// Calls f for each node of the flow, those of bodies right after their node.
+// Calls back for each node of the flow, those of bodies right after their node.
 void tsr__flow_visit(const struct flow *flow, void (*call)(void *data, const struct node_flow *nf),
                      void *data);
 // Follows the explicit specs of one configuration through the main graph and its bodies (design: explicit specs

@@ -254,7 +254,7 @@ struct cell {
     int64_t rest;         // all that is not below this bucket
 };
 
-// Cost of choice c and the tables of edges; false: forbidden.
+// Cost of the choice and the tables of edges; false: forbidden.
 static bool own_point(const struct run *run, const struct cell *cell, uint32_t choice,
                       struct point *out)
 {
@@ -275,7 +275,7 @@ static bool own_point(const struct run *run, const struct cell *cell, uint32_t c
     return out->cost < NEVER;
 }
 
-// What the children give at best with choice c, and the rest.
+// What the children give at best with that choice, and the rest.
 static int64_t outlook(const struct cell *cell, uint32_t choice)
 {
     int64_t sum = cell->rest;

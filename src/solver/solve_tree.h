@@ -48,7 +48,7 @@ struct tree {
 
 // k, edges and cells are viewed. False: out of memory, or a table would have more than max_cells, or
 // all together too many
-// (then t->arena.failed is false). The tree is freed in either case by tsr__tree_free. fixed: nodes
+// (then tree->arena.failed is false). The tree is freed in either case by tsr__tree_free. fixed: nodes
 // that are left out, with their edges; NULL: none. With random, nodes are added to fixed until the
 // rest is narrow enough.
 bool tsr__tree_init(struct tree *tree, tsr_session *session, uint32_t n, const uint32_t *k,
@@ -63,7 +63,7 @@ void tsr__tree_back(struct tree *tree, int64_t *const *unary, uint32_t *choice);
 bool tsr__tree_down(struct tree *tree, int64_t *const *unary);
 // After down: least total for each choice of a node.
 void tsr__tree_marginals(struct tree *tree, int64_t *const *unary, uint32_t node, int64_t *out);
-// Walking over the cells of a bucket: t->offset has the offset of each factor at the first cell, at
+// Walking over the cells of a bucket: tree->offset has the offset of each factor at the first cell, at
 // the next one, at the cell of an assignment.
 void tsr__tree_start(struct tree *tree, const struct tree_bucket *bucket);
 void tsr__tree_step(struct tree *tree, const struct tree_bucket *bucket);

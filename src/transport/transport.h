@@ -142,12 +142,12 @@ tsr_status tsr__comm_exchange(struct endpoint *endpoint, const struct comm_call 
                               struct comm_exchange *exchange, struct comm_trouble *why);
 // What follows is made of exchanges. Who is root or peer is a rank, not a place in the group.
 // in: one piece for each member, one after the other in group order, of counts[i] elements; out :=
-// the fold of all members' pieces for this one (c->reduce, c->type). counts are equal on all members.
+// the fold of all members' pieces for this one (call->reduce, call->type). counts are equal on all members.
 // out may be this member's own piece inside in.
 tsr_status tsr__comm_reduce_scatter(struct endpoint *endpoint, const struct comm_call *call,
                                     const void *in, const int64_t *counts, void *out,
                                     struct comm_trouble *why);
-// out of root := fold of all members' in (c->count elements); others may give out NULL.
+// out of root := fold of all members' in (call->count elements); others may give out NULL.
 tsr_status tsr__comm_reduce(struct endpoint *endpoint, const struct comm_call *call, int root,
                             const void *in, void *out, struct comm_trouble *why);
 // send[i] goes to member i, recv[i] comes from it; sizes may differ and are checked.
@@ -157,7 +157,7 @@ tsr_status tsr__comm_all_to_all(struct endpoint *endpoint, const struct comm_cal
 // p of root is copied to p of all others.
 tsr_status tsr__comm_broadcast(struct endpoint *endpoint, const struct comm_call *call, int root,
                                void *p, size_t bytes, struct comm_trouble *why);
-// One message between two ranks; c->group is not looked at. notes (COMM_NOTES words, or NULL) go
+// One message between two ranks; call->group is not looked at. notes (COMM_NOTES words, or NULL) go
 // along: a shape, say. The receiver's `arrived` is told them and gives the memory of exactly the
 // size that comes; NULL: into.p and into.bytes are known before. Both sides wait for each other.
 tsr_status tsr__comm_send(struct endpoint *endpoint, const struct comm_call *call, int to,
@@ -173,7 +173,7 @@ tsr_status tsr__comm_recv(struct endpoint *endpoint, const struct comm_call *cal
                           struct comm_incoming *in, struct comm_trouble *why);
 // Results go to rank 0 beside the calls, between ranks that are processes. A rank gives the first `bytes` of a file
 // without a name, which belongs to the endpoint from then on, and goes on at once; at most COMM_GIFTS are under way.
-// Settling waits until rank 0 has the one that was given first. Rank 0 takes what a rank gave in the same order (c->run is
+// Settling waits until rank 0 has the one that was given first. Rank 0 takes what a rank gave in the same order (call->run is
 // compared); the file is the caller's to close.
 tsr_status tsr__comm_give(struct endpoint *endpoint, const struct comm_call *call, int fd,
                           size_t bytes, struct comm_trouble *why);

@@ -40,7 +40,7 @@ struct outcome {
     tsr_first_difference first;
 };
 
-// Cuts that model, which is w->model with annotations, runs it and compares with the whole run. TSR_DIFFERENT: *out is filled.
+// Cuts that model, which is work->model with annotations, runs it and compares with the whole run. TSR_DIFFERENT: *out is filled.
 tsr_status tsr__verify_cut(struct work *work, tsr_model *model, const char *config,
                            struct outcome *out) TSR_MUST_USE;
 // locate.c: which value differs first, of all that the nodes of the main graph make; a finding says it. Fills *out
@@ -49,7 +49,7 @@ void tsr__verify_locate(struct work *work, tsr_model *model, const char *config,
                         tsr_first_difference *out);
 // lowered.c: the file of the whole model, or of a copy that an older engine takes.
 tsr_status tsr__verify_lowered(struct work *work, const char **path) TSR_MUST_USE;
-// precision.c: the tolerance of each value of w->model, found once; then that of the value of that name. INFINITY: it
+// precision.c: the tolerance of each value of work->model, found once; then that of the value of that name. INFINITY: it
 // follows from random numbers, and says nothing.
 tsr_status tsr__precision_find(struct work *work) TSR_MUST_USE;
 double tsr__precision_of(const struct work *work, const char *name);
