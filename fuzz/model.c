@@ -3,18 +3,7 @@
 //
 // A model that loads must save to the same bytes; changed, it must save to bytes that load again. Memory is
 // limited to what SECURITY.md promises for a file of that size.
-#include "tessera.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-#define MUST(x)                                                                                    \
-    do {                                                                                           \
-        if (!(x))                                                                                  \
-            abort();                                                                               \
-    } while (0)
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+#include "fuzz.h"
 
 static void look_at_value(const tsr_value *v)
 {

@@ -1,17 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // notation.c - fuzzes the text form of shardings: what parses prints, and prints to itself.
-#include "tessera.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-#define MUST(x)                                                                                    \
-    do {                                                                                           \
-        if (!(x))                                                                                  \
-            abort();                                                                               \
-    } while (0)
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+#include "fuzz.h"
 
 // A model with one node over values of the given rank.
 static tsr_model *make(tsr_session *s, int rank, tsr_node **node, tsr_value **value, tsr_config **c)

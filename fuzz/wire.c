@@ -3,17 +3,8 @@
 //
 // The first byte chooses the message. Damaged bytes must give one finding with a place and be safe to walk
 // all the same; good ones must survive being encoded and rewritten, with the same meaning.
+#include "fuzz.h"
 #include "wire/wire.h"
-
-#include <stdlib.h>
-
-#define MUST(x)                                                                                    \
-    do {                                                                                           \
-        if (!(x))                                                                                  \
-            abort();                                                                               \
-    } while (0)
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 // Touches every field, known messages by recursion; damaged ones too.
 static uint64_t walk(struct str body, enum wire_message m, int depth)
@@ -112,7 +103,7 @@ static void rewrite(struct rope *r, struct str body, enum wire_message m, uint64
 }
 
 // Texts of one number exchanged in place give what rewriting them gives.
-static void splice(struct arena *a, struct str body, enum wire_message m, uint32_t number)
+static void splice_field(struct arena *a, struct str body, enum wire_message m, uint32_t number)
 {
     const struct wire_row *row = tsr__wire_row(m, number);
     struct wire_splice splices[8];
@@ -155,7 +146,7 @@ static void good(tsr_session *s, struct arena *a, struct str body, enum wire_mes
     tsr__rope_init(&r, a);
     rewrite(&r, body, m, 0);
     MUST(str_eq(tsr__rope_flat(&r, a), body));
-    splice(a, body, m, 1 + dice % 8);
+    splice_field(a, body, m, 1 + dice % 8);
     tsr__rope_init(&r, a);
     rewrite(&r, body, m, dice | 1);
     struct str rewritten = tsr__rope_flat(&r, a);
