@@ -1163,6 +1163,10 @@ TSR_API void tsr_json_int(tsr_json *json, const char *key, int64_t value);
 TSR_API void tsr_json_number(tsr_json *json, const char *key, double value); /* NaN: null */
 TSR_API void tsr_json_bool(tsr_json *json, const char *key, bool value);
 TSR_API void tsr_json_null(tsr_json *json, const char *key);
+/* An array of numbers; and an object that has how often each collective is used. */
+TSR_API void tsr_json_ints(tsr_json *json, const char *key, const int64_t *values, size_t n);
+TSR_API void tsr_json_collectives(tsr_json *json, const char *key,
+                                  const tsr_collective_count *counts, size_t n);
 /* The whole text, NUL-terminated; NULL: out of memory or unbalanced. Valid until freed. */
 TSR_API const char *tsr_json_text(tsr_json *json);
 /* Writes the whole text to a file, whole or not at all. */

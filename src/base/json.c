@@ -208,6 +208,23 @@ void tsr_json_null(tsr_json *json, const char *key)
         tsr__text_add(&json->text, STR("null"));
 }
 
+void tsr_json_ints(tsr_json *json, const char *key, const int64_t *values, size_t n)
+{
+    tsr_json_begin(json, key, '[');
+    for (size_t i = 0; i < n; i++)
+        tsr_json_int(json, NULL, values[i]);
+    tsr_json_end(json);
+}
+
+void tsr_json_collectives(tsr_json *json, const char *key, const tsr_collective_count *counts,
+                          size_t n)
+{
+    tsr_json_begin(json, key, '{');
+    for (size_t i = 0; i < n; i++)
+        tsr_json_int(json, counts[i].op, (int64_t)counts[i].count);
+    tsr_json_end(json);
+}
+
 const char *tsr_json_text(tsr_json *json)
 {
     if (!json || json->failed || json->text.failed || json->depth || json->level[0].count != 1)

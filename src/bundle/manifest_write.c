@@ -95,10 +95,7 @@ static void write_devices(tsr_json *json, const struct manifest *manifest)
         tsr_json_string(json, "file", device->file);
         write_names(json, "data", device->data, device->n_data);
         if (device->n_stages) {
-            tsr_json_begin(json, "stages", '[');
-            for (size_t k = 0; k < device->n_stages; k++)
-                tsr_json_int(json, NULL, device->stages[k]);
-            tsr_json_end(json);
+            tsr_json_ints(json, "stages", device->stages, device->n_stages);
         }
         if (device->has_ports) {
             write_names(json, "inputs", device->inputs, device->n_inputs);
@@ -120,10 +117,7 @@ static void write_collectives(tsr_json *json, const struct manifest *manifest)
         tsr_json_string(json, "type", collective->type);
         tsr_json_begin(json, "groups", '[');
         for (size_t g = 0; g < collective->n_groups; g++) {
-            tsr_json_begin(json, NULL, '[');
-            for (size_t k = 0; k < collective->groups[g].n; k++)
-                tsr_json_int(json, NULL, collective->groups[g].ranks[k]);
-            tsr_json_end(json);
+            tsr_json_ints(json, NULL, collective->groups[g].ranks, collective->groups[g].n);
         }
         tsr_json_end(json);
         tsr_json_end(json);

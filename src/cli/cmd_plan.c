@@ -79,10 +79,7 @@ static void json_stages(tsr_json *json, const tsr_plan_summary *summary)
     for (size_t i = 0; i < summary->n_stages; i++) {
         const tsr_plan_stage *stage = &summary->stages[i];
         tsr_json_begin(json, NULL, '{');
-        tsr_json_begin(json, "devices", '[');
-        for (size_t d = 0; d < stage->n_devices; d++)
-            tsr_json_int(json, NULL, stage->devices[d]);
-        tsr_json_end(json);
+        tsr_json_ints(json, "devices", stage->devices, stage->n_devices);
         tsr_json_int(json, "nodes", (int64_t)stage->nodes);
         tsr_json_int(json, "first", stage->first);
         tsr_json_int(json, "last", stage->last);
@@ -134,14 +131,8 @@ static void json_parts(tsr_json *json, const tsr_plan_summary *summary)
         tsr_json_begin(json, NULL, '{');
         tsr_json_string(json, "configuration", part->config);
         tsr_json_int(json, "cost", part->cost);
-        tsr_json_begin(json, "memory", '[');
-        for (size_t d = 0; d < summary->devices; d++)
-            tsr_json_int(json, NULL, part->memory[d]);
-        tsr_json_end(json);
-        tsr_json_begin(json, "collectives", '{');
-        for (size_t k = 0; k < part->n_collectives; k++)
-            tsr_json_int(json, part->collectives[k].op, (int64_t)part->collectives[k].count);
-        tsr_json_end(json);
+        tsr_json_ints(json, "memory", part->memory, summary->devices);
+        tsr_json_collectives(json, "collectives", part->collectives, part->n_collectives);
         tsr_json_int(json, "nodes", (int64_t)part->nodes);
         tsr_json_int(json, "cut_nodes", (int64_t)part->cut_nodes);
         tsr_json_end(json);
@@ -163,6 +154,56 @@ static void print_parts(const tsr_plan_summary *summary)
         printf("%zu weights lie the same in both\n", summary->shared);
 }
 
+static void json_feasible(tsr_json *json, const tsr_plan_summary *summary)
+{
+    tsr_json_string(json, "configuration", summary->config);
+    tsr_json_number(json, "milliseconds", summary->milliseconds);
+    tsr_json_int(json, "cost", summary->cost);
+    tsr_json_int(json, "bound", summary->bound);
+    tsr_json_bool(json, "optimal", summary->optimal);
+    tsr_json_number(json, "gap", summary->gap);
+    tsr_json_bool(json, "stopped", summary->stopped);
+    tsr_json_int(json, "used_devices", summary->used_devices);
+    tsr_json_int(json, "copies", summary->copies);
+    tsr_json_ints(json, "memory", summary->memory, summary->devices);
+    tsr_json_ints(json, "peak", summary->peak, summary->devices);
+    tsr_json_collectives(json, "collectives", summary->collectives, summary->n_collectives);
+    json_stages(json, summary);
+    json_parts(json, summary);
+    json_choices(json, summary);
+    tsr_json_int(json, "nodes", (int64_t)summary->nodes);
+    tsr_json_int(json, "cut_nodes", (int64_t)summary->cut_nodes);
+    if (summary->one_device > 0)
+        tsr_json_int(json, "one_device", summary->one_device);
+    else
+        tsr_json_null(json, "one_device");
+    if (summary->better_devices > 0) {
+        tsr_json_begin(json, "better", '{');
+        tsr_json_int(json, "devices", summary->better_devices);
+        tsr_json_int(json, "cost", summary->better_cost);
+        tsr_json_end(json);
+    } else {
+        tsr_json_null(json, "better");
+    }
+}
+
+static void json_infeasible(tsr_json *json, const tsr_plan_summary *summary)
+{
+    tsr_json_int(json, "needs_bytes", summary->needs_bytes);
+    if (summary->fits_devices > 0)
+        tsr_json_int(json, "fits_devices", summary->fits_devices);
+    else
+        tsr_json_null(json, "fits_devices");
+    tsr_json_begin(json, "binding", '[');
+    for (size_t i = 0; i < summary->n_binding; i++) {
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_string(json, "value", summary->binding[i].value);
+        tsr_json_int(json, "bytes", summary->binding[i].bytes);
+        tsr_json_end(json);
+    }
+    tsr_json_end(json);
+}
+
 // A plan that is feasible and one that is not have different keys; `feasible` says which.
 static int print_json(struct cli *cli, const tsr_plan_summary *summary, int code)
 {
@@ -172,60 +213,10 @@ static int print_json(struct cli *cli, const tsr_plan_summary *summary, int code
     tsr_json_bool(json, "feasible", summary->feasible);
     tsr_json_int(json, "devices", (int64_t)summary->devices);
     tsr_json_number(json, "solve_ms", summary->solve_ms);
-    if (summary->feasible) {
-        tsr_json_string(json, "configuration", summary->config);
-        tsr_json_number(json, "milliseconds", summary->milliseconds);
-        tsr_json_int(json, "cost", summary->cost);
-        tsr_json_int(json, "bound", summary->bound);
-        tsr_json_bool(json, "optimal", summary->optimal);
-        tsr_json_number(json, "gap", summary->gap);
-        tsr_json_bool(json, "stopped", summary->stopped);
-        tsr_json_int(json, "used_devices", summary->used_devices);
-        tsr_json_int(json, "copies", summary->copies);
-        tsr_json_begin(json, "memory", '[');
-        for (size_t i = 0; i < summary->devices; i++)
-            tsr_json_int(json, NULL, summary->memory[i]);
-        tsr_json_end(json);
-        tsr_json_begin(json, "peak", '[');
-        for (size_t i = 0; i < summary->devices; i++)
-            tsr_json_int(json, NULL, summary->peak[i]);
-        tsr_json_end(json);
-        tsr_json_begin(json, "collectives", '{');
-        for (size_t i = 0; i < summary->n_collectives; i++)
-            tsr_json_int(json, summary->collectives[i].op, (int64_t)summary->collectives[i].count);
-        tsr_json_end(json);
-        json_stages(json, summary);
-        json_parts(json, summary);
-        json_choices(json, summary);
-        tsr_json_int(json, "nodes", (int64_t)summary->nodes);
-        tsr_json_int(json, "cut_nodes", (int64_t)summary->cut_nodes);
-        if (summary->one_device > 0)
-            tsr_json_int(json, "one_device", summary->one_device);
-        else
-            tsr_json_null(json, "one_device");
-        if (summary->better_devices > 0) {
-            tsr_json_begin(json, "better", '{');
-            tsr_json_int(json, "devices", summary->better_devices);
-            tsr_json_int(json, "cost", summary->better_cost);
-            tsr_json_end(json);
-        } else {
-            tsr_json_null(json, "better");
-        }
-    } else {
-        tsr_json_int(json, "needs_bytes", summary->needs_bytes);
-        if (summary->fits_devices > 0)
-            tsr_json_int(json, "fits_devices", summary->fits_devices);
-        else
-            tsr_json_null(json, "fits_devices");
-        tsr_json_begin(json, "binding", '[');
-        for (size_t i = 0; i < summary->n_binding; i++) {
-            tsr_json_begin(json, NULL, '{');
-            tsr_json_string(json, "value", summary->binding[i].value);
-            tsr_json_int(json, "bytes", summary->binding[i].bytes);
-            tsr_json_end(json);
-        }
-        tsr_json_end(json);
-    }
+    if (summary->feasible)
+        json_feasible(json, summary);
+    else
+        json_infeasible(json, summary);
     tsr_json_findings(json, "findings");
     return cli_print_json(cli, json, code);
 }
@@ -352,10 +343,7 @@ static void json_side(tsr_json *json, const tsr_plan_side *side)
     tsr_json_int(json, "devices", side->devices);
     tsr_json_int(json, "cost", side->cost);
     tsr_json_int(json, "memory", side->memory);
-    tsr_json_begin(json, "collectives", '{');
-    for (size_t i = 0; i < side->n_collectives; i++)
-        tsr_json_int(json, side->collectives[i].op, (int64_t)side->collectives[i].count);
-    tsr_json_end(json);
+    tsr_json_collectives(json, "collectives", side->collectives, side->n_collectives);
     tsr_json_end(json);
 }
 

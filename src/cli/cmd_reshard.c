@@ -59,10 +59,7 @@ static void json_groups(tsr_json *json, const tsr_step *step)
 {
     tsr_json_begin(json, "groups", '[');
     for (size_t g = 0; g < step->n_groups; g++) {
-        tsr_json_begin(json, NULL, '[');
-        for (size_t i = 0; i < step->groups[g].n; i++)
-            tsr_json_int(json, NULL, step->groups[g].devices[i]);
-        tsr_json_end(json);
+        tsr_json_ints(json, NULL, step->groups[g].devices, step->groups[g].n);
     }
     tsr_json_end(json);
 }

@@ -35,10 +35,8 @@ static void json_outputs(tsr_json *json, const tsr_tensors *tensors)
         if (tsr_tensors_sequence(tensors, i))
             tsr_json_int(json, "elements",
                          (int64_t)tsr_tensors_count(tsr_tensors_sequence(tensors, i)));
-        tsr_json_begin(json, "shape", '[');
-        for (int k = 0; k < tsr_tensors_rank(tensors, i); k++)
-            tsr_json_int(json, NULL, tsr_tensors_dims(tensors, i)[k]);
-        tsr_json_end(json);
+        tsr_json_ints(json, "shape", tsr_tensors_dims(tensors, i),
+                      (size_t)tsr_tensors_rank(tensors, i));
         tsr_json_end(json);
     }
     tsr_json_end(json);

@@ -24,20 +24,11 @@ void summary_print(FILE *to, const tsr_partition_summary *summary)
 void summary_json(tsr_json *json, const tsr_partition_summary *summary)
 {
     tsr_json_int(json, "devices", (int64_t)summary->devices);
-    tsr_json_begin(json, "collectives", '{');
-    for (size_t i = 0; i < summary->n_collectives; i++)
-        tsr_json_int(json, summary->collectives[i].op, (int64_t)summary->collectives[i].count);
-    tsr_json_end(json);
+    tsr_json_collectives(json, "collectives", summary->collectives, summary->n_collectives);
     tsr_json_int(json, "nodes", (int64_t)summary->nodes);
     tsr_json_int(json, "cut_nodes", (int64_t)summary->cut_nodes);
-    tsr_json_begin(json, "weight_bytes", '[');
-    for (size_t i = 0; i < summary->devices; i++)
-        tsr_json_int(json, NULL, summary->weight_bytes[i]);
-    tsr_json_end(json);
-    tsr_json_begin(json, "file_bytes", '[');
-    for (size_t i = 0; i < summary->devices; i++)
-        tsr_json_int(json, NULL, summary->file_bytes[i]);
-    tsr_json_end(json);
+    tsr_json_ints(json, "weight_bytes", summary->weight_bytes, summary->devices);
+    tsr_json_ints(json, "file_bytes", summary->file_bytes, summary->devices);
     tsr_json_int(json, "common_bytes", summary->common_bytes);
     tsr_json_begin(json, "replicated", '[');
     for (size_t i = 0; i < summary->n_replicated; i++) {

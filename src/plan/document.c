@@ -54,14 +54,8 @@ static void add_result(tsr_json *json, const tsr_plan_summary *summary)
     tsr_json_int(json, "cost", summary->cost);
     tsr_json_int(json, "bound", summary->bound);
     tsr_json_bool(json, "optimal", summary->optimal);
-    tsr_json_begin(json, "memory", '[');
-    for (size_t i = 0; i < summary->devices; i++)
-        tsr_json_int(json, NULL, summary->memory[i]);
-    tsr_json_end(json);
-    tsr_json_begin(json, "collectives", '{');
-    for (size_t i = 0; i < summary->n_collectives; i++)
-        tsr_json_int(json, summary->collectives[i].op, (int64_t)summary->collectives[i].count);
-    tsr_json_end(json);
+    tsr_json_ints(json, "memory", summary->memory, summary->devices);
+    tsr_json_collectives(json, "collectives", summary->collectives, summary->n_collectives);
 }
 
 static void add_stages(tsr_json *json, const tsr_plan_summary *summary)
@@ -76,10 +70,7 @@ static void add_stages(tsr_json *json, const tsr_plan_summary *summary)
     for (size_t i = 0; i < summary->n_stages; i++) {
         const tsr_plan_stage *stage = &summary->stages[i];
         tsr_json_begin(json, NULL, '{');
-        tsr_json_begin(json, "devices", '[');
-        for (size_t device = 0; device < stage->n_devices; device++)
-            tsr_json_int(json, NULL, stage->devices[device]);
-        tsr_json_end(json);
+        tsr_json_ints(json, "devices", stage->devices, stage->n_devices);
         tsr_json_int(json, "nodes", (int64_t)stage->nodes);
         tsr_json_int(json, "time", stage->time);
         tsr_json_int(json, "transfer", stage->transfer);

@@ -39,14 +39,8 @@ static void add_plan(tsr_json *json, const tsr_plan_summary *summary)
     tsr_json_int(json, "cost", summary->cost);
     tsr_json_int(json, "bound", summary->bound);
     tsr_json_bool(json, "optimal", summary->optimal);
-    tsr_json_begin(json, "memory", '[');
-    for (size_t i = 0; i < summary->devices; i++)
-        tsr_json_int(json, NULL, summary->memory[i]);
-    tsr_json_end(json);
-    tsr_json_begin(json, "collectives", '{');
-    for (size_t i = 0; i < summary->n_collectives; i++)
-        tsr_json_int(json, summary->collectives[i].op, (int64_t)summary->collectives[i].count);
-    tsr_json_end(json);
+    tsr_json_ints(json, "memory", summary->memory, summary->devices);
+    tsr_json_collectives(json, "collectives", summary->collectives, summary->n_collectives);
     tsr_json_int(json, "nodes", (int64_t)summary->nodes);
     tsr_json_int(json, "cut_nodes", (int64_t)summary->cut_nodes);
     tsr_json_end(json);

@@ -279,10 +279,7 @@ static void add_times(const tsr_topology *topology, tsr_json *json)
         tsr_json_begin(json, NULL, '{');
         tsr_json_string(json, "collective", tsr__topology_collective(times->what));
         tsr_json_int(json, "devices", times->size);
-        tsr_json_begin(json, "bytes", '[');
-        for (int k = 0; k < times->n; k++)
-            tsr_json_int(json, NULL, times->bytes[k]);
-        tsr_json_end(json);
+        tsr_json_ints(json, "bytes", times->bytes, (size_t)times->n);
         tsr_json_begin(json, "seconds", '[');
         for (int k = 0; k < times->n; k++)
             tsr_json_number(json, NULL, times->seconds[k]);
