@@ -61,9 +61,8 @@ const char *tsr__gpu_words(const struct gpu *gpu, int code, char *out, size_t n)
 struct gpu_seat;
 // 0 and *out, or the driver's number. Card is counted from 0.
 int tsr__seat_open(tsr_session *session, const struct gpu *gpu, int card, struct gpu_seat **out);
-void tsr__seat_close(struct gpu_seat *seat);      // NULL is fine; waits for the GPU first
-int tsr__seat_enter(const struct gpu_seat *seat); // the calling thread works on this GPU
-const struct gpu *tsr__seat_gpu(const struct gpu_seat *seat);
+void tsr__seat_close(struct gpu_seat *seat);           // NULL is fine; waits for the GPU first
+int tsr__seat_enter(const struct gpu_seat *seat);      // the calling thread works on this GPU
 const char *tsr__seat_id(const struct gpu_seat *seat); // GPU_ID_BYTES: the same in all processes
 void *tsr__seat_stream(const struct gpu_seat *seat);   // of its own
 int tsr__seat_free_memory(const struct gpu_seat *seat, int64_t *available, int64_t *all);

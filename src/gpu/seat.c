@@ -134,11 +134,6 @@ int tsr__seat_enter(const struct gpu_seat *seat)
     return seat->gpu->cuCtxSetCurrent(seat->context);
 }
 
-const struct gpu *tsr__seat_gpu(const struct gpu_seat *seat)
-{
-    return seat->gpu;
-}
-
 const char *tsr__seat_id(const struct gpu_seat *seat)
 {
     return seat->id;

@@ -302,11 +302,8 @@ void tsr__clone_configs(struct cloner *cloner, tsr_node *to, const tsr_node *fro
     }
 }
 
-static void clone_inner_node(struct cloner *cloner, tsr_graph *graph, const tsr_node *node)
+void tsr__clone_slots(struct cloner *cloner, tsr_node *copy, const tsr_node *node)
 {
-    tsr_node *copy = tsr__clone_node(cloner, graph, node, node->n_inputs, node->n_outputs);
-    if (!copy)
-        return;
     for (size_t i = 0; i < node->n_inputs; i++)
         tsr__use_link(&copy->inputs[i], tsr__twin(cloner, node->inputs[i].value));
     for (size_t i = 0; i < node->n_outputs; i++) {
@@ -314,6 +311,14 @@ static void clone_inner_node(struct cloner *cloner, tsr_graph *graph, const tsr_
         if (copy->outputs[i])
             copy->outputs[i]->producer = copy;
     }
+}
+
+static void clone_inner_node(struct cloner *cloner, tsr_graph *graph, const tsr_node *node)
+{
+    tsr_node *copy = tsr__clone_node(cloner, graph, node, node->n_inputs, node->n_outputs);
+    if (!copy)
+        return;
+    tsr__clone_slots(cloner, copy, node);
     tsr__node_append(graph, copy);
     tsr__clone_configs(cloner, copy, node);
     if (!cloner->exact)

@@ -68,7 +68,7 @@ tsr_status tsr_model_add_config(tsr_model *model, const char *name, int64_t coun
     tsr_config **slot = model->arena.failed ? NULL : vec_push(&model->arena, &model->configs);
     if (!slot)
         return TSR_NOMEM;
-    *config = (tsr_config){.model = model, .devices = count, .has_count = true, .registered = true};
+    *config = (tsr_config){.model = model, .devices = count, .registered = true};
     config->name = tsr__keep(model, str_of(name));
     config->names = names;
     for (; config->n_names < n; config->n_names++)
@@ -203,10 +203,6 @@ tsr_status tsr_config_rename(tsr_config *config, const char *name)
 bool tsr__config_is_declared(const tsr_config *config)
 {
     return config->registered;
-}
-bool tsr__config_has_count(const tsr_config *config)
-{
-    return config->has_count;
 }
 
 // ---- entries of nodes -----------------------------------------------------------------------

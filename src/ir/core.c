@@ -450,6 +450,15 @@ struct str tsr__node_op_str(const tsr_node *node)
 {
     return node->op->text;
 }
+const char *tsr__node_label(const tsr_node *node)
+{
+    if (node->name.n)
+        return tsr_node_name(node);
+    for (size_t i = 0; i < tsr_node_output_count(node); i++)
+        if (tsr_node_output(node, i))
+            return tsr_value_name(tsr_node_output(node, i));
+    return "";
+}
 struct str tsr__node_domain_str(const tsr_node *node)
 {
     return node->domain->text;

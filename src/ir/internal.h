@@ -225,7 +225,7 @@ struct tsr_config {
     struct str *names; // NUL-terminated
     size_t n_names;
     struct str whole;
-    bool has_count, registered, standin, renamed;
+    bool registered, standin, renamed;
     tsr_config *twin; // scratch of tsr_model_clone
 };
 
@@ -234,17 +234,14 @@ struct spec_group {
     int64_t key;
     int64_t *members;
     size_t n;
-    bool has_key;
     struct str whole;
 };
 struct spec_factor {
     tsr_dim size;
     int64_t shards;
-    bool has_shards;
 };
 struct spec_dim {
     int64_t axis;
-    bool has_axis;
     struct spec_factor *factors;
     size_t n;
     struct str whole;
@@ -405,6 +402,8 @@ tsr_graph *tsr__clone_graph(struct cloner *cloner, const tsr_graph *graph, tsr_n
 // A copy of the node with everything but inputs, outputs and place; inputs and outputs are counted, not set.
 tsr_node *tsr__clone_node(struct cloner *cloner, tsr_graph *graph, const tsr_node *node,
                           size_t n_inputs, size_t n_outputs);
+// Its inputs and outputs: the twins of the node's.
+void tsr__clone_slots(struct cloner *cloner, tsr_node *copy, const tsr_node *node);
 void tsr__clone_configs(struct cloner *cloner, tsr_node *to, const tsr_node *from);
 void tsr__model_hold(tsr_model *to, const tsr_model *from);
 

@@ -25,6 +25,8 @@ tsr_status tsr__model_keep_ranks(tsr_model *model, const int *ranks) TSR_MUST_US
 struct str tsr__value_str(const tsr_value *value);
 struct str tsr__node_str(const tsr_node *node); // name
 struct str tsr__node_op_str(const tsr_node *node);
+// What people call it by: its name, else its first output's; "" if it has neither.
+const char *tsr__node_label(const tsr_node *node);
 struct str tsr__node_domain_str(const tsr_node *node); // "" for ai.onnx
 const tsr_dim *tsr__value_dims(
     const tsr_value *value); // tsr_value_rank of them; valid until the type is set again
@@ -72,12 +74,7 @@ tsr_status tsr__value_copy_type(tsr_value *to, const tsr_value *from);
 bool tsr__tensor_window(const tsr_tensor *tensor, int *fd, uint64_t *offset, uint64_t *length);
 // What the public queries leave out, for the checker: absent is not the same as zero.
 bool tsr__config_is_declared(const tsr_config *config); // false: a stand-in, or taken off the model
-bool tsr__config_has_count(const tsr_config *config);
-bool tsr__spec_dim_has_axis(const tsr_spec *spec, size_t i);
-bool tsr__spec_factor_has_shards(const tsr_spec *spec, size_t i, size_t k);
-tsr_node_config *tsr__spec_entry(const tsr_spec *spec);
-tsr_node *tsr__node_config_node(const tsr_node_config *nc);
-bool tsr__value_is_other(const tsr_value *value); // declared as sequence, map, optional, ...
+bool tsr__value_is_other(const tsr_value *value);       // declared as sequence, map, optional, ...
 // A value declared as a sequence (result 1), an optional (2) or an optional sequence (3) of tensors, and what those
 // are; -1: anything else. dims lie in the model's memory.
 int tsr__value_wrapped(const tsr_value *value, tsr_dtype *dtype, int *rank, const tsr_dim **dims);

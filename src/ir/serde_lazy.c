@@ -414,7 +414,7 @@ void tsr__config_decode(tsr_config *config, struct str body)
 {
     tsr_model *model = config->model;
     config->name = tsr__keep(model, tsr__wire_bytes(body, F_CONFIG_NAME, NULL));
-    config->has_count = tsr__wire_int(body, F_CONFIG_NUM_DEVICES, &config->devices);
+    (void)tsr__wire_int(body, F_CONFIG_NUM_DEVICES, &config->devices);
     config->devices = (int32_t)config->devices;
     struct wire_cursor cur = wire_over(body);
     struct wire_field field;
@@ -453,7 +453,7 @@ static void decode_group(tsr_model *model, tsr_spec *spec, const struct wire_fie
     if (!group)
         return;
     group->whole = field->whole;
-    group->has_key = tsr__wire_int(field->bytes, F_GROUP_KEY, &group->key);
+    (void)tsr__wire_int(field->bytes, F_GROUP_KEY, &group->key);
     group->members = read_devices(model, field->bytes, F_GROUP_VALUE, &group->n);
 }
 
@@ -468,7 +468,7 @@ static struct spec_factor decode_factor(tsr_model *model, struct str body)
         else if (field.number == F_SIMPLE_DIM_DIM_PARAM && field.type == WIRE_LEN)
             out.size = (tsr_dim){-1, tsr__keep(model, field.bytes).p};
     }
-    out.has_shards = tsr__wire_int(body, F_SIMPLE_DIM_NUM_SHARDS, &out.shards);
+    (void)tsr__wire_int(body, F_SIMPLE_DIM_NUM_SHARDS, &out.shards);
     return out;
 }
 
@@ -478,7 +478,7 @@ static void decode_spec_dim(tsr_model *model, tsr_spec *spec, const struct wire_
     if (!dim)
         return;
     dim->whole = field->whole;
-    dim->has_axis = tsr__wire_int(field->bytes, F_SHARDED_DIM_AXIS, &dim->axis);
+    (void)tsr__wire_int(field->bytes, F_SHARDED_DIM_AXIS, &dim->axis);
     struct wire_cursor cursor = wire_over(field->bytes);
     struct wire_field wire_field;
     size_t n = 0;

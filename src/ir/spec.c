@@ -95,14 +95,6 @@ size_t tsr_spec_dim_count(const tsr_spec *spec)
 {
     return spec->dims.n;
 }
-tsr_node_config *tsr__spec_entry(const tsr_spec *spec)
-{
-    return spec->entry;
-}
-tsr_node *tsr__node_config_node(const tsr_node_config *nc)
-{
-    return nc->node;
-}
 
 size_t tsr_spec_devices(const tsr_spec *spec, const int64_t **out)
 {
@@ -126,11 +118,6 @@ int64_t tsr_spec_dim_axis(const tsr_spec *spec, size_t i)
     return i < spec->dims.n ? spec->dims.at[i].axis : 0;
 }
 
-bool tsr__spec_dim_has_axis(const tsr_spec *spec, size_t i)
-{
-    return i < spec->dims.n && spec->dims.at[i].has_axis;
-}
-
 size_t tsr_spec_dim_factor_count(const tsr_spec *spec, size_t i)
 {
     return i < spec->dims.n ? spec->dims.at[i].n : 0;
@@ -142,11 +129,6 @@ int64_t tsr_spec_dim_factor(const tsr_spec *spec, size_t i, size_t k, tsr_dim *s
     if (size)
         *size = there ? spec->dims.at[i].factors[k].size : (tsr_dim){-1, ""};
     return there ? spec->dims.at[i].factors[k].shards : 0;
-}
-
-bool tsr__spec_factor_has_shards(const tsr_spec *spec, size_t i, size_t k)
-{
-    return k < tsr_spec_dim_factor_count(spec, i) && spec->dims.at[i].factors[k].has_shards;
 }
 
 // ---- building -------------------------------------------------------------------------------
@@ -221,7 +203,7 @@ tsr_status tsr_spec_add_group(tsr_spec *spec, int64_t key, const int64_t *member
     struct spec_group *group = copy ? vec_push(&model_of(spec)->arena, &spec->groups) : NULL;
     if (!group)
         return TSR_NOMEM;
-    *group = (struct spec_group){.key = key, .members = copy, .n = n, .has_key = true};
+    *group = (struct spec_group){.key = key, .members = copy, .n = n};
     touched(spec, S_GROUPS);
     return TSR_OK;
 }
@@ -235,14 +217,13 @@ tsr_status tsr_spec_add_dim(tsr_spec *spec, int64_t axis, const tsr_dim *sizes,
     if (!dim)
         return TSR_NOMEM;
     for (size_t i = 0; i < n; i++) {
-        factors[i] =
-            (struct spec_factor){.size = {-1, ""}, .shards = shards[i], .has_shards = true};
+        factors[i] = (struct spec_factor){.size = {-1, ""}, .shards = shards[i]};
         if (sizes && sizes[i].value >= 0)
             factors[i].size.value = sizes[i].value;
         else if (sizes && sizes[i].symbol)
             factors[i].size.symbol = tsr__keep(model, str_of(sizes[i].symbol)).p;
     }
-    *dim = (struct spec_dim){.axis = axis, .has_axis = true, .factors = factors, .n = n};
+    *dim = (struct spec_dim){.axis = axis, .factors = factors, .n = n};
     touched(spec, S_DIMS);
     return model_status(model);
 }

@@ -373,13 +373,7 @@ static tsr_node *inline_node(struct cloner *cloner, tsr_node *call, const tsr_no
         copy->flags |= N_TEXT;
     }
     copy->flags |= N_NEW;
-    for (size_t i = 0; i < node->n_inputs; i++)
-        tsr__use_link(&copy->inputs[i], tsr__twin(cloner, node->inputs[i].value));
-    for (size_t i = 0; i < node->n_outputs; i++) {
-        copy->outputs[i] = tsr__twin(cloner, node->outputs[i]);
-        if (copy->outputs[i])
-            copy->outputs[i]->producer = copy;
-    }
+    tsr__clone_slots(cloner, copy, node);
     tsr__node_append(call->graph, copy);
     (void)tsr_node_move_before(copy, call);
     tsr__clone_configs(cloner, copy, node);

@@ -6,6 +6,7 @@
 #define TSR_REPORT_INTERNAL_H
 
 #include "report/report.h"
+#include "ir/ir.h"
 
 // What a device does for some time, as the timelines draw it.
 struct lane_span {
@@ -131,8 +132,6 @@ void tsr__node_specs_text(const struct page *page, const tsr_node *node, bool ou
                           struct text *text);
 // The same with numbers in names left out: nodes of several layers that are cut alike have the same.
 void tsr__node_specs_key(const struct page *page, const tsr_node *node, struct text *text);
-// The name of a node, or that of its first output.
-const char *tsr__node_label(const tsr_node *node);
 
 // beside.c: this plan and another.
 void tsr__beside_write(struct page *page);

@@ -135,16 +135,6 @@ static bool is_output(const tsr_node *node, const tsr_value *value)
     return false;
 }
 
-const char *tsr__node_label(const tsr_node *node)
-{
-    if (tsr_node_name(node)[0])
-        return tsr_node_name(node);
-    for (size_t i = 0; i < tsr_node_output_count(node); i++)
-        if (tsr_node_output(node, i))
-            return tsr_value_name(tsr_node_output(node, i));
-    return "";
-}
-
 void tsr__node_specs_text(const struct page *page, const tsr_node *node, bool outputs,
                           struct text *out)
 {

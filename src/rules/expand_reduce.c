@@ -62,24 +62,25 @@ void tsr__expand_reduce_mean(struct expansion *expansion)
                   tsr__x_count(expansion, 0, start.axes, start.n, start.wide)));
 }
 
-void tsr__expand_reduce_l2(struct expansion *expansion)
+// A reduction that parts can be added up of, then an operator on the result alone.
+static void reduce_then(struct expansion *expansion, const char *reduction, const char *last)
 {
     struct start start;
-    if (begin(expansion, &start))
-        end(expansion, &start,
-            tsr__x_op(expansion, "Sqrt", 1,
-                      tsr__x_reduce(expansion, "ReduceSumSquare", start.value, start.axes, start.n,
-                                    start.keep)));
+    if (!begin(expansion, &start))
+        return;
+    tsr_value *sum =
+        tsr__x_reduce(expansion, reduction, start.value, start.axes, start.n, start.keep);
+    end(expansion, &start, tsr__x_op(expansion, last, 1, sum));
+}
+
+void tsr__expand_reduce_l2(struct expansion *expansion)
+{
+    reduce_then(expansion, "ReduceSumSquare", "Sqrt");
 }
 
 void tsr__expand_reduce_log_sum(struct expansion *expansion)
 {
-    struct start start;
-    if (begin(expansion, &start))
-        end(expansion, &start,
-            tsr__x_op(expansion, "Log", 1,
-                      tsr__x_reduce(expansion, "ReduceSum", start.value, start.axes, start.n,
-                                    start.keep)));
+    reduce_then(expansion, "ReduceSum", "Log");
 }
 
 // Rows that are -inf everywhere (or have a +inf) must not become inf - inf.

@@ -275,7 +275,6 @@ tsr_dim *tsr__job_dims(const struct shape_job *job, int64_t rank);
 void tsr__job_set(struct shape_job *job, int i, int rank, const tsr_dim *dims);
 // Output i is shaped as input k.
 void tsr__job_like(struct shape_job *job, int i, int k);
-struct expr tsr__job_expr(const struct shape_job *job, tsr_dim dim);
 tsr_dim tsr__job_dim(const struct shape_job *job, struct expr expr);
 // Number of elements; unknown if any dimension is.
 struct expr tsr__job_size(const struct shape_job *job, struct shape shape, int from, int to);

@@ -150,11 +150,6 @@ void tsr__job_like(struct shape_job *job, int i, int k)
     job->out[i].dims = shape.dims;
 }
 
-struct expr tsr__job_expr(const struct shape_job *job, tsr_dim dim)
-{
-    return tsr__expr_of(job->exprs, dim);
-}
-
 tsr_dim tsr__job_dim(const struct shape_job *job, struct expr expr)
 {
     return tsr__expr_dim(job->exprs, expr);

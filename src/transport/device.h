@@ -88,6 +88,15 @@ static inline enum gpu_reduce gpu_reduce_of(enum comm_reduce reduce)
 {
     return (enum gpu_reduce)(reduce - COMM_SUM); // both lists have one order
 }
+// All members' parts of so many elements become n_out results; who calls says where the parts and results are.
+static inline struct gpu_fold gpu_fold_of(const struct comm_call *call, int n_out, int64_t count)
+{
+    return (struct gpu_fold){.type = call->type,
+                             .reduce = gpu_reduce_of(call->reduce),
+                             .n_in = call->n_group,
+                             .n_out = n_out,
+                             .count = count};
+}
 
 // TSR_OK for 0; else the trouble of a call to the driver, with the GPU and what it said. doing: "copying"
 tsr_status tsr__device_code(const struct device_call *call, int code, const char *doing);

@@ -118,12 +118,9 @@ static tsr_status reduce_in_order(const struct device_call *call, void *comm, co
         st = together(call);
     if (st != TSR_OK)
         return st;
-    struct gpu_fold fold = {.type = comm_call->type,
-                            .reduce = gpu_reduce_of(comm_call->reduce),
-                            .n_in = comm_call->n_group,
-                            .n_out = 1,
-                            .out = {(char *)out + mine.at},
-                            .count = (int64_t)(mine.bytes / tsr__elem_bytes(comm_call->type))};
+    struct gpu_fold fold =
+        gpu_fold_of(comm_call, 1, (int64_t)(mine.bytes / tsr__elem_bytes(comm_call->type)));
+    fold.out[0] = (char *)out + mine.at;
     for (int i = 0; i < comm_call->n_group; i++) {
         struct slice theirs = slice_of(comm_call, i);
         char *place = (char *)scratch + (size_t)i * mine.bytes;
@@ -199,12 +196,9 @@ static tsr_status fold_messages(const struct device_call *call, void *comm,
         st = together(call);
     if (st != TSR_OK)
         return st;
-    struct gpu_fold fold = {.type = comm_call->type,
-                            .reduce = gpu_reduce_of(comm_call->reduce),
-                            .n_in = comm_call->n_group,
-                            .n_out = 1,
-                            .out = {exchange->folded},
-                            .count = (int64_t)(bytes / tsr__elem_bytes(comm_call->type))};
+    struct gpu_fold fold =
+        gpu_fold_of(comm_call, 1, (int64_t)(bytes / tsr__elem_bytes(comm_call->type)));
+    fold.out[0] = exchange->folded;
     for (int i = 0; i < comm_call->n_group; i++) {
         char *place = (char *)scratch + (size_t)i * bytes;
         parts[i].recv = place;

@@ -91,11 +91,7 @@ static tsr_status fold_slice(const struct device_call *call, const void *in, voi
 {
     const struct comm_call *comm_call = call->call;
     size_t skip = (size_t)first * tsr__elem_bytes(comm_call->type);
-    struct gpu_fold fold = {.type = comm_call->type,
-                            .reduce = gpu_reduce_of(comm_call->reduce),
-                            .n_in = comm_call->n_group,
-                            .n_out = comm_call->n_group,
-                            .count = count};
+    struct gpu_fold fold = gpu_fold_of(comm_call, comm_call->n_group, count);
     for (int i = 0; i < comm_call->n_group; i++) {
         void *from = (void *)in, *to = out;
         tsr_status st = i == call->self ? TSR_OK : address_of(call, i, false, &from);
@@ -136,12 +132,9 @@ static tsr_status fold_parts(const struct device_call *call, struct comm_exchang
 {
     const struct comm_call *comm_call = call->call;
     size_t bytes = exchange->recv[0].bytes;
-    struct gpu_fold fold = {.type = comm_call->type,
-                            .reduce = gpu_reduce_of(comm_call->reduce),
-                            .n_in = comm_call->n_group,
-                            .n_out = 1,
-                            .out = {exchange->folded},
-                            .count = (int64_t)(bytes / tsr__elem_bytes(comm_call->type))};
+    struct gpu_fold fold =
+        gpu_fold_of(comm_call, 1, (int64_t)(bytes / tsr__elem_bytes(comm_call->type)));
+    fold.out[0] = exchange->folded;
     for (int i = 0; i < comm_call->n_group; i++) {
         void *from = exchange->send[call->self].p;
         if (call->device->cards[i].bytes != bytes)

@@ -71,8 +71,7 @@ struct shm_slot {
 struct shm_head {
     _Alignas(SHM_LINE) uint32_t magic, n;
     uint64_t bytes;
-    atomic_int attached; // ranks that have mapped the segment
-    atomic_int counted;  // of those, whose cores are below (env.c)
+    atomic_int counted; // ranks whose cores are below (env.c)
     atomic_uint_fast64_t cores[SHM_CORES / 64];
     _Alignas(SHM_LINE) atomic_int failed; // 0; 1: being written; 2: trouble can be read
     struct comm_trouble trouble;

@@ -203,11 +203,6 @@ uint64_t tsr__shm_beat(const struct shm_job *job, int rank)
     return atomic_load(&shm_slot(job, rank)->beat);
 }
 
-bool tsr__shm_ended(const struct shm_job *job, int rank)
-{
-    return atomic_load(&shm_slot(job, rank)->state) == SHM_GONE;
-}
-
 // What a rank is at, or was last: "AllReduce 'fc' (id 3)".
 static bool at_what(const struct shm_slot *slot, char *out, size_t n)
 {
@@ -368,12 +363,6 @@ tsr_status tsr__shm_endpoint(tsr_session *session, struct shm_job *job, int rank
     atomic_store(&me->slot->pid, (int)getpid());
     atomic_store(&me->slot->waiting_for, -1);
     atomic_store(&me->slot->state, SHM_AT_WORK);
-    atomic_fetch_add(&shm_head(job)->attached, 1);
     *out = &me->endpoint;
     return TSR_OK;
-}
-
-int tsr__shm_attached(const struct shm_job *job)
-{
-    return atomic_load(&shm_head(job)->attached);
 }

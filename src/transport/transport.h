@@ -216,13 +216,11 @@ void tsr__shm_free(tsr_session *session, struct shm_job *job);
 // This process's rank in the job. The session must outlive the endpoint, the job too.
 tsr_status tsr__shm_endpoint(tsr_session *session, struct shm_job *job, int rank,
                              struct endpoint **out);
-int tsr__shm_attached(const struct shm_job *job); // endpoints made so far
 // For a process that looks after the ranks' processes: it says so before they start; has the job
-// failed; is a rank done; its signs of life so far; a rank is lost (what: "was killed by signal 9").
+// failed; a rank's signs of life so far; a rank is lost (what: "was killed by signal 9").
 // The text of that names who waits for it, and where: false if nobody does yet, and not `last`.
 void tsr__shm_watched(struct shm_job *job);
 bool tsr__shm_trouble(const struct shm_job *job, struct comm_trouble *why);
-bool tsr__shm_ended(const struct shm_job *job, int rank);
 uint64_t tsr__shm_beat(const struct shm_job *job, int rank);
 bool tsr__shm_lost(struct shm_job *job, int rank, const char *what, bool last);
 

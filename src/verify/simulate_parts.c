@@ -148,16 +148,6 @@ static int64_t scratch_of(const struct sim_comm *comm, const tsr_node *node,
     return 0;
 }
 
-static const char *name_of(const tsr_node *node)
-{
-    if (tsr_node_name(node)[0])
-        return tsr_node_name(node);
-    for (size_t i = 0; i < tsr_node_output_count(node); i++)
-        if (tsr_node_output(node, i))
-            return tsr_value_name(tsr_node_output(node, i));
-    return "";
-}
-
 // The tensor that a communication brings: what goes in, or (of one that only takes) what comes out.
 static const char *tensor_of(const tsr_node *node)
 {
@@ -244,7 +234,7 @@ static tsr_status add_node(struct sim *sim, struct sim_device *sim_device, int64
     struct sim_task *task = vec_push(sim->arena, &sim_device->tasks);
     if (!task)
         return TSR_NOMEM;
-    *task = (struct sim_task){.op = tsr_node_op(node), .node = name_of(node)};
+    *task = (struct sim_task){.op = tsr_node_op(node), .node = tsr__node_label(node)};
     task->ps = tsr__price_node(scratch, node, shapes, &sim->topology->device[device], &sized);
     sim->unsized += !sized;
     divide(task, node, shapes, &sim->topology->device[device], scratch);
