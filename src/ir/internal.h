@@ -360,7 +360,6 @@ tsr_status tsr__tensor_ready(tsr_tensor *tensor) TSR_MUST_USE; // fills data and
 struct str tsr__node_overload(const tsr_node *node);
 // Attribute that the function declares with a default; body empty: none.
 struct str tsr__function_default(const tsr_function *function, struct str name);
-struct str tsr__type_bytes(tsr_model *model, const struct vtype *vtype); // TypeProto body
 void tsr__config_decode(tsr_config *config, struct str body);
 void tsr__node_config_decode(tsr_node_config *nc, struct str body);
 

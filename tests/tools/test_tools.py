@@ -65,6 +65,18 @@ check("lint: its name in a text or comment", breaches("src/cli/x.c", HEAD + '// 
 check("lint: printing in the library", breaches("src/wire/x.c", HEAD + 'void f(void) { printf("x"); }\n'), 1)
 check("lint: printing in the command", breaches("src/cli/x.c", HEAD + 'void f(void) { printf("x"); }\n'), 0)
 check("lint: the environment in transport", breaches("src/transport/x.c", HEAD + 'int f(void) { return !getenv("A"); }\n'), 0)
+
+
+def held(checks, *arguments):
+    lint.breaches.clear()
+    checks(*arguments)
+    return len(lint.breaches)
+
+
+CALLED = {"src/x.h": "int tsr__a(int);\nint tsr__b(int);\n", "src/x.c": "int tsr__a(int i)\n{\n}\nint tsr__b(int i)\n{\n}\n", "src/y.c": "int y(void)\n{\n    return tsr__a(1); // tsr__b\n}\n"}
+check("lint: a function that nobody calls", held(lint.check_unused, CALLED), 1)
+check("lint: a comment on no parameter", held(lint.check_comments, "src/x.h", "// Room at r->at, or false.\nbool f(struct rope *rope);\n\n"), 1)
+check("lint: a comment on a parameter", held(lint.check_comments, "src/x.h", "// Room at r->at, or false; r NULL: none.\nbool f(struct rope *r);\n\n"), 0)
 LONG = HEAD + "static int f(int a)\n{\n" + "    a++;\n" * 69 + "    return a;\n}\n"
 check("lint: length of a function", [(n, name) for n, name, _ in lint.functions("x.c", LONG)], [(72, "f")])
 sys.exit(1 if failed else 0)
