@@ -37,6 +37,15 @@ def breaches(path, text):
     return len(lint.breaches)
 
 
+def links(user, name, owner, kind="T"):
+    """What lint says where the file `user` uses a symbol that the file `owner` has."""
+    lint.breaches.clear()
+    lint.print = lambda *_: None
+    listing = "b/user.c.o:                 U %s\nb/owner.c.o:0000000000000010 %s %s\nb/owner.c.o:0000000000000040 t helper\n" % (name, kind, name)
+    lint.check_links({"b/user.c.o": user, "b/owner.c.o": owner}, listing)
+    return len(lint.breaches)
+
+
 sys.dont_write_bytecode = True
 sys.argv = sys.argv[:1]
 summary, lint = load("test-summary"), load("lint")
@@ -59,6 +68,16 @@ check("lint: another room's private header", breaches("src/ir/x.c", HEAD + '#inc
 check("lint: serde sees wire", breaches("src/ir/serde_read.c", HEAD + '#include "wire/wire.h"\n'), 0)
 check("lint: the rest of ir does not", breaches("src/ir/graph.c", HEAD + '#include "wire/wire.h"\n'), 1)
 check("lint: the command sees the public header only", breaches("src/cli/x.c", HEAD + '#include "base/base.h"\n'), 1)
+check("lint: links what the table allows", links("src/runtime/x.c", "tsr__layout_piece", "src/tile/y.c"), 0)
+check("lint: links a room beside the table", links("src/topology/x.c", "tsr__layout_piece", "src/tile/y.c"), 1)
+check("lint: links a table of that room", links("src/topology/x.c", "tsr__tile_rows", "src/tile/y.c", "R"), 1)
+check("lint: links its own room", links("src/tile/x.c", "tsr__layout_piece", "src/tile/y.c"), 0)
+check("lint: serde links wire", links("src/ir/serde_read.c", "tsr__wire_int", "src/wire/y.c"), 0)
+check("lint: the rest of ir links no wire", links("src/ir/graph.c", "tsr__wire_int", "src/wire/y.c"), 1)
+check("lint: public names are for rooms above", links("src/genai/x.c", "tsr_model_load", "src/ir/y.c"), 0)
+check("lint: public names are not for rooms below", links("src/ir/x.c", "tsr_job_open", "src/runtime/y.c"), 1)
+check("lint: the command links public names only", links("src/cli/x.c", "tsr__alloc", "src/base/y.c"), 1)
+check("lint: what is gone links nothing", links(None, "tsr__layout_piece", "src/tile/y.c"), 0)
 check("lint: no SPDX line", breaches("src/wire/x.c", "int f(int);\n"), 1)
 check("lint: a banned function", breaches("src/cli/x.c", HEAD + "void f(void) { strcpy(a, b); }\n"), 1)
 check("lint: its name in a text or comment", breaches("src/cli/x.c", HEAD + '// strcpy(a)\nconst char *t = "strcpy(a)";\n'), 0)
