@@ -614,7 +614,7 @@ static tsr_status add_token_output(struct part *part)
     return tsr_graph_add_output(part->graph, out);
 }
 
-// What comes when all nodes of a rank are there: its outputs, the lowest operator set that has them all, names.
+// What comes when all nodes of a rank are there: its outputs, the lowest operator set that has them all, names, and which weights ranks share.
 static tsr_status part_end(struct part *part)
 {
     tsr_status st = add_outputs(part);
@@ -626,7 +626,10 @@ static tsr_status part_end(struct part *part)
     st = tsr__part_lower(part);
     if (st != TSR_OK)
         return st;
-    return tsr__graph_part_names(part->graph);
+    st = tsr__graph_part_names(part->graph);
+    if (st != TSR_OK)
+        return st;
+    return tsr__weights_name_shared(part);
 }
 
 // All ranks' graphs grow together, step by step, so that a communication has the same place in the order for

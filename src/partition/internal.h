@@ -415,6 +415,8 @@ tsr_status tsr__emit_comm(struct part *parts, struct step *st) TSR_MUST_USE;
 
 // weights.c: where constants lie, and writing them.
 tsr_status tsr__weights_place(struct plan *plan, struct part *parts) TSR_MUST_USE;
+// Tells the engine's side which weights of the common file it may give to a session by name (kept_inputs.c in rules says why not all).
+tsr_status tsr__weights_name_shared(struct part *part) TSR_MUST_USE;
 struct data_file {
     uint64_t bytes;
     char sha256[65];

@@ -174,3 +174,47 @@ tsr_status tsr__weights_place(struct plan *plan, struct part *parts)
     }
     return TSR_OK;
 }
+
+// ---- weights that an engine may be given by name ------------------------------------------------
+
+static bool is_kept(void *kept, tsr_node *node, size_t input)
+{
+    *(bool *)kept = tsr__rule_keeps_input(node, input);
+    return *(bool *)kept;
+}
+
+// It lies in the common file, and every reader leaves it as it is.
+static bool may_be_given(const struct part *part, const struct form *form)
+{
+    const tsr_value *local = form->local[part->rank];
+    bool kept = form->common && form->stored[part->rank] && local && !tsr_value_is_output(local) &&
+                !strchr(tsr_value_name(local), '\n');
+    if (kept)
+        tsr_value_uses(local, is_kept, &kept);
+    return kept;
+}
+
+// The names, a line each, in the rank file's metadata: of w and emb, "w\nemb\n".
+tsr_status tsr__weights_name_shared(struct part *part)
+{
+    size_t bytes = 0, at = 0;
+    for (const struct form *form = part->plan->consts; form; form = form->next_const)
+        if (may_be_given(part, form))
+            bytes += strlen(tsr_value_name(form->local[part->rank])) + 1;
+    if (bytes == 0)
+        return TSR_OK;
+    char *lines = arena_get(part->plan->arena, bytes + 1, 1);
+    if (!lines)
+        return TSR_NOMEM;
+    for (const struct form *form = part->plan->consts; form; form = form->next_const) {
+        if (!may_be_given(part, form))
+            continue;
+        const char *name = tsr_value_name(form->local[part->rank]);
+        size_t length = strlen(name);
+        memcpy(lines + at, name, length);
+        lines[at + length] = '\n';
+        at += length + 1;
+    }
+    lines[at] = 0;
+    return tsr_model_set_metadata(part->model, "ai.tessera.shared", lines);
+}

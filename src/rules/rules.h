@@ -205,6 +205,9 @@ bool tsr__node_draws(const tsr_node *node);
 // The engine writes its result over input i of the node, whoever else reads it: give it a copy.
 bool tsr__node_writes(const tsr_node *node, size_t i);
 
+// The engine never puts another tensor in the place of a constant that is input i of the node, under the same name (kept_inputs.c).
+bool tsr__rule_keeps_input(const tsr_node *node, size_t input);
+
 // Kernels of ONNX Runtime misread a negative axis where a reduction's input has no elements: of [0 3]
 // along -1 they make [0 3]. The same axes counted from the front; 0: the node is no such reduction, or
 // has no negative ones. *name: the attribute that has them, NULL: input 1 does. axes: RULE_MAX_RANK.

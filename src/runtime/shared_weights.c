@@ -2,6 +2,9 @@
 // shared_weights.c - weights that several ranks of one process hold whole: mapped once, given to every session, and packed
 // once for the kernels that pack. What a rank has for itself is read by ONNX Runtime from the rank's own file.
 //
+// Only weights that the rank file names (ai.tessera.shared) are given. ONNX Runtime turns others in place, so that their names mean other tensors than
+// those which were given: results would be wrong in silence. It maps those from the common file by itself.
+//
 // Packing copies: where the weights are a large part of the machine's memory, none is done and the maps are all there is.
 #include "runtime/internal.h"
 #include "bundle/bundle.h"
@@ -62,18 +65,45 @@ bool tsr__weights_are_large(const struct manifest *manifest, int64_t rank)
     return pages > 0 && page > 0 && total / page > pages / LARGE_PART;
 }
 
-// Where the tensor lies in the common file; NULL: elsewhere.
-static char *in_common(const struct shared_weights *weights, const struct stat *common,
-                       const tsr_tensor *tensor, uint64_t *length)
+// The common file, and the names of the weights in it that may be given.
+struct common_file {
+    const struct shared_weights *weights;
+    struct stat info;
+    struct map names;
+};
+
+// Lines of the rank file's metadata. False: out of memory.
+static bool read_names(struct rank *rank, tsr_model *model, struct common_file *common)
 {
+    const char *text = tsr_model_metadata(model, "ai.tessera.shared");
+    tsr__map_init(&common->names, &rank->arena, 0);
+    while (text && *text) {
+        size_t length = strcspn(text, "\n");
+        struct str name = tsr__arena_str(&rank->arena, (struct str){text, length});
+        void **slot = name.p ? tsr__map_at(&common->names, name) : NULL;
+        if (!slot)
+            return false;
+        *slot = rank;
+        text += length + (text[length] == '\n');
+    }
+    return true;
+}
+
+// Where the weight lies in the common file; NULL: elsewhere, or it may not be given.
+static char *given_at(const struct common_file *common, const tsr_value *value, uint64_t *length)
+{
+    const struct shared_weights *weights = common->weights;
+    const tsr_tensor *tensor = tsr_value_initializer(value);
     int fd = -1;
     uint64_t offset = 0;
     struct stat info;
     tsr_dtype type = tsr_tensor_dtype(tensor);
+    if (!tsr__map_get(&common->names, str_of(tsr_value_name(value))))
+        return NULL;
     if (!tsr_tensor_is_external(tensor) || tsr_dtype_bits(type) < 8 || type > TSR_FLOAT4E2M1 ||
         !tsr__tensor_window(tensor, &fd, &offset, length) || fstat(fd, &info) != 0)
         return NULL;
-    bool same = info.st_dev == common->st_dev && info.st_ino == common->st_ino;
+    bool same = info.st_dev == common->info.st_dev && info.st_ino == common->info.st_ino;
     if (!same || offset > weights->common.bytes.n || *length > weights->common.bytes.n - offset)
         return NULL;
     return (char *)weights->common.bytes.p + offset;
@@ -116,15 +146,16 @@ struct common_weight {
 };
 
 // A weight of the rank's own that looks like one of the common ones.
-static bool own_alike(const struct shared_weights *weights, const struct stat *common,
-                      const tsr_graph *graph, const struct common_weight *list, size_t n)
+static bool own_alike(const struct common_file *common, const tsr_graph *graph,
+                      const struct common_weight *list, size_t n)
 {
     size_t pairs = 0;
     for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++) {
-        const tsr_tensor *tensor = tsr_value_initializer(tsr_graph_initializer(graph, i));
+        const tsr_value *value = tsr_graph_initializer(graph, i);
+        const tsr_tensor *tensor = tsr_value_initializer(value);
         int fd = -1;
         uint64_t offset = 0, length = 0;
-        if (tsr_tensor_rank(tensor) < 2 || in_common(weights, common, tensor, &length) ||
+        if (tsr_tensor_rank(tensor) < 2 || given_at(common, value, &length) ||
             !tsr__tensor_window(tensor, &fd, &offset, &length))
             continue;
         for (size_t k = 0; k < n; k++)
@@ -134,53 +165,63 @@ static bool own_alike(const struct shared_weights *weights, const struct stat *c
     return false;
 }
 
-static bool has_alike(struct rank *rank, const struct stat *common, const tsr_graph *graph)
+static bool has_alike(struct rank *rank, const struct common_file *common, const tsr_graph *graph)
 {
     size_t n = tsr_graph_initializer_count(graph), k = 0;
     struct common_weight *list = ARENA_ARRAY(&rank->arena, struct common_weight, n + 1);
     for (size_t i = 0; i < n && list; i++) {
-        const tsr_tensor *tensor = tsr_value_initializer(tsr_graph_initializer(graph, i));
+        const tsr_value *value = tsr_graph_initializer(graph, i);
         uint64_t length = 0;
-        const char *p = in_common(rank->shared, common, tensor, &length);
-        if (!p || tsr_tensor_rank(tensor) < 2)
+        const char *p = given_at(common, value, &length);
+        if (!p || tsr_tensor_rank(tsr_value_initializer(value)) < 2)
             continue; // vectors are not packed
         if (all_zeros(p, (size_t)length))
             return true;
         list[k++] = (struct common_weight){p, (size_t)length};
     }
-    return !list || own_alike(rank->shared, common, graph, list, k);
+    return !list || own_alike(common, graph, list, k);
 }
 
 // ---- giving them -------------------------------------------------------------------------------
 
-// Weights whose bytes are in the common file are given to the engine where they are mapped: all
-// ranks of a host share the pages. Others are read by the engine itself.
-static OrtStatus *add_all(struct rank *rank, OrtSessionOptions *options, const tsr_graph *graph)
+static OrtStatus *give(struct rank *rank, OrtSessionOptions *options, const tsr_value *value,
+                       char *data, uint64_t length)
 {
     const OrtApi *api = rank->engine->api;
-    struct stat common;
-    if (fstat(rank->shared->common.fd, &common) != 0)
+    const tsr_tensor *tensor = tsr_value_initializer(value);
+    OrtValue **given = &rank->weights[rank->n_weights];
+    OrtStatus *st = api->CreateTensorWithDataAsOrtValue(
+        rank->engine->memory, data, (size_t)length, tsr_tensor_dims(tensor),
+        (size_t)tsr_tensor_rank(tensor), (int)tsr_tensor_dtype(tensor), given);
+    if (st)
+        return st;
+    rank->n_weights++;
+    return api->AddInitializer(options, tsr_value_name(value), *given);
+}
+
+// Named weights whose bytes are in the common file are given to the engine where they are mapped: all
+// ranks of a host share the pages. Others are read by the engine itself.
+static OrtStatus *add_all(struct rank *rank, OrtSessionOptions *options, tsr_model *model)
+{
+    const OrtApi *api = rank->engine->api;
+    const tsr_graph *graph = tsr_model_graph(model);
+    struct common_file common = {.weights = rank->shared};
+    if (fstat(rank->shared->common.fd, &common.info) != 0)
         return NULL;
     size_t n = tsr_graph_initializer_count(graph);
-    rank->packs_alone = rank->shared->packed && !rank->unpacked && has_alike(rank, &common, graph);
     rank->weights = ARENA_ARRAY(&rank->arena, OrtValue *, n + 1);
-    OrtStatus *st = rank->weights ? NULL : api->CreateStatus(ORT_FAIL, "out of memory");
-    for (size_t i = 0; i < n && !st; i++) {
-        const tsr_value *v = tsr_graph_initializer(graph, i);
-        const tsr_tensor *tensor = tsr_value_initializer(v);
+    if (!rank->weights || !read_names(rank, model, &common))
+        return api->CreateStatus(ORT_FAIL, "out of memory");
+    rank->packs_alone = rank->shared->packed && !rank->unpacked && has_alike(rank, &common, graph);
+    for (size_t i = 0; i < n; i++) {
+        const tsr_value *value = tsr_graph_initializer(graph, i);
         uint64_t length = 0;
-        char *data = in_common(rank->shared, &common, tensor, &length);
-        if (!data)
-            continue;
-        OrtValue **value = &rank->weights[rank->n_weights];
-        st = api->CreateTensorWithDataAsOrtValue(
-            rank->engine->memory, data, (size_t)length, tsr_tensor_dims(tensor),
-            (size_t)tsr_tensor_rank(tensor), (int)tsr_tensor_dtype(tensor), value);
-        rank->n_weights += !st;
-        if (!st)
-            st = api->AddInitializer(options, tsr_value_name(v), *value);
+        char *data = given_at(&common, value, &length);
+        OrtStatus *failed = data ? give(rank, options, value, data, length) : NULL;
+        if (failed)
+            return failed;
     }
-    return st;
+    return NULL;
 }
 
 tsr_status tsr__weights_add(struct rank *rank, OrtSessionOptions *options, OrtStatus **failed)
@@ -191,7 +232,7 @@ tsr_status tsr__weights_add(struct rank *rank, OrtSessionOptions *options, OrtSt
     tsr_model *model = NULL;
     tsr_status st = tsr_model_load(rank->session, rank->path, &model);
     if (st == TSR_OK)
-        *failed = add_all(rank, options, tsr_model_graph(model));
+        *failed = add_all(rank, options, model);
     tsr_model_free(model);
     return st;
 }

@@ -340,8 +340,50 @@ def alike(d):
             good("verify", d + "/cut.onnx", "--transport", "threads", "--threads", "1")
 
 
+def turned_weights(d):
+    """Weights on the way of a Transpose that ONNX Runtime moves: it turns them in place, so no session may be given them by name. All are
+    cubes, so that a turned one fits as well; each is read between two Transposes of an input of its own, on two ranks that hold it whole."""
+    rng = np.random.default_rng(4)
+    n, nodes, weights, names = 8, [], [], []
+
+    def branch(op, w, *more, first=False, **attributes):
+        k = len(names)
+        t, out = "t%d" % k, "o%d" % k
+        nodes.append(h.make_node("Transpose", ["x%d" % k], [t], perm=[0, 2, 3, 1], name=t))
+        ins = ["w%d" % k, t] if first else [t, "w%d" % k]
+        nodes.append(h.make_node(op, ins + list(more), [out], name="%s%d" % (op, k), **attributes))
+        nodes.append(h.make_node("Transpose", [out], ["y%d" % k], perm=[0, 3, 1, 2], name="y%d" % k))
+        weights.append(nh.from_array(w, "w%d" % k))
+        names.append("y%d" % k)
+
+    cube = lambda: rng.normal(size=(n, n, n)).astype("f4")
+    for op in "Add Mul Sub Max Sum PRelu MatMul".split():
+        branch(op, cube())
+    branch("Div", cube(), first=True)
+    branch("Conv", rng.normal(size=(n, n, 3, 3)).astype("f4"), pads=[1, 1, 1, 1])
+    bytes_of = rng.integers(-99, 99, size=(n, n, 2 * n)).astype("i1")
+    weights += [nh.from_array(v, k) for k, v in (("bytes", bytes_of), ("scale", np.float32(0.1)), ("zero", np.int8(1)))]
+    for k in "0123":  # as exporters write linear layers: the weight is turned behind its DequantizeLinear
+        nodes.append(h.make_node("DequantizeLinear", ["bytes", "scale", "zero"], ["f" + k], name="f" + k))
+        nodes.append(h.make_node("Transpose", ["f" + k], ["g" + k], perm=[0, 1, 2] if k == "0" else [1, 0, 2], name="g" + k))
+        nodes.append(h.make_node("MatMul", ["x0", "g" + k], ["m" + k], name="m" + k))
+        names.append("m" + k)
+    inputs = sorted({i for node in nodes for i in node.input if i[0] == "x"})
+    g = h.make_graph(nodes, "g", [h.make_tensor_value_info(x, T.FLOAT, [4, n, n, n]) for x in inputs],
+                     [h.make_tensor_value_info(y, T.FLOAT, None) for y in names], weights)
+    onnx.save(h.make_model(g, opset_imports=[h.make_opsetid("", 17)], ir_version=8), d + "/m.onnx")
+    edits = [word for node in nodes if node.input[0] in inputs for word in ("--shard", "%s:%s={2,1,1,1:0,1}" % (node.name, node.input[0]))]
+    good("annotate", d + "/m.onnx", "--config", "c:2", *edits, "-o", d + "/cut.onnx")
+    for level in range(4):
+        good("verify", d + "/cut.onnx", "--transport", "threads", "--optimize", level)
+    good("partition", d + "/cut.onnx", "-o", d + "/parts")
+    meta = {p.key: p.value for p in onnx.load(d + "/parts/rank1.onnx", load_external_data=False).metadata_props}
+    given = [k for k, op in enumerate("Add Mul Sub Max Sum PRelu MatMul Div Conv".split()) if op in ("MatMul", "Conv")]
+    assert meta["ai.tessera.shared"].split() == ["w%d" % k for k in given], meta
+
+
 failed = 0
-for f in (alike, bench, inputs_and_outputs, random_inputs, levels, devices, own_files, rank_by_option, kept_as_told, planned_devices, own_operators, trace, long_trace):
+for f in (alike, turned_weights, bench, inputs_and_outputs, random_inputs, levels, devices, own_files, rank_by_option, kept_as_told, planned_devices, own_operators, trace, long_trace):
     if len(sys.argv) > 3 and f.__name__ not in sys.argv[3:]:
         continue
     try:

@@ -163,6 +163,7 @@ def common_weights_are_held_once(d):
             t = m.graph.initializer.add(name=n, data_type=F, dims=[size, size], data_location=T.EXTERNAL)
             for key, v in (("location", "common.data"), ("offset", k * size * size * 4), ("length", size * size * 4)):
                 t.external_data.add(key=key, value=str(v))
+        m.metadata_props.add(key="ai.tessera.shared", value="\n".join(names))
         ranks.append(m)
     partition(at, ranks)
     doc = json.load(open(at + "/manifest.json"))
