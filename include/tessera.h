@@ -31,7 +31,7 @@
  * handles are a programming error unless a function says otherwise.
  *
  * Threads. One session and all that was made with it belong to one thread at a time; different sessions
- * do not meet (no mutable globals). tsr_run starts its own threads and joins them before it returns.
+ * do not meet (no mutable globals), and calls refuse handles of another (TSR_INVALID; tsr_report_side may have its own). tsr_run starts its own threads and joins them before it returns.
  *
  * ABI. Structs that callers fill start with `size`: set it to sizeof, zero the rest; fields are only
  * ever appended. Enumerators keep their numbers. Opaque structs may change. The soname changes with

@@ -448,5 +448,11 @@ void tsr__progress(tsr_session *session, const char *what, uint64_t done, uint64
 bool tsr__cancelled(const tsr_session *session);
 // TSR_CANCELLED, with its finding, once tsr_session_cancel was called; long work asks between its steps.
 tsr_status tsr__cancel_check(tsr_session *session);
+// TSR_OK if what the caller gave ("topology") was made with the session of the call; else TSR_INVALID, with its finding: sessions
+// do not meet.
+tsr_status tsr__same_session(tsr_session *session, const tsr_session *owner,
+                             const char *what) TSR_MUST_USE;
+// Whether what is to be written into the document was made with the document's session. False: a finding, and the document has failed.
+bool tsr__json_owned(tsr_json *json, const tsr_session *owner, const char *what) TSR_MUST_USE;
 
 #endif

@@ -46,6 +46,14 @@ void tsr_json_free(tsr_json *json)
     tsr__free(json->session, json, sizeof *json);
 }
 
+bool tsr__json_owned(tsr_json *json, const tsr_session *owner, const char *what)
+{
+    if (!json || json->failed)
+        return false;
+    json->failed = tsr__same_session(json->session, owner, what) != TSR_OK;
+    return !json->failed;
+}
+
 static void add_escaped(struct text *text, struct str str)
 {
     size_t i = 0, clean = 0; // str[clean..i) is written as it is

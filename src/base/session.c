@@ -39,6 +39,15 @@ void tsr_session_free(tsr_session *session)
     session->alloc_fn(session->alloc_data, session, sizeof *session, 0);
 }
 
+tsr_status tsr__same_session(tsr_session *session, const tsr_session *owner, const char *what)
+{
+    if (owner == session)
+        return TSR_OK;
+    tsr__diag(session, DIAG_argument_invalid, NULL, "make it with the session of this call",
+              "the %s belongs to another session", what);
+    return TSR_INVALID;
+}
+
 void tsr__progress(tsr_session *session, const char *what, uint64_t done, uint64_t total)
 {
     if (session->progress_fn)

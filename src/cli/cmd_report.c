@@ -152,10 +152,12 @@ static int load_beside(struct report *other, struct report *report, struct cli *
     if (!own->session)
         return EXIT_READ;
     *other = (struct report){.cli = own,
-                             .planning = report->planning,
                              .plan = {.size = sizeof other->plan},
                              .simulation = {.size = sizeof other->simulation}};
-    int code = document ? load(other, report->cli->arguments[0], file) : load(other, file, NULL);
+    int code = cli_planning(own, &other->planning); // a topology belongs to one session
+    if (code)
+        return code;
+    code = document ? load(other, report->cli->arguments[0], file) : load(other, file, NULL);
     if (code)
         return code;
     if (!other->config)
@@ -169,6 +171,7 @@ static void end_beside(struct report *other)
 {
     tsr_topology_free(other->kept);
     tsr_model_free(other->model);
+    cli_planning_end(&other->planning);
     if (other->cli)
         tsr_session_free(other->cli->session);
 }
@@ -221,8 +224,8 @@ static tsr_status write_page(struct report *report, const struct report *other, 
     tsr_report_side side = {.model = other->model,
                             .title = cli_value(report->cli, "--beside"),
                             .config = other->config,
-                            .topology = report->planning.options.topology
-                                            ? report->planning.options.topology
+                            .topology = other->planning.options.topology
+                                            ? other->planning.options.topology
                                             : other->kept,
                             .plan = &other->plan,
                             .simulation = &other->simulation};

@@ -88,6 +88,8 @@ tsr_node *tsr_model_next_node(const tsr_model *model, const tsr_node *after)
 {
     if (!after)
         return model->graph->first ? model->graph->first : first_of_functions(model, 0);
+    if (after->graph->model != model)
+        return NULL;
     tsr_node *next = after->flags & N_GRAPHS ? first_in(tsr__node_subgraph(after)) : NULL;
     while (!next && !(next = after->next)) {
         const tsr_graph *graph = after->graph;

@@ -123,13 +123,16 @@ tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *options,
 {
     struct arena arena;
     const char *edits = NULL;
+    tsr_status st = tsr__plan_options_owned(tsr_model_session(model), options);
+    if (st != TSR_OK)
+        return st;
     const tsr_config *config =
         summary->config ? tsr_model_find_config(model, summary->config) : NULL;
     tsr_json *json = config ? tsr_json_new(tsr_model_session(model)) : NULL;
     if (!json)
         return config ? TSR_NOMEM : TSR_USAGE;
     tsr__arena_init(&arena, tsr_model_session(model));
-    tsr_status st = tsr_config_edits(model, config, &edits);
+    st = tsr_config_edits(model, config, &edits);
     tsr_json_begin(json, NULL, '{');
     tsr_json_string(json, "kind", PLAN_KIND);
     tsr_json_int(json, "version", PLAN_VERSION);

@@ -79,7 +79,11 @@ tsr_status tsr_model_set_topology(tsr_model *model, const tsr_config *config,
                                   const tsr_topology *topology)
 {
     struct arena arena;
-    tsr_status st = topology ? fits_config(model, config, topology) : TSR_OK;
+    tsr_status st = tsr__topology_owned(tsr_model_session(model), topology);
+    if (st == TSR_OK && !tsr__config_is_of(config, model))
+        st = TSR_INVALID;
+    if (st == TSR_OK && topology)
+        st = fits_config(model, config, topology);
     if (st != TSR_OK)
         return st;
     tsr__arena_init(&arena, tsr_model_session(model));

@@ -546,12 +546,11 @@ static tsr_status solve_with(struct planner *planner, const tsr_plan_options *op
                              tsr_plan_summary *out)
 {
     struct planner q = {0};
-    if (options->stages || options->with == planner->model ||
-        tsr_model_session(options->with) != planner->session) {
+    if (options->stages || options->with == planner->model) {
         tsr__diag(planner->session, DIAG_plan_with, NULL,
                   "load the other model on its own in the same session, and ask for no stages",
                   options->stages ? "two models are not planned together in stages"
-                                  : "the two models are one, or of different sessions");
+                                  : "the two models are one");
         return TSR_INVALID;
     }
     tsr__planner_start(&q, options->with);
@@ -581,19 +580,32 @@ static int64_t own_time(const tsr_plan_summary *summary)
     return summary->n_stages ? summary->latency : summary->cost;
 }
 
+tsr_status tsr__plan_options_owned(tsr_session *session, const tsr_plan_options *options)
+{
+    tsr_plan_options given = {.size = sizeof given};
+    memcpy(&given, options, options->size < sizeof given ? options->size : sizeof given);
+    tsr_status status = tsr__topology_owned(session, given.topology);
+    if (status != TSR_OK || !given.with)
+        return status;
+    return tsr__same_session(session, tsr_model_session(given.with), "other model");
+}
+
 tsr_status tsr_plan(tsr_model *model, const tsr_plan_options *options, tsr_plan_summary *summary)
 {
     struct planner planner = {0};
     struct budget budget;
     tsr_plan_options plan_options = {.size = sizeof plan_options};
     tsr_plan_summary plan_summary = {.size = sizeof plan_summary};
+    tsr_status st = tsr__plan_options_owned(tsr_model_session(model), options);
+    if (st != TSR_OK)
+        return st;
     memcpy(&plan_options, options,
            options->size < sizeof plan_options ? options->size : sizeof plan_options);
     tsr__planner_start(&planner, model);
     tsr__budget_start(&budget, planner.session, plan_options.seconds);
     planner.budget = &budget;
     tsr__arena_free(&planner.session->results[RESULT_PLAN]);
-    tsr_status st = read_topology(&planner, &plan_options);
+    st = read_topology(&planner, &plan_options);
     if (st == TSR_OK)
         st = find_config(&planner, plan_options.config, plan_options.stages != 0);
     if (st == TSR_OK)

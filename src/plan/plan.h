@@ -34,6 +34,10 @@ int64_t tsr__price_gather(tsr_topology *topology, int64_t devices, int64_t copie
 // Bytes of a value; sizes that are not known count 1.
 int64_t tsr__price_bytes(const struct shapes *shapes, const tsr_value *value, bool *sized);
 
+// TSR_OK if the handles in the options belong to the session; else a finding. Options of an older caller are shorter.
+tsr_status tsr__plan_options_owned(tsr_session *session,
+                                   const tsr_plan_options *options) TSR_MUST_USE;
+
 // Adds to the sizes those that the configuration (NULL: the only one) was planned for and that are not among them. False: no memory.
 bool tsr__plan_sizes(struct arena *arena, const tsr_model *model, const char *config,
                      const tsr_dim_size **sizes, size_t *n);

@@ -41,11 +41,13 @@ tsr_status tsr_reshard_time(tsr_session *session, const char *from, const char *
 {
     struct connecting connecting = {from, to, pending, type, rank, shape};
     struct planner planner = {.session = session, .topology = topology};
+    tsr_status st = tsr__topology_owned(session, topology);
+    if (st != TSR_OK)
+        return st;
     planner.n = tsr_topology_devices(topology);
     tsr__arena_init(&planner.arena, session);
     tsr__map_init(&planner.layout_ids, &planner.arena, 0);
-    tsr_status st =
-        tsr__planner_devices(&planner) ? time_of(&planner, &connecting, out) : TSR_NOMEM;
+    st = tsr__planner_devices(&planner) ? time_of(&planner, &connecting, out) : TSR_NOMEM;
     tsr__arena_free(&planner.arena);
     return st;
 }

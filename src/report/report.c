@@ -2,6 +2,7 @@
 // report.c - tsr_report: brings together what the page shows, and writes it whole or not at all.
 #include "report/internal.h"
 #include "plan/plan.h"
+#include "topology/topology.h"
 
 #define MAX_PAGE ((size_t)256 << 20)
 
@@ -200,6 +201,18 @@ static tsr_status write_as(struct page *page, const char *format, const char *pa
     return TSR_USAGE;
 }
 
+// The side that is set beside has a session of its own, and its topology is of that.
+static tsr_status owned(tsr_session *session, const tsr_report_options *options)
+{
+    tsr_status status = tsr__topology_owned(session, options->topology);
+    const tsr_report_side *side = options->beside;
+    if (status != TSR_OK || !side || !side->topology)
+        return status;
+    if (side->topology->session == tsr_model_session(side->model))
+        return TSR_OK;
+    return tsr__same_session(session, side->topology->session, "topology of the other side");
+}
+
 // Options of an older caller are shorter: only as many bytes as it has are copied, the rest stays zero.
 tsr_status tsr_report(tsr_model *model, const tsr_report_options *options, const char *path)
 {
@@ -209,6 +222,9 @@ tsr_status tsr_report(tsr_model *model, const tsr_report_options *options, const
     tsr_session *session = tsr_model_session(model);
     if (options)
         memcpy(&given, options, options->size < sizeof given ? options->size : sizeof given);
+    tsr_status st = owned(session, &given);
+    if (st != TSR_OK)
+        return st;
     tsr__arena_init(&arena, session);
     tsr__text_init(&text, session);
     text.max = MAX_PAGE;
@@ -225,7 +241,7 @@ tsr_status tsr_report(tsr_model *model, const tsr_report_options *options, const
                         .sizes = given.sizes,
                         .n_sizes = given.n_sizes,
                         .memory = given.memory};
-    tsr_status st = find_config(&page, given.config);
+    st = find_config(&page, given.config);
     if (st != TSR_OK)
         goto free_all;
     if (given.trace)

@@ -383,7 +383,9 @@ tsr_status tsr_bench(tsr_session *session, const char *path, const tsr_run_optio
 {
     tsr_run_options run_options;
     tsr_bench_result bench_result = {.size = sizeof bench_result};
-    tsr_status st = tsr__run_options(session, options, &run_options);
+    tsr_status st = tsr__tensors_owned(session, inputs);
+    if (st == TSR_OK)
+        st = tsr__run_options(session, options, &run_options);
     if (st == TSR_OK && tsr__run_spawns(session, &run_options) && is_folder(path)) {
         struct bench_work work = {path, inputs, seconds, &bench_result};
         struct spawn w = {

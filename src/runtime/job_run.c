@@ -69,17 +69,35 @@ static tsr_status bind(tsr_job *job, size_t run_slot, const tsr_tensors *const *
     return TSR_OK;
 }
 
+// The sets of a call: one, or (each) one for each rank that runs here.
+static tsr_status sets_owned(const tsr_job *job, const tsr_tensors *const *sets, bool each)
+{
+    int here = 1;
+    if (each)
+        tsr_job_ranks(job, &here);
+    for (int i = 0; i < here; i++) {
+        tsr_status status = tsr__tensors_owned(job->session, sets[i]);
+        if (status != TSR_OK)
+            return status;
+    }
+    return TSR_OK;
+}
+
 // inputs: one set for all ranks, or (each) one for each rank that runs here.
 static tsr_status start(tsr_job *job, const tsr_tensors *const *inputs, bool each)
 {
     if (job->asked - job->taken == RUN_SLOTS)
         return too_many(job, "too many runs are under way");
+    tsr_status st = sets_owned(job, inputs, each);
     if (job->remote) {
+        if (st != TSR_OK)
+            return st;
         tsr_status told = tsr__remote_start(job->remote, inputs, each);
         job->asked += told == TSR_OK;
         return told;
     }
-    tsr_status st = tsr__job_verdict(job); // a job whose rank has failed runs no more
+    if (st == TSR_OK)
+        st = tsr__job_verdict(job); // a job whose rank has failed runs no more
     if (st == TSR_OK && !each && job->has_bundle)
         st = tsr__named_check(&job->bundle.manifest, job->session, inputs[0]);
     size_t run_slot = job->asked % RUN_SLOTS;
@@ -219,6 +237,9 @@ static tsr_status finish(tsr_job *job, tsr_tensors *const *outputs, bool each)
 {
     if (job->asked == job->taken)
         return too_many(job, "no run is under way");
+    tsr_status owned = sets_owned(job, (const tsr_tensors *const *)outputs, each);
+    if (owned != TSR_OK)
+        return owned; // the run can be waited for again
     if (job->remote) {
         struct handover handover = handover_of(job);
         job->taken++;
@@ -289,7 +310,9 @@ tsr_status tsr_job_wait_cut(tsr_job *job, tsr_tensors *const *outputs)
 
 tsr_status tsr_job_run(tsr_job *job, const tsr_tensors *inputs, tsr_tensors *outputs)
 {
-    tsr_status st = tsr_job_start(job, inputs);
+    tsr_status st = tsr__tensors_owned(job->session, outputs); // before anything has run
+    if (st == TSR_OK)
+        st = tsr_job_start(job, inputs);
     if (st != TSR_OK)
         return st;
     return tsr_job_wait(job, outputs);

@@ -212,6 +212,13 @@ tsr_status tsr__run_tell(tsr_session *session, char *text, size_t bytes)
 
 // Runs a job on copies of the inputs: kernels of the engine write over what they are given (a BatchNormalization that trains,
 // over its statistics). Partitions hold copies where that can be (partition/emit.c), other models do not.
+static tsr_status both_owned(tsr_session *session, const tsr_tensors *inputs,
+                             const tsr_tensors *outputs)
+{
+    tsr_status status = tsr__tensors_owned(session, inputs);
+    return status == TSR_OK ? tsr__tensors_owned(session, outputs) : status;
+}
+
 static tsr_status run_on_copies(tsr_session *session, tsr_job *job, const tsr_tensors *inputs,
                                 tsr_tensors *outputs)
 {
@@ -233,7 +240,9 @@ tsr_status tsr_run_model(tsr_session *session, const char *path, const tsr_run_o
 {
     tsr_run_options run_options;
     tsr_job *job = NULL;
-    tsr_status st = tsr__run_options(session, options, &run_options);
+    tsr_status st = both_owned(session, inputs, outputs);
+    if (st == TSR_OK)
+        st = tsr__run_options(session, options, &run_options);
     if (st == TSR_OK && tsr__run_spawns(session, &run_options) &&
         tsr__gpu_named(session, run_options.device, &run_options))
         return tsr__run_model_apart(session, path, &run_options, inputs, outputs);
@@ -252,7 +261,9 @@ tsr_status tsr_run(tsr_session *session, const char *folder, const tsr_run_optio
 {
     tsr_run_options run_options;
     tsr_job *job = NULL;
-    tsr_status st = tsr__run_options(session, options, &run_options);
+    tsr_status st = both_owned(session, inputs, outputs);
+    if (st == TSR_OK)
+        st = tsr__run_options(session, options, &run_options);
     if (st == TSR_OK && tsr__run_spawns(session, &run_options))
         return tsr__run_processes(session, folder, &run_options, inputs, outputs);
     if (st == TSR_OK)

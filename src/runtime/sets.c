@@ -401,7 +401,13 @@ tsr_status tsr_tensors_load(tsr_tensors *tensors, const char *set, const tsr_mod
                             bool outputs)
 {
     tsr_model *whole = NULL;
-    tsr_status st = model && !outputs ? tsr__whole_inputs(model, &whole) : TSR_OK;
+    tsr_status st = TSR_OK;
+    if (model)
+        st = tsr__same_session(tensors->session, tsr_model_session(model), "model");
+    if (st != TSR_OK)
+        return st;
+    if (model && !outputs)
+        st = tsr__whole_inputs(model, &whole);
     if (st == TSR_OK)
         st = load(tensors, set, whole ? whole : model, outputs);
     tsr_model_free(whole);

@@ -33,6 +33,11 @@ void tsr_tensors_free(tsr_tensors *tensors)
     tsr__free(tensors->session, tensors, sizeof *tensors);
 }
 
+tsr_status tsr__tensors_owned(tsr_session *session, const tsr_tensors *tensors)
+{
+    return tensors ? tsr__same_session(session, tensors->session, "set of tensors") : TSR_OK;
+}
+
 size_t tsr_tensors_count(const tsr_tensors *tensors)
 {
     return tensors->n;

@@ -289,9 +289,16 @@ static void add_times(const tsr_topology *topology, tsr_json *json)
     tsr_json_end(json);
 }
 
+tsr_status tsr__topology_owned(tsr_session *session, const tsr_topology *topology)
+{
+    return topology ? tsr__same_session(session, topology->session, "topology") : TSR_OK;
+}
+
 // Writes what parse.c reads; ports, times and grid only where there are any.
 void tsr_topology_add_json(const tsr_topology *topology, tsr_json *json)
 {
+    if (!tsr__json_owned(json, topology->session, "topology"))
+        return;
     tsr_json_string(json, "kind", "tessera-topology");
     add_devices(topology, json);
     tsr_json_begin(json, "links", '[');

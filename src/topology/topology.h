@@ -57,6 +57,9 @@ struct tsr_topology {
     struct map priced;
 };
 
+// TSR_OK if the topology that a caller gave belongs to the session, or is NULL; else a finding.
+tsr_status tsr__topology_owned(tsr_session *session, const tsr_topology *topology) TSR_MUST_USE;
+
 // Groups of one size that all do the same at the same time (the lines of one mesh axis).
 struct topology_groups {
     int count, size;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // planned.c - tsr_plan_for: planning a model for the sizes that given inputs have.
 #include "verify/verify.h"
+#include "runtime/runtime.h"
 
 struct sizes {
     struct arena *arena;
@@ -38,6 +39,9 @@ tsr_status tsr_plan_for(tsr_model *model, const tsr_plan_options *options,
 {
     struct arena arena;
     tsr_plan_options plan_options = {.size = sizeof plan_options};
+    tsr_status st = tsr__tensors_owned(tsr_model_session(model), inputs);
+    if (st != TSR_OK)
+        return st;
     memcpy(&plan_options, options,
            options->size < sizeof plan_options ? options->size : sizeof plan_options);
     tsr__arena_init(&arena, tsr_model_session(model));
@@ -47,7 +51,7 @@ tsr_status tsr_plan_for(tsr_model *model, const tsr_plan_options *options,
     add_sizes(&sizes, model, inputs);
     plan_options.sizes = sizes.at.at;
     plan_options.n_sizes = sizes.at.n;
-    tsr_status st = arena.failed ? TSR_NOMEM : tsr_plan(model, &plan_options, summary);
+    st = arena.failed ? TSR_NOMEM : tsr_plan(model, &plan_options, summary);
     tsr__arena_free(&arena);
     return st;
 }

@@ -59,9 +59,15 @@ tsr_status tsr_run_annotated(tsr_model *model, const char *config, const char *w
 {
     struct scratch at = {0};
     struct arena arena;
-    tsr_status st = cut_here(model, config, work, options, summary, &arena, &at);
+    tsr_session *session = tsr_model_session(model);
+    tsr_status st = tsr__tensors_owned(session, inputs);
     if (st == TSR_OK)
-        st = tsr_run(tsr_model_session(model), at.parts, options, inputs, outputs);
+        st = tsr__tensors_owned(session, outputs);
+    if (st != TSR_OK)
+        return st;
+    st = cut_here(model, config, work, options, summary, &arena, &at);
+    if (st == TSR_OK)
+        st = tsr_run(session, at.parts, options, inputs, outputs);
     tsr__scratch_close(&at);
     tsr__arena_free(&arena);
     return st;
@@ -73,9 +79,13 @@ tsr_status tsr_bench_annotated(tsr_model *model, const char *config, const char 
 {
     struct scratch at = {0};
     struct arena arena;
-    tsr_status st = cut_here(model, config, work, options, NULL, &arena, &at);
+    tsr_session *session = tsr_model_session(model);
+    tsr_status st = tsr__tensors_owned(session, inputs);
+    if (st != TSR_OK)
+        return st;
+    st = cut_here(model, config, work, options, NULL, &arena, &at);
     if (st == TSR_OK)
-        st = tsr_bench(tsr_model_session(model), at.parts, options, inputs, seconds, result);
+        st = tsr_bench(session, at.parts, options, inputs, seconds, result);
     tsr__scratch_close(&at);
     tsr__arena_free(&arena);
     return st;

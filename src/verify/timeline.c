@@ -370,6 +370,9 @@ static tsr_status begin(struct run *run, tsr_session *session, const tsr_simulat
     if (given)
         memcpy(&run->options, given,
                given->size < sizeof run->options ? given->size : sizeof run->options);
+    tsr_status st = tsr__topology_owned(session, run->options.topology);
+    if (st != TSR_OK)
+        return st;
     run->kept = &session->results[RESULT_SIMULATION];
     tsr__arena_free(run->kept);
     run->sim = (struct sim){.session = session, .arena = run->kept};

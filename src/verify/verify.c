@@ -2,7 +2,9 @@
 // verify.c - tsr_verify: partition into a temporary folder, run cut and whole, compare. The folder
 // goes in every case.
 #include "verify/internal.h"
+#include "plan/plan.h"
 #include "runtime/runtime.h"
+#include "topology/topology.h"
 
 #include <math.h>
 #include <strings.h>
@@ -288,6 +290,11 @@ tsr_status tsr_verify(tsr_session *session, const char *model, const tsr_verify_
     tsr_verify_options given = {.size = sizeof(given)};
     if (options)
         memcpy(&given, options, options->size < sizeof(given) ? options->size : sizeof(given));
+    tsr_status st = tsr__topology_owned(session, given.topology);
+    if (st == TSR_OK && given.plan)
+        st = tsr__plan_options_owned(session, given.plan);
+    if (st != TSR_OK)
+        return st;
     if (given.run.tf32 && given.tolerance == 0)
         given.tolerance = TF32_TOLERANCE;
     struct work work = {.session = session, .path = model, .options = &given, .run = given.run};
@@ -302,7 +309,6 @@ tsr_status tsr_verify(tsr_session *session, const char *model, const tsr_verify_
         work.run.transport = "threads"; // one process compares, whoever started it
     tsr__arena_init(&work.arena, session);
     tsr_verify_result verify_result = {.size = sizeof(verify_result), .recorded = -1};
-    tsr_status st = TSR_OK;
     if (work.run.ranks > 0)
         st = tsr_join(session, &work.run); // so that the others learn what goes wrong from here on
     if (st == TSR_OK)

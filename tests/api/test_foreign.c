@@ -1,13 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Handles of another model: every call that takes two refuses them, and what it refused is not read after that model is gone.
+// Handles of another owner: every call that takes two refuses them, and what it refused is not read after that owner is gone.
+// Each case prints "case CALL.ARGUMENT"; foreign_calls.py compares these lines with the calls of the header.
+// Arguments: the test model's folder for generation, and an ONNX Runtime (without one, jobs are left out).
 #include "help.h"
 
-// A second model in the same session with everything that handles are made for.
+#include <unistd.h>
+
+static const char *folder_path, *engine_path;
+
+// A second model in the same session, and a second session, with everything that handles are made for.
 struct other {
     struct bench b;
     tsr_config *config;
     tsr_node_config *entry;
     tsr_spec *spec;
+    tsr_session *session;
+    tsr_model *model; // of that session, as what follows
+    tsr_topology *topology;
+    tsr_tensors *tensors;
+    tsr_json *json;
 };
 
 static void make_other(struct bench *b, struct other *o)
@@ -19,62 +30,244 @@ static void make_other(struct bench *b, struct other *o)
     o->spec = tsr_node_add_spec(o->b.mm, o->config, o->b.w);
     assert_non_null(o->spec);
     o->entry = tsr_node_config_at(o->b.mm, 0);
+    struct bench apart = {.s = tsr_session_new(NULL)};
+    fill(&apart, 11);
+    o->session = apart.s;
+    o->model = apart.m;
+    assert_int_equal(tsr_topology_parse(o->session, "ring:2", &o->topology), TSR_OK);
+    assert_int_equal(tsr_tensors_new(o->session, &o->tensors), TSR_OK);
+    o->json = tsr_json_new(o->session);
+    assert_non_null(o->json);
 }
 
-static void is_refused(struct bench *b, size_t before, const char *call)
+static void free_other(struct other *o)
 {
-    if (tsr_finding_total(b->s, TSR_ERROR) <= before)
-        fail_msg("%s took a handle of another model", call);
+    tsr_model_free(o->b.m);
+    tsr_model_free(o->model);
+    tsr_topology_free(o->topology);
+    tsr_tensors_free(o->tensors);
+    tsr_json_free(o->json);
+    tsr_session_free(o->session);
 }
 
-#define REFUSED(call)                                                                              \
+// `session`: the one whose finding says what was wrong.
+static void is_refused(const tsr_session *session, size_t before, const char *path)
+{
+    printf("case %s\n", path);
+    if (tsr_finding_total(session, TSR_ERROR) <= before)
+        fail_msg("%s took a handle of another owner", path);
+}
+
+#define REFUSED(path, call)                                                                        \
     do {                                                                                           \
         size_t before = tsr_finding_total(b->s, TSR_ERROR);                                        \
-        assert_int_equal(call, TSR_INVALID);                                                       \
-        is_refused(b, before, #call);                                                              \
+        tsr_status given = call;                                                                   \
+        if (given != TSR_INVALID)                                                                  \
+            fail_msg("%s gave %s", path, tsr_status_text(given));                                  \
+        is_refused(b->s, before, path);                                                            \
     } while (0)
-#define REFUSED_NULL(call)                                                                         \
+#define REFUSED_NULL(path, call)                                                                   \
     do {                                                                                           \
         size_t before = tsr_finding_total(b->s, TSR_ERROR);                                        \
         assert_null(call);                                                                         \
-        is_refused(b, before, #call);                                                              \
+        is_refused(b->s, before, path);                                                            \
     } while (0)
+// A query, which finds nothing and says no more.
+#define NOTHING(path, call)                                                                        \
+    do {                                                                                           \
+        assert_null(call);                                                                         \
+        printf("case %s\n", path);                                                                 \
+    } while (0)
+
+// Values, nodes, configurations and entries of another model.
+static void refuse_of_another_model(struct bench *b, struct other *o, tsr_config *own)
+{
+    const char *text;
+    REFUSED_NULL("tsr_node_add_spec.value", tsr_node_add_spec(b->mm, own, o->b.w));
+    REFUSED_NULL("tsr_node_add_spec.config", tsr_node_add_spec(b->mm, o->config, b->w));
+    REFUSED("tsr_node_shard.value", tsr_node_shard(b->mm, o->b.w, own, 0, 2, IDS(0, 1), -1));
+    REFUSED("tsr_node_shard.config", tsr_node_shard(b->mm, b->w, o->config, 0, 2, IDS(0, 1), -1));
+    REFUSED("tsr_node_shard_text.value", tsr_node_shard_text(b->mm, o->b.w, own, "{2,1:0,1}"));
+    REFUSED("tsr_node_shard_text.config", tsr_node_shard_text(b->mm, b->w, o->config, "{2,1:0,1}"));
+    REFUSED("tsr_node_unshard.value", tsr_node_unshard(b->mm, o->b.w, own));
+    REFUSED("tsr_node_unshard.config", tsr_node_unshard(b->mm, b->w, o->config));
+    REFUSED("tsr_node_set_stage.config", tsr_node_set_stage(b->mm, o->config, 0));
+    REFUSED("tsr_node_unset_stage.config", tsr_node_unset_stage(b->mm, o->config));
+    REFUSED("tsr_node_remove_config.nc", tsr_node_remove_config(b->mm, o->entry));
+    REFUSED("tsr_model_remove_config.config", tsr_model_remove_config(b->m, o->config, true));
+    REFUSED("tsr_graph_add_output.value", tsr_graph_add_output(b->g, o->b.y));
+    REFUSED("tsr_node_replace_input.value", tsr_node_replace_input(b->mm, 0, o->b.w));
+    REFUSED("tsr_value_replace_uses.by", tsr_value_replace_uses(b->y, o->b.y, false));
+    REFUSED("tsr_value_replace_uses.by", tsr_value_replace_uses(b->y, o->b.y, true));
+    REFUSED("tsr_node_move_before.before", tsr_node_move_before(b->mm, o->b.act));
+    REFUSED_NULL("tsr_graph_add_node.inputs",
+                 tsr_graph_add_node(b->g, "", "Relu", "r", &o->b.y, 1, (const char *[]){"v"}, 1));
+    REFUSED("tsr_model_shard_random.config", tsr_model_shard_random(b->m, o->config, 1, NULL, 0));
+    REFUSED("tsr_config_edits.config", tsr_config_edits(b->m, o->config, &text));
+    NOTHING("tsr_node_find_config.config", tsr_node_find_config(b->mm, o->config));
+    NOTHING("tsr_node_sharding_of.value", tsr_node_sharding_of(b->mm, o->b.w, 0));
+    NOTHING("tsr_model_next_node.after", tsr_model_next_node(b->m, o->b.mm));
+}
+
+// Topologies, and the model that is planned with another, of another session.
+static void refuse_topologies(struct bench *b, struct other *o, tsr_config *own)
+{
+    int64_t time;
+    const int64_t sizes[] = {8, 8};
+    tsr_plan_options wrong_place = {.size = sizeof wrong_place, .topology = o->topology};
+    tsr_plan_options wrong_model = {.size = sizeof wrong_model, .devices = 2, .with = o->model};
+    tsr_plan_summary summary = {.size = sizeof summary, .config = "own"};
+    tsr_simulate_options simulate = {.size = sizeof simulate, .topology = o->topology};
+    tsr_simulation simulation = {.size = sizeof simulation};
+    tsr_tensors *none = NULL;
+    assert_int_equal(tsr_tensors_new(b->s, &none), TSR_OK);
+    REFUSED("tsr_reshard_time.topology", tsr_reshard_time(b->s, "{2,1:0,1}", "{1,2:0,1}", NULL,
+                                                          TSR_FLOAT, 2, sizes, o->topology, &time));
+    REFUSED("tsr_plan.options.topology", tsr_plan(b->m, &wrong_place, &summary));
+    REFUSED("tsr_plan.options.with", tsr_plan(b->m, &wrong_model, &summary));
+    REFUSED("tsr_plan_save.options.topology",
+            tsr_plan_save(b->m, &wrong_place, &summary, "/nowhere/plan.json"));
+    REFUSED("tsr_plan_save.options.with",
+            tsr_plan_save(b->m, &wrong_model, &summary, "/nowhere/plan.json"));
+    REFUSED("tsr_plan_for.options.topology", tsr_plan_for(b->m, &wrong_place, none, &summary));
+    REFUSED("tsr_plan_for.options.with", tsr_plan_for(b->m, &wrong_model, none, &summary));
+    REFUSED("tsr_model_set_topology.topology", tsr_model_set_topology(b->m, own, o->topology));
+    REFUSED("tsr_model_set_topology.config", tsr_model_set_topology(b->m, o->config, NULL));
+    REFUSED("tsr_simulate.options.topology", tsr_simulate(b->m, &simulate, &simulation));
+    REFUSED("tsr_simulate_folder.options.topology",
+            tsr_simulate_folder(b->s, "/nowhere", &simulate, &simulation));
+    tsr_verify_options verify = {.size = sizeof verify, .topology = o->topology};
+    tsr_verify_result result = {.size = sizeof result};
+    REFUSED("tsr_verify.options.topology", tsr_verify(b->s, "/nowhere", &verify, &result));
+    verify = (tsr_verify_options){.size = sizeof verify, .plan = &wrong_place};
+    REFUSED("tsr_verify.options.plan.topology", tsr_verify(b->s, "/nowhere", &verify, &result));
+    verify.plan = &wrong_model;
+    REFUSED("tsr_verify.options.plan.with", tsr_verify(b->s, "/nowhere", &verify, &result));
+    tsr_tensors_free(none);
+}
+
+// The side of a report may have a session of its own; a topology of a third one is refused.
+static void refuse_in_reports(struct bench *b, struct other *o)
+{
+    tsr_topology *third = NULL;
+    tsr_session *session = tsr_session_new(NULL);
+    tsr_report_options options = {.size = sizeof options, .topology = o->topology};
+    tsr_report_side side = {.model = o->model};
+    assert_int_equal(tsr_topology_parse(session, "ring:2", &third), TSR_OK);
+    REFUSED("tsr_report.options.topology", tsr_report(b->m, &options, "/nowhere/page.html"));
+    options = (tsr_report_options){.size = sizeof options, .beside = &side};
+    side.topology = third;
+    REFUSED("tsr_report.options.beside.topology", tsr_report(b->m, &options, "/nowhere/page.html"));
+    side.topology = o->topology;
+    assert_int_equal(tsr_report(b->m, &options, "/nowhere/page.html"), TSR_WRITE);
+    printf("case tsr_report.options.beside.model\n"); // allowed, and the page has nowhere to go
+    tsr_topology_free(third);
+    tsr_session_free(session);
+}
+
+// The writer has no status: the document has failed, and the finding is in its own session.
+static void refuse_in_documents(struct bench *b, struct other *o)
+{
+    tsr_topology *own = NULL;
+    assert_int_equal(tsr_topology_parse(b->s, "ring:2", &own), TSR_OK);
+    size_t before = tsr_finding_total(o->session, TSR_ERROR);
+    tsr_json_begin(o->json, NULL, '{');
+    tsr_topology_add_json(own, o->json);
+    tsr_json_end(o->json);
+    assert_null(tsr_json_text(o->json));
+    is_refused(o->session, before, "tsr_topology_add_json.json");
+    tsr_topology_free(own);
+}
+
+// Sets of tensors of another session, where no engine is needed to refuse them.
+static void refuse_tensors(struct bench *b, struct other *o)
+{
+    tsr_tensors *own = NULL;
+    tsr_folder *folder = NULL;
+    tsr_plan_options plan = {.size = sizeof plan, .devices = 2};
+    tsr_plan_summary summary = {.size = sizeof summary};
+    tsr_bench_result result = {.size = sizeof result};
+    assert_int_equal(tsr_tensors_new(b->s, &own), TSR_OK);
+    REFUSED("tsr_tensors_load.model", tsr_tensors_load(own, "random", o->model, false));
+    REFUSED("tsr_tensors_load.model", tsr_tensors_load(own, "random", o->model, true));
+    REFUSED("tsr_run.inputs", tsr_run(b->s, "/nowhere", NULL, o->tensors, own));
+    REFUSED("tsr_run.outputs", tsr_run(b->s, "/nowhere", NULL, own, o->tensors));
+    REFUSED("tsr_run_model.inputs", tsr_run_model(b->s, "/nowhere", NULL, o->tensors, own));
+    REFUSED("tsr_run_model.outputs", tsr_run_model(b->s, "/nowhere", NULL, own, o->tensors));
+    REFUSED("tsr_run_annotated.inputs",
+            tsr_run_annotated(b->m, NULL, NULL, NULL, o->tensors, own, NULL));
+    REFUSED("tsr_run_annotated.outputs",
+            tsr_run_annotated(b->m, NULL, NULL, NULL, own, o->tensors, NULL));
+    REFUSED("tsr_bench.inputs", tsr_bench(b->s, "/nowhere", NULL, o->tensors, 1, &result));
+    REFUSED("tsr_bench_annotated.inputs",
+            tsr_bench_annotated(b->m, NULL, NULL, NULL, o->tensors, 1, &result));
+    REFUSED("tsr_plan_for.inputs", tsr_plan_for(b->m, &plan, o->tensors, &summary));
+    assert_int_equal(tsr_folder_open(b->s, folder_path, &folder), TSR_OK);
+    size_t before = tsr_finding_total(o->session, TSR_ERROR); // the set is what is changed
+    assert_int_equal(tsr_folder_inputs(folder, 1, 2, 0, o->tensors), TSR_INVALID);
+    is_refused(o->session, before, "tsr_folder_inputs.to");
+    assert_int_equal(tsr_tensors_count(o->tensors), 0);
+    tsr_folder_free(folder);
+    tsr_tensors_free(own);
+}
 
 static void every_call_with_two_handles(void **state)
 {
     struct bench *b = *state;
     struct other o;
     tsr_config *own = NULL;
-    const char *text;
     make_other(b, &o);
     assert_int_equal(tsr_model_add_config(b->m, "own", 2, NULL, 0, &own), TSR_OK);
-    REFUSED_NULL(tsr_node_add_spec(b->mm, own, o.b.w));
-    REFUSED_NULL(tsr_node_add_spec(b->mm, o.config, b->w));
-    REFUSED(tsr_node_shard(b->mm, o.b.w, own, 0, 2, IDS(0, 1), -1));
-    REFUSED(tsr_node_shard(b->mm, b->w, o.config, 0, 2, IDS(0, 1), -1));
-    REFUSED(tsr_node_shard_text(b->mm, o.b.w, own, "{2,1:0,1}"));
-    REFUSED(tsr_node_shard_text(b->mm, b->w, o.config, "{2,1:0,1}"));
-    REFUSED(tsr_node_unshard(b->mm, o.b.w, own));
-    REFUSED(tsr_node_unshard(b->mm, b->w, o.config));
-    REFUSED(tsr_node_set_stage(b->mm, o.config, 0));
-    REFUSED(tsr_node_unset_stage(b->mm, o.config));
-    REFUSED(tsr_node_remove_config(b->mm, o.entry));
-    REFUSED(tsr_model_remove_config(b->m, o.config, true));
-    REFUSED(tsr_graph_add_output(b->g, o.b.y));
-    REFUSED(tsr_node_replace_input(b->mm, 0, o.b.w));
-    REFUSED(tsr_value_replace_uses(b->y, o.b.y, false));
-    REFUSED(tsr_value_replace_uses(b->y, o.b.y, true));
-    REFUSED(tsr_node_move_before(b->mm, o.b.act));
-    REFUSED_NULL(tsr_graph_add_node(b->g, "", "Relu", "r", &o.b.y, 1, (const char *[]){"v"}, 1));
-    REFUSED(tsr_model_shard_random(b->m, o.config, 1, NULL, 0));
-    REFUSED(tsr_config_edits(b->m, o.config, &text));
-    assert_null(tsr_node_find_config(b->mm, o.config));
-    tsr_model_free(o.b.m);
-    void *bytes; // nothing of the other model is left in this one
+    refuse_of_another_model(b, &o, own);
+    refuse_topologies(b, &o, own);
+    refuse_in_reports(b, &o);
+    refuse_in_documents(b, &o);
+    refuse_tensors(b, &o);
+    free_other(&o);
+    void *bytes; // nothing of the others is left in this one
     size_t n;
     assert_int_equal(tsr_model_save_bytes(b->m, &bytes, &n), TSR_OK);
     tsr_bytes_free(b->s, bytes, n);
     assert_int_equal(tsr_check(b->m, NULL), TSR_OK);
+}
+
+// A job refuses sets of another session, loses no run by that, and goes on: z of Relu(W x) for W, x of zeros.
+static void every_call_of_a_job(void **state)
+{
+    struct bench *b = *state;
+    struct other o;
+    tsr_job *job = NULL;
+    tsr_tensors *in = NULL, *out = NULL;
+    char path[] = "/tmp/tessera-test-foreign-XXXXXX";
+    if (!engine_path)
+        skip();
+    make_other(b, &o);
+    int file = mkstemp(path);
+    assert_true(file >= 0);
+    assert_int_equal(tsr_model_save(b->m, path), TSR_OK);
+    assert_int_equal(tsr_engine_open(b->s, engine_path, NULL, NULL), TSR_OK);
+    assert_int_equal(tsr_job_open_model(b->s, path, NULL, &job), TSR_OK);
+    assert_int_equal(tsr_tensors_new(b->s, &in), TSR_OK);
+    assert_int_equal(tsr_tensors_new(b->s, &out), TSR_OK);
+    assert_int_equal(tsr_tensors_load(in, "random", b->m, false), TSR_OK);
+    const tsr_tensors *wrong_in = o.tensors;
+    REFUSED("tsr_job_run.inputs", tsr_job_run(job, o.tensors, out));
+    REFUSED("tsr_job_start.inputs", tsr_job_start(job, o.tensors));
+    REFUSED("tsr_job_start_cut.inputs", tsr_job_start_cut(job, &wrong_in));
+    assert_int_equal(tsr_job_start(job, in), TSR_OK);
+    REFUSED("tsr_job_wait.outputs", tsr_job_wait(job, o.tensors));
+    REFUSED("tsr_job_wait_cut.outputs", tsr_job_wait_cut(job, &o.tensors));
+    assert_int_equal(tsr_job_wait(job, out), TSR_OK);
+    REFUSED("tsr_job_run.outputs", tsr_job_run(job, in, o.tensors));
+    free_other(&o);
+    assert_int_equal(tsr_job_run(job, in, out), TSR_OK);
+    assert_int_equal(tsr_job_wait(job, out), TSR_USAGE); // nothing was left under way
+    assert_int_equal(tsr_tensors_find(out, "z"), 0);
+    tsr_job_close(job);
+    tsr_tensors_free(in);
+    tsr_tensors_free(out);
+    close(file);
+    unlink(path);
 }
 
 // What a terminal would obey is shown; whole characters stay together however the text is cut.
@@ -110,10 +303,13 @@ static void text_is_safe_in_pieces(void **state)
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    folder_path = argc > 1 ? argv[1] : "tests/folders/genai_tiny";
+    engine_path = argc > 2 ? argv[2] : NULL;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(every_call_with_two_handles, setup, teardown),
+        cmocka_unit_test_setup_teardown(every_call_of_a_job, setup, teardown),
         cmocka_unit_test(text_is_safe_in_pieces),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
