@@ -114,6 +114,8 @@ void tsr__derive_lrn(struct derivation *derivation);
 void tsr__derive_conv_integer(struct derivation *derivation);
 void tsr__derive_qlinear_conv(struct derivation *derivation);
 void tsr__derive_deform_conv(struct derivation *derivation);
+bool tsr__deform_expands(const struct derivation *derivation); // expand_deform.c
+void tsr__derive_mel_weights(struct derivation *derivation);
 void tsr__derive_causal_conv(struct derivation *derivation);
 void tsr__derive_pool(struct derivation *derivation);
 void tsr__derive_col2im(struct derivation *derivation);

@@ -429,6 +429,14 @@ void tsr__derive_qlinear_conv(struct derivation *derivation)
     tsr__derive_add(derivation, "; %s i", sums_integers(derivation) ? "stat" : "rep");
 }
 
+// Space of the result may be cut where the node can be taken apart; the image stays whole, offsets lead anywhere.
+static void add_deform_space(struct derivation *derivation, const struct space *space)
+{
+    const char *of_result = tsr__deform_expands(derivation) ? "stat" : "rep";
+    for (int i = 0; i < space->n; i++)
+        tsr__derive_add(derivation, "; rep s%d; %s o%d", i, of_result, i);
+}
+
 // Offsets are one set for all channels, or one for each run of them; the latter go along with the
 // groups where there are as many.
 void tsr__derive_deform_conv(struct derivation *derivation)
@@ -449,8 +457,10 @@ void tsr__derive_deform_conv(struct derivation *derivation)
     add_space(derivation, &space, true);
     tsr__derive_add(derivation, "],[(g o)]?,[n %s", sets == groups && sets > 1 ? "(g y)" : "_");
     add_space(derivation, &space, true);
-    tsr__derive_add(derivation, "]?");
-    add_result(derivation, &space);
+    tsr__derive_add(derivation, "]? -> [n (g o)");
+    add_space(derivation, &space, true);
+    tsr__derive_add(derivation, "]; attr group=g");
+    add_deform_space(derivation, &space);
     if (sets == 1) {
         tsr__derive_add(derivation, "; red i:sum; once 3");
     } else if (sets == groups) {

@@ -48,6 +48,21 @@ tsr_dtype tsr__x_wide(tsr_dtype type)
 
 // ---- nodes -------------------------------------------------------------------------------------
 
+// The new node reads a value that lies in parts from the start.
+static void note_places(struct expansion *expansion, tsr_node *node)
+{
+    for (size_t i = 0; i < tsr_node_input_count(node); i++)
+        for (size_t k = 0; k < expansion->placed.n; k++) {
+            if (tsr_node_input(node, i) != expansion->placed.at[k].value)
+                continue;
+            struct expanded_place *place = vec_push(expansion->arena, &expansion->places);
+            if (!place)
+                return;
+            *place = expansion->placed.at[k];
+            place->node = node;
+        }
+}
+
 // Inputs of the old node that the new one reads. A node that only asks for a shape reads nothing.
 static void note_reads(struct expansion *expansion, tsr_node *node)
 {
@@ -91,6 +106,7 @@ tsr_node *tsr__x_nodes(struct expansion *expansion, const char *op, int n, tsr_v
     }
     *slot = made;
     note_reads(expansion, made);
+    note_places(expansion, made);
     return made;
 }
 
@@ -110,7 +126,7 @@ tsr_value *tsr__x_op(struct expansion *expansion, const char *op, int n, ...)
 
 // ---- constants ---------------------------------------------------------------------------------
 
-static tsr_value *constant(struct expansion *expansion, tsr_dtype type, int rank,
+tsr_value *tsr__x_constant(struct expansion *expansion, tsr_dtype type, int rank,
                            const int64_t *dims, const void *bytes, size_t n)
 {
     struct str base =
@@ -137,19 +153,19 @@ tsr_value *tsr__x_scalar(struct expansion *expansion, tsr_dtype type, double v)
     switch (type) {
     case TSR_FLOAT:
         bytes.f = (float)v;
-        return constant(expansion, type, 0, NULL, &bytes, sizeof(bytes.f));
+        return tsr__x_constant(expansion, type, 0, NULL, &bytes, sizeof(bytes.f));
     case TSR_DOUBLE:
         bytes.d = v;
-        return constant(expansion, type, 0, NULL, &bytes, sizeof(bytes.d));
+        return tsr__x_constant(expansion, type, 0, NULL, &bytes, sizeof(bytes.d));
     case TSR_INT32:
         bytes.i = (int32_t)v;
-        return constant(expansion, type, 0, NULL, &bytes, sizeof(bytes.i));
+        return tsr__x_constant(expansion, type, 0, NULL, &bytes, sizeof(bytes.i));
     case TSR_INT64:
         bytes.l = (int64_t)v;
-        return constant(expansion, type, 0, NULL, &bytes, sizeof(bytes.l));
+        return tsr__x_constant(expansion, type, 0, NULL, &bytes, sizeof(bytes.l));
     case TSR_UINT8:
         bytes.b = (uint8_t)v;
-        return constant(expansion, type, 0, NULL, &bytes, sizeof(bytes.b));
+        return tsr__x_constant(expansion, type, 0, NULL, &bytes, sizeof(bytes.b));
     default:
         expansion->failed = true;
         return NULL;
@@ -158,7 +174,7 @@ tsr_value *tsr__x_scalar(struct expansion *expansion, tsr_dtype type, double v)
 
 tsr_value *tsr__x_ints(struct expansion *expansion, const int64_t *v, int64_t n)
 {
-    return constant(expansion, TSR_INT64, 1, &n, v, (size_t)n * sizeof(*v));
+    return tsr__x_constant(expansion, TSR_INT64, 1, &n, v, (size_t)n * sizeof(*v));
 }
 
 // A constant of that shape, all ones: a product with it repeats what is broadcast.
@@ -183,7 +199,7 @@ tsr_value *tsr__x_ones(struct expansion *expansion, tsr_dtype type, const int64_
         else
             ((float *)bytes)[i] = 1;
     }
-    return constant(expansion, type, rank, dims, bytes, (size_t)n * width);
+    return tsr__x_constant(expansion, type, rank, dims, bytes, (size_t)n * width);
 }
 
 // ---- formulas ----------------------------------------------------------------------------------
@@ -260,13 +276,30 @@ tsr_value *tsr__x_positions(struct expansion *expansion, size_t i, int axis)
         for (int64_t k = 0; k < size; k++)
             list[k] = k;
         shape[axis] = size;
-        return constant(expansion, TSR_INT64, s.rank, shape, list, (size_t)size * sizeof(*list));
+        return tsr__x_constant(expansion, TSR_INT64, s.rank, shape, list,
+                               (size_t)size * sizeof(*list));
     }
     tsr_value *value =
         tsr__x_reduce(expansion, "ReduceSum", sizes_of(expansion, i, &at, 1), &zero, 1, false);
     tsr_value *range = tsr__x_op(expansion, "Range", 3, tsr__x_scalar(expansion, TSR_INT64, 0),
                                  value, tsr__x_scalar(expansion, TSR_INT64, 1));
     return tsr__x_reshape(expansion, range, shape, s.rank);
+}
+
+tsr_value *tsr__x_place(struct expansion *expansion, tsr_value *value, int rank, int axis,
+                        const struct rule_dim *dim)
+{
+    if (!value || !dim->n || dim->window)
+        return value;
+    struct rule_dim *dims = ARENA_ARRAY(expansion->arena, struct rule_dim, (size_t)rank + 1);
+    struct expanded_place *place = vec_push(expansion->arena, &expansion->placed);
+    if (!dims || !place) {
+        expansion->failed = true;
+        return NULL;
+    }
+    dims[axis] = *dim;
+    *place = (struct expanded_place){.value = value, .tensor = {.rank = rank, .dims = dims}};
+    return value;
 }
 
 tsr_value *tsr__x_reshape(struct expansion *expansion, tsr_value *value, const int64_t *shape,
@@ -370,6 +403,13 @@ tsr_status tsr__rule_expand(struct arena *arena, tsr_node *node, const tsr_node 
     bool full = arena->failed || tsr__model_arena(tsr_graph_model(x.graph))->failed;
     if (x.failed || full || !x.gives.n)
         return full ? TSR_NOMEM : TSR_UNSUPPORTED;
-    *out = (struct expanded){x.nodes.at, x.nodes.n, x.reads.at, x.gives.at, x.reads.n, x.gives.n};
+    *out = (struct expanded){.nodes = x.nodes.at,
+                             .n_nodes = x.nodes.n,
+                             .reads = x.reads.at,
+                             .gives = x.gives.at,
+                             .n_reads = x.reads.n,
+                             .n_gives = x.gives.n,
+                             .places = x.places.at,
+                             .n_places = x.places.n};
     return finish(&x);
 }

@@ -23,6 +23,8 @@ struct expansion {
     VEC(tsr_node *) nodes;
     VEC(struct expanded_slot) reads;
     VEC(struct expanded_slot) gives;
+    VEC(struct expanded_place) placed; // values, each once; node is NULL
+    VEC(struct expanded_place) places; // the same for every node that reads one
 };
 
 tsr_value *tsr__x_in(const struct expansion *expansion,
@@ -42,6 +44,12 @@ tsr_value *tsr__x_scalar(struct expansion *expansion, tsr_dtype type,
                          double v); // a number of that type
 tsr_value *tsr__x_ones(struct expansion *expansion, tsr_dtype type, const int64_t *dims, int rank);
 tsr_value *tsr__x_ints(struct expansion *expansion, const int64_t *v, int64_t n);
+tsr_value *tsr__x_constant(struct expansion *expansion, tsr_dtype type, int rank,
+                           const int64_t *dims, const void *bytes, size_t n);
+// The value, of which each device has its part from the start: dimension `axis` of `rank` is made of the factors of `dim`, the
+// others have one element. Nodes made later that read it are then cut, and what they make of it.
+tsr_value *tsr__x_place(struct expansion *expansion, tsr_value *value, int rank, int axis,
+                        const struct rule_dim *dim);
 tsr_value *tsr__x_cast(struct expansion *expansion, tsr_value *value, tsr_dtype from, tsr_dtype to);
 // A reduction over axes, which are an attribute or an input as the opset has it.
 tsr_value *tsr__x_reduce(struct expansion *expansion, const char *op, tsr_value *value,
@@ -100,5 +108,7 @@ void tsr__expand_trilu(struct expansion *expansion);
 void tsr__expand_eye_like(struct expansion *expansion);
 void tsr__expand_one_hot(struct expansion *expansion);
 void tsr__expand_einsum(struct expansion *expansion);
+void tsr__expand_mel_weights(struct expansion *expansion);
+void tsr__expand_deform_conv(struct expansion *expansion);
 
 #endif

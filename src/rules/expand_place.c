@@ -12,7 +12,9 @@ static tsr_value *places(struct expansion *expansion, int from_end)
         expansion->failed = true;
         return NULL;
     }
-    return tsr__x_positions(expansion, 0, shape.rank - from_end);
+    int axis = shape.rank - from_end;
+    return tsr__x_place(expansion, tsr__x_positions(expansion, 0, axis), shape.rank, axis,
+                        &expansion->rule->inputs[0].dims[axis]);
 }
 
 // Upper: column >= row + k stays; lower: column <= row + k. The rest is 0, whatever it was.
@@ -63,7 +65,8 @@ static tsr_value *classes(struct expansion *expansion, tsr_value *depth, int axi
     shape[axis] = size_of_output(expansion, axis);
     tsr_value *all = tsr__x_op(expansion, "Range", 3, tsr__x_scalar(expansion, TSR_INT64, 0), depth,
                                tsr__x_scalar(expansion, TSR_INT64, 1));
-    return tsr__x_reshape(expansion, all, shape, rank);
+    return tsr__x_place(expansion, tsr__x_reshape(expansion, all, shape, rank), rank, axis,
+                        &expansion->rule->outputs[0].dims[axis]);
 }
 
 // Each class is compared with the index; one that is none of them gives `off` everywhere.

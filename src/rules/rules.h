@@ -283,11 +283,20 @@ struct expanded_slot {
     tsr_value *value;
     int of; // input, or output, of the old node
 };
+// A value that the expansion made, such as the numbers of rows, as one of its nodes reads it: its dimensions are made of
+// factors of the old node, and it is cut as they are.
+struct expanded_place {
+    tsr_node *node;
+    tsr_value *value;
+    struct rule_tensor tensor;
+};
 struct expanded {
     tsr_node **nodes; // in order
     size_t n_nodes;
     struct expanded_slot *reads, *gives;
     size_t n_reads, n_gives;
+    struct expanded_place *places;
+    size_t n_places;
 };
 // Replaces the node, whose twin in another model (of those shapes) says what it is, and whose rule's factors
 // are cut so often. TSR_UNSUPPORTED: it cannot be replaced with these cuts; the node stands, perhaps with

@@ -53,6 +53,24 @@ static tsr_status move_stage(const struct expanded *expanded, const tsr_node *ol
     return TSR_OK;
 }
 
+// Values that the expansion made and that lie in parts from the start: rows 0 .. 7 of a triangle over two devices are 0 .. 3 on
+// the first and 4 .. 7 on the second.
+static tsr_status place_values(struct arena *arena, const struct expanded *expanded,
+                               const struct node_flow *nf, tsr_config *config)
+{
+    for (size_t i = 0; i < expanded->n_places; i++) {
+        const struct expanded_place *place = &expanded->places[i];
+        const struct tile_layout *layout =
+            tsr__placement_project(arena, &nf->place, &place->tensor);
+        if (!layout)
+            return TSR_NOMEM;
+        tsr_status st = tsr__spec_write(place->node, config, place->value, layout);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
 static tsr_status move_specs(const struct expanded *expanded, const struct node_flow *nf,
                              tsr_config *config)
 {
@@ -84,6 +102,8 @@ static tsr_status expand_node(struct arena *arena, const struct flow *flow,
     *n_made = expanded.n_nodes;
     if (st == TSR_OK)
         st = move_stage(&expanded, nf->node, flow->config, config);
+    if (st == TSR_OK)
+        st = place_values(arena, &expanded, nf, config);
     if (st != TSR_OK)
         return st;
     return move_specs(&expanded, nf, config);

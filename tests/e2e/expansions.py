@@ -4,7 +4,7 @@ every input, over 2 and 3 devices (uneven too), and together with another dimens
 run cut, with a reduction, and equal to the whole run. Sizes known and not known before the run.
 
 usage: expansions.py TESSERA PRINT_RULE [all] [OPERATOR ...]     all: every number of devices for every case"""
-import json, os, subprocess, sys, tempfile
+import json, os, shutil, subprocess, sys, tempfile
 
 import numpy as np
 import onnx
@@ -15,8 +15,8 @@ import cases_net, cases_norm, prove
 
 TESSERA, PRINT_RULE, ALL, ONLY = sys.argv[1], sys.argv[2], sys.argv[3:4] == ["all"], [x for x in sys.argv[3:] if x != "all"]
 TURNS = {}
-SIZES = {"com.microsoft:MoE", "Attention", "com.microsoft:MultiHeadAttention"}  # taken apart where sizes are known
-PLACED = ("EyeLike", "OneHot", "Trilu")  # elements are found where they stand: nothing moves
+SIZES = {"com.microsoft:MoE", "Attention", "com.microsoft:MultiHeadAttention", "DeformConv"}  # taken apart where sizes are known
+PLACED = ("EyeLike", "MelWeightMatrix", "OneHot", "Trilu")  # elements are found where they stand: nothing moves
 PARTS = {"CumSum", "CumProd", "TopK"}  # done in parts, of K elements at least, else whole; the test's K is 2
 
 
@@ -57,6 +57,17 @@ def spec_of(tensor, f, sizes, n, second=None, m=1):
     return "{%s:%s}" % (",".join(cuts), ",".join(map(str, range(n * m)))) if found == (2 if m > 1 else 1) else None
 
 
+def made_whole(d, cut):
+    """A value that the simpler nodes make whole on a device, to be sliced there; None: each makes its part and no more."""
+    rc, _, err = tessera("partition", cut, "-o", os.path.join(d, "parts"))
+    if rc:
+        return err
+    graph = onnx.load(os.path.join(d, "parts", "rank1.onnx"), load_external_data=False).graph
+    shutil.rmtree(os.path.join(d, "parts"))
+    vector = "node/Reshape"  # of classes, which a Range has made
+    return next((n.input[0] for n in graph.node if n.op_type == "Slice" and n.input[0].startswith("node/") and vector not in n.input[0]), None)
+
+
 def try_cut(d, m, inputs, c, rule, sizes, f, n, second=None, k=1):
     """(ran, what is wrong)"""
     edits = []
@@ -78,7 +89,11 @@ def try_cut(d, m, inputs, c, rule, sizes, f, n, second=None, k=1):
     if rc:
         return True, "annotate %s: %s" % (edits, err)
     rc, out, err = tessera("verify", cut, "--config", "c", "--inputs", inputs, "--json")
+    known = all(dim.dim_value for v in m.graph.input for dim in v.type.tensor_type.shape.dim)
+    whole = made_whole(d, cut) if m.graph.node[0].op_type in PLACED and known else None
     os.remove(cut)
+    if whole:
+        return True, "%s: made whole: %s" % (edits, whole)
     try:
         doc = json.loads(out)
     except ValueError:
@@ -92,8 +107,8 @@ def try_cut(d, m, inputs, c, rule, sizes, f, n, second=None, k=1):
         return True, "%s: not cut" % edits
     if m.graph.node[0].op_type in PLACED:
         return True, None if sum(doc["collectives"].values()) == 1 else "%s: more than the result moved: %s" % (edits, doc["collectives"])
-    if rule["factors"][f]["name"] == "q" or m.graph.node[0].op_type == "Einsum":
-        return True, None  # rows of a causal query, or of a diagonal: only positions differ
+    if rule["factors"][f]["name"] == "q" or m.graph.node[0].op_type in ("Einsum", "DeformConv"):
+        return True, None  # rows of a causal query, of a diagonal, of a result that is sampled: only positions differ
     if not {"AllGather"} & set(doc["collectives"]) if m.graph.node[0].op_type in PARTS else not {"AllReduce", "Reduce", "ReduceScatter"} & set(doc["collectives"]):
         return True, "%s: no collective: %s" % (edits, doc["collectives"])
     return True, None
@@ -136,7 +151,7 @@ def main():
     left_out = {}
     seen = set()
     with tempfile.TemporaryDirectory(prefix="tessera-expand-") as d:
-        for name, cases in {**cases_norm.cases(prove), **cases_net.cases(prove), **{p: prove.CASES[p] for p in PLACED}}.items():
+        for name, cases in {**cases_norm.cases(prove), **cases_net.cases(prove), **{p: prove.CASES[p] for p in PLACED if p in prove.CASES}}.items():
             if ONLY and name not in ONLY:
                 continue
             sinces = [r["since"] for r in rows if prove.full(r) == name]
