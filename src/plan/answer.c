@@ -4,7 +4,7 @@
 // A value lies in the layout of its producer until its last reader has run or has got another one; a layout that
 // readers want besides is there from the first of them to the last. Constants are stored in every layout that is
 // wanted, once. It is never more than the rows of the program count (uses.c).
-#include "plan/internal.h"
+#include "plan/edges.h"
 
 // A layout of a value, from time `begin` until before `end`.
 struct form {
@@ -26,11 +26,6 @@ static struct form *find(struct planner *planner, struct forms *forms, uint32_t 
              tsr__planner_price(planner, forms->at[i].layout, want, value) == 0))
             return &forms->at[i];
     return NULL;
-}
-
-static size_t time_of(const struct planner *planner, const struct reader *reader)
-{
-    return PLAN_TIMES * (reader->node == SIZE_MAX ? planner->n_nodes : reader->node);
 }
 
 static uint32_t choice_of(const struct planner *planner, const struct reader *reader)
@@ -59,7 +54,7 @@ static bool forms_of(struct planner *planner, const tsr_value *v, uint32_t first
     for (size_t i = 0; i < readers.n; i++) {
         uint32_t want =
             tsr__planner_wanted(planner, &readers.at[i], v, choice_of(planner, &readers.at[i]));
-        size_t time = time_of(planner, &readers.at[i]);
+        size_t time = tsr__edge_time(planner, &readers.at[i]);
         struct form *form = find(planner, out, want, value);
         if (!form && first != PLAN_NO_LAYOUT)
             extend(&out->at[0], time + TIME_RUN);
@@ -94,7 +89,7 @@ struct account {
 static void add_form(struct account *m, const struct plan_value *value, const struct form *form,
                      bool all_time)
 {
-    for (int64_t device = 0; device < m->planner->n; device++) {
+    for (int64_t device = 0; device < m->planner->machine.n; device++) {
         int64_t bytes = tsr__planner_held(m->planner, m->arena, form->layout, value, device);
         if (all_time) {
             m->all_time[device] += bytes;
@@ -157,15 +152,15 @@ static bool add_value(struct account *m, const tsr_value *v, uint32_t first, uin
 static bool add_values(struct account *m)
 {
     struct planner *planner = m->planner;
-    for (size_t i = 0; i < planner->given.n; i++) {
-        const tsr_value *value = planner->given.at[i];
+    for (size_t i = 0; i < planner->ends.given.n; i++) {
+        const tsr_value *value = planner->ends.given.at[i];
         if (!add_value(m, value,
                        tsr__planner_whole(planner, planner->values[tsr__value_id(value)].rank),
                        PLAN_NO_LAYOUT, 0))
             return false;
     }
-    for (size_t i = 0; i < planner->constants.n; i++)
-        if (!add_value(m, planner->constants.at[i], PLAN_NO_LAYOUT, PLAN_NO_LAYOUT, 0))
+    for (size_t i = 0; i < planner->ends.constants.n; i++)
+        if (!add_value(m, planner->ends.constants.at[i], PLAN_NO_LAYOUT, PLAN_NO_LAYOUT, 0))
             return false;
     for (size_t i = 0; i < planner->n_nodes; i++) {
         const struct plan_node *node = &planner->nodes[i];
@@ -184,8 +179,8 @@ static bool account(struct account *m, struct planner *planner, struct arena *ar
 {
     *m = (struct account){
         .planner = planner, .arena = arena, .n_times = PLAN_TIMES * (planner->n_nodes + 2)};
-    m->all_time = ARENA_ARRAY(arena, int64_t, (size_t)planner->n);
-    m->change = ARENA_ARRAY(arena, int64_t, (size_t)planner->n * m->n_times);
+    m->all_time = ARENA_ARRAY(arena, int64_t, (size_t)planner->machine.n);
+    m->change = ARENA_ARRAY(arena, int64_t, (size_t)planner->machine.n * m->n_times);
     return !arena->failed && add_values(m) && !arena->failed;
 }
 
@@ -209,9 +204,9 @@ bool tsr__planner_memory(struct planner *planner, int64_t *bytes, int64_t *peak)
     size_t time;
     tsr__arena_init(&arena, planner->session);
     bool ok = account(&m, planner, &arena);
-    for (int64_t device = 0; ok && device < planner->n; device++)
+    for (int64_t device = 0; ok && device < planner->machine.n; device++)
         bytes[device] = most_of(&m, device, &time);
-    for (int64_t device = 0; ok && peak && device < planner->n; device++)
+    for (int64_t device = 0; ok && peak && device < planner->machine.n; device++)
         peak[device] = bytes[device] + PLAN_ENGINE_BYTES;
     tsr__arena_free(&arena);
     return ok;
@@ -224,7 +219,7 @@ size_t tsr__planner_binding(struct planner *planner, tsr_plan_binding *out)
     tsr__arena_init(&arena, planner->session);
     bool ok = account(&m, planner, &arena);
     int64_t most = -1;
-    for (int64_t device = 0; ok && device < planner->n; device++) {
+    for (int64_t device = 0; ok && device < planner->machine.n; device++) {
         size_t time = 0;
         int64_t bytes = most_of(&m, device, &time);
         if (bytes > most) {
@@ -253,9 +248,9 @@ static const struct candidate *whole_of(const struct strategy *strategy, uint32_
 
 static int64_t run_whole(struct planner *planner, int64_t *bytes)
 {
-    int64_t time = 0, memory = planner->n_classes ? 0 : PLAN_NO_LIMIT;
-    for (size_t c = 0; c < planner->n_classes; c++)
-        memory = planner->class_memory[c] > memory ? planner->class_memory[c] : memory;
+    int64_t time = 0, memory = planner->memory.n_classes ? 0 : PLAN_NO_LIMIT;
+    for (size_t c = 0; c < planner->memory.n_classes; c++)
+        memory = planner->memory.bytes[c] > memory ? planner->memory.bytes[c] : memory;
     for (size_t i = 0; i < planner->n_nodes; i++) {
         struct plan_node *node = &planner->nodes[i];
         const struct candidate *candidate =
@@ -284,7 +279,7 @@ int64_t tsr__planner_whole_time(const struct planner *planner)
 int64_t tsr__planner_one_device(struct planner *planner)
 {
     uint32_t *kept = ARENA_ARRAY(&planner->arena, uint32_t, planner->n_nodes + 1);
-    int64_t *bytes = ARENA_ARRAY(&planner->arena, int64_t, (size_t)planner->n);
+    int64_t *bytes = ARENA_ARRAY(&planner->arena, int64_t, (size_t)planner->machine.n);
     if (!kept || !bytes)
         return 0;
     for (size_t i = 0; i < planner->n_nodes; i++)

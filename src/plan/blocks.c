@@ -73,7 +73,7 @@ static int64_t copies_of(const struct blocks *b, int64_t blocks)
 
 static double speed_of(const struct planner *planner, int64_t device)
 {
-    return planner->topology->device[device].flops;
+    return planner->machine.topology->device[device].flops;
 }
 
 static bool add_block(struct blocks *blocks, const int64_t *devices, int64_t n, int64_t copies)
@@ -93,7 +93,7 @@ static int64_t take_fast(const struct planner *planner, int64_t slowest, bool wi
                          int64_t *list)
 {
     int64_t n = 0;
-    for (int64_t device = 0; device < planner->n; device++)
+    for (int64_t device = 0; device < planner->machine.n; device++)
         if (speed_of(planner, device) >= speed_of(planner, slowest) || (with_first && device == 0))
             list[n++] = device;
     return n;
@@ -113,18 +113,18 @@ static bool is_first_so_fast(const struct planner *planner, int64_t device)
 static bool list_fast(struct blocks *blocks)
 {
     struct planner *planner = blocks->planner;
-    int64_t *list = ARENA_ARRAY(&planner->arena, int64_t, (size_t)planner->n);
+    int64_t *list = ARENA_ARRAY(&planner->arena, int64_t, (size_t)planner->machine.n);
     if (!list)
         return false;
-    for (int64_t device = 0; device < planner->n; device++) {
+    for (int64_t device = 0; device < planner->machine.n; device++) {
         if (!is_first_so_fast(planner, device))
             continue;
         int64_t n = take_fast(planner, device, false, list);
         bool without = list[0] != 0;
-        if (n < planner->n && !add_block(blocks, list, n, 1))
+        if (n < planner->machine.n && !add_block(blocks, list, n, 1))
             return false;
         n = take_fast(planner, device, true, list);
-        if (without && n < planner->n && !add_block(blocks, list, n, 1))
+        if (without && n < planner->machine.n && !add_block(blocks, list, n, 1))
             return false;
     }
     list[0] = 0;
@@ -139,16 +139,18 @@ static bool list_alike(struct blocks *blocks)
     for (int64_t device = 0; first && device < BLOCK_MOST; device++)
         first[device] = device;
     for (int64_t n = BLOCK_MOST; first && n >= 1; n /= 2)
-        if (n <= planner->n && !add_block(blocks, first, n, copies_of(blocks, planner->n / n)))
+        if (n <= planner->machine.n &&
+            !add_block(blocks, first, n, copies_of(blocks, planner->machine.n / n)))
             return false;
     return first != NULL;
 }
 
 bool tsr__planner_alike(const struct planner *planner)
 {
-    for (int64_t device = 1; device < planner->n; device++)
+    for (int64_t device = 1; device < planner->machine.n; device++)
         if (speed_of(planner, device) != speed_of(planner, 0) ||
-            planner->topology->device[device].memory != planner->topology->device[0].memory)
+            planner->machine.topology->device[device].memory !=
+                planner->machine.topology->device[0].memory)
             return false;
     return true;
 }
@@ -172,13 +174,14 @@ static bool start_block(struct blocks *blocks, struct block_plan *plan)
 {
     struct planner *planner = &plan->planner;
     const tsr_dim_size *sizes = share_of(blocks, plan->copies);
-    *planner = (struct planner){.topology = blocks->planner->topology, .n = plan->n};
+    *planner = (struct planner){.machine.topology = blocks->planner->machine.topology,
+                                .machine.n = plan->n};
     tsr__planner_start(planner, blocks->planner->model);
     plan->made = true;
     planner->budget = blocks->planner->budget;
-    planner->sums_done = true;
-    planner->may_exceed = blocks->planner->may_exceed;
-    planner->device = plan->devices;
+    planner->scope.sums_done = true;
+    planner->memory.may_exceed = blocks->planner->memory.may_exceed;
+    planner->machine.numbers = plan->devices;
     return sizes && tsr__planner_devices(planner) &&
            tsr__planner_values(planner, sizes, blocks->options->n_sizes) &&
            tsr__planner_list(planner) && tsr__planner_candidates(planner) &&
@@ -192,7 +195,7 @@ static int64_t gather_time(const struct blocks *blocks, const struct block_plan 
     const tsr_graph *graph = tsr_model_graph(planner->model);
     int64_t ps = 0;
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++)
-        ps += tsr__price_gather(planner->topology, plan->n, plan->copies,
+        ps += tsr__price_gather(planner->machine.topology, plan->n, plan->copies,
                                 tsr__stages_bytes(planner, tsr_graph_output(graph, i)));
     return ps;
 }
@@ -230,7 +233,7 @@ static int64_t slice_time(const struct blocks *blocks, const struct block_plan *
                 uint32_t layout = node->strategy->at.at[node->choice].in[j];
                 read =
                     read || (tsr_node_input(node->node, j) == value && layout != PLAN_NO_LAYOUT &&
-                             tsr__layout_is_whole(planner->layouts.at[layout]));
+                             tsr__layout_is_whole(planner->layouts.at[layout].tiles));
             }
         }
         if (read && batch_dim(blocks, plan, value) >= 0)
@@ -284,7 +287,7 @@ static uint32_t lift_layout(struct blocks *blocks, const struct block_plan *plan
     struct arena scratch;
     tsr__arena_init(&scratch, blocks->planner->session);
     struct tile_layout *all =
-        tsr__layout_repeat(&scratch, plan->planner.layouts.at[layout], &repeat, dim);
+        tsr__layout_repeat(&scratch, plan->planner.layouts.at[layout].tiles, &repeat, dim);
     struct tile_layout *kept = all ? tsr__layout_copy(&blocks->planner->arena, all) : NULL;
     tsr__arena_free(&scratch);
     struct str own = tsr__arena_str(&blocks->planner->arena, name);
@@ -368,7 +371,7 @@ static bool lift_all(struct blocks *blocks, const struct block_plan *plan)
 static bool tell_block(struct blocks *blocks, struct block_plan *plan, struct block_choice *out)
 {
     struct arena *arena = &blocks->planner->session->results[RESULT_PLAN];
-    size_t n = (size_t)plan->n, all = (size_t)blocks->planner->n;
+    size_t n = (size_t)plan->n, all = (size_t)blocks->planner->machine.n;
     int64_t *own = ARENA_ARRAY(arena, int64_t, n), *peak = ARENA_ARRAY(arena, int64_t, n);
     *out = (struct block_choice){.devices = plan->n * plan->copies, .copies = plan->copies};
     out->memory = ARENA_ARRAY(arena, int64_t, all);
@@ -389,8 +392,8 @@ static bool tell_block(struct blocks *blocks, struct block_plan *plan, struct bl
 // What keeps the memory comes before what does not, then the faster one.
 static bool beats(const struct block_plan *a, const struct block_plan *b)
 {
-    if (a->planner.exceeds != b->planner.exceeds)
-        return !a->planner.exceeds;
+    if (a->planner.memory.exceeds != b->planner.memory.exceeds)
+        return !a->planner.memory.exceeds;
     return a->cost < b->cost;
 }
 
@@ -441,8 +444,9 @@ static tsr_status take_best(struct blocks *blocks, struct program_result *all,
     struct planner *planner = blocks->planner;
     int64_t bound = least_bound(blocks, PLAN_NEVER);
     for (struct block_plan *best = best_of(blocks); best; best = best_of(blocks)) {
-        bool better = !all->feasible || (planner->exceeds && !best->planner.exceeds) ||
-                      (planner->exceeds == best->planner.exceeds && best->cost < all->cost);
+        bool better =
+            !all->feasible || (planner->memory.exceeds && !best->planner.memory.exceeds) ||
+            (planner->memory.exceeds == best->planner.memory.exceeds && best->cost < all->cost);
         if (!better)
             return TSR_OK;
         if (!lift_all(blocks, best)) {
@@ -458,8 +462,8 @@ static tsr_status take_best(struct blocks *blocks, struct program_result *all,
         all->bound = bound;
         all->optimal = bound == best->cost;
         all->gap = (double)(best->cost - bound) / (double)(best->cost > 1 ? best->cost : 1);
-        planner->staged = true;
-        planner->exceeds = best->planner.exceeds;
+        planner->scope.staged = true;
+        planner->memory.exceeds = best->planner.memory.exceeds;
         planner->block = &best->planner;
         return tell_block(blocks, best, out) ? TSR_OK : TSR_NOMEM;
     }
@@ -470,12 +474,13 @@ static tsr_status take_best(struct blocks *blocks, struct program_result *all,
 static bool may_choose(const struct planner *planner, const tsr_plan_options *options)
 {
     return !planner->config && !options->export_lp && !options->explain && !options->n_state &&
-           !planner->states.n;
+           !planner->ends.states.n;
 }
 
 bool tsr__blocks_only(const struct planner *planner, const tsr_plan_options *options)
 {
-    return planner->n > BLOCK_MOST && may_choose(planner, options) && tsr__planner_alike(planner);
+    return planner->machine.n > BLOCK_MOST && may_choose(planner, options) &&
+           tsr__planner_alike(planner);
 }
 
 tsr_status tsr__plan_blocks(struct planner *planner, const tsr_plan_options *options,
@@ -510,10 +515,10 @@ tsr_status tsr__plan_best_device(struct planner *planner, const tsr_plan_options
         return TSR_NOMEM;
     blocks->planner = planner;
     blocks->options = options;
-    for (int64_t device = 1; device < planner->n; device++)
+    for (int64_t device = 1; device < planner->machine.n; device++)
         best = speed_of(planner, device) > speed_of(planner, best) ? device : best;
     tsr_status st = add_block(blocks, &best, 1, 1) ? plan_block(blocks, &blocks->at[0]) : TSR_NOMEM;
-    if (st == TSR_OK && blocks->at[0].result.feasible && !blocks->at[0].planner.exceeds)
+    if (st == TSR_OK && blocks->at[0].result.feasible && !blocks->at[0].planner.memory.exceeds)
         *time = blocks->at[0].cost;
     free_others(blocks, NULL);
     return st;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // build.c - the 0-1 program of a model: a variable for each node that is needed, one for each shared copy, prices
 // between them, and the memory of a device over time.
-#include "plan/internal.h"
+#include "plan/edges.h"
 
 // ---- nodes -------------------------------------------------------------------------------------
 
@@ -47,16 +47,16 @@ bool tsr__planner_list(struct planner *planner)
             planner->node_at[tsr__node_id(planner->nodes[i].node)] = (int64_t)i;
     for (size_t k = 0; k < tsr_graph_input_count(graph); k++) {
         const tsr_value *value = tsr_graph_input(graph, k);
-        bool here = planner->stays && planner->stays[tsr__value_id(value)];
-        const tsr_value **at = here ? vec_push(&planner->arena, &planner->constants)
-                                    : vec_push(&planner->arena, &planner->given);
+        bool here = planner->ends.stays && planner->ends.stays[tsr__value_id(value)];
+        const tsr_value **at = here ? vec_push(&planner->arena, &planner->ends.constants)
+                                    : vec_push(&planner->arena, &planner->ends.given);
         if (at)
             *at = value;
     }
     for (size_t k = 0; k < tsr_graph_initializer_count(graph); k++) {
         const tsr_value *value = tsr_graph_initializer(graph, k);
         const tsr_value **at =
-            tsr_value_is_input(value) ? NULL : vec_push(&planner->arena, &planner->constants);
+            tsr_value_is_input(value) ? NULL : vec_push(&planner->arena, &planner->ends.constants);
         if (at)
             *at = value;
     }
@@ -86,16 +86,17 @@ static bool is_in_units(const struct tile_layout *layout)
 static void offer(struct planner *planner, size_t to, bool out, size_t slot, uint32_t layout)
 {
     struct plan_node *node = &planner->nodes[to];
-    if (layout != PLAN_NO_LAYOUT && planner->parts.at[layout]) {
+    if (layout != PLAN_NO_LAYOUT && planner->layouts.at[layout].parts) {
         if (!out)
             tsr__planner_try_parts(planner, node->strategy, node->node, slot, layout);
         return;
     }
     if (layout == PLAN_NO_LAYOUT)
         return;
-    const struct tile_layout *tile_layout = planner->layouts.at[layout];
-    if (is_in_units(tile_layout) || (planner->spread.at[layout] && tile_layout->n_shards > 1 &&
-                                     tile_layout->n_shards < planner->n))
+    const struct tile_layout *tile_layout = planner->layouts.at[layout].tiles;
+    if (is_in_units(tile_layout) ||
+        (planner->layouts.at[layout].spread && tile_layout->n_shards > 1 &&
+         tile_layout->n_shards < planner->machine.n))
         (void)tsr__planner_try_layout(planner, node->strategy, node->node, out, slot, layout);
 }
 
@@ -104,7 +105,7 @@ static bool find_rules(struct planner *planner)
     for (size_t i = 0; i < planner->n_nodes; i++) {
         if (is_needed(planner, i) &&
             !(planner->nodes[i].rule =
-                  tsr__rule_of(&planner->arena, planner->nodes[i].node, planner->shapes)))
+                  tsr__rule_of(&planner->arena, planner->nodes[i].node, planner->shapes.model)))
             return false;
     }
     return true;
@@ -184,8 +185,7 @@ static struct columns *columns_of(struct planner *planner, struct strategy *stra
         return NULL;
     for (size_t i = 0; i < strategy->at.n; i++) {
         const struct candidate *candidate = &strategy->at.at[i];
-        int64_t cost = candidate->compute + candidate->comm;
-        columns->cost[i] = cost < PLAN_NEVER ? cost : COST_FORBIDDEN;
+        columns->cost[i] = program_cost_of(candidate->compute + candidate->comm);
         columns->names[i] = candidate->name;
     }
     strategy->columns = columns;
@@ -213,8 +213,8 @@ static bool add_nodes(struct planner *planner)
 
 static bool add_edges(struct planner *planner)
 {
-    for (size_t i = 0; i < planner->given.n; i++)
-        if (!tsr__planner_given(planner, planner->given.at[i]))
+    for (size_t i = 0; i < planner->ends.given.n; i++)
+        if (!tsr__planner_given(planner, planner->ends.given.at[i]))
             return false;
     for (size_t i = 0; i < planner->n_nodes; i++)
         for (size_t o = 0;

@@ -77,8 +77,8 @@ static bool comes_back(struct making *making, struct tile_layout *const *out)
     for (size_t i = 0; i < making->n_in; i++)
         in[i] = steers(making, false, i) ? NULL : making->in[i];
     return tsr__placement_explicit(making->arena, making->arena, making->node,
-                                   making->planner->shapes, making->rule, making->planner->n, in,
-                                   out, !making->stat, &q) &&
+                                   making->planner->shapes.model, making->rule,
+                                   making->planner->machine.n, in, out, !making->stat, &q) &&
            project(making, &q, got_in, got) && same(in, got_in, making->n_in) &&
            same(making->out, got, making->n_out);
 }
@@ -97,7 +97,7 @@ static double local_work(const struct making *making)
 {
     int64_t sizes[RULE_MAX_FACTORS], local[RULE_MAX_FACTORS];
     const struct placement *placement = &making->place;
-    tsr__planner_sizes(making->planner->sized, making->node, placement->rule, sizes);
+    tsr__planner_sizes(making->planner->shapes.full, making->node, placement->rule, sizes);
     for (int factor = 0; factor < placement->rule->n_factors; factor++) {
         sizes[factor] = sizes[factor] < 0 ? 1 : sizes[factor];
         local[factor] = (sizes[factor] + placement->cuts[factor] - 1) / placement->cuts[factor];
@@ -136,7 +136,7 @@ static int64_t halo_time(struct making *making)
             making->planner, tsr__planner_layout(making->planner, making->in[window->input]),
             value);
         double bytes = (double)held * (double)more * (double)n / (double)window->from;
-        struct device_group two = {making->planner->all, 2};
+        struct device_group two = {making->planner->machine.all, 2};
         ps += tsr__planner_combine(making->planner, TSR_SEND, &two, 1, (int64_t)bytes) +
               tsr__planner_move_time(making->planner, 2 * ((double)held + bytes));
     }
@@ -240,7 +240,7 @@ static void keep(struct making *making, struct candidate *candidate, const char 
     for (size_t i = 0; making->spread && i < making->n_in + making->n_out; i++) {
         uint32_t l = i < making->n_in ? candidate->in[i] : candidate->out[i - making->n_in];
         if (l != PLAN_NO_LAYOUT)
-            making->planner->spread.at[l] = true;
+            making->planner->layouts.at[l].spread = true;
     }
 }
 
@@ -290,7 +290,7 @@ static void add_scattered(struct making *making)
     struct placement q = making->place;
     int n = q.rule->n_factors;
     int64_t sizes[RULE_MAX_FACTORS], parts = (int64_t)making->groups[0].n;
-    tsr__planner_sizes(making->planner->told, making->node, q.rule, sizes);
+    tsr__planner_sizes(making->planner->shapes.told, making->node, q.rule, sizes);
     for (int f = 0; f < n; f++) {
         const struct rule_factor *factor = &q.rule->factors[f];
         if (factor->kind != FACTOR_PAR || making->place.cuts[f] > 1 ||
@@ -331,12 +331,12 @@ static size_t outputs_of(const struct making *making)
 static void add_stat(struct making *making)
 {
     struct candidate candidate = {.reduction = "AllReduce", .reductions = STAT_SUMS};
-    struct device_group all = {making->planner->all, (size_t)making->planner->n};
+    struct device_group all = {making->planner->machine.all, (size_t)making->planner->machine.n};
     int64_t sizes[RULE_MAX_FACTORS], rows = 0;
     if (making->n_groups || !making->out[0] || !tsr__making_expands(making) ||
         !tsr__making_number(making, making->out, &candidate))
         return;
-    tsr__planner_sizes(making->planner->sized, making->node, making->rule, sizes);
+    tsr__planner_sizes(making->planner->shapes.full, making->node, making->rule, sizes);
     for (int factor = 0; factor < making->rule->n_factors; factor++)
         if (making->rule->factors[factor].kind == FACTOR_STAT && making->place.cuts[factor] > 1 &&
             sizes[factor] > 0)
@@ -358,9 +358,9 @@ static void add_rooted(struct making *making)
     struct tile_layout **out = ARENA_ARRAY(making->arena, struct tile_layout *, making->n_out + 1);
     const struct tile_layout *whole = making->out[0];
     if (!out || making->n_groups != 1 || !tsr__layout_is_whole(whole) ||
-        making->groups[0].devices[0] != making->planner->all[0])
+        making->groups[0].devices[0] != making->planner->machine.all[0])
         return;
-    out[0] = tsr__layout_whole(making->arena, whole->rank, making->planner->all, 1);
+    out[0] = tsr__layout_whole(making->arena, whole->rank, making->planner->machine.all, 1);
     if (out[0] && comes_back(making, out))
         add(making, out, TSR_REDUCE, "Reduce", "first device");
 }

@@ -7,13 +7,13 @@
 
 int64_t tsr__planner_move_time(const struct planner *planner, double bytes)
 {
-    double ps = bytes / planner->slowest.bandwidth * 1e12;
+    double ps = bytes / planner->machine.slowest.bandwidth * 1e12;
     return ps < (double)PLAN_NEVER ? (int64_t)ps : PLAN_NEVER;
 }
 
 int64_t tsr__planner_compute(const struct planner *planner, double work, int rate, double bytes)
 {
-    return tsr__price_work(work, rate, bytes, &planner->slowest);
+    return tsr__price_work(work, rate, bytes, &planner->machine.slowest);
 }
 
 int64_t tsr__planner_combine(struct planner *planner, enum tsr_collective what,
@@ -29,16 +29,17 @@ int64_t tsr__planner_combine(struct planner *planner, enum tsr_collective what,
     if (size < 2)
         return 0;
     struct topology_groups all = {(int)(count / size), (int)size, devices};
-    return tsr__price_collective(planner->topology, what, &all, bytes);
+    return tsr__price_collective(planner->machine.topology, what, &all, bytes);
 }
 
 // Everybody with everybody, until the fullest device has its bytes.
 static int64_t exchange_time(struct planner *planner, int64_t bytes)
 {
-    struct device_group all = {planner->all, (size_t)planner->n};
-    if (planner->n < 2)
+    struct device_group all = {planner->machine.all, (size_t)planner->machine.n};
+    if (planner->machine.n < 2)
         return 0;
-    double whole = (double)bytes * (double)(planner->n * planner->n) / (double)(planner->n - 1);
+    double whole = (double)bytes * (double)(planner->machine.n * planner->machine.n) /
+                   (double)(planner->machine.n - 1);
     return tsr__planner_combine(planner, TSR_ALL_TO_ALL, &all, 1,
                                 whole < (double)PLAN_NEVER ? (int64_t)whole : PLAN_NEVER);
 }
@@ -47,7 +48,7 @@ static int64_t exchange_time(struct planner *planner, int64_t bytes)
 static int64_t slice_time(const struct planner *planner, const struct plan_value *value,
                           uint32_t layout)
 {
-    if (tsr__layout_is_whole(planner->layouts.at[layout]))
+    if (tsr__layout_is_whole(planner->layouts.at[layout].tiles))
         return 0;
     return tsr__planner_compute(planner, (double)tsr__planner_elements(planner, layout, value), -1,
                                 2 * (double)tsr__planner_bytes(planner, layout, value));
@@ -99,7 +100,8 @@ static bool only_slices(const struct tile_layout *from, const struct tile_layout
 static bool plan_move(struct planner *planner, struct arena *arena, uint32_t from, uint32_t to,
                       const struct plan_value *value, struct reshard **out)
 {
-    const struct tile_layout *x = planner->layouts.at[from], *y = planner->layouts.at[to];
+    const struct tile_layout *x = planner->layouts.at[from].tiles,
+                             *y = planner->layouts.at[to].tiles;
     return tsr__reshard_plan(arena, x, NULL, y, value->shape, (size_t)(value->bits + 7) / 8, out) ==
            TSR_OK;
 }
@@ -134,7 +136,7 @@ static int64_t price(struct planner *planner, uint32_t from, uint32_t to,
     struct arena arena;
     struct reshard *reshard = NULL;
     int64_t ps = PLAN_NEVER;
-    if (only_slices(planner->layouts.at[from], planner->layouts.at[to]))
+    if (only_slices(planner->layouts.at[from].tiles, planner->layouts.at[to].tiles))
         return slice_time(planner, value, to);
     tsr__arena_init(&arena, planner->session);
     if (plan_move(planner, &arena, from, to, value, &reshard))
@@ -160,16 +162,18 @@ int64_t tsr__planner_price(struct planner *planner, uint32_t from, uint32_t to,
     char buffer[KEY_BYTES];
     if (from == to)
         return 0;
-    if (planner->parts.at[from] || planner->parts.at[to])
+    if (planner->layouts.at[from].parts || planner->layouts.at[to].parts)
         return PLAN_NEVER; // parts are combined by nodes
-    if (planner->layouts.at[from]->rank != value->rank ||
-        planner->layouts.at[to]->rank != value->rank)
-        return only_slices(planner->layouts.at[from], planner->layouts.at[to]) ? 0 : PLAN_NEVER;
+    if (planner->layouts.at[from].tiles->rank != value->rank ||
+        planner->layouts.at[to].tiles->rank != value->rank)
+        return only_slices(planner->layouts.at[from].tiles, planner->layouts.at[to].tiles)
+                   ? 0
+                   : PLAN_NEVER;
     struct str key = key_of(buffer, from, to, value);
-    int64_t *found = tsr__map_get(&planner->prices, key);
+    int64_t *found = tsr__map_get(&planner->cache.prices, key);
     if (found)
         return *found;
-    void **slot = tsr__map_at(&planner->prices, tsr__arena_str(&planner->arena, key));
+    void **slot = tsr__map_at(&planner->cache.prices, tsr__arena_str(&planner->arena, key));
     int64_t *at = ARENA_NEW(&planner->arena, int64_t);
     if (!slot || !at)
         return PLAN_NEVER;
@@ -211,8 +215,8 @@ void tsr__planner_steps(struct planner *planner, uint32_t from, uint32_t to,
 {
     struct arena arena;
     struct reshard *reshard = NULL;
-    if (from == to || planner->layouts.at[from]->rank != value->rank ||
-        only_slices(planner->layouts.at[from], planner->layouts.at[to]))
+    if (from == to || planner->layouts.at[from].tiles->rank != value->rank ||
+        only_slices(planner->layouts.at[from].tiles, planner->layouts.at[to].tiles))
         return;
     tsr__arena_init(&arena, planner->session);
     if (plan_move(planner, &arena, from, to, value, &reshard) && is_chance(reshard, value))

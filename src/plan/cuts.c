@@ -181,7 +181,7 @@ static bool list_places(struct cutting *cutting, const int64_t *width, struct pl
             all += (double)cutting->time[i] + 1;
             staged++;
         }
-    *out = (struct places){.most = most_places(planner->n, staged)};
+    *out = (struct places){.most = most_places(planner->machine.n, staged)};
     out->shares = out->most / 4;
     out->at = ARENA_ARRAY(&cutting->one->arena, struct place_between, staged + 1);
     for (size_t i = 0; out->at && i < planner->n_nodes; i++) {

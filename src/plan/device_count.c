@@ -20,15 +20,15 @@ static tsr_status take_devices(struct planner *q, const struct planner *p, int64
 {
     int64_t *first = ARENA_ARRAY(&q->arena, int64_t, (size_t)n + 1);
     tsr_status st = first ? TSR_OK : TSR_NOMEM;
-    q->n = n;
-    q->topology = p->topology;
+    q->machine.n = n;
+    q->machine.topology = p->machine.topology;
     for (int64_t device = 0; first && device < n; device++)
         first[device] = device;
-    if (n <= p->n) {
-        q->device = first;
+    if (n <= p->machine.n) {
+        q->machine.numbers = first;
     } else if (st == TSR_OK) {
         struct str text = tsr__arena_printf(&q->arena, "%lld", (long long)n);
-        st = text.p ? tsr_topology_parse(p->session, text.p, &q->topology) : TSR_NOMEM;
+        st = text.p ? tsr_topology_parse(p->session, text.p, &q->machine.topology) : TSR_NOMEM;
     }
     if (st == TSR_OK && !tsr__planner_devices(q))
         return TSR_NOMEM;
@@ -51,8 +51,8 @@ static tsr_status cost_for(const struct planner *planner, const tsr_plan_options
     if (st == TSR_OK)
         st = tsr__planner_solve(&q, &q.program, &result);
     *cost = st == TSR_OK && result.feasible ? result.cost : 0;
-    if (q.topology != planner->topology)
-        tsr_topology_free(q.topology);
+    if (q.machine.topology != planner->machine.topology)
+        tsr_topology_free(q.machine.topology);
     tsr__planner_end(&q);
     return st;
 }
@@ -62,10 +62,10 @@ tsr_status tsr__plan_better(struct planner *planner, const tsr_plan_options *opt
                             tsr_plan_summary *out)
 {
     int64_t whole = tsr__planner_whole_time(planner), best = out->cost;
-    if (planner->n < 2 || options->n_state || any_given(planner) ||
-        out->cost <= whole / planner->n * 2)
+    if (planner->machine.n < 2 || options->n_state || any_given(planner) ||
+        out->cost <= whole / planner->machine.n * 2)
         return TSR_OK;
-    for (int64_t n = planner->n / 2; n >= 2; n /= 2) {
+    for (int64_t n = planner->machine.n / 2; n >= 2; n /= 2) {
         int64_t cost = 0;
         tsr_status st = cost_for(planner, options, n, &cost);
         if (st != TSR_OK)
@@ -93,8 +93,9 @@ tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *op
     if (options->topology || options->memory <= 0 || options->n_state || any_given(planner) ||
         out->needs_bytes / options->memory > ADVICE_MOST)
         return TSR_OK;
-    n = (int64_t)ceil((double)out->needs_bytes / (double)options->memory * (double)planner->n);
-    n = n > planner->n ? n : planner->n + 1;
+    n = (int64_t)ceil((double)out->needs_bytes / (double)options->memory *
+                      (double)planner->machine.n);
+    n = n > planner->machine.n ? n : planner->machine.n + 1;
     while (power < n)
         power *= 2;
     for (int try = 0; try < 2 && n <= ADVICE_MOST && st == TSR_OK && !out->fits_devices; try++) {

@@ -5,15 +5,15 @@
 
 static bool make_copy(struct planner *planner)
 {
-    if (planner->copy)
+    if (planner->trial.model)
         return true;
-    planner->twins = ARENA_ARRAY(&planner->arena, tsr_node *, planner->n_nodes + 1);
-    if (!planner->twins || tsr_model_clone(planner->model, &planner->copy) != TSR_OK)
+    planner->trial.twins = ARENA_ARRAY(&planner->arena, tsr_node *, planner->n_nodes + 1);
+    if (!planner->trial.twins || tsr_model_clone(planner->model, &planner->trial.model) != TSR_OK)
         return false;
     size_t i = 0;
-    for (tsr_node *node = tsr_graph_first(tsr_model_graph(planner->copy));
+    for (tsr_node *node = tsr_graph_first(tsr_model_graph(planner->trial.model));
          node && i < planner->n_nodes; node = tsr_node_next(node))
-        planner->twins[i++] = node;
+        planner->trial.twins[i++] = node;
     return i == planner->n_nodes;
 }
 
@@ -22,12 +22,12 @@ static bool try_it(struct making *making)
     struct planner *planner = making->planner;
     struct expanded expanded = {0};
     int64_t at = planner->node_at[tsr__node_id(making->node)];
-    if (at < 0 || !make_copy(planner) || !planner->twins[at])
+    if (at < 0 || !make_copy(planner) || !planner->trial.twins[at])
         return false;
-    tsr_node *twin = planner->twins[at];
-    planner->twins[at] = NULL;
-    return tsr__rule_expand(making->arena, twin, making->node, planner->shapes, making->place.rule,
-                            making->place.cuts, &expanded) == TSR_OK;
+    tsr_node *twin = planner->trial.twins[at];
+    planner->trial.twins[at] = NULL;
+    return tsr__rule_expand(making->arena, twin, making->node, planner->shapes.model,
+                            making->place.rule, making->place.cuts, &expanded) == TSR_OK;
 }
 
 bool tsr__making_expands(struct making *making)

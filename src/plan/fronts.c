@@ -14,25 +14,25 @@
 bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
                        const int64_t *devices, size_t n, struct planner *out)
 {
-    *out = (struct planner){.topology = root->topology, .n = (int64_t)n};
+    *out = (struct planner){.machine.topology = root->machine.topology, .machine.n = (int64_t)n};
     tsr__planner_start(out, root->model);
     out->budget = root->budget;
-    out->shapes = root->shapes;
-    out->told = root->told;
-    out->sized = root->sized;
+    out->shapes.model = root->shapes.model;
+    out->shapes.told = root->shapes.told;
+    out->shapes.full = root->shapes.full;
     out->values = root->values;
-    out->sums_done = true;
-    out->stays = root->stays;
-    for (size_t i = 0; i < root->states.n; i++) {
-        struct state_pair *at = vec_push(&out->arena, &out->states);
+    out->scope.sums_done = true;
+    out->ends.stays = root->ends.stays;
+    for (size_t i = 0; i < root->ends.states.n; i++) {
+        struct state_pair *at = vec_push(&out->arena, &out->ends.states);
         if (at)
-            *at = root->states.at[i];
+            *at = root->ends.states.at[i];
     }
     int64_t *list = ARENA_ARRAY(&out->arena, int64_t, n);
     if (!list)
         return false;
     memcpy(list, devices, n * sizeof *list);
-    out->device = list;
+    out->machine.numbers = list;
     if (!tsr__planner_devices(out) || !tsr__planner_list(out))
         return false;
     for (size_t i = 0; staged && i < out->n_nodes; i++)
@@ -52,7 +52,7 @@ static void key_of_device(struct text *key, const tsr_topology_device *device)
 // Speeds, and what a message takes from each device to each other.
 static bool key_of(struct staging *staging, const int64_t *devices, size_t n, struct text *key)
 {
-    tsr_topology *topology = staging->planner->topology;
+    tsr_topology *topology = staging->planner->machine.topology;
     key->max = KEY_BYTES * 64;
     for (size_t i = 0; i < n; i++)
         key_of_device(key, &topology->device[devices[i]]);
@@ -78,7 +78,7 @@ static struct kind *kind_new(struct staging *staging, const int64_t *devices, si
     if (!tsr__planner_fork(staging->planner, staging->staged, devices, n, &kind->planner))
         return NULL;
     kind->nodes = kind->planner.nodes;
-    kind->planner.outside = staging->staged;
+    kind->planner.scope.outside = staging->staged;
     for (size_t i = 0; i < kind->planner.n_nodes; i++)
         kind->planner.node_at[tsr__node_id(kind->nodes[i].node)] = -1;
     return kind;
@@ -201,8 +201,8 @@ static void describe_node(struct describing *describing, const struct plan_node 
         if (leave)
             *leave = value;
         tsr__text_printf(&describing->key, "%s", describing->later ? "l" : "");
-        bool stays = describing->staging->planner->stays &&
-                     describing->staging->planner->stays[tsr__value_id(value)];
+        bool stays = describing->staging->planner->ends.stays &&
+                     describing->staging->planner->ends.stays[tsr__value_id(value)];
         tsr__text_printf(&describing->key, "%s", stays ? "s" : "");
         const tsr_value **out =
             tsr_value_is_output(value) && !stays
@@ -271,8 +271,8 @@ const struct range *tsr__stages_range(struct staging *staging, size_t i, size_t 
 
 static bool is_given(const struct planner *planner, const tsr_value *value)
 {
-    for (size_t i = 0; i < planner->given.n; i++)
-        if (planner->given.at[i] == value)
+    for (size_t i = 0; i < planner->ends.given.n; i++)
+        if (planner->ends.given.at[i] == value)
             return true;
     return false;
 }
@@ -280,7 +280,7 @@ static bool is_given(const struct planner *planner, const tsr_value *value)
 // What nodes of the range read and no node of it makes, but for constants.
 static void list_given(struct planner *planner)
 {
-    planner->given.n = 0;
+    planner->ends.given.n = 0;
     for (size_t i = 0; i < planner->n_nodes; i++) {
         tsr_value **captures;
         const tsr_node *node = planner->nodes[i].node;
@@ -292,7 +292,7 @@ static void list_given(struct planner *planner)
             if (!value || planner->values[tsr__value_id(value)].constant ||
                 is_given(planner, value) || (from && planner->node_at[tsr__node_id(from)] >= 0))
                 continue;
-            const tsr_value **at = vec_push(&planner->arena, &planner->given);
+            const tsr_value **at = vec_push(&planner->arena, &planner->ends.given);
             if (at)
                 *at = value;
         }

@@ -16,8 +16,9 @@ static bool place_on(struct making *making, const struct grid *grid, const int *
     const struct rule *rule = making->rule;
     size_t n = (size_t)rule->n_factors;
     struct placement *placement = &making->place;
-    *placement = (struct placement){
-        .rule = rule, .devices = making->planner->all, .n_devices = (size_t)making->planner->n};
+    *placement = (struct placement){.rule = rule,
+                                    .devices = making->planner->machine.all,
+                                    .n_devices = (size_t)making->planner->machine.n};
     if (grid->devices) {
         placement->devices = (int64_t *)grid->devices;
         placement->n_devices = (size_t)grid->n_devices;
@@ -64,7 +65,7 @@ static void try_grid(struct making *making, struct grid grid, const int *factor)
 // 12 devices, 4 parts: the factor is cut in 4 along one axis, and another one in 3 along the other.
 static void try_pairs(struct making *making, int factor, int64_t parts, const int64_t *sizes)
 {
-    struct grid grid = {.n = 2, .size = {parts, making->planner->n / parts}};
+    struct grid grid = {.n = 2, .size = {parts, making->planner->machine.n / parts}};
     making->spread = parts == sizes[factor];
     try_grid(making, grid, (int[]){factor, -1});
     making->spread = false;
@@ -100,9 +101,9 @@ static void try_axes(struct making *making, const struct grid *grid, const int64
 
 static void try_wired(struct making *making, const int64_t *sizes)
 {
-    const tsr_topology *topology = making->planner->topology;
+    const tsr_topology *topology = making->planner->machine.topology;
     struct grid grid = {0};
-    int64_t left = making->planner->n;
+    int64_t left = making->planner->machine.n;
     int factor[PLAN_MAX_AXES];
     for (int i = 0; i < topology->n_grid && grid.n < PLAN_MAX_AXES && left > 1; i++) {
         bool last = grid.n == PLAN_MAX_AXES - 1 || i == topology->n_grid - 1;
@@ -120,14 +121,15 @@ static void try_wired(struct making *making, const int64_t *sizes)
 static void try_larger(struct making *making, const int64_t *sizes)
 {
     struct planner *planner = making->planner;
-    int64_t *larger = ARENA_ARRAY(&planner->arena, int64_t, (size_t)planner->n + 1);
+    int64_t *larger = ARENA_ARRAY(&planner->arena, int64_t, (size_t)planner->machine.n + 1);
     int64_t least = INT64_MAX, n = 0;
-    for (int64_t device = 0; larger && device < planner->n; device++) {
-        int64_t memory = planner->topology->device[tsr__planner_device(planner, device)].memory;
+    for (int64_t device = 0; larger && device < planner->machine.n; device++) {
+        int64_t memory =
+            planner->machine.topology->device[tsr__planner_device(planner, device)].memory;
         least = memory < least ? memory : least;
     }
-    for (int64_t device = 0; larger && device < planner->n; device++)
-        if (planner->topology->device[tsr__planner_device(planner, device)].memory > least)
+    for (int64_t device = 0; larger && device < planner->machine.n; device++)
+        if (planner->machine.topology->device[tsr__planner_device(planner, device)].memory > least)
             larger[n++] = device;
     struct grid grid = {.n = 1, .size = {n}, .devices = larger, .n_devices = n};
     for (int factor = -1; n > 0 && least > 0 && factor < making->rule->n_factors; factor++)
@@ -140,25 +142,26 @@ static void try_larger(struct making *making, const int64_t *sizes)
 void tsr__making_grids(struct making *making)
 {
     int64_t sizes[RULE_MAX_FACTORS];
-    tsr__planner_sizes(making->planner->told, making->node, making->rule, sizes);
-    struct grid line = {.n = 1, .size = {making->planner->n}};
+    tsr__planner_sizes(making->planner->shapes.told, making->node, making->rule, sizes);
+    struct grid line = {.n = 1, .size = {making->planner->machine.n}};
     for (int f = 0; f < making->rule->n_factors; f++) {
         const struct rule_factor *factor = &making->rule->factors[f];
         making->stat = factor->kind == FACTOR_STAT;
-        if (making->stat && sizes[f] > 1 && tsr__unit_fits(factor, sizes[f], making->planner->n))
+        if (making->stat && sizes[f] > 1 &&
+            tsr__unit_fits(factor, sizes[f], making->planner->machine.n))
             try_grid(making, line, &f);
         making->stat = false;
-        if (may_cut(factor, sizes[f], making->planner->n)) {
+        if (may_cut(factor, sizes[f], making->planner->machine.n)) {
             try_grid(making, line, &f);
             continue;
         }
-        for (int64_t parts = making->planner->n - 1; parts > 1; parts--)
-            if (making->planner->n % parts == 0 && may_cut(factor, sizes[f], parts)) {
+        for (int64_t parts = making->planner->machine.n - 1; parts > 1; parts--)
+            if (making->planner->machine.n % parts == 0 && may_cut(factor, sizes[f], parts)) {
                 try_pairs(making, f, parts, sizes);
                 break;
             }
     }
-    if (!making->planner->device && making->planner->topology->n_grid > 1)
+    if (!making->planner->machine.numbers && making->planner->machine.topology->n_grid > 1)
         try_wired(making, sizes);
     try_larger(making, sizes);
 }

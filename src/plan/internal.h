@@ -71,25 +71,6 @@ struct plan_node {
     uint32_t choice;
 };
 
-// Who reads a value: a node, or the caller (an output of the model).
-struct reader {
-    size_t node; // SIZE_MAX: the caller
-    size_t slot;
-    bool captures; // a subgraph of the node reads it: whole
-    uint32_t var;
-};
-struct readers {
-    struct reader *at;
-    size_t n;
-    bool stays;  // to the end: an output that nobody is brought
-    size_t last; // the last node that reads it; n_nodes for an output of the model
-};
-// A value with several readers may have a copy in another layout that some of them share.
-struct copy_state {
-    uint32_t from, copy; // layouts; copy PLAN_NO_LAYOUT: none
-    int64_t cost;
-};
-
 // A layout in which members of the groups hold parts of a sum.
 struct parts {
     uint32_t layout;
@@ -108,60 +89,117 @@ struct budget {
     uint64_t work;     // cells that solves may still visit
 };
 
-struct planner {
-    tsr_session *session;
-    struct budget *budget; // of the whole plan
-    struct arena arena;
-    tsr_model *model;
+// A layout by its number: equal ones have one.
+struct numbered_layout {
+    const struct tile_layout *tiles;
+    const struct parts *parts; // NULL, or members of its groups hold parts of a sum
+    bool spread;               // so few pieces that each lies on several devices (key heads)
+};
+
+// The devices that are planned for, counted from 0. A planner of a block counts its own devices; `numbers` says which ones
+// of the topology they are: the block {4, 5} of eight devices has n = 2, all = {0, 1}, numbers = {4, 5}.
+struct planner_machine {
     tsr_topology *topology;
-    tsr_config *config; // of which shardings are kept; NULL: a new one will be made
-    bool hand_staged;   // some nodes have a stage in it, which they keep (hand.c)
-    int64_t n;          // devices
-    int64_t *all;
-    const int64_t *device; // NULL: they are those of the topology; else the number there of each
-    tsr_topology_device slowest; // in each number the worst of them
-    const struct shapes *shapes; // as the model has them
-    const struct shapes *told;   // with the numbers that the caller gave for symbols
-    const struct shapes *sized;  // with numbers for all symbols
-    struct plan_value *values;   // by value id
-    struct map layout_ids;
-    VEC(bool) spread; // by layout: so few pieces that each lies on several devices (key heads)
-    VEC(const struct tile_layout *) layouts;
-    VEC(const struct parts *)
-    parts; // by layout: NULL, or it is one whose groups hold parts of a sum
-    struct map prices, strategies, tables, held;
+    int64_t n;
+    int64_t *all;           // 0, 1 ... n - 1
+    const int64_t *numbers; // NULL: device d is device d of the topology
+    tsr_topology_device
+        slowest; // in each number the worst of them: a node that all share ends with the slowest
+};
+// Sizes of the values, from what the model says to what prices need.
+struct planner_shapes {
+    const struct shapes *model; // as the model has them
+    const struct shapes *told;  // with the numbers that the caller gave for symbols
+    const struct shapes *full;  // with numbers for all symbols
+};
+// What is found once for all that are alike.
+struct planner_cache {
+    struct map layouts;    // numbers of layouts (layouts.c)
+    struct map prices;     // of moves between two layouts (conversion_price.c)
+    struct map strategies; // of nodes that are alike (strategies.c)
+    struct map tables;     // by enum table_kind and what stands at both ends (readers.c)
+    struct map held;       // bytes on the fullest device of a class (memory_classes.c)
     uint32_t n_strategies, n_shared;
-    struct plan_node *nodes; // of the main graph, in order
-    size_t n_nodes;
-    int64_t *node_at; // by node id: its place in nodes, or -1
-    // A range of nodes, the others being planned elsewhere (stages.c). NULL: all nodes are here.
+};
+// Which plan is made where it is one of several that are put together: of a range of the nodes (stages.c), or of a block of
+// the devices (blocks.c). All zero: all nodes on all devices.
+struct planner_scope {
     bool sums_done;               // no sum stays in parts: what crosses to another range is whole
     bool staged;                  // nodes are told their devices, even if they run whole
     const unsigned char *outside; // by node id: what it reads of the range must leave it
+};
+// Values at the ends of the graph, and whether they stay on their devices between runs.
+struct planner_ends {
     VEC(const tsr_value *) given; // lie whole on every device from the start
     VEC(const tsr_value *) constants;
     unsigned char *stays; // by value id: outputs and inputs that stay on their devices, or NULL
     VEC(struct state_pair) states;
+};
+// A copy of the model in which nodes are replaced to see whether they can be (expansions.c).
+struct planner_trial {
+    tsr_model *model; // NULL: none was made yet
+    tsr_node **twins; // its nodes, by place; NULL: the node was tried
+};
+// Devices of one class have the same memory. No limit: no class (memory_classes.c).
+struct planner_memory {
+    size_t n_classes;
+    int64_t *class_of; // by device
+    int64_t *bytes;    // by class
+    uint32_t *limits;  // of the program, by class
+    bool may_exceed;   // the memory of the devices is the table's, not anybody's word
+    bool exceeds;      // nothing fits it: the chosen plan needs more
+    int64_t followed;  // bytes: of whole values above it the program follows where they lie exactly
+};
+
+struct planner {
+    tsr_session *session;
+    struct budget *budget; // of the whole plan
+    struct arena arena;    // of everything that lives as long as the planner
+    struct arena *work;    // of the program; a range has one of its own (fronts.c)
+    tsr_model *model;
+    tsr_config *config; // of which shardings are kept; NULL: a new one will be made
+    bool hand_staged;   // some nodes have a stage in it, which they keep (hand.c)
+
+    struct planner_machine machine;
+    struct planner_shapes shapes;
+    struct plan_value *values; // by value id
+    struct planner_ends ends;
+    struct planner_scope scope;
+
+    struct plan_node *nodes; // of the main graph, in order
+    size_t n_nodes;
+    int64_t *node_at; // by node id: its place in nodes, or -1
+
+    VEC(struct numbered_layout) layouts; // by number
+    struct planner_cache cache;
+    struct planner_trial trial;
     struct planner *block; // of which this one has its nodes' ways (blocks.c), or NULL
-    struct arena *work;    // of the program
-    tsr_model *copy;       // in which nodes are replaced to see whether they can be; or NULL
-    tsr_node **twins;      // in it, by place; NULL: it was tried
+
     struct program program;
     uint32_t n_times; // of the program; PLAN_TIMES for each node
-    // Devices of one class have the same memory. No limit: no class.
-    size_t n_classes;
-    int64_t *class_of, *class_memory; // by device; by class
-    uint32_t *limits;                 // of the program, by class
-    bool may_exceed;  // the memory of the devices is the table's, not anybody's word
-    bool exceeds;     // nothing fits it: the chosen plan needs more
-    int64_t followed; // bytes: of whole values above it the program follows where they lie exactly
+    struct planner_memory memory;
 };
 // Times of a node: its inputs are brought, it runs, what it gave is combined.
 enum { TIME_BRING, TIME_RUN, TIME_COMBINE, PLAN_TIMES };
 
+static inline int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+static inline int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+// Prices that cannot be counted any more are PLAN_NEVER; in the program that is forbidden.
+static inline int64_t program_cost_of(int64_t ps)
+{
+    return ps < PLAN_NEVER ? ps : COST_FORBIDDEN;
+}
+
+// The number that a device has in the topology.
 static inline int64_t tsr__planner_device(const struct planner *planner, int64_t device)
 {
-    return planner->device ? planner->device[device] : device;
+    return planner->machine.numbers ? planner->machine.numbers[device] : device;
 }
 
 // budget.c
@@ -174,35 +212,39 @@ struct program_options tsr__budget_share(struct budget *budget, double fraction)
 void tsr__budget_spend(struct budget *budget, uint64_t work);
 void tsr__budget_told(const struct budget *budget); // the line of progress goes away
 
-// plan.c
+// planner.c
 void tsr__planner_start(struct planner *planner, tsr_model *model);
-bool tsr__planner_devices(struct planner *planner); // p->n of them, of p->device if there is a list
+bool tsr__planner_devices(
+    struct planner *planner); // machine.n of them, of machine.numbers if there is a list
 // The configuration that the plan is written into: made if there is none.
 tsr_status tsr__planner_config(struct planner *planner, const char *name) TSR_MUST_USE;
+void tsr__planner_end(struct planner *planner); // frees the trial's model, and the arena
+
+// solution.c
+// The best plan without limits is the answer where it keeps them, and is found much faster.
+tsr_status tsr__planner_solve(struct planner *planner, const struct program *program,
+                              struct program_result *result) TSR_MUST_USE;
+// Gives the nodes the choices of a solution.
+void tsr__planner_take(struct planner *planner, const uint32_t *choice);
+tsr_status tsr__planner_export(tsr_session *session, const struct program *program,
+                               const char *path) TSR_MUST_USE;
 // Communication, nodes and configuration of the chosen plan. block: NULL, or what was chosen of it.
 struct block_choice;
 tsr_status tsr__planner_tell(struct planner *planner, const struct block_choice *block,
                              tsr_plan_summary *out) TSR_MUST_USE;
 
-// The best plan without limits is the answer where it keeps them, and is found much faster.
-tsr_status tsr__planner_solve(struct planner *planner, const struct program *program,
-                              struct program_result *result) TSR_MUST_USE;
-tsr_status tsr__planner_export(tsr_session *session, const struct program *program,
-                               const char *path) TSR_MUST_USE;
+// explain.c
 // The node of that name, or that makes a value of that name; NULL: none that is planned.
 const struct plan_node *tsr__planner_find(const struct planner *planner, const char *name);
 // The same among the nodes that are in no stage and run everywhere (staged: by node id, see struct staging).
 const struct plan_node *tsr__planner_find_common(const struct planner *planner,
                                                  const unsigned char *staged, const char *name);
-// What the best answer of the program costs in which a node, found by name, runs in each of its ways.
+// The tensors of a candidate, whose layouts are numbers of this planner. False: out of memory.
 bool tsr__choice_tensors(const struct planner *planner, const tsr_node *node,
-                         const struct candidate *candidate,
-                         tsr_plan_choice *out); // false: out of memory
+                         const struct candidate *candidate, tsr_plan_choice *out);
+// What the best answer of the program costs in which a node, found by name, runs in each of its ways.
 tsr_status tsr__planner_explain(struct planner *planner, const struct program *program,
                                 const char *name, tsr_plan_summary *out) TSR_MUST_USE;
-
-// Gives the nodes the choices of a solution.
-void tsr__planner_take(struct planner *planner, const uint32_t *choice);
 
 // no_plan.c: says why there is no plan, and what would do. proved: there is none; else none was found.
 tsr_status tsr__planner_refuse(struct planner *planner, const tsr_plan_options *options,
@@ -260,9 +302,6 @@ tsr_status tsr__planner_states(struct planner *planner, const char *const *state
 // Outputs that are the states of another model stay too.
 bool tsr__planner_hands_over(struct planner *planner, const struct planner *to);
 bool tsr__planner_state_edges(struct planner *planner); // of the program
-// The node and slot that make a value; false: none that is planned.
-bool tsr__planner_made_by(const struct planner *planner, const tsr_value *value,
-                          struct reader *out);
 // Writes it into the metadata.
 tsr_status tsr__planner_keep_states(struct planner *planner) TSR_MUST_USE;
 
@@ -281,65 +320,15 @@ bool tsr__planner_try_layout(struct planner *planner, struct strategy *strategy,
 void tsr__planner_try_parts(struct planner *planner, struct strategy *strategy,
                             const tsr_node *node, size_t slot, uint32_t layout);
 
-void tsr__planner_end(struct planner *planner); // frees the copy, and the arena (plan.c)
-
 // partial_sums.c: marks the nodes whose sums may stay in parts, and those that may take parts.
 bool tsr__planner_delays(struct planner *planner);
 
-// A value on the way to its readers.
-struct edge {
-    struct planner *planner;
-    struct arena *arena;
-    const tsr_value *v;
-    const struct plan_value *value;
-    size_t node; // that makes it; SIZE_MAX: it is given
-    size_t slot;
-    const struct strategy *from; // the ways in which it may lie
-    uint32_t var;                // that says in which
-    struct readers readers;
-};
-
-// edges.c
-// The readers of a value among the nodes that are needed, in order.
-struct readers tsr__planner_readers(struct planner *planner, struct arena *arena,
-                                    const tsr_value *value);
-// The layout in which the reader wants the value if its node takes the candidate.
-uint32_t tsr__planner_wanted(struct planner *planner, const struct reader *reader,
-                             const tsr_value *value, uint32_t candidate);
-// Prices, copies and memory of the value that output `slot` of a node is, or an input of the model.
-bool tsr__planner_edges(struct planner *planner, size_t node, size_t slot);
-bool tsr__planner_given(struct planner *planner, const tsr_value *input);
-size_t tsr__edge_choices(const struct planner *planner,
-                         const struct reader *reader); // of the reader
-uint32_t tsr__edge_end(const struct planner *planner,
-                       const struct reader *reader); // alike: the same number
-uint32_t tsr__edge_var(struct edge *edge, struct reader *reader);
-// A place for a table that is made once for all that are alike; NULL: out of memory.
-void **tsr__planner_cached(struct planner *planner, const uint32_t *key, size_t n);
-
-// uses.c
+// memory_classes.c
 bool tsr__planner_classes(struct planner *planner, int64_t memory); // 0: as the devices have it
 bool tsr__planner_limits(struct planner *planner);
-bool tsr__planner_followed(struct planner *planner); // which values are
 // Bytes on the fullest device of a class.
 int64_t tsr__planner_class_bytes(struct planner *planner, size_t c, uint32_t layout,
                                  const struct plan_value *value);
-// The value where its producer leaves it, until before `end`.
-bool tsr__use_producer(struct edge *edge, uint32_t end);
-// A copy of it, by state of a variable of n states (PLAN_NO_LAYOUT: none).
-bool tsr__use_copy(struct edge *edge, uint32_t var, const struct copy_state *states, size_t n,
-                   uint32_t begin, uint32_t end);
-// For values that are not followed: all these layouts of it; what the reader wants besides them.
-bool tsr__use_all(struct edge *edge, uint32_t var, size_t k, const uint32_t *layouts, size_t n,
-                  uint32_t begin, uint32_t end);
-bool tsr__use_reader(struct edge *edge, struct reader *reader, const uint32_t *but, size_t n);
-bool tsr__use_followed(const struct edge *edge);
-// Between the states of a variable and a reader: what the reader has besides while it runs, until before `end` if it
-// was made for it. The price of that is an edge of the program.
-bool tsr__use_arrival(struct edge *edge, uint32_t var, const struct copy_state *states, size_t n,
-                      uint32_t key, struct reader *reader, uint32_t end);
-// The constants of all nodes, each layout once.
-bool tsr__use_constants(struct planner *planner);
 
 // build.c: in this order.
 bool tsr__planner_list(struct planner *planner);       // the nodes, and which of them are needed

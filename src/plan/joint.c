@@ -4,7 +4,7 @@
 // Each has its program; the two become one, with the costs of the second times the number of its runs, and with an edge
 // for every weight that both have, which forbids that they lie differently. Devices hold both models at a time, so what
 // only one has counts while the other runs too; what both have counts once, because it lies the same.
-#include "plan/internal.h"
+#include "plan/edges.h"
 
 #include <math.h>
 
@@ -216,8 +216,8 @@ static bool link_readers(struct joint *joint, const struct reader *x, const stru
         for (size_t i = 0; table && at && i < s->at.n; i++)
             for (size_t k = 0; k < t->at.n; k++) {
                 uint32_t l = s->at.at[i].in[x->slot], r = t->at.at[k].in[y->slot];
-                bool same =
-                    tsr__layout_equal(joint->p[0]->layouts.at[l], joint->p[1]->layouts.at[r]);
+                bool same = tsr__layout_equal(joint->p[0]->layouts.at[l].tiles,
+                                              joint->p[1]->layouts.at[r].tiles);
                 table[i * t->at.n + k] = same ? 0 : COST_FORBIDDEN;
             }
         if (!at || !table)
@@ -268,7 +268,7 @@ static bool link_state(struct joint *joint, const tsr_value *present, const tsr_
     for (size_t i = 0; table && i < s->at.n; i++)
         for (size_t k = 0; k < t->at.n; k++) {
             uint32_t out = s->at.at[i].out[from.slot], in = t->at.at[k].in[readers.at[0].slot];
-            bool same = tsr__layout_equal(p->layouts.at[out], q->layouts.at[in]);
+            bool same = tsr__layout_equal(p->layouts.at[out].tiles, q->layouts.at[in].tiles);
             table[i * t->at.n + k] = same ? 0 : COST_FORBIDDEN;
         }
     if (table)
@@ -281,8 +281,8 @@ static bool link_state(struct joint *joint, const tsr_value *present, const tsr_
 static bool link_states(struct joint *joint)
 {
     const tsr_graph *graph = tsr_model_graph(joint->p[0]->model);
-    for (size_t i = 0; i < joint->p[1]->states.n; i++) {
-        const struct state_pair *state_pair = &joint->p[1]->states.at[i];
+    for (size_t i = 0; i < joint->p[1]->ends.states.n; i++) {
+        const struct state_pair *state_pair = &joint->p[1]->ends.states.at[i];
         for (size_t k = 0; k < tsr_graph_output_count(graph); k++) {
             const tsr_value *value = tsr_graph_output(graph, k);
             if (str_eq(tsr__value_str(value), tsr__value_str(state_pair->present)) &&
@@ -325,12 +325,13 @@ static int64_t *own_bytes(struct joint *joint, int m, const struct plan_node *no
 static bool add_own(struct joint *joint, int m)
 {
     const struct planner *planner = joint->p[m], *other = joint->p[1 - m];
-    for (size_t c = 0; c < planner->n_classes && c < other->n_classes; c++)
+    for (size_t c = 0; c < planner->memory.n_classes && c < other->memory.n_classes; c++)
         for (size_t i = 0; i < planner->n_nodes; i++) {
             const struct plan_node *node = &planner->nodes[i];
             int64_t *t = node->strategy ? own_bytes(joint, m, node, c) : NULL;
             if (t)
-                tsr__program_use(&joint->program, joint->first_limit[1 - m] + other->limits[c],
+                tsr__program_use(&joint->program,
+                                 joint->first_limit[1 - m] + other->memory.limits[c],
                                  joint->first[m] + node->var, 0, other->n_times, t);
         }
     return !joint->program.arena->failed && !joint->p[0]->arena.failed;
@@ -359,7 +360,7 @@ static tsr_status write_part(struct joint *joint, int m, const uint32_t *choice,
     struct planner *planner = joint->p[m];
     struct arena *arena = &planner->session->results[RESULT_PLAN];
     tsr_plan_summary told = {0};
-    int64_t *memory = ARENA_ARRAY(arena, int64_t, (size_t)planner->n);
+    int64_t *memory = ARENA_ARRAY(arena, int64_t, (size_t)planner->machine.n);
     for (size_t i = 0; i < planner->n_nodes; i++)
         if (planner->nodes[i].strategy)
             planner->nodes[i].choice = choice[joint->first[m] + planner->nodes[i].var];
@@ -388,7 +389,7 @@ static tsr_status tell(struct joint *joint, const struct program_result *result,
                        const tsr_plan_options *options, tsr_plan_summary *out)
 {
     struct arena *arena = &joint->p[0]->session->results[RESULT_PLAN];
-    size_t n = (size_t)joint->p[0]->n;
+    size_t n = (size_t)joint->p[0]->machine.n;
     tsr_plan_part *parts = ARENA_ARRAY(arena, tsr_plan_part, 2);
     int64_t *memory = ARENA_ARRAY(arena, int64_t, n);
     int64_t *peak = ARENA_ARRAY(arena, int64_t, 2 * n);
@@ -426,7 +427,7 @@ static tsr_status refuse(struct joint *joint, bool proved, tsr_plan_summary *out
 {
     struct planner *planner = joint->p[0];
     struct program_least least = {0};
-    *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)planner->n};
+    *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)planner->machine.n};
     struct program_options share = tsr__budget_share(planner->budget, 0.5);
     tsr_status st = tsr__program_least(&joint->program, &share, &planner->arena, &least);
     if (st != TSR_OK)

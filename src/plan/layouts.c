@@ -7,14 +7,10 @@
 static uint32_t add_number(struct planner *planner, const struct tile_layout *layout,
                            const struct parts *parts)
 {
-    const struct tile_layout **at = vec_push(&planner->arena, &planner->layouts);
-    const struct parts **of = vec_push(&planner->arena, &planner->parts);
-    bool *spread = vec_push(&planner->arena, &planner->spread);
-    if (!at || !of || !spread)
+    struct numbered_layout *at = vec_push(&planner->arena, &planner->layouts);
+    if (!at)
         return PLAN_NO_LAYOUT;
-    *at = layout;
-    *spread = false;
-    *of = parts;
+    *at = (struct numbered_layout){.tiles = layout, .parts = parts};
     return (uint32_t)(planner->layouts.n - 1);
 }
 
@@ -29,10 +25,10 @@ uint32_t tsr__planner_layout(struct planner *planner, const struct tile_layout *
         (void)tsr__layout_encode(layout, key, n);
     }
     struct str text = {(const char *)key, n * sizeof *key};
-    uintptr_t found = (uintptr_t)tsr__map_get(&planner->layout_ids, text);
+    uintptr_t found = (uintptr_t)tsr__map_get(&planner->cache.layouts, text);
     if (found)
         return (uint32_t)(found - 1);
-    void **slot = tsr__map_at(&planner->layout_ids, tsr__arena_str(&planner->arena, text));
+    void **slot = tsr__map_at(&planner->cache.layouts, tsr__arena_str(&planner->arena, text));
     struct tile_layout *copy = tsr__layout_copy(&planner->arena, layout);
     uint32_t number = slot && copy ? add_number(planner, copy, NULL) : PLAN_NO_LAYOUT;
     if (number != PLAN_NO_LAYOUT)
@@ -63,10 +59,10 @@ uint32_t tsr__planner_parts(struct planner *planner, uint32_t layout,
                             const struct device_group *groups, size_t n)
 {
     struct str key = key_of_parts(planner, layout, groups, n);
-    uintptr_t found = key.p ? (uintptr_t)tsr__map_get(&planner->layout_ids, key) : 0;
+    uintptr_t found = key.p ? (uintptr_t)tsr__map_get(&planner->cache.layouts, key) : 0;
     if (found)
         return (uint32_t)(found - 1);
-    void **slot = key.p ? tsr__map_at(&planner->layout_ids, key) : NULL;
+    void **slot = key.p ? tsr__map_at(&planner->cache.layouts, key) : NULL;
     struct parts *parts = ARENA_NEW(&planner->arena, struct parts);
     struct device_group *copy = ARENA_ARRAY(&planner->arena, struct device_group, n + 1);
     if (!slot || !parts || !copy || layout == PLAN_NO_LAYOUT)
@@ -79,7 +75,7 @@ uint32_t tsr__planner_parts(struct planner *planner, uint32_t layout,
         memcpy(copy[g].devices, groups[g].devices, groups[g].n * sizeof *copy[g].devices);
     }
     *parts = (struct parts){layout, copy, n};
-    uint32_t number = add_number(planner, planner->layouts.at[layout], parts);
+    uint32_t number = add_number(planner, planner->layouts.at[layout].tiles, parts);
     if (number != PLAN_NO_LAYOUT)
         *slot = (void *)(uintptr_t)planner->layouts.n;
     return number;
@@ -89,7 +85,7 @@ uint32_t tsr__planner_whole(struct planner *planner, int rank)
 {
     rank = rank < 0 || rank > TILE_MAX_RANK ? 0 : rank;
     const struct tile_layout *layout =
-        tsr__layout_whole(&planner->arena, rank, planner->all, (size_t)planner->n);
+        tsr__layout_whole(&planner->arena, rank, planner->machine.all, (size_t)planner->machine.n);
     if (layout)
         return tsr__planner_layout(planner, layout);
     return PLAN_NO_LAYOUT;
@@ -111,7 +107,7 @@ int64_t tsr__planner_elements(const struct planner *planner, uint32_t layout,
 {
     if (layout == PLAN_NO_LAYOUT)
         return 0; // no memory for it: the arena has failed, and whoever ends the stage says so
-    const struct tile_layout *tile_layout = planner->layouts.at[layout];
+    const struct tile_layout *tile_layout = planner->layouts.at[layout].tiles;
     int64_t n = 1;
     for (int d = 0; d < value->rank; d++) {
         int64_t part = tile_layout->rank == value->rank
@@ -141,7 +137,7 @@ int64_t tsr__planner_held(struct planner *planner, struct arena *arena, uint32_t
 {
     if (layout == PLAN_NO_LAYOUT)
         return 0;
-    const struct tile_layout *tile_layout = planner->layouts.at[layout];
+    const struct tile_layout *tile_layout = planner->layouts.at[layout].tiles;
     int64_t n = 0;
     if (tile_layout->rank != value->rank || tsr__layout_is_whole(tile_layout))
         return tsr__layout_has_device(tile_layout, device)

@@ -97,11 +97,11 @@ tsr_status tsr_model_set_topology(tsr_model *model, const tsr_config *config,
 tsr_status tsr__planner_keep_topology(struct planner *planner)
 {
     tsr_status st = keep_text(&planner->arena, planner->model, tsr_config_name(planner->config),
-                              planner->topology);
+                              planner->machine.topology);
     if (st != TSR_OK)
         return st;
     return keep_mesh(&planner->arena, planner->model, tsr_config_name(planner->config),
-                     planner->topology);
+                     planner->machine.topology);
 }
 
 // The configuration that has a topology, if exactly one has.

@@ -52,9 +52,9 @@ static struct str help_text(struct planner *planner, const tsr_plan_summary *sum
 {
     const char *sizes = "";
     long long devices = (long long)summary->fits_devices;
-    double more = (double)(summary->needs_bytes - memory) * (double)planner->n;
+    double more = (double)(summary->needs_bytes - memory) * (double)planner->machine.n;
     struct str need = tsr__bytes_text(&planner->arena, summary->needs_bytes);
-    if (planner->sized != planner->told)
+    if (planner->shapes.full != planner->shapes.told)
         sizes = ", or give sizes with --dim: symbolic dimensions without one are not cut";
     if (!summary->needs_bytes)
         return tsr__arena_printf(&planner->arena,
@@ -64,7 +64,7 @@ static struct str help_text(struct planner *planner, const tsr_plan_summary *sum
                                  "give each device " STR_FMT " (--memory %lld), or use more "
                                  "devices%s",
                                  STR_ARG(need), (long long)summary->needs_bytes, sizes);
-    if (more <= (double)(devices - planner->n) * (double)memory)
+    if (more <= (double)(devices - planner->machine.n) * (double)memory)
         return tsr__arena_printf(&planner->arena,
                                  "give each device " STR_FMT " (--memory %lld), or use %lld "
                                  "devices%s",
@@ -85,7 +85,7 @@ static tsr_status say_infeasible(struct planner *planner, int64_t memory,
         return TSR_NOMEM;
     tsr__diag(planner->session, DIAG_plan_infeasible, NULL, hint.p,
               "no plan fits into " STR_FMT " on %s; " STR_FMT " would do" STR_FMT, STR_ARG(have),
-              planner->n_classes > 1 ? "the smallest device" : "each device", STR_ARG(need),
+              planner->memory.n_classes > 1 ? "the smallest device" : "each device", STR_ARG(need),
               STR_ARG(what));
     return TSR_INFEASIBLE;
 }
@@ -100,7 +100,7 @@ static tsr_status say_stopped(struct planner *planner, int64_t memory, const tsr
     tsr__diag(planner->session, DIAG_plan_time, NULL, hint.p,
               "no plan that fits into " STR_FMT
               " on %s was found in time; there may be one all the same",
-              STR_ARG(have), planner->n_classes > 1 ? "the smallest device" : "each device");
+              STR_ARG(have), planner->memory.n_classes > 1 ? "the smallest device" : "each device");
     if (tsr__cancelled(planner->session))
         return TSR_CANCELLED;
     return TSR_INFEASIBLE;
@@ -108,13 +108,13 @@ static tsr_status say_stopped(struct planner *planner, int64_t memory, const tsr
 
 tsr_status tsr__planner_warn_memory(struct planner *planner)
 {
-    int64_t *bytes = ARENA_ARRAY(&planner->arena, int64_t, (size_t)planner->n), most = 0;
+    int64_t *bytes = ARENA_ARRAY(&planner->arena, int64_t, (size_t)planner->machine.n), most = 0;
     if (!bytes || !tsr__planner_memory(planner, bytes, NULL))
         return TSR_NOMEM;
-    for (int64_t device = 0; device < planner->n; device++)
+    for (int64_t device = 0; device < planner->machine.n; device++)
         most = bytes[device] > most ? bytes[device] : most;
     struct str need = tsr__bytes_text(&planner->arena, most);
-    struct str have = tsr__bytes_text(&planner->arena, planner->class_memory[0]);
+    struct str have = tsr__bytes_text(&planner->arena, planner->memory.bytes[0]);
     if (!need.p || !have.p)
         return TSR_NOMEM;
     tsr__diag(planner->session, DIAG_plan_memory, NULL,
@@ -129,10 +129,10 @@ tsr_status tsr__planner_refuse(struct planner *planner, const tsr_plan_options *
                                bool proved, tsr_plan_summary *out)
 {
     struct program_least least = {0};
-    int64_t memory = planner->n_classes ? planner->class_memory[0] : PLAN_NO_LIMIT;
-    for (size_t c = 1; c < planner->n_classes; c++)
-        memory = planner->class_memory[c] < memory ? planner->class_memory[c] : memory;
-    *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)planner->n};
+    int64_t memory = planner->memory.n_classes ? planner->memory.bytes[0] : PLAN_NO_LIMIT;
+    for (size_t c = 1; c < planner->memory.n_classes; c++)
+        memory = planner->memory.bytes[c] < memory ? planner->memory.bytes[c] : memory;
+    *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)planner->machine.n};
     struct program_options share = tsr__budget_share(planner->budget, 0.5);
     tsr_status st = tsr__program_least(&planner->program, &share, &planner->arena, &least);
     tsr__budget_spend(planner->budget, least.work);

@@ -20,7 +20,8 @@ static bool takes(void *data, tsr_node *node, size_t input)
 {
     struct delaying *delaying = data;
     bool here = tsr_node_graph(node) == tsr_model_graph(delaying->planner->model);
-    delaying->passes = here && tsr__sum_fits(delaying->planner->shapes, node, input) != SUM_STOPS;
+    delaying->passes =
+        here && tsr__sum_fits(delaying->planner->shapes.model, node, input) != SUM_STOPS;
     return delaying->passes;
 }
 
@@ -38,7 +39,7 @@ static bool passes_input(const struct delaying *delaying, const tsr_node *node, 
 {
     int64_t from = producer_of(delaying->planner, tsr_node_input(node, i));
     return from >= 0 && delaying->can[from] &&
-           tsr__sum_fits(delaying->planner->shapes, node, i) != SUM_STOPS;
+           tsr__sum_fits(delaying->planner->shapes.model, node, i) != SUM_STOPS;
 }
 
 static bool can_give(struct delaying *delaying, size_t i)
@@ -63,7 +64,7 @@ static bool merges(const struct delaying *delaying, const tsr_node *node)
     const tsr_value *first = NULL;
     for (size_t i = 0; i < tsr_node_input_count(node); i++) {
         const tsr_value *value = tsr_node_input(node, i);
-        if (!value || tsr__sum_fits(delaying->planner->shapes, node, i) != SUM_ADDS ||
+        if (!value || tsr__sum_fits(delaying->planner->shapes.model, node, i) != SUM_ADDS ||
             !passes_input(delaying, node, i))
             continue;
         if (first && first != value)
@@ -78,7 +79,7 @@ bool tsr__planner_delays(struct planner *planner)
     struct delaying delaying = {.planner = planner};
     delaying.can = ARENA_ARRAY(&planner->arena, bool, planner->n_nodes + 1);
     delaying.wanted = ARENA_ARRAY(&planner->arena, bool, planner->n_nodes + 1);
-    if (!delaying.can || !delaying.wanted || planner->n < 2 || planner->sums_done)
+    if (!delaying.can || !delaying.wanted || planner->machine.n < 2 || planner->scope.sums_done)
         return !planner->arena.failed;
     for (size_t i = 0; i < planner->n_nodes; i++)
         delaying.can[i] = planner->nodes[i].rule && can_give(&delaying, i);

@@ -5,7 +5,7 @@
 static bool is_on(const struct planner *planner, const struct tile_layout *layout)
 {
     for (int64_t i = 0; i < layout->first[layout->n_shards]; i++)
-        if (layout->owners[i] < 0 || layout->owners[i] >= planner->n)
+        if (layout->owners[i] < 0 || layout->owners[i] >= planner->machine.n)
             return false;
     return true;
 }
@@ -24,7 +24,7 @@ static tsr_status time_of(struct planner *planner, const struct connecting *conn
     if (!fits) {
         tsr__diag(planner->session, DIAG_sharding_misfit, NULL, "name devices of the topology",
                   "the topology has %lld devices, and the sharding names others",
-                  (long long)planner->n);
+                  (long long)planner->machine.n);
         return TSR_INVALID;
     }
     struct plan_value value = {.rank = connecting->rank,
@@ -40,13 +40,13 @@ tsr_status tsr_reshard_time(tsr_session *session, const char *from, const char *
                             tsr_topology *topology, int64_t *out)
 {
     struct connecting connecting = {from, to, pending, type, rank, shape};
-    struct planner planner = {.session = session, .topology = topology};
+    struct planner planner = {.session = session, .machine.topology = topology};
     tsr_status st = tsr__topology_owned(session, topology);
     if (st != TSR_OK)
         return st;
-    planner.n = tsr_topology_devices(topology);
+    planner.machine.n = tsr_topology_devices(topology);
     tsr__arena_init(&planner.arena, session);
-    tsr__map_init(&planner.layout_ids, &planner.arena, 0);
+    tsr__map_init(&planner.cache.layouts, &planner.arena, 0);
     st = tsr__planner_devices(&planner) ? time_of(&planner, &connecting, out) : TSR_NOMEM;
     tsr__arena_free(&planner.arena);
     return st;

@@ -10,7 +10,7 @@ static uint32_t globally(struct planner *p, const struct planner *q, const struc
 {
     if (layout == PLAN_NO_LAYOUT)
         return layout;
-    const struct tile_layout *tile_layout = q->layouts.at[layout];
+    const struct tile_layout *tile_layout = q->layouts.at[layout].tiles;
     struct tile_layout *copy = tsr__layout_copy(&p->arena, tile_layout);
     size_t n = (size_t)tile_layout->first[tile_layout->n_shards], k = 0;
     struct tile_owner *pairs = ARENA_ARRAY(&p->arena, struct tile_owner, n + 1);
@@ -221,7 +221,7 @@ static tsr_status one_device(struct staging *staging, tsr_plan_summary *out)
     struct point point = {0};
     int64_t first = 0, memory = staging->memory;
     if (memory == 0)
-        memory = staging->planner->topology->device[0].memory;
+        memory = staging->planner->machine.topology->device[0].memory;
     struct kind *kind = tsr__stages_kind(staging, &first, 1);
     if (!kind)
         return TSR_NOMEM;
@@ -329,15 +329,16 @@ static tsr_status refuse(struct staging *staging, const tsr_plan_options *option
 
 static tsr_status check_number(const struct staging *staging, int64_t stages)
 {
-    int64_t most = staging->planner->n < (int64_t)staging->n_ranges ? staging->planner->n
-                                                                    : (int64_t)staging->n_ranges;
+    int64_t most = staging->planner->machine.n < (int64_t)staging->n_ranges
+                       ? staging->planner->machine.n
+                       : (int64_t)staging->n_ranges;
     most = most < STAGES_MOST ? most : STAGES_MOST;
     if (stages <= most)
         return TSR_OK;
     tsr__diag(staging->planner->session, DIAG_plan_stages, NULL,
               "ask for fewer stages, or for auto",
               "%lld stages; on %lld devices this model can have %lld", (long long)stages,
-              (long long)staging->planner->n, (long long)most);
+              (long long)staging->planner->machine.n, (long long)most);
     return TSR_INVALID;
 }
 
@@ -359,12 +360,12 @@ static tsr_status staged(struct staging *staging, const tsr_plan_options *given,
         st = tsr__stages_search(staging, options, MEASURE_TIME, &line);
     if (st != TSR_OK)
         return st;
-    *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)staging->planner->n};
+    *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)staging->planner->machine.n};
     out->solve_ms = 1e3 * (tsr__clock() - staging->planner->budget->begin);
     if (!line.n)
         return refuse(staging, options, out);
-    int64_t *memory = ARENA_ARRAY(arena, int64_t, (size_t)staging->planner->n);
-    int64_t *peak = ARENA_ARRAY(arena, int64_t, (size_t)staging->planner->n);
+    int64_t *memory = ARENA_ARRAY(arena, int64_t, (size_t)staging->planner->machine.n);
+    int64_t *peak = ARENA_ARRAY(arena, int64_t, (size_t)staging->planner->machine.n);
     st = memory && peak ? take_line(staging, &line, memory, peak) : TSR_NOMEM;
     out->memory = memory;
     out->peak = peak;
@@ -399,14 +400,15 @@ tsr_status tsr__plan_stages(struct planner *planner, const tsr_plan_options *opt
     struct staging staging = {.planner = planner,
                               .memory =
                                   options->memory > 0 || options->topology ? options->memory : -1};
-    for (int64_t device = 0; device < planner->n; device++)
-        staging.limited = staging.limited || staging.memory > 0 ||
-                          (staging.memory == 0 && planner->topology->device[device].memory > 0);
+    for (int64_t device = 0; device < planner->machine.n; device++)
+        staging.limited =
+            staging.limited || staging.memory > 0 ||
+            (staging.memory == 0 && planner->machine.topology->device[device].memory > 0);
     if (!tsr__planner_list(planner))
         return TSR_NOMEM;
     tsr__map_init(&staging.structures, &planner->arena, 256);
     tsr__map_init(&staging.kinds, &planner->arena, 64);
-    planner->staged = true;
+    planner->scope.staged = true;
     tsr_status st = staged(&staging, options, out);
     tsr__stages_free(&staging);
     return st;

@@ -50,7 +50,7 @@ struct search {
 
 static size_t devices_of(const struct search *search)
 {
-    return (size_t)search->staging->planner->n;
+    return (size_t)search->staging->planner->machine.n;
 }
 
 static void list_sizes(struct search *search)
@@ -71,7 +71,7 @@ static int64_t memory_of(const struct staging *staging, const int64_t *devices, 
 {
     int64_t least = staging->memory > 0 ? staging->memory : PLAN_NO_LIMIT;
     for (size_t i = 0; i < n && staging->memory == 0; i++) {
-        int64_t bytes = staging->planner->topology->device[devices[i]].memory;
+        int64_t bytes = staging->planner->machine.topology->device[devices[i]].memory;
         least = bytes > 0 && bytes < least ? bytes : least;
     }
     return least;
@@ -347,7 +347,8 @@ static bool alike(const tsr_topology *topology, size_t a, size_t b)
 static void label_devices(const struct search *search, size_t *label)
 {
     for (size_t device = 0; device < devices_of(search); device++)
-        for (label[device] = 0; !alike(search->staging->planner->topology, label[device], device);)
+        for (label[device] = 0;
+             !alike(search->staging->planner->machine.topology, label[device], device);)
             label[device]++;
 }
 
@@ -441,7 +442,7 @@ static bool search_init(struct search *search, struct staging *staging,
                         const tsr_plan_options *options, bool flows)
 {
     struct arena *arena = &staging->planner->arena;
-    size_t n = (size_t)staging->planner->n;
+    size_t n = (size_t)staging->planner->machine.n;
     size_t most = n < staging->n_ranges ? n : staging->n_ranges;
     *search = (struct search){.staging = staging, .status = TSR_OK};
     search->most = most < STAGES_MOST ? most : STAGES_MOST;

@@ -4,7 +4,7 @@
 // A state is an output that is the input of the next run. It is read where it lies, so its input costs room like a
 // constant and nothing to bring; it stays where it is made, so its output is brought nowhere; what it costs to lie
 // otherwise at the end than at the start is an edge of the program. `partition` reads the same words from the metadata.
-#include "plan/internal.h"
+#include "plan/edges.h"
 
 #define META_STATE    "ai.tessera.state"
 #define META_KEEP_CUT "ai.tessera.keep_cut"
@@ -55,18 +55,18 @@ static tsr_status refuse(struct planner *planner, struct str text, const char *w
 
 static bool stay(struct planner *planner, const tsr_value *value)
 {
-    if (!planner->stays)
-        planner->stays =
+    if (!planner->ends.stays)
+        planner->ends.stays =
             ARENA_ARRAY(&planner->arena, unsigned char, tsr__model_value_ids(planner->model) + 1);
-    if (planner->stays)
-        planner->stays[tsr__value_id(value)] = 1;
-    return planner->stays != NULL;
+    if (planner->ends.stays)
+        planner->ends.stays[tsr__value_id(value)] = 1;
+    return planner->ends.stays != NULL;
 }
 
 static tsr_status add_pair(struct planner *planner, const tsr_value *past, const tsr_value *present)
 {
     struct plan_value *value = &planner->values[tsr__value_id(past)];
-    struct state_pair *at = vec_push(&planner->arena, &planner->states);
+    struct state_pair *at = vec_push(&planner->arena, &planner->ends.states);
     if (!at || !stay(planner, past) || !stay(planner, present))
         return TSR_NOMEM;
     *at = (struct state_pair){past, present};
@@ -118,8 +118,8 @@ bool tsr__planner_hands_over(struct planner *planner, const struct planner *to)
 {
     const tsr_graph *graph = tsr_model_graph(planner->model);
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++)
-        for (size_t k = 0; k < to->states.n; k++) {
-            struct str name = tsr__value_str(to->states.at[k].present);
+        for (size_t k = 0; k < to->ends.states.n; k++) {
+            struct str name = tsr__value_str(to->ends.states.at[k].present);
             if (str_eq(tsr__value_str(tsr_graph_output(graph, i)), name) &&
                 !stay(planner, tsr_graph_output(graph, i)))
                 return false;
@@ -128,24 +128,6 @@ bool tsr__planner_hands_over(struct planner *planner, const struct planner *to)
 }
 
 // ---- edges -------------------------------------------------------------------------------------
-
-bool tsr__planner_made_by(const struct planner *planner, const tsr_value *value, struct reader *out)
-{
-    const tsr_node *node = tsr_value_producer(value);
-    int64_t at = node ? planner->node_at[tsr__node_id(node)] : -1;
-    if (at < 0 || !planner->nodes[at].strategy)
-        return false;
-    size_t slot = 0;
-    while (tsr_node_output(node, slot) != value)
-        slot++;
-    *out = (struct reader){.node = (size_t)at, .slot = slot};
-    return true;
-}
-
-static int64_t capped(int64_t ps)
-{
-    return ps < PLAN_NEVER ? ps : COST_FORBIDDEN;
-}
 
 // From where one node leaves it (out) or wants it to where another wants it; one node that does both is dearer by that.
 static bool add_edge(struct planner *planner, const tsr_value *v, const struct reader *x, bool out,
@@ -156,7 +138,7 @@ static bool add_edge(struct planner *planner, const tsr_value *v, const struct r
     const struct strategy *s = planner->nodes[x->node].strategy,
                           *t = planner->nodes[y->node].strategy;
     bool one = x->node == y->node;
-    uint32_t key[7] = {10, out, s->id, (uint32_t)x->slot, t->id, (uint32_t)y->slot, one};
+    uint32_t key[7] = {TABLE_STATE, out, s->id, (uint32_t)x->slot, t->id, (uint32_t)y->slot, one};
     void **kept = tsr__planner_cached(planner, key, TSR_COUNT(key));
     size_t n = one ? 1 : t->at.n;
     int64_t *table = !kept   ? NULL
@@ -168,7 +150,7 @@ static bool add_edge(struct planner *planner, const tsr_value *v, const struct r
         for (size_t k = 0; k < n; k++) {
             uint32_t from = out ? s->at.at[i].out[x->slot] : s->at.at[i].in[x->slot];
             uint32_t to = t->at.at[one ? i : k].in[y->slot];
-            table[i * n + k] = capped(tsr__planner_price(planner, from, to, value));
+            table[i * n + k] = program_cost_of(tsr__planner_price(planner, from, to, value));
         }
     *kept = table;
     uint32_t end = one ? tsr__program_node(&planner->program, tsr__value_str(v), 1, zero)
@@ -187,8 +169,8 @@ static const struct reader *first_plain(const struct readers *readers)
 
 bool tsr__planner_state_edges(struct planner *planner)
 {
-    for (size_t i = 0; i < planner->states.n; i++) {
-        const struct state_pair *pair = &planner->states.at[i];
+    for (size_t i = 0; i < planner->ends.states.n; i++) {
+        const struct state_pair *pair = &planner->ends.states.at[i];
         struct readers readers = tsr__planner_readers(planner, planner->work, pair->past);
         const struct reader *first = first_plain(&readers);
         struct reader from;
@@ -238,10 +220,11 @@ tsr_status tsr__planner_keep_states(struct planner *planner)
     struct text text;
     tsr__text_init(&text, planner->session);
     tsr__text_printf(&text, "%s", before ? before : "");
-    for (size_t i = 0; i < planner->states.n; i++) {
-        struct str line = tsr__arena_printf(&planner->arena, STR_FMT "=" STR_FMT,
-                                            STR_ARG(tsr__value_str(planner->states.at[i].past)),
-                                            STR_ARG(tsr__value_str(planner->states.at[i].present)));
+    for (size_t i = 0; i < planner->ends.states.n; i++) {
+        struct str line =
+            tsr__arena_printf(&planner->arena, STR_FMT "=" STR_FMT,
+                              STR_ARG(tsr__value_str(planner->ends.states.at[i].past)),
+                              STR_ARG(tsr__value_str(planner->ends.states.at[i].present)));
         if (!before) // else the words stand there, with stars perhaps
             add_line(&text, NULL, line);
     }
@@ -249,10 +232,10 @@ tsr_status tsr__planner_keep_states(struct planner *planner)
     before = tsr_model_metadata(planner->model, META_KEEP_CUT);
     tsr__text_init(&text, planner->session);
     tsr__text_printf(&text, "%s", before ? before : "");
-    for (size_t i = 0;
-         st == TSR_OK && planner->stays && !planner->states.n && i < tsr_graph_output_count(graph);
+    for (size_t i = 0; st == TSR_OK && planner->ends.stays && !planner->ends.states.n &&
+                       i < tsr_graph_output_count(graph);
          i++)
-        if (planner->stays[tsr__value_id(tsr_graph_output(graph, i))])
+        if (planner->ends.stays[tsr__value_id(tsr_graph_output(graph, i))])
             add_line(&text, before, tsr__value_str(tsr_graph_output(graph, i)));
     if (st != TSR_OK)
         return (tsr__text_free(&text), st);

@@ -16,9 +16,9 @@ static bool take_whole(struct making *making, bool single)
         size_t k = out ? i - making->n_in : i;
         if (!slot(making->node, out, k))
             continue;
-        struct tile_layout *layout =
-            tsr__layout_whole(making->arena, value_at(making, out, k)->rank, making->planner->all,
-                              single ? 1 : (size_t)making->planner->n);
+        struct tile_layout *layout = tsr__layout_whole(
+            making->arena, value_at(making, out, k)->rank, making->planner->machine.all,
+            single ? 1 : (size_t)making->planner->machine.n);
         *(out ? &making->out[k] : &making->in[k]) = layout;
     }
     if (making->arena->failed || !tsr__making_number(making, making->out, &candidate))
@@ -45,10 +45,10 @@ static bool fill_strategy(struct planner *planner, struct strategy *strategy, bo
     tsr__arena_free(&scratch);
     if (!ok || strategy->whole)
         return ok;
-    if (planner->n > 1)
+    if (planner->machine.n > 1)
         tsr__making_grids(&making);
     making.rule = strategy->other;
-    if (planner->n > 1 && strategy->other)
+    if (planner->machine.n > 1 && strategy->other)
         tsr__making_grids(&making);
     return !planner->arena.failed;
 }
@@ -104,14 +104,16 @@ static bool constrain(struct planner *planner, struct strategy *strategy)
     struct making making = tsr__making(planner, strategy, strategy->node, &arena);
     struct tile_layout **in = ARENA_ARRAY(&arena, struct tile_layout *, making.n_in + 1);
     struct tile_layout **out = ARENA_ARRAY(&arena, struct tile_layout *, making.n_out + 1);
-    bool ok = in && out &&
-              tsr__node_specs(&arena, strategy->node, planner->config, planner->shapes, in, out);
+    bool ok =
+        in && out &&
+        tsr__node_specs(&arena, strategy->node, planner->config, planner->shapes.model, in, out);
     for (int k = 0; ok && !strategy->whole && k < 3; k++) {
         making.rule = k == 1 ? strategy->other : strategy->rule;
         making.stat = k == 2; // what the others do not find may cut statistics
         if (making.rule &&
-            tsr__placement_explicit(&arena, &arena, strategy->node, planner->shapes, making.rule,
-                                    planner->n, in, out, k < 2, &making.place) &&
+            tsr__placement_explicit(&arena, &arena, strategy->node, planner->shapes.model,
+                                    making.rule, planner->machine.n, in, out, k < 2,
+                                    &making.place) &&
             making.stat == cuts_statistics(&making.place))
             (void)tsr__making_take(&making);
     }
@@ -154,7 +156,7 @@ static void key_value(struct text *text, const struct planner *planner, const ts
     for (size_t k = 0; k < i && !out && first == i; k++)
         first = slot(node, false, k) == v ? k : first;
     const struct plan_value *value = &planner->values[tsr__value_id(v)];
-    tsr__text_printf(text, ";%d:%d:%zu:", (int)tsr__shapes_of(planner->sized, v).dtype,
+    tsr__text_printf(text, ";%d:%d:%zu:", (int)tsr__shapes_of(planner->shapes.full, v).dtype,
                      value->constant, first);
     for (int d = 0; d < value->rank; d++)
         tsr__text_printf(text, "%lld,", (long long)value->shape[d]);
@@ -206,12 +208,13 @@ static struct strategy *strategy_new(struct planner *planner, const struct plan_
     struct strategy *strategy = ARENA_NEW(&planner->arena, struct strategy);
     if (!strategy)
         return NULL;
-    strategy->id = planner->n_strategies++;
+    strategy->id = planner->cache.n_strategies++;
     strategy->node = node;
     strategy->rule = rule;
-    strategy->other = whole ? NULL : tsr__rule_strided(&planner->arena, node, planner->shapes);
-    strategy->count = tsr__node_count(node, planner->sized);
-    strategy->rate = tsr__node_rate(node, planner->sized);
+    strategy->other =
+        whole ? NULL : tsr__rule_strided(&planner->arena, node, planner->shapes.model);
+    strategy->count = tsr__node_count(node, planner->shapes.full);
+    strategy->rate = tsr__node_rate(node, planner->shapes.full);
     strategy->delays = pn->delays;
     strategy->takes = pn->takes;
     strategy->gives = gives_output(node);
@@ -230,19 +233,21 @@ struct strategy *tsr__planner_strategy(struct planner *planner, const struct pla
     struct text key;
     const tsr_node *node = pn->node;
     const struct rule *rule = pn->rule;
-    const char *whole = rule->whole ? rule->whole : tsr__rule_immovable(planner->shapes, node);
+    const char *whole =
+        rule->whole ? rule->whole : tsr__rule_immovable(planner->shapes.model, node);
     tsr__text_init(&key, planner->session);
     key_of(&key, planner, node, rule, whole);
     tsr__text_printf(&key, "%d%d%d%a", pn->delays, pn->takes, gives_output(node),
-                     tsr__node_count(node, planner->sized));
+                     tsr__node_count(node, planner->shapes.full));
     if (is_annotated(planner, node))
         tsr__text_printf(&key, "@%lld", (long long)tsr_node_index(node));
     struct strategy *strategy = NULL;
     if (!key.failed) {
         struct str text = {key.p, key.n};
-        strategy = tsr__map_get(&planner->strategies, text);
+        strategy = tsr__map_get(&planner->cache.strategies, text);
         if (!strategy) {
-            void **at = tsr__map_at(&planner->strategies, tsr__arena_str(&planner->arena, text));
+            void **at =
+                tsr__map_at(&planner->cache.strategies, tsr__arena_str(&planner->arena, text));
             strategy = at ? strategy_new(planner, pn, whole) : NULL;
             if (at)
                 *at = strategy;
@@ -261,9 +266,10 @@ static bool try_rule(struct making *making, const struct rule *rule, bool out, s
     making->rule = rule;
     if (!rule || !in || !outs)
         return false;
-    *(out ? &outs[i] : &in[i]) = tsr__layout_copy(making->arena, planner->layouts.at[layout]);
-    return tsr__placement_explicit(making->arena, making->arena, making->node, planner->shapes,
-                                   rule, planner->n, in, outs, true, &making->place) &&
+    *(out ? &outs[i] : &in[i]) = tsr__layout_copy(making->arena, planner->layouts.at[layout].tiles);
+    return tsr__placement_explicit(making->arena, making->arena, making->node,
+                                   planner->shapes.model, rule, planner->machine.n, in, outs, true,
+                                   &making->place) &&
            tsr__making_take(making);
 }
 
@@ -288,7 +294,7 @@ bool tsr__planner_try_layout(struct planner *planner, struct strategy *strategy,
         return false;
     tsr__arena_init(&scratch, planner->session);
     struct making making = tsr__making(planner, strategy, node, &scratch);
-    making.spread = planner->spread.at[layout];
+    making.spread = planner->layouts.at[layout].spread;
     bool ok = try_rule(&making, strategy->rule, out, i, layout);
     ok = try_rule(&making, strategy->other, out, i, layout) || ok;
     tsr__arena_free(&scratch);
@@ -307,7 +313,7 @@ static uint32_t *pending_of(struct making *making, const struct candidate *candi
         bool same = value == slot(making->node, false, i);
         bool can = all && value && candidate->in[k] == candidate->in[i] &&
                    !value_at(making, false, k)->constant &&
-                   tsr__sum_fits(making->planner->shapes, making->node, k) == SUM_ADDS;
+                   tsr__sum_fits(making->planner->shapes.model, making->node, k) == SUM_ADDS;
         pending[k] = same || can ? layout : PLAN_NO_LAYOUT;
     }
     return pending;
@@ -322,11 +328,11 @@ static void try_parts(struct making *making, const uint32_t *in, const uint32_t 
     for (size_t k = 0; ins && k < making->n_in; k++)
         ins[k] = in[k] == PLAN_NO_LAYOUT
                      ? NULL
-                     : tsr__layout_copy(making->arena, planner->layouts.at[in[k]]);
+                     : tsr__layout_copy(making->arena, planner->layouts.at[in[k]].tiles);
     making->pending = pending;
     if (ins && outs && pending &&
-        tsr__placement_explicit(making->arena, making->arena, making->node, planner->shapes,
-                                making->rule, planner->n, ins, outs, true, &making->place))
+        tsr__placement_explicit(making->arena, making->arena, making->node, planner->shapes.model,
+                                making->rule, planner->machine.n, ins, outs, true, &making->place))
         (void)tsr__making_take_parts(making, parts);
 }
 
@@ -334,8 +340,8 @@ void tsr__planner_try_parts(struct planner *planner, struct strategy *strategy,
                             const tsr_node *node, size_t i, uint32_t layout)
 {
     uint32_t key[3] = {2, (uint32_t)i, layout};
-    const struct parts *parts = planner->parts.at[layout];
-    enum sum_way way = strategy->takes ? tsr__sum_fits(planner->shapes, node, i) : SUM_STOPS;
+    const struct parts *parts = planner->layouts.at[layout].parts;
+    enum sum_way way = strategy->takes ? tsr__sum_fits(planner->shapes.model, node, i) : SUM_STOPS;
     struct arena scratch;
     if (way == SUM_STOPS || !is_first_try(planner, strategy, key))
         return;

@@ -7,13 +7,13 @@
 static bool fill(struct planner *planner, const tsr_value *value)
 {
     struct plan_value *out = &planner->values[tsr__value_id(value)];
-    struct shape s = tsr__shapes_of(planner->sized, value);
+    struct shape s = tsr__shapes_of(planner->shapes.full, value);
     const tsr_tensor *tensor = tsr_value_initializer(value);
     int rank = s.rank < 0 || s.rank > TILE_MAX_RANK ? 0 : s.rank;
     int64_t *shape = ARENA_ARRAY(&planner->arena, int64_t, (size_t)rank + 1);
     if (!shape)
         return false;
-    struct shape own = tsr__shapes_of(planner->shapes, value);
+    struct shape own = tsr__shapes_of(planner->shapes.model, value);
     out->sized = s.rank >= 0;
     out->fixed = own.rank >= 0;
     for (int d = 0; d < own.rank; d++)
@@ -107,20 +107,21 @@ bool tsr__planner_values(struct planner *planner, const tsr_dim_size *sizes, siz
     const tsr_graph *graph = tsr_model_graph(planner->model);
     tsr_dim_size *all = NULL;
     size_t n_all = complete(planner, sizes, n, &all);
-    planner->shapes = tsr__shapes_new(&planner->arena, planner->model);
-    if (n && planner->shapes)
-        planner->told = tsr__shapes_bound(&planner->arena, planner->model, sizes, n, false);
+    planner->shapes.model = tsr__shapes_new(&planner->arena, planner->model);
+    if (n && planner->shapes.model)
+        planner->shapes.told = tsr__shapes_bound(&planner->arena, planner->model, sizes, n, false);
     else
-        planner->told = planner->shapes;
+        planner->shapes.told = planner->shapes.model;
     if (n_all == n)
-        planner->sized = planner->told;
+        planner->shapes.full = planner->shapes.told;
     else
-        planner->sized = planner->told
-                             ? tsr__shapes_bound(&planner->arena, planner->model, all, n_all, false)
-                             : NULL;
+        planner->shapes.full =
+            planner->shapes.told
+                ? tsr__shapes_bound(&planner->arena, planner->model, all, n_all, false)
+                : NULL;
     planner->values =
         ARENA_ARRAY(&planner->arena, struct plan_value, tsr__model_value_ids(planner->model) + 1);
-    bool ok = planner->sized && planner->values;
+    bool ok = planner->shapes.full && planner->values;
     for (size_t i = 0; ok && i < tsr_graph_input_count(graph); i++)
         ok = fill(planner, tsr_graph_input(graph, i));
     for (size_t i = 0; ok && i < tsr_graph_initializer_count(graph); i++)

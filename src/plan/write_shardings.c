@@ -20,8 +20,8 @@ static bool is_elsewhere(const struct planner *planner, const tsr_value *value)
     for (size_t o = 0; o < tsr_node_output_count(from); o++)
         if (tsr_node_output(from, o) == value) {
             const struct tile_layout *layout =
-                planner->layouts.at[node->strategy->at.at[node->choice].out[o]];
-            for (int64_t device = 0; device < planner->n; device++)
+                planner->layouts.at[node->strategy->at.at[node->choice].out[o]].tiles;
+            for (int64_t device = 0; device < planner->machine.n; device++)
                 if (!tsr__layout_has_device(layout, device))
                     return true;
         }
@@ -39,11 +39,11 @@ static tsr_status write_slot(struct planner *planner, const struct plan_node *no
     for (size_t k = 0; node->strategy->given && tsr_node_sharding_of(node->node, value, k); k++)
         if (tsr__spec_config(tsr_node_sharding_of(node->node, value, k)) == config)
             return TSR_OK; // kept
-    if (planner->staged && tsr__shapes_of(planner->shapes, value).rank < 0)
+    if (planner->scope.staged && tsr__shapes_of(planner->shapes.model, value).rank < 0)
         return TSR_OK; // no tensor, or nobody knows: its stage says enough
-    if (!planner->staged && node->strategy->whole && (out || !is_elsewhere(planner, value)))
+    if (!planner->scope.staged && node->strategy->whole && (out || !is_elsewhere(planner, value)))
         return TSR_OK;
-    return tsr__spec_write(node->node, config, value, planner->layouts.at[layout]);
+    return tsr__spec_write(node->node, config, value, planner->layouts.at[layout].tiles);
 }
 
 // ---- sums that stay in parts --------------------------------------------------------------------
@@ -72,7 +72,7 @@ static tsr_status write_delays(struct planner *planner, const tsr_config *c)
         const struct candidate *candidate =
             node->strategy ? &node->strategy->at.at[node->choice] : NULL;
         if (candidate && tsr_node_output_count(node->node) && candidate->out[0] != PLAN_NO_LAYOUT &&
-            planner->parts.at[candidate->out[0]])
+            planner->layouts.at[candidate->out[0]].parts)
             tsr__text_printf(&text, "%s" STR_FMT ":" STR_FMT, text.n ? "\n" : "", STR_ARG(config),
                              STR_ARG(tsr__value_str(tsr_node_output(node->node, 0))));
     }

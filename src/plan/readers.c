@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// readers.c - the ends of a value: who reads it, in which layouts, and by which variables of the program; and the tables
+// that values with the same ends share.
+#include "plan/edges.h"
+
+#include <stdlib.h>
+
+// ---- readers -----------------------------------------------------------------------------------
+
+struct collecting {
+    struct planner *planner;
+    struct arena *arena;
+    VEC(struct reader) list;
+    bool leaves; // a node of another range reads it too
+};
+
+static void add_reader(struct collecting *collecting, const tsr_node *node, size_t slot,
+                       bool captures)
+{
+    const tsr_graph *graph = tsr_node_graph(node);
+    const tsr_node *outer = node;
+    while (graph && tsr_graph_owner(graph)) { // inside of a subgraph
+        outer = tsr_graph_owner(graph);
+        graph = tsr_node_graph(outer);
+    }
+    int64_t at = collecting->planner->node_at[tsr__node_id(outer)];
+    if (at < 0) {
+        collecting->leaves =
+            collecting->leaves || (collecting->planner->scope.outside &&
+                                   collecting->planner->scope.outside[tsr__node_id(outer)]);
+        return;
+    }
+    for (size_t i = 0; i < collecting->list.n; i++)
+        if (collecting->list.at[i].node == (size_t)at)
+            return;
+    struct reader *reader = vec_push(collecting->arena, &collecting->list);
+    if (reader)
+        *reader = (struct reader){.node = (size_t)at,
+                                  .slot = slot,
+                                  .captures = captures || outer != node,
+                                  .var = UINT32_MAX};
+}
+
+static bool take_use(void *data, tsr_node *node, size_t input)
+{
+    add_reader(data, node, input, false);
+    return true;
+}
+
+static int by_node(const void *a, const void *b)
+{
+    const struct reader *x = a, *y = b;
+    return x->node < y->node ? -1 : x->node > y->node;
+}
+
+// What comes from another range is given on by that one.
+static bool is_made_here(const struct planner *planner, const tsr_value *value)
+{
+    const tsr_node *from = tsr_value_producer(value);
+    return !planner->scope.outside || (from && planner->node_at[tsr__node_id(from)] >= 0);
+}
+
+struct readers tsr__planner_readers(struct planner *planner, struct arena *arena,
+                                    const tsr_value *value)
+{
+    struct collecting collecting = {.planner = planner, .arena = arena};
+    struct readers readers = {0};
+    tsr_value_uses(value, take_use, &collecting);
+    if (collecting.list.n)
+        qsort(collecting.list.at, collecting.list.n, sizeof *collecting.list.at, by_node);
+    if (collecting.list.n)
+        readers.last = collecting.list.at[collecting.list.n - 1].node;
+    readers.stays = planner->ends.stays && planner->ends.stays[tsr__value_id(value)] &&
+                    tsr_value_is_output(value);
+    if (readers.stays)
+        readers.last = planner->n_nodes;
+    if (((tsr_value_is_output(value) && !readers.stays) || collecting.leaves) &&
+        is_made_here(planner, value)) {
+        struct reader *out = vec_push(arena, &collecting.list);
+        if (out)
+            *out = (struct reader){.node = SIZE_MAX, .var = UINT32_MAX};
+        readers.last = planner->n_nodes;
+    }
+    readers.at = collecting.list.at;
+    readers.n = collecting.list.n;
+    return readers;
+}
+
+uint32_t tsr__edge_time(const struct planner *planner, const struct reader *reader)
+{
+    size_t node = reader->node == SIZE_MAX ? planner->n_nodes : reader->node;
+    return (uint32_t)(PLAN_TIMES * node);
+}
+
+static uint32_t whole_on(struct planner *planner, const tsr_value *value, const int64_t *devices,
+                         size_t n)
+{
+    const struct tile_layout *layout =
+        tsr__layout_whole(&planner->arena, planner->values[tsr__value_id(value)].rank, devices, n);
+    if (layout)
+        return tsr__planner_layout(planner, layout);
+    return PLAN_NO_LAYOUT;
+}
+
+uint32_t tsr__planner_wanted(struct planner *planner, const struct reader *reader,
+                             const tsr_value *value, uint32_t candidate)
+{
+    if (reader->node == SIZE_MAX)
+        return whole_on(planner, value, planner->machine.all, 1);
+    if (reader->captures)
+        return whole_on(planner, value, planner->machine.all, (size_t)planner->machine.n);
+    return planner->nodes[reader->node].strategy->at.at[candidate].in[reader->slot];
+}
+
+bool tsr__planner_made_by(const struct planner *planner, const tsr_value *value, struct reader *out)
+{
+    const tsr_node *node = tsr_value_producer(value);
+    int64_t at = node ? planner->node_at[tsr__node_id(node)] : -1;
+    if (at < 0 || !planner->nodes[at].strategy)
+        return false;
+    size_t slot = 0;
+    while (tsr_node_output(node, slot) != value)
+        slot++;
+    *out = (struct reader){.node = (size_t)at, .slot = slot};
+    return true;
+}
+
+// ---- tables ------------------------------------------------------------------------------------
+
+size_t tsr__edge_choices(const struct planner *planner, const struct reader *reader)
+{
+    bool one = reader->node == SIZE_MAX || reader->captures;
+    return one ? 1 : planner->nodes[reader->node].strategy->at.n;
+}
+
+// Tables by what stands at their ends, so that equal layers have the same ones.
+void **tsr__planner_cached(struct planner *planner, const uint32_t *key, size_t n)
+{
+    struct str text = {(const char *)key, n * sizeof *key};
+    void **found = tsr__map_get(&planner->cache.tables, text);
+    if (found)
+        return found;
+    void **slot = tsr__map_at(&planner->cache.tables, tsr__arena_str(&planner->arena, text));
+    found = ARENA_NEW(&planner->arena, void *);
+    if (!slot || !found)
+        return NULL;
+    *slot = found;
+    return found;
+}
+
+uint32_t tsr__edge_end(const struct planner *planner, const struct reader *reader)
+{
+    return reader->node == SIZE_MAX ? UINT32_MAX
+           : reader->captures       ? UINT32_MAX - 1
+                                    : planner->nodes[reader->node].strategy->id;
+}
+
+// The variable of the reader's node; an output of the model gets one of its own.
+uint32_t tsr__edge_var(struct edge *edge, struct reader *reader)
+{
+    static const int64_t zero[1] = {0};
+    if (reader->node != SIZE_MAX && !reader->captures)
+        return edge->planner->nodes[reader->node].var;
+    if (reader->var == UINT32_MAX)
+        reader->var =
+            tsr__program_node(&edge->planner->program, str_of(tsr_value_name(edge->v)), 1, zero);
+    return reader->var;
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// solution.c - the program is solved, its answer becomes the choices of the nodes, and what they come to is told.
+#include "plan/internal.h"
+
+#include <math.h>
+
+void tsr__planner_take(struct planner *planner, const uint32_t *choice)
+{
+    for (size_t i = 0; i < planner->n_nodes; i++)
+        if (planner->nodes[i].strategy)
+            planner->nodes[i].choice = choice[planner->nodes[i].var];
+}
+
+static bool fits(const struct program *program, const uint32_t *choice)
+{
+    for (uint32_t i = 0; i < program->limits.n; i++)
+        if (tsr__program_peak(program, i, choice, NULL) > program->limits.at[i].bound)
+            return false;
+    return true;
+}
+
+// Nothing was found, nor excluded: what needs the least memory may do, whatever it costs.
+static tsr_status take_least(struct planner *planner, const struct program *program,
+                             struct program_result *result)
+{
+    struct program_least least = {0};
+    struct program_options options = tsr__budget_share(planner->budget, 0.5);
+    tsr_status st = tsr__program_least(program, &options, &planner->arena, &least);
+    tsr__budget_spend(planner->budget, least.work);
+    if (st != TSR_OK || !least.found || !fits(program, least.choice))
+        return st;
+    result->feasible = true;
+    result->choice = least.choice;
+    result->cost = tsr__program_cost(program, least.choice);
+    double size = fabs((double)result->cost) > 1 ? fabs((double)result->cost) : 1;
+    result->gap = ((double)result->cost - (double)result->bound) / size;
+    result->optimal = result->cost == result->bound;
+    return TSR_OK;
+}
+
+// Cancelled before there was anything: a plan without limits takes a moment, and is better than none.
+static tsr_status solve_hastily(struct planner *planner, const struct program *program,
+                                struct program_result *result)
+{
+    struct program_options options = {.work = UINT64_C(200000000)};
+    tsr_session_cancel(planner->session, false);
+    tsr_status st = tsr__program_solve(program, &options, &planner->arena, result);
+    tsr_session_cancel(planner->session, true);
+    return st;
+}
+
+tsr_status tsr__planner_solve(struct planner *planner, const struct program *program,
+                              struct program_result *result)
+{
+    struct program free = *program;
+    free.limits.n = 0;
+    struct program_options options =
+        tsr__budget_share(planner->budget, program->limits.n ? 0.3 : 0.9);
+    tsr_status st = tsr__program_solve(&free, &options, &planner->arena, result);
+    if (st != TSR_OK)
+        return st;
+    tsr__budget_spend(planner->budget, result->work);
+    if (!result->feasible && tsr__cancelled(planner->session))
+        st = solve_hastily(planner, &free, result);
+    if (st != TSR_OK)
+        return st;
+    bool best = result->optimal || (result->feasible && result->gap < 1e-9);
+    if (program->limits.n == 0 || (best && fits(program, result->choice)))
+        return st;
+    struct program_result unlimited = *result;
+    options = tsr__budget_share(planner->budget, 0.8);
+    st = tsr__program_solve(program, &options, &planner->arena, result);
+    if (st != TSR_OK)
+        return st;
+    tsr__budget_spend(planner->budget, result->work);
+    if (!result->feasible && !result->infeasible)
+        st = take_least(planner, program, result);
+    if (st == TSR_OK && !result->feasible && planner->memory.may_exceed && unlimited.feasible) {
+        *result = unlimited;
+        planner->memory.exceeds = true;
+    }
+    return st;
+}
+
+// ---- what is told of it ------------------------------------------------------------------------
+
+tsr_status tsr__planner_export(tsr_session *session, const struct program *program,
+                               const char *path)
+{
+    struct text text;
+    struct outfile outfile = {0};
+    tsr__text_init(&text, session);
+    text.max = (size_t)1 << 32;
+    tsr_status st = tsr__program_lp(program, &text);
+    if (st == TSR_OK)
+        st = tsr__out_open(session, path, &outfile);
+    if (st == TSR_OK) {
+        tsr__out_write(&outfile, text.p, text.n);
+        st = tsr__out_commit(&outfile);
+    }
+    tsr__out_abort(&outfile);
+    tsr__text_free(&text);
+    return st;
+}
+
+tsr_status tsr__planner_tell(struct planner *planner, const struct block_choice *block,
+                             tsr_plan_summary *out)
+{
+    struct arena *arena = &planner->session->results[RESULT_PLAN];
+    struct collective_count counts[PLAN_MAX_OPS];
+    tsr_collective_count *list = ARENA_ARRAY(arena, tsr_collective_count, PLAN_MAX_OPS);
+    if (!list)
+        return TSR_NOMEM;
+    if (block && block->devices) {
+        memcpy(counts, block->collectives, sizeof counts);
+        out->n_collectives = block->n_collectives;
+    } else {
+        out->n_collectives = tsr__planner_collectives(planner, counts);
+    }
+    for (size_t i = 0; i < out->n_collectives; i++)
+        list[i] = (tsr_collective_count){counts[i].op, counts[i].count};
+    out->collectives = list;
+    out->config = tsr__arena_str(arena, str_of(tsr_config_name(planner->config))).p;
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        out->nodes += planner->nodes[i].strategy != NULL;
+        out->cut_nodes += planner->nodes[i].strategy &&
+                          planner->nodes[i].strategy->at.at[planner->nodes[i].choice].cut;
+    }
+    return arena->failed ? TSR_NOMEM : TSR_OK;
+}
