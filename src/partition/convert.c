@@ -3,9 +3,10 @@
 //     1. a form in that layout exists: take it
 //     2. the value is a constant: store it in that layout
 //     3. every device has what it needs: slice
-//     4. AllGather along one axis
-//     5. collectives that give exactly the target (lower.c)
-//     6. Reshard, from anything to anything
+//     4. a node that has no inputs makes it: let that node run where it is wanted
+//     5. AllGather along one axis
+//     6. collectives that give exactly the target (lower.c)
+//     7. Reshard, from anything to anything
 // A Reshard needs the whole shape at run time: where no rank can compute it, the ranks gather the value first (a gather
 // needs no shape) and send its shape along.
 #include "internal.h"
@@ -82,6 +83,41 @@ static struct form *local_form(struct plan *plan, struct item *it, const struct 
         return form;
     }
     return NULL;
+}
+
+// A copy of the node that makes the constant, on these devices.
+static struct form *repeat_node(struct plan *plan, struct item *it, const struct tile_layout *on)
+{
+    struct node_flow *nf = ARENA_NEW(plan->arena, struct node_flow);
+    struct tile_layout **outputs = ARENA_ARRAY(plan->arena, struct tile_layout *, 2);
+    struct form *form = tsr__form_new(plan, it, on, FORM_MADE);
+    struct step *st = form ? tsr__step_new(plan, STEP_NODE, 0, 1) : NULL;
+    if (!nf || !outputs || !st)
+        return NULL;
+    outputs[0] = tsr__layout_copy(plan->arena, on);
+    *nf = (struct node_flow){.node = tsr_value_producer(it->value), .outputs = outputs};
+    nf->place.devices = on->owners;
+    nf->place.n_devices = (size_t)on->first[1];
+    st->flow = nf;
+    st->outputs[0] = form;
+    return form;
+}
+
+// A constant that a node makes (of an earlier stage, or told to lie elsewhere) is not sent: engines must know the elements of shapes and axes when
+// they load a model, and a message says them too late.
+static struct form *repeated_form(struct plan *plan, struct item *it,
+                                  const struct tile_layout *want)
+{
+    const tsr_node *maker = it->value ? tsr_value_producer(it->value) : NULL;
+    if (!maker || !tsr__node_is_constant(maker))
+        return NULL;
+    int64_t *devices;
+    size_t n = tsr__layout_devices(plan->arena, want, &devices);
+    struct tile_layout *whole =
+        tsr__layout_whole(plan->arena, it->rank < 0 ? 0 : it->rank, devices, n);
+    if (!whole || !repeat_node(plan, it, whole))
+        return NULL;
+    return tsr__plan_free(plan, it, want);
 }
 
 // ---- with communication ------------------------------------------------------------------------
@@ -402,6 +438,8 @@ static struct form *convert(struct plan *plan, struct item *it, const struct til
     struct form *form =
         it->list ? list_form(plan, it, want, reader) : tsr__plan_free(plan, it, want);
     if (!form && plan_status(plan) == TSR_OK)
+        form = repeated_form(plan, it, want);
+    if (!form && plan_status(plan) == TSR_OK)
         form = gather_form(plan, it, want);
     if (!form && plan_status(plan) == TSR_OK && plan->microsoft && tsr__layout_is_whole(want))
         form = through_all(plan, it, want, reader);
@@ -430,5 +468,6 @@ struct form *tsr__plan_convert(struct plan *plan, struct item *it, const struct 
     tsr__scope_go(plan, it->scope);
     struct form *form = convert(plan, it, want, reader);
     tsr__scope_go(plan, here);
+    form_read(plan, it, form);
     return form;
 }

@@ -558,6 +558,29 @@ static tsr_status emit_shape(struct part *part, struct step *st)
     return y ? TSR_OK : TSR_NOMEM;
 }
 
+// ONNX Runtime moves a DequantizeLinear behind a Slice, and ends the process if a body reads the Slice (seen with 1.31.1, optimisation level 1 and
+// above). A Concat of one tensor, through which nothing is moved, stands between them then.
+static tsr_status shield(struct part *part, struct form *form)
+{
+    tsr_value **local = &form->local[part->rank];
+    if (!form->captured || !tsr__value_is_dequantized(*local))
+        return TSR_OK;
+    *local = tsr__part_node(part, "Concat", (struct str){0}, 1, *local);
+    if (!*local)
+        return TSR_NOMEM;
+    return tsr_node_set_int(tsr_value_producer(*local), "axis", 0);
+}
+
+// What a rank takes out of what it has: a slice, or the elements of windows.
+static tsr_status emit_taken(struct part *part, struct step *st)
+{
+    tsr_status status =
+        st->kind == STEP_SLICE ? tsr__emit_slice(part, st) : tsr__emit_crop(part, st);
+    if (status != TSR_OK)
+        return status;
+    return shield(part, st->outputs[0]);
+}
+
 tsr_status tsr__emit_step(struct plan *plan, struct part *parts, struct step *st)
 {
     if (st->n_groups)
@@ -568,10 +591,8 @@ tsr_status tsr__emit_step(struct plan *plan, struct part *parts, struct step *st
         tsr_status status = TSR_OK;
         if (st->kind == STEP_NODE && place_index(&st->flow->place, rank) >= 0)
             status = emit_node(&parts[rank], st);
-        else if (st->kind == STEP_SLICE && st->outputs[0]->live[rank])
-            status = tsr__emit_slice(&parts[rank], st);
-        else if (st->kind == STEP_CROP && st->outputs[0]->live[rank])
-            status = tsr__emit_crop(&parts[rank], st);
+        else if ((st->kind == STEP_SLICE || st->kind == STEP_CROP) && st->outputs[0]->live[rank])
+            status = emit_taken(&parts[rank], st);
         else if (st->kind == STEP_SHAPE && st->outputs[0]->live[rank])
             status = emit_shape(&parts[rank], st);
         if (status != TSR_OK)

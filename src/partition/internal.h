@@ -53,6 +53,7 @@ struct form {
     const struct tile_layout *layout;
     enum form_kind kind;
     bool partial;            // still to be reduced, or a window: no other form can be made of it
+    bool captured;           // a body inside of its scope reads it
     struct windows *windows; // not NULL: of some axes it has these elements
     struct form
         *same; // not NULL: on its devices it is this other form (read through tsr__form_root)
@@ -220,6 +221,12 @@ bool tsr__port_readable(struct plan *plan, const tsr_value *value,
 struct form *tsr__port_count(struct plan *plan, const tsr_value *value); // its shape, on every rank
 tsr_status tsr__port_type(struct part *part, tsr_value *w, const tsr_value *value,
                           const struct tile_layout *layout) TSR_MUST_USE;
+// The current scope reads the form of that item.
+static inline void form_read(const struct plan *plan, const struct item *it, struct form *form)
+{
+    if (form && it->scope != plan->scope)
+        form_root(form)->captured = true;
+}
 // live.c
 void tsr__plan_live(struct plan *plan);
 void tsr__live_steps(struct plan *plan, step_list *steps); // backwards

@@ -231,6 +231,7 @@ struct form *tsr__plan_windows(struct plan *plan, const struct node_flow *nf, st
     tsr__scope_go(plan, it->scope);
     struct form *form = plan_windows(plan, nf, it, input);
     tsr__scope_go(plan, here);
+    form_read(plan, it, form);
     return form;
 }
 

@@ -52,7 +52,7 @@ bool tsr__node_input_is_off(const tsr_node *node, size_t at)
         return true;
     const tsr_tensor *tensor = tsr__value_constant_tensor(flag);
     const tsr_node *maker = tsr_value_producer(flag);
-    if (maker && str_is(tsr__node_op_str(maker), "Constant") && !tsr__node_domain_str(maker).n)
+    if (maker && tsr__node_is_constant(maker))
         tensor = tsr_attr_tensor(tsr_node_find_attr(maker, "value"));
     const void *bytes;
     size_t size;
@@ -67,6 +67,11 @@ bool tsr__node_draws(const tsr_node *node)
 {
     int left = MAX_NODES;
     return draws_within(node, &left);
+}
+
+bool tsr__node_is_constant(const tsr_node *node)
+{
+    return str_is(tsr__node_op_str(node), "Constant") && !tsr__node_domain_str(node).n;
 }
 
 bool tsr__node_writes(const tsr_node *node, size_t i)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// kept_inputs.c - which constants an engine leaves as they are.
+// kept_inputs.c - what an engine's optimisation leaves as it is, and what it moves.
 //
 // ONNX Runtime moves Transposes through nodes (optimisation level 1 and above). A constant on their way is turned in place: y = Add(Transpose(x), w)
 // becomes y = Transpose(Add(x, w)), where w now means the turned tensor under the same name. Whoever has given the session memory for w by its name
@@ -52,6 +52,29 @@ bool tsr__rule_keeps_input(const tsr_node *node, size_t input)
                     str_is(tsr__node_domain_str(node), table[i].domain);
         if (same)
             return table[i].inputs >> input & 1;
+    }
+    return false;
+}
+
+#define MAX_MOVES 64 // nodes that are looked through
+
+bool tsr__value_is_dequantized(const tsr_value *value)
+{
+    static const char *const moved_through[] = {"Slice",   "Reshape",   "Transpose",
+                                                "Squeeze", "Unsqueeze", "MaxPool"};
+    for (int left = MAX_MOVES; left > 0; left--) {
+        const tsr_node *maker = value ? tsr_value_producer(value) : NULL;
+        if (!maker)
+            return false;
+        struct str op = tsr__node_op_str(maker);
+        if (str_is(op, "DequantizeLinear"))
+            return true;
+        size_t i = 0;
+        while (i < TSR_COUNT(moved_through) && !str_is(op, moved_through[i]))
+            i++;
+        if (i == TSR_COUNT(moved_through))
+            return false;
+        value = tsr_node_input(maker, 0);
     }
     return false;
 }

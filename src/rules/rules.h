@@ -202,11 +202,17 @@ const char *tsr__rule_immovable(const struct shapes *shapes, const tsr_node *nod
 // in the function that it calls does (draws.c).
 bool tsr__node_draws(const tsr_node *node);
 
+// The node has no inputs and gives the same each time it runs.
+bool tsr__node_is_constant(const tsr_node *node);
+
 // The engine writes its result over input i of the node, whoever else reads it: give it a copy.
 bool tsr__node_writes(const tsr_node *node, size_t i);
 
 // The engine never puts another tensor in the place of a constant that is input i of the node, under the same name (kept_inputs.c).
 bool tsr__rule_keeps_input(const tsr_node *node, size_t input);
+
+// The value comes from a DequantizeLinear, itself or through nodes that an engine moves it through (kept_inputs.c).
+bool tsr__value_is_dequantized(const tsr_value *value);
 
 // Kernels of ONNX Runtime misread a negative axis where a reduction's input has no elements: of [0 3]
 // along -1 they make [0 3]. The same axes counted from the front; 0: the node is no such reduction, or

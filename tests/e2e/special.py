@@ -371,6 +371,38 @@ def sizes_in_old_opsets():
 
 
 @case
+def constants_of_another_stage():
+    """A node makes the new shape in an earlier stage; its reader's reader wants to know the sizes when it is loaded. Constants are not sent."""
+    ids = np.array([[1, 0, 3], [2, 2, 1]], "i4")
+    embed = node("EmbedLayerNormalization", ["ids", "", "t5", "at", "", "scale", "shift"], ["z", "m"], name="embed", domain="com.microsoft")
+    m = model([node("Constant", [], ["s"], name="shape", value=tensor(np.array([6, 4]))), node("Reshape", ["x", "s"], ["at"], name="fold"), embed],
+              [info("x", T.FLOAT, [24]), info("ids", T.INT32, [2, 3])], [info("z", T.FLOAT, [2, 3, 4])],
+              [tensor(f4(5, 4), "t5"), tensor(f4(4), "scale"), tensor(f4(4), "shift")], imports=[helper.make_opsetid("com.microsoft", 1)])
+    return m, 2, {}, {"x": f4(24), "ids": ids}, [], {"reader": False, "stages": {"shape": 0, "fold": 1, "embed": 1}}
+
+
+@case
+def constants_told_to_lie_elsewhere():
+    """One device is told to have the new shape, and both need it."""
+    m = model([node("Constant", [], ["s"], name="shape", value=tensor(np.array([4, 6]))), node("Reshape", ["x", "s"], ["h"], name="fold"), node("Relu", ["h"], ["y"])],
+              [info("x", T.FLOAT, [24])], [info("y", T.FLOAT, [4, 6])])
+    return m, 2, {"shape:s": "{1:1}", "fold:x": "{1:0,1}"}, {"x": f4(24)}, []
+
+
+def sliced_for_a_body(level):
+    """Half of what a DequantizeLinear gives goes into a body: ONNX Runtime would move the DequantizeLinear behind the Slice, and end the process."""
+    body = helper.make_graph([node("Round", ["d"], ["r"], name="round"), node("Identity", ["go"], ["on"])], "body",
+                             [info("i", T.INT64, []), info("go", T.BOOL, []), info("v", T.FLOAT, [4, 3])], [info("on", T.BOOL, []), info("r", T.FLOAT, [4, 3])])
+    m = model([node("QuantizeLinear", ["x", "scale", "zero"], ["q"]), node("DequantizeLinear", ["q", "scale", "zero"], ["d"]),
+               node("Loop", ["n", "", "x"], ["y"], name="loop", body=body)], [info("x", T.FLOAT, [4, 3])], [info("y", T.FLOAT, [4, 3])],
+              [tensor(np.float32(0.5), "scale"), tensor(np.int8(1), "zero"), tensor(np.int64(2), "n")])
+    return m, 2, {"loop > body > round:d": "{2,1:0,1}"}, {"x": f4(4, 3)}, None, {"optimize": level, "reader": False}
+
+
+CASES.update({"sliced_for_a_body_level_%d" % level: lambda level=level: sliced_for_a_body(level) for level in range(4)})
+
+
+@case
 def directions():
     """One device runs forwards, the other backwards, each with activations of its own; and each direction on two devices."""
     weights = [tensor(f4(2, 12, 4), "w"), tensor(f4(2, 12, 3), "r"), tensor(f4(2, 24), "b")]
