@@ -425,8 +425,8 @@ static struct form *convert(struct plan *plan, struct item *it, const struct til
 static struct form *through_all(struct plan *plan, struct item *it, const struct tile_layout *want,
                                 const tsr_node *reader)
 {
-    const struct tile_layout *all = tsr__layout_whole(plan->arena, it->rank < 0 ? 0 : it->rank,
-                                                      plan->all_devices, (size_t)plan->n_ranks);
+    const struct tile_layout *all =
+        tsr__layout_whole(plan->arena, it->rank, plan->all_devices, (size_t)plan->n_ranks);
     if (!all || it->rank < 0 || tsr__layout_same(all, want) || !convert(plan, it, all, reader))
         return NULL;
     return local_form(plan, it, want);

@@ -213,7 +213,7 @@ static struct manifest_port *make_ports(struct plan *plan, bool outputs, size_t 
         const struct tile_layout *kept = plan->kept[tsr__value_id(value)];
         const struct tile_layout *layout = kept;
         if (!layout)
-            layout = tsr__layout_whole(plan->arena, rank < 0 ? 0 : rank, ranks, n_ranks);
+            layout = tsr__layout_whole(plan->arena, rank, ranks, n_ranks);
         if (!layout)
             return NULL;
         for (int axis = 0; axis < rank; axis++)

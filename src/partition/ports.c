@@ -168,8 +168,7 @@ static tsr_status give_everywhere(struct plan *plan, struct str name)
             continue;
         int rank = tsr__shapes_element(plan->flow->shapes, value).rank;
         keep(plan, value,
-             tsr__layout_whole(plan->arena, rank < 0 ? 0 : rank, plan->all_devices,
-                               (size_t)plan->n_ranks));
+             tsr__layout_whole(plan->arena, rank, plan->all_devices, (size_t)plan->n_ranks));
         return TSR_OK;
     }
     return refuse(plan, name, "name an output of the model",
@@ -185,7 +184,7 @@ static tsr_status add_state(struct plan *plan, tsr_value *past, tsr_value *prese
                       "an output of another type or rank cannot become the input of the next run");
     const struct tile_layout *layout = needed_layout(plan, past);
     if (!layout) // nobody reads it: it stays where outputs are
-        layout = tsr__layout_whole(plan->arena, a.rank < 0 ? 0 : a.rank, plan->all_devices, 1);
+        layout = tsr__layout_whole(plan->arena, a.rank, plan->all_devices, 1);
     struct plan_state *slot = layout ? vec_push(plan->arena, &plan->states) : NULL;
     if (!slot)
         return TSR_NOMEM;
@@ -233,7 +232,7 @@ static bool give_at_maker(struct plan *plan, const tsr_value *value)
     if (n == 0 || devices[0] == 0)
         return !plan->arena->failed;
     int rank = tsr__shapes_element(plan->flow->shapes, value).rank;
-    struct tile_layout *layout = tsr__layout_whole(plan->arena, rank < 0 ? 0 : rank, devices, 1);
+    struct tile_layout *layout = tsr__layout_whole(plan->arena, rank, devices, 1);
     keep(plan, value, layout);
     return layout != NULL;
 }
@@ -341,7 +340,7 @@ const struct tile_layout *tsr__port_layout(struct plan *plan, const tsr_value *v
         return layout;
     int rank = tsr__shapes_element(plan->flow->shapes, value).rank;
     size_t n = output ? 1 : (size_t)plan->n_ranks; // outputs are rank 0's
-    return tsr__layout_whole(plan->arena, rank < 0 ? 0 : rank, plan->all_devices, n);
+    return tsr__layout_whole(plan->arena, rank, plan->all_devices, n);
 }
 
 // ---- sizes -------------------------------------------------------------------------------------

@@ -164,8 +164,7 @@ static struct form *maker_input(struct plan *plan, const struct placement *place
     int axis = it && !tensor->host ? find_factor(place->rule, tensor, factor, &unit) : -1;
     struct tile_layout *layout = NULL;
     if (it && axis > -2 && tensor->host)
-        layout = tsr__layout_whole(plan->arena, it->rank < 0 ? 0 : it->rank, place->devices,
-                                   place->n_devices);
+        layout = tsr__layout_whole(plan->arena, it->rank, place->devices, place->n_devices);
     else if (it && axis > -2)
         layout = tsr__placement_project(plan->arena, place, tensor);
     if (!layout)

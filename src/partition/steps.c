@@ -37,6 +37,8 @@ static void item_type(struct plan *plan, struct item *it)
     }
     it->dtype = tensor ? tsr_tensor_dtype(tensor) : shape.dtype;
     it->rank = tensor ? tsr_tensor_rank(tensor) : shape.rank;
+    if (it->rank > TILE_MAX_RANK)
+        it->rank = -1; // never cut: as good as unknown
     it->dims = shape.dims;
     if (!tensor || it->rank < 0)
         return;

@@ -546,7 +546,7 @@ static tsr_status take_output(struct rank *rank, const struct run_slot *run_slot
     } else if (st == TSR_ENGINE) {
         tsr__diag(session, DIAG_tensor_kind, &at,
                   "remove this output from the model, or read it elsewhere",
-                  "this output is no tensor and no sequence of tensors");
+                  "this output is no tensor of at most 64 dimensions and no sequence of tensors");
     }
     return st;
 }

@@ -45,7 +45,6 @@ struct tile_layout *tsr__flow_whole_all(struct flow_work *work, int rank)
 struct tile_layout *tsr__flow_whole(struct flow_work *work, int rank,
                                     const struct placement *placement)
 {
-    rank = layout_rank(rank);
     if (placement->n_devices == (size_t)work->n_all)
         return tsr__flow_whole_all(work, rank);
     return tsr__layout_whole(work->arena, rank, placement->devices, placement->n_devices);
@@ -610,8 +609,8 @@ static bool mention_captures(struct step *step)
     const struct placement *placement = &step->nf->place;
     for (size_t i = 0; i < n; i++) {
         int rank = shape_of(step, captures[i]).rank;
-        struct tile_layout *need = tsr__layout_whole(step->work->arena, layout_rank(rank),
-                                                     placement->devices, placement->n_devices);
+        struct tile_layout *need =
+            tsr__layout_whole(step->work->arena, rank, placement->devices, placement->n_devices);
         if (!need)
             return false;
         if (step->work->flow->values[tsr__value_id(captures[i])])

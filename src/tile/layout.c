@@ -101,7 +101,8 @@ struct tile_layout *tsr__layout_whole(struct arena *arena, int rank, const int64
                                       size_t n)
 {
     struct tile_dim none[TILE_MAX_RANK] = {{0}};
-    struct tile_layout *layout = tsr__layout_cut(arena, rank, none);
+    bool followed = rank >= 0 && rank <= TILE_MAX_RANK;
+    struct tile_layout *layout = tsr__layout_cut(arena, followed ? rank : 0, none);
     struct tile_owner *pairs = ARENA_ARRAY(arena, struct tile_owner, n + 1);
     if (!layout || !pairs)
         return NULL;

@@ -42,7 +42,8 @@ struct tile_layout {
     int64_t *owners;  // devices, ascending within a shard
 };
 
-// A layout that is not cut, on the given devices. NULL: out of memory.
+// A layout that is not cut, on the given devices; of rank 0 where the rank is unknown (negative) or
+// above TILE_MAX_RANK. NULL: out of memory.
 struct tile_layout *tsr__layout_whole(struct arena *arena, int rank, const int64_t *devices,
                                       size_t n);
 // Those cuts (copied), loops in dimension order, nobody owns anything yet. NULL: out of memory, or

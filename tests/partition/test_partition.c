@@ -172,6 +172,25 @@ static void ranks_that_nobody_knows(void **state)
     assert_string_equal(s.collectives[0].op, "Broadcast");
 }
 
+// More dimensions than layouts have: a constant and what is computed from it lie whole.
+static void more_dimensions_than_are_followed(void **state)
+{
+    struct bench *b = *state;
+    int64_t sizes[70];
+    tsr_dim dims[70];
+    for (int i = 0; i < 70; i++) {
+        sizes[i] = 1;
+        dims[i] = (tsr_dim){1, ""};
+    }
+    const float one = 1;
+    tsr_value *w = tsr_graph_add_initializer(b->g, "w", TSR_FLOAT, 70, sizes, &one, sizeof one);
+    assert_non_null(w);
+    tsr_node *add = add_node(b, "Add", "add", add_input(b, "x", TSR_FLOAT, 70, dims), w, "y");
+    add_output(b, tsr_node_output(add, 0), TSR_FLOAT, 70, dims);
+    configure(b, 2);
+    assert_int_equal(tsr_partition(b->m, b->folder, NULL, NULL), TSR_OK);
+}
+
 static void existing_folders_stay(void **state)
 {
     struct bench *b = *state;
@@ -369,6 +388,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(quarter_bytes_do_not_travel, setup, teardown),
         cmocka_unit_test_setup_teardown(sizes_that_nobody_knows, setup, teardown),
         cmocka_unit_test_setup_teardown(ranks_that_nobody_knows, setup, teardown),
+        cmocka_unit_test_setup_teardown(more_dimensions_than_are_followed, setup, teardown),
         cmocka_unit_test_setup_teardown(existing_folders_stay, setup, teardown),
         cmocka_unit_test_setup_teardown(parts_are_not_cut_again, setup, teardown),
         cmocka_unit_test_setup_teardown(weights_are_really_cut, setup, teardown),
