@@ -8,17 +8,42 @@
 
 #include <stdlib.h>
 
+enum speaks_mpi { ALWAYS, ON_SEVERAL_HOSTS, NEVER };
+
 static const struct launcher {
     const char *family, *rank, *size;
-    const char *also; // must be set too, or NULL
+    const char *also;       // must be set too, or NULL
+    enum speaks_mpi mpi;    // the same for all rows of a family
+    bool one_task_is_shell; // a job of one rank may be somebody's shell
 } launchers[] = {
-    {"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", NULL},
-    {"mpich", "PMI_RANK", "PMI_SIZE", NULL},
-    {"openmpi", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "PMIX_RANK"},
-    {"mpich", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "PMI_FD"},
-    {"slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", NULL},
-    {"slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID"},
-    {"torchrun", "RANK", "WORLD_SIZE", "MASTER_ADDR"},
+    {.family = "openmpi", .rank = "OMPI_COMM_WORLD_RANK", .size = "OMPI_COMM_WORLD_SIZE"},
+    {.family = "mpich", .rank = "PMI_RANK", .size = "PMI_SIZE"},
+    {.family = "openmpi",
+     .rank = "SLURM_PROCID",
+     .size = "SLURM_STEP_NUM_TASKS",
+     .also = "PMIX_RANK",
+     .one_task_is_shell = true},
+    {.family = "mpich",
+     .rank = "SLURM_PROCID",
+     .size = "SLURM_STEP_NUM_TASKS",
+     .also = "PMI_FD",
+     .one_task_is_shell = true},
+    {.family = "slurm",
+     .rank = "SLURM_PROCID",
+     .size = "SLURM_STEP_NUM_TASKS",
+     .mpi = ON_SEVERAL_HOSTS,
+     .one_task_is_shell = true},
+    {.family = "slurm",
+     .rank = "SLURM_PROCID",
+     .size = "SLURM_NTASKS",
+     .also = "SLURM_STEP_ID",
+     .mpi = ON_SEVERAL_HOSTS,
+     .one_task_is_shell = true},
+    {.family = "torchrun",
+     .rank = "RANK",
+     .size = "WORLD_SIZE",
+     .also = "MASTER_ADDR",
+     .mpi = NEVER},
 };
 
 static bool number(const char *variable, int64_t *out)
@@ -27,24 +52,34 @@ static bool number(const char *variable, int64_t *out)
     return text && tsr__str_int(str_of(text), out);
 }
 
+// The place that a launcher gave this process; false: its variables are not there, or are no place.
+static bool place_of(const struct launcher *launcher, int *rank, int *ranks)
+{
+    int64_t number_of_rank, count;
+    if (!number(launcher->rank, &number_of_rank) || !number(launcher->size, &count) ||
+        (launcher->also && !getenv(launcher->also)))
+        return false;
+    if (count < 1 || count > COMM_MAX_RANKS || number_of_rank < 0 || number_of_rank >= count)
+        return false;
+    if (count == 1 && launcher->one_task_is_shell)
+        return false;
+    *rank = (int)number_of_rank;
+    *ranks = (int)count;
+    return true;
+}
+
 bool tsr_launcher(int *rank, int *ranks, const char **family)
 {
     for (size_t i = 0; i < TSR_COUNT(launchers); i++) {
-        const struct launcher *launcher = &launchers[i];
-        int64_t r, n;
-        if (!number(launcher->rank, &r) || !number(launcher->size, &n) ||
-            (launcher->also && !getenv(launcher->also)))
-            continue;
-        if (n < 1 || n > COMM_MAX_RANKS || r < 0 || r >= n)
-            continue;
-        if (n == 1 && strcmp(launcher->rank, "SLURM_PROCID") == 0)
+        int own, all;
+        if (!place_of(&launchers[i], &own, &all))
             continue;
         if (rank)
-            *rank = (int)r;
+            *rank = own;
         if (ranks)
-            *ranks = (int)n;
+            *ranks = all;
         if (family)
-            *family = launcher->family;
+            *family = launchers[i].family;
         return true;
     }
     return false;
@@ -65,7 +100,11 @@ static bool one_node(void)
 
 bool tsr__launcher_is_mpi(const char *family)
 {
-    if (strcmp(family, "slurm") == 0)
+    enum speaks_mpi speaks = ALWAYS; // a family that is in no row has a plug-in of its own
+    for (size_t i = 0; i < TSR_COUNT(launchers); i++)
+        if (strcmp(launchers[i].family, family) == 0)
+            speaks = launchers[i].mpi;
+    if (speaks == ON_SEVERAL_HOSTS)
         return !one_node();
-    return strcmp(family, "torchrun") != 0;
+    return speaks == ALWAYS;
 }
