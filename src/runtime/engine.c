@@ -98,7 +98,7 @@ static void engine_free(tsr_session *session, void *engine)
 {
     struct engine *e = engine;
     tsr__reach_end(e);
-    tsr__comm_close(e->mpi);
+    tsr__comm_close(e->joined);
     tsr__gpu_close(session, e->gpu);
     if (e->memory)
         e->api->ReleaseMemoryInfo(e->memory);

@@ -22,9 +22,9 @@ struct shared_memory {
 
 // What a session keeps for running: ONNX Runtime, opened once, and this process's place in an MPI job.
 struct engine {
-    const OrtApi *api;    // NULL: not opened yet
-    struct endpoint *mpi; // NULL: not joined
-    OrtEnv *env;          // ONNX Runtime keeps one per process and counts
+    const OrtApi *api;       // NULL: not opened yet
+    struct endpoint *joined; // the other ranks, which are processes; NULL: not yet
+    OrtEnv *env;             // ONNX Runtime keeps one per process and counts
     OrtMemoryInfo *memory;
     OrtAllocator *allocator;     // ONNX Runtime's own
     struct shared_memory shared; // of ranks that are processes (reach.c)
@@ -139,25 +139,34 @@ void tsr__rank_free(struct rank *rank);
 // opset_refusal.c: those words of ONNX Runtime mean that it does not know the operator set; the finding is added.
 bool tsr__refused_opset(struct rank *rank, const struct place *at, const char *words);
 
+// ---- options of a run (run_options.c)
+
 // A number of threads for each of `ranks` ranks that share `cores`.
 int tsr__rank_threads(int cores, int ranks, int wanted);
-
-// ---- jobs (job.c, run.c)
 
 // Wrong use, with the one finding that says so.
 tsr_status tsr__run_refuse(tsr_session *session, enum diag_code code, const char *file,
                            const char *hint, const char *text);
 
+// The options of a run, whatever size the caller's struct has.
+tsr_status tsr__run_options(tsr_session *session, const tsr_run_options *given,
+                            tsr_run_options *out);
+
+// ---- transports.c, processes.c
+
+// This process's place among ranks that are processes, kept by the session; NULL where ranks are threads.
+tsr_status tsr__run_join(tsr_session *session, const tsr_run_options *options,
+                         struct endpoint **out);
+
 struct manifest;
 // TSR_ENGINE for a partition whose communication is not ours.
 tsr_status tsr__run_dialect(tsr_session *session, const char *folder,
                             const struct manifest *manifest);
-// The options of a run, whatever size the caller's struct has.
-tsr_status tsr__run_options(tsr_session *session, const tsr_run_options *given,
-                            tsr_run_options *out);
-// The place in the MPI job, kept by the session; NULL where ranks are threads.
-tsr_status tsr__run_join(tsr_session *session, const tsr_run_options *options,
-                         struct endpoint **out);
+// Whether a rank of the partition is on a GPU of CUDA's.
+bool tsr__run_on_gpus(tsr_session *session, const struct manifest *manifest,
+                      const tsr_run_options *options);
+
+// ---- jobs (job.c)
 
 // This process's place among processes, or NULL; the endpoint of its i-th rank that runs here (NULL:
 // none); fingerprint of the partition.

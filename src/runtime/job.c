@@ -46,11 +46,7 @@ static void rank_of_partition(tsr_job *job, struct rank *r, int rank, struct end
 // The driver, if any rank of the partition is on a GPU. All ranks find the same: it is in the manifest and the options.
 static void find_gpus(tsr_job *job)
 {
-    const struct manifest *manifest = &job->bundle.manifest;
-    bool any = false;
-    for (int64_t i = 0; i < manifest->n_ranks; i++)
-        any = any || tsr__gpu_named(job->session, manifest->devices[i].device, &job->options);
-    if (any)
+    if (tsr__run_on_gpus(job->session, &job->bundle.manifest, &job->options))
         job->gpu = tsr__gpu_driver(job->session, job->engine, &job->options);
 }
 
@@ -204,21 +200,6 @@ static tsr_status open_threads(tsr_job *job)
 }
 
 // ---- opening -----------------------------------------------------------------------------------
-
-// Communication of another domain is for engines that have it, and for those to be started otherwise.
-tsr_status tsr__run_dialect(tsr_session *session, const char *folder,
-                            const struct manifest *manifest)
-{
-    if (!manifest->dialect)
-        return TSR_OK;
-    (void)tsr__run_refuse(
-        session, DIAG_engine_refused, folder,
-        "run its files with a build of ONNX Runtime that has NCCL, one process for "
-        "each; or partition again without --dialect",
-        "this partition communicates through operators that only builds of ONNX "
-        "Runtime with NCCL have");
-    return TSR_ENGINE;
-}
 
 // The folder, checked for the ranks that run here.
 static tsr_status open_folder(tsr_job *job, const char *folder)

@@ -290,7 +290,7 @@ static tsr_status child_work(struct spawn *spawn, tsr_session *session, int rank
     struct measuring *measuring = spawn->data;
     struct measure_rank measure_rank;
     struct engine *engine = tsr__engine_state(session);
-    begin_rank(measuring, session, engine->mpi, &measuring->found[rank], &measure_rank);
+    begin_rank(measuring, session, engine->joined, &measuring->found[rank], &measure_rank);
     tsr__measure_rank(&measure_rank);
     tsr__message_put(out, &measure_rank, sizeof measure_rank);
     tsr__message_put(out, &measuring->found[rank], sizeof measuring->found[rank]);

@@ -53,14 +53,6 @@ static tsr_status engine_says(struct rank *rank, OrtStatus *status, enum diag_co
     return TSR_ENGINE;
 }
 
-int tsr__rank_threads(int cores, int ranks, int wanted)
-{
-    if (wanted > 0)
-        return wanted;
-    int share = ranks > 0 ? cores / ranks : cores;
-    return share > 1 ? share : 1;
-}
-
 // ---- session -----------------------------------------------------------------------------------
 
 static OrtStatus *set_options(const struct rank *rank, OrtSessionOptions *options)

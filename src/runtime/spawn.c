@@ -94,7 +94,7 @@ static void be_child(struct child_set *child_set, int rank, pid_t parent)
     tsr_status st =
         engine ? tsr__shm_endpoint(session, child_set->job, rank, &endpoint) : TSR_NOMEM;
     if (st == TSR_OK) {
-        engine->mpi = endpoint;
+        engine->joined = endpoint;
         st = child_set->work->work(child_set->work, session, rank, &out);
     }
     if (st != TSR_OK && endpoint) {

@@ -70,18 +70,13 @@ tsr_status tsr__remote_barrier(struct remote *remote);
 tsr_status tsr__remote_trace(struct remote *remote);
 void tsr__remote_close(struct remote *remote); // NULL is fine
 
-// ---- processes.c
+// ---- transports.c
 // True where this process is no rank itself and the ranks are to be its children.
 bool tsr__run_spawns(tsr_session *session, const tsr_run_options *options);
-// Number of ranks of a partition whose files are all there and whole; opens the engine too.
+
+// ---- processes.c
+// Number of ranks of a partition whose files are all there and whole; ONNX Runtime is opened too, so that children have it.
 tsr_status tsr__run_prepare(tsr_session *session, const char *folder,
                             const tsr_run_options *options, int *ranks);
-// A whole model in a child of this process, which then has not used its GPU.
-tsr_status tsr__run_model_apart(tsr_session *session, const char *path,
-                                const tsr_run_options *options, const tsr_tensors *inputs,
-                                tsr_tensors *outputs);
-tsr_status tsr__run_processes(tsr_session *session, const char *folder,
-                              const tsr_run_options *options, const tsr_tensors *inputs,
-                              tsr_tensors *outputs);
 
 #endif

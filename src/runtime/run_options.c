@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// run_options.c - the options of a run, checked; what a rank gets of the machine's cores.
+#include "runtime/internal.h"
+
+tsr_status tsr__run_refuse(tsr_session *session, enum diag_code code, const char *file,
+                           const char *hint, const char *text)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(file);
+    tsr__diag(session, code, &at, hint, "%s", text);
+    return TSR_USAGE;
+}
+
+// A rank by option must be one of its number of ranks, and the one that a launcher says, where there is one too.
+static tsr_status check_place(tsr_session *session, const tsr_run_options *options)
+{
+    int rank = 0, ranks = 0;
+    const char *family = "";
+    if (options->ranks == 0 && options->rank == 0)
+        return TSR_OK;
+    if (options->rank < 0 || options->rank >= options->ranks || options->ranks > COMM_MAX_RANKS) {
+        tsr__diag(session, DIAG_run_options, NULL,
+                  "ranks are numbered from 0; each process has one, and knows how many there are",
+                  "there is no rank %d of %d", options->rank, options->ranks);
+        return TSR_USAGE;
+    }
+    if (!tsr_launcher(&rank, &ranks, &family) || (rank == options->rank && ranks == options->ranks))
+        return TSR_OK;
+    tsr__diag(session, DIAG_run_options, NULL,
+              "leave the option out, or start it without the launcher",
+              "this process is to be rank %d of %d, but its launcher (%s) says rank %d of %d",
+              options->rank, options->ranks, family, rank, ranks);
+    return TSR_USAGE;
+}
+
+bool tsr_run_place(const tsr_run_options *options, int *rank, int *ranks)
+{
+    bool told = options && options->size >= offsetof(tsr_run_options, meet) && options->ranks > 0;
+    if (!told)
+        return tsr_launcher(rank, ranks, NULL);
+    if (rank)
+        *rank = options->rank;
+    if (ranks)
+        *ranks = options->ranks;
+    return true;
+}
+
+// Callers may have been built with an older, shorter struct.
+tsr_status tsr__run_options(tsr_session *session, const tsr_run_options *given,
+                            tsr_run_options *out)
+{
+    memset(out, 0, sizeof *out);
+    if (given)
+        memcpy(out, given, given->size < sizeof *out ? given->size : sizeof *out);
+    if (out->in_flight < 0 || out->in_flight > RUN_SLOTS) {
+        tsr__diag(session, DIAG_run_options, NULL, "1 to 16 runs may be under way at a time",
+                  "options of the run are out of range");
+        return TSR_USAGE;
+    }
+    if (out->optimize < 0 || out->optimize > 4 || out->threads < 0 || out->timeout_s < 0) {
+        tsr__diag(session, DIAG_run_options, NULL,
+                  "levels are 0 to 3; threads and seconds are not negative",
+                  "options of the run are out of range");
+        return TSR_USAGE;
+    }
+    tsr_status place = check_place(session, out);
+    if (place != TSR_OK)
+        return place;
+    enum comm_way way;
+    if (out->gpu_way && !tsr__way_of(out->gpu_way, &way)) {
+        tsr__diag(session, DIAG_run_options, NULL, "auto, own, nccl or host",
+                  "GPUs do not communicate by '%s'", out->gpu_way);
+        return TSR_USAGE;
+    }
+    return TSR_OK;
+}
+
+int tsr__rank_threads(int cores, int ranks, int wanted)
+{
+    if (wanted > 0)
+        return wanted;
+    int share = ranks > 0 ? cores / ranks : cores;
+    return share > 1 ? share : 1;
+}
+
+int tsr_run_cores(int rank, int ranks, int *cores, int n, int *threads)
+{
+    if (threads)
+        *threads = tsr__rank_threads(tsr__cores(), ranks, 0);
+    return tsr__cores_share(rank, ranks, cores, n);
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// transports.c - the ways by which ranks talk, a row each; which of them a run takes, and this process's place in it.
+//
+//   asked for    no launcher                under mpirun                 under torchrun, or with --rank
+//   nothing      threads                    MPI and shared memory        shared memory
+//   "threads"    threads                    threads                      threads
+//   "shm"        children of this process   MPI and shared memory        shared memory
+//   "mpi"        refused                    MPI alone                    refused
+#include "runtime/spawn.h"
+
+// Who told this process which rank it is.
+enum starter { NOBODY, AN_OPTION, PLAIN_LAUNCHER, MPI_LAUNCHER };
+
+enum need { NOTHING, A_STARTER, AN_MPI_LAUNCHER };
+
+static const struct transport_row {
+    const char *name;
+    bool threads;                // ranks are threads of this process, whoever started it
+    bool starts_ranks;           // where nobody has: as children of this process
+    bool messages_only;          // no shared memory between ranks of one host
+    enum need need;              // to join the other ranks
+    const char *absent, *remedy; // what is said where that is missing
+} transports[] = {
+    {.name = "threads", .threads = true},
+    {.name = "shm",
+     .starts_ranks = true,
+     .need = A_STARTER,
+     .absent = "the transport shm starts processes, which this call does not",
+     .remedy = "tsr_run, tsr_bench and tsr_job_open start processes"},
+    {.name = "mpi",
+     .messages_only = true,
+     .need = AN_MPI_LAUNCHER,
+     .absent = "the transport mpi needs an MPI launcher",
+     .remedy = "mpirun -n N tessera run FOLDER"},
+};
+static const struct transport_row whatever_fits = {.name = NULL};
+
+// NULL: there is no transport of that name.
+static const struct transport_row *row_of(const char *name)
+{
+    if (!name)
+        return &whatever_fits;
+    for (size_t i = 0; i < TSR_COUNT(transports); i++)
+        if (strcmp(transports[i].name, name) == 0)
+            return &transports[i];
+    return NULL;
+}
+
+// *family: of the launcher, where there is one.
+static enum starter starter_of(const tsr_run_options *options, const char **family)
+{
+    if (!tsr_launcher(NULL, NULL, family))
+        return options->ranks > 0 ? AN_OPTION : NOBODY;
+    if (tsr__launcher_is_mpi(*family))
+        return MPI_LAUNCHER;
+    return PLAIN_LAUNCHER;
+}
+
+static bool has_need(enum need need, enum starter starter)
+{
+    if (need == AN_MPI_LAUNCHER)
+        return starter == MPI_LAUNCHER;
+    return need == NOTHING || starter != NOBODY;
+}
+
+// True where this process is no rank itself and the ranks are to be its children.
+bool tsr__run_spawns(tsr_session *session, const tsr_run_options *options)
+{
+    const struct engine *engine = session->engine;
+    const struct transport_row *row = row_of(options->transport);
+    if (!row || !row->starts_ranks || (engine && engine->joined))
+        return false;
+    return !tsr_run_place(options, NULL, NULL);
+}
+
+// Joins the other ranks, which are processes like this one.
+static tsr_status join(tsr_session *session, const tsr_run_options *options, enum starter starter,
+                       const char *family, struct endpoint **out)
+{
+    struct comm_options comm = {
+        .timeout_s = options->timeout_s,
+        .plugins = options->plugins,
+        .messages_only = row_of(options->transport)->messages_only,
+    };
+    if (starter == MPI_LAUNCHER)
+        return tsr__mpi_open(session, family, &comm, out);
+    if (starter == AN_OPTION) {
+        comm.rank = options->rank;
+        comm.ranks = options->ranks;
+        comm.meet = options->meet;
+    }
+    return tsr__env_open(session, &comm, out);
+}
+
+tsr_status tsr__run_join(tsr_session *session, const tsr_run_options *options,
+                         struct endpoint **out)
+{
+    const char *family = "";
+    struct engine *engine = session->engine;
+    const struct transport_row *row = row_of(options->transport);
+    *out = NULL;
+    if (engine && engine->joined && !(row && row->threads)) {
+        *out = engine->joined;
+        return TSR_OK;
+    }
+    if (!row)
+        return tsr__run_refuse(session, DIAG_transport_absent, NULL,
+                               "transports are: threads, shm, mpi",
+                               "this transport does not exist here");
+    enum starter starter = starter_of(options, &family);
+    if (!has_need(row->need, starter))
+        return tsr__run_refuse(session, DIAG_transport_absent, NULL, row->remedy, row->absent);
+    if (row->threads || starter == NOBODY)
+        return TSR_OK;
+    engine = tsr__engine_state(session);
+    if (!engine)
+        return TSR_NOMEM;
+    tsr_status st = join(session, options, starter, family, &engine->joined);
+    *out = engine->joined;
+    return st;
+}
+
+tsr_status tsr_join(tsr_session *session, const tsr_run_options *options)
+{
+    tsr_run_options run_options;
+    struct endpoint *endpoint;
+    tsr_status st = tsr__run_options(session, options, &run_options);
+    if (st != TSR_OK)
+        return st;
+    if (tsr__run_spawns(session, &run_options))
+        return TSR_OK; // the ranks are not started yet
+    return tsr__run_join(session, &run_options, &endpoint);
+}
+
+// ---- what rank 0 has for all ----------------------------------------------------------------------
+
+bool tsr__run_launched(tsr_session *session, const tsr_run_options *given, int *rank)
+{
+    tsr_run_options options;
+    struct endpoint *endpoint = NULL;
+    *rank = 0;
+    if (tsr__run_options(session, given, &options) != TSR_OK ||
+        tsr__run_spawns(session, &options) ||
+        tsr__run_join(session, &options, &endpoint) != TSR_OK || !endpoint)
+        return false;
+    *rank = endpoint->rank;
+    return true;
+}
+
+// Rank 0's text goes to all ranks. That a rank failed meanwhile is reported as that rank's
+// failure.
+tsr_status tsr__run_tell(tsr_session *session, char *text, size_t bytes)
+{
+    const struct engine *engine = session->engine;
+    struct endpoint *endpoint = engine->joined;
+    struct comm_trouble why = {0};
+    struct arena arena;
+    tsr__arena_init(&arena, session);
+    int64_t *group = ARENA_ARRAY(&arena, int64_t, (size_t)endpoint->size);
+    if (!group)
+        return TSR_NOMEM;
+    for (int i = 0; i < endpoint->size; i++)
+        group[i] = i;
+    struct comm_call call = {.kind = COMM_BROADCAST,
+                             .type = TSR_UINT8,
+                             .group = group,
+                             .n_group = endpoint->size,
+                             .op = "partition",
+                             .node = "rank 0 cuts the model"};
+    tsr_status st = tsr__comm_broadcast(endpoint, &call, 0, text, bytes, &why);
+    tsr__arena_free(&arena);
+    if (st == TSR_OK)
+        return TSR_OK;
+    struct place at = PLACE_NONE;
+    at.rank = why.rank;
+    tsr__diag(session, DIAG_rank_failed, &at, "see what that rank says", "%s", why.text);
+    if (why.status == TSR_OK)
+        return TSR_PEER;
+    return why.status;
+}
