@@ -113,7 +113,7 @@ struct rank {
     struct rank_state *states;
     size_t n_states;
     tsr_status status;
-    bool told; // failed because another rank did
+    bool failed_by_peer; // because another rank did
 };
 
 // Opens the model and meets the other ranks. The rank's status says how it went, also after a run.
@@ -166,18 +166,13 @@ tsr_status tsr__run_dialect(tsr_session *session, const char *folder,
 bool tsr__run_on_gpus(tsr_session *session, const struct manifest *manifest,
                       const tsr_run_options *options);
 
-// ---- jobs (job.c)
+// ---- jobs (job.c, job_common.c)
 
 // This process's place among processes, or NULL; the endpoint of its i-th rank that runs here (NULL:
 // none); fingerprint of the partition.
 struct endpoint *tsr__job_place(const tsr_job *job);
 struct endpoint *tsr__job_endpoint(const tsr_job *job, int i);
 uint64_t tsr__job_plan(const tsr_job *job);
-// As tsr_job_add_state; false: none of the ranks here has both.
-bool tsr__job_keep(tsr_job *job, const char *past, const char *present);
-// As tsr_job_start, but the rank of this process keeps its results: they are taken by tsr_job_wait_cut.
-tsr_status tsr__job_start_own(tsr_job *job, const tsr_tensors *inputs);
-
 // As tsr_job_open; without states, what the manifest says about them is left alone.
 tsr_status tsr__job_open(tsr_session *session, const char *folder, const tsr_run_options *options,
                          bool states, tsr_job **out);

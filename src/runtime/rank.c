@@ -197,7 +197,7 @@ static tsr_status read_wanted(struct rank *rank)
     return engine_says(rank, st, DIAG_engine_refused, NULL, "types of inputs");
 }
 
-static tsr_status make_flights(struct rank *rank)
+static tsr_status make_run_slots(struct rank *rank)
 {
     for (size_t i = 0; i < RUN_SLOTS; i++) {
         rank->run_slots[i].ins = ARENA_ARRAY(&rank->arena, OrtValue *, rank->n_inputs + 1);
@@ -226,7 +226,7 @@ static tsr_status open_model(struct rank *rank)
         st = tsr__gpu_bind(rank);
     if (st != TSR_OK)
         return st;
-    return make_flights(rank);
+    return make_run_slots(rank);
 }
 
 // ---- inputs ------------------------------------------------------------------------------------
@@ -364,10 +364,10 @@ bool tsr__rank_keep(struct rank *rank, const char *past, const char *present)
 
 // ---- work --------------------------------------------------------------------------------------
 
-static tsr_status rank_told(struct rank *rank, const struct comm_trouble *why)
+static tsr_status peer_failed(struct rank *rank, const struct comm_trouble *why)
 {
     struct place at = place_of(rank);
-    rank->told = true;
+    rank->failed_by_peer = true;
     at.rank = why->rank;
     tsr__diag(rank->session, DIAG_rank_failed, &at,
               "see what that rank says; a partition runs with all of its ranks or not at all", "%s",
@@ -451,14 +451,14 @@ static tsr_status run_once(struct rank *rank, struct run_slot *run_slot)
     if (!why)
         return kernel_failed(rank, st);
     rank->engine->api->ReleaseStatus(st);
-    return rank_told(rank, why);
+    return peer_failed(rank, why);
 }
 
 void tsr__rank_meet(struct rank *rank, const char *what)
 {
     struct comm_trouble why;
     if (rank->endpoint && tsr__comm_barrier(rank->endpoint, rank->plan, what, &why) != TSR_OK)
-        rank->status = rank_told(rank, &why);
+        rank->status = peer_failed(rank, &why);
 }
 
 // Ranks that may be on GPUs tell each other where they are.
@@ -466,7 +466,7 @@ static void meet_devices(struct rank *rank)
 {
     struct comm_trouble why;
     if (rank->base && tsr__device_meet(rank->endpoint, rank->plan, &why) != TSR_OK)
-        rank->status = rank_told(rank, &why);
+        rank->status = peer_failed(rank, &why);
 }
 
 // Tells the other ranks that this one has failed, with its first finding.
@@ -507,14 +507,14 @@ void tsr__rank_open(struct rank *rank)
         meet_devices(rank);
     if (rank->status == TSR_OK)
         tsr__rank_meet(rank, "start");
-    if (rank->status != TSR_OK && rank->endpoint && !rank->told)
+    if (rank->status != TSR_OK && rank->endpoint && !rank->failed_by_peer)
         tell(rank);
 }
 
 void tsr__rank_run(struct rank *rank, size_t run_slot)
 {
     rank->status = run_once(rank, &rank->run_slots[run_slot]);
-    if (rank->status != TSR_OK && rank->endpoint && !rank->told)
+    if (rank->status != TSR_OK && rank->endpoint && !rank->failed_by_peer)
         tell(rank);
 }
 

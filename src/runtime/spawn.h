@@ -54,22 +54,6 @@ tsr_status tsr__child_set_open(tsr_session *session, struct spawn *spawn, struct
 bool tsr__child_set_over(struct child_set *child_set);
 tsr_status tsr__child_set_close(struct child_set *child_set);
 
-// ---- remote.c: a job whose ranks are children that stay
-struct remote;
-// *out is to be closed even after a failure, if it is not NULL.
-tsr_status tsr__remote_open(tsr_session *session, const char *folder, int ranks,
-                            const tsr_run_options *options, bool states, struct remote **out);
-tsr_status tsr__remote_start(struct remote *remote, const tsr_tensors *const *inputs, bool each);
-// The results of the next run: brought together into outputs[0] (the handover says how; NULL: each rank's own into its set).
-struct handover;
-tsr_status tsr__remote_wait(struct remote *remote, const struct handover *handover,
-                            tsr_tensors *const *outputs);
-// TSR_INVALID: no rank has both, without a finding.
-tsr_status tsr__remote_keep(struct remote *remote, const char *past, const char *present);
-tsr_status tsr__remote_barrier(struct remote *remote);
-tsr_status tsr__remote_trace(struct remote *remote);
-void tsr__remote_close(struct remote *remote); // NULL is fine
-
 // ---- transports.c
 // True where this process is no rank itself and the ranks are to be its children.
 bool tsr__run_spawns(tsr_session *session, const tsr_run_options *options);

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// job_common.c - what every job has, whatever its kind: it is made and let go, has a partition's folder, and knows
+// where outputs come from.
+#include "runtime/job.h"
+
+#include <stdio.h>
+
+tsr_status tsr__job_new(tsr_session *session, const tsr_run_options *options, tsr_job **out)
+{
+    tsr_job *job = tsr__alloc(session, sizeof *job);
+    if (!job)
+        return TSR_NOMEM;
+    memset(job, 0, sizeof *job);
+    job->session = session;
+    tsr__arena_init(&job->arena, session);
+    pthread_mutex_init(&job->lock, NULL);
+    pthread_cond_init(&job->change, NULL);
+    *out = job;
+    tsr_status st = tsr__run_options(session, options, &job->options);
+    if (st != TSR_OK || !job->options.trace)
+        return st;
+    return tsr__temporary_folder(session, job->options.work, "trace", &job->profiles);
+}
+
+void tsr_job_close(tsr_job *job)
+{
+    if (!job)
+        return;
+    if (job->kind)
+        job->kind->close(job);
+    if (job->has_bundle)
+        tsr__bundle_close(&job->bundle);
+    tsr__temporary_remove(job->profiles);
+    pthread_cond_destroy(&job->change);
+    pthread_mutex_destroy(&job->lock);
+    tsr__arena_free(&job->arena);
+    tsr__free(job->session, job, sizeof *job);
+}
+
+// A launched rank checks its own file alone; a process that has all ranks, or starts them, checks every one.
+tsr_status tsr__job_open_folder(tsr_job *job, const char *folder)
+{
+    const struct endpoint *endpoint = job->endpoint;
+    const struct manifest *manifest = &job->bundle.manifest;
+    tsr_status st = tsr__bundle_open(job->session, &job->arena, folder, &job->bundle);
+    if (st != TSR_OK)
+        return st;
+    job->has_bundle = true;
+    st = tsr__run_dialect(job->session, folder, manifest);
+    if (st != TSR_OK)
+        return st;
+    if (!endpoint)
+        return tsr__bundle_verify(&job->bundle, NULL, 0, job->options.check_files);
+    if (endpoint->size != manifest->n_ranks) {
+        char text[128];
+        snprintf(text, sizeof text, "a partition for %lld ranks started with %d",
+                 (long long)manifest->n_ranks, endpoint->size);
+        return tsr__run_refuse(job->session, DIAG_ranks_differ, folder,
+                               "start as many ranks as the partition has", text);
+    }
+    int64_t mine = endpoint->rank;
+    return tsr__bundle_verify(&job->bundle, &mine, 1, job->options.check_files);
+}
+
+static bool has_input(const struct manifest *manifest, const char *name)
+{
+    for (size_t i = 0; i < manifest->n_inputs; i++)
+        if (strcmp(manifest->inputs[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+void tsr__job_note_unknown(tsr_job *job, const tsr_tensors *inputs)
+{
+    for (size_t i = 0; i < inputs->n; i++) {
+        struct place at = PLACE_NONE;
+        at.value = str_of(inputs->at[i]->name);
+        if (!has_input(&job->bundle.manifest, inputs->at[i]->name))
+            tsr__diag(job->session, DIAG_input_unknown, &at, NULL,
+                      "the model has no input of this name");
+    }
+}
+
+static int ranks_here(const tsr_job *job)
+{
+    if (job->children)
+        return (int)job->bundle.manifest.n_ranks;
+    return job->n;
+}
+
+int tsr_job_ranks(const tsr_job *job, int *here)
+{
+    if (here)
+        *here = ranks_here(job);
+    if (!job->has_bundle)
+        return 1;
+    return (int)job->bundle.manifest.n_ranks;
+}
+
+tsr_status tsr__job_sets_owned(const tsr_job *job, const tsr_tensors *const *sets,
+                               enum run_sets form)
+{
+    int n = form == SET_PER_RANK ? ranks_here(job) : 1;
+    for (int i = 0; i < n; i++) {
+        tsr_status st = tsr__tensors_owned(job->session, sets[i]);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+// ---- outputs -----------------------------------------------------------------------------------
+
+struct handover tsr__job_handover(const tsr_job *job)
+{
+    return (struct handover){.session = job->session,
+                             .manifest = &job->bundle.manifest,
+                             .states = job->states,
+                             .n_states = job->n_states,
+                             .place = job->endpoint,
+                             .plan = tsr__job_plan(job)};
+}
+
+bool tsr__job_handed(const tsr_job *job)
+{
+    struct handover handover = tsr__job_handover(job);
+    return job->has_bundle && tsr__hand_any(&handover);
+}
+
+tsr_status tsr__job_sets_new(const tsr_job *job, struct arena *arena, tsr_tensors ***out)
+{
+    int64_t ranks = job->bundle.manifest.n_ranks;
+    tsr_tensors **sets = ARENA_ARRAY(arena, tsr_tensors *, (size_t)ranks);
+    *out = sets;
+    if (!sets)
+        return TSR_NOMEM;
+    for (int64_t i = 0; i < ranks; i++) {
+        tsr_status st = tsr_tensors_new(job->session, &sets[i]);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+void tsr__job_sets_free(const tsr_job *job, tsr_tensors **sets)
+{
+    if (!sets)
+        return;
+    for (int64_t i = 0; i < job->bundle.manifest.n_ranks; i++)
+        tsr_tensors_free(sets[i]);
+}
+
+// ---- what others ask of a job ------------------------------------------------------------------
+
+struct endpoint *tsr__job_place(const tsr_job *job)
+{
+    return job->endpoint;
+}
+
+struct endpoint *tsr__job_endpoint(const tsr_job *job, int i)
+{
+    if (i >= job->n)
+        return NULL;
+    return job->rank_threads[i].rank.endpoint;
+}
+
+uint64_t tsr__job_plan(const tsr_job *job)
+{
+    if (job->n == 0)
+        return 0;
+    return job->rank_threads[0].rank.plan;
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// job_launched.c - the job of one rank of a partition that is this process, under a launcher or as somebody's child. The
+// rank runs on the caller's thread; the other ranks are processes too and make the same calls.
+//
+// Outputs that are not rank 0's come from the ranks that the manifest names. They are on their way to rank 0 as soon as
+// they are made, before the run is waited for, so that no rank waits for another's results before it begins its next run.
+#include "runtime/job.h"
+
+#include <stdio.h>
+
+// Tells the other processes what has gone wrong here: they would wait for this rank else.
+static tsr_status tell_others(tsr_job *job, tsr_status status)
+{
+    char text[400];
+    size_t n = tsr_finding_count(job->session);
+    const char *file = "", *message = tsr_status_text(status);
+    if (n) {
+        file = tsr_finding_at(job->session, n - 1).file;
+        message = tsr_finding_at(job->session, n - 1).message;
+    }
+    snprintf(text, sizeof text, "rank %d failed: %s %s", job->endpoint->rank, file, message);
+    tsr__comm_fail(job->endpoint, status, text);
+    return status;
+}
+
+// All that comes before the ranks meet.
+static tsr_status prepare(tsr_job *job, const char *folder)
+{
+    tsr_status st = tsr__job_open_folder(job, folder);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__engine(job->session, &job->engine);
+    if (st != TSR_OK)
+        return st;
+    tsr__ranks_find_gpus(job);
+    st = tsr__ranks_new(job, 1);
+    if (st != TSR_OK)
+        return st;
+    struct rank *rank = &job->rank_threads[0].rank;
+    tsr__ranks_describe_part(job, rank, job->endpoint->rank, job->endpoint);
+    rank->unpacked = tsr__weights_are_large(&job->bundle.manifest, job->endpoint->rank);
+    return job->arena.failed ? TSR_NOMEM : TSR_OK;
+}
+
+static tsr_status launched_open(tsr_job *job, const char *folder, bool states)
+{
+    tsr_status st = prepare(job, folder);
+    if (st != TSR_OK)
+        return tell_others(job, st);
+    st = tsr__ranks_open_here(job);
+    if (st != TSR_OK || !states)
+        return st;
+    return tsr__ranks_keep_named(job);
+}
+
+// ---- outputs on their way to rank 0 ------------------------------------------------------------
+
+// The rank of this process has outputs for rank 0.
+static bool gives_here(const tsr_job *job)
+{
+    struct handover handover = tsr__job_handover(job);
+    return job->endpoint->rank > 0 && tsr__job_handed(job) &&
+           tsr__hand_gives(&handover, job->endpoint->rank);
+}
+
+// Gives rank 0 this rank's outputs of a run, if it has any for it.
+static tsr_status give(tsr_job *job, uint64_t run)
+{
+    struct handover handover = tsr__job_handover(job);
+    size_t run_slot = run % RUN_SLOTS;
+    tsr_tensors *mine = NULL;
+    job->given[run_slot] = true;
+    if (!gives_here(job))
+        return TSR_OK;
+    tsr_status st = tsr_tensors_new(job->session, &mine);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__rank_copy(&job->rank_threads[0].rank, run_slot, job->session, mine);
+    if (st == TSR_OK)
+        st = tsr__hand_give(&handover, run, mine);
+    tsr_tensors_free(mine);
+    return st;
+}
+
+// The end of a run for what went from rank to rank: rank 0 takes it into sets, the others wait until it has.
+static tsr_status meet_gifts(tsr_job *job, uint64_t run, tsr_tensors *const *sets)
+{
+    struct handover handover = tsr__job_handover(job);
+    job->given[run % RUN_SLOTS] = false;
+    if (job->endpoint->rank == 0)
+        return tsr__hand_take(&handover, run, sets);
+    if (gives_here(job))
+        return tsr__hand_settle(&handover, run);
+    return TSR_OK;
+}
+
+// ---- runs --------------------------------------------------------------------------------------
+
+static tsr_status start_rank(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
+{
+    tsr_status st = tsr__ranks_bind(job, inputs, form);
+    if (st != TSR_OK)
+        return tell_others(job, st);
+    tsr__ranks_run_here(job);
+    return TSR_OK;
+}
+
+tsr_status tsr__launched_start_own(tsr_job *job, const tsr_tensors *inputs)
+{
+    tsr__job_note_unknown(job, inputs);
+    return start_rank(job, &inputs, WHOLE_SET);
+}
+
+static tsr_status launched_start(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
+{
+    uint64_t run = job->runs_started;
+    tsr_status st = start_rank(job, inputs, form);
+    if (st != TSR_OK)
+        return st;
+    if (form == SET_PER_RANK || job->rank_threads[0].failed || !tsr__job_handed(job))
+        return TSR_OK;
+    return give(job, run);
+}
+
+// The end of a run where some outputs are other ranks'. A rank that wants its own set only may still have given some away
+// when the run began; those are met. Whatever happens, the run's slot is free afterwards.
+static tsr_status collect_handed(tsr_job *job, uint64_t run, tsr_tensors *outputs,
+                                 enum run_sets form, tsr_tensors **sets)
+{
+    struct rank *rank = &job->rank_threads[0].rank;
+    struct handover handover = tsr__job_handover(job);
+    size_t run_slot = run % RUN_SLOTS;
+    tsr_tensors *own = outputs;
+    if (form == WHOLE_SET && outputs)
+        own = sets[job->endpoint->rank];
+    if (form == WHOLE_SET && !job->given[run_slot]) {
+        tsr_status st = give(job, run);
+        if (st != TSR_OK) {
+            tsr__rank_drop(rank, run_slot);
+            return st;
+        }
+    }
+    tsr_status st = tsr__rank_take(rank, run_slot, job->session, own);
+    if (st != TSR_OK)
+        return st;
+    if (job->given[run_slot]) {
+        st = meet_gifts(job, run, sets);
+        if (st != TSR_OK)
+            return st;
+    }
+    if (form == SET_PER_RANK || !outputs || job->endpoint->rank != 0)
+        return TSR_OK;
+    return tsr__hand_join(&handover, sets, outputs);
+}
+
+static tsr_status finish_handed(tsr_job *job, uint64_t run, tsr_tensors *outputs,
+                                enum run_sets form)
+{
+    struct arena arena;
+    tsr_tensors **sets = NULL;
+    tsr__arena_init(&arena, job->session);
+    tsr_status st = tsr__job_sets_new(job, &arena, &sets);
+    if (st == TSR_OK)
+        st = collect_handed(job, run, outputs, form, sets);
+    else
+        tsr__rank_drop(&job->rank_threads[0].rank, run % RUN_SLOTS);
+    tsr__job_sets_free(job, sets);
+    tsr__arena_free(&arena);
+    return st;
+}
+
+// The results are taken even after a failure: that frees their slot.
+static tsr_status launched_finish(tsr_job *job, tsr_tensors *const *outputs, enum run_sets form)
+{
+    uint64_t run = job->runs_collected++;
+    struct rank *rank = &job->rank_threads[0].rank;
+    tsr_status st = tsr__ranks_verdict(job);
+    if (st != TSR_OK) {
+        tsr__rank_drop(rank, run % RUN_SLOTS);
+        return st;
+    }
+    if (tsr__job_handed(job))
+        return finish_handed(job, run, outputs[0], form);
+    bool wanted = job->endpoint->rank == 0 || form == SET_PER_RANK;
+    return tsr__rank_take(rank, run % RUN_SLOTS, job->session, wanted ? outputs[0] : NULL);
+}
+
+// ---- the rest ----------------------------------------------------------------------------------
+
+// Another rank may have what this one has not; rank 0 answers for all.
+static tsr_status launched_add_state(tsr_job *job, const char *past, const char *present)
+{
+    bool kept = tsr__ranks_keep(job, past, present);
+    return kept || job->endpoint->rank > 0 ? TSR_OK : TSR_INVALID;
+}
+
+static tsr_status launched_barrier(tsr_job *job)
+{
+    struct comm_trouble why;
+    if (tsr__comm_barrier(job->endpoint, tsr__job_plan(job), "barrier", &why) == TSR_OK)
+        return TSR_OK;
+    struct place at = PLACE_NONE;
+    at.rank = why.rank;
+    tsr__diag(job->session, DIAG_rank_failed, &at, NULL, "%s", why.text);
+    if (why.status == TSR_OK)
+        return TSR_PEER;
+    return why.status;
+}
+
+// Runs that nobody has waited for are ended first: another rank may be waiting to give or to take their outputs.
+static void launched_close(tsr_job *job)
+{
+    tsr_tensors *none = NULL;
+    while (tsr__job_handed(job) && job->runs_started > job->runs_collected)
+        if (launched_finish(job, &none, WHOLE_SET) != TSR_OK)
+            break;
+    tsr__ranks_free(job);
+}
+
+const struct job_kind tsr__job_launched = {
+    .open = launched_open,
+    .start = launched_start,
+    .finish = launched_finish,
+    .add_state = launched_add_state,
+    .barrier = launched_barrier,
+    .trace = tsr__ranks_trace,
+    .close = launched_close,
+};

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// job_ranks.c - what jobs do with the ranks that run in this process: they are described and opened, given their
+// inputs, asked how it went, traced and let go. Who runs them, and when, is the kind's.
+#include "runtime/job.h"
+
+#include <stdlib.h>
+
+tsr_status tsr__ranks_new(tsr_job *job, int n)
+{
+    job->rank_threads = ARENA_ARRAY(&job->arena, struct rank_thread, (size_t)n);
+    if (!job->rank_threads)
+        return TSR_NOMEM;
+    job->n = n;
+    for (int i = 0; i < n; i++)
+        job->rank_threads[i].job = job;
+    return TSR_OK;
+}
+
+void tsr__ranks_describe(tsr_job *job, struct rank *rank, int number, int cores, int ranks)
+{
+    int threads = tsr__rank_threads(cores, ranks, job->options.threads);
+    *rank = (struct rank){
+        .engine = job->engine,
+        .ort_ops = job->options.ort_ops,
+        .optimize = job->options.optimize,
+        .float_products = job->options.float_products,
+        .threads = threads,
+        .spin = (int64_t)threads * ranks <= cores, // waiting threads take no core from another rank
+        .options = &job->options,
+        .device = job->options.device,
+        .gpu = job->gpu,
+    };
+    if (job->profiles)
+        rank->profile = tsr__arena_printf(&job->arena, "%s/rank%d", job->profiles->path, number).p;
+}
+
+void tsr__ranks_describe_part(tsr_job *job, struct rank *rank, int number,
+                              struct endpoint *endpoint)
+{
+    const struct manifest *manifest = &job->bundle.manifest;
+    tsr__ranks_describe(job, rank, number, endpoint->host_cores, endpoint->host_ranks);
+    rank->endpoint = endpoint;
+    rank->path = tsr__bundle_file_path(&job->bundle, &job->arena, manifest->devices[number].file).p;
+    rank->plan = strtoull(manifest->plan, NULL, 16);
+    rank->device = manifest->devices[number].device;
+}
+
+// All ranks find the same: it is in the manifest and the options.
+void tsr__ranks_find_gpus(tsr_job *job)
+{
+    if (tsr__run_on_gpus(job->session, &job->bundle.manifest, &job->options))
+        job->gpu = tsr__gpu_driver(job->session, job->engine, &job->options);
+}
+
+// A rank that has failed works no more, so what it says can be read.
+tsr_status tsr__ranks_verdict(tsr_job *job)
+{
+    const struct rank *worst = NULL;
+    pthread_mutex_lock(&job->lock);
+    for (int i = 0; i < job->n; i++) {
+        const struct rank *rank = &job->rank_threads[i].rank;
+        if (!job->rank_threads[i].failed)
+            continue;
+        if (!worst || (worst->failed_by_peer && !rank->failed_by_peer))
+            worst = rank;
+    }
+    pthread_mutex_unlock(&job->lock);
+    if (!worst)
+        return TSR_OK;
+    tsr__rank_findings(worst, job->session);
+    return worst->status;
+}
+
+// ---- inputs ------------------------------------------------------------------------------------
+
+// The rank's pieces of whole inputs, if it has any.
+static tsr_status cut_for(tsr_job *job, int i, size_t run_slot, const tsr_tensors *inputs)
+{
+    const struct manifest *manifest = &job->bundle.manifest;
+    tsr_tensors **pieces = &job->rank_threads[i].pieces[run_slot];
+    tsr_tensors_free(*pieces);
+    *pieces = NULL;
+    if (!job->has_bundle || !tsr__cut_any(manifest->inputs, manifest->n_inputs))
+        return TSR_OK;
+    tsr_status st = tsr_tensors_new(job->session, pieces);
+    if (st != TSR_OK)
+        return st;
+    int64_t rank = i;
+    if (job->endpoint)
+        rank = job->endpoint->rank;
+    return tsr__cut_inputs(manifest, rank, inputs, *pieces);
+}
+
+static tsr_status bind_rank(tsr_job *job, int i, size_t run_slot, const tsr_tensors *const *inputs,
+                            enum run_sets form)
+{
+    struct rank_thread *rank_thread = &job->rank_threads[i];
+    bool ran = job->runs_started > 0;
+    if (form == SET_PER_RANK)
+        return tsr__rank_bind(&rank_thread->rank, run_slot, inputs[i], NULL, job->session, ran);
+    tsr_status st = cut_for(job, i, run_slot, inputs[0]);
+    if (st != TSR_OK)
+        return st;
+    return tsr__rank_bind(&rank_thread->rank, run_slot, inputs[0], rank_thread->pieces[run_slot],
+                          job->session, ran);
+}
+
+// A job whose rank has failed runs no more.
+tsr_status tsr__ranks_bind(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
+{
+    size_t run_slot = job->runs_started % RUN_SLOTS;
+    tsr_status st = tsr__job_sets_owned(job, inputs, form);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__ranks_verdict(job);
+    if (st != TSR_OK)
+        return st;
+    if (form == WHOLE_SET && job->has_bundle) {
+        st = tsr__named_check(&job->bundle.manifest, job->session, inputs[0]);
+        if (st != TSR_OK)
+            return st;
+    }
+    int bound = 0;
+    for (; bound < job->n; bound++) {
+        st = bind_rank(job, bound, run_slot, inputs, form);
+        if (st != TSR_OK)
+            goto unbind;
+    }
+    return TSR_OK;
+unbind:
+    for (int i = 0; i < bound; i++)
+        tsr__rank_drop(&job->rank_threads[i].rank, run_slot);
+    return st;
+}
+
+// ---- the one rank on the caller's thread -------------------------------------------------------
+
+tsr_status tsr__ranks_open_here(tsr_job *job)
+{
+    struct rank_thread *only = &job->rank_threads[0];
+    tsr__rank_open(&only->rank);
+    only->failed = only->rank.status != TSR_OK;
+    return tsr__ranks_verdict(job);
+}
+
+// That it failed is told when the run is collected.
+void tsr__ranks_run_here(tsr_job *job)
+{
+    struct rank_thread *only = &job->rank_threads[0];
+    tsr__rank_run(&only->rank, job->runs_started++ % RUN_SLOTS);
+    only->failed = only->rank.status != TSR_OK;
+}
+
+// ---- states, traces, the end -------------------------------------------------------------------
+
+bool tsr__ranks_keep(tsr_job *job, const char *past, const char *present)
+{
+    bool found = false;
+    for (int i = 0; i < job->n; i++)
+        found |= tsr__rank_keep(&job->rank_threads[i].rank, past, present);
+    const char **list = ARENA_ARRAY(&job->arena, const char *, job->n_states + 1);
+    if (!list)
+        return false;
+    if (job->n_states)
+        memcpy(list, job->states, job->n_states * sizeof *list);
+    list[job->n_states++] = tsr__arena_str(&job->arena, str_of(present)).p;
+    job->states = list;
+    return found;
+}
+
+tsr_status tsr__ranks_keep_named(tsr_job *job)
+{
+    const struct manifest *manifest = &job->bundle.manifest;
+    for (size_t k = 0; k < manifest->n_states; k++)
+        tsr__ranks_keep(job, manifest->states[k].input, manifest->states[k].output);
+    return job->arena.failed ? TSR_NOMEM : TSR_OK;
+}
+
+// All ranks are behind the last run that was started before one of them is asked what it did.
+tsr_status tsr__ranks_trace(tsr_job *job)
+{
+    if (job->runs_started) {
+        tsr_status st = job->kind->barrier(job);
+        if (st != TSR_OK)
+            return st;
+    }
+    struct text text;
+    tsr__text_init(&text, job->session);
+    for (int i = 0; i < job->n; i++)
+        tsr__trace_rank(&job->rank_threads[i].rank, &text);
+    tsr_status st = tsr__trace_write(job->session, job->endpoint, tsr__job_plan(job), &text,
+                                     job->options.trace);
+    tsr__text_free(&text);
+    return st;
+}
+
+void tsr__ranks_free(tsr_job *job)
+{
+    for (int i = 0; i < job->n; i++) {
+        tsr__rank_free(&job->rank_threads[i].rank);
+        for (size_t k = 0; k < RUN_SLOTS; k++)
+            tsr_tensors_free(job->rank_threads[i].pieces[k]);
+    }
+}

@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+// job_threads.c - the job of a partition whose ranks are threads of this process that wait for work.
+//
+// A rank works on one run at a time, in order, and may be ahead of another rank as far as their communication lets it:
+// that is how several runs go through the stages of a pipeline. A rank that fails ends the job. When the last run that
+// was started is waited for, all ranks meet at its end: one that left out a communication is found there, and nobody
+// waits for it for ever.
+#include "runtime/job.h"
+
+#include <signal.h>
+
+// ---- a rank's thread ---------------------------------------------------------------------------
+
+// What a rank does next; STOP: the job is closing and every run that was started is made.
+enum task { RUN, MEET, STOP };
+
+static bool must_meet(const struct rank_thread *rank_thread)
+{
+    const tsr_job *job = rank_thread->job;
+    return rank_thread->runs_done == job->sync_after && rank_thread->runs_synced < job->sync_after;
+}
+
+// Waits, under the job's lock, until there is something to do.
+static enum task next_task(const struct rank_thread *rank_thread)
+{
+    tsr_job *job = rank_thread->job;
+    while (!job->closing && rank_thread->runs_done == job->runs_started &&
+           rank_thread->runs_synced >= job->sync_after)
+        pthread_cond_wait(&job->change, &job->lock);
+    if (must_meet(rank_thread))
+        return MEET;
+    if (rank_thread->runs_done == job->runs_started)
+        return STOP;
+    return RUN;
+}
+
+// Runs and meetings until the job closes or the rank fails; the lock is held but for the work itself.
+static void work(struct rank_thread *rank_thread)
+{
+    tsr_job *job = rank_thread->job;
+    while (rank_thread->rank.status == TSR_OK) {
+        pthread_cond_broadcast(&job->change);
+        enum task task = next_task(rank_thread);
+        if (task == STOP)
+            return;
+        pthread_mutex_unlock(&job->lock);
+        if (task == MEET)
+            tsr__rank_meet(&rank_thread->rank, "end");
+        else
+            tsr__rank_run(&rank_thread->rank, rank_thread->runs_done % RUN_SLOTS);
+        pthread_mutex_lock(&job->lock);
+        if (task == MEET)
+            rank_thread->runs_synced = rank_thread->runs_done;
+        else
+            rank_thread->runs_done++;
+    }
+}
+
+static void *rank_main(void *data)
+{
+    struct rank_thread *rank_thread = data;
+    tsr_job *job = rank_thread->job;
+    if (!job->options.no_pin) // before the session, whose threads then stay there too
+        tsr__cores_keep((int)(rank_thread - job->rank_threads), job->n);
+    tsr__rank_open(&rank_thread->rank);
+    pthread_mutex_lock(&job->lock);
+    rank_thread->opened = true;
+    work(rank_thread);
+    rank_thread->failed = rank_thread->rank.status != TSR_OK;
+    pthread_cond_broadcast(&job->change);
+    pthread_mutex_unlock(&job->lock);
+    tsr__comm_close(rank_thread->rank.endpoint);
+    return NULL;
+}
+
+// ---- the caller's thread -----------------------------------------------------------------------
+
+// The rank is loaded, has made so many runs and met after those that it has to; or it has failed.
+static bool is_there(const struct rank_thread *rank_thread, uint64_t runs)
+{
+    if (!rank_thread->opened)
+        return false;
+    return rank_thread->failed || (rank_thread->runs_done >= runs &&
+                                   rank_thread->runs_synced >= rank_thread->job->sync_after);
+}
+
+// Waits until every rank is loaded, or has made `runs` runs; how many are loaded is told as progress.
+static void wait_for(tsr_job *job, uint64_t runs)
+{
+    int last = -1;
+    pthread_mutex_lock(&job->lock);
+    for (;;) {
+        int there = 0;
+        for (int i = 0; i < job->n_threads; i++)
+            there += is_there(&job->rank_threads[i], runs);
+        if (runs == 0 && there != last)
+            tsr__progress(job->session, "loading ranks", (uint64_t)there, (uint64_t)job->n_threads);
+        last = there;
+        if (there == job->n_threads)
+            break;
+        pthread_cond_wait(&job->change, &job->lock);
+    }
+    pthread_mutex_unlock(&job->lock);
+}
+
+static void sync_after(tsr_job *job, uint64_t runs)
+{
+    pthread_mutex_lock(&job->lock);
+    job->sync_after = runs;
+    pthread_cond_broadcast(&job->change);
+    pthread_mutex_unlock(&job->lock);
+}
+
+// Starts a thread for each rank; signals go to the caller's thread. False: the one of rank n_threads could not be started.
+static bool create_threads(tsr_job *job)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (; job->n_threads < job->n; job->n_threads++) {
+        struct rank_thread *next = &job->rank_threads[job->n_threads];
+        if (tsr__fault(job->session, FAULT_SPAWN) ||
+            pthread_create(&next->thread, NULL, rank_main, next) != 0)
+            break;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return job->n_threads == job->n;
+}
+
+// Starts the ranks and waits until all have loaded. Where one cannot be started, the others are told so, or they would wait.
+static tsr_status start_threads(tsr_job *job)
+{
+    bool created = create_threads(job);
+    if (!created) {
+        struct endpoint *endpoint = tsr__threads_endpoint(job->thread_transport, job->n_threads);
+        tsr__comm_fail(endpoint, TSR_PEER, "a rank's thread could not be started");
+        tsr__comm_close(endpoint);
+    }
+    wait_for(job, 0);
+    tsr__shared_settle(&job->shared);
+    if (created)
+        return tsr__ranks_verdict(job);
+    struct place at = PLACE_NONE;
+    at.rank = job->n_threads;
+    tsr__diag(job->session, DIAG_rank_start, &at, "fewer ranks, or a higher limit of threads",
+              "the thread of rank %d could not be started", job->n_threads);
+    return TSR_PEER;
+}
+
+// ---- opening -----------------------------------------------------------------------------------
+
+// ONNX Runtime keeps one list of operator domains per process and adds to it when a session with a new one is made,
+// not safely so from several threads. A session from nothing fails, but only after its domains are in the list.
+static void prime(struct engine *engine, struct endpoint *any)
+{
+    const OrtApi *api = engine->api;
+    OrtSessionOptions *options = NULL;
+    OrtSession *none = NULL;
+    struct ops *ops = NULL;
+    if (engine->primed)
+        return;
+    engine->primed = true;
+    OrtStatus *failed = api->CreateSessionOptions(&options);
+    if (!failed)
+        failed = api->SetIntraOpNumThreads(options, 1);
+    if (!failed)
+        failed = tsr__ops_add(api, engine->minor, options, any, NULL, &ops);
+    if (!failed)
+        failed = api->CreateSessionFromArray(engine->env, "", 0, options, &none);
+    if (failed)
+        api->ReleaseStatus(failed);
+    if (none)
+        api->ReleaseSession(none);
+    if (options)
+        api->ReleaseSessionOptions(options);
+    tsr__ops_free(ops);
+}
+
+// The ranks, described: they talk through memory, and share the weights that they have in common.
+static tsr_status describe_ranks(tsr_job *job)
+{
+    struct comm_options comm = {.timeout_s = job->options.timeout_s};
+    bool unpacked = tsr__weights_are_large(&job->bundle.manifest, -1);
+    job->thread_transport = tsr__threads_new(job->session, job->n, &comm);
+    if (!job->thread_transport)
+        return TSR_NOMEM;
+    tsr_status st =
+        tsr__shared_open(job->session, job->engine, &job->bundle, &job->arena, &job->shared);
+    if (st != TSR_OK)
+        return st;
+    for (int i = 0; i < job->n; i++) {
+        struct rank *rank = &job->rank_threads[i].rank;
+        tsr__ranks_describe_part(job, rank, i, tsr__threads_endpoint(job->thread_transport, i));
+        rank->shared = &job->shared;
+        rank->unpacked = unpacked;
+    }
+    return job->arena.failed ? TSR_NOMEM : TSR_OK;
+}
+
+static tsr_status threads_open(tsr_job *job, const char *folder, bool states)
+{
+    tsr_status st = tsr__job_open_folder(job, folder);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__engine(job->session, &job->engine);
+    if (st != TSR_OK)
+        return st;
+    tsr__ranks_find_gpus(job);
+    st = tsr__ranks_new(job, (int)job->bundle.manifest.n_ranks);
+    if (st != TSR_OK)
+        return st;
+    st = describe_ranks(job);
+    if (st != TSR_OK)
+        return st;
+    prime(job->engine, tsr__threads_endpoint(job->thread_transport, 0));
+    st = start_threads(job);
+    if (st != TSR_OK || !states)
+        return st;
+    return tsr__ranks_keep_named(job);
+}
+
+// ---- runs --------------------------------------------------------------------------------------
+
+static tsr_status threads_start(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
+{
+    tsr_status st = tsr__ranks_bind(job, inputs, form);
+    if (st != TSR_OK)
+        return st;
+    pthread_mutex_lock(&job->lock);
+    job->runs_started++;
+    pthread_cond_broadcast(&job->change);
+    pthread_mutex_unlock(&job->lock);
+    return TSR_OK;
+}
+
+// Takes the results of all ranks, each into its set (sets NULL, or one of them: nowhere). All are taken even after a failure: that frees
+// their slot.
+static tsr_status take_all(tsr_job *job, size_t run_slot, tsr_tensors *const *sets)
+{
+    tsr_status first = TSR_OK;
+    for (int i = 0; i < job->n; i++) {
+        tsr_tensors *to = NULL;
+        if (sets && first == TSR_OK)
+            to = sets[i];
+        tsr_status st = tsr__rank_take(&job->rank_threads[i].rank, run_slot, job->session, to);
+        if (first == TSR_OK)
+            first = st;
+    }
+    return first;
+}
+
+// The whole outputs where some are other ranks' than rank 0: they are brought together.
+static tsr_status take_joined(tsr_job *job, size_t run_slot, tsr_tensors *outputs)
+{
+    struct arena arena;
+    struct handover handover = tsr__job_handover(job);
+    tsr_tensors **sets = NULL;
+    tsr__arena_init(&arena, job->session);
+    tsr_status st = tsr__job_sets_new(job, &arena, &sets);
+    if (st != TSR_OK) {
+        take_all(job, run_slot, NULL);
+        goto free_sets;
+    }
+    st = take_all(job, run_slot, sets);
+    if (st == TSR_OK)
+        st = tsr__hand_join(&handover, sets, outputs);
+free_sets:
+    tsr__job_sets_free(job, sets);
+    tsr__arena_free(&arena);
+    return st;
+}
+
+// The whole outputs where all are rank 0's.
+static tsr_status take_first(tsr_job *job, size_t run_slot, tsr_tensors *outputs)
+{
+    tsr_status st = tsr__rank_take(&job->rank_threads[0].rank, run_slot, job->session, outputs);
+    for (int i = 1; i < job->n; i++)
+        tsr__rank_drop(&job->rank_threads[i].rank, run_slot);
+    return st;
+}
+
+static tsr_status threads_finish(tsr_job *job, tsr_tensors *const *outputs, enum run_sets form)
+{
+    bool last = job->runs_started == job->runs_collected + 1;
+    if (last)
+        sync_after(job, job->runs_started);
+    wait_for(job, job->runs_collected + 1);
+    size_t run_slot = job->runs_collected++ % RUN_SLOTS;
+    tsr_status st = tsr__ranks_verdict(job);
+    if (st != TSR_OK) {
+        take_all(job, run_slot, NULL);
+        return st;
+    }
+    if (form == SET_PER_RANK)
+        return take_all(job, run_slot, outputs);
+    if (outputs[0] && tsr__job_handed(job))
+        return take_joined(job, run_slot, outputs[0]);
+    return take_first(job, run_slot, outputs[0]);
+}
+
+// ---- the rest ----------------------------------------------------------------------------------
+
+static tsr_status threads_add_state(tsr_job *job, const char *past, const char *present)
+{
+    return tsr__ranks_keep(job, past, present) ? TSR_OK : TSR_INVALID;
+}
+
+static tsr_status threads_barrier(tsr_job *job)
+{
+    sync_after(job, job->runs_started);
+    wait_for(job, job->runs_started);
+    return tsr__ranks_verdict(job);
+}
+
+// Threads are joined before anything that they use goes.
+static void threads_close(tsr_job *job)
+{
+    pthread_mutex_lock(&job->lock);
+    job->closing = true;
+    pthread_cond_broadcast(&job->change);
+    pthread_mutex_unlock(&job->lock);
+    for (int i = 0; i < job->n_threads; i++)
+        pthread_join(job->rank_threads[i].thread, NULL);
+    tsr__ranks_free(job);
+    if (job->engine)
+        tsr__shared_close(job->engine, &job->shared);
+    if (job->thread_transport)
+        tsr__threads_free(job->thread_transport);
+}
+
+const struct job_kind tsr__job_threads = {
+    .open = threads_open,
+    .start = threads_start,
+    .finish = threads_finish,
+    .add_state = threads_add_state,
+    .barrier = threads_barrier,
+    .trace = tsr__ranks_trace,
+    .close = threads_close,
+};

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// job_whole.c - the job of a whole model: one rank on the caller's thread, which talks to nobody.
+#include "runtime/job.h"
+
+static tsr_status whole_open(tsr_job *job, const char *path, bool states)
+{
+    (void)states; // there is no manifest to name them
+    tsr_status st = tsr__engine(job->session, &job->engine);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__ranks_new(job, 1);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__whole_open(job->session, job->engine->minor, path, job->options.work, &job->whole);
+    if (st != TSR_OK)
+        return st;
+    if (tsr__gpu_named(job->session, job->options.device, &job->options))
+        job->gpu = tsr__gpu_driver(job->session, job->engine, &job->options);
+    tsr__ranks_describe(job, &job->rank_threads[0].rank, 0, tsr__cores(), 1);
+    job->rank_threads[0].rank.path = job->whole.path;
+    return tsr__ranks_open_here(job);
+}
+
+static tsr_status whole_start(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
+{
+    tsr_status st = tsr__ranks_bind(job, inputs, form);
+    if (st != TSR_OK)
+        return st;
+    tsr__ranks_run_here(job);
+    return TSR_OK;
+}
+
+// The results are taken even after a failure: that frees their slot.
+static tsr_status whole_finish(tsr_job *job, tsr_tensors *const *outputs, enum run_sets form)
+{
+    (void)form; // one rank: its set is the whole one
+    size_t run_slot = job->runs_collected++ % RUN_SLOTS;
+    struct rank *rank = &job->rank_threads[0].rank;
+    tsr_status st = tsr__ranks_verdict(job);
+    if (st == TSR_OK)
+        return tsr__rank_take(rank, run_slot, job->session, outputs[0]);
+    tsr__rank_drop(rank, run_slot);
+    return st;
+}
+
+static tsr_status whole_add_state(tsr_job *job, const char *past, const char *present)
+{
+    return tsr__ranks_keep(job, past, present) ? TSR_OK : TSR_INVALID;
+}
+
+static void whole_close(tsr_job *job)
+{
+    tsr__ranks_free(job);
+    tsr__whole_close(&job->whole);
+}
+
+const struct job_kind tsr__job_whole = {
+    .open = whole_open,
+    .start = whole_start,
+    .finish = whole_finish,
+    .add_state = whole_add_state,
+    .barrier = tsr__ranks_verdict,
+    .trace = tsr__ranks_trace,
+    .close = whole_close,
+};
