@@ -98,6 +98,7 @@ static inline struct gpu_fold gpu_fold_of(const struct comm_call *call, int n_ou
                              .count = count};
 }
 
+// ---- device_call.c
 // TSR_OK for 0; else the trouble of a call to the driver, with the GPU and what it said. doing: "copying"
 tsr_status tsr__device_code(const struct device_call *call, int code, const char *doing);
 // A call to the endpoint below that is one more step of this one.

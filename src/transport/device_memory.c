@@ -34,14 +34,6 @@ tsr_status tsr__device_prepare(struct endpoint *endpoint, const struct comm_call
         "compiling");
 }
 
-void *tsr__device_stand_in(struct endpoint *endpoint)
-{
-    struct gpu_seat *seat = tsr__device_seat(endpoint);
-    if (seat && tsr__gpu_stands_in(device_of(endpoint)->gpu))
-        return tsr__seat_stream(seat);
-    return NULL;
-}
-
 tsr_status tsr__device_wait(struct endpoint *endpoint, const struct comm_call *call,
                             struct comm_trouble *why)
 {

@@ -424,7 +424,9 @@ static void net_fail(struct endpoint *endpoint, tsr_status status, int rank, con
     tsr__beat_fail((struct net *)endpoint, status, rank, text);
 }
 
-bool tsr__net_cancel(struct net *net)
+// After a failure: takes receives back that nothing will come for. False: something else is under way, and the
+// network cannot be ended in order.
+static bool cancel(struct net *net)
 {
     bool clean = true;
     for (size_t i = 0; i < net->n_pending; i++) {
@@ -453,11 +455,21 @@ void tsr__net_free(struct endpoint *endpoint)
     tsr__free(session, net, sizeof *net);
 }
 
+// Ends the signs of life. After a failure the network is ended in order only if all ranks know, and nothing is under way.
+static void stop(struct net *net)
+{
+    bool answered = false;
+    if (!tsr__beat_stop(net, &answered) || !atomic_load(&net->failed))
+        return;
+    if (!answered || !cancel(net))
+        net->link->failed(net->link);
+}
+
 static void net_close(struct endpoint *endpoint)
 {
     struct net *net = (struct net *)endpoint;
     bool failed = atomic_load(&net->failed);
-    tsr__beat_stop(net);
+    stop(net);
     net->link->on_end = NULL;
     if (!failed) // else messages may be under way in this memory; the process ends soon
         tsr__net_free(endpoint);
@@ -476,7 +488,7 @@ static const struct transport net_transport = {
 
 static void on_end(void *data)
 {
-    tsr__beat_stop(data);
+    stop(data);
 }
 
 // The thread of beats starts last: it reads all that was set before it.

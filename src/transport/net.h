@@ -76,7 +76,8 @@ struct net {
 
 // ---- net_beat.c
 tsr_status tsr__beat_start(struct net *net, uint32_t job);
-void tsr__beat_stop(struct net *net);
+// Tells the others that this rank ends; *answered: all of them know. False: it was stopped before.
+bool tsr__beat_stop(struct net *net, bool *answered);
 void tsr__beat_step(struct net *net); // where there is no thread for it: called while waiting
 // What this rank does now, and which rank it waits for (-1: none).
 void tsr__beat_tell(struct net *net, const struct comm_call *call, enum beat_state state, int peer);
@@ -105,9 +106,6 @@ tsr_status tsr__hosts_open(tsr_session *session, struct endpoint *net,
                            const struct comm_options *options, struct endpoint **out);
 
 // ---- net.c
-// After a failure: takes receives back that nothing will come for. False: something else is under way, and the
-// network cannot be ended in order.
-bool tsr__net_cancel(struct net *net);
 // Frees a closed endpoint whose job failed: only when the network itself is gone.
 void tsr__net_free(struct endpoint *endpoint);
 

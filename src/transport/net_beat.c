@@ -180,15 +180,14 @@ static bool farewell(struct net *net)
     return !open;
 }
 
-void tsr__beat_stop(struct net *net)
+bool tsr__beat_stop(struct net *net, bool *answered)
 {
     if (atomic_exchange(&net->stop, true))
-        return;
+        return false;
     if (net->has_thread)
         pthread_join(net->thread, NULL);
-    bool answered = farewell(net);
-    if (atomic_load(&net->failed) && !(answered && tsr__net_cancel(net)))
-        net->link->failed(net->link);
+    *answered = farewell(net);
+    return true;
 }
 
 // ---- for the rank's thread ---------------------------------------------------------------------
