@@ -79,6 +79,11 @@ tsr_status tsr__gather_refuse(const struct kernel *kernel, struct comm_trouble *
                               const char *what);
 // The error of a call that failed; kept as the trouble of the run.
 OrtStatus *tsr__kernel_trouble(struct kernel *kernel, const struct comm_trouble *why);
+// An attribute of the node; texts and lists are the kernel's. An error: it is absent or of another type.
+OrtStatus *tsr__kernel_text(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
+                            char **out);
+OrtStatus *tsr__kernel_int(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
+                           int64_t *out);
 OrtStatus *tsr__kernel_ints(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
                             int64_t **out, size_t *n);
 // Input i, which must be a tensor that a kernel can look at. type TSR_UNDEFINED: whatever it has.
@@ -118,10 +123,12 @@ OrtStatus *tsr__texts_gather(struct kernel *kernel, OrtKernelContext *context); 
 // The token goes on: last input to last output.
 OrtStatus *tsr__pass_token(struct kernel *kernel, OrtKernelContext *context);
 
+// gather_kernel.c
 OrtStatus *tsr__all_reduce_create(struct kernel *kernel, const OrtKernelInfo *info);
 OrtStatus *tsr__all_reduce_compute(struct kernel *kernel, OrtKernelContext *context);
 OrtStatus *tsr__all_gather_create(struct kernel *kernel, const OrtKernelInfo *info);
 OrtStatus *tsr__all_gather_compute(struct kernel *kernel, OrtKernelContext *context);
+// reshard_kernel.c
 OrtStatus *tsr__reshard_create(struct kernel *kernel, const OrtKernelInfo *info);
 OrtStatus *tsr__reshard_compute(struct kernel *kernel, OrtKernelContext *context);
 OrtStatus *tsr__halo_create(struct kernel *kernel, const OrtKernelInfo *info);

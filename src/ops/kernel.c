@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernel.c - what all kernels do: read tensors, make outputs, tell errors; and AllReduce and
-// AllGather.
+// kernel.c - what all kernels do: read attributes and tensors, make outputs, tell errors.
 #include "ops/internal.h"
 
 #include <stdio.h>
@@ -22,6 +21,65 @@ OrtStatus *tsr__kernel_trouble(struct kernel *kernel, const struct comm_trouble 
     kernel->ops->trouble = *why;
     return kernel->api->CreateStatus(ORT_FAIL, why->text);
 }
+
+tsr_status tsr__gather_refuse(const struct kernel *kernel, struct comm_trouble *why, int rank,
+                              const char *what)
+{
+    why->status = TSR_PEER;
+    why->rank = rank;
+    snprintf(why->text, sizeof why->text, "AllGather '%s' (id %lld): rank %d %s", kernel->call.node,
+             (long long)kernel->call.id, rank, what);
+    return TSR_PEER;
+}
+
+// ---- attributes --------------------------------------------------------------------------------
+
+OrtStatus *tsr__kernel_text(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
+                            char **out)
+{
+    size_t n = 0;
+    OrtStatus *st = kernel->api->KernelInfoGetAttribute_string(info, name, NULL, &n);
+    if (st || n == 0 || n > 65536) {
+        if (st)
+            kernel->api->ReleaseStatus(st);
+        return tsr__kernel_error(kernel, "attribute '%s' is absent or no text", name);
+    }
+    char *text = arena_get(&kernel->arena, n + 1, 1);
+    if (!text)
+        return tsr__kernel_error(kernel, "out of memory");
+    TRY(kernel->api->KernelInfoGetAttribute_string(info, name, text, &n));
+    *out = text;
+    return NULL;
+}
+
+OrtStatus *tsr__kernel_ints(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
+                            int64_t **out, size_t *n)
+{
+    *n = 0;
+    OrtStatus *st = kernel->api->KernelInfoGetAttributeArray_int64(info, name, NULL, n);
+    if (st || *n == 0) {
+        if (st)
+            kernel->api->ReleaseStatus(st);
+        return tsr__kernel_error(kernel, "attribute '%s' is absent, empty or no list of integers",
+                                 name);
+    }
+    *out = ARENA_ARRAY(&kernel->arena, int64_t, *n);
+    if (!*out)
+        return tsr__kernel_error(kernel, "out of memory");
+    return kernel->api->KernelInfoGetAttributeArray_int64(info, name, *out, n);
+}
+
+OrtStatus *tsr__kernel_int(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
+                           int64_t *out)
+{
+    OrtStatus *st = kernel->api->KernelInfoGetAttribute_int64(info, name, out);
+    if (!st)
+        return NULL;
+    kernel->api->ReleaseStatus(st);
+    return tsr__kernel_error(kernel, "attribute '%s' is absent or no integer", name);
+}
+
+// ---- tensors -----------------------------------------------------------------------------------
 
 static OrtStatus *read_shape(struct kernel *kernel, const OrtTensorTypeAndShapeInfo *info,
                              struct tensor_view *view)
@@ -86,171 +144,4 @@ OrtStatus *tsr__pass_token(struct kernel *kernel, OrtKernelContext *context)
     if (out != token.data && kernel->side != SIDE_CUDA) // a GPU's token is passed on, never read
         memcpy(out, token.data, sizeof(int64_t));
     return NULL;
-}
-
-OrtStatus *tsr__all_reduce_compute(struct kernel *kernel, OrtKernelContext *context)
-{
-    struct tensor_view x;
-    void *out;
-    TRY(tsr__kernel_input(kernel, context, 0, kernel->call.type, &x));
-    TRY(tsr__kernel_output(kernel, context, 0, x.dims, x.rank, &out));
-    kernel->call.count = x.elements;
-    struct comm_trouble why;
-    if (tsr__comm_all_reduce(kernel->ops->endpoint, &kernel->call, x.data, out, &why) != TSR_OK)
-        return tsr__kernel_trouble(kernel, &why);
-    return tsr__pass_token(kernel, context);
-}
-
-// ---- AllGather ---------------------------------------------------------------------------------
-
-// One call: pieces of [outer, length, inner] become [outer, sum of lengths, inner].
-struct gather {
-    struct kernel *kernel;
-    OrtKernelContext *context;
-    const struct tensor_view *view;
-    int axis;
-    size_t outer, inner; // inner in bytes
-    struct comm_buffer *recv;
-    char *out;
-    size_t total; // along the axis
-    OrtStatus *status;
-};
-
-enum { NOTE_LENGTH, NOTE_RANK, NOTE_OTHERS };
-
-static int64_t hash_others(const struct tensor_view *view, int axis)
-{
-    int64_t dims[OPS_MAX_RANK];
-    memcpy(dims, view->dims, (size_t)view->rank * sizeof *dims);
-    dims[axis] = 0;
-    return (int64_t)tsr__hash64(dims, (size_t)view->rank * sizeof *dims, 0);
-}
-
-tsr_status tsr__gather_refuse(const struct kernel *kernel, struct comm_trouble *why, int rank,
-                              const char *what)
-{
-    why->status = TSR_PEER;
-    why->rank = rank;
-    snprintf(why->text, sizeof why->text, "AllGather '%s' (id %lld): rank %d %s", kernel->call.node,
-             (long long)kernel->call.id, rank, what);
-    return TSR_PEER;
-}
-
-static bool bytes_of(const struct gather *gather, int64_t length, size_t *out)
-{
-    return length >= 0 && !__builtin_mul_overflow((size_t)length, gather->inner, out) &&
-           !__builtin_mul_overflow(*out, gather->outer, out);
-}
-
-// All are there: their lengths give the output's shape. Pieces of an outermost axis arrive in
-// place.
-static tsr_status gather_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
-                                 struct comm_trouble *why)
-{
-    struct gather *gather = data;
-    int self = gather->kernel->self;
-    int64_t total = 0;
-    for (int i = 0; i < gather->kernel->call.n_group; i++) {
-        int rank = (int)gather->kernel->call.group[i];
-        if (notes[i][NOTE_RANK] != notes[self][NOTE_RANK] ||
-            notes[i][NOTE_OTHERS] != notes[self][NOTE_OTHERS])
-            return tsr__gather_refuse(gather->kernel, why, rank, "brings a piece of another shape");
-        if (!add_ok(total, notes[i][NOTE_LENGTH], &total) ||
-            !bytes_of(gather, notes[i][NOTE_LENGTH], &gather->recv[i].bytes))
-            return tsr__gather_refuse(gather->kernel, why, rank,
-                                      "brings a piece that is too large");
-    }
-    int64_t dims[OPS_MAX_RANK];
-    memcpy(dims, gather->view->dims, (size_t)gather->view->rank * sizeof *dims);
-    dims[gather->axis] = total;
-    gather->total = (size_t)total;
-    void *out;
-    size_t bytes;
-    gather->status =
-        tsr__kernel_output(gather->kernel, gather->context, 0, dims, gather->view->rank, &out);
-    if (gather->status || !bytes_of(gather, total, &bytes))
-        return tsr__gather_refuse(gather->kernel, why, gather->kernel->ops->endpoint->rank,
-                                  "cannot make the output");
-    char *at = gather->out = out;
-    if (gather->outer > 1)
-        gather->status = tsr__kernel_scratch(gather->kernel, 0, bytes, &at);
-    if (gather->status)
-        return tsr__gather_refuse(gather->kernel, why, gather->kernel->ops->endpoint->rank,
-                                  "is out of memory");
-    for (int i = 0; i < gather->kernel->call.n_group; i++) {
-        gather->recv[i].p = at;
-        at += gather->recv[i].bytes;
-    }
-    return TSR_OK;
-}
-
-// Pieces of an inner axis lie one after the other in scratch memory; weave them together.
-static OrtStatus *interleave(const struct gather *gather)
-{
-    size_t row = gather->total * gather->inner, before = 0;
-    for (int i = 0; i < gather->kernel->call.n_group; i++) {
-        size_t width = gather->recv[i].bytes / gather->outer;
-        struct device_rows rows = {.to = gather->out + before,
-                                   .from = gather->recv[i].p,
-                                   .to_pitch = row,
-                                   .from_pitch = width,
-                                   .width = width,
-                                   .rows = gather->outer};
-        TRY(tsr__kernel_rows(gather->kernel, &rows));
-        before += width;
-    }
-    return NULL;
-}
-
-static OrtStatus *gather_shape(struct gather *gather)
-{
-    const struct tensor_view *view = gather->view;
-    int64_t axis =
-        gather->kernel->axis < 0 ? gather->kernel->axis + view->rank : gather->kernel->axis;
-    if (axis < 0 || axis >= view->rank)
-        return tsr__kernel_error(gather->kernel, "axis %lld of a tensor of rank %d",
-                                 (long long)gather->kernel->axis, view->rank);
-    gather->axis = (int)axis;
-    gather->outer = 1;
-    gather->inner = tsr__elem_bytes(view->type);
-    for (int d = 0; d < gather->axis; d++)
-        gather->outer *= (size_t)view->dims[d];
-    for (int d = gather->axis + 1; d < view->rank; d++)
-        gather->inner *= (size_t)view->dims[d];
-    return NULL;
-}
-
-OrtStatus *tsr__all_gather_compute(struct kernel *kernel, OrtKernelContext *context)
-{
-    struct tensor_view x;
-    if (kernel->call.type == TSR_STRING)
-        return tsr__texts_gather(kernel, context);
-    TRY(tsr__kernel_input(kernel, context, 0, kernel->call.type, &x));
-    struct arena arena; // of this call
-    tsr__arena_init(&arena, kernel->ops->session);
-    size_t n = (size_t)kernel->call.n_group;
-    struct comm_buffer *send = ARENA_ARRAY(&arena, struct comm_buffer, n);
-    struct gather gather = {.kernel = kernel, .context = context, .view = &x};
-    gather.recv = ARENA_ARRAY(&arena, struct comm_buffer, n);
-    OrtStatus *st =
-        arena.failed ? tsr__kernel_error(kernel, "out of memory") : gather_shape(&gather);
-    if (!st) {
-        for (size_t i = 0; i < n; i++)
-            send[i] = (struct comm_buffer){
-                .p = (void *)x.data,
-                .bytes = (size_t)x.elements * tsr__elem_bytes(x.type),
-            };
-        struct comm_exchange exchange = {
-            .send = send, .recv = gather.recv, .arrived = gather_arrived, .data = &gather};
-        exchange.notes[NOTE_LENGTH] = x.dims[gather.axis];
-        exchange.notes[NOTE_RANK] = x.rank;
-        exchange.notes[NOTE_OTHERS] = hash_others(&x, gather.axis);
-        struct comm_trouble why;
-        if (tsr__comm_exchange(kernel->ops->endpoint, &kernel->call, &exchange, &why) != TSR_OK)
-            st = gather.status ? gather.status : tsr__kernel_trouble(kernel, &why);
-        else if (gather.outer > 1)
-            st = interleave(&gather);
-    }
-    tsr__arena_free(&arena);
-    return st ? st : tsr__pass_token(kernel, context);
 }

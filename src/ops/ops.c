@@ -51,51 +51,6 @@ static const struct op_kind kinds[] = {
 
 // ---- attributes that all have ------------------------------------------------------------------
 
-static OrtStatus *read_text(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
-                            char **out)
-{
-    size_t n = 0;
-    OrtStatus *st = kernel->api->KernelInfoGetAttribute_string(info, name, NULL, &n);
-    if (st || n == 0 || n > 65536) {
-        if (st)
-            kernel->api->ReleaseStatus(st);
-        return tsr__kernel_error(kernel, "attribute '%s' is absent or no text", name);
-    }
-    char *text = arena_get(&kernel->arena, n + 1, 1);
-    if (!text)
-        return tsr__kernel_error(kernel, "out of memory");
-    TRY(kernel->api->KernelInfoGetAttribute_string(info, name, text, &n));
-    *out = text;
-    return NULL;
-}
-
-OrtStatus *tsr__kernel_ints(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
-                            int64_t **out, size_t *n)
-{
-    *n = 0;
-    OrtStatus *st = kernel->api->KernelInfoGetAttributeArray_int64(info, name, NULL, n);
-    if (st || *n == 0) {
-        if (st)
-            kernel->api->ReleaseStatus(st);
-        return tsr__kernel_error(kernel, "attribute '%s' is absent, empty or no list of integers",
-                                 name);
-    }
-    *out = ARENA_ARRAY(&kernel->arena, int64_t, *n);
-    if (!*out)
-        return tsr__kernel_error(kernel, "out of memory");
-    return kernel->api->KernelInfoGetAttributeArray_int64(info, name, *out, n);
-}
-
-static OrtStatus *read_int(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
-                           int64_t *out)
-{
-    OrtStatus *st = kernel->api->KernelInfoGetAttribute_int64(info, name, out);
-    if (!st)
-        return NULL;
-    kernel->api->ReleaseStatus(st);
-    return tsr__kernel_error(kernel, "attribute '%s' is absent or no integer", name);
-}
-
 // -1: none; capital letters are none.
 static int hex_digit(int c)
 {
@@ -146,11 +101,11 @@ static OrtStatus *read_common(struct kernel *kernel, const OrtKernelInfo *info)
     char *plan;
     int64_t id, type, *group;
     size_t n;
-    TRY(read_text(kernel, info, "plan", &plan));
+    TRY(tsr__kernel_text(kernel, info, "plan", &plan));
     if (!read_plan(plan, &kernel->call.plan))
         return tsr__kernel_error(kernel, "attribute 'plan' is not 16 hex digits");
-    TRY(read_int(kernel, info, "id", &id));
-    TRY(read_int(kernel, info, "elem_type", &type));
+    TRY(tsr__kernel_int(kernel, info, "id", &id));
+    TRY(tsr__kernel_int(kernel, info, "elem_type", &type));
     bool texts = type == TSR_STRING &&
                  (kernel->kind->kind == COMM_ALL_GATHER || kernel->kind->kind == COMM_RESHARD);
     if (type <= 0 || type >= TSR_DTYPE_COUNT || (!texts && !tsr__elem_bytes((tsr_dtype)type)))
@@ -166,31 +121,6 @@ static OrtStatus *read_common(struct kernel *kernel, const OrtKernelInfo *info)
     kernel->call.type = (tsr_dtype)type;
     kernel->call.group = group;
     kernel->call.n_group = (int)n;
-    return NULL;
-}
-
-OrtStatus *tsr__all_reduce_create(struct kernel *kernel, const OrtKernelInfo *info)
-{
-    static const char *const names[COMM_REDUCE_COUNT] = {"", "sum", "max", "min", "prod"};
-    char *reduce;
-    TRY(read_text(kernel, info, "reduce", &reduce));
-    for (int r = COMM_SUM; r < COMM_REDUCE_COUNT; r++)
-        if (strcmp(reduce, names[r]) == 0)
-            kernel->call.reduce = (enum comm_reduce)r;
-    if (kernel->call.reduce == COMM_NONE)
-        return tsr__kernel_error(kernel, "attribute 'reduce' is not sum, max, min or prod");
-    if (!tsr__reduce_ok(kernel->call.type, kernel->call.reduce))
-        return tsr__kernel_error(kernel, "%s elements cannot be reduced",
-                                 tsr_dtype_name(kernel->call.type));
-    return NULL;
-}
-
-OrtStatus *tsr__all_gather_create(struct kernel *kernel, const OrtKernelInfo *info)
-{
-    TRY(read_int(kernel, info, "axis", &kernel->axis));
-    if (kernel->axis < -OPS_MAX_RANK || kernel->axis >= OPS_MAX_RANK)
-        return tsr__kernel_error(kernel, "axis %lld", (long long)kernel->axis);
-    kernel->call.detail = tsr__hash64(&kernel->axis, sizeof kernel->axis, 0);
     return NULL;
 }
 

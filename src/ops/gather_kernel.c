@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// gather_kernel.c - the kernels that leave every member of a group with all of it: AllReduce and AllGather.
+#include "ops/internal.h"
+
+// ---- AllReduce ---------------------------------------------------------------------------------
+
+OrtStatus *tsr__all_reduce_create(struct kernel *kernel, const OrtKernelInfo *info)
+{
+    static const char *const names[COMM_REDUCE_COUNT] = {"", "sum", "max", "min", "prod"};
+    char *reduce;
+    TRY(tsr__kernel_text(kernel, info, "reduce", &reduce));
+    for (int r = COMM_SUM; r < COMM_REDUCE_COUNT; r++)
+        if (strcmp(reduce, names[r]) == 0)
+            kernel->call.reduce = (enum comm_reduce)r;
+    if (kernel->call.reduce == COMM_NONE)
+        return tsr__kernel_error(kernel, "attribute 'reduce' is not sum, max, min or prod");
+    if (!tsr__reduce_ok(kernel->call.type, kernel->call.reduce))
+        return tsr__kernel_error(kernel, "%s elements cannot be reduced",
+                                 tsr_dtype_name(kernel->call.type));
+    return NULL;
+}
+
+OrtStatus *tsr__all_reduce_compute(struct kernel *kernel, OrtKernelContext *context)
+{
+    struct tensor_view x;
+    void *out;
+    TRY(tsr__kernel_input(kernel, context, 0, kernel->call.type, &x));
+    TRY(tsr__kernel_output(kernel, context, 0, x.dims, x.rank, &out));
+    kernel->call.count = x.elements;
+    struct comm_trouble why;
+    if (tsr__comm_all_reduce(kernel->ops->endpoint, &kernel->call, x.data, out, &why) != TSR_OK)
+        return tsr__kernel_trouble(kernel, &why);
+    return tsr__pass_token(kernel, context);
+}
+
+// ---- AllGather ---------------------------------------------------------------------------------
+
+OrtStatus *tsr__all_gather_create(struct kernel *kernel, const OrtKernelInfo *info)
+{
+    TRY(tsr__kernel_int(kernel, info, "axis", &kernel->axis));
+    if (kernel->axis < -OPS_MAX_RANK || kernel->axis >= OPS_MAX_RANK)
+        return tsr__kernel_error(kernel, "axis %lld", (long long)kernel->axis);
+    kernel->call.detail = tsr__hash64(&kernel->axis, sizeof kernel->axis, 0);
+    return NULL;
+}
+
+// One call: pieces of [outer, length, inner] become [outer, sum of lengths, inner].
+struct gather {
+    struct kernel *kernel;
+    OrtKernelContext *context;
+    const struct tensor_view *view;
+    int axis;
+    size_t outer, inner; // inner in bytes
+    struct comm_buffer *recv;
+    char *out;
+    size_t total; // along the axis
+    OrtStatus *status;
+};
+
+enum { NOTE_LENGTH, NOTE_RANK, NOTE_OTHERS };
+
+static int64_t hash_others(const struct tensor_view *view, int axis)
+{
+    int64_t dims[OPS_MAX_RANK];
+    memcpy(dims, view->dims, (size_t)view->rank * sizeof *dims);
+    dims[axis] = 0;
+    return (int64_t)tsr__hash64(dims, (size_t)view->rank * sizeof *dims, 0);
+}
+
+static bool bytes_of(const struct gather *gather, int64_t length, size_t *out)
+{
+    return length >= 0 && !__builtin_mul_overflow((size_t)length, gather->inner, out) &&
+           !__builtin_mul_overflow(*out, gather->outer, out);
+}
+
+// All are there: their lengths give the output's shape. Pieces of an outermost axis arrive in
+// place.
+static tsr_status gather_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
+                                 struct comm_trouble *why)
+{
+    struct gather *gather = data;
+    int self = gather->kernel->self;
+    int64_t total = 0;
+    for (int i = 0; i < gather->kernel->call.n_group; i++) {
+        int rank = (int)gather->kernel->call.group[i];
+        if (notes[i][NOTE_RANK] != notes[self][NOTE_RANK] ||
+            notes[i][NOTE_OTHERS] != notes[self][NOTE_OTHERS])
+            return tsr__gather_refuse(gather->kernel, why, rank, "brings a piece of another shape");
+        if (!add_ok(total, notes[i][NOTE_LENGTH], &total) ||
+            !bytes_of(gather, notes[i][NOTE_LENGTH], &gather->recv[i].bytes))
+            return tsr__gather_refuse(gather->kernel, why, rank,
+                                      "brings a piece that is too large");
+    }
+    int64_t dims[OPS_MAX_RANK];
+    memcpy(dims, gather->view->dims, (size_t)gather->view->rank * sizeof *dims);
+    dims[gather->axis] = total;
+    gather->total = (size_t)total;
+    void *out;
+    size_t bytes;
+    gather->status =
+        tsr__kernel_output(gather->kernel, gather->context, 0, dims, gather->view->rank, &out);
+    if (gather->status || !bytes_of(gather, total, &bytes))
+        return tsr__gather_refuse(gather->kernel, why, gather->kernel->ops->endpoint->rank,
+                                  "cannot make the output");
+    char *at = gather->out = out;
+    if (gather->outer > 1)
+        gather->status = tsr__kernel_scratch(gather->kernel, 0, bytes, &at);
+    if (gather->status)
+        return tsr__gather_refuse(gather->kernel, why, gather->kernel->ops->endpoint->rank,
+                                  "is out of memory");
+    for (int i = 0; i < gather->kernel->call.n_group; i++) {
+        gather->recv[i].p = at;
+        at += gather->recv[i].bytes;
+    }
+    return TSR_OK;
+}
+
+// Pieces of an inner axis lie one after the other in scratch memory; weave them together.
+static OrtStatus *interleave(const struct gather *gather)
+{
+    size_t row = gather->total * gather->inner, before = 0;
+    for (int i = 0; i < gather->kernel->call.n_group; i++) {
+        size_t width = gather->recv[i].bytes / gather->outer;
+        struct device_rows rows = {.to = gather->out + before,
+                                   .from = gather->recv[i].p,
+                                   .to_pitch = row,
+                                   .from_pitch = width,
+                                   .width = width,
+                                   .rows = gather->outer};
+        TRY(tsr__kernel_rows(gather->kernel, &rows));
+        before += width;
+    }
+    return NULL;
+}
+
+static OrtStatus *gather_shape(struct gather *gather)
+{
+    const struct tensor_view *view = gather->view;
+    int64_t axis =
+        gather->kernel->axis < 0 ? gather->kernel->axis + view->rank : gather->kernel->axis;
+    if (axis < 0 || axis >= view->rank)
+        return tsr__kernel_error(gather->kernel, "axis %lld of a tensor of rank %d",
+                                 (long long)gather->kernel->axis, view->rank);
+    gather->axis = (int)axis;
+    gather->outer = 1;
+    gather->inner = tsr__elem_bytes(view->type);
+    for (int d = 0; d < gather->axis; d++)
+        gather->outer *= (size_t)view->dims[d];
+    for (int d = gather->axis + 1; d < view->rank; d++)
+        gather->inner *= (size_t)view->dims[d];
+    return NULL;
+}
+
+OrtStatus *tsr__all_gather_compute(struct kernel *kernel, OrtKernelContext *context)
+{
+    struct tensor_view x;
+    if (kernel->call.type == TSR_STRING)
+        return tsr__texts_gather(kernel, context);
+    TRY(tsr__kernel_input(kernel, context, 0, kernel->call.type, &x));
+    struct arena arena; // of this call
+    tsr__arena_init(&arena, kernel->ops->session);
+    size_t n = (size_t)kernel->call.n_group;
+    struct comm_buffer *send = ARENA_ARRAY(&arena, struct comm_buffer, n);
+    struct gather gather = {.kernel = kernel, .context = context, .view = &x};
+    gather.recv = ARENA_ARRAY(&arena, struct comm_buffer, n);
+    OrtStatus *st =
+        arena.failed ? tsr__kernel_error(kernel, "out of memory") : gather_shape(&gather);
+    if (!st) {
+        for (size_t i = 0; i < n; i++)
+            send[i] = (struct comm_buffer){
+                .p = (void *)x.data,
+                .bytes = (size_t)x.elements * tsr__elem_bytes(x.type),
+            };
+        struct comm_exchange exchange = {
+            .send = send, .recv = gather.recv, .arrived = gather_arrived, .data = &gather};
+        exchange.notes[NOTE_LENGTH] = x.dims[gather.axis];
+        exchange.notes[NOTE_RANK] = x.rank;
+        exchange.notes[NOTE_OTHERS] = hash_others(&x, gather.axis);
+        struct comm_trouble why;
+        if (tsr__comm_exchange(kernel->ops->endpoint, &kernel->call, &exchange, &why) != TSR_OK)
+            st = gather.status ? gather.status : tsr__kernel_trouble(kernel, &why);
+        else if (gather.outer > 1)
+            st = interleave(&gather);
+    }
+    tsr__arena_free(&arena);
+    return st ? st : tsr__pass_token(kernel, context);
+}
