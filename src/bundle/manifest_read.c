@@ -490,3 +490,30 @@ tsr_status tsr__manifest_parse(tsr_session *session, struct arena *arena, struct
         *out = manifest;
     return st;
 }
+
+bool tsr__manifest_name_ok(struct str name)
+{
+    if (name.n == 0 || name.n > 255 || str_is(name, ".") || str_is(name, ".."))
+        return false;
+    for (size_t i = 0; i < name.n; i++)
+        if (name.p[i] == '/' || name.p[i] == '\\' || (unsigned char)name.p[i] < 0x20 ||
+            name.p[i] == 0x7f)
+            return false;
+    return true;
+}
+
+const struct manifest_file *tsr__manifest_find(const struct manifest *manifest, struct str name)
+{
+    size_t low = 0, high = manifest->n_files;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        int order = tsr__str_cmp(str_of(manifest->files[middle].name), name);
+        if (order == 0)
+            return &manifest->files[middle];
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return NULL;
+}
