@@ -136,8 +136,17 @@ bool tsr__rank_keep(struct rank *rank, const char *past, const char *present);
 void tsr__rank_findings(const struct rank *rank, tsr_session *session);
 void tsr__rank_free(struct rank *rank);
 
-// opset_refusal.c: those words of ONNX Runtime mean that it does not know the operator set; the finding is added.
-bool tsr__refused_opset(struct rank *rank, const struct place *at, const char *words);
+// ---- rank_session.c, engine_words.c
+
+// Opens the rank's model in ONNX Runtime and reads what its inputs and outputs are.
+tsr_status tsr__rank_load(struct rank *rank);
+struct place tsr__rank_place(const struct rank *rank); // its file and number, for findings
+// Takes ONNX Runtime's word, which is released, into a finding: TSR_ENGINE. status NULL: TSR_OK, nothing happened.
+tsr_status tsr__engine_says(struct rank *rank, OrtStatus *status, enum diag_code code,
+                            const char *hint, const char *what);
+// The same for what it says after it has loaded, or run, the rank's model; the finding tells what helps.
+tsr_status tsr__engine_loaded(struct rank *rank, OrtStatus *status);
+tsr_status tsr__engine_ran(struct rank *rank, OrtStatus *status);
 
 // ---- options of a run (run_options.c)
 

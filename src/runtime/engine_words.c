@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// engine_words.c - what ONNX Runtime says went wrong, as findings with a place and a remedy. It has words where a
+// caller needs kinds: they are looked through for those that are known.
+#include "runtime/internal.h"
+#include "gpu/gpu.h"
+
+#include <stdlib.h>
+
+struct place tsr__rank_place(const struct rank *rank)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(rank->path);
+    if (rank->endpoint)
+        at.rank = rank->endpoint->rank;
+    return at;
+}
+
+tsr_status tsr__engine_says(struct rank *rank, OrtStatus *status, enum diag_code code,
+                            const char *hint, const char *what)
+{
+    if (!status)
+        return TSR_OK;
+    struct place at = tsr__rank_place(rank);
+    tsr__diag(rank->session, code, &at, hint, "%s: %s", what,
+              rank->engine->api->GetErrorMessage(status));
+    rank->engine->api->ReleaseStatus(status);
+    return TSR_ENGINE;
+}
+
+// ---- memory ------------------------------------------------------------------------------------
+
+// True if ONNX Runtime's words mean that it could not have the memory it wanted.
+static bool no_memory(const char *text)
+{
+    static const char *const words[] = {"bad_alloc",      "allocate memory",
+                                        "bad allocation", "allocation failed",
+                                        "out of memory",  "smaller than requested bytes"};
+    for (size_t i = 0; i < TSR_COUNT(words); i++)
+        if (strstr(text, words[i]))
+            return true;
+    return false;
+}
+
+// What would help a rank that had too little memory; of a GPU, what it has left.
+static const char *memory_hint(struct rank *rank)
+{
+    static const char usual[] = "more memory for that rank, or more ranks";
+    int64_t available = 0, all = 0;
+    if (!rank->seat || tsr__seat_enter(rank->seat) != 0 ||
+        tsr__seat_free_memory(rank->seat, &available, &all) != 0)
+        return usual;
+    struct str text = tsr__arena_printf(&rank->arena,
+                                        "%.*s has %lld MiB free of %lld MiB; more ranks, or a plan "
+                                        "with --memory, need less on each",
+                                        STR_ARG(tsr__device_mapped(rank->device, rank->options)),
+                                        (long long)(available >> 20), (long long)(all >> 20));
+    if (!text.p)
+        return usual;
+    return text.p;
+}
+
+// A rank that runs out of memory fails as a rank does; a whole model is the engine's failure like any other.
+static bool ran_out(const struct rank *rank, const OrtStatus *status)
+{
+    return rank->endpoint && no_memory(rank->engine->api->GetErrorMessage(status));
+}
+
+// ---- loading -----------------------------------------------------------------------------------
+
+// "... Current official support for domain ai.onnx is till opset 21."
+static int64_t known_opset(const char *words)
+{
+    static const char before[] = "domain ai.onnx is till opset ";
+    const char *at = strstr(words, before);
+    if (!at)
+        return 0;
+    return strtoll(at + sizeof before - 1, NULL, 10);
+}
+
+static int64_t own_opset(const tsr_model *model)
+{
+    for (size_t i = 0; i < tsr_model_opset_count(model); i++)
+        if (!tsr_model_opset_domain(model, i)[0])
+            return tsr_model_opset_version(model, i);
+    return 0;
+}
+
+// The finding for a model whose operator set is newer than ONNX Runtime's: which version the file has and why, and which one
+// this release knows.
+static void refuse_opset(struct rank *rank, const tsr_model *model, int64_t known)
+{
+    struct place at = tsr__rank_place(rank);
+    const char *because = ", because of ", *why = tsr_model_metadata(model, "ai.tessera.opset");
+    const char *hint = "a newer ONNX Runtime, or let `tessera partition` write the model for the "
+                       "lowest operator set that means the same";
+    if (tsr_model_metadata(model, "ai.tessera.plan")) // it was partitioned
+        hint = "a newer ONNX Runtime, or a model exported for an older operator set";
+    if (!why)
+        because = why = "";
+    tsr__diag(rank->session, DIAG_engine_opset, &at, hint,
+              "ONNX Runtime %s knows operator set %lld of ai.onnx at most, and this file needs "
+              "%lld%s%s",
+              rank->engine->version, (long long)known, (long long)own_opset(model), because, why);
+}
+
+// True if those words mean that ONNX Runtime does not know the operator set; the finding is added.
+static bool refused_opset(struct rank *rank, const char *words)
+{
+    int64_t known = known_opset(words);
+    tsr_model *model = NULL;
+    if (!known)
+        return false;
+    if (tsr_model_load(rank->session, rank->path, &model) != TSR_OK)
+        return true; // which has its finding
+    refuse_opset(rank, model, known);
+    tsr_model_free(model);
+    return true;
+}
+
+tsr_status tsr__engine_loaded(struct rank *rank, OrtStatus *status)
+{
+    const OrtApi *api = rank->engine->api;
+    if (!status)
+        return TSR_OK;
+    if (ran_out(rank, status)) {
+        (void)tsr__engine_says(rank, status, DIAG_rank_memory, memory_hint(rank),
+                               "a rank ran out of memory while its model was loaded");
+        return TSR_PEER;
+    }
+    if (refused_opset(rank, api->GetErrorMessage(status))) {
+        api->ReleaseStatus(status);
+        return TSR_ENGINE;
+    }
+    return tsr__engine_says(rank, status, DIAG_engine_refused,
+                            "a newer ONNX Runtime may know the operator, type or version; custom "
+                            "operators are given with --ort-ops",
+                            "ONNX Runtime cannot load this model");
+}
+
+// ---- running -----------------------------------------------------------------------------------
+
+// What stands in a message between `before` and the next `end`; empty: it is not there.
+static struct str quoted(const char *message, const char *before, char end)
+{
+    const char *at = strstr(message, before);
+    if (!at)
+        return (struct str){0};
+    at += strlen(before);
+    const char *stop = strchr(at, end);
+    if (!stop)
+        return (struct str){0};
+    return (struct str){at, (size_t)(stop - at)};
+}
+
+// A kernel did not take what it was given. The model was loaded, so it is what runs through it that does not fit:
+// "... while running Reshape node. Name:'r' Status Message: ..." tells where.
+static tsr_status kernel_failed(struct rank *rank, OrtStatus *status)
+{
+    const char *message = rank->engine->api->GetErrorMessage(status);
+    struct place at = tsr__rank_place(rank);
+    at.op = quoted(message, "while running ", ' ');
+    at.node = quoted(message, "Name:'", '\'');
+    if (!at.op.n)
+        return tsr__engine_says(rank, status, DIAG_engine_failed, NULL, "ONNX Runtime failed");
+    tsr__diag(rank->session, DIAG_engine_failed, &at,
+              "give inputs whose sizes and values fit this node, or mend the model",
+              "ONNX Runtime failed: %s", message);
+    rank->engine->api->ReleaseStatus(status);
+    return TSR_INVALID;
+}
+
+tsr_status tsr__engine_ran(struct rank *rank, OrtStatus *status)
+{
+    if (!status)
+        return TSR_OK;
+    if (!ran_out(rank, status))
+        return kernel_failed(rank, status);
+    (void)tsr__engine_says(rank, status, DIAG_rank_memory, memory_hint(rank),
+                           "a rank ran out of memory");
+    return TSR_PEER;
+}

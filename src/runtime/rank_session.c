@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// rank_session.c - a rank's model opened in ONNX Runtime: the options of its session, and what its inputs and outputs are.
+//
+// Sequential mode always: communication blocks, and a pool of workers that all block is a deadlock.
+#include "runtime/internal.h"
+
+// ---- options -----------------------------------------------------------------------------------
+
+static OrtStatus *set_entry(const struct rank *rank, OrtSessionOptions *options, const char *key,
+                            const char *value)
+{
+    return rank->engine->api->AddSessionConfigEntry(options, key, value);
+}
+
+static OrtStatus *set_options(const struct rank *rank, OrtSessionOptions *options)
+{
+    static const int levels[] = {0, 1, 2, 99};
+    const OrtApi *api = rank->engine->api;
+    TRY(api->SetSessionExecutionMode(options, ORT_SEQUENTIAL));
+    TRY(api->SetSessionLogSeverityLevel(options, ORT_LOG_FATAL));
+    TRY(api->SetIntraOpNumThreads(options, rank->threads));
+    TRY(api->SetInterOpNumThreads(options, 1));
+    // Patterns are a second block for all that the first run had in pieces: twice the memory, and no faster.
+    TRY(api->DisableMemPattern(options));
+    if (rank->optimize > 0)
+        TRY(api->SetSessionGraphOptimizationLevel(options, levels[rank->optimize - 1]));
+    if (rank->profile)
+        TRY(api->EnableProfiling(options, rank->profile));
+    if (rank->unpacked)
+        TRY(set_entry(rank, options, "session.disable_prepacking", "1"));
+    if (rank->float_products) // 4, the default, is 8-bit arithmetic: 0.5 % off
+        TRY(set_entry(rank, options, "session.qdq_matmulnbits_accuracy_level", "1"));
+    if (!rank->spin)
+        TRY(set_entry(rank, options, "session.intra_op.allow_spinning", "0"));
+    if (!rank->gpu && tsr__reach_share(rank->engine, rank->endpoint))
+        TRY(set_entry(rank, options, "session.use_env_allocators", "1"));
+    return NULL;
+}
+
+// Our operators, with a place in the group.
+static tsr_status add_ops(struct rank *rank, OrtSessionOptions *options)
+{
+    const struct engine *engine = rank->engine;
+    if (!rank->endpoint)
+        return TSR_OK;
+    OrtStatus *failed =
+        tsr__ops_add(engine->api, engine->minor, options, rank->endpoint, NULL, &rank->ops);
+    if (failed)
+        return tsr__engine_says(rank, failed, DIAG_engine_refused, NULL, "communication operators");
+    if (rank->ops && rank->profile)
+        tsr__ops_trace(rank->ops);
+    return TSR_OK;
+}
+
+static tsr_status add_weights(struct rank *rank, OrtSessionOptions *options)
+{
+    OrtStatus *failed = NULL;
+    tsr_status st = tsr__weights_add(rank, options, &failed);
+    if (failed)
+        return tsr__engine_says(rank, failed, DIAG_engine_refused, NULL, "weights");
+    return st;
+}
+
+// Those of a library of the user's.
+static tsr_status add_user_ops(struct rank *rank, OrtSessionOptions *options)
+{
+    if (!rank->ort_ops)
+        return TSR_OK;
+    return tsr__engine_says(rank,
+                            rank->engine->api->RegisterCustomOpsLibrary_V2(options, rank->ort_ops),
+                            DIAG_ort_ops, "check the path given with --ort-ops", rank->ort_ops);
+}
+
+// ---- the session -------------------------------------------------------------------------------
+
+static OrtStatus *new_session(struct rank *rank, OrtSessionOptions *options)
+{
+    struct engine *engine = rank->engine;
+    if (!rank->shared || !rank->shared->packed || rank->unpacked || rank->packs_alone)
+        return engine->api->CreateSession(engine->env, rank->path, options, &rank->ort);
+    return engine->api->CreateSessionWithPrepackedWeightsContainer(
+        engine->env, rank->path, options, rank->shared->packed, &rank->ort);
+}
+
+// Opens the model; the first session that has our operators is made alone (struct engine).
+static OrtStatus *open_session(struct rank *rank, OrtSessionOptions *options)
+{
+    struct engine *engine = rank->engine;
+    if (!rank->endpoint)
+        return new_session(rank, options);
+    pthread_mutex_lock(&engine->first);
+    bool alone = !engine->domain_known;
+    if (!alone)
+        pthread_mutex_unlock(&engine->first);
+    OrtStatus *st = new_session(rank, options);
+    if (alone) {
+        engine->domain_known = !st;
+        pthread_mutex_unlock(&engine->first);
+    }
+    return st;
+}
+
+// Order: options, our operators, shared weights, the provider, the user's operators; then the
+// model is opened with all of them.
+static tsr_status create_session(struct rank *rank, OrtSessionOptions *options)
+{
+    tsr_status st = tsr__engine_says(rank, set_options(rank, options), DIAG_engine_refused, NULL,
+                                     "session options");
+    if (st != TSR_OK)
+        return st;
+    st = add_ops(rank, options);
+    if (st != TSR_OK)
+        return st;
+    st = add_weights(rank, options);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__provider_set(rank, options);
+    if (st != TSR_OK)
+        return st;
+    st = add_user_ops(rank, options);
+    if (st != TSR_OK)
+        return st;
+    return tsr__engine_loaded(rank, open_session(rank, options));
+}
+
+// ---- what the model has ------------------------------------------------------------------------
+
+enum side { INPUTS, OUTPUTS };
+
+static OrtStatus *count_of(const struct rank *rank, enum side side, size_t *out)
+{
+    const OrtApi *api = rank->engine->api;
+    if (side == OUTPUTS)
+        return api->SessionGetOutputCount(rank->ort, out);
+    return api->SessionGetInputCount(rank->ort, out);
+}
+
+// Name i of a side, as the rank's arena keeps it; *out NULL: out of memory. The engine's copy is freed at once.
+static OrtStatus *name_of(struct rank *rank, enum side side, size_t i, const char **out)
+{
+    const OrtApi *api = rank->engine->api;
+    OrtAllocator *allocator = rank->engine->allocator;
+    char *name = NULL;
+    if (side == OUTPUTS)
+        TRY(api->SessionGetOutputName(rank->ort, i, allocator, &name));
+    else
+        TRY(api->SessionGetInputName(rank->ort, i, allocator, &name));
+    *out = tsr__arena_str(&rank->arena, str_of(name)).p;
+    OrtStatus *freed = api->AllocatorFree(allocator, name);
+    if (freed)
+        api->ReleaseStatus(freed);
+    return NULL;
+}
+
+static tsr_status read_names(struct rank *rank, enum side side, size_t *out_n,
+                             const char ***out_names)
+{
+    size_t n = 0;
+    OrtStatus *failed = count_of(rank, side, &n);
+    if (failed)
+        goto refused;
+    const char **names = ARENA_ARRAY(&rank->arena, const char *, n + 1);
+    if (!names)
+        return TSR_NOMEM;
+    for (size_t i = 0; i < n; i++) {
+        failed = name_of(rank, side, i, &names[i]);
+        if (failed)
+            goto refused;
+        if (!names[i])
+            return TSR_NOMEM;
+    }
+    *out_n = n;
+    *out_names = names;
+    return TSR_OK;
+refused:
+    return tsr__engine_says(rank, failed, DIAG_engine_refused, NULL, "names of inputs and outputs");
+}
+
+static tsr_status read_wanted(struct rank *rank)
+{
+    rank->wanted = ARENA_ARRAY(&rank->arena, struct wanted, rank->n_inputs + 1);
+    if (!rank->wanted)
+        return TSR_NOMEM;
+    for (size_t i = 0; i < rank->n_inputs; i++) {
+        OrtStatus *failed = tsr__engine_wanted(rank->engine, rank->ort, i, &rank->wanted[i]);
+        if (failed)
+            return tsr__engine_says(rank, failed, DIAG_engine_refused, NULL, "types of inputs");
+    }
+    return TSR_OK;
+}
+
+static tsr_status make_run_slots(struct rank *rank)
+{
+    for (size_t i = 0; i < RUN_SLOTS; i++) {
+        struct run_slot *run_slot = &rank->run_slots[i];
+        run_slot->ins = ARENA_ARRAY(&rank->arena, OrtValue *, rank->n_inputs + 1);
+        run_slot->outs = ARENA_ARRAY(&rank->arena, OrtValue *, rank->n_outputs + 1);
+        run_slot->kept = ARENA_ARRAY(&rank->arena, bool, rank->n_inputs + 1);
+    }
+    return rank->arena.failed ? TSR_NOMEM : TSR_OK;
+}
+
+static tsr_status read_ports(struct rank *rank)
+{
+    tsr_status st = read_names(rank, INPUTS, &rank->n_inputs, &rank->input_names);
+    if (st != TSR_OK)
+        return st;
+    st = read_names(rank, OUTPUTS, &rank->n_outputs, &rank->output_names);
+    if (st != TSR_OK)
+        return st;
+    st = read_wanted(rank);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__gpu_bind(rank);
+    if (st != TSR_OK)
+        return st;
+    return make_run_slots(rank);
+}
+
+tsr_status tsr__rank_load(struct rank *rank)
+{
+    const OrtApi *api = rank->engine->api;
+    OrtSessionOptions *options = NULL;
+    tsr_status st = tsr__engine_says(rank, api->CreateSessionOptions(&options), DIAG_engine_refused,
+                                     NULL, "session options");
+    if (st != TSR_OK)
+        return st;
+    st = create_session(rank, options);
+    api->ReleaseSessionOptions(options);
+    if (st != TSR_OK)
+        return st;
+    return read_ports(rank);
+}
