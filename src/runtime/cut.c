@@ -55,20 +55,32 @@ static tsr_status cut_one(struct arena *arena, const struct manifest_port *port,
     return st;
 }
 
+// The rank's piece of an input, if ranks have it in pieces, it is given, and the rank has one.
+static tsr_status cut_input(struct arena *arena, const struct manifest_port *port, int64_t rank,
+                            const tsr_tensors *whole, tsr_tensors *pieces)
+{
+    const struct tile_layout *layout = port->kept;
+    if (!layout || tsr__layout_is_whole(layout))
+        return TSR_OK;
+    int64_t at = tsr_tensors_find(whole, port->name);
+    if (at < 0)
+        return TSR_OK;
+    int64_t shard = tsr__layout_shard_of(layout, rank, 0);
+    if (shard < 0)
+        return TSR_OK;
+    return cut_one(arena, port, shard, whole->at[at], pieces);
+}
+
 tsr_status tsr__cut_inputs(const struct manifest *manifest, int64_t rank, const tsr_tensors *whole,
                            tsr_tensors *pieces)
 {
     struct arena arena;
     tsr__arena_init(&arena, pieces->session);
     tsr_status st = TSR_OK;
-    for (size_t i = 0; i < manifest->n_inputs && st == TSR_OK; i++) {
-        const struct tile_layout *layout = manifest->inputs[i].kept;
-        int64_t at = layout && !tsr__layout_is_whole(layout)
-                         ? tsr_tensors_find(whole, manifest->inputs[i].name)
-                         : -1;
-        int64_t shard = at < 0 ? -1 : tsr__layout_shard_of(layout, rank, 0);
-        if (shard >= 0)
-            st = cut_one(&arena, &manifest->inputs[i], shard, whole->at[at], pieces);
+    for (size_t i = 0; i < manifest->n_inputs; i++) {
+        st = cut_input(&arena, &manifest->inputs[i], rank, whole, pieces);
+        if (st != TSR_OK)
+            break;
     }
     tsr__arena_free(&arena);
     return st;
@@ -115,7 +127,15 @@ static tsr_status differ(tsr_session *session, const char *name)
     return TSR_MALFORMED;
 }
 
-// pieces: one for each shard.
+static bool sizes_fit(const struct tile_piece *piece, const struct tensor *tensor)
+{
+    for (int axis = 0; axis < tensor->rank; axis++)
+        if (piece->dims[axis].size != tensor->dims[axis])
+            return false;
+    return true;
+}
+
+// pieces: one for each shard. Their sizes add up to the whole's; then each must be just the shard that this whole has.
 static tsr_status join_pieces(struct arena *arena, const struct manifest_port *port,
                               const struct tensor *const *pieces, tsr_tensors *outputs)
 {
@@ -134,16 +154,26 @@ static tsr_status join_pieces(struct arena *arena, const struct manifest_port *p
         return st;
     struct tile_piece *all = whole_piece(arena, whole);
     for (int64_t k = 0; k < layout->n_shards; k++) {
-        struct tile_piece *piece = all ? tsr__layout_piece(arena, layout, shape, k) : NULL;
-        bool fits = piece != NULL;
-        for (int axis = 0; fits && axis < layout->rank; axis++)
-            fits = piece->dims[axis].size == pieces[k]->dims[axis];
-        if (!fits)
-            return arena->failed ? TSR_NOMEM : differ(outputs->session, port->name);
+        struct tile_piece *piece = tsr__layout_piece(arena, layout, shape, k);
+        if (arena->failed)
+            return TSR_NOMEM;
+        if (!all || !piece || !sizes_fit(piece, pieces[k]))
+            return differ(outputs->session, port->name);
         tsr__piece_copy(piece, pieces[k]->data, all, whole->data,
                         (size_t)tsr_dtype_bits(whole->type) / 8);
     }
     return TSR_OK;
+}
+
+// NULL: there is no such set, or no tensor of that name in it.
+static const struct tensor *find_tensor(const tsr_tensors *set, const char *name)
+{
+    if (!set)
+        return NULL;
+    int64_t at = tsr_tensors_find(set, name);
+    if (at < 0)
+        return NULL;
+    return set->at[at];
 }
 
 tsr_status tsr__cut_join(const struct manifest_port *port, tsr_tensors *const *sets,
@@ -154,14 +184,11 @@ tsr_status tsr__cut_join(const struct manifest_port *port, tsr_tensors *const *s
     tsr__arena_init(&arena, outputs->session);
     const struct tensor **pieces =
         ARENA_ARRAY(&arena, const struct tensor *, (size_t)layout->n_shards);
-    tsr_status st = pieces ? TSR_OK : TSR_NOMEM;
-    for (int64_t k = 0; k < layout->n_shards && st == TSR_OK; k++) {
-        const tsr_tensors *set = sets[tsr__cut_giver(layout, k)];
-        int64_t at = set ? tsr_tensors_find(set, port->name) : -1;
-        pieces[k] = at < 0 ? NULL : set->at[at];
-    }
-    if (st == TSR_OK)
-        st = join_pieces(&arena, port, pieces, outputs);
+    if (!pieces)
+        return TSR_NOMEM;
+    for (int64_t k = 0; k < layout->n_shards; k++)
+        pieces[k] = find_tensor(sets[tsr__cut_giver(layout, k)], port->name);
+    tsr_status st = join_pieces(&arena, port, pieces, outputs);
     tsr__arena_free(&arena);
     return st;
 }

@@ -82,44 +82,54 @@ OrtStatus *tsr__engine_wanted(const struct engine *engine, const OrtSession *ses
 static OrtStatus *make_texts(const struct engine *engine, const struct tensor *tensor,
                              OrtValue **out)
 {
-    OrtValue *v = NULL;
+    OrtValue *value = NULL;
+    int64_t n = tsr__tensor_elements(tensor);
     TRY(engine->api->CreateTensorAsOrtValue(engine->allocator, tensor->dims, (size_t)tensor->rank,
-                                            TSR_STRING, &v));
-    OrtStatus *st = NULL;
-    for (int64_t i = 0, n = tsr__tensor_elements(tensor); i < n && !st; i++) {
+                                            TSR_STRING, &value));
+    for (int64_t i = 0; i < n; i++) {
         struct str text = tsr__tensor_text(tensor, i);
         char *to = NULL;
-        st = engine->api->GetResizedStringTensorElementBuffer(v, (size_t)i, text.n, &to);
-        if (!st && text.n)
+        OrtStatus *failed =
+            engine->api->GetResizedStringTensorElementBuffer(value, (size_t)i, text.n, &to);
+        if (failed) {
+            engine->api->ReleaseValue(value);
+            return failed;
+        }
+        if (text.n)
             memcpy(to, text.p, text.n);
     }
-    if (st)
-        engine->api->ReleaseValue(v);
-    else
-        *out = v;
-    return st;
+    *out = value;
+    return NULL;
 }
 
 static OrtStatus *make_sequence(const struct engine *engine, struct arena *arena,
                                 const tsr_tensors *list, OrtValue **out)
 {
     OrtValue **values = ARENA_ARRAY(arena, OrtValue *, list->n + 1);
-    OrtStatus *st = values ? NULL : engine->api->CreateStatus(ORT_FAIL, "out of memory");
-    size_t n = 0;
-    for (; n < list->n && !st; n++)
-        st = tsr__engine_value(engine, arena, list->at[n], &values[n]);
-    if (!st)
-        st = engine->api->CreateValue((const OrtValue *const *)values, n, ORT_SEQUENCE, out);
-    for (size_t i = 0; i < n; i++)
+    if (!values)
+        return engine->api->CreateStatus(ORT_FAIL, "out of memory");
+    size_t made = 0;
+    OrtStatus *failed = NULL;
+    for (; made < list->n; made++) {
+        failed = tsr__engine_value(engine, arena, list->at[made], &values[made]);
+        if (failed)
+            goto release_values;
+    }
+    failed = engine->api->CreateValue((const OrtValue *const *)values, made, ORT_SEQUENCE, out);
+release_values:
+    for (size_t i = 0; i < made; i++)
         engine->api->ReleaseValue(values[i]);
-    return st;
+    return failed;
 }
 
 OrtStatus *tsr__engine_value(const struct engine *engine, struct arena *arena,
                              const struct tensor *tensor, OrtValue **out)
 {
-    if (tensor->rank < 0)
-        return tensor->sequence ? make_sequence(engine, arena, tensor->sequence, out) : NULL;
+    bool no_tensor = tensor->rank < 0;
+    if (no_tensor && !tensor->sequence)
+        return NULL;
+    if (no_tensor)
+        return make_sequence(engine, arena, tensor->sequence, out);
     if (tensor->type == TSR_STRING)
         return make_texts(engine, tensor, out);
     return engine->api->CreateTensorWithDataAsOrtValue(engine->memory, tensor->data, tensor->bytes,
@@ -135,47 +145,61 @@ struct seen {
     int64_t dims[RUN_MAX_RANK];
 };
 
-static OrtStatus *see_tensor(const OrtApi *api, const OrtValue *v, struct seen *out)
+static OrtStatus *see_info(const OrtApi *api, const OrtTensorTypeAndShapeInfo *info,
+                           struct seen *out)
 {
-    OrtTensorTypeAndShapeInfo *info = NULL;
-    TRY(api->GetTensorTypeAndShape(v, &info));
-    OrtStatus *st = api->GetDimensionsCount(info, &out->rank);
-    if (!st && out->rank <= RUN_MAX_RANK)
-        st = api->GetDimensions(info, out->dims, out->rank);
-    if (!st && out->rank <= RUN_MAX_RANK)
-        st = api->GetTensorElementType(info, &out->type);
-    if (!st)
-        st = api->GetTensorShapeElementCount(info, &out->elements);
-    api->ReleaseTensorTypeAndShapeInfo(info);
-    out->type = from_engine(out->type);
-    return st;
+    TRY(api->GetDimensionsCount(info, &out->rank));
+    if (out->rank <= RUN_MAX_RANK) { // else the type stays undefined, which no set holds
+        TRY(api->GetDimensions(info, out->dims, out->rank));
+        TRY(api->GetTensorElementType(info, &out->type));
+    }
+    return api->GetTensorShapeElementCount(info, &out->elements);
 }
 
-static tsr_status take_texts(const struct engine *engine, const OrtValue *v, const char *name,
+static OrtStatus *see_tensor(const OrtApi *api, const OrtValue *value, struct seen *out)
+{
+    OrtTensorTypeAndShapeInfo *info = NULL;
+    TRY(api->GetTensorTypeAndShape(value, &info));
+    OrtStatus *failed = see_info(api, info, out);
+    api->ReleaseTensorTypeAndShapeInfo(info);
+    out->type = from_engine(out->type);
+    return failed;
+}
+
+// The texts of a tensor, in the arena: ONNX Runtime gives all characters and where each text starts, so that each ends where
+// the next one begins. "ab", "", "c": characters abc, starts 0 2 2.
+static tsr_status read_texts(const struct engine *engine, struct arena *arena,
+                             const OrtValue *value, size_t n, struct str **out, OrtStatus **failed)
+{
+    size_t bytes = 0;
+    *failed = engine->api->GetStringTensorDataLength(value, &bytes);
+    if (*failed)
+        return TSR_ENGINE;
+    char *chars = arena_get(arena, bytes + 1, 1);
+    size_t *starts = ARENA_ARRAY(arena, size_t, n + 1);
+    struct str *texts = ARENA_ARRAY(arena, struct str, n + 1);
+    if (arena->failed)
+        return TSR_NOMEM;
+    if (n)
+        *failed = engine->api->GetStringTensorContent(value, chars, bytes, starts, n);
+    if (*failed)
+        return TSR_ENGINE;
+    starts[n] = bytes;
+    for (size_t i = 0; i < n; i++)
+        texts[i] = (struct str){chars + starts[i], starts[i + 1] - starts[i]};
+    *out = texts;
+    return TSR_OK;
+}
+
+static tsr_status take_texts(const struct engine *engine, const OrtValue *value, const char *name,
                              const struct seen *seen, tsr_tensors *to, OrtStatus **failed)
 {
     struct arena arena;
+    struct str *texts = NULL;
     tsr__arena_init(&arena, to->session);
-    size_t bytes = 0, n = seen->elements;
-    *failed = engine->api->GetStringTensorDataLength(v, &bytes);
-    char *chars = *failed ? NULL : arena_get(&arena, bytes + 1, 1);
-    size_t *starts = ARENA_ARRAY(&arena, size_t, n + 1);
-    struct str *texts = ARENA_ARRAY(&arena, struct str, n + 1);
-    tsr_status st = *failed ? TSR_ENGINE : TSR_OK;
-    if (st == TSR_OK && arena.failed)
-        st = TSR_NOMEM;
-    if (st == TSR_OK && n)
-        *failed = engine->api->GetStringTensorContent(v, chars, bytes, starts, n);
-    if (*failed)
-        st = TSR_ENGINE;
-    if (st != TSR_OK)
-        goto free_arena;
-    for (size_t i = 0; i < n; i++) { // each text ends where the next one begins
-        size_t end = i + 1 < n ? starts[i + 1] : bytes;
-        texts[i] = (struct str){chars + starts[i], end - starts[i]};
-    }
-    st = tsr__tensors_add_texts(to, str_of(name), (int)seen->rank, seen->dims, texts);
-free_arena:
+    tsr_status st = read_texts(engine, &arena, value, seen->elements, &texts, failed);
+    if (st == TSR_OK)
+        st = tsr__tensors_add_texts(to, str_of(name), (int)seen->rank, seen->dims, texts);
     tsr__arena_free(&arena);
     return st;
 }
@@ -202,44 +226,60 @@ static tsr_status take_tensor(const struct engine *engine, OrtValue *v, const ch
     return put(to, name, (tsr_dtype)x.type, (int)x.rank, x.dims, data);
 }
 
-// Elements are named "0", "1", ...; each element's value is released here, its bytes were copied.
-static tsr_status take_sequence(const struct engine *engine, OrtValue *v, const char *name,
+// Element i of a sequence, under the name of its number; its value is released here, its bytes were copied.
+static tsr_status take_element(const struct engine *engine, OrtValue *sequence, size_t i,
+                               tsr_tensors *list, OrtStatus **failed)
+{
+    const OrtApi *api = engine->api;
+    OrtValue *element = NULL;
+    int is_tensor = 0;
+    char label[24];
+    snprintf(label, sizeof label, "%zu", i);
+    *failed = api->GetValue(sequence, (int)i, engine->allocator, &element);
+    if (*failed)
+        return TSR_ENGINE;
+    tsr_status st = TSR_ENGINE;
+    *failed = api->IsTensor(element, &is_tensor);
+    if (!*failed && is_tensor)
+        st = take_tensor(engine, element, label, list, tsr_tensors_put, failed);
+    api->ReleaseValue(element);
+    return st;
+}
+
+// Elements are named "0", "1", ...
+static tsr_status take_sequence(const struct engine *engine, OrtValue *value, const char *name,
                                 tsr_tensors *to, OrtStatus **failed)
 {
     size_t n = 0;
     tsr_tensors *list;
-    *failed = engine->api->GetValueCount(v, &n);
-    tsr_status st =
-        *failed ? TSR_ENGINE : tsr__tensors_add_other(to, str_of(name), TSR_UNDEFINED, &list);
-    for (size_t i = 0; i < n && st == TSR_OK; i++) {
-        OrtValue *one = NULL;
-        char label[24];
-        snprintf(label, sizeof label, "%zu", i);
-        *failed = engine->api->GetValue(v, (int)i, engine->allocator, &one);
-        int is_tensor = 0;
-        if (!*failed)
-            *failed = engine->api->IsTensor(one, &is_tensor);
-        if (*failed || !is_tensor)
-            st = TSR_ENGINE;
-        else
-            st = take_tensor(engine, one, label, list, tsr_tensors_put, failed);
-        if (one)
-            engine->api->ReleaseValue(one);
+    *failed = engine->api->GetValueCount(value, &n);
+    if (*failed)
+        return TSR_ENGINE;
+    tsr_status st = tsr__tensors_add_other(to, str_of(name), TSR_UNDEFINED, &list);
+    if (st != TSR_OK)
+        return st;
+    for (size_t i = 0; i < n; i++) {
+        st = take_element(engine, value, i, list, failed);
+        if (st != TSR_OK)
+            return st;
     }
-    if (st == TSR_OK && n)
+    if (n)
         to->at[tsr_tensors_find(to, name)]->type = list->at[0]->type;
-    return st;
+    return TSR_OK;
 }
 
 static tsr_status take(const struct engine *engine, OrtValue *v, const char *name, tsr_tensors *to,
                        put_fn put, OrtStatus **failed)
 {
-    int kind = 0, has = 1;
-    *failed = v ? engine->api->HasValue(v, &has) : NULL;
-    if (!*failed && (!v || !has))
+    int kind = 0, has = 0;
+    *failed = NULL;
+    if (v)
+        *failed = engine->api->HasValue(v, &has);
+    if (*failed)
+        return TSR_ENGINE;
+    if (!has)
         return tsr__tensors_add_other(to, str_of(name), TSR_UNDEFINED, NULL);
-    if (!*failed)
-        *failed = engine->api->GetValueType(v, &kind);
+    *failed = engine->api->GetValueType(v, &kind);
     if (*failed)
         return TSR_ENGINE;
     if (kind == ORT_SEQUENCE)

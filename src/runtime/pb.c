@@ -42,10 +42,12 @@ static void tensor_head(struct text *text, const struct tensor *x)
     for (int axis = 0; axis < x->rank; axis++)
         put_int(text, TENSOR_DIMS, (uint64_t)x->dims[axis]);
     put_int(text, TENSOR_TYPE, (uint64_t)x->type);
-    for (int64_t i = 0; x->type == TSR_STRING && i < tsr__tensor_elements(x); i++)
+    bool is_text = x->type == TSR_STRING;
+    int64_t texts = is_text ? tsr__tensor_elements(x) : 0;
+    for (int64_t i = 0; i < texts; i++)
         put_bytes(text, TENSOR_TEXTS, tsr__tensor_text(x, i));
     put_bytes(text, TENSOR_NAME, str_of(x->name));
-    if (x->type == TSR_STRING)
+    if (is_text)
         return;
     put_varint(text, (uint64_t)TENSOR_RAW << 3 | LENGTH);
     put_varint(text, x->bytes);
@@ -58,8 +60,21 @@ static void write_tensor(struct outfile *outfile, struct text *head, const struc
         tsr__out_write(outfile, x->data, x->bytes);
 }
 
-// A message inside a message has its length in front: each tensor's head is made first, to know
-// it.
+// A message inside a message has its length in front: the tensor's head is made first, to know it. out: what comes before.
+static void write_element(struct outfile *outfile, struct text *out, struct text *head,
+                          const struct tensor *x)
+{
+    size_t bytes = x->type == TSR_STRING ? 0 : x->bytes;
+    head->n = 0;
+    tensor_head(head, x);
+    put_varint(out, (uint64_t)GROUP_TENSORS << 3 | LENGTH);
+    put_varint(out, head->n + bytes);
+    tsr__out_write(outfile, out->p, out->n);
+    write_tensor(outfile, head, x);
+    out->n = 0;
+}
+
+// Texts that have failed stay so: one look at the end suffices.
 static tsr_status write_sequence(tsr_session *session, struct outfile *outfile,
                                  const struct tensor *x)
 {
@@ -67,23 +82,14 @@ static tsr_status write_sequence(tsr_session *session, struct outfile *outfile,
                 out = {.session = session, .max = MAX_MESSAGE};
     put_bytes(&out, GROUP_NAME, str_of(x->name));
     put_int(&out, GROUP_TYPE, GROUP_OF_TENSORS);
-    tsr_status st = TSR_OK;
-    for (size_t i = 0; x->sequence && i < x->sequence->n && st == TSR_OK; i++) {
-        const struct tensor *one = x->sequence->at[i];
-        head.n = 0;
-        tensor_head(&head, one);
-        put_varint(&out, (uint64_t)GROUP_TENSORS << 3 | LENGTH);
-        put_varint(&out, head.n + (one->type == TSR_STRING ? 0 : one->bytes));
-        st = head.failed || out.failed ? TSR_NOMEM : TSR_OK;
-        tsr__out_write(outfile, out.p, out.n);
-        write_tensor(outfile, &head, one);
-        out.n = 0;
-    }
+    size_t elements = x->sequence ? x->sequence->n : 0;
+    for (size_t i = 0; i < elements; i++)
+        write_element(outfile, &out, &head, x->sequence->at[i]);
     tsr__out_write(outfile, out.p, out.n);
-    st = out.failed ? TSR_NOMEM : st;
+    bool failed = head.failed || out.failed;
     tsr__text_free(&head);
     tsr__text_free(&out);
-    return st;
+    return failed ? TSR_NOMEM : TSR_OK;
 }
 
 static tsr_status write_file(tsr_session *session, const char *path, const struct tensor *x)
@@ -109,21 +115,24 @@ static tsr_status write_file(tsr_session *session, const char *path, const struc
 
 tsr_status tsr__pb_save(const tsr_tensors *tensors, const char *folder)
 {
-    struct outfolder f;
+    struct outfolder outfolder;
     struct arena arena;
-    tsr_status st = tsr__outfolder_open(tensors->session, folder, false, &f);
+    tsr_status st = tsr__outfolder_open(tensors->session, folder, false, &outfolder);
     if (st != TSR_OK)
         return st;
     tsr__arena_init(&arena, tensors->session);
-    for (size_t i = 0; i < tensors->n && st == TSR_OK; i++) {
+    for (size_t i = 0; i < tensors->n; i++) {
         char name[40];
         snprintf(name, sizeof name, "output_%zu.pb", i);
-        struct str path = tsr__outfolder_path(&f, &arena, name);
+        struct str path = tsr__outfolder_path(&outfolder, &arena, name);
         st = path.p ? write_file(tensors->session, path.p, tensors->at[i]) : TSR_NOMEM;
+        if (st != TSR_OK)
+            goto abort_folder;
     }
     tsr__arena_free(&arena);
-    if (st == TSR_OK)
-        return tsr__outfolder_commit(&f);
-    tsr__outfolder_abort(&f);
+    return tsr__outfolder_commit(&outfolder);
+abort_folder:
+    tsr__arena_free(&arena);
+    tsr__outfolder_abort(&outfolder);
     return st;
 }
