@@ -66,7 +66,9 @@ static int64_t *all_ranks(tsr_session *session, struct arena *arena, int n)
 {
     tsr__arena_init(arena, session);
     int64_t *group = ARENA_ARRAY(arena, int64_t, (size_t)n);
-    for (int i = 0; group && i < n; i++)
+    if (!group)
+        return NULL;
+    for (int i = 0; i < n; i++)
         group[i] = i;
     return group;
 }
@@ -80,18 +82,18 @@ static tsr_status agree(struct bench *bench, int64_t *number)
     if (!endpoint)
         return TSR_OK;
     int64_t *group = all_ranks(bench->session, &arena, endpoint->size);
-    tsr_status st = TSR_NOMEM;
-    if (group) {
-        struct comm_call call = call_of(bench, group, endpoint->size, -1, COMM_BROADCAST);
-        bool timed = endpoint->timed;
-        bench->told++;
-        endpoint->timed = false; // this is not part of a run
-        st = tsr__comm_broadcast(endpoint, &call, 0, number, sizeof *number, &why);
-        endpoint->timed = timed;
-        st = st == TSR_OK ? st : failed(bench, &why);
-    }
+    if (!group)
+        return TSR_NOMEM;
+    struct comm_call call = call_of(bench, group, endpoint->size, -1, COMM_BROADCAST);
+    bool timed = endpoint->timed;
+    bench->told++;
+    endpoint->timed = false; // this is not part of a run
+    tsr_status st = tsr__comm_broadcast(endpoint, &call, 0, number, sizeof *number, &why);
+    endpoint->timed = timed;
     tsr__arena_free(&arena);
-    return st;
+    if (st != TSR_OK)
+        return failed(bench, &why);
+    return TSR_OK;
 }
 
 static bool keep_time(struct bench *bench, double t)
@@ -141,8 +143,9 @@ static tsr_status some_runs(struct bench *bench, int64_t runs)
 {
     for (int64_t i = 0; i < runs; i++) {
         tsr_status st = take_down_to(bench, (uint64_t)bench->in_flight - 1);
-        if (st == TSR_OK)
-            st = start_run(bench);
+        if (st != TSR_OK)
+            return st;
+        st = start_run(bench);
         if (st != TSR_OK)
             return st;
     }
@@ -152,13 +155,22 @@ static tsr_status some_runs(struct bench *bench, int64_t runs)
     return TSR_OK;
 }
 
-// Runs for that long, and at least so often; ends with no run under way.
-static tsr_status run_for(struct bench *bench, double seconds, int64_t at_least)
+// Seconds that the runs between two agreements should take.
+static double batch_seconds(const struct bench *bench, double seconds)
 {
     bool overlaps = bench->in_flight > 1 && tsr__job_place(bench->job);
-    double began = tsr__now_s(), last = began, batch_s = overlaps ? FLIGHT_S : BATCH_S;
-    int64_t batch = 1, next = 1, runs = 0;
-    batch_s = batch_s < seconds / 4 ? batch_s : seconds / 4;
+    double batch_s = BATCH_S;
+    if (overlaps)
+        batch_s = FLIGHT_S;
+    return batch_s < seconds / 4 ? batch_s : seconds / 4;
+}
+
+// Runs for that long, and at least so often; ends with no run under way. Rank 0 says how many runs come next, so that all ranks
+// make equally many; saying it costs time, so that the number doubles while a batch is over too soon (1, 2, 4, ...).
+static tsr_status run_for(struct bench *bench, double seconds, int64_t at_least)
+{
+    double began = tsr__now_s(), last = began, batch_s = batch_seconds(bench, seconds);
+    int64_t batch = 1, runs = 0;
     for (;;) {
         double now = tsr__now_s();
         if (now - last < batch_s && runs && batch < MAX_BATCH)
@@ -167,14 +179,15 @@ static tsr_status run_for(struct bench *bench, double seconds, int64_t at_least)
             batch /= 2;
         last = now;
         bool more = runs < at_least || (now - began < seconds && bench->n < MAX_RUNS);
-        next = more ? batch : 0;
+        int64_t next = more ? batch : 0;
         tsr_status st = agree(bench, &next);
-        if (st == TSR_OK && next > 0)
-            st = some_runs(bench, next);
         if (st != TSR_OK)
             return st;
-        if (next == 0)
+        if (next <= 0)
             break;
+        st = some_runs(bench, next);
+        if (st != TSR_OK)
+            return st;
         runs += next;
     }
     tsr_status st = take_down_to(bench, 0);
@@ -198,24 +211,32 @@ static double percentile(const struct bench *bench, double share)
 
 static void time_communication(const tsr_job *job)
 {
-    struct endpoint *endpoint;
-    for (int i = 0; (endpoint = tsr__job_endpoint(job, i)); i++) {
+    for (int i = 0;; i++) {
+        struct endpoint *endpoint = tsr__job_endpoint(job, i);
+        if (!endpoint)
+            return;
         endpoint->timed = true;
         endpoint->comm_s = 0;
+    }
+}
+
+// Of threads of this process: the memory is all of theirs together.
+static void tell_here(const struct bench *bench, struct told *all, int ranks, int64_t memory)
+{
+    for (int i = 0; i < ranks; i++) {
+        const struct endpoint *endpoint = tsr__job_endpoint(bench->job, i);
+        all[i].memory = ranks == 1 ? memory : 0;
+        all[i].comm_s = endpoint ? endpoint->comm_s : 0;
     }
 }
 
 // What every rank tells, on all ranks.
 static tsr_status gather(struct bench *bench, struct told *all, int ranks)
 {
-    struct endpoint *place = tsr__job_place(bench->job), *endpoint;
-    int64_t memory = tsr__memory_since(&bench->before, bench->folder, tsr__job_place(bench->job));
-    if (!place) { // threads of this process: the memory is all of theirs together
-        for (int i = 0; i < ranks; i++) {
-            endpoint = tsr__job_endpoint(bench->job, i);
-            all[i].memory = ranks == 1 ? memory : 0;
-            all[i].comm_s = endpoint ? endpoint->comm_s : 0;
-        }
+    struct endpoint *place = tsr__job_place(bench->job);
+    int64_t memory = tsr__memory_since(&bench->before, bench->folder, place);
+    if (!place) {
+        tell_here(bench, all, ranks, memory);
         return TSR_OK;
     }
     struct arena arena;
@@ -224,18 +245,41 @@ static tsr_status gather(struct bench *bench, struct told *all, int ranks)
     int64_t *group = all_ranks(bench->session, &arena, ranks);
     struct comm_buffer *send = ARENA_ARRAY(&arena, struct comm_buffer, (size_t)ranks);
     struct comm_buffer *recv = ARENA_ARRAY(&arena, struct comm_buffer, (size_t)ranks);
-    tsr_status st = arena.failed ? TSR_NOMEM : TSR_OK;
-    for (int i = 0; i < ranks && st == TSR_OK; i++) {
+    tsr_status st = TSR_NOMEM;
+    if (arena.failed)
+        goto free_arena;
+    for (int i = 0; i < ranks; i++) {
         send[i] = (struct comm_buffer){.p = &mine, .bytes = sizeof mine};
         recv[i] = (struct comm_buffer){.p = &all[i], .bytes = sizeof mine};
     }
-    if (st == TSR_OK) {
-        struct comm_call call = call_of(bench, group, ranks, -2, COMM_ALL_GATHER);
-        st = tsr__comm_all_to_all(place, &call, send, recv, &why);
-        st = st == TSR_OK ? st : failed(bench, &why);
-    }
+    struct comm_call call = call_of(bench, group, ranks, -2, COMM_ALL_GATHER);
+    st = tsr__comm_all_to_all(place, &call, send, recv, &why);
+    if (st != TSR_OK)
+        st = failed(bench, &why);
+free_arena:
     tsr__arena_free(&arena);
     return st;
+}
+
+// Times of runs, in order of size: the least, the middle one, ... the longest.
+static void sum_up_times(struct bench *bench, tsr_bench_result *result)
+{
+    static const double shares[] = {0, 0.5, 0.9, 0.95, 0.99, 1};
+    double *const at[] = {&result->min_s, &result->p50_s, &result->p90_s,
+                          &result->p95_s, &result->p99_s, &result->max_s};
+    double sum = 0;
+    for (size_t i = 0; i < bench->n; i++)
+        sum += bench->times[i];
+    result->runs = bench->n;
+    result->seconds = sum; // one at a time: without what is told between runs
+    if (bench->in_flight > 1)
+        result->seconds = bench->wall_s;
+    if (bench->n == 0)
+        return;
+    result->mean_s = sum / (double)bench->n;
+    qsort(bench->times, bench->n, sizeof *bench->times, by_size);
+    for (size_t i = 0; i < TSR_COUNT(at); i++)
+        *at[i] = percentile(bench, shares[i]);
 }
 
 static tsr_status sum_up(struct bench *bench, tsr_bench_result *result)
@@ -243,17 +287,13 @@ static tsr_status sum_up(struct bench *bench, tsr_bench_result *result)
     struct arena *kept = &bench->session->results[RESULT_RUN];
     tsr__arena_free(kept);
     result->ranks = tsr_job_ranks(bench->job, NULL);
-    double *share = ARENA_ARRAY(kept, double, (size_t)result->ranks), sum = 0;
+    double *share = ARENA_ARRAY(kept, double, (size_t)result->ranks);
     int64_t *memory = ARENA_ARRAY(kept, int64_t, (size_t)result->ranks);
     struct told *told = ARENA_ARRAY(kept, struct told, (size_t)result->ranks);
     if (!share || !memory || !told)
         return TSR_NOMEM;
-    for (size_t i = 0; i < bench->n; i++)
-        sum += bench->times[i];
+    sum_up_times(bench, result);
     tsr_status st = gather(bench, told, result->ranks);
-    result->seconds = bench->in_flight > 1
-                          ? bench->wall_s
-                          : sum; // one at a time: without what is told between runs
     for (int i = 0; i < result->ranks; i++) {
         share[i] = result->seconds > 0 ? told[i].comm_s / result->seconds : 0;
         memory[i] = told[i].memory;
@@ -262,14 +302,6 @@ static tsr_status sum_up(struct bench *bench, tsr_bench_result *result)
     result->memory = memory;
     result->process_memory =
         tsr__memory_since(&bench->before, bench->folder, tsr__job_place(bench->job));
-    result->runs = bench->n;
-    result->mean_s = bench->n ? sum / (double)bench->n : 0;
-    qsort(bench->times, bench->n, sizeof *bench->times, by_size);
-    double *const at[] = {&result->min_s, &result->p50_s, &result->p90_s,
-                          &result->p95_s, &result->p99_s, &result->max_s};
-    static const double shares[] = {0, 0.5, 0.9, 0.95, 0.99, 1};
-    for (size_t i = 0; i < TSR_COUNT(at); i++)
-        *at[i] = bench->n ? percentile(bench, shares[i]) : 0;
     return st;
 }
 
@@ -287,11 +319,39 @@ static struct str folder_of(struct arena *arena, const char *path)
     const char *slash = strrchr(path, '/');
     if (is_folder(path))
         return tsr__arena_str(arena, str_of(path));
-    return slash ? tsr__arena_str(arena, (struct str){path, (size_t)(slash - path)}) : STR(".");
+    if (!slash)
+        return STR(".");
+    return tsr__arena_str(arena, (struct str){path, (size_t)(slash - path)});
+}
+
+static tsr_status open_job(struct bench *bench, const char *path, const tsr_run_options *options)
+{
+    if (is_folder(path))
+        return tsr_job_open(bench->session, path, options, &bench->job);
+    return tsr_job_open_model(bench->session, path, options, &bench->job);
 }
 
 // Loading and warming up are timed apart: the first runs allocate and fill caches, and none of
 // them counts in the result.
+static tsr_status run_job(struct bench *bench, const tsr_run_options *options,
+                          tsr_bench_result *result)
+{
+    double warm = bench->seconds * WARM_SHARE < WARM_S ? bench->seconds * WARM_SHARE : WARM_S;
+    tsr_status st = run_for(bench, warm, WARM_RUNS);
+    result->warmups = bench->n;
+    bench->n = 0;
+    if (st != TSR_OK)
+        return st;
+    time_communication(bench->job);
+    st = run_for(bench, bench->seconds, 1);
+    if (st != TSR_OK)
+        return st;
+    st = sum_up(bench, result);
+    if (st != TSR_OK || !options->trace)
+        return st;
+    return tsr_job_trace(bench->job);
+}
+
 static tsr_status bench_here(tsr_session *session, const char *path, const tsr_run_options *options,
                              const tsr_tensors *inputs, double seconds, tsr_bench_result *result)
 {
@@ -302,22 +362,10 @@ static tsr_status bench_here(tsr_session *session, const char *path, const tsr_r
     bench.folder = folder_of(&arena, path).p;
     bench.before = tsr__memory_mark(bench.folder);
     double began = tsr__now_s();
-    double warm = seconds * WARM_SHARE < WARM_S ? seconds * WARM_SHARE : WARM_S;
-    tsr_status st = is_folder(path) ? tsr_job_open(session, path, options, &bench.job)
-                                    : tsr_job_open_model(session, path, options, &bench.job);
+    tsr_status st = open_job(&bench, path, options);
     result->load_s = tsr__now_s() - began;
     if (st == TSR_OK)
-        st = run_for(&bench, warm, WARM_RUNS);
-    result->warmups = bench.n;
-    bench.n = 0;
-    if (st == TSR_OK) {
-        time_communication(bench.job);
-        st = run_for(&bench, seconds, 1);
-    }
-    if (st == TSR_OK)
-        st = sum_up(&bench, result);
-    if (st == TSR_OK && options->trace)
-        st = tsr_job_trace(bench.job);
+        st = run_job(&bench, options, result);
     tsr__free(session, bench.times, bench.cap * sizeof *bench.times);
     tsr_job_close(bench.job);
     tsr__arena_free(&arena);
@@ -358,13 +406,13 @@ static tsr_status bench_take(struct spawn *spawn, tsr_session *session, int rank
     struct bench_work *work = spawn->data;
     if (rank != 0)
         return TSR_OK;
-    const void *r = tsr__message_get(in, sizeof *work->result);
-    if (r)
-        memcpy(work->result, r, sizeof *work->result);
+    const void *whole = tsr__message_get(in, sizeof *work->result);
+    if (whole)
+        memcpy(work->result, whole, sizeof *work->result);
     size_t bytes = (size_t)spawn->n * sizeof(double), more = (size_t)spawn->n * sizeof(int64_t);
     const void *share = tsr__message_get(in, bytes);
-    const void *memory = share ? tsr__message_get(in, more) : NULL;
-    if (!memory || work->result->ranks != spawn->n)
+    const void *memory = tsr__message_get(in, more);
+    if (!share || !memory || work->result->ranks != spawn->n)
         return TSR_MALFORMED;
     struct arena *kept = &session->results[RESULT_RUN];
     tsr__arena_free(kept);
@@ -378,24 +426,37 @@ static tsr_status bench_take(struct spawn *spawn, tsr_session *session, int rank
     return TSR_OK;
 }
 
+static tsr_status bench_children(tsr_session *session, const tsr_run_options *options,
+                                 struct bench_work *work)
+{
+    struct spawn spawn = {.options = options, .work = bench_work, .take = bench_take, .data = work};
+    tsr_status st = tsr__run_prepare(session, work->path, options, &spawn.n);
+    if (st != TSR_OK)
+        return st;
+    return tsr__spawn(session, &spawn);
+}
+
+static tsr_status bench(tsr_session *session, const tsr_run_options *given, struct bench_work *work)
+{
+    tsr_run_options options;
+    tsr_status st = tsr__tensors_owned(session, work->inputs);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__run_options(session, given, &options);
+    if (st != TSR_OK)
+        return st;
+    if (tsr__run_spawns(session, &options) && is_folder(work->path))
+        return bench_children(session, &options, work);
+    return bench_here(session, work->path, &options, work->inputs, work->seconds, work->result);
+}
+
+// The caller's struct may be an older, shorter one.
 tsr_status tsr_bench(tsr_session *session, const char *path, const tsr_run_options *options,
                      const tsr_tensors *inputs, double seconds, tsr_bench_result *result)
 {
-    tsr_run_options run_options;
     tsr_bench_result bench_result = {.size = sizeof bench_result};
-    tsr_status st = tsr__tensors_owned(session, inputs);
-    if (st == TSR_OK)
-        st = tsr__run_options(session, options, &run_options);
-    if (st == TSR_OK && tsr__run_spawns(session, &run_options) && is_folder(path)) {
-        struct bench_work work = {path, inputs, seconds, &bench_result};
-        struct spawn w = {
-            .options = &run_options, .work = bench_work, .take = bench_take, .data = &work};
-        st = tsr__run_prepare(session, path, &run_options, &w.n);
-        if (st == TSR_OK)
-            st = tsr__spawn(session, &w);
-    } else if (st == TSR_OK) {
-        st = bench_here(session, path, &run_options, inputs, seconds, &bench_result);
-    }
+    struct bench_work work = {path, inputs, seconds, &bench_result};
+    tsr_status st = bench(session, options, &work);
     size_t size = result->size < sizeof bench_result ? result->size : sizeof bench_result;
     bench_result.size = result->size;
     memcpy(result, &bench_result, size);

@@ -32,29 +32,59 @@ static void rank_for(const struct measure_rank *rank, enum measure_model which, 
 static tsr_status one_run(struct rank *rank, const tsr_tensors *in, double *seconds)
 {
     tsr_status st = tsr__rank_bind(rank, 0, in, NULL, rank->session, false);
+    if (st != TSR_OK)
+        return st;
     double began = tsr__now_s();
-    if (st == TSR_OK) {
-        tsr__rank_run(rank, 0);
-        st = rank->status;
-    }
+    tsr__rank_run(rank, 0);
     *seconds = tsr__now_s() - began;
     tsr__rank_drop(rank, 0);
-    return st;
+    return rank->status;
 }
 
 static tsr_status run_for(struct rank *rank, const tsr_tensors *in, double seconds, double *out)
 {
     static const size_t bytes = MOST_RUNS * sizeof(double);
     double *times = tsr__alloc(rank->session, bytes), began = tsr__now_s();
+    if (!times)
+        return TSR_NOMEM;
+    tsr_status st = TSR_OK;
     size_t n = 0;
-    tsr_status st = times ? TSR_OK : TSR_NOMEM;
-    while (st == TSR_OK && n < MOST_RUNS && (n < LEAST_RUNS || tsr__now_s() - began < seconds)) {
-        st = one_run(rank, in, &times[n]);
-        n += st == TSR_OK;
+    while (n < MOST_RUNS) {
+        if (n >= LEAST_RUNS && tsr__now_s() - began >= seconds)
+            break;
+        st = one_run(rank, in, &times[n++]);
+        if (st != TSR_OK)
+            goto free_times;
     }
-    *out = st == TSR_OK ? tsr__measure_typical(times, n) : 0;
+    *out = tsr__measure_typical(times, n);
+free_times:
     tsr__free(rank->session, times, bytes);
     return st;
+}
+
+// A first run alone, which makes what later ones find; then as many as there is time for, together with the other ranks.
+static tsr_status run_model(struct measure_rank *rank, struct rank *model, const tsr_tensors *in,
+                            double seconds, double *out, struct comm_trouble *why)
+{
+    double first;
+    tsr_status st = one_run(model, in, &first);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__comm_barrier(rank->endpoint, PLAN, "measured model", why);
+    if (st != TSR_OK)
+        return st;
+    return run_for(model, in, seconds, out);
+}
+
+// What went wrong on this rank, for the others.
+static void explain(const struct measure_rank *rank, const struct rank *model, tsr_status st,
+                    struct comm_trouble *why)
+{
+    const char *message = "out of memory";
+    if (model->session && tsr_finding_count(model->session))
+        message = tsr_finding_at(model->session, 0).message;
+    *why = (struct comm_trouble){.status = st, .rank = rank->endpoint->rank};
+    snprintf(why->text, sizeof why->text, "rank %d: %s", rank->endpoint->rank, message);
 }
 
 // Seconds of a run of that model, while the other ranks run it too.
@@ -62,29 +92,22 @@ static tsr_status time_model(struct measure_rank *rank, enum measure_model which
                              double *out, struct comm_trouble *why)
 {
     char path[MEASURE_PATH];
-    struct rank k;
+    struct rank model;
     tsr_tensors *in = NULL;
-    double first;
-    rank_for(rank, which, path, &k);
-    tsr__rank_open(&k);
-    tsr_status st = k.status;
-    if (st == TSR_OK)
-        st = tsr__measure_input(k.session, which, &in);
-    if (st == TSR_OK)
-        st = one_run(&k, in, &first);
-    if (st == TSR_OK)
-        st = tsr__comm_barrier(rank->endpoint, PLAN, "measured model", why);
-    if (st == TSR_OK)
-        st = run_for(&k, in, seconds, out);
-    if (st != TSR_OK && !why->text[0]) {
-        tsr_finding finding = {.message = "out of memory"};
-        if (k.session && tsr_finding_count(k.session))
-            finding = tsr_finding_at(k.session, 0);
-        *why = (struct comm_trouble){.status = st, .rank = rank->endpoint->rank};
-        snprintf(why->text, sizeof why->text, "rank %d: %s", rank->endpoint->rank, finding.message);
-    }
+    rank_for(rank, which, path, &model);
+    tsr__rank_open(&model);
+    tsr_status st = model.status;
+    if (st != TSR_OK)
+        goto free_model;
+    st = tsr__measure_input(model.session, which, &in);
+    if (st != TSR_OK)
+        goto free_model;
+    st = run_model(rank, &model, in, seconds, out, why);
+free_model:
+    if (st != TSR_OK && !why->text[0])
+        explain(rank, &model, st, why);
     tsr_tensors_free(in);
-    tsr__rank_free(&k);
+    tsr__rank_free(&model);
     return st;
 }
 
@@ -107,22 +130,23 @@ static int64_t memory_here(void)
 static tsr_status compute(struct measure_rank *rank, struct comm_trouble *why)
 {
     static const double share[MEASURE_MODELS] = {0.25, 0.12, 0.04, 0.04};
-    double t[MEASURE_MODELS] = {0};
+    double seconds[MEASURE_MODELS] = {0};
     for (int i = 0; i < MEASURE_MODELS; i++) {
         tsr_status st =
-            time_model(rank, (enum measure_model)i, share[i] * rank->seconds, &t[i], why);
+            time_model(rank, (enum measure_model)i, share[i] * rank->seconds, &seconds[i], why);
         if (rank->endpoint->rank == 0)
             tsr__progress(rank->session, "engine", (uint64_t)i + 1, MEASURE_MODELS);
         if (st != TSR_OK)
             return st;
     }
-    struct measured_rank *measured_rank = &rank->out->self;
-    measured_rank->flops = tsr__measure_work(MEASURE_ARITHMETIC) / t[MEASURE_ARITHMETIC];
-    measured_rank->bandwidth = tsr__measure_work(MEASURE_MEMORY) / t[MEASURE_MEMORY];
-    double more = t[MEASURE_MANY] - t[MEASURE_FEW];
-    measured_rank->overhead = more > 0 ? more / (MEASURE_MANY_NODES - MEASURE_FEW_NODES) : 0;
-    measured_rank->memory =
-        memory_here() / (rank->endpoint->host_ranks > 0 ? rank->endpoint->host_ranks : 1);
+    struct measured_rank *self = &rank->out->self;
+    self->flops = tsr__measure_work(MEASURE_ARITHMETIC) / seconds[MEASURE_ARITHMETIC];
+    self->bandwidth = tsr__measure_work(MEASURE_MEMORY) / seconds[MEASURE_MEMORY];
+    double more = seconds[MEASURE_MANY] - seconds[MEASURE_FEW];
+    self->overhead = more > 0 ? more / (MEASURE_MANY_NODES - MEASURE_FEW_NODES) : 0;
+    self->memory = memory_here();
+    if (rank->endpoint->host_ranks > 1) // which share it
+        self->memory /= rank->endpoint->host_ranks;
     return TSR_OK;
 }
 
@@ -130,15 +154,37 @@ static tsr_status compute(struct measure_rank *rank, struct comm_trouble *why)
 static void find_groups(struct measure_rank *rank)
 {
     int n = rank->endpoint->size;
-    for (int size = 2; size < n && rank->n_groups < MEASURE_GROUPS - 1; size *= 2)
+    for (int size = 2; size < n; size *= 2) {
+        if (rank->n_groups == MEASURE_GROUPS - 1)
+            break;
         if (n % size == 0)
             rank->group[rank->n_groups++] = size;
+    }
     if (n > 1)
         rank->group[rank->n_groups++] = n;
 }
 
 // Barriers before each part: all ranks compute at the same time and then use links at the same
 // time, as in a run. Collectives are measured on one host only.
+static tsr_status all_parts(struct measure_rank *rank, struct comm_trouble *why)
+{
+    struct endpoint *endpoint = rank->endpoint;
+    tsr_status st = tsr__comm_barrier(endpoint, PLAN, "start of measuring", why);
+    if (st != TSR_OK)
+        return st;
+    st = compute(rank, why);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__comm_barrier(endpoint, PLAN, "links", why);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__measure_links(rank, why);
+    if (st != TSR_OK || !rank->one_host)
+        return st;
+    return tsr__measure_collectives(rank, why);
+}
+
+// A rank that fails tells the others, who would wait for it else.
 void tsr__measure_rank(struct measure_rank *rank)
 {
     struct comm_trouble why = {0};
@@ -146,22 +192,18 @@ void tsr__measure_rank(struct measure_rank *rank)
     rank->one_host = endpoint->host_ranks == endpoint->size;
     find_groups(rank);
     memset(rank->out, 0, sizeof *rank->out);
-    rank->status = tsr__comm_barrier(endpoint, PLAN, "start of measuring", &why);
-    if (rank->status == TSR_OK)
-        rank->status = compute(rank, &why);
-    if (rank->status == TSR_OK)
-        rank->status = tsr__comm_barrier(endpoint, PLAN, "links", &why);
-    if (rank->status == TSR_OK)
-        rank->status = tsr__measure_links(rank, &why);
-    if (rank->status == TSR_OK && rank->one_host)
-        rank->status = tsr__measure_collectives(rank, &why);
+    rank->status = all_parts(rank, &why);
     if (rank->status == TSR_OK)
         return;
+    bool said = why.text[0];
     struct place at = PLACE_NONE;
     at.rank = why.rank;
-    tsr__comm_fail(endpoint, rank->status, why.text[0] ? why.text : "measuring failed");
-    tsr__diag(rank->session, rank->status == TSR_ENGINE ? DIAG_engine_failed : DIAG_rank_failed,
-              &at, NULL, "%s", why.text[0] ? why.text : tsr_status_text(rank->status));
+    enum diag_code code = DIAG_rank_failed;
+    if (rank->status == TSR_ENGINE)
+        code = DIAG_engine_failed;
+    tsr__comm_fail(endpoint, rank->status, said ? why.text : "measuring failed");
+    tsr__diag(rank->session, code, &at, NULL, "%s",
+              said ? why.text : tsr_status_text(rank->status));
 }
 
 // ---- all of them -------------------------------------------------------------------------------
@@ -247,35 +289,49 @@ static void *rank_thread(void *data)
     return NULL;
 }
 
-// Rank 0 has the caller's session, and so its progress: the caller's thread only waits.
-static tsr_status with_threads(struct measuring *measuring)
+// Rank 0 has the caller's session, and so its progress: the caller's thread only waits. Every rank has one of its own, or NULL.
+static tsr_status begin_threads(struct measuring *measuring, struct thread_job *job)
 {
-    struct comm_options co = {.timeout_s = measuring->run.timeout_s};
-    struct thread_job *job = tsr__threads_new(measuring->session, measuring->n, &co);
-    pthread_t threads[MEASURE_RANKS];
-    int started = 0;
     tsr_status st = TSR_OK;
-    if (!job)
-        return TSR_NOMEM;
     for (int i = 0; i < measuring->n; i++) {
         tsr_session *session = i ? tsr_session_new(NULL) : measuring->session;
         begin_rank(measuring, session, tsr__threads_endpoint(job, i), &measuring->found[i],
                    &measuring->ranks[i]);
-        st = session ? st : TSR_NOMEM;
-    }
-    for (int i = 0; i < measuring->n && st == TSR_OK; i++) {
-        if (pthread_create(&threads[i], NULL, rank_thread, &measuring->ranks[i]))
+        if (!session)
             st = TSR_NOMEM;
-        else
-            st = TSR_OK;
-        started += st == TSR_OK;
     }
-    if (st != TSR_OK)
-        tsr__comm_fail(measuring->ranks[0].endpoint, st, "a rank could not be started");
+    return st;
+}
+
+// Starts a thread for each rank and waits for all of them: the first failure counts.
+static tsr_status run_threads(struct measuring *measuring)
+{
+    pthread_t threads[MEASURE_RANKS];
+    int started = 0;
+    tsr_status first = TSR_OK;
+    for (; started < measuring->n; started++)
+        if (pthread_create(&threads[started], NULL, rank_thread, &measuring->ranks[started])) {
+            first = TSR_NOMEM;
+            tsr__comm_fail(measuring->ranks[0].endpoint, first, "a rank could not be started");
+            break;
+        }
     for (int i = 0; i < started; i++)
         pthread_join(threads[i], NULL);
     for (int i = 0; i < started; i++)
-        st = st == TSR_OK ? measuring->ranks[i].status : st;
+        if (first == TSR_OK)
+            first = measuring->ranks[i].status;
+    return first;
+}
+
+static tsr_status with_threads(struct measuring *measuring)
+{
+    struct comm_options comm = {.timeout_s = measuring->run.timeout_s};
+    struct thread_job *job = tsr__threads_new(measuring->session, measuring->n, &comm);
+    if (!job)
+        return TSR_NOMEM;
+    tsr_status st = begin_threads(measuring, job);
+    if (st == TSR_OK)
+        st = run_threads(measuring);
     for (int i = 1; i < measuring->n; i++)
         tsr_session_free(measuring->ranks[i].session);
     tsr__threads_free(job);
@@ -302,12 +358,12 @@ static tsr_status child_take(struct spawn *spawn, tsr_session *session, int rank
 {
     (void)session;
     struct measuring *measuring = spawn->data;
-    const void *r = tsr__message_get(in, sizeof *measuring->ranks);
-    const void *f = r ? tsr__message_get(in, sizeof *measuring->found) : NULL;
-    if (!f)
+    const void *measured = tsr__message_get(in, sizeof *measuring->ranks);
+    const void *found = tsr__message_get(in, sizeof *measuring->found);
+    if (!measured || !found)
         return TSR_MALFORMED;
-    memcpy(&measuring->ranks[rank], r, sizeof *measuring->ranks);
-    memcpy(&measuring->found[rank], f, sizeof *measuring->found);
+    memcpy(&measuring->ranks[rank], measured, sizeof *measuring->ranks);
+    memcpy(&measuring->found[rank], found, sizeof *measuring->found);
     return TSR_OK;
 }
 
@@ -358,10 +414,9 @@ static tsr_status as_launched(struct measuring *measuring, struct endpoint *endp
     struct measure_rank *rank = &measuring->ranks[endpoint->rank];
     begin_rank(measuring, measuring->session, endpoint, &measuring->found[endpoint->rank], rank);
     tsr__measure_rank(rank);
-    tsr_status st = rank->status == TSR_OK ? bring(measuring, endpoint) : rank->status;
-    if (st == TSR_OK && endpoint->rank == 0)
-        measuring->ranks[0] = *rank;
-    return st;
+    if (rank->status != TSR_OK)
+        return rank->status;
+    return bring(measuring, endpoint);
 }
 
 // ---- start and end -----------------------------------------------------------------------------
@@ -382,14 +437,20 @@ static tsr_status read_options(struct measuring *measuring, const tsr_measure_op
     if (given)
         memcpy(&options, given, given->size < sizeof options ? given->size : sizeof options);
     tsr_status st = tsr__run_options(measuring->session, options.run, &measuring->run);
-    bool spawns = st == TSR_OK && tsr__run_spawns(measuring->session, &measuring->run);
-    if (st == TSR_OK && !spawns)
-        st = tsr__run_join(measuring->session, &measuring->run, place);
     if (st != TSR_OK)
         return st;
-    measuring->n = *place ? (*place)->size : options.devices > 0 ? options.devices : tsr__cores();
-    measuring->seconds =
-        options.seconds > 0 && options.seconds < MOST_SECONDS ? options.seconds : USUAL_SECONDS;
+    if (!tsr__run_spawns(measuring->session, &measuring->run)) {
+        st = tsr__run_join(measuring->session, &measuring->run, place);
+        if (st != TSR_OK)
+            return st;
+    }
+    if (*place)
+        measuring->n = (*place)->size;
+    else
+        measuring->n = options.devices > 0 ? options.devices : tsr__cores();
+    measuring->seconds = USUAL_SECONDS;
+    if (options.seconds > 0 && options.seconds < MOST_SECONDS)
+        measuring->seconds = options.seconds;
     if (measuring->n > MEASURE_RANKS ||
         (*place && options.devices > 0 && options.devices != measuring->n))
         return tsr__run_refuse(measuring->session, DIAG_run_options, NULL,
@@ -398,21 +459,32 @@ static tsr_status read_options(struct measuring *measuring, const tsr_measure_op
     return TSR_OK;
 }
 
+static tsr_status all_ranks(struct measuring *measuring, struct endpoint *place)
+{
+    if (place)
+        return as_launched(measuring, place);
+    if (tsr__run_spawns(measuring->session, &measuring->run))
+        return with_children(measuring);
+    return with_threads(measuring);
+}
+
 static tsr_status measure(struct measuring *measuring, struct endpoint *place)
 {
     size_t n = (size_t)measuring->n;
+    tsr_status st = TSR_NOMEM;
     measuring->found = tsr__alloc(measuring->session, n * sizeof *measuring->found);
     measuring->ranks = tsr__alloc(measuring->session, n * sizeof *measuring->ranks);
-    tsr_status st = measuring->found && measuring->ranks ? make_models(measuring) : TSR_NOMEM;
-    if (st == TSR_OK && place)
-        st = as_launched(measuring, place);
-    else if (st == TSR_OK && tsr__run_spawns(measuring->session, &measuring->run))
-        st = with_children(measuring);
-    else if (st == TSR_OK)
-        st = with_threads(measuring);
+    if (!measuring->found || !measuring->ranks)
+        goto free_lists;
+    st = make_models(measuring);
+    if (st != TSR_OK)
+        goto remove_models;
+    st = all_ranks(measuring, place);
     if (st == TSR_OK && (!place || place->rank == 0))
         collect(measuring, &measuring->ranks[0]);
+remove_models:
     tsr__temporary_remove(measuring->folder);
+free_lists:
     tsr__free(measuring->session, measuring->found, n * sizeof *measuring->found);
     tsr__free(measuring->session, measuring->ranks, n * sizeof *measuring->ranks);
     return st;
@@ -425,8 +497,9 @@ tsr_status tsr__measure(tsr_session *session, const tsr_measure_options *options
     struct endpoint *place = NULL;
     memset(out, 0, sizeof *out);
     tsr_status st = read_options(&measuring, options, &place);
-    if (st == TSR_OK)
-        st = tsr__engine(session, &measuring.engine);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__engine(session, &measuring.engine);
     if (st != TSR_OK)
         return st;
     return measure(&measuring, place);

@@ -59,13 +59,18 @@ static void restart(struct measure_rank *rank, int64_t what)
 static tsr_status how_often(struct measure_rank *rank, const int64_t *group, int n, double first,
                             double seconds, int64_t *times, struct comm_trouble *why)
 {
-    double often = first > 0 ? seconds / first : MOST_TIMES;
-    *times = often > MOST_TIMES ? MOST_TIMES : (int64_t)often;
+    *times = MOST_TIMES;
+    if (first > 0 && seconds / first < MOST_TIMES)
+        *times = (int64_t)(seconds / first);
     if (*times < LEAST_TIMES)
         *times = LEAST_TIMES;
     struct comm_call call = call_of(rank, group, n, COMM_BROADCAST);
     call.type = TSR_UINT8;
-    return tsr__comm_broadcast(rank->endpoint, &call, (int)group[0], times, sizeof *times, why);
+    tsr_status st =
+        tsr__comm_broadcast(rank->endpoint, &call, (int)group[0], times, sizeof *times, why);
+    if (*times > MOST_TIMES) // whatever came: there is no room for more
+        *times = MOST_TIMES;
+    return st;
 }
 
 // ---- pairs -------------------------------------------------------------------------------------
@@ -79,36 +84,40 @@ static tsr_status ping(struct measure_rank *rank, const int64_t *pair, void *p, 
     bool first = endpoint->rank == pair[0];
     int other = (int)pair[first];
     double began = tsr__now_s();
-    tsr_status st = TSR_OK;
-    for (int turn = 0; turn < 2 && st == TSR_OK; turn++) {
+    for (int turn = 0; turn < 2; turn++) {
         struct comm_call call = call_of(rank, pair, 2, COMM_SEND);
+        tsr_status st;
         if ((turn == 0) == first)
             st = tsr__comm_send(endpoint, &call, other, p, bytes, NULL, why);
         else
             st = tsr__comm_recv(endpoint, &call, other, &in, why);
+        if (st != TSR_OK)
+            return st;
     }
     *seconds = (tsr__now_s() - began) / 2;
-    return st;
+    return TSR_OK;
 }
 
 static tsr_status time_pair(struct measure_rank *rank, const int64_t *pair, size_t bytes, void *p,
                             double seconds, double *out, struct comm_trouble *why)
 {
-    double times[MOST_TIMES], first;
+    double times[MOST_TIMES], first = 0;
     int64_t n = 0;
-    tsr_status st = ping(rank, pair, p, bytes, &first, why); // buffers are new
-    if (st == TSR_OK)
-        st = ping(rank, pair, p, bytes, &first, why);
-    if (st == TSR_OK)
-        st = how_often(rank, pair, 2, 2 * first, seconds, &n, why);
-    n = n > MOST_TIMES ? MOST_TIMES : n;
-    for (int64_t i = 0; i < n; i++) {
+    for (int i = 0; i < 2; i++) { // the first time buffers are new
+        tsr_status st = ping(rank, pair, p, bytes, &first, why);
         if (st != TSR_OK)
-            break;
-        st = ping(rank, pair, p, bytes, &times[i], why);
+            return st;
     }
-    *out = tsr__measure_typical(times, st == TSR_OK ? (size_t)n : 0);
-    return st;
+    tsr_status st = how_often(rank, pair, 2, 2 * first, seconds, &n, why);
+    if (st != TSR_OK)
+        return st;
+    for (int64_t i = 0; i < n; i++) {
+        st = ping(rank, pair, p, bytes, &times[i], why);
+        if (st != TSR_OK)
+            return st;
+    }
+    *out = tsr__measure_typical(times, (size_t)n);
+    return TSR_OK;
 }
 
 static tsr_status link(struct measure_rank *rank, const int64_t *pair, void *p, double seconds,
@@ -117,13 +126,14 @@ static tsr_status link(struct measure_rank *rank, const int64_t *pair, void *p, 
     double small = 0, large = 0;
     restart(rank, pair[0] * MEASURE_RANKS + pair[1]);
     tsr_status st = time_pair(rank, pair, PING_BYTES, p, seconds / 2, &small, why);
-    if (st == TSR_OK)
-        st = time_pair(rank, pair, LINK_BYTES, p, seconds / 2, &large, why);
-    if (rank->endpoint->rank != pair[0])
+    if (st != TSR_OK)
+        return st;
+    st = time_pair(rank, pair, LINK_BYTES, p, seconds / 2, &large, why);
+    if (st != TSR_OK || rank->endpoint->rank != pair[0])
         return st;
     rank->out->latency[pair[1]] = small;
     rank->out->bandwidth[pair[1]] = LINK_BYTES / (large > small ? large - small : 1e-9);
-    return st;
+    return TSR_OK;
 }
 
 static tsr_status out_of_memory(struct measure_rank *rank, struct comm_trouble *why)
@@ -133,24 +143,35 @@ static tsr_status out_of_memory(struct measure_rank *rank, struct comm_trouble *
     return TSR_NOMEM;
 }
 
-tsr_status tsr__measure_links(struct measure_rank *rank, struct comm_trouble *why)
+// One pair after the other; the ranks that are not in it keep still.
+static tsr_status all_links(struct measure_rank *rank, void *p, struct comm_trouble *why)
 {
     struct endpoint *endpoint = rank->endpoint;
     int pairs = endpoint->size * (endpoint->size - 1) / 2, done = 0;
-    void *p = tsr__alloc(rank->session, LINK_BYTES);
-    tsr_status st = p ? TSR_OK : out_of_memory(rank, why);
-    if (p)
-        memset(p, 0, LINK_BYTES);
     for (int a = 0; a < endpoint->size; a++)
-        for (int b = a + 1; b < endpoint->size && st == TSR_OK; b++) {
+        for (int b = a + 1; b < endpoint->size; b++) {
             const int64_t pair[2] = {a, b};
+            tsr_status st = TSR_OK;
             if (endpoint->rank == a || endpoint->rank == b)
                 st = link(rank, pair, p, rank->seconds * SHARE_PAIRS / pairs, why);
-            if (st == TSR_OK) // the others keep still
-                st = tsr__comm_barrier(endpoint, PLAN, "measured pair", why);
+            if (st != TSR_OK)
+                return st;
+            st = tsr__comm_barrier(endpoint, PLAN, "measured pair", why);
+            if (st != TSR_OK)
+                return st;
             if (endpoint->rank == 0)
                 tsr__progress(rank->session, "links", (uint64_t)++done, (uint64_t)pairs);
         }
+    return TSR_OK;
+}
+
+tsr_status tsr__measure_links(struct measure_rank *rank, struct comm_trouble *why)
+{
+    void *p = tsr__alloc(rank->session, LINK_BYTES);
+    if (!p)
+        return out_of_memory(rank, why);
+    memset(p, 0, LINK_BYTES);
+    tsr_status st = all_links(rank, p, why);
     tsr__free(rank->session, p, LINK_BYTES);
     return st;
 }
@@ -228,11 +249,13 @@ static tsr_status some(struct measure_rank *rank, struct crew *crew, int64_t byt
 {
     int n = bytes <= SMALL_BYTES ? CALLS_ON_END : 1;
     double began = tsr__now_s();
-    tsr_status st = TSR_OK;
-    for (int i = 0; i < n && st == TSR_OK; i++)
-        st = once(rank, crew, bytes, what, why);
+    for (int i = 0; i < n; i++) {
+        tsr_status st = once(rank, crew, bytes, what, why);
+        if (st != TSR_OK)
+            return st;
+    }
     *seconds = (tsr__now_s() - began) / n;
-    return st;
+    return TSR_OK;
 }
 
 static tsr_status time_crew(struct measure_rank *rank, struct crew *crew, int64_t bytes,
@@ -242,35 +265,45 @@ static tsr_status time_crew(struct measure_rank *rank, struct crew *crew, int64_
     double times[MOST_TIMES], first = 0;
     int64_t n = 0;
     tsr_status st = tsr__comm_barrier(rank->endpoint, PLAN, "measured collective", why);
-    for (int i = 0; i < 2 && st == TSR_OK; i++)
+    if (st != TSR_OK)
+        return st;
+    for (int i = 0; i < 2; i++) { // the first time buffers are new
         st = some(rank, crew, bytes, what, &first, why);
+        if (st != TSR_OK)
+            return st;
+    }
     if (bytes <= SMALL_BYTES)
         first *= CALLS_ON_END;
-    if (st == TSR_OK)
-        st = how_often(rank, crew->members, crew->n, first, seconds, &n, why);
-    n = n > MOST_TIMES ? MOST_TIMES : n;
-    for (int64_t i = 0; i < n && st == TSR_OK; i++)
+    st = how_often(rank, crew->members, crew->n, first, seconds, &n, why);
+    if (st != TSR_OK)
+        return st;
+    for (int64_t i = 0; i < n; i++) {
         st = some(rank, crew, bytes, what, &times[i], why);
-    *out = tsr__measure_typical(times, st == TSR_OK ? (size_t)n : 0);
-    return st;
+        if (st != TSR_OK)
+            return st;
+    }
+    *out = tsr__measure_typical(times, (size_t)n);
+    return TSR_OK;
 }
 
 static tsr_status time_groups(struct measure_rank *rank, struct crew *crew, int k,
                               struct comm_trouble *why)
 {
     double each = rank->seconds * SHARE_ALL / (MEASURE_KINDS * MEASURE_POINTS * rank->n_groups);
-    tsr_status st = TSR_OK;
     restart(rank, MEASURE_RANKS * MEASURE_RANKS + k);
     crew_of(rank, rank->group[k], crew);
     for (int what = 0; what < MEASURE_KINDS; what++) {
-        for (int i = 0; i < MEASURE_POINTS && st == TSR_OK; i++)
-            st = time_crew(rank, crew, tsr__measure_bytes[i], (enum tsr_collective)what, each,
-                           &rank->out->seconds[what][k][i], why);
+        for (int i = 0; i < MEASURE_POINTS; i++) {
+            tsr_status st = time_crew(rank, crew, tsr__measure_bytes[i], (enum tsr_collective)what,
+                                      each, &rank->out->seconds[what][k][i], why);
+            if (st != TSR_OK)
+                return st;
+        }
         if (rank->endpoint->rank == 0)
             tsr__progress(rank->session, "collectives", (uint64_t)(k * MEASURE_KINDS + what + 1),
                           (uint64_t)(rank->n_groups * MEASURE_KINDS));
     }
-    return st;
+    return TSR_OK;
 }
 
 tsr_status tsr__measure_collectives(struct measure_rank *rank, struct comm_trouble *why)
@@ -278,13 +311,19 @@ tsr_status tsr__measure_collectives(struct measure_rank *rank, struct comm_troub
     size_t most = (size_t)tsr__measure_bytes[MEASURE_POINTS - 1];
     struct crew *crew = tsr__alloc(rank->session, sizeof *crew);
     char *memory = tsr__alloc(rank->session, 2 * most);
-    tsr_status st = crew && memory ? TSR_OK : out_of_memory(rank, why);
-    if (st == TSR_OK) {
-        memset(memory, 0, 2 * most);
-        *crew = (struct crew){.in = memory, .out = memory + most};
+    tsr_status st = TSR_OK;
+    if (!crew || !memory) {
+        st = out_of_memory(rank, why);
+        goto free_memory;
     }
-    for (int k = 0; k < rank->n_groups && st == TSR_OK; k++)
+    memset(memory, 0, 2 * most);
+    *crew = (struct crew){.in = memory, .out = memory + most};
+    for (int k = 0; k < rank->n_groups; k++) {
         st = time_groups(rank, crew, k, why);
+        if (st != TSR_OK)
+            break;
+    }
+free_memory:
     tsr__free(rank->session, memory, 2 * most);
     tsr__free(rank->session, crew, sizeof *crew);
     return st;

@@ -23,18 +23,20 @@ static tsr_value *step(tsr_graph *graph, const char *op, const char *out, tsr_va
     if (!a)
         return NULL;
     tsr_node *node = tsr_graph_add_node(graph, "", op, out, in, b ? 2 : 1, &out, 1);
-    return node ? tsr_node_output(node, 0) : NULL;
+    if (!node)
+        return NULL;
+    return tsr_node_output(node, 0);
 }
 
 // Nodes one after the other that an engine does not fuse into one.
 static tsr_value *chain(tsr_graph *graph, tsr_value *x, int nodes)
 {
     char name[32];
-    for (int i = 0; i < nodes && x; i++) {
-        snprintf(name, sizeof name, i + 1 < nodes ? "v%d" : "y", i);
-        x = step(graph, i % 2 ? "Neg" : "Relu", name, x, NULL);
+    for (int i = 0; i + 1 < nodes; i++) {
+        snprintf(name, sizeof name, "v%d", i);
+        x = step(graph, i % 2 ? "Neg" : "Relu", name, x, NULL); // of NULL it makes NULL
     }
-    return x;
+    return step(graph, nodes % 2 ? "Relu" : "Neg", "y", x, NULL);
 }
 
 static tsr_value *weights(tsr_session *session, tsr_graph *graph, const char *name, int64_t rows,
@@ -55,8 +57,9 @@ static tsr_value *layer(tsr_session *session, tsr_graph *graph, tsr_value *x)
 {
     tsr_value *up = weights(session, graph, "up", WIDTH, INNER),
               *down = weights(session, graph, "down", INNER, WIDTH);
-    x = up && down ? step(graph, "MatMul", "h", x, up) : NULL;
-    return x ? step(graph, "MatMul", "y", x, down) : NULL;
+    if (!up || !down)
+        return NULL;
+    return step(graph, "MatMul", "y", step(graph, "MatMul", "h", x, up), down);
 }
 
 static tsr_value *body(tsr_session *session, tsr_graph *graph, enum measure_model which)
@@ -90,21 +93,30 @@ double tsr__measure_work(enum measure_model which)
     return 2 * rows * WIDTH * sizeof(float) * MEASURE_MEMORY_NODES; // bytes read and written
 }
 
+static tsr_status fill_model(tsr_session *session, enum measure_model which, tsr_model *model)
+{
+    tsr_graph *graph = tsr_model_graph(model);
+    tsr_dim dims[2] = {{.value = tsr__measure_rows(which), .symbol = ""},
+                       {.value = WIDTH, .symbol = ""}};
+    tsr_status st = tsr_model_set_opset(model, "", 17);
+    if (st != TSR_OK)
+        return st;
+    tsr_value *y = body(session, graph, which);
+    if (!y)
+        return TSR_NOMEM;
+    st = tsr_value_set_type(y, TSR_FLOAT, 2, dims);
+    if (st != TSR_OK)
+        return st;
+    return tsr_graph_add_output(graph, y);
+}
+
 static tsr_status write_model(tsr_session *session, enum measure_model which, const char *path)
 {
     tsr_model *model = NULL;
     tsr_status st = tsr_model_new(session, "measure", 8, &model);
     if (st != TSR_OK)
         return st;
-    tsr_graph *graph = tsr_model_graph(model);
-    st = tsr_model_set_opset(model, "", 17);
-    tsr_value *y = st == TSR_OK ? body(session, graph, which) : NULL;
-    tsr_dim dims[2] = {{.value = tsr__measure_rows(which), .symbol = ""},
-                       {.value = WIDTH, .symbol = ""}};
-    if (st == TSR_OK)
-        st = y ? tsr_value_set_type(y, TSR_FLOAT, 2, dims) : TSR_NOMEM;
-    if (st == TSR_OK)
-        st = tsr_graph_add_output(graph, y);
+    st = fill_model(session, which, model);
     if (st == TSR_OK)
         st = tsr_model_save(model, path);
     tsr_model_free(model);
@@ -114,11 +126,13 @@ static tsr_status write_model(tsr_session *session, enum measure_model which, co
 tsr_status tsr__measure_write(tsr_session *session, const char *folder)
 {
     char path[MEASURE_PATH];
-    tsr_status st = TSR_OK;
-    for (int i = 0; i < MEASURE_MODELS && st == TSR_OK; i++)
-        st = write_model(session, (enum measure_model)i,
-                         tsr__measure_path(folder, (enum measure_model)i, path));
-    return st;
+    for (int i = 0; i < MEASURE_MODELS; i++) {
+        enum measure_model which = (enum measure_model)i;
+        tsr_status st = write_model(session, which, tsr__measure_path(folder, which, path));
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
 }
 
 const char *tsr__measure_path(const char *folder, enum measure_model which, char *out)
