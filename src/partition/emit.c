@@ -484,30 +484,16 @@ static tsr_status front_axes(struct part *part, const struct step *st, tsr_node 
     return tsr_node_set_ints(copy, name, axes, (size_t)n);
 }
 
-// One node of one rank, if the rank needs any of its outputs. Inputs are rewritten before the node is copied,
-// attributes after. Where another node must finish the work (a lookup's mask, a trim), the copy gives a fresh name
-// and that node the real one.
-static tsr_status emit_node(struct part *part, struct step *st)
+// Inputs are rewritten before the node is copied, attributes after. Where another node must finish the work (a
+// lookup's mask, a trim), the copy gives a fresh name and that node the real one.
+tsr_status tsr__emit_plain(struct part *part, struct step *st, struct str *outputs)
 {
-    struct plan *plan = part->plan;
-    bool any = false;
-    for (size_t i = 0; i < st->n_outputs; i++)
-        any |= st->outputs[i] && st->outputs[i]->live[part->rank];
-    if (!any)
-        return TSR_OK;
-    const struct rule_rewrite *sizes = tsr__gives_sizes(st->flow);
-    if (sizes)
-        return tsr__emit_sizes(part, st, sizes);
     size_t n_inputs = st->n_node_inputs;
-    tsr_value **inputs = ARENA_ARRAY(plan->arena, tsr_value *, n_inputs + RULE_MAX_RANK);
-    struct str *outputs = ARENA_ARRAY(plan->arena, struct str, st->n_outputs + 1);
-    if (!inputs || !outputs)
+    tsr_value **inputs = ARENA_ARRAY(part->plan->arena, tsr_value *, n_inputs + RULE_MAX_RANK);
+    if (!inputs)
         return TSR_NOMEM;
     for (size_t i = 0; i < st->n_node_inputs; i++)
         inputs[i] = st->inputs[i] ? form_root(st->inputs[i])->local[part->rank] : NULL;
-    for (size_t i = 0; i < st->n_outputs; i++)
-        if (st->outputs[i])
-            outputs[i] = tsr__form_name(part, st->outputs[i]);
     tsr_status status = rewrite_inputs(part, st, inputs);
     if (status == TSR_OK)
         status = copy_written(part, st, inputs);
@@ -534,9 +520,33 @@ static tsr_status emit_node(struct part *part, struct step *st)
     if (status == TSR_OK)
         status = front_axes(part, st, copy);
     if (status == TSR_OK && tsr__trims(st->flow))
-        status = tsr__emit_trim(part, st, tsr_node_output(copy, 0), found);
-    else if (status == TSR_OK && here)
-        status = tsr__lookup_end(part, st, here, tsr_node_output(copy, 0), found);
+        return tsr__emit_trim(part, st, tsr_node_output(copy, 0), found);
+    if (status == TSR_OK && here)
+        return tsr__lookup_end(part, st, here, tsr_node_output(copy, 0), found);
+    return status;
+}
+
+// One node of one rank, if the rank needs any of its outputs.
+static tsr_status emit_node(struct part *part, struct step *st)
+{
+    bool any = false, guarded;
+    for (size_t i = 0; i < st->n_outputs; i++)
+        any |= st->outputs[i] && st->outputs[i]->live[part->rank];
+    if (!any)
+        return TSR_OK;
+    const struct rule_rewrite *sizes = tsr__gives_sizes(st->flow);
+    if (sizes)
+        return tsr__emit_sizes(part, st, sizes);
+    tsr_status status = tsr__emit_guarded(part, st, &guarded);
+    if (status != TSR_OK || guarded)
+        return status;
+    struct str *outputs = ARENA_ARRAY(part->plan->arena, struct str, st->n_outputs + 1);
+    if (!outputs)
+        return TSR_NOMEM;
+    for (size_t i = 0; i < st->n_outputs; i++)
+        if (st->outputs[i])
+            outputs[i] = tsr__form_name(part, st->outputs[i]);
+    status = tsr__emit_plain(part, st, outputs);
     if (status != TSR_OK)
         return status;
     return tsr__part_keep_declared(part, st);

@@ -592,3 +592,14 @@ tsr_value *tsr__part_local_shape(struct part *part, const tsr_value *source, tsr
             known[i] = tsr__local_size_of(&columns.size[i], known[i]);
     return tsr__part_ints(part, known, n);
 }
+
+tsr_value *tsr__part_local_sizes(struct part *part, const struct item *it,
+                                 const struct tile_layout *layout)
+{
+    struct local_columns columns;
+    bool any;
+    tsr_value *whole = tsr__part_shape(part, it);
+    if (!whole || !columns_of(part, layout, it->rank, &columns, &any))
+        return NULL;
+    return any ? local_nodes(part, whole, &columns, it->rank, 0) : whole;
+}

@@ -352,6 +352,10 @@ tsr_status tsr__parts_build(struct plan *plan, struct part *parts) TSR_MUST_USE;
 // A model input as the rank takes it in; made when it is first asked for.
 tsr_value *tsr__part_input(struct part *part, struct item *it);
 tsr_status tsr__emit_step(struct plan *plan, struct part *parts, struct step *st) TSR_MUST_USE;
+// The node on one rank, its results under these names ("": unused).
+tsr_status tsr__emit_plain(struct part *part, struct step *st, struct str *outputs) TSR_MUST_USE;
+// emit_guard.c: the same as a choice, if the rank may have nothing of what its kernel wants elements of.
+tsr_status tsr__emit_guarded(struct part *part, struct step *st, bool *guarded) TSR_MUST_USE;
 // opsets.c: what a rank file says of itself.
 void tsr__plan_types(struct plan *plan);
 int64_t tsr__part_ir(const struct plan *plan);
@@ -396,6 +400,9 @@ bool tsr__shape_of_sizes(struct plan *plan, const tsr_value *source, const struc
 // A host value that holds the shape of a tensor (made) cut as the layout, with local sizes on this rank.
 tsr_value *tsr__part_local_shape(struct part *part, const tsr_value *source, tsr_value *host,
                                  const struct item *made, const struct tile_layout *layout);
+// The sizes of what this rank has of the tensor in that layout; its whole shape is known on every rank. int64[rank].
+tsr_value *tsr__part_local_sizes(struct part *part, const struct item *it,
+                                 const struct tile_layout *layout);
 // emit_lookup.c, before a node that is addressed by values: its indices become local ones. *here NULL: nothing of the
 // kind.
 tsr_status tsr__lookup_begin(struct part *part, const struct step *st, tsr_value **inputs,

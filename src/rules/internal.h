@@ -119,10 +119,15 @@ struct op_row {
     int single_switch; // ... and only if this input is not absent or false; 0: always
     unsigned
         writes; // bits of inputs that ONNX Runtime writes over if the node gives more than one result
+    const char *some; // factors of which the kernel wants at least one element (empty.c); "*": all
+    bool (*some_if)(const struct rule *rule); // those with ~ behind them only where this holds
     bool bodies;      // control flow: its bodies are cut, not the node itself (control.c)
     expand_fn expand; // replaces a node whose `stat` factors are cut (expand.h)
     const char *note;
 };
+// Conditions of the column some_if (empty.c).
+bool tsr__stacks_differ(const struct rule *rule);
+bool tsr__scales_of_blocks(const struct rule *rule);
 // A text of a row that need not be there, as callers see it.
 static inline const char *text_or_none(const char *text)
 {

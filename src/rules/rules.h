@@ -214,6 +214,10 @@ bool tsr__rule_keeps_input(const tsr_node *node, size_t input);
 // The value comes from a DequantizeLinear, itself or through nodes that an engine moves it through (kept_inputs.c).
 bool tsr__value_is_dequantized(const tsr_value *value);
 
+// The kernel of ONNX Runtime wants at least one element of the factor: with none it refuses, gives something else or ends
+// the process (empty.c).
+bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule, int factor);
+
 // Kernels of ONNX Runtime misread a negative axis where a reduction's input has no elements: of [0 3]
 // along -1 they make [0 3]. The same axes counted from the front; 0: the node is no such reduction, or
 // has no negative ones. *name: the attribute that has them, NULL: input 1 does. axes: RULE_MAX_RANK.

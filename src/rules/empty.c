@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// empty.c - kernels of ONNX Runtime that do not take tensors without elements. A device may have nothing of a size that
+// is known at run time alone: of a batch of 1 on 2 devices, the first has no row. Most kernels then give an empty result.
+// Some refuse, some give another shape or memory that nobody wrote, some end the process. The rows' column `some` names
+// the factors of which a kernel wants at least one element; tests/rules/empty.py holds it against the engine.
+#include "rules/internal.h"
+
+#include <ctype.h>
+
+// A letter of the column and a factor's name: "s" is s, s0, s1 and the inner half s_; "d1" is d1 alone.
+static bool letter_is(struct str letter, struct str factor)
+{
+    if (factor.n < letter.n || memcmp(factor.p, letter.p, letter.n) != 0)
+        return false;
+    for (size_t i = letter.n; i < factor.n; i++)
+        if (factor.p[i] != '_' && (isdigit((unsigned char)letter.p[letter.n - 1]) ||
+                                   !isdigit((unsigned char)factor.p[i])))
+            return false;
+    return true;
+}
+
+// Factors of the batch dimension that is `back` dimensions before the matrix; 0: none, or size 1.
+static int batch_factors(const struct rule_tensor *tensor, int back)
+{
+    int axis = tensor->rank - 2 - back;
+    return axis < 0 ? 0 : tensor->dims[axis].n;
+}
+
+// The two matrices of a product are not stacked alike: one is a vector, or is multiplied with several of the other. Of [4 0] and
+// [0], ONNX Runtime's product is whatever lay in memory; [0 4 5] times [1 5 6] it refuses. A stack times one matrix it takes: it
+// sees one tall matrix.
+bool tsr__stacks_differ(const struct rule *rule)
+{
+    if (rule->n_inputs < 2)
+        return false;
+    const struct rule_tensor *left = &rule->inputs[0], *right = &rule->inputs[1];
+    if (left->rank == 1 || right->rank == 1)
+        return true;
+    if (right->rank == 2)
+        return false;
+    int most = left->rank > right->rank ? left->rank : right->rank;
+    for (int back = 1; back <= most - 2; back++)
+        if (!batch_factors(left, back) != !batch_factors(right, back))
+            return true;
+    return false;
+}
+
+// One scale for each block of elements; kernels look for the first even where there are no blocks.
+bool tsr__scales_of_blocks(const struct rule *rule)
+{
+    return rule->n_inputs > 1 && rule->inputs[1].rank > 1;
+}
+
+// "B~ m~ k": k always, B and m where the row's condition holds.
+bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule, int factor)
+{
+    const struct op_row *row = tsr__row_of_node(node);
+    const char *at = row && row->some ? row->some : "";
+    while (*at) {
+        size_t n = strcspn(at, " ~");
+        struct str letter = {at, n}, name = str_of(rule->factors[factor].name);
+        bool named = str_is(letter, "*") || letter_is(letter, name);
+        if (named && (at[n] != '~' || row->some_if(rule)))
+            return true;
+        at += n + strspn(at + n, " ~");
+    }
+    return false;
+}

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices that have nothing: for every row of the table of rules, every factor whose size is known at run time alone is cut in three, and
+the model is run with one element of it, so that the first two devices have none. The result is the whole model's.
+
+The nodes are those of tests/rules/prove.py, with sizes that have names and with sizes that are not known at all, at ONNX Runtime's levels
+0 to 3. Cuts run in a process of their own, because kernels may end it (src/rules/empty.c). Where ONNX Runtime does not run the whole node
+with one element either, or Tessera does not cut it, there is nothing to compare.
+
+usage: empty.py TESSERA PRINT_RULE [all] [OPERATOR ...]     (all: every case of an operator, at every level)
+"""
+import json, os, pickle, signal, subprocess, sys, tempfile
+
+import numpy as np
+import onnx
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.join(HERE, "..", "rules"), os.path.join(HERE, "..", "hunt")]
+
+import api  # noqa: E402
+import judge  # noqa: E402
+import partly  # noqa: E402
+import prove  # noqa: E402
+
+PARTS, SECONDS = 3, 30
+NAMED, UNKNOWN = "named", "unknown"
+LEAST_CUTS = 300  # fewer would mean that the sizes or rules above are no longer read
+
+
+def sized(c, way):
+    """The case with sizes that have names (one for each number), or with none."""
+    free = [None if v is None or isinstance(v, prove.Host) else v for v in c["inputs"]]
+    name = {NAMED: "s%d", UNKNOWN: "u%d"}[way]
+    return dict(c, symbols=[() if v is None else tuple(n if i in c["fixed"] or n == 1 else name % n for n in v.shape) for i, v in enumerate(free)])
+
+
+def jobs_of(printer, only):
+    """(operator, version, domain, case, way, the rule) of everything that is tried."""
+    rows = [json.loads(line) for line in subprocess.run([printer], check=True, capture_output=True, text=True).stdout.splitlines()]
+    cases, jobs = prove.all_cases(), []
+    for name in dict.fromkeys(prove.full(r) for r in rows if not r["whole"]):
+        if only and name not in only:
+            continue
+        domain, _, op = name.rpartition(":")
+        for c in cases.get(name, prove.one()):
+            since = max(r["since"] for r in rows if prove.full(r) == name and (domain or r["since"] <= (c["opset"] or 1000)))
+            if not c["symbols"] and not c["whole"]:
+                jobs += [(op, since, domain, sized(c, way), way) for way in (NAMED, UNKNOWN)]
+    with tempfile.TemporaryDirectory() as d:
+        files = [os.path.join(d, "%d.onnx" % i) for i in range(len(jobs))]
+        for path, (op, since, domain, c, way) in zip(files, jobs):
+            onnx.save(prove.node_model(op, since, c, True, domain), path)
+        lines = subprocess.run([printer] + files, check=True, capture_output=True, text=True).stdout.splitlines()
+    return [job + (json.loads(line),) for job, line in zip(jobs, lines)]
+
+
+def tasks_of(jobs, everything):
+    """One for each factor of a rule that may be empty: (job, factor, the input and dimension that is cut, level)."""
+    seen, level = {}, 0
+    for op, since, domain, c, way, rule in jobs:
+        for f, factor in enumerate(rule["factors"]):
+            if rule["whole"] or factor["kind"] not in ("par", "red") or isinstance(factor["size"], int):
+                continue
+            where = [(i, d) for i, t in enumerate(rule["inputs"]) if not t["host"] and not t["absent"] for d, fs in enumerate(t["dims"]) if fs == [f]]
+            key = op, domain, factor["name"], factor["kind"], tuple(where)
+            seen[key] = seen.get(key, 0) + 1
+            if not where or (not everything and seen[key] > 2):
+                continue
+            for k in range(4) if everything else (level % 4,):
+                yield op, since, domain, c, way, factor["name"], where, factor["size"], k
+            level += 1
+
+
+def small(c, where, size):
+    """Inputs with one element of the factor, and of everything that has the same name."""
+    values = [v.value if isinstance(v, prove.Host) else v for v in c["inputs"]]
+    out = []
+    for i, v in enumerate(values):
+        free = v is not None and not isinstance(c["inputs"][i], prove.Host) and v.ndim
+        one = [bool(free) and ((i, d) in where or c["symbols"][i][d] == size != "") for d in range(v.ndim if v is not None else 0)]
+        out.append(v if not free else partly.resized(v, tuple(1 if x else n for x, n in zip(one, v.shape))))
+    return out
+
+
+def whole_run(model, values):
+    engine = partly.session(model)
+    try:
+        return engine and engine.run(None, {"x%d" % i: v for i, v in enumerate(values) if v is not None})
+    except Exception:
+        return None
+
+
+def one_task(lib, task):
+    """None: nothing to compare; "": as the whole; else what is wrong."""
+    op, since, domain, c, way, name, where, size, level = task
+    values = small(c, where, size)
+    shown = prove.node_model(op, since, c, True, domain)
+    if way == UNKNOWN:
+        for v in shown.graph.input:
+            for d in v.type.tensor_type.shape.dim:
+                if d.dim_param:
+                    d.ClearField("dim_param")
+    want = whole_run(shown, [None if isinstance(v, prove.Host) else x for v, x in zip(c["inputs"], values)])
+    if want is None or any(a.dtype not in api.NUMBER and a.dtype != object for a in values if a is not None):
+        return None
+    i, axis = where[0]
+    cut = "{%s:%s}" % (",".join(str(PARTS) if d == axis else "1" for d in range(values[i].ndim)), ",".join(map(str, range(PARTS))))
+    feeds = {"x%d" % k: v for k, v in enumerate(values) if v is not None and not isinstance(c["inputs"][k], prove.Host)}
+    with tempfile.TemporaryDirectory() as d, api.Session(lib) as session:
+        path = os.path.join(d, "m.onnx")
+        onnx.save(shown, path)
+        model = session.load(path)
+        model.add_config("c", PARTS)
+        node, named = model.nodes()[0]
+        if lib.node_shard_text(node, named["x%d" % i], model.config, cut.encode()) != api.OK:
+            return None
+        try:
+            cut_nodes = model.partition(os.path.join(d, "parts"))[1]
+        except api.Failed as e:
+            return None if e.status == api.UNSUPPORTED else "not partitioned: %s" % e
+        if not cut_nodes:
+            return None
+        got = session.run(os.path.join(d, "parts"), [feeds], optimize=level)[0]
+    names = [o.name for o in shown.graph.output]
+    for y, w in zip(names, want):
+        gap = judge.apart(got[y], np.asarray(w))
+        if gap > 1e-4:
+            return "%s is %g apart, %s and %s" % (y, gap, got[y].shape, np.asarray(w).shape)
+    return ""
+
+
+def run_from(lib, tasks, first, write):
+    for k in range(first, len(tasks)):
+        signal.alarm(SECONDS)
+        try:
+            result = one_task(lib, tasks[k])
+        except Exception as e:
+            result = "%s: %s" % (type(e).__name__, str(e)[:300])
+        pickle.dump((k, result), write)
+        write.flush()
+
+
+def results_of(lib_path, tasks):
+    """One for each task; a child does them, and another goes on behind the one that it died of."""
+    results, first = [None] * len(tasks), 0
+    while first < len(tasks):
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reader)
+            with os.fdopen(writer, "wb") as write:
+                run_from(api.Library(lib_path), tasks, first, write)
+            os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader, "rb") as read:
+            while True:
+                try:
+                    first, result = pickle.load(read)
+                except EOFError:
+                    break
+                results[first] = result
+                first += 1
+        _, status = os.waitpid(child, 0)
+        if first < len(tasks):
+            results[first] = "the process ended (%d)" % status
+            first += 1
+    return results
+
+
+def main(tessera, printer, *rest):
+    everything, only = rest[:1] == ("all",), [r for r in rest if r != "all"]
+    tasks = list(tasks_of(jobs_of(printer, only), everything))
+    results = results_of(os.path.join(os.path.dirname(tessera), "libtessera.so"), tasks)
+    wrong = [(t, r) for t, r in zip(tasks, results) if r]
+    for (op, since, domain, c, way, name, where, size, level), text in wrong:
+        shapes = [None if v is None else list((v.value if isinstance(v, prove.Host) else v).shape) for v in c["inputs"]]
+        print("%s %s %s, nothing of %s (input %d), sizes %s, level %d: %s" % (op, shapes, c["attributes"], name, where[0][0], way, level, text))
+    same = sum(r == "" for r in results)
+    print("%s - %d cuts tried, %d as the whole, %d wrong" % ("not ok" if wrong else "ok", len(tasks), same, len(wrong)))
+    return 1 if wrong or (same < LEAST_CUTS and not only) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
