@@ -18,13 +18,17 @@
 
 static void write_all(struct message *message, const void *bytes, size_t n)
 {
-    for (const char *at = bytes; n && !message->failed;) {
-        ssize_t m = write(message->fd, at, n < (1u << 30) ? n : 1u << 30);
-        if (m < 0 && errno == EINTR)
+    const char *at = bytes;
+    while (n && !message->failed) {
+        ssize_t written = write(message->fd, at, n < (1u << 30) ? n : 1u << 30);
+        if (written < 0 && errno == EINTR)
             continue;
-        message->failed = m <= 0;
-        at += m > 0 ? m : 0;
-        n -= m > 0 ? (size_t)m : 0;
+        if (written <= 0) {
+            message->failed = true;
+            return;
+        }
+        at += written;
+        n -= (size_t)written;
     }
 }
 
@@ -282,7 +286,7 @@ bool tsr__message_findings(struct message *message, tsr_session *session, bool a
 {
     bool own = false;
     int64_t n = tsr__message_int(message);
-    for (int64_t i = 0; i < n && !message->failed; i++) {
+    for (int64_t i = 0; i < n; i++) {
         int64_t code = tsr__message_int(message), severity = tsr__message_int(message);
         struct place at = get_place(message);
         struct str finding = tsr__message_text(message), hint = tsr__message_text(message);

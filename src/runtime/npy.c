@@ -100,19 +100,22 @@ static bool read_shape(struct str head, struct npy *out)
     const char *p = value_of(head, "shape"), *end = head.p + head.n;
     if (!p || *p != '(')
         return false;
-    for (p = skip(p + 1, end); p < end && *p != ')'; p = skip(p, end)) {
+    p = skip(p + 1, end);
+    while (p < end && *p != ')') {
         const char *digits = p;
         while (p < end && *p >= '0' && *p <= '9')
             p++;
         if (out->rank == RUN_MAX_RANK ||
             !tsr__str_int((struct str){digits, (size_t)(p - digits)}, &out->dims[out->rank++]))
             return false;
-        p = p < end && *p == 'L' ? p + 1 : p; // Python 2 wrote long integers so
+        if (p < end && *p == 'L') // Python 2 wrote long integers so
+            p++;
         p = skip(p, end);
         if (p < end && *p == ',')
             p++;
         else if (p < end && *p != ')')
             return false;
+        p = skip(p, end);
     }
     return p < end;
 }
@@ -221,18 +224,26 @@ static tsr_status read_texts(tsr_tensors *tensors, struct str name, const char *
     struct arena arena;
     tsr__arena_init(&arena, tensors->session);
     size_t bytes = (size_t)n * npy->unit;
-    char *turned = npy->columns && npy->rank > 1 ? arena_get(&arena, bytes + 1, 8) : NULL;
+    bool turns = npy->columns && npy->rank > 1;
+    char *turned = turns ? arena_get(&arena, bytes + 1, 8) : NULL;
     char *chars = arena_get(&arena, bytes + 1, 1); // UTF-8 is never longer
     struct str *texts = ARENA_ARRAY(&arena, struct str, (size_t)n + 1);
-    tsr_status st = arena.failed ? TSR_NOMEM : TSR_OK;
-    if (st == TSR_OK && turned)
+    tsr_status st = TSR_NOMEM;
+    if (arena.failed)
+        goto free_arena;
+    if (turns) {
         turn(data, turned, npy, npy->unit, n);
-    for (int64_t i = 0; i < n && st == TSR_OK; i++)
-        if (!read_text(npy, (turned ? turned : data) + (size_t)i * npy->unit,
-                       chars + (size_t)i * npy->unit, &texts[i]))
+        data = turned;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        size_t at = (size_t)i * npy->unit;
+        if (!read_text(npy, data + at, chars + at, &texts[i])) {
             st = bad_file(tensors, file, name, "a text holds what is no character");
-    if (st == TSR_OK)
-        st = tsr__tensors_add_texts(tensors, name, npy->rank, npy->dims, texts);
+            goto free_arena;
+        }
+    }
+    st = tsr__tensors_add_texts(tensors, name, npy->rank, npy->dims, texts);
+free_arena:
     tsr__arena_free(&arena);
     return st;
 }
@@ -243,12 +254,15 @@ tsr_status tsr__npy_read(tsr_tensors *tensors, struct str name, const char *file
     struct str head, data;
     if (!split(bytes, &head, &data))
         return bad_file(tensors, file, name, "this is not an .npy file");
-    if (!read_descr(head, &h))
+    bool known = read_descr(head, &h);
+    if (!known && h.object)
         return bad_file(tensors, file, name,
-                        h.object ? "an array of Python objects is not read; make texts plain with "
-                                   "array.astype('U')"
-                                 : "elements of this type are not read: plain numbers, booleans "
-                                   "and texts only");
+                        "an array of Python objects is not read; make texts plain with "
+                        "array.astype('U')");
+    if (!known)
+        return bad_file(tensors, file, name,
+                        "elements of this type are not read: plain numbers, booleans and texts "
+                        "only");
     if (!read_order(head, &h) || !read_shape(head, &h))
         return bad_file(tensors, file, name, "the head of the .npy file is damaged");
     size_t unit = h.unit, bytes_needed = unit;
@@ -335,12 +349,15 @@ static int64_t characters(struct str text)
 
 static void put_text(struct str text, bool unicode, char *to)
 {
-    if (!unicode && text.n)
-        memcpy(to, text.p, text.n);
-    for (size_t i = 0, n = 0; unicode && i < text.n; n += 4) {
+    if (!unicode) {
+        if (text.n)
+            memcpy(to, text.p, text.n);
+        return;
+    }
+    for (size_t i = 0; i < text.n; to += 4) {
         uint32_t c = 0;
         i += tsr__utf8(text.p + i, text.n - i, &c);
-        memcpy(to + n, &c, 4);
+        memcpy(to, &c, 4);
     }
 }
 
@@ -357,11 +374,12 @@ static tsr_status texts_image(struct arena *arena, const struct tensor *x, struc
         width = count > width ? count : width;
         bytes = (int64_t)text.n > bytes ? (int64_t)text.n : bytes;
     }
-    width = unicode ? width : bytes;
+    if (!unicode)
+        width = bytes;
     int64_t unit = unicode ? 4 * width : width;
-    char *data = width <= MAX_TEXT && mul_ok(n, unit, &total) && total < INT64_MAX / 2
-                     ? arena_get(arena, (size_t)total + 1, 8)
-                     : NULL;
+    if (width > MAX_TEXT || !mul_ok(n, unit, &total) || total >= INT64_MAX / 2)
+        return TSR_NOMEM;
+    char *data = arena_get(arena, (size_t)total + 1, 8);
     if (!data)
         return TSR_NOMEM;
     memset(data, 0, (size_t)total + 1);

@@ -70,24 +70,32 @@ static bool find_directory(struct str z, uint64_t *at, uint64_t *n)
 }
 
 // The 64-bit extension: holds what does not fit, in this order.
-static bool read_extra(struct str extra, struct member *member)
+static bool read_wide(struct str field, struct member *member)
 {
     uint64_t *wide[3] = {&member->size, &member->packed, &member->at};
+    size_t used = 0;
+    for (int i = 0; i < 3; i++) {
+        if (*wide[i] != LIMIT32)
+            continue;
+        if (used + 8 > field.n)
+            return false;
+        *wide[i] = get(field.p + used, 8);
+        used += 8;
+    }
+    return true;
+}
+
+// Fields of a number, a length and so many bytes; number 1 is the 64-bit extension.
+static bool read_extra(struct str extra, struct member *member)
+{
     while (extra.n >= 4) {
         size_t id = get(extra.p, 2), n = get(extra.p + 2, 2);
-        const char *p = extra.p + 4;
         if (n > extra.n - 4)
             return false;
-        size_t used = 0;
-        for (int i = 0; i < 3 && id == 1; i++) {
-            if (*wide[i] != LIMIT32)
-                continue;
-            if (used + 8 > n)
-                return false;
-            *wide[i] = get(p + used, 8);
-            used += 8;
-        }
-        extra = (struct str){p + n, extra.n - 4 - n};
+        struct str field = {extra.p + 4, n};
+        if (id == 1 && !read_wide(field, member))
+            return false;
+        extra = (struct str){field.p + n, extra.n - 4 - n};
     }
     return true;
 }
@@ -185,23 +193,30 @@ static tsr_status read_member(tsr_tensors *tensors, const char *file, struct str
     return st;
 }
 
+static tsr_status read_archive(tsr_tensors *tensors, const char *file, struct str archive)
+{
+    uint64_t at = 0, n = 0;
+    if (!find_directory(archive, &at, &n) || n > MAX_MEMBERS)
+        return damaged(tensors->session, file, STR(""), "this is not an .npz file");
+    for (uint64_t i = 0; i < n; i++) {
+        struct member member;
+        if (!read_entry(archive, &at, &member))
+            return damaged(tensors->session, file, STR(""),
+                           "the directory of the archive is damaged");
+        tsr_status st = read_member(tensors, file, archive, &member);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
 tsr_status tsr__npz_read(tsr_tensors *tensors, const char *file)
 {
     struct mapped map;
     tsr_status st = tsr__file_map(tensors->session, file, &map);
     if (st != TSR_OK)
         return st;
-    uint64_t at = 0, n = 0;
-    if (!find_directory(map.bytes, &at, &n) || n > MAX_MEMBERS)
-        st = damaged(tensors->session, file, STR(""), "this is not an .npz file");
-    for (uint64_t i = 0; i < n && st == TSR_OK; i++) {
-        struct member member;
-        if (!read_entry(map.bytes, &at, &member))
-            st =
-                damaged(tensors->session, file, STR(""), "the directory of the archive is damaged");
-        else
-            st = read_member(tensors, file, map.bytes, &member);
-    }
+    st = read_archive(tensors, file, map.bytes);
     tsr__file_unmap(&map);
     return st;
 }
@@ -338,57 +353,92 @@ static void note_raw(const tsr_tensors *tensors, const struct tensor *x)
                   tsr_dtype_name(x->type));
 }
 
-// The tensors of a set, those of sequences too, as NAME.0, NAME.1, ...; an optional without a value is left out. With
-// members NULL they are counted.
-static size_t leaves(struct arena *arena, const tsr_tensors *tensors, struct member *members,
-                     const struct tensor **out)
+// The tensors that become members of the archive, and their entries.
+struct leaves {
+    const struct tensor **tensors;
+    struct member *members;
+    size_t n;
+};
+
+// An optional without a value is none, a sequence as many as it has.
+static size_t count_leaves(const tsr_tensors *tensors)
 {
     size_t n = 0;
     for (size_t i = 0; i < tensors->n; i++) {
         const struct tensor *x = tensors->at[i];
-        for (size_t k = 0; k < (x->sequence ? x->sequence->n : x->rank >= 0); k++, n++) {
-            if (!members)
-                continue;
-            out[n] = x->sequence ? x->sequence->at[k] : x;
-            members[n].name =
-                x->sequence ? tsr__arena_printf(arena, "%s.%zu", x->name, k) : str_of(x->name);
-        }
+        if (x->sequence)
+            n += x->sequence->n;
+        else
+            n += x->rank >= 0;
     }
     return n;
 }
 
-// Members first, then the directory that says where each is. The file appears under its name only
-// when all is written (tsr__out_commit).
+static void add_leaf(struct leaves *leaves, struct str name, const struct tensor *x)
+{
+    leaves->members[leaves->n].name = name;
+    leaves->tensors[leaves->n++] = x;
+}
+
+// The tensors of a set, those of a sequence NAME as NAME.0, NAME.1, ...
+static tsr_status find_leaves(struct arena *arena, const tsr_tensors *tensors, struct leaves *out)
+{
+    size_t most = count_leaves(tensors);
+    out->members = ARENA_ARRAY(arena, struct member, most + 1);
+    out->tensors = ARENA_ARRAY(arena, const struct tensor *, most + 1);
+    if (arena->failed)
+        return TSR_NOMEM;
+    for (size_t i = 0; i < tensors->n; i++) {
+        const struct tensor *x = tensors->at[i];
+        size_t elements = x->sequence ? x->sequence->n : 0;
+        if (x->rank >= 0)
+            add_leaf(out, str_of(x->name), x);
+        for (size_t k = 0; k < elements; k++)
+            add_leaf(out, tsr__arena_printf(arena, "%s.%zu", x->name, k), x->sequence->at[k]);
+    }
+    return arena->failed ? TSR_NOMEM : TSR_OK;
+}
+
+// Members first, then the directory that says where each is.
+static tsr_status write_archive(struct writer *writer, struct arena *arena,
+                                const tsr_tensors *tensors, const struct leaves *leaves)
+{
+    struct npy_image *image = ARENA_NEW(arena, struct npy_image);
+    if (!image)
+        return TSR_NOMEM;
+    for (size_t i = 0; i < leaves->n; i++) {
+        note_raw(tensors, leaves->tensors[i]);
+        tsr_status st = tsr__npy_image(arena, leaves->tensors[i], image);
+        if (st != TSR_OK)
+            return st;
+        write_member(writer, image, &leaves->members[i]);
+    }
+    uint64_t directory = writer->out.offset;
+    for (size_t i = 0; i < leaves->n; i++)
+        write_entry(writer, &leaves->members[i]);
+    write_end(writer, directory, leaves->n);
+    return TSR_OK;
+}
+
+// The file appears under its name only when all is written (tsr__out_commit).
 tsr_status tsr__npz_save(const tsr_tensors *tensors, const char *path)
 {
     struct writer writer = {0};
+    struct leaves leaves = {0};
     struct arena arena;
     tsr__arena_init(&arena, tensors->session);
-    size_t n = leaves(&arena, tensors, NULL, NULL);
-    struct member *members = ARENA_ARRAY(&arena, struct member, n + 1);
-    const struct tensor **list = ARENA_ARRAY(&arena, const struct tensor *, n + 1);
-    struct npy_image *image = ARENA_NEW(&arena, struct npy_image);
-    if (!arena.failed)
-        leaves(&arena, tensors, members, list);
-    tsr_status st = arena.failed ? TSR_NOMEM : tsr__out_open(tensors->session, path, &writer.out);
-    if (st != TSR_OK) {
-        tsr__arena_free(&arena);
-        return st;
-    }
-    for (size_t i = 0; i < n && st == TSR_OK; i++) {
-        note_raw(tensors, list[i]);
-        st = tsr__npy_image(&arena, list[i], image);
-        if (st == TSR_OK)
-            write_member(&writer, image, &members[i]);
-    }
-    uint64_t directory = writer.out.offset;
-    for (size_t i = 0; i < n && st == TSR_OK; i++)
-        write_entry(&writer, &members[i]);
-    write_end(&writer, directory, n);
+    tsr_status st = find_leaves(&arena, tensors, &leaves);
+    if (st != TSR_OK)
+        goto free_arena;
+    st = tsr__out_open(tensors->session, path, &writer.out);
+    if (st != TSR_OK)
+        goto free_arena;
+    st = write_archive(&writer, &arena, tensors, &leaves);
     if (st == TSR_OK)
         st = tsr__out_commit(&writer.out);
     else
         tsr__out_abort(&writer.out);
+free_arena:
     tsr__arena_free(&arena);
     return st;
 }

@@ -30,8 +30,10 @@ static tsr_value *port(const tsr_model *model, bool outputs, size_t k)
     const tsr_graph *graph = tsr_model_graph(model);
     if (!graph)
         return NULL;
+    if (outputs && k >= tsr_graph_output_count(graph))
+        return NULL;
     if (outputs)
-        return k < tsr_graph_output_count(graph) ? tsr_graph_output(graph, k) : NULL;
+        return tsr_graph_output(graph, k);
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         tsr_value *value = tsr_graph_input(graph, i);
         if (!tsr_value_initializer(value) && k-- == 0)
@@ -43,8 +45,12 @@ static tsr_value *port(const tsr_model *model, bool outputs, size_t k)
 // numpy has no bfloat16 and no 8-bit floats: their bits come as unsigned integers. The model knows better.
 static void retype(tsr_tensors *tensors, const tsr_model *model, bool outputs)
 {
-    tsr_value *value;
-    for (size_t k = 0; model && (value = port(model, outputs, k)) != NULL; k++) {
+    if (!model)
+        return;
+    for (size_t k = 0;; k++) {
+        const tsr_value *value = port(model, outputs, k);
+        if (!value)
+            return;
         int64_t i = tsr_tensors_find(tensors, tsr_value_name(value));
         tsr_dtype want = tsr_value_dtype(value);
         if (i < 0 || tsr__npy_has(want))
@@ -293,6 +299,16 @@ static bool read_shape(struct str text, int *rank, int64_t *dims)
     return text.n == 0 || text.p[text.n - 1] != 'x';
 }
 
+// The shape that the model says; sizes that are open become 1.
+static void usual_shape(const tsr_value *value, int rank, int64_t *dims)
+{
+    for (int axis = 0; axis < rank; axis++) {
+        dims[axis] = tsr_value_dim(value, axis).value;
+        if (dims[axis] < 0)
+            dims[axis] = 1;
+    }
+}
+
 static tsr_status random_port(tsr_tensors *tensors, const char *set, struct str list, uint64_t seed,
                               const tsr_value *value)
 {
@@ -304,8 +320,8 @@ static tsr_status random_port(tsr_tensors *tensors, const char *set, struct str 
     if (rank < 0 || rank > MAX_RANK)
         return bad_set(tensors->session, set, name,
                        "the model does not say this input's shape; give it");
-    for (int axis = 0; !given.p && axis < rank; axis++)
-        dims[axis] = tsr_value_dim(value, axis).value >= 0 ? tsr_value_dim(value, axis).value : 1;
+    if (!given.p)
+        usual_shape(value, rank, dims);
     struct tensor *x;
     tsr_status st = tsr__tensors_add(tensors, name, tsr_value_dtype(value), rank, dims, &x);
     struct dice dice = {tsr__hash64(name.p, name.n, seed)}; // inputs do not depend on each other
@@ -337,13 +353,14 @@ static tsr_status load_random(tsr_tensors *tensors, const char *set, const tsr_m
     }
     if (rest.n && rest.p[0] != ',')
         return bad_set(tensors->session, set, STR(""), "this set cannot be understood");
-    tsr_value *value;
-    for (size_t k = 0; (value = port(model, false, k)) != NULL; k++) {
+    for (size_t k = 0;; k++) {
+        const tsr_value *value = port(model, false, k);
+        if (!value)
+            return TSR_OK;
         tsr_status st = random_port(tensors, set, rest, (uint64_t)seed, value);
         if (st != TSR_OK)
             return st;
     }
-    return TSR_OK;
 }
 
 // ---- all of them -------------------------------------------------------------------------------
@@ -354,16 +371,23 @@ static bool ends_with(const char *text, const char *end)
     return n > k && strcmp(text + n - k, end) == 0;
 }
 
+static bool is_output(const tsr_model *model, const char *name)
+{
+    for (size_t k = 0;; k++) {
+        const tsr_value *value = port(model, true, k);
+        if (!value)
+            return false;
+        if (strcmp(tsr_value_name(value), name) == 0)
+            return true;
+    }
+}
+
 // Archives may hold inputs and outputs: keep the model's.
 static void keep_outputs(tsr_tensors *tensors, const tsr_model *model)
 {
     size_t kept = 0;
     for (size_t i = 0; i < tensors->n; i++) {
-        bool wanted = false;
-        tsr_value *value;
-        for (size_t k = 0; !wanted && (value = port(model, true, k)) != NULL; k++)
-            wanted = strcmp(tsr_value_name(value), tensors->at[i]->name) == 0;
-        if (wanted)
+        if (is_output(model, tensors->at[i]->name))
             tensors->at[kept++] = tensors->at[i];
         else
             tsr__tensor_free(tensors->session, tensors->at[i]);
@@ -371,30 +395,46 @@ static void keep_outputs(tsr_tensors *tensors, const tsr_model *model)
     tensors->n = kept;
 }
 
+// "random", "random:7", "random,x:2x3"
+static bool is_random(const char *set)
+{
+    size_t n = strlen("random");
+    return strncmp(set, "random", n) == 0 && strchr(":,", set[n]); // which finds its terminator too
+}
+
+static tsr_status load_numpy(tsr_tensors *tensors, const char *file, const tsr_model *model,
+                             bool outputs)
+{
+    tsr_status st = TSR_OK;
+    if (ends_with(file, ".npz"))
+        st = tsr__npz_read(tensors, file);
+    else if (!outputs)
+        st = load_npy(tensors, file, model, outputs);
+    if (st != TSR_OK)
+        return st;
+    if (outputs && model)
+        keep_outputs(tensors, model);
+    retype(tensors, model, outputs);
+    return TSR_OK;
+}
+
 // Sets without outputs (random, one .npy, one .pb) give none, which is no error.
 static tsr_status load(tsr_tensors *tensors, const char *set, const tsr_model *model, bool outputs)
 {
     struct stat info;
-    tsr_status st;
-    bool chosen = strcmp(set, "random") == 0 || strncmp(set, "random:", 7) == 0 ||
-                  strncmp(set, "random,", 7) == 0;
-    if (chosen)
-        return outputs ? TSR_OK : load_random(tensors, set, model);
-    if (ends_with(set, ".npz"))
-        st = tsr__npz_read(tensors, set);
-    else if (ends_with(set, ".npy"))
-        st = outputs ? TSR_OK : load_npy(tensors, set, model, outputs);
-    else if (stat(set, &info) == 0 && S_ISDIR(info.st_mode))
+    if (is_random(set) && outputs)
+        return TSR_OK;
+    if (is_random(set))
+        return load_random(tensors, set, model);
+    if (ends_with(set, ".npz") || ends_with(set, ".npy"))
+        return load_numpy(tensors, set, model, outputs);
+    if (stat(set, &info) == 0 && S_ISDIR(info.st_mode))
         return load_folder(tensors, set, model, outputs);
-    else if (ends_with(set, ".pb"))
-        return outputs ? TSR_OK : load_single(tensors, set, model);
-    else
+    if (!ends_with(set, ".pb"))
         return absent_set(tensors->session, set);
-    if (st == TSR_OK && outputs && model)
-        keep_outputs(tensors, model);
-    if (st == TSR_OK)
-        retype(tensors, model, outputs);
-    return st;
+    if (outputs)
+        return TSR_OK;
+    return load_single(tensors, set, model);
 }
 
 tsr_status tsr_tensors_load(tsr_tensors *tensors, const char *set, const tsr_model *model,

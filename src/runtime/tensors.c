@@ -203,11 +203,11 @@ tsr_status tsr__tensors_add_texts(tsr_tensors *tensors, struct str name, int ran
 {
     int64_t n = 1;
     size_t ends, total = 1;
-    for (int axis = 0; axis < rank && rank <= RUN_MAX_RANK; axis++)
+    if (!data_bytes(TSR_UINT64, rank, dims, &ends)) // which looks at the rank too
+        return bad_shape(tensors, name, TSR_STRING);
+    for (int axis = 0; axis < rank; axis++)
         if (dims[axis] < 0 || !mul_ok(n, dims[axis], &n))
             return bad_shape(tensors, name, TSR_STRING);
-    if (!data_bytes(TSR_UINT64, rank, dims, &ends))
-        return bad_shape(tensors, name, TSR_STRING);
     for (int64_t i = 0; i < n; i++)
         if (__builtin_add_overflow(total, texts[i].n, &total))
             return bad_shape(tensors, name, TSR_STRING);
@@ -309,10 +309,11 @@ tsr_status tsr_tensors_put_texts(tsr_tensors *tensors, const char *name, int ran
     struct arena arena;
     tsr__arena_init(&arena, tensors->session);
     struct str *list = ARENA_ARRAY(&arena, struct str, (size_t)n + 1);
-    for (int64_t i = 0; list && i < n; i++)
+    if (!list)
+        return TSR_NOMEM;
+    for (int64_t i = 0; i < n; i++)
         list[i] = bytes ? (struct str){texts[i], bytes[i]} : str_of(texts[i]);
-    tsr_status st =
-        list ? tsr__tensors_add_texts(tensors, str_of(name), rank, dims, list) : TSR_NOMEM;
+    tsr_status st = tsr__tensors_add_texts(tensors, str_of(name), rank, dims, list);
     tsr__arena_free(&arena);
     return st;
 }
