@@ -10,10 +10,12 @@
 #include <stdio.h>
 #include <unistd.h>
 
-// 0: no tensor's type is called that.
+// 0: no tensor's type is called that; name NULL: there is none.
 static tsr_dtype dtype_of(const char *name)
 {
-    for (int t = 1; name && t < TSR_DTYPE_COUNT; t++)
+    if (!name)
+        return (tsr_dtype)0;
+    for (int t = 1; t < TSR_DTYPE_COUNT; t++)
         if (strcmp(tsr_dtype_name((tsr_dtype)t), name) == 0)
             return (tsr_dtype)t;
     return (tsr_dtype)0;
@@ -47,10 +49,12 @@ static bool folder_of(const tsr_model *rank, char *out, size_t cap)
 {
     const char *path = tsr_model_path(rank), *slash = strrchr(path, '/');
     char manifest[PATH_MAX];
-    int n = slash ? (int)(slash - path) : 0;
+    struct str folder = STR(".");
+    if (slash)
+        folder = (struct str){path, (size_t)(slash - path)};
     if (!path[0] || !tsr_model_metadata(rank, "ai.tessera.rank"))
         return false;
-    if ((size_t)snprintf(out, cap, "%.*s", slash ? n : 1, slash ? path : ".") >= cap ||
+    if ((size_t)snprintf(out, cap, STR_FMT, STR_ARG(folder)) >= cap ||
         (size_t)snprintf(manifest, sizeof manifest, "%s/manifest.json", out) >= sizeof manifest)
         return false;
     return access(manifest, R_OK) == 0;

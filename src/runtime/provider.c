@@ -75,8 +75,9 @@ struct str tsr__device_resolved(tsr_session *session, struct str name, char *out
     if (!provider)
         return name;
     int length = snprintf(out, cap, "%s%.*s", provider, (int)(name.n - kind.n), name.p + kind.n);
-    bool fits = length > 0 && (size_t)length < cap;
-    return fits ? str_of(out) : name;
+    if (length <= 0 || (size_t)length >= cap)
+        return name;
+    return str_of(out);
 }
 
 // Lists the providers that there are, as devices are named; true if `name` is one of them, whose full name goes to full.
@@ -86,8 +87,12 @@ static bool find(const struct engine *engine, struct str name, char *full, size_
     char **names = NULL;
     int n = 0;
     bool found = false;
-    OrtStatus *st = engine->api->GetAvailableProviders(&names, &n);
-    for (int i = 0; !st && i < n; i++) {
+    OrtStatus *failed = engine->api->GetAvailableProviders(&names, &n);
+    if (failed) {
+        engine->api->ReleaseStatus(failed);
+        return false;
+    }
+    for (int i = 0; i < n; i++) {
         size_t length = strlen(names[i]), tail = strlen(SUFFIX);
         if (length > tail && strcmp(names[i] + length - tail, SUFFIX) == 0)
             length -= tail;
@@ -97,9 +102,7 @@ static bool find(const struct engine *engine, struct str name, char *full, size_
         snprintf(full, cap, "%s", names[i]);
         found = true;
     }
-    OrtStatus *released = st ? NULL : engine->api->ReleaseAvailableProviders(names, n);
-    if (st)
-        engine->api->ReleaseStatus(st);
+    OrtStatus *released = engine->api->ReleaseAvailableProviders(names, n);
     if (released)
         engine->api->ReleaseStatus(released);
     return found;
@@ -157,14 +160,12 @@ static OrtStatus *append_cuda(struct rank *rank, OrtSessionOptions *options, con
         add_option(&all, "gpu_mem_limit", limit);
     if (!add_given(&all, &rank->arena, rank->options))
         return api->CreateStatus(ORT_FAIL, "out of memory");
-    OrtStatus *st = api->CreateCUDAProviderOptions(&cuda);
-    if (!st)
-        st = api->UpdateCUDAProviderOptions(cuda, all.keys, all.values, all.n);
-    if (!st)
-        st = api->SessionOptionsAppendExecutionProvider_CUDA_V2(options, cuda);
-    if (cuda)
-        api->ReleaseCUDAProviderOptions(cuda);
-    return st;
+    TRY(api->CreateCUDAProviderOptions(&cuda));
+    OrtStatus *failed = api->UpdateCUDAProviderOptions(cuda, all.keys, all.values, all.n);
+    if (!failed)
+        failed = api->SessionOptionsAppendExecutionProvider_CUDA_V2(options, cuda);
+    api->ReleaseCUDAProviderOptions(cuda);
+    return failed;
 }
 
 static OrtStatus *append(struct rank *rank, OrtSessionOptions *options, const char *full,
@@ -185,9 +186,7 @@ static OrtStatus *append(struct rank *rank, OrtSessionOptions *options, const ch
 
 static tsr_status absent(struct rank *rank, struct str name, const char *list, const char *why)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(rank->path);
-    at.rank = rank->endpoint ? rank->endpoint->rank : -1;
+    struct place at = tsr__rank_place(rank);
     tsr__diag(
         rank->session, DIAG_provider_absent, &at,
         "let another device stand in: --map-device NAME=CPU, or use an ONNX Runtime that has it",
@@ -214,15 +213,19 @@ tsr_status tsr__provider_set(struct rank *rank, OrtSessionOptions *options)
     struct text list;
     tsr__text_init(&list, rank->session);
     bool found = find(rank->engine, kind, full, sizeof full, &list);
-    OrtStatus *st = found ? append(rank, options, full, id) : NULL;
-    tsr_status status = TSR_OK;
-    if (!found || st)
-        status = absent(rank, name, list.p ? list.p : "none",
-                        st ? rank->engine->api->GetErrorMessage(st) : "");
-    if (st)
-        rank->engine->api->ReleaseStatus(st);
+    const char *there = list.p ? list.p : "none";
+    OrtStatus *failed = NULL;
+    tsr_status st = TSR_OK;
+    if (found)
+        failed = append(rank, options, full, id);
+    else
+        st = absent(rank, name, there, "");
+    if (failed) {
+        st = absent(rank, name, there, rank->engine->api->GetErrorMessage(failed));
+        rank->engine->api->ReleaseStatus(failed);
+    }
     tsr__text_free(&list);
-    return status;
+    return st;
 }
 
 bool tsr_engine_device(tsr_session *session, const char *name, char *out, size_t cap)

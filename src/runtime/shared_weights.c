@@ -169,7 +169,9 @@ static bool has_alike(struct rank *rank, const struct common_file *common, const
 {
     size_t n = tsr_graph_initializer_count(graph), k = 0;
     struct common_weight *list = ARENA_ARRAY(&rank->arena, struct common_weight, n + 1);
-    for (size_t i = 0; i < n && list; i++) {
+    if (!list)
+        return true;
+    for (size_t i = 0; i < n; i++) {
         const tsr_value *value = tsr_graph_initializer(graph, i);
         uint64_t length = 0;
         const char *p = given_at(common, value, &length);
@@ -179,7 +181,7 @@ static bool has_alike(struct rank *rank, const struct common_file *common, const
             return true;
         list[k++] = (struct common_weight){p, (size_t)length};
     }
-    return !list || own_alike(common, graph, list, k);
+    return own_alike(common, graph, list, k);
 }
 
 // ---- giving them -------------------------------------------------------------------------------

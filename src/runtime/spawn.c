@@ -272,45 +272,54 @@ static tsr_status verdict(struct child_set *child_set)
     return why.status == TSR_NOMEM ? TSR_PEER : why.status;
 }
 
+// What one child handed over; TSR_MALFORMED: nothing that is whole.
+static tsr_status take_one(struct child_set *child_set, int rank)
+{
+    struct message message;
+    size_t findings = 0;
+    tsr_status ended = TSR_BUG, st = TSR_MALFORMED;
+    bool whole = open_message(&child_set->children[rank], &message, &findings, &ended);
+    if (whole && ended == TSR_OK) {
+        message.at = findings;
+        tsr__message_findings(&message, child_set->session,
+                              rank == 0); // warnings: the same on all ranks
+        message.at = 0;
+        message.failed = false;
+        st = child_set->work->take(child_set->work, child_set->session, rank, &message);
+    }
+    close_message(&message);
+    return st;
+}
+
 static tsr_status take(struct child_set *child_set)
 {
-    tsr_status st = TSR_OK;
-    for (int i = 0; i < child_set->n && st == TSR_OK; i++) {
-        struct message message;
-        size_t findings = 0;
-        tsr_status ended = TSR_BUG;
-        bool whole =
-            open_message(&child_set->children[i], &message, &findings, &ended) && ended == TSR_OK;
-        if (whole) {
-            message.at = findings;
-            tsr__message_findings(&message, child_set->session,
-                                  i == 0); // warnings: the same on all ranks
-            message.at = 0;
-            message.failed = false;
-            st = child_set->work->take(child_set->work, child_set->session, i, &message);
-        }
-        close_message(&message);
-        if (whole && st != TSR_MALFORMED)
+    for (int i = 0; i < child_set->n; i++) {
+        tsr_status st = take_one(child_set, i);
+        if (st == TSR_OK)
             continue;
+        if (st != TSR_MALFORMED)
+            return st;
         struct place at = PLACE_NONE;
         at.rank = i;
         tsr__diag(child_set->session, DIAG_rank_failed, &at, NULL, "rank %d handed over no results",
                   i);
-        st = TSR_PEER;
+        return TSR_PEER;
     }
-    return st;
+    return TSR_OK;
 }
 
 // *out is set before anything starts, so that the caller can close a set of which only some
 // children started.
 tsr_status tsr__child_set_open(tsr_session *session, struct spawn *spawn, struct child_set **out)
 {
-    struct comm_options co = {.timeout_s = spawn->options->timeout_s};
+    struct comm_options comm = {.timeout_s = spawn->options->timeout_s};
     size_t bytes = (size_t)spawn->n * sizeof(struct child);
     struct child_set *child_set = tsr__alloc(session, sizeof *child_set);
-    struct child *children = child_set ? tsr__alloc(session, bytes) : NULL;
+    if (!child_set)
+        return TSR_NOMEM;
+    struct child *children = tsr__alloc(session, bytes);
     if (!children) {
-        tsr__free(session, child_set, child_set ? sizeof *child_set : 0);
+        tsr__free(session, child_set, sizeof *child_set);
         return TSR_NOMEM;
     }
     memset(children, 0, bytes);
@@ -319,7 +328,7 @@ tsr_status tsr__child_set_open(tsr_session *session, struct spawn *spawn, struct
     for (int i = 0; i < child_set->n; i++)
         child_set->children[i].fd = -1;
     *out = child_set;
-    child_set->status = tsr__shm_new(session, spawn->n, &co, &child_set->job);
+    child_set->status = tsr__shm_new(session, spawn->n, &comm, &child_set->job);
     if (child_set->status != TSR_OK)
         return child_set->status;
     if (!spawn->stays)

@@ -35,9 +35,12 @@ static bool rank_comm_has(const struct ops_event *list, size_t n, const char *na
     size_t length = strlen(name), tail = strlen("_kernel_time");
     if (length <= tail || strcmp(name + length - tail, "_kernel_time") != 0)
         return false;
-    for (size_t i = 0; i < n && list[i].run == list[0].run; i++) // nodes repeat with every run
+    for (size_t i = 0; i < n; i++) {
+        if (list[i].run != list[0].run)
+            return false; // nodes repeat with every run
         if (strlen(list[i].node) == length - tail && memcmp(list[i].node, name, length - tail) == 0)
             return true;
+    }
     return false;
 }
 
@@ -52,14 +55,18 @@ static void begin(struct text *text)
     tsr__text_add(text, text->n ? STR(",\n") : STR(""));
 }
 
+// device NULL: it has no name.
 static void put_name(struct text *text, int rank, const char *device)
 {
+    const char *on = " on ";
+    if (!device || !*device)
+        on = device = "";
     begin(text);
     tsr__text_printf(text,
                      "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank "
                      "%d%s%s\"}},\n{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%d,"
                      "\"args\":{\"sort_index\":%d}}",
-                     rank, rank, *device ? " on " : "", *device ? device : "", rank, rank);
+                     rank, rank, on, device, rank, rank);
 }
 
 // What the engine notes besides: memory and scheduling of each kernel, which are most of its bytes.
@@ -152,24 +159,35 @@ static void put_event(struct text *text, int rank, const struct ops_event *event
                      "\"type\":\"%s\"}},\n",
                      event->op, rank, start, end - start, (long long)event->id,
                      (unsigned long long)event->run, event->n_group, tsr_dtype_name(event->type));
-    bool leaves = event->first == rank;
+    const char *phase = "f", *binding = ",\"bp\":\"e\""; // the flow ends in the slice
+    double at = end - 0.001;
+    if (event->first == rank) { // it leaves here
+        phase = "s";
+        binding = "";
+        at = start;
+    }
     tsr__text_printf(text,
                      "{\"ph\":\"%s\",\"cat\":\"communication\",\"name\":\"%s\",\"id\":%llu,"
                      "\"pid\":%d,\"tid\":0,\"ts\":%.3f%s}",
-                     leaves ? "s" : "f", event->op, flow, rank, leaves ? start : end - 0.001,
-                     leaves ? "" : ",\"bp\":\"e\"");
+                     phase, event->op, flow, rank, at, binding);
 }
 
+// The kernels fill three quarters of the rank's share of the file at most; the last quarter is for communication.
 void tsr__trace_rank(struct rank *r, struct text *text)
 {
-    int rank = r->endpoint ? r->endpoint->rank : 0;
-    size_t n = 0;
+    int rank = 0;
+    size_t n = 0, ranks = 1;
     char *file = NULL;
-    const struct ops_event *events = r->ops ? tsr__ops_events(r->ops, &n) : NULL;
-    size_t ranks = r->endpoint ? (size_t)r->endpoint->size : 1;
+    const struct ops_event *events = NULL;
+    if (r->ops)
+        events = tsr__ops_events(r->ops, &n);
+    if (r->endpoint) {
+        rank = r->endpoint->rank;
+        ranks = (size_t)r->endpoint->size;
+    }
     struct share share = {text->n + KEPT_BYTES / 4 * 3 / ranks, INFINITY, 0};
     text->max = MAX_TRACE;
-    put_name(text, rank, r->device ? r->device : "");
+    put_name(text, rank, r->device);
     OrtStatus *st = r->engine->api->SessionEndProfiling(r->ort, r->engine->allocator, &file);
     if (!st && file) {
         put_profile(text, r, rank, file, events, n, &share);
@@ -178,7 +196,7 @@ void tsr__trace_rank(struct rank *r, struct text *text)
     }
     if (st)
         r->engine->api->ReleaseStatus(st);
-    share.full += KEPT_BYTES / 4 / ranks; // the last quarter is for communication
+    share.full += KEPT_BYTES / 4 / ranks;
     for (size_t i = 0; i < n; i++)
         if (fits(&share, text, clock_us(events[i].start_ns)))
             put_event(text, rank, &events[i]);
@@ -217,6 +235,26 @@ static tsr_status texts_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
     return TSR_OK;
 }
 
+static void join_texts(const struct gathered *gathered, struct text *text)
+{
+    tsr__text_free(text);
+    tsr__text_init(text, gathered->session);
+    text->max = MAX_TRACE;
+    for (int i = 0; i < gathered->ranks; i++) {
+        if (i)
+            tsr__text_add(text, STR(",\n"));
+        tsr__text_add(text, (struct str){gathered->recv[i].p, gathered->recv[i].bytes});
+    }
+}
+
+static void tell_not_gathered(tsr_session *session, const struct comm_trouble *why)
+{
+    struct place at = PLACE_NONE;
+    at.rank = why->rank;
+    tsr__diag(session, DIAG_rank_failed, &at, NULL, "the trace could not be brought together: %s",
+              why->text);
+}
+
 // Brings the texts of all processes to rank 0, in the order of ranks, with commas between them.
 static tsr_status gather(tsr_session *session, struct endpoint *endpoint, uint64_t plan,
                          struct text *text)
@@ -232,39 +270,31 @@ static tsr_status gather(tsr_session *session, struct endpoint *endpoint, uint64
     if (endpoint->rank > 0)
         tsr__text_add(text, STR(""));
     struct comm_trouble why = {.status = TSR_NOMEM, .rank = endpoint->rank};
-    tsr_status st = arena.failed || text->failed ? TSR_NOMEM : TSR_OK;
-    if (st == TSR_OK) {
-        for (int i = 0; i < endpoint->size; i++)
-            group[i] = i;
-        send[0] = (struct comm_buffer){.p = text->p, .bytes = text->n};
-        struct comm_call call = {.plan = plan,
-                                 .id = -1,
-                                 .kind = COMM_HANDSHAKE,
-                                 .type = TSR_UINT8,
-                                 .group = group,
-                                 .n_group = endpoint->size,
-                                 .op = "trace",
-                                 .node = ""};
-        struct comm_exchange x = {
-            .send = send, .recv = gathered.recv, .arrived = texts_arrived, .data = &gathered};
-        x.notes[0] = (int64_t)text->n;
-        st = tsr__comm_exchange(endpoint, &call, &x, &why);
-    }
-    if (st == TSR_OK && endpoint->rank == 0) {
-        tsr__text_free(text);
-        tsr__text_init(text, session);
-        text->max = MAX_TRACE;
-        for (int i = 0; i < endpoint->size; i++) {
-            tsr__text_add(text, i ? STR(",\n") : STR(""));
-            tsr__text_add(text, (struct str){gathered.recv[i].p, gathered.recv[i].bytes});
-        }
-    } else if (st != TSR_OK) {
-        struct place at = PLACE_NONE;
-        at.rank = why.rank;
-        tsr__diag(session, DIAG_rank_failed, &at, NULL,
-                  "the trace could not be brought together: %s", why.text);
-    }
-    tsr__free(session, gathered.bytes, gathered.bytes ? gathered.total + 1 : 0);
+    tsr_status st = TSR_NOMEM;
+    if (arena.failed || text->failed)
+        goto tell;
+    for (int i = 0; i < endpoint->size; i++)
+        group[i] = i;
+    send[0] = (struct comm_buffer){.p = text->p, .bytes = text->n};
+    struct comm_call call = {.plan = plan,
+                             .id = -1,
+                             .kind = COMM_HANDSHAKE,
+                             .type = TSR_UINT8,
+                             .group = group,
+                             .n_group = endpoint->size,
+                             .op = "trace",
+                             .node = ""};
+    struct comm_exchange exchange = {
+        .send = send, .recv = gathered.recv, .arrived = texts_arrived, .data = &gathered};
+    exchange.notes[0] = (int64_t)text->n;
+    st = tsr__comm_exchange(endpoint, &call, &exchange, &why);
+    if (st == TSR_OK && endpoint->rank == 0)
+        join_texts(&gathered, text);
+tell:
+    if (st != TSR_OK)
+        tell_not_gathered(session, &why);
+    if (gathered.bytes)
+        tsr__free(session, gathered.bytes, gathered.total + 1);
     tsr__arena_free(&arena);
     return st;
 }
@@ -273,8 +303,9 @@ static tsr_status gather(tsr_session *session, struct endpoint *endpoint, uint64
 static void tell_left_out(tsr_session *session, const struct text *text)
 {
     unsigned long long sum = 0;
-    for (const char *at = text->p ? strstr(text->p, LEFT_OUT) : NULL; at;
-         at = strstr(at, LEFT_OUT)) {
+    if (!text->p)
+        return;
+    for (const char *at = strstr(text->p, LEFT_OUT); at; at = strstr(at, LEFT_OUT)) {
         at += strlen(LEFT_OUT);
         sum += strtoull(at, NULL, 10);
     }
@@ -286,13 +317,15 @@ static void tell_left_out(tsr_session *session, const struct text *text)
 tsr_status tsr__trace_write(tsr_session *session, struct endpoint *endpoint, uint64_t plan,
                             struct text *text, const char *path)
 {
-    tsr_status st = endpoint ? gather(session, endpoint, plan, text) : TSR_OK;
-    if (st != TSR_OK || (endpoint && endpoint->rank > 0))
-        return st;
+    if (endpoint) {
+        tsr_status st = gather(session, endpoint, plan, text);
+        if (st != TSR_OK || endpoint->rank > 0)
+            return st;
+    }
     if (text->failed)
         return TSR_NOMEM;
     struct outfile outfile;
-    st = tsr__out_open(session, path, &outfile);
+    tsr_status st = tsr__out_open(session, path, &outfile);
     if (st != TSR_OK)
         return st;
     tell_left_out(session, text);

@@ -18,15 +18,18 @@ static int64_t newest_ir(int minor)
 
 static tsr_status strip(tsr_model *model, int64_t ir)
 {
-    tsr_status st = TSR_OK;
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;
          node = tsr_model_next_node(model, node))
-        while (st == TSR_OK && tsr_node_config_count(node))
-            st = tsr_node_remove_config(node, tsr_node_config_at(node, 0));
-    while (st == TSR_OK && tsr_model_config_count(model))
-        st = tsr_model_remove_config(model, tsr_model_config(model, 0), false);
-    if (st != TSR_OK)
-        return st;
+        while (tsr_node_config_count(node)) {
+            tsr_status st = tsr_node_remove_config(node, tsr_node_config_at(node, 0));
+            if (st != TSR_OK)
+                return st;
+        }
+    while (tsr_model_config_count(model)) {
+        tsr_status st = tsr_model_remove_config(model, tsr_model_config(model, 0), false);
+        if (st != TSR_OK)
+            return st;
+    }
     return tsr_model_set_ir_version(model, ir);
 }
 
