@@ -127,11 +127,12 @@ tsr_status tsr__comm_broadcast(struct endpoint *endpoint, const struct comm_call
         at < 0 ? not_member(endpoint, call, root, why) : parts_open(endpoint, call, &b, why);
     if (st != TSR_OK)
         return st;
-    for (int i = 0; i < call->n_group && root == endpoint->rank; i++)
-        if (i != at)
-            b.send[i] = (struct comm_buffer){.p = p, .bytes = bytes};
     if (root != endpoint->rank)
         b.recv[at] = (struct comm_buffer){.p = p, .bytes = bytes};
+    else
+        for (int i = 0; i < call->n_group; i++)
+            if (i != at)
+                b.send[i] = (struct comm_buffer){.p = p, .bytes = bytes};
     struct comm_call d = with_detail(call, &root, sizeof root);
     struct comm_exchange x = {.send = b.send, .recv = b.recv};
     st = tsr__comm_exchange(endpoint, &d, &x, why);

@@ -130,9 +130,13 @@ static int allowed(struct core *out, int cap)
     int n = 0;
     if (sched_getaffinity(0, sizeof set, &set) != 0)
         return 0;
-    for (int i = 0; i < CPU_SETSIZE && n < cap; i++)
-        if (CPU_ISSET(i, &set))
-            out[n++] = (struct core){i, place_of(i, "physical_package_id"), place_of(i, "core_id")};
+    for (int i = 0; i < CPU_SETSIZE; i++) {
+        if (!CPU_ISSET(i, &set))
+            continue;
+        if (n == cap)
+            break;
+        out[n++] = (struct core){i, place_of(i, "physical_package_id"), place_of(i, "core_id")};
+    }
     qsort(out, (size_t)n, sizeof *out, by_place);
     return n;
 }

@@ -122,7 +122,8 @@ static bool wants_nccl(const struct device *device, const struct device_group *g
 
 static int compare_groups(const struct device_group *a, const struct device_group *b)
 {
-    for (int i = 0; i < a->n && i < b->n; i++)
+    int shorter = a->n < b->n ? a->n : b->n;
+    for (int i = 0; i < shorter; i++)
         if (a->group[i] != b->group[i])
             return a->group[i] < b->group[i] ? -1 : 1;
     return a->n - b->n;

@@ -296,12 +296,28 @@ static void count_cores(struct shm_job *job)
         job->host_cores = all;
 }
 
+// The memory of the job: rank 0 makes it and hands it out, the others fetch it. *out may be set even after a failure.
+static tsr_status open_memory(tsr_session *session, const struct comm_options *options,
+                              struct meeting *meeting, struct shm_job **out)
+{
+    int fd = -1;
+    if (meeting->rank == 0) {
+        tsr_status st = tsr__shm_new(session, meeting->ranks, options, out);
+        if (st != TSR_OK)
+            return st;
+        return hand_out(session, meeting, tsr__shm_fd(*out));
+    }
+    tsr_status st = fetch(session, meeting, &fd);
+    if (st != TSR_OK)
+        return st;
+    return tsr__shm_map(session, fd, meeting->ranks, options, out);
+}
+
 // Rank 0 makes the shared segment and hands it out; the others fetch and map it. Then all are
 // alike.
 tsr_status tsr__env_open(tsr_session *session, const struct comm_options *options,
                          struct endpoint **out)
 {
-    int fd = -1;
     struct shm_job *job = NULL;
     struct meeting meeting = {0};
     bool by_hand = options && options->ranks > 0;
@@ -313,18 +329,16 @@ tsr_status tsr__env_open(tsr_session *session, const struct comm_options *option
         return refuse(session, DIAG_transport_absent,
                       "start it with mpirun, or srun --mpi=pmix (or pmi2), which have a network",
                       "these ranks are on several hosts and were started without a way to talk");
-    tsr_status st = meeting.rank == 0 ? tsr__shm_new(session, meeting.ranks, options, &job)
-                                      : fetch(session, &meeting, &fd);
-    if (st == TSR_OK)
-        st = meeting.rank == 0 ? hand_out(session, &meeting, tsr__shm_fd(job))
-                               : tsr__shm_map(session, fd, meeting.ranks, options, &job);
-    if (st == TSR_OK) {
-        count_cores(job);
-        st = tsr__shm_endpoint(session, job, meeting.rank, out);
-    }
-    if (st == TSR_OK)
-        ((struct shm *)*out)->owns_job = true;
-    else
-        tsr__shm_free(session, job);
+    tsr_status st = open_memory(session, options, &meeting, &job);
+    if (st != TSR_OK)
+        goto free_job;
+    count_cores(job);
+    st = tsr__shm_endpoint(session, job, meeting.rank, out);
+    if (st != TSR_OK)
+        goto free_job;
+    ((struct shm *)*out)->owns_job = true;
+    return TSR_OK;
+free_job:
+    tsr__shm_free(session, job);
     return st;
 }

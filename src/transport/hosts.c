@@ -180,17 +180,22 @@ static tsr_status deal(struct endpoint *net, const struct card *mine, struct car
 }
 
 // The memory of this host: made by its first rank, opened by the others.
-static bool open_memory(struct hosts *hosts, const struct card *all, int head, bool make,
+static bool make_memory(struct hosts *hosts, const struct comm_options *options)
+{
+    return tsr__shm_new(hosts->session, hosts->net->size, options, &hosts->job) == TSR_OK;
+}
+
+static bool open_memory(struct hosts *hosts, const struct card *head,
                         const struct comm_options *options)
 {
     char path[64];
-    if (make)
-        return tsr__shm_new(hosts->session, hosts->net->size, options, &hosts->job) == TSR_OK;
-    snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)all[head].pid,
-             (long long)all[head].fd);
-    int fd = all[head].fd >= 0 ? open(path, O_RDWR | O_CLOEXEC) : -1;
-    return fd >= 0 &&
-           tsr__shm_map(hosts->session, fd, hosts->net->size, options, &hosts->job) == TSR_OK;
+    if (head->fd < 0)
+        return false; // its first rank could make none
+    snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)head->pid, (long long)head->fd);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    return tsr__shm_map(hosts->session, fd, hosts->net->size, options, &hosts->job) == TSR_OK;
 }
 
 // Three rounds: who is on this host; its first rank has made the memory; who could open it.
@@ -201,26 +206,28 @@ static tsr_status meet_host(struct hosts *hosts, const struct comm_options *opti
     struct endpoint *net = hosts->net;
     struct card mine = {.host = host_id(), .pid = getpid(), .fd = -1};
     tsr_status st = deal(net, &mine, all, buffers, group, 1, why);
+    if (st != TSR_OK)
+        return st;
     int head = 0;
-    while (st == TSR_OK && all[head].host != mine.host)
+    while (all[head].host != mine.host)
         head++;
-    if (st == TSR_OK && head == net->rank && open_memory(hosts, all, head, true, options)) {
+    if (head == net->rank && make_memory(hosts, options)) {
         mine.fd = tsr__shm_fd(hosts->job);
         mine.ok = 1;
     }
-    if (st == TSR_OK)
-        st = deal(net, &mine, all, buffers, group, 2, why);
-    if (st == TSR_OK && head != net->rank)
-        mine.ok = open_memory(hosts, all, head, false, options);
-    if (st == TSR_OK && mine.ok) {
+    st = deal(net, &mine, all, buffers, group, 2, why);
+    if (st != TSR_OK)
+        return st;
+    if (head != net->rank)
+        mine.ok = open_memory(hosts, &all[head], options);
+    if (mine.ok) {
         hosts->job->host_ranks = net->host_ranks;
         hosts->job->host_cores = net->host_cores;
         mine.ok = tsr__shm_endpoint(hosts->session, hosts->job, net->rank, &hosts->shm) == TSR_OK;
     }
     if (!mine.ok)
         tsr_finding_clear(hosts->session); // without shared memory there are messages
-    if (st == TSR_OK)
-        st = deal(net, &mine, all, buffers, group, 3, why);
+    st = deal(net, &mine, all, buffers, group, 3, why);
     if (st != TSR_OK)
         return st;
     for (int i = 0; i < net->size; i++)

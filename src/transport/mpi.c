@@ -134,7 +134,9 @@ bool tsr_transport_available(const char *family)
     char own[4096], path[4200];
     if (!strcmp(family, "threads"))
         return true;
-    for (size_t i = 0; i < TSR_COUNT(below) && own_folder(own, sizeof own); i++) {
+    if (!own_folder(own, sizeof own))
+        return false;
+    for (size_t i = 0; i < TSR_COUNT(below); i++) {
         snprintf(path, sizeof path, "%s%s/libtessera_mpi_%s.so", own, below[i], family);
         if (access(path, R_OK) == 0) // not opened: two MPIs in one process would meet
             return true;

@@ -121,6 +121,16 @@ static tsr_status complete(struct net *net, const struct comm_call *call, enum b
     return st;
 }
 
+// Waits for the data of a call; what was posted for it is done with.
+static tsr_status complete_data(struct net *net, const struct comm_call *call,
+                                struct comm_trouble *why)
+{
+    tsr_status st = complete(net, call, BEAT_MOVING, why);
+    if (st == TSR_OK)
+        net->n_pending = 0;
+    return st;
+}
+
 static tsr_status give_up(struct net *net, struct comm_trouble *why)
 {
     tsr__beat_fail(net, why->status, why->rank, why->text);
@@ -249,16 +259,16 @@ static tsr_status reduce_round(struct net *net, const struct comm_call *call, co
             continue;
         tsr__slice(count, unit, call->n_group, i, &first, &length);
         st = post(net, call, (int)call->group[i], true, part, (size_t)my_length * unit, why);
-        if (st == TSR_OK)
-            st = post(net, call, (int)call->group[i], false, (char *)in + (size_t)first * unit,
-                      (size_t)length * unit, why);
+        if (st != TSR_OK)
+            return st;
+        st = post(net, call, (int)call->group[i], false, (char *)in + (size_t)first * unit,
+                  (size_t)length * unit, why);
         if (st != TSR_OK)
             return st;
     }
-    st = complete(net, call, BEAT_MOVING, why);
+    st = complete_data(net, call, why);
     if (st != TSR_OK)
         return st;
-    net->n_pending = 0;
     void *mine = out + (size_t)my_first * unit;
     tsr__reduce(call->type, call->reduce, ins, call->n_group, &mine, 1, 0, my_length);
     for (int i = 0; i < call->n_group; i++) {
@@ -267,36 +277,49 @@ static tsr_status reduce_round(struct net *net, const struct comm_call *call, co
         tsr__slice(count, unit, call->n_group, i, &first, &length);
         st = post(net, call, (int)call->group[i], true, out + (size_t)first * unit,
                   (size_t)length * unit, why);
-        if (st == TSR_OK)
-            st = post(net, call, (int)call->group[i], false, mine, (size_t)my_length * unit, why);
+        if (st != TSR_OK)
+            return st;
+        st = post(net, call, (int)call->group[i], false, mine, (size_t)my_length * unit, why);
         if (st != TSR_OK)
             return st;
     }
-    st = complete(net, call, BEAT_MOVING, why);
-    if (st == TSR_OK)
-        net->n_pending = 0;
-    return st;
+    return complete_data(net, call, why);
 }
 
+// All rounds of a reduction; 100 MiB in rounds of 32 MiB are 32, 32, 32 and 4.
+static tsr_status reduce_rounds(struct net *net, const struct comm_call *call, const char *in,
+                                char *out, const void **ins, struct comm_trouble *why)
+{
+    size_t unit = tsr__elem_bytes(call->type);
+    int64_t step = (int64_t)(NET_ROUND / unit);
+    for (int64_t at = 0; at < call->count; at += step) {
+        size_t offset = (size_t)at * unit;
+        int64_t count = call->count - at < step ? call->count - at : step;
+        tsr_status st = reduce_round(net, call, in + offset, out + offset, count, ins, why);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+// What is small comes along when the members meet, and is folded there.
 static tsr_status net_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
                                  const void *in, void *out, struct comm_trouble *why)
 {
     struct net *net = (struct net *)endpoint;
-    size_t unit = tsr__elem_bytes(call->type), bytes = (size_t)call->count * unit;
+    size_t bytes = (size_t)call->count * tsr__elem_bytes(call->type);
     struct comm_buffer whole = {.p = (void *)in, .bytes = inline_bytes(bytes)};
     struct arena arena; // of this call
     tsr__arena_init(&arena, net->session);
     const void **ins = ARENA_ARRAY(&arena, const void *, (size_t)call->n_group);
     tsr_status st = ins ? meet(net, call, NULL, &whole, true, why) : out_of_memory(net, why);
-    if (st == TSR_OK && bytes <= NET_INLINE) {
+    if (st != TSR_OK)
+        goto free_arena;
+    if (bytes <= NET_INLINE)
         fold_frames(net, call, in, out, ins);
-    } else if (st == TSR_OK) {
-        int64_t step = (int64_t)(NET_ROUND / unit);
-        for (int64_t at = 0; at < call->count && st == TSR_OK; at += step)
-            st = reduce_round(net, call, (const char *)in + (size_t)at * unit,
-                              (char *)out + (size_t)at * unit,
-                              call->count - at < step ? call->count - at : step, ins, why);
-    }
+    else
+        st = reduce_rounds(net, call, in, out, ins, why);
+free_arena:
     tsr__arena_free(&arena);
     if (st != TSR_OK)
         return give_up(net, why);
@@ -314,15 +337,15 @@ static tsr_status tell_arrived(struct net *net, const struct comm_call *call,
     tsr__arena_init(&arena, net->session);
     int64_t(*notes)[COMM_NOTES] =
         (int64_t(*)[COMM_NOTES])ARENA_ARRAY(&arena, int64_t, (size_t)call->n_group * COMM_NOTES);
-    tsr_status st = notes ? TSR_OK : out_of_memory(net, why);
-    for (int i = 0; i < call->n_group && notes; i++) {
+    if (!notes)
+        return out_of_memory(net, why);
+    for (int i = 0; i < call->n_group; i++) {
         struct comm_header header;
         bool self = call->group[i] == net->endpoint.rank;
         memcpy(&header, frame_in(net, i), sizeof header);
         memcpy(notes[i], self ? exchange->notes : header.notes, sizeof notes[i]);
     }
-    if (notes)
-        st = exchange->arrived(exchange->data, (const int64_t(*)[COMM_NOTES])notes, why);
+    tsr_status st = exchange->arrived(exchange->data, (const int64_t(*)[COMM_NOTES])notes, why);
     tsr__arena_free(&arena);
     return st;
 }
@@ -388,33 +411,53 @@ static tsr_status fold_parts(struct net *net, const struct comm_call *call,
     return TSR_OK;
 }
 
+// The part for member i, if it is too large to have gone along with the header.
+static tsr_status send_part(struct net *net, const struct comm_call *call,
+                            const struct comm_exchange *exchange, int i, struct comm_trouble *why)
+{
+    const struct comm_buffer *part = &exchange->send[i];
+    if (call->group[i] == net->endpoint.rank || part->bytes <= NET_INLINE)
+        return TSR_OK;
+    return post(net, call, (int)call->group[i], false, part->p, part->bytes, why);
+}
+
 // Headers and small data first (meet), then what is larger: receives are posted before sends,
 // member by member, and complete() waits for all of them together.
+static tsr_status exchange_parts(struct net *net, const struct comm_call *call,
+                                 struct comm_exchange *exchange, struct comm_trouble *why)
+{
+    tsr_status st = meet(net, call, exchange->notes, exchange->send, false, why);
+    if (st != TSR_OK)
+        return st;
+    st = tell_arrived(net, call, exchange, why);
+    if (st != TSR_OK)
+        return st;
+    if (exchange->folded) {
+        st = place_parts(net, call, exchange, why);
+        if (st != TSR_OK)
+            return st;
+    }
+    for (int i = 0; i < call->n_group; i++) {
+        st = take_part(net, call, exchange, i, why);
+        if (st != TSR_OK)
+            return st;
+        st = send_part(net, call, exchange, i, why);
+        if (st != TSR_OK)
+            return st;
+    }
+    st = complete_data(net, call, why);
+    if (st != TSR_OK || !exchange->folded)
+        return st;
+    return fold_parts(net, call, exchange, why);
+}
+
 static tsr_status net_exchange(struct endpoint *endpoint, const struct comm_call *call,
                                struct comm_exchange *exchange, struct comm_trouble *why)
 {
     struct net *net = (struct net *)endpoint;
-    tsr_status st = meet(net, call, exchange->notes, exchange->send, false, why);
-    if (st == TSR_OK)
-        st = tell_arrived(net, call, exchange, why);
-    if (st == TSR_OK && exchange->folded)
-        st = place_parts(net, call, exchange, why);
-    for (int i = 0; i < call->n_group && st == TSR_OK; i++) {
-        st = take_part(net, call, exchange, i, why);
-        if (st == TSR_OK && call->group[i] != endpoint->rank &&
-            exchange->send[i].bytes > NET_INLINE)
-            st = post(net, call, (int)call->group[i], false, exchange->send[i].p,
-                      exchange->send[i].bytes, why);
-    }
-    if (st == TSR_OK)
-        st = complete(net, call, BEAT_MOVING, why);
-    if (st == TSR_OK)
-        net->n_pending = 0;
-    if (st == TSR_OK && exchange->folded)
-        st = fold_parts(net, call, exchange, why);
-    if (st != TSR_OK)
-        return give_up(net, why);
-    return st;
+    if (exchange_parts(net, call, exchange, why) == TSR_OK)
+        return TSR_OK;
+    return give_up(net, why);
 }
 
 // ---- open, close -------------------------------------------------------------------------------

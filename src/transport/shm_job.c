@@ -101,15 +101,18 @@ tsr_status tsr__shm_new(tsr_session *session, int n, const struct comm_options *
     job->fd = tsr__fault(session, FAULT_SPAWN) ? -1 : memfd_create("tessera-job", MFD_CLOEXEC);
     if (job->fd < 0)
         return no_segment(session, "memfd_create");
-    tsr_status st = TSR_PEER;
     size_t heap = n <= HEAP_RANKS ? HEAP_BYTES : 0;
-    for (bool last = false; st != TSR_OK && !last; heap = heap / 8) {
-        heap = heap < HEAP_LEAST ? 0 : heap;
-        last = heap == 0;
-        st = map_with(session, job, (size_t)n * heap, last);
+    for (;;) {
+        bool last = heap == 0;
+        tsr_status st = map_with(session, job, (size_t)n * heap, last);
+        if (st == TSR_OK)
+            break;
+        if (last)
+            return st;
+        heap /= 8;
+        if (heap < HEAP_LEAST)
+            heap = 0;
     }
-    if (st != TSR_OK)
-        return st;
     struct shm_head *head = shm_head(job);
     head->n = (uint32_t)n;
     head->magic = SHM_MAGIC;
@@ -129,11 +132,12 @@ tsr_status tsr__shm_map(tsr_session *session, int fd, int n, const struct comm_o
     *out = job;
     job->fd = fd;
     tsr_status st = map_segment(session, job, true);
-    if (st == TSR_OK && (shm_head(job)->magic != SHM_MAGIC || shm_head(job)->n != (uint32_t)n)) {
-        errno = EPROTO;
-        return no_segment(session, "it belongs to another job");
-    }
-    return st;
+    if (st != TSR_OK)
+        return st;
+    if (shm_head(job)->magic == SHM_MAGIC && shm_head(job)->n == (uint32_t)n)
+        return TSR_OK;
+    errno = EPROTO;
+    return no_segment(session, "it belongs to another job");
 }
 
 int tsr__shm_fd(const struct shm_job *job)
@@ -174,8 +178,11 @@ tsr_status tsr__shm_told(const struct shm_job *job, struct comm_trouble *why)
 {
     struct shm_head *head = shm_head(job);
     struct timespec nap = {0, 100000};
-    for (int i = 0; i < 1000 && atomic_load(&head->failed) == 1; i++)
+    for (int i = 0; i < 1000; i++) {
+        if (atomic_load(&head->failed) != 1)
+            break;
         nanosleep(&nap, NULL);
+    }
     if (atomic_load(&head->failed) != 2)
         return tsr__trouble(why, TSR_PEER, -1, "a rank died while it told why it failed");
     *why = head->trouble;

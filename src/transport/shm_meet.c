@@ -130,9 +130,9 @@ tsr_status tsr__shm_look(struct shm *me, const struct comm_call *call, int peer,
                             me->endpoint.rank, call->op, call->node, (long long)call->id, peer,
                             header->op, header->node, (long long)header->id);
     tsr_status st = judge_silence(me, call, peer, why);
-    if (st == TSR_OK && me->also)
-        st = me->also(me->also_data, call, peer, why);
-    return st;
+    if (st != TSR_OK || !me->also)
+        return st;
+    return me->also(me->also_data, call, peer, why);
 }
 
 // The usual wait is over within microseconds, so that the first look costs one load. Only a rank
@@ -311,13 +311,14 @@ tsr_status tsr__shm_meet_at_desk(struct shm *me, const struct comm_call *call, i
     const struct comm_header *mine = &tsr__shm_entry(me, me->endpoint.rank)->header;
     uint64_t stamp = come_to(me, peer, mine);
     tsr_status st = await_member(me, call, peer, why);
+    if (st != TSR_OK)
+        return st;
     uint64_t meeting = me->peers[peer].meetings;
     const struct shm_pair *pair = shm_pair(me->job, peer, me->endpoint.rank);
-    if (st == TSR_OK &&
-        atomic_load_explicit(&pair->stamp[meeting & 1], memory_order_relaxed) != stamp)
-        st = tsr__mailbox_differs(mine, me->endpoint.rank, &tsr__shm_entry(me, peer)->header, peer,
-                                  why);
-    return st;
+    if (atomic_load_explicit(&pair->stamp[meeting & 1], memory_order_relaxed) == stamp)
+        return TSR_OK;
+    return tsr__mailbox_differs(mine, me->endpoint.rank, &tsr__shm_entry(me, peer)->header, peer,
+                                why);
 }
 
 // From here on this rank reads nothing of this meeting any more, and says so to each member; it

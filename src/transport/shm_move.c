@@ -214,9 +214,14 @@ static tsr_status reduce_staged(struct shm *me, const struct comm_call *call, in
     if (call->n_group == 2)
         return reduce_pair(me, call, self, in, out, why);
     tsr_status st = tsr__shm_released(me, call, SHM_STAGE, why);
-    for (size_t at = 0; at < bytes && st == TSR_OK; at += SHM_CHUNK)
+    if (st != TSR_OK)
+        return st;
+    for (size_t at = 0; at < bytes; at += SHM_CHUNK) {
         st = reduce_chunk(me, call, self, in + at, out + at, chunk_at(bytes, at), why);
-    return st;
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
 }
 
 // Two members and few bytes. Nobody else reads what is on the mailbox, nor, unless they disagree, this rank's entry:
@@ -258,11 +263,13 @@ tsr_status tsr__shm_all_reduce(struct endpoint *endpoint, const struct comm_call
     }
     int self = place_of(me, call);
     st = tsr__shm_meet(me, call, why);
-    if (st == TSR_OK && bytes <= SHM_INLINE)
+    if (st != TSR_OK)
+        return tsr__shm_give_up(me, why);
+    if (bytes <= SHM_INLINE)
         st = reduce_inline(me, call, out);
-    else if (st == TSR_OK && all_in_reach(me, call))
+    else if (all_in_reach(me, call))
         st = reduce_in_reach(me, call, self, why);
-    else if (st == TSR_OK)
+    else
         st = reduce_staged(me, call, self, in, out, why);
     if (st != TSR_OK)
         return tsr__shm_give_up(me, why);
@@ -370,7 +377,9 @@ static bool fold(struct exchange *exchange)
     struct shm *me = exchange->me;
     size_t unit = tsr__elem_bytes(exchange->call->type), done = exchange->got[exchange->self];
     size_t n = exchange->exchange->recv[0].bytes - done;
-    for (int i = 0; i < exchange->call->n_group && n; i++) {
+    for (int i = 0; i < exchange->call->n_group; i++) {
+        if (n == 0)
+            return false;
         const char *part =
             i == exchange->self ? exchange->exchange->send[i].p : part_at(exchange, i);
         const char *from = part ? part + done : NULL;
@@ -495,7 +504,9 @@ static tsr_status check_sizes(const struct exchange *exchange, struct comm_troub
 // Copies what can be read where it lies, this member's own part among it.
 static void copy_in_reach(struct exchange *exchange)
 {
-    for (int i = 0; i < exchange->call->n_group && !exchange->exchange->folded; i++) {
+    if (exchange->exchange->folded)
+        return; // fold() reads it
+    for (int i = 0; i < exchange->call->n_group; i++) {
         const struct comm_buffer *to = &exchange->exchange->recv[i];
         const void *from =
             i == exchange->self ? exchange->exchange->send[i].p : part_at(exchange, i);
@@ -544,29 +555,37 @@ static tsr_status tell_arrived(struct exchange *exchange, struct comm_trouble *w
 }
 
 // Meet, compare sizes, then copy: a rank that finds a difference has written nothing yet.
+static tsr_status exchange_all(struct exchange *exchange, struct comm_trouble *why)
+{
+    struct shm *me = exchange->me;
+    struct shm_entry *mine;
+    tsr_status st = tsr__shm_begin(me, exchange->call, exchange->exchange->notes, &mine, why);
+    if (st != TSR_OK)
+        return st;
+    offer(exchange);
+    st = tsr__shm_meet(me, exchange->call, why);
+    if (st != TSR_OK)
+        return st;
+    st = tell_arrived(exchange, why);
+    if (st != TSR_OK)
+        return st;
+    st = check_sizes(exchange, why);
+    if (st != TSR_OK)
+        return st;
+    copy_in_reach(exchange);
+    st = move_parts(exchange, why);
+    if (st != TSR_OK)
+        return st;
+    return settle(exchange, why);
+}
+
 tsr_status tsr__shm_exchange(struct endpoint *endpoint, const struct comm_call *call,
                              struct comm_exchange *exchange, struct comm_trouble *why)
 {
     struct shm *me = (struct shm *)endpoint;
-    struct shm_entry *mine;
-    struct exchange w = {me, call, exchange, place_of(me, call), me->sent, me->got};
+    struct exchange at_work = {me, call, exchange, place_of(me, call), me->sent, me->got};
     memset(me->got, 0, (size_t)call->n_group * sizeof *me->got);
-    tsr_status st = tsr__shm_begin(me, call, exchange->notes, &mine, why);
-    if (st == TSR_OK) {
-        offer(&w);
-        st = tsr__shm_meet(me, call, why);
-    }
-    if (st == TSR_OK)
-        st = tell_arrived(&w, why);
-    if (st == TSR_OK)
-        st = check_sizes(&w, why);
-    if (st == TSR_OK) {
-        copy_in_reach(&w);
-        st = move_parts(&w, why);
-    }
-    if (st == TSR_OK)
-        st = settle(&w, why);
-    if (st != TSR_OK)
+    if (exchange_all(&at_work, why) != TSR_OK)
         return tsr__shm_give_up(me, why);
     tsr__shm_depart(me, call);
     return TSR_OK;

@@ -202,11 +202,10 @@ static tsr_status arrive(struct slot *me, const struct comm_call *call, const in
         struct slot *peer = &job->slots[call->group[i]];
         if (peer == me)
             continue;
-        tsr_status st = await_arrival(me, (int)call->group[i], call, why);
-        if (st == TSR_OK)
-            st = tsr__header_compare(&me->header, me->endpoint.rank, &peer->header,
-                                     peer->endpoint.rank, why);
-        if (st != TSR_OK)
+        if (await_arrival(me, (int)call->group[i], call, why) != TSR_OK)
+            return give_up(me, call, why);
+        if (tsr__header_compare(&me->header, me->endpoint.rank, &peer->header, peer->endpoint.rank,
+                                why) != TSR_OK)
             return give_up(me, call, why);
     }
     return TSR_OK;
@@ -290,13 +289,12 @@ static tsr_status reduce_at_desk(struct slot *me, const struct comm_call *call, 
     tsr__header_of(call, NULL, &me->header);
     memcpy(mailbox_cell(mailbox, higher, turn), in, bytes);
     uint64_t meeting = come_to(me, peer, true, &stamp);
-    tsr_status st = await_arrival(me, peer, call, why);
+    if (await_arrival(me, peer, call, why) != TSR_OK)
+        return give_up(me, call, why);
     const struct word *word = word_of(job, peer, me->endpoint.rank);
-    if (st == TSR_OK &&
-        atomic_load_explicit(&word->stamp[meeting & 1], memory_order_relaxed) != stamp)
-        st = tsr__mailbox_differs(&me->header, me->endpoint.rank, &job->slots[peer].header, peer,
-                                  why);
-    if (st != TSR_OK)
+    bool same = atomic_load_explicit(&word->stamp[meeting & 1], memory_order_relaxed) == stamp;
+    if (!same && tsr__mailbox_differs(&me->header, me->endpoint.rank, &job->slots[peer].header,
+                                      peer, why) != TSR_OK)
         return give_up(me, call, why);
     tsr__mailbox_fold(call, mailbox_cell(mailbox, !higher, turn), higher, in, out);
     return TSR_OK;
@@ -384,8 +382,9 @@ static tsr_status threads_exchange(struct endpoint *endpoint, const struct comm_
     while (call->group[self] != endpoint->rank)
         self++;
     tsr_status st = arrive(me, call, exchange->notes, why);
-    if (st == TSR_OK)
-        st = tell_arrived(me, call, exchange, why);
+    if (st != TSR_OK)
+        return st;
+    st = tell_arrived(me, call, exchange, why);
     if (st != TSR_OK)
         return st;
     if (!enter_data(me))
@@ -455,8 +454,11 @@ struct thread_job *tsr__threads_new(tsr_session *session, int n, const struct co
     pthread_mutex_init(&job->lock, NULL);
     int cores = tsr__cores();
     job->crowded = n > cores;
-    for (int i = 0; i < n && !job->arena.failed; i++)
+    for (int i = 0; i < n; i++) {
+        if (job->arena.failed)
+            break;
         slot_init(job, i, cores);
+    }
     if (!job->arena.failed)
         return job;
     tsr__threads_free(job);

@@ -241,41 +241,46 @@ static tsr_status call_ok(const struct endpoint *endpoint, const struct comm_cal
     return TSR_OK;
 }
 
+// A call that cannot be made ends the job: the other members wait in it.
+static tsr_status check_call(struct endpoint *endpoint, const struct comm_call *call, bool folds,
+                             struct comm_trouble *why)
+{
+    tsr_status st = call_ok(endpoint, call, why);
+    if (st != TSR_OK)
+        goto fail_job;
+    if (!folds || tsr__reduce_ok(call->type, call->reduce))
+        return TSR_OK;
+    st =
+        tsr__trouble(why, TSR_UNSUPPORTED, endpoint->rank, "%s '%s': %s elements cannot be reduced",
+                     call->op, call->node, tsr_dtype_name(call->type));
+fail_job:
+    endpoint->transport->fail(endpoint, st, endpoint->rank, why->text);
+    return st;
+}
+
 tsr_status tsr__comm_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
                                 const void *in, void *out, struct comm_trouble *why)
 {
-    tsr_status st = call_ok(endpoint, call, why);
-    if (st == TSR_OK && !tsr__reduce_ok(call->type, call->reduce))
-        st = tsr__trouble(why, TSR_UNSUPPORTED, endpoint->rank,
-                          "%s '%s': %s elements cannot be reduced", call->op, call->node,
-                          tsr_dtype_name(call->type));
-    if (st == TSR_OK) {
-        double began = endpoint->timed ? tsr__now_s() : 0;
-        st = endpoint->transport->all_reduce(endpoint, call, in, out, why);
-        if (endpoint->timed)
-            endpoint->comm_s += tsr__now_s() - began;
+    tsr_status st = check_call(endpoint, call, true, why);
+    if (st != TSR_OK)
         return st;
-    }
-    endpoint->transport->fail(endpoint, st, endpoint->rank, why->text);
+    double began = endpoint->timed ? tsr__now_s() : 0;
+    st = endpoint->transport->all_reduce(endpoint, call, in, out, why);
+    if (endpoint->timed)
+        endpoint->comm_s += tsr__now_s() - began;
     return st;
 }
 
 tsr_status tsr__comm_exchange(struct endpoint *endpoint, const struct comm_call *call,
                               struct comm_exchange *exchange, struct comm_trouble *why)
 {
-    tsr_status st = call_ok(endpoint, call, why);
-    if (st == TSR_OK && exchange->folded && !tsr__reduce_ok(call->type, call->reduce))
-        st = tsr__trouble(why, TSR_UNSUPPORTED, endpoint->rank,
-                          "%s '%s': %s elements cannot be reduced", call->op, call->node,
-                          tsr_dtype_name(call->type));
-    if (st == TSR_OK) {
-        double began = endpoint->timed ? tsr__now_s() : 0;
-        st = endpoint->transport->exchange(endpoint, call, exchange, why);
-        if (endpoint->timed)
-            endpoint->comm_s += tsr__now_s() - began;
+    tsr_status st = check_call(endpoint, call, exchange->folded != NULL, why);
+    if (st != TSR_OK)
         return st;
-    }
-    endpoint->transport->fail(endpoint, st, endpoint->rank, why->text);
+    double began = endpoint->timed ? tsr__now_s() : 0;
+    st = endpoint->transport->exchange(endpoint, call, exchange, why);
+    if (endpoint->timed)
+        endpoint->comm_s += tsr__now_s() - began;
     return st;
 }
 
