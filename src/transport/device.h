@@ -3,6 +3,14 @@
 //
 // A call has two steps over the endpoint below. First everybody tells where its memory lies and what can be done with it
 // (struct call_card); from the cards alone all members choose the same way. Then the way does its work.
+//
+// Which way it is (choose in device.c), for ranks 0 and 1 of a group that asked for nothing:
+//   0 on the host, 1 on the host                           none: the endpoint below does the call
+//   0 on a GPU,    1 on the host                           host: 0 brings its part to pinned memory
+//   0 and 1 on GPUs that do not reach each other, no NCCL  host
+//   0 and 1 on one GPU                                     own: such a group has no communicator
+//   0 and 1 on two GPUs that reach each other              NCCL where there is a communicator, else own
+// A way that was asked for is taken where it can be: own needs GPUs that reach each other, NCCL a communicator.
 #ifndef TSR_DEVICE_H
 #define TSR_DEVICE_H
 

@@ -94,11 +94,14 @@ static tsr_status fold_slice(const struct device_call *call, const void *in, voi
     struct gpu_fold fold = gpu_fold_of(comm_call, comm_call->n_group, count);
     for (int i = 0; i < comm_call->n_group; i++) {
         void *from = (void *)in, *to = out;
-        tsr_status st = i == call->self ? TSR_OK : address_of(call, i, false, &from);
-        if (st == TSR_OK && i != call->self)
+        if (i != call->self) {
+            tsr_status st = address_of(call, i, false, &from);
+            if (st != TSR_OK)
+                return st;
             st = address_of(call, i, true, &to);
-        if (st != TSR_OK)
-            return st;
+            if (st != TSR_OK)
+                return st;
+        }
         fold.in[i] = (const char *)from + skip;
         fold.out[i] = (char *)to + skip;
     }
@@ -106,7 +109,8 @@ static tsr_status fold_slice(const struct device_call *call, const void *in, voi
                             "adding up");
 }
 
-// On one GPU the first member folds everything; on several each folds its slice, so that every link carries its part.
+// On one GPU the first member folds everything; on several each folds its slice, so that every link carries its part. Ranks 0 and
+// 1 on two GPUs add up 1000 floats: rank 0 reads elements 0..499 of both and writes the sums to both, rank 1 does so with 500..999.
 tsr_status tsr__own_all_reduce(const struct device_call *call, const void *in, void *out)
 {
     const struct comm_call *comm_call = call->call;
@@ -116,14 +120,15 @@ tsr_status tsr__own_all_reduce(const struct device_call *call, const void *in, v
     else
         tsr__slice(comm_call->count, tsr__elem_bytes(comm_call->type), comm_call->n_group,
                    call->self, &first, &count);
-    if (count > 0) {
-        tsr_status st = await_all_ready(call);
-        if (st == TSR_OK)
-            st = fold_slice(call, in, out, first, count);
-        if (st != TSR_OK)
-            return st;
-    }
-    return finish(call, count > 0);
+    if (count == 0)
+        return finish(call, false);
+    tsr_status st = await_all_ready(call);
+    if (st != TSR_OK)
+        return st;
+    st = fold_slice(call, in, out, first, count);
+    if (st != TSR_OK)
+        return st;
+    return finish(call, true);
 }
 
 // Every member reads the others' parts where they are and folds them in group order;
@@ -164,8 +169,9 @@ static tsr_status copy_part(const struct device_call *call, const struct comm_ex
         return TSR_OK;
     if (i != call->self) {
         tsr_status st = address_of(call, i, false, &from);
-        if (st == TSR_OK)
-            st = await_event(call, i, EVENT_READY);
+        if (st != TSR_OK)
+            return st;
+        st = await_event(call, i, EVENT_READY);
         if (st != TSR_OK)
             return st;
     }
@@ -176,17 +182,18 @@ static tsr_status copy_part(const struct device_call *call, const struct comm_ex
 
 tsr_status tsr__own_exchange(const struct device_call *call, struct comm_exchange *exchange)
 {
-    tsr_status st = exchange->folded ? fold_parts(call, exchange) : TSR_OK;
-    bool touched = exchange->folded && exchange->recv[0].bytes > 0;
-    for (int i = 0; i < call->call->n_group; i++) {
+    bool touched = false; // the others' memory was read
+    if (exchange->folded) {
+        tsr_status st = fold_parts(call, exchange);
         if (st != TSR_OK)
             return st;
-        if (exchange->folded)
-            break;
-        st = copy_part(call, exchange, i);
+        return finish(call, exchange->recv[0].bytes > 0);
+    }
+    for (int i = 0; i < call->call->n_group; i++) {
+        tsr_status st = copy_part(call, exchange, i);
+        if (st != TSR_OK)
+            return st;
         touched = touched || (i != call->self && exchange->recv[i].bytes > 0);
     }
-    if (st != TSR_OK)
-        return st;
     return finish(call, touched);
 }
