@@ -379,16 +379,26 @@ struct arrival {
     OrtStatus *status;
 };
 
+// Bytes of a tensor whose rank and sizes are noted; false: there is no such tensor.
+static bool noted_bytes(const int64_t *notes, tsr_dtype type, int64_t *out)
+{
+    int64_t bytes = (int64_t)tsr__elem_bytes(type);
+    if (notes[0] < 0 || notes[0] > NOTED_RANK)
+        return false;
+    for (int64_t d = 0; d < notes[0]; d++)
+        if (notes[1 + d] < 0 || !mul_ok(bytes, notes[1 + d], &bytes))
+            return false;
+    *out = bytes;
+    return true;
+}
+
 static tsr_status make_arrived(struct arrival *arrival, const int64_t *notes,
                                struct comm_buffer *into, struct comm_trouble *why)
 {
     struct kernel *kernel = arrival->kernel;
     int me = kernel->ops->endpoint->rank;
-    int64_t bytes = (int64_t)tsr__elem_bytes(kernel->call.type);
-    bool fits = notes[0] >= 0 && notes[0] <= NOTED_RANK;
-    for (int64_t d = 0; fits && d < notes[0]; d++)
-        fits = notes[1 + d] >= 0 && mul_ok(bytes, notes[1 + d], &bytes);
-    if (!fits)
+    int64_t bytes = 0;
+    if (!noted_bytes(notes, kernel->call.type, &bytes))
         return refuse(kernel, why, me, "is sent a shape that no tensor has");
     arrival->status =
         tsr__kernel_output(kernel, arrival->context, 0, notes + 1, (int)notes[0], &into->p);

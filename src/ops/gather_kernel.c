@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // gather_kernel.c - the kernels that leave every member of a group with all of it: AllReduce and AllGather.
+//
+// An AllGather of pieces [2, 3] and [2, 5] along axis 1: outer is 2, and what arrives lies piece by piece in scratch
+// memory, 6 elements and then 10. Rows of the result [2, 8] take 3 of the first and 5 of the second. Along axis 0 outer is 1, and pieces arrive where
+// they belong.
 #include "ops/internal.h"
 
 // ---- AllReduce ---------------------------------------------------------------------------------
@@ -136,8 +140,9 @@ static OrtStatus *interleave(const struct gather *gather)
 static OrtStatus *gather_shape(struct gather *gather)
 {
     const struct tensor_view *view = gather->view;
-    int64_t axis =
-        gather->kernel->axis < 0 ? gather->kernel->axis + view->rank : gather->kernel->axis;
+    int64_t axis = gather->kernel->axis;
+    if (axis < 0)
+        axis += view->rank;
     if (axis < 0 || axis >= view->rank)
         return tsr__kernel_error(gather->kernel, "axis %lld of a tensor of rank %d",
                                  (long long)gather->kernel->axis, view->rank);
@@ -151,6 +156,38 @@ static OrtStatus *gather_shape(struct gather *gather)
     return NULL;
 }
 
+// Everybody sends its piece to everybody; how long each is along the axis goes along as a note.
+static OrtStatus *gather_pieces(struct gather *gather, struct arena *arena)
+{
+    struct kernel *kernel = gather->kernel;
+    const struct tensor_view *view = gather->view;
+    size_t n = (size_t)kernel->call.n_group;
+    struct comm_buffer *send = ARENA_ARRAY(arena, struct comm_buffer, n);
+    gather->recv = ARENA_ARRAY(arena, struct comm_buffer, n);
+    if (arena->failed)
+        return tsr__kernel_error(kernel, "out of memory");
+    TRY(gather_shape(gather));
+    for (size_t i = 0; i < n; i++)
+        send[i] = (struct comm_buffer){
+            .p = (void *)view->data,
+            .bytes = (size_t)view->elements * tsr__elem_bytes(view->type),
+        };
+    struct comm_exchange exchange = {
+        .send = send, .recv = gather->recv, .arrived = gather_arrived, .data = gather};
+    exchange.notes[NOTE_LENGTH] = view->dims[gather->axis];
+    exchange.notes[NOTE_RANK] = view->rank;
+    exchange.notes[NOTE_OTHERS] = hash_others(view, gather->axis);
+    struct comm_trouble why;
+    tsr_status st = tsr__comm_exchange(kernel->ops->endpoint, &kernel->call, &exchange, &why);
+    if (st != TSR_OK && gather->status)
+        return gather->status;
+    if (st != TSR_OK)
+        return tsr__kernel_trouble(kernel, &why);
+    if (gather->outer <= 1)
+        return NULL; // they have arrived in their places
+    return interleave(gather);
+}
+
 OrtStatus *tsr__all_gather_compute(struct kernel *kernel, OrtKernelContext *context)
 {
     struct tensor_view x;
@@ -159,29 +196,10 @@ OrtStatus *tsr__all_gather_compute(struct kernel *kernel, OrtKernelContext *cont
     TRY(tsr__kernel_input(kernel, context, 0, kernel->call.type, &x));
     struct arena arena; // of this call
     tsr__arena_init(&arena, kernel->ops->session);
-    size_t n = (size_t)kernel->call.n_group;
-    struct comm_buffer *send = ARENA_ARRAY(&arena, struct comm_buffer, n);
     struct gather gather = {.kernel = kernel, .context = context, .view = &x};
-    gather.recv = ARENA_ARRAY(&arena, struct comm_buffer, n);
-    OrtStatus *st =
-        arena.failed ? tsr__kernel_error(kernel, "out of memory") : gather_shape(&gather);
-    if (!st) {
-        for (size_t i = 0; i < n; i++)
-            send[i] = (struct comm_buffer){
-                .p = (void *)x.data,
-                .bytes = (size_t)x.elements * tsr__elem_bytes(x.type),
-            };
-        struct comm_exchange exchange = {
-            .send = send, .recv = gather.recv, .arrived = gather_arrived, .data = &gather};
-        exchange.notes[NOTE_LENGTH] = x.dims[gather.axis];
-        exchange.notes[NOTE_RANK] = x.rank;
-        exchange.notes[NOTE_OTHERS] = hash_others(&x, gather.axis);
-        struct comm_trouble why;
-        if (tsr__comm_exchange(kernel->ops->endpoint, &kernel->call, &exchange, &why) != TSR_OK)
-            st = gather.status ? gather.status : tsr__kernel_trouble(kernel, &why);
-        else if (gather.outer > 1)
-            st = interleave(&gather);
-    }
+    OrtStatus *failed = gather_pieces(&gather, &arena);
     tsr__arena_free(&arena);
-    return st ? st : tsr__pass_token(kernel, context);
+    if (failed)
+        return failed;
+    return tsr__pass_token(kernel, context);
 }

@@ -513,11 +513,13 @@ const struct comm_trouble *tsr__ops_trouble(const struct ops *ops)
 
 int tsr__ort_minor(const char *version)
 {
-    const char *dot = version ? strchr(version, '.') : NULL;
     int minor = 0;
-    for (const char *p = dot ? dot + 1 : ""; *p >= '0' && *p <= '9' && minor < 10000; p++)
-        minor = minor * 10 + (*p - '0');
-    if (version && version[0] == '1' && dot == version + 1)
-        return minor;
-    return 0;
+    if (!version || strncmp(version, "1.", 2) != 0)
+        return 0;
+    for (const char *digit = version + 2; *digit >= '0' && *digit <= '9'; digit++) {
+        minor = minor * 10 + (*digit - '0');
+        if (minor >= 10000)
+            break;
+    }
+    return minor;
 }

@@ -173,15 +173,17 @@ void tsr__reshard_free(struct kernel *kernel)
 
 // ---- moves -------------------------------------------------------------------------------------
 
-static int64_t overlap_dim(const struct tile_interval *x, int64_t n, const struct tile_interval *y,
-                           int64_t m)
+// Both lists ascend, so that the interval that stops first is done with. 0..4 and 6..8 beside 2..7: 2 of the first, 1 of the second.
+static int64_t overlap_dim(const struct tile_piece *a, const struct tile_piece *b, int axis)
 {
-    int64_t sum = 0;
-    for (int64_t i = 0, j = 0; i < n && j < m;) {
-        int64_t start = x[i].start > y[j].start ? x[i].start : y[j].start;
-        int64_t stop = x[i].stop < y[j].stop ? x[i].stop : y[j].stop;
-        sum += stop > start ? stop - start : 0;
-        if (x[i].stop <= y[j].stop)
+    int64_t sum = 0, i = 0, j = 0;
+    while (i < a->dims[axis].n && j < b->dims[axis].n) {
+        const struct tile_interval *x = &a->dims[axis].at[i], *y = &b->dims[axis].at[j];
+        int64_t start = x->start > y->start ? x->start : y->start;
+        int64_t stop = x->stop < y->stop ? x->stop : y->stop;
+        if (stop > start)
+            sum += stop - start;
+        if (x->stop <= y->stop)
             i++;
         else
             j++;
@@ -193,8 +195,8 @@ static int64_t overlap_dim(const struct tile_interval *x, int64_t n, const struc
 static int64_t overlap(const struct tile_piece *a, const struct tile_piece *b)
 {
     int64_t n = 1;
-    for (int axis = 0; axis < a->rank && n; axis++)
-        n *= overlap_dim(a->dims[axis].at, a->dims[axis].n, b->dims[axis].at, b->dims[axis].n);
+    for (int axis = 0; axis < a->rank; axis++)
+        n *= overlap_dim(a, b, axis);
     return n;
 }
 
@@ -319,21 +321,27 @@ static OrtStatus *moves_for(struct kernel *kernel, const struct tensor_view *sha
                              "its number of shards, or than what is asked of it");
 }
 
+static bool is_piece(const struct tensor_view *view, const struct tile_piece *piece)
+{
+    if (view->rank != piece->rank)
+        return false;
+    for (int axis = 0; axis < view->rank; axis++)
+        if (view->dims[axis] != piece->dims[axis].size)
+            return false;
+    return true;
+}
+
 // The tensor must be this rank's piece of the source.
 static OrtStatus *check_input(struct kernel *kernel, const struct moves *moves,
                               const struct tensor_view *view)
 {
+    if (!moves->have && view->elements == 0)
+        return NULL;
     if (!moves->have)
-        return view->elements == 0
-                   ? NULL
-                   : tsr__kernel_error(kernel,
-                                       "rank %d owns nothing of the source, but gives "
-                                       "%lld elements",
-                                       kernel->ops->endpoint->rank, (long long)view->elements);
-    bool same = view->rank == moves->have->rank;
-    for (int axis = 0; same && axis < view->rank; axis++)
-        same = view->dims[axis] == moves->have->dims[axis].size;
-    if (same)
+        return tsr__kernel_error(kernel,
+                                 "rank %d owns nothing of the source, but gives %lld elements",
+                                 kernel->ops->endpoint->rank, (long long)view->elements);
+    if (is_piece(view, moves->have))
         return NULL;
     return tsr__kernel_error(kernel, "the input is not this rank's piece of the source");
 }
@@ -413,7 +421,9 @@ static OrtStatus *texts_of_member(struct kernel *kernel, const struct moves *mov
     if (n)
         tsr__piece_pack(moves->have, texts->at, moves->send[i], at, sizeof *at);
     char *to = send->p = arena_get(arena, send->bytes + 1, 1);
-    for (int64_t j = 0; to && j < n; j++) {
+    if (!to)
+        return tsr__kernel_error(kernel, "out of memory");
+    for (int64_t j = 0; j < n; j++) {
         memcpy(to, at[j], (size_t)lengths[j]);
         to += lengths[j];
     }
@@ -448,9 +458,11 @@ static OrtStatus *write_texts(struct kernel *kernel, OrtKernelContext *context,
                               const struct moves *moves, const struct texts *out)
 {
     int64_t dims[OPS_MAX_RANK] = {0};
-    for (int axis = 0; moves->want && axis < moves->want->rank; axis++)
+    if (!moves->want) // one dimension of no elements
+        return tsr__texts_write(kernel, context, dims, 1, out);
+    for (int axis = 0; axis < moves->want->rank; axis++)
         dims[axis] = moves->want->dims[axis].size;
-    return tsr__texts_write(kernel, context, dims, moves->want ? moves->want->rank : 1, out);
+    return tsr__texts_write(kernel, context, dims, moves->want->rank, out);
 }
 
 // Texts have no fixed size, so they go in two exchanges: first the length of each text, then all characters behind

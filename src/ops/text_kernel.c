@@ -131,7 +131,9 @@ static OrtStatus *weave(struct gather *gather, struct texts *out)
                                      "rank %lld sent lengths that do not fit its texts",
                                      (long long)gather->kernel->call.group[i]);
         tsr__texts_place(lengths, count, (char *)gather->recv[i].p + head, at);
-        for (int64_t o = 0; o < gather->outer && width; o++) {
+        if (width == 0)
+            continue;
+        for (int64_t o = 0; o < gather->outer; o++) {
             memcpy(out->lengths + o * row + before, lengths + o * width,
                    (size_t)width * sizeof *lengths);
             memcpy(out->at + o * row + before, at + o * width, (size_t)width * sizeof *at);
