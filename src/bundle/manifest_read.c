@@ -301,6 +301,37 @@ static void read_shape(struct reader *reader, const json_t *entry, struct manife
     port->dims = dims;
 }
 
+// NULL: the list is no layout's.
+static struct tile_layout *decode_layout(struct reader *reader, const json_t *list)
+{
+    size_t n = json_array_size(list);
+    if (n == 0 || n > MAX_ENTRIES)
+        return NULL;
+    int64_t *code = ARENA_ARRAY(reader->arena, int64_t, n);
+    if (!code)
+        return NULL;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *word = json_array_get(list, i);
+        code[i] = json_is_integer(word) ? (int64_t)json_integer_value(word) : -1;
+    }
+    return tsr__layout_decode(reader->arena, code, n);
+}
+
+// Every shard has an owner, and every owner is a rank.
+static bool is_over_ranks(const struct tile_layout *layout, int64_t n_ranks)
+{
+    if (layout->n_shards <= 0)
+        return false;
+    for (int64_t i = 0; i < layout->first[layout->n_shards]; i++)
+        if (layout->owners[i] < 0 || layout->owners[i] >= n_ranks ||
+            tsr__layout_shard_of(layout, layout->owners[i], 0) < 0)
+            return false;
+    for (int64_t k = 0; k < layout->n_shards; k++)
+        if (layout->first[k + 1] <= layout->first[k])
+            return false; // it is missing
+    return true;
+}
+
 // A layout, where a port has one: as it is in operators' attributes, with ranks that exist.
 static const struct tile_layout *read_layout(struct reader *reader, const json_t *entry,
                                              int64_t n_ranks)
@@ -308,22 +339,11 @@ static const struct tile_layout *read_layout(struct reader *reader, const json_t
     const json_t *list = reader->failed ? NULL : json_object_get(entry, "layout");
     if (!list)
         return NULL;
-    size_t n = json_array_size(list);
-    int64_t *code = n && n <= MAX_ENTRIES ? ARENA_ARRAY(reader->arena, int64_t, n) : NULL;
-    for (size_t i = 0; code && i < n; i++)
-        code[i] = json_is_integer(json_array_get(list, i))
-                      ? (int64_t)json_integer_value(json_array_get(list, i))
-                      : -1;
-    struct tile_layout *layout = code ? tsr__layout_decode(reader->arena, code, n) : NULL;
-    bool ok = layout && layout->n_shards > 0;
-    for (int64_t i = 0; ok && i < layout->first[layout->n_shards]; i++)
-        ok = layout->owners[i] >= 0 && layout->owners[i] < n_ranks &&
-             tsr__layout_shard_of(layout, layout->owners[i], 0) >= 0;
-    for (int64_t k = 0; ok && k < layout->n_shards; k++)
-        ok = layout->first[k + 1] > layout->first[k]; // nothing is missing
-    if (!ok)
-        wrong(reader, "layout", "describes no sharding over the ranks");
-    return ok ? layout : NULL;
+    struct tile_layout *layout = decode_layout(reader, list);
+    if (layout && is_over_ranks(layout, n_ranks))
+        return layout;
+    wrong(reader, "layout", "describes no sharding over the ranks");
+    return NULL;
 }
 
 static bool is_port(const struct manifest_port *ports, size_t n, const char *name)
@@ -418,9 +438,11 @@ static void read_collectives(struct reader *reader, const json_t *root, struct m
             wrong(reader, "groups", "has more groups than ranks");
         struct manifest_group *group =
             READER_ARRAY(reader, struct manifest_group, collective->n_groups + 1);
-        for (size_t k = 0; !reader->failed && group && k < collective->n_groups; k++)
-            read_group(reader, json_array_get(groups, k), manifest->n_ranks, &group[k]);
         collective->groups = group;
+        if (reader->failed || !group)
+            return;
+        for (size_t k = 0; k < collective->n_groups; k++)
+            read_group(reader, json_array_get(groups, k), manifest->n_ranks, &group[k]);
     }
 }
 
@@ -429,7 +451,9 @@ static void read_replicated(struct reader *reader, const json_t *root, struct ma
     const json_t *list = list_member(reader, root, "replicated", &manifest->n_replicated);
     manifest->replicated =
         READER_ARRAY(reader, struct manifest_replicated, manifest->n_replicated + 1);
-    for (size_t i = 0; !reader->failed && manifest->replicated && i < manifest->n_replicated; i++) {
+    if (reader->failed || !manifest->replicated)
+        return;
+    for (size_t i = 0; i < manifest->n_replicated; i++) {
         const json_t *e = entry(reader, list, "replicated", i);
         manifest->replicated[i].node = text_member(reader, e, "node");
         manifest->replicated[i].op = text_member(reader, e, "op");
