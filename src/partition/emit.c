@@ -256,18 +256,15 @@ static tsr_status rewrite_inputs(struct part *part, const struct step *st, tsr_v
         if (rewrite->kind == REWRITE_ADD_ONCE &&
             tsr__adds_elsewhere(nf, part->rank, rewrite->index))
             inputs[rewrite->index] = NULL;
-        const tsr_value *source = tsr_node_input(nf->node, (size_t)rewrite->index);
-        if (rewrite->kind == REWRITE_SHAPE && source && nf->outputs[rewrite->output]) {
-            struct item *made =
-                tsr__item_of(part->plan, tsr_node_output(nf->node, (size_t)rewrite->output));
-            if (made)
-                inputs[rewrite->index] = tsr__part_local_shape(part, source, inputs[rewrite->index],
-                                                               made, nf->outputs[rewrite->output]);
-            if (!made || !inputs[rewrite->index])
-                return TSR_NOMEM;
-        }
+        struct told_shape told;
+        if (rewrite->kind != REWRITE_SHAPE || !tsr__told_shape(part->plan, nf, rewrite, &told))
+            continue;
+        tsr_value **host = &inputs[rewrite->index];
+        *host = tsr__part_local_shape(part, &told, *host, inputs[0]);
+        if (!*host)
+            return TSR_NOMEM;
     }
-    return TSR_OK;
+    return part->plan->arena->failed ? TSR_NOMEM : TSR_OK;
 }
 
 // A number that counts a factor counts the local part of it: whole / size * local. For an attribute that
@@ -334,12 +331,10 @@ static tsr_status rewrite_named(const struct part *t, const struct rule_rewrite 
 static tsr_status rewrite_zeros(const struct part *part, const struct node_flow *nf,
                                 const struct rule_rewrite *rewrite, tsr_node *copy)
 {
-    const tsr_value *source = tsr_node_input(nf->node, (size_t)rewrite->index);
-    const struct tile_layout *layout = nf->outputs[rewrite->output];
-    struct item *made =
-        layout ? tsr__item_of(part->plan, tsr_node_output(nf->node, (size_t)rewrite->output))
-               : NULL;
-    if (!made || !source || !tsr__shape_of_sizes(part->plan, source, made, layout))
+    struct told_shape told;
+    if (!tsr__told_shape(part->plan, nf, rewrite, &told))
+        return part->plan->arena->failed ? TSR_NOMEM : TSR_OK;
+    if (!tsr__shape_of_sizes(part->plan, &told))
         return TSR_OK;
     return tsr_node_set_int(copy, rewrite->name, 1);
 }

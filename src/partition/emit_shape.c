@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // emit_shape.c - sizes at run time. A symbol is read from the model input that has it as a plain
 // dimension; an expression of symbols ("batch*seq", "past + 1") becomes a few nodes; a shape is
-// their concatenation. Shapes stay global everywhere; only for a node that takes the shape of its own cut
-// result as an input (Reshape, Expand), the rank computes local sizes from the global ones.
+// their concatenation. Shapes stay global everywhere but in local_shape.c.
 #include "internal.h"
 
 #include <ctype.h>
@@ -110,8 +109,7 @@ static const char *const arith_ops[] = {
     [ARITH_ADD] = "Add", [ARITH_SUB] = "Sub", [ARITH_MUL] = "Mul",
     [ARITH_DIV] = "Div", [ARITH_MOD] = "Mod",
 };
-// 1 where a is larger than b, 0 elsewhere. Before opset 9 only floats are compared; doubles hold sizes exactly.
-static tsr_value *one_where_larger(struct part *part, tsr_value *a, tsr_value *b)
+tsr_value *tsr__part_one_where_larger(struct part *part, tsr_value *a, tsr_value *b)
 {
     tsr_value *larger = tsr__part_node(part, "Greater", (struct str){0}, 2,
                                        tsr__part_cast(part, a, TSR_DOUBLE, (struct str){0}),
@@ -124,7 +122,7 @@ static tsr_value *excess(struct part *part, tsr_value *a, tsr_value *b)
 {
     const struct str any = {0};
     tsr_value *gap = tsr__part_node(part, "Sub", any, 2, a, b);
-    return tsr__part_node(part, "Mul", any, 2, one_where_larger(part, a, b), gap);
+    return tsr__part_node(part, "Mul", any, 2, tsr__part_one_where_larger(part, a, b), gap);
 }
 
 tsr_value *tsr__part_largest(struct part *part, struct str name, tsr_value *a, tsr_value *b)
@@ -312,10 +310,21 @@ static struct sized size_of(struct plan *plan, struct part *part, const tsr_dim 
     return expr.at == expr.end ? sized : (struct sized){0};
 }
 
+bool tsr__size_known(struct plan *plan, const tsr_dim *dim)
+{
+    return size_of(plan, NULL, dim).ok;
+}
+
+tsr_value *tsr__part_size(struct part *part, const tsr_dim *dim)
+{
+    struct sized sized = size_of(part->plan, part, dim);
+    return sized.ok ? as_value(part, &sized) : NULL;
+}
+
 bool tsr__shape_known(struct plan *plan, const struct item *it)
 {
     for (int axis = 0; axis < it->rank; axis++)
-        if (!size_of(plan, NULL, &it->dims[axis]).ok)
+        if (!tsr__size_known(plan, &it->dims[axis]))
             return false;
     return it->rank >= 0;
 }
@@ -330,8 +339,7 @@ tsr_value *tsr__part_shape(struct part *part, const struct item *it)
     if (!sizes)
         return NULL;
     for (int axis = 0; axis < it->rank; axis++) {
-        struct sized sized = size_of(part->plan, part, &it->dims[axis]);
-        sizes[axis] = sized.ok ? as_value(part, &sized) : NULL;
+        sizes[axis] = tsr__part_size(part, &it->dims[axis]);
         if (!sizes[axis])
             return NULL;
     }
@@ -420,186 +428,4 @@ tsr_status tsr__emit_sizes(struct part *part, struct step *st, const struct rule
                            : some_sizes(part, it, rewrite->first, rewrite->last);
     st->outputs[rewrite->output]->local[part->rank] = value;
     return value ? TSR_OK : TSR_NOMEM;
-}
-
-// ---- local sizes -------------------------------------------------------------------------------
-
-struct local_columns {
-    struct local_size size[TILE_MAX_RANK]; // and the same as lists, for nodes that compute it:
-    int64_t unit[TILE_MAX_RANK], spare[TILE_MAX_RANK], scale[TILE_MAX_RANK], part[TILE_MAX_RANK],
-        next[TILE_MAX_RANK], parts[TILE_MAX_RANK], last[TILE_MAX_RANK];
-};
-
-// The entries of `host` that are larger than `least` become those of `local`. Before opset 9 whole numbers are not
-// chosen: of [5 0] and [3 7], with least 0, host + [1 0] * (local - host) is [3 0].
-static tsr_value *larger_replaced(struct part *part, tsr_value *host, int64_t least,
-                                  tsr_value *local)
-{
-    const struct str any = {0};
-    tsr_value *limit = tsr__part_ints(part, &least, 1);
-    if (part->plan->opset >= 9) {
-        tsr_value *sized = tsr__part_node(part, "Greater", any, 2, host, limit);
-        return tsr__part_node(part, "Where", any, 3, sized, local, host);
-    }
-    tsr_value *change = tsr__part_node(part, "Sub", any, 2, local, host);
-    change = tsr__part_node(part, "Mul", any, 2, one_where_larger(part, host, limit), change);
-    return tsr__part_node(part, "Add", any, 2, host, change);
-}
-
-// local = (b - a) * scale - last * (F * unit - S) with F = (S + unit - 1) / unit, entry by entry;
-// entries up to `least` stay: 1 (0: as the input, -1: what is left, 1: perhaps as the input), or 0 where all are sizes.
-static tsr_value *local_nodes(struct part *part, tsr_value *host,
-                              const struct local_columns *columns, int64_t n, int64_t least)
-{
-    const struct str any = {0};
-    tsr_value *parts = tsr__part_ints(part, columns->parts, n),
-              *unit = tsr__part_ints(part, columns->unit, n);
-    tsr_value *value =
-        tsr__part_node(part, "Add", any, 2, host, tsr__part_ints(part, columns->spare, n));
-    value = tsr__part_node(part, "Div", any, 2, value, unit);
-    tsr_value *a =
-        tsr__part_node(part, "Mul", any, 2, value, tsr__part_ints(part, columns->part, n));
-    tsr_value *b =
-        tsr__part_node(part, "Mul", any, 2, value, tsr__part_ints(part, columns->next, n));
-    a = tsr__part_node(part, "Div", any, 2, a, parts);
-    b = tsr__part_node(part, "Div", any, 2, b, parts);
-    tsr_value *local = tsr__part_node(part, "Sub", any, 2, b, a);
-    local = tsr__part_node(part, "Mul", any, 2, local, tsr__part_ints(part, columns->scale, n));
-    tsr_value *missing = tsr__part_node(part, "Mul", any, 2, value, unit);
-    missing = tsr__part_node(part, "Sub", any, 2, missing, host);
-    missing = tsr__part_node(part, "Mul", any, 2, missing, tsr__part_ints(part, columns->last, n));
-    local = tsr__part_node(part, "Sub", any, 2, local, missing);
-    return larger_replaced(part, host, least, local);
-}
-
-// Entries of the host value: they name the last dimensions of the tensor.
-static int64_t host_entries(struct part *part, const tsr_value *source,
-                            const struct tile_layout *layout)
-{
-    struct shape shape = tsr__shapes_of(part->plan->flow->shapes, source);
-    int64_t n = shape.rank == 1 ? shape.dims[0].value : -1;
-    return n < 0 || n > layout->rank ? layout->rank : n;
-}
-
-bool tsr__shape_constant(struct plan *plan, const tsr_value *source,
-                         const struct tile_layout *layout)
-{
-    int64_t known[TILE_MAX_RANK];
-    int64_t n = tsr__shapes_ints(plan->flow->shapes, source, known, TILE_MAX_RANK);
-    if (n > layout->rank)
-        return false;
-    for (int64_t i = 0; i < n; i++)
-        if (tsr__dim_cut(&layout->dims[layout->rank - n + i]))
-            return true;
-    return false;
-}
-
-// In a new shape 0 means "as before", and before the local node there is a part: the size that is meant is put in
-// its place. [4 0 2] of [2 4 4], cut in two along its second axis, is [2 4 2] and not [2 0 2] on each device. False: a
-// size that is meant is no number.
-static bool sizes_meant(const struct item *made, int64_t *known, int64_t n)
-{
-    bool all = true;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t d = made->rank - n + i;
-        if (known[i] != 0 || d < 0)
-            continue;
-        if (made->dims[d].value >= 0)
-            known[i] = made->dims[d].value;
-        else
-            all = false;
-    }
-    return all;
-}
-
-// How each entry of the host value becomes the local size of its dimension; false: the device has no part of layout.
-static bool columns_of(struct part *part, const struct tile_layout *layout, int64_t n,
-                       struct local_columns *columns, bool *any)
-{
-    int64_t coords[TILE_MAX_FACTORS];
-    *any = false;
-    for (int64_t i = 0; i < n; i++) {
-        int axis = (int)(layout->rank - n + i);
-        if (!tsr__device_coords(layout, part->rank, axis, coords))
-            return false;
-        struct local_size size = {1, 1, 0, 1};
-        if (tsr__dim_cut(&layout->dims[axis])) {
-            size = tsr__local_size(&layout->dims[axis], coords);
-            *any = true;
-        }
-        columns->size[i] = size;
-        columns->unit[i] = size.unit;
-        columns->spare[i] = size.unit - 1;
-        columns->scale[i] = size.scale;
-        columns->part[i] = size.part;
-        columns->next[i] = size.part + 1;
-        columns->parts[i] = size.parts;
-        columns->last[i] = size.part == size.parts - 1;
-    }
-    return true;
-}
-
-// A device may have nothing of the dimension: its size is not known before the run, or there are more parts than units.
-static bool may_be_empty(const struct tile_layout *layout, int axis, tsr_dim size)
-{
-    int64_t coords[TILE_MAX_FACTORS] = {0};
-    if (!tsr__dim_cut(&layout->dims[axis]))
-        return false;
-    struct local_size local_size = tsr__local_size(&layout->dims[axis], coords);
-    return size.value < 0 ||
-           (size.value + local_size.unit - 1) / local_size.unit < local_size.parts;
-}
-
-bool tsr__shape_of_sizes(struct plan *plan, const tsr_value *source, const struct item *made,
-                         const struct tile_layout *layout)
-{
-    struct shape shape = tsr__shapes_of(plan->flow->shapes, source);
-    bool all = shape.rank == 1 && shape.dims[0].value == made->rank && made->rank == layout->rank;
-    if (!all || made->rank > TILE_MAX_RANK || !tsr__shape_known(plan, made))
-        return false;
-    for (int axis = 0; axis < made->rank; axis++)
-        if (may_be_empty(layout, axis, made->dims[axis]))
-            return true;
-    return false;
-}
-
-// The shape input of a node, for this rank: constant [8,6] for a result {2,1} becomes [4,6] on either rank.
-// Entries 0, 1 and -1 stay: they copy, broadcast, or follow from the others. A shape that is no constant is
-// computed by nodes, from the sizes of the result where those are known, else from the whole shape.
-tsr_value *tsr__part_local_shape(struct part *part, const tsr_value *source, tsr_value *host,
-                                 const struct item *made, const struct tile_layout *layout)
-{
-    const struct shapes *shapes = part->plan->flow->shapes;
-    int64_t known[TILE_MAX_RANK];
-    int64_t n = tsr__shapes_ints(shapes, source, known, TILE_MAX_RANK);
-    bool constant = n >= 0 && n <= layout->rank, any;
-    if (!constant)
-        n = host_entries(part, source, layout);
-    struct local_columns columns;
-    if (!columns_of(part, layout, n, &columns, &any))
-        return NULL;
-    if (!any)
-        return host;
-    if (tsr__shape_of_sizes(part->plan, source, made, layout))
-        return local_nodes(part, tsr__part_shape(part, made), &columns, made->rank, 0);
-    bool meant = constant ? sizes_meant(made, known, n) : !tsr__shapes_may_copy(shapes, source);
-    if (!meant && n == made->rank && tsr__shape_known(part->plan, made))
-        return local_nodes(part, tsr__part_shape(part, made), &columns, n, 0);
-    if (!constant)
-        return local_nodes(part, host, &columns, n, 1);
-    for (int64_t i = 0; i < n; i++)
-        if (known[i] > 1)
-            known[i] = tsr__local_size_of(&columns.size[i], known[i]);
-    return tsr__part_ints(part, known, n);
-}
-
-tsr_value *tsr__part_local_sizes(struct part *part, const struct item *it,
-                                 const struct tile_layout *layout)
-{
-    struct local_columns columns;
-    bool any;
-    tsr_value *whole = tsr__part_shape(part, it);
-    if (!whole || !columns_of(part, layout, it->rank, &columns, &any))
-        return NULL;
-    return any ? local_nodes(part, whole, &columns, it->rank, 0) : whole;
 }

@@ -386,20 +386,34 @@ tsr_value *tsr__part_shape(struct part *part,
 bool tsr__shape_known(struct plan *plan,
                       const struct item *it); // such a value can be made on every rank
 void tsr__plan_find_sizes(struct plan *plan);
-// The host value is a constant that every device of the layout has as a constant of its own.
+// The host value is a constant that every device of the layout has as a constant of its own (local_shape.c).
 bool tsr__shape_constant(struct plan *plan, const tsr_value *source,
                          const struct tile_layout *layout);
 // The node gives sizes of an input that is cut here: those of the whole tensor are put in its place. NULL: no such node.
 const struct rule_rewrite *tsr__gives_sizes(const struct node_flow *nf);
 tsr_status tsr__emit_sizes(struct part *part, struct step *st,
                            const struct rule_rewrite *rewrite) TSR_MUST_USE;
-// The host value becomes the sizes of the tensor (made) and nothing else: no 0 and no -1 with a meaning of its own, for
-// a device may have nothing of the tensor.
-bool tsr__shape_of_sizes(struct plan *plan, const tsr_value *source, const struct item *made,
-                         const struct tile_layout *layout);
-// A host value that holds the shape of a tensor (made) cut as the layout, with local sizes on this rank.
-tsr_value *tsr__part_local_shape(struct part *part, const tsr_value *source, tsr_value *host,
-                                 const struct item *made, const struct tile_layout *layout);
+tsr_value *tsr__part_size(struct part *part, const tsr_dim *dim); // int64[1]; NULL: failed
+bool tsr__size_known(struct plan *plan, const tsr_dim *dim);      // such a value can be made
+// 1 where a is larger than b, 0 elsewhere. Before opset 9 only floats are compared; doubles hold sizes exactly.
+tsr_value *tsr__part_one_where_larger(struct part *part, tsr_value *a, tsr_value *b);
+
+// local_shape.c: a node is told the shape of a result of its own, which is cut.
+struct told_shape {
+    const struct node_flow *nf;
+    const tsr_value *source;          // the input that holds it
+    struct item *made;                // the result
+    const struct tile_layout *layout; // of the result
+    int output;
+};
+// False: it is not told, or out of memory (the arena has failed).
+bool tsr__told_shape(struct plan *plan, const struct node_flow *nf,
+                     const struct rule_rewrite *rewrite, struct told_shape *told);
+// The host value becomes sizes and nothing else: no 0 and no -1 with a meaning of its own, for a device may have nothing of the result.
+bool tsr__shape_of_sizes(struct plan *plan, const struct told_shape *told);
+// The host value with local sizes on this rank. data: the node's local input 0.
+tsr_value *tsr__part_local_shape(struct part *part, const struct told_shape *told, tsr_value *host,
+                                 tsr_value *data);
 // The sizes of what this rank has of the tensor in that layout; its whole shape is known on every rank. int64[rank].
 tsr_value *tsr__part_local_sizes(struct part *part, const struct item *it,
                                  const struct tile_layout *layout);

@@ -431,6 +431,19 @@ CASES.update({"reshape_%d_rows_%s" % (rows, "_".join(map(str, shape))): lambda s
               for rows, shape in [(1, [0, -1]), (1, [0, 0, -1]), (1, [0, -1, 2, 2]), (1, [-1, 0, 2, 2]), (0, [0, 12]), (3, [0, -1])]})
 
 
+def reshape_of_open_sizes(sizes, given, shape, cut):
+    """The last size follows from others that have no name, or do not divide by names; 0 means a size of the whole, which may stand elsewhere in a part."""
+    m = model([node("Reshape", ["x", "s"], ["y"], name="fold"), node("Relu", ["y"], ["z"])], [info("x", T.FLOAT, sizes)], [info("z", T.FLOAT, [None] * len(shape))],
+              [tensor(np.array(shape), "s")])
+    return m, cut.count(",", cut.index(":")) + 1, {"fold:x": cut}, {"x": f4(*given)}, None, {"reader": False}
+
+
+OPEN_SIZES = [([None], [3], [0, -1], "{4:0,1,2,3}"), ([None, None, 4], [1, 3, 4], [0, -1], "{2,1,1:0,1}"), ([None, None], [3, 8], [0, 4, -1], "{4,1:0,1,2,3}"),
+              (["n", "n", "m", "k"], [4, 4, 7, 7], [1, 0, 4, 7, -1, 1], "{2,1,1,1:0,1}"), (["n", "n", "m", "k"], [1, 1, 7, 8], [1, 0, 2, 7, -1, 1], "{2,1,1,1:0,1}"),
+              ([6, "b", "n", "n", 9], [6, 1, 6, 6, 9], [6, 1, 1, 0, 6, -1], "{1,1,5,1,1:0,1,2,3,4}"), ([None, 6], [5, 6], [-1, 2, 3], "{2,1:0,1}")]
+CASES.update({"reshape_of_open_sizes_%d" % i: lambda words=words: reshape_of_open_sizes(*words) for i, words in enumerate(OPEN_SIZES)})
+
+
 @case
 def scatter_of_nothing():
     """Rows of one element, over two devices: one of them has no element to change."""
