@@ -1210,6 +1210,7 @@ typedef enum tsr_collective {
     TSR_SEND = 6,      /* from the first of two to the second */
     TSR_COLLECTIVE_COUNT = 7
 } tsr_collective;
+TSR_API const char *tsr_collective_name(tsr_collective what); /* "all-reduce"; NULL: no such one */
 
 /* From text: "4" and "cpu:4" and "full:4" (every device linked with every other), "ring:4", "star:4@1" (device 1
  * in the centre), "tree:2x3" (2 children, 3 below each), "torus:3x3x3", "grid:2x4", "hosts:2x8" (8 devices on each of 2

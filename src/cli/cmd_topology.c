@@ -130,8 +130,6 @@ static void print_links(const tsr_topology *topology)
     printf("\n");
 }
 
-static const char *const collective_names[TSR_COLLECTIVE_COUNT] = {
-    "all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast", "reduce", "send"};
 static const int64_t sizes[] = {1 << 10, 64 << 10, 1 << 20, 64 << 20};
 
 // One line for each collective, one column for each size; a send is between two devices.
@@ -148,7 +146,7 @@ static int print_prices(struct cli *cli, tsr_topology *topology)
     for (int what = 0; what < TSR_COLLECTIVE_COUNT; what++) {
         if (status != TSR_OK)
             break;
-        printf("%-16s", collective_names[what]);
+        printf("%-16s", tsr_collective_name((tsr_collective)what));
         for (int k = 0; k < 4; k++) {
             if (status != TSR_OK)
                 break;

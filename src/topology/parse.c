@@ -212,7 +212,7 @@ static bool json_times(const json_t *object, struct topology_times *out)
     size_t n = json_array_size(bytes);
     *out = (struct topology_times){.what = TSR_COLLECTIVE_COUNT};
     for (int k = 0; name && k < TSR_COLLECTIVE_COUNT; k++)
-        if (strcmp(name, tsr__topology_collective((enum tsr_collective)k)) == 0)
+        if (strcmp(name, tsr_collective_name((enum tsr_collective)k)) == 0)
             out->what = (enum tsr_collective)k;
     if (out->what == TSR_COLLECTIVE_COUNT || size < 2 || size > TOPOLOGY_MAX_DEVICES || n < 2 ||
         n > TOPOLOGY_TIMES || json_array_size(seconds) != n)

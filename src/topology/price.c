@@ -9,6 +9,7 @@
 // Example: an all-gather of B bytes round a ring of 4 whose links have 1 us and 1 GB/s. Each of
 // the 3 steps costs 1 us + B / 4 / 1e9 s: the line is 3 us + 0.75 ns for each byte.
 #include "topology/internal.h"
+#include "collective/collective.h"
 
 #include <math.h>
 
@@ -158,7 +159,7 @@ static double fold_per_byte(const tsr_topology *topology, enum tsr_collective wh
                             const struct topology_groups *groups)
 {
     double slowest = 0;
-    if (what != TSR_ALL_REDUCE && what != TSR_REDUCE_SCATTER && what != TSR_REDUCE)
+    if (!comm_has((int)what, TRAIT_FOLDS))
         return 0;
     for (int i = 0; i < groups->count * groups->size; i++) {
         double each = 1 / topology->device[groups->device[i]].bandwidth;
@@ -290,13 +291,6 @@ static struct priced *priced(tsr_topology *topology, enum tsr_collective what,
 }
 
 // ---- times that were measured
-
-const char *tsr__topology_collective(enum tsr_collective what)
-{
-    static const char *const names[TSR_COLLECTIVE_COUNT] = {
-        "all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast", "reduce", "send"};
-    return names[what];
-}
 
 bool tsr__topology_add_times(tsr_topology *topology, const struct topology_times *times)
 {

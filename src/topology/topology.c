@@ -277,7 +277,7 @@ static void add_times(const tsr_topology *topology, tsr_json *json)
     for (size_t i = 0; i < topology->times.n; i++) {
         const struct topology_times *times = &topology->times.at[i];
         tsr_json_begin(json, NULL, '{');
-        tsr_json_string(json, "collective", tsr__topology_collective(times->what));
+        tsr_json_string(json, "collective", tsr_collective_name(times->what));
         tsr_json_int(json, "devices", times->size);
         tsr_json_ints(json, "bytes", times->bytes, (size_t)times->n);
         tsr_json_begin(json, "seconds", '[');

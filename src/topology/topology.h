@@ -94,7 +94,6 @@ bool tsr__topology_repeats(const tsr_topology *topology, int devices, int copies
 void tsr__topology_recognise(tsr_topology *topology);
 // Adds such times, made fit to be kept; before anything is priced.
 bool tsr__topology_add_times(tsr_topology *topology, const struct topology_times *times);
-const char *tsr__topology_collective(enum tsr_collective what); // "all-reduce", ...
 // No algorithm can be faster: what must cross the worst of the cuts that are looked at.
 int64_t tsr__topology_bound(tsr_topology *topology, enum tsr_collective what,
                             const struct topology_groups *groups, int64_t bytes);
