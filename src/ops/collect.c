@@ -59,9 +59,10 @@ static OrtStatus *copy_part(struct kernel *kernel, const struct along *along, co
     return tsr__kernel_rows(kernel, &rows);
 }
 
-static OrtStatus *read_int(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
-                           int64_t least, int64_t most, int64_t *out)
+static OrtStatus *read_int(struct kernel *kernel, const OrtKernelInfo *info,
+                           enum comm_attribute attribute, int64_t least, int64_t most, int64_t *out)
 {
+    const char *name = tsr__attribute_name(attribute);
     OrtStatus *st = kernel->api->KernelInfoGetAttribute_int64(info, name, out);
     if (st) {
         kernel->api->ReleaseStatus(st);
@@ -73,21 +74,21 @@ static OrtStatus *read_int(struct kernel *kernel, const OrtKernelInfo *info, con
     return NULL;
 }
 
-static OrtStatus *read_axis(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
-                            int64_t *out)
+static OrtStatus *read_axis(struct kernel *kernel, const OrtKernelInfo *info,
+                            enum comm_attribute attribute, int64_t *out)
 {
-    return read_int(kernel, info, name, -OPS_MAX_RANK, OPS_MAX_RANK - 1, out);
+    return read_int(kernel, info, attribute, -OPS_MAX_RANK, OPS_MAX_RANK - 1, out);
 }
 
-static OrtStatus *read_member(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
-                              int64_t *out)
+static OrtStatus *read_member(struct kernel *kernel, const OrtKernelInfo *info,
+                              enum comm_attribute attribute, int64_t *out)
 {
-    TRY(read_int(kernel, info, name, 0, COMM_MAX_RANKS, out));
+    TRY(read_int(kernel, info, attribute, 0, COMM_MAX_RANKS, out));
     for (int i = 0; i < kernel->call.n_group; i++)
         if (kernel->call.group[i] == *out)
             return NULL;
     return tsr__kernel_error(kernel, "attribute '%s' names rank %lld, which is not in the group",
-                             name, (long long)*out);
+                             tsr__attribute_name(attribute), (long long)*out);
 }
 
 // The shape must be the same on all members.
@@ -101,8 +102,8 @@ static uint64_t with_shape(const struct kernel *kernel, const struct tensor_view
 OrtStatus *tsr__reduce_scatter_create(struct kernel *kernel, const OrtKernelInfo *info)
 {
     TRY(tsr__all_reduce_create(kernel, info));
-    TRY(read_axis(kernel, info, "axis", &kernel->axis));
-    return read_int(kernel, info, "unit", 1, INT64_MAX, &kernel->unit);
+    TRY(read_axis(kernel, info, ATTRIBUTE_AXIS, &kernel->axis));
+    return read_int(kernel, info, ATTRIBUTE_UNIT, 1, INT64_MAX, &kernel->unit);
 }
 
 // The parts in the order of the members, one after the other; a tensor that is cut along its outermost axis already
@@ -171,7 +172,7 @@ OrtStatus *tsr__reduce_scatter_compute(struct kernel *kernel, OrtKernelContext *
 OrtStatus *tsr__reduce_create(struct kernel *kernel, const OrtKernelInfo *info)
 {
     TRY(tsr__all_reduce_create(kernel, info));
-    return read_member(kernel, info, "root", &kernel->root);
+    return read_member(kernel, info, ATTRIBUTE_ROOT, &kernel->root);
 }
 
 static OrtStatus *empty_output(struct kernel *kernel, OrtKernelContext *context)
@@ -217,9 +218,9 @@ enum { NOTE_LENGTH, NOTE_RANK, NOTE_OTHERS };
 
 OrtStatus *tsr__all_to_all_create(struct kernel *kernel, const OrtKernelInfo *info)
 {
-    TRY(read_axis(kernel, info, "split_axis", &kernel->split_axis));
-    TRY(read_axis(kernel, info, "axis", &kernel->axis));
-    return read_int(kernel, info, "unit", 1, INT64_MAX, &kernel->unit);
+    TRY(read_axis(kernel, info, ATTRIBUTE_SPLIT_AXIS, &kernel->split_axis));
+    TRY(read_axis(kernel, info, ATTRIBUTE_AXIS, &kernel->axis));
+    return read_int(kernel, info, ATTRIBUTE_UNIT, 1, INT64_MAX, &kernel->unit);
 }
 
 static int64_t hash_others(const struct tensor_view *view, int axis)
@@ -235,7 +236,7 @@ static tsr_status refuse(const struct kernel *kernel, struct comm_trouble *why, 
 {
     why->status = TSR_PEER;
     why->rank = rank;
-    snprintf(why->text, sizeof why->text, "%s '%s' (id %lld): rank %d %s", kernel->kind->plain,
+    snprintf(why->text, sizeof why->text, "%s '%s' (id %lld): rank %d %s", kernel->op->plain,
              kernel->call.node, (long long)kernel->call.id, rank, what);
     return TSR_PEER;
 }
@@ -419,7 +420,7 @@ static tsr_status broadcast_arrived(void *data, const int64_t (*notes)[COMM_NOTE
 
 OrtStatus *tsr__broadcast_create(struct kernel *kernel, const OrtKernelInfo *info)
 {
-    return read_member(kernel, info, "root", &kernel->root);
+    return read_member(kernel, info, ATTRIBUTE_ROOT, &kernel->root);
 }
 
 // The root has the shape and sends it ahead in the notes; the others make their outputs when it arrives, and
@@ -469,8 +470,8 @@ OrtStatus *tsr__broadcast_compute(struct kernel *kernel, OrtKernelContext *conte
 // Both sides say who sends and who gets.
 OrtStatus *tsr__send_create(struct kernel *kernel, const OrtKernelInfo *info)
 {
-    TRY(read_member(kernel, info, "from", &kernel->root));
-    TRY(read_member(kernel, info, "to", &kernel->to));
+    TRY(read_member(kernel, info, ATTRIBUTE_FROM, &kernel->root));
+    TRY(read_member(kernel, info, ATTRIBUTE_TO, &kernel->to));
     if (kernel->call.n_group != 2 || kernel->root == kernel->to)
         return tsr__kernel_error(kernel, "a message goes from one rank to another");
     return NULL;

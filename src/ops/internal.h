@@ -12,26 +12,34 @@
 
 struct kernel;
 
-// One operator: a row of the table in ops.c.
-struct op_kind {
-    const char *name, *plain; // plain: without the suffix of the type
-    enum comm_kind kind;
-    int inputs;     // token included
-    tsr_dtype only; // the one element type, or TSR_UNDEFINED for all
-    bool inplace;
+// What computes a collective: a row of the table in ops.c, by the collective's index.
+struct op_kernel {
     OrtStatus *(*create)(struct kernel *kernel, const OrtKernelInfo *info);
     OrtStatus *(*compute)(struct kernel *kernel, OrtKernelContext *context);
+    OrtStatus *(*receive)(struct kernel *kernel,
+                          OrtKernelContext *context); // of the other end, where there is one
     OrtStatus *(*infer)(const OrtCustomOp *op,
                         OrtShapeInferContext *context); // NULL: shapes not known
 };
 // Where an operator's kernels find their tensors. SIDE_STAND_IN: tests, in which host memory plays the GPU's.
 enum op_side { SIDE_HOST, SIDE_CUDA, SIDE_STAND_IN };
+// An operator as an engine has it: one end of a collective, for all element types or for one of them.
 struct op {
     OrtCustomOp ort; // first
-    const struct op_kind *kind;
+    enum comm_kind kind;
+    const char *plain; // its name without the ending of the type
+    char name[32];
+    tsr_dtype only; // the one element type, or TSR_UNDEFINED for all
+    OrtStatus *(*create)(struct kernel *kernel, const OrtKernelInfo *info);
+    OrtStatus *(*compute)(struct kernel *kernel, OrtKernelContext *context);
     struct ops *ops;
     enum op_side side;
 };
+// Inputs of the collective's operators: the tensor, perhaps its shape, the token.
+static inline size_t op_inputs(enum comm_kind kind)
+{
+    return comm_has(kind, TRAIT_TAKES_SHAPE) ? 3 : 2;
+}
 struct ops {
     tsr_session *session; // memory of kernels; touched by the rank's thread alone
     const OrtApi *api;
@@ -53,7 +61,7 @@ struct ops {
 struct kernel {
     struct ops *ops;
     const OrtApi *api;
-    const struct op_kind *kind;
+    const struct op *op;
     enum op_side side;
     struct arena arena;             // attributes
     struct comm_call call;          // of this node; run and count change

@@ -7,7 +7,7 @@
 OrtStatus *tsr__kernel_error(struct kernel *kernel, const char *format, ...)
 {
     char text[512];
-    int n = snprintf(text, sizeof text, "%s '%s': ", kernel->kind->plain, kernel->call.node);
+    int n = snprintf(text, sizeof text, "%s '%s': ", kernel->op->plain, kernel->call.node);
     va_list args;
     va_start(args, format);
     if (n > 0 && (size_t)n < sizeof text)
@@ -137,7 +137,7 @@ OrtStatus *tsr__pass_token(struct kernel *kernel, OrtKernelContext *context)
     struct tensor_view token;
     void *out;
     int64_t one = 1;
-    TRY(tsr__kernel_input(kernel, context, (size_t)kernel->kind->inputs - 1, TSR_INT64, &token));
+    TRY(tsr__kernel_input(kernel, context, op_inputs(kernel->op->kind) - 1, TSR_INT64, &token));
     if (token.elements != 1)
         return tsr__kernel_error(kernel, "the token has %lld elements", (long long)token.elements);
     TRY(tsr__kernel_output(kernel, context, 1, &one, 1, &out));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ops.c - the table of operators, and their registration with one session's options.
+// ops.c - which kernels compute a collective, and the registration of its operators with one session's options.
 #include "ops/internal.h"
 
 #include <stdio.h>
@@ -8,45 +8,16 @@
 
 static OrtStatus *infer_same(const OrtCustomOp *op, OrtShapeInferContext *context);
 
-static const struct op_kind kinds[] = {
-    {"AllReduce", "AllReduce", COMM_ALL_REDUCE, 2, TSR_UNDEFINED, true, tsr__all_reduce_create,
-     tsr__all_reduce_compute, infer_same},
-    {"AllReduceF16", "AllReduce", COMM_ALL_REDUCE, 2, TSR_FLOAT16, true, tsr__all_reduce_create,
-     tsr__all_reduce_compute, infer_same},
-    {"AllGather", "AllGather", COMM_ALL_GATHER, 2, TSR_UNDEFINED, false, tsr__all_gather_create,
-     tsr__all_gather_compute, NULL},
-    {"AllGatherF16", "AllGather", COMM_ALL_GATHER, 2, TSR_FLOAT16, false, tsr__all_gather_create,
-     tsr__all_gather_compute, NULL},
-    {"Reshard", "Reshard", COMM_RESHARD, 3, TSR_UNDEFINED, false, tsr__reshard_create,
-     tsr__reshard_compute, NULL},
-    {"ReshardF16", "Reshard", COMM_RESHARD, 3, TSR_FLOAT16, false, tsr__reshard_create,
-     tsr__reshard_compute, NULL},
-    {"HaloExchange", "HaloExchange", COMM_HALO, 3, TSR_UNDEFINED, false, tsr__halo_create,
-     tsr__reshard_compute, NULL},
-    {"HaloExchangeF16", "HaloExchange", COMM_HALO, 3, TSR_FLOAT16, false, tsr__halo_create,
-     tsr__reshard_compute, NULL},
-    {"ReduceScatter", "ReduceScatter", COMM_REDUCE_SCATTER, 2, TSR_UNDEFINED, false,
-     tsr__reduce_scatter_create, tsr__reduce_scatter_compute, NULL},
-    {"ReduceScatterF16", "ReduceScatter", COMM_REDUCE_SCATTER, 2, TSR_FLOAT16, false,
-     tsr__reduce_scatter_create, tsr__reduce_scatter_compute, NULL},
-    {"Reduce", "Reduce", COMM_REDUCE, 2, TSR_UNDEFINED, false, tsr__reduce_create,
-     tsr__reduce_compute, NULL},
-    {"ReduceF16", "Reduce", COMM_REDUCE, 2, TSR_FLOAT16, false, tsr__reduce_create,
-     tsr__reduce_compute, NULL},
-    {"AllToAll", "AllToAll", COMM_ALL_TO_ALL, 2, TSR_UNDEFINED, false, tsr__all_to_all_create,
-     tsr__all_to_all_compute, NULL},
-    {"AllToAllF16", "AllToAll", COMM_ALL_TO_ALL, 2, TSR_FLOAT16, false, tsr__all_to_all_create,
-     tsr__all_to_all_compute, NULL},
-    {"Broadcast", "Broadcast", COMM_BROADCAST, 2, TSR_UNDEFINED, false, tsr__broadcast_create,
-     tsr__broadcast_compute, NULL},
-    {"BroadcastF16", "Broadcast", COMM_BROADCAST, 2, TSR_FLOAT16, false, tsr__broadcast_create,
-     tsr__broadcast_compute, NULL},
-    {"Send", "Send", COMM_SEND, 2, TSR_UNDEFINED, false, tsr__send_create, tsr__send_compute, NULL},
-    {"SendF16", "Send", COMM_SEND, 2, TSR_FLOAT16, false, tsr__send_create, tsr__send_compute,
-     NULL},
-    {"Recv", "Recv", COMM_SEND, 2, TSR_UNDEFINED, false, tsr__send_create, tsr__recv_compute, NULL},
-    {"RecvF16", "Recv", COMM_SEND, 2, TSR_FLOAT16, false, tsr__send_create, tsr__recv_compute,
-     NULL},
+static const struct op_kernel kernels[COMM_KIND_COUNT] = {
+    [COMM_ALL_REDUCE] = {tsr__all_reduce_create, tsr__all_reduce_compute, .infer = infer_same},
+    [COMM_ALL_GATHER] = {tsr__all_gather_create, tsr__all_gather_compute},
+    [COMM_RESHARD] = {tsr__reshard_create, tsr__reshard_compute},
+    [COMM_HALO] = {tsr__halo_create, tsr__reshard_compute},
+    [COMM_REDUCE_SCATTER] = {tsr__reduce_scatter_create, tsr__reduce_scatter_compute},
+    [COMM_REDUCE] = {tsr__reduce_create, tsr__reduce_compute},
+    [COMM_ALL_TO_ALL] = {tsr__all_to_all_create, tsr__all_to_all_compute},
+    [COMM_BROADCAST] = {tsr__broadcast_create, tsr__broadcast_compute},
+    [COMM_SEND] = {tsr__send_create, tsr__send_compute, .receive = tsr__recv_compute},
 };
 
 // ---- attributes that all have ------------------------------------------------------------------
@@ -106,12 +77,11 @@ static OrtStatus *read_common(struct kernel *kernel, const OrtKernelInfo *info)
         return tsr__kernel_error(kernel, "attribute 'plan' is not 16 hex digits");
     TRY(tsr__kernel_int(kernel, info, "id", &id));
     TRY(tsr__kernel_int(kernel, info, "elem_type", &type));
-    bool texts = type == TSR_STRING &&
-                 (kernel->kind->kind == COMM_ALL_GATHER || kernel->kind->kind == COMM_RESHARD);
+    bool texts = type == TSR_STRING && comm_has(kernel->op->kind, TRAIT_TEXTS);
     if (type <= 0 || type >= TSR_DTYPE_COUNT || (!texts && !tsr__elem_bytes((tsr_dtype)type)))
         return tsr__kernel_error(kernel, "element type %lld cannot travel", (long long)type);
-    if (kernel->kind->only && kernel->kind->only != (tsr_dtype)type)
-        return tsr__kernel_error(kernel, "is for %s only", tsr_dtype_name(kernel->kind->only));
+    if (kernel->op->only && kernel->op->only != (tsr_dtype)type)
+        return tsr__kernel_error(kernel, "is for %s only", tsr_dtype_name(kernel->op->only));
     if (texts && on_device(kernel))
         return tsr__kernel_error(kernel,
                                  "texts cannot travel between GPUs: put their rank on the CPU");
@@ -133,7 +103,7 @@ static const struct op *op_of(const OrtCustomOp *op)
 
 static const char *get_name(const OrtCustomOp *op)
 {
-    return op_of(op)->kind->name;
+    return op_of(op)->name;
 }
 
 static const char *get_provider(const OrtCustomOp *op)
@@ -144,23 +114,23 @@ static const char *get_provider(const OrtCustomOp *op)
 // A shape is read by the host, wherever the tensors are.
 static int get_memory(const OrtCustomOp *op, size_t i)
 {
-    bool shape = i == 1 && op_of(op)->kind->inputs == 3;
+    bool shape = i == 1 && comm_has(op_of(op)->kind, TRAIT_TAKES_SHAPE);
     return shape ? ORT_MEMORY_CPU_INPUT : ORT_MEMORY_DEFAULT;
 }
 
 static int get_input_type(const OrtCustomOp *op, size_t i)
 {
-    return i == 0 ? (int)op_of(op)->kind->only : (int)TSR_INT64; // shape and token
+    return i == 0 ? (int)op_of(op)->only : (int)TSR_INT64; // shape and token
 }
 
 static int get_output_type(const OrtCustomOp *op, size_t i)
 {
-    return i == 0 ? (int)op_of(op)->kind->only : (int)TSR_INT64;
+    return i == 0 ? (int)op_of(op)->only : (int)TSR_INT64;
 }
 
 static size_t get_inputs(const OrtCustomOp *op)
 {
-    return (size_t)op_of(op)->kind->inputs;
+    return op_inputs(op_of(op)->kind);
 }
 
 static size_t get_outputs(const OrtCustomOp *op)
@@ -306,10 +276,10 @@ static OrtStatus *kernel_create(const OrtCustomOp *op, const OrtApi *api, const 
     memset(kernel, 0, sizeof *kernel);
     kernel->ops = ops;
     kernel->api = api;
-    kernel->kind = op_of(op)->kind;
+    kernel->op = op_of(op);
     kernel->side = op_of(op)->side;
-    kernel->call.kind = kernel->kind->kind;
-    kernel->call.op = kernel->kind->plain;
+    kernel->call.kind = kernel->op->kind;
+    kernel->call.op = kernel->op->plain;
     tsr__arena_init(&kernel->arena, ops->session);
     OrtStatus *st = read_node_name(kernel, info);
     if (!st && !ops->endpoint)
@@ -317,7 +287,7 @@ static OrtStatus *kernel_create(const OrtCustomOp *op, const OrtApi *api, const 
     if (!st)
         st = read_common(kernel, info);
     if (!st)
-        st = kernel->kind->create(kernel, info);
+        st = kernel->op->create(kernel, info);
     if (!st)
         st = prepare(kernel);
     if (st) {
@@ -361,7 +331,7 @@ static OrtStatus *compute(struct kernel *kernel, OrtKernelContext *context)
         TRY(kernel->api->KernelContext_GetGPUComputeStream(context, &kernel->call.stream));
     if (kernel->side == SIDE_STAND_IN)
         kernel->call.stream = tsr__device_stand_in(kernel->ops->endpoint);
-    TRY(kernel->kind->compute(kernel, context));
+    TRY(kernel->op->compute(kernel, context));
     if (kernel->side == SIDE_STAND_IN &&
         tsr__device_wait(kernel->ops->endpoint, &kernel->call, &why) != TSR_OK)
         return tsr__kernel_trouble(kernel, &why);
@@ -386,16 +356,14 @@ static OrtStatus *kernel_compute(void *kernel, OrtKernelContext *context)
 
 // ---- registration ------------------------------------------------------------------------------
 
-#define LIST_BYTES (2 * TSR_COUNT(kinds) * sizeof(struct op))
+#define SIDE_OPS                                                                                   \
+    (4 * COMM_KIND_COUNT) // of each collective two ends at most, for all types and for float16
+#define LIST_BYTES (2 * SIDE_OPS * sizeof(struct op))
 
 // The table of calls that ONNX Runtime makes; it reads as much of it as `version` says. An engine older than this
 // table is given its own number.
-static void op_init(struct op *op, const struct op_kind *kind, struct ops *ops, int minor,
-                    enum op_side side)
+static void op_init(struct op *op, int minor)
 {
-    op->kind = kind;
-    op->side = side;
-    op->ops = ops;
     op->ort = (OrtCustomOp){
         .version = (uint32_t)(minor < ORT_OP_VERSION ? minor : ORT_OP_VERSION),
         .GetName = get_name,
@@ -414,7 +382,7 @@ static void op_init(struct op *op, const struct op_kind *kind, struct ops *ops, 
         .GetVariadicOutputHomogeneity = get_arity,
         .CreateKernelV2 = kernel_create,
         .KernelComputeV2 = kernel_compute,
-        .InferOutputShapeFn = kind->infer,
+        .InferOutputShapeFn = kernels[op->kind].infer,
         .GetStartVersion = get_start_version,
         .GetEndVersion = get_end_version,
         .GetMayInplace = get_none,
@@ -422,17 +390,39 @@ static void op_init(struct op *op, const struct op_kind *kind, struct ops *ops, 
         .GetAliasMap = get_none,
         .ReleaseAliasMap = release_none,
     };
-    if (kind->inplace) {
+    if (comm_has(op->kind, TRAIT_IN_PLACE)) {
         op->ort.GetMayInplace = get_inplace;
         op->ort.ReleaseMayInplace = release_inplace;
     }
 }
 
+// One end of a collective, for all types and for float16, whose operators have names of their own: "SendF16".
+static OrtStatus *add_end(struct ops *ops, int minor, struct op *two, const struct op *end)
+{
+    for (int k = 0; k < 2; k++) {
+        two[k] = *end;
+        two[k].only = k ? TSR_FLOAT16 : TSR_UNDEFINED;
+        snprintf(two[k].name, sizeof two[k].name, "%s%s", end->plain, k ? "F16" : "");
+        op_init(&two[k], minor);
+        TRY(ops->api->CustomOpDomain_Add(ops->domain, &two[k].ort));
+    }
+    return NULL;
+}
+
 static OrtStatus *add_side(struct ops *ops, int minor, struct op *list, enum op_side side)
 {
-    for (size_t i = 0; i < TSR_COUNT(kinds); i++) {
-        op_init(&list[i], &kinds[i], ops, minor, side);
-        TRY(ops->api->CustomOpDomain_Add(ops->domain, &list[i].ort));
+    for (int kind = 0; kind < COMM_KIND_COUNT; kind++) {
+        const struct collective *row = tsr__collective(kind);
+        struct op end = {.kind = (enum comm_kind)kind, .ops = ops, .side = side};
+        end.plain = row->op;
+        end.create = kernels[kind].create;
+        end.compute = kernels[kind].compute;
+        TRY(add_end(ops, minor, &list[4 * kind], &end));
+        if (!row->other_end)
+            continue;
+        end.plain = row->other_end;
+        end.compute = kernels[kind].receive;
+        TRY(add_end(ops, minor, &list[4 * kind + 2], &end));
     }
     return NULL;
 }
@@ -445,7 +435,7 @@ static OrtStatus *add_all(struct ops *ops, int minor, OrtSessionOptions *options
     TRY(ops->api->CreateCustomOpDomain(OPS_DOMAIN, &ops->domain));
     TRY(add_side(ops, minor, ops->list, stands_in ? SIDE_STAND_IN : SIDE_HOST));
     if (seat && !stands_in)
-        TRY(add_side(ops, minor, ops->list + TSR_COUNT(kinds), SIDE_CUDA));
+        TRY(add_side(ops, minor, ops->list + SIDE_OPS, SIDE_CUDA));
     return ops->api->AddCustomOpDomain(options, ops->domain);
 }
 

@@ -92,8 +92,8 @@ OrtStatus *tsr__reshard_create(struct kernel *kernel, const OrtKernelInfo *info)
     if (!kernel->reshard)
         return tsr__kernel_error(kernel, "out of memory");
     tsr__arena_init(&kernel->reshard->arena, kernel->ops->session);
-    TRY(read_layout(kernel, info, "source", &kernel->reshard->source));
-    TRY(read_layout(kernel, info, "target", &kernel->reshard->target));
+    TRY(read_layout(kernel, info, tsr__attribute_name(ATTRIBUTE_SOURCE), &kernel->reshard->source));
+    TRY(read_layout(kernel, info, tsr__attribute_name(ATTRIBUTE_TARGET), &kernel->reshard->target));
     if (kernel->reshard->source->rank != kernel->reshard->target->rank)
         return tsr__kernel_error(kernel, "source and target differ in rank");
     return NULL;
@@ -148,8 +148,9 @@ OrtStatus *tsr__halo_create(struct kernel *kernel, const OrtKernelInfo *info)
         return tsr__kernel_error(kernel, "out of memory");
     struct reshard *reshard = kernel->reshard;
     tsr__arena_init(&reshard->arena, kernel->ops->session);
-    TRY(read_layout(kernel, info, "source", &reshard->source));
-    TRY(tsr__kernel_ints(kernel, info, "axes", &reshard->axes, &reshard->n_axes));
+    TRY(read_layout(kernel, info, tsr__attribute_name(ATTRIBUTE_SOURCE), &reshard->source));
+    TRY(tsr__kernel_ints(kernel, info, tsr__attribute_name(ATTRIBUTE_AXES), &reshard->axes,
+                         &reshard->n_axes));
     for (size_t i = 0; i < reshard->n_axes; i++)
         if (reshard->axes[i] < 0 || reshard->axes[i] >= reshard->source->rank ||
             (i && reshard->axes[i] <= reshard->axes[i - 1]))
@@ -158,7 +159,7 @@ OrtStatus *tsr__halo_create(struct kernel *kernel, const OrtKernelInfo *info)
         if (!tsr__layout_has_device(reshard->source, kernel->call.group[i]))
             return tsr__kernel_error(kernel, "rank %lld owns nothing of the source",
                                      (long long)kernel->call.group[i]);
-    TRY(tsr__kernel_ints(kernel, info, "windows", &windows, &n));
+    TRY(tsr__kernel_ints(kernel, info, tsr__attribute_name(ATTRIBUTE_WINDOWS), &windows, &n));
     kernel->call.detail =
         tsr__hash64(reshard->axes, reshard->n_axes * sizeof *reshard->axes, kernel->call.detail);
     kernel->call.detail = tsr__hash64(windows, n * sizeof *windows, kernel->call.detail);

@@ -214,10 +214,7 @@ static tsr_status to_all(struct measure_rank *rank, struct crew *crew, int64_t b
 static tsr_status fold(struct measure_rank *rank, struct crew *crew, int64_t bytes,
                        enum tsr_collective what, struct comm_trouble *why)
 {
-    static const enum comm_kind kinds[] = {[TSR_ALL_REDUCE] = COMM_ALL_REDUCE,
-                                           [TSR_REDUCE_SCATTER] = COMM_REDUCE_SCATTER,
-                                           [TSR_REDUCE] = COMM_REDUCE};
-    struct comm_call call = call_of(rank, crew->members, crew->n, kinds[what]);
+    struct comm_call call = call_of(rank, crew->members, crew->n, (enum comm_kind)what);
     call.reduce = COMM_SUM;
     call.count = bytes / (int64_t)sizeof(float);
     if (what == TSR_ALL_REDUCE)

@@ -6,15 +6,17 @@
 #include <stdio.h>
 #include <time.h>
 
-static const char *const kind_names[COMM_KIND_COUNT] = {
-    "?",      "barrier",  "AllReduce", "AllGather",    "Reshard",      "handshake", "ReduceScatter",
-    "Reduce", "AllToAll", "Broadcast", "Send or Recv", "HaloExchange",
-};
 static const char *const reduce_names[COMM_REDUCE_COUNT] = {"none", "sum", "max", "min", "prod"};
 
-static const char *kind_name(uint32_t k)
+// Of a number that another rank sent: it may be any.
+static const char *kind_name(uint32_t kind)
 {
-    return k < COMM_KIND_COUNT ? kind_names[k] : "?";
+    if (kind == COMM_HANDSHAKE)
+        return "handshake";
+    if (kind > COMM_HANDSHAKE)
+        return "?";
+    const struct collective *row = tsr__collective((int)kind);
+    return row->both_ends ? row->both_ends : row->op;
 }
 
 static const char *reduce_name(uint32_t r)

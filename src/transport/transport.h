@@ -15,6 +15,7 @@
 #define TSR_TRANSPORT_H
 
 #include "base/base.h"
+#include "collective/collective.h"
 
 #define COMM_MAX_RANKS 65536
 #define COMM_NOTES     16 // words that travel with a call: enough for the shape of a tensor
@@ -24,20 +25,6 @@
 #define COMM_DEAD_S    5.0  // a process that is gone is reported after this
 #define COMM_STOPPED_S 15.0 // default of the longest wait for a rank without a heartbeat
 
-enum comm_kind {
-    COMM_BARRIER = 1,
-    COMM_ALL_REDUCE = 2,
-    COMM_ALL_GATHER = 3,
-    COMM_RESHARD = 4,
-    COMM_HANDSHAKE = 5,
-    COMM_REDUCE_SCATTER = 6,
-    COMM_REDUCE = 7,
-    COMM_ALL_TO_ALL = 8,
-    COMM_BROADCAST = 9,
-    COMM_SEND = 10, // of both sides: whoever sends and whoever receives
-    COMM_HALO = 11,
-    COMM_KIND_COUNT
-};
 // Where the memory of a call lies. COMM_PLAIN: on the host, and all members know it without a word. A kernel of a job
 // that has GPUs says which, because an engine may put it on either side.
 enum comm_place { COMM_PLAIN, COMM_HOST, COMM_DEVICE };
@@ -46,10 +33,10 @@ enum comm_reduce { COMM_NONE, COMM_SUM, COMM_MAX, COMM_MIN, COMM_PROD, COMM_REDU
 // What a rank believes it is about to do with its group: the fingerprint. All but op, node, place and
 // stream must be equal on all members.
 struct comm_call {
-    uint64_t plan; // fingerprint of the partition
-    int64_t id;    // number of this communication in the plan
-    uint64_t run;  // how often this rank has made it before
-    enum comm_kind kind;
+    uint64_t plan;       // fingerprint of the partition
+    int64_t id;          // number of this communication in the plan
+    uint64_t run;        // how often this rank has made it before
+    enum comm_kind kind; // a row of the table of collectives, or COMM_HANDSHAKE
     enum comm_reduce reduce;
     tsr_dtype type;       // element type that travels
     int64_t count;        // elements, where all have equally many; else 0
