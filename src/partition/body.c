@@ -212,7 +212,7 @@ void tsr__live_bodies(struct plan *plan, struct step *st)
 // and no node stands for it on them. A reshard may copy within a device, so it always has its node.
 bool tsr__group_alone(const struct step *st, size_t group)
 {
-    return st->groups[group].n == 1 && st->kind != STEP_RESHARD && st->kind != STEP_HALO;
+    return st->groups[group].n == 1 && !comm_has(st->kind, TRAIT_COPIES_WITHIN);
 }
 
 bool tsr__comms_on(const struct step *st, int64_t rank)

@@ -25,7 +25,7 @@ static struct form *fail(struct plan *plan, enum diag_code code, const struct it
     return NULL;
 }
 
-static struct form *step_form(struct plan *plan, enum step_kind kind, struct form *from,
+static struct form *step_form(struct plan *plan, int kind, struct form *from,
                               const struct tile_layout *to, struct step **out)
 {
     struct form *form = tsr__form_new(plan, from->item, to, FORM_MADE);
@@ -133,7 +133,7 @@ static struct form *gather_loop(struct plan *plan, struct form *from, int loop,
     struct step *st = NULL;
     if (!to || (want && !tsr__layout_same(to, want)))
         return NULL;
-    struct form *form = step_form(plan, STEP_GATHER, from, to, &st);
+    struct form *form = step_form(plan, COMM_ALL_GATHER, from, to, &st);
     if (!form || !set_groups(plan, st, groups, n_groups))
         return NULL;
     st->axis = from->layout->loops[loop].dim;
@@ -197,7 +197,7 @@ static struct form *reshard(struct plan *plan, struct form *from, const struct t
                             struct form *shape)
 {
     struct step *st = NULL;
-    struct form *form = step_form(plan, STEP_RESHARD, from, want, &st);
+    struct form *form = step_form(plan, COMM_RESHARD, from, want, &st);
     struct device_group *group = ARENA_NEW(plan->arena, struct device_group);
     if (!form || !group || !whole_on_both(plan, 0, from->layout, want, group) ||
         !set_groups(plan, st, group, 1))
@@ -242,7 +242,7 @@ static struct form *count_and_reshard(struct plan *plan, struct form *from,
 // A whole value of which nothing is known but its type travels with its shape: from its first device
 // to those that want it.
 static struct form *hand_over(struct plan *plan, struct form *from, const struct tile_layout *want,
-                              enum step_kind kind, struct step **step)
+                              int kind, struct step **step)
 {
     struct step *st = NULL;
     struct form *form = step_form(plan, kind, from, want, &st);
@@ -266,7 +266,7 @@ static struct form *reshard_unknown(struct plan *plan, struct item *it, struct f
     if (plan_status(plan) != TSR_OK)
         return NULL;
     if (it->rank < 0 && tsr__layout_is_whole(from->layout) && tsr__layout_is_whole(want))
-        return hand_over(plan, from, want, STEP_BROADCAST, &(struct step *){NULL});
+        return hand_over(plan, from, want, COMM_BROADCAST, &(struct step *){NULL});
     if (it->rank < 0)
         return fail(plan, DIAG_partition_no_tensor, it, reader,
                     "give it the same sharding at both ends, or keep it whole",
@@ -328,7 +328,7 @@ struct form *tsr__plan_equal(struct plan *plan, struct item *it, const struct ti
     struct step *st = NULL;
     struct device_group *group = ARENA_NEW(plan->arena, struct device_group);
     tsr__scope_go(plan, it->scope);
-    struct form *form = step_form(plan, STEP_BROADCAST, from, on, &st);
+    struct form *form = step_form(plan, COMM_BROADCAST, from, on, &st);
     tsr__scope_go(plan, here);
     if (!form || !group || !set_groups(plan, st, group, 1))
         return NULL;

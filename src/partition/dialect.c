@@ -59,8 +59,7 @@ static bool type_fits(const struct step *st, tsr_dtype type)
 {
     if (type == TSR_FLOAT || type == TSR_FLOAT16 || type == TSR_DOUBLE)
         return true;
-    bool moves = st->kind == STEP_GATHER || st->kind == STEP_ALL_TO_ALL;
-    return moves && (type == TSR_INT64 || type == TSR_BOOL);
+    return comm_has(st->kind, TRAIT_JOINS) && (type == TSR_INT64 || type == TSR_BOOL);
 }
 
 // NULL: the dialect can say this step. Otherwise the first reason why not, which the finding shows. A gather of
@@ -68,9 +67,8 @@ static bool type_fits(const struct step *st, tsr_dtype type)
 // equal.
 static const char *why_not(const struct plan *plan, const struct step *st)
 {
-    bool reduces =
-        st->kind == STEP_ALL_REDUCE || st->kind == STEP_REDUCE_SCATTER || st->kind == STEP_REDUCE;
-    if (!reduces && st->kind != STEP_GATHER && st->kind != STEP_ALL_TO_ALL)
+    bool reduces = comm_has(st->kind, TRAIT_FOLDS), joins = comm_has(st->kind, TRAIT_JOINS);
+    if (!reduces && !joins)
         return DOMAIN " has AllReduce, AllGather and AllToAll only";
     if (!everybody(plan, st))
         return "not all ranks take part, and " DOMAIN " knows no groups";
@@ -80,12 +78,11 @@ static const char *why_not(const struct plan *plan, const struct step *st)
         return "its number of dimensions is not known, or too large";
     if (!type_fits(st, st->outputs[0]->item->dtype))
         return "the operator of " DOMAIN " does not take this element type";
-    if ((st->kind == STEP_GATHER || st->kind == STEP_ALL_TO_ALL) &&
-        !even(plan, st->inputs[0], st->axis))
+    if (joins && !even(plan, st->inputs[0], st->axis))
         return "the parts have different sizes, or unknown ones";
-    if (st->kind == STEP_ALL_TO_ALL && !even(plan, st->outputs[0], st->split_axis))
+    if (st->kind == COMM_ALL_TO_ALL && !even(plan, st->outputs[0], st->split_axis))
         return "the parts have different sizes, or unknown ones";
-    if (st->kind == STEP_REDUCE_SCATTER && size_on(st->outputs[0], st->axis, 0) < 0)
+    if (st->kind == COMM_REDUCE_SCATTER && size_on(st->outputs[0], st->axis, 0) < 0)
         return "the size of the axis that is cut is not known";
     return NULL;
 }
@@ -101,7 +98,7 @@ static bool waits(const struct step *st)
     size_t most = 0;
     for (size_t group = 0; group < st->n_groups; group++)
         most = st->group_live[group] && st->groups[group].n > most ? st->groups[group].n : most;
-    return st->id >= 0 && (most > 1 || st->kind == STEP_RESHARD || st->kind == STEP_HALO);
+    return st->id >= 0 && (most > 1 || comm_has(st->kind, TRAIT_COPIES_WITHIN));
 }
 
 tsr_status tsr__dialect_check(struct plan *plan)
@@ -232,9 +229,9 @@ static tsr_value *comm_node(struct part *part, const struct step *st, const char
     tsr_node *node = plan->arena->failed
                          ? NULL
                          : tsr_graph_add_node(part->graph, DOMAIN, op, label.p, &x, 1, &name.p, 1);
-    bool sized = st->kind == STEP_GATHER || st->kind == STEP_ALL_TO_ALL;
+    bool sized = comm_has(st->kind, TRAIT_JOINS);
     if (!node || (sized && tsr_node_set_int(node, "group_size", plan->n_ranks) != TSR_OK) ||
-        (st->kind == STEP_GATHER && tsr_node_set_int(node, "axis", st->axis) != TSR_OK))
+        (st->kind == COMM_ALL_GATHER && tsr_node_set_int(node, "axis", st->axis) != TSR_OK))
         return NULL;
     tsr_node **slot = vec_push(plan->arena, &part->comms);
     const struct item **item = vec_push(plan->arena, &part->items);
@@ -261,9 +258,9 @@ static tsr_value *emit_one(struct part *part, const struct step *st, tsr_value *
 {
     const struct str any = {0};
     switch (st->kind) {
-    case STEP_GATHER:
+    case COMM_ALL_GATHER:
         return comm_node(part, st, "AllGather", x, out);
-    case STEP_ALL_TO_ALL:
+    case COMM_ALL_TO_ALL:
         if (st->split_axis != 0)
             x = turned(part, x, st->split_axis, 0, any);
         if (!x)
@@ -272,7 +269,7 @@ static tsr_value *emit_one(struct part *part, const struct step *st, tsr_value *
             return comm_node(part, st, "AllToAll", x, out);
         x = comm_node(part, st, "AllToAll", x, any);
         return x ? turned(part, x, 0, st->axis, out) : NULL;
-    case STEP_REDUCE_SCATTER:
+    case COMM_REDUCE_SCATTER:
         x = comm_node(part, st, "AllReduce", x, any);
         return x ? own_part(part, st, x, out) : NULL;
     default:

@@ -257,19 +257,17 @@ tsr_status tsr__emit_trim(struct part *part, struct step *st, tsr_value *x, stru
 
 // ---- communication -----------------------------------------------------------------------------
 
+// The collective that a communication is written as.
+static enum comm_kind step_collective(const struct step *st)
+{
+    if (st->kind == STEP_LIST)
+        return COMM_BROADCAST;
+    return (enum comm_kind)st->kind;
+}
+
 const char *tsr__step_op(const struct step *st)
 {
-    static const char *const names[] = {[STEP_ALL_REDUCE] = TSR_OP_ALL_REDUCE,
-                                        [STEP_REDUCE_SCATTER] = TSR_OP_REDUCE_SCATTER,
-                                        [STEP_REDUCE] = TSR_OP_REDUCE,
-                                        [STEP_GATHER] = TSR_OP_ALL_GATHER,
-                                        [STEP_ALL_TO_ALL] = TSR_OP_ALL_TO_ALL,
-                                        [STEP_BROADCAST] = TSR_OP_BROADCAST,
-                                        [STEP_SEND] = TSR_OP_SEND,
-                                        [STEP_RESHARD] = TSR_OP_RESHARD,
-                                        [STEP_HALO] = TSR_OP_HALO,
-                                        [STEP_LIST] = TSR_OP_BROADCAST};
-    return names[st->kind];
+    return tsr__collective((int)step_collective(st))->op;
 }
 
 tsr_dtype tsr__step_type(const struct step *st)
@@ -289,15 +287,21 @@ static tsr_status set_layout(struct plan *plan, tsr_node *node, const char *name
     return tsr_node_set_ints(node, name, code, count);
 }
 
+static tsr_status set_axes(tsr_node *node, const struct windows *windows)
+{
+    int64_t axes[TILE_MAX_RANK];
+    for (int k = 0; k < windows->n_axes; k++)
+        axes[k] = windows->axes[k];
+    return tsr_node_set_ints(node, tsr__attribute_name(ATTRIBUTE_AXES), axes,
+                             (size_t)windows->n_axes);
+}
+
 // For each member, for each axis: a number of intervals, and their bounds.
 static tsr_status set_windows(struct plan *plan, tsr_node *node, const struct step *st)
 {
     const struct windows *windows = st->outputs[0]->windows;
     const struct device_group *group = &st->groups[0];
-    int64_t axes[TILE_MAX_RANK];
     VEC(int64_t) list = {0};
-    for (int k = 0; k < windows->n_axes; k++)
-        axes[k] = windows->axes[k];
     for (size_t i = 0; i < group->n * (size_t)windows->n_axes; i++) {
         size_t axis = i % (size_t)windows->n_axes;
         const struct dim_cut *part =
@@ -314,12 +318,7 @@ static tsr_status set_windows(struct plan *plan, tsr_node *node, const struct st
             *bound = k % 2 ? part->at[k / 2].stop : part->at[k / 2].start;
         }
     }
-    tsr_status status = set_layout(plan, node, "source", st->inputs[0]->layout);
-    if (status == TSR_OK)
-        status = tsr_node_set_ints(node, "axes", axes, (size_t)windows->n_axes);
-    if (status != TSR_OK)
-        return status;
-    return tsr_node_set_ints(node, "windows", list.at, list.n);
+    return tsr_node_set_ints(node, tsr__attribute_name(ATTRIBUTE_WINDOWS), list.at, list.n);
 }
 
 static tsr_status set_reduce(tsr_node *node, const struct step *st)
@@ -328,42 +327,64 @@ static tsr_status set_reduce(tsr_node *node, const struct step *st)
                                          [COMBINE_MAX] = "max",
                                          [COMBINE_MIN] = "min",
                                          [COMBINE_PROD] = "prod"};
-    return tsr_node_set_string(node, "reduce", reduce[st->flow->combine]);
+    return tsr_node_set_string(node, tsr__attribute_name(ATTRIBUTE_REDUCE),
+                               reduce[st->flow->combine]);
 }
 
-// Attributes that only some kinds of communication have. The pair of a message is ascending and its root is the
-// sender: of {3,5} with root 5, both[0] == 5 is 0, and both[0] = 3 is the receiver.
+// The pair of a message is ascending and its root is the sender: of {3,5} with root 5, both[0] == 5 is 0, and both[0] = 3 is
+// the receiver.
+static int64_t receiver(const struct step *st, size_t group)
+{
+    const int64_t *both = st->groups[group].devices;
+    return both[both[0] == st->roots[group]];
+}
+
+// One attribute that only some collectives have.
+static tsr_status set_one(struct plan *plan, tsr_node *node, const struct step *st, size_t group,
+                          enum comm_attribute attribute)
+{
+    const char *name = tsr__attribute_name(attribute);
+    switch (attribute) {
+    case ATTRIBUTE_REDUCE:
+        return set_reduce(node, st);
+    case ATTRIBUTE_AXIS:
+        return tsr_node_set_int(node, name, st->axis);
+    case ATTRIBUTE_SPLIT_AXIS:
+        return tsr_node_set_int(node, name, st->split_axis);
+    case ATTRIBUTE_UNIT:
+        return tsr_node_set_int(node, name, st->unit);
+    case ATTRIBUTE_ROOT:
+    case ATTRIBUTE_FROM:
+        return tsr_node_set_int(node, name, st->roots[group]);
+    case ATTRIBUTE_TO:
+        return tsr_node_set_int(node, name, receiver(st, group));
+    case ATTRIBUTE_SOURCE:
+        return set_layout(plan, node, name, st->inputs[0]->layout);
+    case ATTRIBUTE_TARGET:
+        return set_layout(plan, node, name, st->outputs[0]->layout);
+    case ATTRIBUTE_AXES:
+        return set_axes(node, st->outputs[0]->windows);
+    case ATTRIBUTE_WINDOWS:
+        return set_windows(plan, node, st);
+    case ATTRIBUTE_COUNT:
+        break;
+    }
+    return TSR_OK;
+}
+
+// Attributes that only some collectives have: the row says which.
 static tsr_status own_attributes(struct plan *plan, tsr_node *node, const struct step *st,
                                  size_t group)
 {
-    tsr_status status = TSR_OK;
-    bool send = st->kind == STEP_SEND;
-    if (st->kind == STEP_ALL_REDUCE || st->kind == STEP_REDUCE_SCATTER || st->kind == STEP_REDUCE)
-        status = set_reduce(node, st);
-    if (status == TSR_OK &&
-        (st->kind == STEP_GATHER || st->kind == STEP_REDUCE_SCATTER || st->kind == STEP_ALL_TO_ALL))
-        status = tsr_node_set_int(node, "axis", st->axis);
-    if (status == TSR_OK && st->kind == STEP_ALL_TO_ALL)
-        status = tsr_node_set_int(node, "split_axis", st->split_axis);
-    if (status == TSR_OK && (st->kind == STEP_REDUCE_SCATTER || st->kind == STEP_ALL_TO_ALL))
-        status = tsr_node_set_int(node, "unit", st->unit);
-    if (status == TSR_OK &&
-        (st->kind == STEP_REDUCE || st->kind == STEP_BROADCAST || st->kind == STEP_LIST))
-        status = tsr_node_set_int(node, "root", st->roots[group]);
-    if (status == TSR_OK && send)
-        status = tsr_node_set_int(node, "from", st->roots[group]);
-    if (status == TSR_OK && send) {
-        const int64_t *both = st->groups[group].devices;
-        status = tsr_node_set_int(node, "to", both[both[0] == st->roots[group]]);
+    for (int k = 0; k < ATTRIBUTE_COUNT; k++) {
+        enum comm_attribute attribute = (enum comm_attribute)k;
+        if (!comm_carries((int)step_collective(st), attribute))
+            continue;
+        tsr_status status = set_one(plan, node, st, group, attribute);
+        if (status != TSR_OK)
+            return status;
     }
-    if (st->kind == STEP_HALO && status == TSR_OK)
-        return set_windows(plan, node, st);
-    if (st->kind != STEP_RESHARD || status != TSR_OK)
-        return status;
-    status = set_layout(plan, node, "source", st->inputs[0]->layout);
-    if (status != TSR_OK)
-        return status;
-    return set_layout(plan, node, "target", st->outputs[0]->layout);
+    return TSR_OK;
 }
 
 static tsr_status set_attributes(struct plan *plan, tsr_node *node, const struct step *st,
@@ -393,9 +414,10 @@ static tsr_value *comm_shape(struct part *part, const struct step *st)
 // What stands on this rank: a message has two ends.
 static const char *op_here(const struct part *part, const struct step *st, size_t group)
 {
-    if (st->kind == STEP_SEND && st->roots[group] != part->rank)
-        return TSR_OP_RECV;
-    return tsr__step_op(st);
+    const struct collective *row = tsr__collective((int)step_collective(st));
+    if (row->other_end && st->roots[group] != part->rank)
+        return row->other_end;
+    return row->op;
 }
 
 // A rank that gives nothing gives an empty tensor of the type.
@@ -404,9 +426,8 @@ static tsr_value *comm_input(struct part *part, const struct step *st)
     bool has = tsr__layout_has_device(st->inputs[0]->layout, part->rank);
     tsr_value *x = has ? form_root(st->inputs[0])->local[part->rank] : NULL;
     tsr_dtype own = st->outputs[0]->item->dtype, carried = tsr__carried(own);
-    bool may_lack = st->kind == STEP_RESHARD || st->kind == STEP_BROADCAST || st->kind == STEP_SEND;
     if (!x)
-        return may_lack ? tsr__part_empty(part, carried) : NULL;
+        return comm_has(st->kind, TRAIT_MAY_LACK_INPUT) ? tsr__part_empty(part, carried) : NULL;
     return carried == own ? x : tsr__part_cast(part, x, carried, (struct str){0});
 }
 
@@ -466,15 +487,15 @@ static tsr_status emit_on(struct part *part, struct step *st, size_t group)
     tsr_value *inputs[3];
     size_t n = 0;
     inputs[n++] = comm_input(part, st);
-    if (st->kind == STEP_RESHARD || st->kind == STEP_HALO)
+    if (comm_has(st->kind, TRAIT_TAKES_SHAPE))
         inputs[n++] = comm_shape(part, st);
     inputs[n++] = part->token;
     for (size_t i = 0; i < n; i++)
         if (!inputs[i])
             return TSR_NOMEM;
     // A rank may serve in two groups: it keeps the first result. One that gets nothing keeps none.
-    bool first = !to->local[part->rank] &&
-                 (st->kind == STEP_RESHARD || tsr__layout_has_device(to->layout, part->rank));
+    bool first = !to->local[part->rank] && (comm_has(st->kind, TRAIT_ALL_KEEP) ||
+                                            tsr__layout_has_device(to->layout, part->rank));
     bool twice = to->local[part->rank];
     struct str own_name = first ? tsr__form_name(part, to) : tsr__part_fresh(part);
     bool narrow = first && tsr__carried(it->dtype) != it->dtype;

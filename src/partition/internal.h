@@ -11,6 +11,7 @@
 
 #include "partition/partition.h"
 #include "bundle/bundle.h"
+#include "collective/collective.h"
 #include "sharding/sharding.h"
 
 #define COMM_DOMAIN  "ai.tessera"
@@ -92,24 +93,17 @@ struct body {
     struct form **inputs, **outputs; // of the graph
 };
 
+// What a step does: a collective, by its index in the table (enum comm_kind; a message is one step of groups of two), or one of
+// these, whose numbers follow.
 enum step_kind {
-    STEP_NODE,
+    STEP_NODE = COMM_KIND_COUNT,
     STEP_SLICE,
     STEP_SHAPE,
-    STEP_ALL_REDUCE, // of all
-    STEP_REDUCE_SCATTER,
-    STEP_REDUCE, // one
-    STEP_GATHER,
-    STEP_ALL_TO_ALL,
-    STEP_BROADCAST,
-    STEP_SEND, // and receive: groups of two
-    STEP_LIST, // the tensors of a list, one by one, from its root to the others of the group
-    STEP_RESHARD,
+    STEP_LIST, // the tensors of a list, one by one, broadcast from its root to the others of the group
     STEP_CROP, // to windows
-    STEP_HALO, // to windows, from neighbours
 };
 struct step {
-    enum step_kind kind;
+    int kind;                     // enum comm_kind or enum step_kind
     const struct node_flow *flow; // STEP_NODE, and those that reduce
     struct form *
         *inputs; // NULL entries: absent. Of a node: its inputs, then what its subgraphs read
@@ -193,8 +187,7 @@ struct form *tsr__plan_convert(struct plan *plan, struct item *it, const struct 
 struct form *tsr__plan_free(struct plan *plan, struct item *it, const struct tile_layout *want);
 struct form *tsr__form_new(struct plan *plan, struct item *it, const struct tile_layout *layout,
                            enum form_kind kind);
-struct step *tsr__step_new(struct plan *plan, enum step_kind kind, size_t n_inputs,
-                           size_t n_outputs);
+struct step *tsr__step_new(struct plan *plan, int kind, size_t n_inputs, size_t n_outputs);
 // lower.c: the same by collectives that fit exactly, from that form (pending: of which the node's
 // groups hold parts of the sum). NULL: they do not suffice, nothing is planned; or out of memory.
 struct form *tsr__plan_lower(struct plan *plan, struct form *from, const struct node_flow *pending,

@@ -23,7 +23,7 @@
 
 // One step of the way, ready to be planned.
 struct lowered {
-    enum step_kind kind;
+    int kind;
     const struct tile_layout *to;
     struct device_group *groups; // ascending
     size_t n_groups;
@@ -331,34 +331,34 @@ static bool lower_step(struct lowering *lowering, const struct reshard_step *fro
         return false;
     bool ok = false, small = lowering->to->rank <= NOTED_RANK;
     switch (from->op) {
-    case RESHARD_ALL_GATHER:
-        lowered->kind = STEP_GATHER;
+    case COMM_ALL_GATHER:
+        lowered->kind = COMM_ALL_GATHER;
         lowered->axis = from->axis;
         ok = from->axis >= 0 && all_groups(lowering, lowered, fits_gather);
         break;
-    case RESHARD_ALL_TO_ALL:
-        lowered->kind = STEP_ALL_TO_ALL;
+    case COMM_ALL_TO_ALL:
+        lowered->kind = COMM_ALL_TO_ALL;
         ok = find_turn(lowering, lowered, from->axis, from->to_axis) ||
              find_turn(lowering, lowered, from->to_axis, from->axis);
         break;
-    case RESHARD_REDUCE_SCATTER:
-        lowered->kind = STEP_REDUCE_SCATTER;
+    case COMM_REDUCE_SCATTER:
+        lowered->kind = COMM_REDUCE_SCATTER;
         ok = find_scatter(lowering, lowered);
         break;
-    case RESHARD_ALL_REDUCE:
-        lowered->kind = STEP_ALL_REDUCE;
+    case COMM_ALL_REDUCE:
+        lowered->kind = COMM_ALL_REDUCE;
         ok = tsr__layout_same(lowering->from, lowering->to);
         break;
-    case RESHARD_REDUCE:
-        lowered->kind = STEP_REDUCE;
+    case COMM_REDUCE:
+        lowered->kind = COMM_REDUCE;
         ok = all_groups(lowering, lowered, fits_reduce);
         break;
-    case RESHARD_BROADCAST:
-        lowered->kind = STEP_BROADCAST;
+    case COMM_BROADCAST:
+        lowered->kind = COMM_BROADCAST;
         ok = small && all_groups(lowering, lowered, fits_broadcast);
         break;
     case RESHARD_PERMUTE:
-        lowered->kind = STEP_SEND;
+        lowered->kind = COMM_SEND;
         ok = small && find_messages(lowering, from, lowered);
         break;
     default:
@@ -449,19 +449,19 @@ static bool still_fits(struct lowering *lowering, const struct lowered *lowered)
 {
     switch (lowered->kind) {
     case STEP_SLICE:
-    case STEP_ALL_REDUCE:
+    case COMM_ALL_REDUCE:
         return true; // found without sizes
-    case STEP_GATHER:
+    case COMM_ALL_GATHER:
         return all_groups(lowering, lowered, fits_gather);
-    case STEP_ALL_TO_ALL:
+    case COMM_ALL_TO_ALL:
         return all_groups(lowering, lowered, fits_turn);
-    case STEP_REDUCE_SCATTER:
+    case COMM_REDUCE_SCATTER:
         return all_groups(lowering, lowered, fits_scatter);
-    case STEP_REDUCE:
+    case COMM_REDUCE:
         return all_groups(lowering, lowered, fits_reduce);
-    case STEP_BROADCAST:
+    case COMM_BROADCAST:
         return all_groups(lowering, lowered, fits_broadcast);
-    case STEP_SEND:
+    case COMM_SEND:
         return all_groups(lowering, lowered, fits_message);
     default:
         return false;
@@ -540,8 +540,7 @@ static struct form *plan_way(struct plan *plan, struct form *from, const struct 
         struct step *st = NULL;
         if (!form)
             return NULL;
-        partial = partial && lowered->kind != STEP_ALL_REDUCE &&
-                  lowered->kind != STEP_REDUCE_SCATTER && lowered->kind != STEP_REDUCE;
+        partial = partial && !comm_has(lowered->kind, TRAIT_FOLDS);
         form->partial = partial;
         if (lowered->same) {
             form->same = from;

@@ -134,6 +134,19 @@ static void add_form(struct plan *plan, struct sha256 *sha256, const struct form
     add_text(sha256, (struct str){(const char *)code, n * sizeof(*code)});
 }
 
+// Numbers that stand for kinds of steps, so that a partition keeps its fingerprint when the kinds are numbered anew.
+static int stamp_of(const struct step *st)
+{
+    static const int stamps[] = {[STEP_NODE - STEP_NODE] = 0,
+                                 [STEP_SLICE - STEP_NODE] = 1,
+                                 [STEP_SHAPE - STEP_NODE] = 2,
+                                 [STEP_LIST - STEP_NODE] = 10,
+                                 [STEP_CROP - STEP_NODE] = 12};
+    if (st->kind < COMM_KIND_COUNT)
+        return tsr__collective(st->kind)->stamp;
+    return stamps[st->kind - STEP_NODE];
+}
+
 struct fingerprint {
     struct plan *plan;
     struct sha256 *digest;
@@ -142,7 +155,7 @@ struct fingerprint {
 static void add_step(void *data, const struct step *st)
 {
     struct fingerprint *all = data;
-    int64_t head[3] = {st->kind, st->id, st->axis};
+    int64_t head[3] = {stamp_of(st), st->id, st->axis};
     tsr__sha256_add(all->digest, head, sizeof(head));
     for (size_t k = 0; k < st->n_inputs; k++)
         add_form(all->plan, all->digest, st->inputs[k]);
@@ -498,22 +511,28 @@ static tsr_status publish(struct plan *plan, struct part *parts, const char *fol
 
 // ---- the summary -------------------------------------------------------------------------------
 
+static int by_op(const void *a, const void *b)
+{
+    const tsr_collective_count *x = a, *y = b;
+    return strcmp(x->op, y->op);
+}
+
+// How many of each the manifest has, in the order of their names.
 static void count_collectives(struct arena *arena, const struct manifest *manifest,
                               tsr_partition_summary *summary)
 {
-    static const char *const ops[] = {TSR_OP_ALL_GATHER,     TSR_OP_ALL_REDUCE, TSR_OP_ALL_TO_ALL,
-                                      TSR_OP_BROADCAST,      TSR_OP_HALO,       TSR_OP_REDUCE,
-                                      TSR_OP_REDUCE_SCATTER, TSR_OP_RESHARD,    TSR_OP_SEND};
-    tsr_collective_count *counts = ARENA_ARRAY(arena, tsr_collective_count, TSR_COUNT(ops));
+    tsr_collective_count *counts = ARENA_ARRAY(arena, tsr_collective_count, COMM_KIND_COUNT);
     if (!counts)
         return;
-    for (size_t k = 0; k < TSR_COUNT(ops); k++) {
+    for (int kind = 0; kind < COMM_KIND_COUNT; kind++) {
+        const char *op = tsr__collective(kind)->op;
         size_t n = 0;
         for (size_t i = 0; i < manifest->n_collectives; i++)
-            n += strcmp(manifest->collectives[i].op, ops[k]) == 0;
+            n += strcmp(manifest->collectives[i].op, op) == 0;
         if (n)
-            counts[summary->n_collectives++] = (tsr_collective_count){ops[k], n};
+            counts[summary->n_collectives++] = (tsr_collective_count){op, n};
     }
+    qsort(counts, summary->n_collectives, sizeof *counts, by_op);
     summary->collectives = counts;
 }
 

@@ -8,18 +8,6 @@
 
 #include "base/base.h"
 
-// Operators of our domain that a rank file may hold: the base name without the element type.
-#define TSR_OP_ALL_REDUCE     "AllReduce"
-#define TSR_OP_ALL_GATHER     "AllGather"
-#define TSR_OP_RESHARD        "Reshard"
-#define TSR_OP_REDUCE_SCATTER "ReduceScatter"
-#define TSR_OP_REDUCE         "Reduce"
-#define TSR_OP_ALL_TO_ALL     "AllToAll"
-#define TSR_OP_BROADCAST      "Broadcast"
-#define TSR_OP_SEND           "Send"
-#define TSR_OP_RECV           "Recv"
-#define TSR_OP_HALO           "HaloExchange"
-
 // tsr_partition; for benchmarks, data files may be left without digests.
 tsr_status tsr__partition(tsr_model *model, const char *folder,
                           const tsr_partition_options *options, bool undigested,

@@ -31,9 +31,7 @@ struct sizes {
 static void check_sizes(void *data, const struct step *st)
 {
     struct sizes *sizes = data;
-    bool folds = st->kind == STEP_ALL_REDUCE || st->kind == STEP_REDUCE_SCATTER ||
-                 st->kind == STEP_REDUCE,
-         joins = st->kind == STEP_GATHER || st->kind == STEP_ALL_TO_ALL;
+    bool folds = comm_has(st->kind, TRAIT_FOLDS), joins = comm_has(st->kind, TRAIT_JOINS);
     const struct form *form = st->id >= 0 && (folds || joins) ? st->inputs[0] : NULL;
     for (size_t group = 0; form && group < st->n_groups; group++)
         for (size_t i = 1; st->group_live[group] && i < st->groups[group].n; i++)
@@ -103,28 +101,30 @@ static bool attr_equal(const tsr_attr *attr, const tsr_attr *b)
            (n == 0 || memcmp(x, y, n * sizeof(*x)) == 0);
 }
 
-// A message has a sender and a receiver.
-static bool two_ends(const tsr_node *a, const tsr_node *b)
+// The two ends of one collective and element type: a SendF16 and a RecvF16.
+static bool two_ends(struct str a, struct str b)
 {
-    static const char *const ends[][2] = {{TSR_OP_SEND, TSR_OP_RECV},
-                                          {TSR_OP_SEND "F16", TSR_OP_RECV "F16"}};
-    struct str x = tsr__node_op_str(a), y = tsr__node_op_str(b);
-    for (size_t i = 0; i < TSR_COUNT(ends); i++)
-        if ((str_is(x, ends[i][0]) && str_is(y, ends[i][1])) ||
-            (str_is(x, ends[i][1]) && str_is(y, ends[i][0])))
-            return true;
-    return false;
+    enum comm_kind kind = tsr__collective_find(a);
+    return kind != COMM_KIND_COUNT && kind == tsr__collective_find(b) &&
+           tsr__collective_is_half(a) == tsr__collective_is_half(b);
+}
+
+static bool same_attribute(const tsr_node *a, const tsr_node *b, const char *name)
+{
+    return attr_equal(tsr_node_find_attr(a, name), tsr_node_find_attr(b, name));
 }
 
 static bool node_equal(const tsr_node *a, const tsr_node *b)
 {
-    static const char *const names[] = {"plan", "id",   "group",  "elem_type", "reduce",
-                                        "axis", "unit", "source", "target",    "split_axis",
-                                        "root", "from", "to",     "axes",      "windows"};
-    if (!str_eq(tsr__node_op_str(a), tsr__node_op_str(b)) && !two_ends(a, b))
+    static const char *const all_have[] = {"plan", "id", "group", "elem_type"};
+    struct str op = tsr__node_op_str(a), other = tsr__node_op_str(b);
+    if (!str_eq(op, other) && !two_ends(op, other))
         return false;
-    for (size_t i = 0; i < TSR_COUNT(names); i++)
-        if (!attr_equal(tsr_node_find_attr(a, names[i]), tsr_node_find_attr(b, names[i])))
+    for (size_t i = 0; i < TSR_COUNT(all_have); i++)
+        if (!same_attribute(a, b, all_have[i]))
+            return false;
+    for (int k = 0; k < ATTRIBUTE_COUNT; k++)
+        if (!same_attribute(a, b, tsr__attribute_name((enum comm_attribute)k)))
             return false;
     return true;
 }
@@ -144,15 +144,6 @@ static bool same_place(const tsr_node *a, const tsr_node *b)
     return (control.bodies[0] == g) == (d.bodies[0] == h) && same_place(x, y);
 }
 
-// The operator without its ending for float16, and the sending end of a message: "RecvF16" -> "Send".
-static struct str plain_op(const tsr_node *node)
-{
-    struct str op = tsr__node_op_str(node);
-    if (op.n > 3 && memcmp(op.p + op.n - 3, "F16", 3) == 0)
-        op.n -= 3;
-    return str_is(op, TSR_OP_RECV) ? STR(TSR_OP_SEND) : op;
-}
-
 // Of a file that others have changed: the communication is the one that the manifest has under this number.
 static bool as_signed(const struct plan *p, const tsr_node *node, int64_t id)
 {
@@ -163,7 +154,7 @@ static bool as_signed(const struct plan *p, const tsr_node *node, int64_t id)
     const tsr_attr *plan = tsr_node_find_attr(node, "plan");
     const char *text = plan ? tsr_attr_string(plan, &plan_bytes) : NULL;
     if (!text || !str_is((struct str){text, plan_bytes}, p->signing->plan) ||
-        !str_is(plain_op(node), collective->op) ||
+        !str_is(tsr__collective_plain(tsr__node_op_str(node)), collective->op) ||
         strcmp(tsr_dtype_name((tsr_dtype)type), collective->type) != 0)
         return false;
     for (size_t group = 0; group < collective->n_groups; group++)

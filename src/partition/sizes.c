@@ -36,7 +36,7 @@ struct form *tsr__plan_count(struct plan *plan, struct form *from, const struct 
     struct form *part = item ? tsr__form_new(plan, item, on, FORM_MADE) : NULL;
     struct form *all = part ? tsr__form_new(plan, item, on, FORM_MADE) : NULL;
     struct step *count = all ? tsr__step_new(plan, STEP_SHAPE, 1, 1) : NULL;
-    struct step *sum = count ? tsr__step_new(plan, STEP_ALL_REDUCE, 1, 1) : NULL;
+    struct step *sum = count ? tsr__step_new(plan, COMM_ALL_REDUCE, 1, 1) : NULL;
     if (!sum)
         return NULL;
     part->partial = true;

@@ -143,8 +143,7 @@ static bool push_step(struct plan *plan, struct step *st)
     return slot != NULL;
 }
 
-static struct step *step_make(struct plan *plan, enum step_kind kind, size_t n_inputs,
-                              size_t n_outputs)
+static struct step *step_make(struct plan *plan, int kind, size_t n_inputs, size_t n_outputs)
 {
     struct step *st = ARENA_NEW(plan->arena, struct step);
     if (!st)
@@ -158,8 +157,7 @@ static struct step *step_make(struct plan *plan, enum step_kind kind, size_t n_i
     return plan->arena->failed ? NULL : st;
 }
 
-struct step *tsr__step_new(struct plan *plan, enum step_kind kind, size_t n_inputs,
-                           size_t n_outputs)
+struct step *tsr__step_new(struct plan *plan, int kind, size_t n_inputs, size_t n_outputs)
 {
     struct step *st = step_make(plan, kind, n_inputs, n_outputs);
     return st && push_step(plan, st) ? st : NULL;
@@ -279,7 +277,7 @@ static bool plan_reduce(struct plan *plan, const struct node_flow *nf, struct fo
     if (!whole)
         return false;
     for (size_t n = nf->n_groups; n > 0;) {
-        struct step *st = tsr__step_new(plan, STEP_ALL_REDUCE, 1, 1);
+        struct step *st = tsr__step_new(plan, COMM_ALL_REDUCE, 1, 1);
         struct device_group *round = ARENA_ARRAY(plan->arena, struct device_group, n);
         if (!st || !round)
             return false;

@@ -157,8 +157,8 @@ static struct tile_layout *open_layout(struct plan *plan, const struct node_flow
 }
 
 static struct form *window_form(struct plan *plan, struct form *from,
-                                const struct tile_layout *layout, struct windows *windows,
-                                enum step_kind kind, struct step **out)
+                                const struct tile_layout *layout, struct windows *windows, int kind,
+                                struct step **out)
 {
     struct form *form = tsr__form_new(plan, from->item, layout, FORM_MADE);
     *out = form ? tsr__step_new(plan, kind, 2, 1) : NULL;
@@ -179,7 +179,7 @@ static struct form *exchange(struct plan *plan, struct item *it, const struct ti
     struct device_group *group = ARENA_NEW(plan->arena, struct device_group);
     struct step *st;
     struct form *form =
-        from && group ? window_form(plan, from, base, windows, STEP_HALO, &st) : NULL;
+        from && group ? window_form(plan, from, base, windows, COMM_HALO, &st) : NULL;
     if (!form)
         return NULL;
     group->n = tsr__layout_devices(plan->arena, base, &group->devices);

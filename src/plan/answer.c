@@ -338,7 +338,7 @@ size_t tsr__planner_collectives(struct planner *planner, struct collective_count
             continue;
         const struct candidate *candidate = &node->strategy->at.at[node->choice];
         if (candidate->halo)
-            count(&counts, "HaloExchange");
+            count(&counts, tsr__collective(COMM_HALO)->op);
         for (int k = 0; k < candidate->reductions; k++)
             count(&counts, candidate->reduction);
         for (size_t o = 0; o < tsr_node_output_count(node->node); o++) {

@@ -245,9 +245,10 @@ static void keep(struct making *making, struct candidate *candidate, const char 
 }
 
 static void add(struct making *making, struct tile_layout *const *out, enum tsr_collective what,
-                const char *reduction, const char *suffix)
+                const char *suffix)
 {
-    struct candidate candidate = {.reduction = making->n_groups ? reduction : NULL};
+    struct candidate candidate = {.reduction =
+                                      making->n_groups ? tsr__collective((int)what)->op : NULL};
     if (!tsr__making_number(making, out, &candidate))
         return;
     for (size_t i = 0; i < making->n_out && making->n_groups; i++)
@@ -312,7 +313,7 @@ static void add_scattered(struct making *making)
                         q.coords[device * (size_t)n + (size_t)f] = (int64_t)i;
         out[0] = tsr__placement_project(making->arena, &q, &q.rule->outputs[0]);
         if (out[0] && !tsr__layout_equal(out[0], making->out[0]) && comes_back(making, out))
-            add(making, out, TSR_REDUCE_SCATTER, "ReduceScatter", factor->name);
+            add(making, out, TSR_REDUCE_SCATTER, factor->name);
     }
 }
 
@@ -330,7 +331,8 @@ static size_t outputs_of(const struct making *making)
 #define STAT_PASSES 4
 static void add_stat(struct making *making)
 {
-    struct candidate candidate = {.reduction = "AllReduce", .reductions = STAT_SUMS};
+    struct candidate candidate = {.reduction = tsr__collective(COMM_ALL_REDUCE)->op,
+                                  .reductions = STAT_SUMS};
     struct device_group all = {making->planner->machine.all, (size_t)making->planner->machine.n};
     int64_t sizes[RULE_MAX_FACTORS], rows = 0;
     if (making->n_groups || !making->out[0] || !tsr__making_expands(making) ||
@@ -362,7 +364,7 @@ static void add_rooted(struct making *making)
         return;
     out[0] = tsr__layout_whole(making->arena, whole->rank, making->planner->machine.all, 1);
     if (out[0] && comes_back(making, out))
-        add(making, out, TSR_REDUCE, "Reduce", "first device");
+        add(making, out, TSR_REDUCE, "first device");
 }
 
 // All ways to combine, or not.
@@ -373,7 +375,7 @@ static void add_all(struct making *making)
         return;
     }
     bool one = outputs_of(making) == 1 && making->out[0];
-    add(making, making->out, TSR_ALL_REDUCE, "AllReduce", NULL);
+    add(making, making->out, TSR_ALL_REDUCE, NULL);
     if (making->n_groups && one)
         add_scattered(making);
     if (making->n_groups && one && making->strategy->gives)

@@ -54,36 +54,27 @@ static int64_t slice_time(const struct planner *planner, const struct plan_value
                                 2 * (double)tsr__planner_bytes(planner, layout, value));
 }
 
+// The bytes that a collective is priced by, of a device that has so many before and after it. Of 4 devices with 6 bytes each
+// an all-to-all moves parts of 24, and an all-gather ends with 24 on each.
+static int64_t priced_bytes(const struct reshard_step *step, int64_t before, int64_t after)
+{
+    enum comm_pricing by = tsr__collective(step->op)->priced_by;
+    if (by == PRICED_BY_OUTPUT)
+        return after;
+    if (by == PRICED_BY_ALL_INPUTS)
+        return before * (int64_t)(step->n_groups ? step->groups[0].n : 1);
+    return before;
+}
+
 static int64_t step_time(struct planner *planner, const struct reshard_step *step, int64_t before,
                          int64_t after)
 {
-    int64_t most = step->received > step->sent ? step->received : step->sent;
-    switch (step->op) {
-    case RESHARD_NOTHING:
-        return 0;
-    case RESHARD_SLICE:
-        return 0; // whoever calls prices it
-    case RESHARD_ALL_GATHER:
-        return tsr__planner_combine(planner, TSR_ALL_GATHER, step->groups, step->n_groups, after);
-    case RESHARD_ALL_TO_ALL:
-        return tsr__planner_combine(planner, TSR_ALL_TO_ALL, step->groups, step->n_groups,
-                                    before * (int64_t)(step->n_groups ? step->groups[0].n : 1));
-    case RESHARD_REDUCE_SCATTER:
-        return tsr__planner_combine(planner, TSR_REDUCE_SCATTER, step->groups, step->n_groups,
-                                    before);
-    case RESHARD_ALL_REDUCE:
-        return tsr__planner_combine(planner, TSR_ALL_REDUCE, step->groups, step->n_groups, before);
-    case RESHARD_REDUCE:
-        return tsr__planner_combine(planner, TSR_REDUCE, step->groups, step->n_groups, before);
-    case RESHARD_BROADCAST:
-        return tsr__planner_combine(planner, TSR_BROADCAST, step->groups, step->n_groups, after);
-    case RESHARD_PERMUTE:
-    case RESHARD_SCATTER:
-    case RESHARD_GATHER:
-    case RESHARD_EXCHANGE:
-        break;
-    }
-    return exchange_time(planner, most);
+    if (step->op == RESHARD_NOTHING || step->op == RESHARD_SLICE)
+        return 0; // whoever calls prices a slice
+    if (step->op < TSR_COLLECTIVE_COUNT)
+        return tsr__planner_combine(planner, (tsr_collective)step->op, step->groups, step->n_groups,
+                                    priced_bytes(step, before, after));
+    return exchange_time(planner, step->received > step->sent ? step->received : step->sent);
 }
 
 // Everything that `to` needs is cut out of a whole copy that is there.
@@ -182,31 +173,12 @@ int64_t tsr__planner_price(struct planner *planner, uint32_t from, uint32_t to,
     return *at;
 }
 
-static const char *operator_of(enum reshard_op op)
+// The operator that stands for a step in a rank file; NULL: none.
+static const char *operator_of(int op)
 {
-    switch (op) {
-    case RESHARD_NOTHING:
-    case RESHARD_SLICE:
+    if (op == RESHARD_NOTHING || op == RESHARD_SLICE)
         return NULL;
-    case RESHARD_ALL_GATHER:
-        return "AllGather";
-    case RESHARD_ALL_TO_ALL:
-        return "AllToAll";
-    case RESHARD_BROADCAST:
-        return "Broadcast";
-    case RESHARD_REDUCE_SCATTER:
-        return "ReduceScatter";
-    case RESHARD_ALL_REDUCE:
-        return "AllReduce";
-    case RESHARD_REDUCE:
-        return "Reduce";
-    case RESHARD_PERMUTE:
-    case RESHARD_SCATTER:
-    case RESHARD_GATHER:
-    case RESHARD_EXCHANGE:
-        break;
-    }
-    return "Reshard";
+    return tsr__collective(op < COMM_KIND_COUNT ? op : COMM_RESHARD)->op;
 }
 
 void tsr__planner_steps(struct planner *planner, uint32_t from, uint32_t to,
@@ -220,7 +192,7 @@ void tsr__planner_steps(struct planner *planner, uint32_t from, uint32_t to,
         return;
     tsr__arena_init(&arena, planner->session);
     if (plan_move(planner, &arena, from, to, value, &reshard) && is_chance(reshard, value))
-        count(data, "Reshard");
+        count(data, operator_of(COMM_RESHARD));
     else if (reshard)
         for (int i = 0; i < reshard->n_steps; i++)
             if (operator_of(reshard->steps[i].op))

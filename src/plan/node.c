@@ -101,11 +101,11 @@ int64_t tsr__price_node(struct arena *arena, const tsr_node *node, const struct 
 // folded is read as it comes, which the topology counts.)
 static double copied(enum tsr_collective what, double bytes, double n)
 {
-    double share = what == TSR_ALL_TO_ALL                             ? (n - 1) / (n * n)
-                   : what == TSR_REDUCE_SCATTER || what == TSR_REDUCE ? 0
-                   : what == TSR_ALL_GATHER || what == TSR_ALL_REDUCE ? (n - 1) / n
-                                                                      : 1;
-    return 2 * share * bytes;
+    const double shares[] = {[COPIES_ALL] = 1,
+                             [COPIES_OTHERS] = (n - 1) / n,
+                             [COPIES_PAIRS] = (n - 1) / (n * n),
+                             [COPIES_NOTHING] = 0};
+    return 2 * shares[tsr__collective((int)what)->copies] * bytes;
 }
 
 int64_t tsr__price_collective(tsr_topology *topology, tsr_collective what,

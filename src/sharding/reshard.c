@@ -44,17 +44,18 @@ struct between {
     int n;
 };
 
-const char *tsr__reshard_op_name(enum reshard_op op)
+const char *tsr__reshard_op_name(int op)
 {
-    static const char *const names[] = {"nothing",        "slice",      "all-gather", "all-to-all",
-                                        "reduce-scatter", "all-reduce", "reduce",     "permute",
-                                        "broadcast",      "scatter",    "gather",     "exchange"};
-    return names[op];
+    static const char *const names[] = {"nothing", "slice",  "permute",
+                                        "scatter", "gather", "exchange"};
+    if (op < COMM_KIND_COUNT)
+        return tsr__collective(op)->word;
+    return names[op - RESHARD_NOTHING];
 }
 
 int64_t tsr__reshard_cost(const struct reshard_step *step)
 {
-    if (step->op <= RESHARD_SLICE)
+    if (step->op == RESHARD_NOTHING || step->op == RESHARD_SLICE)
         return 0;
     return (step->received > step->sent ? step->received : step->sent) + RESHARD_STEP_BYTES;
 }

@@ -93,7 +93,7 @@ bool tsr__reshard_gather(const struct pairing *pairing, struct reshard_step *out
         is = pairing->to.layout->first[j] == pairing->to.layout->first[j + 1] ||
              gather_shard(pairing, out, j, room);
     if (is) {
-        out->op = RESHARD_ALL_GATHER;
+        out->op = COMM_ALL_GATHER;
         out->sent = out->received; // in a ring everybody passes on as much as he gets
         return true;
     }
@@ -289,7 +289,7 @@ bool tsr__reshard_exchange_axes(const struct pairing *pairing, struct reshard_st
         out->n_groups = 0;
         return false;
     }
-    out->op = RESHARD_ALL_TO_ALL;
+    out->op = COMM_ALL_TO_ALL;
     out->axis = joined;
     out->to_axis = cut;
     give(pairing, out);

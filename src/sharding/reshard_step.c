@@ -252,7 +252,7 @@ static bool name_moves(const struct pairing *pairing, struct reshard_step *out)
     if (whole && r.in_one && r.out_one && r.out_same && !r.kept)
         out->op = RESHARD_PERMUTE;
     else if (whole && r.in_one && r.out_same && r.apart)
-        out->op = RESHARD_BROADCAST;
+        out->op = COMM_BROADCAST;
     else if (r.whole_to && r.in_one && r.apart &&
              gives_different(pairing, out->moves, out->n_moves))
         out->op = RESHARD_SCATTER;
@@ -287,7 +287,7 @@ static tsr_status plain_step(const struct pairing *pairing, struct reshard_step 
     load_take(pairing, &load, out);
     if (!name_moves(pairing, out))
         return TSR_NOMEM;
-    if (out->op == RESHARD_BROADCAST)
+    if (out->op == COMM_BROADCAST)
         out->sent = out->received; // it is passed on from one to the next
     return TSR_OK;
 }
@@ -350,16 +350,17 @@ static size_t getters(const struct pairing *pairing, const struct device_group *
     return n;
 }
 
-static enum reshard_op name_combination(const struct pairing *pairing, bool own)
+// A collective, or RESHARD_EXCHANGE.
+static int name_combination(const struct pairing *pairing, bool own)
 {
     bool apart = true, one = true;
     if (own && unchanged(pairing))
-        return RESHARD_ALL_REDUCE;
+        return COMM_ALL_REDUCE;
     for (size_t group = 0; group < pairing->pending->n_groups; group++)
         one &= getters(pairing, &pairing->pending->groups[group], &apart) <= 1;
     if (!own || !apart)
         return RESHARD_EXCHANGE;
-    return one ? RESHARD_REDUCE : RESHARD_REDUCE_SCATTER;
+    return one ? COMM_REDUCE : COMM_REDUCE_SCATTER;
 }
 
 // All members combine a stretch each, then all collect the stretches.
@@ -408,7 +409,7 @@ static bool combining_groups(const struct pairing *pairing, struct reshard_step 
             return false;
         memcpy(to->devices, from->devices, from->n * sizeof *to->devices);
         to->n = from->n;
-        bool needed = out->op != RESHARD_REDUCE;
+        bool needed = out->op != COMM_REDUCE;
         for (size_t i = 0; i < to->n && !needed; i++)
             if (side_count(&pairing->to, tsr__pairing_device(pairing, to->devices[i]))) {
                 int64_t root = to->devices[i];
@@ -438,15 +439,15 @@ static tsr_status combining_step(const struct pairing *pairing, struct reshard_s
     out->op = name_combination(pairing, own);
     if (out->op == RESHARD_EXCHANGE ? !one_group(pairing, out) : !combining_groups(pairing, out))
         return TSR_NOMEM;
-    if (out->op == RESHARD_REDUCE_SCATTER || (out->op == RESHARD_EXCHANGE && pairing->brief)) {
+    if (out->op == COMM_REDUCE_SCATTER || (out->op == RESHARD_EXCHANGE && pairing->brief)) {
         load_take(pairing, &load, out);
         return TSR_OK;
     }
     memset(load.received, 0, pairing->n_devices * sizeof *load.received);
     memset(load.sent, 0, pairing->n_devices * sizeof *load.sent);
-    if (out->op == RESHARD_REDUCE)
+    if (out->op == COMM_REDUCE)
         load_reduce(pairing, &load, out);
-    else if (out->op == RESHARD_ALL_REDUCE)
+    else if (out->op == COMM_ALL_REDUCE)
         load_all_reduce(pairing, &load);
     else
         status = combine_moves(pairing, &load, &moves, &own);
@@ -458,7 +459,8 @@ static tsr_status combining_step(const struct pairing *pairing, struct reshard_s
 
 tsr_status tsr__reshard_step(const struct pairing *pairing, struct reshard_step *out)
 {
-    *out = (struct reshard_step){.axis = -1, .to_axis = -1, .layout = pairing->to.layout};
+    *out = (struct reshard_step){
+        .op = RESHARD_NOTHING, .axis = -1, .to_axis = -1, .layout = pairing->to.layout};
     if (pairing->pending)
         return combining_step(pairing, out);
     return plain_step(pairing, out);

@@ -9,6 +9,7 @@
 #ifndef TSR_SHARDING_H
 #define TSR_SHARDING_H
 
+#include "collective/collective.h"
 #include "rules/rules.h"
 #include "tile/tile.h"
 
@@ -217,19 +218,16 @@ struct partial {
     const struct device_group *groups;
     size_t n_groups;
 };
+// What a step of a resharding does: a collective, by its index in the table (enum comm_kind), or one of these, whose numbers
+// follow. An all-gather has axis, or -1: along several; an all-to-all goes from axis to to_axis. Of a reduce the one that
+// gets the value is the first of its group, of a broadcast the one that has it.
 enum reshard_op {
-    RESHARD_NOTHING,
-    RESHARD_SLICE,          // every device has what it needs
-    RESHARD_ALL_GATHER,     // groups; axis, or -1: along several
-    RESHARD_ALL_TO_ALL,     // groups; from axis to to_axis
-    RESHARD_REDUCE_SCATTER, // groups: each member combines its own piece
-    RESHARD_ALL_REDUCE,     // groups
-    RESHARD_REDUCE,         // groups, the one that gets it first
-    RESHARD_PERMUTE,        // the same cut, other owners: moves, at most one from and to a device
-    RESHARD_BROADCAST,      // groups, the one that has it first
-    RESHARD_SCATTER,        // groups, the one that has it first
-    RESHARD_GATHER,         // groups, the one that gets it first
-    RESHARD_EXCHANGE,       // anything: moves; a pending value is combined where it arrives
+    RESHARD_NOTHING = COMM_KIND_COUNT,
+    RESHARD_SLICE,    // every device has what it needs
+    RESHARD_PERMUTE,  // the same cut, other owners: moves, at most one from and to a device
+    RESHARD_SCATTER,  // groups, the one that has it first
+    RESHARD_GATHER,   // groups, the one that gets it first
+    RESHARD_EXCHANGE, // anything: moves; a pending value is combined where it arrives
 };
 // What from_device has of shard `from` of the old layout goes to to_device, as far as shard `to` of the
 // new one has it too.
@@ -237,7 +235,7 @@ struct reshard_move {
     int64_t from_device, to_device, from, to, elements;
 };
 struct reshard_step {
-    enum reshard_op op;
+    int op;                           // enum comm_kind or enum reshard_op
     int axis, to_axis;                // -1: none
     bool combines;                    // takes a pending value and gives a finished one
     const struct tile_layout *layout; // after the step
@@ -263,7 +261,7 @@ tsr_status tsr__reshard_plan(struct arena *arena, const struct tile_layout *from
                              const struct partial *pending, const struct tile_layout *to,
                              const int64_t *shape, size_t elem_bytes,
                              struct reshard **out) TSR_MUST_USE;
-const char *tsr__reshard_op_name(enum reshard_op op); // "all-gather"
+const char *tsr__reshard_op_name(int op); // "all-gather"
 
 // What tsr_reshard_plan is asked, and the steps; *first: where it lies. (reshard_plan.c)
 struct connecting {

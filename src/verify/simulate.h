@@ -4,6 +4,7 @@
 #define TSR_VERIFY_SIMULATE_H
 
 #include "base/base.h"
+#include "collective/collective.h"
 
 #define SIM_MAX_SPANS    1000000
 #define SIM_MAX_REQUESTS 100000
@@ -19,6 +20,7 @@ struct sim_group {
 // One communication of the plan: the same number on all devices, perhaps in several groups.
 struct sim_comm {
     int64_t id;
+    enum comm_kind kind; // COMM_KIND_COUNT: not in the table
     const char *op;
     VEC(struct sim_group) groups;
     int64_t most_in, most_out; // bytes of the largest piece that a member gives, and gets

@@ -23,7 +23,8 @@ struct moved_key {
 
 // ---- communications ----------------------------------------------------------------------------
 
-static struct sim_comm *comm_of(struct sim *sim, int64_t id, const char *op)
+// The communication of that number; the operator is what it is called on the first device that has it.
+static struct sim_comm *comm_of(struct sim *sim, int64_t id, struct str op)
 {
     struct str key = tsr__arena_printf(sim->arena, "%lld", (long long)id);
     void **at = key.p ? tsr__map_at(&sim->by_id, key) : NULL;
@@ -31,7 +32,8 @@ static struct sim_comm *comm_of(struct sim *sim, int64_t id, const char *op)
         struct sim_comm *comm = ARENA_NEW(sim->arena, struct sim_comm);
         struct sim_comm **listed = vec_push(sim->arena, &sim->comms);
         if (comm && listed) {
-            *comm = (struct sim_comm){.id = id, .op = op, .from = -1};
+            *comm = (struct sim_comm){.id = id, .kind = tsr__collective_find(op), .from = -1};
+            comm->op = tsr__arena_str(sim->arena, tsr__collective_plain(op)).p;
             *listed = *at = comm;
         }
     }
@@ -51,17 +53,6 @@ static int group_of(struct sim *sim, struct sim_comm *comm, const int64_t *membe
     memcpy(copy, members, n * sizeof *copy);
     *group = (struct sim_group){.members = copy, .n = (int)n};
     return (int)comm->groups.n - 1;
-}
-
-// "AllReduceF16" is an AllReduce; a Recv is the other end of a Send.
-static const char *plain_name(struct sim *sim, const char *op)
-{
-    size_t n = strlen(op);
-    if (strcmp(op, TSR_OP_RECV) == 0 || strcmp(op, TSR_OP_RECV "F16") == 0)
-        return TSR_OP_SEND;
-    if (n > 3 && strcmp(op + n - 3, "F16") == 0)
-        return tsr__arena_str(sim->arena, (struct str){op, n - 3}).p;
-    return op;
 }
 
 // What the busiest device takes in or gives out, from the layouts that a Reshard carries.
@@ -127,24 +118,35 @@ static void larger(int64_t *at, int64_t than)
     *at = than > *at ? than : *at;
 }
 
+// The parts of a tensor along the axis do not lie on end: there is more than one row of them.
+static bool unpacked(const tsr_node *node, const struct shapes *shapes)
+{
+    int64_t axis = tsr_attr_int(tsr_node_find_attr(node, "axis"), 0);
+    struct shape shape = tsr__shapes_of(shapes, tsr_node_input(node, 0));
+    for (int dim = 0; dim < shape.rank; dim++)
+        if (dim < axis && shape.dims[dim].value != 1)
+            return true;
+    return false;
+}
+
 // Pieces that do not lie on end are put together beside the tensor.
 static int64_t scratch_of(const struct sim_comm *comm, const tsr_node *node,
                           const struct shapes *shapes, int64_t given, int64_t got)
 {
-    int64_t axis = tsr_attr_int(tsr_node_find_attr(node, "axis"), 0), outer = 1;
-    bool gathers = strcmp(comm->op, TSR_OP_ALL_GATHER) == 0;
-    struct shape shape = tsr__shapes_of(shapes, tsr_node_input(node, 0));
-    for (int dim = 0; dim < shape.rank && dim < axis; dim++)
-        outer = shape.dims[dim].value == 1 ? outer : 2;
-    if (strcmp(comm->op, TSR_OP_ALL_TO_ALL) == 0)
+    if (comm->kind == COMM_KIND_COUNT)
+        return 0;
+    switch (tsr__collective((int)comm->kind)->scratch) {
+    case SCRATCH_INPUT:
         return given;
-    if (gathers || strcmp(comm->op, TSR_OP_REDUCE_SCATTER) == 0) {
-        if (outer == 1)
-            return 0;
-        return gathers ? got : given;
-    }
-    if (strcmp(comm->op, TSR_OP_RESHARD) == 0)
+    case SCRATCH_BOTH:
         return sum_of(given, got);
+    case SCRATCH_UNPACKED_INPUT:
+        return unpacked(node, shapes) ? given : 0;
+    case SCRATCH_UNPACKED_OUTPUT:
+        return unpacked(node, shapes) ? got : 0;
+    case SCRATCH_NONE:
+        break;
+    }
     return 0;
 }
 
@@ -165,7 +167,7 @@ static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr
     size_t count = tsr_attr_ints(tsr_node_find_attr(node, "group"), &members);
     int64_t id = tsr_attr_int(tsr_node_find_attr(node, "id"), -1);
     bool sized = true, ignored = true;
-    struct sim_comm *comm = comm_of(sim, id, plain_name(sim, tsr_node_op(node)));
+    struct sim_comm *comm = comm_of(sim, id, str_of(tsr_node_op(node)));
     int g = comm && count ? group_of(sim, comm, members, count) : -1;
     struct sim_task *task = vec_push(sim->arena, &device->tasks);
     for (size_t i = 0; i < count; i++)
@@ -183,9 +185,9 @@ static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr
     larger(&device->scratch, in && out ? scratch_of(comm, node, shapes, given, got) : 0);
     larger(&comm->most_in, given);
     larger(&comm->most_out, got);
-    if (strcmp(comm->op, TSR_OP_SEND) == 0)
+    if (comm->kind == COMM_SEND)
         comm->from = tsr_attr_int(tsr_node_find_attr(node, "from"), -1);
-    if (strcmp(comm->op, TSR_OP_RESHARD) == 0) {
+    if (comm->kind == COMM_RESHARD) {
         int bits =
             tsr_dtype_bits((tsr_dtype)tsr_attr_int(tsr_node_find_attr(node, "elem_type"), 0));
         larger(&comm->moved, moved(sim, node, shapes, (size_t)(bits ? bits + 7 : 8) / 8));
@@ -489,8 +491,7 @@ static tsr_status read_part(struct sim *sim, int64_t device, const struct partit
     return st;
 }
 
-// Communications are priced when all parts are read: only then are all groups of each known. Their names are
-// copied, since the answer outlives the graphs that they come from.
+// Communications are priced when all parts are read: only then are all groups of each known.
 tsr_status tsr__sim_read(struct sim *sim, const struct partition_part *parts, int64_t n,
                          const tsr_dim_size *sizes, size_t n_sizes)
 {
@@ -514,7 +515,6 @@ tsr_status tsr__sim_read(struct sim *sim, const struct partition_part *parts, in
     }
     for (size_t i = 0; i < sim->comms.n; i++) {
         struct sim_comm *comm = sim->comms.at[i];
-        comm->op = tsr__arena_str(sim->arena, str_of(comm->op)).p;
         comm->ps = tsr__sim_price(sim, comm);
     }
     return sim->arena->failed ? TSR_NOMEM : TSR_OK;

@@ -3,7 +3,6 @@
 // groups with the same bytes.
 #include "verify/simulate.h"
 #include "ir/ir.h"
-#include "partition/partition.h"
 #include "plan/plan.h"
 #include "topology/topology.h"
 
@@ -32,30 +31,6 @@ static bool flat_groups(struct sim *sim, const struct sim_comm *comm, struct top
             }
     *out = (struct topology_groups){count, size, device};
     return true;
-}
-
-// Which size a collective is priced by: what comes out of a gather, what goes into a reduction, and for
-// an all-to-all the largest input times the members.
-static const struct collective_way {
-    const char *op;
-    tsr_collective what;
-    bool out, times;
-} collective_ways[] = {
-    {TSR_OP_ALL_REDUCE, TSR_ALL_REDUCE, false, false},
-    {TSR_OP_REDUCE_SCATTER, TSR_REDUCE_SCATTER, false, false},
-    {TSR_OP_REDUCE, TSR_REDUCE, false, false},
-    {TSR_OP_ALL_GATHER, TSR_ALL_GATHER, true, false},
-    {TSR_OP_ALL_TO_ALL, TSR_ALL_TO_ALL, false, true},
-    {TSR_OP_BROADCAST, TSR_BROADCAST, true, false},
-    {TSR_OP_SEND, TSR_SEND, false, false},
-};
-
-static const struct collective_way *way_of(const struct sim_comm *comm)
-{
-    for (size_t i = 0; i < TSR_COUNT(collective_ways); i++)
-        if (strcmp(collective_ways[i].op, comm->op) == 0)
-            return &collective_ways[i];
-    return NULL;
 }
 
 static double links_sum(const struct sim *sim)
@@ -94,25 +69,33 @@ static int64_t price_halo(struct sim *sim, struct sim_comm *comm,
                   copied_ps < 0x1p62 ? (int64_t)copied_ps : INT64_MAX);
 }
 
-// Whatever is no collective is priced by what moves: everybody with everybody, until the fullest device has that many bytes, as
-// tsr__price_exchange does. Of 4 devices and 3 MiB for the fullest that is an all-to-all of 3 * 16 / 3 = 16 MiB.
+// Whatever is no collective of topology is priced by what moves: everybody with everybody, until the fullest device has that many
+// bytes, as tsr__price_exchange does. Of 4 devices and 3 MiB for the fullest that is an all-to-all of 3 * 16 / 3 = 16 MiB.
+static int64_t price_exchange(struct sim *sim, struct sim_comm *comm,
+                              const struct topology_groups *groups)
+{
+    double n = groups->size, whole = (double)comm->moved * n * n / (n - 1);
+    comm->bytes = comm->moved;
+    carry(sim, comm, TSR_ALL_TO_ALL, groups, whole < 0x1p62 ? (int64_t)whole : INT64_MAX);
+    return tsr__price_exchange(sim->topology, groups, comm->moved);
+}
+
+// By the size that its row names: what comes out of a gather, what goes into a reduction, of an all-to-all what goes in
+// on all members.
 int64_t tsr__sim_price(struct sim *sim, struct sim_comm *comm)
 {
     struct topology_groups groups;
     if (!flat_groups(sim, comm, &groups) || groups.size < 2)
         return 0;
-    const struct collective_way *way = way_of(comm);
-    if (way) {
-        comm->bytes = way->out ? comm->most_out : comm->most_in;
-        if (way->times)
-            comm->bytes = product_of(comm->bytes, groups.size);
-        carry(sim, comm, way->what, &groups, comm->bytes);
-        return tsr__price_collective(sim->topology, way->what, &groups, comm->bytes);
-    }
-    if (strcmp(comm->op, TSR_OP_HALO) == 0)
+    if (comm->kind == COMM_HALO)
         return price_halo(sim, comm, &groups);
-    double n = groups.size, whole = (double)comm->moved * n * n / (n - 1);
-    comm->bytes = comm->moved;
-    carry(sim, comm, TSR_ALL_TO_ALL, &groups, whole < 0x1p62 ? (int64_t)whole : INT64_MAX);
-    return tsr__price_exchange(sim->topology, &groups, comm->moved);
+    if ((int)comm->kind >= TSR_COLLECTIVE_COUNT)
+        return price_exchange(sim, comm, &groups);
+    tsr_collective what = (tsr_collective)comm->kind;
+    enum comm_pricing by = tsr__collective((int)comm->kind)->priced_by;
+    comm->bytes = by == PRICED_BY_OUTPUT ? comm->most_out : comm->most_in;
+    if (by == PRICED_BY_ALL_INPUTS)
+        comm->bytes = product_of(comm->bytes, groups.size);
+    carry(sim, comm, what, &groups, comm->bytes);
+    return tsr__price_collective(sim->topology, what, &groups, comm->bytes);
 }

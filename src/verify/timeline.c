@@ -312,6 +312,7 @@ static tsr_status add_gather(struct run *run)
     if (!task)
         return TSR_NOMEM;
     comm->id = -1;
+    comm->kind = COMM_KIND_COUNT; // of no operator
     comm->ps = ps;
     *group = (struct sim_group){.members = first, .n = 1};
     *task = (struct sim_task){.op = "Gather", .node = "outputs of all copies", .comm = comm};

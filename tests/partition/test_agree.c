@@ -60,7 +60,7 @@ static void end(struct bench *b, struct pair *p, tsr_status want)
 }
 
 // One communication of a value [3, 4], cut along its first dimension, among two ranks.
-static tsr_status sizes(struct bench *b, enum step_kind kind, int64_t rows, int axis)
+static tsr_status sizes(struct bench *b, int kind, int64_t rows, int axis)
 {
     static int64_t devices[2] = {0, 1};
     tsr_dim dims[2] = {{rows, ""}, {4, ""}};
@@ -96,14 +96,14 @@ static tsr_status sizes(struct bench *b, enum step_kind kind, int64_t rows, int 
 static void sizes_differ(void **state)
 {
     struct bench *b = *state;
-    assert_int_equal(sizes(b, STEP_ALL_REDUCE, 4, 0), TSR_OK);
-    assert_int_equal(sizes(b, STEP_ALL_REDUCE, 3, 0), TSR_BUG); // 1 row and 2
+    assert_int_equal(sizes(b, COMM_ALL_REDUCE, 4, 0), TSR_OK);
+    assert_int_equal(sizes(b, COMM_ALL_REDUCE, 3, 0), TSR_BUG); // 1 row and 2
     assert_true(found(b, "partition-disagrees"));
-    assert_int_equal(sizes(b, STEP_ALL_REDUCE, -1, 0), TSR_BUG); // who knows
-    assert_int_equal(sizes(b, STEP_GATHER, 3, 0), TSR_OK);
-    assert_int_equal(sizes(b, STEP_GATHER, 3, 1), TSR_BUG);
-    assert_int_equal(sizes(b, STEP_ALL_TO_ALL, 3, 0), TSR_OK);
-    assert_int_equal(sizes(b, STEP_REDUCE_SCATTER, 3, 1), TSR_BUG);
+    assert_int_equal(sizes(b, COMM_ALL_REDUCE, -1, 0), TSR_BUG); // who knows
+    assert_int_equal(sizes(b, COMM_ALL_GATHER, 3, 0), TSR_OK);
+    assert_int_equal(sizes(b, COMM_ALL_GATHER, 3, 1), TSR_BUG);
+    assert_int_equal(sizes(b, COMM_ALL_TO_ALL, 3, 0), TSR_OK);
+    assert_int_equal(sizes(b, COMM_REDUCE_SCATTER, 3, 1), TSR_BUG);
 }
 
 static void agreement(void **state)

@@ -341,11 +341,11 @@ static void combine_step(struct lot *l, const struct state *x, const struct resh
 {
     for (size_t g = 0; g < st->n_groups && st->op != RESHARD_EXCHANGE; g++) {
         const struct device_group *group = &st->groups[g];
-        if (st->op == RESHARD_ALL_REDUCE)
+        if (st->op == COMM_ALL_REDUCE)
             all_reduce(l, x, y, group, how, c);
-        else if (st->op == RESHARD_REDUCE)
+        else if (st->op == COMM_REDUCE)
             reduce(l, x, y, group, how, c);
-        for (size_t i = 0; i < group->n && st->op == RESHARD_REDUCE_SCATTER; i++)
+        for (size_t i = 0; i < group->n && st->op == COMM_REDUCE_SCATTER; i++)
             for (size_t k = 0; k < group->n; k++)
                 send_all(l, x, group->devices[k], y, group->devices[i], &how, c);
     }
@@ -386,7 +386,7 @@ static void plain_step(struct lot *l, const struct state *x, const struct reshar
 {
     for (int64_t t = 0; t < DEVICES; t++)
         send_all(l, x, t, y, t, NULL, c);
-    bool all = st->op == RESHARD_ALL_GATHER || st->op == RESHARD_ALL_TO_ALL;
+    bool all = st->op == COMM_ALL_GATHER || st->op == COMM_ALL_TO_ALL;
     for (size_t g = 0; g < st->n_groups && all; g++)
         for (size_t i = 0; i < st->groups[g].n; i++)
             for (size_t k = 0; k < st->groups[g].n; k++)
@@ -416,7 +416,7 @@ static void judge_step(const struct lot *l, const struct reshard_step *st, const
     }
     assert_int_equal(st->total, total * l->unit);
     assert_int_equal(st->received, received * l->unit);
-    if (st->op != RESHARD_ALL_GATHER && st->op != RESHARD_BROADCAST)
+    if (st->op != COMM_ALL_GATHER && st->op != COMM_BROADCAST)
         assert_int_equal(st->sent, sent * l->unit);
     for (size_t g = 0; g < st->n_groups; g++)
         for (size_t i = 0; i < st->groups[g].n; i++) {
@@ -587,8 +587,10 @@ static void test_random_pairs(void **state)
                   "one exchange: %zu\n",
                   pairs, t.pending, t.refused, t.steps[0], t.steps[1], t.steps[2], t.steps[3],
                   t.better);
-    for (int op = RESHARD_SLICE; op <= RESHARD_EXCHANGE; op++) {
-        print_message("  %-15s %zu\n", tsr__reshard_op_name((enum reshard_op)op), t.ops[op]);
+    for (int op = 0; op <= RESHARD_EXCHANGE; op++) {
+        if (op == COMM_SEND || op == COMM_RESHARD || op == COMM_HALO || op == RESHARD_NOTHING)
+            continue; // no plan has these steps
+        print_message("  %-15s %zu\n", tsr__reshard_op_name(op), t.ops[op]);
         assert_true(t.ops[op] > 0);
     }
     assert_true(t.steps[0] > 0 && t.steps[2] > 0 && t.steps[3] > 0 && t.refused > 0);
