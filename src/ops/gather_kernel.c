@@ -12,7 +12,7 @@ OrtStatus *tsr__all_reduce_create(struct kernel *kernel, const OrtKernelInfo *in
 {
     static const char *const names[COMM_REDUCE_COUNT] = {"", "sum", "max", "min", "prod"};
     char *reduce;
-    TRY(tsr__kernel_text(kernel, info, "reduce", &reduce));
+    TRY(tsr__kernel_text(kernel, info, tsr__attribute_name(ATTRIBUTE_REDUCE), &reduce));
     for (int r = COMM_SUM; r < COMM_REDUCE_COUNT; r++)
         if (strcmp(reduce, names[r]) == 0)
             kernel->call.reduce = (enum comm_reduce)r;
@@ -41,7 +41,7 @@ OrtStatus *tsr__all_reduce_compute(struct kernel *kernel, OrtKernelContext *cont
 
 OrtStatus *tsr__all_gather_create(struct kernel *kernel, const OrtKernelInfo *info)
 {
-    TRY(tsr__kernel_int(kernel, info, "axis", &kernel->axis));
+    TRY(tsr__kernel_int(kernel, info, tsr__attribute_name(ATTRIBUTE_AXIS), &kernel->axis));
     if (kernel->axis < -OPS_MAX_RANK || kernel->axis >= OPS_MAX_RANK)
         return tsr__kernel_error(kernel, "axis %lld", (long long)kernel->axis);
     kernel->call.detail = tsr__hash64(&kernel->axis, sizeof kernel->axis, 0);
