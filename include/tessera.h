@@ -584,6 +584,9 @@ typedef struct tsr_rule {
     /* the row in words, a line for each thing; owned by the session until the next call */
     const char *words;
     bool bodies; /* control flow: the nodes of its bodies are cut */
+    /* why factors that the rule keeps whole (_: dimensions that have none) are, in pairs: "t: each step needs the one
+     * before; f c: ..."; owned as words are */
+    const char *stays;
 } tsr_rule;
 /* Adds rows for operators of one's own, for everything that the session does from now on: a line each, as `tessera rules` prints
  * them: "Twice my.ops 1 [A*] -> [A*]"; # begins a comment. All or none are taken. An operator that has a rule keeps it.

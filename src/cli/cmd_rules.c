@@ -20,6 +20,7 @@ static void print_json_rule(tsr_json *json, const tsr_rule *rule)
     tsr_json_string(json, "rule", rule->rule);
     tsr_json_string(json, "whole", rule->whole[0] ? rule->whole : NULL);
     tsr_json_string(json, "note", rule->note);
+    tsr_json_string(json, "stays", rule->stays);
     tsr_json_end(json);
 }
 
@@ -105,6 +106,24 @@ static void print_domain(tsr_session *session, const char *domain)
             print_row(&rule);
 }
 
+// Every operator that stays whole, or of which a dimension does, with the reason.
+static void print_reasons(tsr_session *session)
+{
+    tsr_rule rule = {.size = sizeof(rule)};
+    printf("\n## What stays whole, and why\n\n"
+           "Factors by their names in the rule; `_` are dimensions that have none.\n\n"
+           "| operator | domain | from opset | what: why |\n|---|---|---|---|\n");
+    for (size_t i = 0; tsr_rule_at(session, i, &rule); i++) {
+        if (!rule.whole[0] && !rule.stays[0])
+            continue;
+        printf("| %s | %s | %lld | ", rule.op, domain_name(&rule), (long long)rule.since);
+        if (rule.whole[0])
+            printf("all: ");
+        print_cell(rule.whole[0] ? rule.whole : rule.stays);
+        printf(" |\n");
+    }
+}
+
 static int print_markdown(struct cli *cli)
 {
     static const char head[] =
@@ -145,6 +164,7 @@ static int print_markdown(struct cli *cli)
     for (size_t k = 0; k < n; k++)
         if (domains[k][0])
             print_domain(cli->session, domains[k]);
+    print_reasons(cli->session);
     return EXIT_DONE;
 }
 

@@ -564,21 +564,40 @@ void tsr__derive_expand(struct derivation *derivation)
             tsr__derive_add(derivation, "; gen g%d", i);
 }
 
-// [4 6] with repeats 1 3: "[d0 d1],· -> [d0 (t1 d1)]; rep t1". The copies t stand outermost and stay
-// whole, so a part of d1 in the result is 3 separate stretches, each of them a local copy.
+#define MAX_REPEATED 8 // dimensions
+
+// Repeats are made: a device makes those of its part. Of 2 x 6 repeats, each device of 3 makes 2 x 2.
+static void add_repeats(struct derivation *derivation, int rank, const int64_t *times)
+{
+    static const char *const names[MAX_REPEATED] = {"t0", "t1", "t2", "t3", "t4", "t5", "t6", "t7"};
+    for (int i = 0; i < rank; i++)
+        if (times[i] > 1) {
+            tsr__derive_add(derivation, "; gen t%d", i);
+            tsr__derive_size(derivation, str_of(names[i]), (tsr_dim){times[i], ""});
+        }
+    if (!derivation->n_sizes)
+        return;
+    tsr__derive_add(derivation, "; list 1");
+    for (int i = 0; i < rank; i++)
+        tsr__derive_add(derivation, " %lld", (long long)times[i]);
+    for (int i = 0; i < rank; i++)
+        if (times[i] > 1)
+            tsr__derive_add(derivation, "; put %d share t%d", i, i);
+}
+
+// [4 6] with repeats 1 3: "[d0 d1],· -> [d0 (t1 d1)]; gen t1; list 1 1 3; put 1 share t1". The copies t stand outermost: a part of
+// d1 in the result is 3 separate stretches, each of them a local copy; a part of t1 is fewer copies.
 void tsr__derive_tile(struct derivation *derivation)
 {
-    static const char *const names[] = {"t0", "t1", "t2", "t3", "t4", "t5", "t6", "t7"};
-    int64_t times[TSR_COUNT(names)];
+    int64_t times[MAX_REPEATED];
     int rank = rank_of(derivation, 0);
-    int64_t n = tsr__derive_ints(derivation, "", 1, times, TSR_COUNT(names));
+    int64_t n = tsr__derive_ints(derivation, "", 1, times, MAX_REPEATED);
     if (rank < 0)
         return;
     if (n != rank) {
         tsr__derive_none(derivation, "the numbers of repeats are not known");
         return;
     }
-    bool any = false;
     tsr__derive_add(derivation, "[");
     add_dims(derivation, 0, rank, NULL);
     tsr__derive_add(derivation, "],· -> [");
@@ -591,12 +610,7 @@ void tsr__derive_tile(struct derivation *derivation)
             add_letter(derivation, "d", i);
         else
             tsr__derive_add(derivation, "(t%d d%d) ", i, i);
-        any = any || times[i] > 1;
     }
-    tsr__derive_add(derivation, any ? "]; rep" : "]");
-    for (int i = 0; i < rank; i++)
-        if (times[i] > 1) {
-            tsr__derive_add(derivation, " t%d", i);
-            tsr__derive_size(derivation, str_of(names[i]), (tsr_dim){times[i], ""});
-        }
+    tsr__derive_add(derivation, "]");
+    add_repeats(derivation, rank, times);
 }

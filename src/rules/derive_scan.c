@@ -163,6 +163,10 @@ void tsr__derive_feature_extractor(struct derivation *derivation)
         tsr__derive_none(derivation, "there is one row only");
         return;
     }
+    if (at == 1) {
+        derivation->text = "[A* v],[t] -> [A* t]; rep v";
+        return;
+    }
     tsr__derive_add(derivation, "[A* v],[");
     for (int i = 0; i < at; i++)
         tsr__derive_add(derivation, "_ ");

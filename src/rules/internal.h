@@ -102,6 +102,10 @@ enum result_type {
     TYPE_DTYPE_FLOAT, // attribute `dtype`, else float
     TYPE_OPEN,        // the shape function says
 };
+// Why some factors of a rule are whole on every device: names of factors ("f c"; "_" for dimensions without one), and the reason.
+struct stay {
+    const char *factors, *why;
+};
 struct expansion;
 typedef void (*expand_fn)(struct expansion *expansion);
 struct op_row {
@@ -123,11 +127,15 @@ struct op_row {
     bool (*some_if)(const struct rule *rule); // those with ~ behind them only where this holds
     bool bodies;      // control flow: its bodies are cut, not the node itself (control.c)
     expand_fn expand; // replaces a node whose `stat` factors are cut (expand.h)
+    const struct stay
+        *stays; // of the factors that are whole; the last has no names. NULL: there are none
     const char *note;
 };
 // Conditions of the column some_if (empty.c).
 bool tsr__stacks_differ(const struct rule *rule);
 bool tsr__scales_of_blocks(const struct rule *rule);
+// The reason why the factor of that name is whole, one that the row has; NULL: it says none (words.c).
+const char *tsr__row_stays(const struct op_row *row, struct str factor);
 // A text of a row that need not be there, as callers see it.
 static inline const char *text_or_none(const char *text)
 {

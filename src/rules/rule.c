@@ -781,7 +781,7 @@ struct window_part tsr__window_part(const struct rule_window *window, int64_t n,
     return part;
 }
 
-static bool build_rule(struct build *build, struct rule *rule)
+static bool build_rule(struct build *build, const struct op_row *row, struct rule *rule)
 {
     if (!fit_ranks(build) || !check_strict(build) || !make_factors(build) || !find_sizes(build) ||
         !make_side(build, false, &rule->inputs, &rule->n_inputs) ||
@@ -793,6 +793,9 @@ static bool build_rule(struct build *build, struct rule *rule)
     if (!factor)
         return false;
     memcpy(factor, build->factors, (size_t)build->n_factors * sizeof(*factor));
+    for (int i = 0; i < build->n_factors; i++)
+        if (factor[i].kind == FACTOR_REP && factor[i].name)
+            factor[i].why = tsr__row_stays(row, str_of(factor[i].name));
     rule->factors = factor;
     rule->n_factors = build->n_factors;
     return true;
@@ -839,7 +842,7 @@ static bool has_subgraphs(const tsr_node *node)
 // Patterns of the table are parsed once for all nodes; a text whose letters have sizes of this node
 // is parsed for it alone, in scratch memory. NULL only when memory is full.
 static const struct rule *instantiate(struct arena *arena, struct arena *scratch,
-                                      const struct derivation *derivation, bool expands)
+                                      const struct derivation *derivation, const struct op_row *row)
 {
     const char *wrong;
     struct rule *rule = ARENA_NEW(arena, struct rule);
@@ -858,8 +861,8 @@ static const struct rule *instantiate(struct arena *arena, struct arena *scratch
     build->shapes = derivation->shapes;
     build->pattern = pattern;
     build->derivation = derivation;
-    build->expands = expands;
-    if (build_rule(build, rule))
+    build->expands = row->expand;
+    if (build_rule(build, row, rule))
         return rule;
     return arena->failed ? NULL : whole_rule(arena, build->whole);
 }
@@ -882,9 +885,8 @@ static const struct rule *derived(struct arena *arena, const tsr_node *node,
     derivation.n = 0;
     if (derive)
         derive(&derivation);
-    const struct rule *rule = derivation.whole
-                                  ? single_rule(arena, node, derivation.whole)
-                                  : instantiate(arena, &scratch, &derivation, row->expand);
+    const struct rule *rule = derivation.whole ? single_rule(arena, node, derivation.whole)
+                                               : instantiate(arena, &scratch, &derivation, row);
     tsr__arena_free(&scratch);
     return rule;
 }

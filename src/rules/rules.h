@@ -71,8 +71,9 @@ struct rule_factor {
     enum factor_kind kind;
     enum combine combine; // for FACTOR_RED
     tsr_dim size;
-    int64_t unit;  // may be cut only in multiples of this many elements; 1: anywhere
-    int64_t least; // elements that the shortest dimension made of it has; 0: they all have `size`
+    const char *why; // for FACTOR_REP: the reason that the table has, or NULL
+    int64_t unit;    // may be cut only in multiples of this many elements; 1: anywhere
+    int64_t least;   // elements that the shortest dimension made of it has; 0: they all have `size`
 };
 // One dimension of one tensor: its factors, outermost first. n 0: size 1 here (broadcast), never
 // cut.

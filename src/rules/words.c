@@ -96,13 +96,79 @@ static struct str say_factors(struct arena *arena, const struct pattern *pattern
     text =
         say(arena, text, group(arena, pattern, ROLE_STAT, 0),
             "may be cut; the node is then replaced by simpler ones that exchange what they need");
-    text = say(arena, text, group(arena, pattern, ROLE_WHOLE, 0), "whole on every device");
     for (int i = 0; i < pattern->n_letters; i++)
         if (pattern->letters[i].unit > 1)
             text = tsr__arena_printf(arena, STR_FMT STR_FMT ": cut only between units of %lld\n",
                                      STR_ARG(text), STR_ARG(pattern->letters[i].name),
                                      (long long)pattern->letters[i].unit);
     return text;
+}
+
+// ---- what stays whole --------------------------------------------------------------------------
+
+// The word at the front of a list of names, which is taken from it; empty at the end.
+static struct str next_name(const char **names)
+{
+    while (**names == ' ')
+        (*names)++;
+    struct str name = {*names, strcspn(*names, " ")};
+    *names += name.n;
+    return name;
+}
+
+// A pack stands for its members: S for S0 and S1; and a row that shows "s" means the s0, s1 of a node.
+static bool names_factor(struct str name, struct str factor)
+{
+    if (str_eq(name, factor))
+        return true;
+    if (name.n != 1 || factor.n < 2 || (name.p[0] | 0x20) != (factor.p[0] | 0x20))
+        return false;
+    for (size_t i = 1; i < factor.n; i++)
+        if (factor.p[i] < '0' || factor.p[i] > '9')
+            return false;
+    return true;
+}
+
+const char *tsr__row_stays(const struct op_row *row, struct str factor)
+{
+    for (const struct stay *stay = row->stays; stay && stay->factors; stay++) {
+        const char *names = stay->factors;
+        for (struct str name = next_name(&names); name.n; name = next_name(&names))
+            if (names_factor(name, factor))
+                return stay->why;
+    }
+    return NULL;
+}
+
+// "f and c: whole on every device: any tree may ask for any feature": a line for each reason, then what has none.
+static struct str say_stays(struct arena *arena, const struct op_row *row,
+                            const struct pattern *pattern, struct str text)
+{
+    bool left[PATTERN_MAX_LETTERS];
+    for (int i = 0; i < pattern->n_letters; i++)
+        left[i] = role_of(pattern, i) == ROLE_WHOLE;
+    for (const struct stay *stay = row->stays; stay && stay->factors; stay++) {
+        bool in[PATTERN_MAX_LETTERS];
+        for (int i = 0; i < pattern->n_letters; i++) {
+            in[i] = left[i] && tsr__row_stays(row, pattern->letters[i].name) == stay->why;
+            left[i] = left[i] && !in[i];
+        }
+        struct str what = tsr__arena_printf(arena, "whole on every device: %s", stay->why);
+        text = say(arena, text, list_letters(arena, pattern, in), what.p ? what.p : "");
+        if (strchr(stay->factors, '_'))
+            text = say(arena, text, STR("dimensions _"), what.p ? what.p : "");
+    }
+    return say(arena, text, list_letters(arena, pattern, left), "whole on every device");
+}
+
+// The reasons as one text: "t: each step needs the one before; w: ...".
+static const char *stays_text(struct arena *arena, const struct op_row *row)
+{
+    struct str text = STR("");
+    for (const struct stay *stay = row->stays; stay && stay->factors; stay++)
+        text = tsr__arena_printf(arena, STR_FMT "%s%s: %s", STR_ARG(text), text.n ? "; " : "",
+                                 stay->factors, stay->why);
+    return text_or_none(text.p);
 }
 
 // One line for each way in which the node of a device differs from the node of the model.
@@ -162,6 +228,7 @@ static struct str words_of(struct arena *arena, const struct op_row *row)
         row->rule && !row->whole ? tsr__pattern_parse(arena, str_of(row->rule), &wrong) : NULL;
     if (pattern) {
         text = say_factors(arena, pattern, text);
+        text = say_stays(arena, row, pattern, text);
         text = say_rewrites(arena, pattern, text);
     }
     if (row->note)
@@ -184,6 +251,7 @@ bool tsr_rule_at(tsr_session *session, size_t i, tsr_rule *out)
                      .note = text_or_none(row->note),
                      .whole = text_or_none(row->whole),
                      .words = text_or_none(words.p),
+                     .stays = stays_text(arena, row),
                      .bodies = row->bodies};
     size_t n = out->size < sizeof(rule) ? out->size : sizeof(rule);
     rule.size = out->size;

@@ -357,7 +357,8 @@ static bool may_cut(struct solve *solve, const struct target *target)
     const struct rule_factor *factor = &solve->rule->factors[target->factor];
     if (factor->kind == FACTOR_REP ||
         (factor->kind == FACTOR_STAT && (solve->arriving || solve->intact)))
-        return fail(solve, "a dimension is cut that this operator needs whole");
+        return fail(solve, factor->why ? factor->why
+                                       : "a dimension is cut that this operator needs whole");
     if (solve->pinned[target->factor] ||
         (solve->cuts[target->factor] > 1 && solve->cuts[target->factor] != target->cuts))
         return fail(solve, "the shardings of the node do not agree");

@@ -4,7 +4,9 @@
 com.microsoft that are listed here. Every row has a rule, or says why its operator stays whole, and is of an operator
 that exists. Prints how many operators may be cut.
 
-Usage: complete.py PRINT_RULE
+Every factor that a row keeps whole has a reason, too.
+
+Usage: complete.py PRINT_RULE TESSERA
 """
 import json, os, re, subprocess, sys
 import onnx.defs
@@ -49,7 +51,23 @@ def bodies_told(root):
     return bad
 
 
-def main(printer):
+def unexplained(tessera):
+    """Factors (and dimensions without one) that a row keeps whole must have a reason there; nothing else may."""
+    bad = []
+    for r in json.loads(subprocess.run([tessera, "rules", "--json"], check=True, capture_output=True, text=True).stdout)["rules"]:
+        tensors, *clauses = r["rule"].split(";")
+        whole = {f for c in clauses if c.split()[0] in ("rep", "sel", "halo", "scan", "off") for f in c.split()[1:]}
+        whole |= {"_"} if re.search(r"(?<![A-Za-z0-9])_(?![A-Za-z0-9])", tensors) else set()
+        groups = [g.split(": ", 1) for g in r["stays"].split("; ") if g]
+        told = [f for names, why in groups if len(why) > 10 for f in names.split()]
+        if r["whole"]:
+            whole = set()
+        if set(told) != whole or len(told) != len(set(told)):
+            bad.append("%s %s from %d keeps %s whole and says why of %s" % (r["op"], r["domain"], r["since"], sorted(whole), sorted(told)))
+    return bad
+
+
+def main(printer, tessera):
     rows = [json.loads(line) for line in subprocess.run([printer], check=True, capture_output=True, text=True).stdout.splitlines()]
     have = {}
     for r in rows:
@@ -77,7 +95,7 @@ def main(printer):
     with open(os.path.join(root, "src", "rules", "changes.def")) as f:
         there = set(f.read().splitlines())
     bad += ["src/rules/changes.def lacks %s: run tools/changes" % line for line in made.splitlines() if line not in there]
-    bad += bodies_told(root)
+    bad += bodies_told(root) + unexplained(tessera)
     for line in bad:
         print(line)
     for domain in sorted({d for _, d in have}):
@@ -88,4 +106,4 @@ def main(printer):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1], sys.argv[2]))
