@@ -148,7 +148,7 @@ class Scope:
         except Exception as why:
             self.maker.refused[op] = str(why)[:200]
             return None
-        if not all(fits(a) for a in results.values()) or self.sums_nothing(node, results) or not lawful(node, self.values):
+        if not all(fits(a) for a in results.values()) or self.sums_nothing(node, results) or not lawful(node, {**self.values, **results}):
             return None
         self.nodes.append(node)
         self.values.update(results)

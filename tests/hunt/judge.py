@@ -244,6 +244,12 @@ def engine_differs(case, k, level, names):
     return any(not apart(got[n], case.wanted[k][n]) <= tolerance(case.wanted[k][n]) for n in names)
 
 
+def turns_are_open(case):
+    """Whether some set of inputs has other turns, and so other sizes, for a reason that is not promised (promises.py)."""
+    model = inside.inlined(case.model)
+    return any(promises.turns_not_promised(model, model.graph.node, known_values(model, feeds)) for feeds in case.sets)
+
+
 def under_mpi(session, tessera, parts, case, cut, work):
     """The same through mpirun and files."""
     results = []
@@ -286,6 +292,8 @@ def attempt(lib, tessera, path, case, cut, work):
             known = refusals.engine_mistake(case.model, str(why)) if why.what in ("open", "run") else ""
             if known:
                 return Verdict("engine", known)
+            if why.what in ("run", "mpirun") and turns_are_open(case):
+                return Verdict("open", "what decides about turns is not promised: " + str(why)[:200])
             kind = "refused" if why.what not in ("run", "open", "mpirun") else "failed"
             return Verdict(kind, str(why))
         finally:

@@ -81,6 +81,14 @@ def texts_are_single(node, inputs):
     return int(np.prod(inputs[0].shape[axis + 1:])) <= 1
 
 
+def states_keep_shape(node, inputs, outputs):
+    """What a Scan carries has the same shape in every turn. ONNX Runtime lets [1 6] grow to [3 6] in a single turn, if it does not know the shape
+    when it loads the model: in front of the body's output it refuses."""
+    carried = len(node.input) - attribute(node, "num_scan_inputs", 0)
+    ends = list(zip(inputs, outputs))[:carried]
+    return all(getattr(a, "shape", None) == getattr(b, "shape", None) for a, b in ends if a is not None and b is not None)
+
+
 LAWS = {op: windows_fit for op in "AveragePool MaxPool LpPool Conv ConvInteger".split()}
 LAWS["Concat"] = parts_fit
 LAWS["RotaryEmbedding"] = heads_are_even
@@ -90,13 +98,16 @@ LAWS["GatherND"] = batches_agree
 LAWS["Gather"] = texts_are_single
 LAWS.update({op: axes_are_read for op in "ArgMax ArgMin".split()})
 LAWS.update({"Reduce" + kind: axes_are_read for kind in "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()})
+LAWS["Scan"] = states_keep_shape  # of what it gives, too: see below
 LAWS.update({op: skip_fits for op in "SkipLayerNormalization SkipSimplifiedLayerNormalization".split()})
 
 
 def lawful(node, values):
-    """values: name -> array, at least of what the node reads; what is not there is not judged."""
+    """values: name -> array, at least of what the node reads (of a Scan, also of what it gives); what is not there is not judged."""
     law = LAWS.get(node.op_type)
     inputs = [values.get(name) if name else None for name in node.input]
+    if node.op_type == "Scan":
+        return states_keep_shape(node, inputs, [values.get(name) if name else None for name in node.output])
     if not law or not isinstance(inputs[0], np.ndarray):
         return True
     return law(node, [a if isinstance(a, np.ndarray) else None for a in inputs])

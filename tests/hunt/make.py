@@ -5,11 +5,13 @@ import numpy as np
 
 import bodies
 import cases
+import inside
 import nodes
 import shapes
 import judge
 from graph import Maker, fits, free_names, run_model
 from lawful import LAWS, lawful
+from refusals import all_nodes
 
 MAKERS = nodes.MAKERS + shapes.MAKERS + bodies.MAKERS + cases.MAKERS
 FAMILIES = [MAKERS, MAKERS, nodes.MAKERS + shapes.MAKERS, nodes.MAKERS + bodies.MAKERS * 4 + shapes.MAKERS, cases.MAKERS + nodes.MAKERS[:3]]
@@ -61,12 +63,24 @@ def prune(model):
         field.extend(kept)
 
 
+def nodes_lawful(model, nodes, values):
+    """Of these nodes, and in every turn of their bodies that have one with a law."""
+    for node in nodes:
+        if not lawful(node, values):
+            return False
+        has_law = any(n.op_type in LAWS for a in node.attribute if a.HasField("g") for n in all_nodes(a.g))
+        for body, inner in inside.steps(model, node, values) if has_law else []:
+            if not nodes_lawful(model, body.node, inner):
+                return False
+    return True
+
+
 def all_lawful(model, feeds):
-    """Whether nodes of the main graph stay what the standard says in other sizes. Bodies are not looked into."""
-    if not any(n.op_type in LAWS for n in model.graph.node):
+    """Whether all nodes stay what the standard says in other sizes."""
+    if not any(n.op_type in LAWS for n in all_nodes(model.graph)):
         return True
-    values = judge.known_values(model, feeds)
-    return all(lawful(n, values) for n in model.graph.node)
+    model = inside.inlined(model)
+    return nodes_lawful(model, model.graph.node, judge.known_values(model, feeds))
 
 
 def other_set(maker, model, sizes, names):

@@ -85,6 +85,19 @@ def not_promised(model, values):
     return inside.marked(model, model.graph.node, values, open_outputs)
 
 
+def turns_not_promised(model, nodes, values):
+    """Whether what is not promised decides about turns or branches, and so about sizes: a NaN among the greatest ends a Loop, cut or whole."""
+    reached = inside.marked(model, nodes, values, open_outputs)
+    for node in nodes:
+        if node.op_type == "If" and node.input[0] in reached:
+            return True
+        for body, inner in inside.steps(model, node, values):
+            ends = inside.marked(model, body.node, inner, open_outputs)
+            if node.op_type == "Loop" and body.output[0].name in ends or turns_not_promised(model, body.node, inner):
+                return True
+    return False
+
+
 # Operators through which ONNX Runtime takes a QuantizeLinear back.
 HANDED_BACK = set("Transpose Reshape Squeeze Unsqueeze Slice MaxPool".split())
 

@@ -11,6 +11,7 @@ from onnx import TensorProto as T, helper as h, numpy_helper as nh
 import graph
 import judge
 import lawful
+import make
 import refusals
 
 CUT = dict(level=0)
@@ -149,6 +150,21 @@ def laws():
     assert texts(1) and texts(-1) and not texts(0) and not texts(-2)
 
 
+def states_that_grow():
+    """A Scan that carries [1 2] in and [3 2] out, in one turn: the engine runs it, and the standard forbids it."""
+    body = h.make_graph([h.make_node("Add", ["s", "r"], ["t"]), h.make_node("Neg", ["r"], ["o"])], "body",
+                        [h.make_tensor_value_info(n, T.FLOAT, None) for n in "sr"], [h.make_tensor_value_info(n, T.FLOAT, None) for n in "to"])
+    scan = h.make_node("Scan", ["s0", "rows"], ["y", "z"], body=body, num_scan_inputs=1)
+    kept = dict(s0=np.ones((3, 2), "f4"), rows=np.ones((1, 3, 2), "f4"))
+    grown = dict(kept, s0=np.ones((1, 2), "f4"))
+    model = case_of([scan], kept, ["y", "z"]).model
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    ends = {name: graph.run_model(model, feeds) for name, feeds in (("kept", kept), ("grown", grown))}
+    assert ends["grown"]["y"].shape == (3, 2), "refused by now: the law can go"
+    assert not lawful.lawful(scan, {**grown, **ends["grown"]}) and lawful.lawful(scan, {**kept, **ends["kept"]}) and lawful.lawful(scan, grown)
+    assert not make.all_lawful(model, grown) and make.all_lawful(model, kept)
+
+
 def mistakes_of_the_engine():
     """A text alone is no excuse: the model must hold what the mistake needs."""
     text = "Node (v_q) Op (QuantizeLinear) [TypeInferenceError] output_dtype INT8 does not match y_zero_point type UINT8."
@@ -183,6 +199,7 @@ def inside_of_bodies():
                         [h.make_tensor_value_info("on", T.BOOL, []), h.make_tensor_value_info("w", T.FLOAT, None)])
     looped = lambda *x: case_of([h.make_node("Loop", ["n", "", "x"], ["y"], body=body)], dict(x=f4(*x)), ["y"], [("n", np.array(3)), ("zero", np.float32(0))])
     assert verdict(looped(NAN, 1), y=f4(7, 7)) == "open" and verdict(looped(2, 1), y=f4(7, 7)) == "different"
+    assert judge.turns_are_open(looped(NAN, 1)) and not judge.turns_are_open(looped(2, 1)) and not judge.turns_are_open(looped(INF, 1))
     side = h.make_graph([h.make_node("ReduceProd", ["k"], ["p"], keepdims=0)], "side", [], [h.make_tensor_value_info("p", T.INT64, [])])
     branches = lambda *k: case_of([h.make_node("If", ["c"], ["y"], then_branch=side, else_branch=side)], dict(c=np.array(True)), ["y"], [("k", np.array(k))])
     assert verdict(branches(2 ** 40, 2 ** 40), y=np.array(5)) == "range" and verdict(branches(2, 3), y=np.array(5)) == "different"
@@ -215,7 +232,7 @@ def outputs_quantised_too():
 failed = 0
 for check in (products_beyond_the_range, products_that_vanish, sums_of_squares, terms_that_cancel_out, wide_integers, greatest_of_nan, exponentials_of_nan, means_of_infinities,
               sums_that_slide, infinite_scales, letters_summed_before, sets_after_an_excuse, scales_of_nothing, inside_of_bodies, inside_of_functions, outputs_quantised_too,
-              laws, mistakes_of_the_engine):
+              laws, states_that_grow, mistakes_of_the_engine):
     try:
         check()
         print("ok - " + check.__name__)
