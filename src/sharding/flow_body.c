@@ -87,13 +87,41 @@ static bool everywhere(const struct follow *follow, const struct tile_layout *la
     return true;
 }
 
+static bool cut_inside(const struct tile_dim *dim)
+{
+    for (int i = 1; i < dim->n; i++)
+        if (dim->factors[i].cuts > 1)
+            return true;
+    return false;
+}
+
+// A cut inside of a dimension names the sizes of its factors ({5*2/2}: 10 elements). It fits where the value is known to have as many, which one
+// branch may and the other may not; a cut of plain parts, or of units from the outermost factor on, fits any size.
+static bool sizes_fit(const struct follow *follow, const struct tile_layout *layout,
+                      const tsr_value *value)
+{
+    int64_t sizes[TILE_MAX_FACTORS];
+    struct shape shape = {.rank = -1};
+    if (value)
+        shape = tsr__shapes_element(follow->work->flow->shapes, value);
+    for (int axis = 0; axis < layout->rank; axis++) {
+        const struct tile_dim *dim = &layout->dims[axis];
+        if (!cut_inside(dim))
+            continue;
+        if (shape.rank != layout->rank || shape.dims[axis].value < 0 ||
+            !tsr__dim_sizes(dim, shape.dims[axis].value, sizes))
+            return false;
+    }
+    return true;
+}
+
 // A list goes in and out of bodies whole: nothing is said there of its elements.
 static bool fits(const struct follow *follow, const struct tile_layout *layout,
                  const tsr_value *value)
 {
     bool list = tsr__shapes_is_list(follow->work->flow->shapes, value);
     return layout && layout->rank == rank_of(follow, value) && everywhere(follow, layout) &&
-           (!list || tsr__layout_is_whole(layout));
+           (!list || tsr__layout_is_whole(layout)) && sizes_fit(follow, layout, value);
 }
 
 static struct tile_layout *lies(const struct follow *follow, const tsr_value *value)
@@ -109,9 +137,28 @@ static void complain(struct follow *follow, const struct tile_layout *layout, co
         follow->ask->why = why;
 }
 
+static const tsr_value *body_output(const struct follow *follow, int body, int i)
+{
+    return tsr_graph_output(follow->control->bodies[body],
+                            (size_t)(i + follow->control->condition));
+}
+
+// The sizes of a state fit all along: where it comes from, where the body takes it, where the body gives it back.
+static bool state_sizes_fit(const struct follow *follow, const struct tile_layout *layout,
+                            int state)
+{
+    const struct control *control = follow->control;
+    size_t in = (size_t)(control->n_steer + state), taken = (size_t)(control->n_numbers + state);
+    return sizes_fit(follow, layout, tsr_node_input(follow->ask->node, in)) &&
+           sizes_fit(follow, layout, tsr_graph_input(control->bodies[0], taken)) &&
+           sizes_fit(follow, layout, body_output(follow, 0, state));
+}
+
 // ---- where things start ------------------------------------------------------------------------
 
-#define UNEVEN "what a body carries or gives must lie on all devices that run it"
+#define UNEVEN                                                                                     \
+    "what a body carries or gives must lie on all devices that run it, and have the sizes of its " \
+    "sharding in every turn"
 
 static bool start_state(struct follow *follow, int i)
 {
@@ -122,12 +169,12 @@ static bool start_state(struct follow *follow, int i)
     struct tile_layout *asked = follow->ask->in[in];
     if (!asked && y)
         asked = follow->ask->out[out];
-    follow->fixed[i] = asked && fits(follow, asked, value);
+    follow->fixed[i] = asked && fits(follow, asked, value) && state_sizes_fit(follow, asked, i);
     if (asked && !follow->fixed[i])
         complain(follow, asked, UNEVEN);
     struct tile_layout *layout = follow->fixed[i] ? asked : lies(follow, value);
-    follow->states[i] =
-        fits(follow, layout, value) ? layout : whole(follow, rank_of(follow, value));
+    bool good = fits(follow, layout, value) && state_sizes_fit(follow, layout, i);
+    follow->states[i] = good ? layout : whole(follow, rank_of(follow, value));
     return follow->states[i] != NULL;
 }
 
@@ -242,12 +289,6 @@ static bool follow_bodies(struct follow *follow, int say)
 
 // ---- until nothing changes ---------------------------------------------------------------------
 
-static const tsr_value *body_output(const struct follow *follow, int body, int i)
-{
-    return tsr_graph_output(follow->control->bodies[body],
-                            (size_t)(i + follow->control->condition));
-}
-
 // True if the state lies otherwise from now on.
 static bool settle_state(struct follow *follow, int i)
 {
@@ -256,7 +297,8 @@ static bool settle_state(struct follow *follow, int i)
     if (follow->fixed[i] || follow->tries[i] > 1 || tsr__layout_equal(back, now))
         return false;
     follow->tries[i]++;
-    bool take = follow->tries[i] == 1 && now->rank == back->rank && fits(follow, back, value);
+    bool take = follow->tries[i] == 1 && now->rank == back->rank && fits(follow, back, value) &&
+                state_sizes_fit(follow, back, i);
     struct tile_layout *next = take ? back : whole(follow, now->rank);
     bool same = !next || tsr__layout_equal(next, now);
     follow->states[i] = next;
@@ -313,7 +355,8 @@ static bool choose_result(struct follow *follow, int i)
     if (!fits(follow, layout, first) ||
         (tsr__layout_is_whole(layout) && fits(follow, lies(follow, other), other)))
         layout = lies(follow, other);
-    bool good = fits(follow, layout, first) && rank_of(follow, other) == rank;
+    bool good = fits(follow, layout, first) && rank_of(follow, other) == rank &&
+                sizes_fit(follow, layout, other);
     follow->results[i] = good ? layout : whole(follow, rank);
     return follow->results[i] != NULL;
 }

@@ -403,6 +403,25 @@ CASES.update({"sliced_for_a_body_level_%d" % level: lambda level=level: sliced_f
 
 
 @case
+def branches_of_unlike_sizes():
+    """One branch gives 10 rows that are cut inside (5 pairs), the other as many as come in: what both give is not cut like that."""
+    one = helper.make_graph([node("Neg", ["a"], ["t"])], "then", [], [info("t", T.FLOAT, [None, 2])])
+    other = helper.make_graph([node("Add", ["b", "w"], ["e"], name="add")], "else", [], [info("e", T.FLOAT, [10, 2])])
+    m = model([node("If", ["on"], ["y"], name="if", then_branch=one, else_branch=other)], [info("a", T.FLOAT, ["n", 2]), info("b", T.FLOAT, [10, 2]), info("on", T.BOOL, [])],
+              [info("y", T.FLOAT, [None, 2])], [tensor(f4(10, 2), "w")])
+    return m, 2, {"if > else_branch > add:e": "{5*2/2,1:0,1}"}, {"a": f4(14, 2), "b": f4(10, 2), "on": np.array(True)}, None
+
+
+@case
+def states_of_open_sizes():
+    """A Loop carries as many rows as come in; its body gives them cut inside, as 5 pairs, which the first turn alone has."""
+    body = helper.make_graph([node("Tanh", ["v"], ["h"], name="tanh"), node("Concat", ["h", "h"], ["r"], axis=0), node("Identity", ["go"], ["on"])], "body",
+                             [info("i", T.INT64, []), info("go", T.BOOL, []), info("v", T.FLOAT, None)], [info("on", T.BOOL, []), info("r", T.FLOAT, None)])
+    m = model([node("Loop", ["n", "", "x"], ["y"], name="loop", body=body)], [info("x", T.FLOAT, [10, 2])], [info("y", T.FLOAT, [None, 2])], [tensor(np.int64(2), "n")])
+    return m, 2, {"loop:x": "{5*2/2,1:0,1}"}, {"x": f4(10, 2)}, None
+
+
+@case
 def directions():
     """One device runs forwards, the other backwards, each with activations of its own; and each direction on two devices."""
     weights = [tensor(f4(2, 12, 4), "w"), tensor(f4(2, 12, 3), "r"), tensor(f4(2, 24), "b")]
