@@ -28,12 +28,15 @@ tsr_status tsr__bundle_open(tsr_session *session, struct arena *arena, const cha
         return st;
     struct str file = tsr__bundle_file_path(&bundle, arena, MANIFEST_NAME), text;
     st = file.p ? tsr__file_read(session, arena, file.p, MANIFEST_MAX_BYTES, &text) : TSR_NOMEM;
-    if (st == TSR_OK)
-        st = tsr__manifest_parse(session, arena, file, text, &bundle.manifest);
     if (st != TSR_OK)
-        tsr__folder_close(&bundle.folder);
-    else
-        *out = bundle;
+        goto close_folder;
+    st = tsr__manifest_parse(session, arena, file, text, &bundle.manifest);
+    if (st != TSR_OK)
+        goto close_folder;
+    *out = bundle;
+    return TSR_OK;
+close_folder:
+    tsr__folder_close(&bundle.folder);
     return st;
 }
 
@@ -43,6 +46,20 @@ void tsr__bundle_close(struct bundle *bundle)
 }
 
 // ---- checking files ----------------------------------------------------------------------------
+
+// As pread, which is asked again where a signal came between; a fault point may make it fail.
+static ssize_t read_at(tsr_session *session, int fd, char *buffer, size_t want, uint64_t at)
+{
+    for (;;) {
+        if (tsr__fault(session, FAULT_READ)) {
+            errno = EIO;
+            return -1;
+        }
+        ssize_t got = pread(fd, buffer, want, (off_t)at);
+        if (got >= 0 || errno != EINTR)
+            return got;
+    }
+}
 
 // Reads by pread, so that the file's own position stays, and exactly `bytes`: a file that grows meanwhile
 // does not keep us reading.
@@ -55,13 +72,10 @@ static tsr_status digest_of(const struct bundle *bundle, int fd, uint64_t bytes,
     struct sha256 digest;
     tsr__sha256_init(&digest);
     tsr_status st = TSR_OK;
-    for (uint64_t done = 0; done < bytes && st == TSR_OK;) {
+    uint64_t done = 0;
+    while (done < bytes) {
         size_t want = bytes - done < READ_BYTES ? (size_t)(bytes - done) : READ_BYTES;
-        ssize_t got = tsr__fault(bundle->session, FAULT_READ)
-                          ? (errno = EIO, -1)
-                          : pread(fd, buffer, want, (off_t)done);
-        if (got < 0 && errno == EINTR)
-            continue;
+        ssize_t got = read_at(bundle->session, fd, buffer, want, done);
         if (got <= 0) {
             tsr__diag(bundle->session, DIAG_io_read, at, NULL, "cannot read: %s",
                       got < 0 ? strerror(errno) : "it became shorter while it was read");
@@ -114,14 +128,13 @@ static tsr_status check_open_file(const struct bundle *bundle, const struct mani
         return TSR_OK;
     char digest[65];
     tsr_status st = digest_of(bundle, fd, file->bytes, at, digest);
-    if (st == TSR_OK && strcmp(digest, file->sha256) != 0) {
-        tsr__diag(bundle->session, DIAG_partition_file_changed, at,
-                  "copy the partition again, or make it again",
-                  "%s is not the file that was written: its SHA-256 differs from the manifest's",
-                  file->name);
-        st = TSR_MALFORMED;
-    }
-    return st;
+    if (st != TSR_OK || strcmp(digest, file->sha256) == 0)
+        return st;
+    tsr__diag(bundle->session, DIAG_partition_file_changed, at,
+              "copy the partition again, or make it again",
+              "%s is not the file that was written: its SHA-256 differs from the manifest's",
+              file->name);
+    return TSR_MALFORMED;
 }
 
 static tsr_status check_file(const struct bundle *bundle, const char *name, bool check_files)
@@ -143,23 +156,25 @@ tsr_status tsr__bundle_verify(const struct bundle *bundle, const int64_t *ranks,
 {
     const struct manifest *manifest = &bundle->manifest;
     size_t n = ranks ? n_ranks : (size_t)manifest->n_ranks;
-    tsr_status st = TSR_OK, got;
+    tsr_status first = TSR_OK;
     bool common_seen = false;
     for (size_t i = 0; i < n; i++) {
         int64_t rank = ranks ? ranks[i] : (int64_t)i;
         if (rank < 0 || rank >= manifest->n_ranks)
             return TSR_USAGE; // the caller has said how many ranks there are
         const struct manifest_device *device = &manifest->devices[rank];
-        got = check_file(bundle, device->file, check_files);
-        st = st == TSR_OK ? got : st;
+        tsr_status st = check_file(bundle, device->file, check_files);
+        if (first == TSR_OK)
+            first = st;
         for (size_t k = 0; k < device->n_data; k++) {
             bool common = strcmp(device->data[k], MANIFEST_COMMON) == 0;
             if (common && common_seen)
                 continue; // shared by all ranks: once is enough
             common_seen |= common;
-            got = check_file(bundle, device->data[k], check_files);
-            st = st == TSR_OK ? got : st;
+            st = check_file(bundle, device->data[k], check_files);
+            if (first == TSR_OK)
+                first = st;
         }
     }
-    return st;
+    return first;
 }

@@ -92,6 +92,7 @@ bool tsr_manifest_state(const tsr_manifest *manifest, size_t i, const char **pas
     return true;
 }
 
+// Callers may have been built with an older, shorter struct: they are given what fits it.
 bool tsr_manifest_rank(const tsr_manifest *manifest, int rank, tsr_manifest_device *out)
 {
     if (rank < 0 || rank >= manifest->manifest.n_ranks)

@@ -489,22 +489,30 @@ static tsr_status read_root(struct reader *reader, const json_t *root, struct ma
     return reader->failed ? TSR_MALFORMED : TSR_OK;
 }
 
-tsr_status tsr__manifest_parse(tsr_session *session, struct arena *arena, struct str file,
-                               struct str text, struct manifest *out)
+static tsr_status no_object(tsr_session *session, struct str file, uint64_t offset,
+                            const char *text)
 {
     struct place at = PLACE_NONE;
     at.file = file;
+    at.offset = offset;
+    tsr__diag(session, DIAG_manifest_malformed, &at, "partition the model again", "%s", text);
+    return TSR_MALFORMED;
+}
+
+// *out is written only if all of the manifest holds; its texts are the arena's.
+tsr_status tsr__manifest_parse(tsr_session *session, struct arena *arena, struct str file,
+                               struct str text, struct manifest *out)
+{
     json_error_t error;
     json_t *root = NULL;
     tsr_status st = tsr__json_load(session, text, JSON_REJECT_DUPLICATES, &error, &root);
     if (st == TSR_NOMEM)
         return st;
+    if (!root)
+        return no_object(session, file, (uint64_t)error.position, error.text);
     if (!json_is_object(root)) {
-        at.offset = root ? 0 : (uint64_t)error.position;
-        tsr__diag(session, DIAG_manifest_malformed, &at, "partition the model again", "%s",
-                  root ? "the manifest is no JSON object" : error.text);
         json_decref(root);
-        return TSR_MALFORMED;
+        return no_object(session, file, 0, "the manifest is no JSON object");
     }
     struct reader reader = {session, arena, file, false};
     struct manifest manifest = {0};
