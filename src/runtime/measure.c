@@ -430,6 +430,7 @@ static tsr_status make_models(struct measuring *measuring)
     return tsr__measure_write(measuring->session, measuring->folder->path);
 }
 
+// Under a launcher, *place is this process's among the ranks, and says how many there are.
 static tsr_status read_options(struct measuring *measuring, const tsr_measure_options *given,
                                struct endpoint **place)
 {

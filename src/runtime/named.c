@@ -58,18 +58,22 @@ tsr_status tsr__named_check(const struct manifest *manifest, tsr_session *sessio
 {
     struct arena arena;
     struct map names;
-    tsr_status st = TSR_OK;
+    tsr_status first = TSR_OK;
+    if (!inputs)
+        return TSR_OK;
     tsr__arena_init(&arena, session);
     tsr__map_init(&names, &arena, 16);
     for (size_t i = 0; i < manifest->n_inputs; i++) { // every mistake at once
         const struct manifest_port *port = &manifest->inputs[i];
-        int64_t at = inputs ? tsr_tensors_find(inputs, port->name) : -1;
-        bool fits = at >= 0 && !inputs->at[at]->sequence && inputs->at[at]->rank == port->rank;
-        tsr_status one = fits ? check_port(&arena, &names, port, inputs->at[at]) : TSR_OK;
-        st = st == TSR_OK ? one : st;
+        int64_t at = tsr_tensors_find(inputs, port->name);
+        if (at < 0 || inputs->at[at]->sequence || inputs->at[at]->rank != port->rank)
+            continue; // which another check finds
+        tsr_status st = check_port(&arena, &names, port, inputs->at[at]);
+        if (first == TSR_OK)
+            first = st;
     }
     if (arena.failed)
-        st = TSR_NOMEM;
+        first = TSR_NOMEM;
     tsr__arena_free(&arena);
-    return st;
+    return first;
 }

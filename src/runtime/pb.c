@@ -113,6 +113,7 @@ static tsr_status write_file(tsr_session *session, const char *path, const struc
     return st;
 }
 
+// The folder appears under its name when all of its files are written.
 tsr_status tsr__pb_save(const tsr_tensors *tensors, const char *folder)
 {
     struct outfolder outfolder;

@@ -228,20 +228,21 @@ tsr_status tsr__tensors_add_texts(tsr_tensors *tensors, struct str name, int ran
 tsr_status tsr__tensors_add_other(tsr_tensors *tensors, struct str name, tsr_dtype type,
                                   tsr_tensors **out)
 {
-    tsr_tensors *sequence = NULL;
     struct tensor *x = tensor_new(tensors->session, name, type, 0, NULL, 0);
-    tsr_status st = x ? TSR_OK : TSR_NOMEM;
-    if (x)
-        x->rank = -1;
-    if (x && out)
-        st = tsr_tensors_new(tensors->session, &sequence);
-    if (st != TSR_OK && x)
+    if (!x)
+        return TSR_NOMEM;
+    x->rank = -1;
+    if (!out)
+        return insert(tensors, name, x);
+    tsr_tensors *sequence = NULL;
+    tsr_status st = tsr_tensors_new(tensors->session, &sequence);
+    if (st != TSR_OK) {
         tsr__tensor_free(tensors->session, x);
-    if (st != TSR_OK)
         return st;
+    }
     x->sequence = sequence;
     st = insert(tensors, name, x);
-    if (st == TSR_OK && out)
+    if (st == TSR_OK)
         *out = sequence;
     return st;
 }

@@ -92,6 +92,7 @@ static tsr_status join(tsr_session *session, const tsr_run_options *options, enu
     return tsr__env_open(session, &comm, out);
 }
 
+// A process joins once: what it joined stays the session's, and serves all later runs but those that ask for threads.
 tsr_status tsr__run_join(tsr_session *session, const tsr_run_options *options,
                          struct endpoint **out)
 {
