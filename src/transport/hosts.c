@@ -215,6 +215,8 @@ static tsr_status meet_host(struct hosts *hosts, const struct comm_options *opti
         mine.fd = tsr__shm_fd(hosts->job);
         mine.ok = 1;
     }
+    if (!mine.ok)
+        tsr_finding_clear(hosts->session); // without shared memory there are messages
     st = deal(net, &mine, all, buffers, group, 2, why);
     if (st != TSR_OK)
         return st;
@@ -226,7 +228,7 @@ static tsr_status meet_host(struct hosts *hosts, const struct comm_options *opti
         mine.ok = tsr__shm_endpoint(hosts->session, hosts->job, net->rank, &hosts->shm) == TSR_OK;
     }
     if (!mine.ok)
-        tsr_finding_clear(hosts->session); // without shared memory there are messages
+        tsr_finding_clear(hosts->session);
     st = deal(net, &mine, all, buffers, group, 3, why);
     if (st != TSR_OK)
         return st;
@@ -235,42 +237,61 @@ static tsr_status meet_host(struct hosts *hosts, const struct comm_options *opti
     return TSR_OK;
 }
 
+static struct hosts *hosts_new(tsr_session *session, struct endpoint *net)
+{
+    size_t n = (size_t)net->size;
+    struct hosts *hosts = tsr__alloc(session, sizeof *hosts);
+    if (!hosts)
+        return NULL;
+    bool *here = tsr__alloc(session, n * sizeof *here);
+    if (!here) {
+        tsr__free(session, hosts, sizeof *hosts);
+        return NULL;
+    }
+    memset(here, 0, n * sizeof *here);
+    *hosts = (struct hosts){.session = session, .net = net, .here = here};
+    return hosts;
+}
+
+// Finds the ranks of this host, with lists that are needed for this alone.
+static tsr_status find_host(struct hosts *hosts, const struct comm_options *options,
+                            struct comm_trouble *why)
+{
+    struct arena arena;
+    size_t n = (size_t)hosts->net->size;
+    tsr__arena_init(&arena, hosts->session);
+    struct card *all = ARENA_ARRAY(&arena, struct card, n);
+    struct comm_buffer *buffers = ARENA_ARRAY(&arena, struct comm_buffer, 2 * n);
+    int64_t *group = ARENA_ARRAY(&arena, int64_t, n);
+    tsr_status st = TSR_NOMEM;
+    if (!arena.failed)
+        st = meet_host(hosts, options, all, buffers, group, why);
+    tsr__arena_free(&arena);
+    return st;
+}
+
 // Ranks on one host find each other by their cards and share memory; the network serves the rest.
 // A rank that cannot open its host's memory keeps the network's endpoint as it is.
 tsr_status tsr__hosts_open(tsr_session *session, struct endpoint *net,
                            const struct comm_options *options, struct endpoint **out)
 {
-    struct arena arena;
     struct comm_trouble why = {0};
-    size_t n = (size_t)net->size;
-    tsr__arena_init(&arena, session);
-    struct card *all = ARENA_ARRAY(&arena, struct card, n);
-    struct comm_buffer *buffers = ARENA_ARRAY(&arena, struct comm_buffer, 2 * n);
-    int64_t *group = ARENA_ARRAY(&arena, int64_t, n);
-    struct hosts *hosts = arena.failed ? NULL : tsr__alloc(session, sizeof *hosts);
-    bool *here = hosts ? tsr__alloc(session, n * sizeof *here) : NULL;
-    tsr_status st = here ? TSR_OK : TSR_NOMEM;
-    if (here) {
-        memset(here, 0, n * sizeof *here);
-        *hosts = (struct hosts){.session = session, .net = net, .here = here};
-        st = meet_host(hosts, options, all, buffers, group, &why);
-    } else {
-        tsr__free(session, hosts, hosts ? sizeof *hosts : 0);
-    }
-    tsr__arena_free(&arena);
+    struct hosts *hosts = hosts_new(session, net);
     *out = net;
-    if (st == TSR_OK && hosts->shm) {
-        struct shm *shm = (struct shm *)hosts->shm;
-        shm->also = look_at_net;
-        shm->also_data = net;
-        hosts->endpoint = *net;
-        hosts->endpoint.transport = &hosts_transport;
-        *out = &hosts->endpoint;
-        return TSR_OK;
-    }
-    if (here)
-        hosts_free(hosts);
+    if (!hosts)
+        return TSR_NOMEM;
+    tsr_status st = find_host(hosts, options, &why);
     if (st != TSR_OK && why.text[0])
         tsr__diag(session, DIAG_rank_failed, NULL, "see what that rank says", "%s", why.text);
-    return st;
+    if (st != TSR_OK || !hosts->shm) {
+        hosts_free(hosts);
+        return st;
+    }
+    struct shm *shm = (struct shm *)hosts->shm;
+    shm->also = look_at_net;
+    shm->also_data = net;
+    hosts->endpoint = *net;
+    hosts->endpoint.transport = &hosts_transport;
+    *out = &hosts->endpoint;
+    return TSR_OK;
 }

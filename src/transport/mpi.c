@@ -115,17 +115,17 @@ tsr_status tsr__mpi_open(tsr_session *session, const char *family,
         return refuse(session, DIAG_mpi_failed, "is mpirun of the same MPI as the plug-in?",
                       "MPI does not start", why);
     tsr_launcher(&rank, &ranks, NULL);
-    if (link->rank == rank && link->size == ranks) {
-        tsr_status st = tsr__net_open(session, link, ++link->jobs, options, out);
-        bool alone = link->size == 1 || (options && options->messages_only);
-        if (st == TSR_OK && !alone)
-            return join_hosts(session, options, out);
-        return st;
+    if (link->rank != rank || link->size != ranks) {
+        snprintf(why, sizeof why, "%s says rank %d of %d, the launcher rank %d of %d",
+                 link->library, link->rank, link->size, rank, ranks);
+        return refuse(session, DIAG_mpi_failed, "is mpirun of the same MPI as the plug-in?",
+                      "the launcher is not of this MPI", why);
     }
-    snprintf(why, sizeof why, "%s says rank %d of %d, the launcher rank %d of %d", link->library,
-             link->rank, link->size, rank, ranks);
-    return refuse(session, DIAG_mpi_failed, "is mpirun of the same MPI as the plug-in?",
-                  "the launcher is not of this MPI", why);
+    tsr_status st = tsr__net_open(session, link, ++link->jobs, options, out);
+    bool alone = link->size == 1 || (options && options->messages_only);
+    if (st != TSR_OK || alone)
+        return st;
+    return join_hosts(session, options, out);
 }
 
 bool tsr_transport_available(const char *family)

@@ -259,11 +259,12 @@ static tsr_status judge_silence(struct net *net, const struct comm_call *call, i
     return TSR_OK;
 }
 
+// Under the lock: the peer has ended; a ring of waiting ranks that stays the same; the peer's silence. The first that holds
+// is the reason.
 static tsr_status judge(struct net *net, const struct comm_call *call, int peer,
                         struct comm_trouble *why)
 {
-    const struct peer *p = &net->peers[peer];
-    const struct beat *beat = &p->latest;
+    const struct beat *beat = &net->peers[peer].latest;
     double now = tsr__now_s();
     if (beat->state == BEAT_ENDED)
         return tsr__trouble(why, TSR_PEER, peer,
@@ -281,7 +282,7 @@ static tsr_status judge(struct net *net, const struct comm_call *call, int peer,
             net->endpoint.rank, call->op, call->node, (long long)call->id, peer, beat->op,
             beat->node, (long long)beat->id);
     if (net->has_thread)
-        return judge_silence(net, call, peer, now - p->seen_s, why);
+        return judge_silence(net, call, peer, now - net->peers[peer].seen_s, why);
     return TSR_OK;
 }
 

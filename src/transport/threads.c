@@ -373,6 +373,7 @@ static tsr_status tell_arrived(struct slot *me, const struct comm_call *call,
     return TSR_OK;
 }
 
+// Meet, tell who has come, then copy or fold the others' parts where they lie; nobody leaves before all have.
 static tsr_status threads_exchange(struct endpoint *endpoint, const struct comm_call *call,
                                    struct comm_exchange *exchange, struct comm_trouble *why)
 {
