@@ -168,7 +168,7 @@ const struct op_row tsr__op_table[] = {
      .some = "i s", .note = WINDOWS, .stays = STAYS({"_", KERNEL})},
     {"ConvTranspose", .since = 1,
      .rule = "[n (g i) s^],[(g i) o _],[(g o)]? -> [n (g o) s]; red i:sum; attr group=g; once 2",
-     .derive = tsr__derive_conv_transpose, .shape = tsr__infer_conv_transpose, .some = "i s",
+     .derive = tsr__derive_conv_transpose, .shape = tsr__infer_conv_transpose, .some = "s",
      .note = WINDOWS "; pads as numbers, kernels that are not shorter than the stride",
      .stays = STAYS({"_", KERNEL})},
     {"Cos", .since = 7, .rule = UNARY},

@@ -8,7 +8,7 @@ with one element either, or Tessera does not cut it, there is nothing to compare
 
 usage: empty.py TESSERA PRINT_RULE [all] [OPERATOR ...]     (all: every case of an operator, at every level)
 """
-import json, os, pickle, signal, subprocess, sys, tempfile
+import functools, json, os, subprocess, sys, tempfile
 
 import numpy as np
 import onnx
@@ -17,6 +17,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "..", "rules"), os.path.join(HERE, "..", "hunt")]
 
 import api  # noqa: E402
+import children  # noqa: E402
 import judge  # noqa: E402
 import partly  # noqa: E402
 import prove  # noqa: E402
@@ -128,48 +129,17 @@ def one_task(lib, task):
     return ""
 
 
-def run_from(lib, tasks, first, write):
-    for k in range(first, len(tasks)):
-        signal.alarm(SECONDS)
-        try:
-            result = one_task(lib, tasks[k])
-        except Exception as e:
-            result = "%s: %s" % (type(e).__name__, str(e)[:300])
-        pickle.dump((k, result), write)
-        write.flush()
-
-
-def results_of(lib_path, tasks):
-    """One for each task; a child does them, and another goes on behind the one that it died of."""
-    results, first = [None] * len(tasks), 0
-    while first < len(tasks):
-        reader, writer = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(reader)
-            with os.fdopen(writer, "wb") as write:
-                run_from(api.Library(lib_path), tasks, first, write)
-            os._exit(0)
-        os.close(writer)
-        with os.fdopen(reader, "rb") as read:
-            while True:
-                try:
-                    first, result = pickle.load(read)
-                except EOFError:
-                    break
-                results[first] = result
-                first += 1
-        _, status = os.waitpid(child, 0)
-        if first < len(tasks):
-            results[first] = "the process ended (%d)" % status
-            first += 1
-    return results
+@functools.lru_cache(maxsize=None)
+def library(path):
+    """Opened by the child: an engine does not outlive a fork."""
+    return api.Library(path)
 
 
 def main(tessera, printer, *rest):
     everything, only = rest[:1] == ("all",), [r for r in rest if r != "all"]
     tasks = list(tasks_of(jobs_of(printer, only), everything))
-    results = results_of(os.path.join(os.path.dirname(tessera), "libtessera.so"), tasks)
+    path = os.path.join(os.path.dirname(tessera), "libtessera.so")
+    results = children.results_of(lambda task: one_task(library(path), task), tasks, SECONDS)
     wrong = [(t, r) for t, r in zip(tasks, results) if r]
     for (op, since, domain, c, way, name, where, size, level), text in wrong:
         shapes = [None if v is None else list((v.value if isinstance(v, prove.Host) else v).shape) for v in c["inputs"]]

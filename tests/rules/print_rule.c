@@ -100,9 +100,9 @@ static void print_one(const tsr_node *n, const struct rule *r, const struct shap
     for (int i = 0; i < r->n_factors; i++) {
         const struct rule_factor *f = &r->factors[i];
         printf("%s{\"name\": \"%s\", \"kind\": \"%s\", \"combine\": \"%s\", \"unit\": %lld, "
-               "\"least\": %lld, \"size\": ",
+               "\"least\": %lld, \"some\": %s, \"size\": ",
                i ? ", " : "", f->name, kinds[f->kind], combines[f->combine], (long long)f->unit,
-               (long long)f->least);
+               (long long)f->least, tsr__rule_wants_some(n, r, i) ? "true" : "false");
         print_size(f->size);
         printf("}");
     }

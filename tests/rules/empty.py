@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Which of ONNX Runtime's kernels do not take tensors without elements: each case of prove.py is run with nothing of each factor whose size
+may be known at run time alone. It must give what a device without elements has: nothing of a factor that passes through, the neutral
+element of one that is reduced. Where it refuses, gives something else or ends the process, the row's column `some` must name the
+factor (src/rules/empty.c); what the column names must be wrong in some case, or it costs a choice at run time for nothing.
+
+A kernel that writes nothing leaves what lay in memory: each node is run with all elements first, so that this is not 0.
+
+Usage: empty.py PRINT_RULE [OPERATOR ...]
+"""
+import collections, json, os, subprocess, sys, tempfile
+import numpy as np
+import onnx
+import onnxruntime as ort
+import children
+import partly
+import prove
+
+SECONDS = 10
+NEUTRAL = {"sum": 0, "prod": 1, "max": -np.inf, "min": np.inf}
+# Negative axes of an empty tensor are misread; partition counts them from the front (tsr__rule_front_axes).
+REDUCTIONS = set(partly.REDUCTIONS.split())
+Task = collections.namedtuple("Task", "op since domain case name kind combine some sizes factor rule")
+
+
+def named(c):
+    """The case with a name for every size but 1 and those that the engine wants to know."""
+    free = [() if v is None or isinstance(v, prove.Host) else v.shape for v in c["inputs"]]
+    return dict(c, symbols=[tuple(n if i in c["fixed"] or n == 1 else "s%d" % n for n in shape) for i, shape in enumerate(free)])
+
+
+def tasks_of(printer, only):
+    """One for each factor of each case that may be empty."""
+    rows = [json.loads(line) for line in subprocess.run([printer], check=True, capture_output=True, text=True).stdout.splitlines()]
+    cases, jobs = prove.all_cases(), []
+    for name in dict.fromkeys(prove.full(r) for r in rows if not r["whole"]):
+        domain, _, op = name.rpartition(":")
+        for c in cases.get(name, prove.one()) if (not only or name in only) and op not in REDUCTIONS else ():
+            since = max(r["since"] for r in rows if prove.full(r) == name and (domain or r["since"] <= (c["opset"] or 1000)))
+            if not c["symbols"] and not c["whole"]:
+                jobs.append((op, since, domain, named(c)))
+    with tempfile.TemporaryDirectory() as d:
+        files = [os.path.join(d, "%d.onnx" % i) for i in range(len(jobs))]
+        for path, (op, since, domain, c) in zip(files, jobs):
+            onnx.save(prove.node_model(op, since, c, True, domain), path)
+        lines = subprocess.run([printer] + files, check=True, capture_output=True, text=True).stdout.splitlines()
+    for (op, since, domain, c), line in zip(jobs, lines):
+        rule = json.loads(line)
+        for f, factor in enumerate(rule["factors"]):
+            if not rule["whole"] and factor["kind"] in ("par", "red") and isinstance(factor["size"], str) and factor["size"]:
+                sizes = [x["size"] if isinstance(x["size"], int) else size_of(x["size"]) for x in rule["factors"]]
+                if sizes[f] > 1:
+                    yield Task(op, since, domain, c, factor["name"], factor["kind"], factor["combine"], factor["some"], sizes, f, rule)
+
+
+def size_of(text):
+    """Of "s4", and of expressions of such names."""
+    return int(eval(text or "0", {"max": max, "min": min}, {"s%d" % n: n for n in range(2000)}))
+
+
+def local_node(task, whole):
+    """(inputs, attributes, shapes of the outputs) of a device that has nothing of the factor."""
+    rule, c, cell = task.rule, task.case, {task.factor: (0, 0)}
+    values = [v.value if isinstance(v, prove.Host) else v for v in c["inputs"]]
+    ins = [v if v is None or t["host"] else prove.cut(v, prove.index_of(t, task.sizes, cell, v.shape)).copy() for t, v in zip(rule["inputs"], values)]
+    outputs = [t for t in rule["outputs"] if not t["absent"]]
+    shapes = [tuple(len(x) for x in prove.index_of(t, task.sizes, cell, w.shape)) for t, w in zip(outputs, whole)]
+    attributes = dict(c["attributes"])
+    for r in rule["rewrites"]:
+        if r["kind"] == "shape":
+            ins[r["index"]] = np.array(shapes[r["output"]], np.int64)
+            attributes.update({r["name"]: 1} if r["name"] else {})
+        elif r["kind"] == "once" and task.kind == "red":
+            ins[r["index"]] = None
+        elif r["kind"] == "range" and r["factor"] == task.factor:
+            ins[r["index"] + 1] = np.array(values[r["index"]])
+    return ins, attributes, shapes
+
+
+def runs(task, inputs, attributes, before):
+    """What the node gives for those inputs, after a run of the same session with `before`."""
+    c = dict(task.case, inputs=inputs, attributes=attributes)
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level, options.intra_op_num_threads = 4, 1
+    session = ort.InferenceSession(prove.node_model(task.op, task.since, c, False, task.domain).SerializeToString(), options, providers=["CPUExecutionProvider"])
+    for given in (before, inputs):
+        feeds = {"x%d" % i: v for i, v in enumerate(given) if v is not None and inputs[i] is not None}
+        try:
+            results = session.run(None, feeds)
+        except Exception:
+            if given is inputs:
+                raise
+    return results
+
+
+def moved(rule, factor):
+    """Indices into the factor, windows of it, or an attribute that counts it: there is more to its local node than a part of each tensor. Sizes as
+    outputs are the whole tensor's."""
+    counted = any(r["kind"] in ("attr", "share", "word") and r["factor"] == factor for r in rule["rewrites"])
+    return counted or any(r["kind"] in ("lookup", "scatter", "sizes", "size") for r in rule["rewrites"]) or any(w["factor"] == factor for w in rule["windows"])
+
+
+def work(task):
+    """None: the engine lacks the whole node; "": right; else what is wrong."""
+    machine = prove.Machine(prove.node_model(task.op, task.since, task.case, False, task.domain))
+    if machine.reference or moved(task.rule, task.factor):
+        return None
+    values = [v.value if isinstance(v, prove.Host) else v for v in task.case["inputs"]]
+    inputs, attributes, shapes = local_node(task, [np.asarray(w) for w in machine(values)])
+    results = [np.asarray(r) for r in runs(task, inputs, attributes, values)]
+    if [r.shape for r in results] != shapes:
+        return "gives %s, not %s" % ([r.shape for r in results], shapes)
+    if task.kind == "red" and any((r != NEUTRAL[task.combine]).any() for r in results):
+        return "gives something else than %s" % NEUTRAL[task.combine]
+    return ""
+
+
+def main(printer, *only):
+    tasks = list(tasks_of(printer, only))
+    results, found, lacking, letters = children.results_of(work, tasks, SECONDS), set(), 0, {}
+    partly_said = {(t.domain, t.op) for t in tasks if not t.some}  # other rows want elements of everything: one letter stands for all
+    for task, text in zip(tasks, results):
+        letter = (task.domain, task.op, task.name.rstrip("0123456789") if (task.domain, task.op) in partly_said else "*")
+        letters.setdefault(letter, []).append(task.some)
+        if text:
+            found.add(letter)
+        if text and not task.some:
+            lacking += 1
+            shapes = [None if v is None else list((v.value if isinstance(v, prove.Host) else v).shape) for v in task.case["inputs"]]
+            print("%s %s %s: nothing of %s (%s) %s, and the row does not say so" % (task.op, shapes, task.case["attributes"], task.name, task.kind, text[:200]))
+    needless = sorted(k for k, said in letters.items() if all(said) and k not in found)
+    for domain, op, letter in needless:
+        print("%s: the row wants elements of %s, and every case runs without" % (domain + ":" + op if domain else op, letter))
+    ran = sum(r is not None for r in results)
+    bad = lacking + len(needless)
+    print("%s - %d runs without elements, %d of them wrong, %d rows differ" % ("not ok" if bad else "ok", ran, sum(bool(r) for r in results), bad))
+    return 1 if bad or (ran < 500 and not only) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
