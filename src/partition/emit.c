@@ -563,17 +563,12 @@ static tsr_status emit_shape(struct part *part, struct step *st)
     return y ? TSR_OK : TSR_NOMEM;
 }
 
-// ONNX Runtime moves a DequantizeLinear behind a Slice, and ends the process if a body reads the Slice (seen with 1.31.1, optimisation level 1 and
-// above). A Concat of one tensor, through which nothing is moved, stands between them then.
 static tsr_status shield(struct part *part, struct form *form)
 {
     tsr_value **local = &form->local[part->rank];
-    if (!form->captured || !tsr__value_is_dequantized(*local))
-        return TSR_OK;
-    *local = tsr__part_node(part, "Concat", (struct str){0}, 1, *local);
-    if (!*local)
-        return TSR_NOMEM;
-    return tsr_node_set_int(tsr_value_producer(*local), "axis", 0);
+    if (form->captured)
+        *local = tsr__part_unmoved(part, *local);
+    return *local ? TSR_OK : TSR_NOMEM;
 }
 
 // What a rank takes out of what it has: a slice, or the elements of windows.

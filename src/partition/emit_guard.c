@@ -25,7 +25,9 @@ struct guard {
     struct step *st;
     struct open_factor open[RULE_MAX_FACTORS];
     int n_open;
-    bool reduces;     // one of them is reduced
+    bool reduces; // one of them is reduced
+    tsr_value *
+        *own; // by input of the node: what it was before a copy for the branches took its place
     tsr_node *choice; // the If
     tsr_graph *outer;
 };
@@ -402,6 +404,15 @@ static tsr_status put_stand_ins(struct guard *guard, tsr_value **own)
     return TSR_OK;
 }
 
+// Puts back what other values stood in for.
+static void own_inputs(const struct guard *guard, tsr_value *const *own)
+{
+    const struct step *st = guard->st;
+    for (size_t i = st->n_node_inputs; i > 0; i--) // backwards: one value may be read twice
+        if (own[i - 1])
+            form_root(st->inputs[i - 1])->local[guard->part->rank] = own[i - 1];
+}
+
 static tsr_status none_by_node(struct guard *guard)
 {
     struct step *st = guard->st;
@@ -413,9 +424,7 @@ static tsr_status none_by_node(struct guard *guard)
     if (status != TSR_OK)
         return status;
     status = node_within(guard);
-    for (size_t i = st->n_node_inputs; i > 0; i--) // backwards: one value may be read twice
-        if (own[i - 1])
-            form_root(st->inputs[i - 1])->local[rank] = own[i - 1];
+    own_inputs(guard, own);
     for (size_t i = 0; i < st->n_outputs; i++) {
         if (status != TSR_OK)
             return status;
@@ -436,6 +445,27 @@ static tsr_status none_branch(struct guard *guard)
 }
 
 // ---- the choice between them -------------------------------------------------------------------
+
+// The branches read the node's inputs from outside, which an engine does not take with all of them. Others may read
+// them too, perhaps in an outer graph: own_inputs undoes it.
+static tsr_status shield_inputs(struct guard *guard)
+{
+    const struct step *st = guard->st;
+    guard->own = ARENA_ARRAY(guard->part->plan->arena, tsr_value *, st->n_node_inputs + 1);
+    if (!guard->own)
+        return TSR_NOMEM;
+    for (size_t i = 0; i < st->n_node_inputs; i++) {
+        tsr_value *x = local_input(guard, i);
+        if (!x || st->inputs[i]->layout->rank == 0)
+            continue;
+        guard->own[i] = x;
+        x = tsr__part_unmoved(guard->part, x);
+        if (!x)
+            return TSR_NOMEM;
+        form_root(st->inputs[i])->local[guard->part->rank] = x;
+    }
+    return TSR_OK;
+}
 
 static tsr_status add_choice(struct guard *guard)
 {
@@ -459,7 +489,9 @@ tsr_status tsr__emit_guarded(struct part *part, struct step *st, bool *guarded)
     *guarded = find_open(&guard);
     if (!*guarded)
         return TSR_OK;
-    tsr_status status = add_choice(&guard);
+    tsr_status status = shield_inputs(&guard);
+    if (status == TSR_OK)
+        status = add_choice(&guard);
     if (status == TSR_OK)
         status = some_branch(&guard);
     if (status == TSR_OK)
@@ -467,6 +499,7 @@ tsr_status tsr__emit_guarded(struct part *part, struct step *st, bool *guarded)
     part->graph = guard.outer;
     if (status != TSR_OK)
         return status;
+    own_inputs(&guard, guard.own);
     size_t n = 0;
     for (size_t i = 0; i < st->n_outputs; i++)
         if (st->outputs[i])

@@ -138,3 +138,15 @@ tsr_value *tsr__part_same(struct part *part, tsr_value *x, tsr_dtype type, struc
     x = tsr__part_cast(part, x, tsr__carried(type), (struct str){0});
     return tsr__part_cast(part, x, type, out);
 }
+
+tsr_value *tsr__part_unmoved(struct part *part, tsr_value *x)
+{
+    const tsr_node *maker = x ? tsr_value_producer(x) : NULL;
+    if (!maker || !tsr__value_is_dequantized(x) ||
+        !tsr__value_is_dequantized(tsr_node_input(maker, 0)))
+        return x;
+    tsr_value *joined = tsr__part_node(part, "Concat", (struct str){0}, 1, x);
+    if (!joined || tsr_node_set_int(tsr_value_producer(joined), "axis", 0) != TSR_OK)
+        return NULL;
+    return joined;
+}

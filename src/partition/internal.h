@@ -369,6 +369,10 @@ tsr_value *tsr__part_cast(struct part *part, tsr_value *x, tsr_dtype to, struct 
 // The sizes of x, and x again under another name. Engines have neither for 4 bits: those are cast first.
 tsr_value *tsr__part_sizes(struct part *part, tsr_value *x, tsr_dtype type, struct str out);
 tsr_value *tsr__part_same(struct part *part, tsr_value *x, tsr_dtype type, struct str out);
+// x as a body may read it. ONNX Runtime moves a DequantizeLinear behind a Slice, and ends the process if a body reads the
+// Slice (seen with 1.31.1, optimisation level 1 and above). A Concat of one tensor, through which nothing is moved, stands
+// between them then. x has a dimension.
+tsr_value *tsr__part_unmoved(struct part *part, tsr_value *x);
 tsr_value *tsr__part_slice(struct part *part, tsr_value *x, int64_t axis, int64_t start,
                            int64_t stop,
                            struct str out); // emit_move.c

@@ -402,6 +402,16 @@ def sliced_for_a_body(level):
 CASES.update({"sliced_for_a_body_level_%d" % level: lambda level=level: sliced_for_a_body(level) for level in range(4)})
 
 
+def sliced_for_a_choice(level, n):
+    """The same where the body is ours: a product of vectors wants elements, and the first device may have none of n."""
+    m = model([node("QuantizeLinear", ["x", "scale", "zero"], ["q"]), node("DequantizeLinear", ["q", "scale", "zero"], ["d"]), node("MatMul", ["d", "w"], ["y"], name="mul")],
+              [info("x", T.FLOAT, ["n"]), info("w", T.FLOAT, ["n", "m"])], [info("y", T.FLOAT, ["m"])], [tensor(np.float32(0.5), "scale"), tensor(np.uint8(3), "zero")])
+    return m, 2, {"mul:d": "{2:0,1}"}, {"x": f4(n), "w": f4(n, 2)}, None, {"optimize": level, "reader": False}
+
+
+CASES.update({"sliced_for_a_choice_level_%d_of_%d" % (level, n): lambda level=level, n=n: sliced_for_a_choice(level, n) for level in range(4) for n in (1, 5)})
+
+
 @case
 def branches_of_unlike_sizes():
     """One branch gives 10 rows that are cut inside (5 pairs), the other as many as come in: what both give is not cut like that."""
