@@ -195,6 +195,8 @@ def engine_dies(seed, level):
 
 def died(hunt, p, kind):
     """The graph that a worker died of, or hung in, is a find; (numbers that are left)."""
+    if not p.now and p.returncode:
+        sys.exit("a worker ends before its first graph (exit %s); see: echo 1 | %s %s worker 1 ." % (p.returncode, sys.executable, " ".join(sys.argv[:2])))
     if not p.now:
         return p.numbers
     number = p.now["seed"] - hunt.seed_of(0)
