@@ -80,6 +80,8 @@ static OrtStatus *read_layout(struct kernel *kernel, const OrtKernelInfo *info, 
     size_t n;
     TRY(tsr__kernel_ints(kernel, info, name, &v, &n));
     *out = tsr__layout_decode(&kernel->arena, v, n);
+    if (kernel->arena.failed)
+        return tsr__kernel_error(kernel, "out of memory");
     if (!*out)
         return tsr__kernel_error(kernel, "attribute '%s' is not a layout", name);
     kernel->call.detail = tsr__hash64(v, n * sizeof *v, kernel->call.detail);
@@ -317,6 +319,8 @@ static OrtStatus *moves_for(struct kernel *kernel, const struct tensor_view *sha
     *out = make_moves(kernel, v);
     if (*out)
         return NULL;
+    if (reshard->arena.failed)
+        return tsr__kernel_error(kernel, "out of memory");
     return tsr__kernel_error(kernel,
                              "the layouts do not fit the shape: a dimension is smaller than "
                              "its number of shards, or than what is asked of it");

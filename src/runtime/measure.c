@@ -76,15 +76,18 @@ static tsr_status run_model(struct measure_rank *rank, struct rank *model, const
     return run_for(model, in, seconds, out);
 }
 
-// What went wrong on this rank, for the others.
+// What went wrong on this rank, for the others. Where memory was short, that is said: the finding's own words
+// ("could not get 32 bytes") leave it open.
 static void explain(const struct measure_rank *rank, const struct rank *model, tsr_status st,
                     struct comm_trouble *why)
 {
-    const char *message = "out of memory";
-    if (model->session && tsr_finding_count(model->session))
-        message = tsr_finding_at(model->session, 0).message;
-    *why = (struct comm_trouble){.status = st, .rank = rank->endpoint->rank};
-    snprintf(why->text, sizeof why->text, "rank %d: %s", rank->endpoint->rank, message);
+    int number = rank->endpoint->rank;
+    *why = (struct comm_trouble){.status = st, .rank = number};
+    if (st == TSR_NOMEM || !model->session || tsr_finding_count(model->session) == 0)
+        snprintf(why->text, sizeof why->text, "rank %d is out of memory", number);
+    else
+        snprintf(why->text, sizeof why->text, "rank %d: %s", number,
+                 tsr_finding_at(model->session, 0).message);
 }
 
 // Seconds of a run of that model, while the other ranks run it too.
