@@ -132,17 +132,28 @@ static uint64_t next_bits(uint64_t *seed)
     return *seed >> 60 ? u : ~(uint64_t)0 << (u & 63); // now and then what is infinite or no number
 }
 
+// Sign and payload of a NaN are nobody's promise: CPUs and their emulators differ in them.
 static bool is_nan_at(tsr_dtype t, const char *p)
 {
-    float f;
-    double d;
-    memcpy(&f, p, sizeof f);
-    if (t == TSR_FLOAT)
-        return isnan(f);
-    if (t != TSR_DOUBLE)
+    uint16_t half;
+    float single;
+    double twice;
+    switch (t) {
+    case TSR_FLOAT16:
+        memcpy(&half, p, sizeof half);
+        return (half & 0x7FFF) > 0x7C00; // 0x7E00 and 0xFE00 are both
+    case TSR_BFLOAT16:
+        memcpy(&half, p, sizeof half);
+        return (half & 0x7FFF) > 0x7F80;
+    case TSR_FLOAT:
+        memcpy(&single, p, sizeof single);
+        return isnan(single);
+    case TSR_DOUBLE:
+        memcpy(&twice, p, sizeof twice);
+        return isnan(twice);
+    default:
         return false;
-    memcpy(&d, p, sizeof d);
-    return isnan(d);
+    }
 }
 
 // Many at a time are folded as one at a time is, wherever they lie and whatever bits they have.
