@@ -41,8 +41,13 @@ def is_launchers_code(transport, code):
     return transport in TRANSPORTS[3:] and (code in (1, 9, 15) or code > 128)
 
 
+def left_early(text):
+    """Open MPI's words for a rank that ended well without MPI_Finalize, as ours do when another does not come to it within half a minute."""
+    return "exiting improperly" in text
+
+
 def of_launcher(transport, text):
-    words = ("BAD TERMINATION", "exited on signal", "noticed that process rank", "lost communication", "KILLED BY SIGNAL", "returned\na non-zero exit code")
+    words = ("BAD TERMINATION", "exiting improperly", "exited on signal", "noticed that process rank", "lost communication", "KILLED BY SIGNAL", "process manager error", "returned\na non-zero exit code")
     return transport in TRANSPORTS[3:] and any(w in text for w in words)
 
 
@@ -102,6 +107,18 @@ def with_environment(word):
     return found
 
 
+def seconds_used(pids):
+    """Of processors, by these processes together."""
+    ticks = 0
+    for pid in pids:
+        try:
+            with open("/proc/%d/stat" % pid) as f:
+                ticks += sum(map(int, f.read().rpartition(")")[2].split()[11:13]))
+        except OSError:
+            pass
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def describe(pid):
     try:
         with open("/proc/%d/cmdline" % pid, "rb") as f:
@@ -127,8 +144,9 @@ def segments():
 # ---- what is run ----------------------------------------------------------------------------------------
 
 def environment():
-    """TESSERA_ORT where Python has an engine; nothing of a launcher that we may run under."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PMI", "RANK", "WORLD_", "MASTER_", "LOCAL_"))}
+    """TESSERA_ORT where Python has an engine; nothing of a launcher that we may run under, but what a user tells Open MPI about the machine."""
+    told = ("OMPI_MCA_plm", "OMPI_ALLOW_RUN")  # how it starts ranks where there is no ssh
+    env = {k: v for k, v in os.environ.items() if k.startswith(told) or not k.startswith(("OMPI_", "PMI", "RANK", "WORLD_", "MASTER_", "LOCAL_"))}
     if "TESSERA_ORT" not in env:
         import onnxruntime
         found = glob.glob(os.path.join(os.path.dirname(onnxruntime.__file__), "capi/libonnxruntime.so.*"))

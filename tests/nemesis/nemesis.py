@@ -3,7 +3,7 @@
 
 COUNT      events on each transport (default 1000)      SEED     of the dice (default 1)
 TRANSPORT  threads, shm, env, openmpi, openmpi-messages, mpich, mpich-messages; several with commas (default: all that are here)
-MINUTES    at most so long, all transports together     JOBS     runs at a time (default 2)
+MINUTES    at most so long, all transports together     JOBS     runs that work at a time (default 2); those that only wait come on top
 
 Each run is `tessera run` or `tessera bench` of a partition. It must give the right result, or end within its deadline with a clear error;
 afterwards no process of it runs, no shared memory and no temporary folder is left. Exit 1 if any fell short.
@@ -31,6 +31,8 @@ TIMEOUT_S = 4.0     # --timeout of every run: a rank that is stopped for longer 
 DEADLINE_S = 20.0   # after the last event a run ends within this, on a machine that has other things to do
 STARTING_S = 60.0   # and so much later where ranks wait for each other to start (MPI, plain variables): they may be started some time apart
 LONG_ENOUGH_S = 60  # of a whole run, start of the engine included
+IDLE = 0.02         # of a processor: a run that needs less only waits, and another may start beside it (MPICH's ranks wait at full speed)
+WAITING = 12        # times JOBS: so many runs at most, those that wait among them
 DELAY_S = 1.5       # a rank that is stopped for less than the timeout is waited for
 PEER, ENGINE = 6, 7
 DONE = 0
@@ -59,6 +61,7 @@ class Run:
         self.event = Event(dice, transport, self.ranks, 1.2 if self.bench else 0.6)
         self.folder = tempfile.mkdtemp(prefix="tessera-nemesis-")
         self.number = dice.randrange(10000, 60000)
+        self.ended, self.hung = {}, False  # what ended how, and whether the launcher alone did not
         self.out = os.path.join(self.folder, "out.npz")
         self.temporary = os.path.join(self.folder, "tmp")
         os.mkdir(self.temporary)
@@ -112,16 +115,45 @@ class Run:
         return True
 
     def wait(self, seconds):
-        """Exit codes and what was said; None where a process did not end in time."""
-        until, codes, texts = time.time() + seconds, [], []
+        """Exit codes and what was said; None where a process did not end in time. Called again, it waits for those alone."""
+        until = time.time() + seconds
         for p in self.started:
+            if p.pid in self.ended:
+                continue
             try:
-                texts.append(p.communicate(timeout=max(0.1, until - time.time()))[0].decode(errors="replace"))
-                codes.append(p.returncode)
+                said = p.communicate(timeout=max(0.1, until - time.time()))[0].decode(errors="replace")
+                self.ended[p.pid] = p.returncode, said
             except subprocess.TimeoutExpired:
-                codes.append(None)
-                texts.append("")
-        return codes, "\n".join(texts)
+                pass
+        ends = [self.ended.get(p.pid, (None, "")) for p in self.started]
+        return [code for code, _ in ends], "\n".join(said for _, said in ends)
+
+    def wait_for_all(self, seconds):
+        """As wait. Where all that is left of the ranks are those that we stopped, nobody waits for them any more: they are woken and must
+        end too. A launcher that does not end although no rank is left is killed: that is no fault of the ranks."""
+        codes, text = self.wait(seconds)
+        ranks = [pid for pid in self.processes() if machine.is_tessera(pid)]
+        if None in codes and ranks and all(map(machine.is_stopped, ranks)):
+            for pid in ranks:
+                machine.send(pid, signal.SIGCONT)
+            codes, text = self.wait(DEADLINE_S)
+            ranks = [pid for pid in self.processes() if machine.is_tessera(pid)]
+        if None in codes and not ranks and machine.launcher(self.transport, self.ranks):
+            self.hung = True
+            machine.send(self.started[0].pid, signal.SIGKILL)
+            codes, text = self.wait(DEADLINE_S)
+        return codes, text
+
+    def let_next_start(self, turn):
+        """Gives the turn back when this run has ended, or waits for a deadline and needs no processor."""
+        used, since = None, 0.0
+        while any(machine.is_running(p.pid) for p in self.started):
+            now, at = machine.seconds_used(self.processes()), time.time()
+            if used is not None and now - used < IDLE * (at - since):
+                break
+            used, since = now, at
+            time.sleep(1.0)
+        turn.release()
 
     def deadline(self):
         waits = self.transport not in ("threads", "shm") and self.event.kind in ("stop", "kill", "term")
@@ -131,28 +163,33 @@ class Run:
         """Everything that belongs to this run, by the folder that each of its processes has in its environment."""
         return machine.with_environment(b"TMPDIR=" + self.temporary.encode())
 
-    def verdict(self):
-        """(what happened: none, survived, told or short, and why)."""
-        self.started = self.start()
-        time.sleep(self.event.after)
-        struck = self.strike()
-        codes, text = self.wait(self.deadline() if struck else LONG_ENOUGH_S)
+    def verdict(self, turn):
+        """(what happened: none, survived, told or short, and why). The turn is ours, and given back as soon as others may work."""
+        try:
+            self.started = self.start()
+            time.sleep(self.event.after)
+            struck = self.strike()
+        except BaseException:
+            turn.release()
+            raise
+        threading.Thread(target=self.let_next_start, args=(turn,), daemon=True).start()
+        codes, text = self.wait_for_all(self.deadline() if struck else LONG_ENOUGH_S)
         wrong = self.judge(struck, codes, text)
-        stopped = [pid for pid in self.processes() if machine.is_stopped(pid)]
-        wrong += self.left_behind(struck, stopped)
+        wrong += self.left_behind(struck)
         self.clean()
         if wrong:
             return "short", "%s, %d ranks, %s, %s: %s; exit %s, said %s" % (self.transport, self.ranks, "bench" if self.bench else "run", self.event,
                                                                      "; ".join(wrong), codes, text.strip()[-600:])
+        if self.hung:
+            return "hung", ""
         if not struck:
             return "none", ""
         return ("survived" if set(codes) == {DONE} else "told"), ""
 
     def judge(self, struck, codes, text):
         """What is wrong with how it ended."""
-        if None in codes and not (self.transport == "env" and self.event.kind == "stop"):
+        if None in codes:
             return ["does not end"]
-        codes = [c for c in codes if c is not None]
         good = all(c == DONE for c in codes)
         harmless = not struck or self.event.kind in ("delay", "all-delay")
         if harmless and not good:
@@ -161,7 +198,9 @@ class Run:
             return ["wrong result"]
         if os.path.exists(self.out) and not self.nemesis.is_right(self.out, self.ranks):
             return ["an output that is not whole or not right"]
-        if good:
+        if machine.left_early(text) and not self.bench and not os.path.exists(self.out):
+            return ["a rank ends well without the result"]
+        if good or self.hung:
             return []
         if self.transport == "env" and struck and all(c == DONE for rank, c in enumerate(codes) if rank != self.event.rank):
             return []  # it died after it had given the others all that they wanted: they are done, and what is written is right (above)
@@ -173,14 +212,10 @@ class Run:
     def all_struck(self):
         return self.transport == "threads"
 
-    def left_behind(self, struck, stopped):
-        """Processes, temporary files and shared memory that outlive the run. A rank that we stopped and nobody may wake counts as ended
-        where its launcher has no hold on it (started by hand, one by one): it ends when it is woken."""
+    def left_behind(self, struck):
+        """Processes, temporary files and shared memory that outlive the run."""
         wrong = []
-        if self.transport == "env":
-            for pid in stopped:
-                machine.send(pid, signal.SIGCONT)
-        until = time.time() + (DEADLINE_S if stopped else 3.0)
+        until = time.time() + 3.0
         while self.processes() and time.time() < until:
             time.sleep(0.05)
         left = self.processes()
@@ -211,24 +246,34 @@ class Nemesis:
         return machine.same_tensors(path, self.right[ranks])
 
 
+def events_of(counts):
+    return sum(n for verdict, n in counts.items() if verdict != "none")
+
+
 def rounds(nemesis, transport, until):
     """Runs of one transport until COUNT events have happened: counts by verdict, and what fell short."""
     dice, counts, short, lock = random.Random("%s %d" % (transport, SEED)), collections.Counter(), [], threading.Lock()
+    turn, began = threading.Semaphore(JOBS), time.time()
 
     def worker():
         while True:
+            turn.acquire()
             with lock:
-                if counts["survived"] + counts["told"] + counts["short"] >= COUNT or time.time() > until:
+                if events_of(counts) >= COUNT or time.time() > until:
+                    turn.release()
                     return
                 run = Run(nemesis, transport, dice)
-            verdict, why = run.verdict()
+            verdict, why = run.verdict(turn)
             with lock:
                 counts[verdict] += 1
+                happened = events_of(counts)
+                if verdict != "none" and happened % 100 == 0:
+                    print("# %s: %d events, %d short, %.0f s" % (transport, happened, counts["short"], time.time() - began), flush=True)
                 if why:
                     short.append(why)
                     print("SHORT %s" % why, flush=True)
-    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-        for done in [pool.submit(worker) for _ in range(JOBS)]:
+    with concurrent.futures.ThreadPoolExecutor(WAITING * JOBS) as pool:
+        for done in [pool.submit(worker) for _ in range(WAITING * JOBS)]:
             done.result()
     return counts, short
 
@@ -247,10 +292,11 @@ def main():
                 continue
             began = time.time()
             counts, short = rounds(nemesis, transport, until)
-            happened = counts["survived"] + counts["told"] + counts["short"]
+            happened = events_of(counts)
             events, bad = events + happened, bad + len(short)
-            print("%-17s %5d events: %d survived with the right result, %d told, %d short; %d runs were over before; %.0f s" % (
-                transport, happened, counts["survived"], counts["told"], len(short), counts["none"], time.time() - began), flush=True)
+            print("%-17s %5d events: %d survived with the right result, %d told, %d short%s; %d runs were over before; %.0f s" % (
+                transport, happened, counts["survived"], counts["told"], len(short),
+                ", %d where the launcher alone hung" % counts["hung"] if counts["hung"] else "", counts["none"], time.time() - began), flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     left = machine.segments() - before
