@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Out of memory, failing I/O and SIGKILL at every point of every command that writes: torture.py TESSERA SHIM CARELESS [KEY=VALUE ...]
 
-POINTS  points of each kind of fault that are tried in each command; more are sampled evenly (default 200; a third of it where models run)
+POINTS  points of each kind of fault that are tried in each command: more are sampled evenly, a third of it where models run (default: every point)
 SAMPLE  1: of the commands that run models only two
 JOBS    commands at a time (default 2)    ONLY  commands by the start of their names    KIND  kinds of calls by the start of their names
 
-Ends with the counts. Exit 1 if anything was lost, half-written, left behind, crashed or ended with a wrong code.
+Quick where TMPDIR is in memory (/dev/shm): what is waited for is mostly the disk. Ends with the counts. Exit 1 if anything was lost, half-written, left behind, crashed or ended with a wrong code.
 """
 import collections
 import concurrent.futures
@@ -23,7 +23,7 @@ import trial
 
 WORDS = [w for w in sys.argv[1:] if "=" not in w]
 GIVEN = dict(w.split("=", 1) for w in sys.argv[1:] if "=" in w)
-POINTS, JOBS = int(GIVEN.get("POINTS", 200)), int(GIVEN.get("JOBS", 2))
+POINTS, JOBS = int(GIVEN.get("POINTS", 0)), int(GIVEN.get("JOBS", 2))
 SLOWEST_S = 1.0  # commands that take longer get few points
 SHOWN = 3  # of each kind of mistake
 
@@ -36,22 +36,29 @@ def evenly(total, most):
 
 
 def most_points(case, took_s):
+    if not POINTS:
+        return sys.maxsize
     if took_s > SLOWEST_S:
         return max(POINTS // 20, 2)
     return max(POINTS // 3, 2) if case.engine else max(POINTS, 2)
+
+
+def told(tried):
+    """Points of a tally in words."""
+    return "%d points: memory %d, I/O %d, kills %d" % (sum(tried.values()), tried["memory"], tried["I/O"], tried["kill"])
 
 
 class Tally:
     """What was tried, and what was wrong."""
 
     def __init__(self):
-        self.tried, self.wrong = 0, collections.defaultdict(list)
+        self.tried, self.wrong = collections.Counter(), collections.defaultdict(list)
 
     def add(self, case, fault, at, verdict):
         wrong, code, err = verdict
         if wrong is None:
             return
-        self.tried += 1
+        self.tried[trial.class_of(fault)] += 1
         for what in wrong:
             self.wrong[case.name, trial.name_of(fault), what.split("tessera-")[0].split(": exit")[0]].append((at, code, err.strip()[-400:]))
 
@@ -63,8 +70,8 @@ class Tally:
             print("WRONG %s, %s: %s, at %s" % (case, fault, what, ", ".join(str(at) for at, _, _ in places[:20])))
             for at, code, err in places[:SHOWN]:
                 print("    at %d: exit %s: %s" % (at, code, err.replace("\n", "\n        ")))
-        print("%d points tried: %d lost, %d half-written, %d wrong codes or messages, %d crashes, %d hangs, %d left behind, %d orphans, %d next runs failed" % (
-            self.tried, self.count("lost", "said done"), self.count("half-written"), self.count("wrong code", "no clear"), self.count("crash"),
+        print("%s: %d lost, %d half-written, %d wrong codes or messages, %d crashes, %d hangs, %d left behind, %d orphans, %d next runs failed" % (
+            told(self.tried), self.count("lost", "said done"), self.count("half-written"), self.count("wrong code", "no clear"), self.count("crash"),
             self.count("hangs"), self.count("leaves"), self.count("orphan"), self.count("the next run")))
 
 
@@ -96,12 +103,12 @@ class Torture:
         most = most_points(case, time.time() - began)
         points = [(fault, at) for fault in faults for at in evenly(reference["counts"][fault.kind], most)]
         one = lambda point: self.in_a_slot(lambda slot: trial.trial(slot, case, reference, *point))
-        before = sum(map(len, tally.wrong.values()))
+        before, tried = sum(map(len, tally.wrong.values())), tally.tried.copy()
         verdicts = map(one, points) if case.alone else pool.map(one, points)
         for (fault, at), verdict in zip(points, verdicts):
             tally.add(case, fault, at, verdict)
         found = sum(map(len, tally.wrong.values())) - before
-        print("%-18s %6d points %6.1f s%s" % (case.name, len(points), time.time() - began, "  %d wrong" % found if found else ""), flush=True)
+        print("%-18s %s, %.1f s%s" % (case.name, told(tally.tried - tried), time.time() - began, ", %d wrong" % found if found else ""), flush=True)
 
 
 def careless_cases(program):
@@ -139,7 +146,7 @@ def main():
     for what in blind:
         print("WRONG the judge did not find: %s" % what)
     tally.show()
-    bad = bool(tally.wrong or blind or not tally.tried)
+    bad = bool(tally.wrong or blind or not sum(tally.tried.values()))
     print("%s torture" % ("not ok" if bad else "ok"))
     sys.exit(1 if bad else 0)
 

@@ -44,6 +44,13 @@ def name_of(fault):
     return "%s %s%s" % (fault.kind, how, " from there on" if fault.always else "")
 
 
+def class_of(fault):
+    """memory, I/O or kill."""
+    if fault.how in DIES:
+        return "kill"
+    return "memory" if fault.kind in ("memory", "map") else "I/O"
+
+
 def digest(path):
     """Of a file, or of a folder with the names in it; None: nothing is there."""
     if not os.path.lexists(path):
