@@ -292,6 +292,7 @@ static bool make_lists(struct device *device)
     device->buffers = ARENA_ARRAY(&device->arena, struct comm_buffer, 3 * n);
     device->from = ARENA_ARRAY(&device->arena, const void *, n);
     device->to = ARENA_ARRAY(&device->arena, void *, n);
+    device->words = ARENA_ARRAY(&device->arena, uint64_t, n);
     device->reached = ARENA_ARRAY(&device->arena, bool, n);
     device->events = (void *(*)[GPU_EVENTS])ARENA_ARRAY(&device->arena, void *, n *GPU_EVENTS);
     return !device->arena.failed;
@@ -313,6 +314,7 @@ tsr_status tsr__device_open(tsr_session *session, struct endpoint *base,
     device->base = base;
     device->options = *options;
     device->gpu = options->gpu;
+    tsr__nccl_way_init(device);
     struct device_call k = {device, &(struct comm_call){.op = "opening", .node = "GPU"}, why, 0};
     tsr_status st = TSR_OK;
     if (!make_lists(device))
@@ -360,9 +362,7 @@ void tsr__device_close(struct endpoint *endpoint)
     if (!endpoint)
         return;
     struct device *device = device_of(endpoint);
-    for (size_t i = 0; i < device->groups.n; i++)
-        if (!atomic_load(&device->aborted)) // else they are gone
-            tsr__nccl_leave(device->gpu, device->groups.at[i].comm, false);
+    tsr__nccl_way_close(device);
     if (device->seat) {
         tsr__seat_enter(device->seat);
         tsr__seat_free(device->seat, device->probe);

@@ -17,7 +17,7 @@
 #include "gpu/gpu.h"
 #include "transport/internal.h"
 
-#include <stdatomic.h>
+#include <pthread.h>
 
 // Which of a seat's events says what.
 enum { EVENT_READY = 0, EVENT_DONE = 1, N_DONE = GPU_EVENTS - 1 };
@@ -68,12 +68,18 @@ struct device {
     void *probe;
     VEC(struct device_group) groups;
     unsigned turn; // calls so far: which of the DONE events is next
-    atomic_bool aborted;
+    // Guards the communicators of NCCL, which ranks that fail abort from their own threads: what `inside` is not, nobody is in.
+    pthread_mutex_t nccl_lock;
+    pthread_cond_t nccl_left;
+    bool inside;  // this rank's thread is in a call of NCCL
+    bool aborted; // no call of NCCL may begin any more
+    bool dropped; // the communicators are gone
     // Scratch of one call, one entry for each member of the largest group.
     struct call_card *cards_out, *cards;
     struct comm_buffer *buffers; // three lists of them
     const void **from;
     void **to;
+    uint64_t *words;
 };
 
 // One call after the cards were exchanged.
@@ -131,7 +137,10 @@ tsr_status tsr__nccl_way_open(struct device *device, struct device_group *group,
                               struct comm_trouble *why);
 tsr_status tsr__nccl_way_reserve(const struct device_call *call,
                                  const struct comm_exchange *exchange);
+void tsr__nccl_way_init(struct device *device);
 // Ends what NCCL does for the ranks of this process: it would wait for ever for one that has failed.
 void tsr__nccl_way_abort(struct device *device);
+// Ends the communicators of this rank, whose thread has ended.
+void tsr__nccl_way_close(struct device *device);
 
 #endif

@@ -159,7 +159,7 @@ static enum comm_way expected_way(const struct device *device, const struct devi
     return own ? WAY_OWN : WAY_HOST;
 }
 
-// The order matters: cards first, then who reaches whom, then groups; NCCL opens communicators in
+// The order matters: groups are sorted, then cards, then who reaches whom; NCCL opens communicators in
 // the sorted order of the groups, which is the same on all ranks, so that nobody waits in
 // another's group.
 tsr_status tsr__device_meet(struct endpoint *endpoint, uint64_t plan, struct comm_trouble *why)
@@ -170,12 +170,13 @@ tsr_status tsr__device_meet(struct endpoint *endpoint, uint64_t plan, struct com
     if (device->seat)
         tsr__seat_enter(device->seat);
     describe_self(device);
+    sort_groups(
+        device); // before others know where this device is: they read its groups when they fail
     tsr_status st = tell_all(device, plan, why);
     if (st != TSR_OK)
         return st;
     for (int rank = 0; rank < endpoint->size; rank++)
         device->reached[rank] = reach_rank(device, rank);
-    sort_groups(device);
     for (size_t i = 0; i < device->groups.n; i++) {
         struct device_group *group = &device->groups.at[i];
         if (wants_nccl(device, group)) {

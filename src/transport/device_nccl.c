@@ -5,6 +5,8 @@
 // do; should one fail between, the communicators of this process are aborted.
 #include "transport/device.h"
 
+#include <time.h>
+
 enum { STEP_TOGETHER = 4 };
 
 static tsr_status nccl_code(const struct device_call *call, int code, const char *doing)
@@ -15,6 +17,132 @@ static tsr_status nccl_code(const struct device_call *call, int code, const char
     return tsr__trouble(call->why, TSR_PEER, rank, "%s '%s' (id %lld): NCCL on rank %d, %s: %s",
                         call->call->op, call->call->node, (long long)call->call->id, rank, doing,
                         tsr__nccl_words(call->device->gpu, code));
+}
+
+// ---- who may use a communicator ------------------------------------------------------------------
+//
+// A rank that fails aborts the communicators of all ranks of its process, because their kernels would wait for it for ever. An
+// aborted communicator is freed memory. So a rank's thread is inside of NCCL only between enter() and leave(); another thread
+// aborts while it is outside, or leaves it to the rank itself to abort as soon as it comes out.
+
+#define ABORT_PATIENCE_S 2 // for a rank that is inside: calls of NCCL only start kernels
+
+void tsr__nccl_way_init(struct device *device)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_mutex_init(&device->nccl_lock, NULL);
+    pthread_cond_init(&device->nccl_left, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+// With the lock held.
+static void drop_comms(struct device *device, bool abort)
+{
+    if (device->dropped)
+        return;
+    device->dropped = true;
+    for (size_t i = 0; i < device->groups.n; i++)
+        tsr__nccl_leave(device->gpu, device->groups.at[i].comm, abort);
+}
+
+// TSR_OK: the rank is inside, and leave() must follow. Else the job has failed, and the endpoint below says why.
+static tsr_status enter(const struct device_call *call)
+{
+    struct device *device = call->device;
+    pthread_mutex_lock(&device->nccl_lock);
+    bool aborted = device->aborted;
+    device->inside = !aborted;
+    pthread_mutex_unlock(&device->nccl_lock);
+    if (!aborted)
+        return TSR_OK;
+    tsr_status st = tsr__device_words(call, STEP_TOGETHER, 0, device->words);
+    if (st != TSR_OK)
+        return st;
+    return tsr__trouble(call->why, TSR_PEER, device->endpoint.rank,
+                        "%s '%s' (id %lld): another rank has failed", call->call->op,
+                        call->call->node, (long long)call->call->id);
+}
+
+static void leave(struct device *device)
+{
+    pthread_mutex_lock(&device->nccl_lock);
+    device->inside = false;
+    if (device->aborted)
+        drop_comms(device, true);
+    pthread_cond_broadcast(&device->nccl_left);
+    pthread_mutex_unlock(&device->nccl_lock);
+}
+
+// A rank that does not come out waits inside of NCCL for one that failed. There NCCL wants to be aborted from another thread, and
+// after that the rank touches the communicator no more.
+static void abort_rank(struct device *device)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += ABORT_PATIENCE_S;
+    pthread_mutex_lock(&device->nccl_lock);
+    device->aborted = true;
+    int waited = 0;
+    while (device->inside && waited == 0)
+        waited = pthread_cond_timedwait(&device->nccl_left, &device->nccl_lock, &until);
+    drop_comms(device, true);
+    pthread_mutex_unlock(&device->nccl_lock);
+}
+
+void tsr__nccl_way_abort(struct device *device)
+{
+    for (int rank = 0; device->ranks && rank < device->endpoint.size; rank++) {
+        const struct rank_card *card = &device->ranks[rank];
+        bool here = card->process == device->mine.process && card->host == device->mine.host;
+        if (here && card->on_gpu)
+            abort_rank((struct device *)(uintptr_t)card->address);
+    }
+}
+
+void tsr__nccl_way_close(struct device *device)
+{
+    pthread_mutex_lock(&device->nccl_lock);
+    drop_comms(device, false);
+    pthread_mutex_unlock(&device->nccl_lock);
+    pthread_cond_destroy(&device->nccl_left);
+    pthread_mutex_destroy(&device->nccl_lock);
+}
+
+static tsr_status exchange_parts(const struct device_call *call, void *comm,
+                                 const struct nccl_part *parts, const char *doing)
+{
+    const struct comm_call *comm_call = call->call;
+    tsr_status st = enter(call);
+    if (st != TSR_OK)
+        return st;
+    int code = tsr__nccl_exchange(call->device->gpu, comm, parts, comm_call->n_group, call->self,
+                                  comm_call->stream);
+    leave(call->device);
+    return nccl_code(call, code, doing);
+}
+
+// ---- joining -------------------------------------------------------------------------------------
+
+// Joining waits for all members, so one that has the name joins also if the job has failed meanwhile.
+static tsr_status join(const struct device_call *call, const struct nccl_id *id,
+                       struct device_group *group)
+{
+    struct device *device = call->device;
+    void *comm = NULL;
+    pthread_mutex_lock(&device->nccl_lock);
+    device->inside = true;
+    pthread_mutex_unlock(&device->nccl_lock);
+    int code = tsr__nccl_join(device->seat, id, group->n, call->self, &comm);
+    pthread_mutex_lock(&device->nccl_lock);
+    bool late = device->dropped; // the others of this rank are gone already
+    group->comm = late ? NULL : comm;
+    pthread_mutex_unlock(&device->nccl_lock);
+    if (late)
+        tsr__nccl_leave(device->gpu, comm, true);
+    leave(device);
+    return nccl_code(call, code, "joining");
 }
 
 // The group's first member makes the name of the communicator and broadcasts it over the
@@ -42,8 +170,7 @@ tsr_status tsr__nccl_way_open(struct device *device, struct device_group *group,
         tsr__comm_broadcast(device->base, &call, (int)group->group[0], &id, sizeof id, why);
     if (st != TSR_OK)
         return st;
-    return nccl_code(&k, tsr__nccl_join(device->seat, &id, group->n, k.self, &group->comm),
-                     "joining");
+    return join(&k, &id, group);
 }
 
 // Where slice i of the tensor begins, and how long it is, in bytes.
@@ -85,7 +212,6 @@ tsr_status tsr__nccl_way_reserve(const struct device_call *call,
 // Where members share a GPU: nobody starts a kernel that waits while another still has its output to make.
 static tsr_status together(const struct device_call *call)
 {
-    uint64_t words[GPU_MAX_MEMBERS];
     const struct comm_call *comm_call = call->call;
     bool shared = false;
     for (int i = 1; i < comm_call->n_group; i++)
@@ -94,7 +220,7 @@ static tsr_status together(const struct device_call *call)
                 shared || memcmp(call->device->ranks[comm_call->group[i]].gpu,
                                  call->device->ranks[comm_call->group[j]].gpu, GPU_ID_BYTES) == 0;
     if (shared)
-        return tsr__device_words(call, STEP_TOGETHER, 0, words);
+        return tsr__device_words(call, STEP_TOGETHER, 0, call->device->words);
     return TSR_OK;
 }
 
@@ -128,10 +254,7 @@ static tsr_status reduce_in_order(const struct device_call *call, void *comm, co
             (struct nccl_part){(const char *)in + theirs.at, place, theirs.bytes, mine.bytes};
         fold.in[i] = i == call->self ? (const char *)in + mine.at : place;
     }
-    st = nccl_code(call,
-                   tsr__nccl_exchange(device->gpu, comm, parts, comm_call->n_group, call->self,
-                                      comm_call->stream),
-                   "exchanging slices");
+    st = exchange_parts(call, comm, parts, "exchanging slices");
     if (st == TSR_OK && fold.count)
         st = tsr__device_code(call, tsr__seat_fold(device->seat, &fold, comm_call->stream),
                               "adding up");
@@ -142,10 +265,7 @@ static tsr_status reduce_in_order(const struct device_call *call, void *comm, co
         parts[i] = (struct nccl_part){(const char *)out + mine.at, (char *)out + theirs.at,
                                       mine.bytes, theirs.bytes};
     }
-    return nccl_code(call,
-                     tsr__nccl_exchange(device->gpu, comm, parts, comm_call->n_group, call->self,
-                                        comm_call->stream),
-                     "bringing slices together");
+    return exchange_parts(call, comm, parts, "bringing slices together");
 }
 
 // NCCL adds in an order of its own. Where results must be the same bits each time, or where NCCL
@@ -172,8 +292,12 @@ tsr_status tsr__nccl_way_all_reduce(const struct device_call *call, void *comm, 
                             .in = {in},
                             .out = {out},
                             .count = comm_call->count};
-    return nccl_code(call, tsr__nccl_all_reduce(device->gpu, comm, &fold, comm_call->stream),
-                     "AllReduce");
+    st = enter(call);
+    if (st != TSR_OK)
+        return st;
+    int code = tsr__nccl_all_reduce(device->gpu, comm, &fold, comm_call->stream);
+    leave(device);
+    return nccl_code(call, code, "AllReduce");
 }
 
 // ---- messages ----------------------------------------------------------------------------------
@@ -205,10 +329,7 @@ static tsr_status fold_messages(const struct device_call *call, void *comm,
         parts[i].recv_bytes = bytes;
         fold.in[i] = i == call->self ? exchange->send[i].p : place;
     }
-    st = nccl_code(call,
-                   tsr__nccl_exchange(device->gpu, comm, parts, comm_call->n_group, call->self,
-                                      comm_call->stream),
-                   "exchanging");
+    st = exchange_parts(call, comm, parts, "exchanging");
     if (st != TSR_OK || bytes == 0)
         return st;
     return tsr__device_code(call, tsr__seat_fold(device->seat, &fold, comm_call->stream),
@@ -234,10 +355,7 @@ tsr_status tsr__nccl_way_exchange(const struct device_call *call, void *comm,
     }
     if (exchange->folded)
         return fold_messages(call, comm, exchange, parts);
-    tsr_status st = nccl_code(call,
-                              tsr__nccl_exchange(device->gpu, comm, parts, comm_call->n_group,
-                                                 call->self, comm_call->stream),
-                              "exchanging");
+    tsr_status st = exchange_parts(call, comm, parts, "exchanging");
     if (st != TSR_OK)
         return st;
     const struct comm_buffer *own = &exchange->send[call->self];
@@ -245,20 +363,4 @@ tsr_status tsr__nccl_way_exchange(const struct device_call *call, void *comm,
                             tsr__seat_copy(device->seat, exchange->recv[call->self].p, own->p,
                                            own->bytes, comm_call->stream),
                             "copying");
-}
-
-void tsr__nccl_way_abort(struct device *device)
-{
-    for (int rank = 0; device->ranks && rank < device->endpoint.size; rank++) {
-        const struct rank_card *card = &device->ranks[rank];
-        if (card->process != device->mine.process || card->host != device->mine.host ||
-            !card->on_gpu)
-            continue;
-        struct device *other = (struct device *)(uintptr_t)card->address;
-        if (atomic_exchange(&other->aborted, true))
-            continue;
-        for (size_t i = 0; i < other->groups.n; i++)
-            if (other->groups.at[i].comm)
-                tsr__nccl_leave(other->gpu, other->groups.at[i].comm, true);
-    }
 }

@@ -30,12 +30,10 @@ struct group {
     struct mail mail[MEMBERS][MEMBERS];
     bool aborted;
     struct group *next;
-    struct comm *gone; // aborted
 };
 struct comm {
     struct group *group;
     int self;
-    struct comm *next; // of those that were aborted
 };
 static struct group *groups;
 static pthread_mutex_t groups_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -88,7 +86,7 @@ EXPORT int ncclCommInitRank(void **out, int members, struct id id, int self)
         return 1;
     struct group *g = group_of(&id, members);
     struct comm *c = calloc(1, sizeof *c);
-    *c = (struct comm){g, self, NULL};
+    *c = (struct comm){g, self};
     pthread_mutex_lock(&g->lock);
     g->joined++;
     pthread_cond_broadcast(&g->change);
@@ -99,15 +97,15 @@ EXPORT int ncclCommInitRank(void **out, int members, struct id id, int self)
     return 0;
 }
 
+// As NCCL does, it frees the communicator: whoever enters it now is lost.
 EXPORT int ncclCommAbort(void *comm)
 {
     struct group *g = ((struct comm *)comm)->group;
     pthread_mutex_lock(&g->lock);
     g->aborted = true;
-    ((struct comm *)comm)->next = g->gone; // kept: another thread may be about to use it
-    g->gone = comm;
     pthread_cond_broadcast(&g->change);
     pthread_mutex_unlock(&g->lock);
+    free(comm);
     return 0;
 }
 
@@ -160,10 +158,14 @@ static void do_sum(void *data)
 EXPORT int ncclAllReduce(const void *in, void *out, size_t count, int type, int op, void *comm,
                          void *stream)
 {
-    struct sum s = {*(struct comm *)comm, in, out, count, type, op};
     if (standin_fails("ncclAllReduce"))
         return 1;
-    standin_put(stream, do_sum, &s, sizeof s);
+    standin_nap(); // so that aborts come between
+    struct sum s = {*(struct comm *)comm, in, out, count, type, op};
+    if (getenv("STANDIN_HOST_WAITS"))
+        do_sum(&s);
+    else
+        standin_put(stream, do_sum, &s, sizeof s);
     return 0;
 }
 
@@ -191,6 +193,7 @@ EXPORT int ncclGroupStart(void)
 
 static int add(void *p, size_t bytes, int peer, void *comm, void *stream, bool send)
 {
+    standin_nap();
     open_bundle.comm = *(struct comm *)comm;
     bundle_stream = stream;
     open_bundle.at[open_bundle.n++] = (struct message){p, bytes, peer, send};
@@ -226,7 +229,7 @@ static void do_bundle(void *data)
                 *out = (struct mail){m->p, m->bytes, true};
             while (round == 1 && !m->send && !in->full && !g->aborted)
                 pthread_cond_wait(&g->change, &g->lock);
-            if (round == 1 && !m->send && in->full) {
+            if (round == 1 && !m->send && in->full && !g->aborted) {
                 memcpy(m->p, in->p, in->bytes < m->bytes ? in->bytes : m->bytes);
                 in->full = false;
             }

@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 #include <setjmp.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -40,7 +41,7 @@ struct rank {
     enum comm_way seen;
 };
 
-static const int64_t everybody[MAX_RANKS] = {0, 1, 2, 3};
+static const int64_t everybody[MAX_RANKS] = {0, 1, 2, 3}, first_and_last[] = {0, 2};
 
 static struct comm_call call_of(const struct rank *r, enum comm_kind kind, tsr_dtype type)
 {
@@ -113,6 +114,8 @@ static void life_of(struct rank *r)
     r->status = tsr__device_open(r->session, r->base, &o, &r->e, &r->why);
     if (r->status == TSR_OK) {
         tsr__device_expect(r->e, everybody, l->n);
+        if (l->n == 3 && r->base->rank != 1)
+            tsr__device_expect(r->e, first_and_last, 2);
         r->status = tsr__device_meet(r->e, PLAN, &r->why);
     }
     if (r->status == TSR_OK) {
@@ -461,6 +464,65 @@ static void test_a_rank_that_fails(void **state)
     }
 }
 
+// One rank fails while the others are in NCCL or about to be: all end, and none enters a communicator that is gone (which the
+// stand-in has freed, so that a sanitizer sees it).
+static void act_race(struct rank *r)
+{
+    all_reduce(r, 16); // all have joined, as ranks of a job have before they run
+    if (r->status != TSR_OK)
+        return;
+    if (r->e->rank == 1) {
+        static atomic_uint turns;
+        usleep(atomic_fetch_add(&turns, 37) % 1500);
+        tsr__comm_fail(r->e, TSR_PEER, "rank 1 failed: it was told to");
+        r->status = TSR_PEER;
+        return;
+    }
+    float x[64] = {0};
+    void *in = put(r, x, sizeof x), *out = put(r, x, sizeof x);
+    struct comm_call c = call_of(r, COMM_ALL_REDUCE, TSR_FLOAT);
+    c.group = first_and_last;
+    c.n_group = 2;
+    c.count = TSR_COUNT(x);
+    for (c.run = 0; r->status == TSR_OK; c.run++)
+        r->status = tsr__comm_all_reduce(r->e, &c, in, out, &r->why);
+    drop(r, in);
+    drop(r, out);
+}
+
+static void test_nccl_is_aborted(void **state)
+{
+    (void)state;
+    if (getenv("GPU"))
+        skip();
+    for (int turn = 0; turn < 60; turn++) {
+        struct layout l = {3, {0, 1, 0}, WAY_NCCL, turn % 2 != 0};
+        struct rank ranks[MAX_RANKS];
+        run_threads(&l, act_race, ranks);
+        for (int k = 0; k < l.n; k += 2) {
+            assert_int_equal(ranks[k].status, TSR_PEER);
+            assert_non_null(strstr(ranks[k].why.text, "rank 1"));
+        }
+    }
+}
+
+// A rank that waits for a failed one inside of NCCL itself is aborted there, after some patience.
+static void test_nccl_waits_inside(void **state)
+{
+    (void)state;
+    if (getenv("GPU"))
+        skip();
+    struct layout l = {3, {0, 1, 0}, WAY_NCCL, false};
+    struct rank ranks[MAX_RANKS];
+    setenv("STANDIN_HOST_WAITS", "1", 1);
+    setenv("STANDIN_FAIL", "ncclAllReduce:3", 1);
+    run_threads(&l, act_sums, ranks);
+    unsetenv("STANDIN_FAIL");
+    unsetenv("STANDIN_HOST_WAITS");
+    for (int k = 0; k < l.n; k++)
+        assert_int_not_equal(ranks[k].status, TSR_OK);
+}
+
 // The driver refuses something on one rank: its message has rank, GPU and reason, and no rank takes its results for right.
 // (After NCCL has failed, another rank may see wrong numbers before it meets anybody.)
 static void check_driver_fails(const char *wish, enum comm_way way, const char *said)
@@ -490,8 +552,11 @@ static void test_driver_fails(void **state)
     check_driver_fails("cuModuleLoadData:2", WAY_OWN, "opening it: invalid argument");
 }
 
-int main(void)
+// An argument names the tests to run: test_nccl*
+int main(int argc, char **argv)
 {
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     bool real = getenv("GPU") != NULL;
     if (!real)
         libraries = (struct gpu_libraries){.driver = STANDIN, .nccl = STANDIN};
@@ -504,6 +569,8 @@ int main(void)
         cmocka_unit_test(test_through_the_host),
         cmocka_unit_test(test_mixed),
         cmocka_unit_test(test_a_rank_that_fails),
+        cmocka_unit_test(test_nccl_is_aborted),
+        cmocka_unit_test(test_nccl_waits_inside),
         cmocka_unit_test(test_driver_fails),
         cmocka_unit_test(test_nccl),
         cmocka_unit_test(test_sizes_are_compared),
