@@ -1,25 +1,67 @@
 // SPDX-License-Identifier: Apache-2.0
 // build.c - the 0-1 program of a model: a variable for each node that is needed, one for each shared copy, prices
 // between them, and the memory of a device over time.
+//
+// Layouts travel along the edges before there is a program: a node offers those that its neighbours would not find by
+// themselves (whole heads, parts of sums) to its readers, then back to the nodes that make its inputs, then forward once more.
 #include "plan/edges.h"
 
 // ---- nodes -------------------------------------------------------------------------------------
 
-static bool mark_needed(const tsr_node *node, unsigned char *needed)
+static bool is_wanted(const tsr_node *node, const unsigned char *needed)
 {
-    bool any = false;
     for (size_t i = 0; i < tsr_node_output_count(node); i++) {
         const tsr_value *value = tsr_node_output(node, i);
-        any = any || (value && needed[tsr__value_id(value)]);
+        if (value && needed[tsr__value_id(value)])
+            return true;
     }
+    return false;
+}
+
+// Marks what a node reads, if some of its outputs are needed.
+static bool mark_needed(const tsr_node *node, unsigned char *needed)
+{
     tsr_value **captures;
-    size_t n_captures = any ? tsr__node_captures(node, &captures) : 0;
-    for (size_t i = 0; any && i < tsr_node_input_count(node); i++)
+    if (!is_wanted(node, needed))
+        return false;
+    size_t n_captures = tsr__node_captures(node, &captures);
+    for (size_t i = 0; i < tsr_node_input_count(node); i++)
         if (tsr_node_input(node, i))
             needed[tsr__value_id(tsr_node_input(node, i))] = 1;
     for (size_t i = 0; i < n_captures; i++)
         needed[tsr__value_id(captures[i])] = 1;
-    return any;
+    return true;
+}
+
+static void add_given(struct planner *planner, const tsr_value *value)
+{
+    const tsr_value **at = vec_push(&planner->arena, &planner->ends.given);
+    if (at)
+        *at = value;
+}
+
+static void add_constant(struct planner *planner, const tsr_value *value)
+{
+    const tsr_value **at = vec_push(&planner->arena, &planner->ends.constants);
+    if (at)
+        *at = value;
+}
+
+// What lies on the devices before the first node runs. Inputs that stay there from run to run are like constants.
+static void list_ends(struct planner *planner, const tsr_graph *graph)
+{
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+        const tsr_value *value = tsr_graph_input(graph, i);
+        if (planner->ends.stays && planner->ends.stays[tsr__value_id(value)])
+            add_constant(planner, value);
+        else
+            add_given(planner, value);
+    }
+    for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++) {
+        const tsr_value *value = tsr_graph_initializer(graph, i);
+        if (!tsr_value_is_input(value))
+            add_constant(planner, value);
+    }
 }
 
 // Numbers the nodes; those that no output of the model needs are left out.
@@ -36,30 +78,17 @@ bool tsr__planner_list(struct planner *planner)
         return false;
     for (uint32_t i = 0; i < tsr__model_node_ids(planner->model); i++)
         planner->node_at[i] = -1;
-    size_t i = 0;
-    for (tsr_node *node = tsr_graph_first(graph); node && i < planner->n_nodes;
-         node = tsr_node_next(node))
-        planner->nodes[i++] = (struct plan_node){.node = node, .var = UINT32_MAX};
-    for (size_t k = 0; k < tsr_graph_output_count(graph); k++)
-        needed[tsr__value_id(tsr_graph_output(graph, k))] = 1;
-    for (i = planner->n_nodes; i-- > 0;)
+    tsr_node *node = tsr_graph_first(graph);
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        planner->nodes[i] = (struct plan_node){.node = node, .var = UINT32_MAX};
+        node = tsr_node_next(node);
+    }
+    for (size_t i = 0; i < tsr_graph_output_count(graph); i++)
+        needed[tsr__value_id(tsr_graph_output(graph, i))] = 1;
+    for (size_t i = planner->n_nodes; i-- > 0;)
         if (mark_needed(planner->nodes[i].node, needed))
             planner->node_at[tsr__node_id(planner->nodes[i].node)] = (int64_t)i;
-    for (size_t k = 0; k < tsr_graph_input_count(graph); k++) {
-        const tsr_value *value = tsr_graph_input(graph, k);
-        bool here = planner->ends.stays && planner->ends.stays[tsr__value_id(value)];
-        const tsr_value **at = here ? vec_push(&planner->arena, &planner->ends.constants)
-                                    : vec_push(&planner->arena, &planner->ends.given);
-        if (at)
-            *at = value;
-    }
-    for (size_t k = 0; k < tsr_graph_initializer_count(graph); k++) {
-        const tsr_value *value = tsr_graph_initializer(graph, k);
-        const tsr_value **at =
-            tsr_value_is_input(value) ? NULL : vec_push(&planner->arena, &planner->ends.constants);
-        if (at)
-            *at = value;
-    }
+    list_ends(planner, graph);
     return !planner->arena.failed;
 }
 
@@ -83,63 +112,76 @@ static bool is_in_units(const struct tile_layout *layout)
     return found;
 }
 
-static void offer(struct planner *planner, size_t to, bool out, size_t slot, uint32_t layout)
+// Offers a layout to a tensor of a node. Readers may take parts of sums; nobody can be made to give them.
+static void offer(struct planner *planner, size_t to, enum slot_side side, size_t slot,
+                  uint32_t layout)
 {
     struct plan_node *node = &planner->nodes[to];
-    if (layout != PLAN_NO_LAYOUT && planner->layouts.at[layout].parts) {
-        if (!out)
+    if (layout == PLAN_NO_LAYOUT)
+        return;
+    const struct numbered_layout *offered = &planner->layouts.at[layout];
+    if (offered->parts) {
+        if (side == SIDE_INPUT)
             tsr__planner_try_parts(planner, node->strategy, node->node, slot, layout);
         return;
     }
-    if (layout == PLAN_NO_LAYOUT)
-        return;
-    const struct tile_layout *tile_layout = planner->layouts.at[layout].tiles;
-    if (is_in_units(tile_layout) ||
-        (planner->layouts.at[layout].spread && tile_layout->n_shards > 1 &&
-         tile_layout->n_shards < planner->machine.n))
-        (void)tsr__planner_try_layout(planner, node->strategy, node->node, out, slot, layout);
+    bool spread = offered->spread && offered->tiles->n_shards > 1 &&
+                  offered->tiles->n_shards < planner->machine.n;
+    if (spread || is_in_units(offered->tiles))
+        (void)tsr__planner_try_layout(planner, node->strategy, node->node, side, slot, layout);
 }
 
 static bool find_rules(struct planner *planner)
 {
     for (size_t i = 0; i < planner->n_nodes; i++) {
-        if (is_needed(planner, i) &&
-            !(planner->nodes[i].rule =
-                  tsr__rule_of(&planner->arena, planner->nodes[i].node, planner->shapes.model)))
+        struct plan_node *node = &planner->nodes[i];
+        if (!is_needed(planner, i))
+            continue;
+        node->rule = tsr__rule_of(&planner->arena, node->node, planner->shapes.model);
+        if (!node->rule)
             return false;
     }
     return true;
 }
 
-static void offer_forward(struct planner *planner, size_t i)
+// Input k of a node, and output `slot` of the node that makes it.
+struct wire {
+    size_t reader, input;
+    size_t maker, output;
+};
+
+// What the maker may give goes to the reader. The list may grow meanwhile, and move.
+static void offer_to_reader(struct planner *planner, const struct wire *wire)
 {
-    const tsr_node *node = planner->nodes[i].node;
-    for (size_t k = 0; k < tsr_node_input_count(node); k++) {
-        const tsr_value *value = tsr_node_input(node, k);
-        const tsr_node *from = value ? tsr_value_producer(value) : NULL;
-        int64_t at = from ? planner->node_at[tsr__node_id(from)] : -1;
-        if (at < 0 || !planner->nodes[at].strategy)
-            continue;
-        const struct strategy *strategy = planner->nodes[at].strategy;
-        for (size_t o = 0; o < tsr_node_output_count(from); o++)
-            for (size_t c = 0; tsr_node_output(from, o) == value && c < strategy->at.n; c++)
-                offer(planner, i, false, k, strategy->at.at[c].out[o]);
-    }
+    const struct strategy *strategy = planner->nodes[wire->maker].strategy;
+    if (!strategy)
+        return;
+    for (size_t c = 0; c < strategy->at.n; c++)
+        offer(planner, wire->reader, SIDE_INPUT, wire->input, strategy->at.at[c].out[wire->output]);
 }
 
-static void offer_backward(struct planner *planner, size_t i)
+// What the reader may want goes to the maker.
+static void offer_to_maker(struct planner *planner, const struct wire *wire)
 {
-    const tsr_node *node = planner->nodes[i].node;
+    const struct strategy *strategy = planner->nodes[wire->reader].strategy;
+    for (size_t c = 0; c < strategy->at.n; c++)
+        offer(planner, wire->maker, SIDE_OUTPUT, wire->output, strategy->at.at[c].in[wire->input]);
+}
+
+// Along all wires that end at a node.
+static void offer_along(struct planner *planner, size_t reader,
+                        void (*offer_to)(struct planner *planner, const struct wire *wire))
+{
+    const tsr_node *node = planner->nodes[reader].node;
     for (size_t k = 0; k < tsr_node_input_count(node); k++) {
         const tsr_value *value = tsr_node_input(node, k);
         const tsr_node *from = value ? tsr_value_producer(value) : NULL;
-        int64_t at = from ? planner->node_at[tsr__node_id(from)] : -1;
-        const struct strategy *strategy = planner->nodes[i].strategy;
-        if (at < 0)
+        int64_t maker = from ? planner->node_at[tsr__node_id(from)] : -1;
+        if (maker < 0)
             continue;
         for (size_t o = 0; o < tsr_node_output_count(from); o++)
-            for (size_t c = 0; tsr_node_output(from, o) == value && c < strategy->at.n; c++)
-                offer(planner, (size_t)at, true, o, strategy->at.at[c].in[k]);
+            if (tsr_node_output(from, o) == value)
+                offer_to(planner, &(struct wire){reader, k, (size_t)maker, o});
     }
 }
 
@@ -153,14 +195,14 @@ bool tsr__planner_candidates(struct planner *planner)
         planner->nodes[i].strategy = tsr__planner_strategy(planner, &planner->nodes[i]);
         if (!planner->nodes[i].strategy)
             return false;
-        offer_forward(planner, i);
+        offer_along(planner, i, offer_to_reader);
     }
     for (size_t i = planner->n_nodes; i-- > 0;)
         if (is_needed(planner, i))
-            offer_backward(planner, i);
+            offer_along(planner, i, offer_to_maker);
     for (size_t i = 0; i < planner->n_nodes; i++)
         if (is_needed(planner, i))
-            offer_forward(planner, i);
+            offer_along(planner, i, offer_to_reader);
     return !planner->arena.failed;
 }
 
@@ -216,11 +258,14 @@ static bool add_edges(struct planner *planner)
     for (size_t i = 0; i < planner->ends.given.n; i++)
         if (!tsr__planner_given(planner, planner->ends.given.at[i]))
             return false;
-    for (size_t i = 0; i < planner->n_nodes; i++)
-        for (size_t o = 0;
-             planner->nodes[i].strategy && o < tsr_node_output_count(planner->nodes[i].node); o++)
-            if (tsr_node_output(planner->nodes[i].node, o) && !tsr__planner_edges(planner, i, o))
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        const struct plan_node *node = &planner->nodes[i];
+        if (!node->strategy)
+            continue;
+        for (size_t o = 0; o < tsr_node_output_count(node->node); o++)
+            if (tsr_node_output(node->node, o) && !tsr__planner_edges(planner, i, o))
                 return false;
+    }
     return true;
 }
 

@@ -4,6 +4,14 @@
 // What the parts of a sum give is combined on all devices, or each keeps its share (reduce-scatter), or it stays in
 // parts for readers that can add them. Every candidate is laid before the solver of the flow, so that it means the same
 // when it is read from the model again. Operators are not known here.
+//
+// Y = X W on devices 0 and 1, X [8, 6] and W [6, 4]; factors m 8, k 6, n 4. The placement cuts k in 2, so X lies as {1, 2}, W as
+// {2, 1}, and each device has a Y [8, 4] that is one of two summands. The ways to go on from there are one candidate each:
+//
+//     "k/2"                 AllReduce: Y whole on both                      the 32 sums go to both
+//     "k/2 > m"             ReduceScatter: device 1 has rows 4..7 of Y      16 sums go to each
+//     "k/2 > first device"  Reduce: Y on device 0, if only the caller reads it
+//     "k/2 > parts"         nothing: Y stays in parts, if its readers can take them (partial_sums.c)
 #include "plan/candidates.h"
 
 struct making tsr__making(struct planner *planner, struct strategy *strategy, const tsr_node *node,
@@ -18,30 +26,24 @@ struct making tsr__making(struct planner *planner, struct strategy *strategy, co
                            .n_out = tsr_node_output_count(node)};
 }
 
-static bool steers(const struct making *making, bool out, size_t i)
-{
-    const struct rule *rule = making->place.rule;
-    return (int)i < (out ? rule->n_outputs : rule->n_inputs) &&
-           (out ? rule->outputs : rule->inputs)[i].host;
-}
-
 // ---- layouts of a placement --------------------------------------------------------------------
 
+// The layouts of a node's tensors under a placement of the rule's factors. Absent tensors stay NULL.
 static bool project(struct making *making, const struct placement *placement,
                     struct tile_layout **in, struct tile_layout **out)
 {
-    for (size_t i = 0; i < making->n_in + making->n_out; i++) {
-        bool is_out = i >= making->n_in;
-        size_t k = is_out ? i - making->n_in : i;
-        if (!slot(making->node, is_out, k))
-            continue;
-        const struct rule_tensor *tensor =
-            &(is_out ? placement->rule->outputs : placement->rule->inputs)[k];
-        struct tile_layout *layout = tsr__placement_project(making->arena, placement, tensor);
-        if (!layout)
-            return false;
-        *(is_out ? &out[k] : &in[k]) = layout;
-    }
+    for (size_t i = 0; i < making->n_in; i++)
+        if (tsr_node_input(making->node, i)) {
+            in[i] = tsr__placement_project(making->arena, placement, &placement->rule->inputs[i]);
+            if (!in[i])
+                return false;
+        }
+    for (size_t i = 0; i < making->n_out; i++)
+        if (tsr_node_output(making->node, i)) {
+            out[i] = tsr__placement_project(making->arena, placement, &placement->rule->outputs[i]);
+            if (!out[i])
+                return false;
+        }
     return true;
 }
 
@@ -56,11 +58,14 @@ static bool same(struct tile_layout *const *x, struct tile_layout *const *y, siz
 // A value that is read twice has one sharding at the node.
 static bool readings_agree(const struct making *making)
 {
-    for (size_t i = 0; i < making->n_in; i++)
-        for (size_t k = 0; making->in[i] && k < i; k++)
-            if (slot(making->node, false, k) == slot(making->node, false, i) &&
+    for (size_t i = 0; i < making->n_in; i++) {
+        if (!making->in[i])
+            continue;
+        for (size_t k = 0; k < i; k++)
+            if (tsr_node_input(making->node, k) == tsr_node_input(making->node, i) &&
                 !tsr__layout_equal(making->in[i], making->in[k]))
                 return false;
+    }
     return true;
 }
 
@@ -71,59 +76,60 @@ static bool comes_back(struct making *making, struct tile_layout *const *out)
     struct tile_layout **got_in =
         ARENA_ARRAY(making->arena, struct tile_layout *, making->n_in + 1);
     struct tile_layout **got = ARENA_ARRAY(making->arena, struct tile_layout *, making->n_out + 1);
-    struct placement q;
+    struct placement again;
     if (!in || !got_in || !got)
         return false;
     for (size_t i = 0; i < making->n_in; i++)
-        in[i] = steers(making, false, i) ? NULL : making->in[i];
+        if (!rule_steers(making->place.rule, SIDE_INPUT, i))
+            in[i] = making->in[i];
     return tsr__placement_explicit(making->arena, making->arena, making->node,
                                    making->planner->shapes.model, making->rule,
-                                   making->planner->machine.n, in, out, !making->stat, &q) &&
-           project(making, &q, got_in, got) && same(in, got_in, making->n_in) &&
+                                   making->planner->machine.n, in, out, !making->stat, &again) &&
+           project(making, &again, got_in, got) && same(in, got_in, making->n_in) &&
            same(making->out, got, making->n_out);
 }
 
 // ---- costs -------------------------------------------------------------------------------------
 
-static bool read_before(const struct making *making, size_t i)
-{
-    for (size_t k = 0; k < i; k++)
-        if (slot(making->node, false, k) == slot(making->node, false, i))
-            return true;
-    return false;
-}
-
+// Operations of the device that has most: 10 rows cut in 4 are 3 of them.
 static double local_work(const struct making *making)
 {
     int64_t sizes[RULE_MAX_FACTORS], local[RULE_MAX_FACTORS];
     const struct placement *placement = &making->place;
     tsr__planner_sizes(making->planner->shapes.full, making->node, placement->rule, sizes);
     for (int factor = 0; factor < placement->rule->n_factors; factor++) {
-        sizes[factor] = sizes[factor] < 0 ? 1 : sizes[factor];
+        sizes[factor] = sizes[factor] < 0 ? 1 : sizes[factor]; // not known
         local[factor] = (sizes[factor] + placement->cuts[factor] - 1) / placement->cuts[factor];
     }
     return tsr__node_work(placement->rule, making->strategy->count, sizes, local);
 }
 
-// Elements of a window that its part does not have, at worst.
+// Elements of a window that its part does not have, at worst. A convolution of reach 3 over 8 elements, padded by 1, cut
+// in 2: the first part has 0..3 and needs 0..4, so one is missing.
 static int64_t beyond(const struct rule_window *window, int64_t n)
 {
     int64_t most = 0;
     for (int64_t j = 0; j < n; j++) {
-        struct window_part q = tsr__window_part(window, n, j);
-        int64_t begin = tsr__tile_start(window->from, n, j),
-                end = tsr__tile_start(window->from, n, j + 1);
-        begin = begin > q.start ? begin : q.start;
-        end = end < q.stop ? end : q.stop;
-        int64_t missing = q.stop - q.start - (end > begin ? end - begin : 0);
-        most = missing > most ? missing : most;
+        struct window_part part = tsr__window_part(window, n, j);
+        int64_t begin = larger(tsr__tile_start(window->from, n, j), part.start);
+        int64_t end = smaller(tsr__tile_start(window->from, n, j + 1), part.stop);
+        int64_t there = larger(end - begin, 0);
+        most = larger(most, part.stop - part.start - there);
     }
     return most;
+}
+
+static int64_t bytes_in(struct making *making, struct tile_layout *layout,
+                        const struct plan_value *value)
+{
+    uint32_t number = tsr__planner_layout(making->planner, layout);
+    return tsr__planner_bytes(making->planner, number, value);
 }
 
 // What neighbours give each other, and putting it to what is there.
 static int64_t halo_time(struct making *making)
 {
+    struct planner *planner = making->planner;
     const struct rule *rule = making->place.rule;
     int64_t ps = 0;
     for (int i = 0; i < rule->n_windows; i++) {
@@ -131,37 +137,42 @@ static int64_t halo_time(struct making *making)
         int64_t n = making->place.cuts[window->factor], more = n > 1 ? beyond(window, n) : 0;
         if (more <= 0 || !making->in[window->input] || window->from <= 0)
             continue;
-        const struct plan_value *value = value_at(making, false, (size_t)window->input);
-        int64_t held = tsr__planner_bytes(
-            making->planner, tsr__planner_layout(making->planner, making->in[window->input]),
-            value);
+        const struct plan_value *value = value_at(making, SIDE_INPUT, (size_t)window->input);
+        int64_t held = bytes_in(making, making->in[window->input], value);
         double bytes = (double)held * (double)more * (double)n / (double)window->from;
-        struct device_group two = {making->planner->machine.all, 2};
-        ps += tsr__planner_combine(making->planner, TSR_SEND, &two, 1, (int64_t)bytes) +
-              tsr__planner_move_time(making->planner, 2 * ((double)held + bytes));
+        struct device_group two = {planner->machine.all, 2};
+        ps += tsr__planner_combine(planner, TSR_SEND, &two, 1, (int64_t)bytes) +
+              tsr__planner_move_time(planner, 2 * ((double)held + bytes));
     }
     return ps;
+}
+
+// Bytes of an input that the node reads. What is looked up in (rows of a table) is read as far as outputs are made of it.
+static double bytes_read(const struct making *making, size_t i, int64_t held, double outputs)
+{
+    const struct rule *rule = making->place.rule;
+    if (rule_steers(rule, SIDE_INPUT, i))
+        return 0;
+    double read = (double)held * tsr__rule_reads(rule, (int)i);
+    if ((int)i < rule->n_inputs && tsr__rule_looks_up(rule, (int)i) && read > outputs)
+        return outputs;
+    return read;
 }
 
 void tsr__making_cost(struct making *making, struct candidate *candidate)
 {
     double outputs = 0, bytes = 0;
     for (size_t i = 0; i < making->n_out; i++)
-        if (slot(making->node, true, i))
-            outputs += (double)tsr__planner_bytes(
-                making->planner, tsr__planner_layout(making->planner, making->out[i]),
-                value_at(making, true, i));
+        if (tsr_node_output(making->node, i))
+            outputs += (double)bytes_in(making, making->out[i], value_at(making, SIDE_OUTPUT, i));
     for (size_t i = 0; i < making->n_in; i++) {
-        if (candidate->in[i] == PLAN_NO_LAYOUT || read_before(making, i))
+        if (candidate->in[i] == PLAN_NO_LAYOUT || read_before(making->node, i))
             continue;
-        const struct plan_value *value = value_at(making, false, i);
+        const struct plan_value *value = value_at(making, SIDE_INPUT, i);
         int64_t held = tsr__planner_bytes(making->planner, candidate->in[i], value);
-        double read = (double)held * tsr__rule_reads(making->place.rule, (int)i);
-        if ((int)i < making->place.rule->n_inputs &&
-            tsr__rule_looks_up(making->place.rule, (int)i) && read > outputs)
-            read = outputs;
-        bytes += steers(making, false, i) ? 0 : read;
-        candidate->weights += value->constant ? held : 0;
+        bytes += bytes_read(making, i, held, outputs);
+        if (value->constant)
+            candidate->weights += held;
     }
     candidate->compute = tsr__planner_compute(making->planner, local_work(making),
                                               making->strategy->rate, bytes + outputs);
@@ -169,6 +180,7 @@ void tsr__making_cost(struct making *making, struct candidate *candidate)
 
 // ---- one candidate -----------------------------------------------------------------------------
 
+// "m/4 k/2 > m": the factors that are cut, and what became of the sum.
 static struct str name_of(const struct making *making, const char *suffix)
 {
     const struct placement *placement = &making->place;
@@ -187,6 +199,13 @@ static struct str name_of(const struct making *making, const char *suffix)
     return text;
 }
 
+static uint32_t number_of(struct making *making, const struct tile_layout *layout)
+{
+    if (!layout)
+        return PLAN_NO_LAYOUT;
+    return tsr__planner_layout(making->planner, layout);
+}
+
 // Numbers of the layouts; outputs as given.
 bool tsr__making_number(struct making *making, struct tile_layout *const *out,
                         struct candidate *candidate)
@@ -197,32 +216,38 @@ bool tsr__making_number(struct making *making, struct tile_layout *const *out,
     if (!candidate->in || !candidate->out || !candidate->before)
         return false;
     for (size_t i = 0; i < making->n_in; i++) {
-        candidate->in[i] =
-            making->in[i] ? tsr__planner_layout(making->planner, making->in[i]) : PLAN_NO_LAYOUT;
+        candidate->in[i] = number_of(making, making->in[i]);
         if (making->pending && making->pending[i] != PLAN_NO_LAYOUT)
             candidate->in[i] = making->pending[i];
     }
     for (size_t i = 0; i < making->n_out; i++) {
-        candidate->out[i] = out[i] ? tsr__planner_layout(making->planner, out[i]) : PLAN_NO_LAYOUT;
+        candidate->out[i] = number_of(making, out[i]);
+        candidate->before[i] = PLAN_NO_LAYOUT;
         if (out[i] && making->n_groups)
             candidate->before[i] = tsr__planner_layout(making->planner, making->out[i]);
-        else
-            candidate->before[i] = PLAN_NO_LAYOUT;
     }
     return !making->planner->arena.failed;
 }
 
-static bool is_new(const struct making *making, const struct candidate *c)
+static bool is_new(const struct making *making, const struct candidate *candidate)
 {
     for (size_t i = 0; i < making->strategy->at.n; i++) {
-        const struct candidate *o = &making->strategy->at.at[i];
-        if (memcmp(o->in, c->in, making->n_in * sizeof *c->in) == 0 &&
-            memcmp(o->out, c->out, making->n_out * sizeof *c->out) == 0)
+        const struct candidate *other = &making->strategy->at.at[i];
+        if (memcmp(other->in, candidate->in, making->n_in * sizeof *candidate->in) == 0 &&
+            memcmp(other->out, candidate->out, making->n_out * sizeof *candidate->out) == 0)
             return false;
     }
     return true;
 }
 
+static void mark_spread(struct planner *planner, const uint32_t *layouts, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (layouts[i] != PLAN_NO_LAYOUT)
+            planner->layouts.at[layouts[i]].spread = true;
+}
+
+// Prices the candidate and adds it to its strategy, unless it is there already or there are enough.
 static void keep(struct making *making, struct candidate *candidate, const char *suffix)
 {
     if (making->strategy->at.n >= PLAN_MAX_CANDIDATES || !is_new(making, candidate))
@@ -237,28 +262,32 @@ static void keep(struct making *making, struct candidate *candidate, const char 
     struct candidate *at = vec_push(&making->planner->arena, &making->strategy->at);
     if (at)
         *at = *candidate;
-    for (size_t i = 0; making->spread && i < making->n_in + making->n_out; i++) {
-        uint32_t l = i < making->n_in ? candidate->in[i] : candidate->out[i - making->n_in];
-        if (l != PLAN_NO_LAYOUT)
-            making->planner->layouts.at[l].spread = true;
+    if (making->spread) {
+        mark_spread(making->planner, candidate->in, making->n_in);
+        mark_spread(making->planner, candidate->out, making->n_out);
     }
 }
 
-static void add(struct making *making, struct tile_layout *const *out, enum tsr_collective what,
-                const char *suffix)
+// What a sum becomes: the collective that combines it, and the word for it in the candidate's name, or NULL.
+struct combining {
+    enum tsr_collective what;
+    const char *suffix;
+};
+
+static void add(struct making *making, struct tile_layout *const *out,
+                const struct combining *combining)
 {
-    struct candidate candidate = {.reduction =
-                                      making->n_groups ? tsr__collective((int)what)->op : NULL};
+    struct candidate candidate = {0};
+    if (making->n_groups)
+        candidate.reduction = tsr__collective((int)combining->what)->op;
     if (!tsr__making_number(making, out, &candidate))
         return;
-    for (size_t i = 0; i < making->n_out && making->n_groups; i++)
-        if (making->out[i])
+    for (size_t i = 0; i < making->n_out; i++)
+        if (making->n_groups && making->out[i])
             candidate.comm += tsr__planner_combine(
-                making->planner, what, making->groups, making->n_groups,
-                tsr__planner_bytes(making->planner,
-                                   tsr__planner_layout(making->planner, making->out[i]),
-                                   value_at(making, true, i)));
-    keep(making, &candidate, suffix);
+                making->planner, combining->what, making->groups, making->n_groups,
+                bytes_in(making, making->out[i], value_at(making, SIDE_OUTPUT, i)));
+    keep(making, &candidate, combining->suffix);
 }
 
 // The same, and the sum stays in parts.
@@ -275,45 +304,68 @@ static void add_parts(struct making *making)
         keep(making, &candidate, "parts");
 }
 
+// 12 elements in units of 4 (heads) can be cut in 3, but not in 2: the cut at 6 would go through a unit.
 bool tsr__unit_fits(const struct rule_factor *factor, int64_t size, int64_t cuts)
 {
     if (factor->least > 0 && factor->least < cuts)
         return false;
-    for (int64_t j = 1; j < cuts && factor->unit != 1; j++)
+    if (factor->unit == 1)
+        return size >= cuts;
+    for (int64_t j = 1; j < cuts; j++)
         if (tsr__tile_start(size, cuts, j) % factor->unit)
             return false;
     return size >= cuts;
 }
 
+static bool belongs_to(const struct device_group *group, int64_t device, size_t *place)
+{
+    for (size_t i = 0; i < group->n; i++)
+        if (group->devices[i] == device) {
+            *place = i;
+            return true;
+        }
+    return false;
+}
+
+// The placement of the making with that factor cut among the members of each group: the first has the first part. False: out
+// of memory.
+static bool scatter_along(struct making *making, int factor, struct placement *out)
+{
+    size_t n = (size_t)making->place.rule->n_factors, place;
+    *out = making->place;
+    out->cuts = ARENA_ARRAY(making->arena, int64_t, n + 1);
+    out->coords = ARENA_ARRAY(making->arena, int64_t, out->n_devices * n + 1);
+    if (!out->cuts || !out->coords)
+        return false;
+    memcpy(out->cuts, making->place.cuts, n * sizeof *out->cuts);
+    memcpy(out->coords, making->place.coords, out->n_devices * n * sizeof *out->coords);
+    out->cuts[factor] = (int64_t)making->groups[0].n;
+    for (size_t device = 0; device < out->n_devices; device++)
+        for (size_t g = 0; g < making->n_groups; g++)
+            if (belongs_to(&making->groups[g], out->devices[device], &place))
+                out->coords[device * n + (size_t)factor] = (int64_t)place;
+    return true;
+}
+
 // The same, but each member of a group keeps a share along one factor of the only output.
 static void add_scattered(struct making *making)
 {
-    struct placement q = making->place;
-    int n = q.rule->n_factors;
+    const struct rule *rule = making->place.rule;
     int64_t sizes[RULE_MAX_FACTORS], parts = (int64_t)making->groups[0].n;
-    tsr__planner_sizes(making->planner->shapes.told, making->node, q.rule, sizes);
-    for (int f = 0; f < n; f++) {
-        const struct rule_factor *factor = &q.rule->factors[f];
-        if (factor->kind != FACTOR_PAR || making->place.cuts[f] > 1 ||
-            !tsr__unit_fits(factor, sizes[f], parts))
+    tsr__planner_sizes(making->planner->shapes.told, making->node, rule, sizes);
+    for (int i = 0; i < rule->n_factors; i++) {
+        const struct rule_factor *factor = &rule->factors[i];
+        struct placement shares;
+        if (factor->kind != FACTOR_PAR || making->place.cuts[i] > 1 ||
+            !tsr__unit_fits(factor, sizes[i], parts))
             continue;
-        q.cuts = ARENA_ARRAY(making->arena, int64_t, (size_t)n + 1);
-        q.coords = ARENA_ARRAY(making->arena, int64_t, q.n_devices * (size_t)n + 1);
         struct tile_layout **out =
             ARENA_ARRAY(making->arena, struct tile_layout *, making->n_out + 1);
-        if (!q.cuts || !q.coords || !out)
+        if (!out || !scatter_along(making, i, &shares))
             return;
-        memcpy(q.cuts, making->place.cuts, (size_t)n * sizeof *q.cuts);
-        memcpy(q.coords, making->place.coords, q.n_devices * (size_t)n * sizeof *q.coords);
-        q.cuts[f] = parts;
-        for (size_t g = 0; g < making->n_groups; g++)
-            for (size_t i = 0; i < making->groups[g].n; i++)
-                for (size_t device = 0; device < q.n_devices; device++)
-                    if (q.devices[device] == making->groups[g].devices[i])
-                        q.coords[device * (size_t)n + (size_t)f] = (int64_t)i;
-        out[0] = tsr__placement_project(making->arena, &q, &q.rule->outputs[0]);
+        out[0] = tsr__placement_project(making->arena, &shares, &rule->outputs[0]);
         if (out[0] && !tsr__layout_equal(out[0], making->out[0]) && comes_back(making, out))
-            add(making, out, TSR_REDUCE_SCATTER, factor->name);
+            add(making, out, &(struct combining){TSR_REDUCE_SCATTER, factor->name});
     }
 }
 
@@ -321,7 +373,7 @@ static size_t outputs_of(const struct making *making)
 {
     size_t n = 0;
     for (size_t i = 0; i < making->n_out; i++)
-        n += slot(making->node, true, i) != NULL;
+        n += tsr_node_output(making->node, i) != NULL;
     return n;
 }
 
@@ -342,9 +394,7 @@ static void add_stat(struct making *making)
     for (int factor = 0; factor < making->rule->n_factors; factor++)
         if (making->rule->factors[factor].kind == FACTOR_STAT && making->place.cuts[factor] > 1 &&
             sizes[factor] > 0)
-            rows = tsr__planner_bytes(making->planner,
-                                      tsr__planner_layout(making->planner, making->in[0]),
-                                      value_at(making, false, 0)) *
+            rows = bytes_in(making, making->in[0], value_at(making, SIDE_INPUT, 0)) *
                    making->place.cuts[factor] / sizes[factor];
     candidate.comm =
         STAT_SUMS * tsr__planner_combine(making->planner, TSR_ALL_REDUCE, &all, 1, rows);
@@ -364,7 +414,7 @@ static void add_rooted(struct making *making)
         return;
     out[0] = tsr__layout_whole(making->arena, whole->rank, making->planner->machine.all, 1);
     if (out[0] && comes_back(making, out))
-        add(making, out, TSR_REDUCE, "first device");
+        add(making, out, &(struct combining){TSR_REDUCE, "first device"});
 }
 
 // All ways to combine, or not.
@@ -375,12 +425,13 @@ static void add_all(struct making *making)
         return;
     }
     bool one = outputs_of(making) == 1 && making->out[0];
-    add(making, making->out, TSR_ALL_REDUCE, NULL);
-    if (making->n_groups && one)
-        add_scattered(making);
-    if (making->n_groups && one && making->strategy->gives)
+    add(making, making->out, &(struct combining){TSR_ALL_REDUCE, NULL});
+    if (!making->n_groups || !one)
+        return;
+    add_scattered(making);
+    if (making->strategy->gives)
         add_rooted(making);
-    if (making->n_groups && one && making->strategy->delays)
+    if (making->strategy->delays)
         add_parts(making);
 }
 

@@ -23,13 +23,10 @@ struct making {
     const uint32_t *pending; // by input: number of the layout if it comes in parts; NULL: none does
 };
 
-static inline const tsr_value *slot(const tsr_node *node, bool out, size_t i)
+static inline const struct plan_value *value_at(const struct making *making, enum slot_side side,
+                                                size_t i)
 {
-    return out ? tsr_node_output(node, i) : tsr_node_input(node, i);
-}
-static inline const struct plan_value *value_at(const struct making *making, bool out, size_t i)
-{
-    return &making->planner->values[tsr__value_id(slot(making->node, out, i))];
+    return &making->planner->values[tsr__value_id(node_value(making->node, side, i))];
 }
 
 // candidates.c

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // grids.c - the placements that are tried: the devices are seen as a line or as a grid; each axis cuts one factor of the
 // rule or none.
+//
+//     12 devices, Y = X W with m = 4, k = 64, n = 48.   k and n can be cut in 12: "k/12", "n/12" on the line of 12.
+//     m cannot: it is cut in 4 (the most that divides 12 and fits), with the other 3 of the grid 4 x 3 idle ("m/4": each part lies
+//     on three devices) or at another factor ("m/4 k/3", "m/4 n/3"). Device 7 is in row 2 and column 1: m part 2, n part 1.
 #include "plan/candidates.h"
 
 // A grid of devices: coordinate on axis i is device / stride % size.
@@ -11,6 +15,7 @@ struct grid {
     int64_t n_devices;
 };
 
+// The placement in which each axis of the grid cuts its factor; one that has several axes is cut by all of them.
 static bool place_on(struct making *making, const struct grid *grid, const int *factor)
 {
     const struct rule *rule = making->rule;
@@ -32,10 +37,11 @@ static bool place_on(struct making *making, const struct grid *grid, const int *
     for (int i = 0; i < grid->n; i++) {
         if (factor[i] < 0)
             continue;
-        for (size_t device = 0; device < placement->n_devices; device++)
-            placement->coords[device * n + (size_t)factor[i]] =
-                placement->coords[device * n + (size_t)factor[i]] * grid->size[i] +
-                (int64_t)device / grid->stride[i] % grid->size[i];
+        for (size_t device = 0; device < placement->n_devices; device++) {
+            int64_t *coord = &placement->coords[device * n + (size_t)factor[i]];
+            int64_t on_axis = (int64_t)device / grid->stride[i] % grid->size[i];
+            *coord = *coord * grid->size[i] + on_axis;
+        }
         placement->cuts[factor[i]] *= grid->size[i];
     }
     return true;
@@ -74,6 +80,16 @@ static void try_pairs(struct making *making, int factor, int64_t parts, const in
             try_grid(making, grid, (int[]){factor, h});
 }
 
+// In how many parts a factor is cut by this axis and those before that it has.
+static int64_t cuts_of(const struct grid *grid, const int *factor, int axis, int f)
+{
+    int64_t cuts = grid->size[axis];
+    for (int i = 0; i < axis; i++)
+        if (factor[i] == f)
+            cuts *= grid->size[i];
+    return cuts;
+}
+
 // On the grid that the devices form: a factor for each axis, or none. One that has several axes is cut by all of them.
 static void try_axes(struct making *making, const struct grid *grid, const int64_t *sizes,
                      int *factor, int axis)
@@ -89,23 +105,23 @@ static void try_axes(struct making *making, const struct grid *grid, const int64
     if (axis >= (int)TSR_COUNT(grid->size))
         return;
     for (int f = -1; f < making->rule->n_factors; f++) {
-        int64_t cuts = grid->size[axis];
-        for (int i = 0; f >= 0 && i < axis; i++)
-            cuts *= factor[i] == f ? grid->size[i] : 1;
-        if (f >= 0 && !may_cut(&making->rule->factors[f], sizes[f], cuts))
+        if (f >= 0 && !may_cut(&making->rule->factors[f], sizes[f], cuts_of(grid, factor, axis, f)))
             continue;
         factor[axis] = f;
         try_axes(making, grid, sizes, factor, axis + 1);
     }
 }
 
+// The grid that the topology is wired as; what more axes there are than are tried goes into the last.
 static void try_wired(struct making *making, const int64_t *sizes)
 {
     const tsr_topology *topology = making->planner->machine.topology;
     struct grid grid = {0};
     int64_t left = making->planner->machine.n;
     int factor[PLAN_MAX_AXES];
-    for (int i = 0; i < topology->n_grid && grid.n < PLAN_MAX_AXES && left > 1; i++) {
+    for (int i = 0; i < topology->n_grid; i++) {
+        if (grid.n == PLAN_MAX_AXES || left <= 1)
+            break;
         bool last = grid.n == PLAN_MAX_AXES - 1 || i == topology->n_grid - 1;
         int64_t size = last ? left : topology->grid[i];
         if (size < 2 || left % size)
@@ -117,49 +133,59 @@ static void try_wired(struct making *making, const int64_t *sizes)
         try_axes(making, &grid, sizes, factor, 0);
 }
 
+static int64_t memory_of(const struct planner *planner, int64_t device)
+{
+    return planner->machine.topology->device[tsr__planner_device(planner, device)].memory;
+}
+
 // Devices that have more memory than others may do a node alone: the smaller ones are spared its weights.
 static void try_larger(struct making *making, const int64_t *sizes)
 {
     struct planner *planner = making->planner;
-    int64_t *larger = ARENA_ARRAY(&planner->arena, int64_t, (size_t)planner->machine.n + 1);
+    int64_t *devices = ARENA_ARRAY(&planner->arena, int64_t, (size_t)planner->machine.n + 1);
     int64_t least = INT64_MAX, n = 0;
-    for (int64_t device = 0; larger && device < planner->machine.n; device++) {
-        int64_t memory =
-            planner->machine.topology->device[tsr__planner_device(planner, device)].memory;
-        least = memory < least ? memory : least;
-    }
-    for (int64_t device = 0; larger && device < planner->machine.n; device++)
-        if (planner->machine.topology->device[tsr__planner_device(planner, device)].memory > least)
-            larger[n++] = device;
-    struct grid grid = {.n = 1, .size = {n}, .devices = larger, .n_devices = n};
-    for (int factor = -1; n > 0 && least > 0 && factor < making->rule->n_factors; factor++)
+    if (!devices)
+        return;
+    for (int64_t device = 0; device < planner->machine.n; device++)
+        least = smaller(least, memory_of(planner, device));
+    for (int64_t device = 0; device < planner->machine.n; device++)
+        if (memory_of(planner, device) > least)
+            devices[n++] = device;
+    if (n == 0 || least <= 0)
+        return;
+    struct grid grid = {.n = 1, .size = {n}, .devices = devices, .n_devices = n};
+    for (int factor = -1; factor < making->rule->n_factors; factor++)
         if (factor < 0 || (n > 1 && may_cut(&making->rule->factors[factor], sizes[factor], n)))
             try_grid(making, grid, &factor);
 }
 
-// Every factor alone over all devices; those that are too small for that as often as they can be, with the other
-// devices idle or at another factor.
+// A factor that is too small for all devices is cut as often as it can be, with the other devices idle or at another factor.
+static void try_fewer(struct making *making, int factor, const int64_t *sizes)
+{
+    int64_t n = making->planner->machine.n;
+    for (int64_t parts = n - 1; parts > 1; parts--)
+        if (n % parts == 0 && may_cut(&making->rule->factors[factor], sizes[factor], parts)) {
+            try_pairs(making, factor, parts, sizes);
+            return;
+        }
+}
+
+// Every factor alone over all devices, or over fewer; then the grid of the topology, and the larger devices.
 void tsr__making_grids(struct making *making)
 {
-    int64_t sizes[RULE_MAX_FACTORS];
+    int64_t sizes[RULE_MAX_FACTORS], n = making->planner->machine.n;
     tsr__planner_sizes(making->planner->shapes.told, making->node, making->rule, sizes);
-    struct grid line = {.n = 1, .size = {making->planner->machine.n}};
+    struct grid line = {.n = 1, .size = {n}};
     for (int f = 0; f < making->rule->n_factors; f++) {
         const struct rule_factor *factor = &making->rule->factors[f];
         making->stat = factor->kind == FACTOR_STAT;
-        if (making->stat && sizes[f] > 1 &&
-            tsr__unit_fits(factor, sizes[f], making->planner->machine.n))
+        if (making->stat && sizes[f] > 1 && tsr__unit_fits(factor, sizes[f], n))
             try_grid(making, line, &f);
         making->stat = false;
-        if (may_cut(factor, sizes[f], making->planner->machine.n)) {
+        if (may_cut(factor, sizes[f], n))
             try_grid(making, line, &f);
-            continue;
-        }
-        for (int64_t parts = making->planner->machine.n - 1; parts > 1; parts--)
-            if (making->planner->machine.n % parts == 0 && may_cut(factor, sizes[f], parts)) {
-                try_pairs(making, f, parts, sizes);
-                break;
-            }
+        else
+            try_fewer(making, f, sizes);
     }
     if (!making->planner->machine.numbers && making->planner->machine.topology->n_grid > 1)
         try_wired(making, sizes);

@@ -46,6 +46,41 @@ struct candidate {
     bool cut;
     bool halo; // neighbours exchange the edges of their parts first
 };
+// A tensor of a node is one of its inputs or one of its outputs: side and slot.
+enum slot_side { SIDE_INPUT, SIDE_OUTPUT };
+
+static inline const uint32_t *candidate_layouts(const struct candidate *candidate,
+                                                enum slot_side side)
+{
+    return side == SIDE_OUTPUT ? candidate->out : candidate->in;
+}
+static inline tsr_value *node_value(const tsr_node *node, enum slot_side side, size_t i)
+{
+    return side == SIDE_OUTPUT ? tsr_node_output(node, i) : tsr_node_input(node, i);
+}
+// The rule's tensor in that slot; NULL: it has fewer.
+static inline const struct rule_tensor *rule_slot(const struct rule *rule, enum slot_side side,
+                                                  size_t i)
+{
+    if (side == SIDE_OUTPUT)
+        return (int)i < rule->n_outputs ? &rule->outputs[i] : NULL;
+    return (int)i < rule->n_inputs ? &rule->inputs[i] : NULL;
+}
+// The tensor steers the operator and is read by the host: it is not cut.
+static inline bool rule_steers(const struct rule *rule, enum slot_side side, size_t i)
+{
+    const struct rule_tensor *tensor = rule_slot(rule, side, i);
+    return tensor && tensor->host;
+}
+// Another input before this one reads the same value.
+static inline bool read_before(const tsr_node *node, size_t i)
+{
+    for (size_t k = 0; k < i; k++)
+        if (tsr_node_input(node, k) == tsr_node_input(node, i))
+            return true;
+    return false;
+}
+
 // The candidates of nodes that are alike.
 struct strategy {
     uint32_t id;
@@ -313,9 +348,10 @@ bool tsr__planner_values(struct planner *planner, const tsr_dim_size *sizes, siz
 
 // strategies.c
 struct strategy *tsr__planner_strategy(struct planner *planner, const struct plan_node *node);
-// A candidate in which that tensor lies so, if the node can do it.
+// A candidate in which that tensor has the layout, if the node can do it. False: none, or it was tried before.
 bool tsr__planner_try_layout(struct planner *planner, struct strategy *strategy,
-                             const tsr_node *node, bool out, size_t slot, uint32_t layout);
+                             const tsr_node *node, enum slot_side side, size_t slot,
+                             uint32_t layout);
 // Candidates that take that input in parts.
 void tsr__planner_try_parts(struct planner *planner, struct strategy *strategy,
                             const tsr_node *node, size_t slot, uint32_t layout);

@@ -4,6 +4,16 @@
 // Each has its program; the two become one, with the costs of the second times the number of its runs, and with an edge
 // for every weight that both have, which forbids that they lie differently. Devices hold both models at a time, so what
 // only one has counts while the other runs too; what both have counts once, because it lies the same.
+//
+// A weight W, prefill once and decode 100 times. Ways to have W, and what each model takes with it, in ms:
+//
+//                  prefill   decode   prefill + 100 x decode
+//     by rows           20       3        320
+//     by columns        12       5        512
+//
+// Alone, prefill would take columns and decode rows, and W would lie there twice. The edge between the two nodes that read
+// it allows (rows, rows) and (columns, columns) only; the first is the least. A cache that decode keeps while prefill
+// runs is its own: a use of decode's variable in the rows of prefill, at all of its times.
 #include "plan/edges.h"
 
 #include <math.h>
@@ -11,7 +21,7 @@
 #define COMPARED_BYTES ((size_t)1 << 10) // weights below are the same by name alone
 
 struct joint {
-    struct planner *p[2];
+    struct planner *planners[2];
     struct program program;
     uint32_t first[2]; // variables of each
     uint32_t first_limit[2];
@@ -58,10 +68,10 @@ static void pair(struct joint *joint, const tsr_value *a, const tsr_value *b)
 // A weight of the second model that is the same as one of the first and was not found by name.
 static const tsr_value *equal_of(const struct joint *joint, const tsr_value *value)
 {
-    const tsr_graph *graph = tsr_model_graph(joint->p[1]->model);
+    const tsr_graph *graph = tsr_model_graph(joint->planners[1]->model);
     for (size_t k = 0; k < tsr_graph_initializer_count(graph); k++) {
         const tsr_value *w = tsr_graph_initializer(graph, k);
-        if (is_weight(joint->p[1], w) && !joint->twin[1][tsr__value_id(w)] &&
+        if (is_weight(joint->planners[1], w) && !joint->twin[1][tsr__value_id(w)] &&
             same_form(tsr_value_initializer(value), tsr_value_initializer(w)) &&
             same_bytes(tsr_value_initializer(value), tsr_value_initializer(w)))
             return w;
@@ -69,34 +79,55 @@ static const tsr_value *equal_of(const struct joint *joint, const tsr_value *val
     return NULL;
 }
 
-// By name and form; what is left, by its bytes.
-static bool pair_weights(struct joint *joint)
+// The weights of the second model by name.
+static void list_names(const struct joint *joint, struct map *names)
 {
-    struct arena *arena = &joint->p[0]->arena;
-    const tsr_graph *g[2] = {tsr_model_graph(joint->p[0]->model),
-                             tsr_model_graph(joint->p[1]->model)};
-    size_t n[2] = {tsr_graph_initializer_count(g[0]), tsr_graph_initializer_count(g[1])};
-    struct map names;
-    tsr__map_init(&names, arena, n[1]);
-    for (int m = 0; m < 2; m++)
-        joint->twin[m] =
-            ARENA_ARRAY(arena, const tsr_value *, tsr__model_value_ids(joint->p[m]->model) + 1);
-    for (size_t i = 0; i < n[1] && !arena->failed; i++) {
-        tsr_value *value = tsr_graph_initializer(g[1], i);
-        void **at =
-            is_weight(joint->p[1], value) ? tsr__map_at(&names, tsr__value_str(value)) : NULL;
+    const tsr_graph *graph = tsr_model_graph(joint->planners[1]->model);
+    for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++) {
+        tsr_value *value = tsr_graph_initializer(graph, i);
+        if (!is_weight(joint->planners[1], value))
+            continue;
+        void **at = tsr__map_at(names, tsr__value_str(value));
         if (at)
             *at = value;
     }
-    for (int by_bytes = 0; by_bytes < 2; by_bytes++)
-        for (size_t i = 0; i < n[0] && !arena->failed; i++) {
-            const tsr_value *v = tsr_graph_initializer(g[0], i), *w = NULL;
-            if (!is_weight(joint->p[0], v) || joint->twin[0][tsr__value_id(v)])
-                continue;
-            w = by_bytes ? equal_of(joint, v) : tsr__map_get(&names, tsr__value_str(v));
-            if (w && same_form(tsr_value_initializer(v), tsr_value_initializer(w)))
-                pair(joint, v, w);
-        }
+}
+
+// Pairs the weights of the first model that have no twin yet: by name (names not NULL), or by their bytes.
+static void pair_left(struct joint *joint, const struct map *names)
+{
+    const tsr_graph *graph = tsr_model_graph(joint->planners[0]->model);
+    for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++) {
+        const tsr_value *value = tsr_graph_initializer(graph, i), *twin = NULL;
+        if (!is_weight(joint->planners[0], value) || joint->twin[0][tsr__value_id(value)])
+            continue;
+        if (names)
+            twin = tsr__map_get(names, tsr__value_str(value));
+        else
+            twin = equal_of(joint, value);
+        if (twin && same_form(tsr_value_initializer(value), tsr_value_initializer(twin)))
+            pair(joint, value, twin);
+    }
+}
+
+// By name and form; what is left, by its bytes.
+static bool pair_weights(struct joint *joint)
+{
+    struct arena *arena = &joint->planners[0]->arena;
+    const tsr_graph *second = tsr_model_graph(joint->planners[1]->model);
+    struct map names;
+    tsr__map_init(&names, arena, tsr_graph_initializer_count(second));
+    for (int m = 0; m < 2; m++) {
+        uint32_t n_values = tsr__model_value_ids(joint->planners[m]->model);
+        joint->twin[m] = ARENA_ARRAY(arena, const tsr_value *, n_values + 1);
+    }
+    if (arena->failed)
+        return false;
+    list_names(joint, &names);
+    if (arena->failed)
+        return false;
+    pair_left(joint, &names);
+    pair_left(joint, NULL);
     return !arena->failed;
 }
 
@@ -106,7 +137,8 @@ static double largest(const int64_t *cost, size_t n)
 {
     int64_t most = 0;
     for (size_t i = 0; i < n; i++)
-        most = cost[i] != COST_FORBIDDEN && cost[i] > most ? cost[i] : most;
+        if (cost[i] != COST_FORBIDDEN)
+            most = larger(most, cost[i]);
     return (double)most;
 }
 
@@ -120,7 +152,7 @@ static void choose_shift(struct joint *joint)
 {
     double sum = 0;
     for (int m = 0; m < 2; m++) {
-        const struct program *program = &joint->p[m]->program;
+        const struct program *program = &joint->planners[m]->program;
         for (size_t i = 0; i < program->nodes.n; i++)
             sum +=
                 largest(program->nodes.at[i].cost, program->nodes.at[i].k) * (double)joint->runs[m];
@@ -134,10 +166,20 @@ static void choose_shift(struct joint *joint)
     }
 }
 
+// A cost times the runs of its model, halved as often as the sums need it.
+static int64_t scaled_cost(const struct joint *joint, int m, int64_t cost)
+{
+    if (cost == COST_FORBIDDEN)
+        return COST_FORBIDDEN;
+    if (joint->shift)
+        return (int64_t)ldexp((double)cost * (double)joint->runs[m], -joint->shift);
+    return cost * joint->runs[m];
+}
+
 // The table times the runs of its model; equal tables stay one.
 static const int64_t *scaled(struct joint *joint, int m, const int64_t *cost, size_t n)
 {
-    struct arena *arena = &joint->p[0]->arena;
+    struct arena *arena = &joint->planners[0]->arena;
     if (joint->runs[m] == 1 && !joint->shift)
         return cost;
     struct {
@@ -146,21 +188,23 @@ static const int64_t *scaled(struct joint *joint, int m, const int64_t *cost, si
     } key = {cost, n, (size_t)m};
     struct str text = tsr__arena_str(arena, (struct str){(const char *)&key, sizeof key});
     void **at = text.p ? tsr__map_at(&joint->scaled, text) : NULL;
-    if (!at || *at)
-        return at ? *at : NULL;
-    int64_t *t = ARENA_ARRAY(arena, int64_t, n + 1);
-    for (size_t i = 0; t && i < n; i++)
-        t[i] = cost[i] == COST_FORBIDDEN ? COST_FORBIDDEN
-               : joint->shift
-                   ? (int64_t)ldexp((double)cost[i] * (double)joint->runs[m], -joint->shift)
-                   : cost[i] * joint->runs[m];
-    *at = t;
-    return t;
+    if (!at)
+        return NULL;
+    if (*at)
+        return *at;
+    int64_t *table = ARENA_ARRAY(arena, int64_t, n + 1);
+    if (!table)
+        return NULL;
+    for (size_t i = 0; i < n; i++)
+        table[i] = scaled_cost(joint, m, cost[i]);
+    *at = table;
+    return table;
 }
 
+// Nodes, edges and limits of one model's program, its costs times its runs.
 static bool add_program(struct joint *joint, int m)
 {
-    const struct program *program = &joint->p[m]->program;
+    const struct program *program = &joint->planners[m]->program;
     struct program *to = &joint->program;
     uint32_t first = joint->first[m] = (uint32_t)to->nodes.n;
     joint->first_limit[m] = (uint32_t)to->limits.n;
@@ -200,55 +244,87 @@ static const struct strategy *strategy_of(const struct planner *planner,
     return planner->nodes[reader->node].strategy;
 }
 
+// One end of a link: how a node of a model has a value, by its choice.
+struct link_end {
+    const struct planner *planner;
+    const struct strategy *strategy;
+    enum slot_side side;
+    size_t slot;
+};
+
+static const struct tile_layout *layout_of(const struct link_end *end, size_t choice)
+{
+    const struct candidate *candidate = &end->strategy->at.at[choice];
+    uint32_t layout = candidate_layouts(candidate, end->side)[end->slot];
+    return end->planner->layouts.at[layout].tiles;
+}
+
+// Which choices go together: those in which the value lies the same. NULL: out of memory.
+static int64_t *link_table(struct arena *arena, const struct link_end *a, const struct link_end *b)
+{
+    size_t n_a = a->strategy->at.n, n_b = b->strategy->at.n;
+    int64_t *table = ARENA_ARRAY(arena, int64_t, n_a * n_b + 1);
+    if (!table)
+        return NULL;
+    for (size_t i = 0; i < n_a; i++)
+        for (size_t k = 0; k < n_b; k++) {
+            bool same = tsr__layout_equal(layout_of(a, i), layout_of(b, k));
+            table[i * n_b + k] = same ? 0 : COST_FORBIDDEN;
+        }
+    return table;
+}
+
 // Two nodes may only take choices in which these inputs lie the same.
 static bool link_readers(struct joint *joint, const struct reader *x, const struct reader *y)
 {
-    struct arena *arena = &joint->p[0]->arena;
-    const struct strategy *s = strategy_of(joint->p[0], x), *t = strategy_of(joint->p[1], y);
-    if (!s || !t)
+    struct arena *arena = &joint->planners[0]->arena;
+    struct link_end a = {joint->planners[0], strategy_of(joint->planners[0], x), SIDE_INPUT,
+                         x->slot};
+    struct link_end b = {joint->planners[1], strategy_of(joint->planners[1], y), SIDE_INPUT,
+                         y->slot};
+    if (!a.strategy || !b.strategy)
         return true; // what a body reads is whole in any case
-    uint32_t key[4] = {s->id, (uint32_t)x->slot, t->id, (uint32_t)y->slot};
+    uint32_t key[4] = {a.strategy->id, (uint32_t)x->slot, b.strategy->id, (uint32_t)y->slot};
     struct str text = tsr__arena_str(arena, (struct str){(const char *)key, sizeof key});
     void **at = text.p ? tsr__map_at(&joint->links, text) : NULL;
-    int64_t *table = at ? *at : NULL;
-    if (!table) {
-        table = ARENA_ARRAY(arena, int64_t, s->at.n * t->at.n + 1);
-        for (size_t i = 0; table && at && i < s->at.n; i++)
-            for (size_t k = 0; k < t->at.n; k++) {
-                uint32_t l = s->at.at[i].in[x->slot], r = t->at.at[k].in[y->slot];
-                bool same = tsr__layout_equal(joint->p[0]->layouts.at[l].tiles,
-                                              joint->p[1]->layouts.at[r].tiles);
-                table[i * t->at.n + k] = same ? 0 : COST_FORBIDDEN;
-            }
-        if (!at || !table)
-            return false;
-        *at = table;
-    }
-    tsr__program_edge(&joint->program, joint->first[0] + joint->p[0]->nodes[x->node].var,
-                      joint->first[1] + joint->p[1]->nodes[y->node].var, table);
+    if (!at)
+        return false;
+    if (!*at)
+        *at = link_table(arena, &a, &b);
+    if (!*at)
+        return false;
+    tsr__program_edge(&joint->program, joint->first[0] + joint->planners[0]->nodes[x->node].var,
+                      joint->first[1] + joint->planners[1]->nodes[y->node].var, *at);
     return !joint->program.arena->failed;
 }
 
-// Readers in their order; those that one model has more of go with the last of the other.
-static bool link_weight(struct joint *joint, const tsr_value *value, const tsr_value *w)
+static const struct reader *reader_or_last(const struct readers *readers, size_t i)
 {
-    struct arena *arena = &joint->p[0]->arena;
-    struct readers x = tsr__planner_readers(joint->p[0], arena, value);
-    struct readers y = tsr__planner_readers(joint->p[1], arena, w);
+    return &readers->at[i < readers->n ? i : readers->n - 1];
+}
+
+// Readers in their order; those that one model has more of go with the last of the other.
+static bool link_weight(struct joint *joint, const tsr_value *value, const tsr_value *twin)
+{
+    struct arena *arena = &joint->planners[0]->arena;
+    struct readers x = tsr__planner_readers(joint->planners[0], arena, value);
+    struct readers y = tsr__planner_readers(joint->planners[1], arena, twin);
     size_t n = x.n > y.n ? x.n : y.n;
-    for (size_t i = 0; i < n && x.n && y.n; i++)
-        if (!link_readers(joint, &x.at[i < x.n ? i : x.n - 1], &y.at[i < y.n ? i : y.n - 1]))
+    if (!x.n || !y.n)
+        return !arena->failed;
+    for (size_t i = 0; i < n; i++)
+        if (!link_readers(joint, reader_or_last(&x, i), reader_or_last(&y, i)))
             return false;
     return !arena->failed;
 }
 
 static bool link_weights(struct joint *joint)
 {
-    const tsr_graph *graph = tsr_model_graph(joint->p[0]->model);
+    const tsr_graph *graph = tsr_model_graph(joint->planners[0]->model);
     for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++) {
-        const tsr_value *value = tsr_graph_initializer(graph, i),
-                        *w = joint->twin[0][tsr__value_id(value)];
-        if (w && !link_weight(joint, value, w))
+        const tsr_value *value = tsr_graph_initializer(graph, i);
+        const tsr_value *twin = joint->twin[0][tsr__value_id(value)];
+        if (twin && !link_weight(joint, value, twin))
             return false;
     }
     return true;
@@ -257,32 +333,29 @@ static bool link_weights(struct joint *joint)
 // What the first hands over lies as the other reads it.
 static bool link_state(struct joint *joint, const tsr_value *present, const tsr_value *past)
 {
-    struct planner *p = joint->p[0], *q = joint->p[1];
+    struct planner *first = joint->planners[0], *second = joint->planners[1];
     struct reader from;
-    struct readers readers = tsr__planner_readers(q, &p->arena, past);
-    const struct strategy *t = readers.n ? strategy_of(q, &readers.at[0]) : NULL;
-    if (!t || !tsr__planner_made_by(p, present, &from))
-        return !p->arena.failed;
-    const struct strategy *s = p->nodes[from.node].strategy;
-    int64_t *table = ARENA_ARRAY(&p->arena, int64_t, s->at.n * t->at.n + 1);
-    for (size_t i = 0; table && i < s->at.n; i++)
-        for (size_t k = 0; k < t->at.n; k++) {
-            uint32_t out = s->at.at[i].out[from.slot], in = t->at.at[k].in[readers.at[0].slot];
-            bool same = tsr__layout_equal(p->layouts.at[out].tiles, q->layouts.at[in].tiles);
-            table[i * t->at.n + k] = same ? 0 : COST_FORBIDDEN;
-        }
-    if (table)
-        tsr__program_edge(&joint->program, joint->first[0] + p->nodes[from.node].var,
-                          joint->first[1] + q->nodes[readers.at[0].node].var, table);
+    struct readers readers = tsr__planner_readers(second, &first->arena, past);
+    const struct reader *to = readers.n ? &readers.at[0] : NULL;
+    const struct strategy *strategy = to ? strategy_of(second, to) : NULL;
+    if (!strategy || !tsr__planner_made_by(first, present, &from))
+        return !first->arena.failed;
+    struct link_end made = {first, first->nodes[from.node].strategy, SIDE_OUTPUT, from.slot};
+    struct link_end read = {second, strategy, SIDE_INPUT, to->slot};
+    int64_t *table = link_table(&first->arena, &made, &read);
+    if (!table)
+        return false;
+    tsr__program_edge(&joint->program, joint->first[0] + first->nodes[from.node].var,
+                      joint->first[1] + second->nodes[to->node].var, table);
     joint->twin[1][tsr__value_id(past)] = present;
-    return table && !joint->program.arena->failed;
+    return !joint->program.arena->failed;
 }
 
 static bool link_states(struct joint *joint)
 {
-    const tsr_graph *graph = tsr_model_graph(joint->p[0]->model);
-    for (size_t i = 0; i < joint->p[1]->ends.states.n; i++) {
-        const struct state_pair *state_pair = &joint->p[1]->ends.states.at[i];
+    const tsr_graph *graph = tsr_model_graph(joint->planners[0]->model);
+    for (size_t i = 0; i < joint->planners[1]->ends.states.n; i++) {
+        const struct state_pair *state_pair = &joint->planners[1]->ends.states.at[i];
         for (size_t k = 0; k < tsr_graph_output_count(graph); k++) {
             const tsr_value *value = tsr_graph_output(graph, k);
             if (str_eq(tsr__value_str(value), tsr__value_str(state_pair->present)) &&
@@ -295,55 +368,55 @@ static bool link_states(struct joint *joint)
 
 // ---- what only one of them has -----------------------------------------------------------------
 
-static bool read_before(const tsr_node *node, size_t i)
-{
-    for (size_t k = 0; k < i; k++)
-        if (tsr_node_input(node, k) == tsr_node_input(node, i))
-            return true;
-    return false;
-}
-
 // Bytes of constants that the other model lacks, by choice of the node; NULL: none.
 static int64_t *own_bytes(struct joint *joint, int m, const struct plan_node *node, size_t class)
 {
-    struct planner *planner = joint->p[m];
-    int64_t *t = NULL;
+    struct planner *planner = joint->planners[m];
+    size_t n_choices = node->strategy->at.n;
+    int64_t *bytes = NULL;
     for (size_t i = 0; i < tsr_node_input_count(node->node); i++) {
         const tsr_value *value = tsr_node_input(node->node, i);
         if (!value || !planner->values[tsr__value_id(value)].constant ||
             joint->twin[m][tsr__value_id(value)] || read_before(node->node, i))
             continue;
-        t = t ? t : ARENA_ARRAY(&joint->p[0]->arena, int64_t, node->strategy->at.n + 1);
-        for (size_t c = 0; t && c < node->strategy->at.n; c++)
-            t[c] += tsr__planner_class_bytes(planner, class, node->strategy->at.at[c].in[i],
-                                             &planner->values[tsr__value_id(value)]);
+        if (!bytes)
+            bytes = ARENA_ARRAY(&joint->planners[0]->arena, int64_t, n_choices + 1);
+        if (!bytes)
+            return NULL; // the arena has failed: add_own says so
+        for (size_t c = 0; c < n_choices; c++)
+            bytes[c] += tsr__planner_class_bytes(planner, class, node->strategy->at.at[c].in[i],
+                                                 &planner->values[tsr__value_id(value)]);
     }
-    return t;
+    return bytes;
 }
 
 // They lie there while the other model runs.
 static bool add_own(struct joint *joint, int m)
 {
-    const struct planner *planner = joint->p[m], *other = joint->p[1 - m];
-    for (size_t c = 0; c < planner->memory.n_classes && c < other->memory.n_classes; c++)
+    const struct planner *planner = joint->planners[m], *other = joint->planners[1 - m];
+    size_t n_classes = planner->memory.n_classes;
+    if (other->memory.n_classes < n_classes)
+        n_classes = other->memory.n_classes;
+    for (size_t c = 0; c < n_classes; c++)
         for (size_t i = 0; i < planner->n_nodes; i++) {
             const struct plan_node *node = &planner->nodes[i];
-            int64_t *t = node->strategy ? own_bytes(joint, m, node, c) : NULL;
-            if (t)
+            int64_t *bytes = node->strategy ? own_bytes(joint, m, node, c) : NULL;
+            if (bytes)
                 tsr__program_use(&joint->program,
                                  joint->first_limit[1 - m] + other->memory.limits[c],
-                                 joint->first[m] + node->var, 0, other->n_times, t);
+                                 joint->first[m] + node->var, 0, other->n_times, bytes);
         }
-    return !joint->program.arena->failed && !joint->p[0]->arena.failed;
+    return !joint->program.arena->failed && !joint->planners[0]->arena.failed;
 }
 
 static bool build(struct joint *joint, int64_t memory)
 {
     for (int m = 0; m < 2; m++)
-        if (!tsr__planner_list(joint->p[m]) || !tsr__planner_candidates(joint->p[m]) ||
-            !tsr__planner_program(joint->p[m], memory))
+        if (!tsr__planner_list(joint->planners[m]) ||
+            !tsr__planner_candidates(joint->planners[m]) ||
+            !tsr__planner_program(joint->planners[m], memory))
             return false;
-    struct arena *arena = &joint->p[0]->arena;
+    struct arena *arena = &joint->planners[0]->arena;
     tsr__map_init(&joint->scaled, arena, 256);
     tsr__map_init(&joint->links, arena, 256);
     tsr__program_init(&joint->program, arena);
@@ -354,85 +427,105 @@ static bool build(struct joint *joint, int64_t memory)
 
 // ---- the answer --------------------------------------------------------------------------------
 
+static tsr_status write_shardings(struct planner *planner, const char *config)
+{
+    tsr_status st = tsr__planner_config(planner, config);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__planner_write(planner, planner->config);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__planner_keep_topology(planner);
+    if (st != TSR_OK)
+        return st;
+    return tsr__planner_keep_states(planner);
+}
+
+// One model's share of the answer: the choices of its nodes, written into it, and what they come to.
 static tsr_status write_part(struct joint *joint, int m, const uint32_t *choice, const char *config,
                              int64_t *peak, tsr_plan_part *out)
 {
-    struct planner *planner = joint->p[m];
+    struct planner *planner = joint->planners[m];
     struct arena *arena = &planner->session->results[RESULT_PLAN];
     tsr_plan_summary told = {0};
+    const uint32_t *own = choice + joint->first[m];
     int64_t *memory = ARENA_ARRAY(arena, int64_t, (size_t)planner->machine.n);
-    for (size_t i = 0; i < planner->n_nodes; i++)
-        if (planner->nodes[i].strategy)
-            planner->nodes[i].choice = choice[joint->first[m] + planner->nodes[i].var];
+    tsr__planner_take(planner, own);
     if (!memory || !tsr__planner_memory(planner, memory, peak))
         return TSR_NOMEM;
-    tsr_status st = tsr__planner_config(planner, config);
-    if (st == TSR_OK)
-        st = tsr__planner_write(planner, planner->config);
-    if (st == TSR_OK)
-        st = tsr__planner_keep_topology(planner);
-    if (st == TSR_OK)
-        st = tsr__planner_keep_states(planner);
-    if (st == TSR_OK)
-        st = tsr__planner_tell(planner, NULL, &told);
+    tsr_status st = write_shardings(planner, config);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__planner_tell(planner, NULL, &told);
+    if (st != TSR_OK)
+        return st;
     *out = (tsr_plan_part){.config = told.config,
-                           .cost = tsr__program_cost(&planner->program, choice + joint->first[m]),
+                           .cost = tsr__program_cost(&planner->program, own),
                            .memory = memory,
                            .collectives = told.collectives,
                            .n_collectives = told.n_collectives,
                            .nodes = told.nodes,
                            .cut_nodes = told.cut_nodes};
-    return st;
+    return TSR_OK;
 }
 
-static tsr_status tell(struct joint *joint, const struct program_result *result,
-                       const tsr_plan_options *options, tsr_plan_summary *out)
+// Both models are there at a time, but one of them runs: of each device the larger number counts.
+static void sum_up(const struct joint *joint, const struct program_result *result,
+                   const tsr_plan_part *parts, tsr_plan_summary *out)
 {
-    struct arena *arena = &joint->p[0]->session->results[RESULT_PLAN];
-    size_t n = (size_t)joint->p[0]->machine.n;
-    tsr_plan_part *parts = ARENA_ARRAY(arena, tsr_plan_part, 2);
-    int64_t *memory = ARENA_ARRAY(arena, int64_t, n);
-    int64_t *peak = ARENA_ARRAY(arena, int64_t, 2 * n);
-    tsr_status st = parts && memory && peak ? TSR_OK : TSR_NOMEM;
-    for (int m = 0; m < 2 && st == TSR_OK; m++)
-        st = write_part(joint, m, result->choice, options->config, peak + (size_t)m * n, &parts[m]);
-    if (st != TSR_OK)
-        return st;
-    for (size_t device = 0; device < n; device++)
-        peak[device] = peak[n + device] > peak[device] ? peak[n + device] : peak[device];
-    for (size_t device = 0; device < n; device++)
-        memory[device] = parts[0].memory[device] > parts[1].memory[device]
-                             ? parts[0].memory[device]
-                             : parts[1].memory[device];
-    *out = (tsr_plan_summary){.size = sizeof *out, .devices = n, .feasible = true};
     out->parts = parts;
     out->n_parts = 2;
     out->shared = joint->shared;
-    out->memory = memory;
-    out->peak = peak;
     out->config = parts[0].config;
     out->collectives = parts[0].collectives;
     out->n_collectives = parts[0].n_collectives;
     out->nodes = parts[0].nodes;
     out->cut_nodes = parts[0].cut_nodes;
     out->cost = parts[0].cost + joint->runs[1] * parts[1].cost;
-    out->bound = result->bound << joint->shift;
-    out->bound = out->bound < out->cost ? out->bound : out->cost;
+    out->bound = smaller(result->bound << joint->shift, out->cost);
     out->optimal = result->optimal;
-    out->gap = result->optimal ? 0 : (double)(out->cost - out->bound) / (double)out->cost;
+    if (!result->optimal)
+        out->gap = (double)(out->cost - out->bound) / (double)out->cost;
+}
+
+static tsr_status tell(struct joint *joint, const struct program_result *result,
+                       const tsr_plan_options *options, tsr_plan_summary *out)
+{
+    struct arena *arena = &joint->planners[0]->session->results[RESULT_PLAN];
+    size_t n = (size_t)joint->planners[0]->machine.n;
+    tsr_plan_part *parts = ARENA_ARRAY(arena, tsr_plan_part, 2);
+    int64_t *memory = ARENA_ARRAY(arena, int64_t, n);
+    int64_t *peak = ARENA_ARRAY(arena, int64_t, 2 * n);
+    if (!parts || !memory || !peak)
+        return TSR_NOMEM;
+    for (int m = 0; m < 2; m++) {
+        tsr_status st =
+            write_part(joint, m, result->choice, options->config, peak + (size_t)m * n, &parts[m]);
+        if (st != TSR_OK)
+            return st;
+    }
+    for (size_t device = 0; device < n; device++) {
+        peak[device] = larger(peak[device], peak[n + device]);
+        memory[device] = larger(parts[0].memory[device], parts[1].memory[device]);
+    }
+    *out = (tsr_plan_summary){.size = sizeof *out, .devices = n, .feasible = true};
+    out->memory = memory;
+    out->peak = peak;
+    sum_up(joint, result, parts, out);
     return TSR_OK;
 }
 
 static tsr_status refuse(struct joint *joint, bool proved, tsr_plan_summary *out)
 {
-    struct planner *planner = joint->p[0];
+    struct planner *planner = joint->planners[0];
     struct program_least least = {0};
     *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)planner->machine.n};
     struct program_options share = tsr__budget_share(planner->budget, 0.5);
     tsr_status st = tsr__program_least(&joint->program, &share, &planner->arena, &least);
     if (st != TSR_OK)
         return st;
-    out->needs_bytes = least.found ? least.least : 0;
+    if (least.found)
+        out->needs_bytes = least.least;
     struct str need = tsr__bytes_text(&planner->arena, out->needs_bytes);
     struct str hint = tsr__arena_printf(
         &planner->arena, "give each device " STR_FMT " (--memory %lld), or use more devices",
@@ -447,25 +540,41 @@ static tsr_status refuse(struct joint *joint, bool proved, tsr_plan_summary *out
     return TSR_INFEASIBLE;
 }
 
+// Memory counts where the caller gave a number or a topology.
+static int64_t memory_limit(const tsr_plan_options *options)
+{
+    if (options->memory > 0 || options->topology)
+        return options->memory;
+    return PLAN_NO_LIMIT;
+}
+
+static tsr_status solve(struct joint *joint, const tsr_plan_options *options, tsr_plan_summary *out)
+{
+    struct planner *planner = joint->planners[0];
+    struct program_result result = {0};
+    tsr_status st = TSR_OK;
+    if (options->export_lp)
+        st = tsr__planner_export(planner->session, &joint->program, options->export_lp);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__planner_solve(planner, &joint->program, &result);
+    if (st != TSR_OK)
+        return st;
+    if (!result.feasible)
+        return refuse(joint, result.infeasible, out);
+    return tell(joint, &result, options, out);
+}
+
 tsr_status tsr__plan_joint(struct planner *planner, struct planner *with,
                            const tsr_plan_options *options, tsr_plan_summary *out)
 {
-    struct program_result result = {0};
-    struct joint joint = {.p = {planner, with},
-                          .runs = {1, options->steps > 0 ? options->steps : 1}};
-    if (!build(&joint, options->memory > 0 || options->topology ? options->memory : PLAN_NO_LIMIT))
+    struct joint joint = {.planners = {planner, with}, .runs = {1, larger(options->steps, 1)}};
+    if (!build(&joint, memory_limit(options)))
         return TSR_NOMEM;
-    tsr_status st = options->export_lp
-                        ? tsr__planner_export(planner->session, &joint.program, options->export_lp)
-                        : TSR_OK;
-    if (st == TSR_OK)
-        st = tsr__planner_solve(planner, &joint.program, &result);
-    if (st == TSR_OK)
-        st = result.feasible ? tell(&joint, &result, options, out)
-                             : refuse(&joint, result.infeasible, out);
+    tsr_status st = solve(&joint, options, out);
     tsr__budget_told(planner->budget);
     out->solve_ms = 1e3 * (tsr__clock() - planner->budget->begin);
-    if (st == TSR_OK && options->explain)
-        return tsr__planner_explain(planner, &joint.program, options->explain, out);
-    return st;
+    if (st != TSR_OK || !options->explain)
+        return st;
+    return tsr__planner_explain(planner, &joint.program, options->explain, out);
 }

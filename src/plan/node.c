@@ -48,14 +48,6 @@ int64_t tsr__price_bytes(const struct shapes *shapes, const tsr_value *value, bo
     return n < PLAN_NEVER / bits ? (n * bits + 7) / 8 : PLAN_NEVER;
 }
 
-static bool read_before(const tsr_node *node, size_t i)
-{
-    for (size_t k = 0; k < i; k++)
-        if (tsr_node_input(node, k) == tsr_node_input(node, i))
-            return true;
-    return false;
-}
-
 static bool steers(const struct rule *rule, size_t i)
 {
     return (int)i < rule->n_inputs && rule->inputs[i].host;

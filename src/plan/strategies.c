@@ -5,22 +5,32 @@
 
 // ---- whole nodes -------------------------------------------------------------------------------
 
+// Layouts of all tensors on one side of the node, whole on the first n devices.
+static void lay_whole(struct making *making, enum slot_side side, size_t n,
+                      struct tile_layout **layouts)
+{
+    size_t n_slots = side == SIDE_OUTPUT ? making->n_out : making->n_in;
+    for (size_t i = 0; i < n_slots; i++)
+        if (node_value(making->node, side, i))
+            layouts[i] = tsr__layout_whole(making->arena, value_at(making, side, i)->rank,
+                                           making->planner->machine.all, n);
+}
+
 // Whole on all devices, or on the first where each run gives something else.
 static bool take_whole(struct making *making, bool single)
 {
-    struct candidate candidate = {.name = single ? STR("first device") : STR("whole")};
+    struct candidate candidate = {.name = STR("whole")};
+    size_t n_devices = (size_t)making->planner->machine.n;
+    if (single) {
+        candidate.name = STR("first device");
+        n_devices = 1;
+    }
     making->in = ARENA_ARRAY(making->arena, struct tile_layout *, making->n_in + 1);
     making->out = ARENA_ARRAY(making->arena, struct tile_layout *, making->n_out + 1);
-    for (size_t i = 0; making->in && making->out && i < making->n_in + making->n_out; i++) {
-        bool out = i >= making->n_in;
-        size_t k = out ? i - making->n_in : i;
-        if (!slot(making->node, out, k))
-            continue;
-        struct tile_layout *layout = tsr__layout_whole(
-            making->arena, value_at(making, out, k)->rank, making->planner->machine.all,
-            single ? 1 : (size_t)making->planner->machine.n);
-        *(out ? &making->out[k] : &making->in[k]) = layout;
-    }
+    if (!making->in || !making->out)
+        return false;
+    lay_whole(making, SIDE_INPUT, n_devices, making->in);
+    lay_whole(making, SIDE_OUTPUT, n_devices, making->out);
     if (making->arena->failed || !tsr__making_number(making, making->out, &candidate))
         return false;
     tsr__making_cost(making, &candidate);
@@ -30,25 +40,34 @@ static bool take_whole(struct making *making, bool single)
     return at != NULL;
 }
 
+// A placement that cuts nothing. NULL: out of memory.
+static int64_t *no_cuts(struct arena *arena, const struct rule *rule)
+{
+    int64_t *ones = ARENA_ARRAY(arena, int64_t, (size_t)rule->n_factors + 1);
+    if (!ones)
+        return NULL;
+    for (int factor = 0; factor < rule->n_factors; factor++)
+        ones[factor] = 1;
+    return ones;
+}
+
+// The first candidate is always the whole node; then, where it may be cut, what its rules give on grids.
 static bool fill_strategy(struct planner *planner, struct strategy *strategy, bool single)
 {
-    int64_t one = 1;
     struct arena scratch;
     tsr__arena_init(&scratch, planner->session);
     struct making making = tsr__making(planner, strategy, strategy->node, &scratch);
-    making.place = (struct placement){.rule = strategy->rule, .cuts = &one};
-    int64_t *ones = ARENA_ARRAY(&scratch, int64_t, (size_t)strategy->rule->n_factors + 1);
-    for (int factor = 0; ones && factor < strategy->rule->n_factors; factor++)
-        ones[factor] = 1;
-    making.place.cuts = ones;
-    bool ok = ones && take_whole(&making, single);
+    making.place = (struct placement){.rule = strategy->rule};
+    making.place.cuts = no_cuts(&scratch, strategy->rule);
+    bool ok = making.place.cuts && take_whole(&making, single);
     tsr__arena_free(&scratch);
-    if (!ok || strategy->whole)
-        return ok;
-    if (planner->machine.n > 1)
-        tsr__making_grids(&making);
+    if (!ok)
+        return false;
+    if (strategy->whole || planner->machine.n < 2)
+        return !planner->arena.failed;
+    tsr__making_grids(&making);
     making.rule = strategy->other;
-    if (planner->machine.n > 1 && strategy->other)
+    if (strategy->other)
         tsr__making_grids(&making);
     return !planner->arena.failed;
 }
@@ -57,7 +76,9 @@ static bool fill_strategy(struct planner *planner, struct strategy *strategy, bo
 
 static bool is_annotated(const struct planner *planner, const tsr_node *node)
 {
-    for (size_t i = 0; planner->config && i < tsr_node_config_count(node); i++) {
+    if (!planner->config)
+        return false;
+    for (size_t i = 0; i < tsr_node_config_count(node); i++) {
         const tsr_node_config *nc = tsr_node_config_at(node, i);
         if (tsr_node_config_config(nc) == planner->config && tsr_node_config_spec_count(nc))
             return true;
@@ -80,7 +101,7 @@ static bool conform(struct making *making, struct candidate *candidate)
         if (candidate->out[i] == wanted)
             continue;
         candidate->comm += tsr__planner_price(making->planner, candidate->out[i], wanted,
-                                              value_at(making, true, i));
+                                              value_at(making, SIDE_OUTPUT, i));
         if (candidate->before[i] == PLAN_NO_LAYOUT)
             candidate->before[i] = candidate->out[i];
         candidate->out[i] = wanted;
@@ -96,6 +117,28 @@ static bool cuts_statistics(const struct placement *placement)
     return false;
 }
 
+// Candidates of the placement that the given shardings mean, by the rule, by the other rule, and by the rule with statistics
+// cut, which the others do not find.
+static void take_annotated(struct making *making, struct tile_layout *const *in,
+                           struct tile_layout *const *out)
+{
+    const struct strategy *strategy = making->strategy;
+    const struct {
+        const struct rule *rule;
+        bool stat;
+    } tries[] = {{strategy->rule, false}, {strategy->other, false}, {strategy->rule, true}};
+    for (size_t i = 0; i < TSR_COUNT(tries); i++) {
+        making->rule = tries[i].rule;
+        making->stat = tries[i].stat;
+        if (making->rule &&
+            tsr__placement_explicit(
+                making->arena, making->arena, strategy->node, making->planner->shapes.model,
+                making->rule, making->planner->machine.n, in, out, !making->stat, &making->place) &&
+            making->stat == cuts_statistics(&making->place))
+            (void)tsr__making_take(making);
+    }
+}
+
 // Keeps what conforms to the shardings of the node. Where the operator cannot be cut that way it runs whole.
 static bool constrain(struct planner *planner, struct strategy *strategy)
 {
@@ -107,27 +150,22 @@ static bool constrain(struct planner *planner, struct strategy *strategy)
     bool ok =
         in && out &&
         tsr__node_specs(&arena, strategy->node, planner->config, planner->shapes.model, in, out);
-    for (int k = 0; ok && !strategy->whole && k < 3; k++) {
-        making.rule = k == 1 ? strategy->other : strategy->rule;
-        making.stat = k == 2; // what the others do not find may cut statistics
-        if (making.rule &&
-            tsr__placement_explicit(&arena, &arena, strategy->node, planner->shapes.model,
-                                    making.rule, planner->machine.n, in, out, k < 2,
-                                    &making.place) &&
-            making.stat == cuts_statistics(&making.place))
-            (void)tsr__making_take(&making);
-    }
+    if (!ok)
+        goto free_arena;
+    if (!strategy->whole)
+        take_annotated(&making, in, out);
     making.in = in;
     making.out = out;
     size_t kept = 0;
-    for (size_t i = 0; ok && i < strategy->at.n; i++)
+    for (size_t i = 0; i < strategy->at.n; i++)
         if (conform(&making, &strategy->at.at[i]))
             strategy->at.at[kept++] = strategy->at.at[i];
     if (kept)
         strategy->at.n = kept;
-    else
-        strategy->at.n = strategy->at.n ? 1 : 0; // whole
-    ok = ok && !arena.failed;
+    else if (strategy->at.n)
+        strategy->at.n = 1; // whole
+    ok = !arena.failed;
+free_arena:
     tsr__arena_free(&arena);
     return ok;
 }
@@ -137,24 +175,33 @@ static bool constrain(struct planner *planner, struct strategy *strategy)
 static void key_tensor(struct text *text, const struct rule_tensor *tensor)
 {
     tsr__text_printf(text, "|%d%d%d", tensor->host, tensor->absent, tensor->rank);
-    for (int d = 0; d < tensor->rank && !tensor->host; d++) {
+    if (tensor->host)
+        return;
+    for (int d = 0; d < tensor->rank; d++) {
         tsr__text_printf(text, ",");
         for (int k = 0; k < tensor->dims[d].n; k++)
             tsr__text_printf(text, "%d ", tensor->dims[d].factors[k]);
     }
 }
 
-static void key_value(struct text *text, const struct planner *planner, const tsr_node *node,
-                      bool out, size_t i)
+// Where the node reads the value for the first time: inputs that are one value must stay one.
+static size_t first_reading(const tsr_node *node, size_t i)
 {
-    const tsr_value *v = slot(node, out, i);
-    size_t first = i;
+    for (size_t k = 0; k < i; k++)
+        if (tsr_node_input(node, k) == tsr_node_input(node, i))
+            return k;
+    return i;
+}
+
+static void key_value(struct text *text, const struct planner *planner, const tsr_node *node,
+                      enum slot_side side, size_t i)
+{
+    const tsr_value *v = node_value(node, side, i);
     if (!v) {
         tsr__text_printf(text, ";-");
         return;
     }
-    for (size_t k = 0; k < i && !out && first == i; k++)
-        first = slot(node, false, k) == v ? k : first;
+    size_t first = side == SIDE_INPUT ? first_reading(node, i) : i;
     const struct plan_value *value = &planner->values[tsr__value_id(v)];
     tsr__text_printf(text, ";%d:%d:%zu:", (int)tsr__shapes_of(planner->shapes.full, v).dtype,
                      value->constant, first);
@@ -162,36 +209,48 @@ static void key_value(struct text *text, const struct planner *planner, const ts
         tsr__text_printf(text, "%lld,", (long long)value->shape[d]);
 }
 
+static void key_factor(struct text *text, const struct rule_factor *factor)
+{
+    tsr__text_printf(text, "%d %d %lld %s %lld;", (int)factor->kind, (int)factor->combine,
+                     (long long)factor->size.value, factor->size.symbol ? factor->size.symbol : "",
+                     (long long)factor->unit);
+}
+
+static void key_window(struct text *text, const struct rule_window *window)
+{
+    tsr__text_printf(text, "#%d %d %d %lld %lld %lld %lld %lld %lld", window->input, window->dim,
+                     window->factor, (long long)window->from, (long long)window->to,
+                     (long long)window->step, (long long)window->shift, (long long)window->reach,
+                     (long long)window->per);
+}
+
+static void key_rule(struct text *text, const struct rule *rule)
+{
+    for (int i = 0; i < rule->n_factors; i++)
+        key_factor(text, &rule->factors[i]);
+    for (int i = 0; i < rule->n_rewrites; i++)
+        tsr__text_printf(text, "/%d %d %d", (int)rule->rewrites[i].kind, rule->rewrites[i].index,
+                         rule->rewrites[i].factor);
+    for (int i = 0; i < rule->n_windows; i++)
+        key_window(text, &rule->windows[i]);
+    for (int i = 0; i < rule->n_inputs; i++)
+        key_tensor(text, &rule->inputs[i]);
+    for (int i = 0; i < rule->n_outputs; i++)
+        key_tensor(text, &rule->outputs[i]);
+}
+
+// All that the candidates of a node depend on: its rule, unless it runs whole in any case, and types and sizes of its values.
 static void key_of(struct text *text, const struct planner *planner, const tsr_node *node,
                    const struct rule *rule, const char *whole)
 {
     tsr__text_printf(text, "%d%d.", whole != NULL, rule->single);
-    for (int factor = 0; factor < rule->n_factors && !whole; factor++) {
-        const struct rule_factor *rule_factor = &rule->factors[factor];
-        tsr__text_printf(text, "%d %d %lld %s %lld;", (int)rule_factor->kind,
-                         (int)rule_factor->combine, (long long)rule_factor->size.value,
-                         rule_factor->size.symbol ? rule_factor->size.symbol : "",
-                         (long long)rule_factor->unit);
-    }
-    for (int i = 0; i < rule->n_rewrites && !whole; i++)
-        tsr__text_printf(text, "/%d %d %d", (int)rule->rewrites[i].kind, rule->rewrites[i].index,
-                         rule->rewrites[i].factor);
-    for (int i = 0; i < rule->n_windows && !whole; i++) {
-        const struct rule_window *window = &rule->windows[i];
-        tsr__text_printf(text, "#%d %d %d %lld %lld %lld %lld %lld %lld", window->input,
-                         window->dim, window->factor, (long long)window->from,
-                         (long long)window->to, (long long)window->step, (long long)window->shift,
-                         (long long)window->reach, (long long)window->per);
-    }
-    for (int i = 0; i < rule->n_inputs && !whole; i++)
-        key_tensor(text, &rule->inputs[i]);
-    for (int i = 0; i < rule->n_outputs && !whole; i++)
-        key_tensor(text, &rule->outputs[i]);
+    if (!whole)
+        key_rule(text, rule);
     for (size_t i = 0; i < tsr_node_input_count(node); i++)
-        key_value(text, planner, node, false, i);
+        key_value(text, planner, node, SIDE_INPUT, i);
     tsr__text_printf(text, ">");
     for (size_t i = 0; i < tsr_node_output_count(node); i++)
-        key_value(text, planner, node, true, i);
+        key_value(text, planner, node, SIDE_OUTPUT, i);
 }
 
 static bool gives_output(const tsr_node *node)
@@ -200,6 +259,7 @@ static bool gives_output(const tsr_node *node)
     return first && tsr_value_is_output(first);
 }
 
+// whole: why nothing of the node may be cut, or NULL.
 static struct strategy *strategy_new(struct planner *planner, const struct plan_node *pn,
                                      const char *whole)
 {
@@ -228,6 +288,22 @@ static struct strategy *strategy_new(struct planner *planner, const struct plan_
     return NULL;
 }
 
+// The strategy of that key, found or made. NULL: out of memory.
+static struct strategy *strategy_of_key(struct planner *planner, struct str key,
+                                        const struct plan_node *pn, const char *whole)
+{
+    struct strategy *strategy = tsr__map_get(&planner->cache.strategies, key);
+    if (strategy)
+        return strategy;
+    void **at = tsr__map_at(&planner->cache.strategies, tsr__arena_str(&planner->arena, key));
+    if (!at)
+        return NULL;
+    strategy = strategy_new(planner, pn, whole);
+    *at = strategy;
+    return strategy;
+}
+
+// Nodes with shardings of their own are like no other: their place in the graph belongs to their key.
 struct strategy *tsr__planner_strategy(struct planner *planner, const struct plan_node *pn)
 {
     struct text key;
@@ -235,29 +311,23 @@ struct strategy *tsr__planner_strategy(struct planner *planner, const struct pla
     const struct rule *rule = pn->rule;
     const char *whole =
         rule->whole ? rule->whole : tsr__rule_immovable(planner->shapes.model, node);
+    struct strategy *strategy = NULL;
     tsr__text_init(&key, planner->session);
     key_of(&key, planner, node, rule, whole);
     tsr__text_printf(&key, "%d%d%d%a", pn->delays, pn->takes, gives_output(node),
                      tsr__node_count(node, planner->shapes.full));
     if (is_annotated(planner, node))
         tsr__text_printf(&key, "@%lld", (long long)tsr_node_index(node));
-    struct strategy *strategy = NULL;
-    if (!key.failed) {
-        struct str text = {key.p, key.n};
-        strategy = tsr__map_get(&planner->cache.strategies, text);
-        if (!strategy) {
-            void **at =
-                tsr__map_at(&planner->cache.strategies, tsr__arena_str(&planner->arena, text));
-            strategy = at ? strategy_new(planner, pn, whole) : NULL;
-            if (at)
-                *at = strategy;
-        }
-    }
+    if (!key.failed)
+        strategy = strategy_of_key(planner, (struct str){key.p, key.n}, pn, whole);
     tsr__text_free(&key);
     return strategy;
 }
 
-static bool try_rule(struct making *making, const struct rule *rule, bool out, size_t i,
+// ---- layouts that neighbours bring -------------------------------------------------------------
+
+// A candidate by that rule in which the tensor has the layout, if its placement follows from it.
+static bool try_rule(struct making *making, const struct rule *rule, enum slot_side side, size_t i,
                      uint32_t layout)
 {
     const struct planner *planner = making->planner;
@@ -266,12 +336,16 @@ static bool try_rule(struct making *making, const struct rule *rule, bool out, s
     making->rule = rule;
     if (!rule || !in || !outs)
         return false;
-    *(out ? &outs[i] : &in[i]) = tsr__layout_copy(making->arena, planner->layouts.at[layout].tiles);
+    struct tile_layout **wanted = side == SIDE_OUTPUT ? &outs[i] : &in[i];
+    *wanted = tsr__layout_copy(making->arena, planner->layouts.at[layout].tiles);
     return tsr__placement_explicit(making->arena, making->arena, making->node,
                                    planner->shapes.model, rule, planner->machine.n, in, outs, true,
                                    &making->place) &&
            tsr__making_take(making);
 }
+
+// What was tried with a slot and a layout: the first number of the key.
+enum tried { TRIED_INPUT, TRIED_OUTPUT, TRIED_PARTS };
 
 // False: it was tried before.
 static bool is_first_try(struct planner *planner, struct strategy *strategy, const uint32_t key[3])
@@ -286,52 +360,58 @@ static bool is_first_try(struct planner *planner, struct strategy *strategy, con
 }
 
 bool tsr__planner_try_layout(struct planner *planner, struct strategy *strategy,
-                             const tsr_node *node, bool out, size_t i, uint32_t layout)
+                             const tsr_node *node, enum slot_side side, size_t i, uint32_t layout)
 {
-    uint32_t key[3] = {out, (uint32_t)i, layout};
+    uint32_t key[3] = {side == SIDE_OUTPUT ? TRIED_OUTPUT : TRIED_INPUT, (uint32_t)i, layout};
     struct arena scratch;
     if (!is_first_try(planner, strategy, key))
         return false;
     tsr__arena_init(&scratch, planner->session);
     struct making making = tsr__making(planner, strategy, node, &scratch);
     making.spread = planner->layouts.at[layout].spread;
-    bool ok = try_rule(&making, strategy->rule, out, i, layout);
-    ok = try_rule(&making, strategy->other, out, i, layout) || ok;
+    bool ok = try_rule(&making, strategy->rule, side, i, layout);
+    ok = try_rule(&making, strategy->other, side, i, layout) || ok;
     tsr__arena_free(&scratch);
     return ok;
 }
 
 // ---- parts of sums -----------------------------------------------------------------------------
 
-// Inputs that come in parts: those of the value, and with all every one that can and lies so.
+// Who of the inputs comes in parts besides the one at hand.
+enum pending_inputs { PENDING_ONE, PENDING_ALL };
+
+// Inputs that come in parts: those of the value, and with PENDING_ALL every one that can and lies so.
 static uint32_t *pending_of(struct making *making, const struct candidate *candidate, size_t i,
-                            uint32_t layout, bool all)
+                            uint32_t layout, enum pending_inputs inputs)
 {
     uint32_t *pending = ARENA_ARRAY(making->arena, uint32_t, making->n_in + 1);
-    for (size_t k = 0; pending && k < making->n_in; k++) {
-        const tsr_value *value = slot(making->node, false, k);
-        bool same = value == slot(making->node, false, i);
-        bool can = all && value && candidate->in[k] == candidate->in[i] &&
-                   !value_at(making, false, k)->constant &&
+    if (!pending)
+        return NULL;
+    for (size_t k = 0; k < making->n_in; k++) {
+        const tsr_value *value = tsr_node_input(making->node, k);
+        bool same = value == tsr_node_input(making->node, i);
+        bool can = inputs == PENDING_ALL && value && candidate->in[k] == candidate->in[i] &&
+                   !value_at(making, SIDE_INPUT, k)->constant &&
                    tsr__sum_fits(making->planner->shapes.model, making->node, k) == SUM_ADDS;
         pending[k] = same || can ? layout : PLAN_NO_LAYOUT;
     }
     return pending;
 }
 
+// The candidate with those inputs (numbers of layouts), of which the pending ones come in parts.
 static void try_parts(struct making *making, const uint32_t *in, const uint32_t *pending,
                       const struct parts *parts)
 {
     struct planner *planner = making->planner;
     struct tile_layout **ins = ARENA_ARRAY(making->arena, struct tile_layout *, making->n_in + 1);
     struct tile_layout **outs = ARENA_ARRAY(making->arena, struct tile_layout *, making->n_out + 1);
-    for (size_t k = 0; ins && k < making->n_in; k++)
-        ins[k] = in[k] == PLAN_NO_LAYOUT
-                     ? NULL
-                     : tsr__layout_copy(making->arena, planner->layouts.at[in[k]].tiles);
+    if (!ins || !outs || !pending)
+        return;
+    for (size_t k = 0; k < making->n_in; k++)
+        if (in[k] != PLAN_NO_LAYOUT)
+            ins[k] = tsr__layout_copy(making->arena, planner->layouts.at[in[k]].tiles);
     making->pending = pending;
-    if (ins && outs && pending &&
-        tsr__placement_explicit(making->arena, making->arena, making->node, planner->shapes.model,
+    if (tsr__placement_explicit(making->arena, making->arena, making->node, planner->shapes.model,
                                 making->rule, planner->machine.n, ins, outs, true, &making->place))
         (void)tsr__making_take_parts(making, parts);
 }
@@ -339,21 +419,25 @@ static void try_parts(struct making *making, const uint32_t *in, const uint32_t 
 void tsr__planner_try_parts(struct planner *planner, struct strategy *strategy,
                             const tsr_node *node, size_t i, uint32_t layout)
 {
-    uint32_t key[3] = {2, (uint32_t)i, layout};
+    uint32_t key[3] = {TRIED_PARTS, (uint32_t)i, layout};
     const struct parts *parts = planner->layouts.at[layout].parts;
-    enum sum_way way = strategy->takes ? tsr__sum_fits(planner->shapes.model, node, i) : SUM_STOPS;
     struct arena scratch;
+    if (!strategy->takes)
+        return;
+    enum sum_way way = tsr__sum_fits(planner->shapes.model, node, i);
     if (way == SUM_STOPS || !is_first_try(planner, strategy, key))
         return;
     tsr__arena_init(&scratch, planner->session);
     for (size_t c = 0, end = strategy->at.n; c < end; c++) {
         if (strategy->at.at[c].in[i] != parts->layout || strategy->at.at[c].reduction)
             continue;
-        struct candidate x = strategy->at.at[c]; // the list may move
+        struct candidate candidate = strategy->at.at[c]; // the list may move
         struct making making = tsr__making(planner, strategy, node, &scratch);
-        try_parts(&making, x.in, pending_of(&making, &x, i, layout, false), parts);
+        try_parts(&making, candidate.in, pending_of(&making, &candidate, i, layout, PENDING_ONE),
+                  parts);
         if (way == SUM_ADDS)
-            try_parts(&making, x.in, pending_of(&making, &x, i, layout, true), parts);
+            try_parts(&making, candidate.in,
+                      pending_of(&making, &candidate, i, layout, PENDING_ALL), parts);
     }
     planner->arena.failed = planner->arena.failed || scratch.failed;
     tsr__arena_free(&scratch);
