@@ -10,6 +10,10 @@
 //
 // A block's plan is told in the numbers of the whole machine: a value that has the batch in a dimension (its size there is
 // a multiple of what it is in the block) is cut there once more, outermost; any other lies in every copy.
+//
+//     X is [64, 512] with the batch in dimension 0; a block of 2 devices has X as [1, 512], cut in dimension 1: 64 copies
+//     of {1, 2} on devices 0 1 become {64, 2} on devices 0 .. 127, and copy 5 (devices 10 and 11) has row 5
+//     W is [512, 512] in the block too: no batch. Its halves {1, 2} lie on 0 1 and again on 2 3, 4 5 ...
 #include "plan/stages.h"
 
 #define BLOCK_MOST  64 // devices of a block; a machine of no more is planned as a whole too
@@ -45,14 +49,25 @@ static int64_t size_of(const tsr_plan_options *options, const char *symbol)
     return 0;
 }
 
+// The symbol in the first dimension of a value; NULL: it has none.
+static const char *first_symbol(const tsr_value *value)
+{
+    if (tsr_value_rank(value) <= 0)
+        return NULL;
+    const char *symbol = tsr_value_dim(value, 0).symbol;
+    if (!symbol || !symbol[0])
+        return NULL;
+    return symbol;
+}
+
 // The symbol that stands first in an input and has a size; of several the largest.
 static void find_batch(struct blocks *blocks)
 {
     const tsr_graph *graph = tsr_model_graph(blocks->planner->model);
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
-        const char *symbol = tsr_value_rank(value) > 0 ? tsr_value_dim(value, 0).symbol : NULL;
-        int64_t size = symbol && symbol[0] ? size_of(blocks->options, symbol) : 0;
+        const char *symbol = first_symbol(value);
+        int64_t size = symbol ? size_of(blocks->options, symbol) : 0;
         if (size > blocks->batch_size) {
             blocks->batch = symbol;
             blocks->batch_size = size;
@@ -61,12 +76,14 @@ static void find_batch(struct blocks *blocks)
 }
 
 // The most copies that share the batch evenly.
-static int64_t copies_of(const struct blocks *b, int64_t blocks)
+static int64_t copies_of(const struct blocks *blocks, int64_t n_blocks)
 {
-    int64_t copies = b->batch && blocks < b->batch_size ? blocks : b->batch_size;
-    while (copies > 1 && b->batch_size % copies)
+    int64_t copies = blocks->batch_size;
+    if (blocks->batch)
+        copies = smaller(n_blocks, blocks->batch_size);
+    while (copies > 1 && blocks->batch_size % copies)
         copies--;
-    return copies > 1 ? copies : 1;
+    return larger(copies, 1);
 }
 
 // ---- which blocks ------------------------------------------------------------------------------
@@ -88,14 +105,19 @@ static bool add_block(struct blocks *blocks, const int64_t *devices, int64_t n, 
     return true;
 }
 
-// The devices that are at least as fast as one of them, with the first device besides or without it; the number.
-static int64_t take_fast(const struct planner *planner, int64_t slowest, bool with_first,
+// Which device must be in a list besides the fast ones.
+enum besides { NOBODY_BESIDES, FIRST_BESIDES };
+
+// The devices that are at least as fast as `slowest`, with the first device besides or without it; the number.
+static int64_t take_fast(const struct planner *planner, int64_t slowest, enum besides besides,
                          int64_t *list)
 {
     int64_t n = 0;
-    for (int64_t device = 0; device < planner->machine.n; device++)
-        if (speed_of(planner, device) >= speed_of(planner, slowest) || (with_first && device == 0))
+    for (int64_t device = 0; device < planner->machine.n; device++) {
+        bool fast = speed_of(planner, device) >= speed_of(planner, slowest);
+        if (fast || (besides == FIRST_BESIDES && device == 0))
             list[n++] = device;
+    }
     return n;
 }
 
@@ -109,7 +131,7 @@ static bool is_first_so_fast(const struct planner *planner, int64_t device)
 }
 
 // The devices that are at least as fast as each of them is, where that leaves some out; the same with the first device, which
-// gives the outputs; and that one alone.
+// gives the outputs; and that one alone. Of speeds 1 4 4 2: {1 2}, {0 1 2}, {1 2 3} and {0}.
 static bool list_fast(struct blocks *blocks)
 {
     struct planner *planner = blocks->planner;
@@ -119,11 +141,11 @@ static bool list_fast(struct blocks *blocks)
     for (int64_t device = 0; device < planner->machine.n; device++) {
         if (!is_first_so_fast(planner, device))
             continue;
-        int64_t n = take_fast(planner, device, false, list);
+        int64_t n = take_fast(planner, device, NOBODY_BESIDES, list);
         bool without = list[0] != 0;
         if (n < planner->machine.n && !add_block(blocks, list, n, 1))
             return false;
-        n = take_fast(planner, device, true, list);
+        n = take_fast(planner, device, FIRST_BESIDES, list);
         if (without && n < planner->machine.n && !add_block(blocks, list, n, 1))
             return false;
     }
@@ -131,18 +153,22 @@ static bool list_fast(struct blocks *blocks)
     return add_block(blocks, list, 1, 1);
 }
 
-// Blocks of 1, 2, 4 ... devices from the first on, each as often as the batch allows.
+// Blocks of 64, 32 ... 1 devices from the first on, each as often as the batch allows.
 static bool list_alike(struct blocks *blocks)
 {
     struct planner *planner = blocks->planner;
     int64_t *first = ARENA_ARRAY(&planner->arena, int64_t, BLOCK_MOST);
-    for (int64_t device = 0; first && device < BLOCK_MOST; device++)
+    if (!first)
+        return false;
+    for (int64_t device = 0; device < BLOCK_MOST; device++)
         first[device] = device;
-    for (int64_t n = BLOCK_MOST; first && n >= 1; n /= 2)
-        if (n <= planner->machine.n &&
-            !add_block(blocks, first, n, copies_of(blocks, planner->machine.n / n)))
+    for (int64_t n = BLOCK_MOST; n >= 1; n /= 2) {
+        if (n > planner->machine.n)
+            continue;
+        if (!add_block(blocks, first, n, copies_of(blocks, planner->machine.n / n)))
             return false;
-    return first != NULL;
+    }
+    return true;
 }
 
 bool tsr__planner_alike(const struct planner *planner)
@@ -162,7 +188,9 @@ static const tsr_dim_size *share_of(struct blocks *blocks, int64_t copies)
 {
     tsr_dim_size *sizes =
         ARENA_ARRAY(&blocks->planner->arena, tsr_dim_size, blocks->options->n_sizes + 1);
-    for (size_t i = 0; sizes && i < blocks->options->n_sizes; i++) {
+    if (!sizes)
+        return NULL;
+    for (size_t i = 0; i < blocks->options->n_sizes; i++) {
         sizes[i] = blocks->options->sizes[i];
         if (copies > 1 && strcmp(sizes[i].name, blocks->batch) == 0)
             sizes[i].size /= copies;
@@ -215,8 +243,46 @@ static int64_t send_time(const struct blocks *blocks, const struct block_plan *p
     return ps;
 }
 
+// The dimension in which a value has the batch: BATCH_NOWHERE, or BATCH_UNCLEAR where it cannot be told.
+enum { BATCH_NOWHERE = -1, BATCH_UNCLEAR = -2 };
 static int batch_dim(const struct blocks *blocks, const struct block_plan *plan,
-                     const tsr_value *value);
+                     const tsr_value *value)
+{
+    const struct plan_value *all = &blocks->planner->values[tsr__value_id(value)];
+    const struct plan_value *part = &plan->planner.values[tsr__value_id(value)];
+    int found = BATCH_NOWHERE, rank = all->rank < part->rank ? all->rank : part->rank;
+    for (int d = 0; d < rank; d++) {
+        if (all->shape[d] == part->shape[d])
+            continue;
+        if (found >= 0 || all->shape[d] != part->shape[d] * plan->copies)
+            return BATCH_UNCLEAR;
+        found = d;
+    }
+    return found;
+}
+
+// The node reads the value whole, in the way that was chosen for it.
+static bool reads_whole(const struct planner *planner, const struct plan_node *node,
+                        const tsr_value *value)
+{
+    if (!node->strategy)
+        return false;
+    for (size_t i = 0; i < tsr_node_input_count(node->node); i++) {
+        uint32_t layout = node->strategy->at.at[node->choice].in[i];
+        if (tsr_node_input(node->node, i) == value && layout != PLAN_NO_LAYOUT &&
+            tsr__layout_is_whole(planner->layouts.at[layout].tiles))
+            return true;
+    }
+    return false;
+}
+
+static bool some_reads_whole(const struct planner *planner, const tsr_value *value)
+{
+    for (size_t i = 0; i < planner->n_nodes; i++)
+        if (reads_whole(planner, &planner->nodes[i], value))
+            return true;
+    return false;
+}
 
 // Nodes that read the whole share of their copy: each device cuts it out of the inputs, which a block alone would not do.
 static int64_t slice_time(const struct blocks *blocks, const struct block_plan *plan)
@@ -224,19 +290,11 @@ static int64_t slice_time(const struct blocks *blocks, const struct block_plan *
     const struct planner *planner = &plan->planner;
     const tsr_graph *graph = tsr_model_graph(planner->model);
     double bytes = 0;
-    for (size_t k = 0; plan->copies > 1 && k < tsr_graph_input_count(graph); k++) {
-        const tsr_value *value = tsr_graph_input(graph, k);
-        bool read = false;
-        for (size_t i = 0; i < planner->n_nodes && !read; i++) {
-            const struct plan_node *node = &planner->nodes[i];
-            for (size_t j = 0; node->strategy && j < tsr_node_input_count(node->node); j++) {
-                uint32_t layout = node->strategy->at.at[node->choice].in[j];
-                read =
-                    read || (tsr_node_input(node->node, j) == value && layout != PLAN_NO_LAYOUT &&
-                             tsr__layout_is_whole(planner->layouts.at[layout].tiles));
-            }
-        }
-        if (read && batch_dim(blocks, plan, value) >= 0)
+    if (plan->copies <= 1)
+        return 0;
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+        const tsr_value *value = tsr_graph_input(graph, i);
+        if (some_reads_whole(planner, value) && batch_dim(blocks, plan, value) >= 0)
             bytes += (double)tsr__stages_bytes(blocks->planner, value) / (double)plan->copies;
     }
     return tsr__planner_move_time(planner, 2 * bytes);
@@ -247,32 +305,15 @@ static tsr_status plan_block(struct blocks *blocks, struct block_plan *plan)
     if (!start_block(blocks, plan))
         return TSR_NOMEM;
     tsr_status st = tsr__planner_solve(&plan->planner, &plan->planner.program, &plan->result);
-    if (st == TSR_OK && plan->result.feasible) {
-        tsr__planner_take(&plan->planner, plan->result.choice);
-        plan->cost = plan->result.cost + gather_time(blocks, plan) + send_time(blocks, plan) +
-                     slice_time(blocks, plan);
-    }
-    return st;
+    if (st != TSR_OK || !plan->result.feasible)
+        return st;
+    tsr__planner_take(&plan->planner, plan->result.choice);
+    plan->cost = plan->result.cost + gather_time(blocks, plan) + send_time(blocks, plan) +
+                 slice_time(blocks, plan);
+    return TSR_OK;
 }
 
 // ---- in the numbers of the whole machine -------------------------------------------------------
-
-// The dimension in which a value has the batch: -1 none, -2 it cannot be told.
-static int batch_dim(const struct blocks *blocks, const struct block_plan *plan,
-                     const tsr_value *value)
-{
-    const struct plan_value *all = &blocks->planner->values[tsr__value_id(value)];
-    const struct plan_value *part = &plan->planner.values[tsr__value_id(value)];
-    int found = -1;
-    for (int d = 0; d < all->rank && d < part->rank; d++) {
-        if (all->shape[d] == part->shape[d])
-            continue;
-        if (found >= 0 || all->shape[d] != part->shape[d] * plan->copies)
-            return -2;
-        found = d;
-    }
-    return found;
-}
 
 // The number that a layout of the block has in the whole machine; few differ, and each names every device.
 static uint32_t lift_layout(struct blocks *blocks, const struct block_plan *plan, uint32_t layout,
@@ -300,16 +341,39 @@ static uint32_t lift_layout(struct blocks *blocks, const struct block_plan *plan
     return *number;
 }
 
+// False: the value cannot be told in the numbers of the whole machine, or there is no memory.
 static bool lift_slot(struct blocks *blocks, const struct block_plan *plan, const tsr_value *value,
                       uint32_t layout, uint32_t *out)
 {
     *out = PLAN_NO_LAYOUT;
     if (!value || layout == PLAN_NO_LAYOUT)
         return true;
-    int d = blocks->whole ? -1 : batch_dim(blocks, plan, value);
-    if (d != -2)
-        *out = lift_layout(blocks, plan, layout, d);
+    int dim = blocks->whole ? BATCH_NOWHERE : batch_dim(blocks, plan, value);
+    if (dim != BATCH_UNCLEAR)
+        *out = lift_layout(blocks, plan, layout, dim);
     return *out != PLAN_NO_LAYOUT;
+}
+
+static bool lift_slots(struct blocks *blocks, const struct block_plan *plan, const tsr_node *node,
+                       const struct candidate *from, struct candidate *to)
+{
+    struct arena *arena = &blocks->planner->arena;
+    size_t n_in = tsr_node_input_count(node), n_out = tsr_node_output_count(node);
+    to->in = ARENA_ARRAY(arena, uint32_t, n_in + 1);
+    to->out = ARENA_ARRAY(arena, uint32_t, n_out + 1);
+    to->before = ARENA_ARRAY(arena, uint32_t, n_out + 1);
+    if (!to->in || !to->out || !to->before)
+        return false;
+    for (size_t i = 0; i < n_in; i++)
+        if (!lift_slot(blocks, plan, tsr_node_input(node, i), from->in[i], &to->in[i]))
+            return false;
+    for (size_t i = 0; i < n_out; i++) {
+        const tsr_value *value = tsr_node_output(node, i);
+        if (!lift_slot(blocks, plan, value, from->out[i], &to->out[i]) ||
+            !lift_slot(blocks, plan, value, from->before[i], &to->before[i]))
+            return false;
+    }
+    return true;
 }
 
 // The chosen way of a node as its only one in the planner of the whole machine.
@@ -317,7 +381,6 @@ static bool lift_node(struct blocks *blocks, const struct block_plan *plan, size
 {
     const struct plan_node *node = &plan->planner.nodes[i];
     struct arena *arena = &blocks->planner->arena;
-    size_t n_in = tsr_node_input_count(node->node), n_out = tsr_node_output_count(node->node);
     if (!node->strategy)
         return true;
     blocks->whole = node->strategy->whole != NULL;
@@ -327,20 +390,8 @@ static bool lift_node(struct blocks *blocks, const struct block_plan *plan, size
     if (!candidate)
         return false;
     *candidate = *from;
-    candidate->in = ARENA_ARRAY(arena, uint32_t, n_in + 1);
-    candidate->out = ARENA_ARRAY(arena, uint32_t, n_out + 1);
-    candidate->before = ARENA_ARRAY(arena, uint32_t, n_out + 1);
-    if (!candidate->in || !candidate->out || !candidate->before)
+    if (!lift_slots(blocks, plan, node->node, from, candidate))
         return false;
-    for (size_t k = 0; k < n_in; k++)
-        if (!lift_slot(blocks, plan, tsr_node_input(node->node, k), from->in[k], &candidate->in[k]))
-            return false;
-    for (size_t k = 0; k < n_out; k++) {
-        const tsr_value *value = tsr_node_output(node->node, k);
-        if (!lift_slot(blocks, plan, value, from->out[k], &candidate->out[k]) ||
-            !lift_slot(blocks, plan, value, from->before[k], &candidate->before[k]))
-            return false;
-    }
     candidate->cut = candidate->cut || plan->copies > 1;
     strategy->node = node->node;
     strategy->rule = node->strategy->rule;
@@ -437,6 +488,30 @@ static void free_others(struct blocks *blocks, const struct planner *kept)
             tsr__planner_end(&blocks->at[i].planner);
 }
 
+// A plan that keeps the memory beats one that does not, and a faster one any other.
+static bool is_better(const struct planner *planner, const struct program_result *all,
+                      const struct block_plan *best)
+{
+    if (!all->feasible)
+        return true;
+    if (planner->memory.exceeds != best->planner.memory.exceeds)
+        return planner->memory.exceeds;
+    return best->cost < all->cost;
+}
+
+// The block's plan becomes the answer. bound: no plan of the blocks takes less.
+static void set_result(struct program_result *all, const struct block_plan *best, int64_t bound)
+{
+    if (all->feasible)
+        bound = smaller(bound, all->bound);
+    bound = smaller(bound, best->cost);
+    all->feasible = true;
+    all->cost = best->cost;
+    all->bound = bound;
+    all->optimal = bound == best->cost;
+    all->gap = (double)(best->cost - bound) / (double)larger(best->cost, 1);
+}
+
 // Takes the best block that can be told, if it beats what is there.
 static tsr_status take_best(struct blocks *blocks, struct program_result *all,
                             struct block_choice *out)
@@ -444,10 +519,7 @@ static tsr_status take_best(struct blocks *blocks, struct program_result *all,
     struct planner *planner = blocks->planner;
     int64_t bound = least_bound(blocks, PLAN_NEVER);
     for (struct block_plan *best = best_of(blocks); best; best = best_of(blocks)) {
-        bool better =
-            !all->feasible || (planner->memory.exceeds && !best->planner.memory.exceeds) ||
-            (planner->memory.exceeds == best->planner.memory.exceeds && best->cost < all->cost);
-        if (!better)
+        if (!is_better(planner, all, best))
             return TSR_OK;
         if (!lift_all(blocks, best)) {
             if (planner->arena.failed)
@@ -455,17 +527,13 @@ static tsr_status take_best(struct blocks *blocks, struct program_result *all,
             best->result.feasible = false; // the next one then
             continue;
         }
-        bound = all->feasible && all->bound < bound ? all->bound : bound;
-        bound = bound < best->cost ? bound : best->cost;
-        all->feasible = true;
-        all->cost = best->cost;
-        all->bound = bound;
-        all->optimal = bound == best->cost;
-        all->gap = (double)(best->cost - bound) / (double)(best->cost > 1 ? best->cost : 1);
+        set_result(all, best, bound);
         planner->scope.staged = true;
         planner->memory.exceeds = best->planner.memory.exceeds;
         planner->block = &best->planner;
-        return tell_block(blocks, best, out) ? TSR_OK : TSR_NOMEM;
+        if (!tell_block(blocks, best, out))
+            return TSR_NOMEM;
+        return TSR_OK;
     }
     return TSR_OK;
 }
@@ -498,7 +566,9 @@ tsr_status tsr__plan_blocks(struct planner *planner, const tsr_plan_options *opt
     if (large)
         find_batch(blocks);
     bool listed = large ? list_alike(blocks) : list_fast(blocks);
-    tsr_status st = listed ? plan_all(blocks) : TSR_NOMEM;
+    if (!listed)
+        return TSR_NOMEM;
+    tsr_status st = plan_all(blocks);
     if (st == TSR_OK)
         st = take_best(blocks, all, out);
     free_others(blocks, planner->block);
@@ -516,8 +586,11 @@ tsr_status tsr__plan_best_device(struct planner *planner, const tsr_plan_options
     blocks->planner = planner;
     blocks->options = options;
     for (int64_t device = 1; device < planner->machine.n; device++)
-        best = speed_of(planner, device) > speed_of(planner, best) ? device : best;
-    tsr_status st = add_block(blocks, &best, 1, 1) ? plan_block(blocks, &blocks->at[0]) : TSR_NOMEM;
+        if (speed_of(planner, device) > speed_of(planner, best))
+            best = device;
+    if (!add_block(blocks, &best, 1, 1))
+        return TSR_NOMEM;
+    tsr_status st = plan_block(blocks, &blocks->at[0]);
     if (st == TSR_OK && blocks->at[0].result.feasible && !blocks->at[0].planner.memory.exceeds)
         *time = blocks->at[0].cost;
     free_others(blocks, NULL);

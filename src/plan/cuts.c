@@ -4,6 +4,13 @@
 // Nodes that follow from inputs and small constants alone, cost next to nothing and are read far and wide (masks,
 // angles, sizes) belong to no stage: every device runs them, and nothing of them crosses. Between the others, the work
 // of one device is divided into equal shares, and the narrowest place of each share is kept.
+//
+//     node        a     b     c     d     e     f            each takes as long as the others
+//     crosses        9     2     7     1     8               MB that are made before the place and read after it
+//     share          0     0     1     1     2               with three shares: two places belong to a share
+//     kept                 *           *     *               the narrowest of each: after b, after d, and after e
+//
+// Where layers repeat, the same place of every layer is kept instead: then the ranges between them are alike.
 #include "plan/stages.h"
 
 #define COMMON_SHARE 256 // of all work and of all weights: more than that is not done everywhere
@@ -24,22 +31,13 @@ struct cutting {
     size_t *last;          // by node: the last that reads it and may not
 };
 
-static size_t value_count(const tsr_node *node, tsr_value ***captures)
-{
-    return tsr_node_input_count(node) + tsr__node_captures(node, captures);
-}
-
-static const tsr_value *value_of(const tsr_node *node, tsr_value **captures, size_t i)
-{
-    size_t n_in = tsr_node_input_count(node);
-    return i < n_in ? tsr_node_input(node, i) : captures[i - n_in];
-}
-
 // The node that makes a value, by place in the graph; -1: none that is planned.
 static int64_t made_at(const struct planner *planner, const tsr_value *value)
 {
     const tsr_node *from = value ? tsr_value_producer(value) : NULL;
-    return from ? planner->node_at[tsr__node_id(from)] : -1;
+    if (!from)
+        return -1;
+    return planner->node_at[tsr__node_id(from)];
 }
 
 int64_t tsr__stages_bytes(const struct planner *planner, const tsr_value *value)
@@ -49,19 +47,20 @@ int64_t tsr__stages_bytes(const struct planner *planner, const tsr_value *value)
     for (int d = 0; d < plan_value->rank; d++)
         if (!mul_ok(n, plan_value->shape[d], &n))
             return PLAN_NEVER;
-    return n / 8 < PLAN_NEVER ? n / 8 : PLAN_NEVER;
+    return smaller(n / 8, PLAN_NEVER);
 }
 
 // ---- nodes that run everywhere -----------------------------------------------------------------
 
+// Small, and made of inputs, small constants and other such nodes.
 static bool is_common(const struct cutting *cutting, size_t i)
 {
     tsr_value **captures;
     const tsr_node *node = cutting->planner->nodes[i].node;
-    size_t n_values = value_count(node, &captures);
+    size_t n_values = tsr__reads_count(node, &captures);
     int64_t constants = 0;
     for (size_t k = 0; k < n_values; k++) {
-        const tsr_value *value = value_of(node, captures, k);
+        const tsr_value *value = tsr__reads_at(node, captures, k);
         int64_t from = made_at(cutting->planner, value);
         if (from >= 0 && !cutting->common[from])
             return false;
@@ -89,15 +88,16 @@ static void keep_far(struct cutting *cutting)
             continue;
         cutting->common[i] = cutting->common[i] && cutting->last[i] > i + reach;
         size_t reader = cutting->common[i] ? cutting->last[i] : i;
-        size_t n_values = value_count(node, &captures);
+        size_t n_values = tsr__reads_count(node, &captures);
         for (size_t k = 0; k < n_values; k++) {
-            int64_t from = made_at(cutting->planner, value_of(node, captures, k));
+            int64_t from = made_at(cutting->planner, tsr__reads_at(node, captures, k));
             if (from >= 0 && cutting->last[from] < reader)
                 cutting->last[from] = reader;
         }
     }
 }
 
+// Which nodes are in no stage, and the time of those.
 static bool find_common(struct cutting *cutting)
 {
     const struct planner *planner = cutting->planner;
@@ -112,7 +112,8 @@ static bool find_common(struct cutting *cutting)
     for (size_t i = 0; i < planner->n_nodes; i++) {
         uint32_t id = tsr__node_id(planner->nodes[i].node);
         staged[id] = planner->node_at[id] >= 0 && !cutting->common[i];
-        cutting->staging->common += cutting->common[i] ? cutting->time[i] : 0;
+        if (cutting->common[i])
+            cutting->staging->common += cutting->time[i];
     }
     cutting->staging->staged = staged;
     return true;
@@ -120,28 +121,46 @@ static bool find_common(struct cutting *cutting)
 
 // ---- places ------------------------------------------------------------------------------------
 
-// by place (before node i): bytes of staged values that cross it.
-static void add_crossing(struct cutting *cutting, int64_t *width)
+static bool is_staged(const struct cutting *cutting, size_t i)
+{
+    return cutting->staging->staged[tsr__node_id(cutting->planner->nodes[i].node)];
+}
+
+// By node: the last staged node that reads something of it.
+static void find_last_readers(struct cutting *cutting)
 {
     const struct planner *planner = cutting->planner;
+    memset(cutting->last, 0, planner->n_nodes * sizeof *cutting->last);
     for (size_t i = 0; i < planner->n_nodes; i++) {
         tsr_value **captures;
         const tsr_node *node = planner->nodes[i].node;
-        size_t n_values = value_count(node, &captures);
-        for (size_t k = 0; cutting->staging->staged[tsr__node_id(node)] && k < n_values; k++) {
-            int64_t from = made_at(planner, value_of(node, captures, k));
+        if (!is_staged(cutting, i))
+            continue;
+        size_t n_values = tsr__reads_count(node, &captures);
+        for (size_t k = 0; k < n_values; k++) {
+            int64_t from = made_at(planner, tsr__reads_at(node, captures, k));
             if (from >= 0 && cutting->last[from] < i)
                 cutting->last[from] = i;
         }
     }
+}
+
+// By place (before node i): bytes of staged values that cross it. First what begins and ends to cross there, then the sums.
+static void add_crossing(struct cutting *cutting, int64_t *width)
+{
+    const struct planner *planner = cutting->planner;
+    find_last_readers(cutting);
     for (size_t i = 0; i < planner->n_nodes; i++) {
         const tsr_node *node = planner->nodes[i].node;
-        for (size_t o = 0;
-             cutting->staging->staged[tsr__node_id(node)] && o < tsr_node_output_count(node); o++)
-            if (tsr_node_output(node, o) && cutting->last[i] > i) {
-                width[i + 1] += tsr__stages_bytes(planner, tsr_node_output(node, o));
-                width[cutting->last[i] + 1] -= tsr__stages_bytes(planner, tsr_node_output(node, o));
-            }
+        if (!is_staged(cutting, i) || cutting->last[i] <= i)
+            continue;
+        for (size_t o = 0; o < tsr_node_output_count(node); o++) {
+            if (!tsr_node_output(node, o))
+                continue;
+            int64_t bytes = tsr__stages_bytes(planner, tsr_node_output(node, o));
+            width[i + 1] += bytes;
+            width[cutting->last[i] + 1] -= bytes;
+        }
     }
     for (size_t i = 1; i <= planner->n_nodes; i++)
         width[i] += width[i - 1];
@@ -163,13 +182,18 @@ struct places {
 // More devices need finer shares; the work of trying all ranges is bounded.
 static size_t most_places(int64_t devices, size_t nodes)
 {
-    size_t n = devices < STAGES_MAX_PLACES / 4 ? (size_t)devices * 4 : STAGES_MAX_PLACES;
-    n = n < LEAST_PLACES ? LEAST_PLACES : n;
+    size_t n = STAGES_MAX_PLACES;
+    if (devices < STAGES_MAX_PLACES / 4)
+        n = (size_t)devices * 4;
+    if (n < LEAST_PLACES)
+        n = LEAST_PLACES;
     while (n > LEAST_PLACES / 2 && n * n / 4 * nodes > SOLVED_NODES)
         n--;
     return n;
 }
 
+// The places between staged nodes, with the share of the work that is done before them. Every node counts a picosecond more than
+// it takes, so that a graph of nodes that take no time has shares too.
 static bool list_places(struct cutting *cutting, const int64_t *width, struct places *out)
 {
     const struct planner *planner = cutting->planner;
@@ -177,15 +201,17 @@ static bool list_places(struct cutting *cutting, const int64_t *width, struct pl
     double done = 0, all = 1;
     size_t staged = 0;
     for (size_t i = 0; i < planner->n_nodes; i++)
-        if (cutting->staging->staged[tsr__node_id(planner->nodes[i].node)]) {
+        if (is_staged(cutting, i)) {
             all += (double)cutting->time[i] + 1;
             staged++;
         }
     *out = (struct places){.most = most_places(planner->machine.n, staged)};
     out->shares = out->most / 4;
     out->at = ARENA_ARRAY(&cutting->one->arena, struct place_between, staged + 1);
-    for (size_t i = 0; out->at && i < planner->n_nodes; i++) {
-        if (!cutting->staging->staged[tsr__node_id(planner->nodes[i].node)])
+    if (!out->at)
+        return false;
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        if (!is_staged(cutting, i))
             continue;
         if (last)
             out->at[out->n++] = (struct place_between){
@@ -197,7 +223,7 @@ static bool list_places(struct cutting *cutting, const int64_t *width, struct pl
         last = &cutting->one->nodes[i];
         done += (double)cutting->time[i] + 1;
     }
-    return out->at != NULL;
+    return true;
 }
 
 static bool same_kind(const struct place_between *a, const struct place_between *b)
@@ -213,11 +239,17 @@ static size_t count_kind(const struct places *places, const struct place_between
     return n;
 }
 
+static size_t smaller_count(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
 // The narrowest kind of place that comes about as often as any, beyond those that are kept.
 static const struct place_between *next_kind(const struct places *places, size_t most)
 {
     const struct place_between *best = NULL;
-    for (size_t i = 0; i < places->n && i < LAYER_NODES; i++) { // the first layers show all kinds
+    size_t n = smaller_count(places->n, LAYER_NODES); // the first layers show all kinds
+    for (size_t i = 0; i < n; i++) {
         const struct place_between *between = &places->at[i];
         if (!between->kept && (!best || between->width < best->width) &&
             2 * count_kind(places, between) >= most)
@@ -226,61 +258,91 @@ static const struct place_between *next_kind(const struct places *places, size_t
     return best;
 }
 
+// At least half of the shares have a place that is kept.
 static bool covers(const struct places *places)
 {
     size_t n = 0, last = SIZE_MAX;
     for (size_t i = 0; i < places->n; i++) {
+        if (!places->at[i].kept)
+            continue;
         size_t share = places->at[i].share * places->shares / places->most;
-        n += places->at[i].kept && share != last;
-        last = places->at[i].kept ? share : last;
+        n += share != last;
+        last = share;
     }
     return 2 * n >= places->shares;
 }
 
-// Layers that repeat are best cut at the same places in each: then ranges are alike, and many can be tried. False: there
-// are none to speak of.
+// How often the most frequent kind of place comes.
+static size_t most_of_kind(const struct places *places)
+{
+    size_t most = 0, n = smaller_count(places->n, LAYER_NODES);
+    for (size_t i = 0; i < n; i++) {
+        size_t count = count_kind(places, &places->at[i]);
+        if (count > most)
+            most = count;
+    }
+    return most;
+}
+
+// Keeps every `step`-th place of that kind; returns how many.
+static size_t keep_kind(struct places *places, const struct place_between *like, size_t step)
+{
+    size_t seen = 0, kept = 0;
+    for (size_t i = 0; i < places->n; i++)
+        if (same_kind(&places->at[i], like) && seen++ % step == 0) {
+            places->at[i].kept = true;
+            kept++;
+        }
+    return kept;
+}
+
+// Layers that repeat are best cut at the same places in each: then ranges are alike, and many can be tried. The narrowest
+// kind is kept in any case, at every second or third layer where layers are too many; others as long as they are no wider and
+// there is room. False: there are none to speak of.
 static bool keep_layers(struct places *places)
 {
-    size_t most = 0, kept = 0;
+    size_t most = most_of_kind(places), kept = 0;
     int64_t width = -1;
-    for (size_t i = 0; i < places->n && i < LAYER_NODES; i++) {
-        size_t k = count_kind(places, &places->at[i]);
-        most = k > most ? k : most;
-    }
     if (most < places->shares)
         return false;
-    for (const struct place_between *between; (between = next_kind(places, most));) {
-        const struct place_between like = *between;
-        size_t all = count_kind(places, &like), step = (all + LAYER_PLACES - 1) / LAYER_PLACES,
-               seen = 0;
+    for (const struct place_between *next; (next = next_kind(places, most));) {
+        const struct place_between like = *next;
+        size_t all = count_kind(places, &like), step = (all + LAYER_PLACES - 1) / LAYER_PLACES;
         if (kept && (like.width > width || kept + all > LAYER_PLACES))
             break;
         width = like.width;
-        for (size_t i = 0; i < places->n; i++)
-            if (same_kind(&places->at[i], &like) && seen++ % step == 0) {
-                places->at[i].kept = true;
-                kept++;
-            }
+        kept += keep_kind(places, &like, step);
         if (step > 1)
             break;
     }
-    bool enough = covers(places);
-    for (size_t i = 0; i < places->n && !enough; i++)
+    if (covers(places))
+        return true;
+    for (size_t i = 0; i < places->n; i++)
         places->at[i].kept = false;
-    return enough;
+    return false;
 }
 
-// The narrowest place of each share of the work that has none yet.
+static size_t share_of(const struct places *places, size_t i, size_t shares)
+{
+    return places->at[i].share * shares / places->most;
+}
+
+// The narrowest place of each share of the work that has none yet. Places of one share follow one another.
 static void keep_shares(struct places *places, size_t shares)
 {
-    for (size_t i = 0, j; i < places->n; i = j) {
-        size_t share = places->at[i].share * shares / places->most, best = i;
+    size_t i = 0;
+    while (i < places->n) {
+        size_t share = share_of(places, i, shares), best = i;
         bool any = false;
-        for (j = i; j < places->n && places->at[j].share * shares / places->most == share; j++) {
-            any = any || places->at[j].kept;
-            best = places->at[j].width < places->at[best].width ? j : best;
+        for (; i < places->n; i++) {
+            if (share_of(places, i, shares) != share)
+                break;
+            any = any || places->at[i].kept;
+            if (places->at[i].width < places->at[best].width)
+                best = i;
         }
-        places->at[best].kept = places->at[best].kept || !any;
+        if (!any)
+            places->at[best].kept = true;
     }
 }
 
@@ -300,59 +362,83 @@ static void keep_windows(const struct staging *staging, struct places *places)
     }
 }
 
+// All places where they are few; else those of layers, and the narrowest of the shares.
+static void keep_places(const struct staging *staging, struct places *places)
+{
+    if (places->n > places->most) {
+        bool layers = keep_layers(places);
+        keep_shares(places, layers ? places->shares : places->most);
+    } else {
+        for (size_t i = 0; i < places->n; i++)
+            places->at[i].kept = true;
+    }
+    keep_windows(staging, places);
+}
+
 static bool choose_places(struct cutting *cutting, const int64_t *width)
 {
-    struct places q;
-    struct arena *arena = &cutting->staging->planner->arena;
+    struct places places;
+    struct staging *staging = cutting->staging;
+    struct arena *arena = &staging->planner->arena;
     size_t n = 1;
-    if (!list_places(cutting, width, &q))
+    if (!list_places(cutting, width, &places))
         return false;
-    for (size_t i = 0; i < q.n && q.n <= q.most; i++)
-        q.at[i].kept = true;
-    if (q.n > q.most)
-        keep_shares(&q, keep_layers(&q) ? q.shares : q.most);
-    keep_windows(cutting->staging, &q);
-    for (size_t i = 0; i < q.n; i++)
-        n += q.at[i].kept;
-    cutting->staging->cut = ARENA_ARRAY(arena, size_t, n + 1);
-    cutting->staging->ranges = ARENA_ARRAY(arena, struct range, (n + 1) * (n + 1));
-    cutting->staging->n_ranges = n;
-    if (!cutting->staging->cut || !cutting->staging->ranges)
+    keep_places(staging, &places);
+    for (size_t i = 0; i < places.n; i++)
+        n += places.at[i].kept;
+    staging->cut = ARENA_ARRAY(arena, size_t, n + 1);
+    staging->ranges = ARENA_ARRAY(arena, struct range, (n + 1) * (n + 1));
+    staging->n_ranges = n;
+    if (!staging->cut || !staging->ranges)
         return false;
     n = 1;
-    for (size_t i = 0; i < q.n; i++)
-        if (q.at[i].kept)
-            cutting->staging->cut[n++] = q.at[i].before;
-    cutting->staging->cut[n] = cutting->planner->n_nodes;
+    for (size_t i = 0; i < places.n; i++)
+        if (places.at[i].kept)
+            staging->cut[n++] = places.at[i].before;
+    staging->cut[n] = cutting->planner->n_nodes;
     return true;
+}
+
+// Time of all nodes on one device, and bytes of all constants.
+static void add_up(struct cutting *cutting)
+{
+    const struct planner *planner = cutting->planner;
+    const tsr_graph *graph = tsr_model_graph(planner->model);
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        const struct strategy *strategy = cutting->one->nodes[i].strategy;
+        if (strategy)
+            cutting->time[i] = strategy->at.at[0].compute;
+        cutting->all_time += cutting->time[i];
+    }
+    for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++)
+        cutting->all_bytes += tsr__stages_bytes(planner, tsr_graph_initializer(graph, i));
+}
+
+static bool find_cuts(struct cutting *cutting)
+{
+    struct arena *scratch = &cutting->one->arena;
+    size_t n_nodes = cutting->planner->n_nodes;
+    cutting->time = ARENA_ARRAY(&cutting->staging->planner->arena, int64_t, n_nodes + 1);
+    cutting->staging->times = cutting->time;
+    cutting->common = ARENA_ARRAY(scratch, unsigned char, n_nodes + 1);
+    cutting->last = ARENA_ARRAY(scratch, size_t, n_nodes + 1);
+    int64_t *width = ARENA_ARRAY(scratch, int64_t, n_nodes + 2);
+    if (!cutting->time || scratch->failed)
+        return false;
+    add_up(cutting);
+    if (!find_common(cutting))
+        return false;
+    add_crossing(cutting, width);
+    return choose_places(cutting, width);
 }
 
 bool tsr__stages_cuts(struct staging *staging)
 {
     struct planner one = {0};
-    struct planner *planner = staging->planner;
     int64_t first = 0;
-    struct cutting cutting = {.staging = staging, .planner = planner, .one = &one};
-    bool ok = tsr__planner_fork(planner, NULL, &first, 1, &one);
-    cutting.time = ARENA_ARRAY(&planner->arena, int64_t, planner->n_nodes + 1);
-    staging->times = cutting.time;
-    cutting.common = ARENA_ARRAY(&one.arena, unsigned char, planner->n_nodes + 1);
-    cutting.last = ARENA_ARRAY(&one.arena, size_t, planner->n_nodes + 1);
-    int64_t *width = ARENA_ARRAY(&one.arena, int64_t, planner->n_nodes + 2);
-    ok = ok && !one.arena.failed && cutting.time;
-    for (size_t i = 0; ok && i < planner->n_nodes; i++) {
-        cutting.time[i] = one.nodes[i].strategy ? one.nodes[i].strategy->at.at[0].compute : 0;
-        cutting.all_time += cutting.time[i];
-    }
-    const tsr_graph *graph = tsr_model_graph(planner->model);
-    for (size_t i = 0; ok && i < tsr_graph_initializer_count(graph); i++)
-        cutting.all_bytes += tsr__stages_bytes(planner, tsr_graph_initializer(graph, i));
-    ok = ok && find_common(&cutting);
-    if (ok) {
-        memset(cutting.last, 0, planner->n_nodes * sizeof *cutting.last);
-        add_crossing(&cutting, width);
-    }
-    ok = ok && choose_places(&cutting, width);
+    struct cutting cutting = {.staging = staging, .planner = staging->planner, .one = &one};
+    bool ok = tsr__planner_fork(staging->planner, NULL, &first, 1, &one);
+    ok = ok && find_cuts(&cutting);
     tsr__planner_end(&one);
     return ok;
 }

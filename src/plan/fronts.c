@@ -4,6 +4,15 @@
 // A kind of block has one planner, whose candidates serve all ranges. A range without a limit is solved first; only if that
 // does not fit it is solved again under the limit. Ranges that are alike (the same strategies, wired the same) share
 // their points, so that layers which repeat are solved once.
+//
+// A layer on a kind of two devices, asked for three times:
+//
+//     limit 6 GiB    solved without a limit: 10 ms with 8 GiB, which does not fit; solved under the limit: 12 ms with 5 GiB
+//                    the front is now (12 ms, 5 GiB, best up to 6 GiB)
+//     limit 5.5 GiB  between 5 and 6: the same point, nothing is solved
+//     limit 4 GiB    solved again: nothing fits. The point says so for every limit of at most 4 GiB
+//
+// The next 23 layers have the same strategies, wired the same, so their ranges have the same structure and this front.
 #include "plan/stages.h"
 
 #define HASTY_WORK UINT64_C(20000000) // cells for one of many ranges
@@ -11,6 +20,17 @@
 
 // ---- planners of blocks ------------------------------------------------------------------------
 
+// Nodes that are in no stage are not planned.
+static void leave_out(struct planner *planner, const unsigned char *staged)
+{
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        uint32_t id = tsr__node_id(planner->nodes[i].node);
+        if (!staged[id])
+            planner->node_at[id] = -1;
+    }
+}
+
+// Shapes, values and states are the root's, viewed; devices, layouts and candidates are its own.
 bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
                        const int64_t *devices, size_t n, struct planner *out)
 {
@@ -35,9 +55,8 @@ bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
     out->machine.numbers = list;
     if (!tsr__planner_devices(out) || !tsr__planner_list(out))
         return false;
-    for (size_t i = 0; staged && i < out->n_nodes; i++)
-        if (!staged[tsr__node_id(out->nodes[i].node)])
-            out->node_at[tsr__node_id(out->nodes[i].node)] = -1;
+    if (staged)
+        leave_out(out, staged);
     return tsr__planner_candidates(out);
 }
 
@@ -84,22 +103,27 @@ static struct kind *kind_new(struct staging *staging, const int64_t *devices, si
     return kind;
 }
 
+// The kind of the block, found by its key or made.
+static struct kind *kind_of_key(struct staging *staging, struct str key, const int64_t *devices,
+                                size_t n)
+{
+    struct kind *kind = tsr__map_get(&staging->kinds, key);
+    if (kind)
+        return kind;
+    void **at = tsr__map_at(&staging->kinds, tsr__arena_str(&staging->planner->arena, key));
+    if (!at)
+        return NULL;
+    *at = kind_new(staging, devices, n);
+    return *at;
+}
+
 struct kind *tsr__stages_kind(struct staging *staging, const int64_t *devices, size_t n)
 {
     struct text key;
     struct kind *kind = NULL;
     tsr__text_init(&key, staging->planner->session);
-    if (key_of(staging, devices, n, &key)) {
-        struct str text = {key.p, key.n};
-        kind = tsr__map_get(&staging->kinds, text);
-        if (!kind) {
-            void **at =
-                tsr__map_at(&staging->kinds, tsr__arena_str(&staging->planner->arena, text));
-            kind = at ? kind_new(staging, devices, n) : NULL;
-            if (at)
-                *at = kind;
-        }
-    }
+    if (key_of(staging, devices, n, &key))
+        kind = kind_of_key(staging, (struct str){key.p, key.n}, devices, n);
     tsr__text_free(&key);
     return kind;
 }
@@ -112,6 +136,11 @@ void tsr__stages_free(struct staging *staging)
 
 // ---- ranges ------------------------------------------------------------------------------------
 
+// A range while its key is written. Two ranges have the same key if their nodes have the same strategies and read the same
+// things in the same order: "3.0" output 0 of the range's node 3, "g2" the third value from outside (c: constant, i: input
+// of the model, g: made elsewhere). After the outputs stand l (read later), s (stays) and o (given to the caller):
+//
+//     ;17:g1 c2 >  ;4:0.0 g1 >l     MatMul of what comes in and a weight; Add of that and what comes in, read later
 struct describing {
     struct staging *staging;
     struct range *range;
@@ -120,53 +149,68 @@ struct describing {
     struct text key;
     size_t begin, end;
     VEC(const tsr_value *) in, out, leave;
-    bool later;
+    bool later; // some node after the range reads the value at hand
 };
 
-static void number_outside(struct describing *describing, const tsr_value *value, bool comes)
+static char letter_of(const struct plan_value *value)
+{
+    if (value->constant)
+        return 'c';
+    if (value->given)
+        return 'i';
+    return 'g';
+}
+
+// The number of a value from outside, counted from 1. comes: an earlier range makes it.
+static uintptr_t number_of(struct describing *describing, const tsr_value *value, bool comes)
 {
     uint32_t id = tsr__value_id(value);
     struct str name = {(const char *)&id, sizeof id};
     uintptr_t found = (uintptr_t)tsr__map_get(&describing->seen, name);
-    if (!found) {
-        void **at = tsr__map_at(&describing->seen, tsr__arena_str(&describing->scratch, name));
-        found = describing->seen.n;
-        if (at)
-            *at = (void *)found;
-        const tsr_value **in =
-            comes ? vec_push(&describing->staging->planner->arena, &describing->in) : NULL;
+    if (found)
+        return found;
+    void **at = tsr__map_at(&describing->seen, tsr__arena_str(&describing->scratch, name));
+    found = describing->seen.n;
+    if (at)
+        *at = (void *)found;
+    if (comes) {
+        const tsr_value **in = vec_push(&describing->staging->planner->arena, &describing->in);
         if (in)
             *in = value;
     }
+    return found;
+}
+
+static void number_outside(struct describing *describing, const tsr_value *value, bool comes)
+{
+    const struct planner *planner = describing->staging->planner;
+    uintptr_t number = number_of(describing, value, comes);
     if (comes) {
-        size_t at =
-            (size_t)describing->staging->planner->node_at[tsr__node_id(tsr_value_producer(value))];
-        describing->range->earliest =
-            at < describing->range->earliest ? at : describing->range->earliest;
+        size_t at = (size_t)planner->node_at[tsr__node_id(tsr_value_producer(value))];
+        if (at < describing->range->earliest)
+            describing->range->earliest = at;
     }
-    const struct plan_value *plan_value = &describing->staging->planner->values[id];
-    tsr__text_printf(&describing->key, "%c%zu ",
-                     plan_value->constant ? 'c'
-                     : plan_value->given  ? 'i'
-                                          : 'g',
-                     (size_t)found);
+    tsr__text_printf(&describing->key, "%c%zu ", letter_of(&planner->values[tsr__value_id(value)]),
+                     (size_t)number);
 }
 
 static void describe_value(struct describing *describing, const tsr_value *value)
 {
-    const tsr_node *from = value ? tsr_value_producer(value) : NULL;
-    int64_t at = from ? describing->staging->planner->node_at[tsr__node_id(from)] : -1;
-    bool staged = at >= 0 && describing->staging->staged[tsr__node_id(from)];
     if (!value) {
         tsr__text_printf(&describing->key, "- ");
-    } else if (!staged || (size_t)at < describing->begin) {
-        number_outside(describing, value, staged);
-    } else {
-        size_t o = 0;
-        while (o + 1 < tsr_node_output_count(from) && tsr_node_output(from, o) != value)
-            o++;
-        tsr__text_printf(&describing->key, "%zu.%zu ", (size_t)at - describing->begin, o);
+        return;
     }
+    const tsr_node *from = tsr_value_producer(value);
+    int64_t at = from ? describing->staging->planner->node_at[tsr__node_id(from)] : -1;
+    bool staged = at >= 0 && describing->staging->staged[tsr__node_id(from)];
+    if (!staged || (size_t)at < describing->begin) {
+        number_outside(describing, value, staged);
+        return;
+    }
+    size_t slot = 0;
+    while (slot + 1 < tsr_node_output_count(from) && tsr_node_output(from, slot) != value)
+        slot++;
+    tsr__text_printf(&describing->key, "%zu.%zu ", (size_t)at - describing->begin, slot);
 }
 
 static bool is_read_later(void *data, tsr_node *node, size_t input)
@@ -180,38 +224,40 @@ static bool is_read_later(void *data, tsr_node *node, size_t input)
     return !describing->later; // one is enough
 }
 
+static void describe_output(struct describing *describing, const tsr_value *value)
+{
+    struct planner *planner = describing->staging->planner;
+    describing->later = false;
+    tsr_value_uses(value, is_read_later, describing);
+    if (describing->later) {
+        const tsr_value **leave = vec_push(&planner->arena, &describing->leave);
+        if (leave)
+            *leave = value;
+        tsr__text_printf(&describing->key, "l");
+    }
+    bool stays = planner->ends.stays && planner->ends.stays[tsr__value_id(value)];
+    if (stays) {
+        tsr__text_printf(&describing->key, "s");
+    } else if (tsr_value_is_output(value)) {
+        const tsr_value **out = vec_push(&planner->arena, &describing->out);
+        if (out)
+            *out = value;
+        tsr__text_printf(&describing->key, "o");
+    }
+}
+
 static void describe_node(struct describing *describing, const struct plan_node *node)
 {
     tsr_value **captures;
-    size_t n_in = tsr_node_input_count(node->node),
-           n_all = n_in + tsr__node_captures(node->node, &captures);
+    size_t n_reads = tsr__reads_count(node->node, &captures);
     tsr__text_printf(&describing->key, ";%u:", node->strategy->id);
-    for (size_t i = 0; i < n_all; i++)
-        describe_value(describing, i < n_in ? tsr_node_input(node->node, i) : captures[i - n_in]);
+    for (size_t i = 0; i < n_reads; i++)
+        describe_value(describing, tsr__reads_at(node->node, captures, i));
     for (size_t o = 0; o < tsr_node_output_count(node->node); o++) {
         const tsr_value *value = tsr_node_output(node->node, o);
         tsr__text_printf(&describing->key, ">");
-        if (!value)
-            continue;
-        describing->later = false;
-        tsr_value_uses(value, is_read_later, describing);
-        const tsr_value **leave =
-            describing->later ? vec_push(&describing->staging->planner->arena, &describing->leave)
-                              : NULL;
-        if (leave)
-            *leave = value;
-        tsr__text_printf(&describing->key, "%s", describing->later ? "l" : "");
-        bool stays = describing->staging->planner->ends.stays &&
-                     describing->staging->planner->ends.stays[tsr__value_id(value)];
-        tsr__text_printf(&describing->key, "%s", stays ? "s" : "");
-        const tsr_value **out =
-            tsr_value_is_output(value) && !stays
-                ? vec_push(&describing->staging->planner->arena, &describing->out)
-                : NULL;
-        if (out) {
-            *out = value;
-            tsr__text_printf(&describing->key, "o");
-        }
+        if (value)
+            describe_output(describing, value);
     }
 }
 
@@ -225,9 +271,11 @@ static uint32_t structure_of(struct staging *staging, struct str key)
     tsr__sha256_hex(&h, hex);
     void **at = tsr__map_at(&staging->structures,
                             tsr__arena_str(&staging->planner->arena, (struct str){hex, 64}));
-    if (at && !*at)
+    if (!at)
+        return 0; // the arena has failed: the range is not known then
+    if (!*at)
         *at = (void *)(uintptr_t)staging->structures.n;
-    return at ? (uint32_t)((uintptr_t)*at - 1) : 0;
+    return (uint32_t)((uintptr_t)*at - 1);
 }
 
 // Strategies have the same numbers in all kinds: their nodes come in the same order.
@@ -264,7 +312,9 @@ const struct range *tsr__stages_range(struct staging *staging, size_t i, size_t 
         .staging = staging, .range = range, .begin = staging->cut[i], .end = staging->cut[j]};
     if (!range->known)
         describe(&describing);
-    return range->known ? range : NULL;
+    if (!range->known)
+        return NULL;
+    return range;
 }
 
 // ---- points ------------------------------------------------------------------------------------
@@ -277,6 +327,14 @@ static bool is_given(const struct planner *planner, const tsr_value *value)
     return false;
 }
 
+// Made by no node of the range, and no constant.
+static bool comes_from_outside(const struct planner *planner, const tsr_value *value)
+{
+    const tsr_node *from = tsr_value_producer(value);
+    return !planner->values[tsr__value_id(value)].constant && !is_given(planner, value) &&
+           (!from || planner->node_at[tsr__node_id(from)] < 0);
+}
+
 // What nodes of the range read and no node of it makes, but for constants.
 static void list_given(struct planner *planner)
 {
@@ -284,13 +342,12 @@ static void list_given(struct planner *planner)
     for (size_t i = 0; i < planner->n_nodes; i++) {
         tsr_value **captures;
         const tsr_node *node = planner->nodes[i].node;
-        size_t n_in = tsr_node_input_count(node),
-               n_all = n_in + tsr__node_captures(node, &captures);
-        for (size_t k = 0; planner->nodes[i].strategy && k < n_all; k++) {
-            const tsr_value *value = k < n_in ? tsr_node_input(node, k) : captures[k - n_in];
-            const tsr_node *from = value ? tsr_value_producer(value) : NULL;
-            if (!value || planner->values[tsr__value_id(value)].constant ||
-                is_given(planner, value) || (from && planner->node_at[tsr__node_id(from)] >= 0))
+        if (!planner->nodes[i].strategy)
+            continue;
+        size_t n_reads = tsr__reads_count(node, &captures);
+        for (size_t k = 0; k < n_reads; k++) {
+            const tsr_value *value = tsr__reads_at(node, captures, k);
+            if (!value || !comes_from_outside(planner, value))
                 continue;
             const tsr_value **at = vec_push(&planner->arena, &planner->ends.given);
             if (at)
@@ -299,6 +356,7 @@ static void list_given(struct planner *planner)
     }
 }
 
+// Makes the planner of the kind one of this range: its nodes, their places, and what comes from outside.
 static void select_range(struct staging *staging, struct kind *kind, size_t i, size_t j)
 {
     struct planner *planner = &kind->planner;
@@ -318,8 +376,7 @@ static int64_t peak_of(const struct program *program, const uint32_t *choice)
 {
     int64_t most = 0;
     for (uint32_t l = 0; l < program->limits.n; l++) {
-        int64_t peak = tsr__program_peak(program, l, choice, NULL);
-        most = peak > most ? peak : most;
+        most = larger(most, tsr__program_peak(program, l, choice, NULL));
     }
     return most;
 }
@@ -332,6 +389,20 @@ static int64_t limit_of(const struct staging *staging, int64_t memory)
     return memory;
 }
 
+// What was found as a point that is the best for every limit between what it needs and `limit`.
+static struct point point_of(const struct program *program, const struct program_result *result,
+                             int64_t limit)
+{
+    struct point point = {.limit = limit};
+    if (!result->feasible)
+        return point;
+    point.feasible = true;
+    point.memory = peak_of(program, result->choice);
+    point.time = result->cost;
+    point.bound = result->bound;
+    return point;
+}
+
 // Without a limit first: often that fits.
 static tsr_status solve_program(struct program *program, int64_t memory, uint64_t work,
                                 struct arena *arena, struct program_result *result,
@@ -339,44 +410,45 @@ static tsr_status solve_program(struct program *program, int64_t memory, uint64_
 {
     struct program_options options = {.work = work};
     size_t n_limits = program->limits.n;
-    *out = (struct point){.limit = PLAN_NO_LIMIT};
     program->limits.n = 0;
     tsr_status st = tsr__program_solve(program, &options, arena, result);
     program->limits.n = n_limits;
-    if (st == TSR_OK && result->feasible)
-        out->memory = peak_of(program, result->choice);
-    if (st == TSR_OK && result->feasible && out->memory > memory) {
-        out->limit = memory;
-        st = tsr__program_solve(program, &options, arena, result);
-        if (st == TSR_OK && result->feasible)
-            out->memory = peak_of(program, result->choice);
-    }
-    out->feasible = st == TSR_OK && result->feasible;
-    out->time = out->feasible ? result->cost : 0;
-    out->bound = out->feasible ? result->bound : 0;
-    return st;
+    if (st != TSR_OK)
+        return st;
+    *out = point_of(program, result, PLAN_NO_LIMIT);
+    if (!out->feasible || out->memory <= memory)
+        return TSR_OK;
+    st = tsr__program_solve(program, &options, arena, result);
+    if (st != TSR_OK)
+        return st;
+    *out = point_of(program, result, memory);
+    return TSR_OK;
 }
 
-// keep: the nodes get their choices.
-static tsr_status solve_range(struct staging *staging, struct kind *kind, size_t i, size_t j,
-                              int64_t memory, bool keep, struct point *out)
-{
+// A range as its kind's planner works on it, in an arena of its own for the program.
+struct range_solve {
+    struct kind *kind;
+    size_t begin, end; // cuts
+    int64_t memory;    // of a device
     struct arena scratch;
-    struct program_result result = {0};
-    struct planner *planner = &kind->planner;
-    tsr__arena_init(&scratch, planner->session);
-    planner->work = &scratch;
-    select_range(staging, kind, i, j);
-    tsr_status st = tsr__planner_program(planner, limit_of(staging, memory)) ? TSR_OK : TSR_NOMEM;
-    if (st == TSR_OK)
-        st =
-            solve_program(&planner->program, memory, keep ? 0 : HASTY_WORK, &scratch, &result, out);
-    for (size_t n = 0; keep && st == TSR_OK && out->feasible && n < planner->n_nodes; n++)
-        if (planner->nodes[n].strategy)
-            planner->nodes[n].choice = result.choice[planner->nodes[n].var];
-    planner->work = &planner->arena;
-    tsr__arena_free(&scratch);
-    return st;
+};
+
+// To be ended in every case.
+static tsr_status begin_range(struct staging *staging, struct range_solve *solve)
+{
+    struct planner *planner = &solve->kind->planner;
+    tsr__arena_init(&solve->scratch, planner->session);
+    planner->work = &solve->scratch;
+    select_range(staging, solve->kind, solve->begin, solve->end);
+    if (!tsr__planner_program(planner, limit_of(staging, solve->memory)))
+        return TSR_NOMEM;
+    return TSR_OK;
+}
+
+static void end_range(struct range_solve *solve)
+{
+    solve->kind->planner.work = &solve->kind->planner.arena;
+    tsr__arena_free(&solve->scratch);
 }
 
 // The front of ranges of that structure. NULL: out of memory.
@@ -413,61 +485,73 @@ static const struct point *find_point(const struct front *front, int64_t memory)
 tsr_status tsr__front_at(struct staging *staging, struct kind *kind, size_t i, size_t j,
                          int64_t memory, struct point *out)
 {
+    struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = memory};
+    struct program_result result = {0};
     struct front *front = front_of(staging, kind, i, j);
-    const struct point *point = front ? find_point(front, memory) : NULL;
+    if (!front)
+        return TSR_NOMEM;
+    const struct point *point = find_point(front, memory);
     if (point) {
         *out = *point;
         return TSR_OK;
     }
-    tsr_status st = front ? solve_range(staging, kind, i, j, memory, false, out) : TSR_NOMEM;
-    struct point *at = st == TSR_OK ? vec_push(&kind->planner.arena, &front->at) : NULL;
-    if (at)
-        *at = *out;
-    return st == TSR_OK && !at ? TSR_NOMEM : st;
+    tsr_status st = begin_range(staging, &solve);
+    if (st == TSR_OK)
+        st =
+            solve_program(&kind->planner.program, memory, HASTY_WORK, &solve.scratch, &result, out);
+    end_range(&solve);
+    if (st != TSR_OK)
+        return st;
+    struct point *at = vec_push(&kind->planner.arena, &front->at);
+    if (!at)
+        return TSR_NOMEM;
+    *at = *out;
+    return TSR_OK;
 }
 
 tsr_status tsr__front_take(struct staging *staging, struct kind *kind, size_t i, size_t j,
                            int64_t memory, struct point *out)
 {
-    return solve_range(staging, kind, i, j, memory, true, out);
+    struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = memory};
+    struct program_result result = {0};
+    tsr_status st = begin_range(staging, &solve);
+    if (st == TSR_OK)
+        st = solve_program(&kind->planner.program, memory, 0, &solve.scratch, &result, out);
+    if (st == TSR_OK && out->feasible)
+        tsr__planner_take(&kind->planner, result.choice);
+    end_range(&solve);
+    return st;
 }
 
+// The least is looked for in a program with rows but without a limit that counts.
 tsr_status tsr__front_least(struct staging *staging, struct kind *kind, size_t i, size_t j,
                             int64_t *out)
 {
-    struct front *front = front_of(staging, kind, i, j);
+    struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = PLAN_NO_LIMIT - 1};
     struct program_options options = {.work = HASTY_WORK};
     struct program_least least = {0};
-    struct arena scratch;
+    struct front *front = front_of(staging, kind, i, j);
     if (!front)
         return TSR_NOMEM;
     *out = front->least;
     if (front->least >= 0)
         return TSR_OK;
-    tsr__arena_init(&scratch, kind->planner.session);
-    kind->planner.work = &scratch;
-    select_range(staging, kind, i, j);
-    tsr_status st = tsr__planner_program(&kind->planner, PLAN_NO_LIMIT - 1) ? TSR_OK : TSR_NOMEM;
+    tsr_status st = begin_range(staging, &solve);
     if (st == TSR_OK)
-        st = tsr__program_least(&kind->planner.program, &options, &scratch, &least);
-    kind->planner.work = &kind->planner.arena;
-    tsr__arena_free(&scratch);
-    *out = front->least = least.found ? least.least : INT64_MAX;
+        st = tsr__program_least(&kind->planner.program, &options, &solve.scratch, &least);
+    end_range(&solve);
+    front->least = least.found ? least.least : INT64_MAX;
+    *out = front->least;
     return st;
 }
 
 tsr_status tsr__front_explain(struct staging *staging, struct kind *kind, size_t i, size_t j,
                               int64_t memory, const char *node, tsr_plan_summary *out)
 {
-    struct arena scratch;
-    struct planner *planner = &kind->planner;
-    tsr__arena_init(&scratch, planner->session);
-    planner->work = &scratch;
-    select_range(staging, kind, i, j);
-    tsr_status st = tsr__planner_program(planner, limit_of(staging, memory)) ? TSR_OK : TSR_NOMEM;
+    struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = memory};
+    tsr_status st = begin_range(staging, &solve);
     if (st == TSR_OK)
-        st = tsr__planner_explain(planner, &planner->program, node, out);
-    planner->work = &planner->arena;
-    tsr__arena_free(&scratch);
+        st = tsr__planner_explain(&kind->planner, &kind->planner.program, node, out);
+    end_range(&solve);
     return st;
 }

@@ -1,61 +1,77 @@
 // SPDX-License-Identifier: Apache-2.0
 // staged.c - a plan in pipeline stages: finds the cuts and the stages, plans each stage's nodes on its devices, and says it
 // all in the numbers of the whole topology, so that what writes and counts plans needs to know nothing of stages.
+//
+// Three stages on four devices, in line 3 2 1 0. Times in ms; a transfer is what a stage gets from the one before:
+//
+//     stage       0             1            2
+//     devices     3             2            0 1
+//     time        4             5            3
+//     transfer    0             1            1             (stage 2 also brings the outputs to device 0: it has them)
+//
+// One run takes 4 + (1 + 5) + (1 + 3) = 14: the latency. Runs that follow one another come out at the pace of the stage that
+// is busy longest, with what it takes in and hands over: stage 1 with 1 + 5 + 1 = 7, the period. If stage 2 read a value
+// of stage 0 directly, stage 0 would wait until stage 1 is done too: 4 + 1 + 5 = 10.
 #include "plan/stages.h"
 
 // ---- from the devices of a block to those of the topology --------------------------------------
 
-static uint32_t globally(struct planner *p, const struct planner *q, const struct stage *stage,
-                         uint32_t layout)
+// The number that a layout of the stage's planner has in the planner of all: device i is stage->devices[i].
+static uint32_t globally(struct planner *planner, const struct stage *stage, uint32_t layout)
 {
     if (layout == PLAN_NO_LAYOUT)
         return layout;
-    const struct tile_layout *tile_layout = q->layouts.at[layout].tiles;
-    struct tile_layout *copy = tsr__layout_copy(&p->arena, tile_layout);
-    size_t n = (size_t)tile_layout->first[tile_layout->n_shards], k = 0;
-    struct tile_owner *pairs = ARENA_ARRAY(&p->arena, struct tile_owner, n + 1);
-    for (int64_t s = 0; pairs && s < tile_layout->n_shards; s++)
-        for (int64_t i = tile_layout->first[s]; i < tile_layout->first[s + 1]; i++)
-            pairs[k++] = (struct tile_owner){s, stage->devices[tile_layout->owners[i]]};
-    if (!copy || !pairs || !tsr__layout_own(&p->arena, copy, pairs, k))
+    const struct tile_layout *tiles = stage->kind->planner.layouts.at[layout].tiles;
+    struct tile_layout *copy = tsr__layout_copy(&planner->arena, tiles);
+    size_t n = (size_t)tiles->first[tiles->n_shards], n_pairs = 0;
+    struct tile_owner *pairs = ARENA_ARRAY(&planner->arena, struct tile_owner, n + 1);
+    if (!copy || !pairs)
         return PLAN_NO_LAYOUT;
-    return tsr__planner_layout(p, copy);
+    for (int64_t shard = 0; shard < tiles->n_shards; shard++)
+        for (int64_t i = tiles->first[shard]; i < tiles->first[shard + 1]; i++)
+            pairs[n_pairs++] = (struct tile_owner){shard, stage->devices[tiles->owners[i]]};
+    if (!tsr__layout_own(&planner->arena, copy, pairs, n_pairs))
+        return PLAN_NO_LAYOUT;
+    return tsr__planner_layout(planner, copy);
 }
 
-static bool map_candidate(struct planner *p, const struct planner *q, const struct stage *stage,
+// The candidate that the stage's planner has, with layouts of the planner of all.
+static bool map_candidate(struct planner *planner, const struct stage *stage,
                           const struct plan_node *node, size_t choice, struct candidate *candidate)
 {
     size_t n_in = tsr_node_input_count(node->node), n_out = tsr_node_output_count(node->node);
     const struct candidate *from = &node->strategy->at.at[choice];
     *candidate = *from;
-    candidate->in = ARENA_ARRAY(&p->arena, uint32_t, n_in + 1);
-    candidate->out = ARENA_ARRAY(&p->arena, uint32_t, n_out + 1);
-    for (size_t i = 0; candidate->in && i < n_in; i++)
-        candidate->in[i] = globally(p, q, stage, from->in[i]);
-    candidate->before = ARENA_ARRAY(&p->arena, uint32_t, n_out + 1);
-    for (size_t i = 0; candidate->out && candidate->before && i < n_out; i++) {
-        candidate->out[i] = globally(p, q, stage, from->out[i]);
-        candidate->before[i] = globally(p, q, stage, from->before[i]);
+    candidate->in = ARENA_ARRAY(&planner->arena, uint32_t, n_in + 1);
+    candidate->out = ARENA_ARRAY(&planner->arena, uint32_t, n_out + 1);
+    candidate->before = ARENA_ARRAY(&planner->arena, uint32_t, n_out + 1);
+    if (!candidate->in || !candidate->out || !candidate->before)
+        return false;
+    for (size_t i = 0; i < n_in; i++)
+        candidate->in[i] = globally(planner, stage, from->in[i]);
+    for (size_t i = 0; i < n_out; i++) {
+        candidate->out[i] = globally(planner, stage, from->out[i]);
+        candidate->before[i] = globally(planner, stage, from->before[i]);
     }
-    return !p->arena.failed;
+    return !planner->arena.failed;
 }
 
 // The chosen way of each node of the stage as its only one in the planner of all.
-static bool take_stage(struct planner *p, const struct stage *stage)
+static bool take_stage(struct planner *planner, const struct stage *stage)
 {
-    const struct planner *q = &stage->kind->planner;
-    for (size_t i = 0; i < q->n_nodes; i++) {
-        const struct plan_node *node = &q->nodes[i];
+    const struct planner *own = &stage->kind->planner;
+    for (size_t i = 0; i < own->n_nodes; i++) {
+        const struct plan_node *node = &own->nodes[i];
         if (!node->strategy)
             continue;
-        struct strategy *strategy = ARENA_NEW(&p->arena, struct strategy);
-        struct candidate *candidate = strategy ? vec_push(&p->arena, &strategy->at) : NULL;
-        if (!candidate || !map_candidate(p, q, stage, node, node->choice, candidate))
+        struct strategy *strategy = ARENA_NEW(&planner->arena, struct strategy);
+        struct candidate *candidate = strategy ? vec_push(&planner->arena, &strategy->at) : NULL;
+        if (!candidate || !map_candidate(planner, stage, node, node->choice, candidate))
             return false;
         strategy->node = node->node;
         strategy->rule = node->strategy->rule;
         strategy->whole = node->strategy->whole;
-        struct plan_node *to = &p->nodes[stage->kind->begin + i];
+        struct plan_node *to = &planner->nodes[stage->kind->begin + i];
         to->strategy = strategy;
         to->choice = 0;
     }
@@ -80,25 +96,30 @@ static bool memory_of_stage(struct staging *staging, const struct stage *stage, 
 
 static int64_t number_of(const struct staging *staging, size_t k)
 {
-    return staging->n_hand ? staging->numbers[k] : (int64_t)k;
+    if (staging->n_hand)
+        return staging->numbers[k];
+    return (int64_t)k;
 }
 
-// Hand-made stages keep their numbers; others are numbered in line.
+// Hand-made stages keep their numbers; others are numbered in line. A line of one stage needs no number.
 static tsr_status set_stages(struct staging *staging, const struct line *line)
 {
-    for (size_t k = 0; k < line->n && (line->n > 1 || staging->n_hand); k++)
+    if (line->n <= 1 && !staging->n_hand)
+        return TSR_OK;
+    for (size_t k = 0; k < line->n; k++)
         for (size_t i = staging->cut[line->at[k].begin]; i < staging->cut[line->at[k].end]; i++) {
             struct plan_node *node = &staging->planner->nodes[i];
-            tsr_status st = node->strategy
-                                ? tsr_node_set_stage(node->node, staging->planner->config,
-                                                     number_of(staging, k))
-                                : TSR_OK;
+            if (!node->strategy)
+                continue;
+            tsr_status st =
+                tsr_node_set_stage(node->node, staging->planner->config, number_of(staging, k));
             if (st != TSR_OK)
                 return st;
         }
     return TSR_OK;
 }
 
+// Devices, time, memory and nodes of one stage as the caller gets them.
 static bool tell_stage(struct staging *staging, const struct stage *stage, const int64_t *memory,
                        tsr_plan_stage *out)
 {
@@ -111,12 +132,12 @@ static bool tell_stage(struct staging *staging, const struct stage *stage, const
     out->time = stage->point.time;
     out->transfer = stage->transfer;
     for (size_t i = 0; i < stage->n; i++)
-        out->memory = memory[devices[i]] > out->memory ? memory[devices[i]] : out->memory;
+        out->memory = larger(out->memory, memory[devices[i]]);
     for (size_t i = staging->cut[stage->begin]; i < staging->cut[stage->end]; i++) {
         if (!staging->planner->nodes[i].strategy)
             continue;
-        out->nodes++;
-        out->first = out->first < 0 ? (int64_t)i : out->first;
+        if (out->nodes++ == 0)
+            out->first = (int64_t)i;
         out->last = (int64_t)i;
     }
     return true;
@@ -130,6 +151,7 @@ static int64_t sum_of(const tsr_plan_stage *at, size_t from, size_t to)
     return sum;
 }
 
+// The stage in line that a node belongs to.
 static size_t stage_of(const struct staging *staging, const struct line *line, size_t node)
 {
     size_t k = 0;
@@ -148,21 +170,35 @@ static size_t first_device(const struct line *line)
     return line->n - 1;
 }
 
-// Between runs: the slowest stage, with what it takes in and hands over; but what a stage gives to a later one than the next keeps it, and those between, waiting;
-// and device 0 is not done before it has the outputs.
+// How long stage k is busy with one run: with what it takes in and hands over; longer where it waits for others, because it
+// reads what an earlier stage than the one before made, or brings outputs to a device 0 that is not its neighbour's.
+static int64_t busy_time(struct staging *staging, const struct line *line, const tsr_plan_stage *at,
+                         size_t k)
+{
+    const struct range *range = tsr__stages_range(staging, line->at[k].begin, line->at[k].end);
+    size_t gives = first_device(line);
+    int64_t own = sum_of(at, k, k);
+    if (k + 1 < line->n)
+        own += at[k + 1].transfer;
+    int64_t waiting = own;
+    if (range && range->n_in) {
+        size_t from = stage_of(staging, line, range->earliest);
+        if (from + 1 < k)
+            waiting = sum_of(at, from, k - 1);
+    }
+    if (range && range->n_out && gives < k)
+        own = sum_of(at, gives, k);
+    else if (range && range->n_out && gives > k + 1)
+        own = sum_of(at, k, gives - 1);
+    return larger(own, waiting);
+}
+
+// Between runs: the stage that is busy longest.
 static int64_t period_of(struct staging *staging, const struct line *line, const tsr_plan_stage *at)
 {
     int64_t most = 0;
-    for (size_t k = 0, gives = first_device(line); k < line->n; k++) {
-        const struct range *range = tsr__stages_range(staging, line->at[k].begin, line->at[k].end);
-        size_t from = range && range->n_in ? stage_of(staging, line, range->earliest) : k;
-        int64_t own = sum_of(at, k, k) + (k + 1 < line->n ? at[k + 1].transfer : 0);
-        int64_t more = from + 1 < k ? sum_of(at, from, k - 1) : own;
-        if (range && range->n_out && gives != k && gives != k + 1)
-            own = gives < k ? sum_of(at, gives, k) : sum_of(at, k, gives - 1);
-        own = own > more ? own : more;
-        most = own > most ? own : most;
-    }
+    for (size_t k = 0; k < line->n; k++)
+        most = larger(most, busy_time(staging, line, at, k));
     return most;
 }
 
@@ -170,8 +206,10 @@ static bool tell(struct staging *staging, const struct line *line, tsr_plan_summ
 {
     struct arena *arena = &staging->planner->session->results[RESULT_PLAN];
     tsr_plan_stage *list = ARENA_ARRAY(arena, tsr_plan_stage, line->n);
+    if (!list)
+        return false;
     for (size_t k = 0; k < line->n; k++) {
-        if (!list || !tell_stage(staging, &line->at[k], out->memory, &list[k]))
+        if (!tell_stage(staging, &line->at[k], out->memory, &list[k]))
             return false;
         out->latency += list[k].time + list[k].transfer;
     }
@@ -190,11 +228,10 @@ static tsr_status take_line(struct staging *staging, struct line *line, int64_t 
         struct stage *stage = &line->at[k];
         tsr_status st = tsr__front_take(staging, stage->kind, stage->begin, stage->end,
                                         stage->memory, &stage->point);
-        if (st == TSR_OK && (!take_stage(staging->planner, stage) ||
-                             !memory_of_stage(staging, stage, memory, peak)))
-            st = TSR_NOMEM;
         if (st != TSR_OK)
             return st;
+        if (!take_stage(staging->planner, stage) || !memory_of_stage(staging, stage, memory, peak))
+            return TSR_NOMEM;
     }
     return TSR_OK;
 }
@@ -208,11 +245,15 @@ static tsr_status prove(struct staging *staging, const tsr_plan_options *options
     if (st != TSR_OK)
         return st;
     out->objective = options->objective;
-    out->cost = options->objective == TSR_THROUGHPUT ? out->period : out->latency;
-    out->bound = (options->objective == TSR_THROUGHPUT ? line.most : line.sum) + staging->common;
-    out->bound = out->bound < out->cost ? out->bound : out->cost;
+    out->cost = out->latency;
+    int64_t proved = line.sum;
+    if (options->objective == TSR_THROUGHPUT) {
+        out->cost = out->period;
+        proved = line.most;
+    }
+    out->bound = smaller(proved + staging->common, out->cost);
     out->optimal = out->bound == out->cost;
-    out->gap = (double)(out->cost - out->bound) / (double)(out->cost > 1 ? out->cost : 1);
+    out->gap = (double)(out->cost - out->bound) / (double)larger(out->cost, 1);
     return TSR_OK;
 }
 
@@ -222,12 +263,14 @@ static tsr_status one_device(struct staging *staging, tsr_plan_summary *out)
     int64_t first = 0, memory = staging->memory;
     if (memory == 0)
         memory = staging->planner->machine.topology->device[0].memory;
+    if (memory <= 0)
+        memory = PLAN_NO_LIMIT;
     struct kind *kind = tsr__stages_kind(staging, &first, 1);
     if (!kind)
         return TSR_NOMEM;
-    tsr_status st = tsr__front_at(staging, kind, 0, staging->n_ranges,
-                                  memory > 0 ? memory : PLAN_NO_LIMIT, &point);
-    out->one_device = point.feasible ? point.time + staging->common : 0;
+    tsr_status st = tsr__front_at(staging, kind, 0, staging->n_ranges, memory, &point);
+    if (point.feasible)
+        out->one_device = point.time + staging->common;
     return st;
 }
 
@@ -239,22 +282,21 @@ static int64_t cost_with(struct staging *staging, const struct line *line,
     for (size_t k = 0; k < summary->n_stages; k++)
         at[k] = summary->stages[k];
     at[stage].time = time;
-    return staging->common + (summary->objective == TSR_THROUGHPUT
-                                  ? period_of(staging, line, at)
-                                  : sum_of(at, 0, summary->n_stages - 1));
+    if (summary->objective == TSR_THROUGHPUT)
+        return staging->common + period_of(staging, line, at);
+    return staging->common + sum_of(at, 0, summary->n_stages - 1);
 }
 
 // The planner of a stage counts its devices from 0: the shardings once more, by the devices of the whole.
-static tsr_status name_devices(struct planner *p, const struct stage *stage, const char *name,
+static tsr_status name_devices(struct planner *planner, const struct stage *stage, const char *name,
                                tsr_plan_summary *out)
 {
-    const struct planner *q = &stage->kind->planner;
-    const struct plan_node *node = tsr__planner_find(q, name);
+    const struct plan_node *node = tsr__planner_find(&stage->kind->planner, name);
     tsr_plan_choice *list = (tsr_plan_choice *)out->choices;
     for (size_t i = 0; i < out->n_choices; i++) {
         struct candidate candidate;
-        if (!map_candidate(p, q, stage, node, i, &candidate) ||
-            !tsr__choice_tensors(p, node->node, &candidate, &list[i]))
+        if (!map_candidate(planner, stage, node, i, &candidate) ||
+            !tsr__choice_tensors(planner, node->node, &candidate, &list[i]))
             return TSR_NOMEM;
     }
     return TSR_OK;
@@ -283,21 +325,23 @@ static tsr_status explain(struct staging *staging, const struct line *line, cons
                           tsr_plan_summary *out)
 {
     const struct plan_node *node = tsr__planner_find(staging->planner, name);
-    const struct plan_node *common =
-        node ? NULL : tsr__planner_find_common(staging->planner, staging->staged, name);
-    if (common)
-        return explain_common(staging, common, out);
-    size_t at = node ? (size_t)(node - staging->planner->nodes) : SIZE_MAX, k = 0;
-    while (node && staging->cut[line->at[k].end] <= at)
-        k++;
+    size_t k = 0;
+    if (node) {
+        k = stage_of(staging, line, (size_t)(node - staging->planner->nodes));
+    } else {
+        const struct plan_node *common =
+            tsr__planner_find_common(staging->planner, staging->staged, name);
+        if (common)
+            return explain_common(staging, common, out);
+    }
     const struct stage *stage = &line->at[k];
     tsr_status st = tsr__front_explain(staging, stage->kind, stage->begin, stage->end,
                                        stage->memory, name, out);
-    tsr_plan_choice *list = (tsr_plan_choice *)out->choices;
-    for (size_t i = 0; st == TSR_OK && i < out->n_choices; i++)
-        list[i].cost = list[i].feasible ? cost_with(staging, line, out, k, list[i].cost) : 0;
     if (st != TSR_OK)
         return st;
+    tsr_plan_choice *list = (tsr_plan_choice *)out->choices;
+    for (size_t i = 0; i < out->n_choices; i++)
+        list[i].cost = list[i].feasible ? cost_with(staging, line, out, k, list[i].cost) : 0;
     return name_devices(staging->planner, stage, name, out);
 }
 
@@ -329,10 +373,8 @@ static tsr_status refuse(struct staging *staging, const tsr_plan_options *option
 
 static tsr_status check_number(const struct staging *staging, int64_t stages)
 {
-    int64_t most = staging->planner->machine.n < (int64_t)staging->n_ranges
-                       ? staging->planner->machine.n
-                       : (int64_t)staging->n_ranges;
-    most = most < STAGES_MOST ? most : STAGES_MOST;
+    int64_t most = smaller(staging->planner->machine.n, (int64_t)staging->n_ranges);
+    most = smaller(most, STAGES_MOST);
     if (stages <= most)
         return TSR_OK;
     tsr__diag(staging->planner->session, DIAG_plan_stages, NULL,
@@ -342,64 +384,103 @@ static tsr_status check_number(const struct staging *staging, int64_t stages)
     return TSR_INVALID;
 }
 
+// Choices of all nodes, and what they come to.
+static tsr_status take_plan(struct staging *staging, const tsr_plan_options *options,
+                            struct line *line, tsr_plan_summary *out)
+{
+    struct arena *arena = &staging->planner->session->results[RESULT_PLAN];
+    int64_t *memory = ARENA_ARRAY(arena, int64_t, (size_t)staging->planner->machine.n);
+    int64_t *peak = ARENA_ARRAY(arena, int64_t, (size_t)staging->planner->machine.n);
+    if (!memory || !peak)
+        return TSR_NOMEM;
+    tsr_status st = take_line(staging, line, memory, peak);
+    if (st != TSR_OK)
+        return st;
+    out->memory = memory;
+    out->peak = peak;
+    out->feasible = true;
+    if (!tell(staging, line, out))
+        return TSR_NOMEM;
+    st = prove(staging, options, out);
+    if (st != TSR_OK)
+        return st;
+    return one_device(staging, out);
+}
+
+// The plan as shardings, stages and metadata of the model.
+static tsr_status write_staged(struct staging *staging, const char *config, const struct line *line)
+{
+    struct planner *planner = staging->planner;
+    tsr_status st = tsr__planner_config(planner, config);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__planner_write(planner, planner->config);
+    if (st != TSR_OK)
+        return st;
+    st = set_stages(staging, line);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__planner_keep_topology(planner);
+    if (st != TSR_OK)
+        return st;
+    return tsr__planner_keep_states(planner);
+}
+
+// Where the graph may be cut, and the best line of stages; line->n 0: none fits.
+static tsr_status find_stages(struct staging *staging, const tsr_plan_options *options,
+                              struct line *line)
+{
+    if (!tsr__stages_cuts(staging))
+        return TSR_NOMEM;
+    tsr_status st = check_number(staging, options->stages);
+    if (st != TSR_OK)
+        return st;
+    return tsr__stages_search(staging, options, MEASURE_TIME, line);
+}
+
 static tsr_status staged(struct staging *staging, const tsr_plan_options *given,
                          tsr_plan_summary *out)
 {
     struct line line;
-    struct arena *arena = &staging->planner->session->results[RESULT_PLAN];
+    struct planner *planner = staging->planner;
+    tsr_plan_options options = *given;
     tsr_status st = tsr__stages_by_hand(staging, given->stages);
     if (st != TSR_OK)
         return st;
-    tsr_plan_options asked = *given, *options = &asked;
     if (staging->n_hand)
-        asked.stages = (int64_t)staging->n_hand;
-    if (!tsr__stages_cuts(staging))
-        return TSR_NOMEM;
-    st = check_number(staging, options->stages);
-    if (st == TSR_OK)
-        st = tsr__stages_search(staging, options, MEASURE_TIME, &line);
+        options.stages = (int64_t)staging->n_hand;
+    st = find_stages(staging, &options, &line);
     if (st != TSR_OK)
         return st;
-    *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)staging->planner->machine.n};
-    out->solve_ms = 1e3 * (tsr__clock() - staging->planner->budget->begin);
+    *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)planner->machine.n};
+    out->solve_ms = 1e3 * (tsr__clock() - planner->budget->begin);
     if (!line.n)
-        return refuse(staging, options, out);
-    int64_t *memory = ARENA_ARRAY(arena, int64_t, (size_t)staging->planner->machine.n);
-    int64_t *peak = ARENA_ARRAY(arena, int64_t, (size_t)staging->planner->machine.n);
-    st = memory && peak ? take_line(staging, &line, memory, peak) : TSR_NOMEM;
-    out->memory = memory;
-    out->peak = peak;
-    out->feasible = true;
-    if (st == TSR_OK && !tell(staging, &line, out))
-        st = TSR_NOMEM;
-    if (st == TSR_OK)
-        st = prove(staging, options, out);
-    if (st == TSR_OK)
-        st = one_device(staging, out);
-    out->solve_ms = 1e3 * (tsr__clock() - staging->planner->budget->begin);
-    if (st == TSR_OK)
-        st = tsr__planner_config(staging->planner, options->config);
-    if (st == TSR_OK)
-        st = tsr__planner_write(staging->planner, staging->planner->config);
-    if (st == TSR_OK)
-        st = set_stages(staging, &line);
-    if (st == TSR_OK)
-        st = tsr__planner_keep_topology(staging->planner);
-    if (st == TSR_OK)
-        st = tsr__planner_keep_states(staging->planner);
-    if (st == TSR_OK)
-        st = tsr__planner_tell(staging->planner, NULL, out);
-    if (st == TSR_OK && options->explain)
-        return explain(staging, &line, options->explain, out);
-    return st;
+        return refuse(staging, &options, out);
+    st = take_plan(staging, &options, &line, out);
+    out->solve_ms = 1e3 * (tsr__clock() - planner->budget->begin);
+    if (st != TSR_OK)
+        return st;
+    st = write_staged(staging, options.config, &line);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__planner_tell(planner, NULL, out);
+    if (st != TSR_OK || !options.explain)
+        return st;
+    return explain(staging, &line, options.explain, out);
+}
+
+// The memory that each device may use: as the caller says; else as the topology says, if the caller gave one; else any.
+static int64_t memory_limit(const tsr_plan_options *options)
+{
+    if (options->memory > 0 || options->topology)
+        return options->memory;
+    return -1;
 }
 
 tsr_status tsr__plan_stages(struct planner *planner, const tsr_plan_options *options,
                             tsr_plan_summary *out)
 {
-    struct staging staging = {.planner = planner,
-                              .memory =
-                                  options->memory > 0 || options->topology ? options->memory : -1};
+    struct staging staging = {.planner = planner, .memory = memory_limit(options)};
     for (int64_t device = 0; device < planner->machine.n; device++)
         staging.limited =
             staging.limited || staging.memory > 0 ||

@@ -5,6 +5,17 @@
 // stages have the nodes before cut i and the devices before d is the best of those with one stage less, and a last stage
 // of the front. Latency is the sum over stages of time and transfer; for throughput the slowest stage counts, and among
 // equals the sum. Devices that would only make it slower stay idle. Unlike devices are tried in other orders too.
+//
+// Two ranges A and B on devices 1 and 0, in that order. On one device A takes 6 ms and B takes 4, on both 4 and 3; what
+// crosses between them takes 1, and outputs nothing. The cells (stages, cut, devices used) that are reached first:
+//
+//     0 stages, before A, 0 used:  0
+//     1 stage,  after A,  1 used:  6           1 stage, after B, 1 used: 10 (A and B on device 1)
+//     1 stage,  after A,  2 used:  4           1 stage, after B, 2 used:  7 (A and B on both: 4 + 3)
+//     2 stages, after B,  2 used:  6 + 1 + 4 = 11
+//
+// For latency one stage on both devices is best (7). For throughput the slowest stage counts: two stages let runs come out
+// every 6 + 1 = 7 ms too, and the smaller sum decides for one stage.
 #include "plan/stages.h"
 
 #include <stdlib.h>
@@ -53,13 +64,18 @@ static size_t devices_of(const struct search *search)
     return (size_t)search->staging->planner->machine.n;
 }
 
+// 4 devices: blocks of 1, 2, 3 and 4. 12 devices: of 1, 2, 3, 4, 6, 8 and 12.
 static void list_sizes(struct search *search)
 {
     size_t n = devices_of(search);
     search->n_sizes = 0;
-    for (size_t k = 1; k <= n && search->n_sizes < MAX_SIZES; k++)
-        if (n <= ALL_SIZES || n % k == 0 || (k & (k - 1)) == 0)
+    for (size_t k = 1; k <= n; k++) {
+        bool power_of_two = (k & (k - 1)) == 0;
+        if (search->n_sizes == MAX_SIZES)
+            return;
+        if (n <= ALL_SIZES || n % k == 0 || power_of_two)
             search->sizes[search->n_sizes++] = k;
+    }
 }
 
 static bool may_start(const struct search *search, size_t start, size_t n)
@@ -67,12 +83,18 @@ static bool may_start(const struct search *search, size_t start, size_t n)
     return start + n <= devices_of(search) && (devices_of(search) <= ALL_STARTS || start % n == 0);
 }
 
+// What each device of a block has, at least.
 static int64_t memory_of(const struct staging *staging, const int64_t *devices, size_t n)
 {
-    int64_t least = staging->memory > 0 ? staging->memory : PLAN_NO_LIMIT;
-    for (size_t i = 0; i < n && staging->memory == 0; i++) {
+    int64_t least = PLAN_NO_LIMIT;
+    if (staging->memory > 0)
+        return staging->memory;
+    if (staging->memory < 0)
+        return PLAN_NO_LIMIT;
+    for (size_t i = 0; i < n; i++) {
         int64_t bytes = staging->planner->machine.topology->device[devices[i]].memory;
-        least = bytes > 0 && bytes < least ? bytes : least;
+        if (bytes > 0)
+            least = smaller(least, bytes);
     }
     return least;
 }
@@ -88,6 +110,7 @@ static int by_device(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+// Every block that may hold a stage, in the order of devices at hand, with its kind.
 static bool list_blocks(struct search *search)
 {
     for (size_t start = 0; start < devices_of(search); start++)
@@ -115,6 +138,7 @@ static bool list_blocks(struct search *search)
 static int64_t send_time(struct search *search, int64_t from, const int64_t *to, size_t n,
                          size_t start, int64_t bytes)
 {
+    enum tsr_collective what = n == 1 ? TSR_SEND : TSR_BROADCAST;
     struct arena *arena = &search->staging->planner->arena;
     int64_t key[4] = {bytes, from, (int64_t)start, (int64_t)n};
     struct str text = {(const char *)key, sizeof key};
@@ -129,28 +153,30 @@ static int64_t send_time(struct search *search, int64_t from, const int64_t *to,
     group[0] = from;
     memcpy(group + 1, to, n * sizeof *to);
     struct device_group all = {group, n + 1};
-    *found = tsr__planner_combine(search->staging->planner, n == 1 ? TSR_SEND : TSR_BROADCAST, &all,
-                                  1, bytes);
+    *found = tsr__planner_combine(search->staging->planner, what, &all, 1, bytes);
     *at = found;
     return *found;
 }
 
-// What a stage gets from the one before, and gives out of the pipeline.
+// What a stage gets from the one before, and gives out of the pipeline: outputs go to device 0.
 static int64_t transfer_of(struct search *search, size_t from, size_t to, const struct block *block)
 {
+    static const int64_t first = 0;
+    const struct planner *planner = search->staging->planner;
     const struct range *range = tsr__stages_range(search->staging, from, to);
-    const int64_t *mine = block->devices;
-    int64_t ps = 0, gives = mine[0];
+    size_t start = block->start;
+    int64_t ps = 0, gives = block->devices[0];
     if (!range)
         return NEVER_FITS;
-    for (size_t i = 0; i < range->n_in && block->start > 0; i++)
-        ps += send_time(search, search->order[block->start - 1], mine, block->n, block->start,
-                        tsr__stages_bytes(search->staging->planner, range->in[i]));
-    static const int64_t first = 0;
-    for (size_t i = 0; i < range->n_out && gives != first; i++)
-        ps += send_time(search, gives, &first, 1, SIZE_MAX,
-                        tsr__stages_bytes(search->staging->planner, range->out[i]));
-    return ps < NEVER_FITS ? ps : NEVER_FITS;
+    if (start > 0)
+        for (size_t i = 0; i < range->n_in; i++)
+            ps += send_time(search, search->order[start - 1], block->devices, block->n, start,
+                            tsr__stages_bytes(planner, range->in[i]));
+    if (gives != first)
+        for (size_t i = 0; i < range->n_out; i++)
+            ps += send_time(search, gives, &first, 1, SIZE_MAX,
+                            tsr__stages_bytes(planner, range->out[i]));
+    return smaller(ps, NEVER_FITS);
 }
 
 // What the devices of a stage are held up by giving to the next, of which one device is known to be there.
@@ -159,28 +185,30 @@ static int64_t hand_over(struct search *search, size_t from, size_t to, const st
     const struct range *range = tsr__stages_range(search->staging, from, to);
     size_t next = block->start + block->n;
     int64_t ps = 0;
-    for (size_t i = 0; range && i < range->n_leave && next < devices_of(search); i++)
+    if (!range || next >= devices_of(search))
+        return 0;
+    for (size_t i = 0; i < range->n_leave; i++)
         ps += send_time(search, search->order[next - 1], &search->order[next], 1, next,
                         tsr__stages_bytes(search->staging->planner, range->leave[i]));
-    return ps < NEVER_FITS ? ps : NEVER_FITS;
+    return smaller(ps, NEVER_FITS);
 }
 
 // ---- dynamic programming -----------------------------------------------------------------------
 
+// The range on the block by the measure of the search: time or proved time with what comes and goes, or memory.
 static int64_t measure(struct search *search, size_t i, size_t j, const struct block *block)
 {
     struct point point = {0};
     int64_t bytes = 0;
     if (search->measure == MEASURE_MEMORY) {
         search->status = tsr__front_least(search->staging, block->kind, i, j, &bytes);
-        return bytes < NEVER_FITS ? bytes : NEVER_FITS;
+        return smaller(bytes, NEVER_FITS);
     }
     search->status = tsr__front_at(search->staging, block->kind, i, j, block->memory, &point);
     if (search->status != TSR_OK || !point.feasible)
         return NEVER_FITS;
     int64_t own = search->measure == MEASURE_BOUND ? point.bound : point.time;
-    int64_t ps = own + transfer_of(search, i, j, block);
-    return ps < NEVER_FITS ? ps : NEVER_FITS;
+    return smaller(own + transfer_of(search, i, j, block), NEVER_FITS);
 }
 
 static int64_t value_of(struct search *search, size_t i, size_t j, size_t block)
@@ -196,15 +224,17 @@ static int64_t value_of(struct search *search, size_t i, size_t j, size_t block)
 static struct cell *cell_at(struct search *search, size_t stages, size_t begin, size_t cut,
                             size_t devices)
 {
-    size_t cuts = search->staging->n_ranges + 1,
-           at = search->flows ? stages * cuts + begin : stages;
+    size_t cuts = search->staging->n_ranges + 1, at = stages;
+    if (search->flows)
+        at = stages * cuts + begin;
     return &search->cells[(at * cuts + cut) * (devices_of(search) + 1) + devices];
 }
 
 static bool better(const struct search *search, const struct cell *a, const struct cell *b)
 {
-    int64_t x = search->bottleneck ? a->most : a->sum, y = search->bottleneck ? b->most : b->sum;
-    return x != y ? x < y : a->sum < b->sum;
+    if (search->bottleneck && a->most != b->most)
+        return a->most < b->most;
+    return a->sum < b->sum;
 }
 
 // Runs follow one another only if each stage hands over to the next alone: who gives something to a later stage waits
@@ -217,31 +247,50 @@ static bool follows(struct search *search, size_t begin, size_t i, size_t j)
            (before->n_out == 0 || j == search->staging->n_ranges);
 }
 
-// Goes on from the state (k stages, the last from `begin` to cut i, the first `used` devices of the line spent)
-// with one more stage.
-static void extend(struct search *search, size_t k, size_t begin, size_t i, size_t used)
+// A stage more: what is before it, and where and on which block it runs.
+struct step {
+    size_t stages, begin, cut,
+        used; // so far: the last from `begin` to `cut`, the first `used` devices of the line spent
+    size_t size; // of its block: place in search->sizes
+};
+
+// Tries the stage from the cut of the step to cut j.
+static void try_stage(struct search *search, const struct cell *from, const struct step *step,
+                      size_t j)
 {
-    const struct cell from = *cell_at(search, k, begin, i, used);
-    size_t last = search->staging->n_ranges;
-    for (size_t z = 0; z < search->n_sizes && search->status == TSR_OK; z++) {
-        size_t n = search->sizes[z], block = used * search->n_sizes + z;
-        if (used >= devices_of(search) || !may_start(search, used, n))
+    size_t n = search->sizes[step->size], block = step->used * search->n_sizes + step->size;
+    if (!tsr__stages_may_end(search->staging, step->stages, search->staging->cut[j]))
+        return;
+    if (search->flows && step->stages > 0 && !follows(search, step->begin, step->cut, j))
+        return;
+    int64_t own = value_of(search, step->cut, j, block), busy = own;
+    if (search->flows)
+        busy += hand_over(search, step->cut, j, &search->blocks[block]);
+    if (own >= NEVER_FITS || busy > search->cap)
+        return;
+    struct cell *to = cell_at(search, step->stages + 1, step->cut, j, step->used + n);
+    struct cell next = {from->sum + own, larger(busy, from->most), step->cut, from->begin, block};
+    if (better(search, &next, to))
+        *to = next;
+}
+
+// Goes on from the state with one more stage, on blocks of every size that ends at every cut; the last that there may be
+// ends at the end of the graph.
+static void extend(struct search *search, struct step step)
+{
+    const struct cell from = *cell_at(search, step.stages, step.begin, step.cut, step.used);
+    size_t last = search->staging->n_ranges, first = step.cut + 1;
+    if (step.stages + 1 == search->most)
+        first = last;
+    if (step.used >= devices_of(search))
+        return;
+    for (step.size = 0; step.size < search->n_sizes; step.size++) {
+        if (search->status != TSR_OK)
+            return;
+        if (!may_start(search, step.used, search->sizes[step.size]))
             continue;
-        for (size_t j = k + 1 == search->most ? last : i + 1; j <= last; j++) {
-            if (!tsr__stages_may_end(search->staging, k, search->staging->cut[j]) ||
-                (search->flows && k > 0 && !follows(search, begin, i, j)))
-                continue;
-            int64_t own = value_of(search, i, j, block);
-            int64_t busy =
-                search->flows ? own + hand_over(search, i, j, &search->blocks[block]) : own;
-            if (own >= NEVER_FITS || busy > search->cap)
-                continue;
-            struct cell *to = cell_at(search, k + 1, i, j, used + n);
-            struct cell next = {from.sum + own, busy > from.most ? busy : from.most, i, from.begin,
-                                block};
-            if (better(search, &next, to))
-                *to = next;
-        }
+        for (size_t j = first; j <= last; j++)
+            try_stage(search, &from, &step, j);
     }
 }
 
@@ -249,10 +298,10 @@ static void extend(struct search *search, size_t k, size_t begin, size_t i, size
 static const struct cell *best_end(struct search *search, size_t *stages)
 {
     const struct cell *best = NULL;
-    size_t cuts = search->staging->n_ranges;
+    size_t cuts = search->staging->n_ranges, begins = search->flows ? cuts : 1;
     for (size_t k = search->least; k <= search->most; k++)
         for (size_t used = devices_of(search); used > 0; used--)
-            for (size_t begin = 0; begin < (search->flows ? cuts : 1); begin++) {
+            for (size_t begin = 0; begin < begins; begin++) {
                 const struct cell *cell = cell_at(search, k, begin, cuts, used);
                 if (cell->sum < INT64_MAX && (!best || better(search, cell, best))) {
                     best = cell;
@@ -262,7 +311,18 @@ static const struct cell *best_end(struct search *search, size_t *stages)
     return best;
 }
 
-// Devices at either end of the line may stay idle.
+// Goes on from all states of that many stages and those cuts.
+static void extend_all(struct search *search, struct step step)
+{
+    for (step.used = step.stages; step.used < devices_of(search); step.used++) {
+        if (search->status != TSR_OK)
+            return;
+        if (cell_at(search, step.stages, step.begin, step.cut, step.used)->sum < INT64_MAX)
+            extend(search, step);
+    }
+}
+
+// Fills the cells, those of fewer stages first. Devices at either end of the line may stay idle.
 static const struct cell *run(struct search *search, size_t *stages)
 {
     size_t cuts = search->staging->n_ranges;
@@ -276,14 +336,12 @@ static const struct cell *run(struct search *search, size_t *stages)
             for (size_t i = k; i < cuts; i++) {
                 tsr__progress(search->staging->planner->session, "stages: step",
                               (k * begins + begin) * cuts + i, all);
-                for (size_t used = k; used < devices_of(search) && search->status == TSR_OK; used++)
-                    if (cell_at(search, k, begin, i, used)->sum < INT64_MAX)
-                        extend(search, k, begin, i, used);
+                extend_all(search, (struct step){.stages = k, .begin = begin, .cut = i});
             }
     tsr__progress(search->staging->planner->session, "stages: step", all, all);
-    if (search->status == TSR_OK)
-        return best_end(search, stages);
-    return NULL;
+    if (search->status != TSR_OK)
+        return NULL;
+    return best_end(search, stages);
 }
 
 static void forget(struct search *search, enum measure what)
@@ -352,7 +410,14 @@ static void label_devices(const struct search *search, size_t *label)
             label[device]++;
 }
 
-// The next order of labels in the dictionary.
+static void swap(size_t *a, size_t *b)
+{
+    size_t kept = *a;
+    *a = *b;
+    *b = kept;
+}
+
+// The next order of labels in the dictionary: 0 2 1 becomes 1 0 2. False: it was the last.
 static bool next_order(size_t *label, size_t n)
 {
     size_t i = n - 1;
@@ -363,14 +428,9 @@ static bool next_order(size_t *label, size_t n)
     size_t k = n - 1;
     while (label[k] <= label[i - 1])
         k--;
-    size_t x = label[i - 1];
-    label[i - 1] = label[k];
-    label[k] = x;
-    for (size_t a = i, b = n - 1; a < b; a++, b--) {
-        x = label[a];
-        label[a] = label[b];
-        label[b] = x;
-    }
+    swap(&label[i - 1], &label[k]);
+    for (size_t front = i, back = n - 1; front < back; front++, back--)
+        swap(&label[front], &label[back]);
     return true;
 }
 
@@ -391,9 +451,9 @@ static void order_by(struct search *search, const size_t *own, const size_t *lab
 
 static bool beats(const struct line *a, const struct line *b, tsr_objective objective)
 {
-    bool slowest = objective == TSR_THROUGHPUT;
-    int64_t x = slowest ? a->most : a->sum, y = slowest ? b->most : b->sum;
-    return x != y ? x < y : a->sum < b->sum;
+    if (objective == TSR_THROUGHPUT && a->most != b->most)
+        return a->most < b->most;
+    return a->sum < b->sum;
 }
 
 static void try_order(struct search *search, tsr_objective objective, struct line *best)
@@ -413,6 +473,15 @@ static int by_number(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static bool is_descending(const struct search *search)
+{
+    size_t n = devices_of(search);
+    for (size_t i = 0; i < n; i++)
+        if (search->order[i] != (int64_t)(n - 1 - i))
+            return false;
+    return true;
+}
+
 // The line ends at device 0, which gives the outputs. Few unlike devices are tried in every order; where runs are to
 // follow one another, device 0 must not wait for others in the middle of the line.
 static void try_orders(struct search *search, tsr_objective objective, struct line *best)
@@ -426,58 +495,78 @@ static void try_orders(struct search *search, tsr_objective objective, struct li
     label_devices(search, own);
     memcpy(label, own, n * sizeof *own);
     qsort(label, n, sizeof *label, by_number);
-    for (int round = 1; round < MAX_ORDERS && search->status == TSR_OK; round++) {
-        bool again = true;
+    for (int round = 1; round < MAX_ORDERS; round++) {
+        if (search->status != TSR_OK)
+            return;
         order_by(search, own, label);
-        for (size_t i = 0; i < n; i++)
-            again = again && search->order[i] == (int64_t)(n - 1 - i);
-        if (!again && (!search->flows || search->order[n - 1] == 0))
+        bool may_wait = search->flows && search->order[n - 1] != 0;
+        if (!is_descending(search) && !may_wait)
             try_order(search, objective, best);
         if (!next_order(label, n))
-            break;
+            return;
     }
 }
 
+// How many stages there may be: one for each device and range at most; as many as were asked for, if they were.
+static void bound_stages(struct search *search, int64_t asked)
+{
+    int64_t most = smaller(search->staging->planner->machine.n, (int64_t)search->staging->n_ranges);
+    most = smaller(most, STAGES_MOST);
+    search->least = 1;
+    if (asked > 0) {
+        most = smaller(most, asked);
+        search->least = (size_t)most;
+    }
+    search->most = (size_t)most;
+}
+
+// flows: stages are to hand over to the next alone; where the cells would be too many, that is not looked at.
 static bool search_init(struct search *search, struct staging *staging,
                         const tsr_plan_options *options, bool flows)
 {
     struct arena *arena = &staging->planner->arena;
-    size_t n = (size_t)staging->planner->machine.n;
-    size_t most = n < staging->n_ranges ? n : staging->n_ranges;
+    size_t n = (size_t)staging->planner->machine.n, cuts = staging->n_ranges + 1;
     *search = (struct search){.staging = staging, .status = TSR_OK};
-    search->most = most < STAGES_MOST ? most : STAGES_MOST;
-    search->least = 1;
-    if (options->stages > 0) {
-        search->least =
-            search->most < (size_t)options->stages ? search->most : (size_t)options->stages;
-        search->most = search->least;
-    }
+    bound_stages(search, options->stages);
     list_sizes(search);
     search->order = ARENA_ARRAY(arena, int64_t, n);
     search->blocks = ARENA_ARRAY(arena, struct block, n * search->n_sizes);
-    search->value = ARENA_ARRAY(
-        arena, int64_t, (staging->n_ranges + 1) * (staging->n_ranges + 1) * n * search->n_sizes);
-    search->n_cells = (search->most + 1) * (staging->n_ranges + 1) * (n + 1);
-    search->flows = flows && search->n_cells * (staging->n_ranges + 1) <= MAX_CELLS;
-    search->n_cells *= search->flows ? staging->n_ranges + 1 : 1;
+    search->value = ARENA_ARRAY(arena, int64_t, cuts * cuts * n * search->n_sizes);
+    search->n_cells = (search->most + 1) * cuts * (n + 1);
+    search->flows = flows && search->n_cells * cuts <= MAX_CELLS;
+    if (search->flows)
+        search->n_cells *= cuts;
     search->cells = ARENA_ARRAY(arena, struct cell, search->n_cells);
     return !arena->failed;
 }
 
+static tsr_status search_once(struct staging *staging, const tsr_plan_options *options,
+                              enum measure what, bool flows, struct line *out)
+{
+    struct search search;
+    tsr_objective objective = options->objective;
+    if (what == MEASURE_MEMORY)
+        objective = TSR_THROUGHPUT; // the fullest device counts, not the sum
+    if (!search_init(&search, staging, options, flows))
+        return TSR_NOMEM;
+    search.measure = what;
+    try_orders(&search, objective, out);
+    return search.status;
+}
+
+// Where runs follow one another, stages that wait for no other come first; those that wait are better than nothing.
 tsr_status tsr__stages_search(struct staging *staging, const tsr_plan_options *options,
                               enum measure what, struct line *out)
 {
-    struct search q;
-    bool flows = what != MEASURE_MEMORY && options->objective == TSR_THROUGHPUT;
+    tsr_status st = TSR_OK;
     *out = (struct line){0};
-    for (int round = flows ? 0 : 1; round < 2 && !out->n;
-         round++) { // waiting is better than nothing
-        if (!search_init(&q, staging, options, round == 0))
-            return TSR_NOMEM;
-        q.measure = what;
-        try_orders(&q, what == MEASURE_MEMORY ? TSR_THROUGHPUT : options->objective, out);
-        if (q.status != TSR_OK)
-            return q.status;
-    }
-    return staging->planner->arena.failed ? TSR_NOMEM : TSR_OK;
+    if (what != MEASURE_MEMORY && options->objective == TSR_THROUGHPUT)
+        st = search_once(staging, options, what, true, out);
+    if (st == TSR_OK && !out->n)
+        st = search_once(staging, options, what, false, out);
+    if (st != TSR_OK)
+        return st;
+    if (staging->planner->arena.failed)
+        return TSR_NOMEM;
+    return TSR_OK;
 }

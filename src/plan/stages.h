@@ -63,6 +63,17 @@ struct staging {
     VEC(struct kind *) all_kinds;
 };
 
+// What a node reads: its inputs, then what its bodies capture.
+static inline size_t tsr__reads_count(const tsr_node *node, tsr_value ***captures)
+{
+    return tsr_node_input_count(node) + tsr__node_captures(node, captures);
+}
+static inline const tsr_value *tsr__reads_at(const tsr_node *node, tsr_value **captures, size_t i)
+{
+    size_t n_in = tsr_node_input_count(node);
+    return i < n_in ? tsr_node_input(node, i) : captures[i - n_in];
+}
+
 // hand.c: the stages that nodes have already, where the planner says that some do. TSR_INVALID: they do not follow one
 // another in the order of the nodes, or another number of stages was asked for (finding).
 tsr_status tsr__stages_by_hand(struct staging *staging, int64_t asked) TSR_MUST_USE;
