@@ -15,7 +15,9 @@ static int64_t index_of(const char *name)
         return -1;
     errno = 0;
     long long i = strtoll(name + 1, &end, 10);
-    return errno || *end ? -1 : i;
+    if (errno || *end)
+        return -1;
+    return i;
 }
 
 // Whether the text means this node: its name, its index, or one of its outputs.
@@ -102,14 +104,16 @@ tsr_status tsr__planner_explain(struct planner *planner, const struct program *p
                   "no node of that name is needed for an output of the model");
         return TSR_INVALID;
     }
-    size_t k = node->strategy->at.n;
+    size_t k = node->strategy->at.n; // ways
     struct program_marginal *marginal = ARENA_ARRAY(arena, struct program_marginal, k + 1);
     tsr_plan_choice *list = ARENA_ARRAY(arena, tsr_plan_choice, k + 1);
     if (!marginal || !list)
         return TSR_NOMEM;
     struct program_options options = tsr__budget_share(planner->budget, 1.0 / (double)(k + 1));
     tsr_status st = tsr__program_marginals(program, &options, &planner->arena, node->var, marginal);
-    for (size_t i = 0; st == TSR_OK && i < k; i++) {
+    if (st != TSR_OK)
+        return st;
+    for (size_t i = 0; i < k; i++) {
         const struct candidate *candidate = &node->strategy->at.at[i];
         list[i] = (tsr_plan_choice){.name = tsr__arena_str(arena, candidate->name).p,
                                     .chosen = i == node->choice,
@@ -120,9 +124,11 @@ tsr_status tsr__planner_explain(struct planner *planner, const struct program *p
                                     .weights = candidate->weights,
                                     .reduction = candidate->reduction};
         if (!tsr__choice_tensors(planner, node->node, candidate, &list[i]))
-            st = TSR_NOMEM;
+            return TSR_NOMEM;
     }
     out->choices = list;
     out->n_choices = k;
-    return arena->failed ? TSR_NOMEM : st;
+    if (arena->failed)
+        return TSR_NOMEM;
+    return TSR_OK;
 }

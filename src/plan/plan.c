@@ -1,14 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 // plan.c - tsr_plan: values, candidates, the program, its answer, and the shardings that say it.
+//
+// A matrix product on two devices, told in numbers. X is [8, 6], W is [6, 4], and the only node Y = X W has the factors
+// m = 8, k = 6 and n = 4. Its candidates (strategies.c) are the columns of one variable of the program:
+//
+//     "whole"  both devices do all of it                         192 multiplications each    nothing is sent
+//     "m/2"    device 1 has rows 4..7 of X and all of W           96                          nothing is sent
+//     "k/2"    device 1 has columns 3..5 of X and rows 3..5 of W  96                          the sum: AllReduce of 32 numbers
+//     "n/2"    device 1 has columns 2..3 of W                     96                          nothing is sent
+//
+// Y is an output, so its reader is the caller, who wants it whole on device 0: an edge adds to each column what it costs to
+// bring it there (edges.c). W lies in half of the memory with "k/2" and "n/2": a row of the program (uses.c, stored.c)
+// forbids the others where the devices have no room. The least sum that keeps the rows is the plan (solver/solver.h).
 #include "plan/stages.h"
 
 // ---- start and end -----------------------------------------------------------------------------
 
+// A number of devices is a topology too: so many on one host.
+static tsr_status make_topology(struct planner *planner, int64_t devices)
+{
+    struct str text = tsr__arena_printf(&planner->arena, "%lld", (long long)devices);
+    if (!text.p)
+        return TSR_NOMEM;
+    return tsr_topology_parse(planner->session, text.p, &planner->machine.topology);
+}
+
 static tsr_status read_topology(struct planner *planner, const tsr_plan_options *options)
 {
-    planner->machine.n =
-        options->topology ? tsr_topology_devices(options->topology) : options->devices;
-    int most = options->topology ? PLAN_MAX_DEVICES : PLAN_MAX_AT_ONCE; // of one host: all pairs
+    int most = PLAN_MAX_AT_ONCE; // of one host: all pairs
+    planner->machine.n = options->devices;
+    planner->machine.topology = options->topology;
+    if (options->topology) {
+        most = PLAN_MAX_DEVICES;
+        planner->machine.n = tsr_topology_devices(options->topology);
+    }
     if (planner->machine.n < 1 || planner->machine.n > most) {
         tsr__diag(planner->session, DIAG_plan_devices, NULL,
                   "plan for fewer devices, or for hosts: hosts:1250x8",
@@ -16,15 +41,13 @@ static tsr_status read_topology(struct planner *planner, const tsr_plan_options 
         return TSR_UNSUPPORTED;
     }
     tsr_status st = TSR_OK;
-    planner->machine.topology = options->topology;
-    if (!options->topology) {
-        struct str text = tsr__arena_printf(&planner->arena, "%lld", (long long)options->devices);
-        st = text.p ? tsr_topology_parse(planner->session, text.p, &planner->machine.topology)
-                    : TSR_NOMEM;
-    }
+    if (!options->topology)
+        st = make_topology(planner, options->devices);
     if (st != TSR_OK)
         return st;
-    return tsr__planner_devices(planner) ? TSR_OK : TSR_NOMEM;
+    if (!tsr__planner_devices(planner))
+        return TSR_NOMEM;
+    return TSR_OK;
 }
 
 // ---- the configuration -------------------------------------------------------------------------
@@ -41,32 +64,47 @@ static tsr_status refuse_config(struct planner *planner, const tsr_config *confi
 // What nodes may have in a configuration already.
 enum had { HAD_STAGE, HAD_SPEC };
 
-static bool some_node_has(const struct planner *planner, const tsr_config *config, enum had what)
+static bool has(const tsr_node_config *config, enum had what)
 {
     int64_t stage;
+    if (what == HAD_SPEC)
+        return tsr_node_config_spec_count(config) > 0;
+    return tsr_node_config_stage(config, &stage);
+}
+
+static bool some_node_has(const struct planner *planner, const tsr_config *config, enum had what)
+{
     for (tsr_node *node = tsr_model_next_node(planner->model, NULL); node;
          node = tsr_model_next_node(planner->model, node)) {
         const tsr_node_config *nc = tsr_node_find_config(node, config);
-        if (nc && (what == HAD_SPEC ? tsr_node_config_spec_count(nc) > 0
-                                    : tsr_node_config_stage(nc, &stage)))
+        if (nc && has(nc, what))
             return true;
     }
     return false;
 }
 
-// Shardings that the model has for as many devices are kept, and completed.
-static tsr_status find_config(struct planner *planner, const char *name, bool stages)
+// The configuration of that name; without a name the only one for as many devices. NULL: none.
+static tsr_config *choose_config(const struct planner *planner, const char *name)
 {
+    tsr_config *chosen = NULL;
     size_t fitting = 0;
     for (size_t i = 0; i < tsr_model_config_count(planner->model); i++) {
         tsr_config *config = tsr_model_config(planner->model, i);
         bool named = name && strcmp(tsr_config_name(config), name) == 0;
-        fitting += tsr_config_devices(config) == planner->machine.n;
-        if (named || (!name && tsr_config_devices(config) == planner->machine.n))
-            planner->config = config;
+        bool fits = tsr_config_devices(config) == planner->machine.n;
+        fitting += fits;
+        if (named || (!name && fits))
+            chosen = config;
     }
     if (!name && fitting != 1)
-        planner->config = NULL;
+        return NULL;
+    return chosen;
+}
+
+// Shardings that the model has for as many devices are kept, and completed.
+static tsr_status find_config(struct planner *planner, const char *name, bool stages)
+{
+    planner->config = choose_config(planner, name);
     if (!planner->config)
         return TSR_OK;
     if (tsr_config_devices(planner->config) != planner->machine.n)
@@ -82,13 +120,16 @@ static tsr_status find_config(struct planner *planner, const char *name, bool st
     }
     size_t errors = tsr__diag_errors(planner->session);
     tsr_status st = tsr__check(planner->model, tsr_config_name(planner->config), false);
-    if (st == TSR_OK && tsr__diag_errors(planner->session) > errors)
+    if (st != TSR_OK)
+        return st;
+    if (tsr__diag_errors(planner->session) > errors)
         return TSR_INVALID;
-    return st;
+    return TSR_OK;
 }
 
 // ---- the answer --------------------------------------------------------------------------------
 
+// block: all zero where all devices were planned at once; else it has counted the memory already.
 static tsr_status summarize(struct planner *planner, const struct program_result *result,
                             const struct block_choice *block, double ms, tsr_plan_summary *out)
 {
@@ -110,8 +151,12 @@ static tsr_status summarize(struct planner *planner, const struct program_result
     out->stopped = tsr__budget_over(planner->budget) && !result->optimal;
     out->memory = memory;
     out->peak = peak;
-    out->used_devices = block->devices ? block->devices : planner->machine.n;
-    out->copies = block->devices ? block->copies : 1;
+    out->used_devices = planner->machine.n;
+    out->copies = 1;
+    if (block->devices) {
+        out->used_devices = block->devices;
+        out->copies = block->copies;
+    }
     return tsr__planner_tell(planner, block, out);
 }
 
@@ -123,47 +168,60 @@ static tsr_status solve_flat(struct planner *planner, const tsr_plan_options *op
 {
     if (!tsr__planner_candidates(planner) || !tsr__planner_program(planner, options->memory))
         return TSR_NOMEM;
-    tsr_status st = options->export_lp ? tsr__planner_export(planner->session, &planner->program,
-                                                             options->export_lp)
-                                       : TSR_OK;
+    tsr_status st = TSR_OK;
+    if (options->export_lp)
+        st = tsr__planner_export(planner->session, &planner->program, options->export_lp);
     if (st != TSR_OK)
         return st;
     return tsr__planner_solve(planner, &planner->program, result);
 }
 
-// All devices, or a block of them if that is faster; of a large machine blocks alone, if any will do.
 // So many devices are planned as blocks that are alike, or not at all.
-static tsr_status refuse_many(struct planner *planner, bool blocks, tsr_status status)
+static tsr_status refuse_unlike(struct planner *planner)
 {
     tsr__diag(planner->session, DIAG_plan_devices, NULL,
-              blocks
-                  ? "give the devices more memory"
-                  : "plan for devices that are alike, with no shardings, states, stages or exports",
-              blocks ? "%lld devices, and no block of at most 64 of them has memory for the model"
-                     : "%lld devices that cannot be planned as blocks that do the same",
+              "plan for devices that are alike, with no shardings, states, stages or exports",
+              "%lld devices that cannot be planned as blocks that do the same",
               (long long)planner->machine.n);
-    return status;
+    return TSR_UNSUPPORTED;
 }
 
-static tsr_status find_plan(struct planner *planner, const tsr_plan_options *options,
-                            struct program_result *result, struct block_choice *block)
+static tsr_status refuse_small(struct planner *planner)
 {
-    bool only = tsr__blocks_only(planner, options), many = planner->machine.n > PLAN_MAX_AT_ONCE;
-    if (many && !only)
-        return refuse_many(planner, false, TSR_UNSUPPORTED);
-    tsr_status st = only ? TSR_OK : solve_flat(planner, options, result);
-    if (st == TSR_OK && result->feasible)
-        tsr__planner_take(planner, result->choice);
-    if (st == TSR_OK)
-        st = tsr__plan_blocks(planner, options, result, block);
-    if (st != TSR_OK || !only || result->feasible || tsr__cancelled(planner->session))
-        return st;
-    if (many)
-        return refuse_many(planner, true, TSR_INFEASIBLE);
-    st = solve_flat(planner, options, result);
+    tsr__diag(planner->session, DIAG_plan_devices, NULL, "give the devices more memory",
+              "%lld devices, and no block of at most 64 of them has memory for the model",
+              (long long)planner->machine.n);
+    return TSR_INFEASIBLE;
+}
+
+static tsr_status take_flat(struct planner *planner, const tsr_plan_options *options,
+                            struct program_result *result)
+{
+    tsr_status st = solve_flat(planner, options, result);
     if (st == TSR_OK && result->feasible)
         tsr__planner_take(planner, result->choice);
     return st;
+}
+
+// All devices, or a block of them if that is faster; of a large machine blocks alone, if any will do.
+static tsr_status find_plan(struct planner *planner, const tsr_plan_options *options,
+                            struct program_result *result, struct block_choice *block)
+{
+    bool only_blocks = tsr__blocks_only(planner, options);
+    bool many = planner->machine.n > PLAN_MAX_AT_ONCE;
+    if (many && !only_blocks)
+        return refuse_unlike(planner);
+    tsr_status st = TSR_OK;
+    if (!only_blocks)
+        st = take_flat(planner, options, result);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__plan_blocks(planner, options, result, block);
+    if (st != TSR_OK || !only_blocks || result->feasible || tsr__cancelled(planner->session))
+        return st;
+    if (many)
+        return refuse_small(planner);
+    return take_flat(planner, options, result);
 }
 
 static tsr_status write_plan(struct planner *planner, const tsr_plan_options *options)
@@ -180,6 +238,22 @@ static tsr_status write_plan(struct planner *planner, const tsr_plan_options *op
     return tsr__planner_keep_states(planner);
 }
 
+// What one device would take, and whether fewer devices would do: asked only while there is time left.
+static tsr_status compare_devices(struct planner *planner, const tsr_plan_options *options,
+                                  const struct block_choice *block, tsr_plan_summary *out)
+{
+    bool over = tsr__budget_over(planner->budget);
+    tsr_status st = TSR_OK;
+    if (!block->devices)
+        out->one_device = tsr__planner_one_device(planner);
+    if (!over && (block->devices || !tsr__planner_alike(planner)))
+        st = tsr__plan_best_device(planner, options, &out->one_device);
+    if (st != TSR_OK || over || block->devices || planner->memory.exceeds)
+        return st;
+    return tsr__plan_better(planner, options, out);
+}
+
+// Plans the model on all devices or on blocks of them, writes the plan into it, and sums it up.
 static tsr_status solve(struct planner *planner, const tsr_plan_options *options,
                         tsr_plan_summary *out)
 {
@@ -196,29 +270,47 @@ static tsr_status solve(struct planner *planner, const tsr_plan_options *options
         return tsr__planner_refuse(planner, options, result.infeasible, out);
     if (planner->memory.exceeds && !block.devices)
         st = tsr__planner_warn_memory(planner);
-    if (st == TSR_OK)
-        st = write_plan(planner, options);
-    if (st == TSR_OK)
-        st = summarize(planner, &result, &block, ms, out);
     if (st != TSR_OK)
         return st;
-    bool over = tsr__budget_over(planner->budget);
-    if (!block.devices)
-        out->one_device = tsr__planner_one_device(planner);
-    if (!over && (block.devices || !tsr__planner_alike(planner)))
-        st = tsr__plan_best_device(planner, options, &out->one_device);
-    if (st == TSR_OK && !block.devices && !planner->memory.exceeds && !over)
-        st = tsr__plan_better(planner, options, out);
-    if (st == TSR_OK && options->explain)
-        return tsr__planner_explain(planner, &planner->program, options->explain, out);
-    return st;
+    st = write_plan(planner, options);
+    if (st != TSR_OK)
+        return st;
+    st = summarize(planner, &result, &block, ms, out);
+    if (st != TSR_OK)
+        return st;
+    st = compare_devices(planner, options, &block, out);
+    if (st != TSR_OK || !options->explain)
+        return st;
+    return tsr__planner_explain(planner, &planner->program, options->explain, out);
+}
+
+// Reads what is said of the other model, and plans both.
+static tsr_status solve_both(struct planner *planner, struct planner *other,
+                             const tsr_plan_options *options, tsr_plan_summary *out)
+{
+    if (!tsr__planner_devices(other))
+        return TSR_NOMEM;
+    tsr_status st = find_config(other, options->config, false);
+    if (st != TSR_OK)
+        return st;
+    if (!tsr__planner_values(other, options->with_sizes, options->n_with_sizes))
+        return TSR_NOMEM;
+    st = tsr__planner_states(other, options->state, options->n_state);
+    if (st != TSR_OK)
+        return st;
+    if (!tsr__planner_hands_over(planner, other))
+        return TSR_NOMEM;
+    st = tsr__plan_joint(planner, other, options, out);
+    if (st != TSR_OK)
+        return st;
+    return tsr__planner_keep_sizes(other, options->with_sizes, options->n_with_sizes);
 }
 
 // Together with another model.
 static tsr_status solve_with(struct planner *planner, const tsr_plan_options *options,
                              tsr_plan_summary *out)
 {
-    struct planner q = {0};
+    struct planner other = {0};
     if (options->stages || options->with == planner->model) {
         tsr__diag(planner->session, DIAG_plan_with, NULL,
                   "load the other model on its own in the same session, and ask for no stages",
@@ -226,22 +318,12 @@ static tsr_status solve_with(struct planner *planner, const tsr_plan_options *op
                                   : "the two models are one");
         return TSR_INVALID;
     }
-    tsr__planner_start(&q, options->with);
-    q.budget = planner->budget;
-    q.machine.topology = planner->machine.topology;
-    q.machine.n = planner->machine.n;
-    tsr_status st = tsr__planner_devices(&q) ? find_config(&q, options->config, false) : TSR_NOMEM;
-    if (st == TSR_OK && !tsr__planner_values(&q, options->with_sizes, options->n_with_sizes))
-        st = TSR_NOMEM;
-    if (st == TSR_OK)
-        st = tsr__planner_states(&q, options->state, options->n_state);
-    if (st == TSR_OK && !tsr__planner_hands_over(planner, &q))
-        st = TSR_NOMEM;
-    if (st == TSR_OK)
-        st = tsr__plan_joint(planner, &q, options, out);
-    if (st == TSR_OK)
-        st = tsr__planner_keep_sizes(&q, options->with_sizes, options->n_with_sizes);
-    tsr__planner_end(&q);
+    tsr__planner_start(&other, options->with);
+    other.budget = planner->budget;
+    other.machine.topology = planner->machine.topology;
+    other.machine.n = planner->machine.n;
+    tsr_status st = solve_both(planner, &other, options, out);
+    tsr__planner_end(&other);
     return st;
 }
 
@@ -250,7 +332,9 @@ static int64_t own_time(const tsr_plan_summary *summary)
 {
     if (summary->n_parts)
         return summary->parts[0].cost;
-    return summary->n_stages ? summary->latency : summary->cost;
+    if (summary->n_stages)
+        return summary->latency;
+    return summary->cost;
 }
 
 tsr_status tsr__plan_options_owned(tsr_session *session, const tsr_plan_options *options)
@@ -263,6 +347,47 @@ tsr_status tsr__plan_options_owned(tsr_session *session, const tsr_plan_options 
     return tsr__same_session(session, tsr_model_session(given.with), "other model");
 }
 
+// Reads the options into the planner: devices, configuration, sizes, states. The sizes that a configuration was planned for
+// count where the caller gives none: they are added to the options.
+static tsr_status read_options(struct planner *planner, tsr_plan_options *options)
+{
+    tsr_status st = read_topology(planner, options);
+    if (st != TSR_OK)
+        return st;
+    st = find_config(planner, options->config, options->stages != 0);
+    if (st != TSR_OK)
+        return st;
+    planner->memory.may_exceed =
+        planner->machine.topology->memory_assumed && options->memory == 0 && !options->with;
+    if (planner->config &&
+        !tsr__plan_sizes(&planner->arena, planner->model, tsr_config_name(planner->config),
+                         &options->sizes, &options->n_sizes))
+        return TSR_NOMEM;
+    if (!tsr__planner_values(planner, options->sizes, options->n_sizes))
+        return TSR_NOMEM;
+    if (options->with)
+        return TSR_OK; // states are the other model's
+    return tsr__planner_states(planner, options->state, options->n_state);
+}
+
+static tsr_status plan_model(struct planner *planner, tsr_plan_options *options,
+                             tsr_plan_summary *out)
+{
+    tsr_status st = read_options(planner, options);
+    if (st != TSR_OK)
+        return st;
+    if (options->with)
+        st = solve_with(planner, options, out);
+    else if (options->stages || planner->hand_staged)
+        st = tsr__plan_stages(planner, options, out);
+    else
+        st = solve(planner, options, out);
+    if (st != TSR_OK)
+        return st;
+    return tsr__planner_keep_sizes(planner, options->sizes, options->n_sizes);
+}
+
+// Both structs begin with their size: an older caller's are shorter, and what they lack is zero.
 tsr_status tsr_plan(tsr_model *model, const tsr_plan_options *options, tsr_plan_summary *summary)
 {
     struct planner planner = {0};
@@ -278,35 +403,16 @@ tsr_status tsr_plan(tsr_model *model, const tsr_plan_options *options, tsr_plan_
     tsr__budget_start(&budget, planner.session, plan_options.seconds);
     planner.budget = &budget;
     tsr__arena_free(&planner.session->results[RESULT_PLAN]);
-    st = read_topology(&planner, &plan_options);
-    if (st == TSR_OK)
-        st = find_config(&planner, plan_options.config, plan_options.stages != 0);
-    if (st == TSR_OK)
-        planner.memory.may_exceed = planner.machine.topology->memory_assumed &&
-                                    plan_options.memory == 0 && !plan_options.with;
-    if (st == TSR_OK && planner.config &&
-        !tsr__plan_sizes(&planner.arena, model, tsr_config_name(planner.config),
-                         &plan_options.sizes, &plan_options.n_sizes))
-        st = TSR_NOMEM;
-    if (st == TSR_OK && !tsr__planner_values(&planner, plan_options.sizes, plan_options.n_sizes))
-        st = TSR_NOMEM;
-    if (st == TSR_OK && !plan_options.with)
-        st = tsr__planner_states(&planner, plan_options.state, plan_options.n_state);
-    if (st == TSR_OK)
-        st = plan_options.with ? solve_with(&planner, &plan_options, &plan_summary)
-             : plan_options.stages || planner.hand_staged
-                 ? tsr__plan_stages(&planner, &plan_options, &plan_summary)
-                 : solve(&planner, &plan_options, &plan_summary);
-    if (st == TSR_OK)
-        st = tsr__planner_keep_sizes(&planner, plan_options.sizes, plan_options.n_sizes);
+    st = plan_model(&planner, &plan_options, &plan_summary);
     if (plan_summary.feasible)
         plan_summary.milliseconds = (double)own_time(&plan_summary) / 1e9;
     if (!plan_options.topology)
         tsr_topology_free(planner.machine.topology);
     tsr__planner_end(&planner);
     if (summary && (st == TSR_OK || st == TSR_INFEASIBLE)) {
-        size_t n = summary->size && summary->size < sizeof plan_summary ? summary->size
-                                                                        : sizeof plan_summary;
+        size_t n = sizeof plan_summary;
+        if (summary->size && summary->size < n)
+            n = summary->size;
         plan_summary.size = n;
         memcpy(summary, &plan_summary, n);
     }

@@ -30,7 +30,13 @@ void tsr__planner_start(struct planner *planner, tsr_model *model)
 
 static void keep_less(double *at, double other, bool first)
 {
-    *at = first || other < *at ? other : *at;
+    if (first || other < *at)
+        *at = other;
+}
+
+static double rate_of(const tsr_topology_device *device, int rate)
+{
+    return device->rates[rate] > 0 ? device->rates[rate] : device->flops;
 }
 
 // A node that all devices share ends with the slowest: in each number the worst of both.
@@ -39,57 +45,77 @@ static void slow_down(tsr_topology_device *at, const tsr_topology_device *device
     keep_less(&at->flops, device->flops, first);
     keep_less(&at->bandwidth, device->bandwidth, first);
     for (int i = 0; i < TSR_RATE_COUNT; i++)
-        keep_less(&at->rates[i], device->rates[i] > 0 ? device->rates[i] : device->flops, first);
-    at->overhead = device->overhead > at->overhead ? device->overhead : at->overhead;
+        keep_less(&at->rates[i], rate_of(device, i), first);
+    if (device->overhead > at->overhead)
+        at->overhead = device->overhead;
 }
 
 bool tsr__planner_devices(struct planner *planner)
 {
-    planner->machine.all = ARENA_ARRAY(&planner->arena, int64_t, (size_t)planner->machine.n);
-    for (int64_t device = 0; planner->machine.all && device < planner->machine.n; device++) {
-        planner->machine.all[device] = device;
-        slow_down(&planner->machine.slowest,
-                  &planner->machine.topology->device[tsr__planner_device(planner, device)],
-                  device == 0);
+    struct planner_machine *machine = &planner->machine;
+    machine->all = ARENA_ARRAY(&planner->arena, int64_t, (size_t)machine->n);
+    if (!machine->all)
+        return false;
+    for (int64_t device = 0; device < machine->n; device++) {
+        machine->all[device] = device;
+        slow_down(&machine->slowest,
+                  &machine->topology->device[tsr__planner_device(planner, device)], device == 0);
     }
-    return planner->machine.all != NULL;
+    return true;
 }
 
 // ---- the configuration -------------------------------------------------------------------------
 
-// Names of the devices, by which ranks choose their providers; NULL: they are what a rank takes anyway, or cannot be said.
+// Names of the devices, by which ranks choose their providers. NULL: all are "CPU", which a rank takes anyway, or one of them
+// cannot be written (it holds a comma or a line's end).
 static const char **device_names(struct planner *planner)
 {
     const char **names = ARENA_ARRAY(&planner->arena, const char *, (size_t)planner->machine.n);
+    int64_t n = smaller(planner->machine.n, tsr_topology_devices(planner->machine.topology));
     bool special = false;
-    for (int64_t device = 0; names && device < planner->machine.n &&
-                             device < tsr_topology_devices(planner->machine.topology);
-         device++) {
+    if (!names)
+        return NULL;
+    for (int64_t device = 0; device < n; device++) {
         const char *name = tsr_topology_device_at(planner->machine.topology, (int)device)->name;
         names[device] = name && name[0] ? name : "CPU";
         special = special || strcmp(names[device], "CPU") != 0;
         if (strpbrk(names[device], ",\n"))
             return NULL;
     }
-    return special ? names : NULL;
+    if (special)
+        return names;
+    return NULL;
+}
+
+// "plan4", or the first of "plan4_2", "plan4_3" ... that no configuration of the model has.
+static struct str free_name(struct planner *planner)
+{
+    long long n = (long long)planner->machine.n;
+    struct str name = tsr__arena_printf(&planner->arena, "plan%lld", n);
+    for (int i = 2; name.p && tsr_model_find_config(planner->model, name.p); i++)
+        name = tsr__arena_printf(&planner->arena, "plan%lld_%d", n, i);
+    return name;
+}
+
+static tsr_status make_config(struct planner *planner, const char *name)
+{
+    const char **names = device_names(planner);
+    size_t n_names = names ? (size_t)planner->machine.n : 0;
+    struct str text = name ? str_of(name) : free_name(planner);
+    if (!text.p)
+        return TSR_NOMEM;
+    return tsr_model_add_config(planner->model, text.p, planner->machine.n, names, n_names,
+                                &planner->config);
 }
 
 tsr_status tsr__planner_config(struct planner *planner, const char *name)
 {
-    const char **names = planner->config ? NULL : device_names(planner);
-    struct str text =
-        name ? str_of(name)
-             : tsr__arena_printf(&planner->arena, "plan%lld", (long long)planner->machine.n);
-    for (int i = 2; text.p && !name && tsr_model_find_config(planner->model, text.p); i++)
-        text = tsr__arena_printf(&planner->arena, "plan%lld_%d", (long long)planner->machine.n, i);
-    if (!text.p)
-        return TSR_NOMEM;
-    tsr_status st =
-        planner->config
-            ? TSR_OK
-            : tsr_model_add_config(planner->model, text.p, planner->machine.n, names,
-                                   names ? (size_t)planner->machine.n : 0, &planner->config);
-    if (st == TSR_OK && tsr_model_ir_version(planner->model) < 11)
-        st = tsr_model_set_ir_version(planner->model, 11);
-    return st;
+    tsr_status st = TSR_OK;
+    if (!planner->config)
+        st = make_config(planner, name);
+    if (st != TSR_OK)
+        return st;
+    if (tsr_model_ir_version(planner->model) < 11) // the first that has configurations
+        return tsr_model_set_ir_version(planner->model, 11);
+    return TSR_OK;
 }

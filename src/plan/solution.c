@@ -19,6 +19,13 @@ static bool fits(const struct program *program, const uint32_t *choice)
     return true;
 }
 
+// The relative gap between what was found and what was proved; costs below 1 count 1.
+static double gap_of(int64_t cost, int64_t bound)
+{
+    double size = fmax(fabs((double)cost), 1);
+    return ((double)cost - (double)bound) / size;
+}
+
 // Nothing was found, nor excluded: what needs the least memory may do, whatever it costs.
 static tsr_status take_least(struct planner *planner, const struct program *program,
                              struct program_result *result)
@@ -32,8 +39,7 @@ static tsr_status take_least(struct planner *planner, const struct program *prog
     result->feasible = true;
     result->choice = least.choice;
     result->cost = tsr__program_cost(program, least.choice);
-    double size = fabs((double)result->cost) > 1 ? fabs((double)result->cost) : 1;
-    result->gap = ((double)result->cost - (double)result->bound) / size;
+    result->gap = gap_of(result->cost, result->bound);
     result->optimal = result->cost == result->bound;
     return TSR_OK;
 }
@@ -49,37 +55,55 @@ static tsr_status solve_hastily(struct planner *planner, const struct program *p
     return st;
 }
 
-tsr_status tsr__planner_solve(struct planner *planner, const struct program *program,
-                              struct program_result *result)
+// Solves the program as if memory had no end.
+static tsr_status solve_unlimited(struct planner *planner, const struct program *program,
+                                  struct program_result *result)
 {
     struct program free = *program;
     free.limits.n = 0;
-    struct program_options options =
-        tsr__budget_share(planner->budget, program->limits.n ? 0.3 : 0.9);
+    double share = program->limits.n ? 0.3 : 0.9; // with limits most of the effort comes after
+    struct program_options options = tsr__budget_share(planner->budget, share);
     tsr_status st = tsr__program_solve(&free, &options, &planner->arena, result);
     if (st != TSR_OK)
         return st;
     tsr__budget_spend(planner->budget, result->work);
     if (!result->feasible && tsr__cancelled(planner->session))
-        st = solve_hastily(planner, &free, result);
-    if (st != TSR_OK)
-        return st;
-    bool best = result->optimal || (result->feasible && result->gap < 1e-9);
-    if (program->limits.n == 0 || (best && fits(program, result->choice)))
-        return st;
-    struct program_result unlimited = *result;
-    options = tsr__budget_share(planner->budget, 0.8);
-    st = tsr__program_solve(program, &options, &planner->arena, result);
+        return solve_hastily(planner, &free, result);
+    return TSR_OK;
+}
+
+static tsr_status solve_limited(struct planner *planner, const struct program *program,
+                                struct program_result *result)
+{
+    struct program_options options = tsr__budget_share(planner->budget, 0.8);
+    tsr_status st = tsr__program_solve(program, &options, &planner->arena, result);
     if (st != TSR_OK)
         return st;
     tsr__budget_spend(planner->budget, result->work);
     if (!result->feasible && !result->infeasible)
-        st = take_least(planner, program, result);
-    if (st == TSR_OK && !result->feasible && planner->memory.may_exceed && unlimited.feasible) {
+        return take_least(planner, program, result);
+    return TSR_OK;
+}
+
+// Where nothing fits into memory that is only assumed, the plan without limits is the answer: the caller is warned.
+tsr_status tsr__planner_solve(struct planner *planner, const struct program *program,
+                              struct program_result *result)
+{
+    tsr_status st = solve_unlimited(planner, program, result);
+    if (st != TSR_OK)
+        return st;
+    bool best = result->optimal || (result->feasible && result->gap < 1e-9);
+    if (program->limits.n == 0 || (best && fits(program, result->choice)))
+        return TSR_OK;
+    struct program_result unlimited = *result;
+    st = solve_limited(planner, program, result);
+    if (st != TSR_OK)
+        return st;
+    if (!result->feasible && planner->memory.may_exceed && unlimited.feasible) {
         *result = unlimited;
         planner->memory.exceeds = true;
     }
-    return st;
+    return TSR_OK;
 }
 
 // ---- what is told of it ------------------------------------------------------------------------
@@ -92,17 +116,21 @@ tsr_status tsr__planner_export(tsr_session *session, const struct program *progr
     tsr__text_init(&text, session);
     text.max = (size_t)1 << 32;
     tsr_status st = tsr__program_lp(program, &text);
-    if (st == TSR_OK)
-        st = tsr__out_open(session, path, &outfile);
-    if (st == TSR_OK) {
-        tsr__out_write(&outfile, text.p, text.n);
-        st = tsr__out_commit(&outfile);
-    }
+    if (st != TSR_OK)
+        goto free_text;
+    st = tsr__out_open(session, path, &outfile);
+    if (st != TSR_OK)
+        goto abort_file;
+    tsr__out_write(&outfile, text.p, text.n);
+    st = tsr__out_commit(&outfile);
+abort_file:
     tsr__out_abort(&outfile);
+free_text:
     tsr__text_free(&text);
     return st;
 }
 
+// A block that is repeated has counted its communication in its own planner: once, as each copy does it.
 tsr_status tsr__planner_tell(struct planner *planner, const struct block_choice *block,
                              tsr_plan_summary *out)
 {
@@ -122,9 +150,13 @@ tsr_status tsr__planner_tell(struct planner *planner, const struct block_choice 
     out->collectives = list;
     out->config = tsr__arena_str(arena, str_of(tsr_config_name(planner->config))).p;
     for (size_t i = 0; i < planner->n_nodes; i++) {
-        out->nodes += planner->nodes[i].strategy != NULL;
-        out->cut_nodes += planner->nodes[i].strategy &&
-                          planner->nodes[i].strategy->at.at[planner->nodes[i].choice].cut;
+        const struct plan_node *node = &planner->nodes[i];
+        if (!node->strategy)
+            continue;
+        out->nodes++;
+        out->cut_nodes += node->strategy->at.at[node->choice].cut;
     }
-    return arena->failed ? TSR_NOMEM : TSR_OK;
+    if (arena->failed)
+        return TSR_NOMEM;
+    return TSR_OK;
 }
