@@ -61,6 +61,9 @@ uint32_t tsr__edge_var(struct edge *edge, struct reader *reader);
 // The time at which the value is brought to the reader; what is given to the caller is brought after all nodes.
 uint32_t tsr__edge_time(const struct planner *planner, const struct reader *reader);
 
+// The price of bringing the value to the reader from the nearer of where it lies and its copy.
+int64_t tsr__edge_nearest(struct edge *edge, const struct copy_state *state, uint32_t want);
+
 // What tables are made once for all values that are alike: the first number of their key.
 enum table_kind {
     TABLE_DIRECT,   // prices from each choice of the producer to each of one reader

@@ -64,10 +64,8 @@ static int64_t most_held(struct planner *planner, size_t c, uint32_t layout,
     int64_t most = 0;
     tsr__arena_init(&arena, planner->session);
     for (int64_t device = 0; device < planner->machine.n; device++) {
-        int64_t bytes = planner->memory.class_of[device] == (int64_t)c
-                            ? tsr__planner_held(planner, &arena, layout, value, device)
-                            : 0;
-        most = bytes > most ? bytes : most;
+        if (planner->memory.class_of[device] == (int64_t)c)
+            most = larger(most, tsr__planner_held(planner, &arena, layout, value, device));
     }
     planner->arena.failed = planner->arena.failed || arena.failed;
     tsr__arena_free(&arena);

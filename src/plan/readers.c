@@ -14,6 +14,7 @@ struct collecting {
     bool leaves; // a node of another range reads it too
 };
 
+// The node that reads is one of the main graph: what is inside of a body counts for the node that has the body.
 static void add_reader(struct collecting *collecting, const tsr_node *node, size_t slot,
                        bool captures)
 {
@@ -25,9 +26,9 @@ static void add_reader(struct collecting *collecting, const tsr_node *node, size
     }
     int64_t at = collecting->planner->node_at[tsr__node_id(outer)];
     if (at < 0) {
-        collecting->leaves =
-            collecting->leaves || (collecting->planner->scope.outside &&
-                                   collecting->planner->scope.outside[tsr__node_id(outer)]);
+        const unsigned char *outside = collecting->planner->scope.outside;
+        if (outside && outside[tsr__node_id(outer)])
+            collecting->leaves = true;
         return;
     }
     for (size_t i = 0; i < collecting->list.n; i++)
@@ -50,7 +51,7 @@ static bool take_use(void *data, tsr_node *node, size_t input)
 static int by_node(const void *a, const void *b)
 {
     const struct reader *x = a, *y = b;
-    return x->node < y->node ? -1 : x->node > y->node;
+    return (x->node > y->node) - (x->node < y->node);
 }
 
 // What comes from another range is given on by that one.
@@ -60,6 +61,7 @@ static bool is_made_here(const struct planner *planner, const tsr_value *value)
     return !planner->scope.outside || (from && planner->node_at[tsr__node_id(from)] >= 0);
 }
 
+// The nodes in order, then the caller, who is brought the outputs of the model and what leaves the range.
 struct readers tsr__planner_readers(struct planner *planner, struct arena *arena,
                                     const tsr_value *value)
 {
@@ -74,8 +76,8 @@ struct readers tsr__planner_readers(struct planner *planner, struct arena *arena
                     tsr_value_is_output(value);
     if (readers.stays)
         readers.last = planner->n_nodes;
-    if (((tsr_value_is_output(value) && !readers.stays) || collecting.leaves) &&
-        is_made_here(planner, value)) {
+    bool given_on = (tsr_value_is_output(value) && !readers.stays) || collecting.leaves;
+    if (given_on && is_made_here(planner, value)) {
         struct reader *out = vec_push(arena, &collecting.list);
         if (out)
             *out = (struct reader){.node = SIZE_MAX, .var = UINT32_MAX};
@@ -129,8 +131,9 @@ bool tsr__planner_made_by(const struct planner *planner, const tsr_value *value,
 
 size_t tsr__edge_choices(const struct planner *planner, const struct reader *reader)
 {
-    bool one = reader->node == SIZE_MAX || reader->captures;
-    return one ? 1 : planner->nodes[reader->node].strategy->at.n;
+    if (reader->node == SIZE_MAX || reader->captures)
+        return 1;
+    return planner->nodes[reader->node].strategy->at.n;
 }
 
 // Tables by what stands at their ends, so that equal layers have the same ones.
@@ -150,9 +153,11 @@ void **tsr__planner_cached(struct planner *planner, const uint32_t *key, size_t 
 
 uint32_t tsr__edge_end(const struct planner *planner, const struct reader *reader)
 {
-    return reader->node == SIZE_MAX ? UINT32_MAX
-           : reader->captures       ? UINT32_MAX - 1
-                                    : planner->nodes[reader->node].strategy->id;
+    if (reader->node == SIZE_MAX)
+        return UINT32_MAX;
+    if (reader->captures)
+        return UINT32_MAX - 1;
+    return planner->nodes[reader->node].strategy->id;
 }
 
 // The variable of the reader's node; an output of the model gets one of its own.
@@ -165,4 +170,12 @@ uint32_t tsr__edge_var(struct edge *edge, struct reader *reader)
         reader->var =
             tsr__program_node(&edge->planner->program, str_of(tsr_value_name(edge->v)), 1, zero);
     return reader->var;
+}
+
+int64_t tsr__edge_nearest(struct edge *edge, const struct copy_state *state, uint32_t want)
+{
+    int64_t near = tsr__planner_price(edge->planner, state->from, want, edge->value);
+    if (state->copy == PLAN_NO_LAYOUT)
+        return near;
+    return smaller(near, tsr__planner_price(edge->planner, state->copy, want, edge->value));
 }

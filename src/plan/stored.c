@@ -1,42 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
 // stored.c - the constants: each is stored in every layout that somebody wants, once.
+//
+//     a weight of 8 MB on two devices, read by three nodes. A and B may want it by rows or whole, C whole or by columns.
+//     rows and whole may be wanted by several: a variable each, "is it stored so?", with 4 MB and 8 MB if it is. A's and B's
+//     choices that want rows are forbidden while the first says no. Columns are C's alone: 4 MB with those of its choices.
+//     If A takes rows and B and C take it whole, 12 MB lie on each device; all three whole: 8 MB
 #include "plan/edges.h"
 
-static bool read_first(const tsr_node *node, size_t i)
+// The slots of the node at which it reads, for the first time, a constant that nobody else reads.
+static size_t list_own(const tsr_node *node, const bool *own, uint32_t *slots)
 {
-    for (size_t k = 0; k < i; k++)
-        if (tsr_node_input(node, k) == tsr_node_input(node, i))
-            return false;
-    return true;
+    size_t n = 0;
+    for (size_t i = 0; i < tsr_node_input_count(node); i++) {
+        const tsr_value *value = tsr_node_input(node, i);
+        if (value && own[tsr__value_id(value)] && !read_before(node, i))
+            slots[n++] = (uint32_t)i;
+    }
+    return n;
 }
 
 // What only this node reads, in one table.
 static bool use_own(struct planner *planner, const struct plan_node *node, const bool *own)
 {
     enum { HEAD = 3 };
-    size_t n_in = tsr_node_input_count(node->node), n_key = HEAD;
+    size_t n_in = tsr_node_input_count(node->node);
     uint32_t *key = ARENA_ARRAY(planner->work, uint32_t, n_in + HEAD);
     if (!key)
         return false;
     key[0] = TABLE_OWN;
     key[1] = node->strategy->id;
     key[2] = (uint32_t)planner->memory.n_classes;
-    for (size_t i = 0; i < n_in; i++)
-        if (tsr_node_input(node->node, i) && own[tsr__value_id(tsr_node_input(node->node, i))] &&
-            read_first(node->node, i))
-            key[n_key++] = (uint32_t)i;
-    void **kept = n_key > HEAD ? tsr__planner_cached(planner, key, n_key) : NULL;
-    struct usage usage = {planner, node->strategy->at.n, kept ? *kept : NULL};
-    if (n_key == HEAD)
+    const uint32_t *slots = key + HEAD;
+    size_t n_slots = list_own(node->node, own, key + HEAD);
+    if (n_slots == 0)
         return true;
-    if (!kept || (!usage.at && !tsr__usage_new(&usage, planner, &planner->arena, usage.k)))
+    void **kept = tsr__planner_cached(planner, key, HEAD + n_slots);
+    if (!kept)
         return false;
-    for (size_t c = 0; !*kept && c < usage.k; c++)
-        for (size_t i = HEAD; i < n_key; i++)
-            tsr__usage_add(&usage, c, node->strategy->at.at[c].in[key[i]],
-                           &planner->values[tsr__value_id(tsr_node_input(node->node, key[i]))]);
-    *kept = usage.at;
-    tsr__usage_take(planner, node->var, usage.k, usage.at, 0, planner->n_times);
+    if (!*kept) {
+        struct usage usage;
+        if (!tsr__usage_new(&usage, planner, &planner->arena, node->strategy->at.n))
+            return false;
+        for (size_t c = 0; c < usage.k; c++)
+            for (size_t i = 0; i < n_slots; i++) {
+                const tsr_value *value = tsr_node_input(node->node, slots[i]);
+                tsr__usage_add(&usage, c, node->strategy->at.at[c].in[slots[i]],
+                               &planner->values[tsr__value_id(value)]);
+            }
+        *kept = usage.at;
+    }
+    tsr__usage_take(planner, node->var, node->strategy->at.n, *kept, 0, planner->n_times);
     return true;
 }
 
@@ -90,6 +103,24 @@ static bool use_fixed(struct edge *edge, const struct wanted *wanted, uint32_t f
     return true;
 }
 
+// The reader's choices that want the layout are forbidden while the variable says that it is not stored (0).
+static bool need_stored(struct edge *edge, struct reader *reader, uint32_t var, uint32_t layout)
+{
+    size_t k = tsr__edge_choices(edge->planner, reader);
+    bool any = false;
+    int64_t *table = ARENA_ARRAY(edge->planner->work, int64_t, 2 * k + 1);
+    if (!table)
+        return false;
+    for (size_t j = 0; j < k; j++)
+        if (tsr__planner_wanted(edge->planner, reader, edge->v, (uint32_t)j) == layout) {
+            table[j] = COST_FORBIDDEN;
+            any = true;
+        }
+    if (any)
+        tsr__program_edge(&edge->planner->program, var, tsr__edge_var(edge, reader), table);
+    return true;
+}
+
 // A variable that says whether the constant is stored in that layout; whoever wants it so needs that.
 static bool store(struct edge *edge, uint32_t layout)
 {
@@ -101,20 +132,10 @@ static bool store(struct edge *edge, uint32_t layout)
         return false;
     tsr__usage_add(&usage, 1, layout, edge->value);
     tsr__usage_take(edge->planner, var, 2, usage.at, 0, edge->planner->n_times);
-    for (size_t r = 0; r < edge->readers.n; r++) {
-        struct reader *reader = &edge->readers.at[r];
-        size_t k = tsr__edge_choices(edge->planner, reader);
-        bool any = false;
-        int64_t *t = ARENA_ARRAY(edge->planner->work, int64_t, 2 * k + 1);
-        for (size_t j = 0; t && j < k; j++)
-            if (tsr__planner_wanted(edge->planner, reader, edge->v, (uint32_t)j) == layout) {
-                t[j] = COST_FORBIDDEN;
-                any = true;
-            }
-        if (any)
-            tsr__program_edge(program, var, tsr__edge_var(edge, reader), t);
-    }
-    return !edge->planner->work->failed;
+    for (size_t r = 0; r < edge->readers.n; r++)
+        if (!need_stored(edge, &edge->readers.at[r], var, layout))
+            return false;
+    return true;
 }
 
 // Layouts that one reader alone may want are that reader's.
@@ -134,21 +155,49 @@ static bool use_lone(struct edge *edge, struct wanted *wanted, struct reader *re
     return true;
 }
 
+// A constant that several nodes read: a variable for each layout that several may want; the others are their readers' alone.
 static bool use_shared(struct edge *edge, uint32_t fixed)
 {
     struct wanted wanted;
     wanted.n = 0;
     wanted.too_many = false;
-    int64_t whole = tsr__planner_bytes(
-        edge->planner, tsr__planner_whole(edge->planner, edge->value->rank), edge->value);
+    uint32_t layout = tsr__planner_whole(edge->planner, edge->value->rank);
+    int64_t whole = tsr__planner_bytes(edge->planner, layout, edge->value);
     list_wanted(edge, &wanted);
-    bool ok = !wanted.too_many || whole == 0;
     if (wanted.n == 1 || whole <= PLAN_SMALL_CONSTANT)
         return use_fixed(edge, &wanted, fixed);
-    for (size_t i = 0; ok && i < wanted.n; i++)
-        ok = wanted.readers[i] < 2 || store(edge, wanted.layout[i]);
-    for (size_t r = 0; ok && r < edge->readers.n; r++)
-        ok = use_lone(edge, &wanted, &edge->readers.at[r]);
+    if (wanted.too_many)
+        return false;
+    for (size_t i = 0; i < wanted.n; i++)
+        if (wanted.readers[i] > 1 && !store(edge, wanted.layout[i]))
+            return false;
+    for (size_t r = 0; r < edge->readers.n; r++)
+        if (!use_lone(edge, &wanted, &edge->readers.at[r]))
+            return false;
+    return true;
+}
+
+// The constant is read by one node alone, at one of its inputs.
+static bool has_one_reader(const struct readers *readers)
+{
+    return readers->n == 1 && readers->at[0].node != SIZE_MAX && !readers->at[0].captures;
+}
+
+// own: marks the constants that one node alone reads, which are told with that node.
+static bool use_constant(struct planner *planner, const tsr_value *value, uint32_t fixed, bool *own)
+{
+    struct arena arena;
+    struct edge edge = {.planner = planner,
+                        .arena = &arena,
+                        .v = value,
+                        .value = &planner->values[tsr__value_id(value)]};
+    tsr__arena_init(&arena, planner->session);
+    edge.readers = tsr__planner_readers(planner, &arena, value);
+    bool ok = !arena.failed, one = has_one_reader(&edge.readers);
+    own[tsr__value_id(value)] = one && edge.value->constant;
+    if (ok && !one && edge.readers.n && edge.value->constant)
+        ok = use_shared(&edge, fixed);
+    tsr__arena_free(&arena);
     return ok;
 }
 
@@ -159,25 +208,13 @@ bool tsr__use_constants(struct planner *planner)
         return true;
     bool *own = ARENA_ARRAY(planner->work, bool, tsr__model_value_ids(planner->model) + 1);
     uint32_t fixed = tsr__program_node(&planner->program, STR("constants"), 1, zero);
-    bool ok = own != NULL;
-    for (size_t i = 0; ok && i < planner->ends.constants.n; i++) {
-        const tsr_value *value = planner->ends.constants.at[i];
-        struct arena arena;
-        struct edge edge = {.planner = planner,
-                            .arena = &arena,
-                            .v = value,
-                            .value = &planner->values[tsr__value_id(value)]};
-        tsr__arena_init(&arena, planner->session);
-        edge.readers = tsr__planner_readers(planner, &arena, value);
-        ok = !arena.failed;
-        bool one = edge.readers.n == 1 && edge.readers.at[0].node != SIZE_MAX &&
-                   !edge.readers.at[0].captures;
-        own[tsr__value_id(value)] = one && edge.value->constant;
-        if (ok && !one && edge.readers.n && edge.value->constant)
-            ok = use_shared(&edge, fixed);
-        tsr__arena_free(&arena);
-    }
-    for (size_t i = 0; ok && i < planner->n_nodes; i++)
-        ok = !planner->nodes[i].strategy || use_own(planner, &planner->nodes[i], own);
-    return ok && !planner->arena.failed;
+    if (!own)
+        return false;
+    for (size_t i = 0; i < planner->ends.constants.n; i++)
+        if (!use_constant(planner, planner->ends.constants.at[i], fixed, own))
+            return false;
+    for (size_t i = 0; i < planner->n_nodes; i++)
+        if (planner->nodes[i].strategy && !use_own(planner, &planner->nodes[i], own))
+            return false;
+    return !planner->arena.failed;
 }

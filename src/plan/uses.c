@@ -31,30 +31,35 @@ void tsr__usage_add(struct usage *usage, size_t i, uint32_t layout, const struct
 void tsr__usage_take(struct planner *planner, uint32_t var, size_t k, const int64_t *table,
                      uint32_t begin, uint32_t end)
 {
-    for (size_t c = 0; c < planner->memory.n_classes && begin < end; c++) {
+    if (begin >= end)
+        return;
+    for (size_t c = 0; c < planner->memory.n_classes; c++) {
+        const int64_t *row = table + c * k;
         bool any = false;
         for (size_t i = 0; i < k; i++)
-            any = any || table[c * k + i];
+            any = any || row[i];
         if (any)
-            tsr__program_use(&planner->program, planner->memory.limits[c], var, begin, end,
-                             table + c * k);
+            tsr__program_use(&planner->program, planner->memory.limits[c], var, begin, end, row);
     }
 }
 
 // ---- values ------------------------------------------------------------------------------------
 
-// While the node runs, while its result is combined, and then.
+// Bytes of what a node makes, by its choice: while it runs, while its result is combined, and then.
 struct produced {
     int64_t *run, *combine, *then;
 };
 
+// A sum lies in parts while it is made (`before`), in parts and done while it is combined, and done then.
 static struct produced *produced_of(struct edge *edge)
 {
     uint32_t key[4] = {TABLE_PRODUCED, edge->from->id, (uint32_t)edge->slot,
                        (uint32_t)edge->planner->memory.n_classes};
     void **kept = tsr__planner_cached(edge->planner, key, TSR_COUNT(key));
-    if (!kept || *kept)
-        return kept ? *kept : NULL;
+    if (!kept)
+        return NULL;
+    if (*kept)
+        return *kept;
     struct usage run, combine, then;
     size_t k = edge->from->at.n;
     struct produced *out = ARENA_NEW(&edge->planner->arena, struct produced);
@@ -74,6 +79,7 @@ static struct produced *produced_of(struct edge *edge)
     return out;
 }
 
+// The node i takes three times: 3 i brings its inputs, 3 i + 1 runs, 3 i + 2 combines what it made.
 bool tsr__use_producer(struct edge *edge, uint32_t end)
 {
     struct planner *planner = edge->planner;
@@ -84,8 +90,8 @@ bool tsr__use_producer(struct edge *edge, uint32_t end)
     if (!produced)
         return false;
     if (edge->node == SIZE_MAX) { // what another range gives goes when it was read
-        tsr__usage_take(planner, edge->var, k, produced->then, 0,
-                        edge->value->given ? planner->n_times : end);
+        uint32_t until = edge->value->given ? planner->n_times : end;
+        tsr__usage_take(planner, edge->var, k, produced->then, 0, until);
         return true;
     }
     uint32_t time = (uint32_t)(PLAN_TIMES * edge->node);
@@ -129,35 +135,57 @@ static int64_t whole_bytes(struct planner *planner, const tsr_value *v)
     return tsr__planner_bytes(planner, tsr__planner_whole(planner, value->rank), value);
 }
 
-// The largest values, at least those of the largest size.
-bool tsr__planner_followed(struct planner *planner)
+// Bytes of all constants, at most PLAN_NEVER.
+static int64_t stored_bytes(struct planner *planner)
 {
     const tsr_graph *graph = tsr_model_graph(planner->model);
-    VEC(int64_t) sizes = {0};
     int64_t stored = 0;
-    if (!planner->memory.n_classes)
-        return true;
-    for (size_t i = 0; i < planner->n_nodes; i++)
-        for (size_t o = 0;
-             planner->nodes[i].strategy && o < tsr_node_output_count(planner->nodes[i].node); o++) {
-            const tsr_value *value = tsr_node_output(planner->nodes[i].node, o);
-            int64_t *at = value ? vec_push(planner->work, &sizes) : NULL;
-            if (at)
-                *at = whole_bytes(planner, value);
-        }
     for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++)
         if (!add_ok(stored, whole_bytes(planner, tsr_graph_initializer(graph, i)), &stored))
             stored = PLAN_NEVER;
+    return stored;
+}
+
+struct size_list {
+    VEC(int64_t) bytes;
+};
+
+// Bytes of all that nodes make, largest first.
+static void list_made(struct planner *planner, struct size_list *sizes)
+{
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        const struct plan_node *node = &planner->nodes[i];
+        if (!node->strategy)
+            continue;
+        for (size_t o = 0; o < tsr_node_output_count(node->node); o++) {
+            const tsr_value *value = tsr_node_output(node->node, o);
+            int64_t *at = value ? vec_push(planner->work, &sizes->bytes) : NULL;
+            if (at)
+                *at = whole_bytes(planner, value);
+        }
+    }
+    if (sizes->bytes.n)
+        qsort(sizes->bytes.at, sizes->bytes.n, sizeof *sizes->bytes.at, descending);
+}
+
+// The largest values, at least those of the largest size. Less than a 256th of what a device must hold is never followed.
+bool tsr__planner_followed(struct planner *planner)
+{
+    struct size_list sizes = {0};
+    int64_t followed = 0;
+    if (!planner->memory.n_classes)
+        return true;
+    list_made(planner, &sizes);
+    int64_t stored = stored_bytes(planner);
     if (planner->arena.failed)
         return false;
-    if (sizes.n)
-        qsort(sizes.at, sizes.n, sizeof *sizes.at, descending);
-    int64_t largest = sizes.n ? sizes.at[0] : 0;
+    int64_t largest = sizes.bytes.n ? sizes.bytes.at[0] : 0;
     int64_t share = (stored / 2 + largest / 2) / planner->machine.n / (FOLLOWED_SHARE / 2);
-    planner->memory.followed = sizes.n > FOLLOWED_VALUES ? sizes.at[FOLLOWED_VALUES] : 0;
-    planner->memory.followed =
-        planner->memory.followed < largest ? planner->memory.followed : largest - 1;
-    planner->memory.followed = planner->memory.followed > share ? planner->memory.followed : share;
+    if (sizes.bytes.n > FOLLOWED_VALUES)
+        followed = sizes.bytes.at[FOLLOWED_VALUES];
+    if (followed >= largest)
+        followed = largest - 1;
+    planner->memory.followed = larger(followed, share);
     return true;
 }
 
@@ -179,6 +207,14 @@ bool tsr__use_all(struct edge *edge, uint32_t var, size_t k, const uint32_t *lay
     return true;
 }
 
+static bool is_among(const uint32_t *layouts, size_t n, uint32_t layout)
+{
+    for (size_t i = 0; i < n; i++)
+        if (layouts[i] == layout)
+            return true;
+    return false;
+}
+
 bool tsr__use_reader(struct edge *edge, struct reader *reader, const uint32_t *but, size_t n)
 {
     struct usage usage;
@@ -188,10 +224,8 @@ bool tsr__use_reader(struct edge *edge, struct reader *reader, const uint32_t *b
         return false;
     for (size_t j = 0; j < k; j++) {
         uint32_t want = tsr__planner_wanted(edge->planner, reader, edge->v, (uint32_t)j);
-        bool there = false;
-        for (size_t i = 0; i < n; i++)
-            there = there || but[i] == want;
-        tsr__usage_add(&usage, j, there ? PLAN_NO_LAYOUT : want, edge->value);
+        if (!is_among(but, n, want))
+            tsr__usage_add(&usage, j, want, edge->value);
     }
     tsr__usage_take(edge->planner, tsr__edge_var(edge, reader), k, usage.at, time,
                     time + TIME_COMBINE);
@@ -201,6 +235,9 @@ bool tsr__use_reader(struct edge *edge, struct reader *reader, const uint32_t *b
 // ---- arrivals ----------------------------------------------------------------------------------
 
 // The states of an arrival: a layout that the reader may want, taken from where it lies or made for the reader.
+//
+//     a value that lies by rows; the reader wants it by rows or whole: "rows, as it lies" and "whole, made". With the second
+//     the reader has its own copy, whose bytes count while it is brought and while the reader runs; with the first it has none
 struct arrival {
     size_t n;
     uint32_t *want;
@@ -209,14 +246,10 @@ struct arrival {
     int64_t *bring, *run;      // bytes while it is brought, and while the reader runs
 };
 
-static int64_t nearest(struct edge *edge, const struct copy_state *state, uint32_t want)
+static void add_arrival(struct arrival *arrival, uint32_t want, bool made)
 {
-    int64_t near = tsr__planner_price(edge->planner, state->from, want, edge->value);
-    if (state->copy != PLAN_NO_LAYOUT) {
-        int64_t other = tsr__planner_price(edge->planner, state->copy, want, edge->value);
-        near = other < near ? other : near;
-    }
-    return near;
+    arrival->want[arrival->n] = want;
+    arrival->made[arrival->n++] = made;
 }
 
 // Adds the two states of a layout, as far as they can be.
@@ -224,19 +257,49 @@ static void add_states(struct edge *edge, struct arrival *arrival, const struct 
                        size_t n, uint32_t want)
 {
     bool lies = false, made = false;
-    for (size_t i = 0; i < arrival->n; i++)
-        if (arrival->want[i] == want)
-            return;
+    if (is_among(arrival->want, arrival->n, want))
+        return;
     for (size_t i = 0; i < n; i++) {
-        int64_t near = nearest(edge, &states[i], want);
+        int64_t near = tsr__edge_nearest(edge, &states[i], want);
         lies = lies || near == 0;
         made = made || (near > 0 && near < PLAN_NEVER);
     }
-    for (int k = 0; k < 2; k++)
-        if (k ? made : lies) {
-            arrival->want[arrival->n] = want;
-            arrival->made[arrival->n++] = k;
+    if (lies)
+        add_arrival(arrival, want, false);
+    if (made)
+        add_arrival(arrival, want, true);
+}
+
+// What it costs to come from a state of the value to a state of the arrival: "as it lies" only where it does.
+static int64_t arrival_cost(struct edge *edge, const struct copy_state *state,
+                            const struct arrival *arrival, size_t s)
+{
+    int64_t near = tsr__edge_nearest(edge, state, arrival->want[s]);
+    if (!arrival->made[s])
+        return near == 0 ? 0 : COST_FORBIDDEN;
+    if (near > 0 && near < PLAN_NEVER)
+        return near;
+    return COST_FORBIDDEN;
+}
+
+// The tables of the arrival, once its states are listed.
+static void fill_tables(struct edge *edge, const struct copy_state *states, size_t n,
+                        const struct reader *reader, struct arrival *arrival)
+{
+    size_t k = tsr__edge_choices(edge->planner, reader);
+    struct usage bring = {edge->planner, arrival->n, arrival->bring};
+    struct usage run = {edge->planner, arrival->n, arrival->run};
+    for (size_t s = 0; s < arrival->n; s++) {
+        for (size_t i = 0; i < n; i++)
+            arrival->from[i * arrival->n + s] = arrival_cost(edge, &states[i], arrival, s);
+        for (size_t j = 0; j < k; j++) {
+            uint32_t want = tsr__planner_wanted(edge->planner, reader, edge->v, (uint32_t)j);
+            arrival->to[s * k + j] = want == arrival->want[s] ? 0 : COST_FORBIDDEN;
         }
+        if (arrival->made[s])
+            tsr__usage_add(&bring, s, arrival->want[s], edge->value);
+        tsr__usage_add(&run, s, arrival->want[s], edge->value);
+    }
 }
 
 static bool fill_arrival(struct edge *edge, const struct copy_state *states, size_t n,
@@ -247,7 +310,9 @@ static bool fill_arrival(struct edge *edge, const struct copy_state *states, siz
     struct usage bring, run;
     arrival->want = ARENA_ARRAY(arena, uint32_t, 2 * k + 1);
     arrival->made = ARENA_ARRAY(arena, bool, 2 * k + 1);
-    for (size_t j = 0; !arena->failed && j < k; j++)
+    if (arena->failed)
+        return false;
+    for (size_t j = 0; j < k; j++)
         add_states(edge, arrival, states, n,
                    tsr__planner_wanted(edge->planner, reader, edge->v, (uint32_t)j));
     arrival->cost = ARENA_ARRAY(arena, int64_t, arrival->n + 1);
@@ -256,23 +321,9 @@ static bool fill_arrival(struct edge *edge, const struct copy_state *states, siz
     if (arena->failed || !tsr__usage_new(&bring, edge->planner, arena, arrival->n) ||
         !tsr__usage_new(&run, edge->planner, arena, arrival->n))
         return false;
-    for (size_t s = 0; s < arrival->n; s++) {
-        for (size_t i = 0; i < n; i++) {
-            int64_t near = nearest(edge, &states[i], arrival->want[s]);
-            bool fits = arrival->made[s] ? near > 0 && near < PLAN_NEVER : near == 0;
-            arrival->from[i * arrival->n + s] = fits ? near : COST_FORBIDDEN;
-        }
-        for (size_t j = 0; j < k; j++)
-            arrival->to[s * k + j] =
-                tsr__planner_wanted(edge->planner, reader, edge->v, (uint32_t)j) == arrival->want[s]
-                    ? 0
-                    : COST_FORBIDDEN;
-        tsr__usage_add(&bring, s, arrival->made[s] ? arrival->want[s] : PLAN_NO_LAYOUT,
-                       edge->value);
-        tsr__usage_add(&run, s, arrival->want[s], edge->value);
-    }
     arrival->bring = bring.at;
     arrival->run = run.at;
+    fill_tables(edge, states, n, reader, arrival);
     return true;
 }
 
@@ -283,8 +334,10 @@ static struct arrival *arrival_of(struct edge *edge, const struct copy_state *st
                         (uint32_t)edge->slot,   tsr__edge_end(edge->planner, reader),
                         (uint32_t)reader->slot, key};
     void **kept = tsr__planner_cached(edge->planner, text, TSR_COUNT(text));
-    if (!kept || *kept)
-        return kept ? *kept : NULL;
+    if (!kept)
+        return NULL;
+    if (*kept)
+        return *kept;
     struct arrival *arrival = ARENA_NEW(&edge->planner->arena, struct arrival);
     if (!arrival || !fill_arrival(edge, states, n, reader, arrival))
         return NULL;
@@ -292,6 +345,8 @@ static struct arrival *arrival_of(struct edge *edge, const struct copy_state *st
     return arrival;
 }
 
+// What was made for the reader counts while it is brought. While the reader runs, the value where it was made is gone, so that
+// all that the reader has counts; but where the value stays for others, it is counted there, and only what was made counts.
 bool tsr__use_arrival(struct edge *edge, uint32_t var, const struct copy_state *states, size_t n,
                       uint32_t key, struct reader *reader, uint32_t end)
 {
@@ -310,7 +365,7 @@ bool tsr__use_arrival(struct edge *edge, uint32_t var, const struct copy_state *
     }
     tsr__usage_take(planner, at, arrival->n, arrival->bring, time, time + TIME_RUN);
     bool stays = edge->readers.n > 1 || (edge->node == SIZE_MAX && edge->value->given);
-    tsr__usage_take(planner, at, arrival->n, stays ? arrival->bring : arrival->run, time + TIME_RUN,
-                    time + TIME_COMBINE);
+    const int64_t *running = stays ? arrival->bring : arrival->run;
+    tsr__usage_take(planner, at, arrival->n, running, time + TIME_RUN, time + TIME_COMBINE);
     return true;
 }
