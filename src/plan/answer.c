@@ -37,7 +37,8 @@ static uint32_t choice_of(const struct planner *planner, const struct reader *re
 
 static void extend(struct form *form, size_t end)
 {
-    form->end = form->end < end ? end : form->end;
+    if (form->end < end)
+        form->end = end;
 }
 
 // Layouts that readers want, in order; the first is where the value lies (PLAN_NO_LAYOUT: nowhere yet).
@@ -86,88 +87,93 @@ struct account {
     int64_t device;
 };
 
-static void add_form(struct account *m, const struct plan_value *value, const struct form *form,
-                     bool all_time)
+static void add_form(struct account *account, const struct plan_value *value,
+                     const struct form *form, bool all_time)
 {
-    for (int64_t device = 0; device < m->planner->machine.n; device++) {
-        int64_t bytes = tsr__planner_held(m->planner, m->arena, form->layout, value, device);
+    for (int64_t device = 0; device < account->planner->machine.n; device++) {
+        int64_t bytes =
+            tsr__planner_held(account->planner, account->arena, form->layout, value, device);
         if (all_time) {
-            m->all_time[device] += bytes;
+            account->all_time[device] += bytes;
             continue;
         }
-        m->change[(size_t)device * m->n_times + form->begin] += bytes;
-        m->change[(size_t)device * m->n_times + form->end] -= bytes;
+        account->change[(size_t)device * account->n_times + form->begin] += bytes;
+        account->change[(size_t)device * account->n_times + form->end] -= bytes;
     }
 }
 
 // Keeps the largest, in order; of equal ones the first.
-static void rank_value(struct account *m, const tsr_value *value, int64_t bytes)
+static void rank_value(struct account *account, const tsr_value *value, int64_t bytes)
 {
-    size_t i = m->n_top;
+    size_t i = account->n_top;
     if (bytes <= 0)
         return;
-    while (i > 0 && m->top[i - 1].bytes < bytes)
+    while (i > 0 && account->top[i - 1].bytes < bytes)
         i--;
     if (i == PLAN_MAX_BINDING)
         return;
-    m->n_top += m->n_top < PLAN_MAX_BINDING;
-    for (size_t k = m->n_top - 1; k > i; k--)
-        m->top[k] = m->top[k - 1];
-    m->top[i] = (tsr_plan_binding){tsr_value_name(value), bytes};
+    account->n_top += account->n_top < PLAN_MAX_BINDING;
+    for (size_t k = account->n_top - 1; k > i; k--)
+        account->top[k] = account->top[k - 1];
+    account->top[i] = (tsr_plan_binding){tsr_value_name(value), bytes};
 }
 
-static int64_t bytes_then(struct account *m, const struct plan_value *value,
+static int64_t bytes_then(struct account *account, const struct plan_value *value,
                           const struct form *form, bool all_time)
 {
-    bool there = all_time || (form->begin <= m->time && m->time < form->end);
+    bool there = all_time || (form->begin <= account->time && account->time < form->end);
     if (there)
-        return tsr__planner_held(m->planner, m->arena, form->layout, value, m->device);
+        return tsr__planner_held(account->planner, account->arena, form->layout, value,
+                                 account->device);
     return 0;
 }
 
 // before: as it lies until it is combined, or PLAN_NO_LAYOUT.
-static bool add_value(struct account *m, const tsr_value *v, uint32_t first, uint32_t before,
+static bool add_value(struct account *account, const tsr_value *v, uint32_t first, uint32_t before,
                       size_t run)
 {
-    const struct plan_value *value = &m->planner->values[tsr__value_id(v)];
+    const struct plan_value *value = &account->planner->values[tsr__value_id(v)];
     struct forms forms;
     bool combined = before != PLAN_NO_LAYOUT;
-    if (!forms_of(m->planner, v, first, run + combined, &forms))
+    if (!forms_of(account->planner, v, first, run + combined, &forms))
         return false;
     if (combined)
         forms.at[forms.n++] = (struct form){before, run, run + 2};
     int64_t bytes = 0;
     for (size_t i = 0; i < forms.n; i++) {
         bool all_time = value->constant || (i == 0 && value->given);
-        if (m->top)
-            bytes += bytes_then(m, value, &forms.at[i], all_time);
+        if (account->top)
+            bytes += bytes_then(account, value, &forms.at[i], all_time);
         else
-            add_form(m, value, &forms.at[i], all_time);
+            add_form(account, value, &forms.at[i], all_time);
     }
-    if (m->top)
-        rank_value(m, v, bytes);
+    if (account->top)
+        rank_value(account, v, bytes);
     return true;
 }
 
-static bool add_values(struct account *m)
+// Inputs lie whole everywhere, constants where they are wanted, what nodes make where they leave it.
+static bool add_values(struct account *account)
 {
-    struct planner *planner = m->planner;
+    struct planner *planner = account->planner;
     for (size_t i = 0; i < planner->ends.given.n; i++) {
         const tsr_value *value = planner->ends.given.at[i];
-        if (!add_value(m, value,
+        if (!add_value(account, value,
                        tsr__planner_whole(planner, planner->values[tsr__value_id(value)].rank),
                        PLAN_NO_LAYOUT, 0))
             return false;
     }
     for (size_t i = 0; i < planner->ends.constants.n; i++)
-        if (!add_value(m, planner->ends.constants.at[i], PLAN_NO_LAYOUT, PLAN_NO_LAYOUT, 0))
+        if (!add_value(account, planner->ends.constants.at[i], PLAN_NO_LAYOUT, PLAN_NO_LAYOUT, 0))
             return false;
     for (size_t i = 0; i < planner->n_nodes; i++) {
         const struct plan_node *node = &planner->nodes[i];
-        for (size_t o = 0; node->strategy && o < tsr_node_output_count(node->node); o++) {
-            const struct candidate *candidate = &node->strategy->at.at[node->choice];
+        if (!node->strategy)
+            continue;
+        const struct candidate *candidate = &node->strategy->at.at[node->choice];
+        for (size_t o = 0; o < tsr_node_output_count(node->node); o++) {
             if (tsr_node_output(node->node, o) &&
-                !add_value(m, tsr_node_output(node->node, o), candidate->out[o],
+                !add_value(account, tsr_node_output(node->node, o), candidate->out[o],
                            candidate->before[o], PLAN_TIMES * i + TIME_RUN))
                 return false;
         }
@@ -175,63 +181,78 @@ static bool add_values(struct account *m)
     return true;
 }
 
-static bool account(struct account *m, struct planner *planner, struct arena *arena)
+static bool account_for(struct account *account, struct planner *planner, struct arena *arena)
 {
-    *m = (struct account){
+    *account = (struct account){
         .planner = planner, .arena = arena, .n_times = PLAN_TIMES * (planner->n_nodes + 2)};
-    m->all_time = ARENA_ARRAY(arena, int64_t, (size_t)planner->machine.n);
-    m->change = ARENA_ARRAY(arena, int64_t, (size_t)planner->machine.n * m->n_times);
-    return !arena->failed && add_values(m) && !arena->failed;
+    account->all_time = ARENA_ARRAY(arena, int64_t, (size_t)planner->machine.n);
+    account->change = ARENA_ARRAY(arena, int64_t, (size_t)planner->machine.n * account->n_times);
+    return !arena->failed && add_values(account) && !arena->failed;
 }
 
-static int64_t most_of(const struct account *m, int64_t device, size_t *time)
+static int64_t most_of(const struct account *account, int64_t device, size_t *time)
 {
     int64_t now = 0, most = 0;
-    for (size_t t = 0; t < m->n_times; t++) {
-        now += m->change[(size_t)device * m->n_times + t];
+    for (size_t t = 0; t < account->n_times; t++) {
+        now += account->change[(size_t)device * account->n_times + t];
         if (now > most) {
             most = now;
             *time = t;
         }
     }
-    return m->all_time[device] + most;
+    return account->all_time[device] + most;
 }
 
 bool tsr__planner_memory(struct planner *planner, int64_t *bytes, int64_t *peak)
 {
     struct arena arena;
-    struct account m;
+    struct account account;
     size_t time;
     tsr__arena_init(&arena, planner->session);
-    bool ok = account(&m, planner, &arena);
-    for (int64_t device = 0; ok && device < planner->machine.n; device++)
-        bytes[device] = most_of(&m, device, &time);
-    for (int64_t device = 0; ok && peak && device < planner->machine.n; device++)
-        peak[device] = bytes[device] + PLAN_ENGINE_BYTES;
+    bool ok = account_for(&account, planner, &arena);
+    if (!ok)
+        goto free_arena;
+    for (int64_t device = 0; device < planner->machine.n; device++) {
+        bytes[device] = most_of(&account, device, &time);
+        if (peak)
+            peak[device] = bytes[device] + PLAN_ENGINE_BYTES;
+    }
+free_arena:
     tsr__arena_free(&arena);
     return ok;
 }
 
+// The fullest device, and the time at which it is.
+static void find_fullest(struct account *account)
+{
+    int64_t most = -1;
+    for (int64_t device = 0; device < account->planner->machine.n; device++) {
+        size_t time = 0;
+        int64_t bytes = most_of(account, device, &time);
+        if (bytes > most) {
+            most = bytes;
+            account->device = device;
+            account->time = time;
+        }
+    }
+}
+
+// All values are walked twice: to find the place and time, then to see what lies there.
 size_t tsr__planner_binding(struct planner *planner, tsr_plan_binding *out)
 {
     struct arena arena;
-    struct account m;
+    struct account account;
+    size_t n = 0;
     tsr__arena_init(&arena, planner->session);
-    bool ok = account(&m, planner, &arena);
-    int64_t most = -1;
-    for (int64_t device = 0; ok && device < planner->machine.n; device++) {
-        size_t time = 0;
-        int64_t bytes = most_of(&m, device, &time);
-        if (bytes > most) {
-            most = bytes;
-            m.device = device;
-            m.time = time;
-        }
-    }
-    m.top = out;
-    ok = ok && add_values(&m) && !arena.failed;
+    if (!account_for(&account, planner, &arena))
+        goto free_arena;
+    find_fullest(&account);
+    account.top = out;
+    if (add_values(&account) && !arena.failed)
+        n = account.n_top;
+free_arena:
     tsr__arena_free(&arena);
-    return ok ? m.n_top : 0;
+    return n;
 }
 
 // ---- one device --------------------------------------------------------------------------------
@@ -246,19 +267,29 @@ static const struct candidate *whole_of(const struct strategy *strategy, uint32_
     return NULL;
 }
 
+static int64_t most_memory(const struct planner *planner)
+{
+    int64_t most = 0;
+    if (!planner->memory.n_classes)
+        return PLAN_NO_LIMIT;
+    for (size_t c = 0; c < planner->memory.n_classes; c++)
+        most = larger(most, planner->memory.bytes[c]);
+    return most;
+}
+
+// Gives every node its whole candidate, and adds up. 0: a node has none, or it does not fit into the largest device.
 static int64_t run_whole(struct planner *planner, int64_t *bytes)
 {
-    int64_t time = 0, memory = planner->memory.n_classes ? 0 : PLAN_NO_LIMIT;
-    for (size_t c = 0; c < planner->memory.n_classes; c++)
-        memory = planner->memory.bytes[c] > memory ? planner->memory.bytes[c] : memory;
+    int64_t time = 0;
     for (size_t i = 0; i < planner->n_nodes; i++) {
         struct plan_node *node = &planner->nodes[i];
-        const struct candidate *candidate =
-            node->strategy ? whole_of(node->strategy, &node->choice) : NULL;
-        if (node->strategy && (!candidate || !add_ok(time, candidate->compute, &time)))
+        if (!node->strategy)
+            continue;
+        const struct candidate *candidate = whole_of(node->strategy, &node->choice);
+        if (!candidate || !add_ok(time, candidate->compute, &time))
             return 0;
     }
-    if (tsr__planner_memory(planner, bytes, NULL) && bytes[0] <= memory)
+    if (tsr__planner_memory(planner, bytes, NULL) && bytes[0] <= most_memory(planner))
         return time;
     return 0;
 }
@@ -268,8 +299,9 @@ int64_t tsr__planner_whole_time(const struct planner *planner)
     int64_t time = 0;
     for (size_t i = 0; i < planner->n_nodes; i++) {
         uint32_t choice;
-        const struct candidate *candidate =
-            planner->nodes[i].strategy ? whole_of(planner->nodes[i].strategy, &choice) : NULL;
+        if (!planner->nodes[i].strategy)
+            continue;
+        const struct candidate *candidate = whole_of(planner->nodes[i].strategy, &choice);
         if (candidate && !add_ok(time, candidate->compute, &time))
             return 0;
     }
@@ -329,6 +361,7 @@ static void count_value(struct planner *planner, const tsr_value *v, uint32_t fi
     }
 }
 
+// Halo exchanges and reductions of the nodes, and the moves between them.
 size_t tsr__planner_collectives(struct planner *planner, struct collective_count *out)
 {
     struct counts counts = {.at = out};

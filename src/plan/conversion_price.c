@@ -8,7 +8,7 @@
 int64_t tsr__planner_move_time(const struct planner *planner, double bytes)
 {
     double ps = bytes / planner->machine.slowest.bandwidth * 1e12;
-    return ps < (double)PLAN_NEVER ? (int64_t)ps : PLAN_NEVER;
+    return whole_number(ps);
 }
 
 int64_t tsr__planner_compute(const struct planner *planner, double work, int rate, double bytes)
@@ -23,9 +23,12 @@ int64_t tsr__planner_combine(struct planner *planner, enum tsr_collective what,
     int *devices = ARENA_ARRAY(&planner->arena, int, n *size + 1);
     if (!devices)
         return PLAN_NEVER;
-    for (size_t g = 0; g < n; g++)
-        for (size_t i = 0; i < size && groups[g].n == size; i++)
+    for (size_t g = 0; g < n; g++) {
+        if (groups[g].n != size)
+            continue;
+        for (size_t i = 0; i < size; i++)
             devices[count++] = (int)tsr__planner_device(planner, groups[g].devices[i]);
+    }
     if (size < 2)
         return 0;
     struct topology_groups all = {(int)(count / size), (int)size, devices};
@@ -40,8 +43,7 @@ static int64_t exchange_time(struct planner *planner, int64_t bytes)
         return 0;
     double whole = (double)bytes * (double)(planner->machine.n * planner->machine.n) /
                    (double)(planner->machine.n - 1);
-    return tsr__planner_combine(planner, TSR_ALL_TO_ALL, &all, 1,
-                                whole < (double)PLAN_NEVER ? (int64_t)whole : PLAN_NEVER);
+    return tsr__planner_combine(planner, TSR_ALL_TO_ALL, &all, 1, whole_number(whole));
 }
 
 // A Slice is a node like any other: one thing done to every element, which is read and written.
@@ -74,7 +76,7 @@ static int64_t step_time(struct planner *planner, const struct reshard_step *ste
     if (step->op < TSR_COLLECTIVE_COUNT)
         return tsr__planner_combine(planner, (tsr_collective)step->op, step->groups, step->n_groups,
                                     priced_bytes(step, before, after));
-    return exchange_time(planner, step->received > step->sent ? step->received : step->sent);
+    return exchange_time(planner, larger(step->received, step->sent));
 }
 
 // Everything that `to` needs is cut out of a whole copy that is there.
@@ -101,7 +103,9 @@ int64_t tsr__planner_steps_time(struct planner *planner, const struct reshard *r
                                 uint32_t from, const struct plan_value *value)
 {
     int64_t before = tsr__planner_bytes(planner, from, value), ps = 0;
-    for (int i = 0; i < reshard->n_steps && ps < PLAN_NEVER; i++) {
+    for (int i = 0; i < reshard->n_steps; i++) {
+        if (ps >= PLAN_NEVER)
+            return PLAN_NEVER;
         uint32_t layout = tsr__planner_layout(planner, reshard->steps[i].layout);
         if (layout == PLAN_NO_LAYOUT)
             return PLAN_NEVER;
@@ -112,7 +116,7 @@ int64_t tsr__planner_steps_time(struct planner *planner, const struct reshard *r
             ps += step_time(planner, &reshard->steps[i], before, after);
         before = after;
     }
-    return ps < PLAN_NEVER ? ps : PLAN_NEVER;
+    return smaller(ps, PLAN_NEVER);
 }
 
 // Cut differently, yet the same for the sizes at hand: with others it would have to move, so it is exchanged in any case.
@@ -130,9 +134,13 @@ static int64_t price(struct planner *planner, uint32_t from, uint32_t to,
     if (only_slices(planner->layouts.at[from].tiles, planner->layouts.at[to].tiles))
         return slice_time(planner, value, to);
     tsr__arena_init(&arena, planner->session);
-    if (plan_move(planner, &arena, from, to, value, &reshard))
-        ps = is_chance(reshard, value) ? exchange_time(planner, 1)
-                                       : tsr__planner_steps_time(planner, reshard, from, value);
+    if (!plan_move(planner, &arena, from, to, value, &reshard))
+        goto free_arena;
+    if (is_chance(reshard, value))
+        ps = exchange_time(planner, 1);
+    else
+        ps = tsr__planner_steps_time(planner, reshard, from, value);
+free_arena:
     tsr__arena_free(&arena);
     return ps;
 }
@@ -147,6 +155,7 @@ static struct str key_of(char *buffer, uint32_t from, uint32_t to, const struct 
     return (struct str){buffer, n + (size_t)value->rank * sizeof(int64_t)};
 }
 
+// 0 for a layout that is there already; PLAN_NEVER for parts of sums, which nodes combine, and where it cannot be done.
 int64_t tsr__planner_price(struct planner *planner, uint32_t from, uint32_t to,
                            const struct plan_value *value)
 {

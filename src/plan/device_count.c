@@ -16,22 +16,40 @@ static bool any_given(const struct planner *planner)
 }
 
 // The first n devices of the topology; of the default one, as many as are wanted.
-static tsr_status take_devices(struct planner *q, const struct planner *p, int64_t n)
+static tsr_status take_devices(struct planner *other, const struct planner *planner, int64_t n)
 {
-    int64_t *first = ARENA_ARRAY(&q->arena, int64_t, (size_t)n + 1);
-    tsr_status st = first ? TSR_OK : TSR_NOMEM;
-    q->machine.n = n;
-    q->machine.topology = p->machine.topology;
-    for (int64_t device = 0; first && device < n; device++)
-        first[device] = device;
-    if (n <= p->machine.n) {
-        q->machine.numbers = first;
-    } else if (st == TSR_OK) {
-        struct str text = tsr__arena_printf(&q->arena, "%lld", (long long)n);
-        st = text.p ? tsr_topology_parse(p->session, text.p, &q->machine.topology) : TSR_NOMEM;
-    }
-    if (st == TSR_OK && !tsr__planner_devices(q))
+    int64_t *first = ARENA_ARRAY(&other->arena, int64_t, (size_t)n + 1);
+    if (!first)
         return TSR_NOMEM;
+    for (int64_t device = 0; device < n; device++)
+        first[device] = device;
+    other->machine.n = n;
+    other->machine.topology = planner->machine.topology;
+    if (n <= planner->machine.n) {
+        other->machine.numbers = first;
+    } else {
+        struct str text = tsr__arena_printf(&other->arena, "%lld", (long long)n);
+        if (!text.p)
+            return TSR_NOMEM;
+        tsr_status st = tsr_topology_parse(planner->session, text.p, &other->machine.topology);
+        if (st != TSR_OK)
+            return st;
+    }
+    if (!tsr__planner_devices(other))
+        return TSR_NOMEM;
+    return TSR_OK;
+}
+
+static tsr_status solve_for(struct planner *other, const tsr_plan_options *options, int64_t *cost)
+{
+    struct program_result result = {0};
+    if (!tsr__planner_values(other, options->sizes, options->n_sizes) ||
+        !tsr__planner_list(other) || !tsr__planner_candidates(other) ||
+        !tsr__planner_program(other, options->memory))
+        return TSR_NOMEM;
+    tsr_status st = tsr__planner_solve(other, &other->program, &result);
+    if (st == TSR_OK && result.feasible)
+        *cost = result.cost;
     return st;
 }
 
@@ -39,21 +57,16 @@ static tsr_status take_devices(struct planner *q, const struct planner *p, int64
 static tsr_status cost_for(const struct planner *planner, const tsr_plan_options *options,
                            int64_t n, int64_t *cost)
 {
-    struct planner q = {0};
-    struct program_result result = {0};
-    tsr__planner_start(&q, planner->model);
-    q.budget = planner->budget;
-    tsr_status st = take_devices(&q, planner, n);
-    if (st == TSR_OK &&
-        (!tsr__planner_values(&q, options->sizes, options->n_sizes) || !tsr__planner_list(&q) ||
-         !tsr__planner_candidates(&q) || !tsr__planner_program(&q, options->memory)))
-        st = TSR_NOMEM;
+    struct planner other = {0};
+    *cost = 0;
+    tsr__planner_start(&other, planner->model);
+    other.budget = planner->budget;
+    tsr_status st = take_devices(&other, planner, n);
     if (st == TSR_OK)
-        st = tsr__planner_solve(&q, &q.program, &result);
-    *cost = st == TSR_OK && result.feasible ? result.cost : 0;
-    if (q.machine.topology != planner->machine.topology)
-        tsr_topology_free(q.machine.topology);
-    tsr__planner_end(&q);
+        st = solve_for(&other, options, cost);
+    if (other.machine.topology != planner->machine.topology)
+        tsr_topology_free(other.machine.topology);
+    tsr__planner_end(&other);
     return st;
 }
 
@@ -79,30 +92,37 @@ tsr_status tsr__plan_better(struct planner *planner, const tsr_plan_options *opt
         best = out->one_device;
         out->better_devices = 1;
     }
-    out->better_cost = out->better_devices ? best : 0;
+    if (out->better_devices)
+        out->better_cost = best;
     return TSR_OK;
 }
 
 // A number of devices of which each has the memory. What each needs falls no faster than their number grows; numbers that
-// have many divisors give the most choices, so the next power of two is tried as well.
+// have many divisors give the most choices, so the next power of two is tried as well. 3 devices of 10 GB that would need
+// 14 GB each: 5 are tried, then 8.
 tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *options,
                              tsr_plan_summary *out)
 {
-    int64_t cost = 0, n = 0, power = 1;
-    tsr_status st = TSR_OK;
+    int64_t cost = 0, power = 1;
     if (options->topology || options->memory <= 0 || options->n_state || any_given(planner) ||
         out->needs_bytes / options->memory > ADVICE_MOST)
         return TSR_OK;
-    n = (int64_t)ceil((double)out->needs_bytes / (double)options->memory *
-                      (double)planner->machine.n);
-    n = n > planner->machine.n ? n : planner->machine.n + 1;
+    double times = (double)out->needs_bytes / (double)options->memory;
+    int64_t n = (int64_t)ceil(times * (double)planner->machine.n);
+    n = larger(n, planner->machine.n + 1);
     while (power < n)
         power *= 2;
-    for (int try = 0; try < 2 && n <= ADVICE_MOST && st == TSR_OK && !out->fits_devices; try++) {
-        st = cost_for(planner, options, n, &cost);
-        if (cost > 0)
+    for (int try = 0; try < 2; try++) {
+        if (n > ADVICE_MOST)
+            return TSR_OK;
+        tsr_status st = cost_for(planner, options, n, &cost);
+        if (st != TSR_OK)
+            return st;
+        if (cost > 0) {
             out->fits_devices = n;
+            return TSR_OK;
+        }
         n = n < power ? power : 2 * power;
     }
-    return st;
+    return TSR_OK;
 }

@@ -52,9 +52,11 @@ static bool list_numbers(struct staging *staging)
             numbers[distinct++] = numbers[i];
     for (size_t i = 0; i < n_nodes; i++) {
         int64_t place = 0;
-        while (hand[i] >= 0 && numbers[place] != hand[i])
+        if (hand[i] < 0)
+            continue;
+        while (numbers[place] != hand[i])
             place++;
-        hand[i] = hand[i] < 0 ? -1 : place;
+        hand[i] = place;
     }
     staging->numbers = numbers;
     staging->n_hand = distinct;
@@ -62,6 +64,18 @@ static bool list_numbers(struct staging *staging)
     return true;
 }
 
+// A node with a stage: that one and later ones end after it, earlier ones before it.
+static void narrow(const struct staging *staging, struct stage_window *windows, size_t i)
+{
+    for (size_t k = 0; k < staging->n_hand; k++) {
+        if (staging->hand[i] <= (int64_t)k)
+            windows[k].low = i + 1;
+        else if (i < windows[k].high)
+            windows[k].high = i;
+    }
+}
+
+// Where each stage may end, from the nodes that have one. An empty window is a node out of order.
 tsr_status tsr__stages_by_hand(struct staging *staging, int64_t asked)
 {
     size_t n_nodes = staging->planner->n_nodes;
@@ -79,12 +93,8 @@ tsr_status tsr__stages_by_hand(struct staging *staging, int64_t asked)
     for (size_t k = 0; k < staging->n_hand; k++)
         windows[k] = (struct stage_window){.low = 0, .high = n_nodes};
     for (size_t i = 0; i < n_nodes; i++)
-        for (size_t k = 0; staging->hand[i] >= 0 && k < staging->n_hand; k++) {
-            if (staging->hand[i] <= (int64_t)k)
-                windows[k].low = i + 1;
-            else if (i < windows[k].high)
-                windows[k].high = i;
-        }
+        if (staging->hand[i] >= 0)
+            narrow(staging, windows, i);
     for (size_t k = 0; k + 1 < staging->n_hand; k++)
         if (windows[k].low > windows[k].high)
             return refuse(staging, staging->planner->nodes[windows[k].high].node,

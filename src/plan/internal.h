@@ -225,6 +225,11 @@ static inline int64_t larger(int64_t a, int64_t b)
 {
     return a > b ? a : b;
 }
+// Of picoseconds or bytes; what cannot be counted any more is PLAN_NEVER.
+static inline int64_t whole_number(double amount)
+{
+    return amount < (double)PLAN_NEVER ? (int64_t)amount : PLAN_NEVER;
+}
 // Prices that cannot be counted any more are PLAN_NEVER; in the program that is forbidden.
 static inline int64_t program_cost_of(int64_t ps)
 {

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // layouts.c - numbers for layouts, and sizes of their pieces.
+//
+//     {2, 1} on devices 0 1 is number 3, the same with parts of a sum in the group {0 1} is number 4: two numbers, one tiling.
+//     Of a value [9, 6] in floats, number 3 has 5 rows in its largest piece: 5 x 6 x 4 = 120 bytes; device 1 holds 4 rows: 96
 #include "plan/internal.h"
 
 #define KEY_INTS 512
@@ -30,7 +33,9 @@ uint32_t tsr__planner_layout(struct planner *planner, const struct tile_layout *
         return (uint32_t)(found - 1);
     void **slot = tsr__map_at(&planner->cache.layouts, tsr__arena_str(&planner->arena, text));
     struct tile_layout *copy = tsr__layout_copy(&planner->arena, layout);
-    uint32_t number = slot && copy ? add_number(planner, copy, NULL) : PLAN_NO_LAYOUT;
+    if (!slot || !copy)
+        return PLAN_NO_LAYOUT;
+    uint32_t number = add_number(planner, copy, NULL);
     if (number != PLAN_NO_LAYOUT)
         *slot = (void *)(uintptr_t)planner->layouts.n;
     return number;
@@ -55,25 +60,36 @@ static struct str key_of_parts(struct planner *planner, uint32_t layout,
     return (struct str){(const char *)key, n_key * sizeof *key};
 }
 
-uint32_t tsr__planner_parts(struct planner *planner, uint32_t layout,
-                            const struct device_group *groups, size_t n)
+static struct device_group *copy_groups(struct planner *planner, const struct device_group *groups,
+                                        size_t n)
 {
-    struct str key = key_of_parts(planner, layout, groups, n);
-    uintptr_t found = key.p ? (uintptr_t)tsr__map_get(&planner->cache.layouts, key) : 0;
-    if (found)
-        return (uint32_t)(found - 1);
-    void **slot = key.p ? tsr__map_at(&planner->cache.layouts, key) : NULL;
-    struct parts *parts = ARENA_NEW(&planner->arena, struct parts);
     struct device_group *copy = ARENA_ARRAY(&planner->arena, struct device_group, n + 1);
-    if (!slot || !parts || !copy || layout == PLAN_NO_LAYOUT)
-        return PLAN_NO_LAYOUT;
+    if (!copy)
+        return NULL;
     for (size_t g = 0; g < n; g++) {
         copy[g].n = groups[g].n;
         copy[g].devices = ARENA_ARRAY(&planner->arena, int64_t, groups[g].n + 1);
         if (!copy[g].devices)
-            return PLAN_NO_LAYOUT;
+            return NULL;
         memcpy(copy[g].devices, groups[g].devices, groups[g].n * sizeof *copy[g].devices);
     }
+    return copy;
+}
+
+uint32_t tsr__planner_parts(struct planner *planner, uint32_t layout,
+                            const struct device_group *groups, size_t n)
+{
+    struct str key = key_of_parts(planner, layout, groups, n);
+    if (!key.p)
+        return PLAN_NO_LAYOUT;
+    uintptr_t found = (uintptr_t)tsr__map_get(&planner->cache.layouts, key);
+    if (found)
+        return (uint32_t)(found - 1);
+    void **slot = tsr__map_at(&planner->cache.layouts, key);
+    struct parts *parts = ARENA_NEW(&planner->arena, struct parts);
+    struct device_group *copy = copy_groups(planner, groups, n);
+    if (!slot || !parts || !copy || layout == PLAN_NO_LAYOUT)
+        return PLAN_NO_LAYOUT;
     *parts = (struct parts){layout, copy, n};
     uint32_t number = add_number(planner, planner->layouts.at[layout].tiles, parts);
     if (number != PLAN_NO_LAYOUT)
@@ -99,7 +115,7 @@ static int64_t part_size(const struct tile_dim *dim, int64_t size)
         return size;
     for (int factor = 0; factor < dim->n; factor++)
         part *= (sizes[factor] + dim->factors[factor].cuts - 1) / dim->factors[factor].cuts;
-    return part < size ? part : size;
+    return smaller(part, size);
 }
 
 int64_t tsr__planner_elements(const struct planner *planner, uint32_t layout,
@@ -110,9 +126,9 @@ int64_t tsr__planner_elements(const struct planner *planner, uint32_t layout,
     const struct tile_layout *tile_layout = planner->layouts.at[layout].tiles;
     int64_t n = 1;
     for (int d = 0; d < value->rank; d++) {
-        int64_t part = tile_layout->rank == value->rank
-                           ? part_size(&tile_layout->dims[d], value->shape[d])
-                           : value->shape[d];
+        int64_t part = value->shape[d];
+        if (tile_layout->rank == value->rank)
+            part = part_size(&tile_layout->dims[d], value->shape[d]);
         if (!mul_ok(n, part, &n))
             return PLAN_NEVER;
     }
@@ -139,10 +155,11 @@ int64_t tsr__planner_held(struct planner *planner, struct arena *arena, uint32_t
         return 0;
     const struct tile_layout *tile_layout = planner->layouts.at[layout].tiles;
     int64_t n = 0;
-    if (tile_layout->rank != value->rank || tsr__layout_is_whole(tile_layout))
-        return tsr__layout_has_device(tile_layout, device)
-                   ? tsr__planner_bytes(planner, layout, value)
-                   : 0;
+    if (tile_layout->rank != value->rank || tsr__layout_is_whole(tile_layout)) {
+        if (!tsr__layout_has_device(tile_layout, device))
+            return 0;
+        return tsr__planner_bytes(planner, layout, value);
+    }
     for (int64_t k = tsr__layout_shard_of(tile_layout, device, 0); k >= 0;
          k = tsr__layout_shard_of(tile_layout, device, k + 1)) {
         struct tile_piece *piece = tsr__layout_piece(arena, tile_layout, value->shape, k);

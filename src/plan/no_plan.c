@@ -29,17 +29,22 @@ static tsr_status bind(struct planner *planner, const uint32_t *choice, tsr_plan
     out->binding = list;
     for (size_t i = 0; i < out->n_binding; i++)
         list[i].value = tsr__arena_str(arena, str_of(list[i].value)).p;
-    return arena->failed ? TSR_NOMEM : TSR_OK;
+    if (arena->failed)
+        return TSR_NOMEM;
+    return TSR_OK;
 }
 
 static struct str binding_text(struct planner *planner, const tsr_plan_summary *summary)
 {
     struct str text = STR("");
-    for (size_t i = 0; i < summary->n_binding && text.p; i++) {
+    const char *before = "; most of them for ";
+    for (size_t i = 0; i < summary->n_binding; i++) {
         struct str size = tsr__bytes_text(&planner->arena, summary->binding[i].bytes);
         text = tsr__arena_printf(&planner->arena, STR_FMT "%s\"%s\" (" STR_FMT ")", STR_ARG(text),
-                                 i ? ", " : "; most of them for ", summary->binding[i].value,
-                                 STR_ARG(size));
+                                 before, summary->binding[i].value, STR_ARG(size));
+        if (!text.p)
+            return text;
+        before = ", ";
     }
     return text;
 }
@@ -74,6 +79,13 @@ static struct str help_text(struct planner *planner, const tsr_plan_summary *sum
                              devices, STR_ARG(need), (long long)summary->needs_bytes, sizes);
 }
 
+static const char *which_device(const struct planner *planner)
+{
+    if (planner->memory.n_classes > 1)
+        return "the smallest device";
+    return "each device";
+}
+
 static tsr_status say_infeasible(struct planner *planner, int64_t memory,
                                  const tsr_plan_summary *out)
 {
@@ -85,8 +97,7 @@ static tsr_status say_infeasible(struct planner *planner, int64_t memory,
         return TSR_NOMEM;
     tsr__diag(planner->session, DIAG_plan_infeasible, NULL, hint.p,
               "no plan fits into " STR_FMT " on %s; " STR_FMT " would do" STR_FMT, STR_ARG(have),
-              planner->memory.n_classes > 1 ? "the smallest device" : "each device", STR_ARG(need),
-              STR_ARG(what));
+              which_device(planner), STR_ARG(need), STR_ARG(what));
     return TSR_INFEASIBLE;
 }
 
@@ -100,7 +111,7 @@ static tsr_status say_stopped(struct planner *planner, int64_t memory, const tsr
     tsr__diag(planner->session, DIAG_plan_time, NULL, hint.p,
               "no plan that fits into " STR_FMT
               " on %s was found in time; there may be one all the same",
-              STR_ARG(have), planner->memory.n_classes > 1 ? "the smallest device" : "each device");
+              STR_ARG(have), which_device(planner));
     if (tsr__cancelled(planner->session))
         return TSR_CANCELLED;
     return TSR_INFEASIBLE;
@@ -112,7 +123,7 @@ tsr_status tsr__planner_warn_memory(struct planner *planner)
     if (!bytes || !tsr__planner_memory(planner, bytes, NULL))
         return TSR_NOMEM;
     for (int64_t device = 0; device < planner->machine.n; device++)
-        most = bytes[device] > most ? bytes[device] : most;
+        most = larger(most, bytes[device]);
     struct str need = tsr__bytes_text(&planner->arena, most);
     struct str have = tsr__bytes_text(&planner->arena, planner->memory.bytes[0]);
     if (!need.p || !have.p)
@@ -125,21 +136,33 @@ tsr_status tsr__planner_warn_memory(struct planner *planner)
     return TSR_OK;
 }
 
+static int64_t least_memory(const struct planner *planner)
+{
+    int64_t least = PLAN_NO_LIMIT;
+    for (size_t c = 0; c < planner->memory.n_classes; c++)
+        least = smaller(least, planner->memory.bytes[c]);
+    return least;
+}
+
+// What the plan of the least memory needs is what each device would have to have.
 tsr_status tsr__planner_refuse(struct planner *planner, const tsr_plan_options *options,
                                bool proved, tsr_plan_summary *out)
 {
     struct program_least least = {0};
-    int64_t memory = planner->memory.n_classes ? planner->memory.bytes[0] : PLAN_NO_LIMIT;
-    for (size_t c = 1; c < planner->memory.n_classes; c++)
-        memory = planner->memory.bytes[c] < memory ? planner->memory.bytes[c] : memory;
+    int64_t memory = least_memory(planner);
     *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)planner->machine.n};
     struct program_options share = tsr__budget_share(planner->budget, 0.5);
     tsr_status st = tsr__program_least(&planner->program, &share, &planner->arena, &least);
     tsr__budget_spend(planner->budget, least.work);
-    if (st == TSR_OK && least.found)
+    if (st != TSR_OK)
+        return st;
+    if (least.found) {
+        out->needs_bytes = least.least;
         st = bind(planner, least.choice, out);
-    out->needs_bytes = least.found ? least.least : 0;
-    if (st == TSR_OK && !tsr__budget_over(planner->budget))
+    }
+    if (st != TSR_OK)
+        return st;
+    if (!tsr__budget_over(planner->budget))
         st = tsr__plan_fitting(planner, options, out);
     if (st != TSR_OK)
         return st;
