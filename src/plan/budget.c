@@ -3,6 +3,7 @@
 // machine. All solves of one plan draw on one budget, and cancelling the session spends what is left.
 #include "plan/internal.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <time.h>
 
@@ -35,8 +36,11 @@ bool tsr__budget_over(const struct budget *budget)
 
 void tsr__budget_spend(struct budget *budget, uint64_t work)
 {
-    if (budget->end <= 0)
-        budget->work = budget->work > work ? budget->work - work : 0;
+    if (budget->end > 0)
+        return; // seconds count
+    if (work > budget->work)
+        work = budget->work;
+    budget->work -= work;
 }
 
 // ---- progress ----------------------------------------------------------------------------------
@@ -47,16 +51,19 @@ static void tell(void *context, const struct program_told *told)
     const struct budget *budget = context;
     char text[128];
     double ms = 1e-9, cost = (double)told->cost * ms, bound = (double)told->bound * ms;
+    double seconds = tsr__clock() - budget->begin, all = 20;
+    const char *unit = "second, of about";
     if (!budget->session->progress_fn)
         return;
-    const char *unit = budget->end > 0 ? "second" : "second, of about";
+    if (budget->end > 0) {
+        unit = "second";
+        all = budget->end - budget->begin;
+    }
     if (told->cost == COST_FORBIDDEN)
         snprintf(text, sizeof text, "no plan yet, bound %.4g ms; %s", bound, unit);
     else
         snprintf(text, sizeof text, "best %.4g ms, bound %.4g ms, gap %.2g %%; %s", cost, bound,
                  cost > 0 ? 100 * (cost - bound) / cost : 0, unit);
-    double seconds = tsr__clock() - budget->begin,
-           all = budget->end > 0 ? budget->end - budget->begin : 20;
     if (all < seconds + 1)
         all = seconds + 1;
     tsr__progress(budget->session, text, (uint64_t)seconds, (uint64_t)all);
@@ -74,12 +81,10 @@ struct program_options tsr__budget_share(struct budget *budget, double fraction)
 {
     struct program_options options = {.tell = tell, .context = budget};
     if (budget->end > 0) {
-        double left = (budget->end - tsr__clock()) * fraction;
-        options.seconds = left > 1e-3 ? left : 1e-3;
+        options.seconds = fmax((budget->end - tsr__clock()) * fraction, 1e-3);
         return options;
     }
-    double work = (double)budget->work * fraction;
-    options.work = work < (double)SOLVE_WORK ? (uint64_t)work : SOLVE_WORK;
-    options.work = options.work > LEAST_WORK ? options.work : LEAST_WORK;
+    double work = fmin((double)budget->work * fraction, (double)SOLVE_WORK);
+    options.work = (uint64_t)fmax(work, (double)LEAST_WORK);
     return options;
 }

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // node.c - prices that need no plan: of a node as it stands in a graph, and of a collective with the copies that it takes.
+//
+//     a node of 2e9 operations that touches 1 GB, on a device of 1e12 operations and 100 GB a second, with 5 us for each node:
+//     2 ms of arithmetic and 10 ms of moving overlap but for a quarter of the shorter: 10 + 0.5 + 0.005 = 10.505 ms
 #include "plan/internal.h"
+
+#include <math.h>
 
 // Arithmetic hides what is moved meanwhile, or the other way round, but for this share.
 #define UNHIDDEN 0.25
@@ -27,30 +32,30 @@ int tsr__node_rate(const tsr_node *node, const struct shapes *shapes)
 
 int64_t tsr__price_work(double work, int rate, double bytes, const tsr_topology_device *device)
 {
-    double flops = rate >= 0 && device->rates[rate] > 0 ? device->rates[rate] : device->flops;
+    double flops = device->flops;
+    if (rate >= 0 && device->rates[rate] > 0)
+        flops = device->rates[rate];
     double seconds = work / flops, moving = bytes / device->bandwidth;
-    double most = seconds > moving ? seconds : moving, least = seconds + moving - most;
+    double most = fmax(seconds, moving), least = seconds + moving - most;
     double ps = (most + least * UNHIDDEN + device->overhead) * 1e12;
-    return ps < (double)PLAN_NEVER ? (int64_t)ps : PLAN_NEVER;
+    return whole_number(ps);
 }
 
 int64_t tsr__price_bytes(const struct shapes *shapes, const tsr_value *value, bool *sized)
 {
-    struct shape x = tsr__shapes_of(shapes, value);
+    struct shape shape = tsr__shapes_of(shapes, value);
     int64_t n = 1;
-    *sized = *sized && x.rank >= 0;
-    for (int d = 0; d < x.rank; d++) {
-        *sized = *sized && x.dims[d].value >= 0;
-        if (!mul_ok(n, x.dims[d].value >= 0 ? x.dims[d].value : 1, &n))
+    *sized = *sized && shape.rank >= 0;
+    for (int d = 0; d < shape.rank; d++) {
+        bool known = shape.dims[d].value >= 0;
+        *sized = *sized && known;
+        if (known && !mul_ok(n, shape.dims[d].value, &n))
             return PLAN_NEVER;
     }
-    int bits = tsr_dtype_bits(x.dtype) ? tsr_dtype_bits(x.dtype) : 8;
-    return n < PLAN_NEVER / bits ? (n * bits + 7) / 8 : PLAN_NEVER;
-}
-
-static bool steers(const struct rule *rule, size_t i)
-{
-    return (int)i < rule->n_inputs && rule->inputs[i].host;
+    int bits = tsr_dtype_bits(shape.dtype) ? tsr_dtype_bits(shape.dtype) : 8;
+    if (n >= PLAN_NEVER / bits)
+        return PLAN_NEVER;
+    return (n * bits + 7) / 8;
 }
 
 static double bytes_touched(const tsr_node *node, const struct shapes *shapes,
@@ -62,7 +67,7 @@ static double bytes_touched(const tsr_node *node, const struct shapes *shapes,
             outputs += (double)tsr__price_bytes(shapes, tsr_node_output(node, i), sized);
     for (size_t i = 0; i < tsr_node_input_count(node); i++) {
         const tsr_value *value = tsr_node_input(node, i);
-        if (!value || read_before(node, i) || steers(rule, i))
+        if (!value || read_before(node, i) || rule_steers(rule, SIDE_INPUT, i))
             continue;
         double read =
             (double)tsr__price_bytes(shapes, value, sized) * tsr__rule_reads(rule, (int)i);
@@ -83,11 +88,13 @@ int64_t tsr__price_node(struct arena *arena, const tsr_node *node, const struct 
         return 0;
     tsr__planner_sizes(shapes, node, rule, sizes);
     for (int factor = 0; factor < rule->n_factors; factor++)
-        sizes[factor] = sizes[factor] < 0 ? 1 : sizes[factor];
+        sizes[factor] = sizes[factor] < 0 ? 1 : sizes[factor]; // not known
     double bytes = bytes_touched(node, shapes, rule, sized);
     double work = tsr__node_work(rule, tsr__node_count(node, shapes), sizes, sizes);
     return tsr__price_work(work, tsr__node_rate(node, shapes), bytes, device);
 }
+
+// ---- collectives -------------------------------------------------------------------------------
 
 // What a device takes in goes through its memory, however many links bring it: read and written. (What is
 // folded is read as it comes, which the topology counts.)
@@ -100,6 +107,7 @@ static double copied(enum tsr_collective what, double bytes, double n)
     return 2 * shares[tsr__collective((int)what)->copies] * bytes;
 }
 
+// Links, and the memory of the slowest device; what was measured has both.
 int64_t tsr__price_collective(tsr_topology *topology, tsr_collective what,
                               const struct topology_groups *groups, int64_t bytes)
 {
@@ -112,8 +120,7 @@ int64_t tsr__price_collective(tsr_topology *topology, tsr_collective what,
         return ps; // with its copies
     double slowest = 0;
     for (int i = 0; i < groups->count * groups->size; i++) {
-        double each = 1 / topology->device[groups->device[i]].bandwidth;
-        slowest = each > slowest ? each : slowest;
+        slowest = fmax(slowest, 1 / topology->device[groups->device[i]].bandwidth);
     }
     double more = copied(what, (double)bytes, groups->size) * slowest * 1e12;
     if (more < (double)(PLAN_NEVER - ps))
@@ -125,8 +132,7 @@ int64_t tsr__price_exchange(tsr_topology *topology, const struct topology_groups
                             int64_t bytes)
 {
     double n = groups->size, whole = n > 1 ? (double)bytes * n * n / (n - 1) : 0;
-    return tsr__price_collective(topology, TSR_ALL_TO_ALL, groups,
-                                 whole < (double)PLAN_NEVER ? (int64_t)whole : PLAN_NEVER);
+    return tsr__price_collective(topology, TSR_ALL_TO_ALL, groups, whole_number(whole));
 }
 
 // All shares but its own come in through what links the first device with the last copy: the slowest way there is on
@@ -135,8 +141,8 @@ int64_t tsr__price_gather(tsr_topology *topology, int64_t devices, int64_t copie
 {
     if (copies < 2)
         return 0;
-    int64_t last = (copies - 1) * devices;
-    int pair[2] = {last < topology->n ? (int)last : topology->n - 1, 0};
+    int64_t last = smaller((copies - 1) * devices, topology->n - 1);
+    int pair[2] = {(int)last, 0};
     struct topology_groups two = {1, 2, pair};
     double others = (double)bytes * (double)(copies - 1) / (double)copies;
     return tsr__price_collective(topology, TSR_SEND, &two, (int64_t)others);

@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // partial_sums.c - where sums may stay in parts: only where two of them are added before anybody needs the sum, which then
 // takes one communication in place of two. Elsewhere it gains nothing, and the candidates are spared.
+//
+//     A = MatMul(X, W)     cut along the sum: each device has a summand of A      may stay in parts: its reader Add can take them
+//     B = MatMul(Y, V)     the same                                               may stay in parts
+//     C = Add(A, B)        adds summand to summand: what it makes is in parts too, and takes one AllReduce in place of two
+//     D = MatMul(Z, U)     read by Relu, which must not be given a summand        its sum is done at once
+//
+// Forward: which nodes could give parts (they make sums, or pass parts on, and every reader can take them). Backward, from
+// the nodes that add two of them: who is wanted to.
 #include "plan/internal.h"
 
 struct delaying {
@@ -13,7 +21,9 @@ struct delaying {
 static int64_t producer_of(const struct planner *planner, const tsr_value *value)
 {
     const tsr_node *node = value ? tsr_value_producer(value) : NULL;
-    return node ? planner->node_at[tsr__node_id(node)] : -1;
+    if (!node)
+        return -1;
+    return planner->node_at[tsr__node_id(node)];
 }
 
 static bool takes(void *data, tsr_node *node, size_t input)
@@ -27,7 +37,7 @@ static bool takes(void *data, tsr_node *node, size_t input)
 
 static bool makes_sums(const struct rule *rule)
 {
-    for (int factor = 0; !rule->whole && factor < rule->n_factors; factor++)
+    for (int factor = 0; factor < rule->n_factors; factor++)
         if (rule->factors[factor].kind == FACTOR_RED &&
             rule->factors[factor].combine == COMBINE_SUM)
             return true;
@@ -42,16 +52,27 @@ static bool passes_input(const struct delaying *delaying, const tsr_node *node, 
            tsr__sum_fits(delaying->planner->shapes.model, node, i) != SUM_STOPS;
 }
 
+// The node has summands to give: it makes a sum, or an input comes in parts.
+static bool has_parts(const struct delaying *delaying, const struct plan_node *node)
+{
+    if (!node->rule || node->rule->whole)
+        return false;
+    if (makes_sums(node->rule))
+        return true;
+    for (size_t i = 0; i < tsr_node_input_count(node->node); i++)
+        if (passes_input(delaying, node->node, i))
+            return true;
+    return false;
+}
+
+// Its only output may be in parts, and all who read it can take them.
 static bool can_give(struct delaying *delaying, size_t i)
 {
     const struct plan_node *node = &delaying->planner->nodes[i];
-    const tsr_value *value =
-        tsr_node_output_count(node->node) == 1 ? tsr_node_output(node->node, 0) : NULL;
-    bool any = node->rule && makes_sums(node->rule);
-    for (size_t k = 0;
-         node->rule && !node->rule->whole && k < tsr_node_input_count(node->node) && !any; k++)
-        any = passes_input(delaying, node->node, k);
-    if (!value || !any || tsr_value_is_output(value))
+    if (tsr_node_output_count(node->node) != 1 || !has_parts(delaying, node))
+        return false;
+    const tsr_value *value = tsr_node_output(node->node, 0);
+    if (!value || tsr_value_is_output(value))
         return false;
     delaying->passes = false;
     tsr_value_uses(value, takes, delaying);
@@ -74,6 +95,7 @@ static bool merges(const struct delaying *delaying, const tsr_node *node)
     return false;
 }
 
+// Backward: a node is wanted to give parts if a reader adds two of them, or is itself wanted to give what it makes of them.
 bool tsr__planner_delays(struct planner *planner)
 {
     struct delaying delaying = {.planner = planner};

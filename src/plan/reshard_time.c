@@ -10,6 +10,7 @@ static bool is_on(const struct planner *planner, const struct tile_layout *layou
     return true;
 }
 
+// The steps are those of tsr_reshard_plan; every layout on the way must lie on devices of the topology.
 static tsr_status time_of(struct planner *planner, const struct connecting *connecting,
                           int64_t *out)
 {
@@ -31,8 +32,12 @@ static tsr_status time_of(struct planner *planner, const struct connecting *conn
                                .shape = connecting->shape,
                                .bits = tsr_dtype_bits(connecting->type)};
     uint32_t from = tsr__planner_layout(planner, first);
-    *out = from == PLAN_NO_LAYOUT ? 0 : tsr__planner_steps_time(planner, reshard, from, &value);
-    return planner->arena.failed ? TSR_NOMEM : TSR_OK;
+    if (from == PLAN_NO_LAYOUT)
+        return TSR_NOMEM;
+    *out = tsr__planner_steps_time(planner, reshard, from, &value);
+    if (planner->arena.failed)
+        return TSR_NOMEM;
+    return TSR_OK;
 }
 
 tsr_status tsr_reshard_time(tsr_session *session, const char *from, const char *to,

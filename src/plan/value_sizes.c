@@ -2,8 +2,11 @@
 // value_sizes.c - sizes in numbers for every value: prices need them, shardings do not.
 //
 // Symbols that the caller gives no size count PLAN_USUAL_SIZE; what can only be known at run time counts 1.
+//
+//     X [batch, seq, 64] with --dim batch=4:  shapes.model [batch, seq, 64], shapes.told [4, seq, 64], shapes.full [4, 128, 64]
 #include "plan/internal.h"
 
+// Rank, sizes and type of a value in numbers. sized: all were known; fixed: the model itself says them.
 static bool fill(struct planner *planner, const tsr_value *value)
 {
     struct plan_value *out = &planner->values[tsr__value_id(value)];
@@ -30,6 +33,14 @@ static bool fill(struct planner *planner, const tsr_value *value)
     return true;
 }
 
+static bool has_size(const tsr_dim_size *sizes, size_t n, const char *symbol)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(sizes[i].name, symbol) == 0)
+            return true;
+    return false;
+}
+
 // Symbols of the inputs that have no size yet get the usual one.
 static size_t complete(struct planner *planner, const tsr_dim_size *sizes, size_t n,
                        tsr_dim_size **out)
@@ -45,10 +56,10 @@ static size_t complete(struct planner *planner, const tsr_dim_size *sizes, size_
         const tsr_value *value = tsr_graph_input(graph, i);
         for (int d = 0; d < tsr_value_rank(value); d++) {
             tsr_dim dim = tsr_value_dim(value, d);
-            bool known = dim.value >= 0 || !dim.symbol || !dim.symbol[0];
-            for (size_t k = 0; k < all.n && !known; k++)
-                known = strcmp(all.at[k].name, dim.symbol) == 0;
-            tsr_dim_size *at = known ? NULL : vec_push(&planner->arena, &all);
+            bool is_symbol = dim.value < 0 && dim.symbol && dim.symbol[0];
+            if (!is_symbol || has_size(all.at, all.n, dim.symbol))
+                continue;
+            tsr_dim_size *at = vec_push(&planner->arena, &all);
             if (at)
                 *at = (tsr_dim_size){dim.symbol, PLAN_USUAL_SIZE};
         }
@@ -75,59 +86,79 @@ static void size_of_dim(const struct rule_dim *dim, int64_t whole, int64_t *size
         sizes[open] = whole / known;
 }
 
-static void sizes_of_side(const struct shapes *shapes, const tsr_node *node,
-                          const struct rule *rule, bool out, int64_t *sizes)
+// Sizes of the factors in one tensor, as far as its shape tells them.
+static void sizes_of_tensor(const struct rule_tensor *tensor, const struct shape *shape,
+                            int64_t *sizes)
 {
-    for (int i = 0; i < (out ? rule->n_outputs : rule->n_inputs); i++) {
-        const struct rule_tensor *tensor = &(out ? rule->outputs : rule->inputs)[i];
-        const tsr_value *value =
-            out ? tsr_node_output(node, (size_t)i) : tsr_node_input(node, (size_t)i);
+    if (shape->rank != tensor->rank)
+        return;
+    for (int d = 0; d < tensor->rank; d++)
+        if (!tensor->dims[d].window)
+            size_of_dim(&tensor->dims[d], shape->dims[d].value, sizes);
+}
+
+static void sizes_of_side(const struct shapes *shapes, const tsr_node *node,
+                          const struct rule *rule, enum slot_side side, int64_t *sizes)
+{
+    int n = side == SIDE_OUTPUT ? rule->n_outputs : rule->n_inputs;
+    for (int i = 0; i < n; i++) {
+        const struct rule_tensor *tensor = rule_slot(rule, side, (size_t)i);
+        const tsr_value *value = node_value(node, side, (size_t)i);
         if (!value || tensor->host || tensor->absent)
             continue;
         struct shape shape = tsr__shapes_of(shapes, value);
-        for (int d = 0; d < tensor->rank && shape.rank == tensor->rank; d++)
-            if (!tensor->dims[d].window)
-                size_of_dim(&tensor->dims[d], shape.dims[d].value, sizes);
+        sizes_of_tensor(tensor, &shape, sizes);
     }
 }
 
+// Twice, because what an output tells may be what an input lacked.
 void tsr__planner_sizes(const struct shapes *shapes, const tsr_node *node, const struct rule *rule,
                         int64_t *sizes)
 {
     for (int factor = 0; factor < rule->n_factors; factor++)
         sizes[factor] = rule->factors[factor].size.value;
     for (int round = 0; round < 2; round++) {
-        sizes_of_side(shapes, node, rule, false, sizes);
-        sizes_of_side(shapes, node, rule, true, sizes);
+        sizes_of_side(shapes, node, rule, SIDE_INPUT, sizes);
+        sizes_of_side(shapes, node, rule, SIDE_OUTPUT, sizes);
     }
+}
+
+// The shapes with those sizes; the same ones where there are none. NULL: out of memory.
+static const struct shapes *bound_shapes(struct planner *planner, const struct shapes *shapes,
+                                         const tsr_dim_size *sizes, size_t n)
+{
+    if (!shapes || !n)
+        return shapes;
+    return tsr__shapes_bound(&planner->arena, planner->model, sizes, n, false);
+}
+
+static bool fill_all(struct planner *planner)
+{
+    const tsr_graph *graph = tsr_model_graph(planner->model);
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
+        if (!fill(planner, tsr_graph_input(graph, i)))
+            return false;
+    for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++)
+        if (!fill(planner, tsr_graph_initializer(graph, i)))
+            return false;
+    for (const tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node))
+        for (size_t i = 0; i < tsr_node_output_count(node); i++)
+            if (tsr_node_output(node, i) && !fill(planner, tsr_node_output(node, i)))
+                return false;
+    return true;
 }
 
 bool tsr__planner_values(struct planner *planner, const tsr_dim_size *sizes, size_t n)
 {
-    const tsr_graph *graph = tsr_model_graph(planner->model);
+    struct planner_shapes *shapes = &planner->shapes;
     tsr_dim_size *all = NULL;
     size_t n_all = complete(planner, sizes, n, &all);
-    planner->shapes.model = tsr__shapes_new(&planner->arena, planner->model);
-    if (n && planner->shapes.model)
-        planner->shapes.told = tsr__shapes_bound(&planner->arena, planner->model, sizes, n, false);
-    else
-        planner->shapes.told = planner->shapes.model;
-    if (n_all == n)
-        planner->shapes.full = planner->shapes.told;
-    else
-        planner->shapes.full =
-            planner->shapes.told
-                ? tsr__shapes_bound(&planner->arena, planner->model, all, n_all, false)
-                : NULL;
+    shapes->model = tsr__shapes_new(&planner->arena, planner->model);
+    shapes->told = bound_shapes(planner, shapes->model, sizes, n);
+    shapes->full = shapes->told;
+    if (n_all != n)
+        shapes->full = bound_shapes(planner, shapes->told, all, n_all);
     planner->values =
         ARENA_ARRAY(&planner->arena, struct plan_value, tsr__model_value_ids(planner->model) + 1);
-    bool ok = planner->shapes.full && planner->values;
-    for (size_t i = 0; ok && i < tsr_graph_input_count(graph); i++)
-        ok = fill(planner, tsr_graph_input(graph, i));
-    for (size_t i = 0; ok && i < tsr_graph_initializer_count(graph); i++)
-        ok = fill(planner, tsr_graph_initializer(graph, i));
-    for (const tsr_node *node = tsr_graph_first(graph); ok && node; node = tsr_node_next(node))
-        for (size_t i = 0; ok && i < tsr_node_output_count(node); i++)
-            ok = !tsr_node_output(node, i) || fill(planner, tsr_node_output(node, i));
-    return ok;
+    return shapes->full && planner->values && fill_all(planner);
 }

@@ -3,10 +3,12 @@
 // cut. Nodes that run whole in any case say nothing, unless a value arrives that is not everywhere.
 #include "plan/internal.h"
 
-static bool steers(const struct rule *rule, bool out, size_t i)
+static bool is_everywhere(const struct planner *planner, const struct tile_layout *layout)
 {
-    return (int)i < (out ? rule->n_outputs : rule->n_inputs) &&
-           (out ? rule->outputs : rule->inputs)[i].host;
+    for (int64_t device = 0; device < planner->machine.n; device++)
+        if (!tsr__layout_has_device(layout, device))
+            return false;
+    return true;
 }
 
 // The value is made on some of the devices only.
@@ -17,33 +19,58 @@ static bool is_elsewhere(const struct planner *planner, const tsr_value *value)
     if (at < 0)
         return false;
     const struct plan_node *node = &planner->nodes[at];
+    const struct candidate *candidate = &node->strategy->at.at[node->choice];
     for (size_t o = 0; o < tsr_node_output_count(from); o++)
-        if (tsr_node_output(from, o) == value) {
-            const struct tile_layout *layout =
-                planner->layouts.at[node->strategy->at.at[node->choice].out[o]].tiles;
-            for (int64_t device = 0; device < planner->machine.n; device++)
-                if (!tsr__layout_has_device(layout, device))
-                    return true;
-        }
+        if (tsr_node_output(from, o) == value &&
+            !is_everywhere(planner, planner->layouts.at[candidate->out[o]].tiles))
+            return true;
+    return false;
+}
+
+// The model came with a sharding for this value at this node.
+static bool was_given(const struct plan_node *node, const tsr_value *value,
+                      const tsr_config *config)
+{
+    if (!node->strategy->given)
+        return false;
+    for (size_t k = 0; tsr_node_sharding_of(node->node, value, k); k++)
+        if (tsr__spec_config(tsr_node_sharding_of(node->node, value, k)) == config)
+            return true;
     return false;
 }
 
 static tsr_status write_slot(struct planner *planner, const struct plan_node *node,
-                             tsr_config *config, bool out, size_t i)
+                             tsr_config *config, enum slot_side side, size_t i)
 {
     const struct candidate *candidate = &node->strategy->at.at[node->choice];
-    tsr_value *value = out ? tsr_node_output(node->node, i) : tsr_node_input(node->node, i);
-    uint32_t layout = (out ? candidate->out : candidate->in)[i];
-    if (!value || layout == PLAN_NO_LAYOUT || steers(node->strategy->rule, out, i))
+    tsr_value *value = node_value(node->node, side, i);
+    uint32_t layout = candidate_layouts(candidate, side)[i];
+    if (!value || layout == PLAN_NO_LAYOUT || rule_steers(node->strategy->rule, side, i) ||
+        was_given(node, value, config))
         return TSR_OK;
-    for (size_t k = 0; node->strategy->given && tsr_node_sharding_of(node->node, value, k); k++)
-        if (tsr__spec_config(tsr_node_sharding_of(node->node, value, k)) == config)
-            return TSR_OK; // kept
     if (planner->scope.staged && tsr__shapes_of(planner->shapes.model, value).rank < 0)
         return TSR_OK; // no tensor, or nobody knows: its stage says enough
-    if (!planner->scope.staged && node->strategy->whole && (out || !is_elsewhere(planner, value)))
+    if (!planner->scope.staged && node->strategy->whole &&
+        (side == SIDE_OUTPUT || !is_elsewhere(planner, value)))
         return TSR_OK;
     return tsr__spec_write(node->node, config, value, planner->layouts.at[layout].tiles);
+}
+
+// Shardings of all inputs, then of all outputs.
+static tsr_status write_node(struct planner *planner, const struct plan_node *node,
+                             tsr_config *config)
+{
+    for (size_t i = 0; i < tsr_node_input_count(node->node); i++) {
+        tsr_status st = write_slot(planner, node, config, SIDE_INPUT, i);
+        if (st != TSR_OK)
+            return st;
+    }
+    for (size_t i = 0; i < tsr_node_output_count(node->node); i++) {
+        tsr_status st = write_slot(planner, node, config, SIDE_OUTPUT, i);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
 }
 
 // ---- sums that stay in parts --------------------------------------------------------------------
@@ -60,25 +87,36 @@ static void keep_lines(struct text *t, const char *text, struct str config)
     }
 }
 
-static tsr_status write_delays(struct planner *planner, const tsr_config *c)
+// The only output of the node stays in parts.
+static bool gives_parts(const struct planner *planner, const struct plan_node *node)
+{
+    if (!node->strategy || !tsr_node_output_count(node->node))
+        return false;
+    uint32_t layout = node->strategy->at.at[node->choice].out[0];
+    return layout != PLAN_NO_LAYOUT && planner->layouts.at[layout].parts;
+}
+
+// A line "configuration:value" of the metadata for each sum that stays in parts.
+static tsr_status write_delays(struct planner *planner, const tsr_config *config)
 {
     struct text text;
-    struct str config = str_of(tsr_config_name(c));
+    struct str name = str_of(tsr_config_name(config));
     const char *before = tsr_model_metadata(planner->model, META_DELAY);
+    tsr_status st = TSR_OK;
     tsr__text_init(&text, planner->session);
-    keep_lines(&text, before, config);
+    keep_lines(&text, before, name);
     for (size_t i = 0; i < planner->n_nodes; i++) {
         const struct plan_node *node = &planner->nodes[i];
-        const struct candidate *candidate =
-            node->strategy ? &node->strategy->at.at[node->choice] : NULL;
-        if (candidate && tsr_node_output_count(node->node) && candidate->out[0] != PLAN_NO_LAYOUT &&
-            planner->layouts.at[candidate->out[0]].parts)
-            tsr__text_printf(&text, "%s" STR_FMT ":" STR_FMT, text.n ? "\n" : "", STR_ARG(config),
+        if (gives_parts(planner, node))
+            tsr__text_printf(&text, "%s" STR_FMT ":" STR_FMT, text.n ? "\n" : "", STR_ARG(name),
                              STR_ARG(tsr__value_str(tsr_node_output(node->node, 0))));
     }
-    tsr_status st = text.failed ? TSR_NOMEM : TSR_OK;
-    if (st == TSR_OK && (text.n || before))
-        st = tsr_model_set_metadata(planner->model, META_DELAY, text.n ? text.p : NULL);
+    if (text.failed)
+        st = TSR_NOMEM;
+    else if (text.n)
+        st = tsr_model_set_metadata(planner->model, META_DELAY, text.p);
+    else if (before)
+        st = tsr_model_set_metadata(planner->model, META_DELAY, NULL);
     tsr__text_free(&text);
     return st;
 }
@@ -86,14 +124,11 @@ static tsr_status write_delays(struct planner *planner, const tsr_config *c)
 tsr_status tsr__planner_write(struct planner *planner, tsr_config *config)
 {
     for (size_t i = 0; i < planner->n_nodes; i++) {
-        const struct plan_node *node = &planner->nodes[i];
-        size_t n_in = node->strategy ? tsr_node_input_count(node->node) : 0;
-        size_t n_out = node->strategy ? tsr_node_output_count(node->node) : 0;
-        for (size_t k = 0; k < n_in + n_out; k++) {
-            tsr_status st = write_slot(planner, node, config, k >= n_in, k >= n_in ? k - n_in : k);
-            if (st != TSR_OK)
-                return st;
-        }
+        if (!planner->nodes[i].strategy)
+            continue;
+        tsr_status st = write_node(planner, &planner->nodes[i], config);
+        if (st != TSR_OK)
+            return st;
     }
     return write_delays(planner, config);
 }
