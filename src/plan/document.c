@@ -18,15 +18,19 @@
 static tsr_status add_model(tsr_json *json, tsr_model *model)
 {
     const char *path = tsr_model_path(model);
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *digest = NULL;
     char hex[65];
-    struct sha256 d;
-    tsr__sha256_init(&d);
-    tsr_status st = path[0] ? tsr__sha256_file(tsr_model_session(model), path, &d) : TSR_OK;
-    tsr__sha256_hex(&d, hex);
-    const char *slash = strrchr(path, '/');
+    struct sha256 sha;
+    tsr_status st = TSR_OK;
+    if (path[0]) { // else it was made in memory
+        tsr__sha256_init(&sha);
+        st = tsr__sha256_file(tsr_model_session(model), path, &sha);
+        tsr__sha256_hex(&sha, hex);
+        digest = hex;
+    }
     tsr_json_begin(json, "model", '{');
-    tsr_json_string(json, "name", slash ? slash + 1 : path);
-    tsr_json_string(json, "sha256", path[0] ? hex : NULL);
+    tsr_json_string(json, "name", name);
+    tsr_json_string(json, "sha256", digest);
     tsr_json_end(json);
     return st;
 }
@@ -58,6 +62,7 @@ static void add_result(tsr_json *json, const tsr_plan_summary *summary)
     tsr_json_collectives(json, "collectives", summary->collectives, summary->n_collectives);
 }
 
+// Only where there are stages: objective, latency and period, then each stage.
 static void add_stages(tsr_json *json, const tsr_plan_summary *summary)
 {
     if (!summary->n_stages)
@@ -80,21 +85,17 @@ static void add_stages(tsr_json *json, const tsr_plan_summary *summary)
     tsr_json_end(json);
 }
 
-static struct str next_line(const char **text)
-{
-    size_t n = strcspn(*text, "\n");
-    struct str line = {*text, n};
-    *text += n + ((*text)[n] != 0);
-    return line;
-}
-
 // "--shard "#12":..." and "--stage #12=..." -> 12.
 static int64_t node_of(const char *line)
 {
     const char *hash = line + strcspn(line, "#\n");
-    return *hash == '#' ? strtoll(hash + 1, NULL, 10) : -1;
+    if (*hash != '#')
+        return -1;
+    return strtoll(hash + 1, NULL, 10);
 }
 
+// The edits that write the configuration, shared out among their nodes: the first line declares it, the others come in the
+// order of the nodes and name them by number.
 static bool add_nodes(struct arena *arena, tsr_json *json, tsr_model *model, const char *edits)
 {
     int64_t index = 0;
@@ -118,6 +119,7 @@ static bool add_nodes(struct arena *arena, tsr_json *json, tsr_model *model, con
     return !arena->failed;
 }
 
+// The document is written at once, when all of it is there: what fails leaves no file behind.
 tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *options,
                          const tsr_plan_summary *summary, const char *path)
 {
@@ -126,26 +128,34 @@ tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *options,
     tsr_status st = tsr__plan_options_owned(tsr_model_session(model), options);
     if (st != TSR_OK)
         return st;
-    const tsr_config *config =
-        summary->config ? tsr_model_find_config(model, summary->config) : NULL;
-    tsr_json *json = config ? tsr_json_new(tsr_model_session(model)) : NULL;
+    if (!summary->config)
+        return TSR_USAGE;
+    const tsr_config *config = tsr_model_find_config(model, summary->config);
+    if (!config)
+        return TSR_USAGE;
+    tsr_json *json = tsr_json_new(tsr_model_session(model));
     if (!json)
-        return config ? TSR_NOMEM : TSR_USAGE;
+        return TSR_NOMEM;
     tsr__arena_init(&arena, tsr_model_session(model));
     st = tsr_config_edits(model, config, &edits);
+    if (st != TSR_OK)
+        goto free_json;
     tsr_json_begin(json, NULL, '{');
     tsr_json_string(json, "kind", PLAN_KIND);
     tsr_json_int(json, "version", PLAN_VERSION);
-    if (st == TSR_OK)
-        st = add_model(json, model);
+    st = add_model(json, model);
+    if (st != TSR_OK)
+        goto free_json;
     add_made_for(json, options, summary);
     add_result(json, summary);
     add_stages(json, summary);
-    if (st == TSR_OK && !add_nodes(&arena, json, model, edits))
+    if (!add_nodes(&arena, json, model, edits)) {
         st = TSR_NOMEM;
+        goto free_json;
+    }
     tsr_json_end(json);
-    if (st == TSR_OK)
-        st = tsr_json_write(json, path);
+    st = tsr_json_write(json, path);
+free_json:
     tsr_json_free(json);
     tsr__arena_free(&arena);
     return st;
@@ -177,16 +187,22 @@ static const json_t *member(struct document *document, const json_t *object, con
                             json_type type)
 {
     const json_t *value = json_object_get(object, key);
-    if (value && json_typeof(value) == type)
-        return value;
-    wrong(document, key, value ? "has another type than a plan's" : "is missing");
-    return NULL;
+    if (!value) {
+        wrong(document, key, "is missing");
+        return NULL;
+    }
+    if (json_typeof(value) != type) {
+        wrong(document, key, "has another type than a plan's");
+        return NULL;
+    }
+    return value;
 }
 
 static const char *text_of(struct document *document, const json_t *value)
 {
-    struct str text = {json_is_string(value) ? json_string_value(value) : "",
-                       json_is_string(value) ? json_string_length(value) : 0};
+    struct str text = STR("");
+    if (json_is_string(value))
+        text = (struct str){json_string_value(value), json_string_length(value)};
     if (memchr(text.p, 0, text.n) || memchr(text.p, '\n', text.n))
         wrong(document, "edits", "holds a text of several lines");
     const char *copy = tsr__arena_str(document->arena, text).p;
@@ -201,10 +217,12 @@ static tsr_status check_node(struct document *document, size_t i)
     if (index && json_integer_value(index) != (json_int_t)i)
         wrong(document, "index", "is not the node's place");
     (void)member(document, n, "name", JSON_STRING);
-    for (size_t k = 0; edits && k < json_array_size(edits); k++)
+    for (size_t k = 0; k < json_array_size(edits); k++)
         if (!json_is_string(json_array_get(edits, k)))
             wrong(document, "edits", "has an entry that is no text");
-    return document->failed ? TSR_MALFORMED : TSR_OK;
+    if (document->failed)
+        return TSR_MALFORMED;
+    return TSR_OK;
 }
 
 static tsr_status check_document(struct document *document)
@@ -217,10 +235,14 @@ static tsr_status check_document(struct document *document)
         wrong(document, "version", "is not one that is known here");
     (void)member(document, document->root, "declares", JSON_STRING);
     document->nodes = member(document, document->root, "nodes", JSON_ARRAY);
-    tsr_status st = document->failed ? TSR_MALFORMED : TSR_OK;
-    for (size_t i = 0; st == TSR_OK && i < json_array_size(document->nodes); i++)
-        st = check_node(document, i);
-    return st;
+    if (document->failed)
+        return TSR_MALFORMED;
+    for (size_t i = 0; i < json_array_size(document->nodes); i++) {
+        tsr_status st = check_node(document, i);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
 }
 
 // To be closed in every case.
@@ -251,6 +273,17 @@ static void close_document(struct document *document)
     document->root = NULL;
 }
 
+static void add_edits(struct document *document, struct text *text)
+{
+    tsr__text_printf(text, "%s\n", text_of(document, json_object_get(document->root, "declares")));
+    for (size_t i = 0; i < json_array_size(document->nodes); i++) {
+        const json_t *edits = json_object_get(json_array_get(document->nodes, i), "edits");
+        for (size_t k = 0; k < json_array_size(edits); k++)
+            tsr__text_printf(text, "%s\n", text_of(document, json_array_get(edits, k)));
+    }
+}
+
+// All lines that replay the plan: the one that declares the configuration, then those of each node.
 tsr_status tsr_plan_edits(tsr_session *session, const char *path, const char **out)
 {
     struct arena *kept = &session->results[RESULT_EDITS];
@@ -259,32 +292,33 @@ tsr_status tsr_plan_edits(tsr_session *session, const char *path, const char **o
     tsr__arena_free(kept);
     tsr__text_init(&text, session);
     text.max = PLAN_MAX_DOCUMENT;
+    *out = NULL;
     tsr_status st = open_document(&document, session, kept, path);
-    if (st == TSR_OK)
-        tsr__text_printf(&text, "%s\n",
-                         text_of(&document, json_object_get(document.root, "declares")));
-    for (size_t i = 0; st == TSR_OK && i < json_array_size(document.nodes); i++) {
-        const json_t *edits = json_object_get(json_array_get(document.nodes, i), "edits");
-        for (size_t k = 0; k < json_array_size(edits); k++)
-            tsr__text_printf(&text, "%s\n", text_of(&document, json_array_get(edits, k)));
-    }
-    if (st == TSR_OK && document.failed)
+    if (st != TSR_OK)
+        goto close;
+    add_edits(&document, &text);
+    if (document.failed) {
         st = TSR_MALFORMED;
-    *out =
-        st == TSR_OK && !text.failed ? tsr__arena_str(kept, (struct str){text.p, text.n}).p : NULL;
+        goto close;
+    }
+    if (!text.failed)
+        *out = tsr__arena_str(kept, (struct str){text.p, text.n}).p;
+    if (!*out || kept->failed)
+        st = TSR_NOMEM;
+close:
     close_document(&document);
     tsr__text_free(&text);
-    return st == TSR_OK && (!*out || kept->failed) ? TSR_NOMEM : st;
+    return st;
 }
 
 // ---- comparing ---------------------------------------------------------------------------------
 
 static int64_t int_of(struct document *document, const char *key)
 {
-    const json_t *value = member(document, document->root, key, JSON_INTEGER);
-    return value ? (int64_t)json_integer_value(value) : 0;
+    return (int64_t)json_integer_value(member(document, document->root, key, JSON_INTEGER));
 }
 
+// At most PLAN_MAX_LISTED_OP of them, each with a count of at least 0.
 static void read_collectives(struct document *document, tsr_plan_side *out)
 {
     const json_t *all = member(document, document->root, "collectives", JSON_OBJECT);
@@ -316,10 +350,8 @@ static void read_side(struct document *document, tsr_plan_side *out)
     out->config = text_of(document, member(document, document->root, "configuration", JSON_STRING));
     out->devices = int_of(document, "devices");
     out->cost = int_of(document, "cost");
-    for (size_t i = 0; memory && i < json_array_size(memory); i++) {
-        int64_t bytes = (int64_t)json_integer_value(json_array_get(memory, i));
-        out->memory = bytes > out->memory ? bytes : out->memory;
-    }
+    for (size_t i = 0; i < json_array_size(memory); i++)
+        out->memory = larger(out->memory, json_integer_value(json_array_get(memory, i)));
     read_collectives(document, out);
 }
 
@@ -328,13 +360,18 @@ static const char *choice_of(struct document *document, size_t i)
 {
     const json_t *edits = json_object_get(json_array_get(document->nodes, i), "edits");
     struct str all = STR("");
-    for (size_t k = 0; k < json_array_size(edits) && all.p; k++) {
+    const char *before = "";
+    for (size_t k = 0; k < json_array_size(edits); k++) {
         const char *edit = text_of(document, json_array_get(edits, k));
         const char *value = strstr(edit, "\":");
-        all = tsr__arena_printf(document->arena, STR_FMT "%s%s", STR_ARG(all), k ? "; " : "",
-                                value ? value + 2 : edit);
+        if (value)
+            edit = value + 2;
+        all = tsr__arena_printf(document->arena, STR_FMT "%s%s", STR_ARG(all), before, edit);
+        if (!all.p)
+            return ""; // the arena has failed: whoever compares says so
+        before = "; ";
     }
-    return all.p ? all.p : "";
+    return all.p;
 }
 
 static const char *name_of(struct document *document, size_t i)
@@ -342,47 +379,76 @@ static const char *name_of(struct document *document, size_t i)
     return text_of(document, json_object_get(json_array_get(document->nodes, i), "name"));
 }
 
+// What a node of one document is called and does; nothing where the document has fewer.
+struct node_text {
+    const char *name, *choice;
+};
+
+static struct node_text node_text(struct document *document, size_t i)
+{
+    if (i >= json_array_size(document->nodes))
+        return (struct node_text){NULL, ""};
+    return (struct node_text){name_of(document, i), choice_of(document, i)};
+}
+
+// Nodes at the same place that differ in name or shardings, and those that only one document has.
 static bool list_differences(struct document *a, struct document *b, tsr_plan_comparison *out)
 {
     size_t n_a = json_array_size(a->nodes), n_b = json_array_size(b->nodes);
     size_t n = n_a > n_b ? n_a : n_b;
     tsr_plan_difference *list = ARENA_ARRAY(a->arena, tsr_plan_difference, n + 1);
-    for (size_t i = 0; list && i < n; i++) {
-        const char *x = i < n_a ? choice_of(a, i) : "", *y = i < n_b ? choice_of(b, i) : "";
-        const char *name = name_of(i < n_a ? a : b, i);
-        bool same = i < n_a && i < n_b && strcmp(name, name_of(b, i)) == 0;
-        if (!same || strcmp(x, y) != 0)
-            list[out->n_differences++] = (tsr_plan_difference){(int64_t)i, name, {x, y}};
+    if (!list)
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        struct node_text x = node_text(a, i), y = node_text(b, i);
+        bool same_name = x.name && y.name && strcmp(x.name, y.name) == 0;
+        if (same_name && strcmp(x.choice, y.choice) == 0)
+            continue;
+        list[out->n_differences++] =
+            (tsr_plan_difference){(int64_t)i, x.name ? x.name : y.name, {x.choice, y.choice}};
     }
     out->differences = list;
-    return list && !a->arena->failed;
+    return !a->arena->failed;
+}
+
+// Reads both documents, which are to be closed in every case, and compares them.
+static tsr_status compare(struct document documents[2], tsr_session *session,
+                          const char *const paths[2], tsr_plan_comparison *out)
+{
+    struct arena *kept = &session->results[RESULT_PLAN];
+    for (int i = 0; i < 2; i++) {
+        tsr_status st = open_document(&documents[i], session, kept, paths[i]);
+        if (st != TSR_OK)
+            return st;
+    }
+    for (int i = 0; i < 2; i++) {
+        read_side(&documents[i], &out->side[i]);
+        if (documents[i].failed)
+            return TSR_MALFORMED;
+    }
+    if (!list_differences(&documents[0], &documents[1], out))
+        return TSR_NOMEM;
+    if (documents[0].failed || documents[1].failed)
+        return TSR_MALFORMED;
+    out->same_model =
+        out->side[0].sha256[0] && strcmp(out->side[0].sha256, out->side[1].sha256) == 0;
+    return TSR_OK;
 }
 
 tsr_status tsr_plan_compare(tsr_session *session, const char *a, const char *b,
                             tsr_plan_comparison *out)
 {
-    struct arena *kept = &session->results[RESULT_PLAN];
-    struct document d[2] = {{0}, {0}};
+    struct document documents[2] = {{0}, {0}};
     tsr_plan_comparison comparison = {.size = sizeof comparison};
-    tsr__arena_free(kept);
-    tsr_status st = open_document(&d[0], session, kept, a);
-    if (st == TSR_OK)
-        st = open_document(&d[1], session, kept, b);
-    for (int i = 0; i < 2 && st == TSR_OK; i++) {
-        read_side(&d[i], &comparison.side[i]);
-        st = d[i].failed ? TSR_MALFORMED : TSR_OK;
-    }
-    if (st == TSR_OK && !list_differences(&d[0], &d[1], &comparison))
-        st = TSR_NOMEM;
-    if (st == TSR_OK && (d[0].failed || d[1].failed))
-        st = TSR_MALFORMED;
-    close_document(&d[0]);
-    close_document(&d[1]);
+    tsr__arena_free(&session->results[RESULT_PLAN]);
+    tsr_status st = compare(documents, session, (const char *const[]){a, b}, &comparison);
+    close_document(&documents[0]);
+    close_document(&documents[1]);
     if (st != TSR_OK)
         return st;
-    comparison.same_model = comparison.side[0].sha256[0] &&
-                            strcmp(comparison.side[0].sha256, comparison.side[1].sha256) == 0;
-    size_t size = out->size && out->size < sizeof comparison ? out->size : sizeof comparison;
+    size_t size = sizeof comparison;
+    if (out->size && out->size < size)
+        size = out->size;
     comparison.size = size;
     memcpy(out, &comparison, size);
     return TSR_OK;

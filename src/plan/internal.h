@@ -236,6 +236,16 @@ static inline int64_t program_cost_of(int64_t ps)
     return ps < PLAN_NEVER ? ps : COST_FORBIDDEN;
 }
 
+// The line that begins at *text, without its end; *text then stands at the next.
+static inline struct str next_line(const char **text)
+{
+    struct str line = {*text, strcspn(*text, "\n")};
+    *text += line.n;
+    if (**text == '\n')
+        (*text)++;
+    return line;
+}
+
 // The number that a device has in the topology.
 static inline int64_t tsr__planner_device(const struct planner *planner, int64_t device)
 {

@@ -75,6 +75,7 @@ static tsr_status add_pair(struct planner *planner, const tsr_value *past, const
     return TSR_OK;
 }
 
+// "past_*=present_*": every input that the left side matches goes with the output that has the same text for the star.
 static tsr_status add_state(struct planner *planner, struct str text)
 {
     const tsr_graph *graph = tsr_model_graph(planner->model);
@@ -89,9 +90,9 @@ static tsr_status add_state(struct planner *planner, struct str text)
         if (!matches(past, tsr__value_str(value), &rest) || tsr_value_initializer(value))
             continue;
         const tsr_value *out = output_of(planner->model, present, rest);
-        tsr_status st =
-            out ? add_pair(planner, value, out)
-                : refuse(planner, tsr__value_str(value), "no output is named as the state says");
+        if (!out)
+            return refuse(planner, tsr__value_str(value), "no output is named as the state says");
+        tsr_status st = add_pair(planner, value, out);
         if (st != TSR_OK)
             return st;
         found++;
@@ -103,15 +104,21 @@ static tsr_status add_state(struct planner *planner, struct str text)
 
 tsr_status tsr__planner_states(struct planner *planner, const char *const *state, size_t n)
 {
-    tsr_status st = TSR_OK;
-    for (size_t i = 0; i < n && st == TSR_OK; i++)
-        st = add_state(planner, str_of(state[i]));
-    const char *text = n ? NULL : tsr_model_metadata(planner->model, META_STATE);
-    for (; text && *text && st == TSR_OK; text += strcspn(text, "\n"), text += *text == '\n') {
-        struct str line = {text, strcspn(text, "\n")};
-        st = line.n ? add_state(planner, line) : TSR_OK;
+    for (size_t i = 0; i < n; i++) {
+        tsr_status st = add_state(planner, str_of(state[i]));
+        if (st != TSR_OK)
+            return st;
     }
-    return st;
+    const char *text = n ? NULL : tsr_model_metadata(planner->model, META_STATE);
+    while (text && *text) {
+        struct str line = next_line(&text);
+        if (!line.n)
+            continue;
+        tsr_status st = add_state(planner, line);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
 }
 
 bool tsr__planner_hands_over(struct planner *planner, const struct planner *to)
@@ -129,60 +136,105 @@ bool tsr__planner_hands_over(struct planner *planner, const struct planner *to)
 
 // ---- edges -------------------------------------------------------------------------------------
 
-// From where one node leaves it (out) or wants it to where another wants it; one node that does both is dearer by that.
-static bool add_edge(struct planner *planner, const tsr_value *v, const struct reader *x, bool out,
-                     const struct reader *y)
+// Two ends of a state: where a node leaves it (SIDE_OUTPUT) or wants it, and where a node wants it.
+struct state_ends {
+    const struct reader *from, *to;
+    enum slot_side side; // of `from`
+};
+
+// Prices from each choice of the one node to each of the other; one node that does both has a column for itself.
+static void fill_state(struct planner *planner, const struct state_ends *ends,
+                       const struct plan_value *value, int64_t *table)
+{
+    const struct strategy *s = planner->nodes[ends->from->node].strategy;
+    const struct strategy *t = planner->nodes[ends->to->node].strategy;
+    bool one = ends->from->node == ends->to->node;
+    size_t n = one ? 1 : t->at.n;
+    for (size_t i = 0; i < s->at.n; i++)
+        for (size_t k = 0; k < n; k++) {
+            uint32_t from = candidate_layouts(&s->at.at[i], ends->side)[ends->from->slot];
+            uint32_t to = t->at.at[one ? i : k].in[ends->to->slot];
+            int64_t ps = tsr__planner_price(planner, from, to, value);
+            table[i * n + k] = program_cost_of(ps);
+        }
+}
+
+// The table of the two ends, made once for all that are alike. NULL: out of memory.
+static int64_t *state_table(struct planner *planner, const struct state_ends *ends,
+                            const struct plan_value *value)
+{
+    const struct strategy *s = planner->nodes[ends->from->node].strategy;
+    const struct strategy *t = planner->nodes[ends->to->node].strategy;
+    bool one = ends->from->node == ends->to->node;
+    uint32_t key[7] = {
+        TABLE_STATE, ends->side, s->id, (uint32_t)ends->from->slot, t->id, (uint32_t)ends->to->slot,
+        one};
+    void **kept = tsr__planner_cached(planner, key, TSR_COUNT(key));
+    if (!kept)
+        return NULL;
+    if (*kept)
+        return *kept;
+    int64_t *table = ARENA_ARRAY(&planner->arena, int64_t, s->at.n * (one ? 1 : t->at.n) + 1);
+    if (!table)
+        return NULL;
+    fill_state(planner, ends, value, table);
+    *kept = table;
+    return table;
+}
+
+// What it costs that a state lies otherwise at the one end than at the other; one node that does both is dearer by that.
+static bool add_edge(struct planner *planner, const tsr_value *value, const struct state_ends *ends)
 {
     static const int64_t zero[1] = {0};
-    const struct plan_value *value = &planner->values[tsr__value_id(v)];
-    const struct strategy *s = planner->nodes[x->node].strategy,
-                          *t = planner->nodes[y->node].strategy;
-    bool one = x->node == y->node;
-    uint32_t key[7] = {TABLE_STATE, out, s->id, (uint32_t)x->slot, t->id, (uint32_t)y->slot, one};
-    void **kept = tsr__planner_cached(planner, key, TSR_COUNT(key));
-    size_t n = one ? 1 : t->at.n;
-    int64_t *table = !kept   ? NULL
-                     : *kept ? *kept
-                             : ARENA_ARRAY(&planner->arena, int64_t, s->at.n * n + 1);
+    int64_t *table = state_table(planner, ends, &planner->values[tsr__value_id(value)]);
     if (!table)
         return false;
-    for (size_t i = 0; !*kept && i < s->at.n; i++)
-        for (size_t k = 0; k < n; k++) {
-            uint32_t from = out ? s->at.at[i].out[x->slot] : s->at.at[i].in[x->slot];
-            uint32_t to = t->at.at[one ? i : k].in[y->slot];
-            table[i * n + k] = program_cost_of(tsr__planner_price(planner, from, to, value));
-        }
-    *kept = table;
-    uint32_t end = one ? tsr__program_node(&planner->program, tsr__value_str(v), 1, zero)
-                       : planner->nodes[y->node].var;
-    tsr__program_edge(&planner->program, planner->nodes[x->node].var, end, table);
+    uint32_t end = planner->nodes[ends->to->node].var;
+    if (ends->from->node == ends->to->node)
+        end = tsr__program_node(&planner->program, tsr__value_str(value), 1, zero);
+    tsr__program_edge(&planner->program, planner->nodes[ends->from->node].var, end, table);
     return true;
+}
+
+// A node that reads the state at one of its inputs.
+static bool is_plain(const struct reader *reader)
+{
+    return reader->node != SIZE_MAX && !reader->captures;
 }
 
 static const struct reader *first_plain(const struct readers *readers)
 {
     for (size_t i = 0; i < readers->n; i++)
-        if (readers->at[i].node != SIZE_MAX && !readers->at[i].captures)
+        if (is_plain(&readers->at[i]))
             return &readers->at[i];
     return NULL;
 }
 
+// From the node that makes the present one to the first that reads the past one, and from that to its other readers.
+static bool connect_state(struct planner *planner, const struct state_pair *pair)
+{
+    struct readers readers = tsr__planner_readers(planner, planner->work, pair->past);
+    const struct reader *first = first_plain(&readers);
+    struct reader from;
+    if (!first)
+        return true;
+    if (tsr__planner_made_by(planner, pair->present, &from) &&
+        !add_edge(planner, pair->present, &(struct state_ends){&from, first, SIDE_OUTPUT}))
+        return false;
+    for (size_t k = 0; k < readers.n; k++) {
+        const struct reader *other = &readers.at[k];
+        if (other != first && is_plain(other) &&
+            !add_edge(planner, pair->past, &(struct state_ends){first, other, SIDE_INPUT}))
+            return false;
+    }
+    return true;
+}
+
 bool tsr__planner_state_edges(struct planner *planner)
 {
-    for (size_t i = 0; i < planner->ends.states.n; i++) {
-        const struct state_pair *pair = &planner->ends.states.at[i];
-        struct readers readers = tsr__planner_readers(planner, planner->work, pair->past);
-        const struct reader *first = first_plain(&readers);
-        struct reader from;
-        if (first && tsr__planner_made_by(planner, pair->present, &from) &&
-            !add_edge(planner, pair->present, &from, true, first))
+    for (size_t i = 0; i < planner->ends.states.n; i++)
+        if (!connect_state(planner, &planner->ends.states.at[i]))
             return false;
-        for (size_t k = 0; first && k < readers.n; k++)
-            if (readers.at[k].node != SIZE_MAX && !readers.at[k].captures &&
-                &readers.at[k] != first &&
-                !add_edge(planner, pair->past, first, false, &readers.at[k]))
-                return false;
-    }
     return !planner->work->failed;
 }
 
@@ -190,11 +242,9 @@ bool tsr__planner_state_edges(struct planner *planner)
 
 static bool has_line(const char *text, struct str line)
 {
-    for (; text && *text; text += strcspn(text, "\n"), text += *text == '\n') {
-        struct str own = {text, strcspn(text, "\n")};
-        if (str_eq(own, line))
+    while (text && *text)
+        if (str_eq(next_line(&text), line))
             return true;
-    }
     return false;
 }
 
@@ -206,38 +256,54 @@ static void add_line(struct text *text, const char *before, struct str line)
 
 static tsr_status set_lines(struct planner *planner, const char *key, struct text *text)
 {
-    tsr_status st = text->failed ? TSR_NOMEM : TSR_OK;
-    if (st == TSR_OK && text->n)
+    tsr_status st = TSR_OK;
+    if (text->failed)
+        st = TSR_NOMEM;
+    else if (text->n)
         st = tsr_model_set_metadata(planner->model, key, text->p);
     tsr__text_free(text);
     return st;
 }
 
+// A text to be added to, with what the metadata says already.
+static const char *begin_lines(struct planner *planner, const char *key, struct text *text)
+{
+    const char *before = tsr_model_metadata(planner->model, key);
+    tsr__text_init(text, planner->session);
+    tsr__text_printf(text, "%s", before ? before : "");
+    return before;
+}
+
+// What the model says already stays as it stands, with stars perhaps; else a line for each pair.
+static tsr_status keep_pairs(struct planner *planner)
+{
+    struct text text;
+    const char *before = begin_lines(planner, META_STATE, &text);
+    for (size_t i = 0; i < planner->ends.states.n; i++) {
+        const struct state_pair *pair = &planner->ends.states.at[i];
+        struct str line = tsr__arena_printf(&planner->arena, STR_FMT "=" STR_FMT,
+                                            STR_ARG(tsr__value_str(pair->past)),
+                                            STR_ARG(tsr__value_str(pair->present)));
+        if (!before)
+            add_line(&text, NULL, line);
+    }
+    return set_lines(planner, META_STATE, &text);
+}
+
+// The pairs; of a model that has none but hands over to another, the outputs that stay.
 tsr_status tsr__planner_keep_states(struct planner *planner)
 {
     const tsr_graph *graph = tsr_model_graph(planner->model);
-    const char *before = tsr_model_metadata(planner->model, META_STATE);
     struct text text;
-    tsr__text_init(&text, planner->session);
-    tsr__text_printf(&text, "%s", before ? before : "");
-    for (size_t i = 0; i < planner->ends.states.n; i++) {
-        struct str line =
-            tsr__arena_printf(&planner->arena, STR_FMT "=" STR_FMT,
-                              STR_ARG(tsr__value_str(planner->ends.states.at[i].past)),
-                              STR_ARG(tsr__value_str(planner->ends.states.at[i].present)));
-        if (!before) // else the words stand there, with stars perhaps
-            add_line(&text, NULL, line);
-    }
-    tsr_status st = set_lines(planner, META_STATE, &text);
-    before = tsr_model_metadata(planner->model, META_KEEP_CUT);
-    tsr__text_init(&text, planner->session);
-    tsr__text_printf(&text, "%s", before ? before : "");
-    for (size_t i = 0; st == TSR_OK && planner->ends.stays && !planner->ends.states.n &&
-                       i < tsr_graph_output_count(graph);
-         i++)
-        if (planner->ends.stays[tsr__value_id(tsr_graph_output(graph, i))])
-            add_line(&text, before, tsr__value_str(tsr_graph_output(graph, i)));
+    tsr_status st = keep_pairs(planner);
     if (st != TSR_OK)
-        return (tsr__text_free(&text), st);
+        return st;
+    const char *before = begin_lines(planner, META_KEEP_CUT, &text);
+    bool hands_over = planner->ends.stays && !planner->ends.states.n;
+    for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
+        const tsr_value *value = tsr_graph_output(graph, i);
+        if (hands_over && planner->ends.stays[tsr__value_id(value)])
+            add_line(&text, before, tsr__value_str(value));
+    }
     return set_lines(planner, META_KEEP_CUT, &text);
 }

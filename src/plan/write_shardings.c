@@ -78,8 +78,8 @@ static tsr_status write_node(struct planner *planner, const struct plan_node *no
 // The lines of other configurations, as they are.
 static void keep_lines(struct text *t, const char *text, struct str config)
 {
-    for (; text && *text; text += strcspn(text, "\n"), text += *text == '\n') {
-        struct str line = {text, strcspn(text, "\n")};
+    while (text && *text) {
+        struct str line = next_line(&text);
         bool own =
             line.n > config.n && line.p[config.n] == ':' && memcmp(line.p, config.p, config.n) == 0;
         if (line.n && !own)
