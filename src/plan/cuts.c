@@ -375,6 +375,7 @@ static void keep_places(const struct staging *staging, struct places *places)
     keep_windows(staging, places);
 }
 
+// The cuts of the staging: its ranges lie between the places that are kept, and the ends of the graph.
 static bool choose_places(struct cutting *cutting, const int64_t *width)
 {
     struct places places;

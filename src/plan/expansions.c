@@ -10,11 +10,14 @@ static bool make_copy(struct planner *planner)
     planner->trial.twins = ARENA_ARRAY(&planner->arena, tsr_node *, planner->n_nodes + 1);
     if (!planner->trial.twins || tsr_model_clone(planner->model, &planner->trial.model) != TSR_OK)
         return false;
-    size_t i = 0;
-    for (tsr_node *node = tsr_graph_first(tsr_model_graph(planner->trial.model));
-         node && i < planner->n_nodes; node = tsr_node_next(node))
-        planner->trial.twins[i++] = node;
-    return i == planner->n_nodes;
+    tsr_node *node = tsr_graph_first(tsr_model_graph(planner->trial.model));
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        if (!node)
+            return false;
+        planner->trial.twins[i] = node;
+        node = tsr_node_next(node);
+    }
+    return true;
 }
 
 static bool try_it(struct making *making)

@@ -482,6 +482,7 @@ static const struct point *find_point(const struct front *front, int64_t memory)
     return NULL;
 }
 
+// A point that was found for another limit may do; else the range is solved, and the point kept.
 tsr_status tsr__front_at(struct staging *staging, struct kind *kind, size_t i, size_t j,
                          int64_t memory, struct point *out)
 {

@@ -469,7 +469,7 @@ static tsr_status write_part(struct joint *joint, int m, const uint32_t *choice,
     return TSR_OK;
 }
 
-// Both models are there at a time, but one of them runs: of each device the larger number counts.
+// Numbers that the first model stands for are the summary's own; cost and bound are of both.
 static void sum_up(const struct joint *joint, const struct program_result *result,
                    const tsr_plan_part *parts, tsr_plan_summary *out)
 {
@@ -488,6 +488,7 @@ static void sum_up(const struct joint *joint, const struct program_result *resul
         out->gap = (double)(out->cost - out->bound) / (double)out->cost;
 }
 
+// Writes both models; what both hold on a device at a time is the larger of the two, since one of them runs.
 static tsr_status tell(struct joint *joint, const struct program_result *result,
                        const tsr_plan_options *options, tsr_plan_summary *out)
 {
@@ -515,6 +516,7 @@ static tsr_status tell(struct joint *joint, const struct program_result *result,
     return TSR_OK;
 }
 
+// Says what each device would have to have: the least memory of a plan of both.
 static tsr_status refuse(struct joint *joint, bool proved, tsr_plan_summary *out)
 {
     struct planner *planner = joint->planners[0];
@@ -532,9 +534,16 @@ static tsr_status refuse(struct joint *joint, bool proved, tsr_plan_summary *out
         STR_ARG(need), (long long)out->needs_bytes);
     if (!need.p || !hint.p)
         return TSR_NOMEM;
-    tsr__diag(planner->session, proved ? DIAG_plan_infeasible : DIAG_plan_time, NULL, hint.p,
-              "no plan of both models %s the memory of the devices; " STR_FMT " on each would do",
-              proved ? "fits into" : "was found in time that fits into", STR_ARG(need));
+    if (proved)
+        tsr__diag(planner->session, DIAG_plan_infeasible, NULL, hint.p,
+                  "no plan of both models fits into the memory of the devices; " STR_FMT
+                  " on each would do",
+                  STR_ARG(need));
+    else
+        tsr__diag(planner->session, DIAG_plan_time, NULL, hint.p,
+                  "no plan of both models was found in time that fits into the memory of the "
+                  "devices; " STR_FMT " on each would do",
+                  STR_ARG(need));
     if (tsr__cancelled(planner->session))
         return TSR_CANCELLED;
     return TSR_INFEASIBLE;

@@ -17,6 +17,7 @@ static uint32_t add_number(struct planner *planner, const struct tile_layout *la
     return (uint32_t)(planner->layouts.n - 1);
 }
 
+// Found by all that it says, written as numbers; few layouts need more than KEY_INTS of them.
 uint32_t tsr__planner_layout(struct planner *planner, const struct tile_layout *layout)
 {
     int64_t inline_key[KEY_INTS], *key = inline_key;

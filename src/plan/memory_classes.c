@@ -24,35 +24,52 @@ static int64_t free_memory(const struct planner *planner, int64_t device)
     return bytes;
 }
 
+// memory: of every device, as the caller says; 0: each has its own. PLAN_NO_LIMIT: any.
+static int64_t memory_of(const struct planner *planner, int64_t memory, int64_t device)
+{
+    if (memory <= 0)
+        memory = free_memory(planner, device);
+    if (memory <= 0)
+        return PLAN_NO_LIMIT;
+    return smaller(memory, PLAN_NO_LIMIT);
+}
+
+// Without a device that has a limit there are no classes, and the program has no rows.
 bool tsr__planner_classes(struct planner *planner, int64_t memory)
 {
     bool limited = false;
-    planner->memory.class_of = ARENA_ARRAY(planner->work, int64_t, (size_t)planner->machine.n + 1);
-    planner->memory.bytes = ARENA_ARRAY(planner->work, int64_t, (size_t)planner->machine.n + 1);
+    size_t n = (size_t)planner->machine.n;
+    planner->memory.class_of = ARENA_ARRAY(planner->work, int64_t, n + 1);
+    planner->memory.bytes = ARENA_ARRAY(planner->work, int64_t, n + 1);
     planner->memory.n_classes = 0;
-    for (int64_t device = 0; !planner->work->failed && device < planner->machine.n; device++) {
-        int64_t has = memory > 0 ? memory : free_memory(planner, device);
-        has = has > 0 && has < PLAN_NO_LIMIT ? has : PLAN_NO_LIMIT;
-        limited = limited || has < PLAN_NO_LIMIT;
-        planner->memory.class_of[device] = (int64_t)class_with(planner, has);
+    if (planner->work->failed)
+        return false;
+    for (int64_t device = 0; device < planner->machine.n; device++) {
+        int64_t bytes = memory_of(planner, memory, device);
+        limited = limited || bytes < PLAN_NO_LIMIT;
+        planner->memory.class_of[device] = (int64_t)class_with(planner, bytes);
     }
     if (!limited)
         planner->memory.n_classes = 0;
-    return !planner->work->failed;
+    return true;
 }
 
+// A limit for each class, named after its first device.
 bool tsr__planner_limits(struct planner *planner)
 {
-    planner->memory.limits = ARENA_ARRAY(planner->work, uint32_t, planner->memory.n_classes + 1);
-    for (size_t c = 0; planner->memory.limits && c < planner->memory.n_classes; c++) {
+    struct planner_memory *memory = &planner->memory;
+    memory->limits = ARENA_ARRAY(planner->work, uint32_t, memory->n_classes + 1);
+    if (!memory->limits)
+        return false;
+    for (size_t c = 0; c < memory->n_classes; c++) {
         struct str name = STR("memory of a device");
         int64_t first = 0;
-        while (planner->memory.class_of[first] != (int64_t)c)
+        while (memory->class_of[first] != (int64_t)c)
             first++;
-        if (planner->memory.n_classes > 1)
+        if (memory->n_classes > 1)
             name = tsr__arena_printf(planner->work, "memory of device %lld", (long long)first);
-        planner->memory.limits[c] =
-            tsr__program_limit(&planner->program, name, planner->memory.bytes[c], planner->n_times);
+        memory->limits[c] =
+            tsr__program_limit(&planner->program, name, memory->bytes[c], planner->n_times);
     }
     return !planner->arena.failed;
 }

@@ -16,19 +16,27 @@ static struct str key_of(struct arena *arena, const char *config)
     return tsr__arena_printf(arena, KEY "%s", config);
 }
 
+// NULL takes the entry away, if there is one.
+static tsr_status set_or_remove(tsr_model *model, const char *key, const char *text)
+{
+    if (!text && !tsr_model_metadata(model, key))
+        return TSR_OK;
+    return tsr_model_set_metadata(model, key, text);
+}
+
 // The sides of its grid, "2x4", beside the topology: rooms that know no topologies read them.
 static tsr_status keep_mesh(struct arena *arena, tsr_model *model, const char *config,
                             const tsr_topology *topology)
 {
     struct str key = tsr__arena_printf(arena, META_MESH "%s", config), sides = STR("");
-    for (int i = 0; topology && i < topology->n_grid; i++)
-        sides = tsr__arena_printf(arena, STR_FMT "%s%d", STR_ARG(sides), i ? "x" : "",
-                                  topology->grid[i]);
+    int n_sides = topology ? topology->n_grid : 0;
+    for (int i = 0; i < n_sides; i++) {
+        const char *times = i ? "x" : "";
+        sides = tsr__arena_printf(arena, STR_FMT "%s%d", STR_ARG(sides), times, topology->grid[i]);
+    }
     if (arena->failed)
         return TSR_NOMEM;
-    if (!sides.n && !tsr_model_metadata(model, key.p))
-        return TSR_OK;
-    return tsr_model_set_metadata(model, key.p, sides.n ? sides.p : NULL);
+    return set_or_remove(model, key.p, sides.n ? sides.p : NULL);
 }
 
 // The short form where it is as a generator made it, else its JSON.
@@ -53,7 +61,9 @@ static tsr_status keep_text(struct arena *arena, tsr_model *model, const char *c
     tsr_topology_add_json(topology, json);
     tsr_json_end(json);
     const char *text = tsr_json_text(json);
-    tsr_status st = text ? tsr_model_set_metadata(model, key.p, text) : TSR_NOMEM;
+    tsr_status st = TSR_NOMEM;
+    if (text)
+        st = tsr_model_set_metadata(model, key.p, text);
     tsr_json_free(json);
     return st;
 }
@@ -80,9 +90,11 @@ tsr_status tsr_model_set_topology(tsr_model *model, const tsr_config *config,
 {
     struct arena arena;
     tsr_status st = tsr__topology_owned(tsr_model_session(model), topology);
-    if (st == TSR_OK && !tsr__config_is_of(config, model))
-        st = TSR_INVALID;
-    if (st == TSR_OK && topology)
+    if (st != TSR_OK)
+        return st;
+    if (!tsr__config_is_of(config, model))
+        return TSR_INVALID;
+    if (topology)
         st = fits_config(model, config, topology);
     if (st != TSR_OK)
         return st;
@@ -104,49 +116,62 @@ tsr_status tsr__planner_keep_topology(struct planner *planner)
                      planner->machine.topology);
 }
 
-// The configuration that has a topology, if exactly one has.
-static const char *only_one(tsr_model *model, struct arena *arena, size_t *n)
+// The topology of the only configuration that has one; NULL: none has. TSR_INVALID: several have.
+static tsr_status find_only(struct arena *arena, tsr_model *model, const char **out)
 {
-    const char *text = NULL;
-    *n = 0;
+    size_t n = 0;
     for (size_t i = 0; i < tsr_model_config_count(model); i++) {
         struct str key = key_of(arena, tsr_config_name(tsr_model_config(model, i)));
-        const char *here = key.p ? tsr_model_metadata(model, key.p) : NULL;
-        text = here ? here : text;
-        *n += here != NULL;
+        const char *text = key.p ? tsr_model_metadata(model, key.p) : NULL;
+        if (!text)
+            continue;
+        *out = text;
+        n++;
     }
-    return text;
+    if (arena->failed)
+        return TSR_NOMEM;
+    if (n <= 1)
+        return TSR_OK;
+    tsr__diag(tsr_model_session(model), DIAG_plan_config, NULL, "name the configuration",
+              "%zu configurations of this model have a topology", n);
+    return TSR_INVALID;
 }
 
+// The text of the configuration's topology, or of the only one (config NULL); NULL: none.
+static tsr_status find_text(struct arena *arena, tsr_model *model, const char *config,
+                            const char **out)
+{
+    *out = NULL;
+    if (!config)
+        return find_only(arena, model, out);
+    struct str key = key_of(arena, config);
+    if (!key.p)
+        return TSR_NOMEM;
+    *out = tsr_model_metadata(model, key.p);
+    return TSR_OK;
+}
+
+// TSR_OK with *out NULL where the model says nothing.
 tsr_status tsr_model_topology(tsr_model *model, const char *config, tsr_topology **out)
 {
     tsr_session *session = tsr_model_session(model);
     struct arena arena;
-    size_t n = 1;
-    tsr__arena_init(&arena, session);
-    struct str key = key_of(&arena, config ? config : "");
-    const char *text = !config ? only_one(model, &arena, &n)
-                       : key.p ? tsr_model_metadata(model, key.p)
-                               : NULL;
-    tsr_status st = key.p ? TSR_OK : TSR_NOMEM;
-    if (st == TSR_OK && n > 1) {
-        tsr__diag(session, DIAG_plan_config, NULL, "name the configuration",
-                  "%zu configurations of this model have a topology", n);
-        st = TSR_INVALID;
-    }
+    const char *text;
     tsr_topology *topology = NULL;
+    tsr__arena_init(&arena, session);
+    tsr_status st = find_text(&arena, model, config, &text);
     if (st == TSR_OK && text)
         st = tsr_topology_parse(session, text, &topology);
     tsr__arena_free(&arena);
-    const tsr_config *c =
-        st == TSR_OK && topology && config ? tsr_model_find_config(model, config) : NULL;
-    if (c && fits_config(model, c, topology) != TSR_OK) {
+    if (st != TSR_OK)
+        return st;
+    const tsr_config *named = topology && config ? tsr_model_find_config(model, config) : NULL;
+    if (named && fits_config(model, named, topology) != TSR_OK) {
         tsr_topology_free(topology);
         return TSR_INVALID;
     }
-    if (st == TSR_OK)
-        *out = topology;
-    return st;
+    *out = topology;
+    return TSR_OK;
 }
 
 // ---- sizes -------------------------------------------------------------------------------------
@@ -175,20 +200,22 @@ tsr_status tsr__planner_keep_sizes(struct planner *planner, const tsr_dim_size *
         if (has_symbol(planner->model, sizes[i].name) && !strchr(sizes[i].name, '\n'))
             tsr__text_printf(&text, "%s%s=%lld", text.n ? "\n" : "", sizes[i].name,
                              (long long)sizes[i].size);
-    tsr_status st = text.failed || !key.p ? TSR_NOMEM : TSR_OK;
-    if (st == TSR_OK && (text.n || tsr_model_metadata(planner->model, key.p)))
-        st = tsr_model_set_metadata(planner->model, key.p, text.n ? text.p : NULL);
+    tsr_status st = TSR_NOMEM;
+    if (!text.failed && key.p)
+        st = set_or_remove(planner->model, key.p, text.n ? text.p : NULL);
     tsr__text_free(&text);
     return st;
 }
 
 // "batch=4": what stands before the last sign, and a number from 0 on; else nothing.
-static tsr_dim_size read_line(struct arena *arena, const char *line, size_t n)
+static tsr_dim_size read_line(struct arena *arena, struct str line)
 {
-    const char *sign = memrchr(line, '=', n);
+    const char *sign = memrchr(line.p, '=', line.n);
     char number[24], *end;
-    size_t digits = sign ? (size_t)(line + n - sign - 1) : 0;
-    if (!digits || digits >= sizeof number || sign == line || sign[1] < '0' || sign[1] > '9')
+    if (!sign || sign == line.p)
+        return (tsr_dim_size){0};
+    size_t digits = (size_t)(line.p + line.n - sign - 1);
+    if (!digits || digits >= sizeof number || sign[1] < '0' || sign[1] > '9')
         return (tsr_dim_size){0};
     memcpy(number, sign + 1, digits);
     number[digits] = 0;
@@ -196,36 +223,48 @@ static tsr_dim_size read_line(struct arena *arena, const char *line, size_t n)
     long long value = strtoll(number, &end, 10);
     if (errno || *end)
         return (tsr_dim_size){0};
-    return (tsr_dim_size){tsr__arena_str(arena, (struct str){line, (size_t)(sign - line)}).p,
-                          value};
+    struct str name = tsr__arena_str(arena, (struct str){line.p, (size_t)(sign - line.p)});
+    return (tsr_dim_size){name.p, value};
 }
 
+static const char *only_config(const tsr_model *model)
+{
+    if (tsr_model_config_count(model) != 1)
+        return NULL;
+    return tsr_config_name(tsr_model_config(model, 0));
+}
+
+static bool has_name(const tsr_dim_size *sizes, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(sizes[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+// The caller's sizes come first, and win: of the lines, only names that are not among them are added.
 bool tsr__plan_sizes(struct arena *arena, const tsr_model *model, const char *config,
                      const tsr_dim_size **sizes, size_t *n)
 {
-    const char *name = config ? config
-                       : tsr_model_config_count(model) == 1
-                           ? tsr_config_name(tsr_model_config(model, 0))
-                           : NULL;
-    struct str key = tsr__arena_printf(arena, KEY_DIMS "%s", name ? name : "");
-    const char *text = name && key.p ? tsr_model_metadata(model, key.p) : NULL;
+    const char *name = config ? config : only_config(model);
+    if (!name)
+        return !arena->failed;
+    struct str key = tsr__arena_printf(arena, KEY_DIMS "%s", name);
+    const char *text = key.p ? tsr_model_metadata(model, key.p) : NULL;
     if (!text)
         return !arena->failed;
-    tsr_dim_size *all = ARENA_ARRAY(arena, tsr_dim_size, *n + MAX_DIMS);
+    size_t given = *n, n_all = given;
+    tsr_dim_size *all = ARENA_ARRAY(arena, tsr_dim_size, given + MAX_DIMS);
     if (!all)
         return false;
-    size_t given = *n, k = given;
     if (given)
         memcpy(all, *sizes, given * sizeof *all);
-    for (; *text && k < given + MAX_DIMS; text += strcspn(text, "\n"), text += *text == '\n') {
-        tsr_dim_size x = read_line(arena, text, strcspn(text, "\n"));
-        bool told = !x.name;
-        for (size_t i = 0; i < k && !told; i++)
-            told = strcmp(all[i].name, x.name) == 0;
-        if (!told)
-            all[k++] = x;
+    while (*text && n_all < given + MAX_DIMS) {
+        tsr_dim_size size = read_line(arena, next_line(&text));
+        if (size.name && !has_name(all, n_all, size.name))
+            all[n_all++] = size;
     }
     *sizes = all;
-    *n = k;
+    *n = n_all;
     return !arena->failed;
 }

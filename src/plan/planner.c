@@ -92,8 +92,9 @@ static struct str free_name(struct planner *planner)
 {
     long long n = (long long)planner->machine.n;
     struct str name = tsr__arena_printf(&planner->arena, "plan%lld", n);
-    for (int i = 2; name.p && tsr_model_find_config(planner->model, name.p); i++)
-        name = tsr__arena_printf(&planner->arena, "plan%lld_%d", n, i);
+    int i = 2;
+    while (name.p && tsr_model_find_config(planner->model, name.p))
+        name = tsr__arena_printf(&planner->arena, "plan%lld_%d", n, i++);
     return name;
 }
 

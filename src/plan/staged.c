@@ -354,7 +354,8 @@ static tsr_status refuse(struct staging *staging, const tsr_plan_options *option
     tsr_status st = tsr__stages_search(staging, options, MEASURE_MEMORY, &line);
     if (st != TSR_OK)
         return st;
-    out->needs_bytes = line.n ? line.most : 0;
+    if (line.n)
+        out->needs_bytes = line.most;
     struct planner *planner = staging->planner;
     bool over = tsr__budget_over(planner->budget);
     struct str need = tsr__bytes_text(&planner->arena, out->needs_bytes);
@@ -363,9 +364,17 @@ static tsr_status refuse(struct staging *staging, const tsr_plan_options *option
         STR_ARG(need), (long long)out->needs_bytes);
     if (!need.p || !hint.p)
         return TSR_NOMEM;
-    tsr__diag(planner->session, over ? DIAG_plan_time : DIAG_plan_infeasible, NULL, hint.p,
-              "no plan in stages %s the memory of the devices; " STR_FMT " on each would do",
-              over ? "was found in time that fits into" : "fits into", STR_ARG(need));
+    if (over)
+        tsr__diag(
+            planner->session, DIAG_plan_time, NULL, hint.p,
+            "no plan in stages was found in time that fits into the memory of the devices; " STR_FMT
+            " on each would do",
+            STR_ARG(need));
+    else
+        tsr__diag(planner->session, DIAG_plan_infeasible, NULL, hint.p,
+                  "no plan in stages fits into the memory of the devices; " STR_FMT
+                  " on each would do",
+                  STR_ARG(need));
     if (tsr__cancelled(planner->session))
         return TSR_CANCELLED;
     return TSR_INFEASIBLE;
@@ -438,6 +447,7 @@ static tsr_status find_stages(struct staging *staging, const tsr_plan_options *o
     return tsr__stages_search(staging, options, MEASURE_TIME, line);
 }
 
+// Finds the stages, plans their nodes, writes the plan into the model, and sums it up.
 static tsr_status staged(struct staging *staging, const tsr_plan_options *given,
                          tsr_plan_summary *out)
 {

@@ -302,6 +302,7 @@ static void fill_tables(struct edge *edge, const struct copy_state *states, size
     }
 }
 
+// First the states, which say how large the tables are.
 static bool fill_arrival(struct edge *edge, const struct copy_state *states, size_t n,
                          const struct reader *reader, struct arrival *arrival)
 {
