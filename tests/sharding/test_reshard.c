@@ -643,6 +643,113 @@ static void test_one_group(void **state)
     expect(b, "{2,1:0,1}", "{1,2:2,3}", NULL, 2, s, "exchange 960000 1920000");
 }
 
+// ---- every layout between ------------------------------------------------------------------------
+
+#define FEW 4 // devices of this test
+
+// The cheapest way over one layout between, tried with all of them that few devices can have: {1,1}, {2,1}, {1,2} with any set of
+// one or two owners for each tile.
+struct between_all {
+    struct lot *l;
+    const struct tile_layout *from, *to;
+    const struct partial *pending;
+    int64_t least;
+};
+
+static int64_t direct_cost(struct lot *l, const struct tile_layout *from,
+                           const struct partial *pending, const struct tile_layout *to)
+{
+    struct reshard *r = NULL;
+    tsr_status status = tsr__reshard_plan(l->arena, from, pending, to, l->shape, 4, &r);
+    tsr_finding_clear(l->b->session);
+    return status == TSR_OK ? tsr__reshard_cost(&r->direct) : INT64_MAX / 2;
+}
+
+static struct tile_layout *parsed(struct lot *l, const char *text)
+{
+    struct tile_layout *layout = NULL;
+    struct notation_error wrong;
+    assert_int_equal(
+        tsr__notation_parse(l->arena, str_of(text), 2, l->shape, &layout, NULL, &wrong), TSR_OK);
+    return layout;
+}
+
+static void try_way(struct between_all *all, const char *text)
+{
+    const struct tile_layout *layout = parsed(all->l, text);
+    int64_t cost = direct_cost(all->l, all->from, all->pending, layout) +
+                   direct_cost(all->l, layout, NULL, all->to);
+    all->least = cost < all->least ? cost : all->least;
+}
+
+static void set_text(unsigned set, char *out, size_t size)
+{
+    size_t n = (size_t)snprintf(out, size, "(");
+    for (int device = 0; device < FEW; device++)
+        if (set >> device & 1)
+            n += (size_t)snprintf(out + n, size - n, "%s%d", out[n - 1] == '(' ? "" : ",", device);
+    snprintf(out + n, size - n, ")");
+}
+
+static bool is_few(unsigned set)
+{
+    int n = 0;
+    for (int device = 0; device < FEW; device++)
+        n += (int)(set >> device & 1);
+    return n == 1 || n == 2;
+}
+
+static void try_all(struct between_all *all)
+{
+    for (unsigned x = 1; x < 1u << FEW; x++) {
+        char first[32], second[32], text[96];
+        set_text(x, first, sizeof first);
+        snprintf(text, sizeof text, "{1,1:%s}", first);
+        try_way(all, text);
+        for (unsigned y = 1; y < 1u << FEW; y++) {
+            if (!is_few(x) || !is_few(y))
+                continue;
+            set_text(y, second, sizeof second);
+            snprintf(text, sizeof text, "{2,1:%s,%s}", first, second);
+            try_way(all, text);
+            snprintf(text, sizeof text, "{1,2:%s,%s}", first, second);
+            try_way(all, text);
+        }
+    }
+}
+
+// A sum pending between 0 and 1: of [8,6] one exchange to device 2 is the cheapest, for a step counts as much as 1,024 bytes; of
+// [64,64] a reduce-scatter and a gather are.
+static void test_every_layout_between(void **state)
+{
+    static const char *const targets[] = {"{1,1:2}",   "{1,1:0}",   "{1,1:0,2}", "{1,1:2,3}",
+                                          "{2,1:2,3}", "{1,2:1,2}", "{2,1:0,1}", "{1,1:0,1}"};
+    static const int64_t sizes[][2] = {{8, 6}, {64, 64}};
+    int64_t members[] = {0, 1};
+    struct device_group group = {members, 2};
+    const struct partial pending = {.combine = COMBINE_SUM, .groups = &group, .n_groups = 1};
+    for (size_t i = 0; i < TSR_COUNT(targets) * TSR_COUNT(sizes); i++) {
+        struct arena arena;
+        tsr__arena_init(&arena, ((struct bench *)*state)->session);
+        struct lot l = {.b = *state, .arena = &arena, .rank = 2};
+        memcpy(l.shape, sizes[i % 2], sizeof sizes[0]);
+        struct between_all all = {&l, parsed(&l, "{1,1:0,1}"), parsed(&l, targets[i / 2]), &pending,
+                                  INT64_MAX};
+        struct reshard *r = NULL;
+        int64_t cost = 0;
+        assert_int_equal(tsr__reshard_plan(&arena, all.from, &pending, all.to, l.shape, 4, &r),
+                         TSR_OK);
+        for (int k = 0; k < r->n_steps; k++)
+            cost += tsr__reshard_cost(&r->steps[k]);
+        try_all(&all);
+        if (cost > all.least)
+            print_error("%s of %lld: %lld, a way of %lld was found\n", targets[i / 2],
+                        (long long)l.shape[0], (long long)cost, (long long)all.least);
+        assert_true(cost <= all.least);
+        tsr__arena_free(&arena);
+    }
+}
+
 static void test_several_axes(void **state)
 {
     struct bench *b = *state;
@@ -730,6 +837,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_one_group, bench_setup, bench_teardown),
+        cmocka_unit_test_setup_teardown(test_every_layout_between, bench_setup, bench_teardown),
         cmocka_unit_test_setup_teardown(test_several_axes, bench_setup, bench_teardown),
         cmocka_unit_test_setup_teardown(test_uneven, bench_setup, bench_teardown),
         cmocka_unit_test_setup_teardown(test_refused, bench_setup, bench_teardown),
