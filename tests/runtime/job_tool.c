@@ -2,6 +2,8 @@
 // job_tool.c - the calls of a job, one per word, for tests: job_tool ENGINE [shm:]PATH WORD...
 //   keep:PAST=PRESENT  start:SET  wait:FILE  run:SET>FILE  startcut:SET,SET  waitcut:FILE,FILE  barrier  ranks  memory
 //   kill:RANK (a rank that is a child)
+// Of ranks that a launcher has started: late:MS (waits MS for each rank before its own), leave:RANK (that rank ends here, without
+// a word), clock (prints milliseconds of the host). JOB_PLUGINS: the folder of the MPI plug-ins.
 // Prints a line for each call, `word status`, and the findings at the end; exits with the last status.
 #include "tessera.h"
 
@@ -10,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MAX_SETS 64
@@ -96,11 +99,51 @@ static tsr_status kill_child(long rank)
     return pid > 0 && kill((pid_t)pid, SIGKILL) == 0 ? TSR_OK : TSR_BUG;
 }
 
+// This process's rank, as Open MPI and MPICH say it; 0: nobody does.
+static long own_rank(void)
+{
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    if (!rank)
+        rank = getenv("PMI_RANK");
+    return rank ? strtol(rank, NULL, 10) : 0;
+}
+
+static void wait_ms(long ms)
+{
+    struct timespec time = {ms / 1000, ms % 1000 * 1000000};
+    nanosleep(&time, NULL);
+}
+
+static void print_clock(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    printf("clock %lld\n", (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000);
+    fflush(stdout);
+}
+
+// Words that are no calls of the library; false: it is none of them.
+static bool act(const char *w, const char *value)
+{
+    if (strcmp(w, "clock") == 0)
+        print_clock();
+    else if (strcmp(w, "late") == 0)
+        wait_ms(strtol(value, NULL, 10) * own_rank());
+    else if (strcmp(w, "leave") == 0) {
+        if (own_rank() == strtol(value, NULL, 10))
+            raise(SIGKILL);
+    } else
+        return false;
+    return true;
+}
+
 static tsr_status word(char *w)
 {
     char *value = strchr(w, ':');
     if (value)
         *value++ = 0;
+    if (act(w, value))
+        return TSR_OK;
     if (strcmp(w, "barrier") == 0)
         return tsr_job_barrier(job);
     if (strcmp(w, "ranks") == 0) {
@@ -131,7 +174,7 @@ int main(int argc, char **argv)
     struct stat info;
     if (argc < 3)
         return 99;
-    tsr_run_options options = {.size = sizeof options};
+    tsr_run_options options = {.size = sizeof options, .plugins = getenv("JOB_PLUGINS")};
     if (strncmp(argv[2], "shm:", 4) == 0) {
         options.transport = "shm";
         argv[2] += 4;

@@ -147,6 +147,20 @@ def a_child_that_dies_ends_the_job(d):
 
 
 @case
+def a_barrier_collects_what_was_started(d):
+    """Runs that nobody has waited for yet are done when it returns: the results are there at once, and the order stays."""
+    _, parts, x = mlp(3)
+    at = partition(d + "/p", parts)
+    sets(d, 3, lambda k: {"x": x * (k + 1)})
+    want = [run(at, {"x": x * (k + 1)}).outputs["y"] for k in range(3)]
+    starts, waits = (["%s:%s/%s%d.npz" % (word, d, name, k) for k in range(3)] for word, name in (("start", "in"), ("wait", "out")))
+    for path in (at, "shm:" + at):
+        rc, st, text = job(path, "barrier", *starts, "barrier", *waits, "barrier", "barrier")
+        assert rc == 0 and not any(st), text
+        assert all(np.array_equal(r["y"], w) for r, w in zip(results(d, 3), want)), text
+
+
+@case
 def common_weights_are_held_once(d):
     """Two ranks with the same 48 MiB of weights in common.data, which kernels pack: packed once, not once for each."""
     rng = np.random.default_rng(0)

@@ -48,6 +48,39 @@ def same_bits_as_threads(d, launch):
         assert a.outputs["y"].tobytes() == b.outputs["y"].tobytes() == c.outputs["y"].tobytes()
 
 
+def words(at, launch, *words, timeout=60):
+    """The calls of a job on every rank (job_tool): exit code and all text."""
+    tool = os.path.join(os.path.dirname(TOOL), "job_tool")
+    env = {**os.environ, "JOB_PLUGINS": BUILD}
+    p = subprocess.run([*launch, tool, engine(), at, *words], capture_output=True, text=True, errors="replace", timeout=timeout, env=env)
+    return p.returncode, p.stdout + p.stderr
+
+
+@for_each_family
+def nobody_leaves_a_barrier_before_all_have_come(d, launch):
+    """Ranks come 300 ms after each other: the first leaves after the last has come, with runs under way and without."""
+    _, parts, x = mlp(3)
+    at = partition(d + "/p", parts)
+    np.savez(d + "/in.npz", x=x)
+    for before, after in (((), ()), (("start:%s/in.npz" % d,) * 2, ("wait:%s/out.npz" % d,) * 2)):
+        rc, text = words(at, launch(3), *before, "late:300", "clock", "barrier", "clock", *after)
+        clocks = sorted(int(line.split()[1]) for line in text.splitlines() if line.startswith("clock") and line.split()[1] != "0")
+        # two have come before the last does; whoever had left early would be among the first three
+        assert rc == 0 and len(clocks) == 6 and clocks[2] - clocks[0] >= 500, text
+
+
+@for_each_family
+def a_barrier_names_who_does_not_come(d, launch):
+    _, parts, x = mlp(3)
+    at = partition(d + "/p", parts)
+    began = time.time()
+    rc, text = words(at, launch(3), "leave:1", "barrier")
+    assert rc and time.time() - began < 45, text
+    # a launcher may end the others before they have told it
+    told = [line.split()[1] for line in text.splitlines() if line.startswith("barrier ")]
+    assert "open done" in text and set(told) <= {str(STATUS.index("PEER"))} and (not told or "rank 1" in text), text
+
+
 @for_each_family
 def two_hosts(d, launch):
     """Four ranks on two hosts, as far as they can tell: groups on one host meet in its memory, others by messages. Same bits."""
