@@ -150,6 +150,7 @@ void tsr__infer_multi_head(struct shape_job *job);
 void tsr__infer_masked_multi_head(struct shape_job *job);
 void tsr__infer_group_query(struct shape_job *job);
 void tsr__infer_projected_attention(struct shape_job *job);
+void tsr__infer_quantized_attention(struct shape_job *job);
 void tsr__infer_paged_attention(struct shape_job *job);
 void tsr__infer_regressor(struct shape_job *job);
 void tsr__infer_classifier(struct shape_job *job);

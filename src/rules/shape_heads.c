@@ -74,9 +74,32 @@ void tsr__infer_group_query(struct shape_job *job)
     caches(job, 2, 2, tsr__job_has(job, 3) ? DIM_UNKNOWN : keys_of(job, 1), 3);
 }
 
+// Weights of an open size do not say how wide a head is, and then no letter is known; the result has the batches and rows of the input all the
+// same: of x [8 6 10] it is [8 6 ?].
+static void rows_as_given(struct shape_job *job)
+{
+    struct shape given = tsr__job_in(job, 0);
+    if (job->n_out < 1 || job->out[0].rank >= 0 || given.rank != 3)
+        return;
+    tsr_dim *dims = tsr__job_dims(job, given.rank);
+    if (!dims)
+        return;
+    dims[0] = given.dims[0];
+    dims[1] = given.dims[1];
+    dims[2] = DIM_UNKNOWN;
+    tsr__job_set(job, 0, given.rank, dims);
+}
+
+void tsr__infer_quantized_attention(struct shape_job *job)
+{
+    tsr__job_letters(job);
+    rows_as_given(job);
+}
+
 void tsr__infer_projected_attention(struct shape_job *job)
 {
     tsr__job_letters(job);
+    rows_as_given(job);
     tsr_dim past = size_at(job, 4, 3), rows = size_at(job, 0, 1);
     bool shared = tsr__job_int(job, "past_present_share_buffer", 0) != 0;
     tsr_dim all = rows;

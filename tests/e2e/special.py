@@ -432,6 +432,17 @@ def states_of_open_sizes():
 
 
 @case
+def rows_of_an_open_attention():
+    """Weights of open sizes do not tell the width of the result, but it has rows: a Scan that stacks what comes by a message must declare them."""
+    body = helper.make_graph([node("Add", ["c", "r"], ["e"]), node("Clip", ["c", "", "top"], ["o"], name="clip")], "body", [info("c", T.FLOAT, None), info("r", T.FLOAT, None)],
+                             [info("e", T.FLOAT, None), info("o", T.FLOAT, None)])
+    m = model([node("Attention", ["x", "w", "b"], ["h"], num_heads=2, domain="com.microsoft"), node("Scan", ["h", "rows"], ["u", "v"], name="scan", body=body, num_scan_inputs=1),
+               node("ReduceSum", ["u"], ["y"], keepdims=0), node("ReduceSum", ["v"], ["z"], keepdims=0)], [info("w", T.FLOAT, [None, None]), info("rows", T.FLOAT, [None, None, None, None])], [info("y", T.FLOAT, []), info("z", T.FLOAT, [])],
+              [tensor(f4(2, 3, 4), "x"), tensor(f4(12), "b"), tensor(np.float32(0.5), "top")], imports=[helper.make_opsetid("com.microsoft", 1)])
+    return m, 2, {"scan:rows": "{1:0,1}", "scan > body > clip:top": "{1:1}"}, {"w": f4(4, 12), "rows": f4(2, 2, 3, 4)}, None, {"reader": False}
+
+
+@case
 def directions():
     """One device runs forwards, the other backwards, each with activations of its own; and each direction on two devices."""
     weights = [tensor(f4(2, 12, 4), "w"), tensor(f4(2, 12, 3), "r"), tensor(f4(2, 24), "b")]

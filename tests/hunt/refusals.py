@@ -27,6 +27,10 @@ ENGINE = [
      "it makes one zero point of int8 a uint8, and forgets the number of its dimensions"),
 ]
 
+# The same where an If has a constant for its condition: optimisation puts the branch in its place, and then drops a node that only the branch reads,
+# if constants have taken the place of all its other readers. Seen in whole models too (test_judge.py).
+CONSTANT_BRANCH = r"Node input '.*' is not a graph input, initializer, or output of a previous node"
+
 # The same where an input has sizes by name: (text, what the node must be, why).
 OPEN_SIZES = [
     (r"cannot be reshaped|do not fit the shape|Incompatible dimensions", lambda n, opset: n.op_type in ("Attention", "QAttention"),
@@ -69,7 +73,15 @@ def engine_mistake(model, text):
         nodes = list(all_nodes(model.graph)) + [n for f in model.functions for n in f.node]
         if re.search(pattern, text) and any(holds(n) for n in nodes):
             return why
+    if re.search(CONSTANT_BRANCH, text) and constant_branch(model):
+        return "it drops a node that only a branch reads, when it puts the branch in the place of an If with a constant condition"
     return open_size_mistake(model, text)
+
+
+def constant_branch(model):
+    """An If of the model has a constant for its condition."""
+    constants = {t.name for t in model.graph.initializer} | {n.output[0] for n in all_nodes(model.graph) if n.op_type == "Constant"}
+    return any(n.op_type == "If" and n.input[0] in constants for n in all_nodes(model.graph))
 
 
 def open_size_mistake(model, text):

@@ -176,6 +176,24 @@ def mistakes_of_the_engine():
     assert refusals.engine_mistake(attention("n"), "The input tensor cannot be reshaped") and not refusals.engine_mistake(attention(96), "The input tensor cannot be reshaped")
 
 
+def branches_put_in_place():
+    """A Scan whose first output goes into a Shape that becomes a constant, and whose second into an If that does: from level 1 on the engine drops it."""
+    body = h.make_graph([h.make_node("Add", ["c", "r"], ["o"]), h.make_node("Tanh", ["x"], ["t"])], "body", [h.make_tensor_value_info(n, T.FLOAT, None) for n in "cr"],
+                        [h.make_tensor_value_info(n, T.FLOAT, None) for n in "to"])
+    branch = lambda op: h.make_graph([h.make_node(op, ["stack"], [op])], op, [], [h.make_tensor_value_info(op, T.FLOAT, None)])
+    nodes = [h.make_node("Scan", ["x", "rows"], ["state", "stack"], body=body, num_scan_inputs=1), h.make_node("If", ["on"], ["p"], then_branch=branch("Neg"), else_branch=branch("Tanh")),
+             h.make_node("Shape", ["state"], ["s"]), h.make_node("Gather", ["s", "one"], ["n"]), h.make_node("Cast", ["n"], ["f"], to=T.FLOAT),
+             h.make_node("Neg", ["p"], ["q"]), h.make_node("Mul", ["q", "f"], ["y"])]
+    case = case_of(nodes, dict(x=np.ones((6, 3), "f4")), ["y"], [("rows", np.ones((1, 6, 3), "f4")), ("on", np.array(False)), ("one", np.array(1))])
+    try:
+        graph.run_model(case.model, case.sets[0], 1)
+        assert False, "mended: the entry can go"
+    except Exception as why:
+        assert refusals.engine_mistake(case.model, str(why)), why
+    case.model.graph.node[1].input[0] = "given"
+    assert not refusals.engine_mistake(case.model, "Node input 'stack' is not a graph input, initializer, or output of a previous node")
+
+
 def sets_after_an_excuse():
     """What one set of inputs may have is no reason to pass the next one over."""
     case = one_node("ReduceMax", [f4(NAN, 1)], keepdims=0)
@@ -232,7 +250,7 @@ def outputs_quantised_too():
 failed = 0
 for check in (products_beyond_the_range, products_that_vanish, sums_of_squares, terms_that_cancel_out, wide_integers, greatest_of_nan, exponentials_of_nan, means_of_infinities,
               sums_that_slide, infinite_scales, letters_summed_before, sets_after_an_excuse, scales_of_nothing, inside_of_bodies, inside_of_functions, outputs_quantised_too,
-              laws, states_that_grow, mistakes_of_the_engine):
+              laws, states_that_grow, mistakes_of_the_engine, branches_put_in_place):
     try:
         check()
         print("ok - " + check.__name__)
