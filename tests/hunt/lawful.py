@@ -81,6 +81,12 @@ def texts_are_single(node, inputs):
     return int(np.prod(inputs[0].shape[axis + 1:])) <= 1
 
 
+def group_scales_fit(node, inputs):
+    """Scale and bias have an element for each channel (each group before operator set 21); ONNX Runtime stretches one to all of them."""
+    sizes = (inputs[0].shape[1], attribute(node, "num_groups"))
+    return all(a is None or a.size in sizes for a in inputs[1:])
+
+
 def states_keep_shape(node, inputs, outputs):
     """What a Scan carries has the same shape in every turn. ONNX Runtime lets [1 6] grow to [3 6] in a single turn, if it does not know the shape
     when it loads the model: in front of the body's output it refuses."""
@@ -98,6 +104,7 @@ LAWS["GatherND"] = batches_agree
 LAWS["Gather"] = texts_are_single
 LAWS.update({op: axes_are_read for op in "ArgMax ArgMin".split()})
 LAWS.update({"Reduce" + kind: axes_are_read for kind in "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()})
+LAWS["GroupNormalization"] = group_scales_fit
 LAWS["Scan"] = states_keep_shape  # of what it gives, too: see below
 LAWS.update({op: skip_fits for op in "SkipLayerNormalization SkipSimplifiedLayerNormalization".split()})
 

@@ -146,6 +146,8 @@ def laws():
     assert not lawful.lawful(node("PRelu"), dict(a=f4(1), b=f4(1, 2))) and lawful.lawful(node("PRelu"), dict(a=f4(1, 2), b=f4(1)))
     packed = lambda n: lawful.lawful(node("MatMulBnb4", K=32, N=6), dict(a=np.ones((3, 32), "f4"), b=np.zeros(n, "u1")))
     assert packed(96) and not packed(97)
+    groups = lambda n: lawful.lawful(h.make_node("GroupNormalization", ["a", "b", "c"], ["y"], num_groups=4), dict(a=np.ones((2, 8, 3), "f4"), b=np.ones(n, "f4"), c=np.ones(8, "f4")))
+    assert groups(8) and groups(4) and not groups(1)
     texts = lambda axis: lawful.lawful(node("Gather", axis=axis), dict(a=np.array([["a", "b"]], object), b=np.array([0])))
     assert texts(1) and texts(-1) and not texts(0) and not texts(-2)
 
