@@ -136,7 +136,8 @@ static void eliminate(struct solving *solving)
 static void learn(struct solving *solving, const struct search *search)
 {
     int64_t bound = tsr__search_bound(search);
-    solving->bound = bound > solving->bound ? bound : solving->bound;
+    if (bound > solving->bound)
+        solving->bound = bound;
     if (search->found && search->best_cost < solving->cost) {
         solving->found = true;
         solving->cost = search->best_cost;
@@ -193,7 +194,8 @@ static double dearest_price(const struct wide *wide)
         for (uint32_t i = wide->first_use[v]; i < wide->first_use[v + 1]; i++) {
             int64_t most = 0;
             for (uint32_t choice = 0; choice < wide->k[v]; choice++)
-                most = wide->uses[i].usage[choice] > most ? wide->uses[i].usage[choice] : most;
+                if (wide->uses[i].usage[choice] > most)
+                    most = wide->uses[i].usage[choice];
             sum += (double)most;
         }
     return (double)NEVER / 16 / sum;
@@ -508,7 +510,8 @@ static bool bindings(const struct solving *solving, struct arena *arena, struct 
     double most = 0;
     uint32_t n_priced = lambda ? wide->n_rows : 0;
     for (uint32_t row = 0; row < n_priced; row++)
-        most = lambda[row] > most ? lambda[row] : most;
+        if (lambda[row] > most)
+            most = lambda[row];
     tsr__wide_load(wide, solving->x, load);
     for (uint32_t row = 0; row < wide->n_rows; row++)
         if (load[row] == wide->bound[row] || (lambda && lambda[row] > 0.01 * most))

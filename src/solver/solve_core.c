@@ -96,7 +96,8 @@ static void shift_table(struct core *core, int64_t *cell, size_t n)
 {
     int64_t least = COST_FORBIDDEN;
     for (size_t i = 0; i < n; i++)
-        least = cell[i] < least ? cell[i] : least;
+        if (cell[i] < least)
+            least = cell[i];
     if (least == COST_FORBIDDEN)
         core->infeasible = true;
     else

@@ -143,7 +143,8 @@ void tsr__search_dive(struct search *search)
         .search = search, .wide = wide, .alive = HEAP_ARRAY(heap, uint8_t *, (size_t)wide->n + 1)};
     for (uint32_t v = 0; dive.alive && v < wide->n; v++) {
         dive.alive[v] = HEAP_ARRAY(heap, uint8_t, wide->k[v]);
-        k = wide->k[v] > k ? wide->k[v] : k;
+        if (wide->k[v] > k)
+            k = wide->k[v];
     }
     dive.left = HEAP_ARRAY(heap, uint32_t, (size_t)wide->n + 1);
     dive.queue = HEAP_ARRAY(heap, uint32_t, (size_t)wide->n + 1);

@@ -80,7 +80,8 @@ bool tsr__dual_init(struct dual *dual, const struct wide *wide)
     struct heap *heap = wide->heap;
     uint32_t k = 1;
     for (uint32_t v = 0; v < wide->n; v++)
-        k = wide->k[v] > k ? wide->k[v] : k;
+        if (wide->k[v] > k)
+            k = wide->k[v];
     *dual = (struct dual){.wide = wide, .heap = heap, .best = -INFINITY};
     dual->unary = by_node(wide, &dual->cells);
     dual->table = HEAP_ARRAY(heap, double *, (size_t)wide->n_edges + 1);
@@ -141,7 +142,8 @@ static double take_least(double *m, uint32_t k)
 {
     double least = m[0];
     for (uint32_t choice = 1; choice < k; choice++)
-        least = m[choice] < least ? m[choice] : least;
+        if (m[choice] < least)
+            least = m[choice];
     for (uint32_t choice = 0; choice < k; choice++)
         m[choice] -= least;
     return least;
@@ -282,7 +284,8 @@ static double edge_slack(const struct dual *dual, uint32_t i, const uint32_t *x)
     for (uint32_t a = 0; a < ka; a++)
         for (uint32_t b = 0; b < kb; b++) {
             double y = dual->table[i][(size_t)a * kb + b] - dual->to_a[i][a] - dual->to_b[i][b];
-            least = y < least ? y : least;
+            if (y < least)
+                least = y;
         }
     return dual->table[i][(size_t)x[edge->a] * kb + x[edge->b]] - dual->to_a[i][x[edge->a]] -
            dual->to_b[i][x[edge->b]] - least;
@@ -295,7 +298,8 @@ void tsr__dual_slack(const struct dual *dual, const uint32_t *x, double *slack)
         double least = 2 * FAR;
         tsr__dual_gather(dual, v, dual->sum);
         for (uint32_t choice = 0; choice < wide->k[v]; choice++)
-            least = dual->sum[choice] < least ? dual->sum[choice] : least;
+            if (dual->sum[choice] < least)
+                least = dual->sum[choice];
         slack[v] = dual->sum[x[v]] - least;
     }
     for (uint32_t i = 0; i < wide->n_edges; i++) {

@@ -76,7 +76,8 @@ static void take_least(struct exact *exact, int64_t *m, uint32_t k)
 {
     int64_t least = m[0];
     for (uint32_t choice = 1; choice < k; choice++)
-        least = m[choice] < least ? m[choice] : least;
+        if (m[choice] < least)
+            least = m[choice];
     for (uint32_t choice = 0; choice < k; choice++)
         m[choice] = settle(exact, (integer)m[choice] - least);
     exact->bound += least;
@@ -153,7 +154,8 @@ int64_t tsr__dual_exact(const struct dual *dual)
     double pays = 0;
     uint32_t most = 1;
     for (uint32_t v = 0; v < wide->n; v++)
-        most = wide->k[v] > most ? wide->k[v] : most;
+        if (wide->k[v] > most)
+            most = wide->k[v];
     for (uint32_t row = 0; row < wide->n_rows; row++)
         pays += dual->lambda[row] * (double)wide->bound[row];
     x.shift = (int)floor(log2((double)ROOM / 16 / (fabs(dual->bound) + pays + 1)));

@@ -119,7 +119,9 @@ static bool run_usages(struct run *run)
 {
     const struct wide *wide = run->front->wide;
     run->used = ARENA_ARRAY(&run->arena, int64_t **, (size_t)wide->n + 1);
-    for (uint32_t v = 0; v < wide->n && !run->arena.failed; v++) {
+    for (uint32_t v = 0; v < wide->n; v++) {
+        if (run->arena.failed)
+            break;
         if (wide->first_use[v] == wide->first_use[v + 1])
             continue;
         run->used[v] = ARENA_ARRAY(&run->arena, int64_t *, wide->k[v]);
@@ -225,7 +227,9 @@ static void cross(struct run *run, int from, struct set set, int64_t rest, int t
 {
     const struct set *left = &run->work[from];
     run->work[to].n = 0;
-    for (size_t i = 0; i < left->n && !run->over; i++) {
+    for (size_t i = 0; i < left->n; i++) {
+        if (run->over)
+            break;
         if (run->work[to].n > run->front->max_points ||
             (i % 64 == 63 && tsr__effort_over(run->front->effort)))
             run->over = true;
@@ -298,7 +302,9 @@ static int combine(struct run *run, const struct cell *cell, uint32_t choice,
     if (!first)
         return 0;
     *first = *own;
-    for (uint32_t f = 0; f < cell->bucket->n_factors && !run->arena.failed; f++) {
+    for (uint32_t f = 0; f < cell->bucket->n_factors; f++) {
+        if (run->arena.failed)
+            break;
         const struct tree_factor *factor = &cell->bucket->factors[f];
         if (factor->child == NONE || run->over)
             continue;
@@ -555,7 +561,9 @@ static bool back(struct run *run, struct point *goals, uint32_t *x)
         struct cell cell = {bucket, 0, tree->offset, 0};
         tsr__tree_offsets(tree, bucket, x);
         bool found = false;
-        for (uint32_t choice = 0; choice < tree->k[bucket->node] && !found; choice++) {
+        for (uint32_t choice = 0; choice < tree->k[bucket->node]; choice++) {
+            if (found)
+                break;
             struct point own;
             if (!own_point(run, &cell, choice, &own))
                 continue;

@@ -27,7 +27,9 @@ static bool probe_init(struct probe *probe, struct core *core)
     probe->known = HEAP_ARRAY(heap, uint8_t, n);
     probe->queued = HEAP_ARRAY(heap, uint8_t, n);
     probe->extra = HEAP_ARRAY(heap, int64_t, (size_t)core->n_rows + 1);
-    for (uint32_t v = 0; v < core->n_nodes && !heap->failed; v++) {
+    for (uint32_t v = 0; v < core->n_nodes; v++) {
+        if (heap->failed)
+            break;
         if (core->nodes[v].gone)
             continue;
         probe->alive[v] = HEAP_ARRAY(heap, uint8_t, core->nodes[v].k);
@@ -117,8 +119,10 @@ static bool fits(struct probe *probe)
                     least = use->usage[k];
             probe->extra[use->begin] += least;
             probe->extra[use->end] -= least;
-            begin = use->begin < begin ? use->begin : begin;
-            end = use->end > end ? use->end : end;
+            if (use->begin < begin)
+                begin = use->begin;
+            if (use->end > end)
+                end = use->end;
         }
         core->effort->work += node->uses.n * (uint64_t)node->k;
     }

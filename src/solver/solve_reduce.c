@@ -188,7 +188,9 @@ static void arc_consistency(struct core *core)
             dead[v][i] = core->nodes[v].cost[i] >= NEVER;
         push_node(core, &queue, v);
     }
-    for (uint32_t at = 0; at < queue.nodes.n && !core->heap->failed; at++) {
+    for (uint32_t at = 0; at < queue.nodes.n; at++) {
+        if (core->heap->failed)
+            break;
         uint32_t v = queue.nodes.at[at];
         core->nodes[v].queued = false;
         for (uint32_t i = 0; i < core->nodes[v].edges.n; i++) {
@@ -197,7 +199,9 @@ static void arc_consistency(struct core *core)
                 push_node(core, &queue, edge_other(edge, v));
         }
     }
-    for (uint32_t v = 0; v < core->n_nodes && !core->heap->failed; v++) {
+    for (uint32_t v = 0; v < core->n_nodes; v++) {
+        if (core->heap->failed)
+            break;
         tsr__core_remove(core, v, dead[v]);
         tsr__heap_free(core->heap, dead[v]);
     }
@@ -329,7 +333,8 @@ static bool decompose(struct core *core, struct queue *queue, uint32_t id)
     // f(i) = table(i, 0), g(j) = table(0, j) - table(0, 0), lifted so that none is negative.
     int64_t least = 0;
     for (uint32_t j = 0; j < table->cols; j++)
-        least = cell[j] - cell[0] < least ? cell[j] - cell[0] : least;
+        if (cell[j] - cell[0] < least)
+            least = cell[j] - cell[0];
     for (uint32_t i = 0; i < table->rows; i++)
         core->nodes[a].cost[i] =
             plus(core->nodes[a].cost[i], cell[(size_t)i * table->cols] + least);
@@ -382,8 +387,10 @@ static void trim_uses(struct core *core, uint32_t v)
         struct core_use *use = &node->uses.at[i];
         int64_t least = use->usage[0], most = use->usage[0];
         for (uint32_t k = 1; k < node->k; k++) {
-            least = use->usage[k] < least ? use->usage[k] : least;
-            most = use->usage[k] > most ? use->usage[k] : most;
+            if (use->usage[k] < least)
+                least = use->usage[k];
+            if (use->usage[k] > most)
+                most = use->usage[k];
         }
         for (uint32_t k = 0; k < node->k; k++)
             use->usage[k] -= least;
@@ -551,7 +558,8 @@ static bool find_least(struct core *core, const struct core_node *node, const st
             int64_t low = NEVER;
             const int64_t *at = x.at + (size_t)a * x.k;
             for (uint32_t j = 0; j < x.k; j++)
-                low = at[j] < low ? at[j] : low;
+                if (at[j] < low)
+                    low = at[j];
             if (low >= NEVER)
                 return false;
             least[(size_t)i * node->k + a] = low;
@@ -681,7 +689,8 @@ static bool sweep_init(struct core *core, struct sweep *sweep)
             const struct core_use *use = &core->nodes[v].uses.at[i];
             int64_t largest = 0;
             for (uint32_t k = 0; k < core->nodes[v].k; k++)
-                largest = use->usage[k] > largest ? use->usage[k] : largest;
+                if (use->usage[k] > largest)
+                    largest = use->usage[k];
             sweep->most[use->begin] += largest;
             sweep->most[use->end] -= largest;
             sweep->mark[use->begin] |= BEGINS;
@@ -807,7 +816,8 @@ static bool breaks(struct core *core, uint32_t v, uint8_t *dead)
         const struct core_use *use = &node->uses.at[i];
         int64_t least = INT64_MAX;
         for (uint32_t row = use->begin; row < use->end; row++)
-            least = core->row_bound[row] < least ? core->row_bound[row] : least;
+            if (core->row_bound[row] < least)
+                least = core->row_bound[row];
         for (uint32_t k = 0; k < node->k; k++)
             dead[k] |= use->usage[k] > least;
         core->effort->work += node->k + (use->end - use->begin) / 8;
@@ -846,7 +856,9 @@ static bool enough(const struct core *core)
 // as it is.
 static void drain(struct core *core, struct queue *queue, struct scratch *scratch)
 {
-    for (uint32_t i = 1; !core->infeasible && !core->heap->failed; i++) {
+    for (uint32_t i = 1; !core->infeasible; i++) {
+        if (core->heap->failed)
+            break;
         if (i % 256 == 0 && enough(core)) {
             while (queue->nodes.n)
                 core->nodes[queue->nodes.at[--queue->nodes.n]].queued = false;
@@ -869,7 +881,9 @@ static void drain(struct core *core, struct queue *queue, struct scratch *scratc
 // Edges between the same two nodes become one.
 static void join_edges(struct core *core, struct queue *queue)
 {
-    for (uint32_t id = 0; id < core->edges.n && !core->heap->failed; id++) {
+    for (uint32_t id = 0; id < core->edges.n; id++) {
+        if (core->heap->failed)
+            break;
         struct core_edge edge = core->edges.at[id];
         if (!edge.table || find_edge(core, edge.a, edge.b, id) == NONE)
             continue;
@@ -906,7 +920,8 @@ void tsr__core_reduce(struct core *core)
     uint32_t k = 1;
     int probes = 0;
     for (uint32_t v = 0; v < core->n_nodes; v++)
-        k = core->nodes[v].k > k ? core->nodes[v].k : k;
+        if (core->nodes[v].k > k)
+            k = core->nodes[v].k;
     struct scratch scratch = {.count = HEAP_ARRAY(core->heap, uint8_t, k),
                               .dead = HEAP_ARRAY(core->heap, uint8_t, k),
                               .which = HEAP_ARRAY(core->heap, uint32_t, k)};

@@ -526,7 +526,8 @@ static double first_step(const struct region *region, int64_t cost)
 {
     int64_t most = 1;
     for (uint32_t s = 0; s <= region->n_spans; s++)
-        most = region->held[s] > most ? region->held[s] : most;
+        if (region->held[s] > most)
+            most = region->held[s];
     return 0.002 * ((double)cost + 1) / (double)most;
 }
 

@@ -289,7 +289,9 @@ static void move_regions(struct search *search, int rounds)
     static const uint32_t few[] = {0, 0, 2, 3, 5, 8};
     struct region *region = &search->region;
     tsr__region_weigh(region, &search->dual);
-    for (int i = 0; i < rounds && !tsr__effort_over(search->effort); i++) {
+    for (int i = 0; i < rounds; i++) {
+        if (tsr__effort_over(search->effort))
+            break;
         double u = random_unit(&search->random) * 2 - 1, factor = exp(u * u * u * 3);
         if (random_next(&search->random) % 4 == 0)
             factor = 0; // only what is broken has a price
@@ -362,7 +364,9 @@ void tsr__search_polish(struct search *search, int rounds)
     double slack = worse[random_next(&search->random) % TSR_COUNT(worse)];
     int64_t most = search->best_cost + (int64_t)(slack * fabs((double)search->best_cost));
     memcpy(search->x, search->best, wide->n * sizeof(*search->x));
-    for (int i = 0; i < rounds && !tsr__effort_over(search->effort); i++) {
+    for (int i = 0; i < rounds; i++) {
+        if (tsr__effort_over(search->effort))
+            break;
         double u = random_unit(&search->random) * 2 - 1, factor = exp(u * u * u * 3);
         if (random_next(&search->random) % 4 == 0)
             factor = 0; // only what is broken has a price
@@ -454,7 +458,8 @@ static void make_sure(struct search *search)
         search->dual.bound < cost - 1e-9 * fabs(cost) - 1)
         return;
     int64_t sure = tsr__dual_exact(&search->dual);
-    search->sure = sure > search->sure ? sure : search->sure;
+    if (sure > search->sure)
+        search->sure = sure;
     search->effort->work += search->dual.cells;
 }
 

@@ -351,7 +351,8 @@ bool tsr__tree_init(struct tree *tree, tsr_session *session, uint32_t n, const u
         return false;
     uint32_t most = 0;
     for (uint32_t i = 0; i < tree->m; i++)
-        most = tree->buckets[i].n_factors > most ? tree->buckets[i].n_factors : most;
+        if (tree->buckets[i].n_factors > most)
+            most = tree->buckets[i].n_factors;
     tree->acc = ARENA_ARRAY(&tree->arena, int64_t, (size_t)tree->most_k + 1);
     tree->at = ARENA_ARRAY(&tree->arena, uint32_t, (size_t)tree->most_sep + 1);
     tree->offset = ARENA_ARRAY(&tree->arena, size_t, (size_t)most + 1);
@@ -426,7 +427,8 @@ int64_t tsr__tree_up(struct tree *tree, int64_t *const *unary)
             accumulate(tree, bucket, unary[bucket->node], tree->offset);
             int64_t least = tree->acc[0];
             for (uint32_t choice = 1; choice < k; choice++)
-                least = tree->acc[choice] < least ? tree->acc[choice] : least;
+                if (tree->acc[choice] < least)
+                    least = tree->acc[choice];
             bucket->message[cell] = least;
             tsr__tree_step(tree, bucket);
         }
@@ -533,7 +535,8 @@ void tsr__tree_marginals(struct tree *tree, int64_t *const *unary, uint32_t node
         accumulate(tree, bucket, unary[node], tree->offset);
         for (uint32_t choice = 0; choice < k; choice++) {
             int64_t sum = plus(plus(tree->acc[choice], bucket->down[cell]), others);
-            out[choice] = sum < out[choice] ? sum : out[choice];
+            if (sum < out[choice])
+                out[choice] = sum;
         }
         tsr__tree_step(tree, bucket);
     }

@@ -82,7 +82,8 @@ bool tsr__wide_init(struct wide *wide, const struct core *core, struct heap *hea
     tsr__heap_free(heap, dense);
     wide->scale = 1;
     for (uint32_t row = 0; row < wide->n_rows; row++)
-        wide->scale = wide->bound[row] > wide->scale ? wide->bound[row] : wide->scale;
+        if (wide->bound[row] > wide->scale)
+            wide->scale = wide->bound[row];
     return fill_touch(wide) && fill_uses(wide);
 }
 

@@ -92,7 +92,8 @@ static double worst_halves(tsr_topology *topology, enum tsr_collective what,
             for (int i = 0; i < topology->n; i++)
                 side[i] = last ? i >= k : i < k;
             double time = cut_time(topology, what, groups, side);
-            worst = time > worst ? time : worst;
+            if (time > worst)
+                worst = time;
         }
     return worst;
 }
@@ -148,8 +149,10 @@ static double worst_alone(const tsr_topology *topology, enum tsr_collective what
         a->in.ports += ports; // those of all others
         double out = a->bytes_out > 0 ? a->bytes_out / narrower(&a->out) : 0;
         double in = a->bytes_in > 0 ? a->bytes_in / narrower(&a->in) : 0;
-        worst = out > worst ? out : worst;
-        worst = in > worst ? in : worst;
+        if (out > worst)
+            worst = out;
+        if (in > worst)
+            worst = in;
     }
     return worst;
 }
@@ -167,7 +170,8 @@ int64_t tsr__topology_bound(tsr_topology *topology, enum tsr_collective what,
     if (!scratch.failed) {
         double halves = worst_halves(topology, what, groups, side);
         worst = worst_alone(topology, what, groups, alone);
-        worst = halves > worst ? halves : worst;
+        if (halves > worst)
+            worst = halves;
     }
     tsr__arena_free(&scratch);
     double picoseconds = worst * (double)bytes * 1e12;

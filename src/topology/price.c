@@ -85,7 +85,8 @@ static void hear(void *data, int from, int to, double bytes)
         latency += link->latency;
         carry_all(meter, link, bytes);
     }
-    meter->longest = latency > meter->longest ? latency : meter->longest;
+    if (latency > meter->longest)
+        meter->longest = latency;
 }
 
 // The loads and the latency of one byte from every member of a group to every other: one tree of routes for each member,
@@ -119,7 +120,8 @@ static double unload(struct meter *meter)
     for (size_t i = 0; i < meter->n_touched; i++) {
         int k = meter->touched[i];
         double time = meter->load[k] / tsr__topology_speed(meter->topology, k);
-        fullest = time > fullest ? time : fullest;
+        if (time > fullest)
+            fullest = time;
         meter->load[k] = 0;
     }
     meter->n_touched = 0;
@@ -163,7 +165,8 @@ static double fold_per_byte(const tsr_topology *topology, enum tsr_collective wh
         return 0;
     for (int i = 0; i < groups->count * groups->size; i++) {
         double each = 1 / topology->device[groups->device[i]].bandwidth;
-        slowest = each > slowest ? each : slowest;
+        if (each > slowest)
+            slowest = each;
     }
     return slowest * (groups->size + 1) / groups->size;
 }

@@ -87,8 +87,10 @@ static bool speeds_fit(struct guess *guess)
     for (size_t i = 0; i < guess->topology->links.n; i++) {
         const struct topology_link *link = &guess->topology->links.at[i];
         int d = differ(guess, link->from, link->to, true, &by);
-        least[d] = link->bandwidth < least[d] ? link->bandwidth : least[d];
-        most[d] = link->bandwidth > most[d] ? link->bandwidth : most[d];
+        if (link->bandwidth < least[d])
+            least[d] = link->bandwidth;
+        if (link->bandwidth > most[d])
+            most[d] = link->bandwidth;
     }
     for (int d = 1; d < guess->n; d++)
         if (least[d] < CLEAR * most[d - 1])

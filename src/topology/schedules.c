@@ -121,8 +121,10 @@ static bool grid_of(tsr_topology *topology, const struct topology_groups *groups
         for (int d = topology->n_grid - 1, rest = groups->device[i]; d >= 0; d--) {
             int c = rest % topology->grid[d];
             rest /= topology->grid[d];
-            low[d] = c < low[d] ? c : low[d];
-            high[d] = c > high[d] ? c : high[d];
+            if (c < low[d])
+                low[d] = c;
+            if (c > high[d])
+                high[d] = c;
         }
     out->n = 0;
     for (int d = 0; d < topology->n_grid; d++) {
@@ -171,7 +173,8 @@ static void grid_rings(const struct grid *grid, int size, double bytes, int firs
         int at = mirrored ? grid->n - 1 - phase : phase, longest = 0;
         for (int r = 0; r < turns; r++) {
             int n = grid->side[(first + at + r) % grid->n];
-            longest = n > longest ? n : longest;
+            if (n > longest)
+                longest = n;
         }
         for (int step = 0, times; step < longest - 1; step += times) {
             times = alike(to, steps_alike(grid, step, longest - 1));
