@@ -150,6 +150,8 @@ tsr_status tsr__engine_ran(struct rank *rank, OrtStatus *status);
 
 // ---- options of a run (run_options.c)
 
+// What stands behind "NAME=" in the map for that device, or its own name.
+struct str tsr__device_mapped(const char *device, const tsr_run_options *options);
 // A number of threads for each of `ranks` ranks that share `cores`.
 int tsr__rank_threads(int cores, int ranks, int wanted);
 
@@ -267,8 +269,6 @@ int tsr__gpu_fetch(struct gpu_seat *seat, void *to, const void *from, size_t byt
 
 // ---- provider.c, trace.c
 
-// What stands behind "NAME=" in the map for that device, or its own name.
-struct str tsr__device_mapped(const char *device, const tsr_run_options *options);
 // A name by kind becomes that of the provider that serves it here: "GPU:1" -> "CUDA:1", in out. Other names, and kinds that
 // nothing serves, stay as they are.
 struct str tsr__device_resolved(tsr_session *session, struct str name, char *out, size_t cap);

@@ -9,20 +9,6 @@
 
 #define SUFFIX "ExecutionProvider"
 
-struct str tsr__device_mapped(const char *device, const tsr_run_options *options)
-{
-    struct str name =
-        str_of(device && *device ? device : "CPU"); // a device without a name is a CPU
-    for (size_t i = 0; i < options->n_map_devices; i++) {
-        const char *equals = strchr(options->map_devices[i], '=');
-        struct str from = {options->map_devices[i],
-                           equals ? (size_t)(equals - options->map_devices[i]) : 0};
-        if (equals && str_eq(from, name))
-            return str_of(equals + 1);
-    }
-    return name;
-}
-
 // Kinds of devices, and the providers that serve them, the better ones first. What ONNX Runtime calls CPU is one itself.
 static const struct kind {
     const char *name;
