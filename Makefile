@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# The commands people expect; Meson and ninja do the work. Options: SANITIZE=1 (AddressSanitizer, UBSan),
-# COVERAGE=1, CC=clang (each SANITIZE/COVERAGE build has a folder of its own), PREFIX, DESTDIR, BENCH=group, TEST=name, PAIRS=n, BODIES=n, GRAPHS=n, SEED=n, MINUTES=n, JOBS=n.
+# The commands people expect; Meson and ninja do the work. Options: SANITIZE=1 (AddressSanitizer, UBSan), SANITIZE=thread,
+# VALGRIND=1 (of check), COVERAGE=1, CC=clang (each of these builds has a folder of its own), PREFIX, DESTDIR, BENCH=group, TEST=name, PAIRS=n, BODIES=n, GRAPHS=n, SEED=n, MINUTES=n, JOBS=n.
 
-BUILD    ?= build$(if $(SANITIZE),-asan)$(if $(COVERAGE),-cov)
+BUILD    ?= build$(if $(SANITIZE),$(if $(filter thread,$(SANITIZE)),-tsan,-asan))$(if $(COVERAGE),-cov)$(if $(filter clang,$(CC)),-clang)
 PREFIX   ?= /usr/local
-ASAN     := -Db_sanitize=address,undefined -Db_lundef=false
-OPTIONS  := $(if $(SANITIZE),$(ASAN)) $(if $(COVERAGE),-Db_coverage=true)
+SANITIZERS := $(if $(filter thread,$(SANITIZE)),thread,address,undefined)
+OPTIONS  := $(if $(SANITIZE),-Db_sanitize=$(SANITIZERS) -Db_lundef=false) $(if $(COVERAGE),-Db_coverage=true)
 SETUP    := tools/setup
 
 all: $(BUILD)/build.ninja ## builds the command, the libraries and the tests
@@ -33,8 +33,8 @@ test: all ## every test; the last line is the count (TEST=name: those programs)
 	@$(if $(COVERAGE),tools/setup coverage && gcovr -r . -f src/ -s $(BUILD) | grep -E '^(lines|branches):',:)
 
 # Programs of the build alone: no Python, no engine.
-check: all ## the tests in C, in seconds
-	@tools/test-summary $(BUILD) --compiled
+check: all ## the tests in C, in seconds (SANITIZE=1, SANITIZE=thread, VALGRIND=1: the same under a witness)
+	@tools/test-summary $(BUILD) $(if $(VALGRIND),--valgrind,--compiled)
 
 # Long: every row of the table of rules run cut and whole, and its shapes, found from little, held against runs;
 # reshardings carried out on random pairs; all node tests of the onnx package cut on every axis, with the list of those that never ran cut and why.
@@ -120,6 +120,6 @@ uninstall:
 	@ninja -C $(BUILD) uninstall
 
 clean: ## removes the build folders
-	rm -rf build build-asan build-cov build-fuzz build-deb
+	rm -rf build build-asan build-tsan build-clang build-cov build-fuzz build-deb
 
 .PHONY: deb dist hand gpu help check wheel all soak setup demo test prove trials torture nemesis hunt compat bench fuzz lint install uninstall clean
