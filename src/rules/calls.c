@@ -8,7 +8,7 @@ struct change {
     const char *op, *versions;
 };
 static const struct change changes[] = {
-#define X(op, versions) {op, versions},
+#define X(op, versions, ...) {op, versions},
 #include "rules/changes.def"
 #undef X
 };
