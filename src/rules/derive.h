@@ -43,63 +43,11 @@ int64_t tsr__onnx_opset(const tsr_node *node);
 // Bit i: dimension i is reduced. False: not known, and the derivation has ended.
 bool tsr__reduce_axes(struct derivation *derivation, int rank, bool *reduced);
 
-void tsr__derive_reduce_sum(struct derivation *derivation);
-void tsr__derive_reduce_max(struct derivation *derivation);
-void tsr__derive_reduce_min(struct derivation *derivation);
-void tsr__derive_reduce_prod(struct derivation *derivation);
-void tsr__derive_reduce_stat(struct derivation *derivation);
-void tsr__derive_reduce_mean(struct derivation *derivation);
-void tsr__derive_arg(struct derivation *derivation);
-void tsr__derive_global_pool(struct derivation *derivation);
-void tsr__derive_global_max_pool(struct derivation *derivation);
-void tsr__derive_softmax(struct derivation *derivation);
-void tsr__derive_softmax_flat(struct derivation *derivation);
-void tsr__derive_layer_norm(struct derivation *derivation);
-void tsr__derive_group_norm(struct derivation *derivation);
-void tsr__derive_group_norm_18(struct derivation *derivation);
-void tsr__derive_instance_norm(struct derivation *derivation);
-void tsr__derive_batch_norm(struct derivation *derivation);
-void tsr__derive_lp_norm(struct derivation *derivation);
-void tsr__derive_mvn(struct derivation *derivation);
-void tsr__derive_skip_norm(struct derivation *derivation);
-void tsr__derive_embed_norm(struct derivation *derivation);
-void tsr__derive_group_norm_last(struct derivation *derivation);
-void tsr__derive_top_k(struct derivation *derivation);
 // A value of one element. Or: the bytes of a constant, all alike; false: they are not, or not known.
 bool tsr__derive_single(struct shape shape);
 bool tsr__derive_alike(const tsr_value *value, tsr_dtype type, int *out);
-void tsr__derive_trilu(struct derivation *derivation);
-void tsr__derive_range(struct derivation *derivation);
-void tsr__derive_eye_like(struct derivation *derivation);
-void tsr__derive_cumulate(struct derivation *derivation);
-void tsr__derive_einsum(struct derivation *derivation);
-void tsr__derive_matmul_integer(struct derivation *derivation);
-void tsr__derive_qlinear_matmul(struct derivation *derivation);
-void tsr__derive_quantize(struct derivation *derivation);
-void tsr__derive_dynamic_quantize(struct derivation *derivation);
-void tsr__derive_dynamic_quantize_matmul(struct derivation *derivation);
-void tsr__derive_loss(struct derivation *derivation);
-void tsr__derive_softmax_loss(struct derivation *derivation);
-void tsr__derive_fused_matmul(struct derivation *derivation);
-void tsr__derive_fused_gemm(struct derivation *derivation);
-void tsr__derive_matmul_nbits(struct derivation *derivation);
-void tsr__derive_matmul_bnb4(struct derivation *derivation);
-void tsr__derive_gather_quantized(struct derivation *derivation);
-void tsr__derive_qlinear_softmax(struct derivation *derivation);
-void tsr__derive_qlinear_concat(struct derivation *derivation);
-void tsr__derive_qlinear_pool(struct derivation *derivation);
-void tsr__derive_qlinear_global_pool(struct derivation *derivation);
 
 // Types and shapes (shape_norm.c).
-void tsr__infer_top_k(struct shape_job *job);
-void tsr__infer_multinomial(struct shape_job *job);
-void tsr__infer_quantize(struct shape_job *job);
-void tsr__infer_dequantize(struct shape_job *job);
-void tsr__infer_qlinear_matmul(struct shape_job *job);
-void tsr__infer_matmul_bnb4(struct shape_job *job);
-void tsr__infer_skip_norm(struct shape_job *job);
-void tsr__infer_loss(struct shape_job *job);
-void tsr__infer_gather_quantized(struct shape_job *job);
 
 // Attention, convolutions, recurrent layers, experts, rows.
 void tsr__derive_heads(struct derivation *derivation, int64_t kv, int64_t each); // sizes of h and g
@@ -107,55 +55,6 @@ bool tsr__derive_mask(struct derivation *derivation, size_t i, const char *heads
 // The mask (if there is one) is [q k] or [b heads q k], with a number of rows and as many columns as
 // input 1 has in dimension `keys`.
 bool tsr__derive_mask_fits(const struct derivation *derivation, size_t i, int keys);
-void tsr__derive_conv(struct derivation *derivation);
-void tsr__derive_fused_conv(struct derivation *derivation);
-void tsr__derive_conv_transpose(struct derivation *derivation);
-void tsr__derive_lrn(struct derivation *derivation);
-void tsr__derive_conv_integer(struct derivation *derivation);
-void tsr__derive_qlinear_conv(struct derivation *derivation);
-void tsr__derive_deform_conv(struct derivation *derivation);
 bool tsr__deform_expands(const struct derivation *derivation); // expand_deform.c
-void tsr__derive_mel_weights(struct derivation *derivation);
-void tsr__derive_causal_conv(struct derivation *derivation);
-void tsr__derive_pool(struct derivation *derivation);
-void tsr__derive_col2im(struct derivation *derivation);
-void tsr__derive_attention(struct derivation *derivation);
-void tsr__derive_flex_attention(struct derivation *derivation);
-void tsr__derive_linear_attention(struct derivation *derivation);
-void tsr__derive_rotary(struct derivation *derivation);
-void tsr__derive_rotary_positions(struct derivation *derivation);
-void tsr__derive_multi_head(struct derivation *derivation);
-void tsr__derive_masked_multi_head(struct derivation *derivation);
-void tsr__derive_projected_attention(struct derivation *derivation);
-void tsr__derive_packed_attention(struct derivation *derivation);
-void tsr__derive_quantized_attention(struct derivation *derivation);
-void tsr__derive_group_query(struct derivation *derivation);
-void tsr__derive_sparse_attention(struct derivation *derivation);
-void tsr__derive_packed_multi_head(struct derivation *derivation);
-void tsr__derive_paged_attention(struct derivation *derivation);
-void tsr__derive_experts(struct derivation *derivation);
-void tsr__derive_quantized_experts(struct derivation *derivation);
-void tsr__derive_lstm(struct derivation *derivation);
-void tsr__derive_recurrent(struct derivation *derivation);
-void tsr__derive_dft_17(struct derivation *derivation);
-void tsr__derive_dft(struct derivation *derivation);
-void tsr__derive_stft(struct derivation *derivation);
-void tsr__derive_adagrad(struct derivation *derivation);
-void tsr__derive_adam(struct derivation *derivation);
-void tsr__derive_halves(struct derivation *derivation);
-void tsr__derive_rows(struct derivation *derivation);
-void tsr__derive_feature_extractor(struct derivation *derivation);
-
-void tsr__infer_multi_head(struct shape_job *job);
-void tsr__infer_masked_multi_head(struct shape_job *job);
-void tsr__infer_group_query(struct shape_job *job);
-void tsr__infer_projected_attention(struct shape_job *job);
-void tsr__infer_quantized_attention(struct shape_job *job);
-void tsr__infer_paged_attention(struct shape_job *job);
-void tsr__infer_regressor(struct shape_job *job);
-void tsr__infer_classifier(struct shape_job *job);
-void tsr__infer_one_hot_encoder(struct shape_job *job);
-void tsr__infer_feature_vectorizer(struct shape_job *job);
-void tsr__infer_category_mapper(struct shape_job *job);
 
 #endif

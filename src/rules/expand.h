@@ -69,46 +69,4 @@ void tsr__x_give(struct expansion *expansion, int k, tsr_value *value);
 // The type that statistics are taken in: float for shorter ones.
 tsr_dtype tsr__x_wide(tsr_dtype type);
 
-void tsr__expand_reduce_mean(struct expansion *expansion);
-void tsr__expand_reduce_l2(struct expansion *expansion);
-void tsr__expand_reduce_log_sum(struct expansion *expansion);
-void tsr__expand_reduce_log_sum_exp(struct expansion *expansion);
-void tsr__expand_arg_max(struct expansion *expansion);
-void tsr__expand_arg_min(struct expansion *expansion);
-void tsr__expand_global_average_pool(struct expansion *expansion);
-void tsr__expand_global_lp_pool(struct expansion *expansion);
-void tsr__expand_loss(struct expansion *expansion);
-void tsr__expand_softmax_loss(struct expansion *expansion);
-void tsr__expand_softmax(struct expansion *expansion);
-void tsr__expand_softmax_flat(struct expansion *expansion);
-void tsr__expand_log_softmax(struct expansion *expansion);
-void tsr__expand_log_softmax_flat(struct expansion *expansion);
-void tsr__expand_hardmax(struct expansion *expansion);
-void tsr__expand_lp_norm(struct expansion *expansion);
-void tsr__expand_mvn(struct expansion *expansion);
-void tsr__expand_layer_norm(struct expansion *expansion);
-void tsr__expand_rms_norm(struct expansion *expansion);
-void tsr__expand_simplified_norm(struct expansion *expansion);
-void tsr__expand_skip_layer_norm(struct expansion *expansion);
-void tsr__expand_skip_simplified_norm(struct expansion *expansion);
-void tsr__expand_instance_norm(struct expansion *expansion);
-void tsr__expand_group_norm(struct expansion *expansion);
-void tsr__expand_dynamic_quantize(struct expansion *expansion);
-void tsr__expand_dynamic_quantize_matmul(struct expansion *expansion);
-void tsr__expand_fused_gemm(struct expansion *expansion);
-void tsr__expand_cum_sum(struct expansion *expansion);
-void tsr__expand_cum_prod(struct expansion *expansion);
-void tsr__expand_top_k(struct expansion *expansion);
-void tsr__expand_qlinear_matmul(struct expansion *expansion);
-void tsr__expand_qlinear_conv(struct expansion *expansion);
-void tsr__expand_attention(struct expansion *expansion);
-void tsr__expand_multi_head(struct expansion *expansion);
-void tsr__expand_experts(struct expansion *expansion);
-void tsr__expand_trilu(struct expansion *expansion);
-void tsr__expand_eye_like(struct expansion *expansion);
-void tsr__expand_one_hot(struct expansion *expansion);
-void tsr__expand_einsum(struct expansion *expansion);
-void tsr__expand_mel_weights(struct expansion *expansion);
-void tsr__expand_deform_conv(struct expansion *expansion);
-
 #endif

@@ -125,8 +125,10 @@ struct op_row {
         writes; // bits of inputs that ONNX Runtime writes over if the node gives more than one result
     const char *some; // factors of which the kernel wants at least one element (empty.c); "*": all
     bool (*some_if)(const struct rule *rule); // those with ~ behind them only where this holds
-    bool bodies;      // control flow: its bodies are cut, not the node itself (control.c)
-    expand_fn expand; // replaces a node whose `stat` factors are cut (expand.h)
+    bool bodies;         // control flow: its bodies are cut, not the node itself (control.c)
+    expand_fn expand;    // replaces a node whose `stat` factors are cut (expand.h)
+    enum sum_way sum;    // what it does with parts of a sum in place of the sum
+    unsigned sum_inputs; // bits of inputs for which it does so
     const struct stay
         *stays; // of the factors that are whole; the last has no names. NULL: there are none
     const char *note;
@@ -141,6 +143,17 @@ static inline const char *text_or_none(const char *text)
 {
     return text ? text : "";
 }
+// The functions that rows name, one list of them (handlers.def).
+#define DERIVE(name) void tsr__derive_##name(struct derivation *derivation);
+#define INFER(name)  void tsr__infer_##name(struct shape_job *job);
+#define VALUE(name)  void tsr__value_##name(struct shape_job *job);
+#define EXPAND(name) void tsr__expand_##name(struct expansion *expansion);
+#include "rules/handlers.def"
+#undef DERIVE
+#undef INFER
+#undef VALUE
+#undef EXPAND
+
 extern const struct op_row tsr__op_table[];
 extern const size_t tsr__op_table_count;
 // The row for a node: newest whose since is not above the opset; NULL: none.
@@ -161,40 +174,6 @@ static inline int64_t clamped(int64_t number, int64_t least, int64_t most)
         return least;
     return number > most ? most : number;
 }
-
-void tsr__derive_matmul(struct derivation *derivation);
-void tsr__derive_gemm(struct derivation *derivation);
-void tsr__derive_dropout(struct derivation *derivation);
-void tsr__derive_transpose(struct derivation *derivation);
-void tsr__derive_concat_from_sequence(struct derivation *derivation);
-void tsr__derive_split_to_sequence(struct derivation *derivation);
-void tsr__derive_reshape(struct derivation *derivation);
-void tsr__derive_concat(struct derivation *derivation);
-void tsr__derive_split(struct derivation *derivation);
-void tsr__derive_concat_strided(struct derivation *derivation);
-void tsr__derive_split_strided(struct derivation *derivation);
-void tsr__derive_slice(struct derivation *derivation);
-void tsr__derive_pad(struct derivation *derivation);
-void tsr__derive_center_crop_pad(struct derivation *derivation);
-void tsr__derive_resize(struct derivation *derivation);
-void tsr__derive_shape(struct derivation *derivation);
-void tsr__derive_size_of(struct derivation *derivation);
-void tsr__derive_squeeze(struct derivation *derivation);
-void tsr__derive_unsqueeze(struct derivation *derivation);
-void tsr__derive_flatten(struct derivation *derivation);
-void tsr__derive_depth_to_space(struct derivation *derivation);
-void tsr__derive_space_to_depth(struct derivation *derivation);
-void tsr__derive_expand(struct derivation *derivation);
-void tsr__derive_tile(struct derivation *derivation);
-void tsr__derive_gather(struct derivation *derivation);
-void tsr__derive_gather_elements(struct derivation *derivation);
-void tsr__derive_gather_nd(struct derivation *derivation);
-void tsr__derive_scatter_elements(struct derivation *derivation);
-void tsr__derive_scatter_nd(struct derivation *derivation);
-void tsr__derive_tensor_scatter(struct derivation *derivation);
-void tsr__derive_one_hot(struct derivation *derivation);
-void tsr__derive_compress(struct derivation *derivation);
-void tsr__derive_reverse_sequence(struct derivation *derivation);
 
 // ---- known values and shapes (known_values.c, shapes.c, shape_job.c) ---------------------------------------
 
@@ -294,114 +273,6 @@ struct expr tsr__job_size(const struct shape_job *job, struct shape shape, int f
 // The shapes that follow from the letters of the rule (rule.c).
 void tsr__job_letters(struct shape_job *job);
 // All inputs are broadcast against each other, whatever the rule says: as ONNX Runtime does with a slope (rule.c).
-void tsr__infer_stretched(struct shape_job *job);
-
-// Shapes of outputs (shape_*.c, reshape.c).
-void tsr__infer_reshape(struct shape_job *job);
-void tsr__infer_concat(struct shape_job *job);
-void tsr__infer_split(struct shape_job *job);
-void tsr__infer_slice(struct shape_job *job);
-void tsr__infer_pad(struct shape_job *job);
-void tsr__infer_expand(struct shape_job *job);
-void tsr__infer_tile(struct shape_job *job);
-void tsr__infer_center_crop_pad(struct shape_job *job);
-void tsr__infer_squeeze(struct shape_job *job);
-void tsr__infer_constant(struct shape_job *job);
-void tsr__infer_constant_of_shape(struct shape_job *job);
-void tsr__infer_attribute(struct shape_job *job);
-void tsr__infer_shape(struct shape_job *job);
-void tsr__infer_scalar(struct shape_job *job);
-void tsr__infer_like_first(struct shape_job *job);
-void tsr__infer_range(struct shape_job *job);
-void tsr__infer_one_hot(struct shape_job *job);
-void tsr__infer_non_zero(struct shape_job *job);
-void tsr__infer_unique(struct shape_job *job);
-void tsr__infer_compress(struct shape_job *job);
-void tsr__infer_resize(struct shape_job *job);
-void tsr__infer_resize_10(struct shape_job *job);
-void tsr__infer_upsample(struct shape_job *job);
-
-void tsr__infer_top_k(struct shape_job *job);
-void tsr__infer_conv(struct shape_job *job);
-void tsr__infer_qlinear_conv(struct shape_job *job);
-void tsr__infer_pool(struct shape_job *job);
-void tsr__infer_conv_transpose(struct shape_job *job);
-void tsr__infer_max_unpool(struct shape_job *job);
-void tsr__infer_col2im(struct shape_job *job);
-void tsr__infer_causal_conv(struct shape_job *job);
-void tsr__infer_if(struct shape_job *job);
-void tsr__infer_loop(struct shape_job *job);
-void tsr__infer_scan(struct shape_job *job);
-void tsr__infer_scan_8(struct shape_job *job);
-void tsr__infer_identity(struct shape_job *job);
-void tsr__infer_sequence_construct(struct shape_job *job);
-void tsr__infer_sequence_empty(struct shape_job *job);
-void tsr__infer_sequence_insert(struct shape_job *job);
-void tsr__infer_sequence_at(struct shape_job *job);
-void tsr__infer_concat_from_sequence(struct shape_job *job);
-void tsr__infer_split_to_sequence(struct shape_job *job);
-void tsr__infer_sequence_map(struct shape_job *job);
-void tsr__infer_optional(struct shape_job *job);
-void tsr__infer_optional_get(struct shape_job *job);
-void tsr__infer_attention(struct shape_job *job);
-void tsr__infer_linear_attention(struct shape_job *job);
-void tsr__infer_recurrent(struct shape_job *job);
-void tsr__infer_quantize(struct shape_job *job);
-void tsr__infer_dequantize(struct shape_job *job);
-void tsr__infer_adagrad(struct shape_job *job);
-void tsr__infer_adam(struct shape_job *job);
-void tsr__infer_grid_sample(struct shape_job *job);
-void tsr__infer_affine_grid(struct shape_job *job);
-void tsr__infer_roi_align(struct shape_job *job);
-void tsr__infer_max_roi_pool(struct shape_job *job);
-void tsr__infer_image_decoder(struct shape_job *job);
-void tsr__infer_non_max_suppression(struct shape_job *job);
-void tsr__infer_window(struct shape_job *job);
-void tsr__infer_mel_weights(struct shape_job *job);
-void tsr__infer_dft_17(struct shape_job *job);
-void tsr__infer_dft(struct shape_job *job);
-void tsr__infer_stft(struct shape_job *job);
-void tsr__infer_multinomial(struct shape_job *job);
-void tsr__infer_string_split(struct shape_job *job);
-void tsr__infer_string_normalizer(struct shape_job *job);
-void tsr__infer_tfidf(struct shape_job *job);
-void tsr__infer_feature_extractor(struct shape_job *job);
-void tsr__infer_label_encoder(struct shape_job *job);
-void tsr__infer_tree_ensemble(struct shape_job *job);
-
-// Elements of results (known_values.c).
-void tsr__value_constant(struct shape_job *job);
-void tsr__value_shape(struct shape_job *job);
-void tsr__value_size(struct shape_job *job);
-void tsr__value_constant_of_shape(struct shape_job *job);
-void tsr__value_range(struct shape_job *job);
-void tsr__value_same(struct shape_job *job);
-void tsr__value_cast(struct shape_job *job);
-void tsr__value_concat(struct shape_job *job);
-void tsr__value_gather(struct shape_job *job);
-void tsr__value_slice(struct shape_job *job);
-void tsr__value_split(struct shape_job *job);
-void tsr__value_expand(struct shape_job *job);
-void tsr__value_add(struct shape_job *job);
-void tsr__value_sub(struct shape_job *job);
-void tsr__value_mul(struct shape_job *job);
-void tsr__value_div(struct shape_job *job);
-void tsr__value_mod(struct shape_job *job);
-void tsr__value_equal(struct shape_job *job);
-void tsr__value_less(struct shape_job *job);
-void tsr__value_greater(struct shape_job *job);
-void tsr__value_less_or_equal(struct shape_job *job);
-void tsr__value_greater_or_equal(struct shape_job *job);
-void tsr__value_and(struct shape_job *job);
-void tsr__value_or(struct shape_job *job);
-void tsr__value_max(struct shape_job *job);
-void tsr__value_min(struct shape_job *job);
-void tsr__value_neg(struct shape_job *job);
-void tsr__value_abs(struct shape_job *job);
-void tsr__value_not(struct shape_job *job);
-void tsr__value_where(struct shape_job *job);
-void tsr__value_reduce_prod(struct shape_job *job);
-void tsr__value_reduce_sum(struct shape_job *job);
 
 // Start, end (clipped to a dimension of that size) and step of axis k's entry in a Slice; false: not known.
 bool tsr__slice_bounds(const struct shape_job *job, int axis, int64_t size, int64_t *start,
