@@ -21,7 +21,7 @@
 #define HOT_LOOPS
 #endif
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__linux__) &&       \
-    !defined(__SANITIZE_ADDRESS__)
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define HOT HOT_LOOPS __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define HOT HOT_LOOPS

@@ -281,7 +281,7 @@ static void list_outputs(const struct fold *fold, struct sim_fold *out)
 {
     const tsr_graph *graph = tsr_model_graph(fold->model);
     size_t n = tsr_graph_output_count(graph);
-    bool sized;
+    bool sized = true;
     out->shared = ARENA_ARRAY(fold->arena, int64_t, n + 1);
     if (!out->shared)
         return;
@@ -313,7 +313,7 @@ static bool is_cut_out(const struct fold *fold, const tsr_value *input)
 static void count_inputs(const struct fold *fold, struct sim_fold *out)
 {
     const tsr_graph *graph = tsr_model_graph(fold->model);
-    bool sized;
+    bool sized = true;
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
         if (batch_dim(fold, value) >= 0 && is_cut_out(fold, value))

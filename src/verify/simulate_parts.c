@@ -214,7 +214,7 @@ static bool all_constant(const tsr_node *node)
 static void divide(struct sim_task *task, const tsr_node *node, const struct shapes *shapes,
                    const tsr_topology_device *device, struct arena *scratch)
 {
-    bool sized;
+    bool sized = true;
     tsr_topology_device moves = *device, computes = *device;
     int64_t overhead = (int64_t)(device->overhead * 1e12);
     moves.overhead = computes.overhead = 0;
@@ -228,7 +228,7 @@ static void divide(struct sim_task *task, const tsr_node *node, const struct sha
 static tsr_status add_node(struct sim *sim, struct sim_device *sim_device, int64_t device,
                            const tsr_node *node, const struct shapes *shapes, struct arena *scratch)
 {
-    bool sized;
+    bool sized = true;
     if (strcmp(tsr_node_domain(node), DOMAIN) == 0)
         return add_comm(sim, sim_device, node, shapes);
     if (all_constant(node))
