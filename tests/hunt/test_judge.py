@@ -50,6 +50,13 @@ def products_that_vanish():
     assert verdict(product(np.array([[3, 2, 1e-30, 1e-30]], "f4")), z=number) == "different"
 
 
+def halves_next_to_nothing():
+    """The engine goes on in float32 between float16 kernels, so 1e-14 is above 0 for it; between devices it is 0."""
+    above = lambda x: case_of([h.make_node("ReduceProd", ["x"], ["y"]), h.make_node("Greater", ["y", "n"], ["z"])], dict(x=np.array([x], "f2")), ["z"], [("n", np.float16(0))])
+    assert verdict(above([0.05, 0.1] * 6), z=np.array([[False]])) == "ill"
+    assert verdict(above([0.5, 0.1]), z=np.array([[False]])) == verdict(above([0.5, 0]), z=np.array([[True]])) == "different"
+
+
 def sums_of_squares():
     square = lambda x: case_of([h.make_node("ReduceSumSquare", ["x"], ["y"])], dict(x=x), ["y"])
     assert verdict(square(np.array([60000, 3], "i4")), y=np.array([7], "i4")) == "range"
@@ -250,7 +257,7 @@ def outputs_quantised_too():
 
 
 failed = 0
-for check in (products_beyond_the_range, products_that_vanish, sums_of_squares, terms_that_cancel_out, wide_integers, greatest_of_nan, exponentials_of_nan, means_of_infinities,
+for check in (products_beyond_the_range, products_that_vanish, halves_next_to_nothing, sums_of_squares, terms_that_cancel_out, wide_integers, greatest_of_nan, exponentials_of_nan, means_of_infinities,
               sums_that_slide, infinite_scales, letters_summed_before, sets_after_an_excuse, scales_of_nothing, inside_of_bodies, inside_of_functions, outputs_quantised_too,
               laws, states_that_grow, mistakes_of_the_engine, branches_put_in_place):
     try:
