@@ -435,7 +435,8 @@ tsr_status tsr__plan_better(struct planner *planner, const tsr_plan_options *opt
 tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *options,
                              tsr_plan_summary *out) TSR_MUST_USE;
 
-// write_shardings.c
-tsr_status tsr__planner_write(struct planner *planner, tsr_config *config) TSR_MUST_USE;
+// write_shardings.c: the chosen plan in the model: a configuration of this name (NULL: a name is found), the shardings, what the devices are
+// like, and the states.
+tsr_status tsr__planner_write(struct planner *planner, const char *config) TSR_MUST_USE;
 
 #endif

@@ -427,20 +427,6 @@ static bool build(struct joint *joint, int64_t memory)
 
 // ---- the answer --------------------------------------------------------------------------------
 
-static tsr_status write_shardings(struct planner *planner, const char *config)
-{
-    tsr_status st = tsr__planner_config(planner, config);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__planner_write(planner, planner->config);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__planner_keep_topology(planner);
-    if (st != TSR_OK)
-        return st;
-    return tsr__planner_keep_states(planner);
-}
-
 // One model's share of the answer: the choices of its nodes, written into it, and what they come to.
 static tsr_status write_part(struct joint *joint, int m, const uint32_t *choice, const char *config,
                              int64_t *peak, tsr_plan_part *out)
@@ -453,7 +439,7 @@ static tsr_status write_part(struct joint *joint, int m, const uint32_t *choice,
     tsr__planner_take(planner, own);
     if (!memory || !tsr__planner_memory(planner, memory, peak))
         return TSR_NOMEM;
-    tsr_status st = write_shardings(planner, config);
+    tsr_status st = tsr__planner_write(planner, config);
     if (st != TSR_OK)
         return st;
     st = tsr__planner_tell(planner, NULL, &told);

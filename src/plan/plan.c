@@ -224,20 +224,6 @@ static tsr_status find_plan(struct planner *planner, const tsr_plan_options *opt
     return take_flat(planner, options, result);
 }
 
-static tsr_status write_plan(struct planner *planner, const tsr_plan_options *options)
-{
-    tsr_status st = tsr__planner_config(planner, options->config);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__planner_write(planner, planner->config);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__planner_keep_topology(planner);
-    if (st != TSR_OK)
-        return st;
-    return tsr__planner_keep_states(planner);
-}
-
 // What one device would take, and whether fewer devices would do: asked only while there is time left.
 static tsr_status compare_devices(struct planner *planner, const tsr_plan_options *options,
                                   const struct block_choice *block, tsr_plan_summary *out)
@@ -272,7 +258,7 @@ static tsr_status solve(struct planner *planner, const tsr_plan_options *options
         st = tsr__planner_warn_memory(planner);
     if (st != TSR_OK)
         return st;
-    st = write_plan(planner, options);
+    st = tsr__planner_write(planner, options->config);
     if (st != TSR_OK)
         return st;
     st = summarize(planner, &result, &block, ms, out);

@@ -420,19 +420,10 @@ static tsr_status take_plan(struct staging *staging, const tsr_plan_options *opt
 static tsr_status write_staged(struct staging *staging, const char *config, const struct line *line)
 {
     struct planner *planner = staging->planner;
-    tsr_status st = tsr__planner_config(planner, config);
+    tsr_status st = tsr__planner_write(planner, config);
     if (st != TSR_OK)
         return st;
-    st = tsr__planner_write(planner, planner->config);
-    if (st != TSR_OK)
-        return st;
-    st = set_stages(staging, line);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__planner_keep_topology(planner);
-    if (st != TSR_OK)
-        return st;
-    return tsr__planner_keep_states(planner);
+    return set_stages(staging, line);
 }
 
 // Where the graph may be cut, and the best line of stages; line->n 0: none fits.

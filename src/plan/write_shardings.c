@@ -121,7 +121,7 @@ static tsr_status write_delays(struct planner *planner, const tsr_config *config
     return st;
 }
 
-tsr_status tsr__planner_write(struct planner *planner, tsr_config *config)
+static tsr_status write_nodes(struct planner *planner, tsr_config *config)
 {
     for (size_t i = 0; i < planner->n_nodes; i++) {
         if (!planner->nodes[i].strategy)
@@ -131,4 +131,18 @@ tsr_status tsr__planner_write(struct planner *planner, tsr_config *config)
             return st;
     }
     return write_delays(planner, config);
+}
+
+tsr_status tsr__planner_write(struct planner *planner, const char *config)
+{
+    tsr_status st = tsr__planner_config(planner, config);
+    if (st != TSR_OK)
+        return st;
+    st = write_nodes(planner, planner->config);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__planner_keep_topology(planner);
+    if (st != TSR_OK)
+        return st;
+    return tsr__planner_keep_states(planner);
 }
