@@ -187,7 +187,10 @@ static void clone_attr_as(struct cloner *cloner, tsr_node *node, const tsr_attr 
             return;
         copy->graphs[copy->n_graphs++] = graph;
     }
-    copy->changed = copy->changed || !cloner->exact;
+    if (!cloner->exact) {
+        copy->changed = true;
+        node->flags |= N_ATTRIBUTES; // a node of a body has bodies whose bytes are not right either
+    }
     node->flags |= N_GRAPHS;
     cloner->to->has_subgraphs = true;
 }

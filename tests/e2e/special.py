@@ -484,6 +484,20 @@ OPEN_SIZES = [([None], [3], [0, -1], "{4:0,1,2,3}"), ([None, None, 4], [1, 3, 4]
 CASES.update({"reshape_of_open_sizes_%d" % i: lambda words=words: reshape_of_open_sizes(*words) for i, words in enumerate(OPEN_SIZES)})
 
 
+def body_in_a_body(op):
+    """What device 1 has of h is not all that the inner body reads: all of h gets there under another name."""
+    reads = helper.make_graph([node(op, ["h"] if op == "Neg" else ["h", "at"], ["inner"])], "reads", [], [info("inner", T.FLOAT, [None, None])])
+    other = helper.make_graph([node("Neg", ["h"], ["none"])], "other", [], [info("none", T.FLOAT, [None, None])])
+    inside = helper.make_graph([node("If", ["on"], ["nested"], then_branch=reads, else_branch=other)], "inside", [], [info("nested", T.FLOAT, [None, None])])
+    beside = helper.make_graph([node("Abs", ["h"], ["beside"])], "beside", [], [info("beside", T.FLOAT, [None, None])])
+    m = model([node("Exp", ["x"], ["h"], name="exp"), node("Tanh", ["h"], ["z"], name="tanh"), node("If", ["on"], ["y"], name="if", then_branch=inside, else_branch=beside)],
+              [info("x", T.FLOAT, [4, 3]), info("on", T.BOOL, [])], [info("z", T.FLOAT, [4, 3]), info("y", T.FLOAT, [None, None])], [tensor(np.array([3, 0]), "at")])
+    return m, 2, {"exp:h": "{1,1:0}", "tanh:h": "{2,1:0,1}", "if:on": "{1:1}"}, {"x": f4(4, 3), "on": np.array(True)}, None
+
+
+CASES.update({"body_in_a_body_%s" % op.lower(): lambda op=op: body_in_a_body(op) for op in ["Neg", "Gather"]})
+
+
 @case
 def scatter_of_nothing():
     """Rows of one element, over two devices: one of them has no element to change."""

@@ -102,6 +102,13 @@ static tsr_value *to_local(void *data, tsr_value *outer)
     return data;
 }
 
+// data: what stands for cond, and for x.
+static tsr_value *nested_local(void *data, tsr_value *outer)
+{
+    tsr_value **two = data;
+    return two[strcmp(tsr_value_name(outer), "x") == 0];
+}
+
 static void test_copy_with_subgraph(void **state)
 {
     struct bench *b = of(state);
@@ -128,6 +135,41 @@ static void test_copy_with_subgraph(void **state)
     assert_int_equal(tsr_node_config_count(neg), 0); // annotations stay behind
     assert_int_equal(tsr_model_ir_version(m2), 10);
     assert_true(holds(b, m2, "320c 6120646f6320737472696e67")); // the rest of the node comes along
+}
+
+// The branch of the branch reads x too.
+static void test_copy_with_nested_subgraph(void **state)
+{
+    struct bench *b = of(state);
+    struct msg model = {.n = 0}, graph = {.n = 0}, outer = {.n = 0}, inner = {.n = 0};
+    struct msg neg = msg_node("x", "t", "Neg", NULL), nested = msg_node("cond", "u", "If", NULL);
+    struct msg iff = msg_node("cond", "z", "If", NULL);
+    msg_msg(&inner, 1, &neg);
+    info(&inner, 12, "t");
+    attr_graph(&nested, "then_branch", &inner);
+    msg_msg(&outer, 1, &nested);
+    info(&outer, 12, "u");
+    attr_graph(&iff, "then_branch", &outer);
+    msg_msg(&graph, 1, &iff);
+    info(&graph, 11, "x");
+    info(&graph, 11, "cond");
+    info(&graph, 12, "z");
+    msg_int(&model, 1, 11);
+    msg_msg(&model, 7, &graph);
+    tsr_model *m = load(b, model.at, model.n), *to = NULL;
+    assert_int_equal(tsr_model_new(b->s, "to", 10, &to), TSR_OK);
+    b->others[b->n_others++] = to;
+    tsr_graph *g = tsr_model_graph(to);
+    tsr_value *two[] = {tsr_graph_add_input(g, "cond"), tsr_graph_add_input(g, "x.local")};
+    tsr_node *n = tsr__node_copy_deep(g, node_at(m, 0), two, 1, (struct str[]){STR("out")}, 1,
+                                      nested_local, two);
+    assert_non_null(n);
+    assert_int_equal(tsr_graph_add_output(g, tsr_node_output(n, 0)), TSR_OK);
+    tsr_model *m2 = again(b, to);
+    tsr_graph *body = tsr_attr_graph(tsr_node_attr(node_at(m2, 0), 0), 0);
+    body = tsr_attr_graph(tsr_node_attr(tsr_graph_first(body), 0), 0);
+    assert_ptr_equal(tsr_node_input(tsr_graph_first(body), 0),
+                     tsr_graph_value(tsr_model_graph(m2), "x.local"));
 }
 
 static void test_copy_a_node(void **state)
@@ -382,6 +424,7 @@ int main(void)
         TEST(test_clone_is_independent),
         TEST(test_clone_keeps_dangling_entries),
         TEST(test_copy_with_subgraph),
+        TEST(test_copy_with_nested_subgraph),
         TEST(test_copy_a_node),
         TEST(test_copy_constants),
         TEST(test_inline),
