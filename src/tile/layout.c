@@ -217,22 +217,26 @@ static bool dim_is_cut(const struct tile_dim *dim)
     return false;
 }
 
-// A size that is not given (0) is what the others leave, so it equals any other in its place.
+// A size that is not given (0) is what the others leave; it equals a given one in its place if all other sizes are equal.
+// Dimensions that leave different places open are not equal: of 12 elements, 3 times one half of the rest is 3 times 2 of 4, but
+// the rest times one half of 2 is 6 times 1 of 2.
 static bool dims_equal(const struct tile_dim *a, const struct tile_dim *b)
 {
     if (!dim_is_cut(a) || !dim_is_cut(b))
         return dim_is_cut(a) == dim_is_cut(b);
     struct tile_factor x, y;
-    bool alone = a->n == 1 && b->n == 1;
+    bool alone = a->n == 1 && b->n == 1, only_a_open = false, only_b_open = false;
     int i = 0, j = 0;
     for (;;) {
         bool more = next_factor(a, &i, &x);
         if (more != next_factor(b, &j, &y))
             return false;
         if (!more)
-            return true;
+            return !only_a_open || !only_b_open;
         if (x.cuts != y.cuts || (!alone && x.size && y.size && x.size != y.size))
             return false;
+        only_a_open = only_a_open || (!x.size && y.size);
+        only_b_open = only_b_open || (x.size && !y.size);
     }
 }
 

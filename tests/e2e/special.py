@@ -484,6 +484,16 @@ OPEN_SIZES = [([None], [3], [0, -1], "{4:0,1,2,3}"), ([None, None, 4], [1, 3, 4]
 CASES.update({"reshape_of_open_sizes_%d" % i: lambda words=words: reshape_of_open_sizes(*words) for i, words in enumerate(OPEN_SIZES)})
 
 
+def tile_of_open_size(times, given):
+    """[n] cut in two and tiled is {2*?/2} or {3*?/2}; the Reshape wants columns apart: {?*2/2} or {?*3/2}. Neither says how large the rest is."""
+    m = model([node("Tile", ["x", "r"], ["t"], name="tile"), node("Reshape", ["t", "s"], ["y"], name="fold")], [info("x", T.FLOAT, ["n"])],
+              [info("y", T.FLOAT, [None, times])], [tensor(np.array([times]), "r"), tensor(np.array([-1, times]), "s")])
+    return m, 2, {"tile:x": "{2:0,1}", "fold:y": "{1,2:0,1}"}, {"x": f4(given)}, None
+
+
+CASES.update({"tile_%d_of_open_size" % times: lambda times=times, given=given: tile_of_open_size(times, given) for times, given in [(2, 6), (3, 5)]})
+
+
 def body_in_a_body(op):
     """What device 1 has of h is not all that the inner body reads: all of h gets there under another name."""
     reads = helper.make_graph([node(op, ["h"] if op == "Neg" else ["h", "at"], ["inner"])], "reads", [], [info("inner", T.FLOAT, [None, None])])

@@ -90,6 +90,27 @@ static void whole_factors_do_not_count(void **state)
     assert_false(tsr__layout_equal(w, l[0]));
 }
 
+// Of 12 elements, {3*?/2} gives device 0 the elements 0 1 4 5 8 9, and {?*2/2} those that are even.
+static void open_sizes_are_in_one_place(void **state)
+{
+    struct bench *b = *state;
+    struct tile_factor rest_cut[2] = {{3, 1}, {0, 2}}, rest_whole[2] = {{0, 1}, {2, 2}},
+                       given[2] = {{3, 1}, {4, 2}}, like_rest[2] = {{0, 1}, {3, 2}};
+    struct tile_dim dims[4] = {{rest_cut, 2}, {rest_whole, 2}, {given, 2}, {like_rest, 2}};
+    struct tile_owner pairs[2] = {{0, 0}, {1, 1}};
+    struct tile_layout *l[4];
+    for (int i = 0; i < 4; i++) {
+        l[i] = tsr__layout_cut(&b->arena, 1, &dims[i]);
+        assert_true(tsr__layout_own(&b->arena, l[i], pairs, 2));
+    }
+    assert_true(tsr__layout_equal(l[0], l[2])); // the rest is 4
+    assert_true(tsr__layout_equal(l[2], l[0]));
+    assert_false(tsr__layout_equal(l[0], l[1]));
+    assert_false(tsr__layout_equal(l[1], l[0]));
+    assert_false(tsr__layout_equal(l[0], l[3])); // alike for 9 elements alone
+    assert_false(tsr__layout_equal(l[1], l[2]));
+}
+
 static void random_layouts_survive_copy_order_and_code(void **state)
 {
     struct bench *b = *state;
@@ -216,6 +237,7 @@ int main(void)
         cmocka_unit_test(too_many_shards_are_refused),
         cmocka_unit_test(loop_order_does_not_matter),
         cmocka_unit_test(whole_factors_do_not_count),
+        cmocka_unit_test(open_sizes_are_in_one_place),
         cmocka_unit_test(random_layouts_survive_copy_order_and_code),
         cmocka_unit_test(copies_come_back),
         cmocka_unit_test(copies_share_a_dimension),
