@@ -40,14 +40,14 @@ SkipSimplifiedLayerNormalization SparseAttention TransposeMatMul
 
 def bodies_told(root):
     """An operator whose body (by which engines without a kernel make it) came later than itself is not lowered below that."""
-    with open(os.path.join(root, "src", "rules", "versions.c")) as f:
-        told = dict(re.findall(r'\{"(\w+)", \{([^}]*)\}', f.read()))
+    with open(os.path.join(root, "src", "rules", "changes.def")) as f:
+        told = dict(re.findall(r'X\("(\w+)", "[^"]*", ([^)]*)\)', f.read()))
     bad = []
     for s in onnx.defs.get_all_schemas_with_history():
         bodies = list(s.function_opset_versions) + list(s.context_dependent_function_opset_versions)
         first = min(bodies, default=0)
         if not s.domain and first > max(17, s.since_version) and str(first) not in told[s.name].split(", "):
-            bad.append("src/rules/versions.c: the body of %s came with opset %d" % (s.name, first))
+            bad.append("src/rules/changes.def: the body of %s came with opset %d" % (s.name, first))
     return bad
 
 
