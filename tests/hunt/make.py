@@ -9,7 +9,7 @@ import inside
 import nodes
 import shapes
 import judge
-from graph import Maker, fits, free_names, run_model
+from graph import Maker, as_declared, fits, free_names, run_model
 from lawful import LAWS, lawful
 from refusals import all_nodes
 
@@ -108,7 +108,7 @@ def other_set(maker, model, sizes, names):
             results = run_model(model, feeds)
         except Exception:
             continue
-        if all(fits(a) for a in results.values()) and all_lawful(model, feeds):
+        if all(fits(a) for a in results.values()) and as_declared(model, results) and all_lawful(model, feeds):
             return feeds, now, results
     return None
 
@@ -122,9 +122,10 @@ def odd_set(maker, feeds, names, model):
             at = maker.np.random(a.shape) < rng.choice([0.02, 0.1, 0.5])
             changed[name] = np.where(at, maker.np.choice(np.array(rng.choice([[np.nan], [np.inf], [-np.inf, np.inf], [np.nan, -np.inf]])), a.shape), a).astype(a.dtype)
     try:
-        return changed, names, run_model(model, changed)
+        results = run_model(model, changed)
     except Exception:
         return None
+    return (changed, names, results) if as_declared(model, results) else None
 
 
 def same(a, b):

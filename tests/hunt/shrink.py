@@ -20,7 +20,7 @@ import onnx  # noqa: E402
 from onnx import helper  # noqa: E402
 
 import judge  # noqa: E402
-from graph import free_names, info, run_model, type_number  # noqa: E402
+from graph import as_declared, free_names, info, run_model, type_number  # noqa: E402
 
 MOST_TRIES = 400
 WAIT_S = 120
@@ -88,6 +88,9 @@ def serve(tessera):
                 case.wanted = [run_model(case.model, s) for s in case.sets]
             except Exception as why:
                 print(json.dumps(["none", str(why)[:200], case.cut]), flush=True)
+                continue
+            if not all(as_declared(case.model, results) for results in case.wanted):
+                print(json.dumps(["none", "a result has another size than the model declares", case.cut]), flush=True)
                 continue
             if case.cut.get("edits") is None:
                 with api.Session(lib) as session:

@@ -185,6 +185,33 @@ def mistakes_of_the_engine():
     assert refusals.engine_mistake(attention("n"), "The input tensor cannot be reshaped") and not refusals.engine_mistake(attention(96), "The input tensor cannot be reshaped")
 
 
+def shapes_of_open_weights():
+    """What OPEN_SIZES says of Attention, seen in a whole model: from level 1 on its Shape ends in 0."""
+    nodes = [h.make_node("Attention", ["x", "w", "b"], ["y"], domain="com.microsoft", num_heads=2), h.make_node("Shape", ["y"], ["s"])]
+    infos = [h.make_tensor_value_info(n, T.FLOAT, dims) for n, dims in dict(x=[1, 3, 4], w=[4, "n"], b=["n"]).items()]
+    model = h.make_model(h.make_graph(nodes, "g", infos, [h.make_empty_tensor_value_info(n) for n in "ys"]), ir_version=8,
+                         opset_imports=[h.make_opsetid("", 18), h.make_opsetid("com.microsoft", 1)])
+    feeds = dict(x=np.ones((1, 3, 4), "f4"), w=np.ones((4, 24), "f4"), b=np.ones(24, "f4"))
+    assert graph.run_model(model, feeds)["s"].tolist() == [1, 3, 8]
+    assert graph.run_model(model, feeds, 1)["s"].tolist() == [1, 3, 0], "mended: the entry can go"
+    text = "Reshard 'Reshard_2': the input is not this rank's piece of the source"
+    assert refusals.engine_mistake(model, text)
+    for i in model.graph.input[1:]:
+        i.type.tensor_type.shape.dim[-1].dim_value = 24
+    assert graph.run_model(model, feeds, 1)["s"].tolist() == [1, 3, 8] and not refusals.engine_mistake(model, text)
+
+
+def sizes_as_declared():
+    """A set of inputs that makes another size than the model declares is no case: nothing that is cut by that size fits."""
+    case = case_of([h.make_node("NonZero", ["x"], ["y"])], dict(x=f4(1, 0, 2)), ["y"])
+    declare = lambda *dims: case.model.graph.output[0].CopyFrom(h.make_tensor_value_info("y", T.INT64, dims))
+    more = graph.run_model(case.model, dict(x=f4(1, NAN, 2)))
+    assert more["y"].shape == (1, 3) and graph.as_declared(case.model, more)  # nothing is declared
+    for dims, few_fit, more_fit in [((1, 2), True, False), ((1, None), True, True), ((2,), False, False)]:
+        declare(*dims)
+        assert graph.as_declared(case.model, case.wanted[0]) == few_fit and graph.as_declared(case.model, more) == more_fit
+
+
 def branches_put_in_place():
     """A Scan whose first output goes into a Shape that becomes a constant, and whose second into an If that does: from level 1 on the engine drops it."""
     body = h.make_graph([h.make_node("Add", ["c", "r"], ["o"]), h.make_node("Tanh", ["x"], ["t"])], "body", [h.make_tensor_value_info(n, T.FLOAT, None) for n in "cr"],
@@ -259,7 +286,7 @@ def outputs_quantised_too():
 failed = 0
 for check in (products_beyond_the_range, products_that_vanish, halves_next_to_nothing, sums_of_squares, terms_that_cancel_out, wide_integers, greatest_of_nan, exponentials_of_nan, means_of_infinities,
               sums_that_slide, infinite_scales, letters_summed_before, sets_after_an_excuse, scales_of_nothing, inside_of_bodies, inside_of_functions, outputs_quantised_too,
-              laws, states_that_grow, mistakes_of_the_engine, branches_put_in_place):
+              laws, states_that_grow, mistakes_of_the_engine, shapes_of_open_weights, sizes_as_declared, branches_put_in_place):
     try:
         check()
         print("ok - " + check.__name__)
