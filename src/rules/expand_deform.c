@@ -8,7 +8,8 @@
 //
 //     y = sum over k of Conv(GridSample(x, places + k + offset[k]) * mask[k], w[k]), with the bias at the first
 //
-// GridSample takes places as shares of the image: pixel p of n stands at (2 p + 1) / n - 1.
+// GridSample takes places as shares of the image: pixel p of n stands at (2 p + 1) / n - 1. Pixels that are not in the image,
+// however far, count 0; those that are no numbers, too, as in the engine's kernel.
 #include "rules/expand.h"
 
 #define SPACE        2
@@ -92,12 +93,26 @@ static tsr_value *channels(struct expansion *expansion, size_t input, const int6
     return tsr_node_output(node, 0);
 }
 
+// The pixels, with every coordinate that is outside of the image, or no number, at -2, where a sample is 0: of 9 pixels -0.5 and 8.5
+// stay, and 1e30 and NaN become -2. What GridSample itself does so far away is not 0 but half a pixel of the border: ONNX Runtime
+// puts at -0.5 what does not fit into 64 bits.
+static tsr_value *near_image(struct expansion *expansion, const struct deform *deform,
+                             tsr_value *pixels)
+{
+    double height = (double)deform->image[0], width = (double)deform->image[1];
+    tsr_value *after = tsr__x_op(expansion, "Greater", 2, pixels, both(expansion, -1, -1));
+    tsr_value *before = tsr__x_op(expansion, "Less", 2, pixels, both(expansion, width, height));
+    tsr_value *inside = tsr__x_op(expansion, "And", 2, after, before);
+    return tsr__x_op(expansion, "Where", 3, inside, pixels, both(expansion, -2, -2));
+}
+
 // The image at pixels [n, 2, rows, columns], x before y, which need not be whole numbers: [n, channels, rows, columns].
 static tsr_value *sample(struct expansion *expansion, const struct deform *deform,
                          tsr_value *pixels)
 {
     static const int64_t last[4] = {0, 2, 3, 1};
     double height = (double)deform->image[0], width = (double)deform->image[1];
+    pixels = near_image(expansion, deform, pixels);
     tsr_value *grid =
         tsr__x_op(expansion, "Mul", 2, pixels, both(expansion, 2 / width, 2 / height));
     grid = tsr__x_op(expansion, "Add", 2, grid, both(expansion, 1 / width - 1, 1 / height - 1));

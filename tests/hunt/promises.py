@@ -44,6 +44,10 @@ def first_infinite(node, values):
     return bool(np.isinf(given(node, 0, values)).any())
 
 
+def first_no_number(node, values):
+    return not bool(np.isfinite(given(node, 0, values)).all())
+
+
 def scale_infinite(node, values):
     return bool(np.isinf(given(node, 1, values)).any())
 
@@ -65,6 +69,7 @@ NOT_PROMISED = [
     ("QuantizeLinear", quantised, ALL),
     ("DynamicQuantizeLinear DynamicQuantizeMatMul MatMulIntegerToFloat DynamicQuantizeLSTM", no_numbers, ALL),
     ("Resize", no_numbers, ALL),
+    ("DeformConv", first_no_number, ALL),
     ("LRN", no_numbers, ALL),
     ("LayerNormalization", first_infinite, [1]),
     ("InstanceNormalization", scale_infinite, ALL),

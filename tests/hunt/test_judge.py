@@ -19,11 +19,11 @@ NAN, INF = np.nan, np.inf
 f4 = lambda *numbers: np.array(numbers, "f4")
 
 
-def case_of(nodes, inputs, outputs, constants=()):
+def case_of(nodes, inputs, outputs, constants=(), opset=18):
     """A case as make.py gives it, of one set."""
     infos = [h.make_tensor_value_info(n, h.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in inputs.items()]
     g = h.make_graph(nodes, "g", infos, [h.make_empty_tensor_value_info(o) for o in outputs], [nh.from_array(np.array(a), n) for n, a in constants])
-    model = h.make_model(g, opset_imports=[h.make_opsetid("", 18)], ir_version=8)
+    model = h.make_model(g, opset_imports=[h.make_opsetid("", opset)], ir_version=8)
     return types.SimpleNamespace(model=model, sets=[inputs], wanted=[graph.run_model(model, inputs)])
 
 
@@ -128,6 +128,16 @@ def infinite_scales():
     case = one_node("InstanceNormalization", [x, f4(INF), f4(0)])
     assert np.isnan(case.wanted[0]["y0"]).all() and judged(case) == "open"
     assert judged(one_node("InstanceNormalization", [x, f4(2), f4(INF)])) == "different"
+
+
+def pixels_outside():
+    """ONNX Runtime takes pixel 0 with a weight of 0 for what is outside of the image: NaN if it is infinite, and 0 if it is a number."""
+    node = h.make_node("DeformConv", ["x", "w", "o"], ["y"])
+    shifted = lambda pixel, by: case_of([node], dict(x=f4(pixel, 1, 2, 3).reshape(1, 1, 2, 2), o=f4(0, 0, 0, by, 0, 0, 0, 0).reshape(1, 2, 2, 2)), ["y"], [("w", np.ones((1, 1, 1, 1), "f4"))], opset=19)
+    assert np.isnan(shifted(INF, 9).wanted[0]["y"].ravel()[3]), "mended: promise it"
+    assert shifted(7, INF).wanted[0]["y"].ravel()[3] == shifted(7, NAN).wanted[0]["y"].ravel()[3] == 0
+    word = lambda case: verdict(case, y=np.full((1, 1, 2, 2), 77, "f4"))
+    assert word(shifted(INF, 9)) == word(shifted(NAN, 9)) == "open" and word(shifted(7, INF)) == word(shifted(7, NAN)) == word(shifted(7, 9)) == "different"
 
 
 def letters_summed_before():
@@ -285,7 +295,7 @@ def outputs_quantised_too():
 
 failed = 0
 for check in (products_beyond_the_range, products_that_vanish, halves_next_to_nothing, sums_of_squares, terms_that_cancel_out, wide_integers, greatest_of_nan, exponentials_of_nan, means_of_infinities,
-              sums_that_slide, infinite_scales, letters_summed_before, sets_after_an_excuse, scales_of_nothing, inside_of_bodies, inside_of_functions, outputs_quantised_too,
+              sums_that_slide, infinite_scales, pixels_outside, letters_summed_before, sets_after_an_excuse, scales_of_nothing, inside_of_bodies, inside_of_functions, outputs_quantised_too,
               laws, states_that_grow, mistakes_of_the_engine, shapes_of_open_weights, sizes_as_declared, branches_put_in_place):
     try:
         check()

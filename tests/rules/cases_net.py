@@ -54,6 +54,9 @@ def cases(p):
     far = lambda *s: floats(*s, low=-7, high=7)
     deform += [case(floats(1, 4, 7, 5), floats(6, 2, 3, 2), far(1, 12, 4, 4), floats(6), group=2, pads=[1, 0, 2, 1], strides=[2, 1], dilations=[1, 2]),
                case(floats(2, 3, 9, 1), floats(2, 3, 1, 3), far(2, 6, 5, 3), None, floats(2, 3, 5, 3), pads=[0, 2, 0, 2], strides=[2, 1])]
+    beyond = far(2, 6, 5, 3)  # places that no number of 64 bits tells, and no places at all, beside near ones
+    beyond.reshape(-1)[::4] = np.resize(np.array([np.inf, 1e30, np.nan, -1e30, -np.inf], np.float32), beyond.size // 4)
+    deform += [case(floats(2, 3, 9, 4), floats(2, 3, 1, 3), beyond, pads=[0, 2, 0, 2], strides=[2, 2])]
     causal = [case(floats(2, 4, 6), floats(4, 1, 3), floats(4), floats(2, 4, 2), outputs=2), case(floats(3, 5, 6), floats(5, 1, 2), activation="silu", outputs=2)]
     images = floats(2, 3, 6, 5)
     pools = [case(images, kernel_shape=[2, 2]), case(images, kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 0]), case(floats(3, 4, 7), kernel_shape=[3], ceil_mode=1, strides=[2]),
