@@ -141,13 +141,23 @@ static size_t owners_at(const struct tile_layout *layout, int64_t d, int64_t *sh
     return n;
 }
 
-// The loop of `need` that cuts as this loop of `have` does: the same factor, of the same size, as often. -1: none.
+static bool same_sizes(const struct tile_dim *a, const struct tile_dim *b)
+{
+    if (a->n != b->n)
+        return false;
+    for (int factor = 0; factor < a->n; factor++)
+        if (a->factors[factor].size != b->factors[factor].size)
+            return false;
+    return true;
+}
+
+// The loop of `need` that cuts as this loop of `have` does: the same factor, as often, between factors of the same sizes. -1: none.
+// Of 24 elements, 2*3/3*4 gives the first device 0..3 and 12..15, and 4*3/3*2 gives it 0 1, 6 7, 12 13 and 18 19.
 static int same_cut(const struct tile_layout *need, const struct tile_layout *have,
                     struct tile_loop at)
 {
     const struct tile_dim *to = &need->dims[at.dim], *from = &have->dims[at.dim];
-    if (to->n != from->n || to->factors[at.factor].cuts != from->factors[at.factor].cuts ||
-        to->factors[at.factor].size != from->factors[at.factor].size)
+    if (!same_sizes(to, from) || to->factors[at.factor].cuts != from->factors[at.factor].cuts)
         return -1;
     for (int b = 0; b < need->n_loops; b++)
         if (need->loops[b].dim == at.dim && need->loops[b].factor == at.factor)

@@ -2,6 +2,7 @@
 // test_flow.c - layouts through a model: what one node makes of the specs and arrivals at it, and what the
 // feed-forward blocks of whole models become.
 #include "common.h"
+#include "sharding/flow.h"
 
 #include <stdio.h>
 
@@ -560,6 +561,33 @@ static void test_infer_odd_cases(void **state)
     done(t);
 }
 
+static void test_held_is_part_of_what_lies(void **state)
+{
+    struct bench *b = *state;
+    static const struct {
+        const char *have, *need;
+        int64_t size;
+        bool held;
+    } rows[] = {
+        {"{2*3/3*4:0,1,2}", "{2*3/3*4:0,1,2}", 24, true},
+        {"{2*3/3*4:0,1,2}", "{4*3/3*2:0,1,2}", 24, false},
+        {"{1:(0,1)}", "{2:0,1}", 24, true},
+        {"{2:0,1}", "{1:(0,1)}", 24, false},
+    };
+    for (size_t i = 0; i < TSR_COUNT(rows); i++) {
+        struct tile_layout *have = NULL, *need = NULL;
+        struct notation_error wrong = {0};
+        assert_int_equal(tsr__notation_parse(&b->arena, str_of(rows[i].have), 1, &rows[i].size,
+                                             &have, NULL, &wrong),
+                         TSR_OK);
+        assert_int_equal(tsr__notation_parse(&b->arena, str_of(rows[i].need), 1, &rows[i].size,
+                                             &need, NULL, &wrong),
+                         TSR_OK);
+        if (tsr__flow_held(have, need) != rows[i].held)
+            fail_msg("%s in %s", rows[i].need, rows[i].have);
+    }
+}
+
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, bench_setup, bench_teardown)
@@ -584,6 +612,7 @@ int main(void)
         TEST(test_feed_forward_blocks),
         TEST(test_infer_completes_and_rests),
         TEST(test_infer_odd_cases),
+        TEST(test_held_is_part_of_what_lies),
     };
     return cmocka_run_group_tests_name("flow", tests, NULL, NULL);
 }
