@@ -52,6 +52,16 @@ def scale_infinite(node, values):
     return bool(np.isinf(given(node, 1, values)).any())
 
 
+def squares_beyond_float(node, values):
+    """Numbers of one group whose squares have a sum that float32 does not hold, in which the engine takes them."""
+    a = given(node, 0, values).astype("f8")
+    if a.ndim < 2 or not a.size:
+        return False
+    groups = np.where(np.isfinite(a), a, 0).reshape(a.shape[0] * inside.attribute(node, "num_groups"), -1)
+    with np.errstate(over="ignore"):
+        return bool(((groups ** 2).sum(1) > np.finfo("f4").max).any())
+
+
 def summed_before(node, values):
     """An Einsum with an infinity and a letter of one operand alone, which the result lacks: it is summed before the product."""
     equation = inside.attribute(node, "equation", b"").decode().replace(" ", "")
@@ -73,6 +83,7 @@ NOT_PROMISED = [
     ("LRN", no_numbers, ALL),
     ("LayerNormalization", first_infinite, [1]),
     ("InstanceNormalization", scale_infinite, ALL),
+    ("GroupNormalization", squares_beyond_float, ALL),
     ("Einsum", summed_before, ALL),
 ]
 

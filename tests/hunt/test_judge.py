@@ -141,6 +141,12 @@ def infinite_scales():
     assert judged(one_node("InstanceNormalization", [x, f4(2), f4(INF)])) == "different"
 
 
+def squares_too_large():
+    grouped = lambda *x: one_node("GroupNormalization", [f4(*x).reshape(1, 2, 2), f4(1, 1), f4(0, 0)], num_groups=2)
+    assert np.isnan(grouped(1e30, 1, 2, 3).wanted[0]["y0"]).any(), "mended: promise it"
+    assert judged(grouped(1e30, 1, 2, 3)) == "open" and judged(grouped(1e18, 1, 2, 3)) == judged(grouped(INF, 1, 2, 3)) == judged(grouped(NAN, 1, 2, 3)) == "different"
+
+
 def pixels_outside():
     """ONNX Runtime takes pixel 0 with a weight of 0 for what is outside of the image: NaN if it is infinite, and 0 if it is a number."""
     node = h.make_node("DeformConv", ["x", "w", "o"], ["y"])
@@ -306,7 +312,7 @@ def outputs_quantised_too():
 
 failed = 0
 for check in (products_beyond_the_range, products_that_vanish, halves_next_to_nothing, sums_of_squares, terms_that_cancel_out, signs_that_rounding_decides, wide_integers, greatest_of_nan, exponentials_of_nan, means_of_infinities,
-              sums_that_slide, infinite_scales, pixels_outside, letters_summed_before, sets_after_an_excuse, scales_of_nothing, inside_of_bodies, inside_of_functions, outputs_quantised_too,
+              sums_that_slide, infinite_scales, squares_too_large, pixels_outside, letters_summed_before, sets_after_an_excuse, scales_of_nothing, inside_of_bodies, inside_of_functions, outputs_quantised_too,
               laws, states_that_grow, mistakes_of_the_engine, shapes_of_open_weights, sizes_as_declared, branches_put_in_place):
     try:
         check()
