@@ -92,6 +92,18 @@ static tsr_value *activated(struct expansion *expansion, tsr_value *value)
     return value; // identity
 }
 
+// What experts give, weighed. An expert that a token has not chosen adds 0 to it whatever it would have given: its share is 0, and of an
+// infinity, which a long sum may have become, 0 times that would be NaN.
+static tsr_value *weighed(struct expansion *expansion, const struct experts *experts,
+                          tsr_value *given)
+{
+    tsr_value *share = shares(expansion, experts);
+    tsr_value *zero = tsr__x_scalar(expansion, experts->wide, 0);
+    tsr_value *unchosen = tsr__x_op(expansion, "Equal", 2, share, zero);
+    tsr_value *product = tsr__x_op(expansion, "Mul", 2, given, share);
+    return tsr__x_op(expansion, "Where", 3, unchosen, zero, product);
+}
+
 void tsr__expand_experts(struct expansion *expansion)
 {
     struct shape tokens = tsr__x_shape(expansion, 0), first = tsr__x_shape(expansion, 2);
@@ -112,7 +124,7 @@ void tsr__expand_experts(struct expansion *expansion)
     t = tsr__x_reshape(expansion, t, many, 3);
     tsr_value *h = activated(expansion, layer(expansion, &s, t, 2, 3));
     tsr_value *y = layer(expansion, &s, h, 4, 5);
-    y = tsr__x_op(expansion, "Mul", 2, y, shares(expansion, &s));
+    y = weighed(expansion, &s, y);
     y = tsr__x_reduce(expansion, "ReduceSum", y, &zero, 1, false);
     if (tokens.rank == 3)
         y = tsr__x_op(expansion, "Reshape", 2, y,

@@ -186,6 +186,10 @@ def cases(p):
     moe = [experts((5,), activation_type="relu"), experts((2, 3), activation_type="gelu", normalize_routing_weights=1), experts((5,), 2, activation_type="swiglu", swiglu_fusion=1),
            experts((5,), activation_type="silu", bias=False), experts((2, 3), activation_type="silu", normalize_routing_weights=1)]
 
+    odd = experts((5,), activation_type="relu")  # tokens that do not choose the first expert do not see what is none of its numbers
+    odd["inputs"][1][::2, 0], odd["inputs"][5][0] = -9, np.nan
+    moe.append(odd)
+
     def quantized_experts(rows, bits=4, block=0, fused=1, n=3, m=32, i=64, points=False, bias=False, **attributes):
         tokens, b = int(np.prod(rows)), 8 // bits
         blocks = (lambda *s: (*s[:-1], s[-1] // block)) if block else (lambda *s: s[:-1])
