@@ -9,15 +9,20 @@
 static OrtStatus *infer_same(const OrtCustomOp *op, OrtShapeInferContext *context);
 
 static const struct op_kernel kernels[COMM_KIND_COUNT] = {
-    [COMM_ALL_REDUCE] = {tsr__all_reduce_create, tsr__all_reduce_compute, .infer = infer_same},
-    [COMM_ALL_GATHER] = {tsr__all_gather_create, tsr__all_gather_compute},
-    [COMM_RESHARD] = {tsr__reshard_create, tsr__reshard_compute},
-    [COMM_HALO] = {tsr__halo_create, tsr__reshard_compute},
-    [COMM_REDUCE_SCATTER] = {tsr__reduce_scatter_create, tsr__reduce_scatter_compute},
-    [COMM_REDUCE] = {tsr__reduce_create, tsr__reduce_compute},
-    [COMM_ALL_TO_ALL] = {tsr__all_to_all_create, tsr__all_to_all_compute},
-    [COMM_BROADCAST] = {tsr__broadcast_create, tsr__broadcast_compute},
-    [COMM_SEND] = {tsr__send_create, tsr__send_compute, .receive = tsr__recv_compute},
+    [COMM_ALL_REDUCE] = {.create = tsr__all_reduce_create,
+                         .compute = tsr__all_reduce_compute,
+                         .infer = infer_same},
+    [COMM_ALL_GATHER] = {.create = tsr__all_gather_create, .compute = tsr__all_gather_compute},
+    [COMM_RESHARD] = {.create = tsr__reshard_create, .compute = tsr__reshard_compute},
+    [COMM_HALO] = {.create = tsr__halo_create, .compute = tsr__reshard_compute},
+    [COMM_REDUCE_SCATTER] = {.create = tsr__reduce_scatter_create,
+                             .compute = tsr__reduce_scatter_compute},
+    [COMM_REDUCE] = {.create = tsr__reduce_create, .compute = tsr__reduce_compute},
+    [COMM_ALL_TO_ALL] = {.create = tsr__all_to_all_create, .compute = tsr__all_to_all_compute},
+    [COMM_BROADCAST] = {.create = tsr__broadcast_create, .compute = tsr__broadcast_compute},
+    [COMM_SEND] = {.create = tsr__send_create,
+                   .compute = tsr__send_compute,
+                   .receive = tsr__recv_compute},
 };
 
 // ---- attributes that all have ------------------------------------------------------------------
