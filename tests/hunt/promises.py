@@ -62,6 +62,12 @@ def squares_beyond_float(node, values):
         return bool(((groups ** 2).sum(1) > np.finfo("f4").max).any())
 
 
+def hidden_no_numbers(node, values):
+    """An Attention that hides keys, with queries or keys that are no numbers."""
+    hides = len(node.input) > 3 and node.input[3] or inside.attribute(node, "is_causal", 0)
+    return not node.domain and bool(hides) and not all(np.isfinite(given(node, i, values)).all() for i in (0, 1))
+
+
 def summed_before(node, values):
     """An Einsum with an infinity and a letter of one operand alone, which the result lacks: it is summed before the product."""
     equation = inside.attribute(node, "equation", b"").decode().replace(" ", "")
@@ -85,6 +91,7 @@ NOT_PROMISED = [
     ("InstanceNormalization", scale_infinite, ALL),
     ("GroupNormalization", squares_beyond_float, ALL),
     ("Einsum", summed_before, ALL),
+    ("Attention", hidden_no_numbers, ALL),
 ]
 
 

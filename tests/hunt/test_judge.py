@@ -147,6 +147,19 @@ def squares_too_large():
     assert judged(grouped(1e30, 1, 2, 3)) == "open" and judged(grouped(1e18, 1, 2, 3)) == judged(grouped(INF, 1, 2, 3)) == judged(grouped(NAN, 1, 2, 3)) == "different"
 
 
+def hidden_keys():
+    """One query that does not see the second of two keys."""
+    def attention(key, causal):
+        inputs = dict(q=f4(1, 2).reshape(1, 1, 1, 2), k=f4(1, 1, key, 1).reshape(1, 1, 2, 2), v=f4(1, 2, 3, 4).reshape(1, 1, 2, 2))
+        inputs.update({} if causal else dict(m=np.array([[True, False]])))
+        return case_of([h.make_node("Attention", list(inputs), ["y"], is_causal=causal)], inputs, ["y"], opset=23)
+    word = lambda case: verdict(case, y=np.full((1, 1, 1, 2), 77, "f4"))
+    for causal in (0, 1):
+        odd = [attention(key, causal) for key in (NAN, INF)]
+        assert all(np.isnan(case.wanted[0]["y"]).all() for case in odd), "mended: promise it"
+        assert [word(case) for case in odd] == ["open"] * 2 and word(attention(3, causal)) == "different"
+
+
 def pixels_outside():
     """ONNX Runtime takes pixel 0 with a weight of 0 for what is outside of the image: NaN if it is infinite, and 0 if it is a number."""
     node = h.make_node("DeformConv", ["x", "w", "o"], ["y"])
@@ -312,7 +325,7 @@ def outputs_quantised_too():
 
 failed = 0
 for check in (products_beyond_the_range, products_that_vanish, halves_next_to_nothing, sums_of_squares, terms_that_cancel_out, signs_that_rounding_decides, wide_integers, greatest_of_nan, exponentials_of_nan, means_of_infinities,
-              sums_that_slide, infinite_scales, squares_too_large, pixels_outside, letters_summed_before, sets_after_an_excuse, scales_of_nothing, inside_of_bodies, inside_of_functions, outputs_quantised_too,
+              sums_that_slide, infinite_scales, squares_too_large, hidden_keys, pixels_outside, letters_summed_before, sets_after_an_excuse, scales_of_nothing, inside_of_bodies, inside_of_functions, outputs_quantised_too,
               laws, states_that_grow, mistakes_of_the_engine, shapes_of_open_weights, sizes_as_declared, branches_put_in_place):
     try:
         check()
