@@ -129,6 +129,7 @@ struct op_row {
     expand_fn expand;    // replaces a node whose `stat` factors are cut (expand.h)
     enum sum_way sum;    // what it does with parts of a sum in place of the sum
     unsigned sum_inputs; // bits of inputs for which it does so
+    unsigned kept;       // bits of inputs whose constants the engine never replaces (kept_inputs.c)
     const struct stay
         *stays; // of the factors that are whole; the last has no names. NULL: there are none
     const char *note;

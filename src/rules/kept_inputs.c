@@ -4,56 +4,13 @@
 // ONNX Runtime moves Transposes through nodes (optimisation level 1 and above). A constant on their way is turned in place: y = Add(Transpose(x), w)
 // becomes y = Transpose(Add(x, w)), where w now means the turned tensor under the same name. Whoever has given the session memory for w by its name
 // (AddInitializer) then gets a wrong result, in silence. Products, convolutions, lookups and recurrent layers are never moved through, so their
-// weights keep their order. All other inputs count as turned: nothing is lost by that but memory.
-#include "rules/rules.h"
-
-#define MICROSOFT "com.microsoft"
-#define ALL       (~0u)
-#define BUT_FIRST (~1u)
-
-static const struct {
-    const char *op, *domain;
-    unsigned inputs; // bits
-} table[] = {
-    {"MatMul", "", ALL},
-    {"Gemm", "", ALL},
-    {"MatMulInteger", "", ALL},
-    {"QLinearMatMul", "", ALL},
-    {"Conv", "", BUT_FIRST},
-    {"ConvTranspose", "", BUT_FIRST},
-    {"ConvInteger", "", BUT_FIRST},
-    {"QLinearConv", "", BUT_FIRST},
-    {"Gather", "", ALL},
-    {"LSTM", "", BUT_FIRST},
-    {"GRU", "", BUT_FIRST},
-    {"RNN", "", BUT_FIRST},
-    {"MatMulNBits", MICROSOFT, BUT_FIRST},
-    {"MatMulBnb4", MICROSOFT, BUT_FIRST},
-    {"FusedMatMul", MICROSOFT, ALL},
-    {"FusedGemm", MICROSOFT, ALL},
-    {"FusedConv", MICROSOFT, BUT_FIRST},
-    {"Attention", MICROSOFT, BUT_FIRST},
-    {"QAttention", MICROSOFT, BUT_FIRST},
-    {"MoE", MICROSOFT, BUT_FIRST},
-    {"QMoE", MICROSOFT, BUT_FIRST},
-    {"GatherBlockQuantized", MICROSOFT, ALL},
-    {"DynamicQuantizeMatMul", MICROSOFT, BUT_FIRST},
-    {"MatMulIntegerToFloat", MICROSOFT, ALL},
-    {"DynamicQuantizeLSTM", MICROSOFT, BUT_FIRST},
-    {"QGemm", MICROSOFT, ALL},
-};
+// weights keep their order (the rows' column `kept`). All other inputs count as turned: nothing is lost by that but memory.
+#include "rules/internal.h"
 
 bool tsr__rule_keeps_input(const tsr_node *node, size_t input)
 {
-    if (input >= sizeof(unsigned) * 8)
-        return false;
-    for (size_t i = 0; i < TSR_COUNT(table); i++) {
-        bool same = str_is(tsr__node_op_str(node), table[i].op) &&
-                    str_is(tsr__node_domain_str(node), table[i].domain);
-        if (same)
-            return table[i].inputs >> input & 1;
-    }
-    return false;
+    const struct op_row *row = tsr__row_of_node(node);
+    return row && input < sizeof(row->kept) * 8 && (row->kept >> input & 1);
 }
 
 #define MAX_MOVES 64 // nodes that are looked through
