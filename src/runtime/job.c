@@ -11,24 +11,6 @@ static tsr_status wrong_order(tsr_job *job, const char *text)
 
 // ---- opening -----------------------------------------------------------------------------------
 
-tsr_status tsr_job_open_model(tsr_session *session, const char *path,
-                              const tsr_run_options *options, tsr_job **out)
-{
-    tsr_job *job = NULL;
-    tsr_status st = tsr__job_new(session, options, &job);
-    if (st != TSR_OK)
-        goto close_job;
-    job->kind = &tsr__job_whole;
-    st = job->kind->open(job, path, false);
-    if (st != TSR_OK)
-        goto close_job;
-    *out = job;
-    return TSR_OK;
-close_job:
-    tsr_job_close(job);
-    return st;
-}
-
 // Who runs the ranks of a partition: children, this process as one of them, or threads.
 static tsr_status choose_kind(tsr_job *job)
 {
@@ -43,17 +25,20 @@ static tsr_status choose_kind(tsr_job *job)
     return TSR_OK;
 }
 
-tsr_status tsr__job_open(tsr_session *session, const char *folder, const tsr_run_options *options,
-                         bool states, tsr_job **out)
+// kind NULL: of a partition, as options and launcher say.
+static tsr_status open_as(tsr_session *session, const char *path, const tsr_run_options *options,
+                          const struct job_kind *kind, bool states, tsr_job **out)
 {
     tsr_job *job = NULL;
     tsr_status st = tsr__job_new(session, options, &job);
     if (st != TSR_OK)
         goto close_job;
-    st = choose_kind(job);
+    job->kind = kind;
+    if (!kind)
+        st = choose_kind(job);
     if (st != TSR_OK)
         goto close_job;
-    st = job->kind->open(job, folder, states);
+    st = job->kind->open(job, path, states);
     if (st != TSR_OK)
         goto close_job;
     *out = job;
@@ -61,6 +46,18 @@ tsr_status tsr__job_open(tsr_session *session, const char *folder, const tsr_run
 close_job:
     tsr_job_close(job);
     return st;
+}
+
+tsr_status tsr_job_open_model(tsr_session *session, const char *path,
+                              const tsr_run_options *options, tsr_job **out)
+{
+    return open_as(session, path, options, &tsr__job_whole, false, out);
+}
+
+tsr_status tsr__job_open(tsr_session *session, const char *folder, const tsr_run_options *options,
+                         bool states, tsr_job **out)
+{
+    return open_as(session, folder, options, NULL, states, out);
 }
 
 tsr_status tsr_job_open(tsr_session *session, const char *folder, const tsr_run_options *options,

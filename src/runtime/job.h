@@ -109,8 +109,9 @@ tsr_status tsr__ranks_new(tsr_job *job, int n);
 void tsr__ranks_describe(tsr_job *job, struct rank *rank, int number, int cores, int ranks);
 void tsr__ranks_describe_part(tsr_job *job, struct rank *rank, int number,
                               struct endpoint *endpoint);
-// The driver, if a rank of the partition is on a GPU.
-void tsr__ranks_find_gpus(tsr_job *job);
+// Opens the folder of a partition, finds the engine (and the driver, if a rank is on a GPU), and makes the ranks that run here: a
+// launched process has one, else all.
+tsr_status tsr__ranks_prepare(tsr_job *job, const char *folder);
 // The first rank that failed by itself tells why; else one that another made fail. TSR_OK: none has failed.
 tsr_status tsr__ranks_verdict(tsr_job *job);
 // Binds the inputs of the run runs_started to all ranks that run here, or to none.

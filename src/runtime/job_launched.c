@@ -26,14 +26,7 @@ static tsr_status tell_others(tsr_job *job, tsr_status status)
 // All that comes before the ranks meet.
 static tsr_status prepare(tsr_job *job, const char *folder)
 {
-    tsr_status st = tsr__job_open_folder(job, folder);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__engine(job->session, &job->engine);
-    if (st != TSR_OK)
-        return st;
-    tsr__ranks_find_gpus(job);
-    st = tsr__ranks_new(job, 1);
+    tsr_status st = tsr__ranks_prepare(job, folder);
     if (st != TSR_OK)
         return st;
     struct rank *rank = &job->rank_threads[0].rank;

@@ -45,11 +45,18 @@ void tsr__ranks_describe_part(tsr_job *job, struct rank *rank, int number,
     rank->device = manifest->devices[number].device;
 }
 
-// All ranks find the same: it is in the manifest and the options.
-void tsr__ranks_find_gpus(tsr_job *job)
+// All ranks find the same GPUs: they are in the manifest and the options.
+tsr_status tsr__ranks_prepare(tsr_job *job, const char *folder)
 {
+    tsr_status st = tsr__job_open_folder(job, folder);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__engine(job->session, &job->engine);
+    if (st != TSR_OK)
+        return st;
     if (tsr__run_on_gpus(job->session, &job->bundle.manifest, &job->options))
         job->gpu = tsr__gpu_driver(job->session, job->engine, &job->options);
+    return tsr__ranks_new(job, job->endpoint ? 1 : (int)job->bundle.manifest.n_ranks);
 }
 
 // A rank that has failed works no more, so what it says can be read.

@@ -199,14 +199,7 @@ static tsr_status describe_ranks(tsr_job *job)
 
 static tsr_status threads_open(tsr_job *job, const char *folder, bool states)
 {
-    tsr_status st = tsr__job_open_folder(job, folder);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__engine(job->session, &job->engine);
-    if (st != TSR_OK)
-        return st;
-    tsr__ranks_find_gpus(job);
-    st = tsr__ranks_new(job, (int)job->bundle.manifest.n_ranks);
+    tsr_status st = tsr__ranks_prepare(job, folder);
     if (st != TSR_OK)
         return st;
     st = describe_ranks(job);

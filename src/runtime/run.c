@@ -75,13 +75,18 @@ static tsr_status run_model_apart(tsr_session *session, const char *path,
 
 // ---- a single run ------------------------------------------------------------------------------
 
-static tsr_status both_owned(tsr_session *session, const tsr_tensors *inputs,
-                             const tsr_tensors *outputs)
+// The sets belong to the session, and the options are as this version of the library has them.
+static tsr_status check_call(tsr_session *session, const tsr_run_options *options,
+                             const tsr_tensors *inputs, const tsr_tensors *outputs,
+                             tsr_run_options *checked)
 {
     tsr_status st = tsr__tensors_owned(session, inputs);
     if (st != TSR_OK)
         return st;
-    return tsr__tensors_owned(session, outputs);
+    st = tsr__tensors_owned(session, outputs);
+    if (st != TSR_OK)
+        return st;
+    return tsr__run_options(session, options, checked);
 }
 
 // Runs a job on copies of the inputs: kernels of the engine write over what they are given (a BatchNormalization that trains,
@@ -107,10 +112,7 @@ tsr_status tsr_run_model(tsr_session *session, const char *path, const tsr_run_o
 {
     tsr_run_options run_options;
     tsr_job *job = NULL;
-    tsr_status st = both_owned(session, inputs, outputs);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__run_options(session, options, &run_options);
+    tsr_status st = check_call(session, options, inputs, outputs, &run_options);
     if (st != TSR_OK)
         return st;
     if (tsr__run_spawns(session, &run_options) &&
@@ -131,10 +133,7 @@ tsr_status tsr_run(tsr_session *session, const char *folder, const tsr_run_optio
 {
     tsr_run_options run_options;
     tsr_job *job = NULL;
-    tsr_status st = both_owned(session, inputs, outputs);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__run_options(session, options, &run_options);
+    tsr_status st = check_call(session, options, inputs, outputs, &run_options);
     if (st != TSR_OK)
         return st;
     if (tsr__run_spawns(session, &run_options))
