@@ -107,8 +107,9 @@ def behind(graph, node, i, a, values, draw, opset):
     kept = node.op_type in WHOLE_NUMBERS and all(whole(values.get(n)) for n in node.input) or node.domain == "hunt.local"
     exact = (a == np.round(a)) & kept
     total = terms.totals(node, values, opset) if i == 0 and node.op_type in terms.SUMS else None
-    if total is None and underflown(node, a, values).any():
-        total = np.where(underflown(node, a, values), SMALLEST_HALF / eps, np.abs(a))
+    vanished = underflown(node, a, values)
+    if total is None and vanished.any():
+        total = np.where(vanished, SMALLEST_HALF / eps, np.abs(a))
     if total is None or total.shape != a.shape or not np.isfinite(total).all():
         factor = np.where(exact, 1.0, 1 + eps * draw(a.shape)).astype(a.dtype)
         graph.initializer.append(numpy_helper.from_array(factor, noise))
