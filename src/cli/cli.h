@@ -135,6 +135,9 @@ _Noreturn void cli_die(const char *text, int code);
 // What the session may hold, in bytes: --memory-limit, else most of what the machine or the control group has. EXIT_USAGE
 // after a message, else 0.
 int cli_memory_limit(const struct cli *cli, size_t *out);
+// main.c: a session with the command's memory limit, and the rows of its --rules for it; an exit code, 0: done.
+int cli_open_session(struct cli *cli, tsr_session_options *options);
+int cli_read_rules(struct cli *cli);
 // Memory of the command itself, to be freed with free: n zeroed elements; the same grown; a copy of n characters, ended with a zero.
 // Where there is none, the command ends: one error, no temporary files, EXIT_READ. None of them returns NULL.
 void *cli_alloc(size_t n, size_t bytes_each) __attribute__((returns_nonnull));

@@ -147,14 +147,19 @@ static int load_beside(struct report *other, struct report *report, struct cli *
                        const char *file)
 {
     bool document = ends_with(file, ".json");
+    tsr_session_options options = {.size = sizeof options};
     *own = *report->cli;
-    own->session = tsr_session_new(NULL);
-    if (!own->session)
-        return EXIT_READ;
+    own->session = NULL;
+    int code = cli_open_session(own, &options);
+    if (code)
+        return code;
     *other = (struct report){.cli = own,
                              .plan = {.size = sizeof other->plan},
                              .simulation = {.size = sizeof other->simulation}};
-    int code = cli_planning(own, &other->planning); // a topology belongs to one session
+    code = cli_read_rules(own);
+    if (code)
+        return code;
+    code = cli_planning(own, &other->planning); // a topology belongs to one session
     if (code)
         return code;
     code = document ? load(other, report->cli->arguments[0], file) : load(other, file, NULL);

@@ -130,7 +130,7 @@ static void show_progress(void *data, const char *what, uint64_t done, uint64_t 
 }
 
 // Files of --rules, before anything asks for a rule; 0, or the code of one that cannot be read.
-static int read_rules(struct cli *cli)
+int cli_read_rules(struct cli *cli)
 {
     for (size_t i = 0; i < cli->n_given; i++) {
         if (strcmp(cli->given[i].option->name, "--rules") != 0)
@@ -139,6 +139,17 @@ static int read_rules(struct cli *cli)
         if (status != TSR_OK)
             return cli_finish(cli, status);
     }
+    return 0;
+}
+
+int cli_open_session(struct cli *cli, tsr_session_options *options)
+{
+    int code = cli_memory_limit(cli, &options->memory_limit);
+    if (code)
+        return code;
+    cli->session = tsr_session_new(options);
+    if (!cli->session)
+        cli_die("tessera: error[out-of-memory]: no session could be made\n", EXIT_READ);
     return 0;
 }
 
@@ -151,16 +162,13 @@ static int run_parsed(struct cli *cli, int argc, char **argv)
     int parsed = parse(cli, argc, argv);
     if (parsed)
         return parsed - 1000;
-    int code = cli_memory_limit(cli, &options.memory_limit);
+    int code = cli_open_session(cli, &options);
     if (code)
         return code;
-    cli->session = tsr_session_new(&options);
-    if (!cli->session)
-        cli_die("tessera: error[out-of-memory]: no session could be made\n", EXIT_READ);
     cli_signals(cli->session);
     code = cli_guard(cli);
     if (!code)
-        code = read_rules(cli);
+        code = cli_read_rules(cli);
     if (!code)
         code = cli_folder(cli);
     return code ? code : cli->command->run(cli);

@@ -238,6 +238,8 @@ def own_operators(d):
         assert json.loads(good("partition", d + "/cut.onnx", "-o", parts, "--force", "--json", *more))["cut_nodes"] == 3, edits
         assert "PASS" in good("verify", d + "/cut.onnx", "--ort-ops", USER_OPS, "--inputs", d + "/x.npy", *more)
         assert "not-cut-here" not in good("check", d + "/cut.onnx", "--json", *more)
+    rc, _, err = tessera("report", d + "/cut.onnx", "--rules", d + "/rules.txt", "--beside", d + "/cut.onnx", "-o", d + "/page.html")
+    assert rc == 0 and "not-cut-here" not in err, (rc, err)  # the rule holds for both
     rc, _, err = tessera("partition", d + "/cut.onnx", "-o", parts, "--force", "--strict")
     assert rc == 5 and "--rules" in err, (rc, err)  # without the rule
     for wrong in ("Twice test.ops 1", "Twice test.ops x [A*] -> [A*]", "Twice test.ops 1 [A* -> [A*]", "MatMul ai.onnx 1 [A*] -> [A*]", "Twice test.ops 1 [A* r] -> [A* 1]; stat r"):
