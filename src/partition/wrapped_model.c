@@ -2,7 +2,8 @@
 // wrapped_model.c - writes the model whose one node runs the partition beside it (--layout wrapped).
 //
 // It has the inputs and outputs of the whole model. Its node reads them behind a constant that lies in a small file of the
-// folder, by which the operator (runtime/wrapped.c) finds the folder again when it was moved.
+// folder, by which the operator (runtime/wrapped.c) finds the folder again when it was moved. A state has no shape there: the
+// tensor that begins it has one, the handle that stands for it afterwards another.
 #include "internal.h"
 
 static tsr_status refuse(struct plan *plan, const tsr_value *value, const char *why)
@@ -21,12 +22,26 @@ static bool is_tensor(const tsr_value *value)
     return tsr_value_dtype(value) != TSR_UNDEFINED;
 }
 
+static bool has_rank(const struct plan *plan, const tsr_value *value)
+{
+    return tsr__shapes_of(plan->flow->shapes, value).rank >= 0;
+}
+
+static bool is_state(const struct plan *plan, const tsr_value *value)
+{
+    for (size_t i = 0; i < plan->states.n; i++)
+        if (plan->states.at[i].past == value || plan->states.at[i].present == value)
+            return true;
+    return false;
+}
+
 tsr_status tsr__wrapped_check(struct plan *plan)
 {
     const tsr_graph *graph = tsr_model_graph(plan->model);
     tsr_status st = TSR_OK;
-    if (plan->states.n)
-        st = refuse(plan, NULL, "keeps no states between runs yet");
+    for (size_t i = 0; i < plan->states.n; i++)
+        if (!has_rank(plan, plan->states.at[i].past) || !has_rank(plan, plan->states.at[i].present))
+            st = refuse(plan, plan->states.at[i].past, "keeps states of a known rank only");
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
         if (!is_tensor(tsr_graph_input(graph, i)))
             st = refuse(plan, tsr_graph_input(graph, i), "takes tensors only");
@@ -37,10 +52,12 @@ tsr_status tsr__wrapped_check(struct plan *plan)
 }
 
 // The type of value, as declared or as it was found, for a value of another model.
-static tsr_status copy_type(struct arena *arena, const tsr_value *value, tsr_value *to)
+static tsr_status copy_type(const struct plan *plan, const tsr_value *value, tsr_value *to)
 {
     int rank = tsr_value_rank(value);
-    tsr_dim *dims = ARENA_ARRAY(arena, tsr_dim, (size_t)(rank < 0 ? 0 : rank) + 1);
+    tsr_dim *dims = ARENA_ARRAY(plan->arena, tsr_dim, (size_t)(rank < 0 ? 0 : rank) + 1);
+    if (is_state(plan, value))
+        return tsr_value_set_type(to, tsr_value_dtype(value), -1, NULL);
     if (!dims)
         return TSR_NOMEM;
     for (int axis = 0; axis < rank; axis++)
@@ -64,7 +81,7 @@ static tsr_value **make_inputs(struct plan *plan, tsr_graph *to, size_t *count)
         if (tsr_value_initializer(value))
             continue; // a default: the ranks have it
         tsr_value *input = tsr_graph_add_input(to, tsr_value_name(value));
-        if (!input || copy_type(plan->arena, value, input) != TSR_OK)
+        if (!input || copy_type(plan, value, input) != TSR_OK)
             return NULL;
         inputs[(*count)++] = input;
     }
@@ -87,7 +104,7 @@ static tsr_status make_node(struct plan *plan, tsr_graph *to, const char *folder
     for (size_t i = 0; i < n_outputs; i++) {
         if (st != TSR_OK)
             return st;
-        st = copy_type(plan->arena, tsr_graph_output(graph, i), tsr_node_output(node, i));
+        st = copy_type(plan, tsr_graph_output(graph, i), tsr_node_output(node, i));
         if (st == TSR_OK)
             st = tsr_graph_add_output(to, tsr_node_output(node, i));
     }

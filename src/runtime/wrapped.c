@@ -8,6 +8,14 @@
 //
 // The ranks are threads of this process, in sessions of the ONNX Runtime that runs the node. They are opened by the first
 // run, stay for the kernel's life, and are opened anew after a run that failed.
+//
+// A state (--state) stays with the ranks. The host is given a handle in its place: a tensor without elements, whose shape has a
+// dimension more than the state's and ends with the number of the run. It is fed to the next run as the state itself would
+// be, so a loop that feeds `present` as `past` needs no change:
+//
+//   run 1 is given past [1,4,0,16] (an empty cache)   and gives present [0,0,0,0,1]
+//   run 2 is given past [0,0,0,0,1]: goes on           and gives present [0,0,0,0,2]
+//   run 3 is given past [1,4,0,16]: begins anew; [0,0,0,0,1] would be refused, as that state is no more
 #include "runtime/internal.h"
 #include "runtime/runtime.h"
 #include "bundle/bundle.h"
@@ -34,6 +42,8 @@ struct wrapped {
     tsr_job *job; // NULL: to be opened
     struct arena arena;
     struct bundle bundle; // open while there is a job
+    int64_t runs;         // that the kernel has made, of all its jobs
+    bool has_states;      // the ranks hold the states that run number `runs` left
 };
 
 // ---- the folder --------------------------------------------------------------------------------
@@ -84,6 +94,7 @@ static void close_job(struct wrapped *wrapped)
     if (wrapped->job)
         tsr__bundle_close(&wrapped->bundle);
     wrapped->job = NULL;
+    wrapped->has_states = false;
     tsr__arena_free(&wrapped->arena);
 }
 
@@ -104,21 +115,103 @@ static tsr_status open_job(struct wrapped *wrapped, const void *mark)
     return st;
 }
 
+// ---- states ------------------------------------------------------------------------------------
+
+static bool is_past(const struct manifest *manifest, const char *name)
+{
+    for (size_t i = 0; i < manifest->n_states; i++)
+        if (strcmp(manifest->states[i].input, name) == 0)
+            return true;
+    return false;
+}
+
+static bool is_present(const struct manifest *manifest, const char *name)
+{
+    for (size_t i = 0; i < manifest->n_states; i++)
+        if (strcmp(manifest->states[i].output, name) == 0)
+            return true;
+    return false;
+}
+
+static bool is_handle(const struct manifest_port *port, const struct tensor *tensor)
+{
+    if (tensor->rank != port->rank + 1)
+        return false;
+    for (int axis = 0; axis < port->rank; axis++)
+        if (tensor->dims[axis] != 0)
+            return false;
+    return true;
+}
+
+static tsr_status check_handle(struct wrapped *wrapped, const struct manifest_port *port,
+                               const struct tensor *handle)
+{
+    int64_t run = handle->dims[port->rank];
+    if (wrapped->has_states && run == wrapped->runs)
+        return TSR_OK;
+    struct place at = PLACE_NONE;
+    at.value = str_of(port->name);
+    tsr__diag(wrapped->session, DIAG_state_gone, &at,
+              "give what the last run of this session gave, or a tensor to begin anew",
+              "the state after run %lld of this session is kept no longer", (long long)run);
+    return TSR_INVALID;
+}
+
+// Whether the ranks go on with a state that they have: its input is a handle. Else it is a tensor as any other.
+static tsr_status goes_on(struct wrapped *wrapped, const struct manifest_port *port,
+                          OrtValue *value, bool *out, OrtStatus **error)
+{
+    tsr_tensors *seen = NULL;
+    tsr_status st = tsr_tensors_new(wrapped->session, &seen);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__engine_view(wrapped->session->engine, value, port->name, seen, error);
+    *out = st == TSR_OK && is_handle(port, seen->at[0]);
+    if (*out)
+        st = check_handle(wrapped, port, seen->at[0]);
+    tsr_tensors_free(seen);
+    return st;
+}
+
+static OrtStatus *give_handle(struct wrapped *wrapped, OrtKernelContext *context, size_t i)
+{
+    int64_t dims[RUN_MAX_RANK + 1] = {0};
+    int rank = wrapped->bundle.manifest.outputs[i].rank;
+    OrtValue *value = NULL;
+    if (rank < 0 || rank > RUN_MAX_RANK)
+        return wrapped->api->CreateStatus(ORT_FAIL, "Tessera: a state of unknown rank");
+    dims[rank] = wrapped->runs;
+    return wrapped->api->KernelContext_GetOutput(context, i, dims, (size_t)rank + 1, &value);
+}
+
 // ---- a run -------------------------------------------------------------------------------------
+
+// Input i of the model, which stands behind the mark; a state that goes on is left out, so that the job keeps it.
+static tsr_status read_input(struct wrapped *wrapped, OrtKernelContext *context, size_t i,
+                             tsr_tensors *to, OrtStatus **error)
+{
+    const struct manifest *manifest = &wrapped->bundle.manifest;
+    const struct manifest_port *port = &manifest->inputs[i];
+    const OrtValue *given = NULL;
+    bool kept = false;
+    *error = wrapped->api->KernelContext_GetInput(context, i + 1, &given);
+    if (*error)
+        return TSR_ENGINE;
+    OrtValue *value = (OrtValue *)(uintptr_t)given;
+    if (is_past(manifest, port->name)) {
+        tsr_status st = goes_on(wrapped, port, value, &kept, error);
+        if (st != TSR_OK || kept)
+            return st;
+    }
+    return tsr__engine_view(wrapped->session->engine, value, port->name, to, error);
+}
 
 // The inputs of the node behind the mark, under the names that the manifest has, in its order.
 static tsr_status read_inputs(struct wrapped *wrapped, OrtKernelContext *context, tsr_tensors *to,
                               OrtStatus **error)
 {
-    const struct manifest *manifest = &wrapped->bundle.manifest;
-    struct engine *engine = wrapped->session->engine;
-    for (size_t i = 0; i < manifest->n_inputs; i++) {
-        const OrtValue *value = NULL;
-        *error = wrapped->api->KernelContext_GetInput(context, i + 1, &value);
-        if (*error)
-            return TSR_ENGINE;
-        tsr_status st = tsr__engine_view(engine, (OrtValue *)(uintptr_t)value,
-                                         manifest->inputs[i].name, to, error);
+    for (size_t i = 0; i < wrapped->bundle.manifest.n_inputs; i++) {
+        tsr_status st = read_input(wrapped, context, i, to, error);
         if (st != TSR_OK)
             return st;
     }
@@ -161,6 +254,10 @@ static OrtStatus *give_outputs(struct wrapped *wrapped, OrtKernelContext *contex
 {
     const struct manifest *manifest = &wrapped->bundle.manifest;
     for (size_t i = 0; i < manifest->n_outputs; i++) {
+        if (is_present(manifest, manifest->outputs[i].name)) {
+            TRY(give_handle(wrapped, context, i));
+            continue;
+        }
         int64_t at = tsr_tensors_find(outputs, manifest->outputs[i].name);
         if (at < 0)
             return wrapped->api->CreateStatus(ORT_FAIL,
@@ -170,33 +267,53 @@ static OrtStatus *give_outputs(struct wrapped *wrapped, OrtKernelContext *contex
     return NULL;
 }
 
-// Opens the ranks if there are none, gives them the inputs, hands the outputs on.
-static OrtStatus *run_once(struct wrapped *wrapped, OrtKernelContext *context)
+// Opens the ranks if there are none.
+static OrtStatus *ensure_job(struct wrapped *wrapped, OrtKernelContext *context)
 {
     const OrtValue *mark = NULL;
     void *address = NULL;
+    if (wrapped->job)
+        return NULL;
     TRY(wrapped->api->KernelContext_GetInput(context, 0, &mark));
     TRY(wrapped->api->GetTensorMutableData((OrtValue *)(uintptr_t)mark, &address));
-    tsr_status st = wrapped->job ? TSR_OK : open_job(wrapped, address);
+    tsr_status st = open_job(wrapped, address);
+    return st == TSR_OK ? NULL : failed(wrapped, st);
+}
+
+// Inputs that do not fit end nothing: the ranks and their states stay. A run that failed may have ended the ranks,
+// and one whose results could not be handed on has left states that nobody has a handle of; then they are closed.
+static OrtStatus *run_with(struct wrapped *wrapped, OrtKernelContext *context, tsr_tensors *inputs,
+                           tsr_tensors *outputs)
+{
+    OrtStatus *error = NULL;
+    tsr_status st = read_inputs(wrapped, context, inputs, &error);
+    if (error)
+        return error;
+    if (st == TSR_OK)
+        st = tsr_job_start(wrapped->job, inputs);
     if (st != TSR_OK)
         return failed(wrapped, st);
+    wrapped->has_states = false;
+    st = tsr_job_wait(wrapped->job, outputs);
+    wrapped->runs++;
+    error = st == TSR_OK ? give_outputs(wrapped, context, outputs) : failed(wrapped, st);
+    wrapped->has_states = !error;
+    if (error)
+        close_job(wrapped);
+    return error;
+}
+
+static OrtStatus *run_once(struct wrapped *wrapped, OrtKernelContext *context)
+{
+    TRY(ensure_job(wrapped, context));
     tsr_tensors *inputs = NULL, *outputs = NULL;
     OrtStatus *error = NULL;
-    st = tsr_tensors_new(wrapped->session, &inputs);
+    tsr_status st = tsr_tensors_new(wrapped->session, &inputs);
     if (st == TSR_OK)
         st = tsr_tensors_new(wrapped->session, &outputs);
-    if (st == TSR_OK)
-        st = read_inputs(wrapped, context, inputs, &error);
-    if (st == TSR_OK)
-        st = tsr_job_run(wrapped->job, inputs, outputs);
-    if (st == TSR_OK)
-        error = give_outputs(wrapped, context, outputs);
-    else if (!error)
-        error = failed(wrapped, st);
+    error = st == TSR_OK ? run_with(wrapped, context, inputs, outputs) : failed(wrapped, st);
     tsr_tensors_free(outputs);
     tsr_tensors_free(inputs);
-    if (error)
-        close_job(wrapped); // a failed run may have ended the ranks
     tsr_finding_clear(wrapped->session);
     return error;
 }

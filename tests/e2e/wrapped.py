@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A wrapped partition in Python's own onnxruntime: right, also after it was moved; errors carry our words; what it cannot be.
+"""A wrapped partition in Python's own onnxruntime and in Java's: right, also after it was moved; states stay inside; errors carry
+our words; what it cannot be.
 
 usage: wrapped.py TESSERA PLUGIN"""
 import os
@@ -15,7 +16,10 @@ import onnxruntime as ort
 from onnx import TensorProto, helper
 
 TESSERA, PLUGIN = map(os.path.abspath, sys.argv[1:3])
-MODELS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "models")
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+MODELS = os.path.join(ROOT, "tests/models")
+DECODER = os.path.join(ROOT, "tests/folders/genai_tiny/model.onnx")
+PROMPT = [1, 7, 11]
 failed = 0
 
 
@@ -53,7 +57,91 @@ def save(d, name, graph):
     return path
 
 
+class Text:
+    """Tokens of a session, one step at a time; feeds present as past, be it a cache or a handle."""
+
+    def __init__(self, session):
+        self.session, self.total, self.tokens = session, 0, []
+        self.caches = {i.name: np.zeros((1, 2, 0, 16), "f4") for i in session.get_inputs() if i.name.startswith("past")}
+        self.give(PROMPT)
+
+    def give(self, ids):
+        self.total += len(ids)
+        self.feeds = {"input_ids": np.array([ids], "i8"), "attention_mask": np.ones((1, self.total), "i8")}
+
+    def step(self):
+        outputs = dict(zip((o.name for o in self.session.get_outputs()), self.session.run(None, {**self.feeds, **self.caches})))
+        self.tokens.append(int(outputs["logits"][0, -1].argmax()))
+        self.caches = {name: outputs[name.replace("past_key_values", "present")] for name in self.caches}
+        self.give(self.tokens[-1:])
+
+    def steps(self, n):
+        for _ in range(n):
+            self.step()
+        return self.tokens
+
+
+def error_of(call):
+    try:
+        call()
+        return ""
+    except Exception as error:
+        return str(error)
+
+
+def cut_decoder(d):
+    """The decoder with its heads on two devices, wrapped, its caches kept as states."""
+    caches = ["present.%d.%s" % (k, which) for k in range(2) for which in ("key", "value")]
+    rc, err = tessera("annotate", DECODER, "--config", "c:2", *[w for c in caches for w in ("--tile", c + "={1,2,1,1}")], "-o", d + "/cut.onnx")
+    assert rc == 0, err
+    return tessera("partition", d + "/cut.onnx", "--state", "past_key_values.*=present.*", "--layout", "wrapped", "-o", d + "/decoder")
+
+
+def states(d):
+    rc, err = cut_decoder(d)
+    case("states are taken", rc == 0, err)
+    want = Text(ort.InferenceSession(DECODER)).steps(8)
+    s = session(d + "/decoder")
+    text = Text(s)
+    case("states stay inside", text.steps(8) == want and all(c.size == 0 for c in text.caches.values()), text.tokens)
+    case("a cache begins anew", Text(s).steps(8) == want)
+    texts = [Text(session(d + "/decoder")) for _ in range(3)]
+    for k in range(8):
+        for text in texts[: 1 + k % 3]:
+            text.step()
+    case("each session has its own", all(t.tokens == want[: len(t.tokens)] for t in texts) and len(texts[1].tokens) == 5, [t.tokens for t in texts])
+    text = texts[0]
+    old, going = dict(text.caches), None
+    text.step()
+    going, text.caches = text.caches, old
+    case("a state of the past is refused", "[state-gone]" in error_of(text.step) and "run 8" in error_of(text.step), error_of(text.step))
+    text.caches = {name: np.zeros((1, 3, 0, 16), "f4") for name in old}
+    case("a cache that does not fit is refused", "[input-mismatch]" in error_of(text.step), error_of(text.step))
+    text.caches = going
+    tokens = text.steps(1)
+    text = Text(s)
+    case("neither ends anything", tokens == text.steps(10), tokens)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, None)
+    free = save(d, "free.onnx", helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [x], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]))
+    rc, err = tessera("partition", free, "--devices", 2, "--state", "x=y", "--layout", "wrapped", "-o", d + "/free")
+    case("refuses states of unknown rank", rc == 5 and "partition-layout" in err and not os.path.exists(d + "/free"), "exit %d %s" % (rc, err))
+    return want
+
+
+def java(d, want):
+    """examples/Wrapped.java: two sessions in turns, then a handle of the past."""
+    jar = os.path.join(ROOT, ".deps/onnxruntime.jar")
+    if not shutil.which("javac") or not os.path.exists(jar):
+        print("ok e2e wrapped from Java # SKIP no JDK, or no .deps/onnxruntime.jar (tools/setup)")
+        return
+    words = ["java", "-cp", jar, ROOT + "/examples/Wrapped.java", d + "/decoder/model.onnx", PLUGIN, "2", "16", ",".join(map(str, PROMPT))]
+    p = subprocess.run(words, capture_output=True, text=True, timeout=200)
+    case("from Java", p.returncode == 0 and "one %s\n" % want in p.stdout and "other %s\n" % want[:4] in p.stdout, p.stdout + p.stderr)
+    case("Java's exception has our words", "[state-gone]" in p.stdout and "run 8 of this session" in p.stdout, p.stdout + p.stderr)
+
+
 with tempfile.TemporaryDirectory(prefix="tessera-wrapped-") as d:
+    java(d, states(d))
     bert = MODELS + "/bert_tiny/model.onnx"
     proto = onnx.load(bert)
     feeds, want = recorded("input", proto.graph.input), recorded("output", proto.graph.output)
