@@ -160,7 +160,8 @@ static tsr_status children_add_state(tsr_job *job, const char *past, const char 
     st = all_answers(job->children, &best);
     if (st != TSR_OK)
         return st;
-    return best;
+    (void)tsr__ranks_keep(job, past, present); // no rank is here: only that it is no result
+    return job->arena.failed ? TSR_NOMEM : best;
 }
 
 static tsr_status tell_and_wait(struct children *children, enum word word)
@@ -304,7 +305,10 @@ static tsr_status children_open(tsr_job *job, const char *folder, bool states)
     st = children_new(job, name, states);
     if (st != TSR_OK)
         return st;
-    return fork_children(job->children);
+    st = fork_children(job->children);
+    if (st != TSR_OK || !states)
+        return st;
+    return tsr__ranks_keep_named(job); // the children keep them, this process expects no such results
 }
 
 static void close_sockets(const struct children *children)
