@@ -720,6 +720,13 @@ typedef struct tsr_plan_part {
     size_t nodes, cut_nodes;
 } tsr_plan_part;
 
+/* The best plan on so many devices. */
+typedef struct tsr_plan_count {
+    int64_t devices;
+    bool fits;    /* into their memory; else cost is 0, or that of a plan that needs more */
+    int64_t cost; /* as that of the summary */
+} tsr_plan_count;
+
 /* Owned by the session until the next plan. */
 typedef struct tsr_plan_summary {
     size_t size;
@@ -762,6 +769,9 @@ typedef struct tsr_plan_summary {
     int64_t used_devices; /* so many work, the others are idle */
     int64_t copies;       /* blocks of devices that do the same, each with a share of the batch */
     bool stopped;         /* by its seconds or by tsr_session_cancel, before the budget was spent */
+    /* Of a topology with choices (tsr_topology_choose): what each number of devices would take, fewest first. */
+    const tsr_plan_count *tried;
+    size_t n_tried;
 } tsr_plan_summary;
 
 /* Chooses a sharding for every node, such that one run takes the least predicted time and each device has the memory, and
@@ -1217,7 +1227,8 @@ TSR_API const char *tsr_collective_name(tsr_collective what); /* "all-reduce"; N
 
 /* From text: "4" and "cpu:4" and "full:4" (every device linked with every other), "ring:4", "star:4@1" (device 1
  * in the centre), "tree:2x3" (2 children, 3 below each), "torus:3x3x3", "grid:2x4", "hosts:2x8" (8 devices on each of 2
- * hosts), "hosts:2x2x4" (racks, hosts, devices), a box of published numbers "h100:8" or several "hosts:2xh100:8", an adjacency list "{4, [[1],[2],[3],[0]]}", or a JSON document. What is odd in a list (a device that lists
+ * hosts), "hosts:2x2x4" (racks, hosts, devices), a box of published numbers "h100:8" or several "hosts:2xh100:8", an adjacency list "{4, [[1],[2],[3],[0]]}", or a JSON document. "auto:" before any of
+ * these: as many of the devices as are best (tsr_topology_choose). What is odd in a list (a device that lists
  * itself, a link one way only) is a warning. TSR_MALFORMED: none of these. */
 TSR_API tsr_status tsr_topology_parse(tsr_session *session, const char *text, tsr_topology **out);
 TSR_API tsr_status tsr_topology_read(tsr_session *session, const char *path, tsr_topology **out);
@@ -1237,7 +1248,8 @@ typedef struct tsr_gpus {
 } tsr_gpus;
 TSR_API tsr_status tsr_gpus_find(tsr_session *session, const char *driver, const char *nccl,
                                  tsr_gpus *out);
-/* Devices of this machine by name: "cuda:4" (GPUs 0 to 3), "cuda:2@1" (two ranks that share GPU 1), "CUDA:0,CUDA:0,CPU". Their
+/* Devices of this machine by name: "cuda:4" (GPUs 0 to 3), "cuda:2@1" (two ranks that share GPU 1), "CUDA:0,CUDA:0,CPU";
+ * "auto": as many GPUs as are best, or ranks that divide the cores where there is no GPU (tsr_topology_choose). Their
  * memory is what is free; what ranks share is divided between them. tsr_topology_is_real: the text is of that form. */
 TSR_API bool tsr_topology_is_real(const char *text);
 TSR_API tsr_status tsr_topology_real(tsr_session *session, const char *text, const char *driver,
@@ -1257,6 +1269,11 @@ TSR_API const char *tsr_topology_box(size_t i, const char **source);
 TSR_API size_t tsr_topology_links(const tsr_topology *topology);
 TSR_API bool tsr_topology_link_at(const tsr_topology *topology, size_t i, int *from, int *to,
                                   double *latency, double *bandwidth);
+/* A plan for the topology takes as many of its devices as are best, the fastest first ("auto:h100:8" in tsr_topology_parse):
+ * smaller topologies become its choices, and tsr_plan_summary says what each would take. */
+TSR_API tsr_status tsr_topology_choose(tsr_topology *topology);
+/* The choice with so many devices, owned by the topology; the topology itself where it has none of that number. */
+TSR_API const tsr_topology *tsr_topology_choice(const tsr_topology *topology, int devices);
 /* Adds its fields to the object that is open in the document; tsr_topology_parse reads that object. */
 TSR_API void tsr_topology_add_json(const tsr_topology *topology, tsr_json *json);
 

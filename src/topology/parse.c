@@ -305,9 +305,9 @@ static tsr_status read_json(tsr_session *session, struct str text, tsr_topology 
 
 // ---- which of them it is
 
-tsr_status tsr_topology_parse(tsr_session *session, const char *text, tsr_topology **out)
+// All but "auto:", which stands before the others.
+static tsr_status parse(tsr_session *session, struct str t, tsr_topology **out)
 {
-    struct str t = str_of(text);
     struct cursor cursor = {t.p, t.p + t.n};
     blanks(&cursor);
     t = (struct str){cursor.p, (size_t)(cursor.end - cursor.p)};
@@ -323,6 +323,22 @@ tsr_status tsr_topology_parse(tsr_session *session, const char *text, tsr_topolo
             return tsr__topology_make(session, (struct str){t.p, i},
                                       (struct str){t.p + i + 1, t.n - i - 1}, out);
     return tsr__topology_make(session, STR("full"), t, out);
+}
+
+tsr_status tsr_topology_parse(tsr_session *session, const char *text, tsr_topology **out)
+{
+    tsr_topology *topology = NULL;
+    if (strncmp(text, "auto:", 5) != 0)
+        return parse(session, str_of(text), out);
+    tsr_status status = parse(session, str_of(text + 5), &topology);
+    if (status != TSR_OK)
+        return status;
+    status = tsr_topology_choose(topology);
+    if (status == TSR_OK)
+        *out = topology;
+    else
+        tsr_topology_free(topology);
+    return status;
 }
 
 tsr_status tsr_topology_read(tsr_session *session, const char *path, tsr_topology **out)

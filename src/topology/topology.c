@@ -48,6 +48,8 @@ void tsr_topology_free(tsr_topology *topology)
 {
     if (!topology)
         return;
+    for (size_t i = 0; i < topology->choices.n; i++)
+        tsr_topology_free(topology->choices.at[i]);
     tsr__arena_free(&topology->arena);
     tsr__free(topology->session, topology, sizeof *topology);
 }

@@ -55,6 +55,7 @@ struct tsr_topology {
     bool even;       // all links have the same latency and bandwidth
     struct topology_work *work; // what finding routes needs besides; made when needed
     struct map priced;
+    VEC(struct tsr_topology *) choices; // of which a plan takes the best; none: all devices (choices.c)
 };
 
 // TSR_OK if the topology that a caller gave belongs to the session, or is NULL; else a finding.
@@ -92,6 +93,8 @@ bool tsr__topology_measured(const tsr_topology *topology, enum tsr_collective wh
 bool tsr__topology_repeats(const tsr_topology *topology, int devices, int copies);
 // Sets the grid that its links form, if they form one and none is known: a grid, a torus, hosts. (recognise.c)
 void tsr__topology_recognise(tsr_topology *topology);
+// Adds a smaller topology to its choices, which then belongs to it; freed if there is no memory. (choices.c)
+tsr_status tsr__topology_add_choice(tsr_topology *topology, tsr_topology *choice) TSR_MUST_USE;
 // Adds such times, made fit to be kept; before anything is priced.
 bool tsr__topology_add_times(tsr_topology *topology, const struct topology_times *times);
 // No algorithm can be faster: what must cross the worst of the cuts that are looked at.

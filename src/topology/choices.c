@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// choices.c - smaller topologies out of one, of which a plan takes the best (`--devices auto`).
+//
+// The fastest devices come first, devices of one speed in the order of their numbers, so that those of a host stay
+// together: of speeds 1 4 4 2, one device is {1}, two are {1, 2}, three are {1, 2, 3}.
+#include "topology/internal.h"
+
+#include <stdlib.h>
+
+#define EACH_UP_TO 8 // devices: each number of them is a choice; above, powers of two and all
+
+// ---- some of the devices -----------------------------------------------------------------------
+
+static void copy_devices(tsr_topology *to, const tsr_topology *from, const int *devices)
+{
+    for (int i = 0; i < to->n; i++) {
+        to->device[i] = from->device[devices[i]];
+        to->device[i].name = tsr__arena_str(&to->arena, str_of(to->device[i].name)).p;
+    }
+    to->memory_assumed = from->memory_assumed;
+}
+
+// The new number of a port of the old topology, made when it is first met; -1: none.
+static int copy_port(tsr_topology *to, const tsr_topology *from, int port, const int *place,
+                     int *made)
+{
+    if (port < 0)
+        return -1;
+    const struct topology_port *old = &from->ports.at[port];
+    if (made[port] < 0 && tsr__topology_port(to, place[old->device], old->bandwidth))
+        made[port] = (int)to->ports.n - 1;
+    return made[port];
+}
+
+// Links both of whose ends are taken; place: by old number the new one, or -1.
+static void copy_links(tsr_topology *to, const tsr_topology *from, const int *place, int *made)
+{
+    for (size_t i = 0; i < from->links.n; i++) {
+        const struct topology_link *link = &from->links.at[i];
+        if (place[link->from] < 0 || place[link->to] < 0)
+            continue;
+        if (!tsr__topology_link(to, place[link->from], place[link->to], link->latency,
+                                link->bandwidth))
+            return;
+        struct topology_link *copy = &to->links.at[to->links.n - 1];
+        copy->out_port = copy_port(to, from, link->out_port, place, made);
+        copy->in_port = copy_port(to, from, link->in_port, place, made);
+    }
+}
+
+// Collectives that were measured over no more devices than are taken.
+static void copy_times(tsr_topology *to, const tsr_topology *from)
+{
+    for (size_t i = 0; i < from->times.n; i++) {
+        struct topology_times *times = NULL;
+        if (from->times.at[i].size <= to->n)
+            times = vec_push(&to->arena, &to->times);
+        if (times)
+            *times = from->times.at[i];
+    }
+}
+
+// Of hosts that are too many to list the links of the first ones stand for all: taken are whole hosts.
+static void copy_window(tsr_topology *to, const tsr_topology *from)
+{
+    to->host = from->host;
+    if (!from->window || to->n <= from->window)
+        return;
+    to->window = from->window;
+    to->n_grid = from->n_grid;
+    memcpy(to->grid, from->grid, sizeof to->grid);
+    to->grid[0] = to->n / from->host;
+}
+
+// The devices in that order become 0 .. n - 1.
+static tsr_status take(const tsr_topology *from, const int *devices, int n, tsr_topology **out)
+{
+    tsr_topology *to = tsr__topology_new(from->session, n);
+    if (!to)
+        return TSR_NOMEM;
+    int *place = ARENA_ARRAY(&to->arena, int, (size_t)from->n);
+    int *made = ARENA_ARRAY(&to->arena, int, from->ports.n + 1);
+    tsr_status status = TSR_NOMEM;
+    if (!place || !made)
+        goto free_topology;
+    for (int i = 0; i < from->n; i++)
+        place[i] = -1;
+    for (int i = 0; i < n; i++)
+        place[devices[i]] = i;
+    for (size_t i = 0; i < from->ports.n; i++)
+        made[i] = -1;
+    copy_devices(to, from, devices);
+    copy_links(to, from, place, made);
+    copy_times(to, from);
+    copy_window(to, from);
+    struct diag_mark before = tsr__diag_mark(from->session);
+    status = tsr__topology_finish(to, false);
+    tsr__diag_back(from->session, &before, true); // what is odd was said of the whole
+    if (status != TSR_OK)
+        goto free_topology;
+    *out = to;
+    return TSR_OK;
+free_topology:
+    tsr_topology_free(to);
+    return status;
+}
+
+// ---- which ones --------------------------------------------------------------------------------
+
+struct ranked {
+    double speed;
+    int device;
+};
+
+static int by_speed(const void *a, const void *b)
+{
+    const struct ranked *x = a, *y = b;
+    if (x->speed != y->speed)
+        return x->speed > y->speed ? -1 : 1;
+    return (x->device > y->device) - (x->device < y->device);
+}
+
+static int by_number(const void *a, const void *b)
+{
+    return (*(const int *)a > *(const int *)b) - (*(const int *)a < *(const int *)b);
+}
+
+// The n fastest devices, by their numbers. order: all of them, the fastest first.
+static tsr_status add_fastest(tsr_topology *topology, const struct ranked *order, int n, int *list)
+{
+    tsr_topology *choice = NULL;
+    for (int i = 0; i < n; i++)
+        list[i] = order[i].device;
+    qsort(list, (size_t)n, sizeof *list, by_number);
+    tsr_status status = take(topology, list, n, &choice);
+    if (status != TSR_OK)
+        return status;
+    return tsr__topology_add_choice(topology, choice);
+}
+
+static int next_count(const tsr_topology *topology, int n)
+{
+    if (topology->n <= EACH_UP_TO)
+        return n + 1;
+    if (n < topology->n && 2 * n > topology->n)
+        return topology->n;
+    return 2 * n;
+}
+
+tsr_status tsr__topology_add_choice(tsr_topology *topology, tsr_topology *choice)
+{
+    tsr_topology **at = vec_push(&topology->arena, &topology->choices);
+    if (!at) {
+        tsr_topology_free(choice);
+        return TSR_NOMEM;
+    }
+    *at = choice;
+    return TSR_OK;
+}
+
+tsr_status tsr_topology_choose(tsr_topology *topology)
+{
+    if (topology->choices.n)
+        return TSR_OK;
+    struct ranked *order = ARENA_ARRAY(&topology->arena, struct ranked, (size_t)topology->n);
+    int *list = ARENA_ARRAY(&topology->arena, int, (size_t)topology->n);
+    if (!order || !list)
+        return TSR_NOMEM;
+    for (int i = 0; i < topology->n; i++)
+        order[i] = (struct ranked){topology->device[i].flops, i};
+    qsort(order, (size_t)topology->n, sizeof *order, by_speed);
+    for (int n = 1; n <= topology->n; n = next_count(topology, n)) {
+        bool parts_hosts = n > topology->window && topology->host && n % topology->host;
+        if (topology->window && parts_hosts)
+            continue;
+        tsr_status status = add_fastest(topology, order, n, list);
+        if (status != TSR_OK)
+            return status;
+    }
+    return TSR_OK;
+}
+
+const tsr_topology *tsr_topology_choice(const tsr_topology *topology, int devices)
+{
+    for (size_t i = 0; i < topology->choices.n; i++)
+        if (topology->choices.at[i]->n == devices)
+            return topology->choices.at[i];
+    return topology;
+}
