@@ -97,8 +97,12 @@ def partition_of(summary: Any) -> Partition:
 
 
 def topology_of(session: Session, devices: Union[int, str]) -> Any:
-    """A topology of what --devices takes: a generator, a list, a file. To be freed."""
+    """A topology of what --devices takes: a generator, a list, a file, "auto" (as many as are best). To be freed."""
     handle, text = ctypes.c_void_p(), str(devices)
+    if not os.path.isfile(text) and library.tsr_topology_is_real(text.encode()):
+        cuda, nccl = (os.environ.get(name, "").encode() or None for name in ("TESSERA_CUDA", "TESSERA_NCCL"))
+        session.status(library.tsr_topology_real(session.handle, text.encode(), cuda, nccl, ctypes.byref(handle)))
+        return handle
     read = library.tsr_topology_read if os.path.isfile(text) else library.tsr_topology_parse
     session.status(read(session.handle, text.encode(), ctypes.byref(handle)))
     return handle

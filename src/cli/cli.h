@@ -74,7 +74,7 @@ struct option {
 // Rows of the commands that plan; cli_planning reads them.
 // clang-format off
 #define PLAN_OPTIONS                                                                                      \
-    {"--devices", "N|TOPOLOGY", "plan for so many devices, linked as on one host, or for a topology"},    \
+    {"--devices", "N|TOPOLOGY|auto", "plan for so many devices, for a topology, or for as many of this machine's (auto:TOPOLOGY: of its) as are best"},    \
     {"--memory", "SIZE", "of each device: 8GiB, 500MB, or bytes (default: of the table or box)"},                    \
     {"--dim", "NAME=SIZE", "size of a symbolic dimension (plan: others count 128 and are not cut)"},      \
     {"--stages", "K|auto", "plan pipeline stages: so many, or as many as are best (default: none)"},      \

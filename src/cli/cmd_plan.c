@@ -187,6 +187,22 @@ static void json_feasible(tsr_json *json, const tsr_plan_summary *summary)
     }
 }
 
+// Only --devices auto tries several numbers of devices; without it the key is absent.
+static void json_tried(tsr_json *json, const tsr_plan_summary *summary)
+{
+    if (!summary->n_tried)
+        return;
+    tsr_json_begin(json, "tried", '[');
+    for (size_t i = 0; i < summary->n_tried; i++) {
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_int(json, "devices", summary->tried[i].devices);
+        tsr_json_bool(json, "fits", summary->tried[i].fits);
+        tsr_json_int(json, "cost", summary->tried[i].cost);
+        tsr_json_end(json);
+    }
+    tsr_json_end(json);
+}
+
 static void json_infeasible(tsr_json *json, const tsr_plan_summary *summary)
 {
     tsr_json_int(json, "needs_bytes", summary->needs_bytes);
@@ -217,6 +233,7 @@ static int print_json(struct cli *cli, const tsr_plan_summary *summary, int code
         json_feasible(json, summary);
     else
         json_infeasible(json, summary);
+    json_tried(json, summary);
     tsr_json_findings(json, "findings");
     return cli_print_json(cli, json, code);
 }
@@ -310,7 +327,8 @@ static int finish(struct cli *cli, tsr_status status, tsr_model *model,
     if (status == TSR_OK && out)
         status = tsr_model_save(model, out);
     if (status == TSR_OK && out && options->topology)
-        status = write_topology(cli, out, options->topology);
+        status =
+            write_topology(cli, out, tsr_topology_choice(options->topology, (int)summary->devices));
     if (status == TSR_OK && other)
         status = cli_label(cli, options->with);
     if (status == TSR_OK && other)

@@ -41,7 +41,8 @@ static tsr_status of_model(struct cli *cli, const char *path, tsr_topology **out
     return TSR_INVALID;
 }
 
-tsr_status cli_topology(struct cli *cli, const char *text, tsr_topology **out)
+// All but "auto:", which stands before the others.
+static tsr_status find_topology(struct cli *cli, const char *text, tsr_topology **out)
 {
     size_t n = strlen(text);
     if (!exists(text) && tsr_topology_is_real(text))
@@ -56,6 +57,22 @@ tsr_status cli_topology(struct cli *cli, const char *text, tsr_topology **out)
     if (named || exists(text))
         return tsr_topology_read(cli->session, text, out);
     return tsr_topology_parse(cli->session, text, out);
+}
+
+tsr_status cli_topology(struct cli *cli, const char *text, tsr_topology **out)
+{
+    tsr_topology *topology = NULL;
+    if (strncmp(text, "auto:", 5) != 0)
+        return find_topology(cli, text, out);
+    tsr_status status = find_topology(cli, text + 5, &topology);
+    if (status != TSR_OK)
+        return status;
+    status = tsr_topology_choose(topology);
+    if (status == TSR_OK)
+        *out = topology;
+    else
+        tsr_topology_free(topology);
+    return status;
 }
 
 // The numbers given on the command line replace those of every device and link.

@@ -114,18 +114,29 @@ static size_t alike_before(const struct cli *cli, size_t at)
     return n;
 }
 
+// Notes are shown on request; the number of devices that --devices auto has taken was requested.
+static bool is_shown(const struct cli *cli, const tsr_finding *finding)
+{
+    if (finding->severity == TSR_ERROR)
+        return true;
+    if (cli->quiet)
+        return false;
+    return finding->severity == TSR_WARNING || cli->verbose ||
+           strcmp(finding->code, "plan-count") == 0;
+}
+
 int cli_finish(struct cli *cli, tsr_status status)
 {
     size_t shown = 0, alike = 0;
     for (size_t i = 0; i < tsr_finding_count(cli->session); i++) {
-        tsr_severity severity = tsr_finding_at(cli->session, i).severity;
+        tsr_finding finding = tsr_finding_at(cli->session, i);
         // Whatever came of it later: without that memory nothing that follows is an answer.
-        if (strcmp(tsr_finding_at(cli->session, i).code, "out-of-memory") == 0)
+        if (strcmp(finding.code, "out-of-memory") == 0)
             status = TSR_NOMEM;
-        if (severity != TSR_ERROR && (cli->quiet || (severity != TSR_WARNING && !cli->verbose)))
+        if (!is_shown(cli, &finding))
             continue;
         shown++;
-        if (severity == TSR_WARNING && !cli->verbose && alike_before(cli, i) >= FEW)
+        if (finding.severity == TSR_WARNING && !cli->verbose && alike_before(cli, i) >= FEW)
             alike++;
         else
             fputs(tsr_finding_text(cli->session, i), stderr);

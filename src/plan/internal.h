@@ -435,6 +435,10 @@ tsr_status tsr__plan_better(struct planner *planner, const tsr_plan_options *opt
 tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *options,
                              tsr_plan_summary *out) TSR_MUST_USE;
 
+// choices.c: on as many devices as are best, of a topology with choices. Both structs are whole.
+tsr_status tsr__plan_choices(tsr_model *model, const tsr_plan_options *options,
+                             tsr_plan_summary *summary) TSR_MUST_USE;
+
 // write_shardings.c: the chosen plan in the model: a configuration of this name (NULL: a name is found), the shardings, what the devices are
 // like, and the states.
 tsr_status tsr__planner_write(struct planner *planner, const char *config) TSR_MUST_USE;

@@ -373,11 +373,27 @@ static tsr_status plan_model(struct planner *planner, tsr_plan_options *options,
     return tsr__planner_keep_sizes(planner, options->sizes, options->n_sizes);
 }
 
-// Both structs begin with their size: an older caller's are shorter, and what they lack is zero.
-tsr_status tsr_plan(tsr_model *model, const tsr_plan_options *options, tsr_plan_summary *summary)
+// Options and summary are whole here.
+static tsr_status plan_whole(tsr_model *model, tsr_plan_options *options, tsr_plan_summary *summary)
 {
     struct planner planner = {0};
     struct budget budget;
+    tsr__planner_start(&planner, model);
+    tsr__budget_start(&budget, planner.session, options->seconds);
+    planner.budget = &budget;
+    tsr__arena_free(&planner.session->results[RESULT_PLAN]);
+    tsr_status st = plan_model(&planner, options, summary);
+    if (summary->feasible)
+        summary->milliseconds = (double)own_time(summary) / 1e9;
+    if (!options->topology)
+        tsr_topology_free(planner.machine.topology);
+    tsr__planner_end(&planner);
+    return st;
+}
+
+// Both structs begin with their size: an older caller's are shorter, and what they lack is zero.
+tsr_status tsr_plan(tsr_model *model, const tsr_plan_options *options, tsr_plan_summary *summary)
+{
     tsr_plan_options plan_options = {.size = sizeof plan_options};
     tsr_plan_summary plan_summary = {.size = sizeof plan_summary};
     tsr_status st = tsr__plan_options_owned(tsr_model_session(model), options);
@@ -385,16 +401,11 @@ tsr_status tsr_plan(tsr_model *model, const tsr_plan_options *options, tsr_plan_
         return st;
     memcpy(&plan_options, options,
            options->size < sizeof plan_options ? options->size : sizeof plan_options);
-    tsr__planner_start(&planner, model);
-    tsr__budget_start(&budget, planner.session, plan_options.seconds);
-    planner.budget = &budget;
-    tsr__arena_free(&planner.session->results[RESULT_PLAN]);
-    st = plan_model(&planner, &plan_options, &plan_summary);
-    if (plan_summary.feasible)
-        plan_summary.milliseconds = (double)own_time(&plan_summary) / 1e9;
-    if (!plan_options.topology)
-        tsr_topology_free(planner.machine.topology);
-    tsr__planner_end(&planner);
+    plan_options.size = sizeof plan_options;
+    if (plan_options.topology && plan_options.topology->choices.n)
+        st = tsr__plan_choices(model, &plan_options, &plan_summary);
+    else
+        st = plan_whole(model, &plan_options, &plan_summary);
     if (summary && (st == TSR_OK || st == TSR_INFEASIBLE)) {
         size_t n = sizeof plan_summary;
         if (summary->size && summary->size < n)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// machine.c - devices of this machine as a topology: "cuda:2", "cuda:4@0", "CUDA:0,CUDA:1,CPU".
+// machine.c - devices of this machine as a topology: "cuda:2", "cuda:4@0", "CUDA:0,CUDA:1,CPU", "auto".
 //
 // What the driver says of a GPU gives its speed; what is free is its memory. Ranks that share a GPU divide all of it, and
 // are linked through its memory. Links between GPUs are numbers that fit most hosts: `topology measure` has better ones.
@@ -124,7 +124,7 @@ static int read_text(const char *text, struct wish *out)
 bool tsr_topology_is_real(const char *text)
 {
     struct wish wishes[MAX_REAL];
-    return read_text(text, wishes) != 0;
+    return strcmp(text, "auto") == 0 || read_text(text, wishes) != 0;
 }
 
 // ---- numbers -----------------------------------------------------------------------------------
@@ -184,15 +184,82 @@ static tsr_status refuse(tsr_session *session, tsr_status status, const char *hi
     return status;
 }
 
+// ---- as many as are best -----------------------------------------------------------------------
+
+// So many ranks on the CPUs, which divide cores and memory among them.
+static tsr_status share_host(tsr_session *session, int ranks, tsr_topology **out)
+{
+    char text[32];
+    snprintf(text, sizeof text, "cpu:%d", ranks);
+    tsr_status status = tsr_topology_parse(session, text, out);
+    if (status != TSR_OK)
+        return status;
+    tsr_topology_device all = host_numbers("CPU");
+    tsr_topology_device one = {.name = all.name,
+                               .memory = all.memory / ranks,
+                               .flops = all.flops / ranks,
+                               .bandwidth = all.bandwidth / ranks};
+    for (int i = 0; i < ranks; i++)
+        tsr_topology_set_device(*out, i, &one);
+    return TSR_OK;
+}
+
+// A rank has all cores, or 2, 4 ... of them divide the cores: these are the choices.
+static tsr_status choose_host(tsr_session *session, tsr_topology **out)
+{
+    int cores = tsr__cores() < MAX_REAL ? tsr__cores() : MAX_REAL;
+    tsr_topology *all = NULL, *choice = NULL;
+    tsr_status status = share_host(session, cores, &all);
+    if (status != TSR_OK)
+        return status;
+    for (int ranks = 1; ranks <= cores; ranks *= 2) {
+        status = share_host(session, ranks, &choice);
+        if (status == TSR_OK)
+            status = tsr__topology_add_choice(all, choice);
+        if (status != TSR_OK)
+            goto free_all;
+    }
+    *out = all;
+    return TSR_OK;
+free_all:
+    tsr_topology_free(all);
+    return status;
+}
+
+// The GPUs that the machine has, or without one its CPUs.
+static tsr_status choose_real(tsr_session *session, const char *driver, const char *nccl,
+                              tsr_topology **out)
+{
+    char text[32];
+    struct gpu_survey seen = {.n = 0};
+    struct gpu_libraries libraries = {driver, nccl};
+    tsr_topology *topology = NULL;
+    tsr__gpu_survey(&libraries, &seen);
+    if (seen.n < 1)
+        return choose_host(session, out);
+    snprintf(text, sizeof text, "cuda:%d", seen.n);
+    tsr_status status = tsr_topology_real(session, text, driver, nccl, &topology);
+    if (status != TSR_OK)
+        return status;
+    status = tsr_topology_choose(topology);
+    if (status == TSR_OK)
+        *out = topology;
+    else
+        tsr_topology_free(topology);
+    return status;
+}
+
 // cuda:2@0 is two ranks that share GPU 0: each has a part of its memory and speed. The GPUs are looked for only if
 // the text names one, so that a list of CPUs needs no driver.
 tsr_status tsr_topology_real(tsr_session *session, const char *text, const char *driver,
                              const char *nccl, tsr_topology **out)
 {
     struct wish wishes[MAX_REAL];
+    if (strcmp(text, "auto") == 0)
+        return choose_real(session, driver, nccl, out);
     int n = read_text(text, wishes);
     if (n <= 0)
-        return refuse(session, TSR_MALFORMED, "write cuda:4, cuda:2@0 or CUDA:0,CUDA:1,CPU",
+        return refuse(session, TSR_MALFORMED, "write auto, cuda:4, cuda:2@0 or CUDA:0,CUDA:1,CPU",
                       "no list of devices", text, 0, "");
     struct gpu_survey seen = {.n = 0};
     struct gpu_libraries libraries = {driver, nccl};

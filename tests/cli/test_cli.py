@@ -630,6 +630,27 @@ def test_plan_advice(d):
     check("and it does", call("plan", path, "--devices", doc["fits_devices"], "--memory", needs - 1000)[0] == 0)
 
 
+def test_devices_auto(d):
+    """The best number of devices is taken and said with figures, of this machine and of a topology; commands that plan on the way take it too."""
+    m, out, t = os.path.join(d, "auto.onnx"), os.path.join(d, "auto_out.onnx"), os.path.join(d, "auto.json")
+    onnx.save(onnx.parser.parse_model('<ir_version: 10, opset_import: ["": 18]> g (float[512,512] x, float[512,512] w) => (float[512,512] y) { y = MatMul(x, w) }'), m)
+    rc, text, err = call("plan", m, "--devices", "auto:cpu:4", "-o", out, "--json")
+    doc = json.loads(text) if rc == 0 else {"tried": [], "devices": 0, "cost": 0}
+    costs = {p["devices"]: p["cost"] for p in doc["tried"]}
+    check("auto: every number is tried, the best is taken", sorted(costs) == [1, 2, 3, 4] and costs[doc["devices"]] == doc["cost"] <= 1.011 * min(costs.values()), text + err)
+    check("auto: the configuration has so many devices", rc == 0 and onnx.load(out).configuration[0].num_devices == doc["devices"])
+    rc, text, err = call("plan", m, "--devices", "auto:cpu:4", "-o", out)
+    check("auto: said with figures", rc == 0 and "note[plan-count]" in err and all("%d: " % n in err for n in (1, 2, 3, 4)), err)
+    json.dump({"version": 1, "kind": "tessera-topology", "devices": [{"name": "CPU", "memory": 1 << 30, "flops": 1e9, "bandwidth": 1e9}] * 2,
+               "links": [{"from": i, "to": 1 - i, "latency": 1.0, "bandwidth": 1e6} for i in (0, 1)]}, open(t, "w"))
+    rc, text, err = call("plan", m, "--devices", "auto:" + t, "-o", out)
+    check("auto of a file: one device is best over slow links", rc == 0 and "1 device is best of up to 2" in err, err)
+    for words in (["partition", m, "--devices", "auto", "-o", os.path.join(d, "auto_parts")], ["verify", m, "--devices", "auto:2"]):
+        rc, text, err = call(*words)
+        check("auto: %s says it" % words[0], rc == 0 and "plan-count" in err, text + err)
+    check("auto of nothing", call("plan", m, "--devices", "auto:", "-o", out)[0] == 2 and call("plan", m, "--devices", "auto:auto:2", "-o", out)[0] == 2)
+
+
 def test_plan_with(d):
     path, a, b = (os.path.join(d, n) for n in ("mlp.onnx", "prefill.onnx", "decode.onnx"))
     make_mlp(path, "n")

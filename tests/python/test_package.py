@@ -74,6 +74,8 @@ def test_annotate_check_infer():
 
 def test_plan_and_infeasible():
     model = tessera.load(MODEL)
+    assert tessera.load(MODEL).plan("auto", dims=DIMS).devices >= 1
+    assert 1 <= tessera.load(MODEL).plan("auto:ring:4", dims=DIMS).devices <= 4
     plan = model.plan("ring:4", dims=DIMS)
     assert plan.devices == 4 and plan.milliseconds > 0 and plan.cut_nodes > 0 and len(plan.memory) == 4
     try:

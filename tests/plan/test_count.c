@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_count.c - as many devices as are best: against a plan of each number of them made by hand.
+#include "nets.h"
+#include "topology/topology.h"
+
+// Two products, n devices; speed[i]: how often that of the usual device. The devices are chosen only if asked for.
+static struct net *two_products(int n, const double *speed, double latency, bool choose)
+{
+    char text[32];
+    snprintf(text, sizeof text, "cpu:%d", n);
+    struct net *t = net_new(text, 1e10, 1e10, latency, 1e9);
+    for (int i = 0; i < n; i++) {
+        tsr_topology_device device = {.flops = 1e10 * speed[i], .bandwidth = 1e10 * speed[i]};
+        tsr_topology_set_device(t->topology, i, &device);
+    }
+    if (choose)
+        assert_int_equal(tsr_topology_choose(t->topology), TSR_OK);
+    tsr_value *hidden =
+        node(t, "MatMul", input(t, "x", DIMS(64, 256)), weight(t, "w", DIMS(256, 512)), "h");
+    tsr_value *out =
+        node(t, "MatMul", node(t, "Relu", hidden, NULL, "r"), weight(t, "v", DIMS(512, 256)), "y");
+    plan(t, out);
+    return t;
+}
+
+static int64_t cost_of(int n, const double *speed, double latency)
+{
+    struct net *t = two_products(n, speed, latency, false);
+    int64_t cost = t->p.cost;
+    net_free(t);
+    return cost;
+}
+
+static bool is_said(const struct net *t)
+{
+    for (size_t i = 0; i < tsr_finding_count(t->session); i++)
+        if (strcmp(tsr_finding_at(t->session, i).code, "plan-count") == 0)
+            return true;
+    return false;
+}
+
+// Cheap links: all of them; dear ones: one; between: some. Each number costs what a plan for it costs, and the best is taken.
+static void the_best_number_is_taken(void **state)
+{
+    (void)state;
+    static const double alike[] = {1, 1, 1, 1};
+    static const struct {
+        double latency;
+        size_t devices;
+    } cases[] = {{1e-9, 4}, {1e-1, 1}};
+    for (size_t c = 0; c < TSR_COUNT(cases); c++) {
+        struct net *t = two_products(4, alike, cases[c].latency, true);
+        assert_int_equal(t->p.devices, cases[c].devices);
+        assert_int_equal(t->p.n_tried, 4);
+        assert_true(is_said(t));
+        for (size_t i = 0; i < 4; i++) {
+            assert_int_equal(t->p.tried[i].devices, i + 1);
+            assert_true(t->p.tried[i].fits);
+            assert_int_equal(t->p.tried[i].cost, cost_of((int)i + 1, alike, cases[c].latency));
+            assert_true((double)t->p.cost <= 1.0102 * (double)t->p.tried[i].cost);
+        }
+        assert_int_equal(tsr_config_devices(tsr_model_find_config(t->m, t->p.config)),
+                         cases[c].devices);
+        net_free(t);
+    }
+}
+
+// The fastest come first, whatever their numbers: one device of speeds 1 8 8 1 is the second.
+static void the_fastest_are_taken(void **state)
+{
+    (void)state;
+    static const double speed[] = {1, 8, 8, 1}, fast[] = {8, 8};
+    struct net *t = two_products(4, speed, 1e-6, true);
+    assert_int_equal(t->p.tried[0].cost, cost_of(1, fast, 1e-6));
+    assert_int_equal(t->p.tried[1].cost, cost_of(2, fast, 1e-6));
+    assert_int_equal(t->p.devices, 2);
+    tsr_topology *kept = NULL;
+    assert_int_equal(tsr_model_topology(t->m, t->p.config, &kept), TSR_OK);
+    assert_int_equal(tsr_topology_devices(kept), 2);
+    for (int i = 0; i < 2; i++)
+        assert_true(tsr_topology_device_at(kept, i)->flops == 8e10);
+    tsr_topology_free(kept);
+    net_free(t);
+}
+
+// One device would be the fastest, but has not the memory; and where no number has it, that is the answer.
+static void memory_comes_first(void **state)
+{
+    (void)state;
+    static const double alike[] = {1, 1, 1, 1};
+    struct net *t = two_products(4, alike, 1e-1, true);
+    assert_int_equal(t->p.devices, 1);
+    t->o.memory = t->p.memory[0] - 1;
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    assert_true(t->p.devices > 1 && !t->p.tried[0].fits);
+    assert_true(t->p.memory[0] <= t->o.memory);
+    t->o.memory = 100;
+    t->p = (tsr_plan_summary){.size = sizeof t->p};
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+    assert_true(t->p.needs_bytes > 100);
+    net_free(t);
+}
+
+// Choices keep ports, hosts that are not listed, and measured times.
+static void choices_are_parts_of_the_whole(void **state)
+{
+    (void)state;
+    tsr_session *session = tsr_session_new(NULL);
+    tsr_topology *box = NULL, *large = NULL;
+    assert_int_equal(tsr_topology_parse(session, "auto:h100:8", &box), TSR_OK);
+    assert_int_equal(box->choices.n, 8);
+    const tsr_topology *four = tsr_topology_choice(box, 4);
+    assert_int_equal(four->n, 4);
+    assert_int_equal(four->links.n, 12);
+    for (size_t i = 0; i < four->links.n; i++) {
+        const struct topology_port *port = &four->ports.at[four->links.at[i].out_port];
+        assert_int_equal(port->device, four->links.at[i].from);
+        assert_true(port->bandwidth == box->ports.at[box->links.at[0].out_port].bandwidth);
+    }
+    assert_int_equal(tsr_topology_parse(session, "auto:hosts:1250x8", &large), TSR_OK);
+    assert_int_equal(large->choices.at[large->choices.n - 1]->n, 10000);
+    for (size_t i = 0; i < large->choices.n; i++) {
+        const tsr_topology *choice = large->choices.at[i];
+        assert_true(choice->n <= large->window || choice->window == large->window);
+        assert_true(choice->n <= large->window || choice->grid[0] * 8 == choice->n);
+    }
+    tsr_topology_free(large);
+    tsr_topology_free(box);
+    tsr_session_free(session);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_best_number_is_taken),
+        cmocka_unit_test(the_fastest_are_taken),
+        cmocka_unit_test(memory_comes_first),
+        cmocka_unit_test(choices_are_parts_of_the_whole),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
