@@ -22,11 +22,6 @@ struct attention {
     tsr_dtype type, wide;
 };
 
-static int64_t size_at(struct shape shape, int dim)
-{
-    return shape.rank > dim ? shape.dims[dim].value : -1;
-}
-
 static tsr_value *turned(struct expansion *expansion, tsr_value *value, const int64_t *perm, int n)
 {
     tsr_value *y = value ? tsr__x_op(expansion, "Transpose", 1, value) : NULL;

@@ -114,7 +114,8 @@ struct expr tsr__expr_gcd(struct exprs *exprs, struct expr a, struct expr b);
 // otherwise. A number is not 1: who asks has seen to that.
 struct expr tsr__expr_broadcast(struct exprs *exprs, struct expr a, struct expr b);
 
-#define DIM_UNKNOWN ((tsr_dim){.value = -1, .symbol = ""})
+#define EXPR_UNKNOWN ((struct expr){0})
+#define DIM_UNKNOWN  ((tsr_dim){.value = -1, .symbol = ""})
 static inline bool dim_known(tsr_dim dim)
 {
     return dim.value >= 0 || (dim.symbol && dim.symbol[0]);

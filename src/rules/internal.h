@@ -7,6 +7,82 @@
 #include "rules/expr.h"
 #include "rules/rules.h"
 
+// ---- small words that all files use --------------------------------------------------------------
+
+// What may be there or not: a value that is left out is NULL, and nothing is known of it.
+#define SHAPE_UNKNOWN ((struct shape){.rank = -1})
+#define VALUE_UNKNOWN ((struct known_value){0})
+
+enum side { SIDE_IN, SIDE_OUT };
+
+// How many inputs (or outputs) the node has, absent ones among them.
+static inline size_t side_count(const tsr_node *node, enum side side)
+{
+    if (side == SIDE_OUT)
+        return tsr_node_output_count(node);
+    return tsr_node_input_count(node);
+}
+// Input (output) i of the node; NULL: it is left out, or there are fewer.
+static inline const tsr_value *input_at(const tsr_node *node, size_t i)
+{
+    if (i < tsr_node_input_count(node))
+        return tsr_node_input(node, i);
+    return NULL;
+}
+static inline const tsr_value *output_at(const tsr_node *node, size_t i)
+{
+    if (i < tsr_node_output_count(node))
+        return tsr_node_output(node, i);
+    return NULL;
+}
+static inline const tsr_value *value_at(const tsr_node *node, enum side side, size_t i)
+{
+    if (side == SIDE_OUT)
+        return output_at(node, i);
+    return input_at(node, i);
+}
+// A number as a dimension; a negative one is not known.
+static inline tsr_dim dim_of(int64_t number)
+{
+    if (number < 0)
+        return DIM_UNKNOWN;
+    return (tsr_dim){number, ""};
+}
+// Dimension `axis` of a tensor; unknown where it has fewer, or nobody knows how many.
+static inline tsr_dim dim_at(struct shape shape, int axis)
+{
+    if (axis < shape.rank)
+        return shape.dims[axis];
+    return DIM_UNKNOWN;
+}
+// Its size as a number; -1: not known.
+static inline int64_t size_at(struct shape shape, int axis)
+{
+    return dim_at(shape, axis).value;
+}
+// An axis that may count from the end (-1 is the last), counted from the front.
+static inline int64_t from_front(int64_t axis, int64_t rank)
+{
+    if (axis < 0)
+        return axis + rank;
+    return axis;
+}
+static inline int64_t larger_of(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+static inline int64_t smaller_of(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+// `number`, but no less than `least` and no more than `most`.
+static inline int64_t clamped(int64_t number, int64_t least, int64_t most)
+{
+    if (number < least)
+        return least;
+    return smaller_of(number, most);
+}
+
 // ---- parsed rules (rule_text.c) -----------------------------------------------------------------
 
 #define PATTERN_MAX_LETTERS RULE_MAX_FACTORS
@@ -168,14 +244,6 @@ const struct op_row *tsr__row_of_node(const tsr_node *node);
 // Input `at` is absent, or a constant that says false (draws.c).
 bool tsr__node_input_is_off(const tsr_node *node, size_t at);
 
-// `number`, but no less than `least` and no more than `most`.
-static inline int64_t clamped(int64_t number, int64_t least, int64_t most)
-{
-    if (number < least)
-        return least;
-    return number > most ? most : number;
-}
-
 // ---- known values and shapes (known_values.c, shapes.c, shape_job.c) ---------------------------------------
 
 #define VALUES_MAX     64   // elements of a tensor that are followed
@@ -271,9 +339,8 @@ void tsr__job_like(struct shape_job *job, int i, int k);
 tsr_dim tsr__job_dim(const struct shape_job *job, struct expr expr);
 // Number of elements; unknown if any dimension is.
 struct expr tsr__job_size(const struct shape_job *job, struct shape shape, int from, int to);
-// The shapes that follow from the letters of the rule (rule.c).
+// The shapes that follow from the letters of the rule (shape_letters.c).
 void tsr__job_letters(struct shape_job *job);
-// All inputs are broadcast against each other, whatever the rule says: as ONNX Runtime does with a slope (rule.c).
 
 // Start, end (clipped to a dimension of that size) and step of axis k's entry in a Slice; false: not known.
 bool tsr__slice_bounds(const struct shape_job *job, int axis, int64_t size, int64_t *start,

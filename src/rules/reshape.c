@@ -20,7 +20,7 @@
 
 #define RESHAPE_MAX_RANK 32
 
-struct side {
+struct shape_side {
     struct expr size[RESHAPE_MAX_RANK];
     int n;
     struct str names[RESHAPE_MAX_RANK]; // factors of each dimension, as text
@@ -29,7 +29,7 @@ struct side {
 struct walk {
     struct derivation *derivation;
     struct exprs *exprs;
-    struct side in, out;
+    struct shape_side in, out;
     int n_factors;
     struct str rep; // names of factors that stay whole
 };
@@ -209,21 +209,22 @@ static struct str new_factor(struct walk *walk, const struct expr *size, bool wh
     return name;
 }
 
-static void give(struct walk *walk, struct side *side, int dim, struct str name)
+static void give(struct walk *walk, struct shape_side *side, int dim, struct str name)
 {
     side->names[dim] = tsr__arena_printf(walk->derivation->arena, STR_FMT " " STR_FMT,
                                          STR_ARG(side->names[dim]), STR_ARG(name));
     side->count[dim]++;
 }
 
-static void give_whole(struct walk *walk, struct side *side, int dim, const struct expr *size)
+static void give_whole(struct walk *walk, struct shape_side *side, int dim, const struct expr *size)
 {
     if (!expr_is(*size, 1))
         give(walk, side, dim, new_factor(walk, size, true));
 }
 
 // The rest of a block, from the given places on, stays whole.
-static void apart(struct walk *walk, struct side *side, int from, int to, const struct expr *left)
+static void apart(struct walk *walk, struct shape_side *side, int from, int to,
+                  const struct expr *left)
 {
     for (int i = from; i < to; i++)
         give_whole(walk, side, i, i == from ? left : &side->size[i]);
@@ -231,8 +232,8 @@ static void apart(struct walk *walk, struct side *side, int from, int to, const 
 
 // One dimension that is all of the others together: [(f0 f1)] against [f0 f1], whatever it is
 // called.
-static void split_one(struct walk *walk, struct side *one, int dim, struct side *many, int from,
-                      int to)
+static void split_one(struct walk *walk, struct shape_side *one, int dim, struct shape_side *many,
+                      int from, int to)
 {
     for (int i = from; i < to; i++) {
         if (expr_is(many->size[i], 1))
@@ -243,7 +244,7 @@ static void split_one(struct walk *walk, struct side *one, int dim, struct side 
     }
 }
 
-static int past_ones(const struct side *side, int i, int to)
+static int past_ones(const struct shape_side *side, int i, int to)
 {
     while (i < to && expr_is(side->size[i], 1))
         i++;
@@ -337,7 +338,7 @@ static void walk_all(struct walk *walk)
     walk_block(walk, a, b, c, d);
 }
 
-static struct str side_text(struct walk *walk, const struct side *side)
+static struct str side_text(struct walk *walk, const struct shape_side *side)
 {
     struct str text = STR("");
     for (int i = 0; i < side->n; i++) {

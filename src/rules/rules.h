@@ -27,6 +27,7 @@ struct shapes *tsr__shapes_new(struct arena *arena, tsr_model *model);
 // The same with numbers for some symbols; report: contradictions become findings.
 struct shapes *tsr__shapes_bound(struct arena *arena, tsr_model *model, const tsr_dim_size *sizes,
                                  size_t n, bool report);
+// A value that is not there (NULL) has rank -1.
 struct shape tsr__shapes_of(const struct shapes *shapes, const tsr_value *value);
 // The same; of a sequence or an optional value, what is true of all its elements.
 struct shape tsr__shapes_element(const struct shapes *shapes, const tsr_value *value);
@@ -195,8 +196,8 @@ const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
 const struct rule *tsr__rule_strided(struct arena *arena, const tsr_node *node,
                                      const struct shapes *shapes);
 
-// Why no part of the node's values can be sliced or moved between devices, or NULL: texts, and elements that share a
-// byte. Constants of such types can be cut: where they are stored.
+// Why no part of the node's values can be sliced or moved between devices, or NULL: elements that share a byte, and
+// types that the engine gives to no operator of our own. Constants of such types can be cut: where they are stored.
 const char *tsr__rule_immovable(const struct shapes *shapes, const tsr_node *node);
 
 // The node gives something else each time it runs: it draws random numbers without a seed, or a node in its bodies or

@@ -3,10 +3,9 @@
 // rule, and what letters do not tell, the lengths and types of caches.
 #include "rules/derive.h"
 
-static tsr_dim size_at(struct shape_job *job, int input, int axis)
+static tsr_dim dim_in(struct shape_job *job, int input, int axis)
 {
-    struct shape shape = tsr__job_in(job, input);
-    return shape.rank > axis ? shape.dims[axis] : DIM_UNKNOWN;
+    return dim_at(tsr__job_in(job, input), axis);
 }
 
 static tsr_dim total(struct shape_job *job, tsr_dim a, tsr_dim b)
@@ -17,8 +16,10 @@ static tsr_dim total(struct shape_job *job, tsr_dim a, tsr_dim b)
 
 static void set_size(struct shape_job *job, int i, int axis, tsr_dim size)
 {
-    struct shape *shape = i < job->n_out ? &job->out[i] : NULL;
-    tsr_dim *dims = shape && shape->rank > axis ? tsr__job_dims(job, shape->rank) : NULL;
+    if (i >= job->n_out || job->out[i].rank <= axis)
+        return;
+    struct shape *shape = &job->out[i];
+    tsr_dim *dims = tsr__job_dims(job, shape->rank);
     if (!dims)
         return;
     memcpy(dims, shape->dims, (size_t)shape->rank * sizeof(*dims));
@@ -35,24 +36,35 @@ static void caches(struct shape_job *job, int n, int axis, tsr_dim length, int p
             job->out[i].dtype = tsr__job_in(job, from).dtype;
         set_size(job, i, axis, length);
         if (last > axis && !dim_known(job->out[i].dims[last])) // perhaps packed: as it came in
-            set_size(job, i, last, size_at(job, from, last));
+            set_size(job, i, last, dim_in(job, from, last));
     }
 }
 
+// How many keys are new: rows of [b k (h d)], or of [b h k d]; without keys, those of the queries.
 static tsr_dim keys_of(struct shape_job *job, int key)
 {
     if (!tsr__job_has(job, key))
-        return size_at(job, 0, 1);
-    return size_at(job, key, tsr__job_in(job, key).rank == 4 ? 2 : 1);
+        return dim_in(job, 0, 1);
+    if (tsr__job_in(job, key).rank == 4)
+        return dim_in(job, key, 2);
+    return dim_in(job, key, 1);
+}
+
+// How long a cache is after the node: with a shared buffer as long as before, for the new keys have their place in
+// it; else 5 that came in and 2 new ones are 7.
+static tsr_dim cache_length(struct shape_job *job, bool shared, tsr_dim past, tsr_dim fresh)
+{
+    if (shared)
+        return past;
+    return total(job, past, fresh);
 }
 
 void tsr__infer_multi_head(struct shape_job *job)
 {
-    tsr_dim keys = keys_of(job, 1), past = size_at(job, 6, 2);
+    tsr_dim all = keys_of(job, 1), past = dim_in(job, 6, 2);
     tsr__job_letters(job);
-    tsr_dim all = keys;
     if (tsr__job_has(job, 6)) // with input 8, both share one buffer
-        all = tsr__job_has(job, 8) ? past : total(job, past, keys);
+        all = cache_length(job, tsr__job_has(job, 8), past, all);
     caches(job, 2, 2, all, 6);
     if (!tsr__job_has(job, 8))
         set_size(job, 3, 3, all);
@@ -62,16 +74,18 @@ void tsr__infer_masked_multi_head(struct shape_job *job)
 {
     tsr__job_letters(job);
     bool shared = tsr__job_int(job, "past_present_share_buffer", 0) != 0;
-    tsr_dim past = size_at(job, 5, 2);
-    caches(job, 2, 2, shared ? past : total(job, past, (tsr_dim){1, ""}), 5);
+    caches(job, 2, 2, cache_length(job, shared, dim_in(job, 5, 2), dim_of(1)), 5);
 }
 
 // Without a cache that comes in, what goes out is as long as the new keys; else it may be shared.
 void tsr__infer_group_query(struct shape_job *job)
 {
     tsr__job_letters(job);
-    set_size(job, 0, 1, size_at(job, 0, 1)); // whatever the positions have
-    caches(job, 2, 2, tsr__job_has(job, 3) ? DIM_UNKNOWN : keys_of(job, 1), 3);
+    set_size(job, 0, 1, dim_in(job, 0, 1)); // whatever the positions have
+    tsr_dim length = DIM_UNKNOWN;
+    if (!tsr__job_has(job, 3))
+        length = keys_of(job, 1);
+    caches(job, 2, 2, length, 3);
 }
 
 // Weights of an open size do not say how wide a head is, and then no letter is known; the result has the batches and rows of the input all the
@@ -100,13 +114,12 @@ void tsr__infer_projected_attention(struct shape_job *job)
 {
     tsr__job_letters(job);
     rows_as_given(job);
-    tsr_dim past = size_at(job, 4, 3), rows = size_at(job, 0, 1);
     bool shared = tsr__job_int(job, "past_present_share_buffer", 0) != 0;
-    tsr_dim all = rows;
+    tsr_dim all = dim_in(job, 0, 1);
     if (tsr__job_has(job, 4))
-        all = shared ? past : total(job, past, rows);
+        all = cache_length(job, shared, dim_in(job, 4, 3), all);
     caches(job, 1, 3, all, 4);
-    set_size(job, 1, 0, (tsr_dim){2, ""}); // keys and values
+    set_size(job, 1, 0, dim_of(2)); // keys and values
 }
 
 void tsr__infer_paged_attention(struct shape_job *job)

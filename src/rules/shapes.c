@@ -27,8 +27,9 @@ static void bind_dims(struct shapes *shapes, struct shape *at)
 {
     tsr_dim *dims = NULL;
     for (int i = 0; i < at->rank; i++) {
-        struct expr expr =
-            at->dims[i].value < 0 ? tsr__expr_of(shapes->exprs, at->dims[i]) : (struct expr){0};
+        if (at->dims[i].value >= 0)
+            continue;
+        struct expr expr = tsr__expr_of(shapes->exprs, at->dims[i]);
         if (!expr_is_number(expr) || expr.number < 0)
             continue;
         if (!dims) {
@@ -49,7 +50,9 @@ const tsr_tensor *tsr__value_constant_tensor(const tsr_value *value)
     const tsr_graph *graph = tsr_value_graph(value);
     bool fixed = tensor && (!tsr_value_is_input(value) ||
                             (graph && tsr_model_ir_version(tsr_graph_model(graph)) < 4));
-    return fixed ? tensor : NULL;
+    if (!fixed)
+        return NULL;
+    return tensor;
 }
 
 static void read_declared(struct shapes *shapes, const tsr_value *value)
@@ -71,13 +74,14 @@ static void read_declared(struct shapes *shapes, const tsr_value *value)
         if (!dims) // out of memory: nobody looks at sizes that are not there
             at->rank = -1;
         for (int i = 0; i < at->rank; i++)
-            dims[i] =
-                (tsr_dim){tsr_tensor_dims(tensor)[i] < 0 ? -1 : tsr_tensor_dims(tensor)[i], ""};
+            dims[i] = dim_of(tsr_tensor_dims(tensor)[i]);
         at->dims = dims;
         shapes->values[id] = tsr__value_of_tensor(shapes->arena, tensor);
     } else if (at->dtype == TSR_UNDEFINED && at->rank < 0 && tsr__value_is_other(value)) {
         int form = tsr__value_wrapped(value, &at->dtype, &at->rank, &at->dims);
-        shapes->form[id] = (uint8_t)(form < 0 ? VALUE_OTHER : forms[form]);
+        shapes->form[id] = VALUE_OTHER;
+        if (form >= 0)
+            shapes->form[id] = (uint8_t)forms[form];
     }
     if (at->rank > SHAPE_MAX_RANK)
         at->rank = -1;
@@ -105,11 +109,19 @@ static void read_graph(struct shapes *shapes, const tsr_graph *graph)
 
 // ---- what was found ----------------------------------------------------------------------------
 
+// The number of the value, which indexes what is known; one past the last for a value that is not there or is new.
+static uint32_t index_of(const struct shapes *shapes, const tsr_value *value)
+{
+    if (!value || tsr__value_id(value) >= shapes->n)
+        return shapes->n;
+    return tsr__value_id(value);
+}
+
 struct value_info tsr__info_of(const struct shapes *shapes, const tsr_value *value)
 {
-    uint32_t id = tsr__value_id(value);
+    uint32_t id = index_of(shapes, value);
     if (id >= shapes->n)
-        return (struct value_info){.shape = {.rank = -1}};
+        return (struct value_info){.shape = SHAPE_UNKNOWN};
     struct value_info r = {shapes->at[id], (enum value_form)shapes->form[id], shapes->values[id]};
     if (r.shape.rank < 0)
         r.shape.rank = -1;
@@ -120,24 +132,31 @@ struct value_info tsr__info_of(const struct shapes *shapes, const tsr_value *val
 static const char *size_name(const tsr_dim *dim)
 {
     bool named = dim->symbol && dim->symbol[0] && !strchr(dim->symbol, HIDDEN_MARK);
-    return named ? dim->symbol : "?";
+    if (!named)
+        return "?";
+    return dim->symbol;
 }
 
 struct str tsr__shape_text(struct arena *arena, struct shape shape)
 {
-    struct str text = str_of(shape.dtype == TSR_UNDEFINED ? "" : tsr_dtype_name(shape.dtype));
+    static const char *const signs[] = {"[", ", "};
+    struct str text = STR("");
+    if (shape.dtype != TSR_UNDEFINED)
+        text = str_of(tsr_dtype_name(shape.dtype));
     for (int i = 0; i < shape.rank; i++) {
         const tsr_dim *dim = &shape.dims[i];
-        const char *sign = i ? ", " : "[";
+        const char *sign = signs[i > 0];
         if (dim->value >= 0)
             text = tsr__arena_printf(arena, STR_FMT "%s%lld", STR_ARG(text), sign,
                                      (long long)dim->value);
         else
             text = tsr__arena_printf(arena, STR_FMT "%s%s", STR_ARG(text), sign, size_name(dim));
     }
-    const char *end = shape.rank == 0 ? "[]" : "";
-    if (shape.rank > 0)
-        end = "]";
+    const char *end = "]";
+    if (shape.rank == 0)
+        end = "[]";
+    else if (shape.rank < 0)
+        end = "";
     return tsr__arena_printf(arena, STR_FMT "%s", STR_ARG(text), end);
 }
 
@@ -161,9 +180,9 @@ static tsr_dim better(struct shapes *shapes, tsr_dim declared, tsr_dim found)
 {
     if (!dim_known(found))
         return declared;
-    if (found.value >= 0)
-        return declared.value >= 0 ? declared : found;
-    if (!dim_known(declared))
+    if (found.value >= 0 && declared.value >= 0)
+        return declared;
+    if (found.value >= 0 || !dim_known(declared))
         return found;
     struct expr f = tsr__expr_of(shapes->exprs, found), d = tsr__expr_of(shapes->exprs, declared);
     if (expr_equal(d, f) || !tsr__expr_rooted(shapes->exprs, f))
@@ -235,10 +254,7 @@ static void merge(struct shapes *shapes, const tsr_node *node, const tsr_value *
 
 static tsr_dtype input_type(const struct shape_job *job, int i)
 {
-    const tsr_value *value = i < job->n_in ? tsr_node_input(job->node, (size_t)i) : NULL;
-    if (value && tsr__value_id(value) < job->shapes->n)
-        return job->shapes->at[tsr__value_id(value)].dtype;
-    return TSR_UNDEFINED;
+    return tsr__info_of(job->shapes, input_at(job->node, (size_t)i)).shape.dtype;
 }
 
 static tsr_dtype attr_type(const struct shape_job *job, const char *name, tsr_dtype otherwise)
@@ -285,14 +301,25 @@ static tsr_dtype result_type(const struct shape_job *job, enum result_type type)
     return TSR_UNDEFINED;
 }
 
+// The type of output i by the row. Rows name the types of four; later ones are as the first input, unless the
+// shape function says.
+static tsr_dtype type_of(const struct shape_job *job, int i)
+{
+    const struct op_row *row = job->row;
+    const enum result_type types[] = {row->type, row->type1, row->type2, row->type3};
+    if (i < (int)TSR_COUNT(types))
+        return result_type(job, types[i]);
+    if (row->type == TYPE_OPEN)
+        return TSR_UNDEFINED;
+    return result_type(job, TYPE_AS_FIRST);
+}
+
 // Types first, then shapes, then elements: each may use what came before.
 static void by_row(struct shape_job *job)
 {
     const struct op_row *row = job->row;
-    const enum result_type types[] = {row->type, row->type1, row->type2, row->type3};
-    enum result_type later = row->type == TYPE_OPEN ? TYPE_OPEN : TYPE_AS_FIRST;
     for (int i = 0; i < job->n_out; i++)
-        job->out[i].dtype = result_type(job, i < (int)TSR_COUNT(types) ? types[i] : later);
+        job->out[i].dtype = type_of(job, i);
     if (row->shape)
         row->shape(job);
     else if (row->rule)
@@ -310,10 +337,8 @@ static void by_function(struct shape_job *job, const tsr_function *function)
     struct value_info *in = ARENA_ARRAY(job->arena, struct value_info, n + 1);
     if (!in)
         return;
-    for (size_t i = 0; i < n; i++) {
-        const tsr_value *value = i < (size_t)job->n_in ? tsr_node_input(job->node, i) : NULL;
-        in[i] = value ? tsr__info_of(shapes, value) : (struct value_info){.shape = {.rank = -1}};
-    }
+    for (size_t i = 0; i < n; i++)
+        in[i] = tsr__info_of(shapes, input_at(job->node, i));
     struct call call = {job->node, function, shapes->call};
     shapes->call = &call;
     bool done = tsr__shapes_body(shapes, graph, in, n);
@@ -375,10 +400,10 @@ static bool follow_node(struct shapes *shapes, const tsr_node *node)
         if (shapes->arena->failed)
             return false;
     }
-    size_t n_set = n_out ? n_out : 1; // functions of nodes without outputs may look at one too
-    for (size_t i = 0; i < n_set; i++) {
-        job.out[i] = (struct shape){.rank = -1};
-        job.value[i] = (struct known_value){0};
+    // Functions of nodes without outputs may look at one too.
+    for (size_t i = 0; i < (size_t)larger_of((int64_t)n_out, 1); i++) {
+        job.out[i] = SHAPE_UNKNOWN;
+        job.value[i] = VALUE_UNKNOWN;
     }
     find_outputs(&job);
     for (size_t i = 0; i < n_out; i++) {
@@ -475,7 +500,9 @@ static void hide_unknown(struct shapes *shapes, const tsr_graph *graph)
             continue;
         for (int d = 0; d < at->rank; d++)
             open = open || !dim_known(at->dims[d]);
-        tsr_dim *dims = open ? ARENA_ARRAY(shapes->arena, tsr_dim, (size_t)at->rank) : NULL;
+        if (!open)
+            continue;
+        tsr_dim *dims = ARENA_ARRAY(shapes->arena, tsr_dim, (size_t)at->rank);
         if (!dims)
             continue;
         for (int d = 0; d < at->rank; d++) {
@@ -491,22 +518,28 @@ static void hide_unknown(struct shapes *shapes, const tsr_graph *graph)
 
 // Sizes and elements that hold a hidden symbol become unknown; the old lists stay as they are, for
 // other values may share them.
-static void forget_value(struct shapes *shapes, uint32_t id)
+static void forget_dims(struct shapes *shapes, struct shape *at)
 {
-    struct shape *at = &shapes->at[id];
-    struct known_value *value = &shapes->values[id];
-    tsr_dim *dims = at->rank > 0 ? ARENA_ARRAY(shapes->arena, tsr_dim, (size_t)at->rank) : NULL;
-    if (dims) {
-        for (int d = 0; d < at->rank; d++) {
-            bool hidden = at->dims[d].value < 0 &&
-                          tsr__expr_hidden(shapes->exprs, tsr__expr_of(shapes->exprs, at->dims[d]));
-            dims[d] = hidden ? DIM_UNKNOWN : at->dims[d];
-        }
-        at->dims = dims;
+    if (at->rank <= 0)
+        return;
+    tsr_dim *dims = ARENA_ARRAY(shapes->arena, tsr_dim, (size_t)at->rank);
+    if (!dims)
+        return;
+    for (int d = 0; d < at->rank; d++) {
+        bool hidden = at->dims[d].value < 0 &&
+                      tsr__expr_hidden(shapes->exprs, tsr__expr_of(shapes->exprs, at->dims[d]));
+        dims[d] = DIM_UNKNOWN;
+        if (!hidden)
+            dims[d] = at->dims[d];
     }
-    struct expr *elements = value->elements && value->n
-                                ? ARENA_ARRAY(shapes->arena, struct expr, (size_t)value->n)
-                                : NULL;
+    at->dims = dims;
+}
+
+static void forget_elements(struct shapes *shapes, struct known_value *value)
+{
+    if (!value->elements || !value->n)
+        return;
+    struct expr *elements = ARENA_ARRAY(shapes->arena, struct expr, (size_t)value->n);
     if (!elements)
         return;
     for (int64_t i = 0; i < value->n; i++)
@@ -520,8 +553,10 @@ static void forget_hidden(struct shapes *shapes)
 {
     if (!shapes->hidden)
         return;
-    for (uint32_t i = 0; i < shapes->n; i++)
-        forget_value(shapes, i);
+    for (uint32_t i = 0; i < shapes->n; i++) {
+        forget_dims(shapes, &shapes->at[i]);
+        forget_elements(shapes, &shapes->values[i]);
+    }
 }
 
 struct shapes *tsr__shapes_bound(struct arena *arena, tsr_model *model, const tsr_dim_size *sizes,
@@ -544,9 +579,10 @@ struct shapes *tsr__shapes_bound(struct arena *arena, tsr_model *model, const ts
         forget_hidden(shapes);
     }
     // Types and constants are decoded when they are asked for, in the model's memory: one that could not be is not absent.
-    if (arena->session->out_of_memory && !ran_out_before)
+    bool ran_out = arena->session->out_of_memory && !ran_out_before;
+    if (ran_out || arena->failed)
         return NULL;
-    return arena->failed ? NULL : shapes;
+    return shapes;
 }
 
 struct shapes *tsr__shapes_new(struct arena *arena, tsr_model *model)
@@ -556,24 +592,26 @@ struct shapes *tsr__shapes_new(struct arena *arena, tsr_model *model)
 
 struct shape tsr__shapes_of(const struct shapes *shapes, const tsr_value *value)
 {
-    uint32_t id = tsr__value_id(value);
+    uint32_t id = index_of(shapes, value);
     if (id >= shapes->n || shapes->at[id].rank < -1 || shapes->form[id] != VALUE_TENSOR)
-        return (struct shape){.rank = -1};
+        return SHAPE_UNKNOWN;
     return shapes->at[id];
 }
 
 struct shape tsr__shapes_element(const struct shapes *shapes, const tsr_value *value)
 {
-    uint32_t id = tsr__value_id(value);
-    bool known = id < shapes->n && shapes->at[id].rank >= -1 && shapes->form[id] != VALUE_OTHER;
-    return known ? shapes->at[id] : (struct shape){.rank = -1};
+    uint32_t id = index_of(shapes, value);
+    if (id >= shapes->n || shapes->at[id].rank < -1 || shapes->form[id] == VALUE_OTHER)
+        return SHAPE_UNKNOWN;
+    return shapes->at[id];
 }
 
 void tsr__shapes_ranks(const struct shapes *shapes, int *ranks)
 {
     for (uint32_t id = 0; id < shapes->n; id++) {
-        bool known = shapes->at[id].rank >= 0 && shapes->form[id] != VALUE_OTHER;
-        ranks[id] = known ? shapes->at[id].rank : -1;
+        ranks[id] = -1;
+        if (shapes->at[id].rank >= 0 && shapes->form[id] != VALUE_OTHER)
+            ranks[id] = shapes->at[id].rank;
     }
 }
 
@@ -590,9 +628,10 @@ bool tsr__shapes_is_list(const struct shapes *shapes, const tsr_value *value)
 enum list_way tsr__shapes_list_way(const struct shapes *shapes, const tsr_value *value)
 {
     uint32_t id = tsr__value_id(value);
-    tsr_dtype type = id < shapes->n ? shapes->at[id].dtype : TSR_UNDEFINED;
-    bool carried =
-        tsr_dtype_bits(type) >= 8; // no texts: no communication takes them without their shape
+    if (id >= shapes->n)
+        return LIST_STAYS;
+    bool carried = tsr_dtype_bits(shapes->at[id].dtype) >=
+                   8; // no texts: no communication takes them without their shape
     if (!carried || tsr__graph_opset(tsr_model_graph(shapes->model), STR("")) < LOOPS_CARRY_LISTS)
         return LIST_STAYS;
     if (shapes->form[id] == VALUE_SEQUENCE)
@@ -602,13 +641,17 @@ enum list_way tsr__shapes_list_way(const struct shapes *shapes, const tsr_value 
         return LIST_STAYS;
     bool wraps = str_is(tsr__node_op_str(maker), "Optional") && !tsr__node_domain_str(maker).n;
     bool full = tsr_node_input_count(maker) == 1 && tsr_node_input(maker, 0);
-    return wraps && full ? LIST_OPTIONAL : LIST_STAYS;
+    if (wraps && full)
+        return LIST_OPTIONAL;
+    return LIST_STAYS;
 }
 
 struct known_value tsr__value_known(const struct shapes *shapes, const tsr_value *value)
 {
-    uint32_t id = tsr__value_id(value);
-    return id < shapes->n ? shapes->values[id] : (struct known_value){0};
+    uint32_t id = index_of(shapes, value);
+    if (id >= shapes->n)
+        return VALUE_UNKNOWN;
+    return shapes->values[id];
 }
 
 int64_t tsr__shapes_ints(const struct shapes *shapes, const tsr_value *value, int64_t *out,
@@ -644,8 +687,12 @@ const struct pattern *tsr__pattern_of(const struct shapes *shapes, const char *t
     if (pattern || shapes->patterns->n >= MAX_PATTERNS)
         return pattern;
     key = tsr__arena_str(shapes->arena, key); // letters are views of it
-    pattern = key.p ? tsr__pattern_parse(shapes->arena, key, &wrong) : NULL;
-    void **slot = pattern ? tsr__map_at(shapes->patterns, key) : NULL;
+    if (!key.p)
+        return NULL;
+    pattern = tsr__pattern_parse(shapes->arena, key, &wrong);
+    if (!pattern)
+        return NULL;
+    void **slot = tsr__map_at(shapes->patterns, key);
     if (slot)
         *slot = pattern;
     return pattern;

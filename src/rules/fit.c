@@ -1,0 +1,536 @@
+// SPDX-License-Identifier: Apache-2.0
+// fit.c - a rule's pattern, laid over the shapes that a node has.
+//
+// Packs get their lengths from the ranks, factors their sizes from the dimensions. Where it cannot
+// be proved that a factor means the same in all tensors (two symbols that may or may not
+// broadcast), it must stay whole; where the shapes do not fit the pattern at all, so must the node.
+//
+// MatMul, "[B~ m k],[B~ k n] -> [B* m n]; red k:sum", of [2 3 4 5] and [5 6]:
+//
+//   lengths   the first input has rank 4 = B + 2, so B has 2 dimensions; in the second it has none,
+//             which a broadcast pack may
+//   factors   B0 = 2, B1 = 3, m = 4, k = 5 (both inputs agree), n = 6
+//
+// Were the second input [7 6], k would be 5 and 7: the pattern does not fit, and `whole` says why.
+#include "rules/fit.h"
+
+bool tsr__fit_refuse(struct fit *fit, const char *why)
+{
+    if (!fit->whole)
+        fit->whole = why;
+    return false;
+}
+
+// ---- tensors -----------------------------------------------------------------------------------
+
+static int count_of(const struct fit *fit, enum side side)
+{
+    return (int)side_count(fit->node, side);
+}
+
+static const tsr_value *fit_value(const struct fit *fit, enum side side, int i)
+{
+    return value_at(fit->node, side, (size_t)i);
+}
+
+// The last pattern of a side may stand for any number of tensors: "[A~]… -> [A*]".
+static const struct pattern_tensor *tensor_at(const struct pattern_tensor *list, int n, int i)
+{
+    if (i < n)
+        return &list[i];
+    if (n && list[n - 1].variadic)
+        return &list[n - 1];
+    return NULL;
+}
+
+const struct pattern_tensor *tsr__fit_pattern(const struct fit *fit, enum side side, int i)
+{
+    if (side == SIDE_OUT)
+        return tensor_at(fit->pattern->outputs, fit->pattern->n_outputs, i);
+    return tensor_at(fit->pattern->inputs, fit->pattern->n_inputs, i);
+}
+
+struct shape tsr__fit_shape(const struct fit *fit, enum side side, int i)
+{
+    if (side == SIDE_IN && i < fit->n_kept)
+        return fit->kept[i];
+    return tsr__shapes_element(fit->shapes, fit_value(fit, side, i));
+}
+
+static bool is_pack(const struct fit *fit, const struct pattern_dim *dim)
+{
+    return dim->n == 1 && fit->pattern->letters[dim->letters[0]].pack;
+}
+
+// Dimensions that one dimension of the pattern stands for: a pack for as many as it is long.
+static int length_of(const struct fit *fit, const struct pattern_dim *dim)
+{
+    if (is_pack(fit, dim))
+        return fit->length[dim->letters[0]];
+    return 1;
+}
+
+// Input i is given, is cut like others, and nobody knows its rank.
+static bool is_unread(const struct fit *fit, int i)
+{
+    return fit_value(fit, SIDE_IN, i) && !tsr__fit_pattern(fit, SIDE_IN, i)->host &&
+           tsr__fit_shape(fit, SIDE_IN, i).rank == FIT_UNKNOWN;
+}
+
+// Leading broadcast dimensions may be missing in a tensor without packs: [m~ n~] as [n~].
+static int missing_dims(const struct fit *fit, const struct pattern_tensor *tensor, int rank)
+{
+    int missing = tensor->n_dims - rank;
+    for (int i = 0; i < missing; i++)
+        if (!tensor->dims[i].broadcast || is_pack(fit, &tensor->dims[i]))
+            return -1;
+    return missing;
+}
+
+// ---- lengths of packs --------------------------------------------------------------------------
+
+// The pack of the tensor that is still open, NULL: none is; *fixed: dimensions that the others have.
+// False: two are open, and nobody can say which of them is how long.
+static bool open_pack(struct fit *fit, const struct pattern_tensor *tensor,
+                      const struct pattern_dim **open, int *fixed)
+{
+    *open = NULL;
+    *fixed = 0;
+    for (int i = 0; i < tensor->n_dims; i++) {
+        const struct pattern_dim *dim = &tensor->dims[i];
+        int length = length_of(fit, dim);
+        if (is_pack(fit, dim) && !*open && (length == FIT_UNKNOWN || dim->broadcast))
+            *open = dim;
+        else if (length == FIT_UNKNOWN)
+            return tsr__fit_refuse(fit, "the rule leaves the number of dimensions open");
+        else
+            *fixed += length;
+    }
+    return true;
+}
+
+// At most one pack of a tensor may be open; it gets what the others leave of the rank. [B~ m k] of
+// rank 4: m and k are 2, so B has 2 dimensions. A broadcast pack may be shorter here than elsewhere
+// and only lengthens what is known; any other fixes its length.
+static bool fit_rank(struct fit *fit, const struct pattern_tensor *tensor, int rank)
+{
+    const struct pattern_dim *open;
+    int fixed;
+    if (!open_pack(fit, tensor, &open, &fixed))
+        return false;
+    if (!open)
+        return (rank == fixed || missing_dims(fit, tensor, rank) > 0) ||
+               tsr__fit_refuse(fit,
+                               "a tensor has another number of dimensions than the rule expects");
+    int letter = open->letters[0], length = rank - fixed, known = fit->length[letter];
+    if (length < 0)
+        return tsr__fit_refuse(fit, "a tensor has fewer dimensions than the rule expects");
+    if (!open->broadcast && known != FIT_UNKNOWN && known != length)
+        return tsr__fit_refuse(fit, "tensors have different numbers of dimensions");
+    fit->length[letter] = (int)larger_of(length, known);
+    fit->strict[letter] = fit->strict[letter] || !open->broadcast;
+    return true;
+}
+
+// A pack that an input of unknown rank has may be longer than the inputs that are broadcast along it.
+static bool packs_settled(struct fit *fit, const struct pattern_tensor *tensor)
+{
+    for (int i = 0; i < tensor->n_dims; i++) {
+        if (!is_pack(fit, &tensor->dims[i]))
+            continue;
+        int letter = tensor->dims[i].letters[0];
+        if (fit->length[letter] != FIT_UNKNOWN && !fit->strict[letter])
+            return tsr__fit_refuse(fit, "the shape of an input is not known");
+    }
+    return true;
+}
+
+static bool may_stretch(const struct pattern_tensor *tensor)
+{
+    for (int i = 0; i < tensor->n_dims; i++)
+        if (tensor->dims[i].broadcast)
+            return true;
+    return false;
+}
+
+// What tensor i of one side says about the lengths of packs. Outputs need not say anything, nor inputs that no
+// other is broadcast along where only shapes are wanted: the others may say enough.
+static bool fit_tensor(struct fit *fit, enum side side, int i)
+{
+    static const char *const too_many[] = {
+        [SIDE_IN] = "more inputs than the rule has", [SIDE_OUT] = "more outputs than the rule has"};
+    const struct pattern_tensor *tensor = tsr__fit_pattern(fit, side, i);
+    if (!fit_value(fit, side, i)) {
+        if (side == SIDE_IN && tensor && !tensor->optional)
+            return tsr__fit_refuse(fit, "an input is missing");
+        return true;
+    }
+    if (!tensor)
+        return tsr__fit_refuse(fit, too_many[side]);
+    int rank = tsr__fit_shape(fit, side, i).rank;
+    if (tensor->host || (side == SIDE_OUT && rank == FIT_UNKNOWN))
+        return true;
+    if (rank == FIT_UNKNOWN && fit->shapes_only && !may_stretch(tensor))
+        return true;
+    if (rank == FIT_UNKNOWN)
+        return tsr__fit_refuse(fit, "the shape of an input is not known");
+    if (rank > RULE_MAX_RANK)
+        return tsr__fit_refuse(fit, "a tensor has more dimensions than are followed");
+    return fit_rank(fit, tensor, rank);
+}
+
+static bool fit_side(struct fit *fit, enum side side)
+{
+    for (int i = 0; i < count_of(fit, side); i++)
+        if (!fit_tensor(fit, side, i))
+            return false;
+    return true;
+}
+
+// Inputs first (strict ones before broadcast ones need no order: lengths only grow), outputs only
+// for packs that no input has.
+static bool fit_ranks(struct fit *fit)
+{
+    for (int i = 0; i < fit->pattern->n_letters; i++) {
+        fit->length[i] = FIT_UNKNOWN;
+        fit->strict[i] = false;
+    }
+    if (!fit_side(fit, SIDE_IN) || (!fit->shapes_only && !fit_side(fit, SIDE_OUT)))
+        return false;
+    for (int i = 0; i < count_of(fit, SIDE_IN); i++)
+        if (is_unread(fit, i) && !packs_settled(fit, tsr__fit_pattern(fit, SIDE_IN, i)))
+            return false;
+    return true;
+}
+
+// A strict pack must be as long as the longest: [A*],[A~] with a longer second input does not fit.
+static bool check_strict(struct fit *fit)
+{
+    for (int i = 0; i < count_of(fit, SIDE_IN); i++) {
+        const struct pattern_tensor *tensor = tsr__fit_pattern(fit, SIDE_IN, i);
+        int rank = tsr__fit_shape(fit, SIDE_IN, i).rank, want = 0;
+        if (!fit_value(fit, SIDE_IN, i) || tensor->host)
+            continue;
+        for (int k = 0; k < tensor->n_dims; k++)
+            want += length_of(fit, &tensor->dims[k]);
+        if (!may_stretch(tensor) && rank != want && rank != FIT_UNKNOWN)
+            return tsr__fit_refuse(fit, "tensors have different numbers of dimensions");
+    }
+    return true;
+}
+
+int tsr__fit_rank(const struct fit *fit, enum side side, int i)
+{
+    const struct pattern_tensor *tensor = tsr__fit_pattern(fit, side, i);
+    int rank = 0;
+    for (int k = 0; k < tensor->n_dims; k++) {
+        int length = length_of(fit, &tensor->dims[k]);
+        if (length == FIT_UNKNOWN) // [n c O*], O in no input
+            return FIT_UNKNOWN;
+        rank += length;
+    }
+    return rank;
+}
+
+// ---- factors -----------------------------------------------------------------------------------
+
+// The name of element k of a letter: A1 of a pack, m of a plain one. Where only shapes are wanted, nobody reads
+// the names, so there are none.
+static struct str factor_name(struct fit *fit, const struct letter *letter, int k)
+{
+    if (fit->shapes_only)
+        return STR("");
+    if (letter->pack)
+        return tsr__arena_printf(fit->arena, STR_FMT "%d", STR_ARG(letter->name), k);
+    return tsr__arena_str(fit->arena, letter->name);
+}
+
+// A letter is one factor, a pack of length 2 is two: A becomes A0 and A1, base[A] their first.
+// Sizes come later.
+static bool make_factors(struct fit *fit)
+{
+    for (int i = 0; i < fit->pattern->n_letters; i++) {
+        const struct letter *letter = &fit->pattern->letters[i];
+        int count = 1;
+        if (letter->pack)
+            count = fit->length[i];
+        fit->base[i] = fit->n_factors;
+        for (int k = 0; k < count; k++) {
+            if (fit->n_factors == RULE_MAX_FACTORS)
+                return tsr__fit_refuse(fit, "more factors than are followed");
+            int factor = fit->n_factors++;
+            fit->open[factor] = fit->fixed[factor] = fit->doubtful[factor] = false;
+            fit->factors[factor] = (struct rule_factor){.name = factor_name(fit, letter, k).p,
+                                                        .kind = letter->kind,
+                                                        .combine = letter->combine,
+                                                        .size = DIM_UNKNOWN,
+                                                        .unit = letter->unit};
+        }
+    }
+    return !fit->arena->failed;
+}
+
+// The dimensions that a pack stands for, `skip` of which the tensor does not have: packs are aligned from the
+// right, so [2 3 4] beside [4] is A0 A1 A2 beside A2.
+static bool each_of_pack(struct fit_dim *dim, int skip, fit_visit visit)
+{
+    int letter = dim->pattern->letters[0];
+    for (int k = skip; k < dim->fit->length[letter]; k++) {
+        int factor = dim->fit->base[letter] + k;
+        dim->factors = &factor;
+        dim->n = 1;
+        if (!visit(dim))
+            return false;
+        dim->axis++;
+    }
+    return true;
+}
+
+bool tsr__fit_each(struct fit *fit, enum side side, int i, int rank, fit_visit visit, void *data)
+{
+    const struct pattern_tensor *tensor = tsr__fit_pattern(fit, side, i);
+    struct fit_dim dim = {.fit = fit, .side = side, .tensor = i, .data = data};
+    int total = 0;
+    for (int k = 0; k < tensor->n_dims; k++)
+        total += length_of(fit, &tensor->dims[k]);
+    for (int k = (int)larger_of(missing_dims(fit, tensor, rank), 0); k < tensor->n_dims; k++) {
+        dim.pattern = &tensor->dims[k];
+        if (is_pack(fit, dim.pattern)) {
+            int skip = 0;
+            if (dim.pattern->broadcast)
+                skip = (int)larger_of(total - rank, 0);
+            if (!each_of_pack(&dim, skip, visit))
+                return false;
+            continue;
+        }
+        int factors[RULE_MAX_FACTORS], n = (int)smaller_of(dim.pattern->n, RULE_MAX_FACTORS);
+        for (int factor = 0; factor < n; factor++)
+            factors[factor] = fit->base[dim.pattern->letters[factor]];
+        dim.factors = factors;
+        dim.n = n;
+        if (!visit(&dim))
+            return false;
+        dim.axis++;
+    }
+    return true;
+}
+
+// ---- sizes -------------------------------------------------------------------------------------
+
+tsr_dim tsr__fit_here(const struct fit_dim *dim)
+{
+    return dim_at(tsr__fit_shape(dim->fit, dim->side, dim->tensor), dim->axis);
+}
+
+// What two tensors say about one factor. Numbers win over symbols.
+static bool join_size(struct fit *fit, int factor, tsr_dim dim)
+{
+    tsr_dim *size = &fit->factors[factor].size;
+    if (!dim_known(dim) || tsr__dim_equal(fit->shapes->exprs, *size, dim))
+        return true;
+    if (!dim_known(*size)) {
+        *size = dim;
+        return true;
+    }
+    if (dim.value >= 0 && size->value >= 0)
+        return tsr__fit_refuse(fit, "the sizes of the tensors do not fit together");
+    if (dim.value >= 0)
+        *size = dim;
+    return true;
+}
+
+// A dimension that is neither broadcast nor a window has the size of its factor, in all tensors that have it.
+static bool strict_size(const struct fit_dim *dim)
+{
+    struct fit *fit = dim->fit;
+    tsr_dim here = tsr__fit_here(dim);
+    if (dim->n == 0 && !dim->pattern->any && here.value >= 0 && here.value != 1)
+        return tsr__fit_refuse(fit, "a dimension that should be 1 is not");
+    if (dim->pattern->window && here.value >= 0) {
+        int64_t *least = &fit->factors[dim->factors[0]].least;
+        if (*least == 0 || here.value < *least)
+            *least = here.value;
+    }
+    if (dim->n != 1 || dim->pattern->broadcast || dim->pattern->window)
+        return true;
+    if (dim->side == SIDE_IN && dim_known(here))
+        fit->fixed[dim->factors[0]] = true;
+    else if (dim->side == SIDE_IN)
+        fit->open[dim->factors[0]] = true;
+    return join_size(fit, dim->factors[0], here);
+}
+
+// Of an input whose rank is not known no size is: what is broadcast along its factors says nothing about them.
+static void open_unread(struct fit *fit)
+{
+    for (int i = 0; i < count_of(fit, SIDE_IN); i++) {
+        if (!is_unread(fit, i))
+            continue;
+        const struct pattern_tensor *tensor = tsr__fit_pattern(fit, SIDE_IN, i);
+        for (int k = 0; k < tensor->n_dims; k++) {
+            const struct pattern_dim *dim = &tensor->dims[k];
+            if (dim->n != 1 || dim->broadcast || dim->window)
+                continue;
+            for (int e = 0; e < length_of(fit, dim); e++)
+                fit->open[fit->base[dim->letters[0]] + e] = true;
+        }
+    }
+}
+
+// Broadcast dimensions, after the strict ones: a number above 1 is the size. A symbol is the size
+// if no other tensor disagrees; else nobody knows before the run whether it is 1.
+//
+// Gemm, [m k],[k n],[m~ n~] -> [m n], of [? 6], [6 8], [1 8]: m stays open, for the first input has it and the third
+// may be stretched along it. Of [n 6], [6 8], [s 8]: m is n whatever s is, and doubtful: nobody knows whether s is 1.
+static bool loose_number(const struct fit_dim *dim)
+{
+    struct fit *fit = dim->fit;
+    tsr_dim here = tsr__fit_here(dim);
+    if (dim->n != 1 || !dim->pattern->broadcast || here.value < 0 || here.value == 1)
+        return true;
+    if (fit->open[dim->factors[0]] && !fit->fixed[dim->factors[0]])
+        return true; // engines take a skip that is longer than what it is added to
+    return join_size(fit, dim->factors[0], here);
+}
+
+// The second half of what loose_number says: symbols, after the numbers. A symbol beside a size
+// that is a number is doubtful, for it may be 1 when the model runs.
+static bool loose_symbol(const struct fit_dim *dim)
+{
+    struct fit *fit = dim->fit;
+    tsr_dim here = tsr__fit_here(dim);
+    if (dim->n != 1 || !dim->pattern->broadcast || here.value >= 0)
+        return true;
+    int factor = dim->factors[0];
+    tsr_dim *size = &fit->factors[factor].size;
+    if (fit->open[factor] && !fit->fixed[factor]) {
+        fit->doubtful[factor] = true;
+        return true;
+    }
+    if (!dim_known(*size) && !fit->doubtful[factor]) {
+        *size = here;
+        fit->doubtful[factor] = !dim_known(here);
+        return true;
+    }
+    if (size->value >= 0) {
+        fit->doubtful[factor] = true;
+        return true;
+    }
+    struct exprs *exprs = fit->shapes->exprs;
+    struct expr both =
+        tsr__expr_broadcast(exprs, tsr__expr_of(exprs, *size), tsr__expr_of(exprs, here));
+    fit->doubtful[factor] = fit->doubtful[factor] || !both.known;
+    if (!fit->fixed[factor])
+        *size = tsr__expr_dim(exprs, both);
+    return true;
+}
+
+// A broadcast factor that nobody has above 1 is 1, if all who have it are known.
+static bool loose_one(const struct fit_dim *dim)
+{
+    struct fit *fit = dim->fit;
+    tsr_dim here = tsr__fit_here(dim);
+    if (dim->n != 1 || !dim->pattern->broadcast || here.value != 1)
+        return true;
+    int factor = dim->factors[0];
+    tsr_dim *size = &fit->factors[factor].size;
+    if (!dim_known(*size) && !fit->doubtful[factor] && !fit->open[factor])
+        *size = here;
+    return true;
+}
+
+// A product with one unknown factor gives its size: (h d) = 64 with h = 8 says that d is 8.
+static bool product_size(const struct fit_dim *dim)
+{
+    struct fit *fit = dim->fit;
+    struct exprs *exprs = fit->shapes->exprs;
+    if (dim->n < 2)
+        return true;
+    struct expr rest = tsr__expr_of(exprs, tsr__fit_here(dim));
+    if (!rest.known)
+        return true;
+    int open = FIT_UNKNOWN;
+    for (int k = 0; k < dim->n; k++) {
+        struct expr size = tsr__expr_of(exprs, fit->factors[dim->factors[k]].size);
+        if (!size.known && open != FIT_UNKNOWN)
+            return true;
+        if (!size.known) {
+            open = dim->factors[k];
+            continue;
+        }
+        struct expr less = tsr__expr_exact(exprs, rest, size);
+        if (!less.known)
+            return rest.poly || size.poly ||
+                   tsr__fit_refuse(fit, "the sizes of the tensors do not fit together");
+        rest = less;
+    }
+    if (open != FIT_UNKNOWN)
+        fit->factors[open].size = tsr__expr_dim(exprs, rest);
+    return true;
+}
+
+static bool sizes_of_side(struct fit *fit, enum side side, fit_visit visit)
+{
+    for (int i = 0; i < count_of(fit, side); i++) {
+        if (!fit_value(fit, side, i) || tsr__fit_pattern(fit, side, i)->host)
+            continue;
+        int rank = tsr__fit_shape(fit, side, i).rank;
+        if (rank != FIT_UNKNOWN && !tsr__fit_each(fit, side, i, rank, visit, NULL))
+            return false;
+    }
+    return true;
+}
+
+// All inputs are walked once with each visit, in this order: what is certain comes before what may be broadcast,
+// products last, for they need the other factors. Outputs confirm, unless their shapes are what is asked for.
+static bool sizes_of_tensors(struct fit *fit)
+{
+    static const fit_visit inputs_first[] = {strict_size, loose_number, loose_symbol, loose_one};
+    for (size_t i = 0; i < TSR_COUNT(inputs_first); i++)
+        if (!sizes_of_side(fit, SIDE_IN, inputs_first[i]))
+            return false;
+    if (!fit->shapes_only && !sizes_of_side(fit, SIDE_OUT, strict_size))
+        return false;
+    if (!sizes_of_side(fit, SIDE_IN, product_size))
+        return false;
+    return fit->shapes_only || sizes_of_side(fit, SIDE_OUT, product_size);
+}
+
+// Sizes that the derivation knows come first, then those of the tensors. Factors that cannot be cut with what is
+// known of them must be whole from here on.
+static bool find_sizes(struct fit *fit)
+{
+    for (int i = 0; i < fit->derivation->n_sizes; i++)
+        for (int k = 0; k < fit->pattern->n_letters; k++)
+            if (str_eq(fit->pattern->letters[k].name, fit->derivation->sizes[i].letter))
+                fit->factors[fit->base[k]].size = fit->derivation->sizes[i].size;
+    open_unread(fit);
+    if (!sizes_of_tensors(fit))
+        return false;
+    for (int i = 0; i < fit->pattern->n_rewrites; i++) { // bounds of a table must be numbers
+        const struct rule_rewrite *rewrite = &fit->pattern->rewrites[i];
+        bool table = rewrite->kind == REWRITE_LOOKUP || rewrite->kind == REWRITE_SCATTER;
+        if (table && fit->factors[fit->base[rewrite->factor]].size.value < 0)
+            fit->factors[fit->base[rewrite->factor]].kind = FACTOR_REP;
+    }
+    for (int i = 0; i < fit->n_factors; i++)
+        if (fit->doubtful[i] || (fit->factors[i].kind == FACTOR_STAT && !fit->expands))
+            fit->factors[i].kind = FACTOR_REP;
+    return true;
+}
+
+tsr_dim tsr__fit_size(const struct fit *fit, const int *factors, int n)
+{
+    struct exprs *exprs = fit->shapes->exprs;
+    struct expr expr = expr_number(1);
+    if (n == 1)
+        return fit->factors[factors[0]].size;
+    for (int i = 0; i < n; i++)
+        expr = tsr__expr_mul(exprs, expr, tsr__expr_of(exprs, fit->factors[factors[i]].size));
+    return tsr__expr_dim(exprs, expr);
+}
+
+bool tsr__fit(struct fit *fit)
+{
+    return fit_ranks(fit) && check_strict(fit) && make_factors(fit) && find_sizes(fit);
+}

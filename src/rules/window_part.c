@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// window_part.c - which elements of an input a part of a result needs (struct rule_window).
+//
+// Plain windows: place j of the result needs `reach` elements from j * step + shift on.
+//
+//   kernel 3, stride 1, pads 1 1 over 10 elements: from 10, to 10, step 1, shift -1, reach 3
+//     part 0 of 2 makes 0..4: it needs -1..5, so elements 0..5, and 1 before them does not exist
+//     part 1 of 2 makes 5..9: it needs 4..10, so elements 4..9, and 1 behind them does not exist
+//
+// Spread windows (per > 0), of transposed convolutions: element i stands at place i * per.
+//
+//   kernel 3, stride 2, pads 1 1 over 8 elements give 15: from 8, to 15, step 1, shift -1, reach 3, per 2
+//     part 0 of 2 makes 0..6, which needs places -1..7: elements 0..3 stand there, at 0, 2, 4 and 6. They
+//     reach over 9 places, of which 1 in front and 1 behind must go
+#include "rules/internal.h"
+
+static int64_t floor_div(int64_t a, int64_t b)
+{
+    return a / b - (a % b != 0 && a < 0);
+}
+
+// Elements i whose place i * per lies in the window. They reach from (first) - (reach - 1 + shift) on.
+static struct window_part spread_part(const struct rule_window *window, struct window_part part)
+{
+    int64_t low = part.a * window->step + window->shift,
+            high = (part.b - 1) * window->step + window->shift + window->reach - 1;
+    int64_t start = -floor_div(-low, window->per), stop = floor_div(high, window->per) + 1;
+    part.start = clamped(start, 0, window->from);
+    part.stop = clamped(stop, part.start, window->from);
+    part.before = part.a + window->shift + window->reach - 1 - part.start * window->per;
+    part.after = (part.stop - part.start - 1) * window->per + window->reach - part.before -
+                 (part.b - part.a);
+    return part;
+}
+
+// Parts of `to` elements are as equal as they can be: 10 in 3 are 0..2, 3..5, 6..9. What the window
+// needs beyond either end does not exist, and is counted in `before` and `after`.
+struct window_part tsr__window_part(const struct rule_window *window, int64_t n, int64_t j)
+{
+    struct window_part part = {.a = j * window->to / n, .b = (j + 1) * window->to / n};
+    if (window->per)
+        return spread_part(window, part);
+    int64_t first = part.a, last = part.b - 1;
+    if (window->step < 1) { // backwards: the last place needs the first elements
+        first = part.b - 1;
+        last = part.a;
+    }
+    int64_t start = first * window->step + window->shift,
+            stop = last * window->step + window->shift + window->reach;
+    part.before = smaller_of(larger_of(-start, 0), stop - start);
+    part.start = clamped(start, 0, window->from);
+    part.stop = larger_of(smaller_of(stop, window->from), part.start);
+    part.after = stop - start - part.before - (part.stop - part.start);
+    return part;
+}
