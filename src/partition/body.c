@@ -8,26 +8,6 @@
 // went into them, which come out the same everywhere.
 #include "internal.h"
 
-// ---- scopes ------------------------------------------------------------------------------------
-
-struct scope *tsr__scope_of(struct plan *plan, const tsr_value *value)
-{
-    const tsr_graph *home = tsr_value_graph(value);
-    struct scope *scope = plan->scope;
-    while (scope->outer && scope->graph != home)
-        scope = scope->outer;
-    return scope;
-}
-
-void tsr__scope_go(struct plan *plan, struct scope *to)
-{
-    if (plan->scope == to)
-        return;
-    plan->scope->steps = plan->steps;
-    plan->steps = to->steps;
-    plan->scope = to;
-}
-
 // ---- what decides ------------------------------------------------------------------------------
 
 #define MAX_EXACT 64 // nodes that are looked at
@@ -205,41 +185,5 @@ void tsr__live_bodies(struct plan *plan, struct step *st)
             form_want(st->outputs[i], place->devices[device]);
         for (size_t i = 0; i < st->n_inputs; i++)
             form_want(st->inputs[i], place->devices[device]);
-    }
-}
-
-// Of devices 0 to 3, of which 0 and 1 reduce a sum and 2 and 3 have theirs already, the latter communicate with nobody,
-// and no node stands for it on them. A reshard may copy within a device, so it always has its node.
-bool tsr__group_alone(const struct step *st, size_t group)
-{
-    return st->groups[group].n == 1 && !comm_has(st->kind, TRAIT_COPIES_WITHIN);
-}
-
-bool tsr__comms_on(const struct step *st, int64_t rank)
-{
-    for (int k = 0; k < st->n_bodies; k++)
-        for (size_t i = 0; i < st->bodies[k].steps.n; i++)
-            if (tsr__comms_on(st->bodies[k].steps.at[i], rank))
-                return true;
-    if (st->id < 0)
-        return false;
-    for (size_t group = 0; group < st->n_groups; group++) {
-        if (!st->group_live[group] || tsr__group_alone(st, group))
-            continue;
-        for (size_t i = 0; i < st->groups[group].n; i++)
-            if (st->groups[group].devices[i] == rank)
-                return true;
-    }
-    return false;
-}
-
-void tsr__steps_visit(const step_list *steps, void (*call)(void *data, const struct step *st),
-                      void *data)
-{
-    for (size_t i = 0; i < steps->n; i++) {
-        const struct step *st = steps->at[i];
-        for (int k = 0; k < st->n_bodies; k++)
-            tsr__steps_visit(&st->bodies[k].steps, call, data);
-        call(data, st);
     }
 }

@@ -257,25 +257,6 @@ tsr_status tsr__emit_trim(struct part *part, struct step *st, tsr_value *x, stru
 
 // ---- communication -----------------------------------------------------------------------------
 
-// The collective that a communication is written as.
-static enum comm_kind step_collective(const struct step *st)
-{
-    if (st->kind == STEP_LIST)
-        return COMM_BROADCAST;
-    return (enum comm_kind)st->kind;
-}
-
-const char *tsr__step_op(const struct step *st)
-{
-    return tsr__collective((int)step_collective(st))->op;
-}
-
-tsr_dtype tsr__step_type(const struct step *st)
-{
-    const struct item *it = st->outputs[0]->item;
-    return it->list ? it->element : it->dtype;
-}
-
 static tsr_status set_layout(struct plan *plan, tsr_node *node, const char *name,
                              const struct tile_layout *layout)
 {
@@ -378,7 +359,7 @@ static tsr_status own_attributes(struct plan *plan, tsr_node *node, const struct
 {
     for (int k = 0; k < ATTRIBUTE_COUNT; k++) {
         enum comm_attribute attribute = (enum comm_attribute)k;
-        if (!comm_carries((int)step_collective(st), attribute))
+        if (!comm_carries((int)tsr__step_collective(st), attribute))
             continue;
         tsr_status status = set_one(plan, node, st, group, attribute);
         if (status != TSR_OK)
@@ -414,7 +395,7 @@ static tsr_value *comm_shape(struct part *part, const struct step *st)
 // What stands on this rank: a message has two ends.
 static const char *op_here(const struct part *part, const struct step *st, size_t group)
 {
-    const struct collective *row = tsr__collective((int)step_collective(st));
+    const struct collective *row = tsr__collective((int)tsr__step_collective(st));
     if (row->other_end && st->roots[group] != part->rank)
         return row->other_end;
     return row->op;

@@ -96,19 +96,6 @@ tsr_value *tsr__part_node(struct part *part, const char *op, struct str out, siz
     return node ? tsr_node_output(node, 0) : NULL;
 }
 
-// Two types of 4 bits, each into the type of 8 bits that holds all of its values: bytes alone travel between ranks.
-tsr_dtype tsr__carried(tsr_dtype type)
-{
-    switch (type) {
-    case TSR_INT4:
-        return TSR_INT8;
-    case TSR_UINT4:
-        return TSR_UINT8;
-    default:
-        return type;
-    }
-}
-
 tsr_value *tsr__part_cast(struct part *part, tsr_value *x, tsr_dtype to, struct str out)
 {
     tsr_value *y = tsr__part_node(part, "Cast", out, 1, x);

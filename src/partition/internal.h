@@ -165,6 +165,46 @@ struct size_source {
     struct form *count; // not NULL: of the whole shape, where no rank can see it in its piece
 };
 
+// ---- forms.c: scopes, items, forms, steps ------------------------------------------------------
+
+struct scope *tsr__scope_of(struct plan *plan, const tsr_value *value);
+void tsr__scope_go(struct plan *plan, struct scope *to); // makes it the current one
+// The item of a value, made when it is first asked for; constants and inputs have their first form then. NULL: out of
+// memory.
+struct item *tsr__item_of(struct plan *plan, const tsr_value *value);
+// Where an input or output of the model lies. NULL: out of memory.
+const struct tile_layout *tsr__port_layout(struct plan *plan, const tsr_value *value, bool output);
+struct form *tsr__form_new(struct plan *plan, struct item *it, const struct tile_layout *layout,
+                           enum form_kind kind);
+// The form whose local values this one shares.
+static inline struct form *form_root(struct form *form)
+{
+    while (form->same)
+        form = form->same;
+    return form;
+}
+// The current scope reads the form of that item.
+static inline void form_read(const struct plan *plan, const struct item *it, struct form *form)
+{
+    if (form && it->scope != plan->scope)
+        form_root(form)->captured = true;
+}
+// A step, not yet in a list; at the end of the current scope's list; both.
+struct step *tsr__step_make(struct plan *plan, int kind, size_t n_inputs, size_t n_outputs);
+bool tsr__step_push(struct plan *plan, struct step *st);
+struct step *tsr__step_new(struct plan *plan, int kind, size_t n_inputs, size_t n_outputs);
+tsr_dtype tsr__carried(tsr_dtype type); // in which values of the type travel between ranks
+// Calls `call` for each step of the list, those of bodies before their node.
+void tsr__steps_visit(const step_list *steps, void (*call)(void *data, const struct step *st),
+                      void *data);
+bool tsr__comms_on(const struct step *st, int64_t rank);    // inside its bodies, or itself
+bool tsr__group_alone(const struct step *st, size_t group); // one device, which has what it needs
+// Of a communication: the collective that it is written as, that one's operator without the type, and the type of the
+// tensors that it moves.
+enum comm_kind tsr__step_collective(const struct step *st);
+const char *tsr__step_op(const struct step *st);
+tsr_dtype tsr__step_type(const struct step *st);
+
 // steps.c
 tsr_status tsr__plan_build(struct plan *plan) TSR_MUST_USE;
 // Somebody reads the value in that layout (NULL: in one that is not known here).
@@ -172,22 +212,12 @@ void tsr__plan_want(struct plan *plan, const tsr_value *value, const struct tile
 // Plans those of the nodes that the values marked in needed (by id) come from; marks what they read.
 bool tsr__plan_nodes(struct plan *plan, const struct node_flow *nodes, size_t n,
                      unsigned char *needed);
-struct item *tsr__item_of(struct plan *plan, const tsr_value *value);
-static inline struct form *form_root(struct form *form)
-{
-    while (form->same)
-        form = form->same;
-    return form;
-}
 // convert.c: the form of an item in that layout, planned if it is not there. NULL: failed, finding
 // added.
 struct form *tsr__plan_convert(struct plan *plan, struct item *it, const struct tile_layout *want,
                                const tsr_node *reader);
 // The same without communication, or NULL.
 struct form *tsr__plan_free(struct plan *plan, struct item *it, const struct tile_layout *want);
-struct form *tsr__form_new(struct plan *plan, struct item *it, const struct tile_layout *layout,
-                           enum form_kind kind);
-struct step *tsr__step_new(struct plan *plan, int kind, size_t n_inputs, size_t n_outputs);
 // lower.c: the same by collectives that fit exactly, from that form (pending: of which the node's
 // groups hold parts of the sum). NULL: they do not suffice, nothing is planned; or out of memory.
 struct form *tsr__plan_lower(struct plan *plan, struct form *from, const struct node_flow *pending,
@@ -207,19 +237,11 @@ tsr_status tsr__wrapped_model(struct plan *plan, const char *folder, tsr_model *
 
 // ports.c: inputs and outputs that are kept cut, and states.
 tsr_status tsr__plan_ports(struct plan *plan, const tsr_partition_options *options) TSR_MUST_USE;
-// Where an input or output of the model lies. NULL: out of memory.
-const struct tile_layout *tsr__port_layout(struct plan *plan, const tsr_value *value, bool output);
 bool tsr__port_readable(struct plan *plan, const tsr_value *value,
                         int axis);                                       // its size, on every rank
 struct form *tsr__port_count(struct plan *plan, const tsr_value *value); // its shape, on every rank
 tsr_status tsr__port_type(struct part *part, tsr_value *w, const tsr_value *value,
                           const struct tile_layout *layout) TSR_MUST_USE;
-// The current scope reads the form of that item.
-static inline void form_read(const struct plan *plan, const struct item *it, struct form *form)
-{
-    if (form && it->scope != plan->scope)
-        form_root(form)->captured = true;
-}
 // live.c
 void tsr__plan_live(struct plan *plan);
 void tsr__live_steps(struct plan *plan, step_list *steps); // backwards
@@ -234,15 +256,8 @@ static inline bool form_wanted(struct form *form, int64_t rank)
     return form && form_root(form)->live[rank];
 }
 // body.c: nodes with bodies that are cut.
-struct scope *tsr__scope_of(struct plan *plan, const tsr_value *value);
-void tsr__scope_go(struct plan *plan, struct scope *to); // makes it the current one
 bool tsr__plan_bodies(struct plan *plan, struct step *st);
 void tsr__live_bodies(struct plan *plan, struct step *st);
-bool tsr__comms_on(const struct step *st, int64_t rank);    // inside its bodies, or itself
-bool tsr__group_alone(const struct step *st, size_t group); // one device, which has what it needs
-// Calls f for each step of the list, those of bodies before their node.
-void tsr__steps_visit(const step_list *steps, void (*call)(void *data, const struct step *st),
-                      void *data);
 // emit_body.c
 tsr_status tsr__emit_bodies(struct plan *plan, struct part *parts, struct step *st) TSR_MUST_USE;
 // What can be said of a local tensor: its type, and its number of dimensions where that is known.
@@ -364,7 +379,6 @@ tsr_value *tsr__part_smallest(struct part *part, struct str name, tsr_value *a, 
 tsr_value *tsr__part_empty(struct part *part, tsr_dtype type); // [0]
 tsr_value *tsr__part_node(struct part *part, const char *op, struct str out, size_t n_inputs, ...);
 struct str tsr__part_fresh(struct part *part);
-tsr_dtype tsr__carried(tsr_dtype type); // in which values of the type travel between ranks
 tsr_value *tsr__part_cast(struct part *part, tsr_value *x, tsr_dtype to, struct str out);
 // The sizes of x, and x again under another name. Engines have neither for 4 bits: those are cast first.
 tsr_value *tsr__part_sizes(struct part *part, tsr_value *x, tsr_dtype type, struct str out);
@@ -427,8 +441,6 @@ tsr_status tsr__emit_crop(struct part *part, struct step *st) TSR_MUST_USE;
 bool tsr__trims(const struct node_flow *nf); // its local nodes give more than their parts
 tsr_status tsr__emit_trim(struct part *part, struct step *st, tsr_value *x,
                           struct str name) TSR_MUST_USE;
-const char *tsr__step_op(const struct step *st); // of a communication, without the type
-tsr_dtype tsr__step_type(const struct step *st); // of the tensors that a communication moves
 // The node of a communication on this rank, with the token behind it. NULL: failed.
 tsr_node *tsr__comm_node(struct part *part, const struct step *st, size_t group, tsr_value **inputs,
                          size_t n_inputs, const char *const outputs[2]);

@@ -333,16 +333,6 @@ tsr_status tsr__plan_ports(struct plan *plan, const tsr_partition_options *optio
     return plan_status(plan);
 }
 
-const struct tile_layout *tsr__port_layout(struct plan *plan, const tsr_value *value, bool output)
-{
-    const struct tile_layout *layout = plan->kept[tsr__value_id(value)];
-    if (layout)
-        return layout;
-    int rank = tsr__shapes_element(plan->flow->shapes, value).rank;
-    size_t n = output ? 1 : (size_t)plan->n_ranks; // outputs are rank 0's
-    return tsr__layout_whole(plan->arena, rank, plan->all_devices, n);
-}
-
 // ---- sizes -------------------------------------------------------------------------------------
 
 bool tsr__port_readable(struct plan *plan, const tsr_value *value, int axis)

@@ -8,161 +8,6 @@
 
 #include <stdlib.h>
 
-// ---- items -------------------------------------------------------------------------------------
-
-static void item_sizes(struct plan *plan, struct item *it)
-{
-    it->fixed = it->rank >= 0;
-    for (int axis = 0; axis < it->rank; axis++)
-        it->fixed &= it->dims[axis].value >= 0;
-    if (!it->fixed)
-        return;
-    it->shape = ARENA_ARRAY(plan->arena, int64_t, (size_t)it->rank + 1);
-    if (!it->shape)
-        return;
-    for (int axis = 0; axis < it->rank; axis++)
-        it->shape[axis] = it->dims[axis].value;
-}
-
-// What a constant is stands in the constant itself.
-static void item_type(struct plan *plan, struct item *it)
-{
-    const tsr_tensor *tensor = tsr_value_initializer(it->value);
-    struct shape shape = tsr__shapes_element(plan->flow->shapes, it->value);
-    it->list = tsr__shapes_is_list(plan->flow->shapes, it->value);
-    if (it->list) {
-        it->way = tsr__shapes_list_way(plan->flow->shapes, it->value);
-        it->element = shape.dtype;
-        shape.dtype = TSR_UNDEFINED;
-    }
-    it->dtype = tensor ? tsr_tensor_dtype(tensor) : shape.dtype;
-    it->rank = tensor ? tsr_tensor_rank(tensor) : shape.rank;
-    if (it->rank > TILE_MAX_RANK)
-        it->rank = -1; // never cut: as good as unknown
-    it->dims = shape.dims;
-    if (!tensor || it->rank < 0)
-        return;
-    tsr_dim *dims = ARENA_ARRAY(plan->arena, tsr_dim, (size_t)it->rank + 1);
-    it->dims = dims;
-    if (!dims)
-        return;
-    for (int axis = 0; axis < it->rank; axis++)
-        dims[axis] = (tsr_dim){tsr_tensor_dims(tensor)[axis], ""};
-}
-
-// In a loop, a symbol may stand for another size in each turn.
-static void forget_symbols(struct plan *plan, struct item *it)
-{
-    tsr_dim *dims = ARENA_ARRAY(plan->arena, tsr_dim, (size_t)(it->rank > 0 ? it->rank : 0) + 1);
-    for (int axis = 0; dims && axis < it->rank; axis++)
-        dims[axis] = (tsr_dim){it->dims[axis].value, ""};
-    it->dims = dims;
-}
-
-// NUL-terminated: it becomes a name again. Constants of bodies go to the main graph, where two of
-// them must not have one name.
-static struct str item_name(struct plan *plan, const struct item *it)
-{
-    struct str name = str_of(tsr_value_name(it->value));
-    if (it->scope == &plan->main || !tsr_value_initializer(it->value))
-        return name;
-    uint32_t k = tsr__value_id(it->value);
-    do
-        name = tsr__arena_printf(plan->arena, "%s/%u", tsr_value_name(it->value), k);
-    while (name.p && tsr__map_get(&plan->names, name) && k++ < UINT32_MAX);
-    void **slot = name.p ? tsr__map_at(&plan->names, name) : NULL;
-    if (slot)
-        *slot = plan;
-    return name;
-}
-
-struct item *tsr__item_of(struct plan *plan, const tsr_value *value)
-{
-    struct item **slot = &plan->items[tsr__value_id(value)];
-    if (*slot)
-        return *slot;
-    struct item *it = ARENA_NEW(plan->arena, struct item);
-    if (!it)
-        return NULL;
-    it->value = value;
-    it->scope = tsr__scope_of(plan, value);
-    it->name = item_name(plan, it);
-    item_type(plan, it);
-    if (it->scope->loops)
-        forget_symbols(plan, it);
-    item_sizes(plan, it);
-    *slot = it;
-    // Constants are stored in whatever form is asked for; inputs are given whole to every rank.
-    bool constant = tsr_value_initializer(value),
-         input = !constant && tsr_value_is_input(value) && it->scope == &plan->main;
-    if (constant || input) {
-        int rank = it->rank < 0 ? 0 : it->rank;
-        const struct tile_layout *layout =
-            input ? tsr__port_layout(plan, value, false)
-                  : tsr__layout_whole(plan->arena, rank, plan->all_devices, (size_t)plan->n_ranks);
-        if (!layout || !tsr__form_new(plan, it, layout, constant ? FORM_CONST : FORM_INPUT))
-            return NULL;
-    }
-    return it;
-}
-
-// Forms of an item stand in the order of making, so each is made of one that stands before it; those
-// of constants are also listed for whoever writes the weights.
-struct form *tsr__form_new(struct plan *plan, struct item *it, const struct tile_layout *layout,
-                           enum form_kind kind)
-{
-    struct form *form = ARENA_NEW(plan->arena, struct form);
-    if (!form || !layout)
-        return NULL;
-    form->item = it;
-    form->layout = layout;
-    form->kind = kind;
-    form->live = ARENA_ARRAY(plan->arena, unsigned char, (size_t)plan->n_ranks);
-    form->local = ARENA_ARRAY(plan->arena, tsr_value *, (size_t)plan->n_ranks);
-    form->offset =
-        kind == FORM_CONST ? ARENA_ARRAY(plan->arena, uint64_t, (size_t)plan->n_ranks) : NULL;
-    form->stored =
-        kind == FORM_CONST ? ARENA_ARRAY(plan->arena, unsigned char, (size_t)plan->n_ranks) : NULL;
-    if (plan->arena->failed)
-        return NULL;
-    form->index = it->last ? it->last->index + 1 : 0;
-    *(it->last ? &it->last->next : &it->first) = form;
-    it->last = form;
-    if (kind == FORM_CONST) {
-        *(plan->last_const ? &plan->last_const->next_const : &plan->consts) = form;
-        plan->last_const = form;
-    }
-    return form;
-}
-
-static bool push_step(struct plan *plan, struct step *st)
-{
-    struct step **slot = vec_push(plan->arena, &plan->steps);
-    if (slot)
-        *slot = st;
-    return slot != NULL;
-}
-
-static struct step *step_make(struct plan *plan, int kind, size_t n_inputs, size_t n_outputs)
-{
-    struct step *st = ARENA_NEW(plan->arena, struct step);
-    if (!st)
-        return NULL;
-    st->kind = kind;
-    st->id = -1;
-    st->n_inputs = n_inputs;
-    st->n_outputs = n_outputs;
-    st->inputs = ARENA_ARRAY(plan->arena, struct form *, n_inputs + 1);
-    st->outputs = ARENA_ARRAY(plan->arena, struct form *, n_outputs + 1);
-    return plan->arena->failed ? NULL : st;
-}
-
-struct step *tsr__step_new(struct plan *plan, int kind, size_t n_inputs, size_t n_outputs)
-{
-    struct step *st = step_make(plan, kind, n_inputs, n_outputs);
-    return st && push_step(plan, st) ? st : NULL;
-}
-
 // ---- nodes -------------------------------------------------------------------------------------
 
 static struct form *plan_input(struct plan *plan, const struct node_flow *nf, tsr_value *value,
@@ -308,7 +153,7 @@ static bool plan_node(struct plan *plan, const struct node_flow *nf)
         if (!inputs[i])
             return false;
     }
-    struct step *st = step_make(plan, STEP_NODE, 0, n_out);
+    struct step *st = tsr__step_make(plan, STEP_NODE, 0, n_out);
     if (!st)
         return false;
     st->flow = nf;
@@ -317,7 +162,7 @@ static bool plan_node(struct plan *plan, const struct node_flow *nf)
     st->n_node_inputs = n_in;
     if (nf->bodies && !tsr__plan_bodies(plan, st)) // and those of what its bodies read
         return false;
-    if (!push_step(plan, st))
+    if (!tsr__step_push(plan, st))
         return false;
     for (size_t i = 0; i < n_out; i++) {
         tsr_value *value = tsr_node_output(node, i);
