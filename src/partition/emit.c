@@ -24,17 +24,6 @@ static tsr_status copy_opsets(struct part *part)
     return tsr_model_set_opset(part->model, ours, 1);
 }
 
-tsr_value *tsr__part_input(struct part *part, struct item *it)
-{
-    tsr_value **local = &it->first->local[part->rank];
-    if (*local)
-        return *local;
-    tsr_value *w = tsr_graph_add_input(tsr_model_graph(part->model), tsr_value_name(it->value));
-    if (w && tsr__port_type(part, w, it->value, it->first->layout) == TSR_OK)
-        *local = w;
-    return *local;
-}
-
 static bool wanted_somewhere(const struct plan *plan, const struct form *form)
 {
     for (int64_t rank = 0; rank < plan->n_ranks; rank++)
@@ -100,83 +89,19 @@ static tsr_status part_begin(struct plan *plan, struct part *part, int64_t rank)
 
 // ---- nodes -------------------------------------------------------------------------------------
 
-// Position of the device in the placement, or -1.
-static int64_t place_index(const struct placement *place, int64_t device)
-{
-    for (size_t i = 0; i < place->n_devices; i++)
-        if (place->devices[i] == device)
-            return (int64_t)i;
-    return -1;
-}
-
-// The first of each group adds what is not in parts.
-static bool added_by_first(const struct node_flow *nf, int64_t device, int input)
-{
-    if (!nf->pending || nf->pending[input] || tsr__rule_sum(nf->node, (size_t)input) != SUM_ADDS)
-        return false;
-    for (size_t group = 0; group < nf->n_groups; group++)
-        for (size_t i = 1; i < nf->groups[group].n; i++)
-            if (nf->groups[group].devices[i] == device)
-                return true;
-    return false;
-}
-
-// Of a cut sum the last part adds: part i of k has the elements from i * n / k on, so that the last has some whenever there is
-// one at all. Of n = 1 and k = 3 the parts are empty, empty, [0]. A Gemm of nothing would be wrong: ONNX Runtime leaves beta out there.
-bool tsr__adds_elsewhere(const struct node_flow *nf, int64_t device, int input)
-{
-    if (added_by_first(nf, device, input))
-        return true;
-    const struct rule *rule = nf->place.rule;
-    bool once = false;
-    if (!rule)
-        return false;
-    for (int i = 0; i < rule->n_rewrites; i++)
-        once |= rule->rewrites[i].kind == REWRITE_ADD_ONCE && rule->rewrites[i].index == input;
-    int64_t at = once ? place_index(&nf->place, device) : -1;
-    if (at < 0)
-        return false;
-    for (int factor = 0; factor < rule->n_factors; factor++)
-        if (rule->factors[factor].kind == FACTOR_RED && nf->place.cuts[factor] > 1 &&
-            nf->place.coords[at * rule->n_factors + factor] != nf->place.cuts[factor] - 1)
-            return true;
-    return false;
-}
-
-bool tsr__input_replaced(struct plan *plan, const struct node_flow *nf, int64_t device, int input)
-{
-    const struct rule *rule = nf->place.rule;
-    if (!rule)
-        return tsr__adds_elsewhere(nf, device, input);
-    for (int i = 0; i < rule->n_rewrites; i++) {
-        const struct rule_rewrite *rewrite = &rule->rewrites[i];
-        const tsr_value *value =
-            rewrite->index == input ? tsr_node_input(nf->node, (size_t)input) : NULL;
-        if (value && rewrite->kind == REWRITE_SHAPE && nf->outputs[rewrite->output] &&
-            tsr__shape_constant(plan, value, nf->outputs[rewrite->output]))
-            return true;
-        if (value && rewrite == tsr__gives_sizes(nf))
-            return true;
-    }
-    for (int i = 0; i < rule->n_lists; i++)
-        if (rule->lists[i].input == input && tsr__lists_apply(nf))
-            return true;
-    return tsr__adds_elsewhere(nf, device, input);
-}
-
 // Numbers that the local node has in place of its own.
 static tsr_status rewrite_lists(struct part *part, const struct node_flow *nf, tsr_value **inputs,
                                 size_t *n_inputs)
 {
     const struct rule *rule = nf->place.rule;
-    int64_t at = place_index(&nf->place, part->rank), *numbers;
+    int64_t at = tsr__place_index(&nf->place, part->rank), *numbers;
     if (at < 0 || !rule || !tsr__lists_apply(nf))
         return TSR_OK;
     for (int i = 0; i < rule->n_lists; i++) {
         const struct rule_list *list = &rule->lists[i];
         if (list->input < 0)
             continue;
-        tsr_status st = tsr__window_numbers(part, nf, at, list, &numbers);
+        tsr_status st = tsr__window_numbers(part->plan->arena, nf, at, list, &numbers);
         if (st != TSR_OK)
             return st;
         inputs[list->input] = tsr__part_ints(part, numbers, list->n);
@@ -193,7 +118,7 @@ static tsr_status rewrite_list_attributes(struct part *part, const struct node_f
                                           tsr_node *copy)
 {
     const struct rule *rule = nf->place.rule;
-    int64_t at = place_index(&nf->place, part->rank), *numbers;
+    int64_t at = tsr__place_index(&nf->place, part->rank), *numbers;
     if (at < 0 || !rule || !tsr__lists_apply(nf))
         return TSR_OK;
     for (int i = 0; i < rule->n_lists; i++) {
@@ -202,7 +127,7 @@ static tsr_status rewrite_list_attributes(struct part *part, const struct node_f
         if (list->input >= 0)
             continue;
         if (list->n)
-            st = tsr__window_numbers(part, nf, at, list, &numbers);
+            st = tsr__window_numbers(part->plan->arena, nf, at, list, &numbers);
         if (st != TSR_OK)
             return st;
         if (list->n)
@@ -221,7 +146,8 @@ static tsr_status rewrite_range(struct part *t, const struct node_flow *nf,
 {
     const struct str any = {0};
     const struct rule *rule = nf->place.rule;
-    int64_t at = place_index(&nf->place, t->rank), n = nf->place.cuts[rewrite->factor], zero = 0;
+    int64_t at = tsr__place_index(&nf->place, t->rank), n = nf->place.cuts[rewrite->factor],
+            zero = 0;
     if (at < 0 || n < 2)
         return TSR_OK;
     tsr_value *start = inputs[rewrite->index], *parts = tsr__part_ints(t, &n, 1), *bounds[2];
@@ -345,7 +271,7 @@ static tsr_status rewrite_attributes(const struct part *t, const struct step *st
 {
     const struct node_flow *nf = st->flow;
     const struct rule *rule = nf->place.rule;
-    int64_t at = place_index(&nf->place, t->rank);
+    int64_t at = tsr__place_index(&nf->place, t->rank);
     if (!rule || at < 0)
         return TSR_OK;
     for (int i = 0; i < rule->n_rewrites; i++) {
@@ -589,7 +515,7 @@ tsr_status tsr__emit_step(struct plan *plan, struct part *parts, struct step *st
         return tsr__emit_bodies(plan, parts, st);
     for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
         tsr_status status = TSR_OK;
-        if (st->kind == STEP_NODE && place_index(&st->flow->place, rank) >= 0)
+        if (st->kind == STEP_NODE && tsr__place_index(&st->flow->place, rank) >= 0)
             status = emit_node(&parts[rank], st);
         else if ((st->kind == STEP_SLICE || st->kind == STEP_CROP) && st->outputs[0]->live[rank])
             status = emit_taken(&parts[rank], st);

@@ -223,18 +223,6 @@ tsr_status tsr__emit_crop(struct part *t, struct step *st)
     return x ? TSR_OK : TSR_NOMEM;
 }
 
-// What the local node gives beyond its part, at the ends of its windows (all rules with trims have one result).
-bool tsr__trims(const struct node_flow *nf)
-{
-    const struct rule *rule = nf->place.rule;
-    if (!rule)
-        return false;
-    for (int i = 0; i < rule->n_trims; i++)
-        if (nf->place.cuts[rule->windows[rule->trims[i].window].factor] > 1)
-            return true;
-    return false;
-}
-
 tsr_status tsr__emit_trim(struct part *part, struct step *st, tsr_value *x, struct str name)
 {
     const struct rule *rule = st->flow->place.rule;

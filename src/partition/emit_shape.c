@@ -4,87 +4,32 @@
 // their concatenation. Shapes stay global everywhere but in local_shape.c.
 #include "internal.h"
 
-#include <ctype.h>
+// ---- one size ----------------------------------------------------------------------------------
 
-#define EXPR_MAX_DEPTH 32
-#define EXPR_MAX_TEXT  1024
-
-// A dimension of an input gives a symbol its size; counted: it must be counted together first.
-static void find_size(struct plan *plan, const tsr_value *value, int axis, bool counted)
+// The whole shape of the input that a symbol is read from: as it was counted, where each rank has a piece, or as the
+// input has it.
+static tsr_value *source_shape(struct part *part, const struct size_source *from)
 {
-    struct str symbol = tsr__dim_symbol(value, axis);
-    void **slot = symbol.n ? tsr__map_at(&plan->sizes, symbol) : NULL;
-    struct size_source *at = slot && !*slot ? ARENA_NEW(plan->arena, struct size_source) : NULL;
-    if (!at)
-        return;
-    *at = (struct size_source){value, axis, counted ? tsr__port_count(plan, value) : NULL};
-    *slot = at;
-}
-
-void tsr__plan_find_sizes(struct plan *plan)
-{
-    tsr_graph *graph = tsr_model_graph(plan->model);
-    tsr__map_init(&plan->sizes, plan->arena, 16);
-    for (int counted = 0; counted < 2; counted++)
-        for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
-            const tsr_value *value = tsr_graph_input(graph, i);
-            if (tsr_value_initializer(value))
-                continue;
-            for (int axis = 0; axis < tsr_value_rank(value); axis++)
-                if (tsr__port_readable(plan, value, axis) == !counted)
-                    find_size(plan, value, axis, counted);
-        }
-}
-
-// ---- expressions -------------------------------------------------------------------------------
-
-// A walk over the text; with a part it makes nodes, without it only answers whether it could.
-struct expr {
-    struct plan *plan;
-    struct part *part; // NULL: only asking
-    const char *at, *end;
-    int depth;
-};
-// What an expression is: not known (ok false), a number (value NULL), or an int64[1].
-struct sized {
-    bool ok;
-    int64_t number;
-    tsr_value *value;
-    bool symbolic;
-};
-
-static struct sized read_sum(struct expr *expr);
-
-static void skip_space(struct expr *expr)
-{
-    while (expr->at < expr->end && isspace((unsigned char)*expr->at))
-        expr->at++;
-}
-
-static bool take(struct expr *expr, const char *text)
-{
-    skip_space(expr);
-    size_t n = strlen(text);
-    if ((size_t)(expr->end - expr->at) < n || memcmp(expr->at, text, n) != 0)
-        return false;
-    expr->at += n;
-    return true;
+    tsr_value *counted = from->count ? form_root(from->count)->local[part->rank] : NULL;
+    if (counted)
+        return counted;
+    struct item *it = tsr__item_of(part->plan, from->input);
+    if (!it)
+        return NULL;
+    return tsr__part_sizes(part, tsr__part_input(part, it), it->dtype, (struct str){0});
 }
 
 // The size of a symbol in this part: Shape of the input, then its entry; made once.
-static tsr_value *symbol_value(struct part *part, struct str symbol, const struct size_source *from)
+static tsr_value *symbol_value(void *data, struct str symbol, const struct size_source *from)
 {
+    struct part *part = data;
     tsr_value *known = tsr__map_get(&part->sizes, symbol);
     if (known)
         return known;
-    struct item *it = tsr__item_of(part->plan, from->input);
-    tsr_value *counted = from->count ? form_root(from->count)->local[part->rank] : NULL;
-    tsr_value *input = it && !counted ? tsr__part_input(part, it) : NULL;
-    tsr_dtype from_type = it ? it->dtype : TSR_UNDEFINED;
     int64_t axis = from->axis;
     tsr_graph *here = part->graph;
     part->graph = tsr_model_graph(part->model); // where all bodies can see it
-    tsr_value *shape = counted ? counted : tsr__part_sizes(part, input, from_type, (struct str){0});
+    tsr_value *shape = source_shape(part, from);
     tsr_value *size =
         tsr__part_node(part, "Gather", (struct str){0}, 2, shape, tsr__part_ints(part, &axis, 1));
     part->graph = here;
@@ -94,21 +39,11 @@ static tsr_value *symbol_value(struct part *part, struct str symbol, const struc
     return size;
 }
 
-static struct sized read_symbol(struct expr *expr, struct str symbol)
-{
-    const struct size_source *from = tsr__map_get(&expr->plan->sizes, symbol);
-    if (!from)
-        return (struct sized){0};
-    tsr_value *value = expr->part ? symbol_value(expr->part, symbol, from) : NULL;
-    return (struct sized){.ok = !expr->part || value, .value = value, .symbolic = true};
-}
-
-// Arithmetic of sizes: computed here where both are known, by a node of that operator otherwise.
-enum arith { ARITH_ADD, ARITH_SUB, ARITH_MUL, ARITH_DIV, ARITH_MOD, ARITH_MAX, ARITH_MIN };
 static const char *const arith_ops[] = {
     [ARITH_ADD] = "Add", [ARITH_SUB] = "Sub", [ARITH_MUL] = "Mul",
     [ARITH_DIV] = "Div", [ARITH_MOD] = "Mod",
 };
+
 tsr_value *tsr__part_one_where_larger(struct part *part, tsr_value *a, tsr_value *b)
 {
     tsr_value *larger = tsr__part_node(part, "Greater", (struct str){0}, 2,
@@ -149,8 +84,9 @@ static tsr_value *remainder_of(struct part *part, tsr_value *a, tsr_value *b)
     return tsr__part_node(part, "Sub", any, 2, a, tsr__part_node(part, "Mul", any, 2, times, b));
 }
 
-static tsr_value *arith_node(struct part *part, enum arith op, tsr_value *a, tsr_value *b)
+static tsr_value *arith_node(void *data, enum arith op, tsr_value *a, tsr_value *b)
 {
+    struct part *part = data;
     if (op == ARITH_MAX)
         return tsr__part_largest(part, (struct str){0}, a, b);
     if (op == ARITH_MIN)
@@ -160,173 +96,15 @@ static tsr_value *arith_node(struct part *part, enum arith op, tsr_value *a, tsr
     return tsr__part_node(part, arith_ops[op], (struct str){0}, 2, a, b);
 }
 
-static struct sized combine(struct expr *expr, enum arith op, struct sized a, struct sized b);
-
-// max(a, b), FloorDiv(a, b) ...: the parenthesis is open.
-static struct sized read_call(struct expr *expr, struct str name)
+static tsr_value *number_value(void *data, int64_t number)
 {
-    static const struct {
-        const char *name;
-        enum arith op;
-    } calls[] = {{"max", ARITH_MAX},     {"Max", ARITH_MAX}, {"min", ARITH_MIN},
-                 {"Min", ARITH_MIN},     {"Mod", ARITH_MOD}, {"PythonMod", ARITH_MOD},
-                 {"FloorDiv", ARITH_DIV}};
-    for (size_t i = 0; i < TSR_COUNT(calls); i++) {
-        if (!str_is(name, calls[i].name))
-            continue;
-        struct sized left = read_sum(expr);
-        while (left.ok && take(expr, ","))
-            left = combine(expr, calls[i].op, left, read_sum(expr));
-        return take(expr, ")") ? left : (struct sized){0};
-    }
-    return (struct sized){0};
-}
-
-static struct sized read_atom(struct expr *expr)
-{
-    if (take(expr, "floor(") || take(expr, "(")) { // sizes are integers: floor is what / does here
-        struct sized inner = read_sum(expr);
-        return take(expr, ")") ? inner : (struct sized){0};
-    }
-    skip_space(expr);
-    const char *start = expr->at;
-    while (expr->at < expr->end &&
-           (isalnum((unsigned char)*expr->at) || *expr->at == '_' || *expr->at == '.'))
-        expr->at++;
-    struct str word = {start, (size_t)(expr->at - start)};
-    struct sized number = {.ok = true};
-    if (tsr__str_int(word, &number.number))
-        return number;
-    if (word.n && take(expr, "("))
-        return read_call(expr, word);
-    return word.n ? read_symbol(expr, word) : (struct sized){0};
-}
-
-static tsr_value *as_value(struct part *part, const struct sized *sized)
-{
-    if (sized->value)
-        return sized->value;
-    return tsr__part_ints(part, &sized->number, 1);
-}
-
-// What the nodes would compute, now. False: it does not fit 64 bits, or it divides negative numbers, which C rounds
-// otherwise than the nodes may; then the nodes do it at run time.
-static bool compute(enum arith op, int64_t a, int64_t b, int64_t *out)
-{
-    switch (op) {
-    case ARITH_ADD:
-        return add_ok(a, b, out);
-    case ARITH_SUB:
-        return !__builtin_sub_overflow(a, b, out);
-    case ARITH_MUL:
-        return mul_ok(a, b, out);
-    case ARITH_MAX:
-        *out = a > b ? a : b;
-        return true;
-    case ARITH_MIN:
-        *out = a < b ? a : b;
-        return true;
-    case ARITH_DIV:
-    case ARITH_MOD:
-        break;
-    }
-    if (a < 0 || b <= 0)
-        return false;
-    *out = op == ARITH_DIV ? a / b : a % b;
-    return true;
-}
-
-static struct sized combine(struct expr *expr, enum arith op, struct sized a, struct sized b)
-{
-    struct sized out = {.ok = a.ok && b.ok, .symbolic = a.symbolic || b.symbolic};
-    if (!out.ok)
-        return out;
-    if (!out.symbolic) {
-        out.ok = compute(op, a.number, b.number, &out.number);
-    } else if (expr->part) {
-        out.value = arith_node(expr->part, op, as_value(expr->part, &a), as_value(expr->part, &b));
-        out.ok = out.value != NULL;
-    }
-    return out;
-}
-
-static struct sized read_product(struct expr *expr)
-{
-    struct sized left = read_atom(expr);
-    for (;;) {
-        if (!left.ok)
-            return left;
-        if (take(expr, "*"))
-            left = combine(expr, ARITH_MUL, left, read_atom(expr));
-        else if (take(expr, "//") || take(expr, "/"))
-            left = combine(expr, ARITH_DIV, left, read_atom(expr));
-        else if (take(expr, "%"))
-            left = combine(expr, ARITH_MOD, left, read_atom(expr));
-        else
-            return left;
-    }
-}
-
-// The first product of a sum, which may have a minus before it: "-kernel + width + 1".
-static struct sized read_first(struct expr *expr)
-{
-    struct sized nothing = {.ok = true};
-    if (take(expr, "-"))
-        return combine(expr, ARITH_SUB, nothing, read_product(expr));
-    return read_product(expr);
-}
-
-static struct sized read_sum(struct expr *expr)
-{
-    struct sized left = {0};
-    if (expr->depth++ < EXPR_MAX_DEPTH)
-        left = read_first(expr);
-    while (left.ok) {
-        if (take(expr, "+"))
-            left = combine(expr, ARITH_ADD, left, read_product(expr));
-        else if (take(expr, "-"))
-            left = combine(expr, ARITH_SUB, left, read_product(expr));
-        else
-            break;
-    }
-    expr->depth--;
-    return left;
-}
-
-// The size of one dimension; a symbol that an input has as it stands comes before any reading of
-// it.
-static struct sized size_of(struct plan *plan, struct part *part, const tsr_dim *dim)
-{
-    struct str text = str_of(dim->symbol);
-    struct expr expr = {plan, part, text.p, text.p ? text.p + text.n : NULL, 0};
-    if (dim->value >= 0)
-        return (struct sized){.ok = true, .number = dim->value};
-    if (text.n == 0 || text.n > EXPR_MAX_TEXT)
-        return (struct sized){0};
-    if (tsr__map_get(&plan->sizes, text))
-        return read_symbol(&expr, text);
-    struct sized sized = read_sum(&expr);
-    skip_space(&expr);
-    return expr.at == expr.end ? sized : (struct sized){0};
-}
-
-bool tsr__size_known(struct plan *plan, const tsr_dim *dim)
-{
-    return size_of(plan, NULL, dim).ok;
+    return tsr__part_ints(data, &number, 1);
 }
 
 tsr_value *tsr__part_size(struct part *part, const tsr_dim *dim)
 {
-    struct sized sized = size_of(part->plan, part, dim);
-    return sized.ok ? as_value(part, &sized) : NULL;
-}
-
-bool tsr__shape_known(struct plan *plan, const struct item *it)
-{
-    for (int axis = 0; axis < it->rank; axis++)
-        if (!tsr__size_known(plan, &it->dims[axis]))
-            return false;
-    return it->rank >= 0;
+    const struct size_maker maker = {part, symbol_value, number_value, arith_node};
+    return tsr__size_make(part->plan, &maker, dim);
 }
 
 // The whole shape of a value as a tensor on this rank: a constant if all sizes are known, else a Concat of what is
@@ -355,21 +133,6 @@ tsr_value *tsr__part_shape(struct part *part, const struct item *it)
 }
 
 // ---- sizes as a node gives them ------------------------------------------------------------------
-
-const struct rule_rewrite *tsr__gives_sizes(const struct node_flow *nf)
-{
-    const struct rule *rule = nf->place.rule;
-    if (!rule)
-        return NULL;
-    for (int i = 0; i < rule->n_rewrites; i++) {
-        const struct rule_rewrite *rewrite = &rule->rewrites[i];
-        bool sizes = rewrite->kind == REWRITE_SIZES || rewrite->kind == REWRITE_SIZE;
-        if (sizes && nf->inputs[rewrite->index] &&
-            !tsr__layout_is_whole(nf->inputs[rewrite->index]))
-            return rewrite;
-    }
-    return NULL;
-}
 
 // Entries first .. last - 1 of the shape of an item.
 static tsr_value *some_sizes(struct part *part, const struct item *it, int first, int last)
@@ -428,4 +191,41 @@ tsr_status tsr__emit_sizes(struct part *part, struct step *st, const struct rule
                            : some_sizes(part, it, rewrite->first, rewrite->last);
     st->outputs[rewrite->output]->local[part->rank] = value;
     return value ? TSR_OK : TSR_NOMEM;
+}
+
+// ---- counting together -------------------------------------------------------------------------
+
+// 1 for each dimension that this device's piece counts in.
+static bool counts_in(const struct tile_layout *layout, int64_t device, int64_t *mask)
+{
+    const int64_t *owners;
+    int64_t coords[TILE_MAX_LOOPS], shard = tsr__layout_shard_of(layout, device, 0);
+    bool all = true;
+    if (shard < 0 || tsr__layout_owners(layout, shard, &owners) == 0)
+        return false;
+    tsr__layout_coords(layout, shard, coords);
+    for (int axis = 0; axis < layout->rank; axis++) {
+        mask[axis] = owners[0] == device;
+        for (int i = 0; i < layout->n_loops; i++)
+            if (layout->loops[i].dim != axis && coords[i] != 0)
+                mask[axis] = 0;
+        all = all && mask[axis];
+    }
+    return all;
+}
+
+tsr_value *tsr__part_count(struct part *part, const struct form *from, struct str name)
+{
+    int64_t mask[TILE_MAX_RANK] = {0};
+    bool all = counts_in(from->layout, part->rank, mask), any = false;
+    for (int axis = 0; axis < from->layout->rank; axis++)
+        any = any || mask[axis];
+    tsr_value *ones = all ? NULL : tsr__part_ints(part, mask, from->layout->rank);
+    if (!any)
+        return ones;
+    tsr_value *x = form_root((struct form *)from)->local[part->rank];
+    if (all)
+        return tsr__part_sizes(part, x, from->item->dtype, name);
+    tsr_value *shape = tsr__part_sizes(part, x, from->item->dtype, (struct str){0});
+    return tsr__part_node(part, "Mul", name, 2, shape, ones);
 }

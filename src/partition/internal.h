@@ -205,6 +205,22 @@ enum comm_kind tsr__step_collective(const struct step *st);
 const char *tsr__step_op(const struct step *st);
 tsr_dtype tsr__step_type(const struct step *st);
 
+// ---- size_text.c: sizes as the model writes them -----------------------------------------------
+
+// The size can be had on every rank; so can all sizes of the item.
+bool tsr__size_known(struct plan *plan, const tsr_dim *dim);
+bool tsr__shape_known(struct plan *plan, const struct item *it);
+enum arith { ARITH_ADD, ARITH_SUB, ARITH_MUL, ARITH_DIV, ARITH_MOD, ARITH_MAX, ARITH_MIN };
+// Makes an int64[1] of each part of such a text. All return NULL after a failure.
+struct size_maker {
+    void *data;
+    tsr_value *(*symbol)(void *data, struct str symbol, const struct size_source *from);
+    tsr_value *(*number)(void *data, int64_t number);
+    tsr_value *(*combine)(void *data, enum arith op, tsr_value *a, tsr_value *b);
+};
+// What the maker makes of the size; NULL: it is not known, or the maker failed.
+tsr_value *tsr__size_make(struct plan *plan, const struct size_maker *maker, const tsr_dim *dim);
+
 // steps.c
 tsr_status tsr__plan_build(struct plan *plan) TSR_MUST_USE;
 // Somebody reads the value in that layout (NULL: in one that is not known here).
@@ -230,18 +246,14 @@ struct form *tsr__plan_equal(struct plan *plan, struct item *it, const struct ti
 struct item *tsr__shape_item(struct plan *plan, struct item *it);
 struct form *tsr__plan_count(struct plan *plan, struct form *from, const struct tile_layout *on,
                              struct device_group *group);
-tsr_value *tsr__part_count(struct part *part, const struct form *from, struct str name);
 // wrapped_model.c: whether a wrapped model can take and give what the whole one does; that model.
 tsr_status tsr__wrapped_check(struct plan *plan);
 tsr_status tsr__wrapped_model(struct plan *plan, const char *folder, tsr_model **out);
 
 // ports.c: inputs and outputs that are kept cut, and states.
 tsr_status tsr__plan_ports(struct plan *plan, const tsr_partition_options *options) TSR_MUST_USE;
-bool tsr__port_readable(struct plan *plan, const tsr_value *value,
-                        int axis);                                       // its size, on every rank
-struct form *tsr__port_count(struct plan *plan, const tsr_value *value); // its shape, on every rank
-tsr_status tsr__port_type(struct part *part, tsr_value *w, const tsr_value *value,
-                          const struct tile_layout *layout) TSR_MUST_USE;
+// Finds for each symbol the model input that it is read from (plan->sizes).
+void tsr__plan_find_sizes(struct plan *plan);
 // live.c
 void tsr__plan_live(struct plan *plan);
 void tsr__live_steps(struct plan *plan, step_list *steps); // backwards
@@ -263,10 +275,6 @@ tsr_status tsr__emit_bodies(struct plan *plan, struct part *parts, struct step *
 // What can be said of a local tensor: its type, and its number of dimensions where that is known.
 tsr_status tsr__part_rank_known(struct part *part, tsr_value *value,
                                 const struct form *form) TSR_MUST_USE;
-// The device leaves input i of the node out, because another one adds it to the sum (emit.c).
-bool tsr__adds_elsewhere(const struct node_flow *nf, int64_t device, int input);
-// The device does not read the value that the model has there: it has its own, or none.
-bool tsr__input_replaced(struct plan *plan, const struct node_flow *nf, int64_t device, int input);
 
 // ---- geometry.c: layouts seen from one device --------------------------------------------------
 
@@ -304,24 +312,40 @@ struct local_size {
 struct local_size tsr__local_size(const struct tile_dim *dim, const int64_t *coords);
 int64_t tsr__local_size_of(const struct local_size *size, int64_t whole);
 
-// ---- windows.c ---------------------------------------------------------------------------------
+// ---- local_node.c: in what the node of one device differs from the whole one --------------------
+
+int64_t tsr__place_index(const struct placement *place, int64_t device); // -1: it is not in it
+// The device leaves input i of the node out, because another one adds it to the sum.
+bool tsr__adds_elsewhere(const struct node_flow *nf, int64_t device, int input);
+// The device does not read the value that the model has there: it has its own, or none.
+bool tsr__input_replaced(struct plan *plan, const struct node_flow *nf, int64_t device, int input);
+// The node gives sizes of an input that is cut here: those of the whole tensor are put in its place. NULL: no such node.
+const struct rule_rewrite *tsr__gives_sizes(const struct node_flow *nf);
 
 // Of some axes of a form, the elements that each rank has, in global indices.
 struct windows {
     int n_axes, axes[TILE_MAX_RANK]; // ascending
     struct dim_cut *parts;           // n_ranks x n_axes: at and n
 };
+int64_t tsr__windows_size(const struct windows *windows, int64_t rank); // of one axis
 // A factor of which the input (-1: any) needs a window is cut.
 bool tsr__window_cut(const struct node_flow *nf, int input);
 // What the device at that place of the placement needs.
 struct window_part tsr__window_at(const struct node_flow *nf, int64_t place, int window);
+bool tsr__trims(const struct node_flow *nf); // its local nodes give more than their parts
+// The rule's lists are in place of the node's own, and the numbers of one at that place of the placement.
+bool tsr__lists_apply(const struct node_flow *nf);
+tsr_status tsr__window_numbers(struct arena *arena, const struct node_flow *nf, int64_t place,
+                               const struct rule_list *list, int64_t **out) TSR_MUST_USE;
+
+// ---- windows.c ---------------------------------------------------------------------------------
+
 struct form *tsr__plan_windows(struct plan *plan, const struct node_flow *nf, struct item *it,
                                int input);
 
 // relayout.c: the value made in these windows by a copy of its maker; NULL: it cannot be, or out of memory.
 struct form *tsr__plan_relayout(struct plan *plan, struct item *it, const struct tile_layout *base,
                                 const struct windows *windows);
-int64_t tsr__windows_size(const struct windows *windows, int64_t rank); // of one axis
 
 // ---- what is built -----------------------------------------------------------------------------
 
@@ -351,14 +375,8 @@ tsr_status tsr__dialect_emit(struct part *part, struct step *st) TSR_MUST_USE;
 tsr_status tsr__dialect_outputs(struct part *part) TSR_MUST_USE;
 tsr_status tsr__dialect_agree(struct plan *plan, struct part *parts) TSR_MUST_USE;
 
-// windows.c: the rule's lists are in place of the node's own, and the numbers of one on this rank.
-bool tsr__lists_apply(const struct node_flow *nf);
-tsr_status tsr__window_numbers(const struct part *part, const struct node_flow *nf, int64_t place,
-                               const struct rule_list *list, int64_t **out) TSR_MUST_USE;
 // emit.c
 tsr_status tsr__parts_build(struct plan *plan, struct part *parts) TSR_MUST_USE;
-// A model input as the rank takes it in; made when it is first asked for.
-tsr_value *tsr__part_input(struct part *part, struct item *it);
 tsr_status tsr__emit_step(struct plan *plan, struct part *parts, struct step *st) TSR_MUST_USE;
 // The node on one rank, its results under these names ("": unused).
 tsr_status tsr__emit_plain(struct part *part, struct step *st, struct str *outputs) TSR_MUST_USE;
@@ -391,21 +409,19 @@ tsr_value *tsr__part_slice(struct part *part, tsr_value *x, int64_t axis, int64_
                            int64_t stop,
                            struct str out); // emit_move.c
 struct str tsr__form_name(struct part *part, struct form *form);
+// emit_ports.c: gives a value of the rank's graph the type of the model's input or output, in local sizes.
+tsr_status tsr__port_type(struct part *part, tsr_value *local, const tsr_value *value,
+                          const struct tile_layout *layout) TSR_MUST_USE;
+// A model input as the rank takes it in; made when it is first asked for.
+tsr_value *tsr__part_input(struct part *part, struct item *it);
 // emit_shape.c: sizes at run time.
+// The rank's summand of the shape of what is cut so (sizes.c): its own sizes where it counts, 0 elsewhere.
+tsr_value *tsr__part_count(struct part *part, const struct form *from, struct str name);
 tsr_value *tsr__part_shape(struct part *part,
                            const struct item *it); // int64[rank], the global shape
-bool tsr__shape_known(struct plan *plan,
-                      const struct item *it); // such a value can be made on every rank
-void tsr__plan_find_sizes(struct plan *plan);
-// The host value is a constant that every device of the layout has as a constant of its own (local_shape.c).
-bool tsr__shape_constant(struct plan *plan, const tsr_value *source,
-                         const struct tile_layout *layout);
-// The node gives sizes of an input that is cut here: those of the whole tensor are put in its place. NULL: no such node.
-const struct rule_rewrite *tsr__gives_sizes(const struct node_flow *nf);
 tsr_status tsr__emit_sizes(struct part *part, struct step *st,
                            const struct rule_rewrite *rewrite) TSR_MUST_USE;
 tsr_value *tsr__part_size(struct part *part, const tsr_dim *dim); // int64[1]; NULL: failed
-bool tsr__size_known(struct plan *plan, const tsr_dim *dim);      // such a value can be made
 // 1 where a is larger than b, 0 elsewhere. Before opset 9 only floats are compared; doubles hold sizes exactly.
 tsr_value *tsr__part_one_where_larger(struct part *part, tsr_value *a, tsr_value *b);
 
@@ -438,7 +454,6 @@ tsr_status tsr__lookup_end(struct part *part, struct step *st, tsr_value *here, 
 // emit_move.c: slices and communication.
 tsr_status tsr__emit_slice(struct part *part, struct step *st) TSR_MUST_USE;
 tsr_status tsr__emit_crop(struct part *part, struct step *st) TSR_MUST_USE;
-bool tsr__trims(const struct node_flow *nf); // its local nodes give more than their parts
 tsr_status tsr__emit_trim(struct part *part, struct step *st, tsr_value *x,
                           struct str name) TSR_MUST_USE;
 // The node of a communication on this rank, with the token behind it. NULL: failed.

@@ -66,19 +66,6 @@ static int64_t host_entries(struct part *part, const tsr_value *source,
     return n < 0 || n > layout->rank ? layout->rank : n;
 }
 
-bool tsr__shape_constant(struct plan *plan, const tsr_value *source,
-                         const struct tile_layout *layout)
-{
-    int64_t known[TILE_MAX_RANK];
-    int64_t n = tsr__shapes_ints(plan->flow->shapes, source, known, TILE_MAX_RANK);
-    if (n > layout->rank)
-        return false;
-    for (int64_t i = 0; i < n; i++)
-        if (tsr__dim_cut(&layout->dims[layout->rank - n + i]))
-            return true;
-    return false;
-}
-
 // In a new shape 0 means "as before", and before the local node there is a part: the size that is meant is put in
 // its place. [4 0 2] of [2 4 4], cut in two along its second axis, is [2 4 2] and not [2 0 2] on each device. False: a
 // size that is meant is no number.

@@ -335,7 +335,8 @@ tsr_status tsr__plan_ports(struct plan *plan, const tsr_partition_options *optio
 
 // ---- sizes -------------------------------------------------------------------------------------
 
-bool tsr__port_readable(struct plan *plan, const tsr_value *value, int axis)
+// Every rank sees the whole size of that axis in what it takes in.
+static bool port_readable(struct plan *plan, const tsr_value *value, int axis)
 {
     const struct tile_layout *layout = plan->kept[tsr__value_id(value)];
     if (!layout)
@@ -346,7 +347,8 @@ bool tsr__port_readable(struct plan *plan, const tsr_value *value, int axis)
     return axis >= layout->rank || !tsr__dim_cut(&layout->dims[axis]);
 }
 
-struct form *tsr__port_count(struct plan *plan, const tsr_value *value)
+// The shape of an input that is kept cut, summed up on all ranks at the start of a run, once.
+static struct form *port_count(struct plan *plan, const tsr_value *value)
 {
     struct item *it = tsr__item_of(plan, value);
     if (!it)
@@ -368,44 +370,32 @@ struct form *tsr__port_count(struct plan *plan, const tsr_value *value)
     return form;
 }
 
-// ---- types -------------------------------------------------------------------------------------
-
-// A dimension as the model declares it; a number where it declares nothing and one is known: engines do not
-// see through communication, and some nodes behind it want to know the sizes of what they read.
-static tsr_dim port_dim(const struct item *it, const tsr_value *value, int axis)
+// A dimension of an input gives a symbol its size; counted: it must be counted together first.
+static void find_size(struct plan *plan, const tsr_value *value, int axis, bool counted)
 {
-    tsr_dim dim = {-1, ""};
-    if (axis < tsr_value_rank(value))
-        dim = tsr_value_dim(value, axis);
-    bool open = dim.value < 0 && !*dim.symbol;
-    if (open && it && axis < it->rank && it->dims[axis].value >= 0)
-        return (tsr_dim){it->dims[axis].value, ""};
-    return dim;
+    struct str symbol = tsr__dim_symbol(value, axis);
+    void **slot = symbol.n ? tsr__map_at(&plan->sizes, symbol) : NULL;
+    struct size_source *at = slot && !*slot ? ARENA_NEW(plan->arena, struct size_source) : NULL;
+    if (!at)
+        return;
+    *at = (struct size_source){.input = value, .axis = axis};
+    if (counted)
+        at->count = port_count(plan, value);
+    *slot = at;
 }
 
-tsr_status tsr__port_type(struct part *part, tsr_value *w, const tsr_value *value,
-                          const struct tile_layout *layout)
+// Two rounds: a size that every rank can read in an input of its own is taken before one that must be counted.
+void tsr__plan_find_sizes(struct plan *plan)
 {
-    tsr_dim dims[TILE_MAX_RANK];
-    int64_t coords[TILE_MAX_FACTORS];
-    const struct item *it = tsr__item_of(part->plan, value);
-    int rank = tsr_value_rank(value);
-    tsr_dtype type = tsr_value_dtype(value);
-    if (rank < 0 && it) // engines do not see through communication
-        rank = it->rank;
-    if (type == TSR_UNDEFINED && it) // an output may be declared by its name alone
-        type = it->dtype;
-    if (type == TSR_UNDEFINED || rank < 0 || rank != layout->rank || rank > TILE_MAX_RANK)
-        return tsr__value_copy_type(w, value);
-    for (int axis = 0; axis < rank; axis++) {
-        dims[axis] = port_dim(it, value, axis);
-        if (!tsr__dim_cut(&layout->dims[axis]))
-            continue;
-        if (!tsr__device_coords(layout, part->rank, axis, coords))
-            return TSR_BUG;
-        struct local_size size = tsr__local_size(&layout->dims[axis], coords);
-        int64_t local = dims[axis].value < 0 ? -1 : tsr__local_size_of(&size, dims[axis].value);
-        dims[axis] = (tsr_dim){local, ""};
-    }
-    return tsr_value_set_type(w, type, rank, dims);
+    tsr_graph *graph = tsr_model_graph(plan->model);
+    tsr__map_init(&plan->sizes, plan->arena, 16);
+    for (int counted = 0; counted < 2; counted++)
+        for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+            const tsr_value *value = tsr_graph_input(graph, i);
+            if (tsr_value_initializer(value))
+                continue;
+            for (int axis = 0; axis < tsr_value_rank(value); axis++)
+                if (port_readable(plan, value, axis) == !counted)
+                    find_size(plan, value, axis, counted);
+        }
 }

@@ -258,11 +258,3 @@ struct form *tsr__plan_relayout(struct plan *plan, struct item *it, const struct
         return relayout(plan, it, base, windows, 0);
     return NULL;
 }
-
-int64_t tsr__windows_size(const struct windows *windows, int64_t rank)
-{
-    int64_t n = 0;
-    for (int64_t k = 0; k < windows->parts[rank].n; k++)
-        n += windows->parts[rank].at[k].stop - windows->parts[rank].at[k].start;
-    return n;
-}

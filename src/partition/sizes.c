@@ -50,38 +50,3 @@ struct form *tsr__plan_count(struct plan *plan, struct form *from, const struct 
     sum->group_live = ARENA_ARRAY(plan->arena, unsigned char, 2);
     return sum->group_live ? all : NULL;
 }
-
-// 1 for each dimension that this device's piece counts in.
-static bool counts_in(const struct tile_layout *layout, int64_t device, int64_t *mask)
-{
-    const int64_t *owners;
-    int64_t coords[TILE_MAX_LOOPS], shard = tsr__layout_shard_of(layout, device, 0);
-    bool all = true;
-    if (shard < 0 || tsr__layout_owners(layout, shard, &owners) == 0)
-        return false;
-    tsr__layout_coords(layout, shard, coords);
-    for (int axis = 0; axis < layout->rank; axis++) {
-        mask[axis] = owners[0] == device;
-        for (int i = 0; i < layout->n_loops; i++)
-            if (layout->loops[i].dim != axis && coords[i] != 0)
-                mask[axis] = 0;
-        all = all && mask[axis];
-    }
-    return all;
-}
-
-tsr_value *tsr__part_count(struct part *part, const struct form *from, struct str name)
-{
-    int64_t mask[TILE_MAX_RANK] = {0};
-    bool all = counts_in(from->layout, part->rank, mask), any = false;
-    for (int axis = 0; axis < from->layout->rank; axis++)
-        any = any || mask[axis];
-    tsr_value *ones = all ? NULL : tsr__part_ints(part, mask, from->layout->rank);
-    if (!any)
-        return ones;
-    tsr_value *x = form_root((struct form *)from)->local[part->rank];
-    if (all)
-        return tsr__part_sizes(part, x, from->item->dtype, name);
-    tsr_value *shape = tsr__part_sizes(part, x, from->item->dtype, (struct str){0});
-    return tsr__part_node(part, "Mul", name, 2, shape, ones);
-}

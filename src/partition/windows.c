@@ -13,28 +13,6 @@
 //         the local nodes get pads {1,0} and {0,1} in place of {1,1}
 #include "internal.h"
 
-#include <stdlib.h>
-
-bool tsr__window_cut(const struct node_flow *nf, int input)
-{
-    const struct rule *rule = nf->place.rule;
-    if (!rule)
-        return false;
-    for (int i = 0; i < rule->n_windows; i++)
-        if ((input < 0 || rule->windows[i].input == input) &&
-            nf->place.cuts[rule->windows[i].factor] > 1)
-            return true;
-    return false;
-}
-
-struct window_part tsr__window_at(const struct node_flow *nf, int64_t place, int window)
-{
-    const struct rule *rule = nf->place.rule;
-    const struct rule_window *rule_window = &rule->windows[window];
-    return tsr__window_part(rule_window, nf->place.cuts[rule_window->factor],
-                            nf->place.coords[place * rule->n_factors + rule_window->factor]);
-}
-
 // ---- what is needed ----------------------------------------------------------------------------
 
 static void list_axes(const struct node_flow *nf, int input, struct windows *out)
@@ -233,87 +211,4 @@ struct form *tsr__plan_windows(struct plan *plan, const struct node_flow *nf, st
     tsr__scope_go(plan, here);
     form_read(plan, it, form);
     return form;
-}
-
-// ---- the numbers of the local node -------------------------------------------------------------
-
-// A pooling that rounds up gets its pads as numbers also where it is whole, and then rounds down. Before opset 22 ONNX
-// infers one window too many where the last would begin in the pads (of 9 elements, a kernel of 2 with stride 2 and a
-// pad at either end makes 5 and not 6), and engines hold others against it and plan their memory by it.
-static bool rounds_up(const struct node_flow *nf)
-{
-    const struct rule *rule = nf->place.rule;
-    const tsr_attr *ceil = tsr_node_find_attr(nf->node, "ceil_mode");
-    if (!ceil || tsr_attr_int(ceil, 0) == 0)
-        return false;
-    for (int i = 0; i < rule->n_lists; i++)
-        if (rule->lists[i].input < 0 && !rule->lists[i].n &&
-            strcmp(rule->lists[i].name, "ceil_mode") == 0)
-            return true;
-    return false;
-}
-
-bool tsr__lists_apply(const struct node_flow *nf)
-{
-    const struct rule *rule = nf->place.rule;
-    if (!rule)
-        return false;
-    if (rounds_up(nf))
-        return true;
-    for (int i = 0; i < rule->n_lists; i++)
-        for (int k = 0; k < rule->lists[i].n_puts; k++)
-            if (rule->lists[i].puts[k].factor >= 0 &&
-                nf->place.cuts[rule->lists[i].puts[k].factor] > 1)
-                return true;
-    return tsr__window_cut(nf, -1);
-}
-
-static int64_t share_of(const struct node_flow *nf, int64_t place, int factor, int64_t whole)
-{
-    const struct rule *rule = nf->place.rule;
-    int64_t size = rule->factors[factor].size.value;
-    struct local_size part = {1, 1, nf->place.coords[place * rule->n_factors + factor],
-                              nf->place.cuts[factor]};
-    if (size > 0)
-        return whole / size * tsr__local_size_of(&part, size);
-    return whole;
-}
-
-static int64_t patched(const struct rule_patch *put, const struct window_part *part)
-{
-    switch (put->what) {
-    case PATCH_BEFORE:
-        return part->before;
-    case PATCH_AFTER:
-        return part->after;
-    case PATCH_SIZE:
-        return part->b - part->a;
-    case PATCH_SPAN:
-        return (part->stop - part->start) * put->value;
-    default:
-        return put->value;
-    }
-}
-
-// The rule's numbers with those put in that depend on the part: of pads {1,1}, rank 0 of 2 gets {1,0}.
-tsr_status tsr__window_numbers(const struct part *part, const struct node_flow *nf, int64_t place,
-                               const struct rule_list *list, int64_t **out)
-{
-    *out = ARENA_ARRAY(part->plan->arena, int64_t, (size_t)list->n + 1);
-    if (!*out)
-        return TSR_NOMEM;
-    if (list->n)
-        memcpy(*out, list->values, (size_t)list->n * sizeof(**out));
-    for (int i = 0; i < list->n_puts; i++) {
-        const struct rule_patch *put = &list->puts[i];
-        if (put->what == PATCH_LOCAL_COUNT) {
-            (*out)[put->at] = share_of(nf, place, put->factor, (*out)[put->at]);
-            continue;
-        }
-        if (nf->place.cuts[nf->place.rule->windows[put->window].factor] < 2)
-            continue;
-        struct window_part window_part = tsr__window_at(nf, place, put->window);
-        (*out)[put->at] = patched(put, &window_part);
-    }
-    return TSR_OK;
 }
