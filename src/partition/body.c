@@ -66,13 +66,13 @@ static bool exact(const struct plan *plan, const tsr_value *value, int *budget)
     return true;
 }
 
-static struct form *plan_decision(struct plan *plan, const struct step *st, const tsr_value *value,
+// A value that decides about turns or branches, the same on all devices.
+static struct form *plan_decision(struct plan *plan, const struct step *st, struct item *it,
                                   const struct tile_layout *layout)
 {
-    struct item *it = tsr__item_of(plan, value);
     int budget = MAX_EXACT;
-    if (!it || exact(plan, value, &budget))
-        return it ? tsr__plan_convert(plan, it, layout, st->flow->node) : NULL;
+    if (exact(plan, it->value, &budget))
+        return tsr__plan_convert(plan, it, layout, st->flow->node);
     return tsr__plan_equal(plan, it, layout, st->flow->node);
 }
 
@@ -95,95 +95,59 @@ static bool start_body(struct plan *plan, struct body *body)
     return !plan->arena->failed;
 }
 
-static bool end_body(struct plan *plan, const struct step *st, struct body *body)
+// What decides (the condition) is wanted in no particular layout: every device has it whole.
+unsigned char *tsr__body_open(struct plan *plan, const struct step *st, struct body *body)
+{
+    const tsr_graph *graph = body->flow->graph;
+    unsigned char *needed =
+        ARENA_ARRAY(plan->arena, unsigned char, tsr__model_value_ids(plan->model) + 1);
+    struct scope *inner = ARENA_NEW(plan->arena, struct scope), *outer = plan->scope;
+    if (!needed || !inner)
+        return NULL;
+    for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
+        bool decides = i == 0 && st->flow->control->condition;
+        needed[tsr__value_id(tsr_graph_output(graph, i))] = 1;
+        tsr__plan_want(plan, tsr_graph_output(graph, i), decides ? NULL : body->flow->outputs[i]);
+    }
+    *inner = (struct scope){.outer = outer, .graph = graph};
+    inner->loops = outer->loops || st->flow->control->loops;
+    tsr__scope_go(plan, inner);
+    if (start_body(plan, body))
+        return needed;
+    return NULL;
+}
+
+bool tsr__body_outputs(struct plan *plan, const struct step *st, struct body *body)
 {
     const tsr_graph *graph = body->flow->graph;
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
         const tsr_value *value = tsr_graph_output(graph, i);
         const struct tile_layout *layout = body->flow->outputs[i];
         struct item *it = tsr__item_of(plan, value);
+        if (!it)
+            return false;
         if (i == 0 && st->flow->control->condition)
-            body->outputs[i] = plan_decision(plan, st, value, layout);
+            body->outputs[i] = plan_decision(plan, st, it, layout);
         else
-            body->outputs[i] = it ? tsr__plan_convert(plan, it, layout, st->flow->node) : NULL;
+            body->outputs[i] = tsr__plan_convert(plan, it, layout, st->flow->node);
         if (!body->outputs[i])
             return false;
     }
     return true;
 }
 
-// The steps of a body go into a scope of its own; afterwards, also after a failure, steps go where they went
-// before. What decides (the condition) is wanted in no particular layout: every device has it whole.
-static bool plan_body(struct plan *plan, const struct step *st, struct body *body)
+bool tsr__body_steer(struct plan *plan, struct step *st)
 {
-    const tsr_graph *graph = body->flow->graph;
-    unsigned char *needed =
-        ARENA_ARRAY(plan->arena, unsigned char, tsr__model_value_ids(plan->model) + 1);
-    struct scope *inner = ARENA_NEW(plan->arena, struct scope), *here = plan->scope;
-    if (!needed || !inner)
-        return false;
-    for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
-        bool decides = i == 0 && st->flow->control->condition;
-        needed[tsr__value_id(tsr_graph_output(graph, i))] = 1;
-        tsr__plan_want(plan, tsr_graph_output(graph, i), decides ? NULL : body->flow->outputs[i]);
-    }
-    *inner = (struct scope){.outer = here, .graph = graph};
-    inner->loops = here->loops || st->flow->control->loops;
-    tsr__scope_go(plan, inner);
-    bool ok = start_body(plan, body) &&
-              tsr__plan_nodes(plan, body->flow->nodes, body->flow->n_nodes, needed) &&
-              end_body(plan, st, body);
-    tsr__scope_go(plan, here);
-    body->steps = inner->steps;
-    return ok;
-}
-
-bool tsr__plan_bodies(struct plan *plan, struct step *st)
-{
-    const struct control *control = st->flow->control;
-    st->n_bodies = control->n_bodies;
-    st->bodies = ARENA_ARRAY(plan->arena, struct body, 2);
-    if (!st->bodies)
-        return false;
-    for (int k = 0; k < control->n_bodies; k++) {
-        st->bodies[k].flow = &st->flow->bodies[k];
-        if (!plan_body(plan, st, &st->bodies[k]))
-            return false;
-    }
-    for (int i = 0; i < control->n_steer; i++) {
+    for (int i = 0; i < st->flow->control->n_steer; i++) {
         const tsr_value *value = tsr_node_input(st->flow->node, (size_t)i);
-        if (value && !(st->inputs[i] = plan_decision(plan, st, value, st->flow->inputs[i])))
+        if (!value)
+            continue;
+        struct item *it = tsr__item_of(plan, value);
+        if (!it)
+            return false;
+        st->inputs[i] = plan_decision(plan, st, it, st->flow->inputs[i]);
+        if (!st->inputs[i])
             return false;
     }
     return !plan->arena->failed;
-}
-
-// ---- who needs what ----------------------------------------------------------------------------
-
-static void live_body(struct plan *plan, struct step *st, struct body *body)
-{
-    const struct placement *place = &st->flow->place;
-    for (size_t device = 0; device < place->n_devices; device++)
-        for (size_t i = 0; i < tsr_graph_output_count(body->flow->graph); i++)
-            form_want(body->outputs[i], place->devices[device]);
-    tsr__live_steps(plan, &body->steps);
-}
-
-void tsr__live_bodies(struct plan *plan, struct step *st)
-{
-    const struct placement *place = &st->flow->place;
-    bool any = false;
-    for (size_t device = 0; device < place->n_devices; device++)
-        for (size_t i = 0; i < st->n_outputs; i++)
-            any |= form_wanted(st->outputs[i], place->devices[device]);
-    if (!any)
-        return;
-    for (int k = 0; k < st->n_bodies; k++)
-        live_body(plan, st, &st->bodies[k]);
-    for (size_t device = 0; device < place->n_devices; device++) {
-        for (size_t i = 0; i < st->n_outputs; i++)
-            form_want(st->outputs[i], place->devices[device]);
-        for (size_t i = 0; i < st->n_inputs; i++)
-            form_want(st->inputs[i], place->devices[device]);
-    }
 }

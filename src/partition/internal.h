@@ -223,11 +223,11 @@ tsr_value *tsr__size_make(struct plan *plan, const struct size_maker *maker, con
 
 // steps.c
 tsr_status tsr__plan_build(struct plan *plan) TSR_MUST_USE;
-// Somebody reads the value in that layout (NULL: in one that is not known here).
+// wants.c: somebody reads the value in that layout (NULL: in one that is not known here).
 void tsr__plan_want(struct plan *plan, const tsr_value *value, const struct tile_layout *layout);
-// Plans those of the nodes that the values marked in needed (by id) come from; marks what they read.
-bool tsr__plan_nodes(struct plan *plan, const struct node_flow *nodes, size_t n,
-                     unsigned char *needed);
+void tsr__node_wants(struct plan *plan, const struct node_flow *nf); // the same for all it reads
+// One of the values that are marked in needed (by id) comes from the node: marks what it reads. False: none does.
+bool tsr__node_needed(const tsr_node *node, unsigned char *needed);
 // convert.c: the form of an item in that layout, planned if it is not there. NULL: failed, finding
 // added.
 struct form *tsr__plan_convert(struct plan *plan, struct item *it, const struct tile_layout *want,
@@ -256,8 +256,6 @@ tsr_status tsr__plan_ports(struct plan *plan, const tsr_partition_options *optio
 void tsr__plan_find_sizes(struct plan *plan);
 // live.c
 void tsr__plan_live(struct plan *plan);
-void tsr__live_steps(struct plan *plan, step_list *steps); // backwards
-void tsr__number_steps(struct plan *plan, step_list *steps);
 static inline void form_want(struct form *form, int64_t rank)
 {
     if (form)
@@ -267,9 +265,13 @@ static inline bool form_wanted(struct form *form, int64_t rank)
 {
     return form && form_root(form)->live[rank];
 }
-// body.c: nodes with bodies that are cut.
-bool tsr__plan_bodies(struct plan *plan, struct step *st);
-void tsr__live_bodies(struct plan *plan, struct step *st);
+// body.c: nodes with bodies that are cut. Makes a scope for the body and enters it; what it gives is needed (by value
+// id). NULL: failed, perhaps inside.
+unsigned char *tsr__body_open(struct plan *plan, const struct step *st, struct body *body);
+// At the end of its steps: brings its outputs into the layouts that they leave it in.
+bool tsr__body_outputs(struct plan *plan, const struct step *st, struct body *body);
+// Outside: what decides about turns and branches, the same on all devices.
+bool tsr__body_steer(struct plan *plan, struct step *st);
 // emit_body.c
 tsr_status tsr__emit_bodies(struct plan *plan, struct part *parts, struct step *st) TSR_MUST_USE;
 // What can be said of a local tensor: its type, and its number of dimensions where that is known.

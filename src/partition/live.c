@@ -4,6 +4,9 @@
 // part and keeps nothing. Live communications get their numbers here, in the order of the plan.
 #include "internal.h"
 
+static void live_steps(struct plan *plan, step_list *steps);
+static void number_steps(struct plan *plan, step_list *steps);
+
 static void live_node(struct plan *plan, struct step *st)
 {
     const struct node_flow *nf = st->flow;
@@ -42,29 +45,57 @@ static void live_local(struct plan *plan, struct step *st)
             form_want(st->inputs[0], rank);
 }
 
+static void live_body(struct plan *plan, struct step *st, struct body *body)
+{
+    const struct placement *place = &st->flow->place;
+    for (size_t device = 0; device < place->n_devices; device++)
+        for (size_t i = 0; i < tsr_graph_output_count(body->flow->graph); i++)
+            form_want(body->outputs[i], place->devices[device]);
+    live_steps(plan, &body->steps);
+}
+
+static void live_bodies(struct plan *plan, struct step *st)
+{
+    const struct placement *place = &st->flow->place;
+    bool any = false;
+    for (size_t device = 0; device < place->n_devices; device++)
+        for (size_t i = 0; i < st->n_outputs; i++)
+            any |= form_wanted(st->outputs[i], place->devices[device]);
+    if (!any)
+        return;
+    for (int k = 0; k < st->n_bodies; k++)
+        live_body(plan, st, &st->bodies[k]);
+    for (size_t device = 0; device < place->n_devices; device++) {
+        for (size_t i = 0; i < st->n_outputs; i++)
+            form_want(st->outputs[i], place->devices[device]);
+        for (size_t i = 0; i < st->n_inputs; i++)
+            form_want(st->inputs[i], place->devices[device]);
+    }
+}
+
 static void number(struct plan *plan, struct step *st)
 {
     bool live = false;
     for (int k = 0; k < st->n_bodies; k++)
-        tsr__number_steps(plan, &st->bodies[k].steps);
+        number_steps(plan, &st->bodies[k].steps);
     for (size_t group = 0; group < st->n_groups; group++)
         live |= st->group_live[group];
     if (live)
         st->id = plan->n_comms++;
 }
 
-void tsr__number_steps(struct plan *plan, step_list *steps)
+static void number_steps(struct plan *plan, step_list *steps)
 {
     for (size_t i = 0; i < steps->n; i++)
         number(plan, steps->at[i]);
 }
 
-void tsr__live_steps(struct plan *plan, step_list *steps)
+static void live_steps(struct plan *plan, step_list *steps)
 {
     for (size_t i = steps->n; i-- > 0;) {
         struct step *st = steps->at[i];
         if (st->bodies)
-            tsr__live_bodies(plan, st);
+            live_bodies(plan, st);
         else if (st->kind == STEP_NODE)
             live_node(plan, st);
         else if (st->n_groups)
@@ -89,6 +120,6 @@ void tsr__plan_live(struct plan *plan)
         if (it)
             want_all(it->first);
     }
-    tsr__live_steps(plan, &plan->steps);
-    tsr__number_steps(plan, &plan->steps);
+    live_steps(plan, &plan->steps);
+    number_steps(plan, &plan->steps);
 }

@@ -8,6 +8,9 @@
 
 #include <stdlib.h>
 
+static bool plan_nodes(struct plan *plan, const struct node_flow *nodes, size_t n,
+                       unsigned char *needed);
+
 // ---- nodes -------------------------------------------------------------------------------------
 
 static struct form *plan_input(struct plan *plan, const struct node_flow *nf, tsr_value *value,
@@ -136,6 +139,34 @@ static bool plan_reduce(struct plan *plan, const struct node_flow *nf, struct fo
     return !plan->arena->failed;
 }
 
+// The steps of a body go into a scope of its own; afterwards, also after a failure, steps go where they went
+// before.
+static bool plan_body(struct plan *plan, const struct step *st, struct body *body)
+{
+    struct scope *here = plan->scope;
+    unsigned char *needed = tsr__body_open(plan, st, body);
+    bool ok = needed && plan_nodes(plan, body->flow->nodes, body->flow->n_nodes, needed) &&
+              tsr__body_outputs(plan, st, body);
+    struct scope *inner = plan->scope;
+    tsr__scope_go(plan, here);
+    body->steps = inner->steps;
+    return ok;
+}
+
+static bool plan_bodies(struct plan *plan, struct step *st)
+{
+    st->n_bodies = st->flow->control->n_bodies;
+    st->bodies = ARENA_ARRAY(plan->arena, struct body, 2);
+    if (!st->bodies)
+        return false;
+    for (int k = 0; k < st->n_bodies; k++) {
+        st->bodies[k].flow = &st->flow->bodies[k];
+        if (!plan_body(plan, st, &st->bodies[k]))
+            return false;
+    }
+    return tsr__body_steer(plan, st);
+}
+
 static bool plan_node(struct plan *plan, const struct node_flow *nf)
 {
     const tsr_node *node = nf->node;
@@ -160,7 +191,7 @@ static bool plan_node(struct plan *plan, const struct node_flow *nf)
     st->inputs = inputs; // converted first: their steps come before this one
     st->n_inputs = n_in + n_captures;
     st->n_node_inputs = n_in;
-    if (nf->bodies && !tsr__plan_bodies(plan, st)) // and those of what its bodies read
+    if (nf->bodies && !plan_bodies(plan, st)) // and those of what its bodies read
         return false;
     if (!tsr__step_push(plan, st))
         return false;
@@ -180,55 +211,6 @@ static bool plan_node(struct plan *plan, const struct node_flow *nf)
             return false;
     }
     return true;
-}
-
-// ---- what matters ------------------------------------------------------------------------------
-
-// A node matters if an output of the model needs it.
-static bool mark_needed(const tsr_node *node, unsigned char *needed)
-{
-    bool any = false;
-    for (size_t i = 0; i < tsr_node_output_count(node); i++) {
-        const tsr_value *value = tsr_node_output(node, i);
-        any |= value && needed[tsr__value_id(value)];
-    }
-    if (!any)
-        return false;
-    tsr_value **captures;
-    size_t n_captures = tsr__node_captures(node, &captures);
-    for (size_t i = 0; i < tsr_node_input_count(node); i++)
-        if (tsr_node_input(node, i))
-            needed[tsr__value_id(tsr_node_input(node, i))] = 1;
-    for (size_t i = 0; i < n_captures; i++)
-        needed[tsr__value_id(captures[i])] = 1;
-    return true;
-}
-
-// ---- who wants what ----------------------------------------------------------------------------
-
-void tsr__plan_want(struct plan *plan, const tsr_value *value, const struct tile_layout *layout)
-{
-    struct want *want = &plan->wants[tsr__value_id(value)];
-    want->readers++;
-    want->differ =
-        want->differ || !layout || (want->layout && !tsr__layout_same(want->layout, layout));
-    if (!want->layout)
-        want->layout = layout;
-}
-
-static void collect_wants(struct plan *plan, const struct node_flow *nf)
-{
-    tsr_value **captures;
-    size_t n_captures = tsr__node_captures(nf->node, &captures);
-    for (size_t k = 0; k < tsr_node_input_count(nf->node); k++) {
-        const tsr_value *value = tsr_node_input(nf->node, k);
-        if (!value || tsr__gives_sizes(nf))
-            continue;
-        tsr__plan_want(plan, value, nf->inputs[k]);
-        plan->wants[tsr__value_id(value)].windowed += tsr__window_cut(nf, (int)k);
-    }
-    for (size_t k = 0; k < n_captures; k++)
-        tsr__plan_want(plan, captures[k], NULL);
 }
 
 // ---- stages ------------------------------------------------------------------------------------
@@ -280,19 +262,20 @@ static bool is_first_of_stage(const struct plan *plan, const struct node_flow *n
     return later;
 }
 
-bool tsr__plan_nodes(struct plan *plan, const struct node_flow *nodes, size_t n,
-                     unsigned char *needed)
+// Plans those of the nodes that the values marked in needed (by id) come from; marks what they read.
+static bool plan_nodes(struct plan *plan, const struct node_flow *nodes, size_t n,
+                       unsigned char *needed)
 {
     int64_t seen = -1; // stages, as their numbers ascend
     bool *takes_part = ARENA_ARRAY(plan->arena, bool, n + 1);
     if (!takes_part)
         return false;
     for (size_t i = n; i-- > 0;)
-        takes_part[i] = mark_needed(nodes[i].node, needed);
+        takes_part[i] = tsr__node_needed(nodes[i].node, needed);
     for (size_t i = 0; i < n; i++) {
         plan->flows[tsr__node_id(nodes[i].node)] = &nodes[i];
         if (takes_part[i])
-            collect_wants(plan, &nodes[i]);
+            tsr__node_wants(plan, &nodes[i]);
     }
     for (size_t i = 0; i < n; i++)
         if (takes_part[i] && ((is_first_of_stage(plan, nodes, i, &seen) &&
@@ -386,8 +369,7 @@ tsr_status tsr__plan_build(struct plan *plan)
     if (st != TSR_OK)
         return st;
     tsr__plan_find_sizes(plan);
-    if (!tsr__plan_nodes(plan, plan->flow->nodes, plan->flow->n_nodes, needed) ||
-        !plan_outputs(plan))
+    if (!plan_nodes(plan, plan->flow->nodes, plan->flow->n_nodes, needed) || !plan_outputs(plan))
         return plan_status(plan) == TSR_OK ? TSR_BUG : plan_status(plan);
     tsr__plan_live(plan);
     return plan_status(plan);
