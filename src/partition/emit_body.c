@@ -1,17 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// emit_body.c - nodes with bodies that are cut, on all ranks at once: the node, its bodies with the
-// steps that were planned for them, and the token, which a loop carries as one more state and which
+// emit_body.c - nodes with bodies that are cut, on one rank: the node, its bodies before and after their
+// steps (which emit_step.c puts in), and the token, which a loop carries as one more state and which
 // both branches of an If hand out. The node is put at the end of its graph when its bodies stand,
 // because sizes that they need may have been added in front.
 #include "internal.h"
-
-// What one rank has of the node while it is being built.
-struct made {
-    tsr_node *node;
-    tsr_graph *outer;
-    tsr_value *before; // token before the node
-    bool token;        // something inside communicates here: the token goes through
-};
 
 static tsr_status copy_attributes(tsr_node *to, const tsr_node *from)
 {
@@ -102,7 +94,7 @@ static tsr_status turn_slices(struct part *part, const struct step *st, tsr_valu
     return TSR_OK;
 }
 
-static tsr_status make_node(struct part *part, struct step *st, struct made *made)
+tsr_status tsr__control_begin(struct part *part, struct step *st, struct control_node *made)
 {
     struct arena *arena = part->plan->arena;
     const tsr_node *node = st->flow->node;
@@ -121,7 +113,7 @@ static tsr_status make_node(struct part *part, struct step *st, struct made *mad
     if (status != TSR_OK)
         return status;
     node_outputs(part, st, token, outputs);
-    *made = (struct made){.outer = part->graph, .before = part->token, .token = token};
+    *made = (struct control_node){.outer = part->graph, .before = part->token, .token = token};
     made->node = tsr_graph_add_node(part->graph, tsr_node_domain(node), tsr_node_op(node),
                                     tsr_node_name(node), inputs, n_in, outputs, n_out);
     if (!made->node)
@@ -134,42 +126,17 @@ static tsr_status make_node(struct part *part, struct step *st, struct made *mad
 
 // ---- a body ------------------------------------------------------------------------------------
 
-tsr_status tsr__part_rank_known(struct part *part, tsr_value *value, const struct form *form)
-{
-    const struct item *it = form->item;
-    if (tsr__layout_is_whole(form->layout) && it->value &&
-        it->scope->graph != part->plan->main.graph && tsr__value_is_other(it->value))
-        return tsr__value_copy_type(value, it->value);
-    if (it->dtype == TSR_UNDEFINED)
-        return TSR_OK;
-    tsr_dim *dims =
-        ARENA_ARRAY(part->plan->arena, tsr_dim, (size_t)(it->rank > 0 ? it->rank : 0) + 1);
-    if (!dims)
-        return TSR_NOMEM;
-    for (int axis = 0; axis < it->rank; axis++)
-        dims[axis] = (tsr_dim){-1, ""};
-    return tsr_value_set_type(value, it->dtype, it->rank, dims);
-}
-
-tsr_value *tsr__part_token_input(struct part *part)
-{
-    static const tsr_dim one[1] = {{1, ""}};
-    struct str name = tsr__part_fresh(part);
-    tsr_value *value = name.p ? tsr_graph_add_input(part->graph, name.p) : NULL;
-    if (value && tsr_value_set_type(value, TSR_INT64, 1, one) == TSR_OK)
-        return value;
-    return NULL;
-}
-
 // The token goes round a loop as one more carried state: behind numbers and states, before slices. A loop with 2
 // numbers, 1 state and 1 slice gets it as input 3. It may be the last input, so i runs up to n.
-static tsr_status open_body(struct part *part, const struct step *st, int k,
-                            const struct made *made)
+tsr_status tsr__control_open(struct part *part, const struct step *st, int k,
+                             const struct control_node *made)
 {
     const struct control *control = st->flow->control;
     const struct body *body = &st->bodies[k];
     size_t n = tsr_graph_input_count(body->flow->graph),
            behind = (size_t)(control->n_numbers + control->n_states);
+    if (!made->node)
+        return TSR_OK;
     part->graph =
         tsr__node_add_graph(made->node, control->names[k], tsr_graph_name(body->flow->graph));
     if (!part->graph)
@@ -190,76 +157,40 @@ static tsr_status open_body(struct part *part, const struct step *st, int k,
     return TSR_OK;
 }
 
-// An output of a body is made in it, and is an output once.
-static tsr_status add_output(struct part *part, tsr_value *value, tsr_dtype type)
+static tsr_status give_output(struct part *part, struct form *form)
 {
-    bool own = value && tsr_value_graph(value) == part->graph && tsr_value_producer(value) &&
-               !tsr_value_is_output(value);
-    if (value && !own)
-        value = tsr__part_same(part, value, type, (struct str){0});
-    if (value)
-        return tsr_graph_add_output(part->graph, value);
-    return TSR_NOMEM;
-}
-
-tsr_status tsr__part_token_output(struct part *part)
-{
-    static const tsr_dim one[1] = {{1, ""}};
-    tsr_status st = add_output(part, part->token, TSR_INT64);
+    tsr_status status =
+        tsr__part_body_output(part, form_root(form)->local[part->rank], form->item->dtype);
+    if (status != TSR_OK)
+        return status;
     size_t n = tsr_graph_output_count(part->graph);
-    if (st != TSR_OK)
-        return st;
-    return tsr_value_set_type(tsr_graph_output(part->graph, n - 1), TSR_INT64, 1, one);
+    return tsr__part_rank_known(part, tsr_graph_output(part->graph, n - 1), form);
 }
 
-static tsr_status close_body(struct part *part, const struct step *st, int k,
-                             const struct made *made)
+// The token leaves behind the states of a loop, or behind all results of a branch, so i runs up to n here too.
+tsr_status tsr__control_close(struct part *part, const struct step *st, int k,
+                              const struct control_node *made)
 {
     const struct control *control = st->flow->control;
     const struct body *body = &st->bodies[k];
     size_t n = tsr_graph_output_count(body->flow->graph);
     size_t behind = token_at(control) + (size_t)control->condition;
-    tsr_status status = TSR_OK;
-    for (size_t i = 0; i <= n && status == TSR_OK; i++) {
+    if (!made->node)
+        return TSR_OK;
+    for (size_t i = 0; i <= n; i++) {
+        tsr_status status = TSR_OK;
         if (i == behind && made->token)
             status = tsr__part_token_output(part);
-        if (i == n || status != TSR_OK)
-            break;
-        status = add_output(part, form_root(body->outputs[i])->local[part->rank],
-                            body->outputs[i]->item->dtype);
-        if (status == TSR_OK)
-            status = tsr__part_rank_known(
-                part, tsr_graph_output(part->graph, tsr_graph_output_count(part->graph) - 1),
-                body->outputs[i]);
+        if (status == TSR_OK && i < n)
+            status = give_output(part, body->outputs[i]);
+        if (status != TSR_OK)
+            return status;
     }
     part->graph = made->outer;
-    return status;
-}
-
-// ---- all ranks ---------------------------------------------------------------------------------
-
-static tsr_status emit_body(struct plan *plan, struct part *parts, struct step *st, int k,
-                            struct made *made)
-{
-    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
-        tsr_status status = made[rank].node ? open_body(&parts[rank], st, k, &made[rank]) : TSR_OK;
-        if (status != TSR_OK)
-            return status;
-    }
-    for (size_t i = 0; i < st->bodies[k].steps.n; i++) {
-        tsr_status status = tsr__emit_step(plan, parts, st->bodies[k].steps.at[i]);
-        if (status != TSR_OK)
-            return status;
-    }
-    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
-        tsr_status status = made[rank].node ? close_body(&parts[rank], st, k, &made[rank]) : TSR_OK;
-        if (status != TSR_OK)
-            return status;
-    }
     return TSR_OK;
 }
 
-static tsr_status finish(struct part *part, struct step *st, const struct made *made)
+tsr_status tsr__control_end(struct part *part, struct step *st, const struct control_node *made)
 {
     const struct control *control = st->flow->control;
     size_t at = token_at(control);
@@ -274,37 +205,4 @@ static tsr_status finish(struct part *part, struct step *st, const struct made *
     if (status != TSR_OK)
         return status;
     return tsr_node_move_before(made->node, NULL);
-}
-
-// The node on every rank, then body by body on all ranks together, as the main graph is built, then what stands
-// behind it.
-tsr_status tsr__emit_bodies(struct plan *plan, struct part *parts, struct step *st)
-{
-    const struct placement *place = &st->flow->place;
-    struct made *made = ARENA_ARRAY(plan->arena, struct made, (size_t)plan->n_ranks);
-    bool any = false;
-    if (!made)
-        return TSR_NOMEM;
-    for (size_t i = 0; i < st->n_outputs; i++)
-        any |= st->outputs[i] && st->outputs[i]->live[place->devices[0]];
-    if (!any)
-        return TSR_OK;
-    for (size_t device = 0; device < place->n_devices; device++) {
-        int64_t rank = place->devices[device];
-        tsr_status status = make_node(&parts[rank], st, &made[rank]);
-        if (status != TSR_OK)
-            return status;
-    }
-    for (int k = 0; k < st->n_bodies; k++) {
-        tsr_status status = emit_body(plan, parts, st, k, made);
-        if (status != TSR_OK)
-            return status;
-    }
-    for (size_t device = 0; device < place->n_devices; device++) {
-        int64_t rank = place->devices[device];
-        tsr_status status = finish(&parts[rank], st, &made[rank]);
-        if (status != TSR_OK)
-            return status;
-    }
-    return TSR_OK;
 }

@@ -137,3 +137,72 @@ tsr_value *tsr__part_unmoved(struct part *part, tsr_value *x)
         return NULL;
     return joined;
 }
+
+// ---- what an engine is told of a value ---------------------------------------------------------
+
+tsr_status tsr__part_rank_known(struct part *part, tsr_value *value, const struct form *form)
+{
+    const struct item *it = form->item;
+    if (tsr__layout_is_whole(form->layout) && it->value &&
+        it->scope->graph != part->plan->main.graph && tsr__value_is_other(it->value))
+        return tsr__value_copy_type(value, it->value);
+    if (it->dtype == TSR_UNDEFINED)
+        return TSR_OK;
+    tsr_dim *dims =
+        ARENA_ARRAY(part->plan->arena, tsr_dim, (size_t)(it->rank > 0 ? it->rank : 0) + 1);
+    if (!dims)
+        return TSR_NOMEM;
+    for (int axis = 0; axis < it->rank; axis++)
+        dims[axis] = (tsr_dim){-1, ""};
+    return tsr_value_set_type(value, it->dtype, it->rank, dims);
+}
+
+// Declared as an output or in value_info: Expand to sizes that are known at run time alone is of any rank to an engine,
+// and a Scan of it is refused.
+tsr_status tsr__part_keep_declared(struct part *part, const struct step *st)
+{
+    for (size_t i = 0; i < st->n_outputs; i++) {
+        const struct form *form = st->outputs[i];
+        tsr_value *local = form ? form->local[part->rank] : NULL;
+        if (!local || form->item->list || tsr_value_rank(form->item->value) < 0)
+            continue;
+        tsr_status status = tsr__part_rank_known(part, local, form);
+        if (status != TSR_OK)
+            return status;
+    }
+    return TSR_OK;
+}
+
+// ---- bodies ------------------------------------------------------------------------------------
+
+// An output of a body is made in it, and is an output once.
+tsr_status tsr__part_body_output(struct part *part, tsr_value *value, tsr_dtype type)
+{
+    bool own = value && tsr_value_graph(value) == part->graph && tsr_value_producer(value) &&
+               !tsr_value_is_output(value);
+    if (value && !own)
+        value = tsr__part_same(part, value, type, (struct str){0});
+    if (value)
+        return tsr_graph_add_output(part->graph, value);
+    return TSR_NOMEM;
+}
+
+tsr_value *tsr__part_token_input(struct part *part)
+{
+    static const tsr_dim one[1] = {{1, ""}};
+    struct str name = tsr__part_fresh(part);
+    tsr_value *value = name.p ? tsr_graph_add_input(part->graph, name.p) : NULL;
+    if (value && tsr_value_set_type(value, TSR_INT64, 1, one) == TSR_OK)
+        return value;
+    return NULL;
+}
+
+tsr_status tsr__part_token_output(struct part *part)
+{
+    static const tsr_dim one[1] = {{1, ""}};
+    tsr_status st = tsr__part_body_output(part, part->token, TSR_INT64);
+    size_t n = tsr_graph_output_count(part->graph);
+    if (st != TSR_OK)
+        return st;
+    return tsr_value_set_type(tsr_graph_output(part->graph, n - 1), TSR_INT64, 1, one);
+}

@@ -272,11 +272,6 @@ unsigned char *tsr__body_open(struct plan *plan, const struct step *st, struct b
 bool tsr__body_outputs(struct plan *plan, const struct step *st, struct body *body);
 // Outside: what decides about turns and branches, the same on all devices.
 bool tsr__body_steer(struct plan *plan, struct step *st);
-// emit_body.c
-tsr_status tsr__emit_bodies(struct plan *plan, struct part *parts, struct step *st) TSR_MUST_USE;
-// What can be said of a local tensor: its type, and its number of dimensions where that is known.
-tsr_status tsr__part_rank_known(struct part *part, tsr_value *value,
-                                const struct form *form) TSR_MUST_USE;
 
 // ---- geometry.c: layouts seen from one device --------------------------------------------------
 
@@ -377,10 +372,11 @@ tsr_status tsr__dialect_emit(struct part *part, struct step *st) TSR_MUST_USE;
 tsr_status tsr__dialect_outputs(struct part *part) TSR_MUST_USE;
 tsr_status tsr__dialect_agree(struct plan *plan, struct part *parts) TSR_MUST_USE;
 
-// emit.c
+// parts.c
 tsr_status tsr__parts_build(struct plan *plan, struct part *parts) TSR_MUST_USE;
+// emit_step.c
 tsr_status tsr__emit_step(struct plan *plan, struct part *parts, struct step *st) TSR_MUST_USE;
-// The node on one rank, its results under these names ("": unused).
+// emit_node.c: the node on one rank, its results under these names ("": unused).
 tsr_status tsr__emit_plain(struct part *part, struct step *st, struct str *outputs) TSR_MUST_USE;
 // emit_guard.c: the same as a choice, if the rank may have nothing of what its kernel wants elements of.
 tsr_status tsr__emit_guarded(struct part *part, struct step *st, bool *guarded) TSR_MUST_USE;
@@ -388,8 +384,6 @@ tsr_status tsr__emit_guarded(struct part *part, struct step *st, bool *guarded) 
 void tsr__plan_types(struct plan *plan);
 int64_t tsr__part_ir(const struct plan *plan);
 tsr_status tsr__part_lower(struct part *part) TSR_MUST_USE;
-// A node's results keep the number of dimensions that the model declares: engines cannot infer all that it declares.
-tsr_status tsr__part_keep_declared(struct part *part, const struct step *st) TSR_MUST_USE;
 // emit_util.c: small nodes and constants of a part. All return NULL after a failure (finding
 // added).
 tsr_value *tsr__part_ints(struct part *part, const int64_t *v, int64_t n);
@@ -407,9 +401,35 @@ tsr_value *tsr__part_same(struct part *part, tsr_value *x, tsr_dtype type, struc
 // Slice (seen with 1.31.1, optimisation level 1 and above). A Concat of one tensor, through which nothing is moved, stands
 // between them then. x has a dimension.
 tsr_value *tsr__part_unmoved(struct part *part, tsr_value *x);
+// What can be said of a local tensor: its type, and its number of dimensions where that is known.
+tsr_status tsr__part_rank_known(struct part *part, tsr_value *value,
+                                const struct form *form) TSR_MUST_USE;
+// A node's results keep the number of dimensions that the model declares: engines cannot infer all that it declares.
+tsr_status tsr__part_keep_declared(struct part *part, const struct step *st) TSR_MUST_USE;
+// Of a body: an output, which must be made in it; the token as one more input, and as one more output.
+tsr_status tsr__part_body_output(struct part *part, tsr_value *value, tsr_dtype type) TSR_MUST_USE;
+tsr_value *tsr__part_token_input(struct part *part);
+tsr_status tsr__part_token_output(struct part *part) TSR_MUST_USE;
+// emit_body.c: a node with bodies that are cut, on one rank, while it is being built.
+struct control_node {
+    tsr_node *node; // NULL: this rank does not have it, and its bodies are not opened
+    tsr_graph *outer;
+    tsr_value *before; // token before the node
+    bool token;        // something inside communicates here: the token goes through
+};
+tsr_status tsr__control_begin(struct part *part, struct step *st,
+                              struct control_node *made) TSR_MUST_USE;
+// Body k becomes the graph that is being built, and the outer one again.
+tsr_status tsr__control_open(struct part *part, const struct step *st, int k,
+                             const struct control_node *made) TSR_MUST_USE;
+tsr_status tsr__control_close(struct part *part, const struct step *st, int k,
+                              const struct control_node *made) TSR_MUST_USE;
+// Its results are the local values of the step's outputs.
+tsr_status tsr__control_end(struct part *part, struct step *st,
+                            const struct control_node *made) TSR_MUST_USE;
 tsr_value *tsr__part_slice(struct part *part, tsr_value *x, int64_t axis, int64_t start,
                            int64_t stop,
-                           struct str out); // emit_move.c
+                           struct str out); // emit_slice.c
 struct str tsr__form_name(struct part *part, struct form *form);
 // emit_ports.c: gives a value of the rank's graph the type of the model's input or output, in local sizes.
 tsr_status tsr__port_type(struct part *part, tsr_value *local, const tsr_value *value,
@@ -453,18 +473,17 @@ tsr_status tsr__lookup_begin(struct part *part, const struct step *st, tsr_value
 // Behind it: what was found elsewhere is 0; what was changed elsewhere is gone.
 tsr_status tsr__lookup_end(struct part *part, struct step *st, tsr_value *here, tsr_value *found,
                            struct str name) TSR_MUST_USE;
-// emit_move.c: slices and communication.
+// emit_slice.c: what a rank takes out of what it has.
 tsr_status tsr__emit_slice(struct part *part, struct step *st) TSR_MUST_USE;
 tsr_status tsr__emit_crop(struct part *part, struct step *st) TSR_MUST_USE;
 tsr_status tsr__emit_trim(struct part *part, struct step *st, tsr_value *x,
                           struct str name) TSR_MUST_USE;
-// The node of a communication on this rank, with the token behind it. NULL: failed.
+// comm_node.c: the node of a communication on this rank, with the token behind it. NULL: failed.
 tsr_node *tsr__comm_node(struct part *part, const struct step *st, size_t group, tsr_value **inputs,
                          size_t n_inputs, const char *const outputs[2]);
 // emit_list.c: one rank's side of handing over a list.
 tsr_status tsr__emit_list(struct part *part, struct step *st, size_t group) TSR_MUST_USE;
-tsr_value *tsr__part_token_input(struct part *part); // of a body (emit_body.c)
-tsr_status tsr__part_token_output(struct part *part) TSR_MUST_USE;
+// emit_comm.c: a communication on all who take part.
 tsr_status tsr__emit_comm(struct part *parts, struct step *st) TSR_MUST_USE;
 
 // weights.c: where constants lie, and writing them.

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// parts.c - the graphs of all ranks, from the planned steps: each gets a frame (operator sets, inputs, the token), its
+// constants, the steps in order, its outputs. Everything a rank does not need was found before (live.c), so nothing is
+// removed.
+#include "internal.h"
+
+static tsr_status copy_opsets(struct part *part)
+{
+    const tsr_model *model = part->plan->model;
+    bool onnx = false;
+    for (size_t i = 0; i < tsr_model_opset_count(model); i++) {
+        const char *domain = tsr_model_opset_domain(model, i);
+        onnx |= !domain[0];
+        tsr_status st = tsr_model_set_opset(part->model, domain, tsr_model_opset_version(model, i));
+        if (st != TSR_OK)
+            return st;
+    }
+    tsr_status st = onnx ? TSR_OK : tsr_model_set_opset(part->model, "", part->plan->opset);
+    if (st != TSR_OK)
+        return st;
+    const char *ours = part->plan->microsoft ? "com.microsoft" : COMM_DOMAIN;
+    return tsr_model_set_opset(part->model, ours, 1);
+}
+
+static bool wanted_somewhere(const struct plan *plan, const struct form *form)
+{
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++)
+        if (form->live[rank])
+            return true;
+    return false;
+}
+
+// A rank takes in what it needs; the first that has it also what nobody needs, so that none is lost. Inputs that
+// only their sizes are wanted of come later (emit_shape.c).
+static tsr_status add_inputs(struct part *part)
+{
+    tsr_graph *graph = tsr_model_graph(part->plan->model);
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+        tsr_value *value = tsr_graph_input(graph, i);
+        if (tsr_value_initializer(value))
+            continue; // a constant with a default (IR 3): here it is a constant
+        struct item *it = tsr__item_of(part->plan, value);
+        if (!it)
+            return TSR_NOMEM;
+        const struct tile_layout *layout = it->first->layout;
+        bool needed = it->first->live[part->rank] ||
+                      (part->rank == layout->owners[0] && !wanted_somewhere(part->plan, it->first));
+        if (needed && !tsr__part_input(part, it))
+            return TSR_NOMEM;
+    }
+    return TSR_OK;
+}
+
+static tsr_status add_token(struct part *part)
+{
+    static const int64_t one[1] = {1}, zero[1] = {0};
+    part->token =
+        tsr_graph_add_initializer(part->graph, TOKEN_NAME, TSR_INT64, 1, one, zero, sizeof(zero));
+    return part->token ? TSR_OK : TSR_NOMEM;
+}
+
+// The frame of a rank's file: opsets, inputs, the token that orders communication (the other dialect has none), and
+// two entries of metadata that say to which plan and rank the file belongs.
+static tsr_status part_begin(struct plan *plan, struct part *part, int64_t rank)
+{
+    *part = (struct part){.plan = plan, .rank = rank};
+    const char *name = tsr_graph_name(tsr_model_graph(plan->model));
+    tsr_status st =
+        tsr_model_new(plan->session, name[0] ? name : "main", tsr__part_ir(plan), &part->model);
+    if (st != TSR_OK)
+        return st;
+    part->graph = tsr_model_graph(part->model);
+    tsr__map_init(&part->constants, plan->arena, 16);
+    tsr__map_init(&part->sizes, plan->arena, 16);
+    struct str number = tsr__arena_printf(plan->arena, "%lld", (long long)rank);
+    if (!number.p)
+        return TSR_NOMEM;
+    if (tsr__calls_left(plan->model) &&
+        (st = tsr__model_copy_functions(part->model, plan->model)) != TSR_OK)
+        return st;
+    if ((st = copy_opsets(part)) != TSR_OK || (st = add_inputs(part)) != TSR_OK ||
+        (!plan->microsoft && (st = add_token(part)) != TSR_OK) ||
+        (st = tsr_model_set_metadata(part->model, "ai.tessera.plan", plan->fingerprint)) != TSR_OK)
+        return st;
+    return tsr_model_set_metadata(part->model, "ai.tessera.rank", number.p);
+}
+
+// ---- outputs -----------------------------------------------------------------------------------
+
+static tsr_status add_outputs(struct part *part)
+{
+    tsr_graph *graph = tsr_model_graph(part->plan->model);
+    for (size_t i = 0; i < part->plan->outputs.n; i++) {
+        tsr_value *value = tsr_graph_output(graph, i);
+        struct form *form = part->plan->outputs.at[i];
+        if (!tsr__layout_has_device(form->layout, part->rank))
+            continue;
+        tsr_value *local = form_root(form)->local[part->rank];
+        if (local && strcmp(tsr_value_name(local), tsr_value_name(value)) != 0)
+            local = tsr__part_same(part, local, form->item->dtype, str_of(tsr_value_name(value)));
+        if (!local || tsr__port_type(part, local, value, form->layout) != TSR_OK ||
+            tsr_graph_add_output(part->graph, local) != TSR_OK)
+            return TSR_NOMEM;
+    }
+    return TSR_OK;
+}
+
+// The last token is an output, so that no engine drops what it depends on.
+static tsr_status add_token_output(struct part *part)
+{
+    static const tsr_dim one[1] = {{1, ""}};
+    tsr_value *out = part->token;
+    if (!tsr_value_producer(out))
+        out = tsr__part_node(part, "Identity", STR(TOKEN_OUT), 1, out);
+    else if (tsr_value_rename(out, TOKEN_OUT) != TSR_OK)
+        return TSR_NOMEM;
+    if (!out || tsr_value_set_type(out, TSR_INT64, 1, one) != TSR_OK)
+        return TSR_NOMEM;
+    return tsr_graph_add_output(part->graph, out);
+}
+
+// What comes when all nodes of a rank are there: its outputs, the lowest operator set that has them all, names, and which weights ranks share.
+static tsr_status part_end(struct part *part)
+{
+    tsr_status st = add_outputs(part);
+    if (st != TSR_OK)
+        return st;
+    st = part->plan->microsoft ? tsr__dialect_outputs(part) : add_token_output(part);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__part_lower(part);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__graph_part_names(part->graph);
+    if (st != TSR_OK)
+        return st;
+    return tsr__weights_name_shared(part);
+}
+
+// ---- all of it ---------------------------------------------------------------------------------
+
+// All ranks' graphs grow together, step by step, so that a communication has the same place in the order for
+// everybody.
+tsr_status tsr__parts_build(struct plan *plan, struct part *parts)
+{
+    tsr__plan_types(plan);
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
+        tsr_status st = part_begin(plan, &parts[rank], rank);
+        if (st != TSR_OK)
+            return st;
+    }
+    tsr_status st = tsr__weights_place(plan, parts);
+    if (st != TSR_OK)
+        return st;
+    for (size_t i = 0; i < plan->steps.n; i++) {
+        st = tsr__emit_step(plan, parts, plan->steps.at[i]);
+        if (st != TSR_OK)
+            return st;
+    }
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
+        st = part_end(&parts[rank]);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
