@@ -594,7 +594,7 @@ const struct op_row tsr__op_table[] = {
      .rule = "[n (g i) s^],[],[],[(g o) i _],[(g o)],[(g o)],[],[],[(g o)]? -> [n (g o) s]; stat "
              "i; attr group=g",
      .derive = tsr__derive_qlinear_conv, .type = TYPE_OPEN, .shape = tsr__infer_qlinear_conv,
-     .expand = tsr__expand_qlinear_conv, .some = "i s",
+     .expand = tsr__expand_qlinear_conv, .some = "o i s",
      .note = "rounding comes after the sum over i; weights with one zero point; " WINDOWS,
      .stays = STAYS({"_", KERNEL})},
     {"QLinearGlobalAveragePool", .since = 1, .domain = MICROSOFT,

@@ -5,7 +5,8 @@ may be known at run time alone. It must give what a device without elements has:
 element of one that is reduced. Where it refuses, gives something else or ends the process, the row's column `some` must name the
 factor (src/rules/empty.c); what the column names must be wrong in some case, or it costs a choice at run time for nothing.
 
-A kernel that writes nothing leaves what lay in memory: each node is run with all elements first, so that this is not 0.
+A kernel that writes nothing leaves what lay in memory: glibc is told to fill what it gives (MALLOC_PERTURB_), so that this is not 0. A tensor without
+elements that a node has computed has no address either (one that is given has): a kernel that reads it ends the process.
 
 Usage: empty.py PRINT_RULE [OPERATOR ...]
 """
@@ -78,13 +79,26 @@ def local_node(task, whole):
     return ins, attributes, shapes
 
 
-def runs(task, inputs, attributes, before):
+def computed(model, inputs):
+    """The model whose empty inputs pass through a Concat, which gives them no address."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    graph, types = model.graph, (onnx.TensorProto.STRING, *range(onnx.TensorProto.FLOAT8E4M3FN, 64))
+    for info in graph.input:
+        value = inputs[int(info.name[1:])]
+        if value.ndim and not value.size and info.type.tensor_type.elem_type not in types:
+            for node in graph.node:
+                node.input[:] = ["made_" + name if name == info.name else name for name in node.input]
+            graph.node.insert(0, onnx.helper.make_node("Concat", [info.name], ["made_" + info.name], axis=0))
+    return made
+
+
+def runs(model, inputs, before):
     """What the node gives for those inputs, after a run of the same session with `before`."""
-    c = dict(task.case, inputs=inputs, attributes=attributes)
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level, options.intra_op_num_threads = 4, 1
-    session = ort.InferenceSession(prove.node_model(task.op, task.since, c, False, task.domain).SerializeToString(), options, providers=["CPUExecutionProvider"])
+    options.log_severity_level, options.intra_op_num_threads, options.enable_cpu_mem_arena = 4, 1, False
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     for given in (before, inputs):
         feeds = {"x%d" % i: v for i, v in enumerate(given) if v is not None and inputs[i] is not None}
         try:
@@ -109,11 +123,13 @@ def work(task):
         return None
     values = [v.value if isinstance(v, prove.Host) else v for v in task.case["inputs"]]
     inputs, attributes, shapes = local_node(task, [np.asarray(w) for w in machine(values)])
-    results = [np.asarray(r) for r in runs(task, inputs, attributes, values)]
-    if [r.shape for r in results] != shapes:
-        return "gives %s, not %s" % ([r.shape for r in results], shapes)
-    if task.kind == "red" and any((r != NEUTRAL[task.combine]).any() for r in results):
-        return "gives something else than %s" % NEUTRAL[task.combine]
+    given = prove.node_model(task.op, task.since, dict(task.case, inputs=inputs, attributes=attributes), False, task.domain)
+    for model in (given, computed(given, inputs)):
+        results = [np.asarray(r) for r in runs(model, inputs, values)]
+        if [r.shape for r in results] != shapes:
+            return "gives %s, not %s" % ([r.shape for r in results], shapes)
+        if task.kind == "red" and any((r != NEUTRAL[task.combine]).any() for r in results):
+            return "gives something else than %s" % NEUTRAL[task.combine]
     return ""
 
 
@@ -140,4 +156,6 @@ def main(printer, *only):
 
 
 if __name__ == "__main__":
+    if not os.environ.get("MALLOC_PERTURB_"):
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "MALLOC_PERTURB_": "90"})
     sys.exit(main(*sys.argv[1:]))
