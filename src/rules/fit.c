@@ -439,11 +439,14 @@ static bool loose_one(const struct fit_dim *dim)
     return true;
 }
 
-// A product with one unknown factor gives its size: (h d) = 64 with h = 8 says that d is 8.
+// A product with one unknown factor gives its size: (h d) = 64 with h = 8 says that d is 8. A number tells a factor that
+// has a name elsewhere, too: of 3 channels = (g i) with g = 3, i is 1 whatever its name is. Factors that are all known
+// must make the dimension: 24 is no (n a) with n = 6 and a = 2.
 static bool product_size(const struct fit_dim *dim)
 {
     struct fit *fit = dim->fit;
     struct exprs *exprs = fit->shapes->exprs;
+    static const char unfit[] = "the sizes of the tensors do not fit together";
     if (dim->n < 2)
         return true;
     struct expr rest = tsr__expr_of(exprs, tsr__fit_here(dim));
@@ -452,20 +455,22 @@ static bool product_size(const struct fit_dim *dim)
     int open = FIT_UNKNOWN;
     for (int k = 0; k < dim->n; k++) {
         struct expr size = tsr__expr_of(exprs, fit->factors[dim->factors[k]].size);
-        if (!size.known && open != FIT_UNKNOWN)
+        bool told = size.known && (rest.poly || !size.poly);
+        if (!told && open != FIT_UNKNOWN)
             return true;
-        if (!size.known) {
+        if (!told) {
             open = dim->factors[k];
             continue;
         }
         struct expr less = tsr__expr_exact(exprs, rest, size);
         if (!less.known)
-            return rest.poly || size.poly ||
-                   tsr__fit_refuse(fit, "the sizes of the tensors do not fit together");
+            return rest.poly || size.poly || tsr__fit_refuse(fit, unfit);
         rest = less;
     }
     if (open != FIT_UNKNOWN)
         fit->factors[open].size = tsr__expr_dim(exprs, rest);
+    else if (!rest.poly && rest.number != 1)
+        return tsr__fit_refuse(fit, unfit);
     return true;
 }
 

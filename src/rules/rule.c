@@ -219,6 +219,28 @@ static bool has_subgraphs(const tsr_node *node)
     return false;
 }
 
+static bool is_empty(const struct shapes *shapes, const tsr_value *value)
+{
+    struct shape shape = tsr__shapes_of(shapes, value);
+    for (int i = 0; i < shape.rank; i++)
+        if (shape.dims[i].value == 0)
+            return true;
+    return false;
+}
+
+// No result has an element, whatever the inputs are: there is nothing to share out.
+static bool gives_nothing(const struct shapes *shapes, const tsr_node *node)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < tsr_node_output_count(node); i++) {
+        const tsr_value *value = value_at(node, SIDE_OUT, i);
+        if (value && !is_empty(shapes, value))
+            return false;
+        n += value != NULL;
+    }
+    return n > 0;
+}
+
 // ---- the rule of a node ------------------------------------------------------------------------
 
 // Patterns of the table are parsed once for all nodes; a text whose letters have sizes of this node
@@ -321,6 +343,8 @@ const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
         return open_rule(arena);
     if (row->whole)
         return single_rule(arena, node, row->whole);
+    if (gives_nothing(shapes, node))
+        return single_rule(arena, node, "its results have no elements");
     return derived(arena, node, shapes, row, row->derive);
 }
 
