@@ -216,14 +216,23 @@ static bool take_groups(struct derivation *derivation)
 
 // ---- convolutions ------------------------------------------------------------------------------
 
-// A scale or zero point: one for the tensor, or one for each channel that is given.
-static void add_per_channel(struct derivation *derivation, size_t i)
+// A scale or zero point: one for the tensor, or one for each channel that is given; which of the two, a size
+// that only the run knows does not say, unless it has the name of the weights' channels.
+static void add_per_channel(struct derivation *derivation, size_t i, size_t weights)
 {
     struct shape shape = tsr__derive_in(derivation, i);
-    if (shape.rank != 1)
+    if (shape.rank != 1) {
         tsr__derive_add(derivation, ",[]?");
-    else
-        tsr__derive_add(derivation, shape.dims[0].value == 1 ? ",[1]?" : ",[(g o)]?");
+        return;
+    }
+    struct shape kernels = tsr__derive_in(derivation, weights);
+    tsr_dim size = shape.dims[0];
+    bool told =
+        size.value >= 0 || (kernels.rank > 0 && dim_known(size) &&
+                            tsr__dim_equal(derivation->shapes->exprs, size, kernels.dims[0]));
+    if (!told)
+        tsr__derive_none(derivation, "a scale may be one for each channel or one for all");
+    tsr__derive_add(derivation, size.value == 1 ? ",[1]?" : ",[(g o)]?");
 }
 
 static void add_images(struct derivation *derivation, const struct space *space)
@@ -386,7 +395,7 @@ void tsr__derive_conv_integer(struct derivation *derivation)
     add_images(derivation, &space);
     add_weights(derivation, &space);
     tsr__derive_add(derivation, tsr__derive_in(derivation, 2).rank == 1 ? ",[_]?" : ",[]?");
-    add_per_channel(derivation, 3);
+    add_per_channel(derivation, 3, 1);
     add_result(derivation, &space);
     tsr__derive_add(derivation, "; red i:sum");
 }
@@ -423,7 +432,7 @@ void tsr__derive_qlinear_conv(struct derivation *derivation)
     tsr__derive_add(derivation, tsr__derive_in(derivation, 2).rank == 1 ? ",[_]?" : ",[]?");
     add_weights(derivation, &space);
     for (size_t i = 4; i < 8; i++)
-        add_per_channel(derivation, i);
+        add_per_channel(derivation, i, 3);
     tsr__derive_add(derivation, ",[(g o)]?");
     add_result(derivation, &space);
     tsr__derive_add(derivation, "; %s i", sums_integers(derivation) ? "stat" : "rep");

@@ -57,7 +57,8 @@ void tsr__derive_quantize(struct derivation *derivation)
     if (many == rank && (many > 1 || tsr__derive_int(derivation, "block_size", 0) > 0)) {
         per_block(derivation, axis, rank);
     } else if (many == 1) {
-        add_around(derivation, axis, rank, "c", ",[c],[c]? -> ");
+        // A scale whose size has a name may turn out to be one for the tensor.
+        add_around(derivation, axis, rank, "c", ",[c~],[c~]? -> ");
         add_around(derivation, axis, rank, "c", "");
     } else {
         tsr__derive_none(derivation, "the scale has another number of dimensions than expected");
