@@ -55,7 +55,8 @@ struct tsr_topology {
     bool even;       // all links have the same latency and bandwidth
     struct topology_work *work; // what finding routes needs besides; made when needed
     struct map priced;
-    VEC(struct tsr_topology *) choices; // of which a plan takes the best; none: all devices (choices.c)
+    VEC(struct tsr_topology *)
+    choices; // of which a plan takes the best; none: all devices (choices.c)
 };
 
 // TSR_OK if the topology that a caller gave belongs to the session, or is NULL; else a finding.
