@@ -722,7 +722,9 @@ typedef struct tsr_plan_part {
 
 /* The best plan on so many devices. */
 typedef struct tsr_plan_count {
-    int64_t devices;
+    int64_t devices; /* or ranks, where faster devices have several */
+    bool ranks;      /* they do */
+    bool chosen;
     bool fits;    /* into their memory; else cost is 0, or that of a plan that needs more */
     int64_t cost; /* as that of the summary */
 } tsr_plan_count;
@@ -769,7 +771,7 @@ typedef struct tsr_plan_summary {
     int64_t used_devices; /* so many work, the others are idle */
     int64_t copies;       /* blocks of devices that do the same, each with a share of the batch */
     bool stopped;         /* by its seconds or by tsr_session_cancel, before the budget was spent */
-    /* Of a topology with choices (tsr_topology_choose): what each number of devices would take, fewest first. */
+    /* Of a topology with choices (tsr_topology_choose): what each of them would take. */
     const tsr_plan_count *tried;
     size_t n_tried;
 } tsr_plan_summary;
@@ -1270,10 +1272,11 @@ TSR_API size_t tsr_topology_links(const tsr_topology *topology);
 TSR_API bool tsr_topology_link_at(const tsr_topology *topology, size_t i, int *from, int *to,
                                   double *latency, double *bandwidth);
 /* A plan for the topology takes as many of its devices as are best, the fastest first ("auto:h100:8" in tsr_topology_parse):
- * smaller topologies become its choices, and tsr_plan_summary says what each would take. */
+ * smaller topologies become its choices, and tsr_plan_summary says what each would take. Where devices differ, others have more
+ * ranks on faster devices: of speeds 3 and 1 a choice has 3 ranks that divide the first device, and 1 on the second. */
 TSR_API tsr_status tsr_topology_choose(tsr_topology *topology);
-/* The choice with so many devices, owned by the topology; the topology itself where it has none of that number. */
-TSR_API const tsr_topology *tsr_topology_choice(const tsr_topology *topology, int devices);
+/* The i-th choice, owned by the topology; past the end the topology itself. */
+TSR_API const tsr_topology *tsr_topology_choice(const tsr_topology *topology, size_t i);
 /* Adds its fields to the object that is open in the document; tsr_topology_parse reads that object. */
 TSR_API void tsr_topology_add_json(const tsr_topology *topology, tsr_json *json);
 

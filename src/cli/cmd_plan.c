@@ -196,6 +196,8 @@ static void json_tried(tsr_json *json, const tsr_plan_summary *summary)
     for (size_t i = 0; i < summary->n_tried; i++) {
         tsr_json_begin(json, NULL, '{');
         tsr_json_int(json, "devices", summary->tried[i].devices);
+        tsr_json_bool(json, "ranks", summary->tried[i].ranks);
+        tsr_json_bool(json, "chosen", summary->tried[i].chosen);
         tsr_json_bool(json, "fits", summary->tried[i].fits);
         tsr_json_int(json, "cost", summary->tried[i].cost);
         tsr_json_end(json);
@@ -315,6 +317,16 @@ static tsr_status write_topology(struct cli *cli, const char *out, const tsr_top
     return status;
 }
 
+// The choice that --devices auto has taken, or what was given.
+static const tsr_topology *chosen_topology(const tsr_plan_options *options,
+                                           const tsr_plan_summary *summary)
+{
+    for (size_t i = 0; i < summary->n_tried; i++)
+        if (summary->tried[i].chosen)
+            return tsr_topology_choice(options->topology, i);
+    return options->topology;
+}
+
 static int finish(struct cli *cli, tsr_status status, tsr_model *model,
                   const tsr_plan_options *options, const tsr_plan_summary *summary)
 {
@@ -327,8 +339,7 @@ static int finish(struct cli *cli, tsr_status status, tsr_model *model,
     if (status == TSR_OK && out)
         status = tsr_model_save(model, out);
     if (status == TSR_OK && out && options->topology)
-        status =
-            write_topology(cli, out, tsr_topology_choice(options->topology, (int)summary->devices));
+        status = write_topology(cli, out, chosen_topology(options, summary));
     if (status == TSR_OK && other)
         status = cli_label(cli, options->with);
     if (status == TSR_OK && other)

@@ -54,7 +54,7 @@ static tsr_status plan_copies(struct counting *counting, tsr_model *model, tsr_m
     if (status != TSR_OK && !infeasible)
         return status;
     tsr__diag_back(counting->session, &before, false);
-    tsr_plan_count count = {.devices = choice->n};
+    tsr_plan_count count = {.devices = choice->n, .ranks = choice->shared_by > 0};
     if (!infeasible) {
         count.cost = summary.cost;
         count.fits = keeps_memory(&summary, choice, options.memory);
@@ -106,25 +106,29 @@ static tsr_status tell(const struct counting *counting, tsr_plan_summary *summar
     tsr_plan_count *tried = ARENA_ARRAY(arena, tsr_plan_count, counting->tried.n + 1);
     if (!tried)
         return TSR_NOMEM;
-    if (counting->tried.n)
-        memcpy(tried, counting->tried.at, counting->tried.n * sizeof *tried);
+    const tsr_topology *topology = counting->options->topology;
+    for (size_t i = 0; i < counting->tried.n; i++) {
+        tried[i] = counting->tried.at[i];
+        tried[i].chosen = topology->choices.at[i] == counting->best;
+    }
     summary->tried = tried;
     summary->n_tried = counting->tried.n;
     return TSR_OK;
 }
 
-// "1: 12.3 ms, 2: 7.1 ms, 4: no memory"
+// "1: 12.3 ms, 2: 7.1 ms, 4 ranks: 6.2 ms, 4: no memory"
 static struct str list_text(struct arena *arena, const tsr_plan_count *tried, size_t n)
 {
     struct str text = STR("");
     for (size_t i = 0; i < n; i++) {
-        const char *before = i ? ", " : "";
+        const char *before = i ? ", " : "", *ranks = tried[i].ranks ? " ranks" : "";
         if (tried[i].fits)
-            text = tsr__arena_printf(arena, STR_FMT "%s%lld: %.3g ms", STR_ARG(text), before,
-                                     (long long)tried[i].devices, (double)tried[i].cost / 1e9);
+            text =
+                tsr__arena_printf(arena, STR_FMT "%s%lld%s: %.3g ms", STR_ARG(text), before,
+                                  (long long)tried[i].devices, ranks, (double)tried[i].cost / 1e9);
         else
-            text = tsr__arena_printf(arena, STR_FMT "%s%lld: no memory", STR_ARG(text), before,
-                                     (long long)tried[i].devices);
+            text = tsr__arena_printf(arena, STR_FMT "%s%lld%s: no memory", STR_ARG(text), before,
+                                     (long long)tried[i].devices, ranks);
     }
     return text;
 }
@@ -133,14 +137,16 @@ static struct str list_text(struct arena *arena, const tsr_plan_count *tried, si
 static void say(struct counting *counting, const tsr_plan_summary *summary)
 {
     struct str list = list_text(&counting->arena, summary->tried, summary->n_tried);
-    int64_t most = counting->options->topology->n;
-    const char *verb = "devices are";
-    if (summary->devices == 1)
-        verb = "device is";
+    const char *what = "of up to %d devices %zu are best";
+    if (counting->best->shared_by)
+        what = "on %d devices %zu ranks, more of them on faster ones, are best";
+    else if (summary->devices == 1)
+        what = "of up to %d devices %zu is best";
+    struct str text =
+        tsr__arena_printf(&counting->arena, what, counting->options->topology->n, summary->devices);
     tsr__diag(counting->session, DIAG_plan_count, NULL,
               "give --devices a number to have it otherwise",
-              "%zu %s best of up to %lld; predicted time by their number: " STR_FMT,
-              summary->devices, verb, (long long)most, STR_ARG(list));
+              STR_FMT "; predicted time by their number: " STR_FMT, STR_ARG(text), STR_ARG(list));
 }
 
 tsr_status tsr__plan_choices(tsr_model *model, const tsr_plan_options *given,
@@ -155,17 +161,26 @@ tsr_status tsr__plan_choices(tsr_model *model, const tsr_plan_options *given,
     tsr_status status = try_all(&counting, model);
     if (status != TSR_OK)
         goto free_arena;
-    tsr_topology *all = given->topology->choices.at[given->topology->choices.n - 1];
-    options.topology = counting.best ? counting.best : all;
+    if (!counting.best) // nothing fits: the last of them is refused, with what it needs
+        counting.best = given->topology->choices.at[given->topology->choices.n - 1];
+    options.topology = counting.best;
     status = tsr_plan(model, &options, summary);
     if (status != TSR_OK)
         goto free_arena;
+    options.topology = given->topology;
     status = tell(&counting, summary);
     if (status != TSR_OK)
         goto free_arena;
-    options.topology = given->topology;
     say(&counting, summary);
 free_arena:
     tsr__arena_free(&counting.arena);
     return status;
+}
+
+const tsr_topology *tsr__plan_chosen(const tsr_topology *topology, const tsr_plan_summary *summary)
+{
+    for (size_t i = 0; i < summary->n_tried; i++)
+        if (summary->tried[i].chosen)
+            return tsr_topology_choice(topology, i);
+    return topology;
 }

@@ -42,7 +42,7 @@ static void add_made_for(tsr_json *json, const tsr_plan_options *options,
     tsr_json_int(json, "devices", (int64_t)summary->devices);
     if (options->topology) {
         tsr_json_begin(json, "topology", '{');
-        tsr_topology_add_json(tsr_topology_choice(options->topology, (int)summary->devices), json);
+        tsr_topology_add_json(tsr__plan_chosen(options->topology, summary), json);
         tsr_json_end(json);
     }
     if (options->memory > 0)

@@ -439,6 +439,9 @@ tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *op
 tsr_status tsr__plan_choices(tsr_model *model, const tsr_plan_options *options,
                              tsr_plan_summary *summary) TSR_MUST_USE;
 
+// The topology that the plan was made for: the caller's, or the choice that was taken of it.
+const tsr_topology *tsr__plan_chosen(const tsr_topology *topology, const tsr_plan_summary *summary);
+
 // write_shardings.c: the chosen plan in the model: a configuration of this name (NULL: a name is found), the shardings, what the devices are
 // like, and the states.
 tsr_status tsr__planner_write(struct planner *planner, const char *config) TSR_MUST_USE;

@@ -177,13 +177,12 @@ tsr_status tsr_topology_choose(tsr_topology *topology)
         if (status != TSR_OK)
             return status;
     }
-    return TSR_OK;
+    return tsr__topology_add_shares(topology);
 }
 
-const tsr_topology *tsr_topology_choice(const tsr_topology *topology, int devices)
+const tsr_topology *tsr_topology_choice(const tsr_topology *topology, size_t i)
 {
-    for (size_t i = 0; i < topology->choices.n; i++)
-        if (topology->choices.at[i]->n == devices)
-            return topology->choices.at[i];
+    if (i < topology->choices.n)
+        return topology->choices.at[i];
     return topology;
 }

@@ -49,6 +49,9 @@ bool tsr__rates_read(const struct json_t *object, tsr_topology_device *out, cons
 // After the links are there and sorted.
 bool tsr__ports_read(tsr_topology *topology, const struct json_t *list, const char **what);
 
+// shares.c: adds choices in which faster devices have more ranks.
+tsr_status tsr__topology_add_shares(tsr_topology *topology) TSR_MUST_USE;
+
 // boxes.c: "h100:8", "hosts:2xh100:8".
 bool tsr__topology_is_box(struct str kind, struct str sizes);
 tsr_status tsr__topology_box(tsr_session *session, struct str kind, struct str sizes,

@@ -644,11 +644,20 @@ def test_devices_auto(d):
     json.dump({"version": 1, "kind": "tessera-topology", "devices": [{"name": "CPU", "memory": 1 << 30, "flops": 1e9, "bandwidth": 1e9}] * 2,
                "links": [{"from": i, "to": 1 - i, "latency": 1.0, "bandwidth": 1e6} for i in (0, 1)]}, open(t, "w"))
     rc, text, err = call("plan", m, "--devices", "auto:" + t, "-o", out)
-    check("auto of a file: one device is best over slow links", rc == 0 and "1 device is best of up to 2" in err, err)
+    check("auto of a file: one device is best over slow links", rc == 0 and "of up to 2 devices 1 is best" in err, err)
+    json.dump({"version": 1, "kind": "tessera-topology", "devices": [{"name": "CPU", "memory": 1 << 30, "flops": f, "bandwidth": f} for f in (3e9, 1e9)],
+               "links": [{"from": i, "to": 1 - i, "latency": 1e-6, "bandwidth": 1e9} for i in (0, 1)]}, open(t, "w"))
+    rc, text, err = call("plan", m, "--devices", "auto:" + t, "-o", out, "--json")
+    doc = json.loads(text) if rc == 0 else {"tried": [], "devices": 0, "milliseconds": 0}
+    best = [p for p in doc["tried"] if p["chosen"]]
+    check("auto: a device 3 times as fast has 3 of 4 ranks", rc == 0 and doc["devices"] == 4 and best[0]["ranks"] and best[0]["cost"] < 0.8 * doc["tried"][0]["cost"], text + err)
+    simulated = json.loads(call("simulate", out, "--json")[1])["seconds"] if rc == 0 else 0
+    check("auto: and simulates as planned", abs(simulated * 1e3 / max(doc["milliseconds"], 1e-9) - 1) < 0.03, (simulated, doc))
+    check("auto: and is right", call("verify", m, "--devices", "auto:" + t)[0] == 0)
     for words in (["partition", m, "--devices", "auto", "-o", os.path.join(d, "auto_parts")], ["verify", m, "--devices", "auto:2"]):
         rc, text, err = call(*words)
         check("auto: %s says it" % words[0], rc == 0 and "plan-count" in err, text + err)
-    check("auto of nothing", call("plan", m, "--devices", "auto:", "-o", out)[0] == 2 and call("plan", m, "--devices", "auto:auto:2", "-o", out)[0] == 2)
+    check("auto of nothing", call("plan", m, "--devices", "auto:", "-o", out)[0] == 2 and call("plan", m, "--devices", "auto:nothing:2", "-o", out)[0] == 2)
 
 
 def test_plan_with(d):
@@ -735,6 +744,7 @@ with tempfile.TemporaryDirectory() as d:
     test_plan_sizes(d)
     test_plan_stages(d)
     test_plan_advice(d)
+    test_devices_auto(d)
     test_plan_with(d)
     test_plan_document(d)
     test_damaged(d)

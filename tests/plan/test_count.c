@@ -74,6 +74,7 @@ static void the_fastest_are_taken(void **state)
     assert_int_equal(t->p.tried[0].cost, cost_of(1, fast, 1e-6));
     assert_int_equal(t->p.tried[1].cost, cost_of(2, fast, 1e-6));
     assert_int_equal(t->p.devices, 2);
+    assert_true(t->p.tried[1].chosen && !t->p.tried[1].ranks);
     tsr_topology *kept = NULL;
     assert_int_equal(tsr_model_topology(t->m, t->p.config, &kept), TSR_OK);
     assert_int_equal(tsr_topology_devices(kept), 2);
@@ -101,6 +102,25 @@ static void memory_comes_first(void **state)
     net_free(t);
 }
 
+// A device that is 3 times as fast gets 3 of 4 shares: close to the time of the sum of speeds, which nothing beats.
+static void fast_devices_get_more(void **state)
+{
+    (void)state;
+    static const double speeds[][3] = {{3, 1, 0}, {1, 3, 0}, {2, 1, 1}, {5, 3, 0}};
+    for (size_t c = 0; c < TSR_COUNT(speeds); c++) {
+        int n = speeds[c][2] > 0 ? 3 : 2;
+        double sum = speeds[c][0] + speeds[c][1] + speeds[c][2];
+        struct net *t = two_products(n, speeds[c], 1e-9, true);
+        const double one[] = {1};
+        double least = (double)cost_of(1, one, 1e-9) / sum;
+        assert_int_equal(t->p.devices, (int)sum);
+        assert_true(t->p.tried[t->p.n_tried - 1].ranks || t->p.tried[t->p.n_tried - 2].ranks);
+        assert_true((double)t->p.cost >= least && (double)t->p.cost <= 1.2 * least);
+        assert_true((double)t->p.cost < 0.99 * (double)t->p.tried[0].cost);
+        net_free(t);
+    }
+}
+
 // Choices keep ports, hosts that are not listed, and measured times.
 static void choices_are_parts_of_the_whole(void **state)
 {
@@ -109,7 +129,7 @@ static void choices_are_parts_of_the_whole(void **state)
     tsr_topology *box = NULL, *large = NULL;
     assert_int_equal(tsr_topology_parse(session, "auto:h100:8", &box), TSR_OK);
     assert_int_equal(box->choices.n, 8);
-    const tsr_topology *four = tsr_topology_choice(box, 4);
+    const tsr_topology *four = tsr_topology_choice(box, 3);
     assert_int_equal(four->n, 4);
     assert_int_equal(four->links.n, 12);
     for (size_t i = 0; i < four->links.n; i++) {
@@ -135,6 +155,7 @@ int main(void)
         cmocka_unit_test(the_best_number_is_taken),
         cmocka_unit_test(the_fastest_are_taken),
         cmocka_unit_test(memory_comes_first),
+        cmocka_unit_test(fast_devices_get_more),
         cmocka_unit_test(choices_are_parts_of_the_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

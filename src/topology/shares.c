@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// shares.c - unlike devices as ranks that are alike: a device that is 3 times as fast has 3 ranks, and so 3 shares of the work.
+//
+// Shards are of one size (ONNX divides a dimension evenly), so a fast device gets more of them by having more ranks. Ranks of a
+// device divide its speed and its memory, talk through its memory, and each has its part of the wires to other devices: no
+// more is promised than what all of them together would get.
+//
+//     speeds 3 and 1: ranks 0 1 2 on the first device, rank 3 on the second; a matrix product cut in 4 takes 1/4 of the
+//     time of the slow device alone, where halves would take 1/2 of it, and the fast device alone 1/3
+#include "topology/internal.h"
+
+#include <math.h>
+
+#define RANKS_MOST 16  // in all
+#define FINEST     3   // ranks of the slowest device: speeds 5 and 3 have 5 and 3 ranks
+#define CLOSE      0.1 // of a rank's speed: how far speeds may be from whole numbers of ranks
+
+struct sharing {
+    const tsr_topology *from;
+    int ranks[RANKS_MOST]; // of each device; 0: it is left out
+    int first[RANKS_MOST]; // number of its first rank
+    int n;                 // ranks in all
+};
+
+// Ranks by speed, of devices that are at least as fast as `slowest`, which gets `finest`. False: speeds are no such numbers, or
+// no device has more ranks than another.
+static bool share_out(struct sharing *sharing, double slowest, int finest)
+{
+    bool unlike = false;
+    sharing->n = 0;
+    for (int i = 0; i < sharing->from->n; i++) {
+        double speed = sharing->from->device[i].flops, ranks = speed / slowest * finest;
+        sharing->ranks[i] = 0;
+        sharing->first[i] = sharing->n;
+        if (speed < slowest)
+            continue;
+        if (ranks > RANKS_MOST || fabs(ranks - round(ranks)) > CLOSE * round(ranks))
+            return false;
+        sharing->ranks[i] = (int)round(ranks);
+        sharing->n += sharing->ranks[i];
+        unlike = unlike || sharing->ranks[i] != finest;
+    }
+    return unlike && sharing->n <= RANKS_MOST;
+}
+
+// The part of a device that one of its ranks has.
+static tsr_topology_device part_of(const tsr_topology_device *device, int ranks)
+{
+    tsr_topology_device part = *device;
+    part.memory /= ranks;
+    part.flops /= ranks;
+    part.bandwidth /= ranks;
+    for (int i = 0; i < TSR_RATE_COUNT; i++)
+        part.rates[i] /= ranks;
+    return part;
+}
+
+static double least_latency(const tsr_topology *topology)
+{
+    double least = 1;
+    for (size_t i = 0; i < topology->links.n; i++)
+        least = fmin(least, topology->links.at[i].latency);
+    return least;
+}
+
+// Through memory: every byte is read and written.
+static void link_ranks(tsr_topology *to, const struct sharing *sharing, int device)
+{
+    const tsr_topology_device *whole = &sharing->from->device[device];
+    int first = sharing->first[device], end = first + sharing->ranks[device];
+    double latency = least_latency(sharing->from);
+    for (int a = first; a < end; a++)
+        for (int b = first; b < end; b++)
+            if (a != b)
+                tsr__topology_link(to, a, b, latency,
+                                   whole->bandwidth / 2 / sharing->ranks[device]);
+}
+
+// The wire, divided among the ranks of the end that has more of them. Ports need no mention: a rank's part is small.
+static void link_devices(tsr_topology *to, const struct sharing *sharing,
+                         const struct topology_link *link)
+{
+    const tsr_topology *from = sharing->from;
+    int n_from = sharing->ranks[link->from], n_to = sharing->ranks[link->to];
+    double wire = link->bandwidth;
+    if (link->out_port >= 0)
+        wire = fmin(wire, from->ports.at[link->out_port].bandwidth);
+    if (link->in_port >= 0)
+        wire = fmin(wire, from->ports.at[link->in_port].bandwidth);
+    for (int a = 0; a < n_from; a++)
+        for (int b = 0; b < n_to; b++)
+            tsr__topology_link(to, sharing->first[link->from] + a, sharing->first[link->to] + b,
+                               link->latency, wire / fmax(n_from, n_to));
+}
+
+static tsr_status make_ranks(const struct sharing *sharing, tsr_topology **out)
+{
+    const tsr_topology *from = sharing->from;
+    tsr_topology *to = tsr__topology_new(from->session, sharing->n);
+    if (!to)
+        return TSR_NOMEM;
+    for (int i = 0; i < from->n; i++) {
+        if (!sharing->ranks[i])
+            continue;
+        tsr_topology_device part = part_of(&from->device[i], sharing->ranks[i]);
+        part.name = tsr__arena_str(&to->arena, str_of(part.name)).p;
+        for (int k = 0; k < sharing->ranks[i]; k++)
+            to->device[sharing->first[i] + k] = part;
+        to->shared_by = sharing->ranks[i] > to->shared_by ? sharing->ranks[i] : to->shared_by;
+        link_ranks(to, sharing, i);
+    }
+    for (size_t i = 0; i < from->links.n; i++)
+        link_devices(to, sharing, &from->links.at[i]);
+    to->memory_assumed = from->memory_assumed;
+    struct diag_mark before = tsr__diag_mark(from->session);
+    tsr_status status = tsr__topology_finish(to, false);
+    tsr__diag_back(from->session, &before, true); // what is odd was said of the whole
+    if (status == TSR_OK)
+        *out = to;
+    else
+        tsr_topology_free(to);
+    return status;
+}
+
+// The devices at least as fast as one of them, with 1, 2 or 3 ranks of the slowest: the first that comes out even.
+static tsr_status add_shares(tsr_topology *topology, double slowest)
+{
+    struct sharing sharing = {.from = topology};
+    tsr_topology *ranks = NULL;
+    for (int finest = 1; finest <= FINEST; finest++) {
+        if (!share_out(&sharing, slowest, finest))
+            continue;
+        tsr_status status = make_ranks(&sharing, &ranks);
+        if (status != TSR_OK)
+            return status;
+        return tsr__topology_add_choice(topology, ranks);
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr__topology_add_shares(tsr_topology *topology)
+{
+    if (topology->n > RANKS_MOST || topology->window)
+        return TSR_OK;
+    for (int i = 0; i < topology->n; i++) {
+        bool seen = false;
+        for (int k = 0; k < i; k++)
+            seen = seen || topology->device[k].flops == topology->device[i].flops;
+        tsr_status status = TSR_OK;
+        if (!seen)
+            status = add_shares(topology, topology->device[i].flops);
+        if (status != TSR_OK)
+            return status;
+    }
+    return TSR_OK;
+}
