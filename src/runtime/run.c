@@ -90,7 +90,7 @@ static tsr_status check_call(tsr_session *session, const tsr_run_options *option
 }
 
 // Runs a job on copies of the inputs: kernels of the engine write over what they are given (a BatchNormalization that trains,
-// over its statistics). Partitions hold copies where that can be (partition/emit.c), other models do not.
+// over its statistics). Partitions hold copies where that can be (partition/emit/emit_node.c), other models do not.
 static tsr_status run_on_copies(tsr_session *session, tsr_job *job, const tsr_tensors *inputs,
                                 tsr_tensors *outputs)
 {

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// comm_node.c - the node of a communication on one rank: its operator, its name and all its attributes, chained through
+// the rank's token. Which attributes a collective has is in its row of the table.
+//
+//     AllGather along axis 1 of a float16 on ranks 0 and 1, the third communication of the plan:
+//         AllGatherF16 "AllGather_2" (x, token) -> (x/1, ai.tessera.token.2)
+//         plan = the fingerprint, id = 2, group = [0, 1], elem_type = 10, axis = 1
+#include "partition/internal.h"
+
+static tsr_status set_layout(struct plan *plan, tsr_node *node, const char *name,
+                             const struct tile_layout *layout)
+{
+    size_t count = tsr__layout_encode(layout, NULL, 0);
+    int64_t *code = ARENA_ARRAY(plan->arena, int64_t, count + 1);
+    if (!code)
+        return TSR_NOMEM;
+    tsr__layout_encode(layout, code, count);
+    return tsr_node_set_ints(node, name, code, count);
+}
+
+static tsr_status set_axes(tsr_node *node, const struct windows *windows)
+{
+    int64_t axes[TILE_MAX_RANK];
+    for (int k = 0; k < windows->n_axes; k++)
+        axes[k] = windows->axes[k];
+    return tsr_node_set_ints(node, tsr__attribute_name(ATTRIBUTE_AXES), axes,
+                             (size_t)windows->n_axes);
+}
+
+// For each member, for each axis: a number of intervals, and their bounds.
+static tsr_status set_windows(struct plan *plan, tsr_node *node, const struct step *st)
+{
+    const struct windows *windows = st->outputs[0]->windows;
+    const struct device_group *group = &st->groups[0];
+    VEC(int64_t) list = {0};
+    for (size_t i = 0; i < group->n * (size_t)windows->n_axes; i++) {
+        size_t axis = i % (size_t)windows->n_axes;
+        const struct dim_cut *part =
+            &windows->parts[group->devices[i / (size_t)windows->n_axes] * windows->n_axes +
+                            (int64_t)axis];
+        int64_t *count = vec_push(plan->arena, &list);
+        if (!count)
+            return TSR_NOMEM;
+        *count = part->n;
+        for (int64_t k = 0; k < 2 * part->n; k++) {
+            int64_t *bound = vec_push(plan->arena, &list);
+            if (!bound)
+                return TSR_NOMEM;
+            *bound = k % 2 ? part->at[k / 2].stop : part->at[k / 2].start;
+        }
+    }
+    return tsr_node_set_ints(node, tsr__attribute_name(ATTRIBUTE_WINDOWS), list.at, list.n);
+}
+
+static tsr_status set_reduce(tsr_node *node, const struct step *st)
+{
+    static const char *const reduce[] = {[COMBINE_SUM] = "sum",
+                                         [COMBINE_MAX] = "max",
+                                         [COMBINE_MIN] = "min",
+                                         [COMBINE_PROD] = "prod"};
+    return tsr_node_set_string(node, tsr__attribute_name(ATTRIBUTE_REDUCE),
+                               reduce[st->flow->combine]);
+}
+
+// The pair of a message is ascending and its root is the sender: of {3,5} with root 5, both[0] == 5 is 0, and both[0] = 3 is
+// the receiver.
+static int64_t receiver(const struct step *st, size_t group)
+{
+    const int64_t *both = st->groups[group].devices;
+    return both[both[0] == st->roots[group]];
+}
+
+// One attribute that only some collectives have.
+static tsr_status set_one(struct plan *plan, tsr_node *node, const struct step *st, size_t group,
+                          enum comm_attribute attribute)
+{
+    const char *name = tsr__attribute_name(attribute);
+    switch (attribute) {
+    case ATTRIBUTE_REDUCE:
+        return set_reduce(node, st);
+    case ATTRIBUTE_AXIS:
+        return tsr_node_set_int(node, name, st->axis);
+    case ATTRIBUTE_SPLIT_AXIS:
+        return tsr_node_set_int(node, name, st->split_axis);
+    case ATTRIBUTE_UNIT:
+        return tsr_node_set_int(node, name, st->unit);
+    case ATTRIBUTE_ROOT:
+    case ATTRIBUTE_FROM:
+        return tsr_node_set_int(node, name, st->roots[group]);
+    case ATTRIBUTE_TO:
+        return tsr_node_set_int(node, name, receiver(st, group));
+    case ATTRIBUTE_SOURCE:
+        return set_layout(plan, node, name, st->inputs[0]->layout);
+    case ATTRIBUTE_TARGET:
+        return set_layout(plan, node, name, st->outputs[0]->layout);
+    case ATTRIBUTE_AXES:
+        return set_axes(node, st->outputs[0]->windows);
+    case ATTRIBUTE_WINDOWS:
+        return set_windows(plan, node, st);
+    case ATTRIBUTE_COUNT:
+        break;
+    }
+    return TSR_OK;
+}
+
+// Attributes that only some collectives have: the row says which.
+static tsr_status own_attributes(struct plan *plan, tsr_node *node, const struct step *st,
+                                 size_t group)
+{
+    for (int k = 0; k < ATTRIBUTE_COUNT; k++) {
+        enum comm_attribute attribute = (enum comm_attribute)k;
+        if (!comm_carries((int)tsr__step_collective(st), attribute))
+            continue;
+        tsr_status status = set_one(plan, node, st, group, attribute);
+        if (status != TSR_OK)
+            return status;
+    }
+    return TSR_OK;
+}
+
+static tsr_status set_attributes(struct plan *plan, tsr_node *node, const struct step *st,
+                                 size_t group)
+{
+    const struct device_group *device_group = &st->groups[group];
+    tsr_status status = tsr_node_set_string(node, "plan", plan->fingerprint);
+    if (status == TSR_OK)
+        status = tsr_node_set_int(node, "id", st->id);
+    if (status == TSR_OK)
+        status = tsr_node_set_ints(node, "group", device_group->devices, device_group->n);
+    if (status == TSR_OK)
+        status = tsr_node_set_int(node, "elem_type", tsr__carried(tsr__step_type(st)));
+    if (status != TSR_OK)
+        return status;
+    return own_attributes(plan, node, st, group);
+}
+
+// What stands on this rank: a message has two ends.
+static const char *op_here(const struct part *part, const struct step *st, size_t group)
+{
+    const struct collective *row = tsr__collective((int)tsr__step_collective(st));
+    if (row->other_end && st->roots[group] != part->rank)
+        return row->other_end;
+    return row->op;
+}
+
+tsr_node *tsr__comm_node(struct part *part, const struct step *st, size_t group, tsr_value **inputs,
+                         size_t n_inputs, const char *const outputs[2])
+{
+    struct plan *plan = part->plan;
+    const char *type = tsr__step_type(st) == TSR_FLOAT16 ? "F16" : "";
+    struct str op = tsr__arena_printf(plan->arena, "%s%s", op_here(part, st, group), type);
+    struct str label =
+        tsr__arena_printf(plan->arena, "%s_%lld", op_here(part, st, group), (long long)st->id);
+    if (plan->arena->failed)
+        return NULL;
+    tsr_node *node =
+        tsr_graph_add_node(part->graph, COMM_DOMAIN, op.p, label.p, inputs, n_inputs, outputs, 2);
+    if (!node || set_attributes(plan, node, st, group) != TSR_OK)
+        return NULL;
+    part->token = tsr_node_output(node, 1);
+    return node;
+}

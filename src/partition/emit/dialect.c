@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+// dialect.c - communication as ONNX Runtime's own builds with NCCL know it: AllReduce, AllGather and
+// AllToAll of com.microsoft, among all ranks, with parts of one size. They have no token. So each of
+// them is made to depend on the one before it, by the data where it does so already, else by nothing
+// of that one's result put in front of what is given; and a result that nobody reads is an output of
+// the file, so that no engine drops it. What they cannot say is found before anything is built, all at
+// once.
+#include "partition/internal.h"
+
+#define DOMAIN "com.microsoft"
+
+// ---- what they can say -------------------------------------------------------------------------
+
+static void refuse(struct plan *plan, const struct step *st, const char *why)
+{
+    const struct item *it = st->outputs[0]->item;
+    const tsr_node *node = it->value ? tsr_value_producer(it->value) : NULL;
+    if (st->flow)
+        node = st->flow->node;
+    struct place at = node ? tsr__place_node(node) : PLACE_NONE;
+    at.value = it->name;
+    at.configuration = str_of(tsr_config_name(plan->flow->config));
+    tsr__diag(plan->session, DIAG_partition_dialect, &at,
+              "another sharding, or leave --dialect away: Tessera's own operators can do it",
+              "%s of '" STR_FMT "': %s", tsr__step_op(st), STR_ARG(it->name), why);
+    plan->status = TSR_UNSUPPORTED;
+}
+
+// Elements of that axis on a rank; -1: not known, or it has none.
+static int64_t size_on(const struct form *form, int axis, int64_t rank)
+{
+    int64_t coords[TILE_MAX_FACTORS];
+    const struct item *it = form->item;
+    if (axis >= it->rank || it->dims[axis].value < 0 ||
+        !tsr__device_coords(form->layout, rank, axis, coords))
+        return -1;
+    struct local_size size = tsr__local_size(&form->layout->dims[axis], coords);
+    return tsr__local_size_of(&size, it->dims[axis].value);
+}
+
+static bool even(const struct plan *plan, const struct form *form, int axis)
+{
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++)
+        if (size_on(form, axis, rank) < 0 || size_on(form, axis, rank) != size_on(form, axis, 0))
+            return false;
+    return true;
+}
+
+static bool everybody(const struct plan *plan, const struct step *st)
+{
+    const struct device_group *group = &st->groups[0];
+    for (size_t i = 0; i < group->n; i++)
+        if (group->devices[i] != (int64_t)i)
+            return false;
+    return st->n_groups == 1 && (int64_t)group->n == plan->n_ranks;
+}
+
+static bool type_fits(const struct step *st, tsr_dtype type)
+{
+    if (type == TSR_FLOAT || type == TSR_FLOAT16 || type == TSR_DOUBLE)
+        return true;
+    return comm_has(st->kind, TRAIT_JOINS) && (type == TSR_INT64 || type == TSR_BOOL);
+}
+
+// NULL: the dialect can say this step. Otherwise the first reason why not, which the finding shows. A gather of
+// [4,6] pieces on ranks 0 and 1 is an AllGather there; of [3,6] and [2,6] it is none, since its parts must be
+// equal.
+static const char *why_not(const struct plan *plan, const struct step *st)
+{
+    bool reduces = comm_has(st->kind, TRAIT_FOLDS), joins = comm_has(st->kind, TRAIT_JOINS);
+    if (!reduces && !joins)
+        return DOMAIN " has AllReduce, AllGather and AllToAll only";
+    if (!everybody(plan, st))
+        return "not all ranks take part, and " DOMAIN " knows no groups";
+    if (reduces && st->flow->combine != COMBINE_SUM)
+        return DOMAIN "'s AllReduce can only add";
+    if (st->outputs[0]->item->rank < 0 || st->outputs[0]->item->rank > TILE_MAX_RANK)
+        return "its number of dimensions is not known, or too large";
+    if (!type_fits(st, st->outputs[0]->item->dtype))
+        return "the operator of " DOMAIN " does not take this element type";
+    if (joins && !even(plan, st->inputs[0], st->axis))
+        return "the parts have different sizes, or unknown ones";
+    if (st->kind == COMM_ALL_TO_ALL && !even(plan, st->outputs[0], st->split_axis))
+        return "the parts have different sizes, or unknown ones";
+    if (st->kind == COMM_REDUCE_SCATTER && size_on(st->outputs[0], st->axis, 0) < 0)
+        return "the size of the axis that is cut is not known";
+    return NULL;
+}
+
+static void check_body(void *data, const struct step *st)
+{
+    if (st->id >= 0)
+        refuse(data, st, "inside a body, where its order cannot be kept without tokens");
+}
+
+static bool waits(const struct step *st)
+{
+    size_t most = 0;
+    for (size_t group = 0; group < st->n_groups; group++)
+        most = st->group_live[group] && st->groups[group].n > most ? st->groups[group].n : most;
+    return st->id >= 0 && (most > 1 || comm_has(st->kind, TRAIT_COPIES_WITHIN));
+}
+
+tsr_status tsr__dialect_check(struct plan *plan)
+{
+    for (size_t i = 0; i < plan->steps.n; i++) {
+        const struct step *st = plan->steps.at[i];
+        for (int k = 0; k < st->n_bodies; k++)
+            tsr__steps_visit(&st->bodies[k].steps, check_body, plan);
+        const char *why = waits(st) ? why_not(plan, st) : NULL;
+        if (why)
+            refuse(plan, st, why);
+    }
+    return plan->status;
+}
+
+// ---- one after the other -----------------------------------------------------------------------
+
+static bool reads_marked(const tsr_node *node, const unsigned char *marked)
+{
+    tsr_value **captures;
+    size_t n_in = tsr_node_input_count(node), n_captures = tsr__node_captures(node, &captures);
+    for (size_t i = 0; i < n_in + n_captures; i++) {
+        const tsr_value *value = i < n_in ? tsr_node_input(node, i) : captures[i - n_in];
+        const tsr_node *maker = value ? tsr_value_producer(value) : NULL;
+        if (maker && marked[tsr__node_id(maker)])
+            return true;
+    }
+    return false;
+}
+
+// x is made of what the last communication gave. Nodes are made in order: only later ones can be.
+static bool follows(struct part *part, const tsr_value *x, bool *out)
+{
+    const tsr_node *end = tsr_value_producer(x), *last = part->comms.at[part->comms.n - 1];
+    size_t n = tsr__model_node_ids(part->model);
+    unsigned char *marked = ARENA_ARRAY(part->plan->arena, unsigned char, n + 1);
+    *out = false;
+    if (!marked)
+        return false;
+    marked[tsr__node_id(last)] = 1;
+    for (const tsr_node *node = tsr_node_next(last); node && end; node = tsr_node_next(node))
+        marked[tsr__node_id(node)] = reads_marked(node, marked);
+    *out = end && marked[tsr__node_id(end)];
+    return true;
+}
+
+// x with nothing in front of it: no element of `before`, in the shape of x.
+static tsr_value *behind(struct part *part, tsr_value *x, tsr_value *before, tsr_dtype from,
+                         tsr_dtype to)
+{
+    static const int64_t all[1] = {-1}, zero[1] = {0}, one[1] = {1}, end[1] = {INT64_MAX};
+    const struct str any = {0};
+    tsr_value *none = tsr__part_node(part, "Reshape", any, 2, before, tsr__part_ints(part, all, 1));
+    tsr_value *at = tsr__part_ints(part, zero, 1);
+    none = tsr__part_node(part, "Slice", any, 4, none, at, at, at);
+    if (from != to) {
+        none = none ? tsr__part_node(part, "Cast", any, 1, none) : NULL;
+        if (!none || tsr_node_set_int(tsr_value_producer(none), "to", to) != TSR_OK)
+            return NULL;
+    }
+    tsr_value *shape = tsr__part_node(part, "Shape", any, 1, x);
+    shape = tsr__part_node(part, "Slice", any, 4, shape, tsr__part_ints(part, one, 1),
+                           tsr__part_ints(part, end, 1), at);
+    shape = tsr__part_node(part, "Concat", any, 2, at, shape);
+    if (!shape || tsr_node_set_int(tsr_value_producer(shape), "axis", 0) != TSR_OK)
+        return NULL;
+    none = tsr__part_node(part, "Reshape", any, 2, none, shape);
+    if (!none || tsr_node_set_int(tsr_value_producer(none), "allowzero", 1) != TSR_OK)
+        return NULL;
+    tsr_value *y = tsr__part_node(part, "Concat", any, 2, none, x);
+    if (y && tsr_node_set_int(tsr_value_producer(y), "axis", 0) == TSR_OK)
+        return y;
+    return NULL;
+}
+
+static tsr_status chain(struct part *part, const struct step *st, tsr_value **x)
+{
+    bool follows_already = true;
+    const struct item *it = st->outputs[0]->item;
+    if (part->comms.n && !follows(part, *x, &follows_already))
+        return TSR_NOMEM;
+    if (follows_already)
+        return TSR_OK;
+    if (it->rank < 1 || part->plan->opset < 14) {
+        refuse(part->plan, st,
+               it->rank < 1 ? "a single number, which cannot be put behind the communication before"
+                            : "it cannot be put behind the communication before it in this opset");
+        return TSR_UNSUPPORTED;
+    }
+    size_t last = part->comms.n - 1;
+    *x = behind(part, *x, tsr_node_output(part->comms.at[last], 0), part->items.at[last]->dtype,
+                it->dtype);
+    return *x ? TSR_OK : TSR_NOMEM;
+}
+
+// ---- nodes -------------------------------------------------------------------------------------
+
+// Parts of x along one axis, one after the other along another.
+static tsr_value *turned(struct part *part, tsr_value *x, int from, int to, struct str out)
+{
+    struct plan *plan = part->plan;
+    size_t n = (size_t)plan->n_ranks;
+    const char **names = ARENA_ARRAY(plan->arena, const char *, n);
+    tsr_value **parts = ARENA_ARRAY(plan->arena, tsr_value *, n);
+    for (size_t i = 0; i < n && names; i++)
+        names[i] = tsr__part_fresh(part).p;
+    struct str name = out.p ? out : tsr__part_fresh(part);
+    if (plan->arena->failed)
+        return NULL;
+    tsr_node *split = tsr_graph_add_node(part->graph, "", "Split", names[0], &x, 1, names, n);
+    if (!split || tsr_node_set_int(split, "axis", from) != TSR_OK ||
+        (plan->opset >= 18 && tsr_node_set_int(split, "num_outputs", (int64_t)n) != TSR_OK))
+        return NULL;
+    for (size_t i = 0; i < n; i++)
+        parts[i] = tsr_node_output(split, i);
+    tsr_node *join = tsr_graph_add_node(part->graph, "", "Concat", name.p, parts, n, &name.p, 1);
+    if (join && tsr_node_set_int(join, "axis", to) == TSR_OK)
+        return tsr_node_output(join, 0);
+    return NULL;
+}
+
+static tsr_value *comm_node(struct part *part, const struct step *st, const char *op, tsr_value *x,
+                            struct str out)
+{
+    struct plan *plan = part->plan;
+    struct str label = tsr__arena_printf(plan->arena, "%s_%lld", op, (long long)st->id);
+    struct str name = out.p ? out : tsr__part_fresh(part);
+    tsr_node *node = plan->arena->failed
+                         ? NULL
+                         : tsr_graph_add_node(part->graph, DOMAIN, op, label.p, &x, 1, &name.p, 1);
+    bool sized = comm_has(st->kind, TRAIT_JOINS);
+    if (!node || (sized && tsr_node_set_int(node, "group_size", plan->n_ranks) != TSR_OK) ||
+        (st->kind == COMM_ALL_GATHER && tsr_node_set_int(node, "axis", st->axis) != TSR_OK))
+        return NULL;
+    tsr_node **slot = vec_push(plan->arena, &part->comms);
+    const struct item **item = vec_push(plan->arena, &part->items);
+    if (!slot || !item)
+        return NULL;
+    *slot = node;
+    *item = st->outputs[0]->item;
+    return tsr_node_output(node, 0);
+}
+
+// Of a sum that all have, the part that this rank wants.
+static tsr_value *own_part(struct part *part, const struct step *st, tsr_value *x, struct str out)
+{
+    int64_t start = 0, stop = size_on(st->outputs[0], st->axis, part->rank), axis = st->axis;
+    for (int64_t rank = 0; rank < part->rank; rank++)
+        start += size_on(st->outputs[0], st->axis, rank);
+    stop += start;
+    return tsr__part_node(part, "Slice", out, 4, x, tsr__part_ints(part, &start, 1),
+                          tsr__part_ints(part, &stop, 1), tsr__part_ints(part, &axis, 1));
+}
+
+// The dialect's AllToAll splits and joins along axis 0 only, so other axes are brought there and back.
+static tsr_value *emit_one(struct part *part, const struct step *st, tsr_value *x, struct str out)
+{
+    const struct str any = {0};
+    switch (st->kind) {
+    case COMM_ALL_GATHER:
+        return comm_node(part, st, "AllGather", x, out);
+    case COMM_ALL_TO_ALL:
+        if (st->split_axis != 0)
+            x = turned(part, x, st->split_axis, 0, any);
+        if (!x)
+            return NULL;
+        if (st->axis == 0)
+            return comm_node(part, st, "AllToAll", x, out);
+        x = comm_node(part, st, "AllToAll", x, any);
+        return x ? turned(part, x, 0, st->axis, out) : NULL;
+    case COMM_REDUCE_SCATTER:
+        x = comm_node(part, st, "AllReduce", x, any);
+        return x ? own_part(part, st, x, out) : NULL;
+    default:
+        return comm_node(part, st, "AllReduce", x, out);
+    }
+}
+
+tsr_status tsr__dialect_emit(struct part *part, struct step *st)
+{
+    struct form *to = st->outputs[0];
+    bool keeps = tsr__layout_has_device(to->layout, part->rank);
+    tsr_value *x = form_root(st->inputs[0])->local[part->rank];
+    tsr_status status = x ? chain(part, st, &x) : TSR_NOMEM;
+    if (status != TSR_OK)
+        return status;
+    struct str name = keeps ? tsr__form_name(part, to) : tsr__part_fresh(part);
+    tsr_value *y = name.p ? emit_one(part, st, x, name) : NULL;
+    if (keeps)
+        to->local[part->rank] = y;
+    return y ? TSR_OK : TSR_NOMEM;
+}
+
+// ---- the end -----------------------------------------------------------------------------------
+
+static bool is_read(const struct part *part, const tsr_value *value)
+{
+    for (size_t i = 0; i < tsr_graph_output_count(part->graph); i++)
+        if (tsr_graph_output(part->graph, i) == value)
+            return true;
+    for (const tsr_node *node = tsr_node_next(tsr_value_producer(value)); node;
+         node = tsr_node_next(node)) {
+        tsr_value **captures;
+        size_t n_captures = tsr__node_captures(node, &captures);
+        for (size_t i = 0; i < tsr_node_input_count(node); i++)
+            if (tsr_node_input(node, i) == value)
+                return true;
+        for (size_t i = 0; i < n_captures; i++)
+            if (captures[i] == value)
+                return true;
+    }
+    return false;
+}
+
+tsr_status tsr__dialect_outputs(struct part *part)
+{
+    tsr_status st = TSR_OK;
+    tsr_dim unknown[TILE_MAX_RANK];
+    for (int axis = 0; axis < TILE_MAX_RANK; axis++)
+        unknown[axis] = (tsr_dim){-1, ""};
+    for (size_t i = 0; i < part->comms.n && st == TSR_OK; i++) {
+        tsr_value *value = tsr_node_output(part->comms.at[i], 0);
+        if (is_read(part, value))
+            continue;
+        st = tsr_value_set_type(value, part->items.at[i]->dtype, part->items.at[i]->rank, unknown);
+        if (st == TSR_OK)
+            st = tsr_graph_add_output(part->graph, value);
+    }
+    return st;
+}
+
+static bool same(const tsr_node *a, const tsr_node *b)
+{
+    static const char *const names[] = {"axis", "group_size"};
+    for (size_t i = 0; i < TSR_COUNT(names); i++)
+        if (tsr_attr_int(tsr_node_find_attr(a, names[i]), -1) !=
+            tsr_attr_int(tsr_node_find_attr(b, names[i]), -1))
+            return false;
+    return str_eq(tsr__node_op_str(a), tsr__node_op_str(b));
+}
+
+// The proof before publishing: every rank has the same operators, in one order that its data keep.
+tsr_status tsr__dialect_agree(struct plan *plan, struct part *parts)
+{
+    for (int64_t rank = 1; rank < plan->n_ranks; rank++) {
+        const struct part *part = &parts[rank];
+        bool ok = part->comms.n == parts[0].comms.n;
+        for (size_t i = 0; ok && i < part->comms.n; i++)
+            ok = same(part->comms.at[i], parts[0].comms.at[i]) &&
+                 part->items.at[i] == parts[0].items.at[i];
+        if (ok)
+            continue;
+        struct place at = PLACE_NONE;
+        at.rank = rank;
+        tsr__diag(plan->session, DIAG_partition_disagrees, &at, "please report this with the model",
+                  "rank %lld: its communications differ from those of rank 0", (long long)rank);
+        return TSR_BUG;
+    }
+    return TSR_OK;
+}

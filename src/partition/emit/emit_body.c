@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// emit_body.c - nodes with bodies that are cut, on one rank: the node, its bodies before and after their
+// steps (which emit_step.c puts in), and the token, which a loop carries as one more state and which
+// both branches of an If hand out. The node is put at the end of its graph when its bodies stand,
+// because sizes that they need may have been added in front.
+#include "partition/internal.h"
+
+static tsr_status copy_attributes(tsr_node *to, const tsr_node *from)
+{
+    for (size_t i = 0; i < tsr_node_attr_count(from); i++) {
+        tsr_status st = TSR_OK;
+        const tsr_attr *attr = tsr_node_attr(from, i);
+        const int64_t *ints;
+        size_t n = tsr_attr_ints(attr, &ints);
+        if (tsr_attr_kind_of(attr) == TSR_ATTR_INT)
+            st = tsr_node_set_int(to, tsr_attr_name(attr), tsr_attr_int(attr, 0));
+        else if (tsr_attr_kind_of(attr) == TSR_ATTR_INTS)
+            st = tsr_node_set_ints(to, tsr_attr_name(attr), ints, n);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+// Inputs in order, the token behind the states. Returns the count.
+static size_t node_inputs(struct part *part, const struct step *st, bool token, tsr_value **out)
+{
+    const struct control *control = st->flow->control;
+    size_t n = 0, behind = (size_t)(control->n_steer + control->n_states);
+    for (size_t i = 0; i <= st->n_node_inputs; i++) {
+        if (i == behind && token && control->loops)
+            out[n++] = part->token;
+        if (i < st->n_node_inputs)
+            out[n++] = st->inputs[i] ? form_root(st->inputs[i])->local[part->rank] : NULL;
+    }
+    return n;
+}
+
+// Where output i of the node (states, token, results) stands.
+static size_t token_at(const struct control *control)
+{
+    return (size_t)(control->loops ? control->n_states : control->n_results);
+}
+
+static size_t node_outputs(struct part *part, const struct step *st, bool token, const char **out)
+{
+    const struct control *control = st->flow->control;
+    size_t n = 0, all = (size_t)(control->n_states + control->n_results);
+    for (size_t i = 0; i <= all; i++) {
+        if (i == token_at(control) && token)
+            out[n++] = tsr__part_fresh(part).p;
+        if (i < all)
+            out[n++] = i < st->n_outputs && st->outputs[i] ? tsr__form_name(part, st->outputs[i]).p
+                                                           : tsr__part_fresh(part).p;
+    }
+    return n;
+}
+
+// x with this axis in front: of [7 2 0 5] and axis 1, [2 7 0 5].
+static tsr_value *axis_first(struct part *part, tsr_value *x, int rank, int axis)
+{
+    int64_t order[TILE_MAX_RANK] = {axis};
+    for (int i = 0; i < axis; i++)
+        order[i + 1] = i;
+    for (int i = axis + 1; i < rank; i++)
+        order[i] = i;
+    tsr_value *turned = tsr__part_node(part, "Transpose", (struct str){0}, 1, x);
+    if (!turned)
+        return NULL;
+    tsr_status status = tsr_node_set_ints(tsr_value_producer(turned), "perm", order, (size_t)rank);
+    if (status != TSR_OK)
+        return NULL;
+    return turned;
+}
+
+// ONNX Runtime turns a slice with another axis than the first inside its Scan, and dies of a division by zero where the
+// device has nothing of it. So slices that are cut are turned before the node. axes: of all slices, as they are then.
+static tsr_status turn_slices(struct part *part, const struct step *st, tsr_value **slices,
+                              int64_t *axes)
+{
+    const struct control *control = st->flow->control;
+    for (int i = 0; i < control->n_slices; i++) {
+        const struct form *form = st->inputs[control->n_steer + control->n_states + i];
+        int rank = form ? form->layout->rank : 0;
+        int axis = tsr__control_in_axis(control, i, rank);
+        axes[i] = (size_t)i < control->n_in_axes ? control->in_axes[i] : 0;
+        if (axis < 1 || rank > TILE_MAX_RANK || tsr__layout_is_whole(form->layout))
+            continue;
+        slices[i] = axis_first(part, slices[i], rank, axis);
+        if (!slices[i])
+            return TSR_NOMEM;
+        axes[i] = 0;
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr__control_begin(struct part *part, struct step *st, struct control_node *made)
+{
+    struct arena *arena = part->plan->arena;
+    const tsr_node *node = st->flow->node;
+    const struct control *control = st->flow->control;
+    bool token = tsr__comms_on(st, part->rank);
+    size_t n_out = (size_t)(control->n_states + control->n_results) + token;
+    tsr_value **inputs = ARENA_ARRAY(arena, tsr_value *, st->n_node_inputs + 2);
+    const char **outputs = ARENA_ARRAY(arena, const char *, n_out + 1);
+    if (!inputs || !outputs)
+        return TSR_NOMEM;
+    size_t n_in = node_inputs(part, st, token, inputs);
+    int64_t *axes = ARENA_ARRAY(arena, int64_t, (size_t)control->n_slices + 1);
+    if (!axes)
+        return TSR_NOMEM;
+    tsr_status status = turn_slices(part, st, inputs + n_in - control->n_slices, axes);
+    if (status != TSR_OK)
+        return status;
+    node_outputs(part, st, token, outputs);
+    *made = (struct control_node){.outer = part->graph, .before = part->token, .token = token};
+    made->node = tsr_graph_add_node(part->graph, tsr_node_domain(node), tsr_node_op(node),
+                                    tsr_node_name(node), inputs, n_in, outputs, n_out);
+    if (!made->node)
+        return TSR_NOMEM;
+    status = copy_attributes(made->node, node);
+    if (status != TSR_OK || control->n_in_axes == 0)
+        return status;
+    return tsr_node_set_ints(made->node, "scan_input_axes", axes, (size_t)control->n_slices);
+}
+
+// ---- a body ------------------------------------------------------------------------------------
+
+// The token goes round a loop as one more carried state: behind numbers and states, before slices. A loop with 2
+// numbers, 1 state and 1 slice gets it as input 3. It may be the last input, so i runs up to n.
+tsr_status tsr__control_open(struct part *part, const struct step *st, int k,
+                             const struct control_node *made)
+{
+    const struct control *control = st->flow->control;
+    const struct body *body = &st->bodies[k];
+    size_t n = tsr_graph_input_count(body->flow->graph),
+           behind = (size_t)(control->n_numbers + control->n_states);
+    if (!made->node)
+        return TSR_OK;
+    part->graph =
+        tsr__node_add_graph(made->node, control->names[k], tsr_graph_name(body->flow->graph));
+    if (!part->graph)
+        return TSR_NOMEM;
+    part->token = made->before;
+    for (size_t i = 0; i <= n; i++) {
+        if (i == behind && made->token && control->loops &&
+            !(part->token = tsr__part_token_input(part)))
+            return TSR_NOMEM;
+        if (i == n)
+            break;
+        struct form *form = body->inputs[i];
+        tsr_value *value = tsr_graph_add_input(part->graph, form->item->name.p);
+        if (!value || tsr__part_rank_known(part, value, form) != TSR_OK)
+            return TSR_NOMEM;
+        form->local[part->rank] = value;
+    }
+    return TSR_OK;
+}
+
+static tsr_status give_output(struct part *part, struct form *form)
+{
+    tsr_status status =
+        tsr__part_body_output(part, form_root(form)->local[part->rank], form->item->dtype);
+    if (status != TSR_OK)
+        return status;
+    size_t n = tsr_graph_output_count(part->graph);
+    return tsr__part_rank_known(part, tsr_graph_output(part->graph, n - 1), form);
+}
+
+// The token leaves behind the states of a loop, or behind all results of a branch, so i runs up to n here too.
+tsr_status tsr__control_close(struct part *part, const struct step *st, int k,
+                              const struct control_node *made)
+{
+    const struct control *control = st->flow->control;
+    const struct body *body = &st->bodies[k];
+    size_t n = tsr_graph_output_count(body->flow->graph);
+    size_t behind = token_at(control) + (size_t)control->condition;
+    if (!made->node)
+        return TSR_OK;
+    for (size_t i = 0; i <= n; i++) {
+        tsr_status status = TSR_OK;
+        if (i == behind && made->token)
+            status = tsr__part_token_output(part);
+        if (status == TSR_OK && i < n)
+            status = give_output(part, body->outputs[i]);
+        if (status != TSR_OK)
+            return status;
+    }
+    part->graph = made->outer;
+    return TSR_OK;
+}
+
+tsr_status tsr__control_end(struct part *part, struct step *st, const struct control_node *made)
+{
+    const struct control *control = st->flow->control;
+    size_t at = token_at(control);
+    for (size_t i = 0; i < st->n_outputs; i++)
+        if (st->outputs[i])
+            st->outputs[i]->local[part->rank] =
+                tsr_node_output(made->node, i + (made->token && i >= at));
+    part->token = made->before;
+    if (made->token)
+        part->token = tsr_node_output(made->node, at);
+    tsr_status status = tsr__part_keep_declared(part, st);
+    if (status != TSR_OK)
+        return status;
+    return tsr_node_move_before(made->node, NULL);
+}

@@ -1,0 +1,511 @@
+// SPDX-License-Identifier: Apache-2.0
+// emit_guard.c - nodes whose kernel wants elements, on a device that may have none. Of a batch that is 1 at run time, cut
+// in 2, the first device has nothing, and a GroupQueryAttention of nothing ends the process (rules/empty.c). Such a
+// node stands in the branch of an If that is taken where there are elements; the other branch gives what the node
+// would: tensors without elements, or the neutral element of a sum over nothing.
+//
+//     Attention of x [batch 6 8] on rank 0 of 2:
+//         some = Cast(Gather(Shape(x), 0), bool)
+//         y = If(some) { Attention(x) } else { ConstantOfShape(local sizes of y) }
+//
+// Sizes that are numbers need none of this: there a node is never cut in more parts than it has elements. Nor does the
+// last part, which has an element whenever there is one at all.
+#include "partition/internal.h"
+
+#include <math.h>
+
+#define LEAST_OPSET 10 // ConstantOfShape, Slice with computed ends
+
+// A factor that may be empty here, and a dimension of a local input that is empty where it is.
+struct open_factor {
+    int factor, input, axis;
+};
+struct guard {
+    struct part *part;
+    struct step *st;
+    struct open_factor open[RULE_MAX_FACTORS];
+    int n_open;
+    bool reduces; // one of them is reduced
+    tsr_value *
+        *own; // by input of the node: what it was before a copy for the branches took its place
+    tsr_node *choice; // the If
+    tsr_graph *outer;
+};
+
+// ---- what is guarded ---------------------------------------------------------------------------
+
+static bool dim_has(const struct rule_dim *dim, int factor)
+{
+    for (int i = 0; i < dim->n; i++)
+        if (dim->factors[i] == factor)
+            return true;
+    return false;
+}
+
+// How many of the open factors stand in output i; those that are reduced count as if they did.
+static int open_in(const struct guard *guard, size_t i)
+{
+    const struct rule *rule = guard->st->flow->place.rule;
+    const struct rule_tensor *tensor = &rule->outputs[i];
+    int n = 0;
+    for (int k = 0; k < guard->n_open; k++) {
+        bool has = rule->factors[guard->open[k].factor].kind == FACTOR_RED;
+        for (int axis = 0; axis < tensor->rank; axis++)
+            has |= dim_has(&tensor->dims[axis], guard->open[k].factor);
+        n += has;
+    }
+    return n;
+}
+
+// Without elements, no result has any, or all are sums of nothing.
+static bool all_vanish(const struct guard *guard)
+{
+    for (size_t i = 0; i < guard->st->n_outputs; i++)
+        if (guard->st->outputs[i] && open_in(guard, i) < guard->n_open)
+            return false;
+    return true;
+}
+
+static tsr_value *local_input(const struct guard *guard, size_t i)
+{
+    const struct step *st = guard->st;
+    if (i >= st->n_node_inputs || !st->inputs[i] ||
+        tsr__input_replaced(guard->part->plan, st->flow, guard->part->rank, (int)i))
+        return NULL;
+    return form_root(st->inputs[i])->local[guard->part->rank];
+}
+
+// Notes the first input that shows how much of the factor is here. False: none does.
+static bool find_input(struct guard *guard, int factor)
+{
+    const struct rule *rule = guard->st->flow->place.rule;
+    for (int i = 0; i < rule->n_inputs; i++) {
+        const struct rule_tensor *tensor = &rule->inputs[i];
+        if (tensor->host || tensor->absent || !local_input(guard, (size_t)i))
+            continue;
+        for (int axis = 0; axis < tensor->rank; axis++)
+            if (dim_has(&tensor->dims[axis], factor)) {
+                guard->open[guard->n_open++] = (struct open_factor){factor, i, axis};
+                return true;
+            }
+    }
+    return false;
+}
+
+// The rank may have nothing of the factor: its size is known at run time alone, and this is not the last part.
+static bool may_be_empty(const struct node_flow *nf, int64_t rank, int factor)
+{
+    const struct placement *place = &nf->place;
+    if (place->cuts[factor] < 2 || place->rule->factors[factor].size.value >= 0)
+        return false;
+    for (size_t i = 0; i < place->n_devices; i++)
+        if (place->devices[i] == rank)
+            return place->coords[i * (size_t)place->rule->n_factors + (size_t)factor] !=
+                   place->cuts[factor] - 1;
+    return false;
+}
+
+// What the node reads and gives must be tensors of known types. Where nothing is reduced to the least or the greatest, 0
+// or 1 of every type will do. A sum of nothing beside a result that does not vanish has no branch here.
+static bool can_replace(const struct guard *guard)
+{
+    const struct step *st = guard->st;
+    enum combine combine = st->flow->combine;
+    for (size_t i = 0; i < st->n_node_inputs; i++)
+        if (st->inputs[i] && st->inputs[i]->item->dtype == TSR_UNDEFINED)
+            return false;
+    for (size_t i = 0; i < st->n_outputs; i++) {
+        const struct form *form = st->outputs[i];
+        if (!form)
+            continue;
+        bool extreme = guard->reduces && (combine == COMBINE_MAX || combine == COMBINE_MIN);
+        bool floats = form->item->dtype == TSR_FLOAT || form->item->dtype == TSR_DOUBLE ||
+                      form->item->dtype == TSR_FLOAT16;
+        if (form->item->list || form->item->dtype == TSR_UNDEFINED || (extreme && !floats))
+            return false;
+    }
+    return !guard->reduces || all_vanish(guard);
+}
+
+// Finds the factors of which the node wants elements and may have none. False: it can stand as it is.
+static bool find_open(struct guard *guard)
+{
+    const struct node_flow *nf = guard->st->flow;
+    const struct rule *rule = nf->place.rule;
+    if (!rule || guard->part->plan->opset < LEAST_OPSET)
+        return false;
+    for (int factor = 0; factor < rule->n_factors; factor++) {
+        if (!may_be_empty(nf, guard->part->rank, factor) ||
+            !tsr__rule_wants_some(nf->node, rule, factor))
+            continue;
+        guard->reduces |= rule->factors[factor].kind == FACTOR_RED;
+        if (!find_input(guard, factor))
+            return false;
+    }
+    return guard->n_open > 0 && can_replace(guard);
+}
+
+// ---- sizes -------------------------------------------------------------------------------------
+
+// int64[1]: how much of that dimension is here.
+static tsr_value *size_here(struct guard *guard, const struct open_factor *open)
+{
+    int64_t axis = open->axis;
+    tsr_value *x = local_input(guard, (size_t)open->input);
+    tsr_dtype type = guard->st->inputs[open->input]->item->dtype;
+    tsr_value *sizes = tsr__part_sizes(guard->part, x, type, (struct str){0});
+    return tsr__part_node(guard->part, "Gather", (struct str){0}, 2, sizes,
+                          tsr__part_ints(guard->part, &axis, 1));
+}
+
+static tsr_value *has_elements(struct guard *guard)
+{
+    tsr_value *product = size_here(guard, &guard->open[0]);
+    for (int i = 1; i < guard->n_open; i++)
+        product = tsr__part_node(guard->part, "Mul", (struct str){0}, 2, product,
+                                 size_here(guard, &guard->open[i]));
+    return product ? tsr__part_cast(guard->part, product, TSR_BOOL, (struct str){0}) : NULL;
+}
+
+// A tensor of those sizes that holds 0, or what the reduction of nothing is.
+static tsr_value *filled(struct part *part, tsr_value *sizes, tsr_dtype type, float value)
+{
+    const struct str any = {0};
+    tsr_value *made = tsr__part_node(part, "ConstantOfShape", any, 1, sizes);
+    if (value != 0) {
+        struct str name = tsr__part_fresh(part);
+        tsr_value *number = name.p ? tsr_graph_add_initializer(part->graph, name.p, TSR_FLOAT, 0,
+                                                               NULL, &value, sizeof(value))
+                                   : NULL;
+        made = tsr__part_node(part, "Add", any, 2, made, number);
+    }
+    if (!made || type == TSR_FLOAT)
+        return made;
+    return tsr__part_cast(part, made, type, any);
+}
+
+static float neutral(enum combine combine)
+{
+    switch (combine) {
+    case COMBINE_PROD:
+        return 1;
+    case COMBINE_MAX:
+        return -INFINITY;
+    case COMBINE_MIN:
+        return INFINITY;
+    case COMBINE_SUM:
+        break;
+    }
+    return 0;
+}
+
+// ---- the branches ------------------------------------------------------------------------------
+
+static tsr_status open_branch(struct guard *guard, const char *name)
+{
+    guard->part->graph = tsr__node_add_graph(guard->choice, name, name);
+    return guard->part->graph ? TSR_OK : TSR_NOMEM;
+}
+
+// The value of output i is what the branch gives.
+static tsr_status branch_output(struct guard *guard, size_t i, tsr_value *value)
+{
+    if (!value)
+        return TSR_NOMEM;
+    tsr_status status = tsr_graph_add_output(guard->part->graph, value);
+    if (status != TSR_OK)
+        return status;
+    return tsr__part_rank_known(guard->part, value, guard->st->outputs[i]);
+}
+
+static struct str *fresh_names(struct guard *guard)
+{
+    struct step *st = guard->st;
+    struct str *names = ARENA_ARRAY(guard->part->plan->arena, struct str, st->n_outputs + 1);
+    for (size_t i = 0; names && i < st->n_outputs; i++)
+        if (st->outputs[i])
+            names[i] = tsr__part_fresh(guard->part);
+    return names;
+}
+
+// The node as it is, in a branch; its results are the local values of the step's outputs for now.
+static tsr_status node_within(struct guard *guard)
+{
+    struct str *names = fresh_names(guard);
+    if (!names)
+        return TSR_NOMEM;
+    return tsr__emit_plain(guard->part, guard->st, names);
+}
+
+static tsr_status some_branch(struct guard *guard)
+{
+    struct step *st = guard->st;
+    tsr_status status = open_branch(guard, "then_branch");
+    if (status == TSR_OK)
+        status = node_within(guard);
+    for (size_t i = 0; i < st->n_outputs; i++) {
+        if (status != TSR_OK)
+            return status;
+        if (st->outputs[i])
+            status = branch_output(guard, i, st->outputs[i]->local[guard->part->rank]);
+    }
+    return status;
+}
+
+// All sizes of all results can be computed from those of the model's inputs.
+static bool sizes_known(const struct guard *guard)
+{
+    const struct step *st = guard->st;
+    for (size_t i = 0; i < st->n_outputs; i++) {
+        const struct form *form = st->outputs[i];
+        if (form && (form->item->rank > TILE_MAX_RANK || form->item->scope->loops ||
+                     form->layout->rank != form->item->rank ||
+                     !tsr__shape_known(guard->part->plan, form->item)))
+            return false;
+    }
+    return true;
+}
+
+static tsr_status none_by_sizes(struct guard *guard)
+{
+    struct step *st = guard->st;
+    for (size_t i = 0; i < st->n_outputs; i++) {
+        const struct form *form = st->outputs[i];
+        if (!form)
+            continue;
+        tsr_value *sizes = tsr__part_local_sizes(guard->part, form->item, form->layout);
+        tsr_value *value =
+            sizes ? filled(guard->part, sizes, form->item->dtype, neutral(st->flow->combine))
+                  : NULL;
+        tsr_status status = branch_output(guard, i, value);
+        if (status != TSR_OK)
+            return status;
+    }
+    return TSR_OK;
+}
+
+// For each dimension 1 where a factor that may be empty here stands in it, else 0: the least sizes with which the node runs.
+static tsr_value *least_sizes(struct guard *guard, const struct rule_tensor *tensor, bool *any)
+{
+    int64_t least[RULE_MAX_RANK] = {0};
+    *any = false;
+    for (int axis = 0; axis < tensor->rank; axis++)
+        for (int i = 0; i < guard->n_open; i++)
+            if (dim_has(&tensor->dims[axis], guard->open[i].factor)) {
+                least[axis] = 1;
+                *any = true;
+            }
+    return tsr__part_ints(guard->part, least, tensor->rank);
+}
+
+// Zeros in place of an input that is empty: of [0 6 8], [1 6 8].
+static tsr_status stand_in(struct guard *guard, int i, tsr_value **out)
+{
+    const struct rule_tensor *tensor = &guard->st->flow->place.rule->inputs[i];
+    tsr_value *x = local_input(guard, (size_t)i);
+    bool any = false;
+    *out = NULL;
+    if (!x || tensor->host || tensor->absent || tensor->rank == 0)
+        return TSR_OK;
+    tsr_value *least = least_sizes(guard, tensor, &any);
+    if (!any)
+        return TSR_OK;
+    tsr_dtype type = guard->st->inputs[i]->item->dtype;
+    tsr_value *sizes = tsr__part_sizes(guard->part, x, type, (struct str){0});
+    sizes = tsr__part_largest(guard->part, (struct str){0}, sizes, least);
+    *out = sizes ? filled(guard->part, sizes, type, 0) : NULL;
+    return *out ? TSR_OK : TSR_NOMEM;
+}
+
+// What is here of dimension `axis` of a result of which the node has made [1 6 8] of stand-ins: 1 where nothing was put in its
+// place, else 0 or 1.
+static tsr_value *share_here(struct guard *guard, const struct rule_tensor *tensor, int axis)
+{
+    const struct str any = {0};
+    int64_t one = 1;
+    tsr_value *share = tsr__part_ints(guard->part, &one, 1);
+    for (int i = 0; i < guard->n_open; i++) {
+        if (!dim_has(&tensor->dims[axis], guard->open[i].factor))
+            continue;
+        tsr_value *here = size_here(guard, &guard->open[i]);
+        here = tsr__part_smallest(guard->part, any, here, tsr__part_ints(guard->part, &one, 1));
+        share = tsr__part_node(guard->part, "Mul", any, 2, share, here);
+    }
+    return share;
+}
+
+// The sizes of `made`, with 0 for those that are empty here.
+static tsr_value *true_sizes(struct guard *guard, const struct rule_tensor *tensor, tsr_value *made,
+                             tsr_dtype type)
+{
+    struct part *part = guard->part;
+    tsr_value *shares[RULE_MAX_RANK];
+    tsr_value *sizes = tsr__part_sizes(part, made, type, (struct str){0});
+    if (tensor->rank == 0)
+        return sizes;
+    for (int axis = 0; axis < tensor->rank; axis++) {
+        shares[axis] = share_here(guard, tensor, axis);
+        if (!shares[axis])
+            return NULL;
+    }
+    struct str name = tsr__part_fresh(part);
+    if (!name.p)
+        return NULL;
+    const char *outputs[1] = {name.p};
+    tsr_node *all = tsr_graph_add_node(part->graph, "", "Concat", name.p, shares,
+                                       (size_t)tensor->rank, outputs, 1);
+    if (!all || tsr_node_set_int(all, "axis", 0) != TSR_OK)
+        return NULL;
+    return tsr__part_node(part, "Mul", (struct str){0}, 2, sizes, tsr_node_output(all, 0));
+}
+
+// What output i is where the node gave `made` of stand-ins: that, if no stand-in reached it; nothing at all; or the part of it
+// that is here, which may be all of it.
+static tsr_value *result_here(struct guard *guard, size_t i, tsr_value *made)
+{
+    const struct str any = {0};
+    const struct step *st = guard->st;
+    tsr_dtype type = st->outputs[i]->item->dtype;
+    const struct rule_tensor *tensor = &st->flow->place.rule->outputs[i];
+    int open = open_in(guard, i);
+    if (open == 0)
+        return made;
+    tsr_value *sizes = true_sizes(guard, tensor, made, type);
+    if (!sizes)
+        return NULL;
+    if (open == guard->n_open)
+        return filled(guard->part, sizes, type, neutral(st->flow->combine));
+    int64_t starts[RULE_MAX_RANK] = {0};
+    return tsr__part_node(guard->part, "Slice", any, 3, made,
+                          tsr__part_ints(guard->part, starts, tensor->rank), sizes);
+}
+
+// Nobody knows the sizes, or a result does not depend on what is missing: the node itself tells, of inputs with one zero where
+// there is nothing. *own: what the inputs were, to be put back.
+static tsr_status put_stand_ins(struct guard *guard, tsr_value **own)
+{
+    struct step *st = guard->st;
+    const struct rule *rule = st->flow->place.rule;
+    tsr_value **made = ARENA_ARRAY(guard->part->plan->arena, tsr_value *, st->n_node_inputs + 1);
+    if (!made)
+        return TSR_NOMEM;
+    for (int i = 0; i < rule->n_inputs; i++) {
+        tsr_status status = stand_in(guard, i, &made[i]);
+        if (status != TSR_OK)
+            return status;
+    }
+    for (int i = 0; i < rule->n_inputs; i++) {
+        if (!made[i])
+            continue;
+        tsr_value **local = &form_root(st->inputs[i])->local[guard->part->rank];
+        own[i] = *local;
+        *local = made[i];
+    }
+    return TSR_OK;
+}
+
+// Puts back what other values stood in for.
+static void own_inputs(const struct guard *guard, tsr_value *const *own)
+{
+    const struct step *st = guard->st;
+    for (size_t i = st->n_node_inputs; i > 0; i--) // backwards: one value may be read twice
+        if (own[i - 1])
+            form_root(st->inputs[i - 1])->local[guard->part->rank] = own[i - 1];
+}
+
+static tsr_status none_by_node(struct guard *guard)
+{
+    struct step *st = guard->st;
+    int64_t rank = guard->part->rank;
+    tsr_value **own = ARENA_ARRAY(guard->part->plan->arena, tsr_value *, st->n_node_inputs + 1);
+    if (!own)
+        return TSR_NOMEM;
+    tsr_status status = put_stand_ins(guard, own);
+    if (status != TSR_OK)
+        return status;
+    status = node_within(guard);
+    own_inputs(guard, own);
+    for (size_t i = 0; i < st->n_outputs; i++) {
+        if (status != TSR_OK)
+            return status;
+        if (st->outputs[i])
+            status = branch_output(guard, i, result_here(guard, i, st->outputs[i]->local[rank]));
+    }
+    return status;
+}
+
+static tsr_status none_branch(struct guard *guard)
+{
+    tsr_status status = open_branch(guard, "else_branch");
+    if (status != TSR_OK)
+        return status;
+    if (all_vanish(guard) && sizes_known(guard))
+        return none_by_sizes(guard);
+    return none_by_node(guard);
+}
+
+// ---- the choice between them -------------------------------------------------------------------
+
+// The branches read the node's inputs from outside, which an engine does not take with all of them. Others may read
+// them too, perhaps in an outer graph: own_inputs undoes it.
+static tsr_status shield_inputs(struct guard *guard)
+{
+    const struct step *st = guard->st;
+    guard->own = ARENA_ARRAY(guard->part->plan->arena, tsr_value *, st->n_node_inputs + 1);
+    if (!guard->own)
+        return TSR_NOMEM;
+    for (size_t i = 0; i < st->n_node_inputs; i++) {
+        tsr_value *x = local_input(guard, i);
+        if (!x || st->inputs[i]->layout->rank == 0)
+            continue;
+        guard->own[i] = x;
+        x = tsr__part_unmoved(guard->part, x);
+        if (!x)
+            return TSR_NOMEM;
+        form_root(st->inputs[i])->local[guard->part->rank] = x;
+    }
+    return TSR_OK;
+}
+
+static tsr_status add_choice(struct guard *guard)
+{
+    struct step *st = guard->st;
+    const char **names = ARENA_ARRAY(guard->part->plan->arena, const char *, st->n_outputs + 1);
+    tsr_value *some = has_elements(guard);
+    size_t n = 0;
+    if (!names || !some)
+        return TSR_NOMEM;
+    for (size_t i = 0; i < st->n_outputs; i++)
+        if (st->outputs[i])
+            names[n++] = tsr__form_name(guard->part, st->outputs[i]).p;
+    guard->choice = tsr_graph_add_node(guard->part->graph, "", "If", tsr_node_name(st->flow->node),
+                                       &some, 1, names, n);
+    return guard->choice ? TSR_OK : TSR_NOMEM;
+}
+
+tsr_status tsr__emit_guarded(struct part *part, struct step *st, bool *guarded)
+{
+    struct guard guard = {.part = part, .st = st, .outer = part->graph};
+    *guarded = find_open(&guard);
+    if (!*guarded)
+        return TSR_OK;
+    tsr_status status = shield_inputs(&guard);
+    if (status == TSR_OK)
+        status = add_choice(&guard);
+    if (status == TSR_OK)
+        status = some_branch(&guard);
+    if (status == TSR_OK)
+        status = none_branch(&guard);
+    part->graph = guard.outer;
+    if (status != TSR_OK)
+        return status;
+    own_inputs(&guard, guard.own);
+    size_t n = 0;
+    for (size_t i = 0; i < st->n_outputs; i++)
+        if (st->outputs[i])
+            st->outputs[i]->local[part->rank] = tsr_node_output(guard.choice, n++);
+    status = tsr__part_keep_declared(part, st);
+    if (status != TSR_OK)
+        return status;
+    return tsr_node_move_before(guard.choice, NULL); // behind the sizes that its branches read
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// emit_lookup.c - nodes that are addressed by values, of whose table each device has some rows.
+//
+// What is looked up elsewhere is looked up at row 0 and put to 0, so that the sum over the devices has every row from
+// the one that has it. Exact in every type: all other summands are 0. What is changed elsewhere changes one more row, which
+// is put behind those that are here and taken off again.
+#include "partition/internal.h"
+
+static bool is_cut(const struct node_flow *nf, const struct rule_rewrite *rewrite)
+{
+    return (rewrite->kind == REWRITE_LOOKUP || rewrite->kind == REWRITE_SCATTER) &&
+           nf->place.cuts[rewrite->factor] > 1;
+}
+
+static enum rewrite_kind addressed(const struct node_flow *nf)
+{
+    const struct rule *rule = nf->place.rule;
+    for (int i = 0; rule && i < rule->n_rewrites; i++)
+        if (is_cut(nf, &rule->rewrites[i]))
+            return rule->rewrites[i].kind;
+    return REWRITE_SHAPE;
+}
+
+static tsr_value *scalar(struct part *part, tsr_dtype type, int64_t v)
+{
+    struct str name = tsr__part_fresh(part);
+    size_t bytes = (size_t)tsr_dtype_bits(type) / 8; // v is 0 unless the type is int64
+    if (name.p)
+        return tsr_graph_add_initializer(tsr_model_graph(part->model), name.p, type, 0, NULL, &v,
+                                         bytes);
+    return NULL;
+}
+
+// The rows of the factor that this rank has.
+static struct tile_interval rows_here(const struct part *t, const struct node_flow *nf, int factor)
+{
+    const struct rule *rule = nf->place.rule;
+    int64_t size = rule->factors[factor].size.value, n = nf->place.cuts[factor], at = 0;
+    while (at < (int64_t)nf->place.n_devices && nf->place.devices[at] != t->rank)
+        at++;
+    int64_t part = nf->place.coords[at * rule->n_factors + factor];
+    return (struct tile_interval){tsr__tile_start(size, n, part),
+                                  tsr__tile_start(size, n, part + 1)};
+}
+
+static tsr_value *joined(struct part *part, tsr_value *a, tsr_value *b, int64_t axis)
+{
+    const struct str any = {0};
+    tsr_value *y = tsr__part_node(part, "Concat", any, 2, a, b);
+    if (y && tsr_node_set_int(tsr_value_producer(y), "axis", axis) == TSR_OK)
+        return y;
+    return NULL;
+}
+
+static tsr_value *with_axes(struct part *part, const char *op, tsr_value *x, const int64_t *axes,
+                            int n)
+{
+    const struct str any = {0};
+    if (part->plan->opset >= 13)
+        return tsr__part_node(part, op, any, 2, x, tsr__part_ints(part, axes, n));
+    tsr_value *y = tsr__part_node(part, op, any, 1, x);
+    if (y && tsr_node_set_ints(tsr_value_producer(y), "axes", axes, (size_t)n) == TSR_OK)
+        return y;
+    return NULL;
+}
+
+// ---- indices -----------------------------------------------------------------------------------
+
+// Indices into the rows that this rank has, `elsewhere` for others; *here says which are meant.
+static tsr_value *local_index(struct part *part, tsr_value *value, int64_t size,
+                              struct tile_interval rows, int64_t elsewhere, tsr_value **here)
+{
+    const struct str any = {0};
+    tsr_value *zero = scalar(part, TSR_INT64, 0);
+    tsr_value *from_end = tsr__part_node(part, "Add", any, 2, value, scalar(part, TSR_INT64, size));
+    value = tsr__part_node(part, "Where", any, 3, tsr__part_node(part, "Less", any, 2, value, zero),
+                           from_end, value);
+    value = tsr__part_node(part, "Sub", any, 2, value, scalar(part, TSR_INT64, rows.start));
+    tsr_value *low = tsr__part_node(part, "Less", any, 2, value, zero);
+    tsr_value *high = tsr__part_node(part, "Less", any, 2, value,
+                                     scalar(part, TSR_INT64, rows.stop - rows.start));
+    *here = tsr__part_node(part, "And", any, 2, tsr__part_node(part, "Not", any, 1, low), high);
+    return tsr__part_node(part, "Where", any, 3, *here, value, scalar(part, TSR_INT64, elsewhere));
+}
+
+// The same for one element of each row of indices: the others stay, and *here has one for a row.
+static tsr_value *local_element(struct part *part, tsr_value *x, const struct item *it, int element,
+                                int64_t size, struct tile_interval rows, int64_t elsewhere,
+                                tsr_value **here)
+{
+    const struct str any = {0};
+    int64_t axis = it->rank - 1, n = it->dims[axis].value;
+    tsr_value *value = tsr__part_slice(part, x, axis, element, element + 1, any);
+    value = value ? local_index(part, value, size, rows, elsewhere, here) : NULL;
+    if (value && element > 0)
+        value = joined(part, tsr__part_slice(part, x, axis, 0, element, any), value, axis);
+    if (value && element + 1 < n)
+        value = joined(part, value, tsr__part_slice(part, x, axis, element + 1, n, any), axis);
+    *here = value ? with_axes(part, "Squeeze", *here, &axis, 1) : NULL;
+    return value;
+}
+
+static tsr_value *as_int64(struct part *part, tsr_value *x, tsr_dtype type)
+{
+    const struct str any = {0};
+    if (type == TSR_INT64)
+        return x;
+    x = tsr__part_node(part, "Cast", any, 1, x);
+    if (x && tsr_node_set_int(tsr_value_producer(x), "to", TSR_INT64) == TSR_OK)
+        return x;
+    return NULL;
+}
+
+// ---- before and behind the node ----------------------------------------------------------------
+
+// One more row, for what is meant for others.
+static tsr_value *with_spare(struct part *part, tsr_value *x, int64_t axis)
+{
+    const struct str any = {0};
+    tsr_value *first = tsr__part_slice(part, x, axis, 0, 1, any);
+    return first ? joined(part, x, first, axis) : NULL;
+}
+
+tsr_status tsr__lookup_begin(struct part *part, const struct step *st, tsr_value **inputs,
+                             tsr_value **here)
+{
+    const struct rule *rule = st->flow->place.rule;
+    const struct str any = {0};
+    *here = NULL;
+    for (int i = 0; rule && i < rule->n_rewrites; i++) {
+        const struct rule_rewrite *rewrite = &rule->rewrites[i];
+        if (!is_cut(st->flow, rewrite))
+            continue;
+        const struct item *it = st->inputs[rewrite->index]->item;
+        struct tile_interval rows = rows_here(part, st->flow, rewrite->factor);
+        int64_t size = rule->factors[rewrite->factor].size.value;
+        int64_t elsewhere = rewrite->kind == REWRITE_SCATTER ? rows.stop - rows.start : 0;
+        tsr_value *mask, *x = inputs[rewrite->index];
+        if (!*here) // else it was cast already
+            x = as_int64(part, x, it->dtype);
+        if (rewrite->first)
+            x = local_element(part, x, it, rewrite->first - 1, size, rows, elsewhere, &mask);
+        else
+            x = local_index(part, x, size, rows, elsewhere, &mask);
+        inputs[rewrite->index] = x;
+        if (rewrite->kind == REWRITE_SCATTER)
+            inputs[0] = with_spare(part, inputs[0], rewrite->last);
+        *here = *here ? tsr__part_node(part, "And", any, 2, *here, mask) : mask;
+        if (!x || !inputs[0] || !*here)
+            return TSR_NOMEM;
+    }
+    return TSR_OK;
+}
+
+// The mask with so many dimensions of size 1 behind it.
+static tsr_value *stretched(struct part *part, tsr_value *mask, int rank, int behind)
+{
+    int64_t axes[RULE_MAX_RANK];
+    for (int i = 0; i < behind; i++)
+        axes[i] = rank + i;
+    if (behind)
+        return with_axes(part, "Unsqueeze", mask, axes, behind);
+    return mask;
+}
+
+static tsr_value *without_spares(struct part *part, const struct step *st, tsr_value *x,
+                                 struct str name)
+{
+    const struct rule *rule = st->flow->place.rule;
+    const struct str any = {0};
+    int left = 0;
+    for (int i = 0; i < rule->n_rewrites; i++)
+        left += is_cut(st->flow, &rule->rewrites[i]);
+    for (int i = 0; i < rule->n_rewrites && x; i++) {
+        const struct rule_rewrite *rewrite = &rule->rewrites[i];
+        if (!is_cut(st->flow, rewrite))
+            continue;
+        struct tile_interval rows = rows_here(part, st->flow, rewrite->factor);
+        x = tsr__part_slice(part, x, rewrite->last, 0, rows.stop - rows.start, --left ? any : name);
+    }
+    return x;
+}
+
+tsr_status tsr__lookup_end(struct part *part, struct step *st, tsr_value *here, tsr_value *found,
+                           struct str name)
+{
+    const struct rule *rule = st->flow->place.rule;
+    tsr_value *y = NULL;
+    if (addressed(st->flow) == REWRITE_SCATTER) {
+        y = without_spares(part, st, found, name);
+    } else {
+        int i = 0;
+        while (!is_cut(st->flow, &rule->rewrites[i]))
+            i++;
+        const struct rule_rewrite *rewrite = &rule->rewrites[i];
+        int rank = st->inputs[rewrite->index]->item->rank - (rewrite->first > 0);
+        y = tsr__part_node(part, "Where", name, 3, stretched(part, here, rank, rewrite->last),
+                           found, scalar(part, st->outputs[0]->item->dtype, 0));
+    }
+    st->outputs[0]->local[part->rank] = y;
+    return y ? TSR_OK : TSR_NOMEM;
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// emit_shape.c - sizes at run time. A symbol is read from the model input that has it as a plain
+// dimension; an expression of symbols ("batch*seq", "past + 1") becomes a few nodes; a shape is
+// their concatenation. Shapes stay global everywhere but in local_shape.c.
+#include "partition/internal.h"
+
+// ---- one size ----------------------------------------------------------------------------------
+
+// The whole shape of the input that a symbol is read from: as it was counted, where each rank has a piece, or as the
+// input has it.
+static tsr_value *source_shape(struct part *part, const struct size_source *from)
+{
+    tsr_value *counted = from->count ? form_root(from->count)->local[part->rank] : NULL;
+    if (counted)
+        return counted;
+    struct item *it = tsr__item_of(part->plan, from->input);
+    if (!it)
+        return NULL;
+    return tsr__part_sizes(part, tsr__part_input(part, it), it->dtype, (struct str){0});
+}
+
+// The size of a symbol in this part: Shape of the input, then its entry; made once.
+static tsr_value *symbol_value(void *data, struct str symbol, const struct size_source *from)
+{
+    struct part *part = data;
+    tsr_value *known = tsr__map_get(&part->sizes, symbol);
+    if (known)
+        return known;
+    int64_t axis = from->axis;
+    tsr_graph *here = part->graph;
+    part->graph = tsr_model_graph(part->model); // where all bodies can see it
+    tsr_value *shape = source_shape(part, from);
+    tsr_value *size =
+        tsr__part_node(part, "Gather", (struct str){0}, 2, shape, tsr__part_ints(part, &axis, 1));
+    part->graph = here;
+    void **slot = size ? tsr__map_at(&part->sizes, symbol) : NULL;
+    if (slot)
+        *slot = size;
+    return size;
+}
+
+static const char *const arith_ops[] = {
+    [ARITH_ADD] = "Add", [ARITH_SUB] = "Sub", [ARITH_MUL] = "Mul",
+    [ARITH_DIV] = "Div", [ARITH_MOD] = "Mod",
+};
+
+tsr_value *tsr__part_one_where_larger(struct part *part, tsr_value *a, tsr_value *b)
+{
+    tsr_value *larger = tsr__part_node(part, "Greater", (struct str){0}, 2,
+                                       tsr__part_cast(part, a, TSR_DOUBLE, (struct str){0}),
+                                       tsr__part_cast(part, b, TSR_DOUBLE, (struct str){0}));
+    return tsr__part_cast(part, larger, TSR_INT64, (struct str){0});
+}
+
+// What a exceeds b by where it does, 0 elsewhere: Max and Min are of floats before opset 12.
+static tsr_value *excess(struct part *part, tsr_value *a, tsr_value *b)
+{
+    const struct str any = {0};
+    tsr_value *gap = tsr__part_node(part, "Sub", any, 2, a, b);
+    return tsr__part_node(part, "Mul", any, 2, tsr__part_one_where_larger(part, a, b), gap);
+}
+
+tsr_value *tsr__part_largest(struct part *part, struct str name, tsr_value *a, tsr_value *b)
+{
+    if (part->plan->opset >= 12)
+        return tsr__part_node(part, "Max", name, 2, a, b);
+    return tsr__part_node(part, "Add", name, 2, b, excess(part, a, b));
+}
+
+tsr_value *tsr__part_smallest(struct part *part, struct str name, tsr_value *a, tsr_value *b)
+{
+    if (part->plan->opset >= 12)
+        return tsr__part_node(part, "Min", name, 2, a, b);
+    return tsr__part_node(part, "Sub", name, 2, a, excess(part, a, b));
+}
+
+// Before opset 10 there is no remainder.
+static tsr_value *remainder_of(struct part *part, tsr_value *a, tsr_value *b)
+{
+    struct str any = {0};
+    if (part->plan->opset >= 10)
+        return tsr__part_node(part, "Mod", any, 2, a, b);
+    tsr_value *times = tsr__part_node(part, "Div", any, 2, a, b);
+    return tsr__part_node(part, "Sub", any, 2, a, tsr__part_node(part, "Mul", any, 2, times, b));
+}
+
+static tsr_value *arith_node(void *data, enum arith op, tsr_value *a, tsr_value *b)
+{
+    struct part *part = data;
+    if (op == ARITH_MAX)
+        return tsr__part_largest(part, (struct str){0}, a, b);
+    if (op == ARITH_MIN)
+        return tsr__part_smallest(part, (struct str){0}, a, b);
+    if (op == ARITH_MOD)
+        return remainder_of(part, a, b);
+    return tsr__part_node(part, arith_ops[op], (struct str){0}, 2, a, b);
+}
+
+static tsr_value *number_value(void *data, int64_t number)
+{
+    return tsr__part_ints(data, &number, 1);
+}
+
+tsr_value *tsr__part_size(struct part *part, const tsr_dim *dim)
+{
+    const struct size_maker maker = {part, symbol_value, number_value, arith_node};
+    return tsr__size_make(part->plan, &maker, dim);
+}
+
+// The whole shape of a value as a tensor on this rank: a constant if all sizes are known, else a Concat of what is
+// known of each: [n,6] is Concat(n as found at an input, 6).
+tsr_value *tsr__part_shape(struct part *part, const struct item *it)
+{
+    if (it->fixed)
+        return tsr__part_ints(part, it->shape, it->rank);
+    tsr_value **sizes = ARENA_ARRAY(part->plan->arena, tsr_value *, (size_t)it->rank + 1);
+    if (!sizes)
+        return NULL;
+    for (int axis = 0; axis < it->rank; axis++) {
+        sizes[axis] = tsr__part_size(part, &it->dims[axis]);
+        if (!sizes[axis])
+            return NULL;
+    }
+    struct str name = tsr__part_fresh(part);
+    if (!name.p)
+        return NULL;
+    const char *outputs[1] = {name.p};
+    tsr_node *node =
+        tsr_graph_add_node(part->graph, "", "Concat", name.p, sizes, (size_t)it->rank, outputs, 1);
+    if (!node || tsr_node_set_int(node, "axis", 0) != TSR_OK)
+        return NULL;
+    return tsr_node_output(node, 0);
+}
+
+// ---- sizes as a node gives them ------------------------------------------------------------------
+
+// Entries first .. last - 1 of the shape of an item.
+static tsr_value *some_sizes(struct part *part, const struct item *it, int first, int last)
+{
+    int64_t at[TILE_MAX_RANK];
+    if (first >= last)
+        return tsr__part_empty(part, TSR_INT64);
+    if (it->fixed)
+        return tsr__part_ints(part, it->shape + first, last - first);
+    tsr_value *shape = tsr__part_shape(part, it);
+    if (first == 0 && last == it->rank)
+        return shape;
+    for (int i = first; i < last; i++)
+        at[i - first] = i;
+    return tsr__part_node(part, "Gather", (struct str){0}, 2, shape,
+                          tsr__part_ints(part, at, last - first));
+}
+
+// One number, without dimensions.
+static tsr_value *product_of(struct part *part, const struct item *it)
+{
+    if (it->fixed) {
+        int64_t n = 1;
+        struct str name = tsr__part_fresh(part);
+        for (int i = 0; i < it->rank; i++)
+            if (!mul_ok(n, it->shape[i], &n))
+                return NULL;
+        if (name.p)
+            return tsr_graph_add_initializer(part->graph, name.p, TSR_INT64, 0, NULL, &n,
+                                             sizeof(n));
+        return NULL;
+    }
+    tsr_value *value =
+        tsr__part_node(part, "ReduceProd", (struct str){0}, 1, tsr__part_shape(part, it));
+    if (value && tsr_node_set_int(tsr_value_producer(value), "keepdims", 0) == TSR_OK)
+        return value;
+    return NULL;
+}
+
+tsr_status tsr__emit_sizes(struct part *part, struct step *st, const struct rule_rewrite *rewrite)
+{
+    struct plan *plan = part->plan;
+    const struct item *it =
+        tsr__item_of(plan, tsr_node_input(st->flow->node, (size_t)rewrite->index));
+    if (!it)
+        return TSR_NOMEM;
+    if (!tsr__shape_known(plan, it) || rewrite->last > it->rank || it->rank > TILE_MAX_RANK) {
+        struct place at = tsr__place_node(st->flow->node);
+        tsr__diag(plan->session, DIAG_partition_no_tensor, &at, "keep the node's input whole",
+                  "the node gives sizes of a tensor that is cut, and they cannot be computed from "
+                  "the sizes of the model's inputs");
+        return TSR_UNSUPPORTED;
+    }
+    tsr_value *value = rewrite->kind == REWRITE_SIZE
+                           ? product_of(part, it)
+                           : some_sizes(part, it, rewrite->first, rewrite->last);
+    st->outputs[rewrite->output]->local[part->rank] = value;
+    return value ? TSR_OK : TSR_NOMEM;
+}
+
+// ---- counting together -------------------------------------------------------------------------
+
+// 1 for each dimension that this device's piece counts in.
+static bool counts_in(const struct tile_layout *layout, int64_t device, int64_t *mask)
+{
+    const int64_t *owners;
+    int64_t coords[TILE_MAX_LOOPS], shard = tsr__layout_shard_of(layout, device, 0);
+    bool all = true;
+    if (shard < 0 || tsr__layout_owners(layout, shard, &owners) == 0)
+        return false;
+    tsr__layout_coords(layout, shard, coords);
+    for (int axis = 0; axis < layout->rank; axis++) {
+        mask[axis] = owners[0] == device;
+        for (int i = 0; i < layout->n_loops; i++)
+            if (layout->loops[i].dim != axis && coords[i] != 0)
+                mask[axis] = 0;
+        all = all && mask[axis];
+    }
+    return all;
+}
+
+tsr_value *tsr__part_count(struct part *part, const struct form *from, struct str name)
+{
+    int64_t mask[TILE_MAX_RANK] = {0};
+    bool all = counts_in(from->layout, part->rank, mask), any = false;
+    for (int axis = 0; axis < from->layout->rank; axis++)
+        any = any || mask[axis];
+    tsr_value *ones = all ? NULL : tsr__part_ints(part, mask, from->layout->rank);
+    if (!any)
+        return ones;
+    tsr_value *x = form_root((struct form *)from)->local[part->rank];
+    if (all)
+        return tsr__part_sizes(part, x, from->item->dtype, name);
+    tsr_value *shape = tsr__part_sizes(part, x, from->item->dtype, (struct str){0});
+    return tsr__part_node(part, "Mul", name, 2, shape, ones);
+}

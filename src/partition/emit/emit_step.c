@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// emit_step.c - a step on all ranks that need it, and the steps of bodies within it: which of the other files writes it.
+#include "partition/internal.h"
+
+// One node of one rank, if the rank needs any of its outputs.
+static tsr_status emit_node(struct part *part, struct step *st)
+{
+    bool any = false, guarded;
+    for (size_t i = 0; i < st->n_outputs; i++)
+        any |= st->outputs[i] && st->outputs[i]->live[part->rank];
+    if (!any)
+        return TSR_OK;
+    const struct rule_rewrite *sizes = tsr__gives_sizes(st->flow);
+    if (sizes)
+        return tsr__emit_sizes(part, st, sizes);
+    tsr_status status = tsr__emit_guarded(part, st, &guarded);
+    if (status != TSR_OK || guarded)
+        return status;
+    struct str *outputs = ARENA_ARRAY(part->plan->arena, struct str, st->n_outputs + 1);
+    if (!outputs)
+        return TSR_NOMEM;
+    for (size_t i = 0; i < st->n_outputs; i++)
+        if (st->outputs[i])
+            outputs[i] = tsr__form_name(part, st->outputs[i]);
+    status = tsr__emit_plain(part, st, outputs);
+    if (status != TSR_OK)
+        return status;
+    return tsr__part_keep_declared(part, st);
+}
+
+static tsr_status emit_shape(struct part *part, struct step *st)
+{
+    struct str name = tsr__form_name(part, st->outputs[0]);
+    tsr_value *x = form_root(st->inputs[0])->local[part->rank];
+    const struct item *it = st->inputs[0]->item;
+    tsr_value *y;
+    if (st->outputs[0]->partial)
+        y = tsr__part_count(part, st->inputs[0], name);
+    else if (it->list)
+        y = tsr__part_node(part, "SequenceLength", name, 1, x);
+    else
+        y = tsr__part_sizes(part, x, it->dtype, name);
+    st->outputs[0]->local[part->rank] = y;
+    return y ? TSR_OK : TSR_NOMEM;
+}
+
+static tsr_status shield(struct part *part, struct form *form)
+{
+    tsr_value **local = &form->local[part->rank];
+    if (form->captured)
+        *local = tsr__part_unmoved(part, *local);
+    return *local ? TSR_OK : TSR_NOMEM;
+}
+
+// What a rank takes out of what it has: a slice, or the elements of windows.
+static tsr_status emit_taken(struct part *part, struct step *st)
+{
+    tsr_status status =
+        st->kind == STEP_SLICE ? tsr__emit_slice(part, st) : tsr__emit_crop(part, st);
+    if (status != TSR_OK)
+        return status;
+    return shield(part, st->outputs[0]);
+}
+
+// One body on all ranks that have the node.
+static tsr_status emit_body(struct plan *plan, struct part *parts, struct step *st, int k,
+                            struct control_node *made)
+{
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
+        tsr_status status = tsr__control_open(&parts[rank], st, k, &made[rank]);
+        if (status != TSR_OK)
+            return status;
+    }
+    for (size_t i = 0; i < st->bodies[k].steps.n; i++) {
+        tsr_status status = tsr__emit_step(plan, parts, st->bodies[k].steps.at[i]);
+        if (status != TSR_OK)
+            return status;
+    }
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
+        tsr_status status = tsr__control_close(&parts[rank], st, k, &made[rank]);
+        if (status != TSR_OK)
+            return status;
+    }
+    return TSR_OK;
+}
+
+// The node on every rank, then body by body on all ranks together, as the main graph is built, then what stands
+// behind it.
+static tsr_status emit_bodies(struct plan *plan, struct part *parts, struct step *st)
+{
+    const struct placement *place = &st->flow->place;
+    struct control_node *made =
+        ARENA_ARRAY(plan->arena, struct control_node, (size_t)plan->n_ranks);
+    bool any = false;
+    if (!made)
+        return TSR_NOMEM;
+    for (size_t i = 0; i < st->n_outputs; i++)
+        any |= st->outputs[i] && st->outputs[i]->live[place->devices[0]];
+    if (!any)
+        return TSR_OK;
+    for (size_t device = 0; device < place->n_devices; device++) {
+        int64_t rank = place->devices[device];
+        tsr_status status = tsr__control_begin(&parts[rank], st, &made[rank]);
+        if (status != TSR_OK)
+            return status;
+    }
+    for (int k = 0; k < st->n_bodies; k++) {
+        tsr_status status = emit_body(plan, parts, st, k, made);
+        if (status != TSR_OK)
+            return status;
+    }
+    for (size_t device = 0; device < place->n_devices; device++) {
+        int64_t rank = place->devices[device];
+        tsr_status status = tsr__control_end(&parts[rank], st, &made[rank]);
+        if (status != TSR_OK)
+            return status;
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr__emit_step(struct plan *plan, struct part *parts, struct step *st)
+{
+    if (st->n_groups)
+        return st->id < 0 ? TSR_OK : tsr__emit_comm(parts, st);
+    if (st->bodies)
+        return emit_bodies(plan, parts, st);
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
+        tsr_status status = TSR_OK;
+        if (st->kind == STEP_NODE && tsr__place_index(&st->flow->place, rank) >= 0)
+            status = emit_node(&parts[rank], st);
+        else if ((st->kind == STEP_SLICE || st->kind == STEP_CROP) && st->outputs[0]->live[rank])
+            status = emit_taken(&parts[rank], st);
+        else if (st->kind == STEP_SHAPE && st->outputs[0]->live[rank])
+            status = emit_shape(&parts[rank], st);
+        if (status != TSR_OK)
+            return status;
+    }
+    return TSR_OK;
+}

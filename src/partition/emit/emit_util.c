@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// emit_util.c - the small things a rank's graph is made of: names, integer constants, helper nodes.
+#include "partition/internal.h"
+
+#include <stdarg.h>
+
+struct str tsr__part_fresh(struct part *part)
+{
+    struct str name;
+    do
+        name = tsr__arena_printf(part->plan->arena, "ai.tessera.%lld", (long long)part->n_fresh++);
+    while (name.p && tsr__map_get(&part->plan->names, name));
+    return name;
+}
+
+// The form that carries the value's own name on this rank: what the graph takes in or gives out,
+// else the first that is there and needs no reduction.
+static struct form *plain_form(struct part *part, const struct item *it)
+{
+    struct form *plain = NULL;
+    for (struct form *form = it->first; form; form = form->next) {
+        if (form->kind == FORM_INPUT)
+            return form;
+        if (form->same || !form->live[part->rank])
+            continue;
+        if (!plain || (plain->partial && !form->partial))
+            plain = form;
+    }
+    for (size_t i = 0; i < part->plan->outputs.n; i++) {
+        struct form *form = part->plan->outputs.at[i];
+        if (form->item == it && tsr__layout_has_device(form->layout, part->rank))
+            return form_root(form);
+    }
+    return plain;
+}
+
+struct str tsr__form_name(struct part *part, struct form *form)
+{
+    struct item *it = form->item;
+    if (plain_form(part, it) == form_root(form) && it->value)
+        return it->name;
+    if (!it->value)
+        return tsr__part_fresh(part);
+    struct str name;
+    int k = form->index;
+    do {
+        name = tsr__arena_printf(part->plan->arena, STR_FMT "/%d", STR_ARG(it->name), k);
+        k += 1000; // other forms of the value keep their numbers
+    } while (name.p && tsr__map_get(&part->plan->names, name));
+    return name;
+}
+
+tsr_value *tsr__part_ints(struct part *part, const int64_t *v, int64_t n)
+{
+    struct str key = {(const char *)v, (size_t)n * sizeof(*v)};
+    tsr_value *known = n ? tsr__map_get(&part->constants, key) : NULL;
+    if (known)
+        return known;
+    struct str name = tsr__part_fresh(part);
+    if (!name.p)
+        return NULL;
+    tsr_value *made = tsr_graph_add_initializer(tsr_model_graph(part->model), name.p, TSR_INT64, 1,
+                                                &n, v ? v : &n,
+                                                key.n); // where all bodies can see it
+    key = tsr__arena_str(part->plan->arena, key);
+    void **slot = made && n && key.p ? tsr__map_at(&part->constants, key) : NULL;
+    if (slot)
+        *slot = made;
+    return made;
+}
+
+tsr_value *tsr__part_empty(struct part *part, tsr_dtype type)
+{
+    static const int64_t none[1] = {0};
+    struct str name = tsr__part_fresh(part);
+    if (name.p)
+        return tsr_graph_add_initializer(part->graph, name.p, type, 1, none, none, 0);
+    return NULL;
+}
+
+tsr_value *tsr__part_node(struct part *part, const char *op, struct str out, size_t n_inputs, ...)
+{
+    tsr_value *inputs[8];
+    va_list args;
+    va_start(args, n_inputs);
+    bool all = n_inputs <= TSR_COUNT(inputs);
+    for (size_t i = 0; i < n_inputs && all; i++)
+        all = (inputs[i] = va_arg(args, tsr_value *)) != NULL;
+    va_end(args);
+    if (!out.p)
+        out = tsr__part_fresh(part);
+    if (!all || !out.p)
+        return NULL;
+    const char *outputs[1] = {out.p};
+    tsr_node *node = tsr_graph_add_node(part->graph, "", op, out.p, inputs, n_inputs, outputs, 1);
+    return node ? tsr_node_output(node, 0) : NULL;
+}
+
+tsr_value *tsr__part_cast(struct part *part, tsr_value *x, tsr_dtype to, struct str out)
+{
+    tsr_value *y = tsr__part_node(part, "Cast", out, 1, x);
+    tsr_node *node = y ? tsr_value_producer(y) : NULL;
+    if (!node || tsr_node_set_int(node, "to", to) != TSR_OK)
+        return NULL;
+    bool narrow_float = to >= TSR_FLOAT8E4M3FN && to <= TSR_FLOAT8E5M2FNUZ;
+    if (narrow_float && tsr_node_set_int(node, "saturate", 0) != TSR_OK)
+        return NULL; // infinity stays what it is
+    return y;
+}
+
+tsr_value *tsr__part_sizes(struct part *part, tsr_value *x, tsr_dtype type, struct str out)
+{
+    if (tsr__carried(type) != type) {
+        // ONNX Runtime takes out a Cast that stands before a Shape: Max of one tensor stands in between.
+        x = tsr__part_cast(part, x, TSR_INT32, (struct str){0});
+        x = tsr__part_node(part, "Max", (struct str){0}, 1, x);
+    }
+    return tsr__part_node(part, "Shape", out, 1, x);
+}
+
+tsr_value *tsr__part_same(struct part *part, tsr_value *x, tsr_dtype type, struct str out)
+{
+    if (tsr__carried(type) == type)
+        return tsr__part_node(part, "Identity", out, 1, x);
+    x = tsr__part_cast(part, x, tsr__carried(type), (struct str){0});
+    return tsr__part_cast(part, x, type, out);
+}
+
+tsr_value *tsr__part_unmoved(struct part *part, tsr_value *x)
+{
+    const tsr_node *maker = x ? tsr_value_producer(x) : NULL;
+    if (!maker || !tsr__value_is_dequantized(x) ||
+        !tsr__value_is_dequantized(tsr_node_input(maker, 0)))
+        return x;
+    tsr_value *joined = tsr__part_node(part, "Concat", (struct str){0}, 1, x);
+    if (!joined || tsr_node_set_int(tsr_value_producer(joined), "axis", 0) != TSR_OK)
+        return NULL;
+    return joined;
+}
+
+// ---- what an engine is told of a value ---------------------------------------------------------
+
+tsr_status tsr__part_rank_known(struct part *part, tsr_value *value, const struct form *form)
+{
+    const struct item *it = form->item;
+    if (tsr__layout_is_whole(form->layout) && it->value &&
+        it->scope->graph != part->plan->main.graph && tsr__value_is_other(it->value))
+        return tsr__value_copy_type(value, it->value);
+    if (it->dtype == TSR_UNDEFINED)
+        return TSR_OK;
+    tsr_dim *dims =
+        ARENA_ARRAY(part->plan->arena, tsr_dim, (size_t)(it->rank > 0 ? it->rank : 0) + 1);
+    if (!dims)
+        return TSR_NOMEM;
+    for (int axis = 0; axis < it->rank; axis++)
+        dims[axis] = (tsr_dim){-1, ""};
+    return tsr_value_set_type(value, it->dtype, it->rank, dims);
+}
+
+// Declared as an output or in value_info: Expand to sizes that are known at run time alone is of any rank to an engine,
+// and a Scan of it is refused.
+tsr_status tsr__part_keep_declared(struct part *part, const struct step *st)
+{
+    for (size_t i = 0; i < st->n_outputs; i++) {
+        const struct form *form = st->outputs[i];
+        tsr_value *local = form ? form->local[part->rank] : NULL;
+        if (!local || form->item->list || tsr_value_rank(form->item->value) < 0)
+            continue;
+        tsr_status status = tsr__part_rank_known(part, local, form);
+        if (status != TSR_OK)
+            return status;
+    }
+    return TSR_OK;
+}
+
+// ---- bodies ------------------------------------------------------------------------------------
+
+// An output of a body is made in it, and is an output once.
+tsr_status tsr__part_body_output(struct part *part, tsr_value *value, tsr_dtype type)
+{
+    bool own = value && tsr_value_graph(value) == part->graph && tsr_value_producer(value) &&
+               !tsr_value_is_output(value);
+    if (value && !own)
+        value = tsr__part_same(part, value, type, (struct str){0});
+    if (value)
+        return tsr_graph_add_output(part->graph, value);
+    return TSR_NOMEM;
+}
+
+tsr_value *tsr__part_token_input(struct part *part)
+{
+    static const tsr_dim one[1] = {{1, ""}};
+    struct str name = tsr__part_fresh(part);
+    tsr_value *value = name.p ? tsr_graph_add_input(part->graph, name.p) : NULL;
+    if (value && tsr_value_set_type(value, TSR_INT64, 1, one) == TSR_OK)
+        return value;
+    return NULL;
+}
+
+tsr_status tsr__part_token_output(struct part *part)
+{
+    static const tsr_dim one[1] = {{1, ""}};
+    tsr_status st = tsr__part_body_output(part, part->token, TSR_INT64);
+    size_t n = tsr_graph_output_count(part->graph);
+    if (st != TSR_OK)
+        return st;
+    return tsr_value_set_type(tsr_graph_output(part->graph, n - 1), TSR_INT64, 1, one);
+}

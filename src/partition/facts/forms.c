@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+// forms.c - what planning writes down and all later passes read: items (values), their forms (who has what of
+// them), steps between forms, and the scopes that hold the steps. Decides nothing.
+//
+//     Y = MatMul(X, W), X whole on ranks 0 and 1, W [8,6] cut {1,2}, Y read whole by an Add on both ranks:
+//         item X   form 0: whole, FORM_INPUT
+//         item W   form 0: whole, FORM_CONST (never stored);  form 1: {1,2}, FORM_CONST: a rank stores [8,3]
+//         item Y   form 0: {1,2}, FORM_MADE;                  form 1: whole, FORM_MADE
+//         step 0   STEP_NODE        X/0, W/1 -> Y/0           the MatMul, on each rank with its columns
+//         step 1   COMM_ALL_GATHER  Y/0 -> Y/1                group {0,1}, axis 1
+//         step 2   STEP_NODE        Y/1 -> ...                the Add
+#include "partition/internal.h"
+
+// ---- scopes ------------------------------------------------------------------------------------
+
+struct scope *tsr__scope_of(struct plan *plan, const tsr_value *value)
+{
+    const tsr_graph *home = tsr_value_graph(value);
+    struct scope *scope = plan->scope;
+    while (scope->outer && scope->graph != home)
+        scope = scope->outer;
+    return scope;
+}
+
+void tsr__scope_go(struct plan *plan, struct scope *to)
+{
+    if (plan->scope == to)
+        return;
+    plan->scope->steps = plan->steps;
+    plan->steps = to->steps;
+    plan->scope = to;
+}
+
+// ---- items -------------------------------------------------------------------------------------
+
+const struct tile_layout *tsr__port_layout(struct plan *plan, const tsr_value *value, bool output)
+{
+    const struct tile_layout *layout = plan->kept[tsr__value_id(value)];
+    if (layout)
+        return layout;
+    int rank = tsr__shapes_element(plan->flow->shapes, value).rank;
+    size_t n = output ? 1 : (size_t)plan->n_ranks; // outputs are rank 0's
+    return tsr__layout_whole(plan->arena, rank, plan->all_devices, n);
+}
+
+static void item_sizes(struct plan *plan, struct item *it)
+{
+    it->fixed = it->rank >= 0;
+    for (int axis = 0; axis < it->rank; axis++)
+        it->fixed &= it->dims[axis].value >= 0;
+    if (!it->fixed)
+        return;
+    it->shape = ARENA_ARRAY(plan->arena, int64_t, (size_t)it->rank + 1);
+    if (!it->shape)
+        return;
+    for (int axis = 0; axis < it->rank; axis++)
+        it->shape[axis] = it->dims[axis].value;
+}
+
+// What a constant is stands in the constant itself.
+static void item_type(struct plan *plan, struct item *it)
+{
+    const tsr_tensor *tensor = tsr_value_initializer(it->value);
+    struct shape shape = tsr__shapes_element(plan->flow->shapes, it->value);
+    it->list = tsr__shapes_is_list(plan->flow->shapes, it->value);
+    if (it->list) {
+        it->way = tsr__shapes_list_way(plan->flow->shapes, it->value);
+        it->element = shape.dtype;
+        shape.dtype = TSR_UNDEFINED;
+    }
+    it->dtype = tensor ? tsr_tensor_dtype(tensor) : shape.dtype;
+    it->rank = tensor ? tsr_tensor_rank(tensor) : shape.rank;
+    if (it->rank > TILE_MAX_RANK)
+        it->rank = -1; // never cut: as good as unknown
+    it->dims = shape.dims;
+    if (!tensor || it->rank < 0)
+        return;
+    tsr_dim *dims = ARENA_ARRAY(plan->arena, tsr_dim, (size_t)it->rank + 1);
+    it->dims = dims;
+    if (!dims)
+        return;
+    for (int axis = 0; axis < it->rank; axis++)
+        dims[axis] = (tsr_dim){tsr_tensor_dims(tensor)[axis], ""};
+}
+
+// In a loop, a symbol may stand for another size in each turn.
+static void forget_symbols(struct plan *plan, struct item *it)
+{
+    tsr_dim *dims = ARENA_ARRAY(plan->arena, tsr_dim, (size_t)(it->rank > 0 ? it->rank : 0) + 1);
+    for (int axis = 0; dims && axis < it->rank; axis++)
+        dims[axis] = (tsr_dim){it->dims[axis].value, ""};
+    it->dims = dims;
+}
+
+// NUL-terminated: it becomes a name again. Constants of bodies go to the main graph, where two of
+// them must not have one name.
+static struct str item_name(struct plan *plan, const struct item *it)
+{
+    struct str name = str_of(tsr_value_name(it->value));
+    if (it->scope == &plan->main || !tsr_value_initializer(it->value))
+        return name;
+    uint32_t k = tsr__value_id(it->value);
+    do
+        name = tsr__arena_printf(plan->arena, "%s/%u", tsr_value_name(it->value), k);
+    while (name.p && tsr__map_get(&plan->names, name) && k++ < UINT32_MAX);
+    void **slot = name.p ? tsr__map_at(&plan->names, name) : NULL;
+    if (slot)
+        *slot = plan;
+    return name;
+}
+
+struct item *tsr__item_of(struct plan *plan, const tsr_value *value)
+{
+    struct item **slot = &plan->items[tsr__value_id(value)];
+    if (*slot)
+        return *slot;
+    struct item *it = ARENA_NEW(plan->arena, struct item);
+    if (!it)
+        return NULL;
+    it->value = value;
+    it->scope = tsr__scope_of(plan, value);
+    it->name = item_name(plan, it);
+    item_type(plan, it);
+    if (it->scope->loops)
+        forget_symbols(plan, it);
+    item_sizes(plan, it);
+    *slot = it;
+    // Constants are stored in whatever form is asked for; inputs are given whole to every rank.
+    bool constant = tsr_value_initializer(value),
+         input = !constant && tsr_value_is_input(value) && it->scope == &plan->main;
+    if (constant || input) {
+        int rank = it->rank < 0 ? 0 : it->rank;
+        const struct tile_layout *layout =
+            input ? tsr__port_layout(plan, value, false)
+                  : tsr__layout_whole(plan->arena, rank, plan->all_devices, (size_t)plan->n_ranks);
+        if (!layout || !tsr__form_new(plan, it, layout, constant ? FORM_CONST : FORM_INPUT))
+            return NULL;
+    }
+    return it;
+}
+
+// ---- forms and steps ---------------------------------------------------------------------------
+
+// Forms of an item stand in the order of making, so each is made of one that stands before it; those
+// of constants are also listed for whoever writes the weights.
+struct form *tsr__form_new(struct plan *plan, struct item *it, const struct tile_layout *layout,
+                           enum form_kind kind)
+{
+    struct form *form = ARENA_NEW(plan->arena, struct form);
+    if (!form || !layout)
+        return NULL;
+    form->item = it;
+    form->layout = layout;
+    form->kind = kind;
+    form->live = ARENA_ARRAY(plan->arena, unsigned char, (size_t)plan->n_ranks);
+    form->local = ARENA_ARRAY(plan->arena, tsr_value *, (size_t)plan->n_ranks);
+    form->offset =
+        kind == FORM_CONST ? ARENA_ARRAY(plan->arena, uint64_t, (size_t)plan->n_ranks) : NULL;
+    form->stored =
+        kind == FORM_CONST ? ARENA_ARRAY(plan->arena, unsigned char, (size_t)plan->n_ranks) : NULL;
+    if (plan->arena->failed)
+        return NULL;
+    form->index = it->last ? it->last->index + 1 : 0;
+    *(it->last ? &it->last->next : &it->first) = form;
+    it->last = form;
+    if (kind == FORM_CONST) {
+        *(plan->last_const ? &plan->last_const->next_const : &plan->consts) = form;
+        plan->last_const = form;
+    }
+    return form;
+}
+
+bool tsr__step_push(struct plan *plan, struct step *st)
+{
+    struct step **slot = vec_push(plan->arena, &plan->steps);
+    if (slot)
+        *slot = st;
+    return slot != NULL;
+}
+
+struct step *tsr__step_make(struct plan *plan, int kind, size_t n_inputs, size_t n_outputs)
+{
+    struct step *st = ARENA_NEW(plan->arena, struct step);
+    if (!st)
+        return NULL;
+    st->kind = kind;
+    st->id = -1;
+    st->n_inputs = n_inputs;
+    st->n_outputs = n_outputs;
+    st->inputs = ARENA_ARRAY(plan->arena, struct form *, n_inputs + 1);
+    st->outputs = ARENA_ARRAY(plan->arena, struct form *, n_outputs + 1);
+    return plan->arena->failed ? NULL : st;
+}
+
+struct step *tsr__step_new(struct plan *plan, int kind, size_t n_inputs, size_t n_outputs)
+{
+    struct step *st = tsr__step_make(plan, kind, n_inputs, n_outputs);
+    return st && tsr__step_push(plan, st) ? st : NULL;
+}
+
+// Two types of 4 bits, each into the type of 8 bits that holds all of its values: bytes alone travel between ranks.
+tsr_dtype tsr__carried(tsr_dtype type)
+{
+    switch (type) {
+    case TSR_INT4:
+        return TSR_INT8;
+    case TSR_UINT4:
+        return TSR_UINT8;
+    default:
+        return type;
+    }
+}
+
+// ---- reading the steps -------------------------------------------------------------------------
+
+// Of devices 0 to 3, of which 0 and 1 reduce a sum and 2 and 3 have theirs already, the latter communicate with nobody,
+// and no node stands for it on them. A reshard may copy within a device, so it always has its node.
+bool tsr__group_alone(const struct step *st, size_t group)
+{
+    return st->groups[group].n == 1 && !comm_has(st->kind, TRAIT_COPIES_WITHIN);
+}
+
+bool tsr__comms_on(const struct step *st, int64_t rank)
+{
+    for (int k = 0; k < st->n_bodies; k++)
+        for (size_t i = 0; i < st->bodies[k].steps.n; i++)
+            if (tsr__comms_on(st->bodies[k].steps.at[i], rank))
+                return true;
+    if (st->id < 0)
+        return false;
+    for (size_t group = 0; group < st->n_groups; group++) {
+        if (!st->group_live[group] || tsr__group_alone(st, group))
+            continue;
+        for (size_t i = 0; i < st->groups[group].n; i++)
+            if (st->groups[group].devices[i] == rank)
+                return true;
+    }
+    return false;
+}
+
+void tsr__steps_visit(const step_list *steps, void (*call)(void *data, const struct step *st),
+                      void *data)
+{
+    for (size_t i = 0; i < steps->n; i++) {
+        const struct step *st = steps->at[i];
+        for (int k = 0; k < st->n_bodies; k++)
+            tsr__steps_visit(&st->bodies[k].steps, call, data);
+        call(data, st);
+    }
+}
+
+// The collective that a communication is written as.
+enum comm_kind tsr__step_collective(const struct step *st)
+{
+    if (st->kind == STEP_LIST)
+        return COMM_BROADCAST;
+    return (enum comm_kind)st->kind;
+}
+
+const char *tsr__step_op(const struct step *st)
+{
+    return tsr__collective((int)tsr__step_collective(st))->op;
+}
+
+tsr_dtype tsr__step_type(const struct step *st)
+{
+    const struct item *it = st->outputs[0]->item;
+    return it->list ? it->element : it->dtype;
+}

@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+// geometry.c - layouts seen from one device: what it holds, whether that suffices for another
+// layout, what a gather gives. Pure index arithmetic over layouts and the sizes of an item; plans
+// nothing.
+//
+//     [8,6] {2,1} on ranks 0 and 1: rank 1 has coordinate 1 of dimension 0 and so rows 4..7
+//     for {2,2:0,2,1,3} rank 1 needs columns 0..2 of rows 4..7, which it has: it slices
+//     for {1,2} rank 1 needs rows 0..3 too, which it has not: somebody must send them
+#include "partition/internal.h"
+
+#include <stdlib.h>
+
+bool tsr__dim_cut(const struct tile_dim *dim)
+{
+    for (int factor = 0; factor < dim->n; factor++)
+        if (dim->factors[factor].cuts > 1)
+            return true;
+    return false;
+}
+
+bool tsr__device_coords(const struct tile_layout *layout, int64_t device, int axis, int64_t *coords)
+{
+    int64_t loops[TILE_MAX_LOOPS];
+    int64_t shard = tsr__layout_shard_of(layout, device, 0);
+    if (shard < 0)
+        return false;
+    memset(coords, 0, TILE_MAX_FACTORS * sizeof(*coords));
+    tsr__layout_coords(layout, shard, loops);
+    for (int i = 0; i < layout->n_loops; i++)
+        if (layout->loops[i].dim == axis)
+            coords[layout->loops[i].factor] = loops[i];
+    return true;
+}
+
+static bool same_owners(const struct tile_layout *a, const struct tile_layout *b)
+{
+    const int64_t *x, *y;
+    size_t n = tsr__layout_owners(a, 0, &x), m = tsr__layout_owners(b, 0, &y);
+    return n == m && memcmp(x, y, n * sizeof(*x)) == 0;
+}
+
+// A value of unknown rank may have whole layouts of any rank.
+bool tsr__layout_same(const struct tile_layout *a, const struct tile_layout *b)
+{
+    if (tsr__layout_is_whole(a) && tsr__layout_is_whole(b))
+        return same_owners(a, b);
+    return tsr__layout_equal(a, b);
+}
+
+static int by_number(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static size_t sorted_owners(struct arena *arena, const struct tile_layout *layout, int64_t **out)
+{
+    size_t n = (size_t)layout->first[layout->n_shards];
+    int64_t *all = ARENA_ARRAY(arena, int64_t, n + 1);
+    if (!all)
+        return 0;
+    memcpy(all, layout->owners, n * sizeof(*all));
+    qsort(all, n, sizeof(*all), by_number);
+    *out = all;
+    return n;
+}
+
+size_t tsr__layout_devices(struct arena *arena, const struct tile_layout *layout, int64_t **out)
+{
+    int64_t *all = NULL;
+    size_t n = sorted_owners(arena, layout, &all), kept = 0;
+    for (size_t i = 0; i < n; i++)
+        if (i == 0 || all[i] != all[i - 1])
+            all[kept++] = all[i];
+    *out = all;
+    return kept;
+}
+
+bool tsr__owns_once(const struct tile_layout *layout)
+{
+    for (int64_t k = 0; k < layout->n_shards; k++) {
+        const int64_t *owners;
+        size_t n = tsr__layout_owners(layout, k, &owners);
+        for (size_t i = 0; i < n; i++)
+            if (tsr__layout_shard_of(layout, owners[i], 0) != k)
+                return false;
+    }
+    return true;
+}
+
+// ---- one dimension on one device ---------------------------------------------------------------
+
+static bool factors_equal(const struct tile_dim *a, const struct tile_dim *b, const int64_t *x,
+                          const int64_t *y)
+{
+    if (a->n != b->n)
+        return false;
+    for (int factor = 0; factor < a->n; factor++) {
+        bool size = a->n == 1 || a->factors[factor].size == b->factors[factor].size;
+        if (!size || a->factors[factor].cuts != b->factors[factor].cuts || x[factor] != y[factor])
+            return false;
+    }
+    return true;
+}
+
+static struct tile_interval *intervals(struct plan *plan, const struct tile_dim *dim, int64_t size,
+                                       const int64_t *coords, int64_t *n)
+{
+    *n = tsr__dim_intervals(dim, size, coords, NULL, 0);
+    if (*n < 0 || *n > (1 << 20))
+        return NULL;
+    struct tile_interval *at = ARENA_ARRAY(plan->arena, struct tile_interval, (size_t)*n + 1);
+    if (at)
+        tsr__dim_intervals(dim, size, coords, at, *n);
+    return at;
+}
+
+// Every interval of `b` lies in one of `a` (both ascend): b in indices of what a keeps.
+static struct dim_cut within(struct plan *plan, const struct tile_interval *a, int64_t n_a,
+                             const struct tile_interval *b, int64_t n_b)
+{
+    struct dim_cut cut = {.way = DIM_STATIC};
+    cut.at = ARENA_ARRAY(plan->arena, struct tile_interval, (size_t)n_b + 1);
+    int64_t i = 0, before = 0;
+    for (int64_t k = 0; k < n_b && cut.at; k++) {
+        while (i < n_a && a[i].stop < b[k].stop)
+            before += a[i].stop - a[i].start, i++;
+        if (i == n_a || b[k].start < a[i].start)
+            return (struct dim_cut){.way = DIM_NO};
+        int64_t start = before + b[k].start - a[i].start;
+        int64_t stop = start + b[k].stop - b[k].start;
+        if (cut.n && cut.at[cut.n - 1].stop == start)
+            cut.at[cut.n - 1].stop = stop; // neighbours join
+        else
+            cut.at[cut.n++] = (struct tile_interval){start, stop};
+    }
+    int64_t held = before;
+    for (; i < n_a; i++)
+        held += a[i].stop - a[i].start;
+    if (cut.n == 1 && cut.at[0].start == 0 && cut.at[0].stop == held)
+        cut.way = DIM_SAME;
+    return cut;
+}
+
+static struct dim_cut dynamic_cut(const struct plan *plan, const struct tile_dim *from,
+                                  const struct tile_dim *to, const int64_t *coords)
+{
+    struct dim_cut cut = {.way = DIM_NO};
+    if (tsr__dim_cut(from) || plan->opset < 10) // older Slice takes no computed bounds
+        return cut;
+    int64_t unit = 1;
+    for (int factor = 1; factor < to->n; factor++)
+        if (to->factors[factor].cuts > 1 || to->factors[factor].size <= 0 ||
+            !mul_ok(unit, to->factors[factor].size, &unit))
+            return cut; // strided, or a unit that depends on the size
+    return (struct dim_cut){
+        .way = DIM_DYNAMIC, .unit = unit, .part = coords[0], .parts = to->factors[0].cuts};
+}
+
+struct dim_cut tsr__dim_way(struct plan *plan, const struct item *it,
+                            const struct tile_layout *from, const struct tile_layout *to,
+                            int64_t device, int axis)
+{
+    static const struct tile_dim whole = {NULL, 0};
+    const struct tile_dim *a = axis < from->rank ? &from->dims[axis] : &whole;
+    const struct tile_dim *b = axis < to->rank ? &to->dims[axis] : &whole;
+    int64_t x[TILE_MAX_FACTORS], y[TILE_MAX_FACTORS];
+    if (!tsr__device_coords(from, device, axis, x) || !tsr__device_coords(to, device, axis, y))
+        return (struct dim_cut){.way = DIM_NO};
+    if ((!tsr__dim_cut(a) && !tsr__dim_cut(b)) || factors_equal(a, b, x, y))
+        return (struct dim_cut){.way = DIM_SAME};
+    if (!tsr__dim_cut(b))
+        return (struct dim_cut){.way = DIM_NO};
+    int64_t size = axis < it->rank ? it->dims[axis].value : -1;
+    if (size < 0)
+        return dynamic_cut(plan, a, b, y);
+    int64_t n_a, n_b;
+    struct tile_interval *held = intervals(plan, a, size, x, &n_a),
+                         *need = intervals(plan, b, size, y, &n_b);
+    if (!held || !need)
+        return (struct dim_cut){.way = DIM_NO};
+    return within(plan, held, n_a, need, n_b);
+}
+
+bool tsr__local_ok(struct plan *plan, const struct item *it, const struct tile_layout *from,
+                   const struct tile_layout *to, bool *identity)
+{
+    int rank = from->rank > to->rank ? from->rank : to->rank;
+    *identity = true;
+    for (int64_t i = 0; i < to->first[to->n_shards]; i++) {
+        int64_t device = to->owners[i];
+        if (!tsr__layout_has_device(from, device))
+            return false;
+        for (int axis = 0; axis < rank; axis++) {
+            enum dim_way way = tsr__dim_way(plan, it, from, to, device, axis).way;
+            if (way == DIM_NO)
+                return false;
+            *identity &= way == DIM_SAME;
+        }
+    }
+    return true;
+}
+
+// ---- gathering ---------------------------------------------------------------------------------
+
+// from without the cut of dimension dim; owners are left to the caller.
+static struct tile_layout *uncut(struct arena *arena, const struct tile_layout *from, int dim)
+{
+    struct tile_dim dims[TILE_MAX_RANK] = {{0}};
+    memcpy(dims, from->dims, (size_t)from->rank * sizeof(*dims));
+    dims[dim] = (struct tile_dim){NULL, 0};
+    return tsr__layout_cut(arena, from->rank, dims);
+}
+
+// Shard of `layout` at these loop coordinates of `from`, whose loop `gone` layout does not have.
+static int64_t shard_at(const struct tile_layout *layout, const struct tile_layout *from,
+                        const int64_t *coords, int gone)
+{
+    int64_t at = 0;
+    for (int i = 0; i < layout->n_loops; i++) {
+        int64_t mine = 0;
+        for (int k = 0; k < from->n_loops; k++)
+            if (k != gone && from->loops[k].dim == layout->loops[i].dim &&
+                from->loops[k].factor == layout->loops[i].factor)
+                mine = coords[k];
+        at = at * layout->dims[layout->loops[i].dim].factors[layout->loops[i].factor].cuts + mine;
+    }
+    return at;
+}
+
+// Shard numbers of `from` along loop i, starting at a shard whose coordinate there is 0.
+static int64_t loop_stride(const struct tile_layout *from, int loop)
+{
+    int64_t stride = 1;
+    for (int i = loop + 1; i < from->n_loops; i++)
+        stride *= from->dims[from->loops[i].dim].factors[from->loops[i].factor].cuts;
+    return stride;
+}
+
+// The groups that hold shards k, k + stride, ...: the l-th takes the l-th owner of each. False:
+// they do not pair, or do not ascend (a gather concatenates in the order of ranks).
+static bool pair_owners(struct arena *arena, const struct tile_layout *from, int64_t k,
+                        int64_t stride, int64_t parts, struct device_group *groups,
+                        size_t *n_groups)
+{
+    const int64_t *owners;
+    size_t n = tsr__layout_owners(from, k, &owners);
+    for (size_t l = 0; l < n; l++) {
+        struct device_group *group = &groups[(*n_groups)++];
+        group->n = (size_t)parts;
+        group->devices = ARENA_ARRAY(arena, int64_t, group->n);
+        for (int64_t j = 0; j < parts && group->devices; j++) {
+            if (tsr__layout_owners(from, k + j * stride, &owners) != n)
+                return false;
+            group->devices[j] = owners[l];
+            if (j && group->devices[j] <= group->devices[j - 1])
+                return false;
+        }
+    }
+    return n > 0;
+}
+
+const struct tile_layout *tsr__gathered(struct arena *arena, const struct tile_layout *from,
+                                        int loop, struct device_group **groups, size_t *n_groups)
+{
+    int dim = from->loops[loop].dim;
+    for (int i = 0; i < from->n_loops; i++)
+        if (i != loop && from->loops[i].dim == dim)
+            return NULL; // two cuts of one dimension: strided
+    for (int factor = 0; factor < from->loops[loop].factor; factor++)
+        if (from->dims[dim].factors[factor].size != 1)
+            return NULL;
+    if (!tsr__owns_once(from))
+        return NULL;
+    size_t n_owners = (size_t)from->first[from->n_shards];
+    struct tile_layout *to = uncut(arena, from, dim);
+    struct tile_owner *pairs = ARENA_ARRAY(arena, struct tile_owner, n_owners + 1);
+    *groups = ARENA_ARRAY(arena, struct device_group, n_owners + 1);
+    *n_groups = 0;
+    if (!to || !pairs || !*groups)
+        return NULL;
+    int64_t stride = loop_stride(from, loop), at = 0, coords[TILE_MAX_LOOPS];
+    for (int64_t k = 0; k < from->n_shards; k++) {
+        tsr__layout_coords(from, k, coords);
+        if (coords[loop] == 0 &&
+            !pair_owners(arena, from, k, stride,
+                         from->dims[dim].factors[from->loops[loop].factor].cuts, *groups, n_groups))
+            return NULL;
+        const int64_t *owners;
+        size_t n = tsr__layout_owners(from, k, &owners);
+        for (size_t i = 0; i < n; i++)
+            pairs[at++] = (struct tile_owner){shard_at(to, from, coords, loop), owners[i]};
+    }
+    return tsr__layout_own(arena, to, pairs, n_owners) ? to : NULL;
+}
+
+// ---- local sizes -------------------------------------------------------------------------------
+
+struct local_size tsr__local_size(const struct tile_dim *dim, const int64_t *coords)
+{
+    struct local_size size = {1, 1, 0, 1};
+    int rest = 0;
+    for (int factor = 0; factor < dim->n; factor++)
+        if (dim->factors[factor].size == 0)
+            rest = factor;
+    for (int factor = 0; factor < dim->n; factor++) {
+        const struct tile_factor *at = &dim->factors[factor];
+        if (factor == rest) {
+            size.part = coords[factor];
+            size.parts = at->cuts;
+            continue;
+        }
+        size.unit *= at->size;
+        size.scale *= tsr__tile_start(at->size, at->cuts, coords[factor] + 1) -
+                      tsr__tile_start(at->size, at->cuts, coords[factor]);
+    }
+    return size;
+}
+
+int64_t tsr__local_size_of(const struct local_size *size, int64_t whole)
+{
+    int64_t units = (whole + size->unit - 1) / size->unit;
+    int64_t a = tsr__tile_start(units, size->parts, size->part);
+    int64_t b = tsr__tile_start(units, size->parts, size->part + 1);
+    int64_t missing = size->part == size->parts - 1 ? units * size->unit - whole : 0;
+    return (b - a) * size->scale - missing;
+}

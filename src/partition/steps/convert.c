@@ -1,0 +1,473 @@
+// SPDX-License-Identifier: Apache-2.0
+// convert.c - brings a value from the forms that exist to the layout that a reader wants, by the cheapest way:
+//     1. a form in that layout exists: take it
+//     2. the value is a constant: store it in that layout
+//     3. every device has what it needs: slice
+//     4. a node that has no inputs makes it: let that node run where it is wanted
+//     5. AllGather along one axis
+//     6. collectives that give exactly the target (lower.c)
+//     7. Reshard, from anything to anything
+// A Reshard needs the whole shape at run time: where no rank can compute it, the ranks gather the value first (a gather
+// needs no shape) and send its shape along.
+#include "partition/internal.h"
+
+#define FIXED_BITS(type) (tsr_dtype_bits(type) >= 8)
+
+static struct form *fail(struct plan *plan, enum diag_code code, const struct item *it,
+                         const tsr_node *reader, const char *hint, const char *what)
+{
+    struct place at = reader ? tsr__place_node(reader) : PLACE_NONE;
+    at.value = it->name;
+    at.configuration = str_of(tsr_config_name(plan->flow->config));
+    tsr__diag(plan->session, code, &at, hint, "%s", what);
+    if (plan->status == TSR_OK)
+        plan->status = code == DIAG_partition_refused ? TSR_INVALID : TSR_UNSUPPORTED;
+    return NULL;
+}
+
+static struct form *step_form(struct plan *plan, int kind, struct form *from,
+                              const struct tile_layout *to, struct step **out)
+{
+    struct form *form = tsr__form_new(plan, from->item, to, FORM_MADE);
+    struct step *st = form ? tsr__step_new(plan, kind, 2, 1) : NULL;
+    if (!st)
+        return NULL;
+    st->inputs[0] = from;
+    st->outputs[0] = form;
+    *out = st;
+    return form;
+}
+
+static bool set_groups(struct plan *plan, struct step *st, struct device_group *groups, size_t n)
+{
+    st->groups = groups;
+    st->n_groups = n;
+    st->group_live = ARENA_ARRAY(plan->arena, unsigned char, n + 1);
+    return st->group_live != NULL;
+}
+
+// ---- without communication ---------------------------------------------------------------------
+
+static struct form *find_form(struct item *it, const struct tile_layout *want)
+{
+    for (struct form *form = it->first; form; form = form->next)
+        if (!form->partial && tsr__layout_same(form->layout, want))
+            return form;
+    return NULL;
+}
+
+// A constant is stored in the layout that is wanted; texts and unknown types only whole.
+static struct form *const_form(struct plan *plan, struct item *it, const struct tile_layout *want)
+{
+    bool whole = tsr__layout_is_whole(want);
+    if (it->first->kind != FORM_CONST || (!whole && (!it->fixed || tsr_dtype_bits(it->dtype) == 0)))
+        return NULL;
+    struct form *form = tsr__form_new(plan, it, want, whole ? FORM_MADE : FORM_CONST);
+    if (form && whole)
+        form->same = it->first; // stored once for all
+    return form;
+}
+
+static struct form *local_form(struct plan *plan, struct item *it, const struct tile_layout *want)
+{
+    for (struct form *from = it->first; from; from = from->next) {
+        bool identity;
+        if (from->partial || !tsr__local_ok(plan, it, from->layout, want, &identity))
+            continue;
+        struct step *st;
+        if (!identity)
+            return step_form(plan, STEP_SLICE, from, want, &st);
+        struct form *form = tsr__form_new(plan, it, want, FORM_MADE);
+        if (form)
+            form->same = from;
+        return form;
+    }
+    return NULL;
+}
+
+// A copy of the node that makes the constant, on these devices.
+static struct form *repeat_node(struct plan *plan, struct item *it, const struct tile_layout *on)
+{
+    struct node_flow *nf = ARENA_NEW(plan->arena, struct node_flow);
+    struct tile_layout **outputs = ARENA_ARRAY(plan->arena, struct tile_layout *, 2);
+    struct form *form = tsr__form_new(plan, it, on, FORM_MADE);
+    struct step *st = form ? tsr__step_new(plan, STEP_NODE, 0, 1) : NULL;
+    if (!nf || !outputs || !st)
+        return NULL;
+    outputs[0] = tsr__layout_copy(plan->arena, on);
+    *nf = (struct node_flow){.node = tsr_value_producer(it->value), .outputs = outputs};
+    nf->place.devices = on->owners;
+    nf->place.n_devices = (size_t)on->first[1];
+    st->flow = nf;
+    st->outputs[0] = form;
+    return form;
+}
+
+// A constant that a node makes (of an earlier stage, or told to lie elsewhere) is not sent: engines must know the elements of shapes and axes when
+// they load a model, and a message says them too late.
+static struct form *repeated_form(struct plan *plan, struct item *it,
+                                  const struct tile_layout *want)
+{
+    const tsr_node *maker = it->value ? tsr_value_producer(it->value) : NULL;
+    if (!maker || !tsr__node_is_constant(maker))
+        return NULL;
+    int64_t *devices;
+    size_t n = tsr__layout_devices(plan->arena, want, &devices);
+    struct tile_layout *whole =
+        tsr__layout_whole(plan->arena, it->rank < 0 ? 0 : it->rank, devices, n);
+    if (!whole || !repeat_node(plan, it, whole))
+        return NULL;
+    return tsr__plan_free(plan, it, want);
+}
+
+// ---- with communication ------------------------------------------------------------------------
+
+// Gathers loop i of from; want NULL: whatever comes out.
+static struct form *gather_loop(struct plan *plan, struct form *from, int loop,
+                                const struct tile_layout *want)
+{
+    struct device_group *groups;
+    size_t n_groups;
+    const struct tile_layout *to =
+        tsr__gathered(plan->arena, from->layout, loop, &groups, &n_groups);
+    struct step *st = NULL;
+    if (!to || (want && !tsr__layout_same(to, want)))
+        return NULL;
+    struct form *form = step_form(plan, COMM_ALL_GATHER, from, to, &st);
+    if (!form || !set_groups(plan, st, groups, n_groups))
+        return NULL;
+    st->axis = from->layout->loops[loop].dim;
+    return form;
+}
+
+static struct form *gather_form(struct plan *plan, struct item *it, const struct tile_layout *want)
+{
+    for (struct form *from = it->first; from; from = from->next)
+        for (int i = 0; !from->partial && i < from->layout->n_loops; i++) {
+            struct form *form = gather_loop(plan, from, i, want);
+            if (form)
+                return form;
+        }
+    return NULL;
+}
+
+static struct form *lowered_form(struct plan *plan, struct item *it, const struct tile_layout *want)
+{
+    struct form *last = it->last, *form = NULL;
+    for (struct form *from = it->first; from && !form; from = from == last ? NULL : from->next)
+        if (!from->partial)
+            form = tsr__plan_lower(plan, from, NULL, want);
+    return form;
+}
+
+// Gathers until nothing is cut; NULL: some cut cannot be gathered.
+static struct form *gather_all(struct plan *plan, struct form *from)
+{
+    while (from && from->layout->n_loops) {
+        struct form *next = NULL;
+        for (int i = 0; i < from->layout->n_loops && !next; i++)
+            next = gather_loop(plan, from, i, NULL);
+        from = next;
+    }
+    return from;
+}
+
+static const struct tile_layout *whole_on_both(struct plan *plan, int rank,
+                                               const struct tile_layout *a,
+                                               const struct tile_layout *b,
+                                               struct device_group *out)
+{
+    int64_t *x, *y, n = 0;
+    size_t n_x = tsr__layout_devices(plan->arena, a, &x),
+           n_y = tsr__layout_devices(plan->arena, b, &y);
+    int64_t *both = ARENA_ARRAY(plan->arena, int64_t, n_x + n_y + 1);
+    if (!both)
+        return NULL;
+    for (size_t i = 0, k = 0; i < n_x || k < n_y;) {
+        bool from_x = k == n_y || (i < n_x && x[i] <= y[k]);
+        int64_t device = from_x ? x[i++] : y[k++];
+        if (n == 0 || both[n - 1] != device)
+            both[n++] = device;
+    }
+    *out = (struct device_group){both, (size_t)n};
+    return tsr__layout_whole(plan->arena, rank, both, (size_t)n);
+}
+
+static struct form *reshard(struct plan *plan, struct form *from, const struct tile_layout *want,
+                            struct form *shape)
+{
+    struct step *st = NULL;
+    struct form *form = step_form(plan, COMM_RESHARD, from, want, &st);
+    struct device_group *group = ARENA_NEW(plan->arena, struct device_group);
+    if (!form || !group || !whole_on_both(plan, 0, from->layout, want, group) ||
+        !set_groups(plan, st, group, 1))
+        return NULL;
+    st->inputs[1] = shape;
+    return form;
+}
+
+// The shape of a value that lies whole somewhere, as a value of its own.
+static struct form *shape_form(struct plan *plan, struct form *whole,
+                               const struct tile_layout *want, const tsr_node *reader)
+{
+    struct item *it = whole->item, *item = it->shape_item;
+    if (!item) {
+        item = tsr__shape_item(plan, it);
+        if (!item)
+            return NULL;
+        int64_t *devices;
+        size_t n = tsr__layout_devices(plan->arena, whole->layout, &devices);
+        struct tile_layout *there = tsr__layout_whole(plan->arena, 1, devices, n);
+        struct form *form = there ? tsr__form_new(plan, item, there, FORM_MADE) : NULL;
+        struct step *st = form ? tsr__step_new(plan, STEP_SHAPE, 1, 1) : NULL;
+        if (!st)
+            return NULL;
+        st->inputs[0] = whole;
+        st->outputs[0] = form;
+    }
+    return tsr__plan_convert(plan, it->shape_item, want, reader);
+}
+
+// It cannot be gathered either: its sizes are summed up.
+static struct form *count_and_reshard(struct plan *plan, struct form *from,
+                                      const struct tile_layout *want)
+{
+    struct device_group *group = ARENA_NEW(plan->arena, struct device_group);
+    const struct tile_layout *both =
+        group ? whole_on_both(plan, 1, from->layout, want, group) : NULL;
+    struct form *shape = both ? tsr__plan_count(plan, from, both, group) : NULL;
+    return shape ? reshard(plan, from, want, shape) : NULL;
+}
+
+// A whole value of which nothing is known but its type travels with its shape: from its first device
+// to those that want it.
+static struct form *hand_over(struct plan *plan, struct form *from, const struct tile_layout *want,
+                              int kind, struct step **step)
+{
+    struct step *st = NULL;
+    struct form *form = step_form(plan, kind, from, want, &st);
+    struct device_group *group = ARENA_NEW(plan->arena, struct device_group);
+    int64_t *root = ARENA_ARRAY(plan->arena, int64_t, 1);
+    struct tile_layout *first = tsr__layout_whole(plan->arena, 0, from->layout->owners, 1);
+    if (!form || !group || !root || !first || !whole_on_both(plan, 0, first, want, group) ||
+        !set_groups(plan, st, group, 1))
+        return NULL;
+    *root = from->layout->owners[0];
+    st->roots = root;
+    *step = st;
+    return form;
+}
+
+// No rank can compute the whole shape: gather, then slice, or send the shape along.
+static struct form *reshard_unknown(struct plan *plan, struct item *it, struct form *from,
+                                    const struct tile_layout *want, const tsr_node *reader)
+{
+    struct form *whole = it->rank < 0 ? NULL : gather_all(plan, from);
+    if (plan_status(plan) != TSR_OK)
+        return NULL;
+    if (it->rank < 0 && tsr__layout_is_whole(from->layout) && tsr__layout_is_whole(want))
+        return hand_over(plan, from, want, COMM_BROADCAST, &(struct step *){NULL});
+    if (it->rank < 0)
+        return fail(plan, DIAG_partition_no_tensor, it, reader,
+                    "give it the same sharding at both ends, or keep it whole",
+                    "its sharding must change here, and its number of dimensions is not known");
+    if (!whole)
+        return count_and_reshard(plan, from, want);
+    struct form *form = local_form(plan, it, want);
+    if (form)
+        return form;
+    struct device_group group;
+    const struct tile_layout *both = whole_on_both(plan, 1, whole->layout, want, &group);
+    struct form *shape = both ? shape_form(plan, whole, both, reader) : NULL;
+    return shape ? reshard(plan, whole, want, shape) : NULL;
+}
+
+static struct form *reshard_form(struct plan *plan, struct item *it, const struct tile_layout *want,
+                                 const tsr_node *reader)
+{
+    struct form *from = it->first;
+    while (from && from->partial)
+        from = from->next;
+    if (!from)
+        return fail(plan, DIAG_partition_refused, it, reader, "run `tessera check` on the model",
+                    "this value is read before anything makes it");
+    if (!FIXED_BITS(tsr__carried(it->dtype)) && it->dtype != TSR_STRING)
+        return fail(plan, DIAG_partition_no_tensor, it, reader,
+                    "declare its type in the model's value_info, or keep it where it is made",
+                    "this value must move between devices and is no tensor of numbers, or its type "
+                    "is not known");
+    if (!tsr__owns_once(want))
+        return fail(plan, DIAG_partition_no_tensor, it, reader, "give each device one shard",
+                    "a device owns several shards of this value");
+    if (tsr__shape_known(plan, it))
+        return reshard(plan, from, want, NULL);
+    return reshard_unknown(plan, it, from, want, reader);
+}
+
+// A whole value of a rank that the flow does not know (what a Scan carries, of an operator without shapes) may be known
+// where it is meant (in the body, which declares it): whole has the rank of the value.
+static const struct tile_layout *at_rank(struct plan *plan, const struct item *it,
+                                         const struct tile_layout *layout)
+{
+    if (!tsr__layout_is_whole(layout) || it->list || it->rank < 0 || it->rank == layout->rank)
+        return layout;
+    return tsr__layout_whole(plan->arena, it->rank, layout->owners, (size_t)layout->first[1]);
+}
+
+struct form *tsr__plan_equal(struct plan *plan, struct item *it, const struct tile_layout *on,
+                             const tsr_node *reader)
+{
+    on = at_rank(plan, it, on);
+    if (!on)
+        return NULL;
+    struct tile_layout *first = tsr__layout_whole(plan->arena, on->rank, on->owners, 1);
+    struct form *from = first ? tsr__plan_convert(plan, it, first, reader) : NULL;
+    struct scope *here = plan->scope;
+    if (!from || on->first[1] < 2)
+        return from;
+    struct step *st = NULL;
+    struct device_group *group = ARENA_NEW(plan->arena, struct device_group);
+    tsr__scope_go(plan, it->scope);
+    struct form *form = step_form(plan, COMM_BROADCAST, from, on, &st);
+    tsr__scope_go(plan, here);
+    if (!form || !group || !set_groups(plan, st, group, 1))
+        return NULL;
+    *group = (struct device_group){on->owners, (size_t)on->first[1]};
+    st->roots = group->devices; // the first
+    return form;
+}
+
+struct form *tsr__plan_free(struct plan *plan, struct item *it, const struct tile_layout *want)
+{
+    struct form *form = find_form(it, want);
+    if (!form && it->first)
+        form = const_form(plan, it, want);
+    if (!form && plan_status(plan) == TSR_OK)
+        form = local_form(plan, it, want);
+    return form;
+}
+
+// How many tensors a whole list holds, as a value of its own, on the devices of want and the list's first.
+static struct form *length_form(struct plan *plan, struct form *list,
+                                const struct tile_layout *want, const tsr_node *reader)
+{
+    struct item *it = list->item, *length = it->shape_item;
+    if (!length) {
+        length = ARENA_NEW(plan->arena, struct item);
+        if (!length)
+            return NULL;
+        *length = (struct item){.dtype = TSR_INT64, .fixed = true, .scope = it->scope};
+        length->name = tsr__arena_printf(plan->arena, STR_FMT ".length", STR_ARG(it->name));
+        length->shape = ARENA_ARRAY(plan->arena, int64_t, 1);
+        struct tile_layout *there =
+            tsr__layout_whole(plan->arena, 0, list->layout->owners, (size_t)list->layout->first[1]);
+        struct form *form = there ? tsr__form_new(plan, length, there, FORM_MADE) : NULL;
+        struct step *st = form ? tsr__step_new(plan, STEP_SHAPE, 1, 1) : NULL;
+        if (!st || plan->arena->failed)
+            return NULL;
+        st->inputs[0] = list;
+        st->outputs[0] = form;
+        it->shape_item = length;
+    }
+    struct device_group group;
+    struct tile_layout *first = tsr__layout_whole(plan->arena, 0, list->layout->owners, 1);
+    const struct tile_layout *both = first ? whole_on_both(plan, 0, first, want, &group) : NULL;
+    if (both)
+        return tsr__plan_convert(plan, length, both, reader);
+    return NULL;
+}
+
+// The tensors of a whole list go to other devices and are put together there. Of a sequence all must know how many.
+static struct form *move_list(struct plan *plan, struct form *from, const struct tile_layout *want,
+                              const tsr_node *reader)
+{
+    bool counted = from->item->way == LIST_SEQUENCE;
+    struct form *length = counted ? length_form(plan, from, want, reader) : NULL;
+    struct step *st = NULL;
+    if (counted && !length)
+        return NULL;
+    struct form *form = hand_over(plan, from, want, STEP_LIST, &st);
+    if (form)
+        st->inputs[1] = length;
+    return form;
+}
+
+// A list is there, or it is handed over whole.
+static struct form *list_form(struct plan *plan, struct item *it, const struct tile_layout *want,
+                              const tsr_node *reader)
+{
+    struct form *form = find_form(it, want), *whole = NULL;
+    for (struct form *from = it->first; from && !form; from = from->next) {
+        bool identity = false;
+        if (from->partial || !tsr__layout_is_whole(from->layout) || !tsr__layout_is_whole(want))
+            continue;
+        whole = whole ? whole : from;
+        if (tsr__local_ok(plan, it, from->layout, want, &identity) && identity) {
+            form = tsr__form_new(plan, it, want, FORM_MADE);
+            if (form)
+                form->same = from;
+        }
+    }
+    if (form)
+        return form;
+    if (whole && it->way != LIST_STAYS && !plan->microsoft)
+        return move_list(plan, whole, want, reader);
+    return fail(plan, DIAG_partition_no_tensor, it, reader,
+                "keep it on the devices where it is made",
+                "this value must move between devices and is no tensor of numbers");
+}
+
+static struct form *convert(struct plan *plan, struct item *it, const struct tile_layout *want,
+                            const tsr_node *reader);
+
+// Whole on every device, of which each takes what it wants: where only what all do together can be
+// said (dialect.c). NULL: that is what is wanted.
+static struct form *through_all(struct plan *plan, struct item *it, const struct tile_layout *want,
+                                const tsr_node *reader)
+{
+    const struct tile_layout *all =
+        tsr__layout_whole(plan->arena, it->rank, plan->all_devices, (size_t)plan->n_ranks);
+    if (!all || it->rank < 0 || tsr__layout_same(all, want) || !convert(plan, it, all, reader))
+        return NULL;
+    return local_form(plan, it, want);
+}
+
+static struct form *convert(struct plan *plan, struct item *it, const struct tile_layout *want,
+                            const tsr_node *reader)
+{
+    struct form *form =
+        it->list ? list_form(plan, it, want, reader) : tsr__plan_free(plan, it, want);
+    if (!form && plan_status(plan) == TSR_OK)
+        form = repeated_form(plan, it, want);
+    if (!form && plan_status(plan) == TSR_OK)
+        form = gather_form(plan, it, want);
+    if (!form && plan_status(plan) == TSR_OK && plan->microsoft && tsr__layout_is_whole(want))
+        form = through_all(plan, it, want, reader);
+    if (!form && plan_status(plan) == TSR_OK)
+        form = lowered_form(plan, it, want);
+    if (!form && plan_status(plan) == TSR_OK && plan->microsoft)
+        form = through_all(plan, it, want, reader);
+    if (!form && plan_status(plan) == TSR_OK)
+        form = reshard_form(plan, it, want, reader);
+    if (plan_status(plan) == TSR_OK)
+        return form;
+    return NULL;
+}
+
+struct form *tsr__plan_convert(struct plan *plan, struct item *it, const struct tile_layout *want,
+                               const tsr_node *reader)
+{
+    struct scope *here = plan->scope;
+    if (!want) { // the flow gives every present input a layout
+        plan->status = plan->status == TSR_OK ? TSR_BUG : plan->status;
+        return NULL;
+    }
+    want = at_rank(plan, it, want);
+    if (!want)
+        return NULL;
+    tsr__scope_go(plan, it->scope);
+    struct form *form = convert(plan, it, want, reader);
+    tsr__scope_go(plan, here);
+    form_read(plan, it, form);
+    return form;
+}

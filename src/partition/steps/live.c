@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// live.c - what each rank must have, backwards from rank 0's outputs. A communication is needed by
+// all of its group as soon as one member needs its result; a rank that only serves others takes
+// part and keeps nothing. Live communications get their numbers here, in the order of the plan.
+#include "partition/internal.h"
+
+static void live_steps(struct plan *plan, step_list *steps);
+static void number_steps(struct plan *plan, step_list *steps);
+
+static void live_node(struct plan *plan, struct step *st)
+{
+    const struct node_flow *nf = st->flow;
+    for (size_t device = 0; device < nf->place.n_devices; device++) {
+        int64_t rank = nf->place.devices[device];
+        bool any = false;
+        for (size_t i = 0; i < st->n_outputs; i++)
+            any |= form_wanted(st->outputs[i], rank);
+        for (size_t i = 0; i < st->n_inputs && any; i++)
+            if (i >= st->n_node_inputs || !tsr__input_replaced(plan, nf, rank, (int)i))
+                form_want(st->inputs[i], rank);
+    }
+}
+
+static void live_groups(struct step *st)
+{
+    for (size_t g = 0; g < st->n_groups; g++) {
+        const struct device_group *group = &st->groups[g];
+        for (size_t i = 0; i < group->n; i++)
+            st->group_live[g] |= form_wanted(st->outputs[0], group->devices[i]);
+        for (size_t i = 0; i < group->n && st->group_live[g]; i++) {
+            int64_t rank = group->devices[i];
+            if (tsr__layout_has_device(st->inputs[0]->layout, rank))
+                form_want(st->inputs[0], rank);
+            if (st->n_inputs > 1)
+                form_want(st->inputs[1], rank);
+        }
+    }
+}
+
+static void live_local(struct plan *plan, struct step *st)
+{
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++)
+        if (form_wanted(st->outputs[0], rank) &&
+            tsr__layout_has_device(st->inputs[0]->layout, rank))
+            form_want(st->inputs[0], rank);
+}
+
+static void live_body(struct plan *plan, struct step *st, struct body *body)
+{
+    const struct placement *place = &st->flow->place;
+    for (size_t device = 0; device < place->n_devices; device++)
+        for (size_t i = 0; i < tsr_graph_output_count(body->flow->graph); i++)
+            form_want(body->outputs[i], place->devices[device]);
+    live_steps(plan, &body->steps);
+}
+
+static void live_bodies(struct plan *plan, struct step *st)
+{
+    const struct placement *place = &st->flow->place;
+    bool any = false;
+    for (size_t device = 0; device < place->n_devices; device++)
+        for (size_t i = 0; i < st->n_outputs; i++)
+            any |= form_wanted(st->outputs[i], place->devices[device]);
+    if (!any)
+        return;
+    for (int k = 0; k < st->n_bodies; k++)
+        live_body(plan, st, &st->bodies[k]);
+    for (size_t device = 0; device < place->n_devices; device++) {
+        for (size_t i = 0; i < st->n_outputs; i++)
+            form_want(st->outputs[i], place->devices[device]);
+        for (size_t i = 0; i < st->n_inputs; i++)
+            form_want(st->inputs[i], place->devices[device]);
+    }
+}
+
+static void number(struct plan *plan, struct step *st)
+{
+    bool live = false;
+    for (int k = 0; k < st->n_bodies; k++)
+        number_steps(plan, &st->bodies[k].steps);
+    for (size_t group = 0; group < st->n_groups; group++)
+        live |= st->group_live[group];
+    if (live)
+        st->id = plan->n_comms++;
+}
+
+static void number_steps(struct plan *plan, step_list *steps)
+{
+    for (size_t i = 0; i < steps->n; i++)
+        number(plan, steps->at[i]);
+}
+
+static void live_steps(struct plan *plan, step_list *steps)
+{
+    for (size_t i = steps->n; i-- > 0;) {
+        struct step *st = steps->at[i];
+        if (st->bodies)
+            live_bodies(plan, st);
+        else if (st->kind == STEP_NODE)
+            live_node(plan, st);
+        else if (st->n_groups)
+            live_groups(st);
+        else
+            live_local(plan, st);
+    }
+}
+
+static void want_all(struct form *form)
+{
+    for (int64_t i = 0; i < form->layout->first[form->layout->n_shards]; i++)
+        form_want(form, form->layout->owners[i]);
+}
+
+void tsr__plan_live(struct plan *plan)
+{
+    for (size_t i = 0; i < plan->outputs.n; i++)
+        want_all(plan->outputs.at[i]);
+    for (size_t i = 0; i < plan->states.n; i++) { // a state is held even where nobody reads it
+        struct item *it = tsr__item_of(plan, plan->states.at[i].past);
+        if (it)
+            want_all(it->first);
+    }
+    live_steps(plan, &plan->steps);
+    number_steps(plan, &plan->steps);
+}

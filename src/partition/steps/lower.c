@@ -1,0 +1,581 @@
+// SPDX-License-Identifier: Apache-2.0
+// lower.c - the cheapest way from one layout to another (sharding's reshard plan) as communication
+// operators: slices, gathers, all-to-all, reductions in pieces or to one, broadcasts, messages.
+//
+// The plan names a step by its pattern; an operator does one exact thing. So every step is held
+// against what the operator would give, piece by piece, before it is taken. Operators that divide an
+// axis need no sizes, so symbolic ones are stood in for by sizes with every rest that there can be. A
+// way that has no operator for one of its steps is not taken at all: the caller has Reshard.
+//
+//     [8,6] {2,1} -> {1,2} on ranks 0 and 1: the plan says all-to-all; AllToAll(axis 0, split_axis 1) gives
+//         rank 0 columns 0..2 of what both have, one below the other: [8,3], its piece of {1,2}. Taken.
+//     [n,6] the same, n not known: n = 8 stands in for sizes that divide, n = 9 for those that leave a rest
+//         of 1; the operator gives the right pieces for both, so for all n. Taken.
+//     [8,6] {1,1:0} -> {2,1:1,2}: the plan says scatter, for which there is no operator: Reshard.
+//     a sum pending on ranks 0 and 1, [8,6] whole -> {2,1}: ReduceScatter along axis 0, unit 1. Taken.
+#include "partition/internal.h"
+
+#include <stdlib.h>
+
+#define MAX_LOWERED 4                  // steps of a plan
+#define NOTED_RANK  14                 // dimensions that travel with a broadcast or message
+#define MAX_PIECES  ((int64_t)1 << 12) // shards of a layout; more are resharded in one step
+
+// One step of the way, ready to be planned.
+struct lowered {
+    int kind;
+    const struct tile_layout *to;
+    struct device_group *groups; // ascending
+    size_t n_groups;
+    int axis, split_axis;
+    int64_t unit;
+    int64_t *roots; // by group
+    bool same;      // nothing happens
+};
+
+struct lowering {
+    struct plan *plan;
+    const struct item *item;
+    struct arena arena; // of this question
+    const int64_t *shape;
+    const struct tile_layout *from, *to;
+};
+
+static struct tile_piece *piece_of(struct lowering *lowering, const struct tile_layout *layout,
+                                   int64_t device)
+{
+    int64_t shard = tsr__layout_shard_of(layout, device, 0);
+    if (shard < 0)
+        return NULL;
+    return tsr__layout_piece(&lowering->arena, layout, lowering->shape, shard);
+}
+
+static bool dim_equal(const struct tile_piece *a, const struct tile_piece *b, int axis)
+{
+    return a->dims[axis].n == b->dims[axis].n &&
+           memcmp(a->dims[axis].at, b->dims[axis].at,
+                  (size_t)a->dims[axis].n * sizeof(*a->dims[axis].at)) == 0;
+}
+
+static bool piece_equal(const struct tile_piece *a, const struct tile_piece *b, int but_axis,
+                        int or_axis)
+{
+    for (int axis = 0; axis < a->rank; axis++)
+        if (axis != but_axis && axis != or_axis && !dim_equal(a, b, axis))
+            return false;
+    return true;
+}
+
+// Where part j of n begins, in whole units: 10 elements in units of 4 are 3 units; of 2 parts the second begins at
+// unit 1, element 4.
+static int64_t unit_start(int64_t length, int64_t unit, int64_t n, int64_t j)
+{
+    int64_t at = tsr__tile_start(length / unit + (length % unit != 0), n, j) * unit;
+    return at < length ? at : length;
+}
+
+// Elements [from, to) of what the intervals of a keep are exactly those of b.
+static bool is_stretch(const struct tile_piece *a, const struct tile_piece *b, int axis,
+                       int64_t from, int64_t to)
+{
+    int64_t before = 0, k = 0, at = 0;
+    for (int64_t i = 0; i < a->dims[axis].n; i++) {
+        struct tile_interval x = a->dims[axis].at[i];
+        int64_t start = x.start + (from > before ? from - before : 0);
+        int64_t stop = x.stop;
+        before += x.stop - x.start;
+        if (before > to)
+            stop -= before - to;
+        while (start < stop) { // b may have neighbours apart
+            if (k == b->dims[axis].n || b->dims[axis].at[k].start + at != start)
+                return false;
+            int64_t left = b->dims[axis].at[k].stop - start;
+            int64_t n = left < stop - start ? left : stop - start;
+            start += n;
+            at += n;
+            if (n == left)
+                k++, at = 0;
+        }
+    }
+    return k == b->dims[axis].n && to - from == b->dims[axis].size;
+}
+
+// The members' pieces one after the other are what `whole` has in that dimension.
+static bool is_joined(struct lowering *lowering, const struct device_group *group, int axis,
+                      const struct tile_piece *whole)
+{
+    int64_t at = 0;
+    for (size_t i = 0; i < group->n; i++) {
+        struct tile_piece *piece = piece_of(lowering, lowering->from, group->devices[i]);
+        if (!piece || !is_stretch(whole, piece, axis, at, at + piece->dims[axis].size))
+            return false;
+        at += piece->dims[axis].size;
+    }
+    return at == whole->dims[axis].size;
+}
+
+// ---- what each operator would give -------------------------------------------------------------
+
+static bool gathers(struct lowering *lowering, const struct device_group *group, int axis)
+{
+    for (size_t i = 0; i < group->n; i++) {
+        struct tile_piece *x = piece_of(lowering, lowering->from, group->devices[i]);
+        struct tile_piece *y = piece_of(lowering, lowering->to, group->devices[i]);
+        if (!x || !y || !piece_equal(x, y, axis, axis) || !is_joined(lowering, group, axis, y))
+            return false;
+    }
+    return true;
+}
+
+// Each member gets its part of the axis of something that all have.
+static bool divides(struct lowering *lowering, const struct device_group *group, int axis,
+                    int but_axis, int64_t unit)
+{
+    struct tile_piece *first = piece_of(lowering, lowering->from, group->devices[0]);
+    for (size_t i = 0; first && i < group->n; i++) {
+        struct tile_piece *x = piece_of(lowering, lowering->from, group->devices[i]);
+        struct tile_piece *y = piece_of(lowering, lowering->to, group->devices[i]);
+        int64_t n = (int64_t)group->n, size = first->dims[axis].size;
+        if (!x || !y || !piece_equal(x, first, but_axis, but_axis) ||
+            !piece_equal(x, y, axis, but_axis) ||
+            !is_stretch(x, y, axis, unit_start(size, unit, n, (int64_t)i),
+                        unit_start(size, unit, n, (int64_t)i + 1)))
+            return false;
+    }
+    return first != NULL;
+}
+
+static bool all_to_all_fits(struct lowering *lowering, const struct device_group *group, int axis,
+                            int split, int64_t unit)
+{
+    for (size_t i = 0; i < group->n; i++) {
+        struct tile_piece *piece = piece_of(lowering, lowering->to, group->devices[i]);
+        if (!piece || !is_joined(lowering, group, axis, piece))
+            return false;
+    }
+    return divides(lowering, group, split, axis, unit);
+}
+
+// What the root has, the getters get.
+static bool root_copy_fits(struct lowering *lowering, const struct device_group *group,
+                           int64_t root, bool all)
+{
+    struct tile_piece *x = piece_of(lowering, lowering->from, root);
+    for (size_t i = 0; i < group->n; i++) {
+        struct tile_piece *y = piece_of(lowering, lowering->to, group->devices[i]);
+        if (!x || (all || group->devices[i] == root ? !y || !piece_equal(x, y, -1, -1) : y != NULL))
+            return false;
+    }
+    return true;
+}
+
+// ---- a step ------------------------------------------------------------------------------------
+
+static int by_number(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+// Groups of the step in ascending order; what stood first is the root.
+static bool take_groups(struct plan *plan, const struct device_group *from, size_t n,
+                        struct lowered *out)
+{
+    out->n_groups = n;
+    out->groups = ARENA_ARRAY(plan->arena, struct device_group, n + 1);
+    out->roots = ARENA_ARRAY(plan->arena, int64_t, n + 1);
+    for (size_t group = 0; out->groups && out->roots && group < n; group++) {
+        struct device_group *to = &out->groups[group];
+        out->roots[group] = from[group].devices[0];
+        to->n = from[group].n;
+        to->devices = ARENA_ARRAY(plan->arena, int64_t, to->n);
+        if (!to->devices)
+            return false;
+        memcpy(to->devices, from[group].devices, to->n * sizeof(*to->devices));
+        qsort(to->devices, to->n, sizeof(*to->devices), by_number);
+    }
+    return !plan->arena->failed;
+}
+
+// Elements that stay together where the layout cuts that dimension: 1, or what stands inside the cut.
+static int64_t unit_of(const struct tile_layout *layout, int axis)
+{
+    int64_t unit = 1;
+    int cut = layout->dims[axis].n;
+    for (int factor = 0; factor < layout->dims[axis].n; factor++)
+        if (layout->dims[axis].factors[factor].cuts > 1)
+            cut = factor;
+    for (int factor = cut + 1; factor < layout->dims[axis].n; factor++)
+        if (!mul_ok(unit, layout->dims[axis].factors[factor].size, &unit) || unit < 1)
+            return 1;
+    return unit;
+}
+
+static bool all_groups(struct lowering *lowering, const struct lowered *lowered,
+                       bool (*fits)(struct lowering *, const struct lowered *, size_t))
+{
+    for (size_t group = 0; group < lowered->n_groups; group++)
+        if (!fits(lowering, lowered, group))
+            return false;
+    return lowered->n_groups > 0;
+}
+
+static bool fits_gather(struct lowering *lowering, const struct lowered *lowered, size_t group)
+{
+    return gathers(lowering, &lowered->groups[group], lowered->axis);
+}
+
+static bool fits_scatter(struct lowering *lowering, const struct lowered *lowered, size_t group)
+{
+    return divides(lowering, &lowered->groups[group], lowered->axis, lowered->axis, lowered->unit);
+}
+
+static bool fits_turn(struct lowering *lowering, const struct lowered *lowered, size_t group)
+{
+    return all_to_all_fits(lowering, &lowered->groups[group], lowered->axis, lowered->split_axis,
+                           lowered->unit);
+}
+
+static bool fits_reduce(struct lowering *lowering, const struct lowered *lowered, size_t group)
+{
+    return root_copy_fits(lowering, &lowered->groups[group], lowered->roots[group], false);
+}
+
+static bool fits_broadcast(struct lowering *lowering, const struct lowered *lowered, size_t group)
+{
+    return root_copy_fits(lowering, &lowered->groups[group], lowered->roots[group], true);
+}
+
+// Tries the axes of the result, each in single elements and in its units.
+static bool find_scatter(struct lowering *lowering, struct lowered *lowered)
+{
+    for (lowered->axis = 0; lowered->axis < lowering->to->rank; lowered->axis++) {
+        lowered->unit = 1;
+        if (all_groups(lowering, lowered, fits_scatter))
+            return true;
+        lowered->unit = unit_of(lowering->to, lowered->axis);
+        if (lowered->unit > 1 && all_groups(lowering, lowered, fits_scatter))
+            return true;
+    }
+    return false;
+}
+
+static bool find_turn(struct lowering *lowering, struct lowered *lowered, int axis, int split)
+{
+    if (axis < 0 || split < 0)
+        return false;
+    lowered->axis = axis;
+    lowered->split_axis = split;
+    lowered->unit = 1;
+    if (all_groups(lowering, lowered, fits_turn))
+        return true;
+    lowered->unit = unit_of(lowering->to, split);
+    return lowered->unit > 1 && all_groups(lowering, lowered, fits_turn);
+}
+
+// Every move takes a whole piece from one to another, and nobody is in two of them.
+static bool find_messages(struct lowering *lowering, const struct reshard_step *from,
+                          struct lowered *lowered)
+{
+    struct device_group *pairs =
+        ARENA_ARRAY(lowering->plan->arena, struct device_group, from->n_moves + 1);
+    int64_t *ends = ARENA_ARRAY(lowering->plan->arena, int64_t, 2 * from->n_moves + 1);
+    for (size_t i = 0; pairs && ends && i < from->n_moves; i++) {
+        ends[2 * i] = from->moves[i].from_device;
+        ends[2 * i + 1] = from->moves[i].to_device;
+        pairs[i] = (struct device_group){&ends[2 * i], 2};
+        for (size_t k = 0; k < 2 * i; k++)
+            if (ends[k] == ends[2 * i] || ends[k] == ends[2 * i + 1])
+                return false;
+    }
+    if (lowering->plan->arena->failed ||
+        !take_groups(lowering->plan, pairs, from->n_moves, lowered))
+        return false;
+    for (size_t group = 0; group < lowered->n_groups; group++) {
+        struct tile_piece *x = piece_of(lowering, lowering->from, ends[2 * group]);
+        struct tile_piece *y = piece_of(lowering, lowering->to, ends[2 * group + 1]);
+        if (!x || !y || !piece_equal(x, y, -1, -1) ||
+            tsr__layout_has_device(lowering->to, ends[2 * group]))
+            return false;
+    }
+    return lowered->n_groups > 0;
+}
+
+// Who owns something afterwards and is in no group would get nothing.
+static bool all_served(const struct lowering *lowering, const struct lowered *lowered)
+{
+    for (int64_t i = 0; i < lowering->to->first[lowering->to->n_shards]; i++) {
+        bool served = false;
+        for (size_t group = 0; group < lowered->n_groups && !served; group++)
+            for (size_t k = 0; k < lowered->groups[group].n && !served; k++)
+                served = lowered->groups[group].devices[k] == lowering->to->owners[i];
+        if (!served)
+            return false;
+    }
+    return true;
+}
+
+// Kinds that are not named here (scatter, gather to one, exchange) have no operator: false, and the whole way is
+// given up.
+static bool lower_step(struct lowering *lowering, const struct reshard_step *from,
+                       struct lowered *lowered)
+{
+    lowered->to = from->layout;
+    if (from->op == RESHARD_SLICE || from->op == RESHARD_NOTHING) {
+        lowered->kind = STEP_SLICE;
+        return tsr__local_ok(lowering->plan, lowering->item, lowering->from, lowering->to,
+                             &lowered->same);
+    }
+    if (from->op != RESHARD_PERMUTE &&
+        !take_groups(lowering->plan, from->groups, from->n_groups, lowered))
+        return false;
+    bool ok = false, small = lowering->to->rank <= NOTED_RANK;
+    switch (from->op) {
+    case COMM_ALL_GATHER:
+        lowered->kind = COMM_ALL_GATHER;
+        lowered->axis = from->axis;
+        ok = from->axis >= 0 && all_groups(lowering, lowered, fits_gather);
+        break;
+    case COMM_ALL_TO_ALL:
+        lowered->kind = COMM_ALL_TO_ALL;
+        ok = find_turn(lowering, lowered, from->axis, from->to_axis) ||
+             find_turn(lowering, lowered, from->to_axis, from->axis);
+        break;
+    case COMM_REDUCE_SCATTER:
+        lowered->kind = COMM_REDUCE_SCATTER;
+        ok = find_scatter(lowering, lowered);
+        break;
+    case COMM_ALL_REDUCE:
+        lowered->kind = COMM_ALL_REDUCE;
+        ok = tsr__layout_same(lowering->from, lowering->to);
+        break;
+    case COMM_REDUCE:
+        lowered->kind = COMM_REDUCE;
+        ok = all_groups(lowering, lowered, fits_reduce);
+        break;
+    case COMM_BROADCAST:
+        lowered->kind = COMM_BROADCAST;
+        ok = small && all_groups(lowering, lowered, fits_broadcast);
+        break;
+    case RESHARD_PERMUTE:
+        lowered->kind = COMM_SEND;
+        ok = small && find_messages(lowering, from, lowered);
+        break;
+    default:
+        break;
+    }
+    return ok && all_served(lowering, lowered);
+}
+
+// ---- the way -----------------------------------------------------------------------------------
+
+#define MAX_RESTS 1024 // sizes that are tried
+
+// The size of a dimension whose layout gives all factors as numbers; 0: the layout leaves one open.
+static int64_t told_size(const struct tile_dim *t)
+{
+    int64_t size = t->n ? 1 : 0;
+    for (int factor = 0; factor < t->n; factor++)
+        if (!mul_ok(size, t->factors[factor].size, &size))
+            return 0;
+    return size;
+}
+
+// Sizes to plan with: symbolic ones divide in round 0 and leave a rest that is the round's number otherwise. What becomes of
+// a rest repeats with the product of the cuts; *rounds is where all have been seen. False: too many.
+static bool stand_in(const struct item *it, const struct tile_layout *from,
+                     const struct tile_layout *to, int64_t round, int64_t *shape, int64_t *rounds)
+{
+    *rounds = 1;
+    for (int axis = 0; axis < it->rank; axis++) {
+        shape[axis] = it->dims[axis].value;
+        if (shape[axis] >= 0)
+            continue;
+        int64_t size = 1, told = told_size(&from->dims[axis]);
+        shape[axis] = told ? told : told_size(&to->dims[axis]);
+        if (shape[axis])
+            continue;
+        for (int side = 0; side < 2; side++) {
+            const struct tile_dim *t = &(side ? to : from)->dims[axis];
+            for (int factor = 0; factor < t->n; factor++)
+                if (!mul_ok(size,
+                            t->factors[factor].size ? t->factors[factor].size
+                                                    : t->factors[factor].cuts,
+                            &size) ||
+                    size > MAX_RESTS)
+                    return false;
+            if (round && t->n > 1)
+                return false; // a rest within units: not for a guess
+        }
+        shape[axis] = 4 * size + round % size;
+        *rounds = size > *rounds ? size : *rounds;
+    }
+    return true;
+}
+
+// The number of steps, 0: there is no such way. Each step starts from the layout that the one before it made.
+static int lower_way(struct lowering *lowering, const struct tile_layout *from,
+                     const struct partial *pending, const struct tile_layout *to,
+                     struct lowered *out)
+{
+    struct reshard *reshard = NULL;
+    size_t bytes = (size_t)tsr_dtype_bits(tsr__carried(lowering->item->dtype)) / 8;
+    if (tsr__reshard_plan(lowering->plan->arena, from, pending, to, lowering->shape, bytes,
+                          &reshard) != TSR_OK ||
+        !reshard || reshard->n_steps > MAX_LOWERED)
+        return 0;
+    lowering->from = from;
+    for (int i = 0; i < reshard->n_steps; i++) {
+        lowering->to = reshard->steps[i].layout;
+        out[i] = (struct lowered){.unit = 1};
+        if (!lower_step(lowering, &reshard->steps[i], &out[i]))
+            return 0;
+        lowering->from = lowering->to;
+    }
+    return reshard->n_steps;
+}
+
+static bool fits_message(struct lowering *lowering, const struct lowered *lowered, size_t group)
+{
+    const struct device_group *pair = &lowered->groups[group];
+    int64_t other = pair->devices[pair->devices[0] == lowered->roots[group]];
+    struct tile_piece *x = piece_of(lowering, lowering->from, lowered->roots[group]),
+                      *y = piece_of(lowering, lowering->to, other);
+    return x && y && piece_equal(x, y, -1, -1);
+}
+
+// The operator of that step still does what it should, with other sizes.
+static bool still_fits(struct lowering *lowering, const struct lowered *lowered)
+{
+    switch (lowered->kind) {
+    case STEP_SLICE:
+    case COMM_ALL_REDUCE:
+        return true; // found without sizes
+    case COMM_ALL_GATHER:
+        return all_groups(lowering, lowered, fits_gather);
+    case COMM_ALL_TO_ALL:
+        return all_groups(lowering, lowered, fits_turn);
+    case COMM_REDUCE_SCATTER:
+        return all_groups(lowering, lowered, fits_scatter);
+    case COMM_REDUCE:
+        return all_groups(lowering, lowered, fits_reduce);
+    case COMM_BROADCAST:
+        return all_groups(lowering, lowered, fits_broadcast);
+    case COMM_SEND:
+        return all_groups(lowering, lowered, fits_message);
+    default:
+        return false;
+    }
+}
+
+static int64_t cuts_of(const struct tile_layout *layout, int axis)
+{
+    int64_t n = 1;
+    for (int factor = 0; factor < layout->dims[axis].n; factor++)
+        n *= layout->dims[axis].factors[factor].cuts;
+    return n;
+}
+
+// In between, no dimension whose size is not known is cut more often than at either end: it may have
+// fewer elements than that.
+static bool cuts_no_more(const struct item *it, const struct tile_layout *from,
+                         const struct tile_layout *to, const struct tile_layout *between)
+{
+    for (int axis = 0; axis < it->rank; axis++)
+        if (it->dims[axis].value < 0 && cuts_of(between, axis) > cuts_of(from, axis) &&
+            cuts_of(between, axis) > cuts_of(to, axis))
+            return false;
+    return true;
+}
+
+// A way that was found for sizes that divide, with every rest that there can be.
+static bool holds(struct lowering *lowering, int64_t *shape, const struct tile_layout *from,
+                  const struct tile_layout *to, const struct lowered *way, int n)
+{
+    int64_t rounds = 2;
+    for (int i = 0; i < n; i++)
+        if (!cuts_no_more(lowering->item, from, to, way[i].to))
+            return false;
+    for (int64_t round = 1; round < rounds; round++) {
+        if (!stand_in(lowering->item, from, to, round, shape, &rounds))
+            return false;
+        lowering->from = from;
+        for (int i = 0; i < n; i++) {
+            lowering->to = way[i].to;
+            if (!still_fits(lowering, &way[i]))
+                return false;
+            lowering->from = lowering->to;
+        }
+        tsr__arena_free(&lowering->arena);
+        tsr__arena_init(&lowering->arena, lowering->plan->session);
+    }
+    return true;
+}
+
+static int find_way(struct plan *plan, const struct item *it, const struct tile_layout *from,
+                    const struct partial *pending, const struct tile_layout *to,
+                    struct lowered *out)
+{
+    int64_t shape[TILE_MAX_RANK], rounds;
+    struct lowering w = {.plan = plan, .item = it, .shape = shape};
+    tsr__arena_init(&w.arena, plan->session);
+    bool known = stand_in(it, from, to, 0, shape, &rounds);
+    int n = known ? lower_way(&w, from, pending, to, out) : 0;
+    if (n && !it->fixed && !holds(&w, shape, from, to, out, n))
+        n = 0;
+    tsr__arena_free(&w.arena);
+    return n;
+}
+
+// One form for each step of the way, each made of the one before. A sum stays partial up to the step that combines
+// it, so that nobody takes a form on the way for the value. A step in which nothing happens makes no step, only
+// another name.
+static struct form *plan_way(struct plan *plan, struct form *from, const struct node_flow *flow,
+                             const struct lowered *way, int n)
+{
+    bool partial = flow != NULL;
+    for (int i = 0; i < n && from; i++) {
+        const struct lowered *lowered = &way[i];
+        struct form *form = tsr__form_new(plan, from->item, lowered->to, FORM_MADE);
+        struct step *st = NULL;
+        if (!form)
+            return NULL;
+        partial = partial && !comm_has(lowered->kind, TRAIT_FOLDS);
+        form->partial = partial;
+        if (lowered->same) {
+            form->same = from;
+        } else {
+            if (!(st = tsr__step_new(plan, lowered->kind, lowered->kind == STEP_SLICE ? 2 : 1, 1)))
+                return NULL;
+            st->flow = flow;
+            st->inputs[0] = from;
+            st->outputs[0] = form;
+            st->groups = lowered->groups;
+            st->n_groups = lowered->n_groups;
+            st->group_live = ARENA_ARRAY(plan->arena, unsigned char, lowered->n_groups + 1);
+            st->axis = lowered->axis;
+            st->split_axis = lowered->split_axis;
+            st->unit = lowered->unit;
+            st->roots = lowered->roots;
+        }
+        from = form;
+    }
+    return plan->arena->failed ? NULL : from;
+}
+
+struct form *tsr__plan_lower(struct plan *plan, struct form *from, const struct node_flow *pending,
+                             const struct tile_layout *want)
+{
+    struct lowered way[MAX_LOWERED];
+    const struct item *it = from->item;
+    bool once = tsr__owns_once(from->layout) && tsr__owns_once(want);
+    if (!once || it->rank < 0 || it->rank > TILE_MAX_RANK || from->layout->rank != it->rank ||
+        want->rank != it->rank || tsr_dtype_bits(tsr__carried(it->dtype)) < 8 ||
+        from->layout->n_shards > MAX_PIECES || want->n_shards > MAX_PIECES)
+        return NULL;
+    struct partial partial = {0};
+    if (pending)
+        partial = (struct partial){pending->combine, pending->groups, pending->n_groups};
+    int n = find_way(plan, it, from->layout, pending ? &partial : NULL, want, way);
+    return n ? plan_way(plan, from, pending, way, n) : NULL;
+}

@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+// ports.c - what the model takes in and gives out in pieces, instead of whole.
+//
+// A kept input lies as its readers need it, a kept output as its producer leaves it. With stages, an output is given by
+// the first rank of the stage that makes it, so that rank 0 is free for the next run meanwhile. A state is an output
+// that is the input of the next run: both lie as the input is needed, so that nothing moves between runs.
+// Names come from the options and from the model's metadata; one `*` stands for any text.
+#include "partition/internal.h"
+
+#define META_KEEP_CUT "ai.tessera.keep_cut" // names, a line each
+#define META_STATE    "ai.tessera.state"    // past=present, a line each
+
+// ---- names -------------------------------------------------------------------------------------
+
+// Text matches a pattern with at most one star; *rest is what the star stands for.
+static bool matches(struct str pattern, struct str text, struct str *rest)
+{
+    const char *star = memchr(pattern.p, '*', pattern.n);
+    *rest = (struct str){0};
+    if (!star)
+        return str_eq(pattern, text);
+    size_t head = (size_t)(star - pattern.p), tail = pattern.n - head - 1;
+    if (text.n < head + tail || memcmp(text.p, pattern.p, head) != 0 ||
+        memcmp(text.p + text.n - tail, star + 1, tail) != 0)
+        return false;
+    *rest = (struct str){text.p + head, text.n - head - tail};
+    return true;
+}
+
+static struct str fill_star(struct arena *arena, struct str pattern, struct str rest)
+{
+    const char *star = memchr(pattern.p, '*', pattern.n);
+    if (!star)
+        return pattern;
+    struct str head = {pattern.p, (size_t)(star - pattern.p)};
+    struct str tail = {star + 1, pattern.n - head.n - 1};
+    return tsr__arena_printf(arena, STR_FMT STR_FMT STR_FMT, STR_ARG(head), STR_ARG(rest),
+                             STR_ARG(tail));
+}
+
+static tsr_status refuse(struct plan *plan, struct str name, const char *hint, const char *what)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(tsr_model_path(plan->model));
+    at.value = name;
+    tsr__diag(plan->session, DIAG_partition_no_port, &at, hint, "%s", what);
+    return TSR_INVALID;
+}
+
+static tsr_value *find_port(struct plan *plan, struct str name, bool output)
+{
+    tsr_graph *graph = tsr_model_graph(plan->model);
+    size_t n = output ? tsr_graph_output_count(graph) : tsr_graph_input_count(graph);
+    for (size_t i = 0; i < n; i++) {
+        tsr_value *value = output ? tsr_graph_output(graph, i) : tsr_graph_input(graph, i);
+        if (str_eq(tsr__value_str(value), name) && (output || !tsr_value_initializer(value)))
+            return value;
+    }
+    return NULL;
+}
+
+// ---- layouts -----------------------------------------------------------------------------------
+
+static bool can_keep(struct plan *plan, const tsr_value *value, const struct tile_layout *layout)
+{
+    struct shape shape = tsr__shapes_of(plan->flow->shapes, value);
+    return layout && layout->n_shards > 0 && tsr__owns_once(layout) &&
+           (tsr__layout_is_whole(layout) ||
+            (shape.rank == layout->rank && tsr_dtype_bits(shape.dtype) >= 8));
+}
+
+// As the first reader that has it cut needs it; else as the first reader does.
+static const struct tile_layout *needed_layout(struct plan *plan, const tsr_value *value)
+{
+    const struct tile_layout *first = NULL;
+    for (size_t i = 0; i < plan->flow->n_nodes; i++) {
+        const struct node_flow *nf = &plan->flow->nodes[i];
+        for (size_t k = 0; k < tsr_node_input_count(nf->node); k++) {
+            const struct tile_layout *layout =
+                tsr_node_input(nf->node, k) == value ? nf->inputs[k] : NULL;
+            if (!can_keep(plan, value, layout))
+                continue;
+            if (!tsr__layout_is_whole(layout))
+                return layout;
+            first = first ? first : layout;
+        }
+    }
+    return first;
+}
+
+static void keep(struct plan *plan, const tsr_value *value, const struct tile_layout *layout)
+{
+    if (layout)
+        plan->kept[tsr__value_id(value)] = layout;
+}
+
+// The node that makes the output has a spec for it. The output then stays where the spec puts it, even if it is whole and
+// on other devices than the first.
+static bool told_where(const struct plan *plan, const tsr_value *value)
+{
+    const tsr_node *maker = tsr_value_producer(value);
+    const tsr_spec *spec = NULL;
+    if (!maker)
+        return false;
+    for (size_t k = 0; (spec = tsr_node_sharding_of(maker, value, k)); k++)
+        if (tsr__spec_config(spec) == plan->flow->config)
+            return true;
+    return false;
+}
+
+static void note_whole(struct plan *plan, const tsr_value *value, const struct tile_layout *layout)
+{
+    struct place at = PLACE_NONE;
+    bool cut = layout && !tsr__layout_is_whole(layout);
+    if (cut && can_keep(plan, value, layout))
+        return;
+    at.file = str_of(tsr_model_path(plan->model));
+    at.value = tsr__value_str(value);
+    at.configuration = str_of(tsr_config_name(plan->flow->config));
+    if (cut)
+        tsr__diag(plan->session, DIAG_partition_port_whole, &at,
+                  "give each device one piece, of adjacent tiles",
+                  "it was to be kept cut, but a device would have several pieces of it, or of "
+                  "elements that are packed");
+    else
+        tsr__diag(plan->session, DIAG_partition_port_whole, &at,
+                  "shard it at the nodes that read or make it",
+                  "it was to be kept cut, but no node has it cut");
+}
+
+// ---- what is asked for -------------------------------------------------------------------------
+
+// Inputs and outputs whose names match stay cut: the caller brings or gets pieces. An output lies as its maker has
+// it, an input as its reader needs it. One that lies whole is kept so only if the node that makes it says where.
+static tsr_status keep_cut(struct plan *plan, struct str pattern)
+{
+    tsr_graph *graph = tsr_model_graph(plan->model);
+    size_t n_in = tsr_graph_input_count(graph), n_out = tsr_graph_output_count(graph), found = 0;
+    for (size_t i = 0; i < n_in + n_out; i++) {
+        bool output = i >= n_in;
+        tsr_value *value = output ? tsr_graph_output(graph, i - n_in) : tsr_graph_input(graph, i);
+        struct str rest;
+        if ((!output && tsr_value_initializer(value)) ||
+            !matches(pattern, tsr__value_str(value), &rest))
+            continue;
+        const struct tile_layout *layout =
+            output ? plan->flow->values[tsr__value_id(value)] : needed_layout(plan, value);
+        found++;
+        bool told = output && layout && told_where(plan, value) && can_keep(plan, value, layout);
+        if (!told)
+            note_whole(plan, value, layout);
+        if (told || (can_keep(plan, value, layout) && !tsr__layout_is_whole(layout)))
+            keep(plan, value, layout);
+    }
+    if (found)
+        return TSR_OK;
+    return refuse(plan, pattern, "name an input or an output of the model",
+                  "the model has no input or output of this name");
+}
+
+// An output that every rank gives: whole on all devices, instead of on the one that gives outputs.
+static tsr_status give_everywhere(struct plan *plan, struct str name)
+{
+    tsr_graph *graph = tsr_model_graph(plan->model);
+    for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
+        tsr_value *value = tsr_graph_output(graph, i);
+        if (!str_eq(tsr__value_str(value), name))
+            continue;
+        int rank = tsr__shapes_element(plan->flow->shapes, value).rank;
+        keep(plan, value,
+             tsr__layout_whole(plan->arena, rank, plan->all_devices, (size_t)plan->n_ranks));
+        return TSR_OK;
+    }
+    return refuse(plan, name, "name an output of the model",
+                  "the model has no output of this name");
+}
+
+static tsr_status add_state(struct plan *plan, tsr_value *past, tsr_value *present)
+{
+    struct shape a = tsr__shapes_of(plan->flow->shapes, past),
+                 b = tsr__shapes_of(plan->flow->shapes, present);
+    if (a.dtype != b.dtype || (a.rank >= 0 && b.rank >= 0 && a.rank != b.rank))
+        return refuse(plan, tsr__value_str(present), "name the output that takes the input's place",
+                      "an output of another type or rank cannot become the input of the next run");
+    const struct tile_layout *layout = needed_layout(plan, past);
+    if (!layout) // nobody reads it: it stays where outputs are
+        layout = tsr__layout_whole(plan->arena, a.rank, plan->all_devices, 1);
+    struct plan_state *slot = layout ? vec_push(plan->arena, &plan->states) : NULL;
+    if (!slot)
+        return TSR_NOMEM;
+    *slot = (struct plan_state){past, present};
+    keep(plan, past, layout);
+    keep(plan, present, layout);
+    return TSR_OK;
+}
+
+static tsr_status keep_state(struct plan *plan, struct str text)
+{
+    tsr_graph *graph = tsr_model_graph(plan->model);
+    for (size_t at = 0; at < text.n; at++) { // names may hold '=' too
+        struct str past = {text.p, at}, present = {text.p + at + 1, text.n - at - 1}, rest;
+        size_t found = 0;
+        if (text.p[at] != '=')
+            continue;
+        for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+            tsr_value *value = tsr_graph_input(graph, i);
+            if (tsr_value_initializer(value) || !matches(past, tsr__value_str(value), &rest))
+                continue;
+            tsr_value *out = find_port(plan, fill_star(plan->arena, present, rest), true);
+            tsr_status st = out ? add_state(plan, value, out) : TSR_OK;
+            if (st != TSR_OK)
+                return st;
+            found += out != NULL;
+        }
+        if (found)
+            return TSR_OK;
+    }
+    return refuse(plan, text, "give INPUT=OUTPUT; one * on each side stands for the same text",
+                  "the model has no such input and output");
+}
+
+// ---- outputs of stages ---------------------------------------------------------------------------
+
+// Gives an output that is not kept otherwise to the first rank of those that its maker leaves it on.
+static bool give_at_maker(struct plan *plan, const tsr_value *value)
+{
+    const struct tile_layout *made = plan->flow->values[tsr__value_id(value)];
+    if (!made || plan->kept[tsr__value_id(value)] || !tsr_value_producer(value))
+        return true;
+    int64_t *devices;
+    size_t n = tsr__layout_devices(plan->arena, made, &devices);
+    if (n == 0 || devices[0] == 0)
+        return !plan->arena->failed;
+    int rank = tsr__shapes_element(plan->flow->shapes, value).rank;
+    struct tile_layout *layout = tsr__layout_whole(plan->arena, rank, devices, 1);
+    keep(plan, value, layout);
+    return layout != NULL;
+}
+
+static tsr_status give_outputs(struct plan *plan)
+{
+    tsr_graph *graph = tsr_model_graph(plan->model);
+    if (!plan->flow->staged)
+        return TSR_OK;
+    for (size_t i = 0; i < tsr_graph_output_count(graph); i++)
+        if (!give_at_maker(plan, tsr_graph_output(graph, i)))
+            return TSR_NOMEM;
+    return TSR_OK;
+}
+
+// ---- nodes that ask for sizes alone --------------------------------------------------------------
+
+static bool sizes_named(const tsr_value *value)
+{
+    for (int axis = 0; axis < tsr_value_rank(value); axis++)
+        if (tsr_value_dim(value, axis).value < 0 && !tsr__dim_symbol(value, axis).n)
+            return false;
+    return tsr_value_rank(value) >= 0;
+}
+
+// A node that only gives sizes of a kept input reads it as it lies: the sizes are put in its place.
+static void read_as_kept(struct plan *plan, const struct node_flow *nf)
+{
+    const struct rule *rule = nf->place.rule;
+    if (!rule)
+        return;
+    for (int i = 0; i < rule->n_rewrites; i++) {
+        const struct rule_rewrite *rewrite = &rule->rewrites[i];
+        bool sizes = rewrite->kind == REWRITE_SIZES || rewrite->kind == REWRITE_SIZE;
+        const tsr_value *value = sizes ? tsr_node_input(nf->node, (size_t)rewrite->index) : NULL;
+        const struct tile_layout *layout = value ? plan->kept[tsr__value_id(value)] : NULL;
+        if (layout && tsr_value_is_input(value) && !tsr__layout_is_whole(layout) &&
+            sizes_named(value))
+            nf->inputs[rewrite->index] = tsr__layout_copy(plan->arena, layout);
+    }
+}
+
+// Lines of a text of the metadata.
+static tsr_status each_line(struct plan *plan, const char *key,
+                            tsr_status (*take)(struct plan *, struct str))
+{
+    const char *text = tsr_model_metadata(plan->model, key);
+    tsr_status st = TSR_OK;
+    while (text && *text && st == TSR_OK) {
+        size_t n = strcspn(text, "\n");
+        if (n)
+            st = take(plan, (struct str){text, n});
+        text += n + (text[n] == '\n');
+    }
+    return st;
+}
+
+// The same for texts that the caller gives.
+static tsr_status each_text(struct plan *plan, const char *const *texts, size_t n,
+                            tsr_status (*take)(struct plan *, struct str))
+{
+    for (size_t i = 0; i < n; i++) {
+        tsr_status st = take(plan, str_of(texts[i]));
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+// The model's own wishes (metadata) come before the caller's. Nodes that read sizes of a port come last: by then it
+// is settled which ports stay cut.
+tsr_status tsr__plan_ports(struct plan *plan, const tsr_partition_options *options)
+{
+    plan->kept =
+        ARENA_ARRAY(plan->arena, const struct tile_layout *, tsr__model_value_ids(plan->model) + 1);
+    if (!plan->kept)
+        return TSR_NOMEM;
+    tsr_status st = each_line(plan, META_KEEP_CUT, keep_cut);
+    if (st != TSR_OK)
+        return st;
+    st = each_text(plan, options->keep_cut, options->n_keep_cut, keep_cut);
+    if (st != TSR_OK)
+        return st;
+    st = each_line(plan, META_STATE, keep_state);
+    if (st != TSR_OK)
+        return st;
+    st = each_text(plan, options->state, options->n_state, keep_state);
+    if (st != TSR_OK)
+        return st;
+    st = each_text(plan, options->everywhere, options->n_everywhere, give_everywhere);
+    if (st != TSR_OK)
+        return st;
+    st = give_outputs(plan);
+    if (st != TSR_OK)
+        return st;
+    for (size_t i = 0; i < plan->flow->n_nodes; i++)
+        read_as_kept(plan, &plan->flow->nodes[i]);
+    return plan_status(plan);
+}
+
+// ---- sizes -------------------------------------------------------------------------------------
+
+// Every rank sees the whole size of that axis in what it takes in.
+static bool port_readable(struct plan *plan, const tsr_value *value, int axis)
+{
+    const struct tile_layout *layout = plan->kept[tsr__value_id(value)];
+    if (!layout)
+        return true;
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++)
+        if (!tsr__layout_has_device(layout, rank))
+            return false;
+    return axis >= layout->rank || !tsr__dim_cut(&layout->dims[axis]);
+}
+
+// The shape of an input that is kept cut, summed up on all ranks at the start of a run, once.
+static struct form *port_count(struct plan *plan, const tsr_value *value)
+{
+    struct item *it = tsr__item_of(plan, value);
+    if (!it)
+        return NULL;
+    if (it->shape_item)
+        return it->shape_item->last;
+    struct device_group *group = ARENA_NEW(plan->arena, struct device_group);
+    const struct tile_layout *on =
+        tsr__layout_whole(plan->arena, 1, plan->all_devices, (size_t)plan->n_ranks);
+    if (!group || !on)
+        return NULL;
+    group->devices = (int64_t *)plan->all_devices;
+    group->n = (size_t)plan->n_ranks;
+    struct form *form = tsr__plan_count(plan, it->first, on, group);
+    if (!form)
+        return NULL;
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++)
+        form_want(form, rank);
+    return form;
+}
+
+// A dimension of an input gives a symbol its size; counted: it must be counted together first.
+static void find_size(struct plan *plan, const tsr_value *value, int axis, bool counted)
+{
+    struct str symbol = tsr__dim_symbol(value, axis);
+    void **slot = symbol.n ? tsr__map_at(&plan->sizes, symbol) : NULL;
+    struct size_source *at = slot && !*slot ? ARENA_NEW(plan->arena, struct size_source) : NULL;
+    if (!at)
+        return;
+    *at = (struct size_source){.input = value, .axis = axis};
+    if (counted)
+        at->count = port_count(plan, value);
+    *slot = at;
+}
+
+// Two rounds: a size that every rank can read in an input of its own is taken before one that must be counted.
+void tsr__plan_find_sizes(struct plan *plan)
+{
+    tsr_graph *graph = tsr_model_graph(plan->model);
+    tsr__map_init(&plan->sizes, plan->arena, 16);
+    for (int counted = 0; counted < 2; counted++)
+        for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+            const tsr_value *value = tsr_graph_input(graph, i);
+            if (tsr_value_initializer(value))
+                continue;
+            for (int axis = 0; axis < tsr_value_rank(value); axis++)
+                if (port_readable(plan, value, axis) == !counted)
+                    find_size(plan, value, axis, counted);
+        }
+}

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// relayout.c - windows that are made where the value is made. A node that needs windows of a value (the queries, keys and
+// values of its own heads, which lie side by side) would have to be sent them. Where the value comes from constants along that
+// axis (the columns of a projection), the projection can give just these columns instead: its weights are stored in the order in
+// which they are needed, and nothing moves. Only where all who read the value need windows of it, and all else that its
+// maker reads is there already.
+//
+//     X [.,8] x W [8,12] -> Y [.,12], then Split in q, k, v of 4 columns each; 2 heads of 2 columns, a head per rank
+//         columns of Y:  q0 q0 q1 q1 k0 k0 k1 k1 v0 v0 v1 v1
+//         rank 0 needs   0..1, 4..5, 8..9       rank 1 needs   2..3, 6..7, 10..11
+//     W cut {1,2} would give rank 0 the columns 0..5, of which it would have to send 2..3 away and to get 8..9. Instead
+//     rank 0 stores columns 0 1 4 5 8 9 of W, [8,6], and its MatMul makes just the windows of Y that its Split reads.
+//     The same goes backwards through an Add of a bias (its elements 0 1 4 5 8 9), up to MAX_DEPTH nodes.
+#include "partition/internal.h"
+
+#define MAX_DEPTH 8
+
+static struct form *relayout(struct plan *plan, struct item *it, const struct tile_layout *base,
+                             const struct windows *windows, int depth);
+
+// The node means the same for any choice of elements of a free factor.
+static bool is_plain(const struct rule *rule)
+{
+    bool plain = !rule->whole && !rule->single && !rule->n_windows && !rule->n_lists;
+    for (int i = 0; i < rule->n_rewrites; i++)
+        plain = plain && (rule->rewrites[i].kind == REWRITE_ATTR ||
+                          rule->rewrites[i].kind == REWRITE_ADD_ONCE);
+    return plain;
+}
+
+// Windows of one axis, ascending, each device some.
+static bool is_simple(const struct windows *windows, const struct tile_layout *base)
+{
+    for (int64_t i = 0; windows->n_axes == 1 && i < base->first[base->n_shards]; i++) {
+        const struct dim_cut *part = &windows->parts[base->owners[i] * windows->n_axes];
+        for (int64_t k = 0; k < part->n; k++)
+            if (k > 0 && part->at[k].start < part->at[k - 1].stop)
+                return false;
+        if (!part->n)
+            return false;
+    }
+    return windows->n_axes == 1;
+}
+
+// The same windows of a dimension of which each element is `unit` here.
+static struct windows *scaled(struct plan *plan, const struct windows *windows, int axis,
+                              int64_t unit)
+{
+    struct windows *out = ARENA_NEW(plan->arena, struct windows);
+    struct dim_cut *parts = ARENA_ARRAY(plan->arena, struct dim_cut, (size_t)plan->n_ranks + 1);
+    if (!out || !parts)
+        return NULL;
+    *out = (struct windows){.n_axes = 1, .axes = {axis}, .parts = parts};
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
+        int64_t n = windows->parts[rank].n;
+        parts[rank].n = n;
+        parts[rank].at = ARENA_ARRAY(plan->arena, struct tile_interval, (size_t)n + 1);
+        for (int64_t k = 0; k < n && parts[rank].at; k++)
+            parts[rank].at[k] = (struct tile_interval){windows->parts[rank].at[k].start * unit,
+                                                       windows->parts[rank].at[k].stop * unit};
+    }
+    return plan->arena->failed ? NULL : out;
+}
+
+// ---- how the maker would run -------------------------------------------------------------------
+
+static bool same_devices(struct plan *plan, const struct placement *place,
+                         const struct tile_layout *base)
+{
+    int64_t *devices;
+    size_t n = tsr__layout_devices(plan->arena, base, &devices);
+    return n == place->n_devices && !plan->arena->failed &&
+           memcmp(devices, place->devices, n * sizeof(*devices)) == 0;
+}
+
+// Factors of the result as the layout cuts them, all others whole.
+static bool place_like(struct plan *plan, const struct rule *rule, const struct tile_layout *base,
+                       const int64_t *devices, size_t n_devices, struct placement *out)
+{
+    size_t n = (size_t)rule->n_factors;
+    *out = (struct placement){.rule = rule, .n_devices = n_devices};
+    out->devices = ARENA_ARRAY(plan->arena, int64_t, n_devices + 1);
+    out->cuts = ARENA_ARRAY(plan->arena, int64_t, n + 1);
+    out->coords = ARENA_ARRAY(plan->arena, int64_t, n * n_devices + 1);
+    if (plan->arena->failed || base->rank != rule->outputs[0].rank)
+        return false;
+    memcpy(out->devices, devices, n_devices * sizeof(*devices));
+    for (size_t f = 0; f < n; f++)
+        out->cuts[f] = 1;
+    for (int axis = 0; axis < base->rank; axis++) {
+        const struct rule_dim *dim = &rule->outputs[0].dims[axis];
+        if (!tsr__dim_cut(&base->dims[axis]))
+            continue;
+        if (dim->n != 1 || base->dims[axis].n != 1 || out->cuts[dim->factors[0]] != 1 ||
+            rule->factors[dim->factors[0]].kind != FACTOR_PAR)
+            return false;
+        out->cuts[dim->factors[0]] = base->dims[axis].factors[0].cuts;
+        for (size_t i = 0; i < n_devices; i++) {
+            int64_t coords[TILE_MAX_FACTORS];
+            if (!tsr__device_coords(base, devices[i], axis, coords))
+                return false;
+            out->coords[i * n + (size_t)dim->factors[0]] = coords[0];
+        }
+    }
+    return true;
+}
+
+// Where the factor stands in a tensor, as the outermost of its dimension: *unit elements for each of it. -1: nowhere; -2: otherwise.
+static int find_factor(const struct rule *rule, const struct rule_tensor *tensor, int factor,
+                       int64_t *unit)
+{
+    int found = -1;
+    *unit = 1;
+    for (int axis = 0; axis < tensor->rank; axis++)
+        for (int k = 0; k < tensor->dims[axis].n; k++) {
+            if (tensor->dims[axis].factors[k] != factor)
+                continue;
+            if (found != -1 || k > 0)
+                return -2;
+            found = axis;
+        }
+    for (int k = 1; found >= 0 && k < tensor->dims[found].n; k++) {
+        int64_t size = rule->factors[tensor->dims[found].factors[k]].size.value;
+        if (size < 1 || !mul_ok(*unit, size, unit))
+            return -2;
+    }
+    return found;
+}
+
+// ---- what it reads -----------------------------------------------------------------------------
+
+static struct form *free_form(struct plan *plan, struct item *it, const struct tile_layout *want)
+{
+    struct scope *here = plan->scope;
+    tsr__scope_go(plan, it->scope);
+    struct form *form = tsr__plan_free(plan, it, want);
+    tsr__scope_go(plan, here);
+    return form;
+}
+
+// Stored in these windows.
+static struct form *const_windows(struct plan *plan, struct item *it,
+                                  const struct tile_layout *layout, struct windows *windows)
+{
+    if (!it->fixed || tsr_dtype_bits(it->dtype) == 0)
+        return NULL;
+    struct form *form = tsr__form_new(plan, it, layout, FORM_CONST);
+    if (form) {
+        form->windows = windows;
+        form->partial = true; // not what its layout says: nobody else may take it
+    }
+    return form;
+}
+
+// Three kinds of inputs: one without the windowed factor must be there already, in the layout that the node needs;
+// a constant is stored in windows; anything else must be made in windows by its own maker.
+static struct form *maker_input(struct plan *plan, const struct placement *place, int input,
+                                const tsr_value *value, int factor, const struct windows *windows,
+                                int depth)
+{
+    const struct rule_tensor *tensor = &place->rule->inputs[input];
+    struct item *it = tsr__item_of(plan, value);
+    int64_t unit;
+    int axis = it && !tensor->host ? find_factor(place->rule, tensor, factor, &unit) : -1;
+    struct tile_layout *layout = NULL;
+    if (it && axis > -2 && tensor->host)
+        layout = tsr__layout_whole(plan->arena, it->rank, place->devices, place->n_devices);
+    else if (it && axis > -2)
+        layout = tsr__placement_project(plan->arena, place, tensor);
+    if (!layout)
+        return NULL;
+    if (axis < 0)
+        return free_form(plan, it, layout);
+    struct windows *own = scaled(plan, windows, axis, unit);
+    if (!own)
+        return NULL;
+    if (it->first && it->first->kind == FORM_CONST)
+        return const_windows(plan, it, layout, own);
+    return relayout(plan, it, layout, own, depth + 1);
+}
+
+// ---- the maker ---------------------------------------------------------------------------------
+
+// How the maker would run if it made the windows: on the same devices, its result cut as the reader has it. NULL:
+// it could not, or its rule means something else for a choice of elements.
+static struct node_flow *maker_flow(struct plan *plan, const tsr_node *node,
+                                    const struct tile_layout *base)
+{
+    const struct node_flow *own = plan->flows[tsr__node_id(node)];
+    const struct rule *rule =
+        own && !own->bodies ? tsr__rule_of(plan->arena, node, plan->flow->shapes) : NULL;
+    struct node_flow *nf = ARENA_NEW(plan->arena, struct node_flow);
+    if (!rule || !nf || !is_plain(rule) || tsr_node_output_count(node) != 1 ||
+        !same_devices(plan, &own->place, base) || !tsr__owns_once(base) ||
+        !place_like(plan, rule, base, own->place.devices, own->place.n_devices, &nf->place))
+        return NULL;
+    nf->node = node;
+    nf->outputs = ARENA_ARRAY(plan->arena, struct tile_layout *, 1);
+    nf->inputs = ARENA_ARRAY(plan->arena, struct tile_layout *, tsr_node_input_count(node) + 1);
+    return plan->arena->failed ? NULL : nf;
+}
+
+static struct form *maker_step(struct plan *plan, const struct node_flow *nf, struct item *it,
+                               const struct tile_layout *base, struct windows *windows, int factor,
+                               struct form **inputs)
+{
+    size_t n = tsr_node_input_count(nf->node);
+    struct form *form = tsr__form_new(plan, it, base, FORM_MADE);
+    struct step *st = form ? tsr__step_new(plan, STEP_NODE, n, 1) : NULL;
+    if (!st)
+        return NULL;
+    form->windows = windows;
+    form->partial = true;
+    memcpy(st->inputs, inputs, n * sizeof(*inputs));
+    st->outputs[0] = form;
+    st->n_node_inputs = n;
+    st->flow = nf;
+    st->made = windows;
+    st->made_factor = factor;
+    return form;
+}
+
+static struct form *relayout(struct plan *plan, struct item *it, const struct tile_layout *base,
+                             const struct windows *windows, int depth)
+{
+    const tsr_node *node = it->value ? tsr_value_producer(it->value) : NULL;
+    const struct want *want = it->value ? &plan->wants[tsr__value_id(it->value)] : NULL;
+    // Of what stands in between, this is the only reader; it is not asked for windows itself.
+    if (!node || depth > MAX_DEPTH || !want ||
+        (depth ? want->readers != 1 : want->readers != want->windowed))
+        return NULL;
+    struct node_flow *nf = maker_flow(plan, node, base);
+    const struct rule_dim *dim = nf ? &nf->place.rule->outputs[0].dims[windows->axes[0]] : NULL;
+    size_t n_in = tsr_node_input_count(node);
+    struct form **inputs = ARENA_ARRAY(plan->arena, struct form *, n_in + 1);
+    bool any = false;
+    if (!dim || !inputs || dim->n != 1 || nf->place.rule->factors[dim->factors[0]].unit != 1)
+        return NULL;
+    for (size_t i = 0; i < n_in; i++) {
+        const tsr_value *value = tsr_node_input(node, i);
+        if (!value)
+            continue;
+        inputs[i] = maker_input(plan, &nf->place, (int)i, value, dim->factors[0], windows, depth);
+        if (!inputs[i])
+            return NULL;
+        any |= inputs[i]->windows != NULL;
+    }
+    if (any)
+        return maker_step(plan, nf, it, base, scaled(plan, windows, windows->axes[0], 1),
+                          dim->factors[0], inputs);
+    return NULL;
+}
+
+struct form *tsr__plan_relayout(struct plan *plan, struct item *it, const struct tile_layout *base,
+                                const struct windows *windows)
+{
+    if (is_simple(windows, base))
+        return relayout(plan, it, base, windows, 0);
+    return NULL;
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// sizes.c - the whole shape of a value that is cut and whose sizes no rank can compute: each device
+// counts what it has, and the counts are summed. Along one dimension the shards add up to the whole,
+// so of each dimension those count that are first in all others, each by its first owner.
+#include "partition/internal.h"
+
+static const struct node_flow sums = {.combine = COMBINE_SUM};
+
+// An item for the shape of another.
+struct item *tsr__shape_item(struct plan *plan, struct item *it)
+{
+    if (it->shape_item)
+        return it->shape_item;
+    struct item *item = ARENA_NEW(plan->arena, struct item);
+    tsr_dim *dims = ARENA_ARRAY(plan->arena, tsr_dim, 1);
+    int64_t *shape = ARENA_ARRAY(plan->arena, int64_t, 1);
+    if (!item || !dims || !shape)
+        return NULL;
+    shape[0] = it->rank;
+    dims[0] = (tsr_dim){it->rank, ""};
+    *item = (struct item){.dtype = TSR_INT64,
+                          .rank = 1,
+                          .dims = dims,
+                          .fixed = true,
+                          .shape = shape,
+                          .scope = it->scope};
+    item->name = tsr__arena_printf(plan->arena, STR_FMT ".shape", STR_ARG(it->name));
+    it->shape_item = item;
+    return item->name.p ? item : NULL;
+}
+
+struct form *tsr__plan_count(struct plan *plan, struct form *from, const struct tile_layout *on,
+                             struct device_group *group)
+{
+    struct item *item = tsr__shape_item(plan, from->item);
+    struct form *part = item ? tsr__form_new(plan, item, on, FORM_MADE) : NULL;
+    struct form *all = part ? tsr__form_new(plan, item, on, FORM_MADE) : NULL;
+    struct step *count = all ? tsr__step_new(plan, STEP_SHAPE, 1, 1) : NULL;
+    struct step *sum = count ? tsr__step_new(plan, COMM_ALL_REDUCE, 1, 1) : NULL;
+    if (!sum)
+        return NULL;
+    part->partial = true;
+    count->inputs[0] = from;
+    count->outputs[0] = part;
+    sum->flow = &sums;
+    sum->inputs[0] = part;
+    sum->outputs[0] = all;
+    sum->groups = group;
+    sum->n_groups = 1;
+    sum->group_live = ARENA_ARRAY(plan->arena, unsigned char, 2);
+    return sum->group_live ? all : NULL;
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// wants.c - who needs what, noted before anything is planned: which nodes matter for the outputs, and in which layout
+// each value is read. A sum whose readers all want it cut becomes a reduce-scatter (steps.c); a value that all read in
+// windows is made in windows (relayout.c).
+#include "partition/internal.h"
+
+// A node matters if an output of the model needs it.
+bool tsr__node_needed(const tsr_node *node, unsigned char *needed)
+{
+    bool any = false;
+    for (size_t i = 0; i < tsr_node_output_count(node); i++) {
+        const tsr_value *value = tsr_node_output(node, i);
+        any |= value && needed[tsr__value_id(value)];
+    }
+    if (!any)
+        return false;
+    tsr_value **captures;
+    size_t n_captures = tsr__node_captures(node, &captures);
+    for (size_t i = 0; i < tsr_node_input_count(node); i++)
+        if (tsr_node_input(node, i))
+            needed[tsr__value_id(tsr_node_input(node, i))] = 1;
+    for (size_t i = 0; i < n_captures; i++)
+        needed[tsr__value_id(captures[i])] = 1;
+    return true;
+}
+
+void tsr__plan_want(struct plan *plan, const tsr_value *value, const struct tile_layout *layout)
+{
+    struct want *want = &plan->wants[tsr__value_id(value)];
+    want->readers++;
+    want->differ =
+        want->differ || !layout || (want->layout && !tsr__layout_same(want->layout, layout));
+    if (!want->layout)
+        want->layout = layout;
+}
+
+void tsr__node_wants(struct plan *plan, const struct node_flow *nf)
+{
+    tsr_value **captures;
+    size_t n_captures = tsr__node_captures(nf->node, &captures);
+    for (size_t k = 0; k < tsr_node_input_count(nf->node); k++) {
+        const tsr_value *value = tsr_node_input(nf->node, k);
+        if (!value || tsr__gives_sizes(nf))
+            continue;
+        tsr__plan_want(plan, value, nf->inputs[k]);
+        plan->wants[tsr__value_id(value)].windowed += tsr__window_cut(nf, (int)k);
+    }
+    for (size_t k = 0; k < n_captures; k++)
+        tsr__plan_want(plan, captures[k], NULL);
+}

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// windows.c - inputs of which a part of the result needs more than a part: the neighbours of a
+// convolution, the segments of a concatenation, the range of a slice.
+//
+// The rule says which elements each part needs. Where a device has them already (a value that is
+// whole there), it crops; else the devices exchange what lies beyond their own parts, and nothing
+// else. What comes of it is a form of its own kind: its layout says who has a part, its windows say
+// which elements that part consists of, and only a node that needs just these reads it.
+//
+//     Conv with kernel 3, stride 1, pads 1 and 1 over 8 elements, the result cut in 2:
+//         rank 0 makes 0..3 and needs 0..4 (-1 is padding)    rank 1 makes 4..7 and needs 3..7 (8 is padding)
+//         HaloExchange brings rank 0 element 4 and rank 1 element 3
+//         the local nodes get pads {1,0} and {0,1} in place of {1,1}
+#include "partition/internal.h"
+
+// ---- what is needed ----------------------------------------------------------------------------
+
+static void list_axes(const struct node_flow *nf, int input, struct windows *out)
+{
+    const struct rule *rule = nf->place.rule;
+    for (int i = 0; i < rule->n_windows; i++) {
+        const struct rule_window *window = &rule->windows[i];
+        bool known = window->input != input || nf->place.cuts[window->factor] < 2;
+        for (int k = 0; k < out->n_axes; k++)
+            known |= out->axes[k] == window->dim;
+        if (!known)
+            out->axes[out->n_axes++] = window->dim;
+    }
+    for (int i = 1; i < out->n_axes; i++) // ascending; a few
+        for (int k = i; k > 0 && out->axes[k] < out->axes[k - 1]; k--) {
+            int x = out->axes[k];
+            out->axes[k] = out->axes[k - 1];
+            out->axes[k - 1] = x;
+        }
+}
+
+// The intervals that one device needs of one axis.
+static bool list_intervals(struct plan *plan, const struct node_flow *nf, int input, int axis,
+                           int64_t place, struct dim_cut *out)
+{
+    const struct rule *rule = nf->place.rule;
+    out->at = ARENA_ARRAY(plan->arena, struct tile_interval, (size_t)rule->n_windows + 1);
+    if (!out->at)
+        return false;
+    for (int i = 0; i < rule->n_windows; i++) {
+        if (rule->windows[i].input != input || rule->windows[i].dim != axis)
+            continue;
+        struct window_part part = tsr__window_at(nf, place, i);
+        if (part.start == part.stop)
+            continue;
+        if (out->n && out->at[out->n - 1].stop == part.start)
+            out->at[out->n - 1].stop = part.stop;
+        else
+            out->at[out->n++] = (struct tile_interval){part.start, part.stop};
+    }
+    return true;
+}
+
+static struct windows *windows_of(struct plan *plan, const struct node_flow *nf, int input)
+{
+    struct windows *windows = ARENA_NEW(plan->arena, struct windows);
+    if (!windows)
+        return NULL;
+    list_axes(nf, input, windows);
+    windows->parts =
+        ARENA_ARRAY(plan->arena, struct dim_cut, (size_t)(plan->n_ranks * windows->n_axes) + 1);
+    if (!windows->parts)
+        return NULL;
+    for (size_t device = 0; device < nf->place.n_devices; device++)
+        for (int k = 0; k < windows->n_axes; k++)
+            if (!list_intervals(plan, nf, input, windows->axes[k], (int64_t)device,
+                                &windows->parts[nf->place.devices[device] * windows->n_axes + k]))
+                return NULL;
+    return windows;
+}
+
+static bool same_intervals(const struct tile_interval *a, int64_t n, const struct tile_interval *b,
+                           int64_t m)
+{
+    return n == m && (n == 0 || memcmp(a, b, (size_t)n * sizeof(*a)) == 0);
+}
+
+static bool same_windows(const struct plan *plan, const struct windows *a, const struct windows *b)
+{
+    if (a->n_axes != b->n_axes || memcmp(a->axes, b->axes, (size_t)a->n_axes * sizeof(int)) != 0)
+        return false;
+    for (int64_t i = 0; i < plan->n_ranks * a->n_axes; i++)
+        if (!same_intervals(a->parts[i].at, a->parts[i].n, b->parts[i].at, b->parts[i].n))
+            return false;
+    return true;
+}
+
+// Everybody needs its own part and no more.
+static bool is_own_part(const struct plan *plan, const struct item *it,
+                        const struct windows *windows, const struct tile_layout *layout)
+{
+    for (int64_t i = 0; i < layout->first[layout->n_shards]; i++)
+        for (int k = 0; k < windows->n_axes; k++) {
+            int64_t coords[TILE_MAX_FACTORS];
+            struct tile_interval at[2];
+            int axis = windows->axes[k];
+            const struct dim_cut *need = &windows->parts[layout->owners[i] * windows->n_axes + k];
+            if (!tsr__device_coords(layout, layout->owners[i], axis, coords) ||
+                tsr__dim_intervals(&layout->dims[axis], it->dims[axis].value, coords, at, 2) != 1 ||
+                !same_intervals(at, 1, need->at, need->n))
+                return false;
+        }
+    (void)plan;
+    return true;
+}
+
+// ---- where it comes from -----------------------------------------------------------------------
+
+// The input with the axes of the windows whole, the rest as the node needs it.
+static struct tile_layout *open_layout(struct plan *plan, const struct node_flow *nf, int input)
+{
+    const struct rule *rule = nf->place.rule;
+    struct placement open = nf->place;
+    size_t n = nf->place.n_devices * (size_t)rule->n_factors;
+    open.cuts = ARENA_ARRAY(plan->arena, int64_t, (size_t)rule->n_factors + 1);
+    open.coords = ARENA_ARRAY(plan->arena, int64_t, n + 1);
+    if (!open.cuts || !open.coords)
+        return NULL;
+    memcpy(open.cuts, nf->place.cuts, (size_t)rule->n_factors * sizeof(*open.cuts));
+    memcpy(open.coords, nf->place.coords, n * sizeof(*open.coords));
+    for (int i = 0; i < rule->n_windows; i++) {
+        int factor = rule->windows[i].factor;
+        if (rule->windows[i].input != input)
+            continue;
+        open.cuts[factor] = 1;
+        for (size_t device = 0; device < nf->place.n_devices; device++)
+            open.coords[device * (size_t)rule->n_factors + (size_t)factor] = 0;
+    }
+    return tsr__placement_project(plan->arena, &open, &rule->inputs[input]);
+}
+
+static struct form *window_form(struct plan *plan, struct form *from,
+                                const struct tile_layout *layout, struct windows *windows, int kind,
+                                struct step **out)
+{
+    struct form *form = tsr__form_new(plan, from->item, layout, FORM_MADE);
+    *out = form ? tsr__step_new(plan, kind, 2, 1) : NULL;
+    if (!*out)
+        return NULL;
+    form->windows = windows;
+    form->partial = true; // not what its layout says: nobody else may take it
+    (*out)->inputs[0] = from;
+    (*out)->outputs[0] = form;
+    return form;
+}
+
+// Everybody who owns a part takes part, also those who need nothing more: all of them must make the call.
+static struct form *exchange(struct plan *plan, struct item *it, const struct tile_layout *base,
+                             struct windows *windows, const tsr_node *reader)
+{
+    struct form *from = tsr__plan_convert(plan, it, base, reader);
+    struct device_group *group = ARENA_NEW(plan->arena, struct device_group);
+    struct step *st;
+    struct form *form =
+        from && group ? window_form(plan, from, base, windows, COMM_HALO, &st) : NULL;
+    if (!form)
+        return NULL;
+    group->n = tsr__layout_devices(plan->arena, base, &group->devices);
+    st->groups = group;
+    st->n_groups = 1;
+    st->group_live = ARENA_ARRAY(plan->arena, unsigned char, 2);
+    return plan->arena->failed ? NULL : form;
+}
+
+// The cheapest way first: the windows are the rank's own part; somebody needed the same; the maker can make them
+// (relayout.c); the rank has more and crops; ranks exchange what lies beyond; the value is made whole, and each
+// crops.
+static struct form *plan_windows(struct plan *plan, const struct node_flow *nf, struct item *it,
+                                 int input)
+{
+    const struct tile_layout *base = nf->inputs[input];
+    struct windows *windows = windows_of(plan, nf, input);
+    struct tile_layout *open = windows ? open_layout(plan, nf, input) : NULL;
+    struct step *st;
+    if (!open)
+        return NULL;
+    if (is_own_part(plan, it, windows, base))
+        return tsr__plan_convert(plan, it, base, nf->node);
+    for (struct form *form = it->first; form; form = form->next)
+        if (form->windows && tsr__layout_same(form->layout, base) &&
+            same_windows(plan, form->windows, windows))
+            return form;
+    struct form *made = tsr__plan_relayout(plan, it, base, windows);
+    if (made || plan->arena->failed)
+        return made;
+    struct form *from = tsr__plan_free(plan, it, open);
+    if (!from && plan_status(plan) != TSR_OK)
+        return NULL;
+    bool moves =
+        tsr_dtype_bits(it->dtype) >= 8 && tsr__shape_known(plan, it) && tsr__owns_once(base);
+    if (!from && moves)
+        return exchange(plan, it, base, windows, nf->node);
+    if (!from)
+        from = tsr__plan_convert(plan, it, open, nf->node);
+    if (from)
+        return window_form(plan, from, base, windows, STEP_CROP, &st);
+    return NULL;
+}
+
+struct form *tsr__plan_windows(struct plan *plan, const struct node_flow *nf, struct item *it,
+                               int input)
+{
+    struct scope *here = plan->scope;
+    tsr__scope_go(plan, it->scope);
+    struct form *form = plan_windows(plan, nf, it, input);
+    tsr__scope_go(plan, here);
+    form_read(plan, it, form);
+    return form;
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// runs.c - a piece of a tensor as stretches of the whole tensor's elements, ascending.
+#include "partition/weights/weights.h"
+
+static void runs_here(struct runs *runs)
+{
+    int64_t base = 0;
+    for (int axis = 0; axis < runs->last; axis++)
+        base += runs->at[axis] * runs->stride[axis];
+    if (runs->last < 0) {
+        runs->start = 0;
+        runs->stop = runs->inner;
+        return;
+    }
+    const struct tile_interval *interval = &runs->piece->dims[runs->last].at[runs->in[runs->last]];
+    runs->start = base + interval->start * runs->inner;
+    runs->stop = base + interval->stop * runs->inner;
+}
+
+void tsr__runs_begin(struct runs *runs, const struct tile_piece *piece, const int64_t *shape)
+{
+    *runs = (struct runs){.piece = piece, .last = -1, .inner = 1};
+    int64_t stride = 1;
+    for (int axis = piece->rank - 1; axis >= 0; axis--) {
+        runs->stride[axis] = stride;
+        if (runs->last < 0 && piece->dims[axis].size != shape[axis])
+            runs->last = axis;
+        if (runs->last < 0)
+            runs->inner *= shape[axis];
+        stride *= shape[axis];
+        runs->done |= piece->dims[axis].size == 0;
+    }
+    if (runs->done)
+        return;
+    for (int axis = 0; axis < runs->last; axis++)
+        runs->at[axis] = piece->dims[axis].at[0].start;
+    runs_here(runs);
+}
+
+// Counts like an odometer, the innermost cut axis fastest: rows 1..2 and columns 2..3 of [4,6] are the runs 8..9
+// and 14..15. in[axis] is the interval and at[axis] the element in it; axes inside the last cut one belong to every
+// run.
+void tsr__runs_next(struct runs *runs)
+{
+    int axis = runs->last;
+    if (axis >= 0 && ++runs->in[axis] < runs->piece->dims[axis].n) {
+        runs_here(runs);
+        return;
+    }
+    if (axis >= 0)
+        runs->in[axis] = 0;
+    for (axis--; axis >= 0; axis--) {
+        if (++runs->at[axis] < runs->piece->dims[axis].at[runs->in[axis]].stop)
+            break;
+        if (++runs->in[axis] < runs->piece->dims[axis].n) {
+            runs->at[axis] = runs->piece->dims[axis].at[runs->in[axis]].start;
+            break;
+        }
+        runs->in[axis] = 0;
+        runs->at[axis] = runs->piece->dims[axis].at[0].start;
+    }
+    runs->done = axis < 0;
+    if (!runs->done)
+        runs_here(runs);
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+// weights.c - where constants lie. A small constant stays in the rank file; a whole one that several
+// ranks use is stored once in the common file; any other piece lies in its rank's file. The layout of
+// the files is fixed here, before anything is written (weights_write.c).
+#include "partition/weights/weights.h"
+
+#define LARGE_BYTES (64u << 10)
+#define SMALL_ALIGN 64
+#define INLINE_VECTOR                                                                              \
+    (64 << 10) // integer vectors up to this size may be shapes: engines want those inside
+
+struct tile_piece *tsr__const_piece(struct plan *plan, const struct form *form, int64_t rank)
+{
+    struct tile_piece *piece = tsr__layout_piece(plan->arena, form->layout, form->item->shape,
+                                                 tsr__layout_shard_of(form->layout, rank, 0));
+    for (int k = 0; piece && form->windows && k < form->windows->n_axes; k++) {
+        const struct dim_cut *part = &form->windows->parts[rank * form->windows->n_axes + k];
+        int axis = form->windows->axes[k];
+        piece->dims[axis].at = part->at;
+        piece->dims[axis].n = part->n;
+        piece->dims[axis].size = tsr__windows_size(form->windows, rank);
+    }
+    return piece;
+}
+
+static bool stays_inside(const struct item *it, int64_t bytes)
+{
+    bool integers = it->dtype == TSR_INT64 || it->dtype == TSR_INT32;
+    return bytes <= INLINE_BYTES || (integers && it->rank <= 1 && bytes <= INLINE_VECTOR);
+}
+
+static uint64_t align_of(uint64_t bytes)
+{
+    return bytes >= LARGE_BYTES ? LARGE_ALIGN : SMALL_ALIGN;
+}
+
+static uint64_t reserve(uint64_t *end, uint64_t bytes)
+{
+    uint64_t align = align_of(bytes), at = (*end + align - 1) / align * align;
+    *end = at + bytes;
+    return at;
+}
+
+// Copies the elements of a piece out of the whole, for types of any number of bits (packed, lowest
+// bits first).
+static void copy_bits(struct runs *runs, const unsigned char *whole, int bits, unsigned char *out)
+{
+    uint64_t to = 0;
+    for (; !runs->done; tsr__runs_next(runs))
+        for (uint64_t e = (uint64_t)runs->start * (uint64_t)bits;
+             e < (uint64_t)runs->stop * (uint64_t)bits; e++, to++)
+            if (whole[e / 8] >> (e % 8) & 1)
+                out[to / 8] |= (unsigned char)(1u << (to % 8));
+}
+
+static void copy_piece(struct runs *runs, const unsigned char *whole, int bits, unsigned char *out)
+{
+    if (bits % 8) {
+        copy_bits(runs, whole, bits, out);
+        return;
+    }
+    size_t bytes = (size_t)bits / 8;
+    for (; !runs->done; tsr__runs_next(runs)) {
+        size_t n = (size_t)(runs->stop - runs->start) * bytes;
+        memcpy(out, whole + (size_t)runs->start * bytes, n);
+        out += n;
+    }
+}
+
+static tsr_value *add_inside(struct part *part, struct form *form, const struct tile_piece *piece,
+                             const int64_t *dims, int64_t bytes, struct str name)
+{
+    struct item *it = form->item;
+    if (tsr__layout_is_whole(form->layout))
+        return tsr__graph_copy_initializer(part->graph, it->value, name.p);
+    const void *whole;
+    size_t n;
+    unsigned char *local = ARENA_ARRAY(part->plan->arena, unsigned char, (size_t)bytes + 1);
+    part->plan->status = tsr_tensor_data(tsr_value_initializer(it->value), &whole, &n);
+    if (!local || part->plan->status != TSR_OK)
+        return NULL;
+    struct runs runs;
+    tsr__runs_begin(&runs, piece, it->shape);
+    copy_piece(&runs, whole, tsr_dtype_bits(it->dtype), local);
+    return tsr_graph_add_initializer(part->graph, name.p, it->dtype, it->rank, dims, local,
+                                     (size_t)bytes);
+}
+
+static tsr_value *add_outside(struct part *part, struct form *form, const int64_t *dims,
+                              int64_t bytes, struct str name)
+{
+    struct item *it = form->item;
+    struct str own = tsr__arena_printf(part->plan->arena, "rank%lld.data", (long long)part->rank);
+    uint64_t at = form->common
+                      ? form->offset[0]
+                      : (form->offset[part->rank] = reserve(&part->data_bytes, (uint64_t)bytes));
+    form->stored[part->rank] = 1;
+    part->uses_common |= form->common;
+    if (!own.p)
+        return NULL;
+    return tsr__graph_add_external(part->graph, name.p, it->dtype, it->rank, dims,
+                                   form->common ? MANIFEST_COMMON : own.p, at, (uint64_t)bytes);
+}
+
+// Strings and other constants without a fixed size per element: as they stand.
+static tsr_status place_odd(struct part *part, struct form *form)
+{
+    struct str name = tsr__form_name(part, form);
+    int64_t n = tsr_tensor_elements(tsr_value_initializer(form->item->value));
+    part->weights += n > 0 ? n : 0;
+    form->local[part->rank] =
+        name.p ? tsr__graph_copy_initializer(part->graph, form->item->value, name.p) : NULL;
+    return form->local[part->rank] ? TSR_OK : TSR_NOMEM;
+}
+
+static tsr_status refuse_size(struct part *part, const struct form *form)
+{
+    struct place at = tsr__place_value(form->item->value);
+    at.file = str_of(tsr_model_path(part->plan->model));
+    tsr__diag(part->plan->session, DIAG_tensor_size, &at, "export the model again",
+              "the dimensions of this constant multiply to more than can be counted");
+    return TSR_INVALID;
+}
+
+static tsr_status place_on(struct part *part, struct form *form)
+{
+    struct item *it = form->item;
+    if (!it->fixed || tsr_dtype_bits(it->dtype) == 0)
+        return place_odd(part, form);
+    struct tile_piece *piece = tsr__const_piece(part->plan, form, part->rank);
+    if (!piece)
+        return TSR_NOMEM;
+    int64_t elements = tsr__piece_elements(piece), bytes = -1, dims[TILE_MAX_RANK];
+    if (elements >= 0)
+        bytes = tsr_dtype_bytes(it->dtype, elements);
+    if (bytes < 0)
+        return refuse_size(part, form);
+    for (int axis = 0; axis < it->rank; axis++)
+        dims[axis] = piece->dims[axis].size;
+    struct str name = tsr__form_name(part, form);
+    if (!name.p)
+        return TSR_NOMEM;
+    // Who only looks needs no data, which may not even be there.
+    bool absent = part->plan->look && tsr_tensor_is_external(tsr_value_initializer(it->value));
+    tsr_value *value = stays_inside(it, bytes) && !absent
+                           ? add_inside(part, form, piece, dims, bytes, name)
+                           : add_outside(part, form, dims, bytes, name);
+    form->local[part->rank] = value;
+    part->weights += elements;
+    part->weight_bytes += bytes;
+    if (value)
+        return TSR_OK;
+    tsr_status why = plan_status(part->plan);
+    if (why == TSR_OK)
+        return TSR_NOMEM;
+    return why;
+}
+
+tsr_status tsr__weights_place(struct plan *plan, struct part *parts)
+{
+    for (struct form *form = plan->consts; form; form = form->next_const) {
+        int64_t users = 0;
+        for (int64_t rank = 0; rank < plan->n_ranks; rank++)
+            users += form->live[rank];
+        int64_t bytes = tsr_tensor_bytes(tsr_value_initializer(form->item->value));
+        form->common = users > 1 && tsr__layout_is_whole(form->layout);
+        if (form->common && form->item->fixed && bytes > 0 && !stays_inside(form->item, bytes))
+            form->offset[0] = reserve(&plan->common_bytes, (uint64_t)bytes);
+        for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
+            tsr_status st = form->live[rank] ? place_on(&parts[rank], form) : TSR_OK;
+            if (st != TSR_OK)
+                return st;
+        }
+    }
+    return TSR_OK;
+}
+
+// ---- weights that an engine may be given by name ------------------------------------------------
+
+static bool is_kept(void *kept, tsr_node *node, size_t input)
+{
+    *(bool *)kept = tsr__rule_keeps_input(node, input);
+    return *(bool *)kept;
+}
+
+// It lies in the common file, and every reader leaves it as it is.
+static bool may_be_given(const struct part *part, const struct form *form)
+{
+    const tsr_value *local = form->local[part->rank];
+    bool kept = form->common && form->stored[part->rank] && local && !tsr_value_is_output(local) &&
+                !strchr(tsr_value_name(local), '\n');
+    if (kept)
+        tsr_value_uses(local, is_kept, &kept);
+    return kept;
+}
+
+// The names, a line each, in the rank file's metadata: of w and emb, "w\nemb\n".
+tsr_status tsr__weights_name_shared(struct part *part)
+{
+    size_t bytes = 0, at = 0;
+    for (const struct form *form = part->plan->consts; form; form = form->next_const)
+        if (may_be_given(part, form))
+            bytes += strlen(tsr_value_name(form->local[part->rank])) + 1;
+    if (bytes == 0)
+        return TSR_OK;
+    char *lines = arena_get(part->plan->arena, bytes + 1, 1);
+    if (!lines)
+        return TSR_NOMEM;
+    for (const struct form *form = part->plan->consts; form; form = form->next_const) {
+        if (!may_be_given(part, form))
+            continue;
+        const char *name = tsr_value_name(form->local[part->rank]);
+        size_t length = strlen(name);
+        memcpy(lines + at, name, length);
+        lines[at + length] = '\n';
+        at += length + 1;
+    }
+    lines[at] = 0;
+    return tsr_model_set_metadata(part->model, "ai.tessera.shared", lines);
+}

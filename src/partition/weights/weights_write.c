@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0
+// weights_write.c - constants from the source into the data files. Long stretches are copied inside the
+// kernel; of short ones (columns) the source is read once per batch of ranks in bounded blocks, and
+// every rank takes its pieces out of each block. So memory does not grow with the weights, and a source
+// that is cut short meanwhile is an error. Digests are taken beside (base/follow.c).
+#include "partition/weights/weights.h"
+
+#include <errno.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define BLOCK_BYTES  ((int64_t)1 << 20)
+#define BATCH_RANKS  16                  // data files open at a time: each has a buffer
+#define COPY_LEAST   ((int64_t)16 << 10) // stretches from here on are copied inside the kernel
+#define COPY_MOST    ((int64_t)64 << 20) // of one step, so that digests keep up
+#define GATHER_LEAST 1024                // smaller pieces are put together here first
+#define GATHER_MOST  256                 // pieces of one step
+
+// The bytes of a constant: a window of a file, or memory.
+struct source {
+    tsr_session *session;
+    struct str name;
+    int fd;
+    uint64_t offset;
+    const unsigned char *memory; // not NULL: here
+    int64_t bytes;
+};
+
+static tsr_status source_open(struct plan *plan, const struct item *it, struct source *out)
+{
+    const tsr_tensor *tensor = tsr_value_initializer(it->value);
+    *out = (struct source){
+        .session = plan->session, .name = it->name, .bytes = tsr_tensor_bytes(tensor)};
+    uint64_t length;
+    bool packed =
+        tsr_dtype_bits(it->dtype) % 8 != 0; // such pieces are taken bit by bit from memory
+    if (!packed && tsr__tensor_window(tensor, &out->fd, &out->offset, &length) &&
+        length == (uint64_t)out->bytes)
+        return TSR_OK;
+    size_t n;
+    return tsr_tensor_data(tensor, (const void **)&out->memory, &n);
+}
+
+static tsr_status source_read(const struct source *source, int64_t at, int64_t n,
+                              unsigned char *out)
+{
+    struct place place = PLACE_NONE;
+    place.value = source->name;
+    for (int64_t done = 0; done < n;) {
+        off_t from = (off_t)(source->offset + (uint64_t)(at + done));
+        ssize_t got = tsr__fault(source->session, FAULT_READ)
+                          ? (errno = EIO, -1)
+                          : pread(source->fd, out + done, (size_t)(n - done), from);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0) {
+            tsr__diag(source->session, DIAG_io_read, &place, NULL, "cannot read the weight: %s",
+                      got < 0 ? strerror(errno) : "its file became shorter");
+            return TSR_IO;
+        }
+        done += got;
+    }
+    return TSR_OK;
+}
+
+// ---- one constant ------------------------------------------------------------------------------
+
+// One or more data files, open at the same time, ranks [first, first + n); the common file is n 0.
+struct batch {
+    struct plan *plan;
+    struct part *parts;
+    int64_t first, n;
+    struct outfile files[BATCH_RANKS];
+    bool open[BATCH_RANKS];
+    size_t place[BATCH_RANKS]; // among those that are followed
+    struct follow *follow;
+    unsigned char *buffer;
+};
+
+// One rank's share of the form that is being written.
+struct taker {
+    struct batch *batch;
+    int64_t file;
+    struct runs runs;
+};
+
+static struct outfile *file_of(const struct taker *taker)
+{
+    return &taker->batch->files[taker->file];
+}
+
+static void tell(const struct taker *taker)
+{
+    struct batch *batch = taker->batch;
+    if (batch->follow)
+        tsr__follow_ready(batch->follow, batch->place[taker->file],
+                          tsr__out_reached(file_of(taker)));
+}
+
+static void put(const struct taker *taker, struct iovec *pieces, int *n)
+{
+    if (*n)
+        tsr__out_gather(file_of(taker), pieces, *n);
+    *n = 0;
+}
+
+// Gives the taker what it wants of the block [at, at + n); elements of `bytes` bytes.
+static void take_block(struct taker *taker, const unsigned char *block, int64_t at, int64_t n,
+                       int64_t bytes)
+{
+    struct runs *runs = &taker->runs;
+    struct iovec pieces[GATHER_MOST];
+    int n_pieces = 0;
+    bool left = false;
+    while (!left && !runs->done && runs->start * bytes < at + n) {
+        int64_t from = runs->start * bytes, to = runs->stop * bytes;
+        int64_t stop = to < at + n ? to : at + n;
+        const unsigned char *start = block + (from - at);
+        if (n_pieces == GATHER_MOST || stop - from < GATHER_LEAST)
+            put(taker, pieces, &n_pieces);
+        if (stop - from < GATHER_LEAST)
+            tsr__out_write(file_of(taker), start, (size_t)(stop - from));
+        else
+            pieces[n_pieces++] = (struct iovec){(void *)start, (size_t)(stop - from)};
+        left = to > at + n;
+        if (left)
+            runs->start = (at + n) / bytes; // blocks are whole elements
+        else
+            tsr__runs_next(runs);
+    }
+    put(taker, pieces, &n_pieces);
+    tell(taker);
+}
+
+static int64_t next_wanted(const struct taker *takers, size_t n, int64_t bytes)
+{
+    int64_t first = INT64_MAX;
+    for (size_t i = 0; i < n; i++)
+        if (!takers[i].runs.done && takers[i].runs.start * bytes < first)
+            first = takers[i].runs.start * bytes;
+    return first;
+}
+
+static tsr_status write_blocks(const struct source *source, struct taker *takers, size_t n,
+                               int64_t bytes, unsigned char *buffer)
+{
+    int64_t block = BLOCK_BYTES / bytes * bytes;
+    for (int64_t at; (at = next_wanted(takers, n, bytes)) != INT64_MAX;) {
+        int64_t length = source->bytes - at < block ? source->bytes - at : block;
+        const unsigned char *data = source->memory ? source->memory + at : buffer;
+        tsr_status st = source->memory ? TSR_OK : source_read(source, at, length, buffer);
+        if (st != TSR_OK)
+            return st;
+        for (size_t i = 0; i < n; i++) {
+            take_block(&takers[i], data, at, length, bytes);
+            if (file_of(&takers[i])->failed)
+                return file_of(&takers[i])->status;
+        }
+        if (length <= 0)
+            return TSR_BUG;
+    }
+    return TSR_OK;
+}
+
+// Long stretches, one taker after the other.
+static tsr_status copy_runs(const struct source *source, struct taker *taker, int64_t bytes)
+{
+    for (struct runs *runs = &taker->runs; !runs->done; tsr__runs_next(runs))
+        for (int64_t at = runs->start * bytes, end = runs->stop * bytes; at < end;
+             at += COPY_MOST) {
+            int64_t n = end - at < COPY_MOST ? end - at : COPY_MOST;
+            tsr__out_copy(file_of(taker), source->fd, source->offset + (uint64_t)at, (uint64_t)n);
+            tell(taker);
+            if (file_of(taker)->failed)
+                return file_of(taker)->status;
+        }
+    return TSR_OK;
+}
+
+// Elements smaller than a byte: put together in a bounded buffer.
+static void write_bits(const struct source *source, struct taker *taker, int bits,
+                       unsigned char *buffer)
+{
+    uint64_t n = 0;
+    struct runs *runs = &taker->runs;
+    memset(buffer, 0, (size_t)BLOCK_BYTES);
+    for (; !runs->done; tsr__runs_next(runs))
+        for (uint64_t e = (uint64_t)runs->start * (uint64_t)bits;
+             e < (uint64_t)runs->stop * (uint64_t)bits; e++) {
+            if (source->memory[e / 8] >> (e % 8) & 1)
+                buffer[n / 8] |= (unsigned char)(1u << (n % 8));
+            if (++n == (uint64_t)BLOCK_BYTES * 8) {
+                tsr__out_write(file_of(taker), buffer, (size_t)BLOCK_BYTES);
+                memset(buffer, 0, (size_t)BLOCK_BYTES);
+                n = 0;
+            }
+        }
+    tsr__out_write(file_of(taker), buffer, (size_t)((n + 7) / 8));
+    tell(taker);
+}
+
+static bool long_runs(const struct taker *takers, size_t n, int64_t bytes)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!takers[i].runs.done &&
+            (takers[i].runs.stop - takers[i].runs.start) * bytes < COPY_LEAST)
+            return false;
+    return true;
+}
+
+static tsr_status write_form(struct plan *plan, struct form *form, struct taker *takers, size_t n,
+                             unsigned char *buffer)
+{
+    struct source source;
+    tsr_status st = source_open(plan, form->item, &source);
+    int bits = tsr_dtype_bits(form->item->dtype);
+    if (st != TSR_OK)
+        return st;
+    if (bits % 8 == 0 && (source.memory || !long_runs(takers, n, bits / 8)))
+        return write_blocks(&source, takers, n, bits / 8, buffer);
+    for (size_t i = 0; i < n; i++) {
+        if (bits % 8)
+            write_bits(&source, &takers[i], bits, buffer);
+        else
+            st = copy_runs(&source, &takers[i], bits / 8);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+// ---- all of them -------------------------------------------------------------------------------
+
+static void pad_to(struct outfile *outfile, uint64_t offset)
+{
+    static const char zeros[LARGE_ALIGN];
+    if (outfile->offset < offset && offset - outfile->offset < sizeof(zeros))
+        tsr__out_write(outfile, zeros, (size_t)(offset - outfile->offset));
+}
+
+static tsr_status batch_form(struct batch *batch, struct form *form)
+{
+    struct taker takers[BATCH_RANKS];
+    size_t n = 0;
+    bool common = batch->n == 0;
+    for (int64_t i = 0; i < (common ? batch->plan->n_ranks : batch->n); i++) {
+        int64_t rank = batch->first + i;
+        if (!form->stored[rank] || form->common != common)
+            continue;
+        struct tile_piece *piece = tsr__const_piece(batch->plan, form, rank);
+        if (!piece)
+            return TSR_NOMEM;
+        struct taker *taker = &takers[n++];
+        *taker = (struct taker){.batch = batch, .file = common ? 0 : i};
+        tsr__runs_begin(&taker->runs, piece, form->item->shape);
+        pad_to(file_of(taker), form->offset[common ? 0 : rank]);
+        if (common)
+            break; // once for all
+    }
+    if (n)
+        return write_form(batch->plan, form, takers, n, batch->buffer);
+    return TSR_OK;
+}
+
+static tsr_status batch_open_file(struct batch *batch, int64_t i, struct outfolder *outfolder,
+                                  const char *name)
+{
+    struct str path = tsr__outfolder_path(outfolder, batch->plan->arena, name);
+    if (!path.p)
+        return TSR_NOMEM;
+    tsr_status st = tsr__out_open(batch->plan->session, path.p, &batch->files[i]);
+    batch->open[i] = st == TSR_OK;
+    if (batch->open[i])
+        batch->files[i].copy_least = COPY_LEAST;
+    return st;
+}
+
+// A file for each rank of the batch that has data; all of them are followed for their digests while they are
+// written.
+static tsr_status batch_open(struct batch *batch, struct outfolder *outfolder, bool any_common)
+{
+    tsr_status st = TSR_OK;
+    int fds[BATCH_RANKS];
+    size_t n = 0;
+    if (batch->n == 0 && any_common)
+        st = batch_open_file(batch, 0, outfolder, MANIFEST_COMMON);
+    if (st != TSR_OK)
+        return st;
+    for (int64_t i = 0; i < batch->n; i++) {
+        struct str name =
+            tsr__arena_printf(batch->plan->arena, "rank%lld.data", (long long)(batch->first + i));
+        if (batch->parts[batch->first + i].data_bytes)
+            st = name.p ? batch_open_file(batch, i, outfolder, name.p) : TSR_NOMEM;
+        if (st != TSR_OK)
+            return st;
+    }
+    for (int64_t i = 0; i < BATCH_RANKS; i++)
+        if (batch->open[i]) {
+            fds[n] = batch->files[i].fd;
+            batch->place[i] = n++;
+        }
+    if (n == 0 || batch->plan->undigested)
+        return TSR_OK;
+    return tsr__follow_start(batch->plan->session, fds, n, &batch->follow);
+}
+
+// What is left in the buffers goes into the files, so that the digests can be finished before they
+// are closed.
+static tsr_status batch_digest(struct batch *batch)
+{
+    for (int64_t i = 0; i < BATCH_RANKS; i++)
+        if (batch->open[i]) {
+            tsr__out_gather(&batch->files[i], NULL, 0);
+            tell(&(struct taker){.batch = batch, .file = i});
+            if (batch->files[i].failed)
+                return batch->files[i].status;
+        }
+    if (batch->follow)
+        return tsr__follow_finish(batch->follow);
+    return TSR_OK;
+}
+
+static tsr_status batch_close(struct batch *batch, int64_t i, struct data_file *out)
+{
+    out->bytes = batch->files[i].offset;
+    if (batch->follow)
+        tsr__follow_digest(batch->follow, batch->place[i], out->sha256);
+    tsr_status st = tsr__out_commit(&batch->files[i]);
+    batch->open[i] = st != TSR_OK;
+    return st;
+}
+
+// Every constant once for the whole batch, so the source is read once per batch and not once per rank.
+static tsr_status batch_write(struct batch *batch, struct outfolder *outfolder,
+                              struct data_file *files, bool any_common)
+{
+    tsr_status st = batch_open(batch, outfolder, any_common);
+    if (st != TSR_OK)
+        return st;
+    for (struct form *form = batch->plan->consts; form; form = form->next_const) {
+        st = tsr__cancel_check(batch->plan->session);
+        if (st == TSR_OK)
+            st = batch_form(batch, form);
+        if (st != TSR_OK)
+            return st;
+    }
+    st = batch_digest(batch);
+    if (st != TSR_OK)
+        return st;
+    struct data_file *first = &files[batch->n ? batch->first : batch->plan->n_ranks];
+    for (int64_t i = 0; i < BATCH_RANKS; i++) {
+        st = batch->open[i] ? batch_close(batch, i, &first[i]) : TSR_OK;
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+// Whatever happens, the files that batch_write left open are taken away.
+static tsr_status batch_run(struct batch *batch, struct outfolder *outfolder,
+                            struct data_file *files, bool any_common)
+{
+    tsr_status st = batch_write(batch, outfolder, files, any_common);
+    tsr__follow_free(batch->follow);
+    for (int64_t i = 0; i < BATCH_RANKS; i++)
+        if (batch->open[i])
+            tsr__out_abort(&batch->files[i]);
+    return st;
+}
+
+tsr_status tsr__weights_write(struct plan *plan, struct part *parts, struct outfolder *outfolder,
+                              struct data_file *files)
+{
+    struct batch *batch = ARENA_NEW(plan->arena, struct batch);
+    unsigned char *buffer = tsr__alloc(plan->session, (size_t)BLOCK_BYTES);
+    bool any_common = false;
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++)
+        any_common |= parts[rank].uses_common;
+    tsr_status st = batch && buffer ? TSR_OK : TSR_NOMEM;
+    int64_t first = 0, n = 0; // a batch of no ranks first: the common file
+    while (st == TSR_OK) {
+        *batch =
+            (struct batch){.plan = plan, .parts = parts, .first = first, .n = n, .buffer = buffer};
+        st = batch_run(batch, outfolder, files, any_common);
+        first += n;
+        tsr__progress(plan->session, "weights", (uint64_t)first, (uint64_t)plan->n_ranks);
+        n = plan->n_ranks - first;
+        if (n == 0)
+            break;
+        if (n > BATCH_RANKS)
+            n = BATCH_RANKS;
+    }
+    if (buffer)
+        tsr__free(plan->session, buffer, (size_t)BLOCK_BYTES);
+    return st;
+}
