@@ -5,7 +5,7 @@
 //     AllGather along axis 1 of a float16 on ranks 0 and 1, the third communication of the plan:
 //         AllGatherF16 "AllGather_2" (x, token) -> (x/1, ai.tessera.token.2)
 //         plan = the fingerprint, id = 2, group = [0, 1], elem_type = 10, axis = 1
-#include "partition/internal.h"
+#include "internal.h"
 
 static tsr_status set_layout(struct plan *plan, tsr_node *node, const char *name,
                              const struct tile_layout *layout)

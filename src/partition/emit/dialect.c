@@ -5,7 +5,7 @@
 // of that one's result put in front of what is given; and a result that nobody reads is an output of
 // the file, so that no engine drops it. What they cannot say is found before anything is built, all at
 // once.
-#include "partition/internal.h"
+#include "internal.h"
 
 #define DOMAIN "com.microsoft"
 

@@ -3,7 +3,7 @@
 // steps (which emit_step.c puts in), and the token, which a loop carries as one more state and which
 // both branches of an If hand out. The node is put at the end of its graph when its bodies stand,
 // because sizes that they need may have been added in front.
-#include "partition/internal.h"
+#include "internal.h"
 
 static tsr_status copy_attributes(tsr_node *to, const tsr_node *from)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // emit_comm.c - a communication on all ranks that take part: what each gives and keeps. The node itself is comm_node.c's.
-#include "partition/internal.h"
+#include "internal.h"
 
 static tsr_value *comm_shape(struct part *part, const struct step *st)
 {

@@ -10,7 +10,7 @@
 //
 // Sizes that are numbers need none of this: there a node is never cut in more parts than it has elements. Nor does the
 // last part, which has an element whenever there is one at all.
-#include "partition/internal.h"
+#include "internal.h"
 
 #include <math.h>
 

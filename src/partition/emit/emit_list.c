@@ -6,7 +6,7 @@
 //
 // Both loops have one name and carry the token, so they are checked like any other body that communicates. An optional
 // is a list of one tensor: it needs no loop. Knows nothing of why a list moves.
-#include "partition/internal.h"
+#include "internal.h"
 
 // Who has the list gives x; the others give an empty tensor and get x.
 static tsr_value *exchange(struct part *part, const struct step *st, size_t group, tsr_value *x)

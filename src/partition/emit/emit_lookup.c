@@ -4,7 +4,7 @@
 // What is looked up elsewhere is looked up at row 0 and put to 0, so that the sum over the devices has every row from
 // the one that has it. Exact in every type: all other summands are 0. What is changed elsewhere changes one more row, which
 // is put behind those that are here and taken off again.
-#include "partition/internal.h"
+#include "internal.h"
 
 static bool is_cut(const struct node_flow *nf, const struct rule_rewrite *rewrite)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // emit_node.c - a node on one rank: a copy of the model's node with what its rule says about the local one.
-#include "partition/internal.h"
+#include "internal.h"
 
 // Numbers that the local node has in place of its own.
 static tsr_status rewrite_lists(struct part *part, const struct node_flow *nf, tsr_value **inputs,

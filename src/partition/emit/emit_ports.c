@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // emit_ports.c - what a rank file takes in and gives out, as it declares it: the model's own names, with the rank's local
 // sizes. Of x [batch,8] kept cut {1,2} a rank takes in x [-1,4].
-#include "partition/internal.h"
+#include "internal.h"
 
 // A dimension as the model declares it; a number where it declares nothing and one is known: engines do not
 // see through communication, and some nodes behind it want to know the sizes of what they read.

@@ -2,7 +2,7 @@
 // emit_shape.c - sizes at run time. A symbol is read from the model input that has it as a plain
 // dimension; an expression of symbols ("batch*seq", "past + 1") becomes a few nodes; a shape is
 // their concatenation. Shapes stay global everywhere but in local_shape.c.
-#include "partition/internal.h"
+#include "internal.h"
 
 // ---- one size ----------------------------------------------------------------------------------
 

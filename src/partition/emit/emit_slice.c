@@ -5,7 +5,7 @@
 //
 //     [8,6] whole -> {2,1} on rank 1: Slice rows 4..7. [n,6] the same: rows from n / 2 on.
 //     [8,6] whole -> a strided cut, of which rank 1 has rows 2 3 6 7: Gather of these rows.
-#include "partition/internal.h"
+#include "internal.h"
 
 struct bounds {
     int64_t axes[TILE_MAX_RANK], starts[TILE_MAX_RANK], stops[TILE_MAX_RANK];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // emit_step.c - a step on all ranks that need it, and the steps of bodies within it: which of the other files writes it.
-#include "partition/internal.h"
+#include "internal.h"
 
 // One node of one rank, if the rank needs any of its outputs.
 static tsr_status emit_node(struct part *part, struct step *st)

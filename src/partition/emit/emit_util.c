@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // emit_util.c - the small things a rank's graph is made of: names, integer constants, helper nodes.
-#include "partition/internal.h"
+#include "internal.h"
 
 #include <stdarg.h>
 

@@ -6,7 +6,7 @@
 //   [n,6] is a few nodes that compute the rank's share of n
 //   [0,-1]: what each entry means is put in its place where a rank may have nothing of a size (0 elements leave -1 open), or where
 //   0 ("as before") would take the size of a part: of [4 3] as [1 0 -1] with the rows cut, 0 means the 3 that is whole
-#include "partition/internal.h"
+#include "internal.h"
 
 struct local_columns {
     struct local_size size[TILE_MAX_RANK]; // and the same as lists, for nodes that compute it:

@@ -9,7 +9,7 @@
 //         step 0   STEP_NODE        X/0, W/1 -> Y/0           the MatMul, on each rank with its columns
 //         step 1   COMM_ALL_GATHER  Y/0 -> Y/1                group {0,1}, axis 1
 //         step 2   STEP_NODE        Y/1 -> ...                the Add
-#include "partition/internal.h"
+#include "partition/facts/facts.h"
 
 // ---- scopes ------------------------------------------------------------------------------------
 

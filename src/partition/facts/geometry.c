@@ -6,7 +6,7 @@
 //     [8,6] {2,1} on ranks 0 and 1: rank 1 has coordinate 1 of dimension 0 and so rows 4..7
 //     for {2,2:0,2,1,3} rank 1 needs columns 0..2 of rows 4..7, which it has: it slices
 //     for {1,2} rank 1 needs rows 0..3 too, which it has not: somebody must send them
-#include "partition/internal.h"
+#include "partition/facts/facts.h"
 
 #include <stdlib.h>
 

@@ -7,7 +7,7 @@
 //     Reshape(X, [8,6]) with a result {2,1}: both devices have a constant [4,6] of their own in place of [8,6].
 //     Shape(X), X cut: the sizes of the whole are put in its place, and no device reads X at all.
 //     Conv with pads {1,1} and kernel 3 over 8 elements, cut in 2: device 0 needs elements 0..4 and pads {1,0}.
-#include "partition/internal.h"
+#include "partition/facts/facts.h"
 
 // Position of the device in the placement, or -1.
 int64_t tsr__place_index(const struct placement *place, int64_t device)

@@ -9,7 +9,7 @@
 //         symbol(batch), symbol(seq), combine(+, seq, number(2)), combine(*, batch, that)
 //     "2*3 + batch": 2*3 is 6 here and now; combine(+, number(6), symbol(batch))
 //     "other/2": nothing has "other" as a dimension: not known, nothing is made
-#include "partition/internal.h"
+#include "partition/facts/facts.h"
 
 #include <ctype.h>
 

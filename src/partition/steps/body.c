@@ -6,7 +6,7 @@
 // it, or none: inside they wait for each other, so they must also take the same turns and the same
 // branch. The values that decide this are therefore taken from one device, unless whole numbers alone
 // went into them, which come out the same everywhere.
-#include "partition/internal.h"
+#include "internal.h"
 
 // ---- what decides ------------------------------------------------------------------------------
 

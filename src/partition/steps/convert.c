@@ -9,7 +9,7 @@
 //     7. Reshard, from anything to anything
 // A Reshard needs the whole shape at run time: where no rank can compute it, the ranks gather the value first (a gather
 // needs no shape) and send its shape along.
-#include "partition/internal.h"
+#include "internal.h"
 
 #define FIXED_BITS(type) (tsr_dtype_bits(type) >= 8)
 

@@ -2,7 +2,7 @@
 // live.c - what each rank must have, backwards from rank 0's outputs. A communication is needed by
 // all of its group as soon as one member needs its result; a rank that only serves others takes
 // part and keeps nothing. Live communications get their numbers here, in the order of the plan.
-#include "partition/internal.h"
+#include "internal.h"
 
 static void live_steps(struct plan *plan, step_list *steps);
 static void number_steps(struct plan *plan, step_list *steps);

@@ -13,7 +13,7 @@
 //         of 1; the operator gives the right pieces for both, so for all n. Taken.
 //     [8,6] {1,1:0} -> {2,1:1,2}: the plan says scatter, for which there is no operator: Reshard.
 //     a sum pending on ranks 0 and 1, [8,6] whole -> {2,1}: ReduceScatter along axis 0, unit 1. Taken.
-#include "partition/internal.h"
+#include "internal.h"
 
 #include <stdlib.h>
 

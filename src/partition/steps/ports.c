@@ -5,7 +5,7 @@
 // the first rank of the stage that makes it, so that rank 0 is free for the next run meanwhile. A state is an output
 // that is the input of the next run: both lie as the input is needed, so that nothing moves between runs.
 // Names come from the options and from the model's metadata; one `*` stands for any text.
-#include "partition/internal.h"
+#include "internal.h"
 
 #define META_KEEP_CUT "ai.tessera.keep_cut" // names, a line each
 #define META_STATE    "ai.tessera.state"    // past=present, a line each

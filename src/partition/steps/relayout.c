@@ -11,7 +11,7 @@
 //     W cut {1,2} would give rank 0 the columns 0..5, of which it would have to send 2..3 away and to get 8..9. Instead
 //     rank 0 stores columns 0 1 4 5 8 9 of W, [8,6], and its MatMul makes just the windows of Y that its Split reads.
 //     The same goes backwards through an Add of a bias (its elements 0 1 4 5 8 9), up to MAX_DEPTH nodes.
-#include "partition/internal.h"
+#include "internal.h"
 
 #define MAX_DEPTH 8
 

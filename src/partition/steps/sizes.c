@@ -2,7 +2,7 @@
 // sizes.c - the whole shape of a value that is cut and whose sizes no rank can compute: each device
 // counts what it has, and the counts are summed. Along one dimension the shards add up to the whole,
 // so of each dimension those count that are first in all others, each by its first owner.
-#include "partition/internal.h"
+#include "internal.h"
 
 static const struct node_flow sums = {.combine = COMBINE_SUM};
 

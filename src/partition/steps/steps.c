@@ -4,7 +4,7 @@
 // nothing is built here. Explicit output specs that differ from what a node gives are not made here
 // either: whoever reads the value asks for its layout, so a reshard happens once, when it is
 // needed, and from the best form there is.
-#include "partition/internal.h"
+#include "internal.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
 // wants.c - who needs what, noted before anything is planned: which nodes matter for the outputs, and in which layout
 // each value is read. A sum whose readers all want it cut becomes a reduce-scatter (steps.c); a value that all read in
 // windows is made in windows (relayout.c).
-#include "partition/internal.h"
+#include "internal.h"
 
 // A node matters if an output of the model needs it.
 bool tsr__node_needed(const tsr_node *node, unsigned char *needed)

@@ -11,7 +11,7 @@
 //         rank 0 makes 0..3 and needs 0..4 (-1 is padding)    rank 1 makes 4..7 and needs 3..7 (8 is padding)
 //         HaloExchange brings rank 0 element 4 and rank 1 element 3
 //         the local nodes get pads {1,0} and {0,1} in place of {1,1}
-#include "partition/internal.h"
+#include "internal.h"
 
 // ---- what is needed ----------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // runs.c - a piece of a tensor as stretches of the whole tensor's elements, ascending.
-#include "partition/weights/weights.h"
+#include "internal.h"
 
 static void runs_here(struct runs *runs)
 {

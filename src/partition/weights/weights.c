@@ -2,10 +2,11 @@
 // weights.c - where constants lie. A small constant stays in the rank file; a whole one that several
 // ranks use is stored once in the common file; any other piece lies in its rank's file. The layout of
 // the files is fixed here, before anything is written (weights_write.c).
-#include "partition/weights/weights.h"
+#include "internal.h"
 
-#define LARGE_BYTES (64u << 10)
-#define SMALL_ALIGN 64
+#define INLINE_BYTES 1024 // constants up to this size stay in the rank file
+#define LARGE_BYTES  (64u << 10)
+#define SMALL_ALIGN  64
 #define INLINE_VECTOR                                                                              \
     (64 << 10) // integer vectors up to this size may be shapes: engines want those inside
 

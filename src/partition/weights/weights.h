@@ -1,28 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// weights.h - between the files that place and write constants.
+// weights.h - constants: where the pieces of each lie, and writing them.
 #ifndef TSR_PARTITION_WEIGHTS_H
 #define TSR_PARTITION_WEIGHTS_H
 
-#include "partition/internal.h"
+#include "partition/emit/emit.h"
 
-#define LARGE_ALIGN 4096
-
-// runs.c: a piece of a tensor as stretches of its elements.
-struct runs {
-    const struct tile_piece *piece;
-    int last;                      // dimension whose intervals are the runs; -1: one run
-    int64_t inner;                 // elements below it
-    int64_t stride[TILE_MAX_RANK]; // elements per step of each dimension
-    int64_t at[TILE_MAX_RANK],
-        in[TILE_MAX_RANK]; // index, and the interval it is in, of outer dimensions
-    int64_t start, stop;   // the current run, in elements
-    bool done;
+// Puts each constant into the graphs of the ranks that need it, and fixes its place in the data files.
+tsr_status tsr__weights_place(struct plan *plan, struct part *parts) TSR_MUST_USE;
+// Tells the engine's side which weights of the common file it may give to a session by name (kept_inputs.c in rules says why not all).
+tsr_status tsr__weights_name_shared(struct part *part) TSR_MUST_USE;
+struct data_file {
+    uint64_t bytes;
+    char sha256[65];
 };
-
-void tsr__runs_begin(struct runs *runs, const struct tile_piece *piece, const int64_t *shape);
-void tsr__runs_next(struct runs *runs);
-
-// What the rank has of a constant. NULL: out of memory.
-struct tile_piece *tsr__const_piece(struct plan *plan, const struct form *form, int64_t rank);
+// Writes common.data and rankN.data into the folder; files (n_ranks + 1, the last is the common
+// one) gets sizes and digests; bytes 0: no such file.
+tsr_status tsr__weights_write(struct plan *plan, struct part *parts, struct outfolder *outfolder,
+                              struct data_file *files) TSR_MUST_USE;
 
 #endif

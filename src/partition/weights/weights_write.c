@@ -3,7 +3,7 @@
 // kernel; of short ones (columns) the source is read once per batch of ranks in bounded blocks, and
 // every rank takes its pieces out of each block. So memory does not grow with the weights, and a source
 // that is cut short meanwhile is an error. Digests are taken beside (base/follow.c).
-#include "partition/weights/weights.h"
+#include "internal.h"
 
 #include <errno.h>
 #include <sys/uio.h>

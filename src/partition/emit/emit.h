@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// emit.h - emission: steps become nodes in one graph per rank.
+#ifndef TSR_PARTITION_EMIT_H
+#define TSR_PARTITION_EMIT_H
+
+#include "partition/facts/facts.h"
+
+// One rank's model under construction.
+struct part {
+    struct plan *plan;
+    int64_t rank;
+    tsr_model *model;
+    tsr_graph *graph;     // that is being built: the main graph, or a body
+    tsr_value *token;     // the last one
+    struct map constants; // bytes -> value
+    struct map sizes;     // symbol -> value
+    int64_t n_fresh;
+    int64_t weights, weight_bytes;
+    uint64_t data_bytes; // length of its data file
+    uint64_t file_bytes; // of the rank file, once it is known
+    bool uses_common;
+    // dialect.c: all communications, in order, and what they give
+    VEC(tsr_node *) comms;
+    VEC(const struct item *) items;
+};
+
+// Writes a step on all ranks that need it, with the steps of its bodies.
+tsr_status tsr__emit_step(struct plan *plan, struct part *parts, struct step *st) TSR_MUST_USE;
+
+// dialect.c: the communication operators of com.microsoft instead of our own. All that they cannot
+// say becomes findings (TSR_UNSUPPORTED).
+tsr_status tsr__dialect_check(struct plan *plan) TSR_MUST_USE;
+tsr_status tsr__dialect_outputs(struct part *part) TSR_MUST_USE;
+tsr_status tsr__dialect_agree(struct plan *plan, struct part *parts) TSR_MUST_USE;
+
+// emit_ports.c: gives a value of the rank's graph the type of the model's input or output, in local sizes.
+tsr_status tsr__port_type(struct part *part, tsr_value *local, const tsr_value *value,
+                          const struct tile_layout *layout) TSR_MUST_USE;
+// A model input as the rank takes it in; made when it is first asked for.
+tsr_value *tsr__part_input(struct part *part, struct item *it);
+
+// emit_util.c: a name that nothing else has; the name of a form on this rank.
+struct str tsr__part_fresh(struct part *part);
+struct str tsr__form_name(struct part *part, struct form *form);
+// A node without attributes ("": a fresh name). x again under another name; engines cannot copy 4 bits: those are cast.
+// NULL: failed, finding added.
+tsr_value *tsr__part_node(struct part *part, const char *op, struct str out, size_t n_inputs, ...);
+tsr_value *tsr__part_same(struct part *part, tsr_value *x, tsr_dtype type, struct str out);
+
+#endif

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// forms.h - what planning writes down, and all passes read: items, forms, steps, scopes, in one `struct plan`.
+#ifndef TSR_PARTITION_FORMS_H
+#define TSR_PARTITION_FORMS_H
+
+#include "partition/partition.h"
+#include "bundle/bundle.h"
+#include "collective/collective.h"
+#include "sharding/sharding.h"
+
+#define COMM_DOMAIN "ai.tessera"
+#define TOKEN_NAME  "ai.tessera.token"
+#define TOKEN_OUT   "ai.tessera.token.out"
+
+struct item;
+struct part;
+struct step;
+typedef VEC(struct step *) step_list;
+
+// Where values live and steps are put: the main graph, or a body that is being planned. A value of an
+// outer scope that a body needs otherwise is converted out there, before the node with the body.
+struct scope {
+    struct scope *outer;
+    const tsr_graph *graph;
+    step_list steps; // while it is not the current one
+    bool loops;      // it, or one around it, runs many times: symbols may change their meaning
+};
+
+// An output that becomes the input of the next run.
+struct plan_state {
+    const tsr_value *past, *present;
+};
+
+// In which layout a value is read: NULL, nobody has been seen; or by several, who differ.
+struct want {
+    const struct tile_layout *layout;
+    bool differ;
+    int64_t readers, windowed; // how many there are, and how many need windows of it
+};
+
+enum form_kind { FORM_MADE, FORM_INPUT, FORM_CONST };
+// One layout of one value: what each device holds of it.
+struct form {
+    struct item *item;
+    const struct tile_layout *layout;
+    enum form_kind kind;
+    bool partial;            // still to be reduced, or a window: no other form can be made of it
+    bool captured;           // a body inside of its scope reads it
+    struct windows *windows; // not NULL: of some axes it has these elements
+    struct form
+        *same; // not NULL: on its devices it is this other form (read through tsr__form_root)
+    struct form *next;   // of the item, in order of making
+    int index;           // in that list
+    unsigned char *live; // by rank: the rank must have it
+    tsr_value **local;   // by rank, once built
+    // Constants outside of the rank file:
+    bool common;           // in the common file
+    uint64_t *offset;      // by rank (one entry if common) where its bytes lie
+    unsigned char *stored; // by rank: it lies in a data file
+    struct form *next_const;
+};
+
+// A value of the main graph, or the shape of one as a value of its own.
+struct item {
+    const tsr_value *value; // NULL: a shape
+    struct str name;
+    tsr_dtype dtype;
+    int rank; // -1: not known
+    const tsr_dim *dims;
+    bool fixed;        // all sizes are numbers: shape holds them
+    bool list;         // holds tensors of that shape: it is never cut otherwise than it was made
+    enum list_way way; // of a list: how it gets to other devices
+    tsr_dtype element; // of a list: the type of its tensors
+    int64_t *shape;    // rank entries
+    struct form *first, *last;
+    struct item *shape_item;
+    struct scope *scope;
+};
+
+// A body of a node, as it is planned.
+struct body {
+    const struct body_flow *flow;
+    step_list steps;
+    struct form **inputs, **outputs; // of the graph
+};
+
+// What a step does: a collective, by its index in the table (enum comm_kind; a message is one step of groups of two), or one of
+// these, whose numbers follow.
+enum step_kind {
+    STEP_NODE = COMM_KIND_COUNT,
+    STEP_SLICE,
+    STEP_SHAPE,
+    STEP_LIST, // the tensors of a list, one by one, broadcast from its root to the others of the group
+    STEP_CROP, // to windows
+};
+struct step {
+    int kind;                     // enum comm_kind or enum step_kind
+    const struct node_flow *flow; // STEP_NODE, and those that reduce
+    struct form *
+        *inputs; // NULL entries: absent. Of a node: its inputs, then what its subgraphs read
+    size_t n_inputs, n_node_inputs;
+    struct form **outputs;
+    size_t n_outputs;
+    struct device_group *groups; // of a communication
+    unsigned char *group_live;
+    size_t n_groups;
+    struct body *bodies; // of a node with bodies that are cut; else NULL
+    int n_bodies;
+    int axis, split_axis; // that becomes whole, or of a reduce-scatter cut; of an all-to-all cut
+    int64_t unit;         // in which the latter is cut
+    int64_t *roots;       // by group: who has it, gets it, sends it
+    int64_t id;           // of a communication that is live; else -1
+    const struct windows
+        *made; // not NULL: of this factor the node makes these windows (relayout.c)
+    int made_factor;
+};
+
+struct plan {
+    tsr_session *session;
+    struct arena *arena;
+    tsr_model *model;    // as it is cut
+    tsr_model *expanded; // not NULL: a copy of the caller's with some nodes replaced; model is it
+    const struct flow *flow;
+    int64_t n_ranks;
+    int64_t opset;  // of ai.onnx
+    uint64_t types; // bit k: something in the model, bodies included, has element type k (opsets.c)
+    const int64_t *all_devices;
+    struct item **items;            // by value id
+    struct want *wants;             // by value id
+    const struct node_flow **flows; // by node id: those that were planned
+    struct form *consts, *last_const;
+    step_list steps;            // of the current scope; in the end, of the main graph
+    struct scope *scope, main;  // the current one
+    VEC(struct form *) outputs; // of the model, in order
+    struct map names;           // every name in the model
+    struct map sizes;           // symbol -> struct size_source
+    const struct tile_layout *
+        *kept; // by value id: inputs and outputs that stay as they lie (ports.c)
+    VEC(struct plan_state) states;
+    int64_t n_comms;
+    uint64_t common_bytes;             // of the common file
+    bool undigested;                   // benchmarks: data files without digests
+    const struct partition_look *look; // not NULL: the parts are shown, not written
+    bool microsoft;                    // communication as com.microsoft has it
+    const struct manifest
+        *signing;        // not NULL: the parts are files that others have changed (sign.c)
+    const char *wrapped; // not NULL: a model that runs the partition goes along; the folder
+    char model_sha256[65], fingerprint[17];
+    tsr_status status; // first failure
+};
+
+// Where the size that a symbol stands for can be read: a dimension of a model input.
+struct size_source {
+    const tsr_value *input;
+    int axis;
+    struct form *count; // not NULL: of the whole shape, where no rank can see it in its piece
+};
+
+// The first failure of the plan, with out of memory behind it.
+static inline tsr_status plan_status(const struct plan *plan)
+{
+    if (plan->status != TSR_OK)
+        return plan->status;
+    return plan->arena->failed ? TSR_NOMEM : TSR_OK;
+}
+
+// ---- forms.c: scopes, items, forms, steps ------------------------------------------------------
+
+struct scope *tsr__scope_of(struct plan *plan, const tsr_value *value);
+void tsr__scope_go(struct plan *plan, struct scope *to); // makes it the current one
+// The item of a value, made when it is first asked for; constants and inputs have their first form then. NULL: out of
+// memory.
+struct item *tsr__item_of(struct plan *plan, const tsr_value *value);
+// Where an input or output of the model lies. NULL: out of memory.
+const struct tile_layout *tsr__port_layout(struct plan *plan, const tsr_value *value, bool output);
+struct form *tsr__form_new(struct plan *plan, struct item *it, const struct tile_layout *layout,
+                           enum form_kind kind);
+// The form whose local values this one shares.
+static inline struct form *form_root(struct form *form)
+{
+    while (form->same)
+        form = form->same;
+    return form;
+}
+// The current scope reads the form of that item.
+static inline void form_read(const struct plan *plan, const struct item *it, struct form *form)
+{
+    if (form && it->scope != plan->scope)
+        form_root(form)->captured = true;
+}
+// A step, not yet in a list; at the end of the current scope's list; both.
+struct step *tsr__step_make(struct plan *plan, int kind, size_t n_inputs, size_t n_outputs);
+bool tsr__step_push(struct plan *plan, struct step *st);
+struct step *tsr__step_new(struct plan *plan, int kind, size_t n_inputs, size_t n_outputs);
+tsr_dtype tsr__carried(tsr_dtype type); // in which values of the type travel between ranks
+// Calls `call` for each step of the list, those of bodies before their node.
+void tsr__steps_visit(const step_list *steps, void (*call)(void *data, const struct step *st),
+                      void *data);
+bool tsr__comms_on(const struct step *st, int64_t rank);    // inside its bodies, or itself
+bool tsr__group_alone(const struct step *st, size_t group); // one device, which has what it needs
+// Of a communication: the collective that it is written as, that one's operator without the type, and the type of the
+// tensors that it moves.
+enum comm_kind tsr__step_collective(const struct step *st);
+const char *tsr__step_op(const struct step *st);
+tsr_dtype tsr__step_type(const struct step *st);
+// The rank must have the form.
+static inline void form_want(struct form *form, int64_t rank)
+{
+    if (form)
+        form_root(form)->live[rank] = 1;
+}
+static inline bool form_wanted(struct form *form, int64_t rank)
+{
+    return form && form_root(form)->live[rank];
+}
+
+#endif

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// internal.h - between the files that place and write constants.
+#ifndef TSR_PARTITION_WEIGHTS_INTERNAL_H
+#define TSR_PARTITION_WEIGHTS_INTERNAL_H
+
+#include "partition/weights/weights.h"
+
+#define LARGE_ALIGN 4096
+
+// runs.c: a piece of a tensor as stretches of its elements.
+struct runs {
+    const struct tile_piece *piece;
+    int last;                      // dimension whose intervals are the runs; -1: one run
+    int64_t inner;                 // elements below it
+    int64_t stride[TILE_MAX_RANK]; // elements per step of each dimension
+    int64_t at[TILE_MAX_RANK],
+        in[TILE_MAX_RANK]; // index, and the interval it is in, of outer dimensions
+    int64_t start, stop;   // the current run, in elements
+    bool done;
+};
+
+void tsr__runs_begin(struct runs *runs, const struct tile_piece *piece, const int64_t *shape);
+void tsr__runs_next(struct runs *runs);
+
+// What the rank has of a constant. NULL: out of memory.
+struct tile_piece *tsr__const_piece(struct plan *plan, const struct form *form, int64_t rank);
+
+#endif
