@@ -121,6 +121,15 @@ def four_bits_of_open_sizes():
 
 
 @case
+def float8_of_open_sizes():
+    """The engine has no Shape of float8 before operator set 21."""
+    m = model([node("Add", ["x", "b"], ["h"], name="add"), node("Cast", ["h"], ["q"], name="q", to=T.FLOAT8E4M3FN), node("Identity", ["q"], ["r"], name="same"),
+               node("Cast", ["r"], ["y"], name="y", to=T.FLOAT)],
+              [info("x", T.FLOAT, [None, None]), info("b", T.FLOAT, [])], [info("y", T.FLOAT, [None, None])], opset=19, ir=9)
+    return m, 3, {"add:h": "{2,1:0,1}", "y:r": "{1,3:0,1,2}"}, {"x": f4(5, 8), "b": f4()}, None, {"reader": False, "optimize": 0}
+
+
+@case
 def rounded_up():
     """Engines infer one window too many where the last would begin in the pads; what reads the parts must not be held against that."""
     m = model([node("MaxPool", ["x"], ["h"], name="pool", ceil_mode=1, kernel_shape=[1, 2], pads=[0, 1, 0, 1], strides=[1, 2]),
@@ -514,6 +523,43 @@ def scatter_of_nothing():
     m = model([node("ScatterND", ["x", "at", "u"], ["y"], name="put")], [info("x", T.FLOAT, [4, "n"]), info("at", T.INT64, ["k", 1]), info("u", T.FLOAT, ["k", "n"])],
               [info("y", T.FLOAT, [4, "n"])])
     return m, 2, {"put:y": "{1,2:0,1}"}, {"x": f4(4, 1), "at": np.array([[1], [3]]), "u": f4(2, 1)}, None, {"reader": False}
+
+
+def stacked_along_the_last(given):
+    """The engine turns what a Scan stacks along another axis than the first, and dies of a division by zero where a device has nothing of it."""
+    body = helper.make_graph([node("Add", ["c", "i"], ["o"]), node("Neg", ["i"], ["each"], name="each")], "body", [info("c", T.FLOAT, None), info("i", T.FLOAT, None)],
+                             [info("o", T.FLOAT, None), info("each", T.FLOAT, None)])
+    m = model([node("Scan", ["x", "rows"], ["last", "all"], name="scan", body=body, num_scan_inputs=1, scan_output_axes=[-1]), node("Relu", ["all"], ["y"], name="relu")],
+              [info("x", T.FLOAT, ["n", 2]), info("rows", T.FLOAT, [3, "n", 2])], [info("last", T.FLOAT, ["n", 2]), info("y", T.FLOAT, ["n", 2, 3])])
+    return m, 2, {"relu:all": "{2,1,1:0,1}", "scan:all": "{2,1,1:0,1}"}, {"x": f4(given, 2), "rows": f4(3, given, 2)}, None, {"reader": False}
+
+
+CASES.update({"stacked_%d_along_the_last" % n: lambda n=n: stacked_along_the_last(n) for n in (1, 5)})
+
+
+@case
+def scale_with_a_name():
+    """Nobody knows before the run whether the scale is one for the tensor."""
+    m = model([node("QuantizeLinear", ["x", "s", "z"], ["y"], name="q")], [info("x", T.FLOAT, [3, 8]), info("s", T.FLOAT, ["n"]), info("z", T.UINT8, [None])],
+              [info("y", T.UINT8, [3, 8])], opset=21)
+    return m, 4, {"q:y": "{1,4:0,1,2,3}"}, {"x": f4(3, 8), "s": np.array([0.1], "f4"), "z": np.array([128], "u1")}, None, {"reader": False}
+
+
+@case
+def more_scales_than_blocks():
+    """The engine does not read what is behind the 12 scales of 6 columns; a part must not take the sixth of 24 for one of its own."""
+    m = model([node("MatMulBnb4", ["x", "w", "a"], ["y"], name="mm", domain="com.microsoft", K=32, N=6, block_size=16, quant_type=1)], [info("x", T.FLOAT, [2, 32])],
+              [info("y", T.FLOAT, [2, 6])], [tensor(rng.integers(0, 255, 96).astype("u1"), "w"), tensor(f4(24), "a")], imports=[helper.make_opsetid("com.microsoft", 1)])
+    return m, 3, {"mm:y": "{1,3:0,1,2}"}, {"x": f4(2, 32)}, None, {"reader": False}
+
+
+@case
+def sums_of_nothing():
+    """Running sums and statistics of tensors that have no element whatever the inputs are."""
+    m = model([node("CumSum", ["x", "axis"], ["s"], name="sum"), node("InstanceNormalization", ["i", "g", "g"], ["n"], name="norm")],
+              [info("x", T.FLOAT, [0, 4, "seq"]), info("i", T.FLOAT, [3, 6, 0])], [info("s", T.FLOAT, [0, 4, "seq"]), info("n", T.FLOAT, [3, 6, 0])],
+              [tensor(np.array(1), "axis"), tensor(f4(6), "g")])
+    return m, 3, {"sum:x": "{1,3,1:0,1,2}", "norm:i": "{1,3,1:0,1,2}"}, {"x": f4(0, 4, 3), "i": f4(3, 6, 0)}, None, {"reader": False}
 
 
 @case

@@ -42,6 +42,29 @@ static size_t token_at(const struct control *control)
     return (size_t)(control->loops ? control->n_states : control->n_results);
 }
 
+// The axis along which result i is stacked behind the node, by a Transpose of what the node stacked along the first; 0:
+// the node does it (turn_slices says why not always).
+static int stacked_behind(const struct step *st, int i)
+{
+    const struct control *control = st->flow->control;
+    size_t output = (size_t)(control->n_states + i);
+    const struct form *form = output < st->n_outputs ? st->outputs[output] : NULL;
+    if (!form || tsr__layout_is_whole(form->layout) || form->layout->rank > TILE_MAX_RANK)
+        return 0;
+    int axis = tsr__control_out_axis(control, i, form->layout->rank);
+    return axis > 0 ? axis : 0;
+}
+
+// The name of output i of the node; fresh ones for what nobody reads and what is turned behind the node.
+static const char *output_name(struct part *part, const struct step *st, size_t i)
+{
+    size_t n_states = (size_t)st->flow->control->n_states;
+    bool named = i < st->n_outputs && st->outputs[i];
+    if (!named || (i >= n_states && stacked_behind(st, (int)(i - n_states))))
+        return tsr__part_fresh(part).p;
+    return tsr__form_name(part, st->outputs[i]).p;
+}
+
 static size_t node_outputs(struct part *part, const struct step *st, bool token, const char **out)
 {
     const struct control *control = st->flow->control;
@@ -50,10 +73,21 @@ static size_t node_outputs(struct part *part, const struct step *st, bool token,
         if (i == token_at(control) && token)
             out[n++] = tsr__part_fresh(part).p;
         if (i < all)
-            out[n++] = i < st->n_outputs && st->outputs[i] ? tsr__form_name(part, st->outputs[i]).p
-                                                           : tsr__part_fresh(part).p;
+            out[n++] = output_name(part, st, i);
     }
     return n;
+}
+
+static tsr_value *transposed(struct part *part, tsr_value *x, const int64_t *order, int rank,
+                             struct str name)
+{
+    tsr_value *turned = tsr__part_node(part, "Transpose", name, 1, x);
+    if (!turned)
+        return NULL;
+    tsr_status status = tsr_node_set_ints(tsr_value_producer(turned), "perm", order, (size_t)rank);
+    if (status != TSR_OK)
+        return NULL;
+    return turned;
 }
 
 // x with this axis in front: of [7 2 0 5] and axis 1, [2 7 0 5].
@@ -64,13 +98,19 @@ static tsr_value *axis_first(struct part *part, tsr_value *x, int rank, int axis
         order[i + 1] = i;
     for (int i = axis + 1; i < rank; i++)
         order[i] = i;
-    tsr_value *turned = tsr__part_node(part, "Transpose", (struct str){0}, 1, x);
-    if (!turned)
-        return NULL;
-    tsr_status status = tsr_node_set_ints(tsr_value_producer(turned), "perm", order, (size_t)rank);
-    if (status != TSR_OK)
-        return NULL;
-    return turned;
+    return transposed(part, x, order, rank, (struct str){0});
+}
+
+// x with its first axis at this place: of [2 7 0 5] and axis 1, [7 2 0 5].
+static tsr_value *axis_back(struct part *part, tsr_value *x, int rank, int axis, struct str name)
+{
+    int64_t order[TILE_MAX_RANK];
+    for (int i = 0; i < axis; i++)
+        order[i] = i + 1;
+    order[axis] = 0;
+    for (int i = axis + 1; i < rank; i++)
+        order[i] = i;
+    return transposed(part, x, order, rank, name);
 }
 
 // ONNX Runtime turns a slice with another axis than the first inside its Scan, and dies of a division by zero where the
@@ -92,6 +132,22 @@ static tsr_status turn_slices(struct part *part, const struct step *st, tsr_valu
         axes[i] = 0;
     }
     return TSR_OK;
+}
+
+// The axes along which the node itself stacks its results. What nobody reads is stacked along the first.
+static tsr_status set_out_axes(struct part *part, const struct step *st, tsr_node *node)
+{
+    const struct control *control = st->flow->control;
+    int64_t *axes = ARENA_ARRAY(part->plan->arena, int64_t, (size_t)control->n_results + 1);
+    if (!axes)
+        return TSR_NOMEM;
+    for (int i = 0; i < control->n_results; i++) {
+        size_t output = (size_t)(control->n_states + i);
+        bool read = output < st->n_outputs && st->outputs[output];
+        if (read && (size_t)i < control->n_out_axes && !stacked_behind(st, i))
+            axes[i] = control->out_axes[i];
+    }
+    return tsr_node_set_ints(node, "scan_output_axes", axes, (size_t)control->n_results);
 }
 
 tsr_status tsr__control_begin(struct part *part, struct step *st, struct control_node *made)
@@ -119,6 +175,8 @@ tsr_status tsr__control_begin(struct part *part, struct step *st, struct control
     if (!made->node)
         return TSR_NOMEM;
     status = copy_attributes(made->node, node);
+    if (status == TSR_OK && control->n_out_axes)
+        status = set_out_axes(part, st, made->node);
     if (status != TSR_OK || control->n_in_axes == 0)
         return status;
     return tsr_node_set_ints(made->node, "scan_input_axes", axes, (size_t)control->n_slices);
@@ -201,8 +259,18 @@ tsr_status tsr__control_end(struct part *part, struct step *st, const struct con
     part->token = made->before;
     if (made->token)
         part->token = tsr_node_output(made->node, at);
-    tsr_status status = tsr__part_keep_declared(part, st);
+    tsr_status status = tsr_node_move_before(made->node, NULL);
+    for (int i = 0; i < control->n_results; i++) {
+        int axis = stacked_behind(st, i);
+        if (axis == 0)
+            continue;
+        struct form *form = st->outputs[control->n_states + i];
+        form->local[part->rank] = axis_back(part, form->local[part->rank], form->layout->rank, axis,
+                                            tsr__form_name(part, form));
+        if (!form->local[part->rank])
+            return TSR_NOMEM;
+    }
     if (status != TSR_OK)
         return status;
-    return tsr_node_move_before(made->node, NULL);
+    return tsr__part_keep_declared(part, st);
 }

@@ -96,23 +96,27 @@ tsr_value *tsr__part_node(struct part *part, const char *op, struct str out, siz
     return node ? tsr_node_output(node, 0) : NULL;
 }
 
+static bool is_float8(tsr_dtype type)
+{
+    return type >= TSR_FLOAT8E4M3FN && type <= TSR_FLOAT8E5M2FNUZ;
+}
+
 tsr_value *tsr__part_cast(struct part *part, tsr_value *x, tsr_dtype to, struct str out)
 {
     tsr_value *y = tsr__part_node(part, "Cast", out, 1, x);
     tsr_node *node = y ? tsr_value_producer(y) : NULL;
     if (!node || tsr_node_set_int(node, "to", to) != TSR_OK)
         return NULL;
-    bool narrow_float = to >= TSR_FLOAT8E4M3FN && to <= TSR_FLOAT8E5M2FNUZ;
-    if (narrow_float && tsr_node_set_int(node, "saturate", 0) != TSR_OK)
+    if (is_float8(to) && tsr_node_set_int(node, "saturate", 0) != TSR_OK)
         return NULL; // infinity stays what it is
     return y;
 }
 
 tsr_value *tsr__part_sizes(struct part *part, tsr_value *x, tsr_dtype type, struct str out)
 {
-    if (tsr__carried(type) != type) {
+    if (tsr__carried(type) != type || is_float8(type)) { // of float8 before operator set 21
         // ONNX Runtime takes out a Cast that stands before a Shape: Max of one tensor stands in between.
-        x = tsr__part_cast(part, x, TSR_INT32, (struct str){0});
+        x = tsr__part_cast(part, x, is_float8(type) ? TSR_FLOAT : TSR_INT32, (struct str){0});
         x = tsr__part_node(part, "Max", (struct str){0}, 1, x);
     }
     return tsr__part_node(part, "Shape", out, 1, x);
