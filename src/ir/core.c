@@ -8,34 +8,6 @@
 
 const tsr_value tsr__no_value = {.flags = V_GONE};
 
-struct store *tsr__store_new(tsr_session *session)
-{
-    struct store *st = tsr__alloc(session, sizeof(*st));
-    if (!st)
-        return NULL;
-    *st = (struct store){.session = session, .refs = 1};
-    tsr__arena_init(&st->arena, session);
-    return st;
-}
-
-struct store *tsr__store_hold(struct store *st)
-{
-    st->refs++;
-    return st;
-}
-
-void tsr__store_drop(struct store *st)
-{
-    if (!st || --st->refs)
-        return;
-    tsr__store_close_external(st);
-    if (st->has_folder)
-        tsr__folder_close(&st->folder);
-    tsr__file_unmap(&st->file);
-    tsr__arena_free(&st->arena);
-    tsr__free(st->session, st, sizeof(*st));
-}
-
 tsr_model *tsr__model_make(tsr_session *session)
 {
     tsr_model *model = tsr__alloc(session, sizeof(*model));

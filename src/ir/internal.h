@@ -28,9 +28,8 @@ struct store {
     struct opened *opened;
 };
 struct store *tsr__store_new(tsr_session *session);
-struct store *tsr__store_hold(struct store *st);
-void tsr__store_drop(struct store *st);
-void tsr__store_close_external(struct store *st);
+struct store *tsr__store_hold(struct store *store);
+void tsr__store_drop(struct store *store);
 
 // A text that occurs often (operator, domain), once per model and NUL-terminated.
 struct symbol {

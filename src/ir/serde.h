@@ -15,6 +15,13 @@ static inline struct str tsr__field_body(struct str whole)
     return whole.n && tsr__wire_next(&cursor, &field) ? field.bytes : (struct str){"", 0};
 }
 
+// The bytes of a data file that the model names, mapped until the store is dropped; or the file that has
+// them, opened once and closed with the store (serde_store.c). `at` is where findings are reported.
+tsr_status tsr__store_map(struct store *store, const struct wire_external *external,
+                          const struct place *at, const void **data) TSR_MUST_USE;
+tsr_status tsr__store_open(struct store *store, const struct wire_external *external,
+                           const struct place *at, int *out) TSR_MUST_USE;
+
 // Shape and elements of a sparse tensor (serde_sparse.c); bytes: what the elements take, zeros included.
 void tsr__sparse_decode(tsr_tensor *tensor);
 tsr_status tsr__sparse_load(tsr_tensor *tensor, int64_t bytes) TSR_MUST_USE;

@@ -3,27 +3,6 @@
 // field or file holds them. Sizes are checked against the shape before a byte is handed out.
 #include "ir/serde.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
-struct window {
-    struct window *next;
-    struct external_map map;
-};
-struct opened {
-    struct opened *next;
-    struct str location;
-    int fd;
-};
-
-void tsr__store_close_external(struct store *st)
-{
-    for (struct window *window = st->windows; window; window = window->next)
-        tsr__external_unmap(&window->map);
-    for (struct opened *opened = st->opened; opened; opened = opened->next)
-        close(opened->fd);
-}
-
 // ---- shape ----------------------------------------------------------------------------------
 
 void tsr__tensor_decode(tsr_tensor *tensor)
@@ -245,22 +224,9 @@ static tsr_status load_typed(tsr_tensor *tensor, int64_t bytes)
 
 static struct store *store_of(const tsr_tensor *tensor)
 {
-    return tensor->store ? tensor->store : tensor->model->store;
-}
-
-static tsr_status open_folder(const tsr_tensor *tensor, struct store *st)
-{
-    if (st->has_folder)
-        return TSR_OK;
-    if (!st->path) {
-        struct place at = place_tensor(tensor);
-        tsr__diag(st->session, DIAG_tensor_no_folder, &at, "load the model from its file",
-                  "the data of the tensor lies in a file, and the model in memory");
-        return TSR_IO;
-    }
-    tsr_status status = tsr__folder_of_file(st->session, st->path, &st->folder);
-    st->has_folder = status == TSR_OK;
-    return status;
+    if (tensor->store)
+        return tensor->store;
+    return tensor->model->store;
 }
 
 // The place of the external data, as long as the shape says.
@@ -286,24 +252,12 @@ static tsr_status external_of(const tsr_tensor *tensor, int64_t bytes, struct wi
 
 static tsr_status load_external(tsr_tensor *tensor, int64_t bytes)
 {
-    struct store *st = store_of(tensor);
     struct wire_external external;
     struct place at = place_tensor(tensor);
-    tsr_status status = external_of(tensor, bytes, &external);
-    if (status == TSR_OK)
-        status = open_folder(tensor, st);
-    if (status != TSR_OK)
-        return status;
-    struct window *window = ARENA_NEW(&st->arena, struct window);
-    if (!window)
-        return TSR_NOMEM;
-    status = tsr__external_map(st->session, &st->folder, &external, &at, &window->map);
-    if (status != TSR_OK)
-        return status;
-    window->next = st->windows;
-    st->windows = window;
-    tensor->data = window->map.bytes.p;
-    return TSR_OK;
+    tsr_status st = external_of(tensor, bytes, &external);
+    if (st != TSR_OK)
+        return st;
+    return tsr__store_map(store_of(tensor), &external, &at, &tensor->data);
 }
 
 // ---- all together ---------------------------------------------------------------------------
@@ -401,59 +355,41 @@ tsr_status tsr__tensor_texts(const tsr_tensor *ct, struct arena *arena, const st
     return TSR_OK;
 }
 
-// Descriptor of an external file, opened once.
-static int external_fd(tsr_tensor *tensor, int64_t bytes, uint64_t *offset)
+// Descriptor of the external file that has the data, and where in it they begin.
+static tsr_status external_fd(tsr_tensor *tensor, int64_t bytes, int *fd, uint64_t *offset)
 {
-    struct store *st = store_of(tensor);
     struct wire_external external;
     struct place at = place_tensor(tensor);
-    tensor->status = external_of(tensor, bytes, &external);
-    if (tensor->status == TSR_OK)
-        tensor->status = open_folder(tensor, st);
-    if (tensor->status != TSR_OK)
-        return -1;
+    tsr_status st = external_of(tensor, bytes, &external);
+    if (st != TSR_OK)
+        return st;
     *offset = external.offset;
-    struct stat info;
-    for (struct opened *opened = st->opened; opened; opened = opened->next)
-        if (str_eq(opened->location, external.location) && fstat(opened->fd, &info) == 0 &&
-            external.offset <= (uint64_t)info.st_size &&
-            external.length <= (uint64_t)info.st_size - external.offset)
-            return opened->fd;
-    struct opened *opened = ARENA_NEW(&st->arena, struct opened);
-    uint64_t length = 0;
-    int fd = -1;
-    tensor->status =
-        opened ? tsr__external_open(st->session, &st->folder, &external, &at, &fd, &length)
-               : TSR_NOMEM;
-    if (tensor->status != TSR_OK)
-        return -1;
-    *opened = (struct opened){st->opened, tsr__arena_str(&st->arena, external.location), fd};
-    st->opened = opened;
-    return fd;
+    return tsr__store_open(store_of(tensor), &external, &at, fd);
 }
 
 // Where the data lies in an open file, so that others can copy it without mapping it: in its external
 // file, or within the model's own. False: it is in memory only, or its data is wrong.
-bool tsr__tensor_window(const tsr_tensor *ct, int *fd, uint64_t *offset, uint64_t *length)
+bool tsr__tensor_window(const tsr_tensor *asked, int *fd, uint64_t *offset, uint64_t *length)
 {
-    tsr_tensor *tensor = ready(ct);
-    const struct store *st = store_of(tensor);
+    tsr_tensor *tensor = ready(asked);
     if (tensor->data_ready && tensor->status != TSR_OK)
         return false;
     if (tensor->external) {
         int64_t bytes = 0;
-        if ((tensor->status = size_of(tensor, &bytes)) == TSR_OK)
-            *fd = external_fd(tensor, bytes, offset);
+        tensor->status = size_of(tensor, &bytes);
+        if (tensor->status == TSR_OK)
+            tensor->status = external_fd(tensor, bytes, fd, offset);
         tensor->data_ready = tensor->data_ready || tensor->status != TSR_OK;
         *length = (uint64_t)bytes;
         return tensor->status == TSR_OK;
     }
-    uintptr_t start = (uintptr_t)st->bytes.p;
-    if (tsr__tensor_ready(tensor) != TSR_OK || st->file.fd <= 0 ||
+    const struct store *store = store_of(tensor);
+    uintptr_t start = (uintptr_t)store->bytes.p;
+    if (tsr__tensor_ready(tensor) != TSR_OK || store->file.fd <= 0 ||
         (uintptr_t)tensor->data < start ||
-        (uintptr_t)tensor->data + tensor->bytes > start + st->bytes.n)
+        (uintptr_t)tensor->data + tensor->bytes > start + store->bytes.n)
         return false;
-    *fd = st->file.fd;
+    *fd = store->file.fd;
     *offset = (uintptr_t)tensor->data - start;
     *length = tensor->bytes;
     return true;

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// serde_store.c - the bytes that objects are views of: the model's file, and the data files that it names.
+//
+// A store is counted: a model, its clones and models that copied constants from it hold it, and the last
+// one to let go closes it. Until then nothing of it moves, so a view of its bytes stays good. Data files
+// are mapped in windows or opened for copying when somebody asks; both lists only grow.
+#include "ir/serde.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct window {
+    struct window *next;
+    struct external_map map;
+};
+struct opened {
+    struct opened *next;
+    struct str location;
+    int fd;
+};
+
+struct store *tsr__store_new(tsr_session *session)
+{
+    struct store *store = tsr__alloc(session, sizeof(*store));
+    if (!store)
+        return NULL;
+    *store = (struct store){.session = session, .refs = 1};
+    tsr__arena_init(&store->arena, session);
+    return store;
+}
+
+struct store *tsr__store_hold(struct store *store)
+{
+    store->refs++;
+    return store;
+}
+
+static void close_data_files(struct store *store)
+{
+    for (struct window *window = store->windows; window; window = window->next)
+        tsr__external_unmap(&window->map);
+    for (struct opened *opened = store->opened; opened; opened = opened->next)
+        close(opened->fd);
+}
+
+void tsr__store_drop(struct store *store)
+{
+    if (!store || --store->refs)
+        return;
+    close_data_files(store);
+    if (store->has_folder)
+        tsr__folder_close(&store->folder);
+    tsr__file_unmap(&store->file);
+    tsr__arena_free(&store->arena);
+    tsr__free(store->session, store, sizeof(*store));
+}
+
+// ---- data files -----------------------------------------------------------------------------
+
+// The folder of the model's file, opened once: data files are looked for beneath it and nowhere else.
+static tsr_status open_folder(struct store *store, const struct place *at)
+{
+    if (store->has_folder)
+        return TSR_OK;
+    if (!store->path) {
+        tsr__diag(store->session, DIAG_tensor_no_folder, at, "load the model from its file",
+                  "the data of the tensor lies in a file, and the model in memory");
+        return TSR_IO;
+    }
+    tsr_status st = tsr__folder_of_file(store->session, store->path, &store->folder);
+    store->has_folder = st == TSR_OK;
+    return st;
+}
+
+tsr_status tsr__store_map(struct store *store, const struct wire_external *external,
+                          const struct place *at, const void **data)
+{
+    tsr_status st = open_folder(store, at);
+    if (st != TSR_OK)
+        return st;
+    struct window *window = ARENA_NEW(&store->arena, struct window);
+    if (!window)
+        return TSR_NOMEM;
+    st = tsr__external_map(store->session, &store->folder, external, at, &window->map);
+    if (st != TSR_OK)
+        return st;
+    window->next = store->windows;
+    store->windows = window;
+    *data = window->map.bytes.p;
+    return TSR_OK;
+}
+
+// True if the open file is the one that is asked for and still has the range.
+static bool serves(const struct opened *opened, const struct wire_external *external)
+{
+    struct stat info;
+    return str_eq(opened->location, external->location) && fstat(opened->fd, &info) == 0 &&
+           external->offset <= (uint64_t)info.st_size &&
+           external->length <= (uint64_t)info.st_size - external->offset;
+}
+
+tsr_status tsr__store_open(struct store *store, const struct wire_external *external,
+                           const struct place *at, int *out)
+{
+    tsr_status st = open_folder(store, at);
+    if (st != TSR_OK)
+        return st;
+    for (const struct opened *known = store->opened; known; known = known->next)
+        if (serves(known, external)) {
+            *out = known->fd;
+            return TSR_OK;
+        }
+    struct opened *opened = ARENA_NEW(&store->arena, struct opened);
+    if (!opened)
+        return TSR_NOMEM;
+    uint64_t length = 0;
+    int fd = -1;
+    st = tsr__external_open(store->session, &store->folder, external, at, &fd, &length);
+    if (st != TSR_OK)
+        return st;
+    *opened = (struct opened){store->opened, tsr__arena_str(&store->arena, external->location), fd};
+    store->opened = opened;
+    *out = fd;
+    return TSR_OK;
+}
