@@ -2,6 +2,33 @@
 // attr.c - attributes of nodes: reading values, setting and removing them.
 #include "ir/internal.h"
 
+// ---- attributes of a node -------------------------------------------------------------------
+
+size_t tsr_node_attr_count(const tsr_node *node)
+{
+    tsr__attrs_decode((tsr_node *)node);
+    return node->n_attrs;
+}
+
+tsr_attr *tsr_node_attr(const tsr_node *node, size_t i)
+{
+    tsr__attrs_decode((tsr_node *)node);
+    if (i < node->n_attrs)
+        return node->attrs[i];
+    return NULL;
+}
+
+tsr_attr *tsr_node_find_attr(const tsr_node *node, const char *name)
+{
+    tsr__attrs_decode((tsr_node *)node);
+    for (size_t i = 0; i < node->n_attrs; i++)
+        if (str_is(node->attrs[i]->name, name))
+            return node->attrs[i];
+    return NULL;
+}
+
+// ---- values ---------------------------------------------------------------------------------
+
 // The public views are const; decoding fills the object behind them once.
 static tsr_attr *ready(const tsr_attr *attr)
 {

@@ -61,20 +61,6 @@ struct str tsr__keep(tsr_model *model, struct str text)
     return copy.p ? copy : STR("");
 }
 
-const char *tsr__text(tsr_model *model, struct str *view, uint32_t *flags, uint32_t bit)
-{
-    if (*flags & bit)
-        return view->p;
-    if (!view->n)
-        return "";
-    struct str copy = tsr__arena_str(&model->arena, *view);
-    if (!copy.p)
-        return "";
-    *view = copy;
-    *flags |= bit;
-    return copy.p;
-}
-
 const struct symbol *tsr__symbol(tsr_model *model, struct str text)
 {
     static const struct symbol empty = {{"", 0}};
@@ -143,17 +129,6 @@ void tsr__name_seen(tsr_model *model, struct str name)
     void **slot = model->seen.arena && name.n ? tsr__map_at(&model->seen, name) : NULL;
     if (slot)
         *slot = model;
-}
-
-// All names of all graphs, once: looking into every graph for every new name would take graphs times names.
-static void see_all_names(tsr_model *model)
-{
-    tsr__map_init(&model->seen, &model->arena, model->n_value_ids);
-    for (const tsr_graph *graph = model->graphs; graph; graph = graph->next)
-        for (size_t i = 0; i < graph->names.cap; i++)
-            if (graph->names.slots[i].hash)
-                tsr__name_seen(model,
-                               (struct str){graph->names.slots[i].p, graph->names.slots[i].n});
 }
 
 tsr_value *tsr__graph_refer(tsr_graph *graph, struct str name)
@@ -232,6 +207,28 @@ void tsr__use_unlink(struct use *use)
 tsr_model *tsr__value_model(const tsr_value *value)
 {
     return value->home->model;
+}
+
+void tsr__attr_unlink(tsr_attr *attr)
+{
+    for (size_t k = 0; k < attr->n_graphs; k++) {
+        tsr_graph *graph = attr->graphs[k];
+        graph->flags |= G_GONE;
+        for (tsr_node *in = graph->first; in; in = in->next)
+            tsr__node_unlink(in);
+        for (size_t i = 0; i < graph->outputs.n; i++)
+            if (graph->outputs.at[i].value->home != graph)
+                graph->outputs.at[i].value->n_outputs--;
+    }
+}
+
+void tsr__node_unlink(tsr_node *node)
+{
+    for (size_t i = 0; i < node->n_inputs; i++)
+        tsr__use_unlink(&node->inputs[i]);
+    if (node->flags & N_GRAPHS)
+        for (size_t i = 0; i < node->n_attrs; i++)
+            tsr__attr_unlink(node->attrs[i]);
 }
 
 // ---- nodes ----------------------------------------------------------------------------------
@@ -368,7 +365,7 @@ bool tsr__node_has(const tsr_node *node, const tsr_value *value)
     return false;
 }
 
-// ---- numbers, texts and places for other rooms ----------------------------------------------
+// ---- numbers and texts for other rooms ------------------------------------------------------
 
 struct arena *tsr__model_arena(tsr_model *model)
 {
@@ -422,76 +419,9 @@ struct str tsr__node_op_str(const tsr_node *node)
 {
     return node->op->text;
 }
-const char *tsr__node_label(const tsr_node *node)
-{
-    if (node->name.n)
-        return tsr_node_name(node);
-    for (size_t i = 0; i < tsr_node_output_count(node); i++)
-        if (tsr_node_output(node, i))
-            return tsr_value_name(tsr_node_output(node, i));
-    return "";
-}
 struct str tsr__node_domain_str(const tsr_node *node)
 {
     return node->domain->text;
-}
-
-struct str tsr__graph_path(const tsr_graph *cg)
-{
-    tsr_graph *graph = (tsr_graph *)cg;
-    struct arena *arena = &graph->model->arena;
-    if (graph->path.n)
-        return graph->path;
-    if (graph->function) {
-        graph->path = tsr__arena_printf(arena, "function " STR_FMT, STR_ARG(graph->function->name));
-    } else if (graph->owner) {
-        struct str outer = tsr__graph_path(graph->owner->graph);
-        graph->path = tsr__arena_printf(arena, STR_FMT " > #%lld " STR_FMT " " STR_FMT,
-                                        STR_ARG(outer), (long long)tsr_node_index(graph->owner),
-                                        STR_ARG(graph->owner->op->text),
-                                        STR_ARG(graph->attr ? graph->attr->name : STR("")));
-    } else {
-        return STR("main");
-    }
-    return graph->path.p ? graph->path : STR("main");
-}
-
-// "outer > branch", "function f": what stands before the name of a node in an edit.
-static struct str graph_words(tsr_graph *graph)
-{
-    struct arena *arena = &graph->model->arena;
-    if (graph->words.n || (!graph->owner && !graph->function))
-        return graph->words;
-    if (graph->function)
-        return graph->words = tsr__graph_path(graph);
-    struct str outer = graph_words(graph->owner->graph), name = graph->owner->name;
-    if (!name.n)
-        name = tsr__arena_printf(arena, "#%lld", (long long)tsr_node_index(graph->owner));
-    return graph->words = tsr__arena_printf(arena, STR_FMT "%s" STR_FMT " > " STR_FMT,
-                                            STR_ARG(outer), outer.n ? " > " : "", STR_ARG(name),
-                                            STR_ARG(graph->attr ? graph->attr->name : STR("")));
-}
-
-struct place tsr__place_node(const tsr_node *node)
-{
-    struct place at = PLACE_NONE;
-    at.within = graph_words(node->graph);
-    at.file = str_of(node->graph->model->path ? node->graph->model->path : "");
-    at.graph = tsr__graph_path(node->graph);
-    at.node_index = node->flags & N_GONE ? -1 : tsr_node_index(node);
-    at.node = node->name;
-    at.op = node->op->text;
-    return at;
-}
-
-struct place tsr__place_value(const tsr_value *value)
-{
-    struct place at = PLACE_NONE;
-    tsr_model *model = tsr__value_model(value);
-    at.file = str_of(model->path ? model->path : "");
-    at.graph = tsr__graph_path(value->home);
-    at.value = value->name;
-    return at;
 }
 
 int64_t tsr__graph_opset(const tsr_graph *graph, struct str domain)
@@ -508,30 +438,4 @@ int64_t tsr__graph_opset(const tsr_graph *graph, struct str domain)
 int64_t tsr__node_opset(const tsr_node *node)
 {
     return tsr__graph_opset(node->graph, node->domain->text);
-}
-
-// base, base_1, base_2 ...: the first that no graph has or had. The model remembers per base where the
-// last search ended, so that n names of one base cost n steps and not n * n.
-struct str tsr__graph_fresh_name(tsr_graph *graph, struct str base)
-{
-    tsr_model *model = graph->model;
-    struct str name = tsr__keep(model, base.n ? base : STR("v"));
-    void **slot = tsr__map_at(&model->fresh, name);
-    uintptr_t count = slot ? (uintptr_t)*slot : 0;
-    if (!model->seen.arena)
-        see_all_names(model);
-    for (;; count++) {
-        struct str try = name;
-        if (count)
-            try = tsr__arena_printf(&model->arena, STR_FMT "_%llu", STR_ARG(name),
-                                    (unsigned long long)count);
-        if (model->arena.failed)
-            return STR("");
-        if (tsr__map_get(&model->seen, try))
-            continue;
-        tsr__name_seen(model, try);
-        if (slot)
-            *slot = (void *)(count + 1);
-        return try;
-    }
 }

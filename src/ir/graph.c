@@ -4,12 +4,6 @@
 
 // ---- graphs ---------------------------------------------------------------------------------
 
-const char *tsr_graph_name(const tsr_graph *g)
-{
-    tsr_graph *w = (tsr_graph *)g; // the C text is made when it is asked for
-    return tsr__text(w->model, &w->name, &w->flags, G_TEXT);
-}
-
 tsr_model *tsr_graph_model(const tsr_graph *graph)
 {
     return graph->model;
@@ -103,12 +97,6 @@ tsr_node *tsr_model_next_node(const tsr_model *model, const tsr_node *after)
 
 // ---- nodes ----------------------------------------------------------------------------------
 
-const char *tsr_node_name(const tsr_node *node)
-{
-    tsr_node *w = (tsr_node *)node;
-    return tsr__text(w->graph->model, &w->name, &w->flags, N_TEXT);
-}
-
 const char *tsr_node_op(const tsr_node *node)
 {
     return node->op->text.p;
@@ -130,20 +118,6 @@ size_t tsr_node_output_count(const tsr_node *node)
     return node->n_outputs;
 }
 
-int64_t tsr_node_index(const tsr_node *node)
-{
-    tsr_graph *graph = node->graph;
-    if (node->flags & N_GONE)
-        return -1;
-    if (graph->flags & G_ORDER) {
-        uint32_t i = 0;
-        for (tsr_node *at = graph->first; at; at = at->next)
-            at->index = i++;
-        graph->flags &= ~(uint32_t)G_ORDER;
-    }
-    return node->index;
-}
-
 tsr_value *tsr_node_input(const tsr_node *node, size_t i)
 {
     return i < node->n_inputs ? node->inputs[i].value : NULL;
@@ -154,34 +128,7 @@ tsr_value *tsr_node_output(const tsr_node *node, size_t i)
     return i < node->n_outputs ? node->outputs[i] : NULL;
 }
 
-size_t tsr_node_attr_count(const tsr_node *node)
-{
-    tsr__attrs_decode((tsr_node *)node);
-    return node->n_attrs;
-}
-
-tsr_attr *tsr_node_attr(const tsr_node *node, size_t i)
-{
-    tsr__attrs_decode((tsr_node *)node);
-    return i < node->n_attrs ? node->attrs[i] : NULL;
-}
-
-tsr_attr *tsr_node_find_attr(const tsr_node *node, const char *name)
-{
-    tsr__attrs_decode((tsr_node *)node);
-    for (size_t i = 0; i < node->n_attrs; i++)
-        if (str_is(node->attrs[i]->name, name))
-            return node->attrs[i];
-    return NULL;
-}
-
 // ---- values ---------------------------------------------------------------------------------
-
-const char *tsr_value_name(const tsr_value *value)
-{
-    tsr_value *w = (tsr_value *)value;
-    return tsr__text(tsr__value_model(value), &w->name, &w->flags, V_TEXT);
-}
 
 tsr_graph *tsr_value_graph(const tsr_value *value)
 {
@@ -262,77 +209,4 @@ bool tsr__value_is_other(const tsr_value *value)
 {
     const struct vtype *vtype = type_of(value);
     return vtype && vtype->other.n > 0;
-}
-
-// ---- names of nodes ----------------------------------------------------------------------------
-
-// A name that no node in `taken` has: the node's own with the lowest number behind it that is free from *count on.
-static struct str free_name(tsr_model *model, struct map *taken, struct str name, uintptr_t *count)
-{
-    for (;;) {
-        struct str try = tsr__arena_printf(&model->arena, STR_FMT "_%llu", STR_ARG(name),
-                                           (unsigned long long)++*count);
-        if (model->arena.failed || !tsr__map_get(taken, try))
-            return try;
-    }
-}
-
-// The map counts, for each name, the nodes that have asked for it: the first keeps it. All names are taken before
-// any is given, so that "mm_1" is not given to the second "mm" where a later node of the model is called so.
-static tsr_status part_names(tsr_graph *graph, struct arena *scratch)
-{
-    struct map taken;
-    tsr__map_init(&taken, scratch, tsr_graph_node_count(graph));
-    for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
-        void **slot = node->name.n ? tsr__map_at(&taken, node->name) : NULL;
-        if (slot && !*slot)
-            *slot = node;
-    }
-    struct map counts;
-    tsr__map_init(&counts, scratch, 0);
-    for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
-        if (!node->name.n || !(node->flags & N_NEW) || tsr__map_get(&taken, node->name) == node)
-            continue;
-        void **slot = tsr__map_at(&counts, node->name);
-        uintptr_t count = slot ? (uintptr_t)*slot : 0;
-        struct str name = free_name(graph->model, &taken, node->name, &count);
-        void **own = tsr__map_at(&taken, name);
-        if (!slot || !own || graph->model->arena.failed)
-            return TSR_NOMEM;
-        *slot = (void *)count;
-        *own = node;
-        node->name = name;
-    }
-    return scratch->failed ? TSR_NOMEM : TSR_OK;
-}
-
-static tsr_status body_names(tsr_node *node)
-{
-    for (size_t i = 0; i < tsr_node_attr_count(node); i++) {
-        const tsr_attr *attr = tsr_node_attr(node, i);
-        for (size_t k = 0; k < tsr_attr_graph_count(attr); k++) {
-            tsr_status st = tsr__graph_part_names(tsr_attr_graph(attr, k));
-            if (st != TSR_OK)
-                return st;
-        }
-    }
-    return TSR_OK;
-}
-
-tsr_status tsr__graph_part_names(tsr_graph *graph)
-{
-    struct arena scratch;
-    tsr__arena_init(&scratch, graph->model->session);
-    tsr_status st = part_names(graph, &scratch);
-    tsr__arena_free(&scratch);
-    if (st != TSR_OK)
-        return st;
-    for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
-        if (!(node->flags & N_GRAPHS))
-            continue;
-        st = body_names(node);
-        if (st != TSR_OK)
-            return st;
-    }
-    return TSR_OK;
 }

@@ -468,30 +468,6 @@ static void drop_value(tsr_value *value)
         *slot = (void *)&tsr__no_value;
 }
 
-static void unlink_uses(tsr_node *node);
-
-void tsr__attr_unlink(tsr_attr *attr)
-{
-    for (size_t k = 0; k < attr->n_graphs; k++) {
-        tsr_graph *graph = attr->graphs[k];
-        graph->flags |= G_GONE;
-        for (tsr_node *in = graph->first; in; in = in->next)
-            unlink_uses(in);
-        for (size_t i = 0; i < graph->outputs.n; i++)
-            if (graph->outputs.at[i].value->home != graph)
-                graph->outputs.at[i].value->n_outputs--;
-    }
-}
-
-static void unlink_uses(tsr_node *node)
-{
-    for (size_t i = 0; i < node->n_inputs; i++)
-        tsr__use_unlink(&node->inputs[i]);
-    if (node->flags & N_GRAPHS)
-        for (size_t i = 0; i < node->n_attrs; i++)
-            tsr__attr_unlink(node->attrs[i]);
-}
-
 tsr_status tsr_node_remove(tsr_node *node)
 {
     tsr_graph *graph = node->graph;
@@ -501,7 +477,7 @@ tsr_status tsr_node_remove(tsr_node *node)
             st = still_used(node, node->outputs[i]);
     if (st != TSR_OK)
         return st;
-    unlink_uses(node);
+    tsr__node_unlink(node);
     for (size_t i = 0; i < node->n_outputs; i++)
         if (node->outputs[i])
             drop_value(node->outputs[i]);

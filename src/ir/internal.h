@@ -317,7 +317,6 @@ tsr_graph *tsr__graph_make(tsr_model *model, size_t names);
 void tsr__name_seen(tsr_model *model, struct str name);
 const struct symbol *tsr__symbol(tsr_model *model, struct str text);
 struct str tsr__keep(tsr_model *model, struct str text); // a NUL-terminated copy; never NULL text
-const char *tsr__text(tsr_model *model, struct str *view, uint32_t *flags, uint32_t bit);
 
 tsr_value *tsr__value_make(tsr_graph *graph, struct str name);
 // The value that a definition of name gives: a stand-in that was waiting for it, or a new one.
@@ -328,6 +327,8 @@ tsr_value *tsr__graph_refer(tsr_graph *graph,
                             struct str name); // the same, made as stand-in if absent
 void tsr__use_link(struct use *use, tsr_value *value);
 void tsr__use_unlink(struct use *use); // value stays readable
+void tsr__attr_unlink(tsr_attr *attr); // its subgraphs no longer read anything
+void tsr__node_unlink(tsr_node *node); // nor does the node
 void tsr__node_append(tsr_graph *graph, tsr_node *node);
 tsr_node *tsr__node_make(tsr_graph *graph, struct str domain, struct str op, struct str name,
                          size_t n_inputs, size_t n_outputs);
@@ -344,8 +345,7 @@ void tsr__node_relink(tsr_node *node);               // after its subgraphs chan
 void *tsr__room(struct arena *arena, void *at, size_t n);
 size_t tsr__room_for(size_t n);                                   // that power of two
 bool tsr__node_has(const tsr_node *node, const tsr_value *value); // is an input or output
-struct place tsr__place_value(const tsr_value *value);
-struct str tsr__graph_path(const tsr_graph *graph);
+struct str tsr__graph_path(const tsr_graph *graph);               // names.c
 
 // ---- serde_*.c, the only files that see wire ------------------------------------------------
 
@@ -405,9 +405,8 @@ void tsr__clone_slots(struct cloner *cloner, tsr_node *copy, const tsr_node *nod
 void tsr__clone_configs(struct cloner *cloner, tsr_node *to, const tsr_node *from);
 void tsr__model_hold(tsr_model *to, const tsr_model *from);
 
-// ---- attributes and subgraphs (attr.c, graph_edit.c) ----------------------------------------------
+// ---- attributes (attr.c) --------------------------------------------------------------------------
 
 tsr_attr *tsr__attr_append(tsr_node *node);
-void tsr__attr_unlink(tsr_attr *attr); // its subgraphs no longer read anything
 
 #endif

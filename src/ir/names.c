@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// names.c - what objects are called, where they stand, and names that nothing else has.
+//
+// A name is a view of the file until somebody asks for a C text. A place leads a person to a node:
+// "main > #3 If then_branch" is the branch of the If that is node 3 of the main graph; an edit of a plan
+// says the same as "outer > then_branch", by the name of the node.
+#include "ir/internal.h"
+
+// ---- texts ----------------------------------------------------------------------------------
+
+// The C text of a view, made once: `bit` of `flags` says that the view is NUL-terminated already.
+static const char *text_of(tsr_model *model, struct str *view, uint32_t *flags, uint32_t bit)
+{
+    if (*flags & bit)
+        return view->p;
+    if (!view->n)
+        return "";
+    struct str copy = tsr__arena_str(&model->arena, *view);
+    if (!copy.p)
+        return "";
+    *view = copy;
+    *flags |= bit;
+    return copy.p;
+}
+
+const char *tsr_graph_name(const tsr_graph *asked)
+{
+    tsr_graph *graph = (tsr_graph *)asked; // the C text is made when it is asked for
+    return text_of(graph->model, &graph->name, &graph->flags, G_TEXT);
+}
+
+const char *tsr_node_name(const tsr_node *asked)
+{
+    tsr_node *node = (tsr_node *)asked;
+    return text_of(node->graph->model, &node->name, &node->flags, N_TEXT);
+}
+
+const char *tsr_value_name(const tsr_value *asked)
+{
+    tsr_value *value = (tsr_value *)asked;
+    return text_of(tsr__value_model(value), &value->name, &value->flags, V_TEXT);
+}
+
+const char *tsr__node_label(const tsr_node *node)
+{
+    if (node->name.n)
+        return tsr_node_name(node);
+    for (size_t i = 0; i < node->n_outputs; i++)
+        if (node->outputs[i])
+            return tsr_value_name(node->outputs[i]);
+    return "";
+}
+
+// ---- places ---------------------------------------------------------------------------------
+
+int64_t tsr_node_index(const tsr_node *node)
+{
+    tsr_graph *graph = node->graph;
+    if (node->flags & N_GONE)
+        return -1;
+    if (graph->flags & G_ORDER) {
+        uint32_t i = 0;
+        for (tsr_node *at = graph->first; at; at = at->next)
+            at->index = i++;
+        graph->flags &= ~(uint32_t)G_ORDER;
+    }
+    return node->index;
+}
+
+// Name of the attribute that holds the graph; empty for one that no attribute holds.
+static struct str held_as(const tsr_graph *graph)
+{
+    if (graph->attr)
+        return graph->attr->name;
+    return STR("");
+}
+
+struct str tsr__graph_path(const tsr_graph *asked)
+{
+    tsr_graph *graph = (tsr_graph *)asked;
+    struct arena *arena = &graph->model->arena;
+    if (graph->path.n)
+        return graph->path;
+    if (graph->function) {
+        graph->path = tsr__arena_printf(arena, "function " STR_FMT, STR_ARG(graph->function->name));
+    } else if (graph->owner) {
+        struct str outer = tsr__graph_path(graph->owner->graph), attribute = held_as(graph);
+        graph->path = tsr__arena_printf(arena, STR_FMT " > #%lld " STR_FMT " " STR_FMT,
+                                        STR_ARG(outer), (long long)tsr_node_index(graph->owner),
+                                        STR_ARG(graph->owner->op->text), STR_ARG(attribute));
+    }
+    if (graph->path.p)
+        return graph->path;
+    return STR("main");
+}
+
+// "outer > branch", "function f": what stands before the name of a node in an edit.
+static struct str graph_words(tsr_graph *graph)
+{
+    struct arena *arena = &graph->model->arena;
+    if (graph->words.n || (!graph->owner && !graph->function))
+        return graph->words;
+    if (graph->function)
+        return graph->words = tsr__graph_path(graph);
+    struct str outer = graph_words(graph->owner->graph), name = graph->owner->name;
+    struct str attribute = held_as(graph);
+    if (!name.n)
+        name = tsr__arena_printf(arena, "#%lld", (long long)tsr_node_index(graph->owner));
+    if (outer.n)
+        outer = tsr__arena_printf(arena, STR_FMT " > ", STR_ARG(outer));
+    graph->words = tsr__arena_printf(arena, STR_FMT STR_FMT " > " STR_FMT, STR_ARG(outer),
+                                     STR_ARG(name), STR_ARG(attribute));
+    return graph->words;
+}
+
+struct place tsr__place_node(const tsr_node *node)
+{
+    struct place at = PLACE_NONE;
+    at.within = graph_words(node->graph);
+    at.file = str_of(node->graph->model->path ? node->graph->model->path : "");
+    at.graph = tsr__graph_path(node->graph);
+    at.node_index = tsr_node_index(node);
+    at.node = node->name;
+    at.op = node->op->text;
+    return at;
+}
+
+struct place tsr__place_value(const tsr_value *value)
+{
+    struct place at = PLACE_NONE;
+    tsr_model *model = tsr__value_model(value);
+    at.file = str_of(model->path ? model->path : "");
+    at.graph = tsr__graph_path(value->home);
+    at.value = value->name;
+    return at;
+}
+
+// ---- names that nothing else has ------------------------------------------------------------
+
+// All names of all graphs, once: looking into every graph for every new name would take graphs times names.
+static void see_all_names(tsr_model *model)
+{
+    tsr__map_init(&model->seen, &model->arena, model->n_value_ids);
+    for (const tsr_graph *graph = model->graphs; graph; graph = graph->next)
+        for (size_t i = 0; i < graph->names.cap; i++)
+            if (graph->names.slots[i].hash)
+                tsr__name_seen(model,
+                               (struct str){graph->names.slots[i].p, graph->names.slots[i].n});
+}
+
+// base, base_1, base_2 ...: the first that no graph has or had. The model remembers per base where the
+// last search ended, so that n names of one base cost n steps and not n * n.
+struct str tsr__graph_fresh_name(tsr_graph *graph, struct str base)
+{
+    tsr_model *model = graph->model;
+    struct str name = tsr__keep(model, base.n ? base : STR("v"));
+    void **slot = tsr__map_at(&model->fresh, name);
+    uintptr_t count = slot ? (uintptr_t)*slot : 0;
+    if (!model->seen.arena)
+        see_all_names(model);
+    for (;; count++) {
+        struct str try = name;
+        if (count)
+            try = tsr__arena_printf(&model->arena, STR_FMT "_%llu", STR_ARG(name),
+                                    (unsigned long long)count);
+        if (model->arena.failed)
+            return STR("");
+        if (tsr__map_get(&model->seen, try))
+            continue;
+        tsr__name_seen(model, try);
+        if (slot)
+            *slot = (void *)(count + 1);
+        return try;
+    }
+}
+
+// A name that no node in `taken` has: the node's own with the lowest number behind it that is free from *count on.
+static struct str free_name(tsr_model *model, struct map *taken, struct str name, uintptr_t *count)
+{
+    for (;;) {
+        struct str try = tsr__arena_printf(&model->arena, STR_FMT "_%llu", STR_ARG(name),
+                                           (unsigned long long)++*count);
+        if (model->arena.failed || !tsr__map_get(taken, try))
+            return try;
+    }
+}
+
+// The map counts, for each name, the nodes that have asked for it: the first keeps it. All names are taken before
+// any is given, so that "mm_1" is not given to the second "mm" where a later node of the model is called so.
+static tsr_status part_names(tsr_graph *graph, struct arena *scratch)
+{
+    struct map taken;
+    tsr__map_init(&taken, scratch, graph->n_nodes);
+    for (tsr_node *node = graph->first; node; node = node->next) {
+        void **slot = node->name.n ? tsr__map_at(&taken, node->name) : NULL;
+        if (slot && !*slot)
+            *slot = node;
+    }
+    struct map counts;
+    tsr__map_init(&counts, scratch, 0);
+    for (tsr_node *node = graph->first; node; node = node->next) {
+        if (!node->name.n || !(node->flags & N_NEW) || tsr__map_get(&taken, node->name) == node)
+            continue;
+        void **slot = tsr__map_at(&counts, node->name);
+        uintptr_t count = slot ? (uintptr_t)*slot : 0;
+        struct str name = free_name(graph->model, &taken, node->name, &count);
+        void **own = tsr__map_at(&taken, name);
+        if (!slot || !own || graph->model->arena.failed)
+            return TSR_NOMEM;
+        *slot = (void *)count;
+        *own = node;
+        node->name = name;
+    }
+    return scratch->failed ? TSR_NOMEM : TSR_OK;
+}
+
+tsr_status tsr__graph_part_names(tsr_graph *graph)
+{
+    struct arena scratch;
+    tsr__arena_init(&scratch, graph->model->session);
+    tsr_status st = part_names(graph, &scratch);
+    tsr__arena_free(&scratch);
+    if (st != TSR_OK)
+        return st;
+    for (const tsr_node *node = graph->first; node; node = node->next)
+        for (tsr_graph *body = tsr__node_subgraph(node); body; body = body->sibling) {
+            st = tsr__graph_part_names(body);
+            if (st != TSR_OK)
+                return st;
+        }
+    return TSR_OK;
+}
