@@ -12,7 +12,17 @@ static inline struct str tsr__field_body(struct str whole)
 {
     struct wire_cursor cursor = wire_over(whole);
     struct wire_field field;
-    return whole.n && tsr__wire_next(&cursor, &field) ? field.bytes : (struct str){"", 0};
+    if (whole.n && tsr__wire_next(&cursor, &field))
+        return field.bytes;
+    return STR("");
+}
+
+// Message that holds the value of an attribute: its field, or the foreign message that it copies.
+static inline struct str tsr__attr_body(const tsr_attr *attr)
+{
+    if (attr->whole.n)
+        return tsr__field_body(attr->whole);
+    return attr->rest;
 }
 
 // The bytes of a data file that the model names, mapped until the store is dropped; or the file that has

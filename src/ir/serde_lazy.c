@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// serde_lazy.c - the parts of a file that are decoded when somebody asks: attributes, types,
-// annotations.
+// serde_lazy.c - the parts of a file that are decoded when somebody asks: attributes and types.
 //
 // All of it was checked when the file was loaded, so decoding fails only for lack of memory (sticky
 // in the model's arena; the object then looks empty).
@@ -98,19 +97,12 @@ static void decode_ints(tsr_attr *attr, struct str body)
         attr->n_ints = tsr__wire_ints(body, F_ATTRIBUTE_INTS, attr->ints, n);
 }
 
-static struct str attr_body(const tsr_attr *attr)
-{
-    if (attr->whole.n)
-        return tsr__field_body(attr->whole);
-    return attr->rest;
-}
-
 void tsr__attr_decode(tsr_attr *attr)
 {
     if (attr->decoded)
         return;
     attr->decoded = true;
-    struct str body = attr_body(attr);
+    struct str body = tsr__attr_body(attr);
     struct wire_cursor cursor;
     struct wire_field field;
     switch (attr->kind) {
@@ -143,104 +135,6 @@ void tsr__attr_decode(tsr_attr *attr)
     if (!attr->ref.n && (attr->kind == TSR_ATTR_INT || attr->kind == TSR_ATTR_FLOAT ||
                          attr->kind == TSR_ATTR_STRING))
         attr->has_value = true;
-}
-
-int64_t tsr__attr_floats(const tsr_attr *attr, float *out, int64_t cap)
-{
-    int64_t n = 0;
-    if (!attr || attr->kind != TSR_ATTR_FLOATS)
-        return -1;
-    struct wire_cursor cursor = wire_over(attr_body(attr));
-    struct wire_field field;
-    while (tsr__wire_next(&cursor, &field)) {
-        uint32_t bits = (uint32_t)field.integer;
-        struct str list =
-            field.type == WIRE_LEN ? field.bytes : (struct str){(const char *)&bits, 4};
-        for (size_t i = 0; field.number == F_ATTRIBUTE_FLOATS && i + 4 <= list.n; i += 4, n++)
-            if (n < cap)
-                memcpy(&out[n], list.p + i, 4);
-    }
-    return n;
-}
-
-int64_t tsr__attr_length(const tsr_attr *attr)
-{
-    const int64_t *ints;
-    int64_t n = 0;
-    if (attr->kind == TSR_ATTR_INTS)
-        return (int64_t)tsr_attr_ints(attr, &ints);
-    if (attr->kind == TSR_ATTR_FLOATS)
-        return tsr__attr_floats(attr, NULL, 0);
-    struct wire_cursor cursor = wire_over(attr_body(attr));
-    struct wire_field field;
-    while (attr->kind == TSR_ATTR_STRINGS && tsr__wire_next(&cursor, &field))
-        n += field.number == F_ATTRIBUTE_STRINGS;
-    return attr->kind == TSR_ATTR_STRINGS ? n : -1;
-}
-
-struct kept_entries {
-    char *to; // room for the new body
-    size_t n;
-    int64_t at, first, last;
-};
-
-static void keep_bytes(struct kept_entries *entries, struct str bytes)
-{
-    memcpy(entries->to + entries->n, bytes.p, bytes.n);
-    entries->n += bytes.n;
-}
-
-// Floats of one field, one after the other, become fields of their own: 5 bytes for 4.
-static void keep_packed(struct kept_entries *entries, struct str list)
-{
-    const char tag = (char)(F_ATTRIBUTE_FLOATS << 3 | WIRE_I32);
-    for (size_t i = 0; i + 4 <= list.n; i += 4, entries->at++) {
-        if (entries->at < entries->first || entries->at >= entries->last)
-            continue;
-        keep_bytes(entries, (struct str){&tag, 1});
-        keep_bytes(entries, (struct str){list.p + i, 4});
-    }
-}
-
-static tsr_status keep_ints(tsr_attr *attr, int64_t first, int64_t last)
-{
-    const int64_t *all;
-    int64_t n = (int64_t)tsr_attr_ints(attr, &all);
-    if (first > n || last > n)
-        return TSR_BUG;
-    return tsr_node_set_ints(attr->node, tsr_attr_name(attr), all + first, (size_t)(last - first));
-}
-
-// Keeps the entries [first, last) of a list. Entries of floats and strings are copied as bytes; packed
-// floats are unpacked, one tag byte more for each four, which is why twice the body is room enough.
-tsr_status tsr__attr_keep(tsr_attr *attr, int64_t first, int64_t last)
-{
-    struct arena *arena = &attr->node->graph->model->arena;
-    struct str body = attr_body(attr);
-    if (attr->kind == TSR_ATTR_INTS)
-        return keep_ints(attr, first, last);
-    struct kept_entries kept = {
-        .to = ARENA_ARRAY(arena, char, 2 * body.n + 1), .first = first, .last = last};
-    if (!kept.to)
-        return TSR_NOMEM;
-    struct wire_cursor cursor = wire_over(body);
-    struct wire_field field;
-    while (tsr__wire_next(&cursor, &field)) {
-        bool floats = field.number == F_ATTRIBUTE_FLOATS;
-        bool entry = floats || field.number == F_ATTRIBUTE_STRINGS;
-        if (floats && field.type == WIRE_LEN) {
-            keep_packed(&kept, field.bytes);
-            continue;
-        }
-        if (!entry || (kept.at >= first && kept.at < last))
-            keep_bytes(&kept, field.whole);
-        kept.at += entry;
-    }
-    attr->rest = (struct str){kept.to, kept.n};
-    attr->whole = (struct str){0};
-    attr->changed = true;
-    tsr__touch_node(attr->node, N_ATTRIBUTES);
-    return TSR_OK;
 }
 
 struct str tsr__node_overload(const tsr_node *node)
@@ -406,169 +300,4 @@ void tsr__type_decode(tsr_value *value)
         decode_type(value, decoded, type);
     if (value->tensor && decoded->rank < 0 && !decoded->other.n)
         type_of_tensor(value, decoded);
-}
-
-// ---- annotations ----------------------------------------------------------------------------
-
-void tsr__config_decode(tsr_config *config, struct str body)
-{
-    tsr_model *model = config->model;
-    config->name = tsr__keep(model, tsr__wire_bytes(body, F_CONFIG_NAME, NULL));
-    (void)tsr__wire_int(body, F_CONFIG_NUM_DEVICES, &config->devices);
-    config->devices = (int32_t)config->devices;
-    struct wire_cursor cur = wire_over(body);
-    struct wire_field field;
-    size_t n = 0;
-    while (tsr__wire_next(&cur, &field))
-        n += field.number == F_CONFIG_DEVICE && field.type == WIRE_LEN;
-    config->names = ARENA_ARRAY(&model->arena, struct str, n);
-    if (!config->names)
-        return;
-    cur = wire_over(body);
-    while (tsr__wire_next(&cur, &field))
-        if (field.number == F_CONFIG_DEVICE && field.type == WIRE_LEN)
-            config->names[config->n_names++] = tsr__keep(model, field.bytes);
-}
-
-static int64_t *read_devices(tsr_model *model, struct str message, uint32_t field, size_t *n)
-{
-    struct arena scratch;
-    size_t count = tsr__wire_ints(message, field, NULL, 0);
-    tsr__arena_init(&scratch, model->session);
-    int64_t *read = ARENA_ARRAY(&scratch, int64_t, count), *kept = NULL;
-    if (read) {
-        count = tsr__wire_ints(message, field, read, count);
-        kept = tsr__keep_devices(model, read, count);
-    }
-    tsr__arena_free(&scratch);
-    *n = kept ? count : 0;
-    if (!kept)
-        model->arena.failed = true;
-    return kept;
-}
-
-static void decode_group(tsr_model *model, tsr_spec *spec, const struct wire_field *field)
-{
-    struct spec_group *group = vec_push(&model->arena, &spec->groups);
-    if (!group)
-        return;
-    group->whole = field->whole;
-    (void)tsr__wire_int(field->bytes, F_GROUP_KEY, &group->key);
-    group->members = read_devices(model, field->bytes, F_GROUP_VALUE, &group->n);
-}
-
-static struct spec_factor decode_factor(tsr_model *model, struct str body)
-{
-    struct spec_factor out = {.size = {-1, ""}};
-    struct wire_cursor cursor = wire_over(body);
-    struct wire_field field;
-    while (tsr__wire_next(&cursor, &field)) {
-        if (field.number == F_SIMPLE_DIM_DIM_VALUE && field.type == WIRE_VARINT)
-            out.size = (tsr_dim){(int64_t)field.integer, ""};
-        else if (field.number == F_SIMPLE_DIM_DIM_PARAM && field.type == WIRE_LEN)
-            out.size = (tsr_dim){-1, tsr__keep(model, field.bytes).p};
-    }
-    (void)tsr__wire_int(body, F_SIMPLE_DIM_NUM_SHARDS, &out.shards);
-    return out;
-}
-
-static void decode_spec_dim(tsr_model *model, tsr_spec *spec, const struct wire_field *field)
-{
-    struct spec_dim *dim = vec_push(&model->arena, &spec->dims);
-    if (!dim)
-        return;
-    dim->whole = field->whole;
-    (void)tsr__wire_int(field->bytes, F_SHARDED_DIM_AXIS, &dim->axis);
-    struct wire_cursor cursor = wire_over(field->bytes);
-    struct wire_field wire_field;
-    size_t n = 0;
-    while (tsr__wire_next(&cursor, &wire_field))
-        n += wire_field.number == F_SHARDED_DIM_SIMPLE_SHARDING && wire_field.type == WIRE_LEN;
-    dim->factors = ARENA_ARRAY(&model->arena, struct spec_factor, n);
-    if (!dim->factors)
-        return;
-    cursor = wire_over(field->bytes);
-    while (tsr__wire_next(&cursor, &wire_field))
-        if (wire_field.number == F_SHARDED_DIM_SIMPLE_SHARDING && wire_field.type == WIRE_LEN)
-            dim->factors[dim->n++] = decode_factor(model, wire_field.bytes);
-}
-
-#define OWN_MAX 64
-
-// The value that a spec's name means at a node: one of the node's own, else whatever is in scope, else a
-// stand-in.
-static tsr_value *spec_value(tsr_node *node, struct str name)
-{
-    if (node->n_inputs <= OWN_MAX &&
-        node->n_outputs <= OWN_MAX) { // else the table of names is quicker
-        for (size_t i = 0; i < node->n_inputs; i++)
-            if (node->inputs[i].value && str_eq(node->inputs[i].value->name, name))
-                return node->inputs[i].value;
-        for (size_t i = 0; i < node->n_outputs; i++)
-            if (node->outputs[i] && str_eq(node->outputs[i]->name, name))
-                return node->outputs[i];
-    }
-    return tsr__graph_refer(node->graph, name);
-}
-
-static void decode_spec(tsr_node_config *nc, const struct wire_field *field)
-{
-    tsr_model *model = nc->node->graph->model;
-    struct str name = tsr__wire_bytes(field->bytes, F_SPEC_TENSOR_NAME, NULL);
-    tsr_spec *spec = tsr__spec_make(nc, name.n ? spec_value(nc->node, name) : NULL);
-    if (!spec)
-        return;
-    spec->whole = field->whole;
-    spec->devices.at = read_devices(model, field->bytes, F_SPEC_DEVICE, &spec->devices.n);
-    spec->devices.cap = spec->devices.n;
-    struct wire_cursor cursor = wire_over(field->bytes);
-    struct wire_field wire_field;
-    size_t groups = 0, dims = 0; // exact room: there may be many specs
-    while (tsr__wire_next(&cursor, &wire_field)) {
-        groups +=
-            wire_field.number == F_SPEC_INDEX_TO_DEVICE_GROUP_MAP && wire_field.type == WIRE_LEN;
-        dims += wire_field.number == F_SPEC_SHARDED_DIM && wire_field.type == WIRE_LEN;
-    }
-    if (groups && (spec->groups.at = ARENA_ARRAY(&model->arena, struct spec_group, groups)))
-        spec->groups.cap = groups;
-    if (dims && (spec->dims.at = ARENA_ARRAY(&model->arena, struct spec_dim, dims)))
-        spec->dims.cap = dims;
-    cursor = wire_over(field->bytes);
-    while (tsr__wire_next(&cursor, &wire_field)) {
-        if (wire_field.number == F_SPEC_INDEX_TO_DEVICE_GROUP_MAP && wire_field.type == WIRE_LEN)
-            decode_group(model, spec, &wire_field);
-        else if (wire_field.number == F_SPEC_SHARDED_DIM && wire_field.type == WIRE_LEN)
-            decode_spec_dim(model, spec, &wire_field);
-    }
-}
-
-// The configuration of that name, or a stand-in that all who name it share.
-static tsr_config *config_named(tsr_model *model, struct str id)
-{
-    void **slot = tsr__map_at(&model->config_ids, id);
-    if (!slot || *slot)
-        return slot ? *slot : NULL;
-    tsr_config *config = ARENA_NEW(&model->arena, tsr_config);
-    if (!config)
-        return NULL;
-    config->model = model;
-    config->name = tsr__keep(model, id);
-    config->standin = true;
-    *slot = config;
-    return config;
-}
-
-void tsr__node_config_decode(tsr_node_config *nc, struct str body)
-{
-    bool present = false;
-    struct str id = tsr__wire_bytes(body, F_NODE_CONFIG_CONFIGURATION_ID, &present);
-    if (present && id.n)
-        nc->config = config_named(nc->node->graph->model, id);
-    nc->has_stage = tsr__wire_int(body, F_NODE_CONFIG_PIPELINE_STAGE, &nc->stage);
-    nc->stage = (int32_t)nc->stage;
-    struct wire_cursor cursor = wire_over(body);
-    struct wire_field field;
-    while (tsr__wire_next(&cursor, &field))
-        if (field.number == F_NODE_CONFIG_SHARDING_SPEC && field.type == WIRE_LEN)
-            decode_spec(nc, &field);
 }
