@@ -32,8 +32,10 @@ tsr_status tsr__store_map(struct store *store, const struct wire_external *exter
 tsr_status tsr__store_open(struct store *store, const struct wire_external *external,
                            const struct place *at, int *out) TSR_MUST_USE;
 
-// Shape and elements of a sparse tensor (serde_sparse.c); bytes: what the elements take, zeros included.
-void tsr__sparse_decode(tsr_tensor *tensor);
-tsr_status tsr__sparse_load(tsr_tensor *tensor, int64_t bytes) TSR_MUST_USE;
+// serde_sparse.c: one of the two tensors that a sparse one is made of, by its field's number; and all elements, zeros
+// included, in `bytes` bytes, once the elements of both are there.
+tsr_tensor tsr__sparse_part(const tsr_tensor *tensor, uint32_t number);
+tsr_status tsr__sparse_fill(tsr_tensor *tensor, const tsr_tensor *values, const tsr_tensor *indices,
+                            int64_t bytes) TSR_MUST_USE;
 
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// serde_sparse.c - sparse initializers as constants like any other: their shape, and their elements written out, zeros
-// included, when somebody asks for them. In the file they stay as they are.
+// serde_sparse.c - sparse initializers as constants like any other: their elements written out, zeros included, when
+// somebody asks for them. In the file they stay as they are.
 //
 // Example: values [1, 2], indices [1, 7], dims [6, 4] is a 6 x 4 tensor of which elements 1 and 7 (counted row by
 // row) are 1 and 2. Indices may also be rows of coordinates: [[0, 1], [1, 3]] says the same.
@@ -10,23 +10,11 @@
 #define DENSE_FREE   (64 << 20) // bytes
 #define DENSE_FACTOR 256        // times what is stored
 
-static tsr_tensor part_of(const tsr_tensor *tensor, uint32_t number)
+tsr_tensor tsr__sparse_part(const tsr_tensor *tensor, uint32_t number)
 {
     tsr_tensor part = {.model = tensor->model, .value = tensor->value, .store = tensor->store};
     part.body = tsr__wire_bytes(tensor->sparse, number, NULL);
     return part;
-}
-
-void tsr__sparse_decode(tsr_tensor *tensor)
-{
-    struct str values = tsr__wire_bytes(tensor->sparse, F_SPARSE_TENSOR_VALUES, NULL);
-    int64_t type = 0;
-    tsr__wire_int(values, F_TENSOR_DATA_TYPE, &type);
-    tensor->type = (int32_t)type;
-    size_t n = tsr__wire_ints(tensor->sparse, F_SPARSE_TENSOR_DIMS, NULL, 0);
-    tensor->dims = ARENA_ARRAY(&tensor->model->arena, int64_t, n);
-    if (tensor->dims && n <= INT32_MAX)
-        tensor->rank = (int)tsr__wire_ints(tensor->sparse, F_SPARSE_TENSOR_DIMS, tensor->dims, n);
 }
 
 static tsr_status wrong(const tsr_tensor *tensor, const char *what)
@@ -66,7 +54,9 @@ static tsr_status scatter(const tsr_tensor *tensor, const tsr_tensor *values,
 {
     int64_t n = tsr_tensor_elements(values), all = tsr_tensor_elements(tensor);
     bool coordinates = tsr_tensor_rank(indices) == 2;
-    int64_t each = coordinates ? tensor->rank : 1, needed = 0;
+    int64_t each = 1, needed = 0; // numbers in the indices for each value
+    if (coordinates)
+        each = tensor->rank;
     if (tsr_tensor_dtype(indices) != TSR_INT64 || !mul_ok(n, each, &needed) ||
         tsr_tensor_elements(indices) != needed)
         return wrong(tensor, "the sparse tensor has not one index for each value");
@@ -79,24 +69,19 @@ static tsr_status scatter(const tsr_tensor *tensor, const tsr_tensor *values,
     return TSR_OK;
 }
 
-tsr_status tsr__sparse_load(tsr_tensor *tensor, int64_t bytes)
+// A tensor of zeros with the values put where the indices say; its size is limited by what the file stores.
+tsr_status tsr__sparse_fill(tsr_tensor *tensor, const tsr_tensor *values, const tsr_tensor *indices,
+                            int64_t bytes)
 {
-    tsr_tensor values = part_of(tensor, F_SPARSE_TENSOR_VALUES);
-    tsr_tensor indices = part_of(tensor, F_SPARSE_TENSOR_INDICES);
     int bits = tsr_dtype_bits(tsr_tensor_dtype(tensor));
-    tsr_status st = tsr__tensor_ready(&values);
-    if (st == TSR_OK)
-        st = tsr__tensor_ready(&indices);
-    if (st != TSR_OK)
-        return st;
     if (bits < 8)
         return wrong(tensor, "a sparse tensor of elements smaller than a byte");
-    if ((uint64_t)bytes > DENSE_FREE + (values.bytes + indices.bytes) * (uint64_t)DENSE_FACTOR)
+    if ((uint64_t)bytes > DENSE_FREE + (values->bytes + indices->bytes) * (uint64_t)DENSE_FACTOR)
         return wrong(tensor, "the sparse tensor is too large to be written out");
     char *out = arena_get(&tensor->model->arena, (size_t)bytes, 16); // zeros
     if (!out)
         return TSR_NOMEM;
-    st = scatter(tensor, &values, &indices, out, (size_t)bits / 8);
+    tsr_status st = scatter(tensor, values, indices, out, (size_t)bits / 8);
     tensor->data = out;
     return st;
 }

@@ -1,9 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// serde_tensor.c - constants: their shape, and their elements as raw little-endian bytes whatever
-// field or file holds them. Sizes are checked against the shape before a byte is handed out.
+// serde_tensor.c - constants: type and shape, decoded when somebody asks, and the sizes that follow from them.
+// Nothing here looks at the elements.
 #include "ir/serde.h"
 
-// ---- shape ----------------------------------------------------------------------------------
+static void decode_dims(tsr_tensor *tensor, struct str body, uint32_t number)
+{
+    size_t n = tsr__wire_ints(body, number, NULL, 0);
+    tensor->dims = ARENA_ARRAY(&tensor->model->arena, int64_t, n);
+    if (tensor->dims && n <= INT32_MAX)
+        tensor->rank = (int)tsr__wire_ints(body, number, tensor->dims, n);
+}
+
+static void decode_sparse(tsr_tensor *tensor)
+{
+    struct str values = tsr__wire_bytes(tensor->sparse, F_SPARSE_TENSOR_VALUES, NULL);
+    int64_t type = 0;
+    tsr__wire_int(values, F_TENSOR_DATA_TYPE, &type);
+    tensor->type = (int32_t)type;
+    decode_dims(tensor, tensor->sparse, F_SPARSE_TENSOR_DIMS);
+}
 
 void tsr__tensor_decode(tsr_tensor *tensor)
 {
@@ -11,7 +26,7 @@ void tsr__tensor_decode(tsr_tensor *tensor)
         return;
     tensor->decoded = true;
     if (tensor->sparse.n) {
-        tsr__sparse_decode(tensor);
+        decode_sparse(tensor);
         return;
     }
     int64_t type = 0, location = 0;
@@ -20,10 +35,7 @@ void tsr__tensor_decode(tsr_tensor *tensor)
     tensor->type = (int32_t)type;
     tensor->external = location == 1;
     tensor->raw = tsr__wire_bytes(tensor->body, F_TENSOR_RAW_DATA, &tensor->has_raw);
-    size_t n = tsr__wire_ints(tensor->body, F_TENSOR_DIMS, NULL, 0);
-    tensor->dims = ARENA_ARRAY(&tensor->model->arena, int64_t, n);
-    if (tensor->dims && n <= INT32_MAX)
-        tensor->rank = (int)tsr__wire_ints(tensor->body, F_TENSOR_DIMS, tensor->dims, n);
+    decode_dims(tensor, tensor->body, F_TENSOR_DIMS);
 }
 
 static tsr_tensor *ready(const tsr_tensor *tensor)
@@ -44,28 +56,37 @@ int tsr_tensor_rank(const tsr_tensor *tensor)
 {
     return ready(tensor)->rank;
 }
+
 const int64_t *tsr_tensor_dims(const tsr_tensor *tensor)
 {
     return ready(tensor)->dims;
 }
+
 bool tsr_tensor_is_external(const tsr_tensor *tensor)
 {
     return ready(tensor)->external;
 }
 
+// -1: a dimension is negative, or the product does not fit. A dimension of 0 makes 0 elements whatever the
+// others multiply to: [0, 2^40, 2^40] is an empty tensor.
 int64_t tsr_tensor_elements(const tsr_tensor *tensor)
 {
     int64_t n = 1;
     bool zero = false, over = false;
     for (int i = 0; i < ready(tensor)->rank; i++) {
-        if (tensor->dims[i] < 0)
+        int64_t dim = tensor->dims[i];
+        if (dim < 0)
             return -1;
-        zero = zero || tensor->dims[i] == 0;
-        over = over || !mul_ok(n, tensor->dims[i] ? tensor->dims[i] : 1, &n);
+        if (dim == 0)
+            zero = true;
+        else
+            over = over || !mul_ok(n, dim, &n);
     }
     if (zero)
         return 0;
-    return over ? -1 : n;
+    if (over)
+        return -1;
+    return n;
 }
 
 int64_t tsr_tensor_bytes(const tsr_tensor *tensor)
@@ -74,323 +95,4 @@ int64_t tsr_tensor_bytes(const tsr_tensor *tensor)
     if (n < 0)
         return -1;
     return tsr_dtype_bytes(tsr_tensor_dtype(tensor), n);
-}
-
-// ---- typed fields ---------------------------------------------------------------------------
-
-static struct place place_tensor(const tsr_tensor *tensor)
-{
-    struct place at = PLACE_NONE;
-    if (tensor->value)
-        return tsr__place_value(tensor->value);
-    if (tensor->node)
-        return tsr__place_node(tensor->node);
-    at.file = str_of(tensor->model->path ? tensor->model->path : "");
-    return at;
-}
-
-static tsr_status bad_size(const tsr_tensor *tensor, uint64_t have, int64_t want, const char *unit)
-{
-    struct place at = place_tensor(tensor);
-    tsr__diag(tensor->model->session, DIAG_tensor_size, &at, "export the model again",
-              "the tensor holds %llu %s, its shape asks for %lld", (unsigned long long)have, unit,
-              (long long)want);
-    return TSR_MALFORMED;
-}
-
-// Bytes of one entry of the typed field, and which field a type is stored in.
-static uint32_t typed_field(tsr_dtype type, size_t *entry)
-{
-    switch (type) {
-    case TSR_FLOAT:
-    case TSR_COMPLEX64:
-        *entry = 4;
-        return F_TENSOR_FLOAT_DATA;
-    case TSR_DOUBLE:
-    case TSR_COMPLEX128:
-        *entry = 8;
-        return F_TENSOR_DOUBLE_DATA;
-    case TSR_INT64:
-        *entry = 8;
-        return F_TENSOR_INT64_DATA;
-    case TSR_UINT64:
-    case TSR_UINT32:
-        *entry = type == TSR_UINT64 ? 8 : 4;
-        return F_TENSOR_UINT64_DATA;
-    default: {
-        int bits = tsr_dtype_bits(type);
-        *entry = bits >= 8 ? (size_t)bits / 8 : 1;
-        return F_TENSOR_INT32_DATA;
-    }
-    }
-}
-
-// Fixed-size numbers, packed or not: counts bytes, copies up to cap of them.
-static uint64_t fixed_bytes(struct str body, uint32_t number, uint32_t type, size_t entry,
-                            char *out, uint64_t cap)
-{
-    uint64_t n = 0;
-    struct wire_cursor cursor = wire_over(body);
-    struct wire_field field;
-    while (tsr__wire_next(&cursor, &field)) {
-        if (field.number != number || (field.type != type && field.type != WIRE_LEN))
-            continue;
-        const void *from =
-            field.type == WIRE_LEN ? (const void *)field.bytes.p : (const void *)&field.integer;
-        size_t bytes = field.type == WIRE_LEN ? field.bytes.n : entry;
-        if (out && n + bytes <= cap)
-            memcpy(out + n, from, bytes); // little-endian both, see base
-        n += bytes;
-    }
-    return n;
-}
-
-// Six-bit elements, one per entry, into their packed form.
-static void pack_six(const int64_t *v, int64_t n, unsigned char *out)
-{
-    for (int64_t i = 0; i < n; i++) {
-        int64_t bit = i * 6;
-        unsigned bits = (unsigned)(v[i] & 63) << (bit % 8);
-        out[bit / 8] |= (unsigned char)bits;
-        if (bits >> 8)
-            out[bit / 8 + 1] |= (unsigned char)(bits >> 8);
-    }
-}
-
-static tsr_status load_integers(tsr_tensor *tensor, uint32_t number, size_t entry, int64_t bytes)
-{
-    tsr_session *session = tensor->model->session;
-    size_t have = tsr__wire_ints(tensor->body, number, NULL, 0);
-    int bits = tsr_dtype_bits(tsr_tensor_dtype(tensor));
-    int64_t elements = tsr_tensor_elements(tensor);
-    int64_t want;
-    if (bits == 6)
-        want = elements;
-    else if (bits < 8)
-        want = bytes;
-    else
-        want = bytes / (int64_t)entry;
-    // Entries of the 2- and 4-bit types hold a byte each; some writers leave more of them.
-    if (have < (uint64_t)want || (have > (uint64_t)want && (bits >= 8 || bits == 6)))
-        return bad_size(tensor, have, want, "entries");
-    unsigned char *out = arena_get(&tensor->model->arena, (size_t)bytes, 16);
-    int64_t *v = tsr__alloc(session, (have ? have : 1) * sizeof(*v));
-    if (!out || !v) {
-        if (v)
-            tsr__free(session, v, (have ? have : 1) * sizeof(*v));
-        return TSR_NOMEM;
-    }
-    tsr__wire_ints(tensor->body, number, v, have);
-    if (bits == 6)
-        pack_six(v, elements, out);
-    else
-        for (int64_t i = 0; i < want; i++)
-            memcpy(out + (size_t)i * entry, &v[i], entry);
-    tsr__free(session, v, (have ? have : 1) * sizeof(*v));
-    tensor->data = out;
-    return TSR_OK;
-}
-
-static tsr_status load_fixed(tsr_tensor *tensor, uint32_t number, size_t entry, int64_t bytes)
-{
-    uint32_t type = entry == 4 ? WIRE_I32 : WIRE_I64;
-    uint64_t have = fixed_bytes(tensor->body, number, type, entry, NULL, 0);
-    if (have != (uint64_t)bytes)
-        return bad_size(tensor, have, bytes, "bytes");
-    bool packed = false;
-    struct str view = tsr__wire_bytes(tensor->body, number, &packed);
-    if (packed && view.n == have) { // one packed field is raw data under another name
-        tensor->data = view.p;
-        return TSR_OK;
-    }
-    char *out = arena_get(&tensor->model->arena, (size_t)bytes, 16);
-    if (!out)
-        return TSR_NOMEM;
-    fixed_bytes(tensor->body, number, type, entry, out, have);
-    tensor->data = out;
-    return TSR_OK;
-}
-
-static tsr_status load_typed(tsr_tensor *tensor, int64_t bytes)
-{
-    size_t entry = 0;
-    uint32_t number = typed_field(tsr_tensor_dtype(tensor), &entry);
-    if (number == F_TENSOR_FLOAT_DATA || number == F_TENSOR_DOUBLE_DATA)
-        return load_fixed(tensor, number, entry, bytes);
-    return load_integers(tensor, number, entry, bytes);
-}
-
-// ---- external data --------------------------------------------------------------------------
-
-static struct store *store_of(const tsr_tensor *tensor)
-{
-    if (tensor->store)
-        return tensor->store;
-    return tensor->model->store;
-}
-
-// The place of the external data, as long as the shape says.
-static tsr_status external_of(const tsr_tensor *tensor, int64_t bytes, struct wire_external *out)
-{
-    struct place at = place_tensor(tensor);
-    if (!tensor->body.n) {
-        *out = (struct wire_external){.location = tensor->location,
-                                      .offset = tensor->offset,
-                                      .length = tensor->length,
-                                      .has_length = true};
-    } else {
-        tsr_status st = tsr__external_parse(tensor->model->session, tensor->body, &at, out);
-        if (st != TSR_OK)
-            return st;
-    }
-    if (out->has_length && out->length != (uint64_t)bytes)
-        return bad_size(tensor, out->length, bytes, "bytes");
-    out->length = (uint64_t)bytes;
-    out->has_length = true;
-    return TSR_OK;
-}
-
-static tsr_status load_external(tsr_tensor *tensor, int64_t bytes)
-{
-    struct wire_external external;
-    struct place at = place_tensor(tensor);
-    tsr_status st = external_of(tensor, bytes, &external);
-    if (st != TSR_OK)
-        return st;
-    return tsr__store_map(store_of(tensor), &external, &at, &tensor->data);
-}
-
-// ---- all together ---------------------------------------------------------------------------
-
-// Bytes that the elements take; or why they have none.
-static tsr_status size_of(tsr_tensor *tensor, int64_t *bytes)
-{
-    struct place at = place_tensor(tensor);
-    tsr_session *session = tensor->model->session;
-    tsr_dtype type = tsr_tensor_dtype(tensor);
-    if (type == TSR_STRING) {
-        tsr__diag(session, DIAG_tensor_text, &at, NULL, "the tensor holds texts");
-        return TSR_UNSUPPORTED;
-    }
-    if (type == TSR_UNDEFINED) {
-        tsr__diag(session, DIAG_tensor_type, &at, NULL, "the tensor has element type %d",
-                  tensor->type);
-        return TSR_UNSUPPORTED;
-    }
-    *bytes = tsr_tensor_bytes(tensor);
-    if (*bytes < 0) {
-        tsr__diag(session, DIAG_tensor_size, &at, "export the model again",
-                  "the dimensions of the tensor are negative or overflow");
-        return TSR_MALFORMED;
-    }
-    return TSR_OK;
-}
-
-static tsr_status load(tsr_tensor *tensor)
-{
-    int64_t bytes = 0;
-    tsr_status st = size_of(tensor, &bytes);
-    if (st != TSR_OK)
-        return st;
-    tensor->bytes = (size_t)bytes;
-    if (!bytes) {
-        tensor->data = "";
-        return TSR_OK;
-    }
-    if (tensor->sparse.n)
-        return tsr__sparse_load(tensor, bytes);
-    if (tensor->external)
-        return load_external(tensor, bytes);
-    if (!tensor->has_raw)
-        return load_typed(tensor, bytes);
-    if (tensor->raw.n != (uint64_t)bytes)
-        return bad_size(tensor, tensor->raw.n, bytes, "bytes");
-    tensor->data = tensor->raw.p;
-    return TSR_OK;
-}
-
-// A failure is remembered, so that asking twice gives one finding.
-tsr_status tsr__tensor_ready(tsr_tensor *tensor)
-{
-    tsr__tensor_decode(tensor);
-    if (!tensor->data_ready) {
-        tensor->status = load(tensor);
-        tensor->data_ready = tensor->status != TSR_NOMEM;
-    }
-    return tensor->status;
-}
-
-tsr_status tsr_tensor_data(const tsr_tensor *tensor, const void **bytes, size_t *n)
-{
-    tsr_status st = tsr__tensor_ready((tsr_tensor *)tensor);
-    if (st == TSR_OK) {
-        *bytes = tensor->data;
-        *n = tensor->bytes;
-    }
-    return st;
-}
-
-tsr_status tsr__tensor_texts(const tsr_tensor *ct, struct arena *arena, const struct str **out)
-{
-    const tsr_tensor *tensor = ready(ct);
-    int64_t n = tsr_tensor_elements(tensor), have = 0;
-    if (n < 0)
-        return bad_size(tensor, 0, n, "texts");
-    for (int pass = 0; pass < 2; pass++) { // count, then take
-        struct str *list = pass ? ARENA_ARRAY(arena, struct str, (size_t)n + 1) : NULL;
-        struct wire_cursor cursor = wire_over(tensor->body);
-        struct wire_field field;
-        if (pass && !list)
-            return TSR_NOMEM;
-        for (have = 0; tsr__wire_next(&cursor, &field);)
-            if (field.number == F_TENSOR_STRING_DATA && field.type == WIRE_LEN) {
-                if (pass)
-                    list[have] = field.bytes;
-                have++;
-            }
-        if (have != n)
-            return bad_size(tensor, (uint64_t)have, n, "texts");
-        *out = list;
-    }
-    return TSR_OK;
-}
-
-// Descriptor of the external file that has the data, and where in it they begin.
-static tsr_status external_fd(tsr_tensor *tensor, int64_t bytes, int *fd, uint64_t *offset)
-{
-    struct wire_external external;
-    struct place at = place_tensor(tensor);
-    tsr_status st = external_of(tensor, bytes, &external);
-    if (st != TSR_OK)
-        return st;
-    *offset = external.offset;
-    return tsr__store_open(store_of(tensor), &external, &at, fd);
-}
-
-// Where the data lies in an open file, so that others can copy it without mapping it: in its external
-// file, or within the model's own. False: it is in memory only, or its data is wrong.
-bool tsr__tensor_window(const tsr_tensor *asked, int *fd, uint64_t *offset, uint64_t *length)
-{
-    tsr_tensor *tensor = ready(asked);
-    if (tensor->data_ready && tensor->status != TSR_OK)
-        return false;
-    if (tensor->external) {
-        int64_t bytes = 0;
-        tensor->status = size_of(tensor, &bytes);
-        if (tensor->status == TSR_OK)
-            tensor->status = external_fd(tensor, bytes, fd, offset);
-        tensor->data_ready = tensor->data_ready || tensor->status != TSR_OK;
-        *length = (uint64_t)bytes;
-        return tensor->status == TSR_OK;
-    }
-    const struct store *store = store_of(tensor);
-    uintptr_t start = (uintptr_t)store->bytes.p;
-    if (tsr__tensor_ready(tensor) != TSR_OK || store->file.fd <= 0 ||
-        (uintptr_t)tensor->data < start ||
-        (uintptr_t)tensor->data + tensor->bytes > start + store->bytes.n)
-        return false;
-    *fd = store->file.fd;
-    *offset = (uintptr_t)tensor->data - start;
-    *length = tensor->bytes;
-    return true;
 }
