@@ -59,26 +59,6 @@ static bool renamed(const tsr_value *value)
     return value && (value->flags & V_RENAMED);
 }
 
-void tsr__touch_renamed(tsr_node *node)
-{
-    for (size_t i = 0; i < node->n_inputs; i++)
-        if (renamed(node->inputs[i].value))
-            tsr__touch_node(node, N_INPUTS);
-    for (size_t i = 0; i < node->n_outputs; i++)
-        if (renamed(node->outputs[i]))
-            tsr__touch_node(node, N_OUTPUTS);
-    for (size_t i = 0; i < node->n_configs; i++) {
-        tsr_node_config *nc = node->configs[i];
-        if (nc->config && nc->config->renamed) {
-            nc->changed = true;
-            tsr__touch_node(node, N_CONFIGS);
-        }
-        for (size_t k = 0; k < nc->n_specs; k++)
-            if (renamed(nc->specs[k]->value))
-                tsr__spec_touch(nc->specs[k], S_NAME);
-    }
-}
-
 // Where all nodes are in one graph and are written in place, that is done on the way.
 static void touch_renamed(tsr_model *model)
 {

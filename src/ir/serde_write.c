@@ -1,87 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// serde_write.c - objects -> bytes. What was not changed is referred to, what was changed is
+// serde_write.c - writing a graph or a function. What was not changed is referred to, what was changed is
 // rewritten in its place, and names are taken from the objects at this moment.
 //
-// Every emitter writes one field, tag and all. A message that came from a file goes through
-// tsr__rope_rewrite with the parts that may have changed; everything else in it stays.
-#include "ir/serde.h"
+// Every emitter writes one field, tag and all. Graphs hold nodes (serde_node.c), and nodes hold graphs in
+// their attributes: these two files call each other, as deep as the model is nested.
 #include "ir/write.h"
-
-// ---- small parts ----------------------------------------------------------------------------
-
-void tsr__parts_reserve(struct parts *parts, size_t n)
-{
-    if (n <= parts->cap - parts->n)
-        return;
-    struct wire_part *at = ARENA_ARRAY(parts->arena, struct wire_part, parts->n + n);
-    if (!at)
-        return;
-    memcpy(at, parts->at, parts->n * sizeof *at);
-    parts->at = at;
-    parts->cap = parts->n + n;
-}
-
-struct wire_part *tsr__part(struct parts *parts, uint32_t number, struct str span)
-{
-    struct wire_part *part = vec_push(parts->arena, parts);
-    if (part)
-        *part = (struct wire_part){.number = number, .span = span};
-    return part;
-}
-
-void tsr__part_emit(struct parts *parts, uint32_t number, void (*emit)(struct rope *, void *),
-                    void *data)
-{
-    struct wire_part *part = tsr__part(parts, number, (struct str){NULL, 0});
-    if (part) {
-        part->emit = emit;
-        part->data = data;
-    }
-}
-
-void tsr__part_text(struct parts *parts, uint32_t number, struct str text)
-{
-    struct wire_part *part = tsr__part(parts, number, text);
-    if (part)
-        part->text = true;
-}
-
-struct int_part {
-    uint32_t number;
-    int64_t value;
-};
-
-static void emit_int(struct rope *rope, void *data)
-{
-    struct int_part *part = data;
-    tsr__rope_int(rope, part->number, part->value);
-}
-
-void tsr__part_int(struct parts *parts, uint32_t number, int64_t value)
-{
-    struct int_part *part = ARENA_NEW(parts->arena, struct int_part);
-    if (!part)
-        return;
-    *part = (struct int_part){number, value};
-    tsr__part_emit(parts, number, emit_int, part);
-}
-
-void tsr__parts_keep(struct parts *parts, struct str origin, uint32_t number)
-{
-    struct wire_cursor cursor = wire_over(origin);
-    struct wire_field field;
-    while (tsr__wire_next(&cursor, &field))
-        if (field.number == number)
-            tsr__part(parts, number, field.whole);
-}
-
-void tsr__parts_write(struct rope *rope, uint32_t number, struct str origin,
-                      const uint32_t *managed, size_t n, const struct parts *parts)
-{
-    size_t mark = tsr__rope_begin(rope, number);
-    tsr__rope_rewrite(rope, origin, managed, n, parts->at, parts->n);
-    tsr__rope_end(rope, mark);
-}
 
 // ---- types, ports, value_info ---------------------------------------------------------------
 

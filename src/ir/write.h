@@ -15,6 +15,7 @@ struct parts {
 #define PARTS(p, a)                                                                                \
     struct wire_part p##_few[PARTS_FEW];                                                           \
     struct parts p = {p##_few, 0, PARTS_FEW, a}
+// serde_parts.c
 void tsr__parts_reserve(struct parts *parts, size_t n); // room for that many more
 struct wire_part *tsr__part(struct parts *parts, uint32_t number, struct str span);
 void tsr__part_emit(struct parts *parts, uint32_t number, void (*emit)(struct rope *, void *),
@@ -29,9 +30,19 @@ void tsr__parts_write(struct rope *rope, uint32_t number, struct str origin,
 // serde_training.c: the model's training information under the names that its values have now. False: there is none.
 bool tsr__parts_of_training(struct parts *parts, const tsr_model *model);
 
+// serde_metadata.c: what a node carries besides what it computes.
+void tsr__parts_of_metadata(struct parts *parts, const tsr_node *node);
+
+// serde_write.c: a graph as a field of that number; true if it can be written where it stands.
+void tsr__emit_graph(struct rope *rope, uint32_t number, tsr_graph *graph);
+void tsr__emit_function(struct rope *rope, void *function);
 bool tsr__graph_in_place(const tsr_graph *graph);
-void tsr__touch_renamed(
-    tsr_node *node); // marks what of the node names something that has another name now
+
+// serde_node.c
+void tsr__emit_node(struct rope *rope, void *node);          // as a field of a graph
+void tsr__emit_function_node(struct rope *rope, void *node); // as a field of a function
+// Marks what of the node names something that has another name now.
+void tsr__touch_renamed(tsr_node *node);
 // A node that reads and writes under other names and is the same otherwise, which is what renaming
 // makes of most of a model: the names to exchange in its field; each name there stands for its slot.
 // More than SPLICES: too many, the node is written by parts.
@@ -39,11 +50,5 @@ void tsr__touch_renamed(
 size_t tsr__node_splices(const tsr_node *node, struct str origin, struct wire_splice s[SPLICES]);
 // Changes with which more than names are different.
 #define N_BEYOND_NAMES ((uint32_t)(N_NEW | N_RESIZED | N_ATTRIBUTES | N_CONFIGS | N_METADATA))
-struct parts;
-void tsr__parts_of_metadata(struct parts *parts, const tsr_node *node); // serde_metadata.c
-void tsr__emit_graph(struct rope *rope, uint32_t number, tsr_graph *graph);
-void tsr__emit_function(struct rope *rope, void *function);
-void tsr__emit_node(struct rope *rope, void *node);          // as a field of a graph
-void tsr__emit_function_node(struct rope *rope, void *node); // as a field of a function
 
 #endif

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// serde_parts.c - lists of what is written in place of some fields of a message.
+//
+// A message that came from a file is written by tsr__rope_rewrite: fields whose numbers are `managed` go, the
+// parts of those numbers take their places, and all other fields, unknown ones too, stay as they are.
+// Example: an initializer {dims, name "w", raw_data} whose value is called "w2" now is written with
+// managed {name} and one part, the text "w2"; dims and raw_data are views of the file.
+#include "ir/write.h"
+
+void tsr__parts_reserve(struct parts *parts, size_t n)
+{
+    if (n <= parts->cap - parts->n)
+        return;
+    struct wire_part *at = ARENA_ARRAY(parts->arena, struct wire_part, parts->n + n);
+    if (!at)
+        return;
+    memcpy(at, parts->at, parts->n * sizeof *at);
+    parts->at = at;
+    parts->cap = parts->n + n;
+}
+
+struct wire_part *tsr__part(struct parts *parts, uint32_t number, struct str span)
+{
+    struct wire_part *part = vec_push(parts->arena, parts);
+    if (part)
+        *part = (struct wire_part){.number = number, .span = span};
+    return part;
+}
+
+void tsr__part_emit(struct parts *parts, uint32_t number, void (*emit)(struct rope *, void *),
+                    void *data)
+{
+    struct wire_part *part = tsr__part(parts, number, (struct str){NULL, 0});
+    if (part) {
+        part->emit = emit;
+        part->data = data;
+    }
+}
+
+void tsr__part_text(struct parts *parts, uint32_t number, struct str text)
+{
+    struct wire_part *part = tsr__part(parts, number, text);
+    if (part)
+        part->text = true;
+}
+
+struct int_part {
+    uint32_t number;
+    int64_t value;
+};
+
+static void emit_int(struct rope *rope, void *data)
+{
+    struct int_part *part = data;
+    tsr__rope_int(rope, part->number, part->value);
+}
+
+void tsr__part_int(struct parts *parts, uint32_t number, int64_t value)
+{
+    struct int_part *part = ARENA_NEW(parts->arena, struct int_part);
+    if (!part)
+        return;
+    *part = (struct int_part){number, value};
+    tsr__part_emit(parts, number, emit_int, part);
+}
+
+void tsr__parts_keep(struct parts *parts, struct str origin, uint32_t number)
+{
+    struct wire_cursor cursor = wire_over(origin);
+    struct wire_field field;
+    while (tsr__wire_next(&cursor, &field))
+        if (field.number == number)
+            tsr__part(parts, number, field.whole);
+}
+
+void tsr__parts_write(struct rope *rope, uint32_t number, struct str origin,
+                      const uint32_t *managed, size_t n, const struct parts *parts)
+{
+    size_t mark = tsr__rope_begin(rope, number);
+    tsr__rope_rewrite(rope, origin, managed, n, parts->at, parts->n);
+    tsr__rope_end(rope, mark);
+}
