@@ -3,19 +3,6 @@
 // that had none. Explicit specs stay as they are, so inferring twice changes nothing.
 #include "sharding/flow.h"
 
-bool tsr__has_spec(const tsr_node *node, const tsr_config *config, const tsr_value *value)
-{
-    for (size_t i = 0; i < tsr_node_config_count(node); i++) {
-        const tsr_node_config *nc = tsr_node_config_at(node, i);
-        if (tsr_node_config_config(nc) != config)
-            continue;
-        for (size_t k = 0; k < tsr_node_config_spec_count(nc); k++)
-            if (tsr_spec_value(tsr_node_config_spec(nc, k)) == value)
-                return true;
-    }
-    return false;
-}
-
 // A node has one spec for a value that it reads twice: if the two readings differ there is none to write.
 static bool readings_agree(const struct node_flow *nf, const tsr_value *value,
                            const struct tile_layout *layout)

@@ -27,7 +27,7 @@ struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile
 
 bool tsr__in_function(const tsr_model *model, const tsr_node *node);
 
-// ---- infer.c -----------------------------------------------------------------------------------
+// ---- spec_layout.c -----------------------------------------------------------------------------
 
 // True if the node has a spec of the value under the config, even one that says nothing.
 bool tsr__has_spec(const tsr_node *node, const tsr_config *config, const tsr_value *value);

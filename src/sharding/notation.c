@@ -14,94 +14,7 @@
 // invalid. It knows no configuration.
 #include "sharding/notation.h"
 
-#define MAX_DEVICE INT32_MAX // num_devices is 32 bits wide in the file format
-#define HOLDS_MAX  4096      // shards and owners that print and parse are compared for
-
-// ---- saying what is wrong ----------------------------------------------------------------------
-
-bool tsr__parser_fail(struct parser *parser, tsr_status status, size_t at, const char *what)
-{
-    if (parser->status == TSR_OK) {
-        parser->status = parser->arena->failed ? TSR_NOMEM : status;
-        *parser->wrong = (struct notation_error){what ? what : "out of memory", at};
-    }
-    return false;
-}
-
-bool tsr__parser_malformed(struct parser *parser, const char *what)
-{
-    return tsr__parser_fail(parser, TSR_MALFORMED, parser->at, what);
-}
-
-// ---- words -------------------------------------------------------------------------------------
-
-char tsr__parser_peek(struct parser *parser)
-{
-    while (parser->at < parser->text.n && parser->text.p[parser->at] == ' ')
-        parser->at++;
-    if (parser->at < parser->text.n)
-        return parser->text.p[parser->at];
-    return '\0';
-}
-
-bool tsr__parser_accept(struct parser *parser, char c)
-{
-    if (tsr__parser_peek(parser) != c || parser->at >= parser->text.n)
-        return false;
-    parser->at++;
-    return true;
-}
-
-static bool is_digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
-
-bool tsr__parser_number(struct parser *parser, const char *expected, int64_t *out)
-{
-    if (!is_digit(tsr__parser_peek(parser)))
-        return tsr__parser_malformed(parser, expected);
-    size_t start = parser->at;
-    while (parser->at < parser->text.n && is_digit(parser->text.p[parser->at]))
-        parser->at++;
-    if (tsr__str_int((struct str){parser->text.p + start, parser->at - start}, out))
-        return true;
-    return tsr__parser_fail(parser, TSR_MALFORMED, start, "this number is too large");
-}
-
-bool tsr__parser_device(struct parser *parser, int64_t *out)
-{
-    tsr__parser_peek(parser);
-    size_t start = parser->at;
-    if (tsr__parser_accept(parser, '-')) {
-        if (!tsr__parser_number(parser, "expected -1", out) || *out != 1)
-            return tsr__parser_fail(
-                parser, TSR_MALFORMED, start,
-                "devices are numbered from 0; the only negative one is -1, which leaves a "
-                "tile out");
-        *out = -1;
-        parser->suppressed++;
-        return true;
-    }
-    if (!tsr__parser_number(parser, "expected a device number", out))
-        return false;
-    return *out <= MAX_DEVICE ||
-           tsr__parser_fail(parser, TSR_INVALID, start, "this device number is too large");
-}
-
-bool tsr__parser_dots(struct parser *parser, bool *found)
-{
-    *found = tsr__parser_peek(parser) == '.';
-    if (!*found)
-        return true;
-    if (parser->text.n - parser->at < 3 || memcmp(parser->text.p + parser->at, "...", 3) != 0)
-        return tsr__parser_malformed(parser, "expected ... for the dimensions that are whole");
-    if (parser->dots >= 0)
-        return tsr__parser_malformed(parser, "... stands in a sharding once at most");
-    parser->dots = parser->n_dims;
-    parser->at += 3;
-    return true;
-}
+#define HOLDS_MAX 4096 // shards and owners that print and parse are compared for
 
 // ---- tilings -----------------------------------------------------------------------------------
 
@@ -178,15 +91,6 @@ static bool entry(struct parser *parser)
     if (!dim->factors)
         return tsr__parser_fail(parser, TSR_NOMEM, start, NULL);
     memcpy(dim->factors, f, (size_t)n * sizeof(*f));
-    return true;
-}
-
-bool tsr__parser_own(struct parser *parser, int64_t shard, int64_t device)
-{
-    struct tile_owner *tile_owner = vec_push(parser->arena, &parser->pairs);
-    if (!tile_owner)
-        return tsr__parser_fail(parser, TSR_NOMEM, parser->at, NULL);
-    *tile_owner = (struct tile_owner){shard, device};
     return true;
 }
 
@@ -272,7 +176,9 @@ static bool tiling(struct parser *parser)
 
 // ---- what both forms must satisfy --------------------------------------------------------------
 
-bool tsr__parser_fit_rank(struct parser *parser, bool leading)
+// Puts whole dimensions in the place of "..." or, where it is not written and `leading`, in front, until the rank is the
+// wanted one.
+static bool fit_rank(struct parser *parser, bool leading)
 {
     int rank = parser->ask->rank, missing = rank < 0 ? 0 : rank - parser->n_dims;
     if (rank == 0 && parser->n_dims == 1 && volume(parser) == 1) {
@@ -346,7 +252,7 @@ tsr_status tsr__notation_read(struct arena *arena, struct str text, const struct
         tsr__parser_malformed(&parser, "the sharding ended before this");
         return parser.status;
     }
-    if (!tsr__parser_fit_rank(&parser, braces) || !layout(&parser, &out->layout))
+    if (!fit_rank(&parser, braces) || !layout(&parser, &out->layout))
         return parser.status;
     out->suppressed = parser.suppressed;
     out->front = parser.dots < 0 ? 0 : parser.dots;

@@ -22,7 +22,7 @@ struct parser {
     VEC(struct tile_owner) pairs;
 };
 
-// ---- notation.c
+// ---- notation_words.c
 
 // Notes the first thing that is wrong, at that byte; always false.
 bool tsr__parser_fail(struct parser *parser, tsr_status status, size_t at, const char *what);
@@ -40,10 +40,8 @@ bool tsr__parser_number(struct parser *parser, const char *expected, int64_t *ou
 bool tsr__parser_device(struct parser *parser, int64_t *out);
 // Passes "..." if it stands here: *found. False: it is written wrongly or twice.
 bool tsr__parser_dots(struct parser *parser, bool *found);
+// Notes that the device has the shard.
 bool tsr__parser_own(struct parser *parser, int64_t shard, int64_t device);
-// Puts whole dimensions in the place of "..." or, where it is not written and `leading`, in front, until the rank is the
-// wanted one.
-bool tsr__parser_fit_rank(struct parser *parser, bool leading);
 
 // ---- notation_mesh.c
 

@@ -5,6 +5,7 @@
 // replication spelled as a group or as several devices). Written: one form (axes in order and from
 // the front, groups -1, -2, ... only where a shard has several owners, replication as one group).
 #include "sharding/examine.h"
+#include "sharding/internal.h"
 
 // ---- from a spec -------------------------------------------------------------------------------
 
@@ -483,4 +484,17 @@ tsr_status tsr_spec_text_as(const tsr_spec *spec, tsr_notation notation, const c
         return TSR_NOMEM;
     *out = text.p;
     return TSR_OK;
+}
+
+bool tsr__has_spec(const tsr_node *node, const tsr_config *config, const tsr_value *value)
+{
+    for (size_t i = 0; i < tsr_node_config_count(node); i++) {
+        const tsr_node_config *nc = tsr_node_config_at(node, i);
+        if (tsr_node_config_config(nc) != config)
+            continue;
+        for (size_t k = 0; k < tsr_node_config_spec_count(nc); k++)
+            if (tsr_spec_value(tsr_node_config_spec(nc, k)) == value)
+                return true;
+    }
+    return false;
 }
