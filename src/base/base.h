@@ -40,8 +40,21 @@ struct str {
 
 #define STR(literal) ((struct str){"" literal, sizeof(literal) - 1})
 #define STR_FMT      "%.*s"
-#define STR_ARG(s)   (int)((s).n > 4096 ? 4096 : (s).n), (s).p ? (s).p : ""
+#define STR_ARG(s)   str_width(s), str_text(s)
+#define STR_SHOWN    4096 // bytes of a text that printf shows
 
+static inline int str_width(struct str s)
+{
+    if (s.n > STR_SHOWN)
+        return STR_SHOWN;
+    return (int)s.n;
+}
+static inline const char *str_text(struct str s)
+{
+    if (s.p)
+        return s.p;
+    return "";
+}
 static inline struct str str_of(const char *c)
 {
     return (struct str){c, c ? strlen(c) : 0};
@@ -84,6 +97,13 @@ struct arena {
 void tsr__arena_init(struct arena *arena, tsr_session *session);
 void tsr__arena_free(struct arena *arena); // leaves an empty arena that may be used again
 void *tsr__arena_slow(struct arena *arena, size_t bytes, size_t align);
+// TSR_NOMEM once the arena has failed: what a builder returns at the end of a stage.
+static inline tsr_status arena_status(const struct arena *arena)
+{
+    if (arena->failed)
+        return TSR_NOMEM;
+    return TSR_OK;
+}
 
 // Zeroed memory of that size; NULL (sticky) on failure. align is a power of two, at most 64.
 static inline void *arena_get(struct arena *arena, size_t bytes, size_t align)
@@ -185,6 +205,27 @@ static inline bool mul_ok(int64_t a, int64_t b, int64_t *out)
 static inline bool add_ok(int64_t a, int64_t b, int64_t *out)
 {
     return !__builtin_add_overflow(a, b, out);
+}
+
+// The lower and the higher one. Structs of the interface begin with their size: what a caller and the library both know of one is
+// size_min(options->size, sizeof options) bytes.
+static inline size_t size_min(size_t a, size_t b)
+{
+    if (a < b)
+        return a;
+    return b;
+}
+static inline int64_t int64_min(int64_t a, int64_t b)
+{
+    if (a < b)
+        return a;
+    return b;
+}
+static inline int64_t int64_max(int64_t a, int64_t b)
+{
+    if (a > b)
+        return a;
+    return b;
 }
 
 // ---- findings (diag.c) ----
