@@ -3,6 +3,10 @@
 //
 // Blocks grow with what the arena holds, 64 KiB to 4 MiB; what is large for the block at hand gets
 // one of its own, behind the newest, so that the rest of the newest stays in use.
+//
+// Example: an arena that holds 100 KiB takes its next block of 128 KiB. A request of 10 KiB that the newest
+// block has no room for opens such a block; one of 40 KiB, more than a quarter of it, gets a block of just its
+// size, and the next 10 bytes still come from the newest.
 #include "base/internal.h"
 
 #include <stdio.h>
@@ -26,7 +30,11 @@
 #endif
 
 // Sanitizers stop at what their malloc cannot hold, where it should return NULL.
-#define LARGEST ((size_t)1 << (PLAIN_MALLOC ? 38 : 62))
+#if PLAIN_MALLOC
+#define LARGEST ((size_t)1 << 38)
+#else
+#define LARGEST ((size_t)1 << 62)
+#endif
 
 // ---- the default allocator ---------------------------------------------------------------------
 
@@ -62,6 +70,8 @@ static void default_free(void *p, size_t bytes)
         free(p);
 }
 
+// One function for all, as tsr_alloc_fn wants it: bytes 0 frees. realloc does what malloc does from end to end; memory
+// that comes from pages, or becomes such, is copied.
 void *tsr__default_alloc(void *data, void *old, size_t old_bytes, size_t bytes)
 {
     (void)data;
@@ -74,9 +84,13 @@ void *tsr__default_alloc(void *data, void *old, size_t old_bytes, size_t bytes)
         return NULL;
     if (!by_pages(bytes) && (!old || !by_pages(old_bytes)))
         return realloc(old, bytes);
-    void *p = by_pages(bytes) ? pages_get(bytes) : malloc(bytes);
+    void *p;
+    if (by_pages(bytes))
+        p = pages_get(bytes);
+    else
+        p = malloc(bytes);
     if (p && old) {
-        memcpy(p, old, old_bytes < bytes ? old_bytes : bytes);
+        memcpy(p, old, size_min(old_bytes, bytes));
         default_free(old, old_bytes);
     }
     return p;
@@ -84,6 +98,8 @@ void *tsr__default_alloc(void *data, void *old, size_t old_bytes, size_t bytes)
 
 // ---- the session's accounting ------------------------------------------------------------------
 
+// memory_used is what is held at this moment, as the callers say it: they must give the size that they asked for when they
+// free. The lower one of limit and budget refuses; what is refused has its finding, and the old memory stays.
 void *tsr__realloc(tsr_session *session, void *p, size_t old_bytes, size_t bytes)
 {
     if (!p)
@@ -97,7 +113,9 @@ void *tsr__realloc(tsr_session *session, void *p, size_t old_bytes, size_t bytes
         limit = session->memory_budget;
     bool refused = tsr__fault(session, FAULT_ALLOC) || bytes > PTRDIFF_MAX ||
                    (limit && (others > limit || bytes > limit - others));
-    void *q = refused ? NULL : session->alloc_fn(session->alloc_data, p, old_bytes, bytes);
+    void *q = NULL;
+    if (!refused)
+        q = session->alloc_fn(session->alloc_data, p, old_bytes, bytes);
     if (!q) {
         tsr__diag_nomem(session, bytes);
         return NULL;
@@ -110,7 +128,9 @@ void *tsr__realloc(tsr_session *session, void *p, size_t old_bytes, size_t bytes
 
 void *tsr__alloc(tsr_session *session, size_t bytes)
 {
-    return tsr__realloc(session, NULL, 0, bytes ? bytes : 1);
+    if (bytes == 0)
+        bytes = 1; // 0 would free
+    return tsr__realloc(session, NULL, 0, bytes);
 }
 
 void tsr__free(tsr_session *session, void *p, size_t bytes)
@@ -144,6 +164,7 @@ void tsr__arena_free(struct arena *arena)
     tsr__arena_init(arena, arena->session);
 }
 
+// Arenas hand out zeroed memory without looking at it again, so a block is zeroed once, here, unless it is fresh pages.
 static struct arena_block *block_new(struct arena *arena, size_t bytes)
 {
     struct arena_block *block = tsr__alloc(arena->session, bytes);
@@ -159,6 +180,7 @@ static struct arena_block *block_new(struct arena *arena, size_t bytes)
     return block;
 }
 
+// Bytes of the next block: at least what the arena has handed out, so that their number grows with the logarithm.
 static size_t block_size(const struct arena *arena)
 {
 #ifdef TSR_TORTURE
@@ -177,12 +199,15 @@ static char *align_up(char *p, size_t align)
     return p + ((size_t)(-(uintptr_t)p) & (align - 1));
 }
 
+// Where the newest block has no room. A request of more than a quarter of a block gets one of its own.
 void *tsr__arena_slow(struct arena *arena, size_t bytes, size_t align)
 {
     if (arena->failed)
         return NULL;
     // malloc's alignment is 16, and so is the head's size: only larger alignments need slack.
-    size_t slack = align > 16 ? align - 16 : 0;
+    size_t slack = 0;
+    if (align > 16)
+        slack = align - 16;
     size_t most = SIZE_MAX - sizeof(struct arena_block) - slack;
     if (bytes > most) {
         arena->failed = true;
@@ -191,7 +216,10 @@ void *tsr__arena_slow(struct arena *arena, size_t bytes, size_t align)
     }
     size_t need = sizeof(struct arena_block) + slack + bytes, usual = block_size(arena);
     bool own = need > usual / 4;
-    struct arena_block *block = block_new(arena, own ? need : usual);
+    size_t size = usual;
+    if (own)
+        size = need;
+    struct arena_block *block = block_new(arena, size);
     if (!block)
         return NULL;
     char *p = align_up((char *)(block + 1), align);
@@ -242,7 +270,9 @@ void *tsr__arena_array(struct arena *arena, size_t n, size_t size, size_t align)
 
 struct str tsr__arena_str(struct arena *arena, struct str text)
 {
-    char *p = text.n == SIZE_MAX ? NULL : arena_get(arena, text.n + 1, 1);
+    char *p = NULL;
+    if (text.n != SIZE_MAX)
+        p = arena_get(arena, text.n + 1, 1);
     if (!p)
         return (struct str){NULL, 0};
     if (text.n)
@@ -250,6 +280,7 @@ struct str tsr__arena_str(struct arena *arena, struct str text)
     return (struct str){p, text.n};
 }
 
+// Formats twice: the first time to learn the length.
 struct str tsr__arena_printf(struct arena *arena, const char *format, ...)
 {
     va_list args, again;
@@ -257,11 +288,15 @@ struct str tsr__arena_printf(struct arena *arena, const char *format, ...)
     va_copy(again, args);
     int n = vsnprintf(NULL, 0, format, args);
     va_end(args);
-    char *p = n < 0 ? NULL : arena_get(arena, (size_t)n + 1, 1);
+    char *p = NULL;
+    if (n >= 0)
+        p = arena_get(arena, (size_t)n + 1, 1);
     if (p)
         vsnprintf(p, (size_t)n + 1, format, again);
     va_end(again);
-    return p ? (struct str){p, (size_t)n} : (struct str){NULL, 0};
+    if (p)
+        return (struct str){p, (size_t)n};
+    return (struct str){NULL, 0};
 }
 
 // Storage at the end of the newest block grows where it is.
@@ -280,10 +315,13 @@ static bool grow_in_place(struct arena *arena, const char *at, size_t old_bytes,
 #endif
 }
 
+// Room for 8, then half as much again and one more: 8, 13, 20, 31. What is left behind is at most twice what is kept.
 bool tsr__vec_grow(struct arena *arena, void **at, size_t n, size_t *cap, size_t size)
 {
     void *old, *grown;
-    size_t more = *cap ? *cap + *cap / 2 + 1 : 8, bytes;
+    size_t more = 8, bytes;
+    if (*cap)
+        more = *cap + *cap / 2 + 1;
     memcpy(&old, at, sizeof old); // *at is a pointer of another type
     if (__builtin_mul_overflow(more, size, &bytes))
         bytes = SIZE_MAX;

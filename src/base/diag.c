@@ -41,6 +41,8 @@ static struct diag_record *push(tsr_session *session)
     return &session->diags.at[session->diags.n++];
 }
 
+// Takes the slot that is always free and text inside the session: this finding can be added when nothing else can.
+// Three causes read differently: a file that asks for more than its size allows, the session's limit, the system.
 void tsr__diag_nomem(tsr_session *session, size_t bytes)
 {
     if (session->out_of_memory)
@@ -81,22 +83,32 @@ static struct str copy(tsr_session *session, struct str text, size_t max)
     } else {
         text = tsr__arena_str(&session->diag_arena, text);
     }
-    return text.p ? text : (struct str){"", 0};
+    if (text.p)
+        return text;
+    return STR("");
 }
 
+// At most MESSAGE_MAX bytes; the rest is cut off, since a name in it may be as long as a file.
 static struct str format_message(tsr_session *session, const char *format, va_list args)
 {
     va_list again;
     va_copy(again, args);
     int n = vsnprintf(NULL, 0, format, args);
-    size_t bytes = n < 0 ? 0 : n > MESSAGE_MAX ? MESSAGE_MAX : (size_t)n;
-    char *p = n < 0 ? NULL : arena_get(&session->diag_arena, bytes + 1, 1);
+    size_t bytes = 0;
+    char *p = NULL;
+    if (n >= 0) {
+        bytes = size_min((size_t)n, MESSAGE_MAX);
+        p = arena_get(&session->diag_arena, bytes + 1, 1);
+    }
     if (p)
         vsnprintf(p, bytes + 1, format, again);
     va_end(again);
-    return p ? (struct str){p, bytes} : (struct str){"", 0};
+    if (p)
+        return (struct str){p, bytes};
+    return STR("");
 }
 
+// Views become copies that live as long as the finding. A node in a body is named by the way to it: "loop > body > add".
 static struct place copy_place(tsr_session *session, const struct place *at)
 {
     struct place place = *at;
@@ -106,12 +118,15 @@ static struct place copy_place(tsr_session *session, const struct place *at)
         *parts[i] = copy(session, *parts[i], PART_MAX);
     if (!at->within.n)
         return place;
-    struct str path = place.node.n
-                          ? tsr__arena_printf(&session->diag_arena, STR_FMT " > " STR_FMT,
-                                              STR_ARG(at->within), STR_ARG(place.node))
-                          : tsr__arena_printf(&session->diag_arena, STR_FMT " > #%lld",
-                                              STR_ARG(at->within), (long long)place.node_index);
-    place.node = path.p && path.n <= PART_MAX ? path : place.node;
+    struct str path;
+    if (place.node.n)
+        path = tsr__arena_printf(&session->diag_arena, STR_FMT " > " STR_FMT, STR_ARG(at->within),
+                                 STR_ARG(place.node));
+    else
+        path = tsr__arena_printf(&session->diag_arena, STR_FMT " > #%lld", STR_ARG(at->within),
+                                 (long long)place.node_index);
+    if (path.p && path.n <= PART_MAX)
+        place.node = path;
     place.within = (struct str){0};
     return place;
 }
@@ -121,7 +136,9 @@ void tsr__diag(tsr_session *session, enum diag_code code, const struct place *at
 {
     struct place nowhere = PLACE_NONE;
     session->counts[table[code].severity]++;
-    struct diag_record *record = session->diags.n < TSR_MAX_FINDINGS ? push(session) : NULL;
+    struct diag_record *record = NULL;
+    if (session->diags.n < TSR_MAX_FINDINGS)
+        record = push(session);
     if (!record) {
         session->n_dropped++;
         session->diag_arena.failed = false;
@@ -179,7 +196,9 @@ size_t tsr__diag_errors(const tsr_session *session)
 
 static const char *plain(struct str text)
 {
-    return text.p ? text.p : "";
+    if (text.p)
+        return text.p;
+    return "";
 }
 
 size_t tsr_finding_count(const tsr_session *session)
@@ -194,6 +213,7 @@ size_t tsr_finding_total(const tsr_session *session, tsr_severity severity)
     return 0;
 }
 
+// The public view of a finding: what is not known is "" or -1, never NULL, so that callers print it as it is.
 tsr_finding tsr_finding_at(const tsr_session *session, size_t i)
 {
     if (i >= session->diags.n)
@@ -286,30 +306,45 @@ static void add_node(struct text *text, const struct place *place)
     }
     if (place->node.n) {
         tsr__text_add(text, str_of(between));
-        add_quoted(text, place->node_index < 0 && !place->op.n ? "node " : "", place->node);
+        if (place->node_index < 0 && !place->op.n)
+            add_quoted(text, "node ", place->node);
+        else
+            add_quoted(text, "", place->node);
     }
 }
 
+// A comma, unless the list that began at `start` is still empty.
+static void separate(struct text *text, size_t start)
+{
+    if (text->n > start)
+        tsr__text_add(text, STR(", "));
+}
+
+// main > #3 MatMul "mm", value "w", axis 1, rank 2: what is known, in that order.
 static void add_place(struct text *text, const struct place *place)
 {
     size_t start = text->n;
     add_node(text, place);
-#define BETWEEN (text->n > start ? ", " : "")
     if (place->value.n) {
-        tsr__text_add(text, str_of(BETWEEN));
+        separate(text, start);
         add_quoted(text, "value ", place->value);
     }
-    if (place->axis != DIAG_NO_AXIS)
-        tsr__text_printf(text, "%saxis %" PRId64, BETWEEN, place->axis);
+    if (place->axis != DIAG_NO_AXIS) {
+        separate(text, start);
+        tsr__text_printf(text, "axis %" PRId64, place->axis);
+    }
     if (place->configuration.n) {
-        tsr__text_add(text, str_of(BETWEEN));
+        separate(text, start);
         add_quoted(text, "configuration ", place->configuration);
     }
-    if (place->rank >= 0)
-        tsr__text_printf(text, "%srank %" PRId64, BETWEEN, place->rank);
-    if (place->offset != DIAG_NO_OFFSET)
-        tsr__text_printf(text, "%sbyte %" PRIu64, BETWEEN, place->offset);
-#undef BETWEEN
+    if (place->rank >= 0) {
+        separate(text, start);
+        tsr__text_printf(text, "rank %" PRId64, place->rank);
+    }
+    if (place->offset != DIAG_NO_OFFSET) {
+        separate(text, start);
+        tsr__text_printf(text, "byte %" PRIu64, place->offset);
+    }
 }
 
 // Lines of a message after the first are set in, so that a finding stays one block.
@@ -357,9 +392,9 @@ const char *tsr_finding_text(tsr_session *session, size_t i)
     struct text text;
     tsr__text_init(&text, session);
     render(&text, &session->diags.at[i]);
-    struct str kept = text.failed
-                          ? (struct str){NULL, 0}
-                          : tsr__arena_str(&session->diag_arena, (struct str){text.p, text.n});
+    struct str kept = (struct str){NULL, 0};
+    if (!text.failed)
+        kept = tsr__arena_str(&session->diag_arena, (struct str){text.p, text.n});
     tsr__text_free(&text);
     session->diag_arena.failed = false;
     if (!kept.p) // said without memory

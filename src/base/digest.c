@@ -128,7 +128,7 @@ void tsr__sha256_add(struct sha256 *sha256, const void *data, size_t n)
     size_t held = sha256->bytes % 64;
     sha256->bytes += n;
     if (held) {
-        size_t take = n < 64 - held ? n : 64 - held;
+        size_t take = size_min(n, 64 - held);
         memcpy(sha256->block + held, p, take);
         p += take, n -= take;
         if (held + take < 64)

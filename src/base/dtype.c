@@ -47,7 +47,9 @@ const char *tsr_dtype_name(tsr_dtype t)
 
 int tsr_dtype_bits(tsr_dtype t)
 {
-    return (unsigned)t < TSR_DTYPE_COUNT ? types[t].bits : 0;
+    if ((unsigned)t < TSR_DTYPE_COUNT)
+        return types[t].bits;
+    return 0;
 }
 
 int64_t tsr_dtype_bytes(tsr_dtype t, int64_t n)
@@ -55,8 +57,11 @@ int64_t tsr_dtype_bytes(tsr_dtype t, int64_t n)
     int64_t bits = tsr_dtype_bits(t), whole;
     if (!bits || n < 0)
         return -1;
-    if (bits % 8 == 0)
-        return mul_ok(n, bits / 8, &whole) ? whole : -1;
+    if (bits % 8 == 0) {
+        if (mul_ok(n, bits / 8, &whole))
+            return whole;
+        return -1;
+    }
     // Sub-byte types: elements are packed from the low bits up, the last byte padded.
     return n / 8 * bits + (n % 8 * bits + 7) / 8;
 }

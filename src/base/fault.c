@@ -10,7 +10,9 @@ bool tsr__fault(tsr_session *session, enum fault_kind kind)
     if (TSR_LIKELY(after == 0))
         return false;
     uint64_t seen = __atomic_add_fetch(&session->fault_seen[kind], 1, __ATOMIC_RELAXED);
-    return session->fault_sticky ? seen >= after : seen == after;
+    if (session->fault_sticky)
+        return seen >= after;
+    return seen == after;
 }
 
 void tsr_session_fault(tsr_session *session, int kind, uint64_t n, bool sticky)

@@ -2,7 +2,6 @@
 // file.c - reading files that the user named: mapped, or whole into memory. Regular files only.
 #include "base/internal.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -12,32 +11,35 @@ static tsr_status refuse(tsr_session *session, enum diag_code code, const char *
                          const char *hint, const char *why)
 {
     struct place at = PLACE_NONE;
+    const char *verb = "read";
+    if (code == DIAG_io_open)
+        verb = "open";
     at.file = str_of(path);
-    tsr__diag(session, code, &at, hint, "cannot %s '%s': %s",
-              code == DIAG_io_open ? "open" : "read", path, why);
+    tsr__diag(session, code, &at, hint, "cannot %s '%s': %s", verb, path, why);
     return TSR_IO;
 }
 
+// Opens without waiting: a pipe that nobody writes to must not hold us up before it is refused.
 static tsr_status open_regular(tsr_session *session, const char *path, int *fd_out, struct stat *st)
 {
     int fd = -1;
-    if (tsr__fault(session, FAULT_READ))
-        errno = EIO;
-    else
+    if (!fault_io(session, FAULT_READ))
         fd = tsr__fd_above(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
     if (fd < 0 || fstat(fd, st) != 0) {
         int error = errno;
+        const char *hint = NULL;
+        if (error == ENOENT)
+            hint = "check the path; it is taken from the current folder";
         if (fd >= 0)
             close(fd);
-        return refuse(session, DIAG_io_open, path,
-                      error == ENOENT ? "check the path; it is taken from the current folder"
-                                      : NULL,
-                      strerror(error));
+        return refuse(session, DIAG_io_open, path, hint, strerror(error));
     }
     if (!S_ISREG(st->st_mode)) {
+        const char *why = "it is not a regular file";
+        if (S_ISDIR(st->st_mode))
+            why = "it is a folder";
         close(fd);
-        return refuse(session, DIAG_io_open, path, "give the path of a regular file",
-                      S_ISDIR(st->st_mode) ? "it is a folder" : "it is not a regular file");
+        return refuse(session, DIAG_io_open, path, "give the path of a regular file", why);
     }
     *fd_out = fd;
     return TSR_OK;
@@ -47,14 +49,25 @@ static tsr_status open_regular(tsr_session *session, const char *path, int *fd_o
 // that one function unmaps both. Large files stay mapped; the command handles the signal (cli/signals.c).
 #define READ_MOST ((off_t)4 << 20)
 
+// What is said about an errno of reading; ENODATA stands for a file that ends before its size.
+static const char *why_unread(int error)
+{
+    if (error == ENODATA)
+        return "it became shorter meanwhile";
+    return strerror(error);
+}
+
+// Reads the first n bytes; 0 or an errno.
 static int read_at(int fd, char *p, size_t n)
 {
     for (size_t done = 0; done < n;) {
         ssize_t got = pread(fd, p + done, n - done, (off_t)done);
         if (got < 0 && errno == EINTR)
             continue;
-        if (got <= 0)
-            return got < 0 ? errno : ENODATA;
+        if (got < 0)
+            return errno;
+        if (got == 0)
+            return ENODATA;
         done += (size_t)got;
     }
     return 0;
@@ -78,10 +91,8 @@ static void *read_pages(int fd, size_t n)
 
 static void *file_pages(tsr_session *session, int fd, off_t bytes)
 {
-    if (tsr__fault(session, FAULT_READ)) {
-        errno = EIO;
+    if (fault_io(session, FAULT_READ))
         return MAP_FAILED;
-    }
     if (bytes <= READ_MOST)
         return read_pages(fd, (size_t)bytes);
     return mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
@@ -98,8 +109,7 @@ tsr_status tsr__file_map(tsr_session *session, const char *path, struct mapped *
     if (st.st_size > 0) {
         p = file_pages(session, fd, st.st_size);
         if (p == MAP_FAILED) {
-            status = refuse(session, DIAG_io_read, path, NULL,
-                            errno == ENODATA ? "it became shorter meanwhile" : strerror(errno));
+            status = refuse(session, DIAG_io_read, path, NULL, why_unread(errno));
             close(fd);
             return status;
         }
@@ -117,16 +127,19 @@ void tsr__file_unmap(struct mapped *mapped)
     *mapped = (struct mapped){.fd = -1};
 }
 
-// Reads exactly n bytes; 0, or an errno, or -1 if the file ends before.
+// Reads exactly n bytes from where the descriptor stands; 0 or an errno.
 static int read_all(tsr_session *session, int fd, char *p, size_t n)
 {
     for (size_t done = 0; done < n;) {
-        ssize_t got =
-            tsr__fault(session, FAULT_READ) ? (errno = EIO, -1) : read(fd, p + done, n - done);
+        ssize_t got = -1;
+        if (!fault_io(session, FAULT_READ))
+            got = read(fd, p + done, n - done);
         if (got < 0 && errno == EINTR)
             continue;
-        if (got <= 0)
-            return got < 0 ? errno : -1;
+        if (got < 0)
+            return errno;
+        if (got == 0)
+            return ENODATA;
         done += (size_t)got;
     }
     return 0;
@@ -141,18 +154,22 @@ tsr_status tsr__file_read(tsr_session *session, struct arena *arena, const char 
     if (status != TSR_OK)
         return status;
     size_t n = (size_t)st.st_size;
-    char *p = NULL;
-    if ((uint64_t)st.st_size > limit)
+    if ((uint64_t)st.st_size > limit) {
         status = refuse(session, DIAG_io_read, path, NULL, "it is larger than such a file may be");
-    else if (!(p = arena_get(arena, n + 1, 1)))
+        goto close_file;
+    }
+    char *p = arena_get(arena, n + 1, 1); // zeroed, so that the text ends in a NUL
+    if (!p) {
         status = TSR_NOMEM;
-    int error = status == TSR_OK ? read_all(session, fd, p, n) : 0;
+        goto close_file;
+    }
+    int error = read_all(session, fd, p, n);
     if (error)
-        status = refuse(session, DIAG_io_read, path, NULL,
-                        error < 0 ? "it became shorter meanwhile" : strerror(error));
-    close(fd);
-    if (status == TSR_OK)
+        status = refuse(session, DIAG_io_read, path, NULL, why_unread(error));
+    else
         *out = (struct str){p, n};
+close_file:
+    close(fd);
     return status;
 }
 
@@ -179,32 +196,49 @@ bool tsr__same_file(const char *a, const char *b)
 
 #define DIGEST_BYTES (256u << 10)
 
+// Adds n bytes of the file, block by block; 0 or an errno.
+static int digest_file(tsr_session *session, int fd, size_t n, char *buffer, struct sha256 *sha256)
+{
+    for (size_t done = 0; done < n;) {
+        ssize_t got = -1;
+        if (!fault_io(session, FAULT_READ))
+            got = pread(fd, buffer, size_min(n - done, DIGEST_BYTES), (off_t)done);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return errno;
+        if (got == 0)
+            return ENODATA;
+        tsr__sha256_add(sha256, buffer, (size_t)got);
+        done += (size_t)got;
+    }
+    return 0;
+}
+
 // By pread and not through the map: a file that is cut short meanwhile is an error, not a signal.
 tsr_status tsr__sha256_file(tsr_session *session, const char *path, struct sha256 *sha256)
 {
     struct mapped file;
-    struct place at = PLACE_NONE;
-    at.file = str_of(path);
     tsr_status st = tsr__file_map(session, path, &file);
     if (st != TSR_OK)
         return st;
     char *buffer = tsr__alloc(session, DIGEST_BYTES);
-    st = buffer ? TSR_OK : TSR_NOMEM;
-    for (size_t done = 0; done < file.bytes.n && st == TSR_OK;) {
-        size_t left = file.bytes.n - done, want = left < DIGEST_BYTES ? left : DIGEST_BYTES;
-        ssize_t got =
-            tsr__fault(session, FAULT_READ) ? -1 : pread(file.fd, buffer, want, (off_t)done);
-        if (got > 0) {
-            tsr__sha256_add(sha256, buffer, (size_t)got);
-            done += (size_t)got;
-        } else if (got == 0 || errno != EINTR) {
-            tsr__diag(session, DIAG_io_read, &at, NULL, "cannot read the model: %s",
-                      got == 0 ? "it became shorter" : strerror(errno));
-            st = TSR_IO;
-        }
+    if (!buffer) {
+        st = TSR_NOMEM;
+        goto unmap;
     }
-    if (buffer)
-        tsr__free(session, buffer, DIGEST_BYTES);
+    int error = digest_file(session, file.fd, file.bytes.n, buffer, sha256);
+    if (error) {
+        struct place at = PLACE_NONE;
+        const char *why = "it became shorter";
+        if (error != ENODATA)
+            why = strerror(error);
+        at.file = str_of(path);
+        tsr__diag(session, DIAG_io_read, &at, NULL, "cannot read the model: %s", why);
+        st = TSR_IO;
+    }
+    tsr__free(session, buffer, DIGEST_BYTES);
+unmap:
     tsr__file_unmap(&file);
     return st;
 }

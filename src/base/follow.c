@@ -6,7 +6,6 @@
 // session; what they find wrong is said when they are joined.
 #include "base/internal.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -50,13 +49,15 @@ static bool digest_block(struct followed *followed, char *buffer)
     uint64_t at = atomic_load(&followed->at), ready = atomic_load(&followed->ready);
     if (at >= ready || followed->error)
         return false;
-    size_t want = ready - at < FOLLOW_BLOCK ? (size_t)(ready - at) : FOLLOW_BLOCK;
+    size_t want = (size_t)int64_min((int64_t)(ready - at), FOLLOW_BLOCK);
     ssize_t n;
     do
         n = pread(followed->fd, buffer, want, (off_t)at);
     while (n < 0 && errno == EINTR);
     if (n <= 0) {
-        followed->error = n < 0 ? errno : -1;
+        followed->error = -1;
+        if (n < 0)
+            followed->error = errno;
         atomic_store(&followed->at, UINT64_MAX); // the writer need not wait
         return false;
     }
@@ -93,8 +94,7 @@ static size_t threads_for(size_t files)
     size_t cores = 1;
     if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
         cores = (size_t)CPU_COUNT(&set);
-    size_t n = files < cores ? files : cores;
-    return n < FOLLOW_THREADS ? n : FOLLOW_THREADS;
+    return size_min(size_min(files, cores), FOLLOW_THREADS);
 }
 
 static void start_threads(struct follow *follow)
@@ -113,6 +113,22 @@ static void start_threads(struct follow *follow)
         follow->threads[i].all = NULL;
 }
 
+// A buffer for each thread, and one in any case: joining digests what a thread that never started has left.
+static bool get_buffers(struct follow *follow, size_t threads)
+{
+    size_t n = threads;
+    if (n == 0)
+        n = 1;
+    for (size_t i = 0; i < n; i++) {
+        follow->threads[i] = (struct follower){.all = follow, .first = i};
+        follow->threads[i].buffer = tsr__alloc(follow->session, FOLLOW_BLOCK);
+        if (!follow->threads[i].buffer)
+            return false;
+        follow->n_buffers++;
+    }
+    return true;
+}
+
 tsr_status tsr__follow_start(tsr_session *session, const int *fds, size_t n, struct follow **out)
 {
     struct follow *follow = tsr__alloc(session, sizeof *follow);
@@ -121,15 +137,8 @@ tsr_status tsr__follow_start(tsr_session *session, const int *fds, size_t n, str
     *follow = (struct follow){.session = session, .n = n};
     follow->files = tsr__alloc(session, (n + 1) * sizeof *follow->files);
     size_t want = threads_for(n);
-    for (size_t i = 0; follow->files && i < (want ? want : 1); i++) {
-        follow->threads[i] = (struct follower){.all = follow, .first = i};
-        follow->threads[i].buffer = tsr__alloc(session, FOLLOW_BLOCK);
-        if (!follow->threads[i].buffer)
-            break;
-        follow->n_buffers++;
-    }
-    if (!follow->files || follow->n_buffers < (want ? want : 1)) {
-        tsr__follow_free(follow);
+    if (!follow->files || !get_buffers(follow, want)) {
+        tsr__follow_free(follow); // what there is of it
         return TSR_NOMEM;
     }
     for (size_t i = 0; i < n; i++) {
@@ -173,12 +182,16 @@ tsr_status tsr__follow_finish(struct follow *follow)
     join_threads(follow);
     tsr_status st = TSR_OK;
     for (size_t i = 0; i < follow->n; i++) {
-        int error = tsr__fault(follow->session, FAULT_READ) ? EIO : follow->files[i].error;
+        int error = EIO;
+        if (!tsr__fault(follow->session, FAULT_READ))
+            error = follow->files[i].error;
         if (!error)
             continue;
+        const char *why = "it became shorter";
+        if (error > 0)
+            why = strerror(error);
         tsr__diag(follow->session, DIAG_io_read, NULL, NULL,
-                  "cannot read back what was written: %s",
-                  error > 0 ? strerror(error) : "it became shorter");
+                  "cannot read back what was written: %s", why);
         st = TSR_IO;
     }
     return st;

@@ -5,6 +5,17 @@
 
 #include "base/base.h"
 
+#include <errno.h>
+
+// tsr__fault for a call of the kernel: where it must fail, errno says so too.
+static inline bool fault_io(tsr_session *session, enum fault_kind kind)
+{
+    if (!tsr__fault(session, kind))
+        return false;
+    errno = EIO;
+    return true;
+}
+
 // From this size on, the default allocator maps pages itself, aligned for huge pages.
 #define PAGES_BYTES ((size_t)2 << 20)
 

@@ -69,14 +69,18 @@ static void add_escaped(struct text *text, struct str str)
             tsr__text_printf(text, "\\\\x%02X", (unsigned char)str.p[i]);
         else if (c == '"' || c == '\\')
             tsr__text_printf(text, "\\%c", (char)c);
-        else if (c == '\n' || c == '\t')
-            tsr__text_add(text, c == '\n' ? STR("\\n") : STR("\\t"));
+        else if (c == '\n')
+            tsr__text_add(text, STR("\\n"));
+        else if (c == '\t')
+            tsr__text_add(text, STR("\\t"));
         else if (c >= 0x10000) // as the pair that UTF-16 has for it
             tsr__text_printf(text, "\\u%04" PRIx32 "\\u%04" PRIx32, 0xD7C0 + (c >> 10),
                              0xDC00 + (c & 0x3FF));
         else
             tsr__text_printf(text, "\\u%04" PRIx32, c);
-        i += length ? length : 1;
+        if (!length)
+            length = 1;
+        i += length;
         clean = i;
     }
     tsr__text_add(text, (struct str){str.p + clean, str.n - clean});
@@ -239,7 +243,9 @@ const char *tsr_json_text(tsr_json *json)
         return NULL;
     if (json->text.p[json->text.n - 1] != '\n')
         tsr__text_add(&json->text, STR("\n"));
-    return json->text.failed ? NULL : json->text.p;
+    if (json->text.failed)
+        return NULL;
+    return json->text.p;
 }
 
 tsr_status tsr_json_write(tsr_json *json, const char *path)
@@ -273,6 +279,7 @@ static void int_or_null(tsr_json *json, const char *key, int64_t value, bool kno
         tsr_json_null(json, key);
 }
 
+// One object with the fields that are known; docs/formats.md lists them.
 static void put_finding(tsr_json *json, const struct diag_record *record)
 {
     static const char *const severities[] = {"error", "warning", "note"};

@@ -23,9 +23,9 @@ static size_t bytes_of_tree(struct str text)
 // Within the session's limit, and to be had from the system now.
 static bool has_room(const tsr_session *session, size_t bytes)
 {
-    size_t room = session->memory_limit > session->memory_used
-                      ? session->memory_limit - session->memory_used
-                      : 0;
+    size_t room = 0;
+    if (session->memory_limit > session->memory_used)
+        room = session->memory_limit - session->memory_used;
     if (session->memory_limit && bytes > room)
         return false;
     void *p = malloc(bytes + SPARE);

@@ -48,13 +48,17 @@ static uint32_t keyed_hash(const struct map *map, const char *key, size_t n)
     } else if (left >= 4) {
         a = read32(p);
         b = read32(p + left - 4);
-    } else {
-        a = left ? (uint64_t)p[0] << 16 | (uint64_t)p[left / 2] << 8 | p[left - 1] : 0;
+    } else if (left) {
+        a = (uint64_t)p[0] << 16 | (uint64_t)p[left / 2] << 8 | p[left - 1];
         b = 0;
+    } else {
+        a = b = 0;
     }
     h = fold(fold(a ^ k0 ^ h, b ^ k1), k0 | 1);
     uint32_t hash = (uint32_t)(h ^ h >> 32);
-    return hash ? hash : 1;
+    if (hash)
+        return hash;
+    return 1;
 }
 
 // Sixteen bytes that the kernel draws for each process.
@@ -69,6 +73,7 @@ static void draw_key(uint64_t key[2])
 
 // ---- the map -----------------------------------------------------------------------------------
 
+// Slots keep their hashes, so that a larger table needs no key. The old table stays in the arena, unused.
 static bool resize(struct map *map, size_t cap)
 {
     struct map_slot *slots = ARENA_ARRAY(map->arena, struct map_slot, cap);
@@ -133,7 +138,10 @@ void **tsr__map_at(struct map *map, struct str key)
         tsr__diag_nomem(map->arena->session, key.n);
         return NULL;
     }
-    if (map->n >= map->cap - map->cap / 4 && !resize(map, map->cap ? map->cap * 2 : MAP_MIN))
+    size_t larger = MAP_MIN;
+    if (map->cap)
+        larger = map->cap * 2;
+    if (map->n >= map->cap - map->cap / 4 && !resize(map, larger))
         return NULL;
     if (key.n == 0)
         key.p = "";

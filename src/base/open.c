@@ -7,7 +7,6 @@
 // they are absolute or have "..".
 #include "base/internal.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/openat2.h>
@@ -41,6 +40,12 @@ static int open_kernel(int root, const char *name, uint64_t resolve)
     return -1;
 }
 
+// False where the kernel has no openat2, or a sandbox forbids it: then it has said nothing about the name.
+static bool is_answer(int fd)
+{
+    return fd >= 0 || (errno != ENOSYS && errno != EPERM);
+}
+
 static void close_keep_errno(int fd)
 {
     int error = errno;
@@ -48,7 +53,8 @@ static void close_keep_errno(int fd)
     errno = error;
 }
 
-// Component by component, links refused (ELOOP; ENOTDIR where one stands for a folder).
+// Component by component, links refused (ELOOP; ENOTDIR where one stands for a folder). "a/b" opens a, then b beneath
+// it; of the folders on the way only the last one is open.
 static int open_walking(int root, const char *name)
 {
     char part[NAME_MAX + 1];
@@ -62,20 +68,23 @@ static int open_walking(int root, const char *name)
         }
         memcpy(part, name, n);
         part[n] = 0;
+        if (n == 0)
+            memcpy(part, ".", sizeof ".");
         if (strcmp(part, "..") == 0) {
             errno = EXDEV;
             break;
         }
         bool last = !name[n]; // "file/" asks for a folder, which is refused as one
-        int fd =
-            openat(dir, n ? part : ".",
-                   last ? OPEN_FLAGS | O_NOFOLLOW : O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        int flags = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+        if (last)
+            flags = OPEN_FLAGS | O_NOFOLLOW;
+        int fd = openat(dir, part, flags);
         if (dir != root)
             close_keep_errno(dir);
         if (fd < 0 || last)
             return fd;
         dir = fd;
-        name = *rest ? rest : ".";
+        name = rest;
     }
     if (dir != root)
         close_keep_errno(dir);
@@ -95,8 +104,10 @@ static bool path_of_fd(int fd, char out[PATH_MAX])
 
 static int open_no_links(int root, const char *name, bool use_kernel)
 {
-    int fd = use_kernel ? open_kernel(root, name, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS) : -1;
-    if (use_kernel && (fd >= 0 || (errno != ENOSYS && errno != EPERM)))
+    if (!use_kernel)
+        return open_walking(root, name);
+    int fd = open_kernel(root, name, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS);
+    if (is_answer(fd))
         return fd;
     return open_walking(root, name);
 }
@@ -109,22 +120,25 @@ int tsr__open_through(int folder, const char *name, int root, bool use_kernel)
         return -1;
     bool known = path_of_fd(found, target) && path_of_fd(root, home);
     close(found);
-    size_t n = known ? strlen(home) : 0;
+    errno = EXDEV;
+    if (!known)
+        return -1;
+    size_t n = strlen(home);
     if (n == 1)
         n = 0; // the root of all is "/" alone
-    if (!known || strncmp(target, home, n) != 0 || target[n] != '/') {
-        errno = EXDEV;
+    if (strncmp(target, home, n) != 0 || target[n] != '/')
         return -1;
-    }
     return open_no_links(root, target + n + 1, use_kernel);
 }
 
 int tsr__open_beneath(int root, const char *name, bool use_kernel)
 {
-    int fd = use_kernel ? open_kernel(root, name, RESOLVE_BENEATH) : -1;
-    if (use_kernel && (fd >= 0 || (errno != ENOSYS && errno != EPERM)))
-        return fd;
-    fd = open_walking(root, name);
+    if (use_kernel) {
+        int found = open_kernel(root, name, RESOLVE_BENEATH);
+        if (is_answer(found))
+            return found;
+    }
+    int fd = open_walking(root, name);
     if (fd >= 0 || (errno != ELOOP && errno != ENOTDIR))
         return fd;
     return tsr__open_through(root, name, root, false);
@@ -142,9 +156,9 @@ static tsr_status refuse_open(tsr_session *session, const char *path, const char
 
 tsr_status tsr__folder_open(tsr_session *session, const char *path, struct folder *out)
 {
-    int fd = tsr__fault(session, FAULT_READ) ? (errno = EIO, -1)
-                                             : open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    fd = tsr__fd_above(fd);
+    int fd = -1;
+    if (!fault_io(session, FAULT_READ))
+        fd = tsr__fd_above(open(path, O_PATH | O_DIRECTORY | O_CLOEXEC));
     if (fd < 0)
         return refuse_open(session, path, "give the path of a folder that may be read");
     *out = (struct folder){.fd = fd, .real_fd = -1};
@@ -156,14 +170,20 @@ static int open_parent(const char *path)
 {
     char parent[PATH_MAX];
     const char *slash = strrchr(path, '/');
-    size_t n = slash ? (size_t)(slash - path) : 0;
+    const char *name = parent;
+    size_t n = 0;
+    if (slash)
+        n = (size_t)(slash - path);
     if (n >= sizeof parent) {
         errno = ENAMETOOLONG;
         return -1;
     }
     memcpy(parent, path, n);
     parent[n] = 0;
-    const char *name = !slash ? "." : n == 0 ? "/" : parent;
+    if (!slash)
+        name = ".";
+    else if (n == 0)
+        name = "/";
     return tsr__fd_above(open(name, O_PATH | O_DIRECTORY | O_CLOEXEC));
 }
 
@@ -171,7 +191,9 @@ tsr_status tsr__folder_of_file(tsr_session *session, const char *file, struct fo
 {
     char real[PATH_MAX];
     struct stat st;
-    int fd = tsr__fault(session, FAULT_READ) ? (errno = EIO, -1) : open_parent(file);
+    int fd = -1;
+    if (!fault_io(session, FAULT_READ))
+        fd = open_parent(file);
     if (fd < 0)
         return refuse_open(session, file, NULL);
     *out = (struct folder){.fd = fd, .real_fd = -1};
@@ -205,7 +227,9 @@ static const char *name_fault(struct str name)
         return "is absolute";
     for (size_t i = 0; i < name.n;) {
         const char *slash = memchr(name.p + i, '/', name.n - i);
-        size_t n = slash ? (size_t)(slash - name.p) - i : name.n - i;
+        size_t n = name.n - i; // of this component
+        if (slash)
+            n = (size_t)(slash - name.p) - i;
         if (n == 2 && name.p[i] == '.' && name.p[i + 1] == '.')
             return "has a '..' in it";
         i += n + 1;
@@ -227,40 +251,59 @@ static int open_allowed(const struct folder *folder, const char *name)
 
 static const char *kind_of(mode_t mode)
 {
-    return S_ISDIR(mode)    ? "is a folder"
-           : S_ISFIFO(mode) ? "is a pipe"
-           : S_ISSOCK(mode) ? "is a socket"
-                            : "is a device";
+    if (S_ISDIR(mode))
+        return "is a folder";
+    if (S_ISFIFO(mode))
+        return "is a pipe";
+    if (S_ISSOCK(mode))
+        return "is a socket";
+    return "is a device";
 }
 
+static const char stay_inside[] = "files that a model names must lie in its own folder";
+
+// The finding for a name that could not be opened, by errno.
+static tsr_status refuse_name(tsr_session *session, const struct place *at, const char *path)
+{
+    const char *hint = NULL, *why = NULL;
+    int error = errno;
+    if (error == EXDEV)
+        why = "is a link that leads outside its folder";
+    if (error == ELOOP)
+        why = "is a link that cannot be followed";
+    if (why) {
+        tsr__diag(session, DIAG_path_outside, at, stay_inside, "'%s' %s", path, why);
+        return TSR_IO;
+    }
+    if (error == ENOENT)
+        hint = "bring the file along, beside the one that names it";
+    tsr__diag(session, DIAG_io_open, at, hint, "cannot open '%s': %s", path, strerror(error));
+    return TSR_IO;
+}
+
+// The name is judged first, then the kernel opens it beneath the folder, and what it opened is looked at last:
+// no step trusts what an earlier one saw under the same name.
 tsr_status tsr__folder_file(tsr_session *session, const struct folder *folder, struct str name,
                             const struct place *at, int *fd_out)
 {
-    static const char inside[] = "files that a model names must lie in its own folder";
     char path[PATH_MAX];
     struct stat st;
     const char *fault = name_fault(name);
     if (fault) {
-        tsr__diag(session, DIAG_path_outside, at, inside, "the file name '" STR_FMT "' %s",
+        tsr__diag(session, DIAG_path_outside, at, stay_inside, "the file name '" STR_FMT "' %s",
                   STR_ARG(name), fault);
         return TSR_IO;
     }
     memcpy(path, name.p, name.n);
     path[name.n] = 0;
-    int fd = tsr__fd_above(tsr__fault(session, FAULT_READ) ? (errno = EIO, -1)
-                                                           : open_allowed(folder, path));
-    if (fd < 0 && (errno == EXDEV || errno == ELOOP)) {
-        tsr__diag(session, DIAG_path_outside, at, inside, "'%s' %s", path,
-                  errno == EXDEV ? "is a link that leads outside its folder"
-                                 : "is a link that cannot be followed");
-        return TSR_IO;
-    }
-    if (fd < 0 || fstat(fd, &st) != 0) {
-        tsr__diag(session, DIAG_io_open, at,
-                  errno == ENOENT ? "bring the file along, beside the one that names it" : NULL,
-                  "cannot open '%s': %s", path, strerror(errno));
-        if (fd >= 0)
-            close(fd);
+    int fd = -1;
+    if (!fault_io(session, FAULT_READ))
+        fd = tsr__fd_above(open_allowed(folder, path));
+    if (fd < 0)
+        return refuse_name(session, at, path);
+    if (fstat(fd, &st) != 0) {
+        (void)refuse_name(session, at, path);
+        close(fd);
         return TSR_IO;
     }
     if (!S_ISREG(st.st_mode)) {

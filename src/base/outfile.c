@@ -5,7 +5,6 @@
 // disk. Names of temporaries never come from a model; they are made exclusively and follow no link.
 #include "base/internal.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -17,7 +16,7 @@
 
 #define OUT_BUFFER ((size_t)1 << 20)
 #define COPY_LEAST ((uint64_t)64 << 10) // smaller pieces go through the buffer
-#define COPY_MOST  ((uint64_t)1 << 30)  // of one call
+#define COPY_MOST  ((int64_t)1 << 30)   // of one call
 #define SYNC_LEAST ((uint64_t)64 << 20) // smaller files are always waited for
 #define NAME_TRIES 100
 
@@ -83,7 +82,9 @@ void tsr__path_free(tsr_session *session, char **path)
 const char *tsr__path_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
+    if (slash)
+        return slash + 1;
+    return path;
 }
 
 void tsr__path_draw(char out[TEMPORARY_NAME])
@@ -105,7 +106,9 @@ int tsr__path_open_parent(const char *path)
     }
     memcpy(folder, path, n);
     folder[n] = 0;
-    return tsr__fd_above(open(n ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (n == 0)
+        memcpy(folder, ".", sizeof ".");
+    return tsr__fd_above(open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 }
 
 // ---- one file ----------------------------------------------------------------------------------
@@ -138,6 +141,7 @@ static void note_temporary(struct outfile *outfile, const char *name, int fd)
         outfile->note = tsr__temporary_note(outfile->session, path, fd);
 }
 
+// Makes the file under a name that nobody has; -1 and errno, which is 0 where the memory for its name was lacking.
 static int create_temporary(struct outfile *outfile)
 {
     char name[TEMPORARY_NAME];
@@ -165,13 +169,13 @@ static int create_temporary(struct outfile *outfile)
     return -1;
 }
 
+// What is written to: a temporary file beside the target, or a pipe or device itself. A folder is refused here, where
+// the rename at the end would fail too late.
 static int open_target(struct outfile *outfile)
 {
     struct stat st;
-    if (tsr__fault(outfile->session, FAULT_WRITE)) {
-        errno = EIO;
+    if (fault_io(outfile->session, FAULT_WRITE))
         return -1;
-    }
     if (!*outfile->path) {
         errno = ENOENT;
         return -1;
@@ -205,17 +209,21 @@ static void release(struct outfile *outfile)
         .session = outfile->session, .fd = -1, .dir_fd = -1, .failed = true, .status = TSR_USAGE};
 }
 
+// Nothing that can fail comes after the temporary file exists, so a caller has either a file to commit or abort, or none.
 tsr_status tsr__out_open(tsr_session *session, const char *path, struct outfile *out)
 {
     struct outfile outfile = {.session = session, .fd = -1, .dir_fd = -1};
     tsr_status status = TSR_NOMEM;
     outfile.path = tsr__path_copy(session, path, strlen(path));
-    outfile.buffer = outfile.path ? tsr__alloc(session, OUT_BUFFER) : NULL;
+    if (!outfile.path)
+        goto failed;
+    outfile.buffer = tsr__alloc(session, OUT_BUFFER);
     if (!outfile.buffer)
         goto failed;
     outfile.fd = open_target(&outfile);
     if (outfile.fd < 0) {
-        status = errno == 0 ? TSR_NOMEM : tsr__refuse_write(session, path, errno);
+        if (errno != 0)
+            status = tsr__refuse_write(session, path, errno);
         goto failed;
     }
     *out = outfile;
@@ -231,8 +239,9 @@ failed:
 static bool write_all(struct outfile *outfile, const char *p, size_t n)
 {
     while (n > 0 && !outfile->failed) {
-        ssize_t done = tsr__fault(outfile->session, FAULT_WRITE) ? (errno = EIO, -1)
-                                                                 : write(outfile->fd, p, n);
+        ssize_t done = -1;
+        if (!fault_io(outfile->session, FAULT_WRITE))
+            done = write(outfile->fd, p, n);
         if (done < 0 && errno == EINTR)
             continue;
         if (done < 0) {
@@ -252,6 +261,7 @@ static bool flush(struct outfile *outfile)
     return !outfile->failed && write_all(outfile, outfile->buffer, n);
 }
 
+// Invariant: what is in the buffer follows what is in the file. So the buffer goes first where a piece does not fit.
 void tsr__out_write(struct outfile *outfile, const void *p, size_t n)
 {
     if (outfile->failed || n == 0)
@@ -275,9 +285,9 @@ void tsr__out_write(struct outfile *outfile, const void *p, size_t n)
 static void gather_all(struct outfile *outfile, const struct iovec *iovec, int n)
 {
     while (n > 0 && !outfile->failed) {
-        ssize_t done = tsr__fault(outfile->session, FAULT_WRITE)
-                           ? (errno = EIO, -1)
-                           : writev(outfile->fd, iovec, n < GATHER_MOST ? n : GATHER_MOST);
+        ssize_t done = -1;
+        if (!fault_io(outfile->session, FAULT_WRITE))
+            done = writev(outfile->fd, iovec, (int)int64_min(n, GATHER_MOST));
         if (done < 0 && errno == EINTR)
             continue;
         if (done < 0) {
@@ -310,6 +320,7 @@ uint64_t tsr__out_reached(const struct outfile *outfile)
     return outfile->offset - outfile->n;
 }
 
+// The finding names the file that was read, which only its descriptor knows here.
 static void fail_source(struct outfile *outfile, int fd, uint64_t at, const char *why)
 {
     char link[64], name[PATH_MAX] = "its source";
@@ -336,10 +347,9 @@ static uint64_t copy_in_kernel(struct outfile *outfile, int fd, uint64_t offset,
             fail_write(outfile, EIO);
             break;
         }
-        uint64_t left = length - done;
+        size_t some = (size_t)int64_min((int64_t)(length - done), COPY_MOST);
         off_t from = (off_t)(offset + done);
-        ssize_t n =
-            copy_file_range(fd, &from, outfile->fd, NULL, left < COPY_MOST ? left : COPY_MOST, 0);
+        ssize_t n = copy_file_range(fd, &from, outfile->fd, NULL, some, 0);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
@@ -351,6 +361,8 @@ static uint64_t copy_in_kernel(struct outfile *outfile, int fd, uint64_t offset,
     return done;
 }
 
+// Large pieces first go inside the kernel; what that leaves, or all of it where a digest must see the bytes, goes through
+// the buffer: read straight into its free part, which is flushed when full.
 void tsr__out_copy(struct outfile *outfile, int fd, uint64_t offset, uint64_t length)
 {
     uint64_t end;
@@ -360,7 +372,10 @@ void tsr__out_copy(struct outfile *outfile, int fd, uint64_t offset, uint64_t le
         fail_source(outfile, fd, offset, "it is shorter than was said");
         return;
     }
-    if (!outfile->digest && length >= (outfile->copy_least ? outfile->copy_least : COPY_LEAST)) {
+    uint64_t least = COPY_LEAST;
+    if (outfile->copy_least)
+        least = outfile->copy_least;
+    if (!outfile->digest && length >= least) {
         uint64_t done = copy_in_kernel(outfile, fd, offset, length);
         outfile->offset += done;
         offset += done;
@@ -368,15 +383,19 @@ void tsr__out_copy(struct outfile *outfile, int fd, uint64_t offset, uint64_t le
     while (offset < end && !outfile->failed) {
         if (outfile->n == OUT_BUFFER && !flush(outfile))
             return;
-        size_t room = OUT_BUFFER - outfile->n,
-               want = end - offset < room ? (size_t)(end - offset) : room;
-        ssize_t n = tsr__fault(outfile->session, FAULT_READ)
-                        ? (errno = EIO, -1)
-                        : pread(fd, outfile->buffer + outfile->n, want, (off_t)offset);
+        size_t want =
+            (size_t)int64_min((int64_t)(end - offset), (int64_t)(OUT_BUFFER - outfile->n));
+        ssize_t n = -1;
+        if (!fault_io(outfile->session, FAULT_READ))
+            n = pread(fd, outfile->buffer + outfile->n, want, (off_t)offset);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n <= 0) {
-            fail_source(outfile, fd, offset, n < 0 ? strerror(errno) : "it ends early");
+        if (n < 0) {
+            fail_source(outfile, fd, offset, strerror(errno));
+            return;
+        }
+        if (n == 0) {
+            fail_source(outfile, fd, offset, "it ends early");
             return;
         }
         if (outfile->digest)
@@ -390,9 +409,11 @@ void tsr__out_copy(struct outfile *outfile, int fd, uint64_t offset, uint64_t le
 void tsr__out_pad(struct outfile *outfile, size_t align)
 {
     static const char zeros[4096];
-    size_t left = align ? (size_t)((align - outfile->offset % align) % align) : 0;
+    size_t left = 0;
+    if (align)
+        left = (size_t)((align - outfile->offset % align) % align);
     while (left > 0 && !outfile->failed) {
-        size_t n = left < sizeof zeros ? left : sizeof zeros;
+        size_t n = size_min(left, sizeof zeros);
         tsr__out_write(outfile, zeros, n);
         left -= n;
     }
@@ -409,28 +430,34 @@ static bool must_sync(const struct outfile *outfile)
             fstatat(outfile->dir_fd, tsr__path_name(outfile->path), &st, AT_SYMLINK_NOFOLLOW) == 0);
 }
 
+// Flushes, syncs and closes the file, then gives it its name; each step only if nothing has failed before.
+static void publish(struct outfile *outfile)
+{
+    flush(outfile);
+    if (!outfile->failed && must_sync(outfile) &&
+        (fault_io(outfile->session, FAULT_WRITE) || fsync(outfile->fd) != 0))
+        fail_write(outfile, errno);
+    int fd = outfile->fd;
+    outfile->fd = -1;
+    if (close(fd) != 0 && !outfile->failed && errno != EINTR)
+        fail_write(outfile, errno);
+    if (outfile->failed || !outfile->temporary)
+        return;
+    if (fault_io(outfile->session, FAULT_WRITE) ||
+        renameat(outfile->dir_fd, outfile->temporary, outfile->dir_fd,
+                 tsr__path_name(outfile->path)) != 0)
+        fail_write(outfile, errno);
+}
+
 tsr_status tsr__out_commit(struct outfile *outfile)
 {
     if (!outfile->path)
         return outfile->status;
     if (outfile->session->out_of_memory && !outfile->failed)
         fail(outfile, TSR_NOMEM); // what could not be had is missing in it
-    flush(outfile);
-    if (!outfile->failed && must_sync(outfile) &&
-        (tsr__fault(outfile->session, FAULT_WRITE) ? (errno = EIO, true) : fsync(outfile->fd) != 0))
-        fail_write(outfile, errno);
-    int fd = outfile->fd;
-    outfile->fd = -1;
-    if (close(fd) != 0 && !outfile->failed && errno != EINTR)
-        fail_write(outfile, errno);
-    if (!outfile->failed && outfile->temporary &&
-        (tsr__fault(outfile->session, FAULT_WRITE)
-             ? (errno = EIO, true)
-             : renameat(outfile->dir_fd, outfile->temporary, outfile->dir_fd,
-                        tsr__path_name(outfile->path)) != 0))
-        fail_write(outfile, errno);
-    tsr_status status = outfile->failed ? outfile->status : TSR_OK;
+    publish(outfile);
     if (outfile->failed) {
+        tsr_status status = outfile->status;
         tsr__out_abort(outfile);
         return status;
     }

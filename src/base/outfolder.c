@@ -7,7 +7,6 @@
 #include "base/internal.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -19,13 +18,16 @@
 static char *sibling(tsr_session *session, const char *path, const char *name)
 {
     size_t folder = (size_t)(tsr__path_name(path) - path), n = folder + strlen(name);
-    char *p = tsr__path_copy(session, path, folder);
-    char *q = p ? tsr__realloc(session, p, folder + 1, n + 1) : NULL;
-    if (p && !q)
-        tsr__free(session, p, folder + 1);
-    if (q)
-        memcpy(q + folder, name, n - folder + 1);
-    return q;
+    char *copy = tsr__path_copy(session, path, folder);
+    if (!copy)
+        return NULL;
+    char *longer = tsr__realloc(session, copy, folder + 1, n + 1);
+    if (!longer) {
+        tsr__free(session, copy, folder + 1);
+        return NULL;
+    }
+    memcpy(longer + folder, name, n - folder + 1);
+    return longer;
 }
 
 // TARGET_UNKNOWN: it could not be looked at, errno says why.
@@ -39,7 +41,17 @@ static enum target look_at_entry(int folder, const char *name, enum target so_fa
         return so_far;
     if (fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) != 0)
         return TARGET_UNKNOWN;
-    return S_ISDIR(st.st_mode) ? TARGET_OTHER : TARGET_FILES;
+    if (S_ISDIR(st.st_mode))
+        return TARGET_OTHER;
+    return TARGET_FILES;
+}
+
+// That error tells what stands there; any other tells nothing.
+static enum target found_by(int error, int telling, enum target told)
+{
+    if (error == telling)
+        return told;
+    return TARGET_UNKNOWN;
 }
 
 // What stands at path. Reads at most until the first entry that decides.
@@ -48,10 +60,10 @@ static enum target look_at(const char *path)
     struct stat st;
     enum target found = TARGET_EMPTY;
     if (lstat(path, &st) != 0)
-        return errno == ENOENT ? TARGET_ABSENT : TARGET_UNKNOWN;
+        return found_by(errno, ENOENT, TARGET_ABSENT);
     DIR *dir = opendir(path);
     if (!dir)
-        return errno == ENOTDIR ? TARGET_OTHER : TARGET_UNKNOWN;
+        return found_by(errno, ENOTDIR, TARGET_OTHER);
     while (found == TARGET_EMPTY || found == TARGET_FILES) {
         errno = 0;
         const struct dirent *dirent = readdir(dir);
@@ -67,6 +79,8 @@ static enum target look_at(const char *path)
     return found;
 }
 
+// Refuses what must not be overwritten: anything but nothing, an empty folder or, where it may be replaced, a folder of
+// files alone, as all that is made here are.
 static tsr_status check_target(tsr_session *session, const char *path, bool replace)
 {
     struct place at = PLACE_NONE;
@@ -108,9 +122,7 @@ static tsr_status make_sibling(struct outfolder *outfolder)
         outfolder->temporary = sibling(outfolder->session, outfolder->path, name);
         if (!outfolder->temporary)
             return TSR_NOMEM;
-        if (tsr__fault(outfolder->session, FAULT_WRITE))
-            errno = EIO;
-        else if (mkdir(outfolder->temporary, 0777) == 0) {
+        if (!fault_io(outfolder->session, FAULT_WRITE) && mkdir(outfolder->temporary, 0777) == 0) {
             outfolder->fd =
                 tsr__fd_above(open(outfolder->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
             if (outfolder->fd >= 0)
@@ -148,19 +160,23 @@ tsr_status tsr__outfolder_open(tsr_session *session, const char *path, bool repl
     if (!outfolder.path)
         return TSR_NOMEM;
     const char *name = tsr__path_name(outfolder.path);
-    tsr_status status = TSR_OK;
-    if (!*name || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+    tsr_status status;
+    if (!*name || strcmp(name, ".") == 0 || strcmp(name, "..") == 0) {
         status = tsr__refuse_write(session, path, EINVAL);
-    if (status == TSR_OK)
-        status = check_target(session, outfolder.path, replace);
-    if (status == TSR_OK)
-        status = make_sibling(&outfolder);
-    if (status != TSR_OK) {
-        release_folder(&outfolder);
-        return status;
+        goto release;
     }
+    status = check_target(session, outfolder.path, replace);
+    if (status != TSR_OK)
+        goto release;
+    status = make_sibling(&outfolder);
+    if (status != TSR_OK)
+        goto release;
     *out = outfolder;
     return TSR_OK;
+
+release:
+    release_folder(&outfolder);
+    return status;
 }
 
 struct str tsr__outfolder_path(struct outfolder *outfolder, struct arena *arena, const char *name)
@@ -191,6 +207,8 @@ static void sync_all(const char *path)
     close(fd);
 }
 
+// The kernel exchanges both names in one step, so that at every moment a complete folder has the name. Where it cannot, the
+// old one steps aside first.
 tsr_status tsr__outfolder_replace(struct outfolder *outfolder, bool use_kernel)
 {
     sync_all(outfolder->temporary);
@@ -208,9 +226,9 @@ tsr_status tsr__outfolder_replace(struct outfolder *outfolder, bool use_kernel)
     char *old = sibling(outfolder->session, outfolder->path, kept);
     if (!old)
         return TSR_NOMEM;
-    tsr_status status = replace_by_steps(outfolder, old)
-                            ? TSR_OK
-                            : tsr__refuse_write(outfolder->session, outfolder->path, errno);
+    tsr_status status = TSR_OK;
+    if (!replace_by_steps(outfolder, old))
+        status = tsr__refuse_write(outfolder->session, outfolder->path, errno);
     if (status == TSR_OK)
         tsr__folder_remove(old);
     tsr__path_free(outfolder->session, &old);

@@ -6,8 +6,10 @@ tsr_session *tsr_session_new(const tsr_session_options *options)
 {
     tsr_session_options given = {0};
     if (options) // a caller built with an older header has a shorter struct
-        memcpy(&given, options, options->size < sizeof given ? options->size : sizeof given);
-    tsr_alloc_fn alloc = given.alloc ? given.alloc : tsr__default_alloc;
+        memcpy(&given, options, size_min(options->size, sizeof given));
+    tsr_alloc_fn alloc = tsr__default_alloc;
+    if (given.alloc)
+        alloc = given.alloc;
     tsr_session *session = alloc(given.alloc_data, NULL, 0, sizeof *session);
     if (!session)
         return NULL;
@@ -72,6 +74,7 @@ tsr_status tsr__cancel_check(tsr_session *session)
     return TSR_CANCELLED;
 }
 
+// What a person reads beside an exit code; findings say more.
 const char *tsr_status_text(tsr_status status)
 {
     switch (status) {

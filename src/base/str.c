@@ -4,11 +4,15 @@
 
 int tsr__str_cmp(struct str a, struct str b)
 {
-    size_t n = a.n < b.n ? a.n : b.n;
-    int order = n ? memcmp(a.p, b.p, n) : 0;
+    size_t n = size_min(a.n, b.n);
+    int order = 0;
+    if (n)
+        order = memcmp(a.p, b.p, n);
     if (order)
         return order;
-    return a.n < b.n ? -1 : a.n > b.n;
+    if (a.n < b.n)
+        return -1;
+    return a.n > b.n;
 }
 
 // Length of the set that starts at p[0] == '[', closing bracket included; 0 if it is never closed.
@@ -24,10 +28,14 @@ static size_t set_length(const char *p, size_t n)
     return 0;
 }
 
+// True if the set of n bytes has the character: [a-c] has 'b', [!a-c] has 'd'.
 static bool set_has(const char *p, size_t n, unsigned char c)
 {
     bool negated = p[1] == '!' || p[1] == '^', found = false;
-    for (size_t i = negated ? 2 : 1; i + 1 < n; i++) {
+    size_t first = 1;
+    if (negated)
+        first = 2;
+    for (size_t i = first; i + 1 < n; i++) {
         unsigned char low = (unsigned char)p[i], high = low;
         if (i + 3 < n && p[i + 1] == '-') {
             high = (unsigned char)p[i + 2];
@@ -42,10 +50,14 @@ static bool set_has(const char *p, size_t n, unsigned char c)
 // length.
 static size_t match_one(const char *p, size_t n, char c)
 {
-    size_t set = *p == '[' ? set_length(p, n) : 0;
-    if (set)
-        return set_has(p, set, (unsigned char)c) ? set : 0;
-    return *p == '?' || *p == c;
+    size_t set = 0;
+    if (*p == '[')
+        set = set_length(p, n);
+    if (!set)
+        return *p == '?' || *p == c;
+    if (set_has(p, set, (unsigned char)c))
+        return set;
+    return 0;
 }
 
 // After a mismatch only the last '*' has to be tried again, so the work is at most |pattern| * |text|.
@@ -91,7 +103,9 @@ bool tsr__str_int(struct str text, int64_t *out)
     }
     if (!negative && value == INT64_MIN)
         return false;
-    *out = negative ? value : -value;
+    *out = value;
+    if (!negative)
+        *out = -value;
     return true;
 }
 
@@ -110,12 +124,15 @@ static void trim_shared(struct str *a, struct str *b)
     }
 }
 
-// row[j] is the distance between the first i bytes of a and the first j of b.
+// row[j] is the distance between the first i bytes of a and the first j of b. "shard" and "sharp" have distance 1, "axis" and
+// "axes" too; a row in which everything is above the limit ends the search.
 size_t tsr__str_distance(struct str a, struct str b, size_t limit)
 {
     size_t row[DISTANCE_MAX + 1];
     trim_shared(&a, &b);
-    size_t gap = a.n > b.n ? a.n - b.n : b.n - a.n;
+    size_t gap = a.n - b.n;
+    if (b.n > a.n)
+        gap = b.n - a.n;
     if (gap > limit || a.n > DISTANCE_MAX || b.n > DISTANCE_MAX)
         return limit + 1;
     for (size_t j = 0; j <= b.n; j++)
@@ -124,21 +141,25 @@ size_t tsr__str_distance(struct str a, struct str b, size_t limit)
         size_t diagonal = row[0], best = row[0] = i;
         for (size_t j = 1; j <= b.n; j++) {
             size_t swap = diagonal + (a.p[i - 1] != b.p[j - 1]);
-            size_t least = row[j] < row[j - 1] ? row[j] + 1 : row[j - 1] + 1;
+            size_t least = size_min(row[j], row[j - 1]) + 1;
             diagonal = row[j];
-            row[j] = swap < least ? swap : least;
-            best = row[j] < best ? row[j] : best;
+            row[j] = size_min(swap, least);
+            best = size_min(best, row[j]);
         }
         if (best > limit)
             return limit + 1;
     }
-    return row[b.n] > limit ? limit + 1 : row[b.n];
+    if (row[b.n] > limit)
+        return limit + 1;
+    return row[b.n];
 }
 
 struct str tsr__nearest(struct str wanted, const struct str *candidates, size_t n)
 {
     struct str nearest = {NULL, 0};
-    size_t limit = wanted.n < 3 ? 1 : wanted.n / 3 > 8 ? 8 : wanted.n / 3;
+    size_t limit = 1; // edits: a third of the text, 1 to 8
+    if (wanted.n >= 3)
+        limit = size_min(wanted.n / 3, 8);
     for (size_t i = 0; i < n && limit > 0; i++) {
         size_t distance = tsr__str_distance(wanted, candidates[i], limit);
         if (distance > limit || candidates[i].n == 0 || distance >= wanted.n)

@@ -9,7 +9,6 @@
 #include "base/internal.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -103,6 +102,8 @@ void tsr__tree_remove(const char *path)
             return;
 }
 
+// For a signal handler: no memory, no locks, and errno as it was. A child that was forked from the maker has the
+// same slots and must not remove what its parent uses; hence the owner.
 void tsr_session_sweep(tsr_session *session)
 {
     int error = errno;
@@ -119,12 +120,14 @@ void tsr_session_sweep(tsr_session *session)
 
 // ---- slots ---------------------------------------------------------------------------------------
 
+// The path is complete before `used` says so: a signal handler that runs in between sees a free slot.
 struct temporary *tsr__temporary_note(tsr_session *session, const char *path, int fd)
 {
     size_t n = strlen(path);
     (void)flock(fd, LOCK_EX | LOCK_NB); // where locks do not work, remains stay
-    for (size_t i = 0;
-         i < TSR_COUNT(session->temporaries) && n < sizeof session->temporaries[i].path; i++) {
+    if (n >= TEMPORARY_PATH)
+        return NULL;
+    for (size_t i = 0; i < TSR_COUNT(session->temporaries); i++) {
         struct temporary *temporary = &session->temporaries[i];
         if (atomic_load(&temporary->used))
             continue;
@@ -168,7 +171,9 @@ static long process_of(const char *name, const char *prefix)
     if (strncmp(name, prefix, n) != 0 || name[n] < '1' || name[n] > '9')
         return 0;
     long pid = strtol(name + n, &end, 10);
-    return *end == '-' && pid > 0 && pid < INT32_MAX ? pid : 0;
+    if (*end == '-' && pid > 0 && pid < INT32_MAX)
+        return pid;
+    return 0;
 }
 
 // Nobody holds its lock, and its maker does not exist: it was killed. Where a process of that number exists (it may be
@@ -191,10 +196,11 @@ static bool is_dead(int folder, const char *name, long pid)
 void tsr__temporary_sweep(int folder, const char *prefix)
 {
     int again = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *dir = again >= 0 ? fdopendir(again) : NULL;
+    if (again < 0)
+        return;
+    DIR *dir = fdopendir(again); // which closes it
     if (!dir) {
-        if (again >= 0)
-            close(again);
+        close(again);
         return;
     }
     for (int i = 0; i < SWEEP_MOST; i++) {
@@ -228,6 +234,7 @@ static void sweep_base(const char *base, const char *prefix)
     close(fd);
 }
 
+// The folder is open, and so locked, from the moment that it has a slot until the slot is freed.
 tsr_status tsr__temporary_folder(tsr_session *session, const char *base, const char *kind,
                                  struct temporary **out)
 {
@@ -244,12 +251,16 @@ tsr_status tsr__temporary_folder(tsr_session *session, const char *base, const c
     if (!mkdtemp(path))
         return refuse(session, base, strerror(errno));
     int fd = tsr__fd_above(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    struct temporary *temporary = fd >= 0 ? tsr__temporary_note(session, path, fd) : NULL;
+    if (fd < 0) {
+        const char *why = strerror(errno);
+        rmdir(path);
+        return refuse(session, base, why);
+    }
+    struct temporary *temporary = tsr__temporary_note(session, path, fd);
     if (!temporary) {
         rmdir(path);
-        if (fd >= 0)
-            close(fd);
-        return refuse(session, base, fd < 0 ? strerror(errno) : "too many at a time");
+        close(fd);
+        return refuse(session, base, "too many at a time");
     }
     temporary->fd = fd;
     *out = temporary;

@@ -18,10 +18,12 @@ void tsr__text_free(struct text *text)
     tsr__text_init(text, text->session);
 }
 
-// Makes room for `more` bytes and the NUL after them.
+// Makes room for `more` bytes and the NUL after them; the room doubles, so that n bytes cost n steps in all.
 static bool reserve(struct text *text, size_t more)
 {
-    size_t max = text->max ? text->max : TEXT_MAX;
+    size_t max = TEXT_MAX;
+    if (text->max)
+        max = text->max;
     if (text->failed)
         return false;
     if (text->n > max || more > max - text->n) {
@@ -31,7 +33,9 @@ static bool reserve(struct text *text, size_t more)
     }
     if (more < text->cap - text->n)
         return true;
-    size_t need = text->n + more + 1, cap = text->cap ? text->cap * 2 : 256;
+    size_t need = text->n + more + 1, cap = 256;
+    if (text->cap)
+        cap = text->cap * 2;
     if (cap < need)
         cap = need;
     char *p = tsr__realloc(text->session, text->p, text->cap, cap);
@@ -80,21 +84,36 @@ void tsr__text_printf(struct text *text, const char *format, ...)
     va_end(args);
 }
 
+// Bytes of a character by its first one; 0: no character begins so (0x80 to 0xC1 continue one or are too long a form).
+static size_t length_by_first(unsigned char first)
+{
+    if (first < 0x80)
+        return 1;
+    if (first < 0xC2)
+        return 0;
+    if (first < 0xE0)
+        return 2;
+    if (first < 0xF0)
+        return 3;
+    if (first < 0xF5)
+        return 4;
+    return 0;
+}
+
+// E2 82 AC is the euro sign: 0x2 from the first byte, then six bits of each other one, 0x20AC. Forms that are longer than
+// need be, halves of UTF-16 pairs and numbers above 0x10FFFF are refused.
 size_t tsr__utf8(const char *p, size_t n, uint32_t *out)
 {
     const unsigned char *u = (const unsigned char *)p;
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
     if (n == 0)
         return 0;
-    size_t length = u[0] < 0x80   ? 1
-                    : u[0] < 0xC2 ? 0
-                    : u[0] < 0xE0 ? 2
-                    : u[0] < 0xF0 ? 3
-                    : u[0] < 0xF5 ? 4
-                                  : 0;
+    size_t length = length_by_first(u[0]);
     if (length == 0 || length > n)
         return 0;
-    uint32_t c = length == 1 ? u[0] : u[0] & (0x7Fu >> length);
+    uint32_t c = u[0];
+    if (length > 1)
+        c &= 0x7Fu >> length; // without the bits that say the length
     for (size_t i = 1; i < length; i++) {
         if ((u[i] & 0xC0) != 0x80)
             return 0;
@@ -117,10 +136,7 @@ static bool is_unsafe(uint32_t c)
 // text ends in the middle of what may be a character: "\xE2\x80" may become "\xE2\x80\xAE".
 static bool is_cut(const char *p, size_t n)
 {
-    static const unsigned char least[] = {0, 0, 0xC2, 0xE0, 0xF0};
-    unsigned char first = (unsigned char)p[0];
-    size_t length = first >= least[4] ? 4 : first >= least[3] ? 3 : first >= least[2] ? 2 : 1;
-    if (first >= 0xF5 || n >= length)
+    if (n >= length_by_first((unsigned char)p[0])) // complete, or no beginning
         return false;
     for (size_t i = 1; i < n; i++)
         if (((unsigned char)p[i] & 0xC0) != 0x80)
@@ -133,6 +149,16 @@ bool tsr__is_unsafe(uint32_t c)
     return is_unsafe(c);
 }
 
+// What is stepped over: a character, or one byte that is none.
+static size_t bytes_of(size_t length)
+{
+    if (length)
+        return length;
+    return 1;
+}
+
+// "a\x1Bb" with the byte 27 between a and b becomes the six characters a \x1B b. `last` false: more bytes may come, and
+// the beginning of a character at the end is left for then.
 size_t tsr_safe_text(const char *text, size_t n, bool last, char *out, size_t cap, size_t *used)
 {
     static const char digits[] = "0123456789ABCDEF";
@@ -143,8 +169,7 @@ size_t tsr_safe_text(const char *text, size_t n, bool last, char *out, size_t ca
         if (!length && !last && is_cut(text + i, n - i))
             break;
         bool plain = length && (c == '\n' || c == '\t' || !is_unsafe(c));
-        size_t end = i + (length ? length : 1);
-        for (; i < end; i++) {
+        for (size_t end = i + bytes_of(length); i < end; i++) {
             unsigned char byte = (unsigned char)text[i];
             if (plain) {
                 out[made++] = (char)byte;
@@ -171,7 +196,7 @@ void tsr__text_add_safe(struct text *text, struct str str)
             continue;
         }
         tsr__text_add(text, (struct str){str.p + clean, i - clean});
-        for (size_t end = i + (length ? length : 1); i < end; i++)
+        for (size_t end = i + bytes_of(length); i < end; i++)
             tsr__text_printf(text, "\\x%02X", (unsigned char)str.p[i]);
         clean = i;
     }
