@@ -40,7 +40,8 @@ struct outcome {
     tsr_first_difference first;
 };
 
-// Cuts that model, which is work->model with annotations, runs it and compares with the whole run. TSR_DIFFERENT: *out is filled.
+// verify_cut.c: cuts that model, which is work->model with annotations, runs it and compares with the whole run.
+// TSR_DIFFERENT: *out is filled.
 tsr_status tsr__verify_cut(struct work *work, tsr_model *model, const char *config,
                            struct outcome *out) TSR_MUST_USE;
 // locate.c: which value differs first, of all that the nodes of the main graph make; a finding says it. Fills *out
