@@ -15,7 +15,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 TESSERA = os.path.abspath(sys.argv[1])
-HIDDEN, HEADS, KV_HEADS, HEAD, LAYERS, VOCABULARY, CONTEXT = 256, 4, 2, 64, 2, 256, 128
+HIDDEN, HEADS, KV_HEADS, HEAD, LAYERS, VOCABULARY, CONTEXT = 256, 4, 2, 64, 2, 256, 1024
 failed = 0
 
 
@@ -114,7 +114,10 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
     case("verify makes inputs that fit together", rc == 0, out + err)
     rc, out, err = tessera("plan", whole, "--devices", 2, "-o", d + "/planned.onnx")
     case("plan needs no sizes", rc == 0 and "assumed" not in err, out + err)
-    case("both devices are worth it", " 0 of" not in out and "AllReduce" in out, out + err)  # else nothing below is cut
+    rc, out, err = tessera("plan", whole, "--devices", 2, "--state", "past_key_values.*=present.*", "--dim", "past_sequence_length=%d" % (CONTEXT // 2), "-o", d + "/planned.onnx")
+    rc, out, err = tessera("info", d + "/planned.onnx", "--json")
+    cut = {s["sharding"] for s in json.loads(out)["shardings"] if s["value"] in ("present.0.key", "present.1.value")}
+    case("the plan cuts the caches", rc == 0 and cut == {"{1,2,1,1:0,1}"}, cut)  # as `generate` plans: else nothing is cut below
     rc, out, err = tessera("partition", whole, "--devices", 2, "--layout", "genai", "-o", d + "/cut")
     files = set(os.listdir(d + "/cut/rank1")) if rc == 0 else set()
     case("one folder for each device", rc == 0 and {"model.onnx", "genai_config.json", "tokenizer_config.json", "libtessera_ops.so"} <= files, err)
