@@ -994,6 +994,9 @@ typedef struct tsr_run_options {
     int rank, ranks;
     /* name by which such ranks find each other, the same for all of a job; NULL: "" */
     const char *meet;
+    /* each state is one buffer: what a run makes of it is written where it was. For caches with room
+     * (tsr_cache_has_room), which are then never copied */
+    bool states_in_place;
 } tsr_run_options;
 /* Ranks that are threads or children of this process keep to equal shares of the cores that it may use, if there are enough.
  * Says which are those of one rank of so many: fills at most n of their numbers, returns how many there are; 0: none, it runs
@@ -1462,6 +1465,10 @@ typedef struct tsr_folder_options {
 TSR_API tsr_status tsr_folder_partition(tsr_folder *folder, const char *out,
                                         const tsr_folder_options *options,
                                         tsr_partition_summary *summary);
+
+/* Whether a cache may be given with more room than is in use: `past` is read by one node alone, which is told how much there is,
+ * and `present` is the same room after it. Such a cache can be one buffer for all steps (states_in_place). */
+TSR_API bool tsr_cache_has_room(const tsr_value *past, const tsr_value *present);
 
 typedef struct tsr_generate_options {
     size_t size;

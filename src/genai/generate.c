@@ -3,6 +3,8 @@
 // caches staying on their devices in between (a job's states).
 //
 // With 3 tokens of prompt the runs are: ids [1,3], mask [1,3], caches of length 0; then ids [1,1], mask [1,4]; then [1,1], [1,5] ...
+// Where the model's nodes take caches with room to spare, each is one buffer for all tokens that may come, which stays where it is;
+// else it grows, and is copied, with every token.
 #include "genai/internal.h"
 
 #include <math.h>
@@ -21,6 +23,8 @@ struct generation {
     tsr_job *job;
     tsr_tensors *inputs, *outputs;
     int64_t past; // tokens in the caches
+    int64_t
+        cache_room; // tokens that there is room for in caches that stay where they are; 0: caches grow
     uint64_t random;
     float *logits; // of the last token, `vocabulary` of them
     int64_t vocabulary, room;
@@ -123,6 +127,23 @@ static tsr_status put_numbers(struct generation *generation, const char *name,
     return TSR_OK;
 }
 
+static bool caches_have_room(const tsr_folder *folder)
+{
+    const tsr_graph *graph = tsr_model_graph(folder->model);
+    for (size_t i = 0; i < folder->caches.n; i++)
+        if (!tsr_cache_has_room(tsr_graph_value(graph, folder->caches.at[i].past),
+                                tsr_graph_value(graph, folder->caches.at[i].present)))
+            return false;
+    return folder->caches.n > 0;
+}
+
+static int64_t most_tokens(const struct generation *generation)
+{
+    if (generation->options.max_tokens > 0)
+        return generation->options.max_tokens;
+    return DEFAULT_TOKENS;
+}
+
 // Caches of no tokens yet, for the first run; later ones have those of the run before.
 static tsr_status put_empty_caches(struct generation *generation)
 {
@@ -131,7 +152,7 @@ static tsr_status put_empty_caches(struct generation *generation)
     for (size_t i = 0; i < folder->caches.n; i++) {
         const tsr_value *value = tsr_graph_value(graph, folder->caches.at[i].past);
         int64_t size = tsr_value_dim(value, 3).value;
-        int64_t dims[4] = {1, tsr__genai_cache_heads(folder), 0,
+        int64_t dims[4] = {1, tsr__genai_cache_heads(folder), generation->cache_room,
                            size > 0 ? size : folder->head_size};
         tsr_status st = tsr_tensors_put(generation->inputs, folder->caches.at[i].past,
                                         tsr_value_dtype(value), 4, dims, NULL);
@@ -336,8 +357,7 @@ static tsr_status go(struct generation *generation, const int64_t *ids, size_t n
                      void *data, tsr_generate_result *result)
 {
     double began = now();
-    int64_t token = 0, most = generation->options.max_tokens > 0 ? generation->options.max_tokens
-                                                                 : DEFAULT_TOKENS;
+    int64_t token = 0, most = most_tokens(generation);
     tsr_status st = step(generation, ids, (int64_t)n);
     while (st == TSR_OK) {
         token = most_likely(generation);
@@ -387,6 +407,11 @@ tsr_status tsr_generate(tsr_folder *folder, const int64_t *ids, size_t n,
         tsr__diag(folder->session, DIAG_folder_layout, &at, "give at least one token",
                   "there is no prompt");
         return TSR_INVALID;
+    }
+    generation.options.run.size = sizeof generation.options.run;
+    if (caches_have_room(folder)) {
+        generation.cache_room = (int64_t)n + most_tokens(&generation);
+        generation.options.run.states_in_place = true;
     }
     st = generation.options.devices > 1 ? open_cut(&generation) : open_whole(&generation);
     if (st == TSR_OK)

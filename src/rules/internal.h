@@ -206,6 +206,10 @@ struct op_row {
     enum sum_way sum;    // what it does with parts of a sum in place of the sum
     unsigned sum_inputs; // bits of inputs for which it does so
     unsigned kept;       // bits of inputs whose constants the engine never replaces (kept_inputs.c)
+    // Inputs that may have more room than is in use, and the outputs that are the same room after the node; none: zeros (room.c).
+    struct {
+        unsigned char past, present;
+    } caches[2];
     const struct stay
         *stays; // of the factors that are whole; the last has no names. NULL: there are none
     const char *note;

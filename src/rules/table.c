@@ -20,6 +20,7 @@
 //             some_if holds
 //   .stays    why factors that it keeps whole (rep, sel and _) are
 //   .sum      what the node does with the parts of a sum in one of .sum_inputs: "Neg" passes them on, "Add" adds them
+//   .caches   inputs that may have more room than is in use, and the outputs that are the same room (room.c)
 //   .kept     inputs whose constants an engine's optimisation leaves as they are (kept_inputs.c)
 //   .type     element type of the results, if it is not that of the first input
 #include "rules/expand.h"
@@ -351,6 +352,7 @@ const struct op_row tsr__op_table[] = {
          "q]?,[b~ (h g)~ q~ _]?,[(h g)]?,[_]?,[_]?,[_]?,[_]? -> [b q (h g d)],[b h _ _]?,[b h _ "
          "_]?,[b (h g) q _]?; rep d q k; attr num_heads=h; attr num_heads=g; attr kv_num_heads=h",
      .derive = tsr__derive_group_query, .shape = tsr__infer_group_query, .some = "b",
+     .caches = {{3, 1}, {4, 2}},
      .note = "queries, keys and values side by side in one tensor: parts need windows of it",
      .stays = STAYS({"d", DOT}, {"q k", "rows are numbered by the lengths of the cache"},
                     {"_", CACHED})},

@@ -137,6 +137,24 @@ OrtStatus *tsr__engine_value(const struct engine *engine, struct arena *arena,
                                                        to_engine(tensor->type), out);
 }
 
+OrtStatus *tsr__engine_own_value(const struct engine *engine, const struct tensor *tensor,
+                                 OrtValue **out)
+{
+    OrtValue *value = NULL;
+    void *data = NULL;
+    TRY(engine->api->CreateTensorAsOrtValue(engine->allocator, tensor->dims, (size_t)tensor->rank,
+                                            to_engine(tensor->type), &value));
+    OrtStatus *failed = engine->api->GetTensorMutableData(value, &data);
+    if (failed) {
+        engine->api->ReleaseValue(value);
+        return failed;
+    }
+    if (tensor->bytes)
+        memcpy(data, tensor->data, tensor->bytes);
+    *out = value;
+    return NULL;
+}
+
 // ---- from ONNX Runtime -------------------------------------------------------------------------
 
 struct seen {

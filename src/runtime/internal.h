@@ -290,6 +290,9 @@ OrtStatus *tsr__engine_wanted(const struct engine *engine, const OrtSession *ses
                               struct wanted *out);
 // A value over the tensor's memory (texts are copied). NULL and *out NULL: an optional without a value, which ONNX
 // Runtime cannot be given.
+// The same with memory of its own, which a run may write; numbers alone.
+OrtStatus *tsr__engine_own_value(const struct engine *engine, const struct tensor *tensor,
+                                 OrtValue **out);
 OrtStatus *tsr__engine_value(const struct engine *engine, struct arena *arena,
                              const struct tensor *tensor, OrtValue **out);
 // Copies a value into the set under that name. *failed: ONNX Runtime's word, to be released; TSR_ENGINE without one: a

@@ -103,13 +103,30 @@ static tsr_status refuse_missing(struct rank *rank, tsr_session *session, size_t
                         "no tensor is given for this input");
 }
 
+// States are one buffer each (tsr_run_options). On a GPU the binding says where outputs are; there a state is a new value in each run.
+static bool states_in_place(const struct rank *rank)
+{
+    return rank->options->states_in_place && !rank->binding;
+}
+
+// A state that is one buffer: runs write it, so it is no view of what the caller gave.
+static bool is_buffer(const struct rank *rank, size_t input, const struct tensor *tensor)
+{
+    bool numbers = tensor->rank >= 0 && tensor->type != TSR_STRING;
+    return numbers && states_in_place(rank) && is_state(rank, input);
+}
+
 // Makes the value that ONNX Runtime is given for a tensor that fits.
 static tsr_status make_value(struct rank *rank, tsr_session *session, size_t i,
                              const struct tensor *tensor, OrtValue **out)
 {
     struct arena arena;
     tsr__arena_init(&arena, session);
-    OrtStatus *failed = tsr__engine_value(rank->engine, &arena, tensor, out);
+    OrtStatus *failed = NULL;
+    if (is_buffer(rank, i, tensor))
+        failed = tsr__engine_own_value(rank->engine, tensor, out);
+    else
+        failed = tsr__engine_value(rank->engine, &arena, tensor, out);
     tsr__arena_free(&arena);
     if (failed) {
         (void)refuse_input(rank, session, i, DIAG_engine_failed, NULL,
@@ -200,11 +217,27 @@ static tsr_status peer_failed(struct rank *rank, const struct comm_trouble *why)
     return why->status;
 }
 
+// The value that was this run's input is its output too; one that the caller gave becomes the state's.
+static void keep_buffer(struct rank *rank, struct rank_state *state, struct run_slot *run_slot)
+{
+    OrtValue *value = run_slot->ins[state->input];
+    run_slot->outs[state->output] = NULL;
+    run_slot->ins[state->input] = NULL;
+    if (value == state->value)
+        return;
+    rank->engine->api->ReleaseValue(state->value); // NULL is fine
+    state->value = value;
+}
+
 // Values that stay: the old ones were this run's inputs, the new ones leave its outputs.
 static void keep_states(struct rank *rank, struct run_slot *run_slot)
 {
     for (size_t k = 0; k < rank->n_states; k++) {
         struct rank_state *state = &rank->states[k];
+        if (run_slot->outs[state->output] == run_slot->ins[state->input]) {
+            keep_buffer(rank, state, run_slot);
+            continue;
+        }
         if (state->value)
             rank->engine->api->ReleaseValue(state->value);
         state->value = run_slot->outs[state->output];
@@ -223,16 +256,23 @@ static OrtStatus *run_session(struct rank *rank, struct run_slot *run_slot)
                                   rank->output_names, rank->n_outputs, run_slot->outs);
 }
 
-// States go in as inputs that are still the state's own.
+// States go in as inputs that are still the state's own; those that are one buffer are outputs as well.
 static void lend_states(const struct rank *rank, struct run_slot *run_slot)
 {
-    for (size_t k = 0; k < rank->n_states; k++)
-        if (run_slot->kept[rank->states[k].input])
-            run_slot->ins[rank->states[k].input] = rank->states[k].value;
+    for (size_t k = 0; k < rank->n_states; k++) {
+        const struct rank_state *state = &rank->states[k];
+        if (run_slot->kept[state->input])
+            run_slot->ins[state->input] = state->value;
+        if (states_in_place(rank))
+            run_slot->outs[state->output] = run_slot->ins[state->input];
+    }
 }
 
 static void take_back_states(const struct rank *rank, struct run_slot *run_slot)
 {
+    for (size_t k = 0; k < rank->n_states; k++)
+        if (states_in_place(rank))
+            run_slot->outs[rank->states[k].output] = NULL;
     for (size_t i = 0; i < rank->n_inputs; i++)
         if (run_slot->kept[i])
             run_slot->ins[i] = NULL;

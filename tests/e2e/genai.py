@@ -131,6 +131,14 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
     for more in (["--devices", 2], ["--devices", 2, "--transport", "shm"]):
         rc, cut, err = tessera(*words, *more)
         case("the same tokens, " + " ".join(map(str, more)), rc == 0 and cut == alone, cut + err)
+    seen = onnx.load(whole + "/model.onnx")  # somebody looks at a cache, whose size is then to be what is in it
+    seen.graph.node.append(helper.make_node("Size", ["past_key_values.0.key"], ["size"]))
+    seen.graph.output.append(helper.make_tensor_value_info("size", TensorProto.INT64, []))
+    shutil.copytree(whole, d + "/seen")
+    onnx.save(seen, d + "/seen/model.onnx")
+    for more in ([], ["--devices", 2]):
+        rc, cut, err = tessera("generate", d + "/seen", *words[2:], *more)
+        case("the same tokens where caches grow " + " ".join(map(str, more)), rc == 0 and cut == alone, cut + err)
     drawn = [tessera(*words, "--devices", 2, "--temperature", 5, "--top-k", 30, "--top-p", 0.95, "--seed", k)[1] for k in (1, 1, 2, 3, 4)]
     case("drawn tokens follow the seed", drawn[0] == drawn[1] and len(set(drawn)) > 1, drawn)
     rc, out, err = tessera("generate", whole, "--prompt", "Hello")

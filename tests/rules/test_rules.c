@@ -494,6 +494,33 @@ static void test_rows_of_the_user(void **state)
                      TSR_MALFORMED);
 }
 
+static void test_caches_with_room(void **state)
+{
+    struct bench *b = *state;
+    static const char *const names[] = {"packed", "past_key", "past_value", "lengths", "total"};
+    static const char *const outs[] = {"y", "present_key", "present_value"};
+    const char *grown = "grown", *seen = "seen";
+    tsr_value *in[5];
+    for (size_t i = 0; i < TSR_COUNT(in); i++)
+        in[i] = tsr_graph_add_input(b->graph, names[i]);
+    assert_int_equal(tsr_model_set_opset(b->model, "com.microsoft", 1), TSR_OK);
+    tsr_value *all[] = {in[0], NULL, NULL, in[1], in[2], in[3], in[4]};
+    tsr_node *node = tsr_graph_add_node(b->graph, "com.microsoft", "GroupQueryAttention", "a", all,
+                                        TSR_COUNT(all), outs, TSR_COUNT(outs));
+    tsr_value *key = tsr_node_output(node, 1), *value = tsr_node_output(node, 2);
+    assert_true(tsr_cache_has_room(in[1], key));
+    assert_true(tsr_cache_has_room(in[2], value));
+    assert_false(tsr_cache_has_room(in[1], value)); // another cache's
+    assert_false(tsr_cache_has_room(in[0], tsr_node_output(node, 0)));
+
+    // a cache that grows; one that somebody else looks at
+    tsr_value *pair[] = {in[3], in[4]};
+    tsr_node *join = tsr_graph_add_node(b->graph, "", "Concat", "c", pair, 2, &grown, 1);
+    assert_false(tsr_cache_has_room(in[3], tsr_node_output(join, 0)));
+    assert_non_null(tsr_graph_add_node(b->graph, "", "Shape", "s", &in[1], 1, &seen, 1));
+    assert_false(tsr_cache_has_room(in[1], key));
+}
+
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
@@ -511,6 +538,7 @@ int main(void)
         TEST(test_reshape_factors),
         TEST(test_values_are_followed),
         TEST(test_rows_of_the_user),
+        TEST(test_caches_with_room),
     };
     return cmocka_run_group_tests_name("rules", tests, NULL, NULL);
 }

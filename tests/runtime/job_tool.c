@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// job_tool.c - the calls of a job, one per word, for tests: job_tool ENGINE [shm:]PATH WORD...
+// job_tool.c - the calls of a job, one per word, for tests: job_tool ENGINE [in-place:][shm:]PATH WORD...
 //   keep:PAST=PRESENT  start:SET  wait:FILE  run:SET>FILE  startcut:SET,SET  waitcut:FILE,FILE  barrier  ranks  memory
 //   kill:RANK (a rank that is a child)
 // Of ranks that a launcher has started: late:MS (waits MS for each rank before its own), leave:RANK (that rank ends here, without
@@ -175,6 +175,10 @@ int main(int argc, char **argv)
     if (argc < 3)
         return 99;
     tsr_run_options options = {.size = sizeof options, .plugins = getenv("JOB_PLUGINS")};
+    if (strncmp(argv[2], "in-place:", 9) == 0) {
+        options.states_in_place = true;
+        argv[2] += 9;
+    }
     if (strncmp(argv[2], "shm:", 4) == 0) {
         options.transport = "shm";
         argv[2] += 4;
@@ -184,7 +188,7 @@ int main(int argc, char **argv)
     if (st == TSR_OK)
         st = stat(argv[2], &info) == 0 && S_ISDIR(info.st_mode)
                  ? tsr_job_open(s, argv[2], &options, &job)
-                 : tsr_job_open_model(s, argv[2], NULL, &job);
+                 : tsr_job_open_model(s, argv[2], &options, &job);
     printf("open %s\n", tsr_status_text(st));
     for (int i = 3; i < argc && job; i++) {
         st = word(argv[i]);

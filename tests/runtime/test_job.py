@@ -95,7 +95,8 @@ def states_stay_with_their_ranks(d):
     at = partition(d + "/p", cut)
     sets(d, 4, lambda k: {"x": np.full(3, 10.0 ** k, "f4"), **({"past": np.zeros(3, "f4")} if k in (0, 3) else {})})
     words = ["run:%s/in%d.npz>%s/out%d.npz" % (d, k, d, k) for k in range(4)]
-    for path, ranks in ((d + "/w.onnx", 1), (at, 2), ("shm:" + at, 2)):
+    places = ((d + "/w.onnx", 1), (at, 2), ("shm:" + at, 2))
+    for path, ranks in places + tuple(("in-place:" + path, ranks) for path, ranks in places):  # a sum may be written where it was
         rc, st, text = job(path, "keep:past=present", *words)
         got = results(d, 4)
         assert rc == 0 and all(list(r) == ["y"] for r in got), text
@@ -107,6 +108,20 @@ def states_stay_with_their_ranks(d):
         assert st == [0, 5] and "first run" in text, text
         rc, st, text = job(path, "keep:past=nothing")
         assert st == [5] and "input-unknown" in text, text
+
+
+@case
+def a_state_may_be_one_buffer(d):
+    """8 MiB of which each of 40 runs writes one element, copied or in place; half-way it begins anew."""
+    body = [h.make_node("ScatterElements", ["past", "at", "x"], ["present"]), h.make_node("ReduceSum", ["present"], ["y"], keepdims=0)]
+    n = 2 << 20
+    ins = [value("past", F, [n]), value("at", onnx.TensorProto.INT64, [1]), value("x", F, [1])]
+    onnx.save(model(body, ins, [value("y", F, []), value("present", F, [n])]), d + "/w.onnx")
+    sets(d, 40, lambda k: {"at": np.array([k], "i8"), "x": np.ones(1, "f4"), **({"past": np.zeros(n, "f4")} if k % 20 == 0 else {})})
+    words = ["run:%s/in%d.npz>%s/out%d.npz" % (d, k, d, k) for k in range(40)]
+    for how in ("", "in-place:"):
+        rc, st, text = job(how + d + "/w.onnx", "keep:past=present", *words)
+        assert rc == 0 and [float(r["y"]) for r in results(d, 40)] == [1 + k % 20 for k in range(40)], text
 
 
 @case

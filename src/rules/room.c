@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// room.c - caches with room: a node that is told how much of a cache is in use may be given a larger one, writes what is new
+// behind that, and gives the same room back. A cache of [1,4,512,32] with 6 tokens in it stays where it is for 506 steps,
+// where one without room would be copied into a longer one in each.
+#include "rules/internal.h"
+
+struct readers {
+    const tsr_node *node; // the last that was seen
+    size_t input, count;
+};
+
+static bool count_reader(void *data, tsr_node *node, size_t input)
+{
+    struct readers *readers = data;
+    readers->node = node;
+    readers->input = input;
+    readers->count++;
+    return readers->count < 2;
+}
+
+// Nobody else may read the cache: it would see what the node has written, or not, as the engine's order has it.
+bool tsr_cache_has_room(const tsr_value *past, const tsr_value *present)
+{
+    struct readers readers = {0};
+    tsr_value_uses(past, count_reader, &readers);
+    if (readers.count != 1 || tsr_value_is_output(past) ||
+        tsr_value_producer(present) != readers.node)
+        return false;
+    const struct op_row *row = tsr__row_of_node(readers.node);
+    for (size_t i = 0; row && i < TSR_COUNT(row->caches); i++) {
+        size_t output = row->caches[i].present;
+        if (output && row->caches[i].past == readers.input &&
+            tsr_node_output(readers.node, output) == present)
+            return true;
+    }
+    return false;
+}
