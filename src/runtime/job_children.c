@@ -308,7 +308,8 @@ static tsr_status children_open(tsr_job *job, const char *folder, bool states)
     st = fork_children(job->children);
     if (st != TSR_OK || !states)
         return st;
-    return tsr__ranks_keep_named(job); // the children keep them, this process expects no such results
+    return tsr__ranks_keep_named(
+        job); // the children keep them, this process expects no such results
 }
 
 static void close_sockets(const struct children *children)
