@@ -4,6 +4,7 @@ follows from these outputs may differ; everything else that differs is a find.""
 import numpy as np
 
 import inside
+import terms
 from graph import free_names
 
 
@@ -52,6 +53,10 @@ def scale_infinite(node, values):
     return bool(np.isinf(given(node, 1, values)).any())
 
 
+def doubles_no_numbers(node, values):
+    return given(node, 0, values).dtype == np.float64 and no_numbers(node, values)
+
+
 def squares_beyond_float(node, values):
     """Numbers of one group whose squares have a sum that float32 does not hold, in which the engine takes them."""
     a = given(node, 0, values).astype("f8")
@@ -81,6 +86,7 @@ ALL = None
 NOT_PROMISED = [
     ("ReduceMax ReduceMin ArgMax ArgMin TopK Hardmax MaxPool GlobalMaxPool", has_nan, ALL),
     ("ReduceLogSumExp", infinity_and_nan, ALL),
+    ("LogSoftmax", doubles_no_numbers, ALL),
     ("Cast CastLike", to_integers, ALL),
     ("QuantizeLinear", quantised, ALL),
     ("DynamicQuantizeLinear DynamicQuantizeMatMul MatMulIntegerToFloat DynamicQuantizeLSTM", no_numbers, ALL),
@@ -142,3 +148,14 @@ def quantised_outputs(model, level):
         if len(behind) == 1 and behind[0].op_type == "QuantizeLinear":
             found.add(output.name)
     return found
+
+
+def quantised_twice(model, level):
+    """What follows from a DequantizeLinear that a QuantizeLinear reads, and that itself reads one: from optimisation level 1 on ONNX Runtime makes one
+    quantisation of the two, with a scale of its own, whole models included, if nothing else reads what is between them (docs/numbers.md).
+    A part lacks readers whose results nobody wants."""
+    makers = {o: n for n in model.graph.node for o in n.output}
+    made_by = lambda name, op: getattr(makers.get(name), "op_type", "") == op
+    pairs = [n for n in model.graph.node if n.op_type == "QuantizeLinear" and made_by(n.input[0], "DequantizeLinear")
+             and made_by(makers[n.input[0]].input[0], "QuantizeLinear")]
+    return terms.followers(model, [n.output[0] for n in pairs]) if level and pairs else set()

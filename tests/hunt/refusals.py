@@ -25,6 +25,8 @@ ENGINE = [
      "it moves a DequantizeLinear with one zero point of int8 behind a Reshape, makes it uint8, and says int8 of the new node"),
     (r"x_zero_point must be null or have the same rank as x for blocked quantization", lambda n: attribute(n, "block_size") is not None,
      "it makes one zero point of int8 a uint8, and forgets the number of its dimensions"),
+    (r"Unexpected data type for Clip 'min' input of 11", lambda n: n.op_type == "Clip",
+     "it joins a Relu and a Clip behind it, and does not know how to for doubles"),
 ]
 
 # The same where an If has a constant for its condition: optimisation puts the branch in its place, and then drops a node that only the branch reads,
@@ -37,6 +39,8 @@ OPEN_SIZES = [
      "of weights or values whose size has a name it infers a result without elements, and takes its Shape for that"),
     (r"Shape mismatch attempting to re-use buffer", lambda n, opset: n.op_type == "Slice" and opset == 10,
      "Slice of operator set 10 keeps the name of a size that it changes, and memory is planned by names"),
+    (r"Shape mismatch attempting to re-use buffer", lambda n, opset: n.op_type == "Einsum",
+     "of a letter that is 1 in one operand of an Einsum and has a name in another it infers 1, and plans memory by that"),
 ]
 
 
