@@ -988,7 +988,8 @@ typedef struct tsr_run_options {
     bool deterministic;
     const char *gpu_way; /* how ranks on GPUs communicate: auto, own, nccl, host; NULL: auto */
     const char *gpu_driver, *gpu_nccl; /* libraries; NULL: libcuda.so.1 and libnccl.so.2 */
-    int64_t gpu_memory; /* bytes that the engine may take on each rank's GPU; 0: no limit */
+    /* bytes that the engine may take on each rank's GPU; 0: what is free there when the ranks start, divided between those that share it */
+    int64_t gpu_memory;
     /* ranks > 0: this process is that rank of so many processes of this host, which nobody
      * launched together. * One that a launcher started too must have the same place there */
     int rank, ranks;
@@ -997,6 +998,7 @@ typedef struct tsr_run_options {
     /* each state is one buffer: what a run makes of it is written where it was. For caches with room
      * (tsr_cache_has_room), which are then never copied */
     bool states_in_place;
+    bool facts; /* tsr_run and tsr_run_model keep what each rank was, for tsr_run_rank */
 } tsr_run_options;
 /* Ranks that are threads or children of this process keep to equal shares of the cores that it may use, if there are enough.
  * Says which are those of one rank of so many: fills at most n of their numbers, returns how many there are; 0: none, it runs
@@ -1019,6 +1021,28 @@ TSR_API tsr_status tsr_run_model(tsr_session *session, const char *path,
 /* Runs a partition: all ranks as threads, or this process's rank under MPI (then rank 0 alone gets outputs). */
 TSR_API tsr_status tsr_run(tsr_session *session, const char *folder, const tsr_run_options *options,
                            const tsr_tensors *inputs, tsr_tensors *outputs);
+
+/* Ranks that a rank communicates with, and how: "threads", "shm" (shared memory), "mpi"; where they are on GPUs "own" (they read each
+ * other's memory), "ipc" (the same, between processes), "nccl", or "host" (in chunks through pinned memory). */
+typedef struct tsr_rank_group {
+    const int64_t *ranks;
+    size_t n_ranks;
+    const char *way;
+} tsr_rank_group;
+/* What one rank of a run was. */
+typedef struct tsr_rank_facts {
+    size_t size;
+    const char *device, *provider; /* after map_devices: "CUDA:0"; ONNX Runtime's: "CUDA" */
+    int threads;
+    /* bytes: taken at most, of its GPU or (with its weights) of the host, 0: not known (ONNX Runtime before 1.23); limit of its GPU, 0: none */
+    int64_t memory, memory_limit;
+    const tsr_rank_group *groups;
+    size_t n_groups;
+} tsr_rank_facts;
+/* Of the last run of this session with the option `facts`: its number of ranks (0: none; under a launcher on all but rank 0), and
+ * what a rank was, owned by the session until the next such run; false: there is no such rank. */
+TSR_API int tsr_run_ranks(const tsr_session *session);
+TSR_API bool tsr_run_rank(tsr_session *session, int rank, tsr_rank_facts *out);
 
 /* A partition or a model that is loaded once and run many times: all of its ranks as threads that wait for work, or this
  * process's rank under a launcher; with the transport shm, as children of this process that keep their state, and end with the

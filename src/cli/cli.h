@@ -60,7 +60,7 @@ struct option {
     {"--tf32", NULL, "GPUs multiply float32 with 10 bits of mantissa: faster, about 1e-3 apart"},           \
     {"--deterministic", NULL, "same bits each time, whichever way GPUs communicate"},                      \
     {"--gpu-way", "NAME", "how ranks on GPUs communicate: auto, own, nccl, host (default auto)"},          \
-    {"--gpu-memory", "SIZE", "the most that the engine takes on each rank's GPU (default: no limit)"},     \
+    {"--gpu-memory", "SIZE", "the most that the engine takes on each rank's GPU (default: its share of what is free)"},     \
     {"--trace", "FILE", "write what all ranks did, for Perfetto or chrome://tracing"},                     \
     {"--check-files", NULL, "read all digests of the partition first"}
 // clang-format on

@@ -136,6 +136,8 @@ static int run(struct cli *cli)
     code = cli_planning(cli, &plan);
     if (code)
         return code;
+    if (!options.gpu_memory) // a rank keeps to what it was planned for
+        options.gpu_memory = plan.options.memory;
     tsr_status status = tsr_join(cli->session, &options);
     if (status == TSR_OK)
         status = cli_engine(cli, NULL, NULL);

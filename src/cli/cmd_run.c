@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_run.c - runs a partition (or a whole model) on a set of inputs.
-#include "cli.h"
+#include "summary.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -42,16 +42,20 @@ static void json_outputs(tsr_json *json, const tsr_tensors *tensors)
     tsr_json_end(json);
 }
 
-static int report(struct cli *cli, const tsr_tensors *outputs)
+static int report(struct cli *cli, const tsr_tensors *outputs, const struct planned_memory *planned)
 {
     if (cli_rank(cli) > 0)
         return EXIT_DONE;
     if (cli->json) {
         tsr_json *json = cli_json(cli);
-        if (json)
+        if (json) {
             json_outputs(json, outputs);
+            ranks_json(json, cli->session, planned);
+        }
         return cli_print_json(cli, json, EXIT_DONE);
     }
+    if (cli->verbose)
+        ranks_print(stdout, cli->session, planned);
     if (!cli->quiet)
         print_outputs(outputs);
     return EXIT_DONE;
@@ -66,7 +70,7 @@ static bool is_folder(const char *path)
 // A model that has a device configuration is cut for it; without one it runs whole.
 static tsr_status execute(struct cli *cli, const tsr_run_options *options,
                           const struct planning *plan, const char *set, tsr_tensors *inputs,
-                          tsr_tensors *outputs)
+                          tsr_tensors *outputs, struct planned_memory *memory)
 {
     const char *path = cli->arguments[0], *file = cli_value(cli, "--outputs");
     const char *config = cli_value(cli, "--config");
@@ -78,6 +82,7 @@ static tsr_status execute(struct cli *cli, const tsr_run_options *options,
         status =
             cli_plans(options) ? tsr_plan_for(model, &plan->options, inputs, &planned) : TSR_OK;
         config = planned.config ? planned.config : "";
+        *memory = (struct planned_memory){planned.memory, planned.memory ? planned.devices : 0};
     }
     if (status == TSR_OK && folder)
         status = tsr_run(cli->session, path, options, inputs, outputs);
@@ -96,13 +101,17 @@ static int run(struct cli *cli)
     tsr_run_options options;
     tsr_tensors *inputs = NULL, *outputs = NULL;
     struct planning plan;
+    struct planned_memory memory = {0};
     int code = cli_read_run_options(cli, &options);
+    options.facts = cli->json || cli->verbose;
     const char *set = code ? NULL : cli_inputs(cli);
     if (!set)
         return EXIT_USAGE;
     code = cli_planning(cli, &plan);
     if (code)
         return code;
+    if (!options.gpu_memory) // a rank keeps to what it was planned for
+        options.gpu_memory = plan.options.memory;
     tsr_status status =
         tsr_join(cli->session, &options); // under MPI: the others learn what goes wrong here
     if (status == TSR_OK)
@@ -112,11 +121,11 @@ static int run(struct cli *cli)
     if (status == TSR_OK)
         status = tsr_tensors_new(cli->session, &outputs);
     if (status == TSR_OK)
-        status = execute(cli, &options, &plan, set, inputs, outputs);
+        status = execute(cli, &options, &plan, set, inputs, outputs, &memory);
     cli_planning_end(&plan);
     code = cli_finish(cli, status);
     if (status == TSR_OK)
-        code = report(cli, outputs);
+        code = report(cli, outputs, &memory);
     tsr_tensors_free(outputs);
     tsr_tensors_free(inputs);
     return code;

@@ -53,6 +53,8 @@ struct ops {
         size_t bytes;
     } scratch[2];    // of the kernel that runs: tokens put them in line
     struct op *list; // of the host's, then of the GPU's
+    struct arena groups_arena;
+    VEC(struct ops_group) groups;
     bool traced;
     struct arena events_arena;
     VEC(struct ops_event) events;

@@ -255,11 +255,29 @@ static OrtStatus *read_node_name(struct kernel *kernel, const OrtKernelInfo *inf
     return NULL;
 }
 
+// Keeps the group of a kernel once; without memory for it, it is not told and nothing else is lost.
+static void note_group(struct ops *ops, const int64_t *ranks, int n)
+{
+    size_t bytes = (size_t)n * sizeof *ranks;
+    for (size_t i = 0; i < ops->groups.n; i++) {
+        const struct ops_group *known = &ops->groups.at[i];
+        if (known->n == n && memcmp(known->ranks, ranks, bytes) == 0)
+            return;
+    }
+    int64_t *kept = ARENA_ARRAY(&ops->groups_arena, int64_t, (size_t)n);
+    struct ops_group *group = kept ? vec_push(&ops->groups_arena, &ops->groups) : NULL;
+    if (!group)
+        return;
+    memcpy(kept, ranks, bytes);
+    *group = (struct ops_group){kept, n};
+}
+
 // Where ranks may be on GPUs: what takes long is done before the first run.
 static OrtStatus *prepare(struct kernel *kernel)
 {
     struct endpoint *endpoint = kernel->ops->endpoint;
     struct comm_trouble why;
+    note_group(kernel->ops, kernel->call.group, kernel->call.n_group);
     if (!tsr__device_is(endpoint))
         return NULL;
     tsr__device_expect(endpoint, kernel->call.group, kernel->call.n_group);
@@ -464,6 +482,7 @@ OrtStatus *tsr__ops_add(const OrtApi *api, int minor, OrtSessionOptions *options
     ops->endpoint = endpoint;
     ops->list = list;
     tsr__arena_init(&ops->events_arena, session);
+    tsr__arena_init(&ops->groups_arena, session);
     snprintf(ops->why, sizeof ops->why, "%s", why ? why : "no transport");
     OrtStatus *st = add_all(ops, minor, options);
     if (st)
@@ -479,6 +498,7 @@ void tsr__ops_free(struct ops *ops)
         return;
     tsr_session *session = ops->session;
     tsr__arena_free(&ops->events_arena);
+    tsr__arena_free(&ops->groups_arena);
     if (ops->domain)
         ops->api->ReleaseCustomOpDomain(ops->domain);
     for (int i = 0; i < 2; i++)
@@ -497,6 +517,14 @@ const struct ops_event *tsr__ops_events(const struct ops *ops, size_t *n)
 {
     *n = ops->events.n;
     return ops->events.at;
+}
+
+bool tsr__ops_group_at(const struct ops *ops, size_t i, struct ops_group *out)
+{
+    if (i >= ops->groups.n)
+        return false;
+    *out = ops->groups.at[i];
+    return true;
 }
 
 const struct comm_trouble *tsr__ops_trouble(const struct ops *ops)

@@ -38,6 +38,12 @@ struct ops_event {
 #define OPS_MAX_EVENTS (1 << 20) // later ones are not kept
 void tsr__ops_trace(struct ops *ops);
 const struct ops_event *tsr__ops_events(const struct ops *ops, size_t *n);
+// The groups that this rank's nodes communicate with, each once; false past the last. They live as long as the operators.
+struct ops_group {
+    const int64_t *ranks;
+    int n;
+};
+bool tsr__ops_group_at(const struct ops *ops, size_t i, struct ops_group *out);
 // Minor number of a version text such as "1.31.1"; 0: not understood.
 int tsr__ort_minor(const char *version);
 

@@ -12,6 +12,8 @@
 #include <stdint.h>
 
 #define ORT_API 17 // version of the table that is asked for
+#define ORT_API_STATS                                                                              \
+    23 // the one that tells what an allocator has taken; asked for where the runtime has it
 #define ORT_OP_VERSION                                                                             \
     18 // newest form of OrtCustomOp that is used; never above the runtime's minor number
 
@@ -38,6 +40,7 @@ typedef struct OrtTypeInfo OrtTypeInfo;
 typedef struct OrtTensorTypeAndShapeInfo OrtTensorTypeAndShapeInfo;
 typedef struct OrtSequenceTypeInfo OrtSequenceTypeInfo;
 typedef struct OrtOptionalTypeInfo OrtOptionalTypeInfo;
+typedef struct OrtKeyValuePairs OrtKeyValuePairs;
 typedef struct OrtPrepackedWeightsContainer OrtPrepackedWeightsContainer;
 typedef struct OrtCUDAProviderOptionsV2 OrtCUDAProviderOptionsV2;
 typedef struct OrtCustomOpDomain OrtCustomOpDomain;
@@ -169,7 +172,9 @@ typedef struct OrtApi {
     void *reserved_127[3];
     OrtStatus *(*AddSessionConfigEntry)(OrtSessionOptions *options, const char *key,
                                         const char *value);
-    void *reserved_131[2];
+    OrtStatus *(*CreateAllocator)(const OrtSession *session, const OrtMemoryInfo *info,
+                                  OrtAllocator **out);
+    void (*ReleaseAllocator)(OrtAllocator *allocator);
     OrtStatus *(*RunWithBinding)(OrtSession *session, const OrtRunOptions *options,
                                  const OrtIoBinding *binding);
     OrtStatus *(*CreateIoBinding)(OrtSession *session, OrtIoBinding **out);
@@ -241,6 +246,13 @@ typedef struct OrtApi {
     OrtStatus *(*ShapeInferContext_SetOutputTypeShape)(const OrtShapeInferContext *context,
                                                        size_t i,
                                                        const OrtTensorTypeAndShapeInfo *info);
+    // from here on: there only if the table was asked for as ORT_API_STATS
+    void *reserved_271[26];
+    const char *(*GetKeyValue)(const OrtKeyValuePairs *pairs, const char *key); // NULL: absent
+    void *reserved_298[2];
+    void (*ReleaseKeyValuePairs)(OrtKeyValuePairs *pairs);
+    void *reserved_301[18];
+    OrtStatus *(*AllocatorGetStats)(const OrtAllocator *allocator, OrtKeyValuePairs **out);
 } OrtApi;
 
 #define ORT_SLOT(name, i)                                                                          \
@@ -271,6 +283,9 @@ ORT_SLOT(RegisterCustomOpsLibrary_V2, 228);
 ORT_SLOT(GetSessionConfigEntry, 238);
 ORT_SLOT(KernelInfo_GetNodeName, 244);
 ORT_SLOT(ShapeInferContext_SetOutputTypeShape, 270);
+ORT_SLOT(RunWithBinding, 133);
+ORT_SLOT(GetKeyValue, 297);
+ORT_SLOT(AllocatorGetStats, 319);
 
 typedef struct OrtApiBase {
     const OrtApi *(*GetApi)(uint32_t version);

@@ -313,8 +313,7 @@ static bool is_folder(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-// The folder that a model's weights are mapped from.
-static struct str folder_of(struct arena *arena, const char *path)
+struct str tsr__folder_of(struct arena *arena, const char *path)
 {
     const char *slash = strrchr(path, '/');
     if (is_folder(path))
@@ -359,7 +358,7 @@ static tsr_status bench_here(tsr_session *session, const char *path, const tsr_r
     bench.in_flight = options->in_flight > 1 ? options->in_flight : 1;
     struct arena arena;
     tsr__arena_init(&arena, session);
-    bench.folder = folder_of(&arena, path).p;
+    bench.folder = tsr__folder_of(&arena, path).p;
     bench.before = tsr__memory_mark(bench.folder);
     double began = tsr__now_s();
     tsr_status st = open_job(&bench, path, options);

@@ -67,7 +67,11 @@ static tsr_status open_api(tsr_session *session, const OrtApiBase *base, struct 
     }
     snprintf(engine->version, sizeof engine->version, "%s", base->GetVersionString());
     engine->minor = tsr__ort_minor(engine->version);
-    engine->api = engine->minor >= OLDEST_MINOR ? base->GetApi(ORT_API) : NULL;
+    engine->api = NULL;
+    if (engine->minor >= ORT_API_STATS)
+        engine->api = base->GetApi(ORT_API_STATS);
+    else if (engine->minor >= OLDEST_MINOR)
+        engine->api = base->GetApi(ORT_API);
     if (engine->api)
         return TSR_OK;
     tsr__diag(session, DIAG_engine_version, &at, "use ONNX Runtime 1.17 or later",
@@ -100,6 +104,7 @@ static void engine_free(tsr_session *session, void *engine)
     tsr__reach_end(e);
     tsr__comm_close(e->joined);
     tsr__gpu_close(session, e->gpu);
+    tsr__arena_free(&e->facts_arena);
     if (e->memory)
         e->api->ReleaseMemoryInfo(e->memory);
     if (e->env)
@@ -115,6 +120,7 @@ struct engine *tsr__engine_state(tsr_session *session)
     if (!engine)
         return NULL;
     memset(engine, 0, sizeof *engine);
+    tsr__arena_init(&engine->facts_arena, session);
     session->engine = engine;
     session->engine_free = engine_free;
     return engine;

@@ -41,7 +41,7 @@ static bool no_memory(const char *text)
     return false;
 }
 
-// What would help a rank that had too little memory; of a GPU, what it has left.
+// What would help a rank that had too little memory; of a GPU, what is free there and what the rank may take of it.
 static const char *memory_hint(struct rank *rank)
 {
     static const char usual[] = "more memory for that rank, or more ranks";
@@ -49,20 +49,31 @@ static const char *memory_hint(struct rank *rank)
     if (!rank->seat || tsr__seat_enter(rank->seat) != 0 ||
         tsr__seat_free_memory(rank->seat, &available, &all) != 0)
         return usual;
-    struct str text = tsr__arena_printf(&rank->arena,
-                                        "%.*s has %lld MiB free of %lld MiB; more ranks, or a plan "
-                                        "with --memory, need less on each",
-                                        STR_ARG(tsr__device_mapped(rank->device, rank->options)),
-                                        (long long)(available >> 20), (long long)(all >> 20));
+    long long limit_mib = (long long)(rank->memory_limit >> 20);
+    struct str text = tsr__arena_printf(
+        &rank->arena,
+        "%.*s has %lld MiB free of %lld MiB, and this rank may take %lld MiB of it; `tessera plan "
+        "--memory %lldMiB` cuts the model so that no rank needs more, or says how much it needs",
+        STR_ARG(tsr__device_mapped(rank->device, rank->options)), (long long)(available >> 20),
+        (long long)(all >> 20), limit_mib, limit_mib);
     if (!text.p)
         return usual;
     return text.p;
 }
 
-// A rank that runs out of memory fails as a rank does; a whole model is the engine's failure like any other.
 static bool ran_out(const struct rank *rank, const OrtStatus *status)
 {
-    return rank->endpoint && no_memory(rank->engine->api->GetErrorMessage(status));
+    if (!rank->endpoint && !rank->seat)
+        return false;
+    return no_memory(rank->engine->api->GetErrorMessage(status));
+}
+
+// A rank that runs out of memory fails as a rank does. A whole model is the engine's failure like any other, but of a GPU
+// the finding says what is there.
+static tsr_status told_ran_out(struct rank *rank, OrtStatus *status, const char *what)
+{
+    (void)tsr__engine_says(rank, status, DIAG_rank_memory, memory_hint(rank), what);
+    return rank->endpoint ? TSR_PEER : TSR_ENGINE;
 }
 
 // ---- loading -----------------------------------------------------------------------------------
@@ -122,11 +133,8 @@ tsr_status tsr__engine_loaded(struct rank *rank, OrtStatus *status)
     const OrtApi *api = rank->engine->api;
     if (!status)
         return TSR_OK;
-    if (ran_out(rank, status)) {
-        (void)tsr__engine_says(rank, status, DIAG_rank_memory, memory_hint(rank),
-                               "a rank ran out of memory while its model was loaded");
-        return TSR_PEER;
-    }
+    if (ran_out(rank, status))
+        return told_ran_out(rank, status, "a rank ran out of memory while its model was loaded");
     if (refused_opset(rank, api->GetErrorMessage(status))) {
         api->ReleaseStatus(status);
         return TSR_ENGINE;
@@ -175,7 +183,5 @@ tsr_status tsr__engine_ran(struct rank *rank, OrtStatus *status)
         return TSR_OK;
     if (!ran_out(rank, status))
         return kernel_failed(rank, status);
-    (void)tsr__engine_says(rank, status, DIAG_rank_memory, memory_hint(rank),
-                           "a rank ran out of memory");
-    return TSR_PEER;
+    return told_ran_out(rank, status, "a rank ran out of memory");
 }

@@ -110,6 +110,40 @@ tsr_status tsr__gpu_place(struct rank *rank)
     return TSR_OK;
 }
 
+// Of each rank's share, so much is left to what is not in the engine's arena: libraries and their work space, communication.
+#define OUTSIDE_SHARE 16 // parts: one of them, at most
+#define OUTSIDE_BYTES ((int64_t)512 << 20)
+
+// 6 GiB free for 2 ranks: 3 GiB each, of which the engine may take 2.8.
+static int64_t limit_of(const struct device_share *share)
+{
+    if (share->ranks < 1 || share->free <= 0)
+        return 0;
+    int64_t part = share->free / share->ranks;
+    int64_t outside = part / OUTSIDE_SHARE;
+    if (outside > OUTSIDE_BYTES)
+        outside = OUTSIDE_BYTES;
+    return part - outside;
+}
+
+tsr_status tsr__gpu_limit(struct rank *rank, struct comm_trouble *why)
+{
+    struct device_share share = {0};
+    int64_t whole = 0;
+    tsr_status st = TSR_OK;
+    if (rank->base)
+        st = tsr__device_share(rank->endpoint, rank->plan, &share, why);
+    else if (rank->seat && tsr__seat_enter(rank->seat) == 0 &&
+             tsr__seat_free_memory(rank->seat, &share.free, &whole) == 0)
+        share.ranks = 1;
+    if (st != TSR_OK)
+        return st;
+    rank->memory_limit = limit_of(&share);
+    if (rank->seat && rank->options->gpu_memory > 0)
+        rank->memory_limit = rank->options->gpu_memory;
+    return TSR_OK;
+}
+
 void tsr__gpu_leave(struct rank *rank)
 {
     if (rank->on_gpu)

@@ -34,6 +34,10 @@ struct engine {
     char gpu_why[200]; // it was looked for and is not here
     char version[32];
     char path[4096];
+    struct arena facts_arena;
+    struct str
+        *facts; // of each rank of the last run that was to keep them, as rank_facts.c writes them
+    int n_facts;
     // ONNX Runtime looks for a new operator domain and adds it in two steps: the first session alone.
     pthread_mutex_t first;
     bool domain_known; // under `first`
@@ -86,7 +90,8 @@ struct rank {
     bool float_products; // see tsr_run_options
     bool spin;
     uint64_t plan;
-    const char *device; // name of the rank's device, or NULL
+    const char *device;   // name of the rank's device, or NULL
+    int64_t weight_bytes; // of its part; 0: not known
     const tsr_run_options *options;
     const struct gpu *gpu;         // some rank of the job is on a GPU: its driver; NULL: none is
     const char *profile;           // ONNX Runtime's profile starts so; NULL: not traced
@@ -97,6 +102,8 @@ struct rank {
     struct endpoint *base; // below `endpoint` where ranks may be on GPUs; else NULL
     struct gpu_seat *seat; // this rank is on a GPU
     bool owns_seat;        // it is no endpoint's
+    char provider[64];     // ONNX Runtime's, without its ending: "CPU"
+    int64_t memory_limit;  // bytes that the engine may take of its GPU; 0: no limit
     OrtIoBinding *binding; // with seat: where inputs and outputs are
     OrtMemoryInfo *on_gpu;
     bool *stays; // per output: it is left on the GPU until it is taken
@@ -258,6 +265,9 @@ const struct gpu *tsr__gpu_driver(tsr_session *session, struct engine *engine,
                                   const tsr_run_options *options);
 // The rank's place on its GPU, and the endpoint that knows GPUs; nothing where no rank of the job is on one.
 tsr_status tsr__gpu_place(struct rank *rank);
+// Sets what its engine may take of its GPU: what the user said, or its share of what is free. All ranks of a job call it, before one of
+// them loads.
+tsr_status tsr__gpu_limit(struct rank *rank, struct comm_trouble *why);
 tsr_status tsr__gpu_bind(struct rank *rank); // after its session was made
 void tsr__gpu_leave(struct rank *rank);      // after its session has gone
 OrtStatus *tsr__gpu_run(struct rank *rank, struct run_slot *run_slot);
@@ -266,6 +276,31 @@ tsr_status tsr__gpu_spoilt(tsr_session *session);
 // Bytes of a value that lies on the rank's GPU, to the host.
 bool tsr__gpu_holds(const struct engine *engine, const OrtValue *v);
 int tsr__gpu_fetch(struct gpu_seat *seat, void *to, const void *from, size_t bytes);
+
+// bench.c: the folder that the weights of a model or a partition are mapped from.
+struct str tsr__folder_of(struct arena *arena, const char *path);
+
+// ---- gather.c
+
+// Names the exchange: the fingerprint of the partition, and what is told ("trace").
+struct gather_call {
+    uint64_t plan;
+    const char *what;
+};
+// What every process of the job says, on rank 0: *out has a text for each rank, in the arena; on other ranks empty ones. All ranks
+// call it.
+tsr_status tsr__gather(tsr_session *session, struct endpoint *endpoint,
+                       const struct gather_call *about, struct str mine, struct arena *arena,
+                       struct str **out);
+
+// ---- rank_facts.c: what each rank was, for tsr_run_rank
+
+struct message;
+// Keeps what the ranks of a job were, with the session; after a run. weights: the folder that they lie in; before: as the memory was
+// before the job was opened. Under a launcher all ranks call it, and rank 0 has it.
+tsr_status tsr__facts_keep(tsr_job *job, const char *weights, const struct memory_mark *before);
+void tsr__facts_put(const tsr_session *session, struct message *out); // those that are kept
+tsr_status tsr__facts_take(tsr_session *session, struct message *in);
 
 // ---- provider.c, trace.c
 

@@ -43,6 +43,7 @@ void tsr__ranks_describe_part(tsr_job *job, struct rank *rank, int number,
     rank->path = tsr__bundle_file_path(&job->bundle, &job->arena, manifest->devices[number].file).p;
     rank->plan = strtoull(manifest->plan, NULL, 16);
     rank->device = manifest->devices[number].device;
+    rank->weight_bytes = manifest->devices[number].weight_bytes;
 }
 
 // All ranks find the same GPUs: they are in the manifest and the options.

@@ -141,8 +141,8 @@ static OrtStatus *append_cuda(struct rank *rank, OrtSessionOptions *options, con
     add_option(&all, "arena_extend_strategy", "kSameAsRequested");
     if (rank->engine->minor >= MINOR_TF32)
         add_option(&all, "use_tf32", rank->options->tf32 ? "1" : "0");
-    snprintf(limit, sizeof limit, "%lld", (long long)rank->options->gpu_memory);
-    if (rank->options->gpu_memory > 0)
+    snprintf(limit, sizeof limit, "%lld", (long long)rank->memory_limit);
+    if (rank->memory_limit > 0)
         add_option(&all, "gpu_mem_limit", limit);
     if (!add_given(&all, &rank->arena, rank->options))
         return api->CreateStatus(ORT_FAIL, "out of memory");
@@ -188,6 +188,7 @@ tsr_status tsr__provider_set(struct rank *rank, OrtSessionOptions *options)
     struct str name = tsr__device_resolved(rank->session, mapped, resolved, sizeof resolved);
     struct str kind = name;
     const char *colon = memchr(name.p ? name.p : "", ':', name.n);
+    snprintf(rank->provider, sizeof rank->provider, "CPU");
     if (colon) {
         kind.n = (size_t)(colon - name.p);
         snprintf(id, sizeof id, "%.*s", (int)(name.n - kind.n - 1), colon + 1);
@@ -202,9 +203,11 @@ tsr_status tsr__provider_set(struct rank *rank, OrtSessionOptions *options)
     const char *there = list.p ? list.p : "none";
     OrtStatus *failed = NULL;
     tsr_status st = TSR_OK;
-    if (found)
+    if (found) {
         failed = append(rank, options, full, id);
-    else
+        snprintf(rank->provider, sizeof rank->provider, "%.*s",
+                 (int)(strlen(full) - strlen(SUFFIX)), full);
+    } else
         st = absent(rank, name, there, "");
     if (failed) {
         st = absent(rank, name, there, rank->engine->api->GetErrorMessage(failed));

@@ -330,12 +330,22 @@ static void tell_failure(struct rank *rank)
 // Ranks that only measure are given no options.
 static const tsr_run_options default_options = {.size = sizeof default_options};
 
+// Ranks on GPUs say where they are before one of them loads, so that each sees what is free there.
+static tsr_status place_and_load(struct rank *rank)
+{
+    struct comm_trouble why;
+    tsr_status st = tsr__gpu_place(rank);
+    if (st != TSR_OK)
+        return st;
+    if (tsr__gpu_limit(rank, &why) != TSR_OK)
+        return peer_failed(rank, &why);
+    return tsr__rank_load(rank);
+}
+
 static void load_and_meet(struct rank *rank)
 {
     tsr__reach_running(rank->engine, false);
-    rank->status = tsr__gpu_place(rank);
-    if (rank->status == TSR_OK)
-        rank->status = tsr__rank_load(rank);
+    rank->status = place_and_load(rank);
     tsr__reach_running(rank->engine, true);
     if (rank->status != TSR_OK)
         return;

@@ -28,19 +28,23 @@ static tsr_status run_work(struct spawn *spawn, tsr_session *session, int rank, 
     } else {
         st = tsr_run(session, work->path, &options, work->inputs, outputs);
     }
-    if (st == TSR_OK && rank == 0)
+    if (st == TSR_OK && rank == 0) {
         tsr__message_put_tensors(out, outputs);
+        tsr__facts_put(session, out);
+    }
     tsr_tensors_free(outputs);
     return st;
 }
 
 static tsr_status run_take(struct spawn *spawn, tsr_session *session, int rank, struct message *in)
 {
-    (void)session;
     struct run_work *work = spawn->data;
-    if (rank == 0 && work->outputs)
-        return tsr__message_tensors(in, work->outputs);
-    return TSR_OK;
+    if (rank != 0 || !work->outputs)
+        return TSR_OK;
+    tsr_status st = tsr__message_tensors(in, work->outputs);
+    if (st != TSR_OK)
+        return st;
+    return tsr__facts_take(session, in);
 }
 
 static tsr_status run_processes(tsr_session *session, const char *folder,
@@ -89,6 +93,20 @@ static tsr_status check_call(tsr_session *session, const tsr_run_options *option
     return tsr__run_options(session, options, checked);
 }
 
+// What is asked for after the one run of a job.
+static tsr_status tell(tsr_job *job, const tsr_run_options *options, const char *weights,
+                       const struct memory_mark *before)
+{
+    if (options->facts) {
+        tsr_status st = tsr__facts_keep(job, weights, before);
+        if (st != TSR_OK)
+            return st;
+    }
+    if (options->trace)
+        return tsr_job_trace(job);
+    return TSR_OK;
+}
+
 // Runs a job on copies of the inputs: kernels of the engine write over what they are given (a BatchNormalization that trains,
 // over its statistics). Partitions hold copies where that can be (partition/emit/emit_node.c), other models do not.
 static tsr_status run_on_copies(tsr_session *session, tsr_job *job, const tsr_tensors *inputs,
@@ -118,13 +136,17 @@ tsr_status tsr_run_model(tsr_session *session, const char *path, const tsr_run_o
     if (tsr__run_spawns(session, &run_options) &&
         tsr__gpu_named(session, run_options.device, &run_options))
         return run_model_apart(session, path, &run_options, inputs, outputs);
+    struct arena arena;
+    tsr__arena_init(&arena, session);
+    const char *weights = tsr__folder_of(&arena, path).p;
+    struct memory_mark before = tsr__memory_mark(weights);
     st = tsr_job_open_model(session, path, options, &job);
-    if (st != TSR_OK)
-        return st;
-    st = run_on_copies(session, job, inputs, outputs);
-    if (st == TSR_OK && run_options.trace)
-        st = tsr_job_trace(job);
+    if (st == TSR_OK)
+        st = run_on_copies(session, job, inputs, outputs);
+    if (st == TSR_OK)
+        st = tell(job, &run_options, weights, &before);
     tsr_job_close(job);
+    tsr__arena_free(&arena);
     return st;
 }
 
@@ -138,12 +160,13 @@ tsr_status tsr_run(tsr_session *session, const char *folder, const tsr_run_optio
         return st;
     if (tsr__run_spawns(session, &run_options))
         return run_processes(session, folder, &run_options, inputs, outputs);
+    struct memory_mark before = tsr__memory_mark(folder);
     st = tsr__job_open(session, folder, &run_options, false, &job);
     if (st != TSR_OK)
         return st;
     st = tsr_job_run(job, inputs, outputs);
-    if (st == TSR_OK && run_options.trace)
-        st = tsr_job_trace(job);
+    if (st == TSR_OK)
+        st = tell(job, &run_options, folder, &before);
     tsr_job_close(job);
     return st;
 }

@@ -205,96 +205,28 @@ void tsr__trace_rank(struct rank *r, struct text *text)
 
 // ---- one file of all ranks ---------------------------------------------------------------------
 
-struct gathered {
-    struct comm_buffer *recv;
-    char *bytes;
-    size_t total;
-    int ranks, self;
-    tsr_session *session;
-};
-
-static tsr_status texts_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
-                                struct comm_trouble *why)
-{
-    struct gathered *gathered = data;
-    if (gathered->self != 0)
-        return TSR_OK;
-    for (int i = 0; i < gathered->ranks; i++)
-        gathered->total += gathered->recv[i].bytes = (size_t)notes[i][0];
-    gathered->bytes = tsr__alloc(gathered->session, gathered->total + 1);
-    if (!gathered->bytes) {
-        *why = (struct comm_trouble){.status = TSR_NOMEM, .rank = 0};
-        snprintf(why->text, sizeof why->text, "rank 0 has no memory for the trace of all ranks");
-        return TSR_NOMEM;
-    }
-    char *at = gathered->bytes;
-    for (int i = 0; i < gathered->ranks; i++) {
-        gathered->recv[i].p = at;
-        at += gathered->recv[i].bytes;
-    }
-    return TSR_OK;
-}
-
-static void join_texts(const struct gathered *gathered, struct text *text)
-{
-    tsr__text_free(text);
-    tsr__text_init(text, gathered->session);
-    text->max = MAX_TRACE;
-    for (int i = 0; i < gathered->ranks; i++) {
-        if (i)
-            tsr__text_add(text, STR(",\n"));
-        tsr__text_add(text, (struct str){gathered->recv[i].p, gathered->recv[i].bytes});
-    }
-}
-
-static void tell_not_gathered(tsr_session *session, const struct comm_trouble *why)
-{
-    struct place at = PLACE_NONE;
-    at.rank = why->rank;
-    tsr__diag(session, DIAG_rank_failed, &at, NULL, "the trace could not be brought together: %s",
-              why->text);
-}
-
 // Brings the texts of all processes to rank 0, in the order of ranks, with commas between them.
 static tsr_status gather(tsr_session *session, struct endpoint *endpoint, uint64_t plan,
                          struct text *text)
 {
     struct arena arena;
+    struct str *texts = NULL, mine = {text->p, text->n};
+    struct gather_call about = {.plan = plan, .what = "trace"};
+    if (text->failed)
+        return TSR_NOMEM;
     tsr__arena_init(&arena, session);
-    size_t n = (size_t)endpoint->size;
-    struct comm_buffer *send = ARENA_ARRAY(&arena, struct comm_buffer, n);
-    int64_t *group = ARENA_ARRAY(&arena, int64_t, n);
-    struct gathered gathered = {
-        .ranks = endpoint->size, .self = endpoint->rank, .session = session};
-    gathered.recv = ARENA_ARRAY(&arena, struct comm_buffer, n);
-    if (endpoint->rank > 0)
-        tsr__text_add(text, STR(""));
-    struct comm_trouble why = {.status = TSR_NOMEM, .rank = endpoint->rank};
-    tsr_status st = TSR_NOMEM;
-    if (arena.failed || text->failed)
-        goto tell;
-    for (int i = 0; i < endpoint->size; i++)
-        group[i] = i;
-    send[0] = (struct comm_buffer){.p = text->p, .bytes = text->n};
-    struct comm_call call = {.plan = plan,
-                             .id = -1,
-                             .kind = COMM_HANDSHAKE,
-                             .type = TSR_UINT8,
-                             .group = group,
-                             .n_group = endpoint->size,
-                             .op = "trace",
-                             .node = ""};
-    struct comm_exchange exchange = {
-        .send = send, .recv = gathered.recv, .arrived = texts_arrived, .data = &gathered};
-    exchange.notes[0] = (int64_t)text->n;
-    st = tsr__comm_exchange(endpoint, &call, &exchange, &why);
-    if (st == TSR_OK && endpoint->rank == 0)
-        join_texts(&gathered, text);
-tell:
-    if (st != TSR_OK)
-        tell_not_gathered(session, &why);
-    if (gathered.bytes)
-        tsr__free(session, gathered.bytes, gathered.total + 1);
+    tsr_status st = tsr__gather(session, endpoint, &about, mine, &arena, &texts);
+    if (st != TSR_OK || endpoint->rank > 0)
+        goto free_arena;
+    tsr__text_free(text);
+    tsr__text_init(text, session);
+    text->max = MAX_TRACE;
+    for (int i = 0; i < endpoint->size; i++) {
+        if (i)
+            tsr__text_add(text, STR(",\n"));
+        tsr__text_add(text, texts[i]);
+    }
+free_arena:
     tsr__arena_free(&arena);
     return st;
 }

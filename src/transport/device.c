@@ -257,12 +257,32 @@ static void device_close(struct endpoint *endpoint)
     device->base->transport->close(device->base);
 }
 
+// Ranks 0 and 1 on GPU 0, rank 2 on the host: {0, 1} communicate by "own", or "ipc" where they are processes; {0, 2} by
+// "host", because rank 0 brings its part there.
+static const char *device_way(const struct endpoint *endpoint, const int64_t *group, int n)
+{
+    const struct device *device = (const struct device *)endpoint;
+    struct comm_call call = {.group = group, .n_group = n};
+    const struct device_group *known = group_of(device, &call);
+    bool here = true, any_gpu = false;
+    for (int i = 0; device->ranks && i < n; i++) {
+        here = here && same_process(device, group[i]);
+        any_gpu = any_gpu || device->ranks[group[i]].on_gpu;
+    }
+    if (!any_gpu || !known)
+        return tsr__comm_way(device->base, group, n);
+    if (known->way == WAY_OWN && !here)
+        return "ipc";
+    return tsr__way_name(known->way);
+}
+
 static const struct transport device_transport = {
     .name = "gpu",
     .all_reduce = device_all_reduce,
     .exchange = device_exchange,
     .fail = device_fail,
     .close = device_close,
+    .way = device_way,
 };
 bool tsr__device_is(const struct endpoint *endpoint)
 {

@@ -70,6 +70,48 @@ static tsr_status tell_all(struct device *device, uint64_t plan, struct comm_tro
     return device->base->transport->exchange(device->base, &call, &x, why);
 }
 
+// Every rank tells which GPU it is on; one on the host tells zeros. What is free is read before: nobody loads until all have told.
+tsr_status tsr__device_share(struct endpoint *endpoint, uint64_t plan, struct device_share *out,
+                             struct comm_trouble *why)
+{
+    struct device *device = device_of(endpoint);
+    int n = endpoint->size;
+    struct gpu_id {
+        char bytes[GPU_ID_BYTES];
+    } mine = {{0}}, *all = ARENA_ARRAY(&device->arena, struct gpu_id, (size_t)n);
+    int64_t *group = ARENA_ARRAY(&device->arena, int64_t, (size_t)n), whole = 0;
+    *out = (struct device_share){0};
+    if (device->arena.failed)
+        return tsr__trouble(why, TSR_NOMEM, endpoint->rank, "rank %d is out of memory",
+                            endpoint->rank);
+    if (device->seat) {
+        memcpy(mine.bytes, tsr__seat_id(device->seat), sizeof mine.bytes);
+        if (tsr__seat_enter(device->seat) != 0 ||
+            tsr__seat_free_memory(device->seat, &out->free, &whole) != 0)
+            out->free = 0;
+    }
+    struct comm_buffer *send = device->buffers, *recv = device->buffers + n;
+    for (int i = 0; i < n; i++) {
+        group[i] = i;
+        send[i] = (struct comm_buffer){&mine, sizeof mine};
+        recv[i] = (struct comm_buffer){&all[i], sizeof mine};
+    }
+    struct comm_call call = {.plan = plan,
+                             .kind = COMM_HANDSHAKE,
+                             .op = "handshake",
+                             .node = "GPUs",
+                             .id = -5,
+                             .group = group,
+                             .n_group = n};
+    struct comm_exchange exchange = {.send = send, .recv = recv};
+    tsr_status st = device->base->transport->exchange(device->base, &call, &exchange, why);
+    if (st != TSR_OK || !device->seat)
+        return st;
+    for (int i = 0; i < n; i++)
+        out->ranks += memcmp(all[i].bytes, mine.bytes, sizeof mine.bytes) == 0;
+    return TSR_OK;
+}
+
 // Opens what a rank of another process has; false: it cannot be reached.
 static bool import_rank(struct device *device, int rank)
 {

@@ -19,12 +19,22 @@ struct hosts {
     bool *here; // [rank]: on this host, and shares memory
 };
 
-static struct endpoint *way_of(const struct hosts *hosts, const struct comm_call *call)
+static struct endpoint *way_of_group(const struct hosts *hosts, const int64_t *group, int n)
 {
-    for (int i = 0; i < call->n_group; i++)
-        if (!hosts->here[call->group[i]])
+    for (int i = 0; i < n; i++)
+        if (!hosts->here[group[i]])
             return hosts->net;
     return hosts->shm;
+}
+
+static struct endpoint *way_of(const struct hosts *hosts, const struct comm_call *call)
+{
+    return way_of_group(hosts, call->group, call->n_group);
+}
+
+static const char *hosts_way(const struct endpoint *endpoint, const int64_t *group, int n)
+{
+    return way_of_group((const struct hosts *)endpoint, group, n)->transport->name;
 }
 
 // What is learnt on one way is told on the other.
@@ -127,6 +137,7 @@ static const struct transport hosts_transport = {
     .give = hosts_give,
     .settle = hosts_settle,
     .take = hosts_take,
+    .way = hosts_way,
 };
 
 // While a rank waits in shared memory: what do the messages say?

@@ -327,6 +327,13 @@ void tsr__comm_fail(struct endpoint *endpoint, tsr_status status, const char *te
     endpoint->transport->fail(endpoint, status, endpoint->rank, text);
 }
 
+const char *tsr__comm_way(const struct endpoint *endpoint, const int64_t *group, int n)
+{
+    if (endpoint->transport->way)
+        return endpoint->transport->way(endpoint, group, n);
+    return endpoint->transport->name;
+}
+
 void tsr__comm_close(struct endpoint *endpoint)
 {
     if (endpoint)

@@ -103,6 +103,8 @@ struct transport {
                          struct comm_trouble *why);
     tsr_status (*take)(struct endpoint *endpoint, const struct comm_call *call, int from, int *fd,
                        size_t *bytes, struct comm_trouble *why);
+    // How that group communicates, in one word; NULL: as the name says.
+    const char *(*way)(const struct endpoint *endpoint, const int64_t *group, int n);
 };
 struct endpoint {
     const struct transport *transport;
@@ -173,6 +175,9 @@ tsr_status tsr__comm_take(struct endpoint *endpoint, const struct comm_call *cal
 tsr_status tsr__comm_barrier(struct endpoint *endpoint, uint64_t plan, const char *what,
                              struct comm_trouble *why);
 void tsr__comm_fail(struct endpoint *endpoint, tsr_status status, const char *text);
+// How the tensors of a group that this rank is in travel: "threads", "shm", "mpi"; where its ranks are on GPUs "own", "ipc" (own,
+// between processes), "nccl" or "host". After the ranks have met.
+const char *tsr__comm_way(const struct endpoint *endpoint, const int64_t *group, int n);
 void tsr__comm_close(struct endpoint *endpoint); // NULL is fine
 
 double tsr__now_s(void); // monotonic
@@ -252,6 +257,14 @@ tsr_status tsr__device_open(tsr_session *session, struct endpoint *base,
 void tsr__device_expect(struct endpoint *endpoint, const int64_t *group, int n);
 // All ranks tell each other where they are, and what takes long is made: communicators, imports.
 tsr_status tsr__device_meet(struct endpoint *endpoint, uint64_t plan, struct comm_trouble *why);
+// How many ranks of the job are on this rank's GPU, itself included (0: it is on the host), and the bytes that are free there before one
+// of them has loaded anything: all ranks call it between opening and loading, and wait for each other.
+struct device_share {
+    int ranks;
+    int64_t free;
+};
+tsr_status tsr__device_share(struct endpoint *endpoint, uint64_t plan, struct device_share *out,
+                             struct comm_trouble *why);
 void tsr__device_close(struct endpoint *endpoint); // NULL is fine; the base stays
 // The place on a GPU of such an endpoint; NULL: on the host, or another kind of endpoint.
 struct gpu_seat *tsr__device_seat(struct endpoint *endpoint);

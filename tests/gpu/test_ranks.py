@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command with a library in place of CUDA's driver and NCCL (tests/gpu/standin*): every form of --devices, every way to
 communicate, threads and processes, mixed with the host; what is refused, and what is said."""
-import json, os, subprocess, sys
+import json, os, shutil, subprocess, sys, tempfile
 
 BUILD, STANDIN = sys.argv[1], sys.argv[2]
 ROOT = os.getcwd()
@@ -42,6 +42,58 @@ passes("the CPU as reference", "cuda:2", "--reference", "cpu")
 for way in ("own", "nccl", "host"):
     passes("way " + way, "cuda:3@0", "--random", "2", "--seed", "4", "--gpu-way", way, STANDIN_LAG="30")
 passes("a device without a name", "2", "--map-device", "CPU=CUDA:0", "--random", "1")
+
+# What each rank was, and how its groups communicate.
+work = tempfile.TemporaryDirectory()
+
+
+def facts(devices, *more, launcher=()):
+    """The ranks of a run of a random sharding of the model on these devices."""
+    model = work.name + "/%s.onnx" % devices.replace(",", "-").replace(":", "")
+    call("annotate", BERT + "/model.onnx", "--config", "c:%d=%s" % (devices.count(",") + 1, devices), "--random", "3", "-o", model)
+    env = {**os.environ, "TESSERA_CUDA": STANDIN, "TESSERA_NCCL": STANDIN, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    words = [*launcher, BUILD + "/tessera", "run", model, "--inputs", BERT + "/test_data_set_0", "--json", *more]
+    p = subprocess.run(words, capture_output=True, text=True, env=env, timeout=60)
+    return json.loads(p.stdout)["ranks"] if p.returncode == 0 else p.stderr
+
+
+def told(name, ranks, providers, ways):
+    ok = isinstance(ranks, list) and [r["device"] for r in ranks] == providers and all(r["provider"] == "CPU" and r["threads"] >= 1 for r in ranks)
+    seen = {w["way"] for r in ranks for w in r["groups"]} if ok else None
+    case("facts: " + name, ok and seen == ways and all(r["memory"] > 1000 for r in ranks), ranks)
+
+
+def limits(name, ranks, wanted):
+    case("limit: " + name, isinstance(ranks, list) and [r["memory_limit"] for r in ranks] == wanted, ranks)
+
+
+# The stand-in has 6 GiB free on each GPU: a sixteenth of a share, 512 MiB at most, is left to libraries.
+SHARE = (6 << 30) // 2
+limits("a GPU for each", facts("CUDA:0,CUDA:1"), [(6 << 30) - (6 << 30) // 16] * 2)
+limits("two share one", facts("CUDA:0,CUDA:0"), [SHARE - SHARE // 16] * 2)
+limits("two processes share one", facts("CUDA:0,CUDA:0", "--transport", "shm"), [SHARE - SHARE // 16] * 2)
+limits("one on the host", facts("CUDA:0,CPU"), [(6 << 30) - (6 << 30) // 16, None])
+limits("the user's", facts("CUDA:0,CPU", "--gpu-memory", "1GiB"), [1 << 30, None])
+CARD, CARDS = ["CUDA:0", "CUDA:0"], ["CUDA:0", "CUDA:1"]
+told("threads on the host", facts("CPU,CPU"), ["CPU", "CPU"], {"threads"})
+told("processes on the host", facts("CPU,CPU", "--transport", "shm"), ["CPU", "CPU"], {"shm"})
+told("one GPU", facts("CUDA:0,CUDA:0"), CARD, {"own"})
+told("one GPU, processes", facts("CUDA:0,CUDA:0", "--transport", "shm"), CARD, {"ipc"})
+told("one GPU, through the host", facts("CUDA:0,CUDA:0", "--gpu-way", "host"), CARD, {"host"})
+told("two GPUs", facts("CUDA:0,CUDA:1"), CARDS, {"nccl"})
+told("a GPU and the host", facts("CUDA:0,CPU"), ["CUDA:0", "CPU"], {"host"})
+mpirun = shutil.which("mpirun")
+if mpirun:
+    launcher = (mpirun, "--oversubscribe", "-n", "2")
+    told("MPI on one host", facts("CPU,CPU", launcher=launcher), ["CPU", "CPU"], {"shm"})
+    told("MPI alone", facts("CPU,CPU", "--transport", "mpi", launcher=launcher), ["CPU", "CPU"], {"mpi"})
+else:
+    print("ok facts: MPI # SKIP no mpirun")
+rc, out, err = call("run", BERT + "/model.onnx", "--inputs", BERT + "/test_data_set_0", "--devices", "2", "--json")
+ranks = json.loads(out)["ranks"] if rc == 0 else []
+case("planned and measured memory agree", len(ranks) == 2 and all(abs(r["memory"] / r["planned_memory"] - 1) < 0.05 for r in ranks), ranks)
+rc, out, err = call("run", BERT + "/model.onnx", "--inputs", BERT + "/test_data_set_0", "--devices", "2", "--verbose")
+case("--verbose says what the ranks are", rc == 0 and "rank 1: CPU (CPU), " in out and "threads with ranks 0+1" in out, out + err)
 
 rc, out, err = verify("cuda:3")
 case("more GPUs than there are", rc == 7 and "GPUs 0 to 1" in err and "cuda:2@0" in err, "exit %d %s" % (rc, err))

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// gather.c - brings what every rank of a job of processes has to say to rank 0: bytes, of any length.
+#include "runtime/internal.h"
+
+#include <stdio.h>
+
+struct gathered {
+    struct comm_buffer *recv;
+    struct arena *arena;
+    int ranks, self;
+};
+
+// The notes are the lengths. Rank 0 makes room for all of them; the others receive nothing.
+static tsr_status lengths_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
+                                  struct comm_trouble *why)
+{
+    struct gathered *gathered = data;
+    if (gathered->self != 0)
+        return TSR_OK;
+    for (int i = 0; i < gathered->ranks; i++) {
+        struct comm_buffer *into = &gathered->recv[i];
+        into->bytes = (size_t)notes[i][0];
+        into->p = arena_get(gathered->arena, into->bytes + 1, 1);
+        if (into->p)
+            continue;
+        *why = (struct comm_trouble){.status = TSR_NOMEM, .rank = 0};
+        snprintf(why->text, sizeof why->text, "rank 0 has no memory for what all ranks say");
+        return TSR_NOMEM;
+    }
+    return TSR_OK;
+}
+
+// Three ranks with "a", "" and "bcd": rank 0 gets these three texts, the others an empty one each.
+static tsr_status exchange(struct endpoint *endpoint, const struct gather_call *about,
+                           struct str mine, struct gathered *gathered, struct comm_trouble *why)
+{
+    size_t n = (size_t)endpoint->size;
+    struct comm_buffer *send = ARENA_ARRAY(gathered->arena, struct comm_buffer, n);
+    int64_t *group = ARENA_ARRAY(gathered->arena, int64_t, n);
+    gathered->recv = ARENA_ARRAY(gathered->arena, struct comm_buffer, n);
+    *why = (struct comm_trouble){.status = TSR_NOMEM, .rank = endpoint->rank};
+    if (gathered->arena->failed)
+        return TSR_NOMEM;
+    for (int i = 0; i < endpoint->size; i++)
+        group[i] = i;
+    send[0] = (struct comm_buffer){.p = (void *)(mine.p ? mine.p : ""), .bytes = mine.n};
+    struct comm_call call = {.plan = about->plan,
+                             .id = -1,
+                             .kind = COMM_HANDSHAKE,
+                             .type = TSR_UINT8,
+                             .group = group,
+                             .n_group = endpoint->size,
+                             .op = about->what,
+                             .node = ""};
+    struct comm_exchange exchange = {
+        .send = send, .recv = gathered->recv, .arrived = lengths_arrived, .data = gathered};
+    exchange.notes[0] = (int64_t)mine.n;
+    return tsr__comm_exchange(endpoint, &call, &exchange, why);
+}
+
+tsr_status tsr__gather(tsr_session *session, struct endpoint *endpoint,
+                       const struct gather_call *about, struct str mine, struct arena *arena,
+                       struct str **out)
+{
+    struct comm_trouble why;
+    struct gathered gathered = {.arena = arena, .ranks = endpoint->size, .self = endpoint->rank};
+    struct str *texts = ARENA_ARRAY(arena, struct str, (size_t)endpoint->size);
+    tsr_status st = exchange(endpoint, about, mine, &gathered, &why);
+    if (st == TSR_OK && !texts)
+        st = TSR_NOMEM;
+    if (st != TSR_OK) {
+        struct place at = PLACE_NONE;
+        at.rank = why.rank;
+        tsr__diag(session, DIAG_rank_failed, &at, NULL,
+                  "what all ranks say (%s) could not be brought together: %s", about->what,
+                  why.text);
+        return st;
+    }
+    for (int i = 0; i < endpoint->size; i++)
+        texts[i] = (struct str){gathered.recv[i].p, gathered.recv[i].bytes};
+    *out = texts;
+    return TSR_OK;
+}

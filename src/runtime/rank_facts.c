@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// rank_facts.c - what each rank of a run was: device, provider, threads, memory, and how its groups communicate.
+//
+// A rank writes its facts as a few numbers and texts, the same for ranks of this process and of others; rank 0, or the parent
+// of the ranks, keeps them until the next run and reads them when asked.
+#include "runtime/job.h"
+
+#include <stdlib.h>
+
+#define FACTS_BYTES ((size_t)32 << 10) // of one rank; groups beyond are not told
+
+// ---- memory ------------------------------------------------------------------------------------
+
+// Bytes that an allocator of the rank's session had in use at most; 0: this engine does not tell.
+static int64_t most_in_use(const struct rank *rank, const OrtMemoryInfo *where)
+{
+    const OrtApi *api = rank->engine->api;
+    OrtAllocator *allocator = NULL;
+    OrtKeyValuePairs *stats = NULL;
+    int64_t bytes = 0;
+    if (rank->engine->minor < ORT_API_STATS)
+        return 0;
+    OrtStatus *failed = api->CreateAllocator(rank->ort, where, &allocator);
+    if (!failed)
+        failed = api->AllocatorGetStats(allocator, &stats);
+    if (!failed) {
+        const char *most = api->GetKeyValue(stats, "MaxInUse");
+        if (most)
+            bytes = strtoll(most, NULL, 10);
+        api->ReleaseKeyValuePairs(stats);
+    }
+    if (allocator)
+        api->ReleaseAllocator(allocator);
+    if (failed)
+        api->ReleaseStatus(failed);
+    return bytes;
+}
+
+// A GPU's arena has the weights too; on the host they lie where their files are mapped. A rank that has this process for
+// itself took what the process has grown by.
+static int64_t memory_of(const tsr_job *job, const struct rank *rank, const char *weights,
+                         const struct memory_mark *before)
+{
+    if (rank->on_gpu)
+        return most_in_use(rank, rank->on_gpu);
+    if (job->n == 1)
+        return tsr__memory_since(before, weights, job->endpoint);
+    int64_t arena = most_in_use(rank, rank->engine->memory);
+    if (arena == 0)
+        return 0;
+    return arena + rank->weight_bytes;
+}
+
+// ---- writing -----------------------------------------------------------------------------------
+
+// All groups that fit, each as its way, its number of ranks and the ranks; an empty way ends them.
+static void put_groups(struct message *out, const struct rank *rank)
+{
+    struct ops_group group;
+    for (size_t i = 0; rank->ops && tsr__ops_group_at(rank->ops, i, &group); i++) {
+        if (out->n + ((size_t)group.n + 8) * sizeof(int64_t) > FACTS_BYTES)
+            break;
+        tsr__message_put_text(out, str_of(tsr__comm_way(rank->endpoint, group.ranks, group.n)));
+        tsr__message_put_int(out, group.n);
+        tsr__message_put(out, group.ranks, (size_t)group.n * sizeof *group.ranks);
+    }
+    tsr__message_put_text(out, STR(""));
+}
+
+static void put_rank(struct message *out, const tsr_job *job, const struct rank *rank,
+                     const char *weights, const struct memory_mark *before)
+{
+    char resolved[DEVICE_NAME];
+    struct str device = tsr__device_mapped(rank->device, rank->options);
+    device = tsr__device_resolved(job->session, device, resolved, sizeof resolved);
+    if (device.n == 0)
+        device = STR("CPU");
+    if (device.n > DEVICE_NAME)
+        device.n = DEVICE_NAME;
+    tsr__message_put_text(out, device);
+    tsr__message_put_text(out, str_of(rank->provider));
+    tsr__message_put_int(out, rank->threads);
+    tsr__message_put_int(out, memory_of(job, rank, weights, before));
+    tsr__message_put_int(out, rank->memory_limit);
+    put_groups(out, rank);
+}
+
+// ---- keeping -----------------------------------------------------------------------------------
+
+static struct str *new_list(struct engine *engine, int n)
+{
+    tsr__arena_free(&engine->facts_arena);
+    engine->n_facts = 0;
+    engine->facts = ARENA_ARRAY(&engine->facts_arena, struct str, (size_t)n);
+    return engine->facts;
+}
+
+// Facts of the ranks that run here, in their order.
+static tsr_status keep_here(tsr_job *job, const char *weights, const struct memory_mark *before)
+{
+    struct engine *engine = job->engine;
+    if (!new_list(engine, job->n))
+        return TSR_NOMEM;
+    for (int i = 0; i < job->n; i++) {
+        struct message written = {.fd = -1}; // stays in its buffer
+        put_rank(&written, job, &job->rank_threads[i].rank, weights, before);
+        engine->facts[i] =
+            tsr__arena_str(&engine->facts_arena, (struct str){written.buffer, written.n});
+        tsr__message_drop(&written);
+        if (written.failed || !engine->facts[i].p)
+            return TSR_NOMEM;
+    }
+    engine->n_facts = job->n;
+    return TSR_OK;
+}
+
+tsr_status tsr__facts_keep(tsr_job *job, const char *weights, const struct memory_mark *before)
+{
+    tsr_status st = keep_here(job, weights, before);
+    if (st != TSR_OK || !job->endpoint)
+        return st;
+    struct engine *engine = job->engine;
+    struct gather_call about = {.plan = tsr__job_plan(job), .what = "facts"};
+    struct str *all = NULL;
+    st = tsr__gather(job->session, job->endpoint, &about, engine->facts[0], &engine->facts_arena,
+                     &all);
+    if (st != TSR_OK)
+        return st;
+    engine->facts = all;
+    engine->n_facts = job->endpoint->rank == 0 ? job->endpoint->size : 0;
+    return TSR_OK;
+}
+
+void tsr__facts_put(const tsr_session *session, struct message *out)
+{
+    const struct engine *engine = session->engine;
+    tsr__message_put_int(out, engine->n_facts);
+    for (int i = 0; i < engine->n_facts; i++)
+        tsr__message_put_text(out, engine->facts[i]);
+}
+
+tsr_status tsr__facts_take(tsr_session *session, struct message *in)
+{
+    struct engine *engine = session->engine;
+    int64_t n = tsr__message_int(in);
+    if (n < 0 || n > COMM_MAX_RANKS)
+        return TSR_MALFORMED;
+    if (!new_list(engine, (int)n + 1))
+        return TSR_NOMEM;
+    for (int64_t i = 0; i < n; i++) {
+        engine->facts[i] = tsr__arena_str(&engine->facts_arena, tsr__message_text(in));
+        if (in->failed)
+            return TSR_MALFORMED;
+        if (!engine->facts[i].p)
+            return TSR_NOMEM;
+    }
+    engine->n_facts = (int)n;
+    return TSR_OK;
+}
+
+// ---- reading -----------------------------------------------------------------------------------
+
+int tsr_run_ranks(const tsr_session *session)
+{
+    const struct engine *engine = session->engine;
+    return engine ? engine->n_facts : 0;
+}
+
+static bool read_group(struct message *in, struct arena *arena, tsr_rank_group *out)
+{
+    struct str way = tsr__message_text(in);
+    if (in->failed || way.n == 0)
+        return false;
+    int64_t n = tsr__message_int(in);
+    const void *ranks = NULL;
+    if (n > 0 && n <= COMM_MAX_RANKS)
+        ranks = tsr__message_get(in, (size_t)n * sizeof(int64_t));
+    int64_t *list = ranks ? ARENA_ARRAY(arena, int64_t, (size_t)n) : NULL;
+    if (!list)
+        return false;
+    memcpy(list, ranks, (size_t)n * sizeof *list);
+    *out = (tsr_rank_group){list, (size_t)n, tsr__arena_str(arena, way).p};
+    return out->way != NULL;
+}
+
+static void read_groups(struct message *in, struct arena *arena, tsr_rank_facts *out)
+{
+    VEC(tsr_rank_group) groups = {0};
+    tsr_rank_group group;
+    while (read_group(in, arena, &group)) {
+        tsr_rank_group *next = vec_push(arena, &groups);
+        if (!next)
+            break;
+        *next = group;
+    }
+    out->groups = groups.at;
+    out->n_groups = groups.n;
+}
+
+bool tsr_run_rank(tsr_session *session, int rank, tsr_rank_facts *out)
+{
+    struct engine *engine = session->engine;
+    if (!engine || rank < 0 || rank >= engine->n_facts)
+        return false;
+    struct arena *arena = &engine->facts_arena;
+    struct message in = {.bytes = engine->facts[rank].p, .end = engine->facts[rank].n};
+    tsr_rank_facts facts = {.size = out->size};
+    facts.device = tsr__arena_str(arena, tsr__message_text(&in)).p;
+    facts.provider = tsr__arena_str(arena, tsr__message_text(&in)).p;
+    facts.threads = (int)tsr__message_int(&in);
+    facts.memory = tsr__message_int(&in);
+    facts.memory_limit = tsr__message_int(&in);
+    read_groups(&in, arena, &facts);
+    if (in.failed || !facts.device || !facts.provider)
+        return false;
+    memcpy(out, &facts, out->size < sizeof facts ? out->size : sizeof facts);
+    return true;
+}
