@@ -5,9 +5,7 @@
 
 struct shape tsr__derive_in(const struct derivation *derivation, size_t i)
 {
-    const tsr_value *value =
-        i < tsr_node_input_count(derivation->node) ? tsr_node_input(derivation->node, i) : NULL;
-    return value ? tsr__shapes_element(derivation->shapes, value) : (struct shape){.rank = -1};
+    return tsr__shapes_element(derivation->shapes, input_at(derivation->node, i));
 }
 
 void tsr__derive_none(struct derivation *derivation, const char *why)
@@ -26,14 +24,18 @@ void tsr__derive_size(struct derivation *derivation, struct str letter, tsr_dim 
 // made of (%s %d %c %lld) is put down by hand.
 static size_t put(char *at, size_t room, const char *p, size_t n)
 {
-    memcpy(at, p, n < room ? n : room);
+    if (n < room)
+        room = n;
+    memcpy(at, p, room);
     return n;
 }
 
 static size_t put_number(char *at, size_t room, int64_t v)
 {
     char digits[24], *end = digits + sizeof(digits), *p = end;
-    uint64_t left = v < 0 ? -(uint64_t)v : (uint64_t)v;
+    uint64_t left = (uint64_t)v;
+    if (v < 0)
+        left = -left;
     do
         *--p = (char)('0' + left % 10);
     while (left /= 10);
@@ -151,7 +153,9 @@ void tsr__derive_transpose(struct derivation *derivation)
         tsr__derive_add(derivation, "d%d ", i);
     tsr__derive_add(derivation, "] -> [");
     for (int i = 0; i < rank; i++) {
-        int64_t from = n ? perm[i] : rank - 1 - i;
+        int64_t from = rank - 1 - i;
+        if (n)
+            from = perm[i];
         if (from < 0 || from >= rank) {
             tsr__derive_none(derivation, "perm names a dimension that is not there");
             return;

@@ -17,15 +17,28 @@ static inline const char *text_if(bool holds, const char *text)
     return holds ? text : "";
 }
 
+// ",[]?" for a scale or zero point of a whole tensor; ",[_]?" where it is given as a vector of one. `end` is what stands behind.
+static inline void add_single(struct derivation *derivation, size_t i, const char *end)
+{
+    if (tsr__derive_in(derivation, i).rank == 1)
+        tsr__derive_add(derivation, ",[_]%s", end);
+    else
+        tsr__derive_add(derivation, ",[]%s", end);
+}
+
 int64_t tsr__derive_int(const struct derivation *derivation, const char *name, int64_t otherwise);
+// The attribute is there and has that text.
+bool tsr__derive_text_is(const struct derivation *derivation, const char *name, const char *text);
 bool tsr__derive_has(const struct derivation *derivation, size_t i); // input i is given
+// Shape of the first result, as far as it is known without the rule.
+struct shape tsr__derive_result(const struct derivation *derivation);
 // Integers of an attribute, or (in later opsets) of a constant input: the count, -1: not known, -2:
 // not given.
 int64_t tsr__derive_ints(const struct derivation *derivation, const char *name, size_t i,
                          int64_t *out, int64_t cap);
 // Rank of input i; -1: not known, and the derivation has ended.
 int tsr__derive_rank(struct derivation *derivation, size_t i);
-// The attribute as an axis of that rank; -1: it is none, and the derivation has ended.
+// The attribute as an axis of that rank; -1: it is none, or the rank is not known, and the derivation has ended.
 int tsr__derive_axis(struct derivation *derivation, const char *name, int64_t otherwise, int rank);
 // "d0 d1 ": letters of dimensions from .. to-1.
 void tsr__derive_letters(struct derivation *derivation, char letter, int from, int to);
@@ -34,6 +47,9 @@ void tsr__derive_letters(struct derivation *derivation, char letter, int from, i
 enum expand_types { EXPAND_FLOATS, EXPAND_NUMBERS };
 const char *tsr__derive_stat(const struct derivation *derivation, int64_t opset,
                              enum expand_types types);
+// The same where the node can be replaced only if something holds.
+const char *tsr__derive_stat_if(bool holds, const struct derivation *derivation, int64_t opset,
+                                enum expand_types types);
 // Elements of input 1 look up rows v of input 0: "v" is summed over parts of the table, or whole
 // where the result's type (that of input `like`) cannot be. The result has that many dimensions
 // behind those of the indices.

@@ -227,8 +227,7 @@ void tsr__derive_rotary(struct derivation *derivation)
 // num_heads the angles tell the size of a head.
 void tsr__derive_rotary_positions(struct derivation *derivation)
 {
-    int rank = tsr__derive_rank(derivation, 0),
-        many = rank >= 0 ? tsr__derive_rank(derivation, 1) : -1;
+    int rank = tsr__derive_rank(derivation, 0), many = tsr__derive_rank(derivation, 1);
     struct shape angles = tsr__derive_in(derivation, 2);
     int64_t heads = tsr__derive_int(derivation, "num_heads", 0), half = 0;
     if (many < 0)

@@ -23,7 +23,9 @@ struct equation {
 
 static int number_of(char c)
 {
-    return islower((unsigned char)c) ? c - 'a' : c - 'A' + 26;
+    if (islower((unsigned char)c))
+        return c - 'a';
+    return c - 'A' + 26;
 }
 
 // Capitals are packs in a rule, so they get another spelling.
@@ -61,10 +63,9 @@ struct term_axes {
 static tsr_dim size_along(const struct derivation *derivation, const struct term_axes *axes,
                           int axis)
 {
-    struct shape shape = tsr__derive_in(derivation, (size_t)axes->operand);
-    if (axis >= 0 && axis < shape.rank)
-        return shape.dims[axis];
-    return DIM_UNKNOWN;
+    if (axis < 0)
+        return DIM_UNKNOWN;
+    return dim_at(tsr__derive_in(derivation, (size_t)axes->operand), axis);
 }
 
 static bool is_square(const struct derivation *derivation, const struct term_axes *axes, int letter)
@@ -103,37 +104,67 @@ static void add_again(struct derivation *derivation, struct equation *equation,
         add_letter(derivation, i, "~ ");
 }
 
-// One term: letters and at most one ellipsis. out: the result's.
-static bool read_term(struct derivation *derivation, struct equation *equation, bool out,
-                      int operand)
+// The next letter of the text, which is taken from it; -1: another sign stands there, or nothing.
+static int take_letter(struct equation *equation)
+{
+    skip(equation);
+    if (!equation->text.n || !isalpha((unsigned char)equation->text.p[0]))
+        return -1;
+    int letter = number_of(equation->text.p[0]);
+    equation->text = (struct str){equation->text.p + 1, equation->text.n - 1};
+    return letter;
+}
+
+// The term of an operand: letters and at most one ellipsis. A letter that stands anywhere else too may be stretched.
+static void read_operand(struct derivation *derivation, struct equation *equation, int operand)
 {
     struct term_axes axes = {.operand = operand};
     bool dots = false;
-    int length = out ? 0 : dots_length(derivation, equation->text, operand);
+    int length = dots_length(derivation, equation->text, operand);
     tsr__derive_add(derivation, "[");
-    for (skip(equation); equation->text.n; skip(equation)) {
+    for (;;) {
         if (!dots && take(equation, "...")) {
             dots = true;
             axes.axis += length;
-            tsr__derive_add(derivation, out ? "Dots* " : "Dots~ ");
+            tsr__derive_add(derivation, "Dots~ ");
             continue;
         }
-        if (!isalpha((unsigned char)equation->text.p[0]))
+        int letter = take_letter(equation);
+        if (letter < 0)
             break;
-        int i = number_of(equation->text.p[0]);
-        equation->text = (struct str){equation->text.p + 1, equation->text.n - 1};
-        if (out && (axes.first[i] || !equation->seen[i]))
-            return false;
-        equation->out[i] = equation->out[i] || out;
-        equation->seen[i] += !out;
-        if (axes.first[i])
-            add_again(derivation, equation, &axes, i);
+        equation->seen[letter]++;
+        if (axes.first[letter])
+            add_again(derivation, equation, &axes, letter);
+        else if (equation->times[letter] > 1)
+            add_letter(derivation, letter, "~ ");
         else
-            add_letter(derivation, i, !out && equation->times[i] > 1 ? "~ " : " ");
-        axes.first[i] = axes.first[i] ? axes.first[i] : axes.axis + 1;
+            add_letter(derivation, letter, " ");
+        if (!axes.first[letter])
+            axes.first[letter] = axes.axis + 1;
         axes.axis++;
     }
-    *(out ? &equation->out_dots : &equation->dots) |= dots;
+    equation->dots |= dots;
+    tsr__derive_add(derivation, "]");
+}
+
+// The result's term. False: a letter stands in it twice, or in no operand.
+static bool read_result(struct derivation *derivation, struct equation *equation)
+{
+    tsr__derive_add(derivation, "[");
+    for (;;) {
+        if (!equation->out_dots && take(equation, "...")) {
+            equation->out_dots = true;
+            tsr__derive_add(derivation, "Dots* ");
+            continue;
+        }
+        int letter = take_letter(equation);
+        if (letter < 0)
+            break;
+        if (equation->out[letter] || !equation->seen[letter])
+            return false;
+        equation->out[letter] = true;
+        add_letter(derivation, letter, " ");
+    }
     tsr__derive_add(derivation, "]");
     return true;
 }
@@ -141,10 +172,10 @@ static bool read_term(struct derivation *derivation, struct equation *equation, 
 // No arrow: the letters that stand once, in alphabetical order, after the ellipsis.
 static void implied_output(struct derivation *derivation, struct equation *equation)
 {
-    tsr__derive_add(derivation, equation->dots ? "[Dots* " : "[");
+    tsr__derive_add(derivation, "[%s", text_if(equation->dots, "Dots* "));
     equation->out_dots = equation->dots;
     for (int k = 0; k < LETTERS; k++) {
-        int i = k < 26 ? k + 26 : k - 26; // capitals first, as bytes are ordered
+        int i = (k + 26) % LETTERS; // capitals first, as bytes are ordered
         if (equation->seen[i] != 1)
             continue;
         equation->out[i] = true;
@@ -160,12 +191,11 @@ static bool read_equation(struct derivation *derivation, struct equation *equati
     do {
         if (n++)
             tsr__derive_add(derivation, ",");
-        if (!read_term(derivation, equation, false, (int)n - 1))
-            return false;
+        read_operand(derivation, equation, (int)n - 1);
     } while (take(equation, ","));
     tsr__derive_add(derivation, " -> ");
     if (take(equation, "->")) {
-        if (!read_term(derivation, equation, true, 0))
+        if (!read_result(derivation, equation))
             return false;
     } else {
         implied_output(derivation, equation);
@@ -184,15 +214,16 @@ void tsr__derive_einsum(struct derivation *derivation)
         tsr__derive_none(derivation, "the equation could not be read");
         return;
     }
-    const char *diagonal =
-        equation.square ? tsr__derive_stat(derivation, 12, EXPAND_NUMBERS) : "rep";
+    const char *diagonal = tsr__derive_stat_if(equation.square, derivation, 12, EXPAND_NUMBERS);
     for (int i = 0; i < LETTERS; i++) {
         if (!equation.seen[i] || (equation.out[i] && !equation.twice[i]))
             continue;
-        if (equation.twice[i])
+        if (equation.twice[i]) {
             tsr__derive_add(derivation, "; %s ", diagonal);
-        else
+            add_letter(derivation, i, "");
+        } else {
             tsr__derive_add(derivation, "; red ");
-        add_letter(derivation, i, equation.twice[i] ? "" : ":sum");
+            add_letter(derivation, i, ":sum");
+        }
     }
 }

@@ -16,25 +16,37 @@ static bool read_layers(const struct derivation *derivation, size_t first, int64
                         struct layers *layers)
 {
     struct shape w = tsr__derive_in(derivation, first);
-    int64_t rows = w.rank == 3 ? w.dims[1].value : -1;
+    int64_t rows = -1;
+    if (w.rank == 3)
+        rows = w.dims[1].value;
     layers->inner = inner;
     layers->together = tsr__derive_int(derivation, "swiglu_fusion", 0) == 1;
-    layers->rows = inner > 0 && rows > 0 && rows % inner == 0 ? rows / inner : 0;
+    layers->rows = 0;
+    if (inner > 0 && rows > 0 && rows % inner == 0)
+        layers->rows = rows / inner;
     return layers->rows > 0;
 }
 
-// Tokens, and what the router says of each.
+// How tokens lie, what the router says of each, and which experts it chose: by rank of the input, one long row of tokens
+// or batches of rows. The router knows no batches.
+static const struct {
+    const char *tokens, *router, *choice;
+} forms[] = {{"[t m]", "[t e]", ",[t e]?"}, {"[b t m]", "[(b t) e]", ",[(b t) e]?"}};
+
+static bool in_batches(const struct derivation *derivation)
+{
+    return tsr__derive_in(derivation, 0).rank == 3;
+}
+
 static void add_tokens(struct derivation *derivation)
 {
-    tsr__derive_add(derivation,
-                    tsr__derive_in(derivation, 0).rank == 3 ? "[b t m],[(b t) e]" : "[t m],[t e]");
+    bool batches = in_batches(derivation);
+    tsr__derive_add(derivation, "%s,%s", forms[batches].tokens, forms[batches].router);
 }
 
 static void end_tokens(struct derivation *derivation, const char *experts)
 {
-    tsr__derive_add(derivation,
-                    tsr__derive_in(derivation, 0).rank == 3 ? " -> [b t m]; rep m; %s e"
-                                                            : " -> [t m]; rep m; %s e",
+    tsr__derive_add(derivation, " -> %s; rep m; %s e", forms[in_batches(derivation)].tokens,
                     experts);
 }
 
@@ -44,17 +56,24 @@ static bool can_be_taken_apart(const struct derivation *derivation)
     static const char *const known[] = {"relu", "silu", "identity"};
     struct shape w = tsr__derive_in(derivation, 2), v = tsr__derive_in(derivation, 4);
     size_t n = 0;
-    const char *text =
-        tsr_attr_string(tsr__attr_of(derivation->shapes, derivation->node, "activation_type"), &n);
-    bool plain = !text;
+    bool plain =
+        !tsr_attr_string(tsr__attr_of(derivation->shapes, derivation->node, "activation_type"), &n);
     for (size_t i = 0; i < TSR_COUNT(known); i++)
-        plain = plain || str_is((struct str){text ? text : "", n}, known[i]);
+        plain = plain || tsr__derive_text_is(derivation, "activation_type", known[i]);
     if (!plain || tsr__derive_has(derivation, 6) ||
         tsr__derive_int(derivation, "use_sparse_mixer", 0) || w.rank != 3 || v.rank != 3)
         return false;
     return w.dims[0].value > 0 && w.dims[2].value > 0 && w.dims[1].value > 0 &&
            w.dims[1].value == v.dims[2].value && tsr__derive_int(derivation, "k", 1) >= 1 &&
            tsr__derive_int(derivation, "k", 1) <= w.dims[0].value;
+}
+
+// How the rows of a first layer with two halves are written.
+static const char *halves_of(const struct layers *layers, const char *together, const char *apart)
+{
+    if (layers->together)
+        return together;
+    return apart;
 }
 
 // 8 experts of 64 -> 256 -> 64 without halves: "[t m],[t e],[e i m],[e i]?,[e m i],[e m]?,..." with
@@ -65,16 +84,17 @@ void tsr__derive_experts(struct derivation *derivation)
     struct shape second = tsr__derive_in(derivation, 4);
     if (tsr__derive_rank(derivation, 0) < 0)
         return;
-    bool known = read_layers(derivation, 2, second.rank == 3 ? second.dims[2].value : -1, &layers);
-    const char *inner = known ? "i" : "_", *rows = inner;
+    bool known = second.rank == 3 && read_layers(derivation, 2, second.dims[2].value, &layers);
+    const char *inner = "_", *rows = "_";
+    if (known)
+        inner = rows = "i";
     if (known && layers.rows != 1)
-        rows = layers.together ? "(i f)" : "(f i)";
+        rows = halves_of(&layers, "(i f)", "(f i)");
     add_tokens(derivation);
     tsr__derive_add(derivation, ",[e %s m],[e %s]?,[e m %s],[e m]?,[e %s m]?,[e %s]?", rows, rows,
                     inner, inner, inner);
-    end_tokens(derivation, can_be_taken_apart(derivation)
-                               ? tsr__derive_stat(derivation, 13, EXPAND_FLOATS)
-                               : "rep");
+    end_tokens(derivation,
+               tsr__derive_stat_if(can_be_taken_apart(derivation), derivation, 13, EXPAND_FLOATS));
     if (known)
         tsr__derive_add(derivation, "; red i:sum; once 5");
     if (known && layers.rows > 1) {
@@ -106,6 +126,8 @@ static bool points_by_row(const struct derivation *derivation, size_t i, int64_t
     return tsr__derive_has(derivation, i) && bits < 8 && tsr__derive_in(derivation, i).rank != 3;
 }
 
+// False: the packing is not one of those that can be cut. 4 bits in blocks of 32: a unit is 32 elements, 16 bytes, 1
+// scale; with zero points, of which two share a byte, it is 64 elements, 32 bytes, 2 scales.
 static bool read_packed(const struct derivation *derivation, struct packed *packed)
 {
     int64_t bits = bits_of(derivation, "fc2_expert_weight_bits"),
@@ -119,10 +141,15 @@ static bool read_packed(const struct derivation *derivation, struct packed *pack
         points_by_row(derivation, 13, bits_of(derivation, "fc3_expert_weight_bits")))
         return false;
     int64_t inner = w.dims[2].value * 8 / bits, per_byte = 8 / bits;
-    packed->scales = tsr__derive_has(derivation, 12) ? per_byte : 1;
-    if (block == 0)
+    if (block == 0) { // one scale for a row: only bytes must stay together
         packed->scales = 0;
-    packed->unit = block == 0 ? per_byte : block * packed->scales;
+        packed->unit = per_byte;
+    } else {
+        packed->scales = 1;
+        if (tsr__derive_has(derivation, 12)) // so many zero points share a byte
+            packed->scales = per_byte;
+        packed->unit = block * packed->scales;
+    }
     packed->bytes = packed->unit / per_byte;
     return inner % packed->unit == 0 && packed->unit % per_byte == 0 &&
            read_layers(derivation, 2, inner, &packed->layers);
@@ -132,7 +159,7 @@ static bool read_packed(const struct derivation *derivation, struct packed *pack
 static void add_rows(struct derivation *derivation, size_t i, const char *rows)
 {
     int rank = tsr__derive_in(derivation, i).rank;
-    tsr__derive_add(derivation, rank == 3 ? ",[e %s _]?" : ",[e %s]?", rows);
+    tsr__derive_add(derivation, ",[e %s%s]?", rows, text_if(rank == 3, " _"));
 }
 
 static void add_units(struct derivation *derivation, size_t i, const char *units)
@@ -157,8 +184,7 @@ static void add_rest(struct derivation *derivation, size_t from, size_t to)
 
 static void add_choice(struct derivation *derivation)
 {
-    tsr__derive_add(derivation,
-                    tsr__derive_in(derivation, 0).rank == 3 ? ",[(b t) e]?" : ",[t e]?");
+    tsr__derive_add(derivation, "%s", forms[in_batches(derivation)].choice);
 }
 
 // 4 bits in blocks of 32 with zero points: two zero points share a byte, so a unit u is 2 blocks:
@@ -178,13 +204,15 @@ void tsr__derive_quantized_experts(struct derivation *derivation)
         return;
     }
     bool twice = packed.layers.rows > 1;
-    const char *rows = packed.layers.together ? "(u z f)" : "(f u z)";
-    if (!twice)
-        rows = "(u z)";
+    const char *rows = "(u z)", *scales = "u";
+    if (twice)
+        rows = halves_of(&packed.layers, "(u z f)", "(f u z)");
+    if (packed.scales > 1)
+        scales = "(u p)";
     for (size_t i = 2; i < 5; i++)
         add_rows(derivation, i, rows);
     tsr__derive_add(derivation, ",[e m (u y)]");
-    add_units(derivation, 6, packed.scales > 1 ? "(u p)" : "u");
+    add_units(derivation, 6, scales);
     tsr__derive_add(derivation, ",[e m]?");
     for (size_t i = 8; i < 11; i++)
         add_rows(derivation, i, "(u z)");

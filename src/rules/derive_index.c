@@ -9,32 +9,6 @@
 // is the result.
 #include "rules/derive.h"
 
-#define NOT_KNOWN "the shape of an input is not known"
-#define MAX_RANK  (RULE_MAX_FACTORS / 4)
-
-static int64_t int_of(const struct derivation *derivation, const char *name, int64_t otherwise)
-{
-    return tsr_attr_int(tsr__attr_of(derivation->shapes, derivation->node, name), otherwise);
-}
-
-static int rank_of(struct derivation *derivation, size_t i)
-{
-    int rank = tsr__derive_in(derivation, i).rank;
-    if (rank < 0 || rank > MAX_RANK) {
-        tsr__derive_none(derivation, NOT_KNOWN);
-        return -1;
-    }
-    return rank;
-}
-
-static int axis_of(struct derivation *derivation, const char *name, int64_t otherwise, int rank)
-{
-    int axis = tsr__axis(int_of(derivation, name, otherwise), rank);
-    if (axis < 0)
-        tsr__derive_none(derivation, "the axis is not one of the input's");
-    return axis;
-}
-
 static bool is_one_of(tsr_dtype type, const tsr_dtype *types, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -43,28 +17,34 @@ static bool is_one_of(tsr_dtype type, const tsr_dtype *types, size_t n)
     return false;
 }
 
-static void add_letters(struct derivation *derivation, char letter, int from, int to)
+// "[d0 _ d2]": the axis is whole, what lies around it passes.
+static void add_around(struct derivation *derivation, int rank, int axis)
 {
-    for (int i = from; i < to; i++)
-        tsr__derive_add(derivation, "%c%d ", letter, i);
+    tsr__derive_add(derivation, "[");
+    tsr__derive_letters(derivation, 'd', 0, axis);
+    tsr__derive_add(derivation, "_ ");
+    tsr__derive_letters(derivation, 'd', axis + 1, rank);
+    tsr__derive_add(derivation, "]");
 }
 
 void tsr__derive_gather(struct derivation *derivation)
 {
-    int rank = rank_of(derivation, 0), many = rank >= 0 ? rank_of(derivation, 1) : -1;
-    int axis = many >= 0 ? axis_of(derivation, "axis", 0, rank) : -1;
+    int rank = tsr__derive_rank(derivation, 0), many = tsr__derive_rank(derivation, 1);
+    if (rank < 0 || many < 0)
+        return;
+    int axis = tsr__derive_axis(derivation, "axis", 0, rank);
     if (axis < 0)
         return;
     tsr__derive_add(derivation, "[");
-    add_letters(derivation, 'd', 0, axis);
+    tsr__derive_letters(derivation, 'd', 0, axis);
     tsr__derive_add(derivation, "v ");
-    add_letters(derivation, 'd', axis + 1, rank);
+    tsr__derive_letters(derivation, 'd', axis + 1, rank);
     tsr__derive_add(derivation, "],[");
-    add_letters(derivation, 'i', 0, many);
+    tsr__derive_letters(derivation, 'i', 0, many);
     tsr__derive_add(derivation, "] -> [");
-    add_letters(derivation, 'd', 0, axis);
-    add_letters(derivation, 'i', 0, many);
-    add_letters(derivation, 'd', axis + 1, rank);
+    tsr__derive_letters(derivation, 'd', 0, axis);
+    tsr__derive_letters(derivation, 'i', 0, many);
+    tsr__derive_letters(derivation, 'd', axis + 1, rank);
     tsr__derive_add(derivation, "]");
     tsr__derive_lookup(derivation, 0, rank - axis - 1);
 }
@@ -81,7 +61,10 @@ static bool can_be_added(const struct derivation *derivation, size_t like)
 void tsr__derive_lookup(struct derivation *derivation, size_t like, int behind)
 {
     bool known = tsr__derive_in(derivation, 0).rank > 0 && can_be_added(derivation, like);
-    tsr__derive_add(derivation, known ? "; red v:sum; look 1 v %d" : "; rep v", behind);
+    if (known)
+        tsr__derive_add(derivation, "; red v:sum; look 1 v %d", behind);
+    else
+        tsr__derive_add(derivation, "; rep v");
 }
 
 // Along which dimensions data and indices run side by side: those whose sizes are the same.
@@ -113,13 +96,13 @@ static void add_beside(struct derivation *derivation, int rank, const bool *same
 // Each index is looked up by itself, so the indices may be cut along the axis too.
 void tsr__derive_gather_elements(struct derivation *derivation)
 {
-    bool same[MAX_RANK] = {false};
-    int rank = rank_of(derivation, 0);
-    int axis = rank >= 0 ? axis_of(derivation, "axis", 0, rank) : -1;
+    bool same[DERIVE_MAX_RANK] = {false};
+    int rank = tsr__derive_rank(derivation, 0);
+    int axis = tsr__derive_axis(derivation, "axis", 0, rank);
     if (axis < 0)
         return;
     if (!beside(derivation, axis, rank, same)) {
-        tsr__derive_none(derivation, NOT_KNOWN);
+        tsr__derive_none(derivation, DERIVE_NO_SHAPE);
         return;
     }
     add_beside(derivation, rank, same, axis, 'v');
@@ -132,19 +115,22 @@ void tsr__derive_gather_elements(struct derivation *derivation)
 
 void tsr__derive_scatter_elements(struct derivation *derivation)
 {
-    bool same[MAX_RANK] = {false};
-    int rank = rank_of(derivation, 0);
-    int axis = rank >= 0 ? axis_of(derivation, "axis", 0, rank) : -1;
+    bool same[DERIVE_MAX_RANK] = {false};
+    int rank = tsr__derive_rank(derivation, 0);
+    int axis = tsr__derive_axis(derivation, "axis", 0, rank);
     if (axis < 0)
         return;
     if (!beside(derivation, axis, rank, same)) {
-        tsr__derive_none(derivation, NOT_KNOWN);
+        tsr__derive_none(derivation, DERIVE_NO_SHAPE);
         return;
     }
-    static const char *const before[] = {"", ",", ",", " -> "};
-    for (int i = 0; i < 4; i++) {
-        tsr__derive_add(derivation, "%s", before[i]);
-        add_beside(derivation, rank, same, axis, i == 0 || i == 3 ? 'v' : 0);
+    static const struct {
+        const char *before;
+        char along_axis;                                          // 0: whole there
+    } tensors[] = {{"", 'v'}, {",", 0}, {",", 0}, {" -> ", 'v'}}; // data, indices, updates, result
+    for (size_t i = 0; i < TSR_COUNT(tensors); i++) {
+        tsr__derive_add(derivation, "%s", tensors[i].before);
+        add_beside(derivation, rank, same, axis, tensors[i].along_axis);
     }
     tsr__derive_add(derivation, "; scat 1 v %d", axis);
 }
@@ -153,7 +139,9 @@ void tsr__derive_scatter_elements(struct derivation *derivation)
 static int tuple_length(struct derivation *derivation, int rank, int many, int batch)
 {
     struct shape at = tsr__derive_in(derivation, 1);
-    int64_t k = many > 0 ? at.dims[many - 1].value : -1;
+    int64_t k = -1;
+    if (many > 0)
+        k = at.dims[many - 1].value;
     if (k >= 0 && batch >= 0 && batch < many && batch + k <= rank)
         return (int)k;
     tsr__derive_none(derivation, "how many dimensions an index addresses is not known");
@@ -165,29 +153,33 @@ static int tuple_length(struct derivation *derivation, int rank, int many, int b
 // row gives 0, and the parts are summed. Types that cannot be summed keep them whole ("_").
 void tsr__derive_gather_nd(struct derivation *derivation)
 {
-    int rank = rank_of(derivation, 0), many = rank >= 0 ? rank_of(derivation, 1) : -1;
-    int64_t batch = int_of(derivation, "batch_dims", 0);
-    int k = many >= 0 && batch >= 0 && batch <= MAX_RANK
-                ? tuple_length(derivation, rank, many, (int)batch)
-                : -1;
-    if (k < 0) {
-        tsr__derive_none(derivation, derivation->whole ? derivation->whole : NOT_KNOWN);
+    int rank = tsr__derive_rank(derivation, 0), many = tsr__derive_rank(derivation, 1);
+    int64_t batch = tsr__derive_int(derivation, "batch_dims", 0);
+    if (rank < 0 || many < 0)
+        return;
+    if (batch < 0 || batch > DERIVE_MAX_RANK) {
+        tsr__derive_none(derivation, DERIVE_NO_SHAPE);
         return;
     }
-    int b = (int)batch;
+    int b = (int)batch, k = tuple_length(derivation, rank, many, b);
+    if (k < 0)
+        return;
     bool parts = can_be_added(derivation, 0);
     tsr__derive_add(derivation, "[");
-    add_letters(derivation, 'b', 0, b);
+    tsr__derive_letters(derivation, 'b', 0, b);
     for (int i = 0; i < k; i++)
-        tsr__derive_add(derivation, parts ? "v%d " : "_ ", i);
-    add_letters(derivation, 's', b + k, rank);
+        if (parts)
+            tsr__derive_add(derivation, "v%d ", i);
+        else
+            tsr__derive_add(derivation, "_ ");
+    tsr__derive_letters(derivation, 's', b + k, rank);
     tsr__derive_add(derivation, "],[");
-    add_letters(derivation, 'b', 0, b);
-    add_letters(derivation, 'i', b, many - 1);
+    tsr__derive_letters(derivation, 'b', 0, b);
+    tsr__derive_letters(derivation, 'i', b, many - 1);
     tsr__derive_add(derivation, "_] -> [");
-    add_letters(derivation, 'b', 0, b);
-    add_letters(derivation, 'i', b, many - 1);
-    add_letters(derivation, 's', b + k, rank);
+    tsr__derive_letters(derivation, 'b', 0, b);
+    tsr__derive_letters(derivation, 'i', b, many - 1);
+    tsr__derive_letters(derivation, 's', b + k, rank);
     tsr__derive_add(derivation, "]");
     if (!parts)
         return;
@@ -195,51 +187,54 @@ void tsr__derive_gather_nd(struct derivation *derivation)
         tsr__derive_add(derivation, "; red v%d:sum; look 1 v%d %d %d", i, i, rank - b - k, i);
 }
 
-// Updates may hit one place twice, in order: they stay whole.
+// "[v0 v1 s2]": what tuples of k indices address, and what lies behind.
+static void add_addressed(struct derivation *derivation, int k, int rank)
+{
+    tsr__derive_add(derivation, "[");
+    tsr__derive_letters(derivation, 'v', 0, k);
+    tsr__derive_letters(derivation, 's', k, rank);
+    tsr__derive_add(derivation, "]");
+}
+
+// Updates may hit one place twice, in order: they stay whole. Data [4 5 6] with indices [9 2]:
+// "[v0 v1 s2],[_ _],[_ s2] -> [v0 v1 s2]; scat 1 v0 0 0; scat 1 v1 1 1".
 void tsr__derive_scatter_nd(struct derivation *derivation)
 {
-    int rank = rank_of(derivation, 0), many = rank >= 0 ? rank_of(derivation, 1) : -1;
-    int k = many >= 0 ? tuple_length(derivation, rank, many, 0) : -1;
+    int rank = tsr__derive_rank(derivation, 0), many = tsr__derive_rank(derivation, 1);
+    if (rank < 0 || many < 0)
+        return;
+    int k = tuple_length(derivation, rank, many, 0);
     if (k < 0)
         return;
-    for (int side = 0; side < 2; side++) { // data and result are alike
-        tsr__derive_add(derivation, side ? " -> [" : "[");
-        add_letters(derivation, 'v', 0, k);
-        add_letters(derivation, 's', k, rank);
-        tsr__derive_add(derivation, "]");
-        if (side)
-            continue;
-        tsr__derive_add(derivation, ",[");
-        for (int i = 0; i < many; i++)
-            tsr__derive_add(derivation, "_ ");
-        tsr__derive_add(derivation, "],[");
-        for (int i = 0; i < many - 1; i++)
-            tsr__derive_add(derivation, "_ ");
-        add_letters(derivation, 's', k, rank);
-        tsr__derive_add(derivation, "]");
-    }
+    add_addressed(derivation, k, rank);
+    tsr__derive_add(derivation, ",[");
+    for (int i = 0; i < many; i++)
+        tsr__derive_add(derivation, "_ ");
+    tsr__derive_add(derivation, "],[");
+    for (int i = 0; i < many - 1; i++)
+        tsr__derive_add(derivation, "_ ");
+    tsr__derive_letters(derivation, 's', k, rank);
+    tsr__derive_add(derivation, "] -> ");
+    add_addressed(derivation, k, rank);
     for (int i = 0; i < k; i++)
         tsr__derive_add(derivation, "; scat 1 v%d %d %d", i, i, i);
 }
 
 void tsr__derive_tensor_scatter(struct derivation *derivation)
 {
-    int rank = rank_of(derivation, 0);
-    int axis = rank >= 0 ? axis_of(derivation, "axis", -2, rank) : -1;
+    int rank = tsr__derive_rank(derivation, 0);
+    int axis = tsr__derive_axis(derivation, "axis", -2, rank);
     if (axis < 0)
         return;
     if (axis == 0) {
-        tsr__derive_none(derivation, "the axis is not one of the input's");
+        tsr__derive_none(derivation, DERIVE_NO_AXIS);
         return;
     }
-    static const char *const before[] = {"[", ",[", ",[d0]? -> ["};
-    for (int i = 0; i < 3; i++) {
-        tsr__derive_add(derivation, "%s", before[i]);
-        add_letters(derivation, 'd', 0, axis);
-        tsr__derive_add(derivation, "_ ");
-        add_letters(derivation, 'd', axis + 1, rank);
-        tsr__derive_add(derivation, "]");
-    }
+    add_around(derivation, rank, axis);
+    tsr__derive_add(derivation, ",");
+    add_around(derivation, rank, axis);
+    tsr__derive_add(derivation, ",[d0]? -> ");
+    add_around(derivation, rank, axis);
 }
 
 // Fractions as indices are left alone: engines do not agree about them. Before opset 11 nothing counted from the end.
@@ -261,7 +256,7 @@ void tsr__derive_trilu(struct derivation *derivation)
     static const tsr_dtype types[] = {TSR_FLOAT, TSR_DOUBLE, TSR_FLOAT16, TSR_BFLOAT16,
                                       TSR_INT32, TSR_INT64,  TSR_UINT8,   TSR_BOOL};
     struct shape in = tsr__derive_in(derivation, 0);
-    bool known = in.rank >= 2 && in.rank <= MAX_RANK;
+    bool known = in.rank >= 2 && in.rank <= DERIVE_MAX_RANK;
     if (!known || !is_one_of(in.dtype, types, TSR_COUNT(types)))
         derivation->text = "[A* n m],·? -> [A* n m]; rep n m";
 }
@@ -271,12 +266,11 @@ void tsr__derive_range(struct derivation *derivation)
 {
     const tsr_node *node = derivation->node;
     int64_t step = 0;
-    bool named =
-        tsr_node_input_count(node) == 3 && tsr_node_input(node, 2) && tsr_node_output(node, 0);
-    struct shape out = named ? tsr__shapes_of(derivation->shapes, tsr_node_output(node, 0))
-                             : (struct shape){.rank = -1};
-    bool sized = out.rank == 1 && (out.dims[0].value >= 0 || out.dims[0].symbol[0]);
-    if (!sized || out.dtype != TSR_INT64 || tsr__onnx_opset(node) < 12 ||
+    struct shape out = tsr__derive_result(derivation);
+    bool sized = tsr__derive_has(derivation, 2) && out.rank == 1 &&
+                 (out.dims[0].value >= 0 || out.dims[0].symbol[0]);
+    if (!sized || tsr_node_input_count(node) != 3 || out.dtype != TSR_INT64 ||
+        tsr__onnx_opset(node) < 12 ||
         tsr__shapes_ints(derivation->shapes, tsr_node_input(node, 2), &step, 1) != 1 || step != 1)
         derivation->text = "·,·,· -> [r]; rep r";
 }
@@ -286,8 +280,8 @@ void tsr__derive_eye_like(struct derivation *derivation)
     static const tsr_dtype types[] = {TSR_FLOAT, TSR_DOUBLE, TSR_FLOAT16, TSR_INT32,
                                       TSR_INT64, TSR_UINT8,  TSR_INT8,    TSR_BOOL};
     struct shape in = tsr__derive_in(derivation, 0);
-    tsr_dtype type = (tsr_dtype)int_of(derivation, "dtype", in.dtype);
-    int64_t k = int_of(derivation, "k", 0);
+    tsr_dtype type = (tsr_dtype)tsr__derive_int(derivation, "dtype", in.dtype);
+    int64_t k = tsr__derive_int(derivation, "k", 0);
     if (in.rank != 2 || k < INT32_MIN || k > INT32_MAX ||
         !is_one_of(type, types, TSR_COUNT(types)) || tsr__onnx_opset(derivation->node) < 11)
         derivation->text = "[n m] -> [n m]; rep n m";
@@ -295,62 +289,53 @@ void tsr__derive_eye_like(struct derivation *derivation)
 
 void tsr__derive_one_hot(struct derivation *derivation)
 {
-    int rank = rank_of(derivation, 0);
-    int64_t axis = int_of(derivation, "axis", -1);
+    int rank = tsr__derive_rank(derivation, 0);
     if (rank < 0)
         return;
-    int at = tsr__axis(axis, rank + 1);
-    if (at < 0) {
-        tsr__derive_none(derivation, "the axis is not one of the input's");
+    int at = tsr__derive_axis(derivation, "axis", -1, rank + 1); // of the result
+    if (at < 0)
         return;
-    }
     tsr__derive_add(derivation, "[");
-    add_letters(derivation, 'd', 0, rank);
+    tsr__derive_letters(derivation, 'd', 0, rank);
     tsr__derive_add(derivation, "],·,· -> [");
-    add_letters(derivation, 'd', 0, at);
+    tsr__derive_letters(derivation, 'd', 0, at);
     tsr__derive_add(derivation, "t ");
-    add_letters(derivation, 'd', at, rank);
-    tsr__derive_add(derivation, one_hot_compares(derivation) ? "]; stat t" : "]; rep t");
+    tsr__derive_letters(derivation, 'd', at, rank);
+    const char *clause = "rep";
+    if (one_hot_compares(derivation))
+        clause = "stat";
+    tsr__derive_add(derivation, "]; %s t", clause);
 }
 
 void tsr__derive_compress(struct derivation *derivation)
 {
-    int rank = rank_of(derivation, 0);
+    int rank = tsr__derive_rank(derivation, 0);
     if (rank < 0)
         return;
     if (!tsr__attr_of(derivation->shapes, derivation->node, "axis")) {
         tsr__derive_none(derivation, "the elements are taken from the flat input");
         return;
     }
-    int axis = axis_of(derivation, "axis", 0, rank);
+    int axis = tsr__derive_axis(derivation, "axis", 0, rank);
     if (axis < 0)
         return;
-    for (int i = 0; i < 2; i++) {
-        tsr__derive_add(derivation, i ? ",[_] -> [" : "[");
-        add_letters(derivation, 'd', 0, axis);
-        tsr__derive_add(derivation, "_ ");
-        add_letters(derivation, 'd', axis + 1, rank);
-        tsr__derive_add(derivation, "]");
-    }
+    add_around(derivation, rank, axis);
+    tsr__derive_add(derivation, ",[_] -> ");
+    add_around(derivation, rank, axis);
 }
 
 void tsr__derive_reverse_sequence(struct derivation *derivation)
 {
-    int rank = rank_of(derivation, 0);
-    int64_t time = int_of(derivation, "time_axis", 0), batch = int_of(derivation, "batch_axis", 1);
+    int rank = tsr__derive_rank(derivation, 0);
+    int64_t time = tsr__derive_int(derivation, "time_axis", 0),
+            batch = tsr__derive_int(derivation, "batch_axis", 1);
     if (rank < 0)
         return;
     if (rank < 2 || time < 0 || batch < 0 || time >= rank || batch >= rank || time == batch) {
-        tsr__derive_none(derivation, "the axis is not one of the input's");
+        tsr__derive_none(derivation, DERIVE_NO_AXIS);
         return;
     }
-    for (int i = 0; i < 2; i++) {
-        if (i)
-            tsr__derive_add(derivation, ",[d%d] -> ", (int)batch);
-        tsr__derive_add(derivation, "[");
-        add_letters(derivation, 'd', 0, (int)time);
-        tsr__derive_add(derivation, "_ ");
-        add_letters(derivation, 'd', (int)time + 1, rank);
-        tsr__derive_add(derivation, "]");
-    }
+    add_around(derivation, rank, (int)time);
+    tsr__derive_add(derivation, ",[d%d] -> ", (int)batch);
+    add_around(derivation, rank, (int)time);
 }

@@ -12,7 +12,7 @@ static void add_tensor(struct derivation *derivation, int others, int axis)
             tsr__derive_add(derivation, "_ ");
         tsr__derive_add(derivation, "a%d ", i);
     }
-    tsr__derive_add(derivation, axis == others ? "_]" : "]");
+    tsr__derive_add(derivation, "%s]", text_if(axis == others, "_"));
 }
 
 // Rank of input 0, of its elements if it is a list; -1: the node stays whole.
@@ -29,24 +29,32 @@ void tsr__derive_concat_from_sequence(struct derivation *derivation)
 {
     int rank = rank_in(derivation);
     bool fresh = tsr__derive_int(derivation, "new_axis", 0) != 0;
-    int axis = rank < 0 ? -1 : tsr__derive_axis(derivation, "axis", 0, rank + fresh);
+    if (rank < 0)
+        return;
+    int axis = tsr__derive_axis(derivation, "axis", 0, rank + fresh);
     if (axis < 0)
         return;
-    int others = fresh ? rank : rank - 1;
-    add_tensor(derivation, others, fresh ? -1 : axis);
+    if (fresh) { // tensors are stacked along a dimension that none of them has
+        add_tensor(derivation, rank, -1);
+        tsr__derive_add(derivation, " -> ");
+        add_tensor(derivation, rank, axis);
+        return;
+    }
+    add_tensor(derivation, rank - 1, axis);
     tsr__derive_add(derivation, " -> ");
-    add_tensor(derivation, others, axis);
+    add_tensor(derivation, rank - 1, axis);
 }
 
 void tsr__derive_split_to_sequence(struct derivation *derivation)
 {
-    int rank = rank_in(derivation),
-        axis = rank < 0 ? -1 : tsr__derive_axis(derivation, "axis", 0, rank);
+    int rank = rank_in(derivation), axis = tsr__derive_axis(derivation, "axis", 0, rank);
     if (axis < 0)
         return;
     bool sizes = tsr__derive_has(derivation, 1),
          kept = sizes || tsr__derive_int(derivation, "keepdims", 1) != 0;
     add_tensor(derivation, rank - 1, axis);
-    tsr__derive_add(derivation, sizes ? ",· -> " : " -> ");
-    add_tensor(derivation, rank - 1, kept ? axis : -1);
+    tsr__derive_add(derivation, "%s -> ", text_if(sizes, ",·"));
+    if (!kept) // each element is one index of the axis, which goes
+        axis = -1;
+    add_tensor(derivation, rank - 1, axis);
 }

@@ -27,7 +27,7 @@ static void same_shape(struct derivation *derivation, int rank, const char *clau
 void tsr__derive_softmax(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0);
-    int axis = rank >= 0 ? tsr__derive_axis(derivation, "axis", -1, rank) : -1;
+    int axis = tsr__derive_axis(derivation, "axis", -1, rank);
     if (axis >= 0)
         same_shape(derivation, rank, tsr__derive_stat(derivation, EXPAND_OPSET, EXPAND_FLOATS),
                    axis, axis + 1);
@@ -38,9 +38,9 @@ void tsr__derive_softmax_flat(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0);
     int64_t axis = tsr__derive_int(derivation, "axis", 1);
-    axis = axis < 0 ? axis + rank : axis;
     if (rank < 0)
         return;
+    axis = from_front(axis, rank);
     if (axis < 0 || axis > rank) {
         tsr__derive_none(derivation, DERIVE_NO_AXIS);
         return;
@@ -90,8 +90,10 @@ void tsr__derive_mvn(struct derivation *derivation)
 static void add_stretched(struct derivation *derivation, size_t i, int rank)
 {
     int own = tsr__derive_in(derivation, i).rank;
+    if (own < 0 || own > rank)
+        own = rank;
     tsr__derive_add(derivation, ",[");
-    for (int k = rank - (own < 0 || own > rank ? rank : own); k < rank; k++)
+    for (int k = rank - own; k < rank; k++)
         tsr__derive_add(derivation, "d%d~ ", k);
     tsr__derive_add(derivation, "]?");
 }
@@ -109,7 +111,7 @@ static void add_statistic(struct derivation *derivation, int axis, int rank)
 void tsr__derive_layer_norm(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0);
-    int axis = rank >= 0 ? tsr__derive_axis(derivation, "axis", -1, rank) : -1;
+    int axis = tsr__derive_axis(derivation, "axis", -1, rank);
     if (axis < 0)
         return;
     tsr__derive_add(derivation, "[");
@@ -146,9 +148,8 @@ void tsr__derive_skip_norm(struct derivation *derivation)
     }
     const char *stat = tsr__derive_stat(derivation, 13, EXPAND_FLOATS);
     // Statistics as outputs are of no use to inference; nobody replaces a node that gives them.
-    for (size_t i = 1; i < 3 && i < tsr_node_output_count(derivation->node); i++)
-        if (tsr_node_output(derivation->node, i))
-            stat = "rep";
+    if (output_at(derivation->node, 1) || output_at(derivation->node, 2))
+        stat = "rep";
     tsr__derive_add(derivation,
                     "[A* r],[A~ r],[r],[r]?,[r]? -> [A* r],[A* 1]?,[A* 1]?,[A* r]?; %s r", stat);
 }
@@ -161,7 +162,7 @@ void tsr__derive_embed_norm(struct derivation *derivation)
     tsr__derive_add(derivation,
                     "[b t],[b t]?,[_ r],[_ r],[_ r]?,[r],[r],[b t]?,[b~ t]? -> "
                     "[b t r],[b]?,[b t r]?; rep r%s",
-                    cut ? "" : " t");
+                    text_if(!cut, " t"));
     // Without a mask the second output is zero for every row.
 }
 
@@ -185,7 +186,7 @@ void tsr__derive_group_norm(struct derivation *derivation)
     if (take_groups(derivation, "num_groups"))
         tsr__derive_add(derivation,
                         "[n (g c) S*],[(g c)],[(g c)] -> [n (g c) S*]; %s c S; attr num_groups=g",
-                        known ? tsr__derive_stat(derivation, EXPAND_OPSET, EXPAND_FLOATS) : "rep");
+                        tsr__derive_stat_if(known, derivation, EXPAND_OPSET, EXPAND_FLOATS));
 }
 
 // Scale and shift were per group at first.

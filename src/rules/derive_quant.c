@@ -20,6 +20,8 @@ static void add_around(struct derivation *derivation, int axis, int rank, const 
     tsr__derive_add(derivation, "]%s", end);
 }
 
+// [64 256] with blocks of 32 along 1 has scales [64 8]: "[d0 (u z)],[d0 u],[d0 u]? -> [d0 (u z)]; rep z", with
+// u 8 and z 32. A cut of u takes whole blocks and their scales.
 static void per_block(struct derivation *derivation, int axis, int rank)
 {
     struct shape x = tsr__derive_in(derivation, 0), scale = tsr__derive_in(derivation, 1);
@@ -31,24 +33,31 @@ static void per_block(struct derivation *derivation, int axis, int rank)
                 whole == size;
     if (full)
         tsr__derive_size(derivation, STR("z"), (tsr_dim){block, ""});
-    const char *elements = full ? "(u z)" : "c";
+    const char *elements = "c", *clause = "; rep c u";
+    if (full) {
+        elements = "(u z)";
+        clause = "; rep z";
+    }
     add_around(derivation, axis, rank, elements, ",");
     add_around(derivation, axis, rank, "u", ",");
     add_around(derivation, axis, rank, "u", "? -> ");
-    add_around(derivation, axis, rank, elements, full ? "; rep z" : "; rep c u");
+    add_around(derivation, axis, rank, elements, clause);
 }
 
 // Three forms of scale: one number for the tensor; one for each element c of an axis; one for each
 // block of an axis, as many dimensions as the tensor has.
 void tsr__derive_quantize(struct derivation *derivation)
 {
-    int rank = tsr__derive_rank(derivation, 0),
-        many = rank >= 0 ? tsr__derive_rank(derivation, 1) : -1;
-    if (many < 0)
+    int rank = tsr__derive_rank(derivation, 0), many = tsr__derive_rank(derivation, 1);
+    if (rank < 0 || many < 0)
         return;
     struct shape scale = tsr__derive_in(derivation, 1);
-    if (many == 0 || (many == 1 && scale.dims[0].value == 1)) {
-        tsr__derive_add(derivation, many ? "[A*],[1],[_]? -> [A*]" : "[A*],[],[]? -> [A*]");
+    if (many == 0) {
+        tsr__derive_add(derivation, "[A*],[],[]? -> [A*]");
+        return;
+    }
+    if (many == 1 && scale.dims[0].value == 1) {
+        tsr__derive_add(derivation, "[A*],[1],[_]? -> [A*]");
         return;
     }
     int axis = tsr__derive_axis(derivation, "axis", 1, rank);
@@ -74,27 +83,38 @@ void tsr__derive_dynamic_quantize(struct derivation *derivation)
 
 // ---- products of integers ----------------------------------------------------------------------------
 
-// A row's or column's scale or zero point: [] [1] [m] [.. m 1], or [] [1] [n] [.. 1 n].
-static void add_point(struct derivation *derivation, size_t i, bool rows, bool vector)
+enum point_of { POINT_OF_ROW, POINT_OF_COLUMN };
+
+// A row's or column's scale or zero point: [] [1] [m] [.. m 1], or [] [1] [n] [.. 1 n]. Of an operand that is a vector
+// there is one.
+static void add_point(struct derivation *derivation, size_t i, enum point_of of, bool vector)
 {
     int rank = tsr__derive_in(derivation, i).rank;
-    if (rank <= 0 || (rank == 1 && vector))
-        tsr__derive_add(derivation, rank == 1 ? ",[1]?" : ",[]?");
+    if (rank <= 0)
+        tsr__derive_add(derivation, ",[]?");
+    else if (rank == 1 && vector)
+        tsr__derive_add(derivation, ",[1]?");
+    else if (rank == 1 && of == POINT_OF_ROW)
+        tsr__derive_add(derivation, ",[m~]?");
     else if (rank == 1)
-        tsr__derive_add(derivation, rows ? ",[m~]?" : ",[n~]?");
+        tsr__derive_add(derivation, ",[n~]?");
+    else if (of == POINT_OF_ROW)
+        tsr__derive_add(derivation, ",[B~ m~ 1]?");
     else
-        tsr__derive_add(derivation, rows ? ",[B~ m~ 1]?" : ",[B~ 1 n~]?");
+        tsr__derive_add(derivation, ",[B~ 1 n~]?");
 }
 
 // numpy's matmul: an operand of one dimension has no m or no n.
 static void add_left(struct derivation *derivation, bool vector)
 {
-    tsr__derive_add(derivation, vector ? "[k]" : "[B~ m k]");
+    static const char *const forms[] = {"[B~ m k]", "[k]"};
+    tsr__derive_add(derivation, "%s", forms[vector]);
 }
 
 static void add_right(struct derivation *derivation, bool vector)
 {
-    tsr__derive_add(derivation, vector ? ",[k]" : ",[B~ k n]");
+    static const char *const forms[] = {",[B~ k n]", ",[k]"};
+    tsr__derive_add(derivation, "%s", forms[vector]);
 }
 
 static void add_product(struct derivation *derivation, bool left, bool right)
@@ -108,8 +128,8 @@ void tsr__derive_matmul_integer(struct derivation *derivation)
     bool a = tsr__derive_in(derivation, 0).rank == 1, b = tsr__derive_in(derivation, 1).rank == 1;
     add_left(derivation, a);
     add_right(derivation, b);
-    add_point(derivation, 2, true, a);
-    add_point(derivation, 3, false, b);
+    add_point(derivation, 2, POINT_OF_ROW, a);
+    add_point(derivation, 3, POINT_OF_COLUMN, b);
     add_product(derivation, a, b);
     tsr__derive_add(derivation, "; red k:sum");
 }
@@ -121,14 +141,18 @@ bool tsr__derive_single(struct shape shape)
 
 bool tsr__derive_alike(const tsr_value *value, tsr_dtype type, int *out)
 {
-    const tsr_tensor *tensor = value ? tsr__value_constant_tensor(value) : NULL;
     const void *bytes;
     size_t n;
+    if (!value)
+        return false;
+    const tsr_tensor *tensor = tsr__value_constant_tensor(value);
     if (!tensor || (type != TSR_INT8 && type != TSR_UINT8) || tsr_tensor_dtype(tensor) != type ||
         tsr_tensor_data(tensor, &bytes, &n) != TSR_OK || !n)
         return false;
     const unsigned char *p = bytes;
-    *out = type == TSR_INT8 ? (signed char)p[0] : p[0];
+    *out = p[0];
+    if (type == TSR_INT8)
+        *out = (signed char)p[0];
     return memcmp(p, p + 1, n - 1) == 0;
 }
 
@@ -139,13 +163,13 @@ void tsr__derive_qlinear_matmul(struct derivation *derivation)
     bool simple = !a && !b && tsr__onnx_opset(derivation->node) >= 13;
     tsr_dtype type = tsr__derive_in(derivation, 0).dtype;
     add_left(derivation, a);
-    add_point(derivation, 1, true, a);
-    add_point(derivation, 2, true, a);
+    add_point(derivation, 1, POINT_OF_ROW, a);
+    add_point(derivation, 2, POINT_OF_ROW, a);
     add_right(derivation, b);
-    add_point(derivation, 4, false, b);
-    add_point(derivation, 5, false, b);
-    add_point(derivation, 6, true, a);
-    add_point(derivation, 7, true, a);
+    add_point(derivation, 4, POINT_OF_COLUMN, b);
+    add_point(derivation, 5, POINT_OF_COLUMN, b);
+    add_point(derivation, 6, POINT_OF_ROW, a);
+    add_point(derivation, 7, POINT_OF_ROW, a);
     add_product(derivation, a, b);
     static const size_t single[] = {1, 2, 6, 7}; // the engine has no points per row
     for (size_t i = 0; i < TSR_COUNT(single); i++)
@@ -154,7 +178,10 @@ void tsr__derive_qlinear_matmul(struct derivation *derivation)
              tsr__derive_in(derivation, 5).rank <= 1 &&
              tsr__derive_in(derivation, 1).dtype == TSR_FLOAT &&
              (type == TSR_INT8 || type == TSR_UINT8);
-    tsr__derive_add(derivation, "; %s k", simple ? "stat" : "rep");
+    if (simple)
+        tsr__derive_add(derivation, "; stat k");
+    else
+        tsr__derive_add(derivation, "; rep k");
 }
 
 // ---- weights of few bits -----------------------------------------------------------------------------
@@ -180,17 +207,14 @@ static int64_t point_group(const struct derivation *derivation, const struct pac
 static void nbits_text(struct derivation *derivation, const struct packed *packed, int64_t group,
                        bool cut)
 {
+    // Columns: whole, cut. Scales and points also as one list for all rows ("flat").
+    static const char *const weights[] = {"[B* k],[n _ _]", "[B* (w p z)],[n (w p) _]"};
+    static const char *const scales[][2] = {{",[n _]", ",[n (w p)]"}, {",[(n u)]", ",[(n w p)]"}};
+    static const char *const points[][2] = {{",[n _]?", ",[n w]?"}, {",[(n v)]?", ",[(n w)]?"}};
     bool flat = tsr__derive_in(derivation, 2).rank == 1,
          flat_points = tsr__derive_in(derivation, 3).rank == 1;
-    tsr__derive_add(derivation, cut ? "[B* (w p z)],[n (w p) _]" : "[B* k],[n _ _]");
-    if (cut)
-        tsr__derive_add(derivation, flat ? ",[(n w p)]" : ",[n (w p)]");
-    else
-        tsr__derive_add(derivation, flat ? ",[(n u)]" : ",[n _]");
-    if (cut)
-        tsr__derive_add(derivation, flat_points ? ",[(n w)]?" : ",[n w]?");
-    else
-        tsr__derive_add(derivation, flat_points ? ",[(n v)]?" : ",[n _]?");
+    tsr__derive_add(derivation, "%s%s%s", weights[cut], scales[flat][cut],
+                    points[flat_points][cut]);
     tsr__derive_add(derivation, ",[_]?,[n]? -> [B* n]; attr N=n; once 5");
     if (cut) {
         tsr__derive_size(derivation, STR("p"), (tsr_dim){group, ""});
@@ -255,13 +279,14 @@ void tsr__derive_matmul_bnb4(struct derivation *derivation)
 void tsr__derive_gather_quantized(struct derivation *derivation)
 {
     struct shape x = tsr__derive_in(derivation, 0);
-    int many = tsr__derive_rank(derivation, 1),
-        rank = many >= 0 ? tsr__derive_rank(derivation, 0) : -1;
+    int many = tsr__derive_rank(derivation, 1), rank = tsr__derive_rank(derivation, 0);
     int64_t block = tsr__derive_int(derivation, "block_size", 128),
             bits = tsr__derive_int(derivation, "bits", 4);
-    if (rank < 0)
+    if (rank < 0 || many < 0)
         return;
-    int64_t group = x.dtype == TSR_UINT8 && bits > 0 && bits < 8 && 8 % bits == 0 ? 8 / bits : 1;
+    int64_t group = 1; // elements that share a byte
+    if (x.dtype == TSR_UINT8 && bits > 0 && bits < 8 && 8 % bits == 0)
+        group = 8 / bits;
     if (tsr__axis(tsr__derive_int(derivation, "gather_axis", 0), rank) != 0 || rank < 2 ||
         block < 1 || tsr__axis(tsr__derive_int(derivation, "quantize_axis", 1), rank) != rank - 1 ||
         block % group) {
@@ -285,26 +310,30 @@ void tsr__derive_gather_quantized(struct derivation *derivation)
 void tsr__derive_qlinear_softmax(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0);
-    int axis = rank >= 0 ? tsr__derive_axis(derivation, "axis", -1, rank) : -1;
-    bool flat = tsr__derive_int(derivation, "opset", 13) < 13;
+    int axis = tsr__derive_axis(derivation, "axis", -1, rank);
     if (axis < 0)
         return;
+    int end = axis + 1;
+    if (tsr__derive_int(derivation, "opset", 13) < 13) // everything from the axis on is one row
+        end = rank;
     tsr__derive_add(derivation, "[");
     tsr__derive_letters(derivation, 'd', 0, rank);
     tsr__derive_add(derivation, "],[],[]?,[],[]? -> [");
     tsr__derive_letters(derivation, 'd', 0, rank);
     tsr__derive_add(derivation, "]; rep ");
-    tsr__derive_letters(derivation, 'd', axis, flat ? rank : axis + 1);
+    tsr__derive_letters(derivation, 'd', axis, end);
 }
 
 // Result's scale and zero point, then each tensor with its own.
 void tsr__derive_qlinear_concat(struct derivation *derivation)
 {
     size_t n = tsr_node_input_count(derivation->node);
-    int rank = n > 2 ? tsr__derive_rank(derivation, 2) : -1;
-    int axis = rank >= 0 ? tsr__derive_axis(derivation, "axis", 1, rank) : -1;
-    if (axis < 0 || n % 3 != 2) {
-        tsr__derive_none(derivation, derivation->whole ? derivation->whole : DERIVE_NO_SHAPE);
+    int rank = tsr__derive_rank(derivation, 2);
+    int axis = tsr__derive_axis(derivation, "axis", 1, rank);
+    if (axis < 0)
+        return;
+    if (n % 3 != 2) {
+        tsr__derive_none(derivation, DERIVE_NO_SHAPE);
         return;
     }
     tsr__derive_add(derivation, "[],[]");
@@ -314,6 +343,15 @@ void tsr__derive_qlinear_concat(struct derivation *derivation)
     }
     tsr__derive_add(derivation, " -> ");
     add_around(derivation, axis, rank, "_", "");
+}
+
+// "[n c _ _]", or with channels last "[n _ _ c]".
+static void add_pooled(struct derivation *derivation, int rank, bool last, const char *space)
+{
+    tsr__derive_add(derivation, "[n %s", text_if(!last, "c "));
+    for (int i = 2; i < rank; i++)
+        tsr__derive_add(derivation, "%s ", space);
+    tsr__derive_add(derivation, "%s]", text_if(last, "c"));
 }
 
 // Batch and channels pass, space stays whole.
@@ -327,14 +365,9 @@ static void qlinear_pool(struct derivation *derivation, const char *space)
         tsr__derive_none(derivation, "a tensor has fewer dimensions than the rule expects");
         return;
     }
-    for (int side = 0; side < 2; side++) {
-        tsr__derive_add(derivation, side ? ",[],[]?,[],[]? -> [n " : "[n ");
-        if (!last)
-            tsr__derive_add(derivation, "c ");
-        for (int i = 2; i < rank; i++)
-            tsr__derive_add(derivation, "%s ", side ? space : "_");
-        tsr__derive_add(derivation, last ? "c]" : "]");
-    }
+    add_pooled(derivation, rank, last, "_");
+    tsr__derive_add(derivation, ",[],[]?,[],[]? -> ");
+    add_pooled(derivation, rank, last, space);
 }
 
 void tsr__derive_qlinear_pool(struct derivation *derivation)

@@ -16,9 +16,22 @@ int64_t tsr__derive_int(const struct derivation *derivation, const char *name, i
     return tsr_attr_int(tsr__attr_of(derivation->shapes, derivation->node, name), otherwise);
 }
 
+bool tsr__derive_text_is(const struct derivation *derivation, const char *name, const char *text)
+{
+    size_t n;
+    const char *found =
+        tsr_attr_string(tsr__attr_of(derivation->shapes, derivation->node, name), &n);
+    return found && str_is((struct str){found, n}, text);
+}
+
 bool tsr__derive_has(const struct derivation *derivation, size_t i)
 {
-    return i < tsr_node_input_count(derivation->node) && tsr_node_input(derivation->node, i);
+    return input_at(derivation->node, i) != NULL;
+}
+
+struct shape tsr__derive_result(const struct derivation *derivation)
+{
+    return tsr__shapes_of(derivation->shapes, output_at(derivation->node, 0));
 }
 
 int64_t tsr__derive_ints(const struct derivation *derivation, const char *name, size_t i,
@@ -30,10 +43,12 @@ int64_t tsr__derive_ints(const struct derivation *derivation, const char *name, 
         return tsr__shapes_ints(derivation->shapes, tsr_node_input(derivation->node, i), out, cap);
     if (!attr)
         return -2;
-    size_t n = tsr_attr_ints(attr, &list);
-    for (size_t k = 0; k < n && (int64_t)k < cap; k++)
+    int64_t n = (int64_t)tsr_attr_ints(attr, &list);
+    for (int64_t k = 0; k < smaller_of(n, cap); k++)
         out[k] = list[k];
-    return (int64_t)n <= cap ? (int64_t)n : -1;
+    if (n > cap)
+        return -1;
+    return n;
 }
 
 int tsr__derive_rank(struct derivation *derivation, size_t i)
@@ -48,6 +63,8 @@ int tsr__derive_rank(struct derivation *derivation, size_t i)
 
 int tsr__derive_axis(struct derivation *derivation, const char *name, int64_t otherwise, int rank)
 {
+    if (rank < 0) // whoever asked for it has said so
+        return -1;
     int axis = tsr__axis(tsr__derive_int(derivation, name, otherwise), rank);
     if (axis < 0)
         tsr__derive_none(derivation, DERIVE_NO_AXIS);
@@ -82,6 +99,14 @@ const char *tsr__derive_stat(const struct derivation *derivation, int64_t opset,
     return "rep";
 }
 
+const char *tsr__derive_stat_if(bool holds, const struct derivation *derivation, int64_t opset,
+                                enum expand_types types)
+{
+    if (!holds)
+        return "rep";
+    return tsr__derive_stat(derivation, opset, types);
+}
+
 // ---- axes ----------------------------------------------------------------------------------------
 
 // The axes of a reduction: an attribute, or (later) an input. Count, or -1: not known.
@@ -101,13 +126,6 @@ static int64_t read_axes(const struct derivation *derivation, int64_t *out, int6
     return (int64_t)n;
 }
 
-static struct shape result_of(const struct derivation *derivation)
-{
-    const tsr_value *y =
-        tsr_node_output_count(derivation->node) ? tsr_node_output(derivation->node, 0) : NULL;
-    return y ? tsr__shapes_of(derivation->shapes, y) : (struct shape){.rank = -1};
-}
-
 // Dimensions stay: those that became 1 were reduced, the others must be as they were.
 static bool kept_tell(const struct derivation *derivation, struct shape x, struct shape y,
                       bool *reduced)
@@ -123,7 +141,8 @@ static bool kept_tell(const struct derivation *derivation, struct shape x, struc
 }
 
 // Dimensions go: the result's are found among the input's, in order; told if from both ends the same
-// ones are found.
+// ones are found. [2 3 4] to [2 4]: 3 went. [2 3 3] to [2 3]: from the front the first 3 stays, from the end the
+// second; nobody can tell which of them went.
 static bool left_tell(const struct derivation *derivation, struct shape x, struct shape y,
                       bool *reduced)
 {
@@ -147,7 +166,7 @@ static bool left_tell(const struct derivation *derivation, struct shape x, struc
 // Axes that are not known, but input and result say which they are.
 static bool shapes_tell(const struct derivation *derivation, bool *reduced)
 {
-    struct shape x = tsr__derive_in(derivation, 0), y = result_of(derivation);
+    struct shape x = tsr__derive_in(derivation, 0), y = tsr__derive_result(derivation);
     if (x.rank < 0 || y.rank < 0 || y.rank > x.rank)
         return false;
     if (tsr__derive_int(derivation, "keepdims", 1))
@@ -164,11 +183,12 @@ static void axes_open(struct derivation *derivation, int rank)
         return;
     }
     tsr__derive_add(derivation, "[");
-    for (int side = 0; side < 2; side++) {
-        for (int i = 0; i < rank; i++)
-            tsr__derive_add(derivation, "_ ");
-        tsr__derive_add(derivation, side ? "]" : "],·? -> [");
-    }
+    for (int i = 0; i < rank; i++)
+        tsr__derive_add(derivation, "_ ");
+    tsr__derive_add(derivation, "],·? -> [");
+    for (int i = 0; i < rank; i++)
+        tsr__derive_add(derivation, "_ ");
+    tsr__derive_add(derivation, "]");
     derivation->whole = why;
 }
 
@@ -265,7 +285,7 @@ void tsr__derive_arg(struct derivation *derivation)
 {
     bool reduced[DERIVE_MAX_RANK] = {false};
     int rank = tsr__derive_rank(derivation, 0);
-    int axis = rank >= 0 ? tsr__derive_axis(derivation, "axis", 0, rank) : -1;
+    int axis = tsr__derive_axis(derivation, "axis", 0, rank);
     if (axis < 0)
         return;
     reduced[axis] = true;
@@ -294,7 +314,9 @@ int tsr__rule_front_axes(const tsr_node *node, const struct shapes *shapes, cons
         *name = "axis";
         axes[n++] = tsr__derive_int(&derivation, "axis", 0);
     } else if (is_reduction(row->derive)) {
-        *name = tsr__derive_has(&derivation, 1) ? NULL : "axes";
+        *name = "axes";
+        if (tsr__derive_has(&derivation, 1))
+            *name = NULL;
         n = read_axes(&derivation, axes, RULE_MAX_RANK);
     }
     bool negative = false;
@@ -304,7 +326,9 @@ int tsr__rule_front_axes(const tsr_node *node, const struct shapes *shapes, cons
         if (axes[i] < 0)
             return 0;
     }
-    return negative ? (int)n : 0;
+    if (!negative)
+        return 0;
+    return (int)n;
 }
 
 // ---- pools over all of space -----------------------------------------------------------------------

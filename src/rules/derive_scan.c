@@ -9,26 +9,26 @@
 // activations have as many entries for each; of their parameters nobody can tell which belong to which.
 static bool has_directions(const struct derivation *derivation)
 {
-    size_t n;
-    const char *direction =
-        tsr_attr_string(tsr__attr_of(derivation->shapes, derivation->node, "direction"), &n);
     const tsr_attr *activations = tsr__attr_of(derivation->shapes, derivation->node, "activations");
-    bool both = direction && str_is((struct str){direction, n}, "bidirectional");
-    return both && (!activations || tsr__attr_length(activations) % 2 == 0) &&
+    return tsr__derive_text_is(derivation, "direction", "bidirectional") &&
+           (!activations || tsr__attr_length(activations) % 2 == 0) &&
            !tsr__attr_of(derivation->shapes, derivation->node, "activation_alpha") &&
            !tsr__attr_of(derivation->shapes, derivation->node, "activation_beta");
 }
 
-// Layout 1 has the batch first.
+// v directions, w gates side by side. Layout 1 has the batch first.
 static void recurrent(struct derivation *derivation, bool cell)
 {
-    bool first = tsr__derive_int(derivation, "layout", 0) != 0;
-    const char *state = first ? "[b v h]" : "[v b h]";
-    tsr__derive_add(derivation, "%s,[v w i],[v w h],[v _]?,[b]?,%s?", first ? "[b t i]" : "[t b i]",
+    static const struct {
+        const char *input, *state, *result;
+    } layouts[] = {{"[t b i]", "[v b h]", "[t v b h]"}, {"[b t i]", "[b v h]", "[b t v h]"}};
+    bool batch_first = tsr__derive_int(derivation, "layout", 0) != 0;
+    const char *state = layouts[batch_first].state;
+    tsr__derive_add(derivation, "%s,[v w i],[v w h],[v _]?,[b]?,%s?", layouts[batch_first].input,
                     state);
     if (cell)
         tsr__derive_add(derivation, ",%s?,[v _]?", state);
-    tsr__derive_add(derivation, " -> %s?,%s?", first ? "[b t v h]" : "[t v b h]", state);
+    tsr__derive_add(derivation, " -> %s?,%s?", layouts[batch_first].result, state);
     if (cell)
         tsr__derive_add(derivation, ",%s?", state);
     tsr__derive_add(derivation, "; rep t w i h");
@@ -52,11 +52,12 @@ void tsr__derive_recurrent(struct derivation *derivation) // GRU and RNN
 
 // ---- signals -----------------------------------------------------------------------------------
 
-static void transform(struct derivation *derivation, int axis, int rank, int hosts)
+// A transform along axis 1 of [b t 2]: "[d0 d1 _],·?,·? -> [d0 f _]; rep d1 f". `hosts`: length and axis as inputs.
+static void transform(struct derivation *derivation, int axis, int rank, const char *hosts)
 {
     tsr__derive_add(derivation, "[");
     tsr__derive_letters(derivation, 'd', 0, rank - 1);
-    tsr__derive_add(derivation, "_]%s -> [", hosts == 2 ? ",·?,·?" : ",·?");
+    tsr__derive_add(derivation, "_]%s -> [", hosts);
     tsr__derive_letters(derivation, 'd', 0, axis);
     tsr__derive_add(derivation, "f ");
     tsr__derive_letters(derivation, 'd', axis + 1, rank - 1);
@@ -64,11 +65,12 @@ static void transform(struct derivation *derivation, int axis, int rank, int hos
 }
 
 // The last dimension holds real and imaginary parts.
-static void transform_axis(struct derivation *derivation, int64_t axis, int hosts)
+static void transform_axis(struct derivation *derivation, int64_t axis, const char *hosts)
 {
-    int rank = tsr__derive_rank(derivation, 0), at = rank >= 0 ? tsr__axis(axis, rank) : -1;
+    int rank = tsr__derive_rank(derivation, 0);
     if (rank < 0)
         return;
+    int at = tsr__axis(axis, rank);
     if (at < 0 || at == rank - 1)
         tsr__derive_none(derivation, DERIVE_NO_AXIS);
     else
@@ -77,18 +79,17 @@ static void transform_axis(struct derivation *derivation, int64_t axis, int host
 
 void tsr__derive_dft_17(struct derivation *derivation)
 {
-    transform_axis(derivation, tsr__derive_int(derivation, "axis", 1), 1);
+    transform_axis(derivation, tsr__derive_int(derivation, "axis", 1), ",·?");
 }
 
 void tsr__derive_dft(struct derivation *derivation)
 {
-    const tsr_value *value =
-        tsr__derive_has(derivation, 2) ? tsr_node_input(derivation->node, 2) : NULL;
+    const tsr_value *value = input_at(derivation->node, 2);
     int64_t axis = -2;
     if (value && tsr__shapes_ints(derivation->shapes, value, &axis, 1) != 1)
         tsr__derive_none(derivation, "the axis is not known");
     else
-        transform_axis(derivation, axis, 2);
+        transform_axis(derivation, axis, ",·?,·?");
 }
 
 // A frame begins every `step` elements and has `frame` of them; frames a .. b - 1 need no more than (b - 1 - a) * step +
@@ -96,14 +97,16 @@ void tsr__derive_dft(struct derivation *derivation)
 void tsr__derive_stft(struct derivation *derivation)
 {
     struct shape signal = tsr__derive_in(derivation, 0), window = tsr__derive_in(derivation, 2);
-    const tsr_value *steps =
-        tsr__derive_has(derivation, 1) ? tsr_node_input(derivation->node, 1) : NULL;
-    int64_t step = 0, frame = window.rank == 1 ? window.dims[0].value : -1;
+    const tsr_value *steps = input_at(derivation->node, 1);
+    int64_t step = 0, frame = -1, length = -1;
+    if (window.rank == 1)
+        frame = window.dims[0].value;
+    if (signal.rank == 3)
+        length = signal.dims[1].value;
     derivation->text = "[b t _],·,[_]?,·? -> [b f u _]; rep t f u";
     if (tsr__derive_has(derivation, 3) &&
         tsr__shapes_ints(derivation->shapes, tsr_node_input(derivation->node, 3), &frame, 1) != 1)
         return;
-    int64_t length = signal.rank == 3 ? signal.dims[1].value : -1;
     if (!derivation->arena || !steps ||
         tsr__shapes_ints(derivation->shapes, steps, &step, 1) != 1 || step < 1 || frame < 1 ||
         length < frame || length > INT32_MAX)
@@ -117,7 +120,7 @@ void tsr__derive_stft(struct derivation *derivation)
 // ---- optimizers --------------------------------------------------------------------------------
 
 // R and T, then n tensors of each kind: parameters, gradients, one or two states. Element by
-// element.
+// element. Two parameters of Adagrad: "[],[],[A0*],[A1*],[A0*],[A1*],[A0*],[A1*] -> [A0*],[A1*],[A0*],[A1*]".
 static void optimizer(struct derivation *derivation, int kinds)
 {
     int inputs = (int)tsr_node_input_count(derivation->node), n = (inputs - 2) / kinds;
@@ -130,7 +133,7 @@ static void optimizer(struct derivation *derivation, int kinds)
         tsr__derive_add(derivation, ",[A%d*]", i % n);
     tsr__derive_add(derivation, " -> ");
     for (int i = 0; i < n * (kinds - 1); i++)
-        tsr__derive_add(derivation, "%s[A%d*]", i ? "," : "", i % n);
+        tsr__derive_add(derivation, "%s[A%d*]", text_if(i > 0, ","), i % n);
 }
 
 void tsr__derive_adagrad(struct derivation *derivation) // and Momentum
@@ -155,9 +158,8 @@ void tsr__derive_rows(struct derivation *derivation)
 
 void tsr__derive_feature_extractor(struct derivation *derivation)
 {
-    int rank = tsr__derive_rank(derivation, 0),
-        at = rank >= 0 ? tsr__derive_rank(derivation, 1) : -1;
-    if (at < 0)
+    int rank = tsr__derive_rank(derivation, 0), at = tsr__derive_rank(derivation, 1);
+    if (rank < 0 || at < 0)
         return;
     if (rank < 2 || at < 1 || at > DERIVE_MAX_RANK) {
         tsr__derive_none(derivation, "there is one row only");

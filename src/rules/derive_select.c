@@ -17,23 +17,25 @@ void tsr__derive_top_k(struct derivation *derivation)
 {
     int64_t k;
     int rank = tsr__derive_rank(derivation, 0);
-    int axis = rank >= 0 ? tsr__derive_axis(derivation, "axis", -1, rank) : -1;
+    int axis = tsr__derive_axis(derivation, "axis", -1, rank);
     if (axis < 0)
         return;
     tsr__derive_add(derivation, "[");
     tsr__derive_letters(derivation, 'd', 0, rank);
     tsr__derive_add(derivation, "],·?");
-    for (int side = 0; side < 2; side++) {
-        tsr__derive_add(derivation, side ? ",[" : " -> [");
+    static const char *const before[] = {" -> [", ",["}; // elements, and their places
+    for (size_t i = 0; i < TSR_COUNT(before); i++) {
+        tsr__derive_add(derivation, "%s", before[i]);
         tsr__derive_letters(derivation, 'd', 0, axis);
         tsr__derive_add(derivation, "_ ");
         tsr__derive_letters(derivation, 'd', axis + 1, rank);
         tsr__derive_add(derivation, "]");
     }
-    bool known =
-        tsr__derive_has(derivation, 1) &&
-        tsr__shapes_ints(derivation->shapes, tsr_node_input(derivation->node, 1), &k, 1) == 1;
-    tsr__derive_add(derivation, "; %s d%d", known ? scan_clause(derivation, axis) : "rep", axis);
+    const char *clause = "rep";
+    if (tsr__derive_has(derivation, 1) &&
+        tsr__shapes_ints(derivation->shapes, tsr_node_input(derivation->node, 1), &k, 1) == 1)
+        clause = scan_clause(derivation, axis);
+    tsr__derive_add(derivation, "; %s d%d", clause, axis);
 }
 
 // The axis is an input; if nobody knows it, all dimensions stay whole.
@@ -69,13 +71,11 @@ enum loss { LOSS_MEAN, LOSS_SUM, LOSS_NONE };
 
 static enum loss reduction_of(const struct derivation *derivation)
 {
-    size_t n;
-    const char *s =
-        tsr_attr_string(tsr__attr_of(derivation->shapes, derivation->node, "reduction"), &n);
-    struct str text = {s, s ? n : 0};
-    if (str_is(text, "sum"))
+    if (tsr__derive_text_is(derivation, "reduction", "sum"))
         return LOSS_SUM;
-    return str_is(text, "none") ? LOSS_NONE : LOSS_MEAN;
+    if (tsr__derive_text_is(derivation, "reduction", "none"))
+        return LOSS_NONE;
+    return LOSS_MEAN;
 }
 
 // Classes are addressed by the labels, means need the sum of weights: both are cut by replacing the
@@ -106,6 +106,11 @@ void tsr__derive_softmax_loss(struct derivation *derivation)
 
 // ---- fused products -------------------------------------------------------------------------------
 
+// The operands of a product by how they are stored: plain, transposed.
+static const char *const left_operand[] = {"m k", "k m"};
+static const char *const right_operand[] = {"k n", "n k"};
+
+// An operand of one dimension has no m or no n, and is not transposed.
 void tsr__derive_fused_matmul(struct derivation *derivation)
 {
     bool a = tsr__derive_in(derivation, 0).rank == 1, b = tsr__derive_in(derivation, 1).rank == 1;
@@ -116,23 +121,25 @@ void tsr__derive_fused_matmul(struct derivation *derivation)
         tsr__derive_none(derivation, "transposed batches are not followed");
         return;
     }
-    const char *left = ta ? "[B~ k m]" : "[B~ m k]";
-    const char *right = tb ? "[B~ n k]" : "[B~ k n]";
     if (a)
-        left = "[k]";
+        tsr__derive_add(derivation, "[k]");
+    else
+        tsr__derive_add(derivation, "[B~ %s]", left_operand[ta]);
     if (b)
-        right = "[k]";
-    tsr__derive_add(derivation, "%s,%s -> [%s%s%s]; red k:sum", left, right,
-                    text_if(!a || !b, "B* "), text_if(!a, "m "), text_if(!b, "n"));
+        tsr__derive_add(derivation, ",[k]");
+    else
+        tsr__derive_add(derivation, ",[B~ %s]", right_operand[tb]);
+    tsr__derive_add(derivation, " -> [%s%s%s]; red k:sum", text_if(!a || !b, "B* "),
+                    text_if(!a, "m "), text_if(!b, "n"));
 }
 
 // An activation comes after the sum.
 void tsr__derive_fused_gemm(struct derivation *derivation)
 {
-    const char *left = tsr__derive_int(derivation, "transA", 0) ? "[k m]" : "[m k]";
-    const char *right = tsr__derive_int(derivation, "transB", 0) ? "[n k]" : "[k n]";
-    tsr__derive_add(derivation, "%s,%s,[m~ n~]? -> [m n]; %s k", left, right,
-                    tsr__derive_stat(derivation, 11, EXPAND_FLOATS));
+    bool turned_left = tsr__derive_int(derivation, "transA", 0) != 0,
+         turned_right = tsr__derive_int(derivation, "transB", 0) != 0;
+    tsr__derive_add(derivation, "[%s],[%s],[m~ n~]? -> [m n]; %s k", left_operand[turned_left],
+                    right_operand[turned_right], tsr__derive_stat(derivation, 11, EXPAND_FLOATS));
 }
 
 // The left side is quantised by its least and greatest element.
@@ -141,5 +148,5 @@ void tsr__derive_dynamic_quantize_matmul(struct derivation *derivation)
     bool known =
         tsr__derive_in(derivation, 0).dtype == TSR_FLOAT && tsr__derive_in(derivation, 1).rank == 2;
     tsr__derive_add(derivation, "[B* m k],[k n],[n~],[n~]?,[n~]? -> [B* m n]; %s B m k",
-                    known ? tsr__derive_stat(derivation, 11, EXPAND_FLOATS) : "rep");
+                    tsr__derive_stat_if(known, derivation, 11, EXPAND_FLOATS));
 }

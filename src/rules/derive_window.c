@@ -99,7 +99,7 @@ void tsr__derive_concat(struct derivation *derivation)
     struct worked w[MAX_RANK] = {{0}};
     int64_t sizes[MAX_JOINED], before = 0;
     int rank = tsr__derive_rank(derivation, 0);
-    int axis = rank >= 0 ? tsr__derive_axis(derivation, "axis", 1, rank) : -1;
+    int axis = tsr__derive_axis(derivation, "axis", 1, rank);
     if (axis < 0)
         return;
     int64_t total =
@@ -125,7 +125,7 @@ void tsr__derive_split(struct derivation *derivation)
     struct worked w[MAX_RANK] = {{0}};
     int64_t sizes[MAX_JOINED], before = 0;
     int rank = tsr__derive_rank(derivation, 0);
-    int axis = rank >= 0 ? tsr__derive_axis(derivation, "axis", 0, rank) : -1;
+    int axis = tsr__derive_axis(derivation, "axis", 0, rank);
     if (axis < 0)
         return;
     size_t n = tsr_node_output_count(derivation->node);
