@@ -53,8 +53,10 @@ bool tsr__derive_mask(struct derivation *derivation, size_t i, const char *heads
             tsr__derive_add(derivation, "b~ ");
         else if (size == 1)
             tsr__derive_add(derivation, "1 ");
+        else if (size > 1)
+            tsr__derive_add(derivation, "%s ", heads);
         else
-            tsr__derive_add(derivation, "%s ", size > 1 ? heads : "_");
+            tsr__derive_add(derivation, "_ ");
         known = known && (from_end != 3 || size >= 0);
     }
     tsr__derive_add(derivation, "]?");
@@ -103,10 +105,14 @@ static bool can_be_taken_apart(const struct derivation *derivation, bool flat)
     for (size_t i = 1; i < tsr_node_output_count(derivation->node); i++)
         if (tsr_node_output(derivation->node, i))
             return false;
-    int last = flat ? 2 : 3;
+    int last = 3, keys = 2; // dimensions of [b h k d], where they lie
+    if (flat) {
+        last = 2;
+        keys = 1;
+    }
     bool sizes = q.rank > last && v.rank > last && q.dims[last].value > 0 && v.dims[last].value > 0;
     sizes = sizes && (flat || (q.dims[1].value > 0 && k.rank == 4 && k.dims[1].value > 0));
-    return sizes && tsr__derive_mask_fits(derivation, 3, flat ? 1 : 2);
+    return sizes && tsr__derive_mask_fits(derivation, 3, keys);
 }
 
 // A query of 3 dimensions has its heads in the last one: 8 query heads for 2 heads of keys are
@@ -114,6 +120,10 @@ static bool can_be_taken_apart(const struct derivation *derivation, bool flat)
 // go with k.
 void tsr__derive_attention(struct derivation *derivation)
 {
+    static const struct {
+        const char *inputs, *result;
+    } forms[] = {{"[b (h g) q d],[b h k d],[b h k v]", "[b (h g) q v]"},
+                 {"[b q (h g d)],[b k (h d)],[b k (h v)]", "[b q (h g v)]"}};
     int rank = tsr__derive_rank(derivation, 0);
     bool flat = rank == 3;
     int64_t kv, each;
@@ -127,18 +137,16 @@ void tsr__derive_attention(struct derivation *derivation)
         return;
     if (flat)
         tsr__derive_heads(derivation, kv, each);
-    tsr__derive_add(derivation, flat ? "[b q (h g d)],[b k (h d)],[b k (h v)]"
-                                     : "[b (h g) q d],[b h k d],[b h k v]");
+    tsr__derive_add(derivation, "%s", forms[flat].inputs);
     bool heads = tsr__derive_mask(derivation, 3, "(h g)");
     tsr__derive_add(derivation,
                     ",[b h p d]?,[b h p v]?,[b]? -> %s,[b h _ d]?,[b h _ v]?,[b (h g) q _]?"
                     "; rep d p",
-                    flat ? "[b q (h g v)]" : "[b (h g) q v]");
+                    forms[flat].result);
     if (!heads)
         tsr__derive_add(derivation, " h g");
-    const char *stat = can_be_taken_apart(derivation, flat)
-                           ? tsr__derive_stat(derivation, 23, EXPAND_FLOATS)
-                           : "rep";
+    const char *stat =
+        tsr__derive_stat_if(can_be_taken_apart(derivation, flat), derivation, 23, EXPAND_FLOATS);
     tsr__derive_add(derivation, "; %s k%s", stat, text_if(!rows_are_free(derivation), " q"));
     if (flat)
         tsr__derive_add(derivation,
@@ -157,14 +165,18 @@ void tsr__derive_flex_attention(struct derivation *derivation)
 static bool add_decay(struct derivation *derivation, size_t i, int64_t heads)
 {
     struct shape shape = tsr__derive_in(derivation, i);
-    int64_t size = shape.rank == 3 ? shape.dims[2].value : -1;
+    int64_t size = -1;
+    if (shape.rank == 3)
+        size = shape.dims[2].value;
     bool known = !tsr__derive_has(derivation, i) || size > 0;
     if (!known)
         tsr__derive_add(derivation, ",[b t _]?");
     else if (size == heads)
         tsr__derive_add(derivation, ",[b t h]?");
+    else if (size == 1)
+        tsr__derive_add(derivation, ",[b t 1]?");
     else
-        tsr__derive_add(derivation, size == 1 ? ",[b t 1]?" : ",[b t (h d)]?");
+        tsr__derive_add(derivation, ",[b t (h d)]?");
     return known;
 }
 
@@ -173,26 +185,25 @@ void tsr__derive_linear_attention(struct derivation *derivation)
 {
     int64_t kv = tsr__derive_int(derivation, "kv_num_heads", 0),
             q = tsr__derive_int(derivation, "q_num_heads", 0);
-    bool window = tsr__derive_int(derivation, "state_window", 0) > 0;
+    bool windows = tsr__derive_int(derivation, "state_window", 0) > 0;
+    const char *window = text_if(windows, "_ "); // a window of states in front of each
     if (q < 1 || kv < 1 || (q % kv && kv % q)) {
         tsr__derive_none(derivation, NO_HEADS);
         return;
     }
     if (q < kv) { // each query serves several keys
-        tsr__derive_add(derivation, window ? "[b t _],[b t _],[b t (h e)],[_ b h _ e]?"
-                                           : "[b t _],[b t _],[b t (h e)],[b h _ e]?");
+        tsr__derive_add(derivation, "[b t _],[b t _],[b t (h e)],[%sb h _ e]?", window);
         tsr__derive_size(derivation, STR("h"), (tsr_dim){kv, ""});
-        tsr__derive_add(derivation, ",[b t _]?,[b t _]? -> [b t (h e)],%s; rep t h",
-                        window ? "[_ b h _ e]" : "[b h _ e]");
+        tsr__derive_add(derivation, ",[b t _]?,[b t _]? -> [b t (h e)],[%sb h _ e]; rep t h",
+                        window);
         return;
     }
     tsr__derive_heads(derivation, kv, q / kv);
-    tsr__derive_add(derivation, window ? "[b t (h g d)],[b t (h d)],[b t (h e)],[_ b h d e]?"
-                                       : "[b t (h g d)],[b t (h d)],[b t (h e)],[b h d e]?");
+    tsr__derive_add(derivation, "[b t (h g d)],[b t (h d)],[b t (h e)],[%sb h d e]?", window);
     bool known = add_decay(derivation, 4, kv);
     known = add_decay(derivation, 5, kv) && known;
-    tsr__derive_add(derivation, " -> [b t (h g e)],%s; rep t d%s",
-                    window ? "[_ b h d e]" : "[b h d e]", text_if(!known, " h g"));
+    tsr__derive_add(derivation, " -> [b t (h g e)],[%sb h d e]; rep t d%s", window,
+                    text_if(!known, " h g"));
     tsr__derive_add(derivation, "; attr q_num_heads=h; attr q_num_heads=g; attr kv_num_heads=h");
 }
 
@@ -201,7 +212,28 @@ void tsr__derive_linear_attention(struct derivation *derivation)
 // Angles are looked up by position (whole tables), or given for each place.
 static void add_angles(struct derivation *derivation, size_t i)
 {
-    tsr__derive_add(derivation, tsr__derive_in(derivation, i).rank == 3 ? ",[b~ t~ _]" : ",[_ _]");
+    if (tsr__derive_in(derivation, i).rank == 3)
+        tsr__derive_add(derivation, ",[b~ t~ _]");
+    else
+        tsr__derive_add(derivation, ",[_ _]");
+}
+
+// What is turned, by its number of dimensions: heads side by side, or apart.
+static const char *rotated(int rank)
+{
+    if (rank == 3)
+        return "[b t (h d)]";
+    return "[b h t d]";
+}
+
+// Positions of com.microsoft: a start for all, a place for each token, or three of them (MRotaryEmbedding).
+static const char *positions_of(int rank)
+{
+    if (rank == 3)
+        return "[_ b t]";
+    if (rank == 2)
+        return "[b t]";
+    return "[_]";
 }
 
 void tsr__derive_rotary(struct derivation *derivation)
@@ -214,7 +246,7 @@ void tsr__derive_rotary(struct derivation *derivation)
         tsr__derive_none(derivation, NO_HEADS);
         return;
     }
-    const char *x = rank == 3 ? "[b t (h d)]" : "[b h t d]";
+    const char *x = rotated(rank);
     if (rank == 3)
         tsr__derive_size(derivation, STR("h"), (tsr_dim){heads, ""});
     tsr__derive_add(derivation, "%s", x);
@@ -230,7 +262,7 @@ void tsr__derive_rotary_positions(struct derivation *derivation)
     int rank = tsr__derive_rank(derivation, 0), many = tsr__derive_rank(derivation, 1);
     struct shape angles = tsr__derive_in(derivation, 2);
     int64_t heads = tsr__derive_int(derivation, "num_heads", 0), half = 0;
-    if (many < 0)
+    if (rank < 0 || many < 0)
         return;
     if (angles.rank == 2 && angles.dims[1].value > 0)
         half = angles.dims[1].value;
@@ -238,14 +270,11 @@ void tsr__derive_rotary_positions(struct derivation *derivation)
         tsr__derive_none(derivation, NO_HEADS);
         return;
     }
-    const char *x = rank == 3 ? "[b t (h d)]" : "[b h t d]";
+    const char *x = rotated(rank);
     if (rank == 3 && heads > 0)
         tsr__derive_size(derivation, STR("h"), (tsr_dim){heads, ""});
     else if (rank == 3)
         tsr__derive_size(derivation, STR("d"), (tsr_dim){2 * half, ""});
-    const char *positions = many == 2 ? "[b t]" : "[_]";
-    if (many == 3)
-        positions = "[_ b t]";
-    tsr__derive_add(derivation, "%s,%s,[_ _],[_ _] -> %s; rep d%s; attr num_heads=h", x, positions,
-                    x, text_if(many == 1, " t"));
+    tsr__derive_add(derivation, "%s,%s,[_ _],[_ _] -> %s; rep d%s; attr num_heads=h", x,
+                    positions_of(many), x, text_if(many == 1, " t"));
 }
