@@ -20,6 +20,7 @@
 #include "rules/derive.h"
 
 #define NO_WINDOWS "the number of spatial dimensions is not known"
+#define NO_WEIGHTS (-1) // of a pooling: the input that would hold them
 
 struct space {
     int n;
@@ -29,25 +30,50 @@ struct space {
         reach[DERIVE_MAX_RANK], before[DERIVE_MAX_RANK], after[DERIVE_MAX_RANK];
 };
 
+// The list of an attribute; 0 entries where there is none.
+static size_t list_of(const struct derivation *derivation, const char *name, const int64_t **list)
+{
+    return tsr_attr_ints(tsr__attr_of(derivation->shapes, derivation->node, name), list);
+}
+
 static bool all_are(const struct derivation *derivation, const char *name, int64_t want)
 {
     const int64_t *list;
-    size_t n = tsr_attr_ints(tsr__attr_of(derivation->shapes, derivation->node, name), &list);
+    size_t n = list_of(derivation, name, &list);
     for (size_t i = 0; i < n; i++)
         if (list[i] != want)
             return false;
     return true;
 }
 
+// Entry i of an attribute that is a list, one for each dimension of space (pads: two).
+static int64_t entry(const struct derivation *derivation, const char *name, int i,
+                     int64_t otherwise)
+{
+    const int64_t *list;
+    size_t n = list_of(derivation, name, &list);
+    if ((size_t)i >= n)
+        return otherwise;
+    return list[i];
+}
+
+// The size of the kernel in dimension i of space that the weights have, in their last dimensions: [64 3 7 7] is
+// 7 by 7. -1: not known, or the operator has no weights.
+static int64_t kernel_of_weights(const struct derivation *derivation, int weights, int rank, int i)
+{
+    if (weights == NO_WEIGHTS)
+        return -1;
+    struct shape w = tsr__derive_in(derivation, (size_t)weights);
+    if (w.rank != rank)
+        return -1;
+    return w.dims[i + 2].value;
+}
+
 // Windows of one place: kernel 1, stride 1, no pads. Without kernel_shape the weights tell.
 static bool read_space(struct derivation *derivation, int weights, struct space *space)
 {
-    const int64_t *kernel, *strides;
-    size_t n_kernel =
-        tsr_attr_ints(tsr__attr_of(derivation->shapes, derivation->node, "kernel_shape"), &kernel);
-    size_t n_strides =
-        tsr_attr_ints(tsr__attr_of(derivation->shapes, derivation->node, "strides"), &strides);
-    struct shape w = tsr__derive_in(derivation, (size_t)(weights < 0 ? 0 : weights));
+    const int64_t *kernel;
+    size_t n_kernel = list_of(derivation, "kernel_shape", &kernel);
     int rank = tsr__derive_rank(derivation, 0);
     if (rank < 0)
         return false;
@@ -59,27 +85,12 @@ static bool read_space(struct derivation *derivation, int weights, struct space 
     bool plain = all_are(derivation, "pads", 0) && all_are(derivation, "output_padding", 0) &&
                  !tsr__attr_of(derivation->shapes, derivation->node, "output_shape");
     for (int i = 0; i < space->n; i++) {
-        int64_t size = (size_t)i < n_kernel ? kernel[i] : -1;
-        if (!n_kernel && weights >= 0 && w.rank == rank)
-            size = w.dims[i + 2].value;
-        space->alone[i] = plain && size == 1 && ((size_t)i >= n_strides || strides[i] == 1);
+        int64_t size = entry(derivation, "kernel_shape", i, -1);
+        if (!n_kernel)
+            size = kernel_of_weights(derivation, weights, rank, i);
+        space->alone[i] = plain && size == 1 && entry(derivation, "strides", i, 1) == 1;
     }
     return true;
-}
-
-static bool text_is(const struct derivation *derivation, const char *name, const char *text)
-{
-    size_t n;
-    const char *s = tsr_attr_string(tsr__attr_of(derivation->shapes, derivation->node, name), &n);
-    return s && str_is((struct str){s, n}, text);
-}
-
-static int64_t entry(const struct derivation *derivation, const char *name, int i,
-                     int64_t otherwise)
-{
-    const int64_t *list;
-    size_t n = tsr_attr_ints(tsr__attr_of(derivation->shapes, derivation->node, name), &list);
-    return (size_t)i < n ? list[i] : otherwise;
 }
 
 // Pads of one dimension as numbers, automatic ones and those of a last window that reaches beyond. False: nobody can say. Where
@@ -89,60 +100,77 @@ static bool read_pads(const struct derivation *derivation, struct space *space, 
 {
     int64_t span = (space->out[i] - 1) * space->stride[i] + space->reach[i],
             lacking = span - space->size[i];
-    bool upper = text_is(derivation, "auto_pad", "SAME_UPPER"),
-         lower = text_is(derivation, "auto_pad", "SAME_LOWER");
+    bool upper = tsr__derive_text_is(derivation, "auto_pad", "SAME_UPPER"),
+         lower = tsr__derive_text_is(derivation, "auto_pad", "SAME_LOWER");
     if ((upper || lower) && lacking < 0)
         return false;
     if (upper)
         space->before[i] = lacking / 2;
     else if (lower)
         space->before[i] = lacking - lacking / 2;
-    else if (text_is(derivation, "auto_pad", "VALID"))
+    else if (tsr__derive_text_is(derivation, "auto_pad", "VALID"))
         space->before[i] = 0;
     else
         space->before[i] = entry(derivation, "pads", i, 0);
-    int64_t after = lacking - space->before[i];
-    space->after[i] = after < 0 ? 0 : after;
+    space->after[i] = larger_of(lacking - space->before[i], 0);
     return true;
 }
 
-// Windows that can be divided: numbers all of them, and each sees at least one element.
+// A number that stays in range when windows are computed with it.
+static bool is_size(int64_t number)
+{
+    return number >= 1 && number <= INT32_MAX;
+}
+
+// Sizes and strides of dimension i of space, input and result. False: one is not a number that can be computed with.
+static bool read_sizes(const struct derivation *derivation, struct space *space, int i)
+{
+    space->size[i] = size_at(tsr__derive_in(derivation, 0), i + 2);
+    space->out[i] = size_at(tsr__derive_result(derivation), i + 2);
+    space->stride[i] = entry(derivation, "strides", i, 1);
+    return is_size(space->size[i]) && is_size(space->out[i]) && is_size(space->stride[i]);
+}
+
+// Whether the windows of dimension i can be divided: numbers all of them, and each sees at least one element.
+static bool read_window(const struct derivation *derivation, int weights, struct space *space,
+                        int i)
+{
+    int rank = tsr__derive_in(derivation, 0).rank;
+    int64_t kernel = entry(derivation, "kernel_shape", i,
+                           kernel_of_weights(derivation, weights, rank, i)),
+            dilation = entry(derivation, "dilations", i, 1);
+    if (!read_sizes(derivation, space, i) || !is_size(kernel) || dilation < 1 ||
+        dilation > INT32_MAX / kernel)
+        return false;
+    space->reach[i] = (kernel - 1) * dilation + 1;
+    if (!read_pads(derivation, space, i))
+        return false;
+    int64_t most = space->reach[i];
+    if (weights ==
+        NO_WEIGHTS) // engines want pads of a pooling to be smaller than its kernel, dilated or not
+        most = kernel;
+    return space->before[i] >= 0 && space->before[i] < most && space->after[i] < most &&
+           entry(derivation, "pads", space->n + i, 0) >= 0;
+}
+
+// The pads are those of the list `pads`, not found by the engine.
+static bool pads_are_listed(const struct derivation *derivation)
+{
+    return !tsr__attr_of(derivation->shapes, derivation->node, "auto_pad") ||
+           tsr__derive_text_is(derivation, "auto_pad", "NOTSET");
+}
+
 static void read_windows(const struct derivation *derivation, int weights, struct space *space)
 {
-    const tsr_value *made =
-        tsr_node_output_count(derivation->node) ? tsr_node_output(derivation->node, 0) : NULL;
-    struct shape x = tsr__derive_in(derivation, 0),
-                 w = tsr__derive_in(derivation, (size_t)(weights < 0 ? 0 : weights));
-    struct shape y = made ? tsr__shapes_of(derivation->shapes, made) : (struct shape){.rank = -1};
-    int n = derivation->arena && y.rank == x.rank ? space->n : 0;
-    for (int i = 0; i < n; i++) {
-        int64_t of_weights = weights >= 0 && w.rank == x.rank ? w.dims[i + 2].value : -1;
-        int64_t kernel = entry(derivation, "kernel_shape", i, of_weights);
-        space->size[i] = x.dims[i + 2].value;
-        space->out[i] = y.dims[i + 2].value;
-        space->stride[i] = entry(derivation, "strides", i, 1);
-        int64_t dilation = entry(derivation, "dilations", i, 1);
-        if (space->alone[i] || kernel < 1 || kernel > INT32_MAX || dilation < 1 ||
-            dilation > INT32_MAX / kernel || space->stride[i] < 1 || space->stride[i] > INT32_MAX ||
-            space->size[i] < 1 || space->size[i] > INT32_MAX || space->out[i] < 1 ||
-            space->out[i] > INT32_MAX)
-            continue;
-        space->reach[i] = (kernel - 1) * dilation + 1;
-        if (!read_pads(derivation, space, i))
-            continue;
-        // Engines want the pads of a pooling to be smaller than its kernel, dilated or not.
-        int64_t most = weights < 0 ? kernel : space->reach[i];
-        space->window[i] = space->before[i] >= 0 && space->before[i] < most &&
-                           space->after[i] < most &&
-                           entry(derivation, "pads", space->n + i, 0) >= 0;
+    bool all = true, sized = derivation->arena && tsr__derive_result(derivation).rank ==
+                                                      tsr__derive_in(derivation, 0).rank;
+    for (int i = 0; i < space->n; i++) {
+        if (sized && !space->alone[i])
+            space->window[i] = read_window(derivation, weights, space, i);
+        all = all && (space->alone[i] || space->window[i]);
     }
     // Pads that are not in the list are known as numbers for all dimensions or for none.
-    bool list = !tsr__attr_of(derivation->shapes, derivation->node, "auto_pad") ||
-                text_is(derivation, "auto_pad", "NOTSET");
-    list = list && !tsr__derive_int(derivation, "ceil_mode", 0);
-    bool all = true;
-    for (int i = 0; i < space->n; i++)
-        all = all && (space->alone[i] || space->window[i]);
+    bool list = pads_are_listed(derivation) && !tsr__derive_int(derivation, "ceil_mode", 0);
     if (all || list)
         return;
     for (int i = 0; i < space->n; i++)
@@ -150,13 +178,29 @@ static void read_windows(const struct derivation *derivation, int weights, struc
 }
 
 // Letters of space: s where the input stands, o where only the output does, or a window leads to it.
-static void add_space(struct derivation *derivation, const struct space *space, bool out)
+static void add_space(struct derivation *derivation, const struct space *space, enum side side)
 {
     for (int i = 0; i < space->n; i++) {
-        bool of_output = !space->alone[i] && (out || space->window[i]);
-        tsr__derive_add(derivation, " %c%d%s", of_output ? 'o' : 's', i,
-                        text_if(of_output && !out, "^"));
+        if (space->alone[i])
+            tsr__derive_add(derivation, " s%d", i);
+        else if (side == SIDE_OUT)
+            tsr__derive_add(derivation, " o%d", i);
+        else if (space->window[i])
+            tsr__derive_add(derivation, " o%d^", i);
+        else
+            tsr__derive_add(derivation, " s%d", i);
     }
+}
+
+// The pad that the whole node has, as entry i of its list: first those in front, then those behind.
+static int64_t pad_at(const struct derivation *derivation, const struct space *space, int i)
+{
+    int dim = i % space->n;
+    if (!space->window[dim])
+        return entry(derivation, "pads", i, 0);
+    if (i < space->n)
+        return space->before[dim];
+    return space->after[dim];
 }
 
 // What the parts of windows need of input 0, and the pads that they have.
@@ -174,12 +218,8 @@ static void add_windows(struct derivation *derivation, const struct space *space
     if (!count)
         return;
     tsr__derive_add(derivation, "; list pads");
-    for (int i = 0; i < 2 * space->n; i++) {
-        const int64_t *side = i < space->n ? space->before : space->after;
-        int k = i % space->n;
-        tsr__derive_add(derivation, " %lld",
-                        (long long)(space->window[k] ? side[k] : entry(derivation, "pads", i, 0)));
-    }
+    for (int i = 0; i < 2 * space->n; i++)
+        tsr__derive_add(derivation, " %lld", (long long)pad_at(derivation, space, i));
     for (int i = 0, window = 0; i < space->n; i++)
         if (space->window[i]) {
             tsr__derive_add(derivation, "; put %d before %d; put %d after %d", i, window,
@@ -232,13 +272,16 @@ static void add_per_channel(struct derivation *derivation, size_t i, size_t weig
                             tsr__dim_equal(derivation->shapes->exprs, size, kernels.dims[0]));
     if (!told)
         tsr__derive_none(derivation, "a scale may be one for each channel or one for all");
-    tsr__derive_add(derivation, size.value == 1 ? ",[1]?" : ",[(g o)]?");
+    if (size.value == 1)
+        tsr__derive_add(derivation, ",[1]?");
+    else
+        tsr__derive_add(derivation, ",[(g o)]?");
 }
 
 static void add_images(struct derivation *derivation, const struct space *space)
 {
     tsr__derive_add(derivation, "[n (g i)");
-    add_space(derivation, space, false);
+    add_space(derivation, space, SIDE_IN);
     tsr__derive_add(derivation, "]");
 }
 
@@ -252,7 +295,7 @@ static void add_weights(struct derivation *derivation, const struct space *space
 static void add_result(struct derivation *derivation, const struct space *space)
 {
     tsr__derive_add(derivation, " -> [n (g o)");
-    add_space(derivation, space, true);
+    add_space(derivation, space, SIDE_OUT);
     tsr__derive_add(derivation, "]; attr group=g");
     keep_whole(derivation, space);
 }
@@ -280,46 +323,59 @@ void tsr__derive_fused_conv(struct derivation *derivation)
     add_images(derivation, &space);
     add_weights(derivation, &space);
     tsr__derive_add(derivation, ",[(g o)]?,[n (g o)");
-    add_space(derivation, &space, true);
+    add_space(derivation, &space, SIDE_OUT);
     tsr__derive_add(derivation, "]?");
     add_result(derivation, &space);
     tsr__derive_add(derivation, "; rep i");
 }
 
-// Windows of a transposed convolution: a place y of the result is reached by the elements i with y + pad - (reach - 1) <= i *
-// stride <= y + pad. All pads are numbers, each place is reached (reach >= stride, no padding of the result beyond
-// what is cut off), and what is left over at both ends of a part are its pads.
+// ---- transposed convolutions -------------------------------------------------------------------
+
+// A number of a kernel: products of two of them stay in range.
+static bool is_short(int64_t number)
+{
+    return number >= 1 && number <= INT16_MAX;
+}
+
+// Whether dimension i of a transposed convolution can be divided: a place y of the result is reached by the elements j with
+// y + pad - (reach - 1) <= j * stride <= y + pad. All pads are numbers, each place is reached (reach >= stride, no
+// padding of the result beyond what is cut off), and what is left over at both ends of a part are its pads.
+static bool read_spread_at(const struct derivation *derivation, struct space *space, int i)
+{
+    int64_t kernel = size_at(tsr__derive_in(derivation, 1), i + 2),
+            dilation = entry(derivation, "dilations", i, 1),
+            more = entry(derivation, "output_padding", i, 0);
+    if (!read_sizes(derivation, space, i) || !is_short(kernel) || !is_short(dilation) ||
+        !is_short(space->stride[i]))
+        return false;
+    int64_t reach = (kernel - 1) * dilation + 1, before = entry(derivation, "pads", i, 0),
+            after = entry(derivation, "pads", space->n + i, 0);
+    space->reach[i] = reach;
+    space->before[i] = before;
+    space->after[i] = after;
+    int64_t all = (space->size[i] - 1) * space->stride[i] + reach + more;
+    return reach >= space->stride[i] && before >= 0 && before < reach && more >= 0 &&
+           after >= more && after < reach && all - before - after == space->out[i];
+}
+
 static void read_spread(const struct derivation *derivation, struct space *space)
 {
-    const tsr_value *made =
-        tsr_node_output_count(derivation->node) ? tsr_node_output(derivation->node, 0) : NULL;
-    struct shape x = tsr__derive_in(derivation, 0), w = tsr__derive_in(derivation, 1);
-    struct shape y = made ? tsr__shapes_of(derivation->shapes, made) : (struct shape){.rank = -1};
-    bool list = !tsr__attr_of(derivation->shapes, derivation->node, "auto_pad") ||
-                text_is(derivation, "auto_pad", "NOTSET");
-    list = list && !tsr__attr_of(derivation->shapes, derivation->node, "output_shape");
-    if (!derivation->arena || !list || y.rank != x.rank || w.rank != x.rank)
+    int rank = tsr__derive_in(derivation, 0).rank;
+    if (!derivation->arena || !pads_are_listed(derivation) ||
+        tsr__attr_of(derivation->shapes, derivation->node, "output_shape") ||
+        tsr__derive_result(derivation).rank != rank || tsr__derive_in(derivation, 1).rank != rank)
         return;
-    for (int i = 0; i < space->n; i++) {
-        int64_t kernel = w.dims[i + 2].value, dilation = entry(derivation, "dilations", i, 1);
-        int64_t more = entry(derivation, "output_padding", i, 0);
-        space->size[i] = x.dims[i + 2].value;
-        space->out[i] = y.dims[i + 2].value;
-        space->stride[i] = entry(derivation, "strides", i, 1);
-        space->before[i] = entry(derivation, "pads", i, 0);
-        space->after[i] = entry(derivation, "pads", space->n + i, 0);
-        if (space->alone[i] || kernel < 1 || kernel > INT16_MAX || dilation < 1 ||
-            dilation > INT16_MAX || space->stride[i] < 1 || space->stride[i] > INT16_MAX ||
-            space->size[i] < 1 || space->size[i] > INT32_MAX || space->out[i] < 1 ||
-            space->out[i] > INT32_MAX)
-            continue;
-        space->reach[i] = (kernel - 1) * dilation + 1;
-        int64_t all = (space->size[i] - 1) * space->stride[i] + space->reach[i] + more;
-        space->window[i] = space->reach[i] >= space->stride[i] && space->before[i] >= 0 &&
-                           more >= 0 && space->before[i] < space->reach[i] &&
-                           space->after[i] >= more && space->after[i] < space->reach[i] &&
-                           all - space->before[i] - space->after[i] == space->out[i];
-    }
+    for (int i = 0; i < space->n; i++)
+        if (!space->alone[i])
+            space->window[i] = read_spread_at(derivation, space, i);
+}
+
+// "; list NAME 1 1": the attribute's entries as the node has them, n of them.
+static void add_list(struct derivation *derivation, const char *name, int n)
+{
+    tsr__derive_add(derivation, "; list %s", name);
+    for (int i = 0; i < n; i++)
+        tsr__derive_add(derivation, " %lld", (long long)entry(derivation, name, i, 0));
 }
 
 // What add_windows writes, for a transposed convolution. 8 elements, kernel 3, stride 2, pads 1 1
@@ -327,7 +383,7 @@ static void read_spread(const struct derivation *derivation, struct space *space
 // entries; no part has output padding, for its window already ends where the part ends.
 static void add_spread(struct derivation *derivation, const struct space *space)
 {
-    int count = 0, window = 0;
+    int count = 0;
     for (int i = 0; i < space->n; i++) {
         if (!space->alone[i] && !space->window[i])
             tsr__derive_add(derivation, "; rep s%d o%d", i, i);
@@ -341,20 +397,17 @@ static void add_spread(struct derivation *derivation, const struct space *space)
     }
     if (!count)
         return;
-    for (int list = 0; list < 2; list++) {
-        tsr__derive_add(derivation, list ? "; list output_padding" : "; list pads");
-        for (int i = 0; i < (list ? 1 : 2) * space->n; i++)
-            tsr__derive_add(derivation, " %lld",
-                            (long long)entry(derivation, list ? "output_padding" : "pads", i, 0));
-        window = 0;
-        for (int i = 0; i < space->n; i++)
-            if (space->window[i] && list)
-                tsr__derive_add(derivation, "; put %d value %d 0", i, window++);
-            else if (space->window[i])
-                tsr__derive_add(derivation, "; put %d before %d; put %d after %d", i, window,
-                                space->n + i, window),
-                    window++;
-    }
+    add_list(derivation, "pads", 2 * space->n);
+    for (int i = 0, window = 0; i < space->n; i++)
+        if (space->window[i]) {
+            tsr__derive_add(derivation, "; put %d before %d; put %d after %d", i, window,
+                            space->n + i, window);
+            window++;
+        }
+    add_list(derivation, "output_padding", space->n);
+    for (int i = 0, window = 0; i < space->n; i++)
+        if (space->window[i])
+            tsr__derive_add(derivation, "; put %d value %d 0", i, window++);
 }
 
 // The weights have the read channels first.
@@ -368,18 +421,21 @@ void tsr__derive_conv_transpose(struct derivation *derivation)
     tsr__derive_add(derivation, ",[(g i) o");
     add_kernel(derivation, &space);
     tsr__derive_add(derivation, "],[(g o)]? -> [n (g o)");
-    add_space(derivation, &space, true);
+    add_space(derivation, &space, SIDE_OUT);
     tsr__derive_add(derivation, "]; attr group=g; red i:sum; once 2");
     add_spread(derivation, &space);
 }
 
-// Each channel is set against those next to it, as many as exist.
+// ---- other kinds of convolutions ---------------------------------------------------------------
+
+// Each channel is set against those next to it, as many as exist: with size 5, channel 7 against 5..9. What the
+// local node gives for the neighbours it was lent is trimmed off.
 void tsr__derive_lrn(struct derivation *derivation)
 {
-    struct shape x = tsr__derive_in(derivation, 0);
-    int64_t size = tsr__derive_int(derivation, "size", 0), c = x.rank > 1 ? x.dims[1].value : -1;
+    int64_t size = tsr__derive_int(derivation, "size", 0),
+            c = size_at(tsr__derive_in(derivation, 0), 1);
     derivation->text = "[n c S*] -> [n c S*]; rep c";
-    if (c < 1 || c > INT32_MAX || size < 1 || size > INT16_MAX || !derivation->arena)
+    if (!is_size(c) || !is_short(size) || !derivation->arena)
         return;
     tsr__derive_add(derivation,
                     "[n c^ S*] -> [n c S*]; win 0 1 c %lld %lld 1 %lld %lld; trim 0 1 0 1",
@@ -394,7 +450,7 @@ void tsr__derive_conv_integer(struct derivation *derivation)
     read_windows(derivation, 1, &space);
     add_images(derivation, &space);
     add_weights(derivation, &space);
-    tsr__derive_add(derivation, tsr__derive_in(derivation, 2).rank == 1 ? ",[_]?" : ",[]?");
+    add_single(derivation, 2, "?");
     add_per_channel(derivation, 3, 1);
     add_result(derivation, &space);
     tsr__derive_add(derivation, "; red i:sum");
@@ -428,20 +484,25 @@ void tsr__derive_qlinear_conv(struct derivation *derivation)
         return;
     read_windows(derivation, 3, &space);
     add_images(derivation, &space);
-    tsr__derive_add(derivation, tsr__derive_in(derivation, 1).rank == 1 ? ",[_]" : ",[]");
-    tsr__derive_add(derivation, tsr__derive_in(derivation, 2).rank == 1 ? ",[_]?" : ",[]?");
+    add_single(derivation, 1, "");
+    add_single(derivation, 2, "?");
     add_weights(derivation, &space);
     for (size_t i = 4; i < 8; i++)
         add_per_channel(derivation, i, 3);
     tsr__derive_add(derivation, ",[(g o)]?");
     add_result(derivation, &space);
-    tsr__derive_add(derivation, "; %s i", sums_integers(derivation) ? "stat" : "rep");
+    const char *clause = "rep";
+    if (sums_integers(derivation))
+        clause = "stat";
+    tsr__derive_add(derivation, "; %s i", clause);
 }
 
 // Space of the result may be cut where the node can be taken apart; the image stays whole, offsets lead anywhere.
 static void add_deform_space(struct derivation *derivation, const struct space *space)
 {
-    const char *of_result = tsr__deform_expands(derivation) ? "stat" : "rep";
+    const char *of_result = "rep";
+    if (tsr__deform_expands(derivation))
+        of_result = "stat";
     for (int i = 0; i < space->n; i++)
         tsr__derive_add(derivation, "; rep s%d; %s o%d", i, of_result, i);
 }
@@ -456,18 +517,22 @@ void tsr__derive_deform_conv(struct derivation *derivation)
     if (!read_space(derivation, 1, &space) || !take_groups(derivation))
         return;
     for (int i = 0; i < space.n; i++)
-        space.alone[i] = false; // offsets lead elsewhere
-    const char *per_set = sets == groups ? "(g z)" : "z";
-    if (sets == 1)
+        space.alone[i] = false;                 // offsets lead elsewhere
+    const char *per_set = "z", *per_mask = "_"; // channels of the offsets, and of the masks
+    if (sets == 1) {
         per_set = "_";
+    } else if (sets == groups) {
+        per_set = "(g z)";
+        per_mask = "(g y)";
+    }
     add_images(derivation, &space);
     add_weights(derivation, &space);
     tsr__derive_add(derivation, ",[n %s", per_set);
-    add_space(derivation, &space, true);
-    tsr__derive_add(derivation, "],[(g o)]?,[n %s", sets == groups && sets > 1 ? "(g y)" : "_");
-    add_space(derivation, &space, true);
+    add_space(derivation, &space, SIDE_OUT);
+    tsr__derive_add(derivation, "],[(g o)]?,[n %s", per_mask);
+    add_space(derivation, &space, SIDE_OUT);
     tsr__derive_add(derivation, "]? -> [n (g o)");
-    add_space(derivation, &space, true);
+    add_space(derivation, &space, SIDE_OUT);
     tsr__derive_add(derivation, "]; attr group=g");
     add_deform_space(derivation, &space);
     if (sets == 1) {
@@ -487,24 +552,24 @@ void tsr__derive_pool(struct derivation *derivation)
 {
     struct space space = {0};
     // Indices count through batch and channels of the whole.
-    bool indices =
-        tsr_node_output_count(derivation->node) > 1 && tsr_node_output(derivation->node, 1);
-    if (!read_space(derivation, -1, &space))
+    bool indices = output_at(derivation->node, 1) != NULL;
+    if (!read_space(derivation, NO_WEIGHTS, &space))
         return;
     // What a last window counts that reaches beyond the pads, engines do not agree about; nor how windows with holes
     // are padded.
     bool doubtful = tsr__derive_int(derivation, "ceil_mode", 0) != 0 &&
                     str_is(tsr__node_op_str(derivation->node), "AveragePool");
-    bool same = text_is(derivation, "auto_pad", "SAME_UPPER") ||
-                text_is(derivation, "auto_pad", "SAME_LOWER");
+    bool same = tsr__derive_text_is(derivation, "auto_pad", "SAME_UPPER") ||
+                tsr__derive_text_is(derivation, "auto_pad", "SAME_LOWER");
     doubtful = doubtful || (same && !all_are(derivation, "dilations", 1));
     if (!indices && !doubtful)
-        read_windows(derivation, -1, &space);
-    static const char *const before[] = {"[n c", "] -> [n c", "],[n c"};
-    for (int out = 0; out < 3; out++) {
-        tsr__derive_add(derivation, "%s", before[out]);
-        add_space(derivation, &space, out > 0);
-    }
+        read_windows(derivation, NO_WEIGHTS, &space);
+    tsr__derive_add(derivation, "[n c");
+    add_space(derivation, &space, SIDE_IN);
+    tsr__derive_add(derivation, "] -> [n c");
+    add_space(derivation, &space, SIDE_OUT);
+    tsr__derive_add(derivation, "],[n c");
+    add_space(derivation, &space, SIDE_OUT);
     tsr__derive_add(derivation, "]?");
     keep_whole(derivation, &space);
     if (!indices)
@@ -515,19 +580,25 @@ void tsr__derive_pool(struct derivation *derivation)
     tsr__derive_add(derivation, "; rep n c");
 }
 
+// Elements of the block whose sizes the value holds: {2 3} are 6. 0: not known.
+static int64_t block_elements(struct known_value block)
+{
+    int64_t size = 1;
+    if (!block.elements)
+        return 0;
+    for (int64_t i = 0; i < block.n; i++)
+        if (!expr_is_number(block.elements[i]) || block.elements[i].number < 1 ||
+            !mul_ok(size, block.elements[i].number, &size))
+            return 0;
+    return size;
+}
+
 // Channels, then the elements of a block: both from the constant that holds the block's sizes.
 void tsr__derive_col2im(struct derivation *derivation)
 {
-    const tsr_value *value =
-        tsr_node_input_count(derivation->node) > 2 ? tsr_node_input(derivation->node, 2) : NULL;
-    struct known_value block =
-        value ? tsr__value_known(derivation->shapes, value) : (struct known_value){0};
-    int64_t size = 1, n = block.elements ? block.n : 0;
-    for (int64_t i = 0; i < n; i++)
-        if (!expr_is_number(block.elements[i]) || block.elements[i].number < 1 ||
-            !mul_ok(size, block.elements[i].number, &size))
-            size = 0;
-    if (!block.elements || size < 1) {
+    int64_t size =
+        block_elements(tsr__value_known(derivation->shapes, input_at(derivation->node, 2)));
+    if (size < 1) {
         derivation->text = "[n _ l],·,· -> [n _ O*]; rep l O";
         return;
     }
@@ -541,7 +612,7 @@ void tsr__derive_causal_conv(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0);
     bool last = tsr__derive_int(derivation, "channels_last", 0) != 0;
-    const char *window = tsr__derive_int(derivation, "state_window", 0) > 0 ? "_ " : "";
+    const char *window = text_if(tsr__derive_int(derivation, "state_window", 0) > 0, "_ ");
     if (rank < 0)
         return;
     if (rank < 3 || rank > DERIVE_MAX_RANK || (last && rank != 3)) {
