@@ -16,11 +16,6 @@
 
 // ---- what all of them ask ----------------------------------------------------------------------
 
-static int64_t int_of(const struct derivation *derivation, const char *name, int64_t otherwise)
-{
-    return tsr_attr_int(tsr__attr_of(derivation->shapes, derivation->node, name), otherwise);
-}
-
 // Rank of an input that letters can be given to; -1 after tsr__derive_none.
 static int rank_of(struct derivation *derivation, size_t i)
 {
@@ -69,6 +64,7 @@ static void marked_rule(struct derivation *derivation, int rank, const bool *mar
     tsr__derive_add(derivation, "]");
 }
 
+// Marks axes of a tensor of that rank; false: one of them is none, and the derivation has ended.
 static bool mark_axes(struct derivation *derivation, int rank, const int64_t *axes, int64_t n,
                       bool *marked)
 {
@@ -109,23 +105,20 @@ static int64_t scales_of(const struct derivation *derivation, float *out)
                                  MAX_RANK);
     if (n > 0)
         return n;
-    const tsr_tensor *tensor =
-        tsr__job_tensor(&job, tsr__node_opset(derivation->node) < 11 ? 1 : 2);
+    int scales = 2;
+    if (tsr__node_opset(derivation->node) < 11) // no input for a region yet
+        scales = 1;
+    const tsr_tensor *tensor = tsr__job_tensor(&job, scales);
     const void *bytes;
     size_t size;
-    n = tensor ? tsr_tensor_elements(tensor) : -1;
+    if (!tensor)
+        return -1;
+    n = tsr_tensor_elements(tensor);
     if (n < 0 || n > MAX_RANK || tsr_tensor_dtype(tensor) != TSR_FLOAT ||
         tsr_tensor_data(tensor, &bytes, &size) != TSR_OK || size != (size_t)n * sizeof(float))
         return -1;
     memcpy(out, bytes, size);
     return n;
-}
-
-static bool text_is(const struct derivation *derivation, const char *name, const char *text)
-{
-    size_t n;
-    const char *s = tsr_attr_string(tsr__attr_of(derivation->shapes, derivation->node, name), &n);
-    return s && str_is((struct str){s, n}, text);
 }
 
 // Dimensions that are resampled, perhaps to the same size: by a scale that is not known to be 1, to keep
@@ -137,13 +130,22 @@ static bool mark_resampled(struct derivation *derivation, int rank, bool *marked
     int64_t n_axes =
         (int64_t)tsr_attr_ints(tsr__attr_of(derivation->shapes, derivation->node, "axes"), &axes);
     bool sizes = tsr__derive_has(derivation, 3),
-         all = text_is(derivation, "coordinate_transformation_mode", "tf_crop_and_resize");
-    int64_t n = sizes ? 0 : scales_of(derivation, scales);
-    if (sizes)
-        all = all || n_axes || text_is(derivation, "keep_aspect_ratio_policy", "not_smaller") ||
-              text_is(derivation, "keep_aspect_ratio_policy", "not_larger");
-    for (int64_t i = 0; i < (n_axes ? n_axes : rank); i++) {
-        int64_t axis = n_axes ? axes[i] : i;
+         all = tsr__derive_text_is(derivation, "coordinate_transformation_mode",
+                                   "tf_crop_and_resize");
+    int64_t n = 0;
+    if (!sizes)
+        n = scales_of(derivation, scales);
+    else
+        all = all || n_axes ||
+              tsr__derive_text_is(derivation, "keep_aspect_ratio_policy", "not_smaller") ||
+              tsr__derive_text_is(derivation, "keep_aspect_ratio_policy", "not_larger");
+    int64_t count = rank;
+    if (n_axes)
+        count = n_axes;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t axis = i;
+        if (n_axes)
+            axis = axes[i];
         bool one = sizes || (i < n && scales[i] == 1.0f);
         if ((all || !one) && !mark_axes(derivation, rank, &axis, 1, marked))
             return false;
@@ -151,58 +153,66 @@ static bool mark_resampled(struct derivation *derivation, int rank, bool *marked
     return true;
 }
 
-// Every element is repeated so many times: each stands for itself. 0: it is not so.
-static int64_t repeats(const struct derivation *derivation, int dim, tsr_dim from, tsr_dim to)
+// The attribute has one of these texts, or is left out, which means the first.
+static bool is_usual_or(const struct derivation *derivation, const char *name,
+                        const char *const *texts, size_t n)
 {
+    if (!tsr__attr_of(derivation->shapes, derivation->node, name))
+        return true;
+    for (size_t i = 0; i < n; i++)
+        if (tsr__derive_text_is(derivation, name, texts[i]))
+            return true;
+    return false;
+}
+
+// How often a dimension of that size stands in the new one, by the sizes or by the scale, which must agree; 0: not a whole
+// number of times, or the node says its sizes in a way that is not followed.
+static int64_t whole_scale(const struct derivation *derivation, int dim, tsr_dim from, tsr_dim to)
+{
+    static const char *const policies[] = {"stretch"};
     float scales[MAX_RANK];
-    bool nearest = text_is(derivation, "mode", "nearest") ||
-                   !tsr__attr_of(derivation->shapes, derivation->node, "mode");
-    bool halves =
-        text_is(derivation, "coordinate_transformation_mode", "half_pixel") ||
-        !tsr__attr_of(derivation->shapes, derivation->node, "coordinate_transformation_mode");
-    bool round = text_is(derivation, "nearest_mode", "round_prefer_floor") ||
-                 text_is(derivation, "nearest_mode", "round_prefer_ceil") ||
-                 !tsr__attr_of(derivation->shapes, derivation->node, "nearest_mode");
-    bool floors = text_is(derivation, "coordinate_transformation_mode", "asymmetric") &&
-                  text_is(derivation, "nearest_mode", "floor");
-    bool plain = text_is(derivation, "keep_aspect_ratio_policy", "stretch") ||
-                 !tsr__attr_of(derivation->shapes, derivation->node, "keep_aspect_ratio_policy");
-    if (!nearest || !((halves && round) || floors) || !plain ||
+    if (!is_usual_or(derivation, "keep_aspect_ratio_policy", policies, TSR_COUNT(policies)) ||
         tsr__node_opset(derivation->node) < 11 ||
         tsr__attr_of(derivation->shapes, derivation->node, "axes") || from.value < 1 ||
         to.value < from.value || to.value % from.value)
         return 0;
     int64_t times = to.value / from.value;
-    if (tsr__derive_has(derivation, 3))
-        return times;
-    if (dim < scales_of(derivation, scales) && scales[dim] == (float)times)
-        return times;
-    return 0;
+    bool agrees = tsr__derive_has(derivation, 3) ||
+                  (dim < scales_of(derivation, scales) && scales[dim] == (float)times);
+    if (!agrees)
+        return 0;
+    return times;
 }
 
-// Elements of each side that a place is mixed of, where the size grows by a whole number; 0: it is not so.
+// Every element is repeated so many times: each stands for itself. 0: it is not so.
+static int64_t repeats(const struct derivation *derivation, int dim, tsr_dim from, tsr_dim to)
+{
+    static const char *const modes[] = {"nearest"}, *const centres[] = {"half_pixel"};
+    static const char *const rounds[] = {"round_prefer_floor", "round_prefer_ceil"};
+    bool halves =
+        is_usual_or(derivation, "coordinate_transformation_mode", centres, TSR_COUNT(centres)) &&
+        is_usual_or(derivation, "nearest_mode", rounds, TSR_COUNT(rounds));
+    bool floors = tsr__derive_text_is(derivation, "coordinate_transformation_mode", "asymmetric") &&
+                  tsr__derive_text_is(derivation, "nearest_mode", "floor");
+    if (!is_usual_or(derivation, "mode", modes, TSR_COUNT(modes)) || (!halves && !floors))
+        return 0;
+    return whole_scale(derivation, dim, from, to);
+}
+
+// Elements of each side that a place is mixed of, where the size grows by a whole number; 0: it is not so. Linear mixing
+// reads the neighbour on one side or the other, so one on each side is lent; cubic mixing reads two.
 static int64_t mixes(const struct derivation *derivation, int dim, tsr_dim from, tsr_dim to)
 {
-    static const char *const modes[] = {"half_pixel", "pytorch_half_pixel", "asymmetric"};
-    float scales[MAX_RANK];
-    int64_t sides = text_is(derivation, "mode", "cubic") ? 2 : 0;
-    if (text_is(derivation, "mode", "linear"))
-        sides = 1;
-    bool known =
-        !tsr__attr_of(derivation->shapes, derivation->node, "coordinate_transformation_mode");
-    for (size_t i = 0; i < TSR_COUNT(modes); i++)
-        known = known || text_is(derivation, "coordinate_transformation_mode", modes[i]);
-    bool plain = text_is(derivation, "keep_aspect_ratio_policy", "stretch") ||
-                 !tsr__attr_of(derivation->shapes, derivation->node, "keep_aspect_ratio_policy");
-    if (!sides || !known || !plain || tsr__derive_int(derivation, "antialias", 0) ||
-        tsr__node_opset(derivation->node) < 11 ||
-        tsr__attr_of(derivation->shapes, derivation->node, "axes") || from.value < 1 ||
-        from.value > INT32_MAX || to.value <= from.value || to.value % from.value)
+    static const char *const centres[] = {"half_pixel", "pytorch_half_pixel", "asymmetric"};
+    if (!is_usual_or(derivation, "coordinate_transformation_mode", centres, TSR_COUNT(centres)) ||
+        tsr__derive_int(derivation, "antialias", 0) || from.value > INT32_MAX ||
+        whole_scale(derivation, dim, from, to) < 2)
         return 0;
-    float times = (float)(to.value / from.value);
-    bool scale = tsr__derive_has(derivation, 3) ||
-                 (dim < scales_of(derivation, scales) && scales[dim] == times);
-    return scale ? sides : 0;
+    if (tsr__derive_text_is(derivation, "mode", "linear"))
+        return 1;
+    if (tsr__derive_text_is(derivation, "mode", "cubic"))
+        return 2;
+    return 0;
 }
 
 // Windows of the mixed dimensions; the local node mixes at their ends too, which is trimmed off.
@@ -248,12 +258,12 @@ static bool all_numbers(struct shape shape)
 
 // Dimensions, marked ones as "_" or, where elements are repeated, as "d1" and "(d1 u1)".
 static void add_resized(struct derivation *derivation, int rank, const bool *marked,
-                        const int64_t *times, const int64_t *sides, bool out)
+                        const int64_t *times, const int64_t *sides, enum side side)
 {
     for (int i = 0; i < rank; i++) {
         if (marked[i] && !times[i])
             tsr__derive_add(derivation, "_ ");
-        else if (marked[i] && out)
+        else if (marked[i] && side == SIDE_OUT)
             tsr__derive_add(derivation, "(d%d u%d) ", i, i);
         else if (marked[i] && sides[i])
             tsr__derive_add(derivation, "d%d^ ", i);
@@ -262,15 +272,42 @@ static void add_resized(struct derivation *derivation, int rank, const bool *mar
     }
 }
 
+// How the marked dimensions of a Resize are made, each of `times` elements for one: repeated, or (sides) mixed. 0: in a way
+// that cannot be cut. False: none is mixed.
+static bool read_resized(struct derivation *derivation, int rank, const bool *marked,
+                         int64_t *times, int64_t *sides)
+{
+    struct shape from = tsr__derive_in(derivation, 0), to = tsr__derive_result(derivation);
+    bool numbers = !tsr__derive_has(derivation, 3) || (all_numbers(from) && all_numbers(to));
+    bool mixed = false;
+    for (int i = 0; i < rank; i++) {
+        if (!marked[i])
+            continue;
+        times[i] = repeats(derivation, i, from.dims[i], to.dims[i]);
+        if (!times[i] && numbers)
+            sides[i] = mixes(derivation, i, from.dims[i], to.dims[i]);
+        if (sides[i])
+            times[i] = to.dims[i].value / from.dims[i].value;
+        mixed = mixed || sides[i];
+        if (times[i])
+            tsr__derive_size(derivation, tsr__arena_printf(derivation->arena, "u%d", i),
+                             (tsr_dim){times[i], ""});
+    }
+    return mixed;
+}
+
 // A dimension that is not resampled passes. The sizes of the local node are its own.
+//
+//   [4 6] to [4 18], nearest   [d0 d1],·?,·?,·? -> [d0 (d1 u1)]; rep u1          u1 3
+//   the same, linear           [d0 d1^],·?,·?,·? -> [d0 (d1 u1)]; rep u1; win 0 1 d1 6 6 1 -1 3; trim 0 1 0 3
+//
+// Linear, in 2 parts: part 1 makes places 9..17 of elements 3..5, and is lent element 2 for the mixing; of the 12
+// places that its node makes of 4 elements, the first 3 are trimmed off.
 void tsr__derive_resize(struct derivation *derivation)
 {
     bool marked[MAX_RANK] = {false};
     int rank = rank_of(derivation, 0);
-    const tsr_value *made =
-        tsr_node_output_count(derivation->node) ? tsr_node_output(derivation->node, 0) : NULL;
-    struct shape from = tsr__derive_in(derivation, 0);
-    struct shape to = made ? tsr__shapes_of(derivation->shapes, made) : (struct shape){.rank = -1};
+    struct shape from = tsr__derive_in(derivation, 0), to = tsr__derive_result(derivation);
     if (rank < 0)
         return;
     if (to.rank != rank) {
@@ -284,23 +321,11 @@ void tsr__derive_resize(struct derivation *derivation)
     bool sizes = tsr__derive_has(derivation, 3),
          axes = tsr__attr_of(derivation->shapes, derivation->node, "axes") != NULL;
     int64_t times[MAX_RANK] = {0}, sides[MAX_RANK] = {0};
-    bool mixed = false, numbers = !sizes || (all_numbers(from) && all_numbers(to));
-    int n_known = derivation->arena ? rank : 0;
-    for (int i = 0; i < n_known; i++) {
-        times[i] = marked[i] ? repeats(derivation, i, from.dims[i], to.dims[i]) : 0;
-        sides[i] =
-            marked[i] && !times[i] && numbers ? mixes(derivation, i, from.dims[i], to.dims[i]) : 0;
-        if (sides[i])
-            times[i] = to.dims[i].value / from.dims[i].value;
-        mixed = mixed || sides[i];
-        if (times[i])
-            tsr__derive_size(derivation, tsr__arena_printf(derivation->arena, "u%d", i),
-                             (tsr_dim){times[i], ""});
-    }
+    bool mixed = derivation->arena && read_resized(derivation, rank, marked, times, sides);
     tsr__derive_add(derivation, "[");
-    add_resized(derivation, rank, marked, times, sides, false);
+    add_resized(derivation, rank, marked, times, sides, SIDE_IN);
     tsr__derive_add(derivation, "],·?,·?,·? -> [");
-    add_resized(derivation, rank, marked, times, sides, true);
+    add_resized(derivation, rank, marked, times, sides, SIDE_OUT);
     tsr__derive_add(derivation, "]");
     for (int i = 0; i < rank; i++)
         if (times[i])
@@ -313,16 +338,15 @@ void tsr__derive_resize(struct derivation *derivation)
         tsr__derive_add(derivation, "; shape 3");
 }
 
-// ---- shapes of shapes --------------------------------------------------------------------------
-
-// ---- sizes
-// ----------------------------------------------------------------------------------------------
+// ---- sizes -------------------------------------------------------------------------------------
 
 // A value of a loop's body, where a symbol may stand for another size in each turn.
 static bool made_in_loop(const tsr_value *value)
 {
-    const tsr_graph *graph = value ? tsr_value_graph(value) : NULL;
     struct control control;
+    if (!value)
+        return false;
+    const tsr_graph *graph = tsr_value_graph(value);
     while (graph && tsr_graph_owner(graph)) {
         if (tsr__control_of(tsr_graph_owner(graph), &control) && control.loops)
             return true;
@@ -355,9 +379,10 @@ void tsr__derive_shape(struct derivation *derivation)
     int rank = rank_of(derivation, 0);
     if (rank < 0 || !sizes_follow(derivation, rank))
         return;
-    int64_t start = int_of(derivation, "start", 0), end = int_of(derivation, "end", rank);
-    start = clamped(start < 0 ? start + rank : start, 0, rank);
-    end = clamped(end < 0 ? end + rank : end, start, rank);
+    int64_t start = tsr__derive_int(derivation, "start", 0),
+            end = tsr__derive_int(derivation, "end", rank);
+    start = clamped(from_front(start, rank), 0, rank);
+    end = clamped(from_front(end, rank), start, rank);
     tsr__derive_add(derivation, "[");
     add_dims(derivation, 0, rank, NULL);
     tsr__derive_add(derivation, "] -> ·; sizes 0 %d %d", (int)start, (int)end);
@@ -387,10 +412,12 @@ void tsr__derive_squeeze(struct derivation *derivation)
     int64_t n = tsr__derive_ints(derivation, "axes", 1, axes, MAX_RANK);
     if (rank < 0)
         return;
+    if (n == -2) {
+        tsr__derive_none(derivation, "a part of size 1 would lose its dimension: give the axes");
+        return;
+    }
     if (n < 0) {
-        tsr__derive_none(derivation,
-                         n == -2 ? "a part of size 1 would lose its dimension: give the axes"
-                                 : "the axes that go are not known");
+        tsr__derive_none(derivation, "the axes that go are not known");
         return;
     }
     if (!mark_axes(derivation, rank, axes, n, gone))
@@ -461,10 +488,10 @@ static bool has_nothing(const struct derivation *derivation)
 void tsr__derive_flatten(struct derivation *derivation)
 {
     int rank = rank_of(derivation, 0);
-    int64_t axis = int_of(derivation, "axis", 1);
+    int64_t axis = tsr__derive_int(derivation, "axis", 1);
     if (rank < 0)
         return;
-    axis = axis < 0 ? axis + rank : axis;
+    axis = from_front(axis, rank);
     if (axis < 0 || axis > rank) {
         tsr__derive_none(derivation, "the axis is not one of the input's");
         return;
@@ -484,9 +511,13 @@ void tsr__derive_flatten(struct derivation *derivation)
 // A block of p x q places becomes channels, or the other way.
 static bool block_sizes(struct derivation *derivation)
 {
-    int64_t size = int_of(derivation, "blocksize", 0);
-    if (tsr__derive_in(derivation, 0).rank != 4 || size < 1) {
-        tsr__derive_none(derivation, size < 1 ? "the block size is not known" : NOT_KNOWN);
+    int64_t size = tsr__derive_int(derivation, "blocksize", 0);
+    if (size < 1) {
+        tsr__derive_none(derivation, "the block size is not known");
+        return false;
+    }
+    if (tsr__derive_in(derivation, 0).rank != 4) {
+        tsr__derive_none(derivation, NOT_KNOWN);
         return false;
     }
     tsr__derive_size(derivation, STR("p"), (tsr_dim){size, ""});
@@ -496,13 +527,9 @@ static bool block_sizes(struct derivation *derivation)
 
 void tsr__derive_depth_to_space(struct derivation *derivation)
 {
-    size_t n;
-    const char *mode =
-        tsr_attr_string(tsr__attr_of(derivation->shapes, derivation->node, "mode"), &n);
     if (!block_sizes(derivation))
         return;
-    bool crd = mode && str_is((struct str){mode, n}, "CRD");
-    if (crd)
+    if (tsr__derive_text_is(derivation, "mode", "CRD"))
         derivation->text = "[n (c p q) h w] -> [n c (h p) (w q)]; rep p q";
     else
         derivation->text = "[n (p q c) h w] -> [n c (h p) (w q)]; rep p q";
@@ -520,10 +547,14 @@ static char expand_kind(const struct derivation *derivation, struct shape from, 
                         int i)
 {
     int k = i - (to.rank - from.rank);
-    tsr_dim here = k < 0 ? (tsr_dim){1, ""} : from.dims[k];
-    if (here.value == 1)
-        return to.dims[i].value == 1 ? '1' : 'g';
-    return same_dim(derivation, here, to.dims[i]) ? 'd' : '_';
+    bool one = k < 0 || from.dims[k].value == 1;
+    if (one && to.dims[i].value == 1)
+        return '1';
+    if (one)
+        return 'g';
+    if (same_dim(derivation, from.dims[k], to.dims[i]))
+        return 'd';
+    return '_';
 }
 
 static void add_expanded(struct derivation *derivation, char kind, int i)
@@ -539,10 +570,7 @@ static void add_expanded(struct derivation *derivation, char kind, int i)
 // has a letter g that no input has; devices make their own part of it.
 void tsr__derive_expand(struct derivation *derivation)
 {
-    const tsr_value *made =
-        tsr_node_output_count(derivation->node) ? tsr_node_output(derivation->node, 0) : NULL;
-    struct shape from = tsr__derive_in(derivation, 0);
-    struct shape to = made ? tsr__shapes_of(derivation->shapes, made) : (struct shape){.rank = -1};
+    struct shape from = tsr__derive_in(derivation, 0), to = tsr__derive_result(derivation);
     int rank = rank_of(derivation, 0), fresh = to.rank - rank;
     if (rank < 0)
         return;
@@ -553,7 +581,9 @@ void tsr__derive_expand(struct derivation *derivation)
     tsr__derive_add(derivation, "[");
     for (int i = fresh; i < to.rank; i++) {
         char kind = expand_kind(derivation, from, to, i);
-        add_expanded(derivation, kind == 'g' ? '1' : kind, i);
+        if (kind == 'g') // of what is made here, the input has one element
+            kind = '1';
+        add_expanded(derivation, kind, i);
     }
     tsr__derive_add(derivation, "],· -> [");
     for (int i = 0; i < to.rank; i++)

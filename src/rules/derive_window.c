@@ -72,17 +72,13 @@ static int window_at(const struct worked *worked, int dim)
 // ---- joining and dividing ----------------------------------------------------------------------
 
 // Sizes of the axis in all tensors of one side: their sum; -1: not all are numbers above 0.
-static int64_t sizes_along(const struct derivation *derivation, bool out, int rank, int axis,
+static int64_t sizes_along(const struct derivation *derivation, enum side side, int rank, int axis,
                            int64_t *sizes, size_t cap)
 {
-    size_t n =
-        out ? tsr_node_output_count(derivation->node) : tsr_node_input_count(derivation->node);
     int64_t sum = 0;
-    for (size_t i = 0; i < n; i++) {
-        const tsr_value *value =
-            out ? tsr_node_output(derivation->node, i) : tsr_node_input(derivation->node, i);
+    for (size_t i = 0; i < side_count(derivation->node, side); i++) {
         struct shape shape =
-            value ? tsr__shapes_of(derivation->shapes, value) : (struct shape){.rank = -1};
+            tsr__shapes_of(derivation->shapes, value_at(derivation->node, side, i));
         if (i >= cap || shape.rank != rank || shape.dims[axis].value < 1 ||
             !add_ok(sum, shape.dims[axis].value, &sum))
             return -1;
@@ -102,8 +98,9 @@ void tsr__derive_concat(struct derivation *derivation)
     int axis = tsr__derive_axis(derivation, "axis", 1, rank);
     if (axis < 0)
         return;
-    int64_t total =
-        derivation->arena ? sizes_along(derivation, false, rank, axis, sizes, MAX_JOINED) : -1;
+    int64_t total = -1;
+    if (derivation->arena)
+        total = sizes_along(derivation, SIDE_IN, rank, axis, sizes, MAX_JOINED);
     w[axis] = (struct worked){.marked = true, .window = total > 0};
     tsr__derive_add(derivation, "[");
     add_dims(derivation, rank, w, "^");
@@ -119,6 +116,15 @@ void tsr__derive_concat(struct derivation *derivation)
     }
 }
 
+// "; list split 4 8": the sizes of a Split's outputs, which are an attribute before opset 13, input 1 since.
+static void add_split_sizes(struct derivation *derivation, const int64_t *sizes, size_t n)
+{
+    const char *name = "1";
+    if (tsr__node_opset(derivation->node) < 13)
+        name = "split";
+    add_numbers(derivation, name, sizes, (int64_t)n);
+}
+
 // The sizes of the parts are an attribute, an input, or equal.
 void tsr__derive_split(struct derivation *derivation)
 {
@@ -130,8 +136,9 @@ void tsr__derive_split(struct derivation *derivation)
         return;
     size_t n = tsr_node_output_count(derivation->node);
     struct shape shape = tsr__derive_in(derivation, 0);
-    int64_t total =
-        derivation->arena ? sizes_along(derivation, true, rank, axis, sizes, MAX_JOINED) : -1;
+    int64_t total = -1;
+    if (derivation->arena)
+        total = sizes_along(derivation, SIDE_OUT, rank, axis, sizes, MAX_JOINED);
     w[axis] =
         (struct worked){.marked = true, .window = total > 0 && shape.dims[axis].value == total};
     tsr__derive_add(derivation, "[");
@@ -148,8 +155,7 @@ void tsr__derive_split(struct derivation *derivation)
                         (long long)total, (long long)sizes[i], (long long)before);
         before += sizes[i];
     }
-    add_numbers(derivation, tsr__node_opset(derivation->node) < 13 ? "split" : "1", sizes,
-                (int64_t)n);
+    add_split_sizes(derivation, sizes, n);
     for (size_t i = 0; i < n; i++)
         tsr__derive_add(derivation, "; put %d size %d", (int)i, (int)i);
     tsr__derive_add(derivation, "; unset num_outputs");
@@ -169,37 +175,67 @@ static int64_t common_unit(const int64_t *sizes, size_t n)
     return unit;
 }
 
+#define ALL_PARTS (-1) // of the tensor that has them all
+
+// "[d0 (p1 r)]": one of several tensors, which has that many units along the axis.
 static void add_strided(struct derivation *derivation, int rank, int axis, int part, int64_t units)
 {
-    struct str letter = part < 0 ? STR("p") : tsr__arena_printf(derivation->arena, "p%d", part);
+    struct str letter = STR("p");
+    if (part != ALL_PARTS)
+        letter = tsr__arena_printf(derivation->arena, "p%d", part);
     tsr__derive_size(derivation, letter, (tsr_dim){units, ""});
     tsr__derive_add(derivation, "[");
     for (int i = 0; i < rank; i++) {
         if (i == axis)
-            tsr__derive_add(derivation, "(%s r) ", letter.p ? letter.p : "");
+            tsr__derive_add(derivation, "(%s r) ", text_or_none(letter.p));
         else
             tsr__derive_add(derivation, "d%d ", i);
     }
     tsr__derive_add(derivation, "]");
 }
 
-// False: sizes are not known, or have nothing in common.
-static bool strided(struct derivation *derivation, bool out, int *rank, int *axis, int64_t *sizes,
-                    int64_t *r)
+// What Concat joins, or Split divides, in equal shares.
+struct strided {
+    int rank, axis;
+    size_t n;                  // tensors
+    int64_t sizes[MAX_JOINED]; // along the axis
+    int64_t unit;              // that all sizes are multiples of: r
+    int64_t units;             // of them all: p
+};
+
+// False: sizes are not known, or have nothing in common. side: where there are several tensors.
+static bool read_strided(struct derivation *derivation, enum side side, struct strided *strided)
 {
-    size_t n =
-        out ? tsr_node_output_count(derivation->node) : tsr_node_input_count(derivation->node);
-    *rank = tsr__derive_rank(derivation, 0);
-    int64_t otherwise = out ? 0 : 1;
-    *axis = *rank >= 0 ? tsr__derive_axis(derivation, "axis", otherwise, *rank) : -1;
-    int64_t total = *axis >= 0 ? sizes_along(derivation, out, *rank, *axis, sizes, MAX_JOINED) : -1;
-    *r = total > 0 ? common_unit(sizes, n) : 0;
-    if (*r < 2 || n < 2 || (out && tsr__derive_in(derivation, 0).dims[*axis].value != total)) {
+    static const int64_t usual_axis[] = {[SIDE_IN] = 1, [SIDE_OUT] = 0}; // of Concat, of Split
+    int64_t total = -1;
+    *strided = (struct strided){.n = side_count(derivation->node, side)};
+    strided->rank = tsr__derive_rank(derivation, 0);
+    strided->axis = tsr__derive_axis(derivation, "axis", usual_axis[side], strided->rank);
+    if (strided->axis >= 0)
+        total =
+            sizes_along(derivation, side, strided->rank, strided->axis, strided->sizes, MAX_JOINED);
+    if (total > 0)
+        strided->unit = common_unit(strided->sizes, strided->n);
+    bool divides =
+        side == SIDE_IN ||
+        (strided->axis >= 0 && tsr__derive_in(derivation, 0).dims[strided->axis].value == total);
+    if (strided->unit < 2 || strided->n < 2 || !divides) {
         tsr__derive_none(derivation, "the segments have no common unit");
         return false;
     }
-    tsr__derive_size(derivation, STR("r"), (tsr_dim){*r, ""});
+    strided->units = total / strided->unit;
+    tsr__derive_size(derivation, STR("r"), (tsr_dim){strided->unit, ""});
     return true;
+}
+
+// The several tensors, one after the other.
+static void add_segments(struct derivation *derivation, const struct strided *strided)
+{
+    for (size_t i = 0; i < strided->n; i++) {
+        tsr__derive_add(derivation, "%s", text_if(i > 0, ","));
+        add_strided(derivation, strided->rank, strided->axis, (int)i,
+                    strided->sizes[i] / strided->unit);
+    }
 }
 
 static void keep_segments(struct derivation *derivation, size_t n)
@@ -211,40 +247,26 @@ static void keep_segments(struct derivation *derivation, size_t n)
 
 void tsr__derive_concat_strided(struct derivation *derivation)
 {
-    int64_t sizes[MAX_JOINED], r, units = 0;
-    int rank, axis;
-    size_t n = tsr_node_input_count(derivation->node);
-    if (!strided(derivation, false, &rank, &axis, sizes, &r))
+    struct strided strided;
+    if (!read_strided(derivation, SIDE_IN, &strided))
         return;
-    for (size_t i = 0; i < n; i++) {
-        tsr__derive_add(derivation, i ? "," : "");
-        add_strided(derivation, rank, axis, (int)i, sizes[i] / r);
-        units += sizes[i] / r;
-    }
+    add_segments(derivation, &strided);
     tsr__derive_add(derivation, " -> ");
-    add_strided(derivation, rank, axis, -1, units);
-    keep_segments(derivation, n);
+    add_strided(derivation, strided.rank, strided.axis, ALL_PARTS, strided.units);
+    keep_segments(derivation, strided.n);
 }
 
 void tsr__derive_split_strided(struct derivation *derivation)
 {
-    int64_t sizes[MAX_JOINED], r, units = 0;
-    int rank, axis;
-    size_t n = tsr_node_output_count(derivation->node);
-    if (!strided(derivation, true, &rank, &axis, sizes, &r))
+    struct strided strided;
+    if (!read_strided(derivation, SIDE_OUT, &strided))
         return;
-    for (size_t i = 0; i < n; i++)
-        units += sizes[i] / r;
-    add_strided(derivation, rank, axis, -1, units);
+    add_strided(derivation, strided.rank, strided.axis, ALL_PARTS, strided.units);
     tsr__derive_add(derivation, ",·? -> ");
-    for (size_t i = 0; i < n; i++) {
-        tsr__derive_add(derivation, i ? "," : "");
-        add_strided(derivation, rank, axis, (int)i, sizes[i] / r);
-    }
-    keep_segments(derivation, n);
-    add_numbers(derivation, tsr__node_opset(derivation->node) < 13 ? "split" : "1", sizes,
-                (int64_t)n);
-    for (size_t i = 0; i < n; i++)
+    add_segments(derivation, &strided);
+    keep_segments(derivation, strided.n);
+    add_split_sizes(derivation, strided.sizes, strided.n);
+    for (size_t i = 0; i < strided.n; i++)
         tsr__derive_add(derivation, "; put %d share r", (int)i);
     tsr__derive_add(derivation, "; unset num_outputs");
 }
@@ -264,23 +286,43 @@ static bool takes_all(const struct ranges *ranges, int64_t i, tsr_dim dim)
            (ranges->end[i] >= INT32_MAX || (dim.value >= 0 && ranges->end[i] >= dim.value));
 }
 
-// The elements that a range takes of a dimension of that size.
+// The elements that a range takes of a dimension of that size. 8:2:-2 of 10 takes 8, 6 and 4: shift 8, step -2, to 3.
 static struct worked range_of(const struct ranges *ranges, int64_t i, int64_t size)
 {
     struct worked worked = {.marked = true, .from = size, .step = ranges->step[i]};
-    int64_t start = ranges->start[i], end = ranges->end[i], back = ranges->step[i] < 0;
     if (!ranges->known || size < 1 || !worked.step || worked.step < -size || worked.step > size)
         return worked;
-    start += start < 0 ? size : 0;
-    end += end < 0 ? size : 0;
-    start = clamped(start, 0, size - back);
-    end = clamped(end, -back, size);
-    int64_t span = back ? start - end : end - start;
-    int64_t each = back ? -worked.step : worked.step;
-    worked.to = span > 0 ? (span + each - 1) / each : 0;
+    bool back = ranges->step[i] < 0;
+    int64_t start = clamped(from_front(ranges->start[i], size), 0, size - back);
+    int64_t end = clamped(from_front(ranges->end[i], size), -(int64_t)back, size);
+    int64_t span = end - start, each = worked.step;
+    if (back) {
+        span = start - end;
+        each = -worked.step;
+    }
+    if (span > 0)
+        worked.to = (span + each - 1) / each;
     worked.shift = start;
     worked.window = worked.to > 0;
     return worked;
+}
+
+#define NOT_GIVEN (-2) // of tsr__derive_ints
+
+// Without axes the first dimensions are meant, as many as there are starts: n_start, or (-1) as the shape of that input says.
+static void first_axes(const struct derivation *derivation, int rank, int64_t n_start,
+                       struct ranges *ranges)
+{
+    struct shape of = tsr__derive_in(derivation, 1);
+    ranges->n = -1;
+    if (n_start >= 0)
+        ranges->n = n_start;
+    else if (of.rank == 1)
+        ranges->n = of.dims[0].value;
+    if (ranges->n > rank)
+        ranges->n = -1;
+    for (int64_t i = 0; i < ranges->n; i++)
+        ranges->axes[i] = i;
 }
 
 // Starts and ends are attributes in old opsets, inputs later; without axes the first dimensions are
@@ -289,22 +331,15 @@ static bool read_ranges(struct derivation *derivation, int rank, struct ranges *
 {
     int64_t n_start = tsr__derive_ints(derivation, "starts", 1, ranges->start, MAX_RANK);
     int64_t n_end = tsr__derive_ints(derivation, "ends", 2, ranges->end, MAX_RANK);
-    int64_t n_step = tsr__derive_has(derivation, 4)
-                         ? tsr__derive_ints(derivation, "", 4, ranges->step, MAX_RANK)
-                         : -2;
+    int64_t n_step = NOT_GIVEN;
+    if (tsr__derive_has(derivation, 4))
+        n_step = tsr__derive_ints(derivation, "", 4, ranges->step, MAX_RANK);
     ranges->n = tsr__derive_ints(derivation, "axes", 3, ranges->axes, MAX_RANK);
-    if (ranges->n == -2) { // all from the front
-        struct shape of = tsr__derive_in(derivation, 1);
-        ranges->n = of.rank == 1 ? of.dims[0].value : -1;
-        if (n_start >= 0)
-            ranges->n = n_start;
-        ranges->n = ranges->n > rank ? -1 : ranges->n;
-        for (int64_t i = 0; i < ranges->n; i++)
-            ranges->axes[i] = i;
-    }
+    if (ranges->n == NOT_GIVEN)
+        first_axes(derivation, rank, n_start, ranges);
     ranges->known =
-        n_start == ranges->n && n_end == ranges->n && (n_step == -2 || n_step == ranges->n);
-    if (n_step == -2)
+        n_start == ranges->n && n_end == ranges->n && (n_step == NOT_GIVEN || n_step == ranges->n);
+    if (n_step == NOT_GIVEN)
         for (int64_t i = 0; i < ranges->n; i++)
             ranges->step[i] = 1;
     if (ranges->n < 0)
@@ -312,26 +347,34 @@ static bool read_ranges(struct derivation *derivation, int rank, struct ranges *
     return ranges->n >= 0;
 }
 
+// Where a dimension has a window, its entry becomes the bound of all that the window has: bounds[1] for ranges backwards.
+static void add_all_of_window(struct derivation *derivation, const struct ranges *ranges,
+                              const struct worked *worked, const int64_t bounds[2])
+{
+    for (int64_t i = 0; i < ranges->n; i++) {
+        int axis = (int)ranges->axes[i];
+        if (worked[axis].marked && worked[axis].window)
+            tsr__derive_add(derivation, "; put %lld value %d %lld", (long long)i,
+                            window_at(worked, axis), (long long)bounds[ranges->step[i] < 0]);
+    }
+}
+
 // Bounds of the local node: all that the window has, in the same steps.
 static void add_bounds(struct derivation *derivation, const struct ranges *ranges,
                        const struct worked *worked)
 {
-    static const char *const inputs[] = {"1", "2", "3", "4"}, *const attributes[] = {
-                                                                  "starts", "ends", "axes"};
-    bool old = !tsr__derive_has(derivation, 1);
-    const char *const *names = old ? attributes : inputs;
-    static const int64_t forwards[] = {0, BIG}, backwards[] = {-1, -BIG}; // start and end of all
-    for (int end = 0; end < 2; end++) {
-        add_numbers(derivation, names[end], end ? ranges->end : ranges->start, ranges->n);
-        for (int64_t i = 0; i < ranges->n; i++) {
-            int64_t bound = ranges->step[i] < 0 ? backwards[end] : forwards[end];
-            if (worked[ranges->axes[i]].marked && worked[ranges->axes[i]].window)
-                tsr__derive_add(derivation, "; put %lld value %d %lld", (long long)i,
-                                window_at(worked, (int)ranges->axes[i]), (long long)bound);
-        }
-    }
+    static const int64_t starts[] = {0, -1}, ends[] = {BIG, -BIG}; // of all, forwards and backwards
+    static const char *const inputs[] = {"1", "2", "3", "4"};
+    static const char *const attributes[] = {"starts", "ends", "axes", NULL}; // of old opsets
+    const char *const *names = inputs;
+    if (!tsr__derive_has(derivation, 1))
+        names = attributes;
+    add_numbers(derivation, names[0], ranges->start, ranges->n);
+    add_all_of_window(derivation, ranges, worked, starts);
+    add_numbers(derivation, names[1], ranges->end, ranges->n);
+    add_all_of_window(derivation, ranges, worked, ends);
     add_numbers(derivation, names[2], ranges->axes, ranges->n);
-    if (!old)
+    if (names[3])
         add_numbers(derivation, names[3], ranges->step, ranges->n);
 }
 
@@ -353,13 +396,16 @@ void tsr__derive_slice(struct derivation *derivation)
             return;
         }
         ranges.axes[i] = axis;
+        int64_t size = -1;
+        if (derivation->arena)
+            size = shape.dims[axis].value;
         if (!takes_all(&ranges, i, shape.dims[axis]))
-            w[axis] = range_of(&ranges, i, derivation->arena ? shape.dims[axis].value : -1);
+            w[axis] = range_of(&ranges, i, size);
         windows += w[axis].window;
     }
     tsr__derive_add(derivation, "[");
     add_dims(derivation, rank, w, "^");
-    tsr__derive_add(derivation, "]%s -> [", tsr__derive_has(derivation, 1) ? ",·,·,·?,·?" : "");
+    tsr__derive_add(derivation, "]%s -> [", text_if(tsr__derive_has(derivation, 1), ",·,·,·?,·?"));
     add_dims(derivation, rank, w, "");
     tsr__derive_add(derivation, "]");
     add_windows(derivation, rank, w);
@@ -372,9 +418,61 @@ void tsr__derive_slice(struct derivation *derivation)
 static bool pads_with_constant(const struct derivation *derivation)
 {
     size_t n;
-    const char *mode =
-        tsr_attr_string(tsr__attr_of(derivation->shapes, derivation->node, "mode"), &n);
-    return !mode || str_is((struct str){mode, n}, "constant");
+    const tsr_attr *mode = tsr__attr_of(derivation->shapes, derivation->node, "mode");
+    return !tsr_attr_string(mode, &n) || tsr__derive_text_is(derivation, "mode", "constant");
+}
+
+// What is padded: axes[i] by pads[i] in front and pads[n_axes + i] behind; n of them, -1: they are not known.
+struct padding {
+    const char *name; // of the attribute, in old opsets
+    int64_t axes[MAX_RANK], n_axes;
+    int64_t pads[2 * MAX_RANK], n;
+};
+
+// Without axes all dimensions are meant. False: nobody knows which, and the derivation has ended.
+static bool read_padding(struct derivation *derivation, int rank, struct padding *padding)
+{
+    padding->name = "pads";
+    if (tsr__attr_of(derivation->shapes, derivation->node, "paddings"))
+        padding->name = "paddings";
+    padding->n = tsr__derive_ints(derivation, padding->name, 1, padding->pads, 2 * MAX_RANK);
+    padding->n_axes = NOT_GIVEN;
+    if (tsr__derive_has(derivation, 3))
+        padding->n_axes = tsr__derive_ints(derivation, "", 3, padding->axes, MAX_RANK);
+    if (padding->n_axes == NOT_GIVEN) {
+        padding->n_axes = rank;
+        for (int i = 0; i < rank; i++)
+            padding->axes[i] = i;
+    }
+    if (padding->n_axes < 0 || (padding->n >= 0 && padding->n != 2 * padding->n_axes)) {
+        tsr__derive_none(derivation, "the axes that are padded are not known");
+        return false;
+    }
+    for (int64_t i = 0; i < padding->n_axes; i++) {
+        padding->axes[i] = tsr__axis(padding->axes[i], rank);
+        if (padding->axes[i] < 0) {
+            tsr__derive_none(derivation, DERIVE_NO_AXIS);
+            return false;
+        }
+    }
+    return true;
+}
+
+// How the dimension that entry i pads is worked on.
+static struct worked padded(const struct derivation *derivation, const struct padding *padding,
+                            int64_t i)
+{
+    struct worked at = {.marked = true, .from = -1, .step = 1};
+    if (derivation->arena && padding->n >= 0)
+        at.from = tsr__derive_in(derivation, 0).dims[padding->axes[i]].value;
+    if (at.from < 1 || !pads_with_constant(derivation))
+        return at;
+    int64_t before = padding->pads[i], behind = padding->pads[padding->n_axes + i];
+    if (!add_ok(at.from, before, &at.to) || !add_ok(at.to, behind, &at.to) || before <= -at.from)
+        return at;
+    at.shift = -before;
+    at.window = at.to > 0;
+    return at;
 }
 
 // [2 10] with pads 0 1 0 3 is [2 14]: "[d0 t1^],· -> [d0 t1]; win 0 1 t1 10 14 1 -1 1". Only the
@@ -382,57 +480,34 @@ static bool pads_with_constant(const struct derivation *derivation)
 // after 0". Reflected or repeated edges need elements from elsewhere, so those axes stay whole.
 void tsr__derive_pad(struct derivation *derivation)
 {
-    int64_t pads[2 * MAX_RANK], axes[MAX_RANK];
+    struct padding padding;
     struct worked w[MAX_RANK] = {{0}};
     int rank = tsr__derive_rank(derivation, 0), windows = 0;
-    if (rank < 0)
+    if (rank < 0 || !read_padding(derivation, rank, &padding))
         return;
-    const char *name =
-        tsr__attr_of(derivation->shapes, derivation->node, "paddings") ? "paddings" : "pads";
-    int64_t n_axes =
-        tsr__derive_has(derivation, 3) ? tsr__derive_ints(derivation, "", 3, axes, MAX_RANK) : -2;
-    int64_t n = tsr__derive_ints(derivation, name, 1, pads, 2 * MAX_RANK);
-    if (n_axes == -2) {
-        n_axes = rank;
-        for (int i = 0; i < rank; i++)
-            axes[i] = i;
-    }
-    if (n_axes < 0 || (n >= 0 && n != 2 * n_axes)) {
-        tsr__derive_none(derivation, "the axes that are padded are not known");
-        return;
-    }
-    struct shape shape = tsr__derive_in(derivation, 0);
-    for (int64_t i = 0; i < n_axes; i++) {
-        int axis = tsr__axis(axes[i], rank);
-        if (axis < 0) {
-            tsr__derive_none(derivation, DERIVE_NO_AXIS);
-            return;
-        }
-        axes[i] = axis;
-        if (n >= 0 && !pads[i] && !pads[n_axes + i])
+    for (int64_t i = 0; i < padding.n_axes; i++) {
+        if (padding.n >= 0 && !padding.pads[i] && !padding.pads[padding.n_axes + i])
             continue;
-        int64_t size = derivation->arena && n >= 0 ? shape.dims[axis].value : -1;
-        struct worked at = {.marked = true, .from = size, .step = 1};
-        if (size > 0 && pads_with_constant(derivation) && add_ok(size, pads[i], &at.to) &&
-            add_ok(at.to, pads[n_axes + i], &at.to) && pads[i] > -size) {
-            at.shift = -pads[i];
-            at.window = at.to > 0;
-        }
-        w[axis] = at;
-        windows += at.window;
+        w[padding.axes[i]] = padded(derivation, &padding, i);
+        windows += w[padding.axes[i]].window;
     }
+    bool inputs = tsr__derive_has(derivation, 1);
     tsr__derive_add(derivation, "[");
     add_dims(derivation, rank, w, "^");
-    tsr__derive_add(derivation, "]%s -> [", tsr__derive_has(derivation, 1) ? ",·,·?,·?" : "");
+    tsr__derive_add(derivation, "]%s -> [", text_if(inputs, ",·,·?,·?"));
     add_dims(derivation, rank, w, "");
     tsr__derive_add(derivation, "]");
     add_windows(derivation, rank, w);
     if (!windows)
         return;
-    add_numbers(derivation, tsr__derive_has(derivation, 1) ? "1" : name, pads, n);
-    for (int64_t i = 0; i < n_axes; i++)
-        if (w[axes[i]].marked && w[axes[i]].window)
+    if (inputs)
+        padding.name = "1";
+    add_numbers(derivation, padding.name, padding.pads, padding.n);
+    for (int64_t i = 0; i < padding.n_axes; i++) {
+        int axis = (int)padding.axes[i];
+        if (w[axis].marked && w[axis].window)
             tsr__derive_add(derivation, "; put %lld before %d; put %lld after %d", (long long)i,
-                            window_at(w, (int)axes[i]), (long long)(n_axes + i),
-                            window_at(w, (int)axes[i]));
+                            window_at(w, axis), (long long)(padding.n_axes + i),
+                            window_at(w, axis));
+    }
 }
