@@ -121,6 +121,10 @@ struct comm_options {
     bool messages_only;  // MPI: no shared memory between ranks of one host
     int rank, ranks;     // ranks > 0: started by hand, one process each (env.c)
     const char *meet;    // the name by which those find each other, or NULL
+    const char *hosts;   // UCX: "a:4,b:4" of those, or NULL: this host
+    int port;            // UCX: where rank 0 listens; 0: what the launcher says, or a default
+    const char *
+        secret; // UCX: what all ranks know and nobody else; NULL: none, and only this host is spoken to
 };
 
 // ---- collectives -------------------------------------------------------------------------------
@@ -223,10 +227,20 @@ bool tsr__shm_lost(struct shm_job *job, int rank, const char *what, bool last);
 tsr_status tsr__mpi_open(tsr_session *session, const char *family,
                          const struct comm_options *options, struct endpoint **out);
 
+// Joins ranks of any hosts over UCX; they meet over TCP, where options or the launcher say (meet_place.c). Adds the finding itself:
+// plugin-absent, transport-absent, rank-failed, ucx-failed.
+tsr_status tsr__ucx_open(tsr_session *session, const struct comm_options *options,
+                         struct endpoint **out);
+
+// Whether the plug-in of a family ("ucx", "openmpi") is in that folder (NULL: none), or beside this library.
+bool tsr__plugin_present(const char *family, const char *folder);
+
 // Joins ranks of one host that a launcher started with plain environment variables ("torchrun", "slurm" without PMI), through
 // shared memory (env.c). Adds the finding itself: transport-absent, rank-failed, shm-failed.
 tsr_status tsr__env_open(tsr_session *session, const struct comm_options *options,
                          struct endpoint **out);
+// Whether such ranks are all on this host, as far as the options and the launcher say.
+bool tsr__env_one_host(const struct comm_options *options);
 
 // The launcher's word on this process (launcher.c): tsr_launcher of tessera.h. Families that are no
 // MPI: "torchrun", and "slurm" on one host.
