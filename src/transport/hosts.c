@@ -159,7 +159,7 @@ struct card {
     int64_t pid, fd, ok;
 };
 
-static uint64_t host_id(void)
+uint64_t tsr__host_id(void)
 {
     char boot[64], name[256] = "";
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
@@ -215,7 +215,7 @@ static tsr_status meet_host(struct hosts *hosts, const struct comm_options *opti
                             struct comm_trouble *why)
 {
     struct endpoint *net = hosts->net;
-    struct card mine = {.host = host_id(), .pid = getpid(), .fd = -1};
+    struct card mine = {.host = tsr__host_id(), .pid = getpid(), .fd = -1};
     tsr_status st = deal(net, &mine, all, buffers, group, 1, why);
     if (st != TSR_OK)
         return st;
@@ -305,4 +305,17 @@ tsr_status tsr__hosts_open(tsr_session *session, struct endpoint *net,
     hosts->endpoint.transport = &hosts_transport;
     *out = &hosts->endpoint;
     return TSR_OK;
+}
+
+tsr_status tsr__hosts_join(tsr_session *session, const struct comm_options *options,
+                           struct endpoint **out)
+{
+    struct endpoint *net = *out;
+    tsr_status st = tsr__hosts_open(session, net, options, out);
+    if (st == TSR_OK)
+        return st;
+    tsr__comm_fail(net, st, "joining the ranks of a host failed");
+    tsr__comm_close(net);
+    *out = NULL;
+    return st;
 }

@@ -9,6 +9,7 @@
 #include "transport/net.h"
 
 #include <stdio.h>
+#include <time.h>
 
 // ---- messages under way ------------------------------------------------------------------------
 
@@ -18,6 +19,23 @@ static tsr_status lost(struct net *net, const struct comm_call *call, int peer,
     return tsr__trouble(why, TSR_PEER, peer,
                         "the network between rank %d and rank %d failed at %s '%s' (id %lld)",
                         net->endpoint.rank, peer, call->op, call->node, (long long)call->id);
+}
+
+#define LOSS_S 2.0 // by then the meeting has told who is gone
+
+// A message failed. Where the ranks watch each other, the reason is known soon: that rank died, or another has failed.
+static tsr_status find_loss(struct net *net, const struct comm_call *call, int peer,
+                            struct comm_trouble *why)
+{
+    struct timespec nap = {0, 10000000};
+    double until = tsr__now_s() + LOSS_S;
+    while (net->meet && tsr__now_s() < until) {
+        tsr_status st = tsr__beat_look(net, call, peer, why);
+        if (st != TSR_OK)
+            return st;
+        nanosleep(&nap, NULL);
+    }
+    return lost(net, call, peer, why);
 }
 
 static tsr_status out_of_memory(struct net *net, struct comm_trouble *why)
@@ -68,7 +86,7 @@ static tsr_status post(struct net *net, const struct comm_call *call, int peer, 
         char *from = (char *)p + at;
         if (!(receives ? net->link->receive(net->link, peer, LINK_DATA, from, m, &pending->request)
                        : net->link->send(net->link, peer, LINK_DATA, from, m, &pending->request)))
-            return lost(net, call, peer, why);
+            return find_loss(net, call, peer, why);
         pending->done = false;
     }
     return TSR_OK;
@@ -102,7 +120,7 @@ static tsr_status complete(struct net *net, const struct comm_call *call, enum b
     for (;;) {
         bool moved = false;
         if (!test_all(net, &open, &moved)) {
-            st = lost(net, call, open->peer, why);
+            st = find_loss(net, call, open->peer, why);
             break;
         }
         if (!open)
@@ -508,12 +526,37 @@ static void stop(struct net *net)
         net->link->failed(net->link);
 }
 
+static void step_link(void *data)
+{
+    struct link *link = data;
+    link->flush(link);
+}
+
+#define FLUSH_S 2.0 // longest wait for the last messages to leave
+
+// The network of this job alone ends when all ranks have sent what they had: closing earlier could lose messages that
+// others have not read yet.
+static void end_link(struct net *net)
+{
+    struct timespec nap = {0, 100000};
+    double until = tsr__now_s() + FLUSH_S;
+    while (!net->link->flush(net->link) && tsr__now_s() < until)
+        nanosleep(&nap, NULL);
+    if (net->meet)
+        tsr__meet_end(net->meet, step_link, net->link);
+    net->link->close(net->link);
+}
+
 static void net_close(struct endpoint *endpoint)
 {
     struct net *net = (struct net *)endpoint;
     bool failed = atomic_load(&net->failed);
     stop(net);
     net->link->on_end = NULL;
+    if (net->link->close && !failed)
+        end_link(net);
+    tsr__meet_free(net->meet);
+    net->meet = NULL;
     if (!failed) // else messages may be under way in this memory; the process ends soon
         tsr__net_free(endpoint);
 }
@@ -535,12 +578,13 @@ static void on_end(void *data)
 }
 
 // The thread of beats starts last: it reads all that was set before it.
-tsr_status tsr__net_open(tsr_session *session, struct link *link, uint32_t job,
+tsr_status tsr__net_open(tsr_session *session, struct link *link, struct meet *meet, uint32_t job,
                          const struct comm_options *options, struct endpoint **out)
 {
     struct net *net = tsr__alloc(session, sizeof *net);
     struct peer *peers = net ? tsr__alloc(session, (size_t)link->size * sizeof *peers) : NULL;
     if (!peers) {
+        tsr__meet_free(meet);
         tsr__free(session, net, net ? sizeof *net : 0);
         return TSR_NOMEM;
     }
@@ -553,6 +597,7 @@ tsr_status tsr__net_open(tsr_session *session, struct link *link, uint32_t job,
                                       .host_cores = link->host_cores};
     net->session = session;
     net->link = link;
+    net->meet = meet;
     net->peers = peers;
     net->timeout_s = options && options->timeout_s > 0 ? options->timeout_s : COMM_STOPPED_S;
     net->crowded = link->host_ranks > link->host_cores;

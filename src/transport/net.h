@@ -5,6 +5,7 @@
 
 #include "transport/internal.h"
 #include "transport/link.h"
+#include "transport/meet.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -50,6 +51,7 @@ struct net {
     struct endpoint endpoint; // first
     tsr_session *session;
     struct link *link;
+    struct meet *meet; // of ranks that nobody else looks after, or NULL
     double timeout_s;
     bool crowded;
     // messages
@@ -97,13 +99,22 @@ tsr_status tsr__net_take(struct endpoint *endpoint, const struct comm_call *call
 void tsr__net_drop_gifts(struct net *net); // that nobody took; nothing may be under way
 
 // ---- net.c
-// An endpoint over a link, which must outlive it. job: how many this process had before, plus 1.
-tsr_status tsr__net_open(tsr_session *session, struct link *link, uint32_t job,
+// An endpoint over a link, which must outlive it unless it has a close of its own. meet (or NULL) is the endpoint's, even after a
+// failure. job: how many this process had before, plus 1.
+tsr_status tsr__net_open(tsr_session *session, struct link *link, struct meet *meet, uint32_t job,
                          const struct comm_options *options, struct endpoint **out);
 // ---- hosts.c
 // The same job, with shared memory between the ranks of each host; *out is net itself where that cannot be had.
 tsr_status tsr__hosts_open(tsr_session *session, struct endpoint *net,
                            const struct comm_options *options, struct endpoint **out);
+// The same for *out, which is closed where that fails. All ranks call it, those alone on their host too.
+tsr_status tsr__hosts_join(tsr_session *session, const struct comm_options *options,
+                           struct endpoint **out);
+uint64_t tsr__host_id(void); // the same for ranks of one host
+
+// ---- plugins.c
+// The plug-in of a family ("ucx", "openmpi"), from that folder (NULL: none) or beside this library. NULL: why says the first reason.
+void *tsr__plugin_open(const char *family, const char *folder, char *why, size_t n);
 
 // ---- net.c
 // Frees a closed endpoint whose job failed: only when the network itself is gone.

@@ -18,6 +18,7 @@
 #define STEP_NS    10000000 // between two looks of the thread
 #define RING_S     3.0      // ranks that wait for each other that long will do so for ever
 #define FAREWELL_S 2.0      // longest wait for the last messages to leave
+#define GONE_S     1.0 // after the end of a rank's connection: its last words may still be on their way
 
 static uint64_t host_hash(void)
 {
@@ -98,6 +99,8 @@ static void send_beat(struct net *net, int rank, double now, uint32_t farewell)
 void tsr__beat_step(struct net *net)
 {
     double now = tsr__now_s();
+    if (net->meet)
+        tsr__meet_look(net->meet);
     for (int r = 0; r < net->endpoint.size; r++) {
         if (r == net->endpoint.rank)
             continue;
@@ -246,7 +249,8 @@ static tsr_status judge_silence(struct net *net, const struct comm_call *call, i
     const struct beat *beat = &net->peers[peer].latest;
     bool gone =
         beat->pid > 0 && beat->host == net->mine.host && kill(beat->pid, 0) != 0 && errno == ESRCH;
-    if (gone && silent_s > COMM_DEAD_S)
+    if ((gone && silent_s > COMM_DEAD_S) ||
+        (net->meet && tsr__meet_gone_s(net->meet, peer) > GONE_S))
         return tsr__trouble(why, TSR_PEER, peer,
                             "rank %d died; rank %d waits for it at %s '%s' (id %lld)", peer,
                             net->endpoint.rank, call->op, call->node, (long long)call->id);

@@ -183,8 +183,8 @@ void world_open(struct world *w, int n, const char *kind, double timeout_s)
     for (int i = 0; i < n; i++) {
         w->own[i] = tsr_session_new(NULL);
         if (net)
-            assert_int_equal(tsr__net_open(w->own[i], &w->boxes->links[i].link, 1, &o, &w->e[i]),
-                             TSR_OK);
+            assert_int_equal(
+                tsr__net_open(w->own[i], &w->boxes->links[i].link, NULL, 1, &o, &w->e[i]), TSR_OK);
         else if (shm)
             assert_int_equal(tsr__shm_endpoint(w->own[i], w->memory, i, &w->e[i]), TSR_OK);
         else
