@@ -961,13 +961,14 @@ TSR_API tsr_status tsr_tensors_save(const tsr_tensors *tensors, const char *path
 
 typedef struct tsr_run_options {
     size_t size;
-    const char *transport; /* threads, shm (processes), mpi; NULL: threads, or the launcher's */
-    const char *ort_ops;   /* the user's custom-operator library, or NULL */
-    int optimize;          /* ONNX Runtime's level 0..3 plus 1; 0: default */
-    int threads;           /* per rank; 0: max(1, cores / ranks on this host) */
-    double timeout_s;      /* longest wait for a rank without a heartbeat; 0: 15 */
-    bool check_files;      /* read all digests first */
-    const char *plugins;   /* folder of the MPI plug-ins; NULL: beside the library */
+    const char
+        *transport;      /* threads, shm (processes), mpi, ucx; NULL: threads, or the launcher's */
+    const char *ort_ops; /* the user's custom-operator library, or NULL */
+    int optimize;        /* ONNX Runtime's level 0..3 plus 1; 0: default */
+    int threads;         /* per rank; 0: max(1, cores / ranks on this host) */
+    double timeout_s;    /* longest wait for a rank without a heartbeat; 0: 15 */
+    bool check_files;    /* read all digests first */
+    const char *plugins; /* folder of the plug-ins of MPI and UCX; NULL: beside the library */
     /* "NPU=CPU": ranks whose device has that name run on another */
     const char *const *map_devices;
     size_t n_map_devices;
@@ -999,6 +1000,13 @@ typedef struct tsr_run_options {
      * (tsr_cache_has_room), which are then never copied */
     bool states_in_place;
     bool facts; /* tsr_run and tsr_run_model keep what each rank was, for tsr_run_rank */
+    /* with ranks, of the transport ucx: "a:4,b:4", the hosts of those ranks, rank 0's first; NULL: all
+     * are on this one */
+    const char *hosts;
+    int port; /* ucx: where rank 0 listens; 0: what the launcher says, or 29500 */
+    /* ucx: a text that all ranks of the job know and nobody else; NULL: none, and ranks meet on one
+     * host only */
+    const char *secret;
 } tsr_run_options;
 /* Ranks that are threads or children of this process keep to equal shares of the cores that it may use, if there are enough.
  * Says which are those of one rank of so many: fills at most n of their numbers, returns how many there are; 0: none, it runs
@@ -1119,7 +1127,7 @@ TSR_API bool tsr_launcher(int *rank, int *ranks, const char **family);
  * and all ranks run here. */
 TSR_API bool tsr_run_place(const tsr_run_options *options, int *rank, int *ranks);
 
-/* Whether ranks can be run over "threads", "openmpi" or "mpich" here (its plug-in is present). */
+/* Whether ranks can be run over "threads", "openmpi", "mpich" or "ucx" here (its plug-in is present). */
 TSR_API bool tsr_transport_available(const char *family);
 
 typedef struct tsr_difference {

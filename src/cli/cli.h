@@ -47,9 +47,12 @@ struct option {
 #define PLACE_OPTIONS                                                                      \
     {"--rank", "K", "this process is rank K of --ranks N; start the others likewise, on this host (shared memory)"}, \
     {"--ranks", "N", "how many such processes there are"},                                                \
-    {"--meet", "NAME", "by which they find each other (default: the path of the folder or model)"}
+    {"--meet", "NAME", "by which they find each other (default: the path of the folder or model)"},       \
+    {"--hosts", "a:4,b:4", "they are on these hosts, rank 0 on the first, and talk over UCX; gives --ranks too"}
 #define RUN_OPTIONS                                                                                       \
-    {"--transport", "NAME", "threads, shm (processes), mpi (messages only); default: what fits the launcher, else threads"}, \
+    {"--transport", "NAME", "threads, shm (processes), mpi (messages only), ucx; default: what fits the launcher, else threads"}, \
+    {"--port", "P", "ucx: where rank 0 listens (default: MASTER_PORT, else 29500)"},                      \
+    {"--secret-file", "FILE", "ucx: what all ranks know and nobody else, needed between hosts (default: TESSERA_SECRET)"}, \
     {"--threads", "N", "threads of each rank (default: cores / ranks on this host, at least 1)"},         \
     {"--no-pin", NULL, "let ranks move between all cores; else each keeps to its share, if there are enough"}, \
     {"--timeout", "S", "longest wait for a rank without a heartbeat (default 15)"},                       \
@@ -192,6 +195,9 @@ tsr_status cli_load_inputs(struct cli *cli, const char *set, bool folder, tsr_te
                            tsr_model **m);
 // Fills run options from the command line; EXIT_USAGE after a message, else 0.
 int cli_read_run_options(struct cli *cli, tsr_run_options *options);
+// --rank, --ranks, --meet, --hosts, --port and the secret (place.c).
+int cli_read_place(struct cli *cli, tsr_run_options *options);
+int cli_count_hosts(const char *list); // ranks of "a:4,b:4": 8; 0: it is no such list
 // "16GiB", "512 MB", "1000" (bytes) -> bytes; false: not a size.
 bool cli_read_bytes(const char *text, int64_t *out);
 // A topology as --devices and `topology` take it: a file, or what tsr_topology_parse reads.

@@ -93,6 +93,15 @@ static void look_mpi(struct item *item, const char *what, const char *program, c
              path[0] && !plugin ? " (no plug-in)" : "");
 }
 
+static void look_ucx(struct item *item)
+{
+    bool plugin = tsr_transport_available("ucx");
+    set(item, "UCX", plugin,
+        "apt install libucx-dev and rebuild; it is for ranks on several hosts without MPI");
+    snprintf(item->detail, sizeof item->detail, "%s",
+             plugin ? "plug-in found; --transport ucx" : "no plug-in");
+}
+
 #define VERSIONS                                                                                   \
     " -I -c 'import sys, onnx, onnxruntime; print(sys.version.split()[0], \"onnx\", "              \
     "onnx.__version__, \"onnxruntime\", onnxruntime.__version__)' 2>/dev/null"
@@ -203,7 +212,7 @@ static int print_doctor_json(struct cli *cli, const struct item *items, size_t n
 
 static int run(struct cli *cli)
 {
-    struct item items[10] = {0};
+    struct item items[11] = {0};
     set(&items[0], "tessera", true, "");
     snprintf(items[0].detail, sizeof items[0].detail, "%s", tsr_version());
     set(&items[1], "processors", true, "");
@@ -217,12 +226,13 @@ static int run(struct cli *cli)
              "apt install openmpi-bin libopenmpi-dev; threads need no MPI");
     look_mpi(&items[6], "MPICH", "mpirun.mpich", "mpich",
              "apt install mpich libmpich-dev; threads need no MPI");
-    look_python(&items[7]);
-    look_gpus(cli, &items[8]);
-    look_devices(cli, &items[9]);
+    look_ucx(&items[7]);
+    look_python(&items[8]);
+    look_gpus(cli, &items[9]);
+    look_devices(cli, &items[10]);
     if (cli->json)
-        return print_doctor_json(cli, items, 10);
-    return print_text(items, 10);
+        return print_doctor_json(cli, items, 11);
+    return print_text(items, 11);
 }
 
 const struct command cmd_doctor = {

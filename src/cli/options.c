@@ -21,8 +21,6 @@ const struct option cli_common[] = {
     END_OF_OPTIONS,
 };
 
-#define MAX_RANKS 65536
-
 #define COMMAND(name) extern const struct command cmd_##name;
 #include "commands.def"
 #undef COMMAND
@@ -382,44 +380,6 @@ tsr_status cli_load_inputs(struct cli *cli, const char *set, bool folder, tsr_te
     return tsr_tensors_load(inputs, set, *m, false);
 }
 
-int cli_rank(const struct cli *cli)
-{
-    uint64_t told;
-    int rank = 0;
-    const char *text = cli_value(cli, "--rank");
-    if (text && cli_count_of(text, &told) && told < MAX_RANKS)
-        return (int)told;
-    tsr_launcher(&rank, NULL, NULL);
-    return rank;
-}
-
-// --rank, --ranks and --meet. Ranks that are told nothing else meet by the path of what they run.
-static int read_place(struct cli *cli, tsr_run_options *options)
-{
-    static char path[PATH_MAX];
-    uint64_t rank, ranks;
-    const char *rank_text = cli_value(cli, "--rank"), *ranks_text = cli_value(cli, "--ranks");
-    options->meet = cli_value(cli, "--meet");
-    if (!rank_text && !ranks_text)
-        return options->meet ? cli_usage(cli, "--meet goes with --rank K --ranks N") : 0;
-    if (!rank_text || !ranks_text)
-        return cli_usage(cli, "--rank K and --ranks N go together");
-    if (!cli_count_of(ranks_text, &ranks) || ranks < 1 || ranks > MAX_RANKS)
-        return cli_usage(cli, "--ranks wants a number from 1 to %d, not '%s'", MAX_RANKS,
-                         ranks_text);
-    if (!cli_count_of(rank_text, &rank) || rank >= ranks)
-        return cli_usage(cli, "--rank wants a number from 0 to %d, not '%s'", (int)ranks - 1,
-                         rank_text);
-    if (options->transport && strcmp(options->transport, "threads") == 0)
-        return cli_usage(cli,
-                         "--rank is for ranks that are processes, not for --transport threads");
-    if (!options->meet)
-        options->meet = realpath(cli->arguments[0], path) ? path : cli->arguments[0];
-    options->rank = (int)rank;
-    options->ranks = (int)ranks;
-    return 0;
-}
-
 // Every --map-device, in the order given.
 static int read_map(struct cli *cli, tsr_run_options *options)
 {
@@ -492,7 +452,7 @@ int cli_read_run_options(struct cli *cli, tsr_run_options *options)
     options->work = cli_temporary();
     int code = read_gpu_options(cli, options);
     if (!code)
-        code = read_place(cli, options);
+        code = cli_read_place(cli, options);
     if (code)
         return code;
     if ((text = cli_value(cli, "--timeout"))) {

@@ -66,6 +66,11 @@ tsr_status tsr__run_options(tsr_session *session, const tsr_run_options *given,
     tsr_status place = check_place(session, out);
     if (place != TSR_OK)
         return place;
+    if (out->port < 0 || out->port > 65535) {
+        tsr__diag(session, DIAG_run_options, NULL, "1 to 65535; 0: the default", "%d is no port",
+                  out->port);
+        return TSR_USAGE;
+    }
     enum comm_way way;
     if (out->gpu_way && !tsr__way_of(out->gpu_way, &way)) {
         tsr__diag(session, DIAG_run_options, NULL, "auto, own, nccl or host",

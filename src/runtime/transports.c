@@ -2,10 +2,11 @@
 // transports.c - the ways by which ranks talk, a row each; which of them a run takes, and this process's place in it.
 //
 //   asked for    no launcher                under mpirun                 under torchrun, or with --rank
-//   nothing      threads                    MPI and shared memory        shared memory
+//   nothing      threads                    MPI and shared memory        shared memory; on several hosts as "ucx"
 //   "threads"    threads                    threads                      threads
 //   "shm"        children of this process   MPI and shared memory        shared memory
 //   "mpi"        refused                    MPI alone                    refused
+//   "ucx"        refused                    UCX and shared memory        UCX and shared memory
 #include "runtime/spawn.h"
 
 // Who told this process which rank it is.
@@ -18,6 +19,7 @@ static const struct transport_row {
     bool threads;                // ranks are threads of this process, whoever started it
     bool starts_ranks;           // where nobody has: as children of this process
     bool messages_only;          // no shared memory between ranks of one host
+    bool ucx;                    // over UCX, whatever the launcher speaks
     enum need need;              // to join the other ranks
     const char *absent, *remedy; // what is said where that is missing
 } transports[] = {
@@ -32,6 +34,11 @@ static const struct transport_row {
      .need = AN_MPI_LAUNCHER,
      .absent = "the transport mpi needs an MPI launcher",
      .remedy = "mpirun -n N tessera run FOLDER"},
+    {.name = "ucx",
+     .ucx = true,
+     .need = A_STARTER,
+     .absent = "the transport ucx needs to know which rank this process is",
+     .remedy = "torchrun, srun or tessera launch tell it; or give --hosts a,b --rank K"},
 };
 static const struct transport_row whatever_fits = {.name = NULL};
 
@@ -77,18 +84,27 @@ bool tsr__run_spawns(tsr_session *session, const tsr_run_options *options)
 static tsr_status join(tsr_session *session, const tsr_run_options *options, enum starter starter,
                        const char *family, struct endpoint **out)
 {
+    const struct transport_row *row = row_of(options->transport);
     struct comm_options comm = {
         .timeout_s = options->timeout_s,
         .plugins = options->plugins,
-        .messages_only = row_of(options->transport)->messages_only,
+        .messages_only = row->messages_only,
+        .port = options->port,
+        .secret = options->secret,
     };
-    if (starter == MPI_LAUNCHER)
-        return tsr__mpi_open(session, family, &comm, out);
     if (starter == AN_OPTION) {
         comm.rank = options->rank;
         comm.ranks = options->ranks;
         comm.meet = options->meet;
+        comm.hosts = options->hosts;
     }
+    if (row->ucx)
+        return tsr__ucx_open(session, &comm, out);
+    if (starter == MPI_LAUNCHER)
+        return tsr__mpi_open(session, family, &comm, out);
+    bool apart = !row->name && !tsr__env_one_host(&comm);
+    if (apart && tsr__plugin_present("ucx", comm.plugins))
+        return tsr__ucx_open(session, &comm, out);
     return tsr__env_open(session, &comm, out);
 }
 
@@ -106,7 +122,7 @@ tsr_status tsr__run_join(tsr_session *session, const tsr_run_options *options,
     }
     if (!row)
         return tsr__run_refuse(session, DIAG_transport_absent, NULL,
-                               "transports are: threads, shm, mpi",
+                               "transports are: threads, shm, mpi, ucx",
                                "this transport does not exist here");
     enum starter starter = starter_of(options, &family);
     if (!has_need(row->need, starter))

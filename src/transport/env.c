@@ -313,6 +313,15 @@ static tsr_status open_memory(tsr_session *session, const struct comm_options *o
     return tsr__shm_map(session, fd, meeting->ranks, options, out);
 }
 
+bool tsr__env_one_host(const struct comm_options *options)
+{
+    int ranks = 1;
+    if (options && options->ranks > 0)
+        return !options->hosts;
+    tsr_launcher(NULL, &ranks, NULL);
+    return one_host(ranks);
+}
+
 // Rank 0 makes the shared segment and hands it out; the others fetch and map it. Then all are
 // alike.
 tsr_status tsr__env_open(tsr_session *session, const struct comm_options *options,
@@ -325,9 +334,10 @@ tsr_status tsr__env_open(tsr_session *session, const struct comm_options *option
         meet_by_hand(options, &meeting);
     else
         meet_as_launched(&meeting);
-    if (!by_hand && !one_host(meeting.ranks))
+    if (!tsr__env_one_host(options))
         return refuse(session, DIAG_transport_absent,
-                      "start it with mpirun, or srun --mpi=pmix (or pmi2), which have a network",
+                      "--transport ucx; or start it with mpirun, or srun --mpi=pmix (or pmi2), "
+                      "which have a network",
                       "these ranks are on several hosts and were started without a way to talk");
     tsr_status st = open_memory(session, options, &meeting, &job);
     if (st != TSR_OK)

@@ -60,8 +60,8 @@ static tsr_status run(tsr_session *s, int argc, char **argv, tsr_tensors *in, ts
     for (int i = 0; i < times && st == TSR_OK; i++) {
         if (i == 1 && value(argc, argv, "stop"))
             raise(SIGSTOP);
-        if (value(argc, argv, "kill"))
-            raise(SIGKILL);
+        if ((v = value(argc, argv, "kill")) && i + 1 == (int)strtol(v, NULL, 10))
+            raise(SIGKILL); // before that run
         st = is_folder(path) ? tsr_run(s, path, &o, in, out) : tsr_run_model(s, path, &o, in, out);
     }
     return st;

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// place.c - which rank a process is, on which hosts the others are, and what they have in common to find each other.
+#include "cli.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_RANKS  65536
+#define MAX_SECRET 4096
+
+int cli_rank(const struct cli *cli)
+{
+    uint64_t told;
+    int rank = 0;
+    const char *text = cli_value(cli, "--rank");
+    if (text && cli_count_of(text, &told) && told < MAX_RANKS)
+        return (int)told;
+    tsr_launcher(&rank, NULL, NULL);
+    return rank;
+}
+
+// One entry of a list of hosts, "a" or "a:4": ranks on it; 0: it is none.
+static int ranks_on(const char *entry, size_t length)
+{
+    char number[16];
+    uint64_t ranks;
+    const char *colon = memchr(entry, ':', length);
+    if (!colon)
+        return length > 0;
+    size_t digits = length - (size_t)(colon + 1 - entry);
+    if (colon == entry || digits >= sizeof number)
+        return 0;
+    memcpy(number, colon + 1, digits);
+    number[digits] = 0;
+    if (!cli_count_of(number, &ranks) || ranks > MAX_RANKS)
+        return 0;
+    return (int)ranks;
+}
+
+int cli_count_hosts(const char *list)
+{
+    int all = 0;
+    for (;;) {
+        size_t length = strcspn(list, ",");
+        int here = ranks_on(list, length);
+        if (here == 0 || all > MAX_RANKS - here)
+            return 0;
+        all += here;
+        if (!list[length])
+            return all;
+        list += length + 1;
+    }
+}
+
+// --rank, --ranks and --meet. Ranks that are told nothing else meet by the path of what they run.
+static int read_rank(struct cli *cli, tsr_run_options *options)
+{
+    static char path[PATH_MAX];
+    uint64_t rank, ranks;
+    char counted[16];
+    const char *rank_text = cli_value(cli, "--rank"), *ranks_text = cli_value(cli, "--ranks");
+    options->meet = cli_value(cli, "--meet");
+    if (options->hosts && !rank_text)
+        return cli_usage(cli, "--hosts goes with --rank K, which of these ranks this process is");
+    if (!rank_text && !ranks_text)
+        return options->meet ? cli_usage(cli, "--meet goes with --rank K --ranks N") : 0;
+    if (options->hosts && !ranks_text) {
+        snprintf(counted, sizeof counted, "%d", cli_count_hosts(options->hosts));
+        ranks_text = counted;
+    }
+    if (!rank_text || !ranks_text)
+        return cli_usage(cli, "--rank K and --ranks N go together");
+    if (!cli_count_of(ranks_text, &ranks) || ranks < 1 || ranks > MAX_RANKS)
+        return cli_usage(cli, "--ranks wants a number from 1 to %d, not '%s'", MAX_RANKS,
+                         ranks_text);
+    if (!cli_count_of(rank_text, &rank) || rank >= ranks)
+        return cli_usage(cli, "--rank wants a number from 0 to %d, not '%s'", (int)ranks - 1,
+                         rank_text);
+    if (options->hosts && cli_count_hosts(options->hosts) != (int)ranks)
+        return cli_usage(cli, "--hosts has %d ranks, --ranks says %d",
+                         cli_count_hosts(options->hosts), (int)ranks);
+    if (options->transport && strcmp(options->transport, "threads") == 0)
+        return cli_usage(cli,
+                         "--rank is for ranks that are processes, not for --transport threads");
+    if (!options->meet)
+        options->meet = realpath(cli->arguments[0], path) ? path : cli->arguments[0];
+    options->rank = (int)rank;
+    options->ranks = (int)ranks;
+    return 0;
+}
+
+// The first line of a file: a secret in the arguments would be seen by everybody on the host.
+static int read_secret(struct cli *cli, const char *file, tsr_run_options *options)
+{
+    static char secret[MAX_SECRET + 2];
+    FILE *f = fopen(file, "re");
+    if (!f)
+        return cli_usage(cli, "--secret-file %s: %s", file, strerror(errno));
+    bool read = fgets(secret, sizeof secret, f) != NULL;
+    fclose(f);
+    secret[strcspn(secret, "\r\n")] = 0;
+    if (!read || !*secret)
+        return cli_usage(cli, "--secret-file %s: its first line is empty", file);
+    if (strlen(secret) > MAX_SECRET)
+        return cli_usage(cli, "--secret-file %s: a secret has at most %d characters", file,
+                         MAX_SECRET);
+    options->secret = secret;
+    return 0;
+}
+
+int cli_read_place(struct cli *cli, tsr_run_options *options)
+{
+    const char *file = cli_value(cli, "--secret-file"), *port = cli_value(cli, "--port");
+    uint64_t number = 0;
+    options->secret = getenv("TESSERA_SECRET");
+    options->hosts = cli_value(cli, "--hosts");
+    if (options->hosts && cli_count_hosts(options->hosts) == 0)
+        return cli_usage(cli, "--hosts wants a list as a:4,b:4 or a,b, not '%s'", options->hosts);
+    if (port && (!cli_count_of(port, &number) || number < 1 || number > 65535))
+        return cli_usage(cli, "--port wants a number from 1 to 65535, not '%s'", port);
+    options->port = (int)number;
+    if (file) {
+        int code = read_secret(cli, file, options);
+        if (code)
+            return code;
+    }
+    return read_rank(cli, options);
+}

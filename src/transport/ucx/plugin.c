@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+// plugin.c - UCX as a link: InfiniBand, TCP and what else UCX finds, without a launcher of its own.
+//
+// It knows nothing of Tessera but link.h. The ranks have met before; here they tell each other their workers'
+// addresses. A message is told by its tag: the job, the channel, who sent it. UCX serves one thread at a time, so a lock
+// is held in every call. A rank that is gone makes its endpoint fail; sends to it fail then, receives just do not end.
+#include "transport/link.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucp/api/ucp.h>
+#include <ucs/debug/debug.h>
+#include <ucs/debug/log_def.h>
+
+#define RECEIVES 1u // lowest bit of a request: it receives
+
+struct link *tsr_link_wire(struct link_meeting *meeting, char *error, size_t n)
+    __attribute__((visibility("default")));
+
+struct ucx {
+    struct link link; // first
+    ucp_context_h context;
+    ucp_worker_h worker;
+    ucp_ep_h *endpoints; // [rank]; NULL: this one, or closed
+    void *flushing;      // the request of a flush, or NULL
+    uint64_t job;        // upper bits of every tag
+    pthread_mutex_t lock;
+};
+
+// ---- messages --------------------------------------------------------------------------------------
+
+// 40 bits of the job, 8 of the channel, 16 of the sender.
+static ucp_tag_t tag_of(const struct ucx *ucx, int channel, int sender)
+{
+    return ucx->job << 24 | (uint64_t)(unsigned)channel << 16 | (uint64_t)(unsigned)sender;
+}
+
+static bool link_send(struct link *link, int peer, int channel, const void *p, size_t bytes,
+                      uint64_t *request)
+{
+    struct ucx *ucx = (struct ucx *)link;
+    ucp_request_param_t param = {0};
+    pthread_mutex_lock(&ucx->lock);
+    void *sent =
+        ucp_tag_send_nbx(ucx->endpoints[peer], p, bytes, tag_of(ucx, channel, link->rank), &param);
+    pthread_mutex_unlock(&ucx->lock);
+    *request = (uint64_t)(uintptr_t)sent; // NULL: it is done already
+    return !UCS_PTR_IS_ERR(sent);
+}
+
+static bool link_receive(struct link *link, int peer, int channel, void *p, size_t bytes,
+                         uint64_t *request)
+{
+    struct ucx *ucx = (struct ucx *)link;
+    ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FLAG_NO_IMM_CMPL};
+    pthread_mutex_lock(&ucx->lock);
+    void *received =
+        ucp_tag_recv_nbx(ucx->worker, p, bytes, tag_of(ucx, channel, peer), ~(ucp_tag_t)0, &param);
+    pthread_mutex_unlock(&ucx->lock);
+    if (!received || UCS_PTR_IS_ERR(received))
+        return false;
+    *request = (uint64_t)(uintptr_t)received | RECEIVES;
+    return true;
+}
+
+static void *pointer_of(uint64_t request)
+{
+    return (void *)(uintptr_t)(request & ~(uint64_t)RECEIVES);
+}
+
+static ucs_status_t status_of(uint64_t request, size_t *bytes)
+{
+    ucp_tag_recv_info_t info = {0};
+    if (!(request & RECEIVES))
+        return ucp_request_check_status(pointer_of(request));
+    ucs_status_t status = ucp_tag_recv_request_test(pointer_of(request), &info);
+    if (status == UCS_OK && bytes)
+        *bytes = info.length;
+    return status;
+}
+
+// UCX works only when asked to, so a request that is not done yet is given a step.
+static int link_test(struct link *link, uint64_t *request, size_t *bytes)
+{
+    struct ucx *ucx = (struct ucx *)link;
+    if (*request == 0)
+        return 1;
+    pthread_mutex_lock(&ucx->lock);
+    ucs_status_t status = status_of(*request, bytes);
+    if (status == UCS_INPROGRESS) {
+        ucp_worker_progress(ucx->worker);
+        status = status_of(*request, bytes);
+    }
+    if (status != UCS_INPROGRESS) {
+        ucp_request_free(pointer_of(*request));
+        *request = 0;
+    }
+    pthread_mutex_unlock(&ucx->lock);
+    if (status == UCS_INPROGRESS)
+        return 0;
+    return status == UCS_OK ? 1 : -1;
+}
+
+static void link_cancel(struct link *link, uint64_t *request)
+{
+    struct ucx *ucx = (struct ucx *)link;
+    if (*request == 0)
+        return;
+    pthread_mutex_lock(&ucx->lock);
+    ucp_request_cancel(ucx->worker, pointer_of(*request));
+    ucp_request_free(pointer_of(*request));
+    pthread_mutex_unlock(&ucx->lock);
+    *request = 0;
+}
+
+static void link_failed(struct link *link)
+{
+    (void)link; // nothing is done at the end of the process
+}
+
+// ---- the end ---------------------------------------------------------------------------------------
+
+// One step of a request that stands for this link; true: it is over, or there is none.
+static bool step(struct ucx *ucx, void **request)
+{
+    ucp_worker_progress(ucx->worker);
+    if (!*request)
+        return true;
+    if (!UCS_PTR_IS_ERR(*request)) {
+        if (ucp_request_check_status(*request) == UCS_INPROGRESS)
+            return false;
+        ucp_request_free(*request);
+    }
+    *request = NULL;
+    return true;
+}
+
+static bool link_flush(struct link *link)
+{
+    struct ucx *ucx = (struct ucx *)link;
+    ucp_request_param_t param = {0};
+    pthread_mutex_lock(&ucx->lock);
+    if (!ucx->flushing)
+        ucx->flushing = ucp_worker_flush_nbx(ucx->worker, &param);
+    bool left = step(ucx, &ucx->flushing);
+    pthread_mutex_unlock(&ucx->lock);
+    return left;
+}
+
+#define CLOSE_STEPS 10000 // others may be gone, so that closing has an end
+
+static void close_endpoint(struct ucx *ucx, ucp_ep_h endpoint)
+{
+    ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
+                                 .flags = UCP_EP_CLOSE_FLAG_FORCE};
+    void *closing = ucp_ep_close_nbx(endpoint, &param);
+    for (int i = 0; i < CLOSE_STEPS; i++)
+        if (step(ucx, &closing))
+            return;
+}
+
+static void link_close(struct link *link)
+{
+    struct ucx *ucx = (struct ucx *)link;
+    if (ucx->endpoints)
+        for (int i = 0; i < link->size; i++)
+            if (ucx->endpoints[i])
+                close_endpoint(ucx, ucx->endpoints[i]);
+    if (ucx->worker)
+        ucp_worker_destroy(ucx->worker);
+    if (ucx->context)
+        ucp_cleanup(ucx->context);
+    pthread_mutex_destroy(&ucx->lock);
+    free(ucx->endpoints);
+    free(ucx);
+}
+
+// ---- the beginning ---------------------------------------------------------------------------------
+
+// UCX would print what goes wrong; whoever uses the link says it instead.
+static ucs_log_func_rc_t keep_quiet(const char *file, unsigned line, const char *function,
+                                    ucs_log_level_t level,
+                                    const ucs_log_component_config_t *component,
+                                    const char *message, va_list arguments)
+{
+    (void)file;
+    (void)line;
+    (void)function;
+    (void)level;
+    (void)component;
+    (void)message;
+    (void)arguments;
+    return UCS_LOG_FUNC_RC_STOP;
+}
+
+// Loading UCX takes over what happens at a crash; that is for the program to decide.
+static void calm_ucx(void)
+{
+    static const int crashes[] = {SIGILL, SIGSEGV, SIGBUS, SIGFPE};
+    for (size_t i = 0; i < sizeof crashes / sizeof *crashes; i++)
+        ucs_debug_disable_signal(crashes[i]);
+    if (!getenv("UCX_LOG_LEVEL"))
+        ucs_log_push_handler(keep_quiet);
+}
+
+static bool fail(char *error, size_t n, const char *what, ucs_status_t status)
+{
+    snprintf(error, n, "%s: %s", what, ucs_status_string(status));
+    return false;
+}
+
+static bool start(struct ucx *ucx, const struct link_meeting *meeting, char *error, size_t n)
+{
+    ucp_config_t *config;
+    ucp_params_t params = {.field_mask =
+                               UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS,
+                           .features = UCP_FEATURE_TAG,
+                           .estimated_num_eps = (size_t)meeting->size};
+    ucp_worker_params_t worker = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
+                                  .thread_mode = UCS_THREAD_MODE_SERIALIZED};
+    ucs_status_t status = ucp_config_read(NULL, NULL, &config);
+    if (status != UCS_OK)
+        return fail(error, n, "UCX's settings cannot be read", status);
+    if (meeting->loopback && !getenv("UCX_NET_DEVICES"))
+        ucp_config_modify(config, "NET_DEVICES", "lo");
+    status = ucp_init(&params, config, &ucx->context);
+    ucp_config_release(config);
+    if (status != UCS_OK)
+        return fail(error, n, "UCX does not start", status);
+    status = ucp_worker_create(ucx->context, &worker, &ucx->worker);
+    if (status != UCS_OK)
+        return fail(error, n, "UCX has no network to use", status);
+    return true;
+}
+
+// What a failed endpoint is told to; sends over it fail from then on.
+static void on_error(void *data, ucp_ep_h endpoint, ucs_status_t status)
+{
+    (void)data;
+    (void)endpoint;
+    (void)status;
+}
+
+static bool connect_to(void *data, int rank, const struct link_card *card)
+{
+    struct ucx *ucx = data;
+    if (rank == ucx->link.rank)
+        return true;
+    ucp_ep_params_t params = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS |
+                                            UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                                            UCP_EP_PARAM_FIELD_ERR_HANDLER,
+                              .address = (const ucp_address_t *)card->data,
+                              .err_mode = UCP_ERR_HANDLING_MODE_PEER,
+                              .err_handler = {.cb = on_error}};
+    return ucp_ep_create(ucx->worker, &params, &ucx->endpoints[rank]) == UCS_OK;
+}
+
+// All ranks tell each other where their worker is, and each makes an endpoint to every other.
+static bool wire(struct ucx *ucx, struct link_meeting *meeting, char *error, size_t n)
+{
+    size_t bytes;
+    ucp_address_t *address;
+    struct link_card *mine = malloc(sizeof *mine);
+    ucs_status_t status = ucp_worker_get_address(ucx->worker, &address, &bytes);
+    if (status != UCS_OK || !mine || bytes > sizeof mine->data) {
+        free(mine);
+        return fail(error, n, "UCX has no address", status);
+    }
+    mine->bytes = bytes;
+    memcpy(mine->data, address, bytes);
+    ucp_worker_release_address(ucx->worker, address);
+    snprintf(error, n, "UCX finds no way to a rank");
+    bool wired = meeting->swap(meeting, mine, connect_to, ucx, error, n);
+    free(mine);
+    return wired;
+}
+
+struct link *tsr_link_wire(struct link_meeting *meeting, char *error, size_t n)
+{
+    struct ucx *ucx = calloc(1, sizeof *ucx);
+    ucp_ep_h *endpoints = calloc((size_t)meeting->size, sizeof(ucp_ep_h));
+    if (!ucx || !endpoints) {
+        free(ucx);
+        free(endpoints);
+        snprintf(error, n, "out of memory");
+        return NULL;
+    }
+    ucx->endpoints = endpoints;
+    ucx->job = meeting->job;
+    pthread_mutex_init(&ucx->lock, NULL);
+    struct link *link = &ucx->link;
+    link->abi = LINK_ABI;
+    link->rank = meeting->rank;
+    link->size = meeting->size;
+    link->host_ranks = meeting->host_ranks;
+    link->host_cores = meeting->host_cores;
+    link->threads = true;
+    snprintf(link->library, sizeof link->library, "UCX %s", ucp_get_version_string());
+    link->send = link_send;
+    link->receive = link_receive;
+    link->test = link_test;
+    link->cancel = link_cancel;
+    link->failed = link_failed;
+    link->flush = link_flush;
+    link->close = link_close;
+    calm_ucx();
+    if (start(ucx, meeting, error, n) && wire(ucx, meeting, error, n))
+        return link;
+    link_close(link);
+    return NULL;
+}

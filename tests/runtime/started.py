@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts N ranks of a command with plain environment variables, as torchrun does: started.py N [HOSTS] -- COMMAND ...
+
+With HOSTS the ranks are on so many hosts, as far as they can tell: each has a host name of its own. Ends with the first code that is not 0."""
+import os
+import socket
+import subprocess
+import sys
+import time
+
+cut = sys.argv.index("--")
+count, hosts, command = int(sys.argv[1]), int(sys.argv[2]) if cut > 2 else 1, sys.argv[cut + 1:]
+with socket.socket() as s:
+    s.bind(("127.0.0.1", 0))
+    port = s.getsockname()[1]
+ranks = []
+for rank in reversed(range(count)):  # the others wait for rank 0
+    env = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_ADDR": os.environ.get("MASTER_ADDR", "127.0.0.1"), "MASTER_PORT": str(port)}
+    words = command
+    if hosts > 1:
+        words = ["unshare", "-u", "sh", "-c", 'hostname host%d && exec "$@"' % (rank * hosts // count), "sh", *command]
+    ranks.append(subprocess.Popen(words, env=env))
+code, until = 0, None
+while any(p.poll() is None for p in ranks):
+    code = code or next((p.returncode for p in ranks if p.returncode), 0)
+    until = until or (time.time() + 10 if code else None)
+    if until and time.time() > until:  # stopped ones, and those that do not notice
+        for p in ranks:
+            p.kill()
+        print("started: some rank did not end by itself", file=sys.stderr)
+    time.sleep(0.02)
+code = code or next((p.returncode for p in ranks if p.returncode), 0)
+sys.exit(code if code >= 0 else 128 - code)

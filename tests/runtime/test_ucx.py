@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks as processes over UCX, started with plain environment variables: same bits as threads, faults named in time, secrets kept."""
+import signal
+import socket
+import time
+
+from parts import *
+
+TESSERA = os.path.join(BUILD, "tessera")
+STARTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "started.py")
+SANITIZED = os.environ.get("TESSERA_SANITIZED") == "1"
+SEVERAL = subprocess.run(["unshare", "-u", "hostname", "elsewhere"], capture_output=True).returncode == 0
+if not os.path.exists(os.path.join(BUILD, "libtessera_ucx.so")):
+    print("skipped: no UCX, so no plug-in for it")
+    sys.exit(77)
+
+
+def launch(n, hosts=1):
+    return [sys.executable, STARTED, str(n), str(hosts), "--"]
+
+
+def ucx(path, inputs, n, hosts=1, env=None, **options):
+    return run(path, inputs, launch=launch(n, hosts), plugins=BUILD, transport="ucx", env=env, **options)
+
+
+def ways():
+    """How ranks may talk: by the memory of their host; by UCX through memory, and through TCP, as ranks of several hosts do."""
+    found = [("memory", 1, {})]
+    if SEVERAL:
+        found += [("messages", 99, {}), ("tcp", 99, {"UCX_TLS": "tcp"})]
+    return found
+
+
+@case
+def same_bits_as_threads(d):
+    for n, rows in ((1, 3), (2, 1), (2, 700), (3, 40), (4, 300)):
+        _, parts, x = mlp(n, rows=rows, inner=64, width=96)
+        p = partition(d + "/p%d_%d" % (n, rows), parts)
+        a = run(p, {"x": x}, threads=1)
+        for name, hosts, env in ways():
+            b = ucx(p, {"x": x}, n, min(hosts, n), env, threads=1)
+            assert a.status == "OK" and b.code == 0, (name, n, str(a), str(b))
+            assert a.outputs["y"].tobytes() == b.outputs["y"].tobytes(), (name, n)
+
+
+@case
+def large_tensors(d):
+    """Several rounds and chunks: 3 ranks, 60 MB each."""
+    nodes = lambda r: [h.make_node("Mul", ["x", "mine"], ["a"]), comm("AllReduce", "a", "y", 0, range(3), F, reduce="sum", name="sum")]
+    parts = [model(nodes(r), [value("x", F, [1500, 10000])], [value("y")], {"mine": np.float32(1.1 + r)}) for r in range(3)]
+    p, x = partition(d + "/p", parts), np.random.default_rng(1).normal(size=(1500, 10000)).astype("f4")
+    want = run(p, {"x": x}, threads=1)
+    for name, hosts, env in ways():
+        got = ucx(p, {"x": x}, 3, min(hosts, 3), env, threads=1)
+        assert got.code == 0 and want.outputs["y"].tobytes() == got.outputs["y"].tobytes(), (name, str(got))
+
+
+@case
+def two_hosts(d):
+    """Four ranks on two hosts, as far as they can tell: groups on one host meet in its memory, others by messages. Same bits."""
+    if not SEVERAL:
+        return "no right to give a process another host name"
+    parts = []
+    for r in range(4):
+        near = [0, 1] if r < 2 else [2, 3]
+        nodes = [h.make_node("Mul", ["x", "mine"], ["a"]), comm("AllReduce", "a", "b", r // 2, near, F, token=0, reduce="sum", name="near"),
+                 comm("AllReduce", "b", "c", 2, range(4), F, token=1, reduce="sum", name="all"), comm("AllGather", "c", "y", 3 + r // 2, near, F, token=2, axis=0, name="pair")]
+        parts.append(model(nodes, [value("x", F, [300, 70])], [value("y")], {"mine": np.float32(1.1 + r)}))
+    p, x = partition(d + "/p", parts), np.random.default_rng(1).normal(size=(300, 70)).astype("f4")
+    a, b = run(p, {"x": x}, threads=1, times=2), ucx(p, {"x": x}, 4, 2, {"UCX_TLS": "tcp"}, threads=1, times=2)
+    assert a.status == "OK" and b.code == 0, (str(a), str(b))
+    assert a.outputs["y"].tobytes() == b.outputs["y"].tobytes()
+
+
+@case
+def every_operator(d):
+    """AllGather and Reshard, small and large, several runs."""
+    n = 3
+    for length in (6, 60000):
+        cut, whole = [1, 1, 0, n, 1, 0, 0, n] + [v for r in range(n) for v in (1, r)], [1, 0, 0, 1, n] + list(range(n))
+        nodes = lambda r: [comm("AllGather", "mine", "a", 0, range(n), F, axis=0), h.make_node("Mul", ["a", "two"], ["b"]),
+                           comm("Reshard", "b", "c", 1, range(n), F, extra=["s"], source=whole, target=cut),
+                           comm("Reshard", "c", "e", 2, range(n), F, extra=["s"], source=cut, target=whole),
+                           comm("AllReduce", "e", "y", 3, range(n), F, reduce="max")]
+        pieces = [np.arange(length // n, dtype="f4") + 1000 * r for r in range(n)]
+        models = [model(nodes(r), [], [value("y")], {"mine": pieces[r], "two": np.float32(2), "s": np.array([length])}) for r in range(n)]
+        for name, hosts, env in ways():
+            r = ucx(partition(d + "/p%d%s" % (length, name), models), {}, n, min(hosts, n), env, times=3)
+            assert r.code == 0 and (r.outputs["y"] == 2 * np.concatenate(pieces)).all(), (name, str(r))
+
+
+@case
+def another_number_of_ranks(d):
+    _, parts, x = mlp(2)
+    r = ucx(partition(d + "/p", parts), {"x": x}, 3)
+    assert r.code == STATUS.index("USAGE") and "ranks-differ" in r.text and "a partition for 2 ranks started with 3" in r.text, str(r)
+
+
+@case
+def a_file_of_one_rank_is_missing(d):
+    _, parts, x = mlp(2)
+    p = partition(d + "/p", parts)
+    os.remove(p + "/rank1.onnx")
+    for name, hosts, env in ways():
+        r = ucx(p, {"x": x}, 2, min(hosts, 2), env)
+        assert r.code in (STATUS.index("IO"), STATUS.index("PEER")) and "rank1.onnx" in r.text, (name, str(r))
+
+
+@case
+def ranks_that_disagree(d):
+    one = lambda **k: [comm("AllReduce", "mine", "y", 0, range(2), F, **{"reduce": "sum", "name": "here", **k})]
+    for k, nodes in enumerate([one(reduce="max"), one(plan="f" * 16), [comm("AllGather", "mine", "y", 0, range(2), F, axis=0)], [h.make_node("Identity", ["mine"], ["y"])]]):
+        models = [model(nodes if r else one(), [], [value("y")], {"mine": np.ones(4, "f4")}) for r in range(2)]
+        for name, hosts, env in ways():
+            began = time.time()
+            r = ucx(partition(d + "/p%d%s" % (k, name), models), {}, 2, min(hosts, 2), env)
+            assert r.code == STATUS.index("PEER") and "rank 1" in r.text and "here" in r.text, (k, name, str(r))
+            assert time.time() - began < 10, (k, name)
+
+
+def end_of_rank(d, victim, how, env, n=3):
+    """Ranks of n hosts; one of them ends itself after a first run. What the others said, and after how many seconds they ended."""
+    _, parts, x = mlp(n)
+    p = partition(d + "/p", parts)
+    np.savez(d + "/in.npz", x=x)
+    words = " ".join('"%s"' % w for w in [TOOL, "run", p, d + "/in.npz", d + "/out.npz", "engine=" + engine(), "plugins=" + BUILD, "transport=ucx", "timeout=3"])
+    script = '[ $RANK != %d ] && exec %s times=2; exec %s %s' % (victim, words, words, how)
+    began = time.time()
+    ended = subprocess.run([*launch(n, n if SEVERAL else 1), "sh", "-c", script], capture_output=True, text=True, timeout=60, env={**os.environ, **env})
+    return ended, ended.stdout + ended.stderr, time.time() - began
+
+
+@case
+def a_killed_rank_is_named_within_five_seconds(d):
+    for env in ({}, {"UCX_TLS": "tcp"}):
+        for victim in (0, 1, 2):
+            began = time.time()
+            ended, text, seconds = end_of_rank(d, victim, "kill=2 times=2", env)
+            assert ended.returncode and "rank %d died" % victim in text, (env, victim, text)
+            assert text.count("rank %d" % victim) >= 2, text  # both others name it
+            assert "did not end by itself" not in text and time.time() - began < 5 + 3, (seconds, text)  # starting takes its time
+
+
+@case
+def a_stopped_rank_is_named(d):
+    for env in ({}, {"UCX_TLS": "tcp"}):
+        ended, text, seconds = end_of_rank(d, 1, "stop=1", env)
+        assert ended.returncode and "rank 1 gives no sign of life" in text and seconds < 25, (env, seconds, text)
+
+
+# ---- secrets, and strangers ----------------------------------------------------------------------------------------------
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def ranks_of(d, n, tell, timeout=60):
+    """n ranks of the command over UCX; tell(rank) gives (variables, options) of each. (code, text) of each, and the outputs."""
+    _, parts, x = mlp(n)
+    p = partition(d + "/parts", parts)
+    np.savez(d + "/in.npz", x=x)
+    started = []
+    plain = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TESSERA_SECRET")}
+    for r in reversed(range(n)):
+        env, options = tell(r)
+        words = [TESSERA, "run", p, "--inputs", d + "/in.npz", "--outputs", d + "/out.npz", *options]
+        started.insert(0, subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                           env={**plain, "TESSERA_ORT": engine(), "TESSERA_PLUGINS": BUILD, **env}))
+    said = [q.communicate(timeout=timeout)[0] for q in started]
+    return [(q.returncode, text) for q, text in zip(started, said)]
+
+
+def own_address():
+    """An address of this host that is not its loopback; None: there is none."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+            s.connect(("192.0.2.1", 9))  # sends nothing
+            return s.getsockname()[0]
+    except OSError:
+        return None
+
+
+@case
+def hosts_by_hand(d):
+    """--hosts a,b --rank K with a secret in a file: no launcher at all."""
+    port = str(free_port())
+    with open(d + "/secret", "w") as f:
+        f.write("a long secret of this test\n")
+    for hosts in ("127.0.0.1,localhost", "127.0.0.1:2"):
+        said = ranks_of(d, 2, lambda r: ({}, ["--hosts", hosts, "--rank", str(r), "--port", port, "--secret-file", d + "/secret"]))
+        assert [c for c, _ in said] == [0, 0] and os.path.exists(d + "/out.npz"), said
+        os.remove(d + "/out.npz")
+    said = ranks_of(d, 2, lambda r: ({}, ["--transport", "ucx", "--rank", str(r), "--ranks", "2"]))  # on this host, by the folder's name
+    assert [c for c, _ in said] == [0, 0] and os.path.exists(d + "/out.npz"), said
+
+
+@case
+def a_name_of_this_host(d):
+    """Rank 0 at an address that others could reach: with a secret, and not without."""
+    address, port = own_address(), str(free_port())
+    if not address:
+        return "this host has no address but its loopback"
+    told = lambda r: {"RANK": str(r), "WORLD_SIZE": "2", "MASTER_ADDR": address, "MASTER_PORT": port, "LOCAL_WORLD_SIZE": "1"}
+    said = ranks_of(d, 2, lambda r: ({**told(r), "TESSERA_SECRET": "x" * 40}, []))  # several hosts: UCX without being asked
+    assert [c for c, _ in said] == [0, 0], said
+    said = ranks_of(d, 2, lambda r: (told(r), ["--transport", "ucx"]))
+    assert [c for c, _ in said] == [2, 2] and all("without a secret" in t and "TESSERA_SECRET" in t for _, t in said), said
+
+
+@case
+def another_secret_is_refused(d):
+    """A rank with another secret is told at once; rank 0 waits on, and says at last who did not come, and why."""
+    port = str(free_port())
+    for secrets in (("right", "wrong"), ("right", ""), ("", "wrong")):
+        said = ranks_of(d, 2, lambda r: ({"TESSERA_SECRET": secrets[r]}, ["--transport", "ucx", "--rank", str(r), "--ranks", "2", "--port", port, "--timeout", "3"]))
+        assert said[1][0] == 6 and "do not have the same secret" in said[1][1], said
+        assert said[0][0] == 6 and "rank 1 did not come" in said[0][1] and "another secret" in said[0][1], said
+        assert "right" not in said[0][1] + said[1][1] and "wrong" not in said[0][1] + said[1][1], said
+
+
+@case
+def another_count_and_a_rank_twice(d):
+    port = str(free_port())
+    said = ranks_of(d, 2, lambda r: ({}, ["--transport", "ucx", "--rank", str(r), "--ranks", str(2 + r), "--port", port, "--timeout", "3"]))
+    assert said[1][0] == 6 and "was not started as one of 3 ranks" in said[1][1], said
+    said = ranks_of(d, 3, lambda r: ({}, ["--transport", "ucx", "--rank", "01"[r > 0], "--ranks", "3", "--port", port, "--timeout", "3"]))
+    assert sum("there is another rank 1" in t for _, t in said) == 1 and "rank 2 did not come" in said[0][1], said
+
+
+@case
+def strangers_do_not_disturb(d):
+    """Whoever connects and says nothing, rubbish, or half an answer: the ranks meet all the same."""
+    port = free_port()
+    bad = [b"", b"GET / HTTP/1.0\r\n\r\n", b"TSRM" + b"\xff" * 76, b"TSRM\x01\x00\x00\x00" + b"\x01\0\0\0\x02\0\0\0" + b"\0" * 64, os.urandom(4000)]
+    _, parts, x = mlp(2)
+    p = partition(d + "/parts", parts)
+    np.savez(d + "/in.npz", x=x)
+    words = [TESSERA, "run", p, "--inputs", d + "/in.npz", "--outputs", d + "/out.npz", "--transport", "ucx", "--ranks", "2", "--port", str(port), "--rank"]
+    env = {**os.environ, "TESSERA_ORT": engine(), "TESSERA_PLUGINS": BUILD, "TESSERA_SECRET": "of this test"}
+    zero = subprocess.Popen([*words, "0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
+    kept = []
+    for data in bad:
+        for _ in range(100):
+            try:
+                kept.append(socket.create_connection(("127.0.0.1", port)))
+                break
+            except OSError:
+                time.sleep(0.05)
+        kept[-1].sendall(data)
+        if len(kept) % 2:
+            kept[-1].close()
+    one = subprocess.run([*words, "1"], capture_output=True, text=True, env=env, timeout=60)
+    text = zero.communicate(timeout=60)[0]
+    assert zero.returncode == 0 and one.returncode == 0, (text, one.stdout + one.stderr)
+
+
+@case
+def ucx_without_a_network(d):
+    """UCX is told to use what is not there: an error that names UCX's variables, on all ranks, and no waiting."""
+    _, parts, x = mlp(2)
+    began = time.time()
+    r = ucx(partition(d + "/p", parts), {"x": x}, 2, env={"UCX_TLS": "nothing"})
+    assert r.code == STATUS.index("ENGINE") and "ucx-failed" in r.text and "UCX_TLS" in r.text and time.time() - began < 15, str(r)
+
+
+@case
+def without_the_plugin(d):
+    _, parts, x = mlp(2)
+    r = run(partition(d + "/p", parts), {"x": x}, transport="ucx", env={"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"})
+    assert r.code == STATUS.index("ENGINE") and "plugin-absent" in r.text and "libucx-dev" in r.text, str(r)
+    r = run(partition(d + "/p", parts), {"x": x}, transport="ucx", plugins=BUILD)
+    assert r.code == STATUS.index("USAGE") and "transport-absent" in r.text and "--hosts" in r.text, str(r)
+
+
+main()
