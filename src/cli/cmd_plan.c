@@ -254,9 +254,9 @@ static void print_block(const tsr_plan_summary *summary)
     printf("%lld of the %zu devices work, more would be slower; the others are idle\n",
            (long long)summary->used_devices, summary->devices);
     if (summary->devices <= BLOCK_MOST)
-        printf(
-            "looked at: all devices, those at least as fast as one of them (with the first device "
-            "and without), the first alone; every node runs on all of a set\n");
+        printf("looked at: every node on all devices, on those at least as fast as one of them, on "
+               "the "
+               "first alone; and all nodes on sets of devices\n");
 }
 
 // The last line is a hint, at most one: one device, or fewer devices, would be as fast; or

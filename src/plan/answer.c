@@ -222,6 +222,45 @@ free_arena:
     return ok;
 }
 
+static bool has_slots(const struct planner *planner, const uint32_t *layouts, size_t n,
+                      int64_t device)
+{
+    for (size_t i = 0; i < n; i++)
+        if (layouts[i] != PLAN_NO_LAYOUT &&
+            tsr__layout_has_device(planner->layouts.at[layouts[i]].tiles, device))
+            return true;
+    return false;
+}
+
+// Some node takes or gives something on the device.
+static bool is_used(const struct planner *planner, int64_t device)
+{
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        const struct plan_node *node = &planner->nodes[i];
+        if (!node->strategy)
+            continue;
+        const struct candidate *way = &node->strategy->at.at[node->choice];
+        if (has_slots(planner, way->in, tsr_node_input_count(node->node), device) ||
+            has_slots(planner, way->out, tsr_node_output_count(node->node), device))
+            return true;
+    }
+    return false;
+}
+
+int64_t tsr__planner_used(const struct planner *planner, int64_t *bytes, int64_t *peak)
+{
+    int64_t n = 0;
+    for (int64_t device = 0; device < planner->machine.n; device++) {
+        if (is_used(planner, device)) {
+            n++;
+            continue;
+        }
+        bytes[device] = 0;
+        peak[device] = 0;
+    }
+    return larger(n, 1);
+}
+
 // The fullest device, and the time at which it is.
 static void find_fullest(struct account *account)
 {

@@ -174,8 +174,12 @@ void tsr__making_cost(struct making *making, struct candidate *candidate)
         if (value->constant)
             candidate->weights += held;
     }
-    candidate->compute = tsr__planner_compute(making->planner, local_work(making),
-                                              making->strategy->rate, bytes + outputs);
+    tsr_topology_device slowest = making->planner->machine.slowest;
+    if (making->place.devices)
+        slowest =
+            tsr__planner_slowest(making->planner, making->place.devices, making->place.n_devices);
+    candidate->compute =
+        tsr__price_work(local_work(making), making->strategy->rate, bytes + outputs, &slowest);
 }
 
 // ---- one candidate -----------------------------------------------------------------------------

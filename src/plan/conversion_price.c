@@ -11,11 +11,6 @@ int64_t tsr__planner_move_time(const struct planner *planner, double bytes)
     return whole_number(ps);
 }
 
-int64_t tsr__planner_compute(const struct planner *planner, double work, int rate, double bytes)
-{
-    return tsr__price_work(work, rate, bytes, &planner->machine.slowest);
-}
-
 int64_t tsr__planner_combine(struct planner *planner, enum tsr_collective what,
                              const struct device_group *groups, size_t n, int64_t bytes)
 {
@@ -35,25 +30,48 @@ int64_t tsr__planner_combine(struct planner *planner, enum tsr_collective what,
     return tsr__price_collective(planner->machine.topology, what, &all, bytes);
 }
 
-// Everybody with everybody, until the fullest device has its bytes.
-static int64_t exchange_time(struct planner *planner, int64_t bytes)
+// The devices that hold something before or after a move, in order; the number. They are those that have its node.
+static size_t takers_of(const struct planner *planner, const struct tile_layout *before,
+                        const struct tile_layout *after, int64_t *out)
 {
-    struct device_group all = {planner->machine.all, (size_t)planner->machine.n};
-    if (planner->machine.n < 2)
-        return 0;
-    double whole = (double)bytes * (double)(planner->machine.n * planner->machine.n) /
-                   (double)(planner->machine.n - 1);
-    return tsr__planner_combine(planner, TSR_ALL_TO_ALL, &all, 1, whole_number(whole));
+    size_t n = 0;
+    for (int64_t device = 0; device < planner->machine.n; device++)
+        if (tsr__layout_has_device(before, device) || tsr__layout_has_device(after, device))
+            out[n++] = device;
+    return n;
+}
+
+// Each of those that take part with each other, until the fullest device has its bytes.
+static int64_t exchange_time(struct planner *planner, const struct tile_layout *before,
+                             const struct tile_layout *after, int64_t bytes)
+{
+    struct arena scratch;
+    tsr__arena_init(&scratch, planner->session);
+    int64_t *devices = ARENA_ARRAY(&scratch, int64_t, (size_t)planner->machine.n), ps = PLAN_NEVER;
+    if (!devices)
+        goto free_scratch;
+    struct device_group all = {devices, takers_of(planner, before, after, devices)};
+    double n = (double)all.n;
+    ps = 0;
+    if (all.n > 1)
+        ps = tsr__planner_combine(planner, TSR_ALL_TO_ALL, &all, 1,
+                                  whole_number((double)bytes * n * n / (n - 1)));
+free_scratch:
+    tsr__arena_free(&scratch);
+    return ps;
 }
 
 // A Slice is a node like any other: one thing done to every element, which is read and written.
 static int64_t slice_time(const struct planner *planner, const struct plan_value *value,
                           uint32_t layout)
 {
-    if (tsr__layout_is_whole(planner->layouts.at[layout].tiles))
+    const struct tile_layout *tiles = planner->layouts.at[layout].tiles;
+    if (tsr__layout_is_whole(tiles))
         return 0;
-    return tsr__planner_compute(planner, (double)tsr__planner_elements(planner, layout, value), -1,
-                                2 * (double)tsr__planner_bytes(planner, layout, value));
+    tsr_topology_device slowest =
+        tsr__planner_slowest(planner, tiles->owners, (size_t)tiles->first[tiles->n_shards]);
+    return tsr__price_work((double)tsr__planner_elements(planner, layout, value), -1,
+                           2 * (double)tsr__planner_bytes(planner, layout, value), &slowest);
 }
 
 // The bytes that a collective is priced by, of a device that has so many before and after it. Of 4 devices with 6 bytes each
@@ -68,15 +86,16 @@ static int64_t priced_bytes(const struct reshard_step *step, int64_t before, int
     return before;
 }
 
-static int64_t step_time(struct planner *planner, const struct reshard_step *step, int64_t before,
-                         int64_t after)
+// from: where the value lies before the step; before and after: bytes on a device.
+static int64_t step_time(struct planner *planner, const struct reshard_step *step,
+                         const struct tile_layout *from, int64_t before, int64_t after)
 {
     if (step->op == RESHARD_NOTHING || step->op == RESHARD_SLICE)
         return 0; // whoever calls prices a slice
     if (step->op < TSR_COLLECTIVE_COUNT)
         return tsr__planner_combine(planner, (tsr_collective)step->op, step->groups, step->n_groups,
                                     priced_bytes(step, before, after));
-    return exchange_time(planner, larger(step->received, step->sent));
+    return exchange_time(planner, from, step->layout, larger(step->received, step->sent));
 }
 
 // Everything that `to` needs is cut out of a whole copy that is there.
@@ -103,6 +122,7 @@ int64_t tsr__planner_steps_time(struct planner *planner, const struct reshard *r
                                 uint32_t from, const struct plan_value *value)
 {
     int64_t before = tsr__planner_bytes(planner, from, value), ps = 0;
+    const struct tile_layout *at = planner->layouts.at[from].tiles;
     for (int i = 0; i < reshard->n_steps; i++) {
         if (ps >= PLAN_NEVER)
             return PLAN_NEVER;
@@ -113,8 +133,9 @@ int64_t tsr__planner_steps_time(struct planner *planner, const struct reshard *r
         if (reshard->steps[i].op == RESHARD_SLICE)
             ps += slice_time(planner, value, layout);
         else
-            ps += step_time(planner, &reshard->steps[i], before, after);
+            ps += step_time(planner, &reshard->steps[i], at, before, after);
         before = after;
+        at = reshard->steps[i].layout;
     }
     return smaller(ps, PLAN_NEVER);
 }
@@ -137,7 +158,8 @@ static int64_t price(struct planner *planner, uint32_t from, uint32_t to,
     if (!plan_move(planner, &arena, from, to, value, &reshard))
         goto free_arena;
     if (is_chance(reshard, value))
-        ps = exchange_time(planner, 1);
+        ps = exchange_time(planner, planner->layouts.at[from].tiles, planner->layouts.at[to].tiles,
+                           1);
     else
         ps = tsr__planner_steps_time(planner, reshard, from, value);
 free_arena:

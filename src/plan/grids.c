@@ -7,6 +7,10 @@
 //     on three devices) or at another factor ("m/4 k/3", "m/4 n/3"). Device 7 is in row 2 and column 1: m part 2, n part 1.
 #include "plan/candidates.h"
 
+#include <math.h>
+
+#define FASTER_SETS 3 // of faster devices
+
 // A grid of devices: coordinate on axis i is device / stride % size.
 struct grid {
     int n;
@@ -133,30 +137,73 @@ static void try_wired(struct making *making, const int64_t *sizes)
         try_axes(making, &grid, sizes, factor, 0);
 }
 
-static int64_t memory_of(const struct planner *planner, int64_t device)
+// ---- some of the devices -----------------------------------------------------------------------
+
+static const tsr_topology_device *device_of(const struct planner *planner, int64_t device)
 {
-    return planner->machine.topology->device[tsr__planner_device(planner, device)].memory;
+    return &planner->machine.topology->device[tsr__planner_device(planner, device)];
 }
 
-// Devices that have more memory than others may do a node alone: the smaller ones are spared its weights.
-static void try_larger(struct making *making, const int64_t *sizes)
+// Whole on the devices of the list, and every factor cut among them.
+static void try_set(struct making *making, const int64_t *devices, int64_t n, const int64_t *sizes)
 {
-    struct planner *planner = making->planner;
-    int64_t *devices = ARENA_ARRAY(&planner->arena, int64_t, (size_t)planner->machine.n + 1);
-    int64_t least = INT64_MAX, n = 0;
-    if (!devices)
-        return;
-    for (int64_t device = 0; device < planner->machine.n; device++)
-        least = smaller(least, memory_of(planner, device));
-    for (int64_t device = 0; device < planner->machine.n; device++)
-        if (memory_of(planner, device) > least)
-            devices[n++] = device;
-    if (n == 0 || least <= 0)
-        return;
     struct grid grid = {.n = 1, .size = {n}, .devices = devices, .n_devices = n};
+    if (n == 0 || n == making->planner->machine.n)
+        return;
     for (int factor = -1; factor < making->rule->n_factors; factor++)
         if (factor < 0 || (n > 1 && may_cut(&making->rule->factors[factor], sizes[factor], n)))
             try_grid(making, grid, &factor);
+}
+
+// Devices that have more memory than others may do a node alone: the smaller ones are spared its weights.
+static void try_larger(struct making *making, const int64_t *sizes, int64_t *devices)
+{
+    const struct planner *planner = making->planner;
+    int64_t least = INT64_MAX, n = 0;
+    for (int64_t device = 0; device < planner->machine.n; device++)
+        least = smaller(least, device_of(planner, device)->memory);
+    for (int64_t device = 0; device < planner->machine.n; device++)
+        if (device_of(planner, device)->memory > least)
+            devices[n++] = device;
+    if (least > 0)
+        try_set(making, devices, n, sizes);
+}
+
+// Devices that are at least as fast as one of them may do a node alone, and so may the first, which gives the outputs: the
+// others would only make them wait. Of speeds 1 4 4 2: {1 2}, {1 2 3} and {0}.
+static void try_faster(struct making *making, const int64_t *sizes, int64_t *devices)
+{
+    const struct planner *planner = making->planner;
+    double least = planner->machine.slowest.flops, bound = INFINITY;
+    for (int set = 0; set < FASTER_SETS; set++) {
+        double next = 0;
+        int64_t n = 0;
+        for (int64_t device = 0; device < planner->machine.n; device++) {
+            double speed = device_of(planner, device)->flops;
+            if (speed < bound && speed > next)
+                next = speed;
+        }
+        if (next <= least)
+            break;
+        for (int64_t device = 0; device < planner->machine.n; device++)
+            if (device_of(planner, device)->flops >= next)
+                devices[n++] = device;
+        try_set(making, devices, n, sizes);
+        bound = next;
+    }
+    devices[0] = 0;
+    if (bound < INFINITY)
+        try_set(making, devices, 1, sizes);
+}
+
+static void try_sets(struct making *making, const int64_t *sizes)
+{
+    struct planner *planner = making->planner;
+    int64_t *devices = ARENA_ARRAY(&planner->arena, int64_t, (size_t)planner->machine.n + 1);
+    if (!devices)
+        return;
+    try_larger(making, sizes, devices);
+    try_faster(making, sizes, devices);
 }
 
 // A factor that is too small for all devices is cut as often as it can be, with the other devices idle or at another factor.
@@ -170,7 +217,7 @@ static void try_fewer(struct making *making, int factor, const int64_t *sizes)
         }
 }
 
-// Every factor alone over all devices, or over fewer; then the grid of the topology, and the larger devices.
+// Every factor alone over all devices, or over fewer; then the grid of the topology, and sets of larger and of faster devices.
 void tsr__making_grids(struct making *making)
 {
     int64_t sizes[RULE_MAX_FACTORS], n = making->planner->machine.n;
@@ -189,5 +236,5 @@ void tsr__making_grids(struct making *making)
     }
     if (!making->planner->machine.numbers && making->planner->machine.topology->n_grid > 1)
         try_wired(making, sizes);
-    try_larger(making, sizes);
+    try_sets(making, sizes);
 }

@@ -266,6 +266,9 @@ void tsr__budget_told(const struct budget *budget); // the line of progress goes
 void tsr__planner_start(struct planner *planner, tsr_model *model);
 bool tsr__planner_devices(
     struct planner *planner); // machine.n of them, of machine.numbers if there is a list
+// In each number the worst of those devices: a node that they share ends with the slowest.
+tsr_topology_device tsr__planner_slowest(const struct planner *planner, const int64_t *devices,
+                                         size_t n);
 // The configuration that the plan is written into: made if there is none.
 tsr_status tsr__planner_config(struct planner *planner, const char *name) TSR_MUST_USE;
 void tsr__planner_end(struct planner *planner); // frees the trial's model, and the arena
@@ -330,8 +333,6 @@ int tsr__node_rate(const tsr_node *node, const struct shapes *shapes);
 
 // conversion_price.c
 int64_t tsr__planner_move_time(const struct planner *planner, double bytes); // through memory
-// Time of a node, from its arithmetic (of that type) and the bytes that it touches.
-int64_t tsr__planner_compute(const struct planner *planner, double work, int rate, double bytes);
 // Time of bringing a value from one layout to another.
 int64_t tsr__planner_price(struct planner *planner, uint32_t from, uint32_t to,
                            const struct plan_value *value);
@@ -390,6 +391,9 @@ bool tsr__planner_program(struct planner *planner, int64_t memory);
 // answer.c: the chosen plan.
 // Bytes on each device at the worst time; peak, if not NULL: those of its process.
 bool tsr__planner_memory(struct planner *planner, int64_t *bytes, int64_t *peak);
+// How many devices some node of the chosen plan has something on, at least 1. What lies on the others is nobody's: their
+// bytes and peaks become 0.
+int64_t tsr__planner_used(const struct planner *planner, int64_t *bytes, int64_t *peak);
 // What lies on the fullest device at its worst time, largest first; the number of entries.
 #define PLAN_MAX_BINDING 5
 size_t tsr__planner_binding(struct planner *planner, tsr_plan_binding *out);

@@ -151,11 +151,12 @@ static tsr_status summarize(struct planner *planner, const struct program_result
     out->stopped = tsr__budget_over(planner->budget) && !result->optimal;
     out->memory = memory;
     out->peak = peak;
-    out->used_devices = planner->machine.n;
     out->copies = 1;
     if (block->devices) {
         out->used_devices = block->devices;
         out->copies = block->copies;
+    } else {
+        out->used_devices = tsr__planner_used(planner, memory, peak);
     }
     return tsr__planner_tell(planner, block, out);
 }

@@ -50,17 +50,26 @@ static void slow_down(tsr_topology_device *at, const tsr_topology_device *device
         at->overhead = device->overhead;
 }
 
+tsr_topology_device tsr__planner_slowest(const struct planner *planner, const int64_t *devices,
+                                         size_t n)
+{
+    tsr_topology_device slowest = {0};
+    for (size_t i = 0; i < n; i++)
+        slow_down(&slowest,
+                  &planner->machine.topology->device[tsr__planner_device(planner, devices[i])],
+                  i == 0);
+    return slowest;
+}
+
 bool tsr__planner_devices(struct planner *planner)
 {
     struct planner_machine *machine = &planner->machine;
     machine->all = ARENA_ARRAY(&planner->arena, int64_t, (size_t)machine->n);
     if (!machine->all)
         return false;
-    for (int64_t device = 0; device < machine->n; device++) {
+    for (int64_t device = 0; device < machine->n; device++)
         machine->all[device] = device;
-        slow_down(&machine->slowest,
-                  &machine->topology->device[tsr__planner_device(planner, device)], device == 0);
-    }
+    machine->slowest = tsr__planner_slowest(planner, machine->all, (size_t)machine->n);
     return true;
 }
 
