@@ -14,30 +14,10 @@
 //     X is [64, 512] with the batch in dimension 0; a block of 2 devices has X as [1, 512], cut in dimension 1: 64 copies
 //     of {1, 2} on devices 0 1 become {64, 2} on devices 0 .. 127, and copy 5 (devices 10 and 11) has row 5
 //     W is [512, 512] in the block too: no batch. Its halves {1, 2} lie on 0 1 and again on 2 3, 4 5 ...
-#include "plan/stages.h"
+#include "plan/blocks.h"
 
-#define BLOCK_MOST  64 // devices of a block; a machine of no more is planned as a whole too
-#define BLOCK_TRIES 16 // blocks that are looked at
-
-struct block_plan {
-    const int64_t *devices; // of the first copy, in numbers of the topology
-    int64_t n, copies;      // devices of a block; blocks
-    struct planner planner; // with the choices
-    bool made;
-    struct program_result result;
-    int64_t cost; // of the whole: with what it takes to bring outputs together
-};
-
-struct blocks {
-    struct planner *planner;
-    const tsr_plan_options *options;
-    const char *batch; // the symbol that copies share; NULL: none
-    int64_t batch_size;
-    bool whole; // the node at hand cannot be cut: every copy has all of what it takes and gives
-    struct block_plan at[BLOCK_TRIES];
-    size_t n;
-    struct map lifted; // layouts of the block at hand, by number and shared dimension
-};
+#define BLOCK_MOST 64 // devices of a block; a machine of no more is planned as a whole too
+#define EVERY_SET  4  // devices of which every set is
 
 // ---- the batch ---------------------------------------------------------------------------------
 
@@ -130,11 +110,35 @@ static bool is_first_so_fast(const struct planner *planner, int64_t device)
     return true;
 }
 
+// Each device is linked with each other by the same kind of link: then it does not matter which of those that are alike are taken.
+static bool linked_alike(const tsr_topology *topology)
+{
+    size_t n = (size_t)topology->n;
+    return topology->even && topology->links.n == n * (n - 1);
+}
+
+// Every set of the devices but all of them. Links may be such that a slower device is nearer.
+static bool list_every(struct blocks *blocks)
+{
+    int64_t n_devices = blocks->planner->machine.n, list[EVERY_SET];
+    for (unsigned set = 1; set + 1 < 1u << n_devices; set++) {
+        int64_t n = 0;
+        for (int64_t device = 0; device < n_devices; device++)
+            if (set >> device & 1)
+                list[n++] = device;
+        if (!add_block(blocks, list, n, 1))
+            return false;
+    }
+    return true;
+}
+
 // The devices that are at least as fast as each of them is, where that leaves some out; the same with the first device, which
 // gives the outputs; and that one alone. Of speeds 1 4 4 2: {1 2}, {0 1 2}, {1 2 3} and {0}.
 static bool list_fast(struct blocks *blocks)
 {
     struct planner *planner = blocks->planner;
+    if (planner->machine.n <= EVERY_SET && !linked_alike(planner->machine.topology))
+        return list_every(blocks);
     int64_t *list = ARENA_ARRAY(&planner->arena, int64_t, (size_t)planner->machine.n);
     if (!list)
         return false;
@@ -216,90 +220,6 @@ static bool start_block(struct blocks *blocks, struct block_plan *plan)
            tsr__planner_program(planner, blocks->options->memory);
 }
 
-// What it takes that all outputs come to the first device, from all copies but its own.
-static int64_t gather_time(const struct blocks *blocks, const struct block_plan *plan)
-{
-    struct planner *planner = blocks->planner;
-    const tsr_graph *graph = tsr_model_graph(planner->model);
-    int64_t ps = 0;
-    for (size_t i = 0; i < tsr_graph_output_count(graph); i++)
-        ps += tsr__price_gather(planner->machine.topology, plan->n, plan->copies,
-                                tsr__stages_bytes(planner, tsr_graph_output(graph, i)));
-    return ps;
-}
-
-// A block without the first device sends it the outputs.
-static int64_t send_time(const struct blocks *blocks, const struct block_plan *plan)
-{
-    struct planner *planner = blocks->planner;
-    const tsr_graph *graph = tsr_model_graph(planner->model);
-    int64_t pair[2] = {plan->devices[0], 0}, ps = 0;
-    struct device_group two = {pair, 2};
-    if (plan->devices[0] == 0)
-        return 0;
-    for (size_t i = 0; i < tsr_graph_output_count(graph); i++)
-        ps += tsr__planner_combine(planner, TSR_SEND, &two, 1,
-                                   tsr__stages_bytes(planner, tsr_graph_output(graph, i)));
-    return ps;
-}
-
-// The dimension in which a value has the batch: BATCH_NOWHERE, or BATCH_UNCLEAR where it cannot be told.
-enum { BATCH_NOWHERE = -1, BATCH_UNCLEAR = -2 };
-static int batch_dim(const struct blocks *blocks, const struct block_plan *plan,
-                     const tsr_value *value)
-{
-    const struct plan_value *all = &blocks->planner->values[tsr__value_id(value)];
-    const struct plan_value *part = &plan->planner.values[tsr__value_id(value)];
-    int found = BATCH_NOWHERE, rank = all->rank < part->rank ? all->rank : part->rank;
-    for (int d = 0; d < rank; d++) {
-        if (all->shape[d] == part->shape[d])
-            continue;
-        if (found >= 0 || all->shape[d] != part->shape[d] * plan->copies)
-            return BATCH_UNCLEAR;
-        found = d;
-    }
-    return found;
-}
-
-// The node reads the value whole, in the way that was chosen for it.
-static bool reads_whole(const struct planner *planner, const struct plan_node *node,
-                        const tsr_value *value)
-{
-    if (!node->strategy)
-        return false;
-    for (size_t i = 0; i < tsr_node_input_count(node->node); i++) {
-        uint32_t layout = node->strategy->at.at[node->choice].in[i];
-        if (tsr_node_input(node->node, i) == value && layout != PLAN_NO_LAYOUT &&
-            tsr__layout_is_whole(planner->layouts.at[layout].tiles))
-            return true;
-    }
-    return false;
-}
-
-static bool some_reads_whole(const struct planner *planner, const tsr_value *value)
-{
-    for (size_t i = 0; i < planner->n_nodes; i++)
-        if (reads_whole(planner, &planner->nodes[i], value))
-            return true;
-    return false;
-}
-
-// Nodes that read the whole share of their copy: each device cuts it out of the inputs, which a block alone would not do.
-static int64_t slice_time(const struct blocks *blocks, const struct block_plan *plan)
-{
-    const struct planner *planner = &plan->planner;
-    const tsr_graph *graph = tsr_model_graph(planner->model);
-    double bytes = 0;
-    if (plan->copies <= 1)
-        return 0;
-    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
-        const tsr_value *value = tsr_graph_input(graph, i);
-        if (some_reads_whole(planner, value) && batch_dim(blocks, plan, value) >= 0)
-            bytes += (double)tsr__stages_bytes(blocks->planner, value) / (double)plan->copies;
-    }
-    return tsr__planner_move_time(planner, 2 * bytes);
-}
-
 static tsr_status plan_block(struct blocks *blocks, struct block_plan *plan)
 {
     if (!start_block(blocks, plan))
@@ -308,8 +228,7 @@ static tsr_status plan_block(struct blocks *blocks, struct block_plan *plan)
     if (st != TSR_OK || !plan->result.feasible)
         return st;
     tsr__planner_take(&plan->planner, plan->result.choice);
-    plan->cost = plan->result.cost + gather_time(blocks, plan) + send_time(blocks, plan) +
-                 slice_time(blocks, plan);
+    plan->cost = plan->result.cost + tsr__block_price(blocks, plan);
     return TSR_OK;
 }
 
@@ -348,7 +267,7 @@ static bool lift_slot(struct blocks *blocks, const struct block_plan *plan, cons
     *out = PLAN_NO_LAYOUT;
     if (!value || layout == PLAN_NO_LAYOUT)
         return true;
-    int dim = blocks->whole ? BATCH_NOWHERE : batch_dim(blocks, plan, value);
+    int dim = blocks->whole ? BATCH_NOWHERE : tsr__block_batch_dim(blocks, plan, value);
     if (dim != BATCH_UNCLEAR)
         *out = lift_layout(blocks, plan, layout, dim);
     return *out != PLAN_NO_LAYOUT;
@@ -418,6 +337,20 @@ static bool lift_all(struct blocks *blocks, const struct block_plan *plan)
     return true;
 }
 
+// Adds the sums that copies take together to the collectives.
+static void count_sums(struct block_choice *out, size_t n)
+{
+    const char *op = tsr__collective(COMM_ALL_REDUCE)->op;
+    size_t i = 0;
+    while (i < out->n_collectives && strcmp(out->collectives[i].op, op) != 0)
+        i++;
+    if (n == 0 || i == PLAN_MAX_OPS)
+        return;
+    if (i == out->n_collectives)
+        out->collectives[out->n_collectives++] = (struct collective_count){.op = op};
+    out->collectives[i].count += n;
+}
+
 // Every copy has the memory and the communication of the first; who is in none has nothing.
 static bool tell_block(struct blocks *blocks, struct block_plan *plan, struct block_choice *out)
 {
@@ -429,12 +362,14 @@ static bool tell_block(struct blocks *blocks, struct block_plan *plan, struct bl
     out->peak = ARENA_ARRAY(arena, int64_t, all);
     if (arena->failed || !tsr__planner_memory(&plan->planner, own, peak))
         return false;
+    int64_t inputs = tsr__block_inputs(blocks, plan);
     for (int64_t c = 0; c < plan->copies; c++)
         for (size_t device = 0; device < n; device++) {
-            out->memory[c * plan->n + plan->devices[device]] = own[device];
-            out->peak[c * plan->n + plan->devices[device]] = peak[device];
+            out->memory[c * plan->n + plan->devices[device]] = own[device] + inputs;
+            out->peak[c * plan->n + plan->devices[device]] = peak[device] + inputs;
         }
     out->n_collectives = tsr__planner_collectives(&plan->planner, out->collectives);
+    count_sums(out, tsr__block_sums(blocks, plan));
     return true;
 }
 

@@ -64,6 +64,40 @@ static void blocks_do_the_same(void **state)
     net_free(t);
 }
 
+static int64_t sum_on(const char *machine, double link, tsr_plan_summary *out)
+{
+    tsr_dim_size size = {"batch", 96 * 64};
+    tsr_dim dims[] = {{-1, "batch"}, {256, ""}};
+    struct net *t = net_new(machine, 1e10, 1e11, 1e-6, link);
+    int64_t axis = 0, one = 1;
+    tsr_value *x = tsr_graph_add_input(t->g, "x");
+    assert_int_equal(tsr_value_set_type(x, TSR_FLOAT, 2, dims), TSR_OK);
+    tsr_value *h = node(t, "MatMul", x, weight(t, "w", DIMS(256, 512)), "h");
+    tsr_value *axes = tsr_graph_add_initializer(t->g, "axes", TSR_INT64, 1, &one, &axis, 8);
+    assert_int_equal(tsr_graph_add_output(t->g, node(t, "ReduceSum", h, axes, "y")), TSR_OK);
+    t->o.sizes = &size;
+    t->o.n_sizes = 1;
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    valid(t);
+    if (t->p.copies > 1) {
+        assert_true(collectives(t, "AllReduce") >= 1);
+        assert_true(t->p.memory[0] >= 96 * 64 * 256 * 4); // the input is given whole
+    }
+    *out = t->p;
+    net_free(t);
+    return out->cost;
+}
+
+// A sum over the batch is combined among the copies, and costs what that takes: dearer links cost more, by the bytes of the sum.
+static void copies_combine_their_sums(void **state)
+{
+    (void)state;
+    tsr_plan_summary fast, slow;
+    int64_t cheap = sum_on("hosts:96x2", 1e11, &fast), dear = sum_on("hosts:96x2", 1e9, &slow);
+    assert_true(fast.copies > 1 && slow.copies > 1);
+    assert_true(dear >= cheap + 2000000); // 2 KiB, at 1 ns a byte less 0.01
+}
+
 // With nothing to share the best block works alone.
 static void one_block_without_a_batch(void **state)
 {
@@ -83,6 +117,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slow_devices_stay_idle),
         cmocka_unit_test(blocks_do_the_same),
+        cmocka_unit_test(copies_combine_their_sums),
         cmocka_unit_test(one_block_without_a_batch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// blocks.h - between the files that plan blocks of devices.
+#ifndef TSR_PLAN_BLOCKS_H
+#define TSR_PLAN_BLOCKS_H
+
+#include "plan/stages.h"
+
+#define BLOCK_TRIES 16 // blocks that are looked at
+
+struct block_plan {
+    const int64_t *devices; // of the first copy, in numbers of the topology
+    int64_t n, copies;      // devices of a block; blocks
+    struct planner planner; // with the choices
+    bool made;
+    struct program_result result;
+    int64_t cost; // of the whole: with what it takes to bring outputs together
+};
+
+struct blocks {
+    struct planner *planner;
+    const tsr_plan_options *options;
+    const char *batch; // the symbol that copies share; NULL: none
+    int64_t batch_size;
+    bool whole; // the node at hand cannot be cut: every copy has all of what it takes and gives
+    struct block_plan at[BLOCK_TRIES];
+    size_t n;
+    struct map lifted; // layouts of the block at hand, by number and shared dimension
+};
+
+// block_price.c
+// The dimension in which a value has the batch: BATCH_NOWHERE, or BATCH_UNCLEAR where it cannot be told.
+enum { BATCH_NOWHERE = -1, BATCH_UNCLEAR = -2 };
+int tsr__block_batch_dim(const struct blocks *blocks, const struct block_plan *plan,
+                         const tsr_value *value);
+// What the copies of a block take besides what each does alone: sums over the batch, outputs, shares of the inputs.
+int64_t tsr__block_price(const struct blocks *blocks, const struct block_plan *plan);
+// How many of those sums there are.
+size_t tsr__block_sums(const struct blocks *blocks, const struct block_plan *plan);
+// Bytes that every device is given besides its share of the inputs: they are given whole.
+int64_t tsr__block_inputs(const struct blocks *blocks, const struct block_plan *plan);
+
+#endif
