@@ -279,7 +279,7 @@ static void int_or_null(tsr_json *json, const char *key, int64_t value, bool kno
         tsr_json_null(json, key);
 }
 
-// One object with the fields that are known; docs/formats.md lists them.
+// One object with all fields of a finding; null where one is not known.
 static void put_finding(tsr_json *json, const struct diag_record *record)
 {
     static const char *const severities[] = {"error", "warning", "note"};
