@@ -24,12 +24,26 @@ static tsr_status check_outputs(tsr_graph *graph, const struct str *outputs, siz
 static tsr_value *copy_output(tsr_graph *graph, struct str name)
 {
     struct str kept = tsr__keep(graph->model, name);
-    tsr_value *value = graph->model->arena.failed ? NULL : tsr__value_define(graph, kept);
+    tsr_value *value = NULL;
+    if (!graph->model->arena.failed)
+        value = tsr__value_define(graph, kept);
     if (value) {
         value->name = kept; // also of a stand-in that waited for it
         value->flags |= V_NEW | V_TEXT;
     }
     return value;
+}
+
+// Values for the outputs of a node that has none yet; an empty name is an output that is left out.
+static void make_outputs(tsr_graph *graph, tsr_node *node, const struct str *names)
+{
+    for (size_t i = 0; i < node->n_outputs; i++) {
+        if (!names[i].n)
+            continue;
+        node->outputs[i] = copy_output(graph, names[i]);
+        if (node->outputs[i])
+            node->outputs[i]->producer = node;
+    }
 }
 
 // Copies a node with its subgraphs, also from another model; `map` says which value of this model stands
@@ -46,11 +60,8 @@ tsr_node *tsr__node_copy_deep(tsr_graph *graph, const tsr_node *node, tsr_value 
     cloner.data = data;
     tsr__attrs_decode((tsr_node *)node);
     tsr_node *copy = tsr__clone_node(&cloner, graph, node, n_inputs, n_outputs);
-    for (size_t i = 0; copy && i < n_outputs; i++) {
-        copy->outputs[i] = outputs[i].n ? copy_output(graph, outputs[i]) : NULL;
-        if (copy->outputs[i])
-            copy->outputs[i]->producer = copy;
-    }
+    if (copy)
+        make_outputs(graph, copy, outputs);
     if (tsr__cloner_end(&cloner) != TSR_OK || !copy)
         return NULL;
     for (size_t i = 0; i < n_inputs; i++)
@@ -79,7 +90,7 @@ struct captures {
 
 static bool defined_below(const tsr_graph *graph, const tsr_node *node)
 {
-    for (; graph; graph = graph->owner ? graph->owner->graph : NULL)
+    for (; graph; graph = graph_outer(graph))
         if (graph->owner == node)
             return true;
     return false;
@@ -94,7 +105,9 @@ static void capture(struct captures *captures, tsr_value *value)
         return;
     *key = value;
     void **slot = tsr__map_at(&captures->seen, (struct str){(const char *)key, sizeof(*key)});
-    tsr_value **entry = slot && !*slot ? vec_push(captures->arena, &captures->list) : NULL;
+    tsr_value **entry = NULL;
+    if (slot && !*slot)
+        entry = vec_push(captures->arena, &captures->list);
     if (entry)
         *slot = *entry = value;
 }
@@ -145,7 +158,9 @@ tsr_value *tsr__graph_copy_initializer(tsr_graph *graph, const tsr_value *value,
         tsr__model_hold(model, from->model);
     tsr_tensor *tensor = ARENA_NEW(&model->arena, tsr_tensor);
     int64_t *dims = ARENA_ARRAY(&model->arena, int64_t, (size_t)from->rank);
-    tsr_value **slot = tensor && dims ? vec_push(&model->arena, &graph->initializers) : NULL;
+    tsr_value **slot = NULL;
+    if (tensor && dims)
+        slot = vec_push(&model->arena, &graph->initializers);
     if (!slot)
         return NULL;
     tsr_value *copy = copy_output(graph, text);
@@ -157,7 +172,9 @@ tsr_value *tsr__graph_copy_initializer(tsr_graph *graph, const tsr_value *value,
     tensor->model = model;
     tensor->value = copy;
     tensor->whole = (struct str){NULL, 0};
-    tensor->store = from->store ? from->store : from->model->store;
+    tensor->store = from->store;
+    if (!tensor->store)
+        tensor->store = from->model->store;
     tensor->dims = dims;
     if (from->rank)
         memcpy(dims, from->dims, (size_t)from->rank * sizeof(*dims));
@@ -250,43 +267,66 @@ struct call_memo *tsr__function_memo(tsr_function *function)
     return &function->memo;
 }
 
+// Whether a body may have operator sets of other versions than the place where it goes.
+enum versions { VERSIONS_EQUAL, VERSIONS_ANY };
+
+static const struct opset *opset_of(const opset_list *list, struct str domain)
+{
+    const struct opset *found = NULL;
+    for (size_t i = 0; i < list->n; i++)
+        if (str_eq(list->at[i].domain, domain))
+            found = &list->at[i]; // of two the last counts
+    return found;
+}
+
 // The body's operator sets must be those of the place where it goes, or new there; of another version
-// only where the caller knows better.
-static tsr_status check_opsets(tsr_node *call, const tsr_function *function, bool change,
-                               bool any_version)
+// only where the caller knows better. New ones can be imported by a model, not by another function's body.
+static tsr_status check_opsets(tsr_node *call, const tsr_function *function, enum versions versions)
 {
     tsr_model *model = call->graph->model;
     const opset_list *here = opsets_at(call->graph);
     for (size_t i = 0; i < function->opsets.n; i++) {
         const struct opset *opset = &function->opsets.at[i];
-        const struct opset *known = NULL;
-        for (size_t k = 0; k < here->n; k++)
-            if (str_eq(here->at[k].domain, opset->domain))
-                known = &here->at[k];
-        bool imported = known || here == &model->opsets;
-        if (imported && (!known || any_version || known->version == opset->version)) {
-            tsr_status st = !known && change
-                                ? tsr_model_set_opset(model, opset->domain.p, opset->version)
-                                : TSR_OK;
-            if (st != TSR_OK)
-                return st;
+        const struct opset *known = opset_of(here, opset->domain);
+        int64_t version = 0;
+        if (known)
+            version = known->version;
+        if (known && (versions == VERSIONS_ANY || version == opset->version))
             continue;
-        }
+        if (!known && here == &model->opsets)
+            continue;
         struct place at = tsr__place_node(call);
         tsr__diag(model->session, DIAG_inline_opset, &at, "convert the function or the model first",
                   "function '" STR_FMT "' needs version %lld of '" STR_FMT "', here it is %lld",
                   STR_ARG(function->name), (long long)opset->version, STR_ARG(opset->domain),
-                  (long long)(known ? known->version : 0));
+                  (long long)version);
         return TSR_UNSUPPORTED;
     }
     return TSR_OK;
 }
 
+// The model imports what the body needs and the place has not. Checked before.
+static tsr_status import_opsets(tsr_node *call, const tsr_function *function)
+{
+    const opset_list *here = opsets_at(call->graph);
+    for (size_t i = 0; i < function->opsets.n; i++) {
+        const struct opset *opset = &function->opsets.at[i];
+        if (opset_of(here, opset->domain))
+            continue;
+        tsr_status st = tsr_model_set_opset(call->graph->model, opset->domain.p, opset->version);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
 // Places are told only where something is wrong: the index in one is counted anew after every change of the graph.
-static tsr_status check_call(tsr_node *call, bool any_version, const tsr_function **out)
+static tsr_status check_call(tsr_node *call, enum versions versions, const tsr_function **out)
 {
     tsr_session *session = call->graph->model->session;
-    const tsr_function *function = call->flags & N_GONE ? NULL : function_of(call);
+    const tsr_function *function = NULL;
+    if (!(call->flags & N_GONE))
+        function = function_of(call);
     if (!function) {
         struct place at = tsr__place_node(call);
         tsr__diag(session, DIAG_inline_unknown, &at, NULL,
@@ -303,8 +343,7 @@ static tsr_status check_call(tsr_node *call, bool any_version, const tsr_functio
                   call->n_inputs, call->n_outputs);
         return TSR_INVALID;
     }
-    for (const tsr_graph *graph = call->graph; graph;
-         graph = graph->owner ? graph->owner->graph : NULL)
+    for (const tsr_graph *graph = call->graph; graph; graph = graph_outer(graph))
         if (graph->function == function) {
             struct place at = tsr__place_node(call);
             tsr__diag(session, DIAG_inline_unknown, &at, NULL,
@@ -312,7 +351,7 @@ static tsr_status check_call(tsr_node *call, bool any_version, const tsr_functio
             return TSR_INVALID;
         }
     *out = function;
-    return check_opsets(call, function, false, any_version);
+    return check_opsets(call, function, versions);
 }
 
 static tsr_config *same_config(void *data, tsr_config *config)
@@ -332,7 +371,9 @@ static tsr_value *no_outer(void *data, tsr_value *value)
 static struct str inner_name(tsr_node *call, struct str name)
 {
     tsr_model *model = call->graph->model;
-    struct str base = call->name.n ? call->name : call->op->text;
+    struct str base = call->name;
+    if (!base.n)
+        base = call->op->text;
     return tsr__arena_printf(&model->arena, STR_FMT "/" STR_FMT, STR_ARG(base), STR_ARG(name));
 }
 
@@ -340,7 +381,7 @@ static struct str inner_name(tsr_node *call, struct str name)
 static void bind_values(struct cloner *cloner, tsr_node *call, const tsr_function *function)
 {
     const tsr_graph *body = function->graph;
-    for (size_t i = 0; i < body->inputs.n && i < call->n_inputs; i++)
+    for (size_t i = 0; i < size_min(body->inputs.n, call->n_inputs); i++)
         if (call->inputs[i].value)
             tsr__twin_set(cloner, body->inputs.at[i].value, call->inputs[i].value);
     for (size_t i = 0; i < call->n_outputs; i++) {
@@ -353,7 +394,9 @@ static void bind_values(struct cloner *cloner, tsr_node *call, const tsr_functio
         if ((value->flags & (V_INPUT | V_GONE)) || tsr__twin(cloner, (tsr_value *)value))
             continue;
         struct str name = tsr__graph_fresh_name(call->graph, inner_name(call, value->name));
-        tsr_value *copy = name.n ? tsr__value_define(call->graph, name) : NULL;
+        tsr_value *copy = NULL;
+        if (name.n)
+            copy = tsr__value_define(call->graph, name);
         if (!copy)
             return;
         copy->flags |= V_NEW | V_TEXT | (value->flags & V_STANDIN);
@@ -449,12 +492,41 @@ static tsr_status hand_on(struct cloner *cloner, tsr_node *call, size_t i)
     return tsr_node_move_before(identity, call);
 }
 
-static tsr_status inline_call(tsr_node *call, bool any_version)
+static void inline_nodes(struct cloner *cloner, tsr_node *call)
+{
+    for (const tsr_node *node = cloner->fn->graph->first; node; node = node->next) {
+        if (cloner->to->arena.failed)
+            return;
+        tsr_node *copy = inline_node(cloner, call, node);
+        if (!copy)
+            return;
+        place_like_call(copy, call);
+        unshadow(copy);
+    }
+}
+
+static tsr_status hand_on_all(struct cloner *cloner, tsr_node *call)
+{
+    for (size_t i = 0; i < call->n_outputs; i++) {
+        tsr_status st = hand_on(cloner, call, i);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+// The nodes of the body go before the call, on its values; then the call goes. Everything is checked before the
+// first change.
+static tsr_status inline_call(tsr_node *call, enum versions versions)
 {
     const tsr_function *function = NULL;
-    tsr_status st = check_call(call, any_version, &function);
-    if (st == TSR_OK)
-        st = check_opsets(call, function, true, any_version);
+    tsr_status st = check_call(call, versions, &function);
+    if (st != TSR_OK)
+        return st;
+    st = import_opsets(call, function);
+    if (st != TSR_OK)
+        return st;
+    st = check_opsets(call, function, versions); // a body that imports a domain twice shows it now
     if (st != TSR_OK)
         return st;
     tsr_graph *graph = call->graph;
@@ -465,16 +537,8 @@ static tsr_status inline_call(tsr_node *call, bool any_version)
     cloner.config = same_config;
     cloner.outer = no_outer;
     bind_values(&cloner, call, function);
-    for (const tsr_node *node = function->graph->first; node && !graph->model->arena.failed;
-         node = node->next) {
-        tsr_node *copy = inline_node(&cloner, call, node);
-        if (!copy)
-            break;
-        place_like_call(copy, call);
-        unshadow(copy);
-    }
-    for (size_t i = 0; i < call->n_outputs && st == TSR_OK; i++)
-        st = hand_on(&cloner, call, i);
+    inline_nodes(&cloner, call);
+    st = hand_on_all(&cloner, call);
     if (tsr__cloner_end(&cloner) != TSR_OK)
         return TSR_NOMEM;
     for (size_t i = 0; i < call->n_outputs; i++)
@@ -487,10 +551,10 @@ static tsr_status inline_call(tsr_node *call, bool any_version)
 
 tsr_status tsr_node_inline(tsr_node *call)
 {
-    return inline_call(call, false);
+    return inline_call(call, VERSIONS_EQUAL);
 }
 
 tsr_status tsr__node_inline_here(tsr_node *call)
 {
-    return inline_call(call, true);
+    return inline_call(call, VERSIONS_ANY);
 }
