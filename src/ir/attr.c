@@ -87,21 +87,28 @@ const char *tsr_attr_string(const tsr_attr *attr, size_t *bytes)
 size_t tsr_attr_ints(const tsr_attr *a, const int64_t **out)
 {
     const tsr_attr *r = ready(a);
-    bool ints = r && r->kind == TSR_ATTR_INTS;
     if (out)
-        *out = ints && r->n_ints ? r->ints : NULL;
-    return ints ? r->n_ints : 0;
+        *out = NULL;
+    if (!r || r->kind != TSR_ATTR_INTS || !r->n_ints)
+        return 0;
+    if (out)
+        *out = r->ints;
+    return r->n_ints;
 }
 
 tsr_graph *tsr_attr_graph(const tsr_attr *attr, size_t i)
 {
-    return i < attr->n_graphs ? attr->graphs[i] : NULL;
+    if (i < attr->n_graphs)
+        return attr->graphs[i];
+    return NULL;
 }
 
 const tsr_tensor *tsr_attr_tensor(const tsr_attr *a)
 {
     const tsr_attr *r = ready(a);
-    return r && r->kind == TSR_ATTR_TENSOR ? r->tensor : NULL;
+    if (r && r->kind == TSR_ATTR_TENSOR)
+        return r->tensor;
+    return NULL;
 }
 
 // ---- setting --------------------------------------------------------------------------------
@@ -112,8 +119,11 @@ static tsr_status check_edit(tsr_node *node, const char *name)
     if (!gone && name && *name)
         return TSR_OK;
     struct place at = tsr__place_node(node);
-    tsr__diag(node->graph->model->session, gone ? DIAG_node_removed : DIAG_name_empty, &at, NULL,
-              "%s", gone ? "the node is no longer in its graph" : "an attribute needs a name");
+    tsr_session *session = node->graph->model->session;
+    if (gone)
+        tsr__diag(session, DIAG_node_removed, &at, NULL, "the node is no longer in its graph");
+    else
+        tsr__diag(session, DIAG_name_empty, &at, NULL, "an attribute needs a name");
     return TSR_INVALID;
 }
 
@@ -231,6 +241,7 @@ tsr_status tsr_node_remove_attr(tsr_node *node, const char *name)
     return model_status(node->graph->model);
 }
 
+// The new graph is empty and has nothing of a file, so all of it counts as changed.
 tsr_graph *tsr__node_add_graph(tsr_node *node, const char *attribute, const char *name)
 {
     tsr_attr *attr;

@@ -3,19 +3,31 @@
 //
 // A cloner knows the twin of every value that was copied; values outside go through a function of the caller.
 // Bytes of the file are shared (the copy holds the store), objects and names are made anew.
+//
+// Example: a Loop body reads "x" of the main graph and makes "y". Copied into another graph, y has a twin that the
+// copy of its node makes; x has none, so the caller is asked which value of the new place stands for it. An exact
+// copy (of a whole model) keeps what was changed and what was not, so that it is saved with the same bytes; in any
+// other copy names may differ, and what mentions them counts as changed.
 #include "ir/internal.h"
 
+static void hold_store(tsr_model *to, struct store *store)
+{
+    if (store == to->store)
+        return;
+    for (size_t i = 0; i < to->held.n; i++)
+        if (to->held.at[i] == store)
+            return;
+    struct store **slot = vec_push(&to->arena, &to->held);
+    if (slot)
+        *slot = tsr__store_hold(store);
+}
+
+// All bytes that objects of `from` may be views of: its own file's, and those that it holds itself.
 void tsr__model_hold(tsr_model *to, const tsr_model *from)
 {
-    for (size_t i = 0; i <= from->held.n; i++) {
-        struct store *st = i < from->held.n ? from->held.at[i] : from->store;
-        bool known = st == to->store;
-        for (size_t k = 0; k < to->held.n && !known; k++)
-            known = to->held.at[k] == st;
-        struct store **slot = known ? NULL : vec_push(&to->arena, &to->held);
-        if (slot)
-            *slot = tsr__store_hold(st);
-    }
+    for (size_t i = 0; i < from->held.n; i++)
+        hold_store(to, from->held.at[i]);
+    hold_store(to, from->store);
 }
 
 void tsr__cloner_init(struct cloner *cloner, tsr_model *to, const tsr_model *from)
@@ -32,7 +44,9 @@ tsr_status tsr__cloner_end(struct cloner *cloner)
     bool failed =
         cloner->scratch.failed || cloner->to->arena.failed || cloner->to->store->arena.failed;
     tsr__arena_free(&cloner->scratch);
-    return failed ? TSR_NOMEM : TSR_OK;
+    if (failed)
+        return TSR_NOMEM;
+    return TSR_OK;
 }
 
 void tsr__twin_set(struct cloner *cloner, const tsr_value *value, tsr_value *twin)
@@ -51,7 +65,9 @@ tsr_value *tsr__twin(struct cloner *cloner, tsr_value *v)
     if (!v)
         return NULL;
     tsr_value *t = tsr__map_get(&cloner->twins, (struct str){(const char *)&v, sizeof(v)});
-    return t || !cloner->outer ? t : cloner->outer(cloner->data, v);
+    if (t || !cloner->outer)
+        return t;
+    return cloner->outer(cloner->data, v);
 }
 
 // ---- values ---------------------------------------------------------------------------------
@@ -61,14 +77,15 @@ static struct str clone_name(struct cloner *cloner, struct str name, bool text)
 {
     struct str file = cloner->from->store->bytes;
     bool shared = (uintptr_t)name.p - (uintptr_t)file.p < file.n;
-    return shared && !text ? name : tsr__keep(cloner->to, name);
+    if (shared && !text)
+        return name;
+    return tsr__keep(cloner->to, name);
 }
 
 static struct vtype *clone_type(struct cloner *cloner, const struct vtype *type)
 {
     struct vtype *vtype = ARENA_NEW(&cloner->to->arena, struct vtype);
-    tsr_dim *dims =
-        ARENA_ARRAY(&cloner->to->arena, tsr_dim, type->rank > 0 ? (size_t)type->rank : 0);
+    tsr_dim *dims = ARENA_ARRAY(&cloner->to->arena, tsr_dim, dims_of(type->rank));
     if (!vtype || !dims)
         return NULL;
     *vtype = *type;
@@ -106,7 +123,8 @@ static tsr_tensor *clone_tensor(tsr_model *to, const tsr_tensor *tensor, tsr_val
     *copy = *tensor;
     copy->model = to;
     copy->value = value;
-    copy->store = tensor->store ? tensor->store : tensor->model->store;
+    if (!copy->store)
+        copy->store = tensor->model->store;
     copy->data_ready = false;
     if (tensor->sparse.n || (tensor->body.n && !tensor->replaced)) {
         copy->decoded = false;
@@ -132,8 +150,10 @@ static void clone_map(struct cloner *cloner, struct map *to, const struct map *f
         tsr_value *twin = map_slot->value;
         if (twin != &tsr__no_value)
             twin = tsr__twin(cloner, twin);
-        struct str kept = twin ? tsr__keep(cloner->to, key) : (struct str){NULL, 0};
-        void **slot = twin ? tsr__map_at(to, kept) : NULL;
+        if (!twin)
+            continue;
+        struct str kept = tsr__keep(cloner->to, key);
+        void **slot = tsr__map_at(to, kept);
         if (slot)
             *slot = twin;
         tsr__name_seen(cloner->to, kept);
@@ -181,7 +201,9 @@ static void clone_attr_as(struct cloner *cloner, tsr_node *node, const tsr_attr 
     if (!attr->n_graphs)
         return;
     copy->graphs = ARENA_ARRAY(&cloner->to->arena, tsr_graph *, attr->n_graphs);
-    for (size_t i = 0; copy->graphs && i < attr->n_graphs; i++) {
+    if (!copy->graphs)
+        return;
+    for (size_t i = 0; i < attr->n_graphs; i++) {
         tsr_graph *graph = tsr__clone_graph(cloner, attr->graphs[i], node, copy);
         if (!graph)
             return;
@@ -204,7 +226,9 @@ static void substitute(struct cloner *cloner, tsr_node *node, const tsr_attr *at
             return;
         }
     struct str body = tsr__function_default(cloner->fn, attr->ref);
-    tsr_attr *copy = body.n ? tsr__attr_append(node) : NULL;
+    tsr_attr *copy = NULL;
+    if (body.n)
+        copy = tsr__attr_append(node);
     if (!copy)
         return; // neither given nor defaulted: absent, as the function means it
     copy->name = tsr__keep(cloner->to, attr->name);
@@ -248,7 +272,9 @@ static void clone_spec_dim(struct cloner *cloner, struct spec_dim *to, const str
 {
     *to = *from;
     to->factors = ARENA_ARRAY(&cloner->to->arena, struct spec_factor, from->n);
-    for (size_t i = 0; to->factors && i < from->n; i++) {
+    if (!to->factors)
+        return;
+    for (size_t i = 0; i < from->n; i++) {
         to->factors[i] = from->factors[i];
         to->factors[i].size.symbol = tsr__keep(cloner->to, str_of(from->factors[i].size.symbol)).p;
     }
@@ -256,16 +282,22 @@ static void clone_spec_dim(struct cloner *cloner, struct spec_dim *to, const str
 
 static void clone_spec(struct cloner *cloner, tsr_node_config *nc, const tsr_spec *spec)
 {
-    tsr_value *twin = spec->value ? tsr__twin(cloner, spec->value) : NULL;
+    tsr_value *twin = NULL;
+    if (spec->value)
+        twin = tsr__twin(cloner, spec->value);
     if (spec->value && (!twin || (spec->value->flags & V_GONE)))
         return; // its value is not there any more
     tsr_spec *w = tsr__spec_make(nc, twin);
     if (!w)
         return;
     w->whole = spec->whole;
-    w->flags = cloner->exact ? spec->flags : spec->flags | S_NAME;
+    w->flags = spec->flags;
+    if (!cloner->exact)
+        w->flags |= S_NAME; // its value may have another name in the copy
     w->devices.at = tsr__keep_devices(cloner->to, spec->devices.at, spec->devices.n);
-    w->devices.n = w->devices.cap = w->devices.at ? spec->devices.n : 0;
+    if (!w->devices.at)
+        return;
+    w->devices.n = w->devices.cap = spec->devices.n;
     for (size_t i = 0; i < spec->groups.n; i++) {
         struct spec_group *group = vec_push(&cloner->to->arena, &w->groups);
         if (!group)
@@ -290,7 +322,9 @@ void tsr__clone_configs(struct cloner *cloner, tsr_node *to, const tsr_node *fro
     }
     for (size_t i = 0; i < from->n_configs; i++) {
         const tsr_node_config *nc = from->configs[i];
-        tsr_config *config = nc->config ? cloner->config(cloner->data, nc->config) : NULL;
+        tsr_config *config = NULL;
+        if (nc->config)
+            config = cloner->config(cloner->data, nc->config);
         tsr_node_config *node_config = tsr__node_config_make(to, config);
         if (!node_config)
             return;
@@ -390,8 +424,11 @@ tsr_graph *tsr__clone_graph(struct cloner *cloner, const tsr_graph *graph, tsr_n
         clone_value(cloner, copy, value);
     clone_map(cloner, &copy->names, &graph->names);
     clone_map(cloner, &copy->renamed, &graph->renamed);
-    for (const tsr_node *node = graph->first; node && !cloner->to->arena.failed; node = node->next)
+    for (const tsr_node *node = graph->first; node; node = node->next) {
+        if (cloner->to->arena.failed)
+            break;
         clone_inner_node(cloner, copy, node);
+    }
     clone_ports(cloner, copy, graph);
     if (!cloner->exact)
         copy->flags |= G_NODES | G_OUTPUTS | G_LIST;
@@ -439,7 +476,9 @@ static void clone_configurations(tsr_model *to, const tsr_model *from)
             if (!config || (config->twin && config->twin->model == to))
                 continue;
             tsr_config *copy = clone_config(to, config);
-            void **slot = copy && copy->standin ? tsr__map_at(&to->config_ids, copy->name) : NULL;
+            void **slot = NULL;
+            if (copy && copy->standin)
+                slot = tsr__map_at(&to->config_ids, copy->name);
             if (slot)
                 *slot = copy;
         }
@@ -476,6 +515,15 @@ static void clone_functions(struct cloner *cloner)
     }
 }
 
+// False if a function, from that one on, is without its body: memory was lacking.
+static bool functions_are_whole(const tsr_model *model, size_t first)
+{
+    for (size_t i = first; i < model->functions.n; i++)
+        if (!model->functions.at[i]->graph)
+            return false;
+    return true;
+}
+
 tsr_status tsr__model_copy_functions(tsr_model *to, const tsr_model *from)
 {
     struct cloner cloner;
@@ -483,10 +531,9 @@ tsr_status tsr__model_copy_functions(tsr_model *to, const tsr_model *from)
     tsr__cloner_init(&cloner, to, from);
     clone_functions(&cloner);
     tsr_status st = tsr__cloner_end(&cloner);
-    for (size_t i = before; st == TSR_OK && i < to->functions.n; i++)
-        if (!to->functions.at[i]->graph)
-            st = TSR_NOMEM;
     to->changed = true;
+    if (st == TSR_OK && !functions_are_whole(to, before))
+        return TSR_NOMEM;
     return st;
 }
 
@@ -494,7 +541,8 @@ tsr_status tsr__model_copy_functions(tsr_model *to, const tsr_model *from)
 // a clone is saved with the same bytes as its original.
 static void clone_head(tsr_model *to, const tsr_model *model)
 {
-    to->path = model->path ? tsr__keep(to, str_of(model->path)).p : NULL;
+    if (model->path)
+        to->path = tsr__keep(to, str_of(model->path)).p;
     to->ir_version = model->ir_version;
     to->has_ir_version = model->has_ir_version;
     to->ir_changed = model->ir_changed;
@@ -538,10 +586,7 @@ static tsr_status clone_model(const tsr_model *model, bool bare, tsr_model **out
     to->graph = tsr__clone_graph(&cloner, model->graph, NULL, NULL);
     clone_functions(&cloner);
     tsr_status st = tsr__cloner_end(&cloner);
-    for (size_t i = 0; st == TSR_OK && i < model->functions.n; i++)
-        if (!to->functions.at[i]->graph)
-            st = TSR_NOMEM;
-    if (st != TSR_OK || !to->graph) {
+    if (st != TSR_OK || !to->graph || !functions_are_whole(to, 0)) {
         tsr_model_free(to);
         return TSR_NOMEM;
     }

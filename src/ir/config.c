@@ -13,10 +13,22 @@ static void touch_configs(tsr_model *model)
     model->configs_changed = model->changed = model->devices_touched = true;
 }
 
+// Refuses a configuration that is none of this model's, or none at all.
+static tsr_status refuse_unknown(tsr_model *model, const tsr_config *config)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(model->path);
+    if (config)
+        at.configuration = config->name;
+    tsr__diag(model->session, DIAG_config_unknown, &at, NULL,
+              "the configuration is not declared by this model");
+    return TSR_INVALID;
+}
+
 static struct place place_config(const tsr_model *model, struct str name)
 {
     struct place at = PLACE_NONE;
-    at.file = str_of(model->path ? model->path : "");
+    at.file = str_of(model->path);
     at.configuration = name;
     return at;
 }
@@ -55,17 +67,22 @@ static tsr_status check_new(tsr_model *model, struct str name, int64_t count, si
 tsr_status tsr_model_add_config(tsr_model *model, const char *name, int64_t count,
                                 const char *const *devices, size_t n, tsr_config **out)
 {
-    n = devices ? n : 0;
+    if (!devices)
+        n = 0;
+    if (!name)
+        name = "";
     if (count == 0)
         count = (int64_t)n;
-    tsr_status st = check_new(model, str_of(name ? name : ""), count, n);
+    tsr_status st = check_new(model, str_of(name), count, n);
     if (st != TSR_OK)
         return st;
     tsr_config *config = tsr__map_get(&model->config_ids, str_of(name));
     if (!config || !config->standin) // one that nodes wait for is declared herewith
         config = ARENA_NEW(&model->arena, tsr_config);
     struct str *names = ARENA_ARRAY(&model->arena, struct str, n);
-    tsr_config **slot = model->arena.failed ? NULL : vec_push(&model->arena, &model->configs);
+    tsr_config **slot = NULL;
+    if (!model->arena.failed)
+        slot = vec_push(&model->arena, &model->configs);
     if (!slot)
         return TSR_NOMEM;
     *config = (tsr_config){.model = model, .devices = count, .registered = true};
@@ -87,7 +104,9 @@ size_t tsr_model_config_count(const tsr_model *model)
 
 tsr_config *tsr_model_config(const tsr_model *model, size_t i)
 {
-    return i < model->configs.n ? model->configs.at[i] : NULL;
+    if (i < model->configs.n)
+        return model->configs.at[i];
+    return NULL;
 }
 
 tsr_config *tsr_model_find_config(const tsr_model *model, const char *name)
@@ -98,19 +117,23 @@ tsr_config *tsr_model_find_config(const tsr_model *model, const char *name)
     return NULL;
 }
 
-// Drops node entries bound to c, or (named) to any configuration of its name.
-static void cascade_away(tsr_model *model, const tsr_config *c, bool named)
+// Which entries of nodes go with a configuration: those that point at it, or those of any that has its name.
+enum entries { ENTRIES_BOUND, ENTRIES_NAMED };
+
+static void drop_entries(tsr_model *model, const tsr_config *config, enum entries which)
 {
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;
          node = tsr_model_next_node(model, node))
         for (size_t i = node->n_configs; i-- > 0;) {
-            const tsr_config *d = node->configs[i]->config;
-            if (d == c || (named && d && str_eq(d->name, c->name)))
+            const tsr_config *other = node->configs[i]->config;
+            bool named = which == ENTRIES_NAMED && other && str_eq(other->name, config->name);
+            if (other == config || named)
                 tsr_node_remove_config(node, node->configs[i]);
         }
 }
 
-static tsr_status remove_config(tsr_model *model, tsr_config *config, bool cascade, bool named)
+// Takes it off the model's list; entries of nodes still point at it.
+static void take_off(tsr_model *model, tsr_config *config)
 {
     size_t i = 0;
     while (i < model->configs.n && model->configs.at[i] != config)
@@ -120,20 +143,16 @@ static tsr_status remove_config(tsr_model *model, tsr_config *config, bool casca
     model->configs.n--;
     config->registered = false;
     touch_configs(model);
-    if (cascade)
-        cascade_away(model, config, named);
-    return model_status(model);
 }
 
 tsr_status tsr_model_remove_config(tsr_model *model, tsr_config *config, bool cascade)
 {
-    if (!config || config->model != model || !config->registered) {
-        struct place at = place_config(model, config ? config->name : STR(""));
-        tsr__diag(model->session, DIAG_config_unknown, &at, NULL,
-                  "the configuration is not declared by this model");
-        return TSR_INVALID;
-    }
-    return remove_config(model, config, cascade, false);
+    if (!config || config->model != model || !config->registered)
+        return refuse_unknown(model, config);
+    take_off(model, config);
+    if (cascade)
+        drop_entries(model, config, ENTRIES_BOUND);
+    return model_status(model);
 }
 
 // "did you mean" for a configuration that is not there.
@@ -161,7 +180,10 @@ tsr_status tsr_model_remove_config_named(tsr_model *model, const char *name, boo
                   "there is no device configuration '%s'", name);
         return TSR_INVALID;
     }
-    return remove_config(model, config, cascade, true);
+    take_off(model, config);
+    if (cascade)
+        drop_entries(model, config, ENTRIES_NAMED);
+    return model_status(model);
 }
 
 const char *tsr_config_name(const tsr_config *config)
@@ -179,13 +201,15 @@ size_t tsr_config_device_name_count(const tsr_config *config)
 
 const char *tsr_config_device_name(const tsr_config *config, size_t i)
 {
-    return i < config->n_names ? config->names[i].p : NULL;
+    if (i < config->n_names)
+        return config->names[i].p;
+    return NULL;
 }
 
 tsr_status tsr_config_rename(tsr_config *config, const char *name)
 {
     tsr_model *model = config->model;
-    struct str text = str_of(name ? name : "");
+    struct str text = str_of(name);
     if (str_eq(config->name, text))
         return TSR_OK;
     tsr_status st = check_new(model, text, 1, 0);
@@ -229,16 +253,16 @@ size_t tsr_node_config_count(const tsr_node *node)
 
 tsr_node_config *tsr_node_config_at(const tsr_node *node, size_t i)
 {
-    return i < node->n_configs ? node->configs[i] : NULL;
+    if (i < node->n_configs)
+        return node->configs[i];
+    return NULL;
 }
 
 bool tsr__config_is_of(const tsr_config *config, tsr_model *model)
 {
     if (config && config->model == model)
         return true;
-    struct place at = place_config(model, config ? config->name : STR(""));
-    tsr__diag(model->session, DIAG_config_unknown, &at, NULL,
-              "the configuration is not declared by this model");
+    (void)refuse_unknown(model, config);
     return false;
 }
 
@@ -288,7 +312,9 @@ bool tsr_node_config_stage(const tsr_node_config *nc, int64_t *stage)
 
 tsr_spec *tsr_node_config_spec(const tsr_node_config *nc, size_t i)
 {
-    return i < nc->n_specs ? nc->specs[i] : NULL;
+    if (i < nc->n_specs)
+        return nc->specs[i];
+    return NULL;
 }
 
 tsr_spec *tsr_node_sharding_of(const tsr_node *node, const tsr_value *value, size_t i)

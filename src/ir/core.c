@@ -58,7 +58,9 @@ tsr_graph *tsr__graph_make(tsr_model *model, size_t names)
 struct str tsr__keep(tsr_model *model, struct str text)
 {
     struct str copy = tsr__arena_str(&model->arena, text);
-    return copy.p ? copy : STR("");
+    if (copy.p)
+        return copy;
+    return STR("");
 }
 
 const struct symbol *tsr__symbol(tsr_model *model, struct str text)
@@ -72,7 +74,9 @@ const struct symbol *tsr__symbol(tsr_model *model, struct str text)
     if (!sym) { // the key is our own copy: the caller's text may go
         sym = ARENA_NEW(&model->arena, struct symbol);
         struct str kept = tsr__arena_str(&model->arena, text);
-        void **slot = kept.p ? tsr__map_at(&model->symbols, kept) : NULL;
+        void **slot = NULL;
+        if (kept.p)
+            slot = tsr__map_at(&model->symbols, kept);
         if (!sym || !slot)
             return &empty;
         sym->text = kept;
@@ -105,12 +109,14 @@ tsr_value *tsr__graph_own(const tsr_graph *graph, struct str name)
     if (!name.n)
         return NULL;
     tsr_value *value = tsr__map_get(&graph->names, name);
-    return value == &tsr__no_value ? NULL : value;
+    if (value == &tsr__no_value)
+        return NULL;
+    return value;
 }
 
 tsr_value *tsr__graph_lookup(const tsr_graph *graph, struct str name)
 {
-    for (; graph; graph = graph->owner ? graph->owner->graph : NULL) {
+    for (; graph; graph = graph_outer(graph)) {
         tsr_value *value = tsr__graph_own(graph, name);
         if (value)
             return value;
@@ -126,7 +132,9 @@ static bool same_name(struct str a, struct str b)
 
 void tsr__name_seen(tsr_model *model, struct str name)
 {
-    void **slot = model->seen.arena && name.n ? tsr__map_at(&model->seen, name) : NULL;
+    void **slot = NULL;
+    if (model->seen.arena && name.n)
+        slot = tsr__map_at(&model->seen, name);
     if (slot)
         *slot = model;
 }
@@ -142,7 +150,9 @@ tsr_value *tsr__graph_refer(tsr_graph *graph, struct str name)
     if (value)
         return value;
     void **slot = tsr__map_at(&graph->names, name);
-    value = slot ? tsr__value_make(graph, name) : NULL;
+    if (!slot)
+        return NULL;
+    value = tsr__value_make(graph, name);
     if (!value)
         return NULL;
     value->flags |= V_STANDIN;
@@ -248,8 +258,9 @@ tsr_node *tsr__node_make(tsr_graph *graph, struct str domain, struct str op, str
         return NULL;
     node->graph = graph;
     node->name = name;
-    node->domain =
-        str_is(domain, "ai.onnx") ? tsr__symbol(model, STR("")) : tsr__symbol(model, domain);
+    if (str_is(domain, "ai.onnx"))
+        domain = STR("");
+    node->domain = tsr__symbol(model, domain);
     node->op = tsr__symbol(model, op);
     node->inputs = inputs;
     node->outputs = outputs;
@@ -309,7 +320,7 @@ static void mark_graph(tsr_graph *graph, uint32_t bits)
 
 bool tsr__graph_within(const tsr_graph *inner, const tsr_graph *outer)
 {
-    for (; inner; inner = inner->owner ? inner->owner->graph : NULL)
+    for (; inner; inner = graph_outer(inner))
         if (inner == outer)
             return true;
     return false;
@@ -317,7 +328,9 @@ bool tsr__graph_within(const tsr_graph *inner, const tsr_graph *outer)
 
 tsr_graph *tsr__node_subgraph(const tsr_node *node)
 {
-    for (size_t i = 0; (node->flags & N_GRAPHS) && i < node->n_attrs; i++)
+    if (!(node->flags & N_GRAPHS))
+        return NULL;
+    for (size_t i = 0; i < node->n_attrs; i++)
         if (node->attrs[i]->n_graphs)
             return node->attrs[i]->graphs[0];
     return NULL;
@@ -348,7 +361,10 @@ void *tsr__room(struct arena *arena, void *at, size_t n)
 {
     if (n & (n - 1)) // not full
         return at;
-    void **more = ARENA_ARRAY(arena, void *, n ? 2 * n : 1);
+    size_t room = 1;
+    if (n)
+        room = 2 * n;
+    void **more = ARENA_ARRAY(arena, void *, room);
     if (more && n)
         memcpy(more, at, n * sizeof(*more));
     return more;
@@ -428,7 +444,9 @@ int64_t tsr__graph_opset(const tsr_graph *graph, struct str domain)
 {
     while (graph->owner)
         graph = graph->owner->graph;
-    const opset_list *list = graph->function ? &graph->function->opsets : &graph->model->opsets;
+    const opset_list *list = &graph->model->opsets;
+    if (graph->function)
+        list = &graph->function->opsets;
     for (size_t i = 0; i < list->n; i++)
         if (str_eq(list->at[i].domain, domain))
             return list->at[i].version;

@@ -39,12 +39,16 @@ size_t tsr_graph_initializer_count(const tsr_graph *graph)
 
 tsr_value *tsr_graph_input(const tsr_graph *graph, size_t i)
 {
-    return i < graph->inputs.n ? graph->inputs.at[i].value : NULL;
+    if (i < graph->inputs.n)
+        return graph->inputs.at[i].value;
+    return NULL;
 }
 
 tsr_value *tsr_graph_output(const tsr_graph *graph, size_t i)
 {
-    return i < graph->outputs.n ? graph->outputs.at[i].value : NULL;
+    if (i < graph->outputs.n)
+        return graph->outputs.at[i].value;
+    return NULL;
 }
 
 tsr_value *tsr_graph_initializer(const tsr_graph *graph, size_t i)
@@ -52,13 +56,17 @@ tsr_value *tsr_graph_initializer(const tsr_graph *graph, size_t i)
     if (i < graph->initializers.n)
         return graph->initializers.at[i];
     i -= graph->initializers.n;
-    return i < graph->sparse.n ? graph->sparse.at[i] : NULL;
+    if (i < graph->sparse.n)
+        return graph->sparse.at[i];
+    return NULL;
 }
 
 tsr_value *tsr_graph_value(const tsr_graph *graph, const char *name)
 {
     tsr_value *value = tsr__graph_own(graph, str_of(name));
-    return value && !(value->flags & V_STANDIN) ? value : NULL;
+    if (value && !(value->flags & V_STANDIN))
+        return value;
+    return NULL;
 }
 
 // First node of graph or of the subgraphs after it.
@@ -78,17 +86,33 @@ static tsr_node *first_of_functions(const tsr_model *model, size_t i)
     return NULL;
 }
 
+// First node of what follows a main graph or a function's body: the next function that has one.
+static tsr_node *first_after(const tsr_model *model, const tsr_graph *graph)
+{
+    if (graph->function)
+        return first_of_functions(model, graph->function->index + 1);
+    return first_of_functions(model, 0);
+}
+
+// Depth first: a node, then the nodes of its subgraphs, then the node after it; the functions come last.
+// Example: If (then: a, b; else: c), d is walked as If, a, b, c, d. Behind b there is no node, but its graph has a
+// sibling; behind c there is neither, so the walk goes on behind the If.
 tsr_node *tsr_model_next_node(const tsr_model *model, const tsr_node *after)
 {
+    if (!after && model->graph->first)
+        return model->graph->first;
     if (!after)
-        return model->graph->first ? model->graph->first : first_of_functions(model, 0);
+        return first_after(model, model->graph);
     if (after->graph->model != model)
         return NULL;
-    tsr_node *next = after->flags & N_GRAPHS ? first_in(tsr__node_subgraph(after)) : NULL;
-    while (!next && !(next = after->next)) {
+    tsr_node *next = first_in(tsr__node_subgraph(after));
+    while (!next) {
+        next = after->next;
+        if (next)
+            break;
         const tsr_graph *graph = after->graph;
         if (!graph->owner)
-            return first_of_functions(model, graph->function ? graph->function->index + 1 : 0);
+            return first_after(model, graph);
         next = first_in(graph->sibling);
         after = graph->owner;
     }
@@ -120,19 +144,25 @@ size_t tsr_node_output_count(const tsr_node *node)
 
 tsr_value *tsr_node_input(const tsr_node *node, size_t i)
 {
-    return i < node->n_inputs ? node->inputs[i].value : NULL;
+    if (i < node->n_inputs)
+        return node->inputs[i].value;
+    return NULL;
 }
 
 tsr_value *tsr_node_output(const tsr_node *node, size_t i)
 {
-    return i < node->n_outputs ? node->outputs[i] : NULL;
+    if (i < node->n_outputs)
+        return node->outputs[i];
+    return NULL;
 }
 
 // ---- values ---------------------------------------------------------------------------------
 
 tsr_graph *tsr_value_graph(const tsr_value *value)
 {
-    return value->flags & (V_STANDIN | V_GONE) ? NULL : value->home;
+    if (value->flags & (V_STANDIN | V_GONE))
+        return NULL;
+    return value->home;
 }
 
 tsr_node *tsr_value_producer(const tsr_value *value)
@@ -179,25 +209,33 @@ static const struct vtype *type_of(const tsr_value *value)
 tsr_dtype tsr_value_dtype(const tsr_value *value)
 {
     const struct vtype *vtype = type_of(value);
-    return vtype ? vtype->dtype : TSR_UNDEFINED;
+    if (vtype)
+        return vtype->dtype;
+    return TSR_UNDEFINED;
 }
 
 int tsr_value_rank(const tsr_value *value)
 {
     const struct vtype *vtype = type_of(value);
-    return vtype ? vtype->rank : -1;
+    if (vtype)
+        return vtype->rank;
+    return -1;
 }
 
 tsr_dim tsr_value_dim(const tsr_value *value, int axis)
 {
     const struct vtype *vtype = type_of(value);
-    return vtype && axis >= 0 && axis < vtype->rank ? vtype->dims[axis] : (tsr_dim){-1, ""};
+    if (vtype && axis >= 0 && axis < vtype->rank)
+        return vtype->dims[axis];
+    return (tsr_dim){-1, ""};
 }
 
 const tsr_dim *tsr__value_dims(const tsr_value *value)
 {
     const struct vtype *vtype = type_of(value);
-    return vtype ? vtype->dims : NULL;
+    if (vtype)
+        return vtype->dims;
+    return NULL;
 }
 
 struct str tsr__dim_symbol(const tsr_value *value, int axis)

@@ -27,25 +27,30 @@ static bool hidden_from_users(const tsr_value *value, struct str name)
     if (!use)
         return false;
     do {
-        for (const tsr_graph *graph = use->node->graph; graph && graph != value->home;
-             graph = graph->owner ? graph->owner->graph : NULL)
+        const tsr_graph *graph = use->node->graph;
+        while (graph && graph != value->home) {
             if (tsr__graph_own(graph, name))
                 return true;
+            graph = graph_outer(graph);
+        }
         use = use->next;
     } while (use != value->last_use);
     return false;
 }
 
+// Whether a new value (value NULL), or that one under a new name, may have the name in the graph. It may take over from a
+// stand-in that waits for a definition. It must not come between an outer value of the name and its readers in here, nor
+// be hidden from its own readers in subgraphs by a value of theirs.
 static tsr_status check_name(tsr_graph *graph, struct str name, const tsr_value *value)
 {
     const tsr_value *own = tsr__graph_own(graph, name);
-    const tsr_value *outer = graph->owner ? tsr__graph_lookup(graph->owner->graph, name) : NULL;
+    const tsr_value *outer = tsr__graph_lookup(graph_outer(graph), name);
     bool waiting = own && !value && (own->flags & V_STANDIN);
     if ((!own || waiting) && !(outer && used_within(outer, graph)) &&
         !(value && hidden_from_users(value, name)))
         return TSR_OK;
     struct place at = PLACE_NONE;
-    at.file = str_of(graph->model->path ? graph->model->path : "");
+    at.file = str_of(graph->model->path);
     at.graph = tsr__graph_path(graph);
     at.value = name;
     tsr__diag(graph->model->session, DIAG_name_taken, &at, "choose another name",
@@ -67,7 +72,9 @@ static tsr_status need_name(tsr_graph *graph, const char *name)
 static tsr_value *new_value(tsr_graph *graph, struct str name)
 {
     struct str kept = tsr__keep(graph->model, name);
-    tsr_value *value = graph->model->arena.failed ? NULL : tsr__value_define(graph, kept);
+    tsr_value *value = NULL;
+    if (!graph->model->arena.failed)
+        value = tsr__value_define(graph, kept);
     if (value) {
         value->name = kept;
         value->flags |= V_NEW | V_TEXT;
@@ -75,11 +82,13 @@ static tsr_value *new_value(tsr_graph *graph, struct str name)
     return value;
 }
 
+// The value keeps its uses, which point at it. `names` gets the new name and forgets the old one; `renamed` remembers
+// what the value is called in the file, once, so that the bytes that mention it are found when the model is saved.
 tsr_status tsr_value_rename(tsr_value *value, const char *name)
 {
     tsr_graph *graph = value->home;
     tsr_model *model = graph->model;
-    struct str text = str_of(name ? name : "");
+    struct str text = str_of(name);
     if (str_eq(value->name, text))
         return TSR_OK;
     if (!text.n) {
@@ -92,14 +101,16 @@ tsr_status tsr_value_rename(tsr_value *value, const char *name)
     if (st != TSR_OK)
         return st;
     struct str kept = tsr__keep(model, text);
-    void **slot = tsr__map_at(&graph->names, kept);
-    void **before = value->name.n ? tsr__map_at(&graph->names, value->name) : NULL;
-    void **file =
-        value->flags & (V_NEW | V_RENAMED) ? NULL : tsr__map_at(&graph->renamed, value->name);
+    bool named = tsr__graph_own(graph, value->name) == value; // the table leads from its name to it
+    void **slot = tsr__map_at(&graph->names, kept), **before = NULL, **file = NULL;
+    if (named)
+        before = tsr__map_at(&graph->names, value->name);
+    if (!(value->flags & (V_NEW | V_RENAMED)))
+        file = tsr__map_at(&graph->renamed, value->name);
     if (model->arena.failed || !slot)
         return TSR_NOMEM;
     slot = tsr__map_at(&graph->names, kept); // the table may have moved
-    if (before && (before = tsr__map_at(&graph->names, value->name)) && *before == value)
+    if (before)
         *before = (void *)&tsr__no_value;
     if (file)
         *file = value;
@@ -114,14 +125,23 @@ tsr_status tsr_value_rename(tsr_value *value, const char *name)
 
 // ---- types ----------------------------------------------------------------------------------
 
+// A dimension as it is kept: a size, or -1 with a symbol, which is "" where none is given.
+static tsr_dim plain_dim(tsr_dim dim)
+{
+    if (dim.value >= 0)
+        return (tsr_dim){dim.value, ""};
+    if (dim.symbol)
+        return (tsr_dim){-1, dim.symbol};
+    return (tsr_dim){-1, ""};
+}
+
 static bool same_type(const struct vtype *known, tsr_dtype type, int rank, const tsr_dim *dims)
 {
     if (!known || known->other.n || known->dtype != type || known->rank != rank)
         return false;
     for (int i = 0; i < rank; i++) {
-        const char *symbol = dims[i].value < 0 && dims[i].symbol ? dims[i].symbol : "";
-        int64_t value = dims[i].value < 0 ? -1 : dims[i].value;
-        if (known->dims[i].value != value || strcmp(known->dims[i].symbol, symbol) != 0)
+        tsr_dim dim = plain_dim(dims[i]);
+        if (known->dims[i].value != dim.value || strcmp(known->dims[i].symbol, dim.symbol) != 0)
             return false;
     }
     return true;
@@ -149,13 +169,13 @@ tsr_status tsr_value_set_type(tsr_value *value, tsr_dtype type, int rank, const 
     if (same_type(value->type, type, rank, dims))
         return TSR_OK;
     struct vtype *made = ARENA_NEW(&model->arena, struct vtype);
-    tsr_dim *copy = ARENA_ARRAY(&model->arena, tsr_dim, rank > 0 ? (size_t)rank : 0);
+    tsr_dim *copy = ARENA_ARRAY(&model->arena, tsr_dim, dims_of(rank));
     if (!made || !copy)
         return TSR_NOMEM;
     for (int i = 0; i < rank; i++) {
-        bool named = dims[i].value < 0 && dims[i].symbol && dims[i].symbol[0];
-        copy[i].value = dims[i].value < 0 ? -1 : dims[i].value;
-        copy[i].symbol = named ? tsr__keep(model, str_of(dims[i].symbol)).p : "";
+        copy[i] = plain_dim(dims[i]);
+        if (copy[i].symbol[0])
+            copy[i].symbol = tsr__keep(model, str_of(copy[i].symbol)).p;
     }
     *made = (struct vtype){.dtype = type, .rank = rank, .dims = copy};
     typed(value, made);
@@ -187,7 +207,9 @@ static tsr_status check_value(const tsr_graph *graph, const tsr_value *value, co
     bool foreign = value && tsr__value_model(value) != graph->model;
     if (!value || (!foreign && tsr__graph_within(graph, value->home) && !(value->flags & V_GONE)))
         return TSR_OK;
-    struct place at = node ? tsr__place_node(node) : PLACE_NONE;
+    struct place at = PLACE_NONE;
+    if (node)
+        at = tsr__place_node(node);
     at.graph = tsr__graph_path(graph);
     at.value = value->name;
     if (foreign)
@@ -205,7 +227,9 @@ tsr_value *tsr_graph_add_input(tsr_graph *graph, const char *name)
     if (need_name(graph, name) != TSR_OK)
         return NULL;
     tsr_value *value = new_value(graph, str_of(name));
-    struct port *port = value ? vec_push(&graph->model->arena, &graph->inputs) : NULL;
+    struct port *port = NULL;
+    if (value)
+        port = vec_push(&graph->model->arena, &graph->inputs);
     if (!port)
         return NULL;
     *port = (struct port){.value = value};
@@ -216,14 +240,14 @@ tsr_value *tsr_graph_add_input(tsr_graph *graph, const char *name)
 
 tsr_status tsr_graph_add_output(tsr_graph *graph, tsr_value *value)
 {
-    struct place at = PLACE_NONE;
-    at.graph = tsr__graph_path(graph);
-    tsr_status st = check_value(graph, value, NULL);
-    if (st == TSR_OK && !value) {
+    if (!value) {
+        struct place at = PLACE_NONE;
+        at.graph = tsr__graph_path(graph);
         tsr__diag(graph->model->session, DIAG_argument_invalid, &at, NULL,
                   "an output needs a value");
-        st = TSR_INVALID;
+        return TSR_INVALID;
     }
+    tsr_status st = check_value(graph, value, NULL);
     if (st != TSR_OK)
         return st;
     struct port *port = vec_push(&graph->model->arena, &graph->outputs);
@@ -244,11 +268,13 @@ static tsr_value *add_tensor(tsr_graph *graph, const char *name, tsr_dtype type,
     if (need_name(graph, name) != TSR_OK)
         return NULL;
     tsr_tensor *tensor = ARENA_NEW(&model->arena, tsr_tensor);
-    int64_t *copy = ARENA_ARRAY(&model->arena, int64_t, rank > 0 ? (size_t)rank : 0);
+    int64_t *copy = ARENA_ARRAY(&model->arena, int64_t, dims_of(rank));
     if (!tensor || !copy)
         return NULL;
     tsr_value *value = new_value(graph, str_of(name));
-    tsr_value **slot = value ? vec_push(&model->arena, &graph->initializers) : NULL;
+    tsr_value **slot = NULL;
+    if (value)
+        slot = vec_push(&model->arena, &graph->initializers);
     if (!slot)
         return NULL;
     for (int i = 0; i < rank; i++)
@@ -375,9 +401,13 @@ tsr_node *tsr_graph_add_node(tsr_graph *graph, const char *domain, const char *o
     if (!node)
         return NULL;
     node->flags = N_NEW | N_TEXT | N_ATTRS;
-    for (size_t i = 0; i < n_outputs; i++)
-        if (outputs[i] && *outputs[i] && !(node->outputs[i] = new_value(graph, str_of(outputs[i]))))
+    for (size_t i = 0; i < n_outputs; i++) {
+        if (!outputs[i] || !*outputs[i])
+            continue;
+        node->outputs[i] = new_value(graph, str_of(outputs[i]));
+        if (!node->outputs[i])
             return NULL;
+    }
     if (model->arena.failed)
         return NULL;
     for (size_t i = 0; i < n_outputs; i++)
@@ -422,7 +452,9 @@ tsr_status tsr_node_move_before(tsr_node *node, tsr_node *before)
 {
     tsr_graph *graph = node->graph;
     tsr_status st = check_there(node);
-    if (st == TSR_OK && before)
+    if (st != TSR_OK)
+        return st;
+    if (before)
         st = check_there(before);
     if (st != TSR_OK)
         return st;
@@ -436,7 +468,10 @@ tsr_status tsr_node_move_before(tsr_node *node, tsr_node *before)
         return TSR_OK;
     unlink_node(graph, node);
     node->next = before;
-    node->prev = before ? before->prev : graph->last;
+    if (before)
+        node->prev = before->prev;
+    else
+        node->prev = graph->last;
     if (node->prev)
         node->prev->next = node;
     else
@@ -449,21 +484,33 @@ tsr_status tsr_node_move_before(tsr_node *node, tsr_node *before)
     return TSR_OK;
 }
 
-static tsr_status still_used(tsr_node *node, const tsr_value *value)
+// Refuses if an output from that one on is read, or is an output of a graph.
+static tsr_status check_unused(tsr_node *node, size_t first)
 {
-    struct place at = tsr__place_node(node);
-    at.value = value->name;
-    tsr__diag(node->graph->model->session, DIAG_node_still_used, &at, "replace its uses first",
-              "'" STR_FMT "' has %u readers and is %s of a graph", STR_ARG(value->name),
-              value->n_uses, value->n_outputs ? "an output" : "no output");
-    return TSR_INVALID;
+    for (size_t i = first; i < node->n_outputs; i++) {
+        const tsr_value *value = node->outputs[i];
+        if (!value || (!value->n_uses && !value->n_outputs))
+            continue;
+        struct place at = tsr__place_node(node);
+        const char *output = "no output";
+        if (value->n_outputs)
+            output = "an output";
+        at.value = value->name;
+        tsr__diag(node->graph->model->session, DIAG_node_still_used, &at, "replace its uses first",
+                  "'" STR_FMT "' has %u readers and is %s of a graph", STR_ARG(value->name),
+                  value->n_uses, output);
+        return TSR_INVALID;
+    }
+    return TSR_OK;
 }
 
 static void drop_value(tsr_value *value)
 {
     tsr_graph *graph = value->home;
     value->flags |= V_GONE;
-    void **slot = value->name.n ? tsr__map_at(&graph->names, value->name) : NULL;
+    void **slot = NULL;
+    if (value->name.n)
+        slot = tsr__map_at(&graph->names, value->name);
     if (slot && *slot == value)
         *slot = (void *)&tsr__no_value;
 }
@@ -472,9 +519,9 @@ tsr_status tsr_node_remove(tsr_node *node)
 {
     tsr_graph *graph = node->graph;
     tsr_status st = check_there(node);
-    for (size_t i = 0; i < node->n_outputs && st == TSR_OK; i++)
-        if (node->outputs[i] && (node->outputs[i]->n_uses || node->outputs[i]->n_outputs))
-            st = still_used(node, node->outputs[i]);
+    if (st != TSR_OK)
+        return st;
+    st = check_unused(node, 0);
     if (st != TSR_OK)
         return st;
     tsr__node_unlink(node);
@@ -501,10 +548,11 @@ static tsr_status bad_index(tsr_node *node, size_t i)
 tsr_status tsr_node_replace_input(tsr_node *node, size_t i, tsr_value *value)
 {
     tsr_status st = check_there(node);
-    if (st == TSR_OK && i >= node->n_inputs)
-        st = bad_index(node, i);
-    if (st == TSR_OK)
-        st = check_value(node->graph, value, node);
+    if (st != TSR_OK)
+        return st;
+    if (i >= node->n_inputs)
+        return bad_index(node, i);
+    st = check_value(node->graph, value, node);
     if (st != TSR_OK)
         return st;
     tsr_value *old = node->inputs[i].value;
@@ -520,8 +568,9 @@ tsr_status tsr_node_replace_input(tsr_node *node, size_t i, tsr_value *value)
 // Graph outputs, at any depth, that are the value become `by`.
 static void replace_outputs(tsr_value *value, tsr_value *by)
 {
-    for (tsr_graph *graph = value->home->model->graphs; graph && value->n_outputs;
-         graph = graph->next)
+    for (tsr_graph *graph = value->home->model->graphs; graph; graph = graph->next) {
+        if (!value->n_outputs)
+            return;
         for (size_t i = 0; i < graph->outputs.n; i++) {
             if (graph->outputs.at[i].value != value || (graph->flags & G_GONE))
                 continue;
@@ -531,6 +580,7 @@ static void replace_outputs(tsr_value *value, tsr_value *by)
             by->n_outputs++;
             tsr__touch_graph(graph, G_OUTPUTS);
         }
+    }
 }
 
 // All readers are checked before the first is changed. Each replacement takes one use out of the ring,
@@ -577,9 +627,9 @@ tsr_status tsr_node_resize_outputs(tsr_node *node, size_t count)
         return st;
     if (count > UINT32_MAX)
         return bad_index(node, count);
-    for (size_t i = count; i < node->n_outputs; i++)
-        if (node->outputs[i] && (node->outputs[i]->n_uses || node->outputs[i]->n_outputs))
-            return still_used(node, node->outputs[i]);
+    st = check_unused(node, count);
+    if (st != TSR_OK)
+        return st;
     if (count == node->n_outputs)
         return TSR_OK;
     tsr_value **more = ARENA_ARRAY(&model->arena, tsr_value *, count);
@@ -587,7 +637,7 @@ tsr_status tsr_node_resize_outputs(tsr_node *node, size_t count)
         return TSR_NOMEM;
     tsr_value **old = node->outputs;
     size_t n_old = node->n_outputs;
-    for (size_t i = 0; i < count && i < n_old; i++)
+    for (size_t i = 0; i < size_min(count, n_old); i++)
         more[i] = old[i];
     node->outputs = more;
     node->n_outputs = (uint32_t)count;

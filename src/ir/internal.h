@@ -309,7 +309,21 @@ extern const tsr_value tsr__no_value; // what a removed name maps to
 // TSR_OK, or TSR_NOMEM once the model's memory has failed.
 static inline tsr_status model_status(const tsr_model *model)
 {
-    return model->arena.failed ? TSR_NOMEM : TSR_OK;
+    return arena_status(&model->arena);
+}
+// The graph that holds the node whose attribute this one is; NULL: it is the main graph, or a function's.
+static inline tsr_graph *graph_outer(const tsr_graph *graph)
+{
+    if (graph->owner)
+        return graph->owner->graph;
+    return NULL;
+}
+// Dimensions to allocate for a rank that may be -1, "not known".
+static inline size_t dims_of(int rank)
+{
+    if (rank > 0)
+        return (size_t)rank;
+    return 0;
 }
 tsr_model *tsr__model_make(tsr_session *session); // no graph yet
 tsr_graph *tsr__graph_make(tsr_model *model, size_t names);

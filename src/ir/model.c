@@ -18,6 +18,7 @@ static size_t budget_of(const tsr_session *session, size_t bytes)
     return budget;
 }
 
+// Reads the objects, within the budget of memory that their bytes allow. Frees the model if that fails.
 static tsr_status finish_load(tsr_model *model, tsr_model **out)
 {
     model->session->memory_budget = budget_of(model->session, model->store->bytes.n);
@@ -31,29 +32,30 @@ static tsr_status finish_load(tsr_model *model, tsr_model **out)
     return TSR_OK;
 }
 
+// The path is kept in the store, which lives as long as anything that may still need the folder of the file.
 tsr_status tsr_model_load(tsr_session *session, const char *path, tsr_model **out)
 {
     tsr_model *model = tsr__model_make(session);
     if (!model)
         return TSR_NOMEM;
+    tsr_status st = TSR_NOMEM;
     struct str kept = tsr__arena_str(&model->store->arena, str_of(path));
-    tsr_status st = kept.p ? TSR_OK : TSR_NOMEM;
-    if (st == TSR_OK)
-        st = tsr__file_map(session, path, &model->store->file);
-    if (st != TSR_OK) {
-        tsr_model_free(model);
-        return st;
-    }
+    if (!kept.p)
+        goto free_model;
+    st = tsr__file_map(session, path, &model->store->file);
+    if (st != TSR_OK)
+        goto free_model;
     model->path = model->store->path = kept.p;
     model->store->bytes = model->store->file.bytes;
-    if (!model->store->bytes.n) {
-        struct place at = PLACE_NONE;
-        at.file = kept;
-        tsr__diag(session, DIAG_model_empty, &at, "fetch or export it again", "the file is empty");
-        tsr_model_free(model);
-        return TSR_MALFORMED;
-    }
-    return finish_load(model, out);
+    if (model->store->bytes.n)
+        return finish_load(model, out);
+    struct place at = PLACE_NONE;
+    at.file = kept;
+    tsr__diag(session, DIAG_model_empty, &at, "fetch or export it again", "the file is empty");
+    st = TSR_MALFORMED;
+free_model:
+    tsr_model_free(model);
+    return st;
 }
 
 tsr_status tsr_model_load_bytes(tsr_session *session, const void *bytes, size_t n, tsr_model **out)
@@ -97,7 +99,9 @@ tsr_session *tsr_model_session(const tsr_model *model)
 }
 const char *tsr_model_path(const tsr_model *model)
 {
-    return model->path ? model->path : "";
+    if (model->path)
+        return model->path;
+    return "";
 }
 int64_t tsr_model_ir_version(const tsr_model *model)
 {
@@ -134,7 +138,9 @@ tsr_graph *tsr_function_graph(const tsr_function *function)
 
 tsr_function *tsr_model_function(const tsr_model *model, size_t i)
 {
-    return i < model->functions.n ? model->functions.at[i] : NULL;
+    if (i < model->functions.n)
+        return model->functions.at[i];
+    return NULL;
 }
 
 const char *tsr_model_opset_domain(const tsr_model *model, size_t i)
@@ -146,7 +152,9 @@ const char *tsr_model_opset_domain(const tsr_model *model, size_t i)
 
 int64_t tsr_model_opset_version(const tsr_model *model, size_t i)
 {
-    return i < model->opsets.n ? model->opsets.at[i].version : 0;
+    if (i < model->opsets.n)
+        return model->opsets.at[i].version;
+    return 0;
 }
 
 tsr_status tsr_model_set_ir_version(tsr_model *model, int64_t version)
@@ -158,15 +166,20 @@ tsr_status tsr_model_set_ir_version(tsr_model *model, int64_t version)
     return TSR_OK;
 }
 
+static struct opset *find_opset(tsr_model *model, struct str domain)
+{
+    for (size_t i = 0; i < model->opsets.n; i++)
+        if (str_eq(model->opsets.at[i].domain, domain))
+            return &model->opsets.at[i];
+    return NULL;
+}
+
 tsr_status tsr_model_set_opset(tsr_model *model, const char *domain, int64_t version)
 {
     struct str name = str_of(domain);
     if (str_is(name, "ai.onnx"))
         name = STR("");
-    struct opset *opset = NULL;
-    for (size_t i = 0; i < model->opsets.n && !opset; i++)
-        if (str_eq(model->opsets.at[i].domain, name))
-            opset = &model->opsets.at[i];
+    struct opset *opset = find_opset(model, name);
     if (opset && opset->version == version)
         return TSR_OK;
     if (!opset) {
@@ -194,7 +207,9 @@ static struct metadata *find_metadata(const tsr_model *model, const char *key)
 const char *tsr_model_metadata(const tsr_model *model, const char *key)
 {
     const struct metadata *metadata = find_metadata(model, key);
-    return metadata ? metadata->value.p : NULL;
+    if (metadata)
+        return metadata->value.p;
+    return NULL;
 }
 
 // value == NULL removes the entry. Setting what is there already leaves the model unchanged, so that it

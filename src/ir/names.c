@@ -117,7 +117,7 @@ struct place tsr__place_node(const tsr_node *node)
 {
     struct place at = PLACE_NONE;
     at.within = graph_words(node->graph);
-    at.file = str_of(node->graph->model->path ? node->graph->model->path : "");
+    at.file = str_of(node->graph->model->path);
     at.graph = tsr__graph_path(node->graph);
     at.node_index = tsr_node_index(node);
     at.node = node->name;
@@ -129,7 +129,7 @@ struct place tsr__place_value(const tsr_value *value)
 {
     struct place at = PLACE_NONE;
     tsr_model *model = tsr__value_model(value);
-    at.file = str_of(model->path ? model->path : "");
+    at.file = str_of(model->path);
     at.graph = tsr__graph_path(value->home);
     at.value = value->name;
     return at;
@@ -153,9 +153,13 @@ static void see_all_names(tsr_model *model)
 struct str tsr__graph_fresh_name(tsr_graph *graph, struct str base)
 {
     tsr_model *model = graph->model;
-    struct str name = tsr__keep(model, base.n ? base : STR("v"));
+    if (!base.n)
+        base = STR("v");
+    struct str name = tsr__keep(model, base);
     void **slot = tsr__map_at(&model->fresh, name);
-    uintptr_t count = slot ? (uintptr_t)*slot : 0;
+    uintptr_t count = 0;
+    if (slot)
+        count = (uintptr_t)*slot;
     if (!model->seen.arena)
         see_all_names(model);
     for (;; count++) {
@@ -192,7 +196,9 @@ static tsr_status part_names(tsr_graph *graph, struct arena *scratch)
     struct map taken;
     tsr__map_init(&taken, scratch, graph->n_nodes);
     for (tsr_node *node = graph->first; node; node = node->next) {
-        void **slot = node->name.n ? tsr__map_at(&taken, node->name) : NULL;
+        void **slot = NULL;
+        if (node->name.n)
+            slot = tsr__map_at(&taken, node->name);
         if (slot && !*slot)
             *slot = node;
     }
@@ -202,7 +208,9 @@ static tsr_status part_names(tsr_graph *graph, struct arena *scratch)
         if (!node->name.n || !(node->flags & N_NEW) || tsr__map_get(&taken, node->name) == node)
             continue;
         void **slot = tsr__map_at(&counts, node->name);
-        uintptr_t count = slot ? (uintptr_t)*slot : 0;
+        uintptr_t count = 0;
+        if (slot)
+            count = (uintptr_t)*slot;
         struct str name = free_name(graph->model, &taken, node->name, &count);
         void **own = tsr__map_at(&taken, name);
         if (!slot || !own || graph->model->arena.failed)
@@ -211,7 +219,7 @@ static tsr_status part_names(tsr_graph *graph, struct arena *scratch)
         *own = node;
         node->name = name;
     }
-    return scratch->failed ? TSR_NOMEM : TSR_OK;
+    return arena_status(scratch);
 }
 
 tsr_status tsr__graph_part_names(tsr_graph *graph)

@@ -56,10 +56,12 @@ static void check_value(struct request *request)
     if (request->value && tsr__node_has(request->node, request->value))
         return;
     struct place at = place_request(request);
-    tsr__diag(session_of(request), DIAG_shard_value, &at, "name an input or output of the node",
-              request->value ? "'" STR_FMT "' is no input or output of the node"
-                             : "no value was given" STR_FMT,
-              STR_ARG(request->value ? request->value->name : STR("")));
+    const char *hint = "name an input or output of the node";
+    if (request->value)
+        tsr__diag(session_of(request), DIAG_shard_value, &at, hint,
+                  "'" STR_FMT "' is no input or output of the node", STR_ARG(request->value->name));
+    else
+        tsr__diag(session_of(request), DIAG_shard_value, &at, hint, "no value was given");
     request->wrong++;
 }
 
@@ -99,7 +101,9 @@ static void check_devices(struct request *request)
 
 static int64_t normal_axis(int64_t axis, int rank)
 {
-    return axis < 0 && rank >= 0 ? axis + rank : axis;
+    if (axis < 0 && rank >= 0)
+        return axis + rank;
+    return axis;
 }
 
 static struct place place_axis(const struct request *request)
@@ -142,8 +146,12 @@ static void check_axis(struct request *request, int rank, tsr_dim *size)
 static void check_twice(struct request *request, int rank)
 {
     const tsr_node_config *nc = tsr_node_find_config(request->node, request->config);
-    const tsr_spec *spec = nc ? tsr__entry_spec(nc, request->value) : NULL;
-    for (size_t i = 0; spec && i < spec->dims.n; i++) {
+    const tsr_spec *spec = NULL;
+    if (nc)
+        spec = tsr__entry_spec(nc, request->value);
+    if (!spec)
+        return;
+    for (size_t i = 0; i < spec->dims.n; i++) {
         if (normal_axis(spec->dims.at[i].axis, rank) != normal_axis(request->axis, rank))
             continue;
         struct place at = place_axis(request);
@@ -156,18 +164,24 @@ static void check_twice(struct request *request, int rank)
     }
 }
 
+static bool has_device(const tsr_spec *spec, int64_t device)
+{
+    for (size_t i = 0; i < spec->devices.n; i++)
+        if (spec->devices.at[i] == device)
+            return true;
+    return false;
+}
+
 static tsr_status unite_devices(tsr_spec *spec, const int64_t *devices, size_t n)
 {
     struct arena *arena = &spec->entry->node->graph->model->arena;
     for (size_t i = 0; i < n; i++) {
-        bool known = false;
-        for (size_t k = 0; k < spec->devices.n && !known; k++)
-            known = spec->devices.at[k] == devices[i];
-        int64_t *slot = known ? NULL : vec_push(arena, &spec->devices);
-        if (slot)
-            *slot = devices[i];
-        else if (!known)
+        if (has_device(spec, devices[i]))
+            continue;
+        int64_t *slot = vec_push(arena, &spec->devices);
+        if (!slot)
             return TSR_NOMEM;
+        *slot = devices[i];
     }
     if (n)
         tsr__spec_touch(spec, S_DEVICES);
@@ -189,8 +203,9 @@ static void store_stage(tsr_node_config *nc, int64_t stage)
 tsr_status tsr_node_shard(tsr_node *node, tsr_value *value, tsr_config *config, int64_t axis,
                           int64_t count, const int64_t *devices, size_t n_devices, int64_t stage)
 {
-    struct request request = {node,  value, config, axis, count, devices, devices ? n_devices : 0,
-                              stage, 0};
+    if (!devices)
+        n_devices = 0;
+    struct request request = {node, value, config, axis, count, devices, n_devices, stage, 0};
     tsr_model *model = node->graph->model;
     tsr_dim size = {-1, ""};
     check_node(&request);
@@ -207,18 +222,23 @@ tsr_status tsr_node_shard(tsr_node *node, tsr_value *value, tsr_config *config, 
     if (request.wrong)
         return TSR_INVALID;
     tsr_node_config *nc = tsr_node_find_config(node, config);
-    tsr_spec *spec = nc ? tsr__entry_spec(nc, value) : NULL;
+    tsr_spec *spec = NULL;
+    if (nc)
+        spec = tsr__entry_spec(nc, value);
     if (!spec)
         spec = tsr_node_add_spec(node, config, value);
     if (!spec)
         return TSR_NOMEM;
-    tsr_status st = tsr_spec_add_dim(spec, axis, &size, &count, 1);
-    if (st == TSR_OK)
-        st = unite_devices(spec, request.devices, request.n_devices);
-    if (st == TSR_OK && stage >= 0)
-        store_stage(spec->entry, stage);
     model->devices_touched = true;
-    return st;
+    tsr_status st = tsr_spec_add_dim(spec, axis, &size, &count, 1);
+    if (st != TSR_OK)
+        return st;
+    st = unite_devices(spec, request.devices, request.n_devices);
+    if (st != TSR_OK)
+        return st;
+    if (stage >= 0)
+        store_stage(spec->entry, stage);
+    return TSR_OK;
 }
 
 tsr_status tsr_node_set_stage(tsr_node *node, tsr_config *config, int64_t stage)

@@ -110,17 +110,23 @@ int64_t tsr_spec_group(const tsr_spec *spec, size_t i, const int64_t **members, 
         *members = there ? spec->groups.at[i].members : NULL;
     if (n)
         *n = there ? spec->groups.at[i].n : 0;
-    return there ? spec->groups.at[i].key : -1;
+    if (there)
+        return spec->groups.at[i].key;
+    return -1;
 }
 
 int64_t tsr_spec_dim_axis(const tsr_spec *spec, size_t i)
 {
-    return i < spec->dims.n ? spec->dims.at[i].axis : 0;
+    if (i < spec->dims.n)
+        return spec->dims.at[i].axis;
+    return 0;
 }
 
 size_t tsr_spec_dim_factor_count(const tsr_spec *spec, size_t i)
 {
-    return i < spec->dims.n ? spec->dims.at[i].n : 0;
+    if (i < spec->dims.n)
+        return spec->dims.at[i].n;
+    return 0;
 }
 
 int64_t tsr_spec_dim_factor(const tsr_spec *spec, size_t i, size_t k, tsr_dim *size)
@@ -128,7 +134,9 @@ int64_t tsr_spec_dim_factor(const tsr_spec *spec, size_t i, size_t k, tsr_dim *s
     bool there = k < tsr_spec_dim_factor_count(spec, i);
     if (size)
         *size = there ? spec->dims.at[i].factors[k].size : (tsr_dim){-1, ""};
-    return there ? spec->dims.at[i].factors[k].shards : 0;
+    if (there)
+        return spec->dims.at[i].factors[k].shards;
+    return 0;
 }
 
 // ---- building -------------------------------------------------------------------------------
@@ -152,7 +160,9 @@ tsr_spec *tsr_node_add_spec(tsr_node *node, tsr_config *config, tsr_value *value
     tsr_node_config *nc = tsr_node_find_config(node, config);
     if (!nc)
         nc = tsr__node_config_make(node, config);
-    tsr_spec *spec = nc ? tsr__spec_make(nc, value) : NULL;
+    tsr_spec *spec = NULL;
+    if (nc)
+        spec = tsr__spec_make(nc, value);
     if (!spec)
         return NULL;
     node->graph->model->devices_touched = true;
@@ -166,7 +176,9 @@ tsr_spec *tsr_node_add_spec(tsr_node *node, tsr_config *config, tsr_value *value
 int64_t *tsr__keep_devices(tsr_model *model, const int64_t *devices, size_t n)
 {
     struct str bytes = {(const char *)devices, n * sizeof *devices};
-    int64_t *known = n >= SHARED_LIST ? tsr__map_get(&model->lists, bytes) : NULL;
+    int64_t *known = NULL;
+    if (n >= SHARED_LIST)
+        known = tsr__map_get(&model->lists, bytes);
     if (known)
         return known;
     int64_t *copy = ARENA_ARRAY(&model->arena, int64_t, n);
@@ -200,7 +212,9 @@ tsr_status tsr_spec_set_devices(tsr_spec *spec, const int64_t *devices, size_t n
 tsr_status tsr_spec_add_group(tsr_spec *spec, int64_t key, const int64_t *members, size_t n)
 {
     int64_t *copy = tsr__keep_devices(model_of(spec), members, n);
-    struct spec_group *group = copy ? vec_push(&model_of(spec)->arena, &spec->groups) : NULL;
+    struct spec_group *group = NULL;
+    if (copy)
+        group = vec_push(&model_of(spec)->arena, &spec->groups);
     if (!group)
         return TSR_NOMEM;
     *group = (struct spec_group){.key = key, .members = copy, .n = n};
@@ -213,7 +227,9 @@ tsr_status tsr_spec_add_dim(tsr_spec *spec, int64_t axis, const tsr_dim *sizes,
 {
     tsr_model *model = model_of(spec);
     struct spec_factor *factors = ARENA_ARRAY(&model->arena, struct spec_factor, n);
-    struct spec_dim *dim = factors ? vec_push(&model->arena, &spec->dims) : NULL;
+    struct spec_dim *dim = NULL;
+    if (factors)
+        dim = vec_push(&model->arena, &spec->dims);
     if (!dim)
         return TSR_NOMEM;
     for (size_t i = 0; i < n; i++) {
@@ -255,7 +271,8 @@ tsr_status tsr_node_unset_stage(tsr_node *node, tsr_config *config)
     tsr_node_config *nc = tsr_node_find_config(node, config);
     if (!nc || !nc->has_stage) {
         struct place at = tsr__place_node(node);
-        at.configuration = config ? config->name : STR("");
+        if (config)
+            at.configuration = config->name;
         tsr__diag(node->graph->model->session, DIAG_annotation_absent, &at, NULL,
                   "the node has no pipeline stage there");
         return TSR_INVALID;
@@ -288,8 +305,10 @@ tsr_status tsr_node_unshard(tsr_node *node, tsr_value *value, tsr_config *config
     tsr_model *model = node->graph->model;
     if (!dropped) {
         struct place at = tsr__place_node(node);
-        at.value = value ? value->name : STR("");
-        at.configuration = config ? config->name : STR("");
+        if (value)
+            at.value = value->name;
+        if (config)
+            at.configuration = config->name;
         tsr__diag(model->session, DIAG_annotation_absent, &at, NULL,
                   "the node has no sharding of that value there");
         return TSR_INVALID;
