@@ -42,8 +42,10 @@ static int64_t *read_devices(tsr_model *model, struct str message, uint32_t fiel
         kept = tsr__keep_devices(model, read, count);
     }
     tsr__arena_free(&scratch);
-    *n = kept ? count : 0;
-    if (!kept)
+    *n = 0;
+    if (kept)
+        *n = count;
+    else
         model->arena.failed = true;
     return kept;
 }
@@ -116,7 +118,10 @@ static void decode_spec(tsr_node_config *nc, const struct wire_field *field)
 {
     tsr_model *model = nc->node->graph->model;
     struct str name = tsr__wire_bytes(field->bytes, F_SPEC_TENSOR_NAME, NULL);
-    tsr_spec *spec = tsr__spec_make(nc, name.n ? spec_value(nc->node, name) : NULL);
+    tsr_value *value = NULL;
+    if (name.n)
+        value = spec_value(nc->node, name);
+    tsr_spec *spec = tsr__spec_make(nc, value);
     if (!spec)
         return;
     spec->whole = field->whole;
@@ -149,8 +154,10 @@ static void decode_spec(tsr_node_config *nc, const struct wire_field *field)
 static tsr_config *config_named(tsr_model *model, struct str id)
 {
     void **slot = tsr__map_at(&model->config_ids, id);
-    if (!slot || *slot)
-        return slot ? *slot : NULL;
+    if (!slot)
+        return NULL;
+    if (*slot)
+        return *slot;
     tsr_config *config = ARENA_NEW(&model->arena, tsr_config);
     if (!config)
         return NULL;

@@ -12,7 +12,7 @@ static struct place place_tensor(const tsr_tensor *tensor)
         return tsr__place_value(tensor->value);
     if (tensor->node)
         return tsr__place_node(tensor->node);
-    at.file = str_of(tensor->model->path ? tensor->model->path : "");
+    at.file = str_of(tensor->model->path);
     return at;
 }
 
@@ -41,12 +41,16 @@ static uint32_t typed_field(tsr_dtype type, size_t *entry)
         *entry = 8;
         return F_TENSOR_INT64_DATA;
     case TSR_UINT64:
+        *entry = 8;
+        return F_TENSOR_UINT64_DATA;
     case TSR_UINT32:
-        *entry = type == TSR_UINT64 ? 8 : 4;
+        *entry = 4;
         return F_TENSOR_UINT64_DATA;
     default: {
         int bits = tsr_dtype_bits(type);
-        *entry = bits >= 8 ? (size_t)bits / 8 : 1;
+        *entry = 1; // of types smaller than a byte
+        if (bits >= 8)
+            *entry = (size_t)bits / 8;
         return F_TENSOR_INT32_DATA;
     }
     }
@@ -62,9 +66,12 @@ static uint64_t fixed_bytes(struct str body, uint32_t number, uint32_t type, siz
     while (tsr__wire_next(&cursor, &field)) {
         if (field.number != number || (field.type != type && field.type != WIRE_LEN))
             continue;
-        const void *from =
-            field.type == WIRE_LEN ? (const void *)field.bytes.p : (const void *)&field.integer;
-        size_t bytes = field.type == WIRE_LEN ? field.bytes.n : entry;
+        const void *from = &field.integer;
+        size_t bytes = entry;
+        if (field.type == WIRE_LEN) {
+            from = field.bytes.p;
+            bytes = field.bytes.n;
+        }
         if (out && n + bytes <= cap)
             memcpy(out + n, from, bytes); // little-endian both, see base
         n += bytes;
@@ -84,43 +91,51 @@ static void pack_six(const int64_t *v, int64_t n, unsigned char *out)
     }
 }
 
+// Entries of the integer field that the shape asks for: one for each element, but of types of 2 and 4 bits one for each
+// byte of packed elements.
+static int64_t entries_wanted(const tsr_tensor *tensor, size_t entry, int64_t bytes)
+{
+    int bits = tsr_dtype_bits(tsr_tensor_dtype(tensor));
+    if (bits == 6)
+        return tsr_tensor_elements(tensor);
+    if (bits < 8)
+        return bytes;
+    return bytes / (int64_t)entry;
+}
+
+// Integers stand in the file as varints of 64 bits; their low bytes are the elements.
 static tsr_status load_integers(tsr_tensor *tensor, uint32_t number, size_t entry, int64_t bytes)
 {
     tsr_session *session = tensor->model->session;
     size_t have = tsr__wire_ints(tensor->body, number, NULL, 0);
     int bits = tsr_dtype_bits(tsr_tensor_dtype(tensor));
-    int64_t elements = tsr_tensor_elements(tensor);
-    int64_t want;
-    if (bits == 6)
-        want = elements;
-    else if (bits < 8)
-        want = bytes;
-    else
-        want = bytes / (int64_t)entry;
+    int64_t want = entries_wanted(tensor, entry, bytes);
     // Entries of the 2- and 4-bit types hold a byte each; some writers leave more of them.
     if (have < (uint64_t)want || (have > (uint64_t)want && (bits >= 8 || bits == 6)))
         return bad_size(tensor, have, want, "entries");
     unsigned char *out = arena_get(&tensor->model->arena, (size_t)bytes, 16);
-    int64_t *v = tsr__alloc(session, (have ? have : 1) * sizeof(*v));
-    if (!out || !v) {
-        if (v)
-            tsr__free(session, v, (have ? have : 1) * sizeof(*v));
+    if (!out)
         return TSR_NOMEM;
-    }
-    tsr__wire_ints(tensor->body, number, v, have);
+    size_t room = (have + 1) * sizeof(int64_t);
+    int64_t *read = tsr__alloc(session, room);
+    if (!read)
+        return TSR_NOMEM;
+    tsr__wire_ints(tensor->body, number, read, have);
     if (bits == 6)
-        pack_six(v, elements, out);
+        pack_six(read, want, out);
     else
         for (int64_t i = 0; i < want; i++)
-            memcpy(out + (size_t)i * entry, &v[i], entry);
-    tsr__free(session, v, (have ? have : 1) * sizeof(*v));
+            memcpy(out + (size_t)i * entry, &read[i], entry);
+    tsr__free(session, read, room);
     tensor->data = out;
     return TSR_OK;
 }
 
 static tsr_status load_fixed(tsr_tensor *tensor, uint32_t number, size_t entry, int64_t bytes)
 {
-    uint32_t type = entry == 4 ? WIRE_I32 : WIRE_I64;
+    uint32_t type = WIRE_I64;
+    if (entry == 4)
+        type = WIRE_I32;
     uint64_t have = fixed_bytes(tensor->body, number, type, entry, NULL, 0);
     if (have != (uint64_t)bytes)
         return bad_size(tensor, have, bytes, "bytes");
@@ -264,11 +279,11 @@ tsr_status tsr__tensor_ready(tsr_tensor *tensor)
 tsr_status tsr_tensor_data(const tsr_tensor *tensor, const void **bytes, size_t *n)
 {
     tsr_status st = tsr__tensor_ready((tsr_tensor *)tensor);
-    if (st == TSR_OK) {
-        *bytes = tensor->data;
-        *n = tensor->bytes;
-    }
-    return st;
+    if (st != TSR_OK)
+        return st;
+    *bytes = tensor->data;
+    *n = tensor->bytes;
+    return TSR_OK;
 }
 
 // Entries of the texts' field: their count; with a list, the texts as well.

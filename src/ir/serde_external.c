@@ -25,7 +25,7 @@ static void found_tensor(struct walk *walk, struct str body)
     if (!tsr__wire_int(body, F_TENSOR_DATA_LOCATION, &location) || location != 1)
         return;
     bool named;
-    at.file = str_of(walk->model->path ? walk->model->path : "");
+    at.file = str_of(walk->model->path);
     at.value = tsr__wire_bytes(body, F_TENSOR_NAME, &named);
     tsr_status status = tsr__external_parse(walk->model->session, body, &at, &external);
     if (status != TSR_OK) {
@@ -60,7 +60,9 @@ static tsr_status find_locations(tsr_model *model, struct walk *walk)
     *walk = (struct walk){.model = model};
     tsr__map_init(&walk->seen, &model->arena, 0);
     walk_message(walk, model->store->bytes, WIRE_MODEL);
-    return model->arena.failed ? TSR_NOMEM : walk->status;
+    if (model->arena.failed)
+        return TSR_NOMEM;
+    return walk->status;
 }
 
 tsr_status tsr__model_data_files(tsr_model *model, const struct str **out, size_t *n)
@@ -88,7 +90,9 @@ static tsr_status refuse(tsr_model *model, struct str location, const char *why)
 static struct str folder_of(const char *path)
 {
     const char *slash = strrchr(path, '/');
-    return slash ? (struct str){path, (size_t)(slash - path) + 1} : (struct str){"", 0};
+    if (slash)
+        return (struct str){path, (size_t)(slash - path) + 1};
+    return STR("");
 }
 
 // Makes the folders between base and the file. Links are not followed: they might lead out.
@@ -106,11 +110,14 @@ static tsr_status make_folders(tsr_model *model, struct str location, char *full
     return TSR_OK;
 }
 
+// True if a component of the name is ".." or empty (as in "/a" and "a//b"), or a NUL would end it early.
 static bool leads_out(struct str location)
 {
     for (size_t i = 0; i < location.n;) {
         const char *end = memchr(location.p + i, '/', location.n - i);
-        size_t n = end ? (size_t)(end - location.p) - i : location.n - i;
+        size_t n = location.n - i;
+        if (end)
+            n = (size_t)(end - location.p) - i;
         if (n == 0 || (n == 2 && !memcmp(location.p + i, "..", 2)))
             return true;
         i += n + 1;
@@ -180,8 +187,11 @@ tsr_status tsr_model_copy_data(tsr_model *model, const char *path)
     status = tsr__folder_of_file(model->session, model->path, &from);
     if (status != TSR_OK)
         return status;
-    for (size_t i = 0; i < walk.locations.n && status == TSR_OK; i++)
+    for (size_t i = 0; i < walk.locations.n; i++) {
         status = copy_one(model, &from, walk.locations.at[i], folder_of(path));
+        if (status != TSR_OK)
+            break;
+    }
     tsr__folder_close(&from);
     return status;
 }

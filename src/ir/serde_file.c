@@ -39,7 +39,9 @@ static tsr_status hold(tsr_session *session, struct arena *arena, const char *pa
     size_t n_inner = put_head(inner, FIELD_TENSOR, tensor.n);
     size_t n_outer = put_head(outer, FIELD_GRAPH, n_inner + tensor.n);
     size_t total = n_outer + n_inner + tensor.n;
-    char *bytes = tensor.n < MAX_TENSOR_FILE ? arena_get(arena, total, 8) : NULL;
+    if (tensor.n >= MAX_TENSOR_FILE)
+        return TSR_NOMEM;
+    char *bytes = arena_get(arena, total, 8);
     if (!bytes)
         return TSR_NOMEM;
     memcpy(bytes, outer, n_outer);
@@ -69,7 +71,9 @@ static int64_t fields_of(struct str body, uint32_t number, struct str *out, size
             out[n] = field.bytes;
         n++;
     }
-    return cursor.wrong ? -1 : n;
+    if (cursor.wrong)
+        return -1;
+    return n;
 }
 
 // The bodies of the tensors in the file.
@@ -109,14 +113,22 @@ tsr_status tsr__tensor_file_open(tsr_session *session, struct arena *arena, cons
     if (st != TSR_OK)
         return st;
     st = bodies(session, arena, path, map.bytes, wrapped, out, &list);
-    for (size_t i = 0; i < out->n && st == TSR_OK; i++)
+    if (st != TSR_OK)
+        goto unmap;
+    for (size_t i = 0; i < out->n; i++) {
         st = hold(session, arena, path, list[i], &out->holders[i], &out->at[i]);
+        if (st != TSR_OK)
+            goto unmap;
+    }
+unmap:
     tsr__file_unmap(&map);
     return st;
 }
 
 void tsr__tensor_file_close(struct tensor_file *file)
 {
-    for (size_t i = 0; file->holders && i < file->n; i++)
+    if (!file->holders)
+        return;
+    for (size_t i = 0; i < file->n; i++)
         tsr_model_free(file->holders[i]);
 }

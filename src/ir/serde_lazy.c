@@ -84,7 +84,9 @@ static void decode_tensor(tsr_attr *attr, struct str body)
     tsr_model *model = attr->node->graph->model;
     bool present = false;
     struct str text = tsr__wire_merged(&model->store->arena, body, F_ATTRIBUTE_T, &present);
-    attr->tensor = present ? ARENA_NEW(&model->arena, tsr_tensor) : NULL;
+    if (!present)
+        return;
+    attr->tensor = ARENA_NEW(&model->arena, tsr_tensor);
     if (attr->tensor)
         *attr->tensor = (tsr_tensor){.model = model, .node = attr->node, .body = text};
 }
@@ -156,7 +158,9 @@ struct str tsr__function_default(const tsr_function *fn, struct str name)
 tsr_attr *tsr__function_attr(const tsr_function *fn, struct str name)
 {
     struct str body = tsr__function_default(fn, name);
-    tsr_attr *attr = body.n && fn->graph->first ? ARENA_NEW(&fn->model->arena, tsr_attr) : NULL;
+    tsr_attr *attr = NULL;
+    if (body.n && fn->graph->first)
+        attr = ARENA_NEW(&fn->model->arena, tsr_attr);
     if (!attr)
         return NULL;
     attr->node = fn->graph->first;
@@ -174,9 +178,9 @@ static tsr_dim decode_dim(tsr_model *model, struct str body)
     struct wire_field field;
     while (tsr__wire_next(&cursor, &field)) { // a oneof: the last member wins
         if (field.number == F_DIMENSION_DIM_VALUE && field.type == WIRE_VARINT)
-            dim = (tsr_dim){(int64_t)field.integer < 0 ? -1 : (int64_t)field.integer, ""};
+            dim = (tsr_dim){int64_max((int64_t)field.integer, -1), ""};
         else if (field.number == F_DIMENSION_DIM_PARAM && field.type == WIRE_LEN)
-            dim = (tsr_dim){-1, field.bytes.n ? tsr__keep(model, field.bytes).p : ""};
+            dim = (tsr_dim){-1, tsr__keep(model, field.bytes).p};
     }
     return dim;
 }
@@ -219,7 +223,9 @@ static void decode_tensor_type(tsr_model *model, struct vtype *vtype, struct str
     int64_t elem = 0;
     struct str body = tsr__wire_merged(&model->store->arena, type, F_TYPE_TENSOR_TYPE, NULL);
     tsr__wire_int(body, F_TYPE_TENSOR_ELEM_TYPE, &elem);
-    vtype->dtype = elem > 0 && elem < TSR_DTYPE_COUNT ? (tsr_dtype)elem : TSR_UNDEFINED;
+    vtype->dtype = TSR_UNDEFINED;
+    if (elem > 0 && elem < TSR_DTYPE_COUNT)
+        vtype->dtype = (tsr_dtype)elem;
     bool shaped = false;
     struct str shape = tsr__wire_merged(&model->store->arena, body, F_TYPE_TENSOR_SHAPE, &shaped);
     if (shaped)
@@ -240,7 +246,9 @@ int tsr__value_wrapped(const tsr_value *value, tsr_dtype *dtype, int *rank, cons
 {
     tsr_model *model = tsr__value_model(value);
     tsr__type_decode((tsr_value *)value);
-    struct str body = {"", 0}, type = value->type ? value->type->other : (struct str){"", 0};
+    struct str body = STR(""), type = STR("");
+    if (value->type)
+        type = value->type->other;
     int form = 0;
     uint32_t member = type_member(type, &body);
     if (member == F_TYPE_OPTIONAL_TYPE) {
@@ -273,7 +281,7 @@ static void type_of_tensor(tsr_value *value, struct vtype *vtype)
         return;
     vtype->rank = value->tensor->rank;
     for (int i = 0; i < vtype->rank; i++)
-        vtype->dims[i] = (tsr_dim){value->tensor->dims[i] < 0 ? -1 : value->tensor->dims[i], ""};
+        vtype->dims[i] = (tsr_dim){int64_max(value->tensor->dims[i], -1), ""};
 }
 
 // The type that the value's ValueInfo declares; an initializer without a usable one has that of its

@@ -8,7 +8,9 @@
 
 static struct str pairs_of(const tsr_node *node)
 {
-    return node->whole.n ? tsr__field_body(node->whole) : STR("");
+    if (node->whole.n)
+        return tsr__field_body(node->whole);
+    return STR("");
 }
 
 // The i-th pair in the bytes of a node; false past the end.
@@ -111,13 +113,15 @@ tsr_status tsr_node_set_metadata(tsr_node *node, const char *key, const char *va
         node->metadata[at] = pair;
     else if (!add_pair(node, pair))
         return TSR_NOMEM;
-    return model->arena.failed ? TSR_NOMEM : TSR_OK;
+    return arena_status(&model->arena);
 }
 
 bool tsr__clone_metadata(tsr_node *to, const tsr_node *from)
 {
     tsr_model *model = to->graph->model;
-    for (size_t i = 0; (from->flags & N_METADATA) && i < from->n_metadata; i++) {
+    if (!(from->flags & N_METADATA))
+        return true; // they are bytes of the field, which the copy shares
+    for (size_t i = 0; i < from->n_metadata; i++) {
         struct metadata pair = from->metadata[i];
         pair.key = tsr__keep(model, pair.key);
         pair.value = tsr__keep(model, pair.value);

@@ -159,7 +159,10 @@ static void emit_attr_graphs(struct rope *rope, const tsr_attr *attr, struct str
     bool named = !attr->whole.n; // copied under another name
     if (named)
         tsr__part_text(&parts, F_ATTRIBUTE_NAME, attr->name);
-    tsr__parts_write(rope, F_NODE_ATTRIBUTE, origin, managed, named ? 3 : 2, &parts);
+    size_t n_managed = 2;
+    if (named)
+        n_managed = 3;
+    tsr__parts_write(rope, F_NODE_ATTRIBUTE, origin, managed, n_managed, &parts);
 }
 
 // An attribute that a call made. Calls make only the kinds below; others keep the bytes that they were
@@ -195,7 +198,7 @@ static void emit_attr(struct rope *rope, void *data)
 {
     const tsr_attr *attr = data;
     static const uint32_t name_field = F_ATTRIBUTE_NAME;
-    struct str origin = attr->whole.n ? tsr__field_body(attr->whole) : attr->rest;
+    struct str origin = tsr__attr_body(attr);
     PARTS(parts, rope->arena);
     if (attr->n_graphs && origin.n) {
         emit_attr_graphs(rope, attr, origin);
@@ -209,32 +212,47 @@ static void emit_attr(struct rope *rope, void *data)
 
 // ---- nodes ----------------------------------------------------------------------------------
 
-// True if the texts of that number in origin are these.
-static bool same_names(struct str origin, uint32_t number, const tsr_node *node, bool outputs)
+// Inputs and outputs are lists of names under one field number each (F_NODE_INPUT, F_NODE_OUTPUT).
+static size_t slot_count(const tsr_node *node, uint32_t number)
 {
-    size_t i = 0, count = outputs ? node->n_outputs : node->n_inputs;
+    if (number == F_NODE_OUTPUT)
+        return node->n_outputs;
+    return node->n_inputs;
+}
+
+// Name of the value in slot i; "" for an optional one that is left out.
+static struct str slot_name(const tsr_node *node, uint32_t number, size_t i)
+{
+    const tsr_value *value;
+    if (number == F_NODE_OUTPUT)
+        value = node->outputs[i];
+    else
+        value = node->inputs[i].value;
+    if (value && value->name.n)
+        return value->name;
+    return STR("");
+}
+
+// True if the texts of that number in origin are the names of the node's slots.
+static bool same_names(struct str origin, uint32_t number, const tsr_node *node)
+{
+    size_t i = 0, count = slot_count(node, number);
     struct wire_cursor cursor = wire_over(origin);
     struct wire_field field;
     while (tsr__wire_next(&cursor, &field)) {
         if (field.number != number || field.type != WIRE_LEN)
             continue;
-        if (i == count)
+        if (i == count || !str_eq(field.bytes, slot_name(node, number, i)))
             return false;
-        const tsr_value *value = outputs ? node->outputs[i] : node->inputs[i].value;
         i++;
-        if (!str_eq(field.bytes, value ? value->name : STR("")))
-            return false;
     }
     return i == count;
 }
 
-static void parts_of_slots(struct parts *parts, const tsr_node *node, bool outputs)
+static void parts_of_slots(struct parts *parts, const tsr_node *node, uint32_t number)
 {
-    uint32_t number = outputs ? F_NODE_OUTPUT : F_NODE_INPUT;
-    for (size_t i = 0; i < (outputs ? node->n_outputs : node->n_inputs); i++) {
-        const tsr_value *value = outputs ? node->outputs[i] : node->inputs[i].value;
-        tsr__part_text(parts, number, value ? value->name : STR(""));
-    }
+    for (size_t i = 0; i < slot_count(node, number); i++)
+        tsr__part_text(parts, number, slot_name(node, number, i));
 }
 
 static void parts_of_head(struct parts *parts, const tsr_node *node, uint32_t *managed,
@@ -250,6 +268,7 @@ static void parts_of_head(struct parts *parts, const tsr_node *node, uint32_t *m
         tsr__part_text(parts, F_NODE_DOMAIN, node->domain->text);
 }
 
+// The i-th input field stands for input i, the i-th output field for output i; others do not count.
 size_t tsr__node_splices(const tsr_node *node, struct str origin, struct wire_splice s[SPLICES])
 {
     size_t count = 0, input = 0, output = 0;
@@ -259,9 +278,12 @@ size_t tsr__node_splices(const tsr_node *node, struct str origin, struct wire_sp
            tsr__wire_next(&cursor, &field)) {
         if (field.number > F_NODE_OUTPUT || field.type != WIRE_LEN)
             continue;
-        const tsr_value *value =
-            field.number == F_NODE_INPUT ? node->inputs[input++].value : node->outputs[output++];
-        struct str name = value && value->name.n ? value->name : STR("");
+        size_t slot;
+        if (field.number == F_NODE_INPUT)
+            slot = input++;
+        else
+            slot = output++;
+        struct str name = slot_name(node, field.number, slot);
         if (str_eq(name, field.bytes))
             continue;
         if (count == SPLICES)
@@ -282,6 +304,9 @@ static bool write_renamed(struct rope *rope, uint32_t number, const tsr_node *no
     return true;
 }
 
+// Three ways, from cheap to dear. Only names differ: they are exchanged in the field's bytes. Lists differ: each list that
+// did is managed, and its unchanged entries are views. The node was made by a call (N_NEW): everything that we know of is
+// written from the object; what it was copied from gives the rest.
 static void write_node(struct rope *rope, uint32_t number, tsr_node *node)
 {
     uint32_t managed[9];
@@ -291,13 +316,13 @@ static void write_node(struct rope *rope, uint32_t number, tsr_node *node)
     if (!(node->flags & N_BEYOND_NAMES) && write_renamed(rope, number, node, origin))
         return;
     bool fresh = node->flags & N_NEW; // a copy keeps what we do not manage
-    if (fresh || ((node->flags & N_INPUTS) && !same_names(origin, F_NODE_INPUT, node, false))) {
+    if (fresh || ((node->flags & N_INPUTS) && !same_names(origin, F_NODE_INPUT, node))) {
         managed[count++] = F_NODE_INPUT;
-        parts_of_slots(&parts, node, false);
+        parts_of_slots(&parts, node, F_NODE_INPUT);
     }
-    if (fresh || ((node->flags & N_OUTPUTS) && !same_names(origin, F_NODE_OUTPUT, node, true))) {
+    if (fresh || ((node->flags & N_OUTPUTS) && !same_names(origin, F_NODE_OUTPUT, node))) {
         managed[count++] = F_NODE_OUTPUT;
-        parts_of_slots(&parts, node, true);
+        parts_of_slots(&parts, node, F_NODE_OUTPUT);
     }
     if (fresh)
         parts_of_head(&parts, node, managed, &count);

@@ -24,8 +24,8 @@ static bool checked(struct reader *rd, struct str body, enum wire_message what, 
 {
     const tsr_model *model = rd->model;
     if (rd->status == TSR_OK && !tsr__wire_sound(body, what, depth))
-        rd->status = tsr__wire_check(model->session, str_of(model->path ? model->path : ""),
-                                     model->store->bytes.p, body, what, depth);
+        rd->status = tsr__wire_check(model->session, str_of(model->path), model->store->bytes.p,
+                                     body, what, depth);
     return rd->status == TSR_OK;
 }
 
@@ -63,7 +63,9 @@ static void read_attr_graphs(struct reader *rd, tsr_attr *attr)
     struct str body = tsr__field_body(attr->whole);
     bool single = false;
     struct str merged = tsr__wire_merged(&rd->model->store->arena, body, F_ATTRIBUTE_G, &single);
-    size_t n = single ? 1 : 0;
+    size_t n = 0;
+    if (single)
+        n = 1;
     struct wire_cursor cursor = wire_over(body);
     struct wire_field field;
     while (tsr__wire_next(&cursor, &field))
@@ -161,8 +163,9 @@ static void read_node(struct reader *rd, tsr_graph *graph, const struct wire_fie
     if (d.graphs) {
         tsr__attrs_decode(node);
         node->flags |= N_GRAPHS;
-        for (size_t i = 0; i < node->n_attrs && !model->arena.failed; i++)
-            read_attr_graphs(rd, node->attrs[i]);
+        for (size_t i = 0; i < node->n_attrs; i++)
+            if (!model->arena.failed)
+                read_attr_graphs(rd, node->attrs[i]);
         tsr__node_relink(node);
     }
     if (d.annotated) {
@@ -261,7 +264,9 @@ struct run {
 
 static struct str run_bytes(const struct run *run)
 {
-    return run->n ? (struct str){run->start, (size_t)(run->end - run->start)} : (struct str){"", 0};
+    if (run->n)
+        return (struct str){run->start, (size_t)(run->end - run->start)};
+    return STR("");
 }
 
 // Next field of that number.
@@ -319,7 +324,9 @@ static void read_value_infos(struct reader *rd, tsr_graph *graph, struct str bod
         if (check && !checked(rd, field.bytes, WIRE_VALUE_INFO, DEPTH_NODE))
             return;
         struct str name = tsr__wire_bytes(field.bytes, F_VALUE_INFO_NAME, NULL);
-        tsr_value *value = guess && str_eq(guess->name, name) ? guess : tsr__graph_own(graph, name);
+        tsr_value *value = guess;
+        if (!guess || !str_eq(guess->name, name))
+            value = tsr__graph_own(graph, name);
         if (!value)
             continue;
         if (!value->info.p)
@@ -328,13 +335,14 @@ static void read_value_infos(struct reader *rd, tsr_graph *graph, struct str bod
     }
 }
 
-static void read_ports(tsr_graph *graph, struct str body, bool outputs)
+// number: F_GRAPH_INPUT or F_GRAPH_OUTPUT.
+static void read_ports(tsr_graph *graph, struct str body, uint32_t number)
 {
     struct wire_cursor cursor = wire_over(body);
     struct wire_field field;
-    while (next_of(&cursor, outputs ? F_GRAPH_OUTPUT : F_GRAPH_INPUT, &field)) {
+    while (next_of(&cursor, number, &field)) {
         struct str name = tsr__wire_bytes(field.bytes, F_VALUE_INFO_NAME, NULL);
-        if (outputs)
+        if (number == F_GRAPH_OUTPUT)
             read_output(graph, name, field.whole, has_type(field.bytes));
         else
             read_input(graph, name, field.whole, has_type(field.bytes));
@@ -386,6 +394,8 @@ static void read_nodes(struct reader *rd, tsr_graph *graph, struct str run, bool
     }
 }
 
+// One look notes where the fields of each number lie and how many they are, so that lists have exact room; then the
+// runs are read in the order in which names must be known: inputs, constants, nodes, outputs, declared types.
 static void read_graph(struct reader *rd, tsr_graph *graph, struct str body)
 {
     struct arena *arena = &rd->model->arena;
@@ -406,10 +416,10 @@ static void read_graph(struct reader *rd, tsr_graph *graph, struct str body)
         !RESERVE(arena, &graph->outputs, run[F_GRAPH_OUTPUT].n) ||
         !RESERVE(arena, &graph->initializers, run[F_GRAPH_INITIALIZER].n))
         return;
-    read_ports(graph, run_bytes(&run[F_GRAPH_INPUT]), false);
+    read_ports(graph, run_bytes(&run[F_GRAPH_INPUT]), F_GRAPH_INPUT);
     read_constants(rd, graph, run, check);
     read_nodes(rd, graph, run_bytes(&run[F_GRAPH_NODE]), check);
-    read_ports(graph, run_bytes(&run[F_GRAPH_OUTPUT]), true);
+    read_ports(graph, run_bytes(&run[F_GRAPH_OUTPUT]), F_GRAPH_OUTPUT);
     read_value_infos(rd, graph, run_bytes(&run[F_GRAPH_VALUE_INFO]), F_GRAPH_VALUE_INFO, check);
 }
 
@@ -436,17 +446,28 @@ static void bind_standin(tsr_value *value, tsr_value *real)
 // A name that a subgraph reads may be defined further down in an outer graph: bind it there.
 static void settle_standins(tsr_model *model)
 {
-    for (tsr_graph *graph = model->graphs; graph; graph = graph->next)
-        for (tsr_value *value = graph->owner ? graph->values : NULL; value; value = value->next) {
-            tsr_value *w = NULL;
-            if (value->flags & V_STANDIN)
-                w = tsr__graph_lookup(graph->owner->graph, value->name);
-            if (w)
-                bind_standin(value, w);
+    for (tsr_graph *graph = model->graphs; graph; graph = graph->next) {
+        if (!graph->owner)
+            continue;
+        for (tsr_value *value = graph->values; value; value = value->next) {
+            if (!(value->flags & V_STANDIN))
+                continue;
+            tsr_value *real = tsr__graph_lookup(graph->owner->graph, value->name);
+            if (real)
+                bind_standin(value, real);
         }
+    }
 }
 
 // ---- functions, model -----------------------------------------------------------------------
+
+// "ai.onnx" is the long name of the domain "".
+static struct str plain_domain(struct str domain)
+{
+    if (str_is(domain, "ai.onnx"))
+        return STR("");
+    return domain;
+}
 
 static void read_opset(tsr_model *model, opset_list *list, const struct wire_field *field)
 {
@@ -454,7 +475,7 @@ static void read_opset(tsr_model *model, opset_list *list, const struct wire_fie
     if (!opset)
         return;
     struct str domain = tsr__wire_bytes(field->bytes, F_OPSET_DOMAIN, NULL);
-    opset->domain = tsr__keep(model, str_is(domain, "ai.onnx") ? STR("") : domain);
+    opset->domain = tsr__keep(model, plain_domain(domain));
     opset->whole = field->whole;
     tsr__wire_int(field->bytes, F_OPSET_VERSION, &opset->version);
 }
@@ -495,7 +516,7 @@ static void read_function(struct reader *rd, const struct wire_field *field)
     fn->whole = field->whole;
     fn->name = tsr__keep(model, tsr__wire_bytes(field->bytes, F_FUNCTION_NAME, NULL));
     struct str domain = tsr__wire_bytes(field->bytes, F_FUNCTION_DOMAIN, NULL);
-    fn->domain = tsr__keep(model, str_is(domain, "ai.onnx") ? STR("") : domain);
+    fn->domain = tsr__keep(model, plain_domain(domain));
     fn->overload = tsr__keep(model, tsr__wire_bytes(field->bytes, F_FUNCTION_OVERLOAD, NULL));
     fn->graph = tsr__graph_make(model, 0);
     if (!fn->graph)
@@ -517,7 +538,9 @@ static void read_config(tsr_model *model, const struct wire_field *field)
     config->registered = true;
     config->whole = field->whole;
     tsr__config_decode(config, field->bytes);
-    void **id = config->name.n ? tsr__map_at(&model->config_ids, config->name) : NULL;
+    void **id = NULL;
+    if (config->name.n)
+        id = tsr__map_at(&model->config_ids, config->name);
     if (id)
         *id = config; // of two with one name the last counts
 }
@@ -586,8 +609,9 @@ static bool check_around(struct reader *rd, struct str body)
     struct wire_field field;
     size_t graphs = 0;
     while (tsr__wire_next(&cursor, &field)) {
-        const struct wire_row *row =
-            field.type == WIRE_LEN ? tsr__wire_row(WIRE_MODEL, field.number) : NULL;
+        const struct wire_row *row = NULL;
+        if (field.type == WIRE_LEN)
+            row = tsr__wire_row(WIRE_MODEL, field.number);
         if (!row || row->kind != KIND_MESSAGE)
             continue;
         if (field.number == F_MODEL_GRAPH)
@@ -601,23 +625,29 @@ static bool check_around(struct reader *rd, struct str body)
 
 // The graph is read before the lists, stand-ins are bound when all names are known, and annotations come
 // last: they name values and configurations.
+static void read_model(struct reader *rd, struct str body)
+{
+    tsr_model *model = rd->model;
+    if (!check_around(rd, body))
+        return;
+    model->graph = tsr__graph_make(model, 0);
+    if (!model->graph)
+        return;
+    model->has_ir_version = tsr__wire_int(body, F_MODEL_IR_VERSION, &model->ir_version);
+    model->producer = tsr__keep(model, tsr__wire_bytes(body, F_MODEL_PRODUCER_NAME, NULL));
+    read_graph(rd, model->graph, tsr__wire_merged(&model->store->arena, body, F_MODEL_GRAPH, NULL));
+    if (rd->status != TSR_OK)
+        return;
+    read_model_fields(rd, body);
+    settle_standins(model);
+    read_annotations(rd);
+}
+
 tsr_status tsr__serde_read(tsr_model *model)
 {
-    struct str body = model->store->bytes;
     struct reader rd = {.model = model};
     tsr__arena_init(&rd.scratch, model->session);
-    model->graph = check_around(&rd, body) ? tsr__graph_make(model, 0) : NULL;
-    if (model->graph) {
-        model->has_ir_version = tsr__wire_int(body, F_MODEL_IR_VERSION, &model->ir_version);
-        model->producer = tsr__keep(model, tsr__wire_bytes(body, F_MODEL_PRODUCER_NAME, NULL));
-        read_graph(&rd, model->graph,
-                   tsr__wire_merged(&model->store->arena, body, F_MODEL_GRAPH, NULL));
-    }
-    if (model->graph && rd.status == TSR_OK) {
-        read_model_fields(&rd, body);
-        settle_standins(model);
-        read_annotations(&rd);
-    }
+    read_model(&rd, model->store->bytes);
     if (rd.status == TSR_OK &&
         (model->arena.failed || model->store->arena.failed || rd.scratch.failed))
         rd.status = TSR_NOMEM;

@@ -47,7 +47,8 @@ static tsr_status check_annotations(tsr_model *model, bool *any)
         for (size_t i = 0; i < node->n_configs; i++) {
             *any = true;
             tsr_status now = check_entry(node, node->configs[i]);
-            st = st == TSR_OK ? now : st;
+            if (st == TSR_OK)
+                st = now;
         }
     return st;
 }
@@ -63,8 +64,10 @@ static bool renamed(const tsr_value *value)
 static void touch_renamed(tsr_model *model)
 {
     bool later = !model->has_subgraphs && !model->functions.n && tsr__graph_in_place(model->graph);
-    for (tsr_node *node = later ? NULL : tsr_model_next_node(model, NULL); node;
-         node = tsr_model_next_node(model, node))
+    tsr_node *node = NULL;
+    if (!later)
+        node = tsr_model_next_node(model, NULL);
+    for (; node; node = tsr_model_next_node(model, node))
         tsr__touch_renamed(node);
     for (tsr_graph *graph = model->graphs; graph;
          graph = graph->next) // an outer value may be a subgraph's output
@@ -191,7 +194,7 @@ static tsr_status build(tsr_model *model, struct rope *rope)
         return TSR_NOMEM;
     if (!model->changed) {
         tsr__rope_view(rope, model->store->bytes);
-        return rope->arena->failed ? TSR_NOMEM : TSR_OK;
+        return arena_status(rope->arena);
     }
     bool annotated = false;
     tsr_status st = check_annotations(model, &annotated);
@@ -223,16 +226,20 @@ tsr_status tsr_model_save(tsr_model *model, const char *path)
     tsr__arena_init(&scratch, session);
     struct rope rope;
     tsr__rope_init(&rope, &scratch);
-    struct outfile out;
     tsr_status st = build(model, &rope);
-    if (st == TSR_OK)
-        st = tsr__out_open(session, path, &out);
-    if (st == TSR_OK) {
-        tsr__rope_write(&rope, &out, model->store->bytes,
-                        model->store->file.fd > 0 ? model->store->file.fd : -1);
-        st = tsr__out_commit(&out);
-        tsr__out_abort(&out);
-    }
+    if (st != TSR_OK)
+        goto free_scratch;
+    struct outfile out;
+    st = tsr__out_open(session, path, &out);
+    if (st != TSR_OK)
+        goto free_scratch;
+    int source = -1; // of unchanged bytes, which the kernel copies
+    if (model->store->file.fd > 0)
+        source = model->store->file.fd;
+    tsr__rope_write(&rope, &out, model->store->bytes, source);
+    st = tsr__out_commit(&out);
+    tsr__out_abort(&out);
+free_scratch:
     tsr__arena_free(&scratch);
     if (st == TSR_OK)
         tsr__external_warn(model, path);
@@ -246,23 +253,22 @@ tsr_status tsr_model_save_bytes(tsr_model *model, void **bytes, size_t *n)
     struct rope rope;
     tsr__rope_init(&rope, &scratch);
     tsr_status st = build(model, &rope);
-    char *out = NULL;
-    if (st == TSR_OK) {
-        out = tsr__alloc(model->session, rope_size(&rope) ? rope_size(&rope) : 1);
-        if (!out)
-            st = TSR_NOMEM;
+    if (st != TSR_OK)
+        goto free_scratch;
+    char *out = tsr__alloc(model->session, rope_size(&rope));
+    if (!out) {
+        st = TSR_NOMEM;
+        goto free_scratch;
     }
-    if (st == TSR_OK) {
-        tsr__rope_read(&rope, out);
-        *bytes = out;
-        *n = rope_size(&rope);
-    }
+    tsr__rope_read(&rope, out);
+    *bytes = out;
+    *n = rope_size(&rope);
+free_scratch:
     tsr__arena_free(&scratch);
     return st;
 }
 
 void tsr_bytes_free(tsr_session *session, void *bytes, size_t n)
 {
-    if (bytes)
-        tsr__free(session, bytes, n ? n : 1);
+    tsr__free(session, bytes, n);
 }

@@ -99,6 +99,7 @@ static bool serves(const struct opened *opened, const struct wire_external *exte
            external->length <= (uint64_t)info.st_size - external->offset;
 }
 
+// A file that was opened for another tensor serves again, unless it has been cut short since.
 tsr_status tsr__store_open(struct store *store, const struct wire_external *external,
                            const struct place *at, int *out)
 {

@@ -21,16 +21,24 @@ static struct str new_name(const struct training *training, struct str name)
         if (tsr__map_get(&scope->own, name))
             return name;
     const tsr_value *value = tsr__map_get(&training->model->graph->renamed, name);
-    return value ? value->name : name;
+    if (value)
+        return value->name;
+    return name;
 }
 
-static struct training *part_of(struct rope *rope, const struct training *t,
-                                struct wire_field field)
+typedef void (*emitter)(struct rope *rope, void *training);
+
+// A message inside of this one will be written by that function; none where emit is NULL, as for fields without names.
+static void part_inside(struct rope *rope, struct parts *parts, const struct training *around,
+                        struct wire_field field, emitter emit)
 {
-    struct training *p = ARENA_NEW(rope->arena, struct training);
-    if (p)
-        *p = (struct training){t->model, field.bytes, t->scope, field.number};
-    return p;
+    if (!emit || field.type != WIRE_LEN)
+        return;
+    struct training *inside = ARENA_NEW(rope->arena, struct training);
+    if (!inside)
+        return;
+    *inside = (struct training){around->model, field.bytes, around->scope, field.number};
+    tsr__part_emit(parts, field.number, emit, inside);
 }
 
 // ---- what it sets ------------------------------------------------------------------------------
@@ -57,11 +65,10 @@ static void emit_attribute(struct rope *rope, void *data)
     struct wire_cursor cursor = wire_over(training->body);
     struct wire_field field;
     while (tsr__wire_next(&cursor, &field)) {
-        bool graph = field.number == F_ATTRIBUTE_G || field.number == F_ATTRIBUTE_GRAPHS;
-        struct training *inner =
-            graph && field.type == WIRE_LEN ? part_of(rope, training, field) : NULL;
-        if (inner)
-            tsr__part_emit(&parts, field.number, emit_graph, inner);
+        emitter emit = NULL;
+        if (field.number == F_ATTRIBUTE_G || field.number == F_ATTRIBUTE_GRAPHS)
+            emit = emit_graph;
+        part_inside(rope, &parts, training, field, emit);
     }
     tsr__parts_write(rope, F_NODE_ATTRIBUTE, training->body, managed, TSR_COUNT(managed), &parts);
 }
@@ -74,12 +81,10 @@ static void emit_node(struct rope *rope, void *data)
     struct wire_cursor cursor = wire_over(training->body);
     struct wire_field field;
     while (tsr__wire_next(&cursor, &field)) {
-        bool attribute = field.number == F_NODE_ATTRIBUTE && field.type == WIRE_LEN;
-        struct training *inner = attribute ? part_of(rope, training, field) : NULL;
         if (field.number == F_NODE_INPUT && field.type == WIRE_LEN)
             tsr__part_text(&parts, F_NODE_INPUT, new_name(training, field.bytes));
-        if (inner)
-            tsr__part_emit(&parts, F_NODE_ATTRIBUTE, emit_attribute, inner);
+        if (field.number == F_NODE_ATTRIBUTE)
+            part_inside(rope, &parts, training, field, emit_attribute);
     }
     tsr__parts_write(rope, F_GRAPH_NODE, training->body, managed, TSR_COUNT(managed), &parts);
 }
@@ -98,15 +103,27 @@ static void emit_output(struct rope *rope, void *data)
 
 static void define(struct map *own, struct str name)
 {
-    void **slot = name.n ? tsr__map_at(own, name) : NULL;
+    void **slot = NULL;
+    if (name.n)
+        slot = tsr__map_at(own, name);
     if (slot)
         *slot = own;
 }
 
+static void define_outputs(struct map *own, struct str node)
+{
+    struct wire_cursor cursor = wire_over(node);
+    struct wire_field field;
+    while (tsr__wire_next(&cursor, &field))
+        if (field.number == F_NODE_OUTPUT && field.type == WIRE_LEN)
+            define(own, field.bytes);
+}
+
+// Names that the graph in these bytes defines: its inputs, its initializers, what its nodes make.
 static void find_own(struct map *own, struct str body)
 {
-    struct wire_cursor cursor = wire_over(body), inside;
-    struct wire_field field, g;
+    struct wire_cursor cursor = wire_over(body);
+    struct wire_field field;
     while (tsr__wire_next(&cursor, &field)) {
         if (field.type != WIRE_LEN)
             continue;
@@ -114,10 +131,8 @@ static void find_own(struct map *own, struct str body)
             define(own, tsr__wire_bytes(field.bytes, F_VALUE_INFO_NAME, NULL));
         if (field.number == F_GRAPH_INITIALIZER)
             define(own, tsr__wire_bytes(field.bytes, F_TENSOR_NAME, NULL));
-        inside = wire_over(field.number == F_GRAPH_NODE ? field.bytes : STR(""));
-        while (tsr__wire_next(&inside, &g))
-            if (g.number == F_NODE_OUTPUT && g.type == WIRE_LEN)
-                define(own, g.bytes);
+        if (field.number == F_GRAPH_NODE)
+            define_outputs(own, field.bytes);
     }
 }
 
@@ -133,11 +148,12 @@ static void emit_graph(struct rope *rope, void *data)
     struct wire_cursor cursor = wire_over(training->body);
     struct wire_field field;
     while (tsr__wire_next(&cursor, &field)) {
-        bool node = field.number == F_GRAPH_NODE, output = field.number == F_GRAPH_OUTPUT;
-        struct training *n =
-            (node || output) && field.type == WIRE_LEN ? part_of(rope, &inside, field) : NULL;
-        if (n)
-            tsr__part_emit(&parts, field.number, node ? emit_node : emit_output, n);
+        emitter emit = NULL;
+        if (field.number == F_GRAPH_NODE)
+            emit = emit_node;
+        if (field.number == F_GRAPH_OUTPUT)
+            emit = emit_output;
+        part_inside(rope, &parts, &inside, field, emit);
     }
     tsr__parts_write(rope, training->number, training->body, managed, TSR_COUNT(managed), &parts);
 }
@@ -154,14 +170,13 @@ static void emit_training(struct rope *rope, void *data)
     struct wire_cursor cursor = wire_over(training->body);
     struct wire_field field;
     while (tsr__wire_next(&cursor, &field)) {
-        bool graph =
-            field.number == F_TRAINING_INITIALIZATION || field.number == F_TRAINING_ALGORITHM;
-        bool pair = field.number == F_TRAINING_INITIALIZATION_BINDING ||
-                    field.number == F_TRAINING_UPDATE_BINDING;
-        struct training *inner =
-            (graph || pair) && field.type == WIRE_LEN ? part_of(rope, training, field) : NULL;
-        if (inner)
-            tsr__part_emit(&parts, field.number, graph ? emit_graph : emit_binding, inner);
+        emitter emit = NULL;
+        if (field.number == F_TRAINING_INITIALIZATION || field.number == F_TRAINING_ALGORITHM)
+            emit = emit_graph;
+        if (field.number == F_TRAINING_INITIALIZATION_BINDING ||
+            field.number == F_TRAINING_UPDATE_BINDING)
+            emit = emit_binding;
+        part_inside(rope, &parts, training, field, emit);
     }
     tsr__parts_write(rope, F_MODEL_TRAINING_INFO, training->body, managed, TSR_COUNT(managed),
                      &parts);

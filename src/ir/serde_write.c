@@ -63,7 +63,9 @@ static bool write_renamed_info(struct rope *rope, uint32_t number, struct str or
     for (rest = cursor; tsr__wire_next(&rest, &g);)
         if (g.number == F_VALUE_INFO_NAME)
             return false;
-    struct wire_splice splice = {field.whole, F_VALUE_INFO_NAME, name.n ? name : STR("")};
+    if (!name.n)
+        name = STR("");
+    struct wire_splice splice = {field.whole, F_VALUE_INFO_NAME, name};
     tsr__rope_splice(rope, number, origin, &splice, 1);
     return true;
 }
@@ -123,7 +125,9 @@ static void parts_of_names(struct parts *parts, uint32_t number, const struct po
 static tsr_value *value_once(const tsr_graph *graph, struct str name)
 {
     tsr_value *value = tsr__map_get(&graph->renamed, name);
-    return value ? value : tsr__map_get(&graph->names, name);
+    if (value)
+        return value;
+    return tsr__map_get(&graph->names, name);
 }
 
 #define GUESSES 4 // values without a declared type that may stand between two with one
@@ -132,10 +136,13 @@ static tsr_value *value_once(const tsr_graph *graph, struct str name)
 static tsr_value *info_value(const tsr_graph *graph, const struct wire_field *field,
                              tsr_value *guess)
 {
-    for (int i = 0; i < GUESSES && guess && guess->info.p != field->whole.p; i++)
+    for (int i = 0; i <= GUESSES; i++) {
+        if (!guess)
+            break;
+        if (guess->info.p == field->whole.p)
+            return guess;
         guess = guess->next;
-    if (guess && guess->info.p == field->whole.p)
-        return guess;
+    }
     return value_once(graph, tsr__wire_bytes(field->bytes, F_VALUE_INFO_NAME, NULL));
 }
 
@@ -148,14 +155,18 @@ static bool is_port(const tsr_value *value)
 // all. Then types that a call gave to values without an info; V_WRITTEN marks who had one.
 static void parts_of_infos(struct parts *parts, uint32_t number, tsr_graph *graph)
 {
-    struct wire_cursor cursor = wire_over(graph->infos.n ? graph->infos : graph->body);
+    struct str bytes = graph->body;
+    if (graph->infos.n)
+        bytes = graph->infos;
+    struct wire_cursor cursor = wire_over(bytes);
     struct wire_field field;
     tsr_value *guess = graph->values;
     while (tsr__wire_next(&cursor, &field)) {
         if (field.number != number || field.type != WIRE_LEN)
             continue;
         tsr_value *value = info_value(graph, &field, guess);
-        guess = value && value != &tsr__no_value ? value->next : guess;
+        if (value && value != &tsr__no_value)
+            guess = value->next;
         if (!value || !(value->flags & (V_RENAMED | V_TYPED | V_NEW | V_GONE))) {
             tsr__part(parts, number, field.whole);
         } else if (!(value->flags & V_GONE) &&
@@ -213,11 +224,14 @@ static void emit_initializer(struct rope *rope, void *data)
     const tsr_tensor *tensor = value->tensor;
     PARTS(parts, rope->arena);
     if (tensor->body.n) {
+        size_t n_managed = 1; // the first is the name
         tsr__part_text(&parts, F_TENSOR_NAME, value->name);
-        if (tensor->replaced)
+        if (tensor->replaced) {
+            n_managed = TSR_COUNT(tensor_data_fields);
             tsr__part_text(&parts, F_TENSOR_RAW_DATA, tensor->raw);
-        tsr__parts_write(rope, F_GRAPH_INITIALIZER, tensor->body, tensor_data_fields,
-                         tensor->replaced ? TSR_COUNT(tensor_data_fields) : 1, &parts);
+        }
+        tsr__parts_write(rope, F_GRAPH_INITIALIZER, tensor->body, tensor_data_fields, n_managed,
+                         &parts);
         return;
     }
     size_t mark = tsr__rope_begin(rope, F_GRAPH_INITIALIZER);
@@ -246,7 +260,9 @@ struct renamed_part {
 static struct str new_name(const tsr_graph *graph, struct str name)
 {
     const tsr_value *value = tsr__map_get(&graph->renamed, name);
-    return value ? value->name : name;
+    if (value)
+        return value->name;
+    return name;
 }
 
 static void emit_sparse(struct rope *rope, void *data)
@@ -304,7 +320,9 @@ static void emit_annotation(struct rope *rope, void *data)
 static void parts_renamed(struct parts *parts, tsr_graph *graph, uint32_t number,
                           void (*emit)(struct rope *, void *))
 {
-    struct wire_cursor cursor = wire_over(graph->absent >> number & 1 ? STR("") : graph->body);
+    if (graph->absent >> number & 1)
+        return;
+    struct wire_cursor cursor = wire_over(graph->body);
     struct wire_field field;
     while (tsr__wire_next(&cursor, &field)) {
         if (field.number != number || field.type != WIRE_LEN)
@@ -324,9 +342,10 @@ static void parts_of_nodes(struct parts *parts, uint32_t number, tsr_graph *grap
     for (tsr_node *node = graph->first; node; node = node->next) {
         if (!(node->flags & (N_CHANGED | N_NEW)))
             tsr__part(parts, number, node->whole);
+        else if (number == F_GRAPH_NODE)
+            tsr__part_emit(parts, number, tsr__emit_node, node);
         else
-            tsr__part_emit(parts, number,
-                           number == F_GRAPH_NODE ? tsr__emit_node : tsr__emit_function_node, node);
+            tsr__part_emit(parts, number, tsr__emit_function_node, node);
     }
 }
 
@@ -415,17 +434,18 @@ static bool changed(struct places *at, const struct wire_field *field, tsr_graph
         return change_info(at, field, graph->outputs.at[at->outputs++].value);
     case F_GRAPH_VALUE_INFO:
         value = info_value(graph, field, at->info);
-        at->info = value && value != &tsr__no_value ? value->next : at->info;
+        if (value && value != &tsr__no_value)
+            at->info = value->next;
         __builtin_prefetch(at->info);
         if (value && (value->flags & (V_GONE | V_NEW)))
             return change(at, true, NULL, NULL);
         return change_info(at, field, value);
     case F_GRAPH_QUANTIZATION_ANNOTATION:
+        at->renamed_part = (struct renamed_part){graph, *field};
+        return change(at, graph->flags & G_RENAMED, emit_annotation, &at->renamed_part);
     case F_GRAPH_SPARSE_INITIALIZER:
         at->renamed_part = (struct renamed_part){graph, *field};
-        return change(at, graph->flags & G_RENAMED,
-                      field->number == F_GRAPH_SPARSE_INITIALIZER ? emit_sparse : emit_annotation,
-                      &at->renamed_part);
+        return change(at, graph->flags & G_RENAMED, emit_sparse, &at->renamed_part);
     default:
         return false;
     }
