@@ -10,6 +10,8 @@ A verdict is one of:
     different, refused, failed, crashed, hung     finds"""
 import re
 
+from onnx import TensorProto
+
 # Codes of findings that random edits by hand may earn: they are drawn for each value alone, and know neither rules nor other edits.
 EDITS = {
     "stage-order": "stages are drawn for nodes alone: one reads what a later stage makes",
@@ -27,6 +29,8 @@ ENGINE = [
      "it makes one zero point of int8 a uint8, and forgets the number of its dimensions"),
     (r"Unexpected data type for Clip 'min' input of 11", lambda n: n.op_type == "Clip",
      "it joins a Relu and a Clip behind it, and does not know how to for doubles"),
+    (r"Could not find an implementation for Shape\(", lambda n: n.op_type == "Cast" and attribute(n, "to").i in (TensorProto.UINT4, TensorProto.INT4),
+     "it takes a Cast of 4 bits out that a Shape alone reads, and has no Shape of 4 bits"),
 ]
 
 # The same where an If has a constant for its condition: optimisation puts the branch in its place, and then drops a node that only the branch reads,

@@ -350,12 +350,13 @@ def values_quantised_twice():
     assert word(0) == "different" and promises.quantised_twice(case.model, 1) == {"c", "y"} and not promises.quantised_twice(case.model, 0)
 
 
-def refused_by_the_engine(nodes, arrays, level, dims=()):
+def refused_by_the_engine(nodes, arrays, level, dims=(), opset=18):
     """What the engine says of a whole model that it refuses, as refusals.py judges it."""
-    case = case_of(nodes[:1], arrays, [nodes[0].output[0]])
-    case.model.graph.node.extend(nodes[1:])
+    case = case_of([h.make_node("Identity", [next(iter(arrays))], ["same"])], arrays, ["same"])
+    case.model.graph.node.extend(nodes)
     del case.model.graph.output[:]
     case.model.graph.output.append(h.make_empty_tensor_value_info(nodes[-1].output[0]))
+    case.model.opset_import[0].version = opset
     for i, names in dims:
         for dim, name in zip(case.model.graph.input[i].type.tensor_type.shape.dim, names):
             dim.dim_param = name
@@ -371,6 +372,11 @@ def doubles_clipped():
     assert refused_by_the_engine(nodes, dict(x=np.array([1.0, 2.0])), 1)
 
 
+def shapes_of_four_bits():
+    nodes = [h.make_node("Cast", ["x"], ["q"], to=T.UINT4), h.make_node("Cast", ["q"], ["f"], to=T.FLOAT), h.make_node("Shape", ["f"], ["y"])]
+    assert refused_by_the_engine(nodes, dict(x=f4(1, 2)), 1, [(0, ("n",))], opset=21)
+
+
 def letters_of_one():
     nodes = [h.make_node("Neg", ["x"], ["n"]), h.make_node("Pow", ["n", "n"], ["p"]), h.make_node("Einsum", ["p", "z"], ["e"], equation="a,da->a"), h.make_node("Pow", ["e", "e"], ["y"])]
     assert refused_by_the_engine(nodes, dict(x=f4(2), z=np.ones((1, 3), "f4")), 0, [(1, ("m", "n"))])
@@ -380,7 +386,7 @@ failed = 0
 for check in (products_beyond_the_range, products_that_vanish, halves_next_to_nothing, sums_of_squares, terms_that_cancel_out, signs_that_rounding_decides, wide_integers, greatest_of_nan, exponentials_of_nan, means_of_infinities,
               sums_that_slide, infinite_scales, squares_too_large, hidden_keys, pixels_outside, letters_summed_before, sets_after_an_excuse, scales_of_nothing, inside_of_bodies, inside_of_functions, outputs_quantised_too,
               laws, states_that_grow, mistakes_of_the_engine, shapes_of_open_weights, sizes_as_declared, branches_put_in_place,
-              rows_of_doubles, halves_between_casts, values_quantised_twice, doubles_clipped, letters_of_one):
+              rows_of_doubles, halves_between_casts, values_quantised_twice, doubles_clipped, shapes_of_four_bits, letters_of_one):
     try:
         check()
         print("ok - " + check.__name__)
