@@ -373,8 +373,9 @@ def doubles_clipped():
 
 
 def shapes_of_four_bits():
-    nodes = [h.make_node("Cast", ["x"], ["q"], to=T.UINT4), h.make_node("Cast", ["q"], ["f"], to=T.FLOAT), h.make_node("Shape", ["f"], ["y"])]
-    assert refused_by_the_engine(nodes, dict(x=f4(1, 2)), 1, [(0, ("n",))], opset=21)
+    nodes = [h.make_node("Cast", ["x"], ["q"], to=T.UINT4), h.make_node("Transpose", ["q"], ["t"]), h.make_node("Cast", ["t"], ["f"], to=T.FLOAT),
+             h.make_node("Shape", ["f"], ["y"])]
+    assert refused_by_the_engine(nodes, dict(x=f4(1, 2).reshape(1, 2)), 1, [(0, ("n", "m"))], opset=21)
 
 
 def letters_of_one():
