@@ -128,6 +128,18 @@ static bool refused_opset(struct rank *rank, const char *words)
     return true;
 }
 
+// What may help where a model is refused. A part has no cycle (partitions are checked), so one that is found there is the provider's:
+// OpenVINO's (up to 1.24 at least) may put a node that feeds a communication together with nodes that wait for it.
+static const char *load_hint(const struct rank *rank, const OrtStatus *status)
+{
+    bool cycle = strstr(rank->engine->api->GetErrorMessage(status), "not acyclic") != NULL;
+    if (cycle && rank->endpoint && strcmp(rank->provider, "CPU") != 0)
+        return "the provider has put nodes on both sides of a communication together; another "
+               "sharding, or --map-device NAME=CPU, goes around it";
+    return "a newer ONNX Runtime may know the operator, type or version; custom operators are "
+           "given with --ort-ops";
+}
+
 tsr_status tsr__engine_loaded(struct rank *rank, OrtStatus *status)
 {
     const OrtApi *api = rank->engine->api;
@@ -139,9 +151,7 @@ tsr_status tsr__engine_loaded(struct rank *rank, OrtStatus *status)
         api->ReleaseStatus(status);
         return TSR_ENGINE;
     }
-    return tsr__engine_says(rank, status, DIAG_engine_refused,
-                            "a newer ONNX Runtime may know the operator, type or version; custom "
-                            "operators are given with --ort-ops",
+    return tsr__engine_says(rank, status, DIAG_engine_refused, load_hint(rank, status),
                             "ONNX Runtime cannot load this model");
 }
 

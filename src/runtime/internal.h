@@ -305,8 +305,9 @@ tsr_status tsr__facts_take(tsr_session *session, struct message *in);
 // ---- provider.c, trace.c
 
 // A name by kind becomes that of the provider that serves it here: "GPU:1" -> "CUDA:1", in out. Other names, and kinds that
-// nothing serves, stay as they are.
-struct str tsr__device_resolved(tsr_session *session, struct str name, char *out, size_t cap);
+// nothing serves, stay as they are; so do all where the engine is NULL or not opened.
+struct str tsr__device_resolved(const struct engine *engine, struct str name, char *out,
+                                size_t cap);
 // The best of these providers (full names) for a kind of device; NULL: none, or no kind.
 const char *tsr__kind_provider(struct str kind, char *const *names, int n);
 #define DEVICE_NAME 96 // bytes of such a name

@@ -40,9 +40,8 @@ const char *tsr__kind_provider(struct str kind, char *const *names, int n)
 }
 
 // "GPU:1" becomes "CUDA:1" where the engine has CUDA; a name of no known kind stays as it is.
-struct str tsr__device_resolved(tsr_session *session, struct str name, char *out, size_t cap)
+struct str tsr__device_resolved(const struct engine *engine, struct str name, char *out, size_t cap)
 {
-    struct engine *engine = session->engine;
     const char *colon = memchr(name.p ? name.p : "", ':', name.n);
     struct str kind = {name.p, colon ? (size_t)(colon - name.p) : name.n};
     char **names = NULL;
@@ -185,7 +184,7 @@ tsr_status tsr__provider_set(struct rank *rank, OrtSessionOptions *options)
 {
     char resolved[DEVICE_NAME], id[16] = "", full[96] = "";
     struct str mapped = tsr__device_mapped(rank->device, rank->options);
-    struct str name = tsr__device_resolved(rank->session, mapped, resolved, sizeof resolved);
+    struct str name = tsr__device_resolved(rank->engine, mapped, resolved, sizeof resolved);
     struct str kind = name;
     const char *colon = memchr(name.p ? name.p : "", ':', name.n);
     snprintf(rank->provider, sizeof rank->provider, "CPU");
@@ -223,7 +222,7 @@ bool tsr_engine_device(tsr_session *session, const char *name, char *out, size_t
     char resolved[DEVICE_NAME], full[96];
     if (!engine || !engine->api)
         return false;
-    struct str found = tsr__device_resolved(session, str_of(name), resolved, sizeof resolved);
+    struct str found = tsr__device_resolved(engine, str_of(name), resolved, sizeof resolved);
     const char *colon = memchr(found.p, ':', found.n);
     struct str kind = {found.p, colon ? (size_t)(colon - found.p) : found.n};
     struct text list;

@@ -72,7 +72,7 @@ static void put_rank(struct message *out, const tsr_job *job, const struct rank 
 {
     char resolved[DEVICE_NAME];
     struct str device = tsr__device_mapped(rank->device, rank->options);
-    device = tsr__device_resolved(job->session, device, resolved, sizeof resolved);
+    device = tsr__device_resolved(job->engine, device, resolved, sizeof resolved);
     if (device.n == 0)
         device = STR("CPU");
     if (device.n > DEVICE_NAME)
