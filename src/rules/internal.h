@@ -293,6 +293,13 @@ struct shapes {
     bool hidden;             // sizes without a name have one for now
 };
 struct known_value tsr__value_known(const struct shapes *shapes, const tsr_value *value);
+// Element i of a value that holds sizes; unknown where it has fewer, or nothing is known of it.
+static inline struct expr element_of(struct known_value value, int64_t i)
+{
+    if (!value.elements || i >= value.n)
+        return EXPR_UNKNOWN;
+    return value.elements[i];
+}
 const tsr_tensor *tsr__value_constant_tensor(const tsr_value *value); // NULL: it may change
 struct known_value tsr__value_of_tensor(struct arena *arena, const tsr_tensor *tensor);
 // Elements of a vector of sizes: those that are known, or as many as its shape says; -1: not known.
@@ -335,9 +342,11 @@ bool tsr__job_text_is(const struct shape_job *job, const char *name, const char 
                       bool otherwise);
 // Negative axes count from the end; -1: outside.
 int tsr__axis(int64_t axis, int rank);
-// Room for the dimensions of an output, all unknown; NULL: too many, or out of memory.
+// Room for the dimensions of an output, all unknown; NULL: the rank is not known (below 0), too many, or out of memory.
 tsr_dim *tsr__job_dims(const struct shape_job *job, int64_t rank);
 void tsr__job_set(struct shape_job *job, int i, int rank, const tsr_dim *dims);
+// The same room, already set as the shape of output i; NULL also where there is no such output.
+tsr_dim *tsr__job_new_dims(struct shape_job *job, int i, int rank);
 // Output i is shaped as input k.
 void tsr__job_like(struct shape_job *job, int i, int k);
 tsr_dim tsr__job_dim(const struct shape_job *job, struct expr expr);

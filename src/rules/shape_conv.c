@@ -19,7 +19,9 @@ struct windows {
 
 static int64_t entry(const int64_t *list, size_t n, int i, int64_t otherwise)
 {
-    return (size_t)i < n ? list[i] : otherwise;
+    if ((size_t)i >= n)
+        return otherwise;
+    return list[i];
 }
 
 // ONNX Runtime leaves dilations out where it pads a pooling by itself: of 4 elements, a kernel of 2 with dilation 2 and
@@ -35,7 +37,7 @@ static void pad_pooling(struct windows *windows, int i, bool lower)
         return;
     int64_t stride = windows->stride[i], count = (size.number + stride - 1) / stride;
     int64_t lacking = (count - 1) * stride + kernel.number - size.number;
-    windows->before[i] = (lower ? lacking + 1 : lacking) / 2;
+    windows->before[i] = (lacking + lower) / 2; // the odd one goes to the end that the name says
     windows->after[i] = lacking - windows->before[i];
     windows->size[i] = size;
 }
@@ -48,7 +50,8 @@ static bool read_windows(struct shape_job *job, struct shape x, struct shape w,
     size_t n_kernel = tsr__job_ints(job, "kernel_shape", &kernel);
     size_t n_strides = tsr__job_ints(job, "strides", &strides);
     size_t n_dilations = tsr__job_ints(job, "dilations", &dilations);
-    size_t n_pads = tsr__job_ints(job, "pads", &pads);
+    size_t n_pads =
+        tsr__job_ints(job, "pads", &pads); // read only where the engine does not find them
     windows->n = x.rank - 2;
     if (windows->n < 0 || windows->n > MAX_SPATIAL ||
         (n_kernel && n_kernel != (size_t)windows->n) ||
@@ -57,16 +60,19 @@ static bool read_windows(struct shape_job *job, struct shape x, struct shape w,
         return false;
     windows->same = tsr__job_text_is(job, "auto_pad", "SAME_UPPER", false) ||
                     tsr__job_text_is(job, "auto_pad", "SAME_LOWER", false);
-    bool explicit = tsr__job_text_is(job, "auto_pad", "NOTSET", true);
+    if (!tsr__job_text_is(job, "auto_pad", "NOTSET", true))
+        n_pads = 0;
     windows->ceil = tsr__job_int(job, "ceil_mode", 0) != 0;
     for (int i = 0; i < windows->n; i++) {
         windows->size[i] = tsr__expr_of(job->exprs, x.dims[i + 2]);
-        windows->kernel[i] =
-            n_kernel ? expr_number(kernel[i]) : tsr__expr_of(job->exprs, w.dims[i + 2]);
+        if (n_kernel)
+            windows->kernel[i] = expr_number(kernel[i]);
+        else
+            windows->kernel[i] = tsr__expr_of(job->exprs, w.dims[i + 2]);
         windows->stride[i] = entry(strides, n_strides, i, 1);
         windows->dilation[i] = entry(dilations, n_dilations, i, 1);
-        windows->before[i] = explicit ? entry(pads, n_pads, i, 0) : 0;
-        windows->after[i] = explicit ? entry(pads, n_pads, i + windows->n, 0) : 0;
+        windows->before[i] = entry(pads, n_pads, i, 0);
+        windows->after[i] = entry(pads, n_pads, i + windows->n, 0);
         windows->padded[i] = false;
         if (windows->stride[i] < 1 || windows->stride[i] > INT32_MAX || windows->dilation[i] < 1)
             return false;
@@ -82,6 +88,8 @@ static struct expr span(struct exprs *exprs, const struct windows *windows, int 
     return tsr__expr_add(exprs, less, expr_number(1));
 }
 
+// How many windows fit: 224 places with pads 3 3, kernel 7, stride 2 have (224 + 6 - 7) // 2 + 1 = 112. With ceil_mode a last
+// one may reach beyond the end, but must begin before it.
 static struct expr window_count(struct exprs *exprs, const struct windows *windows, int i)
 {
     struct expr stride = expr_number(windows->stride[i]);
@@ -94,8 +102,9 @@ static struct expr window_count(struct exprs *exprs, const struct windows *windo
     room = tsr__expr_sub(exprs, room, span(exprs, windows, i));
     if (expr_is_number(room) && room.number < 0)
         return (struct expr){0};
-    struct expr last =
-        tsr__expr_floor(exprs, windows->ceil ? tsr__expr_add(exprs, room, up) : room, stride);
+    if (windows->ceil)
+        room = tsr__expr_add(exprs, room, up);
+    struct expr last = tsr__expr_floor(exprs, room, stride);
     if (windows->ceil && windows->stride[i] > 1) {
         if (!expr_is_number(last) || !expr_is_number(start))
             return (struct expr){0};
@@ -141,7 +150,7 @@ void tsr__infer_pool(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
     struct windows v;
-    if (x.rank < 2 || !read_windows(job, x, (struct shape){.rank = -1}, &v))
+    if (x.rank < 2 || !read_windows(job, x, SHAPE_UNKNOWN, &v))
         return;
     bool lower = tsr__job_text_is(job, "auto_pad", "SAME_LOWER", false);
     for (int i = 0; i < v.n; i++)
@@ -189,7 +198,7 @@ void tsr__infer_conv_transpose(struct shape_job *job)
         struct expr room = window_room(job, &v, i, entry(extra, n_extra, i, 0));
         dims[i + 2] = tsr__expr_dim(job->exprs, room);
         if (n_want == (size_t)v.n)
-            dims[i + 2] = (tsr_dim){want[i] < 0 ? -1 : want[i], ""};
+            dims[i + 2] = dim_of(want[i]);
     }
     tsr__job_set(job, 0, x.rank, dims);
 }
@@ -199,18 +208,21 @@ void tsr__infer_max_unpool(struct shape_job *job)
     struct shape x = tsr__job_in(job, 0);
     struct known_value want = tsr__job_values(job, 2);
     struct windows v;
-    if (x.rank < 2 || !read_windows(job, x, (struct shape){.rank = -1}, &v))
+    if (x.rank < 2 || !read_windows(job, x, SHAPE_UNKNOWN, &v))
         return;
     tsr_dim *dims = tsr__job_dims(job, x.rank);
     if (!dims)
         return;
+    bool known = want.elements && want.n == x.rank;
     for (int i = 0; i < x.rank; i++) {
-        if (tsr__job_has(job, 2))
-            dims[i] = want.elements && want.n == x.rank
-                          ? tsr__expr_dim(job->exprs, want.elements[i])
-                          : DIM_UNKNOWN;
+        if (tsr__job_has(job, 2) && known)
+            dims[i] = tsr__expr_dim(job->exprs, want.elements[i]);
+        else if (tsr__job_has(job, 2))
+            dims[i] = DIM_UNKNOWN;
+        else if (i < 2)
+            dims[i] = x.dims[i];
         else
-            dims[i] = i < 2 ? x.dims[i] : tsr__expr_dim(job->exprs, window_room(job, &v, i - 2, 0));
+            dims[i] = tsr__expr_dim(job->exprs, window_room(job, &v, i - 2, 0));
     }
     tsr__job_set(job, 0, x.rank, dims);
 }
@@ -220,17 +232,21 @@ void tsr__infer_col2im(struct shape_job *job)
     struct shape x = tsr__job_in(job, 0), of = tsr__job_in(job, 1);
     struct known_value image = tsr__job_values(job, 1), block = tsr__job_values(job, 2);
     int64_t n = tsr__value_length(image, of);
-    tsr_dim *dims = n >= 0 && n <= MAX_SPATIAL ? tsr__job_dims(job, n + 2) : NULL;
-    if (!dims || x.rank != 3)
+    if (n < 0 || n > MAX_SPATIAL || x.rank != 3)
         return;
-    struct expr all = block.elements ? expr_number(1) : (struct expr){0};
+    tsr_dim *dims = tsr__job_dims(job, n + 2);
+    if (!dims)
+        return;
+    struct expr all = EXPR_UNKNOWN; // elements of a block
+    if (block.elements)
+        all = expr_number(1);
     for (int64_t i = 0; i < block.n; i++)
         all = tsr__expr_mul(job->exprs, all, block.elements[i]);
     dims[0] = x.dims[0];
     dims[1] = tsr__expr_dim(job->exprs,
                             tsr__expr_exact(job->exprs, tsr__expr_of(job->exprs, x.dims[1]), all));
-    for (int64_t i = 0; i < n && image.elements; i++)
-        dims[i + 2] = tsr__expr_dim(job->exprs, image.elements[i]);
+    for (int64_t i = 0; i < n; i++)
+        dims[i + 2] = tsr__expr_dim(job->exprs, element_of(image, i));
     tsr__job_set(job, 0, (int)n + 2, dims);
 }
 
@@ -238,8 +254,10 @@ void tsr__infer_col2im(struct shape_job *job)
 void tsr__infer_causal_conv(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), w = tsr__job_in(job, 1);
-    tsr_dim *dims = x.rank == 3 && job->n_out > 1 ? tsr__job_dims(job, 3) : NULL;
     tsr__job_like(job, 0, 0);
+    if (x.rank != 3 || job->n_out < 2)
+        return;
+    tsr_dim *dims = tsr__job_dims(job, 3);
     if (!dims)
         return;
     dims[0] = x.dims[0];

@@ -14,8 +14,7 @@ static const struct value_info no_info = {.shape = {.rank = -1}};
 
 static struct value_info info_in(const struct shape_job *job, int i)
 {
-    const tsr_value *value = i < job->n_in ? tsr_node_input(job->node, (size_t)i) : NULL;
-    return value ? tsr__info_of(job->shapes, value) : no_info;
+    return tsr__info_of(job->shapes, input_at(job->node, (size_t)i));
 }
 
 static void give(struct shape_job *job, int i, struct value_info info)
@@ -44,7 +43,8 @@ static struct value_info join(struct shape_job *job, struct value_info a, struct
     if (a.form != b.form)
         return r;
     r.form = a.form;
-    r.shape.dtype = a.shape.dtype == b.shape.dtype ? a.shape.dtype : TSR_UNDEFINED;
+    if (a.shape.dtype == b.shape.dtype)
+        r.shape.dtype = a.shape.dtype;
     if (same_values(a.value, b.value))
         r.value = a.value;
     if (a.shape.rank < 0 || a.shape.rank != b.shape.rank)
@@ -82,44 +82,57 @@ static const tsr_graph *body_of(const struct shape_job *job, const char *name)
 
 static struct value_info result_of(const struct shape_job *job, const tsr_graph *graph, int i)
 {
-    const tsr_value *value =
-        (size_t)i < tsr_graph_output_count(graph) ? tsr_graph_output(graph, (size_t)i) : NULL;
-    return value ? tsr__info_of(job->shapes, value) : no_info;
+    if ((size_t)i >= tsr_graph_output_count(graph))
+        return no_info;
+    return tsr__info_of(job->shapes, tsr_graph_output(graph, (size_t)i));
 }
 
-// A tensor with one more dimension at the axis.
+// The same value with other dimensions; NULL: nobody knows how many.
+static struct value_info reshaped(struct value_info info, int rank, const tsr_dim *dims)
+{
+    info.value = VALUE_UNKNOWN;
+    info.shape.rank = -1;
+    info.shape.dims = dims;
+    if (dims)
+        info.shape.rank = rank;
+    return info;
+}
+
+// A tensor with one more dimension at the axis: [2 3] with 7 at 0 is [7 2 3].
 static struct value_info stacked(struct shape_job *job, struct value_info info, int64_t axis,
                                  tsr_dim size)
 {
-    info.value = (struct known_value){0};
-    int at = info.shape.rank < 0 ? -1 : tsr__axis(axis, info.shape.rank + 1);
-    tsr_dim *dims = at >= 0 ? tsr__job_dims(job, info.shape.rank + 1) : NULL;
-    if (dims) {
-        for (int i = 0; i < at; i++)
-            dims[i] = info.shape.dims[i];
-        dims[at] = size;
-        for (int i = at; i < info.shape.rank; i++)
-            dims[i + 1] = info.shape.dims[i];
-    }
-    info.shape.rank = dims ? info.shape.rank + 1 : -1;
-    info.shape.dims = dims;
-    return info;
+    int rank = info.shape.rank + 1, at = tsr__axis(axis, rank);
+    if (at < 0)
+        return reshaped(info, rank, NULL);
+    tsr_dim *dims = tsr__job_dims(job, rank);
+    if (!dims)
+        return reshaped(info, rank, NULL);
+    for (int i = 0; i < at; i++)
+        dims[i] = info.shape.dims[i];
+    dims[at] = size;
+    for (int i = at + 1; i < rank; i++)
+        dims[i] = info.shape.dims[i - 1];
+    return reshaped(info, rank, dims);
 }
 
 // The same without the dimension at the axis, whose size goes to *size.
 static struct value_info unstacked(struct shape_job *job, struct value_info info, int64_t axis,
                                    tsr_dim *size)
 {
-    info.value = (struct known_value){0};
-    int at = tsr__axis(axis, info.shape.rank);
-    tsr_dim *dims = at >= 0 ? tsr__job_dims(job, info.shape.rank - 1) : NULL;
-    *size = dims ? info.shape.dims[at] : DIM_UNKNOWN;
-    for (int i = 0; dims && i < info.shape.rank; i++)
-        if (i != at)
-            dims[i < at ? i : i - 1] = info.shape.dims[i];
-    info.shape.rank = dims ? info.shape.rank - 1 : -1;
-    info.shape.dims = dims;
-    return info;
+    int rank = info.shape.rank - 1, at = tsr__axis(axis, info.shape.rank);
+    *size = DIM_UNKNOWN;
+    if (at < 0)
+        return reshaped(info, rank, NULL);
+    tsr_dim *dims = tsr__job_dims(job, rank);
+    if (!dims)
+        return reshaped(info, rank, NULL);
+    *size = info.shape.dims[at];
+    for (int i = 0; i < at; i++)
+        dims[i] = info.shape.dims[i];
+    for (int i = at; i < rank; i++)
+        dims[i] = info.shape.dims[i + 1];
+    return reshaped(info, rank, dims);
 }
 
 // ---- control flow ------------------------------------------------------------------------------
@@ -167,9 +180,11 @@ static bool follow_state(struct shape_job *job, const tsr_graph *graph, struct v
 void tsr__infer_loop(struct shape_job *job)
 {
     const tsr_graph *graph = body_of(job, "body");
-    size_t n = graph ? tsr_graph_input_count(graph) : 0;
-    int n_state = job->n_in > 2 ? job->n_in - 2 : 0;
-    struct value_info *in = graph ? ARENA_ARRAY(job->arena, struct value_info, n + 1) : NULL;
+    if (!graph)
+        return;
+    size_t n = tsr_graph_input_count(graph);
+    int n_state = (int)larger_of(job->n_in - 2, 0);
+    struct value_info *in = ARENA_ARRAY(job->arena, struct value_info, n + 1);
     if (!in || n != (size_t)n_state + 2)
         return;
     in[0] = in[1] = no_info;
@@ -192,7 +207,17 @@ static int64_t axis_at(const struct shape_job *job, const char *name, int i)
 {
     const int64_t *axes;
     size_t n = tsr__job_ints(job, name, &axes);
-    return (size_t)i < n ? axes[i] : 0;
+    if ((size_t)i >= n)
+        return 0;
+    return axes[i];
+}
+
+// Room for what each input of the node gives the body; NULL: there is no body, or out of memory.
+static struct value_info *body_inputs(struct shape_job *job, const tsr_graph *graph)
+{
+    if (!graph)
+        return NULL;
+    return ARENA_ARRAY(job->arena, struct value_info, (size_t)job->n_in + 1);
 }
 
 // The body sees state as it is and one slice of each scanned input: [7 2 3] scanned along 0 comes in
@@ -203,8 +228,7 @@ void tsr__infer_scan(struct shape_job *job)
     const tsr_graph *graph = body_of(job, "body");
     int64_t n_scan = tsr__job_int(job, "num_scan_inputs", -1);
     int n_state = job->n_in - (int)n_scan;
-    struct value_info *in =
-        graph ? ARENA_ARRAY(job->arena, struct value_info, (size_t)job->n_in + 1) : NULL;
+    struct value_info *in = body_inputs(job, graph);
     tsr_dim length = DIM_UNKNOWN, one;
     if (!in || n_scan < 0 || n_scan > job->n_in)
         return;
@@ -212,16 +236,18 @@ void tsr__infer_scan(struct shape_job *job)
         in[i] = info_in(job, i);
     for (int i = n_state; i < job->n_in; i++) {
         in[i] = unstacked(job, info_in(job, i), axis_at(job, "scan_input_axes", i - n_state), &one);
-        length = dim_known(length) && (length.value >= 0 || one.value < 0) ? length : one;
+        if (!dim_known(length) || (length.value < 0 && one.value >= 0))
+            length = one;
     }
     if (!follow_state(job, graph, in, (size_t)job->n_in, 0, (size_t)n_state, 0))
         return;
     for (int i = 0; i < job->n_out; i++) {
         struct value_info back = result_of(job, graph, i);
-        give(job, i,
-             i < n_state
-                 ? join(job, info_in(job, i), back)
-                 : stacked(job, back, axis_at(job, "scan_output_axes", i - n_state), length));
+        if (i < n_state)
+            back = join(job, info_in(job, i), back);
+        else
+            back = stacked(job, back, axis_at(job, "scan_output_axes", i - n_state), length);
+        give(job, i, back);
     }
 }
 
@@ -231,17 +257,18 @@ void tsr__infer_scan_8(struct shape_job *job)
     const tsr_graph *graph = body_of(job, "body");
     int64_t n_scan = tsr__job_int(job, "num_scan_inputs", -1);
     int n_state = job->n_in - 1 - (int)n_scan;
-    struct value_info *in =
-        graph ? ARENA_ARRAY(job->arena, struct value_info, (size_t)job->n_in + 1) : NULL;
+    struct value_info *in = body_inputs(job, graph);
     tsr_dim batch = DIM_UNKNOWN, length = DIM_UNKNOWN, one;
     if (!in || n_scan < 0 || n_state < 0)
         return;
     for (int i = 1; i < job->n_in; i++) {
         struct value_info info = unstacked(job, info_in(job, i), 0, &one);
-        batch = dim_known(batch) ? batch : one;
+        if (!dim_known(batch))
+            batch = one;
         if (i > n_state) {
             info = unstacked(job, info, 0, &one);
-            length = dim_known(length) ? length : one;
+            if (!dim_known(length))
+                length = one;
         }
         in[i - 1] = info;
     }
@@ -265,7 +292,7 @@ void tsr__infer_identity(struct shape_job *job)
 static struct value_info wrapped(struct value_info info, enum value_form form)
 {
     info.form = form;
-    info.value = (struct known_value){0};
+    info.value = VALUE_UNKNOWN;
     return info;
 }
 
@@ -281,7 +308,8 @@ void tsr__infer_sequence_empty(struct shape_job *job)
 {
     struct value_info info = no_info;
     int64_t type = tsr__job_int(job, "dtype", TSR_FLOAT);
-    info.shape.dtype = type > 0 && type < TSR_DTYPE_COUNT ? (tsr_dtype)type : TSR_UNDEFINED;
+    if (type > 0 && type < TSR_DTYPE_COUNT)
+        info.shape.dtype = (tsr_dtype)type;
     give(job, 0, wrapped(info, VALUE_SEQUENCE));
 }
 
@@ -318,12 +346,14 @@ void tsr__infer_split_to_sequence(struct shape_job *job)
 {
     struct value_info t = info_in(job, 0);
     int64_t axis = tsr__job_int(job, "axis", 0), piece;
-    tsr_dim size, one = {1, ""};
+    tsr_dim size, one = {1, ""}, each = DIM_UNKNOWN;
     struct value_info rest = unstacked(job, t, axis, &size);
     if (tsr__job_has(job, 1)) {
         bool even = tsr__job_number(job, 1, &piece) && tsr__job_in(job, 1).rank == 0 && piece > 0 &&
                     size.value >= 0 && size.value % piece == 0;
-        rest = stacked(job, rest, axis, even ? (tsr_dim){piece, ""} : DIM_UNKNOWN);
+        if (even)
+            each = dim_of(piece);
+        rest = stacked(job, rest, axis, each);
     } else if (tsr__job_int(job, "keepdims", 1)) {
         rest = stacked(job, rest, axis, one);
     }
@@ -333,14 +363,15 @@ void tsr__infer_split_to_sequence(struct shape_job *job)
 void tsr__infer_sequence_map(struct shape_job *job)
 {
     const tsr_graph *graph = body_of(job, "body");
-    struct value_info *in =
-        graph ? ARENA_ARRAY(job->arena, struct value_info, (size_t)job->n_in + 1) : NULL;
-    for (int i = 0; in && i < job->n_in; i++) {
+    struct value_info *in = body_inputs(job, graph);
+    if (!in)
+        return;
+    for (int i = 0; i < job->n_in; i++) {
         in[i] = info_in(job, i);
         if (in[i].form == VALUE_SEQUENCE)
             in[i] = wrapped(in[i], VALUE_TENSOR);
     }
-    if (!in || !tsr__shapes_body(job->shapes, graph, in, (size_t)job->n_in))
+    if (!tsr__shapes_body(job->shapes, graph, in, (size_t)job->n_in))
         return;
     for (int i = 0; i < job->n_out; i++)
         give(job, i, wrapped(result_of(job, graph, i), VALUE_SEQUENCE));
@@ -349,9 +380,10 @@ void tsr__infer_sequence_map(struct shape_job *job)
 void tsr__infer_optional(struct shape_job *job)
 {
     struct value_info info = info_in(job, 0);
-    if (tsr__job_has(job, 0) && info.form <= VALUE_SEQUENCE)
-        give(job, 0,
-             wrapped(info, info.form == VALUE_TENSOR ? VALUE_OPTIONAL : VALUE_OPTIONAL_SEQUENCE));
+    if (tsr__job_has(job, 0) && info.form == VALUE_TENSOR)
+        give(job, 0, wrapped(info, VALUE_OPTIONAL));
+    else if (tsr__job_has(job, 0) && info.form == VALUE_SEQUENCE)
+        give(job, 0, wrapped(info, VALUE_OPTIONAL_SEQUENCE));
     else
         give(job, 0, wrapped(no_info, VALUE_OTHER));
 }

@@ -20,13 +20,13 @@ bool tsr__job_has(const struct shape_job *job, int i)
 struct shape tsr__job_in(const struct shape_job *job, int i)
 {
     const tsr_value *value = input(job, i);
-    return value ? tsr__shapes_of(job->shapes, value) : (struct shape){.rank = -1};
+    return tsr__shapes_of(job->shapes, value);
 }
 
 struct known_value tsr__job_values(const struct shape_job *job, int i)
 {
     const tsr_value *value = input(job, i);
-    return value ? tsr__value_known(job->shapes, value) : (struct known_value){0};
+    return tsr__value_known(job->shapes, value);
 }
 
 int64_t tsr__job_numbers(const struct shape_job *job, int i, int64_t *out, int64_t cap)
@@ -62,19 +62,28 @@ const tsr_tensor *tsr__job_tensor(const struct shape_job *job, int i)
 
 // ---- attributes --------------------------------------------------------------------------------
 
+static const tsr_attr *attr_named(const tsr_node *node, struct str name)
+{
+    for (size_t i = 0; i < tsr_node_attr_count(node); i++)
+        if (str_is(name, tsr_attr_name(tsr_node_attr(node, i))))
+            return tsr_node_attr(node, i);
+    return NULL;
+}
+
+// An attribute of a function's body may only name one of the call, and that one of the call around it. A call that leaves
+// it out takes what the function says is usual.
 static const tsr_attr *attr_in(const struct call *call, const tsr_node *node, struct str name)
 {
-    const tsr_attr *attr = NULL;
-    for (size_t i = 0; i < tsr_node_attr_count(node); i++)
-        if (str_is(name, tsr_attr_name(tsr_node_attr(node, i)))) {
-            attr = tsr_node_attr(node, i);
-            break;
-        }
-    struct str ref = attr ? tsr__attr_ref(attr) : (struct str){0};
+    const tsr_attr *attr = attr_named(node, name);
+    if (!attr)
+        return NULL;
+    struct str ref = tsr__attr_ref(attr);
     if (!ref.n)
         return attr;
-    attr = call ? attr_in(call->outer, call->node, ref) : NULL;
-    if (attr || !call)
+    if (!call)
+        return NULL;
+    attr = attr_in(call->outer, call->node, ref);
+    if (attr)
         return attr;
     return tsr__function_attr(call->function, ref);
 }
@@ -100,7 +109,9 @@ size_t tsr__job_ints(const struct shape_job *job, const char *name, const int64_
 {
     const tsr_attr *attr = tsr__job_attr(job, name);
     *out = NULL;
-    return attr ? tsr_attr_ints(attr, out) : 0;
+    if (!attr)
+        return 0;
+    return tsr_attr_ints(attr, out);
 }
 
 bool tsr__job_text_is(const struct shape_job *job, const char *name, const char *text,
@@ -108,15 +119,19 @@ bool tsr__job_text_is(const struct shape_job *job, const char *name, const char 
 {
     size_t n;
     const char *s = tsr_attr_string(tsr__job_attr(job, name), &n);
-    return s ? str_is((struct str){s, n}, text) : otherwise;
+    if (!s)
+        return otherwise;
+    return str_is((struct str){s, n}, text);
 }
 
 int tsr__axis(int64_t axis, int rank)
 {
     if (rank <= 0)
         return -1;
-    axis = axis < 0 ? axis + rank : axis;
-    return axis >= 0 && axis < rank ? (int)axis : -1;
+    axis = from_front(axis, rank);
+    if (axis < 0 || axis >= rank)
+        return -1;
+    return (int)axis;
 }
 
 // ---- results -----------------------------------------------------------------------------------
@@ -139,6 +154,15 @@ void tsr__job_set(struct shape_job *job, int i, int rank, const tsr_dim *dims)
         job->out[i].rank = rank;
         job->out[i].dims = dims;
     }
+}
+
+tsr_dim *tsr__job_new_dims(struct shape_job *job, int i, int rank)
+{
+    if (i >= job->n_out)
+        return NULL;
+    tsr_dim *dims = tsr__job_dims(job, rank);
+    tsr__job_set(job, i, rank, dims);
+    return dims;
 }
 
 void tsr__job_like(struct shape_job *job, int i, int k)

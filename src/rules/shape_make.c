@@ -31,7 +31,7 @@ static void set_tensor(struct shape_job *job, const tsr_tensor *tensor)
     if (!dims)
         return;
     for (int i = 0; i < rank; i++)
-        dims[i].value = tsr_tensor_dims(tensor)[i] < 0 ? -1 : tsr_tensor_dims(tensor)[i];
+        dims[i] = dim_of(tsr_tensor_dims(tensor)[i]);
     tsr__job_set(job, 0, rank, dims);
 }
 
@@ -52,12 +52,11 @@ void tsr__infer_constant(struct shape_job *job)
     }
     for (size_t i = 0; i < TSR_COUNT(forms); i++) {
         const tsr_attr *attr = tsr__job_attr(job, forms[i].name);
-        int64_t n = attr ? tsr__attr_length(attr) : -1;
         if (!attr)
             continue;
         job->out[0].dtype = forms[i].type;
         if (forms[i].list)
-            set_vector(job, 0, (tsr_dim){n < 0 ? -1 : n, ""});
+            set_vector(job, 0, dim_of(tsr__attr_length(attr)));
         else
             set_scalar(job, 0);
     }
@@ -69,8 +68,10 @@ void tsr__infer_constant_of_shape(struct shape_job *job)
     struct known_value want = tsr__job_values(job, 0);
     struct shape of = tsr__job_in(job, 0);
     int64_t n = tsr__value_length(want, of);
-    job->out[0].dtype = tensor ? tsr_tensor_dtype(tensor) : TSR_FLOAT;
-    tsr_dim *dims = n >= 0 ? tsr__job_dims(job, n) : NULL;
+    job->out[0].dtype = TSR_FLOAT;
+    if (tensor)
+        job->out[0].dtype = tsr_tensor_dtype(tensor);
+    tsr_dim *dims = tsr__job_dims(job, n);
     if (dims && want.elements)
         for (int64_t i = 0; i < n; i++)
             dims[i] = tsr__expr_dim(job->exprs, want.elements[i]);
@@ -82,12 +83,14 @@ void tsr__infer_attribute(struct shape_job *job)
 {
     const int64_t *shape;
     const tsr_attr *attr = tsr__job_attr(job, "shape");
+    if (!attr)
+        return;
     size_t n = tsr__job_ints(job, "shape", &shape);
-    tsr_dim *dims = attr ? tsr__job_dims(job, (int64_t)n) : NULL;
+    tsr_dim *dims = tsr__job_dims(job, (int64_t)n);
     if (!dims)
         return;
     for (size_t i = 0; i < n; i++)
-        dims[i].value = shape[i] < 0 ? -1 : shape[i];
+        dims[i] = dim_of(shape[i]);
     tsr__job_set(job, 0, (int)n, dims);
 }
 
@@ -99,9 +102,9 @@ void tsr__infer_shape(struct shape_job *job)
         return;
     }
     int64_t start = tsr__job_int(job, "start", 0), end = tsr__job_int(job, "end", rank);
-    start = clamped(start < 0 ? start + rank : start, 0, rank);
-    end = clamped(end < 0 ? end + rank : end, 0, rank);
-    set_vector(job, 0, (tsr_dim){end > start ? end - start : 0, ""});
+    start = clamped(from_front(start, rank), 0, rank);
+    end = clamped(from_front(end, rank), 0, rank);
+    set_vector(job, 0, dim_of(larger_of(end - start, 0)));
 }
 
 void tsr__infer_like_first(struct shape_job *job)
@@ -142,38 +145,44 @@ static struct expr range_floats(const struct shape_job *job)
 {
     double start, limit, delta;
     if (!scalar_of(job, 0, &start) || !scalar_of(job, 1, &limit) || !scalar_of(job, 2, &delta))
-        return (struct expr){0};
+        return EXPR_UNKNOWN;
     double n = ceil((limit - start) / delta);
     if (!(n < 1e15)) // not a number neither
-        return (struct expr){0};
-    return expr_number(n > 0 ? (int64_t)n : 0);
+        return EXPR_UNKNOWN;
+    if (n <= 0)
+        return expr_number(0);
+    return expr_number((int64_t)n);
+}
+
+// How many numbers from start to limit, in steps: 2 to 9 by 3 are 2, 5 and 8: (7 + 2) // 3. The same of n is
+// (max(n - 2, 0) + 2) // 3.
+static struct expr range_ints(struct exprs *exprs, struct expr start, struct expr limit,
+                              struct expr step)
+{
+    struct expr run = tsr__expr_sub(exprs, limit, start);
+    if (expr_is_number(step) && step.number < 0 && step.number > INT64_MIN) {
+        run = tsr__expr_sub(exprs, expr_number(0), run);
+        step.number = -step.number;
+    }
+    if (!expr_is_number(step) || step.number <= 0)
+        return EXPR_UNKNOWN;
+    if (expr_is_number(run) && run.number <= 0)
+        return expr_number(0);
+    if (expr_is_number(run))
+        return expr_number(run.number / step.number + (run.number % step.number > 0));
+    run = tsr__expr_max(exprs, run, expr_number(0)); // nothing, where the limit lies behind
+    return tsr__expr_floor(exprs, tsr__expr_add(exprs, run, expr_number(step.number - 1)), step);
 }
 
 void tsr__infer_range(struct shape_job *job)
 {
-    struct known_value v[3];
-    struct expr n = {0};
-    for (int i = 0; i < 3; i++)
-        v[i] = tsr__job_values(job, i);
-    if (v[0].n == 1 && v[1].n == 1 && v[2].n == 1) {
-        struct expr run = tsr__expr_sub(job->exprs, v[1].elements[0], v[0].elements[0]);
-        struct expr by = v[2].elements[0];
-        if (expr_is_number(by) && by.number < 0 && by.number > INT64_MIN) {
-            run = tsr__expr_sub(job->exprs, expr_number(0), run);
-            by.number = -by.number;
-        }
-        if (expr_is_number(run) && expr_is_number(by) && by.number > 0)
-            n = expr_number(
-                run.number <= 0 ? 0 : run.number / by.number + (run.number % by.number > 0));
-        else if (expr_is_number(by) && by.number > 0) {
-            run = tsr__expr_max(job->exprs, run,
-                                expr_number(0)); // nothing, where the limit lies behind
-            n = tsr__expr_floor(job->exprs,
-                                tsr__expr_add(job->exprs, run, expr_number(by.number - 1)), by);
-        }
-    } else {
+    struct known_value start = tsr__job_values(job, 0), limit = tsr__job_values(job, 1),
+                       step = tsr__job_values(job, 2);
+    struct expr n;
+    if (start.n == 1 && limit.n == 1 && step.n == 1)
+        n = range_ints(job->exprs, start.elements[0], limit.elements[0], step.elements[0]);
+    else
         n = range_floats(job);
-    }
     set_vector(job, 0, tsr__expr_dim(job->exprs, n));
 }
 
@@ -184,13 +193,16 @@ void tsr__infer_one_hot(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0);
     struct known_value depth = tsr__job_values(job, 1);
-    int at = shape.rank < 0 ? -1 : tsr__axis(tsr__job_int(job, "axis", -1), shape.rank + 1);
-    tsr_dim *dims = at >= 0 ? tsr__job_dims(job, shape.rank + 1) : NULL;
+    int at = tsr__axis(tsr__job_int(job, "axis", -1), shape.rank + 1);
+    if (at < 0)
+        return;
+    tsr_dim *dims = tsr__job_dims(job, shape.rank + 1);
     if (!dims)
         return;
-    for (int i = 0; i <= shape.rank; i++)
-        if (i != at)
-            dims[i] = shape.dims[i < at ? i : i - 1];
+    for (int i = 0; i < at; i++)
+        dims[i] = shape.dims[i];
+    for (int i = at; i < shape.rank; i++)
+        dims[i + 1] = shape.dims[i];
     if (depth.n == 1)
         dims[at] = tsr__expr_dim(job->exprs, depth.elements[0]);
     tsr__job_set(job, 0, shape.rank + 1, dims);
@@ -201,40 +213,42 @@ void tsr__infer_non_zero(struct shape_job *job)
     int rank = tsr__job_in(job, 0).rank;
     tsr_dim *dims = tsr__job_dims(job, 2);
     if (dims && rank >= 0)
-        dims[0] = (tsr_dim){rank == 0 ? 1 : rank, ""}; // a scalar counts as a vector of one
+        dims[0] = dim_of(larger_of(rank, 1)); // a scalar counts as a vector of one
     tsr__job_set(job, 0, 2, dims);
+}
+
+// The first result has as many elements along the axis as the data decides; without an axis it is a flat list of
+// them.
+static void select_along(struct shape_job *job)
+{
+    struct shape shape = tsr__job_in(job, 0);
+    const tsr_attr *attr = tsr__job_attr(job, "axis");
+    if (!attr) {
+        set_vector(job, 0, DIM_UNKNOWN);
+        return;
+    }
+    int axis = tsr__axis(tsr_attr_int(attr, 0), shape.rank);
+    if (axis < 0)
+        return;
+    tsr_dim *dims = tsr__job_dims(job, shape.rank);
+    if (!dims)
+        return;
+    for (int i = 0; i < shape.rank; i++)
+        if (i != axis)
+            dims[i] = shape.dims[i];
+    tsr__job_set(job, 0, shape.rank, dims);
 }
 
 void tsr__infer_unique(struct shape_job *job)
 {
-    struct shape shape = tsr__job_in(job, 0);
-    const tsr_attr *attr = tsr__job_attr(job, "axis");
-    int axis = attr ? tsr__axis(tsr_attr_int(attr, 0), shape.rank) : -1;
-    for (int i = attr ? 1 : 0; i < job->n_out; i++)
+    select_along(job);
+    for (int i = 1; i < job->n_out; i++) // places and counts
         set_vector(job, i, DIM_UNKNOWN);
-    tsr_dim *dims = axis >= 0 ? tsr__job_dims(job, shape.rank) : NULL;
-    if (!dims)
-        return;
-    for (int i = 0; i < shape.rank; i++)
-        if (i != axis)
-            dims[i] = shape.dims[i];
-    tsr__job_set(job, 0, shape.rank, dims);
 }
 
 void tsr__infer_compress(struct shape_job *job)
 {
-    struct shape shape = tsr__job_in(job, 0);
-    const tsr_attr *attr = tsr__job_attr(job, "axis");
-    int axis = attr ? tsr__axis(tsr_attr_int(attr, 0), shape.rank) : -1;
-    if (!attr)
-        set_vector(job, 0, DIM_UNKNOWN);
-    tsr_dim *dims = axis >= 0 ? tsr__job_dims(job, shape.rank) : NULL;
-    if (!dims)
-        return;
-    for (int i = 0; i < shape.rank; i++)
-        if (i != axis)
-            dims[i] = shape.dims[i];
-    tsr__job_set(job, 0, shape.rank, dims);
+    select_along(job);
 }
 
 // ---- Resize and Upsample -----------------------------------------------------------------------
@@ -246,7 +260,9 @@ static int64_t floats_of(const struct shape_job *job, int i, float *out)
     const tsr_tensor *tensor = tsr__job_tensor(job, i);
     const void *bytes;
     size_t size;
-    int64_t n = tensor ? tsr_tensor_elements(tensor) : -1;
+    if (!tensor)
+        return -1;
+    int64_t n = tsr_tensor_elements(tensor);
     if (n < 0 || n > MAX_SCALES || tsr_tensor_dtype(tensor) != TSR_FLOAT ||
         tsr_tensor_data(tensor, &bytes, &size) != TSR_OK || size != (size_t)n * sizeof(float))
         return -1;
@@ -254,12 +270,21 @@ static int64_t floats_of(const struct shape_job *job, int i, float *out)
     return n;
 }
 
+// A size that was computed with fractions; unknown where it is none (not a number neither).
+static tsr_dim dim_of_float(double size)
+{
+    if (size >= 0 && size < 1e15)
+        return dim_of((int64_t)size);
+    return DIM_UNKNOWN;
+}
+
 static tsr_dim scaled(tsr_dim dim, float scale)
 {
     if (scale == 1.0f)
         return dim;
-    double n = dim.value < 0 ? -1 : floor((double)dim.value * (double)scale);
-    return n >= 0 && n < 1e15 ? (tsr_dim){(int64_t)n, ""} : DIM_UNKNOWN;
+    if (dim.value < 0)
+        return DIM_UNKNOWN;
+    return dim_of_float(floor((double)dim.value * (double)scale));
 }
 
 static int resized_axis(const struct shape_job *job, int i, int rank)
@@ -268,10 +293,13 @@ static int resized_axis(const struct shape_job *job, int i, int rank)
     size_t n = tsr__job_ints(job, "axes", &axes);
     if (!n)
         return i;
-    return (size_t)i < n ? tsr__axis(axes[i], rank) : -1;
+    if ((size_t)i >= n)
+        return -1;
+    return tsr__axis(axes[i], rank);
 }
 
-// One scale for all axes, so that the sizes keep their proportions.
+// One scale for all axes, so that the sizes keep their proportions: [8 4] to at most {16 4} is [8 4], for 4 / 4 is the
+// smaller scale; to at least {16 4} it is [16 8].
 static void keep_aspect(struct shape_job *job, struct shape shape, tsr_dim *dims, int64_t n,
                         bool larger)
 {
@@ -281,14 +309,14 @@ static void keep_aspect(struct shape_job *job, struct shape shape, tsr_dim *dims
         if (shape.dims[axis].value <= 0 || dims[axis].value < 0)
             best = NAN;
         double scale = (double)dims[axis].value / (double)shape.dims[axis].value;
-        bool further = larger ? scale > best : scale < best;
+        bool further = (larger && scale > best) || (!larger && scale < best);
         if (!isnan(best) && (i == 0 || further))
             best = scale;
     }
     for (int i = 0; i < n; i++) {
         int axis = resized_axis(job, i, shape.rank);
         double size = floor(best * (double)shape.dims[axis].value + 0.5);
-        dims[axis] = size >= 0 && size < 1e15 ? (tsr_dim){(int64_t)size, ""} : DIM_UNKNOWN;
+        dims[axis] = dim_of_float(size);
     }
 }
 
@@ -299,8 +327,10 @@ static void resize(struct shape_job *job, int scales_at, int sizes_at)
     float scales[MAX_SCALES];
     struct shape shape = tsr__job_in(job, 0);
     struct known_value sizes = tsr__job_values(job, sizes_at);
-    int64_t n = floats_of(job, scales_at, scales), want = sizes.elements ? sizes.n : n;
-    tsr_dim *dims = shape.rank >= 0 ? tsr__job_dims(job, shape.rank) : NULL;
+    int64_t n = floats_of(job, scales_at, scales), want = n;
+    if (sizes.elements)
+        want = sizes.n;
+    tsr_dim *dims = tsr__job_dims(job, shape.rank);
     if (!dims)
         return;
     bool known = n > 0 || sizes.elements;
@@ -313,7 +343,9 @@ static void resize(struct shape_job *job, int scales_at, int sizes_at)
         if (known || !resized)
             dims[i] = shape.dims[i];
     }
-    int64_t n_sizes = known ? clamped(want, 0, SHAPE_MAX_RANK) : 0;
+    int64_t n_sizes = 0;
+    if (known)
+        n_sizes = clamped(want, 0, SHAPE_MAX_RANK);
     for (int i = 0; i < n_sizes; i++) {
         int axis = resized_axis(job, i, shape.rank);
         if (axis < 0 || axis >= shape.rank)
@@ -344,7 +376,7 @@ void tsr__infer_upsample(struct shape_job *job)
     struct shape shape = tsr__job_in(job, 0);
     float scales[MAX_SCALES];
     int64_t n = tsr__attr_floats(tsr__job_attr(job, "scales"), scales, MAX_SCALES);
-    tsr_dim *dims = shape.rank >= 0 ? tsr__job_dims(job, shape.rank) : NULL;
+    tsr_dim *dims = tsr__job_dims(job, shape.rank);
     if (dims && n == shape.rank)
         for (int i = 0; i < shape.rank; i++)
             dims[i] = scaled(shape.dims[i], scales[i]);

@@ -13,16 +13,11 @@
 static tsr_dim *copy_dims(struct shape_job *job, int i, int *rank)
 {
     struct shape shape = tsr__job_in(job, i);
-    tsr_dim *dims = shape.rank >= 0 ? tsr__job_dims(job, shape.rank) : NULL;
+    tsr_dim *dims = tsr__job_dims(job, shape.rank);
     if (dims && shape.rank)
         memcpy(dims, shape.dims, (size_t)shape.rank * sizeof(*dims));
     *rank = shape.rank;
     return dims;
-}
-
-static struct expr element(struct known_value value, int64_t i)
-{
-    return value.elements && i < value.n ? value.elements[i] : (struct expr){0};
 }
 
 // Integers of input i as expressions, or of an attribute as numbers; n -1: not known.
@@ -31,10 +26,12 @@ static struct known_value list_of(struct shape_job *job, int i, const char *name
     const int64_t *ints;
     if (tsr__job_has(job, i))
         return tsr__job_values(job, i);
-    size_t n = name ? tsr__job_ints(job, name, &ints) : 0;
-    struct expr *expr = n && n <= 2 * VALUES_MAX ? ARENA_ARRAY(job->arena, struct expr, n) : NULL;
+    size_t n = tsr__job_ints(job, name, &ints);
+    if (!n || n > 2 * VALUES_MAX)
+        return VALUE_UNKNOWN;
+    struct expr *expr = ARENA_ARRAY(job->arena, struct expr, n);
     if (!expr)
-        return (struct known_value){0};
+        return VALUE_UNKNOWN;
     for (size_t k = 0; k < n; k++)
         expr[k] = expr_number(ints[k]);
     return (struct known_value){expr, (int64_t)n};
@@ -72,13 +69,11 @@ void tsr__infer_concat(struct shape_job *job)
 // Pieces of one size, the last one smaller, as num_outputs asks for; or equal ones.
 static struct expr split_size(struct shape_job *job, struct expr size, int i)
 {
-    int64_t n = tsr__job_int(job, "num_outputs", 0), pieces = n > 0 ? n : job->n_out;
-    if (n <= 0)
+    int64_t pieces = tsr__job_int(job, "num_outputs", 0);
+    if (pieces <= 0)
+        return tsr__expr_exact(job->exprs, size, expr_number(job->n_out));
+    if (!expr_is_number(size))
         return tsr__expr_exact(job->exprs, size, expr_number(pieces));
-    if (!expr_is_number(size)) {
-        struct expr even = tsr__expr_exact(job->exprs, size, expr_number(pieces));
-        return even;
-    }
     int64_t piece = size.number / pieces + (size.number % pieces > 0),
             left = size.number - i * piece;
     return expr_number(clamped(left, 0, piece));
@@ -96,61 +91,72 @@ void tsr__infer_split(struct shape_job *job)
         tsr_dim *dims = copy_dims(job, 0, &rank);
         if (!dims)
             return;
-        struct expr size = tsr__expr_of(job->exprs, dims[axis]);
-        dims[axis] =
-            tsr__expr_dim(job->exprs, sized ? element(sizes, i) : split_size(job, size, i));
+        struct expr size = element_of(sizes, i);
+        if (!sized)
+            size = split_size(job, tsr__expr_of(job->exprs, dims[axis]), i);
+        dims[axis] = tsr__expr_dim(job->exprs, size);
         tsr__job_set(job, i, rank, dims);
     }
 }
 
 // ---- Slice -------------------------------------------------------------------------------------
 
-// Entry of an axis in the lists of a Slice; -1: it is not sliced, -2: not known.
+#define NOT_SLICED    (-1)
+#define ENTRY_UNKNOWN (-2)
+
+// How many starts a Slice has; -1: not known.
+static int64_t starts_of(const struct shape_job *job)
+{
+    const int64_t *starts;
+    struct shape of = tsr__job_in(job, 1);
+    if (!tsr__job_has(job, 1))
+        return (int64_t)tsr__job_ints(job, "starts", &starts);
+    if (of.rank == 1)
+        return of.dims[0].value;
+    return -1;
+}
+
+// Entry of an axis in the lists of a Slice, NOT_SLICED or ENTRY_UNKNOWN. Without axes the first ones are meant, as
+// many as there are starts.
 static int64_t slice_entry(const struct shape_job *job, int axis, int rank)
 {
     int64_t axes[VALUES_MAX], n;
-    const int64_t *list;
-    if (tsr__job_has(job, 3)) {
+    const int64_t *list = axes;
+    if (tsr__job_has(job, 3))
         n = tsr__job_numbers(job, 3, axes, VALUES_MAX);
-        list = axes;
-    } else {
+    else
         n = (int64_t)tsr__job_ints(job, "axes", &list);
-        if (!n) { // the first ones, as many as there are starts
-            const int64_t *starts;
-            struct shape of = tsr__job_in(job, 1);
-            if (!tsr__job_has(job, 1))
-                n = (int64_t)tsr__job_ints(job, "starts", &starts);
-            else
-                n = of.rank == 1 ? of.dims[0].value : -1;
-            if (n < 0)
-                return -2;
-            return axis < n ? axis : -1;
-        }
+    if (!n && !tsr__job_has(job, 3)) {
+        n = starts_of(job);
+        if (axis < n)
+            return axis;
+    } else {
+        for (int64_t i = 0; i < n; i++)
+            if (tsr__axis(list[i], rank) == axis)
+                return i;
     }
     if (n < 0)
-        return -2;
-    for (int64_t i = 0; i < n; i++)
-        if (tsr__axis(list[i], rank) == axis)
-            return i;
-    return -1;
+        return ENTRY_UNKNOWN;
+    return NOT_SLICED;
 }
 
 static struct expr slice_bound(struct shape_job *job, int input, const char *name, int64_t entry)
 {
     const int64_t *ints;
     if (tsr__job_has(job, input))
-        return element(tsr__job_values(job, input), entry);
+        return element_of(tsr__job_values(job, input), entry);
     size_t n = tsr__job_ints(job, name, &ints);
-    return (size_t)entry < n ? expr_number(ints[entry]) : (struct expr){0};
+    if ((size_t)entry >= n)
+        return EXPR_UNKNOWN;
+    return expr_number(ints[entry]);
 }
 
-// A bound as a place between low and high; negative ones count from the end.
-static int64_t from_end(int64_t bound, int64_t size, int64_t low, int64_t high)
+// The step of that entry; without steps they are 1.
+static struct expr slice_step(struct shape_job *job, int64_t entry)
 {
-    int64_t at = bound < 0 ? bound + size : bound;
-    if (at < low)
-        return low;
-    return at > high ? high : at;
+    if (!tsr__job_has(job, 4))
+        return expr_number(1);
+    return element_of(tsr__job_values(job, 4), entry);
 }
 
 // The largest numbers mean "to the end", which is the front where the step is negative: so ONNX Runtime reads them.
@@ -163,20 +169,20 @@ bool tsr__slice_bounds(const struct shape_job *job, int axis, int64_t size, int6
     *end = size;
     *step = 1;
     if (entry < 0)
-        return entry == -1;
+        return entry == NOT_SLICED;
     struct expr a = slice_bound(shape_job, 1, "starts", entry),
                 b = slice_bound(shape_job, 2, "ends", entry);
-    struct expr s =
-        tsr__job_has(shape_job, 4) ? element(tsr__job_values(shape_job, 4), entry) : expr_number(1);
+    struct expr s = slice_step(shape_job, entry);
     if (!expr_is_number(a) || !expr_is_number(b) || !expr_is_number(s) || s.number == 0 ||
         s.number == INT64_MIN)
         return false;
     *step = s.number;
     if (size == 0)
         return true;
-    bool down = s.number < 0;
-    *start = from_end(a.number, size, 0, down ? size - 1 : size);
-    *end = from_end(b.number, size, down ? -1 : 0, size);
+    bool down =
+        s.number < 0; // then the first is at most the last element, and the end may lie before all
+    *start = clamped(from_front(a.number, size), 0, size - down);
+    *end = clamped(from_front(b.number, size), -(int64_t)down, size);
     if (down && (b.number == INT64_MAX || b.number == INT32_MAX))
         *end = -1;
     return true;
@@ -216,22 +222,34 @@ static struct expr slice_run(struct exprs *exprs, struct expr a, struct expr b, 
     return not_below_zero(exprs, run);
 }
 
+// 2:8 by 2 are 3 elements, 8:2 by -3 are 2.
+static int64_t steps_between(int64_t start, int64_t end, int64_t step)
+{
+    int64_t run = end - start, by = step;
+    if (step < 0) {
+        run = start - end;
+        by = -step;
+    }
+    if (run <= 0)
+        return 0;
+    return (run + by - 1) / by;
+}
+
 static struct expr slice_size(struct shape_job *job, int axis, tsr_dim dim)
 {
-    int64_t start, end, step, entry;
-    if (dim.value >= 0 && tsr__slice_bounds(job, axis, dim.value, &start, &end, &step)) {
-        int64_t run = step > 0 ? end - start : start - end;
-        int64_t by = step > 0 ? step : -step;
-        return expr_number(run <= 0 ? 0 : (run + by - 1) / by);
-    }
-    entry = slice_entry(job, axis, tsr__job_in(job, 0).rank);
-    if (entry == -1)
-        return tsr__expr_of(job->exprs, dim);
+    int64_t start, end, step;
+    if (dim.value >= 0 && tsr__slice_bounds(job, axis, dim.value, &start, &end, &step))
+        return expr_number(steps_between(start, end, step));
+    int64_t entry = slice_entry(job, axis, tsr__job_in(job, 0).rank);
     struct expr size = tsr__expr_of(job->exprs, dim);
+    if (entry == NOT_SLICED)
+        return size;
+    if (entry < 0 || !size.known)
+        return EXPR_UNKNOWN;
     struct expr a = slice_bound(job, 1, "starts", entry), b = slice_bound(job, 2, "ends", entry);
-    struct expr s = tsr__job_has(job, 4) ? element(tsr__job_values(job, 4), entry) : expr_number(1);
-    if (entry < 0 || !size.known || !expr_is_number(s) || s.number < 1)
-        return (struct expr){0};
+    struct expr s = slice_step(job, entry);
+    if (!expr_is_number(s) || s.number < 1)
+        return EXPR_UNKNOWN;
     struct expr run = slice_run(job->exprs, a, b, size);
     if (s.number == 1)
         return run;
@@ -252,34 +270,41 @@ void tsr__infer_slice(struct shape_job *job)
 
 // ---- sizes from lists --------------------------------------------------------------------------
 
+// Axes that are padded: those of input 3, without it all. The count; -1: some, nobody knows which.
+static int64_t padded_axes(struct shape_job *job, int rank, int64_t axes[VALUES_MAX])
+{
+    if (tsr__job_has(job, 3))
+        return tsr__job_numbers(job, 3, axes, VALUES_MAX);
+    for (int i = 0; i < (int)clamped(rank, 0, VALUES_MAX); i++)
+        axes[i] = i;
+    return rank;
+}
+
+// [2 n] with pads 0 1 0 3 is [2 n+4]: entry i stands in front of axis i, entry n + i behind it.
 void tsr__infer_pad(struct shape_job *job)
 {
     int64_t axes[VALUES_MAX];
     int rank;
     tsr_dim *dims = copy_dims(job, 0, &rank);
-    const tsr_attr *old = tsr__job_attr(job, "paddings");
-    struct known_value pads = list_of(job, 1, old ? "paddings" : "pads");
-    int64_t n = tsr__job_has(job, 3) ? tsr__job_numbers(job, 3, axes, VALUES_MAX) : -2;
+    const char *name = "pads";
+    if (tsr__job_attr(job, "paddings")) // of old opsets
+        name = "paddings";
+    struct known_value pads = list_of(job, 1, name);
+    int64_t n = padded_axes(job, rank, axes);
     if (!dims)
         return;
-    if (n == -1) { // some are padded, nobody knows which
+    if (n < 0)
         for (int i = 0; i < rank; i++)
             dims[i] = DIM_UNKNOWN;
-    }
-    if (n == -2) {
-        n = rank;
-        for (int i = 0; i < (int)clamped(rank, 0, VALUES_MAX); i++)
-            axes[i] = i;
-    }
     int64_t n_read = clamped(n, 0, VALUES_MAX);
     for (int64_t i = 0; i < n_read; i++) {
         int axis = tsr__axis(axes[i], rank);
         if (axis < 0)
             return;
         struct expr size = tsr__expr_of(job->exprs, dims[axis]);
-        bool fits = pads.elements && pads.n == 2 * n;
-        struct expr more = fits ? tsr__expr_add(job->exprs, element(pads, i), element(pads, n + i))
-                                : (struct expr){0};
+        struct expr more = EXPR_UNKNOWN;
+        if (pads.elements && pads.n == 2 * n)
+            more = tsr__expr_add(job->exprs, element_of(pads, i), element_of(pads, n + i));
         dims[axis] = tsr__expr_dim(job->exprs, tsr__expr_add(job->exprs, size, more));
     }
     tsr__job_set(job, 0, rank, dims);
@@ -290,7 +315,9 @@ static struct expr stretched(struct exprs *exprs, struct expr a, struct expr b)
 {
     if (expr_is(a, 1) || (expr_is_number(b) && b.number != 1))
         return b;
-    return expr_is(b, 1) ? a : tsr__expr_broadcast(exprs, a, b);
+    if (expr_is(b, 1))
+        return a;
+    return tsr__expr_broadcast(exprs, a, b);
 }
 
 // Both shapes are aligned from the right; what one lacks in front counts as 1.
@@ -301,14 +328,17 @@ void tsr__infer_expand(struct shape_job *job)
     int64_t n = tsr__value_length(want, of);
     if (shape.rank < 0 || n < 0 || n > SHAPE_MAX_RANK)
         return;
-    int rank = shape.rank > (int)n ? shape.rank : (int)n;
+    int rank = (int)larger_of(shape.rank, n);
     tsr_dim *dims = tsr__job_dims(job, rank);
     if (!dims)
         return;
     for (int i = 0; i < rank; i++) {
         int a = i - (rank - shape.rank), b = i - (rank - (int)n);
-        struct expr x = a < 0 ? expr_number(1) : tsr__expr_of(job->exprs, shape.dims[a]);
-        struct expr y = b < 0 ? expr_number(1) : element(want, b);
+        struct expr x = expr_number(1), y = expr_number(1);
+        if (a >= 0)
+            x = tsr__expr_of(job->exprs, shape.dims[a]);
+        if (b >= 0)
+            y = element_of(want, b);
         dims[i] = tsr__expr_dim(job->exprs, stretched(job->exprs, x, y));
     }
     tsr__job_set(job, 0, rank, dims);
@@ -324,7 +354,7 @@ void tsr__infer_tile(struct shape_job *job)
     for (int i = 0; i < rank; i++)
         dims[i] =
             tsr__expr_dim(job->exprs, tsr__expr_mul(job->exprs, tsr__expr_of(job->exprs, dims[i]),
-                                                    element(times, i)));
+                                                    element_of(times, i)));
     tsr__job_set(job, 0, rank, dims);
 }
 
@@ -337,12 +367,16 @@ void tsr__infer_center_crop_pad(struct shape_job *job)
     size_t n = tsr__job_ints(job, "axes", &axes);
     if (!dims)
         return;
-    int n_axes = (int)clamped(n ? (int)n : rank, 0, SHAPE_MAX_RANK);
-    for (int i = 0; i < n_axes; i++) {
-        int axis = n ? tsr__axis(axes[i], rank) : i;
+    int count = rank; // without axes, all
+    if (n)
+        count = (int)clamped((int)n, 0, SHAPE_MAX_RANK);
+    for (int i = 0; i < count; i++) {
+        int axis = i;
+        if (n)
+            axis = tsr__axis(axes[i], rank);
         if (axis < 0)
             return;
-        dims[axis] = tsr__expr_dim(job->exprs, element(want, i));
+        dims[axis] = tsr__expr_dim(job->exprs, element_of(want, i));
     }
     tsr__job_set(job, 0, rank, dims);
 }
@@ -358,8 +392,9 @@ void tsr__infer_squeeze(struct shape_job *job)
     if (shape.rank < 0 || (given && !axes.elements))
         return;
     for (int64_t i = 0; i < axes.n; i++) {
-        int axis =
-            expr_is_number(axes.elements[i]) ? tsr__axis(axes.elements[i].number, shape.rank) : -1;
+        if (!expr_is_number(axes.elements[i]))
+            return;
+        int axis = tsr__axis(axes.elements[i].number, shape.rank);
         if (axis < 0)
             return;
         gone[axis] = true;

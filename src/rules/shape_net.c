@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // shape_net.c - shapes of the fused operators of networks: attention, recurrent layers, optimizers.
+//
+//   Attention of q [2 6 64], k and v [2 7 16], 8 query heads, 2 of keys   [2 6 64], present [2 2 7 8] twice
+//   LSTM of x [5 2 10], hidden size 4, both directions                    [5 2 2 4], [2 2 4] twice
+//   Adam of two parameters [3] and [4 4]                                  both again, then their two states
 #include "rules/internal.h"
-
-static tsr_dim *new_dims(struct shape_job *job, int i, int rank)
-{
-    tsr_dim *dims = i < job->n_out ? tsr__job_dims(job, rank) : NULL;
-    tsr__job_set(job, i, rank, dims);
-    return dims;
-}
 
 static tsr_dim product(struct shape_job *job, tsr_dim a, int64_t times)
 {
@@ -41,21 +38,36 @@ static bool heads_of(struct shape_job *job, int i, const char *name, tsr_dim *ou
     if (shape.rank != 3)
         return false;
     out[0] = shape.dims[0];
-    out[1] = heads > 0 ? (tsr_dim){heads, ""} : DIM_UNKNOWN;
+    out[1] = out[3] = DIM_UNKNOWN;
     out[2] = shape.dims[1];
-    out[3] = heads > 0 ? quotient(job, shape.dims[2], heads) : DIM_UNKNOWN;
+    if (heads > 0) {
+        out[1] = dim_of(heads);
+        out[3] = quotient(job, shape.dims[2], heads);
+    }
     return true;
 }
 
 static void set_four(struct shape_job *job, int i, tsr_dim a, tsr_dim b, tsr_dim c, tsr_dim dim)
 {
-    tsr_dim *dims = new_dims(job, i, 4);
+    tsr_dim *dims = tsr__job_new_dims(job, i, 4);
     if (dims) {
         dims[0] = a;
         dims[1] = b;
         dims[2] = c;
         dims[3] = dim;
     }
+}
+
+// The result with heads side by side: [batch, rows, heads * width], as many heads as queries, as wide as values.
+static void set_joined(struct shape_job *job, const tsr_dim q[4], const tsr_dim v[4])
+{
+    tsr_dim *dims = tsr__job_new_dims(job, 0, 3);
+    if (!dims)
+        return;
+    dims[0] = q[0];
+    dims[1] = q[2];
+    if (q[1].value >= 0)
+        dims[2] = product(job, v[3], q[1].value);
 }
 
 // Heads as [batch, heads, rows, width], whatever the inputs look like. A cache puts its rows in
@@ -68,18 +80,14 @@ void tsr__infer_attention(struct shape_job *job)
         !heads_of(job, 2, "kv_num_heads", v))
         return;
     tsr_dim all = k[2];
-    if (tsr__job_has(job, 4))
-        all = past.rank == 4 ? total(job, past.dims[2], k[2]) : DIM_UNKNOWN;
-    if (x.rank == 3) {
-        tsr_dim *dims = new_dims(job, 0, 3);
-        if (dims) {
-            dims[0] = q[0];
-            dims[1] = q[2];
-            dims[2] = q[1].value >= 0 ? product(job, v[3], q[1].value) : DIM_UNKNOWN;
-        }
-    } else {
+    if (tsr__job_has(job, 4) && past.rank == 4)
+        all = total(job, past.dims[2], k[2]);
+    else if (tsr__job_has(job, 4))
+        all = DIM_UNKNOWN;
+    if (x.rank == 3)
+        set_joined(job, q, v);
+    else
         set_four(job, 0, q[0], q[1], q[2], v[3]);
-    }
     set_four(job, 1, k[0], k[1], all, k[3]);
     set_four(job, 2, v[0], v[1], all, v[3]);
     set_four(job, 3, q[0], q[1], q[2], all);
@@ -94,7 +102,7 @@ void tsr__infer_linear_attention(struct shape_job *job)
             keys = tsr__job_int(job, "kv_num_heads", 0);
     if (q.rank != 3 || k.rank != 3 || v.rank != 3 || queries < 1 || keys < 1)
         return;
-    tsr_dim *dims = new_dims(job, 0, 3);
+    tsr_dim *dims = tsr__job_new_dims(job, 0, 3);
     tsr_dim size = quotient(job, v.dims[2], keys);
     if (dims) {
         dims[0] = q.dims[0];
@@ -102,8 +110,10 @@ void tsr__infer_linear_attention(struct shape_job *job)
         dims[2] = product(job, size, queries);
     }
     set_four(job, 1, q.dims[0], (tsr_dim){keys, ""}, quotient(job, k.dims[2], keys), size);
-    if (job->n_out > 1)
-        job->out[1].dtype = tsr__job_in(job, tsr__job_has(job, 3) ? 3 : 0).dtype;
+    if (job->n_out > 1 && tsr__job_has(job, 3)) // as the state that came in, else as the query
+        job->out[1].dtype = tsr__job_in(job, 3).dtype;
+    else if (job->n_out > 1)
+        job->out[1].dtype = q.dtype;
 }
 
 // ---- recurrent layers --------------------------------------------------------------------------
@@ -116,23 +126,27 @@ void tsr__infer_recurrent(struct shape_job *job)
     int64_t hidden = tsr__job_int(job, "hidden_size", -1);
     bool both = tsr__job_text_is(job, "direction", "bidirectional", false);
     bool batch_first = tsr__job_int(job, "layout", 0) != 0;
-    tsr_dim directions = {both ? 2 : 1, ""};
-    tsr_dim size = r.rank == 3 ? r.dims[2] : DIM_UNKNOWN;
-    if (hidden > 0)
-        size = (tsr_dim){hidden, ""};
-    int batch_at = batch_first ? 0 : 1;
-    tsr_dim batch = x.rank == 3 ? x.dims[batch_at] : DIM_UNKNOWN;
-    tsr_dim length = x.rank == 3 ? x.dims[1 - batch_at] : DIM_UNKNOWN;
+    tsr_dim directions = dim_of(1 + both), size = dim_of(hidden);
+    if (hidden <= 0)
+        size = DIM_UNKNOWN;
+    if (hidden <= 0 && r.rank == 3)
+        size = r.dims[2];
+    tsr_dim batch = DIM_UNKNOWN, length = DIM_UNKNOWN;
+    int batch_at = !batch_first; // in inputs and states; time and directions have the other place
+    if (x.rank == 3) {
+        batch = x.dims[batch_at];
+        length = x.dims[1 - batch_at];
+    }
     if (batch_first)
         set_four(job, 0, batch, length, directions, size);
     else
         set_four(job, 0, length, directions, batch, size);
     for (int i = 1; i < job->n_out; i++) {
-        tsr_dim *dims = new_dims(job, i, 3);
+        tsr_dim *dims = tsr__job_new_dims(job, i, 3);
         if (!dims)
             return;
-        dims[0] = batch_first ? batch : directions;
-        dims[1] = batch_first ? directions : batch;
+        dims[batch_at] = batch;
+        dims[1 - batch_at] = directions;
         dims[2] = size;
     }
 }

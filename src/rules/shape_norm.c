@@ -14,7 +14,7 @@ static tsr_dtype type_attr(const struct shape_job *job, const char *name, tsr_dt
 void tsr__infer_top_k(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
-    int axis = x.rank > 0 ? tsr__axis(tsr__job_int(job, "axis", -1), x.rank) : -1;
+    int axis = tsr__axis(tsr__job_int(job, "axis", -1), x.rank);
     struct known_value value = tsr__job_values(job, 1);
     int64_t fixed = tsr__job_int(job, "k", -1);
     if (axis < 0)
@@ -75,7 +75,9 @@ void tsr__infer_matmul_bnb4(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
     int64_t columns = tsr__job_int(job, "N", -1);
-    tsr_dim *dims = x.rank > 0 && columns >= 0 ? tsr__job_dims(job, x.rank) : NULL;
+    if (x.rank <= 0 || columns < 0)
+        return;
+    tsr_dim *dims = tsr__job_dims(job, x.rank);
     if (!dims)
         return;
     memcpy(dims, x.dims, (size_t)x.rank * sizeof(*dims));
@@ -90,8 +92,10 @@ void tsr__infer_skip_norm(struct shape_job *job)
     struct shape x = tsr__job_in(job, 0);
     for (int i = 0; i < job->n_out; i++)
         tsr__job_like(job, i, 0);
+    if (x.rank <= 0)
+        return;
     for (int i = 1; i < (int)clamped(job->n_out, 0, 3); i++) {
-        tsr_dim *dims = x.rank > 0 ? tsr__job_dims(job, x.rank) : NULL;
+        tsr_dim *dims = tsr__job_dims(job, x.rank);
         if (!dims)
             return;
         memcpy(dims, x.dims, (size_t)x.rank * sizeof(*dims));
@@ -118,8 +122,10 @@ void tsr__infer_gather_quantized(struct shape_job *job)
     int64_t bits = tsr__job_int(job, "bits", 4), each = 1;
     int rank = at.rank + table.rank - 1;
     bool first = table.rank > 1 && tsr__axis(tsr__job_int(job, "gather_axis", 0), table.rank) == 0;
-    tsr_dim *dims = at.rank >= 0 && first ? tsr__job_dims(job, rank) : NULL;
-    if (!dims || table.dtype == TSR_UNDEFINED)
+    if (at.rank < 0 || !first || table.dtype == TSR_UNDEFINED)
+        return;
+    tsr_dim *dims = tsr__job_dims(job, rank);
+    if (!dims)
         return;
     if (table.dtype == TSR_UINT8 && bits > 0 && bits < 8)
         each = 8 / bits;

@@ -8,17 +8,26 @@ static tsr_dim rows_of(struct shape_job *job)
     struct shape x = tsr__job_in(job, 0);
     if (x.rank == 2)
         return x.dims[0];
-    return x.rank == 1 ? (tsr_dim){1, ""} : DIM_UNKNOWN;
+    if (x.rank == 1)
+        return dim_of(1);
+    return DIM_UNKNOWN;
+}
+
+// So many columns; without any, nobody knows.
+static tsr_dim columns_of(int64_t columns)
+{
+    if (columns > 0)
+        return dim_of(columns);
+    return DIM_UNKNOWN;
 }
 
 static void set_table(struct shape_job *job, int i, int64_t columns)
 {
-    tsr_dim *dims = i < job->n_out ? tsr__job_dims(job, 2) : NULL;
+    tsr_dim *dims = tsr__job_new_dims(job, i, 2);
     if (!dims)
         return;
     dims[0] = rows_of(job);
-    dims[1] = columns > 0 ? (tsr_dim){columns, ""} : DIM_UNKNOWN;
-    tsr__job_set(job, i, 2, dims);
+    dims[1] = columns_of(columns);
 }
 
 void tsr__infer_regressor(struct shape_job *job)
@@ -31,14 +40,19 @@ void tsr__infer_classifier(struct shape_job *job)
 {
     const int64_t *labels;
     size_t n = tsr__job_ints(job, "classlabels_ints", &labels);
-    n = n ? n : tsr__job_ints(job, "classlabels_int64s", &labels);
+    if (!n)
+        n = tsr__job_ints(job, "classlabels_int64s", &labels);
     tsr_dim *dims = tsr__job_dims(job, 1);
-    job->out[0].dtype = tsr__job_attr(job, "classlabels_strings") ? TSR_STRING : TSR_INT64;
+    job->out[0].dtype = TSR_INT64;
+    if (tsr__job_attr(job, "classlabels_strings"))
+        job->out[0].dtype = TSR_STRING;
     if (dims) {
         dims[0] = rows_of(job);
         tsr__job_set(job, 0, 1, dims);
     }
-    set_table(job, 1, n > 2 ? (int64_t)n : -1);
+    if (n <= 2)
+        n = 0;
+    set_table(job, 1, (int64_t)n);
 }
 
 void tsr__infer_one_hot_encoder(struct shape_job *job)
@@ -46,12 +60,14 @@ void tsr__infer_one_hot_encoder(struct shape_job *job)
     struct shape x = tsr__job_in(job, 0);
     const int64_t *categories;
     size_t n = tsr__job_ints(job, "cats_int64s", &categories);
-    tsr_dim *dims = x.rank >= 0 ? tsr__job_dims(job, x.rank + 1) : NULL;
+    if (x.rank < 0)
+        return;
+    tsr_dim *dims = tsr__job_dims(job, x.rank + 1);
     if (!dims)
         return;
     if (x.rank)
         memcpy(dims, x.dims, (size_t)x.rank * sizeof(*dims));
-    dims[x.rank] = n ? (tsr_dim){(int64_t)n, ""} : DIM_UNKNOWN;
+    dims[x.rank] = columns_of((int64_t)n);
     tsr__job_set(job, 0, x.rank + 1, dims);
 }
 
@@ -71,7 +87,9 @@ void tsr__infer_category_mapper(struct shape_job *job)
 {
     tsr_dtype t = tsr__job_in(job, 0).dtype;
     tsr__job_like(job, 0, 0);
-    job->out[0].dtype = t == TSR_INT64 ? TSR_STRING : TSR_UNDEFINED;
-    if (t == TSR_STRING)
+    job->out[0].dtype = TSR_UNDEFINED;
+    if (t == TSR_INT64)
+        job->out[0].dtype = TSR_STRING;
+    else if (t == TSR_STRING)
         job->out[0].dtype = TSR_INT64;
 }

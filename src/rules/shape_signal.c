@@ -8,41 +8,39 @@
 //   GridSample of [1 3 8 8] at [1 5 6 2]  [1 3 5 6]
 #include "rules/internal.h"
 
-static tsr_dim *new_dims(struct shape_job *job, int i, int rank)
-{
-    tsr_dim *dims = i < job->n_out ? tsr__job_dims(job, rank) : NULL;
-    tsr__job_set(job, i, rank, dims);
-    return dims;
-}
-
-static struct expr element(struct known_value value, int64_t i)
-{
-    return value.elements && i < value.n ? value.elements[i] : (struct expr){0};
-}
-
 static tsr_dim element_dim(struct shape_job *job, int input, int64_t i)
 {
-    return tsr__expr_dim(job->exprs, element(tsr__job_values(job, input), i));
+    return tsr__expr_dim(job->exprs, element_of(tsr__job_values(job, input), i));
 }
 
 static void output_type(struct shape_job *job)
 {
     int64_t t = tsr__job_int(job, "output_datatype", TSR_FLOAT);
-    job->out[0].dtype = t > 0 && t < TSR_DTYPE_COUNT ? (tsr_dtype)t : TSR_UNDEFINED;
+    job->out[0].dtype = TSR_UNDEFINED;
+    if (t > 0 && t < TSR_DTYPE_COUNT)
+        job->out[0].dtype = (tsr_dtype)t;
 }
 
 // ---- images ------------------------------------------------------------------------------------
 
+// Batch and channels of the input, places of the grid; either alone says how many dimensions there are.
 void tsr__infer_grid_sample(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), grid = tsr__job_in(job, 1);
-    int rank = x.rank >= 0 ? x.rank : grid.rank;
-    tsr_dim *dims = rank >= 2 ? new_dims(job, 0, rank) : NULL;
+    int rank = x.rank;
+    if (rank < 0)
+        rank = grid.rank;
+    if (rank < 2)
+        return;
+    tsr_dim *dims = tsr__job_new_dims(job, 0, rank);
     if (!dims || (grid.rank >= 0 && grid.rank != rank))
         return;
-    dims[0] = x.rank >= 0 ? x.dims[0] : grid.dims[0];
-    if (x.rank >= 0)
+    if (x.rank >= 0) {
+        dims[0] = x.dims[0];
         dims[1] = x.dims[1];
+    } else {
+        dims[0] = grid.dims[0];
+    }
     if (grid.rank < 0)
         return;
     for (int i = 2; i < rank; i++)
@@ -54,7 +52,9 @@ void tsr__infer_affine_grid(struct shape_job *job)
     struct known_value size = tsr__job_values(job, 1);
     struct shape of = tsr__job_in(job, 1);
     int64_t n = tsr__value_length(size, of);
-    tsr_dim *dims = n == 4 || n == 5 ? new_dims(job, 0, (int)n) : NULL;
+    if (n != 4 && n != 5)
+        return;
+    tsr_dim *dims = tsr__job_new_dims(job, 0, (int)n);
     if (!dims)
         return;
     dims[0] = element_dim(job, 1, 0);
@@ -66,7 +66,7 @@ void tsr__infer_affine_grid(struct shape_job *job)
 void tsr__infer_roi_align(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), rois = tsr__job_in(job, 1);
-    tsr_dim *dims = new_dims(job, 0, 4);
+    tsr_dim *dims = tsr__job_new_dims(job, 0, 4);
     if (!dims)
         return;
     if (rois.rank == 2)
@@ -82,7 +82,9 @@ void tsr__infer_max_roi_pool(struct shape_job *job)
     struct shape x = tsr__job_in(job, 0), rois = tsr__job_in(job, 1);
     const int64_t *size;
     size_t n = tsr__job_ints(job, "pooled_shape", &size);
-    tsr_dim *dims = n == 2 ? new_dims(job, 0, 4) : NULL;
+    if (n != 2)
+        return;
+    tsr_dim *dims = tsr__job_new_dims(job, 0, 4);
     if (!dims)
         return;
     if (rois.rank == 2)
@@ -95,15 +97,17 @@ void tsr__infer_max_roi_pool(struct shape_job *job)
 
 void tsr__infer_image_decoder(struct shape_job *job)
 {
-    tsr_dim *dims = new_dims(job, 0, 3);
-    bool gray = tsr__job_text_is(job, "pixel_format", "Grayscale", false);
-    if (dims)
-        dims[2] = (tsr_dim){gray ? 1 : 3, ""};
+    tsr_dim *dims = tsr__job_new_dims(job, 0, 3);
+    if (!dims)
+        return;
+    dims[2] = dim_of(3);
+    if (tsr__job_text_is(job, "pixel_format", "Grayscale", false))
+        dims[2] = dim_of(1);
 }
 
 void tsr__infer_non_max_suppression(struct shape_job *job)
 {
-    tsr_dim *dims = new_dims(job, 0, 2);
+    tsr_dim *dims = tsr__job_new_dims(job, 0, 2);
     if (dims)
         dims[1] = (tsr_dim){3, ""};
 }
@@ -117,7 +121,7 @@ static struct expr half_plus_one(struct exprs *exprs, struct expr n)
 
 void tsr__infer_window(struct shape_job *job)
 {
-    tsr_dim *dims = new_dims(job, 0, 1);
+    tsr_dim *dims = tsr__job_new_dims(job, 0, 1);
     output_type(job);
     if (dims)
         dims[0] = element_dim(job, 0, 0);
@@ -125,8 +129,8 @@ void tsr__infer_window(struct shape_job *job)
 
 void tsr__infer_mel_weights(struct shape_job *job)
 {
-    tsr_dim *dims = new_dims(job, 0, 2);
-    struct expr length = element(tsr__job_values(job, 1), 0);
+    tsr_dim *dims = tsr__job_new_dims(job, 0, 2);
+    struct expr length = element_of(tsr__job_values(job, 1), 0);
     output_type(job);
     if (!dims)
         return;
@@ -139,23 +143,29 @@ static struct expr dft_length(struct shape_job *job, tsr_dim dim, bool half, boo
 {
     struct expr n = tsr__expr_of(job->exprs, dim);
     if (tsr__job_has(job, 1))
-        n = element(tsr__job_values(job, 1), 0);
+        n = element_of(tsr__job_values(job, 1), 0);
     else if (half && inverse)
         n = tsr__expr_mul(job->exprs, tsr__expr_sub(job->exprs, n, expr_number(1)), expr_number(2));
-    return half && !inverse ? half_plus_one(job->exprs, n) : n;
+    if (half && !inverse)
+        n = half_plus_one(job->exprs, n);
+    return n;
 }
 
 static void dft(struct shape_job *job, bool known, int64_t axis)
 {
     struct shape x = tsr__job_in(job, 0);
-    tsr_dim *dims = x.rank >= 2 ? new_dims(job, 0, x.rank) : NULL;
+    if (x.rank < 2)
+        return;
+    tsr_dim *dims = tsr__job_new_dims(job, 0, x.rank);
     int at = tsr__axis(axis, x.rank);
     bool half = tsr__job_int(job, "onesided", 0) != 0,
          inverse = tsr__job_int(job, "inverse", 0) != 0;
     bool same = !half && !tsr__job_has(job, 1);
     if (!dims)
         return;
-    dims[x.rank - 1] = (tsr_dim){half && inverse ? 1 : 2, ""};
+    dims[x.rank - 1] = dim_of(2); // real and imaginary
+    if (half && inverse)
+        dims[x.rank - 1] = dim_of(1);
     if (!known && !same)
         return;
     for (int i = 0; i + 1 < x.rank; i++)
@@ -179,23 +189,26 @@ void tsr__infer_dft(struct shape_job *job)
 void tsr__infer_stft(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), window = tsr__job_in(job, 2);
-    struct expr step = element(tsr__job_values(job, 1), 0), frame = {0};
-    tsr_dim *dims = new_dims(job, 0, 4);
+    struct expr step = element_of(tsr__job_values(job, 1), 0), frame = {0};
+    tsr_dim *dims = tsr__job_new_dims(job, 0, 4);
     if (!dims)
         return;
     if (tsr__job_has(job, 3))
-        frame = element(tsr__job_values(job, 3), 0);
+        frame = element_of(tsr__job_values(job, 3), 0);
     else if (window.rank == 1)
         frame = tsr__expr_of(job->exprs, window.dims[0]);
     if (x.rank >= 2) {
         dims[0] = x.dims[0];
         struct expr room = tsr__expr_sub(job->exprs, tsr__expr_of(job->exprs, x.dims[1]), frame);
-        struct expr last =
-            expr_is(step, 0) ? (struct expr){0} : tsr__expr_floor(job->exprs, room, step);
+        struct expr last = EXPR_UNKNOWN;
+        if (!expr_is(step, 0))
+            last = tsr__expr_floor(job->exprs, room, step);
         dims[1] = tsr__expr_dim(job->exprs, tsr__expr_add(job->exprs, last, expr_number(1)));
     }
-    bool half = tsr__job_int(job, "onesided", 1) != 0;
-    dims[2] = tsr__expr_dim(job->exprs, half ? half_plus_one(job->exprs, frame) : frame);
+    struct expr frequencies = frame;
+    if (tsr__job_int(job, "onesided", 1) != 0)
+        frequencies = half_plus_one(job->exprs, frame);
+    dims[2] = tsr__expr_dim(job->exprs, frequencies);
     dims[3] = (tsr_dim){2, ""};
 }
 
@@ -204,16 +217,22 @@ void tsr__infer_stft(struct shape_job *job)
 void tsr__infer_string_split(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
-    tsr_dim *dims = x.rank >= 0 ? new_dims(job, 0, x.rank + 1) : NULL;
-    for (int i = 0; dims && i < x.rank; i++)
-        dims[i] = x.dims[i];
     tsr__job_like(job, 1, 0);
+    if (x.rank < 0)
+        return;
+    tsr_dim *dims = tsr__job_new_dims(job, 0, x.rank + 1);
+    if (!dims)
+        return;
+    for (int i = 0; i < x.rank; i++)
+        dims[i] = x.dims[i];
 }
 
 void tsr__infer_string_normalizer(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
-    tsr_dim *dims = x.rank == 1 || x.rank == 2 ? new_dims(job, 0, x.rank) : NULL;
+    if (x.rank != 1 && x.rank != 2)
+        return;
+    tsr_dim *dims = tsr__job_new_dims(job, 0, x.rank);
     if (dims && x.rank == 2)
         dims[0] = (tsr_dim){1, ""};
 }
@@ -225,8 +244,10 @@ void tsr__infer_tfidf(struct shape_job *job)
     size_t n = tsr__job_ints(job, "ngram_indexes", &at);
     int64_t most = -1;
     for (size_t i = 0; i < n; i++)
-        most = at[i] > most ? at[i] : most;
-    tsr_dim *dims = x.rank == 1 || x.rank == 2 ? new_dims(job, 0, x.rank) : NULL;
+        most = larger_of(at[i], most);
+    if (x.rank != 1 && x.rank != 2)
+        return;
+    tsr_dim *dims = tsr__job_new_dims(job, 0, x.rank);
     if (!dims || most < 0 || most == INT64_MAX)
         return;
     dims[0] = x.dims[0];
@@ -238,8 +259,12 @@ void tsr__infer_tfidf(struct shape_job *job)
 void tsr__infer_feature_extractor(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), at = tsr__job_in(job, 1);
-    int rank = x.rank == 1 ? 2 : x.rank;
-    tsr_dim *dims = rank >= 1 ? new_dims(job, 0, rank) : NULL;
+    int rank = x.rank;
+    if (rank == 1)
+        rank = 2; // a vector is one row
+    if (rank < 1)
+        return;
+    tsr_dim *dims = tsr__job_new_dims(job, 0, rank);
     if (!dims)
         return;
     dims[0] = (tsr_dim){1, ""}; // of a vector
@@ -258,7 +283,9 @@ void tsr__infer_label_encoder(struct shape_job *job)
         {"values_strings", TSR_STRING}, {"values_int64s", TSR_INT64}, {"values_floats", TSR_FLOAT}};
     const tsr_tensor *tensor = tsr_attr_tensor(tsr__job_attr(job, "values_tensor"));
     tsr__job_like(job, 0, 0);
-    job->out[0].dtype = tensor ? tsr_tensor_dtype(tensor) : TSR_UNDEFINED;
+    job->out[0].dtype = TSR_UNDEFINED;
+    if (tensor)
+        job->out[0].dtype = tsr_tensor_dtype(tensor);
     for (size_t i = 0; i < TSR_COUNT(kinds); i++)
         if (tsr__job_attr(job, kinds[i].name))
             job->out[0].dtype = kinds[i].type;
@@ -267,7 +294,7 @@ void tsr__infer_label_encoder(struct shape_job *job)
 void tsr__infer_tree_ensemble(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
-    tsr_dim *dims = new_dims(job, 0, 2);
+    tsr_dim *dims = tsr__job_new_dims(job, 0, 2);
     if (!dims)
         return;
     if (x.rank == 2)
