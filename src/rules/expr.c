@@ -35,7 +35,9 @@ bool tsr__exprs_bind(struct exprs *exprs, struct str symbol, int64_t size)
 {
     struct bound *at = ARENA_NEW(exprs->arena, struct bound);
     symbol = tsr__arena_str(exprs->arena, symbol);
-    void **slot = at && symbol.p ? tsr__map_at(&exprs->bound, symbol) : NULL;
+    if (!at || !symbol.p)
+        return false;
+    void **slot = tsr__map_at(&exprs->bound, symbol);
     if (!slot)
         return false;
     at->size = size;
@@ -49,26 +51,36 @@ bool tsr__exprs_used(const struct exprs *exprs, struct str symbol)
     return bound && bound->used;
 }
 
-void tsr__expr_root(struct exprs *exprs, tsr_dim dim)
+struct atom *tsr__expr_sole_atom(const struct exprs *exprs, struct expr expr)
 {
-    struct expr expr = tsr__expr_of(exprs, dim);
-    const struct term *term = expr.poly && expr.poly->n == 1 ? &expr.poly->terms[0] : NULL;
-    struct atom *a =
-        term && term->n == 1 && term->number == 1 ? &exprs->atoms.at[term->atoms[0]] : NULL;
-    if (a && a->kind == ATOM_NAME && str_is(a->name, dim.symbol))
-        a->root = true;
+    if (!expr.poly || expr.poly->n != 1)
+        return NULL;
+    const struct term *term = &expr.poly->terms[0];
+    if (term->n != 1 || term->number != 1)
+        return NULL;
+    return &exprs->atoms.at[term->atoms[0]];
+}
+
+static int terms_of(struct expr expr)
+{
+    if (!expr.poly)
+        return 0;
+    return expr.poly->n;
+}
+
+static bool atom_rooted(const struct exprs *exprs, const struct atom *atom)
+{
+    if (atom->kind == ATOM_NAME)
+        return atom->root;
+    return tsr__expr_rooted(exprs, atom->a) && tsr__expr_rooted(exprs, atom->b);
 }
 
 bool tsr__expr_rooted(const struct exprs *exprs, struct expr expr)
 {
-    for (int i = 0; expr.poly && i < expr.poly->n; i++)
-        for (int k = 0; k < expr.poly->terms[i].n; k++) {
-            const struct atom *a = &exprs->atoms.at[expr.poly->terms[i].atoms[k]];
-            if (a->kind == ATOM_NAME
-                    ? !a->root
-                    : !tsr__expr_rooted(exprs, a->a) || !tsr__expr_rooted(exprs, a->b))
+    for (int i = 0; i < terms_of(expr); i++)
+        for (int k = 0; k < expr.poly->terms[i].n; k++)
+            if (!atom_rooted(exprs, &exprs->atoms.at[expr.poly->terms[i].atoms[k]]))
                 return false;
-        }
     return expr.known;
 }
 
@@ -84,7 +96,7 @@ struct expr tsr__expr_hide(struct exprs *exprs, struct str name)
 
 bool tsr__expr_hidden(const struct exprs *exprs, struct expr expr)
 {
-    for (int i = 0; expr.poly && i < expr.poly->n; i++)
+    for (int i = 0; i < terms_of(expr); i++)
         for (int k = 0; k < expr.poly->terms[i].n; k++) {
             const struct atom *a = &exprs->atoms.at[expr.poly->terms[i].atoms[k]];
             bool inside = a->kind != ATOM_NAME &&
@@ -100,9 +112,12 @@ bool tsr__expr_hidden(const struct exprs *exprs, struct expr expr)
 // Order of the atoms of two terms; a constant term comes last.
 static int term_cmp(const struct term *a, const struct term *b)
 {
-    for (int i = 0; i < a->n && i < b->n; i++)
-        if (a->atoms[i] != b->atoms[i])
-            return a->atoms[i] < b->atoms[i] ? -1 : 1;
+    for (int i = 0; i < a->n && i < b->n; i++) {
+        if (a->atoms[i] < b->atoms[i])
+            return -1;
+        if (a->atoms[i] > b->atoms[i])
+            return 1;
+    }
     return (b->n > a->n) - (b->n < a->n);
 }
 
@@ -147,8 +162,10 @@ static void sum_of(struct expr expr, struct sum *sum)
 // The sum in the pool. Terms are compared as bytes: unused atoms are zero.
 static struct expr keep(struct exprs *exprs, const struct sum *sum)
 {
-    if (sum->n == 0 || (sum->n == 1 && sum->t[0].n == 0))
-        return expr_number(sum->n ? sum->t[0].number : 0);
+    if (sum->n == 0)
+        return expr_number(0);
+    if (sum->n == 1 && sum->t[0].n == 0)
+        return expr_number(sum->t[0].number);
     for (int i = 0; i < sum->n; i++)
         if (sum->t[i].number == INT64_MIN)
             return unknown; // it has no negative
@@ -209,14 +226,17 @@ struct expr tsr__expr_symbol(struct exprs *exprs, struct str name)
                     (struct atom){.kind = ATOM_NAME, .name = name});
 }
 
+static int greater(int a, int b)
+{
+    return a > b ? a : b;
+}
+
 static int depth_of(const struct exprs *exprs, struct expr expr)
 {
     int depth = 0;
-    for (int i = 0; expr.poly && i < expr.poly->n; i++)
-        for (int k = 0; k < expr.poly->terms[i].n; k++) {
-            int d = exprs->atoms.at[expr.poly->terms[i].atoms[k]].depth;
-            depth = d > depth ? d : depth;
-        }
+    for (int i = 0; i < terms_of(expr); i++)
+        for (int k = 0; k < expr.poly->terms[i].n; k++)
+            depth = greater(depth, exprs->atoms.at[expr.poly->terms[i].atoms[k]].depth);
     return depth;
 }
 
@@ -227,8 +247,7 @@ static struct expr operation(struct exprs *exprs, enum atom_kind kind, struct ex
         int64_t kind, numbers[2];
         const struct poly *polys[2];
     } key = {(int64_t)kind, {a.number, b.number}, {a.poly, b.poly}};
-    int left = depth_of(exprs, a), right = depth_of(exprs, b),
-        depth = 1 + (left > right ? left : right);
+    int depth = 1 + greater(depth_of(exprs, a), depth_of(exprs, b));
     if (depth > EXPR_MAX_DEPTH)
         return unknown;
     struct str text = {(const char *)&key, sizeof(key)};
@@ -277,6 +296,7 @@ struct expr tsr__expr_sub(struct exprs *exprs, struct expr a, struct expr b)
     return add_times(exprs, a, b, -1);
 }
 
+// Both lists of atoms are sorted, and so is their merge: 2*a*c times 3*b is 6*a*b*c.
 static bool term_mul(const struct term *a, const struct term *b, struct term *out)
 {
     *out = (struct term){.n = a->n + b->n};
@@ -284,9 +304,13 @@ static bool term_mul(const struct term *a, const struct term *b, struct term *ou
         return false;
     for (int i = 0, j = 0; i + j < out->n;) {
         bool left = j == b->n || (i < a->n && a->atoms[i] <= b->atoms[j]);
-        out->atoms[i + j] = left ? a->atoms[i] : b->atoms[j];
-        i += left;
-        j += !left;
+        if (left) {
+            out->atoms[i + j] = a->atoms[i];
+            i++;
+        } else {
+            out->atoms[i + j] = b->atoms[j];
+            j++;
+        }
     }
     return true;
 }
@@ -298,8 +322,11 @@ struct expr tsr__expr_mul(struct exprs *exprs, struct expr a, struct expr b)
     int64_t number;
     if (!a.known || !b.known)
         return unknown;
-    if (!a.poly && !b.poly)
-        return mul_ok(a.number, b.number, &number) ? expr_number(number) : unknown;
+    if (!a.poly && !b.poly) {
+        if (!mul_ok(a.number, b.number, &number))
+            return unknown;
+        return expr_number(number);
+    }
     sum_of(a, &p);
     sum_of(b, &q);
     for (int i = 0; i < p.n; i++)
@@ -356,11 +383,15 @@ struct expr tsr__expr_exact(struct exprs *exprs, struct expr a, struct expr b)
         return unknown;
     if (expr_equal(a, b))
         return expr_number(1);
-    if (!a.poly && !b.poly)
-        return b.number != -1 && a.number % b.number == 0 ? expr_number(a.number / b.number)
-                                                          : unknown;
+    if (!a.poly && !b.poly) {
+        if (b.number == -1 || a.number % b.number)
+            return unknown;
+        return expr_number(a.number / b.number);
+    }
     divide(exprs, a, b, &q, &rest);
-    return expr_is(rest, 0) ? q : unknown;
+    if (!expr_is(rest, 0))
+        return unknown;
+    return q;
 }
 
 // a = expr * b + rest for a number b: every term gives what it holds of b.
@@ -383,6 +414,8 @@ static void divide_number(struct exprs *exprs, struct expr a, int64_t b, struct 
     *rest = keep(exprs, &left);
 }
 
+// In steps: what divides without rest; both sides without their common divisor; multiples of b taken out of a. (a*b + 3*b)//(2*b)
+// is (a + 3)//2, and that is (a + 1)//2 + 1.
 struct expr tsr__expr_floor(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct expr exact = tsr__expr_exact(exprs, a, b), q = unknown, rest = unknown;
@@ -391,8 +424,10 @@ struct expr tsr__expr_floor(struct exprs *exprs, struct expr a, struct expr b)
     struct expr g = tsr__expr_gcd(exprs, a, b);
     if (!expr_is(g, 1) && !expr_is(g, 0)) {
         struct expr less = tsr__expr_exact(exprs, a, g), by = tsr__expr_exact(exprs, b, g);
-        a = less.known && by.known ? less : a;
-        b = less.known && by.known ? by : b;
+        if (less.known && by.known) {
+            a = less;
+            b = by;
+        }
     }
     if (expr_is_number(b)) {
         divide_number(exprs, a, b.number, &q, &rest); // rest: terms of 0 .. b - 1 each
@@ -401,20 +436,33 @@ struct expr tsr__expr_floor(struct exprs *exprs, struct expr a, struct expr b)
     } else {
         divide(exprs, a, b, &q, &rest);
     }
-    bool split = tsr__expr_natural(rest) && q.known;
-    struct expr tail = operation(exprs, ATOM_DIV, split ? rest : a, b);
-    return split ? tsr__expr_add(exprs, q, tail) : tail;
+    if (!tsr__expr_natural(rest) || !q.known)
+        return operation(exprs, ATOM_DIV, a, b);
+    return tsr__expr_add(exprs, q, operation(exprs, ATOM_DIV, rest, b));
 }
 
 // Below zero, quotients towards zero and downwards part ways: only numbers are followed there.
 struct expr tsr__expr_div(struct exprs *exprs, struct expr a, struct expr b)
 {
-    if (expr_is_number(a) && expr_is_number(b))
-        return b.number == 0 || b.number == -1 ? tsr__expr_mul(exprs, a, b)
-                                               : expr_number(a.number / b.number);
+    if (expr_is_number(a) && expr_is_number(b)) {
+        if (b.number == 0 || b.number == -1)
+            return tsr__expr_mul(exprs, a, b);
+        return expr_number(a.number / b.number);
+    }
     if (!tsr__expr_natural(a) || !tsr__expr_natural(b))
         return tsr__expr_exact(exprs, a, b);
     return tsr__expr_floor(exprs, a, b);
+}
+
+// With the sign of b: -7 and 3 give 2, 7 and -3 give -2.
+static int64_t remainder_of(int64_t a, int64_t b)
+{
+    if (b == -1) // INT64_MIN % -1 does not fit
+        return 0;
+    int64_t rest = a % b;
+    if (rest && (rest < 0) != (b < 0))
+        rest += b;
+    return rest;
 }
 
 struct expr tsr__expr_mod(struct exprs *exprs, struct expr a, struct expr b)
@@ -422,10 +470,8 @@ struct expr tsr__expr_mod(struct exprs *exprs, struct expr a, struct expr b)
     struct expr q, rest;
     if (!a.known || !b.known || expr_is(b, 0))
         return unknown;
-    if (!a.poly && !b.poly) {
-        int64_t r = b.number == -1 ? 0 : a.number % b.number;
-        return expr_number(r && (r < 0) != (b.number < 0) ? r + b.number : r);
-    }
+    if (!a.poly && !b.poly)
+        return expr_number(remainder_of(a.number, b.number));
     if (!tsr__expr_natural(a) || !tsr__expr_natural(b))
         return unknown;
     if (expr_is_number(b))
@@ -434,17 +480,28 @@ struct expr tsr__expr_mod(struct exprs *exprs, struct expr a, struct expr b)
         divide(exprs, a, b, &q, &rest);
     if (expr_is(rest, 0) || (expr_is_number(rest) && expr_is_number(b)))
         return rest;
-    return operation(exprs, ATOM_MOD, tsr__expr_natural(rest) ? rest : a, b);
+    if (!tsr__expr_natural(rest))
+        rest = a;
+    return operation(exprs, ATOM_MOD, rest, b);
+}
+
+// The greatest, or the least, of two whose order is known.
+static struct expr of_ordered(enum atom_kind kind, struct expr larger, struct expr smaller)
+{
+    if (kind == ATOM_MAX)
+        return larger;
+    return smaller;
 }
 
 // What is natural has no negative term; the greatest of two is also natural if one of them is: max(n - 4, 0).
 static struct expr one_of(struct exprs *exprs, enum atom_kind kind, struct expr a, struct expr b)
 {
-    struct expr more = tsr__expr_sub(exprs, a, b), less = tsr__expr_sub(exprs, b, a);
-    if (tsr__expr_natural(more))
-        return kind == ATOM_MAX ? a : b;
-    if (tsr__expr_natural(less))
-        return kind == ATOM_MAX ? b : a;
+    bool more = tsr__expr_natural(tsr__expr_sub(exprs, a, b)),
+         less = tsr__expr_natural(tsr__expr_sub(exprs, b, a));
+    if (more)
+        return of_ordered(kind, a, b);
+    if (less)
+        return of_ordered(kind, b, a);
     bool first = tsr__expr_natural(a), second = tsr__expr_natural(b);
     bool natural = (first && second) || (kind == ATOM_MAX && (first || second));
     if (!natural || !a.known || !b.known)
@@ -472,7 +529,9 @@ static int64_t gcd(int64_t a, int64_t b)
         a = b;
         b = r;
     }
-    return a < 0 ? -a : a;
+    if (a < 0)
+        return -a;
+    return a;
 }
 
 // Both lists of atoms are sorted: one walk finds what they share. 4*a*b and 6*b*c give 2*b.
@@ -504,23 +563,25 @@ struct expr tsr__expr_gcd(struct exprs *exprs, struct expr a, struct expr b)
         return b;
     sum_of(a, &p);
     sum_of(b, &q);
-    if (p.n == 0 || q.n == 0)
-        return p.n ? a : b;
+    if (q.n == 0)
+        return a;
+    if (p.n == 0)
+        return b;
     one.t[0] = p.t[0];
     for (int i = 1; i < p.n; i++)
         one.t[0] = common(&one.t[0], &p.t[i]);
     for (int i = 0; i < q.n; i++)
         one.t[0] = common(&one.t[0], &q.t[i]);
-    struct expr r = keep(exprs, &one);
-    return r.known ? r : expr_number(1);
+    struct expr divisor = keep(exprs, &one);
+    if (!divisor.known)
+        return expr_number(1);
+    return divisor;
 }
 
 // The expression is min(of, n) for a number n > 1, or max(of, 1): with `of` itself it fits only if both are `of`.
 static bool clips(const struct exprs *exprs, struct expr expr, struct expr of)
 {
-    const struct term *term = expr.poly && expr.poly->n == 1 ? &expr.poly->terms[0] : NULL;
-    const struct atom *a =
-        term && term->n == 1 && term->number == 1 ? &exprs->atoms.at[term->atoms[0]] : NULL;
+    const struct atom *a = tsr__expr_sole_atom(exprs, expr);
     if (!a || !expr_equal(a->a, of) || !expr_is_number(a->b))
         return false; // operations have the number second
     if (a->kind == ATOM_MIN)
@@ -532,14 +593,7 @@ struct expr tsr__expr_broadcast(struct exprs *exprs, struct expr a, struct expr 
 {
     if (expr_equal(a, b) || expr_is_number(a) || clips(exprs, b, a))
         return a;
-    return expr_is_number(b) || clips(exprs, a, b) ? b : unknown;
-}
-
-bool tsr__dim_equal(struct exprs *exprs, tsr_dim a, tsr_dim b)
-{
-    if (a.value >= 0 && b.value >= 0)
-        return a.value == b.value;
-    if (!dim_known(a) || !dim_known(b))
-        return false;
-    return a.symbol == b.symbol || expr_equal(tsr__expr_of(exprs, a), tsr__expr_of(exprs, b));
+    if (expr_is_number(b) || clips(exprs, a, b))
+        return b;
+    return unknown;
 }

@@ -61,10 +61,12 @@ void tsr__exprs_init(struct exprs *exprs, struct arena *arena);
 bool tsr__exprs_bind(struct exprs *exprs, struct str symbol, int64_t size);
 
 bool tsr__exprs_used(const struct exprs *exprs, struct str symbol); // it was bound and met
-// The dimension is one of the model's inputs: if it is a plain symbol, its size can be read there. And whether an
-// expression has no other symbols.
+// The dimension is one of the model's inputs: if it is a plain symbol, its size can be read there (expr_text.c). And
+// whether an expression has no other symbols.
 void tsr__expr_root(struct exprs *exprs, tsr_dim dim);
 bool tsr__expr_rooted(const struct exprs *exprs, struct expr expr);
+// The atom that the expression is, once and alone: of "n", not of "2*n" or "n + 1"; NULL: it is no such thing.
+struct atom *tsr__expr_sole_atom(const struct exprs *exprs, struct expr expr);
 
 // A symbol of its own for a size of an input that has no name. It is never printed: what it stands in is forgotten in
 // the end (tsr__expr_hidden).
@@ -120,7 +122,7 @@ static inline bool dim_known(tsr_dim dim)
 {
     return dim.value >= 0 || (dim.symbol && dim.symbol[0]);
 }
-// Both known and the same number or the same expression.
+// Both known and the same number or the same expression (expr_text.c).
 bool tsr__dim_equal(struct exprs *exprs, tsr_dim a, tsr_dim b);
 
 #endif

@@ -58,6 +58,14 @@ static struct str word(struct reader *reader)
     return w;
 }
 
+// The expression, if the parenthesis that it stands in ends here.
+static struct expr closed(struct reader *reader, struct expr expr)
+{
+    if (!take(reader, ")"))
+        return unknown;
+    return expr;
+}
+
 static struct expr read_call(struct reader *reader, struct str name)
 {
     static const struct {
@@ -73,7 +81,7 @@ static struct expr read_call(struct reader *reader, struct str name)
         struct expr expr = read_sum(reader);
         while (expr.known && calls[i].of && take(reader, ","))
             expr = calls[i].of(reader->exprs, expr, read_sum(reader));
-        return take(reader, ")") ? expr : unknown;
+        return closed(reader, expr);
     }
     return unknown;
 }
@@ -83,10 +91,8 @@ static struct expr read_atom(struct reader *reader)
     int64_t number;
     if (take(reader, "-"))
         return tsr__expr_sub(reader->exprs, expr_number(0), read_atom(reader));
-    if (take(reader, "(")) {
-        struct expr expr = read_sum(reader);
-        return take(reader, ")") ? expr : unknown;
-    }
+    if (take(reader, "("))
+        return closed(reader, read_sum(reader));
     struct str w = word(reader);
     if (!w.n)
         return unknown;
@@ -150,10 +156,12 @@ static struct expr read_text(struct exprs *exprs, struct str text)
     struct reader reader = {.exprs = exprs, .text = text};
     if (tsr__map_get(&exprs->bound, text))
         return tsr__expr_symbol(exprs, text);
-    struct expr expr = text.n <= EXPR_MAX_TEXT ? read_sum(&reader) : unknown;
-    skip(&reader);
-    if (expr.known && !reader.text.n)
-        return expr;
+    if (text.n <= EXPR_MAX_TEXT) {
+        struct expr expr = read_sum(&reader);
+        skip(&reader);
+        if (expr.known && !reader.text.n)
+            return expr;
+    }
     return tsr__expr_symbol(exprs, text);
 }
 
@@ -169,8 +177,9 @@ struct expr tsr__expr_of(struct exprs *exprs, tsr_dim dim)
         return *known;
     text = tsr__arena_str(exprs->arena, text);
     known = ARENA_NEW(exprs->arena, struct expr);
-    void **slot =
-        text.p && known && exprs->texts.n < EXPR_MAX_POOL ? tsr__map_at(&exprs->texts, text) : NULL;
+    void **slot = NULL;
+    if (text.p && known && exprs->texts.n < EXPR_MAX_POOL)
+        slot = tsr__map_at(&exprs->texts, text);
     struct expr expr = read_text(exprs, text);
     if (!slot)
         return expr;
@@ -179,6 +188,22 @@ struct expr tsr__expr_of(struct exprs *exprs, tsr_dim dim)
     if (expr.poly && !expr.poly->text)
         ((struct poly *)expr.poly)->text = text.p; // the spelling of the model is kept
     return expr;
+}
+
+void tsr__expr_root(struct exprs *exprs, tsr_dim dim)
+{
+    struct atom *atom = tsr__expr_sole_atom(exprs, tsr__expr_of(exprs, dim));
+    if (atom && atom->kind == ATOM_NAME && str_is(atom->name, dim.symbol))
+        atom->root = true;
+}
+
+bool tsr__dim_equal(struct exprs *exprs, tsr_dim a, tsr_dim b)
+{
+    if (a.value >= 0 && b.value >= 0)
+        return a.value == b.value;
+    if (!dim_known(a) || !dim_known(b))
+        return false;
+    return a.symbol == b.symbol || expr_equal(tsr__expr_of(exprs, a), tsr__expr_of(exprs, b));
 }
 
 // ---- printing ----------------------------------------------------------------------------------
@@ -211,32 +236,34 @@ static void print_sum(struct printer *printer, struct expr expr, bool bare);
 
 static void print_atom(struct printer *printer, uint32_t number)
 {
-    static const char *const signs[] = {
-        [ATOM_DIV] = "//", [ATOM_MOD] = "%", [ATOM_MAX] = ", ", [ATOM_MIN] = ", "};
+    static const struct {
+        const char *before, *between;
+        bool call; // its arguments need no parentheses of their own
+    } forms[] = {[ATOM_DIV] = {"(", "//", false},
+                 [ATOM_MOD] = {"(", "%", false},
+                 [ATOM_MAX] = {"max(", ", ", true},
+                 [ATOM_MIN] = {"min(", ", ", true}};
     const struct atom *atom = &printer->exprs->atoms.at[number];
     if (atom->kind == ATOM_NAME) {
         put(printer, atom->name);
         return;
     }
-    bool call = atom->kind == ATOM_MAX || atom->kind == ATOM_MIN;
-    if (call)
-        put(printer, str_of(atom->kind == ATOM_MAX ? "max(" : "min("));
-    else
-        put(printer, STR("("));
+    bool call = forms[atom->kind].call;
+    put(printer, str_of(forms[atom->kind].before));
     print_sum(printer, atom->a, call);
-    put(printer, str_of(signs[atom->kind]));
+    put(printer, str_of(forms[atom->kind].between));
     print_sum(printer, atom->b, call);
     put(printer, STR(")"));
 }
 
 static void print_term(struct printer *printer, const struct term *term, bool first)
 {
+    static const char *const signs[2][2] = {{" + ", " - "},
+                                            {"", "-"}}; // of later terms, of the first
     int64_t n = term->number;
-    if (first)
-        put(printer, str_of(n < 0 ? "-" : ""));
-    else
-        put(printer, str_of(n < 0 ? " - " : " + "));
-    n = n < 0 ? -n : n;
+    put(printer, str_of(signs[first][n < 0]));
+    if (n < 0)
+        n = -n;
     if (term->n == 0 || n != 1)
         put_number(printer, n);
     for (int i = 0; i < term->n; i++) {
@@ -256,13 +283,15 @@ static void print_sum(struct printer *printer, struct expr expr, bool bare)
     printer->full = printer->full || printer->depth++ > EXPR_MAX_DEPTH;
     const struct term *only = &expr.poly->terms[0];
     bare = bare || (expr.poly->n == 1 && only->number == 1 && only->n == 1);
-    put(printer, str_of(bare ? "" : "("));
+    if (!bare)
+        put(printer, STR("("));
     for (int i = 0; i < expr.poly->n; i++) {
         if (printer->full)
             break;
         print_term(printer, &expr.poly->terms[i], i == 0);
     }
-    put(printer, str_of(bare ? "" : ")"));
+    if (!bare)
+        put(printer, STR(")"));
     printer->depth--;
 }
 
@@ -275,12 +304,16 @@ static const char *print(struct exprs *exprs, struct expr expr)
         return "";
     struct str text = tsr__arena_str(exprs->arena, (struct str){printer.text, printer.n});
     struct expr *known = ARENA_NEW(exprs->arena, struct expr);
-    void **slot = text.p && known ? tsr__map_at(&exprs->texts, text) : NULL;
+    if (!text.p)
+        return "";
+    void **slot = NULL;
+    if (known)
+        slot = tsr__map_at(&exprs->texts, text);
     if (slot && !*slot) {
         *known = expr;
         *slot = known;
     }
-    return text.p ? text.p : "";
+    return text.p;
 }
 
 tsr_dim tsr__expr_dim(struct exprs *exprs, struct expr expr)
@@ -292,5 +325,7 @@ tsr_dim tsr__expr_dim(struct exprs *exprs, struct expr expr)
     struct poly *poly = (struct poly *)expr.poly; // the text is made when it is asked for
     if (!poly->text)
         poly->text = print(exprs, expr);
-    return poly->text[0] ? (tsr_dim){.value = -1, .symbol = poly->text} : DIM_UNKNOWN;
+    if (!poly->text[0]) // too long
+        return DIM_UNKNOWN;
+    return (tsr_dim){.value = -1, .symbol = poly->text};
 }
