@@ -24,9 +24,7 @@ bool tsr__x_has(const struct expansion *expansion, size_t i)
 
 struct shape tsr__x_shape(const struct expansion *expansion, size_t i)
 {
-    const tsr_value *value =
-        i < tsr_node_input_count(expansion->twin) ? tsr_node_input(expansion->twin, i) : NULL;
-    return value ? tsr__shapes_of(expansion->shapes, value) : (struct shape){.rank = -1};
+    return tsr__shapes_of(expansion->shapes, input_at(expansion->twin, i));
 }
 
 int64_t tsr__x_int(const struct expansion *expansion, const char *name, int64_t otherwise)
@@ -85,20 +83,45 @@ tsr_node *tsr__x_node(struct expansion *expansion, const char *op, int n, tsr_va
     return tsr__x_nodes(expansion, op, n, inputs, 1);
 }
 
+tsr_node *tsr__x_node_of(struct expansion *expansion, const char *op, int n,
+                         tsr_value *const *inputs)
+{
+    for (int i = 0; i < n; i++)
+        expansion->failed = expansion->failed || !inputs[i];
+    return tsr__x_node(expansion, op, n, inputs);
+}
+
+tsr_value *tsr__x_output(const tsr_node *node)
+{
+    if (!node)
+        return NULL;
+    return tsr_node_output(node, 0);
+}
+
+// "softmax/Exp", with the expanded node's name in front; nothing: the expansion has failed before or now.
+static struct str new_name(struct expansion *expansion, const char *what)
+{
+    struct str name =
+        tsr__arena_printf(expansion->arena, STR_FMT "/%s", STR_ARG(expansion->name), what);
+    if (expansion->failed || !name.p)
+        return STR("");
+    return tsr__graph_fresh_name(expansion->graph, name);
+}
+
+// The node is called as its first output.
 tsr_node *tsr__x_nodes(struct expansion *expansion, const char *op, int n, tsr_value *const *inputs,
                        int n_out)
 {
-    struct str name =
-        tsr__arena_printf(expansion->arena, STR_FMT "/%s", STR_ARG(expansion->name), op);
-    struct str out =
-        expansion->failed || !name.p ? STR("") : tsr__graph_fresh_name(expansion->graph, name);
-    const char *outputs[3] = {out.p};
-    int n_names = out.n ? (int)clamped(n_out, 0, (int64_t)TSR_COUNT(outputs)) : 0;
-    for (int i = 1; i < n_names; i++)
-        outputs[i] = tsr__graph_fresh_name(expansion->graph, name).p;
+    const char *outputs[3] = {NULL};
+    int n_names = (int)clamped(n_out, 0, (int64_t)TSR_COUNT(outputs));
+    for (int i = 0; i < n_names; i++) {
+        struct str name = new_name(expansion, op);
+        expansion->failed = expansion->failed || !name.n;
+        outputs[i] = name.p;
+    }
     tsr_node *made = NULL, **slot = vec_push(expansion->arena, &expansion->nodes);
-    if (out.n && slot)
-        made = tsr_graph_add_node(expansion->graph, "", op, out.p, inputs, (size_t)n, outputs,
+    if (!expansion->failed && slot)
+        made = tsr_graph_add_node(expansion->graph, "", op, outputs[0], inputs, (size_t)n, outputs,
                                   (size_t)n_out);
     if (!made || tsr_node_move_before(made, expansion->node) != TSR_OK) {
         expansion->failed = true;
@@ -120,8 +143,9 @@ tsr_value *tsr__x_op(struct expansion *expansion, const char *op, int n, ...)
         expansion->failed = expansion->failed || !inputs[i];
     }
     va_end(args);
-    tsr_node *made = expansion->failed ? NULL : tsr__x_node(expansion, op, n, inputs);
-    return made ? tsr_node_output(made, 0) : NULL;
+    if (expansion->failed)
+        return NULL;
+    return tsr__x_output(tsr__x_node(expansion, op, n, inputs));
 }
 
 // ---- constants ---------------------------------------------------------------------------------
@@ -129,13 +153,10 @@ tsr_value *tsr__x_op(struct expansion *expansion, const char *op, int n, ...)
 tsr_value *tsr__x_constant(struct expansion *expansion, tsr_dtype type, int rank,
                            const int64_t *dims, const void *bytes, size_t n)
 {
-    struct str base =
-        tsr__arena_printf(expansion->arena, STR_FMT "/constant", STR_ARG(expansion->name));
-    struct str name =
-        expansion->failed || !base.p ? STR("") : tsr__graph_fresh_name(expansion->graph, base);
-    tsr_value *value =
-        name.n ? tsr_graph_add_initializer(expansion->graph, name.p, type, rank, dims, bytes, n)
-               : NULL;
+    struct str name = new_name(expansion, "constant");
+    tsr_value *value = NULL;
+    if (name.n)
+        value = tsr_graph_add_initializer(expansion->graph, name.p, type, rank, dims, bytes, n);
     expansion->failed = expansion->failed || !value;
     return value;
 }
@@ -187,7 +208,9 @@ tsr_value *tsr__x_ones(struct expansion *expansion, tsr_dtype type, const int64_
     expansion->failed = expansion->failed || (type != TSR_FLOAT && !is_double);
     if (expansion->failed)
         return NULL;
-    size_t width = is_double ? sizeof(double) : sizeof(float);
+    size_t width = sizeof(float);
+    if (is_double)
+        width = sizeof(double);
     void *bytes = tsr__arena_array(expansion->arena, (size_t)n + 1, width, _Alignof(double));
     if (!bytes) {
         expansion->failed = true;
@@ -208,7 +231,7 @@ tsr_value *tsr__x_cast(struct expansion *expansion, tsr_value *value, tsr_dtype 
 {
     if (from == to)
         return value;
-    tsr_node *node = value ? tsr__x_node(expansion, "Cast", 1, &value) : NULL;
+    tsr_node *node = tsr__x_node_of(expansion, "Cast", 1, &value);
     if (!node || tsr_node_set_int(node, "to", to) != TSR_OK) {
         expansion->failed = true;
         return NULL;
@@ -220,14 +243,17 @@ tsr_value *tsr__x_cast(struct expansion *expansion, tsr_value *value, tsr_dtype 
 tsr_value *tsr__x_reduce(struct expansion *expansion, const char *op, tsr_value *value,
                          const int64_t *axes, int n, bool keep)
 {
-    bool as_input = expansion->opset >= (strcmp(op, "ReduceSum") == 0 ? 13 : 18);
+    int64_t since = 18;
+    if (strcmp(op, "ReduceSum") == 0)
+        since = 13;
+    bool as_input = expansion->opset >= since;
     tsr_value *inputs[2] = {value, NULL};
+    int n_in = 1;
     if (n == 0) // nothing to reduce; an empty list would mean everything
         return value;
     if (as_input)
-        inputs[1] = tsr__x_ints(expansion, axes, n);
-    int n_in = as_input ? 2 : 1;
-    tsr_node *made = value && !expansion->failed ? tsr__x_node(expansion, op, n_in, inputs) : NULL;
+        inputs[n_in++] = tsr__x_ints(expansion, axes, n);
+    tsr_node *made = tsr__x_node_of(expansion, op, n_in, inputs);
     if (!made || tsr_node_set_int(made, "keepdims", keep) != TSR_OK ||
         (!as_input && tsr_node_set_ints(made, "axes", axes, (size_t)n) != TSR_OK)) {
         expansion->failed = true;
@@ -268,7 +294,8 @@ tsr_value *tsr__x_positions(struct expansion *expansion, size_t i, int axis)
     struct shape s = tsr__x_shape(expansion, i);
     int64_t size = s.dims[axis].value, shape[DERIVE_MAX_RANK], at = axis, zero = 0;
     for (int k = 0; k < s.rank; k++)
-        shape[k] = k == axis ? -1 : 1;
+        shape[k] = 1;
+    shape[axis] = -1;
     if (size >= 0) {
         int64_t *list = ARENA_ARRAY(expansion->arena, int64_t, (size_t)size + 1);
         if (!list)
@@ -313,9 +340,8 @@ tsr_value *tsr__x_reshape(struct expansion *expansion, tsr_value *value, const i
 tsr_value *tsr__x_unsqueeze(struct expansion *expansion, tsr_value *value, int64_t axis)
 {
     if (expansion->opset >= 13)
-        return value ? tsr__x_op(expansion, "Unsqueeze", 2, value, tsr__x_ints(expansion, &axis, 1))
-                     : NULL;
-    tsr_node *node = value ? tsr__x_node(expansion, "Unsqueeze", 1, &value) : NULL;
+        return tsr__x_op(expansion, "Unsqueeze", 2, value, tsr__x_ints(expansion, &axis, 1));
+    tsr_node *node = tsr__x_node_of(expansion, "Unsqueeze", 1, &value);
     if (!node || tsr_node_set_ints(node, "axes", &axis, 1) != TSR_OK) {
         expansion->failed = true;
         return NULL;
@@ -337,13 +363,14 @@ void tsr__x_give(struct expansion *expansion, int k, tsr_value *value)
         made = made || expansion->nodes.at[i] == tsr_value_producer(value);
     if (!made) // an input passes through
         value = tsr__x_op(expansion, "Identity", 1, value);
-    tsr_node *maker = value ? tsr_value_producer(value) : NULL;
-    struct expanded_slot *slot = maker ? vec_push(expansion->arena, &expansion->gives) : NULL;
+    struct expanded_slot *slot = NULL;
+    if (value)
+        slot = vec_push(expansion->arena, &expansion->gives);
     if (!slot) {
         expansion->failed = true;
         return;
     }
-    *slot = (struct expanded_slot){maker, value, k};
+    *slot = (struct expanded_slot){tsr_value_producer(value), value, k};
 }
 
 // ---- the whole ---------------------------------------------------------------------------------
@@ -355,13 +382,15 @@ static tsr_status take_over(struct expansion *expansion, tsr_value *old, tsr_val
     struct str aside = tsr__graph_fresh_name(expansion->graph, STR("replaced"));
     if (!name.p || !aside.n)
         return TSR_NOMEM;
-    tsr_status st = tsr__value_copy_type(by, old);
-    if (st == TSR_OK)
-        st = tsr_value_rename(old, aside.p);
-    if (st == TSR_OK)
-        st = tsr_value_replace_uses(old, by, true);
-    if (st != TSR_OK)
-        return st;
+    tsr_status status = tsr__value_copy_type(by, old);
+    if (status != TSR_OK)
+        return status;
+    status = tsr_value_rename(old, aside.p);
+    if (status != TSR_OK)
+        return status;
+    status = tsr_value_replace_uses(old, by, true);
+    if (status != TSR_OK)
+        return status;
     return tsr_value_rename(by, name.p);
 }
 
@@ -374,6 +403,16 @@ static tsr_status finish(struct expansion *expansion)
             return st;
     }
     return tsr_node_remove(expansion->node);
+}
+
+static const char *name_of(const tsr_node *node)
+{
+    if (tsr_node_name(node)[0])
+        return tsr_node_name(node);
+    for (size_t i = 0; i < tsr_node_output_count(node); i++)
+        if (tsr_node_output(node, i) && tsr_value_name(tsr_node_output(node, i))[0])
+            return tsr_value_name(tsr_node_output(node, i));
+    return "";
 }
 
 // Names of what is made begin with the node's name, or with that of its first named output. A full
@@ -393,16 +432,15 @@ tsr_status tsr__rule_expand(struct arena *arena, tsr_node *node, const tsr_node 
                           .rule = rule,
                           .cuts = cuts,
                           .opset = tsr__onnx_opset(node)};
-    const char *name = tsr_node_name(node);
-    for (size_t i = 0; !name[0] && i < tsr_node_output_count(node); i++)
-        name = tsr_node_output(node, i) ? tsr_value_name(tsr_node_output(node, i)) : name;
-    x.name = tsr__arena_str(arena, str_of(name));
+    x.name = tsr__arena_str(arena, str_of(name_of(node)));
     if (!x.name.p)
         return TSR_NOMEM;
     row->expand(&x);
     bool full = arena->failed || tsr__model_arena(tsr_graph_model(x.graph))->failed;
-    if (x.failed || full || !x.gives.n)
-        return full ? TSR_NOMEM : TSR_UNSUPPORTED;
+    if (full)
+        return TSR_NOMEM;
+    if (x.failed || !x.gives.n)
+        return TSR_UNSUPPORTED;
     *out = (struct expanded){.nodes = x.nodes.at,
                              .n_nodes = x.nodes.n,
                              .reads = x.reads.at,

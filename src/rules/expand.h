@@ -38,6 +38,11 @@ float tsr__x_float(const struct expansion *expansion, const char *name, float ot
 tsr_value *tsr__x_op(struct expansion *expansion, const char *op, int n, ...);
 // A node with optional inputs: NULL ones are left out.
 tsr_node *tsr__x_node(struct expansion *expansion, const char *op, int n, tsr_value *const *inputs);
+// The same where none may be left out: one that could not be made fails the expansion.
+tsr_node *tsr__x_node_of(struct expansion *expansion, const char *op, int n,
+                         tsr_value *const *inputs);
+// The first output of a node; NULL: there is no node.
+tsr_value *tsr__x_output(const tsr_node *node);
 tsr_node *tsr__x_nodes(struct expansion *expansion, const char *op, int n, tsr_value *const *inputs,
                        int n_out); // at most 3
 tsr_value *tsr__x_scalar(struct expansion *expansion, tsr_dtype type,

@@ -24,7 +24,7 @@ struct attention {
 
 static tsr_value *turned(struct expansion *expansion, tsr_value *value, const int64_t *perm, int n)
 {
-    tsr_value *y = value ? tsr__x_op(expansion, "Transpose", 1, value) : NULL;
+    tsr_value *y = tsr__x_op(expansion, "Transpose", 1, value);
     if (!y || tsr_node_set_ints(tsr_value_producer(y), "perm", perm, (size_t)n) != TSR_OK) {
         expansion->failed = true;
         return NULL;
@@ -42,12 +42,21 @@ static tsr_value *by_heads(struct expansion *expansion, const struct attention *
         tsr__x_cast(expansion, tsr__x_in(expansion, i), attention->type, attention->wide);
     int64_t flat[] = {0, 0, attention->h, e}, flat_shared[] = {0, 0, attention->h, g, e},
             shared[] = {0, attention->h, g, -1, e};
+    if (attention->g == 1 && rank == 4)
+        return value;
     if (attention->g == 1)
-        return rank == 4 ? value
-                         : turned(expansion, tsr__x_reshape(expansion, value, flat, 4), four, 4);
+        return turned(expansion, tsr__x_reshape(expansion, value, flat, 4), four, 4);
     if (rank == 4)
         return tsr__x_reshape(expansion, value, shared, 5);
     return turned(expansion, tsr__x_reshape(expansion, value, flat_shared, 5), five, 5);
+}
+
+// The dimension that counts rows: of [b s (h d)] 1, of [b h s d] 2.
+static int rows_axis(int rank)
+{
+    if (rank == 3)
+        return 1;
+    return 2;
 }
 
 // Where keys stand behind their query.
@@ -55,8 +64,7 @@ static tsr_value *causal(struct expansion *expansion, const struct attention *at
                          tsr_value *scores)
 {
     static const int64_t rows[] = {-1, 1}, columns[] = {-1};
-    int axis = attention->rank == 3 ? 1 : 2;
-    int of_keys = tsr__x_shape(expansion, 1).rank == 3 ? 1 : 2;
+    int axis = rows_axis(attention->rank), of_keys = rows_axis(tsr__x_shape(expansion, 1).rank);
     tsr_value *q = tsr__x_reshape(expansion, tsr__x_positions(expansion, 0, axis), rows, 2);
     tsr_value *k = tsr__x_reshape(expansion, tsr__x_positions(expansion, 1, of_keys), columns, 1);
     tsr_value *seen = tsr__x_op(expansion, "LessOrEqual", 2, k, q);
@@ -125,7 +133,9 @@ static tsr_value *scores_of(struct expansion *expansion, const struct attention 
                   tsr__x_scalar(expansion, attention->wide, attention->scale));
     if (attention->mask)
         s = masked(expansion, attention, s);
-    return attention->causal ? causal(expansion, attention, s) : s;
+    if (attention->causal)
+        s = causal(expansion, attention, s);
+    return s;
 }
 
 static tsr_value *softmax(struct expansion *expansion, tsr_value *scores)
@@ -142,7 +152,9 @@ static tsr_value *softmax(struct expansion *expansion, tsr_value *scores)
 static tsr_value *softmax_or_zero(struct expansion *expansion, const struct attention *attention,
                                   tsr_value *scores)
 {
-    const int64_t last[] = {attention->g == 1 ? 3 : 4};
+    int64_t last[] = {3}; // keys, of [b h q k] or [b h g q k]
+    if (attention->g > 1)
+        last[0] = 4;
     tsr_value *top = tsr__x_reduce(expansion, "ReduceMax", scores, last, 1, true);
     tsr_value *seen = tsr__x_op(expansion, "Greater", 2, top,
                                 tsr__x_scalar(expansion, attention->wide, -INFINITY));
@@ -157,8 +169,11 @@ static void attend(struct expansion *expansion, const struct attention *attentio
 {
     static const int64_t four[] = {0, 2, 1, 3}, five[] = {0, 3, 1, 2, 4};
     tsr_value *scores = scores_of(expansion, attention);
-    tsr_value *value = attention->hidden_is_zero ? softmax_or_zero(expansion, attention, scores)
-                                                 : softmax(expansion, scores);
+    tsr_value *value;
+    if (attention->hidden_is_zero)
+        value = softmax_or_zero(expansion, attention, scores);
+    else
+        value = softmax(expansion, scores);
     if (!value)
         return;
     tsr_value *y = tsr__x_op(expansion, "MatMul", 2, value,
@@ -174,6 +189,14 @@ static void attend(struct expansion *expansion, const struct attention *attentio
     tsr__x_give(expansion, 0, tsr__x_cast(expansion, y, attention->wide, attention->type));
 }
 
+// Elements of a head: all heads side by side are the last dimension of 3, or each has its own of 4.
+static int64_t size_of_head(struct shape shape, int64_t heads)
+{
+    if (shape.rank == 3)
+        return size_at(shape, 2) / heads;
+    return size_at(shape, 3);
+}
+
 // Sizes of heads; all of them must be numbers.
 static bool read_heads(const struct expansion *expansion, int64_t queries, int64_t keys,
                        struct attention *attention)
@@ -187,20 +210,24 @@ static bool read_heads(const struct expansion *expansion, int64_t queries, int64
         return false;
     attention->h = keys;
     attention->g = queries / keys;
-    attention->d = q.rank == 3 ? size_at(q, 2) / queries : size_at(q, 3);
-    attention->v = v.rank == 3 ? size_at(v, 2) / keys : size_at(v, 3);
+    attention->d = size_of_head(q, queries);
+    attention->v = size_of_head(v, keys);
     return attention->d > 0 && attention->v > 0;
 }
 
 void tsr__expand_attention(struct expansion *expansion)
 {
     struct shape q = tsr__x_shape(expansion, 0), k = tsr__x_shape(expansion, 1);
-    struct attention attention = {.causal = tsr__x_int(expansion, "is_causal", 0) != 0,
-                                  .mask = tsr__x_has(expansion, 3) ? 3 : 0};
-    attention.hidden_is_zero =
-        attention.mask != 0; // a causal query alone always sees its first key
-    int64_t queries = q.rank == 3 ? tsr__x_int(expansion, "q_num_heads", 0) : size_at(q, 1);
-    int64_t keys = q.rank == 3 ? tsr__x_int(expansion, "kv_num_heads", 0) : size_at(k, 1);
+    struct attention attention = {.causal = tsr__x_int(expansion, "is_causal", 0) != 0};
+    if (tsr__x_has(expansion, 3)) {
+        attention.mask = 3;
+        attention.hidden_is_zero = true; // a causal query alone always sees its first key
+    }
+    int64_t queries = size_at(q, 1), keys = size_at(k, 1);
+    if (q.rank == 3) {
+        queries = tsr__x_int(expansion, "q_num_heads", 0);
+        keys = tsr__x_int(expansion, "kv_num_heads", 0);
+    }
     if (!read_heads(expansion, queries, keys, &attention)) {
         expansion->failed = true;
         return;
@@ -212,7 +239,9 @@ void tsr__expand_attention(struct expansion *expansion)
 
 void tsr__expand_multi_head(struct expansion *expansion)
 {
-    struct attention attention = {.mask = tsr__x_has(expansion, 5) ? 5 : 0};
+    struct attention attention = {0};
+    if (tsr__x_has(expansion, 5))
+        attention.mask = 5;
     int64_t heads = tsr__x_int(expansion, "num_heads", 0);
     if (!read_heads(expansion, heads, heads, &attention)) {
         expansion->failed = true;

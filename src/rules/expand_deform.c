@@ -24,13 +24,14 @@ static int64_t entry(const struct shapes *shapes, const tsr_node *node, const ch
 {
     const int64_t *list;
     size_t n = tsr_attr_ints(tsr__attr_of(shapes, node, name), &list);
-    return (size_t)i < n ? list[i] : otherwise;
+    if ((size_t)i >= n)
+        return otherwise;
+    return list[i];
 }
 
 static struct shape shape_of(const struct shapes *shapes, const tsr_node *node, size_t i)
 {
-    const tsr_value *value = i < tsr_node_input_count(node) ? tsr_node_input(node, i) : NULL;
-    return value ? tsr__shapes_of(shapes, value) : (struct shape){.rank = -1};
+    return tsr__shapes_of(shapes, input_at(node, i));
 }
 
 // False: a size is not known, there are more sets of offsets than one, or it is nothing that GridSample does.
@@ -85,7 +86,7 @@ static tsr_value *channels(struct expansion *expansion, size_t input, const int6
                            int64_t n)
 {
     tsr_value *inputs[2] = {tsr__x_in(expansion, input), tsr__x_ints(expansion, which, n)};
-    tsr_node *node = inputs[1] ? tsr__x_node(expansion, "Gather", 2, inputs) : NULL;
+    tsr_node *node = tsr__x_node_of(expansion, "Gather", 2, inputs);
     if (!node || tsr_node_set_int(node, "axis", 1) != TSR_OK) {
         expansion->failed = true;
         return NULL;
@@ -116,12 +117,14 @@ static tsr_value *sample(struct expansion *expansion, const struct deform *defor
     tsr_value *grid =
         tsr__x_op(expansion, "Mul", 2, pixels, both(expansion, 2 / width, 2 / height));
     grid = tsr__x_op(expansion, "Add", 2, grid, both(expansion, 1 / width - 1, 1 / height - 1));
-    tsr_node *turned = grid ? tsr__x_node(expansion, "Transpose", 1, &grid) : NULL;
+    tsr_node *turned = tsr__x_node_of(expansion, "Transpose", 1, &grid);
     if (!turned || tsr_node_set_ints(turned, "perm", last, 4) != TSR_OK)
         return NULL;
     tsr_value *inputs[2] = {tsr__x_in(expansion, 0), tsr_node_output(turned, 0)};
     tsr_node *made = tsr__x_node(expansion, "GridSample", 2, inputs);
-    const char *mode = expansion->opset >= 20 ? "linear" : "bilinear";
+    const char *mode = "linear";
+    if (expansion->opset < 20)
+        mode = "bilinear";
     if (!made || tsr_node_set_string(made, "mode", mode) != TSR_OK ||
         tsr_node_set_string(made, "padding_mode", "zeros") != TSR_OK ||
         tsr_node_set_int(made, "align_corners", 0) != TSR_OK)
@@ -147,14 +150,16 @@ static tsr_value *share_of(struct expansion *expansion, const struct deform *def
                                  both(expansion, (double)(column * deform->dilation[1]),
                                       (double)(row * deform->dilation[0])));
     moved = tsr__x_op(expansion, "Add", 2, moved, channels(expansion, 2, of_offset, SPACE));
-    tsr_value *seen = moved ? sample(expansion, deform, moved) : NULL;
+    if (!moved)
+        return NULL;
+    tsr_value *seen = sample(expansion, deform, moved);
     if (seen && tsr__x_has(expansion, 4))
         seen = tsr__x_op(expansion, "Mul", 2, seen, channels(expansion, 4, &k, 1));
-    bool biased = k == 0 && tsr__x_has(expansion, 3);
-    tsr_value *inputs[3] = {seen, weights_at(expansion, row, column),
-                            biased ? tsr__x_in(expansion, 3) : NULL};
-    tsr_node *conv =
-        seen && inputs[1] ? tsr__x_node(expansion, "Conv", biased ? 3 : 2, inputs) : NULL;
+    tsr_value *inputs[3] = {seen, weights_at(expansion, row, column)};
+    int n = 2;
+    if (k == 0 && tsr__x_has(expansion, 3)) // the bias is added once
+        inputs[n++] = tsr__x_in(expansion, 3);
+    tsr_node *conv = tsr__x_node_of(expansion, "Conv", n, inputs);
     if (!conv || tsr_node_set_int(conv, "group", tsr__x_int(expansion, "group", 1)) != TSR_OK)
         return NULL;
     return tsr_node_output(conv, 0);
@@ -176,12 +181,11 @@ void tsr__expand_deform_conv(struct expansion *expansion)
     int n = 0;
     for (int64_t row = 0; row < deform.kernel[0]; row++)
         for (int64_t column = 0; column < deform.kernel[1]; column++) {
-            shares[n] = windows ? share_of(expansion, &deform, windows, row, column) : NULL;
+            shares[n] = share_of(expansion, &deform, windows, row, column);
             if (!shares[n++]) {
                 expansion->failed = true;
                 return;
             }
         }
-    tsr_node *sum = tsr__x_node(expansion, "Sum", n, shares);
-    tsr__x_give(expansion, 0, sum ? tsr_node_output(sum, 0) : NULL);
+    tsr__x_give(expansion, 0, tsr__x_output(tsr__x_node(expansion, "Sum", n, shares)));
 }

@@ -44,12 +44,14 @@ static bool split(struct expansion *expansion, int axis, struct parts *parts)
     parts->each = (size + parts->n - 1) / parts->n;
     parts->more = parts->n * parts->each - size;
     for (int i = 0; i < shape.rank; i++) {
-        int64_t d = i < axis ? 0 : shape.dims[i].value;
-        if (i > axis && d == 0)
+        int64_t size_here = 0, behind = i > axis;
+        if (i >= axis)
+            size_here = larger_of(shape.dims[i].value, -1);
+        if (behind && size_here == 0)
             return false;
-        open += d < 0;
-        parts->back[i] = d < 0 ? -1 : d;
-        parts->shape[i < axis ? i : i + 1] = parts->back[i];
+        open += size_here < 0;
+        parts->back[i] = size_here;
+        parts->shape[i + behind] = size_here;
     }
     parts->shape[axis] = parts->n;
     parts->shape[axis + 1] = parts->each;
@@ -88,7 +90,7 @@ static tsr_value *scan(struct expansion *expansion, const char *op, tsr_value *v
                        bool exclusive)
 {
     tsr_value *inputs[2] = {value, tsr__x_scalar(expansion, TSR_INT64, axis)};
-    tsr_node *node = value && inputs[1] ? tsr__x_node(expansion, op, 2, inputs) : NULL;
+    tsr_node *node = tsr__x_node_of(expansion, op, 2, inputs);
     if (!node || tsr_node_set_int(node, "exclusive", exclusive) != TSR_OK ||
         tsr_node_set_int(node, "reverse", tsr__x_int(expansion, "reverse", 0)) != TSR_OK) {
         expansion->failed = true;
@@ -104,8 +106,11 @@ static void cumulate(struct expansion *expansion, const char *op, const char *to
     struct parts parts;
     int rank = tsr__x_shape(expansion, 0).rank;
     const tsr_value *given = tsr_node_input(expansion->twin, 1);
-    if (!given || tsr__shapes_ints(expansion->shapes, given, &axis, 1) != 1)
-        axis = rank == 1 ? 0 : rank; // of one dimension there is no other
+    bool known = given && tsr__shapes_ints(expansion->shapes, given, &axis, 1) == 1;
+    if (!known)
+        axis = rank; // none
+    if (!known && rank == 1)
+        axis = 0; // there is no other
     if (!split(expansion, tsr__axis(axis, rank), &parts)) {
         expansion->failed = true;
         return;
@@ -138,7 +143,11 @@ static tsr_node *top(struct expansion *expansion, tsr_value *value, int64_t k, i
                      bool sorted)
 {
     tsr_value *inputs[2] = {value, tsr__x_ints(expansion, &k, 1)};
-    tsr_node *node = value && inputs[1] ? tsr__x_nodes(expansion, "TopK", 2, inputs, 2) : NULL;
+    if (!value || !inputs[1]) {
+        expansion->failed = true;
+        return NULL;
+    }
+    tsr_node *node = tsr__x_nodes(expansion, "TopK", 2, inputs, 2);
     if (!node || tsr_node_set_int(node, "axis", axis) != TSR_OK ||
         tsr_node_set_int(node, "largest", tsr__x_int(expansion, "largest", 1)) != TSR_OK ||
         tsr_node_set_int(node, "sorted", sorted) != TSR_OK) {
@@ -157,8 +166,9 @@ static tsr_value *starts(struct expansion *expansion, const struct parts *parts)
         return NULL;
     for (int64_t i = 0; i < parts->n; i++)
         list[i] = i * parts->each;
-    for (int i = 0; i < parts->rank + 1 - parts->axis; i++)
-        shape[i] = i ? 1 : parts->n;
+    shape[0] = parts->n;
+    for (int i = 1; i < parts->rank + 1 - parts->axis; i++)
+        shape[i] = 1;
     return tsr__x_reshape(expansion, tsr__x_ints(expansion, list, parts->n), shape,
                           parts->rank + 1 - parts->axis);
 }
@@ -199,8 +209,10 @@ void tsr__expand_top_k(struct expansion *expansion)
     tsr_node *all =
         top(expansion, tsr__x_reshape(expansion, tsr_node_output(each, 0), parts.back, parts.rank),
             k, parts.axis, tsr__x_int(expansion, "sorted", 1) != 0);
-    tsr_value *inputs[2] = {at, all ? tsr_node_output(all, 1) : NULL};
-    tsr_node *which = at && all ? tsr__x_node(expansion, "GatherElements", 2, inputs) : NULL;
+    if (!all)
+        return;
+    tsr_value *inputs[2] = {at, tsr_node_output(all, 1)};
+    tsr_node *which = tsr__x_node_of(expansion, "GatherElements", 2, inputs);
     if (!which || tsr_node_set_int(which, "axis", parts.axis) != TSR_OK) {
         expansion->failed = true;
         return;
@@ -225,10 +237,15 @@ void tsr__expand_fused_gemm(struct expansion *expansion)
     static const char *const given[] = {"activation_alpha", "activation_beta"};
     tsr_value *inputs[3] = {tsr__x_in(expansion, 0), tsr__x_in(expansion, 1),
                             tsr__x_in(expansion, 2)};
-    size_t n;
+    size_t n = 0;
     const char *text = tsr_attr_string(tsr_node_find_attr(expansion->node, "activation"), &n);
-    struct str op = {text, text ? n : 0};
-    tsr_node *gemm = tsr__x_node(expansion, "Gemm", inputs[2] ? 3 : 2, inputs), *last = NULL;
+    if (!text)
+        n = 0;
+    struct str op = {text, n};
+    int n_in = 2;
+    if (inputs[2])
+        n_in = 3;
+    tsr_node *gemm = tsr__x_node(expansion, "Gemm", n_in, inputs), *last = NULL;
     for (size_t i = 0; gemm && i < 2; i++) {
         float f = tsr__x_float(expansion, plain[i], 1);
         if (tsr_node_set_float(gemm, plain[i], f) != TSR_OK ||
@@ -248,5 +265,5 @@ void tsr__expand_fused_gemm(struct expansion *expansion)
         }
     }
     expansion->failed = expansion->failed || !last;
-    tsr__x_give(expansion, 0, last ? tsr_node_output(last, 0) : NULL);
+    tsr__x_give(expansion, 0, tsr__x_output(last));
 }

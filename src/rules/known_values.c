@@ -20,6 +20,7 @@ static const struct known_value nothing = {0};
 
 // ---- making ------------------------------------------------------------------------------------
 
+// Room for n elements, all unknown; NULL: too many, not known how many (below 0), or out of memory.
 static struct expr *new_elements(struct arena *arena, int64_t n)
 {
     if (n >= 0 && n <= VALUES_MAX)
@@ -61,7 +62,9 @@ int64_t tsr__value_length(struct known_value value, struct shape shape)
 {
     if (value.elements)
         return value.n;
-    return shape.rank == 1 ? shape.dims[0].value : -1;
+    if (shape.rank != 1)
+        return -1;
+    return shape.dims[0].value;
 }
 
 struct known_value tsr__value_of_tensor(struct arena *arena, const tsr_tensor *tensor)
@@ -114,7 +117,7 @@ void tsr__value_constant(struct shape_job *job)
 // A bound of Shape, which counts from the end where it is negative: -1 of rank 4 is 3.
 static int64_t bound_of(int64_t bound, int64_t rank)
 {
-    return clamped(bound < 0 ? bound + rank : bound, 0, rank);
+    return clamped(from_front(bound, rank), 0, rank);
 }
 
 void tsr__value_shape(struct shape_job *job)
@@ -124,29 +127,37 @@ void tsr__value_shape(struct shape_job *job)
         return;
     int64_t start = bound_of(tsr__job_int(job, "start", 0), of.rank);
     int64_t end = bound_of(tsr__job_int(job, "end", of.rank), of.rank);
-    struct expr *expr = new_elements(job->arena, end > start ? end - start : 0);
+    int64_t n = larger_of(end - start, 0);
+    struct expr *expr = new_elements(job->arena, n);
     if (!expr)
         return;
-    for (int64_t i = start; i < end; i++)
-        expr[i - start] = tsr__expr_of(job->exprs, of.dims[i]);
-    give(job, 0, expr, end > start ? end - start : 0);
+    for (int64_t i = 0; i < n; i++)
+        expr[i] = tsr__expr_of(job->exprs, of.dims[start + i]);
+    give(job, 0, expr, n);
 }
 
 void tsr__value_size(struct shape_job *job)
 {
     struct shape of = tsr__job_in(job, 0);
-    struct expr *expr = of.rank >= 0 ? new_elements(job->arena, 1) : NULL;
-    if (expr)
-        *expr = tsr__job_size(job, of, 0, of.rank);
+    if (of.rank < 0)
+        return;
+    struct expr *expr = new_elements(job->arena, 1);
+    if (!expr)
+        return;
+    *expr = tsr__job_size(job, of, 0, of.rank);
     give(job, 0, expr, 1);
 }
 
 void tsr__value_constant_of_shape(struct shape_job *job)
 {
     const tsr_tensor *tensor = tsr_attr_tensor(tsr__job_attr(job, "value"));
-    struct known_value fill = tensor ? tsr__value_of_tensor(job->arena, tensor) : nothing;
+    if (!tensor)
+        return;
+    struct known_value fill = tsr__value_of_tensor(job->arena, tensor);
+    if (!fill.elements || fill.n != 1)
+        return;
     int64_t n = count_of(job->out[0]);
-    struct expr *expr = fill.elements && fill.n == 1 && n >= 0 ? new_elements(job->arena, n) : NULL;
+    struct expr *expr = new_elements(job->arena, n);
     if (!expr)
         return;
     for (int64_t i = 0; i < n; i++)
@@ -158,7 +169,9 @@ void tsr__value_range(struct shape_job *job)
 {
     struct known_value start = tsr__job_values(job, 0), delta = tsr__job_values(job, 2);
     int64_t n = count_of(job->out[0]);
-    struct expr *expr = start.n == 1 && delta.n == 1 && n >= 0 ? new_elements(job->arena, n) : NULL;
+    if (start.n != 1 || delta.n != 1)
+        return;
+    struct expr *expr = new_elements(job->arena, n);
     if (!expr)
         return;
     for (int64_t i = 0; i < n; i++)
@@ -175,21 +188,35 @@ void tsr__value_same(struct shape_job *job)
     job->value[0] = tsr__job_values(job, 0);
 }
 
+static struct expr truth(bool known, bool value)
+{
+    if (!known)
+        return EXPR_UNKNOWN;
+    return expr_number(value);
+}
+
+// An element of one integer type as one of another; sizes are taken to fit into 32 bits, numbers are looked at.
+static struct expr cast_element(struct expr element, tsr_dtype from, tsr_dtype to)
+{
+    if (to == TSR_BOOL)
+        return truth(expr_is_number(element), element.number != 0);
+    bool wide = to == TSR_INT64 || from != TSR_INT64;
+    if (!wide && !element.poly && element.number != (int32_t)element.number)
+        return EXPR_UNKNOWN;
+    return element;
+}
+
 void tsr__value_cast(struct shape_job *job)
 {
     struct known_value value = tsr__job_values(job, 0);
     tsr_dtype from = tsr__job_in(job, 0).dtype, to = job->out[0].dtype;
-    bool wide = to == TSR_INT64 || (to == TSR_INT32 && from != TSR_INT64);
-    struct expr *expr = value.elements ? new_elements(job->arena, value.n) : NULL;
-    if (!expr || (to != TSR_INT64 && to != TSR_INT32 && to != TSR_BOOL))
+    if (!value.elements || (to != TSR_INT64 && to != TSR_INT32 && to != TSR_BOOL))
         return;
-    for (int64_t i = 0; i < value.n; i++) {
-        struct expr x = value.elements[i];
-        bool fits = wide || (to == TSR_INT32 && (x.poly || x.number == (int32_t)x.number));
-        if (to == TSR_BOOL)
-            x = expr_is_number(x) ? expr_number(x.number != 0) : (struct expr){0};
-        expr[i] = fits || to == TSR_BOOL ? x : (struct expr){0};
-    }
+    struct expr *expr = new_elements(job->arena, value.n);
+    if (!expr)
+        return;
+    for (int64_t i = 0; i < value.n; i++)
+        expr[i] = cast_element(value.elements[i], from, to);
     give(job, 0, expr, value.n);
 }
 
@@ -198,7 +225,9 @@ void tsr__value_concat(struct shape_job *job)
 {
     int64_t n = count_of(job->out[0]), at = 0;
     int axis = tsr__axis(tsr__job_int(job, "axis", 0), job->out[0].rank);
-    struct expr *expr = n >= 0 && axis >= 0 ? new_elements(job->arena, n) : NULL;
+    if (axis < 0)
+        return;
+    struct expr *expr = new_elements(job->arena, n);
     if (!expr)
         return;
     int64_t outer = 1;
@@ -207,7 +236,7 @@ void tsr__value_concat(struct shape_job *job)
     for (int64_t o = 0; o < outer; o++)
         for (int i = 0; i < job->n_in; i++) {
             struct known_value value = tsr__job_values(job, i);
-            int64_t count = count_of(tsr__job_in(job, i)), block = outer ? count / outer : 0;
+            int64_t count = count_of(tsr__job_in(job, i)), block = count / outer;
             if (count < 0 || at + block > n)
                 return;
             for (int64_t k = 0; k < block; k++, at++)
@@ -249,13 +278,13 @@ void tsr__value_gather(struct shape_job *job)
         data.n != count_of(shape))
         return;
     int64_t n = around.outer * at.n * around.inner;
-    struct expr *expr = n <= VALUES_MAX ? new_elements(job->arena, n) : NULL;
+    struct expr *expr = new_elements(job->arena, n);
     if (!expr)
         return;
     for (int64_t o = 0; o < around.outer; o++)
         for (int64_t k = 0; k < at.n; k++) {
             struct expr x = at.elements[k];
-            int64_t index = x.number < 0 ? x.number + around.size : x.number;
+            int64_t index = from_front(x.number, around.size);
             if (!expr_is_number(x) || index < 0 || index >= around.size)
                 return;
             for (int64_t i = 0; i < around.inner; i++)
@@ -278,7 +307,8 @@ void tsr__value_slice(struct shape_job *job)
     if (!expr)
         return;
     for (int64_t i = start; n < value.n; i += step) {
-        if (step > 0 ? i >= end : i <= end)
+        bool past_end = (step > 0 && i >= end) || (step < 0 && i <= end);
+        if (past_end)
             break;
         expr[n++] = value.elements[i];
     }
@@ -310,10 +340,11 @@ static struct expr broadcast(const struct shape *from, const struct known_value 
         index /= to->dims[d].value;
         if (k < 0)
             continue;
-        at += from->dims[k].value == 1 ? 0 : here * stride;
+        if (from->dims[k].value != 1)
+            at += here * stride;
         stride *= from->dims[k].value;
     }
-    return at < value->n ? value->elements[at] : (struct expr){0};
+    return element_of(*value, at);
 }
 
 void tsr__value_expand(struct shape_job *job)
@@ -321,8 +352,9 @@ void tsr__value_expand(struct shape_job *job)
     struct known_value value = tsr__job_values(job, 0);
     struct shape shape = tsr__job_in(job, 0);
     int64_t n = count_of(job->out[0]);
-    struct expr *expr =
-        value.elements && n >= 0 && count_of(shape) == value.n ? new_elements(job->arena, n) : NULL;
+    if (!value.elements || count_of(shape) != value.n)
+        return;
+    struct expr *expr = new_elements(job->arena, n);
     if (!expr)
         return;
     for (int64_t i = 0; i < n; i++)
@@ -341,19 +373,15 @@ static void each_pair(struct shape_job *job, binary_fn f)
         return;
     struct shape x = tsr__job_in(job, 0), y = tsr__job_in(job, 1);
     int64_t n = count_of(job->out[0]);
-    struct expr *expr =
-        n >= 0 && count_of(x) == a.n && count_of(y) == b.n ? new_elements(job->arena, n) : NULL;
+    if (count_of(x) != a.n || count_of(y) != b.n)
+        return;
+    struct expr *expr = new_elements(job->arena, n);
     if (!expr)
         return;
     for (int64_t i = 0; i < n; i++)
         expr[i] =
             f(job->exprs, broadcast(&x, &a, &job->out[0], i), broadcast(&y, &b, &job->out[0], i));
     give(job, 0, expr, n);
-}
-
-static struct expr truth(bool known, bool value)
-{
-    return known ? expr_number(value) : (struct expr){0};
 }
 
 static struct expr equal(struct exprs *exprs, struct expr a, struct expr b)
@@ -440,7 +468,9 @@ void tsr__value_min(struct shape_job *job)
 static void each(struct shape_job *job, struct expr (*f)(struct exprs *exprs, struct expr a))
 {
     struct known_value value = tsr__job_values(job, 0);
-    struct expr *expr = value.elements ? new_elements(job->arena, value.n) : NULL;
+    if (!value.elements)
+        return;
+    struct expr *expr = new_elements(job->arena, value.n);
     if (!expr)
         return;
     for (int64_t i = 0; i < value.n; i++)
@@ -457,7 +487,9 @@ static struct expr absolute(struct exprs *exprs, struct expr a)
 {
     if (tsr__expr_natural(a))
         return a;
-    return expr_is_number(a) ? negative(exprs, a) : (struct expr){0};
+    if (!expr_is_number(a))
+        return EXPR_UNKNOWN;
+    return negative(exprs, a);
 }
 
 static struct expr not(struct exprs * exprs, struct expr a)
@@ -491,17 +523,17 @@ void tsr__value_where(struct shape_job *job)
         if (!v[i].elements || count_of(s[i]) != v[i].n)
             return;
     }
-    struct expr *expr = n >= 0 ? new_elements(job->arena, n) : NULL;
+    struct expr *expr = new_elements(job->arena, n);
     if (!expr)
         return;
     for (int64_t i = 0; i < n; i++) {
         struct expr yes = broadcast(&s[0], &v[0], &job->out[0], i);
         struct expr a = broadcast(&s[1], &v[1], &job->out[0], i);
         struct expr b = broadcast(&s[2], &v[2], &job->out[0], i);
-        if (expr_is_number(yes))
-            expr[i] = yes.number ? a : b;
-        else if (expr_equal(a, b))
+        if (expr_equal(a, b) || (expr_is_number(yes) && yes.number))
             expr[i] = a;
+        else if (expr_is_number(yes))
+            expr[i] = b;
     }
     give(job, 0, expr, n);
 }
@@ -511,9 +543,9 @@ static void fold(struct shape_job *job, binary_fn f, int64_t start)
 {
     struct known_value value = tsr__job_values(job, 0);
     struct shape shape = tsr__job_in(job, 0);
-    struct expr *expr = value.elements && shape.rank <= 1 && count_of(job->out[0]) == 1
-                            ? new_elements(job->arena, 1)
-                            : NULL;
+    if (!value.elements || shape.rank > 1 || count_of(job->out[0]) != 1)
+        return;
+    struct expr *expr = new_elements(job->arena, 1);
     if (!expr)
         return;
     *expr = expr_number(start);
