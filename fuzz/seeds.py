@@ -136,6 +136,11 @@ def other_seeds():
     yield "frames", b"\1" + number(1) + word(b"s") + number(1) + number(-1) + number(1) + number(1) + tensor_frame
     yield "frames", b"\2" + number(1) + number(3) + number(0) + b"".join(word(b"t") for _ in range(6)) + number(0) * 4 + word(b"message") + word(b"hint")
     yield "frames", b"\0" + bytes(range(200))
+    yield "meet", b"\0TSRM\1\0\1\0" + bytes(72)
+    yield "meet", b"\1node[003-010,12],x7"
+    for rank in (2, 3):
+        yield "meet", bytes([rank]) + b"\3\0\0\0\1\0\0\0\0\0\0\0" + bytes(32)
+        yield "meet", bytes([rank]) + b"\1\0\0\0\1\0\0\0\5\0\0\0" + bytes(37)
     for c in COMMANDS:
         yield "command", c.encode()
     for m in models():

@@ -44,6 +44,11 @@ static const struct launcher {
      .size = "WORLD_SIZE",
      .also = "MASTER_ADDR",
      .mpi = NEVER},
+    {.family = "leaderworkerset",
+     .rank = "LWS_WORKER_INDEX",
+     .size = "LWS_GROUP_SIZE",
+     .also = "LWS_LEADER_ADDRESS",
+     .mpi = NEVER},
 };
 
 static bool number(const char *variable, int64_t *out)

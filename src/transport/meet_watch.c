@@ -226,7 +226,8 @@ double tsr__meet_gone_s(const struct meet *meet, int rank)
     uint64_t since_ms = atomic_load(&meet->states[rank].gone_ms);
     if (since_ms == 0)
         return -1;
-    return tsr__now_s() - (double)since_ms * 1e-3;
+    double seconds = tsr__now_s() - (double)since_ms * 1e-3;
+    return seconds > 0 ? seconds : 0; // since_ms is rounded up, so that it is never 0
 }
 
 bool tsr__meet_loopback(const struct meet *meet)

@@ -583,13 +583,15 @@ static void test_heap(void **state)
     world_close(&w);
 }
 
-static char net[] = "net", shm[] = "shm"; // cmocka hands them over as they are, without const
+static char net[] = "net", shm[] = "shm",
+            ucx[] = "ucx"; // cmocka hands them over as they are, without const
 
 // clang-format off
 #define ALL(name)                                                                                 \
     {#name " (threads)", name, NULL, NULL, NULL},                                                  \
     {#name " (net)", name, NULL, NULL, net},                                                       \
-    {#name " (shm)", name, NULL, NULL, shm}
+    {#name " (shm)", name, NULL, NULL, shm},                                                       \
+    {#name " (ucx)", name, NULL, NULL, ucx}
 // clang-format on
 
 int main(void)

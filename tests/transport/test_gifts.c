@@ -112,9 +112,9 @@ static void act(struct actor *a)
 
 static void test_arrives(void **state)
 {
-    static const char *const kinds[] = {"net", "shm"};
+    static const char *const kinds[] = {"net", "shm", "ucx"};
     (void)state;
-    for (int k = 0; k < 2; k++)
+    for (int k = 0; k < 3; k++)
         for (int n = 2; n <= 4; n++) {
             struct world w;
             struct actor actors[MAX_WORLD];

@@ -19,6 +19,9 @@ static const char *const variables[] = {
     "RANK",
     "WORLD_SIZE",
     "MASTER_ADDR",
+    "LWS_WORKER_INDEX",
+    "LWS_GROUP_SIZE",
+    "LWS_LEADER_ADDRESS",
     "SLURM_STEP_ID",
     "SLURM_STEP_NUM_NODES",
     "SLURM_NNODES",
@@ -42,6 +45,11 @@ static const struct {
     {{"SLURM_PROCID", "1", "SLURM_NTASKS", "2", "PMI_RANK", "1", "PMI_SIZE", "2"}, "mpich", 1, 2},
     {{"RANK", "1", "WORLD_SIZE", "2", "MASTER_ADDR", "localhost"}, "torchrun", 1, 2},
     {{"RANK", "1", "WORLD_SIZE", "2"}, NULL, 0, 0},
+    {{"LWS_WORKER_INDEX", "1", "LWS_GROUP_SIZE", "2", "LWS_LEADER_ADDRESS", "lead"},
+     "leaderworkerset",
+     1,
+     2},
+    {{"LWS_WORKER_INDEX", "1", "LWS_GROUP_SIZE", "2"}, NULL, 0, 0},
     {{"PMI_RANK", "3", "PMI_SIZE", "3"}, NULL, 0, 0}, // rank outside
     {{"PMI_RANK", "x", "PMI_SIZE", "3"}, NULL, 0, 0},
     {{"PMI_RANK", "0", "PMI_SIZE", "99999999999"}, NULL, 0, 0},
@@ -64,7 +72,8 @@ static void test_launchers(void **state)
         assert_int_equal(rank, cases[i].rank);
         assert_int_equal(ranks, cases[i].ranks);
         assert_true(tsr_launcher(NULL, NULL, NULL));
-        assert_int_equal(tsr__launcher_is_mpi(family), strcmp(family, "torchrun") != 0);
+        bool plain = !strcmp(family, "torchrun") || !strcmp(family, "leaderworkerset");
+        assert_int_equal(tsr__launcher_is_mpi(family), !plain);
         setenv("SLURM_STEP_NUM_NODES", "1", 1);
         assert_false(tsr__launcher_is_mpi("slurm"));
         setenv("SLURM_STEP_NUM_NODES", "2", 1);

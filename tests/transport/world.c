@@ -3,7 +3,9 @@
 // done when sent, large ones when taken, as in MPI. All memory is kept to the end, as failed jobs leave messages.
 #include "world.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #define EAGER 4096
 
@@ -169,9 +171,57 @@ void world_mute(struct world *w, int rank)
     pthread_mutex_unlock(&w->boxes->lock);
 }
 
+// ---- UCX ---------------------------------------------------------------------------------------------------------------
+
+struct joiner {
+    struct world *w;
+    struct comm_options options;
+    tsr_status status;
+};
+
+static void *join_ucx(void *data)
+{
+    struct joiner *j = data;
+    j->status = tsr__ucx_open(j->w->own[j->options.rank], &j->options, &j->w->e[j->options.rank]);
+    return NULL;
+}
+
+// The ranks meet, so they are opened by a thread each; each job has a name of its own.
+static void open_ucx(struct world *w, int n, double timeout_s)
+{
+    static int jobs;
+    char name[64];
+    pthread_t threads[MAX_WORLD];
+    struct joiner joiners[MAX_WORLD];
+    const char *folder = getenv("TESSERA_UCX");
+    if (!folder)
+        skip();
+    snprintf(name, sizeof name, "%d %d", (int)getpid(), jobs++);
+    *w = (struct world){.n = n, .net = true, .ucx = true, .session = tsr_session_new(NULL)};
+    for (int i = 0; i < n; i++) {
+        w->own[i] = tsr_session_new(NULL);
+        joiners[i] = (struct joiner){.w = w,
+                                     .options = {.timeout_s = timeout_s,
+                                                 .plugins = folder,
+                                                 .messages_only = true,
+                                                 .rank = i,
+                                                 .ranks = n,
+                                                 .meet = name}};
+        pthread_create(&threads[i], NULL, join_ucx, &joiners[i]);
+    }
+    for (int i = 0; i < n; i++)
+        pthread_join(threads[i], NULL);
+    for (int i = 0; i < n; i++)
+        assert_int_equal(joiners[i].status, TSR_OK);
+}
+
 void world_open(struct world *w, int n, const char *kind, double timeout_s)
 {
     bool net = kind && strcmp(kind, "net") == 0, shm = kind && strcmp(kind, "shm") == 0;
+    if (kind && strcmp(kind, "ucx") == 0) {
+        open_ucx(w, n, timeout_s);
+        return;
+    }
     struct comm_options o = {.timeout_s = timeout_s};
     *w = (struct world){.n = n, .net = net, .shm = shm, .session = tsr_session_new(NULL)};
     if (net)
@@ -225,6 +275,10 @@ void world_close(struct world *w)
     if (w->boxes)
         boxes_free(w->boxes);
     for (int i = 0; i < w->n; i++) {
+        if (w->ucx && w->failed[i]) {
+            struct link *link = ((struct net *)w->e[i])->link;
+            link->close(link); // a process would just end
+        }
         if (w->net && w->failed[i])
             tsr__net_free(w->e[i]);
         tsr_session_free(w->own[i]);

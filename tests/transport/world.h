@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // world.h - jobs of a few ranks inside a test: as threads over threads.c, over net.c with mailboxes
-// for a network ("net"), or over shm_*.c ("shm").
+// for a network ("net"), over shm_*.c ("shm"), or over UCX, messages alone ("ucx"; its plug-in's folder is in TESSERA_UCX, else the
+// test is skipped).
 #ifndef TSR_TEST_WORLD_H
 #define TSR_TEST_WORLD_H
 
@@ -15,7 +16,7 @@
 struct mailbox_net;
 struct world {
     int n;
-    bool net, shm;
+    bool net, shm, ucx; // ucx is net too
     struct shm_job *memory;
     tsr_session *session;
     tsr_session *own[MAX_WORLD]; // net: a session per rank, as processes have
@@ -35,7 +36,7 @@ struct actor {
     struct comm_trouble why;
 };
 
-// kind: NULL (threads), "net" or "shm".
+// kind: NULL (threads), "net", "shm" or "ucx".
 void world_open(struct world *w, int n, const char *kind, double timeout_s);
 void world_run(struct world *w, struct actor *actors, void (*act)(struct actor *), void *data);
 void world_close(struct world *w);
