@@ -153,9 +153,15 @@ struct nccl_id {
 int tsr__nccl_version(const struct gpu *gpu);
 bool tsr__nccl_has(tsr_dtype type); // elements that it can add up
 int tsr__nccl_id(const struct gpu *gpu, struct nccl_id *out);
-// All members call it at the same time. 0 and *out, or NCCL's number.
-int tsr__nccl_join(const struct gpu_seat *seat, const struct nccl_id *id, int members, int self,
-                   void **out);
+// Joining waits until all members do, for ever if one does not come: it runs on a thread of its own (nccl_join.c). NULL: no thread
+// could be started. Then, until true: waits so long and says whether it is done. A join that is done is taken (0 and *out, or
+// NCCL's number); one that is given up is left behind, and the communicator aborted should it still come.
+struct nccl_joining;
+struct nccl_joining *tsr__nccl_join_start(const struct gpu_seat *seat, const struct nccl_id *id,
+                                          int members, int self);
+bool tsr__nccl_join_wait(struct nccl_joining *joining, int ms);
+int tsr__nccl_join_take(struct nccl_joining *joining, void **out);
+void tsr__nccl_join_abandon(struct nccl_joining *joining);
 void tsr__nccl_leave(const struct gpu *gpu, void *comm, bool abort);
 int tsr__nccl_all_reduce(const struct gpu *gpu, void *comm, const struct gpu_fold *fold,
                          void *stream);

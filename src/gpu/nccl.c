@@ -51,15 +51,6 @@ int tsr__nccl_id(const struct gpu *gpu, struct nccl_id *out)
     return gpu->ncclGetUniqueId(out);
 }
 
-int tsr__nccl_join(const struct gpu_seat *seat, const struct nccl_id *id, int members, int self,
-                   void **out)
-{
-    int code = tsr__seat_enter(seat);
-    if (code == 0)
-        return seat->gpu->ncclCommInitRank(out, members, *id, self);
-    return code;
-}
-
 void tsr__nccl_leave(const struct gpu *gpu, void *comm, bool abort)
 {
     if (!comm)

@@ -223,8 +223,10 @@ tsr_status tsr__device_meet(struct endpoint *endpoint, uint64_t plan, struct com
         struct device_group *group = &device->groups.at[i];
         if (wants_nccl(device, group)) {
             st = tsr__nccl_way_open(device, group, plan, why);
-            if (st != TSR_OK)
+            if (st != TSR_OK) { // others may wait for this rank inside of NCCL
+                endpoint->transport->fail(endpoint, why->status, why->rank, why->text);
                 return st;
+            }
         }
         group->way = expected_way(device, group);
     }

@@ -125,7 +125,44 @@ static tsr_status exchange_parts(const struct device_call *call, void *comm,
 
 // ---- joining -------------------------------------------------------------------------------------
 
-// Joining waits for all members, so one that has the name joins also if the job has failed meanwhile.
+#define JOIN_LOOK_MS 50 // between looks whether another rank of this process has failed
+
+static bool is_aborted(struct device *device)
+{
+    pthread_mutex_lock(&device->nccl_lock);
+    bool aborted = device->aborted;
+    pthread_mutex_unlock(&device->nccl_lock);
+    return aborted;
+}
+
+// Joining waits for all members. One that does not come, because it failed after the name was told, is not waited for for ever: a rank
+// of this process that fails says so (aborted), and for others there is a deadline.
+static tsr_status join_in_time(const struct device_call *call, const struct nccl_id *id,
+                               const struct device_group *group, void **comm)
+{
+    struct device *device = call->device;
+    double join_s = device->options.join_s > 0 ? device->options.join_s : DEVICE_JOIN_S;
+    double until = tsr__now_s() + join_s;
+    struct nccl_joining *joining = tsr__nccl_join_start(device->seat, id, group->n, call->self);
+    int rank = device->endpoint.rank;
+    if (!joining)
+        return tsr__trouble(call->why, TSR_NOMEM, rank, "rank %d could not start a thread", rank);
+    while (!tsr__nccl_join_wait(joining, JOIN_LOOK_MS)) {
+        bool aborted = is_aborted(device);
+        if (!aborted && tsr__now_s() < until)
+            continue;
+        tsr__nccl_join_abandon(joining);
+        if (aborted)
+            return tsr__trouble(call->why, TSR_PEER, rank,
+                                "NCCL on rank %d, joining: another rank has failed", rank);
+        return tsr__trouble(call->why, TSR_PEER, rank,
+                            "NCCL on rank %d, joining: not all of %d ranks came within %.0f s; "
+                            "--gpu-way own or host do without NCCL",
+                            rank, group->n, join_s);
+    }
+    return nccl_code(call, tsr__nccl_join_take(joining, comm), "joining");
+}
+
 static tsr_status join(const struct device_call *call, const struct nccl_id *id,
                        struct device_group *group)
 {
@@ -134,7 +171,7 @@ static tsr_status join(const struct device_call *call, const struct nccl_id *id,
     pthread_mutex_lock(&device->nccl_lock);
     device->inside = true;
     pthread_mutex_unlock(&device->nccl_lock);
-    int code = tsr__nccl_join(device->seat, id, group->n, call->self, &comm);
+    tsr_status st = join_in_time(call, id, group, &comm);
     pthread_mutex_lock(&device->nccl_lock);
     bool late = device->dropped; // the others of this rank are gone already
     group->comm = late ? NULL : comm;
@@ -142,7 +179,7 @@ static tsr_status join(const struct device_call *call, const struct nccl_id *id,
     if (late)
         tsr__nccl_leave(device->gpu, comm, true);
     leave(device);
-    return nccl_code(call, code, "joining");
+    return st;
 }
 
 // The group's first member makes the name of the communicator and broadcasts it over the

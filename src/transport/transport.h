@@ -261,7 +261,9 @@ struct device_options {
     int card;
     enum comm_way way;
     bool deterministic; // sums fold in group order on every way
+    double join_s;      // longest wait for the members of a communicator of NCCL; 0: DEVICE_JOIN_S
 };
+#define DEVICE_JOIN_S 60.0
 // An endpoint that also takes calls whose memory is a GPU's, over another endpoint, which must outlive it. All ranks of the
 // job have one, or none. The session is the rank's own.
 tsr_status tsr__device_open(tsr_session *session, struct endpoint *base,

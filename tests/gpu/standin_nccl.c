@@ -84,6 +84,9 @@ EXPORT int ncclCommInitRank(void **out, int members, struct id id, int self)
 {
     if (standin_fails("ncclCommInitRank"))
         return 1;
+    const char *more = getenv("STANDIN_JOINS"); // so many are waited for
+    if (more)
+        members = (int)strtol(more, NULL, 10);
     struct group *g = group_of(&id, members);
     struct comm *c = calloc(1, sizeof *c);
     *c = (struct comm){g, self};

@@ -18,6 +18,7 @@
 
 static struct gpu_libraries libraries;
 static int cards = 2;
+static double join_s; // of ranks that join NCCL; 0: the default
 
 // ---- ranks -------------------------------------------------------------------------------------
 
@@ -110,7 +111,8 @@ static void life_of(struct rank *r)
     struct device_options o = {.gpu = card < 0 ? NULL : r->gpu,
                                .card = card < 0 ? 0 : card % cards,
                                .way = l->way,
-                               .deterministic = l->deterministic};
+                               .deterministic = l->deterministic,
+                               .join_s = join_s};
     r->status = tsr__device_open(r->session, r->base, &o, &r->e, &r->why);
     if (r->status == TSR_OK) {
         tsr__device_expect(r->e, everybody, l->n);
@@ -523,6 +525,41 @@ static void test_nccl_waits_inside(void **state)
         assert_int_not_equal(ranks[k].status, TSR_OK);
 }
 
+// A rank that fails after the name of a communicator was told ends those that wait for it inside of NCCL, at once.
+static void test_nccl_joins_fail(void **state)
+{
+    (void)state;
+    if (getenv("GPU"))
+        skip();
+    struct layout l = {3, {0, 1, 0}, WAY_NCCL, false};
+    struct rank ranks[MAX_RANKS];
+    double began = tsr__now_s();
+    setenv("STANDIN_FAIL", "ncclCommInitRank:2", 1);
+    run_threads(&l, act_sums, ranks);
+    unsetenv("STANDIN_FAIL");
+    for (int k = 0; k < l.n; k++)
+        assert_int_equal(ranks[k].status, TSR_PEER);
+    assert_true(tsr__now_s() - began < 5);
+}
+
+// One that never comes, and does not say why, is given up after a while.
+static void test_nccl_joins_late(void **state)
+{
+    (void)state;
+    if (getenv("GPU"))
+        skip();
+    struct layout l = {2, {0, 1}, WAY_NCCL, false};
+    struct rank ranks[MAX_RANKS];
+    setenv("STANDIN_JOINS", "3", 1); // one more than there are
+    join_s = 0.3;
+    run_threads(&l, act_sums, ranks);
+    join_s = 0;
+    unsetenv("STANDIN_JOINS");
+    for (int k = 0; k < l.n; k++)
+        assert_int_equal(ranks[k].status, TSR_PEER);
+    assert_non_null(strstr(ranks[0].why.text, "came within"));
+}
+
 // The driver refuses something on one rank: its message has rank, GPU and reason, and no rank takes its results for right.
 // (After NCCL has failed, another rank may see wrong numbers before it meets anybody.)
 static void check_driver_fails(const char *wish, enum comm_way way, const char *said)
@@ -571,6 +608,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_rank_that_fails),
         cmocka_unit_test(test_nccl_is_aborted),
         cmocka_unit_test(test_nccl_waits_inside),
+        cmocka_unit_test(test_nccl_joins_fail),
+        cmocka_unit_test(test_nccl_joins_late),
         cmocka_unit_test(test_driver_fails),
         cmocka_unit_test(test_nccl),
         cmocka_unit_test(test_sizes_are_compared),

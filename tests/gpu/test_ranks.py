@@ -82,6 +82,9 @@ told("one GPU, processes", facts("CUDA:0,CUDA:0", "--transport", "shm"), CARD, {
 told("one GPU, through the host", facts("CUDA:0,CUDA:0", "--gpu-way", "host"), CARD, {"host"})
 told("two GPUs", facts("CUDA:0,CUDA:1"), CARDS, {"nccl"})
 told("a GPU and the host", facts("CUDA:0,CPU"), ["CUDA:0", "CPU"], {"host"})
+# The stand-in's NCCL knows threads alone: between processes nobody ever comes.
+said = facts("CUDA:0,CUDA:1", "--transport", "shm", "--timeout", "1")
+case("a communicator that does not come about is given up", "came within 4 s" in said and "--gpu-way" in said, said)
 mpirun = shutil.which("mpirun")
 if mpirun:
     launcher = (mpirun, "--oversubscribe", "-n", "2")
