@@ -112,7 +112,7 @@ static bool read_pads(const struct derivation *derivation, struct space *space, 
         space->before[i] = 0;
     else
         space->before[i] = entry(derivation, "pads", i, 0);
-    space->after[i] = larger_of(lacking - space->before[i], 0);
+    space->after[i] = int64_max(lacking - space->before[i], 0);
     return true;
 }
 

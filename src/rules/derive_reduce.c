@@ -44,7 +44,7 @@ int64_t tsr__derive_ints(const struct derivation *derivation, const char *name, 
     if (!attr)
         return -2;
     int64_t n = (int64_t)tsr_attr_ints(attr, &list);
-    for (int64_t k = 0; k < smaller_of(n, cap); k++)
+    for (int64_t k = 0; k < int64_min(n, cap); k++)
         out[k] = list[k];
     if (n > cap)
         return -1;

@@ -46,7 +46,7 @@ static bool split(struct expansion *expansion, int axis, struct parts *parts)
     for (int i = 0; i < shape.rank; i++) {
         int64_t size_here = 0, behind = i > axis;
         if (i >= axis)
-            size_here = larger_of(shape.dims[i].value, -1);
+            size_here = int64_max(shape.dims[i].value, -1);
         if (behind && size_here == 0)
             return false;
         open += size_here < 0;

@@ -226,17 +226,12 @@ struct expr tsr__expr_symbol(struct exprs *exprs, struct str name)
                     (struct atom){.kind = ATOM_NAME, .name = name});
 }
 
-static int greater(int a, int b)
-{
-    return a > b ? a : b;
-}
-
 static int depth_of(const struct exprs *exprs, struct expr expr)
 {
     int depth = 0;
     for (int i = 0; i < terms_of(expr); i++)
         for (int k = 0; k < expr.poly->terms[i].n; k++)
-            depth = greater(depth, exprs->atoms.at[expr.poly->terms[i].atoms[k]].depth);
+            depth = (int)int64_max(depth, exprs->atoms.at[expr.poly->terms[i].atoms[k]].depth);
     return depth;
 }
 
@@ -247,7 +242,7 @@ static struct expr operation(struct exprs *exprs, enum atom_kind kind, struct ex
         int64_t kind, numbers[2];
         const struct poly *polys[2];
     } key = {(int64_t)kind, {a.number, b.number}, {a.poly, b.poly}};
-    int depth = 1 + greater(depth_of(exprs, a), depth_of(exprs, b));
+    int depth = 1 + (int)int64_max(depth_of(exprs, a), depth_of(exprs, b));
     if (depth > EXPR_MAX_DEPTH)
         return unknown;
     struct str text = {(const char *)&key, sizeof(key)};

@@ -127,7 +127,7 @@ static bool fit_rank(struct fit *fit, const struct pattern_tensor *tensor, int r
         return tsr__fit_refuse(fit, "a tensor has fewer dimensions than the rule expects");
     if (!open->broadcast && known != FIT_UNKNOWN && known != length)
         return tsr__fit_refuse(fit, "tensors have different numbers of dimensions");
-    fit->length[letter] = (int)larger_of(length, known);
+    fit->length[letter] = (int)int64_max(length, known);
     fit->strict[letter] = fit->strict[letter] || !open->broadcast;
     return true;
 }
@@ -293,17 +293,17 @@ bool tsr__fit_each(struct fit *fit, enum side side, int i, int rank, fit_visit v
     int total = 0;
     for (int k = 0; k < tensor->n_dims; k++)
         total += length_of(fit, &tensor->dims[k]);
-    for (int k = (int)larger_of(missing_dims(fit, tensor, rank), 0); k < tensor->n_dims; k++) {
+    for (int k = (int)int64_max(missing_dims(fit, tensor, rank), 0); k < tensor->n_dims; k++) {
         dim.pattern = &tensor->dims[k];
         if (is_pack(fit, dim.pattern)) {
             int skip = 0;
             if (dim.pattern->broadcast)
-                skip = (int)larger_of(total - rank, 0);
+                skip = (int)int64_max(total - rank, 0);
             if (!each_of_pack(&dim, skip, visit))
                 return false;
             continue;
         }
-        int factors[RULE_MAX_FACTORS], n = (int)smaller_of(dim.pattern->n, RULE_MAX_FACTORS);
+        int factors[RULE_MAX_FACTORS], n = (int)int64_min(dim.pattern->n, RULE_MAX_FACTORS);
         for (int factor = 0; factor < n; factor++)
             factors[factor] = fit->base[dim.pattern->letters[factor]];
         dim.factors = factors;

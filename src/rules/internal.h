@@ -67,20 +67,12 @@ static inline int64_t from_front(int64_t axis, int64_t rank)
         return axis + rank;
     return axis;
 }
-static inline int64_t larger_of(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-static inline int64_t smaller_of(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 // `number`, but no less than `least` and no more than `most`.
 static inline int64_t clamped(int64_t number, int64_t least, int64_t most)
 {
     if (number < least)
         return least;
-    return smaller_of(number, most);
+    return int64_min(number, most);
 }
 
 // ---- parsed rules (rule_text.c) -----------------------------------------------------------------

@@ -127,7 +127,7 @@ void tsr__value_shape(struct shape_job *job)
         return;
     int64_t start = bound_of(tsr__job_int(job, "start", 0), of.rank);
     int64_t end = bound_of(tsr__job_int(job, "end", of.rank), of.rank);
-    int64_t n = larger_of(end - start, 0);
+    int64_t n = int64_max(end - start, 0);
     struct expr *expr = new_elements(job->arena, n);
     if (!expr)
         return;

@@ -183,7 +183,7 @@ void tsr__infer_loop(struct shape_job *job)
     if (!graph)
         return;
     size_t n = tsr_graph_input_count(graph);
-    int n_state = (int)larger_of(job->n_in - 2, 0);
+    int n_state = (int)int64_max(job->n_in - 2, 0);
     struct value_info *in = ARENA_ARRAY(job->arena, struct value_info, n + 1);
     if (!in || n != (size_t)n_state + 2)
         return;

@@ -88,7 +88,7 @@ void tsr__infer_stretched(struct shape_job *job)
         if (shape.rank < 0)
             return;
         same = same && shape.dims == first.dims && shape.rank == first.rank;
-        rank = (int)larger_of(shape.rank, rank);
+        rank = (int)int64_max(shape.rank, rank);
     }
     if (same) {
         for (int i = 0; i < job->n_out; i++)

@@ -104,7 +104,7 @@ void tsr__infer_shape(struct shape_job *job)
     int64_t start = tsr__job_int(job, "start", 0), end = tsr__job_int(job, "end", rank);
     start = clamped(from_front(start, rank), 0, rank);
     end = clamped(from_front(end, rank), 0, rank);
-    set_vector(job, 0, dim_of(larger_of(end - start, 0)));
+    set_vector(job, 0, dim_of(int64_max(end - start, 0)));
 }
 
 void tsr__infer_like_first(struct shape_job *job)
@@ -213,7 +213,7 @@ void tsr__infer_non_zero(struct shape_job *job)
     int rank = tsr__job_in(job, 0).rank;
     tsr_dim *dims = tsr__job_dims(job, 2);
     if (dims && rank >= 0)
-        dims[0] = dim_of(larger_of(rank, 1)); // a scalar counts as a vector of one
+        dims[0] = dim_of(int64_max(rank, 1)); // a scalar counts as a vector of one
     tsr__job_set(job, 0, 2, dims);
 }
 

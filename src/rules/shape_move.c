@@ -328,7 +328,7 @@ void tsr__infer_expand(struct shape_job *job)
     int64_t n = tsr__value_length(want, of);
     if (shape.rank < 0 || n < 0 || n > SHAPE_MAX_RANK)
         return;
-    int rank = (int)larger_of(shape.rank, n);
+    int rank = (int)int64_max(shape.rank, n);
     tsr_dim *dims = tsr__job_dims(job, rank);
     if (!dims)
         return;

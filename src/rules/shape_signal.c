@@ -244,7 +244,7 @@ void tsr__infer_tfidf(struct shape_job *job)
     size_t n = tsr__job_ints(job, "ngram_indexes", &at);
     int64_t most = -1;
     for (size_t i = 0; i < n; i++)
-        most = larger_of(at[i], most);
+        most = int64_max(at[i], most);
     if (x.rank != 1 && x.rank != 2)
         return;
     tsr_dim *dims = tsr__job_new_dims(job, 0, x.rank);

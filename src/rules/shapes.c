@@ -401,7 +401,7 @@ static bool follow_node(struct shapes *shapes, const tsr_node *node)
             return false;
     }
     // Functions of nodes without outputs may look at one too.
-    for (size_t i = 0; i < (size_t)larger_of((int64_t)n_out, 1); i++) {
+    for (size_t i = 0; i < (size_t)int64_max((int64_t)n_out, 1); i++) {
         job.out[i] = SHAPE_UNKNOWN;
         job.value[i] = VALUE_UNKNOWN;
     }

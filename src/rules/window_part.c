@@ -47,9 +47,9 @@ struct window_part tsr__window_part(const struct rule_window *window, int64_t n,
     }
     int64_t start = first * window->step + window->shift,
             stop = last * window->step + window->shift + window->reach;
-    part.before = smaller_of(larger_of(-start, 0), stop - start);
+    part.before = int64_min(int64_max(-start, 0), stop - start);
     part.start = clamped(start, 0, window->from);
-    part.stop = larger_of(smaller_of(stop, window->from), part.start);
+    part.stop = int64_max(int64_min(stop, window->from), part.start);
     part.after = stop - start - part.before - (part.stop - part.start);
     return part;
 }
