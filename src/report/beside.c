@@ -43,13 +43,13 @@ struct figure {
 static void figure_row(struct page *page, const struct figure *figure)
 {
     const double *value = figure->value;
-    int best = -1;
-    double most = fabs(value[0]) > fabs(value[1]) ? fabs(value[0]) : fabs(value[1]);
+    int best = -1; // neither
+    double most = double_max(fabs(value[0]), fabs(value[1]));
     if (figure->better && fabs(value[0] - value[1]) > ALIKE * most)
-        best = (value[0] < value[1]) == (figure->better < 0) ? 0 : 1;
+        best = (value[0] < value[1]) != (figure->better < 0);
     tsr__text_printf(page->out, "<tr><td>%s", figure->name);
     for (int side = 0; side < 2; side++) {
-        tsr__text_printf(page->out, "<td class=\"n%s\">", side == best ? " best" : "");
+        tsr__text_printf(page->out, "<td class=\"n%s\">", text_if(side == best, " best"));
         figure->write(page, value[side]);
     }
     PUT(page, "</tr>\n");
@@ -98,9 +98,18 @@ static struct str difference_key(const struct page *page, const struct page *oth
     tsr__text_printf(&text, "%s", tsr__fold_name(page->arena, tsr__node_label(ours)).pattern);
     tsr__node_specs_key(page, ours, &text);
     tsr__node_specs_key(other, theirs, &text);
-    struct str key = tsr__arena_str(page->arena, (struct str){text.p ? text.p : "", text.n});
+    struct str key = kept_text(page->arena, &text);
     tsr__text_free(&text);
     return key;
+}
+
+static void write_difference(struct page *page, const tsr_node *node, const char *ours,
+                             const char *theirs)
+{
+    PUT(page, "<tr><td class=\"name\">");
+    tsr__html_text(page->out, tsr__node_label(node));
+    tsr__text_printf(page->out, "<td class=\"name\">%s<td class=\"name\">%s</tr>\n", or_whole(ours),
+                     or_whole(theirs));
 }
 
 // Nodes that both models have by name and that say different things, in the order of the first; layers folded.
@@ -123,21 +132,18 @@ static void write_differences(struct page *page, const struct page *other)
     for (const tsr_node *node = tsr_graph_first(tsr_model_graph(page->model)); node;
          node = tsr_node_next(node)) {
         const tsr_node *match = tsr__map_get(&theirs, str_of(tsr__node_label(node)));
-        const char *a = specs_of(page, arena, node),
-                   *b = match ? specs_of(other, arena, match) : "";
-        if (!a || !b || !match || strcmp(a, b) == 0)
+        if (!match)
+            continue;
+        const char *a = specs_of(page, arena, node), *b = specs_of(other, arena, match);
+        if (!a || !b || strcmp(a, b) == 0)
             continue;
         differ++;
-        struct str key = difference_key(page, other, node, match);
-        void **at = key.p ? tsr__map_at(&rows, key) : NULL;
+        void **at = slot_at(&rows, difference_key(page, other, node, match));
         if (!at || *at || shown >= MAX_ROWS)
             continue;
         *at = (void *)node;
         shown++;
-        PUT(page, "<tr><td class=\"name\">");
-        tsr__html_text(page->out, tsr__node_label(node));
-        tsr__text_printf(page->out, "<td class=\"name\">%s<td class=\"name\">%s</tr>\n",
-                         a[0] ? a : "whole", b[0] ? b : "whole");
+        write_difference(page, node, a, b);
     }
     PUT(page, "</tbody></table></div>\n");
     tsr__text_printf(page->out,
@@ -146,6 +152,7 @@ static void write_differences(struct page *page, const struct page *other)
                      differ);
 }
 
+// `other` is a page like this one, of the other plan; only its numbers are asked for, and nothing is written to it.
 void tsr__beside_write(struct page *page)
 {
     const tsr_report_side *side = page->beside;
@@ -157,14 +164,19 @@ void tsr__beside_write(struct page *page)
     other.simulation = side->simulation;
     other.topology = side->topology;
     other.plan = side->plan;
-    other.config = side->config ? tsr_model_find_config(side->model, side->config) : NULL;
-    if (!side->config && tsr_model_config_count(side->model) == 1)
+    other.config = NULL;
+    if (side->config)
+        other.config = tsr_model_find_config(side->model, side->config);
+    else if (tsr_model_config_count(side->model) == 1)
         other.config = tsr_model_config(side->model, 0);
+    const char *title = "the other";
+    if (side->title)
+        title = side->title;
     tsr__html_section(page, "beside", "Two plans side by side", NULL);
     PUT(page, "<div class=\"scroll\" tabindex=\"0\"><table id=\"sides\"><thead><tr><th><th "
               "class=\"n\">this plan<th "
               "class=\"n\">");
-    tsr__html_text(page->out, side->title ? side->title : "the other");
+    tsr__html_text(page->out, title);
     PUT(page, "</tr></thead><tbody>\n");
     write_figures(page, &other);
     PUT(page, "</tbody></table></div>\n");

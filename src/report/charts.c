@@ -24,7 +24,7 @@ static double widest(const tsr_topology *topology)
     int from, to;
     double latency, bandwidth, most = 1;
     for (size_t i = 0; tsr_topology_link_at(topology, i, &from, &to, &latency, &bandwidth); i++)
-        most = bandwidth > most ? bandwidth : most;
+        most = double_max(bandwidth, most);
     return most;
 }
 
@@ -144,8 +144,7 @@ static double memory_scale(const struct page *page)
     for (size_t i = 0; i < page->simulation->devices; i++) {
         double peak = (double)page->simulation->device[i].peak;
         double limit = (double)tsr__device_limit(page, i);
-        most = peak > most ? peak : most;
-        most = limit > most ? limit : most;
+        most = double_max(double_max(peak, limit), most);
     }
     return most;
 }
@@ -162,7 +161,7 @@ static void memory_bar(struct page *page, size_t i, double scale)
     if (limit > 0)
         tsr__text_printf(page->out, "<b style=\"left:%.2f%%\"></b>", 100 * (double)limit / scale);
     tsr__text_printf(page->out, "</span><span class=\"n%s\">",
-                     limit > 0 && device->memory > limit ? " bad" : "");
+                     text_if(limit > 0 && device->memory > limit, " bad"));
     tsr__html_bytes(page->out, device->memory);
     if (limit > 0) {
         PUT(page, " of ");
@@ -198,10 +197,13 @@ void tsr__chart_memory(struct page *page)
     say_left_out(page);
 }
 
+// What each device does in all the time; parts below 1 in 2000 are left out, for nobody would see them.
 void tsr__chart_time(struct page *page)
 {
     const tsr_simulation *simulation = page->simulation;
-    double all = simulation->seconds > 0 ? simulation->seconds : 1;
+    double all = 1;
+    if (simulation->seconds > 0)
+        all = simulation->seconds;
     tsr__html_legend(page);
     PUT(page, "<div class=\"bars marks\">\n");
     for (size_t i = 0; i < simulation->devices && i < BAR_DEVICES; i++) {

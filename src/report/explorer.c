@@ -18,7 +18,7 @@ static bool longest_times(struct page *page, struct map *times)
         if (!at || !*at)
             return false;
         double *longest = *at, microseconds = (span->end - span->begin) * 1e6;
-        *longest = microseconds > *longest ? microseconds : *longest;
+        *longest = double_max(microseconds, *longest);
     }
     return true;
 }
@@ -44,20 +44,21 @@ static void add_gradient(tsr_json *json)
     tsr_json_end(json);
 }
 
+// times: what nodes take; NULL: how their output is cut.
 static void add_node(tsr_json *json, const struct page *page, const tsr_node *node,
                      const struct map *times)
 {
     const tsr_value *output = first_output(node);
-    const double *time = times ? tsr__map_get(times, str_of(tsr__node_label(node))) : NULL;
+    const double *time = NULL;
+    if (times)
+        time = tsr__map_get(times, str_of(tsr__node_label(node)));
     if (!output || (times && !time))
         return;
     tsr_json_begin(json, tsr_value_name(output), '{');
-    if (times) {
+    if (times)
         tsr_json_number(json, "value", *time);
-    } else {
-        const char *cut = tsr__tensor_sharding(page, output);
-        tsr_json_string(json, "value", cut[0] ? cut : "whole");
-    }
+    else
+        tsr_json_string(json, "value", or_whole(tsr__tensor_sharding(page, output)));
     tsr_json_end(json);
 }
 
@@ -69,12 +70,17 @@ tsr_status tsr__explorer_write(struct page *page, bool cuts, const char *path)
         tsr_json_free(json);
         return TSR_NOMEM;
     }
-    const tsr_model *model = page->sized ? page->sized : page->model;
+    const tsr_model *model = page->model;
+    if (page->sized)
+        model = page->sized;
+    const struct map *shown = &times;
+    if (cuts)
+        shown = NULL;
     tsr_json_begin(json, NULL, '{');
     tsr_json_begin(json, "results", '{');
     for (const tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node;
          node = tsr_node_next(node))
-        add_node(json, page, node, cuts ? NULL : &times);
+        add_node(json, page, node, shown);
     tsr_json_end(json);
     if (!cuts)
         add_gradient(json);

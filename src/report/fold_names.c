@@ -21,6 +21,7 @@ static size_t digits_at(const char *s)
     return n;
 }
 
+// "layers.12/q_2" is "layers.#/q_#" with the numbers 12 and 2, where # is PLACE.
 struct folded tsr__fold_name(struct arena *arena, const char *name)
 {
     size_t length = strlen(name), at = 0;
@@ -39,7 +40,9 @@ struct folded tsr__fold_name(struct arena *arena, const char *name)
             s += digits;
             continue;
         }
-        size_t taken = digits ? digits : 1;
+        size_t taken = 1;
+        if (digits)
+            taken = digits;
         memcpy(pattern + at, s, taken);
         if (*s == PLACE)
             pattern[at] = ALIKE;
@@ -60,6 +63,7 @@ static int by_number(const void *a, const void *b)
 static void write_numbers(struct text *text, const struct folded *names, size_t n_names, size_t k,
                           int64_t *sorted)
 {
+    static const char *const signs[] = {"{", ","};
     size_t n = 0;
     for (size_t i = 0; i < n_names; i++)
         sorted[i] = names[i].numbers[k];
@@ -76,8 +80,8 @@ static void write_numbers(struct text *text, const struct folded *names, size_t 
         return;
     }
     for (size_t i = 0; i < n && i < MAX_LISTED; i++)
-        tsr__text_printf(text, "%s%lld", i ? "," : "{", (long long)sorted[i]);
-    tsr__text_add(text, n > MAX_LISTED ? STR(",&#8230;}") : STR("}"));
+        tsr__text_printf(text, "%s%lld", signs[i > 0], (long long)sorted[i]);
+    tsr__text_printf(text, "%s}", text_if(n > MAX_LISTED, ",&#8230;"));
 }
 
 void tsr__fold_write(struct text *text, const struct folded *names, size_t n_names)
@@ -85,9 +89,11 @@ void tsr__fold_write(struct text *text, const struct folded *names, size_t n_nam
     size_t bytes = n_names * sizeof(int64_t), number = 0;
     int64_t *sorted = tsr__alloc(text->session, bytes);
     const char place[] = {PLACE, 0};
-    if (!sorted)
+    if (!sorted) {
         text->failed = true;
-    const char *s = sorted ? names[0].pattern : "";
+        return;
+    }
+    const char *s = names[0].pattern;
     while (*s) {
         size_t length = strcspn(s, place);
         struct text piece;

@@ -19,8 +19,11 @@ static const char *entity(unsigned char c)
     case '\'':
         return "&#39;";
     default:
-        return c < 0x20 || c == 0x7f ? "&#65533;" : NULL;
+        break;
     }
+    if (c < 0x20 || c == 0x7f)
+        return "&#65533;";
+    return NULL;
 }
 
 // Length of a well-formed UTF-8 sequence; 0: it is none.
@@ -45,12 +48,16 @@ void tsr__html_text(struct text *text, const char *s)
 {
     while (*s) {
         const char *safe = entity((unsigned char)*s);
-        size_t n = safe ? 1 : sequence((const unsigned char *)s);
-        if (safe || !n)
-            tsr__text_add(text, str_of(safe ? safe : "&#65533;"));
+        size_t n = sequence((const unsigned char *)s);
+        if (n == 0) { // a stray byte
+            n = 1;
+            safe = "&#65533;";
+        }
+        if (safe)
+            tsr__text_add(text, str_of(safe));
         else
             tsr__text_add(text, (struct str){s, n});
-        s += n ? n : 1;
+        s += n;
     }
 }
 
@@ -61,13 +68,14 @@ void tsr__html_json(struct text *text, const char *s)
     while (*s) {
         unsigned char c = (unsigned char)*s;
         size_t n = sequence((const unsigned char *)s);
-        if (!n)
+        if (!n) {
             tsr__text_add(text, STR("\\ufffd"));
-        else if (c < 0x20 || c == 0x7f || strchr("\"\\<>&", c))
+            n = 1;
+        } else if (c < 0x20 || c == 0x7f || strchr("\"\\<>&", c))
             tsr__text_printf(text, "\\u%04x", c);
         else
             tsr__text_add(text, (struct str){s, n});
-        s += n ? n : 1;
+        s += n;
     }
     tsr__text_add(text, STR("\""));
 }
@@ -81,7 +89,10 @@ void tsr__html_bytes(struct text *text, int64_t bytes)
         v /= 1024;
         u++;
     }
-    tsr__text_printf(text, u == 0 || v >= 100 ? "%.0f %s" : "%.1f %s", v, units[u]);
+    if (u == 0 || v >= 100)
+        tsr__text_printf(text, "%.0f %s", v, units[u]);
+    else
+        tsr__text_printf(text, "%.1f %s", v, units[u]);
 }
 
 void tsr__html_time(struct text *text, double seconds)

@@ -52,6 +52,59 @@ struct page {
 // Adds a constant piece of the page.
 #define PUT(page, literal) tsr__text_add((page)->out, STR(literal))
 
+// ---- small words that all files use --------------------------------------------------------------
+
+// What stands between the parts of a list: nothing in front of the first.
+static inline const char *between(size_t i, const char *separator)
+{
+    if (i == 0)
+        return "";
+    return separator;
+}
+// A piece of the page that stands there only if something holds: text_if(full, " bad").
+static inline const char *text_if(bool holds, const char *text)
+{
+    if (!holds)
+        return "";
+    return text;
+}
+// A sharding in words; "" says that it is whole.
+static inline const char *or_whole(const char *sharding)
+{
+    if (!sharding[0])
+        return "whole";
+    return sharding;
+}
+static inline double double_max(double a, double b)
+{
+    return a > b ? a : b;
+}
+// For qsort: the smaller first, the larger first.
+static inline int ascending(double a, double b)
+{
+    return (a > b) - (a < b);
+}
+static inline int descending(double a, double b)
+{
+    return ascending(b, a);
+}
+// The slot of a key that may not have been made; NULL: no memory.
+static inline void **slot_at(struct map *map, struct str key)
+{
+    if (!key.p)
+        return NULL;
+    return tsr__map_at(map, key);
+}
+// What was written into a text, in the arena; p is NULL where there was no memory.
+static inline struct str kept_text(struct arena *arena, const struct text *text)
+{
+    if (text->failed)
+        return (struct str){0};
+    if (!text->p)
+        return tsr__arena_str(arena, STR(""));
+    return tsr__arena_str(arena, (struct str){text->p, text->n});
+}
+
 // html.c
 void tsr__html_text(struct text *text, const char *s); // escaped for text and for quoted attributes
 void tsr__html_json(struct text *text,
@@ -123,6 +176,8 @@ void tsr__tensors_picture(struct page *page);
 const char *tsr__tensor_sharding(const struct page *page, const tsr_value *value);
 
 // tables.c
+// What the page's configuration says of the node; NULL: nothing, or there is no configuration.
+const tsr_node_config *tsr__node_entry(const struct page *page, const tsr_node *node);
 void tsr__table_devices(struct page *page);
 void tsr__table_operators(struct page *page);
 void tsr__table_shardings(struct page *page);

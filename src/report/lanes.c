@@ -20,16 +20,20 @@ struct lane {
     size_t n_cells, n;
 };
 
+// Seconds of each kind that fall into each cell: with cells of 2 s, work from 3 to 7 adds 1, 2 and 1 to cells 1, 2 and 3.
 static void fill_cells(const struct lanes *lanes, size_t from, size_t to, double (*share)[3])
 {
     double cell = lanes->seconds / LANE_CELLS;
     for (size_t i = from; i < to; i++) {
         const struct lane_span *span = &lanes->spans[i];
         int first = (int)(span->begin / cell), last = (int)(span->end / cell);
-        for (int k = first < 0 ? 0 : first; k <= last && k < LANE_CELLS; k++) {
-            double begin = span->begin > k * cell ? span->begin : k * cell;
-            double end = span->end < (k + 1) * cell ? span->end : (k + 1) * cell;
-            share[k][span->kind] += end > begin ? end - begin : 0;
+        if (first < 0)
+            first = 0;
+        for (int k = first; k <= last && k < LANE_CELLS; k++) {
+            double begin = double_max(span->begin, k * cell), end = (k + 1) * cell;
+            if (span->end < end)
+                end = span->end;
+            share[k][span->kind] += double_max(end - begin, 0);
         }
     }
 }
@@ -106,7 +110,9 @@ static void draw_lane(struct page *page, const struct lane *lane, size_t place, 
 // drawn at each place.
 static void order_lanes(const struct page *page, struct lane *lane, size_t n)
 {
-    for (size_t i = 1; page->stage_of && i < n; i++) {
+    if (!page->stage_of)
+        return;
+    for (size_t i = 1; i < n; i++) {
         struct lane moved = lane[i];
         size_t at = i;
         for (; at > 0 && page->stage_of[lane[at - 1].device] > page->stage_of[moved.device]; at--)
@@ -115,13 +121,21 @@ static void order_lanes(const struct page *page, struct lane *lane, size_t n)
     }
 }
 
+// The pipeline stage of a lane; -1: there are none.
+static int64_t stage_at(const struct page *page, const struct lane *lane)
+{
+    if (!page->stage_of)
+        return -1;
+    return page->stage_of[lane->device];
+}
+
 static void write_names(struct page *page, const struct lane *lane, size_t n)
 {
     PUT(page, "<div class=\"names\">");
     for (size_t i = 0; i < n; i++) {
-        int64_t stage = page->stage_of ? page->stage_of[lane[i].device] : -1;
-        int64_t before = i > 0 && page->stage_of ? page->stage_of[lane[i - 1].device] : stage;
-        tsr__text_add(page->out, stage != before ? STR("<span class=\"first\">") : STR("<span>"));
+        int64_t stage = stage_at(page, &lane[i]);
+        bool begins = i > 0 && stage != stage_at(page, &lane[i - 1]);
+        tsr__text_printf(page->out, "<span%s>", text_if(begins, " class=\"first\""));
         if (stage >= 0)
             tsr__text_printf(page->out, "<small>stage %lld &#183;</small> ", (long long)stage);
         tsr__text_printf(page->out, "device %zu</span>", lane[i].device);
@@ -156,7 +170,7 @@ static void write_words(struct page *page, const char *key, const struct words *
 {
     tsr__text_printf(page->out, ",\"%s\":[", key);
     for (size_t i = 0; i < words->list.n; i++) {
-        tsr__text_add(page->out, i ? STR(",") : STR(""));
+        tsr__text_add(page->out, str_of(between(i, ",")));
         tsr__html_json(page->out, words->list.at[i]);
     }
     PUT(page, "]");
@@ -180,7 +194,7 @@ static void write_spans(struct page *page, const struct lane_span *spans, size_t
     for (size_t i = 0; i < n; i++) {
         int64_t begin = (int64_t)(spans[i].begin / seconds * TICKS + 0.5);
         int64_t end = (int64_t)(spans[i].end / seconds * TICKS + 0.5);
-        tsr__text_printf(page->out, "%s%zu,%zu,%lld,%lld", i ? "," : "",
+        tsr__text_printf(page->out, "%s%zu,%zu,%lld,%lld", between(i, ","),
                          3 * number_of(page, ops, spans[i].op) + (size_t)spans[i].kind,
                          number_of(page, nodes, spans[i].node), (long long)(begin - at),
                          (long long)(end - begin));
@@ -189,6 +203,7 @@ static void write_spans(struct page *page, const struct lane_span *spans, size_t
     PUT(page, "]");
 }
 
+// A lane that is the same as one before it is that lane's number.
 static void write_data(struct page *page, const char *id, const struct lane *lane, size_t n,
                        double seconds)
 {
@@ -201,14 +216,14 @@ static void write_data(struct page *page, const char *id, const struct lane *lan
         "\"devices\":[",
         id, seconds, TICKS);
     for (size_t i = 0; i < n; i++)
-        tsr__text_printf(page->out, "%s%zu", i ? "," : "", lane[i].device);
+        tsr__text_printf(page->out, "%s%zu", between(i, ","), lane[i].device);
     PUT(page, "],\"lanes\":[");
     for (size_t i = 0; i < n; i++) {
         size_t same = 0;
         while (same < i && (lane[same].n != lane[i].n ||
                             !same_spans(lane[same].spans, lane[i].spans, lane[i].n)))
             same++;
-        tsr__text_add(page->out, i ? STR(",\n") : STR(""));
+        tsr__text_add(page->out, str_of(between(i, ",\n")));
         if (same < i)
             tsr__text_printf(page->out, "%zu", same);
         else
@@ -222,6 +237,7 @@ static void write_data(struct page *page, const char *id, const struct lane *lan
 
 // ---- all of it ---------------------------------------------------------------------------------
 
+// Buttons, legend and names; the drawing is open when this returns.
 static void write_frame(struct page *page, const char *id, const struct lane *lane, size_t n)
 {
     static const char *const ways[][3] = {
@@ -274,9 +290,12 @@ static bool find_lanes(struct page *page, const struct lanes *lanes, struct lane
     return true;
 }
 
+// What is left out (lanes beyond LANES, spans beyond MAX_SPANS) is said below the drawing.
 void tsr__chart_lanes(struct page *page, const char *id, const struct lanes *lanes)
 {
-    size_t n = lanes->devices > LANES ? LANES : lanes->devices;
+    size_t n = lanes->devices;
+    if (n > LANES)
+        n = LANES;
     struct lane *list = ARENA_ARRAY(page->arena, struct lane, n + 1);
     if (!list || lanes->seconds <= 0 || !find_lanes(page, lanes, list, n))
         return;

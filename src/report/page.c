@@ -13,7 +13,7 @@ static void head(struct page *page)
     if (page->config) {
         long long devices = (long long)tsr_config_devices(page->config);
         tsr__text_printf(page->out, "Cut for %lld device%s, configuration ", devices,
-                         devices == 1 ? "" : "s");
+                         text_if(devices != 1, "s"));
         tsr__html_text(page->out, tsr_config_name(page->config));
     } else {
         PUT(page, "The model has no configuration of devices");
@@ -144,8 +144,12 @@ void tsr__page_write(struct page *page, const struct verdict *verdict, const cha
     topology(page);
     repeat(page);
     PUT(page, "<script type=\"application/json\" id=\"data\">");
-    for (const char *c = data; *c; c++) // nothing in it can end the element
-        tsr__text_add(page->out, *c == '<' ? STR("\\u003c") : (struct str){c, 1});
+    for (const char *c = data; *c; c++) {
+        if (*c == '<') // nothing in it can end the element
+            tsr__text_add(page->out, STR("\\u003c"));
+        else
+            tsr__text_add(page->out, (struct str){c, 1});
+    }
     PUT(page, "</script>\n");
     tsr__html_end(page);
 }

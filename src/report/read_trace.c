@@ -32,6 +32,15 @@ static void take_run(struct reading *reading, int device, double begin, double s
         *run = (struct run_time){device, begin, seconds};
 }
 
+// A text of the trace that may not be there.
+static const char *text_or(const char *text, const char *otherwise)
+{
+    if (!text)
+        return otherwise;
+    return text;
+}
+
+// One event of the trace. Only complete ones ("X") of a rank count; what has no time, or an impossible one, is left out.
 static void take(struct reading *reading, const json_t *entry)
 {
     struct page *page = reading->page;
@@ -61,13 +70,12 @@ static void take(struct reading *reading, const json_t *entry)
     struct lane_span *span = vec_push(page->arena, list);
     if (!span)
         return;
+    if (!node && op) // the engine calls a node's event by the node
+        node = name;
     *span = (struct lane_span){.kind = kind,
                                .device = (int)pid,
-                               .op = tsr__arena_str(page->arena, str_of(op ? op : name)).p,
-                               .node = tsr__arena_str(page->arena, str_of(node ? node
-                                                                          : op ? name
-                                                                               : ""))
-                                           .p,
+                               .op = tsr__arena_str(page->arena, str_of(text_or(op, name))).p,
+                               .node = tsr__arena_str(page->arena, str_of(text_or(node, ""))).p,
                                .begin = begin,
                                .end = begin + length};
     if ((size_t)pid + 1 > reading->devices)
@@ -77,7 +85,7 @@ static void take(struct reading *reading, const json_t *entry)
 // Absent texts come first.
 static int text_order(const char *x, const char *y)
 {
-    return strcmp(x ? x : "", y ? y : "");
+    return strcmp(text_or(x, ""), text_or(y, ""));
 }
 
 static int by_time(const void *a, const void *b)
@@ -86,9 +94,9 @@ static int by_time(const void *a, const void *b)
     if (x->device != y->device)
         return x->device - y->device;
     if (x->begin != y->begin)
-        return x->begin < y->begin ? -1 : 1;
+        return ascending(x->begin, y->begin);
     if (x->end != y->end)
-        return x->end < y->end ? -1 : 1;
+        return ascending(x->end, y->end);
     return text_order(x->node, y->node);
 }
 
@@ -98,14 +106,13 @@ static int by_begin(const void *a, const void *b)
     if (x->device != y->device)
         return x->device - y->device;
     if (x->begin != y->begin)
-        return x->begin < y->begin ? -1 : 1;
-    return (x->seconds > y->seconds) - (x->seconds < y->seconds);
+        return ascending(x->begin, y->begin);
+    return ascending(x->seconds, y->seconds);
 }
 
 static int by_seconds(const void *a, const void *b)
 {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    return ascending(*(const double *)a, *(const double *)b);
 }
 
 // The k-th run of every rank is the k-th run: it takes as long as on the rank where it takes longest. The median of all is told;
@@ -122,18 +129,22 @@ static void find_run(struct reading *reading)
     for (size_t i = 0, k = 0; i < runs->n; i++, k++) {
         if (i > 0 && runs->at[i].device != runs->at[i - 1].device)
             k = 0;
-        longest[k] = runs->at[i].seconds > longest[k] ? runs->at[i].seconds : longest[k];
-        n = k + 1 > n ? k + 1 : n;
+        longest[k] = double_max(runs->at[i].seconds, longest[k]);
+        if (k >= n)
+            n = k + 1;
     }
-    size_t skipped = n > 2 ? 1 : 0;
+    size_t skipped = n > 2;
     qsort(longest + skipped, n - skipped, sizeof *longest, by_seconds);
     measured->runs = n;
     measured->run = longest[skipped + (n - skipped) / 2];
 }
 
+// All spans, on a clock that begins with the first of them.
 static void fill(struct page *page, const json_t *root)
 {
-    const json_t *events = json_is_array(root) ? root : json_object_get(root, "traceEvents");
+    const json_t *events = root; // or an object that has them
+    if (!json_is_array(root))
+        events = json_object_get(root, "traceEvents");
     struct reading reading = {.page = page};
     for (size_t i = 0; i < json_array_size(events); i++)
         take(&reading, json_array_get(events, i));
@@ -142,8 +153,9 @@ static void fill(struct page *page, const json_t *root)
         return;
     double first = list.at[0].begin, last = 0;
     for (size_t i = 0; i < list.n; i++) {
-        first = list.at[i].begin < first ? list.at[i].begin : first;
-        last = list.at[i].end > last ? list.at[i].end : last;
+        if (list.at[i].begin < first)
+            first = list.at[i].begin;
+        last = double_max(list.at[i].end, last);
     }
     for (size_t i = 0; i < list.n; i++) {
         list.at[i].begin -= first;
@@ -165,7 +177,8 @@ tsr_status tsr__report_trace(struct page *page, const char *path)
     st = tsr__json_load(page->session, text, 0, &error, &root);
     if (st == TSR_NOMEM)
         return st;
-    if (root)
+    bool readable = root != NULL;
+    if (readable)
         fill(page, root);
     json_decref(root);
     if (page->arena->failed)
@@ -174,7 +187,12 @@ tsr_status tsr__report_trace(struct page *page, const char *path)
         return TSR_OK;
     struct place at = PLACE_NONE;
     at.file = str_of(path);
-    tsr__diag(page->session, DIAG_report_trace, &at, "give a file that run --trace has written",
-              root ? "no work of a rank is in this trace" : "line %d: %s", error.line, error.text);
+    static const char remedy[] = "give a file that run --trace has written";
+    if (readable)
+        tsr__diag(page->session, DIAG_report_trace, &at, remedy,
+                  "no work of a rank is in this trace");
+    else
+        tsr__diag(page->session, DIAG_report_trace, &at, remedy, "line %d: %s", error.line,
+                  error.text);
     return TSR_MALFORMED;
 }

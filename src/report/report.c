@@ -14,7 +14,9 @@ static const char *title_of(const tsr_model *model, const char *given)
             break;
     if (given)
         return given;
-    return at[0] ? at : "a model";
+    if (!at[0])
+        return "a model";
+    return at;
 }
 
 // The one that is named, or the only one.
@@ -78,6 +80,14 @@ static void add_communication(tsr_json *json, const tsr_simulation *simulation)
     tsr_json_int(json, "link_bytes", bytes);
 }
 
+// The configuration's name; NULL: there is none.
+static const char *config_name(const struct page *page)
+{
+    if (!page->config)
+        return NULL;
+    return tsr_config_name(page->config);
+}
+
 // The numbers of the page, exactly, for programs.
 static tsr_json *data_of(const struct page *page, const struct verdict *verdict)
 {
@@ -87,7 +97,7 @@ static tsr_json *data_of(const struct page *page, const struct verdict *verdict)
     tsr_json_begin(json, NULL, '{');
     tsr_json_int(json, "version", 1);
     tsr_json_string(json, "model", page->title);
-    tsr_json_string(json, "configuration", page->config ? tsr_config_name(page->config) : NULL);
+    tsr_json_string(json, "configuration", config_name(page));
     if (page->plan)
         add_plan(json, page->plan);
     if (page->simulation) {
@@ -104,8 +114,10 @@ static tsr_status write_page(struct page *page, const char *path)
     struct outfile file = {0};
     struct verdict verdict = tsr__verdict_of(page);
     tsr_json *data = data_of(page, &verdict);
-    const char *text = data ? tsr_json_text(data) : NULL;
     tsr_status st = TSR_NOMEM;
+    if (!data)
+        return TSR_NOMEM;
+    const char *text = tsr_json_text(data);
     if (!text)
         goto free_data;
     tsr__page_write(page, &verdict, text);
@@ -170,20 +182,25 @@ static tsr_status fill_in(struct page *page)
 {
     struct diag_mark before = tsr__diag_mark(page->session);
     size_t kept = tsr_finding_count(page->session);
-    const char *config = page->config ? tsr_config_name(page->config) : NULL;
+    const char *config = config_name(page);
     if (!config)
         return TSR_OK;
     if (!tsr__plan_sizes(page->arena, page->model, config, &page->sizes, &page->n_sizes))
         return TSR_NOMEM;
-    tsr_status st = tsr_model_clone(page->model, &page->sized);
-    if (st == TSR_OK)
-        st = tsr_shapes(page->sized, page->sizes, page->n_sizes, NULL);
-    if (st == TSR_OK)
-        st = tsr_check(page->sized, config);
-    if (st == TSR_OK && !has_errors(page->session, kept))
-        st = tsr_infer(page->sized, config);
+    tsr_status status = tsr_model_clone(page->model, &page->sized);
+    if (status != TSR_OK)
+        goto forget_findings;
+    status = tsr_shapes(page->sized, page->sizes, page->n_sizes, NULL);
+    if (status != TSR_OK)
+        goto forget_findings;
+    status = tsr_check(page->sized, config);
+    if (status == TSR_OK && !has_errors(page->session, kept))
+        status = tsr_infer(page->sized, config);
+forget_findings:
     tsr__diag_back(page->session, &before, false);
-    return st == TSR_NOMEM ? st : TSR_OK;
+    if (status == TSR_NOMEM)
+        return TSR_NOMEM;
+    return TSR_OK;
 }
 
 static tsr_status write_as(struct page *page, const char *format, const char *path)
@@ -195,9 +212,10 @@ static tsr_status write_as(struct page *page, const char *format, const char *pa
     bool cuts = strcmp(format, "model-explorer-cuts") == 0;
     if ((cuts || strcmp(format, "model-explorer") == 0) && page->simulation)
         return tsr__explorer_write(page, cuts, path);
+    static const char *const wrong[] = {"this form needs a simulation",
+                                        "a report has no such form"};
     tsr__diag(page->session, DIAG_report_format, NULL,
-              "html, model-explorer or model-explorer-cuts",
-              page->simulation ? "a report has no such form" : "this form needs a simulation");
+              "html, model-explorer or model-explorer-cuts", "%s", wrong[page->simulation != NULL]);
     return TSR_USAGE;
 }
 
@@ -221,7 +239,7 @@ tsr_status tsr_report(tsr_model *model, const tsr_report_options *options, const
     struct text text;
     tsr_session *session = tsr_model_session(model);
     if (options)
-        memcpy(&given, options, options->size < sizeof given ? options->size : sizeof given);
+        memcpy(&given, options, size_min(options->size, sizeof given));
     tsr_status st = owned(session, &given);
     if (st != TSR_OK)
         return st;
@@ -234,13 +252,14 @@ tsr_status tsr_report(tsr_model *model, const tsr_report_options *options, const
                         .model = model,
                         .title = title_of(model, given.title),
                         .topology = given.topology,
-                        .plan = given.plan && given.plan->feasible ? given.plan : NULL,
                         .simulation = given.simulation,
                         .command = given.command,
                         .beside = given.beside,
                         .sizes = given.sizes,
                         .n_sizes = given.n_sizes,
                         .memory = given.memory};
+    if (given.plan && given.plan->feasible)
+        page.plan = given.plan;
     st = find_config(&page, given.config);
     if (st != TSR_OK)
         goto free_all;

@@ -7,6 +7,7 @@
 #define MAX_ROWS  1000
 #define MAX_NAMES 4000 // of nodes that stand behind a folded line, on one page
 
+// One row for each device: what the topology says of it.
 void tsr__table_devices(struct page *page)
 {
     struct text *text = page->out;
@@ -44,7 +45,7 @@ static int by_time(const void *a, const void *b)
 {
     const struct sum *x = a, *y = b;
     if (x->seconds != y->seconds)
-        return x->seconds < y->seconds ? 1 : -1;
+        return descending(x->seconds, y->seconds);
     return strcmp(x->op, y->op);
 }
 
@@ -83,7 +84,7 @@ static void sum_up(struct page *page, struct sums *sums)
         struct sum *sum = sum_of(page, sums, span->op, span->kind);
         if (!sum)
             return;
-        sum->measured += (span->end - span->begin) / (double)(measured->runs ? measured->runs : 1);
+        sum->measured += (span->end - span->begin) / double_max((double)measured->runs, 1);
     }
     if (sums->list.n)
         qsort(sums->list.at, sums->list.n, sizeof *sums->list.at, by_time);
@@ -96,7 +97,10 @@ static void operator_row(struct page *page, const struct sum *sum, double all)
     tsr__text_printf(page->out, "<td>%s<td class=\"n\">%zu<td class=\"n\">",
                      tsr__html_kind_words(sum->kind), sum->count);
     tsr__html_time(page->out, sum->seconds);
-    tsr__text_printf(page->out, "<td class=\"n\">%.1f %%", all > 0 ? 100 * sum->seconds / all : 0);
+    double percent = 0;
+    if (all > 0)
+        percent = 100 * sum->seconds / all;
+    tsr__text_printf(page->out, "<td class=\"n\">%.1f %%", percent);
     if (page->measured.lanes.devices) {
         PUT(page, "<td class=\"n\">");
         tsr__html_time(page->out, sum->measured);
@@ -135,32 +139,40 @@ static bool is_output(const tsr_node *node, const tsr_value *value)
     return false;
 }
 
+const tsr_node_config *tsr__node_entry(const struct page *page, const tsr_node *node)
+{
+    if (!page->config)
+        return NULL;
+    return tsr_node_find_config(node, page->config);
+}
+
 void tsr__node_specs_text(const struct page *page, const tsr_node *node, bool outputs,
                           struct text *out)
 {
-    const tsr_node_config *entry = page->config ? tsr_node_find_config(node, page->config) : NULL;
-    size_t count = entry ? tsr_node_config_spec_count(entry) : 0;
-    bool any = false;
-    for (size_t i = 0; i < count; i++) {
+    const tsr_node_config *entry = tsr__node_entry(page, node);
+    size_t said = 0;
+    if (!entry)
+        return;
+    for (size_t i = 0; i < tsr_node_config_spec_count(entry); i++) {
         const tsr_spec *spec = tsr_node_config_spec(entry, i);
         const tsr_value *value = tsr_spec_value(spec);
         const char *text;
         if (!value || is_output(node, value) != outputs || tsr_spec_text(spec, &text) != TSR_OK)
             continue;
-        tsr__text_add(out, any ? STR("<br>") : STR(""));
+        tsr__text_add(out, str_of(between(said++, "<br>")));
         tsr__html_text(out, tsr_value_name(value));
         tsr__text_add(out, STR(" <code>"));
         tsr__html_text(out, text);
         tsr__text_add(out, STR("</code>"));
-        any = true;
     }
 }
 
 void tsr__node_specs_key(const struct page *page, const tsr_node *node, struct text *out)
 {
-    const tsr_node_config *entry = page->config ? tsr_node_find_config(node, page->config) : NULL;
-    size_t count = entry ? tsr_node_config_spec_count(entry) : 0;
-    for (size_t i = 0; i < count; i++) {
+    const tsr_node_config *entry = tsr__node_entry(page, node);
+    if (!entry)
+        return;
+    for (size_t i = 0; i < tsr_node_config_spec_count(entry); i++) {
         const tsr_spec *spec = tsr_node_config_spec(entry, i);
         const char *text;
         if (!tsr_spec_value(spec) || tsr_spec_text(spec, &text) != TSR_OK)
@@ -185,9 +197,7 @@ static const char *kept_specs(struct page *page, const tsr_node *node, bool outp
     struct text text;
     tsr__text_init(&text, page->session);
     tsr__node_specs_text(page, node, outputs, &text);
-    const char *kept =
-        text.failed ? NULL
-                    : tsr__arena_str(page->arena, (struct str){text.p ? text.p : "", text.n}).p;
+    const char *kept = kept_text(page->arena, &text).p;
     tsr__text_free(&text);
     return kept;
 }
@@ -195,10 +205,23 @@ static const char *kept_specs(struct page *page, const tsr_node *node, bool outp
 static int64_t stage_of(const struct page *page, const tsr_node *node)
 {
     int64_t stage;
-    const tsr_node_config *entry = page->config ? tsr_node_find_config(node, page->config) : NULL;
+    const tsr_node_config *entry = tsr__node_entry(page, node);
     if (entry && tsr_node_config_stage(entry, &stage))
         return stage;
     return -1;
+}
+
+// What nodes of one line have in common, as a key.
+static struct str row_key(struct page *page, const tsr_node *node, const struct folded *name,
+                          int64_t stage)
+{
+    struct text said;
+    tsr__text_init(&said, page->session);
+    tsr__text_printf(&said, "%s\n%s\n%lld", name->pattern, tsr_node_op(node), (long long)stage);
+    tsr__node_specs_key(page, node, &said);
+    struct str key = kept_text(page->arena, &said);
+    tsr__text_free(&said);
+    return key;
 }
 
 // The line that a node belongs to, made where there is none. NULL: no memory.
@@ -210,13 +233,7 @@ static struct node_row *row_of(struct page *page, struct map *seen, const tsr_no
     if (!inputs || !outputs)
         return NULL;
     int64_t stage = stage_of(page, node);
-    struct text said;
-    tsr__text_init(&said, page->session);
-    tsr__text_printf(&said, "%s\n%s\n%lld", name.pattern, tsr_node_op(node), (long long)stage);
-    tsr__node_specs_key(page, node, &said);
-    struct str key = tsr__arena_str(arena, (struct str){said.p ? said.p : "", said.n});
-    tsr__text_free(&said);
-    void **at = key.p ? tsr__map_at(seen, key) : NULL;
+    void **at = slot_at(seen, row_key(page, node, &name, stage));
     if (!at)
         return NULL;
     struct node_row *row = *at;
@@ -239,8 +256,11 @@ static struct node_row *row_of(struct page *page, struct map *seen, const tsr_no
 static void write_members(struct page *page, const struct node_row *row, size_t *left)
 {
     tsr__text_printf(page->out, "<details><summary>&times;&#8239;%zu</summary>", row->nodes.n);
-    for (size_t i = 0; i<row->nodes.n && * left> 0; i++, --*left) {
-        tsr__text_printf(page->out, "%s%lld ", i ? "<br>" : "",
+    for (size_t i = 0; i < row->nodes.n; i++) {
+        if (*left == 0)
+            break;
+        --*left;
+        tsr__text_printf(page->out, "%s%lld ", between(i, "<br>"),
                          (long long)tsr_node_index(row->nodes.at[i]));
         tsr__html_text(page->out, tsr__node_label(row->nodes.at[i]));
     }
@@ -264,6 +284,7 @@ static void write_node_row(struct page *page, const struct node_row *row, size_t
                      row->outputs);
 }
 
+// Nodes in the order of the model, those of one line where the first of them stands.
 void tsr__table_shardings(struct page *page)
 {
     struct map seen;
@@ -275,7 +296,9 @@ void tsr__table_shardings(struct page *page)
         struct node_row *row = row_of(page, &seen, node);
         if (!row)
             return;
-        struct node_row **listed = row->nodes.n == 1 ? vec_push(page->arena, &rows) : NULL;
+        if (row->nodes.n > 1) // it is listed
+            continue;
+        struct node_row **listed = vec_push(page->arena, &rows);
         if (listed)
             *listed = row;
     }
@@ -312,11 +335,13 @@ void tsr__table_findings(struct page *page)
                          "<tr><td class=\"sev %s\">%s<td><code>%s</code><td class=\"name\">",
                          names[finding.severity], names[finding.severity], finding.code);
         tsr__html_text(page->out, finding.node);
-        tsr__text_add(page->out, finding.node[0] && finding.value[0] ? STR(": ") : STR(""));
+        if (finding.node[0] && finding.value[0])
+            tsr__text_add(page->out, STR(": "));
         tsr__html_text(page->out, finding.value);
         tsr__text_add(page->out, STR("<td class=\"name\">"));
         tsr__html_text(page->out, finding.message);
-        tsr__text_add(page->out, finding.hint[0] ? STR("<br>") : STR(""));
+        if (finding.hint[0])
+            tsr__text_add(page->out, STR("<br>"));
         tsr__html_text(page->out, finding.hint);
         tsr__text_add(page->out, STR("</tr>\n"));
     }

@@ -46,17 +46,21 @@ struct reader {
     const char *found;
 };
 
+// The entry is of the page's configuration, by name: the page may show a copy of the model.
+static bool is_shown(const struct page *page, const tsr_node_config *entry)
+{
+    const tsr_config *config = tsr_node_config_config(entry);
+    return config && page->config &&
+           strcmp(tsr_config_name(config), tsr_config_name(page->config)) == 0;
+}
+
+// What the node says of the value, "{2,1:0,1}"; NULL: nothing.
 static const char *spec_text(const struct page *page, const tsr_node *node, const tsr_value *value)
 {
     const char *text;
-    for (size_t i = 0;; i++) {
-        const tsr_node_config *entry =
-            i < tsr_node_config_count(node) ? tsr_node_config_at(node, i) : NULL;
-        if (!entry)
-            return NULL;
-        const tsr_config *config = tsr_node_config_config(entry);
-        if (!config || !page->config ||
-            strcmp(tsr_config_name(config), tsr_config_name(page->config)) != 0)
+    for (size_t i = 0; i < tsr_node_config_count(node); i++) {
+        const tsr_node_config *entry = tsr_node_config_at(node, i);
+        if (!is_shown(page, entry))
             continue;
         for (size_t k = 0; k < tsr_node_config_spec_count(entry); k++) {
             const tsr_spec *spec = tsr_node_config_spec(entry, k);
@@ -64,6 +68,7 @@ static const char *spec_text(const struct page *page, const tsr_node *node, cons
                 return text;
         }
     }
+    return NULL;
 }
 
 static bool first_reader(void *data, tsr_node *node, size_t input)
@@ -78,11 +83,20 @@ const char *tsr__tensor_sharding(const struct page *page, const tsr_value *value
 {
     struct reader reader = {page, value, NULL};
     const tsr_node *producer = tsr_value_producer(value);
-    const char *made = producer ? spec_text(page, producer, value) : NULL;
-    if (made)
-        return made;
-    tsr_value_uses(value, first_reader, &reader);
-    return reader.found ? reader.found : "";
+    if (producer)
+        reader.found = spec_text(page, producer, value);
+    if (!reader.found)
+        tsr_value_uses(value, first_reader, &reader);
+    if (!reader.found)
+        return "";
+    return reader.found;
+}
+
+static int64_t devices_of(const struct page *page)
+{
+    if (!page->config)
+        return 0;
+    return tsr_config_devices(page->config);
 }
 
 static int64_t volume(const int64_t *start, const int64_t *stop, int rank)
@@ -97,15 +111,20 @@ static int64_t volume(const int64_t *start, const int64_t *stop, int rank)
 // The most that one device has; boxes of a device need not stand together.
 static int64_t most_elements(struct page *page, const struct cut *cut)
 {
-    int64_t most = 0, devices = page->config ? tsr_config_devices(page->config) : 0;
-    int64_t *sums = devices > 0 ? ARENA_ARRAY(page->arena, int64_t, (size_t)devices) : NULL;
-    for (size_t i = 0; sums && i < cut->n; i++) {
+    int64_t most = 0, devices = devices_of(page);
+    if (devices <= 0)
+        return 0;
+    int64_t *sums = ARENA_ARRAY(page->arena, int64_t, (size_t)devices);
+    if (!sums)
+        return 0;
+    for (size_t i = 0; i < cut->n; i++) {
         const tsr_box *box = &cut->boxes[i];
         if (box->device < 0 || box->device >= devices)
             continue;
         int64_t *sum = &sums[box->device];
         *sum += volume(box->start, box->stop, cut->rank);
-        most = *sum > most ? *sum : most;
+        if (*sum > most)
+            most = *sum;
     }
     return most;
 }
@@ -132,20 +151,21 @@ static void work_out(struct page *page, struct cut *cut, int64_t elements)
 {
     const tsr_box *boxes;
     size_t n;
-    struct diag_mark before = tsr__diag_mark(page->session);
-    int64_t devices = page->config ? tsr_config_devices(page->config) : 0;
     cut->most = elements;
-    tsr_status st = TSR_INVALID;
-    if (cut->sharding[0])
-        st = tsr_tiles(page->session, cut->sharding, cut->rank, cut->shape, devices, &boxes, &n);
-    tsr__diag_back(page->session, &before, false);
-    if (st != TSR_OK)
+    if (!cut->sharding[0])
+        return;
+    struct diag_mark before = tsr__diag_mark(page->session);
+    tsr_status status = tsr_tiles(page->session, cut->sharding, cut->rank, cut->shape,
+                                  devices_of(page), &boxes, &n);
+    tsr__diag_back(page->session, &before, false); // a sharding that does not fit is said elsewhere
+    if (status != TSR_OK)
         return;
     keep_boxes(page, cut, boxes, n);
     if (cut->boxes)
         cut->most = most_elements(page, cut);
 }
 
+// The way to cut that shape by that sharding, worked out when it is met first. NULL: no memory.
 static const struct cut *cut_of(struct tensors *tensors, const char *sharding, int rank,
                                 const int64_t *shape, int64_t elements)
 {
@@ -153,13 +173,15 @@ static const struct cut *cut_of(struct tensors *tensors, const char *sharding, i
     struct str key = tsr__arena_printf(page->arena, "%s", sharding);
     for (int d = 0; d < rank && key.p; d++)
         key = tsr__arena_printf(page->arena, "%s %lld", key.p, (long long)shape[d]);
-    void **at = key.p ? tsr__map_at(&tensors->cuts, key) : NULL;
+    void **at = slot_at(&tensors->cuts, key);
     if (!at)
         return NULL;
     if (*at)
         return *at;
     struct cut *cut = ARENA_NEW(page->arena, struct cut);
-    struct cut **listed = cut ? vec_push(page->arena, &tensors->all_cuts) : NULL;
+    if (!cut)
+        return NULL;
+    struct cut **listed = vec_push(page->arena, &tensors->all_cuts);
     if (!listed)
         return NULL;
     cut->sharding = tsr__arena_str(page->arena, str_of(sharding)).p;
@@ -179,7 +201,9 @@ static const char *kind_of(const tsr_value *value)
         return "weight";
     if (tsr_value_is_input(value))
         return "input";
-    return tsr_value_is_output(value) ? "output" : "value";
+    if (tsr_value_is_output(value))
+        return "output";
+    return "value";
 }
 
 // Elements of a value whose sizes are all known; -1: they are not, or it is no tensor.
@@ -197,10 +221,37 @@ static int64_t shape_of(const tsr_value *value, int64_t *shape)
     return elements;
 }
 
+// The row at that place, made of the value where there is none. NULL: no memory.
+static struct tensor_row *row_at(struct tensors *tensors, void **at, const tsr_value *value,
+                                 const struct cut *cut, int64_t elements)
+{
+    struct page *page = tensors->page;
+    if (!at)
+        return NULL;
+    if (*at)
+        return *at;
+    struct tensor_row *fresh = ARENA_NEW(page->arena, struct tensor_row);
+    if (!fresh)
+        return NULL;
+    struct tensor_row **listed = vec_push(page->arena, &tensors->list);
+    if (!listed)
+        return NULL;
+    fresh->kind = kind_of(value);
+    fresh->type = tsr_value_dtype(value);
+    fresh->cut = cut;
+    fresh->elements = elements;
+    fresh->first = (int64_t)tensors->list.n;
+    *at = *listed = fresh;
+    return fresh;
+}
+
+// Single numbers are left out.
 static void add_value(struct tensors *tensors, const tsr_value *value)
 {
     struct page *page = tensors->page;
-    int64_t shape[MAX_RANK], elements = value ? shape_of(value, shape) : -1;
+    int64_t shape[MAX_RANK], elements = -1;
+    if (value)
+        elements = shape_of(value, shape);
     if (elements < 2)
         return;
     const char *sharding = tsr__tensor_sharding(page, value);
@@ -210,21 +261,10 @@ static void add_value(struct tensors *tensors, const tsr_value *value)
         return;
     struct str key = tsr__arena_printf(page->arena, "%s\n%d\n%zu\n%s", kind_of(value),
                                        (int)tsr_value_dtype(value), cut->number, name.pattern);
-    void **at = key.p ? tsr__map_at(&tensors->rows, key) : NULL;
-    if (at && !*at) {
-        struct tensor_row *fresh = ARENA_NEW(page->arena, struct tensor_row);
-        struct tensor_row **listed = fresh ? vec_push(page->arena, &tensors->list) : NULL;
-        if (!listed)
-            return;
-        fresh->kind = kind_of(value);
-        fresh->type = tsr_value_dtype(value);
-        fresh->cut = cut;
-        fresh->elements = elements;
-        fresh->first = (int64_t)tensors->list.n;
-        *at = *listed = fresh;
-    }
-    struct tensor_row *row = at ? *at : NULL;
-    struct folded *member = row ? vec_push(page->arena, &row->names) : NULL;
+    struct tensor_row *row = row_at(tensors, slot_at(&tensors->rows, key), value, cut, elements);
+    if (!row)
+        return;
+    struct folded *member = vec_push(page->arena, &row->names);
     if (member)
         *member = name;
 }
@@ -240,9 +280,9 @@ static int by_size(const void *a, const void *b)
                             *y = *(struct tensor_row *const *)b;
     int64_t p = tsr_dtype_bytes(x->type, x->cut->most), q = tsr_dtype_bytes(y->type, y->cut->most);
     if (p != q)
-        return p < q ? 1 : -1;
+        return (p < q) - (p > q);
     if (row_bytes(x) != row_bytes(y))
-        return row_bytes(x) < row_bytes(y) ? 1 : -1;
+        return (row_bytes(x) < row_bytes(y)) - (row_bytes(x) > row_bytes(y));
     return (x->first > y->first) - (x->first < y->first);
 }
 
@@ -273,7 +313,8 @@ static void write_shape(struct page *page, const struct tensor_row *row)
 {
     tsr__text_printf(page->out, "%s ", tsr_dtype_name(row->type));
     for (int d = 0; d < row->cut->rank; d++)
-        tsr__text_printf(page->out, "%s%lld", d ? "&#215;" : "", (long long)row->cut->shape[d]);
+        tsr__text_printf(page->out, "%s%lld", between((size_t)d, "&#215;"),
+                         (long long)row->cut->shape[d]);
 }
 
 static void write_row(struct page *page, const struct tensor_row *row, size_t number)
@@ -292,7 +333,7 @@ static void write_row(struct page *page, const struct tensor_row *row, size_t nu
     PUT(page, "<td class=\"n\">");
     tsr__html_bytes(page->out, tsr_dtype_bytes(row->type, row->cut->most));
     PUT(page, "<td class=\"name\"><code>");
-    tsr__html_text(page->out, row->cut->sharding[0] ? row->cut->sharding : "whole");
+    tsr__html_text(page->out, or_whole(row->cut->sharding));
     PUT(page, "</code></tr>\n");
 }
 
@@ -319,11 +360,13 @@ static void write_cut(struct page *page, const struct cut *cut)
     tsr__html_json(page->out, cut->sharding);
     PUT(page, ",\"shape\":[");
     for (int d = 0; d < cut->rank; d++)
-        tsr__text_printf(page->out, "%s%lld", d ? "," : "", (long long)cut->shape[d]);
-    tsr__text_printf(page->out, "],\"more\":%zu,\"boxes\":[",
-                     cut->n > MAX_BOXES ? cut->n - MAX_BOXES : (size_t)0);
-    for (size_t i = 0; i < cut->n && i < MAX_BOXES; i++) {
-        tsr__text_printf(page->out, "%s[%lld", i ? "," : "", (long long)cut->boxes[i].device);
+        tsr__text_printf(page->out, "%s%lld", between((size_t)d, ","), (long long)cut->shape[d]);
+    size_t shown = cut->n;
+    if (shown > MAX_BOXES)
+        shown = MAX_BOXES;
+    tsr__text_printf(page->out, "],\"more\":%zu,\"boxes\":[", cut->n - shown);
+    for (size_t i = 0; i < shown; i++) {
+        tsr__text_printf(page->out, "%s[%lld", between(i, ","), (long long)cut->boxes[i].device);
         for (int d = 0; d < cut->rank; d++)
             tsr__text_printf(page->out, ",%lld,%lld", (long long)cut->boxes[i].start[d],
                              (long long)cut->boxes[i].stop[d]);
@@ -346,12 +389,15 @@ static void write_choice(struct page *page, const struct tensors *tensors, size_
     tsr__html_readout(page, "Point at a piece, tap it, or use the arrow keys.");
 }
 
+// The choice, and as JSON for page.js: for each tensor the number of its cut, and those cuts.
 void tsr__tensors_picture(struct page *page)
 {
     struct tensors tensors;
     if (!collect(page, &tensors))
         return;
-    size_t n = tensors.list.n < MAX_PICTURES ? tensors.list.n : MAX_PICTURES;
+    size_t n = tensors.list.n;
+    if (n > MAX_PICTURES)
+        n = MAX_PICTURES;
     bool *wanted = ARENA_ARRAY(page->arena, bool, tensors.all_cuts.n + 1);
     if (!wanted)
         return;
@@ -363,17 +409,16 @@ void tsr__tensors_picture(struct page *page)
     for (size_t i = 0; i < n; i++) {
         const struct tensor_row *row = tensors.list.at[i];
         wanted[row->cut->number] = true;
-        tsr__text_printf(page->out, "%s[%zu,%d,\"%s\"]", i ? "," : "", row->cut->number,
+        tsr__text_printf(page->out, "%s[%zu,%d,\"%s\"]", between(i, ","), row->cut->number,
                          tsr_dtype_bits(row->type), tsr_dtype_name(row->type));
     }
     PUT(page, "],\"cuts\":{");
-    bool any = false;
+    size_t written = 0;
     for (size_t i = 0; i < tensors.all_cuts.n; i++) {
         if (!wanted[i])
             continue;
-        tsr__text_printf(page->out, "%s\"%zu\":", any ? ",\n" : "", i);
+        tsr__text_printf(page->out, "%s\"%zu\":", between(written++, ",\n"), i);
         write_cut(page, tensors.all_cuts.at[i]);
-        any = true;
     }
     PUT(page, "}}</script>\n");
     tsr__html_section_end(page);

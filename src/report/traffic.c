@@ -35,7 +35,7 @@ static int by_seconds(const void *a, const void *b)
     const struct traffic_row *x = *(struct traffic_row *const *)a,
                              *y = *(struct traffic_row *const *)b;
     if (x->seconds != y->seconds)
-        return x->seconds < y->seconds ? 1 : -1;
+        return descending(x->seconds, y->seconds);
     return (x->first->id > y->first->id) - (x->first->id < y->first->id);
 }
 
@@ -43,11 +43,11 @@ static int by_seconds(const void *a, const void *b)
 static void write_groups(struct page *page, const tsr_simulated_comm *comm)
 {
     for (size_t g = 0; g < comm->n_groups && g < SHOWN_GROUPS; g++) {
-        tsr__text_add(page->out, g ? STR(" | ") : STR(""));
+        tsr__text_add(page->out, str_of(between(g, " | ")));
         for (size_t i = 0; i < comm->groups[g].n && i < SHOWN_MEMBERS; i++)
-            tsr__text_printf(page->out, "%s%lld", i ? " " : "",
+            tsr__text_printf(page->out, "%s%lld", between(i, " "),
                              (long long)comm->groups[g].devices[i]);
-        tsr__text_add(page->out, comm->groups[g].n > SHOWN_MEMBERS ? STR(" &#8230;") : STR(""));
+        tsr__text_add(page->out, str_of(text_if(comm->groups[g].n > SHOWN_MEMBERS, " &#8230;")));
     }
     if (comm->n_groups > SHOWN_GROUPS)
         tsr__text_printf(page->out, " and %zu more", comm->n_groups - SHOWN_GROUPS);
@@ -80,7 +80,7 @@ static struct traffic_row *row_of(struct page *page, struct map *seen,
 {
     struct str key = tsr__arena_printf(page->arena, "%s\n%lld\n%s", comm->op,
                                        (long long)comm->bytes, name->pattern);
-    void **at = key.p ? tsr__map_at(seen, key) : NULL;
+    void **at = slot_at(seen, key);
     if (!at)
         return NULL;
     struct traffic_row *row = *at;
@@ -104,14 +104,15 @@ static void write_sum(struct page *page)
     if (page->plan && page->plan->n_collectives) {
         PUT(page, ": ");
         for (size_t i = 0; i < page->plan->n_collectives; i++)
-            tsr__text_printf(page->out, "%s%zu %s", i ? ", " : "", page->plan->collectives[i].count,
-                             page->plan->collectives[i].op);
+            tsr__text_printf(page->out, "%s%zu %s", between(i, ", "),
+                             page->plan->collectives[i].count, page->plan->collectives[i].op);
     }
     PUT(page, ". Together they put ");
     tsr__html_bytes(page->out, carried);
     PUT(page, " on the links.</p>\n");
 }
 
+// Rows by the time that they take together, the longest first.
 void tsr__table_communication(struct page *page)
 {
     const tsr_simulation *simulation = page->simulation;
@@ -124,14 +125,21 @@ void tsr__table_communication(struct page *page)
     tsr__map_init(&seen, page->arena, 64);
     for (size_t i = 0; i < simulation->n_comms; i++) {
         const tsr_simulated_comm *comm = &simulation->comms[i];
-        struct folded name = tsr__fold_name(page->arena, comm->value ? comm->value : "");
+        const char *value = "";
+        if (comm->value)
+            value = comm->value;
+        struct folded name = tsr__fold_name(page->arena, value);
         struct traffic_row *row = row_of(page, &seen, comm, &name);
-        struct folded *member = row ? vec_push(page->arena, &row->names) : NULL;
+        if (!row)
+            return;
+        struct folded *member = vec_push(page->arena, &row->names);
         if (!member)
             return;
         *member = name;
         row->seconds += comm->seconds;
-        struct traffic_row **listed = row->names.n == 1 ? vec_push(page->arena, &rows) : NULL;
+        if (row->names.n > 1) // it is listed
+            continue;
+        struct traffic_row **listed = vec_push(page->arena, &rows);
         if (listed)
             *listed = row;
     }
@@ -166,9 +174,10 @@ static const tsr_simulated_link *link_between(const tsr_simulation *simulation, 
 static void write_load(struct page *page, const tsr_simulated_link *link)
 {
     tsr__html_bytes(page->out, link->bytes);
-    tsr__text_printf(page->out, ", %.2g %% of the time",
-                     page->simulation->first > 0 ? 100 * link->seconds / page->simulation->first
-                                                 : 0);
+    double percent = 0;
+    if (page->simulation->first > 0)
+        percent = 100 * link->seconds / page->simulation->first;
+    tsr__text_printf(page->out, ", %.2g %% of the time", percent);
 }
 
 // Senders are rows, receivers columns; the fuller a link, the darker its cell.
@@ -187,8 +196,7 @@ static void write_matrix(struct page *page, double fullest)
         for (int to = 0; to < n; to++) {
             const tsr_simulated_link *link = link_between(simulation, from, to);
             if (!link) {
-                tsr__text_add(page->out,
-                              from == to ? STR("<i class=\"self\"></i>") : STR("<i></i>"));
+                tsr__text_printf(page->out, "<i%s></i>", text_if(from == to, " class=\"self\""));
                 continue;
             }
             tsr__text_printf(page->out, "<i style=\"--a:%.0f%%\" data-tip=\"%d &#8594; %d: ",
@@ -204,12 +212,13 @@ static int by_load(const void *a, const void *b)
 {
     const tsr_simulated_link *x = a, *y = b;
     if (x->seconds != y->seconds)
-        return x->seconds < y->seconds ? 1 : -1;
+        return descending(x->seconds, y->seconds);
     if (x->from != y->from)
         return x->from - y->from;
     return x->to - y->to;
 }
 
+// The fullest links as bars, each against the fullest of all.
 static void write_fullest(struct page *page, double fullest)
 {
     size_t n = page->simulation->n_links;
@@ -233,6 +242,7 @@ static void write_fullest(struct page *page, double fullest)
                          MAX_LINKS, n);
 }
 
+// A matrix of few devices, bars for more; nothing where no link carries anything.
 void tsr__chart_links(struct page *page)
 {
     const tsr_simulation *simulation = page->simulation;

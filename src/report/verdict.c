@@ -10,9 +10,12 @@ int64_t tsr__device_limit(const struct page *page, size_t device)
 {
     if (page->memory > 0)
         return page->memory;
-    const tsr_topology_device *known =
-        page->topology ? tsr_topology_device_at(page->topology, (int)device) : NULL;
-    return known ? known->memory : 0;
+    if (!page->topology)
+        return 0;
+    const tsr_topology_device *known = tsr_topology_device_at(page->topology, (int)device);
+    if (!known)
+        return 0;
+    return known->memory;
 }
 
 // The device that is fullest in proportion to its limit decides; where no limit is known, the one that has the most.
@@ -24,7 +27,9 @@ static void judge_memory(const struct page *page, struct verdict *verdict)
     for (size_t i = 0; i < simulation->devices; i++) {
         const tsr_simulated_device *device = &simulation->device[i];
         int64_t limit = tsr__device_limit(page, i);
-        double share = (double)device->memory / (limit > 0 ? (double)limit : 1);
+        double share = (double)device->memory;
+        if (limit > 0)
+            share /= (double)limit;
         narrow |= limit > 0 && device->peak > limit;
         if (share <= worst)
             continue;
@@ -37,14 +42,19 @@ static void judge_memory(const struct page *page, struct verdict *verdict)
         verdict->fit = FIT_UNKNOWN;
     else if (verdict->memory > verdict->limit)
         verdict->fit = FIT_NO;
+    else if (narrow)
+        verdict->fit = FIT_NARROW;
     else
-        verdict->fit = narrow ? FIT_NARROW : FIT_YES;
+        verdict->fit = FIT_YES;
 }
 
+// Means over all devices; what takes the largest share bounds the run.
 static void judge_shares(const tsr_simulation *simulation, struct verdict *verdict)
 {
     double all = simulation->seconds * (double)simulation->devices;
-    for (size_t i = 0; all > 0 && i < simulation->devices; i++) {
+    for (size_t i = 0; i < simulation->devices; i++) {
+        if (all <= 0)
+            break;
         const tsr_simulated_device *device = &simulation->device[i];
         verdict->arithmetic += device->arithmetic / all;
         verdict->moving += device->moving / all;
@@ -78,7 +88,9 @@ struct verdict tsr__verdict_of(const struct page *page)
     verdict.seconds = simulation->first;
     verdict.period = simulation->period;
     verdict.one_fits = verdict.limit <= 0 || simulation->one_device_memory <= verdict.limit;
-    double each = simulation->requests > 1 ? simulation->period : simulation->first;
+    double each = simulation->first;
+    if (simulation->requests > 1)
+        each = simulation->period;
     if (simulation->one_device_s > 0 && each > 0)
         verdict.faster = simulation->one_device_s / each;
     return verdict;
@@ -148,17 +160,22 @@ static const char *largest_operator(const struct page *page, tsr_span_kind kind,
         }
     }
     *count = 0;
-    for (size_t i = 0; best && i < simulation->n_comms; i++)
+    if (!best)
+        return NULL;
+    for (size_t i = 0; i < simulation->n_comms; i++)
         *count += strcmp(simulation->comms[i].op, best) == 0;
     return best;
 }
 
+// What bounds the run, in words, and the operator that has the most of it where that helps.
 static void write_bound(struct page *page, const struct verdict *verdict)
 {
     size_t count = 0;
     bool talks = strcmp(verdict->bound, "communication") == 0;
-    const char *op =
-        largest_operator(page, talks ? TSR_SPAN_COMMUNICATION : TSR_SPAN_COMPUTE, &count);
+    tsr_span_kind kind = TSR_SPAN_COMPUTE;
+    if (talks)
+        kind = TSR_SPAN_COMMUNICATION;
+    const char *op = largest_operator(page, kind, &count);
     if (talks) {
         tsr__text_printf(page->out, "Communication bounds it: %.0f %% of the time",
                          100 * verdict->communication);
@@ -170,9 +187,8 @@ static void write_bound(struct page *page, const struct verdict *verdict)
         tsr__text_printf(page->out,
                          "Waiting bounds it: devices stand still for %.0f %% of the time%s",
                          100 * verdict->waiting,
-                         page->stage_of && page->simulation->requests == 1
-                             ? ", since one request is in one stage at a time"
-                             : "");
+                         text_if(page->stage_of && page->simulation->requests == 1,
+                                 ", since one request is in one stage at a time"));
     } else if (strcmp(verdict->bound, "overhead") == 0) {
         tsr__text_printf(page->out,
                          "What the engine takes for each node bounds it: %.0f %% of the time; "
@@ -202,8 +218,9 @@ static bool write_measured(struct page *page, const struct verdict *verdict)
     if (measured <= 0 || verdict->seconds <= 0)
         return false;
     double ratio = measured / verdict->seconds;
+    static const char *const classes[] = {"agrees", "parts"};
     bool parts = ratio > AGREE || ratio < 1 / AGREE;
-    tsr__text_printf(page->out, "<p class=\"headline %s\">Measured ", parts ? "parts" : "agrees");
+    tsr__text_printf(page->out, "<p class=\"headline %s\">Measured ", classes[parts]);
     tsr__html_time(page->out, measured);
     PUT(page, ", predicted ");
     tsr__html_time(page->out, verdict->seconds);
@@ -239,10 +256,14 @@ static void speed_tiles(struct page *page, const struct verdict *verdict)
     }
     if (page->simulation->one_device_s > 0 && page->simulation->devices > 1) {
         tsr__html_time(page->out, page->simulation->one_device_s);
-        tile(page, verdict->one_fits ? "on one device" : "on one device, if it had the memory");
+        if (verdict->one_fits)
+            tile(page, "on one device");
+        else
+            tile(page, "on one device, if it had the memory");
     }
 }
 
+// A tile is a number and what it is. Each call of tile() ends one and begins the next.
 static void tiles(struct page *page, const struct verdict *verdict)
 {
     PUT(page, "<div class=\"tiles\">\n<div class=\"tile\"><b>");
@@ -283,6 +304,7 @@ void tsr__verdict_write(struct page *page, const struct verdict *verdict)
     tiles(page, verdict);
 }
 
+// The same for programs; a fit that is not known is null.
 void tsr__verdict_json(tsr_json *json, const struct page *page, const struct verdict *verdict)
 {
     tsr_json_begin(json, "verdict", '{');
