@@ -1,110 +1,194 @@
 // SPDX-License-Identifier: Apache-2.0
 // emit_node.c - a node on one rank: a copy of the model's node with what its rule says about the local one.
+//
+// Inputs are rewritten before the node is copied, attributes after. Where another node must finish the work (the mask of
+// a lookup, a trim), the copy gives a fresh name and that node the real one.
+//
+//     Reshape(x, [8,6]) on rank 1, its result cut {2,1}:
+//         input 1 becomes the constant [4,6]                    rewrite_inputs
+//         Reshape(x, [4,6]) under the name of the result        copy_node
+//     MultiHeadAttention(q, k, v) with num_heads = 8, the heads cut in 2: num_heads = 4           rewrite_attributes
+//     Conv with pads = {1,1}, the width cut in 2: pads = {1,0} on rank 0, {0,1} on rank 1          rewrite_list_attributes
+//     Sum(x, b) of parts of a sum x, on rank 1: Identity(x); b is added by rank 0                  sum_parts
 #include "internal.h"
 
-// Numbers that the local node has in place of its own.
-static tsr_status rewrite_lists(struct part *part, const struct node_flow *nf, tsr_value **inputs,
-                                size_t *n_inputs)
+// A local node while it is being made.
+struct local_copy {
+    struct part *part;
+    struct step *step;
+    const struct node_flow *flow;
+    const struct rule *rule; // NULL: the operator has none, and nothing is rewritten
+    int64_t place;           // of the rank in the placement; -1: it is in none
+    tsr_value **inputs;      // as the rank has them, then as they are rewritten
+    size_t n_inputs;
+    struct str *outputs; // names
+    tsr_node *node;      // once it stands
+};
+
+// ---- lists of numbers --------------------------------------------------------------------------
+
+static bool lists_apply(const struct local_copy *copy)
 {
-    const struct rule *rule = nf->place.rule;
-    int64_t at = tsr__place_index(&nf->place, part->rank), *numbers;
-    if (at < 0 || !rule || !tsr__lists_apply(nf))
+    return copy->rule && copy->place >= 0 && tsr__lists_apply(copy->flow);
+}
+
+// The numbers of the list on this rank. NULL: out of memory.
+static int64_t *list_numbers(const struct local_copy *copy, const struct rule_list *list)
+{
+    int64_t *numbers = NULL;
+    struct arena *arena = copy->part->plan->arena;
+    if (tsr__window_numbers(arena, copy->flow, copy->place, list, &numbers) != TSR_OK)
+        return NULL;
+    return numbers;
+}
+
+// Lists that the node takes as inputs, such as the starts and ends of a slice.
+static tsr_status rewrite_lists(struct local_copy *copy)
+{
+    if (!lists_apply(copy))
         return TSR_OK;
-    for (int i = 0; i < rule->n_lists; i++) {
-        const struct rule_list *list = &rule->lists[i];
+    for (int i = 0; i < copy->rule->n_lists; i++) {
+        const struct rule_list *list = &copy->rule->lists[i];
         if (list->input < 0)
             continue;
-        tsr_status st = tsr__window_numbers(part->plan->arena, nf, at, list, &numbers);
-        if (st != TSR_OK)
-            return st;
-        inputs[list->input] = tsr__part_ints(part, numbers, list->n);
-        if (!inputs[list->input])
+        const int64_t *numbers = list_numbers(copy, list);
+        if (!numbers)
             return TSR_NOMEM;
-        *n_inputs = *n_inputs > (size_t)list->input ? *n_inputs : (size_t)list->input + 1;
+        copy->inputs[list->input] = tsr__part_ints(copy->part, numbers, list->n);
+        if (!copy->inputs[list->input])
+            return TSR_NOMEM;
+        if (copy->n_inputs <= (size_t)list->input)
+            copy->n_inputs = (size_t)list->input + 1;
     }
     return TSR_OK;
 }
 
-// Attributes that hold lists of numbers, such as pads: of {1,1}, rank 0 of 2 gets {1,0}. An attribute whose list
-// the rule leaves empty is removed, such as ceil_mode: the numbers say what it said.
-static tsr_status rewrite_list_attributes(struct part *part, const struct node_flow *nf,
-                                          tsr_node *copy)
+// An attribute whose list the rule leaves empty is removed, such as ceil_mode: the numbers say what it said.
+static tsr_status rewrite_list_attribute(const struct local_copy *copy,
+                                         const struct rule_list *list)
 {
-    const struct rule *rule = nf->place.rule;
-    int64_t at = tsr__place_index(&nf->place, part->rank), *numbers;
-    if (at < 0 || !rule || !tsr__lists_apply(nf))
+    if (list->n) {
+        const int64_t *numbers = list_numbers(copy, list);
+        if (!numbers)
+            return TSR_NOMEM;
+        return tsr_node_set_ints(copy->node, list->name, numbers, (size_t)list->n);
+    }
+    if (tsr_node_find_attr(copy->node, list->name))
+        return tsr_node_remove_attr(copy->node, list->name);
+    return TSR_OK;
+}
+
+// Attributes that hold lists of numbers, such as pads: of {1,1}, rank 0 of 2 gets {1,0}.
+static tsr_status rewrite_list_attributes(const struct local_copy *copy)
+{
+    if (!lists_apply(copy))
         return TSR_OK;
-    for (int i = 0; i < rule->n_lists; i++) {
-        const struct rule_list *list = &rule->lists[i];
-        tsr_status st = TSR_OK;
-        if (list->input >= 0)
+    for (int i = 0; i < copy->rule->n_lists; i++) {
+        if (copy->rule->lists[i].input >= 0)
             continue;
-        if (list->n)
-            st = tsr__window_numbers(part->plan->arena, nf, at, list, &numbers);
-        if (st != TSR_OK)
-            return st;
-        if (list->n)
-            st = tsr_node_set_ints(copy, list->name, numbers, (size_t)list->n);
-        else if (tsr_node_find_attr(copy, list->name))
-            st = tsr_node_remove_attr(copy, list->name);
-        if (st != TSR_OK)
-            return st;
+        tsr_status status = rewrite_list_attribute(copy, &copy->rule->lists[i]);
+        if (status != TSR_OK)
+            return status;
     }
     return TSR_OK;
+}
+
+// ---- inputs ------------------------------------------------------------------------------------
+
+// The number of the rank's part of that factor.
+static int64_t part_of(const struct local_copy *copy, int factor)
+{
+    return copy->flow->place.coords[copy->place * copy->rule->n_factors + factor];
 }
 
 // Part j of n of the n' = max(limit - start, 0) numbers from start on: from floor(j n' / n) to floor((j + 1) n' / n).
-static tsr_status rewrite_range(struct part *t, const struct node_flow *nf,
-                                const struct rule_rewrite *rewrite, tsr_value **inputs)
+static tsr_status rewrite_range(struct local_copy *copy, const struct rule_rewrite *rewrite)
 {
     const struct str any = {0};
-    const struct rule *rule = nf->place.rule;
-    int64_t at = tsr__place_index(&nf->place, t->rank), n = nf->place.cuts[rewrite->factor],
-            zero = 0;
-    if (at < 0 || n < 2)
+    struct part *part = copy->part;
+    tsr_value **start = &copy->inputs[rewrite->index], **limit = start + 1, *bounds[2];
+    int64_t n = copy->flow->place.cuts[rewrite->factor], zero = 0;
+    if (copy->place < 0 || n < 2)
         return TSR_OK;
-    tsr_value *start = inputs[rewrite->index], *parts = tsr__part_ints(t, &n, 1), *bounds[2];
-    tsr_value *count = tsr__part_node(t, "Sub", any, 2, inputs[rewrite->index + 1], start);
-    count = tsr__part_largest(t, any, count, tsr__part_ints(t, &zero, 1));
+    tsr_value *parts = tsr__part_ints(part, &n, 1);
+    tsr_value *count = tsr__part_node(part, "Sub", any, 2, *limit, *start);
+    count = tsr__part_largest(part, any, count, tsr__part_ints(part, &zero, 1));
     for (int i = 0; i < 2; i++) {
-        int64_t part = nf->place.coords[at * rule->n_factors + rewrite->factor] + i;
-        tsr_value *x = tsr__part_node(t, "Mul", any, 2, count, tsr__part_ints(t, &part, 1));
-        x = tsr__part_node(t, "Div", any, 2, x, parts);
-        x = tsr__part_node(t, "Add", any, 2, start, x);
-        bounds[i] = tsr__part_node(t, "Reshape", any, 2, x, tsr__part_empty(t, TSR_INT64));
+        int64_t j = part_of(copy, rewrite->factor) + i;
+        tsr_value *x = tsr__part_node(part, "Mul", any, 2, count, tsr__part_ints(part, &j, 1));
+        x = tsr__part_node(part, "Div", any, 2, x, parts);
+        x = tsr__part_node(part, "Add", any, 2, *start, x);
+        bounds[i] = tsr__part_node(part, "Reshape", any, 2, x, tsr__part_empty(part, TSR_INT64));
     }
-    inputs[rewrite->index] = bounds[0];
-    inputs[rewrite->index + 1] = bounds[1];
-    return bounds[0] && bounds[1] ? TSR_OK : TSR_NOMEM;
+    *start = bounds[0];
+    *limit = bounds[1];
+    if (*start && *limit)
+        return TSR_OK;
+    return TSR_NOMEM;
+}
+
+// The shape that the node is told of its result.
+static tsr_status rewrite_shape(struct local_copy *copy, const struct rule_rewrite *rewrite)
+{
+    struct plan *plan = copy->part->plan;
+    struct told_shape told;
+    if (!tsr__told_shape(plan, copy->flow, rewrite, &told))
+        return plan_status(plan);
+    tsr_value **host = &copy->inputs[rewrite->index];
+    *host = tsr__part_local_shape(copy->part, &told, *host, copy->inputs[0]);
+    return made(*host);
+}
+
+static tsr_status rewrite_input(struct local_copy *copy, const struct rule_rewrite *rewrite)
+{
+    switch (rewrite->kind) {
+    case REWRITE_RANGE:
+        return rewrite_range(copy, rewrite);
+    case REWRITE_SHAPE:
+        return rewrite_shape(copy, rewrite);
+    case REWRITE_ADD_ONCE:
+        if (tsr__adds_elsewhere(copy->flow, copy->part->rank, rewrite->index))
+            copy->inputs[rewrite->index] = NULL;
+        return TSR_OK;
+    default:
+        return TSR_OK;
+    }
 }
 
 // Inputs whose value says something about the whole tensor. A Reshape to [8,6] whose result is {2,1} gets [4,6]; a
 // bias that another rank adds to a sum in parts is left out; the bounds of a Range become those of the rank's part.
-static tsr_status rewrite_inputs(struct part *part, const struct step *st, tsr_value **inputs)
+static tsr_status rewrite_inputs(struct local_copy *copy)
 {
-    const struct node_flow *nf = st->flow;
-    const struct rule *rule = nf->place.rule;
-    if (!rule)
+    if (!copy->rule)
         return TSR_OK;
-    for (int i = 0; i < rule->n_rewrites; i++) {
-        const struct rule_rewrite *rewrite = &rule->rewrites[i];
-        if (rewrite->index < 0 || (size_t)rewrite->index >= st->n_node_inputs)
+    for (int i = 0; i < copy->rule->n_rewrites; i++) {
+        const struct rule_rewrite *rewrite = &copy->rule->rewrites[i];
+        if (rewrite->index < 0 || (size_t)rewrite->index >= copy->step->n_node_inputs)
             continue;
-        if (rewrite->kind == REWRITE_RANGE && rewrite_range(part, nf, rewrite, inputs) != TSR_OK)
-            return TSR_NOMEM;
-        if (rewrite->kind == REWRITE_ADD_ONCE &&
-            tsr__adds_elsewhere(nf, part->rank, rewrite->index))
-            inputs[rewrite->index] = NULL;
-        struct told_shape told;
-        if (rewrite->kind != REWRITE_SHAPE || !tsr__told_shape(part->plan, nf, rewrite, &told))
+        tsr_status status = rewrite_input(copy, rewrite);
+        if (status != TSR_OK)
+            return status;
+    }
+    return TSR_OK;
+}
+
+// What the engine writes over must be nobody else's: inputs of a run are shared by ranks that are threads, and belong to the
+// caller. Max of one tensor is a copy that no optimisation of ONNX Runtime takes out, as it does with Identity. Every other copy is
+// a Min: two that are alike, of one value, would become one node.
+static tsr_status copy_written(struct local_copy *copy)
+{
+    for (size_t i = 0; i < copy->step->n_node_inputs; i++) {
+        if (!copy->inputs[i] || !tsr__node_writes(copy->flow->node, i))
             continue;
-        tsr_value **host = &inputs[rewrite->index];
-        *host = tsr__part_local_shape(part, &told, *host, inputs[0]);
-        if (!*host)
+        const char *copies = i % 2 ? "Max" : "Min";
+        copy->inputs[i] = tsr__part_node(copy->part, copies, (struct str){0}, 1, copy->inputs[i]);
+        if (!copy->inputs[i])
             return TSR_NOMEM;
     }
-    return part->plan->arena->failed ? TSR_NOMEM : TSR_OK;
+    return TSR_OK;
 }
+
+// ---- attributes --------------------------------------------------------------------------------
 
 // A number that counts a factor counts the local part of it: whole / size * local. For an attribute that
 // counts several factors, the rule has one rewrite for each.
@@ -118,8 +202,8 @@ static int64_t local_count(const struct rule_factor *factor, const struct local_
 
 #define MAX_COUNTS 8
 
-static tsr_status rewrite_attribute(tsr_node *copy, const tsr_attr *attr, const char *name,
-                                    const struct rule_factor *factor, const struct local_size *part)
+static tsr_status rewrite_counts(tsr_node *node, const tsr_attr *attr, const char *name,
+                                 const struct rule_factor *factor, const struct local_size *part)
 {
     const int64_t *whole;
     int64_t local[MAX_COUNTS];
@@ -127,10 +211,10 @@ static tsr_status rewrite_attribute(tsr_node *copy, const tsr_attr *attr, const 
     if (n > MAX_COUNTS)
         return TSR_BUG; // no operator counts a factor so often
     if (!n)
-        return tsr_node_set_int(copy, name, local_count(factor, part, tsr_attr_int(attr, 0)));
+        return tsr_node_set_int(node, name, local_count(factor, part, tsr_attr_int(attr, 0)));
     for (size_t i = 0; i < n; i++)
         local[i] = local_count(factor, part, whole[i]);
-    return tsr_node_set_ints(copy, name, local, n);
+    return tsr_node_set_ints(node, name, local, n);
 }
 
 // Word number `at` of those that one space separates; none: there are not so many.
@@ -148,10 +232,10 @@ static struct str word_at(struct str words, int64_t at)
 
 // Texts and lists that say something of each element of a factor say it of the local ones: of the directions "forward"
 // and "reverse" of a recurrent layer, the second of two devices has the second, and its activations.
-static tsr_status rewrite_named(const struct part *t, const struct rule_rewrite *rewrite,
-                                tsr_node *copy, tsr_attr *attr, int64_t size,
-                                const struct local_size *part)
+static tsr_status rewrite_named(const struct local_copy *copy, const struct rule_rewrite *rewrite,
+                                tsr_attr *attr, const struct local_size *part)
 {
+    int64_t size = copy->rule->factors[rewrite->factor].size.value;
     int64_t start = tsr__tile_start(size, part->parts, part->part);
     int64_t stop = tsr__tile_start(size, part->parts, part->part + 1);
     if (rewrite->kind == REWRITE_SHARE) {
@@ -160,60 +244,87 @@ static tsr_status rewrite_named(const struct part *t, const struct rule_rewrite 
     }
     if (stop - start != 1)
         return TSR_OK;
-    struct str text = tsr__arena_str(t->plan->arena, word_at(str_of(rewrite->words), start));
+    struct arena *arena = copy->part->plan->arena;
+    struct str text = tsr__arena_str(arena, word_at(str_of(rewrite->words), start));
     if (text.p)
-        return tsr_node_set_string(copy, rewrite->name, text.p);
+        return tsr_node_set_string(copy->node, rewrite->name, text.p);
     return TSR_NOMEM;
 }
 
 // [1 3 4] as [0 -1], cut in two: the first device makes [0 12] of nothing, and 0 must mean 0.
-static tsr_status rewrite_zeros(const struct part *part, const struct node_flow *nf,
-                                const struct rule_rewrite *rewrite, tsr_node *copy)
+static tsr_status rewrite_zeros(const struct local_copy *copy, const struct rule_rewrite *rewrite)
 {
+    struct plan *plan = copy->part->plan;
     struct told_shape told;
-    if (!tsr__told_shape(part->plan, nf, rewrite, &told))
-        return part->plan->arena->failed ? TSR_NOMEM : TSR_OK;
-    if (!tsr__shape_of_sizes(part->plan, &told))
+    if (!tsr__told_shape(plan, copy->flow, rewrite, &told))
+        return plan_status(plan);
+    if (!tsr__shape_of_sizes(plan, &told))
         return TSR_OK;
-    return tsr_node_set_int(copy, rewrite->name, 1);
+    return tsr_node_set_int(copy->node, rewrite->name, 1);
 }
 
-// The same for attributes: num_heads = 8 becomes 4 where the heads are cut in 2. A rank that is not in the
-// placement (at < 0) has nothing to rewrite, nor has a factor that is not cut.
-static tsr_status rewrite_attributes(const struct part *t, const struct step *st, tsr_node *copy)
+// An attribute that counts a factor, or has something for each element of it, where that factor is cut.
+static tsr_status rewrite_attribute(const struct local_copy *copy,
+                                    const struct rule_rewrite *rewrite)
 {
-    const struct node_flow *nf = st->flow;
-    const struct rule *rule = nf->place.rule;
-    int64_t at = tsr__place_index(&nf->place, t->rank);
-    if (!rule || at < 0)
+    const struct step *st = copy->step;
+    tsr_attr *attr = tsr_node_find_attr(copy->node, rewrite->name);
+    int64_t cuts = copy->flow->place.cuts[rewrite->factor];
+    if (!attr || cuts < 2)
         return TSR_OK;
-    for (int i = 0; i < rule->n_rewrites; i++) {
-        const struct rule_rewrite *rewrite = &rule->rewrites[i];
-        if (rewrite->kind == REWRITE_SHAPE && rewrite->name) {
-            tsr_status status = rewrite_zeros(t, nf, rewrite, copy);
-            if (status != TSR_OK)
-                return status;
-        }
-        bool named = rewrite->kind == REWRITE_WORD || rewrite->kind == REWRITE_SHARE;
-        tsr_attr *attr =
-            named || rewrite->kind == REWRITE_ATTR ? tsr_node_find_attr(copy, rewrite->name) : NULL;
-        if (!attr || nf->place.cuts[rewrite->factor] < 2)
-            continue;
-        const struct rule_factor *factor = &rule->factors[rewrite->factor];
-        struct local_size part = {1, 1, nf->place.coords[at * rule->n_factors + rewrite->factor],
-                                  nf->place.cuts[rewrite->factor]};
-        tsr_status status;
-        if (named)
-            status = rewrite_named(t, rewrite, copy, attr, factor->size.value, &part);
-        else if (st->made && st->made_factor == rewrite->factor)
-            status = tsr_node_set_int(copy, rewrite->name, tsr__windows_size(st->made, t->rank));
-        else
-            status = rewrite_attribute(copy, attr, rewrite->name, factor, &part);
+    struct local_size part = {1, 1, part_of(copy, rewrite->factor), cuts};
+    if (rewrite->kind != REWRITE_ATTR)
+        return rewrite_named(copy, rewrite, attr, &part);
+    if (st->made && st->made_factor == rewrite->factor) {
+        int64_t size = tsr__windows_size(st->made, copy->part->rank);
+        return tsr_node_set_int(copy->node, rewrite->name, size);
+    }
+    const struct rule_factor *factor = &copy->rule->factors[rewrite->factor];
+    return rewrite_counts(copy->node, attr, rewrite->name, factor, &part);
+}
+
+// num_heads = 8 becomes 4 where the heads are cut in 2. A rank that is not in the placement has nothing to rewrite.
+static tsr_status rewrite_attributes(const struct local_copy *copy)
+{
+    if (!copy->rule || copy->place < 0)
+        return TSR_OK;
+    for (int i = 0; i < copy->rule->n_rewrites; i++) {
+        const struct rule_rewrite *rewrite = &copy->rule->rewrites[i];
+        tsr_status status = TSR_OK;
+        if (rewrite->kind == REWRITE_SHAPE && rewrite->name)
+            status = rewrite_zeros(copy, rewrite);
+        else if (rewrite->kind == REWRITE_ATTR || rewrite->kind == REWRITE_WORD ||
+                 rewrite->kind == REWRITE_SHARE)
+            status = rewrite_attribute(copy, rewrite);
         if (status != TSR_OK)
             return status;
     }
     return TSR_OK;
 }
+
+// Where this device may have nothing of its input, a reduction's axes are counted from the front.
+static tsr_status front_axes(const struct local_copy *copy)
+{
+    const struct node_flow *nf = copy->flow;
+    if (copy->step->n_node_inputs == 0 || !nf->inputs[0] || tsr__layout_is_whole(nf->inputs[0]))
+        return TSR_OK;
+    int64_t axes[RULE_MAX_RANK];
+    const char *name = NULL;
+    int n = tsr__rule_front_axes(nf->node, copy->part->plan->flow->shapes, &name, axes);
+    if (n == 0)
+        return TSR_OK;
+    if (!name) {
+        tsr_value *list = tsr__part_ints(copy->part, axes, n);
+        if (!list)
+            return TSR_NOMEM;
+        return tsr_node_replace_input(copy->node, 1, list);
+    }
+    if (tsr_attr_kind_of(tsr_node_find_attr(copy->node, name)) == TSR_ATTR_INT)
+        return tsr_node_set_int(copy->node, name, axes[0]);
+    return tsr_node_set_ints(copy->node, name, axes, (size_t)n);
+}
+
+// ---- the copy ----------------------------------------------------------------------------------
 
 struct captured {
     const struct step *step;
@@ -238,108 +349,104 @@ static bool has_graphs(const tsr_node *node)
     return false;
 }
 
-static tsr_node *copy_node(struct part *part, struct step *st, tsr_value **inputs, size_t n_inputs,
-                           const struct str *outputs)
+// Inputs at the end that are left out are not written.
+static tsr_node *copy_node(const struct local_copy *copy, size_t n_inputs)
 {
+    struct step *st = copy->step;
     const tsr_node *node = st->flow->node;
-    while (n_inputs && !inputs[n_inputs - 1])
+    tsr_graph *graph = copy->part->graph;
+    while (n_inputs && !copy->inputs[n_inputs - 1])
         n_inputs--;
     if (!has_graphs(node))
-        return tsr__node_copy(part->graph, node, inputs, n_inputs, outputs, st->n_outputs);
-    struct captured captured = {.step = st, .rank = part->rank};
+        return tsr__node_copy(graph, node, copy->inputs, n_inputs, copy->outputs, st->n_outputs);
+    struct captured captured = {.step = st, .rank = copy->part->rank};
     tsr__node_captures(node, &captured.list);
-    return tsr__node_copy_deep(part->graph, node, inputs, n_inputs, outputs, st->n_outputs,
+    return tsr__node_copy_deep(graph, node, copy->inputs, n_inputs, copy->outputs, st->n_outputs,
                                find_captured, &captured);
 }
 
 // A sum of parts without the inputs that another device adds; NULL: out of memory.
-static tsr_node *sum_parts(struct part *part, struct step *st, tsr_value **inputs,
-                           const struct str *outputs)
+static tsr_node *sum_parts(const struct local_copy *copy)
 {
-    size_t n = 0;
-    for (size_t i = 0; i < st->n_node_inputs; i++)
-        if (!tsr__adds_elsewhere(st->flow, part->rank, (int)i))
-            inputs[n++] = inputs[i];
-    if (n > 1 || n == st->n_node_inputs)
-        return copy_node(part, st, inputs, n, outputs);
-    tsr_value *y = tsr__part_node(part, "Identity", outputs[0], 1, inputs[0]);
-    return y ? tsr_value_producer(y) : NULL;
+    size_t n = 0, all = copy->step->n_node_inputs;
+    for (size_t i = 0; i < all; i++)
+        if (!tsr__adds_elsewhere(copy->flow, copy->part->rank, (int)i))
+            copy->inputs[n++] = copy->inputs[i];
+    if (n > 1 || n == all)
+        return copy_node(copy, n);
+    tsr_value *sum = tsr__part_node(copy->part, "Identity", copy->outputs[0], 1, copy->inputs[0]);
+    if (sum)
+        return tsr_value_producer(sum);
+    return NULL;
 }
 
-// What the engine writes over must be nobody else's: inputs of a run are shared by ranks that are threads, and belong to the
-// caller. Max of one tensor is a copy that no optimisation of ONNX Runtime takes out, as it does with Identity. Every other copy is
-// a Min: two that are alike, of one value, would become one node.
-static tsr_status copy_written(struct part *part, const struct step *st, tsr_value **inputs)
+static tsr_status make_node(struct local_copy *copy)
 {
-    for (size_t i = 0; i < st->n_node_inputs; i++) {
-        if (!inputs[i] || !tsr__node_writes(st->flow->node, i))
-            continue;
-        const char *copies = i % 2 ? "Max" : "Min";
-        inputs[i] = tsr__part_node(part, copies, (struct str){0}, 1, inputs[i]);
-        if (!inputs[i])
-            return TSR_NOMEM;
-    }
-    return TSR_OK;
-}
-
-// Where this device may have nothing of its input, a reduction's axes are counted from the front.
-static tsr_status front_axes(struct part *part, const struct step *st, tsr_node *copy)
-{
-    const struct node_flow *nf = st->flow;
-    if (st->n_node_inputs == 0 || !nf->inputs[0] || tsr__layout_is_whole(nf->inputs[0]))
-        return TSR_OK;
-    int64_t axes[RULE_MAX_RANK];
-    const char *name = NULL;
-    int n = tsr__rule_front_axes(nf->node, part->plan->flow->shapes, &name, axes);
-    if (n == 0)
-        return TSR_OK;
-    if (!name) {
-        tsr_value *list = tsr__part_ints(part, axes, n);
-        return list ? tsr_node_replace_input(copy, 1, list) : TSR_NOMEM;
-    }
-    if (tsr_attr_kind_of(tsr_node_find_attr(copy, name)) == TSR_ATTR_INT)
-        return tsr_node_set_int(copy, name, axes[0]);
-    return tsr_node_set_ints(copy, name, axes, (size_t)n);
-}
-
-// Inputs are rewritten before the node is copied, attributes after. Where another node must finish the work (a
-// lookup's mask, a trim), the copy gives a fresh name and that node the real one.
-tsr_status tsr__emit_plain(struct part *part, struct step *st, struct str *outputs)
-{
-    size_t n_inputs = st->n_node_inputs;
-    tsr_value **inputs = ARENA_ARRAY(part->plan->arena, tsr_value *, n_inputs + RULE_MAX_RANK);
-    if (!inputs)
-        return TSR_NOMEM;
-    for (size_t i = 0; i < st->n_node_inputs; i++)
-        inputs[i] = st->inputs[i] ? form_root(st->inputs[i])->local[part->rank] : NULL;
-    tsr_status status = rewrite_inputs(part, st, inputs);
-    if (status == TSR_OK)
-        status = copy_written(part, st, inputs);
-    if (status == TSR_OK)
-        status = rewrite_lists(part, st->flow, inputs, &n_inputs);
-    tsr_value *here = NULL;
-    if (status == TSR_OK)
-        status = tsr__lookup_begin(part, st, inputs, &here);
-    if (status != TSR_OK)
-        return status;
-    struct str found = outputs[0];
-    if (here || tsr__trims(st->flow))
-        outputs[0] = tsr__part_fresh(part);
-    tsr_node *copy = st->flow->pending ? sum_parts(part, st, inputs, outputs)
-                                       : copy_node(part, st, inputs, n_inputs, outputs);
-    if (!copy)
+    struct step *st = copy->step;
+    if (copy->flow->pending)
+        copy->node = sum_parts(copy);
+    else
+        copy->node = copy_node(copy, copy->n_inputs);
+    if (!copy->node)
         return TSR_NOMEM;
     for (size_t i = 0; i < st->n_outputs; i++)
         if (st->outputs[i])
-            st->outputs[i]->local[part->rank] = tsr_node_output(copy, i);
-    status = rewrite_list_attributes(part, st->flow, copy);
-    if (status == TSR_OK)
-        status = rewrite_attributes(part, st, copy);
-    if (status == TSR_OK)
-        status = front_axes(part, st, copy);
-    if (status == TSR_OK && tsr__trims(st->flow))
-        return tsr__emit_trim(part, st, tsr_node_output(copy, 0), found);
-    if (status == TSR_OK && here)
-        return tsr__lookup_end(part, st, here, tsr_node_output(copy, 0), found);
-    return status;
+            st->outputs[i]->local[copy->part->rank] = tsr_node_output(copy->node, i);
+    tsr_status status = rewrite_list_attributes(copy);
+    if (status != TSR_OK)
+        return status;
+    status = rewrite_attributes(copy);
+    if (status != TSR_OK)
+        return status;
+    return front_axes(copy);
+}
+
+// *here: of a lookup, which rows are here (emit_lookup.c); else NULL.
+static tsr_status make_inputs(struct local_copy *copy, tsr_value **here)
+{
+    const struct step *st = copy->step;
+    copy->n_inputs = st->n_node_inputs;
+    copy->inputs =
+        ARENA_ARRAY(copy->part->plan->arena, tsr_value *, copy->n_inputs + RULE_MAX_RANK);
+    if (!copy->inputs)
+        return TSR_NOMEM;
+    for (size_t i = 0; i < st->n_node_inputs; i++)
+        if (st->inputs[i])
+            copy->inputs[i] = form_root(st->inputs[i])->local[copy->part->rank];
+    tsr_status status = rewrite_inputs(copy);
+    if (status != TSR_OK)
+        return status;
+    status = copy_written(copy);
+    if (status != TSR_OK)
+        return status;
+    status = rewrite_lists(copy);
+    if (status != TSR_OK)
+        return status;
+    return tsr__lookup_begin(copy->part, st, copy->inputs, here);
+}
+
+tsr_status tsr__emit_plain(struct part *part, struct step *st, struct str *outputs)
+{
+    struct local_copy copy = {.part = part,
+                              .step = st,
+                              .flow = st->flow,
+                              .rule = st->flow->place.rule,
+                              .place = tsr__place_index(&st->flow->place, part->rank),
+                              .outputs = outputs};
+    tsr_value *here = NULL;
+    tsr_status status = make_inputs(&copy, &here);
+    if (status != TSR_OK)
+        return status;
+    struct str name = outputs[0];
+    bool trims = tsr__trims(st->flow);
+    if (here || trims)
+        outputs[0] = tsr__part_fresh(part);
+    status = make_node(&copy);
+    if (status != TSR_OK)
+        return status;
+    if (trims)
+        return tsr__emit_trim(part, st, tsr_node_output(copy.node, 0), name);
+    if (here)
+        return tsr__lookup_end(part, st, here, tsr_node_output(copy.node, 0), name);
+    return TSR_OK;
 }

@@ -163,6 +163,11 @@ static inline tsr_status plan_status(const struct plan *plan)
         return plan->status;
     return plan->arena->failed ? TSR_NOMEM : TSR_OK;
 }
+// How it went, of whoever makes something: NULL is out of memory.
+static inline tsr_status made(const void *something)
+{
+    return something ? TSR_OK : TSR_NOMEM;
+}
 
 // ---- forms.c: scopes, items, forms, steps ------------------------------------------------------
 
