@@ -12,6 +12,23 @@
 #include "partition/steps/steps.h"
 #include "partition/weights/weights.h"
 
+// fingerprint.c: the digest of the model (plan->model_sha256), then that of the plan (plan->fingerprint).
+tsr_status tsr__model_digest(struct plan *plan) TSR_MUST_USE;
+void tsr__plan_fingerprint(struct plan *plan);
+
+// part_manifest.c: all but the files.
+tsr_status tsr__parts_manifest(struct plan *plan, const struct part *parts,
+                               struct manifest *manifest) TSR_MUST_USE;
+// publish.c: writes the folder; only counts the bytes of the rank files; tells the caller what came of it. manifest gets what the
+// folder's says.
+tsr_status tsr__parts_publish(struct plan *plan, struct part *parts, const char *folder, bool force,
+                              struct manifest *manifest) TSR_MUST_USE;
+tsr_status tsr__parts_measure(struct plan *plan, struct part *parts,
+                              struct manifest *manifest) TSR_MUST_USE;
+tsr_status tsr__parts_summarize(const struct plan *plan, const struct part *parts,
+                                const struct manifest *manifest,
+                                tsr_partition_summary *out) TSR_MUST_USE;
+
 // parts.c: the graphs of all ranks, from the planned steps.
 tsr_status tsr__parts_build(struct plan *plan, struct part *parts) TSR_MUST_USE;
 

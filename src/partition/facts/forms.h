@@ -163,6 +163,27 @@ static inline tsr_status plan_status(const struct plan *plan)
         return plan->status;
     return plan->arena->failed ? TSR_NOMEM : TSR_OK;
 }
+// Room for the dimensions of that many (-1: not known) and one more: an array of none is none.
+static inline size_t room_for(int rank)
+{
+    if (rank < 0)
+        return 1;
+    return (size_t)rank + 1;
+}
+// One side of a graph: what it takes in, or gives out.
+enum side { SIDE_INPUTS, SIDE_OUTPUTS };
+static inline size_t side_count(const tsr_graph *graph, enum side side)
+{
+    if (side == SIDE_OUTPUTS)
+        return tsr_graph_output_count(graph);
+    return tsr_graph_input_count(graph);
+}
+static inline tsr_value *side_at(const tsr_graph *graph, enum side side, size_t i)
+{
+    if (side == SIDE_OUTPUTS)
+        return tsr_graph_output(graph, i);
+    return tsr_graph_input(graph, i);
+}
 // How it went, of whoever makes something: NULL is out of memory.
 static inline tsr_status made(const void *something)
 {

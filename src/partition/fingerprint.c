@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// fingerprint.c - what a partition is known by: the digest of the model, and 16 hexadecimal digits over all that decides
+// what the ranks do. Every rank file and every communication carries the fingerprint, so that parts of two partitions
+// never meet.
+#include "internal.h"
+
+static tsr_status digest_memory(struct plan *plan, struct sha256 *sha256)
+{
+    void *bytes;
+    size_t n;
+    tsr_status st = tsr_model_save_bytes(plan->model, &bytes, &n);
+    if (st != TSR_OK)
+        return st;
+    tsr__sha256_add(sha256, bytes, n);
+    tsr_bytes_free(plan->session, bytes, n);
+    return TSR_OK;
+}
+
+// Digest of the model's file; of its bytes where it has none.
+tsr_status tsr__model_digest(struct plan *plan)
+{
+    struct sha256 d;
+    tsr__sha256_init(&d);
+    const char *path = tsr_model_path(plan->model);
+    tsr_status st;
+    if (path[0])
+        st = tsr__sha256_file(plan->session, path, &d);
+    else
+        st = digest_memory(plan, &d);
+    tsr__sha256_hex(&d, plan->model_sha256);
+    return st;
+}
+
+// ---- the plan ----------------------------------------------------------------------------------
+
+static void add_text(struct sha256 *sha256, struct str text)
+{
+    uint64_t n = text.n;
+    tsr__sha256_add(sha256, &n, sizeof(n));
+    if (text.n)
+        tsr__sha256_add(sha256, text.p, text.n);
+}
+
+static void add_form(struct plan *plan, struct sha256 *sha256, const struct form *form)
+{
+    if (!form)
+        return;
+    size_t n = tsr__layout_encode(form->layout, NULL, 0);
+    int64_t *code = ARENA_ARRAY(plan->arena, int64_t, n + 1);
+    if (!code)
+        return;
+    tsr__layout_encode(form->layout, code, n);
+    add_text(sha256, form->item->name);
+    add_text(sha256, (struct str){(const char *)code, n * sizeof(*code)});
+}
+
+// Numbers that stand for kinds of steps, so that a partition keeps its fingerprint when the kinds are numbered anew.
+static int stamp_of(const struct step *st)
+{
+    static const int stamps[] = {[STEP_NODE - STEP_NODE] = 0,
+                                 [STEP_SLICE - STEP_NODE] = 1,
+                                 [STEP_SHAPE - STEP_NODE] = 2,
+                                 [STEP_LIST - STEP_NODE] = 10,
+                                 [STEP_CROP - STEP_NODE] = 12};
+    if (st->kind < COMM_KIND_COUNT)
+        return tsr__collective(st->kind)->stamp;
+    return stamps[st->kind - STEP_NODE];
+}
+
+struct fingerprint {
+    struct plan *plan;
+    struct sha256 *digest;
+};
+
+static void add_step(void *data, const struct step *st)
+{
+    struct fingerprint *all = data;
+    int64_t head[3] = {stamp_of(st), st->id, st->axis};
+    tsr__sha256_add(all->digest, head, sizeof(head));
+    for (size_t k = 0; k < st->n_inputs; k++)
+        add_form(all->plan, all->digest, st->inputs[k]);
+    for (size_t k = 0; k < st->n_outputs; k++)
+        add_form(all->plan, all->digest, st->outputs[k]);
+    for (int b = 0; b < st->n_bodies; b++)
+        for (size_t k = 0; k < tsr_graph_output_count(st->bodies[b].flow->graph); k++)
+            add_form(all->plan, all->digest, st->bodies[b].outputs[k]);
+}
+
+// All that decides what the ranks do: the model, the release, every step with the layouts it goes
+// between.
+void tsr__plan_fingerprint(struct plan *plan)
+{
+    struct sha256 d;
+    tsr__sha256_init(&d);
+    add_text(&d, str_of(plan->model_sha256));
+    add_text(&d, str_of(tsr_version()));
+    add_text(&d, str_of(tsr_config_name(plan->flow->config)));
+    tsr__sha256_add(&d, &plan->n_ranks, sizeof(plan->n_ranks));
+    struct fingerprint all = {plan, &d};
+    tsr__steps_visit(&plan->steps, add_step, &all);
+    for (size_t i = 0; i < plan->outputs.n; i++)
+        add_form(plan, &d, plan->outputs.at[i]);
+    for (size_t i = 0; i < plan->states.n; i++) {
+        add_text(&d, tsr__value_str(plan->states.at[i].past));
+        add_text(&d, tsr__value_str(plan->states.at[i].present));
+    }
+    char hex[65];
+    tsr__sha256_hex(&d, hex);
+    memcpy(plan->fingerprint, hex, 16);
+    plan->fingerprint[16] = 0;
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// part_manifest.c - what a manifest says of the parts: ports with their layouts, devices with their files, communications,
+// nodes that were not cut, stages, states. The files themselves are listed as they are written (publish.c).
+#include "internal.h"
+
+// Ranks that take the input in.
+static size_t input_ranks(struct plan *plan, tsr_value *value, int64_t *ranks)
+{
+    struct item *it = tsr__item_of(plan, value);
+    size_t n = 0;
+    if (!it)
+        return 0;
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++)
+        if (it->first->local[rank])
+            ranks[n++] = rank;
+    return n;
+}
+
+// Where a port lies: as it is kept; else whole, on the ranks that take it in, or on the one that gives outputs.
+static const struct tile_layout *port_layout(struct plan *plan, enum side side, tsr_value *value)
+{
+    const struct tile_layout *kept = plan->kept[tsr__value_id(value)];
+    if (kept)
+        return kept;
+    int64_t *ranks = ARENA_ARRAY(plan->arena, int64_t, (size_t)plan->n_ranks);
+    if (!ranks)
+        return NULL;
+    size_t n = 1; // rank 0 gives outputs
+    if (side == SIDE_INPUTS)
+        n = input_ranks(plan, value, ranks);
+    return tsr__layout_whole(plan->arena, tsr_value_rank(value), ranks, n);
+}
+
+static struct manifest_port *make_ports(struct plan *plan, enum side side, size_t *count)
+{
+    tsr_graph *graph = tsr_model_graph(plan->model);
+    size_t n = side_count(graph, side);
+    struct manifest_port *ports = ARENA_ARRAY(plan->arena, struct manifest_port, n + 1);
+    *count = 0;
+    if (!ports)
+        return NULL;
+    for (size_t i = 0; i < n; i++) {
+        tsr_value *value = side_at(graph, side, i);
+        if (side == SIDE_INPUTS && tsr_value_initializer(value))
+            continue;
+        int rank = tsr_value_rank(value);
+        const struct tile_layout *layout = port_layout(plan, side, value);
+        tsr_dim *dims = ARENA_ARRAY(plan->arena, tsr_dim, room_for(rank));
+        if (!layout || !dims)
+            return NULL;
+        for (int axis = 0; axis < rank; axis++)
+            dims[axis] = tsr_value_dim(value, axis);
+        ports[(*count)++] =
+            (struct manifest_port){.name = tsr_value_name(value),
+                                   .type = tsr_dtype_name(tsr_value_dtype(value)),
+                                   .sharding = tsr__notation_print(plan->arena, layout).p,
+                                   .kept = plan->kept[tsr__value_id(value)],
+                                   .rank = rank,
+                                   .dims = dims};
+    }
+    return ports;
+}
+
+struct listing {
+    struct arena *arena;
+    struct manifest *manifest;
+};
+
+static void add_collective(void *data, const struct step *st)
+{
+    struct listing *listing = data;
+    if (st->id < 0)
+        return;
+    struct manifest_collective *collective =
+        &listing->manifest->collectives[listing->manifest->n_collectives++];
+    *collective = (struct manifest_collective){.id = st->id, .op = tsr__step_op(st)};
+    collective->type = tsr_dtype_name(tsr__step_type(st));
+    struct manifest_group *groups =
+        ARENA_ARRAY(listing->arena, struct manifest_group, st->n_groups + 1);
+    if (!groups)
+        return;
+    for (size_t group = 0; group < st->n_groups; group++)
+        if (st->group_live[group])
+            groups[collective->n_groups++] =
+                (struct manifest_group){st->groups[group].devices, st->groups[group].n};
+    collective->groups = groups;
+}
+
+static void make_collectives(struct plan *plan, struct manifest *manifest)
+{
+    struct listing listing = {plan->arena, manifest};
+    manifest->collectives =
+        ARENA_ARRAY(plan->arena, struct manifest_collective, (size_t)plan->n_comms + 1);
+    if (manifest->collectives)
+        tsr__steps_visit(&plan->steps, add_collective, &listing);
+}
+
+static void add_replicated(void *data, const struct node_flow *nf)
+{
+    struct manifest *manifest = data;
+    if (nf->replicated)
+        manifest->replicated[manifest->n_replicated++] = (struct manifest_replicated){
+            tsr_node_name(nf->node), tsr_node_op(nf->node), nf->replicated};
+}
+
+static void make_replicated(struct plan *plan, struct manifest *manifest)
+{
+    manifest->replicated = ARENA_ARRAY(plan->arena, struct manifest_replicated,
+                                       (size_t)tsr__model_node_ids(plan->model) + 1);
+    if (manifest->replicated)
+        tsr__flow_visit(plan->flow, add_replicated, manifest);
+}
+
+// Names of what the rank file takes and gives, in its order.
+static void list_ports(struct plan *plan, const struct part *part, struct manifest_device *device)
+{
+    const tsr_graph *graph = tsr_model_graph(part->model);
+    size_t n_inputs = tsr_graph_input_count(graph), n_outputs = tsr_graph_output_count(graph);
+    device->inputs = ARENA_ARRAY(plan->arena, const char *, n_inputs + 1);
+    device->outputs = ARENA_ARRAY(plan->arena, const char *, n_outputs + 1);
+    if (!device->inputs || !device->outputs)
+        return;
+    for (size_t i = 0; i < n_inputs; i++)
+        device->inputs[i] = tsr_value_name(tsr_graph_input(graph, i));
+    for (size_t i = 0; i < n_outputs; i++)
+        device->outputs[i] = tsr_value_name(tsr_graph_output(graph, i));
+    device->n_inputs = n_inputs;
+    device->n_outputs = n_outputs;
+    device->has_ports = true;
+}
+
+static void make_device(struct plan *plan, const struct part *part, bool common,
+                        struct manifest_device *device)
+{
+    const tsr_config *config = plan->flow->config;
+    size_t r = (size_t)part->rank;
+    device->device = "";
+    if (r < tsr_config_device_name_count(config))
+        device->device = tsr_config_device_name(config, r);
+    device->file = tsr__arena_printf(plan->arena, "rank%zu.onnx", r).p;
+    device->data = ARENA_ARRAY(plan->arena, const char *, 2);
+    device->weights = part->weights;
+    device->weight_bytes = part->weight_bytes;
+    if (part->data_bytes && device->data)
+        device->data[device->n_data++] = tsr__arena_printf(plan->arena, "rank%zu.data", r).p;
+    if (common && device->data)
+        device->data[device->n_data++] = MANIFEST_COMMON;
+    list_ports(plan, part, device);
+}
+
+// The stages that each rank works in, in line from 0; nothing for a model without stages.
+static void make_stages(struct plan *plan, struct manifest *manifest)
+{
+    const bool *const *on;
+    size_t n_stages = tsr__flow_stages(plan->arena, plan->flow, &on);
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
+        struct manifest_device *device = &manifest->devices[rank];
+        int64_t *stages = ARENA_ARRAY(plan->arena, int64_t, n_stages + 1);
+        if (!stages)
+            return;
+        device->stages = stages;
+        for (size_t k = 0; k < n_stages; k++)
+            if (on[k][rank])
+                stages[device->n_stages++] = (int64_t)k;
+    }
+}
+
+static void make_states(struct plan *plan, struct manifest *manifest)
+{
+    manifest->states = ARENA_ARRAY(plan->arena, struct manifest_state, plan->states.n + 1);
+    if (!manifest->states)
+        return;
+    for (size_t i = 0; i < plan->states.n; i++)
+        manifest->states[manifest->n_states++] = (struct manifest_state){
+            tsr_value_name(plan->states.at[i].past), tsr_value_name(plan->states.at[i].present)};
+}
+
+// All but the files, which are listed as they are written: a model and a data file for each rank, the common data,
+// and the two of a wrapped model are the most that there can be.
+tsr_status tsr__parts_manifest(struct plan *plan, const struct part *parts,
+                               struct manifest *manifest)
+{
+    const char *path = tsr_model_path(plan->model), *slash = strrchr(path, '/');
+    *manifest = (struct manifest){.model_name = path, .model_sha256 = plan->model_sha256};
+    if (slash)
+        manifest->model_name = slash + 1;
+    manifest->generator = tsr__arena_printf(plan->arena, "tessera %s", tsr_version()).p;
+    manifest->configuration = tsr_config_name(plan->flow->config);
+    if (plan->microsoft)
+        manifest->dialect = "com.microsoft";
+    memcpy(manifest->plan, plan->fingerprint, sizeof(manifest->plan));
+    manifest->n_ranks = plan->n_ranks;
+    manifest->inputs = make_ports(plan, SIDE_INPUTS, &manifest->n_inputs);
+    manifest->outputs = make_ports(plan, SIDE_OUTPUTS, &manifest->n_outputs);
+    make_states(plan, manifest);
+    make_collectives(plan, manifest);
+    make_replicated(plan, manifest);
+    manifest->devices = ARENA_ARRAY(plan->arena, struct manifest_device, (size_t)plan->n_ranks);
+    manifest->files = ARENA_ARRAY(plan->arena, struct manifest_file, 2 * (size_t)plan->n_ranks + 3);
+    if (!manifest->devices)
+        return TSR_NOMEM;
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++)
+        make_device(plan, &parts[rank], parts[rank].uses_common, &manifest->devices[rank]);
+    make_stages(plan, manifest);
+    return plan_status(plan);
+}

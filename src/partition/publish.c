@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// publish.c - the parts as files of a folder, which appears complete or not at all, and what the caller is told of it.
+#include "internal.h"
+
+#include <stdlib.h>
+
+// ---- files -------------------------------------------------------------------------------------
+
+// Writes a file of that name into the folder; size and digest go into its entry.
+static tsr_status write_bytes(struct plan *plan, struct outfolder *outfolder, const void *bytes,
+                              size_t n, struct manifest_file *manifest_file)
+{
+    struct str path = tsr__outfolder_path(outfolder, plan->arena, manifest_file->name);
+    struct outfile file;
+    struct sha256 digest;
+    if (!path.p)
+        return TSR_NOMEM;
+    tsr_status st = tsr__out_open(plan->session, path.p, &file);
+    if (st != TSR_OK)
+        return st;
+    tsr__sha256_init(&digest);
+    file.digest = &digest;
+    tsr__out_write(&file, bytes, n);
+    st = tsr__out_commit(&file);
+    tsr__out_abort(&file);
+    tsr__sha256_hex(&digest, manifest_file->sha256);
+    manifest_file->bytes = n;
+    return st;
+}
+
+static tsr_status write_model(struct plan *plan, tsr_model *model, struct outfolder *outfolder,
+                              struct manifest_file *file)
+{
+    void *bytes;
+    size_t n;
+    tsr_status st = tsr_model_save_bytes(model, &bytes, &n);
+    if (st != TSR_OK)
+        return st;
+    st = write_bytes(plan, outfolder, bytes, n, file);
+    tsr_bytes_free(plan->session, bytes, n);
+    return st;
+}
+
+// The model that runs the partition, and the file that leads it here.
+static tsr_status write_wrapped(struct plan *plan, struct outfolder *outfolder,
+                                struct manifest *manifest)
+{
+    tsr_model *model = NULL;
+    struct manifest_file *mark = &manifest->files[manifest->n_files++];
+    struct manifest_file *file = &manifest->files[manifest->n_files++];
+    mark->name = WRAPPED_MARK;
+    file->name = WRAPPED_MODEL;
+    tsr_status st =
+        write_bytes(plan, outfolder, plan->fingerprint, sizeof plan->fingerprint - 1, mark);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__wrapped_model(plan, plan->wrapped, &model);
+    if (st != TSR_OK)
+        return st;
+    st = write_model(plan, model, outfolder, file);
+    tsr_model_free(model);
+    return st;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct manifest_file *)a)->name, ((const struct manifest_file *)b)->name);
+}
+
+// The manifest comes last and holds the digest of every file before it. Files are sorted by name, so that the
+// manifest does not depend on the order of writing.
+static tsr_status write_files(struct plan *plan, struct part *parts, struct outfolder *outfolder,
+                              struct manifest *manifest)
+{
+    struct data_file *data = ARENA_ARRAY(plan->arena, struct data_file, (size_t)plan->n_ranks + 1);
+    if (!data)
+        return TSR_NOMEM;
+    tsr_status st = tsr__weights_write(plan, parts, outfolder, data);
+    if (st != TSR_OK)
+        return st;
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
+        struct manifest_file *file = &manifest->files[manifest->n_files++];
+        file->name = manifest->devices[rank].file;
+        st = write_model(plan, parts[rank].model, outfolder, file);
+        if (st != TSR_OK)
+            return st;
+        parts[rank].file_bytes = file->bytes;
+    }
+    for (int64_t rank = 0; rank <= plan->n_ranks; rank++) {
+        if (!data[rank].bytes)
+            continue;
+        struct manifest_file *file = &manifest->files[manifest->n_files++];
+        file->name = MANIFEST_COMMON;
+        if (rank < plan->n_ranks)
+            file->name = manifest->devices[rank].data[0];
+        file->bytes = data[rank].bytes;
+        memcpy(file->sha256, data[rank].sha256, sizeof(file->sha256));
+    }
+    if (plan->wrapped)
+        st = write_wrapped(plan, outfolder, manifest);
+    if (st != TSR_OK)
+        return st;
+    qsort(manifest->files, manifest->n_files, sizeof(*manifest->files), by_name);
+    return tsr__manifest_write(outfolder, manifest);
+}
+
+// All but writing.
+tsr_status tsr__parts_measure(struct plan *plan, struct part *parts, struct manifest *manifest)
+{
+    tsr_status st = tsr__parts_manifest(plan, parts, manifest);
+    if (st != TSR_OK)
+        return st;
+    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
+        void *bytes;
+        size_t n;
+        st = tsr_model_save_bytes(parts[rank].model, &bytes, &n);
+        if (st != TSR_OK)
+            return st;
+        tsr_bytes_free(plan->session, bytes, n);
+        parts[rank].file_bytes = n;
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr__parts_publish(struct plan *plan, struct part *parts, const char *folder, bool force,
+                              struct manifest *manifest)
+{
+    struct outfolder outfolder;
+    tsr_status st = tsr__parts_manifest(plan, parts, manifest);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__outfolder_open(plan->session, folder, force, &outfolder);
+    if (st != TSR_OK)
+        return st;
+    st = write_files(plan, parts, &outfolder, manifest);
+    if (st == TSR_OK)
+        st = tsr__outfolder_commit(&outfolder);
+    tsr__outfolder_abort(&outfolder);
+    return st;
+}
+
+// ---- the summary -------------------------------------------------------------------------------
+
+static int by_op(const void *a, const void *b)
+{
+    const tsr_collective_count *x = a, *y = b;
+    return strcmp(x->op, y->op);
+}
+
+// How many of each the manifest has, in the order of their names.
+static void count_collectives(struct arena *arena, const struct manifest *manifest,
+                              tsr_partition_summary *summary)
+{
+    tsr_collective_count *counts = ARENA_ARRAY(arena, tsr_collective_count, COMM_KIND_COUNT);
+    if (!counts)
+        return;
+    for (int kind = 0; kind < COMM_KIND_COUNT; kind++) {
+        const char *op = tsr__collective(kind)->op;
+        size_t n = 0;
+        for (size_t i = 0; i < manifest->n_collectives; i++)
+            n += strcmp(manifest->collectives[i].op, op) == 0;
+        if (n)
+            counts[summary->n_collectives++] = (tsr_collective_count){op, n};
+    }
+    qsort(counts, summary->n_collectives, sizeof *counts, by_op);
+    summary->collectives = counts;
+}
+
+static void list_replicated(struct arena *arena, const struct manifest *manifest,
+                            tsr_partition_summary *summary)
+{
+    tsr_replicated *list = ARENA_ARRAY(arena, tsr_replicated, manifest->n_replicated + 1);
+    if (!list)
+        return;
+    for (size_t i = 0; i < manifest->n_replicated; i++)
+        list[i] = (tsr_replicated){tsr__arena_str(arena, str_of(manifest->replicated[i].node)).p,
+                                   tsr__arena_str(arena, str_of(manifest->replicated[i].op)).p,
+                                   tsr__arena_str(arena, str_of(manifest->replicated[i].reason)).p};
+    summary->replicated = list;
+    summary->n_replicated = manifest->n_replicated;
+}
+
+static bool has_cut_factor(const struct placement *place)
+{
+    if (!place->rule)
+        return false;
+    for (int factor = 0; factor < place->rule->n_factors; factor++)
+        if (place->cuts[factor] > 1)
+            return true;
+    return false;
+}
+
+// The node, or one inside of its bodies, works on parts.
+static bool is_cut(const struct node_flow *nf)
+{
+    if (nf->told)
+        return true;
+    if (has_cut_factor(&nf->place))
+        return true;
+    if (!nf->bodies)
+        return false;
+    for (int k = 0; k < nf->control->n_bodies; k++)
+        for (size_t i = 0; i < nf->bodies[k].n_nodes; i++)
+            if (is_cut(&nf->bodies[k].nodes[i]))
+                return true;
+    return false;
+}
+
+// Copies into the session what outlives the partition.
+tsr_status tsr__parts_summarize(const struct plan *plan, const struct part *parts,
+                                const struct manifest *manifest, tsr_partition_summary *out)
+{
+    struct arena *arena = &plan->session->results[RESULT_PARTITION];
+    tsr__arena_free(arena);
+    const struct flow *asked = plan->flow;
+    if (asked->before) // the model's own nodes, before some were replaced
+        asked = asked->before;
+    tsr_partition_summary summary = {
+        .size = sizeof(summary), .devices = (size_t)plan->n_ranks, .nodes = asked->n_nodes};
+    int64_t *weights = ARENA_ARRAY(arena, int64_t, summary.devices),
+            *bytes = ARENA_ARRAY(arena, int64_t, summary.devices),
+            *files = ARENA_ARRAY(arena, int64_t, summary.devices);
+    if (!weights || !bytes || !files)
+        return TSR_NOMEM;
+    for (size_t r = 0; r < summary.devices; r++) {
+        files[r] = (int64_t)(parts[r].file_bytes + parts[r].data_bytes);
+        weights[r] = manifest->devices[r].weights;
+        bytes[r] = manifest->devices[r].weight_bytes;
+    }
+    summary.weights = weights;
+    summary.weight_bytes = bytes;
+    summary.file_bytes = files;
+    summary.common_bytes = (int64_t)plan->common_bytes;
+    count_collectives(arena, manifest, &summary);
+    list_replicated(arena, manifest, &summary);
+    for (size_t i = 0; i < asked->n_nodes; i++)
+        summary.cut_nodes += is_cut(&asked->nodes[i]);
+    if (arena->failed)
+        return TSR_NOMEM;
+    size_t n = sizeof(summary);
+    if (out->size && out->size < n) // callers of an older header
+        n = out->size;
+    summary.size = n;
+    memcpy(out, &summary, n);
+    return TSR_OK;
+}
