@@ -33,13 +33,16 @@ void tsr__scope_go(struct plan *plan, struct scope *to)
 
 // ---- items -------------------------------------------------------------------------------------
 
-const struct tile_layout *tsr__port_layout(struct plan *plan, const tsr_value *value, bool output)
+const struct tile_layout *tsr__port_layout(struct plan *plan, const tsr_value *value,
+                                           enum side side)
 {
     const struct tile_layout *layout = plan->kept[tsr__value_id(value)];
     if (layout)
         return layout;
     int rank = tsr__shapes_element(plan->flow->shapes, value).rank;
-    size_t n = output ? 1 : (size_t)plan->n_ranks; // outputs are rank 0's
+    size_t n = 1; // outputs are rank 0's
+    if (side == SIDE_INPUTS)
+        n = (size_t)plan->n_ranks;
     return tsr__layout_whole(plan->arena, rank, plan->all_devices, n);
 }
 
@@ -68,8 +71,12 @@ static void item_type(struct plan *plan, struct item *it)
         it->element = shape.dtype;
         shape.dtype = TSR_UNDEFINED;
     }
-    it->dtype = tensor ? tsr_tensor_dtype(tensor) : shape.dtype;
-    it->rank = tensor ? tsr_tensor_rank(tensor) : shape.rank;
+    it->dtype = shape.dtype;
+    it->rank = shape.rank;
+    if (tensor) {
+        it->dtype = tsr_tensor_dtype(tensor);
+        it->rank = tsr_tensor_rank(tensor);
+    }
     if (it->rank > TILE_MAX_RANK)
         it->rank = -1; // never cut: as good as unknown
     it->dims = shape.dims;
@@ -86,10 +93,13 @@ static void item_type(struct plan *plan, struct item *it)
 // In a loop, a symbol may stand for another size in each turn.
 static void forget_symbols(struct plan *plan, struct item *it)
 {
-    tsr_dim *dims = ARENA_ARRAY(plan->arena, tsr_dim, (size_t)(it->rank > 0 ? it->rank : 0) + 1);
-    for (int axis = 0; dims && axis < it->rank; axis++)
-        dims[axis] = (tsr_dim){it->dims[axis].value, ""};
+    tsr_dim *dims = ARENA_ARRAY(plan->arena, tsr_dim, room_for(it->rank));
+    const tsr_dim *named = it->dims;
     it->dims = dims;
+    if (!dims)
+        return;
+    for (int axis = 0; axis < it->rank; axis++)
+        dims[axis] = (tsr_dim){named[axis].value, ""};
 }
 
 // NUL-terminated: it becomes a name again. Constants of bodies go to the main graph, where two of
@@ -103,10 +113,36 @@ static struct str item_name(struct plan *plan, const struct item *it)
     do
         name = tsr__arena_printf(plan->arena, "%s/%u", tsr_value_name(it->value), k);
     while (name.p && tsr__map_get(&plan->names, name) && k++ < UINT32_MAX);
-    void **slot = name.p ? tsr__map_at(&plan->names, name) : NULL;
+    if (!name.p)
+        return name;
+    void **slot = tsr__map_at(&plan->names, name);
     if (slot)
         *slot = plan;
     return name;
+}
+
+struct tile_layout *tsr__whole_on(struct plan *plan, const struct item *it, const int64_t *devices,
+                                  size_t n)
+{
+    int rank = 0;
+    if (it->rank > 0)
+        rank = it->rank;
+    return tsr__layout_whole(plan->arena, rank, devices, n);
+}
+
+// Constants are stored in whatever form is asked for, and their first is whole; inputs are given whole to every rank, or
+// as they are kept. Other values have no form before their node is planned. False: out of memory.
+static bool first_form(struct plan *plan, struct item *it)
+{
+    if (tsr_value_initializer(it->value)) {
+        struct tile_layout *whole =
+            tsr__whole_on(plan, it, plan->all_devices, (size_t)plan->n_ranks);
+        return tsr__form_new(plan, it, whole, FORM_CONST) != NULL;
+    }
+    if (!tsr_value_is_input(it->value) || it->scope != &plan->main)
+        return true;
+    const struct tile_layout *layout = tsr__port_layout(plan, it->value, SIDE_INPUTS);
+    return tsr__form_new(plan, it, layout, FORM_INPUT) != NULL;
 }
 
 struct item *tsr__item_of(struct plan *plan, const tsr_value *value)
@@ -125,48 +161,57 @@ struct item *tsr__item_of(struct plan *plan, const tsr_value *value)
         forget_symbols(plan, it);
     item_sizes(plan, it);
     *slot = it;
-    // Constants are stored in whatever form is asked for; inputs are given whole to every rank.
-    bool constant = tsr_value_initializer(value),
-         input = !constant && tsr_value_is_input(value) && it->scope == &plan->main;
-    if (constant || input) {
-        int rank = it->rank < 0 ? 0 : it->rank;
-        const struct tile_layout *layout =
-            input ? tsr__port_layout(plan, value, false)
-                  : tsr__layout_whole(plan->arena, rank, plan->all_devices, (size_t)plan->n_ranks);
-        if (!layout || !tsr__form_new(plan, it, layout, constant ? FORM_CONST : FORM_INPUT))
-            return NULL;
-    }
-    return it;
+    if (first_form(plan, it))
+        return it;
+    return NULL;
 }
 
 // ---- forms and steps ---------------------------------------------------------------------------
+
+static void append_form(struct item *it, struct form *form)
+{
+    if (it->last) {
+        form->index = it->last->index + 1;
+        it->last->next = form;
+    } else {
+        it->first = form;
+    }
+    it->last = form;
+}
+
+static void append_const(struct plan *plan, struct form *form)
+{
+    if (plan->last_const)
+        plan->last_const->next_const = form;
+    else
+        plan->consts = form;
+    plan->last_const = form;
+}
 
 // Forms of an item stand in the order of making, so each is made of one that stands before it; those
 // of constants are also listed for whoever writes the weights.
 struct form *tsr__form_new(struct plan *plan, struct item *it, const struct tile_layout *layout,
                            enum form_kind kind)
 {
+    if (!it || !layout)
+        return NULL;
     struct form *form = ARENA_NEW(plan->arena, struct form);
-    if (!form || !layout)
+    if (!form)
         return NULL;
     form->item = it;
     form->layout = layout;
     form->kind = kind;
     form->live = ARENA_ARRAY(plan->arena, unsigned char, (size_t)plan->n_ranks);
     form->local = ARENA_ARRAY(plan->arena, tsr_value *, (size_t)plan->n_ranks);
-    form->offset =
-        kind == FORM_CONST ? ARENA_ARRAY(plan->arena, uint64_t, (size_t)plan->n_ranks) : NULL;
-    form->stored =
-        kind == FORM_CONST ? ARENA_ARRAY(plan->arena, unsigned char, (size_t)plan->n_ranks) : NULL;
+    if (kind == FORM_CONST) {
+        form->offset = ARENA_ARRAY(plan->arena, uint64_t, (size_t)plan->n_ranks);
+        form->stored = ARENA_ARRAY(plan->arena, unsigned char, (size_t)plan->n_ranks);
+    }
     if (plan->arena->failed)
         return NULL;
-    form->index = it->last ? it->last->index + 1 : 0;
-    *(it->last ? &it->last->next : &it->first) = form;
-    it->last = form;
-    if (kind == FORM_CONST) {
-        *(plan->last_const ? &plan->last_const->next_const : &plan->consts) = form;
-        plan->last_const = form;
-    }
+    append_form(it, form);
+    if (kind == FORM_CONST)
+        append_const(plan, form);
     return form;
 }
 
@@ -189,13 +234,29 @@ struct step *tsr__step_make(struct plan *plan, int kind, size_t n_inputs, size_t
     st->n_outputs = n_outputs;
     st->inputs = ARENA_ARRAY(plan->arena, struct form *, n_inputs + 1);
     st->outputs = ARENA_ARRAY(plan->arena, struct form *, n_outputs + 1);
-    return plan->arena->failed ? NULL : st;
+    if (plan->arena->failed)
+        return NULL;
+    return st;
 }
 
 struct step *tsr__step_new(struct plan *plan, int kind, size_t n_inputs, size_t n_outputs)
 {
     struct step *st = tsr__step_make(plan, kind, n_inputs, n_outputs);
-    return st && tsr__step_push(plan, st) ? st : NULL;
+    if (st && tsr__step_push(plan, st))
+        return st;
+    return NULL;
+}
+
+struct step *tsr__step_between(struct plan *plan, int kind, struct form *from, struct form *to)
+{
+    if (!from || !to)
+        return NULL;
+    struct step *st = tsr__step_new(plan, kind, 2, 1);
+    if (!st)
+        return NULL;
+    st->inputs[0] = from;
+    st->outputs[0] = to;
+    return st;
 }
 
 // Two types of 4 bits, each into the type of 8 bits that holds all of its values: bytes alone travel between ranks.
@@ -265,5 +326,7 @@ const char *tsr__step_op(const struct step *st)
 tsr_dtype tsr__step_type(const struct step *st)
 {
     const struct item *it = st->outputs[0]->item;
-    return it->list ? it->element : it->dtype;
+    if (it->list)
+        return it->element;
+    return it->dtype;
 }

@@ -198,7 +198,9 @@ void tsr__scope_go(struct plan *plan, struct scope *to); // makes it the current
 // memory.
 struct item *tsr__item_of(struct plan *plan, const tsr_value *value);
 // Where an input or output of the model lies. NULL: out of memory.
-const struct tile_layout *tsr__port_layout(struct plan *plan, const tsr_value *value, bool output);
+const struct tile_layout *tsr__port_layout(struct plan *plan, const tsr_value *value,
+                                           enum side side);
+// A further form of the item. NULL: one of them is NULL, or out of memory.
 struct form *tsr__form_new(struct plan *plan, struct item *it, const struct tile_layout *layout,
                            enum form_kind kind);
 // The form whose local values this one shares.
@@ -207,6 +209,13 @@ static inline struct form *form_root(struct form *form)
     while (form->same)
         form = form->same;
     return form;
+}
+// The node that makes the value; NULL: none does.
+static inline const tsr_node *item_maker(const struct item *it)
+{
+    if (it->value)
+        return tsr_value_producer(it->value);
+    return NULL;
 }
 // The current scope reads the form of that item.
 static inline void form_read(const struct plan *plan, const struct item *it, struct form *form)
@@ -218,6 +227,11 @@ static inline void form_read(const struct plan *plan, const struct item *it, str
 struct step *tsr__step_make(struct plan *plan, int kind, size_t n_inputs, size_t n_outputs);
 bool tsr__step_push(struct plan *plan, struct step *st);
 struct step *tsr__step_new(struct plan *plan, int kind, size_t n_inputs, size_t n_outputs);
+// The step that makes one form of another, with room for a second input. NULL: either is NULL, or out of memory.
+struct step *tsr__step_between(struct plan *plan, int kind, struct form *from, struct form *to);
+// The item whole on these devices; one of unknown rank, as if it had no dimensions. NULL: out of memory.
+struct tile_layout *tsr__whole_on(struct plan *plan, const struct item *it, const int64_t *devices,
+                                  size_t n);
 tsr_dtype tsr__carried(tsr_dtype type); // in which values of the type travel between ranks
 // Calls `call` for each step of the list, those of bodies before their node.
 void tsr__steps_visit(const step_list *steps, void (*call)(void *data, const struct step *st),

@@ -16,34 +16,47 @@
 static struct form *fail(struct plan *plan, enum diag_code code, const struct item *it,
                          const tsr_node *reader, const char *hint, const char *what)
 {
-    struct place at = reader ? tsr__place_node(reader) : PLACE_NONE;
+    struct place at = PLACE_NONE;
+    if (reader)
+        at = tsr__place_node(reader);
     at.value = it->name;
     at.configuration = str_of(tsr_config_name(plan->flow->config));
     tsr__diag(plan->session, code, &at, hint, "%s", what);
+    tsr_status status = TSR_UNSUPPORTED;
+    if (code == DIAG_partition_refused)
+        status = TSR_INVALID;
     if (plan->status == TSR_OK)
-        plan->status = code == DIAG_partition_refused ? TSR_INVALID : TSR_UNSUPPORTED;
+        plan->status = status;
     return NULL;
 }
 
-static struct form *step_form(struct plan *plan, int kind, struct form *from,
-                              const struct tile_layout *to, struct step **out)
+// A step of that kind, whose output is a new form in the layout `to`. NULL: out of memory.
+static struct step *step_to(struct plan *plan, int kind, struct form *from,
+                            const struct tile_layout *to)
 {
-    struct form *form = tsr__form_new(plan, from->item, to, FORM_MADE);
-    struct step *st = form ? tsr__step_new(plan, kind, 2, 1) : NULL;
-    if (!st)
-        return NULL;
-    st->inputs[0] = from;
-    st->outputs[0] = form;
-    *out = st;
-    return form;
+    return tsr__step_between(plan, kind, from, tsr__form_new(plan, from->item, to, FORM_MADE));
 }
 
-static bool set_groups(struct plan *plan, struct step *st, struct device_group *groups, size_t n)
+// The form that the step makes, between these groups. NULL: out of memory.
+static struct form *among(struct plan *plan, struct step *st, struct device_group *groups, size_t n)
 {
+    if (!st)
+        return NULL;
     st->groups = groups;
     st->n_groups = n;
     st->group_live = ARENA_ARRAY(plan->arena, unsigned char, n + 1);
-    return st->group_live != NULL;
+    if (st->group_live)
+        return st->outputs[0];
+    return NULL;
+}
+
+// Another form that is the same on its devices.
+static struct form *same_form(struct plan *plan, struct form *from, const struct tile_layout *want)
+{
+    struct form *form = tsr__form_new(plan, from->item, want, FORM_MADE);
+    if (form)
+        form->same = from;
+    return form;
 }
 
 // ---- without communication ---------------------------------------------------------------------
@@ -62,10 +75,9 @@ static struct form *const_form(struct plan *plan, struct item *it, const struct 
     bool whole = tsr__layout_is_whole(want);
     if (it->first->kind != FORM_CONST || (!whole && (!it->fixed || tsr_dtype_bits(it->dtype) == 0)))
         return NULL;
-    struct form *form = tsr__form_new(plan, it, want, whole ? FORM_MADE : FORM_CONST);
-    if (form && whole)
-        form->same = it->first; // stored once for all
-    return form;
+    if (whole) // stored once for all
+        return same_form(plan, it->first, want);
+    return tsr__form_new(plan, it, want, FORM_CONST);
 }
 
 static struct form *local_form(struct plan *plan, struct item *it, const struct tile_layout *want)
@@ -74,13 +86,12 @@ static struct form *local_form(struct plan *plan, struct item *it, const struct 
         bool identity;
         if (from->partial || !tsr__local_ok(plan, it, from->layout, want, &identity))
             continue;
-        struct step *st;
-        if (!identity)
-            return step_form(plan, STEP_SLICE, from, want, &st);
-        struct form *form = tsr__form_new(plan, it, want, FORM_MADE);
-        if (form)
-            form->same = from;
-        return form;
+        if (identity)
+            return same_form(plan, from, want);
+        struct step *slice = step_to(plan, STEP_SLICE, from, want);
+        if (slice)
+            return slice->outputs[0];
+        return NULL;
     }
     return NULL;
 }
@@ -91,8 +102,10 @@ static struct form *repeat_node(struct plan *plan, struct item *it, const struct
     struct node_flow *nf = ARENA_NEW(plan->arena, struct node_flow);
     struct tile_layout **outputs = ARENA_ARRAY(plan->arena, struct tile_layout *, 2);
     struct form *form = tsr__form_new(plan, it, on, FORM_MADE);
-    struct step *st = form ? tsr__step_new(plan, STEP_NODE, 0, 1) : NULL;
-    if (!nf || !outputs || !st)
+    if (!nf || !outputs || !form)
+        return NULL;
+    struct step *st = tsr__step_new(plan, STEP_NODE, 0, 1);
+    if (!st)
         return NULL;
     outputs[0] = tsr__layout_copy(plan->arena, on);
     *nf = (struct node_flow){.node = tsr_value_producer(it->value), .outputs = outputs};
@@ -108,13 +121,12 @@ static struct form *repeat_node(struct plan *plan, struct item *it, const struct
 static struct form *repeated_form(struct plan *plan, struct item *it,
                                   const struct tile_layout *want)
 {
-    const tsr_node *maker = it->value ? tsr_value_producer(it->value) : NULL;
+    const tsr_node *maker = item_maker(it);
     if (!maker || !tsr__node_is_constant(maker))
         return NULL;
     int64_t *devices;
     size_t n = tsr__layout_devices(plan->arena, want, &devices);
-    struct tile_layout *whole =
-        tsr__layout_whole(plan->arena, it->rank < 0 ? 0 : it->rank, devices, n);
+    struct tile_layout *whole = tsr__whole_on(plan, it, devices, n);
     if (!whole || !repeat_node(plan, it, whole))
         return NULL;
     return tsr__plan_free(plan, it, want);
@@ -130,14 +142,12 @@ static struct form *gather_loop(struct plan *plan, struct form *from, int loop,
     size_t n_groups;
     const struct tile_layout *to =
         tsr__gathered(plan->arena, from->layout, loop, &groups, &n_groups);
-    struct step *st = NULL;
     if (!to || (want && !tsr__layout_same(to, want)))
         return NULL;
-    struct form *form = step_form(plan, COMM_ALL_GATHER, from, to, &st);
-    if (!form || !set_groups(plan, st, groups, n_groups))
-        return NULL;
-    st->axis = from->layout->loops[loop].dim;
-    return form;
+    struct step *st = step_to(plan, COMM_ALL_GATHER, from, to);
+    if (st)
+        st->axis = from->layout->loops[loop].dim;
+    return among(plan, st, groups, n_groups);
 }
 
 static struct form *gather_form(struct plan *plan, struct item *it, const struct tile_layout *want)
@@ -153,11 +163,15 @@ static struct form *gather_form(struct plan *plan, struct item *it, const struct
 
 static struct form *lowered_form(struct plan *plan, struct item *it, const struct tile_layout *want)
 {
-    struct form *last = it->last, *form = NULL;
-    for (struct form *from = it->first; from && !form; from = from == last ? NULL : from->next)
+    struct form *last = it->last; // those that are made on the way are not tried
+    for (struct form *from = it->first; from; from = from->next) {
+        struct form *form = NULL;
         if (!from->partial)
             form = tsr__plan_lower(plan, from, NULL, want);
-    return form;
+        if (form || from == last)
+            return form;
+    }
+    return NULL;
 }
 
 // Gathers until nothing is cut; NULL: some cut cannot be gathered.
@@ -172,6 +186,7 @@ static struct form *gather_all(struct plan *plan, struct form *from)
     return from;
 }
 
+// Whole on all devices of two layouts, ascending: of {0,2} and {1,2}, on 0, 1, 2. *out: these devices as a group.
 static const struct tile_layout *whole_on_both(struct plan *plan, int rank,
                                                const struct tile_layout *a,
                                                const struct tile_layout *b,
@@ -184,8 +199,11 @@ static const struct tile_layout *whole_on_both(struct plan *plan, int rank,
     if (!both)
         return NULL;
     for (size_t i = 0, k = 0; i < n_x || k < n_y;) {
-        bool from_x = k == n_y || (i < n_x && x[i] <= y[k]);
-        int64_t device = from_x ? x[i++] : y[k++];
+        int64_t device;
+        if (k == n_y || (i < n_x && x[i] <= y[k]))
+            device = x[i++];
+        else
+            device = y[k++];
         if (n == 0 || both[n - 1] != device)
             both[n++] = device;
     }
@@ -196,34 +214,27 @@ static const struct tile_layout *whole_on_both(struct plan *plan, int rank,
 static struct form *reshard(struct plan *plan, struct form *from, const struct tile_layout *want,
                             struct form *shape)
 {
-    struct step *st = NULL;
-    struct form *form = step_form(plan, COMM_RESHARD, from, want, &st);
+    struct step *st = step_to(plan, COMM_RESHARD, from, want);
     struct device_group *group = ARENA_NEW(plan->arena, struct device_group);
-    if (!form || !group || !whole_on_both(plan, 0, from->layout, want, group) ||
-        !set_groups(plan, st, group, 1))
+    if (!st || !group || !whole_on_both(plan, 0, from->layout, want, group))
         return NULL;
     st->inputs[1] = shape;
-    return form;
+    return among(plan, st, group, 1);
 }
 
 // The shape of a value that lies whole somewhere, as a value of its own.
 static struct form *shape_form(struct plan *plan, struct form *whole,
                                const struct tile_layout *want, const tsr_node *reader)
 {
-    struct item *it = whole->item, *item = it->shape_item;
-    if (!item) {
-        item = tsr__shape_item(plan, it);
-        if (!item)
-            return NULL;
+    struct item *it = whole->item;
+    if (!it->shape_item) {
+        struct item *shape = tsr__shape_item(plan, it);
         int64_t *devices;
         size_t n = tsr__layout_devices(plan->arena, whole->layout, &devices);
         struct tile_layout *there = tsr__layout_whole(plan->arena, 1, devices, n);
-        struct form *form = there ? tsr__form_new(plan, item, there, FORM_MADE) : NULL;
-        struct step *st = form ? tsr__step_new(plan, STEP_SHAPE, 1, 1) : NULL;
-        if (!st)
+        struct form *form = tsr__form_new(plan, shape, there, FORM_MADE);
+        if (!tsr__step_between(plan, STEP_SHAPE, whole, form))
             return NULL;
-        st->inputs[0] = whole;
-        st->outputs[0] = form;
     }
     return tsr__plan_convert(plan, it->shape_item, want, reader);
 }
@@ -233,44 +244,55 @@ static struct form *count_and_reshard(struct plan *plan, struct form *from,
                                       const struct tile_layout *want)
 {
     struct device_group *group = ARENA_NEW(plan->arena, struct device_group);
-    const struct tile_layout *both =
-        group ? whole_on_both(plan, 1, from->layout, want, group) : NULL;
-    struct form *shape = both ? tsr__plan_count(plan, from, both, group) : NULL;
-    return shape ? reshard(plan, from, want, shape) : NULL;
+    if (!group)
+        return NULL;
+    const struct tile_layout *both = whole_on_both(plan, 1, from->layout, want, group);
+    struct form *shape = tsr__plan_count(plan, from, both, group);
+    if (shape)
+        return reshard(plan, from, want, shape);
+    return NULL;
 }
 
 // A whole value of which nothing is known but its type travels with its shape: from its first device
 // to those that want it.
-static struct form *hand_over(struct plan *plan, struct form *from, const struct tile_layout *want,
-                              int kind, struct step **step)
+static struct step *hand_over(struct plan *plan, struct form *from, const struct tile_layout *want,
+                              int kind)
 {
-    struct step *st = NULL;
-    struct form *form = step_form(plan, kind, from, want, &st);
+    struct step *st = step_to(plan, kind, from, want);
     struct device_group *group = ARENA_NEW(plan->arena, struct device_group);
     int64_t *root = ARENA_ARRAY(plan->arena, int64_t, 1);
     struct tile_layout *first = tsr__layout_whole(plan->arena, 0, from->layout->owners, 1);
-    if (!form || !group || !root || !first || !whole_on_both(plan, 0, first, want, group) ||
-        !set_groups(plan, st, group, 1))
+    if (!st || !group || !root || !first || !whole_on_both(plan, 0, first, want, group) ||
+        !among(plan, st, group, 1))
         return NULL;
     *root = from->layout->owners[0];
     st->roots = root;
-    *step = st;
-    return form;
+    return st;
+}
+
+// The same for a tensor whose number of dimensions is not known: whole at both ends, or not at all.
+static struct form *broadcast_unknown(struct plan *plan, struct form *from,
+                                      const struct tile_layout *want, const tsr_node *reader)
+{
+    if (!tsr__layout_is_whole(from->layout) || !tsr__layout_is_whole(want))
+        return fail(plan, DIAG_partition_no_tensor, from->item, reader,
+                    "give it the same sharding at both ends, or keep it whole",
+                    "its sharding must change here, and its number of dimensions is not known");
+    struct step *st = hand_over(plan, from, want, COMM_BROADCAST);
+    if (st)
+        return st->outputs[0];
+    return NULL;
 }
 
 // No rank can compute the whole shape: gather, then slice, or send the shape along.
 static struct form *reshard_unknown(struct plan *plan, struct item *it, struct form *from,
                                     const struct tile_layout *want, const tsr_node *reader)
 {
-    struct form *whole = it->rank < 0 ? NULL : gather_all(plan, from);
+    if (it->rank < 0)
+        return broadcast_unknown(plan, from, want, reader);
+    struct form *whole = gather_all(plan, from);
     if (plan_status(plan) != TSR_OK)
         return NULL;
-    if (it->rank < 0 && tsr__layout_is_whole(from->layout) && tsr__layout_is_whole(want))
-        return hand_over(plan, from, want, COMM_BROADCAST, &(struct step *){NULL});
-    if (it->rank < 0)
-        return fail(plan, DIAG_partition_no_tensor, it, reader,
-                    "give it the same sharding at both ends, or keep it whole",
-                    "its sharding must change here, and its number of dimensions is not known");
     if (!whole)
         return count_and_reshard(plan, from, want);
     struct form *form = local_form(plan, it, want);
@@ -278,8 +300,12 @@ static struct form *reshard_unknown(struct plan *plan, struct item *it, struct f
         return form;
     struct device_group group;
     const struct tile_layout *both = whole_on_both(plan, 1, whole->layout, want, &group);
-    struct form *shape = both ? shape_form(plan, whole, both, reader) : NULL;
-    return shape ? reshard(plan, whole, want, shape) : NULL;
+    if (!both)
+        return NULL;
+    struct form *shape = shape_form(plan, whole, both, reader);
+    if (shape)
+        return reshard(plan, whole, want, shape);
+    return NULL;
 }
 
 static struct form *reshard_form(struct plan *plan, struct item *it, const struct tile_layout *want,
@@ -321,20 +347,21 @@ struct form *tsr__plan_equal(struct plan *plan, struct item *it, const struct ti
     if (!on)
         return NULL;
     struct tile_layout *first = tsr__layout_whole(plan->arena, on->rank, on->owners, 1);
-    struct form *from = first ? tsr__plan_convert(plan, it, first, reader) : NULL;
-    struct scope *here = plan->scope;
+    if (!first)
+        return NULL;
+    struct form *from = tsr__plan_convert(plan, it, first, reader);
     if (!from || on->first[1] < 2)
         return from;
-    struct step *st = NULL;
+    struct scope *here = plan->scope;
     struct device_group *group = ARENA_NEW(plan->arena, struct device_group);
     tsr__scope_go(plan, it->scope);
-    struct form *form = step_form(plan, COMM_BROADCAST, from, on, &st);
+    struct step *st = step_to(plan, COMM_BROADCAST, from, on);
     tsr__scope_go(plan, here);
-    if (!form || !group || !set_groups(plan, st, group, 1))
+    if (!st || !group)
         return NULL;
     *group = (struct device_group){on->owners, (size_t)on->first[1]};
     st->roots = group->devices; // the first
-    return form;
+    return among(plan, st, group, 1);
 }
 
 struct form *tsr__plan_free(struct plan *plan, struct item *it, const struct tile_layout *want)
@@ -342,38 +369,42 @@ struct form *tsr__plan_free(struct plan *plan, struct item *it, const struct til
     struct form *form = find_form(it, want);
     if (!form && it->first)
         form = const_form(plan, it, want);
-    if (!form && plan_status(plan) == TSR_OK)
-        form = local_form(plan, it, want);
-    return form;
+    if (form || plan_status(plan) != TSR_OK)
+        return form;
+    return local_form(plan, it, want);
+}
+
+// The number of tensors in a list, as an item that is made where the list is. NULL: out of memory.
+static struct item *length_item(struct plan *plan, struct form *list)
+{
+    struct item *it = list->item, *length = ARENA_NEW(plan->arena, struct item);
+    if (!length)
+        return NULL;
+    *length = (struct item){.dtype = TSR_INT64, .fixed = true, .scope = it->scope};
+    length->name = tsr__arena_printf(plan->arena, STR_FMT ".length", STR_ARG(it->name));
+    length->shape = ARENA_ARRAY(plan->arena, int64_t, 1);
+    struct tile_layout *there =
+        tsr__layout_whole(plan->arena, 0, list->layout->owners, (size_t)list->layout->first[1]);
+    struct form *form = tsr__form_new(plan, length, there, FORM_MADE);
+    if (!tsr__step_between(plan, STEP_SHAPE, list, form) || plan->arena->failed)
+        return NULL;
+    return length;
 }
 
 // How many tensors a whole list holds, as a value of its own, on the devices of want and the list's first.
 static struct form *length_form(struct plan *plan, struct form *list,
                                 const struct tile_layout *want, const tsr_node *reader)
 {
-    struct item *it = list->item, *length = it->shape_item;
-    if (!length) {
-        length = ARENA_NEW(plan->arena, struct item);
-        if (!length)
-            return NULL;
-        *length = (struct item){.dtype = TSR_INT64, .fixed = true, .scope = it->scope};
-        length->name = tsr__arena_printf(plan->arena, STR_FMT ".length", STR_ARG(it->name));
-        length->shape = ARENA_ARRAY(plan->arena, int64_t, 1);
-        struct tile_layout *there =
-            tsr__layout_whole(plan->arena, 0, list->layout->owners, (size_t)list->layout->first[1]);
-        struct form *form = there ? tsr__form_new(plan, length, there, FORM_MADE) : NULL;
-        struct step *st = form ? tsr__step_new(plan, STEP_SHAPE, 1, 1) : NULL;
-        if (!st || plan->arena->failed)
-            return NULL;
-        st->inputs[0] = list;
-        st->outputs[0] = form;
-        it->shape_item = length;
-    }
+    struct item *it = list->item;
+    if (!it->shape_item)
+        it->shape_item = length_item(plan, list);
     struct device_group group;
     struct tile_layout *first = tsr__layout_whole(plan->arena, 0, list->layout->owners, 1);
-    const struct tile_layout *both = first ? whole_on_both(plan, 0, first, want, &group) : NULL;
+    if (!it->shape_item || !first)
+        return NULL;
+    const struct tile_layout *both = whole_on_both(plan, 0, first, want, &group);
     if (both)
-        return tsr__plan_convert(plan, length, both, reader);
+        return tsr__plan_convert(plan, it->shape_item, both, reader);
     return NULL;
 }
 
@@ -381,35 +412,35 @@ static struct form *length_form(struct plan *plan, struct form *list,
 static struct form *move_list(struct plan *plan, struct form *from, const struct tile_layout *want,
                               const tsr_node *reader)
 {
-    bool counted = from->item->way == LIST_SEQUENCE;
-    struct form *length = counted ? length_form(plan, from, want, reader) : NULL;
-    struct step *st = NULL;
-    if (counted && !length)
+    struct form *length = NULL;
+    if (from->item->way == LIST_SEQUENCE) {
+        length = length_form(plan, from, want, reader);
+        if (!length)
+            return NULL;
+    }
+    struct step *st = hand_over(plan, from, want, STEP_LIST);
+    if (!st)
         return NULL;
-    struct form *form = hand_over(plan, from, want, STEP_LIST, &st);
-    if (form)
-        st->inputs[1] = length;
-    return form;
+    st->inputs[1] = length;
+    return st->outputs[0];
 }
 
 // A list is there, or it is handed over whole.
 static struct form *list_form(struct plan *plan, struct item *it, const struct tile_layout *want,
                               const tsr_node *reader)
 {
-    struct form *form = find_form(it, want), *whole = NULL;
-    for (struct form *from = it->first; from && !form; from = from->next) {
+    struct form *there = find_form(it, want), *whole = NULL;
+    if (there)
+        return there;
+    for (struct form *from = it->first; from; from = from->next) {
         bool identity = false;
         if (from->partial || !tsr__layout_is_whole(from->layout) || !tsr__layout_is_whole(want))
             continue;
-        whole = whole ? whole : from;
-        if (tsr__local_ok(plan, it, from->layout, want, &identity) && identity) {
-            form = tsr__form_new(plan, it, want, FORM_MADE);
-            if (form)
-                form->same = from;
-        }
+        if (!whole)
+            whole = from;
+        if (tsr__local_ok(plan, it, from->layout, want, &identity) && identity)
+            return same_form(plan, from, want);
     }
-    if (form)
-        return form;
     if (whole && it->way != LIST_STAYS && !plan->microsoft)
         return move_list(plan, whole, want, reader);
     return fail(plan, DIAG_partition_no_tensor, it, reader,
@@ -432,23 +463,42 @@ static struct form *through_all(struct plan *plan, struct item *it, const struct
     return local_form(plan, it, want);
 }
 
+// There is a form, or no way is left to try.
+static bool is_settled(const struct plan *plan, const struct form *form)
+{
+    return form || plan_status(plan) != TSR_OK;
+}
+
+// The ways in the order of the file's head. The other dialect, which lacks most collectives, goes through all ranks where
+// the value is wanted whole, and before it would reshard.
+static struct form *first_way(struct plan *plan, struct item *it, const struct tile_layout *want,
+                              const tsr_node *reader)
+{
+    if (it->list)
+        return list_form(plan, it, want, reader);
+    struct form *form = tsr__plan_free(plan, it, want);
+    if (is_settled(plan, form))
+        return form;
+    form = repeated_form(plan, it, want);
+    if (is_settled(plan, form))
+        return form;
+    form = gather_form(plan, it, want);
+    if (!is_settled(plan, form) && plan->microsoft && tsr__layout_is_whole(want))
+        form = through_all(plan, it, want, reader);
+    if (is_settled(plan, form))
+        return form;
+    form = lowered_form(plan, it, want);
+    if (!is_settled(plan, form) && plan->microsoft)
+        form = through_all(plan, it, want, reader);
+    if (is_settled(plan, form))
+        return form;
+    return reshard_form(plan, it, want, reader);
+}
+
 static struct form *convert(struct plan *plan, struct item *it, const struct tile_layout *want,
                             const tsr_node *reader)
 {
-    struct form *form =
-        it->list ? list_form(plan, it, want, reader) : tsr__plan_free(plan, it, want);
-    if (!form && plan_status(plan) == TSR_OK)
-        form = repeated_form(plan, it, want);
-    if (!form && plan_status(plan) == TSR_OK)
-        form = gather_form(plan, it, want);
-    if (!form && plan_status(plan) == TSR_OK && plan->microsoft && tsr__layout_is_whole(want))
-        form = through_all(plan, it, want, reader);
-    if (!form && plan_status(plan) == TSR_OK)
-        form = lowered_form(plan, it, want);
-    if (!form && plan_status(plan) == TSR_OK && plan->microsoft)
-        form = through_all(plan, it, want, reader);
-    if (!form && plan_status(plan) == TSR_OK)
-        form = reshard_form(plan, it, want, reader);
+    struct form *form = first_way(plan, it, want, reader);
     if (plan_status(plan) == TSR_OK)
         return form;
     return NULL;
@@ -459,7 +509,8 @@ struct form *tsr__plan_convert(struct plan *plan, struct item *it, const struct 
 {
     struct scope *here = plan->scope;
     if (!want) { // the flow gives every present input a layout
-        plan->status = plan->status == TSR_OK ? TSR_BUG : plan->status;
+        if (plan->status == TSR_OK)
+            plan->status = TSR_BUG;
         return NULL;
     }
     want = at_rank(plan, it, want);
