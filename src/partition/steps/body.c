@@ -34,11 +34,10 @@ static bool is_exact_type(tsr_dtype t)
 static bool exact_input(const struct plan *plan, const tsr_value *value)
 {
     const tsr_graph *graph = tsr_value_graph(value);
-    const tsr_node *owner = graph ? tsr_graph_owner(graph) : NULL;
     struct control control;
     if (graph == plan->main.graph)
         return true;
-    if (!owner || !tsr__control_of(owner, &control))
+    if (!graph || !tsr_graph_owner(graph) || !tsr__control_of(tsr_graph_owner(graph), &control))
         return false;
     for (int i = 0; i < control.n_numbers; i++)
         if (tsr_graph_input(graph, (size_t)i) == value)
@@ -105,9 +104,12 @@ unsigned char *tsr__body_open(struct plan *plan, const struct step *st, struct b
     if (!needed || !inner)
         return NULL;
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
-        bool decides = i == 0 && st->flow->control->condition;
-        needed[tsr__value_id(tsr_graph_output(graph, i))] = 1;
-        tsr__plan_want(plan, tsr_graph_output(graph, i), decides ? NULL : body->flow->outputs[i]);
+        const tsr_value *value = tsr_graph_output(graph, i);
+        const struct tile_layout *layout = body->flow->outputs[i];
+        if (i == 0 && st->flow->control->condition)
+            layout = NULL;
+        needed[tsr__value_id(value)] = 1;
+        tsr__plan_want(plan, value, layout);
     }
     *inner = (struct scope){.outer = outer, .graph = graph};
     inner->loops = outer->loops || st->flow->control->loops;

@@ -59,7 +59,9 @@ static struct windows *scaled(struct plan *plan, const struct windows *windows, 
             parts[rank].at[k] = (struct tile_interval){windows->parts[rank].at[k].start * unit,
                                                        windows->parts[rank].at[k].stop * unit};
     }
-    return plan->arena->failed ? NULL : out;
+    if (plan->arena->failed)
+        return NULL;
+    return out;
 }
 
 // ---- how the maker would run -------------------------------------------------------------------
@@ -161,12 +163,18 @@ static struct form *maker_input(struct plan *plan, const struct placement *place
     const struct rule_tensor *tensor = &place->rule->inputs[input];
     struct item *it = tsr__item_of(plan, value);
     int64_t unit;
-    int axis = it && !tensor->host ? find_factor(place->rule, tensor, factor, &unit) : -1;
-    struct tile_layout *layout = NULL;
-    if (it && axis > -2 && tensor->host)
+    int axis = -1;
+    if (!it)
+        return NULL;
+    struct tile_layout *layout;
+    if (tensor->host) {
         layout = tsr__layout_whole(plan->arena, it->rank, place->devices, place->n_devices);
-    else if (it && axis > -2)
+    } else {
+        axis = find_factor(place->rule, tensor, factor, &unit);
+        if (axis == -2)
+            return NULL;
         layout = tsr__placement_project(plan->arena, place, tensor);
+    }
     if (!layout)
         return NULL;
     if (axis < 0)
@@ -187,8 +195,9 @@ static struct node_flow *maker_flow(struct plan *plan, const tsr_node *node,
                                     const struct tile_layout *base)
 {
     const struct node_flow *own = plan->flows[tsr__node_id(node)];
-    const struct rule *rule =
-        own && !own->bodies ? tsr__rule_of(plan->arena, node, plan->flow->shapes) : NULL;
+    if (!own || own->bodies)
+        return NULL;
+    const struct rule *rule = tsr__rule_of(plan->arena, node, plan->flow->shapes);
     struct node_flow *nf = ARENA_NEW(plan->arena, struct node_flow);
     if (!rule || !nf || !is_plain(rule) || tsr_node_output_count(node) != 1 ||
         !same_devices(plan, &own->place, base) || !tsr__owns_once(base) ||
@@ -197,7 +206,9 @@ static struct node_flow *maker_flow(struct plan *plan, const tsr_node *node,
     nf->node = node;
     nf->outputs = ARENA_ARRAY(plan->arena, struct tile_layout *, 1);
     nf->inputs = ARENA_ARRAY(plan->arena, struct tile_layout *, tsr_node_input_count(node) + 1);
-    return plan->arena->failed ? NULL : nf;
+    if (plan->arena->failed)
+        return NULL;
+    return nf;
 }
 
 static struct form *maker_step(struct plan *plan, const struct node_flow *nf, struct item *it,
@@ -206,7 +217,9 @@ static struct form *maker_step(struct plan *plan, const struct node_flow *nf, st
 {
     size_t n = tsr_node_input_count(nf->node);
     struct form *form = tsr__form_new(plan, it, base, FORM_MADE);
-    struct step *st = form ? tsr__step_new(plan, STEP_NODE, n, 1) : NULL;
+    if (!form)
+        return NULL;
+    struct step *st = tsr__step_new(plan, STEP_NODE, n, 1);
     if (!st)
         return NULL;
     form->windows = windows;
@@ -220,21 +233,30 @@ static struct form *maker_step(struct plan *plan, const struct node_flow *nf, st
     return form;
 }
 
+// All who read the value need windows of it. Of what stands in between, this is the only reader; it is not asked for
+// windows itself.
+static bool all_windowed(const struct want *want, int depth)
+{
+    if (depth)
+        return want->readers == 1;
+    return want->readers == want->windowed;
+}
+
+// The value made in the windows by its maker, whose inputs are brought into the same windows first.
 static struct form *relayout(struct plan *plan, struct item *it, const struct tile_layout *base,
                              const struct windows *windows, int depth)
 {
-    const tsr_node *node = it->value ? tsr_value_producer(it->value) : NULL;
-    const struct want *want = it->value ? &plan->wants[tsr__value_id(it->value)] : NULL;
-    // Of what stands in between, this is the only reader; it is not asked for windows itself.
-    if (!node || depth > MAX_DEPTH || !want ||
-        (depth ? want->readers != 1 : want->readers != want->windowed))
+    const tsr_node *node = item_maker(it);
+    if (!node || depth > MAX_DEPTH || !all_windowed(&plan->wants[tsr__value_id(it->value)], depth))
         return NULL;
     struct node_flow *nf = maker_flow(plan, node, base);
-    const struct rule_dim *dim = nf ? &nf->place.rule->outputs[0].dims[windows->axes[0]] : NULL;
+    if (!nf)
+        return NULL;
+    const struct rule_dim *dim = &nf->place.rule->outputs[0].dims[windows->axes[0]];
     size_t n_in = tsr_node_input_count(node);
     struct form **inputs = ARENA_ARRAY(plan->arena, struct form *, n_in + 1);
     bool any = false;
-    if (!dim || !inputs || dim->n != 1 || nf->place.rule->factors[dim->factors[0]].unit != 1)
+    if (!inputs || dim->n != 1 || nf->place.rule->factors[dim->factors[0]].unit != 1)
         return NULL;
     for (size_t i = 0; i < n_in; i++) {
         const tsr_value *value = tsr_node_input(node, i);

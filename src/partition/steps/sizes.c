@@ -26,27 +26,28 @@ struct item *tsr__shape_item(struct plan *plan, struct item *it)
                           .scope = it->scope};
     item->name = tsr__arena_printf(plan->arena, STR_FMT ".shape", STR_ARG(it->name));
     it->shape_item = item;
-    return item->name.p ? item : NULL;
+    if (item->name.p)
+        return item;
+    return NULL;
 }
 
 struct form *tsr__plan_count(struct plan *plan, struct form *from, const struct tile_layout *on,
                              struct device_group *group)
 {
     struct item *item = tsr__shape_item(plan, from->item);
-    struct form *part = item ? tsr__form_new(plan, item, on, FORM_MADE) : NULL;
-    struct form *all = part ? tsr__form_new(plan, item, on, FORM_MADE) : NULL;
-    struct step *count = all ? tsr__step_new(plan, STEP_SHAPE, 1, 1) : NULL;
-    struct step *sum = count ? tsr__step_new(plan, COMM_ALL_REDUCE, 1, 1) : NULL;
+    struct form *part = tsr__form_new(plan, item, on, FORM_MADE);
+    struct form *all = tsr__form_new(plan, item, on, FORM_MADE);
+    if (!tsr__step_between(plan, STEP_SHAPE, from, part))
+        return NULL;
+    struct step *sum = tsr__step_between(plan, COMM_ALL_REDUCE, part, all);
     if (!sum)
         return NULL;
     part->partial = true;
-    count->inputs[0] = from;
-    count->outputs[0] = part;
     sum->flow = &sums;
-    sum->inputs[0] = part;
-    sum->outputs[0] = all;
     sum->groups = group;
     sum->n_groups = 1;
     sum->group_live = ARENA_ARRAY(plan->arena, unsigned char, 2);
-    return sum->group_live ? all : NULL;
+    if (sum->group_live)
+        return all;
+    return NULL;
 }

@@ -91,8 +91,8 @@ static bool same_windows(const struct plan *plan, const struct windows *a, const
 }
 
 // Everybody needs its own part and no more.
-static bool is_own_part(const struct plan *plan, const struct item *it,
-                        const struct windows *windows, const struct tile_layout *layout)
+static bool is_own_part(const struct item *it, const struct windows *windows,
+                        const struct tile_layout *layout)
 {
     for (int64_t i = 0; i < layout->first[layout->n_shards]; i++)
         for (int k = 0; k < windows->n_axes; k++) {
@@ -105,7 +105,6 @@ static bool is_own_part(const struct plan *plan, const struct item *it,
                 !same_intervals(at, 1, need->at, need->n))
                 return false;
         }
-    (void)plan;
     return true;
 }
 
@@ -134,19 +133,17 @@ static struct tile_layout *open_layout(struct plan *plan, const struct node_flow
     return tsr__placement_project(plan->arena, &open, &rule->inputs[input]);
 }
 
-static struct form *window_form(struct plan *plan, struct form *from,
-                                const struct tile_layout *layout, struct windows *windows, int kind,
-                                struct step **out)
+// A step that makes the windows of the form. NULL: out of memory.
+static struct step *window_step(struct plan *plan, int kind, struct form *from,
+                                const struct tile_layout *layout, struct windows *windows)
 {
     struct form *form = tsr__form_new(plan, from->item, layout, FORM_MADE);
-    *out = form ? tsr__step_new(plan, kind, 2, 1) : NULL;
-    if (!*out)
+    struct step *st = tsr__step_between(plan, kind, from, form);
+    if (!st)
         return NULL;
     form->windows = windows;
     form->partial = true; // not what its layout says: nobody else may take it
-    (*out)->inputs[0] = from;
-    (*out)->outputs[0] = form;
-    return form;
+    return st;
 }
 
 // Everybody who owns a part takes part, also those who need nothing more: all of them must make the call.
@@ -155,16 +152,28 @@ static struct form *exchange(struct plan *plan, struct item *it, const struct ti
 {
     struct form *from = tsr__plan_convert(plan, it, base, reader);
     struct device_group *group = ARENA_NEW(plan->arena, struct device_group);
-    struct step *st;
-    struct form *form =
-        from && group ? window_form(plan, from, base, windows, COMM_HALO, &st) : NULL;
-    if (!form)
+    if (!from || !group)
+        return NULL;
+    struct step *st = window_step(plan, COMM_HALO, from, base, windows);
+    if (!st)
         return NULL;
     group->n = tsr__layout_devices(plan->arena, base, &group->devices);
     st->groups = group;
     st->n_groups = 1;
     st->group_live = ARENA_ARRAY(plan->arena, unsigned char, 2);
-    return plan->arena->failed ? NULL : form;
+    if (plan->arena->failed)
+        return NULL;
+    return st->outputs[0];
+}
+
+// The value has the axes of the windows whole on each device, which takes what it needs.
+static struct form *crop(struct plan *plan, struct form *from, const struct tile_layout *base,
+                         struct windows *windows)
+{
+    struct step *st = window_step(plan, STEP_CROP, from, base, windows);
+    if (st)
+        return st->outputs[0];
+    return NULL;
 }
 
 // The cheapest way first: the windows are the rank's own part; somebody needed the same; the maker can make them
@@ -175,11 +184,12 @@ static struct form *plan_windows(struct plan *plan, const struct node_flow *nf, 
 {
     const struct tile_layout *base = nf->inputs[input];
     struct windows *windows = windows_of(plan, nf, input);
-    struct tile_layout *open = windows ? open_layout(plan, nf, input) : NULL;
-    struct step *st;
+    if (!windows)
+        return NULL;
+    struct tile_layout *open = open_layout(plan, nf, input);
     if (!open)
         return NULL;
-    if (is_own_part(plan, it, windows, base))
+    if (is_own_part(it, windows, base))
         return tsr__plan_convert(plan, it, base, nf->node);
     for (struct form *form = it->first; form; form = form->next)
         if (form->windows && tsr__layout_same(form->layout, base) &&
@@ -198,7 +208,7 @@ static struct form *plan_windows(struct plan *plan, const struct node_flow *nf, 
     if (!from)
         from = tsr__plan_convert(plan, it, open, nf->node);
     if (from)
-        return window_form(plan, from, base, windows, STEP_CROP, &st);
+        return crop(plan, from, base, windows);
     return NULL;
 }
 
