@@ -16,6 +16,9 @@ bool tsr__layout_same(const struct tile_layout *a, const struct tile_layout *b);
 bool tsr__owns_once(const struct tile_layout *layout); // no device owns two shards
 // Devices of the layout, ascending, each once.
 size_t tsr__layout_devices(struct arena *arena, const struct tile_layout *layout, int64_t **out);
+// The flow lists the members of a group by coordinate; a communication lists them by number. False: out of memory.
+bool tsr__group_sorted(struct arena *arena, const struct device_group *from,
+                       struct device_group *to);
 
 // How a device gets its part of one dimension from what it holds.
 enum dim_way { DIM_SAME, DIM_STATIC, DIM_DYNAMIC, DIM_NO };

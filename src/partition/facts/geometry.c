@@ -76,6 +76,18 @@ size_t tsr__layout_devices(struct arena *arena, const struct tile_layout *layout
     return kept;
 }
 
+bool tsr__group_sorted(struct arena *arena, const struct device_group *from,
+                       struct device_group *to)
+{
+    to->n = from->n;
+    to->devices = ARENA_ARRAY(arena, int64_t, from->n + 1);
+    if (!to->devices)
+        return false;
+    memcpy(to->devices, from->devices, from->n * sizeof(*to->devices));
+    qsort(to->devices, to->n, sizeof(*to->devices), by_number);
+    return true;
+}
+
 bool tsr__owns_once(const struct tile_layout *layout)
 {
     for (int64_t k = 0; k < layout->n_shards; k++) {
@@ -157,13 +169,23 @@ static struct dim_cut dynamic_cut(const struct plan *plan, const struct tile_dim
         .way = DIM_DYNAMIC, .unit = unit, .part = coords[0], .parts = to->factors[0].cuts};
 }
 
+// A whole layout may have fewer dimensions than the other one: those that it lacks are whole.
+static const struct tile_dim *dim_of(const struct tile_layout *layout, int axis)
+{
+    static const struct tile_dim whole = {NULL, 0};
+    if (axis < layout->rank)
+        return &layout->dims[axis];
+    return &whole;
+}
+
+// Four cases, the cheapest first: [8] {2} -> {2} is the same on each device; {2} -> whole lacks something; of a size that is
+// not known a part is cut out of the whole by nodes (dynamic); of 8 elements, whole -> {4}, device 1 takes elements 2..3
+// of what it has.
 struct dim_cut tsr__dim_way(struct plan *plan, const struct item *it,
                             const struct tile_layout *from, const struct tile_layout *to,
                             int64_t device, int axis)
 {
-    static const struct tile_dim whole = {NULL, 0};
-    const struct tile_dim *a = axis < from->rank ? &from->dims[axis] : &whole;
-    const struct tile_dim *b = axis < to->rank ? &to->dims[axis] : &whole;
+    const struct tile_dim *a = dim_of(from, axis), *b = dim_of(to, axis);
     int64_t x[TILE_MAX_FACTORS], y[TILE_MAX_FACTORS];
     if (!tsr__device_coords(from, device, axis, x) || !tsr__device_coords(to, device, axis, y))
         return (struct dim_cut){.way = DIM_NO};
@@ -171,9 +193,9 @@ struct dim_cut tsr__dim_way(struct plan *plan, const struct item *it,
         return (struct dim_cut){.way = DIM_SAME};
     if (!tsr__dim_cut(b))
         return (struct dim_cut){.way = DIM_NO};
-    int64_t size = axis < it->rank ? it->dims[axis].value : -1;
-    if (size < 0)
+    if (axis >= it->rank || it->dims[axis].value < 0)
         return dynamic_cut(plan, a, b, y);
+    int64_t size = it->dims[axis].value;
     int64_t n_a, n_b;
     struct tile_interval *held = intervals(plan, a, size, x, &n_a),
                          *need = intervals(plan, b, size, y, &n_b);
@@ -185,7 +207,9 @@ struct dim_cut tsr__dim_way(struct plan *plan, const struct item *it,
 bool tsr__local_ok(struct plan *plan, const struct item *it, const struct tile_layout *from,
                    const struct tile_layout *to, bool *identity)
 {
-    int rank = from->rank > to->rank ? from->rank : to->rank;
+    int rank = from->rank;
+    if (rank < to->rank)
+        rank = to->rank;
     *identity = true;
     for (int64_t i = 0; i < to->first[to->n_shards]; i++) {
         int64_t device = to->owners[i];
@@ -291,7 +315,9 @@ const struct tile_layout *tsr__gathered(struct arena *arena, const struct tile_l
         for (size_t i = 0; i < n; i++)
             pairs[at++] = (struct tile_owner){shard_at(to, from, coords, loop), owners[i]};
     }
-    return tsr__layout_own(arena, to, pairs, n_owners) ? to : NULL;
+    if (tsr__layout_own(arena, to, pairs, n_owners))
+        return to;
+    return NULL;
 }
 
 // ---- local sizes -------------------------------------------------------------------------------
@@ -322,6 +348,8 @@ int64_t tsr__local_size_of(const struct local_size *size, int64_t whole)
     int64_t units = (whole + size->unit - 1) / size->unit;
     int64_t a = tsr__tile_start(units, size->parts, size->part);
     int64_t b = tsr__tile_start(units, size->parts, size->part + 1);
-    int64_t missing = size->part == size->parts - 1 ? units * size->unit - whole : 0;
-    return (b - a) * size->scale - missing;
+    int64_t full = (b - a) * size->scale;
+    if (size->part == size->parts - 1) // the last unit may be short
+        return full - (units * size->unit - whole);
+    return full;
 }

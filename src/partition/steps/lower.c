@@ -15,8 +15,6 @@
 //     a sum pending on ranks 0 and 1, [8,6] whole -> {2,1}: ReduceScatter along axis 0, unit 1. Taken.
 #include "internal.h"
 
-#include <stdlib.h>
-
 #define MAX_LOWERED 4                  // steps of a plan
 #define NOTED_RANK  14                 // dimensions that travel with a broadcast or message
 #define MAX_PIECES  ((int64_t)1 << 12) // shards of a layout; more are resharded in one step
@@ -74,15 +72,17 @@ static int64_t unit_start(int64_t length, int64_t unit, int64_t n, int64_t j)
     return at < length ? at : length;
 }
 
-// Elements [from, to) of what the intervals of a keep are exactly those of b.
+// Elements [from, to) of what the intervals of a keep are exactly those of b: if a has [0,4) and [8,12), its elements
+// [2,6) are [2,4) and [8,10) of the whole.
 static bool is_stretch(const struct tile_piece *a, const struct tile_piece *b, int axis,
                        int64_t from, int64_t to)
 {
     int64_t before = 0, k = 0, at = 0;
     for (int64_t i = 0; i < a->dims[axis].n; i++) {
         struct tile_interval x = a->dims[axis].at[i];
-        int64_t start = x.start + (from > before ? from - before : 0);
-        int64_t stop = x.stop;
+        int64_t start = x.start, stop = x.stop;
+        if (from > before)
+            start += from - before;
         before += x.stop - x.start;
         if (before > to)
             stop -= before - to;
@@ -156,26 +156,24 @@ static bool all_to_all_fits(struct lowering *lowering, const struct device_group
     return divides(lowering, group, split, axis, unit);
 }
 
-// What the root has, the getters get.
+// What the root has, the getters get, and nobody else gets anything.
+enum getters { ROOT_GETS, ALL_GET };
 static bool root_copy_fits(struct lowering *lowering, const struct device_group *group,
-                           int64_t root, bool all)
+                           int64_t root, enum getters getters)
 {
-    struct tile_piece *x = piece_of(lowering, lowering->from, root);
+    struct tile_piece *given = piece_of(lowering, lowering->from, root);
+    if (!given)
+        return false;
     for (size_t i = 0; i < group->n; i++) {
-        struct tile_piece *y = piece_of(lowering, lowering->to, group->devices[i]);
-        if (!x || (all || group->devices[i] == root ? !y || !piece_equal(x, y, -1, -1) : y != NULL))
+        struct tile_piece *got = piece_of(lowering, lowering->to, group->devices[i]);
+        bool gets = getters == ALL_GET || group->devices[i] == root;
+        if (gets != (got != NULL) || (gets && !piece_equal(given, got, -1, -1)))
             return false;
     }
     return true;
 }
 
 // ---- a step ------------------------------------------------------------------------------------
-
-static int by_number(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
 
 // Groups of the step in ascending order; what stood first is the root.
 static bool take_groups(struct plan *plan, const struct device_group *from, size_t n,
@@ -184,17 +182,14 @@ static bool take_groups(struct plan *plan, const struct device_group *from, size
     out->n_groups = n;
     out->groups = ARENA_ARRAY(plan->arena, struct device_group, n + 1);
     out->roots = ARENA_ARRAY(plan->arena, int64_t, n + 1);
-    for (size_t group = 0; out->groups && out->roots && group < n; group++) {
-        struct device_group *to = &out->groups[group];
+    if (!out->groups || !out->roots)
+        return false;
+    for (size_t group = 0; group < n; group++) {
         out->roots[group] = from[group].devices[0];
-        to->n = from[group].n;
-        to->devices = ARENA_ARRAY(plan->arena, int64_t, to->n);
-        if (!to->devices)
+        if (!tsr__group_sorted(plan->arena, &from[group], &out->groups[group]))
             return false;
-        memcpy(to->devices, from[group].devices, to->n * sizeof(*to->devices));
-        qsort(to->devices, to->n, sizeof(*to->devices), by_number);
     }
-    return !plan->arena->failed;
+    return true;
 }
 
 // Elements that stay together where the layout cuts that dimension: 1, or what stands inside the cut.
@@ -238,12 +233,12 @@ static bool fits_turn(struct lowering *lowering, const struct lowered *lowered, 
 
 static bool fits_reduce(struct lowering *lowering, const struct lowered *lowered, size_t group)
 {
-    return root_copy_fits(lowering, &lowered->groups[group], lowered->roots[group], false);
+    return root_copy_fits(lowering, &lowered->groups[group], lowered->roots[group], ROOT_GETS);
 }
 
 static bool fits_broadcast(struct lowering *lowering, const struct lowered *lowered, size_t group)
 {
-    return root_copy_fits(lowering, &lowered->groups[group], lowered->roots[group], true);
+    return root_copy_fits(lowering, &lowered->groups[group], lowered->roots[group], ALL_GET);
 }
 
 // Tries the axes of the result, each in single elements and in its units.
@@ -374,11 +369,26 @@ static bool lower_step(struct lowering *lowering, const struct reshard_step *fro
 // The size of a dimension whose layout gives all factors as numbers; 0: the layout leaves one open.
 static int64_t told_size(const struct tile_dim *t)
 {
-    int64_t size = t->n ? 1 : 0;
+    int64_t size = 1;
+    if (t->n == 0)
+        return 0;
     for (int factor = 0; factor < t->n; factor++)
         if (!mul_ok(size, t->factors[factor].size, &size))
             return 0;
     return size;
+}
+
+// Multiplies *size by what a size of the dimension must divide by to leave no rest. False: too many.
+static bool add_rests(const struct tile_dim *dim, int64_t *size)
+{
+    for (int factor = 0; factor < dim->n; factor++) {
+        int64_t parts = dim->factors[factor].size;
+        if (!parts)
+            parts = dim->factors[factor].cuts;
+        if (!mul_ok(*size, parts, size) || *size > MAX_RESTS)
+            return false;
+    }
+    return true;
 }
 
 // Sizes to plan with: symbolic ones divide in round 0 and leave a rest that is the round's number otherwise. What becomes of
@@ -391,24 +401,20 @@ static bool stand_in(const struct item *it, const struct tile_layout *from,
         shape[axis] = it->dims[axis].value;
         if (shape[axis] >= 0)
             continue;
-        int64_t size = 1, told = told_size(&from->dims[axis]);
-        shape[axis] = told ? told : told_size(&to->dims[axis]);
+        const struct tile_dim *a = &from->dims[axis], *b = &to->dims[axis];
+        int64_t size = 1;
+        shape[axis] = told_size(a);
+        if (!shape[axis])
+            shape[axis] = told_size(b);
         if (shape[axis])
             continue;
-        for (int side = 0; side < 2; side++) {
-            const struct tile_dim *t = &(side ? to : from)->dims[axis];
-            for (int factor = 0; factor < t->n; factor++)
-                if (!mul_ok(size,
-                            t->factors[factor].size ? t->factors[factor].size
-                                                    : t->factors[factor].cuts,
-                            &size) ||
-                    size > MAX_RESTS)
-                    return false;
-            if (round && t->n > 1)
-                return false; // a rest within units: not for a guess
-        }
+        if (!add_rests(a, &size) || !add_rests(b, &size))
+            return false;
+        if (round && (a->n > 1 || b->n > 1))
+            return false; // a rest within units: not for a guess
         shape[axis] = 4 * size + round % size;
-        *rounds = size > *rounds ? size : *rounds;
+        if (*rounds < size)
+            *rounds = size;
     }
     return true;
 }
@@ -519,12 +525,30 @@ static int find_way(struct plan *plan, const struct item *it, const struct tile_
     int64_t shape[TILE_MAX_RANK], rounds;
     struct lowering w = {.plan = plan, .item = it, .shape = shape};
     tsr__arena_init(&w.arena, plan->session);
-    bool known = stand_in(it, from, to, 0, shape, &rounds);
-    int n = known ? lower_way(&w, from, pending, to, out) : 0;
+    int n = 0;
+    if (stand_in(it, from, to, 0, shape, &rounds))
+        n = lower_way(&w, from, pending, to, out);
     if (n && !it->fixed && !holds(&w, shape, from, to, out, n))
         n = 0;
     tsr__arena_free(&w.arena);
     return n;
+}
+
+// The step of one operator. NULL: out of memory.
+static struct step *lowered_step(struct plan *plan, const struct lowered *lowered,
+                                 struct form *from, struct form *to)
+{
+    struct step *st = tsr__step_between(plan, lowered->kind, from, to);
+    if (!st)
+        return NULL;
+    st->groups = lowered->groups;
+    st->n_groups = lowered->n_groups;
+    st->group_live = ARENA_ARRAY(plan->arena, unsigned char, lowered->n_groups + 1);
+    st->axis = lowered->axis;
+    st->split_axis = lowered->split_axis;
+    st->unit = lowered->unit;
+    st->roots = lowered->roots;
+    return st;
 }
 
 // One form for each step of the way, each made of the one before. A sum stays partial up to the step that combines
@@ -534,10 +558,9 @@ static struct form *plan_way(struct plan *plan, struct form *from, const struct 
                              const struct lowered *way, int n)
 {
     bool partial = flow != NULL;
-    for (int i = 0; i < n && from; i++) {
+    for (int i = 0; i < n; i++) {
         const struct lowered *lowered = &way[i];
         struct form *form = tsr__form_new(plan, from->item, lowered->to, FORM_MADE);
-        struct step *st = NULL;
         if (!form)
             return NULL;
         partial = partial && !comm_has(lowered->kind, TRAIT_FOLDS);
@@ -545,22 +568,16 @@ static struct form *plan_way(struct plan *plan, struct form *from, const struct 
         if (lowered->same) {
             form->same = from;
         } else {
-            if (!(st = tsr__step_new(plan, lowered->kind, lowered->kind == STEP_SLICE ? 2 : 1, 1)))
+            struct step *st = lowered_step(plan, lowered, from, form);
+            if (!st)
                 return NULL;
             st->flow = flow;
-            st->inputs[0] = from;
-            st->outputs[0] = form;
-            st->groups = lowered->groups;
-            st->n_groups = lowered->n_groups;
-            st->group_live = ARENA_ARRAY(plan->arena, unsigned char, lowered->n_groups + 1);
-            st->axis = lowered->axis;
-            st->split_axis = lowered->split_axis;
-            st->unit = lowered->unit;
-            st->roots = lowered->roots;
         }
         from = form;
     }
-    return plan->arena->failed ? NULL : from;
+    if (plan->arena->failed)
+        return NULL;
+    return from;
 }
 
 struct form *tsr__plan_lower(struct plan *plan, struct form *from, const struct node_flow *pending,
@@ -573,9 +590,13 @@ struct form *tsr__plan_lower(struct plan *plan, struct form *from, const struct 
         want->rank != it->rank || tsr_dtype_bits(tsr__carried(it->dtype)) < 8 ||
         from->layout->n_shards > MAX_PIECES || want->n_shards > MAX_PIECES)
         return NULL;
-    struct partial partial = {0};
-    if (pending)
+    struct partial partial = {0}, *parts = NULL;
+    if (pending) {
         partial = (struct partial){pending->combine, pending->groups, pending->n_groups};
-    int n = find_way(plan, it, from->layout, pending ? &partial : NULL, want, way);
-    return n ? plan_way(plan, from, pending, way, n) : NULL;
+        parts = &partial;
+    }
+    int n = find_way(plan, it, from->layout, parts, want, way);
+    if (n)
+        return plan_way(plan, from, pending, way, n);
+    return NULL;
 }

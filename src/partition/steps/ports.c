@@ -47,15 +47,12 @@ static tsr_status refuse(struct plan *plan, struct str name, const char *hint, c
     return TSR_INVALID;
 }
 
-static tsr_value *find_port(struct plan *plan, struct str name, bool output)
+static tsr_value *find_output(const struct plan *plan, struct str name)
 {
     tsr_graph *graph = tsr_model_graph(plan->model);
-    size_t n = output ? tsr_graph_output_count(graph) : tsr_graph_input_count(graph);
-    for (size_t i = 0; i < n; i++) {
-        tsr_value *value = output ? tsr_graph_output(graph, i) : tsr_graph_input(graph, i);
-        if (str_eq(tsr__value_str(value), name) && (output || !tsr_value_initializer(value)))
-            return value;
-    }
+    for (size_t i = 0; i < tsr_graph_output_count(graph); i++)
+        if (str_eq(tsr__value_str(tsr_graph_output(graph, i)), name))
+            return tsr_graph_output(graph, i);
     return NULL;
 }
 
@@ -76,13 +73,13 @@ static const struct tile_layout *needed_layout(struct plan *plan, const tsr_valu
     for (size_t i = 0; i < plan->flow->n_nodes; i++) {
         const struct node_flow *nf = &plan->flow->nodes[i];
         for (size_t k = 0; k < tsr_node_input_count(nf->node); k++) {
-            const struct tile_layout *layout =
-                tsr_node_input(nf->node, k) == value ? nf->inputs[k] : NULL;
-            if (!can_keep(plan, value, layout))
+            const struct tile_layout *layout = nf->inputs[k];
+            if (tsr_node_input(nf->node, k) != value || !can_keep(plan, value, layout))
                 continue;
             if (!tsr__layout_is_whole(layout))
                 return layout;
-            first = first ? first : layout;
+            if (!first)
+                first = layout;
         }
     }
     return first;
@@ -130,27 +127,38 @@ static void note_whole(struct plan *plan, const tsr_value *value, const struct t
 
 // ---- what is asked for -------------------------------------------------------------------------
 
+static void keep_if_cut(struct plan *plan, const tsr_value *value, const struct tile_layout *layout)
+{
+    note_whole(plan, value, layout);
+    if (can_keep(plan, value, layout) && !tsr__layout_is_whole(layout))
+        keep(plan, value, layout);
+}
+
 // Inputs and outputs whose names match stay cut: the caller brings or gets pieces. An output lies as its maker has
 // it, an input as its reader needs it. One that lies whole is kept so only if the node that makes it says where.
 static tsr_status keep_cut(struct plan *plan, struct str pattern)
 {
-    tsr_graph *graph = tsr_model_graph(plan->model);
-    size_t n_in = tsr_graph_input_count(graph), n_out = tsr_graph_output_count(graph), found = 0;
-    for (size_t i = 0; i < n_in + n_out; i++) {
-        bool output = i >= n_in;
-        tsr_value *value = output ? tsr_graph_output(graph, i - n_in) : tsr_graph_input(graph, i);
+    const tsr_graph *graph = tsr_model_graph(plan->model);
+    size_t found = 0;
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+        const tsr_value *value = tsr_graph_input(graph, i);
         struct str rest;
-        if ((!output && tsr_value_initializer(value)) ||
-            !matches(pattern, tsr__value_str(value), &rest))
+        if (tsr_value_initializer(value) || !matches(pattern, tsr__value_str(value), &rest))
             continue;
-        const struct tile_layout *layout =
-            output ? plan->flow->values[tsr__value_id(value)] : needed_layout(plan, value);
         found++;
-        bool told = output && layout && told_where(plan, value) && can_keep(plan, value, layout);
-        if (!told)
-            note_whole(plan, value, layout);
-        if (told || (can_keep(plan, value, layout) && !tsr__layout_is_whole(layout)))
+        keep_if_cut(plan, value, needed_layout(plan, value));
+    }
+    for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
+        const tsr_value *value = tsr_graph_output(graph, i);
+        struct str rest;
+        if (!matches(pattern, tsr__value_str(value), &rest))
+            continue;
+        found++;
+        const struct tile_layout *layout = plan->flow->values[tsr__value_id(value)];
+        if (layout && told_where(plan, value) && can_keep(plan, value, layout))
             keep(plan, value, layout);
+        else
+            keep_if_cut(plan, value, layout);
     }
     if (found)
         return TSR_OK;
@@ -185,8 +193,8 @@ static tsr_status add_state(struct plan *plan, tsr_value *past, tsr_value *prese
     const struct tile_layout *layout = needed_layout(plan, past);
     if (!layout) // nobody reads it: it stays where outputs are
         layout = tsr__layout_whole(plan->arena, a.rank, plan->all_devices, 1);
-    struct plan_state *slot = layout ? vec_push(plan->arena, &plan->states) : NULL;
-    if (!slot)
+    struct plan_state *slot = vec_push(plan->arena, &plan->states);
+    if (!layout || !slot)
         return TSR_NOMEM;
     *slot = (struct plan_state){past, present};
     keep(plan, past, layout);
@@ -194,26 +202,37 @@ static tsr_status add_state(struct plan *plan, tsr_value *past, tsr_value *prese
     return TSR_OK;
 }
 
-static tsr_status keep_state(struct plan *plan, struct str text)
+// All inputs that match the one pattern and whose output, by the other, there is: of past.* and present.*, past.0.key
+// and present.0.key.
+static tsr_status keep_states(struct plan *plan, struct str past, struct str present, size_t *found)
 {
     tsr_graph *graph = tsr_model_graph(plan->model);
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+        tsr_value *value = tsr_graph_input(graph, i);
+        struct str rest;
+        if (tsr_value_initializer(value) || !matches(past, tsr__value_str(value), &rest))
+            continue;
+        tsr_value *output = find_output(plan, fill_star(plan->arena, present, rest));
+        if (!output)
+            continue;
+        tsr_status st = add_state(plan, value, output);
+        if (st != TSR_OK)
+            return st;
+        (*found)++;
+    }
+    return TSR_OK;
+}
+
+static tsr_status keep_state(struct plan *plan, struct str text)
+{
     for (size_t at = 0; at < text.n; at++) { // names may hold '=' too
-        struct str past = {text.p, at}, present = {text.p + at + 1, text.n - at - 1}, rest;
+        struct str past = {text.p, at}, present = {text.p + at + 1, text.n - at - 1};
         size_t found = 0;
         if (text.p[at] != '=')
             continue;
-        for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
-            tsr_value *value = tsr_graph_input(graph, i);
-            if (tsr_value_initializer(value) || !matches(past, tsr__value_str(value), &rest))
-                continue;
-            tsr_value *out = find_port(plan, fill_star(plan->arena, present, rest), true);
-            tsr_status st = out ? add_state(plan, value, out) : TSR_OK;
-            if (st != TSR_OK)
-                return st;
-            found += out != NULL;
-        }
-        if (found)
-            return TSR_OK;
+        tsr_status st = keep_states(plan, past, present, &found);
+        if (st != TSR_OK || found)
+            return st;
     }
     return refuse(plan, text, "give INPUT=OUTPUT; one * on each side stands for the same text",
                   "the model has no such input and output");
@@ -266,9 +285,12 @@ static void read_as_kept(struct plan *plan, const struct node_flow *nf)
         return;
     for (int i = 0; i < rule->n_rewrites; i++) {
         const struct rule_rewrite *rewrite = &rule->rewrites[i];
-        bool sizes = rewrite->kind == REWRITE_SIZES || rewrite->kind == REWRITE_SIZE;
-        const tsr_value *value = sizes ? tsr_node_input(nf->node, (size_t)rewrite->index) : NULL;
-        const struct tile_layout *layout = value ? plan->kept[tsr__value_id(value)] : NULL;
+        if (rewrite->kind != REWRITE_SIZES && rewrite->kind != REWRITE_SIZE)
+            continue;
+        const tsr_value *value = tsr_node_input(nf->node, (size_t)rewrite->index);
+        if (!value)
+            continue;
+        const struct tile_layout *layout = plan->kept[tsr__value_id(value)];
         if (layout && tsr_value_is_input(value) && !tsr__layout_is_whole(layout) &&
             sizes_named(value))
             nf->inputs[rewrite->index] = tsr__layout_copy(plan->arena, layout);
@@ -280,14 +302,16 @@ static tsr_status each_line(struct plan *plan, const char *key,
                             tsr_status (*take)(struct plan *, struct str))
 {
     const char *text = tsr_model_metadata(plan->model, key);
-    tsr_status st = TSR_OK;
-    while (text && *text && st == TSR_OK) {
+    while (text && *text) {
         size_t n = strcspn(text, "\n");
+        tsr_status st = TSR_OK;
         if (n)
             st = take(plan, (struct str){text, n});
+        if (st != TSR_OK)
+            return st;
         text += n + (text[n] == '\n');
     }
-    return st;
+    return TSR_OK;
 }
 
 // The same for texts that the caller gives.
@@ -374,8 +398,12 @@ static struct form *port_count(struct plan *plan, const tsr_value *value)
 static void find_size(struct plan *plan, const tsr_value *value, int axis, bool counted)
 {
     struct str symbol = tsr__dim_symbol(value, axis);
-    void **slot = symbol.n ? tsr__map_at(&plan->sizes, symbol) : NULL;
-    struct size_source *at = slot && !*slot ? ARENA_NEW(plan->arena, struct size_source) : NULL;
+    if (!symbol.n)
+        return;
+    void **slot = tsr__map_at(&plan->sizes, symbol);
+    if (!slot || *slot) // the first input that has it
+        return;
+    struct size_source *at = ARENA_NEW(plan->arena, struct size_source);
     if (!at)
         return;
     *at = (struct size_source){.input = value, .axis = axis};

@@ -6,8 +6,6 @@
 // needed, and from the best form there is.
 #include "internal.h"
 
-#include <stdlib.h>
-
 static bool plan_nodes(struct plan *plan, const struct node_flow *nodes, size_t n,
                        unsigned char *needed);
 
@@ -17,23 +15,23 @@ static struct form *plan_input(struct plan *plan, const struct node_flow *nf, ts
                                size_t i)
 {
     struct item *it = tsr__item_of(plan, value);
-    if (it && nf->pending && nf->pending[i])
+    if (!it)
+        return NULL;
+    if (nf->pending && nf->pending[i])
         return it->first; // the parts, as the producer left them
-    if (it && tsr__window_cut(nf, (int)i))
+    if (tsr__window_cut(nf, (int)i))
         return tsr__plan_windows(plan, nf, it, (int)i);
-    if (it)
-        return tsr__plan_convert(plan, it, nf->inputs[i], nf->node);
-    return NULL;
+    return tsr__plan_convert(plan, it, nf->inputs[i], nf->node);
 }
 
 // A subgraph reads whole values: the body runs as it stands.
 static struct form *plan_capture(struct plan *plan, const struct node_flow *nf, tsr_value *value)
 {
     struct item *it = tsr__item_of(plan, value);
-    int rank = !it || it->rank < 0 ? 0 : it->rank;
-    struct tile_layout *want =
-        tsr__layout_whole(plan->arena, rank, nf->place.devices, nf->place.n_devices);
-    if (it && want)
+    if (!it)
+        return NULL;
+    struct tile_layout *want = tsr__whole_on(plan, it, nf->place.devices, nf->place.n_devices);
+    if (want)
         return tsr__plan_convert(plan, it, want, nf->node);
     return NULL;
 }
@@ -74,33 +72,16 @@ static size_t take_round(struct device_group *left, size_t n, struct device_grou
     return kept;
 }
 
-static int by_number(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
-// The flow lists members by coordinate; a communication lists them by number.
-static bool sorted_group(struct arena *arena, const struct device_group *from,
-                         struct device_group *to)
-{
-    to->n = from->n;
-    to->devices = ARENA_ARRAY(arena, int64_t, from->n + 1);
-    if (!to->devices)
-        return false;
-    memcpy(to->devices, from->devices, from->n * sizeof(*to->devices));
-    qsort(to->devices, to->n, sizeof(*to->devices), by_number);
-    return true;
-}
-
 // All who read the value want it in one layout, and it is not the one in which its parts lie: it is
 // combined where it is wanted. A sum that is wanted cut is a reduce-scatter.
 static bool plan_reduce_as_wanted(struct plan *plan, const struct node_flow *nf,
                                   struct form *partial)
 {
     const tsr_value *value = partial->item->value;
-    const struct want *want = value ? &plan->wants[tsr__value_id(value)] : NULL;
-    if (!want || !want->layout || want->differ || tsr__layout_same(want->layout, partial->layout))
+    if (!value)
+        return false;
+    const struct want *want = &plan->wants[tsr__value_id(value)];
+    if (!want->layout || want->differ || tsr__layout_same(want->layout, partial->layout))
         return false;
     for (size_t group = 0; group < nf->n_groups; group++)
         for (size_t k = 0; k < group; k++)
@@ -116,7 +97,7 @@ static bool plan_reduce(struct plan *plan, const struct node_flow *nf, struct fo
     if (!left)
         return false;
     for (size_t group = 0; group < nf->n_groups; group++)
-        if (!sorted_group(plan->arena, &nf->groups[group], &left[group]))
+        if (!tsr__group_sorted(plan->arena, &nf->groups[group], &left[group]))
             return false;
     partial->partial = true;
     if (plan_reduce_as_wanted(plan, nf, partial))
@@ -167,50 +148,90 @@ static bool plan_bodies(struct plan *plan, struct step *st)
     return tsr__body_steer(plan, st);
 }
 
-static bool plan_node(struct plan *plan, const struct node_flow *nf)
+// All that the node reads, as the node needs it: its inputs, then what its subgraphs read of outer values, unless they
+// are cut themselves. NULL: failed.
+static struct form **plan_inputs(struct plan *plan, const struct node_flow *nf, size_t *n)
 {
     const tsr_node *node = nf->node;
-    tsr_value **captures;
-    size_t n_in = tsr_node_input_count(node), n_out = tsr_node_output_count(node);
-    size_t n_captures = nf->bodies ? 0 : tsr__node_captures(node, &captures);
-    struct form **inputs = ARENA_ARRAY(plan->arena, struct form *, n_in + n_captures + 1);
-    if (!inputs)
-        return false;
-    for (size_t i = 0; i < n_in + n_captures; i++) {
-        tsr_value *value = i < n_in ? tsr_node_input(node, i) : captures[i - n_in];
+    tsr_value **captures = NULL;
+    size_t n_in = tsr_node_input_count(node), n_captures = 0;
+    if (!nf->bodies)
+        n_captures = tsr__node_captures(node, &captures);
+    struct form **forms = ARENA_ARRAY(plan->arena, struct form *, n_in + n_captures + 1);
+    if (!forms)
+        return NULL;
+    for (size_t i = 0; i < n_in; i++) {
+        tsr_value *value = tsr_node_input(node, i);
         if (!value)
             continue;
-        inputs[i] = i < n_in ? plan_input(plan, nf, value, i) : plan_capture(plan, nf, value);
-        if (!inputs[i])
-            return false;
+        forms[i] = plan_input(plan, nf, value, i);
+        if (!forms[i])
+            return NULL;
     }
-    struct step *st = tsr__step_make(plan, STEP_NODE, 0, n_out);
-    if (!st)
-        return false;
-    st->flow = nf;
-    st->inputs = inputs; // converted first: their steps come before this one
-    st->n_inputs = n_in + n_captures;
-    st->n_node_inputs = n_in;
-    if (nf->bodies && !plan_bodies(plan, st)) // and those of what its bodies read
-        return false;
-    if (!tsr__step_push(plan, st))
-        return false;
-    for (size_t i = 0; i < n_out; i++) {
-        tsr_value *value = tsr_node_output(node, i);
-        struct item *it = value ? tsr__item_of(plan, value) : NULL;
-        if (value &&
-            (!it || !(st->outputs[i] = tsr__form_new(plan, it, nf->outputs[i], FORM_MADE))))
-            return false;
+    for (size_t i = 0; i < n_captures; i++) {
+        forms[n_in + i] = plan_capture(plan, nf, captures[i]);
+        if (!forms[n_in + i])
+            return NULL;
     }
-    if (!needs_reduction(nf))
-        return true;
-    for (size_t i = 0; i < n_out; i++) {
-        if (st->outputs[i] && nf->delayed)
-            st->outputs[i]->partial = true;
-        else if (st->outputs[i] && !plan_reduce(plan, nf, st->outputs[i]))
+    *n = n_in + n_captures;
+    return forms;
+}
+
+// The forms in which the node leaves its results.
+static bool make_results(struct plan *plan, const struct node_flow *nf, struct step *st)
+{
+    for (size_t i = 0; i < st->n_outputs; i++) {
+        tsr_value *value = tsr_node_output(nf->node, i);
+        if (!value)
+            continue;
+        struct item *it = tsr__item_of(plan, value);
+        st->outputs[i] = tsr__form_new(plan, it, nf->outputs[i], FORM_MADE);
+        if (!st->outputs[i])
             return false;
     }
     return true;
+}
+
+// Results of which each device has a summand: they are combined here, unless the flow has found that they can stay in
+// parts until they have been added to others (sharding/delay.c).
+//
+//     y = MatMul(x, w) with k cut in 2, z = y + b, z read whole:
+//         y is not delayed:  y/0 in parts -> AllReduce -> y/1, then Add(y/1, b) on both ranks
+//         y is delayed:      y/0 in parts, Add(y/0, b) on rank 0, y/0 alone on rank 1, and z is reduced in place of y
+static bool reduce_results(struct plan *plan, const struct node_flow *nf, struct step *st)
+{
+    if (!needs_reduction(nf))
+        return true;
+    for (size_t i = 0; i < st->n_outputs; i++) {
+        if (!st->outputs[i])
+            continue;
+        if (nf->delayed)
+            st->outputs[i]->partial = true;
+        else if (!plan_reduce(plan, nf, st->outputs[i]))
+            return false;
+    }
+    return true;
+}
+
+// Inputs are converted first, and so is what its bodies read: their steps come before this one.
+static bool plan_node(struct plan *plan, const struct node_flow *nf)
+{
+    size_t n_inputs;
+    struct form **inputs = plan_inputs(plan, nf, &n_inputs);
+    if (!inputs)
+        return false;
+    struct step *st = tsr__step_make(plan, STEP_NODE, 0, tsr_node_output_count(nf->node));
+    if (!st)
+        return false;
+    st->flow = nf;
+    st->inputs = inputs;
+    st->n_inputs = n_inputs;
+    st->n_node_inputs = tsr_node_input_count(nf->node);
+    if (nf->bodies && !plan_bodies(plan, st))
+        return false;
+    if (!tsr__step_push(plan, st) || !make_results(plan, nf, st))
+        return false;
+    return reduce_results(plan, nf, st);
 }
 
 // ---- stages ------------------------------------------------------------------------------------
@@ -225,13 +246,23 @@ static int64_t stage_of(const struct plan *plan, const tsr_node *node)
     return -1;
 }
 
+static bool made_elsewhere(const struct plan *plan, const tsr_value *value, int64_t stage)
+{
+    const tsr_node *maker = tsr_value_producer(value);
+    if (!maker)
+        return false;
+    int64_t there = stage_of(plan, maker);
+    return there >= 0 && there != stage;
+}
+
+// What the node reads of other stages, in the layouts that it needs. Sums in parts and windows come with the node.
 static bool bring_inputs(struct plan *plan, const struct node_flow *nf, int64_t stage)
 {
     for (size_t k = 0; k < tsr_node_input_count(nf->node); k++) {
         tsr_value *value = tsr_node_input(nf->node, k);
-        const tsr_node *from = value ? tsr_value_producer(value) : NULL;
-        int64_t made = from ? stage_of(plan, from) : -1;
-        struct item *it = made >= 0 && made != stage ? tsr__item_of(plan, value) : NULL;
+        if (!value || !made_elsewhere(plan, value, stage))
+            continue;
+        struct item *it = tsr__item_of(plan, value);
         bool plain = it && it->first && !it->first->partial && !(nf->pending && nf->pending[k]) &&
                      !tsr__window_cut(nf, (int)k);
         if (plain && !tsr__plan_convert(plan, it, nf->inputs[k], nf->node))
@@ -253,13 +284,25 @@ static bool begin_stage(struct plan *plan, const struct node_flow *nodes, size_t
     return true;
 }
 
-static bool is_first_of_stage(const struct plan *plan, const struct node_flow *nodes, size_t i,
-                              int64_t *seen)
+// The node opens a stage: the first of a number that is higher than all before it (*seen). Bodies open none.
+static bool is_first_of_stage(const struct plan *plan, const tsr_node *node, int64_t *seen)
 {
-    int64_t stage = plan->scope->outer ? -1 : stage_of(plan, nodes[i].node);
-    bool later = stage > *seen;
-    *seen = later ? stage : *seen;
-    return later;
+    if (plan->scope->outer)
+        return false;
+    int64_t stage = stage_of(plan, node);
+    if (stage <= *seen)
+        return false;
+    *seen = stage;
+    return true;
+}
+
+// The first of the nodes; where it opens a stage, what the whole stage gets from others comes before it.
+static bool plan_next(struct plan *plan, const struct node_flow *nodes, size_t n, const bool *takes,
+                      int64_t *seen)
+{
+    if (is_first_of_stage(plan, nodes[0].node, seen) && !begin_stage(plan, nodes, n, takes))
+        return false;
+    return plan_node(plan, &nodes[0]);
 }
 
 // Plans those of the nodes that the values marked in needed (by id) come from; marks what they read.
@@ -278,9 +321,7 @@ static bool plan_nodes(struct plan *plan, const struct node_flow *nodes, size_t 
             tsr__node_wants(plan, &nodes[i]);
     }
     for (size_t i = 0; i < n; i++)
-        if (takes_part[i] && ((is_first_of_stage(plan, nodes, i, &seen) &&
-                               !begin_stage(plan, nodes + i, n - i, takes_part + i)) ||
-                              !plan_node(plan, &nodes[i])))
+        if (takes_part[i] && !plan_next(plan, nodes + i, n - i, takes_part + i, &seen))
             return false;
     return true;
 }
@@ -290,12 +331,14 @@ static bool plan_outputs(struct plan *plan)
 {
     tsr_graph *graph = tsr_model_graph(plan->model);
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
-        struct item *it = tsr__item_of(plan, tsr_graph_output(graph, i));
-        const struct tile_layout *layout =
-            it ? tsr__port_layout(plan, tsr_graph_output(graph, i), true) : NULL;
-        struct form *form = layout ? tsr__plan_convert(plan, it, layout, NULL) : NULL;
-        struct form **slot = form ? vec_push(plan->arena, &plan->outputs) : NULL;
-        if (!slot)
+        const tsr_value *value = tsr_graph_output(graph, i);
+        struct item *it = tsr__item_of(plan, value);
+        const struct tile_layout *layout = tsr__port_layout(plan, value, SIDE_OUTPUTS);
+        if (!it || !layout)
+            return false;
+        struct form *form = tsr__plan_convert(plan, it, layout, NULL);
+        struct form **slot = vec_push(plan->arena, &plan->outputs);
+        if (!form || !slot)
             return false;
         *slot = form;
     }
@@ -304,7 +347,9 @@ static bool plan_outputs(struct plan *plan)
 
 static void take_name(struct plan *plan, const tsr_value *value)
 {
-    void **slot = value ? tsr__map_at(&plan->names, tsr__value_str(value)) : NULL;
+    if (!value)
+        return;
+    void **slot = tsr__map_at(&plan->names, tsr__value_str(value));
     if (slot)
         *slot = plan;
 }
@@ -360,7 +405,7 @@ tsr_status tsr__plan_build(struct plan *plan)
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
         const tsr_value *value = tsr_graph_output(graph, i);
         needed[tsr__value_id(value)] = 1;
-        tsr__plan_want(plan, value, tsr__port_layout(plan, value, true));
+        tsr__plan_want(plan, value, tsr__port_layout(plan, value, SIDE_OUTPUTS));
     }
     plan->main.graph = graph;
     plan->scope = &plan->main;
@@ -369,8 +414,13 @@ tsr_status tsr__plan_build(struct plan *plan)
     if (st != TSR_OK)
         return st;
     tsr__plan_find_sizes(plan);
-    if (!plan_nodes(plan, plan->flow->nodes, plan->flow->n_nodes, needed) || !plan_outputs(plan))
-        return plan_status(plan) == TSR_OK ? TSR_BUG : plan_status(plan);
+    bool all =
+        plan_nodes(plan, plan->flow->nodes, plan->flow->n_nodes, needed) && plan_outputs(plan);
+    st = plan_status(plan);
+    if (st != TSR_OK)
+        return st;
+    if (!all)
+        return TSR_BUG;
     tsr__plan_live(plan);
     return plan_status(plan);
 }
