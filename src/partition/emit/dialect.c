@@ -14,10 +14,12 @@
 static void refuse(struct plan *plan, const struct step *st, const char *why)
 {
     const struct item *it = st->outputs[0]->item;
-    const tsr_node *node = it->value ? tsr_value_producer(it->value) : NULL;
+    const tsr_node *node = item_maker(it);
+    struct place at = PLACE_NONE;
     if (st->flow)
         node = st->flow->node;
-    struct place at = node ? tsr__place_node(node) : PLACE_NONE;
+    if (node)
+        at = tsr__place_node(node);
     at.value = it->name;
     at.configuration = str_of(tsr_config_name(plan->flow->config));
     tsr__diag(plan->session, DIAG_partition_dialect, &at,
@@ -95,10 +97,12 @@ static void check_body(void *data, const struct step *st)
 
 static bool waits(const struct step *st)
 {
-    size_t most = 0;
+    if (st->id < 0)
+        return false;
     for (size_t group = 0; group < st->n_groups; group++)
-        most = st->group_live[group] && st->groups[group].n > most ? st->groups[group].n : most;
-    return st->id >= 0 && (most > 1 || comm_has(st->kind, TRAIT_COPIES_WITHIN));
+        if (st->group_live[group] && st->groups[group].n > 1)
+            return true;
+    return comm_has(st->kind, TRAIT_COPIES_WITHIN);
 }
 
 tsr_status tsr__dialect_check(struct plan *plan)
@@ -107,7 +111,9 @@ tsr_status tsr__dialect_check(struct plan *plan)
         const struct step *st = plan->steps.at[i];
         for (int k = 0; k < st->n_bodies; k++)
             tsr__steps_visit(&st->bodies[k].steps, check_body, plan);
-        const char *why = waits(st) ? why_not(plan, st) : NULL;
+        if (!waits(st))
+            continue;
+        const char *why = why_not(plan, st);
         if (why)
             refuse(plan, st, why);
     }
@@ -116,16 +122,23 @@ tsr_status tsr__dialect_check(struct plan *plan)
 
 // ---- one after the other -----------------------------------------------------------------------
 
+static bool is_marked(const tsr_value *value, const unsigned char *marked)
+{
+    if (!value || !tsr_value_producer(value))
+        return false;
+    return marked[tsr__node_id(tsr_value_producer(value))];
+}
+
 static bool reads_marked(const tsr_node *node, const unsigned char *marked)
 {
     tsr_value **captures;
-    size_t n_in = tsr_node_input_count(node), n_captures = tsr__node_captures(node, &captures);
-    for (size_t i = 0; i < n_in + n_captures; i++) {
-        const tsr_value *value = i < n_in ? tsr_node_input(node, i) : captures[i - n_in];
-        const tsr_node *maker = value ? tsr_value_producer(value) : NULL;
-        if (maker && marked[tsr__node_id(maker)])
+    size_t n_captures = tsr__node_captures(node, &captures);
+    for (size_t i = 0; i < tsr_node_input_count(node); i++)
+        if (is_marked(tsr_node_input(node, i), marked))
             return true;
-    }
+    for (size_t i = 0; i < n_captures; i++)
+        if (is_marked(captures[i], marked))
+            return true;
     return false;
 }
 
@@ -145,7 +158,9 @@ static bool follows(struct part *part, const tsr_value *x, bool *out)
     return true;
 }
 
-// x with nothing in front of it: no element of `before`, in the shape of x.
+// x with nothing in front of it: no element of `before`, in the shape of x. Of x [4,6] and before [2,3]:
+//     none = Reshape(before, [-1]) [6], Slice [0:0] -> [0], Reshape to [0,6]; Concat(none, x) along axis 0 is x [4,6]
+// and cannot be computed before `before` is there.
 static tsr_value *behind(struct part *part, tsr_value *x, tsr_value *before, tsr_dtype from,
                          tsr_dtype to)
 {
@@ -154,24 +169,15 @@ static tsr_value *behind(struct part *part, tsr_value *x, tsr_value *before, tsr
     tsr_value *none = tsr__part_node(part, "Reshape", any, 2, before, tsr__part_ints(part, all, 1));
     tsr_value *at = tsr__part_ints(part, zero, 1);
     none = tsr__part_node(part, "Slice", any, 4, none, at, at, at);
-    if (from != to) {
-        none = none ? tsr__part_node(part, "Cast", any, 1, none) : NULL;
-        if (!none || tsr_node_set_int(tsr_value_producer(none), "to", to) != TSR_OK)
-            return NULL;
-    }
+    if (from != to)
+        none = tsr__with_int(tsr__part_node(part, "Cast", any, 1, none), "to", to);
     tsr_value *shape = tsr__part_node(part, "Shape", any, 1, x);
     shape = tsr__part_node(part, "Slice", any, 4, shape, tsr__part_ints(part, one, 1),
                            tsr__part_ints(part, end, 1), at);
-    shape = tsr__part_node(part, "Concat", any, 2, at, shape);
-    if (!shape || tsr_node_set_int(tsr_value_producer(shape), "axis", 0) != TSR_OK)
-        return NULL;
+    shape = tsr__with_int(tsr__part_node(part, "Concat", any, 2, at, shape), "axis", 0);
     none = tsr__part_node(part, "Reshape", any, 2, none, shape);
-    if (!none || tsr_node_set_int(tsr_value_producer(none), "allowzero", 1) != TSR_OK)
-        return NULL;
-    tsr_value *y = tsr__part_node(part, "Concat", any, 2, none, x);
-    if (y && tsr_node_set_int(tsr_value_producer(y), "axis", 0) == TSR_OK)
-        return y;
-    return NULL;
+    none = tsr__with_int(none, "allowzero", 1);
+    return tsr__with_int(tsr__part_node(part, "Concat", any, 2, none, x), "axis", 0);
 }
 
 static tsr_status chain(struct part *part, const struct step *st, tsr_value **x)
@@ -182,16 +188,19 @@ static tsr_status chain(struct part *part, const struct step *st, tsr_value **x)
         return TSR_NOMEM;
     if (follows_already)
         return TSR_OK;
-    if (it->rank < 1 || part->plan->opset < 14) {
-        refuse(part->plan, st,
-               it->rank < 1 ? "a single number, which cannot be put behind the communication before"
-                            : "it cannot be put behind the communication before it in this opset");
+    const char *why = NULL;
+    if (it->rank < 1)
+        why = "a single number, which cannot be put behind the communication before";
+    else if (part->plan->opset < 14)
+        why = "it cannot be put behind the communication before it in this opset";
+    if (why) {
+        refuse(part->plan, st, why);
         return TSR_UNSUPPORTED;
     }
     size_t last = part->comms.n - 1;
     *x = behind(part, *x, tsr_node_output(part->comms.at[last], 0), part->items.at[last]->dtype,
                 it->dtype);
-    return *x ? TSR_OK : TSR_NOMEM;
+    return made(*x);
 }
 
 // ---- nodes -------------------------------------------------------------------------------------
@@ -201,11 +210,14 @@ static tsr_value *turned(struct part *part, tsr_value *x, int from, int to, stru
 {
     struct plan *plan = part->plan;
     size_t n = (size_t)plan->n_ranks;
+    if (!x)
+        return NULL;
     const char **names = ARENA_ARRAY(plan->arena, const char *, n);
     tsr_value **parts = ARENA_ARRAY(plan->arena, tsr_value *, n);
     for (size_t i = 0; i < n && names; i++)
         names[i] = tsr__part_fresh(part).p;
-    struct str name = out.p ? out : tsr__part_fresh(part);
+    if (!out.p)
+        out = tsr__part_fresh(part);
     if (plan->arena->failed)
         return NULL;
     tsr_node *split = tsr_graph_add_node(part->graph, "", "Split", names[0], &x, 1, names, n);
@@ -214,7 +226,7 @@ static tsr_value *turned(struct part *part, tsr_value *x, int from, int to, stru
         return NULL;
     for (size_t i = 0; i < n; i++)
         parts[i] = tsr_node_output(split, i);
-    tsr_node *join = tsr_graph_add_node(part->graph, "", "Concat", name.p, parts, n, &name.p, 1);
+    tsr_node *join = tsr_graph_add_node(part->graph, "", "Concat", out.p, parts, n, &out.p, 1);
     if (join && tsr_node_set_int(join, "axis", to) == TSR_OK)
         return tsr_node_output(join, 0);
     return NULL;
@@ -225,10 +237,11 @@ static tsr_value *comm_node(struct part *part, const struct step *st, const char
 {
     struct plan *plan = part->plan;
     struct str label = tsr__arena_printf(plan->arena, "%s_%lld", op, (long long)st->id);
-    struct str name = out.p ? out : tsr__part_fresh(part);
-    tsr_node *node = plan->arena->failed
-                         ? NULL
-                         : tsr_graph_add_node(part->graph, DOMAIN, op, label.p, &x, 1, &name.p, 1);
+    if (!out.p)
+        out = tsr__part_fresh(part);
+    if (plan->arena->failed || !x)
+        return NULL;
+    tsr_node *node = tsr_graph_add_node(part->graph, DOMAIN, op, label.p, &x, 1, &out.p, 1);
     bool sized = comm_has(st->kind, TRAIT_JOINS);
     if (!node || (sized && tsr_node_set_int(node, "group_size", plan->n_ranks) != TSR_OK) ||
         (st->kind == COMM_ALL_GATHER && tsr_node_set_int(node, "axis", st->axis) != TSR_OK))
@@ -263,15 +276,13 @@ static tsr_value *emit_one(struct part *part, const struct step *st, tsr_value *
     case COMM_ALL_TO_ALL:
         if (st->split_axis != 0)
             x = turned(part, x, st->split_axis, 0, any);
-        if (!x)
-            return NULL;
         if (st->axis == 0)
             return comm_node(part, st, "AllToAll", x, out);
         x = comm_node(part, st, "AllToAll", x, any);
-        return x ? turned(part, x, 0, st->axis, out) : NULL;
+        return turned(part, x, 0, st->axis, out);
     case COMM_REDUCE_SCATTER:
         x = comm_node(part, st, "AllReduce", x, any);
-        return x ? own_part(part, st, x, out) : NULL;
+        return own_part(part, st, x, out);
     default:
         return comm_node(part, st, "AllReduce", x, out);
     }
@@ -281,15 +292,23 @@ tsr_status tsr__dialect_emit(struct part *part, struct step *st)
 {
     struct form *to = st->outputs[0];
     bool keeps = tsr__layout_has_device(to->layout, part->rank);
-    tsr_value *x = form_root(st->inputs[0])->local[part->rank];
-    tsr_status status = x ? chain(part, st, &x) : TSR_NOMEM;
+    tsr_value *x = local_of(part, st->inputs[0]);
+    if (!x)
+        return TSR_NOMEM;
+    tsr_status status = chain(part, st, &x);
     if (status != TSR_OK)
         return status;
-    struct str name = keeps ? tsr__form_name(part, to) : tsr__part_fresh(part);
-    tsr_value *y = name.p ? emit_one(part, st, x, name) : NULL;
+    struct str name;
+    if (keeps)
+        name = tsr__form_name(part, to);
+    else
+        name = tsr__part_fresh(part);
+    if (!name.p)
+        return TSR_NOMEM;
+    tsr_value *y = emit_one(part, st, x, name);
     if (keeps)
         to->local[part->rank] = y;
-    return y ? TSR_OK : TSR_NOMEM;
+    return made(y);
 }
 
 // ---- the end -----------------------------------------------------------------------------------
@@ -315,19 +334,22 @@ static bool is_read(const struct part *part, const tsr_value *value)
 
 tsr_status tsr__dialect_outputs(struct part *part)
 {
-    tsr_status st = TSR_OK;
     tsr_dim unknown[TILE_MAX_RANK];
     for (int axis = 0; axis < TILE_MAX_RANK; axis++)
         unknown[axis] = (tsr_dim){-1, ""};
-    for (size_t i = 0; i < part->comms.n && st == TSR_OK; i++) {
+    for (size_t i = 0; i < part->comms.n; i++) {
         tsr_value *value = tsr_node_output(part->comms.at[i], 0);
+        const struct item *it = part->items.at[i];
         if (is_read(part, value))
             continue;
-        st = tsr_value_set_type(value, part->items.at[i]->dtype, part->items.at[i]->rank, unknown);
-        if (st == TSR_OK)
-            st = tsr_graph_add_output(part->graph, value);
+        tsr_status st = tsr_value_set_type(value, it->dtype, it->rank, unknown);
+        if (st != TSR_OK)
+            return st;
+        st = tsr_graph_add_output(part->graph, value);
+        if (st != TSR_OK)
+            return st;
     }
-    return st;
+    return TSR_OK;
 }
 
 static bool same(const tsr_node *a, const tsr_node *b)
@@ -340,16 +362,22 @@ static bool same(const tsr_node *a, const tsr_node *b)
     return str_eq(tsr__node_op_str(a), tsr__node_op_str(b));
 }
 
+static bool agrees(const struct part *part, const struct part *first)
+{
+    if (part->comms.n != first->comms.n)
+        return false;
+    for (size_t i = 0; i < part->comms.n; i++)
+        if (!same(part->comms.at[i], first->comms.at[i]) || part->items.at[i] != first->items.at[i])
+            return false;
+    return true;
+}
+
 // The proof before publishing: every rank has the same operators, in one order that its data keep.
 tsr_status tsr__dialect_agree(struct plan *plan, struct part *parts)
 {
     for (int64_t rank = 1; rank < plan->n_ranks; rank++) {
         const struct part *part = &parts[rank];
-        bool ok = part->comms.n == parts[0].comms.n;
-        for (size_t i = 0; ok && i < part->comms.n; i++)
-            ok = same(part->comms.at[i], parts[0].comms.at[i]) &&
-                 part->items.at[i] == parts[0].items.at[i];
-        if (ok)
+        if (agrees(part, &parts[0]))
             continue;
         struct place at = PLACE_NONE;
         at.rank = rank;

@@ -24,6 +24,14 @@ struct part {
     VEC(const struct item *) items;
 };
 
+// What the rank has of the form; NULL: nothing, or there is no form.
+static inline tsr_value *local_of(const struct part *part, struct form *form)
+{
+    if (form)
+        return form_root(form)->local[part->rank];
+    return NULL;
+}
+
 // Writes a step on all ranks that need it, with the steps of its bodies.
 tsr_status tsr__emit_step(struct plan *plan, struct part *parts, struct step *st) TSR_MUST_USE;
 

@@ -11,33 +11,41 @@
 // Who has the list gives x; the others give an empty tensor and get x.
 static tsr_value *exchange(struct part *part, const struct step *st, size_t group, tsr_value *x)
 {
-    tsr_value *given = x ? x : tsr__part_empty(part, tsr__step_type(st));
-    tsr_value *inputs[2] = {given, part->token};
+    if (!x)
+        x = tsr__part_empty(part, tsr__step_type(st));
+    tsr_value *inputs[2] = {x, part->token};
     struct str got = tsr__part_fresh(part);
     struct str token = tsr__arena_printf(part->plan->arena, TOKEN_NAME ".%lld", (long long)st->id);
     const char *outputs[2] = {got.p, token.p};
-    bool ready = given && got.p && token.p;
-    tsr_node *node = ready ? tsr__comm_node(part, st, group, inputs, 2, outputs) : NULL;
-    return node ? tsr_node_output(node, 0) : NULL;
+    if (!x || !got.p || !token.p)
+        return NULL;
+    tsr_node *node = tsr__comm_node(part, st, group, inputs, 2, outputs);
+    if (node)
+        return tsr_node_output(node, 0);
+    return NULL;
 }
 
 static tsr_status emit_optional(struct part *part, struct step *st, size_t group, tsr_value *held)
 {
     struct form *to = st->outputs[0];
     struct str any = {0};
-    tsr_value *x = held ? tsr__part_node(part, "OptionalGetElement", any, 1, held) : NULL;
-    tsr_value *got = exchange(part, st, group, x);
+    if (held) {
+        tsr_value *x = tsr__part_node(part, "OptionalGetElement", any, 1, held);
+        return made(exchange(part, st, group, x));
+    }
+    tsr_value *got = exchange(part, st, group, NULL);
     if (!got)
         return TSR_NOMEM;
-    if (!held)
-        to->local[part->rank] = tsr__part_node(part, "Optional", tsr__form_name(part, to), 1, got);
-    return held || to->local[part->rank] ? TSR_OK : TSR_NOMEM;
+    to->local[part->rank] = tsr__part_node(part, "Optional", tsr__form_name(part, to), 1, got);
+    return made(to->local[part->rank]);
 }
 
 static tsr_value *scalar_input(struct part *part, tsr_dtype type)
 {
     struct str name = tsr__part_fresh(part);
-    tsr_value *value = name.p ? tsr_graph_add_input(part->graph, name.p) : NULL;
+    if (!name.p)
+        return NULL;
+    tsr_value *value = tsr_graph_add_input(part->graph, name.p);
     if (value && tsr_value_set_type(value, type, 0, NULL) == TSR_OK)
         return value;
     return NULL;
@@ -83,19 +91,26 @@ static tsr_status fill_body(struct part *part, const struct step *st, size_t gro
     struct str any = {0};
     tsr_value *turn = scalar_input(part, TSR_INT64), *go = scalar_input(part, TSR_BOOL);
     struct str name = tsr__part_fresh(part);
-    tsr_value *list = !held && name.p ? tsr_graph_add_input(part->graph, name.p) : NULL;
+    tsr_value *list = NULL, *x = NULL;
+    if (!held && name.p)
+        list = tsr_graph_add_input(part->graph, name.p);
     part->token = tsr__part_token_input(part);
     if (!turn || !go || !part->token || (!held && !list))
         return TSR_NOMEM;
-    tsr_value *x = held ? tsr__part_node(part, "SequenceAt", any, 2, held, turn) : NULL;
+    if (held)
+        x = tsr__part_node(part, "SequenceAt", any, 2, held, turn);
     tsr_value *got = exchange(part, st, group, x);
-    tsr_value *on = got ? tsr__part_node(part, "Identity", any, 1, go) : NULL;
+    if (!got)
+        return TSR_NOMEM;
+    tsr_value *on = tsr__part_node(part, "Identity", any, 1, go);
     if (!on || tsr_value_set_type(on, TSR_BOOL, 0, NULL) != TSR_OK ||
         tsr_graph_add_output(part->graph, on) != TSR_OK)
         return TSR_NOMEM;
-    tsr_value *longer = held ? NULL : tsr__part_node(part, "SequenceInsert", any, 2, list, got);
-    if (!held && (!longer || tsr_graph_add_output(part->graph, longer) != TSR_OK))
-        return TSR_NOMEM;
+    if (list) {
+        tsr_value *longer = tsr__part_node(part, "SequenceInsert", any, 2, list, got);
+        if (!longer || tsr_graph_add_output(part->graph, longer) != TSR_OK)
+            return TSR_NOMEM;
+    }
     return tsr__part_token_output(part);
 }
 
@@ -106,7 +121,9 @@ static tsr_status emit_sequence(struct part *part, struct step *st, size_t group
     if (!loop)
         return TSR_NOMEM;
     part->graph = tsr__node_add_graph(loop, "body", "elements");
-    tsr_status status = part->graph ? fill_body(part, st, group, held) : TSR_NOMEM;
+    if (!part->graph)
+        return TSR_NOMEM;
+    tsr_status status = fill_body(part, st, group, held);
     part->graph = outer;
     if (status != TSR_OK)
         return status;
@@ -120,7 +137,9 @@ tsr_status tsr__emit_list(struct part *part, struct step *st, size_t group)
 {
     struct form *to = st->outputs[0];
     bool has = st->roots[group] == part->rank;
-    tsr_value *held = has ? form_root(st->inputs[0])->local[part->rank] : NULL;
+    tsr_value *held = NULL;
+    if (has)
+        held = local_of(part, st->inputs[0]);
     if (has && !held)
         return TSR_NOMEM;
     if (has && tsr__layout_has_device(to->layout, part->rank))

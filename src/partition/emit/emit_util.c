@@ -50,23 +50,33 @@ struct str tsr__form_name(struct part *part, struct form *form)
     return name;
 }
 
-tsr_value *tsr__part_ints(struct part *part, const int64_t *v, int64_t n)
+// A constant in the main graph, where all bodies can see it.
+static tsr_value *add_ints(struct part *part, const int64_t *v, int64_t n)
 {
-    struct str key = {(const char *)v, (size_t)n * sizeof(*v)};
-    tsr_value *known = n ? tsr__map_get(&part->constants, key) : NULL;
-    if (known)
-        return known;
     struct str name = tsr__part_fresh(part);
     if (!name.p)
         return NULL;
-    tsr_value *made = tsr_graph_add_initializer(tsr_model_graph(part->model), name.p, TSR_INT64, 1,
-                                                &n, v ? v : &n,
-                                                key.n); // where all bodies can see it
+    return tsr_graph_add_initializer(tsr_model_graph(part->model), name.p, TSR_INT64, 1, &n, v,
+                                     (size_t)n * sizeof(*v));
+}
+
+// Lists that are equal are one constant.
+tsr_value *tsr__part_ints(struct part *part, const int64_t *v, int64_t n)
+{
+    struct str key = {(const char *)v, (size_t)n * sizeof(*v)};
+    if (n == 0)
+        return add_ints(part, &n, 0);
+    tsr_value *known = tsr__map_get(&part->constants, key);
+    if (known)
+        return known;
+    tsr_value *value = add_ints(part, v, n);
     key = tsr__arena_str(part->plan->arena, key);
-    void **slot = made && n && key.p ? tsr__map_at(&part->constants, key) : NULL;
+    if (!value || !key.p)
+        return value;
+    void **slot = tsr__map_at(&part->constants, key);
     if (slot)
-        *slot = made;
-    return made;
+        *slot = value;
+    return value;
 }
 
 tsr_value *tsr__part_empty(struct part *part, tsr_dtype type)
@@ -93,7 +103,23 @@ tsr_value *tsr__part_node(struct part *part, const char *op, struct str out, siz
         return NULL;
     const char *outputs[1] = {out.p};
     tsr_node *node = tsr_graph_add_node(part->graph, "", op, out.p, inputs, n_inputs, outputs, 1);
-    return node ? tsr_node_output(node, 0) : NULL;
+    if (node)
+        return tsr_node_output(node, 0);
+    return NULL;
+}
+
+tsr_value *tsr__with_int(tsr_value *value, const char *name, int64_t number)
+{
+    if (value && tsr_node_set_int(tsr_value_producer(value), name, number) == TSR_OK)
+        return value;
+    return NULL;
+}
+
+tsr_value *tsr__with_ints(tsr_value *value, const char *name, const int64_t *numbers, int64_t n)
+{
+    if (value && tsr_node_set_ints(tsr_value_producer(value), name, numbers, (size_t)n) == TSR_OK)
+        return value;
+    return NULL;
 }
 
 static bool is_float8(tsr_dtype type)
@@ -103,12 +129,9 @@ static bool is_float8(tsr_dtype type)
 
 tsr_value *tsr__part_cast(struct part *part, tsr_value *x, tsr_dtype to, struct str out)
 {
-    tsr_value *y = tsr__part_node(part, "Cast", out, 1, x);
-    tsr_node *node = y ? tsr_value_producer(y) : NULL;
-    if (!node || tsr_node_set_int(node, "to", to) != TSR_OK)
-        return NULL;
-    if (is_float8(to) && tsr_node_set_int(node, "saturate", 0) != TSR_OK)
-        return NULL; // infinity stays what it is
+    tsr_value *y = tsr__with_int(tsr__part_node(part, "Cast", out, 1, x), "to", to);
+    if (is_float8(to))
+        return tsr__with_int(y, "saturate", 0); // infinity stays what it is
     return y;
 }
 
@@ -132,14 +155,14 @@ tsr_value *tsr__part_same(struct part *part, tsr_value *x, tsr_dtype type, struc
 
 tsr_value *tsr__part_unmoved(struct part *part, tsr_value *x)
 {
-    const tsr_node *maker = x ? tsr_value_producer(x) : NULL;
+    if (!x)
+        return NULL;
+    const tsr_node *maker = tsr_value_producer(x);
     if (!maker || !tsr__value_is_dequantized(x) ||
         !tsr__value_is_dequantized(tsr_node_input(maker, 0)))
         return x;
     tsr_value *joined = tsr__part_node(part, "Concat", (struct str){0}, 1, x);
-    if (!joined || tsr_node_set_int(tsr_value_producer(joined), "axis", 0) != TSR_OK)
-        return NULL;
-    return joined;
+    return tsr__with_int(joined, "axis", 0);
 }
 
 // ---- what an engine is told of a value ---------------------------------------------------------
@@ -152,8 +175,7 @@ tsr_status tsr__part_rank_known(struct part *part, tsr_value *value, const struc
         return tsr__value_copy_type(value, it->value);
     if (it->dtype == TSR_UNDEFINED)
         return TSR_OK;
-    tsr_dim *dims =
-        ARENA_ARRAY(part->plan->arena, tsr_dim, (size_t)(it->rank > 0 ? it->rank : 0) + 1);
+    tsr_dim *dims = ARENA_ARRAY(part->plan->arena, tsr_dim, room_for(it->rank));
     if (!dims)
         return TSR_NOMEM;
     for (int axis = 0; axis < it->rank; axis++)
@@ -167,10 +189,10 @@ tsr_status tsr__part_keep_declared(struct part *part, const struct step *st)
 {
     for (size_t i = 0; i < st->n_outputs; i++) {
         const struct form *form = st->outputs[i];
-        tsr_value *local = form ? form->local[part->rank] : NULL;
-        if (!local || form->item->list || tsr_value_rank(form->item->value) < 0)
+        if (!form || !form->local[part->rank] || form->item->list ||
+            tsr_value_rank(form->item->value) < 0)
             continue;
-        tsr_status status = tsr__part_rank_known(part, local, form);
+        tsr_status status = tsr__part_rank_known(part, form->local[part->rank], form);
         if (status != TSR_OK)
             return status;
     }
@@ -195,7 +217,9 @@ tsr_value *tsr__part_token_input(struct part *part)
 {
     static const tsr_dim one[1] = {{1, ""}};
     struct str name = tsr__part_fresh(part);
-    tsr_value *value = name.p ? tsr_graph_add_input(part->graph, name.p) : NULL;
+    if (!name.p)
+        return NULL;
+    tsr_value *value = tsr_graph_add_input(part->graph, name.p);
     if (value && tsr_value_set_type(value, TSR_INT64, 1, one) == TSR_OK)
         return value;
     return NULL;

@@ -9,6 +9,9 @@
 // added).
 tsr_value *tsr__part_ints(struct part *part, const int64_t *v, int64_t n);
 tsr_value *tsr__part_empty(struct part *part, tsr_dtype type); // [0]
+// The value, whose node gets that attribute; NULL stays NULL.
+tsr_value *tsr__with_int(tsr_value *value, const char *name, int64_t number);
+tsr_value *tsr__with_ints(tsr_value *value, const char *name, const int64_t *numbers, int64_t n);
 tsr_value *tsr__part_cast(struct part *part, tsr_value *x, tsr_dtype to, struct str out);
 // The sizes of x. Engines cannot tell those of 4 bits: x is cast first.
 tsr_value *tsr__part_sizes(struct part *part, tsr_value *x, tsr_dtype type, struct str out);
@@ -25,6 +28,18 @@ tsr_status tsr__part_keep_declared(struct part *part, const struct step *st) TSR
 tsr_status tsr__part_body_output(struct part *part, tsr_value *value, tsr_dtype type) TSR_MUST_USE;
 tsr_value *tsr__part_token_input(struct part *part);
 tsr_status tsr__part_token_output(struct part *part) TSR_MUST_USE;
+
+// Names for nodes in a row of which the last gives a result its name; those before it have none of their own.
+struct row_names {
+    struct str last;
+    int left; // nodes that are still to come
+};
+static inline struct str next_name(struct row_names *names)
+{
+    if (--names->left)
+        return (struct str){0};
+    return names->last;
+}
 
 // emit_slice.c: what a rank takes out of what it has.
 tsr_value *tsr__part_slice(struct part *part, tsr_value *x, int64_t axis, int64_t start,
