@@ -42,12 +42,16 @@ static tsr_status set_windows(struct plan *plan, tsr_node *node, const struct st
         if (!count)
             return TSR_NOMEM;
         *count = part->n;
-        for (int64_t k = 0; k < 2 * part->n; k++) {
-            int64_t *bound = vec_push(plan->arena, &list);
-            if (!bound)
-                return TSR_NOMEM;
-            *bound = k % 2 ? part->at[k / 2].stop : part->at[k / 2].start;
+        for (int64_t k = 0; k < part->n; k++) {
+            int64_t *start = vec_push(plan->arena, &list);
+            if (start)
+                *start = part->at[k].start;
+            int64_t *stop = vec_push(plan->arena, &list);
+            if (stop)
+                *stop = part->at[k].stop;
         }
+        if (plan->arena->failed)
+            return TSR_NOMEM;
     }
     return tsr_node_set_ints(node, tsr__attribute_name(ATTRIBUTE_WINDOWS), list.at, list.n);
 }
@@ -123,12 +127,15 @@ static tsr_status set_attributes(struct plan *plan, tsr_node *node, const struct
 {
     const struct device_group *device_group = &st->groups[group];
     tsr_status status = tsr_node_set_string(node, "plan", plan->fingerprint);
-    if (status == TSR_OK)
-        status = tsr_node_set_int(node, "id", st->id);
-    if (status == TSR_OK)
-        status = tsr_node_set_ints(node, "group", device_group->devices, device_group->n);
-    if (status == TSR_OK)
-        status = tsr_node_set_int(node, "elem_type", tsr__carried(tsr__step_type(st)));
+    if (status != TSR_OK)
+        return status;
+    status = tsr_node_set_int(node, "id", st->id);
+    if (status != TSR_OK)
+        return status;
+    status = tsr_node_set_ints(node, "group", device_group->devices, device_group->n);
+    if (status != TSR_OK)
+        return status;
+    status = tsr_node_set_int(node, "elem_type", tsr__carried(tsr__step_type(st)));
     if (status != TSR_OK)
         return status;
     return own_attributes(plan, node, st, group);

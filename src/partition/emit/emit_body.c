@@ -31,7 +31,7 @@ static size_t node_inputs(struct part *part, const struct step *st, bool token, 
         if (i == behind && token && control->loops)
             out[n++] = part->token;
         if (i < st->n_node_inputs)
-            out[n++] = st->inputs[i] ? form_root(st->inputs[i])->local[part->rank] : NULL;
+            out[n++] = local_of(part, st->inputs[i]);
     }
     return n;
 }
@@ -39,7 +39,9 @@ static size_t node_inputs(struct part *part, const struct step *st, bool token, 
 // Where output i of the node (states, token, results) stands.
 static size_t token_at(const struct control *control)
 {
-    return (size_t)(control->loops ? control->n_states : control->n_results);
+    if (control->loops)
+        return (size_t)control->n_states;
+    return (size_t)control->n_results;
 }
 
 // The axis along which result i is stacked behind the node, by a Transpose of what the node stacked along the first; 0:
@@ -48,11 +50,15 @@ static int stacked_behind(const struct step *st, int i)
 {
     const struct control *control = st->flow->control;
     size_t output = (size_t)(control->n_states + i);
-    const struct form *form = output < st->n_outputs ? st->outputs[output] : NULL;
-    if (!form || tsr__layout_is_whole(form->layout) || form->layout->rank > TILE_MAX_RANK)
+    if (output >= st->n_outputs || !st->outputs[output])
         return 0;
-    int axis = tsr__control_out_axis(control, i, form->layout->rank);
-    return axis > 0 ? axis : 0;
+    const struct tile_layout *layout = st->outputs[output]->layout;
+    if (tsr__layout_is_whole(layout) || layout->rank > TILE_MAX_RANK)
+        return 0;
+    int axis = tsr__control_out_axis(control, i, layout->rank);
+    if (axis > 0)
+        return axis;
+    return 0;
 }
 
 // The name of output i of the node; fresh ones for what nobody reads and what is turned behind the node.
@@ -81,13 +87,7 @@ static size_t node_outputs(struct part *part, const struct step *st, bool token,
 static tsr_value *transposed(struct part *part, tsr_value *x, const int64_t *order, int rank,
                              struct str name)
 {
-    tsr_value *turned = tsr__part_node(part, "Transpose", name, 1, x);
-    if (!turned)
-        return NULL;
-    tsr_status status = tsr_node_set_ints(tsr_value_producer(turned), "perm", order, (size_t)rank);
-    if (status != TSR_OK)
-        return NULL;
-    return turned;
+    return tsr__with_ints(tsr__part_node(part, "Transpose", name, 1, x), "perm", order, rank);
 }
 
 // x with this axis in front: of [7 2 0 5] and axis 1, [2 7 0 5].
@@ -121,9 +121,12 @@ static tsr_status turn_slices(struct part *part, const struct step *st, tsr_valu
     const struct control *control = st->flow->control;
     for (int i = 0; i < control->n_slices; i++) {
         const struct form *form = st->inputs[control->n_steer + control->n_states + i];
-        int rank = form ? form->layout->rank : 0;
-        int axis = tsr__control_in_axis(control, i, rank);
-        axes[i] = (size_t)i < control->n_in_axes ? control->in_axes[i] : 0;
+        axes[i] = 0;
+        if ((size_t)i < control->n_in_axes)
+            axes[i] = control->in_axes[i];
+        if (!form)
+            continue;
+        int rank = form->layout->rank, axis = tsr__control_in_axis(control, i, rank);
         if (axis < 1 || rank > TILE_MAX_RANK || tsr__layout_is_whole(form->layout))
             continue;
         slices[i] = axis_first(part, slices[i], rank, axis);
@@ -175,7 +178,9 @@ tsr_status tsr__control_begin(struct part *part, struct step *st, struct control
     if (!made->node)
         return TSR_NOMEM;
     status = copy_attributes(made->node, node);
-    if (status == TSR_OK && control->n_out_axes)
+    if (status != TSR_OK)
+        return status;
+    if (control->n_out_axes)
         status = set_out_axes(part, st, made->node);
     if (status != TSR_OK || control->n_in_axes == 0)
         return status;
@@ -236,11 +241,14 @@ tsr_status tsr__control_close(struct part *part, const struct step *st, int k,
     if (!made->node)
         return TSR_OK;
     for (size_t i = 0; i <= n; i++) {
-        tsr_status status = TSR_OK;
-        if (i == behind && made->token)
-            status = tsr__part_token_output(part);
-        if (status == TSR_OK && i < n)
-            status = give_output(part, body->outputs[i]);
+        if (i == behind && made->token) {
+            tsr_status status = tsr__part_token_output(part);
+            if (status != TSR_OK)
+                return status;
+        }
+        if (i == n)
+            break;
+        tsr_status status = give_output(part, body->outputs[i]);
         if (status != TSR_OK)
             return status;
     }
@@ -260,17 +268,17 @@ tsr_status tsr__control_end(struct part *part, struct step *st, const struct con
     if (made->token)
         part->token = tsr_node_output(made->node, at);
     tsr_status status = tsr_node_move_before(made->node, NULL);
+    if (status != TSR_OK)
+        return status;
     for (int i = 0; i < control->n_results; i++) {
         int axis = stacked_behind(st, i);
         if (axis == 0)
             continue;
         struct form *form = st->outputs[control->n_states + i];
-        form->local[part->rank] = axis_back(part, form->local[part->rank], form->layout->rank, axis,
-                                            tsr__form_name(part, form));
-        if (!form->local[part->rank])
+        tsr_value **local = &form->local[part->rank];
+        *local = axis_back(part, *local, form->layout->rank, axis, tsr__form_name(part, form));
+        if (!*local)
             return TSR_NOMEM;
     }
-    if (status != TSR_OK)
-        return status;
     return tsr__part_keep_declared(part, st);
 }

@@ -4,59 +4,72 @@
 
 static tsr_value *comm_shape(struct part *part, const struct step *st)
 {
-    struct form *shape = st->inputs[1];
-    if (shape)
-        return form_root(shape)->local[part->rank];
+    if (st->inputs[1])
+        return local_of(part, st->inputs[1]);
     return tsr__part_shape(part, st->inputs[0]->item);
 }
 
-// A rank that gives nothing gives an empty tensor of the type.
+// A rank that gives nothing gives an empty tensor of the type. Values of 4 bits travel as 8.
 static tsr_value *comm_input(struct part *part, const struct step *st)
 {
-    bool has = tsr__layout_has_device(st->inputs[0]->layout, part->rank);
-    tsr_value *x = has ? form_root(st->inputs[0])->local[part->rank] : NULL;
+    tsr_value *x = NULL;
+    if (tsr__layout_has_device(st->inputs[0]->layout, part->rank))
+        x = local_of(part, st->inputs[0]);
     tsr_dtype own = st->outputs[0]->item->dtype, carried = tsr__carried(own);
-    if (!x)
-        return comm_has(st->kind, TRAIT_MAY_LACK_INPUT) ? tsr__part_empty(part, carried) : NULL;
-    return carried == own ? x : tsr__part_cast(part, x, carried, (struct str){0});
+    if (x && carried == own)
+        return x;
+    if (x)
+        return tsr__part_cast(part, x, carried, (struct str){0});
+    if (comm_has(st->kind, TRAIT_MAY_LACK_INPUT))
+        return tsr__part_empty(part, carried);
+    return NULL;
+}
+
+// The size of an axis of what the rank has of the form; -1: it is not known.
+static int64_t size_here(const struct part *part, const struct form *form, int axis)
+{
+    int64_t coords[TILE_MAX_FACTORS], size = form->item->dims[axis].value;
+    const struct tile_dim *dim = &form->layout->dims[axis];
+    if (size < 0)
+        return -1;
+    if (!tsr__dim_cut(dim))
+        return size;
+    if (!tsr__device_coords(form->layout, part->rank, axis, coords))
+        return -1;
+    struct local_size local = tsr__local_size(dim, coords);
+    return tsr__local_size_of(&local, size);
+}
+
+// Sizes of the axes of which the rank has windows: as many elements as its intervals have.
+static void window_sizes(const struct part *part, const struct windows *windows, tsr_dim *dims)
+{
+    for (int k = 0; k < windows->n_axes; k++) {
+        const struct dim_cut *cut = &windows->parts[part->rank * windows->n_axes + k];
+        int64_t size = 0;
+        for (int64_t i = 0; i < cut->n; i++)
+            size += cut->at[i].stop - cut->at[i].start;
+        dims[windows->axes[k]].value = size;
+    }
 }
 
 // Says what comes out, as far as sizes are known: no engine can infer it.
-static tsr_status declare(const struct part *t, tsr_value *value, const struct form *form)
+static tsr_status declare(const struct part *part, tsr_value *value, const struct form *form)
 {
     const struct item *it = form->item;
     tsr_dim dims[TILE_MAX_RANK];
-    int64_t coords[TILE_MAX_FACTORS];
     if (it->rank < 0 || it->rank > TILE_MAX_RANK || it->rank != form->layout->rank || it->list ||
-        !tsr__layout_has_device(form->layout, t->rank) || !tsr__owns_once(form->layout))
+        !tsr__layout_has_device(form->layout, part->rank) || !tsr__owns_once(form->layout))
         return TSR_OK;
-    for (int axis = 0; axis < it->rank; axis++) {
-        int64_t size = it->dims[axis].value;
-        if (size >= 0 && tsr__dim_cut(&form->layout->dims[axis])) {
-            if (!tsr__device_coords(form->layout, t->rank, axis, coords))
-                return TSR_OK;
-            struct local_size local = tsr__local_size(&form->layout->dims[axis], coords);
-            size = tsr__local_size_of(&local, size);
-        }
-        dims[axis] = (tsr_dim){size >= 0 ? size : -1, ""};
-    }
-    const int n_windowed = form->windows ? form->windows->n_axes : 0;
-    for (int k = 0; k < n_windowed; k++) {
-        const struct dim_cut *part = &form->windows->parts[t->rank * form->windows->n_axes + k];
-        int64_t size = 0;
-        for (int64_t i = 0; i < part->n; i++)
-            size += part->at[i].stop - part->at[i].start;
-        dims[form->windows->axes[k]].value = size;
-    }
+    for (int axis = 0; axis < it->rank; axis++)
+        dims[axis] = (tsr_dim){size_here(part, form, axis), ""};
+    if (form->windows)
+        window_sizes(part, form->windows, dims);
     return tsr_value_set_type(value, tsr__carried(it->dtype), it->rank, dims);
 }
 
-static tsr_status emit_on(struct part *part, struct step *st, size_t group)
+// What the node reads: the rank's part, the whole shape where the collective wants it, the token. 0: out of memory.
+static size_t comm_inputs(struct part *part, const struct step *st, tsr_value **inputs)
 {
-    struct plan *plan = part->plan;
-    struct form *to = st->outputs[0];
-    struct item *it = to->item;
-    tsr_value *inputs[3];
     size_t n = 0;
     inputs[n++] = comm_input(part, st);
     if (comm_has(st->kind, TRAIT_TAKES_SHAPE))
@@ -64,30 +77,61 @@ static tsr_status emit_on(struct part *part, struct step *st, size_t group)
     inputs[n++] = part->token;
     for (size_t i = 0; i < n; i++)
         if (!inputs[i])
-            return TSR_NOMEM;
-    // A rank may serve in two groups: it keeps the first result. One that gets nothing keeps none.
-    bool first = !to->local[part->rank] && (comm_has(st->kind, TRAIT_ALL_KEEP) ||
-                                            tsr__layout_has_device(to->layout, part->rank));
-    bool twice = to->local[part->rank];
-    struct str own_name = first ? tsr__form_name(part, to) : tsr__part_fresh(part);
-    bool narrow = first && tsr__carried(it->dtype) != it->dtype;
-    struct str name = narrow ? tsr__part_fresh(part) : own_name;
-    struct str token = tsr__arena_printf(plan->arena, TOKEN_NAME ".%lld", (long long)st->id);
-    if (twice)
+            return 0;
+    return n;
+}
+
+// The rank keeps what comes out: a rank may serve in two groups and keeps the first result; one that gets nothing
+// keeps none.
+static bool keeps_result(const struct part *part, const struct step *st)
+{
+    const struct form *to = st->outputs[0];
+    if (to->local[part->rank])
+        return false;
+    return comm_has(st->kind, TRAIT_ALL_KEEP) || tsr__layout_has_device(to->layout, part->rank);
+}
+
+// The result as the rank's value of the form: declared, and of 4 bits again if it travelled as 8.
+static tsr_status keep_result(struct part *part, struct form *to, tsr_value *got, struct str name)
+{
+    tsr_value **local = &to->local[part->rank];
+    tsr_dtype own = to->item->dtype;
+    *local = got;
+    tsr_status status = declare(part, got, to);
+    if (status != TSR_OK || tsr__carried(own) == own)
+        return status;
+    *local = tsr__part_cast(part, got, own, name);
+    return made(*local);
+}
+
+static tsr_status emit_on(struct part *part, struct step *st, size_t group)
+{
+    struct plan *plan = part->plan;
+    struct form *to = st->outputs[0];
+    tsr_value *inputs[3];
+    size_t n = comm_inputs(part, st, inputs);
+    if (n == 0)
+        return TSR_NOMEM;
+    bool keeps = keeps_result(part, st), serves_again = to->local[part->rank];
+    struct str own_name = {0}, token;
+    if (keeps)
+        own_name = tsr__form_name(part, to);
+    struct str name = own_name;
+    if (!keeps || tsr__carried(to->item->dtype) != to->item->dtype)
+        name = tsr__part_fresh(part);
+    if (serves_again)
         token = tsr__part_fresh(part);
+    else
+        token = tsr__arena_printf(plan->arena, TOKEN_NAME ".%lld", (long long)st->id);
     if (plan->arena->failed)
         return TSR_NOMEM;
     const char *outputs[2] = {name.p, token.p};
     tsr_node *node = tsr__comm_node(part, st, group, inputs, n, outputs);
     if (!node)
         return TSR_NOMEM;
-    if (first)
-        to->local[part->rank] = tsr_node_output(node, 0);
-    tsr_status status = first ? declare(part, to->local[part->rank], to) : TSR_OK;
-    if (status != TSR_OK || !narrow)
-        return status;
-    to->local[part->rank] = tsr__part_cast(part, to->local[part->rank], it->dtype, own_name);
-    return to->local[part->rank] ? TSR_OK : TSR_NOMEM;
+    if (keeps)
+        return keep_result(part, to, tsr_node_output(node, 0), own_name);
+    return TSR_OK;
 }
 
 static tsr_status emit_member(struct part *part, struct step *st, size_t group)

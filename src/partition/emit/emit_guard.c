@@ -98,11 +98,9 @@ static bool may_be_empty(const struct node_flow *nf, int64_t rank, int factor)
     const struct placement *place = &nf->place;
     if (place->cuts[factor] < 2 || place->rule->factors[factor].size.value >= 0)
         return false;
-    for (size_t i = 0; i < place->n_devices; i++)
-        if (place->devices[i] == rank)
-            return place->coords[i * (size_t)place->rule->n_factors + (size_t)factor] !=
-                   place->cuts[factor] - 1;
-    return false;
+    int64_t at = tsr__place_index(place, rank);
+    return at >= 0 &&
+           place->coords[at * place->rule->n_factors + factor] != place->cuts[factor] - 1;
 }
 
 // What the node reads and gives must be tensors of known types. Where nothing is reduced to the least or the greatest, 0
@@ -164,24 +162,25 @@ static tsr_value *has_elements(struct guard *guard)
     for (int i = 1; i < guard->n_open; i++)
         product = tsr__part_node(guard->part, "Mul", (struct str){0}, 2, product,
                                  size_here(guard, &guard->open[i]));
-    return product ? tsr__part_cast(guard->part, product, TSR_BOOL, (struct str){0}) : NULL;
+    return tsr__part_cast(guard->part, product, TSR_BOOL, (struct str){0});
 }
 
 // A tensor of those sizes that holds 0, or what the reduction of nothing is.
 static tsr_value *filled(struct part *part, tsr_value *sizes, tsr_dtype type, float value)
 {
     const struct str any = {0};
-    tsr_value *made = tsr__part_node(part, "ConstantOfShape", any, 1, sizes);
+    tsr_value *full = tsr__part_node(part, "ConstantOfShape", any, 1, sizes);
     if (value != 0) {
         struct str name = tsr__part_fresh(part);
-        tsr_value *number = name.p ? tsr_graph_add_initializer(part->graph, name.p, TSR_FLOAT, 0,
-                                                               NULL, &value, sizeof(value))
-                                   : NULL;
-        made = tsr__part_node(part, "Add", any, 2, made, number);
+        if (!name.p)
+            return NULL;
+        tsr_value *number = tsr_graph_add_initializer(part->graph, name.p, TSR_FLOAT, 0, NULL,
+                                                      &value, sizeof(value));
+        full = tsr__part_node(part, "Add", any, 2, full, number);
     }
-    if (!made || type == TSR_FLOAT)
-        return made;
-    return tsr__part_cast(part, made, type, any);
+    if (!full || type == TSR_FLOAT)
+        return full;
+    return tsr__part_cast(part, full, type, any);
 }
 
 static float neutral(enum combine combine)
@@ -204,7 +203,7 @@ static float neutral(enum combine combine)
 static tsr_status open_branch(struct guard *guard, const char *name)
 {
     guard->part->graph = tsr__node_add_graph(guard->choice, name, name);
-    return guard->part->graph ? TSR_OK : TSR_NOMEM;
+    return made(guard->part->graph);
 }
 
 // The value of output i is what the branch gives.
@@ -241,15 +240,19 @@ static tsr_status some_branch(struct guard *guard)
 {
     struct step *st = guard->st;
     tsr_status status = open_branch(guard, "then_branch");
-    if (status == TSR_OK)
-        status = node_within(guard);
+    if (status != TSR_OK)
+        return status;
+    status = node_within(guard);
+    if (status != TSR_OK)
+        return status;
     for (size_t i = 0; i < st->n_outputs; i++) {
+        if (!st->outputs[i])
+            continue;
+        status = branch_output(guard, i, st->outputs[i]->local[guard->part->rank]);
         if (status != TSR_OK)
             return status;
-        if (st->outputs[i])
-            status = branch_output(guard, i, st->outputs[i]->local[guard->part->rank]);
     }
-    return status;
+    return TSR_OK;
 }
 
 // All sizes of all results can be computed from those of the model's inputs.
@@ -275,8 +278,7 @@ static tsr_status none_by_sizes(struct guard *guard)
             continue;
         tsr_value *sizes = tsr__part_local_sizes(guard->part, form->item, form->layout);
         tsr_value *value =
-            sizes ? filled(guard->part, sizes, form->item->dtype, neutral(st->flow->combine))
-                  : NULL;
+            filled(guard->part, sizes, form->item->dtype, neutral(st->flow->combine));
         tsr_status status = branch_output(guard, i, value);
         if (status != TSR_OK)
             return status;
@@ -313,8 +315,8 @@ static tsr_status stand_in(struct guard *guard, int i, tsr_value **out)
     tsr_dtype type = guard->st->inputs[i]->item->dtype;
     tsr_value *sizes = tsr__part_sizes(guard->part, x, type, (struct str){0});
     sizes = tsr__part_largest(guard->part, (struct str){0}, sizes, least);
-    *out = sizes ? filled(guard->part, sizes, type, 0) : NULL;
-    return *out ? TSR_OK : TSR_NOMEM;
+    *out = filled(guard->part, sizes, type, 0);
+    return made(*out);
 }
 
 // What is here of dimension `axis` of a result of which the node has made [1 6 8] of stand-ins: 1 where nothing was put in its
@@ -425,13 +427,16 @@ static tsr_status none_by_node(struct guard *guard)
         return status;
     status = node_within(guard);
     own_inputs(guard, own);
+    if (status != TSR_OK)
+        return status;
     for (size_t i = 0; i < st->n_outputs; i++) {
+        if (!st->outputs[i])
+            continue;
+        status = branch_output(guard, i, result_here(guard, i, st->outputs[i]->local[rank]));
         if (status != TSR_OK)
             return status;
-        if (st->outputs[i])
-            status = branch_output(guard, i, result_here(guard, i, st->outputs[i]->local[rank]));
     }
-    return status;
+    return TSR_OK;
 }
 
 static tsr_status none_branch(struct guard *guard)
@@ -480,7 +485,22 @@ static tsr_status add_choice(struct guard *guard)
             names[n++] = tsr__form_name(guard->part, st->outputs[i]).p;
     guard->choice = tsr_graph_add_node(guard->part->graph, "", "If", tsr_node_name(st->flow->node),
                                        &some, 1, names, n);
-    return guard->choice ? TSR_OK : TSR_NOMEM;
+    return made(guard->choice);
+}
+
+// The If and both of its branches; afterwards the graph that is being built is that of the last one.
+static tsr_status make_choice(struct guard *guard)
+{
+    tsr_status status = shield_inputs(guard);
+    if (status != TSR_OK)
+        return status;
+    status = add_choice(guard);
+    if (status != TSR_OK)
+        return status;
+    status = some_branch(guard);
+    if (status != TSR_OK)
+        return status;
+    return none_branch(guard);
 }
 
 tsr_status tsr__emit_guarded(struct part *part, struct step *st, bool *guarded)
@@ -489,13 +509,7 @@ tsr_status tsr__emit_guarded(struct part *part, struct step *st, bool *guarded)
     *guarded = find_open(&guard);
     if (!*guarded)
         return TSR_OK;
-    tsr_status status = shield_inputs(&guard);
-    if (status == TSR_OK)
-        status = add_choice(&guard);
-    if (status == TSR_OK)
-        status = some_branch(&guard);
-    if (status == TSR_OK)
-        status = none_branch(&guard);
+    tsr_status status = make_choice(&guard);
     part->graph = guard.outer;
     if (status != TSR_OK)
         return status;

@@ -12,10 +12,11 @@ static bool is_cut(const struct node_flow *nf, const struct rule_rewrite *rewrit
            nf->place.cuts[rewrite->factor] > 1;
 }
 
+// How the node is addressed; one of its factors is cut so.
 static enum rewrite_kind addressed(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
-    for (int i = 0; rule && i < rule->n_rewrites; i++)
+    for (int i = 0; i < rule->n_rewrites; i++)
         if (is_cut(nf, &rule->rewrites[i]))
             return rule->rewrites[i].kind;
     return REWRITE_SHAPE;
@@ -31,25 +32,10 @@ static tsr_value *scalar(struct part *part, tsr_dtype type, int64_t v)
     return NULL;
 }
 
-// The rows of the factor that this rank has.
-static struct tile_interval rows_here(const struct part *t, const struct node_flow *nf, int factor)
-{
-    const struct rule *rule = nf->place.rule;
-    int64_t size = rule->factors[factor].size.value, n = nf->place.cuts[factor], at = 0;
-    while (at < (int64_t)nf->place.n_devices && nf->place.devices[at] != t->rank)
-        at++;
-    int64_t part = nf->place.coords[at * rule->n_factors + factor];
-    return (struct tile_interval){tsr__tile_start(size, n, part),
-                                  tsr__tile_start(size, n, part + 1)};
-}
-
 static tsr_value *joined(struct part *part, tsr_value *a, tsr_value *b, int64_t axis)
 {
     const struct str any = {0};
-    tsr_value *y = tsr__part_node(part, "Concat", any, 2, a, b);
-    if (y && tsr_node_set_int(tsr_value_producer(y), "axis", axis) == TSR_OK)
-        return y;
-    return NULL;
+    return tsr__with_int(tsr__part_node(part, "Concat", any, 2, a, b), "axis", axis);
 }
 
 static tsr_value *with_axes(struct part *part, const char *op, tsr_value *x, const int64_t *axes,
@@ -58,45 +44,70 @@ static tsr_value *with_axes(struct part *part, const char *op, tsr_value *x, con
     const struct str any = {0};
     if (part->plan->opset >= 13)
         return tsr__part_node(part, op, any, 2, x, tsr__part_ints(part, axes, n));
-    tsr_value *y = tsr__part_node(part, op, any, 1, x);
-    if (y && tsr_node_set_ints(tsr_value_producer(y), "axes", axes, (size_t)n) == TSR_OK)
-        return y;
-    return NULL;
+    return tsr__with_ints(tsr__part_node(part, op, any, 1, x), "axes", axes, n);
 }
 
 // ---- indices -----------------------------------------------------------------------------------
 
-// Indices into the rows that this rank has, `elsewhere` for others; *here says which are meant.
-static tsr_value *local_index(struct part *part, tsr_value *value, int64_t size,
-                              struct tile_interval rows, int64_t elsewhere, tsr_value **here)
+// One factor that is cut and addressed by values.
+struct table {
+    struct part *part;
+    int64_t size;              // rows of the whole
+    struct tile_interval rows; // that this rank has
+    int64_t elsewhere;         // the row that stands for all others
+    tsr_value *here; // which indices mean a row of this rank, once they have been looked at
+};
+
+// The rows of the factor that this rank has.
+static struct tile_interval rows_here(const struct part *part, const struct node_flow *nf,
+                                      int factor)
 {
-    const struct str any = {0};
-    tsr_value *zero = scalar(part, TSR_INT64, 0);
-    tsr_value *from_end = tsr__part_node(part, "Add", any, 2, value, scalar(part, TSR_INT64, size));
-    value = tsr__part_node(part, "Where", any, 3, tsr__part_node(part, "Less", any, 2, value, zero),
-                           from_end, value);
-    value = tsr__part_node(part, "Sub", any, 2, value, scalar(part, TSR_INT64, rows.start));
-    tsr_value *low = tsr__part_node(part, "Less", any, 2, value, zero);
-    tsr_value *high = tsr__part_node(part, "Less", any, 2, value,
-                                     scalar(part, TSR_INT64, rows.stop - rows.start));
-    *here = tsr__part_node(part, "And", any, 2, tsr__part_node(part, "Not", any, 1, low), high);
-    return tsr__part_node(part, "Where", any, 3, *here, value, scalar(part, TSR_INT64, elsewhere));
+    const struct rule *rule = nf->place.rule;
+    int64_t size = rule->factors[factor].size.value, n = nf->place.cuts[factor];
+    int64_t place = tsr__place_index(&nf->place, part->rank);
+    int64_t j = nf->place.coords[place * rule->n_factors + factor];
+    return (struct tile_interval){tsr__tile_start(size, n, j), tsr__tile_start(size, n, j + 1)};
 }
 
-// The same for one element of each row of indices: the others stay, and *here has one for a row.
-static tsr_value *local_element(struct part *part, tsr_value *x, const struct item *it, int element,
-                                int64_t size, struct tile_interval rows, int64_t elsewhere,
-                                tsr_value **here)
+// Indices into the rows that this rank has, `elsewhere` for others. Of 8 rows of which the rank has 4..7, [5 -1 2] becomes
+// [1 3 elsewhere], and table->here is [true true false].
+static tsr_value *local_index(struct table *table, tsr_value *value)
 {
     const struct str any = {0};
+    struct part *part = table->part;
+    tsr_value *zero = scalar(part, TSR_INT64, 0);
+    tsr_value *from_end =
+        tsr__part_node(part, "Add", any, 2, value, scalar(part, TSR_INT64, table->size));
+    value = tsr__part_node(part, "Where", any, 3, tsr__part_node(part, "Less", any, 2, value, zero),
+                           from_end, value);
+    value = tsr__part_node(part, "Sub", any, 2, value, scalar(part, TSR_INT64, table->rows.start));
+    tsr_value *low = tsr__part_node(part, "Less", any, 2, value, zero);
+    int64_t n_rows = table->rows.stop - table->rows.start;
+    tsr_value *high = tsr__part_node(part, "Less", any, 2, value, scalar(part, TSR_INT64, n_rows));
+    table->here =
+        tsr__part_node(part, "And", any, 2, tsr__part_node(part, "Not", any, 1, low), high);
+    return tsr__part_node(part, "Where", any, 3, table->here, value,
+                          scalar(part, TSR_INT64, table->elsewhere));
+}
+
+// The same for one element of each row of indices: the others stay, and table->here has one for a row.
+static tsr_value *local_element(struct table *table, tsr_value *x, const struct item *it,
+                                int element)
+{
+    const struct str any = {0};
+    struct part *part = table->part;
     int64_t axis = it->rank - 1, n = it->dims[axis].value;
     tsr_value *value = tsr__part_slice(part, x, axis, element, element + 1, any);
-    value = value ? local_index(part, value, size, rows, elsewhere, here) : NULL;
+    if (!value)
+        return NULL;
+    value = local_index(table, value);
     if (value && element > 0)
         value = joined(part, tsr__part_slice(part, x, axis, 0, element, any), value, axis);
     if (value && element + 1 < n)
         value = joined(part, value, tsr__part_slice(part, x, axis, element + 1, n, any), axis);
-    *here = value ? with_axes(part, "Squeeze", *here, &axis, 1) : NULL;
+    if (!value)
+        return NULL;
+    table->here = with_axes(part, "Squeeze", table->here, &axis, 1);
     return value;
 }
 
@@ -105,10 +116,7 @@ static tsr_value *as_int64(struct part *part, tsr_value *x, tsr_dtype type)
     const struct str any = {0};
     if (type == TSR_INT64)
         return x;
-    x = tsr__part_node(part, "Cast", any, 1, x);
-    if (x && tsr_node_set_int(tsr_value_producer(x), "to", TSR_INT64) == TSR_OK)
-        return x;
-    return NULL;
+    return tsr__with_int(tsr__part_node(part, "Cast", any, 1, x), "to", TSR_INT64);
 }
 
 // ---- before and behind the node ----------------------------------------------------------------
@@ -118,36 +126,53 @@ static tsr_value *with_spare(struct part *part, tsr_value *x, int64_t axis)
 {
     const struct str any = {0};
     tsr_value *first = tsr__part_slice(part, x, axis, 0, 1, any);
-    return first ? joined(part, x, first, axis) : NULL;
+    if (first)
+        return joined(part, x, first, axis);
+    return NULL;
+}
+
+// The indices of one factor become local ones, in inputs; where rows are changed, the table gets a spare one. *here: which
+// indices mean this rank, of all factors so far.
+static tsr_status begin_factor(struct part *part, const struct step *st,
+                               const struct rule_rewrite *rewrite, tsr_value **inputs,
+                               tsr_value **here)
+{
+    const struct item *it = st->inputs[rewrite->index]->item;
+    struct table table = {.part = part, .rows = rows_here(part, st->flow, rewrite->factor)};
+    table.size = st->flow->place.rule->factors[rewrite->factor].size.value;
+    if (rewrite->kind == REWRITE_SCATTER)
+        table.elsewhere = table.rows.stop - table.rows.start;
+    tsr_value **x = &inputs[rewrite->index];
+    if (!*here) // else it was cast already
+        *x = as_int64(part, *x, it->dtype);
+    if (rewrite->first)
+        *x = local_element(&table, *x, it, rewrite->first - 1);
+    else
+        *x = local_index(&table, *x);
+    if (rewrite->kind == REWRITE_SCATTER)
+        inputs[0] = with_spare(part, inputs[0], rewrite->last);
+    if (*here)
+        *here = tsr__part_node(part, "And", (struct str){0}, 2, *here, table.here);
+    else
+        *here = table.here;
+    if (!*x || !inputs[0] || !*here)
+        return TSR_NOMEM;
+    return TSR_OK;
 }
 
 tsr_status tsr__lookup_begin(struct part *part, const struct step *st, tsr_value **inputs,
                              tsr_value **here)
 {
     const struct rule *rule = st->flow->place.rule;
-    const struct str any = {0};
     *here = NULL;
-    for (int i = 0; rule && i < rule->n_rewrites; i++) {
-        const struct rule_rewrite *rewrite = &rule->rewrites[i];
-        if (!is_cut(st->flow, rewrite))
+    if (!rule)
+        return TSR_OK;
+    for (int i = 0; i < rule->n_rewrites; i++) {
+        if (!is_cut(st->flow, &rule->rewrites[i]))
             continue;
-        const struct item *it = st->inputs[rewrite->index]->item;
-        struct tile_interval rows = rows_here(part, st->flow, rewrite->factor);
-        int64_t size = rule->factors[rewrite->factor].size.value;
-        int64_t elsewhere = rewrite->kind == REWRITE_SCATTER ? rows.stop - rows.start : 0;
-        tsr_value *mask, *x = inputs[rewrite->index];
-        if (!*here) // else it was cast already
-            x = as_int64(part, x, it->dtype);
-        if (rewrite->first)
-            x = local_element(part, x, it, rewrite->first - 1, size, rows, elsewhere, &mask);
-        else
-            x = local_index(part, x, size, rows, elsewhere, &mask);
-        inputs[rewrite->index] = x;
-        if (rewrite->kind == REWRITE_SCATTER)
-            inputs[0] = with_spare(part, inputs[0], rewrite->last);
-        *here = *here ? tsr__part_node(part, "And", any, 2, *here, mask) : mask;
-        if (!x || !inputs[0] || !*here)
-            return TSR_NOMEM;
+        tsr_status status = begin_factor(part, st, &rule->rewrites[i], inputs, here);
+        if (status != TSR_OK)
+            return status;
     }
     return TSR_OK;
 }
@@ -167,16 +192,16 @@ static tsr_value *without_spares(struct part *part, const struct step *st, tsr_v
                                  struct str name)
 {
     const struct rule *rule = st->flow->place.rule;
-    const struct str any = {0};
-    int left = 0;
+    struct row_names names = {.last = name};
     for (int i = 0; i < rule->n_rewrites; i++)
-        left += is_cut(st->flow, &rule->rewrites[i]);
-    for (int i = 0; i < rule->n_rewrites && x; i++) {
+        names.left += is_cut(st->flow, &rule->rewrites[i]);
+    for (int i = 0; i < rule->n_rewrites; i++) {
         const struct rule_rewrite *rewrite = &rule->rewrites[i];
         if (!is_cut(st->flow, rewrite))
             continue;
         struct tile_interval rows = rows_here(part, st->flow, rewrite->factor);
-        x = tsr__part_slice(part, x, rewrite->last, 0, rows.stop - rows.start, --left ? any : name);
+        int64_t n_rows = rows.stop - rows.start;
+        x = tsr__part_slice(part, x, rewrite->last, 0, n_rows, next_name(&names));
     }
     return x;
 }
@@ -198,5 +223,5 @@ tsr_status tsr__lookup_end(struct part *part, struct step *st, tsr_value *here, 
                            found, scalar(part, st->outputs[0]->item->dtype, 0));
     }
     st->outputs[0]->local[part->rank] = y;
-    return y ? TSR_OK : TSR_NOMEM;
+    return made(y);
 }

@@ -10,7 +10,7 @@
 // input has it.
 static tsr_value *source_shape(struct part *part, const struct size_source *from)
 {
-    tsr_value *counted = from->count ? form_root(from->count)->local[part->rank] : NULL;
+    tsr_value *counted = local_of(part, from->count);
     if (counted)
         return counted;
     struct item *it = tsr__item_of(part->plan, from->input);
@@ -33,7 +33,9 @@ static tsr_value *symbol_value(void *data, struct str symbol, const struct size_
     tsr_value *size =
         tsr__part_node(part, "Gather", (struct str){0}, 2, shape, tsr__part_ints(part, &axis, 1));
     part->graph = here;
-    void **slot = size ? tsr__map_at(&part->sizes, symbol) : NULL;
+    if (!size)
+        return NULL;
+    void **slot = tsr__map_at(&part->sizes, symbol);
     if (slot)
         *slot = size;
     return size;
@@ -167,9 +169,7 @@ static tsr_value *product_of(struct part *part, const struct item *it)
     }
     tsr_value *value =
         tsr__part_node(part, "ReduceProd", (struct str){0}, 1, tsr__part_shape(part, it));
-    if (value && tsr_node_set_int(tsr_value_producer(value), "keepdims", 0) == TSR_OK)
-        return value;
-    return NULL;
+    return tsr__with_int(value, "keepdims", 0);
 }
 
 tsr_status tsr__emit_sizes(struct part *part, struct step *st, const struct rule_rewrite *rewrite)
@@ -186,11 +186,12 @@ tsr_status tsr__emit_sizes(struct part *part, struct step *st, const struct rule
                   "the sizes of the model's inputs");
         return TSR_UNSUPPORTED;
     }
-    tsr_value *value = rewrite->kind == REWRITE_SIZE
-                           ? product_of(part, it)
-                           : some_sizes(part, it, rewrite->first, rewrite->last);
-    st->outputs[rewrite->output]->local[part->rank] = value;
-    return value ? TSR_OK : TSR_NOMEM;
+    tsr_value **value = &st->outputs[rewrite->output]->local[part->rank];
+    if (rewrite->kind == REWRITE_SIZE)
+        *value = product_of(part, it);
+    else
+        *value = some_sizes(part, it, rewrite->first, rewrite->last);
+    return made(*value);
 }
 
 // ---- counting together -------------------------------------------------------------------------
@@ -214,18 +215,18 @@ static bool counts_in(const struct tile_layout *layout, int64_t device, int64_t 
     return all;
 }
 
-tsr_value *tsr__part_count(struct part *part, const struct form *from, struct str name)
+tsr_value *tsr__part_count(struct part *part, struct form *from, struct str name)
 {
     int64_t mask[TILE_MAX_RANK] = {0};
     bool all = counts_in(from->layout, part->rank, mask), any = false;
     for (int axis = 0; axis < from->layout->rank; axis++)
         any = any || mask[axis];
-    tsr_value *ones = all ? NULL : tsr__part_ints(part, mask, from->layout->rank);
-    if (!any)
-        return ones;
-    tsr_value *x = form_root((struct form *)from)->local[part->rank];
+    tsr_value *x = local_of(part, from);
     if (all)
         return tsr__part_sizes(part, x, from->item->dtype, name);
+    tsr_value *ones = tsr__part_ints(part, mask, from->layout->rank);
+    if (!any)
+        return ones;
     tsr_value *shape = tsr__part_sizes(part, x, from->item->dtype, (struct str){0});
     return tsr__part_node(part, "Mul", name, 2, shape, ones);
 }

@@ -18,12 +18,9 @@ static tsr_value *slice_old(struct part *part, tsr_value *x, const struct bounds
                             struct str out)
 {
     tsr_value *y = tsr__part_node(part, "Slice", out, 1, x);
-    tsr_node *node = y ? tsr_value_producer(y) : NULL;
-    if (!node || tsr_node_set_ints(node, "starts", bounds->starts, (size_t)bounds->n) != TSR_OK ||
-        tsr_node_set_ints(node, "ends", bounds->stops, (size_t)bounds->n) != TSR_OK ||
-        tsr_node_set_ints(node, "axes", bounds->axes, (size_t)bounds->n) != TSR_OK)
-        return NULL;
-    return y;
+    y = tsr__with_ints(y, "starts", bounds->starts, bounds->n);
+    y = tsr__with_ints(y, "ends", bounds->stops, bounds->n);
+    return tsr__with_ints(y, "axes", bounds->axes, bounds->n);
 }
 
 static tsr_value *slice_static(struct part *part, tsr_value *x, const struct bounds *bounds,
@@ -88,9 +85,7 @@ static tsr_value *pick_numbers(struct part *part, tsr_value *x, int axis, const 
         for (int64_t k = cut->at[i].start; k < cut->at[i].stop; k++)
             indices[at++] = k;
     tsr_value *y = tsr__part_node(part, "Gather", out, 2, x, tsr__part_ints(part, indices, count));
-    if (y && tsr_node_set_int(tsr_value_producer(y), "axis", axis) == TSR_OK)
-        return y;
-    return NULL;
+    return tsr__with_int(y, "axis", axis);
 }
 
 // Before opset 9 nothing but slices can pick texts: each run by itself, joined to those before it.
@@ -98,6 +93,7 @@ static tsr_value *join_runs(struct part *part, tsr_value *x, int axis, const str
                             struct str out)
 {
     const struct str any = {0};
+    struct row_names names = {.last = out, .left = (int)cut->n - 1};
     tsr_value *joined = NULL;
     for (int64_t i = 0; i < cut->n; i++) {
         tsr_value *run = tsr__part_slice(part, x, axis, cut->at[i].start, cut->at[i].stop, any);
@@ -105,8 +101,9 @@ static tsr_value *join_runs(struct part *part, tsr_value *x, int axis, const str
             joined = run;
             continue;
         }
-        joined = tsr__part_node(part, "Concat", i + 1 < cut->n ? any : out, 2, joined, run);
-        if (!joined || tsr_node_set_int(tsr_value_producer(joined), "axis", axis) != TSR_OK)
+        joined = tsr__part_node(part, "Concat", next_name(&names), 2, joined, run);
+        joined = tsr__with_int(joined, "axis", axis);
+        if (!joined)
             return NULL;
     }
     return joined;
@@ -119,7 +116,9 @@ static tsr_value *pick_texts(struct part *part, tsr_value *x, int axis, const st
 {
     if (part->plan->opset < 9)
         return join_runs(part, x, axis, cut, out);
-    int64_t length = cut->n ? cut->at[cut->n - 1].stop : 0;
+    int64_t length = 0;
+    if (cut->n)
+        length = cut->at[cut->n - 1].stop;
     char *marks = arena_get(part->plan->arena, (size_t)length + 1, 1);
     struct str name = tsr__part_fresh(part);
     if (!marks || !name.p)
@@ -128,10 +127,7 @@ static tsr_value *pick_texts(struct part *part, tsr_value *x, int axis, const st
         memset(marks + cut->at[i].start, 1, (size_t)(cut->at[i].stop - cut->at[i].start));
     tsr_value *taken = tsr_graph_add_initializer(tsr_model_graph(part->model), name.p, TSR_BOOL, 1,
                                                  &length, marks, (size_t)length);
-    tsr_value *y = tsr__part_node(part, "Compress", out, 2, x, taken);
-    if (y && tsr_node_set_int(tsr_value_producer(y), "axis", axis) == TSR_OK)
-        return y;
-    return NULL;
+    return tsr__with_int(tsr__part_node(part, "Compress", out, 2, x, taken), "axis", axis);
 }
 
 static tsr_value *pick(struct part *part, tsr_value *x, int axis, const struct dim_cut *cut,
@@ -159,77 +155,106 @@ static void add_dynamic(struct bounds *bounds, int axis, const struct dim_cut *c
     bounds->parts[bounds->n++] = cut->parts;
 }
 
-tsr_status tsr__emit_slice(struct part *part, struct step *st)
-{
-    struct form *from = st->inputs[0], *to = st->outputs[0];
-    tsr_value *x = form_root(from)->local[part->rank];
-    struct bounds fixed = {.n = 0}, dynamic = {.n = 0};
+// How the rank gets its part, axis by axis: several runs are picked, one run is sliced, a part of a size that is known at
+// run time alone is sliced by computed bounds.
+struct slicing {
     struct dim_cut cuts[TILE_MAX_RANK];
-    int n_picks = 0;
-    for (int axis = 0; axis < to->layout->rank && axis < TILE_MAX_RANK; axis++) {
-        cuts[axis] = tsr__dim_way(part->plan, to->item, from->layout, to->layout, part->rank, axis);
-        n_picks += cuts[axis].way == DIM_STATIC && cuts[axis].n != 1;
-        if (cuts[axis].way == DIM_STATIC && cuts[axis].n == 1)
-            add_static(&fixed, axis, &cuts[axis].at[0]);
-        if (cuts[axis].way == DIM_DYNAMIC)
-            add_dynamic(&dynamic, axis, &cuts[axis]);
-    }
-    // The last node gives the form its name.
-    struct str last = tsr__form_name(part, to), any = {0};
-    tsr_dtype type = to->item->dtype;
-    bool wide = type >= TSR_FLOAT8E4M3FN && type <= TSR_FLOAT8E5M2FNUZ;
-    struct str name = wide ? any : last;
-    int left = n_picks + (fixed.n > 0) + (dynamic.n > 0);
-    if (wide)
-        x = tsr__part_cast(part, x, TSR_FLOAT16, any);
-    for (int axis = 0; axis < to->layout->rank && n_picks; axis++)
-        if (cuts[axis].way == DIM_STATIC && cuts[axis].n != 1)
-            x = pick(part, x, axis, &cuts[axis], type, --left ? any : name);
-    if (fixed.n)
-        x = slice_static(part, x, &fixed, --left ? any : name);
-    if (dynamic.n)
-        x = slice_dynamic(part, x, &dynamic, name);
-    if (wide)
-        x = tsr__part_cast(part, x, type, last);
-    to->local[part->rank] = x;
-    return x ? TSR_OK : TSR_NOMEM;
+    struct bounds fixed, dynamic;
+    int n_picks;
+};
+
+static bool is_picked(const struct dim_cut *cut)
+{
+    return cut->way == DIM_STATIC && cut->n != 1;
 }
 
-// The elements of its windows, of a value that is whole along their axes.
-tsr_status tsr__emit_crop(struct part *t, struct step *st)
+static void sort_axes(const struct part *part, const struct step *st, struct slicing *out)
+{
+    const struct form *from = st->inputs[0], *to = st->outputs[0];
+    *out = (struct slicing){0};
+    for (int axis = 0; axis < to->layout->rank && axis < TILE_MAX_RANK; axis++) {
+        struct dim_cut *cut = &out->cuts[axis];
+        *cut = tsr__dim_way(part->plan, to->item, from->layout, to->layout, part->rank, axis);
+        if (is_picked(cut))
+            out->n_picks++;
+        else if (cut->way == DIM_STATIC)
+            add_static(&out->fixed, axis, &cut->at[0]);
+        else if (cut->way == DIM_DYNAMIC)
+            add_dynamic(&out->dynamic, axis, cut);
+    }
+}
+
+// The nodes of a slice, the last under that name.
+static tsr_value *sliced(struct part *part, const struct form *to, const struct slicing *slicing,
+                         tsr_value *x, struct str last)
+{
+    struct row_names names = {.last = last, .left = slicing->n_picks};
+    names.left += (slicing->fixed.n > 0) + (slicing->dynamic.n > 0);
+    for (int axis = 0; axis < to->layout->rank && slicing->n_picks; axis++) {
+        const struct dim_cut *cut = &slicing->cuts[axis];
+        if (is_picked(cut))
+            x = pick(part, x, axis, cut, to->item->dtype, next_name(&names));
+    }
+    if (slicing->fixed.n)
+        x = slice_static(part, x, &slicing->fixed, next_name(&names));
+    if (slicing->dynamic.n)
+        x = slice_dynamic(part, x, &slicing->dynamic, next_name(&names));
+    return x;
+}
+
+// Engines do not slice the floats of 8 bits: those are cast to 16 bits, which hold them exactly, and back.
+tsr_status tsr__emit_slice(struct part *part, struct step *st)
 {
     struct form *to = st->outputs[0];
+    tsr_value **local = &to->local[part->rank], *x = local_of(part, st->inputs[0]);
+    struct slicing slicing;
+    sort_axes(part, st, &slicing);
+    struct str name = tsr__form_name(part, to), any = {0};
+    tsr_dtype type = to->item->dtype;
+    if (type >= TSR_FLOAT8E4M3FN && type <= TSR_FLOAT8E5M2FNUZ) {
+        x = tsr__part_cast(part, x, TSR_FLOAT16, any);
+        x = sliced(part, to, &slicing, x, any);
+        *local = tsr__part_cast(part, x, type, name);
+    } else {
+        *local = sliced(part, to, &slicing, x, name);
+    }
+    return made(*local);
+}
+
+// The elements of its windows, of a value that is whole along their axes: of several intervals by their numbers, of
+// one, or of none, by its bounds.
+tsr_status tsr__emit_crop(struct part *part, struct step *st)
+{
+    static const struct tile_interval none = {0, 0};
+    struct form *to = st->outputs[0];
     const struct windows *windows = to->windows;
-    tsr_value *x = form_root(st->inputs[0])->local[t->rank];
+    const struct dim_cut *cuts = &windows->parts[part->rank * windows->n_axes];
     struct bounds fixed = {.n = 0};
-    struct str name = tsr__form_name(t, to), any = {0};
-    int left = 0;
+    struct row_names names = {.last = tsr__form_name(part, to)};
     for (int k = 0; k < windows->n_axes; k++) {
-        const struct dim_cut *part = &windows->parts[t->rank * windows->n_axes + k];
-        static const struct tile_interval none = {0, 0};
-        if (part->n < 2)
-            add_static(&fixed, windows->axes[k], part->n ? &part->at[0] : &none);
-        left += part->n >= 2;
+        if (cuts[k].n >= 2)
+            names.left++;
+        else if (cuts[k].n == 1)
+            add_static(&fixed, windows->axes[k], &cuts[k].at[0]);
+        else
+            add_static(&fixed, windows->axes[k], &none);
     }
-    left += fixed.n > 0;
-    for (int k = 0; k < windows->n_axes; k++) {
-        const struct dim_cut *part = &windows->parts[t->rank * windows->n_axes + k];
-        if (part->n >= 2)
-            x = pick(t, x, windows->axes[k], part, to->item->dtype, --left ? any : name);
-    }
+    names.left += fixed.n > 0;
+    tsr_value *x = local_of(part, st->inputs[0]);
+    for (int k = 0; k < windows->n_axes; k++)
+        if (cuts[k].n >= 2)
+            x = pick(part, x, windows->axes[k], &cuts[k], to->item->dtype, next_name(&names));
     if (fixed.n)
-        x = slice_static(t, x, &fixed, name);
-    to->local[t->rank] = x;
-    return x ? TSR_OK : TSR_NOMEM;
+        x = slice_static(part, x, &fixed, next_name(&names));
+    to->local[part->rank] = x;
+    return made(x);
 }
 
 tsr_status tsr__emit_trim(struct part *part, struct step *st, tsr_value *x, struct str name)
 {
     const struct rule *rule = st->flow->place.rule;
     struct bounds fixed = {.n = 0};
-    int64_t place = 0;
-    while (st->flow->place.devices[place] != part->rank)
-        place++;
+    int64_t place = tsr__place_index(&st->flow->place, part->rank);
     for (int i = 0; i < rule->n_trims; i++) {
         const struct rule_trim *trim = &rule->trims[i];
         if (st->flow->place.cuts[rule->windows[trim->window].factor] < 2)
@@ -240,5 +265,5 @@ tsr_status tsr__emit_trim(struct part *part, struct step *st, tsr_value *x, stru
                                            (window_part.b - window_part.start) * trim->unit});
     }
     st->outputs[0]->local[part->rank] = slice_static(part, x, &fixed, name);
-    return st->outputs[0]->local[part->rank] ? TSR_OK : TSR_NOMEM;
+    return made(st->outputs[0]->local[part->rank]);
 }

@@ -2,13 +2,21 @@
 // emit_step.c - a step on all ranks that need it, and the steps of bodies within it: which of the other files writes it.
 #include "internal.h"
 
-// One node of one rank, if the rank needs any of its outputs.
+// The rank needs one of the step's outputs.
+static bool is_needed(const struct step *st, int64_t rank)
+{
+    for (size_t i = 0; i < st->n_outputs; i++)
+        if (st->outputs[i] && st->outputs[i]->live[rank])
+            return true;
+    return false;
+}
+
+// One node of one rank, if the rank needs any of its outputs: sizes of the whole in its place, a choice between the node
+// and what it gives of nothing, or the node.
 static tsr_status emit_node(struct part *part, struct step *st)
 {
-    bool any = false, guarded;
-    for (size_t i = 0; i < st->n_outputs; i++)
-        any |= st->outputs[i] && st->outputs[i]->live[part->rank];
-    if (!any)
+    bool guarded;
+    if (!is_needed(st, part->rank))
         return TSR_OK;
     const struct rule_rewrite *sizes = tsr__gives_sizes(st->flow);
     if (sizes)
@@ -28,10 +36,11 @@ static tsr_status emit_node(struct part *part, struct step *st)
     return tsr__part_keep_declared(part, st);
 }
 
+// The sizes of what the rank has, as a tensor; of a list, how many it holds.
 static tsr_status emit_shape(struct part *part, struct step *st)
 {
     struct str name = tsr__form_name(part, st->outputs[0]);
-    tsr_value *x = form_root(st->inputs[0])->local[part->rank];
+    tsr_value *x = local_of(part, st->inputs[0]);
     const struct item *it = st->inputs[0]->item;
     tsr_value *y;
     if (st->outputs[0]->partial)
@@ -41,22 +50,26 @@ static tsr_status emit_shape(struct part *part, struct step *st)
     else
         y = tsr__part_sizes(part, x, it->dtype, name);
     st->outputs[0]->local[part->rank] = y;
-    return y ? TSR_OK : TSR_NOMEM;
+    return made(y);
 }
 
+// Bodies that read the value must not see through to what made it (tsr__part_unmoved).
 static tsr_status shield(struct part *part, struct form *form)
 {
     tsr_value **local = &form->local[part->rank];
     if (form->captured)
         *local = tsr__part_unmoved(part, *local);
-    return *local ? TSR_OK : TSR_NOMEM;
+    return made(*local);
 }
 
 // What a rank takes out of what it has: a slice, or the elements of windows.
 static tsr_status emit_taken(struct part *part, struct step *st)
 {
-    tsr_status status =
-        st->kind == STEP_SLICE ? tsr__emit_slice(part, st) : tsr__emit_crop(part, st);
+    tsr_status status;
+    if (st->kind == STEP_SLICE)
+        status = tsr__emit_slice(part, st);
+    else
+        status = tsr__emit_crop(part, st);
     if (status != TSR_OK)
         return status;
     return shield(part, st->outputs[0]);
@@ -91,12 +104,9 @@ static tsr_status emit_bodies(struct plan *plan, struct part *parts, struct step
     const struct placement *place = &st->flow->place;
     struct control_node *made =
         ARENA_ARRAY(plan->arena, struct control_node, (size_t)plan->n_ranks);
-    bool any = false;
     if (!made)
         return TSR_NOMEM;
-    for (size_t i = 0; i < st->n_outputs; i++)
-        any |= st->outputs[i] && st->outputs[i]->live[place->devices[0]];
-    if (!any)
+    if (!is_needed(st, place->devices[0])) // all of its devices run it, or none
         return TSR_OK;
     for (size_t device = 0; device < place->n_devices; device++) {
         int64_t rank = place->devices[device];
@@ -118,20 +128,30 @@ static tsr_status emit_bodies(struct plan *plan, struct part *parts, struct step
     return TSR_OK;
 }
 
+// A step that concerns no other rank, if this one needs it.
+static tsr_status emit_on(struct part *part, struct step *st)
+{
+    if (st->kind == STEP_NODE && tsr__place_index(&st->flow->place, part->rank) < 0)
+        return TSR_OK;
+    if (st->kind == STEP_NODE)
+        return emit_node(part, st);
+    if (!st->outputs[0]->live[part->rank])
+        return TSR_OK;
+    if (st->kind == STEP_SHAPE)
+        return emit_shape(part, st);
+    return emit_taken(part, st);
+}
+
 tsr_status tsr__emit_step(struct plan *plan, struct part *parts, struct step *st)
 {
+    if (st->n_groups && st->id < 0)
+        return TSR_OK; // nobody needs it
     if (st->n_groups)
-        return st->id < 0 ? TSR_OK : tsr__emit_comm(parts, st);
+        return tsr__emit_comm(parts, st);
     if (st->bodies)
         return emit_bodies(plan, parts, st);
     for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
-        tsr_status status = TSR_OK;
-        if (st->kind == STEP_NODE && tsr__place_index(&st->flow->place, rank) >= 0)
-            status = emit_node(&parts[rank], st);
-        else if ((st->kind == STEP_SLICE || st->kind == STEP_CROP) && st->outputs[0]->live[rank])
-            status = emit_taken(&parts[rank], st);
-        else if (st->kind == STEP_SHAPE && st->outputs[0]->live[rank])
-            status = emit_shape(&parts[rank], st);
+        tsr_status status = emit_on(&parts[rank], st);
         if (status != TSR_OK)
             return status;
     }

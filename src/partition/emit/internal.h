@@ -51,7 +51,7 @@ tsr_status tsr__emit_trim(struct part *part, struct step *st, tsr_value *x,
 
 // emit_shape.c: sizes at run time.
 // The rank's summand of the shape of what is cut so (sizes.c): its own sizes where it counts, 0 elsewhere.
-tsr_value *tsr__part_count(struct part *part, const struct form *from, struct str name);
+tsr_value *tsr__part_count(struct part *part, struct form *from, struct str name);
 tsr_value *tsr__part_shape(struct part *part,
                            const struct item *it); // int64[rank], the global shape
 tsr_status tsr__emit_sizes(struct part *part, struct step *st,

@@ -62,8 +62,9 @@ static int64_t host_entries(struct part *part, const tsr_value *source,
                             const struct tile_layout *layout)
 {
     struct shape shape = tsr__shapes_of(part->plan->flow->shapes, source);
-    int64_t n = shape.rank == 1 ? shape.dims[0].value : -1;
-    return n < 0 || n > layout->rank ? layout->rank : n;
+    if (shape.rank != 1 || shape.dims[0].value < 0 || shape.dims[0].value > layout->rank)
+        return layout->rank;
+    return shape.dims[0].value;
 }
 
 // In a new shape 0 means "as before", and before the local node there is a part: the size that is meant is put in
@@ -209,7 +210,9 @@ bool tsr__shape_of_sizes(struct plan *plan, const struct told_shape *told)
 static tsr_value *product_of(struct part *part, tsr_value **sizes, size_t n)
 {
     const int64_t one = 1;
-    tsr_value *product = n ? sizes[0] : tsr__part_ints(part, &one, 1);
+    if (n == 0)
+        return tsr__part_ints(part, &one, 1);
+    tsr_value *product = sizes[0];
     for (size_t i = 1; i < n; i++)
         product = tsr__part_node(part, "Mul", (struct str){0}, 2, product, sizes[i]);
     return product;
@@ -232,10 +235,12 @@ static tsr_value *rest_here(struct part *part, const struct told_shape *told, ts
     size_t n_here = 0, n_taken = 0;
     const int64_t one = 1;
     for (int axis = 0; axis < told->made->rank; axis++) {
-        int same = axis == open ? -1 : same_axis(told, axis);
+        if (axis == open)
+            continue;
+        int same = same_axis(told, axis);
         if (same >= 0)
             shared[same] = true;
-        else if (axis != open)
+        else
             taken[n_taken++] = entries[axis];
     }
     for (int i = 0; i < input->rank; i++)
@@ -276,8 +281,10 @@ static tsr_value *entries_here(struct part *part, const struct told_shape *told,
     tsr_value *entries[TILE_MAX_RANK];
     struct item *from = tsr__item_of(part->plan, tsr_node_input(told->nf->node, 0));
     struct str any = {0}, name = tsr__part_fresh(part);
-    tsr_value *shape = from && data ? tsr__part_sizes(part, data, from->dtype, any) : NULL;
-    if (!shape || !name.p)
+    if (!from || !data || !name.p)
+        return NULL;
+    tsr_value *shape = tsr__part_sizes(part, data, from->dtype, any);
+    if (!shape)
         return NULL;
     for (int axis = 0; axis < rank; axis++)
         if (axis != open)
@@ -326,8 +333,11 @@ tsr_value *tsr__part_local_shape(struct part *part, const struct told_shape *tol
         return host;
     if (tsr__shape_of_sizes(part->plan, told))
         return sizes_here(part, told, data, &columns);
-    bool meant =
-        constant ? sizes_meant(told->made, known, n) : !tsr__shapes_may_copy(shapes, told->source);
+    bool meant;
+    if (constant)
+        meant = sizes_meant(told->made, known, n);
+    else
+        meant = !tsr__shapes_may_copy(shapes, told->source);
     if (!meant && all_told(part->plan, told))
         return sizes_here(part, told, data, &columns);
     if (!constant)
@@ -346,5 +356,7 @@ tsr_value *tsr__part_local_sizes(struct part *part, const struct item *it,
     tsr_value *whole = tsr__part_shape(part, it);
     if (!whole || !columns_of(part, layout, it->rank, &columns, &any))
         return NULL;
-    return any ? local_nodes(part, whole, &columns, it->rank, 0) : whole;
+    if (any)
+        return local_nodes(part, whole, &columns, it->rank, 0);
+    return whole;
 }

@@ -44,8 +44,8 @@ bool tsr__adds_elsewhere(const struct node_flow *nf, int64_t device, int input)
         return false;
     for (int i = 0; i < rule->n_rewrites; i++)
         once |= rule->rewrites[i].kind == REWRITE_ADD_ONCE && rule->rewrites[i].index == input;
-    int64_t at = once ? tsr__place_index(&nf->place, device) : -1;
-    if (at < 0)
+    int64_t at = tsr__place_index(&nf->place, device);
+    if (!once || at < 0)
         return false;
     for (int factor = 0; factor < rule->n_factors; factor++)
         if (rule->factors[factor].kind == FACTOR_RED && nf->place.cuts[factor] > 1 &&
