@@ -68,21 +68,31 @@ tsr_status tsr_job_open(tsr_session *session, const char *folder, const tsr_run_
 
 // ---- runs --------------------------------------------------------------------------------------
 
+// A rank that is gone does not come back: what this call says, later ones say too.
+static tsr_status remember(tsr_job *job, tsr_status st)
+{
+    if (st == TSR_PEER)
+        job->ended = st;
+    return st;
+}
+
 static tsr_status start(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
 {
     if (job->runs_started - job->runs_collected == RUN_SLOTS)
         return wrong_order(job, "too many runs are under way");
-    return job->kind->start(job, inputs, form);
+    return remember(job, job->kind->start(job, inputs, form));
 }
 
 static tsr_status finish(tsr_job *job, tsr_tensors *const *outputs, enum run_sets form)
 {
+    if (job->runs_started == job->runs_collected && job->ended != TSR_OK)
+        return job->ended;
     if (job->runs_started == job->runs_collected)
         return wrong_order(job, "no run is under way");
     tsr_status st = tsr__job_sets_owned(job, (const tsr_tensors *const *)outputs, form);
     if (st != TSR_OK)
         return st; // the run can be waited for again
-    return job->kind->finish(job, outputs, form);
+    return remember(job, job->kind->finish(job, outputs, form));
 }
 
 tsr_status tsr_job_start(tsr_job *job, const tsr_tensors *inputs)

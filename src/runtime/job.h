@@ -72,6 +72,7 @@ struct tsr_job {
     pthread_mutex_t lock;
     pthread_cond_t change;
     uint64_t runs_started, runs_collected;
+    tsr_status ended; // TSR_PEER: a rank is gone, and there are no more runs
 
     struct whole whole; // of a whole model
 
