@@ -1477,6 +1477,7 @@ TSR_API const char *tsr_folder_model(const tsr_folder *folder); /* path of its m
 /* The i-th cache: an input, and the output that is that input in the next step; false past the end. */
 TSR_API bool tsr_folder_cache(const tsr_folder *folder, size_t i, const char **past,
                               const char **present);
+TSR_API int64_t tsr_folder_vocabulary(const tsr_folder *folder); /* how many tokens there are */
 /* Sizes of the symbolic dimensions for so many new tokens after so many past ones, in a batch of one. Owned by the folder. */
 TSR_API tsr_status tsr_folder_sizes(tsr_folder *folder, int64_t tokens, int64_t past,
                                     const tsr_dim_size **out, size_t *n);
@@ -1512,6 +1513,7 @@ typedef struct tsr_generate_options {
     uint64_t seed;      /* the same seed, the same tokens */
     const char *work;   /* folder for temporary files; NULL: /tmp */
     tsr_run_options run;
+    bool past_end; /* goes on behind the configuration's end token, for measuring */
 } tsr_generate_options;
 typedef struct tsr_generate_result {
     size_t size;
@@ -1526,6 +1528,14 @@ typedef bool (*tsr_token_fn)(void *data, int64_t token);
 TSR_API tsr_status tsr_generate(tsr_folder *folder, const int64_t *ids, size_t n,
                                 const tsr_generate_options *options, tsr_token_fn take, void *data,
                                 tsr_generate_result *result);
+/* The same for several prompts, one after the other: planned, cut and loaded once. The folder must outlive it. Texts of what the
+ * options name must live as long. */
+typedef struct tsr_generator tsr_generator;
+TSR_API tsr_status tsr_generator_open(tsr_folder *folder, const tsr_generate_options *options,
+                                      tsr_generator **out);
+TSR_API tsr_status tsr_generator_run(tsr_generator *generator, const int64_t *ids, size_t n,
+                                     tsr_token_fn take, void *data, tsr_generate_result *result);
+TSR_API void tsr_generator_close(tsr_generator *generator); /* NULL is fine */
 
 #ifdef __cplusplus
 }

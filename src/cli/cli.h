@@ -123,6 +123,10 @@ tsr_status cli_label(const struct cli *cli, tsr_model *model);
 // Takes the model of a generation folder and fills in what the user did not say; 0, or a code after a message.
 int cli_folder(struct cli *cli);
 void cli_folder_end(struct cli *cli);
+// `bench` of a generation folder (bench_folder.c): tokens per second, for so many seconds of each side.
+int cli_bench_folder(struct cli *cli, double seconds);
+// The Python beside the program (.venv of its folder or of the one above), else that of the active environment, else `python3`.
+void cli_python(char *out, size_t cap);
 
 extern const struct command *const cli_commands[]; // ends with NULL
 extern const struct option cli_common[];           // options of every command

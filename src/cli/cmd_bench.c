@@ -113,6 +113,15 @@ static int report(struct cli *cli, const tsr_bench_result *result)
     return EXIT_DONE;
 }
 
+// Inputs of a generation folder were filled in, not given by the user.
+static bool inputs_are_made(const struct cli *cli)
+{
+    for (size_t i = 0; i < cli->n_made; i++)
+        if (cli_value(cli, "--inputs") == cli->made[i])
+            return true;
+    return false;
+}
+
 // Options are read before anything is loaded: a mistake in them costs no time.
 static int run(struct cli *cli)
 {
@@ -124,6 +133,8 @@ static int run(struct cli *cli)
     const char *text = cli_value(cli, "--seconds");
     if (text && !cli_number(text, &seconds))
         return cli_usage(cli, "--seconds wants a number, not '%s'", text);
+    if (cli->folder && inputs_are_made(cli))
+        return cli_bench_folder(cli, seconds);
     int code = cli_read_run_options(cli, &options);
     const char *flights = cli_value(cli, "--in-flight");
     uint64_t in_flight = 1;
@@ -158,6 +169,8 @@ static const struct option options_table[] = {
     {"--in-flight", "K",
      "runs under way at a time, 1 to 16 (default 1): more let the stages of a pipeline overlap"},
     {"--config", "NAME", "configuration to cut a model for (needed if it has several)"},
+    {"--prompt-tokens", "N", "of a generation folder: tokens of the prompt (default 128)"},
+    {"--max-tokens", "N", "of a generation folder: tokens after it (default 64)"},
     INPUT_OPTIONS,
     PLAN_OPTIONS,
     RUN_OPTIONS,
@@ -170,10 +183,13 @@ const struct command cmd_bench = {
     .name = "bench",
     .arguments = "FOLDER|MODEL",
     .summary = "run a partition or a model again and again, and measure",
-    .detail = "Says how long a run takes (percentiles) and which share of it each rank spends in "
-              "communication.\nA model is cut as `run` cuts it: for its configuration, or planned "
-              "with --devices. One without runs whole, in one\nONNX Runtime with all threads: what "
-              "the others compare with.",
+    .detail =
+        "Says how long a run takes (percentiles) and which share of it each rank spends in "
+        "communication.\nA model is cut as `run` cuts it: for its configuration, or planned "
+        "with --devices. One without runs whole, in one\nONNX Runtime with all threads: what "
+        "the others compare with.\nA generation folder (genai_config.json, or Optimum's files): "
+        "tokens per second of a prompt and of what follows, in turns\nwith the uncut folder in "
+        "Python's onnxruntime-genai where that is found. --inputs makes it a model again.",
     .example = "tessera bench tests/models/bert_tiny/model.onnx --devices 2 --seconds 1",
     .options = options_table,
     .min_arguments = 1,

@@ -118,8 +118,6 @@ static bool ask_python(const char *command, char *line, int cap)
     return read && line[0];
 }
 
-// The tree's own Python if the program lies in a build folder of it, else the one on the path; both see neither the working
-// directory nor PYTHONPATH. The path reaches the shell as a variable, so no character of it means anything there.
 // "CUDA 13.0; GPU 0: NVIDIA H200, 139 GiB, 138 GiB free; NCCL 2.30.7"
 static void look_gpus(struct cli *cli, struct item *item)
 {
@@ -144,16 +142,15 @@ static void look_gpus(struct cli *cli, struct item *item)
         snprintf(item->detail + n, cap - n, "; no NCCL");
 }
 
+// The Python beside the program, else the one on the path; both see neither the working directory nor PYTHONPATH. The path
+// reaches the shell as a variable, so no character of it means anything there.
 static void look_python(struct item *item)
 {
-    char line[400] = "", folder[PATH_MAX], python[PATH_MAX + 32];
-    bool ok = false;
-    if (cli_program_folder(folder, sizeof folder)) {
-        snprintf(python, sizeof python, "%s/../.venv/bin/python", folder);
-        ok = cli_is_trusted(python) && setenv("TESSERA_PYTHON", python, 1) == 0 &&
-             ask_python("\"$TESSERA_PYTHON\"" VERSIONS, line, sizeof line);
-    }
-    ok = ok || ask_python("python3" VERSIONS, line, sizeof line);
+    char line[400] = "", python[PATH_MAX];
+    cli_python(python, sizeof python);
+    setenv("TESSERA_PYTHON", python, 1);
+    bool ok = ask_python("\"$TESSERA_PYTHON\"" VERSIONS, line, sizeof line) ||
+              ask_python("python3" VERSIONS, line, sizeof line);
     set(item, "Python witnesses", ok, "only the tests need them; tools/setup puts them into .venv");
     snprintf(item->detail, sizeof item->detail, "%s", line);
 }

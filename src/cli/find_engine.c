@@ -98,6 +98,24 @@ static bool try_python(struct cli *cli, const char **found, const char **version
            try_glob(cli, line, "/capi/libonnxruntime.so.*", found, version);
 }
 
+void cli_python(char *out, size_t cap)
+{
+    char folder[PATH_MAX];
+    const char *active = getenv("VIRTUAL_ENV");
+    static const char *const near[] = {"/.venv/bin/python", "/../.venv/bin/python"};
+    for (size_t i = 0; i < sizeof near / sizeof *near; i++) {
+        if (!cli_program_folder(folder, sizeof folder))
+            break;
+        bool fits = (size_t)snprintf(out, cap, "%s%s", folder, near[i]) < cap;
+        if (fits && cli_is_trusted(out))
+            return;
+    }
+    if (active && active[0] == '/' && (size_t)snprintf(out, cap, "%s/bin/python", active) < cap &&
+        access(out, X_OK) == 0)
+        return;
+    snprintf(out, cap, "python3");
+}
+
 tsr_status cli_engine(struct cli *cli, const char **found, const char **version)
 {
     const char *named = getenv("TESSERA_ORT");

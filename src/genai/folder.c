@@ -244,6 +244,18 @@ const char *tsr_folder_model(const tsr_folder *folder)
     return folder->model_path;
 }
 
+// A configuration that does not say it leaves the size of the logits, or else the bytes of a character.
+int64_t tsr_folder_vocabulary(const tsr_folder *folder)
+{
+    const tsr_value *logits = tsr_graph_value(tsr_model_graph(folder->model), "logits");
+    int rank = logits ? tsr_value_rank(logits) : 0;
+    if (folder->vocabulary > 0)
+        return folder->vocabulary;
+    if (rank > 0 && tsr_value_dim(logits, rank - 1).value > 0)
+        return tsr_value_dim(logits, rank - 1).value;
+    return 256;
+}
+
 bool tsr_folder_cache(const tsr_folder *folder, size_t i, const char **past, const char **present)
 {
     if (i >= folder->caches.n)

@@ -15,7 +15,7 @@
 
 #define DEFAULT_TOKENS 64
 
-struct generation {
+struct tsr_generator {
     tsr_folder *folder;
     tsr_session *session;
     tsr_generate_options options;
@@ -40,9 +40,9 @@ static double now(void)
 // ---- the job -----------------------------------------------------------------------------------
 
 // "past_key_values.0.key=present.0.key" of every cache.
-static const char **state_texts(struct generation *generation)
+static const char **state_texts(tsr_generator *generator)
 {
-    tsr_folder *folder = generation->folder;
+    tsr_folder *folder = generator->folder;
     const char **texts = ARENA_ARRAY(&folder->arena, const char *, folder->caches.n + 1);
     if (!texts)
         return NULL;
@@ -53,53 +53,53 @@ static const char **state_texts(struct generation *generation)
     return folder->arena.failed ? NULL : texts;
 }
 
-static tsr_status open_whole(struct generation *generation)
+static tsr_status open_whole(tsr_generator *generator)
 {
-    tsr_folder *folder = generation->folder;
-    tsr_status st = tsr_job_open_model(generation->session, folder->model_path,
-                                       &generation->options.run, &generation->job);
+    tsr_folder *folder = generator->folder;
+    tsr_status st = tsr_job_open_model(generator->session, folder->model_path,
+                                       &generator->options.run, &generator->job);
     for (size_t i = 0; i < folder->caches.n; i++) {
         if (st != TSR_OK)
             return st;
-        st = tsr_job_add_state(generation->job, folder->caches.at[i].past,
+        st = tsr_job_add_state(generator->job, folder->caches.at[i].past,
                                folder->caches.at[i].present);
     }
     return st;
 }
 
 // Plans a step of decode, cuts the model into a temporary folder, and opens that.
-static tsr_status open_cut(struct generation *generation)
+static tsr_status open_cut(tsr_generator *generator)
 {
-    tsr_folder *folder = generation->folder;
-    const char **states = state_texts(generation);
+    tsr_folder *folder = generator->folder;
+    const char **states = state_texts(generator);
     const char *parts = NULL;
     tsr_model *model = NULL;
     tsr_plan_options plan = {.size = sizeof plan,
-                             .devices = generation->options.devices,
+                             .devices = generator->options.devices,
                              .state = states,
                              .n_state = folder->caches.n};
     tsr_plan_summary planned = {.size = sizeof planned};
     tsr_partition_options cut = {.size = sizeof cut};
     if (!states)
         return TSR_NOMEM;
-    tsr_status st = tsr__temporary_folder(generation->session, generation->options.work, "generate",
-                                          &generation->work);
+    tsr_status st = tsr__temporary_folder(generator->session, generator->options.work, "generate",
+                                          &generator->work);
     if (st == TSR_OK)
-        parts = tsr__arena_printf(&folder->arena, "%s/parts", generation->work->path).p;
+        parts = tsr__arena_printf(&folder->arena, "%s/parts", generator->work->path).p;
     if (st == TSR_OK && !parts)
         st = TSR_NOMEM;
     if (st == TSR_OK)
         st = tsr__genai_sizes(folder, 1, folder->context > 2 ? folder->context / 2 : 128,
                               &plan.sizes, &plan.n_sizes);
     if (st == TSR_OK)
-        st = tsr_model_load(generation->session, folder->model_path, &model);
+        st = tsr_model_load(generator->session, folder->model_path, &model);
     if (st == TSR_OK)
         st = tsr_plan(model, &plan, &planned);
     cut.config = planned.config;
     if (st == TSR_OK)
         st = tsr_partition(model, parts, &cut, NULL);
     if (st == TSR_OK)
-        st = tsr_job_open(generation->session, parts, &generation->options.run, &generation->job);
+        st = tsr_job_open(generator->session, parts, &generator->options.run, &generator->job);
     tsr_model_free(model);
     return st;
 }
@@ -107,20 +107,20 @@ static tsr_status open_cut(struct generation *generation)
 // ---- one step ----------------------------------------------------------------------------------
 
 // A tensor [1, n] of whole numbers, in the type that the model wants; nothing where it has no such input.
-static tsr_status put_numbers(struct generation *generation, const char *name,
-                              const int64_t *numbers, int64_t n)
+static tsr_status put_numbers(tsr_generator *generator, const char *name, const int64_t *numbers,
+                              int64_t n)
 {
-    const tsr_value *value = tsr_graph_value(tsr_model_graph(generation->folder->model), name);
+    const tsr_value *value = tsr_graph_value(tsr_model_graph(generator->folder->model), name);
     int64_t dims[2] = {1, n};
     if (!value || !tsr_value_is_input(value))
         return TSR_OK;
     if (tsr_value_dtype(value) == TSR_INT64)
-        return tsr_tensors_put(generation->inputs, name, TSR_INT64, 2, dims, numbers);
-    tsr_status st = tsr_tensors_put(generation->inputs, name, TSR_INT32, 2, dims, NULL);
+        return tsr_tensors_put(generator->inputs, name, TSR_INT64, 2, dims, numbers);
+    tsr_status st = tsr_tensors_put(generator->inputs, name, TSR_INT32, 2, dims, NULL);
     if (st != TSR_OK)
         return st;
-    int64_t at = tsr_tensors_find(generation->inputs, name);
-    int32_t *to = (int32_t *)(uintptr_t)tsr_tensors_data(generation->inputs, (size_t)at,
+    int64_t at = tsr_tensors_find(generator->inputs, name);
+    int32_t *to = (int32_t *)(uintptr_t)tsr_tensors_data(generator->inputs, (size_t)at,
                                                          NULL); // our own: just put
     for (int64_t i = 0; i < n; i++)
         to[i] = (int32_t)numbers[i];
@@ -137,24 +137,24 @@ static bool caches_have_room(const tsr_folder *folder)
     return folder->caches.n > 0;
 }
 
-static int64_t most_tokens(const struct generation *generation)
+static int64_t most_tokens(const tsr_generator *generator)
 {
-    if (generation->options.max_tokens > 0)
-        return generation->options.max_tokens;
+    if (generator->options.max_tokens > 0)
+        return generator->options.max_tokens;
     return DEFAULT_TOKENS;
 }
 
 // Caches of no tokens yet, for the first run; later ones have those of the run before.
-static tsr_status put_empty_caches(struct generation *generation)
+static tsr_status put_empty_caches(tsr_generator *generator)
 {
-    tsr_folder *folder = generation->folder;
+    tsr_folder *folder = generator->folder;
     const tsr_graph *graph = tsr_model_graph(folder->model);
     for (size_t i = 0; i < folder->caches.n; i++) {
         const tsr_value *value = tsr_graph_value(graph, folder->caches.at[i].past);
         int64_t size = tsr_value_dim(value, 3).value;
-        int64_t dims[4] = {1, tsr__genai_cache_heads(folder), generation->cache_room,
+        int64_t dims[4] = {1, tsr__genai_cache_heads(folder), generator->cache_room,
                            size > 0 ? size : folder->head_size};
-        tsr_status st = tsr_tensors_put(generation->inputs, folder->caches.at[i].past,
+        tsr_status st = tsr_tensors_put(generator->inputs, folder->caches.at[i].past,
                                         tsr_value_dtype(value), 4, dims, NULL);
         if (st != TSR_OK)
             return st;
@@ -162,22 +162,22 @@ static tsr_status put_empty_caches(struct generation *generation)
     return TSR_OK;
 }
 
-static tsr_status put_inputs(struct generation *generation, const int64_t *ids, int64_t n)
+static tsr_status put_inputs(tsr_generator *generator, const int64_t *ids, int64_t n)
 {
-    int64_t total = generation->past + n;
-    int64_t *numbers = tsr__alloc(generation->session, (size_t)total * sizeof *numbers);
+    int64_t total = generator->past + n;
+    int64_t *numbers = tsr__alloc(generator->session, (size_t)total * sizeof *numbers);
     if (!numbers)
         return TSR_NOMEM;
     for (int64_t i = 0; i < total; i++)
         numbers[i] = 1;
-    tsr_status st = put_numbers(generation, "input_ids", ids, n);
+    tsr_status st = put_numbers(generator, "input_ids", ids, n);
     if (st == TSR_OK)
-        st = put_numbers(generation, "attention_mask", numbers, total);
+        st = put_numbers(generator, "attention_mask", numbers, total);
     for (int64_t i = 0; i < n; i++)
-        numbers[i] = generation->past + i;
+        numbers[i] = generator->past + i;
     if (st == TSR_OK)
-        st = put_numbers(generation, "position_ids", numbers, n);
-    tsr__free(generation->session, numbers, (size_t)total * sizeof *numbers);
+        st = put_numbers(generator, "position_ids", numbers, n);
+    tsr__free(generator->session, numbers, (size_t)total * sizeof *numbers);
     return st;
 }
 
@@ -200,93 +200,93 @@ static float from_bfloat(uint16_t bits)
     return out;
 }
 
-static tsr_status no_logits(struct generation *generation)
+static tsr_status no_logits(tsr_generator *generator)
 {
     struct place at = PLACE_NONE;
-    at.file = str_of(generation->folder->model_path);
+    at.file = str_of(generator->folder->model_path);
     at.value = str_of("logits");
-    tsr__diag(generation->session, DIAG_folder_malformed, &at,
+    tsr__diag(generator->session, DIAG_folder_malformed, &at,
               "a language model gives logits, [batch, tokens, vocabulary]",
               "the model gives no logits of a type that can be read");
     return TSR_UNSUPPORTED;
 }
 
 // The logits of the last token, as float32.
-static tsr_status read_logits(struct generation *generation)
+static tsr_status read_logits(tsr_generator *generator)
 {
-    int64_t at = tsr_tensors_find(generation->outputs, "logits");
-    int rank = at < 0 ? 0 : tsr_tensors_rank(generation->outputs, (size_t)at);
+    int64_t at = tsr_tensors_find(generator->outputs, "logits");
+    int rank = at < 0 ? 0 : tsr_tensors_rank(generator->outputs, (size_t)at);
     if (rank < 1)
-        return no_logits(generation);
-    const int64_t *dims = tsr_tensors_dims(generation->outputs, (size_t)at);
-    tsr_dtype type = tsr_tensors_dtype(generation->outputs, (size_t)at);
+        return no_logits(generator);
+    const int64_t *dims = tsr_tensors_dims(generator->outputs, (size_t)at);
+    tsr_dtype type = tsr_tensors_dtype(generator->outputs, (size_t)at);
     int64_t n = dims[rank - 1], rows = 1;
     for (int d = 0; d < rank - 1; d++)
         rows *= dims[d];
     if (n < 1 || rows < 1)
-        return no_logits(generation);
-    if (n > generation->room) {
+        return no_logits(generator);
+    if (n > generator->room) {
         float *bigger =
-            tsr__realloc(generation->session, generation->logits,
-                         (size_t)generation->room * sizeof *bigger, (size_t)n * sizeof *bigger);
+            tsr__realloc(generator->session, generator->logits,
+                         (size_t)generator->room * sizeof *bigger, (size_t)n * sizeof *bigger);
         if (!bigger)
             return TSR_NOMEM;
-        generation->logits = bigger;
-        generation->room = n;
+        generator->logits = bigger;
+        generator->room = n;
     }
-    const char *data = tsr_tensors_data(generation->outputs, (size_t)at, NULL);
+    const char *data = tsr_tensors_data(generator->outputs, (size_t)at, NULL);
     const char *last = data + (rows - 1) * tsr_dtype_bytes(type, n);
-    generation->vocabulary = n;
+    generator->vocabulary = n;
     for (int64_t i = 0; i < n; i++) {
         if (type == TSR_FLOAT)
-            generation->logits[i] = ((const float *)(const void *)last)[i];
+            generator->logits[i] = ((const float *)(const void *)last)[i];
         else if (type == TSR_FLOAT16)
-            generation->logits[i] = from_half(((const uint16_t *)(const void *)last)[i]);
+            generator->logits[i] = from_half(((const uint16_t *)(const void *)last)[i]);
         else if (type == TSR_BFLOAT16)
-            generation->logits[i] = from_bfloat(((const uint16_t *)(const void *)last)[i]);
+            generator->logits[i] = from_bfloat(((const uint16_t *)(const void *)last)[i]);
         else
-            return no_logits(generation);
+            return no_logits(generator);
     }
     return TSR_OK;
 }
 
-static tsr_status step(struct generation *generation, const int64_t *ids, int64_t n)
+static tsr_status step(tsr_generator *generator, const int64_t *ids, int64_t n)
 {
-    tsr_tensors_free(generation->inputs);
-    tsr_tensors_free(generation->outputs);
-    generation->inputs = generation->outputs = NULL;
-    tsr_status st = tsr__cancel_check(generation->session);
+    tsr_tensors_free(generator->inputs);
+    tsr_tensors_free(generator->outputs);
+    generator->inputs = generator->outputs = NULL;
+    tsr_status st = tsr__cancel_check(generator->session);
     if (st == TSR_OK)
-        st = tsr_tensors_new(generation->session, &generation->inputs);
+        st = tsr_tensors_new(generator->session, &generator->inputs);
     if (st == TSR_OK)
-        st = tsr_tensors_new(generation->session, &generation->outputs);
-    if (st == TSR_OK && generation->past == 0)
-        st = put_empty_caches(generation);
+        st = tsr_tensors_new(generator->session, &generator->outputs);
+    if (st == TSR_OK && generator->past == 0)
+        st = put_empty_caches(generator);
     if (st == TSR_OK)
-        st = put_inputs(generation, ids, n);
+        st = put_inputs(generator, ids, n);
     if (st == TSR_OK)
-        st = tsr_job_run(generation->job, generation->inputs, generation->outputs);
+        st = tsr_job_run(generator->job, generator->inputs, generator->outputs);
     if (st == TSR_OK)
-        st = read_logits(generation);
-    generation->past += n;
+        st = read_logits(generator);
+    generator->past += n;
     return st;
 }
 
 // ---- the next token ----------------------------------------------------------------------------
 
-static int64_t most_likely(const struct generation *generation)
+static int64_t most_likely(const tsr_generator *generator)
 {
     int64_t best = 0;
-    for (int64_t i = 1; i < generation->vocabulary; i++)
-        if (generation->logits[i] > generation->logits[best])
+    for (int64_t i = 1; i < generator->vocabulary; i++)
+        if (generator->logits[i] > generator->logits[best])
             best = i;
     return best;
 }
 
 // A number in [0, 1); the same seed gives the same numbers everywhere (splitmix64).
-static double draw(struct generation *generation)
+static double draw(tsr_generator *generator)
 {
-    uint64_t x = generation->random += 0x9e3779b97f4a7c15u;
+    uint64_t x = generator->random += 0x9e3779b97f4a7c15u;
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
     x = (x ^ x >> 27) * 0x94d049bb133111ebu;
     return (double)((x ^ x >> 31) >> 11) * 0x1p-53;
@@ -306,35 +306,34 @@ static int by_logit(const void *a, const void *b)
 }
 
 // Draws among the top_k most likely tokens that together have top_p of the probability, at that temperature.
-static tsr_status sample(struct generation *generation, int64_t *out)
+static tsr_status sample(tsr_generator *generator, int64_t *out)
 {
-    size_t bytes = (size_t)generation->vocabulary * sizeof(struct candidate);
-    struct candidate *all = tsr__alloc(generation->session, bytes);
+    size_t bytes = (size_t)generator->vocabulary * sizeof(struct candidate);
+    struct candidate *all = tsr__alloc(generator->session, bytes);
     if (!all)
         return TSR_NOMEM;
-    for (int64_t i = 0; i < generation->vocabulary; i++)
-        all[i] = (struct candidate){generation->logits[i], i};
-    qsort(all, (size_t)generation->vocabulary, sizeof *all, by_logit);
-    int64_t n = generation->vocabulary;
-    if (generation->options.top_k > 0 && generation->options.top_k < n)
-        n = generation->options.top_k;
-    double total = 0, kept = 0,
-           limit = generation->options.top_p > 0 ? generation->options.top_p : 1;
+    for (int64_t i = 0; i < generator->vocabulary; i++)
+        all[i] = (struct candidate){generator->logits[i], i};
+    qsort(all, (size_t)generator->vocabulary, sizeof *all, by_logit);
+    int64_t n = generator->vocabulary;
+    if (generator->options.top_k > 0 && generator->options.top_k < n)
+        n = generator->options.top_k;
+    double total = 0, kept = 0, limit = generator->options.top_p > 0 ? generator->options.top_p : 1;
     for (int64_t i = 0; i < n; i++)
-        total += exp((all[i].logit - all[0].logit) / generation->options.temperature);
+        total += exp((all[i].logit - all[0].logit) / generator->options.temperature);
     int64_t chosen = 0;
     while (chosen < n && kept < limit * total) {
-        kept += exp((all[chosen].logit - all[0].logit) / generation->options.temperature);
+        kept += exp((all[chosen].logit - all[0].logit) / generator->options.temperature);
         chosen++;
     }
-    double left = draw(generation) * kept;
+    double left = draw(generator) * kept;
     for (n = chosen, chosen = 0; chosen < n - 1; chosen++) {
-        left -= exp((all[chosen].logit - all[0].logit) / generation->options.temperature);
+        left -= exp((all[chosen].logit - all[0].logit) / generator->options.temperature);
         if (left < 0)
             break;
     }
     *out = all[chosen].token;
-    tsr__free(generation->session, all, bytes);
+    tsr__free(generator->session, all, bytes);
     return TSR_OK;
 }
 
@@ -353,16 +352,16 @@ static bool ends_text(const tsr_folder *folder, int64_t token)
 // ---- all of it ---------------------------------------------------------------------------------
 
 // Steps until the text ends, enough tokens were made, or the caller has enough.
-static tsr_status go(struct generation *generation, const int64_t *ids, size_t n, tsr_token_fn take,
+static tsr_status go(tsr_generator *generator, const int64_t *ids, size_t n, tsr_token_fn take,
                      void *data, tsr_generate_result *result)
 {
     double began = now();
-    int64_t token = 0, most = most_tokens(generation);
-    tsr_status st = step(generation, ids, (int64_t)n);
+    int64_t token = 0, most = most_tokens(generator);
+    tsr_status st = step(generator, ids, (int64_t)n);
     while (st == TSR_OK) {
-        token = most_likely(generation);
-        if (generation->options.temperature > 0)
-            st = sample(generation, &token);
+        token = most_likely(generator);
+        if (generator->options.temperature > 0)
+            st = sample(generator, &token);
         if (st != TSR_OK)
             return st;
         result->tokens++;
@@ -370,58 +369,91 @@ static tsr_status go(struct generation *generation, const int64_t *ids, size_t n
             result->first_s = now() - began;
         result->seconds = now() - began;
         bool more = !take || take(data, token);
-        if (!more || result->tokens >= most || ends_text(generation->folder, token))
+        bool ends = ends_text(generator->folder, token) && !generator->options.past_end;
+        if (!more || ends || result->tokens >= most)
             return TSR_OK;
-        st = step(generation, &token, 1);
+        st = step(generator, &token, 1);
     }
     return st;
 }
 
-static void end(struct generation *generation)
+void tsr_generator_close(tsr_generator *generator)
 {
-    tsr_tensors_free(generation->inputs);
-    tsr_tensors_free(generation->outputs);
-    tsr_job_close(generation->job);
-    tsr__free(generation->session, generation->logits,
-              (size_t)generation->room * sizeof *generation->logits);
-    tsr__temporary_remove(generation->work);
+    if (!generator)
+        return;
+    tsr_session *session = generator->session;
+    tsr_tensors_free(generator->inputs);
+    tsr_tensors_free(generator->outputs);
+    tsr_job_close(generator->job);
+    tsr__free(session, generator->logits, (size_t)generator->room * sizeof *generator->logits);
+    tsr__temporary_remove(generator->work);
+    tsr__free(session, generator, sizeof *generator);
 }
 
-// Callers built against an older header have shorter structs: only `size` bytes are read from the
-// options and written to the result. What was counted is given even where the run failed.
-tsr_status tsr_generate(tsr_folder *folder, const int64_t *ids, size_t n,
-                        const tsr_generate_options *options, tsr_token_fn take, void *data,
-                        tsr_generate_result *result)
+// Callers built against an older header have shorter structs: only `size` bytes are read from the options.
+tsr_status tsr_generator_open(tsr_folder *folder, const tsr_generate_options *options,
+                              tsr_generator **out)
 {
-    struct generation generation = {.folder = folder, .session = folder->session};
-    tsr_generate_result found = {.size = sizeof found};
+    tsr_generator *generator = tsr__alloc(folder->session, sizeof *generator);
+    if (!generator)
+        return TSR_NOMEM;
+    *generator = (tsr_generator){.folder = folder, .session = folder->session};
+    tsr_generate_options *own = &generator->options;
     if (options)
-        memcpy(&generation.options, options,
-               options->size < sizeof generation.options ? options->size
-                                                         : sizeof generation.options);
-    generation.random = generation.options.seed;
-    tsr_status st = TSR_OK;
-    if (n == 0) {
-        struct place at = PLACE_NONE;
-        at.file = str_of(folder->path);
-        tsr__diag(folder->session, DIAG_folder_layout, &at, "give at least one token",
-                  "there is no prompt");
-        return TSR_INVALID;
+        memcpy(own, options, options->size < sizeof *own ? options->size : sizeof *own);
+    own->run.size = sizeof own->run;
+    own->run.states_in_place = caches_have_room(folder);
+    generator->random = own->seed;
+    tsr_status st = own->devices > 1 ? open_cut(generator) : open_whole(generator);
+    if (st != TSR_OK) {
+        tsr_generator_close(generator);
+        return st;
     }
-    generation.options.run.size = sizeof generation.options.run;
-    if (caches_have_room(folder)) {
-        generation.cache_room = (int64_t)n + most_tokens(&generation);
-        generation.options.run.states_in_place = true;
-    }
-    st = generation.options.devices > 1 ? open_cut(&generation) : open_whole(&generation);
-    if (st == TSR_OK)
-        st = go(&generation, ids, n, take, data, &found);
-    if (st == TSR_OK && generation.options.run.trace)
-        st = tsr_job_trace(generation.job);
-    end(&generation);
+    *out = generator;
+    return TSR_OK;
+}
+
+static tsr_status refuse_empty(const tsr_folder *folder)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(folder->path);
+    tsr__diag(folder->session, DIAG_folder_layout, &at, "give at least one token",
+              "there is no prompt");
+    return TSR_INVALID;
+}
+
+// Only `size` bytes are written to the result. What was counted is given even where the run failed.
+tsr_status tsr_generator_run(tsr_generator *generator, const int64_t *ids, size_t n,
+                             tsr_token_fn take, void *data, tsr_generate_result *result)
+{
+    tsr_generate_result found = {.size = sizeof found};
+    if (n == 0)
+        return refuse_empty(generator->folder);
+    generator->past = 0;
+    generator->cache_room = 0;
+    if (generator->options.run.states_in_place)
+        generator->cache_room = (int64_t)n + most_tokens(generator);
+    tsr_status st = go(generator, ids, n, take, data, &found);
     if (result) {
         found.size = result->size;
         memcpy(result, &found, result->size < sizeof found ? result->size : sizeof found);
     }
+    return st;
+}
+
+tsr_status tsr_generate(tsr_folder *folder, const int64_t *ids, size_t n,
+                        const tsr_generate_options *options, tsr_token_fn take, void *data,
+                        tsr_generate_result *result)
+{
+    tsr_generator *generator = NULL;
+    if (n == 0)
+        return refuse_empty(folder);
+    tsr_status st = tsr_generator_open(folder, options, &generator);
+    if (st != TSR_OK)
+        return st;
+    st = tsr_generator_run(generator, ids, n, take, data, result);
+    if (st == TSR_OK && generator->options.run.trace)
+        st = tsr_job_trace(generator->job);
+    tsr_generator_close(generator);
     return st;
 }

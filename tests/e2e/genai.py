@@ -141,6 +141,16 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
         case("the same tokens where caches grow " + " ".join(map(str, more)), rc == 0 and cut == alone, cut + err)
     drawn = [tessera(*words, "--devices", 2, "--temperature", 5, "--top-k", 30, "--top-p", 0.95, "--seed", k)[1] for k in (1, 1, 2, 3, 4)]
     case("drawn tokens follow the seed", drawn[0] == drawn[1] and len(set(drawn)) > 1, drawn)
+    rc, out, err = tessera("bench", whole, "--devices", 2, "--seconds", 0.2, "--prompt-tokens", 9, "--max-tokens", 5, "--json")
+    said = json.loads(out) if rc == 0 else {}
+    case("bench has tokens per second", rc == 0 and said["devices"] == 2 and said["ours"]["prefill_per_s"] > 0 and said["ours"]["decode_per_s"] > 0 and said["ours"]["rounds"] > 1, out + err)
+    try:
+        import onnxruntime_genai  # noqa: F401
+        case("bench has its peer beside it", said["peer"]["rounds"] > 0 and abs(said["decode_ratio"] * said["peer"]["decode_per_s"] / said["ours"]["decode_per_s"] - 1) < 1e-6, out)
+    except ImportError:
+        print("ok e2e genai bench has its peer beside it # SKIP this Python has no onnxruntime-genai")
+    rc, out, err = tessera("bench", whole, "--prompt-tokens", "many")
+    case("bench wants numbers", rc == 2 and "--prompt-tokens" in err, err)
     rc, out, err = tessera("generate", whole, "--prompt", "Hello")
     case("text says what to install", rc == 2 and "tokenizers" in err, err)
     rc, out, err = tessera("generate", whole, "--ids", "1,x")

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+// bench_folder.c - how fast a generation folder is: tokens of a prompt and tokens after it per second, cut as asked, against
+// the uncut folder in a stock onnxruntime-genai on the same cores.
+//
+// Both are loaded once and take turns, so that a machine that others use too is the same for both: ours, the peer, ours. The
+// peer is a Python of its own, found as `doctor` finds it; where it lacks onnxruntime-genai, our figures stand alone.
+#include "cli.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define MAX_ROUNDS     1000
+#define DEFAULT_PROMPT 128
+#define DEFAULT_TOKENS 64
+
+// Of each round: prompt tokens until the first new one, and new tokens after that, per second.
+struct rates {
+    double prefill[MAX_ROUNDS], decode[MAX_ROUNDS];
+    size_t n;
+};
+struct folder_bench {
+    struct cli *cli;
+    tsr_folder *folder;
+    tsr_generator *generator;
+    tsr_generate_options options;
+    int64_t prompt, vocabulary;
+    int64_t *ids;
+    double seconds; // for each side
+    struct rates ours, peer;
+    char peer_name[64]; // "": there is none
+};
+
+static double now(void)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return (double)at.tv_sec + 1e-9 * (double)at.tv_nsec;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(const double *list, size_t n)
+{
+    double sorted[MAX_ROUNDS];
+    if (n == 0)
+        return 0;
+    memcpy(sorted, list, n * sizeof *list);
+    qsort(sorted, n, sizeof *sorted, ascending);
+    return sorted[n / 2];
+}
+
+// ---- ours --------------------------------------------------------------------------------------
+
+static tsr_status one_round(struct folder_bench *bench, bool counts)
+{
+    tsr_generate_result result = {.size = sizeof result};
+    tsr_status st =
+        tsr_generator_run(bench->generator, bench->ids, (size_t)bench->prompt, NULL, NULL, &result);
+    if (st != TSR_OK || !counts || bench->ours.n == MAX_ROUNDS)
+        return st;
+    double later = result.seconds - result.first_s;
+    bench->ours.prefill[bench->ours.n] = (double)bench->prompt / result.first_s;
+    bench->ours.decode[bench->ours.n] = later > 0 ? (double)(result.tokens - 1) / later : 0;
+    bench->ours.n++;
+    return TSR_OK;
+}
+
+// Half of the time for our side, after a round that does not count.
+static tsr_status our_turn(struct folder_bench *bench)
+{
+    double end = now() + bench->seconds / 2;
+    tsr_status st = one_round(bench, false);
+    if (st != TSR_OK)
+        return st;
+    do {
+        st = one_round(bench, true);
+        if (st != TSR_OK)
+            return st;
+    } while (now() < end);
+    return TSR_OK;
+}
+
+// ---- the peer ----------------------------------------------------------------------------------
+
+// Prints its version, then "PREFILL DECODE" of each round. All that it is told stands in the environment.
+static const char peer_script[] =
+    "import os, time, numpy as np, onnxruntime_genai as og\n"
+    "prompt, tokens = int(os.environ['TESSERA_PROMPT']), int(os.environ['TESSERA_TOKENS'])\n"
+    "size = int(os.environ['TESSERA_VOCABULARY'])\n"
+    "ids = np.array([[(3 + 31 * i) % size for i in range(prompt)]], np.int32)\n"
+    "model = og.Model(os.environ['TESSERA_FOLDER'])\n"
+    "print('onnxruntime-genai', og.__version__, flush=True)\n"
+    "def round():\n"
+    "    options = og.GeneratorParams(model)\n"
+    "    options.set_search_options(max_length=prompt + tokens, min_length=prompt + tokens, "
+    "do_sample=False)\n"
+    "    generator = og.Generator(model, options)\n"
+    "    began, made = time.perf_counter(), 0\n"
+    "    generator.append_tokens(ids)\n"
+    "    while made < tokens and not generator.is_done():\n"
+    "        generator.generate_next_token()\n"
+    "        made += 1\n"
+    "        if made == 1: first = time.perf_counter()\n"
+    "    end = time.perf_counter()\n"
+    "    return prompt / (first - began), (made - 1) / max(end - first, 1e-9)\n"
+    "round()\n"
+    "end = time.perf_counter() + float(os.environ['TESSERA_SECONDS'])\n"
+    "while True:\n"
+    "    print(*round(), flush=True)\n"
+    "    if time.perf_counter() > end: break\n";
+
+static void tell_number(const char *name, double number)
+{
+    char text[40];
+    snprintf(text, sizeof text, "%.17g", number);
+    setenv(name, text, 1);
+}
+
+// The environment carries all texts, so no character of a path means anything to the shell.
+static FILE *start_peer(const struct folder_bench *bench)
+{
+    char python[PATH_MAX];
+    cli_python(python, sizeof python);
+    setenv("TESSERA_PYTHON", python, 1);
+    setenv("TESSERA_SCRIPT", peer_script, 1);
+    setenv("TESSERA_FOLDER", bench->cli->folder, 1);
+    tell_number("TESSERA_PROMPT", (double)bench->prompt);
+    tell_number("TESSERA_TOKENS", (double)bench->options.max_tokens);
+    tell_number("TESSERA_VOCABULARY", (double)bench->vocabulary);
+    tell_number("TESSERA_SECONDS", bench->seconds);
+    return popen("exec \"$TESSERA_PYTHON\" -I -c \"$TESSERA_SCRIPT\" 2>/dev/null", "r");
+}
+
+static void peer_turn(struct folder_bench *bench)
+{
+    char line[200];
+    FILE *answer = start_peer(bench);
+    if (!answer)
+        return;
+    if (fgets(line, sizeof line, answer) && strncmp(line, "onnxruntime-genai ", 18) == 0)
+        snprintf(bench->peer_name, sizeof bench->peer_name, "%.*s", (int)strcspn(line, "\n"), line);
+    struct rates *rates = &bench->peer;
+    while (rates->n < MAX_ROUNDS && fgets(line, sizeof line, answer))
+        if (sscanf(line, "%lf %lf", &rates->prefill[rates->n], &rates->decode[rates->n]) == 2)
+            rates->n++;
+    pclose(answer);
+    if (rates->n == 0)
+        bench->peer_name[0] = 0;
+}
+
+// ---- what came out -----------------------------------------------------------------------------
+
+static double ratio(double ours, double peer)
+{
+    return peer > 0 ? ours / peer : 0;
+}
+
+static void print_side(tsr_json *json, const char *name, const struct rates *rates)
+{
+    tsr_json_begin(json, name, '{');
+    tsr_json_int(json, "rounds", (int64_t)rates->n);
+    tsr_json_number(json, "prefill_per_s", median(rates->prefill, rates->n));
+    tsr_json_number(json, "decode_per_s", median(rates->decode, rates->n));
+    tsr_json_end(json);
+}
+
+static int print_json(const struct folder_bench *bench)
+{
+    tsr_json *json = cli_json(bench->cli);
+    if (!json)
+        return cli_print_json(bench->cli, json, EXIT_DONE);
+    const struct rates *ours = &bench->ours, *peer = &bench->peer;
+    tsr_json_int(json, "devices", bench->options.devices > 1 ? bench->options.devices : 1);
+    tsr_json_int(json, "prompt", bench->prompt);
+    tsr_json_int(json, "tokens", bench->options.max_tokens);
+    print_side(json, "ours", ours);
+    if (bench->peer_name[0]) {
+        tsr_json_string(json, "peer_name", bench->peer_name);
+        print_side(json, "peer", peer);
+        tsr_json_number(json, "prefill_ratio",
+                        ratio(median(ours->prefill, ours->n), median(peer->prefill, peer->n)));
+        tsr_json_number(json, "decode_ratio",
+                        ratio(median(ours->decode, ours->n), median(peer->decode, peer->n)));
+    } else {
+        tsr_json_null(json, "peer_name");
+    }
+    return cli_print_json(bench->cli, json, EXIT_DONE);
+}
+
+static void print_line(const char *name, const struct rates *rates)
+{
+    printf("%-36s %10.1f %10.1f %7zu\n", name, median(rates->prefill, rates->n),
+           median(rates->decode, rates->n), rates->n);
+}
+
+static int print_text(const struct folder_bench *bench)
+{
+    const struct rates *ours = &bench->ours, *peer = &bench->peer;
+    char name[64];
+    if (bench->options.devices > 1)
+        snprintf(name, sizeof name, "cut for %lld devices", (long long)bench->options.devices);
+    else
+        snprintf(name, sizeof name, "whole");
+    printf("tokens per second, %lld of prompt, then %lld; medians\n", (long long)bench->prompt,
+           (long long)bench->options.max_tokens);
+    printf("%-36s %10s %10s %7s\n", "", "prefill", "decode", "rounds");
+    print_line(name, ours);
+    if (!bench->peer_name[0]) {
+        printf("nothing to compare with: no Python with onnxruntime-genai was found\n");
+        return EXIT_DONE;
+    }
+    char whole[100];
+    snprintf(whole, sizeof whole, "whole, %s", bench->peer_name);
+    print_line(whole, peer);
+    printf("%-36s %10.2f %10.2f\n", "ratio",
+           ratio(median(ours->prefill, ours->n), median(peer->prefill, peer->n)),
+           ratio(median(ours->decode, ours->n), median(peer->decode, peer->n)));
+    return EXIT_DONE;
+}
+
+// ---- all of it ---------------------------------------------------------------------------------
+
+// A whole number of 1 to a million, or its default.
+static bool read_count(struct cli *cli, const char *name, int64_t usual, int64_t *out)
+{
+    const char *text = cli_value(cli, name);
+    uint64_t number = (uint64_t)usual;
+    if (text && (!cli_count_of(text, &number) || number < 1 || number > 1000000)) {
+        cli_usage(cli, "%s wants a number, not '%s'", name, text);
+        return false;
+    }
+    *out = (int64_t)number;
+    return true;
+}
+
+static int read_options(struct folder_bench *bench)
+{
+    struct cli *cli = bench->cli;
+    if (!read_count(cli, "--prompt-tokens", DEFAULT_PROMPT, &bench->prompt) ||
+        !read_count(cli, "--max-tokens", DEFAULT_TOKENS, &bench->options.max_tokens) ||
+        !read_count(cli, "--devices", 1, &bench->options.devices))
+        return EXIT_USAGE;
+    return cli_read_run_options(cli, &bench->options.run);
+}
+
+// The same tokens as the peer's: 3, 34, 65 ... of the vocabulary.
+static void make_prompt(struct folder_bench *bench)
+{
+    bench->ids = cli_alloc((size_t)bench->prompt, sizeof *bench->ids);
+    for (int64_t i = 0; i < bench->prompt; i++)
+        bench->ids[i] = (3 + 31 * i) % bench->vocabulary;
+}
+
+static tsr_status measure(struct folder_bench *bench)
+{
+    tsr_status st = cli_engine(bench->cli, NULL, NULL);
+    if (st != TSR_OK)
+        return st;
+    st = tsr_folder_open(bench->cli->session, bench->cli->folder, &bench->folder);
+    if (st != TSR_OK)
+        return st;
+    bench->vocabulary = tsr_folder_vocabulary(bench->folder);
+    make_prompt(bench);
+    st = tsr_generator_open(bench->folder, &bench->options, &bench->generator);
+    if (st != TSR_OK)
+        return st;
+    st = our_turn(bench);
+    if (st != TSR_OK)
+        return st;
+    peer_turn(bench);
+    return our_turn(bench);
+}
+
+int cli_bench_folder(struct cli *cli, double seconds)
+{
+    struct folder_bench *bench = cli_alloc(1, sizeof *bench);
+    *bench = (struct folder_bench){.cli = cli, .seconds = seconds};
+    bench->options = (tsr_generate_options){
+        .size = sizeof bench->options, .work = getenv("TMPDIR"), .past_end = true};
+    int code = read_options(bench);
+    if (code == 0) {
+        tsr_status st = measure(bench);
+        code = cli_finish(cli, st);
+        if (st == TSR_OK)
+            code = cli->json ? print_json(bench) : print_text(bench);
+    }
+    tsr_generator_close(bench->generator);
+    tsr_folder_free(bench->folder);
+    free(bench->ids);
+    free(bench);
+    return code;
+}
