@@ -991,13 +991,11 @@ typedef struct tsr_run_options {
     const char *gpu_driver, *gpu_nccl; /* libraries; NULL: libcuda.so.1 and libnccl.so.2 */
     /* bytes that the engine may take on each rank's GPU; 0: what is free there when the ranks start, divided between those that share it */
     int64_t gpu_memory;
-    /* ranks > 0: this process is that rank of so many processes of this host, which nobody
-     * launched together. * One that a launcher started too must have the same place there */
+    /* ranks > 0: this process is that rank of so many that nobody launched together; a launcher must say the same */
     int rank, ranks;
     /* name by which such ranks find each other, the same for all of a job; NULL: "" */
     const char *meet;
-    /* each state is one buffer: what a run makes of it is written where it was. For caches with room
-     * (tsr_cache_has_room), which are then never copied */
+    /* what a run makes of a state is written where it was, see tsr_cache_has_room */
     bool states_in_place;
     bool facts; /* tsr_run and tsr_run_model keep what each rank was, for tsr_run_rank */
     /* with ranks, of the transport ucx: "a:4,b:4", the hosts of those ranks, rank 0's first; NULL: all
@@ -1101,16 +1099,13 @@ typedef struct tsr_bench_result {
     /* of all runs that count; where they overlap, from the first start to the last result */
     double seconds;
     double mean_s, min_s, p50_s, p90_s, p95_s, p99_s, max_s;
-    /* per rank: its share of that time, 0..1, waiting for others * included; owned by the
-     * session until the next run */
+    /* per rank: its share of that time, with waiting; the session's until the next run */
     const double *communication;
-    /* per rank: bytes of its process when the runs were done, weights that are mapped included;
-     * * 0: not known, as of ranks that share a process. Owned as above */
+    /* per rank: bytes of its process after the runs, mapped ones too; 0: not known. Owned as above */
     const int64_t *memory;
     int64_t process_memory; /* of the calling process; 0: its ranks are processes of their own */
 } tsr_bench_result;
-/* Runs a partition or a model again and again for that long, after some runs that do not count. Under a launcher
- * every rank calls it. */
+/* Runs it again and again for that long, after some runs that do not count. Under a launcher every rank calls it. */
 TSR_API tsr_status tsr_bench(tsr_session *session, const char *path, const tsr_run_options *options,
                              const tsr_tensors *inputs, double seconds, tsr_bench_result *result);
 /* The same for an annotated model, cut as tsr_run_annotated does. */
@@ -1459,16 +1454,14 @@ typedef struct tsr_report_options {
      * file that Model Explorer loads as node data; needs the simulation. */
     const char *format;
 } tsr_report_options;
-/* One HTML page that needs nothing besides itself. It begins with the verdict: whether it fits, how much faster than one device it is
- * and what bounds it. Then memory against the limit, where time goes, the timeline, every communication and the load of every
- * link, how tensors are cut, the shardings with layers folded, the session's findings. */
+/* One HTML page that needs nothing besides itself: the verdict, memory against the limit, where time goes, the timeline, every
+ * communication and the load of every link, how tensors are cut, the shardings with layers folded, the session's findings. */
 TSR_API tsr_status tsr_report(tsr_model *model, const tsr_report_options *options,
                               const char *path);
 
 /* ---- 13 generation folders ------------------------------------------------------------------- */
 
-/* A language model with its caches, its tokenizer and a configuration in one folder, as onnxruntime-genai's builder
- * (genai_config.json) or Optimum (config.json, model.onnx) write it. */
+/* A language model with its tokenizer and a configuration: genai_config.json, or Optimum's config.json and model.onnx. */
 typedef struct tsr_folder tsr_folder;
 TSR_API bool tsr_folder_is(const char *path); /* whether the path is such a folder */
 TSR_API tsr_status tsr_folder_open(tsr_session *session, const char *path, tsr_folder **out);
@@ -1492,17 +1485,14 @@ typedef struct tsr_folder_options {
     /* folder of libtessera_ops.so and the MPI plug-ins; NULL: beside the library */
     const char *plugins;
 } tsr_folder_options;
-/* Writes out/rank0, out/rank1 ...: a generation folder for each device, which a stock onnxruntime-genai loads in as many processes
- * under any launcher. Heads are cut alike in all layers, each rank keeps the caches of its own, every rank gives the logits; the
- * plug-in goes along. Needs genai_config.json, and at least as many heads of keys as devices (TSR_UNSUPPORTED else). */
+/* Writes out/rank0 ...: a generation folder for each device, which a stock onnxruntime-genai loads in as many processes. Heads are cut
+ * alike, every rank gives the logits. Needs genai_config.json, and as many heads of keys as devices (TSR_UNSUPPORTED else). */
 TSR_API tsr_status tsr_folder_partition(tsr_folder *folder, const char *out,
                                         const tsr_folder_options *options,
                                         tsr_partition_summary *summary);
 
-/* Whether a cache may be given with more room than is in use: `past` is read by one node alone, which is told how much there is,
- * and `present` is the same room after it. Such a cache can be one buffer for all steps (states_in_place). */
+/* One node alone reads the cache, is told how much of it is in use, and gives the same room back: states_in_place. */
 TSR_API bool tsr_cache_has_room(const tsr_value *past, const tsr_value *present);
-
 typedef struct tsr_generate_options {
     size_t size;
     int64_t devices;    /* 0 or 1: whole */
@@ -1521,15 +1511,13 @@ typedef struct tsr_generate_result {
     double first_s; /* until the first of them */
     double seconds; /* until the last */
 } tsr_generate_result;
-/* Takes a token as it is made; false: enough. */
-typedef bool (*tsr_token_fn)(void *data, int64_t token);
-/* Continues a prompt of n tokens, the model planned and cut for so many devices, its caches staying there between steps. Ends with
- * the configuration's end token, which is given out too. take and result may be NULL. */
+typedef bool (*tsr_token_fn)(void *data,
+                             int64_t token); /* takes a token as it is made; false: enough */
+/* Continues a prompt, the model planned and cut, until the end token, which is given out too. take and result may be NULL. */
 TSR_API tsr_status tsr_generate(tsr_folder *folder, const int64_t *ids, size_t n,
                                 const tsr_generate_options *options, tsr_token_fn take, void *data,
                                 tsr_generate_result *result);
-/* The same for several prompts, one after the other: planned, cut and loaded once. The folder must outlive it. Texts of what the
- * options name must live as long. */
+/* The same for one prompt after the other, loaded once. The folder and the texts of the options must outlive it. */
 typedef struct tsr_generator tsr_generator;
 TSR_API tsr_status tsr_generator_open(tsr_folder *folder, const tsr_generate_options *options,
                                       tsr_generator **out);
