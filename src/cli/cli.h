@@ -178,11 +178,21 @@ int cli_print_json(struct cli *cli, tsr_json *json, int code);
 int cli_print_written(struct cli *cli, const char *path, int code);
 // A document begun with its version.
 tsr_json *cli_json(struct cli *cli);
+// The same where the caller wants JSON; NULL: it does not. cli_end: prints it, if there is one, and gives the code back.
+tsr_json *cli_json_if(struct cli *cli);
+int cli_end(struct cli *cli, tsr_json *json, int code);
 
 // 1536 -> "1.5 KiB". Buffers rotate: at most 4 results at a time.
 const char *cli_bytes(int64_t bytes);
 const char *cli_time(int64_t picoseconds); // "0.117 ms", "29.0 s"
-const char *cli_count(int64_t n);          // 1234567 -> "1,234,567"
+// Pieces of a line: what stands between the parts of a list (nothing in front of the first), what stands there only if
+// something holds, the s of a plural, a text that may be missing or empty, a domain's name.
+const char *cli_between(size_t i, const char *separator);
+const char *cli_text_if(bool holds, const char *text);
+const char *cli_plural(size_t n);
+const char *cli_text_or(const char *text, const char *otherwise);
+const char *cli_domain(const char *domain);
+const char *cli_count(int64_t n); // 1234567 -> "1,234,567"
 
 // Opens ONNX Runtime: $TESSERA_ORT, the loader's path, the active Python, .venv and .deps beside the
 // program or above it; never the working directory. TSR_ENGINE with one finding if there is none.

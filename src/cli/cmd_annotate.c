@@ -115,7 +115,7 @@ static int finish(struct cli *cli, struct editor *editor, tsr_model *model, cons
     int code = cli_finish(cli, status);
     if (status == TSR_OK)
         cli_say(cli, "%s: %zu edit%s, written\n", out, editor->n_applied,
-                editor->n_applied == 1 ? "" : "s");
+                cli_plural(editor->n_applied));
     return cli->json ? cli_print_written(cli, out, code) : code;
 }
 

@@ -77,7 +77,7 @@ static void print_memory(const tsr_bench_result *result)
     printf("memory, mapped weights included:");
     if (result->memory[0] > 0)
         for (int i = 0; i < result->ranks; i++)
-            printf("%s rank %d %s", i ? "," : "", i, cli_bytes(result->memory[i]));
+            printf("%s rank %d %s", cli_between(i, ","), i, cli_bytes(result->memory[i]));
     else
         printf(" %s in one process", cli_bytes(result->process_memory));
     printf("\n");
@@ -87,9 +87,8 @@ static void print_text(const tsr_bench_result *result)
 {
     printf(
         "%zu runs in %.2f s on %d rank%s, after %zu to warm up and %.2f s to load: %.1f runs/s\n",
-        result->runs, result->seconds, result->ranks, result->ranks == 1 ? "" : "s",
-        result->warmups, result->load_s,
-        result->seconds > 0 ? (double)result->runs / result->seconds : 0);
+        result->runs, result->seconds, result->ranks, cli_plural(result->ranks), result->warmups,
+        result->load_s, result->seconds > 0 ? (double)result->runs / result->seconds : 0);
     printf("%10s %10s %10s %10s %10s %10s %10s\n", "ms", "min", "p50", "p90", "p95", "p99", "max");
     printf("%10s %10.3f %10.3f %10.3f %10.3f %10.3f %10.3f\n", "", 1e3 * result->min_s,
            1e3 * result->p50_s, 1e3 * result->p90_s, 1e3 * result->p95_s, 1e3 * result->p99_s,
@@ -99,7 +98,7 @@ static void print_text(const tsr_bench_result *result)
         return;
     printf("communication, waiting for others included:");
     for (int i = 0; i < result->ranks; i++)
-        printf("%s rank %d %.1f %%", i ? "," : "", i, 100 * result->communication[i]);
+        printf("%s rank %d %.1f %%", cli_between(i, ","), i, 100 * result->communication[i]);
     printf("\n");
 }
 

@@ -58,13 +58,13 @@ static void sarif_location(struct cli *cli, tsr_json *json, const tsr_finding *f
 {
     char name[512];
     snprintf(name, sizeof name, "%s#%lld %s%s%s", finding->graph, (long long)finding->node_index,
-             finding->node[0] ? finding->node : finding->op, finding->value[0] ? ":" : "",
+             cli_text_or(finding->node, finding->op), cli_text_if(finding->value[0], ":"),
              finding->value);
     tsr_json_begin(json, "locations", '[');
     tsr_json_begin(json, NULL, '{');
     tsr_json_begin(json, "physicalLocation", '{');
     tsr_json_begin(json, "artifactLocation", '{');
-    tsr_json_string(json, "uri", finding->file[0] ? finding->file : cli->arguments[0]);
+    tsr_json_string(json, "uri", cli_text_or(finding->file, cli->arguments[0]));
     tsr_json_end(json);
     tsr_json_end(json);
     if (finding->node_index >= 0) {
@@ -84,8 +84,8 @@ static void sarif_results(struct cli *cli, tsr_json *json)
     for (size_t i = 0; i < tsr_finding_count(cli->session); i++) {
         tsr_finding finding = tsr_finding_at(cli->session, i);
         char text[2048];
-        snprintf(text, sizeof text, "%s%s%s", finding.message, finding.hint[0] ? ". Help: " : "",
-                 finding.hint);
+        snprintf(text, sizeof text, "%s%s%s", finding.message,
+                 cli_text_if(finding.hint[0], ". Help: "), finding.hint);
         tsr_json_begin(json, NULL, '{');
         tsr_json_string(json, "ruleId", finding.code);
         tsr_json_string(json, "level", levels[finding.severity]);
@@ -138,18 +138,21 @@ static int run(struct cli *cli)
 {
     tsr_model *model = NULL;
     const char *only = cli_value(cli, "--config");
+    tsr_status (*check)(tsr_model * model, const char *config) = tsr_check;
+    if (cli_flag(cli, "--formalism"))
+        check = tsr_check_formalism;
     tsr_status status = tsr_model_load(cli->session, cli->arguments[0], &model);
     if (status == TSR_OK)
-        status = cli_flag(cli, "--formalism") ? tsr_check_formalism(model, only)
-                                              : tsr_check(model, only);
-    if (status == TSR_OK)
-        check_topologies(model, only);
+        status = check(model, only);
     if (status != TSR_OK) {
         int code = cli_finish(cli, status);
         tsr_model_free(model);
         return code;
     }
-    int code = tsr_finding_total(cli->session, TSR_ERROR) ? EXIT_NO : EXIT_DONE;
+    check_topologies(model, only);
+    int code = EXIT_DONE;
+    if (tsr_finding_total(cli->session, TSR_ERROR))
+        code = EXIT_NO;
     if (cli_flag(cli, "--sarif"))
         code = print_sarif(cli, code);
     else if (cli->json)

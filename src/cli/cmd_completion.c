@@ -47,7 +47,7 @@ static void zsh_option(const struct command *command, const struct option *optio
         else
             printf(strchr("[]:\\", *p) ? "\\%c" : "%c", *p);
     }
-    printf("]%s'", option->value ? ":value:_files" : "");
+    printf("]%s'", cli_text_if(option->value, ":value:_files"));
 }
 
 static void zsh(void)
@@ -73,7 +73,7 @@ static void fish_option(const struct command *command, const struct option *opti
         printf("-l %s", option->name + 2);
     else
         printf("-s %s", option->name + 1);
-    printf("%s -d \"%s\"\n", option->value ? " -r" : "", option->help);
+    printf("%s -d \"%s\"\n", cli_text_if(option->value, " -r"), option->help);
 }
 
 static void fish(void)

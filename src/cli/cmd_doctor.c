@@ -18,9 +18,8 @@ struct item {
 // First program of that name on the path; empty if none.
 static void which(const char *name, char *out, size_t cap)
 {
-    const char *path = getenv("PATH");
     out[0] = 0;
-    for (const char *p = path ? path : ""; *p;) {
+    for (const char *p = cli_text_or(getenv("PATH"), ""); *p;) {
         size_t n = strcspn(p, ":");
         if ((size_t)snprintf(out, cap, "%.*s/%s", (int)n, p, name) < cap && access(out, X_OK) == 0)
             return;
@@ -31,9 +30,10 @@ static void which(const char *name, char *out, size_t cap)
 
 static void set(struct item *item, const char *what, bool ok, const char *remedy)
 {
+    static const char *const states[] = {"missing", "ok"};
     item->what = what;
-    item->state = ok ? "ok" : "missing";
-    item->remedy = ok ? "" : remedy;
+    item->state = states[ok];
+    item->remedy = cli_text_if(!ok, remedy);
 }
 
 static void look_engine(struct cli *cli, struct item *item)
@@ -43,7 +43,7 @@ static void look_engine(struct cli *cli, struct item *item)
     tsr_finding_clear(cli->session);
     set(item, "ONNX Runtime", ok,
         "run tools/setup, or `pip install onnxruntime`, or set TESSERA_ORT to the library's path");
-    snprintf(item->detail, sizeof item->detail, "%s%s%s", version, ok ? " at " : "", found);
+    snprintf(item->detail, sizeof item->detail, "%s%s%s", version, cli_text_if(ok, " at "), found);
 }
 
 // Kinds of devices that a configuration may name: "CPU; GPU: CUDA; NPU: nothing"
@@ -53,12 +53,14 @@ static void look_devices(struct cli *cli, struct item *item)
     size_t cap = sizeof item->detail, n = 0;
     bool any = false;
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
-        char name[96] = "nothing";
+        char name[96];
         bool here = tsr_engine_device(cli->session, kinds[k], name, sizeof name);
+        if (!here)
+            snprintf(name, sizeof name, "nothing");
         any = any || here;
         if (n < cap)
-            n += (size_t)snprintf(item->detail + n, cap - n, "%s%s: %s", k ? "; " : "", kinds[k],
-                                  here ? name : "nothing");
+            n += (size_t)snprintf(item->detail + n, cap - n, "%s%s: %s", cli_between(k, "; "),
+                                  kinds[k], name);
     }
     set(item, "device names", any, "needs an ONNX Runtime");
 }
@@ -69,13 +71,13 @@ static void look_bytes(struct cli *cli, struct item *item)
     bool saturates = false;
     bool asked = tsr_engine_saturates(cli->session, getenv("TMPDIR"), &saturates) == TSR_OK;
     tsr_finding_clear(cli->session);
-    set(item, "8-bit products", asked && !saturates,
-        asked ? "quantise weights to 7 bits (reduce_range) or to unsigned bytes: tessera explain "
-                "engine-saturates"
-              : "needs an ONNX Runtime");
+    static const char *const remedies[] = {
+        "needs an ONNX Runtime", "quantise weights to 7 bits (reduce_range) or to unsigned bytes: "
+                                 "tessera explain engine-saturates"};
+    set(item, "8-bit products", asked && !saturates, remedies[asked]);
     if (asked && saturates)
         item->state = "inexact";
-    const char *detail = asked ? "exact on this CPU" : "";
+    const char *detail = cli_text_if(asked, "exact on this CPU");
     if (saturates)
         detail = "this engine adds products of bytes in 16 bits on this CPU, and saturates";
     snprintf(item->detail, sizeof item->detail, "%s", detail);
@@ -87,10 +89,11 @@ static void look_mpi(struct item *item, const char *what, const char *program, c
     char path[PATH_MAX];
     which(program, path, sizeof path);
     bool plugin = tsr_transport_available(family);
-    set(item, what, path[0] && plugin,
-        path[0] ? "rebuild: the plug-in is made where this MPI's headers are installed" : remedy);
+    if (path[0])
+        remedy = "rebuild: the plug-in is made where this MPI's headers are installed";
+    set(item, what, path[0] && plugin, remedy);
     snprintf(item->detail, sizeof item->detail, "%.400s%s", path,
-             path[0] && !plugin ? " (no plug-in)" : "");
+             cli_text_if(path[0] && !plugin, " (no plug-in)"));
 }
 
 static void look_ucx(struct item *item)
@@ -98,8 +101,8 @@ static void look_ucx(struct item *item)
     bool plugin = tsr_transport_available("ucx");
     set(item, "UCX", plugin,
         "apt install libucx-dev and rebuild; it is for ranks on several hosts without MPI");
-    snprintf(item->detail, sizeof item->detail, "%s",
-             plugin ? "plug-in found; --transport ucx" : "no plug-in");
+    static const char *const details[] = {"no plug-in", "plug-in found; --transport ucx"};
+    snprintf(item->detail, sizeof item->detail, "%s", details[plugin]);
 }
 
 #define VERSIONS                                                                                   \
@@ -158,16 +161,17 @@ static void look_python(struct item *item)
 // "2 ranks: 1 thread each, on cores 0 | 1; more: 1 thread each, anywhere"
 static void look_ranks(struct item *item)
 {
+    static const char *const places[] = {", on any core", " and keep to cores"};
     int cores[CORES_SHOWN], threads = 1;
     int ranks = 2;
     size_t n = 0, cap = sizeof item->detail;
     set(item, "ranks", true, "");
     int share = tsr_run_cores(0, ranks, cores, CORES_SHOWN, &threads);
     n += (size_t)snprintf(item->detail, cap, "2 ranks have %d thread%s each%s", threads,
-                          threads > 1 ? "s" : "", share ? " and keep to cores" : ", on any core");
+                          cli_text_if(threads > 1, "s"), places[share > 0]);
     for (int r = 0; share && r < ranks && n < cap; r++) {
         share = tsr_run_cores(r, ranks, cores, CORES_SHOWN, NULL);
-        n += (size_t)snprintf(item->detail + n, cap - n, "%s", r ? " |" : "");
+        n += (size_t)snprintf(item->detail + n, cap - n, "%s", cli_between(r, " |"));
         for (int k = 0; k < share && k < CORES_SHOWN && n < cap; k++)
             n += (size_t)snprintf(item->detail + n, cap - n, " %d", cores[k]);
         if (share > CORES_SHOWN && n < cap)

@@ -17,7 +17,7 @@ static void print_wrapped(const char *text)
             putchar('\n');
             column = 0;
         }
-        printf("%s%.*s", column ? " " : "", (int)n, p);
+        printf("%s%.*s", cli_text_if(column, " "), (int)n, p);
         column += n + (column > 0);
         p += n;
         p += strspn(p, " ");
@@ -29,7 +29,7 @@ static int list_all(struct cli *cli)
 {
     const char *code, *title, *explanation;
     tsr_severity severity;
-    tsr_json *json = cli->json ? cli_json(cli) : NULL;
+    tsr_json *json = cli_json_if(cli);
     if (json)
         tsr_json_begin(json, "codes", '[');
     for (size_t i = 0; tsr_code_at(i, &code, &severity, &title, &explanation); i++) {
@@ -45,7 +45,7 @@ static int list_all(struct cli *cli)
     }
     if (json)
         tsr_json_end(json);
-    return json ? cli_print_json(cli, json, EXIT_DONE) : EXIT_DONE;
+    return cli_end(cli, json, EXIT_DONE);
 }
 
 // A code that does not exist gets the nearest one as a hint, if it is near: for 9 letters less
@@ -75,8 +75,10 @@ static int explain(struct cli *cli, const char *wanted)
     size_t least = 1 + (strlen(wanted) + 2) / 3;
     for (size_t i = 0; tsr_code_at(i, &code, &severity, &title, &explanation); i++) {
         size_t d = cli_distance(wanted, code);
-        near = d < least ? code : near;
-        least = d < least ? d : least;
+        if (d < least) {
+            near = code;
+            least = d;
+        }
     }
     fprintf(stderr, "tessera explain: no code '%s'", wanted);
     if (near)

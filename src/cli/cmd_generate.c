@@ -43,7 +43,7 @@ static bool take(void *data, int64_t token)
     if (listener->json)
         tsr_json_int(listener->json, NULL, token);
     else
-        printf("%s%lld", listener->first ? "" : " ", (long long)token);
+        printf("%s%lld", cli_text_if(!listener->first, " "), (long long)token);
     listener->first = false;
     return fflush(stdout) == 0;
 }

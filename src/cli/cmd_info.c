@@ -19,20 +19,21 @@ struct facts {
     int64_t largest_bytes;
 };
 
-static int by_count(const void *a, const void *b)
-{
-    const struct op_count *x = a, *y = b;
-    if (x->n != y->n)
-        return x->n < y->n ? 1 : -1;
-    int order = strcmp(x->op, y->op);
-    return order ? order : strcmp(x->domain, y->domain);
-}
-
 static int by_name(const void *a, const void *b)
 {
     const struct op_count *x = a, *y = b;
     int order = strcmp(x->op, y->op);
-    return order ? order : strcmp(x->domain, y->domain);
+    if (order)
+        return order;
+    return strcmp(x->domain, y->domain);
+}
+
+static int by_count(const void *a, const void *b)
+{
+    const struct op_count *x = a, *y = b;
+    if (x->n != y->n)
+        return (x->n < y->n) - (x->n > y->n);
+    return by_name(a, b);
 }
 
 // Counts equal operators: sort all, then join neighbours.
@@ -60,8 +61,9 @@ static void weigh(const tsr_graph *graph, struct facts *facts)
     for (size_t i = 0; i < facts->n_weights; i++) {
         const tsr_value *value = tsr_graph_initializer(graph, i);
         const tsr_tensor *tensor = tsr_value_initializer(value);
-        int64_t bytes = tensor ? tsr_tensor_bytes(tensor) : -1;
-        int64_t elements = tensor ? tsr_tensor_elements(tensor) : -1;
+        if (!tensor)
+            continue;
+        int64_t bytes = tsr_tensor_bytes(tensor), elements = tsr_tensor_elements(tensor);
         if (bytes > 0)
             facts->weight_bytes += bytes;
         if (elements > 0)
@@ -79,26 +81,34 @@ static void type_text(const tsr_value *value, char *out, size_t cap)
     size_t k = (size_t)snprintf(out, cap, "%s", tsr_dtype_name(tsr_value_dtype(value)));
     int rank = tsr_value_rank(value);
     for (int i = 0; i <= rank && k < cap; i++) {
-        tsr_dim dim = i < rank ? tsr_value_dim(value, i) : (tsr_dim){0, ""};
-        const char *before = i < rank ? ", " : "";
-        if (i == 0)
-            before = " [";
-        if (i == rank)
-            k += (size_t)snprintf(out + k, cap - k, "%s]", before);
-        else if (dim.value >= 0)
+        static const char *const signs[] = {" [", ", "};
+        const char *before = signs[i > 0];
+        if (i == rank) {
+            k += (size_t)snprintf(out + k, cap - k, "%s]", cli_text_if(i == 0, " ["));
+            break;
+        }
+        tsr_dim dim = tsr_value_dim(value, i);
+        if (dim.value >= 0)
             k += (size_t)snprintf(out + k, cap - k, "%s%lld", before, (long long)dim.value);
         else
-            k += (size_t)snprintf(out + k, cap - k, "%s%s", before,
-                                  dim.symbol[0] ? dim.symbol : "?");
+            k += (size_t)snprintf(out + k, cap - k, "%s%s", before, cli_text_or(dim.symbol, "?"));
     }
 }
 
-static void print_values(const char *title, const tsr_graph *graph, bool outputs)
+// One side of a model, as its inputs and outputs are told.
+struct interface {
+    const char *title;
+    size_t (*count)(const tsr_graph *graph);
+    tsr_value *(*at)(const tsr_graph *graph, size_t i);
+};
+static const struct interface inputs = {"inputs", tsr_graph_input_count, tsr_graph_input};
+static const struct interface outputs = {"outputs", tsr_graph_output_count, tsr_graph_output};
+
+static void print_values(const struct interface *interface, const tsr_graph *graph)
 {
-    size_t n = outputs ? tsr_graph_output_count(graph) : tsr_graph_input_count(graph);
-    printf("%s\n", title);
-    for (size_t i = 0; i < n; i++) {
-        const tsr_value *value = outputs ? tsr_graph_output(graph, i) : tsr_graph_input(graph, i);
+    printf("%s\n", interface->title);
+    for (size_t i = 0; i < interface->count(graph); i++) {
+        const tsr_value *value = interface->at(graph, i);
         char type[512];
         type_text(value, type, sizeof type);
         printf("  %-24s %s\n", tsr_value_name(value), type);
@@ -125,7 +135,9 @@ static void each_entry(struct cli *cli, const tsr_model *model, void *data,
 static const char *config_name(const tsr_node_config *nc)
 {
     const tsr_config *config = tsr_node_config_config(nc);
-    return config ? tsr_config_name(config) : "";
+    if (!config)
+        return "";
+    return tsr_config_name(config);
 }
 
 static const char *spec_label(const struct cli *cli, const tsr_spec *spec, const char *otherwise)
@@ -158,7 +170,10 @@ static void print_entry(struct cli *cli, void *data, const tsr_node *node,
     for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++) {
         const tsr_spec *spec = tsr_node_config_spec(nc, i);
         const tsr_value *value = tsr_spec_value(spec);
-        printf("  %-10s %s:%s %s\n", config_name(nc), label, value ? tsr_value_name(value) : "",
+        const char *name = "";
+        if (value)
+            name = tsr_value_name(value);
+        printf("  %-10s %s:%s %s\n", config_name(nc), label, name,
                spec_label(cli, spec, "(does not describe a sharding; see tessera check)"));
     }
     if (tsr_node_config_stage(nc, &stage))
@@ -170,14 +185,15 @@ static void print_configs(const tsr_model *model)
     size_t n = tsr_model_config_count(model);
     if (!n)
         return;
+    static const char *const signs[] = {": ", ", "};
     printf("configurations\n");
     for (size_t i = 0; i < n; i++) {
         const tsr_config *config = tsr_model_config(model, i);
         printf("  %-10s %lld devices", tsr_config_name(config),
                (long long)tsr_config_devices(config));
         for (size_t j = 0; j < tsr_config_device_name_count(config) && j < 16; j++)
-            printf("%s%s", j ? ", " : ": ", tsr_config_device_name(config, j));
-        printf(tsr_config_device_name_count(config) > 16 ? ", ...\n" : "\n");
+            printf("%s%s", signs[j > 0], tsr_config_device_name(config, j));
+        printf("%s\n", cli_text_if(tsr_config_device_name_count(config) > 16, ", ..."));
     }
 }
 
@@ -201,11 +217,12 @@ static void each_topology(struct cli *cli, tsr_model *model, void *data,
 static void print_topology(void *data, const tsr_config *config, const tsr_topology *topology)
 {
     int sides[MAX_SIDES], n = tsr_topology_grid(topology, sides, MAX_SIDES);
+    static const char *const signs[] = {", a grid of ", "x"};
     (void)data;
     printf("topology\n  %-10s %d devices, %zu links", tsr_config_name(config),
            tsr_topology_devices(topology), tsr_topology_links(topology));
     for (int i = 0; i < n && i < MAX_SIDES; i++)
-        printf("%s%d", i ? "x" : ", a grid of ", sides[i]);
+        printf("%s%d", signs[i > 0], sides[i]);
     printf("\n");
 }
 
@@ -224,22 +241,21 @@ static int print_text(struct cli *cli, tsr_model *model, struct facts *facts)
     printf("%s\n  IR version %lld", cli->arguments[0], (long long)tsr_model_ir_version(model));
     for (size_t i = 0; i < tsr_model_opset_count(model); i++) {
         const char *domain = tsr_model_opset_domain(model, i);
-        printf(", %s %lld", domain[0] ? domain : "ai.onnx",
-               (long long)tsr_model_opset_version(model, i));
+        printf(", %s %lld", cli_domain(domain), (long long)tsr_model_opset_version(model, i));
     }
     if (tsr_model_producer(model)[0])
         printf(", made by %s", tsr_model_producer(model));
     printf("\n  %s nodes of %zu operators:", cli_count((int64_t)facts->n_nodes), facts->n_ops);
     for (size_t i = 0; i < facts->n_ops && i < 8; i++)
-        printf("%s %s %zu", i ? "," : "", facts->ops[i].op, facts->ops[i].n);
-    printf("%s\n  weights: %s in %s tensors, %s", facts->n_ops > 8 ? ", ..." : "",
+        printf("%s %s %zu", cli_between(i, ","), facts->ops[i].op, facts->ops[i].n);
+    printf("%s\n  weights: %s in %s tensors, %s", cli_text_if(facts->n_ops > 8, ", ..."),
            cli_count(facts->weight_elements), cli_count((int64_t)facts->n_weights),
            cli_bytes(facts->weight_bytes));
     if (facts->largest)
         printf("; largest %s, %s", tsr_value_name(facts->largest), cli_bytes(facts->largest_bytes));
     printf("\n");
-    print_values("inputs", graph, false);
-    print_values("outputs", graph, true);
+    print_values(&inputs, graph);
+    print_values(&outputs, graph);
     print_configs(model);
     each_topology(cli, model, NULL, print_topology);
     each_entry(cli, model, facts, count_entry);
@@ -251,12 +267,11 @@ static int print_text(struct cli *cli, tsr_model *model, struct facts *facts)
 }
 
 // A shape of unknown rank is null; a dimension is a number, a symbol, or null.
-static void json_values(tsr_json *json, const char *key, const tsr_graph *graph, bool outputs)
+static void json_values(tsr_json *json, const struct interface *interface, const tsr_graph *graph)
 {
-    size_t n = outputs ? tsr_graph_output_count(graph) : tsr_graph_input_count(graph);
-    tsr_json_begin(json, key, '[');
-    for (size_t i = 0; i < n; i++) {
-        const tsr_value *value = outputs ? tsr_graph_output(graph, i) : tsr_graph_input(graph, i);
+    tsr_json_begin(json, interface->title, '[');
+    for (size_t i = 0; i < interface->count(graph); i++) {
+        const tsr_value *value = interface->at(graph, i);
         tsr_json_begin(json, NULL, '{');
         tsr_json_string(json, "name", tsr_value_name(value));
         tsr_json_string(json, "type", tsr_dtype_name(tsr_value_dtype(value)));
@@ -269,7 +284,7 @@ static void json_values(tsr_json *json, const char *key, const tsr_graph *graph,
                 if (dim.value >= 0)
                     tsr_json_int(json, NULL, dim.value);
                 else
-                    tsr_json_string(json, NULL, dim.symbol[0] ? dim.symbol : NULL);
+                    tsr_json_string(json, NULL, cli_text_or(dim.symbol, NULL));
             }
             tsr_json_end(json);
         }
@@ -293,7 +308,10 @@ static void json_specs(struct cli *cli, void *data, const tsr_node *node, const 
         const tsr_spec *spec = tsr_node_config_spec(nc, i);
         const tsr_value *value = tsr_spec_value(spec);
         json_entry(json, node, nc);
-        tsr_json_string(json, "value", value ? tsr_value_name(value) : NULL);
+        if (value)
+            tsr_json_string(json, "value", tsr_value_name(value));
+        else
+            tsr_json_null(json, "value");
         tsr_json_string(json, "sharding", spec_label(cli, spec, NULL));
         tsr_json_end(json);
     }
@@ -324,7 +342,7 @@ static void json_head(tsr_json *json, const tsr_model *model, const struct facts
     for (size_t i = 0; i < facts->n_ops; i++) {
         char name[256];
         snprintf(name, sizeof name, "%s%s%s", facts->ops[i].domain,
-                 facts->ops[i].domain[0] ? "." : "", facts->ops[i].op);
+                 cli_text_if(facts->ops[i].domain[0], "."), facts->ops[i].op);
         tsr_json_int(json, name, (int64_t)facts->ops[i].n);
     }
     tsr_json_end(json);
@@ -340,8 +358,8 @@ static int print_info_json(struct cli *cli, tsr_model *model, const struct facts
     if (!json)
         return cli_print_json(cli, json, EXIT_READ);
     json_head(json, model, facts);
-    json_values(json, "inputs", tsr_model_graph(model), false);
-    json_values(json, "outputs", tsr_model_graph(model), true);
+    json_values(json, &inputs, tsr_model_graph(model));
+    json_values(json, &outputs, tsr_model_graph(model));
     tsr_json_begin(json, "configurations", '[');
     for (size_t i = 0; i < tsr_model_config_count(model); i++) {
         const tsr_config *config = tsr_model_config(model, i);

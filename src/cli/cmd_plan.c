@@ -54,7 +54,8 @@ static void print_choices(const tsr_plan_summary *summary)
         printf("%-24s %12.2f %12.2f %12s ", choice->name, (double)choice->compute / 1e6,
                (double)choice->communication / 1e6, cli_bytes(choice->weights));
         if (choice->feasible)
-            printf("%14.4f%s\n", (double)choice->cost / 1e9, choice->chosen ? "  chosen" : "");
+            printf("%14.4f%s\n", (double)choice->cost / 1e9,
+                   cli_text_if(choice->chosen, "  chosen"));
         else
             printf("%14s\n", "does not fit");
     }
@@ -96,25 +97,25 @@ static void print_devices(const tsr_plan_stage *stage)
 {
     int64_t first = stage->devices[0], last = stage->devices[stage->n_devices - 1];
     bool run = stage->n_devices > 2 && last - first + 1 == (int64_t)stage->n_devices;
-    printf("device%s ", stage->n_devices > 1 ? "s" : "");
+    printf("device%s ", cli_text_if(stage->n_devices > 1, "s"));
     if (run)
         printf("%lld..%lld", (long long)first, (long long)last);
     for (size_t d = 0; d < stage->n_devices && !run; d++)
-        printf("%s%lld", d ? "," : "", (long long)stage->devices[d]);
+        printf("%s%lld", cli_between(d, ","), (long long)stage->devices[d]);
 }
 
 static void print_stages(const tsr_plan_summary *summary)
 {
     if (summary->n_stages)
         printf("%zu stage%s for %s: one run takes %s, runs can follow every %s\n",
-               summary->n_stages, summary->n_stages == 1 ? "" : "s", objective_name(summary),
+               summary->n_stages, cli_plural(summary->n_stages), objective_name(summary),
                cli_time(summary->latency), cli_time(summary->period));
     for (size_t i = 0; i < summary->n_stages; i++) {
         const tsr_plan_stage *stage = &summary->stages[i];
         printf("  stage %zu: ", i);
         print_devices(stage);
         printf("; %zu node%s (#%lld to #%lld), %s and %s of transfers, %s\n", stage->nodes,
-               stage->nodes == 1 ? "" : "s", (long long)stage->first, (long long)stage->last,
+               cli_plural(stage->nodes), (long long)stage->first, (long long)stage->last,
                cli_time(stage->time), cli_time(stage->transfer), cli_bytes(stage->memory));
     }
 }
@@ -148,7 +149,7 @@ static void print_parts(const tsr_plan_summary *summary)
                part->cut_nodes, part->nodes);
         for (size_t k = 0; k < part->n_collectives; k++)
             printf(" %s %zu", part->collectives[k].op, part->collectives[k].count);
-        printf("%s\n", part->n_collectives ? "" : " no communication");
+        printf("%s\n", cli_text_if(!part->n_collectives, " no communication"));
     }
     if (summary->n_parts)
         printf("%zu weights lie the same in both\n", summary->shared);
@@ -265,16 +266,17 @@ static void print_plan(const tsr_plan_summary *summary)
 {
     int64_t most = 0;
     for (size_t i = 0; i < summary->devices; i++)
-        most = summary->memory[i] > most ? summary->memory[i] : most;
+        if (summary->memory[i] > most)
+            most = summary->memory[i];
     bool follow = summary->n_stages && summary->objective == TSR_THROUGHPUT;
     printf("%zu device%s, %zu of %zu nodes cut; predicted time %s%s", summary->devices,
-           summary->devices == 1 ? "" : "s", summary->cut_nodes, summary->nodes,
-           follow ? "between runs " : "", cli_time(summary->cost));
+           cli_plural(summary->devices), summary->cut_nodes, summary->nodes,
+           cli_text_if(follow, "between runs "), cli_time(summary->cost));
     if (summary->optimal)
         printf(", the least of all candidates\n");
     else
         printf(", at most %.3f %% above the least%s\n", summary->gap * 100,
-               summary->stopped ? " (the search was stopped)" : "");
+               cli_text_if(summary->stopped, " (the search was stopped)"));
     print_block(summary);
     print_stages(summary);
     print_parts(summary);
@@ -282,7 +284,7 @@ static void print_plan(const tsr_plan_summary *summary)
     printf("communication:");
     for (size_t i = 0; i < summary->n_collectives; i++)
         printf(" %s %zu", summary->collectives[i].op, summary->collectives[i].count);
-    printf("%s\n", summary->n_collectives ? "" : " none");
+    printf("%s\n", cli_text_if(!summary->n_collectives, " none"));
     if (summary->devices > 1 && summary->one_device > 0 && summary->one_device <= summary->cost &&
         (summary->better_devices < 2 || summary->one_device <= summary->better_cost))
         printf("one device would be as fast: predicted time %s\n", cli_time(summary->one_device));
@@ -327,38 +329,56 @@ static const tsr_topology *chosen_topology(const tsr_plan_options *options,
     return options->topology;
 }
 
+static tsr_status write_model(struct cli *cli, tsr_model *model, const char *path)
+{
+    tsr_status status = cli_label(cli, model);
+    if (status != TSR_OK)
+        return status;
+    return tsr_model_save(model, path);
+}
+
+// The files that options ask for. The document comes first: OUT may be the file whose digest it tells.
+static tsr_status write_files(struct cli *cli, tsr_model *model, const tsr_plan_options *options,
+                              const tsr_plan_summary *summary)
+{
+    const char *out = cli_value(cli, "-o"), *document = cli_value(cli, "--plan"),
+               *other = cli_value(cli, "--with-output");
+    tsr_status status = TSR_OK;
+    if (document)
+        status = tsr_plan_save(model, options, summary, document);
+    if (status != TSR_OK)
+        return status;
+    if (out)
+        status = write_model(cli, model, out);
+    if (status != TSR_OK)
+        return status;
+    if (out && options->topology)
+        status = write_topology(cli, out, chosen_topology(options, summary));
+    if (status != TSR_OK || !other)
+        return status;
+    return write_model(cli, options->with, other);
+}
+
 static int finish(struct cli *cli, tsr_status status, tsr_model *model,
                   const tsr_plan_options *options, const tsr_plan_summary *summary)
 {
-    const char *out = cli_value(cli, "-o"), *document = cli_value(cli, "--plan");
-    const char *other = cli_value(cli, "--with-output");
-    if (status == TSR_OK && document) // first: OUT may be the file whose digest it tells
-        status = tsr_plan_save(model, options, summary, document);
-    if (status == TSR_OK && out)
-        status = cli_label(cli, model);
-    if (status == TSR_OK && out)
-        status = tsr_model_save(model, out);
-    if (status == TSR_OK && out && options->topology)
-        status = write_topology(cli, out, chosen_topology(options, summary));
-    if (status == TSR_OK && other)
-        status = cli_label(cli, options->with);
-    if (status == TSR_OK && other)
-        status = tsr_model_save(options->with, other);
+    static const char *const written[] = {"-o", "--with-output", "--plan"};
+    if (status == TSR_OK)
+        status = write_files(cli, model, options, summary);
     int code = cli_finish(cli, status);
     if (status != TSR_OK && status != TSR_INFEASIBLE)
         return code;
     if (cli->json)
         return print_json(cli, summary, code);
-    if (status == TSR_OK && !cli->quiet) {
+    if (status != TSR_OK)
+        return code;
+    if (!cli->quiet) {
         print_plan(summary);
         print_choices(summary);
     }
-    if (status == TSR_OK && out)
-        cli_say(cli, "%s: written\n", out);
-    if (status == TSR_OK && other)
-        cli_say(cli, "%s: written\n", other);
-    if (status == TSR_OK && document)
-        cli_say(cli, "%s: written\n", document);
+    for (size_t i = 0; i < sizeof written / sizeof *written; i++)
+        if (cli_value(cli, written[i]))
+            cli_say(cli, "%s: written\n", cli_value(cli, written[i]));
     return code;
 }
 
@@ -410,15 +430,14 @@ static void print_comparison(const struct cli *cli, const tsr_plan_comparison *c
                cli_bytes(side->memory));
         for (size_t k = 0; k < side->n_collectives; k++)
             printf(" %s %zu", side->collectives[k].op, side->collectives[k].count);
-        printf("%s\n", side->n_collectives ? "" : " no communication");
+        printf("%s\n", cli_text_if(!side->n_collectives, " no communication"));
     }
     printf("%zu nodes differ\n", comparison->n_differences);
     for (size_t i = 0; i < comparison->n_differences; i++) {
         const tsr_plan_difference *difference = &comparison->differences[i];
         printf("#%lld %s\n", (long long)difference->node_index, difference->node);
         for (int k = 0; k < 2; k++)
-            printf("  %c: %s\n", 'a' + k,
-                   difference->choice[k][0] ? difference->choice[k] : "whole");
+            printf("  %c: %s\n", 'a' + k, cli_text_or(difference->choice[k], "whole"));
     }
 }
 

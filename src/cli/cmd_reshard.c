@@ -11,7 +11,7 @@ static void groups_text(char *out, size_t cap, const tsr_step *step)
     size_t k = 0;
     out[0] = '\0';
     for (size_t g = 0; g < step->n_groups; g++) {
-        const char *before = g ? " " : "";
+        const char *before = cli_between(g, " ");
         for (size_t i = 0; i < step->groups[g].n; i++) {
             if (k >= cap)
                 break;

@@ -8,7 +8,7 @@
 
 static const char *domain_name(const tsr_rule *rule)
 {
-    return rule->domain[0] ? rule->domain : "ai.onnx";
+    return cli_domain(rule->domain);
 }
 
 static void print_json_rule(tsr_json *json, const tsr_rule *rule)
@@ -18,7 +18,7 @@ static void print_json_rule(tsr_json *json, const tsr_rule *rule)
     tsr_json_string(json, "domain", rule->domain);
     tsr_json_int(json, "since", rule->since);
     tsr_json_string(json, "rule", rule->rule);
-    tsr_json_string(json, "whole", rule->whole[0] ? rule->whole : NULL);
+    tsr_json_string(json, "whole", cli_text_or(rule->whole, NULL));
     tsr_json_string(json, "note", rule->note);
     tsr_json_string(json, "stays", rule->stays);
     tsr_json_end(json);
@@ -39,14 +39,14 @@ static void print_rule(const tsr_rule *rule)
 static void print_line(const tsr_rule *rule)
 {
     printf("%-28s %-14s %4lld  %s%s\n", rule->op, domain_name(rule), (long long)rule->since,
-           rule->whole[0] ? "whole: " : "", rule->whole[0] ? rule->whole : rule->rule);
+           cli_text_if(rule->whole[0], "whole: "), cli_text_or(rule->whole, rule->rule));
 }
 
 // A cell of a Markdown table: bars would end it.
 static void print_cell(const char *text)
 {
     for (; *text; text++)
-        printf(*text == '|' ? "\\%c" : "%c", *text);
+        printf("%s%c", cli_text_if(*text == '|', "\\"), *text);
 }
 
 static void print_row(const tsr_rule *rule)
@@ -84,7 +84,7 @@ static struct counts count(tsr_session *session, const char *domain)
         bool fresh = strcmp(key, last) != 0;
         n.rows++;
         n.operators += fresh;
-        last_cut = fresh ? false : last_cut;
+        last_cut = last_cut && !fresh;
         if (!rule.whole[0] && !last_cut) {
             n.cut++;
             last_cut = true;
@@ -98,8 +98,8 @@ static void print_domain(tsr_session *session, const char *domain)
 {
     tsr_rule rule = {.size = sizeof(rule)};
     struct counts n = count(session, domain);
-    printf("\n## %s\n\n%zu operators, %zu of them may be cut.\n\n", domain[0] ? domain : "ai.onnx",
-           n.operators, n.cut);
+    printf("\n## %s\n\n%zu operators, %zu of them may be cut.\n\n", cli_domain(domain), n.operators,
+           n.cut);
     printf("| operator | from opset | rule | note |\n|---|---|---|---|\n");
     for (size_t i = 0; tsr_rule_at(session, i, &rule); i++)
         if (strcmp(rule.domain, domain) == 0)
@@ -119,7 +119,7 @@ static void print_reasons(tsr_session *session)
         printf("| %s | %s | %lld | ", rule.op, domain_name(&rule), (long long)rule.since);
         if (rule.whole[0])
             printf("all: ");
-        print_cell(rule.whole[0] ? rule.whole : rule.stays);
+        print_cell(cli_text_or(rule.whole, rule.stays));
         printf(" |\n");
     }
 }
@@ -194,7 +194,9 @@ static struct covered *domain_at(struct covered *list, size_t *n, const char *do
         k++;
     if (k == *n && *n < MAX_DOMAINS)
         list[(*n)++] = (struct covered){.domain = domain};
-    return k < MAX_DOMAINS ? &list[k] : NULL;
+    if (k == MAX_DOMAINS)
+        return NULL;
+    return &list[k];
 }
 
 static void print_covered(const char *name, const struct covered *covered)
@@ -222,7 +224,7 @@ static int print_summary(struct cli *cli)
     printf("%-26s %9s %11s %17s %7s %11s\n", "domain", "operators", "may be cut",
            "by simpler nodes", "inside", "stay whole");
     for (size_t k = 0; k < n; k++)
-        print_covered(list[k].domain[0] ? list[k].domain : "ai.onnx", &list[k]);
+        print_covered(cli_domain(list[k].domain), &list[k]);
     print_covered("all", &all);
     return EXIT_DONE;
 }
@@ -230,7 +232,7 @@ static int print_summary(struct cli *cli)
 static int print_all(struct cli *cli)
 {
     tsr_rule rule = {.size = sizeof(rule)};
-    tsr_json *json = cli->json ? cli_json(cli) : NULL;
+    tsr_json *json = cli_json_if(cli);
     if (json)
         tsr_json_begin(json, "rules", '[');
     for (size_t i = 0; tsr_rule_at(cli->session, i, &rule); i++) {
@@ -244,7 +246,7 @@ static int print_all(struct cli *cli)
     struct counts n = count(cli->session, NULL);
     cli_say(cli, "%zu rows for %zu operators, %zu of which may be cut\n", n.rows, n.operators,
             n.cut);
-    return json ? cli_print_json(cli, json, EXIT_DONE) : EXIT_DONE;
+    return cli_end(cli, json, EXIT_DONE);
 }
 
 // An operator may have several rules, by domain and by the version since which it holds; all are
@@ -253,7 +255,7 @@ static int print_operator(struct cli *cli, const char *op)
 {
     tsr_rule rule = {.size = sizeof(rule)};
     size_t found = 0;
-    tsr_json *json = cli->json ? cli_json(cli) : NULL;
+    tsr_json *json = cli_json_if(cli);
     if (json)
         tsr_json_begin(json, "rules", '[');
     for (size_t i = 0; tsr_rule_at(cli->session, i, &rule); i++) {
@@ -270,8 +272,10 @@ static int print_operator(struct cli *cli, const char *op)
     if (!found)
         fprintf(stderr, "tessera rules: no rule for '%s'; such a node runs whole on every device\n",
                 op);
-    int code = found ? EXIT_DONE : EXIT_NO;
-    return json ? cli_print_json(cli, json, code) : code;
+    int code = EXIT_DONE;
+    if (!found)
+        code = EXIT_NO;
+    return cli_end(cli, json, code);
 }
 
 static int run(struct cli *cli)

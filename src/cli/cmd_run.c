@@ -20,7 +20,7 @@ static void print_outputs(const tsr_tensors *tensors)
         }
         printf("%s [", tsr_dtype_name(tsr_tensors_dtype(tensors, i)));
         for (int k = 0; k < tsr_tensors_rank(tensors, i); k++)
-            printf("%s%lld", k ? ", " : "", (long long)tsr_tensors_dims(tensors, i)[k]);
+            printf("%s%lld", cli_between(k, ", "), (long long)tsr_tensors_dims(tensors, i)[k]);
         printf("]\n");
     }
 }

@@ -22,16 +22,21 @@ static void draw_bar(const tsr_simulation *simulation, size_t device, size_t *at
         const tsr_span *span = &simulation->spans[*at];
         int first = (int)(span->begin / cell), last = (int)(span->end / cell);
         for (int k = first; k <= last && k < CELLS; k++) {
-            double from = span->begin > k * cell ? span->begin : k * cell;
-            double to = span->end < (k + 1) * cell ? span->end : (k + 1) * cell;
-            share[k][span->kind] += to > from ? to - from : 0;
+            double from = k * cell, to = (k + 1) * cell;
+            if (span->begin > from)
+                from = span->begin;
+            if (span->end < to)
+                to = span->end;
+            if (to > from)
+                share[k][span->kind] += to - from;
         }
     }
     for (int k = 0; k < CELLS; k++) {
         int best = 3;
         share[k][3] = cell - share[k][0] - share[k][1] - share[k][2];
         for (int i = 0; i < 3; i++)
-            best = share[k][i] > share[k][best] * 1.000001 ? i : best;
+            if (share[k][i] > share[k][best] * 1.000001)
+                best = i;
         bar[k] = marks[best];
     }
     bar[CELLS] = 0;
@@ -54,8 +59,8 @@ static void print_text(const struct cli *cli, const tsr_simulation *simulation)
     for (size_t i = 0; i < simulation->devices; i++)
         talk += simulation->device[i].communication / (double)simulation->devices;
     printf("%zu device%s, %d request%s: %.3f ms", simulation->devices,
-           simulation->devices == 1 ? "" : "s", simulation->requests,
-           simulation->requests == 1 ? "" : "s", simulation->seconds * 1e3);
+           cli_plural(simulation->devices), simulation->requests, cli_plural(simulation->requests),
+           simulation->seconds * 1e3);
     if (simulation->requests > 1)
         printf("; the first after %.3f ms, then one every %.3f ms: %.1f a second",
                simulation->first * 1e3, simulation->period * 1e3,

@@ -2,12 +2,20 @@
 // cmd_tiles.c - what a sharding does to a shape: start, stop and size of every device's pieces.
 #include "cli.h"
 
+// v[i], less what is to be taken off; without `minus`, nothing is.
+static int64_t less(const int64_t *v, const int64_t *minus, int i)
+{
+    if (!minus)
+        return v[i];
+    return v[i] - minus[i];
+}
+
 static void list_text(char *out, size_t cap, const int64_t *v, const int64_t *minus, int rank)
 {
     size_t k = (size_t)snprintf(out, cap, "[");
     for (int i = 0; i < rank && k < cap; i++)
-        k += (size_t)snprintf(out + k, cap - k, "%s%lld", i ? ", " : "",
-                              (long long)(v[i] - (minus ? minus[i] : 0)));
+        k += (size_t)snprintf(out + k, cap - k, "%s%lld", cli_between(i, ", "),
+                              (long long)less(v, minus, i));
     if (k < cap)
         snprintf(out + k, cap - k, "]");
 }
@@ -29,7 +37,7 @@ static void json_list(tsr_json *json, const char *key, const int64_t *v, const i
 {
     tsr_json_begin(json, key, '[');
     for (int i = 0; i < rank; i++)
-        tsr_json_int(json, NULL, v[i] - (minus ? minus[i] : 0));
+        tsr_json_int(json, NULL, less(v, minus, i));
     tsr_json_end(json);
 }
 

@@ -137,7 +137,7 @@ static void print_links(const tsr_topology *topology)
     printf("\nlinks\n");
     for (size_t i = 0; tsr_topology_link_at(topology, i, &from, &to, &latency, &bandwidth); i++) {
         if (from != last || latency != said[0] || bandwidth != said[1])
-            printf("%s  %d, %.3g us, %.3g GB/s to", i ? "\n" : "", from, latency * 1e6,
+            printf("%s  %d, %.3g us, %.3g GB/s to", cli_between(i, "\n"), from, latency * 1e6,
                    bandwidth / 1e9);
         last = from;
         said[0] = latency;

@@ -7,21 +7,23 @@
 
 #define MAX_TRIALS 100000
 
+static const char *const verdicts[] = {"FAIL", "PASS"};
+
 static void print_outputs(const tsr_verify_result *result)
 {
     printf("%-24s %12s %12s\n", "output", "max abs", "max rel");
     for (size_t i = 0; i < result->n_outputs; i++) {
         const tsr_difference *difference = &result->outputs[i];
         printf("%-24s %12.3g %12.3g %s\n", difference->name, difference->max_abs,
-               difference->max_rel, difference->ok ? "" : "DIFFERENT");
+               difference->max_rel, cli_text_if(!difference->ok, "DIFFERENT"));
     }
     if (result->recorded > 0)
         printf("recorded outputs: equal within tolerance\n");
     if (result->recorded == 0)
         printf("recorded outputs: different%s\n",
-               result->ok ? " (cut and whole agree: another model or engine made the recording)"
-                          : "");
-    printf("%s\n", result->ok ? "PASS" : "FAIL");
+               cli_text_if(result->ok,
+                           " (cut and whole agree: another model or engine made the recording)"));
+    printf("%s\n", verdicts[result->ok]);
 }
 
 // ---- JSON --------------------------------------------------------------------------------------
@@ -145,11 +147,11 @@ static void print_trials(const tsr_verify_options *options, const tsr_verify_res
         printf("%-8llu %5zu of %-4zu %11zu %12.3g %s%s\n", (unsigned long long)(options->seed + i),
                trial->partition.cut_nodes, trial->partition.nodes, collectives, worst(trial),
                trial->ok ? "" : tsr_status_text(trial->status),
-               trial->recorded == 0 ? " (not as recorded)" : "");
+               cli_text_if(trial->recorded == 0, " (not as recorded)"));
         if (!trial->ok && trial->sharding)
             printf("%s", trial->sharding);
     }
-    printf("%s\n", result->ok ? "PASS" : "FAIL");
+    printf("%s\n", verdicts[result->ok]);
 }
 
 // ---- the command -------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ static size_t symbols_of(const tsr_model *model, const char **out, size_t cap)
 static size_t append(char *text, size_t cap, size_t at, const char *name)
 {
     if (at < cap)
-        at += (size_t)snprintf(text + at, cap - at, "%s%s", at ? ", " : "", name);
+        at += (size_t)snprintf(text + at, cap - at, "%s%s", cli_text_if(at, ", "), name);
     return at;
 }
 
@@ -114,6 +114,6 @@ void cli_tell_dims(const struct cli *cli, const tsr_model *model, const tsr_dim_
                 open);
     for (size_t i = 0; i < n && k < 64; i++)
         if (!is_listed(symbols, k, given[i]))
-            cli_say(cli, "no input has a dimension '%s'%s%s\n", given[i], k ? "; they have " : "",
-                    all);
+            cli_say(cli, "no input has a dimension '%s'%s%s\n", given[i],
+                    cli_between(k, "; they have "), all);
 }

@@ -80,6 +80,11 @@ int cli_guard(const struct cli *cli)
 }
 
 // Edit distance of two words, for "did you mean"; those beyond 255 bytes are never near.
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
 size_t cli_distance(const char *a, const char *b)
 {
     size_t row[256], n = strlen(a), m = strlen(b);
@@ -93,8 +98,8 @@ size_t cli_distance(const char *a, const char *b)
         for (size_t j = 1; j <= m; j++) {
             size_t change = diagonal + (a[i - 1] != b[j - 1]);
             diagonal = row[j];
-            size_t other = 1 + (row[j] < row[j - 1] ? row[j] : row[j - 1]);
-            row[j] = change < other ? change : other;
+            size_t other = 1 + smaller(row[j], row[j - 1]);
+            row[j] = smaller(change, other);
         }
     }
     return row[m];
@@ -120,7 +125,9 @@ const char *cli_near_option(const struct command *command, const char *word)
     const struct option *common = nearest_in(cli_common, word, &least);
     if (common) // nearer than the best of its own
         return common->name;
-    return own ? own->name : NULL;
+    if (!own)
+        return NULL;
+    return own->name;
 }
 
 const char *cli_near_command(const char *word)

@@ -14,7 +14,9 @@ static int by_name(const void *a, const void *b)
     const struct name_entry *x = a, *y = b;
     int order = strcmp(x->name, y->name);
     int64_t i = tsr_node_index(x->node), k = tsr_node_index(y->node);
-    return order ? order : (i > k) - (i < k);
+    if (order)
+        return order;
+    return (i > k) - (i < k);
 }
 
 static void fill(struct editor *editor)
@@ -56,7 +58,9 @@ void edit_end(struct editor *editor)
 static void found(struct editor *editor, tsr_node *node)
 {
     if (editor->n_found == editor->cap_found) {
-        editor->cap_found = editor->cap_found ? 2 * editor->cap_found : 16;
+        editor->cap_found *= 2;
+        if (!editor->cap_found)
+            editor->cap_found = 16;
         editor->found = cli_grow(editor->found, editor->cap_found, sizeof *editor->found);
     }
     editor->found[editor->n_found++] = node;
@@ -215,7 +219,8 @@ static void values_text(const tsr_node *node, char *out, size_t cap)
     for (size_t i = 0; i < all && k < cap; i++) {
         tsr_value *value = i < inputs ? tsr_node_input(node, i) : tsr_node_output(node, i - inputs);
         if (value)
-            k += (size_t)snprintf(out + k, cap - k, "%s'%s'", k ? ", " : "", tsr_value_name(value));
+            k += (size_t)snprintf(out + k, cap - k, "%s'%s'", cli_between(k, ", "),
+                                  tsr_value_name(value));
     }
 }
 
@@ -238,8 +243,9 @@ static void blame(struct editor *editor, const char *text, size_t n)
     } else {
         copy[colon - text] = 0;
         const char *near = nearest_node(editor, copy);
-        edit_wrong(editor, EXIT_NO, "no node '%s'%s%s%s", copy, near ? "; did you mean '" : "",
-                   near ? near : "", near ? "'?" : "");
+        edit_wrong(editor, EXIT_NO, "no node '%s'%s%s%s", copy,
+                   cli_text_if(near, "; did you mean '"), cli_text_or(near, ""),
+                   cli_text_if(near, "'?"));
     }
     free(copy);
 }

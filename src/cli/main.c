@@ -14,7 +14,10 @@ static void print_option(FILE *to, const struct option *option)
         snprintf(left, sizeof left, "%s %s", option->name, option->value);
     else
         snprintf(left, sizeof left, "%s", option->name);
-    fprintf(to, strlen(left) > 28 ? "  %s\n%32s%s\n" : "  %-28s%s%s\n", left, "  ", option->help);
+    if (strlen(left) > 28) // the help stands on a line of its own
+        fprintf(to, "  %s\n%32s%s\n", left, "", option->help);
+    else
+        fprintf(to, "  %-28s  %s\n", left, option->help);
 }
 
 static int help_command(const struct command *command)
@@ -43,7 +46,9 @@ static int help_all(FILE *to)
                 "1 the answer is no,\n"
                 "2 usage, 3 cannot read, 4 nothing fits, 5 unsupported, 6 a rank failed, 7 no "
                 "engine, 8 cannot write.\n");
-    return to == stdout ? EXIT_DONE : EXIT_USAGE;
+    if (to == stderr) // nobody asked for it
+        return EXIT_USAGE;
+    return EXIT_DONE;
 }
 
 static const struct command *find_command(const char *name)
@@ -58,17 +63,19 @@ static const struct command *find_command(const char *name)
 static int take_option(struct cli *cli, char **argv, int i, int argc)
 {
     const char *word = argv[i];
-    size_t n = strcspn(word, "=");
-    const struct option *option = cli_option(cli->command, word, word[1] == '-' ? n : strlen(word));
+    size_t n = strlen(word);
+    if (word[1] == '-')
+        n = strcspn(word, "=");
+    const struct option *option = cli_option(cli->command, word, n);
     if (!option) {
         const char *near = cli_near_option(cli->command, word);
-        cli_usage(cli, "no option %s%s%s%s", word, near ? "; did you mean " : "", near ? near : "",
-                  near ? "?" : "");
+        cli_usage(cli, "no option %s%s%s%s", word, cli_text_if(near, "; did you mean "),
+                  cli_text_or(near, ""), cli_text_if(near, "?"));
         return 0;
     }
     struct given *given = &cli->given[cli->n_given++];
     *given = (struct given){option, NULL};
-    bool inside = word[1] == '-' && word[n] == '=';
+    bool inside = word[n] == '='; // --name=value
     if (!option->value && inside) {
         cli_usage(cli, "%s takes no value", option->name);
         return 0;
@@ -79,8 +86,12 @@ static int take_option(struct cli *cli, char **argv, int i, int argc)
         cli_usage(cli, "%s needs a value: %s", option->name, option->value);
         return 0;
     }
-    given->value = inside ? word + n + 1 : argv[i + 1];
-    return inside ? 1 : 2;
+    if (inside) {
+        given->value = word + n + 1;
+        return 1;
+    }
+    given->value = argv[i + 1];
+    return 2;
 }
 
 // 0: parsed; else an exit code plus 1000.
@@ -167,11 +178,15 @@ static int run_parsed(struct cli *cli, int argc, char **argv)
         return code;
     cli_signals(cli->session);
     code = cli_guard(cli);
-    if (!code)
-        code = cli_read_rules(cli);
-    if (!code)
-        code = cli_folder(cli);
-    return code ? code : cli->command->run(cli);
+    if (code)
+        return code;
+    code = cli_read_rules(cli);
+    if (code)
+        return code;
+    code = cli_folder(cli);
+    if (code)
+        return code;
+    return cli->command->run(cli);
 }
 
 // What was printed must have arrived: a script that reads half of an answer would take it for the whole. Only a result that was
@@ -183,8 +198,11 @@ static int end_output(int code)
         return code;
     if (code != EXIT_DONE)
         return code;
-    fprintf(stderr, "tessera: error[io-write]: cannot write to stdout%s%s\n", errno ? ": " : "",
-            errno ? strerror(errno) : "");
+    int why = errno;
+    fprintf(stderr, "tessera: error[io-write]: cannot write to stdout");
+    if (why)
+        fprintf(stderr, ": %s", strerror(why));
+    fprintf(stderr, "\n");
     return EXIT_WRITE;
 }
 
@@ -215,10 +233,11 @@ int main(int argc, char **argv)
         return EXIT_DONE;
     }
     bool help = !strcmp(argv[1], "help");
-    struct cli cli = {.command = find_command(argv[help ? 2 : 1]), .program = argv[0]};
+    const char *name = argv[1 + help];
+    struct cli cli = {.command = find_command(name), .program = argv[0]};
     if (!cli.command) {
-        const char *near = cli_near_command(argv[help ? 2 : 1]);
-        fprintf(stderr, "tessera: no command '%s'", argv[help ? 2 : 1]);
+        const char *near = cli_near_command(name);
+        fprintf(stderr, "tessera: no command '%s'", name);
         if (near)
             fprintf(stderr, ", did you mean %s?", near);
         fprintf(stderr, "; `tessera --help` lists them\n");

@@ -25,7 +25,9 @@ static int64_t read_number(const char *path)
         return -1;
     text[n] = 0;
     long long value = strtoll(text, NULL, 10);
-    return value > 0 ? (int64_t)value : -1;
+    if (value <= 0)
+        return -1;
+    return (int64_t)value;
 }
 
 static int64_t of_machine(void)
@@ -38,7 +40,9 @@ static int64_t of_machine(void)
         if (limit > 0 && (least <= 0 || limit < least))
             least = limit;
     }
-    return least > 0 ? least / OF_PARTS * PART_OF : 0;
+    if (least <= 0)
+        return 0;
+    return least / OF_PARTS * PART_OF;
 }
 
 int cli_memory_limit(const struct cli *cli, size_t *out)

@@ -43,7 +43,7 @@ const char *cli_value(const struct cli *cli, const char *name)
 const char *cli_temporary(void)
 {
     const char *folder = getenv("TMPDIR");
-    return folder && *folder ? folder : NULL;
+    return cli_text_or(folder, NULL);
 }
 
 bool cli_flag(const struct cli *cli, const char *name)
@@ -65,7 +65,9 @@ static const struct option *find_in(const struct option *table, const char *name
 const struct option *cli_option(const struct command *command, const char *name, size_t n)
 {
     const struct option *option = find_in(command->options, name, n);
-    return option ? option : find_in(cli_common, name, n);
+    if (!option)
+        option = find_in(cli_common, name, n);
+    return option;
 }
 
 int cli_usage(const struct cli *cli, const char *format, ...)
@@ -98,7 +100,9 @@ static int exit_code(tsr_status status)
         [TSR_USAGE] = EXIT_USAGE,
         [TSR_BUG] = EXIT_NO,
     };
-    return (size_t)status < sizeof codes ? codes[status] : EXIT_NO;
+    if ((size_t)status >= sizeof codes)
+        return EXIT_NO;
+    return codes[status];
 }
 
 // Warnings of one code beyond the first few are counted, unless everything is asked for.
@@ -148,7 +152,8 @@ int cli_finish(struct cli *cli, tsr_status status)
         fprintf(stderr, "... and %zu more findings\n", all - shown);
     if (status != TSR_OK && !tsr_finding_total(cli->session, TSR_ERROR) && status != TSR_DIFFERENT)
         fprintf(stderr, "tessera %s: %s%s\n", cli->command->name,
-                status == TSR_NOMEM ? "error[out-of-memory]: " : "", tsr_status_text(status));
+                cli_text_if(status == TSR_NOMEM, "error[out-of-memory]: "),
+                tsr_status_text(status));
     return exit_code(status);
 }
 
@@ -172,11 +177,27 @@ tsr_json *cli_json(struct cli *cli)
     return json;
 }
 
+tsr_json *cli_json_if(struct cli *cli)
+{
+    if (!cli->json)
+        return NULL;
+    return cli_json(cli);
+}
+
+int cli_end(struct cli *cli, tsr_json *json, int code)
+{
+    if (!json)
+        return code;
+    return cli_print_json(cli, json, code);
+}
+
 int cli_print_json(struct cli *cli, tsr_json *json, int code)
 {
-    if (json)
+    const char *text = NULL;
+    if (json) {
         tsr_json_end(json);
-    const char *text = json ? tsr_json_text(json) : NULL;
+        text = tsr_json_text(json);
+    }
     if (!text) {
         code = cli_finish(cli, TSR_NOMEM);
     } else if (fputs(text, stdout) < 0 || fputc('\n', stdout) < 0) {
@@ -188,7 +209,7 @@ int cli_print_json(struct cli *cli, tsr_json *json, int code)
 
 int cli_print_written(struct cli *cli, const char *path, int code)
 {
-    tsr_json *json = cli->json ? cli_json(cli) : NULL;
+    tsr_json *json = cli_json_if(cli);
     if (!cli->json) {
         if (code == EXIT_DONE)
             cli_say(cli, "%s: written\n", path);
@@ -201,6 +222,35 @@ int cli_print_written(struct cli *cli, const char *path, int code)
     if (json)
         tsr_json_findings(json, "findings");
     return cli_print_json(cli, json, code);
+}
+
+const char *cli_between(size_t i, const char *separator)
+{
+    return cli_text_if(i > 0, separator);
+}
+
+const char *cli_text_if(bool holds, const char *text)
+{
+    if (!holds)
+        return "";
+    return text;
+}
+
+const char *cli_plural(size_t n)
+{
+    return cli_text_if(n != 1, "s");
+}
+
+const char *cli_text_or(const char *text, const char *otherwise)
+{
+    if (!text || !text[0])
+        return otherwise;
+    return text;
+}
+
+const char *cli_domain(const char *domain)
+{
+    return cli_text_or(domain, "ai.onnx");
 }
 
 static char *scratch(void)
@@ -221,7 +271,10 @@ const char *cli_bytes(int64_t bytes)
         v /= 1024;
         u++;
     }
-    snprintf(out, 48, u && v < 100 ? "%.1f %s" : "%.0f %s", v, units[u]);
+    if (u && v < 100)
+        snprintf(out, 48, "%.1f %s", v, units[u]);
+    else
+        snprintf(out, 48, "%.0f %s", v, units[u]);
     return out;
 }
 
@@ -232,7 +285,7 @@ const char *cli_time(int64_t picoseconds)
     if (s < 1)
         snprintf(out, 48, "%.3f ms", s * 1e3);
     else
-        snprintf(out, 48, s < 100 ? "%.2f s" : "%.0f s", s);
+        snprintf(out, 48, "%.*f s", 2 * (s < 100), s);
     return out;
 }
 
@@ -338,7 +391,9 @@ const char *cli_inputs(struct cli *cli)
     const char *given = cli_value(cli, "--inputs");
     int64_t shape[CLI_MAX_RANK];
     bool random = !given || strncmp(given, "random", 6) == 0;
-    size_t n = (size_t)snprintf(set, sizeof set, "%s", given ? given : "random:0");
+    if (!given)
+        given = "random:0";
+    size_t n = (size_t)snprintf(set, sizeof set, "%s", given);
     if (!strcmp(set, "random"))
         n = (size_t)snprintf(set, sizeof set, "random:0");
     for (size_t i = 0; i < cli->n_given; i++) {
@@ -371,7 +426,10 @@ tsr_status cli_load_inputs(struct cli *cli, const char *set, bool folder, tsr_te
                            tsr_model **m)
 {
     char file[4096];
-    snprintf(file, sizeof file, folder ? "%s/rank%d.onnx" : "%s", cli->arguments[0], cli_rank(cli));
+    if (folder)
+        snprintf(file, sizeof file, "%s/rank%d.onnx", cli->arguments[0], cli_rank(cli));
+    else
+        snprintf(file, sizeof file, "%s", cli->arguments[0]);
     if (folder && access(file, F_OK) != 0)
         snprintf(file, sizeof file, "%s/rank0.onnx", cli->arguments[0]);
     tsr_status status = tsr_model_load(cli->session, file, m);

@@ -8,7 +8,7 @@ static void print_ways(FILE *to, const tsr_rank_facts *facts)
         const tsr_rank_group *group = &facts->groups[i];
         fprintf(to, "%s %s with ranks ", i ? "," : ";", group->way);
         for (size_t k = 0; k < group->n_ranks; k++)
-            fprintf(to, "%s%lld", k ? "+" : "", (long long)group->ranks[k]);
+            fprintf(to, "%s%lld", cli_between(k, "+"), (long long)group->ranks[k]);
     }
 }
 
@@ -16,7 +16,7 @@ static void print_ways(FILE *to, const tsr_rank_facts *facts)
 static void print_rank(FILE *to, int rank, const tsr_rank_facts *facts, int64_t planned)
 {
     fprintf(to, "rank %d: %s (%s), %d thread%s, ", rank, facts->device, facts->provider,
-            facts->threads, facts->threads == 1 ? "" : "s");
+            facts->threads, cli_plural(facts->threads));
     if (facts->memory > 0)
         fprintf(to, "%s", cli_bytes(facts->memory));
     else

@@ -12,9 +12,9 @@ void summary_print(FILE *to, const tsr_partition_summary *summary)
         fprintf(to, "%-35s %12s\n", "common", cli_bytes(summary->common_bytes));
     fprintf(to, "%zu of %zu nodes cut; collectives:", summary->cut_nodes, summary->nodes);
     for (size_t i = 0; i < summary->n_collectives; i++)
-        fprintf(to, "%s %s %zu", i ? "," : "", summary->collectives[i].op,
+        fprintf(to, "%s %s %zu", cli_between(i, ","), summary->collectives[i].op,
                 summary->collectives[i].count);
-    fprintf(to, "%s\n", summary->n_collectives ? "" : " none");
+    fprintf(to, "%s\n", cli_text_if(!summary->n_collectives, " none"));
     for (size_t i = 0; i < summary->n_replicated; i++)
         fprintf(to, "not cut: %s (%s): %s\n", summary->replicated[i].node,
                 summary->replicated[i].op, summary->replicated[i].reason);
