@@ -17,18 +17,30 @@ static tsr_status measure(struct cli *cli, const tsr_run_options *options,
     tsr_model *model = NULL;
     tsr_plan_summary planned = {.size = sizeof planned};
     tsr_status status = cli_load_inputs(cli, set, folder, inputs, &model);
-    if (status == TSR_OK && !folder && cli_value(cli, "--devices")) {
-        status =
-            cli_plans(options) ? tsr_plan_for(model, &plan->options, inputs, &planned) : TSR_OK;
-        config = planned.config ? planned.config : "";
-    }
-    if (status == TSR_OK && !folder && (config || tsr_model_config_count(model)))
+    if (status != TSR_OK)
+        goto free_model;
+    bool plans = !folder && cli_value(cli, "--devices");
+    if (plans && cli_plans(options))
+        status = tsr_plan_for(model, &plan->options, inputs, &planned);
+    if (status != TSR_OK)
+        goto free_model;
+    if (plans)
+        config = cli_text_or(planned.config, "");
+    if (!folder && (config || tsr_model_config_count(model)))
         status =
             tsr_bench_annotated(model, config, cli_temporary(), options, inputs, seconds, result);
-    else if (status == TSR_OK)
+    else
         status = tsr_bench(cli->session, path, options, inputs, seconds, result);
+free_model:
     tsr_model_free(model);
     return status;
+}
+
+static double runs_per_s(const tsr_bench_result *result)
+{
+    if (result->seconds <= 0)
+        return 0;
+    return (double)result->runs / result->seconds;
 }
 
 // Seconds become milliseconds under run_ms; memory that could not be measured is null, not 0.
@@ -42,8 +54,7 @@ static int print_json(struct cli *cli, const tsr_bench_result *result)
     tsr_json_int(json, "warmups", (int64_t)result->warmups);
     tsr_json_number(json, "load_s", result->load_s);
     tsr_json_number(json, "seconds", result->seconds);
-    tsr_json_number(json, "runs_per_s",
-                    result->seconds > 0 ? (double)result->runs / result->seconds : 0);
+    tsr_json_number(json, "runs_per_s", runs_per_s(result));
     tsr_json_begin(json, "run_ms", '{');
     tsr_json_number(json, "mean", 1e3 * result->mean_s);
     tsr_json_number(json, "min", 1e3 * result->min_s);
@@ -88,7 +99,7 @@ static void print_text(const tsr_bench_result *result)
     printf(
         "%zu runs in %.2f s on %d rank%s, after %zu to warm up and %.2f s to load: %.1f runs/s\n",
         result->runs, result->seconds, result->ranks, cli_plural(result->ranks), result->warmups,
-        result->load_s, result->seconds > 0 ? (double)result->runs / result->seconds : 0);
+        result->load_s, runs_per_s(result));
     printf("%10s %10s %10s %10s %10s %10s %10s\n", "ms", "min", "p50", "p90", "p95", "p99", "max");
     printf("%10s %10.3f %10.3f %10.3f %10.3f %10.3f %10.3f\n", "", 1e3 * result->min_s,
            1e3 * result->p50_s, 1e3 * result->p90_s, 1e3 * result->p95_s, 1e3 * result->p99_s,

@@ -53,18 +53,21 @@ static tsr_status plan(struct report *report)
         options.topology = report->kept;
     if (cut && !options.topology && !options.devices)
         options.devices = tsr_config_devices(tsr_model_find_config(report->model, report->config));
-    tsr_status status = cut ? tsr_model_clone(report->model, &copy) : TSR_OK;
-    if (status == TSR_OK)
-        status = tsr_plan(cut ? copy : report->model, &options, &report->plan);
-    tsr_model_free(copy);
-    if (status == TSR_OK && !cut)
-        report->config = report->plan.config;
-    if (cut && status != TSR_OK && status != TSR_NOMEM) {
-        tsr_finding_clear(report->cli->session);
-        report->plan.feasible = false;
-        return TSR_OK;
+    if (!cut) {
+        tsr_status status = tsr_plan(report->model, &options, &report->plan);
+        if (status == TSR_OK)
+            report->config = report->plan.config;
+        return status;
     }
-    return status;
+    tsr_status status = tsr_model_clone(report->model, &copy);
+    if (status == TSR_OK)
+        status = tsr_plan(copy, &options, &report->plan);
+    tsr_model_free(copy);
+    if (status == TSR_OK || status == TSR_NOMEM)
+        return status;
+    tsr_finding_clear(report->cli->session);
+    report->plan.feasible = false;
+    return TSR_OK;
 }
 
 static tsr_status look(struct report *report)
@@ -77,7 +80,9 @@ static tsr_status look(struct report *report)
                                     .requests = report->requests,
                                     .one_device = true};
     tsr_status status = tsr_simulate(report->model, &options, &report->simulation);
-    if (status == TSR_OK && !report->planning.options.topology && !report->kept)
+    if (status != TSR_OK)
+        return status;
+    if (!report->planning.options.topology && !report->kept)
         status = tsr_model_topology(report->model, report->config, &report->kept);
     if (status != TSR_OK)
         return status;
@@ -90,9 +95,11 @@ static int requests_for(const struct report *report)
 {
     int64_t stage, highest = -1;
     const tsr_config *config = tsr_model_find_config(report->model, report->config);
+    if (!config)
+        return 1;
     for (const tsr_node *node = tsr_graph_first(tsr_model_graph(report->model)); node;
          node = tsr_node_next(node)) {
-        const tsr_node_config *entry = config ? tsr_node_find_config(node, config) : NULL;
+        const tsr_node_config *entry = tsr_node_find_config(node, config);
         if (entry && tsr_node_config_stage(entry, &stage) && stage > highest)
             highest = stage;
     }
@@ -223,22 +230,25 @@ static char *command_of(const struct cli *cli)
 // ---- all of it ---------------------------------------------------------------------------------------
 
 // Topologies given by the user win over those that the model keeps.
+static const tsr_topology *topology_of(const struct report *report)
+{
+    if (report->planning.options.topology)
+        return report->planning.options.topology;
+    return report->kept;
+}
+
 static tsr_status write_page(struct report *report, const struct report *other, const char *out)
 {
     char *command = command_of(report->cli);
     tsr_report_side side = {.model = other->model,
                             .title = cli_value(report->cli, "--beside"),
                             .config = other->config,
-                            .topology = other->planning.options.topology
-                                            ? other->planning.options.topology
-                                            : other->kept,
+                            .topology = topology_of(other),
                             .plan = &other->plan,
                             .simulation = &other->simulation};
     tsr_report_options options = {.size = sizeof options,
                                   .config = report->config,
-                                  .topology = report->planning.options.topology
-                                                  ? report->planning.options.topology
-                                                  : report->kept,
+                                  .topology = topology_of(report),
                                   .plan = &report->plan,
                                   .simulation = &report->simulation,
                                   .trace = cli_value(report->cli, "--trace"),
@@ -246,8 +256,9 @@ static tsr_status write_page(struct report *report, const struct report *other, 
                                   .n_sizes = report->planning.options.n_sizes,
                                   .memory = report->planning.options.memory,
                                   .command = command,
-                                  .beside = other->model ? &side : NULL,
                                   .format = cli_value(report->cli, "--format")};
+    if (other->model)
+        options.beside = &side;
     tsr_status status = tsr_report(report->model, &options, out);
     free(command);
     return status;
@@ -263,13 +274,16 @@ static int make(struct report *report, const char *out)
     cli_tell_dims(report->cli, report->model, report->planning.options.sizes,
                   report->planning.options.n_sizes);
     tsr_status status = prepare(report);
+    if (status != TSR_OK)
+        return cli_print_written(report->cli, out, cli_finish(report->cli, status));
     int code = 0;
-    if (status == TSR_OK && file)
+    if (file)
         code = load_beside(&other, report, &own, file);
-    if (!code && status == TSR_OK)
-        status = write_page(report, &other, out);
-    if (!code)
-        code = cli_print_written(report->cli, out, cli_finish(report->cli, status));
+    if (code)
+        goto end_other;
+    status = write_page(report, &other, out);
+    code = cli_print_written(report->cli, out, cli_finish(report->cli, status));
+end_other:
     end_beside(&other);
     return code;
 }

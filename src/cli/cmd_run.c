@@ -78,22 +78,30 @@ static tsr_status execute(struct cli *cli, const tsr_run_options *options,
     tsr_model *model = NULL;
     tsr_plan_summary planned = {.size = sizeof planned};
     tsr_status status = cli_load_inputs(cli, set, folder, inputs, &model);
-    if (status == TSR_OK && !folder && cli_value(cli, "--devices")) {
-        status =
-            cli_plans(options) ? tsr_plan_for(model, &plan->options, inputs, &planned) : TSR_OK;
-        config = planned.config ? planned.config : "";
-        *memory = (struct planned_memory){planned.memory, planned.memory ? planned.devices : 0};
+    if (status != TSR_OK)
+        goto free_model;
+    bool plans = !folder && cli_value(cli, "--devices");
+    if (plans && cli_plans(options))
+        status = tsr_plan_for(model, &plan->options, inputs, &planned);
+    if (plans) {
+        config = cli_text_or(planned.config, "");
+        *memory = (struct planned_memory){.bytes = planned.memory};
+        if (planned.memory)
+            memory->n = planned.devices;
     }
-    if (status == TSR_OK && folder)
+    if (status != TSR_OK)
+        goto free_model;
+    if (folder)
         status = tsr_run(cli->session, path, options, inputs, outputs);
-    else if (status == TSR_OK && (config || tsr_model_config_count(model)))
+    else if (config || tsr_model_config_count(model))
         status = tsr_run_annotated(model, config, cli_temporary(), options, inputs, outputs, NULL);
-    else if (status == TSR_OK)
+    else
         status = tsr_run_model(cli->session, path, options, inputs, outputs);
+free_model:
     tsr_model_free(model);
-    if (status == TSR_OK && file && cli_rank(cli) == 0)
-        status = tsr_tensors_save(outputs, file);
-    return status;
+    if (status != TSR_OK || !file || cli_rank(cli) != 0)
+        return status;
+    return tsr_tensors_save(outputs, file);
 }
 
 static int run(struct cli *cli)

@@ -13,6 +13,14 @@ static bool is_folder(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+// Requests that are done in a second when they follow one another; 0: one alone.
+static double per_second(const tsr_simulation *simulation)
+{
+    if (simulation->period <= 0)
+        return 0;
+    return 1 / simulation->period;
+}
+
 // What a device does for the most part of each cell: work, talk, wait, or nothing.
 static void draw_bar(const tsr_simulation *simulation, size_t device, size_t *at, char *bar)
 {
@@ -63,8 +71,7 @@ static void print_text(const struct cli *cli, const tsr_simulation *simulation)
            simulation->seconds * 1e3);
     if (simulation->requests > 1)
         printf("; the first after %.3f ms, then one every %.3f ms: %.1f a second",
-               simulation->first * 1e3, simulation->period * 1e3,
-               simulation->period > 0 ? 1 / simulation->period : 0);
+               simulation->first * 1e3, simulation->period * 1e3, per_second(simulation));
     printf("; communication %.1f %% of it\n", percent(simulation, talk));
     printf("%-8s %-*s %8s %8s %8s %8s %10s\n", "device", CELLS + 2,
            "# work  = communication  . waits", "work %", "comm. %", "waits %", "idle %", "memory");
@@ -118,7 +125,7 @@ static int print_json(struct cli *cli, const tsr_simulation *simulation)
     tsr_json_number(json, "seconds", simulation->seconds);
     tsr_json_number(json, "first_s", simulation->first);
     tsr_json_number(json, "period_s", simulation->period);
-    tsr_json_number(json, "requests_per_s", simulation->period > 0 ? 1 / simulation->period : 0);
+    tsr_json_number(json, "requests_per_s", per_second(simulation));
     tsr_json_begin(json, "timeline", '[');
     for (size_t i = 0; i < simulation->devices; i++) {
         const tsr_simulated_device *device = &simulation->device[i];
@@ -154,14 +161,17 @@ static tsr_status simulate_model(struct cli *cli, struct planning *planning,
     tsr_model *model = NULL;
     tsr_plan_summary summary = {.size = sizeof summary};
     tsr_status status = tsr_model_load(cli->session, cli->arguments[0], &model);
-    if (status == TSR_OK)
-        cli_tell_dims(cli, model, options->sizes, options->n_sizes);
-    if (status == TSR_OK && !tsr_model_config_count(model) && !options->config) {
+    if (status != TSR_OK)
+        return status;
+    cli_tell_dims(cli, model, options->sizes, options->n_sizes);
+    if (!tsr_model_config_count(model) && !options->config) {
         status = tsr_plan(model, &planning->options, &summary);
-        options->config = status == TSR_OK ? summary.config : NULL;
+        if (status != TSR_OK)
+            goto free_model;
+        options->config = summary.config;
     }
-    if (status == TSR_OK)
-        status = tsr_simulate(model, options, simulation);
+    status = tsr_simulate(model, options, simulation);
+free_model:
     tsr_model_free(model);
     return status;
 }
@@ -184,10 +194,14 @@ static int simulate(struct cli *cli, struct planning *planning, tsr_simulate_opt
 {
     tsr_simulation x = {.size = sizeof x};
     const char *trace = cli_value(cli, "--trace");
-    tsr_status status = is_folder(cli->arguments[0])
-                            ? tsr_simulate_folder(cli->session, cli->arguments[0], options, &x)
-                            : simulate_model(cli, planning, options, &x);
-    if (status == TSR_OK && trace)
+    tsr_status status;
+    if (is_folder(cli->arguments[0]))
+        status = tsr_simulate_folder(cli->session, cli->arguments[0], options, &x);
+    else
+        status = simulate_model(cli, planning, options, &x);
+    if (status != TSR_OK)
+        return cli_finish(cli, status);
+    if (trace)
         status = tsr_simulation_trace(cli->session, &x, trace);
     int code = cli_finish(cli, status);
     if (status != TSR_OK)

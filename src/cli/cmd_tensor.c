@@ -40,12 +40,16 @@ static tsr_status split(const char *sharding, const tsr_tensors *in, size_t i, t
     tsr_status status =
         tsr_pieces_new(session, sharding, tsr_tensors_dtype(in, i), tsr_tensors_rank(in, i),
                        tsr_tensors_dims(in, i), tsr_tensors_data(in, i, NULL), &dict);
-    for (size_t k = 0; status == TSR_OK && k < tsr_pieces_count(dict); k++) {
+    if (status != TSR_OK)
+        return status;
+    for (size_t k = 0; k < tsr_pieces_count(dict); k++) {
         char name[48];
         tsr_piece piece = tsr_pieces_at(dict, k);
         piece_name(dict, k, name, sizeof name);
         status = tsr_tensors_put(out, name, tsr_tensors_dtype(in, i), piece.rank, piece.dims,
                                  piece.data);
+        if (status != TSR_OK)
+            break;
     }
     tsr_pieces_free(dict);
     return status;
@@ -67,8 +71,9 @@ static int fill(const tsr_tensors *in, tsr_pieces *dict)
         piece_name(dict, k, name, sizeof name);
         int64_t i = tsr_tensors_find(in, name);
         if (!fits(in, i, piece)) {
-            fprintf(stderr, "tessera tensor: piece '%s' %s\n", name,
-                    i < 0 ? "is not in the file" : "has another shape than the sharding gives it");
+            static const char *const wrong[] = {"has another shape than the sharding gives it",
+                                                "is not in the file"};
+            fprintf(stderr, "tessera tensor: piece '%s' %s\n", name, wrong[i < 0]);
             return EXIT_NO;
         }
         memcpy(piece.data, tsr_tensors_data(in, (size_t)i, NULL), piece.bytes);
@@ -83,7 +88,9 @@ static int join(struct cli *cli, const char *sharding, const tsr_tensors *in, ts
 {
     int64_t shape[CLI_MAX_RANK], elements = 1;
     const char *text = cli_value(cli, "--shape");
-    int rank = text ? cli_shape(text, shape) : -1;
+    int rank = -1;
+    if (text)
+        rank = cli_shape(text, shape);
     tsr_pieces *dict = NULL;
     if (rank < 0)
         return cli_usage(cli, "join wants --shape, the sizes of the whole tensor, such as 7x4");
@@ -93,16 +100,19 @@ static int join(struct cli *cli, const char *sharding, const tsr_tensors *in, ts
     }
     tsr_dtype type = tsr_tensors_dtype(in, 0);
     *status = tsr_pieces_new(cli->session, sharding, type, rank, shape, NULL, &dict);
-    int code = *status == TSR_OK ? fill(in, dict) : EXIT_DONE;
+    if (*status != TSR_OK)
+        return EXIT_DONE; // the caller says why
+    int code = fill(in, dict);
+    if (code)
+        goto free_pieces;
     for (int i = 0; i < rank; i++)
         elements *= shape[i];
-    if (*status == TSR_OK && !code) {
-        void *whole = cli_alloc((size_t)elements + 1, (size_t)tsr_dtype_bits(type) / 8);
-        *status = tsr_pieces_join(dict, whole);
-        if (*status == TSR_OK)
-            *status = tsr_tensors_put(out, "tensor", type, rank, shape, whole);
-        free(whole);
-    }
+    void *whole = cli_alloc((size_t)elements + 1, (size_t)tsr_dtype_bits(type) / 8);
+    *status = tsr_pieces_join(dict, whole);
+    if (*status == TSR_OK)
+        *status = tsr_tensors_put(out, "tensor", type, rank, shape, whole);
+    free(whole);
+free_pieces:
     tsr_pieces_free(dict);
     return code;
 }
@@ -112,6 +122,7 @@ static int join(struct cli *cli, const char *sharding, const tsr_tensors *in, ts
 static int work(struct cli *cli, const char *sharding, const char *file, tsr_tensors *in,
                 tsr_tensors *out)
 {
+    static const char *const made[] = {"tensor", "pieces"};
     bool cut = !strcmp(cli->arguments[0], "split");
     tsr_status status = tsr_tensors_load(in, cli->arguments[1], NULL, false);
     int code = EXIT_DONE;
@@ -127,13 +138,16 @@ static int work(struct cli *cli, const char *sharding, const char *file, tsr_ten
         cli_finish(cli, status);
         return EXIT_USAGE;
     }
-    if (status == TSR_OK && !code)
+    if (code) {
+        cli_finish(cli, status);
+        return code;
+    }
+    if (status == TSR_OK)
         status = tsr_tensors_save(out, file);
-    int told = cli_finish(cli, status);
-    if (status == TSR_OK && !code)
-        cli_say(cli, "%s: %zu %s, written\n", file, tsr_tensors_count(out),
-                cut ? "pieces" : "tensor");
-    return code ? code : told;
+    code = cli_finish(cli, status);
+    if (status == TSR_OK)
+        cli_say(cli, "%s: %zu %s, written\n", file, tsr_tensors_count(out), made[cut]);
+    return code;
 }
 
 static int run(struct cli *cli)
@@ -147,7 +161,11 @@ static int run(struct cli *cli)
     tsr_status status = tsr_tensors_new(cli->session, &in);
     if (status == TSR_OK)
         status = tsr_tensors_new(cli->session, &out);
-    int code = status == TSR_OK ? work(cli, sharding, file, in, out) : cli_finish(cli, status);
+    int code;
+    if (status == TSR_OK)
+        code = work(cli, sharding, file, in, out);
+    else
+        code = cli_finish(cli, status);
     tsr_tensors_free(out);
     tsr_tensors_free(in);
     return code;
