@@ -21,8 +21,10 @@ tsr_status tsr__engine_says(struct rank *rank, OrtStatus *status, enum diag_code
     if (!status)
         return TSR_OK;
     struct place at = tsr__rank_place(rank);
-    tsr__diag(rank->session, code, &at, hint, "%s: %s", what,
-              rank->engine->api->GetErrorMessage(status));
+    struct str words = str_of(rank->engine->api->GetErrorMessage(status));
+    while (words.n && strchr(" \n", words.p[words.n - 1])) // some end with lines of nothing
+        words.n--;
+    tsr__diag(rank->session, code, &at, hint, "%s: " STR_FMT, what, STR_ARG(words));
     rank->engine->api->ReleaseStatus(status);
     return TSR_ENGINE;
 }
@@ -49,13 +51,14 @@ static const char *memory_hint(struct rank *rank)
     if (!rank->seat || tsr__seat_enter(rank->seat) != 0 ||
         tsr__seat_free_memory(rank->seat, &available, &all) != 0)
         return usual;
+    double gib = (double)((int64_t)1 << 30);
     long long limit_mib = (long long)(rank->memory_limit >> 20);
     struct str text = tsr__arena_printf(
         &rank->arena,
-        "%.*s has %lld MiB free of %lld MiB, and this rank may take %lld MiB of it; `tessera plan "
+        "%.*s has %.1f GiB free of %.1f GiB, and this rank may take %lld MiB of it; `tessera plan "
         "--memory %lldMiB` cuts the model so that no rank needs more, or says how much it needs",
-        STR_ARG(tsr__device_mapped(rank->device, rank->options)), (long long)(available >> 20),
-        (long long)(all >> 20), limit_mib, limit_mib);
+        STR_ARG(tsr__device_mapped(rank->device, rank->options)), (double)available / gib,
+        (double)all / gib, limit_mib, limit_mib);
     if (!text.p)
         return usual;
     return text.p;

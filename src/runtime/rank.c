@@ -284,8 +284,10 @@ static tsr_status run_once(struct rank *rank, struct run_slot *run_slot)
     if (rank->n_outputs == 0)
         return TSR_OK; // nothing to compute, nobody to talk to
     lend_states(rank, run_slot);
+    struct comm_trouble given_up;
     OrtStatus *failed = run_session(rank, run_slot);
-    if (!failed) {
+    bool right = !rank->base || tsr__device_rest(rank->endpoint, &given_up) == TSR_OK;
+    if (!failed && right) {
         keep_states(rank, run_slot);
         return TSR_OK;
     }
@@ -293,9 +295,12 @@ static tsr_status run_once(struct rank *rank, struct run_slot *run_slot)
     const struct comm_trouble *why = NULL;
     if (rank->ops)
         why = tsr__ops_trouble(rank->ops);
+    if (!right && !why)
+        why = &given_up;
     if (!why)
         return tsr__engine_ran(rank, failed);
-    rank->engine->api->ReleaseStatus(failed);
+    if (failed)
+        rank->engine->api->ReleaseStatus(failed);
     return peer_failed(rank, why);
 }
 

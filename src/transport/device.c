@@ -172,6 +172,8 @@ static tsr_status begin(struct device_call *call, const struct comm_buffer *send
     struct device *device = call->device;
     while (call->call->group[call->self] != device->endpoint.rank)
         call->self++;
+    if (device->watched)
+        tsr__watch_waits(device, NULL);
     tsr_status st = TSR_OK;
     if (on_device(call)) {
         st = tsr__device_code(call, tsr__seat_enter(device->seat), "its context");
@@ -382,6 +384,7 @@ void tsr__device_close(struct endpoint *endpoint)
     if (!endpoint)
         return;
     struct device *device = device_of(endpoint);
+    tsr__watch_end(device);
     tsr__nccl_way_close(device);
     if (device->seat) {
         tsr__seat_enter(device->seat);

@@ -19,6 +19,8 @@
 
 #include <pthread.h>
 
+#define GIVEN_UP_BYTES 240
+
 // Which of a seat's events says what.
 enum { EVENT_READY = 0, EVENT_DONE = 1, N_DONE = GPU_EVENTS - 1 };
 
@@ -74,6 +76,14 @@ struct device {
     bool inside;  // this rank's thread is in a call of NCCL
     bool aborted; // no call of NCCL may begin any more
     bool dropped; // the communicators are gone
+    // device_watch.c: its thread, and what it looks at, all but the first two under nccl_lock
+    pthread_t watch;
+    bool watched;
+    bool unwatched;             // the thread is to end
+    double waits_since;         // a call of NCCL was started then; 0: the rank has got beyond it
+    char waits_node[COMM_NAME]; // its node
+    char given_up
+        [GIVEN_UP_BYTES]; // why the communicators were aborted; "": they were not, or another rank failed
     // Scratch of one call, one entry for each member of the largest group.
     struct call_card *cards_out, *cards;
     struct comm_buffer *buffers; // three lists of them
@@ -142,5 +152,10 @@ void tsr__nccl_way_init(struct device *device);
 void tsr__nccl_way_abort(struct device *device);
 // Ends the communicators of this rank, whose thread has ended.
 void tsr__nccl_way_close(struct device *device);
+// device_watch.c: watches a rank that has communicators, from the meeting on; says that it has started a call of NCCL (node NULL: that
+// it has got further).
+void tsr__watch_start(struct device *device);
+void tsr__watch_end(struct device *device);
+void tsr__watch_waits(struct device *device, const char *node);
 
 #endif

@@ -230,5 +230,6 @@ tsr_status tsr__device_meet(struct endpoint *endpoint, uint64_t plan, struct com
         }
         group->way = expected_way(device, group);
     }
+    tsr__watch_start(device);
     return TSR_OK;
 }

@@ -110,17 +110,46 @@ void tsr__nccl_way_close(struct device *device)
     pthread_mutex_destroy(&device->nccl_lock);
 }
 
+// Where members share a GPU the hosts meet, before NCCL's kernels are started and after. Before: nobody starts a kernel that waits while another
+// still has memory to get for its output. After: nobody goes on, perhaps to a kernel that must be loaded first, while another has its own still
+// to start; getting memory and loading may wait for all that runs on the GPU, and what runs there waits for them.
+static tsr_status together(const struct device_call *call)
+{
+    const struct comm_call *comm_call = call->call;
+    bool shared = false;
+    for (int i = 1; i < comm_call->n_group; i++)
+        for (int j = 0; j < i; j++)
+            shared =
+                shared || memcmp(call->device->ranks[comm_call->group[i]].gpu,
+                                 call->device->ranks[comm_call->group[j]].gpu, GPU_ID_BYTES) == 0;
+    if (shared)
+        return tsr__device_words(call, STEP_TOGETHER, 0, call->device->words);
+    return TSR_OK;
+}
+
+// NCCL has started this rank's kernel, or refused to (code).
+static tsr_status started(const struct device_call *call, int code, const char *doing)
+{
+    if (code != 0)
+        return nccl_code(call, code, doing);
+    tsr__watch_waits(call->device, call->call->node);
+    return together(call);
+}
+
 static tsr_status exchange_parts(const struct device_call *call, void *comm,
                                  const struct nccl_part *parts, const char *doing)
 {
     const struct comm_call *comm_call = call->call;
-    tsr_status st = enter(call);
+    tsr_status st = together(call);
+    if (st != TSR_OK)
+        return st;
+    st = enter(call);
     if (st != TSR_OK)
         return st;
     int code = tsr__nccl_exchange(call->device->gpu, comm, parts, comm_call->n_group, call->self,
                                   comm_call->stream);
     leave(call->device);
-    return nccl_code(call, code, doing);
+    return started(call, code, doing);
 }
 
 // ---- joining -------------------------------------------------------------------------------------
@@ -246,21 +275,6 @@ tsr_status tsr__nccl_way_reserve(const struct device_call *call,
                             "adding up");
 }
 
-// Where members share a GPU: nobody starts a kernel that waits while another still has its output to make.
-static tsr_status together(const struct device_call *call)
-{
-    const struct comm_call *comm_call = call->call;
-    bool shared = false;
-    for (int i = 1; i < comm_call->n_group; i++)
-        for (int j = 0; j < i; j++)
-            shared =
-                shared || memcmp(call->device->ranks[comm_call->group[i]].gpu,
-                                 call->device->ranks[comm_call->group[j]].gpu, GPU_ID_BYTES) == 0;
-    if (shared)
-        return tsr__device_words(call, STEP_TOGETHER, 0, call->device->words);
-    return TSR_OK;
-}
-
 // ---- sums in group order -----------------------------------------------------------------------
 
 // Each member gets its slice of all inputs, folds it in group order, and sends it to all: the same bits as anywhere else.
@@ -277,8 +291,6 @@ static tsr_status reduce_in_order(const struct device_call *call, void *comm, co
                          tsr__seat_scratch(device->seat, 1, mine.bytes * (size_t)comm_call->n_group,
                                            comm_call->stream, &scratch),
                          "adding up");
-    if (st == TSR_OK)
-        st = together(call);
     if (st != TSR_OK)
         return st;
     struct gpu_fold fold =
@@ -334,7 +346,7 @@ tsr_status tsr__nccl_way_all_reduce(const struct device_call *call, void *comm, 
         return st;
     int code = tsr__nccl_all_reduce(device->gpu, comm, &fold, comm_call->stream);
     leave(device);
-    return nccl_code(call, code, "AllReduce");
+    return started(call, code, "AllReduce");
 }
 
 // ---- messages ----------------------------------------------------------------------------------
@@ -353,8 +365,6 @@ static tsr_status fold_messages(const struct device_call *call, void *comm,
                          tsr__seat_scratch(device->seat, 1, bytes * (size_t)comm_call->n_group,
                                            comm_call->stream, &scratch),
                          "adding up");
-    if (st == TSR_OK)
-        st = together(call);
     if (st != TSR_OK)
         return st;
     struct gpu_fold fold =

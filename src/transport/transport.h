@@ -262,8 +262,11 @@ struct device_options {
     enum comm_way way;
     bool deterministic; // sums fold in group order on every way
     double join_s;      // longest wait for the members of a communicator of NCCL; 0: DEVICE_JOIN_S
+    // longest wait of a rank that has started a call of NCCL until it comes to its next call, or rests; 0: DEVICE_WATCH_S
+    double watch_s;
 };
-#define DEVICE_JOIN_S 60.0
+#define DEVICE_JOIN_S  60.0
+#define DEVICE_WATCH_S 120.0
 // An endpoint that also takes calls whose memory is a GPU's, over another endpoint, which must outlive it. All ranks of the
 // job have one, or none. The session is the rank's own.
 tsr_status tsr__device_open(tsr_session *session, struct endpoint *base,
@@ -273,6 +276,9 @@ tsr_status tsr__device_open(tsr_session *session, struct endpoint *base,
 void tsr__device_expect(struct endpoint *endpoint, const int64_t *group, int n);
 // All ranks tell each other where they are, and what takes long is made: communicators, imports.
 tsr_status tsr__device_meet(struct endpoint *endpoint, uint64_t plan, struct comm_trouble *why);
+// The rank has ended a run, and waits for nobody until its next call. TSR_PEER: NCCL was given up meanwhile (device_watch.c), and what the
+// run has made is not right.
+tsr_status tsr__device_rest(struct endpoint *endpoint, struct comm_trouble *why);
 // How many ranks of the job are on this rank's GPU, itself included (0: it is on the host), and the bytes that are free there before one
 // of them has loaded anything: all ranks call it between opening and loading, and wait for each other.
 struct device_share {
