@@ -27,29 +27,49 @@ struct sizes {
     tsr_status status;
 };
 
-// What members of a group fold or put together is as large on each of them, but for the axis along which it is joined.
+// What the two ranks give is as large on both, but for the axis along which it is joined: AllGather along axis 1 takes
+// [4,3] and [4,2], and not [4,3] and [3,3].
+static bool fit_together(const struct step *st, int64_t a, int64_t b)
+{
+    const struct form *form = st->inputs[0];
+    for (int axis = 0; axis < form->item->rank; axis++) {
+        bool joined = comm_has(st->kind, TRAIT_JOINS) && axis == st->axis;
+        if (!joined && !same_size(form, axis, a, b))
+            return false;
+    }
+    return true;
+}
+
+static void refuse_sizes(struct sizes *sizes, const struct step *st, int64_t rank)
+{
+    struct place at = PLACE_NONE;
+    at.rank = rank;
+    at.value = st->inputs[0]->item->name;
+    tsr__diag(sizes->plan->session, DIAG_partition_disagrees, &at,
+              "please report this with the model",
+              "rank %lld: the members of %s %lld have parts of different sizes", (long long)rank,
+              tsr__step_op(st), (long long)st->id);
+    sizes->status = TSR_BUG;
+}
+
+// Each member of a group against the first. One finding is enough: the partition is refused.
 static void check_sizes(void *data, const struct step *st)
 {
     struct sizes *sizes = data;
     bool folds = comm_has(st->kind, TRAIT_FOLDS), joins = comm_has(st->kind, TRAIT_JOINS);
-    const struct form *form = st->id >= 0 && (folds || joins) ? st->inputs[0] : NULL;
-    for (size_t group = 0; form && group < st->n_groups; group++)
-        for (size_t i = 1; st->group_live[group] && i < st->groups[group].n; i++)
-            for (int axis = 0; axis < form->item->rank; axis++) {
-                int64_t rank = st->groups[group].devices[i];
-                if ((joins && axis == st->axis) ||
-                    same_size(form, axis, st->groups[group].devices[0], rank) ||
-                    sizes->status != TSR_OK)
-                    continue;
-                struct place at = PLACE_NONE;
-                at.rank = rank;
-                at.value = form->item->name;
-                tsr__diag(sizes->plan->session, DIAG_partition_disagrees, &at,
-                          "please report this with the model",
-                          "rank %lld: the members of %s %lld have parts of different sizes",
-                          (long long)rank, tsr__step_op(st), (long long)st->id);
-                sizes->status = TSR_BUG;
-            }
+    if (st->id < 0 || (!folds && !joins) || sizes->status != TSR_OK)
+        return;
+    for (size_t g = 0; g < st->n_groups; g++) {
+        const struct device_group *group = &st->groups[g];
+        if (!st->group_live[g])
+            continue;
+        for (size_t i = 1; i < group->n; i++) {
+            if (fit_together(st, group->devices[0], group->devices[i]))
+                continue;
+            refuse_sizes(sizes, st, group->devices[i]);
+            return;
+        }
+    }
 }
 
 tsr_status tsr__sizes_agree(struct plan *plan)
@@ -253,7 +273,9 @@ static tsr_status walk_bodies(struct walk *w, const tsr_node *node)
         any |= communicates(control.bodies[k]);
     if (!any)
         return TSR_OK;
-    int at = (control.loops ? control.n_states : control.n_results) - 1;
+    int at = control.n_results - 1; // the last, which is the token's place
+    if (control.loops)
+        at = control.n_states - 1;
     const tsr_value *outside = w->token;
     if (at < 0 ||
         (control.loops && tsr_node_input(node, (size_t)(control.n_steer + at)) != outside))
@@ -285,15 +307,16 @@ static bool has_bodies(const tsr_node *node)
 
 static tsr_status walk_graph(struct walk *w, const tsr_graph *graph)
 {
-    tsr_status st = TSR_OK;
-    for (tsr_node *node = tsr_graph_first(graph); node && st == TSR_OK;
-         node = tsr_node_next(node)) {
+    for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
+        tsr_status st = TSR_OK;
         if (str_is(tsr__node_domain_str(node), COMM_DOMAIN))
             st = walk_comm(w, node);
         else if (has_bodies(node))
             st = walk_bodies(w, node);
+        if (st != TSR_OK)
+            return st;
     }
-    return st;
+    return TSR_OK;
 }
 
 static tsr_status walk(struct part *part, struct meeting **table)
@@ -324,8 +347,10 @@ static tsr_status none_lost(struct plan *plan, struct part *parts, struct meetin
                                .p;
         if (!what)
             return TSR_NOMEM;
-        return disagree(&parts[collective->n_groups ? collective->groups[0].ranks[0] : 0], NULL,
-                        what);
+        struct part *first = &parts[0];
+        if (collective->n_groups)
+            first = &parts[collective->groups[0].ranks[0]];
+        return disagree(first, NULL, what);
     }
     return TSR_OK;
 }
@@ -347,5 +372,7 @@ tsr_status tsr__parts_agree(struct plan *plan, struct part *parts)
                 return disagree(&parts[ranks[0]], meeting->node,
                                 "a member of a communication lacks it");
         }
-    return plan->signing ? none_lost(plan, parts, table) : TSR_OK;
+    if (plan->signing)
+        return none_lost(plan, parts, table);
+    return TSR_OK;
 }

@@ -61,13 +61,16 @@ static bool sizes_fit(const struct manifest_port *port, const tsr_value *value)
     return true;
 }
 
-static void check_value(struct signing *signing, int64_t rank, const tsr_value *value, bool output)
+static void check_value(struct signing *signing, int64_t rank, const tsr_value *value,
+                        enum side side)
 {
     const struct manifest *manifest = &signing->bundle.manifest;
     const char *name = tsr_value_name(value);
-    const struct manifest_port *port = output
-                                           ? port_of(manifest->outputs, manifest->n_outputs, name)
-                                           : port_of(manifest->inputs, manifest->n_inputs, name);
+    const struct manifest_port *port;
+    if (side == SIDE_OUTPUTS)
+        port = port_of(manifest->outputs, manifest->n_outputs, name);
+    else
+        port = port_of(manifest->inputs, manifest->n_inputs, name);
     if (!port)
         return; // the token, or a size that the runtime gives the ranks
     if (strcmp(tsr_dtype_name(tsr_value_dtype(value)), port->type) != 0)
@@ -76,32 +79,36 @@ static void check_value(struct signing *signing, int64_t rank, const tsr_value *
         breach(signing, rank, name, "its sizes are not those that were written");
 }
 
-// All names, in the order that was written.
-static void check_ports(struct signing *signing, int64_t rank, bool output)
+// All names, in the order that was written. Of x and y in the manifest, a file with y and x has a breach at y.
+static void check_ports(struct signing *signing, int64_t rank, enum side side)
 {
+    static const char *const not_written[] = {
+        [SIDE_INPUTS] = "this input was not written, or not in this place",
+        [SIDE_OUTPUTS] = "this output was not written, or not in this place"};
+    static const char *const gone[] = {[SIDE_INPUTS] = "this input, which was written, is gone",
+                                       [SIDE_OUTPUTS] = "this output, which was written, is gone"};
     const struct manifest_device *device = &signing->bundle.manifest.devices[rank];
     const tsr_graph *graph = signing->parts[rank].graph;
-    const char **names = output ? device->outputs : device->inputs;
-    size_t was = output ? device->n_outputs : device->n_inputs, count = 0;
-    size_t now = output ? tsr_graph_output_count(graph) : tsr_graph_input_count(graph);
-    for (size_t i = 0; i < now; i++) {
-        const tsr_value *value = output ? tsr_graph_output(graph, i) : tsr_graph_input(graph, i);
-        if (!output && tsr_value_initializer(value))
+    const char **names = device->inputs;
+    size_t was = device->n_inputs, count = 0;
+    if (side == SIDE_OUTPUTS) {
+        names = device->outputs;
+        was = device->n_outputs;
+    }
+    for (size_t i = 0; i < side_count(graph, side); i++) {
+        const tsr_value *value = side_at(graph, side, i);
+        if (side == SIDE_INPUTS && tsr_value_initializer(value))
             continue; // a default: no input of a run
         bool known = count < was && strcmp(tsr_value_name(value), names[count]) == 0;
         count++;
         if (!known) {
-            breach(signing, rank, tsr_value_name(value),
-                   output ? "this output was not written, or not in this place"
-                          : "this input was not written, or not in this place");
+            breach(signing, rank, tsr_value_name(value), not_written[side]);
             return;
         }
-        check_value(signing, rank, value, output);
+        check_value(signing, rank, value, side);
     }
     if (count < was)
-        breach(signing, rank, names[count],
-               output ? "this output, which was written, is gone"
-                      : "this input, which was written, is gone");
+        breach(signing, rank, names[count], gone[side]);
 }
 
 // ---- files -------------------------------------------------------------------------------------
@@ -163,8 +170,9 @@ static tsr_status load_rank(struct signing *signing, struct plan *plan, int64_t 
     if (!path.p)
         return TSR_NOMEM;
     tsr_status st = take_file(signing, name);
-    if (st == TSR_OK)
-        st = tsr_model_load(signing->session, path.p, &part->model);
+    if (st != TSR_OK)
+        return st;
+    st = tsr_model_load(signing->session, path.p, &part->model);
     if (st != TSR_OK)
         return st;
     part->graph = tsr_model_graph(part->model);
@@ -225,11 +233,12 @@ static tsr_status keep_others(struct signing *signing)
         bool taken = false;
         for (size_t k = 0; k < signing->files.n; k++)
             taken = taken || strcmp(signing->files.at[k].name, manifest->files[i].name) == 0;
-        struct manifest_file *file = taken ? NULL : vec_push(signing->arena, &signing->files);
-        if (!taken && !file)
+        if (taken)
+            continue;
+        struct manifest_file *file = vec_push(signing->arena, &signing->files);
+        if (!file)
             return TSR_NOMEM;
-        if (file)
-            *file = manifest->files[i];
+        *file = manifest->files[i];
     }
     qsort(signing->files.at, signing->files.n, sizeof(*signing->files.at), by_name);
     return TSR_OK;
@@ -245,6 +254,7 @@ static tsr_status refuse_folder(struct signing *signing, const char *hint, const
     return TSR_UNSUPPORTED;
 }
 
+// All ranks are loaded before any is judged: the proof of communication needs them all. Findings about ports come together.
 static tsr_status prove(struct signing *signing, struct plan *plan)
 {
     int64_t n = signing->bundle.manifest.n_ranks;
@@ -259,8 +269,8 @@ static tsr_status prove(struct signing *signing, struct plan *plan)
     for (int64_t rank = 0; rank < n; rank++) {
         if (!signing->changed[rank])
             continue;
-        check_ports(signing, rank, false);
-        check_ports(signing, rank, true);
+        check_ports(signing, rank, SIDE_INPUTS);
+        check_ports(signing, rank, SIDE_OUTPUTS);
         st = take_data(signing, rank);
         if (st != TSR_OK)
             return st;
@@ -292,8 +302,9 @@ static tsr_status sign(struct signing *signing, const char *const **files, size_
     if (!signing->parts || !signing->changed)
         return TSR_NOMEM;
     tsr_status st = prove(signing, &plan);
-    if (st == TSR_OK)
-        st = list_renewed(signing, files, n);
+    if (st != TSR_OK)
+        return st;
+    st = list_renewed(signing, files, n);
     if (st != TSR_OK || *n == 0)
         return st;
     st = keep_others(signing);
@@ -303,6 +314,14 @@ static tsr_status sign(struct signing *signing, const char *const **files, size_
     renewed.files = signing->files.at;
     renewed.n_files = signing->files.n;
     return tsr__manifest_replace(&signing->bundle, &renewed);
+}
+
+static void free_parts(struct signing *signing)
+{
+    if (!signing->parts)
+        return;
+    for (int64_t rank = 0; rank < signing->bundle.manifest.n_ranks; rank++)
+        tsr_model_free(signing->parts[rank].model);
 }
 
 tsr_status tsr_partition_sign(tsr_session *session, const char *folder, const char *const **files,
@@ -315,16 +334,18 @@ tsr_status tsr_partition_sign(tsr_session *session, const char *folder, const ch
     tsr__arena_free(&session->results[RESULT_PARTITION]);
     tsr__arena_init(&arena, session);
     tsr_status st = tsr__bundle_open(session, &arena, folder, &signing.bundle);
-    if (st == TSR_OK) {
-        st = sign(&signing, &list, &count);
-        for (int64_t rank = 0; signing.parts && rank < signing.bundle.manifest.n_ranks; rank++)
-            tsr_model_free(signing.parts[rank].model);
-        tsr__bundle_close(&signing.bundle);
-    }
+    if (st != TSR_OK)
+        goto free_arena;
+    st = sign(&signing, &list, &count);
+    free_parts(&signing);
+    tsr__bundle_close(&signing.bundle);
+free_arena:
     tsr__arena_free(&arena);
-    if (st == TSR_OK && files)
+    if (st != TSR_OK)
+        return st;
+    if (files)
         *files = list;
-    if (st == TSR_OK && n)
+    if (n)
         *n = count;
-    return st;
+    return TSR_OK;
 }
