@@ -92,15 +92,18 @@ static tsr_value *add_outside(struct part *part, struct form *form, const int64_
 {
     struct item *it = form->item;
     struct str own = tsr__arena_printf(part->plan->arena, "rank%lld.data", (long long)part->rank);
-    uint64_t at = form->common
-                      ? form->offset[0]
-                      : (form->offset[part->rank] = reserve(&part->data_bytes, (uint64_t)bytes));
+    uint64_t size = (uint64_t)bytes;
     form->stored[part->rank] = 1;
-    part->uses_common |= form->common;
+    if (form->common) {
+        part->uses_common = true;
+        return tsr__graph_add_external(part->graph, name.p, it->dtype, it->rank, dims,
+                                       MANIFEST_COMMON, form->offset[0], size);
+    }
+    uint64_t at = reserve(&part->data_bytes, size);
+    form->offset[part->rank] = at;
     if (!own.p)
         return NULL;
-    return tsr__graph_add_external(part->graph, name.p, it->dtype, it->rank, dims,
-                                   form->common ? MANIFEST_COMMON : own.p, at, (uint64_t)bytes);
+    return tsr__graph_add_external(part->graph, name.p, it->dtype, it->rank, dims, own.p, at, size);
 }
 
 // Strings and other constants without a fixed size per element: as they stand.
@@ -108,10 +111,12 @@ static tsr_status place_odd(struct part *part, struct form *form)
 {
     struct str name = tsr__form_name(part, form);
     int64_t n = tsr_tensor_elements(tsr_value_initializer(form->item->value));
-    part->weights += n > 0 ? n : 0;
-    form->local[part->rank] =
-        name.p ? tsr__graph_copy_initializer(part->graph, form->item->value, name.p) : NULL;
-    return form->local[part->rank] ? TSR_OK : TSR_NOMEM;
+    if (n > 0)
+        part->weights += n;
+    if (!name.p)
+        return TSR_NOMEM;
+    form->local[part->rank] = tsr__graph_copy_initializer(part->graph, form->item->value, name.p);
+    return made(form->local[part->rank]);
 }
 
 static tsr_status refuse_size(struct part *part, const struct form *form)
@@ -143,9 +148,11 @@ static tsr_status place_on(struct part *part, struct form *form)
         return TSR_NOMEM;
     // Who only looks needs no data, which may not even be there.
     bool absent = part->plan->look && tsr_tensor_is_external(tsr_value_initializer(it->value));
-    tsr_value *value = stays_inside(it, bytes) && !absent
-                           ? add_inside(part, form, piece, dims, bytes, name)
-                           : add_outside(part, form, dims, bytes, name);
+    tsr_value *value;
+    if (stays_inside(it, bytes) && !absent)
+        value = add_inside(part, form, piece, dims, bytes, name);
+    else
+        value = add_outside(part, form, dims, bytes, name);
     form->local[part->rank] = value;
     part->weights += elements;
     part->weight_bytes += bytes;
@@ -168,7 +175,9 @@ tsr_status tsr__weights_place(struct plan *plan, struct part *parts)
         if (form->common && form->item->fixed && bytes > 0 && !stays_inside(form->item, bytes))
             form->offset[0] = reserve(&plan->common_bytes, (uint64_t)bytes);
         for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
-            tsr_status st = form->live[rank] ? place_on(&parts[rank], form) : TSR_OK;
+            if (!form->live[rank])
+                continue;
+            tsr_status st = place_on(&parts[rank], form);
             if (st != TSR_OK)
                 return st;
         }

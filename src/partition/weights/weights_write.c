@@ -48,9 +48,11 @@ static tsr_status source_read(const struct source *source, int64_t at, int64_t n
     place.value = source->name;
     for (int64_t done = 0; done < n;) {
         off_t from = (off_t)(source->offset + (uint64_t)(at + done));
-        ssize_t got = tsr__fault(source->session, FAULT_READ)
-                          ? (errno = EIO, -1)
-                          : pread(source->fd, out + done, (size_t)(n - done), from);
+        ssize_t got = -1;
+        if (tsr__fault(source->session, FAULT_READ))
+            errno = EIO;
+        else
+            got = pread(source->fd, out + done, (size_t)(n - done), from);
         if (got < 0 && errno == EINTR)
             continue;
         if (got <= 0) {
@@ -147,8 +149,12 @@ static tsr_status write_blocks(const struct source *source, struct taker *takers
     int64_t block = BLOCK_BYTES / bytes * bytes;
     for (int64_t at; (at = next_wanted(takers, n, bytes)) != INT64_MAX;) {
         int64_t length = source->bytes - at < block ? source->bytes - at : block;
-        const unsigned char *data = source->memory ? source->memory + at : buffer;
-        tsr_status st = source->memory ? TSR_OK : source_read(source, at, length, buffer);
+        const unsigned char *data = buffer;
+        tsr_status st = TSR_OK;
+        if (source->memory)
+            data = source->memory + at;
+        else
+            st = source_read(source, at, length, buffer);
         if (st != TSR_OK)
             return st;
         for (size_t i = 0; i < n; i++) {
@@ -238,24 +244,48 @@ static void pad_to(struct outfile *outfile, uint64_t offset)
         tsr__out_write(outfile, zeros, (size_t)(offset - outfile->offset));
 }
 
+// What the rank has of the form goes to that place of the file. False: out of memory.
+static bool take(struct batch *batch, const struct form *form, int64_t rank, int64_t file,
+                 uint64_t offset, struct taker *out)
+{
+    struct tile_piece *piece = tsr__const_piece(batch->plan, form, rank);
+    if (!piece)
+        return false;
+    *out = (struct taker){.batch = batch, .file = file};
+    tsr__runs_begin(&out->runs, piece, form->item->shape);
+    pad_to(file_of(out), offset);
+    return true;
+}
+
+// A form of the common file is whole, so any rank that has it stands for all.
+static tsr_status common_form(struct batch *batch, struct form *form)
+{
+    struct taker taker;
+    if (!form->common)
+        return TSR_OK;
+    int64_t rank = 0;
+    while (rank < batch->plan->n_ranks && !form->stored[rank])
+        rank++;
+    if (rank == batch->plan->n_ranks)
+        return TSR_OK;
+    if (!take(batch, form, rank, 0, form->offset[0], &taker))
+        return TSR_NOMEM;
+    return write_form(batch->plan, form, &taker, 1, batch->buffer);
+}
+
+// The shares of all ranks of the batch at once, so that the source is read once.
 static tsr_status batch_form(struct batch *batch, struct form *form)
 {
     struct taker takers[BATCH_RANKS];
     size_t n = 0;
-    bool common = batch->n == 0;
-    for (int64_t i = 0; i < (common ? batch->plan->n_ranks : batch->n); i++) {
+    if (form->common)
+        return TSR_OK;
+    for (int64_t i = 0; i < batch->n; i++) {
         int64_t rank = batch->first + i;
-        if (!form->stored[rank] || form->common != common)
+        if (!form->stored[rank])
             continue;
-        struct tile_piece *piece = tsr__const_piece(batch->plan, form, rank);
-        if (!piece)
+        if (!take(batch, form, rank, i, form->offset[rank], &takers[n++]))
             return TSR_NOMEM;
-        struct taker *taker = &takers[n++];
-        *taker = (struct taker){.batch = batch, .file = common ? 0 : i};
-        tsr__runs_begin(&taker->runs, piece, form->item->shape);
-        pad_to(file_of(taker), form->offset[common ? 0 : rank]);
-        if (common)
-            break; // once for all
     }
     if (n)
         return write_form(batch->plan, form, takers, n, batch->buffer);
@@ -339,17 +369,25 @@ static tsr_status batch_write(struct batch *batch, struct outfolder *outfolder,
         return st;
     for (struct form *form = batch->plan->consts; form; form = form->next_const) {
         st = tsr__cancel_check(batch->plan->session);
-        if (st == TSR_OK)
+        if (st != TSR_OK)
+            return st;
+        if (batch->n)
             st = batch_form(batch, form);
+        else
+            st = common_form(batch, form);
         if (st != TSR_OK)
             return st;
     }
     st = batch_digest(batch);
     if (st != TSR_OK)
         return st;
-    struct data_file *first = &files[batch->n ? batch->first : batch->plan->n_ranks];
+    struct data_file *first = &files[batch->plan->n_ranks]; // of the common file
+    if (batch->n)
+        first = &files[batch->first];
     for (int64_t i = 0; i < BATCH_RANKS; i++) {
-        st = batch->open[i] ? batch_close(batch, i, &first[i]) : TSR_OK;
+        if (!batch->open[i])
+            continue;
+        st = batch_close(batch, i, &first[i]);
         if (st != TSR_OK)
             return st;
     }
@@ -376,20 +414,23 @@ tsr_status tsr__weights_write(struct plan *plan, struct part *parts, struct outf
     bool any_common = false;
     for (int64_t rank = 0; rank < plan->n_ranks; rank++)
         any_common |= parts[rank].uses_common;
-    tsr_status st = batch && buffer ? TSR_OK : TSR_NOMEM;
+    tsr_status st = TSR_NOMEM;
     int64_t first = 0, n = 0; // a batch of no ranks first: the common file
-    while (st == TSR_OK) {
+    if (!batch || !buffer)
+        goto free_buffer;
+    do {
         *batch =
             (struct batch){.plan = plan, .parts = parts, .first = first, .n = n, .buffer = buffer};
         st = batch_run(batch, outfolder, files, any_common);
+        if (st != TSR_OK)
+            goto free_buffer;
         first += n;
         tsr__progress(plan->session, "weights", (uint64_t)first, (uint64_t)plan->n_ranks);
         n = plan->n_ranks - first;
-        if (n == 0)
-            break;
         if (n > BATCH_RANKS)
             n = BATCH_RANKS;
-    }
+    } while (n > 0);
+free_buffer:
     if (buffer)
         tsr__free(plan->session, buffer, (size_t)BLOCK_BYTES);
     return st;
