@@ -200,7 +200,9 @@ static tsr_status plan_steps(struct plan *plan, const tsr_partition_options *opt
     if (st != TSR_OK)
         return st;
     st = tsr__plan_ports(plan, options);
-    if (st == TSR_OK && plan->wrapped)
+    if (st != TSR_OK)
+        return st;
+    if (plan->wrapped)
         st = tsr__wrapped_check(plan);
     if (st != TSR_OK)
         return st;
@@ -208,9 +210,9 @@ static tsr_status plan_steps(struct plan *plan, const tsr_partition_options *opt
     if (st != TSR_OK)
         return st;
     st = tsr__sizes_agree(plan);
-    if (st == TSR_OK && plan->microsoft)
-        st = tsr__dialect_check(plan);
-    return st;
+    if (st != TSR_OK || !plan->microsoft)
+        return st;
+    return tsr__dialect_check(plan);
 }
 
 // Plans the steps, builds a graph for each rank, and proves that the ranks agree. Writes nothing.

@@ -15,11 +15,14 @@ static tsr_status copy_opsets(struct part *part)
         if (st != TSR_OK)
             return st;
     }
-    tsr_status st = onnx ? TSR_OK : tsr_model_set_opset(part->model, "", part->plan->opset);
+    tsr_status st = TSR_OK;
+    if (!onnx)
+        st = tsr_model_set_opset(part->model, "", part->plan->opset);
     if (st != TSR_OK)
         return st;
-    const char *ours = part->plan->microsoft ? "com.microsoft" : COMM_DOMAIN;
-    return tsr_model_set_opset(part->model, ours, 1);
+    if (part->plan->microsoft)
+        return tsr_model_set_opset(part->model, "com.microsoft", 1);
+    return tsr_model_set_opset(part->model, COMM_DOMAIN, 1);
 }
 
 static bool wanted_somewhere(const struct plan *plan, const struct form *form)
@@ -56,7 +59,19 @@ static tsr_status add_token(struct part *part)
     static const int64_t one[1] = {1}, zero[1] = {0};
     part->token =
         tsr_graph_add_initializer(part->graph, TOKEN_NAME, TSR_INT64, 1, one, zero, sizeof(zero));
-    return part->token ? TSR_OK : TSR_NOMEM;
+    return made(part->token);
+}
+
+static tsr_status add_marks(struct part *part)
+{
+    const struct plan *plan = part->plan;
+    struct str number = tsr__arena_printf(plan->arena, "%lld", (long long)part->rank);
+    if (!number.p)
+        return TSR_NOMEM;
+    tsr_status st = tsr_model_set_metadata(part->model, "ai.tessera.plan", plan->fingerprint);
+    if (st != TSR_OK)
+        return st;
+    return tsr_model_set_metadata(part->model, "ai.tessera.rank", number.p);
 }
 
 // The frame of a rank's file: opsets, inputs, the token that orders communication (the other dialect has none), and
@@ -72,17 +87,21 @@ static tsr_status part_begin(struct plan *plan, struct part *part, int64_t rank)
     part->graph = tsr_model_graph(part->model);
     tsr__map_init(&part->constants, plan->arena, 16);
     tsr__map_init(&part->sizes, plan->arena, 16);
-    struct str number = tsr__arena_printf(plan->arena, "%lld", (long long)rank);
-    if (!number.p)
-        return TSR_NOMEM;
-    if (tsr__calls_left(plan->model) &&
-        (st = tsr__model_copy_functions(part->model, plan->model)) != TSR_OK)
+    if (tsr__calls_left(plan->model))
+        st = tsr__model_copy_functions(part->model, plan->model);
+    if (st != TSR_OK)
         return st;
-    if ((st = copy_opsets(part)) != TSR_OK || (st = add_inputs(part)) != TSR_OK ||
-        (!plan->microsoft && (st = add_token(part)) != TSR_OK) ||
-        (st = tsr_model_set_metadata(part->model, "ai.tessera.plan", plan->fingerprint)) != TSR_OK)
+    st = copy_opsets(part);
+    if (st != TSR_OK)
         return st;
-    return tsr_model_set_metadata(part->model, "ai.tessera.rank", number.p);
+    st = add_inputs(part);
+    if (st != TSR_OK)
+        return st;
+    if (!plan->microsoft)
+        st = add_token(part);
+    if (st != TSR_OK)
+        return st;
+    return add_marks(part);
 }
 
 // ---- outputs -----------------------------------------------------------------------------------
@@ -125,7 +144,10 @@ static tsr_status part_end(struct part *part)
     tsr_status st = add_outputs(part);
     if (st != TSR_OK)
         return st;
-    st = part->plan->microsoft ? tsr__dialect_outputs(part) : add_token_output(part);
+    if (part->plan->microsoft)
+        st = tsr__dialect_outputs(part);
+    else
+        st = add_token_output(part);
     if (st != TSR_OK)
         return st;
     st = tsr__part_lower(part);

@@ -133,8 +133,10 @@ tsr_status tsr__parts_publish(struct plan *plan, struct part *parts, const char 
     if (st != TSR_OK)
         return st;
     st = write_files(plan, parts, &outfolder, manifest);
-    if (st == TSR_OK)
-        st = tsr__outfolder_commit(&outfolder);
+    if (st != TSR_OK)
+        goto abort_folder;
+    st = tsr__outfolder_commit(&outfolder);
+abort_folder: // after a commit there is nothing to abort
     tsr__outfolder_abort(&outfolder);
     return st;
 }

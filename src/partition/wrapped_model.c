@@ -55,7 +55,7 @@ tsr_status tsr__wrapped_check(struct plan *plan)
 static tsr_status copy_type(const struct plan *plan, const tsr_value *value, tsr_value *to)
 {
     int rank = tsr_value_rank(value);
-    tsr_dim *dims = ARENA_ARRAY(plan->arena, tsr_dim, (size_t)(rank < 0 ? 0 : rank) + 1);
+    tsr_dim *dims = ARENA_ARRAY(plan->arena, tsr_dim, room_for(rank));
     if (is_state(plan, value))
         return tsr_value_set_type(to, tsr_value_dtype(value), -1, NULL);
     if (!dims)
@@ -100,31 +100,41 @@ static tsr_status make_node(struct plan *plan, tsr_graph *to, const char *folder
         names[i] = tsr_value_name(tsr_graph_output(graph, i));
     tsr_node *node = tsr_graph_add_node(to, WRAPPED_DOMAIN, WRAPPED_OP, "partition", inputs,
                                         n_inputs, names, n_outputs);
-    tsr_status st = node ? tsr_node_set_string(node, "folder", folder) : TSR_NOMEM;
+    if (!node)
+        return TSR_NOMEM;
+    tsr_status st = tsr_node_set_string(node, "folder", folder);
+    if (st != TSR_OK)
+        return st;
     for (size_t i = 0; i < n_outputs; i++) {
+        tsr_value *output = tsr_node_output(node, i);
+        st = copy_type(plan, tsr_graph_output(graph, i), output);
         if (st != TSR_OK)
             return st;
-        st = copy_type(plan, tsr_graph_output(graph, i), tsr_node_output(node, i));
-        if (st == TSR_OK)
-            st = tsr_graph_add_output(to, tsr_node_output(node, i));
+        st = tsr_graph_add_output(to, output);
+        if (st != TSR_OK)
+            return st;
     }
-    return st;
+    return TSR_OK;
 }
 
 tsr_status tsr__wrapped_model(struct plan *plan, const char *folder, tsr_model **out)
 {
     tsr_model *model = NULL;
     tsr_status st = tsr_model_new(plan->session, "wrapped", 8, &model);
-    if (st == TSR_OK)
-        st = tsr_model_set_opset(model, "", plan->opset);
-    if (st == TSR_OK)
-        st = tsr_model_set_opset(model, WRAPPED_DOMAIN, 1);
-    if (st == TSR_OK)
-        st = make_node(plan, tsr_model_graph(model), folder);
-    if (st != TSR_OK) {
-        tsr_model_free(model);
+    if (st != TSR_OK)
         return st;
-    }
+    st = tsr_model_set_opset(model, "", plan->opset);
+    if (st != TSR_OK)
+        goto free_model;
+    st = tsr_model_set_opset(model, WRAPPED_DOMAIN, 1);
+    if (st != TSR_OK)
+        goto free_model;
+    st = make_node(plan, tsr_model_graph(model), folder);
+    if (st != TSR_OK)
+        goto free_model;
     *out = model;
     return TSR_OK;
+free_model:
+    tsr_model_free(model);
+    return st;
 }
