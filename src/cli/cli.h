@@ -211,6 +211,7 @@ tsr_status cli_load_inputs(struct cli *cli, const char *set, bool folder, tsr_te
 int cli_read_run_options(struct cli *cli, tsr_run_options *options);
 // --rank, --ranks, --meet, --hosts, --port and the secret (place.c).
 int cli_read_place(struct cli *cli, tsr_run_options *options);
+int cli_read_meeting(struct cli *cli, tsr_run_options *options); // --port and the secret alone
 int cli_count_hosts(const char *list); // ranks of "a:4,b:4": 8; 0: it is no such list
 // "16GiB", "512 MB", "1000" (bytes) -> bytes; false: not a size.
 bool cli_read_bytes(const char *text, int64_t *out);

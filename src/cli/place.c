@@ -110,21 +110,26 @@ static int read_secret(struct cli *cli, const char *file, tsr_run_options *optio
     return 0;
 }
 
-int cli_read_place(struct cli *cli, tsr_run_options *options)
+int cli_read_meeting(struct cli *cli, tsr_run_options *options)
 {
     const char *file = cli_value(cli, "--secret-file"), *port = cli_value(cli, "--port");
     uint64_t number = 0;
     options->secret = getenv("TESSERA_SECRET");
-    options->hosts = cli_value(cli, "--hosts");
-    if (options->hosts && cli_count_hosts(options->hosts) == 0)
-        return cli_usage(cli, "--hosts wants a list as a:4,b:4 or a,b, not '%s'", options->hosts);
     if (port && (!cli_count_of(port, &number) || number < 1 || number > 65535))
         return cli_usage(cli, "--port wants a number from 1 to 65535, not '%s'", port);
     options->port = (int)number;
-    if (file) {
-        int code = read_secret(cli, file, options);
-        if (code)
-            return code;
-    }
+    if (file)
+        return read_secret(cli, file, options);
+    return 0;
+}
+
+int cli_read_place(struct cli *cli, tsr_run_options *options)
+{
+    int code = cli_read_meeting(cli, options);
+    if (code)
+        return code;
+    options->hosts = cli_value(cli, "--hosts");
+    if (options->hosts && cli_count_hosts(options->hosts) == 0)
+        return cli_usage(cli, "--hosts wants a list as a:4,b:4 or a,b, not '%s'", options->hosts);
     return read_rank(cli, options);
 }

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// cmd_launch.c - starts a command as ranks on several hosts, for those who have no other launcher.
+#include "launch.h"
+
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define DEFAULT_PORT  29500
+#define DEFAULT_SHELL "ssh -x -o BatchMode=yes"
+
+static bool is_here(const char *host)
+{
+    char name[256] = "";
+    if (!strcmp(host, "localhost") || !strcmp(host, "127.0.0.1") || !strcmp(host, "::1"))
+        return true;
+    gethostname(name, sizeof name - 1);
+    size_t length = strcspn(name, ".");
+    return !strcasecmp(host, name) || (strlen(host) == length && !strncasecmp(host, name, length));
+}
+
+// Ranks in the order of the list: "a:2,b" are 0 and 1 on a, 2 on b. Names lie in `list`, which is cut up.
+static void read_hosts(char *list, struct launch *launch)
+{
+    char *rest = NULL;
+    int next = 0;
+    for (char *host = strtok_r(list, ",", &rest); host; host = strtok_r(NULL, ",", &rest)) {
+        int here = cli_count_hosts(host);
+        host[strcspn(host, ":")] = 0;
+        for (int i = 0; i < here; i++) {
+            launch->ranks[next] = (struct launch_rank){.host = host,
+                                                       .local = is_here(host),
+                                                       .rank = next,
+                                                       .local_rank = i,
+                                                       .local_ranks = here};
+            next++;
+        }
+    }
+}
+
+// Where the others reach rank 0. A host that stands in the list as this one has a name for the others.
+static const char *master_of(const struct launch *launch)
+{
+    static char name[256];
+    bool all_here = true;
+    for (int i = 0; i < launch->n; i++)
+        all_here &= launch->ranks[i].local;
+    if (all_here)
+        return "127.0.0.1";
+    if (!launch->ranks[0].local)
+        return launch->ranks[0].host;
+    gethostname(name, sizeof name - 1);
+    return name;
+}
+
+// A port that is free here, if rank 0 is here.
+static int free_port(void)
+{
+    struct sockaddr_in any = {.sin_family = AF_INET};
+    socklen_t bytes = sizeof any;
+    int port = DEFAULT_PORT, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return port;
+    if (bind(fd, (struct sockaddr *)(void *)&any, sizeof any) == 0 &&
+        getsockname(fd, (struct sockaddr *)(void *)&any, &bytes) == 0)
+        port = ntohs(any.sin_port);
+    close(fd);
+    return port;
+}
+
+// 256 bits for this job alone.
+static const char *make_secret(void)
+{
+    static char text[65];
+    unsigned char bytes[32];
+    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
+        return NULL;
+    for (size_t i = 0; i < sizeof bytes; i++)
+        snprintf(text + 2 * i, 3, "%02x", bytes[i]);
+    return text;
+}
+
+static int prepare(struct cli *cli, struct launch *launch)
+{
+    tsr_run_options told = {.size = sizeof told};
+    int code = cli_read_meeting(cli, &told);
+    if (code)
+        return code;
+    launch->master = master_of(launch);
+    launch->port = told.port;
+    if (!launch->port)
+        launch->port = launch->ranks[0].local ? free_port() : DEFAULT_PORT;
+    launch->secret = told.secret;
+    if (!launch->secret || !*launch->secret)
+        launch->secret = make_secret();
+    if (!launch->secret)
+        return cli_usage(cli, "the system gives no random numbers; set TESSERA_SECRET");
+    launch->shell = cli_value(cli, "--rsh");
+    if (!launch->shell)
+        launch->shell = getenv("TESSERA_RSH");
+    if (!launch->shell || !*launch->shell)
+        launch->shell = DEFAULT_SHELL;
+    launch->plain = cli_flag(cli, "--no-prefix");
+    return 0;
+}
+
+static int run(struct cli *cli)
+{
+    const char *hosts = cli_value(cli, "--hosts");
+    if (!hosts)
+        return cli_usage(cli, "which hosts? --hosts a:4,b:4");
+    struct launch launch = {.n = cli_count_hosts(hosts)};
+    if (launch.n == 0)
+        return cli_usage(cli, "--hosts wants a list as a:4,b:4 or a,b, not '%s'", hosts);
+    char *list = cli_copy(hosts, strlen(hosts));
+    const char **command = cli_alloc(cli->n_arguments + 1, sizeof *command);
+    launch.ranks = cli_alloc((size_t)launch.n, sizeof *launch.ranks);
+    memcpy(command, cli->arguments, cli->n_arguments * sizeof *command);
+    command[cli->n_arguments] = NULL;
+    launch.command = command;
+    read_hosts(list, &launch);
+    int code = prepare(cli, &launch);
+    if (!code)
+        code = launch_ranks(&launch);
+    free(launch.ranks);
+    free(command);
+    free(list);
+    return code;
+}
+
+static const struct option options_table[] = {
+    {"--hosts", "a:4,b:4", "where, and how many ranks on each; rank 0 is on the first"},
+    {"--port", "P", "where rank 0 listens (default: a free one if it is on this host, else 29500)"},
+    {"--secret-file", "FILE",
+     "what all ranks know and nobody else (default: TESSERA_SECRET, else one made for this job)"},
+    {"--rsh", "COMMAND",
+     "the remote shell (default: TESSERA_RSH, else ssh -x -o BatchMode=yes); it gets a host and a "
+     "script"},
+    {"--no-prefix", NULL, "pass lines on without the rank's number"},
+    END_OF_OPTIONS,
+};
+
+const struct command cmd_launch = {
+    .name = "launch",
+    .arguments = "-- COMMAND ...",
+    .summary = "start a command as ranks on several hosts, over ssh",
+    .detail =
+        "Every rank gets RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as torchrun would set them, "
+        "and a secret, so that\n`tessera run parts/` finds the others: by shared memory on one "
+        "host, over UCX on several. This host's own ranks are\nstarted directly, the others by ssh "
+        "in a folder of the same name; `tessera` and the partition must be there. Lines are "
+        "\npassed on with the rank's number before each. When one rank fails all are ended, and "
+        "its exit code is that of the launch.",
+    .example = "tessera launch --hosts localhost:2 -- tessera run parts/ --inputs random",
+    .options = options_table,
+    .min_arguments = 1,
+    .max_arguments = 4096,
+    .run = run,
+};

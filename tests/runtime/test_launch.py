@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tessera launch: ranks here and behind a stand-in for ssh; lines, codes, secrets, and nothing left behind."""
+import signal
+import time
+
+from parts import *
+
+TESSERA = os.path.abspath(os.path.join(BUILD, "tessera"))
+HAS_UCX = os.path.exists(os.path.join(BUILD, "libtessera_ucx.so"))
+SEVERAL = subprocess.run(["unshare", "-u", "hostname", "elsewhere"], capture_output=True).returncode == 0
+
+
+def stand_in(d):
+    """A remote shell that stays here: starts in another folder with few variables, under another host name where that is allowed. Notes its words."""
+    path = d + "/rsh"
+    enter = 'exec env -i PATH="$PATH" TESSERA_ORT="$TESSERA_ORT" TESSERA_PLUGINS="$TESSERA_PLUGINS" sh -c "$2"'
+    with open(path, "w") as f:
+        f.write('#!/bin/sh\necho "$*" >>%s/words\ncd /\n' % d)
+        f.write("exec unshare -u sh -c 'hostname \"at-$1\"; %s' sh \"$1\" \"$2\"\n" % enter if SEVERAL else "set -- \"$1\" \"$2\"\n%s\n" % enter)
+    os.chmod(path, 0o755)
+    return path
+
+
+def launch(d, hosts, command, *options, timeout=60, env=None):
+    plain = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TESSERA_SECRET")}
+    return subprocess.run([TESSERA, "launch", "--hosts", hosts, *options, "--", *command], capture_output=True, text=True, timeout=timeout, cwd=d,
+                          env={**plain, "TESSERA_RSH": stand_in(d), "TESSERA_ORT": engine(), "TESSERA_PLUGINS": os.path.abspath(BUILD), **(env or {})})
+
+
+SAY = 'echo "$RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE at $MASTER_ADDR in $PWD"; echo "it is" >&2; [ ${#TESSERA_SECRET} -ge 64 ] && echo "has a secret"'
+
+
+@case
+def ranks_know_their_places(d):
+    """Here and elsewhere: variables, folder, secret; lines have the rank's number and are whole."""
+    q = launch(d, "localhost:2,127.0.0.2:1,127.0.0.3", ["sh", "-c", SAY])
+    lines = sorted(q.stdout.splitlines())
+    assert q.returncode == 0 and len(lines) == 8 and sorted(q.stderr.splitlines()) == ["[%d] it is" % r for r in range(4)], (q.stdout, q.stderr)
+    for rank, local, of in ((0, 0, 2), (1, 1, 2), (2, 0, 1), (3, 0, 1)):
+        line = next(l for l in lines if l.startswith("[%d] %d of 4, %d of %d at " % (rank, rank, local, of)))
+        assert os.path.realpath(line.split(" in ")[1]) == os.path.realpath(d), line
+        assert "[%d] has a secret" % rank in lines, lines
+    assert not any("localhost" in l for l in lines)  # others must reach rank 0 by another name
+    q = launch(d, "localhost", ["sh", "-c", SAY], "--no-prefix")
+    assert q.returncode == 0 and q.stdout.startswith("0 of 1, 0 of 1 at 127.0.0.1"), q.stdout
+
+
+@case
+def the_secret_is_in_no_argument(d):
+    q = launch(d, "127.0.0.2:2", ["sh", "-c", 'echo "secret $TESSERA_SECRET"; tr "\\0" " " </proc/self/cmdline'], env={"TESSERA_SECRET": "twelve words of gold"})
+    assert q.returncode == 0 and q.stdout.count("secret twelve words of gold") == 2, (q.stdout, q.stderr)
+    assert "gold" not in open(d + "/words").read()
+
+
+@case
+def words_arrive_as_they_are(d):
+    words = ["a b", "it's", '"$HOME"', "x;y", "*", "--", "-n", "\\"]
+    for host in ("localhost", "127.0.0.2"):
+        q = launch(d, host, ["printf", "%s\\n", *words], "--no-prefix")
+        assert q.returncode == 0 and q.stdout.splitlines() == words, (host, q.stdout, q.stderr)
+
+
+@case
+def one_partition_on_two_hosts(d):
+    """The whole way: partition, launch, the same bits as threads. On one host by shared memory, on two over UCX."""
+    _, parts, x = mlp(4, rows=50)
+    p = partition(d + "/parts", parts)
+    np.savez(d + "/in.npz", x=x)
+    want = run(p, {"x": x}, threads=1).outputs["y"].tobytes()
+    for hosts in ("localhost:4", "127.0.0.2:2,127.0.0.3:2"):
+        if hosts != "localhost:4" and not HAS_UCX:
+            return "no UCX for several hosts"
+        q = launch(d, hosts, [TESSERA, "run", p, "--inputs", d + "/in.npz", "--outputs", d + "/out.npz", "--threads", "1"])
+        assert q.returncode == 0 and q.stdout.startswith("[0] y"), (hosts, q.stdout, q.stderr)
+        assert dict(np.load(d + "/out.npz"))["y"].tobytes() == want, hosts
+        os.remove(d + "/out.npz")
+
+
+@case
+def one_failure_ends_all(d):
+    """The code of the first that failed; the others are ended, here and elsewhere, after some seconds of grace."""
+    began = time.time()
+    q = launch(d, "localhost:1,127.0.0.2:2", ["sh", "-c", '[ $RANK = 1 ] && exit 5; echo $$ >%s/pid$RANK; exec sleep 977' % d])
+    assert q.returncode == 5 and "rank 1 on 127.0.0.2 ended with code 5" in q.stderr and time.time() - began < 30, (q.returncode, q.stderr)
+    time.sleep(0.5)
+    for r in (0, 2):
+        assert not os.path.exists("/proc/%s" % open(d + "/pid%d" % r).read().strip()), r
+
+
+@case
+def a_rank_that_is_killed(d):
+    if not HAS_UCX:
+        return "no UCX"
+    _, parts, x = mlp(2)
+    p = partition(d + "/parts", parts)
+    np.savez(d + "/in.npz", x=x)
+    words = "%s run %s %s/in.npz %s/out.npz engine=%s plugins=%s times=2" % (os.path.abspath(TOOL), p, d, d, engine(), os.path.abspath(BUILD))
+    q = launch(d, "127.0.0.2,127.0.0.3", ["sh", "-c", "[ $RANK = 1 ] && exec %s transport=ucx kill=2; exec %s transport=ucx" % (words, words)], "--port", str(20000 + os.getpid() % 10000))
+    assert q.returncode == 128 + signal.SIGKILL and "rank 1 died" in q.stdout + q.stderr, (q.returncode, q.stdout, q.stderr)
+
+
+@case
+def the_launcher_goes_away(d):
+    """It is interrupted, or killed: no rank is left."""
+    for sign in (signal.SIGINT, signal.SIGKILL):
+        env = {**os.environ, "TESSERA_RSH": stand_in(d)}
+        q = subprocess.Popen([TESSERA, "launch", "--hosts", "localhost,127.0.0.2", "--", "sh", "-c", "echo $$ >%s/pid$RANK.new; mv %s/pid$RANK.new %s/pid$RANK; exec sleep 977" % (d, d, d)],
+                             env=env, cwd=d, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        until = time.time() + 20
+        while not all(os.path.exists(d + "/pid%d" % r) for r in range(2)) and time.time() < until:
+            time.sleep(0.02)
+        pids = [open(d + "/pid%d" % r).read().strip() for r in range(2)]
+        q.send_signal(sign)
+        q.wait(20)
+        until = time.time() + 10
+        while any(os.path.exists("/proc/" + p) for p in pids) and time.time() < until:
+            time.sleep(0.05)
+        assert not any(os.path.exists("/proc/" + p) for p in pids), (sign, pids)
+        for r in range(2):
+            os.remove(d + "/pid%d" % r)
+
+
+@case
+def wrong_use(d):
+    for hosts, words in (("", "--hosts wants"), ("a:0", "--hosts wants"), ("a:x", "--hosts wants"), (":3", "--hosts wants"), ("a,,b", "--hosts wants")):
+        q = launch(d, hosts, ["true"])
+        assert q.returncode == 2 and words in q.stderr, (hosts, q.stderr)
+    q = launch(d, "localhost", ["no-such-command-at-all"])
+    assert q.returncode == 127 and "no-such-command-at-all" in q.stderr, q.stderr
+    q = launch(d, "elsewhere", ["true"], "--rsh", "no-such-shell -x")
+    assert q.returncode == 127 and "no-such-shell" in q.stderr, q.stderr
+    q = subprocess.run([TESSERA, "launch", "--", "true"], capture_output=True, text=True)
+    assert q.returncode == 2 and "--hosts" in q.stderr, q.stderr
+
+
+main()
