@@ -227,6 +227,11 @@ static inline int64_t int64_max(int64_t a, int64_t b)
         return a;
     return b;
 }
+// -1, 0 or 1: what a function for qsort returns.
+static inline int int64_order(int64_t a, int64_t b)
+{
+    return (a > b) - (a < b);
+}
 
 // ---- findings (diag.c) ----
 
