@@ -26,7 +26,9 @@ static int expand(const struct cut_part *parts, int n, struct digit *out)
         }
         if (cuts > 1)
             out[count++] = (struct digit){DIGIT_FULL, cuts, cuts, i};
-        int64_t inner = cuts > 1 ? size / cuts : size;
+        int64_t inner = size;
+        if (cuts > 1)
+            inner = size / cuts;
         if (inner != 1)
             out[count++] = (struct digit){DIGIT_WHOLE, inner, 1, -1};
     }
@@ -36,7 +38,9 @@ static int expand(const struct cut_part *parts, int n, struct digit *out)
 static int64_t times(int64_t a, int64_t b)
 {
     int64_t r;
-    return a && b && mul_ok(a, b, &r) ? r : 0;
+    if (a && b && mul_ok(a, b, &r))
+        return r;
+    return 0;
 }
 
 // Takes neighbours together; moves of parts that went into a full digit get their strides.
@@ -44,12 +48,14 @@ static int merge(struct digit *digit, int n, struct cut_move *moves, int n_parts
 {
     int count = 0;
     for (int i = 0; i < n; i++) {
-        struct digit *last = count ? &digit[count - 1] : NULL;
+        struct digit *last = NULL;
+        if (count)
+            last = &digit[count - 1];
         if (last && last->kind == digit[i].kind && digit[i].kind != DIGIT_UNEVEN) {
             last->size = times(last->size, digit[i].size);
             last->cuts *= digit[i].cuts;
-            for (int k = 0; k < n_parts && digit[i].kind == DIGIT_FULL; k++)
-                if (moves[k].to == count - 1)
+            for (int k = 0; k < n_parts; k++)
+                if (digit[i].kind == DIGIT_FULL && moves[k].to == count - 1)
                     moves[k].stride *= digit[i].cuts;
         } else {
             digit[count++] = digit[i];
@@ -93,9 +99,14 @@ static int parts_of(const struct tile_dim *dim, tsr_dim size, struct cut_part *p
         for (int i = 0; i < dim->n; i++)
             product = times(product, sizes[i]);
     fits = fits && product == size.value; // else the last unit is short: left as it is
-    for (int i = 0; i < dim->n; i++)
-        parts[i] = (struct cut_part){fits ? sizes[i] : dim->factors[i].size, dim->factors[i].cuts};
-    return size.value < 0 || fits ? dim->n : -1;
+    for (int i = 0; i < dim->n; i++) {
+        parts[i] = (struct cut_part){dim->factors[i].size, dim->factors[i].cuts};
+        if (fits)
+            parts[i].size = sizes[i];
+    }
+    if (size.value < 0 || fits)
+        return dim->n;
+    return -1;
 }
 
 // ---- several tiles of a device -------------------------------------------------------------------
@@ -157,7 +168,9 @@ static struct tile_layout *merged(struct arena *arena, const struct tile_layout 
         for (size_t i = 0; i < count; i++)
             pairs[n++] = (struct tile_owner){to, owners[i]};
     }
-    return tsr__layout_own(arena, m, pairs, n) ? m : NULL;
+    if (tsr__layout_own(arena, m, pairs, n))
+        return m;
+    return NULL;
 }
 
 // Tiles that lie side by side on one device are one tile: {4,1:0,0,1,1} is {2,1:0,1}, for any size, because
@@ -169,7 +182,9 @@ static const struct tile_layout *merge_tiles(struct arena *arena, const struct t
         for (int64_t run = cuts; run > 1; run--)
             if (cuts % run == 0 && runs_alike(l, loop, run)) {
                 const struct tile_layout *m = merged(arena, l, loop, run);
-                return m ? merge_tiles(arena, m) : NULL;
+                if (m)
+                    return merge_tiles(arena, m);
+                return NULL;
             }
     }
     return l;
@@ -193,7 +208,9 @@ struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile
         return NULL;
     for (int axis = 0; axis < l->rank; axis++) {
         struct cut_part parts[TILE_MAX_FACTORS];
-        tsr_dim size = shape->rank == l->rank ? shape->dims[axis] : (tsr_dim){.value = -1};
+        tsr_dim size = {.value = -1};
+        if (shape->rank == l->rank)
+            size = shape->dims[axis];
         dims[axis] = l->dims[axis];
         int count = parts_of(&l->dims[axis], size, parts);
         for (int k = 0; k < l->dims[axis].n; k++)
@@ -226,5 +243,7 @@ struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile
         for (size_t i = 0; i < count; i++)
             pairs[at++] = (struct tile_owner){k, owners[i]};
     }
-    return tsr__layout_own(arena, c, pairs, n) ? c : NULL;
+    if (tsr__layout_own(arena, c, pairs, n))
+        return c;
+    return NULL;
 }

@@ -82,7 +82,9 @@ static bool same_shape(const struct shapes *shapes, const tsr_value *x, const ts
 enum sum_way tsr__sum_fits(const struct shapes *shapes, const tsr_node *node, size_t input)
 {
     enum sum_way way = tsr__rule_sum(node, input);
-    const tsr_value *y = tsr_node_output_count(node) == 1 ? tsr_node_output(node, 0) : NULL;
+    const tsr_value *y = NULL;
+    if (tsr_node_output_count(node) == 1)
+        y = tsr_node_output(node, 0);
     if (!y || (way == SUM_ADDS && !same_shape(shapes, tsr_node_input(node, input), y)))
         return SUM_STOPS;
     return way;
@@ -90,9 +92,15 @@ enum sum_way tsr__sum_fits(const struct shapes *shapes, const tsr_node *node, si
 
 static const struct node_flow *producer(const struct delay *delay, const tsr_value *value)
 {
-    const tsr_node *node = value ? tsr_value_producer(value) : NULL;
-    int64_t at = node ? delay->node_at[tsr__node_id(node)] : -1;
-    return at < 0 ? NULL : &delay->flow->nodes[at];
+    const tsr_node *node = NULL;
+    if (value)
+        node = tsr_value_producer(value);
+    int64_t at = -1;
+    if (node)
+        at = delay->node_at[tsr__node_id(node)];
+    if (at < 0)
+        return NULL;
+    return &delay->flow->nodes[at];
 }
 
 // What else comes in parts comes from the same groups, and only where it is added.
@@ -117,10 +125,12 @@ static bool others_fit(const struct delay *delay, const struct node_flow *flow, 
 static bool check_reader(void *data, tsr_node *node, size_t input)
 {
     struct delay *delay = data;
-    int64_t at = tsr_node_graph(node) == tsr_model_graph(delay->flow->model)
-                     ? delay->node_at[tsr__node_id(node)]
-                     : -1;
-    const struct node_flow *flow = at < 0 ? NULL : &delay->flow->nodes[at];
+    int64_t at = -1;
+    if (tsr_node_graph(node) == tsr_model_graph(delay->flow->model))
+        at = delay->node_at[tsr__node_id(node)];
+    const struct node_flow *flow = NULL;
+    if (at >= 0)
+        flow = &delay->flow->nodes[at];
     enum sum_way way = tsr__sum_fits(delay->flow->shapes, node, input);
     delay->fits = flow && way != SUM_STOPS && !flow->n_groups && !flow->place.rule->whole &&
                   !flow->bodies && flow->outputs[0] &&
@@ -134,8 +144,9 @@ static bool check_reader(void *data, tsr_node *node, size_t input)
 // caller sees; a device in two groups would have to tell two sums apart.
 static bool may_delay(struct delay *delay, const struct node_flow *nf)
 {
-    const tsr_value *value =
-        tsr_node_output_count(nf->node) == 1 ? tsr_node_output(nf->node, 0) : NULL;
+    const tsr_value *value = NULL;
+    if (tsr_node_output_count(nf->node) == 1)
+        value = tsr_node_output(nf->node, 0);
     if (!value || !delay->asked[tsr__value_id(value)] || !nf->n_groups ||
         nf->combine != COMBINE_SUM || nf->wanted[0] || tsr_value_is_output(value) ||
         !disjoint(nf, tsr_config_devices(delay->flow->config)))
@@ -153,8 +164,9 @@ static bool take_parts(struct arena *arena, const struct delay *delay, struct no
         const struct node_flow *from = producer(delay, tsr_node_input(nf->node, i));
         if (!from || !from->delayed)
             continue;
-        bool *pending = nf->pending ? (bool *)nf->pending
-                                    : ARENA_ARRAY(arena, bool, tsr_node_input_count(nf->node) + 1);
+        bool *pending = (bool *)nf->pending;
+        if (!pending)
+            pending = ARENA_ARRAY(arena, bool, tsr_node_input_count(nf->node) + 1);
         if (!pending)
             return false;
         pending[i] = true;
@@ -172,8 +184,12 @@ void tsr__delayed_names(struct arena *arena, const tsr_model *model, const tsr_c
     const char *text = tsr_model_metadata(model, META_DELAY);
     struct str config = str_of(tsr_config_name(c));
     tsr__map_init(names, arena, 0);
-    for (; text && *text; text += strcspn(text, "\n"), text += *text == '\n') {
+    if (!text)
+        return;
+    while (*text) {
         struct str line = {text, strcspn(text, "\n")};
+        text += line.n;
+        text += *text == '\n';
         if (line.n <= config.n || line.p[config.n] != ':' ||
             memcmp(line.p, config.p, config.n) != 0)
             continue;

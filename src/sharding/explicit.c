@@ -14,7 +14,7 @@ static size_t count_on(const struct solve *solve)
 static bool take(struct solve *solve, const tsr_node *node, const struct shapes *shapes, bool out,
                  size_t i, const struct tile_layout *layout)
 {
-    const tsr_value *value = out ? tsr_node_output(node, i) : tsr_node_input(node, i);
+    const tsr_value *value = slot_value(node, out, i);
     struct shape shape = tsr__shapes_of(shapes, value);
     return tsr__solve_add(solve, out, (int)i, layout, &shape, false, !out);
 }

@@ -30,7 +30,9 @@ struct step {
 // Values whose rank is not known (or that are no tensors) lie whole, with no dimensions to speak of.
 static int layout_rank(int rank)
 {
-    return rank < 0 || rank > TILE_MAX_RANK ? 0 : rank;
+    if (rank < 0 || rank > TILE_MAX_RANK)
+        return 0;
+    return rank;
 }
 
 struct tile_layout *tsr__flow_whole_all(struct flow_work *work, int rank)
@@ -72,8 +74,10 @@ static bool take_spec(struct step *step, const tsr_spec *spec)
     struct tile_layout *layout = NULL;
     for (size_t i = 0; i < step->n_in + step->n_out; i++) {
         bool out = i >= step->n_in;
-        size_t k = out ? i - step->n_in : i;
-        if ((out ? tsr_node_output(step->node, k) : tsr_node_input(step->node, k)) != value)
+        size_t k = i;
+        if (out)
+            k = i - step->n_in;
+        if (slot_value(step->node, out, k) != value)
             continue;
         if (!layout) {
             if (tsr__spec_layout(&step->work->scratch, spec, &shape, false, &layout) != TSR_OK)
@@ -84,10 +88,16 @@ static bool take_spec(struct step *step, const tsr_spec *spec)
             if (!layout)
                 return false;
         }
-        *(out ? &step->out[k] : &step->in[k]) = layout;
-        *(out ? &step->explicit_out : &step->explicit_in) = true;
-        step->explicit_cut = step->explicit_cut || !tsr__layout_is_whole(layout);
-        step->cut_in = step->cut_in || (!out && !tsr__layout_is_whole(layout));
+        bool cut = !tsr__layout_is_whole(layout);
+        step->explicit_cut = step->explicit_cut || cut;
+        if (out) {
+            step->out[k] = layout;
+            step->explicit_out = true;
+        } else {
+            step->in[k] = layout;
+            step->explicit_in = true;
+            step->cut_in = step->cut_in || cut;
+        }
     }
     return true;
 }
@@ -285,8 +295,8 @@ static bool *whole_devices(struct step *step)
     for (size_t i = 0; i < step->n_in; i++)
         if (step->in[i])
             add_owners(on, n_all, step->in[i]);
-    for (size_t i = 0; i < step->n_out && !step->explicit_in; i++)
-        if (step->out[i])
+    for (size_t i = 0; i < step->n_out; i++)
+        if (step->out[i] && !step->explicit_in)
             add_owners(on, n_all, step->out[i]);
     tsr__flow_body_owners(step->work, arena, step->node, on);
     keep_within(step->work, on);
@@ -400,7 +410,9 @@ static void add_wishes(struct step *step, struct solve *solve)
 {
     for (size_t i = 0; i < step->n_out; i++) {
         const tsr_value *value = slot(step, true, i);
-        const struct tile_layout *wish = value ? step->work->wishes[tsr__value_id(value)] : NULL;
+        const struct tile_layout *wish = NULL;
+        if (value)
+            wish = step->work->wishes[tsr__value_id(value)];
         if (!wish || step->out[i])
             continue;
         struct solve attempt = tsr__solve_copy(solve);
@@ -502,16 +514,16 @@ static bool place_told(struct step *step, const char *whole)
 static int64_t quality(struct step *step)
 {
     const struct placement *placement = &step->nf->place;
-    int64_t kept = step->nf->replicated ? 0 : 1, parts = 1;
+    int64_t kept = !step->nf->replicated, parts = 1;
     if (placement->rule->whole)
         return kept * SOLVE_MAX_DEVICES + parts;
     for (int factor = 0; factor < placement->rule->n_factors; factor++)
         parts *= placement->cuts[factor];
     for (size_t i = 0; i < step->n_out; i++) {
-        struct tile_layout *layout = step->out[i]
-                                         ? tsr__placement_project(&step->work->scratch, placement,
-                                                                  &placement->rule->outputs[i])
-                                         : NULL;
+        struct tile_layout *layout = NULL;
+        if (step->out[i])
+            layout = tsr__placement_project(&step->work->scratch, placement,
+                                            &placement->rule->outputs[i]);
         kept += layout && tsr__layout_equal(layout, step->out[i]);
     }
     return kept * SOLVE_MAX_DEVICES + parts;
@@ -521,7 +533,9 @@ static int64_t try_rule(struct step *step, const struct rule *rule)
 {
     int say = step->work->say;
     step->work->say = 0;
-    int64_t q = place_rule(step, rule) ? quality(step) : -1;
+    int64_t q = -1;
+    if (place_rule(step, rule))
+        q = quality(step);
     step->work->say = say;
     step->nf->replicated = NULL;
     return q;
@@ -537,7 +551,9 @@ static bool place_better(struct step *step, const struct rule *rule)
     int64_t first = try_rule(step, rule), second = try_rule(step, other);
     if (first < 0)
         return false;
-    return place_rule(step, second >= first ? other : rule);
+    if (second >= first)
+        rule = other;
+    return place_rule(step, rule);
 }
 
 // ---- results
@@ -550,9 +566,8 @@ static struct tile_layout *layout_of(struct step *step, bool out, size_t i)
         return NULL;
     int rank = shape_of(step, value).rank;
     if (!placement->rule->whole)
-        return tsr__placement_project(
-            step->work->arena, placement,
-            &(out ? placement->rule->outputs : placement->rule->inputs)[i]);
+        return tsr__placement_project(step->work->arena, placement,
+                                      rule_slot(placement->rule, out, i));
     return tsr__flow_whole(step->work, rank, placement);
 }
 
@@ -585,8 +600,7 @@ static bool give_results(struct step *step)
                 report_uncut(step, "a list is not moved between devices");
         }
         if (!step->work->trial)
-            step->work->flow->values[tsr__value_id(value)] =
-                nf->wanted[i] ? nf->wanted[i] : nf->outputs[i];
+            step->work->flow->values[tsr__value_id(value)] = tsr__flow_result(nf, i);
     }
     return nf->place.rule->whole || tsr__placement_groups(step->work->arena, &nf->place,
                                                           &nf->groups, &nf->n_groups, &nf->combine);
@@ -764,7 +778,10 @@ static void take_lists(struct step *step)
         // One that must stay whole (an input of the model has nowhere else to lie) binds its readers too.
         bool kept = step->work->kept_whole[tsr__value_id(value)];
         bool everywhere = layout == tsr__flow_whole_all(step->work, layout->rank) && !kept;
-        step->in[i] = everywhere ? NULL : layout;
+        if (everywhere)
+            step->in[i] = NULL;
+        else
+            step->in[i] = layout;
         step->bound = step->bound || !everywhere;
         if (!everywhere)
             mention_outside(step, value, layout);
@@ -800,7 +817,9 @@ static void keep_lists(struct step *step)
         return;
     for (size_t i = 0; i < step->n_in; i++) {
         const tsr_value *value = slot(step, false, i);
-        uint32_t id = value ? tsr__value_id(value) : 0;
+        uint32_t id = 0;
+        if (value)
+            id = tsr__value_id(value);
         if (!value || !tsr__shapes_is_list(step->work->flow->shapes, value) ||
             step->work->kept_whole[id])
             continue;
@@ -809,7 +828,9 @@ static void keep_lists(struct step *step)
         step->work->kept_whole[id] = !there;
     }
     tsr_value **captures;
-    size_t n = step->nf->bodies ? 0 : tsr__node_captures(step->node, &captures);
+    size_t n = 0;
+    if (!step->nf->bodies)
+        n = tsr__node_captures(step->node, &captures);
     for (size_t i = 0; i < n; i++) // bodies that run as they stand read whole values
         tsr__flow_keep_list(step->work, captures[i]);
 }
@@ -848,8 +869,11 @@ static bool reads_part_of_kept(struct step *step)
 static bool all_lists_move(const struct step *step)
 {
     for (size_t i = 0; i < step->n_in + step->n_out; i++) {
-        const tsr_value *value =
-            i < step->n_in ? slot(step, false, i) : slot(step, true, i - step->n_in);
+        const tsr_value *value;
+        if (i < step->n_in)
+            value = slot(step, false, i);
+        else
+            value = slot(step, true, i - step->n_in);
         if (value && tsr__shapes_is_list(step->work->flow->shapes, value) &&
             !list_moves(step, value))
             return false;

@@ -51,7 +51,9 @@ static struct tile_layout *shifted(struct arena *arena, const struct tile_layout
         else if (by < 0 || d > axis)
             dims[d] = from->dims[d - by];
     struct tile_layout *to = tsr__layout_cut(arena, rank, dims);
-    return to && copy_owners(arena, from, to) ? to : NULL;
+    if (to && copy_owners(arena, from, to))
+        return to;
+    return NULL;
 }
 
 static bool cuts_axis(const struct tile_layout *layout, int axis)
@@ -66,8 +68,12 @@ static bool cuts_axis(const struct tile_layout *layout, int axis)
 
 static int rank_of(const struct follow *follow, const tsr_value *value)
 {
-    int rank = value ? tsr__shapes_element(follow->work->flow->shapes, value).rank : -1;
-    return rank < 0 || rank > TILE_MAX_RANK ? 0 : rank;
+    int rank = -1;
+    if (value)
+        rank = tsr__shapes_element(follow->work->flow->shapes, value).rank;
+    if (rank < 0 || rank > TILE_MAX_RANK)
+        return 0;
+    return rank;
 }
 
 static struct tile_layout *whole(const struct follow *follow, int rank)
@@ -165,7 +171,9 @@ static bool start_state(struct follow *follow, int i)
     const tsr_node *node = follow->ask->node;
     size_t in = (size_t)(follow->control->n_steer + i), out = (size_t)i;
     const tsr_value *value = tsr_node_input(node, in);
-    const tsr_value *y = out < tsr_node_output_count(node) ? tsr_node_output(node, out) : NULL;
+    const tsr_value *y = NULL;
+    if (out < tsr_node_output_count(node))
+        y = tsr_node_output(node, out);
     struct tile_layout *asked = follow->ask->in[in];
     if (!asked && y)
         asked = follow->ask->out[out];
@@ -174,7 +182,10 @@ static bool start_state(struct follow *follow, int i)
         complain(follow, asked, UNEVEN);
     struct tile_layout *layout = follow->fixed[i] ? asked : lies(follow, value);
     bool good = fits(follow, layout, value) && state_sizes_fit(follow, layout, i);
-    follow->states[i] = good ? layout : whole(follow, rank_of(follow, value));
+    if (good)
+        follow->states[i] = layout;
+    else
+        follow->states[i] = whole(follow, rank_of(follow, value));
     return follow->states[i] != NULL;
 }
 
@@ -331,7 +342,9 @@ static struct tile_layout *asked_result(struct follow *follow, int i, int rank)
 {
     size_t out = (size_t)(follow->control->n_states + i);
     bool there = out < tsr_node_output_count(follow->ask->node);
-    struct tile_layout *asked = there ? follow->ask->out[out] : NULL;
+    struct tile_layout *asked = NULL;
+    if (there)
+        asked = follow->ask->out[out];
     if (!asked || !follow->control->loops)
         return asked;
     int axis = tsr__control_out_axis(follow->control, i, rank + 1);
@@ -345,9 +358,9 @@ static struct tile_layout *asked_result(struct follow *follow, int i, int rank)
 static bool choose_result(struct follow *follow, int i)
 {
     const tsr_value *first = body_output(follow, 0, follow->control->n_states + i);
-    const tsr_value *other = follow->control->n_bodies > 1
-                                 ? body_output(follow, 1, follow->control->n_states + i)
-                                 : first;
+    const tsr_value *other = first;
+    if (follow->control->n_bodies > 1)
+        other = body_output(follow, 1, follow->control->n_states + i);
     int rank = rank_of(follow, first);
     struct tile_layout *layout = asked_result(follow, i, rank);
     if (!fits(follow, layout, first))
@@ -357,7 +370,10 @@ static bool choose_result(struct follow *follow, int i)
         layout = lies(follow, other);
     bool good = fits(follow, layout, first) && rank_of(follow, other) == rank &&
                 sizes_fit(follow, layout, other);
-    follow->results[i] = good ? layout : whole(follow, rank);
+    if (good)
+        follow->results[i] = layout;
+    else
+        follow->results[i] = whole(follow, rank);
     return follow->results[i] != NULL;
 }
 
@@ -381,7 +397,9 @@ static bool join_result(struct follow *follow, int i)
     size_t out = (size_t)(follow->control->n_states + i);
     bool there =
         out < tsr_node_output_count(follow->ask->node) && tsr_node_output(follow->ask->node, out);
-    struct tile_layout *outer = there ? outer_result(follow, i) : NULL;
+    struct tile_layout *outer = NULL;
+    if (there)
+        outer = outer_result(follow, i);
     if (there && !outer)
         return false;
     if (!there || (tsr__layout_is_whole(outer) && !tsr__layout_is_whole(follow->results[i])))
@@ -454,14 +472,21 @@ static void mention_end(struct follow *follow, const tsr_value *value,
     if (!(work->say & SAY_MOVES) || tsr_value_initializer(value) || tsr__flow_held(have, need))
         return;
     bool asked = maker && tsr__has_spec(maker, work->flow->config, value);
-    struct place at = tsr__place_node(maker ? maker : follow->ask->node);
+    enum diag_code code = DIAG_reshard_implied;
+    if (asked)
+        code = DIAG_body_disagree;
+    if (!maker)
+        maker = follow->ask->node;
+    struct place at = tsr__place_node(maker);
     at.configuration = str_of(tsr_config_name(work->flow->config));
     at.value = tsr__value_str(value);
     struct place outer = tsr__place_node(follow->ask->node);
     struct str from = tsr__notation_print(&work->scratch, have),
                to = tsr__notation_print(&work->scratch, need);
-    const char *often = follow->control->loops ? ": it moves in every turn" : "";
-    tsr__diag(work->arena->session, asked ? DIAG_body_disagree : DIAG_reshard_implied, &at,
+    const char *often = "";
+    if (follow->control->loops)
+        often = ": it moves in every turn";
+    tsr__diag(work->arena->session, code, &at,
               "shard what the body gives as the node has it, and the other branch alike",
               "the body gives the value as " STR_FMT ", and node '" STR_FMT "' (" STR_FMT
               ") has it as " STR_FMT "%s",

@@ -4,18 +4,23 @@
 #include "sharding/flow.h"
 #include "sharding/node_placement.h"
 
+static bool start_value(struct flow_work *work, const tsr_value *value)
+{
+    struct tile_layout *layout =
+        tsr__flow_whole_all(work, tsr__shapes_element(work->flow->shapes, value).rank);
+    work->flow->values[tsr__value_id(value)] = layout;
+    return layout != NULL;
+}
+
+// What comes from outside lies whole on all devices.
 static bool start_values(struct flow_work *work, const tsr_graph *graph)
 {
-    for (size_t i = 0; i < tsr_graph_input_count(graph) + tsr_graph_initializer_count(graph); i++) {
-        size_t n = tsr_graph_input_count(graph);
-        const tsr_value *value =
-            i < n ? tsr_graph_input(graph, i) : tsr_graph_initializer(graph, i - n);
-        struct tile_layout *layout =
-            tsr__flow_whole_all(work, tsr__shapes_element(work->flow->shapes, value).rank);
-        if (!layout)
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
+        if (!start_value(work, tsr_graph_input(graph, i)))
             return false;
-        work->flow->values[tsr__value_id(value)] = layout;
-    }
+    for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++)
+        if (!start_value(work, tsr_graph_initializer(graph, i)))
+            return false;
     return true;
 }
 
@@ -48,7 +53,9 @@ bool tsr__flow_start(struct flow_work *work, struct arena *arena, tsr_model *mod
     work->flow->n_nodes = tsr_graph_node_count(tsr_model_graph(model));
     work->flow->nodes = ARENA_ARRAY(arena, struct node_flow, work->flow->n_nodes + 1);
     work->flow->values = ARENA_ARRAY(arena, struct tile_layout *, ids + 1);
-    work->flow->shapes = work->shapes ? work->shapes : tsr__shapes_new(arena, model);
+    work->flow->shapes = work->shapes;
+    if (!work->shapes)
+        work->flow->shapes = tsr__shapes_new(arena, model);
     arena->failed = arena->failed || !work->flow->shapes;
     if (arena->failed || !tsr__stages_find(arena, model, config, &work->stages))
         return false;
@@ -85,10 +92,10 @@ bool tsr__flow_forward(struct flow_work *work, int say, const bool *keep)
         for (size_t i = 0; i < tsr_graph_output_count(graph); i++) // given whole
             tsr__flow_keep_list(work, tsr_graph_output(graph, i));
     }
-    for (size_t i = 0; work->kept_whole && i < ids; i++) {
+    for (size_t i = 0; i < ids; i++) {
         work->keeps_more = false;
-        if (!forward(work, SAY_NO_ERROR, keep))
-            break; // and say why
+        if (!work->kept_whole || !forward(work, SAY_NO_ERROR, keep))
+            break; // the last run says why
         if (!work->keeps_more)
             break;
     }
@@ -98,18 +105,22 @@ bool tsr__flow_forward(struct flow_work *work, int say, const bool *keep)
 static bool forward(struct flow_work *work, int say, const bool *keep)
 {
     tsr_graph *graph = tsr_model_graph(work->flow->model);
-    size_t i = 0;
+    tsr_node *node = tsr_graph_first(graph);
     memset(work->flow->values, 0,
            tsr__model_value_ids(work->flow->model) * sizeof(*work->flow->values));
     memset(work->flow->nodes, 0, work->flow->n_nodes * sizeof(*work->flow->nodes));
     if (!start_values(work, graph))
         return false;
-    for (tsr_node *node = tsr_graph_first(graph); node && i < work->flow->n_nodes;
-         node = tsr_node_next(node), i++) {
+    for (size_t i = 0; i < work->flow->n_nodes; i++) {
+        if (!node)
+            break;
         work->keep = keep && keep[i];
-        work->say = work->keep ? say | SAY_MOVES : say;
+        work->say = say;
+        if (work->keep)
+            work->say |= SAY_MOVES;
         if (!tsr__flow_node(work, node, &work->flow->nodes[i]))
             return false;
+        node = tsr_node_next(node);
     }
     return !work->arena->failed && !work->base->failed;
 }
@@ -123,8 +134,12 @@ struct flow *tsr__flow_run(struct arena *arena, tsr_model *model, const tsr_conf
                            bool quiet, const bool *keep)
 {
     struct flow_work work = {0};
-    bool ok = tsr__flow_start(&work, arena, model, config) &&
-              tsr__flow_forward(&work, quiet ? 0 : SAY_UNCUT | SAY_MOVES, keep) &&
+    int say = SAY_UNCUT | SAY_MOVES;
+    if (quiet)
+        say = 0;
+    bool ok = tsr__flow_start(&work, arena, model, config) && tsr__flow_forward(&work, say, keep) &&
               tsr__flow_delay(arena, work.flow);
-    return ok ? work.flow : NULL;
+    if (ok)
+        return work.flow;
+    return NULL;
 }

@@ -22,27 +22,42 @@ static bool has_any_spec(const tsr_node *node, const tsr_config *config)
 static tsr_status write_nodes(tsr_graph *graph, tsr_config *config, const struct node_flow *nodes,
                               size_t count);
 
-static tsr_status write_node(tsr_node *node, tsr_config *config, const struct node_flow *nf)
+static tsr_status write_bodies(tsr_config *config, const struct node_flow *nf)
 {
-    for (int k = 0; nf->bodies && k < nf->control->n_bodies; k++) {
+    if (!nf->bodies)
+        return TSR_OK;
+    for (int k = 0; k < nf->control->n_bodies; k++) {
         const struct body_flow *flow = &nf->bodies[k];
         tsr_status status = write_nodes(flow->graph, config, flow->nodes, flow->n_nodes);
         if (status != TSR_OK)
             return status;
     }
+    return TSR_OK;
+}
+
+static tsr_status write_node(tsr_node *node, tsr_config *config, const struct node_flow *nf)
+{
+    tsr_status status = write_bodies(config, nf);
+    if (status != TSR_OK)
+        return status;
     // Specs beside those that the node cannot follow would contradict them, or, where no rule is known, complete them:
     // an operator whose tensors all have specs is cut as told.
     if ((nf->unheeded || nf->replicated) && has_any_spec(node, config))
         return TSR_OK;
-    size_t n_in = tsr_node_input_count(node), n_out = tsr_node_output_count(node);
-    for (size_t i = 0; i < n_in + n_out; i++) {
-        bool out = i >= n_in;
-        tsr_value *value = out ? tsr_node_output(node, i - n_in) : tsr_node_input(node, i);
-        const struct tile_layout *layout = out ? nf->outputs[i - n_in] : nf->inputs[i];
+    for (size_t i = 0; i < tsr_node_input_count(node); i++) {
+        tsr_value *value = tsr_node_input(node, i);
         if (!value || tsr__has_spec(node, config, value) ||
-            (!out && !readings_agree(nf, value, layout)))
+            !readings_agree(nf, value, nf->inputs[i]))
             continue;
-        tsr_status status = tsr__spec_write(node, config, value, layout);
+        status = tsr__spec_write(node, config, value, nf->inputs[i]);
+        if (status != TSR_OK)
+            return status;
+    }
+    for (size_t i = 0; i < tsr_node_output_count(node); i++) {
+        tsr_value *value = tsr_node_output(node, i);
+        if (!value || tsr__has_spec(node, config, value))
+            continue;
+        status = tsr__spec_write(node, config, value, nf->outputs[i]);
         if (status != TSR_OK)
             return status;
     }
@@ -54,8 +69,10 @@ static tsr_status write_nodes(tsr_graph *graph, tsr_config *config, const struct
 {
     tsr_node *node = tsr_graph_first(graph);
     for (size_t i = 0; i < count; i++) {
-        tsr_status status = node ? write_node(node, config, &nodes[i]) : TSR_OK;
-        if (!node || status != TSR_OK)
+        if (!node)
+            return TSR_OK;
+        tsr_status status = write_node(node, config, &nodes[i]);
+        if (status != TSR_OK)
             return status;
         node = tsr_node_next(node);
     }
@@ -64,10 +81,15 @@ static tsr_status write_nodes(tsr_graph *graph, tsr_config *config, const struct
 
 static tsr_status infer(struct arena *arena, tsr_model *model, tsr_config *config, bool propagate)
 {
-    const struct flow *flow = propagate ? tsr__flow_propagated(arena, model, config)
-                                        : tsr__flow_new(arena, model, config);
+    const struct flow *flow;
+    if (propagate)
+        flow = tsr__flow_propagated(arena, model, config);
+    else
+        flow = tsr__flow_new(arena, model, config);
+    if (!flow && arena->failed)
+        return TSR_NOMEM;
     if (!flow)
-        return arena->failed ? TSR_NOMEM : TSR_INVALID;
+        return TSR_INVALID;
     return write_nodes(tsr_model_graph(model), config, flow->nodes, flow->n_nodes);
 }
 
@@ -89,8 +111,10 @@ static tsr_config *choose(tsr_model *model, const char *name)
                   "name one that the model declares",
                   "the model declares no device configuration '%s'", name);
     } else {
-        tsr__diag(tsr_model_session(model), DIAG_config_choice, &at,
-                  n ? "name one of them" : "declare one, and say how some value is cut",
+        const char *hint = "declare one, and say how some value is cut";
+        if (n)
+            hint = "name one of them";
+        tsr__diag(tsr_model_session(model), DIAG_config_choice, &at, hint,
                   "the model declares %zu device configurations", n);
     }
     return NULL;

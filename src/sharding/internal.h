@@ -5,6 +5,27 @@
 
 #include "sharding/sharding.h"
 
+// Inputs and outputs of a node or a rule by one index and a side.
+static inline tsr_value *slot_value(const tsr_node *node, bool out, size_t i)
+{
+    if (out)
+        return tsr_node_output(node, i);
+    return tsr_node_input(node, i);
+}
+static inline const struct rule_tensor *rule_slot(const struct rule *rule, bool out, size_t i)
+{
+    if (out)
+        return &rule->outputs[i];
+    return &rule->inputs[i];
+}
+// How output i lies for its readers: as it was asked for, where the node gives it otherwise.
+static inline struct tile_layout *tsr__flow_result(const struct node_flow *nf, size_t i)
+{
+    if (nf->wanted[i])
+        return nf->wanted[i];
+    return nf->outputs[i];
+}
+
 // ---- canonical.c -------------------------------------------------------------------------------
 
 // A part of a dimension: so many elements (0: not known), cut so often.

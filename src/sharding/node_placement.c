@@ -57,7 +57,7 @@ static bool fail(struct solve *solve, const char *why)
 
 static const struct rule_dim *dim_of(const struct solve *solve, bool out, int i, int axis)
 {
-    return &(out ? solve->rule->outputs : solve->rule->inputs)[i].dims[axis];
+    return &rule_slot(solve->rule, out, (size_t)i)->dims[axis];
 }
 
 static int64_t size_of(const struct solve *solve, int factor)
@@ -105,7 +105,9 @@ refine_tensors(struct arena *arena, const struct rule_tensor *tensor, int n, int
         }
         copy[i].dims = dims;
     }
-    return arena->failed ? NULL : copy;
+    if (arena->failed)
+        return NULL;
+    return copy;
 }
 
 // Numbers that count the factor count its inner half too.
@@ -154,7 +156,9 @@ const struct rule *tsr__rule_refine(struct arena *arena, const struct rule *r, i
     c->inputs = refine_tensors(arena, r->inputs, r->n_inputs, factor, g);
     c->outputs = refine_tensors(arena, r->outputs, r->n_outputs, factor, g);
     c->lists = refine_lists(arena, r, factor, g);
-    return arena->failed ? NULL : c;
+    if (arena->failed)
+        return NULL;
+    return c;
 }
 
 // What is rewritten depends on which part of its factor a device has.
@@ -225,7 +229,9 @@ static bool border(struct solve *solve, bool out, int i, int axis, int64_t at)
 {
     const struct rule_dim *dim = dim_of(solve, out, i, axis);
     int64_t below = 1;
-    for (int k = dim->n - 1; k >= 0 && below < at; k--) {
+    for (int k = dim->n - 1; k >= 0; k--) {
+        if (below >= at)
+            break;
         int64_t above = below * size_of(solve, dim->factors[k]);
         if (above > at) {
             if (at % below || above % at)
@@ -261,12 +267,16 @@ static int targets_even(struct solve *solve, bool out, int i, int axis, int64_t 
     int n = 0;
     while (cuts > 1) {
         int factor = factor_below(solve, out, i, axis, at);
-        int64_t size = factor >= 0 ? size_of(solve, factor) : 0;
+        int64_t size = 0;
+        if (factor >= 0)
+            size = size_of(solve, factor);
         if (n == MAX_TARGETS || size < 2 || (size % cuts && cuts % size)) {
             fail(solve, "a cut does not fall on the bounds of the dimension's factors");
             return 0;
         }
-        int64_t here = size % cuts == 0 ? cuts : size;
+        int64_t here = size; // of the cuts; the rest is for the factors within
+        if (size % cuts == 0)
+            here = cuts;
         target[n++] = (struct target){factor, here, 1};
         cuts /= here;
         at /= size;
@@ -276,16 +286,25 @@ static int targets_even(struct solve *solve, bool out, int i, int axis, int64_t 
     return n;
 }
 
+// The same number of factors of the same sizes; 0 is a size that is not known. A single factor is all of the dimension.
+static bool made_alike(const struct solve *solve, const struct rule_dim *dim,
+                       const struct tile_dim *l)
+{
+    if (dim->n != l->n)
+        return false;
+    if (dim->n == 1)
+        return true;
+    for (int i = 0; i < dim->n; i++)
+        if (l->factors[i].size != int64_max(size_of(solve, dim->factors[i]), 0))
+            return false;
+    return true;
+}
+
 // Sizes not known: only if layout and rule are made alike.
 static int targets_alike(struct solve *solve, const struct rule_dim *dim, const struct tile_dim *l,
                          int k, struct target *target)
 {
-    bool alike = dim->n == l->n;
-    for (int i = 0; alike && dim->n > 1 && i < dim->n; i++) {
-        int64_t size = size_of(solve, dim->factors[i]);
-        alike = l->factors[i].size == (size > 0 ? size : 0);
-    }
-    if (!alike) {
+    if (!made_alike(solve, dim, l)) {
         fail(solve, "the sizes that would prove this cut are not known");
         return 0;
     }
@@ -352,13 +371,19 @@ static bool combines(const struct solve *solve, int factor)
     return true;
 }
 
+static const char *why_whole(const struct rule_factor *factor)
+{
+    if (factor->why)
+        return factor->why;
+    return "a dimension is cut that this operator needs whole";
+}
+
 static bool may_cut(struct solve *solve, const struct target *target)
 {
     const struct rule_factor *factor = &solve->rule->factors[target->factor];
     if (factor->kind == FACTOR_REP ||
         (factor->kind == FACTOR_STAT && (solve->arriving || solve->intact)))
-        return fail(solve, factor->why ? factor->why
-                                       : "a dimension is cut that this operator needs whole");
+        return fail(solve, why_whole(factor));
     if (solve->pinned[target->factor] ||
         (solve->cuts[target->factor] > 1 && solve->cuts[target->factor] != target->cuts))
         return fail(solve, "the shardings of the node do not agree");
@@ -398,7 +423,9 @@ static bool add_loop(struct solve *solve, bool out, int i, const struct tile_lay
 {
     struct tile_loop at = layout->loops[loop];
     struct target t[MAX_TARGETS];
-    int64_t size = shape->rank > at.dim ? shape->dims[at.dim].value : -1;
+    int64_t size = -1;
+    if (shape->rank > at.dim)
+        size = shape->dims[at.dim].value;
     int n = targets_of(solve, out, i, at.dim, &layout->dims[at.dim], at.factor, size, t);
     for (int k = 0; k < n; k++)
         if (!may_cut(solve, &t[k]))
@@ -419,9 +446,15 @@ static int64_t *only_shards(struct solve *solve, const struct tile_layout *layou
     for (int64_t k = 0; k < layout->n_shards; k++) {
         const int64_t *owners;
         size_t n = tsr__layout_owners(layout, k, &owners);
-        for (size_t i = 0; i < n; i++)
-            if (owners[i] >= 0 && owners[i] < solve->n_all)
-                shards[owners[i]] = shards[owners[i]] == -1 ? k : -2;
+        for (size_t i = 0; i < n; i++) {
+            if (owners[i] < 0 || owners[i] >= solve->n_all)
+                continue;
+            int64_t *shard = &shards[owners[i]];
+            if (*shard == -1)
+                *shard = k;
+            else
+                *shard = -2; // it has several
+        }
     }
     for (int64_t d = 0; d < solve->n_all; d++)
         solve->on[d] = solve->on[d] && shards[d] >= 0;
@@ -432,7 +465,7 @@ static int64_t *only_shards(struct solve *solve, const struct tile_layout *layou
 // nothing else may have been cut before.
 static bool pin(struct solve *solve, bool out, int i)
 {
-    const struct rule_tensor *tensor = &(out ? solve->rule->outputs : solve->rule->inputs)[i];
+    const struct rule_tensor *tensor = rule_slot(solve->rule, out, (size_t)i);
     for (int axis = 0; axis < tensor->rank; axis++)
         for (int k = 0; k < tensor->dims[axis].n; k++) {
             int factor = tensor->dims[axis].factors[k];
@@ -449,7 +482,7 @@ static bool pin(struct solve *solve, bool out, int i)
 bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layout *layout,
                     const struct shape *shape, bool each_loop, bool to_pin)
 {
-    const struct rule_tensor *tensor = &(out ? solve->rule->outputs : solve->rule->inputs)[i];
+    const struct rule_tensor *tensor = rule_slot(solve->rule, out, (size_t)i);
     int64_t *shards = only_shards(solve, layout);
     if (!shards)
         return fail(solve, "out of memory");
@@ -493,9 +526,11 @@ static bool writable(struct solve *solve, const struct rule_tensor *tensor, int 
 static int64_t cell_of(const struct solve *solve, const int64_t *row, bool reduced)
 {
     int64_t cell = 0;
-    for (int factor = 0; factor < solve->rule->n_factors; factor++)
-        cell = cell * solve->cuts[factor] +
-               (reduced || solve->rule->factors[factor].kind != FACTOR_RED ? row[factor] : 0);
+    for (int factor = 0; factor < solve->rule->n_factors; factor++) {
+        cell *= solve->cuts[factor];
+        if (reduced || solve->rule->factors[factor].kind != FACTOR_RED)
+            cell += row[factor];
+    }
     return cell;
 }
 

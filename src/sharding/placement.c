@@ -35,8 +35,10 @@ static bool project_dim(struct arena *arena, const struct placement *placement,
         return false;
     for (int i = 0; i < from->n; i++) {
         int factor = from->factors[i];
-        int64_t size = from->window ? 0 : placement->rule->factors[factor].size.value;
-        parts[i] = (struct cut_part){size > 0 ? size : 0, placement->cuts[factor]};
+        int64_t size = 0;
+        if (!from->window)
+            size = placement->rule->factors[factor].size.value;
+        parts[i] = (struct cut_part){int64_max(size, 0), placement->cuts[factor]};
     }
     to->n = tsr__cut_canonical(parts, from->n, to->factors, *moves);
     return true;
@@ -50,8 +52,9 @@ struct tile_layout *tsr__placement_project(struct arena *arena, const struct pla
     struct tile_owner *pairs = ARENA_ARRAY(arena, struct tile_owner, placement->n_devices + 1);
     if (!dims || !moves || !pairs)
         return NULL;
-    for (int axis = 0; axis < tensor->rank && !tensor->host; axis++)
-        if (!project_dim(arena, placement, &tensor->dims[axis], &dims[axis], &moves[axis]))
+    for (int axis = 0; axis < tensor->rank; axis++)
+        if (!tensor->host &&
+            !project_dim(arena, placement, &tensor->dims[axis], &dims[axis], &moves[axis]))
             return NULL;
     struct tile_layout *layout = tsr__layout_cut(arena, tensor->rank, dims);
     if (!layout)
@@ -90,20 +93,20 @@ static int by_cell(const void *a, const void *b)
 {
     const struct member *x = a, *y = b;
     if (x->kept != y->kept)
-        return x->kept < y->kept ? -1 : 1;
+        return int64_order(x->kept, y->kept);
     if (x->reduced != y->reduced)
-        return x->reduced < y->reduced ? -1 : 1;
-    return x->device < y->device ? -1 : x->device > y->device;
+        return int64_order(x->reduced, y->reduced);
+    return int64_order(x->device, y->device);
 }
 
 static int by_group(const void *a, const void *b)
 {
     const struct member *x = a, *y = b;
     if (x->kept != y->kept)
-        return x->kept < y->kept ? -1 : 1;
+        return int64_order(x->kept, y->kept);
     if (x->replica != y->replica)
-        return x->replica < y->replica ? -1 : 1;
-    return x->reduced < y->reduced ? -1 : x->reduced > y->reduced;
+        return int64_order(x->replica, y->replica);
+    return int64_order(x->reduced, y->reduced);
 }
 
 // Members in the order of their groups: the i-th device of each cell goes into the i-th group.

@@ -103,9 +103,10 @@ static bool prepare(struct propagate *propagate)
     propagate->work.wishes = ARENA_ARRAY(propagate->arena, struct tile_layout *, n_ids + 1);
     if (propagate->arena->failed)
         return false;
-    for (tsr_node *node = tsr_graph_first(graph); node && i < propagate->work.flow->n_nodes;
-         node = tsr_node_next(node), i++) {
-        propagate->nodes[i] = node;
+    for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
+        if (i == propagate->work.flow->n_nodes)
+            break;
+        propagate->nodes[i++] = node;
         mark_fixed(propagate, node);
     }
     for (size_t k = 0; k < tsr_graph_output_count(graph); k++)
@@ -140,7 +141,9 @@ static size_t disturbed(struct propagate *propagate, const tsr_value *value,
     size_t tried = NOBODY;
     if (propagate->bound[id] && tsr__layout_is_whole(before))
         return OUTPUT;
-    for (size_t k = propagate->first[id]; k < propagate->first[id + 1] && !propagate->failed; k++) {
+    for (size_t k = propagate->first[id]; k < propagate->first[id + 1]; k++) {
+        if (propagate->failed)
+            break;
         struct reader reader = propagate->readers[k];
         if (!tsr__flow_held(before, propagate->work.flow->nodes[reader.node].inputs[reader.slot]))
             continue;
@@ -172,8 +175,10 @@ static bool outputs_rest(struct propagate *propagate, size_t i, const struct nod
 {
     for (size_t k = 0; k < tsr_node_output_count(propagate->nodes[i]); k++) {
         const tsr_value *value = tsr_node_output(propagate->nodes[i], k);
-        struct tile_layout *before = value ? *lies(propagate, value) : NULL;
-        struct tile_layout *after = nf->wanted[k] ? nf->wanted[k] : nf->outputs[k];
+        struct tile_layout *before = NULL;
+        if (value)
+            before = *lies(propagate, value);
+        struct tile_layout *after = tsr__flow_result(nf, k);
         if (!value || tsr__layout_equal(before, after))
             continue;
         *lies(propagate, value) = after;
@@ -282,8 +287,11 @@ static bool round_trip(struct propagate *propagate, bool last)
         return false;
     }
     drop_unmet(propagate);
-    for (size_t i = propagate->work.flow->n_nodes; i > 0 && !last && !propagate->failed; i--)
-        granted = walk_node(propagate, i - 1) || granted;
+    if (last)
+        return false;
+    for (size_t i = propagate->work.flow->n_nodes; i > 0; i--)
+        if (!propagate->failed)
+            granted = walk_node(propagate, i - 1) || granted;
     return granted;
 }
 
@@ -314,7 +322,9 @@ static void note(struct propagate *propagate, const tsr_value *value, const stru
     if (tsr__layout_is_whole(need) || tsr__layout_equal(need, *lies(propagate, value)))
         return;
     const char *why = reason(propagate, value, need);
-    struct flow_noted *noted = why ? ARENA_NEW(propagate->arena, struct flow_noted) : NULL;
+    struct flow_noted *noted = NULL;
+    if (why)
+        noted = ARENA_NEW(propagate->arena, struct flow_noted);
     if (!noted)
         return;
     *noted = (struct flow_noted){tsr__layout_copy(propagate->arena, need),
@@ -349,7 +359,9 @@ static void note_all(struct propagate *propagate)
 static void settle(struct propagate *propagate)
 {
     bool more = true;
-    for (int i = 0; more && !propagate->failed; i++) {
+    for (int i = 0; more; i++) {
+        if (propagate->failed)
+            return;
         struct arena round; // results of a round are not needed after it
         tsr__arena_init(&round, propagate->arena->session);
         propagate->work.arena = &round;

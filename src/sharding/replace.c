@@ -30,7 +30,8 @@ static bool any_cuts_statistics(const struct flow *flow)
 
 static tsr_config *twin_config(tsr_model *copy, const tsr_model *model, const tsr_config *config)
 {
-    for (size_t i = 0; i < tsr_model_config_count(model) && i < tsr_model_config_count(copy); i++)
+    size_t n = size_min(tsr_model_config_count(model), tsr_model_config_count(copy));
+    for (size_t i = 0; i < n; i++)
         if (tsr_model_config(model, i) == config)
             return tsr_model_config(copy, i);
     return NULL;
@@ -83,7 +84,7 @@ static tsr_status move_specs(const struct expanded *expanded, const struct node_
     for (size_t i = 0; i < expanded->n_gives; i++) {
         const struct expanded_slot *slot = &expanded->gives[i];
         int k = slot->of;
-        const struct tile_layout *layout = nf->wanted[k] ? nf->wanted[k] : nf->outputs[k];
+        const struct tile_layout *layout = tsr__flow_result(nf, (size_t)k);
         tsr_status st = tsr__spec_write(slot->node, config, slot->value, layout);
         if (st != TSR_OK)
             return st;
@@ -100,10 +101,12 @@ static tsr_status expand_node(struct arena *arena, const struct flow *flow,
     tsr_status st = tsr__rule_expand(arena, twin, nf->node, flow->shapes, nf->place.rule,
                                      nf->place.cuts, &expanded);
     *n_made = expanded.n_nodes;
-    if (st == TSR_OK)
-        st = move_stage(&expanded, nf->node, flow->config, config);
-    if (st == TSR_OK)
-        st = place_values(arena, &expanded, nf, config);
+    if (st != TSR_OK)
+        return st;
+    st = move_stage(&expanded, nf->node, flow->config, config);
+    if (st != TSR_OK)
+        return st;
+    st = place_values(arena, &expanded, nf, config);
     if (st != TSR_OK)
         return st;
     return move_specs(&expanded, nf, config);
@@ -124,7 +127,9 @@ struct origins {
 
 static size_t origin_of(const struct flow *flow, size_t i)
 {
-    return flow->origin ? flow->origin[i] : i;
+    if (flow->origin)
+        return flow->origin[i];
+    return i;
 }
 
 static void add_origins(struct arena *arena, struct origins *origins, size_t origin, size_t n)
@@ -141,7 +146,9 @@ static tsr_status expand_model(struct arena *arena, const struct flow *flow, tsr
                                tsr_config *config, struct origins *origins, size_t *failed)
 {
     tsr_node *node = tsr_graph_first(tsr_model_graph(copy));
-    for (size_t i = 0; i < flow->n_nodes && node; i++) {
+    for (size_t i = 0; i < flow->n_nodes; i++) {
+        if (!node)
+            break;
         tsr_node *next = tsr_node_next(node);
         size_t n_made = 1;
         if (cuts_statistics(&flow->nodes[i])) {
@@ -153,7 +160,7 @@ static tsr_status expand_model(struct arena *arena, const struct flow *flow, tsr
         add_origins(arena, origins, origin_of(flow, i), n_made);
         node = next;
     }
-    return arena->failed ? TSR_NOMEM : TSR_OK;
+    return arena_status(arena);
 }
 
 // The flow of the same model, in which the node that could not be replaced (last: none can be any more) is kept as it is.
@@ -198,8 +205,11 @@ static struct flow *next_round(struct rounds *rounds, struct flow *flow, bool la
         if (st != TSR_NOMEM)
             next = kept_round(rounds, flow, failed, last);
     }
-    if (next)
-        next->before = flow->before ? flow->before : flow;
+    if (!next)
+        return NULL;
+    next->before = flow->before; // the first of all rounds
+    if (!next->before)
+        next->before = flow;
     return next;
 }
 
@@ -228,8 +238,9 @@ static void say_uncut(const struct flow *flow, tsr_session *session)
 struct flow *tsr__flow_expand(struct arena *arena, struct flow *flow, tsr_model **made)
 {
     struct rounds rounds = {.arena = arena};
-    for (int i = 0; flow && any_cuts_statistics(flow); i++)
-        flow = next_round(&rounds, flow, i >= MAX_ROUNDS);
+    int round = 0;
+    while (flow && any_cuts_statistics(flow))
+        flow = next_round(&rounds, flow, round++ >= MAX_ROUNDS);
     if (flow && flow->before)
         say_uncut(flow, arena->session);
     if (!flow) {
@@ -245,5 +256,7 @@ struct flow *tsr__flow_expanded(struct arena *arena, tsr_model *model, const tsr
 {
     *made = NULL;
     struct flow *flow = tsr__flow_new(arena, model, config);
-    return flow ? tsr__flow_expand(arena, flow, made) : NULL;
+    if (flow)
+        return tsr__flow_expand(arena, flow, made);
+    return NULL;
 }

@@ -107,7 +107,7 @@ static void deal_devices(struct stages *stages, const bool *named, const int64_t
         int64_t first = tsr__tile_start(n_free, unnamed, at);
         int64_t stop = tsr__tile_start(n_free, unnamed, at + 1);
         if (n_free < unnamed) {
-            first = at < n_free ? at : n_free - 1;
+            first = int64_min(at, n_free - 1);
             stop = first + 1;
         }
         for (int64_t i = first; i < stop; i++)
@@ -136,17 +136,23 @@ static bool default_devices(struct stages *stages, struct arena *arena, const bo
 
 // ---- nodes ---------------------------------------------------------------------------------------
 
+static int later(int latest, const tsr_value *value, const int *of_value)
+{
+    if (value && of_value[tsr__value_id(value)] - 1 > latest)
+        return of_value[tsr__value_id(value)] - 1;
+    return latest;
+}
+
 // The latest stage (place in line) that inputs and captured values depend on; -1: none.
 static int latest_of(const tsr_node *node, const int *of_value)
 {
     tsr_value **captures;
     int latest = -1;
     size_t n_in = tsr_node_input_count(node), n_captures = tsr__node_captures(node, &captures);
-    for (size_t i = 0; i < n_in + n_captures; i++) {
-        const tsr_value *value = i < n_in ? tsr_node_input(node, i) : captures[i - n_in];
-        if (value && of_value[tsr__value_id(value)] - 1 > latest)
-            latest = of_value[tsr__value_id(value)] - 1;
-    }
+    for (size_t i = 0; i < n_in; i++)
+        latest = later(latest, tsr_node_input(node, i), of_value);
+    for (size_t i = 0; i < n_captures; i++)
+        latest = later(latest, captures[i], of_value);
     return latest;
 }
 
@@ -154,7 +160,9 @@ static int place_in_line(const struct stages *stages, int64_t number)
 {
     const int64_t *at =
         bsearch(&number, stages->numbers, stages->n, sizeof(*stages->numbers), by_number);
-    return at ? (int)(at - stages->numbers) : -1;
+    if (at)
+        return (int)(at - stages->numbers);
+    return -1;
 }
 
 // Gives every node its place in line, in the order of the graph, and collects the devices that the
@@ -169,7 +177,11 @@ static bool follow_nodes(struct stages *stages, struct arena *arena, tsr_model *
     for (tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node;
          node = tsr_node_next(node)) {
         int64_t own = own_stage(node, config);
-        int at = own >= 0 ? place_in_line(stages, own) : latest_of(node, of_value);
+        int at;
+        if (own >= 0)
+            at = place_in_line(stages, own);
+        else
+            at = latest_of(node, of_value);
         stages->of_node[tsr__node_id(node)] = (struct stage_of){at, own >= 0};
         if (own >= 0)
             named[at] |= add_specs(stages, stages->on[at], entry_of(node, config));
@@ -220,7 +232,9 @@ bool tsr__stages_find(struct arena *arena, tsr_model *model, const tsr_config *c
     if (stages->n > STAGES_MAX_CELLS / (size_t)stages->n_all)
         return too_many(arena->session, config, stages->n);
     stages->on = ARENA_ARRAY(arena, bool *, stages->n);
-    for (size_t k = 0; k < stages->n && stages->on; k++)
+    if (!stages->on)
+        return false;
+    for (size_t k = 0; k < stages->n; k++)
         stages->on[k] = ARENA_ARRAY(arena, bool, (size_t)stages->n_all + 1);
     stages->of_node = ARENA_ARRAY(arena, struct stage_of, tsr__model_node_ids(model) + 1);
     return !arena->failed && follow_nodes(stages, arena, model, config);
