@@ -29,8 +29,8 @@ static int by_device(const void *a, const void *b)
 {
     const struct held *x = a, *y = b;
     if (x->device != y->device)
-        return x->device < y->device ? -1 : 1;
-    return x->tile < y->tile ? -1 : x->tile > y->tile;
+        return int64_order(x->device, y->device);
+    return int64_order(x->tile, y->tile);
 }
 
 static tsr_status refuse(tsr_session *session, tsr_status status, const char *hint,
@@ -78,7 +78,7 @@ static bool make_piece(tsr_pieces *dict, struct held *held, const struct tile_la
     for (int i = 0; i < dict->rank; i++)
         held->dims[i] = held->piece->dims[i].size;
     held->bytes = (size_t)tsr__piece_elements(held->piece) * dict->unit;
-    held->data = tsr__alloc(dict->session, held->bytes ? held->bytes : 1);
+    held->data = tsr__alloc(dict->session, held->bytes);
     if (held->data)
         memset(held->data, 0, held->bytes);
     return held->data != NULL;
@@ -134,22 +134,26 @@ tsr_status tsr_pieces_new(tsr_session *session, const char *sharding, tsr_dtype 
     *dict = (tsr_pieces){.session = session};
     tsr__arena_init(&dict->arena, session);
     tsr_status status = take_shape(dict, type, rank, shape);
-    if (status == TSR_OK) {
-        status = tsr__notation_parse(&dict->arena, str_of(sharding), rank, dict->shape, &layout,
-                                     NULL, &wrong);
-        if (status != TSR_OK)
-            (void)tsr__notation_wrong(session, NULL, status, str_of(sharding), &wrong);
-    }
-    if (status == TSR_OK)
-        status = make_pieces(dict, layout);
-    if (status == TSR_OK)
-        status = fill(dict, data);
+    if (status != TSR_OK)
+        goto free_pieces;
+    status = tsr__notation_parse(&dict->arena, str_of(sharding), rank, dict->shape, &layout, NULL,
+                                 &wrong);
     if (status != TSR_OK) {
-        tsr_pieces_free(dict);
-        return status;
+        (void)tsr__notation_wrong(session, NULL, status, str_of(sharding), &wrong);
+        goto free_pieces;
     }
+    status = make_pieces(dict, layout);
+    if (status != TSR_OK)
+        goto free_pieces;
+    status = fill(dict, data);
+    if (status != TSR_OK)
+        goto free_pieces;
     *out = dict;
     return TSR_OK;
+
+free_pieces:
+    tsr_pieces_free(dict);
+    return status;
 }
 
 void tsr_pieces_free(tsr_pieces *dict)
@@ -157,7 +161,7 @@ void tsr_pieces_free(tsr_pieces *dict)
     if (!dict)
         return;
     for (size_t i = 0; i < dict->n; i++)
-        tsr__free(dict->session, dict->held[i].data, dict->held[i].bytes ? dict->held[i].bytes : 1);
+        tsr__free(dict->session, dict->held[i].data, dict->held[i].bytes);
     tsr__arena_free(&dict->arena);
     tsr__free(dict->session, dict, sizeof *dict);
 }
@@ -219,10 +223,15 @@ tsr_status tsr_pieces_join(const tsr_pieces *dict, void *out)
         return status;
     tsr__arena_init(&scratch, dict->session);
     struct tile_piece *whole = whole_piece(&scratch, dict);
-    if (whole && dict->bytes)
+    if (!whole) {
+        status = TSR_NOMEM;
+        goto free_scratch;
+    }
+    if (dict->bytes)
         memset(out, 0, dict->bytes);
-    for (size_t i = 0; whole && i < dict->n; i++)
+    for (size_t i = 0; i < dict->n; i++)
         tsr__piece_copy(dict->held[i].piece, dict->held[i].data, whole, out, dict->unit);
+free_scratch:
     tsr__arena_free(&scratch);
-    return whole ? TSR_OK : TSR_NOMEM;
+    return status;
 }

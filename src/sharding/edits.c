@@ -37,9 +37,14 @@ static bool add_config(struct lines *lines, const tsr_config *config)
 {
     struct str line = tsr__arena_printf(lines->arena, "--config %s:%lld", tsr_config_name(config),
                                         (long long)tsr_config_devices(config));
-    for (size_t i = 0; i < tsr_config_device_name_count(config) && line.p; i++)
-        line = tsr__arena_printf(lines->arena, STR_FMT "%c%s", STR_ARG(line), i ? ',' : '=',
+    char before = '='; // of the first name
+    for (size_t i = 0; i < tsr_config_device_name_count(config); i++) {
+        line = tsr__arena_printf(lines->arena, STR_FMT "%c%s", STR_ARG(line), before,
                                  tsr_config_device_name(config, i));
+        if (!line.p)
+            break;
+        before = ',';
+    }
     return add_line(lines, line);
 }
 
@@ -68,7 +73,9 @@ static tsr_status add_node(struct lines *lines, const tsr_node_config *nc, struc
         return TSR_NOMEM;
     for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++) {
         const tsr_spec *spec = tsr_node_config_spec(nc, i);
-        tsr_status st = tsr_spec_value(spec) ? add_spec(lines, spec, path) : TSR_OK;
+        tsr_status st = TSR_OK;
+        if (tsr_spec_value(spec))
+            st = add_spec(lines, spec, path);
         if (st != TSR_OK)
             return st;
     }
@@ -87,8 +94,9 @@ static tsr_status add_bodies(struct lines *lines, const tsr_node *node, const ts
             continue;
         struct str inner =
             tsr__arena_printf(lines->arena, STR_FMT " > %s > ", STR_ARG(path), tsr_attr_name(attr));
-        tsr_status st =
-            inner.p ? add_graph(lines, tsr_attr_graph(attr, 0), config, inner) : TSR_NOMEM;
+        tsr_status st = TSR_NOMEM;
+        if (inner.p)
+            st = add_graph(lines, tsr_attr_graph(attr, 0), config, inner);
         if (st != TSR_OK)
             return st;
     }
@@ -97,7 +105,9 @@ static tsr_status add_bodies(struct lines *lines, const tsr_node *node, const ts
 
 static tsr_status add_delay(struct lines *lines, const tsr_node *node, struct str path)
 {
-    const tsr_value *value = tsr_node_output_count(node) ? tsr_node_output(node, 0) : NULL;
+    const tsr_value *value = NULL;
+    if (tsr_node_output_count(node))
+        value = tsr_node_output(node, 0);
     if (!value || !tsr__map_get(&lines->delayed, tsr__value_str(value)))
         return TSR_OK;
     if (add_line(lines, tsr__arena_printf(lines->arena, "--delay " STR_FMT, STR_ARG(path))))
@@ -105,6 +115,7 @@ static tsr_status add_delay(struct lines *lines, const tsr_node *node, struct st
     return TSR_NOMEM;
 }
 
+// Nodes are named by their number, "#3", and those of bodies by the way to them: every node has that, named or not.
 static tsr_status add_graph(struct lines *lines, const tsr_graph *graph, const tsr_config *config,
                             struct str before)
 {
@@ -115,17 +126,31 @@ static tsr_status add_graph(struct lines *lines, const tsr_graph *graph, const t
             tsr__arena_printf(lines->arena, STR_FMT "#%lld", STR_ARG(before), (long long)index++);
         if (!path.p)
             return TSR_NOMEM;
-        tsr_status st = nc ? add_node(lines, nc, path) : TSR_OK;
-        if (st == TSR_OK)
-            st = add_delay(lines, node, path);
-        if (st == TSR_OK)
-            st = add_bodies(lines, node, config, path);
+        tsr_status st = TSR_OK;
+        if (nc)
+            st = add_node(lines, nc, path);
+        if (st != TSR_OK)
+            return st;
+        st = add_delay(lines, node, path);
+        if (st != TSR_OK)
+            return st;
+        st = add_bodies(lines, node, config, path);
         if (st != TSR_OK)
             return st;
     }
     return TSR_OK;
 }
 
+static tsr_status add_model(struct lines *lines, tsr_model *model, const tsr_config *config)
+{
+    lines->shapes = tsr__shapes_new(lines->arena, model);
+    tsr__delayed_names(lines->arena, model, config, &lines->delayed);
+    if (!lines->shapes || !add_config(lines, config) || lines->arena->failed)
+        return TSR_NOMEM;
+    return add_graph(lines, tsr_model_graph(model), config, STR(""));
+}
+
+// The lines are made in an arena of their own; the session keeps the finished text alone.
 tsr_status tsr_config_edits(tsr_model *model, const tsr_config *config, const char **out)
 {
     if (!tsr__config_is_of(config, model))
@@ -133,17 +158,16 @@ tsr_status tsr_config_edits(tsr_model *model, const tsr_config *config, const ch
     struct arena *kept = &tsr_model_session(model)->results[RESULT_EDITS], arena;
     tsr__arena_free(kept);
     tsr__arena_init(&arena, tsr_model_session(model));
-    struct lines lines = {.arena = &arena, .shapes = tsr__shapes_new(&arena, model)};
-    tsr__delayed_names(&arena, model, config, &lines.delayed);
-    tsr_status st =
-        lines.shapes && add_config(&lines, config) && !arena.failed ? TSR_OK : TSR_NOMEM;
-    struct str text = STR("");
-    if (st == TSR_OK)
-        st = add_graph(&lines, tsr_model_graph(model), config, text);
-    if (st == TSR_OK)
-        text = tsr__arena_str(kept, (struct str){lines.text, lines.n});
-    tsr__arena_free(&arena);
-    if (st == TSR_OK && text.p)
+    struct lines lines = {.arena = &arena};
+    tsr_status st = add_model(&lines, model, config);
+    if (st != TSR_OK)
+        goto free_lines;
+    struct str text = tsr__arena_str(kept, (struct str){lines.text, lines.n});
+    if (text.p)
         *out = text.p;
-    return st == TSR_OK && !text.p ? TSR_NOMEM : st;
+    else
+        st = TSR_NOMEM;
+free_lines:
+    tsr__arena_free(&arena);
+    return st;
 }

@@ -17,15 +17,15 @@ static bool is_output(const tsr_node *node, const tsr_value *value)
 static void write_specs(struct text *text, const tsr_node *node, const tsr_node_config *entry,
                         bool outputs)
 {
-    bool any = false;
+    const char *between = "";
     for (size_t i = 0; i < tsr_node_config_spec_count(entry); i++) {
         const tsr_spec *spec = tsr_node_config_spec(entry, i);
         const tsr_value *value = tsr_spec_value(spec);
         const char *cut;
         if (!value || is_output(node, value) != outputs || tsr_spec_text(spec, &cut) != TSR_OK)
             continue;
-        tsr__text_printf(text, "%s%s %s", any ? ", " : "", tsr_value_name(value), cut);
-        any = true;
+        tsr__text_printf(text, "%s%s %s", between, tsr_value_name(value), cut);
+        between = ", ";
     }
 }
 

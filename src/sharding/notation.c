@@ -71,10 +71,11 @@ static bool entry(struct parser *parser)
         size_t at = parser->at;
         if (!factor(parser, &f[n], &bare))
             return false;
-        if (f[n].size == 0 && (bare || ++open > 1) && (n > 0 || tsr__parser_peek(parser) == '*'))
-            return tsr__parser_fail(parser, TSR_INVALID, at,
-                                    bare ? "a factor has 1 element or more"
-                                         : "one ? stands in a dimension at most");
+        bool several = n > 0 || tsr__parser_peek(parser) == '*';
+        if (f[n].size == 0 && bare && several)
+            return tsr__parser_fail(parser, TSR_INVALID, at, "a factor has 1 element or more");
+        if (f[n].size == 0 && !bare && ++open > 1)
+            return tsr__parser_fail(parser, TSR_INVALID, at, "one ? stands in a dimension at most");
         n++;
     } while (tsr__parser_accept(parser, '*'));
     if (n == 1 && bare) {
@@ -146,7 +147,10 @@ static bool owners(struct parser *parser, int64_t shards)
             return PARSER_INVALID(parser, at,
                                   "the pattern has %lld tiles, and here begins one more owner",
                                   (long long)shards);
-        if (!owner(parser, shards > 1 ? n : 0))
+        int64_t tile = 0;
+        if (shards > 1)
+            tile = n;
+        if (!owner(parser, tile))
             return false;
         n++;
     } while (tsr__parser_accept(parser, ','));
@@ -176,24 +180,40 @@ static bool tiling(struct parser *parser)
 
 // ---- what both forms must satisfy --------------------------------------------------------------
 
+// Says how many dimensions are written and how many the value has.
+static bool misfit(struct parser *parser, bool leading)
+{
+    int n = parser->n_dims, rank = parser->ask->rank;
+    const char *entries = "entries", *are = "dimensions are", *dimensions = "dimensions";
+    if (n == 1) {
+        entries = "entry";
+        are = "dimension is";
+    }
+    if (rank == 1)
+        dimensions = "dimension";
+    if (n > rank && leading)
+        return PARSER_INVALID(parser, parser->dim_at[rank],
+                              "the pattern has %d %s, the value has %d %s", n, entries, rank,
+                              dimensions);
+    return PARSER_INVALID(parser, 0, "%d %s written, the value has %d", n, are, rank);
+}
+
 // Puts whole dimensions in the place of "..." or, where it is not written and `leading`, in front, until the rank is the
 // wanted one.
 static bool fit_rank(struct parser *parser, bool leading)
 {
-    int rank = parser->ask->rank, missing = rank < 0 ? 0 : rank - parser->n_dims;
+    int rank = parser->ask->rank, missing = 0;
+    if (rank >= 0)
+        missing = rank - parser->n_dims;
     if (rank == 0 && parser->n_dims == 1 && volume(parser) == 1) {
         parser->n_dims = 0; // the scalar pattern {1}
         return true;
     }
-    const char *dimensions = rank == 1 ? "dimension" : "dimensions";
-    if (missing < 0 && leading)
-        return PARSER_INVALID(parser, parser->dim_at[rank],
-                              "the pattern has %d entr%s, the value has %d %s", parser->n_dims,
-                              parser->n_dims == 1 ? "y" : "ies", rank, dimensions);
     if (missing < 0 || (missing > 0 && !leading && parser->dots < 0))
-        return PARSER_INVALID(parser, 0, "%d dimension%s written, the value has %d", parser->n_dims,
-                              parser->n_dims == 1 ? " is" : "s are", rank);
-    int first = parser->dots < 0 ? 0 : parser->dots; // of the dimensions that are put in
+        return misfit(parser, leading);
+    int first = 0; // of the dimensions that are put in
+    if (parser->dots >= 0)
+        first = parser->dots;
     size_t behind = (size_t)(parser->n_dims - first);
     memmove(parser->dims + first + missing, parser->dims + first, behind * sizeof(*parser->dims));
     memmove(parser->dim_at + first + missing, parser->dim_at + first,
@@ -223,8 +243,8 @@ static bool fit_size(struct parser *parser, int axis)
 
 static bool layout(struct parser *parser, struct tile_layout **out)
 {
-    for (int axis = 0; parser->ask->sizes && axis < parser->n_dims; axis++)
-        if (!fit_size(parser, axis))
+    for (int axis = 0; axis < parser->n_dims; axis++)
+        if (parser->ask->sizes && !fit_size(parser, axis))
             return false;
     struct tile_layout *tile_layout = tsr__layout_cut(parser->arena, parser->n_dims, parser->dims);
     if (!tile_layout ||
@@ -241,12 +261,17 @@ static bool layout(struct parser *parser, struct tile_layout **out)
     return true;
 }
 
+// Reads the form, then fits it to the value that is asked about; of what is wrong, the first is in *wrong.
 tsr_status tsr__notation_read(struct arena *arena, struct str text, const struct notation_ask *ask,
                               struct notation_answer *out, struct notation_error *wrong)
 {
     struct parser parser = {.arena = arena, .text = text, .ask = ask, .wrong = wrong, .dots = -1};
-    bool braces = tsr__parser_accept(&parser, '{');
-    if (!(braces ? tiling(&parser) : tsr__parser_mesh(&parser)))
+    bool braces = tsr__parser_accept(&parser, '{'), fine;
+    if (braces)
+        fine = tiling(&parser);
+    else
+        fine = tsr__parser_mesh(&parser);
+    if (!fine)
         return parser.status;
     if (tsr__parser_peek(&parser) != '\0' || parser.at < text.n) {
         tsr__parser_malformed(&parser, "the sharding ended before this");
@@ -255,7 +280,9 @@ tsr_status tsr__notation_read(struct arena *arena, struct str text, const struct
     if (!fit_rank(&parser, braces) || !layout(&parser, &out->layout))
         return parser.status;
     out->suppressed = parser.suppressed;
-    out->front = parser.dots < 0 ? 0 : parser.dots;
+    out->front = 0;
+    if (parser.dots >= 0)
+        out->front = parser.dots;
     out->dots = parser.dots >= 0;
     return TSR_OK;
 }

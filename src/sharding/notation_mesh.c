@@ -74,9 +74,11 @@ static bool letter_axes(struct parser *parser, struct mesh *mesh, size_t at)
         mesh->unnumbered_at = at;
         return take_axis(parser, mesh, 0, at);
     }
-    for (; parser->at < parser->text.n && is_digit(parser->text.p[parser->at]); parser->at++)
+    while (parser->at < parser->text.n && is_digit(parser->text.p[parser->at])) {
         if (!take_axis(parser, mesh, parser->text.p[parser->at] - '0', parser->at))
             return false;
+        parser->at++;
+    }
     return true;
 }
 

@@ -2,17 +2,24 @@
 // notation_print.c - a layout as text in the compact notation; notation.c reads it again as the same layout.
 #include "sharding/sharding.h"
 
+// "1" is whole, "4" four parts of whatever size; several factors show their sizes: "8/2*?" are 8 units, cut in two, of as
+// many elements as the dimension leaves.
 static void print_dim(struct text *text, const struct tile_dim *dim)
 {
     bool cut = false;
     for (int factor = 0; factor < dim->n; factor++)
         cut |= dim->factors[factor].cuts > 1;
-    if (!cut || dim->n == 1) {
-        tsr__text_printf(text, "%lld", cut ? (long long)dim->factors[0].cuts : 1ll);
+    if (!cut) {
+        tsr__text_add(text, STR("1"));
+        return;
+    }
+    if (dim->n == 1) {
+        tsr__text_printf(text, "%lld", (long long)dim->factors[0].cuts);
         return;
     }
     for (int factor = 0; factor < dim->n; factor++) {
-        tsr__text_add(text, factor ? STR("*") : STR(""));
+        if (factor)
+            tsr__text_add(text, STR("*"));
         if (dim->factors[factor].size)
             tsr__text_printf(text, "%lld", (long long)dim->factors[factor].size);
         else
@@ -31,8 +38,11 @@ static void print_owners(struct text *text, const struct tile_layout *layout, in
         tsr__text_add(text, STR("-1"));
     if (group)
         tsr__text_add(text, STR("("));
-    for (size_t i = 0; i < n; i++)
-        tsr__text_printf(text, i ? ",%lld" : "%lld", (long long)owners[i]);
+    for (size_t i = 0; i < n; i++) {
+        if (i)
+            tsr__text_add(text, STR(","));
+        tsr__text_printf(text, "%lld", (long long)owners[i]);
+    }
     if (group)
         tsr__text_add(text, STR(")"));
 }
@@ -40,22 +50,24 @@ static void print_owners(struct text *text, const struct tile_layout *layout, in
 // The entries of the dimensions, "..." standing behind the first `front` of them (-1: nowhere).
 static void print_dims(struct text *text, const struct tile_layout *layout, int front)
 {
-    bool any = false;
+    struct str between = STR("");
     for (int axis = 0; axis <= layout->rank; axis++) {
         if (axis == front) {
-            tsr__text_add(text, any ? STR(",...") : STR("..."));
-            any = true;
+            tsr__text_add(text, between);
+            tsr__text_add(text, STR("..."));
+            between = STR(",");
         }
         if (axis == layout->rank)
             break;
-        tsr__text_add(text, any ? STR(",") : STR(""));
+        tsr__text_add(text, between);
         print_dim(text, &layout->dims[axis]);
-        any = true;
+        between = STR(",");
     }
-    if (!any)
+    if (!between.n)
         tsr__text_add(text, STR("1")); // a scalar
 }
 
+// {2,1:0,1}: the dimensions, then the owners of each tile in the order of the tiles.
 static struct str print_tiles(struct arena *arena, const struct tile_layout *l, int front)
 {
     struct tile_layout *o = tsr__layout_ordered(arena, l);
@@ -65,15 +77,19 @@ static struct str print_tiles(struct arena *arena, const struct tile_layout *l, 
     tsr__text_init(&text, arena->session);
     tsr__text_add(&text, STR("{"));
     print_dims(&text, o, front);
+    struct str between = STR(":");
     for (int64_t k = 0; k < o->n_shards; k++) {
-        tsr__text_add(&text, k ? STR(",") : STR(":"));
+        tsr__text_add(&text, between);
         print_owners(&text, o, k);
+        between = STR(",");
     }
     tsr__text_add(&text, STR("}"));
     arena->failed |= text.failed;
     struct str out = tsr__arena_str(arena, (struct str){text.p, text.n});
     tsr__text_free(&text);
-    return out.p ? out : STR("");
+    if (out.p)
+        return out;
+    return STR("");
 }
 
 struct str tsr__notation_print(struct arena *arena, const struct tile_layout *layout)

@@ -21,7 +21,9 @@ static int64_t plain_cuts(const struct tile_dim *dim)
     int64_t cuts = 1;
     for (int factor = 0; factor < dim->n; factor++)
         cuts *= dim->factors[factor].cuts;
-    return dim->n > 1 && cuts > 1 ? 0 : cuts;
+    if (dim->n > 1 && cuts > 1)
+        return 0;
+    return cuts;
 }
 
 static bool is_plain(const struct tile_layout *layout)
@@ -52,7 +54,9 @@ static int64_t *shards_by_device(struct arena *arena, const struct tile_layout *
             n++;
         }
     }
-    return n == devices ? of : NULL;
+    if (n == devices)
+        return of;
+    return NULL;
 }
 
 // Puts axis, one step along which moves a dimension by that many of its parts, before those that move it by less.
@@ -60,8 +64,10 @@ static void put_axis(struct seen *seen, int dim, int axis, int64_t stride, int64
 {
     int at = seen->n_axes[dim]++;
     strides[axis] = stride;
-    for (; at > 0 && strides[seen->axes[dim][at - 1]] < stride; at--)
+    while (at > 0 && strides[seen->axes[dim][at - 1]] < stride) {
         seen->axes[dim][at] = seen->axes[dim][at - 1];
+        at--;
+    }
     seen->axes[dim][at] = axis;
 }
 
@@ -170,7 +176,10 @@ static bool over_cuts(struct arena *arena, const struct tile_layout *layout, boo
         devices[i] = layout->owners[layout->first[shard] + copy];
         in_place = in_place && devices[i] == i;
     }
-    seen->devices = in_place ? NULL : devices;
+    if (in_place)
+        seen->devices = NULL;
+    else
+        seen->devices = devices;
     return true;
 }
 
@@ -193,30 +202,44 @@ static void print_set(struct text *text, const struct seen *seen, int dim)
     tsr__text_add(text, STR("}"));
 }
 
+// "@2x4" from 2 and 4: one character before the first number, another before the rest.
+static void print_list(struct text *text, char first, char others, const int64_t *numbers,
+                       int64_t n)
+{
+    char before = first;
+    for (int64_t i = 0; i < n; i++) {
+        tsr__text_printf(text, "%c%lld", before, (long long)numbers[i]);
+        before = others;
+    }
+}
+
 // Letters: SR@2 and S0,R@2x2 (a comma only where axes have numbers); sets: ({0},{})@2x2. Devices follow where they
 // are not 0, 1, 2, ...: SR@2:4,5.
 static struct str print_seen(struct arena *arena, const struct seen *seen, int rank, bool sets)
 {
     struct text text;
     tsr__text_init(&text, arena->session);
-    tsr__text_add(&text, sets ? STR("(") : STR(""));
+    if (sets)
+        tsr__text_add(&text, STR("("));
     for (int axis = 0; axis < rank; axis++) {
-        bool comma = axis > 0 && (sets || seen->mesh.n > 1);
-        tsr__text_add(&text, comma ? STR(",") : STR(""));
+        if (axis > 0 && (sets || seen->mesh.n > 1))
+            tsr__text_add(&text, STR(","));
         if (sets)
             print_set(&text, seen, axis);
         else
             print_letter(&text, seen, axis);
     }
-    tsr__text_add(&text, sets ? STR(")") : STR(""));
-    for (int i = 0; i < seen->mesh.n; i++)
-        tsr__text_printf(&text, "%c%lld", i ? 'x' : '@', (long long)seen->mesh.sizes[i]);
-    for (int64_t i = 0; seen->devices && i < seen->positions; i++)
-        tsr__text_printf(&text, "%c%lld", i ? ',' : ':', (long long)seen->devices[i]);
+    if (sets)
+        tsr__text_add(&text, STR(")"));
+    print_list(&text, '@', 'x', seen->mesh.sizes, seen->mesh.n);
+    if (seen->devices)
+        print_list(&text, ':', ',', seen->devices, seen->positions);
     arena->failed |= text.failed;
     struct str out = tsr__arena_str(arena, (struct str){text.p, text.n});
     tsr__text_free(&text);
-    return out.p ? out : STR("");
+    if (out.p)
+        return out;
+    return STR("");
 }
 
 // Fills *seen with the mesh that shows the layout best. False: no mesh does.
@@ -235,6 +258,14 @@ static bool see(struct arena *arena, const struct tile_layout *layout,
     return true;
 }
 
+// As tiles; "" if what failed was the memory for a mesh.
+static struct str print_plainly(struct arena *arena, const struct tile_layout *layout)
+{
+    if (arena->failed)
+        return STR("");
+    return tsr__notation_print(arena, layout);
+}
+
 struct str tsr__notation_print_mesh(struct arena *arena, const struct tile_layout *l,
                                     const struct notation_mesh *mesh, enum notation_style style)
 {
@@ -243,6 +274,6 @@ struct str tsr__notation_print_mesh(struct arena *arena, const struct tile_layou
     if (!o)
         return STR("");
     if (style == NOTATION_TILES || !see(arena, o, mesh, &seen))
-        return arena->failed ? STR("") : tsr__notation_print(arena, o);
+        return print_plainly(arena, o);
     return print_seen(arena, &seen, o->rank, style == NOTATION_SETS);
 }

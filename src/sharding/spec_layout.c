@@ -12,8 +12,12 @@
 static struct spec_scope scope_of(struct arena *arena, const tsr_spec *spec, bool quiet)
 {
     tsr_config *config = tsr__spec_config(spec);
-    int64_t devices = config ? tsr_config_devices(config) : -1;
-    const char *name = config ? tsr_config_name(config) : "";
+    int64_t devices = -1;
+    if (config)
+        devices = tsr_config_devices(config);
+    const char *name = "";
+    if (config)
+        name = tsr_config_name(config);
     return (struct spec_scope){
         .session = arena->session,
         .arena = arena,
@@ -36,7 +40,9 @@ static int layout_rank(const struct spec_scope *sc, const tsr_spec *spec, const 
         if (axis < -back)
             back = axis > -INT32_MAX ? -axis : INT32_MAX;
     }
-    int64_t rank = front ? front : back;
+    int64_t rank = back;
+    if (front)
+        rank = front;
     if (shape->rank >= 0)
         rank = shape->rank;
     bool known = shape->rank >= 0 || !front || !back;
@@ -45,7 +51,8 @@ static int layout_rank(const struct spec_scope *sc, const tsr_spec *spec, const 
     if (sc->quiet)
         return -1;
     struct place at = tsr__place_node(sc->node);
-    at.value = tsr_spec_value(spec) ? tsr__value_str(tsr_spec_value(spec)) : STR("");
+    if (tsr_spec_value(spec))
+        at.value = tsr__value_str(tsr_spec_value(spec));
     at.configuration = str_of(sc->config);
     if (known)
         tsr__diag(sc->session, DIAG_spec_large, &at,
@@ -68,8 +75,12 @@ static bool read_factors(struct arena *arena, const tsr_spec *spec, size_t i, st
     for (size_t k = 0; k < count; k++) {
         tsr_dim size;
         int64_t cuts = tsr_spec_dim_factor(spec, i, k, &size);
-        int64_t known = size.value < 0 || count == 1 ? 0 : size.value;
-        struct tile_factor *last = dim->n ? &dim->factors[dim->n - 1] : NULL;
+        int64_t known = 0;
+        if (!(size.value < 0 || count == 1))
+            known = size.value;
+        struct tile_factor *last = NULL;
+        if (dim->n)
+            last = &dim->factors[dim->n - 1];
         if (!(known == 0 && cuts == 1 && last && last->cuts == 1 && last->size == 0))
             dim->factors[dim->n++] = (struct tile_factor){known, cuts};
     }
@@ -129,7 +140,9 @@ tsr_status tsr__spec_layout(struct arena *arena, const tsr_spec *spec, const str
     tsr__spec_examine(&sc, spec, shape);
     if (arena->failed)
         return TSR_NOMEM;
-    int rank = sc.errors ? -1 : layout_rank(&sc, spec, shape);
+    int rank = -1;
+    if (!sc.errors)
+        rank = layout_rank(&sc, spec, shape);
     if (rank < 0)
         return TSR_INVALID;
     struct tile_dim dims[TILE_MAX_RANK] = {{0}};
@@ -142,7 +155,10 @@ tsr_status tsr__spec_layout(struct arena *arena, const tsr_spec *spec, const str
     if (!layout || !read_owners(arena, spec, layout))
         return TSR_NOMEM; // examined: not too many shards
     read_loops(spec, rank, layout);
-    *out = layout->n_shards == 1 && tsr_spec_devices(spec, &devices) == 0 ? NULL : layout;
+    if (layout->n_shards == 1 && tsr_spec_devices(spec, &devices) == 0)
+        *out = NULL;
+    else
+        *out = layout;
     return TSR_OK;
 }
 
@@ -171,7 +187,10 @@ static tsr_status write_dim(tsr_spec *spec, const tsr_value *value, int axis,
     bool fits = real.value >= 0 && tsr__dim_sizes(dim, real.value, known);
     for (int factor = 0; factor < dim->n; factor++) {
         int64_t size = fits ? known[factor] : dim->factors[factor].size;
-        sizes[factor] = size > 0 ? (tsr_dim){size, ""} : (tsr_dim){-1, ""};
+        if (size > 0)
+            sizes[factor] = (tsr_dim){size, ""};
+        else
+            sizes[factor] = (tsr_dim){-1, ""};
         cuts[factor] = dim->factors[factor].cuts;
     }
     if (dim->n == 1)
@@ -190,8 +209,13 @@ static tsr_status write_owners(struct arena *arena, tsr_spec *spec,
     for (int64_t k = 0; k < layout->n_shards; k++) {
         const int64_t *owners;
         size_t n = tsr__layout_owners(layout, k, &owners);
-        list[k] = n == 1 ? owners[0] : --key;
-        tsr_status status = n == 1 ? TSR_OK : tsr_spec_add_group(spec, key, owners, n);
+        tsr_status status = TSR_OK;
+        if (n == 1) {
+            list[k] = owners[0];
+        } else {
+            list[k] = --key;
+            status = tsr_spec_add_group(spec, key, owners, n);
+        }
         if (status != TSR_OK)
             return status;
     }
@@ -202,7 +226,9 @@ static tsr_status write_spec(struct arena *arena, tsr_spec *spec, const tsr_valu
                              const struct tile_layout *l, const struct counting *counting)
 {
     struct tile_layout *o = tsr__layout_ordered(arena, l);
-    tsr_status status = o ? write_owners(arena, spec, o) : TSR_NOMEM;
+    tsr_status status = TSR_NOMEM;
+    if (o)
+        status = write_owners(arena, spec, o);
     if (status != TSR_OK)
         return status;
     for (int axis = 0; axis < l->rank; axis++) {
@@ -237,7 +263,9 @@ static tsr_status replace_spec(tsr_node *node, tsr_config *config, tsr_value *va
         (void)tsr_spec_remove(spec); // the old one stays
         return status;
     }
-    return old ? tsr_spec_remove(old) : TSR_OK;
+    if (old)
+        return tsr_spec_remove(old);
+    return TSR_OK;
 }
 
 tsr_status tsr__spec_write(tsr_node *node, tsr_config *config, tsr_value *value,
@@ -306,6 +334,14 @@ tsr_status tsr__notation_wrong(tsr_session *session, const struct place *at, tsr
     return status;
 }
 
+// The mesh to read or print by; NULL: there is none.
+static const struct notation_mesh *some_mesh(const struct notation_mesh *mesh)
+{
+    if (mesh->n)
+        return mesh;
+    return NULL;
+}
+
 static tsr_status shard_text(struct arena *arena, tsr_node *node, tsr_value *value,
                              tsr_config *config, struct str text)
 {
@@ -314,14 +350,17 @@ static tsr_status shard_text(struct arena *arena, tsr_node *node, tsr_value *val
     at.value = tsr__value_str(value);
     at.configuration = str_of(tsr_config_name(config));
     struct shape shape = tsr__declared_shape(arena, value);
-    int64_t *sizes = shape.rank > 0 ? ARENA_ARRAY(arena, int64_t, (size_t)shape.rank) : NULL;
-    for (int axis = 0; sizes && axis < shape.rank; axis++)
-        sizes[axis] = shape.dims[axis].value;
+    int64_t *sizes = NULL;
+    if (shape.rank > 0)
+        sizes = ARENA_ARRAY(arena, int64_t, (size_t)shape.rank);
+    if (sizes)
+        for (int axis = 0; axis < shape.rank; axis++)
+            sizes[axis] = shape.dims[axis].value;
     struct notation_mesh mesh = {.n = 0};
     tsr__config_mesh(arena, tsr_graph_model(tsr_node_graph(node)), config, &mesh);
     if (arena->failed)
         return TSR_NOMEM;
-    struct notation_ask ask = {shape.rank, sizes, mesh.n ? &mesh : NULL};
+    struct notation_ask ask = {shape.rank, sizes, some_mesh(&mesh)};
     struct notation_answer answer;
     struct notation_error wrong = {0};
     tsr_status status = tsr__notation_read(arena, text, &ask, &answer, &wrong);
@@ -331,7 +370,9 @@ static tsr_status shard_text(struct arena *arena, tsr_node *node, tsr_value *val
         return TSR_INVALID;
     // Entries of a text belong to the last dimensions, those before "..." to the first; where the rank is not known, that is
     // what is written.
-    struct counting counting = {shape.rank < 0 ? answer.front : shape.rank, answer.layout->rank};
+    struct counting counting = {shape.rank, answer.layout->rank};
+    if (shape.rank < 0)
+        counting.front = answer.front;
     return replace_spec(node, config, value, answer.layout, &counting);
 }
 
@@ -348,12 +389,16 @@ tsr_status tsr_node_shard_text(tsr_node *node, tsr_value *value, tsr_config *con
         return TSR_INVALID;
     }
     at.configuration = str_of(tsr_config_name(config));
-    at.value = value ? tsr__value_str(value) : STR("");
-    if (!value || !node_has(node, value)) {
-        tsr__diag(session, DIAG_shard_value, &at, "name an input or output of the node",
-                  value ? "'" STR_FMT "' is no input or output of the node"
-                        : "no value was given" STR_FMT,
-                  STR_ARG(at.value));
+    if (value)
+        at.value = tsr__value_str(value);
+    const char *hint = "name an input or output of the node";
+    if (!value) {
+        tsr__diag(session, DIAG_shard_value, &at, hint, "no value was given");
+        return TSR_INVALID;
+    }
+    if (!node_has(node, value)) {
+        tsr__diag(session, DIAG_shard_value, &at, hint,
+                  "'" STR_FMT "' is no input or output of the node", STR_ARG(at.value));
         return TSR_INVALID;
     }
     struct arena arena;
@@ -410,13 +455,17 @@ static tsr_status printed_shape(struct arena *arena, tsr_model *model, const tsr
     for (size_t i = 0; i < tsr_spec_dim_count(spec); i++) {
         int64_t axis = tsr_spec_dim_axis(spec, i);
         if (axis >= first)
-            first = axis < TILE_MAX_RANK ? axis + 1 : TILE_MAX_RANK + 1;
-        if (axis < -last)
-            last = axis > -TILE_MAX_RANK ? -axis : TILE_MAX_RANK + 1;
+            first = int64_min(axis, TILE_MAX_RANK) + 1;
+        if (axis >= -last)
+            continue;
+        last = TILE_MAX_RANK + 1; // more than can be printed
+        if (axis > -TILE_MAX_RANK)
+            last = -axis;
     }
     if (shape->rank < 0 && first + last <= TILE_MAX_RANK) {
         shape->rank = (int)(first + last);
-        *front = first ? (int)first : -1;
+        if (first)
+            *front = (int)first;
     }
     if (shape->rank > 0 && !shape->dims) { // of sizes that are not known
         tsr_dim *dims = ARENA_ARRAY(arena, tsr_dim, (size_t)shape->rank);
@@ -450,8 +499,8 @@ static tsr_status spec_text(struct arena *arena, tsr_model *model, const tsr_spe
     if (front >= 0)
         *out = tsr__notation_print_open(arena, layout, front);
     else
-        *out = tsr__notation_print_mesh(arena, layout, mesh.n ? &mesh : NULL, style);
-    return arena->failed ? TSR_NOMEM : TSR_OK;
+        *out = tsr__notation_print_mesh(arena, layout, some_mesh(&mesh), style);
+    return arena_status(arena);
 }
 
 tsr_status tsr_spec_text(const tsr_spec *spec, const char **out)

@@ -45,8 +45,8 @@ static int held_order(const void *a, const void *b)
 {
     const struct held *x = a, *y = b;
     if (x->device != y->device)
-        return x->device < y->device ? -1 : 1;
-    return (x->shard > y->shard) - (x->shard < y->shard);
+        return int64_order(x->device, y->device);
+    return int64_order(x->shard, y->shard);
 }
 
 // Device by device, each with its shards in order.
@@ -89,7 +89,7 @@ static bool devices_fit(tsr_session *session, const struct tile_layout *layout, 
 {
     int64_t most = -1;
     for (int64_t i = 0; i < layout->first[layout->n_shards]; i++)
-        most = layout->owners[i] > most ? layout->owners[i] : most;
+        most = int64_max(most, layout->owners[i]);
     if (devices <= 0 || most < devices)
         return true;
     tsr__diag(session, DIAG_shard_device, NULL, "name devices below their number",
