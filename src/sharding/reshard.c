@@ -57,7 +57,7 @@ int64_t tsr__reshard_cost(const struct reshard_step *step)
 {
     if (step->op == RESHARD_NOTHING || step->op == RESHARD_SLICE)
         return 0;
-    return (step->received > step->sent ? step->received : step->sent) + RESHARD_STEP_BYTES;
+    return int64_max(step->received, step->sent) + RESHARD_STEP_BYTES;
 }
 
 static bool cheaper(const struct cost *x, const struct cost *y)
@@ -95,8 +95,11 @@ static int64_t shard_of_parts(const struct side *from, const struct side *to, ui
 static struct tile_layout *mixed(const struct pairing *pairing, uint64_t axes)
 {
     struct tile_dim dims[TILE_MAX_RANK];
-    for (int axis = 0; axis < pairing->rank; axis++)
-        dims[axis] = (axes >> axis & 1 ? pairing->to.layout : pairing->from.layout)->dims[axis];
+    for (int axis = 0; axis < pairing->rank; axis++) {
+        dims[axis] = pairing->from.layout->dims[axis];
+        if (axes >> axis & 1)
+            dims[axis] = pairing->to.layout->dims[axis];
+    }
     struct tile_layout *layout = tsr__layout_cut(pairing->arena, pairing->rank, dims);
     struct tile_owner *pairs =
         ARENA_ARRAY(pairing->arena, struct tile_owner, pairing->n_devices + 1);
@@ -143,15 +146,18 @@ static void add_mixed(const struct pairing *pairing, struct between *between)
     uint64_t all = 0;
     for (int i = 0; i < n; i++)
         all |= (uint64_t)1 << axes[i];
-    for (uint64_t some = 1; n <= MAX_AXES && some + 1 < (uint64_t)1 << n; some++) {
+    if (n > MAX_AXES) { // too many to try all sets: one axis alone, and all but one
+        for (int i = 0; i < int64_min(n, TRIED_AXES); i++) {
+            add(between, mixed(pairing, (uint64_t)1 << axes[i]));
+            add(between, mixed(pairing, all & ~((uint64_t)1 << axes[i])));
+        }
+        return;
+    }
+    for (uint64_t some = 1; some + 1 < (uint64_t)1 << n; some++) {
         uint64_t chosen = 0;
         for (int i = 0; i < n; i++)
             chosen |= (some >> i & 1) << axes[i];
         add(between, mixed(pairing, chosen));
-    }
-    for (int i = 0; i < n && n > MAX_AXES && i < TRIED_AXES; i++) {
-        add(between, mixed(pairing, (uint64_t)1 << axes[i]));
-        add(between, mixed(pairing, all & ~((uint64_t)1 << axes[i])));
     }
 }
 
@@ -222,10 +228,14 @@ static struct tile_layout *spread(const struct pairing *pairing, const struct si
             for (size_t i = 0; i < takers->n; i++) {
                 int64_t shard = 0;
                 for (int d = 0; d < pairing->rank; d++) {
-                    int64_t more = d == axis ? (int64_t)takers->n : 1;
+                    int64_t more = 1, within = 0;
+                    if (d == axis) {
+                        more = (int64_t)takers->n;
+                        within = (int64_t)i;
+                    }
                     shard =
                         shard * side->n_parts[d] * more + side->part[k * pairing->rank + d] * more;
-                    shard += d == axis ? (int64_t)i : 0;
+                    shard += within;
                 }
                 pairs[count++] = (struct tile_owner){shard, takers->of[group]->devices[i]};
             }
@@ -237,7 +247,9 @@ static struct tile_layout *spread(const struct pairing *pairing, const struct si
 static void add_spread(const struct pairing *pairing, const struct side *side, const int64_t *shape,
                        const struct takers *takers, struct between *between)
 {
-    int n = pairing->rank < TRIED_AXES ? pairing->rank : TRIED_AXES;
+    int n = TRIED_AXES;
+    if (pairing->rank < TRIED_AXES)
+        n = pairing->rank;
     if (takers->n < 2)
         return;
     for (int axis = 0; axis < n; axis++)
@@ -313,9 +325,13 @@ static struct tile_layout *on_roots(const struct pairing *pairing)
     for (size_t g = 0; g < pairing->pending->n_groups; g++) {
         const struct device_group *group = &pairing->pending->groups[g];
         size_t root = tsr__pairing_device(pairing, group->devices[0]);
-        for (size_t i = 0; i < group->n && !side_count(&pairing->to, root); i++)
-            if (side_count(&pairing->to, tsr__pairing_device(pairing, group->devices[i])))
-                root = tsr__pairing_device(pairing, group->devices[i]);
+        for (size_t i = 0; i < group->n; i++) {
+            if (side_count(&pairing->to, root))
+                break;
+            root = tsr__pairing_device(pairing, group->devices[i]);
+        }
+        if (!side_count(&pairing->to, root))
+            root = tsr__pairing_device(pairing, group->devices[0]); // nobody needs it here
         for (size_t i = pairing->from.first[root]; i < pairing->from.first[root + 1]; i++)
             pairs[count++] = (struct tile_owner){pairing->from.shards[i], pairing->devices[root]};
     }
@@ -341,22 +357,27 @@ static void list_between(const struct search *s, const struct pairing *pairing,
 
 static int64_t largest_group(const struct partial *partial)
 {
-    size_t n = 1;
+    int64_t n = 1;
     for (size_t group = 0; group < partial->n_groups; group++)
-        n = partial->groups[group].n > n ? partial->groups[group].n : n;
-    return (int64_t)n;
+        n = int64_max(n, (int64_t)partial->groups[group].n);
+    return n;
 }
 
 // Lays two layouts over each other in an arena, and looks what the step between them costs.
 static tsr_status pair(struct search *s, struct arena *arena, const struct tile_layout *from,
-                       bool pending, const struct tile_layout *to, struct pairing *pairing,
+                       bool combines, const struct tile_layout *to, struct pairing *pairing,
                        struct reshard_step *step)
 {
     struct arena made;
-    s->work += to->first[to->n_shards] * from->n_shards * (pending ? largest_group(s->pending) : 1);
+    const struct partial *pending = NULL;
+    int64_t members = 1;
+    if (combines) {
+        pending = s->pending;
+        members = largest_group(pending);
+    }
+    s->work += to->first[to->n_shards] * from->n_shards * members;
     s->work += from->n_shards + to->n_shards;
-    tsr_status status =
-        tsr__pairing_new(arena, from, pending ? s->pending : NULL, to, s->shape, s->unit, pairing);
+    tsr_status status = tsr__pairing_new(arena, from, pending, to, s->shape, s->unit, pairing);
     if (status != TSR_OK)
         return status;
     tsr__arena_init(&made, arena->session);
@@ -389,10 +410,11 @@ static void try_between(struct search *s, const struct tile_layout *from, bool p
     tsr__arena_init(&over, s->arena->session);
     tsr_status status = pair(s, &over, from, combines, to, &pairing, &step);
     // groups stay what they are only if all members keep the same
-    if (status == TSR_OK && pending && !combines)
-        status = step.op != RESHARD_SLICE
-                     ? TSR_INVALID
-                     : tsr__pairing_new(&over, to, s->pending, to, s->shape, s->unit, &pairing);
+    bool keeps = pending && !combines;
+    if (status == TSR_OK && keeps && step.op != RESHARD_SLICE)
+        status = TSR_INVALID;
+    if (status == TSR_OK && keeps)
+        status = tsr__pairing_new(&over, to, s->pending, to, s->shape, s->unit, &pairing);
     tsr__arena_free(&over);
     if (status == TSR_NOMEM)
         s->status = status;
@@ -468,21 +490,26 @@ static bool in_range(const struct tile_layout *from, const struct tile_layout *t
            mul_ok(n, to->first[to->n_shards] + 1, &n);
 }
 
+// The direct step is made too, for comparison. Each step starts from what the one before it leaves.
 static tsr_status make_steps(struct arena *arena, const struct search *s,
                              const struct tile_layout *from, struct reshard *out)
 {
     struct pairing pairing;
     tsr_status status =
         tsr__pairing_new(arena, from, s->pending, s->to, s->shape, s->unit, &pairing);
-    if (status == TSR_OK)
-        status = tsr__reshard_step(&pairing, &out->direct);
+    if (status != TSR_OK)
+        return status;
+    status = tsr__reshard_step(&pairing, &out->direct);
     if (status != TSR_OK)
         return status;
     for (int i = 0; i < s->n_best; i++) {
-        const struct partial *pending = s->best[i].combines ? s->pending : NULL;
+        const struct partial *pending = NULL;
+        if (s->best[i].combines)
+            pending = s->pending;
         status = tsr__pairing_new(arena, from, pending, s->best[i].to, s->shape, s->unit, &pairing);
-        if (status == TSR_OK)
-            status = tsr__reshard_step(&pairing, &out->steps[out->n_steps]);
+        if (status != TSR_OK)
+            return status;
+        status = tsr__reshard_step(&pairing, &out->steps[out->n_steps]);
         if (status != TSR_OK)
             return status;
         from = pairing.to.layout;
@@ -509,13 +536,20 @@ tsr_status tsr__reshard_plan(struct arena *arena, const struct tile_layout *from
     struct arena scratch;
     struct reshard *reshard = ARENA_NEW(arena, struct reshard);
     struct cost none = {0};
-    if (!reshard || !(reshard->steps = ARENA_ARRAY(arena, struct reshard_step, MAX_STEPS)))
+    if (!reshard)
         return TSR_NOMEM;
-    if (from->rank != to->rank || !in_range(from, to, shape, elem_bytes))
-        return refuse(arena, from->rank == to->rank ? TSR_UNSUPPORTED : TSR_INVALID, false);
+    reshard->steps = ARENA_ARRAY(arena, struct reshard_step, MAX_STEPS);
+    if (!reshard->steps)
+        return TSR_NOMEM;
+    if (from->rank != to->rank)
+        return refuse(arena, TSR_INVALID, false);
+    if (!in_range(from, to, shape, elem_bytes))
+        return refuse(arena, TSR_UNSUPPORTED, false);
+    if (pending && all_single(pending))
+        pending = NULL;
     tsr__arena_init(&scratch, arena->session);
     struct search s = {.arena = &scratch,
-                       .pending = pending && !all_single(pending) ? pending : NULL,
+                       .pending = pending,
                        .to = to,
                        .shape = shape,
                        .unit = elem_bytes,

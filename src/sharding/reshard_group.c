@@ -126,7 +126,9 @@ static bool find_axes(const struct pairing *pairing, int *joined, int *cut)
             int64_t x = before(pairing, t, d), y = after(pairing, t, d);
             int64_t n = pairing->from.parts[d][x].size, m = pairing->to.parts[d][y].size;
             int64_t common = pairing->common[d][x * pairing->to.n_parts[d] + y];
-            int *axis = n < m ? joined : cut;
+            int *axis = cut;
+            if (n < m)
+                axis = joined;
             if (common != (n < m ? n : m))
                 return false;
             if (n != m && *axis >= 0 && *axis != d)
@@ -156,7 +158,10 @@ static size_t number_parts(const int64_t *part, size_t n, size_t *index)
         size_t k = 0;
         while (k < i && part[k] != part[i])
             k++;
-        index[i] = k < i ? index[k] : count++;
+        if (k < i)
+            index[i] = index[k];
+        else
+            index[i] = count++;
     }
     return count;
 }
@@ -258,7 +263,8 @@ static void give(const struct pairing *pairing, struct reshard_step *out)
                     n += pairing_common(pairing, pairing->from.shards[pairing->from.first[s]],
                                         pairing->to.shards[pairing->to.first[t]]);
             }
-            out->sent = n * pairing->unit > out->sent ? n * pairing->unit : out->sent;
+            if (n * pairing->unit > out->sent)
+                out->sent = n * pairing->unit;
         }
 }
 

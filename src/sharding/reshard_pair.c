@@ -35,7 +35,9 @@ size_t tsr__pairing_device(const struct pairing *pairing, int64_t device)
 {
     const int64_t *at =
         bsearch(&device, pairing->devices, pairing->n_devices, sizeof *pairing->devices, by_value);
-    return at ? (size_t)(at - pairing->devices) : SIZE_MAX;
+    if (at)
+        return (size_t)(at - pairing->devices);
+    return SIZE_MAX;
 }
 
 bool tsr__side_owns(const struct side *side, size_t device, int64_t shard)
@@ -143,7 +145,9 @@ static tsr_status take_side(struct pairing *pairing, struct side *side,
     if (status != TSR_OK)
         return status;
     take_shards(side);
-    return take_owners(pairing, side) ? TSR_OK : TSR_NOMEM;
+    if (take_owners(pairing, side))
+        return TSR_OK;
+    return TSR_NOMEM;
 }
 
 // ---- both --------------------------------------------------------------------------------------
@@ -152,9 +156,9 @@ static int64_t shared(const struct dim_part *x, const struct dim_part *y)
 {
     int64_t n = 0;
     for (int64_t i = 0, k = 0; i < x->n && k < y->n;) {
-        int64_t start = x->at[i].start > y->at[k].start ? x->at[i].start : y->at[k].start;
-        int64_t stop = x->at[i].stop < y->at[k].stop ? x->at[i].stop : y->at[k].stop;
-        n += start < stop ? stop - start : 0;
+        int64_t start = int64_max(x->at[i].start, y->at[k].start);
+        int64_t stop = int64_min(x->at[i].stop, y->at[k].stop);
+        n += int64_max(stop - start, 0);
         if (x->at[i].stop <= y->at[k].stop)
             i++;
         else
@@ -228,11 +232,14 @@ tsr_status tsr__pairing_new(struct arena *arena, const struct tile_layout *from,
     if (!take_devices(out, from, to))
         return TSR_NOMEM;
     tsr_status status = take_side(out, &out->from, from, shape);
-    if (status == TSR_OK)
-        status = take_side(out, &out->to, to, shape);
-    if (status == TSR_OK && !take_common(out))
-        status = TSR_NOMEM;
-    if (status == TSR_OK && pending)
-        status = take_groups(out);
-    return status;
+    if (status != TSR_OK)
+        return status;
+    status = take_side(out, &out->to, to, shape);
+    if (status != TSR_OK)
+        return status;
+    if (!take_common(out))
+        return TSR_NOMEM;
+    if (pending)
+        return take_groups(out);
+    return TSR_OK;
 }

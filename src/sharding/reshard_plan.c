@@ -69,7 +69,9 @@ static tsr_status pending_groups(const struct ask *ask, const char *text,
     *out = (struct partial){.combine = (enum combine)which, .groups = groups};
     for (int64_t k = 0; k < layout->n_shards; k++) {
         size_t n = (size_t)(layout->first[k + 1] - layout->first[k]);
-        int64_t first = n ? tsr__layout_shard_of(layout, layout->owners[layout->first[k]], 0) : k;
+        int64_t first = k;
+        if (n)
+            first = tsr__layout_shard_of(layout, layout->owners[layout->first[k]], 0);
         if (n && (first == k || !same_owners(layout, first, k)))
             groups[out->n_groups++] = (struct device_group){layout->owners + layout->first[k], n};
     }
@@ -104,7 +106,7 @@ static tsr_status hand_out(struct arena *arena, const struct reshard *reshard, c
                               .n_groups = step->n_groups};
     }
     *out = steps;
-    return arena->failed ? TSR_NOMEM : TSR_OK;
+    return arena_status(arena);
 }
 
 tsr_status tsr__connect(const struct connecting *connecting, struct arena *arena,
@@ -114,20 +116,26 @@ tsr_status tsr__connect(const struct connecting *connecting, struct arena *arena
                     .arena = arena,
                     .shape = connecting->shape,
                     .rank = connecting->rank};
-    struct tile_layout *x = NULL, *y = NULL;
-    struct partial partial = {0};
+    struct tile_layout *from = NULL, *to = NULL;
+    struct partial partial = {0}, *pending = NULL;
+    *first = NULL;
     tsr_status status = take_ask(&q, connecting->type);
-    if (status == TSR_OK)
-        status = parse(&q, connecting->from, &x);
-    if (status == TSR_OK)
-        status = parse(&q, connecting->to, &y);
-    if (status == TSR_OK && connecting->pending)
-        status = pending_groups(&q, connecting->pending, x, &partial);
-    *first = x;
     if (status != TSR_OK)
         return status;
-    return tsr__reshard_plan(arena, x, connecting->pending ? &partial : NULL, y, connecting->shape,
-                             q.unit, out);
+    status = parse(&q, connecting->from, &from);
+    *first = from;
+    if (status != TSR_OK)
+        return status;
+    status = parse(&q, connecting->to, &to);
+    if (status != TSR_OK)
+        return status;
+    if (connecting->pending) {
+        pending = &partial;
+        status = pending_groups(&q, connecting->pending, from, pending);
+    }
+    if (status != TSR_OK)
+        return status;
+    return tsr__reshard_plan(arena, from, pending, to, connecting->shape, q.unit, out);
 }
 
 tsr_status tsr_reshard_plan(tsr_session *session, const char *from, const char *to,
@@ -142,8 +150,9 @@ tsr_status tsr_reshard_plan(tsr_session *session, const char *from, const char *
     tsr__arena_free(kept);
     tsr__arena_init(kept, session);
     tsr_status status = tsr__connect(&connecting, kept, &reshard, &first);
-    if (status == TSR_OK)
-        status = hand_out(kept, reshard, &steps);
+    if (status != TSR_OK)
+        return status;
+    status = hand_out(kept, reshard, &steps);
     if (status != TSR_OK)
         return status;
     *out = steps;

@@ -37,8 +37,10 @@ static void load_take(const struct pairing *pairing, const struct load *load,
     for (size_t t = 0; t < pairing->n_devices; t++) {
         int64_t got = load->received[t] * pairing->unit, gave = load->sent[t] * pairing->unit;
         out->total += got;
-        out->received = got > out->received ? got : out->received;
-        out->sent = gave > out->sent ? gave : out->sent;
+        if (got > out->received)
+            out->received = got;
+        if (gave > out->sent)
+            out->sent = gave;
     }
 }
 
@@ -102,7 +104,9 @@ static bool add_move(const struct pairing *pairing, move_list *list, struct load
 {
     int64_t elements = pairing_common(pairing, k, j);
     load->sent[from] += elements;
-    struct reshard_move *move = list ? vec_push(pairing->made, list) : NULL;
+    struct reshard_move *move = NULL;
+    if (list)
+        move = vec_push(pairing->made, list);
     if (move)
         *move = (struct reshard_move){pairing->devices[from], pairing->devices[to], k, j, elements};
     return move || !list;
@@ -179,8 +183,8 @@ static int by_giver(const void *a, const void *b)
 {
     const struct reshard_move *x = a, *y = b;
     if (x->from_device != y->from_device)
-        return x->from_device < y->from_device ? -1 : 1;
-    return (x->to > y->to) - (x->to < y->to);
+        return int64_order(x->from_device, y->from_device);
+    return int64_order(x->to, y->to);
 }
 
 // No device gives one piece to two others.
@@ -275,7 +279,10 @@ static tsr_status plain_step(const struct pairing *pairing, struct reshard_step 
         return TSR_INVALID;
     load_take(pairing, &load, out);
     if (out->total == 0) {
-        out->op = unchanged(pairing) ? RESHARD_NOTHING : RESHARD_SLICE;
+        if (unchanged(pairing))
+            out->op = RESHARD_NOTHING;
+        else
+            out->op = RESHARD_SLICE;
         return TSR_OK;
     }
     if (tsr__reshard_gather(pairing, out) || tsr__reshard_exchange_axes(pairing, out))
@@ -306,7 +313,9 @@ static size_t giving_group(const struct pairing *pairing, const struct load *loa
     if (tsr__side_owns(&pairing->from, t, k))
         return pairing->group[t];
     size_t s = idle_owner(pairing, load, k);
-    return s == SIZE_MAX ? SIZE_MAX : pairing->group[s];
+    if (s == SIZE_MAX)
+        return SIZE_MAX;
+    return pairing->group[s];
 }
 
 // Every device gets what the members of a group hold of its pieces and combines it. *own: always its own group.
@@ -317,7 +326,9 @@ static tsr_status combine_moves(const struct pairing *pairing, struct load *load
         for (size_t i = pairing->to.first[t]; i < pairing->to.first[t + 1]; i++)
             for (int64_t k = 0; k < pairing->from.layout->n_shards; k++) {
                 int64_t j = pairing->to.shards[i], common = pairing_common(pairing, k, j);
-                size_t group = common ? giving_group(pairing, load, t, k) : 0;
+                size_t group = 0;
+                if (common)
+                    group = giving_group(pairing, load, t, k);
                 if (common == 0)
                     continue;
                 if (group == SIZE_MAX)
@@ -360,7 +371,9 @@ static int name_combination(const struct pairing *pairing, bool own)
         one &= getters(pairing, &pairing->pending->groups[group], &apart) <= 1;
     if (!own || !apart)
         return RESHARD_EXCHANGE;
-    return one ? COMM_REDUCE : COMM_REDUCE_SCATTER;
+    if (one)
+        return COMM_REDUCE;
+    return COMM_REDUCE_SCATTER;
 }
 
 // All members combine a stretch each, then all collect the stretches.
@@ -389,8 +402,14 @@ static void load_reduce(const struct pairing *pairing, struct load *load,
             all += pairing->to.elements[pairing->to.shards[h]];
         for (size_t i = 0; i < group->n; i++) {
             size_t t = tsr__pairing_device(pairing, group->devices[i]);
-            load->received[t] = i == 1 || group->n == 1 ? 0 : all;
-            load->sent[t] = i == 0 ? 0 : all;
+            if (i == 1 || group->n == 1)
+                load->received[t] = 0;
+            else
+                load->received[t] = all;
+            if (i == 0)
+                load->sent[t] = 0;
+            else
+                load->sent[t] = all;
         }
     }
 }
