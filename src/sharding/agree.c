@@ -30,7 +30,8 @@ static struct place place_of(const struct agree *agree, const tsr_value *value)
 {
     struct place at = tsr__place_node(agree->node);
     at.configuration = str_of(tsr_config_name(agree->config));
-    at.value = value ? tsr__value_str(value) : STR("");
+    if (value)
+        at.value = tsr__value_str(value);
     return at;
 }
 
@@ -66,7 +67,9 @@ static bool collect(struct agree *agree, const struct shapes *shapes, const tsr_
         return false;
     for (size_t i = 0; i < n_in; i++) {
         const tsr_value *value = tsr_node_input(agree->node, i);
-        const tsr_spec *spec = value ? first_spec(nc, value) : NULL;
+        const tsr_spec *spec = NULL;
+        if (value)
+            spec = first_spec(nc, value);
         if (!spec && value && agree->assumed && !tsr__shapes_is_list(shapes, value))
             assume(agree, shapes, (int)i, value);
         if (!spec)

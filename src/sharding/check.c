@@ -64,14 +64,16 @@ static struct place place_model(const struct check *check, const tsr_config *con
 {
     struct place at = PLACE_NONE;
     at.file = str_of(tsr_model_path(check->model));
-    at.configuration = config ? str_of(tsr_config_name(config)) : STR("");
+    if (config)
+        at.configuration = str_of(tsr_config_name(config));
     return at;
 }
 
 static struct place place_entry(const tsr_node *node, const tsr_config *config)
 {
     struct place at = tsr__place_node(node);
-    at.configuration = config ? str_of(tsr_config_name(config)) : STR("");
+    if (config)
+        at.configuration = str_of(tsr_config_name(config));
     return at;
 }
 
@@ -80,9 +82,9 @@ static struct place place_entry(const tsr_node *node, const tsr_config *config)
 static const char *nearest_config(struct check *check, struct str name)
 {
     struct str names[CANDIDATES_MAX] = {{0}};
-    size_t n = 0;
-    for (; n < check->n_states && n < CANDIDATES_MAX; n++)
-        names[n] = str_of(tsr_config_name(check->states[n].config));
+    size_t n = size_min(check->n_states, CANDIDATES_MAX);
+    for (size_t i = 0; i < n; i++)
+        names[i] = str_of(tsr_config_name(check->states[i].config));
     struct str near = tsr__nearest(name, names, n);
     if (near.n)
         return HINT(check, "did you mean '" STR_FMT "'?", STR_ARG(near));
@@ -98,13 +100,14 @@ static void check_config(struct check *check, const tsr_config *config)
     struct place at = place_model(check, config);
     int64_t devices = tsr_config_devices(config);
     size_t names = tsr_config_device_name_count(config);
-    if (devices < 1)
-        tsr__diag(check->session, DIAG_config_device_count, &at,
-                  names ? HINT(check, "did you mean %zu, one for each name?", names)
-                        : "give a number of 1 or more",
+    if (devices < 1) {
+        const char *hint = "give a number of 1 or more";
+        if (names)
+            hint = HINT(check, "did you mean %zu, one for each name?", names);
+        tsr__diag(check->session, DIAG_config_device_count, &at, hint,
                   "configuration '%s' has %lld devices", tsr_config_name(config),
                   (long long)devices);
-    else if (names && (uint64_t)devices != names)
+    } else if (names && (uint64_t)devices != names)
         tsr__diag(check->session, DIAG_config_device_names, &at,
                   HINT(check, "give %lld name%s, or none", (long long)devices, plural(devices)),
                   "configuration '%s' has %lld device%s and %zu name%s", tsr_config_name(config),
@@ -157,11 +160,11 @@ static const char *nearest_value(struct check *check, const tsr_node *node, stru
 {
     struct str names[CANDIDATES_MAX] = {{0}};
     size_t count = 0;
-    for (size_t i = 0; i < tsr_node_input_count(node) && count < CANDIDATES_MAX; i++)
-        if (tsr_node_input(node, i))
+    for (size_t i = 0; i < tsr_node_input_count(node); i++)
+        if (tsr_node_input(node, i) && count < CANDIDATES_MAX)
             names[count++] = tsr__value_str(tsr_node_input(node, i));
-    for (size_t i = 0; i < tsr_node_output_count(node) && count < CANDIDATES_MAX; i++)
-        if (tsr_node_output(node, i))
+    for (size_t i = 0; i < tsr_node_output_count(node); i++)
+        if (tsr_node_output(node, i) && count < CANDIDATES_MAX)
             names[count++] = tsr__value_str(tsr_node_output(node, i));
     struct str near = tsr__nearest(name, names, count);
     if (near.n)
@@ -222,10 +225,12 @@ static void check_spec(struct check *check, const tsr_node *node, const tsr_conf
         .session = check->session,
         .arena = &check->scratch,
         .node = node,
-        .config = config ? tsr_config_name(config) : "",
+        .config = "",
         .devices = devices,
         .remarks = true,
     };
+    if (config)
+        sc.config = tsr_config_name(config);
     struct shape shape = {.rank = -1};
     if (check_spec_value(check, node, config, value))
         shape = shape_of(check, value);
@@ -239,11 +244,14 @@ static struct config_state *check_binding(struct check *check, const tsr_node *n
                                           const tsr_config *config)
 {
     struct place at = place_entry(node, config);
-    if (!config || !tsr_config_name(config)[0]) {
+    const char *unbound = NULL;
+    if (!config)
+        unbound = "an annotation of the node is without a configuration";
+    else if (!tsr_config_name(config)[0])
+        unbound = "an annotation of the node is for a configuration with an empty name";
+    if (unbound) {
         tsr__diag(check->session, DIAG_annotation_no_config, &at,
-                  "name a configuration of the model, or remove the annotation",
-                  config ? "an annotation of the node is for a configuration with an empty name"
-                         : "an annotation of the node is without a configuration");
+                  "name a configuration of the model, or remove the annotation", "%s", unbound);
         return NULL;
     }
     struct config_state *state = tsr__map_get(&check->configs, at.configuration);
@@ -277,7 +285,9 @@ static void check_stage(struct check *check, const tsr_node *node, const tsr_nod
 
 static tsr_model *model_to_follow(const struct check *check)
 {
-    return check->inlined ? check->inlined : check->model;
+    if (check->inlined)
+        return check->inlined;
+    return check->model;
 }
 
 static void check_operator(struct check *check, const tsr_node *node, const tsr_node_config *nc)
@@ -288,7 +298,9 @@ static void check_operator(struct check *check, const tsr_node *node, const tsr_
     if (!check->shapes ||
         !tsr__check_agreement(&check->scratch, check->shapes, node, nc, check->remarks, &uncut))
         check->scratch.failed = true;
-    struct told *told = uncut ? vec_push(&check->arena, &check->told) : NULL;
+    struct told *told = NULL;
+    if (uncut)
+        told = vec_push(&check->arena, &check->told);
     if (told)
         *told = (struct told){tsr__node_id(node), tsr_node_config_config(nc)};
 }
@@ -309,11 +321,13 @@ static void check_entry(struct check *check, const tsr_node *node, const tsr_nod
         state->seen_at = check->node_mark;
     check_stage(check, node, nc, state);
     // Devices are judged by the declared configuration, and not at all without one.
-    int64_t devices = state ? tsr_config_devices(state->config) : -1;
+    int64_t devices = -1; // not known
+    if (state && tsr_config_devices(state->config) >= 1)
+        devices = tsr_config_devices(state->config);
     size_t errors = tsr__diag_errors(check->session);
     check->entry_mark++;
     for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++)
-        check_spec(check, node, config, devices < 1 ? -1 : devices, tsr_node_config_spec(nc, i));
+        check_spec(check, node, config, devices, tsr_node_config_spec(nc, i));
     if (state && tsr__diag_errors(check->session) == errors && tsr_node_config_spec_count(nc) &&
         !check->calls)
         check_operator(check, node, nc);
@@ -349,7 +363,7 @@ static int64_t stage_of(const tsr_node *node, struct str config)
         const tsr_node_config *nc = tsr_node_config_at(node, i);
         const tsr_config *c = tsr_node_config_config(nc);
         if (c && str_is(config, tsr_config_name(c)) && tsr_node_config_stage(nc, &stage))
-            return stage < 0 ? -1 : stage;
+            return int64_max(stage, -1);
     }
     return -1;
 }
@@ -387,7 +401,9 @@ static void walk_stages(struct check *check, const tsr_config *config, struct re
         struct reach latest = {own + 1, node};
         for (size_t i = 0; i < tsr_node_input_count(node); i++) {
             const tsr_value *value = tsr_node_input(node, i);
-            const struct reach *r = value ? &reach[tsr__value_id(value)] : NULL;
+            const struct reach *r = NULL;
+            if (value)
+                r = &reach[tsr__value_id(value)];
             if (!r || r->stage <= latest.stage)
                 continue;
             if (own >= 0) {
@@ -468,11 +484,15 @@ static void remark(struct check *check, const tsr_config *config)
     tsr_model *model = model_to_follow(check), *made = NULL;
     tsr__arena_init(&arena, check->session);
     bool *told = ARENA_ARRAY(&arena, bool, tsr__model_node_ids(model) + (size_t)1);
-    for (size_t i = 0; told && i < check->told.n; i++)
+    if (!told) {
+        check->arena.failed = true;
+        return; // the arena holds nothing
+    }
+    for (size_t i = 0; i < check->told.n; i++)
         told[check->told.at[i].node] |= check->told.at[i].config == config;
     struct flow_work work = {.shapes = check->shapes, .told = told};
     bool ok =
-        told && tsr__flow_start(&work, &arena, model, config) &&
+        tsr__flow_start(&work, &arena, model, config) &&
         tsr__flow_forward(&work, SAY_UNCUT | SAY_MOVES | SAY_REPEATED_WORK | SAY_NO_ERROR, NULL) &&
         tsr__flow_expand(&arena, work.flow, &made);
     if (ok && check->formal)
@@ -581,8 +601,10 @@ static tsr_status check_as(tsr_model *model, struct check check)
         bool known = check_configs(&check);
         struct place at = place_model(&check, NULL);
         at.configuration = str_of(config);
-        tsr__diag(check.session, DIAG_config_unknown, &at,
-                  known ? nearest_config(&check, at.configuration) : NULL,
+        const char *hint = NULL;
+        if (known)
+            hint = nearest_config(&check, at.configuration);
+        tsr__diag(check.session, DIAG_config_unknown, &at, hint,
                   "the model declares no configuration '%s'", config);
         status = TSR_INVALID;
     } else if (!check_model(&check)) {

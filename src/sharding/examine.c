@@ -12,9 +12,12 @@
 
 static struct place place_of(const struct spec_scope *sc, const tsr_spec *spec, int64_t axis)
 {
-    struct place at = sc->node ? tsr__place_node(sc->node) : PLACE_NONE;
+    struct place at = PLACE_NONE;
+    if (sc->node)
+        at = tsr__place_node(sc->node);
     tsr_value *value = tsr_spec_value(spec);
-    at.value = value ? tsr__value_str(value) : STR("");
+    if (value)
+        at.value = tsr__value_str(value);
     at.configuration = str_of(sc->config);
     at.axis = axis;
     return at;
@@ -49,8 +52,8 @@ static int key_order(const void *a, const void *b)
 {
     const struct group_key *x = a, *y = b;
     if (x->key != y->key)
-        return x->key < y->key ? -1 : 1;
-    return (x->at > y->at) - (x->at < y->at);
+        return int64_order(x->key, y->key);
+    return int64_order(x->at, y->at);
 }
 
 bool tsr__groups_index(struct arena *arena, const tsr_spec *spec, struct group_index *out)
@@ -115,7 +118,7 @@ static bool device_fits(struct spec_scope *sc, const tsr_spec *spec, int64_t d, 
     else
         ERROR(sc, spec, shard_device, DIAG_NO_AXIS,
               HINT(sc, "devices are 0 to %lld; did you mean %lld?", (long long)(sc->devices - 1),
-                   d < 0 ? 0ll : (long long)(sc->devices - 1)),
+                   (long long)int64_max(int64_min(d, sc->devices - 1), 0)),
               "%s names device %lld, but configuration '%s' has %lld device%s", where, (long long)d,
               sc->config, (long long)sc->devices, plural(sc->devices));
     return false;
@@ -151,7 +154,9 @@ static bool *used_groups(struct spec_scope *sc, const tsr_spec *spec,
     bool *used = ARENA_ARRAY(sc->arena, bool, index->n + 1);
     const int64_t *devices;
     size_t n = tsr_spec_devices(spec, &devices);
-    for (size_t i = 0; used && index->n && i < n; i++) {
+    if (!used || !index->n)
+        return used;
+    for (size_t i = 0; i < n; i++) {
         int64_t at = tsr__groups_find(index, devices[i]);
         if (at >= 0)
             used[at] = true;
@@ -185,7 +190,9 @@ static void examine_repeats(struct spec_scope *sc, const tsr_spec *spec,
     const int64_t *devices, *members;
     size_t n = tsr_spec_devices(spec, &devices), total = 0, count;
     for (size_t i = 0; i < n; i++) {
-        int64_t at = index->n ? tsr__groups_find(index, devices[i]) : -1;
+        int64_t at = -1;
+        if (index->n)
+            at = tsr__groups_find(index, devices[i]);
         count = 1;
         if (at >= 0)
             tsr_spec_group(spec, (size_t)at, &members, &count);
@@ -197,9 +204,13 @@ static void examine_repeats(struct spec_scope *sc, const tsr_spec *spec,
         }
     }
     int64_t *all = ARENA_ARRAY(sc->arena, int64_t, total + 1), twice;
+    if (!all)
+        return;
     total = 0;
-    for (size_t i = 0; all && i < n; i++) {
-        int64_t at = index->n ? tsr__groups_find(index, devices[i]) : -1;
+    for (size_t i = 0; i < n; i++) {
+        int64_t at = -1;
+        if (index->n)
+            at = tsr__groups_find(index, devices[i]);
         members = &devices[i];
         count = 1;
         if (at >= 0)
@@ -208,11 +219,13 @@ static void examine_repeats(struct spec_scope *sc, const tsr_spec *spec,
             memcpy(all + total, members, count * sizeof(*all));
         total += count;
     }
-    if (all && repeated(all, total, &twice))
-        REMARK(sc, spec, device_twice, DIAG_NO_AXIS, "name each device once, unless this is meant",
-               cut ? "device %lld holds more than one shard"
-                   : "device %lld is listed more than once",
-               (long long)twice);
+    if (!repeated(all, total, &twice))
+        return;
+    const char *how = "is listed more than once";
+    if (cut)
+        how = "holds more than one shard";
+    REMARK(sc, spec, device_twice, DIAG_NO_AXIS, "name each device once, unless this is meant",
+           "device %lld %s", (long long)twice, how);
 }
 
 // A number in the device list names a group if there is one of that number, else a device. Whether a device is
@@ -247,11 +260,13 @@ static void examine_devices(struct spec_scope *sc, const tsr_spec *spec, bool cu
 // Axis counted from the front, or INT64_MIN where it lies outside or the rank is not known.
 static int64_t front_axis(int64_t axis, int rank)
 {
-    if (rank < 0)
-        return axis >= 0 ? axis : INT64_MIN;
-    if (axis < -(int64_t)rank || axis >= rank)
+    if (rank < 0 && axis >= 0)
+        return axis;
+    if (rank < 0 || axis < -(int64_t)rank || axis >= rank)
         return INT64_MIN;
-    return axis < 0 ? axis + rank : axis;
+    if (axis < 0)
+        return axis + rank;
+    return axis;
 }
 
 static void examine_axis(struct spec_scope *sc, const tsr_spec *spec, int64_t axis, int rank)
@@ -263,9 +278,11 @@ static void examine_axis(struct spec_scope *sc, const tsr_spec *spec, int64_t ax
               "axis %lld of a scalar", (long long)axis);
         return;
     }
+    int nearest = rank - 1;
+    if (axis < 0)
+        nearest = -rank;
     ERROR(sc, spec, shard_axis, axis,
-          HINT(sc, "axes are %d to %d; did you mean %d?", -rank, rank - 1,
-               axis < 0 ? -rank : rank - 1),
+          HINT(sc, "axes are %d to %d; did you mean %d?", -rank, rank - 1, nearest),
           "axis %lld is outside the rank %d of the tensor", (long long)axis, rank);
 }
 
@@ -351,7 +368,9 @@ static bool examine_factors(struct spec_scope *sc, const tsr_spec *spec, size_t 
     for (size_t k = 0; k < count; k++) {
         tsr_dim size;
         int64_t cuts = tsr_spec_dim_factor(spec, i, k, &size);
-        int64_t known = size.value < 0 ? 0 : size.value;
+        int64_t known = 0;
+        if (size.value >= 0)
+            known = size.value;
         if (size.value == 0) {
             ERROR(sc, spec, spec_factors, axis, "give each factor a size of 1 or more",
                   "a factor of axis %lld has no elements", (long long)axis);
@@ -388,17 +407,22 @@ static bool examine_counts(struct spec_scope *sc, const tsr_spec *spec, size_t i
     for (size_t k = 0; k < count; k++) {
         tsr_dim size;
         int64_t shards = tsr_spec_dim_factor(spec, i, k, &size);
-        int64_t elements = count == 1 && real.value >= 0 ? real.value : size.value;
+        int64_t elements = size.value;
+        if (count == 1 && real.value >= 0)
+            elements = real.value;
         if (shards < 1) {
             ERROR(sc, spec, shard_count, axis,
                   "leave the axis out to keep it whole, or give 2 or more",
                   "axis %lld is cut into %lld shards", (long long)axis, (long long)shards);
             fine = false;
         } else if (shards > 1 && elements >= 0 && shards > elements) {
-            const char *what = count == 1 ? "axis" : "a factor of axis";
-            ERROR(sc, spec, shard_size, axis,
-                  elements > 1 ? HINT(sc, "cut it into %lld or fewer", (long long)elements)
-                               : "keep this axis whole",
+            const char *what = "a factor of axis";
+            if (count == 1)
+                what = "axis";
+            const char *hint = "keep this axis whole";
+            if (elements > 1)
+                hint = HINT(sc, "cut it into %lld or fewer", (long long)elements);
+            ERROR(sc, spec, shard_size, axis, hint,
                   "%s %lld has %lld elements and is cut into %lld shards", what, (long long)axis,
                   (long long)elements, (long long)shards);
             fine = false;
@@ -431,7 +455,9 @@ static void examine_dim(struct spec_scope *sc, const tsr_spec *spec, size_t i,
     } else if (fine) {
         examine_factors(sc, spec, i, raw, real);
     }
-    for (size_t k = 0; k < count && *product >= 0; k++) {
+    for (size_t k = 0; k < count; k++) {
+        if (*product < 0)
+            return;
         int64_t shards = tsr_spec_dim_factor(spec, i, k, NULL);
         if (shards < 1)
             *product = -1;
@@ -484,7 +510,9 @@ void tsr__spec_examine(struct spec_scope *sc, const tsr_spec *spec, const struct
 struct shape tsr__declared_shape(struct arena *arena, const tsr_value *value)
 {
     struct shape shape = {.dtype = tsr_value_dtype(value), .rank = tsr_value_rank(value)};
-    tsr_dim *dims = shape.rank > 0 ? ARENA_ARRAY(arena, tsr_dim, (size_t)shape.rank) : NULL;
+    tsr_dim *dims = NULL;
+    if (shape.rank > 0)
+        dims = ARENA_ARRAY(arena, tsr_dim, (size_t)shape.rank);
     if (shape.rank > 0 && !dims)
         return (struct shape){.dtype = shape.dtype, .rank = -1};
     for (int axis = 0; axis < shape.rank; axis++)

@@ -54,7 +54,9 @@ static bool waits(const tsr_node *node)
 static struct budget budget_of(const tsr_model *model)
 {
     size_t n = tsr__model_node_ids(model);
-    size_t all = n < NODES_MOST / NODES_TIMES ? NODES_LEAST + n * NODES_TIMES : NODES_MOST;
+    size_t all = NODES_MOST;
+    if (n < NODES_MOST / NODES_TIMES)
+        all = NODES_LEAST + n * NODES_TIMES;
     if (all > NODES_MOST)
         all = NODES_MOST;
     return (struct budget){.left = all, .all = all};
@@ -85,7 +87,7 @@ static tsr_status inline_one(tsr_model *model, tsr_node *call, struct budget *bu
     if (status != TSR_OK)
         return status;
     size_t work = (tsr__model_node_ids(model) - before + 1) * weight;
-    budget->left = work < budget->left ? budget->left - work : 0;
+    budget->left -= size_min(work, budget->left);
     return TSR_OK;
 }
 
@@ -94,9 +96,13 @@ static tsr_status inline_round(tsr_model *model, struct arena *arena, struct bud
                                bool *any)
 {
     VEC(tsr_node *) calls = {0};
-    for (tsr_node *node = tsr_model_next_node(model, NULL); node && !tsr__in_function(model, node);
+    for (tsr_node *node = tsr_model_next_node(model, NULL); node;
          node = tsr_model_next_node(model, node)) {
-        tsr_node **slot = can_go(node) && !waits(node) ? vec_push(arena, &calls) : NULL;
+        if (tsr__in_function(model, node))
+            break; // functions come last
+        if (!can_go(node) || waits(node))
+            continue;
+        tsr_node **slot = vec_push(arena, &calls);
         if (slot)
             *slot = node;
     }
@@ -124,9 +130,9 @@ tsr_status tsr__inline_calls(tsr_model *model)
         return status;
     struct budget budget = budget_of(model);
     tsr__arena_init(&arena, tsr_model_session(model));
-    for (int i = 0; i < MAX_ROUNDS && any; i++) {
+    for (int i = 0; i < MAX_ROUNDS; i++) {
         status = inline_round(model, &arena, &budget, &any);
-        if (status != TSR_OK)
+        if (status != TSR_OK || !any)
             break;
     }
     tsr__arena_free(&arena);

@@ -38,7 +38,9 @@ static uint64_t draw(struct dice *dice)
 
 static int64_t below(struct dice *dice, int64_t n)
 {
-    return n > 1 ? (int64_t)(draw(dice) % (uint64_t)n) : 0;
+    if (n > 1)
+        return (int64_t)(draw(dice) % (uint64_t)n);
+    return 0;
 }
 
 static bool chance(struct dice *dice, int percent)
@@ -51,12 +53,14 @@ static int64_t some_divisor(struct dice *dice, int64_t n, bool proper)
 {
     int64_t all[DIVISORS_MAX];
     int count = 0;
-    for (int64_t d = 2; d < DIVISORS_MAX && d < n; d++)
+    for (int64_t d = 2; d < int64_min(DIVISORS_MAX, n); d++)
         if (n % d == 0)
             all[count++] = d;
     if (!proper && n > 1)
         all[count++] = n;
-    return count ? all[below(dice, count)] : 0;
+    if (count)
+        return all[below(dice, count)];
+    return 0;
 }
 
 // ---- devices in a grid -------------------------------------------------------------------------
@@ -89,7 +93,10 @@ static bool draw_devices(struct dice *dice, struct grid *grid)
         grid->devices[d] = grid->devices[k];
         grid->devices[k] = dice->first + d;
     }
-    grid->n = chance(dice, 75) ? dice->n : 1 + below(dice, dice->n);
+    if (chance(dice, 75))
+        grid->n = dice->n;
+    else
+        grid->n = 1 + below(dice, dice->n);
     if (chance(dice, 65))
         qsort(grid->devices, (size_t)grid->n, sizeof(*grid->devices), by_number);
     return true;
@@ -118,8 +125,11 @@ static void place_unevenly(struct dice *dice, struct grid *grid)
 {
     int64_t parts = 2 + below(dice, grid->n - 2);
     grid->axes[grid->n_axes++] = parts;
-    for (int64_t i = 0; i < grid->n; i++)
-        grid->at[i][0] = i < parts ? i : below(dice, parts);
+    for (int64_t i = 0; i < grid->n; i++) {
+        grid->at[i][0] = i; // every part has a device
+        if (i >= parts)
+            grid->at[i][0] = below(dice, parts);
+    }
     grid->even = grid->n == parts;
 }
 
@@ -184,7 +194,7 @@ struct seat {
 static int by_device(const void *a, const void *b)
 {
     const struct seat *x = a, *y = b;
-    return (x->device > y->device) - (x->device < y->device);
+    return int64_order(x->device, y->device);
 }
 
 // The cell of a device is its position in the grid, for the axes that have a factor; devices that differ along an
@@ -224,11 +234,15 @@ static const struct rule *perhaps_refined(struct dice *dice, const struct rule *
         return rule;
     int factor = (int)below(dice, rule->n_factors);
     const struct rule_factor *at = &rule->factors[factor];
-    int64_t inner = at->size.value > 3 ? some_divisor(dice, at->size.value, true) : 0;
+    int64_t inner = 0;
+    if (at->size.value > 3)
+        inner = some_divisor(dice, at->size.value, true);
     if (!inner || at->unit != 1 || at->kind == FACTOR_REP || tsr__rule_rewrites(rule, factor))
         return rule;
     const struct rule *finer = tsr__rule_refine(&dice->scratch, rule, factor, inner);
-    return finer ? finer : rule;
+    if (finer)
+        return finer;
+    return rule;
 }
 
 // ---- what is written ---------------------------------------------------------------------------
@@ -319,7 +333,9 @@ static bool holds(struct dice *dice, const struct rule *rule, const struct choic
 static bool cut_dim(struct dice *dice, tsr_dim size, int64_t cuts, struct tile_dim *dim,
                     int *factor)
 {
-    int64_t inner = size.value > 3 && chance(dice, 20) ? some_divisor(dice, size.value, true) : 0;
+    int64_t inner = 0;
+    if (size.value > 3 && chance(dice, 20))
+        inner = some_divisor(dice, size.value, true);
     dim->factors = ARENA_ARRAY(&dice->scratch, struct tile_factor, 2);
     if (!dim->factors)
         return false;
@@ -330,8 +346,9 @@ static bool cut_dim(struct dice *dice, tsr_dim size, int64_t cuts, struct tile_d
         return true;
     *factor = inner >= cuts && (size.value / inner < cuts || chance(dice, 60));
     dim->n = 2;
-    dim->factors[0] = (struct tile_factor){size.value / inner, *factor ? 1 : cuts};
-    dim->factors[1] = (struct tile_factor){inner, *factor ? cuts : 1};
+    dim->factors[0] = (struct tile_factor){size.value / inner, 1};
+    dim->factors[1] = (struct tile_factor){inner, 1};
+    dim->factors[*factor].cuts = cuts;
     return true;
 }
 
@@ -354,6 +371,7 @@ static struct tile_layout *own(struct dice *dice, const struct grid *grid,
     return NULL;
 }
 
+// A layout of that shape without regard to any rule: what a node is given, and not what it would choose.
 static struct tile_layout *any_layout(struct dice *dice, const struct shape *shape)
 {
     struct grid grid;
@@ -362,7 +380,9 @@ static struct tile_layout *any_layout(struct dice *dice, const struct shape *sha
     if (!draw_grid(dice, &grid))
         return NULL;
     for (int a = 0; a < grid.n_axes; a++) {
-        int axis = shape->rank ? (int)below(dice, shape->rank) : -1;
+        int axis = -1;
+        if (shape->rank)
+            axis = (int)below(dice, shape->rank);
         if (axis < 0 || dims[axis].n || size_of(dice, shape->dims[axis]) < grid.axes[a] ||
             chance(dice, 15))
             continue;
@@ -430,14 +450,19 @@ static bool say_whole(struct dice *dice, struct choice *choice)
 
 static tsr_status write_choice(struct dice *dice, const struct choice *choice)
 {
-    for (size_t i = 0; i < choice->n_in + choice->n_out; i++) {
-        bool out = i >= choice->n_in;
-        size_t k = out ? i - choice->n_in : i;
-        const struct tile_layout *layout = out ? choice->out[k] : choice->in[k];
-        if (!layout)
+    for (size_t i = 0; i < choice->n_in; i++) {
+        if (!choice->in[i])
             continue;
-        tsr_value *value = out ? tsr_node_output(choice->node, k) : tsr_node_input(choice->node, k);
-        tsr_status st = tsr__spec_write(choice->node, dice->config, value, layout);
+        tsr_status st = tsr__spec_write(choice->node, dice->config, tsr_node_input(choice->node, i),
+                                        choice->in[i]);
+        if (st != TSR_OK)
+            return st;
+    }
+    for (size_t i = 0; i < choice->n_out; i++) {
+        if (!choice->out[i])
+            continue;
+        tsr_status st = tsr__spec_write(choice->node, dice->config,
+                                        tsr_node_output(choice->node, i), choice->out[i]);
         if (st != TSR_OK)
             return st;
     }
@@ -473,28 +498,40 @@ static bool choose(struct dice *dice, tsr_node *node, struct choice *choice)
     if (!rule || !begin_choice(dice, node, choice))
         return false;
     bool stays = tsr__rule_immovable(dice->shapes, node) != NULL;
-    for (int i = 0; i < ATTEMPTS && !rule->whole && !stays && !done; i++)
+    int attempts = ATTEMPTS;
+    if (rule->whole || stays)
+        attempts = 0;
+    for (int i = 0; i < attempts; i++) {
         if (!try_node(dice, rule, choice, &done))
             return false;
-    return done || (begin_choice(dice, node, choice) && (stays || say_whole(dice, choice)));
+        if (done)
+            return true;
+    }
+    return begin_choice(dice, node, choice) && (stays || say_whole(dice, choice));
 }
 
 static tsr_status clear_node(tsr_node *node, const tsr_config *config)
 {
     tsr_node_config *nc = tsr_node_find_config(node, config);
-    tsr_status st = TSR_OK;
-    while (nc && tsr_node_config_spec_count(nc) && st == TSR_OK)
-        st = tsr_spec_remove(tsr_node_config_spec(nc, 0));
-    return st;
+    while (nc && tsr_node_config_spec_count(nc)) {
+        tsr_status st = tsr_spec_remove(tsr_node_config_spec(nc, 0));
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
 }
 
 static tsr_status shard_node(struct dice *dice, tsr_node *node)
 {
     struct choice choice;
     tsr_status st = clear_node(node, dice->config);
+    if (st != TSR_OK)
+        return st;
     tsr__arena_init(&dice->scratch, dice->arena->session);
-    if (st == TSR_OK)
-        st = choose(dice, node, &choice) ? write_choice(dice, &choice) : TSR_NOMEM;
+    if (choose(dice, node, &choice))
+        st = write_choice(dice, &choice);
+    else
+        st = TSR_NOMEM;
     tsr__arena_free(&dice->scratch);
     return st;
 }
@@ -509,8 +546,11 @@ static tsr_status shard_bodies(struct dice *dice, tsr_node *node)
     if (!tsr__control_of(node, &control))
         return TSR_OK;
     dice->inside = true;
-    for (int k = 0; k < control.n_bodies && st == TSR_OK; k++)
+    for (int k = 0; k < control.n_bodies; k++) {
         st = shard_graph(dice, control.bodies[k]);
+        if (st != TSR_OK)
+            break;
+    }
     dice->inside = around;
     return st;
 }
@@ -519,8 +559,9 @@ static tsr_status shard_graph(struct dice *dice, tsr_graph *graph)
 {
     for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
         tsr_status st = shard_node(dice, node);
-        if (st == TSR_OK)
-            st = shard_bodies(dice, node);
+        if (st != TSR_OK)
+            return st;
+        st = shard_bodies(dice, node);
         if (st != TSR_OK)
             return st;
     }
@@ -543,7 +584,7 @@ static bool has_stages(const tsr_graph *graph, const tsr_config *config)
 // The main graph in two or three runs of nodes, each on a run of the devices.
 static tsr_status shard_stages(struct dice *dice, tsr_graph *graph)
 {
-    int64_t most = dice->n_all < 3 ? dice->n_all : 3, stages = 2 + below(dice, most - 1);
+    int64_t most = int64_min(dice->n_all, 3), stages = 2 + below(dice, most - 1);
     int64_t nodes = (int64_t)tsr_graph_node_count(graph), at = 0, stage = 0;
     int64_t next = 1 + below(dice, nodes - 1);
     for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node), at++) {
@@ -554,10 +595,12 @@ static tsr_status shard_stages(struct dice *dice, tsr_graph *graph)
         dice->first = tsr__tile_start(dice->n_all, stages, stage);
         dice->n = tsr__tile_start(dice->n_all, stages, stage + 1) - dice->first;
         tsr_status st = tsr_node_set_stage(node, dice->config, stage);
-        if (st == TSR_OK)
-            st = shard_node(dice, node);
-        if (st == TSR_OK)
-            st = shard_bodies(dice, node);
+        if (st != TSR_OK)
+            return st;
+        st = shard_node(dice, node);
+        if (st != TSR_OK)
+            return st;
+        st = shard_bodies(dice, node);
         if (st != TSR_OK)
             return st;
     }
@@ -571,29 +614,35 @@ tsr_status tsr_model_shard_random(tsr_model *model, tsr_config *config, uint64_t
 {
     if (!tsr__config_is_of(config, model))
         return TSR_INVALID;
-    struct arena arena;
-    struct dice r = {
-        .arena = &arena, .config = config, .n_all = tsr_config_devices(config), .state = seed};
-    tsr__arena_init(&arena, tsr_model_session(model));
-    tsr_status st = TSR_OK;
-    if (r.n_all < 1 || r.n_all > SOLVE_MAX_DEVICES) {
+    tsr_session *session = tsr_model_session(model);
+    int64_t devices = tsr_config_devices(config);
+    if (devices < 1 || devices > SOLVE_MAX_DEVICES) {
         struct place at = PLACE_NONE;
         at.configuration = str_of(tsr_config_name(config));
-        tsr__diag(arena.session, DIAG_config_too_large, &at, NULL,
-                  "the configuration has %lld devices; 1 to %d can be followed", (long long)r.n_all,
+        tsr__diag(session, DIAG_config_too_large, &at, NULL,
+                  "the configuration has %lld devices; 1 to %d can be followed", (long long)devices,
                   SOLVE_MAX_DEVICES);
-        st = TSR_INVALID;
-    } else {
-        r.shapes = tsr__shapes_new(&arena, model);
-        r.sizes = r.shapes ? tsr__dim_sizes_new(&arena, sizes, n) : NULL;
-        st = r.sizes ? TSR_OK : TSR_NOMEM;
+        return TSR_INVALID;
     }
+    struct arena arena;
+    struct dice dice = {
+        .arena = &arena, .config = config, .n = devices, .n_all = devices, .state = seed};
+    tsr__arena_init(&arena, session);
+    tsr_status st = TSR_NOMEM;
+    dice.shapes = tsr__shapes_new(&arena, model);
+    if (!dice.shapes)
+        goto free_arena;
+    dice.sizes = tsr__dim_sizes_new(&arena, sizes, n);
+    if (!dice.sizes)
+        goto free_arena;
     tsr_graph *graph = tsr_model_graph(model);
-    r.n = r.n_all;
-    bool stages = r.n_all > 1 && tsr_graph_node_count(graph) > 2 && chance(&r, 20) &&
+    bool stages = devices > 1 && tsr_graph_node_count(graph) > 2 && chance(&dice, 20) &&
                   !has_stages(graph, config);
-    if (st == TSR_OK)
-        st = stages ? shard_stages(&r, graph) : shard_graph(&r, graph);
+    if (stages)
+        st = shard_stages(&dice, graph);
+    else
+        st = shard_graph(&dice, graph);
+free_arena:
     tsr__arena_free(&arena);
     return st;
 }

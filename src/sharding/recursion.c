@@ -77,6 +77,7 @@ static tsr_status walk_from(struct walk *walk, const tsr_function *function)
     return TSR_OK;
 }
 
+// A walk from every function that none has reached yet; grey ones are on the way, and meeting one again is a recursion.
 tsr_status tsr__check_recursion(const tsr_model *model)
 {
     struct arena arena;
@@ -87,10 +88,16 @@ tsr_status tsr__check_recursion(const tsr_model *model)
     struct walk walk = {.model = model};
     walk.colours = ARENA_ARRAY(&arena, unsigned char, n);
     walk.steps = ARENA_ARRAY(&arena, struct step, n);
-    tsr_status status = arena.failed ? TSR_NOMEM : TSR_OK;
-    for (size_t i = 0; i < n && status == TSR_OK; i++)
+    tsr_status status = arena_status(&arena);
+    if (status != TSR_OK)
+        goto free_arena;
+    for (size_t i = 0; i < n; i++) {
         if (walk.colours[i] == WHITE)
             status = walk_from(&walk, tsr_model_function(model, i));
+        if (status != TSR_OK)
+            break;
+    }
+free_arena:
     tsr__arena_free(&arena);
     return status;
 }
