@@ -63,8 +63,8 @@ static void walk(struct walk *w, int dim, const char *src, char *dst)
     const struct tile_interval *y = w->to->dims[dim].at, *y_end = y + w->to->dims[dim].n;
     int64_t before_x = 0, before_y = 0;
     while (x < x_end && y < y_end) {
-        int64_t start = x->start > y->start ? x->start : y->start;
-        int64_t stop = x->stop < y->stop ? x->stop : y->stop;
+        int64_t start = int64_max(x->start, y->start);
+        int64_t stop = int64_min(x->stop, y->stop);
         if (start < stop)
             walk_run(w, dim, src + (size_t)(before_x + start - x->start) * w->from_step[dim],
                      dst + (size_t)(before_y + start - y->start) * w->to_step[dim], stop - start);
@@ -100,9 +100,14 @@ static int64_t walk_all(struct walk *w, const char *src, char *dst, size_t elem_
         return 0; // a dimension without elements
     size_t from = w->unit, to = w->unit;
     for (int dim = w->rank - 1; dim >= 0; dim--) {
-        w->from_step[dim] =
-            w->unpack ? 0 : from; // the packed side is not addressed, it just goes on
-        w->to_step[dim] = w->pack ? 0 : to;
+        if (w->unpack) // the packed side is not addressed, it just goes on
+            w->from_step[dim] = 0;
+        else
+            w->from_step[dim] = from;
+        if (w->pack)
+            w->to_step[dim] = 0;
+        else
+            w->to_step[dim] = to;
         from *= (size_t)w->from->dims[dim].size;
         to *= (size_t)w->to->dims[dim].size;
     }

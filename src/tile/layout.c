@@ -21,7 +21,9 @@ static struct tile_layout *layout_alloc(struct arena *arena, int rank, int n_loo
     layout->loops = ARENA_ARRAY(arena, struct tile_loop, (size_t)n_loops + 1);
     layout->first = ARENA_ARRAY(arena, int64_t, (size_t)n_shards + 1);
     layout->owners = ARENA_ARRAY(arena, int64_t, n_owners + 1);
-    return arena->failed ? NULL : layout;
+    if (arena->failed)
+        return NULL;
+    return layout;
 }
 
 static bool dims_copy(struct arena *arena, struct tile_layout *layout, const struct tile_dim *dims)
@@ -69,8 +71,8 @@ static int owner_order(const void *a, const void *b)
 {
     const struct tile_owner *x = a, *y = b;
     if (x->shard != y->shard)
-        return x->shard < y->shard ? -1 : 1;
-    return (x->device > y->device) - (x->device < y->device);
+        return int64_order(x->shard, y->shard);
+    return int64_order(x->device, y->device);
 }
 
 bool tsr__layout_own(struct arena *arena, struct tile_layout *layout, struct tile_owner *pairs,
@@ -108,7 +110,9 @@ struct tile_layout *tsr__layout_whole(struct arena *arena, int rank, const int64
         return NULL;
     for (size_t i = 0; i < n; i++)
         pairs[i] = (struct tile_owner){0, devices[i]};
-    return tsr__layout_own(arena, layout, pairs, n) ? layout : NULL;
+    if (tsr__layout_own(arena, layout, pairs, n))
+        return layout;
+    return NULL;
 }
 
 struct tile_layout *tsr__layout_copy(struct arena *arena, const struct tile_layout *l)

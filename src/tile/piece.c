@@ -32,7 +32,9 @@ static bool factor_sizes(const struct tile_dim *dim, int64_t size, int64_t *size
     }
     if (dim->n == 0)
         return size >= 0;
-    int64_t unit = rest < 0 ? known / sizes[0] : known; // of the first factor
+    int64_t unit = known; // of the first factor
+    if (rest < 0)
+        unit = known / sizes[0];
     bool short_last = !inner_cut && rest <= 0 && unit > 0 && size > 0;
     if (rest >= 0 && size % known == 0)
         sizes[rest] = size / known;

@@ -49,15 +49,21 @@ struct tile_layout *tsr__layout_repeat(struct arena *arena, const struct tile_la
 {
     const struct tile_layout *layout = tsr__layout_ordered(arena, block);
     int64_t copies = repeat->copies, shared = copies > 1 ? dim : -1;
-    struct tile_layout *wide = layout ? cut_more(arena, layout, copies, (int)shared) : NULL;
+    struct tile_layout *wide = NULL;
+    if (layout)
+        wide = cut_more(arena, layout, copies, (int)shared);
     if (!wide)
         return NULL;
     struct tile_owner *pairs = ARENA_ARRAY(arena, struct tile_owner,
                                            (size_t)(layout->first[layout->n_shards] * copies) + 1);
     if (!pairs)
         return NULL;
-    int64_t cuts = shared >= 0 ? outer_cuts(layout, dim) : 1;
-    int64_t inner = shared >= 0 ? shards_behind(layout, dim) : 1;
+    int64_t cuts = 1;
+    if (shared >= 0)
+        cuts = outer_cuts(layout, dim);
+    int64_t inner = 1;
+    if (shared >= 0)
+        inner = shards_behind(layout, dim);
     size_t n = 0;
     for (int64_t c = 0; c < copies; c++)
         for (int64_t s = 0; s < layout->n_shards; s++) {
@@ -68,11 +74,14 @@ struct tile_layout *tsr__layout_repeat(struct arena *arena, const struct tile_la
             }
             for (int64_t i = layout->first[s]; i < layout->first[s + 1]; i++) {
                 int64_t device = layout->owners[i];
-                device = repeat->device ? repeat->device[device] : device;
+                if (repeat->device)
+                    device = repeat->device[device];
                 pairs[n++] = (struct tile_owner){shard, c * repeat->devices + device};
             }
         }
-    return tsr__layout_own(arena, wide, pairs, n) ? wide : NULL;
+    if (tsr__layout_own(arena, wide, pairs, n))
+        return wide;
+    return NULL;
 }
 
 // The cuts of one block; NULL: the dimension is not cut for the copies, or no memory.
@@ -107,14 +116,17 @@ static int64_t shard_in_block(const struct tile_layout *layout, int64_t shard, i
     return -1;
 }
 
+// The inverse of repeating: the layout of one copy, if repeating it gives the layout at hand; NULL: it does not.
 struct tile_layout *tsr__layout_once(struct arena *arena, const struct tile_layout *all,
                                      const struct tile_repeat *repeat, int dim)
 {
     const struct tile_layout *layout = tsr__layout_ordered(arena, all);
-    struct tile_layout *block = layout ? cut_less(arena, layout, repeat->copies, dim) : NULL;
-    struct tile_owner *pairs =
-        block ? ARENA_ARRAY(arena, struct tile_owner, (size_t)layout->first[layout->n_shards] + 1)
-              : NULL;
+    struct tile_layout *block = NULL;
+    if (layout)
+        block = cut_less(arena, layout, repeat->copies, dim);
+    struct tile_owner *pairs = NULL;
+    if (block)
+        pairs = ARENA_ARRAY(arena, struct tile_owner, (size_t)layout->first[layout->n_shards] + 1);
     if (!pairs)
         return NULL;
     size_t n = 0;
@@ -132,5 +144,7 @@ struct tile_layout *tsr__layout_once(struct arena *arena, const struct tile_layo
         return NULL;
     struct tile_repeat plain = {repeat->copies, repeat->devices, NULL};
     const struct tile_layout *again = tsr__layout_repeat(arena, block, &plain, dim);
-    return again && tsr__layout_equal(again, layout) ? block : NULL;
+    if (again && tsr__layout_equal(again, layout))
+        return block;
+    return NULL;
 }

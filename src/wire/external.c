@@ -83,14 +83,19 @@ tsr_status tsr__external_parse(tsr_session *session, struct str tensor, const st
     }
     struct wire_external external = {.location = values[LOCATION], .checksum = values[CHECKSUM]};
     tsr_status st = check_location(session, at, external.location);
-    if (st == TSR_OK && has[OFFSET])
+    if (st != TSR_OK)
+        return st;
+    if (has[OFFSET])
         st = take_number(session, at, str_of(names[OFFSET]), values[OFFSET], &external.offset);
-    if (st == TSR_OK && has[LENGTH])
+    if (st != TSR_OK)
+        return st;
+    if (has[LENGTH])
         st = take_number(session, at, str_of(names[LENGTH]), values[LENGTH], &external.length);
+    if (st != TSR_OK)
+        return st;
     external.has_length = has[LENGTH];
-    if (st == TSR_OK)
-        *out = external;
-    return st;
+    *out = external;
+    return TSR_OK;
 }
 
 // Length of the window, which lies in a file of `size` bytes; or the finding.

@@ -170,12 +170,16 @@ static inline size_t usual_head(const unsigned char *p, size_t left, size_t *len
     size_t n = two >> 8;
     if (TSR_LIKELY(wire_is_short(two))) {
         *length = n;
-        return n <= left - 2 ? 2 : 0;
+        if (n <= left - 2)
+            return 2;
+        return 0;
     }
     if (!wire_is_short(two & 0x7fff) || left < 3 || p[2] >= 128)
         return 0;
     *length = n = (n & 127) | (size_t)p[2] << 7;
-    return n <= left - 3 ? 3 : 0;
+    if (n <= left - 3)
+        return 3;
+    return 0;
 }
 
 bool tsr__wire_next_slow(struct wire_cursor *cursor, struct wire_field *out)
@@ -210,7 +214,10 @@ static bool varints_ok(const unsigned char *p, const unsigned char *end)
             p += 8;
             continue;
         }
-        run = *p++ < 128 ? 0 : run + 1;
+        if (*p++ < 128)
+            run = 0;
+        else
+            run = run + 1;
         if (run == VARINT_MAX)
             return false;
     }
@@ -262,7 +269,9 @@ static const unsigned char *walk_slow(struct damage *damage, const unsigned char
     struct scan scan = {p, end};
     struct wire_field field;
     enum wrong wrong = take_field(&scan, WIRE_MAX_DEPTH - depth, &field);
-    const struct wire_row *row = wrong == FINE ? tsr__wire_row(message, field.number) : NULL;
+    const struct wire_row *row = NULL;
+    if (wrong == FINE)
+        row = tsr__wire_row(message, field.number);
     if (wrong != FINE)
         damaged(damage, wrong, p, message);
     else if (!row || !row->check || field.type != WIRE_LEN ||

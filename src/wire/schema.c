@@ -279,5 +279,7 @@ const struct wire_row *tsr__wire_row(enum wire_message m, uint32_t number)
 
 const char *tsr__wire_message_name(enum wire_message m)
 {
-    return m < WIRE_MESSAGE_COUNT ? message_names[m] : "message";
+    if (m < WIRE_MESSAGE_COUNT)
+        return message_names[m];
+    return "message";
 }

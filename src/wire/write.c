@@ -24,7 +24,9 @@ void tsr__rope_init(struct rope *rope, struct arena *arena)
 // Makes span the end of the pieces; the open run is closed before.
 static void append(struct rope *rope, const char *p, size_t n)
 {
-    struct str *last = rope->pieces.n ? &rope->pieces.at[rope->pieces.n - 1] : NULL;
+    struct str *last = NULL;
+    if (rope->pieces.n)
+        last = &rope->pieces.at[rope->pieces.n - 1];
     if (last && last->p + last->n == p) {
         last->n += n;
     } else {
@@ -50,9 +52,12 @@ static void close_run(struct rope *rope)
 static bool new_chunk(struct rope *rope, size_t n)
 {
     uint64_t bytes = rope_size(rope);
-    bytes = bytes < CHUNK_BYTES ? bytes : CHUNK_BYTES;
-    bytes = bytes > FIRST_BYTES ? bytes : FIRST_BYTES;
-    bytes = bytes > n ? bytes : n;
+    if (bytes >= CHUNK_BYTES)
+        bytes = CHUNK_BYTES;
+    if (bytes <= FIRST_BYTES)
+        bytes = FIRST_BYTES;
+    if (bytes <= n)
+        bytes = n;
     close_run(rope);
     char *chunk = tsr__arena_raw(rope->arena, (size_t)bytes);
     if (!chunk)
@@ -149,8 +154,9 @@ void tsr__rope_packed(struct rope *rope, uint32_t number, const int64_t *v, size
 size_t tsr__rope_begin(struct rope *rope, uint32_t number)
 {
     size_t mark = rope->open.n;
-    struct rope_mark *rope_mark =
-        room(rope, TAG_MAX + 1) ? vec_push(rope->arena, &rope->open) : NULL;
+    struct rope_mark *rope_mark = NULL;
+    if (room(rope, TAG_MAX + 1))
+        rope_mark = vec_push(rope->arena, &rope->open);
     if (!rope_mark)
         return mark;
     char *slot = put_tag(rope->at, number, WIRE_LEN);
@@ -164,14 +170,19 @@ size_t tsr__rope_begin(struct rope *rope, uint32_t number)
 static void insert_length(struct rope *rope, const struct rope_mark *mark, uint64_t length)
 {
     char *start = arena_get(rope->arena, VARINT_MAX, 1);
-    struct str *spare = start ? vec_push(rope->arena, &rope->pieces) : NULL;
-    spare = spare ? vec_push(rope->arena, &rope->pieces) : NULL;
+    struct str *spare = NULL;
+    if (start)
+        spare = vec_push(rope->arena, &rope->pieces);
+    if (spare)
+        spare = vec_push(rope->arena, &rope->pieces);
     if (!spare)
         return;
     struct str *head = &rope->pieces.at[mark->piece];
     struct str rest = {mark->slot + 1, (size_t)(head->p + head->n - (mark->slot + 1))};
     size_t behind = rope->pieces.n - 2 - (mark->piece + 1);
-    size_t gap = rest.n ? 2 : 1;
+    size_t gap = 1;
+    if (rest.n)
+        gap = 2;
     memmove(head + 1 + gap, head + 1, behind * sizeof *head);
     head->n = (size_t)(mark->slot - head->p);
     head[1] = (struct str){start, (size_t)(varint_put(start, length) - start)};
@@ -371,8 +382,10 @@ void tsr__rope_rewrite(struct rope *rope, struct str origin, const uint32_t *man
     rewrite.parts = parts;
     rewrite.managed = 0;
     rewrite.same = (struct str){"", 0};
-    rewrite.order =
-        n_parts <= FEW_PARTS ? rewrite.few : ARENA_ARRAY(rope->arena, uint32_t, n_parts);
+    if (n_parts <= FEW_PARTS)
+        rewrite.order = rewrite.few;
+    else
+        rewrite.order = ARENA_ARRAY(rope->arena, uint32_t, n_parts);
     if (!rewrite.order)
         return;
     for (size_t i = 0; i < n_managed; i++) {
