@@ -44,6 +44,7 @@ static size_t put_number(char *at, size_t room, int64_t v)
     return put(at, room, p, (size_t)(end - p));
 }
 
+// The number of characters that the text has, or `room` where it does not fit: what was put down then is not read.
 static size_t format_to(char *at, size_t room, const char *format, va_list args)
 {
     size_t n = 0;
@@ -79,6 +80,7 @@ static size_t format_to(char *at, size_t room, const char *format, va_list args)
     return n;
 }
 
+// A text that has begun and was given up (tsr__derive_none) takes nothing more; the reason is then that of a text that is too long.
 void tsr__derive_add(struct derivation *derivation, const char *format, ...)
 {
     size_t room = DERIVE_MAX_TEXT - derivation->n - 1, n = room;
@@ -109,6 +111,7 @@ void tsr__derive_matmul(struct derivation *derivation)
         derivation->text = "[B* m k],[k] -> [B* m]; red k:sum";
 }
 
+// Texts by transA and transB: both operands may be stored transposed.
 void tsr__derive_gemm(struct derivation *derivation)
 {
     static const char *const texts[2][2] = {{"[m k],[k n],[m~ n~]? -> [m n]; red k:sum; once 2",

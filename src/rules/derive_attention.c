@@ -236,6 +236,8 @@ static const char *positions_of(int rank)
     return "[_]";
 }
 
+// Each pair of elements of a head is turned by the angle of its position: heads and rows are free, the inside of a head (d) is not.
+// [2 6 64] with 8 heads: "[b t (h d)],[_ _],[_ _],[b~ t~]? -> [b t (h d)]; rep d; attr num_heads=h", h 8, d 8.
 void tsr__derive_rotary(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0);

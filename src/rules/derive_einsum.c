@@ -184,6 +184,7 @@ static void implied_output(struct derivation *derivation, struct equation *equat
     tsr__derive_add(derivation, "]");
 }
 
+// Terms of operands, one for each input of the node, then the result's; without an arrow the standard says what it is.
 static bool read_equation(struct derivation *derivation, struct equation *equation)
 {
     size_t n = 0;
@@ -205,6 +206,7 @@ static bool read_equation(struct derivation *derivation, struct equation *equati
            equation->dots == equation->out_dots;
 }
 
+// "bij,bjk->bik": [b~ i j~],[b~ j~ k] -> [b i k]; red j:sum. Letters that stand in both operands may be 1 in one of them.
 void tsr__derive_einsum(struct derivation *derivation)
 {
     struct equation equation = {.square = true};

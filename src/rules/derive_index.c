@@ -27,6 +27,7 @@ static void add_around(struct derivation *derivation, int rank, int axis)
     tsr__derive_add(derivation, "]");
 }
 
+// The indices stand in the place of the axis: table [4 100 8], indices [2 3], axis 1: "[d0 v d2],[i0 i1] -> [d0 i0 i1 d2]".
 void tsr__derive_gather(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0), many = tsr__derive_rank(derivation, 1);
@@ -113,6 +114,8 @@ void tsr__derive_gather_elements(struct derivation *derivation)
     tsr__derive_lookup(derivation, 0, 0);
 }
 
+// Indices and updates are whole along the axis: of data [100 8] along 0 a device that has rows 0..49 sees all updates, and drops those
+// that go elsewhere. Beside the axis all are cut alike, where their sizes are the same.
 void tsr__derive_scatter_elements(struct derivation *derivation)
 {
     bool same[DERIVE_MAX_RANK] = {false};
@@ -220,6 +223,8 @@ void tsr__derive_scatter_nd(struct derivation *derivation)
         tsr__derive_add(derivation, "; scat 1 v%d %d %d", i, i, i);
 }
 
+// A cache that is written at a place of its axis, one for each element of the batch: [b h s d] along 2: "[d0 d1 _ d3],[d0 d1 _ d3],[d0]?
+// -> [d0 d1 _ d3]". The axis stays whole: the place is known when the model runs.
 void tsr__derive_tensor_scatter(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0);
@@ -287,6 +292,7 @@ void tsr__derive_eye_like(struct derivation *derivation)
         derivation->text = "[n m] -> [n m]; rep n m";
 }
 
+// [4 5] with depth 10 along 1: "[d0 d1],·,· -> [d0 t d1]". Classes t can be cut where the node can be replaced by a comparison.
 void tsr__derive_one_hot(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0);
@@ -307,6 +313,7 @@ void tsr__derive_one_hot(struct derivation *derivation)
     tsr__derive_add(derivation, "]; %s t", clause);
 }
 
+// How many elements of the axis stay, the run decides: it is whole. Without an axis the input is one long list, and nothing can be cut.
 void tsr__derive_compress(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0);
@@ -324,6 +331,7 @@ void tsr__derive_compress(struct derivation *derivation)
     add_around(derivation, rank, axis);
 }
 
+// Each sequence of the batch is reversed up to its own length: time is whole, lengths go with the batch.
 void tsr__derive_reverse_sequence(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0);

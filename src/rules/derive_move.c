@@ -79,6 +79,7 @@ static bool mark_axes(struct derivation *derivation, int rank, const int64_t *ax
     return true;
 }
 
+// Axes 2 3 of [n c h w]: "[d0 d1 _ _],· -> [d0 d1 _ _]". What is cropped or padded lies around the middle of the whole.
 void tsr__derive_center_crop_pad(struct derivation *derivation)
 {
     const int64_t *axes;
@@ -374,6 +375,7 @@ static bool sizes_follow(struct derivation *derivation, int rank)
     return true;
 }
 
+// [n 3 8 8], start 1: "[d0 d1 d2 d3] -> ·; sizes 0 1 4; drop d0; ...": the result is the same on all devices, whatever part each has.
 void tsr__derive_shape(struct derivation *derivation)
 {
     int rank = rank_of(derivation, 0);
@@ -390,6 +392,7 @@ void tsr__derive_shape(struct derivation *derivation)
         tsr__derive_add(derivation, "; drop d%d", i);
 }
 
+// The same with the product of all sizes as one number.
 void tsr__derive_size_of(struct derivation *derivation)
 {
     int rank = rank_of(derivation, 0);
@@ -485,6 +488,7 @@ static bool has_nothing(const struct derivation *derivation)
     return false;
 }
 
+// [2 3 4 5] along 2: "[d0 d1 d2 d3] -> [(d0 d1) (d2 d3)]"; along 0: "-> [1 (d0 d1 d2 d3)]".
 void tsr__derive_flatten(struct derivation *derivation)
 {
     int rank = rank_of(derivation, 0);

@@ -123,6 +123,7 @@ static void add_product(struct derivation *derivation, bool left, bool right)
                     text_if(!left, "m "), text_if(!right, "n"));
 }
 
+// Points subtract one number from rows or columns before the product; sums of integers over parts of k are exact.
 void tsr__derive_matmul_integer(struct derivation *derivation)
 {
     bool a = tsr__derive_in(derivation, 0).rank == 1, b = tsr__derive_in(derivation, 1).rank == 1;
@@ -139,6 +140,7 @@ bool tsr__derive_single(struct shape shape)
     return shape.rank == 0 || (shape.rank == 1 && shape.dims[0].value == 1);
 }
 
+// Overlapping comparison: all bytes are alike if each equals the next.
 bool tsr__derive_alike(const tsr_value *value, tsr_dtype type, int *out)
 {
     const void *bytes;
@@ -307,6 +309,7 @@ void tsr__derive_gather_quantized(struct derivation *derivation)
 
 // ---- activations, sums and pools of quantised tensors -------------------------------------------------
 
+// What the softmax runs over is whole; all else passes. Scales and zero points are single numbers.
 void tsr__derive_qlinear_softmax(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0);

@@ -34,6 +34,7 @@ struct shape tsr__derive_result(const struct derivation *derivation)
     return tsr__shapes_of(derivation->shapes, output_at(derivation->node, 0));
 }
 
+// Later opsets moved many attributes to inputs: the input wins where it is given.
 int64_t tsr__derive_ints(const struct derivation *derivation, const char *name, size_t i,
                          int64_t *out, int64_t cap)
 {
@@ -77,6 +78,7 @@ void tsr__derive_letters(struct derivation *derivation, char letter, int from, i
         tsr__derive_add(derivation, "%c%d ", letter, i);
 }
 
+// The standard's own domain has two spellings.
 int64_t tsr__onnx_opset(const tsr_node *node)
 {
     const tsr_model *model = tsr_graph_model(tsr_node_graph(node));
@@ -192,6 +194,7 @@ static void axes_open(struct derivation *derivation, int rank)
     derivation->whole = why;
 }
 
+// No axes means all of them, unless noop_with_empty_axes. Axes that are not known may follow from the shapes of input and result.
 bool tsr__reduce_axes(struct derivation *derivation, int rank, bool *reduced)
 {
     int64_t axes[DERIVE_MAX_RANK];

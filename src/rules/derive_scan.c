@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // derive_scan.c - rules of recurrent layers, transforms of signals, optimizers and the classical
 // models of ai.onnx.ml: what goes row by row is free in the rows.
+//
+//   LSTM of x [t b i]            [t b i],[v w i],[v w h],... -> [t v b h]?,...; rep t w i h: the batch b may be cut, and the
+//                                directions v where there are two
+//   STFT, frame 16, step 8       frames f may be cut: frames 4..7 of 15 need samples 32..71 of 128 (a window)
+//   DFT along 1 of [2 16 2]      [d0 d1 _] -> [d0 f _]; rep d1 f: all samples make every frequency
+//   Adam                         element by element: parameter, gradient and states are cut alike
 #include "rules/derive.h"
 
 // ---- recurrent layers --------------------------------------------------------------------------
@@ -156,6 +162,7 @@ void tsr__derive_rows(struct derivation *derivation)
         tsr__derive_none(derivation, "there is one row only");
 }
 
+// Columns of [A* v] by their numbers: one list of them is a factor t of the result, a matrix of them is taken flat and stays whole.
 void tsr__derive_feature_extractor(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0), at = tsr__derive_rank(derivation, 1);

@@ -13,6 +13,7 @@ static const char *scan_clause(const struct derivation *derivation, int axis)
     return "rep";
 }
 
+// Of each part the k greatest, and of those the k greatest (expand_scan.c): that needs k, and a size that is known.
 void tsr__derive_top_k(struct derivation *derivation)
 {
     int64_t k;

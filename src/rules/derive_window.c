@@ -238,6 +238,7 @@ static void add_segments(struct derivation *derivation, const struct strided *st
     }
 }
 
+// How many units a tensor has is never cut: only r, which all have alike, is.
 static void keep_segments(struct derivation *derivation, size_t n)
 {
     tsr__derive_add(derivation, "; rep p");
@@ -245,6 +246,7 @@ static void keep_segments(struct derivation *derivation, size_t n)
         tsr__derive_add(derivation, " p%d", (int)i);
 }
 
+// The strided Concat of the head of this file.
 void tsr__derive_concat_strided(struct derivation *derivation)
 {
     struct strided strided;
@@ -256,6 +258,7 @@ void tsr__derive_concat_strided(struct derivation *derivation)
     keep_segments(derivation, strided.n);
 }
 
+// [2 12] into 4 and 8, r = 4: "[d0 (p r)],·? -> [d0 (p0 r)],[d0 (p1 r)]" with p 3, p0 1, p1 2; in 2 parts the sizes are 2 and 4.
 void tsr__derive_split_strided(struct derivation *derivation)
 {
     struct strided strided;
