@@ -113,6 +113,7 @@ static struct expr window_count(struct exprs *exprs, const struct windows *windo
     return tsr__expr_add(exprs, last, expr_number(1));
 }
 
+// All outputs alike: MaxPool's indices have the shape of its result.
 static void set_windows(struct shape_job *job, const struct windows *windows, tsr_dim batch,
                         tsr_dim channels)
 {
@@ -203,6 +204,7 @@ void tsr__infer_conv_transpose(struct shape_job *job)
     tsr__job_set(job, 0, x.rank, dims);
 }
 
+// The size that input 2 asks for, else what a pooling with these windows would have had.
 void tsr__infer_max_unpool(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -227,6 +229,7 @@ void tsr__infer_max_unpool(struct shape_job *job)
     tsr__job_set(job, 0, x.rank, dims);
 }
 
+// [n c*6 l] with blocks {2 3} is [n c ...], the image's own sizes behind.
 void tsr__infer_col2im(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), of = tsr__job_in(job, 1);

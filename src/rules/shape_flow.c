@@ -137,6 +137,7 @@ static struct value_info unstacked(struct shape_job *job, struct value_info info
 
 // ---- control flow ------------------------------------------------------------------------------
 
+// Both branches are followed, even if the first could not be: what they declare inside is found all the same.
 void tsr__infer_if(struct shape_job *job)
 {
     const tsr_graph *yes = body_of(job, "then_branch"), *no = body_of(job, "else_branch");
@@ -327,6 +328,7 @@ void tsr__infer_sequence_at(struct shape_job *job)
         give(job, 0, wrapped(s, VALUE_TENSOR));
 }
 
+// How many elements the list has, and how long each is along the axis, the run decides.
 void tsr__infer_concat_from_sequence(struct shape_job *job)
 {
     struct value_info s = info_in(job, 0);
@@ -342,6 +344,7 @@ void tsr__infer_concat_from_sequence(struct shape_job *job)
     give(job, 0, stacked(job, unstacked(job, t, axis, &one), axis, DIM_UNKNOWN));
 }
 
+// All elements have the size of a piece where pieces are equal: [6 4] by 2 along 0 are elements [2 4].
 void tsr__infer_split_to_sequence(struct shape_job *job)
 {
     struct value_info t = info_in(job, 0);
@@ -360,6 +363,7 @@ void tsr__infer_split_to_sequence(struct shape_job *job)
     give(job, 0, wrapped(rest, VALUE_SEQUENCE));
 }
 
+// The body sees one element of each list; what it gives are elements of the results.
 void tsr__infer_sequence_map(struct shape_job *job)
 {
     const tsr_graph *graph = body_of(job, "body");

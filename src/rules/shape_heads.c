@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // shape_heads.c - shapes of the fused attention operators of com.microsoft: the letters of the
 // rule, and what letters do not tell, the lengths and types of caches.
+//
+// Caches grow: past keys [2 8 5 64] and 2 new ones give a present of [2 8 7 64]. With a shared buffer (past_present_share_buffer, or
+// a length beside it) they have room for more, and stay [2 8 512 64].
 #include "rules/derive.h"
 
 static tsr_dim dim_in(struct shape_job *job, int input, int axis)
@@ -14,6 +17,7 @@ static tsr_dim total(struct shape_job *job, tsr_dim a, tsr_dim b)
                                                    tsr__expr_of(job->exprs, b)));
 }
 
+// One dimension of an output's shape, which may be shared with others: it is copied first.
 static void set_size(struct shape_job *job, int i, int axis, tsr_dim size)
 {
     if (i >= job->n_out || job->out[i].rank <= axis)

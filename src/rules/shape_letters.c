@@ -105,6 +105,7 @@ void tsr__infer_stretched(struct shape_job *job)
         tsr__job_set(job, i, rank, dims);
 }
 
+// A derive function may look at shapes and attributes of the node; in this place it has no arena, and leaves out what only cutting needs.
 void tsr__job_letters(struct shape_job *job)
 {
     const char *text = job->row->rule;

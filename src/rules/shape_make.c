@@ -62,6 +62,7 @@ void tsr__infer_constant(struct shape_job *job)
     }
 }
 
+// The elements of input 0 are the sizes; where only its length is known, the rank is.
 void tsr__infer_constant_of_shape(struct shape_job *job)
 {
     const tsr_tensor *tensor = tsr_attr_tensor(tsr__job_attr(job, "value"));
@@ -121,6 +122,7 @@ void tsr__infer_scalar(struct shape_job *job)
 
 // ---- Range -------------------------------------------------------------------------------------
 
+// A constant float or double of one element.
 static bool scalar_of(const struct shape_job *job, int i, double *out)
 {
     const tsr_tensor *tensor = tsr__job_tensor(job, i);
@@ -255,6 +257,7 @@ void tsr__infer_compress(struct shape_job *job)
 
 #define MAX_SCALES 64
 
+// The scales, if they are a constant of floats; -1: they are not.
 static int64_t floats_of(const struct shape_job *job, int i, float *out)
 {
     const tsr_tensor *tensor = tsr__job_tensor(job, i);

@@ -79,6 +79,7 @@ static struct expr split_size(struct shape_job *job, struct expr size, int i)
     return expr_number(clamped(left, 0, piece));
 }
 
+// Sizes from the attribute or the input; without them, equal pieces.
 void tsr__infer_split(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0);
@@ -235,6 +236,7 @@ static int64_t steps_between(int64_t start, int64_t end, int64_t step)
     return (run + by - 1) / by;
 }
 
+// A size that is a number is sliced exactly; of an expression only forward slices are followed.
 static struct expr slice_size(struct shape_job *job, int axis, tsr_dim dim)
 {
     int64_t start, end, step;
@@ -257,6 +259,7 @@ static struct expr slice_size(struct shape_job *job, int axis, tsr_dim dim)
     return tsr__expr_floor(job->exprs, run, expr_number(s.number));
 }
 
+// Each dimension by itself; one that is not sliced keeps its size.
 void tsr__infer_slice(struct shape_job *job)
 {
     int rank;
@@ -344,6 +347,7 @@ void tsr__infer_expand(struct shape_job *job)
     tsr__job_set(job, 0, rank, dims);
 }
 
+// [4 n] with repeats 1 3 is [4 3*n].
 void tsr__infer_tile(struct shape_job *job)
 {
     int rank;
@@ -358,6 +362,7 @@ void tsr__infer_tile(struct shape_job *job)
     tsr__job_set(job, 0, rank, dims);
 }
 
+// The target's sizes, one for each axis, whether that crops or pads.
 void tsr__infer_center_crop_pad(struct shape_job *job)
 {
     const int64_t *axes;

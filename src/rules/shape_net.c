@@ -95,6 +95,7 @@ void tsr__infer_attention(struct shape_job *job)
         job->out[2].dtype = tsr__job_in(job, 2).dtype;
 }
 
+// Each query head has its own state of [d e]; all heads of the result side by side: [b t heads*e].
 void tsr__infer_linear_attention(struct shape_job *job)
 {
     struct shape q = tsr__job_in(job, 0), k = tsr__job_in(job, 1), v = tsr__job_in(job, 2);

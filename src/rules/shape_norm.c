@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // shape_norm.c - types and shapes of quantised operators, of the greatest elements and of drawn
 // samples: where the letters of a rule do not give them.
+//
+//   TopK of [4 9] along 1, k 3             [4 3], twice
+//   Multinomial of [4 9], sample_size 5    [4 5]
+//   MatMulBnb4 of [2 6 64], N 32           [2 6 32]: the weights are one long list, and say nothing
+//   QuantizeLinear of [4 9] with an int8 zero point   [4 9] of int8
 #include "rules/derive.h"
 
 static tsr_dtype type_attr(const struct shape_job *job, const char *name, tsr_dtype otherwise)
@@ -11,6 +16,7 @@ static tsr_dtype type_attr(const struct shape_job *job, const char *name, tsr_dt
     return otherwise;
 }
 
+// k is an attribute in the first opset, an input since; it need not be known.
 void tsr__infer_top_k(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -33,6 +39,7 @@ void tsr__infer_top_k(struct shape_job *job)
     }
 }
 
+// A row of drawn classes for each row of the input.
 void tsr__infer_multinomial(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);

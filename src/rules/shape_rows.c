@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // shape_rows.c - types and shapes of the classical models of ai.onnx.ml that go row by row: how
 // many columns a row gets.
+//
+//   TreeEnsembleRegressor of [5 8], 2 targets     [5 2]
+//   LinearClassifier of [5 8], 3 classes          labels [5], scores [5 3]
+//   OneHotEncoder of [5] with 4 categories        [5 4]
 #include "rules/derive.h"
 
 static tsr_dim rows_of(struct shape_job *job)
@@ -55,6 +59,7 @@ void tsr__infer_classifier(struct shape_job *job)
     set_table(job, 1, (int64_t)n);
 }
 
+// One column for each category; those that are texts are not counted here.
 void tsr__infer_one_hot_encoder(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);

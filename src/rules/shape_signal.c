@@ -47,6 +47,7 @@ void tsr__infer_grid_sample(struct shape_job *job)
         dims[i] = grid.dims[i - 1];
 }
 
+// {n c h w} gives a grid of [n h w 2]: a place in the image for each of the result's; of volumes, 3 numbers.
 void tsr__infer_affine_grid(struct shape_job *job)
 {
     struct known_value size = tsr__job_values(job, 1);
@@ -77,6 +78,7 @@ void tsr__infer_roi_align(struct shape_job *job)
     dims[3] = (tsr_dim){tsr__job_int(job, "output_width", 1), ""};
 }
 
+// One pooled image for each region, with the channels of the input.
 void tsr__infer_max_roi_pool(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), rois = tsr__job_in(job, 1);
@@ -151,6 +153,7 @@ static struct expr dft_length(struct shape_job *job, tsr_dim dim, bool half, boo
     return n;
 }
 
+// known: the axis is. Without it only a transform that keeps its length has a shape.
 static void dft(struct shape_job *job, bool known, int64_t axis)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -186,6 +189,7 @@ void tsr__infer_dft(struct shape_job *job)
     dft(job, known, axis);
 }
 
+// Frames of 16 samples every 8: of 128 samples there are (128 - 16) // 8 + 1 = 15, each with 16 // 2 + 1 = 9 frequencies.
 void tsr__infer_stft(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), window = tsr__job_in(job, 2);
@@ -237,6 +241,7 @@ void tsr__infer_string_normalizer(struct shape_job *job)
         dims[0] = (tsr_dim){1, ""};
 }
 
+// A column for each n-gram: the highest index, and one more.
 void tsr__infer_tfidf(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -256,6 +261,7 @@ void tsr__infer_tfidf(struct shape_job *job)
 
 // ---- ai.onnx.ml --------------------------------------------------------------------------------
 
+// As many columns as there are indices; a vector counts as one row.
 void tsr__infer_feature_extractor(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), at = tsr__job_in(job, 1);
@@ -274,6 +280,7 @@ void tsr__infer_feature_extractor(struct shape_job *job)
         dims[rank - 1] = tsr__expr_dim(job->exprs, tsr__job_size(job, at, 0, at.rank));
 }
 
+// The same shape; the type of the attribute that has the values.
 void tsr__infer_label_encoder(struct shape_job *job)
 {
     static const struct {

@@ -55,6 +55,7 @@ const tsr_tensor *tsr__value_constant_tensor(const tsr_value *value)
     return tensor;
 }
 
+// Constants have the type and shape of their tensor, whatever is declared beside it; values that are no tensors, those of what they hold.
 static void read_declared(struct shapes *shapes, const tsr_value *value)
 {
     static const enum value_form forms[] = {VALUE_TENSOR, VALUE_SEQUENCE, VALUE_OPTIONAL,
@@ -89,6 +90,7 @@ static void read_declared(struct shapes *shapes, const tsr_value *value)
         bind_dims(shapes, at);
 }
 
+// Inputs, constants and results of nodes; then what nodes read that has no other place (values of an outer graph stand in for it).
 static void read_graph(struct shapes *shapes, const tsr_graph *graph)
 {
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
@@ -137,6 +139,7 @@ static const char *size_name(const tsr_dim *dim)
     return dim->symbol;
 }
 
+// "float32[2, seq, ?]"; a scalar is "float32[]", a tensor of unknown rank "float32".
 struct str tsr__shape_text(struct arena *arena, struct shape shape)
 {
     static const char *const signs[] = {"[", ", "};
@@ -193,6 +196,7 @@ static tsr_dim better(struct shapes *shapes, tsr_dim declared, tsr_dim found)
     return found;
 }
 
+// Dimension by dimension; the list is copied only where something changes, for other values may share it.
 static void merge_dims(struct shapes *shapes, struct shape *at, const struct shape *found)
 {
     bool same = true;
@@ -378,6 +382,7 @@ static void find_outputs(struct shape_job *job)
         visit_bodies(job);
 }
 
+// Most nodes have few outputs: their shapes are found in place, without asking for memory.
 static bool follow_node(struct shapes *shapes, const tsr_node *node)
 {
     struct shape out[OUTPUTS_INLINE];
@@ -424,6 +429,7 @@ static bool follow_graph(struct shapes *shapes, const tsr_graph *graph)
     return true;
 }
 
+// A body that is followed again begins anew with what it declares. What the caller gives wins over that where they contradict.
 bool tsr__shapes_body(struct shapes *shapes, const tsr_graph *graph, const struct value_info *in,
                       size_t n)
 {
@@ -559,6 +565,7 @@ static void forget_hidden(struct shapes *shapes)
     }
 }
 
+// Declarations, then the symbols of the inputs, then one walk through the nodes. Sizes without a name have one during the walk.
 struct shapes *tsr__shapes_bound(struct arena *arena, tsr_model *model, const tsr_dim_size *sizes,
                                  size_t n, bool report)
 {
@@ -679,6 +686,7 @@ bool tsr__shapes_may_copy(const struct shapes *shapes, const tsr_value *value)
     return false;
 }
 
+// Parsed once for each text; a model of 5,000 nodes has some fifty texts.
 const struct pattern *tsr__pattern_of(const struct shapes *shapes, const char *text)
 {
     const char *wrong;
