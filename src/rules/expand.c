@@ -4,6 +4,16 @@
 // New nodes stand where the old one stood. `reads` lists which of them read what the old node read,
 // `gives` which values take the place of its outputs; the latter keep names, types and uses of the
 // old ones. Sizes that the shapes know are constants, others are taken from the input at run time.
+//
+// Softmax(x) along a cut axis, x [4 6]: the old node y = Softmax(x) becomes
+//
+//   top  = ReduceMax(x)      reads x: cut as the old node read it, its axis is reduced over devices
+//   rest = Sub(x, top)
+//   e    = Exp(rest)
+//   sum  = ReduceSum(e)
+//   y    = Div(e, sum)       gives y: cut as the old node gave it
+//
+// reads = {top: x, rest: x}, gives = {y}. What lies between is cut as the flow finds best.
 #include "rules/expand.h"
 
 #include <stdarg.h>
@@ -133,6 +143,7 @@ tsr_node *tsr__x_nodes(struct expansion *expansion, const char *op, int n, tsr_v
     return made;
 }
 
+// At most 4 inputs; one that is NULL fails the expansion.
 tsr_value *tsr__x_op(struct expansion *expansion, const char *op, int n, ...)
 {
     tsr_value *inputs[4] = {NULL};
@@ -313,6 +324,7 @@ tsr_value *tsr__x_positions(struct expansion *expansion, size_t i, int axis)
     return tsr__x_reshape(expansion, range, shape, s.rank);
 }
 
+// Constants that count places ({0, 1, 2, ...} along an axis) lie cut as the factors of that axis are: no device needs another's.
 tsr_value *tsr__x_place(struct expansion *expansion, tsr_value *value, int rank, int axis,
                         const struct rule_dim *dim)
 {
@@ -349,6 +361,7 @@ tsr_value *tsr__x_unsqueeze(struct expansion *expansion, tsr_value *value, int64
     return tsr_node_output(node, 0);
 }
 
+// The value may be an input of the old node: then a new node must give it, for outputs keep their names.
 void tsr__x_give(struct expansion *expansion, int k, tsr_value *value)
 {
     if (k >= (int)tsr_node_output_count(expansion->node) ||
@@ -394,6 +407,7 @@ static tsr_status take_over(struct expansion *expansion, tsr_value *old, tsr_val
     return tsr_value_rename(by, name.p);
 }
 
+// All outputs first, then the old node goes: it stands as long as one of its values is used.
 static tsr_status finish(struct expansion *expansion)
 {
     for (size_t i = 0; i < expansion->gives.n; i++) {

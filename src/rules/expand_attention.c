@@ -119,6 +119,7 @@ static tsr_value *masked(struct expansion *expansion, const struct attention *at
     return added(expansion, attention, scores, mask, s.dtype);
 }
 
+// q times the keys turned, scaled, masked: [b h q d] by [b h d k] is [b h q k].
 static tsr_value *scores_of(struct expansion *expansion, const struct attention *attention)
 {
     static const int64_t last[] = {0, 1, 3, 2}, last_shared[] = {0, 1, 2, 4, 3};
@@ -165,6 +166,7 @@ static tsr_value *softmax_or_zero(struct expansion *expansion, const struct atte
     return tsr__x_op(expansion, "Div", 2, value, sum);
 }
 
+// Scores, softmax over the keys, and their products with the values, put back into the form that the queries had.
 static void attend(struct expansion *expansion, const struct attention *attention)
 {
     static const int64_t four[] = {0, 2, 1, 3}, five[] = {0, 3, 1, 2, 4};
@@ -215,6 +217,7 @@ static bool read_heads(const struct expansion *expansion, int64_t queries, int64
     return attention->d > 0 && attention->v > 0;
 }
 
+// Attention of ai.onnx. The scale is 1 / sqrt(d) where the node says none.
 void tsr__expand_attention(struct expansion *expansion)
 {
     struct shape q = tsr__x_shape(expansion, 0), k = tsr__x_shape(expansion, 1);
@@ -237,6 +240,7 @@ void tsr__expand_attention(struct expansion *expansion)
     attend(expansion, &attention);
 }
 
+// MultiHeadAttention of com.microsoft: as many heads of keys as of queries; a scale of 0 means that none was given.
 void tsr__expand_multi_head(struct expansion *expansion)
 {
     struct attention attention = {0};

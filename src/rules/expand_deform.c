@@ -165,6 +165,7 @@ static tsr_value *share_of(struct expansion *expansion, const struct deform *def
     return tsr_node_output(conv, 0);
 }
 
+// A kernel of 3 x 3 becomes nine samples and nine convolutions of 1 x 1, whose results are summed.
 void tsr__expand_deform_conv(struct expansion *expansion)
 {
     struct deform deform;

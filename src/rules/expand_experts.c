@@ -80,6 +80,7 @@ static tsr_value *layer(struct expansion *expansion, const struct experts *exper
     return y;
 }
 
+// The activation between the two layers; derive_experts.c lets no other pass.
 static tsr_value *activated(struct expansion *expansion, tsr_value *value)
 {
     size_t n = 0;
@@ -104,6 +105,8 @@ static tsr_value *weighed(struct expansion *expansion, const struct experts *exp
     return tsr__x_op(expansion, "Where", 3, unchosen, zero, product);
 }
 
+// 6 tokens of 64 and 8 experts: tokens [1 6 64] against weights [8 256 64] make [8 6 256], then [8 6 64]; weighed with
+// shares [8 6 1] and summed over the experts, [6 64]. A device that has experts 0..3 makes the same with [4 ..] of each.
 void tsr__expand_experts(struct expansion *expansion)
 {
     struct shape tokens = tsr__x_shape(expansion, 0), first = tsr__x_shape(expansion, 2);

@@ -26,6 +26,7 @@ static bool read_integer(const struct shapes *shapes, const tsr_node *node, size
     return value && tsr__shapes_ints(shapes, value, out, 1) == 1 && *out >= 1 && *out <= most;
 }
 
+// A frequency that is a constant: a float32 scalar, not negative.
 static bool read_hertz(const tsr_node *node, size_t i, double *out)
 {
     const tsr_value *value = i < tsr_node_input_count(node) ? tsr_node_input(node, i) : NULL;
@@ -136,6 +137,7 @@ static int64_t zero(const int64_t *edges)
     return edges[1] - rise(edges);
 }
 
+// 0, 1, 2, ... as [rows, 1], of which a device has those of its rows.
 static tsr_value *rows_of(struct expansion *expansion, const struct mel *mel)
 {
     int64_t dims[2] = {mel->rows, 1};

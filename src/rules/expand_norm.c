@@ -43,6 +43,7 @@ static void end(struct expansion *expansion, const struct norm *norm, tsr_value 
 
 // ---- softmax -----------------------------------------------------------------------------------
 
+// The dimensions that a row is: one axis, or (flat, before opset 13) everything from the axis on.
 static bool begin_softmax(struct expansion *expansion, struct norm *norm, bool flat)
 {
     if (!begin(expansion, norm))
@@ -327,6 +328,7 @@ static tsr_value *group_mean(struct expansion *expansion, const struct norm *nor
     return tsr__x_reshape(expansion, value, back, norm->rank);
 }
 
+// Mean and variance over a group of channels and all of space; both are taken channel by channel first, so that space may be cut.
 void tsr__expand_group_norm(struct expansion *expansion)
 {
     struct norm s;

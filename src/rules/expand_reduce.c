@@ -8,6 +8,7 @@
 
 // ---- means, roots, logarithms ------------------------------------------------------------------
 
+// As the derivation of the twin says: attribute or input, negative ones counted from the front.
 int tsr__x_axes(struct expansion *expansion, int64_t *axes)
 {
     bool reduced[DERIVE_MAX_RANK] = {false};
@@ -112,6 +113,7 @@ static int space_of(const struct expansion *expansion, int64_t *axes)
     return rank < 2 ? 0 : rank - 2;
 }
 
+// The sum over space, divided by the number of places of the whole.
 void tsr__expand_global_average_pool(struct expansion *expansion)
 {
     int64_t axes[DERIVE_MAX_RANK];
@@ -123,6 +125,7 @@ void tsr__expand_global_average_pool(struct expansion *expansion)
     tsr__x_give(expansion, 0, tsr__x_cast(expansion, value, wide, type));
 }
 
+// (sum of |x|^p) ^ (1/p) over space; 1 and 2 have reductions of their own, which are exact where powers are not.
 void tsr__expand_global_lp_pool(struct expansion *expansion)
 {
     int64_t axes[DERIVE_MAX_RANK], p = tsr__x_int(expansion, "p", 2);

@@ -59,6 +59,7 @@ static bool split(struct expansion *expansion, int axis, struct parts *parts)
     return open <= 1;
 }
 
+// The dimension with so many more elements behind it that all parts are equal: 7 in 3 parts become 9.
 static tsr_value *lengthened(struct expansion *expansion, const struct parts *parts,
                              tsr_value *value, double fill)
 {
@@ -74,6 +75,7 @@ static tsr_value *lengthened(struct expansion *expansion, const struct parts *pa
     return NULL;
 }
 
+// The same without them.
 static tsr_value *shortened(struct expansion *expansion, const struct parts *parts,
                             tsr_value *value)
 {
@@ -86,6 +88,7 @@ static tsr_value *shortened(struct expansion *expansion, const struct parts *par
 
 // ---- running sums ----------------------------------------------------------------------------------
 
+// A running sum along the axis in the direction of the old node; exclusive: each element without itself.
 static tsr_value *scan(struct expansion *expansion, const char *op, tsr_value *value, int axis,
                        bool exclusive)
 {
@@ -99,6 +102,7 @@ static tsr_value *scan(struct expansion *expansion, const char *op, tsr_value *v
     return tsr_node_output(node, 0);
 }
 
+// `total` is what a part comes to (ReduceSum, ReduceProd), `join` puts it before another; `neutral` changes nothing and fills up parts.
 static void cumulate(struct expansion *expansion, const char *op, const char *total,
                      const char *join, double neutral)
 {
@@ -139,6 +143,7 @@ void tsr__expand_cum_prod(struct expansion *expansion)
 
 // ---- the greatest ----------------------------------------------------------------------------------
 
+// A TopK of k with the direction of the old node.
 static tsr_node *top(struct expansion *expansion, tsr_value *value, int64_t k, int axis,
                      bool sorted)
 {
