@@ -13,6 +13,7 @@ static const struct change changes[] = {
 #undef X
 };
 
+// The versions of ai.onnx in which the operator came and changed, "1 7+ 10+ 19+"; NULL: it is none of the standard's. Rows are sorted by name.
 static const char *versions_of(struct str op)
 {
     size_t lo = 0, hi = TSR_COUNT(changes);
@@ -29,6 +30,8 @@ static const char *versions_of(struct str op)
     return NULL;
 }
 
+// Every change between the two versions counts, but one: going up, a version with a + means the same for a node that was
+// written before it. AveragePool, "1 7+ 10+ 19+": from 7 to 19 fits, from 19 to 7 does not.
 bool tsr__version_fits(struct str op, struct str domain, int64_t from, int64_t to)
 {
     const char *p = domain.n ? NULL : versions_of(op);
@@ -49,6 +52,7 @@ bool tsr__version_fits(struct str op, struct str domain, int64_t from, int64_t t
     return true;
 }
 
+// Why the body would mean something else in the graph of the call, bodies inside it included; NULL: it would not.
 static const char *misfit(const tsr_graph *body, const tsr_graph *place)
 {
     for (const tsr_node *node = tsr_graph_first(body); node; node = tsr_node_next(node)) {
@@ -81,6 +85,7 @@ static const char *misfit_of(tsr_function *function, const tsr_node *call)
     return memo->misfit;
 }
 
+// A row for the operator wins over the function: what it does is known then.
 bool tsr__is_call(const tsr_node *node, const char **whole)
 {
     tsr_function *function = tsr__node_function(node);

@@ -20,6 +20,7 @@ static tsr_graph *graph_of(const tsr_node *node, const char *name)
     return NULL;
 }
 
+// Branches take nothing: they read what they need from outside. Both must give as many results.
 static bool control_if(const tsr_node *node, struct control *control)
 {
     static const char *const names[] = {"then_branch", "else_branch"};
@@ -37,6 +38,8 @@ static bool control_if(const tsr_node *node, struct control *control)
            tsr_node_input_count(node) == 1 && tsr_node_input(node, 0);
 }
 
+// Inputs are the count, the condition, then the states; the body has its turn's number and condition before the states, and gives the
+// condition before states and results.
 static bool control_loop(const tsr_node *node, struct control *control)
 {
     size_t n_in = tsr_node_input_count(node);
@@ -53,6 +56,7 @@ static bool control_loop(const tsr_node *node, struct control *control)
     return tsr_graph_input_count(graph) == n_in && control->n_results >= 0;
 }
 
+// The last num_scan_inputs inputs are taken slice by slice, those before them are states; the body has neither number nor condition.
 static bool control_scan(const tsr_node *node, struct control *control)
 {
     size_t n_in = tsr_node_input_count(node);
@@ -73,6 +77,7 @@ static bool control_scan(const tsr_node *node, struct control *control)
     return tsr_graph_input_count(graph) == n_in && control->n_results >= 0;
 }
 
+// A node that does not fit its body (another number of values) is no control flow here: the engine will say what is wrong.
 bool tsr__control_of(const tsr_node *node, struct control *out)
 {
     static const struct {

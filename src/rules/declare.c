@@ -72,6 +72,7 @@ static tsr_status declare_node(struct shapes *shapes, const tsr_node *node, tsr_
     return TSR_OK;
 }
 
+// Every value of the graph, then of the bodies of its nodes.
 static tsr_status declare_graph(struct shapes *shapes, const tsr_graph *graph,
                                 tsr_shapes_summary *sum)
 {

@@ -45,6 +45,7 @@ static bool draws_within(const tsr_node *node, int *left)
     return function && graph_draws(tsr_function_graph(function), left);
 }
 
+// A flag that is computed may be anything: only one that is absent or a constant counts.
 bool tsr__node_input_is_off(const tsr_node *node, size_t at)
 {
     const tsr_value *flag = tsr_node_input_count(node) > at ? tsr_node_input(node, at) : NULL;

@@ -209,6 +209,7 @@ static struct expr new_atom(struct exprs *exprs, void **slot, struct atom what)
     return atom(exprs, (uint32_t)((uintptr_t)*slot - 1));
 }
 
+// A symbol that the caller has bound is its number from the start. Others are atoms, one for each name.
 struct expr tsr__expr_symbol(struct exprs *exprs, struct str name)
 {
     struct bound *bound = tsr__map_get(&exprs->bound, name);
@@ -268,6 +269,7 @@ bool tsr__expr_natural(struct expr expr)
     return true;
 }
 
+// a + times * b, term by term.
 static struct expr add_times(struct exprs *exprs, struct expr a, struct expr b, int64_t times)
 {
     struct sum sum, more;
@@ -310,6 +312,7 @@ static bool term_mul(const struct term *a, const struct term *b, struct term *ou
     return true;
 }
 
+// Every term with every term: (a + 1) * (a - 1) adds up a*a, -a, a and -1.
 struct expr tsr__expr_mul(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct sum sum = {0}, p, q;
@@ -371,6 +374,7 @@ static void divide(struct exprs *exprs, struct expr a, struct expr b, struct exp
     }
 }
 
+// 6*n*m by 2*n is 3*m; n + 1 by 2 is not known. -1 is left alone: INT64_MIN / -1 does not fit.
 struct expr tsr__expr_exact(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct expr q, rest;
@@ -460,6 +464,7 @@ static int64_t remainder_of(int64_t a, int64_t b)
     return rest;
 }
 
+// (4*n + 3) % 4 is 3; of n % 4 nothing more can be said, and it becomes an atom.
 struct expr tsr__expr_mod(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct expr q, rest;

@@ -66,6 +66,7 @@ static struct expr closed(struct reader *reader, struct expr expr)
     return expr;
 }
 
+// "max(n, 2*m, 7)": operations of two are taken from left to right. floor() of a quotient is the quotient here.
 static struct expr read_call(struct reader *reader, struct str name)
 {
     static const struct {
@@ -86,6 +87,7 @@ static struct expr read_call(struct reader *reader, struct str name)
     return unknown;
 }
 
+// A number, a name, a call, a sign, or a sum in parentheses; what begins with a digit and is no number is none of them.
 static struct expr read_atom(struct reader *reader)
 {
     int64_t number;
@@ -105,6 +107,7 @@ static struct expr read_atom(struct reader *reader)
     return tsr__expr_symbol(reader->exprs, w);
 }
 
+// "n**3" is n*n*n; other exponents than small numbers are no expression.
 static struct expr read_power(struct reader *reader)
 {
     struct expr expr = read_atom(reader), one = expr;
@@ -134,6 +137,7 @@ static struct expr read_product(struct reader *reader)
     return expr;
 }
 
+// Depth is counted here, where every recursion passes.
 static struct expr read_sum(struct reader *reader)
 {
     if (reader->depth++ >= EXPR_MAX_DEPTH)
@@ -165,6 +169,7 @@ static struct expr read_text(struct exprs *exprs, struct str text)
     return tsr__expr_symbol(exprs, text);
 }
 
+// Each text is read once. The first spelling of an expression is the one that is printed later: "seq+past" stays as it was written.
 struct expr tsr__expr_of(struct exprs *exprs, tsr_dim dim)
 {
     if (dim.value >= 0)
@@ -234,6 +239,7 @@ static void put_number(struct printer *printer, int64_t n)
 
 static void print_sum(struct printer *printer, struct expr expr, bool bare);
 
+// "n", "(n//2)", "max(n, 4)".
 static void print_atom(struct printer *printer, uint32_t number)
 {
     static const struct {
@@ -256,6 +262,7 @@ static void print_atom(struct printer *printer, uint32_t number)
     put(printer, STR(")"));
 }
 
+// "2*n", " - n", " + 3".
 static void print_term(struct printer *printer, const struct term *term, bool first)
 {
     static const char *const signs[2][2] = {{" + ", " - "},

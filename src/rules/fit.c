@@ -286,6 +286,8 @@ static bool each_of_pack(struct fit_dim *dim, int skip, fit_visit visit)
     return true;
 }
 
+// [m~ n~] of rank 1: the leading dimension is missing, so n alone is visited, at axis 0. [B~ m k] of rank 3 where B is 2
+// long elsewhere: the first of B is skipped, B1 is at axis 0, m at 1, k at 2.
 bool tsr__fit_each(struct fit *fit, enum side side, int i, int rank, fit_visit visit, void *data)
 {
     const struct pattern_tensor *tensor = tsr__fit_pattern(fit, side, i);
@@ -474,6 +476,7 @@ static bool product_size(const struct fit_dim *dim)
     return true;
 }
 
+// One visit of all dimensions of all tensors of one side whose ranks are known.
 static bool sizes_of_side(struct fit *fit, enum side side, fit_visit visit)
 {
     for (int i = 0; i < count_of(fit, side); i++) {

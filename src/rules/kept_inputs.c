@@ -15,6 +15,7 @@ bool tsr__rule_keeps_input(const tsr_node *node, size_t input)
 
 #define MAX_MOVES 64 // nodes that are looked through
 
+// Back through nodes that move elements and do not change them, MAX_MOVES of them at most.
 bool tsr__value_is_dequantized(const tsr_value *value)
 {
     static const char *const moved_through[] = {"Slice",   "Reshape",   "Transpose",

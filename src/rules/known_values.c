@@ -67,6 +67,7 @@ int64_t tsr__value_length(struct known_value value, struct shape shape)
     return shape.dims[0].value;
 }
 
+// A constant of integers or truths, if it is small.
 struct known_value tsr__value_of_tensor(struct arena *arena, const tsr_tensor *tensor)
 {
     tsr_dtype type = tsr_tensor_dtype(tensor);
@@ -97,6 +98,7 @@ static int64_t count_of(struct shape shape)
 
 // ---- sources -----------------------------------------------------------------------------------
 
+// The attribute that the node has: a tensor, one number, or a list of them.
 void tsr__value_constant(struct shape_job *job)
 {
     const tsr_tensor *tensor = tsr_attr_tensor(tsr__job_attr(job, "value"));
@@ -120,6 +122,7 @@ static int64_t bound_of(int64_t bound, int64_t rank)
     return clamped(from_front(bound, rank), 0, rank);
 }
 
+// The sizes themselves: of [n 3 8], end -1, {n, 3}.
 void tsr__value_shape(struct shape_job *job)
 {
     struct shape of = tsr__job_in(job, 0);
@@ -148,6 +151,7 @@ void tsr__value_size(struct shape_job *job)
     give(job, 0, expr, 1);
 }
 
+// As many as the result has, all the same. Without `value` they are floats, which are not followed.
 void tsr__value_constant_of_shape(struct shape_job *job)
 {
     const tsr_tensor *tensor = tsr_attr_tensor(tsr__job_attr(job, "value"));
@@ -165,6 +169,7 @@ void tsr__value_constant_of_shape(struct shape_job *job)
     give(job, 0, expr, n);
 }
 
+// start, start + delta, start + 2 * delta, ... where their number is known.
 void tsr__value_range(struct shape_job *job)
 {
     struct known_value start = tsr__job_values(job, 0), delta = tsr__job_values(job, 2);
@@ -315,6 +320,7 @@ void tsr__value_slice(struct shape_job *job)
     give(job, 0, expr, n);
 }
 
+// Pieces of a vector, one after the other; the shapes of the outputs say how long each is.
 void tsr__value_split(struct shape_job *job)
 {
     struct known_value value = tsr__job_values(job, 0);
@@ -347,6 +353,7 @@ static struct expr broadcast(const struct shape *from, const struct known_value 
     return element_of(*value, at);
 }
 
+// Elements repeated along the dimensions that are new or were 1.
 void tsr__value_expand(struct shape_job *job)
 {
     struct known_value value = tsr__job_values(job, 0);
@@ -366,6 +373,7 @@ void tsr__value_expand(struct shape_job *job)
 
 typedef struct expr (*binary_fn)(struct exprs *exprs, struct expr a, struct expr b);
 
+// The operation on every pair of elements that broadcasting brings together.
 static void each_pair(struct shape_job *job, binary_fn f)
 {
     struct known_value a = tsr__job_values(job, 0), b = tsr__job_values(job, 1);
@@ -465,6 +473,7 @@ void tsr__value_min(struct shape_job *job)
         tsr__value_same(job);
 }
 
+// The operation on every element.
 static void each(struct shape_job *job, struct expr (*f)(struct exprs *exprs, struct expr a))
 {
     struct known_value value = tsr__job_values(job, 0);

@@ -77,6 +77,7 @@ static int64_t target_rank(const struct reshape *reshape, const tsr_value *targe
     return tsr__value_length(t, shape);
 }
 
+// The elements of the target: a size, 0 (as before, unless allowzero), or -1 (what is left).
 static void read_entries(struct reshape *reshape, struct known_value t)
 {
     bool copied[RESHAPE_MAX_RANK] = {false};
@@ -198,6 +199,7 @@ static bool read_shapes(struct walk *walk)
 
 // ---- factors -----------------------------------------------------------------------------------
 
+// A factor of that size, "f3"; whole: it is never cut.
 static struct str new_factor(struct walk *walk, const struct expr *size, bool whole)
 {
     struct arena *arena = walk->derivation->arena;
@@ -322,6 +324,7 @@ static bool equal_block(const struct walk *walk, int a, int b, int c, int d, boo
     return false;
 }
 
+// Blocks from the left as long as there are any, then from the right, and what is left between as one.
 static void walk_all(struct walk *walk)
 {
     int a = 0, b = walk->in.n, c = 0, d = walk->out.n, i, j;
@@ -338,6 +341,7 @@ static void walk_all(struct walk *walk)
     walk_block(walk, a, b, c, d);
 }
 
+// " f0 (f1 f2) 1": the factors of each dimension.
 static struct str side_text(struct walk *walk, const struct shape_side *side)
 {
     struct str text = STR("");

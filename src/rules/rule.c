@@ -149,6 +149,7 @@ static bool make_windows(struct fit *fit, struct rule *rule)
     return trim && rule->lists;
 }
 
+// With the reason that the row has for each factor that stays whole.
 static bool make_factors(struct fit *fit, const struct op_row *row, struct rule *rule)
 {
     struct rule_factor *factors =
@@ -164,6 +165,7 @@ static bool make_factors(struct fit *fit, const struct op_row *row, struct rule 
     return true;
 }
 
+// False: the pattern does not fit the node, or out of memory.
 static bool build_rule(struct fit *fit, const struct op_row *row, struct rule *rule)
 {
     if (!tsr__fit(fit))

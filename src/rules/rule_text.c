@@ -140,6 +140,7 @@ static bool parse_dim(struct parser *parser, struct pattern_dim *dim, bool out)
     return true;
 }
 
+// "[B~ m k]", or "·" for a value that steers; ? behind it: may be absent; … behind it: any number of them.
 static bool parse_tensor(struct parser *parser, struct pattern_tensor *tensor, bool out)
 {
     VEC(struct pattern_dim) dims = {0};
@@ -161,6 +162,7 @@ static bool parse_tensor(struct parser *parser, struct pattern_tensor *tensor, b
     return true;
 }
 
+// One side of the rule. Inputs may be none ("-> [n]"), and so may outputs (they end at ";").
 static bool parse_tensors(struct parser *parser, bool out, struct pattern_tensor **at, int *n)
 {
     VEC(struct pattern_tensor) list = {0};
@@ -336,6 +338,7 @@ static bool parse_lookup(struct parser *parser, enum rewrite_kind kind)
     return true;
 }
 
+// "range 0 r": input 0 is the first of numbers that count up, input 1 the one behind the last; the local part of r has its own.
 static bool parse_range_of(struct parser *parser)
 {
     struct rule_rewrite *more =
@@ -379,6 +382,7 @@ static bool parse_attribute_of(struct parser *parser, enum rewrite_kind kind)
     return kind == REWRITE_SHARE || words.n || fail(parser, "word needs a word for each element");
 }
 
+// "win 0 2 o0 224 112 2 -3 7": input 0, dimension 2, factor o0, from, to, step, shift, reach; a last number is `per`.
 static bool parse_window(struct parser *parser)
 {
     struct rule_window *more =
@@ -402,6 +406,7 @@ static bool parse_window(struct parser *parser)
     return window->step != 0 || fail(parser, "a window that does not move");
 }
 
+// "trim 0 1 0 3": of dimension 1 of output 0 the node makes 3 elements for each of window 0, and only those of its part are meant.
 static bool parse_trim(struct parser *parser)
 {
     struct rule_trim *more =

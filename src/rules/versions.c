@@ -55,6 +55,7 @@ static bool uses_more(const tsr_node *node)
     return false;
 }
 
+// Changes stand in ascending order; negative ones only brought element types, which a node of plain types does not have.
 int64_t tsr__rule_changed(const tsr_node *node, int64_t opset, bool plain)
 {
     struct str op = tsr__node_op_str(node);

@@ -218,6 +218,7 @@ static struct str say_rewrites(struct arena *arena, const struct pattern *patter
     return text;
 }
 
+// What each kind of factor may do, a line each, then what is rewritten; a row that stays whole says why.
 static struct str words_of(struct arena *arena, const struct op_row *row)
 {
     const char *wrong;
@@ -236,6 +237,7 @@ static struct str words_of(struct arena *arena, const struct op_row *row)
     return text;
 }
 
+// Texts that are made of the row belong to the session, and go with the next call.
 bool tsr_rule_at(tsr_session *session, size_t i, tsr_rule *out)
 {
     if (i >= tsr__op_table_count)

@@ -60,6 +60,7 @@ static bool is_whole_in(const struct rule *rule, const struct rule_tensor *tenso
     return false;
 }
 
+// Gather of [100 8] by [3]: v stands in the table alone, and is addressed, not read.
 bool tsr__rule_looks_up(const struct rule *rule, int input)
 {
     for (int factor = 0; factor < rule->n_factors; factor++) {
@@ -88,6 +89,7 @@ static bool reads_sizes(const struct rule *rule, int input)
     return false;
 }
 
+// A slice of 3 of 12 elements reads a quarter.
 double tsr__rule_reads(const struct rule *rule, int input)
 {
     double share = 1;
@@ -104,6 +106,7 @@ double tsr__rule_reads(const struct rule *rule, int input)
     return share;
 }
 
+// The dearest step counts: what meets when input i comes to those before it. `later`: factors that inputs behind i have.
 double tsr__rule_work(const struct rule *rule, const int64_t *sizes)
 {
     struct factors out = of_all(rule->outputs, 0, rule->n_outputs), held = {{false}};
