@@ -7,6 +7,7 @@
 //         plan = the fingerprint, id = 2, group = [0, 1], elem_type = 10, axis = 1
 #include "internal.h"
 
+// A layout as numbers (tile/encode.c), which the kernel of a Reshard reads.
 static tsr_status set_layout(struct plan *plan, tsr_node *node, const char *name,
                              const struct tile_layout *layout)
 {
@@ -18,6 +19,7 @@ static tsr_status set_layout(struct plan *plan, tsr_node *node, const char *name
     return tsr_node_set_ints(node, name, code, count);
 }
 
+// The axes of which windows are exchanged, as whole numbers of ONNX.
 static tsr_status set_axes(tsr_node *node, const struct windows *windows)
 {
     int64_t axes[TILE_MAX_RANK];
@@ -56,6 +58,7 @@ static tsr_status set_windows(struct plan *plan, tsr_node *node, const struct st
     return tsr_node_set_ints(node, tsr__attribute_name(ATTRIBUTE_WINDOWS), list.at, list.n);
 }
 
+// How summands are combined, by the word that the kernels know.
 static tsr_status set_reduce(tsr_node *node, const struct step *st)
 {
     static const char *const reduce[] = {[COMBINE_SUM] = "sum",
@@ -122,6 +125,7 @@ static tsr_status own_attributes(struct plan *plan, tsr_node *node, const struct
     return TSR_OK;
 }
 
+// All communications have these four; what else one has is in its row.
 static tsr_status set_attributes(struct plan *plan, tsr_node *node, const struct step *st,
                                  size_t group)
 {

@@ -11,6 +11,7 @@
 
 // ---- what they can say -------------------------------------------------------------------------
 
+// A communication that the dialect cannot say, at the node that it is for. All of them are found before the partition ends.
 static void refuse(struct plan *plan, const struct step *st, const char *why)
 {
     const struct item *it = st->outputs[0]->item;
@@ -40,6 +41,7 @@ static int64_t size_on(const struct form *form, int axis, int64_t rank)
     return tsr__local_size_of(&size, it->dims[axis].value);
 }
 
+// All ranks have the same number of elements of that axis, and it is known.
 static bool even(const struct plan *plan, const struct form *form, int axis)
 {
     for (int64_t rank = 0; rank < plan->n_ranks; rank++)
@@ -48,6 +50,7 @@ static bool even(const struct plan *plan, const struct form *form, int axis)
     return true;
 }
 
+// One group of all ranks, in order.
 static bool everybody(const struct plan *plan, const struct step *st)
 {
     const struct device_group *group = &st->groups[0];
@@ -57,6 +60,7 @@ static bool everybody(const struct plan *plan, const struct step *st)
     return st->n_groups == 1 && (int64_t)group->n == plan->n_ranks;
 }
 
+// Sums of floats; what is only moved may also be whole numbers or truths.
 static bool type_fits(const struct step *st, tsr_dtype type)
 {
     if (type == TSR_FLOAT || type == TSR_FLOAT16 || type == TSR_DOUBLE)
@@ -89,12 +93,14 @@ static const char *why_not(const struct plan *plan, const struct step *st)
     return NULL;
 }
 
+// A body has no place where the order of communications could be kept by data.
 static void check_body(void *data, const struct step *st)
 {
     if (st->id >= 0)
         refuse(data, st, "inside a body, where its order cannot be kept without tokens");
 }
 
+// Ranks wait for each other in it; a group of one, which copies, stands in no graph.
 static bool waits(const struct step *st)
 {
     if (st->id < 0)
@@ -105,6 +111,7 @@ static bool waits(const struct step *st)
     return comm_has(st->kind, TRAIT_COPIES_WITHIN);
 }
 
+// All findings at once, so that a sharding can be mended in one go.
 tsr_status tsr__dialect_check(struct plan *plan)
 {
     for (size_t i = 0; i < plan->steps.n; i++) {
@@ -122,6 +129,7 @@ tsr_status tsr__dialect_check(struct plan *plan)
 
 // ---- one after the other -----------------------------------------------------------------------
 
+// A node that follows the last communication makes the value.
 static bool is_marked(const tsr_value *value, const unsigned char *marked)
 {
     if (!value || !tsr_value_producer(value))
@@ -129,6 +137,7 @@ static bool is_marked(const tsr_value *value, const unsigned char *marked)
     return marked[tsr__node_id(tsr_value_producer(value))];
 }
 
+// The node reads something that follows the last communication, itself or in its subgraphs.
 static bool reads_marked(const tsr_node *node, const unsigned char *marked)
 {
     tsr_value **captures;
@@ -180,6 +189,7 @@ static tsr_value *behind(struct part *part, tsr_value *x, tsr_value *before, tsr
     return tsr__with_int(tsr__part_node(part, "Concat", any, 2, none, x), "axis", 0);
 }
 
+// Puts x behind the last communication, unless it follows from it already: engines may run independent nodes in any order.
 static tsr_status chain(struct part *part, const struct step *st, tsr_value **x)
 {
     bool follows_already = true;
@@ -232,6 +242,7 @@ static tsr_value *turned(struct part *part, tsr_value *x, int from, int to, stru
     return NULL;
 }
 
+// The node itself, and a note of it and of what it gives, for the chain and for the proof.
 static tsr_value *comm_node(struct part *part, const struct step *st, const char *op, tsr_value *x,
                             struct str out)
 {
@@ -288,6 +299,7 @@ static tsr_value *emit_one(struct part *part, const struct step *st, tsr_value *
     }
 }
 
+// Every rank takes part, also one that keeps nothing: its result gets a name that nobody reads.
 tsr_status tsr__dialect_emit(struct part *part, struct step *st)
 {
     struct form *to = st->outputs[0];
@@ -313,6 +325,7 @@ tsr_status tsr__dialect_emit(struct part *part, struct step *st)
 
 // ---- the end -----------------------------------------------------------------------------------
 
+// Somebody in the graph needs it: a node, one of its subgraphs, or the outside.
 static bool is_read(const struct part *part, const tsr_value *value)
 {
     for (size_t i = 0; i < tsr_graph_output_count(part->graph); i++)
@@ -332,6 +345,7 @@ static bool is_read(const struct part *part, const tsr_value *value)
     return false;
 }
 
+// What nobody reads is an output, or the engine would drop it and the others would wait for ever.
 tsr_status tsr__dialect_outputs(struct part *part)
 {
     tsr_dim unknown[TILE_MAX_RANK];
@@ -352,6 +366,7 @@ tsr_status tsr__dialect_outputs(struct part *part)
     return TSR_OK;
 }
 
+// What NCCL compares between ranks: the operator and its numbers.
 static bool same(const tsr_node *a, const tsr_node *b)
 {
     static const char *const names[] = {"axis", "group_size"};

@@ -3,8 +3,14 @@
 // steps (which emit_step.c puts in), and the token, which a loop carries as one more state and which
 // both branches of an If hand out. The node is put at the end of its graph when its bodies stand,
 // because sizes that they need may have been added in front.
+//     If(c) { y = AllReduce(x) } else { y = x } on ranks 0 and 1 becomes, on each of them:
+//         If(c) -> y, t
+//             then: AllReduce(x, token) -> y', t';  outputs y', t'
+//             else: Identity(x), Identity(token); outputs both
+//     A Loop takes the token in behind its states and carries it round: Loop(n, c, h, token) -> h, token.
 #include "internal.h"
 
+// Numbers alone: bodies are built anew, and no other attributes stand at such nodes.
 static tsr_status copy_attributes(tsr_node *to, const tsr_node *from)
 {
     for (size_t i = 0; i < tsr_node_attr_count(from); i++) {
@@ -71,6 +77,7 @@ static const char *output_name(struct part *part, const struct step *st, size_t 
     return tsr__form_name(part, st->outputs[i]).p;
 }
 
+// The names of all outputs in order, the token behind the states of a loop or behind all results of a branch.
 static size_t node_outputs(struct part *part, const struct step *st, bool token, const char **out)
 {
     const struct control *control = st->flow->control;
@@ -153,6 +160,7 @@ static tsr_status set_out_axes(struct part *part, const struct step *st, tsr_nod
     return tsr_node_set_ints(node, "scan_output_axes", axes, (size_t)control->n_results);
 }
 
+// The node with its inputs and without its bodies. Where something inside communicates, it has one input and one output more.
 tsr_status tsr__control_begin(struct part *part, struct step *st, struct control_node *made)
 {
     struct arena *arena = part->plan->arena;
@@ -220,6 +228,7 @@ tsr_status tsr__control_open(struct part *part, const struct step *st, int k,
     return TSR_OK;
 }
 
+// The body may give an outer value, or one value twice: then a copy is given.
 static tsr_status give_output(struct part *part, struct form *form)
 {
     tsr_status status =
@@ -256,6 +265,7 @@ tsr_status tsr__control_close(struct part *part, const struct step *st, int k,
     return TSR_OK;
 }
 
+// Its results take their place; those that are to be stacked along another axis are turned first (stacked_behind).
 tsr_status tsr__control_end(struct part *part, struct step *st, const struct control_node *made)
 {
     const struct control *control = st->flow->control;

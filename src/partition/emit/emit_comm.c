@@ -2,6 +2,7 @@
 // emit_comm.c - a communication on all ranks that take part: what each gives and keeps. The node itself is comm_node.c's.
 #include "internal.h"
 
+// The whole shape: it was sent along, or every rank can compute it.
 static tsr_value *comm_shape(struct part *part, const struct step *st)
 {
     if (st->inputs[1])
@@ -104,6 +105,7 @@ static tsr_status keep_result(struct part *part, struct form *to, tsr_value *got
     return made(*local);
 }
 
+// The node of one member. Its name, its number and its attributes are the same on all of them; prove.c reads that again.
 static tsr_status emit_on(struct part *part, struct step *st, size_t group)
 {
     struct plan *plan = part->plan;
@@ -134,6 +136,7 @@ static tsr_status emit_on(struct part *part, struct step *st, size_t group)
     return TSR_OK;
 }
 
+// A list goes tensor by tensor, the other dialect has operators of its own.
 static tsr_status emit_member(struct part *part, struct step *st, size_t group)
 {
     if (st->kind == STEP_LIST)
@@ -143,6 +146,7 @@ static tsr_status emit_member(struct part *part, struct step *st, size_t group)
     return emit_on(part, st, group);
 }
 
+// Group by group, member by member. A device that is alone in its group has what it needs already.
 tsr_status tsr__emit_comm(struct part *parts, struct step *st)
 {
     for (size_t g = 0; g < st->n_groups; g++) {

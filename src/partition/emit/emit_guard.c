@@ -34,6 +34,7 @@ struct guard {
 
 // ---- what is guarded ---------------------------------------------------------------------------
 
+// The factor is one of those that make up the dimension.
 static bool dim_has(const struct rule_dim *dim, int factor)
 {
     for (int i = 0; i < dim->n; i++)
@@ -66,6 +67,7 @@ static bool all_vanish(const struct guard *guard)
     return true;
 }
 
+// What the rank has of input i; NULL: nothing, or another thing in its place.
 static tsr_value *local_input(const struct guard *guard, size_t i)
 {
     const struct step *st = guard->st;
@@ -156,6 +158,7 @@ static tsr_value *size_here(struct guard *guard, const struct open_factor *open)
                           tsr__part_ints(guard->part, &axis, 1));
 }
 
+// A truth: the product of all sizes that may be 0 is not 0.
 static tsr_value *has_elements(struct guard *guard)
 {
     tsr_value *product = size_here(guard, &guard->open[0]);
@@ -183,6 +186,7 @@ static tsr_value *filled(struct part *part, tsr_value *sizes, tsr_dtype type, fl
     return tsr__part_cast(part, full, type, any);
 }
 
+// What a combination of no elements is: 0 for sums, 1 for products, and an infinity that every element beats.
 static float neutral(enum combine combine)
 {
     switch (combine) {
@@ -200,6 +204,7 @@ static float neutral(enum combine combine)
 
 // ---- the branches ------------------------------------------------------------------------------
 
+// From here on nodes go into that branch.
 static tsr_status open_branch(struct guard *guard, const char *name)
 {
     guard->part->graph = tsr__node_add_graph(guard->choice, name, name);
@@ -217,6 +222,7 @@ static tsr_status branch_output(struct guard *guard, size_t i, tsr_value *value)
     return tsr__part_rank_known(guard->part, value, guard->st->outputs[i]);
 }
 
+// Values inside of a branch must not have the names of those outside.
 static struct str *fresh_names(struct guard *guard)
 {
     struct step *st = guard->st;
@@ -236,6 +242,7 @@ static tsr_status node_within(struct guard *guard)
     return tsr__emit_plain(guard->part, guard->st, names);
 }
 
+// There are elements: the node as it would stand without a guard.
 static tsr_status some_branch(struct guard *guard)
 {
     struct step *st = guard->st;
@@ -269,6 +276,7 @@ static bool sizes_known(const struct guard *guard)
     return true;
 }
 
+// All results vanish and their local sizes are known: each is filled anew, and the node does not run at all.
 static tsr_status none_by_sizes(struct guard *guard)
 {
     struct step *st = guard->st;
@@ -415,6 +423,7 @@ static void own_inputs(const struct guard *guard, tsr_value *const *own)
             form_root(st->inputs[i - 1])->local[guard->part->rank] = own[i - 1];
 }
 
+// The node runs on stand-ins, and of each result what belongs to this rank is kept.
 static tsr_status none_by_node(struct guard *guard)
 {
     struct step *st = guard->st;
@@ -439,6 +448,7 @@ static tsr_status none_by_node(struct guard *guard)
     return TSR_OK;
 }
 
+// Sizes, where they can be computed; else the node itself must tell them.
 static tsr_status none_branch(struct guard *guard)
 {
     tsr_status status = open_branch(guard, "else_branch");
@@ -472,6 +482,7 @@ static tsr_status shield_inputs(struct guard *guard)
     return TSR_OK;
 }
 
+// The If, with the names of the results. Its branches come next.
 static tsr_status add_choice(struct guard *guard)
 {
     struct step *st = guard->st;
@@ -503,6 +514,7 @@ static tsr_status make_choice(struct guard *guard)
     return none_branch(guard);
 }
 
+// The results of the If take the place of the node's; the inputs are put back as they were before the branches.
 tsr_status tsr__emit_guarded(struct part *part, struct step *st, bool *guarded)
 {
     struct guard guard = {.part = part, .st = st, .outer = part->graph};

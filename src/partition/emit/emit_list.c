@@ -25,6 +25,7 @@ static tsr_value *exchange(struct part *part, const struct step *st, size_t grou
     return NULL;
 }
 
+// One tensor and no loop. Who gets it wraps it again.
 static tsr_status emit_optional(struct part *part, struct step *st, size_t group, tsr_value *held)
 {
     struct form *to = st->outputs[0];
@@ -40,6 +41,7 @@ static tsr_status emit_optional(struct part *part, struct step *st, size_t group
     return made(to->local[part->rank]);
 }
 
+// An input of a loop's body without dimensions: the number of the turn, or the condition.
 static tsr_value *scalar_input(struct part *part, tsr_dtype type)
 {
     struct str name = tsr__part_fresh(part);
@@ -114,6 +116,7 @@ static tsr_status fill_body(struct part *part, const struct step *st, size_t gro
     return tsr__part_token_output(part);
 }
 
+// The same number of turns on all ranks: the length travelled before (convert.c).
 static tsr_status emit_sequence(struct part *part, struct step *st, size_t group, tsr_value *held)
 {
     tsr_graph *outer = part->graph;
@@ -133,6 +136,7 @@ static tsr_status emit_sequence(struct part *part, struct step *st, size_t group
     return TSR_OK;
 }
 
+// The rank that has the list keeps it as it is; the others put it together again.
 tsr_status tsr__emit_list(struct part *part, struct step *st, size_t group)
 {
     struct form *to = st->outputs[0];

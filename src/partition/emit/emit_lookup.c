@@ -6,6 +6,7 @@
 // is put behind those that are here and taken off again.
 #include "internal.h"
 
+// The rows that are addressed are divided between devices.
 static bool is_cut(const struct node_flow *nf, const struct rule_rewrite *rewrite)
 {
     return (rewrite->kind == REWRITE_LOOKUP || rewrite->kind == REWRITE_SCATTER) &&
@@ -22,6 +23,7 @@ static enum rewrite_kind addressed(const struct node_flow *nf)
     return REWRITE_SHAPE;
 }
 
+// A constant without dimensions, in the main graph, where bodies can see it.
 static tsr_value *scalar(struct part *part, tsr_dtype type, int64_t v)
 {
     struct str name = tsr__part_fresh(part);
@@ -38,6 +40,7 @@ static tsr_value *joined(struct part *part, tsr_value *a, tsr_value *b, int64_t 
     return tsr__with_int(tsr__part_node(part, "Concat", any, 2, a, b), "axis", axis);
 }
 
+// Axes are an input from operator set 13 on, an attribute before.
 static tsr_value *with_axes(struct part *part, const char *op, tsr_value *x, const int64_t *axes,
                             int n)
 {
@@ -111,6 +114,7 @@ static tsr_value *local_element(struct table *table, tsr_value *x, const struct 
     return value;
 }
 
+// Arithmetic of indices is done in 64 bits; the operators take both.
 static tsr_value *as_int64(struct part *part, tsr_value *x, tsr_dtype type)
 {
     const struct str any = {0};
@@ -160,6 +164,7 @@ static tsr_status begin_factor(struct part *part, const struct step *st,
     return TSR_OK;
 }
 
+// Several factors may be addressed at once (GatherND): an index means this rank if it does so in all of them.
 tsr_status tsr__lookup_begin(struct part *part, const struct step *st, tsr_value **inputs,
                              tsr_value **here)
 {
@@ -188,6 +193,7 @@ static tsr_value *stretched(struct part *part, tsr_value *mask, int rank, int be
     return mask;
 }
 
+// The spare rows, which hold what was meant for others, are cut off, factor by factor.
 static tsr_value *without_spares(struct part *part, const struct step *st, tsr_value *x,
                                  struct str name)
 {
@@ -206,6 +212,7 @@ static tsr_value *without_spares(struct part *part, const struct step *st, tsr_v
     return x;
 }
 
+// Rows that were found elsewhere are 0 here, so that the sum over ranks has each from the one that has it.
 tsr_status tsr__lookup_end(struct part *part, struct step *st, tsr_value *here, tsr_value *found,
                            struct str name)
 {

@@ -27,6 +27,7 @@ struct local_copy {
 
 // ---- lists of numbers --------------------------------------------------------------------------
 
+// The rank takes part, and the rule's numbers replace the node's own.
 static bool lists_apply(const struct local_copy *copy)
 {
     return copy->rule && copy->place >= 0 && tsr__lists_apply(copy->flow);
@@ -202,6 +203,7 @@ static int64_t local_count(const struct rule_factor *factor, const struct local_
 
 #define MAX_COUNTS 8
 
+// One number, or a list of a few, each of which counts the factor.
 static tsr_status rewrite_counts(tsr_node *node, const tsr_attr *attr, const char *name,
                                  const struct rule_factor *factor, const struct local_size *part)
 {
@@ -332,6 +334,7 @@ struct captured {
     int64_t rank;
 };
 
+// The local value in place of an outer one that a subgraph reads.
 static tsr_value *find_captured(void *data, tsr_value *outer)
 {
     const struct captured *captured = data;
@@ -341,6 +344,7 @@ static tsr_value *find_captured(void *data, tsr_value *outer)
     return NULL;
 }
 
+// Subgraphs, which are copied with the node.
 static bool has_graphs(const tsr_node *node)
 {
     for (size_t i = 0; i < tsr_node_attr_count(node); i++)
@@ -380,6 +384,7 @@ static tsr_node *sum_parts(const struct local_copy *copy)
     return NULL;
 }
 
+// The copy; its results are the local values of the step's outputs.
 static tsr_status make_node(struct local_copy *copy)
 {
     struct step *st = copy->step;

@@ -16,6 +16,7 @@ static tsr_dim port_dim(const struct item *it, const tsr_value *value, int axis)
     return dim;
 }
 
+// Sizes that are cut become local numbers, or are left open: a symbol would stand for two sizes.
 tsr_status tsr__port_type(struct part *part, tsr_value *local, const tsr_value *value,
                           const struct tile_layout *layout)
 {
@@ -45,6 +46,7 @@ tsr_status tsr__port_type(struct part *part, tsr_value *local, const tsr_value *
     return tsr_value_set_type(local, type, rank, dims);
 }
 
+// In the main graph, wherever it is asked for.
 tsr_value *tsr__part_input(struct part *part, struct item *it)
 {
     tsr_value **local = &it->first->local[part->rank];

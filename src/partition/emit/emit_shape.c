@@ -46,6 +46,7 @@ static const char *const arith_ops[] = {
     [ARITH_DIV] = "Div", [ARITH_MOD] = "Mod",
 };
 
+// Cast of Greater(a, b): [5 2] and [3 3] give [1 0].
 tsr_value *tsr__part_one_where_larger(struct part *part, tsr_value *a, tsr_value *b)
 {
     tsr_value *larger = tsr__part_node(part, "Greater", (struct str){0}, 2,
@@ -62,6 +63,7 @@ static tsr_value *excess(struct part *part, tsr_value *a, tsr_value *b)
     return tsr__part_node(part, "Mul", any, 2, tsr__part_one_where_larger(part, a, b), gap);
 }
 
+// b plus what a exceeds it by.
 tsr_value *tsr__part_largest(struct part *part, struct str name, tsr_value *a, tsr_value *b)
 {
     if (part->plan->opset >= 12)
@@ -69,6 +71,7 @@ tsr_value *tsr__part_largest(struct part *part, struct str name, tsr_value *a, t
     return tsr__part_node(part, "Add", name, 2, b, excess(part, a, b));
 }
 
+// a less what it exceeds b by.
 tsr_value *tsr__part_smallest(struct part *part, struct str name, tsr_value *a, tsr_value *b)
 {
     if (part->plan->opset >= 12)
@@ -86,6 +89,7 @@ static tsr_value *remainder_of(struct part *part, tsr_value *a, tsr_value *b)
     return tsr__part_node(part, "Sub", any, 2, a, tsr__part_node(part, "Mul", any, 2, times, b));
 }
 
+// By a node of that operator, or by those that stand for it in older operator sets.
 static tsr_value *arith_node(void *data, enum arith op, tsr_value *a, tsr_value *b)
 {
     struct part *part = data;
@@ -172,6 +176,7 @@ static tsr_value *product_of(struct part *part, const struct item *it)
     return tsr__with_int(value, "keepdims", 0);
 }
 
+// Shape(x) with x [n,6] cut: a Concat of n and 6, of the whole, and nothing of x is read. Size(x) is their product.
 tsr_status tsr__emit_sizes(struct part *part, struct step *st, const struct rule_rewrite *rewrite)
 {
     struct plan *plan = part->plan;
@@ -215,6 +220,7 @@ static bool counts_in(const struct tile_layout *layout, int64_t device, int64_t 
     return all;
 }
 
+// Own sizes times 1 or 0: [4,6] with the mask [1,0] counts as [4,0].
 tsr_value *tsr__part_count(struct part *part, struct form *from, struct str name)
 {
     int64_t mask[TILE_MAX_RANK] = {0};

@@ -14,6 +14,7 @@ struct bounds {
     int64_t n;
 };
 
+// Before operator set 10 the bounds are attributes.
 static tsr_value *slice_old(struct part *part, tsr_value *x, const struct bounds *bounds,
                             struct str out)
 {
@@ -65,6 +66,7 @@ static tsr_value *slice_dynamic(struct part *part, tsr_value *x, const struct bo
     return tsr__part_node(part, "Slice", out, 4, x, start, stop, axes);
 }
 
+// In all intervals together.
 static int64_t elements_of(const struct dim_cut *cut)
 {
     int64_t count = 0;
@@ -130,6 +132,7 @@ static tsr_value *pick_texts(struct part *part, tsr_value *x, int axis, const st
     return tsr__with_int(tsr__part_node(part, "Compress", out, 2, x, taken), "axis", axis);
 }
 
+// Several intervals of one axis.
 static tsr_value *pick(struct part *part, tsr_value *x, int axis, const struct dim_cut *cut,
                        tsr_dtype type, struct str out)
 {
@@ -145,6 +148,7 @@ static void add_static(struct bounds *bounds, int axis, const struct tile_interv
     bounds->stops[bounds->n++] = at->stop;
 }
 
+// Part j of n of an axis whose size is known at run time alone.
 static void add_dynamic(struct bounds *bounds, int axis, const struct dim_cut *cut)
 {
     bounds->axes[bounds->n] = axis;
@@ -168,6 +172,7 @@ static bool is_picked(const struct dim_cut *cut)
     return cut->way == DIM_STATIC && cut->n != 1;
 }
 
+// Each axis goes to one of the three, or stays as it is.
 static void sort_axes(const struct part *part, const struct step *st, struct slicing *out)
 {
     const struct form *from = st->inputs[0], *to = st->outputs[0];
@@ -250,6 +255,7 @@ tsr_status tsr__emit_crop(struct part *part, struct step *st)
     return made(x);
 }
 
+// Of 8 channels cut in 2, an LRN over 3 neighbours reads 3..7 on rank 1 and gives 3..7, of which 4..7 are its part.
 tsr_status tsr__emit_trim(struct part *part, struct step *st, tsr_value *x, struct str name)
 {
     const struct rule *rule = st->flow->place.rule;

@@ -4,6 +4,7 @@
 
 #include <stdarg.h>
 
+// ai.tessera.0, ai.tessera.1 ...: those that the model has itself are left out.
 struct str tsr__part_fresh(struct part *part)
 {
     struct str name;
@@ -34,6 +35,7 @@ static struct form *plain_form(struct part *part, const struct item *it)
     return plain;
 }
 
+// One form has the value's own name on this rank; of value y, form 2 is y/2, and if the model has a y/2 itself, y/1002.
 struct str tsr__form_name(struct part *part, struct form *form)
 {
     struct item *it = form->item;
@@ -79,6 +81,7 @@ tsr_value *tsr__part_ints(struct part *part, const int64_t *v, int64_t n)
     return value;
 }
 
+// In the graph that is being built.
 tsr_value *tsr__part_empty(struct part *part, tsr_dtype type)
 {
     static const int64_t none[1] = {0};
@@ -88,6 +91,7 @@ tsr_value *tsr__part_empty(struct part *part, tsr_dtype type)
     return NULL;
 }
 
+// A missing input makes no node: chains of helpers need one check at their end.
 tsr_value *tsr__part_node(struct part *part, const char *op, struct str out, size_t n_inputs, ...)
 {
     tsr_value *inputs[8];
@@ -167,6 +171,7 @@ tsr_value *tsr__part_unmoved(struct part *part, tsr_value *x)
 
 // ---- what an engine is told of a value ---------------------------------------------------------
 
+// Sizes are left open: bodies may see others in each turn. Types that are no tensors are copied as the model declares them.
 tsr_status tsr__part_rank_known(struct part *part, tsr_value *value, const struct form *form)
 {
     const struct item *it = form->item;

@@ -85,6 +85,7 @@ static bool sizes_meant(const struct item *made, int64_t *known, int64_t n)
     return all;
 }
 
+// The numbers of one size, in the form in which nodes compute with whole lists of them.
 static void set_column(struct local_columns *columns, int64_t i, struct local_size size)
 {
     columns->size[i] = size;
@@ -142,6 +143,7 @@ bool tsr__told_shape(struct plan *plan, const struct node_flow *nf,
     return told->made != NULL;
 }
 
+// Made of the same factors in the same order, with no window in between: cut alike, the local sizes are equal.
 static bool same_factors(const struct rule_dim *a, const struct rule_dim *b)
 {
     if (a->n == 0 || a->n != b->n || a->window || b->window)
@@ -191,6 +193,7 @@ static bool all_told(struct plan *plan, const struct told_shape *told)
     return true;
 }
 
+// Some rank may have nothing of the result, and 0 in its shape must mean 0.
 static bool any_empty(const struct told_shape *told)
 {
     for (int axis = 0; axis < told->made->rank; axis++)
@@ -218,6 +221,7 @@ static tsr_value *product_of(struct part *part, tsr_value **sizes, size_t n)
     return product;
 }
 
+// int64[1], of a shape that is there.
 static tsr_value *size_here(struct part *part, tsr_value *shape, int64_t axis)
 {
     return tsr__part_node(part, "Gather", (struct str){0}, 2, shape,

@@ -6,12 +6,18 @@
 // it, or none: inside they wait for each other, so they must also take the same turns and the same
 // branch. The values that decide this are therefore taken from one device, unless whole numbers alone
 // went into them, which come out the same everywhere.
+//     Loop(10, true) { h = MatMul(h, w) } on ranks 0 and 1, h [4,8] carried as {2,1}, w [8,8] of the main graph:
+//         outside   w is wanted whole on both ranks: a constant, stored once for both
+//         outside   10 and true are constants, whole numbers: both ranks compute the same number of turns
+//         inside    one step, the MatMul: [2,8] times [8,8] on each rank
+//     If the condition were h[0,0] > 0, made of floats, rank 0's would be broadcast to rank 1 at the end of each turn.
 #include "internal.h"
 
 // ---- what decides ------------------------------------------------------------------------------
 
 #define MAX_EXACT 64 // nodes that are looked at
 
+// Arithmetic of these has no rounding that could differ between devices. Floats are out, even where they are whole.
 static bool is_exact_type(tsr_dtype t)
 {
     switch (t) {
@@ -77,6 +83,7 @@ static struct form *plan_decision(struct plan *plan, const struct step *st, stru
 
 // ---- planning ----------------------------------------------------------------------------------
 
+// The inputs of the body, as they come in: each turn, or once.
 static bool start_body(struct plan *plan, struct body *body)
 {
     const tsr_graph *graph = body->flow->graph;
@@ -119,6 +126,7 @@ unsigned char *tsr__body_open(struct plan *plan, const struct step *st, struct b
     return NULL;
 }
 
+// In the layouts in which the flow found them to leave; what decides about the next turn is the same everywhere.
 bool tsr__body_outputs(struct plan *plan, const struct step *st, struct body *body)
 {
     const tsr_graph *graph = body->flow->graph;
@@ -138,6 +146,7 @@ bool tsr__body_outputs(struct plan *plan, const struct step *st, struct body *bo
     return true;
 }
 
+// How many turns, and the first condition; of an If, the condition.
 bool tsr__body_steer(struct plan *plan, struct step *st)
 {
     for (int i = 0; i < st->flow->control->n_steer; i++) {

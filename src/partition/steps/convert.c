@@ -9,10 +9,16 @@
 //     7. Reshard, from anything to anything
 // A Reshard needs the whole shape at run time: where no rank can compute it, the ranks gather the value first (a gather
 // needs no shape) and send its shape along.
+//     Y [8,6] is made {2,1} on ranks 0 and 1. Its readers, in the order in which they are planned:
+//         reader 1 wants {2,1}            (1) the form that is there
+//         reader 2 wants it whole         (5) AllGather along axis 0, group {0,1}: form 1
+//         reader 3 wants {1,2}            (3) both ranks have all of it by now: rank 1 slices columns 3..5 of form 1
+//     Had reader 3 come first, it would have been (6) AllToAll(axis 0, split axis 1): each rank sends half of what it has.
 #include "internal.h"
 
 #define FIXED_BITS(type) (tsr_dtype_bits(type) >= 8)
 
+// The finding of a conversion that cannot be, at the node that reads the value; the first of them is how the plan ends.
 static struct form *fail(struct plan *plan, enum diag_code code, const struct item *it,
                          const tsr_node *reader, const char *hint, const char *what)
 {
@@ -61,6 +67,7 @@ static struct form *same_form(struct plan *plan, struct form *from, const struct
 
 // ---- without communication ---------------------------------------------------------------------
 
+// A sum in parts and a window are no form of the value, whatever their layout says.
 static struct form *find_form(struct item *it, const struct tile_layout *want)
 {
     for (struct form *form = it->first; form; form = form->next)
@@ -80,6 +87,7 @@ static struct form *const_form(struct plan *plan, struct item *it, const struct 
     return tsr__form_new(plan, it, want, FORM_CONST);
 }
 
+// Each device of the wanted layout has all it needs in one of the forms: it slices, or has just that.
 static struct form *local_form(struct plan *plan, struct item *it, const struct tile_layout *want)
 {
     for (struct form *from = it->first; from; from = from->next) {
@@ -150,6 +158,7 @@ static struct form *gather_loop(struct plan *plan, struct form *from, int loop,
     return among(plan, st, groups, n_groups);
 }
 
+// Any form, any of its cuts, whose gathering gives what is wanted.
 static struct form *gather_form(struct plan *plan, struct item *it, const struct tile_layout *want)
 {
     for (struct form *from = it->first; from; from = from->next)
@@ -161,6 +170,7 @@ static struct form *gather_form(struct plan *plan, struct item *it, const struct
     return NULL;
 }
 
+// Any form from which collectives lead to just what is wanted, the first that there is.
 static struct form *lowered_form(struct plan *plan, struct item *it, const struct tile_layout *want)
 {
     struct form *last = it->last; // those that are made on the way are not tried
@@ -211,6 +221,7 @@ static const struct tile_layout *whole_on_both(struct plan *plan, int rank,
     return tsr__layout_whole(plan->arena, rank, both, (size_t)n);
 }
 
+// From any layout to any other, in one call of all who have or want a part. shape NULL: every rank can compute it.
 static struct form *reshard(struct plan *plan, struct form *from, const struct tile_layout *want,
                             struct form *shape)
 {
@@ -308,6 +319,7 @@ static struct form *reshard_unknown(struct plan *plan, struct item *it, struct f
     return NULL;
 }
 
+// Values that cannot move between devices at all are refused here, where it is known that they would have to.
 static struct form *reshard_form(struct plan *plan, struct item *it, const struct tile_layout *want,
                                  const tsr_node *reader)
 {
@@ -340,6 +352,7 @@ static const struct tile_layout *at_rank(struct plan *plan, const struct item *i
     return tsr__layout_whole(plan->arena, it->rank, layout->owners, (size_t)layout->first[1]);
 }
 
+// The first device has the value, and all get its bits. Of one device nothing is to be done.
 struct form *tsr__plan_equal(struct plan *plan, struct item *it, const struct tile_layout *on,
                              const tsr_node *reader)
 {
@@ -364,6 +377,7 @@ struct form *tsr__plan_equal(struct plan *plan, struct item *it, const struct ti
     return among(plan, st, group, 1);
 }
 
+// In the scope where the caller stands.
 struct form *tsr__plan_free(struct plan *plan, struct item *it, const struct tile_layout *want)
 {
     struct form *form = find_form(it, want);
@@ -495,6 +509,7 @@ static struct form *first_way(struct plan *plan, struct item *it, const struct t
     return reshard_form(plan, it, want, reader);
 }
 
+// A form that was made on a way that failed later is none.
 static struct form *convert(struct plan *plan, struct item *it, const struct tile_layout *want,
                             const tsr_node *reader)
 {
@@ -504,6 +519,7 @@ static struct form *convert(struct plan *plan, struct item *it, const struct til
     return NULL;
 }
 
+// Steps go where the value is: into the outer list, if a body asks for an outer value.
 struct form *tsr__plan_convert(struct plan *plan, struct item *it, const struct tile_layout *want,
                                const tsr_node *reader)
 {

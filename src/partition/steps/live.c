@@ -2,11 +2,18 @@
 // live.c - what each rank must have, backwards from rank 0's outputs. A communication is needed by
 // all of its group as soon as one member needs its result; a rank that only serves others takes
 // part and keeps nothing. Live communications get their numbers here, in the order of the plan.
+//     Y in parts on ranks 0 and 1 -> AllReduce -> Y/1 on both; only rank 0 gives the output that is made of Y/1:
+//         step 1  AllReduce Y/0 -> Y/1, group {0,1}     Y/1 is live on rank 0, so the group is, and Y/0 on both ranks
+//         step 0  MatMul -> Y/0                         its inputs are live on both ranks
+//     Rank 1 multiplies and sends and has no use for the result. If nobody needed Y, the AllReduce would get no number and
+//     would stand in no graph.
 #include "internal.h"
 
 static void live_steps(struct plan *plan, step_list *steps);
 static void number_steps(struct plan *plan, step_list *steps);
 
+// A device that needs a result of the node needs what the node reads there; not what is replaced on it, such as a shape that
+// becomes a constant of its own (local_node.c).
 static void live_node(struct plan *plan, struct step *st)
 {
     const struct node_flow *nf = st->flow;
@@ -21,6 +28,8 @@ static void live_node(struct plan *plan, struct step *st)
     }
 }
 
+// One member that needs the result makes all of the group take part. A member that has no part of the input gives nothing;
+// the second input is the shape, which all need.
 static void live_groups(struct step *st)
 {
     for (size_t g = 0; g < st->n_groups; g++) {
@@ -37,6 +46,7 @@ static void live_groups(struct step *st)
     }
 }
 
+// A slice or a crop is needed where its result is.
 static void live_local(struct plan *plan, struct step *st)
 {
     for (int64_t rank = 0; rank < plan->n_ranks; rank++)
@@ -45,6 +55,7 @@ static void live_local(struct plan *plan, struct step *st)
             form_want(st->inputs[0], rank);
 }
 
+// What a body gives is needed on all devices of its node, whoever reads it: they run the body together.
 static void live_body(struct plan *plan, struct step *st, struct body *body)
 {
     const struct placement *place = &st->flow->place;
@@ -54,6 +65,7 @@ static void live_body(struct plan *plan, struct step *st, struct body *body)
     live_steps(plan, &body->steps);
 }
 
+// All devices run the node or none: if one needs a result, all get all of them.
 static void live_bodies(struct plan *plan, struct step *st)
 {
     const struct placement *place = &st->flow->place;
@@ -73,6 +85,7 @@ static void live_bodies(struct plan *plan, struct step *st)
     }
 }
 
+// Communications of bodies are counted before their node, in the order in which a run meets them.
 static void number(struct plan *plan, struct step *st)
 {
     bool live = false;
@@ -90,6 +103,7 @@ static void number_steps(struct plan *plan, step_list *steps)
         number(plan, steps->at[i]);
 }
 
+// Backwards: when a step is looked at, all who read its results have been.
 static void live_steps(struct plan *plan, step_list *steps)
 {
     for (size_t i = steps->n; i-- > 0;) {
@@ -105,12 +119,14 @@ static void live_steps(struct plan *plan, step_list *steps)
     }
 }
 
+// Everybody whom the layout gives a part must have it.
 static void want_all(struct form *form)
 {
     for (int64_t i = 0; i < form->layout->first[form->layout->n_shards]; i++)
         form_want(form, form->layout->owners[i]);
 }
 
+// Where to begin: the outputs, and the states that a run leaves for the next.
 void tsr__plan_live(struct plan *plan)
 {
     for (size_t i = 0; i < plan->outputs.n; i++)

@@ -39,6 +39,7 @@ struct lowering {
     const struct tile_layout *from, *to;
 };
 
+// What the device has in that layout, in elements of the whole; NULL: nothing.
 static struct tile_piece *piece_of(struct lowering *lowering, const struct tile_layout *layout,
                                    int64_t device)
 {
@@ -48,6 +49,7 @@ static struct tile_piece *piece_of(struct lowering *lowering, const struct tile_
     return tsr__layout_piece(&lowering->arena, layout, lowering->shape, shard);
 }
 
+// Interval by interval: [0,4) and [0,2) [2,4) differ here, although they hold the same.
 static bool dim_equal(const struct tile_piece *a, const struct tile_piece *b, int axis)
 {
     return a->dims[axis].n == b->dims[axis].n &&
@@ -55,6 +57,7 @@ static bool dim_equal(const struct tile_piece *a, const struct tile_piece *b, in
                   (size_t)a->dims[axis].n * sizeof(*a->dims[axis].at)) == 0;
 }
 
+// Equal in all dimensions but two that are looked at apart (-1: none is).
 static bool piece_equal(const struct tile_piece *a, const struct tile_piece *b, int but_axis,
                         int or_axis)
 {
@@ -116,6 +119,7 @@ static bool is_joined(struct lowering *lowering, const struct device_group *grou
 
 // ---- what each operator would give -------------------------------------------------------------
 
+// AllGather: each member gets the parts of all, in the order of ranks, along one axis.
 static bool gathers(struct lowering *lowering, const struct device_group *group, int axis)
 {
     for (size_t i = 0; i < group->n; i++) {
@@ -145,6 +149,7 @@ static bool divides(struct lowering *lowering, const struct device_group *group,
     return first != NULL;
 }
 
+// AllToAll: each member gives a part of one axis to each other, and joins what it gets along another.
 static bool all_to_all_fits(struct lowering *lowering, const struct device_group *group, int axis,
                             int split, int64_t unit)
 {
@@ -206,6 +211,7 @@ static int64_t unit_of(const struct tile_layout *layout, int axis)
     return unit;
 }
 
+// The operator fits if it does so in each of the groups.
 static bool all_groups(struct lowering *lowering, const struct lowered *lowered,
                        bool (*fits)(struct lowering *, const struct lowered *, size_t))
 {
@@ -255,6 +261,7 @@ static bool find_scatter(struct lowering *lowering, struct lowered *lowered)
     return false;
 }
 
+// In single elements, then in the units that the layout keeps together.
 static bool find_turn(struct lowering *lowering, struct lowered *lowered, int axis, int split)
 {
     if (axis < 0 || split < 0)
@@ -441,6 +448,7 @@ static int lower_way(struct lowering *lowering, const struct tile_layout *from,
     return reshard->n_steps;
 }
 
+// The pair of a message is ascending; the one that is not the root gets what the root has.
 static bool fits_message(struct lowering *lowering, const struct lowered *lowered, size_t group)
 {
     const struct device_group *pair = &lowered->groups[group];
@@ -474,6 +482,7 @@ static bool still_fits(struct lowering *lowering, const struct lowered *lowered)
     }
 }
 
+// In how many parts the layout cuts that dimension.
 static int64_t cuts_of(const struct tile_layout *layout, int axis)
 {
     int64_t n = 1;
@@ -518,6 +527,7 @@ static bool holds(struct lowering *lowering, int64_t *shape, const struct tile_l
     return true;
 }
 
+// The way is found for sizes that divide; with unknown sizes it must also hold for all that leave a rest.
 static int find_way(struct plan *plan, const struct item *it, const struct tile_layout *from,
                     const struct partial *pending, const struct tile_layout *to,
                     struct lowered *out)
@@ -580,6 +590,7 @@ static struct form *plan_way(struct plan *plan, struct form *from, const struct 
     return from;
 }
 
+// What collectives cannot take is left to Reshard: devices with two shards, unknown ranks, elements smaller than a byte.
 struct form *tsr__plan_lower(struct plan *plan, struct form *from, const struct node_flow *pending,
                              const struct tile_layout *want)
 {

@@ -27,6 +27,7 @@ static bool matches(struct str pattern, struct str text, struct str *rest)
     return true;
 }
 
+// present.* with the rest "0.key" is present.0.key.
 static struct str fill_star(struct arena *arena, struct str pattern, struct str rest)
 {
     const char *star = memchr(pattern.p, '*', pattern.n);
@@ -38,6 +39,7 @@ static struct str fill_star(struct arena *arena, struct str pattern, struct str 
                              STR_ARG(tail));
 }
 
+// A name that was asked for and is not there, or cannot be what it was asked to be.
 static tsr_status refuse(struct plan *plan, struct str name, const char *hint, const char *what)
 {
     struct place at = PLACE_NONE;
@@ -58,6 +60,7 @@ static tsr_value *find_output(const struct plan *plan, struct str name)
 
 // ---- layouts -----------------------------------------------------------------------------------
 
+// A piece at the border is one tensor of whole bytes: each device has one shard, or the value is whole.
 static bool can_keep(struct plan *plan, const tsr_value *value, const struct tile_layout *layout)
 {
     struct shape shape = tsr__shapes_of(plan->flow->shapes, value);
@@ -85,6 +88,7 @@ static const struct tile_layout *needed_layout(struct plan *plan, const tsr_valu
     return first;
 }
 
+// From now on the value lies so, as an input or as an output.
 static void keep(struct plan *plan, const tsr_value *value, const struct tile_layout *layout)
 {
     if (layout)
@@ -105,6 +109,7 @@ static bool told_where(const struct plan *plan, const tsr_value *value)
     return false;
 }
 
+// Why a value that was to be kept cut is whole: a warning, since the partition works all the same.
 static void note_whole(struct plan *plan, const tsr_value *value, const struct tile_layout *layout)
 {
     struct place at = PLACE_NONE;
@@ -127,6 +132,7 @@ static void note_whole(struct plan *plan, const tsr_value *value, const struct t
 
 // ---- what is asked for -------------------------------------------------------------------------
 
+// Kept where it is cut; whole, it stays where inputs and outputs are by default, and a finding says so.
 static void keep_if_cut(struct plan *plan, const tsr_value *value, const struct tile_layout *layout)
 {
     note_whole(plan, value, layout);
@@ -183,6 +189,7 @@ static tsr_status give_everywhere(struct plan *plan, struct str name)
                   "the model has no output of this name");
 }
 
+// Both ends of a state lie alike, as the next run reads it, so that nothing moves between runs.
 static tsr_status add_state(struct plan *plan, tsr_value *past, tsr_value *present)
 {
     struct shape a = tsr__shapes_of(plan->flow->shapes, past),
@@ -223,6 +230,7 @@ static tsr_status keep_states(struct plan *plan, struct str past, struct str pre
     return TSR_OK;
 }
 
+// PAST=PRESENT. The first = that gives names of the model is the one that is meant.
 static tsr_status keep_state(struct plan *plan, struct str text)
 {
     for (size_t at = 0; at < text.n; at++) { // names may hold '=' too
@@ -256,6 +264,7 @@ static bool give_at_maker(struct plan *plan, const tsr_value *value)
     return layout != NULL;
 }
 
+// Only with stages: an output of a later stage that rank 0 gave would keep it from the next run.
 static tsr_status give_outputs(struct plan *plan)
 {
     tsr_graph *graph = tsr_model_graph(plan->model);
@@ -269,6 +278,7 @@ static tsr_status give_outputs(struct plan *plan)
 
 // ---- nodes that ask for sizes alone --------------------------------------------------------------
 
+// Each dimension has a number or a symbol, by which its size is known without the tensor.
 static bool sizes_named(const tsr_value *value)
 {
     for (int axis = 0; axis < tsr_value_rank(value); axis++)

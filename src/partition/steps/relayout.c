@@ -66,6 +66,7 @@ static struct windows *scaled(struct plan *plan, const struct windows *windows, 
 
 // ---- how the maker would run -------------------------------------------------------------------
 
+// The maker runs on just the devices that have parts of the layout.
 static bool same_devices(struct plan *plan, const struct placement *place,
                          const struct tile_layout *base)
 {
@@ -131,6 +132,7 @@ static int find_factor(const struct rule *rule, const struct rule_tensor *tensor
 
 // ---- what it reads -----------------------------------------------------------------------------
 
+// In the layout, without communication, in the scope where the value is.
 static struct form *free_form(struct plan *plan, struct item *it, const struct tile_layout *want)
 {
     struct scope *here = plan->scope;
@@ -211,6 +213,7 @@ static struct node_flow *maker_flow(struct plan *plan, const tsr_node *node,
     return nf;
 }
 
+// The copy of the maker, which makes the windows and nothing else. Its result is partial: no layout describes it.
 static struct form *maker_step(struct plan *plan, const struct node_flow *nf, struct item *it,
                                const struct tile_layout *base, struct windows *windows, int factor,
                                struct form **inputs)
@@ -273,6 +276,7 @@ static struct form *relayout(struct plan *plan, struct item *it, const struct ti
     return NULL;
 }
 
+// Windows along one axis of what is otherwise laid out as the reader needs it.
 struct form *tsr__plan_relayout(struct plan *plan, struct item *it, const struct tile_layout *base,
                                 const struct windows *windows)
 {

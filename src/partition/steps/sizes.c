@@ -31,6 +31,8 @@ struct item *tsr__shape_item(struct plan *plan, struct item *it)
     return NULL;
 }
 
+// [n,6] {2,1} on ranks 0 and 1, n = 7: rank 0 counts [3,6], rank 1 [4,0]; the sum is [7,6]. Rank 1 counts no columns:
+// those of the first shard are all of them (counts_in in emit_shape.c).
 struct form *tsr__plan_count(struct plan *plan, struct form *from, const struct tile_layout *on,
                              struct device_group *group)
 {

@@ -11,6 +11,7 @@ static bool plan_nodes(struct plan *plan, const struct node_flow *nodes, size_t 
 
 // ---- nodes -------------------------------------------------------------------------------------
 
+// Windows and parts of a sum are forms that only this node reads; everything else is a conversion.
 static struct form *plan_input(struct plan *plan, const struct node_flow *nf, tsr_value *value,
                                size_t i)
 {
@@ -36,6 +37,7 @@ static struct form *plan_capture(struct plan *plan, const struct node_flow *nf, 
     return NULL;
 }
 
+// Devices with the same part of the result have different summands of it.
 static bool needs_reduction(const struct node_flow *nf)
 {
     for (size_t group = 0; group < nf->n_groups; group++)
@@ -44,6 +46,7 @@ static bool needs_reduction(const struct node_flow *nf)
     return false;
 }
 
+// The two groups have no device in common: both can communicate in the same step.
 static bool disjoint(const struct device_group *a, const struct device_group *b)
 {
     for (size_t i = 0; i < a->n; i++)
@@ -134,6 +137,7 @@ static bool plan_body(struct plan *plan, const struct step *st, struct body *bod
     return ok;
 }
 
+// Bodies first, then what decides about them: it is read outside, and its steps come before the node.
 static bool plan_bodies(struct plan *plan, struct step *st)
 {
     st->n_bodies = st->flow->control->n_bodies;
@@ -246,6 +250,7 @@ static int64_t stage_of(const struct plan *plan, const tsr_node *node)
     return -1;
 }
 
+// Another stage makes the value. What has no stage is made wherever it is needed.
 static bool made_elsewhere(const struct plan *plan, const tsr_value *value, int64_t stage)
 {
     const tsr_node *maker = tsr_value_producer(value);
@@ -345,6 +350,7 @@ static bool plan_outputs(struct plan *plan)
     return true;
 }
 
+// All names are taken, whatever graph they are in.
 static void take_name(struct plan *plan, const tsr_value *value)
 {
     if (!value)

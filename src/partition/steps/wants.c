@@ -24,6 +24,7 @@ bool tsr__node_needed(const tsr_node *node, unsigned char *needed)
     return true;
 }
 
+// The first layout is kept; a second one that differs, or one that is not known, says that there is no one layout for all.
 void tsr__plan_want(struct plan *plan, const tsr_value *value, const struct tile_layout *layout)
 {
     struct want *want = &plan->wants[tsr__value_id(value)];
@@ -34,6 +35,7 @@ void tsr__plan_want(struct plan *plan, const tsr_value *value, const struct tile
         want->layout = layout;
 }
 
+// A node that only gives sizes of its input does not read it at all. What subgraphs read, they read whole.
 void tsr__node_wants(struct plan *plan, const struct node_flow *nf)
 {
     tsr_value **captures;

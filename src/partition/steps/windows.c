@@ -11,10 +11,14 @@
 //         rank 0 makes 0..3 and needs 0..4 (-1 is padding)    rank 1 makes 4..7 and needs 3..7 (8 is padding)
 //         HaloExchange brings rank 0 element 4 and rank 1 element 3
 //         the local nodes get pads {1,0} and {0,1} in place of {1,1}
+//     Concat of a [3] and b [5] along their axis, the result [8] cut in 2:
+//         rank 0 makes 0..3: all of a and 0..0 of b            rank 1 makes 4..7: nothing of a and 1..4 of b
+//         a whole on both ranks is cropped, to 3 elements and to none; the local nodes join what they have
 #include "internal.h"
 
 // ---- what is needed ----------------------------------------------------------------------------
 
+// The axes of the input of which windows are needed, each once.
 static void list_axes(const struct node_flow *nf, int input, struct windows *out)
 {
     const struct rule *rule = nf->place.rule;
@@ -56,6 +60,7 @@ static bool list_intervals(struct plan *plan, const struct node_flow *nf, int in
     return true;
 }
 
+// For each rank of the node, for each such axis, the intervals that it needs.
 static struct windows *windows_of(struct plan *plan, const struct node_flow *nf, int input)
 {
     struct windows *windows = ARENA_NEW(plan->arena, struct windows);
@@ -74,12 +79,14 @@ static struct windows *windows_of(struct plan *plan, const struct node_flow *nf,
     return windows;
 }
 
+// Intervals are equal as numbers; an empty list equals any other empty one, wherever it points.
 static bool same_intervals(const struct tile_interval *a, int64_t n, const struct tile_interval *b,
                            int64_t m)
 {
     return n == m && (n == 0 || memcmp(a, b, (size_t)n * sizeof(*a)) == 0);
 }
 
+// Two nodes need the same: they share the form.
 static bool same_windows(const struct plan *plan, const struct windows *a, const struct windows *b)
 {
     if (a->n_axes != b->n_axes || memcmp(a->axes, b->axes, (size_t)a->n_axes * sizeof(int)) != 0)
@@ -212,6 +219,7 @@ static struct form *plan_windows(struct plan *plan, const struct node_flow *nf, 
     return NULL;
 }
 
+// In the scope of the value, so that what a body needs of an outer value is brought before the node with the body.
 struct form *tsr__plan_windows(struct plan *plan, const struct node_flow *nf, struct item *it,
                                int input)
 {
