@@ -13,6 +13,7 @@
 
 // ---- scopes ------------------------------------------------------------------------------------
 
+// The scope, from the current one outwards, whose graph has the value; the main one has the rest.
 struct scope *tsr__scope_of(struct plan *plan, const tsr_value *value)
 {
     const tsr_graph *home = tsr_value_graph(value);
@@ -22,6 +23,7 @@ struct scope *tsr__scope_of(struct plan *plan, const tsr_value *value)
     return scope;
 }
 
+// The lists of steps are put back and taken out: steps are always added to plan->steps.
 void tsr__scope_go(struct plan *plan, struct scope *to)
 {
     if (plan->scope == to)
@@ -33,6 +35,7 @@ void tsr__scope_go(struct plan *plan, struct scope *to)
 
 // ---- items -------------------------------------------------------------------------------------
 
+// As it is kept; else inputs are whole on all ranks, and outputs on rank 0.
 const struct tile_layout *tsr__port_layout(struct plan *plan, const tsr_value *value,
                                            enum side side)
 {
@@ -46,6 +49,7 @@ const struct tile_layout *tsr__port_layout(struct plan *plan, const tsr_value *v
     return tsr__layout_whole(plan->arena, rank, plan->all_devices, n);
 }
 
+// All sizes are numbers, or none is taken for one: constants and their pieces are counted by them.
 static void item_sizes(struct plan *plan, struct item *it)
 {
     it->fixed = it->rank >= 0;
@@ -145,6 +149,7 @@ static bool first_form(struct plan *plan, struct item *it)
     return tsr__form_new(plan, it, layout, FORM_INPUT) != NULL;
 }
 
+// One item for each value, found by the value's number.
 struct item *tsr__item_of(struct plan *plan, const tsr_value *value)
 {
     struct item **slot = &plan->items[tsr__value_id(value)];
@@ -168,6 +173,7 @@ struct item *tsr__item_of(struct plan *plan, const tsr_value *value)
 
 // ---- forms and steps ---------------------------------------------------------------------------
 
+// The number of a form in its item is the number in its name (y/1, y/2).
 static void append_form(struct item *it, struct form *form)
 {
     if (it->last) {
@@ -215,6 +221,7 @@ struct form *tsr__form_new(struct plan *plan, struct item *it, const struct tile
     return form;
 }
 
+// Of the current scope.
 bool tsr__step_push(struct plan *plan, struct step *st)
 {
     struct step **slot = vec_push(plan->arena, &plan->steps);
@@ -281,6 +288,7 @@ bool tsr__group_alone(const struct step *st, size_t group)
     return st->groups[group].n == 1 && !comm_has(st->kind, TRAIT_COPIES_WITHIN);
 }
 
+// A node with bodies communicates where something in them does.
 bool tsr__comms_on(const struct step *st, int64_t rank)
 {
     for (int k = 0; k < st->n_bodies; k++)
@@ -299,6 +307,7 @@ bool tsr__comms_on(const struct step *st, int64_t rank)
     return false;
 }
 
+// Bodies come before their node, as they are numbered.
 void tsr__steps_visit(const step_list *steps, void (*call)(void *data, const struct step *st),
                       void *data)
 {
@@ -323,6 +332,7 @@ const char *tsr__step_op(const struct step *st)
     return tsr__collective((int)tsr__step_collective(st))->op;
 }
 
+// Of a list, that of its tensors: they travel one by one.
 tsr_dtype tsr__step_type(const struct step *st)
 {
     const struct item *it = st->outputs[0]->item;

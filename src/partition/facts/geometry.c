@@ -10,6 +10,7 @@
 
 #include <stdlib.h>
 
+// A factor of one cut is whole: [8] as 2 factors of sizes 2 and 4, cut 1 and 1, is not cut.
 bool tsr__dim_cut(const struct tile_dim *dim)
 {
     for (int factor = 0; factor < dim->n; factor++)
@@ -18,6 +19,7 @@ bool tsr__dim_cut(const struct tile_dim *dim)
     return false;
 }
 
+// Loops of the layout count the shards; those of this axis say which part of each factor the shard has.
 bool tsr__device_coords(const struct tile_layout *layout, int64_t device, int axis, int64_t *coords)
 {
     int64_t loops[TILE_MAX_LOOPS];
@@ -32,6 +34,7 @@ bool tsr__device_coords(const struct tile_layout *layout, int64_t device, int ax
     return true;
 }
 
+// Of whole layouts: the same devices in the same order.
 static bool same_owners(const struct tile_layout *a, const struct tile_layout *b)
 {
     const int64_t *x, *y;
@@ -53,6 +56,7 @@ static int by_number(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+// All owners of all shards, each as often as it owns one.
 static size_t sorted_owners(struct arena *arena, const struct tile_layout *layout, int64_t **out)
 {
     size_t n = (size_t)layout->first[layout->n_shards];
@@ -65,6 +69,7 @@ static size_t sorted_owners(struct arena *arena, const struct tile_layout *layou
     return n;
 }
 
+// Neighbours that are equal become one.
 size_t tsr__layout_devices(struct arena *arena, const struct tile_layout *layout, int64_t **out)
 {
     int64_t *all = NULL;
@@ -88,6 +93,7 @@ bool tsr__group_sorted(struct arena *arena, const struct device_group *from,
     return true;
 }
 
+// Most communication wants one piece from each device; a device with two shards has two.
 bool tsr__owns_once(const struct tile_layout *layout)
 {
     for (int64_t k = 0; k < layout->n_shards; k++) {
@@ -102,6 +108,7 @@ bool tsr__owns_once(const struct tile_layout *layout)
 
 // ---- one dimension on one device ---------------------------------------------------------------
 
+// Cut alike, and the device is at the same place. Of a single factor the size is that of the dimension, whatever is written.
 static bool factors_equal(const struct tile_dim *a, const struct tile_dim *b, const int64_t *x,
                           const int64_t *y)
 {
@@ -115,6 +122,7 @@ static bool factors_equal(const struct tile_dim *a, const struct tile_dim *b, co
     return true;
 }
 
+// What a device with these coordinates has of the dimension; NULL: too many, or out of memory.
 static struct tile_interval *intervals(struct plan *plan, const struct tile_dim *dim, int64_t size,
                                        const int64_t *coords, int64_t *n)
 {
@@ -154,6 +162,7 @@ static struct dim_cut within(struct plan *plan, const struct tile_interval *a, i
     return cut;
 }
 
+// A part of a whole dimension whose size is not known: only the outermost factor may be cut, in units that are numbers.
 static struct dim_cut dynamic_cut(const struct plan *plan, const struct tile_dim *from,
                                   const struct tile_dim *to, const int64_t *coords)
 {
@@ -204,6 +213,7 @@ struct dim_cut tsr__dim_way(struct plan *plan, const struct item *it,
     return within(plan, held, n_a, need, n_b);
 }
 
+// Device by device, axis by axis; one that lacks something is enough to say no.
 bool tsr__local_ok(struct plan *plan, const struct item *it, const struct tile_layout *from,
                    const struct tile_layout *to, bool *identity)
 {
@@ -284,6 +294,8 @@ static bool pair_owners(struct arena *arena, const struct tile_layout *from, int
     return n > 0;
 }
 
+// [8,6] {2,2} on ranks 0 1 2 3, gathered along its first cut: {1,2}, columns 0..2 on ranks 0 and 2, columns 3..5 on ranks 1 and
+// 3; the groups are {0,2} and {1,3}. Dimensions that are cut twice, or behind another factor, would be joined in the wrong order.
 const struct tile_layout *tsr__gathered(struct arena *arena, const struct tile_layout *from,
                                         int loop, struct device_group **groups, size_t *n_groups)
 {
@@ -322,6 +334,7 @@ const struct tile_layout *tsr__gathered(struct arena *arena, const struct tile_l
 
 // ---- local sizes -------------------------------------------------------------------------------
 
+// The factor whose size is left open takes what the others leave; it alone has parts of different sizes.
 struct local_size tsr__local_size(const struct tile_dim *dim, const int64_t *coords)
 {
     struct local_size size = {1, 1, 0, 1};
@@ -343,6 +356,8 @@ struct local_size tsr__local_size(const struct tile_dim *dim, const int64_t *coo
     return size;
 }
 
+// Of 10 elements in units of 4, which are 3 units, cut in 2: part 0 has 1 unit, 4 elements; part 1 has 2 units, of which the
+// last is short: 8 - 2 = 6.
 int64_t tsr__local_size_of(const struct local_size *size, int64_t whole)
 {
     int64_t units = (whole + size->unit - 1) / size->unit;

@@ -56,6 +56,7 @@ bool tsr__adds_elsewhere(const struct node_flow *nf, int64_t device, int input)
 
 // ---- windows -----------------------------------------------------------------------------------
 
+// Windows of a factor that is whole are the whole input: nothing is special about them.
 bool tsr__window_cut(const struct node_flow *nf, int input)
 {
     const struct rule *rule = nf->place.rule;
@@ -68,6 +69,7 @@ bool tsr__window_cut(const struct node_flow *nf, int input)
     return false;
 }
 
+// By the number of the device's part, whatever the sizes of the others.
 struct window_part tsr__window_at(const struct node_flow *nf, int64_t place, int window)
 {
     const struct rule *rule = nf->place.rule;
@@ -76,6 +78,7 @@ struct window_part tsr__window_at(const struct node_flow *nf, int64_t place, int
                             nf->place.coords[place * rule->n_factors + rule_window->factor]);
 }
 
+// In all intervals of the rank together.
 int64_t tsr__windows_size(const struct windows *windows, int64_t rank)
 {
     int64_t n = 0;
@@ -114,6 +117,7 @@ static bool rounds_up(const struct node_flow *nf)
     return false;
 }
 
+// The numbers differ only where a factor that they speak of is cut, or a window is.
 bool tsr__lists_apply(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
@@ -129,6 +133,7 @@ bool tsr__lists_apply(const struct node_flow *nf)
     return tsr__window_cut(nf, -1);
 }
 
+// A number that counts a factor, for the local part of it: of 8 heads of 2 devices, 4.
 static int64_t share_of(const struct node_flow *nf, int64_t place, int factor, int64_t whole)
 {
     const struct rule *rule = nf->place.rule;
@@ -140,6 +145,7 @@ static int64_t share_of(const struct node_flow *nf, int64_t place, int factor, i
     return whole;
 }
 
+// The number that stands in the list for this part: pads before or after, how many there are, how far they reach.
 static int64_t patched(const struct rule_patch *put, const struct window_part *part)
 {
     switch (put->what) {
@@ -181,6 +187,7 @@ tsr_status tsr__window_numbers(struct arena *arena, const struct node_flow *nf, 
 
 // ---- inputs that are not read ------------------------------------------------------------------
 
+// Shape and Size, and whatever else the table marks so.
 const struct rule_rewrite *tsr__gives_sizes(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
@@ -223,6 +230,7 @@ static bool is_rewritten(struct plan *plan, const struct node_flow *nf,
     return rewrite == tsr__gives_sizes(nf);
 }
 
+// Whoever asks need not bring the input to that device.
 bool tsr__input_replaced(struct plan *plan, const struct node_flow *nf, int64_t device, int input)
 {
     const struct rule *rule = nf->place.rule;

@@ -40,6 +40,7 @@ static void skip_space(struct expr *expr)
         expr->at++;
 }
 
+// The text stands next, behind spaces: it is passed over.
 static bool take(struct expr *expr, const char *text)
 {
     skip_space(expr);
@@ -50,6 +51,7 @@ static bool take(struct expr *expr, const char *text)
     return true;
 }
 
+// Known if an input has it as a plain dimension.
 static struct sized read_symbol(struct expr *expr, struct str symbol)
 {
     const struct size_source *from = tsr__map_get(&expr->plan->sizes, symbol);
@@ -98,6 +100,7 @@ static tsr_value *as_value(const struct size_maker *maker, const struct sized *s
     return maker->number(maker->data, sized->number);
 }
 
+// Numbers are computed here and now; with a symbol it is the maker's work.
 static struct sized combine(struct expr *expr, enum arith op, struct sized a, struct sized b)
 {
     struct sized out = {.ok = a.ok && b.ok, .symbolic = a.symbolic || b.symbolic};
@@ -141,6 +144,7 @@ static struct sized read_call(struct expr *expr, struct str name)
     return not_known;
 }
 
+// A number, a symbol, a call, or something in parentheses.
 static struct sized read_atom(struct expr *expr)
 {
     if (take(expr, "floor(") || take(expr, "(")) { // sizes are integers: floor is what / does here
@@ -163,6 +167,7 @@ static struct sized read_atom(struct expr *expr)
     return not_known;
 }
 
+// From left to right: "a*b/2" is (a*b)/2.
 static struct sized read_product(struct expr *expr)
 {
     struct sized left = read_atom(expr);
@@ -189,6 +194,7 @@ static struct sized read_first(struct expr *expr)
     return read_product(expr);
 }
 
+// Bounded in depth: the text is foreign.
 static struct sized read_sum(struct expr *expr)
 {
     struct sized left = {0};

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // runs.c - a piece of a tensor as stretches of the whole tensor's elements, ascending.
+//     W [4,6], a piece of rows 1..2 and columns 2..3:
+//         last = 1, the innermost axis that is cut; inner = 1 element below it; strides 6 and 1
+//         run 0: row 1, columns 2..3 = elements 8..9
+//         run 1: row 2, columns 2..3 = elements 14..15
+//     Rows 1..2 of all columns: last = 0, inner = 6, and one run: elements 6..17. The longer the runs, the faster the copy.
 #include "internal.h"
 
+// The current run, of where the outer axes stand.
 static void runs_here(struct runs *runs)
 {
     int64_t base = 0;
@@ -17,6 +23,7 @@ static void runs_here(struct runs *runs)
     runs->stop = base + interval->stop * runs->inner;
 }
 
+// Axes inside the innermost cut one are whole and belong to each run. A piece without elements has no runs.
 void tsr__runs_begin(struct runs *runs, const struct tile_piece *piece, const int64_t *shape)
 {
     *runs = (struct runs){.piece = piece, .last = -1, .inner = 1};

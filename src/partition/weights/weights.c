@@ -2,6 +2,10 @@
 // weights.c - where constants lie. A small constant stays in the rank file; a whole one that several
 // ranks use is stored once in the common file; any other piece lies in its rank's file. The layout of
 // the files is fixed here, before anything is written (weights_write.c).
+//     W1 [1024,1024] float, cut {1,2} on ranks 0 and 1     2 MiB in rank0.data, 2 MiB in rank1.data, each from a multiple of 4096
+//     emb [8,512] float, whole on both                     16 KiB, once, in common.data, from a multiple of 64
+//     bias [64] float, whole on both                       256 bytes: inside both rank files
+//     a shape [4] of int64                                 inside: engines must see it when they load
 #include "internal.h"
 
 #define INLINE_BYTES 1024 // constants up to this size stay in the rank file
@@ -10,6 +14,7 @@
 #define INLINE_VECTOR                                                                              \
     (64 << 10) // integer vectors up to this size may be shapes: engines want those inside
 
+// The shard that the layout gives the rank, with the windows of relayout.c in place of the cut (those have one axis).
 struct tile_piece *tsr__const_piece(struct plan *plan, const struct form *form, int64_t rank)
 {
     struct tile_piece *piece = tsr__layout_piece(plan->arena, form->layout, form->item->shape,
@@ -24,17 +29,20 @@ struct tile_piece *tsr__const_piece(struct plan *plan, const struct form *form, 
     return piece;
 }
 
+// What an engine must see when it loads a file, or what is too small for a place of its own.
 static bool stays_inside(const struct item *it, int64_t bytes)
 {
     bool integers = it->dtype == TSR_INT64 || it->dtype == TSR_INT32;
     return bytes <= INLINE_BYTES || (integers && it->rank <= 1 && bytes <= INLINE_VECTOR);
 }
 
+// Large ones are mapped by pages.
 static uint64_t align_of(uint64_t bytes)
 {
     return bytes >= LARGE_BYTES ? LARGE_ALIGN : SMALL_ALIGN;
 }
 
+// The next place in a file that ends at *end.
 static uint64_t reserve(uint64_t *end, uint64_t bytes)
 {
     uint64_t align = align_of(bytes), at = (*end + align - 1) / align * align;
@@ -54,6 +62,7 @@ static void copy_bits(struct runs *runs, const unsigned char *whole, int bits, u
                 out[to / 8] |= (unsigned char)(1u << (to % 8));
 }
 
+// Whole bytes by stretches, smaller elements bit by bit.
 static void copy_piece(struct runs *runs, const unsigned char *whole, int bits, unsigned char *out)
 {
     if (bits % 8) {
@@ -68,6 +77,7 @@ static void copy_piece(struct runs *runs, const unsigned char *whole, int bits, 
     }
 }
 
+// The bytes are in the rank file itself. Read here and now: a failure of the source ends the plan with its status.
 static tsr_value *add_inside(struct part *part, struct form *form, const struct tile_piece *piece,
                              const int64_t *dims, int64_t bytes, struct str name)
 {
@@ -87,6 +97,7 @@ static tsr_value *add_inside(struct part *part, struct form *form, const struct 
                                      (size_t)bytes);
 }
 
+// A place in a data file, which is filled later. The common file's was fixed before any rank was looked at.
 static tsr_value *add_outside(struct part *part, struct form *form, const int64_t *dims,
                               int64_t bytes, struct str name)
 {
@@ -119,6 +130,7 @@ static tsr_status place_odd(struct part *part, struct form *form)
     return made(form->local[part->rank]);
 }
 
+// Sizes that a damaged model claims, whose product does not fit.
 static tsr_status refuse_size(struct part *part, const struct form *form)
 {
     struct place at = tsr__place_value(form->item->value);
@@ -128,6 +140,7 @@ static tsr_status refuse_size(struct part *part, const struct form *form)
     return TSR_INVALID;
 }
 
+// One rank's piece of one constant, and what it counts for in the manifest.
 static tsr_status place_on(struct part *part, struct form *form)
 {
     struct item *it = form->item;
@@ -164,6 +177,7 @@ static tsr_status place_on(struct part *part, struct form *form)
     return why;
 }
 
+// In the order of the plan, so that the same model gives the same files.
 tsr_status tsr__weights_place(struct plan *plan, struct part *parts)
 {
     for (struct form *form = plan->consts; form; form = form->next_const) {
@@ -187,6 +201,7 @@ tsr_status tsr__weights_place(struct plan *plan, struct part *parts)
 
 // ---- weights that an engine may be given by name ------------------------------------------------
 
+// The first reader that does not leave the weight as it is ends the walk.
 static bool is_kept(void *kept, tsr_node *node, size_t input)
 {
     *(bool *)kept = tsr__rule_keeps_input(node, input);

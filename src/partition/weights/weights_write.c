@@ -3,6 +3,10 @@
 // kernel; of short ones (columns) the source is read once per batch of ranks in bounded blocks, and
 // every rank takes its pieces out of each block. So memory does not grow with the weights, and a source
 // that is cut short meanwhile is an error. Digests are taken beside (base/follow.c).
+//     W [1024,1024] float cut {2,1} on ranks 0 and 1: each rank has one stretch of 2 MiB, copied inside the kernel
+//     cut {1,2}: 1024 stretches of 2 KiB for each rank; the source is read in 4 blocks of 1 MiB, and of each block both ranks
+//         take 256 stretches, which are written 256 at a time
+//     20 ranks: a batch of 16 and one of 4, so W is read twice and not 20 times
 #include "internal.h"
 
 #include <errno.h>
@@ -26,6 +30,7 @@ struct source {
     int64_t bytes;
 };
 
+// A file whose bytes can be read where they lie, or memory.
 static tsr_status source_open(struct plan *plan, const struct item *it, struct source *out)
 {
     const tsr_tensor *tensor = tsr_value_initializer(it->value);
@@ -41,6 +46,7 @@ static tsr_status source_open(struct plan *plan, const struct item *it, struct s
     return tsr_tensor_data(tensor, (const void **)&out->memory, &n);
 }
 
+// All n bytes, or a finding. A file that became shorter since it was opened is an error, not zeros.
 static tsr_status source_read(const struct source *source, int64_t at, int64_t n,
                               unsigned char *out)
 {
@@ -91,6 +97,7 @@ static struct outfile *file_of(const struct taker *taker)
     return &taker->batch->files[taker->file];
 }
 
+// Whoever takes the digest may read up to here.
 static void tell(const struct taker *taker)
 {
     struct batch *batch = taker->batch;
@@ -99,6 +106,7 @@ static void tell(const struct taker *taker)
                           tsr__out_reached(file_of(taker)));
 }
 
+// The pieces that have been put together, in one call.
 static void put(const struct taker *taker, struct iovec *pieces, int *n)
 {
     if (*n)
@@ -134,6 +142,7 @@ static void take_block(struct taker *taker, const unsigned char *block, int64_t 
     tell(taker);
 }
 
+// Where the next block begins: parts of the source that no rank wants are not read.
 static int64_t next_wanted(const struct taker *takers, size_t n, int64_t bytes)
 {
     int64_t first = INT64_MAX;
@@ -143,6 +152,7 @@ static int64_t next_wanted(const struct taker *takers, size_t n, int64_t bytes)
     return first;
 }
 
+// Every taker sees every block, in order, so the source is read once.
 static tsr_status write_blocks(const struct source *source, struct taker *takers, size_t n,
                                int64_t bytes, unsigned char *buffer)
 {
@@ -205,6 +215,7 @@ static void write_bits(const struct source *source, struct taker *taker, int bit
     tell(taker);
 }
 
+// Every taker copies stretches that are worth a call of their own.
 static bool long_runs(const struct taker *takers, size_t n, int64_t bytes)
 {
     for (size_t i = 0; i < n; i++)
@@ -214,6 +225,7 @@ static bool long_runs(const struct taker *takers, size_t n, int64_t bytes)
     return true;
 }
 
+// Which of three ways: block by block, bit by bit, or inside the kernel.
 static tsr_status write_form(struct plan *plan, struct form *form, struct taker *takers, size_t n,
                              unsigned char *buffer)
 {
@@ -237,6 +249,7 @@ static tsr_status write_form(struct plan *plan, struct form *form, struct taker 
 
 // ---- all of them -------------------------------------------------------------------------------
 
+// Zeros up to the place that was reserved.
 static void pad_to(struct outfile *outfile, uint64_t offset)
 {
     static const char zeros[LARGE_ALIGN];
@@ -350,6 +363,7 @@ static tsr_status batch_digest(struct batch *batch)
     return TSR_OK;
 }
 
+// The digest is there before the file is published.
 static tsr_status batch_close(struct batch *batch, int64_t i, struct data_file *out)
 {
     out->bytes = batch->files[i].offset;
@@ -406,6 +420,7 @@ static tsr_status batch_run(struct batch *batch, struct outfolder *outfolder,
     return st;
 }
 
+// The common file first, then the ranks in batches, so that few files are open at a time.
 tsr_status tsr__weights_write(struct plan *plan, struct part *parts, struct outfolder *outfolder,
                               struct data_file *files)
 {
