@@ -4,6 +4,7 @@
 // never meet.
 #include "internal.h"
 
+// Of a model that came from no file: as it would be saved.
 static tsr_status digest_memory(struct plan *plan, struct sha256 *sha256)
 {
     void *bytes;
@@ -33,6 +34,7 @@ tsr_status tsr__model_digest(struct plan *plan)
 
 // ---- the plan ----------------------------------------------------------------------------------
 
+// Its length first, so that "ab" "c" and "a" "bc" differ.
 static void add_text(struct sha256 *sha256, struct str text)
 {
     uint64_t n = text.n;
@@ -41,6 +43,7 @@ static void add_text(struct sha256 *sha256, struct str text)
         tsr__sha256_add(sha256, text.p, text.n);
 }
 
+// The name and the layout: who has what of which value.
 static void add_form(struct plan *plan, struct sha256 *sha256, const struct form *form)
 {
     if (!form)
@@ -72,6 +75,7 @@ struct fingerprint {
     struct sha256 *digest;
 };
 
+// Bodies have been added before their node; what they give belongs to the node.
 static void add_step(void *data, const struct step *st)
 {
     struct fingerprint *all = data;

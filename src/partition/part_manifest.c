@@ -31,6 +31,7 @@ static const struct tile_layout *port_layout(struct plan *plan, enum side side, 
     return tsr__layout_whole(plan->arena, tsr_value_rank(value), ranks, n);
 }
 
+// In the model's order, with the layout as text for people and, where it is kept cut, for the runtime.
 static struct manifest_port *make_ports(struct plan *plan, enum side side, size_t *count)
 {
     tsr_graph *graph = tsr_model_graph(plan->model);
@@ -66,6 +67,7 @@ struct listing {
     struct manifest *manifest;
 };
 
+// Groups that nobody needs are left out, as they are in the graphs.
 static void add_collective(void *data, const struct step *st)
 {
     struct listing *listing = data;
@@ -86,6 +88,7 @@ static void add_collective(void *data, const struct step *st)
     collective->groups = groups;
 }
 
+// In the order of their numbers, which is that of the steps.
 static void make_collectives(struct plan *plan, struct manifest *manifest)
 {
     struct listing listing = {plan->arena, manifest};
@@ -103,6 +106,7 @@ static void add_replicated(void *data, const struct node_flow *nf)
             tsr_node_name(nf->node), tsr_node_op(nf->node), nf->replicated};
 }
 
+// Nodes that were meant to be cut and are not, with the reason.
 static void make_replicated(struct plan *plan, struct manifest *manifest)
 {
     manifest->replicated = ARENA_ARRAY(plan->arena, struct manifest_replicated,
@@ -129,6 +133,7 @@ static void list_ports(struct plan *plan, const struct part *part, struct manife
     device->has_ports = true;
 }
 
+// What one rank has: its file, its data files, how much of the weights.
 static void make_device(struct plan *plan, const struct part *part, bool common,
                         struct manifest_device *device)
 {

@@ -58,6 +58,7 @@ static tsr_status choose_config(tsr_model *model, const char *name, const tsr_co
     return TSR_INVALID;
 }
 
+// The checker has said what is wrong, each thing at its place; this says that nothing was written.
 static tsr_status refuse_errors(tsr_model *model, const tsr_config *config)
 {
     tsr_session *session = tsr_model_session(model);
@@ -78,6 +79,7 @@ struct refusal {
     tsr_status status;
 };
 
+// With --strict: a node that was meant to be cut and is not.
 static void refuse_node(void *data, const struct node_flow *nf)
 {
     struct refusal *refusal = data;
@@ -99,6 +101,7 @@ static tsr_status refuse_replicated(const struct plan *plan)
 
 // ---- all of it ---------------------------------------------------------------------------------
 
+// A model of other domains alone may have none.
 static int64_t onnx_opset(const tsr_model *model)
 {
     for (size_t i = 0; i < tsr_model_opset_count(model); i++)
@@ -107,6 +110,7 @@ static int64_t onnx_opset(const tsr_model *model)
     return 17; // for the nodes that we add
 }
 
+// Shapes, layouts and expansions of the whole model: the flow. It tells its own findings.
 static tsr_status plan_begin(struct plan *plan, tsr_model *model, const tsr_config *config)
 {
     plan->session = tsr_model_session(model);
@@ -179,6 +183,7 @@ static tsr_status choose_layout(const tsr_model *model, const char *layout, cons
     return made(plan->wrapped);
 }
 
+// For who simulates or measures: the graphs as they would be written.
 static tsr_status show_parts(const struct plan *plan, const struct part *parts)
 {
     struct partition_part *list =
@@ -289,6 +294,7 @@ static tsr_status choose_files(const struct request *request, struct plan *plan)
     return TSR_OK;
 }
 
+// A copy of the model is cut where functions were replaced (inlined) or nodes were (plan->expanded).
 static tsr_status cut_model(const struct request *request, const tsr_config *config,
                             struct plan *plan)
 {
@@ -343,6 +349,7 @@ tsr_status tsr__partition(tsr_model *model, const char *folder,
     return cut(&request, (struct plan){.undigested = undigested});
 }
 
+// No folder, no digest of the model, no summary.
 tsr_status tsr__partition_look(tsr_model *model, const char *config,
                                const struct partition_look *look)
 {

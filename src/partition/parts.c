@@ -4,6 +4,7 @@
 // removed.
 #include "internal.h"
 
+// Those of the model, ours for communication, and that of ONNX even where the model has none: we add such nodes.
 static tsr_status copy_opsets(struct part *part)
 {
     const tsr_model *model = part->plan->model;
@@ -25,6 +26,7 @@ static tsr_status copy_opsets(struct part *part)
     return tsr_model_set_opset(part->model, COMM_DOMAIN, 1);
 }
 
+// Some rank needs the form.
 static bool wanted_somewhere(const struct plan *plan, const struct form *form)
 {
     for (int64_t rank = 0; rank < plan->n_ranks; rank++)
@@ -54,6 +56,7 @@ static tsr_status add_inputs(struct part *part)
     return TSR_OK;
 }
 
+// Zero, as the first token. Whatever communicates first depends on it.
 static tsr_status add_token(struct part *part)
 {
     static const int64_t one[1] = {1}, zero[1] = {0};
@@ -62,6 +65,7 @@ static tsr_status add_token(struct part *part)
     return made(part->token);
 }
 
+// To which partition the file belongs, and as which rank: the runtime compares both.
 static tsr_status add_marks(struct part *part)
 {
     const struct plan *plan = part->plan;
@@ -106,6 +110,7 @@ static tsr_status part_begin(struct plan *plan, struct part *part, int64_t rank)
 
 // ---- outputs -----------------------------------------------------------------------------------
 
+// Under the model's own names; a value that has another name here is copied.
 static tsr_status add_outputs(struct part *part)
 {
     tsr_graph *graph = tsr_model_graph(part->plan->model);

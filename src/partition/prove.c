@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // prove.c - the proof before publishing: the plan's communications fold and join parts of the same sizes; and the graphs
-// that were built, read again. On every rank the
-// communications ascend in number and hang on one chain of tokens; the members of a group have the
-// same operator, type, group and attributes, in the same body of the same node; and all of them are
-// there. Loops carry the token as their last state, both branches of an If hand it out last. So no run
-// of the parts can wait for a partner that never comes, as long as all take the same turns.
+// that were built, read again. On every rank the communications ascend in number and hang on one chain of tokens; the
+// members of a group have the same operator, type, group and attributes, in the same body of the same node; and all of
+// them are there. Loops carry the token as their last state, both branches of an If hand it out last. So no run of the
+// parts can wait for a partner that never comes, as long as all take the same turns.
+//
+//     rank 0: token -> AllReduce 0 -> t0 -> Send 1 (to 2)  -> t1 -> AllGather 2 -> token.out
+//     rank 1: token -> AllReduce 0 -> t0                         -> AllGather 2 -> token.out
+//     rank 2: token                      -> Recv 1 (of 0) -> t1                 -> token.out
+// holds: ranks may leave numbers out, but none goes back, and {0,1}, {0,2}, {0,1} each meet. If rank 1 had AllGather 2
+// before AllReduce 0, both ranks would wait for ever; it is refused here, because its numbers do not ascend.
 #include "internal.h"
 
 // ---- sizes -------------------------------------------------------------------------------------
 
+// Of sizes that are known at run time alone, the same part of the same cut is as large on both.
 static bool same_size(const struct form *form, int axis, int64_t a, int64_t b)
 {
     int64_t x[TILE_MAX_FACTORS], y[TILE_MAX_FACTORS], size = form->item->dims[axis].value;
@@ -40,6 +46,7 @@ static bool fit_together(const struct step *st, int64_t a, int64_t b)
     return true;
 }
 
+// A bug of ours, whatever the model: planning should not have joined them.
 static void refuse_sizes(struct sizes *sizes, const struct step *st, int64_t rank)
 {
     struct place at = PLACE_NONE;
@@ -72,6 +79,7 @@ static void check_sizes(void *data, const struct step *st)
     }
 }
 
+// Before anything is built: what is wrong here would be wrong in every graph.
 tsr_status tsr__sizes_agree(struct plan *plan)
 {
     struct sizes sizes = {plan, TSR_OK};
@@ -88,6 +96,7 @@ struct meeting {
     struct meeting *next;
 };
 
+// In graphs that we made it is our bug; in files that others have changed it is theirs.
 static tsr_status disagree(struct part *part, const tsr_node *node, const char *what)
 {
     struct place at = node ? tsr__place_node(node) : PLACE_NONE;
@@ -103,11 +112,13 @@ static tsr_status disagree(struct part *part, const tsr_node *node, const char *
     return TSR_BUG;
 }
 
+// The ranks that take part, as the node has them.
 static size_t group_of(const tsr_node *node, const int64_t **ranks)
 {
     return tsr_attr_ints(tsr_node_find_attr(node, "group"), ranks);
 }
 
+// Both lack it, or both have it with the same kind and value.
 static bool attr_equal(const tsr_attr *attr, const tsr_attr *b)
 {
     if (!attr || !b || tsr_attr_kind_of(attr) != tsr_attr_kind_of(b))
@@ -134,6 +145,7 @@ static bool same_attribute(const tsr_node *a, const tsr_node *b, const char *nam
     return attr_equal(tsr_node_find_attr(a, name), tsr_node_find_attr(b, name));
 }
 
+// All that the members of a communication must say alike. The two ends of a message may have different operators.
 static bool node_equal(const tsr_node *a, const tsr_node *b)
 {
     static const char *const all_have[] = {"plan", "id", "group", "elem_type"};
@@ -227,6 +239,7 @@ struct walk {
 
 static tsr_status walk_graph(struct walk *walk, const tsr_graph *graph);
 
+// The next communication of a rank: it is behind the last one, by its number and by its token.
 static tsr_status walk_comm(struct walk *w, const tsr_node *node)
 {
     int64_t id = tsr_attr_int(tsr_node_find_attr(node, "id"), -1);
@@ -240,6 +253,7 @@ static tsr_status walk_comm(struct walk *w, const tsr_node *node)
     return meet(w->part, node, w->table);
 }
 
+// Some communication stands in the graph, or in a body of one of its nodes.
 static bool communicates(const tsr_graph *graph)
 {
     for (const tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
@@ -253,6 +267,7 @@ static bool communicates(const tsr_graph *graph)
     return false;
 }
 
+// What a node with one input copies; the value itself, if it is no copy.
 static const tsr_value *copied(const tsr_value *value)
 {
     const tsr_node *node =
@@ -305,6 +320,7 @@ static bool has_bodies(const tsr_node *node)
     return false;
 }
 
+// In the order of the graph, bodies where their node stands.
 static tsr_status walk_graph(struct walk *w, const tsr_graph *graph)
 {
     for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
@@ -319,6 +335,7 @@ static tsr_status walk_graph(struct walk *w, const tsr_graph *graph)
     return TSR_OK;
 }
 
+// One rank. Of files that others have changed, the output must still be the last token: engines run only what outputs need.
 static tsr_status walk(struct part *part, struct meeting **table)
 {
     struct walk w = {.part = part, .table = table, .before = -1};
@@ -355,6 +372,7 @@ static tsr_status none_lost(struct plan *plan, struct part *parts, struct meetin
     return TSR_OK;
 }
 
+// Rank by rank into one table of communications; then each must have been met by as many as its group has.
 tsr_status tsr__parts_agree(struct plan *plan, struct part *parts)
 {
     struct meeting **table = ARENA_ARRAY(plan->arena, struct meeting *, (size_t)plan->n_comms + 1);

@@ -28,6 +28,7 @@ static tsr_status write_bytes(struct plan *plan, struct outfolder *outfolder, co
     return st;
 }
 
+// Through memory: a rank file holds no large weights.
 static tsr_status write_model(struct plan *plan, tsr_model *model, struct outfolder *outfolder,
                               struct manifest_file *file)
 {
@@ -122,6 +123,7 @@ tsr_status tsr__parts_measure(struct plan *plan, struct part *parts, struct mani
     return TSR_OK;
 }
 
+// Beside the folder first; it takes its name when all files are in it.
 tsr_status tsr__parts_publish(struct plan *plan, struct part *parts, const char *folder, bool force,
                               struct manifest *manifest)
 {
@@ -168,6 +170,7 @@ static void count_collectives(struct arena *arena, const struct manifest *manife
     summary->collectives = counts;
 }
 
+// Copies: the summary outlives the model.
 static void list_replicated(struct arena *arena, const struct manifest *manifest,
                             tsr_partition_summary *summary)
 {
@@ -182,6 +185,7 @@ static void list_replicated(struct arena *arena, const struct manifest *manifest
     summary->n_replicated = manifest->n_replicated;
 }
 
+// The node works on parts of something.
 static bool has_cut_factor(const struct placement *place)
 {
     if (!place->rule)

@@ -20,6 +20,7 @@ struct signing {
     tsr_status status;
 };
 
+// Something that others rely on is not as it was. All breaches are found before the folder is refused.
 static void breach(struct signing *signing, int64_t rank, const char *value, const char *what)
 {
     struct place at = PLACE_NONE;
@@ -61,6 +62,7 @@ static bool sizes_fit(const struct manifest_port *port, const tsr_value *value)
     return true;
 }
 
+// The type and the sizes of one input or output that is still there.
 static void check_value(struct signing *signing, int64_t rank, const tsr_value *value,
                         enum side side)
 {
@@ -246,6 +248,7 @@ static tsr_status keep_others(struct signing *signing)
 
 // ---- all of it ---------------------------------------------------------------------------------
 
+// A folder that cannot be signed at all, whatever is in its files.
 static tsr_status refuse_folder(struct signing *signing, const char *hint, const char *text)
 {
     struct place at = PLACE_NONE;
@@ -324,6 +327,7 @@ static void free_parts(struct signing *signing)
         tsr_model_free(signing->parts[rank].model);
 }
 
+// The names of renewed files stay in the session; everything else goes.
 tsr_status tsr_partition_sign(tsr_session *session, const char *folder, const char *const **files,
                               size_t *n)
 {

@@ -17,6 +17,7 @@ static tsr_status refuse(struct plan *plan, const tsr_value *value, const char *
     return TSR_UNSUPPORTED;
 }
 
+// Lists and optionals have no element type of their own.
 static bool is_tensor(const tsr_value *value)
 {
     return tsr_value_dtype(value) != TSR_UNDEFINED;
