@@ -841,6 +841,7 @@ typedef struct tsr_partition_options {
     /* Outputs that every rank gives whole, not rank 0 alone: for processes that each go on by themselves. */
     const char *const *everywhere;
     size_t n_everywhere;
+    const char *weights; /* NULL or "data": plain bytes; "safetensors": files that are that too */
 } tsr_partition_options;
 
 /* Counts of one partition, for reports. Owned by the session until the next partition. */

@@ -167,7 +167,8 @@ tsr_status tsr__bundle_verify(const struct bundle *bundle, const int64_t *ranks,
         if (first == TSR_OK)
             first = st;
         for (size_t k = 0; k < device->n_data; k++) {
-            bool common = strcmp(device->data[k], MANIFEST_COMMON) == 0;
+            bool common = strcmp(device->data[k], MANIFEST_COMMON) == 0 ||
+                          strcmp(device->data[k], MANIFEST_COMMON_SAFE) == 0;
             if (common && common_seen)
                 continue; // shared by all ranks: once is enough
             common_seen |= common;

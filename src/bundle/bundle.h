@@ -12,6 +12,7 @@
 
 #define MANIFEST_NAME        "manifest.json"
 #define MANIFEST_COMMON      "common.data"
+#define MANIFEST_COMMON_SAFE "common.safetensors" // the same where weights are safetensors
 #define MANIFEST_VERSION     1
 #define MANIFEST_MAX_BYTES   (64u << 20) // of the manifest's text
 #define MANIFEST_MAX_RANKS   65536
@@ -103,6 +104,8 @@ void tsr__bundle_close(struct bundle *bundle);
 // its own that names it.
 tsr_status tsr__bundle_verify(const struct bundle *bundle, const int64_t *ranks, size_t n_ranks,
                               bool check_files) TSR_MUST_USE;
+// The file of weights that several ranks use, by either name; NULL: there is none.
+const struct manifest_file *tsr__manifest_common(const struct manifest *manifest);
 // Entry of that file, or NULL.
 const struct manifest_file *tsr__manifest_find(const struct manifest *manifest, struct str name);
 // Size and digest of a file as it is now, into an entry that has its name.

@@ -549,3 +549,11 @@ const struct manifest_file *tsr__manifest_find(const struct manifest *manifest, 
     }
     return NULL;
 }
+
+const struct manifest_file *tsr__manifest_common(const struct manifest *manifest)
+{
+    const struct manifest_file *file = tsr__manifest_find(manifest, STR(MANIFEST_COMMON));
+    if (file)
+        return file;
+    return tsr__manifest_find(manifest, STR(MANIFEST_COMMON_SAFE));
+}

@@ -116,6 +116,7 @@ static int run(struct cli *cli)
         .dry_run = cli_flag(cli, "--dry-run"),
         .dialect = cli_value(cli, "--dialect"),
         .layout = cli_value(cli, "--layout"),
+        .weights = cli_value(cli, "--weights"),
     };
     tsr_partition_summary summary = {.size = sizeof summary};
     tsr_model *model = NULL;
@@ -158,6 +159,8 @@ static const struct option options_table[] = {
      "wrapped: also model.onnx, whose one node runs the partition in any ONNX Runtime that has "
      "registered libtessera_ops.so; genai: a generation folder for each device, for "
      "onnxruntime-genai"},
+    {"--weights", "data|safetensors",
+     "files of weights: plain bytes, or safetensors, which rank files refer to as to any data"},
     {"--dry-run", NULL, "write nothing: only say what would be written"},
     {"--force", NULL, "replace an existing folder"},
     {"--keep-cut", "NAME",

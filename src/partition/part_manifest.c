@@ -147,9 +147,9 @@ static void make_device(struct plan *plan, const struct part *part, bool common,
     device->weights = part->weights;
     device->weight_bytes = part->weight_bytes;
     if (part->data_bytes && device->data)
-        device->data[device->n_data++] = tsr__arena_printf(plan->arena, "rank%zu.data", r).p;
+        device->data[device->n_data++] = tsr__weights_file(plan, part->rank);
     if (common && device->data)
-        device->data[device->n_data++] = MANIFEST_COMMON;
+        device->data[device->n_data++] = tsr__weights_file(plan, plan->n_ranks);
     list_ports(plan, part, device);
 }
 

@@ -157,6 +157,17 @@ static tsr_status refuse_dialect(const tsr_model *model, const char *dialect)
     return TSR_UNSUPPORTED;
 }
 
+static tsr_status choose_weights(const tsr_model *model, const char *format, struct plan *plan)
+{
+    plan->as_safetensors = strcmp(format, "safetensors") == 0;
+    if (plan->as_safetensors || strcmp(format, "data") == 0)
+        return TSR_OK;
+    struct place at = PLACE_NONE;
+    tsr__diag(tsr_model_session(model), DIAG_partition_layout, &at, "data or safetensors",
+              "weights cannot be written as '%s'", format);
+    return TSR_UNSUPPORTED;
+}
+
 static tsr_status refuse_layout(const tsr_model *model, const char *layout)
 {
     struct place at = PLACE_NONE;
@@ -289,6 +300,11 @@ static tsr_status choose_files(const struct request *request, struct plan *plan)
     plan->microsoft = options->dialect && strcmp(options->dialect, COMM_DOMAIN) != 0;
     if (plan->microsoft && strcmp(options->dialect, "com.microsoft") != 0)
         return refuse_dialect(request->model, options->dialect);
+    tsr_status st = TSR_OK;
+    if (options->weights)
+        st = choose_weights(request->model, options->weights, plan);
+    if (st != TSR_OK)
+        return st;
     if (options->layout)
         return choose_layout(request->model, options->layout, request->folder, plan);
     return TSR_OK;

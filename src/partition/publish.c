@@ -91,9 +91,9 @@ static tsr_status write_files(struct plan *plan, struct part *parts, struct outf
         if (!data[rank].bytes)
             continue;
         struct manifest_file *file = &manifest->files[manifest->n_files++];
-        file->name = MANIFEST_COMMON;
-        if (rank < plan->n_ranks)
-            file->name = manifest->devices[rank].data[0];
+        file->name = tsr__weights_file(plan, rank);
+        if (!file->name)
+            return TSR_NOMEM;
         file->bytes = data[rank].bytes;
         memcpy(file->sha256, data[rank].sha256, sizeof(file->sha256));
     }

@@ -23,10 +23,10 @@ tsr_status tsr__shared_open(tsr_session *session, const struct engine *engine,
                             struct shared_weights *out)
 {
     *out = (struct shared_weights){0};
-    if (bundle->manifest.n_ranks < 2 ||
-        !tsr__manifest_find(&bundle->manifest, STR(MANIFEST_COMMON)))
+    const struct manifest_file *common = tsr__manifest_common(&bundle->manifest);
+    if (bundle->manifest.n_ranks < 2 || !common)
         return TSR_OK;
-    struct str path = tsr__bundle_file_path(bundle, arena, MANIFEST_COMMON);
+    struct str path = tsr__bundle_file_path(bundle, arena, common->name);
     tsr_status st = path.p ? tsr__file_map(session, path.p, &out->common) : TSR_NOMEM;
     if (st != TSR_OK)
         return st;

@@ -139,6 +139,8 @@ struct plan {
     VEC(struct plan_state) states;
     int64_t n_comms;
     uint64_t common_bytes;             // of the common file
+    bool as_safetensors;               // data files are safetensors files too
+    uint64_t safetensors;              // then: bytes of the header that each begins with; else 0
     bool undigested;                   // benchmarks: data files without digests
     const struct partition_look *look; // not NULL: the parts are shown, not written
     bool microsoft;                    // communication as com.microsoft has it

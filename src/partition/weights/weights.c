@@ -42,12 +42,23 @@ static uint64_t align_of(uint64_t bytes)
     return bytes >= LARGE_BYTES ? LARGE_ALIGN : SMALL_ALIGN;
 }
 
-// The next place in a file that ends at *end.
-static uint64_t reserve(uint64_t *end, uint64_t bytes)
+// The place of the next constant in a file that ends at *end; the first comes behind the header, if there is one. Gaps
+// have an entry in a header, so there all are small.
+static uint64_t reserve(const struct plan *plan, uint64_t *end, uint64_t bytes)
 {
-    uint64_t align = align_of(bytes), at = (*end + align - 1) / align * align;
+    uint64_t align = plan->safetensors ? SMALL_ALIGN : align_of(bytes);
+    uint64_t first = *end ? *end : plan->safetensors;
+    uint64_t at = (first + align - 1) / align * align;
     *end = at + bytes;
     return at;
+}
+
+const char *tsr__weights_file(const struct plan *plan, int64_t rank)
+{
+    const char *ending = plan->as_safetensors ? "safetensors" : "data";
+    if (rank == plan->n_ranks)
+        return plan->as_safetensors ? MANIFEST_COMMON_SAFE : MANIFEST_COMMON;
+    return tsr__arena_printf(plan->arena, "rank%lld.%s", (long long)rank, ending).p;
 }
 
 // Copies the elements of a piece out of the whole, for types of any number of bits (packed, lowest
@@ -102,19 +113,17 @@ static tsr_value *add_outside(struct part *part, struct form *form, const int64_
                               int64_t bytes, struct str name)
 {
     struct item *it = form->item;
-    struct str own = tsr__arena_printf(part->plan->arena, "rank%lld.data", (long long)part->rank);
-    uint64_t size = (uint64_t)bytes;
+    const struct plan *plan = part->plan;
+    const char *file = tsr__weights_file(plan, form->common ? plan->n_ranks : part->rank);
+    uint64_t at = form->offset[0];
+    if (!form->common)
+        at = form->offset[part->rank] = reserve(plan, &part->data_bytes, (uint64_t)bytes);
     form->stored[part->rank] = 1;
-    if (form->common) {
-        part->uses_common = true;
-        return tsr__graph_add_external(part->graph, name.p, it->dtype, it->rank, dims,
-                                       MANIFEST_COMMON, form->offset[0], size);
-    }
-    uint64_t at = reserve(&part->data_bytes, size);
-    form->offset[part->rank] = at;
-    if (!own.p)
+    part->uses_common |= form->common;
+    if (!file)
         return NULL;
-    return tsr__graph_add_external(part->graph, name.p, it->dtype, it->rank, dims, own.p, at, size);
+    return tsr__graph_add_external(part->graph, name.p, it->dtype, it->rank, dims, file, at,
+                                   (uint64_t)bytes);
 }
 
 // Strings and other constants without a fixed size per element: as they stand.
@@ -180,6 +189,8 @@ static tsr_status place_on(struct part *part, struct form *form)
 // In the order of the plan, so that the same model gives the same files.
 tsr_status tsr__weights_place(struct plan *plan, struct part *parts)
 {
+    if (plan->as_safetensors)
+        plan->safetensors = tsr__safetensors_room(plan);
     for (struct form *form = plan->consts; form; form = form->next_const) {
         int64_t users = 0;
         for (int64_t rank = 0; rank < plan->n_ranks; rank++)
@@ -187,7 +198,7 @@ tsr_status tsr__weights_place(struct plan *plan, struct part *parts)
         int64_t bytes = tsr_tensor_bytes(tsr_value_initializer(form->item->value));
         form->common = users > 1 && tsr__layout_is_whole(form->layout);
         if (form->common && form->item->fixed && bytes > 0 && !stays_inside(form->item, bytes))
-            form->offset[0] = reserve(&plan->common_bytes, (uint64_t)bytes);
+            form->offset[0] = reserve(plan, &plan->common_bytes, (uint64_t)bytes);
         for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
             if (!form->live[rank])
                 continue;

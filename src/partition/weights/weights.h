@@ -5,6 +5,8 @@
 
 #include "partition/emit/emit.h"
 
+// "rank1.data", "common.data" (rank n_ranks), or with the ending .safetensors; NULL: out of memory.
+const char *tsr__weights_file(const struct plan *plan, int64_t rank);
 // Puts each constant into the graphs of the ranks that need it, and fixes its place in the data files.
 tsr_status tsr__weights_place(struct plan *plan, struct part *parts) TSR_MUST_USE;
 // Tells the engine's side which weights of the common file it may give to a session by name (kept_inputs.c in rules says why not all).

@@ -326,14 +326,14 @@ static tsr_status batch_open(struct batch *batch, struct outfolder *outfolder, b
     int fds[BATCH_RANKS];
     size_t n = 0;
     if (batch->n == 0 && any_common)
-        st = batch_open_file(batch, 0, outfolder, MANIFEST_COMMON);
+        st = batch_open_file(batch, 0, outfolder,
+                             tsr__weights_file(batch->plan, batch->plan->n_ranks));
     if (st != TSR_OK)
         return st;
     for (int64_t i = 0; i < batch->n; i++) {
-        struct str name =
-            tsr__arena_printf(batch->plan->arena, "rank%lld.data", (long long)(batch->first + i));
+        const char *name = tsr__weights_file(batch->plan, batch->first + i);
         if (batch->parts[batch->first + i].data_bytes)
-            st = name.p ? batch_open_file(batch, i, outfolder, name.p) : TSR_NOMEM;
+            st = name ? batch_open_file(batch, i, outfolder, name) : TSR_NOMEM;
         if (st != TSR_OK)
             return st;
     }
@@ -374,11 +374,31 @@ static tsr_status batch_close(struct batch *batch, int64_t i, struct data_file *
     return st;
 }
 
+// The headers of safetensors files, each before the data that it names.
+static tsr_status batch_headers(struct batch *batch)
+{
+    struct plan *plan = batch->plan;
+    for (int64_t i = 0; i < BATCH_RANKS && plan->safetensors; i++) {
+        unsigned char *header;
+        if (!batch->open[i])
+            continue;
+        int64_t rank = batch->n ? batch->first + i : plan->n_ranks;
+        tsr_status st = tsr__safetensors_header(plan, rank, &header);
+        if (st != TSR_OK)
+            return st;
+        tsr__out_write(&batch->files[i], header, (size_t)plan->safetensors);
+    }
+    return TSR_OK;
+}
+
 // Every constant once for the whole batch, so the source is read once per batch and not once per rank.
 static tsr_status batch_write(struct batch *batch, struct outfolder *outfolder,
                               struct data_file *files, bool any_common)
 {
     tsr_status st = batch_open(batch, outfolder, any_common);
+    if (st != TSR_OK)
+        return st;
+    st = batch_headers(batch);
     if (st != TSR_OK)
         return st;
     for (struct form *form = batch->plan->consts; form; form = form->next_const) {

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// safetensors.c - data files that are safetensors files too (--weights safetensors): a header that names what follows, then the
+// same bytes at the same places as in any data file, so that rank files refer to them as to external data everywhere.
+//
+// The header is 8 bytes of length, then JSON, filled up with spaces. How long it may get is known before anything is placed,
+// so that places never move: {"w": {"dtype": "F32", "shape": [4, 8], "data_offsets": [0, 128]}, ...}. Its tensors must
+// follow each other without a gap: where a place is aligned, what lies before it is a tensor of bytes, "pad.64" at byte 64.
+#include "internal.h"
+
+#include <stdio.h>
+
+#define PER_ENTRY 600 // of a header: a tensor and the gap before it, without name and shape
+#define PER_DIM   40
+#define PER_BYTE  6 // of a name: an escaped character
+
+static const char *type_word(tsr_dtype type)
+{
+    static const struct {
+        tsr_dtype type;
+        const char *word;
+    } words[] = {{TSR_BOOL, "BOOL"},         {TSR_UINT8, "U8"},
+                 {TSR_INT8, "I8"},           {TSR_UINT16, "U16"},
+                 {TSR_INT16, "I16"},         {TSR_UINT32, "U32"},
+                 {TSR_INT32, "I32"},         {TSR_UINT64, "U64"},
+                 {TSR_INT64, "I64"},         {TSR_FLOAT16, "F16"},
+                 {TSR_BFLOAT16, "BF16"},     {TSR_FLOAT, "F32"},
+                 {TSR_DOUBLE, "F64"},        {TSR_FLOAT8E4M3FN, "F8_E4M3"},
+                 {TSR_FLOAT8E5M2, "F8_E5M2"}};
+    for (size_t i = 0; i < TSR_COUNT(words); i++)
+        if (words[i].type == type)
+            return words[i].word;
+    return NULL; // packed and rare ones: as bytes
+}
+
+uint64_t tsr__safetensors_room(const struct plan *plan)
+{
+    uint64_t bytes = 8 + PER_ENTRY;
+    for (const struct form *form = plan->consts; form; form = form->next_const)
+        bytes += PER_ENTRY + PER_DIM * (uint64_t)(form->item->rank > 0 ? form->item->rank : 0) +
+                 PER_BYTE * (uint64_t)form->item->name.n;
+    return (bytes + LARGE_ALIGN - 1) / LARGE_ALIGN * LARGE_ALIGN;
+}
+
+// ---- the entries of one file -------------------------------------------------------------------
+
+struct header {
+    struct plan *plan;
+    tsr_json *json;
+    int64_t rank; // whose file; n_ranks: the common one
+    uint64_t end; // of the entry before, from the start of the data
+};
+
+static void add_entry(struct header *header, const char *name, const char *type,
+                      const int64_t *dims, size_t rank, uint64_t bytes)
+{
+    int64_t offsets[2] = {(int64_t)header->end, (int64_t)(header->end + bytes)};
+    tsr_json_begin(header->json, name, '{');
+    tsr_json_string(header->json, "dtype", type);
+    tsr_json_ints(header->json, "shape", dims, rank);
+    tsr_json_ints(header->json, "data_offsets", offsets, 2);
+    tsr_json_end(header->json);
+    header->end += bytes;
+}
+
+static void add_gap(struct header *header, uint64_t start)
+{
+    char name[40];
+    int64_t bytes = (int64_t)(start - header->end);
+    if (bytes == 0)
+        return;
+    snprintf(name, sizeof name, "pad.%llu", (unsigned long long)header->end);
+    add_entry(header, name, "U8", &bytes, 1, (uint64_t)bytes);
+}
+
+// Whose constant is described; -1: the form has no bytes in this file.
+static int64_t owner_in(const struct header *header, const struct form *form)
+{
+    bool common = header->rank == header->plan->n_ranks;
+    if (!common)
+        return form->stored[header->rank] && !form->common ? header->rank : -1;
+    for (int64_t rank = 0; form->common && rank < header->plan->n_ranks; rank++)
+        if (form->stored[rank])
+            return rank;
+    return -1;
+}
+
+static tsr_status add_form(struct header *header, const struct form *form)
+{
+    int64_t rank = owner_in(header, form), dims[TILE_MAX_RANK];
+    if (rank < 0)
+        return TSR_OK;
+    const struct tile_piece *piece = tsr__const_piece(header->plan, form, rank);
+    if (!piece)
+        return TSR_NOMEM;
+    const struct item *it = form->item;
+    for (int axis = 0; axis < it->rank; axis++)
+        dims[axis] = piece->dims[axis].size;
+    int64_t bytes = tsr_dtype_bytes(it->dtype, tsr__piece_elements(piece));
+    uint64_t at = form->offset[form->common ? 0 : rank] - header->plan->safetensors;
+    const char *type = type_word(it->dtype);
+    add_gap(header, at);
+    if (type)
+        add_entry(header, tsr_value_name(form->local[rank]), type, dims, (size_t)it->rank,
+                  (uint64_t)bytes);
+    else
+        add_entry(header, tsr_value_name(form->local[rank]), "U8", &bytes, 1, (uint64_t)bytes);
+    return TSR_OK;
+}
+
+static tsr_status add_forms(struct header *header)
+{
+    tsr_json_begin(header->json, NULL, '{');
+    tsr_json_begin(header->json, "__metadata__", '{');
+    tsr_json_string(header->json, "generator", "tessera");
+    tsr_json_end(header->json);
+    for (const struct form *form = header->plan->consts; form; form = form->next_const) {
+        tsr_status st = add_form(header, form);
+        if (st != TSR_OK)
+            return st;
+    }
+    tsr_json_end(header->json);
+    return TSR_OK;
+}
+
+// The length, the text, and spaces up to the room that was kept for both.
+static tsr_status fill_room(struct plan *plan, const char *text, unsigned char **out)
+{
+    uint64_t room = plan->safetensors, length = room - 8, n = strlen(text);
+    if (n > length)
+        return TSR_BUG; // PER_ENTRY and its like are too small
+    unsigned char *bytes = ARENA_ARRAY(plan->arena, unsigned char, (size_t)room);
+    if (!bytes)
+        return TSR_NOMEM;
+    for (int i = 0; i < 8; i++)
+        bytes[i] = (unsigned char)(length >> (8 * i));
+    memset(bytes + 8, ' ', (size_t)length);
+    memcpy(bytes + 8, text, (size_t)n);
+    *out = bytes;
+    return TSR_OK;
+}
+
+tsr_status tsr__safetensors_header(struct plan *plan, int64_t rank, unsigned char **out)
+{
+    struct header header = {.plan = plan, .json = tsr_json_new(plan->session), .rank = rank};
+    if (!header.json)
+        return TSR_NOMEM;
+    tsr_status st = add_forms(&header);
+    const char *text = st == TSR_OK ? tsr_json_text(header.json) : NULL;
+    if (st == TSR_OK)
+        st = text ? fill_room(plan, text, out) : TSR_NOMEM;
+    tsr_json_free(header.json);
+    return st;
+}

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights as safetensors: files that Python's safetensors reads, that rank files refer to as to any external data, and that hold the
+pieces that plain data files hold.
+
+usage: weights.py TESSERA PLUGIN"""
+import json, os, subprocess, sys, tempfile
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import TensorProto, helper, numpy_helper
+
+TESSERA, PLUGIN = map(os.path.abspath, sys.argv[1:3])
+MODELS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "models")
+failed = 0
+
+
+def case(name, ok, why=""):
+    global failed
+    failed += not ok
+    print("%s e2e weights %s" % ("ok" if ok else "not ok", name))
+    if not ok:
+        print("#", str(why)[-600:])
+
+
+def tessera(*words):
+    p = subprocess.run([TESSERA, *map(str, words)], capture_output=True, text=True)
+    return p.returncode, p.stderr
+
+
+def entries(path):
+    """What a header says, by hand: the length, the JSON, no gap between tensors and none at the end."""
+    with open(path, "rb") as f:
+        length = int.from_bytes(f.read(8), "little")
+        said = json.loads(f.read(length))
+        data = f.read()
+    said.pop("__metadata__")
+    end = 0
+    for entry in sorted(said.values(), key=lambda e: e["data_offsets"]):
+        assert entry["data_offsets"][0] == end, entry
+        end = entry["data_offsets"][1]
+    assert end == len(data) and (8 + length) % 64 == 0, (end, len(data))
+    return said, data
+
+
+def outside(path):
+    """Initializers of a rank file that lie in other files: name -> (file, array)."""
+    model = onnx.load(path, load_external_data=False)
+    where = {t.name: {e.key: e.value for e in t.external_data} for t in model.graph.initializer if t.external_data}
+    whole = {t.name: t for t in onnx.load(path).graph.initializer}
+    return {name: (w["location"], int(w["offset"]), int(w["length"]), numpy_helper.to_array(whole[name])) for name, w in where.items()}
+
+
+def odd_model(d):
+    """Sizes that leave gaps, a name to be escaped, elements of 4 bits and of 2 bytes."""
+    rng = np.random.default_rng(1)
+    arrays = {'a "quoted"\\name': rng.standard_normal((31, 37)).astype("f4"), "half": rng.standard_normal((37, 41)).astype("f2"), "last": rng.standard_normal((41, 29)).astype("f4")}
+    inits = [numpy_helper.from_array(v, k) for k, v in arrays.items()]
+    inits.append(helper.make_tensor("nibbles", TensorProto.INT4, [29, 101], rng.integers(-8, 8, 29 * 101)))
+    nodes = [helper.make_node("MatMul", ["x", list(arrays)[0]], ["b"]), helper.make_node("Cast", ["half"], ["wide"], to=TensorProto.FLOAT), helper.make_node("MatMul", ["b", "wide"], ["c"]),
+             helper.make_node("MatMul", ["c", "last"], ["e"]), helper.make_node("Cast", ["nibbles"], ["n"], to=TensorProto.FLOAT), helper.make_node("MatMul", ["e", "n"], ["y"])]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(nodes, "g", [value("x", TensorProto.FLOAT, [3, 31])], [value("y", TensorProto.FLOAT, [3, 101])], inits)
+    onnx.save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)]), d + "/odd.onnx")
+    return d + "/odd.onnx"
+
+
+def stock(path):
+    """The first output of a stock onnxruntime, on inputs that follow from the names."""
+    options = ort.SessionOptions()
+    options.register_custom_ops_library(PLUGIN)
+    session = ort.InferenceSession(path, options)
+    feeds = {}
+    for value in session.get_inputs():
+        shape = [size if isinstance(size, int) else 4 for size in value.shape]
+        feeds[value.name] = np.linspace(-1, 1, int(np.prod(shape)), dtype="f4").reshape(shape) if "float" in value.type else np.ones(shape, "i8")
+    return session.run(None, feeds)[0]
+
+
+def check(d, name, path, inputs, edits):
+    rc, err = tessera("annotate", path, "--config", "c:2", *edits, "-o", d + "/cut.onnx")
+    rc, err = (rc, err) if rc else tessera("partition", d + "/cut.onnx", "-o", d + "/plain", "--force")
+    rc, err = (rc, err) if rc else tessera("partition", d + "/cut.onnx", "--weights", "safetensors", "-o", d + "/safe", "--force")
+    case(name + ": is written", rc == 0 and not [f for f in os.listdir(d + "/safe") if f.endswith(".data")], err)
+    same, named = True, True
+    for rank in range(2):
+        plain, safe = (outside("%s/%s/rank%d.onnx" % (d, how, rank)) for how in ("plain", "safe"))
+        same = same and plain.keys() == safe.keys() and all(np.array_equal(plain[k][3], safe[k][3]) for k in plain)
+        for tensor, (file, offset, length, array) in safe.items():
+            said, data = entries(d + "/safe/" + file)
+            base = os.path.getsize(d + "/safe/" + file) - len(data)
+            named = named and tensor in said and [offset - base, offset - base + length] == said[tensor]["data_offsets"]
+    case(name + ": the same pieces", same)
+    case(name + ": each is named in its file", named)
+    rc, err = tessera("partition", d + "/cut.onnx", "--weights", "safetensors", "--layout", "wrapped", "-o", d + "/wrapped", "--force")
+    whole, wrapped = (stock(file) for file in (path, d + "/wrapped/model.onnx"))
+    case(name + ": a stock onnxruntime runs it", rc == 0 and np.abs(whole - wrapped).max() <= 5e-5 * np.abs(whole).max(), err)
+    runs = [tessera("run", d + "/" + how, "--inputs", inputs, "--outputs", "%s/%s.npz" % (d, how)) for how in ("plain", "safe")]
+    plain, safe = (dict(np.load("%s/%s.npz" % (d, how))) for how in ("plain", "safe"))
+    case(name + ": runs, the same bits", runs[0][0] == runs[1][0] == 0 and all(np.array_equal(plain[k], safe[k]) for k in plain), runs)
+    try:
+        from safetensors import safe_open
+    except ImportError:
+        print("ok e2e weights %s: Python's safetensors reads it # SKIP not installed" % name)
+        return
+    good = 0
+    for rank in range(2):
+        for tensor, (file, _, _, array) in outside("%s/safe/rank%d.onnx" % (d, rank)).items():
+            with safe_open(d + "/safe/" + file, "numpy") as f:
+                got = f.get_tensor(tensor)
+                good += got.dtype == np.uint8 or (got.shape == array.shape and np.array_equal(got, array))
+    case(name + ": Python's safetensors reads it", good == sum(len(outside("%s/safe/rank%d.onnx" % (d, rank))) for rank in range(2)) > 0, good)
+
+
+with tempfile.TemporaryDirectory(prefix="tessera-weights-") as d:
+    bert = MODELS + "/bert_tiny/model.onnx"
+    products = [n for n in onnx.load(bert).graph.node if n.op_type in ("MatMul", "Gemm")][:6]
+    check(d, "bert", bert, MODELS + "/bert_tiny/test_data_set_0", [w for n in products for w in ("--shard", "%s:%s={...,2}" % (n.name or n.output[0], n.output[0]))])
+    check(d, "odd sizes", odd_model(d), "random:3", ["--shard", "b:b={1,2}", "--shard", "y:y={1,2}"])
+    rc, err = tessera("partition", bert, "--devices", 2, "--weights", "gguf", "-o", d + "/no")
+    case("refuses other formats", rc == 5 and "partition-layout" in err and not os.path.exists(d + "/no"), "exit %d %s" % (rc, err))
+sys.exit(1 if failed else 0)
