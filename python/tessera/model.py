@@ -96,6 +96,15 @@ def partition_of(summary: Any) -> Partition:
     return Partition(summary.devices, summary.nodes, summary.cut_nodes, counts_of(summary), summary.weight_bytes[:summary.devices], replicated)
 
 
+def _model_of(session: Session, folder: str) -> str:
+    """Path of the model in a generation folder."""
+    handle = ctypes.c_void_p()
+    session.status(library.tsr_folder_open(session.handle, os.fsencode(folder), ctypes.byref(handle)))
+    path = os.fsdecode(library.tsr_folder_model(handle))
+    library.tsr_folder_free(handle)
+    return path
+
+
 def topology_of(session: Session, devices: Union[int, str]) -> Any:
     """A topology of what --devices takes: a generator, a list, a file, "auto" (as many as are best). To be freed."""
     handle, text = ctypes.c_void_p(), str(devices)
@@ -117,6 +126,7 @@ class Model:
         self._config: Optional[str] = None
         self._bytes: Optional[bytes] = None
         self._path: Optional[str] = None
+        self._folder: Optional[str] = None  # a generation folder that it was loaded from
         try:
             self.session.do(lambda: self._load(source))
         except BaseException:
@@ -127,6 +137,8 @@ class Model:
         s, out = self.session, ctypes.byref(self._handle)
         if isinstance(source, (str, os.PathLike)):
             self._path = os.fspath(source)
+            if library.tsr_folder_is(os.fsencode(self._path)):
+                self._folder, self._path = self._path, _model_of(s, self._path)
             s.status(library.tsr_model_load(s.handle, os.fsencode(self._path), out))
             return
         self._bytes = _serialized(source)
@@ -256,18 +268,43 @@ class Model:
         self._config = _text(summary.config)
         return plan_of(summary)
 
-    def partition(self, folder: Union[str, os.PathLike], *, state: Union[str, Iterable[str]] = (), keep_cut: Iterable[str] = (),
-                  layout: Optional[str] = None, force: bool = False) -> Partition:
-        """Writes one ONNX file for each device into a new folder. state: "past=present" pairs that stay on their devices."""
-        if layout:
-            raise NotImplementedError("layout %r: use the command, tessera partition --layout %s" % (layout, layout))
-        return self.session.do(lambda: self._partition(folder, state, keep_cut, force))
+    def partition(self, folder: Union[str, os.PathLike], *, state: Union[str, Iterable[str]] = "auto", keep_cut: Iterable[str] = (),
+                  layout: Optional[str] = None, weights: Optional[str] = None, force: bool = False) -> Partition:
+        """Writes one ONNX file for each device into a new folder.
 
-    def _partition(self, folder: Any, state: Any, keep_cut: Any, force: bool) -> Partition:
+        state: "past=present" pairs that stay on their devices; "auto": those that the model's metadata names.
+        layout: "wrapped" writes model.onnx beside them, whose one node runs them in any ONNX Runtime; "genai" one generation folder
+        for each device (the model was loaded from such a folder). weights: "safetensors", or plain bytes."""
+        if layout == "genai":
+            return self.session.do(lambda: self._partition_folder(folder, force))
+        return self.session.do(lambda: self._partition(folder, state, keep_cut, layout, weights, force))
+
+    def _partition_folder(self, out: Any, force: bool) -> Partition:
+        if self._folder is None:
+            raise ValueError("layout 'genai' wants a model that was loaded from a folder with genai_config.json")
+        handle, devices = ctypes.c_void_p(), self._devices()
+        self.session.status(library.tsr_folder_open(self.session.handle, os.fsencode(self._folder), ctypes.byref(handle)))
+        try:
+            options = options_of(_api.tsr_folder_options, devices=devices, force=force)
+            summary = options_of(_api.tsr_partition_summary)
+            self.session.status(library.tsr_folder_partition(handle, os.fsencode(out), ctypes.byref(options), ctypes.byref(summary)))
+            return partition_of(summary)
+        finally:
+            library.tsr_folder_free(handle)
+
+    def _devices(self) -> int:
+        """Of the configuration that was planned or added last."""
+        config = library.tsr_model_find_config(self._handle, self._config.encode()) if self._config else None
+        if not config:
+            raise ValueError("plan the model first, or add a configuration: it says for how many devices")
+        return library.tsr_config_devices(config)
+
+    def _partition(self, folder: Any, state: Any, keep_cut: Any, layout: Optional[str], weights: Optional[str], force: bool) -> Partition:
         pairs = text_array([] if state == "auto" else list(state))
         cut = text_array(list(keep_cut))
         name = self._config.encode() if self._config else None
-        options = options_of(_api.tsr_partition_options, config=name, force=force, state=pairs, n_state=len(pairs), keep_cut=cut, n_keep_cut=len(cut))
+        options = options_of(_api.tsr_partition_options, config=name, force=force, state=pairs, n_state=len(pairs), keep_cut=cut, n_keep_cut=len(cut),
+                             layout=layout.encode() if layout else None, weights=weights.encode() if weights else None)
         summary = options_of(_api.tsr_partition_summary)
         self.session.status(library.tsr_partition(self._handle, os.fsencode(folder), ctypes.byref(options), ctypes.byref(summary)))
         return partition_of(summary)

@@ -1,0 +1,26 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A bar of tqdm for what takes long (pip install tqdm). Ctrl-C ends it at once, and leaves nothing half-written.
+
+    python examples/python/progress.py model.onnx folder"""
+import sys
+
+import tessera
+from tqdm import tqdm
+
+bars = {}
+
+
+def progress(what, done, total):
+    """Called by the library's thread: what is being done, and how much of it."""
+    if what not in bars:
+        bars[what] = tqdm(desc=what, total=total or None, file=sys.stdout)
+    bars[what].total = total or None
+    bars[what].update(done - bars[what].n)
+
+
+model = tessera.load(sys.argv[1], progress=progress)
+model.plan(2)
+model.partition(sys.argv[2])
+for bar in bars.values():
+    bar.close()

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scripts of examples/python over the library of this build: they end well and say what they are to say.
+
+usage: test_examples.py BUILD"""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import xml.dom.minidom
+
+BUILD = os.path.abspath(sys.argv[1])
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+MODEL = ROOT + "/tests/models/bert_tiny/model.onnx"
+ENV = dict(os.environ, TESSERA_LIBRARY=BUILD + "/libtessera.so", PYTHONPATH=BUILD + "/python")
+failed = 0
+
+
+def case(name, ok, why=""):
+    global failed
+    failed += not ok
+    print("%s python example %s" % ("ok" if ok else "not ok", name))
+    if not ok:
+        print("#", str(why)[-1500:].replace("\n", "\n# "))
+
+
+def has(module):
+    return subprocess.run([sys.executable, "-c", "import " + module], capture_output=True).returncode == 0
+
+
+def example(name, *words):
+    p = subprocess.run([sys.executable, "%s/examples/python/%s.py" % (ROOT, name), *words], capture_output=True, text=True, env=ENV, timeout=300)
+    return p.returncode, p.stdout, p.stdout + p.stderr
+
+
+def with_tokenizer(d):
+    """The tests' generation folder with a tokenizer of one letter per token."""
+    shutil.copytree(ROOT + "/tests/folders/genai_tiny", d + "/folder")
+    letters = {c: i for i, c in enumerate("?abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,-0123456")}
+    tokenizer = {"version": "1.0", "model": {"type": "WordLevel", "vocab": letters, "unk_token": "?"},
+                 "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated", "invert": False}, "decoder": {"type": "Fuse"},
+                 "added_tokens": [], "normalizer": None, "post_processor": None, "truncation": None, "padding": None}
+    with open(d + "/folder/tokenizer.json", "w") as f:
+        json.dump(tokenizer, f)
+    return d + "/folder"
+
+
+with tempfile.TemporaryDirectory(prefix="tessera-examples-") as d:
+    rc, out, said = example("plan_and_run", MODEL, "batch=2", "seq=9")
+    apart = [float(line.split("apart by ")[1].split()[0]) for line in out.splitlines() if "apart by" in line]
+    case("plan_and_run", rc == 0 and "predicted" in out and apart and max(apart) < 5e-5, said)
+    rc, out, said = example("annotate_and_check", MODEL)
+    case("annotate_and_check", rc == 0 and "refused: " in out and "cut and whole agree" in out, said)
+    rc, out, said = example("plot", MODEL, "hosts:2x2", d + "/topology.svg", d + "/timeline.svg")
+    case("plot", rc == 0 and "4 devices" in out and "2 ranks" in out, said)
+    if rc == 0:
+        marks = [len(xml.dom.minidom.parse(d + name).getElementsByTagName(tag)) for name, tag in (("/topology.svg", "circle"), ("/topology.svg", "line"), ("/timeline.svg", "rect"))]
+        case("plot draws every device, link and node", marks[0] == 4 and marks[1] > 3 and marks[2] > 20, marks)
+    if has("tqdm"):
+        rc, out, said = example("progress", MODEL, d + "/parts")
+        case("progress", rc == 0 and os.path.exists(d + "/parts/manifest.json") and "weights" in out, said)
+    else:
+        print("ok python example progress # SKIP no tqdm")
+    if has("tokenizers"):
+        rc, out, said = example("generate", with_tokenizer(d), "Hello")
+        case("generate", rc == 0 and out.startswith("Hello") and "pieces of text" in out and len(out.splitlines()[0]) > 10, said)
+    else:
+        print("ok python example generate # SKIP no tokenizers")
+sys.exit(1 if failed else 0)
