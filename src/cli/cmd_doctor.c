@@ -211,6 +211,7 @@ static int print_doctor_json(struct cli *cli, const struct item *items, size_t n
     return cli_print_json(cli, json, EXIT_DONE);
 }
 
+// Each look fills one item; none of them can fail the command: what is missing is its answer.
 static int run(struct cli *cli)
 {
     struct item items[11] = {0};

@@ -55,6 +55,7 @@ static void count_ops(const tsr_model *model, struct facts *facts)
     qsort(facts->ops, facts->n_ops, sizeof *facts->ops, by_count);
 }
 
+// Weights without a known size count as nothing.
 static void weigh(const tsr_graph *graph, struct facts *facts)
 {
     facts->n_weights = tsr_graph_initializer_count(graph);
@@ -329,6 +330,7 @@ static void json_stages(struct cli *cli, void *data, const tsr_node *node,
     tsr_json_end(data);
 }
 
+// Operators as "MatMul", those of other domains as "com.microsoft.Gelu".
 static void json_head(tsr_json *json, const tsr_model *model, const struct facts *facts)
 {
     tsr_json_int(json, "ir_version", tsr_model_ir_version(model));

@@ -359,6 +359,7 @@ static tsr_status write_files(struct cli *cli, tsr_model *model, const tsr_plan_
     return write_model(cli, options->with, other);
 }
 
+// A plan that does not exist is an answer too: with --json it is printed, with the reason, and the code says it.
 static int finish(struct cli *cli, tsr_status status, tsr_model *model,
                   const tsr_plan_options *options, const tsr_plan_summary *summary)
 {
@@ -396,6 +397,7 @@ static void json_side(tsr_json *json, const tsr_plan_side *side)
     tsr_json_end(json);
 }
 
+// A node is in the list if the two plans say different things about it; "" says that it is whole.
 static int json_comparison(struct cli *cli, const tsr_plan_comparison *comparison, int code)
 {
     tsr_json *json = cli_json(cli);

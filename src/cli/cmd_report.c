@@ -70,6 +70,7 @@ static tsr_status plan(struct report *report)
     return TSR_OK;
 }
 
+// What the plan comes to, on its topology, beside one device; then the checker's findings, which stand on the page.
 static tsr_status look(struct report *report)
 {
     tsr_simulate_options options = {.size = sizeof options,

@@ -124,6 +124,7 @@ static void print_reasons(tsr_session *session)
     }
 }
 
+// ai.onnx first, then the other domains in the order of the table.
 static int print_markdown(struct cli *cli)
 {
     static const char head[] =
@@ -205,6 +206,7 @@ static void print_covered(const char *name, const struct covered *covered)
            covered->replaced, covered->inside, covered->whole);
 }
 
+// Only the newest row of an operator counts: rows of one operator stand together, the newest last.
 static int print_summary(struct cli *cli)
 {
     struct covered list[MAX_DOMAINS], all = {0};

@@ -104,6 +104,7 @@ free_model:
     return tsr_tensors_save(outputs, file);
 }
 
+// Under a launcher every rank runs this; what goes wrong on one is told to the others before anybody waits (tsr_join).
 static int run(struct cli *cli)
 {
     tsr_run_options options;

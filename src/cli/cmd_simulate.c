@@ -190,6 +190,7 @@ static bool lacks_devices(struct cli *cli, const struct planning *planning)
     return lacks;
 }
 
+// A folder is simulated as it was cut; a model is planned first if it has no configuration.
 static int simulate(struct cli *cli, struct planning *planning, tsr_simulate_options *options)
 {
     tsr_simulation x = {.size = sizeof x};

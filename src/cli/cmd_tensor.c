@@ -33,6 +33,7 @@ static int64_t choose(struct cli *cli, const tsr_tensors *tensors)
     return i;
 }
 
+// Pieces are named by their device: "0", "1"; a second tile of device 0 is "0.1".
 static tsr_status split(const char *sharding, const tsr_tensors *in, size_t i, tsr_session *session,
                         tsr_tensors *out)
 {

@@ -94,6 +94,7 @@ static size_t append(char *text, size_t cap, size_t at, const char *name)
     return at;
 }
 
+// One line for all sizes that a plan had to assume, and one for each --dim that no input has.
 void cli_tell_dims(const struct cli *cli, const tsr_model *model, const tsr_dim_size *sizes,
                    size_t n)
 {

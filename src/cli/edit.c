@@ -8,6 +8,7 @@
 
 #define MANY_WRONG 20 // lines of a script that are told
 
+// Mistakes of a script are told with their lines, MANY_WRONG of them at most; the gravest decides about the exit code.
 void edit_wrong(struct editor *editor, int code, const char *format, ...)
 {
     va_list args;

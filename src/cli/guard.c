@@ -85,6 +85,7 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
+// Insertions, deletions and changes that make one word of the other: "plna" and "plan" are 2 apart.
 size_t cli_distance(const char *a, const char *b)
 {
     size_t row[256], n = strlen(a), m = strlen(b);

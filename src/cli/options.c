@@ -82,6 +82,7 @@ int cli_usage(const struct cli *cli, const char *format, ...)
     return EXIT_USAGE;
 }
 
+// What scripts see; README and --help list the codes.
 static int exit_code(tsr_status status)
 {
     static const unsigned char codes[] = {
@@ -261,6 +262,7 @@ static char *scratch(void)
     return buffers[next];
 }
 
+// "512 B", "1.5 KiB", "139 GiB"; four results live at a time.
 const char *cli_bytes(int64_t bytes)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
@@ -344,6 +346,7 @@ bool cli_number(const char *text, double *out)
     return true;
 }
 
+// "8GiB", "500MB", "1048576": units of 1024 and of 1000; false: something else.
 bool cli_read_bytes(const char *text, int64_t *out)
 {
     static const struct {
@@ -365,6 +368,7 @@ bool cli_read_bytes(const char *text, int64_t *out)
     return false;
 }
 
+// "8x6": the rank; -1: no such thing.
 int cli_shape(const char *text, int64_t *shape)
 {
     int rank = 0;

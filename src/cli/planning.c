@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+// A number, or a topology by its name or its file; what is neither, and no file, is a mistake of the command line.
 static int read_devices(struct cli *cli, struct planning *planning)
 {
     const char *text = cli_value(cli, "--devices");

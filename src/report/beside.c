@@ -55,6 +55,7 @@ static void figure_row(struct page *page, const struct figure *figure)
     PUT(page, "</tr>\n");
 }
 
+// Smaller is better but for the speed; the number of devices is neither.
 static void write_figures(struct page *page, const struct page *other)
 {
     const tsr_simulation *ours = page->simulation, *theirs = other->simulation;

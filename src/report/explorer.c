@@ -62,6 +62,7 @@ static void add_node(tsr_json *json, const struct page *page, const tsr_node *no
     tsr_json_end(json);
 }
 
+// A gradient colours numbers; texts have colours of their own there.
 tsr_status tsr__explorer_write(struct page *page, bool cuts, const char *path)
 {
     struct map times;

@@ -84,6 +84,7 @@ static void write_numbers(struct text *text, const struct folded *names, size_t 
     tsr__text_printf(text, "%s}", text_if(n > MAX_LISTED, ",&#8230;"));
 }
 
+// "layers.{0-23}/q": pieces of the pattern, escaped, and between them what all names have in the place of each number.
 void tsr__fold_write(struct text *text, const struct folded *names, size_t n_names)
 {
     size_t bytes = n_names * sizeof(int64_t), number = 0;

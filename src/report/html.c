@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 
+// What stands for a character that could end a text or an attribute, or that nobody can see; NULL: itself.
 static const char *entity(unsigned char c)
 {
     switch (c) {

@@ -119,6 +119,7 @@ static void repeat(struct page *page)
     tsr__html_section_end(page);
 }
 
+// The order of the page: what it comes to first, then how the time and the memory go, then what is cut, then where it runs.
 void tsr__page_write(struct page *page, const struct verdict *verdict, const char *data)
 {
     tsr__html_begin(page);

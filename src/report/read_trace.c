@@ -166,6 +166,7 @@ static void fill(struct page *page, const json_t *root)
     find_run(&reading);
 }
 
+// The file's size, the number of spans and of devices are bounded; one without any work of a rank is refused.
 tsr_status tsr__report_trace(struct page *page, const char *path)
 {
     struct str text;

@@ -109,6 +109,7 @@ static tsr_json *data_of(const struct page *page, const struct verdict *verdict)
     return json;
 }
 
+// The page is made in memory and written whole: no half of one is ever seen.
 static tsr_status write_page(struct page *page, const char *path)
 {
     struct outfile file = {0};

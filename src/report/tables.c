@@ -90,6 +90,7 @@ static void sum_up(struct page *page, struct sums *sums)
         qsort(sums->list.at, sums->list.n, sizeof *sums->list.at, by_time);
 }
 
+// A trace adds a column: what the same operator took in the measured run.
 static void operator_row(struct page *page, const struct sum *sum, double all)
 {
     PUT(page, "<tr><td class=\"name\">");
@@ -146,6 +147,7 @@ const tsr_node_config *tsr__node_entry(const struct page *page, const tsr_node *
     return tsr_node_find_config(node, page->config);
 }
 
+// "x <code>{2,1}</code><br>w <code>{1,2}</code>", inputs or outputs, in the order of the node's entry.
 void tsr__node_specs_text(const struct page *page, const tsr_node *node, bool outputs,
                           struct text *out)
 {
@@ -267,6 +269,7 @@ static void write_members(struct page *page, const struct node_row *row, size_t 
     PUT(page, "</details>");
 }
 
+// left: how many more names of folded nodes the page may list.
 static void write_node_row(struct page *page, const struct node_row *row, size_t *left)
 {
     struct text *text = page->out;

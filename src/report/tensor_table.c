@@ -286,6 +286,7 @@ static int by_size(const void *a, const void *b)
     return (x->first > y->first) - (x->first < y->first);
 }
 
+// Weights, inputs and results of nodes, the largest on a device first. False: there is nothing to show.
 static bool collect(struct page *page, struct tensors *tensors)
 {
     *tensors = (struct tensors){.page = page};
@@ -354,6 +355,8 @@ void tsr__tensors_largest(struct page *page)
 
 // ---- pictures --------------------------------------------------------------------------------------
 
+// For page.js: {"cut": "{2,1}", "shape": [8,6], "more": 0, "boxes": [[0, 0,4, 0,6], [1, 4,8, 0,6]]}, a box being its device, then start and
+// stop of each dimension.
 static void write_cut(struct page *page, const struct cut *cut)
 {
     PUT(page, "{\"cut\":");

@@ -53,6 +53,7 @@ static void write_groups(struct page *page, const tsr_simulated_comm *comm)
         tsr__text_printf(page->out, " and %zu more", comm->n_groups - SHOWN_GROUPS);
 }
 
+// The size is of one tensor; what goes over links and the time are of all that the line stands for.
 static void write_row(struct page *page, const struct traffic_row *row)
 {
     const tsr_simulated_comm *comm = row->first;
@@ -93,6 +94,7 @@ static struct traffic_row *row_of(struct page *page, struct map *seen,
     return row;
 }
 
+// Bytes are counted once for each link that carries them: a ring of 4 carries more than the tensor has.
 static void write_sum(struct page *page)
 {
     const tsr_simulation *simulation = page->simulation;
