@@ -134,10 +134,13 @@ static void look_gpus(struct cli *cli, struct item *item)
     }
     n = (size_t)snprintf(item->detail, cap, "CUDA %d.%d", found.driver / 1000,
                          found.driver % 1000 / 10);
-    for (int k = 0; k < found.n && n < cap; k++)
+    for (int k = 0; k < found.n; k++) {
+        if (n >= cap)
+            return;
         n += (size_t)snprintf(item->detail + n, cap - n, "; GPU %d: %s, %s, %s free", k,
                               found.gpus[k].name, cli_bytes(found.gpus[k].memory),
                               cli_bytes(found.gpus[k].free));
+    }
     if (n < cap && found.nccl)
         snprintf(item->detail + n, cap - n, "; NCCL %d.%d.%d", found.nccl / 10000,
                  found.nccl / 100 % 100, found.nccl % 100);

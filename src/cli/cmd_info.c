@@ -81,7 +81,9 @@ static void type_text(const tsr_value *value, char *out, size_t cap)
 {
     size_t k = (size_t)snprintf(out, cap, "%s", tsr_dtype_name(tsr_value_dtype(value)));
     int rank = tsr_value_rank(value);
-    for (int i = 0; i <= rank && k < cap; i++) {
+    for (int i = 0; i <= rank; i++) {
+        if (k >= cap)
+            break;
         static const char *const signs[] = {" [", ", "};
         const char *before = signs[i > 0];
         if (i == rank) {
@@ -192,7 +194,7 @@ static void print_configs(const tsr_model *model)
         const tsr_config *config = tsr_model_config(model, i);
         printf("  %-10s %lld devices", tsr_config_name(config),
                (long long)tsr_config_devices(config));
-        for (size_t j = 0; j < tsr_config_device_name_count(config) && j < 16; j++)
+        for (size_t j = 0; j < cli_fewer(tsr_config_device_name_count(config), 16); j++)
             printf("%s%s", signs[j > 0], tsr_config_device_name(config, j));
         printf("%s\n", cli_text_if(tsr_config_device_name_count(config) > 16, ", ..."));
     }
@@ -247,7 +249,7 @@ static int print_text(struct cli *cli, tsr_model *model, struct facts *facts)
     if (tsr_model_producer(model)[0])
         printf(", made by %s", tsr_model_producer(model));
     printf("\n  %s nodes of %zu operators:", cli_count((int64_t)facts->n_nodes), facts->n_ops);
-    for (size_t i = 0; i < facts->n_ops && i < 8; i++)
+    for (size_t i = 0; i < cli_fewer(facts->n_ops, 8); i++)
         printf("%s %s %zu", cli_between(i, ","), facts->ops[i].op, facts->ops[i].n);
     printf("%s\n  weights: %s in %s tensors, %s", cli_text_if(facts->n_ops > 8, ", ..."),
            cli_count(facts->weight_elements), cli_count((int64_t)facts->n_weights),

@@ -29,7 +29,9 @@ static void draw_bar(const tsr_simulation *simulation, size_t device, size_t *at
     for (; *at < simulation->n_spans && (size_t)simulation->spans[*at].device == device; ++*at) {
         const tsr_span *span = &simulation->spans[*at];
         int first = (int)(span->begin / cell), last = (int)(span->end / cell);
-        for (int k = first; k <= last && k < CELLS; k++) {
+        if (last >= CELLS)
+            last = CELLS - 1;
+        for (int k = first; k <= last; k++) {
             double from = k * cell, to = (k + 1) * cell;
             if (span->begin > from)
                 from = span->begin;

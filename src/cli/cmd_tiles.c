@@ -13,9 +13,12 @@ static int64_t less(const int64_t *v, const int64_t *minus, int i)
 static void list_text(char *out, size_t cap, const int64_t *v, const int64_t *minus, int rank)
 {
     size_t k = (size_t)snprintf(out, cap, "[");
-    for (int i = 0; i < rank && k < cap; i++)
+    for (int i = 0; i < rank; i++) {
+        if (k >= cap)
+            return;
         k += (size_t)snprintf(out + k, cap - k, "%s%lld", cli_between(i, ", "),
                               (long long)less(v, minus, i));
+    }
     if (k < cap)
         snprintf(out + k, cap - k, "]");
 }

@@ -101,7 +101,7 @@ void cli_tell_dims(const struct cli *cli, const tsr_model *model, const tsr_dim_
     const char *symbols[64], *given[2 * CLI_MAX_DIMS];
     char open[512] = "", all[512] = "";
     size_t k = symbols_of(model, symbols, 64), opened = 0, told = 0;
-    n = n < 2 * CLI_MAX_DIMS ? n : 2 * CLI_MAX_DIMS;
+    n = cli_fewer(n, 2 * CLI_MAX_DIMS);
     for (size_t i = 0; i < n; i++)
         given[i] = sizes[i].name;
     for (size_t i = 0; i < k; i++) {

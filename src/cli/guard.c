@@ -65,26 +65,21 @@ static int guard_options(const struct cli *cli, size_t at)
 
 int cli_guard(const struct cli *cli)
 {
-    int code = 0;
-    for (size_t i = 0; i < cli->n_given && !code; i++) {
+    for (size_t i = 0; i < cli->n_given; i++) {
         const char *out = cli->given[i].value;
         if (!out || !writes(cli, cli->given[i].option->name))
             continue;
-        for (size_t k = 0; k < cli->n_arguments && !code; k++)
+        for (size_t k = 0; k < cli->n_arguments; k++)
             if (same_file(out, cli->arguments[k]))
-                code = refuse(cli, out, "an input");
-        if (!code)
-            code = guard_options(cli, i);
+                return refuse(cli, out, "an input");
+        int code = guard_options(cli, i);
+        if (code)
+            return code;
     }
-    return code;
+    return 0;
 }
 
 // Edit distance of two words, for "did you mean"; those beyond 255 bytes are never near.
-static size_t smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
 // Insertions, deletions and changes that make one word of the other: "plna" and "plan" are 2 apart.
 size_t cli_distance(const char *a, const char *b)
 {
@@ -99,8 +94,8 @@ size_t cli_distance(const char *a, const char *b)
         for (size_t j = 1; j <= m; j++) {
             size_t change = diagonal + (a[i - 1] != b[j - 1]);
             diagonal = row[j];
-            size_t other = 1 + smaller(row[j], row[j - 1]);
-            row[j] = smaller(change, other);
+            size_t other = 1 + cli_fewer(row[j], row[j - 1]);
+            row[j] = cli_fewer(change, other);
         }
     }
     return row[m];

@@ -202,7 +202,7 @@ static const char *nearest_node(const struct editor *editor, const char *text)
 {
     const char *best = NULL;
     size_t least = 1 + (strlen(text) + 2) / 3;
-    for (size_t i = 0; i < editor->n_names && i < 20000; i++) {
+    for (size_t i = 0; i < cli_fewer(editor->n_names, 20000); i++) {
         size_t d = cli_distance(text, editor->names[i].name);
         if (d < least) {
             least = d;

@@ -190,7 +190,7 @@ void tsr__chart_memory(struct page *page)
         "class=\"held\"></i>inputs and values between nodes, at the worst time</span><span><i "
         "class=\"wait\"></i>arena and engine</span><span><i class=\"limit\"></i>limit</span>"
         "</p>\n<div class=\"bars marks\">\n");
-    for (size_t i = 0; i < page->simulation->devices && i < BAR_DEVICES; i++)
+    for (size_t i = 0; i < size_min(page->simulation->devices, BAR_DEVICES); i++)
         memory_bar(page, i, scale);
     PUT(page, "</div>\n");
     tsr__html_readout(page, "");
@@ -206,7 +206,7 @@ void tsr__chart_time(struct page *page)
         all = simulation->seconds;
     tsr__html_legend(page);
     PUT(page, "<div class=\"bars marks\">\n");
-    for (size_t i = 0; i < simulation->devices && i < BAR_DEVICES; i++) {
+    for (size_t i = 0; i < size_min(simulation->devices, BAR_DEVICES); i++) {
         const tsr_simulated_device *device = &simulation->device[i];
         const double of[] = {device->compute, device->communication, device->waiting};
         tsr__text_printf(page->out, "<span>device %zu</span><span class=\"bar\">", i);

@@ -79,7 +79,7 @@ static void write_numbers(struct text *text, const struct folded *names, size_t 
         tsr__text_printf(text, "{%lld&#8211;%lld}", (long long)sorted[0], (long long)sorted[n - 1]);
         return;
     }
-    for (size_t i = 0; i < n && i < MAX_LISTED; i++)
+    for (size_t i = 0; i < size_min(n, MAX_LISTED); i++)
         tsr__text_printf(text, "%s%lld", signs[i > 0], (long long)sorted[i]);
     tsr__text_printf(text, "%s}", text_if(n > MAX_LISTED, ",&#8230;"));
 }

@@ -29,7 +29,9 @@ static void fill_cells(const struct lanes *lanes, size_t from, size_t to, double
         int first = (int)(span->begin / cell), last = (int)(span->end / cell);
         if (first < 0)
             first = 0;
-        for (int k = first; k <= last && k < LANE_CELLS; k++) {
+        if (last >= LANE_CELLS)
+            last = LANE_CELLS - 1;
+        for (int k = first; k <= last; k++) {
             double begin = double_max(span->begin, k * cell), end = (k + 1) * cell;
             if (span->end < end)
                 end = span->end;
@@ -293,9 +295,7 @@ static bool find_lanes(struct page *page, const struct lanes *lanes, struct lane
 // What is left out (lanes beyond LANES, spans beyond MAX_SPANS) is said below the drawing.
 void tsr__chart_lanes(struct page *page, const char *id, const struct lanes *lanes)
 {
-    size_t n = lanes->devices;
-    if (n > LANES)
-        n = LANES;
+    size_t n = size_min(lanes->devices, LANES);
     struct lane *list = ARENA_ARRAY(page->arena, struct lane, n + 1);
     if (!list || lanes->seconds <= 0 || !find_lanes(page, lanes, list, n))
         return;

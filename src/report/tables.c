@@ -125,7 +125,7 @@ void tsr__table_operators(struct page *page)
     if (page->measured.lanes.devices)
         PUT(page, "<th class=\"n\">measured");
     PUT(page, "</tr></thead><tbody>\n");
-    for (size_t i = 0; i < sums.list.n && i < MAX_ROWS; i++)
+    for (size_t i = 0; i < size_min(sums.list.n, MAX_ROWS); i++)
         operator_row(page, &sums.list.at[i], all);
     PUT(page, "</tbody></table></div>\n");
 }
@@ -310,7 +310,7 @@ void tsr__table_shardings(struct page *page)
         "aria-label=\"filter\" data-filter=\"nodes\">\n<div class=\"scroll\" tabindex=\"0\"><table "
         "class=\"stack\" id=\"nodes\"><thead><tr><th class=\"n\">#<th>node<th>operator<th "
         "class=\"n\">stage<th>inputs<th>outputs</tr></thead><tbody>\n");
-    for (size_t i = 0; i < rows.n && i < MAX_ROWS; i++)
+    for (size_t i = 0; i < size_min(rows.n, MAX_ROWS); i++)
         write_node_row(page, rows.at[i], &left);
     PUT(page, "</tbody></table></div>\n");
     if (rows.n > MAX_ROWS)

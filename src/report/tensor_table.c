@@ -171,8 +171,8 @@ static const struct cut *cut_of(struct tensors *tensors, const char *sharding, i
 {
     struct page *page = tensors->page;
     struct str key = tsr__arena_printf(page->arena, "%s", sharding);
-    for (int d = 0; d < rank && key.p; d++)
-        key = tsr__arena_printf(page->arena, "%s %lld", key.p, (long long)shape[d]);
+    for (int d = 0; d < rank; d++)
+        key = tsr__arena_printf(page->arena, STR_FMT " %lld", STR_ARG(key), (long long)shape[d]);
     void **at = slot_at(&tensors->cuts, key);
     if (!at)
         return NULL;
@@ -348,7 +348,7 @@ void tsr__tensors_largest(struct page *page)
         "several layers are one line, and sizes are of one.</p>\n<div class=\"scroll\" "
         "tabindex=\"0\"><table class=\"stack\" id=\"largest\"><thead><tr><th>tensor<th>kind<th>"
         "shape<th class=\"n\">whole<th class=\"n\">on a device<th>cut</tr></thead><tbody>\n");
-    for (size_t i = 0; i < tensors.list.n && i < MAX_LISTED; i++)
+    for (size_t i = 0; i < size_min(tensors.list.n, MAX_LISTED); i++)
         write_row(page, tensors.list.at[i], i);
     PUT(page, "</tbody></table></div>\n");
 }
@@ -364,9 +364,7 @@ static void write_cut(struct page *page, const struct cut *cut)
     PUT(page, ",\"shape\":[");
     for (int d = 0; d < cut->rank; d++)
         tsr__text_printf(page->out, "%s%lld", between((size_t)d, ","), (long long)cut->shape[d]);
-    size_t shown = cut->n;
-    if (shown > MAX_BOXES)
-        shown = MAX_BOXES;
+    size_t shown = size_min(cut->n, MAX_BOXES);
     tsr__text_printf(page->out, "],\"more\":%zu,\"boxes\":[", cut->n - shown);
     for (size_t i = 0; i < shown; i++) {
         tsr__text_printf(page->out, "%s[%lld", between(i, ","), (long long)cut->boxes[i].device);
@@ -398,9 +396,7 @@ void tsr__tensors_picture(struct page *page)
     struct tensors tensors;
     if (!collect(page, &tensors))
         return;
-    size_t n = tensors.list.n;
-    if (n > MAX_PICTURES)
-        n = MAX_PICTURES;
+    size_t n = size_min(tensors.list.n, MAX_PICTURES);
     bool *wanted = ARENA_ARRAY(page->arena, bool, tensors.all_cuts.n + 1);
     if (!wanted)
         return;

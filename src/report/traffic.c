@@ -42,9 +42,9 @@ static int by_seconds(const void *a, const void *b)
 // "0 1 2 3 | 4 5 6 7"
 static void write_groups(struct page *page, const tsr_simulated_comm *comm)
 {
-    for (size_t g = 0; g < comm->n_groups && g < SHOWN_GROUPS; g++) {
+    for (size_t g = 0; g < size_min(comm->n_groups, SHOWN_GROUPS); g++) {
         tsr__text_add(page->out, str_of(between(g, " | ")));
-        for (size_t i = 0; i < comm->groups[g].n && i < SHOWN_MEMBERS; i++)
+        for (size_t i = 0; i < size_min(comm->groups[g].n, SHOWN_MEMBERS); i++)
             tsr__text_printf(page->out, "%s%lld", between(i, " "),
                              (long long)comm->groups[g].devices[i]);
         tsr__text_add(page->out, str_of(text_if(comm->groups[g].n > SHOWN_MEMBERS, " &#8230;")));
@@ -154,7 +154,7 @@ void tsr__table_communication(struct page *page)
         "operator<th>tensor<th class=\"n\">size<th class=\"n\">on links<th "
         "class=\"n\">time<th>devices"
         "</tr></thead><tbody>\n");
-    for (size_t i = 0; i < rows.n && i < MAX_ROWS; i++)
+    for (size_t i = 0; i < size_min(rows.n, MAX_ROWS); i++)
         write_row(page, rows.at[i]);
     PUT(page, "</tbody></table></div>\n");
     if (rows.n > MAX_ROWS)
@@ -230,7 +230,7 @@ static void write_fullest(struct page *page, double fullest)
     memcpy(sorted, page->simulation->links, n * sizeof *sorted);
     qsort(sorted, n, sizeof *sorted, by_load);
     PUT(page, "<div class=\"bars\">\n");
-    for (size_t i = 0; i < n && i < MAX_LINKS; i++) {
+    for (size_t i = 0; i < size_min(n, MAX_LINKS); i++) {
         tsr__text_printf(page->out,
                          "<span>%d &#8594; %d</span><span class=\"bar\"><i class=\"talk\" "
                          "style=\"width:%.2f%%\"></i></span><span class=\"n\">",
