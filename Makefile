@@ -75,6 +75,11 @@ HUNT := SEED=$(or $(SEED),1) OUT=$(BUILD)/hunt/$(or $(SEED),1) $(foreach v,GRAPH
 hunt: all
 	@tests/witness tests/hunt/hunt.py $(BUILD)/tessera $(HUNT)
 
+# Two hosts as network namespaces with a cable between them, over UCX; launching over a real sshd. What is not allowed here is skipped, and said so.
+hosts: SETUP := tools/setup hosts
+hosts: all ## long: two hosts made of network namespaces, and a real sshd
+	@tests/witness tests/runtime/hosts.py $(BUILD)/tests/runtime/run_tool $(BUILD)
+
 # The tests that need an engine, with the oldest ONNX Runtime that has a wheel with a library and the newest. ORT="1.22.1 1.30.0": others.
 compat: all ## the tests that need an engine, with the oldest and the newest ONNX Runtime
 	@tools/compat $(BUILD) $(ORT)
@@ -122,4 +127,4 @@ uninstall:
 clean: ## removes the build folders
 	rm -rf build build-asan build-tsan build-clang build-cov build-fuzz build-deb
 
-.PHONY: deb dist hand gpu help check wheel all soak setup demo test prove trials torture nemesis hunt compat bench fuzz lint install uninstall clean
+.PHONY: deb dist hosts hand gpu help check wheel all soak setup demo test prove trials torture nemesis hunt compat bench fuzz lint install uninstall clean

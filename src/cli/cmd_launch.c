@@ -155,7 +155,7 @@ const struct command cmd_launch = {
         "in a folder of the same name; `tessera` and the partition must be there. Lines are "
         "\npassed on with the rank's number before each. When one rank fails all are ended, and "
         "its exit code is that of the launch.",
-    .example = "tessera launch --hosts localhost:2 -- tessera run parts/ --inputs random",
+    .example = "tessera launch --hosts localhost:2 -- printenv RANK WORLD_SIZE",
     .options = options_table,
     .min_arguments = 1,
     .max_arguments = 4096,
