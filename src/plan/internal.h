@@ -302,6 +302,9 @@ tsr_status tsr__planner_explain(struct planner *planner, const struct program *p
 // no_plan.c: says why there is no plan, and what would do. proved: there is none; else none was found.
 tsr_status tsr__planner_refuse(struct planner *planner, const tsr_plan_options *options,
                                bool proved, tsr_plan_summary *out) TSR_MUST_USE;
+// "no plan in stages fits ...", with what each device would have to have, as far as that is known (needs 0: it is not).
+tsr_status tsr__planner_say_none(struct planner *planner, const char *what, bool proved,
+                                 int64_t needs) TSR_MUST_USE;
 // Warns that the chosen plan needs more than the devices were taken to have.
 tsr_status tsr__planner_warn_memory(struct planner *planner) TSR_MUST_USE;
 struct str tsr__bytes_text(struct arena *arena, int64_t bytes); // "1.5 GiB"

@@ -514,25 +514,7 @@ static tsr_status refuse(struct joint *joint, bool proved, tsr_plan_summary *out
         return st;
     if (least.found)
         out->needs_bytes = least.least;
-    struct str need = tsr__bytes_text(&planner->arena, out->needs_bytes);
-    struct str hint = tsr__arena_printf(
-        &planner->arena, "give each device " STR_FMT " (--memory %lld), or use more devices",
-        STR_ARG(need), (long long)out->needs_bytes);
-    if (!need.p || !hint.p)
-        return TSR_NOMEM;
-    if (proved)
-        tsr__diag(planner->session, DIAG_plan_infeasible, NULL, hint.p,
-                  "no plan of both models fits into the memory of the devices; " STR_FMT
-                  " on each would do",
-                  STR_ARG(need));
-    else
-        tsr__diag(planner->session, DIAG_plan_time, NULL, hint.p,
-                  "no plan of both models was found in time that fits into the memory of the "
-                  "devices; " STR_FMT " on each would do",
-                  STR_ARG(need));
-    if (tsr__cancelled(planner->session))
-        return TSR_CANCELLED;
-    return TSR_INFEASIBLE;
+    return tsr__planner_say_none(planner, "plan of both models", proved, out->needs_bytes);
 }
 
 // Memory counts where the caller gave a number or a topology.

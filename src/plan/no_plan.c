@@ -92,11 +92,14 @@ static tsr_status say_infeasible(struct planner *planner, int64_t memory,
     struct str what = binding_text(planner, out);
     struct str hint = help_text(planner, out, memory);
     struct str have = tsr__bytes_text(&planner->arena, memory);
-    struct str need = tsr__bytes_text(&planner->arena, out->needs_bytes);
+    struct str need = STR("what would do was not found in time");
+    struct str bytes = tsr__bytes_text(&planner->arena, out->needs_bytes);
+    if (out->needs_bytes > 0)
+        need = tsr__arena_printf(&planner->arena, STR_FMT " would do", STR_ARG(bytes));
     if (!what.p || !hint.p || !have.p || !need.p)
         return TSR_NOMEM;
     tsr__diag(planner->session, DIAG_plan_infeasible, NULL, hint.p,
-              "no plan fits into " STR_FMT " on %s; " STR_FMT " would do" STR_FMT, STR_ARG(have),
+              "no plan fits into " STR_FMT " on %s; " STR_FMT STR_FMT, STR_ARG(have),
               which_device(planner), STR_ARG(need), STR_ARG(what));
     return TSR_INFEASIBLE;
 }
@@ -112,6 +115,40 @@ static tsr_status say_stopped(struct planner *planner, int64_t memory, const tsr
               "no plan that fits into " STR_FMT
               " on %s was found in time; there may be one all the same",
               STR_ARG(have), which_device(planner));
+    if (tsr__cancelled(planner->session))
+        return TSR_CANCELLED;
+    return TSR_INFEASIBLE;
+}
+
+// "; 12 GiB on each would do", or that nobody knows.
+static struct str need_text(struct planner *planner, int64_t needs)
+{
+    if (needs <= 0)
+        return STR("; what would do was not found in time");
+    struct str need = tsr__bytes_text(&planner->arena, needs);
+    return tsr__arena_printf(&planner->arena, "; " STR_FMT " on each would do", STR_ARG(need));
+}
+
+tsr_status tsr__planner_say_none(struct planner *planner, const char *what, bool proved,
+                                 int64_t needs)
+{
+    struct str need = need_text(planner, needs);
+    struct str hint = STR("give it more time, more memory or more devices");
+    if (needs > 0)
+        hint =
+            tsr__arena_printf(&planner->arena,
+                              "give each device " STR_FMT " (--memory %lld), or use more "
+                              "devices",
+                              STR_ARG(tsr__bytes_text(&planner->arena, needs)), (long long)needs);
+    if (!need.p || !hint.p)
+        return TSR_NOMEM;
+    if (proved)
+        tsr__diag(planner->session, DIAG_plan_infeasible, NULL, hint.p,
+                  "no %s fits into the memory of the devices" STR_FMT, what, STR_ARG(need));
+    else
+        tsr__diag(planner->session, DIAG_plan_time, NULL, hint.p,
+                  "no %s was found in time that fits into the memory of the devices" STR_FMT, what,
+                  STR_ARG(need));
     if (tsr__cancelled(planner->session))
         return TSR_CANCELLED;
     return TSR_INFEASIBLE;

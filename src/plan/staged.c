@@ -357,27 +357,8 @@ static tsr_status refuse(struct staging *staging, const tsr_plan_options *option
     if (line.n)
         out->needs_bytes = line.most;
     struct planner *planner = staging->planner;
-    bool over = tsr__budget_over(planner->budget);
-    struct str need = tsr__bytes_text(&planner->arena, out->needs_bytes);
-    struct str hint = tsr__arena_printf(
-        &planner->arena, "give each device " STR_FMT " (--memory %lld), or use more devices",
-        STR_ARG(need), (long long)out->needs_bytes);
-    if (!need.p || !hint.p)
-        return TSR_NOMEM;
-    if (over)
-        tsr__diag(
-            planner->session, DIAG_plan_time, NULL, hint.p,
-            "no plan in stages was found in time that fits into the memory of the devices; " STR_FMT
-            " on each would do",
-            STR_ARG(need));
-    else
-        tsr__diag(planner->session, DIAG_plan_infeasible, NULL, hint.p,
-                  "no plan in stages fits into the memory of the devices; " STR_FMT
-                  " on each would do",
-                  STR_ARG(need));
-    if (tsr__cancelled(planner->session))
-        return TSR_CANCELLED;
-    return TSR_INFEASIBLE;
+    bool proved = !tsr__budget_over(planner->budget);
+    return tsr__planner_say_none(planner, "plan in stages", proved, out->needs_bytes);
 }
 
 static tsr_status check_number(const struct staging *staging, int64_t stages)

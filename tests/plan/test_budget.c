@@ -72,6 +72,32 @@ static void nothing_yet_is_said(void **state)
     net_free(t);
 }
 
+static bool says(const struct net *t, const char *text)
+{
+    for (size_t i = 0; i < tsr_finding_count(t->session); i++)
+        if (strstr(tsr_finding_text(t->session, i), text))
+            return true;
+    return false;
+}
+
+// However little time there is, nobody is told that nothing at all would do.
+static void needs_are_never_nothing(void **state)
+{
+    (void)state;
+    static const int64_t stages[] = {0, 2, TSR_STAGES_AUTO};
+    for (size_t i = 0; i < TSR_COUNT(stages); i++)
+        for (double seconds = 1e-9; seconds < 1e-2; seconds *= 10) {
+            struct net *t = layers();
+            t->o.memory = 111;
+            t->o.stages = stages[i];
+            t->o.seconds = seconds;
+            assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+            assert_false(says(t, " 0 bytes"));
+            assert_true(t->p.needs_bytes > 0 ? says(t, "would do") : says(t, "more time"));
+            net_free(t);
+        }
+}
+
 // Whatever the seconds, what is given keeps the memory and knows how far it may be from the best.
 static void seconds_end_it(void **state)
 {
@@ -126,6 +152,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_yet_is_said),
+        cmocka_unit_test(needs_are_never_nothing),
         cmocka_unit_test(seconds_end_it),
         cmocka_unit_test(memory_that_is_assumed),
     };
