@@ -4,6 +4,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -186,11 +187,66 @@ static void ten_thousand_devices(void **state)
     tsr_session_free(s);
 }
 
+// A chain of products, each a stage on a device of its own.
+static tsr_model *make_chain(tsr_session *s, int stages)
+{
+    char weight[32], name[32];
+    tsr_model *m = NULL;
+    tsr_config *c = NULL;
+    tsr_dim dims[2] = {{4096, ""}, {64, ""}};
+    assert_int_equal(tsr_model_new(s, "g", 11, &m), TSR_OK);
+    assert_int_equal(tsr_model_set_opset(m, "", 18), TSR_OK);
+    assert_int_equal(tsr_model_add_config(m, "c", stages, NULL, 0, &c), TSR_OK);
+    tsr_value *value = tsr_graph_add_input(tsr_model_graph(m), "x");
+    assert_int_equal(tsr_value_set_type(value, TSR_FLOAT, 2, dims), TSR_OK);
+    for (int k = 0; k < stages; k++) {
+        snprintf(weight, sizeof weight, "w%d", k);
+        snprintf(name, sizeof name, "v%d", k);
+        value = product(tsr_model_graph(m), value, name, weight);
+        assert_non_null(value);
+        assert_int_equal(tsr_node_set_stage(tsr_value_producer(value), c, k), TSR_OK);
+    }
+    assert_int_equal(tsr_graph_add_output(tsr_model_graph(m), value), TSR_OK);
+    return m;
+}
+
+// K equal stages of T with X between two of them: the first request takes K T + (K - 1) X, and one comes out every T + 2 X, since a
+// stage in the middle takes, works and gives.
+static void pipelines_are_as_computed(void **state)
+{
+    static const int list[] = {2, 8, 64, 1024};
+    (void)state;
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        int n = list[i];
+        char text[32];
+        tsr_session *s = tsr_session_new(NULL);
+        tsr_topology *t = NULL;
+        tsr_simulation x = {.size = sizeof x};
+        tsr_model *m = make_chain(s, n);
+        snprintf(text, sizeof text, "ring:%d", n);
+        assert_int_equal(tsr_topology_parse(s, text, &t), TSR_OK);
+        tsr_topology_set_links(t, 1e-6, 1e9);
+        for (int d = 0; d < n; d++)
+            tsr_topology_set_device(t, d, &(tsr_topology_device){.flops = 1e10, .bandwidth = 1e29});
+        double work = 2.0 * 4096 * 64 * 64 / 1e10, move = 1e-6 + 4096 * 64 * 4 / 1e9;
+        tsr_simulate_options how = {.size = sizeof how, .topology = t, .requests = 4};
+        assert_int_equal(tsr_simulate(m, &how, &x), TSR_OK);
+        assert_true(within(x.first, n * work + (n - 1) * move, 1e-3));
+        if (n > 2)
+            assert_true(within(x.period, work + 2 * move, 1e-3));
+        tsr_topology_free(t);
+        tsr_model_free(m);
+        tsr_session_free(s);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(told), cmocka_unit_test(old_callers),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(told),
+                                       cmocka_unit_test(old_callers),
                                        cmocka_unit_test(copies_are_simulated_once),
                                        cmocka_unit_test(ten_thousand_devices),
+                                       cmocka_unit_test(pipelines_are_as_computed),
                                        cmocka_unit_test(without_memory)};
     int fd = mkstemp(page);
     if (fd < 0)
