@@ -16,8 +16,10 @@
 //     W is [512, 512] in the block too: no batch. Its halves {1, 2} lie on 0 1 and again on 2 3, 4 5 ...
 #include "plan/blocks.h"
 
-#define BLOCK_MOST 64 // devices of a block; a machine of no more is planned as a whole too
-#define EVERY_SET  4  // devices of which every set is
+#define BLOCK_MOST  64   // devices of a block; a machine of no more is planned as a whole too
+#define EVERY_SET   4    // devices of which every set is
+#define SHARED_FROM 8    // devices: more are tried as copies of a block too, if
+#define GOOD_GAP    0.01 // no plan of all at once was found that is as near to the least
 
 // ---- the batch ---------------------------------------------------------------------------------
 
@@ -157,7 +159,8 @@ static bool list_fast(struct blocks *blocks)
     return add_block(blocks, list, 1, 1);
 }
 
-// Blocks of 64, 32 ... 1 devices from the first on, each as often as the batch allows.
+// Blocks of 1, 2, 4 ... 64 devices from the first on, each as often as the batch allows. What the small ones, which are solved
+// soon, leave of their time is the large ones'.
 static bool list_alike(struct blocks *blocks)
 {
     struct planner *planner = blocks->planner;
@@ -166,9 +169,8 @@ static bool list_alike(struct blocks *blocks)
         return false;
     for (int64_t device = 0; device < BLOCK_MOST; device++)
         first[device] = device;
-    for (int64_t n = BLOCK_MOST; n >= 1; n /= 2) {
-        if (n > planner->machine.n)
-            continue;
+    int64_t most = smaller(BLOCK_MOST, planner->machine.n / 2); // all at once were planned already
+    for (int64_t n = 1; n <= most; n *= 2) {
         if (!add_block(blocks, first, n, copies_of(blocks, planner->machine.n / n)))
             return false;
     }
@@ -210,7 +212,7 @@ static bool start_block(struct blocks *blocks, struct block_plan *plan)
                                 .machine.n = plan->n};
     tsr__planner_start(planner, blocks->planner->model);
     plan->made = true;
-    planner->budget = blocks->planner->budget;
+    planner->budget = &plan->budget;
     planner->scope.sums_done = true;
     planner->memory.may_exceed = blocks->planner->memory.may_exceed;
     planner->machine.numbers = plan->devices;
@@ -220,11 +222,17 @@ static bool start_block(struct blocks *blocks, struct block_plan *plan)
            tsr__planner_program(planner, blocks->options->memory);
 }
 
-static tsr_status plan_block(struct blocks *blocks, struct block_plan *plan)
+// left: blocks that are still to be planned, with this one; each has an equal share of what is left of the budget.
+static tsr_status plan_block(struct blocks *blocks, struct block_plan *plan, size_t left)
 {
+    struct budget *all = blocks->planner->budget;
+    plan->budget = tsr__budget_part(all, 1.0 / (double)left);
+    uint64_t work = plan->budget.work;
     if (!start_block(blocks, plan))
         return TSR_NOMEM;
     tsr_status st = tsr__planner_solve(&plan->planner, &plan->planner.program, &plan->result);
+    tsr__budget_spend(all, work - plan->budget.work);
+    plan->planner.budget = all;
     if (st != TSR_OK || !plan->result.feasible)
         return st;
     tsr__planner_take(&plan->planner, plan->result.choice);
@@ -408,7 +416,7 @@ static tsr_status plan_all(struct blocks *blocks)
     for (size_t i = 0; i < blocks->n; i++) {
         if (tsr__budget_over(blocks->planner->budget) && best_of(blocks))
             break;
-        tsr_status st = plan_block(blocks, &blocks->at[i]);
+        tsr_status st = plan_block(blocks, &blocks->at[i], blocks->n - i);
         if (st != TSR_OK)
             return st;
     }
@@ -480,6 +488,15 @@ static bool may_choose(const struct planner *planner, const tsr_plan_options *op
            !planner->ends.states.n;
 }
 
+// Copies of a smaller block may be better than what was found for all devices at once, if that is not known to be good and there
+// is a batch to share.
+static bool may_share(const struct blocks *blocks, const struct program_result *all)
+{
+    bool good = all->feasible && all->gap <= GOOD_GAP;
+    return blocks->planner->machine.n > SHARED_FROM && blocks->batch && blocks->batch_size > 1 &&
+           !good;
+}
+
 bool tsr__blocks_only(const struct planner *planner, const tsr_plan_options *options)
 {
     return planner->machine.n > BLOCK_MOST && may_choose(planner, options) &&
@@ -494,13 +511,15 @@ tsr_status tsr__plan_blocks(struct planner *planner, const tsr_plan_options *opt
     *out = (struct block_choice){0};
     if (!blocks)
         return TSR_NOMEM;
-    if (!may_choose(planner, options) || (!large && tsr__planner_alike(planner)))
+    if (!may_choose(planner, options))
         return TSR_OK;
     blocks->planner = planner;
     blocks->options = options;
-    if (large)
-        find_batch(blocks);
-    bool listed = large ? list_alike(blocks) : list_fast(blocks);
+    find_batch(blocks);
+    bool alike = tsr__planner_alike(planner);
+    if (alike && !large && !may_share(blocks, all))
+        return TSR_OK;
+    bool listed = alike ? list_alike(blocks) : list_fast(blocks);
     if (!listed)
         return TSR_NOMEM;
     tsr_status st = plan_all(blocks);
@@ -525,7 +544,7 @@ tsr_status tsr__plan_best_device(struct planner *planner, const tsr_plan_options
             best = device;
     if (!add_block(blocks, &best, 1, 1))
         return TSR_NOMEM;
-    tsr_status st = plan_block(blocks, &blocks->at[0]);
+    tsr_status st = plan_block(blocks, &blocks->at[0], 1);
     if (st == TSR_OK && blocks->at[0].result.feasible && !blocks->at[0].planner.memory.exceeds)
         *time = blocks->at[0].cost;
     free_others(blocks, NULL);

@@ -11,6 +11,7 @@ struct block_plan {
     const int64_t *devices; // of the first copy, in numbers of the topology
     int64_t n, copies;      // devices of a block; blocks
     struct planner planner; // with the choices
+    struct budget budget;   // of its own, while it is planned
     bool made;
     struct program_result result;
     int64_t cost; // of the whole: with what it takes to bring outputs together

@@ -76,6 +76,16 @@ void tsr__budget_told(const struct budget *budget)
 
 // ---- shares ------------------------------------------------------------------------------------
 
+struct budget tsr__budget_part(const struct budget *budget, double fraction)
+{
+    struct budget part = *budget;
+    if (budget->end > 0)
+        part.end = tsr__clock() + fmax((budget->end - tsr__clock()) * fraction, 1e-3);
+    else
+        part.work = (uint64_t)((double)budget->work * fraction);
+    return part;
+}
+
 // Options of the next solve: `fraction` of what is left, at least a little.
 struct program_options tsr__budget_share(struct budget *budget, double fraction)
 {

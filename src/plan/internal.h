@@ -259,6 +259,8 @@ void tsr__budget_start(struct budget *budget, tsr_session *session,
 bool tsr__budget_over(const struct budget *budget); // time is up, or somebody wants it to end
 // Options for a solve that may take that fraction of what is left, at least a little; afterwards its work is counted.
 struct program_options tsr__budget_share(struct budget *budget, double fraction);
+// A budget of its own for part of the work: that fraction of what is left.
+struct budget tsr__budget_part(const struct budget *budget, double fraction);
 void tsr__budget_spend(struct budget *budget, uint64_t work);
 void tsr__budget_told(const struct budget *budget); // the line of progress goes away
 

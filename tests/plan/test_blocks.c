@@ -98,6 +98,23 @@ static void copies_combine_their_sums(void **state)
     assert_true(dear >= cheap + 2000000); // 2 KiB, at 1 ns a byte less 0.01
 }
 
+// However little time there is, a machine of many hosts is planned well: every size of block has its share of it.
+static void every_block_has_its_time(void **state)
+{
+    (void)state;
+    tsr_dim_size size;
+    int64_t best = 0;
+    for (double seconds = 0; seconds < 2; seconds += 0.5) {
+        struct net *t = net_new("hosts:96x2", 1e10, 1e11, 1e-6, 1e11);
+        two_layers(t, 96 * 64, &size);
+        t->o.seconds = seconds;
+        assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+        best = seconds > 0 ? best : t->p.cost;
+        assert_true((double)t->p.cost <= 1.05 * (double)best);
+        net_free(t);
+    }
+}
+
 // With nothing to share the best block works alone.
 static void one_block_without_a_batch(void **state)
 {
@@ -115,9 +132,8 @@ static void one_block_without_a_batch(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(slow_devices_stay_idle),
-        cmocka_unit_test(blocks_do_the_same),
-        cmocka_unit_test(copies_combine_their_sums),
+        cmocka_unit_test(slow_devices_stay_idle),    cmocka_unit_test(blocks_do_the_same),
+        cmocka_unit_test(copies_combine_their_sums), cmocka_unit_test(every_block_has_its_time),
         cmocka_unit_test(one_block_without_a_batch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
