@@ -519,11 +519,17 @@ static tsr_status load_both(struct cli *cli, struct together *together, tsr_plan
     return status;
 }
 
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), k = strlen(end);
+    return n >= k && strcmp(text + n - k, end) == 0;
+}
+
 static int check_words(struct cli *cli)
 {
-    if (cli_value(cli, "--stages") && cli_value(cli, "--export-lp"))
-        return cli_usage(cli,
-                         "--export-lp writes one program; with --stages each range has its own");
+    const char *program = cli_value(cli, "--export-lp");
+    if (program && cli_value(cli, "--stages") && ends_with(program, ".onnx"))
+        return cli_usage(cli, "--export-lp writes programs, one for each stage: name them FILE.lp");
     if (cli_value(cli, "--stages") && cli_value(cli, "--with"))
         return cli_usage(cli, "two models are not planned together in stages");
     if (!cli_value(cli, "--devices"))
@@ -598,7 +604,9 @@ static int run(struct cli *cli)
 static const struct option options_table[] = {
     PLAN_OPTIONS,
     {"--config", "NAME", "name of the configuration that is made (default planN)"},
-    {"--export-lp", "FILE", "write the 0-1 program that is solved"},
+    {"--export-lp", "FILE",
+     "write the 0-1 program that is solved; with --stages one for each: FILE.0.lp, FILE.1.lp of "
+     "FILE.lp"},
     {"--explain", "NODE",
      "a name, an output or #index: the ways to run a node, and what the best plan with each would "
      "cost"},

@@ -556,3 +556,14 @@ tsr_status tsr__front_explain(struct staging *staging, struct kind *kind, size_t
     end_range(&solve);
     return st;
 }
+
+tsr_status tsr__front_export(struct staging *staging, struct kind *kind, size_t i, size_t j,
+                             int64_t memory, const char *path)
+{
+    struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = memory};
+    tsr_status st = begin_range(staging, &solve);
+    if (st == TSR_OK)
+        st = tsr__planner_export(kind->planner.session, &kind->planner.program, path);
+    end_range(&solve);
+    return st;
+}

@@ -397,6 +397,31 @@ static tsr_status take_plan(struct staging *staging, const tsr_plan_options *opt
     return one_device(staging, out);
 }
 
+// "plan.lp" of stage 2 is "plan.2.lp"; a name without an ending gets the number behind it.
+static struct str numbered_path(struct arena *arena, const char *path, size_t stage)
+{
+    const char *slash = strrchr(path, '/'), *dot = strrchr(path, '.');
+    if (!dot || (slash && dot < slash))
+        return tsr__arena_printf(arena, "%s.%zu", path, stage);
+    return tsr__arena_printf(arena, "%.*s.%zu%s", (int)(dot - path), path, stage, dot);
+}
+
+// Each stage is a program of its own: one file for each.
+static tsr_status export_stages(struct staging *staging, const struct line *line, const char *path)
+{
+    for (size_t k = 0; k < line->n; k++) {
+        const struct stage *stage = &line->at[k];
+        struct str name = numbered_path(&staging->planner->arena, path, k);
+        if (!name.p)
+            return TSR_NOMEM;
+        tsr_status st = tsr__front_export(staging, stage->kind, stage->begin, stage->end,
+                                          stage->memory, name.p);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
 // The plan as shardings, stages and metadata of the model.
 static tsr_status write_staged(struct staging *staging, const char *config, const struct line *line)
 {
@@ -440,6 +465,10 @@ static tsr_status staged(struct staging *staging, const tsr_plan_options *given,
         return refuse(staging, &options, out);
     st = take_plan(staging, &options, &line, out);
     out->solve_ms = 1e3 * (tsr__clock() - planner->budget->begin);
+    if (st != TSR_OK)
+        return st;
+    if (options.export_lp)
+        st = export_stages(staging, &line, options.export_lp);
     if (st != TSR_OK)
         return st;
     st = write_staged(staging, options.config, &line);

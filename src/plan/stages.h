@@ -105,6 +105,9 @@ tsr_status tsr__front_take(struct staging *staging, struct kind *kind, size_t i,
 // The ways to run a node of the range, and what the range then takes at best: choices of the summary.
 tsr_status tsr__front_explain(struct staging *staging, struct kind *kind, size_t i, size_t j,
                               int64_t memory, const char *node, tsr_plan_summary *out) TSR_MUST_USE;
+// Writes the program of the range as an LP file.
+tsr_status tsr__front_export(struct staging *staging, struct kind *kind, size_t i, size_t j,
+                             int64_t memory, const char *path) TSR_MUST_USE;
 void tsr__stages_free(struct staging *staging);
 
 // stages.c

@@ -615,7 +615,12 @@ def test_plan_stages(d):
     doc = json.loads(text) if code == 0 else {}
     check("plan: the best so far is written", doc.get("stopped") is True and not doc["optimal"] and 0 < doc["bound"] <= doc["cost"] and max(doc["memory"]) <= 3400 << 10 and
           call("check", out + ".int")[0] == 0, (said, doc))
-    for wrong in (["--stages", "0"], ["--stages", "some"], ["--stages", 2, "--objective", "luck"], ["--objective", "latency"], ["--stages", 2, "--export-lp", a]):
+    lp = os.path.join(d, "staged.lp")
+    rc, text, err = call("plan", path, "--devices", 2, "--stages", 2, "--export-lp", lp, "-o", out, "--json")
+    texts = [open(os.path.join(d, "staged.%d.lp" % k)).read() for k in (0, 1)] if rc == 0 else ["", ""]
+    check("plan: each stage is a program of its own", rc == 0 and all("minimize" in t.lower() for t in texts) and texts[0] != texts[1] and not os.path.exists(lp), (rc, err))
+    check("plan: programs are no models", call("plan", path, "--devices", 2, "--stages", 2, "--export-lp", os.path.join(d, "staged.onnx"))[0] == 2)
+    for wrong in (["--stages", "0"], ["--stages", "some"], ["--stages", 2, "--objective", "luck"], ["--objective", "latency"]):
         check("plan usage %s" % wrong, call("plan", path, "--devices", 2, *wrong)[0] == 2)
 
 
