@@ -132,7 +132,7 @@ static int64_t memory_here(void)
 
 static tsr_status compute(struct measure_rank *rank, struct comm_trouble *why)
 {
-    static const double share[MEASURE_MODELS] = {0.25, 0.12, 0.04, 0.04};
+    static const double share[MEASURE_MODELS] = {0.25, 0.12, 0.04, 0.04, 0.06};
     double seconds[MEASURE_MODELS] = {0};
     for (int i = 0; i < MEASURE_MODELS; i++) {
         tsr_status st =
@@ -145,6 +145,7 @@ static tsr_status compute(struct measure_rank *rank, struct comm_trouble *why)
     struct measured_rank *self = &rank->out->self;
     self->flops = tsr__measure_work(MEASURE_ARITHMETIC) / seconds[MEASURE_ARITHMETIC];
     self->bandwidth = tsr__measure_work(MEASURE_MEMORY) / seconds[MEASURE_MEMORY];
+    self->byte_rate = tsr__measure_work(MEASURE_BYTES) / seconds[MEASURE_BYTES];
     double more = seconds[MEASURE_MANY] - seconds[MEASURE_FEW];
     self->overhead = more > 0 ? more / (MEASURE_MANY_NODES - MEASURE_FEW_NODES) : 0;
     self->memory = memory_here();
@@ -248,6 +249,7 @@ static void level(struct measured *measured)
     struct measured_rank best = measured->rank[0];
     for (int i = 1; i < measured->ranks; i++) {
         best.flops = larger(best.flops, measured->rank[i].flops);
+        best.byte_rate = larger(best.byte_rate, measured->rank[i].byte_rate);
         best.bandwidth = larger(best.bandwidth, measured->rank[i].bandwidth);
         best.overhead = -larger(-best.overhead, -measured->rank[i].overhead);
     }

@@ -1,17 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// measure_models.c - three small models that show what the engine reaches: one is arithmetic, one goes through memory,
-// one is nothing but nodes.
+// measure_models.c - small models that show what the engine reaches: arithmetic, with numbers of 32 bits and of 8, a way through
+// memory, nothing but nodes.
 #include "runtime/measure_rank.h"
 
 #define WIDTH 1024
 #define INNER                                                                                      \
     (4 * WIDTH) // two matrices of 16 MiB: as in real layers, they do not stay in a core's own cache
 
-static tsr_value *matrix(tsr_graph *graph, const char *name, int64_t rows)
+static tsr_dtype type_of(enum measure_model which)
 {
+    if (which == MEASURE_BYTES)
+        return TSR_UINT8;
+    return TSR_FLOAT;
+}
+
+static tsr_value *matrix(tsr_graph *graph, const char *name, enum measure_model which)
+{
+    int64_t rows = tsr__measure_rows(which);
     tsr_dim dims[2] = {{.value = rows, .symbol = ""}, {.value = WIDTH, .symbol = ""}};
     tsr_value *value = tsr_graph_add_input(graph, name);
-    if (value && tsr_value_set_type(value, TSR_FLOAT, 2, dims) == TSR_OK)
+    if (value && tsr_value_set_type(value, type_of(which), 2, dims) == TSR_OK)
         return value;
     return NULL;
 }
@@ -39,35 +47,45 @@ static tsr_value *chain(tsr_graph *graph, tsr_value *x, int nodes)
     return step(graph, nodes % 2 ? "Relu" : "Neg", "y", x, NULL);
 }
 
-static tsr_value *weights(tsr_session *session, tsr_graph *graph, const char *name, int64_t rows,
-                          int64_t cols)
+static tsr_value *weights(tsr_session *session, tsr_graph *graph, const char *name, tsr_dtype type,
+                          const int64_t *dims)
 {
-    const int64_t dims[2] = {rows, cols};
-    size_t bytes = (size_t)(rows * cols) * sizeof(float);
+    size_t bytes = (size_t)(dims[0] * dims[1]) * (size_t)tsr_dtype_bits(type) / 8;
     void *zeros = tsr__alloc(session, bytes);
     tsr_value *w = NULL;
     if (zeros)
-        w = tsr_graph_add_initializer(graph, name, TSR_FLOAT, 2, dims, memset(zeros, 0, bytes),
-                                      bytes);
+        w = tsr_graph_add_initializer(graph, name, type, 2, dims, memset(zeros, 0, bytes), bytes);
     tsr__free(session, zeros, bytes);
     return w;
 }
 
 static tsr_value *layer(tsr_session *session, tsr_graph *graph, tsr_value *x)
 {
-    tsr_value *up = weights(session, graph, "up", WIDTH, INNER),
-              *down = weights(session, graph, "down", INNER, WIDTH);
+    static const int64_t wide[2] = {WIDTH, INNER}, high[2] = {INNER, WIDTH};
+    tsr_value *up = weights(session, graph, "up", TSR_FLOAT, wide),
+              *down = weights(session, graph, "down", TSR_FLOAT, high);
     if (!up || !down)
         return NULL;
     return step(graph, "MatMul", "y", step(graph, "MatMul", "h", x, up), down);
 }
 
+static tsr_value *bytes_layer(tsr_session *session, tsr_graph *graph, tsr_value *x)
+{
+    static const int64_t wide[2] = {WIDTH, INNER};
+    tsr_value *up = weights(session, graph, "up", TSR_INT8, wide);
+    if (!up)
+        return NULL;
+    return step(graph, "MatMulInteger", "y", x, up);
+}
+
 static tsr_value *body(tsr_session *session, tsr_graph *graph, enum measure_model which)
 {
-    tsr_value *x = matrix(graph, "x", tsr__measure_rows(which));
+    tsr_value *x = matrix(graph, "x", which);
     switch (which) {
     case MEASURE_ARITHMETIC:
         return layer(session, graph, x);
+    case MEASURE_BYTES:
+        return bytes_layer(session, graph, x);
     case MEASURE_MEMORY:
         return chain(graph, x, MEASURE_MEMORY_NODES);
     case MEASURE_FEW:
@@ -80,7 +98,7 @@ static tsr_value *body(tsr_session *session, tsr_graph *graph, enum measure_mode
 // Memory: tensors of 64 MiB, which no cache holds, as it holds no weights.
 int64_t tsr__measure_rows(enum measure_model which)
 {
-    if (which == MEASURE_ARITHMETIC)
+    if (which == MEASURE_ARITHMETIC || which == MEASURE_BYTES)
         return 256;
     return which == MEASURE_MEMORY ? 16384 : 1;
 }
@@ -90,6 +108,8 @@ double tsr__measure_work(enum measure_model which)
     double rows = (double)tsr__measure_rows(which);
     if (which == MEASURE_ARITHMETIC)
         return 2 * 2 * rows * WIDTH * INNER;
+    if (which == MEASURE_BYTES)
+        return 2 * rows * WIDTH * INNER;
     return 2 * rows * WIDTH * sizeof(float) * MEASURE_MEMORY_NODES; // bytes read and written
 }
 
@@ -97,14 +117,15 @@ static tsr_status fill_model(tsr_session *session, enum measure_model which, tsr
 {
     tsr_graph *graph = tsr_model_graph(model);
     tsr_dim dims[2] = {{.value = tsr__measure_rows(which), .symbol = ""},
-                       {.value = WIDTH, .symbol = ""}};
+                       {.value = which == MEASURE_BYTES ? INNER : WIDTH, .symbol = ""}};
+    tsr_dtype type = which == MEASURE_BYTES ? TSR_INT32 : TSR_FLOAT;
     tsr_status st = tsr_model_set_opset(model, "", 17);
     if (st != TSR_OK)
         return st;
     tsr_value *y = body(session, graph, which);
     if (!y)
         return TSR_NOMEM;
-    st = tsr_value_set_type(y, TSR_FLOAT, 2, dims);
+    st = tsr_value_set_type(y, type, 2, dims);
     if (st != TSR_OK)
         return st;
     return tsr_graph_add_output(graph, y);
@@ -147,5 +168,5 @@ tsr_status tsr__measure_input(tsr_session *session, enum measure_model which, ts
     tsr_status st = tsr_tensors_new(session, out);
     if (st != TSR_OK)
         return st;
-    return tsr_tensors_put(*out, "x", TSR_FLOAT, 2, dims, NULL);
+    return tsr_tensors_put(*out, "x", type_of(which), 2, dims, NULL);
 }

@@ -14,6 +14,7 @@ enum measure_model {
     MEASURE_MEMORY,
     MEASURE_FEW,
     MEASURE_MANY,
+    MEASURE_BYTES, // arithmetic of 8 bits
     MEASURE_MODELS
 };
 #define MEASURE_MEMORY_NODES 2

@@ -35,6 +35,7 @@ tsr_status tsr__run_tell(tsr_session *session, char *text, size_t bytes) TSR_MUS
 
 struct measured_rank {
     double flops, bandwidth, overhead; // as a topology has them
+    double byte_rate;                  // operations per second with numbers of 8 bits
     int64_t memory;
 };
 struct measured {

@@ -45,11 +45,13 @@ static bool set_times(tsr_topology *topology, const struct measured *measured)
 static bool fill(tsr_topology *topology, const struct measured *measured)
 {
     for (int i = 0; i < measured->ranks; i++)
-        tsr_topology_set_device(topology, i,
-                                &(tsr_topology_device){.memory = measured->rank[i].memory,
-                                                       .flops = measured->rank[i].flops,
-                                                       .bandwidth = measured->rank[i].bandwidth,
-                                                       .overhead = measured->rank[i].overhead});
+        tsr_topology_set_device(
+            topology, i,
+            &(tsr_topology_device){.memory = measured->rank[i].memory,
+                                   .flops = measured->rank[i].flops,
+                                   .bandwidth = measured->rank[i].bandwidth,
+                                   .overhead = measured->rank[i].overhead,
+                                   .rates = {[TSR_RATE_INT8] = measured->rank[i].byte_rate}});
     set_links(topology, measured);
     tsr__topology_recognise(topology);
     return set_times(topology, measured);
