@@ -651,7 +651,8 @@ typedef struct tsr_plan_options {
     /* of the configuration to make, or to complete; NULL: the only one of so many devices, else
      * planN */
     const char *config;
-    const char *export_lp; /* file for the 0-1 program, or NULL; with stages one for each: "p.lp" becomes p.0.lp, p.1.lp */
+    const char *
+        export_lp; /* file for the 0-1 program, or NULL; with stages one for each: "p.lp" becomes p.0.lp, p.1.lp */
     /* a node's name or one of its outputs: its candidates are told; or NULL */
     const char *explain;
     int64_t stages; /* pipeline stages: 0 none, K, or TSR_STAGES_AUTO: as many as are best */

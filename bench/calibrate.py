@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""calibrate - operator by operator: what the measured topology of this machine predicts for one node, against runs of it, one rank with one
+thread. Measuring and running take turns, and the least of all rounds counts on both sides. Prints one line per figure: name, predicted,
+measured, ratio, goal, ok or short. Options: rounds, seconds of each run."""
+import json, os, subprocess, sys, tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TESSERA, ROOT = os.path.join(HERE, "..", "tessera"), os.getcwd()  # tools/bench starts it in the project's root
+ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 2
+SECONDS = sys.argv[2] if len(sys.argv) > 2 else "0.5"
+TIME = 0.15  # how far a prediction may be off
+
+MAKE = r'''
+import sys
+import numpy as np, onnx
+from onnx import TensorProto, helper
+kinds = {"f4": TensorProto.FLOAT, "f2": TensorProto.FLOAT16, "i8": TensorProto.INT64, "i1": TensorProto.INT8, "u1": TensorProto.UINT8}
+rng = np.random.default_rng(1)
+def some(kind, *shape):
+    if kind in ("i1", "u1"):
+        return rng.integers(0, 100, shape).astype(kind)
+    return rng.standard_normal(shape).astype(kind)
+# name: operator, inputs by run (kind, shape), constants, outputs (kind), attributes, domain
+CASES = {
+    "MatMul 512x1024x4096": ("MatMul", [("f4", 512, 1024)], [some("f4", 1024, 4096)], "f4", {}),
+    "MatMul 64x2048x2048": ("MatMul", [("f4", 64, 2048)], [some("f4", 2048, 2048)], "f4", {}),
+    "MatMul 1x4096x4096": ("MatMul", [("f4", 1, 4096)], [some("f4", 4096, 4096)], "f4", {}),
+    "MatMul 16 of 512x64x512": ("MatMul", [("f4", 16, 512, 64), ("f4", 16, 64, 512)], [], "f4", {}),
+    "Gemm 256x1024x1024": ("Gemm", [("f4", 256, 1024)], [some("f4", 1024, 1024), some("f4", 1024)], "f4", {}),
+    "Conv 3x3, 128 to 128, 56x56": ("Conv", [("f4", 1, 128, 56, 56)], [some("f4", 128, 128, 3, 3)], "f4", {"pads": [1] * 4}),
+    "Conv 1x1, 256 to 256, 56x56": ("Conv", [("f4", 1, 256, 56, 56)], [some("f4", 256, 256, 1, 1)], "f4", {}),
+    "Conv 3x3 in 256 groups, 56x56": ("Conv", [("f4", 1, 256, 56, 56)], [some("f4", 256, 1, 3, 3)], "f4", {"pads": [1] * 4, "group": 256}),
+    "Softmax 4096x4096": ("Softmax", [("f4", 4096, 4096)], [], "f4", {}),
+    "LayerNormalization 4096x2048": ("LayerNormalization", [("f4", 4096, 2048)], [some("f4", 2048), some("f4", 2048)], "f4", {}),
+    "Gelu 4096x4096": ("Gelu", [("f4", 4096, 4096)], [], "f4", {}),
+    "Add 4096x4096": ("Add", [("f4", 4096, 4096), ("f4", 4096, 4096)], [], "f4", {}),
+    "Sigmoid 4096x4096": ("Sigmoid", [("f4", 4096, 4096)], [], "f4", {}),
+    "Transpose 16x512x1024": ("Transpose", [("f4", 16, 512, 1024)], [], "f4", {"perm": [1, 0, 2]}),
+    "ReduceMean 4096x4096": ("ReduceMean", [("f4", 4096, 4096)], [np.array([1], "i8")], "f4", {}),
+    "MaxPool 2x2, 64, 224x224": ("MaxPool", [("f4", 4, 64, 224, 224)], [], "f4", {"kernel_shape": [2, 2], "strides": [2, 2]}),
+    "MatMulInteger 512x1024x4096": ("MatMulInteger", [("u1", 512, 1024)], [some("i1", 1024, 4096)], "i4", {}),
+    "MatMulNBits 1x4096x4096": ("MatMulNBits", [("f4", 1, 4096)], [some("u1", 4096, 128, 16), some("f4", 4096 * 128)], "f4", {"K": 4096, "N": 4096, "bits": 4, "block_size": 32}),
+    "MatMulNBits 128x4096x4096": ("MatMulNBits", [("f4", 128, 4096)], [some("u1", 4096, 128, 16), some("f4", 4096 * 128)], "f4", {"K": 4096, "N": 4096, "bits": 4, "block_size": 32}),
+    "MultiHeadAttention 1x512x1024": ("MultiHeadAttention", [("f4", 1, 512, 1024)] * 3, [], "f4", {"num_heads": 16}),
+    "LSTM 64x16x128, 256": ("LSTM", [("f4", 64, 16, 128)], [some("f4", 1, 1024, 128), some("f4", 1, 1024, 256)], "f4", {"hidden_size": 256}),
+}
+def make(folder):
+    for i, (name, (op, runs, constants, out, attributes)) in enumerate(CASES.items()):
+        domain = "com.microsoft" if op in ("MatMulNBits", "MultiHeadAttention") else ""
+        inputs = [helper.make_tensor_value_info("x%d" % k, kinds[r[0]], list(r[1:])) for k, r in enumerate(runs)]
+        weights = [onnx.numpy_helper.from_array(c, "w%d" % k) for k, c in enumerate(constants)]
+        node = helper.make_node(op, [v.name for v in inputs] + [w.name for w in weights], ["y"], name="n", domain=domain, **attributes)
+        kind = {"f4": TensorProto.FLOAT, "i4": TensorProto.INT32}[out]
+        graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", kind, None)], weights)
+        onnx.save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]), "%s/%d.onnx" % (folder, i))
+        print(name)
+make(sys.argv[1])
+'''
+
+
+def tessera(*words):
+    q = subprocess.run([TESSERA, *map(str, words)], capture_output=True, text=True)
+    if q.returncode:
+        sys.exit("bench: tessera %s: %s" % (" ".join(map(str, words)), q.stderr))
+    return q.stdout
+
+
+def say(name, predicted, measured, ratio, off):
+    print("%-52s %14s %14s %8.2f  %-12s %s" % (name, predicted, measured, ratio, "%.2f..%.2f" % (1 - off, 1 + off), "ok" if abs(ratio - 1) <= off else "short"), flush=True)
+
+
+def main(folder):
+    made = subprocess.run([ROOT + "/tests/witness", "-c", MAKE, folder], capture_output=True, text=True)
+    if made.returncode:
+        sys.exit("bench: the models could not be made: " + made.stdout + made.stderr)
+    names, here = made.stdout.split("\n")[:-1], folder + "/here.json"
+    said, took = [1e99] * len(names), [1e99] * len(names)
+    for _ in range(ROUNDS):
+        tessera("topology", "measure", "--devices", "cpu:1", "--threads", "1", "--seconds", "3", "--quiet", "-o", here)
+        for i in range(len(names)):
+            model = "%s/%d.onnx" % (folder, i)
+            said[i] = min(said[i], 1e3 * json.loads(tessera("simulate", model, "--devices", here, "--json"))["seconds"])
+            took[i] = min(took[i], json.loads(tessera("bench", model, "--threads", "1", "--seconds", SECONDS, "--json"))["run_ms"]["min"])
+    for name, predicted, measured in zip(names, said, took):
+        say("calibrate: " + name, "%.2f ms" % predicted, "%.2f ms" % measured, predicted / measured, TIME)
+
+
+with tempfile.TemporaryDirectory(prefix="tessera-calibrate-") as d:
+    main(d)
