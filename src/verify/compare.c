@@ -44,7 +44,9 @@ static double half_value(uint16_t bits)
         magnitude = ldexp(1024 + fraction, exponent - 25);
     else
         magnitude = ldexp(fraction, -24);
-    return bits >> 15 ? -magnitude : magnitude;
+    if (bits >> 15)
+        return -magnitude;
+    return magnitude;
 }
 
 static double bfloat_value(uint16_t bits)
@@ -86,7 +88,9 @@ static double eighth_value(tsr_dtype dtype, uint8_t bits)
         magnitude = ldexp((1 << width) + fraction, exponent - bias - width);
     else
         magnitude = ldexp(fraction, 1 - bias - width);
-    return bits >> 7 ? -magnitude : magnitude;
+    if (bits >> 7)
+        return -magnitude;
+    return magnitude;
 }
 
 #define READ(type)                                                                                 \
@@ -179,7 +183,9 @@ static double gap(tsr_dtype dtype, const void *want, const void *got, size_t i)
     if (a == b || (isnan(a) && isnan(b)))
         return 0;
     double d = fabs(a - b);
-    return isnan(d) ? INFINITY : d;
+    if (isnan(d))
+        return INFINITY;
+    return d;
 }
 
 static void measure(tsr_dtype dtype, const void *want, const void *got, size_t n,
@@ -188,12 +194,16 @@ static void measure(tsr_dtype dtype, const void *want, const void *got, size_t n
     double largest = 0, most = 0;
     for (size_t i = 0; i < n; i++) {
         double a = element(dtype, want, i), d = gap(dtype, want, got, i);
-        most = d > most ? d : most;
+        if (d > most)
+            most = d;
         if (isfinite(a) && fabs(a) > largest)
             largest = fabs(a);
     }
     out->max_abs = most;
-    out->max_rel = most == 0 ? 0 : most / largest;
+    if (most == 0)
+        out->max_rel = 0;
+    else
+        out->max_rel = most / largest;
 }
 
 // Element by element: the largest differences; a difference without a number stays one.
@@ -208,8 +218,10 @@ static void compare_sequences(const tsr_tensors *want, const tsr_tensors *got, d
     for (size_t e = 0; e < n; e++) {
         tsr_difference one = tsr__compare(want, e, got, (int64_t)e, tolerance);
         out->ok = out->ok && one.ok;
-        out->max_abs = !(one.max_abs <= out->max_abs) ? one.max_abs : out->max_abs;
-        out->max_rel = !(one.max_rel <= out->max_rel) ? one.max_rel : out->max_rel;
+        if (!(one.max_abs <= out->max_abs))
+            out->max_abs = one.max_abs;
+        if (!(one.max_rel <= out->max_rel))
+            out->max_rel = one.max_rel;
         if (one.max_abs != one.max_abs)
             return;
     }
@@ -220,7 +232,9 @@ tsr_difference tsr__compare(const tsr_tensors *want, size_t i, const tsr_tensors
 {
     tsr_difference out = {.name = tsr_tensors_name(want, i), .max_abs = NAN, .max_rel = NAN};
     const tsr_tensors *a_list = tsr_tensors_sequence(want, i);
-    const tsr_tensors *b_list = k < 0 ? NULL : tsr_tensors_sequence(got, (size_t)k);
+    const tsr_tensors *b_list = NULL;
+    if (k >= 0)
+        b_list = tsr_tensors_sequence(got, (size_t)k);
     if (a_list && b_list) {
         compare_sequences(a_list, b_list, tolerance, &out);
         return out;
@@ -255,6 +269,7 @@ tsr_difference tsr__compare(const tsr_tensors *want, size_t i, const tsr_tensors
     return out;
 }
 
+// Number of the element that differs most, of complex ones both parts; -1: none does, or they cannot be compared.
 int64_t tsr__compare_worst(const tsr_tensors *want, size_t i, const tsr_tensors *got, int64_t k)
 {
     if (k < 0 || !same_kind(want, i, got, (size_t)k) || !numbers_of(tsr_tensors_dtype(want, i)))
@@ -263,7 +278,9 @@ int64_t tsr__compare_worst(const tsr_tensors *want, size_t i, const tsr_tensors 
     size_t bytes, other, per = numbers_of(dtype), at = 0;
     const void *a = tsr_tensors_data(want, i, &bytes),
                *b = tsr_tensors_data(got, (size_t)k, &other);
-    size_t n = bytes == other ? bytes / ((size_t)tsr_dtype_bits(dtype) / 8) * per : 0;
+    size_t n = 0;
+    if (bytes == other)
+        n = bytes / ((size_t)tsr_dtype_bits(dtype) / 8) * per;
     double most = 0;
     for (size_t e = 0; e < n; e++) {
         double d = gap(dtype, a, b, e);
@@ -272,5 +289,7 @@ int64_t tsr__compare_worst(const tsr_tensors *want, size_t i, const tsr_tensors 
             at = e;
         }
     }
-    return most > 0 ? (int64_t)(at / per) : -1;
+    if (most > 0)
+        return (int64_t)(at / per);
+    return -1;
 }

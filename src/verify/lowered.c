@@ -46,8 +46,11 @@ static int64_t lowest(tsr_model *model, int64_t opset, bool types)
     int64_t least = 0;
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;
          node = tsr_model_next_node(model, node)) {
-        int64_t changed = tsr__node_domain_str(node).n ? 0 : tsr__rule_changed(node, opset, types);
-        least = changed > least ? changed : least;
+        int64_t changed = 0;
+        if (!tsr__node_domain_str(node).n)
+            changed = tsr__rule_changed(node, opset, types);
+        if (changed > least)
+            least = changed;
     }
     return least;
 }
@@ -68,7 +71,10 @@ tsr_status tsr__verify_lowered(struct work *work, const char **path)
         return TSR_OK;
     tsr_model *model;
     struct str copy = tsr__arena_printf(&work->arena, "%s/whole.onnx", work->scratch.folder);
-    st = copy.p ? tsr_model_load(work->session, work->path, &model) : TSR_NOMEM;
+    if (copy.p)
+        st = tsr_model_load(work->session, work->path, &model);
+    else
+        st = TSR_NOMEM;
     if (st != TSR_OK)
         return st;
     st = tsr_model_set_opset(model, "", least);

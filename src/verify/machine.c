@@ -53,7 +53,7 @@ tsr_status tsr_gpus_find(tsr_session *session, const char *driver, const char *n
                     .driver = seen->driver,
                     .nccl = seen->nccl_version,
                     .why = seen->why};
-    memcpy(out, &all, out->size < sizeof all ? out->size : sizeof all);
+    memcpy(out, &all, size_min(out->size, sizeof all));
     return TSR_OK;
 }
 
@@ -75,7 +75,10 @@ static bool read_name(struct str word, struct wish *out)
         return false;
     snprintf(out->name, sizeof out->name, "%.*s", (int)word.n, word.p);
     bool cuda = letters == 4 && strncasecmp(word.p, "CUDA", 4) == 0;
-    out->card = cuda ? (int)number : -1;
+    if (cuda)
+        out->card = (int)number;
+    else
+        out->card = -1;
     return true;
 }
 
@@ -105,7 +108,10 @@ static int read_count(const char *text, struct wish *out)
     if (!at && n > GPU_MAX_CARDS)
         return -1;
     for (int i = 0; i < (int)n; i++) {
-        out[i].card = at ? (int)card : i;
+        if (at)
+            out[i].card = (int)card;
+        else
+            out[i].card = i;
         snprintf(out[i].name, sizeof out[i].name, "CUDA:%d", out[i].card);
     }
     return (int)n;
@@ -142,8 +148,12 @@ static int sharers(const struct wish *wishes, int n, int i)
 static tsr_topology_device numbers_of(const struct gpu_card *card, const char *name, int ranks)
 {
     double clock = card->clock_khz > 0 ? 1e3 * card->clock_khz : 1.5e9;
-    double units = card->units > 0 ? card->units : 80;
-    double bandwidth = card->bandwidth > 0 ? card->bandwidth : 1e12;
+    double units = 80;
+    if (card->units > 0)
+        units = card->units;
+    double bandwidth = 1e12;
+    if (card->bandwidth > 0)
+        bandwidth = card->bandwidth;
     return (tsr_topology_device){.name = name,
                                  .memory = (int64_t)(USED_SHARE * (double)card->free / ranks),
                                  .flops = units * clock * FLOPS_PER_CLOCK / ranks,
@@ -165,8 +175,12 @@ static void link_all(tsr_topology *topology, const struct wish *wishes)
         int a = wishes[link->from].card, b = wishes[link->to].card;
         double latency = with_host.latency, bandwidth = with_host.bandwidth;
         if (a >= 0 && b >= 0) {
-            latency = a == b ? same_gpu.latency : other_gpu.latency;
-            bandwidth = a == b ? same_gpu.bandwidth : other_gpu.bandwidth;
+            latency = other_gpu.latency;
+            bandwidth = other_gpu.bandwidth;
+            if (a == b) {
+                latency = same_gpu.latency;
+                bandwidth = same_gpu.bandwidth;
+            }
         }
         link->latency = latency;
         link->bandwidth = bandwidth;
@@ -207,7 +221,7 @@ static tsr_status share_host(tsr_session *session, int ranks, tsr_topology **out
 // A rank has all cores, or 2, 4 ... of them divide the cores: these are the choices.
 static tsr_status choose_host(tsr_session *session, tsr_topology **out)
 {
-    int cores = tsr__cores() < MAX_REAL ? tsr__cores() : MAX_REAL;
+    int cores = (int)int64_min(tsr__cores(), MAX_REAL);
     tsr_topology *all = NULL, *choice = NULL;
     tsr_status status = share_host(session, cores, &all);
     if (status != TSR_OK)
@@ -291,5 +305,5 @@ tsr_status tsr_topology_real(tsr_session *session, const char *text, const char 
     link_all(topology, wishes);
     topology->text = STR("");
     *out = topology;
-    return topology->arena.failed ? TSR_NOMEM : TSR_OK;
+    return arena_status(&topology->arena);
 }

@@ -42,8 +42,7 @@ tsr_status tsr_plan_for(tsr_model *model, const tsr_plan_options *options,
     tsr_status st = tsr__tensors_owned(tsr_model_session(model), inputs);
     if (st != TSR_OK)
         return st;
-    memcpy(&plan_options, options,
-           options->size < sizeof plan_options ? options->size : sizeof plan_options);
+    memcpy(&plan_options, options, size_min(options->size, sizeof plan_options));
     tsr__arena_init(&arena, tsr_model_session(model));
     struct sizes sizes = {.arena = &arena};
     for (size_t i = 0; i < plan_options.n_sizes; i++)
@@ -51,7 +50,10 @@ tsr_status tsr_plan_for(tsr_model *model, const tsr_plan_options *options,
     add_sizes(&sizes, model, inputs);
     plan_options.sizes = sizes.at.at;
     plan_options.n_sizes = sizes.at.n;
-    st = arena.failed ? TSR_NOMEM : tsr_plan(model, &plan_options, summary);
+    if (arena.failed)
+        st = TSR_NOMEM;
+    else
+        st = tsr_plan(model, &plan_options, summary);
     tsr__arena_free(&arena);
     return st;
 }

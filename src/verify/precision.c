@@ -16,7 +16,9 @@ struct walk {
 
 static double of_value(const struct walk *walk, const tsr_value *value)
 {
-    return value ? walk->at[tsr__value_id(value)] : 0;
+    if (value)
+        return walk->at[tsr__value_id(value)];
+    return 0;
 }
 
 static double walk_graph(struct walk *walk, const tsr_graph *graph);
@@ -73,7 +75,9 @@ tsr_status tsr__precision_find(struct work *work)
 double tsr__precision_of(const struct work *work, const char *name)
 {
     const tsr_value *value = tsr_graph_value(tsr_model_graph(work->model), name);
-    double found = value ? work->precision[tsr__value_id(value)] : 0;
+    double found = 0;
+    if (value)
+        found = work->precision[tsr__value_id(value)];
     if (isinf(found) || work->options->tolerance <= 0)
         return found;
     return work->options->tolerance;

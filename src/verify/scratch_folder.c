@@ -11,7 +11,9 @@ tsr_status tsr__scratch_open(tsr_session *session, struct arena *arena, const ch
         return status;
     out->folder = out->temporary->path;
     out->parts = tsr__arena_printf(arena, "%s/parts", out->folder).p;
-    return out->parts ? TSR_OK : TSR_NOMEM;
+    if (out->parts)
+        return TSR_OK;
+    return TSR_NOMEM;
 }
 
 // Without a folder of its own the parts are another rank's.
@@ -29,7 +31,9 @@ static tsr_status cut_here(tsr_model *model, const char *config, const char *wor
 {
     tsr_session *session = tsr_model_session(model);
     tsr_partition_options cut = {.size = sizeof(cut), .config = config};
-    const char *own = options && options->size >= sizeof *options ? options->work : NULL;
+    const char *own = NULL;
+    if (options && options->size >= sizeof *options)
+        own = options->work;
     int rank;
     char path[SCRATCH_PATH] = "";
     bool launched = tsr__run_launched(session, options, &rank);

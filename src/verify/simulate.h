@@ -68,13 +68,17 @@ struct sim {
 static inline int64_t sum_of(int64_t a, int64_t b)
 {
     int64_t sum;
-    return add_ok(a, b, &sum) ? sum : INT64_MAX;
+    if (add_ok(a, b, &sum))
+        return sum;
+    return INT64_MAX;
 }
 
 static inline int64_t product_of(int64_t a, int64_t b)
 {
     int64_t product;
-    return mul_ok(a, b, &product) ? product : INT64_MAX;
+    if (mul_ok(a, b, &product))
+        return product;
+    return INT64_MAX;
 }
 
 // A plan that is the same in all copies of a block of devices (simulate_fold.c).

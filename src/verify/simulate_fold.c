@@ -67,7 +67,9 @@ static struct tile_layout *first_copy(const struct fold *fold, const tsr_spec *s
         !layout)
         return NULL;
     struct tile_layout *once = tsr__layout_once(arena, layout, &fold->repeat, dim);
-    return once ? tsr__layout_copy(fold->arena, once) : NULL;
+    if (once)
+        return tsr__layout_copy(fold->arena, once);
+    return NULL;
 }
 
 static bool steers(const struct rule *rule, bool out, size_t i)
@@ -85,7 +87,9 @@ static bool keeps_apart(const struct fold *fold, const tsr_node *node, struct ar
     bool shares = false;
     for (size_t i = 0; i < n_in; i++) {
         const tsr_value *value = tsr_node_input(node, i);
-        int dim = value ? batch_dim(fold, value) : -1;
+        int dim = -1;
+        if (value)
+            dim = batch_dim(fold, value);
         if (dim == -1 || steers(rule, false, i))
             continue;
         if (dim == TWO_DIMS || !spec_of(fold, node, value))
@@ -111,6 +115,7 @@ static bool has_bodies(const tsr_node *node)
     return false;
 }
 
+// Whether the node does the same in every copy. Notes the layout in one copy of each of its specs, in their order.
 static bool folds_node(struct fold *fold, tsr_node *node, struct arena *scratch)
 {
     const tsr_node_config *nc = tsr_node_find_config(node, fold->config);
@@ -122,8 +127,12 @@ static bool folds_node(struct fold *fold, tsr_node *node, struct arena *scratch)
         return true;
     for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++) {
         const tsr_spec *spec = tsr_node_config_spec(nc, i);
-        struct tile_layout *layout = tsr_spec_value(spec) ? first_copy(fold, spec, scratch) : NULL;
-        struct tile_layout **at = layout ? vec_push(fold->arena, &fold->layouts) : NULL;
+        struct tile_layout *layout = NULL;
+        if (tsr_spec_value(spec))
+            layout = first_copy(fold, spec, scratch);
+        struct tile_layout **at = NULL;
+        if (layout)
+            at = vec_push(fold->arena, &fold->layouts);
         if (!at)
             return false;
         *at = layout;
@@ -248,8 +257,9 @@ static tsr_status write_specs(const struct fold *fold, tsr_model *model, tsr_con
             continue;
         for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++, k++) {
             tsr_value *value = twin_of(node, twin, tsr_spec_value(tsr_node_config_spec(nc, i)));
-            tsr_status st =
-                value ? tsr__spec_write(twin, config, value, fold->layouts.at[k]) : TSR_OK;
+            tsr_status st = TSR_OK;
+            if (value)
+                st = tsr__spec_write(twin, config, value, fold->layouts.at[k]);
             if (st != TSR_OK)
                 return st;
         }
@@ -330,6 +340,7 @@ static tsr_config *only_config(const tsr_model *model, const char *name)
     return NULL;
 }
 
+// Where the devices are copies of a few that do the same on other parts of the batch, those few are simulated alone.
 tsr_status tsr__sim_fold(struct arena *arena, tsr_model *model, const tsr_simulate_options *options,
                          const tsr_topology *topology, struct sim_fold *out)
 {
@@ -350,5 +361,7 @@ tsr_status tsr__sim_fold(struct arena *arena, tsr_model *model, const tsr_simula
     }
     if (arena->failed)
         return TSR_NOMEM;
-    return out->copies ? make_model(&fold, out) : TSR_OK;
+    if (out->copies)
+        return make_model(&fold, out);
+    return TSR_OK;
 }

@@ -27,7 +27,9 @@ struct moved_key {
 static struct sim_comm *comm_of(struct sim *sim, int64_t id, struct str op)
 {
     struct str key = tsr__arena_printf(sim->arena, "%lld", (long long)id);
-    void **at = key.p ? tsr__map_at(&sim->by_id, key) : NULL;
+    void **at = NULL;
+    if (key.p)
+        at = tsr__map_at(&sim->by_id, key);
     if (at && !*at) {
         struct sim_comm *comm = ARENA_NEW(sim->arena, struct sim_comm);
         struct sim_comm **listed = vec_push(sim->arena, &sim->comms);
@@ -37,7 +39,9 @@ static struct sim_comm *comm_of(struct sim *sim, int64_t id, struct str op)
             *listed = *at = comm;
         }
     }
-    return at ? *at : NULL;
+    if (at)
+        return *at;
+    return NULL;
 }
 
 static int group_of(struct sim *sim, struct sim_comm *comm, const int64_t *members, size_t n)
@@ -62,10 +66,12 @@ static int64_t count_moved(struct sim *sim, const struct moved_key *key)
     struct arena arena;
     struct reshard *reshard = NULL;
     tsr__arena_init(&arena, sim->session);
-    struct tile_layout *from =
-        key->n_source ? tsr__layout_decode(&arena, key->source, key->n_source) : NULL;
-    struct tile_layout *to =
-        key->n_target ? tsr__layout_decode(&arena, key->target, key->n_target) : NULL;
+    struct tile_layout *from = NULL;
+    if (key->n_source)
+        from = tsr__layout_decode(&arena, key->source, key->n_source);
+    struct tile_layout *to = NULL;
+    if (key->n_target)
+        to = tsr__layout_decode(&arena, key->target, key->n_target);
     bool fits = from && to && key->rank == from->rank && key->rank == to->rank;
     if (fits &&
         tsr__reshard_plan(&arena, from, NULL, to, key->shape, key->elem, &reshard) == TSR_OK)
@@ -99,12 +105,19 @@ static int64_t moved(struct sim *sim, const tsr_node *node, const struct shapes 
     add_numbers(&text, key.source, key.n_source);
     add_numbers(&text, key.target, key.n_target);
     struct str name = {text.p, text.n};
-    int64_t *known = text.failed ? NULL : tsr__map_get(&sim->moved, name);
+    int64_t *known = NULL;
+    if (!text.failed)
+        known = tsr__map_get(&sim->moved, name);
     int64_t most = known ? *known : count_moved(sim, &key);
-    struct str kept =
-        known || text.failed ? (struct str){NULL, 0} : tsr__arena_str(sim->arena, name);
-    void **at = kept.p ? tsr__map_at(&sim->moved, kept) : NULL;
-    int64_t *fresh = at ? ARENA_NEW(sim->arena, int64_t) : NULL;
+    struct str kept = {NULL, 0};
+    if (!known && !text.failed)
+        kept = tsr__arena_str(sim->arena, name);
+    void **at = NULL;
+    if (kept.p)
+        at = tsr__map_at(&sim->moved, kept);
+    int64_t *fresh = NULL;
+    if (at)
+        fresh = ARENA_NEW(sim->arena, int64_t);
     if (fresh) {
         *fresh = most;
         *at = fresh;
@@ -115,7 +128,8 @@ static int64_t moved(struct sim *sim, const tsr_node *node, const struct shapes 
 
 static void larger(int64_t *at, int64_t than)
 {
-    *at = than > *at ? than : *at;
+    if (than > *at)
+        *at = than;
 }
 
 // The parts of a tensor along the axis do not lie on end: there is more than one row of them.
@@ -141,9 +155,13 @@ static int64_t scratch_of(const struct sim_comm *comm, const tsr_node *node,
     case SCRATCH_BOTH:
         return sum_of(given, got);
     case SCRATCH_UNPACKED_INPUT:
-        return unpacked(node, shapes) ? given : 0;
+        if (unpacked(node, shapes))
+            return given;
+        return 0;
     case SCRATCH_UNPACKED_OUTPUT:
-        return unpacked(node, shapes) ? got : 0;
+        if (unpacked(node, shapes))
+            return got;
+        return 0;
     case SCRATCH_NONE:
         break;
     }
@@ -153,11 +171,17 @@ static int64_t scratch_of(const struct sim_comm *comm, const tsr_node *node,
 // The tensor that a communication brings: what goes in, or (of one that only takes) what comes out.
 static const char *tensor_of(const tsr_node *node)
 {
-    const tsr_value *in = tsr_node_input_count(node) ? tsr_node_input(node, 0) : NULL;
-    const tsr_value *out = tsr_node_output_count(node) ? tsr_node_output(node, 0) : NULL;
+    const tsr_value *in = NULL;
+    if (tsr_node_input_count(node))
+        in = tsr_node_input(node, 0);
+    const tsr_value *out = NULL;
+    if (tsr_node_output_count(node))
+        out = tsr_node_output(node, 0);
     if (in)
         return tsr_value_name(in);
-    return out ? tsr_value_name(out) : "";
+    if (out)
+        return tsr_value_name(out);
+    return "";
 }
 
 static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr_node *node,
@@ -168,7 +192,9 @@ static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr
     int64_t id = tsr_attr_int(tsr_node_find_attr(node, "id"), -1);
     bool sized = true, ignored = true;
     struct sim_comm *comm = comm_of(sim, id, str_of(tsr_node_op(node)));
-    int g = comm && count ? group_of(sim, comm, members, count) : -1;
+    int g = -1;
+    if (comm && count)
+        g = group_of(sim, comm, members, count);
     struct sim_task *task = vec_push(sim->arena, &device->tasks);
     for (size_t i = 0; i < count; i++)
         if (members[i] < 0 || members[i] >= sim->n)
@@ -180,8 +206,12 @@ static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr
     if (!comm->node)
         comm->node = tsr__arena_str(sim->arena, str_of(tensor_of(node))).p;
     const tsr_value *in = tsr_node_input(node, 0), *out = tsr_node_output(node, 0);
-    int64_t given = in ? tsr__price_bytes(shapes, in, &sized) : 0;
-    int64_t got = out ? tsr__price_bytes(shapes, out, &ignored) : 0; // some get nothing
+    int64_t given = 0;
+    if (in)
+        given = tsr__price_bytes(shapes, in, &sized);
+    int64_t got = 0; // some get nothing
+    if (out)
+        got = tsr__price_bytes(shapes, out, &ignored);
     larger(&device->scratch, in && out ? scratch_of(comm, node, shapes, given, got) : 0);
     larger(&comm->most_in, given);
     larger(&comm->most_out, got);
@@ -220,7 +250,7 @@ static void divide(struct sim_task *task, const tsr_node *node, const struct sha
     moves.overhead = computes.overhead = 0;
     moves.flops = computes.bandwidth = 1e30;
     memset(moves.rates, 0, sizeof moves.rates);
-    task->overhead = overhead < task->ps ? overhead : task->ps;
+    task->overhead = int64_min(overhead, task->ps);
     task->moves = tsr__price_node(scratch, node, shapes, &moves, &sized) >
                   tsr__price_node(scratch, node, shapes, &computes, &sized);
 }
@@ -293,7 +323,9 @@ static int64_t end_of(const struct stores *stores, const tsr_value *value, int64
 {
     int64_t last = made;
     tsr_value_uses(value, last_use, &last);
-    return tsr_value_is_output(value) ? stores->nodes : last;
+    if (tsr_value_is_output(value))
+        return stores->nodes;
+    return last;
 }
 
 // Factors one after the other, without those of dimensions of one element.
@@ -343,7 +375,9 @@ static size_t taken_over(struct stores *stores, const tsr_node *node, int64_t by
         return 0;
     for (size_t i = 0; i < tsr_node_input_count(node); i++) {
         const tsr_value *value = tsr_node_input(node, i);
-        size_t store = value ? stores->of[tsr__value_id(value)] : 0;
+        size_t store = 0;
+        if (value)
+            store = stores->of[tsr__value_id(value)];
         if (store && in_place(stores, node, rule, i) &&
             tsr__price_bytes(stores->shapes, value, &sized) == bytes &&
             (!same_shape(rule, i) || end_of(stores, value, at) <= at))
@@ -358,10 +392,12 @@ static void add_output(struct stores *stores, const tsr_node *node, size_t i, in
     bool sized = true;
     int64_t bytes = tsr__price_bytes(stores->shapes, value, &sized),
             end = end_of(stores, value, at);
-    size_t store = i == 0 && strcmp(tsr_node_domain(node), DOMAIN) != 0
-                       ? taken_over(stores, node, bytes, at)
-                       : 0;
-    struct store *fresh = store ? NULL : vec_push(stores->arena, &stores->list);
+    size_t store = 0;
+    if (i == 0 && strcmp(tsr_node_domain(node), DOMAIN) != 0)
+        store = taken_over(stores, node, bytes, at);
+    struct store *fresh = NULL;
+    if (!store)
+        fresh = vec_push(stores->arena, &stores->list);
     if (fresh) {
         *fresh = (struct store){bytes, at, end};
         store = stores->list.n;
@@ -430,7 +466,7 @@ static tsr_status find_memory(struct sim_device *device, const tsr_model *model,
     int64_t live = live_bytes(&stores, false);
     device->peak = sum_of(sum_of(kept, device->scratch), sum_of(live, live / GAPS));
     device->peak = sum_of(device->peak, PLAN_ENGINE_BYTES);
-    return scratch->failed ? TSR_NOMEM : TSR_OK;
+    return arena_status(scratch);
 }
 
 // ---- all of it ---------------------------------------------------------------------------------
@@ -453,7 +489,9 @@ bool tsr__sim_sizes(struct arena *arena, const tsr_model *model, const tsr_dim_s
             bool known = dim.value >= 0 || !dim.symbol || !dim.symbol[0];
             for (size_t k = 0; k < all.n && !known; k++)
                 known = strcmp(all.at[k].name, dim.symbol) == 0;
-            tsr_dim_size *at = known ? NULL : vec_push(arena, &all);
+            tsr_dim_size *at = NULL;
+            if (!known)
+                at = vec_push(arena, &all);
             if (at)
                 *at = (tsr_dim_size){dim.symbol, PLAN_USUAL_SIZE};
         }
@@ -472,10 +510,12 @@ static tsr_status read_part(struct sim *sim, int64_t device, const struct partit
     size_t n;
     tsr__arena_init(&scratch, sim->session);
     sim_device->weights = part->weight_bytes;
-    struct shapes *shapes = tsr__sim_sizes(&scratch, part->model, sizes, n_sizes, &all, &n)
-                                ? tsr__shapes_bound(&scratch, part->model, all, n, false)
-                                : NULL;
-    tsr_status st = shapes ? TSR_OK : TSR_NOMEM;
+    struct shapes *shapes = NULL;
+    if (tsr__sim_sizes(&scratch, part->model, sizes, n_sizes, &all, &n))
+        shapes = tsr__shapes_bound(&scratch, part->model, all, n, false);
+    tsr_status st = TSR_NOMEM;
+    if (shapes)
+        st = TSR_OK;
     if (st == TSR_OK)
         st = add_graph(sim, sim_device, device, tsr_model_graph(part->model), shapes, &scratch);
     if (st == TSR_OK)
@@ -486,7 +526,8 @@ static tsr_status read_part(struct sim *sim, int64_t device, const struct partit
         task->op = tsr__arena_str(sim->arena, str_of(task->op)).p;
         task->node = tsr__arena_str(sim->arena, str_of(task->node)).p;
     }
-    st = st == TSR_OK && scratch.failed ? TSR_NOMEM : st;
+    if (st == TSR_OK && scratch.failed)
+        st = TSR_NOMEM;
     tsr__arena_free(&scratch);
     return st;
 }
@@ -517,5 +558,5 @@ tsr_status tsr__sim_read(struct sim *sim, const struct partition_part *parts, in
         struct sim_comm *comm = sim->comms.at[i];
         comm->ps = tsr__sim_price(sim, comm);
     }
-    return sim->arena->failed ? TSR_NOMEM : TSR_OK;
+    return arena_status(sim->arena);
 }

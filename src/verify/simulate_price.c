@@ -54,7 +54,9 @@ static void carry(struct sim *sim, struct sim_comm *comm, tsr_collective what,
 static int64_t price_halo(struct sim *sim, struct sim_comm *comm,
                           const struct topology_groups *groups)
 {
-    int64_t more = comm->most_out > comm->most_in ? comm->most_out - comm->most_in : 1;
+    int64_t more = 1;
+    if (comm->most_out > comm->most_in)
+        more = comm->most_out - comm->most_in;
     struct topology_groups two = {1, 2, groups->device};
     double copied = 2 * (double)comm->most_out / sim->topology->device[groups->device[0]].bandwidth;
     double copied_ps = copied * 1e12;
@@ -93,7 +95,9 @@ int64_t tsr__sim_price(struct sim *sim, struct sim_comm *comm)
         return price_exchange(sim, comm, &groups);
     tsr_collective what = (tsr_collective)comm->kind;
     enum comm_pricing by = tsr__collective((int)comm->kind)->priced_by;
-    comm->bytes = by == PRICED_BY_OUTPUT ? comm->most_out : comm->most_in;
+    comm->bytes = comm->most_in;
+    if (by == PRICED_BY_OUTPUT)
+        comm->bytes = comm->most_out;
     if (by == PRICED_BY_ALL_INPUTS)
         comm->bytes = product_of(comm->bytes, groups.size);
     carry(sim, comm, what, &groups, comm->bytes);

@@ -41,14 +41,18 @@ static void put_flow(struct text *text, const tsr_span *span, bool first)
 {
     int64_t key[3] = {span->id, span->request, (int64_t)(span->begin * 1e12)};
     unsigned long long flow = tsr__hash64(key, sizeof key, 0) >> 11; // exact in a double
-    const char *kind = first ? "s" : "f";
-    const char *bound = first ? "" : ",\"bp\":\"e\"";
+    const char *kind = "f", *bound = ",\"bp\":\"e\"";
+    if (first) {
+        kind = "s";
+        bound = "";
+    }
     tsr__text_printf(text,
                      ",\n{\"ph\":\"%s\",\"cat\":\"communication\",\"name\":\"group\",\"id\":%llu,"
                      "\"pid\":%d,\"tid\":0,\"ts\":%.6f%s}",
                      kind, flow, span->device, span->begin * 1e6, bound);
 }
 
+// One process for each device, its spans, and arrows between the spans of one communication; `seen` knows which began.
 static void put_all(struct text *text, const tsr_simulation *simulation, struct map *seen,
                     struct arena *arena)
 {
@@ -65,7 +69,9 @@ static void put_all(struct text *text, const tsr_simulation *simulation, struct 
             continue;
         struct str key = tsr__arena_printf(arena, "%lld %d %.12e", (long long)span->id,
                                            span->request, span->begin);
-        void **at = key.p ? tsr__map_at(seen, key) : NULL;
+        void **at = NULL;
+        if (key.p)
+            at = tsr__map_at(seen, key);
         if (!at)
             return;
         put_flow(text, span, !*at);
@@ -89,7 +95,9 @@ tsr_status tsr_simulation_trace(tsr_session *session, const tsr_simulation *simu
     tsr__text_add(&text, STR("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"));
     put_all(&text, simulation, &seen, &arena);
     tsr__text_add(&text, STR("\n]}\n"));
-    tsr_status st = text.failed || arena.failed ? TSR_NOMEM : tsr__out_open(session, path, &file);
+    tsr_status st = TSR_NOMEM;
+    if (!text.failed && !arena.failed)
+        st = tsr__out_open(session, path, &file);
     if (st == TSR_OK) {
         tsr__out_write(&file, text.p, text.n);
         st = tsr__out_commit(&file);

@@ -64,8 +64,8 @@ static void next_task(struct run *run, struct sim_device *device)
 {
     if (++device->at < device->tasks.n)
         return;
-    run->ends[device->request] =
-        device->now > run->ends[device->request] ? device->now : run->ends[device->request];
+    if (device->now > run->ends[device->request])
+        run->ends[device->request] = device->now;
     device->at = 0;
     device->request++;
 }
@@ -105,7 +105,8 @@ static bool work(struct run *run, int64_t device)
         struct sim_group *group = &task->comm->groups.at[task->group];
         sim_device->waits = true;
         sim_device->arrived = sim_device->now;
-        group->latest = sim_device->now > group->latest ? sim_device->now : group->latest;
+        if (sim_device->now > group->latest)
+            group->latest = sim_device->now;
         if (++group->arrived == group->n)
             happen(run, task->comm, group);
     }
@@ -145,20 +146,25 @@ static int text_order(const char *x, const char *y)
     return strcmp(x, y);
 }
 
+static int time_order(double a, double b)
+{
+    return (a > b) - (a < b);
+}
+
 // A total order, so that any sort gives the same list: qsort keeps the order of equals only while it has memory for a copy.
 static int by_time(const void *a, const void *b)
 {
     const tsr_span *x = a, *y = b;
     if (x->device != y->device)
-        return x->device < y->device ? -1 : 1;
+        return int64_order(x->device, y->device);
     if (x->begin != y->begin)
-        return x->begin < y->begin ? -1 : 1;
+        return time_order(x->begin, y->begin);
     if (x->end != y->end)
-        return x->end < y->end ? -1 : 1;
+        return time_order(x->end, y->end);
     if (x->request != y->request)
-        return x->request < y->request ? -1 : 1;
+        return int64_order(x->request, y->request);
     if (x->id != y->id)
-        return x->id < y->id ? -1 : 1;
+        return int64_order(x->id, y->id);
     int order = text_order(x->node, y->node);
     if (order)
         return order;
@@ -173,7 +179,9 @@ static int by_comm_id(const void *a, const void *b)
 
 static int64_t whole_bytes(double bytes)
 {
-    return bytes < 0x1p62 ? (int64_t)(bytes + 0.5) : INT64_MAX;
+    if (bytes < 0x1p62)
+        return (int64_t)(bytes + 0.5);
+    return INT64_MAX;
 }
 
 // In the order of their numbers; parts were read rank by rank, so the simulation has them in another order.
@@ -213,7 +221,9 @@ static void list_links(struct run *run)
     for (size_t i = 0; i < topology->links.n; i++) {
         const struct topology_link *link = &topology->links.at[i];
         double bytes = run->sim.by_link[i];
-        tsr_simulated_link *at = bytes > 0 ? vec_push(run->kept, &list) : NULL;
+        tsr_simulated_link *at = NULL;
+        if (bytes > 0)
+            at = vec_push(run->kept, &list);
         if (at)
             *at = (tsr_simulated_link){link->from, link->to, whole_bytes(bytes),
                                        bytes / link->bandwidth};
@@ -227,7 +237,9 @@ static tsr_simulated_device *list_devices(struct run *run, size_t n)
 {
     tsr_simulated_device *list = ARENA_ARRAY(run->kept, tsr_simulated_device, n + 1);
     size_t block = (size_t)run->sim.n;
-    size_t used = run->fold.copies ? block * (size_t)run->fold.copies : block;
+    size_t used = block;
+    if (run->fold.copies)
+        used = block * (size_t)run->fold.copies;
     double seconds = run->out->seconds;
     if (!list)
         return NULL;
@@ -274,7 +286,7 @@ static tsr_status sum_up(struct run *run)
     simulation->unsized = run->sim.unsized;
     list_comms(run);
     list_links(run);
-    return run->kept->failed ? TSR_NOMEM : TSR_OK;
+    return arena_status(run->kept);
 }
 
 // The caller's, or the plan's, or so many devices of one host; of copies of a block there is at least one more device.
@@ -283,7 +295,9 @@ static tsr_status choose_topology(struct run *run, int64_t n)
     char text[32];
     tsr_status st = TSR_OK;
     snprintf(text, sizeof text, "cpu:%lld", (long long)(run->fold.copies > 1 ? n + 1 : n));
-    run->sim.topology = run->options.topology ? run->options.topology : run->own;
+    run->sim.topology = run->own;
+    if (run->options.topology)
+        run->sim.topology = run->options.topology;
     if (!run->sim.topology) {
         st = tsr_topology_parse(run->sim.session, text, &run->own);
         run->sim.topology = run->own;
@@ -307,8 +321,12 @@ static tsr_status add_gather(struct run *run)
     if (ps == 0)
         return TSR_OK;
     struct sim_comm *comm = ARENA_NEW(run->kept, struct sim_comm);
-    struct sim_group *group = comm ? vec_push(run->kept, &comm->groups) : NULL;
-    struct sim_task *task = group ? vec_push(run->kept, &run->sim.devices[0].tasks) : NULL;
+    struct sim_group *group = NULL;
+    if (comm)
+        group = vec_push(run->kept, &comm->groups);
+    struct sim_task *task = NULL;
+    if (group)
+        task = vec_push(run->kept, &run->sim.devices[0].tasks);
     if (!task)
         return TSR_NOMEM;
     comm->id = -1;
@@ -338,6 +356,7 @@ static tsr_status add_slices(struct run *run)
     return TSR_OK;
 }
 
+// Called by partition with the parts in memory: they are read, priced and run on paper; nothing is written.
 static tsr_status look(void *data, const struct partition_part *parts, int64_t n)
 {
     struct run *run = data;
@@ -369,8 +388,7 @@ static tsr_status begin(struct run *run, tsr_session *session, const tsr_simulat
 {
     *run = (struct run){.options = {.size = sizeof run->options}, .out = out};
     if (given)
-        memcpy(&run->options, given,
-               given->size < sizeof run->options ? given->size : sizeof run->options);
+        memcpy(&run->options, given, size_min(given->size, sizeof run->options));
     tsr_status st = tsr__topology_owned(session, run->options.topology);
     if (st != TSR_OK)
         return st;
@@ -389,7 +407,9 @@ static tsr_status end(struct run *run, tsr_status st, tsr_simulation *given)
 {
     tsr_topology_free(run->own);
     if (st == TSR_OK) {
-        size_t n = given->size && given->size < sizeof *run->out ? given->size : sizeof *run->out;
+        size_t n = sizeof *run->out;
+        if (given->size)
+            n = size_min(given->size, n);
         run->out->size = n;
         memcpy(given, run->out, n);
     }
@@ -399,7 +419,9 @@ static tsr_status end(struct run *run, tsr_status st, tsr_simulation *given)
 // A copy in which every size is a number, so that all pieces have one: of the model, or of one block of its devices.
 static tsr_status with_sizes(struct run *run, tsr_model *model, tsr_model **out)
 {
-    tsr_topology *topology = run->options.topology ? run->options.topology : run->own;
+    tsr_topology *topology = run->own;
+    if (run->options.topology)
+        topology = run->options.topology;
     tsr_dim_size *all;
     size_t n;
     tsr_status st = tsr__sim_fold(run->kept, model, &run->options, topology, &run->fold);
@@ -566,10 +588,16 @@ tsr_status tsr_simulate_folder(tsr_session *session, const char *folder,
     }
     int64_t n = bundle.manifest.n_ranks;
     struct partition_part *parts = ARENA_ARRAY(&arena, struct partition_part, (size_t)n + 1);
-    st = parts ? TSR_OK : TSR_NOMEM;
+    if (parts)
+        st = TSR_OK;
+    else
+        st = TSR_NOMEM;
     for (int64_t i = 0; i < n && st == TSR_OK; i++) {
         struct str path = tsr__bundle_file_path(&bundle, &arena, bundle.manifest.devices[i].file);
-        st = path.p ? tsr_model_load(session, path.p, &parts[i].model) : TSR_NOMEM;
+        if (path.p)
+            st = tsr_model_load(session, path.p, &parts[i].model);
+        else
+            st = TSR_NOMEM;
         parts[i].weight_bytes = bundle.manifest.devices[i].weight_bytes;
     }
     if (st == TSR_OK)

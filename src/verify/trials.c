@@ -59,7 +59,9 @@ static tsr_status choose_config(struct trials *trials)
         for (int i = 2; name.p && tsr_model_find_config(work->model, name.p); i++)
             name = tsr__arena_printf(&work->arena, "random%d", i);
         trials->config = name.p;
-        return name.p ? TSR_OK : TSR_NOMEM;
+        if (name.p)
+            return TSR_OK;
+        return TSR_NOMEM;
     }
     size_t n = tsr_model_config_count(work->model);
     const tsr_config *config = NULL;
@@ -73,7 +75,7 @@ static tsr_status choose_config(struct trials *trials)
     }
     struct place at = PLACE_NONE;
     at.file = str_of(work->path);
-    at.configuration = str_of(own ? own : "");
+    at.configuration = str_of(own);
     tsr__diag(work->session, DIAG_config_choice, &at,
               "say for how many devices, or name a configuration of the model",
               "there is no one configuration to shard the model for: it declares %zu", n);
@@ -86,7 +88,9 @@ static tsr_status choose_config(struct trials *trials)
 static tsr_status add_config(struct trials *trials, tsr_model *model, tsr_config **out)
 {
     const tsr_topology *topology = trials->work->options->topology;
-    size_t n = topology ? (size_t)trials->devices : 0;
+    size_t n = 0;
+    if (topology)
+        n = (size_t)trials->devices;
     const char **names = ARENA_ARRAY(&trials->work->arena, const char *, n + 1);
     if (!names)
         return TSR_NOMEM;
@@ -105,25 +109,37 @@ static tsr_status annotate(struct trials *trials, tsr_model *model, uint64_t see
         st = add_config(trials, model, &config);
     else
         config = tsr_model_find_config(model, trials->config);
-    if (st == TSR_OK)
-        st = tsr_model_shard_random(model, config, seed, trials->sizes, trials->n_sizes);
-    if (st == TSR_OK)
-        st = tsr_config_edits(model, config, &text);
+    if (st != TSR_OK)
+        return st;
+    st = tsr_model_shard_random(model, config, seed, trials->sizes, trials->n_sizes);
+    if (st != TSR_OK)
+        return st;
+    st = tsr_config_edits(model, config, &text);
     if (st != TSR_OK)
         return st;
     *edits = tsr__arena_str(trials->work->results, str_of(text)).p;
-    return *edits ? TSR_OK : TSR_NOMEM;
+    if (*edits)
+        return TSR_OK;
+    return TSR_NOMEM;
 }
 
+static tsr_status cut_copy(struct trials *trials, tsr_model *copy, uint64_t seed, tsr_trial *out,
+                           struct outcome *outcome)
+{
+    tsr_status st = annotate(trials, copy, seed, &out->sharding);
+    if (st != TSR_OK)
+        return st;
+    return tsr__verify_cut(trials->work, copy, trials->config, outcome);
+}
+
+// One copy of the model, annotated by the seed, cut and compared; the trial keeps what came of it, whatever it was.
 static tsr_status try_once(struct trials *trials, uint64_t seed, tsr_trial *out)
 {
     struct outcome outcome = {.recorded = -1};
     tsr_model *copy = NULL;
     tsr_status st = tsr_model_clone(trials->work->model, &copy);
     if (st == TSR_OK)
-        st = annotate(trials, copy, seed, &out->sharding);
-    if (st == TSR_OK)
-        st = tsr__verify_cut(trials->work, copy, trials->config, &outcome);
+        st = cut_copy(trials, copy, seed, out, &outcome);
     tsr_model_free(copy);
     out->status = st;
     out->ok = outcome.ok;
@@ -134,14 +150,16 @@ static tsr_status try_once(struct trials *trials, uint64_t seed, tsr_trial *out)
     out->partition = outcome.partition;
     out->outputs = outcome.outputs;
     out->n_outputs = outcome.n_outputs;
-    return trials->work->results->failed ? TSR_NOMEM : st;
+    if (trials->work->results->failed)
+        return TSR_NOMEM;
+    return st;
 }
 
 static void sum_up(tsr_verify_result *result, const tsr_trial *trial)
 {
     result->ok = result->ok && trial->ok;
-    if (trial->recorded >= 0)
-        result->recorded = result->recorded == 0 ? 0 : trial->recorded;
+    if (trial->recorded >= 0 && result->recorded != 0) // one that differs is enough
+        result->recorded = trial->recorded;
 }
 
 // Trial i uses seed + i, so that one trial can be repeated alone. A trial that fails does not stop the
@@ -150,18 +168,22 @@ static void sum_up(tsr_verify_result *result, const tsr_trial *trial)
 tsr_status tsr__verify_trials(struct work *work, tsr_verify_result *result)
 {
     struct trials trials = {.work = work};
-    tsr_status st = choose_config(&trials), first = TSR_OK;
-    if (st == TSR_OK)
-        st = find_sizes(&trials);
+    tsr_status first = TSR_OK, st = choose_config(&trials);
+    if (st != TSR_OK)
+        return st;
+    st = find_sizes(&trials);
+    if (st != TSR_OK)
+        return st;
     size_t n = work->options->random;
-    tsr_trial *list = st == TSR_OK ? ARENA_ARRAY(work->results, tsr_trial, n) : NULL;
+    tsr_trial *list = ARENA_ARRAY(work->results, tsr_trial, n);
     if (!list)
-        return st == TSR_OK ? TSR_NOMEM : st;
+        return TSR_NOMEM;
     result->ok = true;
     for (size_t i = 0; i < n; i++) {
         struct diag_mark mark = tsr__diag_mark(work->session);
         tsr__progress(work->session, "random shardings", i, n);
-        if ((st = tsr__cancel_check(work->session)) != TSR_OK)
+        st = tsr__cancel_check(work->session);
+        if (st != TSR_OK)
             return st;
         list[i].recorded = -1;
         st = try_once(&trials, work->options->seed + i, &list[i]);
@@ -169,7 +191,8 @@ tsr_status tsr__verify_trials(struct work *work, tsr_verify_result *result)
             return st;
         tsr__diag_back(work->session, &mark, st != TSR_OK);
         sum_up(result, &list[i]);
-        first = first == TSR_OK ? st : first;
+        if (first == TSR_OK)
+            first = st;
     }
     result->trials = list;
     result->n_trials = n;
