@@ -32,8 +32,12 @@ bool tsr_folder_is(const char *path)
 static const json_t *decoder_of(const tsr_folder *folder)
 {
     const json_t *model = json_object_get(folder->config, "model");
-    const json_t *decoder = model ? json_object_get(model, "decoder") : NULL;
-    return decoder ? decoder : folder->config;
+    const json_t *decoder = NULL;
+    if (model)
+        decoder = json_object_get(model, "decoder");
+    if (decoder)
+        return decoder;
+    return folder->config;
 }
 
 int64_t tsr__genai_number(const tsr_folder *folder, const char *key)
@@ -41,7 +45,9 @@ int64_t tsr__genai_number(const tsr_folder *folder, const char *key)
     const json_t *model = json_object_get(folder->config, "model");
     const json_t *places[] = {decoder_of(folder), model, folder->config};
     for (size_t i = 0; i < TSR_COUNT(places); i++) {
-        const json_t *number = places[i] ? json_object_get(places[i], key) : NULL;
+        const json_t *number = NULL;
+        if (places[i])
+            number = json_object_get(places[i], key);
         if (json_is_integer(number) && json_integer_value(number) > 0)
             return json_integer_value(number);
     }
@@ -62,7 +68,9 @@ static tsr_status refuse(tsr_folder *folder, const char *file, const char *what)
 // hidden_size / heads for a head. 0 means that the file says nothing.
 static tsr_status read_config(tsr_folder *folder)
 {
-    const char *name = folder->is_genai ? GENAI_CONFIG : OPTIMUM_CONFIG;
+    const char *name = OPTIMUM_CONFIG;
+    if (folder->is_genai)
+        name = GENAI_CONFIG;
     const char *path = tsr__arena_printf(&folder->arena, "%s/%s", folder->path, name).p;
     struct str text;
     json_error_t error;
@@ -92,12 +100,18 @@ static tsr_status read_config(tsr_folder *folder)
 // The model's file inside the folder: a plain name, never a way out of it.
 static tsr_status find_model(tsr_folder *folder)
 {
-    const json_t *name = folder->is_genai ? json_object_get(decoder_of(folder), "filename") : NULL;
-    const char *file = json_is_string(name) ? json_string_value(name) : "model.onnx";
+    const json_t *name = NULL;
+    if (folder->is_genai)
+        name = json_object_get(decoder_of(folder), "filename");
+    const char *file = "model.onnx";
+    if (json_is_string(name))
+        file = json_string_value(name);
     if (strchr(file, '/') || strcmp(file, "..") == 0)
         return refuse(folder, folder->path, "the model's file is not named plainly");
     folder->model_path = tsr__arena_printf(&folder->arena, "%s/%s", folder->path, file).p;
-    return folder->model_path ? TSR_OK : TSR_NOMEM;
+    if (folder->model_path)
+        return TSR_OK;
+    return TSR_NOMEM;
 }
 
 // ---- caches ------------------------------------------------------------------------------------
@@ -115,7 +129,9 @@ static const char *renamed(tsr_folder *folder, const char *name, const char *fro
 
 static bool is_output(const tsr_graph *graph, const char *name)
 {
-    tsr_value *value = name ? tsr_graph_value(graph, name) : NULL;
+    tsr_value *value = NULL;
+    if (name)
+        value = tsr_graph_value(graph, name);
     return value && tsr_value_is_output(value);
 }
 
@@ -145,7 +161,7 @@ static tsr_status find_caches(tsr_folder *folder)
             return TSR_NOMEM;
         *cache = (struct cache){tsr_value_name(value), present};
     }
-    return folder->arena.failed ? TSR_NOMEM : TSR_OK;
+    return arena_status(&folder->arena);
 }
 
 int64_t tsr__genai_cache_heads(const tsr_folder *folder)
@@ -154,7 +170,9 @@ int64_t tsr__genai_cache_heads(const tsr_folder *folder)
         return 0;
     const tsr_graph *graph = tsr_model_graph(folder->model);
     tsr_dim heads = tsr_value_dim(tsr_graph_value(graph, folder->caches.at[0].past), 1);
-    return heads.value > 0 ? heads.value : folder->kv_heads;
+    if (heads.value > 0)
+        return heads.value;
+    return folder->kv_heads;
 }
 
 // ---- sizes -------------------------------------------------------------------------------------
@@ -200,7 +218,7 @@ tsr_status tsr__genai_sizes(tsr_folder *folder, int64_t tokens, int64_t past,
     }
     *out = sizes.list.at;
     *n = sizes.list.n;
-    return folder->arena.failed ? TSR_NOMEM : TSR_OK;
+    return arena_status(&folder->arena);
 }
 
 // ---- the folder --------------------------------------------------------------------------------
@@ -216,6 +234,8 @@ void tsr_folder_free(tsr_folder *folder)
     tsr__free(session, folder, sizeof *folder);
 }
 
+// A folder with genai_config.json is one of onnxruntime-genai, any other one of Optimum: the two name the same numbers
+// differently.
 tsr_status tsr_folder_open(tsr_session *session, const char *path, tsr_folder **out)
 {
     tsr_folder *folder = tsr__alloc(session, sizeof *folder);
@@ -224,7 +244,9 @@ tsr_status tsr_folder_open(tsr_session *session, const char *path, tsr_folder **
     *folder = (tsr_folder){.session = session, .is_genai = is_file(path, GENAI_CONFIG)};
     tsr__arena_init(&folder->arena, session);
     folder->path = tsr__arena_str(&folder->arena, str_of(path)).p;
-    tsr_status st = folder->path ? read_config(folder) : TSR_NOMEM;
+    tsr_status st = TSR_NOMEM;
+    if (folder->path)
+        st = read_config(folder);
     if (st == TSR_OK)
         st = find_model(folder);
     if (st == TSR_OK)
@@ -248,7 +270,9 @@ const char *tsr_folder_model(const tsr_folder *folder)
 int64_t tsr_folder_vocabulary(const tsr_folder *folder)
 {
     const tsr_value *logits = tsr_graph_value(tsr_model_graph(folder->model), "logits");
-    int rank = logits ? tsr_value_rank(logits) : 0;
+    int rank = 0;
+    if (logits)
+        rank = tsr_value_rank(logits);
     if (folder->vocabulary > 0)
         return folder->vocabulary;
     if (rank > 0 && tsr_value_dim(logits, rank - 1).value > 0)

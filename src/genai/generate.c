@@ -50,7 +50,9 @@ static const char **state_texts(tsr_generator *generator)
         texts[i] = tsr__arena_printf(&folder->arena, "%s=%s", folder->caches.at[i].past,
                                      folder->caches.at[i].present)
                        .p;
-    return folder->arena.failed ? NULL : texts;
+    if (folder->arena.failed)
+        return NULL;
+    return texts;
 }
 
 static tsr_status open_whole(tsr_generator *generator)
@@ -215,7 +217,9 @@ static tsr_status no_logits(tsr_generator *generator)
 static tsr_status read_logits(tsr_generator *generator)
 {
     int64_t at = tsr_tensors_find(generator->outputs, "logits");
-    int rank = at < 0 ? 0 : tsr_tensors_rank(generator->outputs, (size_t)at);
+    int rank = 0;
+    if (at >= 0)
+        rank = tsr_tensors_rank(generator->outputs, (size_t)at);
     if (rank < 1)
         return no_logits(generator);
     const int64_t *dims = tsr_tensors_dims(generator->outputs, (size_t)at);
@@ -302,7 +306,9 @@ static int by_logit(const void *a, const void *b)
     const struct candidate *x = a, *y = b;
     if (x->logit != y->logit)
         return x->logit < y->logit ? 1 : -1;
-    return x->token < y->token ? -1 : 1;
+    if (x->token < y->token)
+        return -1;
+    return 1;
 }
 
 // Draws among the top_k most likely tokens that together have top_p of the probability, at that temperature.
@@ -400,7 +406,7 @@ tsr_status tsr_generator_open(tsr_folder *folder, const tsr_generate_options *op
     *generator = (tsr_generator){.folder = folder, .session = folder->session};
     tsr_generate_options *own = &generator->options;
     if (options)
-        memcpy(own, options, options->size < sizeof *own ? options->size : sizeof *own);
+        memcpy(own, options, size_min(options->size, sizeof *own));
     own->run.size = sizeof own->run;
     own->run.states_in_place = caches_have_room(folder);
     generator->random = own->seed;
@@ -436,7 +442,7 @@ tsr_status tsr_generator_run(tsr_generator *generator, const int64_t *ids, size_
     tsr_status st = go(generator, ids, n, take, data, &found);
     if (result) {
         found.size = result->size;
-        memcpy(result, &found, result->size < sizeof found ? result->size : sizeof found);
+        memcpy(result, &found, size_min(result->size, sizeof found));
     }
     return st;
 }

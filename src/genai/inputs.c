@@ -21,7 +21,9 @@ static const char *random_set(tsr_folder *folder, uint64_t seed, const tsr_dim_s
         text = tsr__arena_printf(&folder->arena, "%s,%s:", text.p, tsr_value_name(value));
         for (int d = 0; d < tsr_value_rank(value) && text.p; d++) {
             tsr_dim dim = tsr_value_dim(value, d);
-            int64_t size = dim.value >= 0 ? dim.value : 1;
+            int64_t size = 1;
+            if (dim.value >= 0)
+                size = dim.value;
             for (size_t k = 0; k < n_sizes; k++)
                 if (dim.value < 0 && strcmp(sizes[k].name, dim.symbol) == 0)
                     size = sizes[k].size;
@@ -52,7 +54,8 @@ static tsr_status count_up(tsr_tensors *tensors, const char *name, int64_t first
         (void *)(uintptr_t)tsr_tensors_data(tensors, (size_t)at, NULL); // our own: just put
     for (int64_t i = 0; i < n; i++) {
         int64_t number = first + step * i;
-        number = limit ? number % limit : number;
+        if (limit)
+            number = number % limit;
         if (type == TSR_INT64)
             ((int64_t *)data)[i] = number;
         else

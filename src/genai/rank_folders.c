@@ -116,7 +116,9 @@ static tsr_status cut(tsr_folder *f, tsr_model *model, int64_t ranks, const char
                       tsr_partition_summary *summary)
 {
     tsr_config *config;
-    int64_t past = f->context > 2 ? f->context / 2 : 128;
+    int64_t past = 128;
+    if (f->context > 2)
+        past = f->context / 2;
     tsr_plan_options plan = {.size = sizeof plan, .devices = ranks, .config = CONFIG_NAME};
     tsr_plan_summary planned = {.size = sizeof planned};
     tsr_partition_options options = {.size = sizeof options, .config = CONFIG_NAME};
@@ -251,7 +253,10 @@ static tsr_status copy_rest(struct rank_folders *folders, int64_t rank)
             tsr__arena_printf(folders->arena, "%s/%s", folders->folder->path, entry->d_name).p;
         const char *to = rank_path(folders, rank, entry->d_name);
         bool there;
-        st = from && to ? copy_file(folders, from, to, &there) : TSR_NOMEM;
+        if (from && to)
+            st = copy_file(folders, from, to, &there);
+        else
+            st = TSR_NOMEM;
     }
     closedir(d);
     return st;
@@ -309,7 +314,9 @@ static tsr_status write_config(struct rank_folders *folders, int64_t rank)
         failed |= json_object_set_new(decoder, "session_options", options);
     }
     failed |= json_object_set_new(options, "custom_ops_library", json_string(PLUGIN));
-    char *text = failed || !path ? NULL : json_dumps(config, JSON_INDENT(4) | JSON_PRESERVE_ORDER);
+    char *text = NULL;
+    if (!failed && path)
+        text = json_dumps(config, JSON_INDENT(4) | JSON_PRESERVE_ORDER);
     json_decref(config);
     if (!text)
         return TSR_NOMEM;
@@ -351,7 +358,7 @@ tsr_status tsr_folder_partition(tsr_folder *folder, const char *out,
                                 const tsr_folder_options *options, tsr_partition_summary *summary)
 {
     tsr_folder_options given = {.size = sizeof given};
-    memcpy(&given, options, options->size < sizeof given ? options->size : sizeof given);
+    memcpy(&given, options, size_min(options->size, sizeof given));
     struct rank_folders folders = {
         .folder = folder, .arena = &folder->arena, .ranks = given.devices};
     tsr_model *model = NULL;
@@ -362,7 +369,10 @@ tsr_status tsr_folder_partition(tsr_folder *folder, const char *out,
     if (st != TSR_OK)
         return st;
     folders.parts = tsr__outfolder_path(&folders.out, folders.arena, "parts").p;
-    st = folders.parts ? tsr_model_load(folder->session, folder->model_path, &model) : TSR_NOMEM;
+    if (folders.parts)
+        st = tsr_model_load(folder->session, folder->model_path, &model);
+    else
+        st = TSR_NOMEM;
     if (st == TSR_OK)
         st = cut(folder, model, given.devices, folders.parts, summary);
     for (int64_t rank = 0; rank < given.devices; rank++)
