@@ -74,7 +74,9 @@ static double cut_time(tsr_topology *topology, enum tsr_collective what,
         if (inside && inside < groups->size && must_leave(what, side[device[0]]))
             bytes += must_cross(what, inside, groups->size);
     }
-    return bytes > 0 ? bytes / cut_width(topology, side) : 0; // no way out: infinite
+    if (bytes > 0) // no way out: infinite
+        return bytes / cut_width(topology, side);
+    return 0;
 }
 
 // The first devices against the last ones. Of many devices and links some of these cuts are looked at, evenly spread: they
@@ -85,7 +87,9 @@ static double worst_halves(tsr_topology *topology, enum tsr_collective what,
                            const struct topology_groups *groups, bool *side)
 {
     size_t each = (size_t)topology->n + topology->links.n, cuts = CUT_WORK / each;
-    int apart = (size_t)topology->n > cuts ? (int)((size_t)topology->n / (cuts + 1)) + 1 : 1;
+    int apart = 1;
+    if ((size_t)topology->n > cuts)
+        apart = (int)((size_t)topology->n / (cuts + 1)) + 1;
     double worst = 0;
     for (int k = apart; k < topology->n; k += apart)
         for (int last = 0; last < 2; last++) {
@@ -147,8 +151,12 @@ static double worst_alone(const tsr_topology *topology, enum tsr_collective what
     for (int d = 0; d < topology->n; d++) {
         struct alone *a = &alone[d];
         a->in.ports += ports; // those of all others
-        double out = a->bytes_out > 0 ? a->bytes_out / narrower(&a->out) : 0;
-        double in = a->bytes_in > 0 ? a->bytes_in / narrower(&a->in) : 0;
+        double out = 0;
+        if (a->bytes_out > 0)
+            out = a->bytes_out / narrower(&a->out);
+        double in = 0;
+        if (a->bytes_in > 0)
+            in = a->bytes_in / narrower(&a->in);
         if (out > worst)
             worst = out;
         if (in > worst)

@@ -110,8 +110,9 @@ static size_t find(struct str text, char what)
 
 static struct str after(struct str text, size_t i)
 {
-    return i < text.n ? (struct str){text.p + i + 1, text.n - i - 1}
-                      : (struct str){text.p + text.n, 0};
+    if (i < text.n)
+        return (struct str){text.p + i + 1, text.n - i - 1};
+    return (struct str){text.p + text.n, 0};
 }
 
 // False: it is no box.
@@ -211,7 +212,9 @@ tsr_status tsr__topology_box(tsr_session *session, struct str kind, struct str s
     }
     topology->text =
         tsr__arena_printf(&topology->arena, STR_FMT ":" STR_FMT, STR_ARG(kind), STR_ARG(sizes));
-    tsr_status status = ok ? tsr__topology_finish(topology, false) : TSR_NOMEM;
+    tsr_status status = TSR_NOMEM;
+    if (ok)
+        status = tsr__topology_finish(topology, false);
     if (status == TSR_OK)
         *out = topology;
     else

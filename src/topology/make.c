@@ -25,7 +25,9 @@ static int sides(struct str text, int *out, int *product)
             return -1;
     }
     *product = (int)all;
-    return n ? n : -1;
+    if (n)
+        return n;
+    return -1;
 }
 
 static void both(tsr_topology *topology, int a, int b)
@@ -155,6 +157,7 @@ static tsr_status unknown(tsr_session *session, struct str kind, struct str size
     return TSR_MALFORMED;
 }
 
+// The links of a machine that is named by its shape, as "torus:4x4" or "hosts:2x8" are; what is none of these is full.
 static void link_kind(tsr_topology *topology, struct str kind, const int *side, int n, int centre)
 {
     if (str_is(kind, "ring"))
@@ -169,7 +172,10 @@ static void link_kind(tsr_topology *topology, struct str kind, const int *side, 
         link_hosts(topology, side, n);
     else
         link_full(topology);
-    topology->host = str_is(kind, "hosts") ? side[n - 1] : 0;
+    if (str_is(kind, "hosts"))
+        topology->host = side[n - 1];
+    else
+        topology->host = 0;
     if (str_is(kind, "torus") || str_is(kind, "grid") || str_is(kind, "hosts")) {
         topology->n_grid = n;
         memcpy(topology->grid, side, (size_t)n * sizeof *side);

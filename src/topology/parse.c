@@ -123,7 +123,9 @@ static tsr_status read_list(tsr_session *session, struct str text, tsr_topology 
 static double positive(const json_t *object, const char *key)
 {
     double v = json_number_value(json_object_get(object, key));
-    return v > 0 && v < 1e30 ? v : 0;
+    if (v > 0 && v < 1e30)
+        return v;
+    return 0;
 }
 
 // A number that is there is one: "16GiB" is not taken for nothing.
@@ -146,7 +148,9 @@ static int64_t bytes_of(const json_t *value)
     if (json_is_integer(value))
         return json_integer_value(value);
     double real = json_number_value(value);
-    return real < 0x1p62 ? (int64_t)real : 0;
+    if (real < 0x1p62)
+        return (int64_t)real;
+    return 0;
 }
 
 // Numbers that are left out are 0 here, and tsr_topology_set_device keeps the usual value for
@@ -256,8 +260,10 @@ static void json_grid(tsr_topology *topology, const json_t *list)
             return;
         topology->grid[i] = (int)side;
     }
-    topology->n_grid =
-        all == topology->n ? (int)n : 0; // a grid that does not fit is no help and no harm
+    if (all == topology->n) // a grid that does not fit is no help and no harm
+        topology->n_grid = (int)n;
+    else
+        topology->n_grid = 0;
 }
 
 // Ports bound what sets of links carry together; tsr__topology_finish sorts the links first.
@@ -349,7 +355,10 @@ tsr_status tsr_topology_read(tsr_session *session, const char *path, tsr_topolog
     tsr_status status = tsr__file_read(session, &arena, path, (size_t)64 << 20, &text);
     if (status == TSR_OK) {
         struct str copy = tsr__arena_str(&arena, text);
-        status = copy.p ? tsr_topology_parse(session, copy.p, out) : TSR_NOMEM;
+        if (copy.p)
+            status = tsr_topology_parse(session, copy.p, out);
+        else
+            status = TSR_NOMEM;
     }
     tsr__arena_free(&arena);
     return status;

@@ -37,7 +37,9 @@ static struct topology_way *all_pairs_of(tsr_topology *topology,
     void **at = kept_at(topology, ALL_PAIRS, groups);
     if (at && !*at)
         *at = ARENA_NEW(&topology->arena, struct topology_way);
-    return at ? *at : NULL;
+    if (at)
+        return *at;
+    return NULL;
 }
 
 // ---- hearing a schedule
@@ -134,7 +136,9 @@ static void exchange(void *data, const struct topology_groups *groups, double by
     struct meter *meter = data;
     struct topology_way *one = all_pairs_of(meter->topology, groups);
     if (one && !one->algorithm) {
-        double latency = load_all_pairs(meter, groups) ? meter->longest : INFINITY;
+        double latency = INFINITY;
+        if (load_all_pairs(meter, groups))
+            latency = meter->longest;
         *one = (struct topology_way){"all pairs", latency, unload(meter), false};
     }
     if (!one || isinf(one->latency)) {
@@ -179,7 +183,9 @@ static double distance(tsr_topology *topology, int a, int b, int *path)
     int n = tsr__topology_path(topology, a, b, path, TOPOLOGY_MAX_HOPS);
     for (int i = 0; i < n; i++)
         sum += topology->links.at[path[i]].latency + 65536 / topology->links.at[path[i]].bandwidth;
-    return n < 0 ? INFINITY : sum;
+    if (n < 0)
+        return INFINITY;
+    return sum;
 }
 
 // Depth first along the nearest: a ring where there is one, else the tour of a tree, which uses each
@@ -264,9 +270,9 @@ static bool all_ways(tsr_topology *topology, enum tsr_collective what,
     if (ok) {
         memset(meter.load, 0, links * sizeof *meter.load);
         price_order(&meter, what, groups, p);
-        const int *near = groups->size > 2 && groups->size <= 256
-                              ? tsr__near_groups(topology, groups, meter.path)
-                              : NULL;
+        const int *near = NULL;
+        if (groups->size > 2 && groups->size <= 256)
+            near = tsr__near_groups(topology, groups, meter.path);
         if (near && what != TSR_BROADCAST && what != TSR_SEND &&
             memcmp(near, groups->device,
                    (size_t)groups->count * (size_t)groups->size * sizeof *near) != 0) {
@@ -290,7 +296,9 @@ static struct priced *priced(tsr_topology *topology, enum tsr_collective what,
         if (p && all_ways(topology, what, groups, p))
             *at = p;
     }
-    return at ? *at : NULL;
+    if (at)
+        return *at;
+    return NULL;
 }
 
 // ---- times that were measured
@@ -373,8 +381,12 @@ int64_t tsr__topology_way(tsr_topology *topology, enum tsr_collective what,
     if (groups->size < 2 || bytes <= 0)
         return 0;
     const struct topology_times *times = times_of(topology, what, groups->size);
-    const struct priced *p = times ? NULL : priced(topology, what, groups);
-    double least = times ? measured_time(times, (double)bytes, way) : INFINITY;
+    const struct priced *p = NULL;
+    double least = INFINITY;
+    if (times)
+        least = measured_time(times, (double)bytes, way);
+    else
+        p = priced(topology, what, groups);
     for (int i = 0; p && i < p->n; i++) {
         double time = p->way[i].latency + p->way[i].per_byte * (double)bytes;
         if (time < least)
@@ -410,5 +422,5 @@ tsr_status tsr_topology_cost(tsr_topology *topology, tsr_collective what, const 
     if (tsr__topology_measured(topology, what, n) && out->bound > out->picoseconds)
         out->bound = out->picoseconds; // links were measured one pair at a time
     out->algorithm = way.algorithm;
-    return topology->arena.failed ? TSR_NOMEM : TSR_OK;
+    return arena_status(&topology->arena);
 }

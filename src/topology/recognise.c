@@ -33,7 +33,10 @@ static int differ(const struct guess *guess, int a, int b, bool outermost, int *
         if (found >= 0 && !outermost)
             return -1;
         found = d;
-        *by = x < y ? y - x : x - y;
+        if (x < y)
+            *by = y - x;
+        else
+            *by = x - y;
     }
     return found;
 }

@@ -113,8 +113,11 @@ bool tsr__topology_warn_unreachable(tsr_topology *topology)
     for (int d = 1; ok && d < topology->n; d++) {
         if (there[d] && back[d])
             continue;
-        int from = there[d] ? d : 0; // there, but not back
-        int to = there[d] ? 0 : d;
+        int from = 0, to = d;
+        if (there[d]) { // there, but not back
+            from = d;
+            to = 0;
+        }
         tsr__diag(topology->session, DIAG_topology_unreachable, NULL,
                   "add links, or plan for the devices of one part",
                   "device %d cannot be reached from device %d", to, from);
@@ -223,7 +226,9 @@ static bool find_routes(tsr_topology *topology, int from)
     if (topology->route[from])
         return true;
     struct topology_work *work = work_of(topology);
-    int *last = work ? ARENA_ARRAY(&topology->arena, int, (size_t)topology->n) : NULL;
+    int *last = NULL;
+    if (work)
+        last = ARENA_ARRAY(&topology->arena, int, (size_t)topology->n);
     if (!last)
         return false;
     for (int i = 0; i < topology->n; i++)

@@ -27,13 +27,17 @@ static int levels(int n) // log2 of a power of two, else -1
     int k = 0;
     while ((1 << k) < n)
         k++;
-    return (1 << k) == n ? k : -1;
+    if ((1 << k) == n)
+        return k;
+    return -1;
 }
 
 // Steps that are alike are said once to who counts them, and one by one to who carries them out.
 static int alike(const struct listener *to, int steps)
 {
-    return to->exchange ? steps : 1;
+    if (to->exchange)
+        return steps;
+    return 1;
 }
 
 static void say(const struct listener *to, bool mirrored, int from, int dest, double bytes)

@@ -106,7 +106,8 @@ static tsr_status make_ranks(const struct sharing *sharing, tsr_topology **out)
         part.name = tsr__arena_str(&to->arena, str_of(part.name)).p;
         for (int k = 0; k < sharing->ranks[i]; k++)
             to->device[sharing->first[i] + k] = part;
-        to->shared_by = sharing->ranks[i] > to->shared_by ? sharing->ranks[i] : to->shared_by;
+        if (sharing->ranks[i] > to->shared_by)
+            to->shared_by = sharing->ranks[i];
         link_ranks(to, sharing, i);
     }
     for (size_t i = 0; i < from->links.n; i++)

@@ -251,7 +251,7 @@ tsr_status tsr__topology_finish(tsr_topology *topology, bool listed)
     if (!topology->window && !tsr__topology_warn_unreachable(topology))
         return TSR_NOMEM;
     tsr__topology_recognise(topology);
-    return topology->arena.failed ? TSR_NOMEM : TSR_OK;
+    return arena_status(&topology->arena);
 }
 
 tsr_status tsr__topology_owned(tsr_session *session, const tsr_topology *topology)
