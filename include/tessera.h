@@ -12,13 +12,13 @@
  *   4 devices        configurations, sharding specs, pipeline stages, bound to objects
  *   5 shardings      the compact notation {2,1:0,1}; tiles of a shape
  *   6 check, infer   findings about annotations; completing them
- *   7 partition      one ONNX file per device
- *   8 run, verify    ONNX Runtime on many ranks; cut against whole
- *   9 text           JSON writer, used by the command and free to use
- *  10 topology       devices, links, and the price of moving bytes between them
+ *   7 plan           a sharding for every node: least time that fits the memory
+ *   8 partition      one ONNX file per device
+ *   9 run, verify    ONNX Runtime on many ranks; cut against whole
+ *  10 text           JSON writer, used by the command and free to use
+ *  11 topology       devices, links, and the price of moving bytes between them
  *  12 simulate       what a run would take on devices that are not there; a report as one page
  *  13 folders        generation folders of onnxruntime-genai and Optimum
- *  11 plan           a sharding for every node: least time that fits the memory (stands before 7, which uses it)
  *
  * Ownership. A session owns findings; a model owns everything reached from it (graphs, nodes, values,
  * configurations, texts). Pointers stay valid until tsr_model_free; removed objects stay readable until
@@ -69,8 +69,8 @@ typedef enum tsr_status {
     TSR_IO = 2,        /* a file could not be read */
     TSR_WRITE = 3,     /* a file could not be written; nothing was left half-written */
     TSR_MALFORMED = 4, /* bytes that are not what they should be */
-    TSR_INVALID =
-        5, /* a well-formed thing that may not be so: bad argument, refused edit, errors found */
+    /* a well-formed thing that may not be so: bad argument, refused edit, errors found */
+    TSR_INVALID = 5,
     TSR_UNSUPPORTED = 6, /* right, but not done here */
     TSR_INFEASIBLE = 7,  /* nothing fits the limits */
     TSR_ENGINE = 8,      /* ONNX Runtime, a provider or a plug-in is absent, or refused the model */
@@ -81,6 +81,7 @@ typedef enum tsr_status {
     TSR_CANCELLED = 13   /* tsr_session_cancel was called */
 } tsr_status;
 
+/* What the status means, in a few words; a static text, also for numbers that are none. */
 TSR_API const char *tsr_status_text(tsr_status status);
 
 typedef struct tsr_session tsr_session;
@@ -100,8 +101,8 @@ typedef struct tsr_session_options {
 
 /* NULL options are the defaults. NULL on lack of memory. */
 TSR_API tsr_session *tsr_session_new(const tsr_session_options *options);
-TSR_API void
-tsr_session_free(tsr_session *session); /* after everything made with it; NULL is fine */
+/* After everything that was made with it. NULL is fine. */
+TSR_API void tsr_session_free(tsr_session *session);
 
 /* Asks the work that the session is doing, and all later work, to end soon: from another thread, or from a signal handler. A
  * plan gives the best that it has found; all else stops between two of its steps, leaves nothing half-written and returns
@@ -142,10 +143,12 @@ typedef struct tsr_finding {
     int64_t node_index, axis, rank;
 } tsr_finding;
 
-TSR_API size_t tsr_finding_count(const tsr_session *session); /* kept ones */
-TSR_API size_t tsr_finding_total(const tsr_session *session,
-                                 tsr_severity severity); /* dropped ones included */
+/* Findings that are kept; and all of a severity, dropped ones included. */
+TSR_API size_t tsr_finding_count(const tsr_session *session);
+TSR_API size_t tsr_finding_total(const tsr_session *session, tsr_severity severity);
+/* The i-th, below the count, in the order in which they were added. Its texts are the session's until cleared. */
 TSR_API tsr_finding tsr_finding_at(const tsr_session *session, size_t i);
+/* Forgets all findings and their counts. */
 TSR_API void tsr_finding_clear(tsr_session *session);
 /* The finding as people read it, lines with a newline each; owned by the session until cleared. */
 TSR_API const char *tsr_finding_text(tsr_session *session, size_t i);
@@ -192,6 +195,8 @@ TSR_API void tsr_bytes_free(tsr_session *session, void *bytes, size_t n);
  * that a model saved there finds them. A folder that is the model's own needs nothing. */
 TSR_API tsr_status tsr_model_copy_data(tsr_model *model, const char *path);
 
+/* What the model says about itself. The i-th of something that there are fewer of: NULL or 0. Setting what is there already
+ * changes nothing; TSR_NOMEM is the only failure. */
 TSR_API tsr_session *tsr_model_session(const tsr_model *model);
 TSR_API const char *tsr_model_path(const tsr_model *model); /* "" if not from a file */
 TSR_API int64_t tsr_model_ir_version(const tsr_model *model);
@@ -259,10 +264,11 @@ typedef struct tsr_dim {
     const char *symbol;
 } tsr_dim;
 
+/* Walking. The i-th of something that there are fewer of is NULL. */
 TSR_API const char *tsr_graph_name(const tsr_graph *graph);
 TSR_API tsr_model *tsr_graph_model(const tsr_graph *graph);
-TSR_API tsr_node *
-tsr_graph_owner(const tsr_graph *graph); /* node whose attribute this subgraph is, or NULL */
+/* The node whose attribute this subgraph is, or NULL. */
+TSR_API tsr_node *tsr_graph_owner(const tsr_graph *graph);
 TSR_API size_t tsr_graph_node_count(const tsr_graph *graph);
 /* Nodes form a list, in file order. Removing a node keeps its own next pointer, so a walk survives it. */
 TSR_API tsr_node *tsr_graph_first(const tsr_graph *graph);
@@ -271,8 +277,8 @@ TSR_API size_t tsr_graph_input_count(const tsr_graph *graph);
 TSR_API tsr_value *tsr_graph_input(const tsr_graph *graph, size_t i);
 TSR_API size_t tsr_graph_output_count(const tsr_graph *graph);
 TSR_API tsr_value *tsr_graph_output(const tsr_graph *graph, size_t i);
-TSR_API size_t
-tsr_graph_initializer_count(const tsr_graph *graph); /* dense ones, then sparse ones */
+/* Constants of the graph: dense ones, then sparse ones. */
+TSR_API size_t tsr_graph_initializer_count(const tsr_graph *graph);
 TSR_API tsr_value *tsr_graph_initializer(const tsr_graph *graph, size_t i);
 /* Value of that name in this graph (not in outer scopes), or NULL. */
 TSR_API tsr_value *tsr_graph_value(const tsr_graph *graph, const char *name);
@@ -283,12 +289,12 @@ TSR_API const char *tsr_node_name(const tsr_node *node);
 TSR_API const char *tsr_node_op(const tsr_node *node);
 TSR_API const char *tsr_node_domain(const tsr_node *node); /* "" for ai.onnx */
 TSR_API tsr_graph *tsr_node_graph(const tsr_node *node);
-TSR_API int64_t tsr_node_index(const tsr_node *node); /* position in its graph */
+TSR_API int64_t tsr_node_index(const tsr_node *node); /* position in its graph; -1: removed */
 TSR_API size_t tsr_node_input_count(const tsr_node *node);
-TSR_API tsr_value *tsr_node_input(const tsr_node *node,
-                                  size_t i); /* NULL: optional input left out */
+/* NULL: an optional input that is left out, or past the end; so for outputs. */
+TSR_API tsr_value *tsr_node_input(const tsr_node *node, size_t i);
 TSR_API size_t tsr_node_output_count(const tsr_node *node);
-TSR_API tsr_value *tsr_node_output(const tsr_node *node, size_t i); /* NULL: unused output */
+TSR_API tsr_value *tsr_node_output(const tsr_node *node, size_t i);
 TSR_API size_t tsr_node_attr_count(const tsr_node *node);
 TSR_API tsr_attr *tsr_node_attr(const tsr_node *node, size_t i);
 TSR_API tsr_attr *tsr_node_find_attr(const tsr_node *node, const char *name); /* NULL: absent */
@@ -317,8 +323,8 @@ typedef enum tsr_attr_kind {
 } tsr_attr_kind;
 TSR_API const char *tsr_attr_name(const tsr_attr *attr);
 TSR_API tsr_attr_kind tsr_attr_kind_of(const tsr_attr *attr);
-TSR_API int64_t tsr_attr_int(const tsr_attr *attr,
-                             int64_t otherwise); /* also for a NULL attribute */
+/* The value; `otherwise` for an attribute that is NULL, of another kind, or without a value. */
+TSR_API int64_t tsr_attr_int(const tsr_attr *attr, int64_t otherwise);
 TSR_API float tsr_attr_float(const tsr_attr *attr, float otherwise);
 TSR_API const char *tsr_attr_string(const tsr_attr *attr, size_t *bytes); /* NULL: no string */
 /* Values of an INTS attribute (0 and NULL for others). */
@@ -328,10 +334,10 @@ TSR_API tsr_graph *tsr_attr_graph(const tsr_attr *attr, size_t i);
 TSR_API const tsr_tensor *tsr_attr_tensor(const tsr_attr *attr); /* NULL: no tensor */
 
 TSR_API const char *tsr_value_name(const tsr_value *value);
-TSR_API tsr_graph *
-tsr_value_graph(const tsr_value *value); /* NULL: a dangling reference's stand-in */
-TSR_API tsr_node *
-tsr_value_producer(const tsr_value *value); /* NULL: input, initializer or dangling */
+/* The graph that defines it. NULL: nothing does, the value stands in for a name that is only read. */
+TSR_API tsr_graph *tsr_value_graph(const tsr_value *value);
+/* The node that makes it. NULL: an input, an initializer, or nothing does. */
+TSR_API tsr_node *tsr_value_producer(const tsr_value *value);
 TSR_API size_t tsr_value_use_count(const tsr_value *value); /* node input slots that read it */
 /* Calls f for each use until it returns false. */
 TSR_API void tsr_value_uses(const tsr_value *value,
@@ -339,13 +345,16 @@ TSR_API void tsr_value_uses(const tsr_value *value,
 TSR_API bool tsr_value_is_input(const tsr_value *value);
 TSR_API bool tsr_value_is_output(const tsr_value *value);
 TSR_API const tsr_tensor *tsr_value_initializer(const tsr_value *value); /* NULL: not constant */
-TSR_API tsr_dtype
-tsr_value_dtype(const tsr_value *value);            /* TSR_UNDEFINED: not known or no tensor */
+/* The declared type; of an initializer without one, that of its tensor. TSR_UNDEFINED: not known, or no tensor. */
+TSR_API tsr_dtype tsr_value_dtype(const tsr_value *value);
 TSR_API int tsr_value_rank(const tsr_value *value); /* -1: not known */
+/* Unknown (-1, "") outside of the rank. The symbol is valid until the type is set again. */
 TSR_API tsr_dim tsr_value_dim(const tsr_value *value, int axis);
+/* Declares a tensor type: rank -1 leaves the shape open, dims are copied. TSR_INVALID: no such type or rank. */
 TSR_API tsr_status tsr_value_set_type(tsr_value *value, tsr_dtype type, int rank,
                                       const tsr_dim *dims);
 
+/* A constant: its type and shape, which cost no look at its data. */
 TSR_API tsr_dtype tsr_tensor_dtype(const tsr_tensor *tensor);
 TSR_API int tsr_tensor_rank(const tsr_tensor *tensor);
 TSR_API const int64_t *tsr_tensor_dims(const tsr_tensor *tensor);
@@ -357,10 +366,11 @@ TSR_API bool tsr_tensor_is_external(const tsr_tensor *tensor);
  * shape; a finding says what is wrong. */
 TSR_API tsr_status tsr_tensor_data(const tsr_tensor *tensor, const void **bytes, size_t *n);
 
-/* Editing. Each call keeps uses, producers and specs consistent. */
+/* Editing. Each call checks first and then keeps uses, producers and specs consistent. What is refused (a name that is taken or
+ * empty, a value that cannot be seen there, a node that was removed) is TSR_INVALID with a finding, or NULL where a value or
+ * node is returned, and changes nothing. */
 TSR_API tsr_status tsr_value_rename(tsr_value *value, const char *name);
-TSR_API tsr_value *tsr_graph_add_input(tsr_graph *graph,
-                                       const char *name); /* NULL: finding added */
+TSR_API tsr_value *tsr_graph_add_input(tsr_graph *graph, const char *name);
 TSR_API tsr_status tsr_graph_add_output(tsr_graph *graph, tsr_value *value);
 /* A constant that copies n raw bytes; dims may be NULL for a scalar. */
 TSR_API tsr_value *tsr_graph_add_initializer(tsr_graph *graph, const char *name, tsr_dtype type,
@@ -370,7 +380,10 @@ TSR_API tsr_value *tsr_graph_add_initializer(tsr_graph *graph, const char *name,
 TSR_API tsr_node *tsr_graph_add_node(tsr_graph *graph, const char *domain, const char *op,
                                      const char *name, tsr_value *const *inputs, size_t n_inputs,
                                      const char *const *outputs, size_t n_outputs);
-TSR_API tsr_status tsr_node_move_before(tsr_node *node, tsr_node *before); /* NULL: to the end */
+/* Before another node of its graph; NULL: to the end. The caller answers for the order. */
+TSR_API tsr_status tsr_node_move_before(tsr_node *node, tsr_node *before);
+/* Sets an attribute, in place of one of that name of any kind; texts and lists are copied. Removing one that is absent is
+ * TSR_INVALID. */
 TSR_API tsr_status tsr_node_set_int(tsr_node *node, const char *name, int64_t value);
 TSR_API tsr_status tsr_node_set_ints(tsr_node *node, const char *name, const int64_t *values,
                                      size_t count);
@@ -382,8 +395,9 @@ TSR_API tsr_status tsr_node_remove_attr(tsr_node *node, const char *name);
 TSR_API tsr_status tsr_node_replace_input(tsr_node *node, size_t i, tsr_value *value);
 /* Everywhere: node inputs (with their specs) and, with outputs, the graph's outputs too. */
 TSR_API tsr_status tsr_value_replace_uses(tsr_value *value, tsr_value *by, bool outputs);
-TSR_API tsr_status tsr_node_resize_outputs(tsr_node *node,
-                                           size_t count); /* drops specs of removed ones */
+/* Gives the node that many outputs. Those that go must be unused (finding node-still-used), and their specs go with them; new
+ * ones are left out. */
+TSR_API tsr_status tsr_node_resize_outputs(tsr_node *node, size_t count);
 /* Takes the node out. Its outputs must be unused, else finding node-still-used. */
 TSR_API tsr_status tsr_node_remove(tsr_node *node);
 /* Replaces the calls of a model-local function by its body. The call's placement goes to the body's nodes where
@@ -397,16 +411,16 @@ TSR_API tsr_status tsr_model_add_config(tsr_model *model, const char *name, int6
                                         const char *const *devices, size_t n, tsr_config **out);
 TSR_API size_t tsr_model_config_count(const tsr_model *model);
 TSR_API tsr_config *tsr_model_config(const tsr_model *model, size_t i);
-TSR_API tsr_config *tsr_model_find_config(const tsr_model *model,
-                                          const char *name); /* NULL: absent */
+/* The first of that name; NULL: absent. */
+TSR_API tsr_config *tsr_model_find_config(const tsr_model *model, const char *name);
 /* Takes it off the model. Without cascade, node entries stay bound to it and the checker finds them; with
  * cascade, every node entry (graphs, subgraphs, functions) bound to this object goes too. */
 TSR_API tsr_status tsr_model_remove_config(tsr_model *model, tsr_config *config, bool cascade);
 /* By name: the first of that name; cascade also takes entries bound to other objects of that name. */
 TSR_API tsr_status tsr_model_remove_config_named(tsr_model *model, const char *name, bool cascade);
 TSR_API const char *tsr_config_name(const tsr_config *config);
-TSR_API tsr_status tsr_config_rename(tsr_config *config,
-                                     const char *name); /* node entries follow */
+/* Entries of nodes follow, since they point at it. TSR_INVALID: the name is empty or taken. */
+TSR_API tsr_status tsr_config_rename(tsr_config *config, const char *name);
 TSR_API int64_t tsr_config_devices(const tsr_config *config);
 TSR_API size_t tsr_config_device_name_count(const tsr_config *config);
 TSR_API const char *tsr_config_device_name(const tsr_config *config, size_t i);
@@ -419,12 +433,13 @@ TSR_API const char *tsr_config_device_name(const tsr_config *config, size_t i);
 TSR_API tsr_status tsr_node_shard(tsr_node *node, tsr_value *value, tsr_config *config,
                                   int64_t axis, int64_t count, const int64_t *devices,
                                   size_t n_devices, int64_t stage);
-TSR_API tsr_status tsr_node_unshard(tsr_node *node, tsr_value *value,
-                                    tsr_config *config); /* config NULL: all */
-/* Replaces the stage, making the entry if there is none. */
+/* Takes the node's shardings of the value away, under one configuration or (NULL) all. TSR_INVALID: there is none. */
+TSR_API tsr_status tsr_node_unshard(tsr_node *node, tsr_value *value, tsr_config *config);
+/* Replaces the stage, making the entry if there is none; takes it away (TSR_INVALID: there is none). */
 TSR_API tsr_status tsr_node_set_stage(tsr_node *node, tsr_config *config, int64_t stage);
 TSR_API tsr_status tsr_node_unset_stage(tsr_node *node, tsr_config *config);
 
+/* What the node says, an entry for each configuration; NULL: there is none. */
 TSR_API size_t tsr_node_config_count(const tsr_node *node);
 TSR_API tsr_node_config *tsr_node_config_at(const tsr_node *node, size_t i);
 TSR_API tsr_node_config *tsr_node_find_config(const tsr_node *node, const tsr_config *config);
@@ -438,20 +453,20 @@ TSR_API tsr_spec *tsr_node_config_spec(const tsr_node_config *nc, size_t i);
 TSR_API tsr_spec *tsr_node_sharding_of(const tsr_node *node, const tsr_value *value, size_t i);
 
 /* The raw fields of a spec, in file order. */
-TSR_API tsr_value *
-tsr_spec_value(const tsr_spec *spec); /* NULL: absent; see tsr_value_graph for stand-ins */
-TSR_API size_t tsr_spec_devices(const tsr_spec *spec,
-                                const int64_t **out); /* device ids or group keys */
+TSR_API tsr_value *tsr_spec_value(const tsr_spec *spec); /* NULL: absent */
+/* Device ids or keys of groups: their number, and in *out the list, which is the spec's. */
+TSR_API size_t tsr_spec_devices(const tsr_spec *spec, const int64_t **out);
 TSR_API size_t tsr_spec_group_count(const tsr_spec *spec);
-TSR_API int64_t tsr_spec_group(const tsr_spec *spec, size_t i, const int64_t **members,
-                               size_t *n); /* its key */
+/* The key of group i, and its members. */
+TSR_API int64_t tsr_spec_group(const tsr_spec *spec, size_t i, const int64_t **members, size_t *n);
 TSR_API size_t tsr_spec_dim_count(const tsr_spec *spec);
 TSR_API int64_t tsr_spec_dim_axis(const tsr_spec *spec, size_t i);
 TSR_API size_t tsr_spec_dim_factor_count(const tsr_spec *spec, size_t i);
 /* Factor k of dimension entry i: its size (value -1, symbol "" if absent); returns num_shards. */
 TSR_API int64_t tsr_spec_dim_factor(const tsr_spec *spec, size_t i, size_t k, tsr_dim *size);
 
-/* Full control: an empty spec for the value (which may be NULL), then its parts. Nothing is validated here; check says. */
+/* Full control: an empty spec for the value (which may be NULL), then its parts. Nothing is validated here; check says. Lists are
+ * copied. NULL: a handle of another model (finding argument-invalid), or out of memory; removing twice is TSR_INVALID. */
 TSR_API tsr_spec *tsr_node_add_spec(tsr_node *node, tsr_config *config, tsr_value *value);
 TSR_API tsr_status tsr_spec_set_devices(tsr_spec *spec, const int64_t *devices, size_t n);
 TSR_API tsr_status tsr_spec_add_group(tsr_spec *spec, int64_t key, const int64_t *members,
@@ -592,8 +607,8 @@ typedef struct tsr_rule {
  * them: "Twice my.ops 1 [A*] -> [A*]"; # begins a comment. All or none are taken. An operator that has a rule keeps it.
  * TSR_MALFORMED: a line is no row (finding rule-text). Of the clauses red, rep, blk, gen, drop, shape, once and attr are known. */
 TSR_API tsr_status tsr_rules_add(tsr_session *session, const char *rows);
-TSR_API tsr_status tsr_rules_read(tsr_session *session,
-                                  const char *path); /* the same from a file */
+/* The same from a file. */
+TSR_API tsr_status tsr_rules_read(tsr_session *session, const char *path);
 /* The i-th row of the table; false past the end. Rows are ordered by operator, then by domain and opset. */
 TSR_API bool tsr_rule_at(tsr_session *session, size_t i, tsr_rule *out);
 
@@ -864,6 +879,9 @@ typedef struct tsr_partition_summary {
     int64_t common_bytes; /* of common.data; 0: there is none */
 } tsr_partition_summary;
 
+/* Cuts the annotated model and writes the folder, whole or not at all: rank files, files of their weights, the manifest.
+ * options NULL: the defaults; summary may be NULL. TSR_INVALID: the annotations have errors;
+ * TSR_UNSUPPORTED: something cannot be cut as it is asked to be; TSR_WRITE: the folder exists, or cannot be written. */
 TSR_API tsr_status tsr_partition(tsr_model *model, const char *folder,
                                  const tsr_partition_options *options,
                                  tsr_partition_summary *summary);
@@ -898,8 +916,8 @@ typedef struct tsr_manifest_port {
     const char *sharding;
     bool kept; /* they are pieces, not the whole value */
 } tsr_manifest_port;
-TSR_API bool tsr_manifest_input(const tsr_manifest *manifest, size_t i,
-                                tsr_manifest_port *out); /* false: no such one, as below */
+/* The i-th input, output, pair of states; false past the end. */
+TSR_API bool tsr_manifest_input(const tsr_manifest *manifest, size_t i, tsr_manifest_port *out);
 TSR_API bool tsr_manifest_output(const tsr_manifest *manifest, size_t i, tsr_manifest_port *out);
 TSR_API bool tsr_manifest_state(const tsr_manifest *manifest, size_t i, const char **past,
                                 const char **present);
@@ -963,8 +981,8 @@ TSR_API tsr_status tsr_tensors_save(const tsr_tensors *tensors, const char *path
 
 typedef struct tsr_run_options {
     size_t size;
-    const char
-        *transport;      /* threads, shm (processes), mpi, ucx; NULL: threads, or the launcher's */
+    /* threads, shm (processes), mpi, ucx; NULL: threads, or the launcher's */
+    const char *transport;
     const char *ort_ops; /* the user's custom-operator library, or NULL */
     int optimize;        /* ONNX Runtime's level 0..3 plus 1; 0: default */
     int threads;         /* per rank; 0: max(1, cores / ranks on this host) */
@@ -1197,15 +1215,16 @@ TSR_API tsr_status tsr_verify(tsr_session *session, const char *model,
 TSR_API size_t tsr_safe_text(const char *text, size_t n, bool last, char *out, size_t cap,
                              size_t *used);
 
-/* Writes one JSON document, pretty-printed, deterministic. */
+/* Writes one JSON document, pretty-printed, deterministic. A document that has failed (no memory, unbalanced) takes further calls
+ * and gives no text; tsr_json_new gives NULL where there is no memory, and NULL is fine for all calls. */
 typedef struct tsr_json tsr_json;
 TSR_API tsr_json *tsr_json_new(tsr_session *session);
 TSR_API void tsr_json_free(tsr_json *json);
-TSR_API void tsr_json_begin(tsr_json *json, const char *key,
-                            char kind); /* kind '{' or '['; key NULL in arrays */
+/* Opens an object ('{') or an array ('['), until its end. key is NULL in arrays, here and below. */
+TSR_API void tsr_json_begin(tsr_json *json, const char *key, char kind);
 TSR_API void tsr_json_end(tsr_json *json);
-TSR_API void tsr_json_string(tsr_json *json, const char *key,
-                             const char *value); /* NULL value: null */
+/* A NULL value is null. */
+TSR_API void tsr_json_string(tsr_json *json, const char *key, const char *value);
 TSR_API void tsr_json_int(tsr_json *json, const char *key, int64_t value);
 TSR_API void tsr_json_number(tsr_json *json, const char *key, double value); /* NaN: null */
 TSR_API void tsr_json_bool(tsr_json *json, const char *key, bool value);
@@ -1294,8 +1313,8 @@ TSR_API const tsr_topology_device *tsr_topology_device_at(const tsr_topology *to
 /* Fields that are NULL or not positive stay as they are. */
 TSR_API void tsr_topology_set_device(tsr_topology *topology, int device,
                                      const tsr_topology_device *d);
-TSR_API void tsr_topology_set_links(tsr_topology *topology, double latency,
-                                    double bandwidth); /* all */
+/* Of all links. */
+TSR_API void tsr_topology_set_links(tsr_topology *topology, double latency, double bandwidth);
 /* Of the links between hosts alone, where it is known which devices share a host: hosts:2x8, boxes. False: it is not known. */
 TSR_API bool tsr_topology_set_network(tsr_topology *topology, double latency, double bandwidth);
 /* Name and source of the i-th box that tsr_topology_parse knows ("h100:8"); NULL past the end. */
