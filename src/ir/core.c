@@ -4,6 +4,10 @@
 // Names are looked up innermost graph first. A name that is read before anything defines it gets a
 // stand-in, which the definition takes over if it comes. Nothing here knows how a model looks in a
 // file.
+//
+// Example: node a of a graph that is not sorted reads "x" before node b makes it. Reading a makes a stand-in called x
+// in the graph and links a's slot to it; reading b finds the stand-in under the name and makes it b's output. Had no
+// node made it, the stand-in would stay, and the checker would find it.
 #include "ir/internal.h"
 
 const tsr_value tsr__no_value = {.flags = V_GONE};

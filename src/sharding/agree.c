@@ -5,6 +5,12 @@
 // not fit alone is a cut that this operator does not have here: a warning. What fits alone but not together
 // contradicts another sharding: an error that names both and says how the second would have to be. Outputs
 // are not judged: an output that is asked for otherwise is a reshard.
+//
+//     MatMul X [8,6] x W [6,4] on devices 0 and 1; factors m = 8, k = 6, n = 4
+//     X {1,2} and W {2,1}:   X cuts k, W cuts k: they agree
+//     X {1,2} and W {1,2}:   W alone cuts n, which is fine; together X says that k is cut and W that k is whole: an
+//                            error, and W would have to be {2,1}
+//     X {2,1} and W {1,1:0,1}:   m is cut and W whole: they agree
 #include "sharding/agree.h"
 
 struct given {

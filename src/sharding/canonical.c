@@ -4,6 +4,13 @@
 // An even cut of s in c parts is c leading digits, each fully cut, and s/c whole ones below. In
 // that form neighbours of one kind are multiplied together; at the end full digits take the whole
 // ones below them in again. An uneven cut is a digit of its own kind and stays as it is.
+//
+// A dimension of 64 elements, F2 a full digit of 2, W32 a whole one of 32:
+//     64/2      F2 W32            -> 64/2
+//     4/2*16    F2 W2 W16         -> F2 W32 -> 64/2: the same cut
+//     2/2*32/2  F2 F2 W16         -> F4 W16 -> 64/4: part i of the first and k of the second is part 2 i + k
+//     4*16/2    W4 F2 W8          -> 4*16/2: each part is 4 runs of 8, which no other form says
+//     64/6      uneven            -> 64/6: parts of 11 and 10
 #include "sharding/internal.h"
 
 enum digit_kind { DIGIT_WHOLE, DIGIT_FULL, DIGIT_UNEVEN };

@@ -2,6 +2,12 @@
 // placement.c - what a placement means for the tensors and the communication of a node: the layout
 // of each tensor is the projection of the devices' coordinates; partial results are combined among
 // the devices that differ in reduced factors alone.
+//
+//     MatMul X [8,6] x W [6,4] -> Y [8,4], factors m = 8, k = 6, n = 4; m and k cut in 2 on devices 0 to 3
+//     device      0      1      2      3
+//     (m, k)    (0,0)  (0,1)  (1,0)  (1,1)
+//     X is the projection onto (m, k): {2,2:0,1,2,3}      W onto (k, n): {2,1:(0,2),(1,3)}
+//     Y onto (m, n): {2,1:(0,1),(2,3)}, and k is reduced: 0 and 1 add up their parts, so do 2 and 3
 #include "sharding/internal.h"
 
 #include <stdlib.h>

@@ -4,6 +4,9 @@
 // Read: all that the semantics allow (axes in any order and from either end, groups under any key,
 // replication spelled as a group or as several devices). Written: one form (axes in order and from
 // the front, groups -1, -2, ... only where a shard has several owners, replication as one group).
+//
+// Example: a value of [8,6], axis -2 in 2 shards, device list 7, 3, group 7 has devices 0 and 1. 7 names the group, 3 a
+// device: {2,1:(0,1),3}. It is written as axis 0 in 2 shards, device list -1, 3, group -1 with 0 and 1.
 #include "sharding/examine.h"
 #include "sharding/internal.h"
 

@@ -6,6 +6,9 @@
 // last device, stage k is device k, gaps included; else the devices that no stage names are dealt
 // out in equal runs. A node without a stage goes with the latest stage that it depends on; one that
 // depends on none may run anywhere. Knows no layouts beyond the devices they name.
+//
+//     4 devices, stages 0 and 1, no specs:   stage 0 has devices 0 and 1, stage 1 has 2 and 3
+//     4 devices, stages 0 and 3, no specs:   stage 0 has device 0, stage 3 has device 3
 #include "sharding/flow.h"
 
 #include <stdlib.h>

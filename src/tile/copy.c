@@ -6,6 +6,9 @@
 // sender and receiver agree on the order without a word. Dimensions at the end that both pieces
 // have whole and alike are taken together as bytes of one element, so runs are as long as they can
 // be. It allocates nothing.
+//
+// Example: [4,6], rows 0 and 1 (a piece of 2 x 6) to columns 3 to 5 (a piece of 4 x 3). In common are two runs of 3
+// elements: from 3 and 9 in the first to 0 and 3 in the second; a message of it has 6 elements.
 #include "tile/tile.h"
 
 struct walk {

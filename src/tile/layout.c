@@ -4,6 +4,9 @@
 // Shards are numbered by nested loops over the cut factors. Owners are stored shard after shard in
 // one array with offsets, as rows of a sparse matrix are. It does not know sizes; piece.c brings a
 // shape in.
+//
+// Example: {2,3} has shards 0 to 5; shard 4 is part 1 of the first dimension and part 1 of the second.
+// {2,1:5,(6,7)} has owners 5 6 7 and offsets 0 1 3: shard 0 is on device 5, shard 1 on 6 and 7.
 #include "tile/tile.h"
 
 #include <stdlib.h>

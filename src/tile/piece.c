@@ -4,6 +4,10 @@
 // A dimension of factors f0 x f1 x ... is counted like digits, f0 the highest. A shard takes a
 // range of each digit; so its indices are a set of equal runs. The lowest digit that is not taken
 // whole gives the run, every digit above it repeats it.
+//
+// Example: 12 elements as factors 3 x 4.
+//     3/3*4, shard 1:   1 of the high digit, all of the low one:     [4,8)
+//     3*4/2, shard 1:   all of the high digit, 2 and 3 of the low:   [2,4) [6,8) [10,12)
 #include "tile/tile.h"
 
 int64_t tsr__tile_start(int64_t size, int64_t n, int64_t j)
