@@ -155,6 +155,10 @@ static const struct option options[] = {
      "cut a value at a node: {2,1:0,1}, {1:0,1}, {2,1:(0,1),(2,3)}, S0,R@2x2, SR, ({0},{1})@2x2"},
     {"--unshard", "NODE:VALUE", "take that away again"},
     {"--stage", "NODE=K", "pipeline stage of a node (`none` takes it away)"},
+    {"--layers", "RULES|auto",
+     "stages from ONNX Runtime's layer annotations (layer_ann): gpu(layers.); cpu(=head); auto: "
+     "each "
+     "annotation is one. Without --config one is declared, called layers"},
     {"--delay", "NODE", "a sum of a node that readers take in parts, if they can add them"},
     {"--tile", "VALUE=SHARDING", "cut a value at its producer and at all its consumers"},
     {"--topology", "FILE|NAME",

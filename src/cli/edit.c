@@ -286,6 +286,8 @@ void edit_apply(struct editor *editor, const char *option, const char *value, bo
         edit_unshard(editor, value);
     else if (!strcmp(option, "--stage"))
         edit_stage(editor, value);
+    else if (!strcmp(option, "--layers"))
+        edit_layers(editor, value);
     else if (!strcmp(option, "--delay"))
         edit_delay(editor, value);
     else if (!strcmp(option, "--tile"))

@@ -34,6 +34,8 @@ void edit_end(struct editor *editor);
 void edit_apply(struct editor *editor, const char *option, const char *value, bool cascade);
 // All edits of a file: one in each line, or the document of a plan (cmd_annotate.c).
 void edit_run_script(struct editor *editor, const char *path);
+// layers.c: ONNX Runtime's layer annotations become stages; text: its rules, or "auto".
+void edit_layers(struct editor *editor, const char *text);
 // Says what is wrong with an edit and notes the exit code (EXIT_NO or EXIT_USAGE).
 void edit_wrong(struct editor *editor, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
