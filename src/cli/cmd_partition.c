@@ -43,9 +43,13 @@ static tsr_status prepare(struct cli *cli, const struct planning *plan, const ch
         return status;
     tsr_plan_summary planned = {.size = sizeof planned};
     status = tsr_plan(*out, &plan->options, &planned);
-    if (status == TSR_OK)
-        *config = planned.config;
-    return status;
+    if (status != TSR_OK)
+        return status;
+    *config = planned.config;
+    if (planned.devices > 1 && planned.one_device > 0 && planned.one_device <= planned.cost)
+        cli_say(cli, "one device is as good: predicted time %s, with %lld devices %s\n",
+                cli_time(planned.one_device), (long long)planned.devices, cli_time(planned.cost));
+    return TSR_OK;
 }
 
 // A generation folder for each device.

@@ -127,9 +127,6 @@ static void write_differences(struct page *page, const struct page *other)
         if (at)
             *at = (void *)node;
     }
-    PUT(page, "<h3>Nodes that are cut otherwise</h3>\n<div class=\"scroll\" tabindex=\"0\"><table "
-              "class=\"stack\" id=\"differences\"><thead><tr><th>node<th>this plan<th>the other"
-              "</tr></thead><tbody>\n");
     for (const tsr_node *node = tsr_graph_first(tsr_model_graph(page->model)); node;
          node = tsr_node_next(node)) {
         const tsr_node *match = tsr__map_get(&theirs, str_of(tsr__node_label(node)));
@@ -138,13 +135,20 @@ static void write_differences(struct page *page, const struct page *other)
         const char *a = specs_of(page, arena, node), *b = specs_of(other, arena, match);
         if (!a || !b || strcmp(a, b) == 0)
             continue;
-        differ++;
+        if (differ++ == 0)
+            PUT(page, "<h3>Nodes that are cut otherwise</h3>\n<div class=\"scroll\" "
+                      "tabindex=\"0\"><table class=\"stack\" id=\"differences\"><thead><tr><th>node"
+                      "<th>this plan<th>the other</tr></thead><tbody>\n");
         void **at = slot_at(&rows, difference_key(page, other, node, match));
         if (!at || *at || shown >= MAX_ROWS)
             continue;
         *at = (void *)node;
         shown++;
         write_difference(page, node, a, b);
+    }
+    if (differ == 0) {
+        PUT(page, "<p class=\"lead\">Both cut every node alike.</p>\n");
+        return;
     }
     PUT(page, "</tbody></table></div>\n");
     tsr__text_printf(page->out,

@@ -118,6 +118,9 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
     rc, out, err = tessera("info", d + "/planned.onnx", "--json")
     cut = {s["sharding"] for s in json.loads(out)["shardings"] if s["value"] in ("present.0.key", "present.1.value")}
     case("the plan cuts the caches", rc == 0 and cut == {"{1,2,1,1:0,1}"}, cut)  # as `generate` plans: else nothing is cut below
+    small = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "folders/genai_tiny")
+    rc, out, err = tessera("partition", small, "--devices", 2, "--dry-run")
+    case("says where one device is as good, with figures", rc == 0 and "one device is as good: predicted time 0." in err, out + err)
     rc, out, err = tessera("partition", whole, "--devices", 2, "--layout", "genai", "-o", d + "/cut")
     files = set(os.listdir(d + "/cut/rank1")) if rc == 0 else set()
     case("one folder for each device", rc == 0 and {"model.onnx", "genai_config.json", "tokenizer_config.json", "libtessera_ops.so"} <= files, err)
