@@ -2,7 +2,8 @@
 """Generation folders: taken wherever a model is; cut into one such folder for each device, with which a stock
 onnxruntime-genai generates the tokens of the uncut one.
 
-usage: genai.py TESSERA"""
+usage: genai.py TESSERA
+       genai.py make FOLDER HIDDEN HEADS KV_HEADS HEAD LAYERS VOCABULARY CONTEXT    writes such a folder, to be measured"""
 import json
 import os
 import shutil
@@ -16,6 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 TESSERA = os.path.abspath(sys.argv[1])
 HIDDEN, HEADS, KV_HEADS, HEAD, LAYERS, VOCABULARY, CONTEXT = 256, 4, 2, 64, 2, 256, 1024
+if sys.argv[1] == "make":
+    HIDDEN, HEADS, KV_HEADS, HEAD, LAYERS, VOCABULARY, CONTEXT = map(int, sys.argv[3:])
 failed = 0
 
 
@@ -96,6 +99,19 @@ sys.stdout.flush()
 """
 
 
+def write_folder(folder):
+    os.makedirs(folder)
+    onnx.save(decoder(), folder + "/model.onnx")
+    for name, text in (("genai_config.json", json.dumps(CONFIG)), ("tokenizer_config.json", "{}")):
+        with open(folder + "/" + name, "w") as f:
+            f.write(text)
+
+
+if sys.argv[1] == "make":
+    write_folder(sys.argv[2])
+    sys.exit(0)
+
+
 def generated(launch, folder):
     p = subprocess.run(launch + [sys.executable, "-c", GENERATE, folder], capture_output=True, text=True, timeout=240)
     return sorted(line.split()[1:] for line in p.stdout.splitlines() if line.startswith("tokens ")), p.stderr
@@ -103,11 +119,7 @@ def generated(launch, folder):
 
 with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
     whole = d + "/whole"
-    os.makedirs(whole)
-    onnx.save(decoder(), whole + "/model.onnx")
-    for name, text in (("genai_config.json", json.dumps(CONFIG)), ("tokenizer_config.json", "{}")):
-        with open(whole + "/" + name, "w") as f:
-            f.write(text)
+    write_folder(whole)
     rc, out, err = tessera("info", whole)
     case("info takes the folder", rc == 0 and "GroupQueryAttention" in out, err)
     rc, out, err = tessera("verify", whole, "--devices", 2)
