@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // derive.c - rules that attributes or ranks decide. Each function writes the rule's text for one
 // node; the parser does the rest. Reshape has a file of its own.
+//
+//   MatMul of [2 4 5] and [5]      [B* m k],[k] -> [B* m]; red k:sum
+//   Gemm, transB 1                 [m k],[n k],[m~ n~]? -> [m n]; red k:sum; once 2
+//   Transpose, perm 0 2 1          [d0 d1 d2] -> [d0 d2 d1]
+//
+// Letters have no meaning but to be the same or not; sizes are found when the text is laid over the node's shapes (fit.c).
+// A text may also hold clauses: `red` factors are reduced, `rep` ones stay whole, `stat` ones replace the node when they are cut,
+// `attr` ones are counted by an attribute, `win` ones need a window of an input (rule_text.c has them all).
 #include "rules/internal.h"
 
 struct shape tsr__derive_in(const struct derivation *derivation, size_t i)
@@ -30,6 +38,7 @@ static size_t put(char *at, size_t room, const char *p, size_t n)
     return n;
 }
 
+// Digits from the end; the least number has no positive twin, so the work is done without sign.
 static size_t put_number(char *at, size_t room, int64_t v)
 {
     char digits[24], *end = digits + sizeof(digits), *p = end;

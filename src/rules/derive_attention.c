@@ -80,6 +80,7 @@ static bool rows_are_free(const struct derivation *derivation)
     return tsr__derive_int(derivation, "is_causal", 0) == 0;
 }
 
+// A mask that the parts can be cut from: its rows and its heads are known, and it has a column for each key.
 bool tsr__derive_mask_fits(const struct derivation *derivation, size_t i, int keys)
 {
     struct shape m = tsr__derive_in(derivation, i), k = tsr__derive_in(derivation, 1);

@@ -243,6 +243,7 @@ static void keep_whole(struct derivation *derivation, const struct space *space)
     add_windows(derivation, space);
 }
 
+// Depthwise convolutions have as many groups as channels: g is then what a cut of the channels cuts.
 static bool take_groups(struct derivation *derivation)
 {
     int64_t groups = tsr__derive_int(derivation, "group", 1);
@@ -300,6 +301,7 @@ static void add_result(struct derivation *derivation, const struct space *space)
     keep_whole(derivation, space);
 }
 
+// The rule of the head of this file. A cut of i gives partial sums; the bias is added once.
 void tsr__derive_conv(struct derivation *derivation)
 {
     struct space space = {0};
@@ -358,6 +360,7 @@ static bool read_spread_at(const struct derivation *derivation, struct space *sp
            after >= more && after < reach && all - before - after == space->out[i];
 }
 
+// Pads that the engine would find, and shapes that are asked for, are not followed: space then stays whole.
 static void read_spread(const struct derivation *derivation, struct space *space)
 {
     int rank = tsr__derive_in(derivation, 0).rank;
@@ -442,6 +445,7 @@ void tsr__derive_lrn(struct derivation *derivation)
                     (long long)c, (long long)c, (long long)-((size - 1) / 2), (long long)size);
 }
 
+// Zero points are taken off before the products, so that sums over parts of i are exact.
 void tsr__derive_conv_integer(struct derivation *derivation)
 {
     struct space space = {0};

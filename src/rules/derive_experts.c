@@ -4,6 +4,14 @@
 // and value) are cut alike and no block of packed weights is cut through. Experts may be cut where
 // the node can be taken apart (expand_experts.c); else they stay whole: the operator chooses among
 // those it sees.
+//
+// 8 experts of 64 -> 256 -> 64 for tokens [6 64] and what the router says, [6 8]:
+//
+//   [t m],[t e],[e i m],[e i]?,[e m i],[e m]?,... -> [t m]; rep m; stat e; red i:sum; once 5
+//   t 6, m 64, e 8, i 256
+//
+// Cut in 2 along i, each device has 128 of the inner size of every expert, and the results are added. Cut in 2 along e, the
+// node is taken apart, and each device has 4 experts.
 #include "rules/derive.h"
 
 // How many rows of the first layer belong to one of the inner size, and whether they lie together.
@@ -12,6 +20,7 @@ struct layers {
     bool together; // (i f) instead of (f i)
 };
 
+// inner: what the second layer reads. A first layer of 512 rows for an inner size of 256 has 2 rows for each: gate and value.
 static bool read_layers(const struct derivation *derivation, size_t first, int64_t inner,
                         struct layers *layers)
 {
@@ -171,6 +180,7 @@ static void add_units(struct derivation *derivation, size_t i, const char *units
         tsr__derive_add(derivation, ",[e _]?");
 }
 
+// Inputs that nothing is known of, whole in all their dimensions.
 static void add_rest(struct derivation *derivation, size_t from, size_t to)
 {
     for (size_t i = from; i < to; i++) {

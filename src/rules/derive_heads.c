@@ -18,6 +18,7 @@
 
 #define NO_HEADS "the number of heads is not known"
 
+// The size of h; without it a projection's columns cannot be told apart.
 static bool take_heads(struct derivation *derivation)
 {
     int64_t heads = tsr__derive_int(derivation, "num_heads", 0);
@@ -272,6 +273,7 @@ static int64_t bias_heads(const struct derivation *derivation, size_t i)
     return 1;
 }
 
+// Padding was taken out: t counts the tokens of all sequences, and stays whole.
 void tsr__derive_packed_attention(struct derivation *derivation)
 {
     if (tsr__derive_rank(derivation, 1) < 0 || !start_projected(derivation, "t"))
@@ -295,6 +297,7 @@ static void add_column_point(struct derivation *derivation, size_t i)
         tsr__derive_add(derivation, ",[]?");
 }
 
+// As the projected one, with scales and points: of the input one, of the weights one or one for each column.
 void tsr__derive_quantized_attention(struct derivation *derivation)
 {
     if (tsr__derive_rank(derivation, 1) < 0 || !start_projected(derivation, "b q"))
@@ -311,6 +314,7 @@ void tsr__derive_quantized_attention(struct derivation *derivation)
 
 // ---- grouped queries ---------------------------------------------------------------------------
 
+// h heads of keys, g queries for each: 8 for 2 are h 2, g 4.
 static bool take_groups(struct derivation *derivation)
 {
     int64_t q = tsr__derive_int(derivation, "num_heads", 0),

@@ -79,6 +79,7 @@ static bool beside(const struct derivation *derivation, int axis, int rank, bool
     return true;
 }
 
+// "[d0 v d2]": dimensions that run side by side by their letter, the axis by the letter given, any other whole.
 static void add_beside(struct derivation *derivation, int rank, const bool *same, int axis,
                        char letter)
 {
@@ -280,6 +281,7 @@ void tsr__derive_range(struct derivation *derivation)
         derivation->text = "·,·,· -> [r]; rep r";
 }
 
+// A diagonal is found by comparing places (expand_place.c), for types that comparing and casting give.
 void tsr__derive_eye_like(struct derivation *derivation)
 {
     static const tsr_dtype types[] = {TSR_FLOAT, TSR_DOUBLE, TSR_FLOAT16, TSR_INT32,

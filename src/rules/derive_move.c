@@ -466,6 +466,7 @@ void tsr__derive_unsqueeze(struct derivation *derivation)
     tsr__derive_add(derivation, "]");
 }
 
+// "(d0 d1) "; no dimensions at all are one of size 1.
 static void add_product(struct derivation *derivation, int from, int to)
 {
     if (from == to)

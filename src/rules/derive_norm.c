@@ -168,6 +168,7 @@ void tsr__derive_embed_norm(struct derivation *derivation)
 
 // ---- channels ----------------------------------------------------------------------------------
 
+// Channels are (g c): groups g are free, their insides c are what statistics run over.
 static bool take_groups(struct derivation *derivation, const char *name)
 {
     int64_t groups = tsr__derive_int(derivation, name, 0);

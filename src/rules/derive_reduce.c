@@ -284,6 +284,7 @@ void tsr__derive_reduce_mean(struct derivation *derivation)
     reduce(derivation, tsr__derive_stat(derivation, 11, EXPAND_NUMBERS), "");
 }
 
+// Places of the greatest: in parts they need the part's greatest too, so the node is taken apart.
 void tsr__derive_arg(struct derivation *derivation)
 {
     bool reduced[DERIVE_MAX_RANK] = {false};
@@ -336,6 +337,7 @@ int tsr__rule_front_axes(const tsr_node *node, const struct shapes *shapes, cons
 
 // ---- pools over all of space -----------------------------------------------------------------------
 
+// Space becomes 1 in every dimension; batch and channels pass.
 static void global_pool(struct derivation *derivation, const char *clause, const char *combine)
 {
     bool reduced[DERIVE_MAX_RANK] = {false};

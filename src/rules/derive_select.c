@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // derive_select.c - rules of running sums, of the greatest elements, of losses, and of products with a
 // few steps fused in.
+//
+//   TopK of [4 9] along 1        [d0 d1],·? -> [d0 _],[d0 _]; stat d1
+//   CumSum of [4 9] along 1      [d0 d1],· -> [d0 d1]; stat d1
+//   a loss, reduction sum        [n c D*],[n D*],[c]? -> []; stat c; red n:sum D:sum
+//   the same, mean               ... -> []; stat c; stat n D: the weights are summed too, and then divided by
+//   FusedMatMul, transB 1        [B~ m k],[B~ n k] -> [B* m n]; red k:sum
 #include "rules/derive.h"
 
 // ---- the greatest, running sums -------------------------------------------------------------------

@@ -238,6 +238,7 @@ tsr_value *tsr__x_ones(struct expansion *expansion, tsr_dtype type, const int64_
 
 // ---- formulas ----------------------------------------------------------------------------------
 
+// A cast to the same type is none: no node is made.
 tsr_value *tsr__x_cast(struct expansion *expansion, tsr_value *value, tsr_dtype from, tsr_dtype to)
 {
     if (from == to)
@@ -349,6 +350,7 @@ tsr_value *tsr__x_reshape(struct expansion *expansion, tsr_value *value, const i
     return NULL;
 }
 
+// Axes are an attribute before opset 13.
 tsr_value *tsr__x_unsqueeze(struct expansion *expansion, tsr_value *value, int64_t axis)
 {
     if (expansion->opset >= 13)

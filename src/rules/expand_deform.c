@@ -82,6 +82,7 @@ static tsr_value *first_pixels(struct expansion *expansion, const struct deform 
                      tsr__x_scalar(expansion, TSR_FLOAT, (double)deform->pad[i]));
 }
 
+// Those channels of an input, in that order.
 static tsr_value *channels(struct expansion *expansion, size_t input, const int64_t *which,
                            int64_t n)
 {

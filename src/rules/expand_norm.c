@@ -120,6 +120,7 @@ void tsr__expand_hardmax(struct expansion *expansion)
     tsr__x_give(expansion, 0, tsr__x_cast(expansion, here, TSR_BOOL, s.type));
 }
 
+// x divided by the sum of |x|, or by the root of the sum of squares; what has length 0 stays 0.
 void tsr__expand_lp_norm(struct expansion *expansion)
 {
     struct norm s;
