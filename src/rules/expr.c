@@ -31,6 +31,7 @@ void tsr__exprs_init(struct exprs *exprs, struct arena *arena)
     tsr__map_init(&exprs->bound, arena, 0);
 }
 
+// Kept beside the names, not among the atoms: a bound symbol never becomes one.
 bool tsr__exprs_bind(struct exprs *exprs, struct str symbol, int64_t size)
 {
     struct bound *at = ARENA_NEW(exprs->arena, struct bound);
@@ -94,6 +95,7 @@ struct expr tsr__expr_hide(struct exprs *exprs, struct str name)
     return expr;
 }
 
+// The symbol, or any operation that holds it.
 bool tsr__expr_hidden(const struct exprs *exprs, struct expr expr)
 {
     for (int i = 0; i < terms_of(expr); i++)
@@ -147,6 +149,7 @@ static bool sum_add(struct sum *sum, const struct term *term)
     return true;
 }
 
+// A number is one term without atoms; 0 is no term at all.
 static void sum_of(struct expr expr, struct sum *sum)
 {
     sum->n = 0;

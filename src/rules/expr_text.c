@@ -45,6 +45,7 @@ static bool take(struct reader *reader, const char *sign)
     return true;
 }
 
+// Letters, digits, _ . : and everything beyond ASCII: what exporters name dimensions with.
 static struct str word(struct reader *reader)
 {
     size_t n = 0;
@@ -155,6 +156,7 @@ static struct expr read_sum(struct reader *reader)
     return expr;
 }
 
+// A name that the caller has bound is that name, whatever it looks like: "a-b" may be one.
 static struct expr read_text(struct exprs *exprs, struct str text)
 {
     struct reader reader = {.exprs = exprs, .text = text};
@@ -323,6 +325,7 @@ static const char *print(struct exprs *exprs, struct expr expr)
     return text.p;
 }
 
+// A size below zero is none. The text is printed when it is first asked for, and kept.
 tsr_dim tsr__expr_dim(struct exprs *exprs, struct expr expr)
 {
     if (!expr.known || (!expr.poly && expr.number < 0))

@@ -527,6 +527,7 @@ static bool find_sizes(struct fit *fit)
     return true;
 }
 
+// No factors: 1. One: its own size, spelled as it was. Several: their product.
 tsr_dim tsr__fit_size(const struct fit *fit, const int *factors, int n)
 {
     struct exprs *exprs = fit->shapes->exprs;

@@ -44,6 +44,7 @@ static void give(struct shape_job *job, int i, const struct expr *expr, int64_t 
         job->value[i] = (struct known_value){expr, n};
 }
 
+// Bytes of a tensor need not be aligned.
 static int64_t read_element(const char *p, tsr_dtype type)
 {
     int64_t wide;
@@ -139,6 +140,7 @@ void tsr__value_shape(struct shape_job *job)
     give(job, 0, expr, n);
 }
 
+// The product of all sizes: of [n 3 8], 24*n.
 void tsr__value_size(struct shape_job *job)
 {
     struct shape of = tsr__job_in(job, 0);

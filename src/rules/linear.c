@@ -6,6 +6,7 @@
 // columns sum and sum_inputs say so of the operators of ai.onnx.
 #include "rules/internal.h"
 
+// A row says it for some of its inputs; the others must be the sum.
 enum sum_way tsr__rule_sum(const tsr_node *node, size_t input)
 {
     struct str domain = tsr__node_domain_str(node);

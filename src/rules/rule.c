@@ -12,6 +12,7 @@
 
 // ---- the instance ------------------------------------------------------------------------------
 
+// Visitors' factors live as long as the visit: they are copied.
 static bool map_dim(const struct fit_dim *dim)
 {
     struct rule_dim *dims = dim->data;
@@ -191,6 +192,7 @@ static const struct rule *whole_rule(struct arena *arena, const char *why)
     return rule;
 }
 
+// Nobody knows what the operator does: shardings that its user gives for all of its tensors are taken at their word.
 static const struct rule *open_rule(struct arena *arena)
 {
     struct rule *rule = ARENA_NEW(arena, struct rule);

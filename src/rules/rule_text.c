@@ -100,6 +100,7 @@ static int letter(struct parser *parser, bool out)
     return i;
 }
 
+// One more factor of the dimension, the innermost so far.
 static bool add_letter(struct parser *parser, struct pattern_dim *dim, bool out)
 {
     int *more = ARENA_ARRAY(parser->arena, int, (size_t)dim->n + 1);
@@ -193,6 +194,7 @@ static const struct {
     {"prod", COMBINE_PROD},
 };
 
+// ":sum" behind a reduced factor.
 static bool parse_combine(struct parser *parser, struct letter *l)
 {
     struct str name = take(parser, ":") ? word(parser) : (struct str){0};
@@ -246,6 +248,7 @@ static bool parse_letters(struct parser *parser, struct str clause)
     return true;
 }
 
+// "sizes 0 1 4": input 0, from dimension 1 to 3.
 static bool parse_range(struct parser *parser, struct rule_rewrite *rewrite)
 {
     int64_t first, last;

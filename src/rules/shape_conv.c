@@ -147,6 +147,7 @@ void tsr__infer_qlinear_conv(struct shape_job *job)
     convolution(job, 3);
 }
 
+// Windows that the engine pads by itself are padded as it does it, which differs from the standard where they have holes.
 void tsr__infer_pool(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);

@@ -60,6 +60,7 @@ static struct value_info join(struct shape_job *job, struct value_info a, struct
     return r;
 }
 
+// Nothing new is known of it: sizes that neither knows count as equal here.
 static bool same_info(struct shape_job *job, struct value_info a, struct value_info b)
 {
     if (a.form != b.form || a.shape.dtype != b.shape.dtype || a.shape.rank != b.shape.rank)
@@ -381,6 +382,7 @@ void tsr__infer_sequence_map(struct shape_job *job)
         give(job, i, wrapped(result_of(job, graph, i), VALUE_SEQUENCE));
 }
 
+// Of nothing, or of what is already an optional, nobody knows what is inside.
 void tsr__infer_optional(struct shape_job *job)
 {
     struct value_info info = info_in(job, 0);

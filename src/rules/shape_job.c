@@ -29,6 +29,7 @@ struct known_value tsr__job_values(const struct shape_job *job, int i)
     return tsr__value_known(job->shapes, value);
 }
 
+// One element that is no number makes the whole list unknown.
 int64_t tsr__job_numbers(const struct shape_job *job, int i, int64_t *out, int64_t cap)
 {
     struct known_value value = tsr__job_values(job, i);
@@ -47,6 +48,7 @@ bool tsr__job_number(const struct shape_job *job, int i, int64_t *out)
     return tsr__job_numbers(job, i, out, 1) == 1;
 }
 
+// An initializer that no run can replace, or what a Constant node holds.
 const tsr_tensor *tsr__job_tensor(const struct shape_job *job, int i)
 {
     const tsr_value *value = input(job, i);
@@ -136,6 +138,7 @@ int tsr__axis(int64_t axis, int rank)
 
 // ---- results -----------------------------------------------------------------------------------
 
+// A rank of 0 has room for one, so that it is not NULL.
 tsr_dim *tsr__job_dims(const struct shape_job *job, int64_t rank)
 {
     if (rank < 0 || rank > SHAPE_MAX_RANK)

@@ -95,6 +95,7 @@ void tsr__infer_attribute(struct shape_job *job)
     tsr__job_set(job, 0, (int)n, dims);
 }
 
+// How many sizes there are, not which: those are elements (known_values.c).
 void tsr__infer_shape(struct shape_job *job)
 {
     int rank = tsr__job_in(job, 0).rank;
@@ -143,6 +144,7 @@ static bool scalar_of(const struct shape_job *job, int i, double *out)
     return true;
 }
 
+// Floats are counted in doubles, as the definition does: 0 to 1 by 0.3 are 4.
 static struct expr range_floats(const struct shape_job *job)
 {
     double start, limit, delta;
@@ -290,6 +292,7 @@ static tsr_dim scaled(tsr_dim dim, float scale)
     return dim_of_float(floor((double)dim.value * (double)scale));
 }
 
+// Without axes, entry i is dimension i.
 static int resized_axis(const struct shape_job *job, int i, int rank)
 {
     const int64_t *axes;
@@ -374,6 +377,7 @@ void tsr__infer_resize_10(struct shape_job *job) // and Upsample from opset 9
     resize(job, 1, -1);
 }
 
+// The first opsets have the scales as an attribute.
 void tsr__infer_upsample(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0);

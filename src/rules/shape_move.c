@@ -141,6 +141,7 @@ static int64_t slice_entry(const struct shape_job *job, int axis, int rank)
     return NOT_SLICED;
 }
 
+// An input may hold expressions; an attribute holds numbers.
 static struct expr slice_bound(struct shape_job *job, int input, const char *name, int64_t entry)
 {
     const int64_t *ints;

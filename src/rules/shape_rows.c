@@ -76,6 +76,7 @@ void tsr__infer_one_hot_encoder(struct shape_job *job)
     tsr__job_set(job, 0, x.rank + 1, dims);
 }
 
+// Inputs side by side: as many columns as they have together.
 void tsr__infer_feature_vectorizer(struct shape_job *job)
 {
     const int64_t *sizes;

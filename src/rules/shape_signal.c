@@ -64,6 +64,7 @@ void tsr__infer_affine_grid(struct shape_job *job)
     dims[n - 1] = (tsr_dim){n - 2, ""};
 }
 
+// One image for each region, with the input's channels.
 void tsr__infer_roi_align(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), rois = tsr__job_in(job, 1);
@@ -129,6 +130,7 @@ void tsr__infer_window(struct shape_job *job)
         dims[0] = element_dim(job, 0, 0);
 }
 
+// A row for each frequency of a one-sided transform, a column for each band.
 void tsr__infer_mel_weights(struct shape_job *job)
 {
     tsr_dim *dims = tsr__job_new_dims(job, 0, 2);
@@ -218,6 +220,7 @@ void tsr__infer_stft(struct shape_job *job)
 
 // ---- text --------------------------------------------------------------------------------------
 
+// How many pieces the longest text has, the run decides; output 1 counts them.
 void tsr__infer_string_split(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);

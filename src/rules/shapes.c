@@ -163,6 +163,7 @@ struct str tsr__shape_text(struct arena *arena, struct shape shape)
     return tsr__arena_printf(arena, STR_FMT "%s", STR_ARG(text), end);
 }
 
+// Only where the caller wants findings: a plan that asks again would repeat them.
 static void contradict(struct shapes *shapes, const tsr_node *node, const tsr_value *value,
                        struct shape declared, struct shape found)
 {
@@ -213,6 +214,7 @@ static void merge_dims(struct shapes *shapes, struct shape *at, const struct sha
     at->dims = dims;
 }
 
+// Nothing contradicts what is not known; symbols contradict nobody, for they may be any number.
 static bool agree(const struct shape *a, const struct shape *b)
 {
     if (a->dtype != TSR_UNDEFINED && b->dtype != TSR_UNDEFINED && a->dtype != b->dtype)
@@ -368,6 +370,7 @@ static void visit_bodies(struct shape_job *job)
     }
 }
 
+// A row, else the body of a function, else nothing but what bodies declare themselves.
 static void find_outputs(struct shape_job *job)
 {
     const tsr_function *function = NULL;
@@ -675,6 +678,7 @@ int64_t tsr__shapes_ints(const struct shapes *shapes, const tsr_value *value, in
     return known_value.n;
 }
 
+// An element that is not known may be 0.
 bool tsr__shapes_may_copy(const struct shapes *shapes, const tsr_value *value)
 {
     struct known_value known_value = tsr__value_known(shapes, value);

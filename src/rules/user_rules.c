@@ -70,6 +70,7 @@ static const char *judge_rule(tsr_session *session, struct str text)
     return wrong;
 }
 
+// As in the table: the newest row that is not above the opset.
 static const struct op_row *find_user(const tsr_session *session, struct str op, struct str domain,
                                       int64_t opset)
 {

@@ -52,6 +52,7 @@ static bool has_window(const struct pattern *pattern, int letter)
     return false;
 }
 
+// What a factor does, by where it stands and by its clause: the headings of the text.
 static enum role role_of(const struct pattern *pattern, int i)
 {
     const struct letter *letter = &pattern->letters[i];
