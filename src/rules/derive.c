@@ -89,14 +89,15 @@ static size_t format_to(char *at, size_t room, const char *format, va_list args)
     return n;
 }
 
-// A text that has begun and was given up (tsr__derive_none) takes nothing more; the reason is then that of a text that is too long.
+// A text that has begun and was given up (tsr__derive_none) takes nothing more, and its reason stays.
 void tsr__derive_add(struct derivation *derivation, const char *format, ...)
 {
-    size_t room = DERIVE_MAX_TEXT - derivation->n - 1, n = room;
+    if (derivation->n && !derivation->text)
+        return;
+    size_t room = DERIVE_MAX_TEXT - derivation->n - 1;
     va_list args;
     va_start(args, format);
-    if (!derivation->n || derivation->text)
-        n = format_to(derivation->buffer + derivation->n, room, format, args);
+    size_t n = format_to(derivation->buffer + derivation->n, room, format, args);
     va_end(args);
     if (n >= room) {
         derivation->n = DERIVE_MAX_TEXT - 1;

@@ -342,6 +342,14 @@ static void test_whole_with_reasons(void **state)
     perm[1] = 2;
     assert_int_equal(tsr_node_set_ints(t, "perm", perm, 2), TSR_OK);
     assert_string_equal(rule_text(b, t), "whole: perm names a dimension that is not there");
+    // Given up in the middle of its text: the reason is not lost in what is added after it.
+    tsr_value *in[] = {input(b, "image", "1 4 8 8"), input(b, "kernel", "6 4 3 3"),
+                       input(b, "point", ""), input(b, "points", "n")};
+    const char *out = "i";
+    tsr_node *conv = tsr_graph_add_node(b->graph, "", "ConvInteger", out, in, 4, &out, 1);
+    assert_non_null(conv);
+    assert_string_equal(rule_text(b, conv),
+                        "whole: a scale may be one for each channel or one for all");
 }
 
 static tsr_node *reshape(struct bench *b, const char *from, const char *to)
