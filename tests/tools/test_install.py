@@ -59,12 +59,38 @@ def the_command(d):
     env = environment(where)
     assert "tessera" in run([where + "/bin/tessera", "--version"], env=env)
     assert glob.glob(where + "/**/libtessera_ops.so", recursive=True), "the plug-in is not installed"
+    for name in glob.glob(BUILD + "/libtessera_mpi_*.so") + glob.glob(BUILD + "/libtessera_ucx.so"):  # those that were built are found
+        assert glob.glob(where + "/**/" + os.path.basename(name), recursive=True), name
+    if os.path.exists(BUILD + "/libtessera_ucx.so"):
+        told = subprocess.run([where + "/bin/tessera", "doctor"], capture_output=True, text=True, env=env).stdout
+        assert "plug-in found; --transport ucx" in told, told
     for name in ("tessera.1", "tessera"):
         assert glob.glob(where + "/share/**/%s*" % name, recursive=True), name
 
 
+def debian_package(d):
+    """The package that tools/deb makes of this build: dpkg installs it below another root, and takes it away again."""
+    if not shutil.which("dpkg-deb") or os.getuid() != 0:
+        return "no dpkg, or not root"
+    package = run([os.path.dirname(os.path.abspath(__file__)) + "/../../tools/deb", d + "/out", BUILD]).split()[-1]
+    root = d + "/root"
+    for folder in ("var/lib/dpkg/info", "var/lib/dpkg/updates", "etc", "usr/lib"):
+        os.makedirs(os.path.join(root, folder))
+    for name in ("status", "available"):
+        open(root + "/var/lib/dpkg/" + name, "w").close()
+    dpkg = ["dpkg", "--root=" + root, "--force-depends", "--force-script-chrootless", "--log=" + d + "/log"]
+    run([*dpkg, "-i", package])
+    assert "install ok installed" in run([*dpkg, "-s", "tessera"])
+    command = glob.glob(root + "/usr/**/bin/tessera", recursive=True)[0]
+    env = environment(root + "/usr")
+    assert "tessera" in run([command, "--version"], env=env)
+    assert "tessera" in run(["dpkg-deb", "-f", package, "Package"]) and run(["dpkg-deb", "-f", package, "Version"]).strip() == run([command, "--version"], env=env).split()[1]
+    run([*dpkg, "-P", "tessera"])
+    assert not glob.glob(root + "/usr/**/*tessera*", recursive=True), "something is left"
+
+
 failed = 0
-for case in (with_pkg_config, with_cmake, the_command):
+for case in (with_pkg_config, with_cmake, the_command, debian_package):
     with tempfile.TemporaryDirectory(prefix="tessera-install-") as folder:
         try:
             skipped = case(folder)
