@@ -211,6 +211,42 @@ def a_name_of_this_host(d):
 
 
 @case
+def variables_of_launchers(d):
+    """Slurm's (no PMI), a LeaderWorkerSet's, torchrun's while its own store listens at MASTER_PORT, and mpirun's."""
+    store = socket.socket()
+    store.bind(("127.0.0.1", 0))
+    store.listen()
+    port = str(store.getsockname()[1])
+    job = str(os.getpid())
+    for tell in (lambda r: {"SLURM_PROCID": str(r), "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": job, "SLURM_STEP_ID": "0"},
+                 lambda r: {"LWS_WORKER_INDEX": str(r), "LWS_GROUP_SIZE": "2", "LWS_LEADER_ADDRESS": "127.0.0.1", "MASTER_PORT": str(int(port) + 2)},
+                 lambda r: {"RANK": str(r), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": "True"},
+                 lambda r: {"OMPI_COMM_WORLD_RANK": str(r), "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "job" + job}):
+        said = ranks_of(d, 2, lambda r: ({**tell(r), "TESSERA_SECRET": "s" * 30}, ["--transport", "ucx"]))
+        assert [c for c, _ in said] == [0, 0] and os.path.exists(d + "/out.npz"), (tell(0), said)
+        os.remove(d + "/out.npz")
+    store.close()
+
+
+@case
+def the_script_for_torchrun(d):
+    """examples/cluster/torchrun.sh under a stand-in that sets what torchrun sets."""
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../examples/cluster/torchrun.sh")
+    _, parts, x = mlp(2)
+    partition(d + "/parts", parts)
+    np.savez(d + "/in.npz", x=x)
+    with open(d + "/torchrun", "w") as f:
+        f.write('#!/bin/sh\n[ "$1 $2" = "--no-python --nproc-per-node" ] || exit 9\nn=$3; shift 3\n'
+                'export WORLD_SIZE=$n LOCAL_WORLD_SIZE=$n MASTER_ADDR=127.0.0.1 MASTER_PORT=%d TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RUN_ID=x%d\n'
+                'for r in $(seq 1 $((n - 1))); do RANK=$r LOCAL_RANK=$r "$@" & done\nRANK=0 LOCAL_RANK=0 "$@"; code=$?; wait; exit $code\n' % (free_port(), os.getpid()))
+    os.chmod(d + "/torchrun", 0o755)
+    os.symlink(os.path.abspath(TESSERA), d + "/tessera")
+    env = {**os.environ, "PATH": d + ":" + os.environ["PATH"], "TESSERA_ORT": engine(), "TESSERA_PLUGINS": os.path.abspath(BUILD)}
+    q = subprocess.run([script, "2"], cwd=d, env=env, capture_output=True, text=True, timeout=60)
+    assert q.returncode == 0 and os.path.exists(d + "/out.npz"), (q.stdout, q.stderr)
+
+
+@case
 def another_secret_is_refused(d):
     """A rank with another secret is told at once; rank 0 waits on, and says at last who did not come, and why."""
     port = str(free_port())
