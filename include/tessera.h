@@ -963,6 +963,14 @@ TSR_API tsr_status tsr_tensors_put(tsr_tensors *tensors, const char *name, tsr_d
  * replaced. Aligned as an array of the type is. */
 TSR_API tsr_status tsr_tensors_borrow(tsr_tensors *tensors, const char *name, tsr_dtype type,
                                       int rank, const int64_t *dims, const void *bytes);
+/* Takes a tensor of another library without a copy: managed is a DLManagedTensor of DLPack, contiguous, of the host or of a GPU of CUDA's (what
+ * makes it has ended, or is on the default stream). It belongs to the set then, which calls its deleter; after a failure it is the
+ * caller's. A GPU's serves jobs whose ranks are in this process: a rank there reads it in place, others get a copy. */
+TSR_API tsr_status tsr_tensors_from_dlpack(tsr_tensors *tensors, const char *name, void *managed);
+/* A DLManagedTensor with a copy of tensor i, which may outlive set and session; whoever takes it calls its deleter. */
+TSR_API tsr_status tsr_tensors_to_dlpack(const tsr_tensors *tensors, size_t i, void **managed);
+/* Which GPU tensor i lies on, and where (data NULL: not wanted); -1: on the host. tsr_tensors_data has nothing of a GPU's. */
+TSR_API int tsr_tensors_gpu(const tsr_tensors *tensors, size_t i, const void **data);
 /* The same for texts; bytes NULL: they end at a zero. */
 TSR_API tsr_status tsr_tensors_put_texts(tsr_tensors *tensors, const char *name, int rank,
                                          const int64_t *dims, const char *const *texts,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""numpy arrays to and from the library's sets of tensors. Contiguous arrays go in without a copy."""
+"""numpy arrays to and from the library's sets of tensors. Contiguous arrays go in without a copy, and so do tensors that lie on a GPU."""
 from __future__ import annotations
 
 import ctypes
@@ -25,6 +25,26 @@ def array_of(value: Any) -> np.ndarray:
         value = np.from_dlpack(value)
     array = np.asarray(value)
     return array if array.flags.c_contiguous and array.dtype.isnative else np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+
+
+DLPACK_CUDA = 2  # number of the kind of device
+DEFAULT_STREAM = 1  # CUDA's, as DLPack numbers it: what makes the tensor is waited for there
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+_capsule_rename = ctypes.pythonapi.PyCapsule_SetName
+_capsule_rename.argtypes = [ctypes.py_object, ctypes.c_char_p]
+
+
+def _on_gpu(value: Any) -> bool:
+    return hasattr(value, "__dlpack_device__") and int(value.__dlpack_device__()[0]) == DLPACK_CUDA
+
+
+def _take_from_gpu(owner: "Tensors", handle: Any, name: str, value: Any) -> None:
+    """A tensor on a GPU, without a copy. The capsule gives it away once: the set calls its deleter."""
+    capsule = value.__dlpack__(stream=DEFAULT_STREAM)
+    owner.session.status(library.tsr_tensors_from_dlpack(handle, name.encode(), _capsule_pointer(capsule, b"dltensor")))
+    _capsule_rename(capsule, b"used_dltensor")
+    owner.kept.append(value)
 
 
 def _type_of(dtype: np.dtype) -> int:
@@ -77,6 +97,9 @@ def _put(owner: Tensors, handle: Any, name: str, value: Any) -> None:
         status(library.tsr_tensors_put_sequence(handle, name.encode(), _type_of(array_of(value[0]).dtype), ctypes.byref(elements)))
         for i, element in enumerate(value):
             _put(owner, elements, str(i), element)
+        return
+    if _on_gpu(value):
+        _take_from_gpu(owner, handle, name, value)
         return
     array = array_of(value)
     dims = (ctypes.c_int64 * array.ndim)(*array.shape)

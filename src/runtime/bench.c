@@ -429,7 +429,10 @@ static tsr_status bench_children(tsr_session *session, const tsr_run_options *op
                                  struct bench_work *work)
 {
     struct spawn spawn = {.options = options, .work = bench_work, .take = bench_take, .data = work};
-    tsr_status st = tsr__run_prepare(session, work->path, options, &spawn.n);
+    tsr_status st = tsr__tensors_on_host(work->inputs);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__run_prepare(session, work->path, options, &spawn.n);
     if (st != TSR_OK)
         return st;
     return tsr__spawn(session, &spawn);

@@ -78,7 +78,12 @@ tsr_status tsr__cut_inputs(const struct manifest *manifest, int64_t rank, const 
     tsr__arena_init(&arena, pieces->session);
     tsr_status st = TSR_OK;
     for (size_t i = 0; i < manifest->n_inputs; i++) {
-        st = cut_input(&arena, &manifest->inputs[i], rank, whole, pieces);
+        if (manifest->inputs[i].kept) { // cutting reads what is on the host
+            int64_t at = tsr_tensors_find(whole, manifest->inputs[i].name);
+            st = at < 0 ? TSR_OK : tsr__tensor_on_host(pieces->session, whole->at[at]);
+        }
+        if (st == TSR_OK)
+            st = cut_input(&arena, &manifest->inputs[i], rank, whole, pieces);
         if (st != TSR_OK)
             break;
     }

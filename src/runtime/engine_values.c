@@ -137,6 +137,14 @@ OrtStatus *tsr__engine_value(const struct engine *engine, struct arena *arena,
                                                        to_engine(tensor->type), out);
 }
 
+OrtStatus *tsr__engine_device_value(const struct engine *engine, const OrtMemoryInfo *info,
+                                    const struct tensor *tensor, OrtValue **out)
+{
+    return engine->api->CreateTensorWithDataAsOrtValue(
+        info, tensor->device_data, tensor->device_bytes, tensor->dims, (size_t)tensor->rank,
+        to_engine(tensor->type), out);
+}
+
 OrtStatus *tsr__engine_own_value(const struct engine *engine, const struct tensor *tensor,
                                  OrtValue **out)
 {

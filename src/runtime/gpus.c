@@ -93,6 +93,7 @@ tsr_status tsr__gpu_place(struct rank *rank)
     struct comm_trouble why;
     if (!rank->gpu)
         return TSR_OK;
+    rank->card = card;
     if (!rank->endpoint)
         return card < 0 ? TSR_OK : seat_alone(rank, card);
     struct device_options options = {.deterministic = rank->options->deterministic};

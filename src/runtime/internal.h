@@ -101,6 +101,7 @@ struct rank {
     // made by the rank
     struct endpoint *base; // below `endpoint` where ranks may be on GPUs; else NULL
     struct gpu_seat *seat; // this rank is on a GPU
+    int card;              // with seat: its number
     bool owns_seat;        // it is no endpoint's
     char provider[64];     // ONNX Runtime's, without its ending: "CPU"
     int64_t memory_limit;  // bytes that the engine may take of its GPU; 0: no limit
@@ -324,6 +325,9 @@ tsr_status tsr__trace_write(tsr_session *session, struct endpoint *endpoint, uin
 
 OrtStatus *tsr__engine_wanted(const struct engine *engine, const OrtSession *session, size_t i,
                               struct wanted *out);
+// A value over memory of a GPU, which a rank there has in common with whoever made the tensor; info: of that memory.
+OrtStatus *tsr__engine_device_value(const struct engine *engine, const OrtMemoryInfo *info,
+                                    const struct tensor *tensor, OrtValue **out);
 // A value over the tensor's memory (texts are copied). NULL and *out NULL: an optional without a value, which ONNX
 // Runtime cannot be given.
 // The same with memory of its own, which a run may write; numbers alone.
@@ -360,7 +364,27 @@ struct tensor {
     size_t bytes;
     size_t cap; // of the memory that holds all of this
     tsr_tensors *sequence;
+    // On a GPU: data is NULL and bytes 0, so that nobody takes it for the host's; device is 1 + the GPU's number.
+    int device;
+    void *device_data;
+    size_t device_bytes;
+    void (*release)(void *owner); // of memory that another library owns; NULL: none does
+    void *owner;
 };
+#define TENSOR_MAX_CARD 64
+// Memory that another library owns; device as above.
+struct foreign {
+    void *data;
+    int device;
+    void (*release)(void *owner);
+    void *owner;
+};
+// The owner's until this succeeds; then it is let go with the tensor.
+tsr_status tsr__tensors_add_foreign(tsr_tensors *tensors, struct str name, tsr_dtype type, int rank,
+                                    const int64_t *dims, const struct foreign *foreign);
+// TSR_UNSUPPORTED with a finding where a tensor, or one of a set (NULL is fine), lies on a GPU.
+tsr_status tsr__tensor_on_host(tsr_session *session, const struct tensor *x);
+tsr_status tsr__tensors_on_host(const tsr_tensors *tensors);
 struct tsr_tensors {
     tsr_session *session;
     struct tensor **at;

@@ -123,6 +123,12 @@ static tsr_status children_start(tsr_job *job, const tsr_tensors *const *inputs,
         return st;
     if (children->failed != TSR_OK)
         return children->failed;
+    int sets = form == SET_PER_RANK ? children->work.n : 1;
+    for (int i = 0; i < sets; i++) {
+        st = tsr__tensors_on_host(inputs[i]); // another process does not see this one's GPU memory
+        if (st != TSR_OK)
+            return st;
+    }
     for (int i = 0; i < children->work.n; i++) {
         struct message message = tsr__message_new();
         bool cut = form == SET_PER_RANK;

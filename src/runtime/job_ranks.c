@@ -99,6 +99,39 @@ static tsr_status cut_for(tsr_job *job, int i, size_t run_slot, const tsr_tensor
     return tsr__cut_inputs(manifest, rank, inputs, *pieces);
 }
 
+// A seat of a rank that runs here; NULL: none is on a GPU.
+static struct gpu_seat *any_seat(const tsr_job *job)
+{
+    for (int i = 0; i < job->n; i++)
+        if (job->rank_threads[i].rank.seat)
+            return job->rank_threads[i].rank.seat;
+    return NULL;
+}
+
+// Brings to the host what lies on another GPU than this rank's, as pieces of its own. Where no rank here is on a GPU it stays, and binding
+// refuses it.
+static tsr_status fetch_for(tsr_job *job, int i, size_t run_slot, const tsr_tensors *inputs)
+{
+    struct rank_thread *rank_thread = &job->rank_threads[i];
+    tsr_tensors **pieces = &rank_thread->pieces[run_slot];
+    struct gpu_seat *seat = any_seat(job);
+    for (size_t k = 0; inputs && seat && k < inputs->n; k++) {
+        const struct tensor *x = inputs->at[k];
+        if (!x->device || (rank_thread->rank.seat && rank_thread->rank.card == x->device - 1))
+            continue;
+        tsr_status st = *pieces ? TSR_OK : tsr_tensors_new(job->session, pieces);
+        struct tensor *copy = NULL;
+        if (st == TSR_OK)
+            st = tsr__tensors_add(*pieces, str_of(x->name), x->type, x->rank, x->dims, &copy);
+        if (st != TSR_OK)
+            return st;
+        int code = tsr__gpu_fetch(seat, copy->data, x->device_data, copy->bytes);
+        if (code != 0)
+            return tsr__tensor_on_host(job->session, x);
+    }
+    return TSR_OK;
+}
+
 static tsr_status bind_rank(tsr_job *job, int i, size_t run_slot, const tsr_tensors *const *inputs,
                             enum run_sets form)
 {
@@ -107,6 +140,9 @@ static tsr_status bind_rank(tsr_job *job, int i, size_t run_slot, const tsr_tens
     if (form == SET_PER_RANK)
         return tsr__rank_bind(&rank_thread->rank, run_slot, inputs[i], NULL, job->session, ran);
     tsr_status st = cut_for(job, i, run_slot, inputs[0]);
+    if (st != TSR_OK)
+        return st;
+    st = fetch_for(job, i, run_slot, inputs[0]);
     if (st != TSR_OK)
         return st;
     return tsr__rank_bind(&rank_thread->rank, run_slot, inputs[0], rank_thread->pieces[run_slot],

@@ -2,6 +2,7 @@
 // rank.c - one rank at work: it meets the others, is given inputs, runs as often as it is asked, keeps
 // what stays with it between runs. Its model is opened in rank_session.c.
 #include "runtime/internal.h"
+#include "gpu/gpu.h"
 
 #include <stdio.h>
 
@@ -116,6 +117,19 @@ static bool is_buffer(const struct rank *rank, size_t input, const struct tensor
     return numbers && states_in_place(rank) && is_state(rank, input);
 }
 
+// A tensor that lies on this rank's GPU, without a copy, once all that was put on the GPU's default stream before has been done: that is where
+// whoever made it has it ready.
+static OrtStatus *device_value(struct rank *rank, const struct tensor *tensor, OrtValue **out)
+{
+    const OrtMemoryInfo *info =
+        rank->engine->memory; // a library that stands in for the driver has the host's
+    if (rank->on_gpu)
+        info = rank->on_gpu;
+    if (tsr__seat_enter(rank->seat) != 0 || tsr__seat_wait(rank->seat, NULL) != 0)
+        return rank->engine->api->CreateStatus(ORT_FAIL, "the GPU's default stream has failed");
+    return tsr__engine_device_value(rank->engine, info, tensor, out);
+}
+
 // Makes the value that ONNX Runtime is given for a tensor that fits.
 static tsr_status make_value(struct rank *rank, tsr_session *session, size_t i,
                              const struct tensor *tensor, OrtValue **out)
@@ -123,7 +137,11 @@ static tsr_status make_value(struct rank *rank, tsr_session *session, size_t i,
     struct arena arena;
     tsr__arena_init(&arena, session);
     OrtStatus *failed = NULL;
-    if (is_buffer(rank, i, tensor))
+    if (tensor->device && (!rank->seat || rank->card != tensor->device - 1))
+        return tsr__tensor_on_host(session, tensor);
+    if (tensor->device)
+        failed = device_value(rank, tensor, out);
+    else if (is_buffer(rank, i, tensor))
         failed = tsr__engine_own_value(rank->engine, tensor, out);
     else
         failed = tsr__engine_value(rank->engine, &arena, tensor, out);

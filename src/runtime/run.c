@@ -53,7 +53,10 @@ static tsr_status run_processes(tsr_session *session, const char *folder,
 {
     struct run_work work = {folder, false, inputs, outputs};
     struct spawn spawn = {.options = options, .work = run_work, .take = run_take, .data = &work};
-    tsr_status st = tsr__run_prepare(session, folder, options, &spawn.n);
+    tsr_status st = tsr__tensors_on_host(inputs);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__run_prepare(session, folder, options, &spawn.n);
     if (st != TSR_OK)
         return st;
     return tsr__spawn(session, &spawn);
@@ -68,7 +71,10 @@ static tsr_status run_model_apart(tsr_session *session, const char *path,
     struct spawn spawn = {
         .options = options, .work = run_work, .take = run_take, .data = &work, .n = 1};
     struct engine *engine;
-    tsr_status st = tsr__gpu_spoilt(session);
+    tsr_status st = tsr__tensors_on_host(inputs);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__gpu_spoilt(session);
     if (st != TSR_OK)
         return st;
     st = tsr__engine(session, &engine); // the child has it then

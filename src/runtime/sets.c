@@ -480,6 +480,9 @@ static tsr_status save_npy(const tsr_tensors *tensors, const char *path)
 tsr_status tsr_tensors_save(const tsr_tensors *tensors, const char *path)
 {
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    tsr_status here = tsr__tensors_on_host(tensors);
+    if (here != TSR_OK)
+        return here;
     if (ends_with(path, ".npy"))
         return save_npy(tensors, path);
     // Folders have no dot in their names, or a slash at the end.

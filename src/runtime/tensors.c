@@ -20,6 +20,8 @@ tsr_status tsr_tensors_new(tsr_session *session, tsr_tensors **out)
 void tsr__tensor_free(tsr_session *session, struct tensor *x)
 {
     tsr_tensors_free(x->sequence);
+    if (x->release)
+        x->release(x->owner);
     tsr__free(session, x, x->cap);
 }
 
@@ -247,11 +249,75 @@ tsr_status tsr__tensors_add_other(tsr_tensors *tensors, struct str name, tsr_dty
     return st;
 }
 
+tsr_status tsr__tensor_on_host(tsr_session *session, const struct tensor *x)
+{
+    struct place at = PLACE_NONE;
+    if (!x->device)
+        return TSR_OK;
+    at.value = str_of(x->name);
+    tsr__diag(session, DIAG_tensor_kind, &at,
+              "copy it to the host first, or run where a rank of this process is on that GPU",
+              "this tensor lies on GPU %d", x->device - 1);
+    return TSR_UNSUPPORTED;
+}
+
+tsr_status tsr__tensors_on_host(const tsr_tensors *tensors)
+{
+    if (!tensors)
+        return TSR_OK;
+    for (size_t i = 0; i < tensors->n; i++) {
+        tsr_status st = tsr__tensor_on_host(tensors->session, tensors->at[i]);
+        if (st == TSR_OK && tensors->at[i]->sequence)
+            st = tsr__tensors_on_host(tensors->at[i]->sequence);
+        if (st != TSR_OK)
+            return st;
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr__tensors_add_foreign(tsr_tensors *tensors, struct str name, tsr_dtype type, int rank,
+                                    const int64_t *dims, const struct foreign *foreign)
+{
+    size_t bytes;
+    if (!data_bytes(type, rank, dims, &bytes))
+        return bad_shape(tensors, name, type);
+    struct tensor *x = tensor_new(tensors->session, name, type, rank, dims, 0);
+    if (!x)
+        return TSR_NOMEM;
+    x->device = foreign->device;
+    if (x->device) {
+        x->data = NULL;
+        x->device_data = foreign->data;
+        x->device_bytes = bytes;
+    } else {
+        x->data = foreign->data;
+        x->bytes = bytes;
+    }
+    tsr_status st = insert(tensors, name, x);
+    if (st != TSR_OK)
+        return st; // x is gone, the memory is still its owner's
+    x->release = foreign->release;
+    x->owner = foreign->owner;
+    return TSR_OK;
+}
+
+int tsr_tensors_gpu(const tsr_tensors *tensors, size_t i, const void **data)
+{
+    if (i >= tensors->n || !tensors->at[i]->device)
+        return -1;
+    if (data)
+        *data = tensors->at[i]->device_data;
+    return tensors->at[i]->device - 1;
+}
+
 // A tensor of numbers or texts lies in one stretch of bytes; a sequence holds tensors, an optional without a value nothing.
 static tsr_status copy_tensor(const struct tensor *from, tsr_tensors *to)
 {
     struct str name = str_of(from->name);
     tsr_tensors *elements = NULL;
+    tsr_status here = tsr__tensor_on_host(to->session, from);
+    if (here != TSR_OK)
+        return here;
     if (from->rank < 0) {
         tsr_tensors **list = from->sequence ? &elements : NULL;
         tsr_status status = tsr__tensors_add_other(to, name, from->type, list);

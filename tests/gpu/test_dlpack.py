@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""DLPack in and out: tensors of the host from numpy and back without a copy of what comes in; tensors of a GPU (a library stands in for the
+driver) read in place by the ranks there, copied for others, refused where no rank of this process could read them; deleters called once.
+
+usage: test_dlpack.py BUILD STANDIN"""
+import ctypes, os, sys, tempfile
+
+BUILD, STANDIN = map(os.path.abspath, sys.argv[1:3])
+os.environ["TESSERA_LIBRARY"] = BUILD + "/libtessera.so"
+sys.path.insert(0, BUILD + "/python")
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+import tessera
+from tessera import _api
+from tessera._library import Session, library
+from tessera.tensors import Tensors
+
+CUDA, CPU = 2, 1
+failed = 0
+driver = ctypes.CDLL(STANDIN)
+
+
+def case(name, ok, why=""):
+    global failed
+    print("%s %s" % ("ok" if ok else "not ok", name), flush=True)
+    if not ok:
+        failed += 1
+        print("# " + str(why).replace("\n", "\n# "))
+
+
+class DLTensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
+                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
+                ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)]
+
+
+class Managed(ctypes.Structure):
+    pass
+
+
+DELETER = ctypes.CFUNCTYPE(None, ctypes.POINTER(Managed))
+Managed._fields_ = [("tensor", DLTensor), ("context", ctypes.c_void_p), ("deleter", DELETER)]
+
+
+class Given:
+    """A tensor of another library: float32 on a GPU of the stand-in, or on the host."""
+
+    def __init__(self, array, device=CUDA, card=0, strides=None):
+        self.array, self.deleted = np.ascontiguousarray(array), 0
+        self.shape = (ctypes.c_int64 * array.ndim)(*array.shape)
+        self.strides = strides and (ctypes.c_int64 * array.ndim)(*strides)
+        self.deleter = DELETER(self.delete)
+        self.where = (device, card)
+        tensor = DLTensor(self.array.ctypes.data, device, card, array.ndim, 2, 32, 1, self.shape, self.strides, 0)
+        self.managed = Managed(tensor, None, self.deleter)
+
+    def delete(self, _):
+        self.deleted += 1
+
+    def __dlpack_device__(self):
+        return self.where
+
+    def __dlpack__(self, **_):
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return new(ctypes.addressof(self.managed), b"dltensor", None)
+
+
+def taken(given):
+    """The set that took it, or the reason why not."""
+    tensors = Tensors(Session())
+    try:
+        tensors.session.status(library.tsr_tensors_from_dlpack(tensors.handle, b"x", ctypes.addressof(given.managed)))
+    except tessera.TesseraError as error:
+        tensors.free()
+        return str(error)
+    return tensors
+
+
+# ---- sets
+
+x = np.arange(6, dtype=np.float32).reshape(2, 3)
+given = Given(x, CPU)
+tensors = taken(given)
+n = ctypes.c_size_t()
+case("the host's is not copied", library.tsr_tensors_data(tensors.handle, 0, ctypes.byref(n)) == given.array.ctypes.data and n.value == 24)
+managed = ctypes.c_void_p()
+tensors.session.status(library.tsr_tensors_to_dlpack(tensors.handle, 0, ctypes.byref(managed)))
+tensors.free()
+case("its deleter is called with the set", given.deleted == 1, given.deleted)
+out = ctypes.cast(managed, ctypes.POINTER(Managed)).contents
+values = (ctypes.c_float * 6).from_address(out.tensor.data)
+case("what goes out outlives the set", list(values) == list(range(6)) and out.tensor.ndim == 2 and out.tensor.shape[1] == 3 and out.tensor.code == 2)
+out.deleter(ctypes.byref(out))
+given = Given(x, CUDA, 1)
+tensors = taken(given)
+at = ctypes.c_void_p()
+case("a GPU's is not the host's", library.tsr_tensors_gpu(tensors.handle, 0, ctypes.byref(at)) == 1 and at.value == given.array.ctypes.data
+     and not library.tsr_tensors_data(tensors.handle, 0, ctypes.byref(n)) and n.value == 0)
+with tempfile.TemporaryDirectory() as d:
+    try:
+        tensors.session.status(library.tsr_tensors_save(tensors.handle, (d + "/x.npz").encode()))
+        case("a GPU's is not written", False)
+    except tessera.TesseraError as error:
+        case("a GPU's is not written", "lies on GPU 1" in str(error) and not os.path.exists(d + "/x.npz"), error)
+tensors.free()
+for name, given in (("strides", Given(x, CPU, strides=(1, 2))), ("a device", Given(x, 7)), ("a GPU", Given(x, CUDA, -1))):
+    said = taken(given)
+    case("refused: " + name, isinstance(said, str) and given.deleted == 0, said)
+given = Given(x, CPU)
+given.managed.tensor.lanes = 4
+case("refused: a type", isinstance(taken(given), str))
+
+# ---- runs: y = x + x over two ranks
+
+graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"], "add")], "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])],
+                          [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])])
+MODEL = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
+
+
+def run(devices, feed, transport="threads"):
+    model = tessera.load(MODEL)
+    model.add_config("c", devices)
+    model.shard("add", "y", "{2,1:0,1}")
+    session = tessera.InferenceSession(model, transport=transport)
+    session._options.gpu_driver = STANDIN.encode()
+    try:
+        return session.run(None, {"x": feed})[0]
+    except tessera.TesseraError as error:
+        return str(error)
+    finally:
+        session.close()
+
+
+case("numpy's, by DLPack", (run(["CPU", "CPU"], Given(x, CPU)) == 2 * x).all())
+for name, devices in (("both ranks there", ["CUDA:0", "CUDA:0"]), ("one on another GPU", ["CUDA:0", "CUDA:1"]), ("one on the host", ["CPU", "CUDA:0"])):
+    given = Given(x)
+    got = run(devices, given)
+    case("a GPU's tensor, " + name, isinstance(got, np.ndarray) and (got == 2 * x).all() and given.deleted == 1, (got, given.deleted))
+for name, devices, transport in (("ranks on the host alone", ["CPU", "CPU"], "threads"), ("processes", ["CUDA:0", "CUDA:0"], "shm")):
+    given = Given(x)
+    got = run(devices, given, transport)
+    case("a GPU's tensor, refused: " + name, isinstance(got, str) and "lies on GPU 0" in got and given.deleted == 1, (got, given.deleted))
+y = run(["CPU", "CPU"], x)
+case("results go out by DLPack", np.from_dlpack(y).ctypes.data == y.ctypes.data)
+sys.exit(failed > 0)
