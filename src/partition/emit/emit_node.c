@@ -430,6 +430,7 @@ static tsr_status make_inputs(struct local_copy *copy, tsr_value **here)
     return tsr__lookup_begin(copy->part, st, copy->inputs, here);
 }
 
+// What stands behind the node (a trim, the end of a lookup) gives the result its name; the node itself has a fresh one then.
 tsr_status tsr__emit_plain(struct part *part, struct step *st, struct str *outputs)
 {
     struct local_copy copy = {.part = part,

@@ -44,25 +44,32 @@ struct form {
     struct item *item;
     const struct tile_layout *layout;
     enum form_kind kind;
-    bool partial;            // still to be reduced, or a window: no other form can be made of it
-    bool captured;           // a body inside of its scope reads it
-    struct windows *windows; // not NULL: of some axes it has these elements
-    struct form
-        *same; // not NULL: on its devices it is this other form (read through tsr__form_root)
-    struct form *next;   // of the item, in order of making
-    int index;           // in that list
-    unsigned char *live; // by rank: the rank must have it
-    tsr_value **local;   // by rank, once built
-    // Constants outside of the rank file:
-    bool common;           // in the common file
-    uint64_t *offset;      // by rank (one entry if common) where its bytes lie
-    unsigned char *stored; // by rank: it lies in a data file
+    // Still to be reduced, or a window: no other form can be made of it.
+    bool partial;
+    // A body inside of its scope reads it.
+    bool captured;
+    // Not NULL: of some axes it has these elements.
+    struct windows *windows;
+    // Not NULL: on its devices it is this other form (read through form_root).
+    struct form *same;
+    struct form *next; // of the item, in order of making
+    int index;         // in that list
+
+    // By rank: the rank must have it (live.c); what it has, once its graph is built.
+    unsigned char *live;
+    tsr_value **local;
+
+    // Of constants that lie outside of the rank files: in the common file, or in those of the ranks; where (one entry if
+    // common); which ranks have it there.
+    bool common;
+    uint64_t *offset;
+    unsigned char *stored;
     struct form *next_const;
 };
 
 // A value of the main graph, or the shape of one as a value of its own.
 struct item {
-    const tsr_value *value; // NULL: a shape
+    const tsr_value *value; // NULL: a shape, or the length of a list
     struct str name;
     tsr_dtype dtype;
     int rank; // -1: not known
@@ -73,7 +80,7 @@ struct item {
     tsr_dtype element; // of a list: the type of its tensors
     int64_t *shape;    // rank entries
     struct form *first, *last;
-    struct item *shape_item;
+    struct item *shape_item; // its shape, or its length, once somebody needs it as a value
     struct scope *scope;
 };
 
@@ -94,61 +101,75 @@ enum step_kind {
     STEP_CROP, // to windows
 };
 struct step {
-    int kind;                     // enum comm_kind or enum step_kind
-    const struct node_flow *flow; // STEP_NODE, and those that reduce
-    struct form *
-        *inputs; // NULL entries: absent. Of a node: its inputs, then what its subgraphs read
+    int kind; // enum comm_kind or enum step_kind
+    // STEP_NODE, and those that reduce: whose results.
+    const struct node_flow *flow;
+    // NULL entries: absent. Of a node: its inputs, then what its subgraphs read.
+    struct form **inputs;
     size_t n_inputs, n_node_inputs;
     struct form **outputs;
     size_t n_outputs;
-    struct device_group *groups; // of a communication
+
+    // Of a node with bodies that are cut; else NULL.
+    struct body *bodies;
+    int n_bodies;
+    // Of a node, not NULL: of this factor it makes these windows (relayout.c).
+    const struct windows *made;
+    int made_factor;
+
+    // Of a communication: who takes part, and which groups are needed by anybody.
+    struct device_group *groups;
     unsigned char *group_live;
     size_t n_groups;
-    struct body *bodies; // of a node with bodies that are cut; else NULL
-    int n_bodies;
-    int axis, split_axis; // that becomes whole, or of a reduce-scatter cut; of an all-to-all cut
-    int64_t unit;         // in which the latter is cut
-    int64_t *roots;       // by group: who has it, gets it, sends it
-    int64_t id;           // of a communication that is live; else -1
-    const struct windows
-        *made; // not NULL: of this factor the node makes these windows (relayout.c)
-    int made_factor;
+    // The axis that becomes whole, or that a reduce-scatter cuts; that an all-to-all cuts, in units of `unit` elements.
+    int axis, split_axis;
+    int64_t unit;
+    int64_t *roots; // by group: who has it, gets it, sends it
+    int64_t id;     // its number, if it is live; else -1
 };
 
+// One partition while it is made. Each pass writes its own part and reads those before it.
 struct plan {
     tsr_session *session;
     struct arena *arena;
-    tsr_model *model;    // as it is cut
-    tsr_model *expanded; // not NULL: a copy of the caller's with some nodes replaced; model is it
+    tsr_status status; // first failure
+
+    // What is asked for (partition.c).
+    bool undigested;                   // benchmarks: data files without digests
+    bool microsoft;                    // communication as com.microsoft has it
+    bool as_safetensors;               // data files are safetensors files too
+    const struct partition_look *look; // not NULL: the parts are shown, not written
+    const struct manifest *signing;    // not NULL: others have changed the parts (sign.c)
+    const char *wrapped; // not NULL: a model that runs the partition goes along; the folder
+
+    // What is cut: the model, or a copy of it in which some nodes were replaced (expanded, else NULL), and its flow.
+    tsr_model *model, *expanded;
     const struct flow *flow;
     int64_t n_ranks;
+    const int64_t *all_devices;
     int64_t opset;  // of ai.onnx
     uint64_t types; // bit k: something in the model, bodies included, has element type k (opsets.c)
-    const int64_t *all_devices;
-    struct item **items;            // by value id
-    struct want *wants;             // by value id
-    const struct node_flow **flows; // by node id: those that were planned
-    struct form *consts, *last_const;
+
+    // Ports (ports.c). By value id: inputs and outputs that stay as they lie.
+    const struct tile_layout **kept;
+    VEC(struct plan_state) states;
+    struct map sizes; // symbol -> struct size_source
+
+    // Steps. By value id and, of flows, by node id; flows has those nodes that were planned.
+    struct item **items;
+    struct want *wants;
+    const struct node_flow **flows;
     step_list steps;            // of the current scope; in the end, of the main graph
     struct scope *scope, main;  // the current one
     VEC(struct form *) outputs; // of the model, in order
-    struct map names;           // every name in the model
-    struct map sizes;           // symbol -> struct size_source
-    const struct tile_layout *
-        *kept; // by value id: inputs and outputs that stay as they lie (ports.c)
-    VEC(struct plan_state) states;
+    struct form *consts, *last_const;
+    struct map names; // every name in the model
     int64_t n_comms;
-    uint64_t common_bytes;             // of the common file
-    bool as_safetensors;               // data files are safetensors files too
-    uint64_t safetensors;              // then: bytes of the header that each begins with; else 0
-    bool undigested;                   // benchmarks: data files without digests
-    const struct partition_look *look; // not NULL: the parts are shown, not written
-    bool microsoft;                    // communication as com.microsoft has it
-    const struct manifest
-        *signing;        // not NULL: the parts are files that others have changed (sign.c)
-    const char *wrapped; // not NULL: a model that runs the partition goes along; the folder
+
+    // Emission and weights.
     char model_sha256[65], fingerprint[17];
-    tsr_status status; // first failure
+    uint64_t common_bytes; // of the common file
+    uint64_t safetensors;  // as_safetensors: bytes of the header that each begins with; else 0
 };
 
 // Where the size that a symbol stands for can be read: a dimension of a model input.
