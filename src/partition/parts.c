@@ -2,6 +2,13 @@
 // parts.c - the graphs of all ranks, from the planned steps: each gets a frame (operator sets, inputs, the token), its
 // constants, the steps in order, its outputs. Everything a rank does not need was found before (live.c), so nothing is
 // removed.
+//
+//     y = MatMul(x [n,8], w [8,6]), z = Relu(y), w cut {2,1} on ranks 0 and 1:
+//         rank 0   takes x, has w [4,6], gives z and ai.tessera.token.out
+//                  x/1 = Slice(x), columns 0..3;  y/0 = MatMul(x/1, w);  y, t = AllReduce(y/0, token);  z = Relu(y)
+//         rank 1   takes x, has w [4,6], gives ai.tessera.token.out
+//                  x/1 = Slice(x), columns 4..7;  y = MatMul(x/1, w);  y/1, t = AllReduce(y, token)
+//     Nobody on rank 1 reads the sum. The token is an output, so that its engine runs the AllReduce all the same.
 #include "internal.h"
 
 // Those of the model, ours for communication, and that of ONNX even where the model has none: we add such nodes.

@@ -4,6 +4,11 @@
 // What is between communications may be anything: an optimiser fuses and folds there. What other ranks and the caller rely
 // on must be as it was: inputs and outputs (checked here against the manifest) and communication (prove.c). All files are read
 // before the manifest is replaced, whole or not at all.
+//
+//     an optimiser makes one node of MatMul, Add and Relu in rank1.onnx     signed: digest and size of that file are renewed
+//     AllReduce 3 is gone from rank1.onnx                                   refused: the others would wait for it
+//     the output z is called z_1 now                                        refused: the caller asks for z
+//     rank1.data alone has changed                                          refused: its rank file does not say so; it is damaged
 #include "internal.h"
 
 #include <stdlib.h>

@@ -89,6 +89,7 @@ static tsr_value **make_inputs(struct plan *plan, tsr_graph *to, size_t *count)
     return inputs[0] ? inputs : NULL;
 }
 
+// One node with all inputs and outputs of the model. Its outputs have the types that the model's have.
 static tsr_status make_node(struct plan *plan, tsr_graph *to, const char *folder)
 {
     const tsr_graph *graph = tsr_model_graph(plan->model);

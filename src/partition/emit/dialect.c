@@ -5,6 +5,10 @@
 // of that one's result put in front of what is given; and a result that nobody reads is an output of
 // the file, so that no engine drops it. What they cannot say is found before anything is built, all at
 // once.
+//
+//     a = AllReduce(x), b = AllGather(u), and u is not made of a:
+//         an engine may run either first, and two ranks may choose differently
+//         u' = Concat(nothing of a, u) is u again, but comes after a: b = AllGather(u')
 #include "internal.h"
 
 #define DOMAIN "com.microsoft"

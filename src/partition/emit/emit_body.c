@@ -3,6 +3,7 @@
 // steps (which emit_step.c puts in), and the token, which a loop carries as one more state and which
 // both branches of an If hand out. The node is put at the end of its graph when its bodies stand,
 // because sizes that they need may have been added in front.
+//
 //     If(c) { y = AllReduce(x) } else { y = x } on ranks 0 and 1 becomes, on each of them:
 //         If(c) -> y, t
 //             then: AllReduce(x, token) -> y', t';  outputs y', t'

@@ -4,6 +4,11 @@
 // What is looked up elsewhere is looked up at row 0 and put to 0, so that the sum over the devices has every row from
 // the one that has it. Exact in every type: all other summands are 0. What is changed elsewhere changes one more row, which
 // is put behind those that are here and taken off again.
+//
+//     Gather(table [8,4], ids), rows 0..3 of the table on rank 0 and 4..7 on rank 1, ids = [5 1]:
+//         rank 0   local ids [0 1], here [no yes]    found rows 0 and 1 -> [0, row 1]
+//         rank 1   local ids [1 0], here [yes no]    found rows 5 and 4 -> [row 5, 0]
+//         AllReduce -> [row 5, row 1]
 #include "internal.h"
 
 // The rows that are addressed are divided between devices.

@@ -2,6 +2,10 @@
 // emit_shape.c - sizes at run time. A symbol is read from the model input that has it as a plain
 // dimension; an expression of symbols ("batch*seq", "past + 1") becomes a few nodes; a shape is
 // their concatenation. Shapes stay global everywhere but in local_shape.c.
+//
+//     x [batch,seq] is an input; a Reshard needs the shape [batch*seq,6]:
+//         b = Gather(Shape(x), [0]);  s = Gather(Shape(x), [1]);  Concat(Mul(b, s), [6])
+//     b and s stand in the main graph and are there once for all who need them; the Concat stands where it is needed.
 #include "internal.h"
 
 // ---- one size ----------------------------------------------------------------------------------

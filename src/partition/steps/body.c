@@ -6,8 +6,9 @@
 // it, or none: inside they wait for each other, so they must also take the same turns and the same
 // branch. The values that decide this are therefore taken from one device, unless whole numbers alone
 // went into them, which come out the same everywhere.
+//
 //     Loop(10, true) { h = MatMul(h, w) } on ranks 0 and 1, h [4,8] carried as {2,1}, w [8,8] of the main graph:
-//         outside   w is wanted whole on both ranks: a constant, stored once for both
+//         outside   w is wanted whole on both ranks: a constant, which both have
 //         outside   10 and true are constants, whole numbers: both ranks compute the same number of turns
 //         inside    one step, the MatMul: [2,8] times [8,8] on each rank
 //     If the condition were h[0,0] > 0, made of floats, rank 0's would be broadcast to rank 1 at the end of each turn.

@@ -9,6 +9,7 @@
 //     7. Reshard, from anything to anything
 // A Reshard needs the whole shape at run time: where no rank can compute it, the ranks gather the value first (a gather
 // needs no shape) and send its shape along.
+//
 //     Y [8,6] is made {2,1} on ranks 0 and 1. Its readers, in the order in which they are planned:
 //         reader 1 wants {2,1}            (1) the form that is there
 //         reader 2 wants it whole         (5) AllGather along axis 0, group {0,1}: form 1

@@ -2,6 +2,7 @@
 // live.c - what each rank must have, backwards from rank 0's outputs. A communication is needed by
 // all of its group as soon as one member needs its result; a rank that only serves others takes
 // part and keeps nothing. Live communications get their numbers here, in the order of the plan.
+//
 //     Y in parts on ranks 0 and 1 -> AllReduce -> Y/1 on both; only rank 0 gives the output that is made of Y/1:
 //         step 1  AllReduce Y/0 -> Y/1, group {0,1}     Y/1 is live on rank 0, so the group is, and Y/0 on both ranks
 //         step 0  MatMul -> Y/0                         its inputs are live on both ranks

@@ -5,6 +5,12 @@
 // the first rank of the stage that makes it, so that rank 0 is free for the next run meanwhile. A state is an output
 // that is the input of the next run: both lie as the input is needed, so that nothing moves between runs.
 // Names come from the options and from the model's metadata; one `*` stands for any text.
+//
+//     x [8,16], which a MatMul reads as {2,1} on ranks 0 and 1:
+//         not kept   both ranks take all of x in, and each slices its rows
+//         kept       rank 0 takes rows 0..3 in and rank 1 rows 4..7; the runtime cuts x, or the caller has the pieces
+//     past [2,n,8] read as {1,1,2}, present = Concat(past, new) along n, and past=present is a state:
+//         both lie as {1,1,2}; after a run each rank has its half of present, and that is its past in the next run
 #include "internal.h"
 
 #define META_KEEP_CUT "ai.tessera.keep_cut" // names, a line each

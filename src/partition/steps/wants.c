@@ -2,6 +2,10 @@
 // wants.c - who needs what, noted before anything is planned: which nodes matter for the outputs, and in which layout
 // each value is read. A sum whose readers all want it cut becomes a reduce-scatter (steps.c); a value that all read in
 // windows is made in windows (relayout.c).
+//
+//     y is a sum in parts on ranks 0 and 1:
+//         all readers want {2,1}                     ReduceScatter along axis 0, and nobody ever has y whole
+//         one wants {2,1}, another wants it whole    AllReduce; the first reader slices what its rank has then
 #include "internal.h"
 
 // A node matters if an output of the model needs it.

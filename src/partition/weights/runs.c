@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // runs.c - a piece of a tensor as stretches of the whole tensor's elements, ascending.
+//
 //     W [4,6], a piece of rows 1..2 and columns 2..3:
 //         last = 1, the innermost axis that is cut; inner = 1 element below it; strides 6 and 1
 //         run 0: row 1, columns 2..3 = elements 8..9

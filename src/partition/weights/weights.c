@@ -2,6 +2,7 @@
 // weights.c - where constants lie. A small constant stays in the rank file; a whole one that several
 // ranks use is stored once in the common file; any other piece lies in its rank's file. The layout of
 // the files is fixed here, before anything is written (weights_write.c).
+//
 //     W1 [1024,1024] float, cut {1,2} on ranks 0 and 1     2 MiB in rank0.data, 2 MiB in rank1.data, each from a multiple of 4096
 //     emb [8,512] float, whole on both                     16 KiB, once, in common.data, from a multiple of 64
 //     bias [64] float, whole on both                       256 bytes: inside both rank files

@@ -3,6 +3,7 @@
 // kernel; of short ones (columns) the source is read once per batch of ranks in bounded blocks, and
 // every rank takes its pieces out of each block. So memory does not grow with the weights, and a source
 // that is cut short meanwhile is an error. Digests are taken beside (base/follow.c).
+//
 //     W [1024,1024] float cut {2,1} on ranks 0 and 1: each rank has one stretch of 2 MiB, copied inside the kernel
 //     cut {1,2}: 1024 stretches of 2 KiB for each rank; the source is read in 4 blocks of 1 MiB, and of each block both ranks
 //         take 256 stretches, which are written 256 at a time
