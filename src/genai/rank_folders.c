@@ -17,9 +17,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define CONFIG_NAME "genai"
-#define PLUGIN      "libtessera_ops.so"
-#define AXIS_HEADS  1
+#define ANNOTATED_IR 11 // that shardings need
+#define CONFIG_NAME  "genai"
+#define PLUGIN       "libtessera_ops.so"
+#define AXIS_HEADS   1
 
 // ---- shardings ---------------------------------------------------------------------------------
 
@@ -123,6 +124,8 @@ static tsr_status cut(tsr_folder *f, tsr_model *model, int64_t ranks, const char
     tsr_plan_summary planned = {.size = sizeof planned};
     tsr_partition_options options = {.size = sizeof options, .config = CONFIG_NAME};
     tsr_status st = tsr_model_add_config(model, CONFIG_NAME, ranks, NULL, 0, &config);
+    if (st == TSR_OK && tsr_model_ir_version(model) < ANNOTATED_IR)
+        st = tsr_model_set_ir_version(model, ANNOTATED_IR); // in memory: rank files have their own
     if (st == TSR_OK)
         st = shard_caches(f, model, config, ranks);
     if (st == TSR_OK)

@@ -134,6 +134,7 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
     rc, out, err = tessera("partition", small, "--devices", 2, "--dry-run")
     case("says where one device is as good, with figures", rc == 0 and "one device is as good: predicted time 0." in err, out + err)
     rc, out, err = tessera("partition", whole, "--devices", 2, "--layout", "genai", "-o", d + "/cut")
+    case("without a warning about what it does inside", "warning" not in err, err)
     files = set(os.listdir(d + "/cut/rank1")) if rc == 0 else set()
     case("one folder for each device", rc == 0 and {"model.onnx", "genai_config.json", "tokenizer_config.json", "libtessera_ops.so"} <= files, err)
     if rc == 0:
