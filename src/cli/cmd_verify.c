@@ -217,7 +217,8 @@ static int run(struct cli *cli)
     cli_planning_end(&plan);
     code = cli_finish(cli, status);
     bool has_result = status == TSR_OK || status == TSR_DIFFERENT || result.n_trials;
-    if (!has_result || options.run.rank > 0) // rank 0 compares
+    bool apart = options.run.transport && strcmp(options.run.transport, "threads") != 0;
+    if (!has_result || options.run.rank > 0 || (apart && cli_rank(cli) > 0)) // rank 0 compares
         return code;
     if (cli->json)
         return print_verify_json(cli, &options, &result, code);

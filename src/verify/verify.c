@@ -90,6 +90,8 @@ static tsr_run_options run_options(const tsr_verify_options *options)
     run.float_products = true;
     if (!run.transport && run.ranks == 0)
         run.transport = "threads"; // one process compares, whoever started it
+    if (strcmp(run.transport ? run.transport : "", "threads") != 0)
+        tsr_run_place(&run, &run.rank, &run.ranks); // a launcher's rank is one like any other
     return run;
 }
 

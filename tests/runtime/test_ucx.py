@@ -229,6 +229,17 @@ def variables_of_launchers(d):
 
 
 @case
+def verified_over_ucx(d):
+    """`verify` under a launcher that was asked for processes: rank 0 compares, the others take part."""
+    whole, _, x = mlp(2)
+    onnx.save(whole, d + "/m.onnx")
+    np.savez(d + "/in.npz", x=x)
+    q = subprocess.run([*launch(2), TESSERA, "verify", d + "/m.onnx", "--devices", "2", "--inputs", d + "/in.npz", "--transport", "ucx"], capture_output=True, text=True, timeout=60,
+                       env={**os.environ, "TESSERA_ORT": engine(), "TESSERA_PLUGINS": BUILD})
+    assert q.returncode == 0 and q.stdout.count("PASS") == 1 and "FAIL" not in q.stdout, (q.stdout, q.stderr)
+
+
+@case
 def the_script_for_torchrun(d):
     """examples/cluster/torchrun.sh under a stand-in that sets what torchrun sets."""
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../examples/cluster/torchrun.sh")
