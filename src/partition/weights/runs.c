@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// runs.c - a piece of a tensor as stretches of the whole tensor's elements, ascending.
+// runs.c - what a rank has of a constant, as stretches of the whole tensor's elements, ascending.
 //
 //     W [4,6], a piece of rows 1..2 and columns 2..3:
 //         last = 1, the innermost axis that is cut; inner = 1 element below it; strides 6 and 1
@@ -70,4 +70,19 @@ void tsr__runs_next(struct runs *runs)
     runs->done = axis < 0;
     if (!runs->done)
         runs_here(runs);
+}
+
+// The shard that the layout gives the rank, with the windows of relayout.c in place of the cut (those have one axis).
+struct tile_piece *tsr__const_piece(struct plan *plan, const struct form *form, int64_t rank)
+{
+    struct tile_piece *piece = tsr__layout_piece(plan->arena, form->layout, form->item->shape,
+                                                 tsr__layout_shard_of(form->layout, rank, 0));
+    for (int k = 0; piece && form->windows && k < form->windows->n_axes; k++) {
+        const struct dim_cut *part = &form->windows->parts[rank * form->windows->n_axes + k];
+        int axis = form->windows->axes[k];
+        piece->dims[axis].at = part->at;
+        piece->dims[axis].n = part->n;
+        piece->dims[axis].size = tsr__windows_size(form->windows, rank);
+    }
+    return piece;
 }

@@ -15,21 +15,6 @@
 #define INLINE_VECTOR                                                                              \
     (64 << 10) // integer vectors up to this size may be shapes: engines want those inside
 
-// The shard that the layout gives the rank, with the windows of relayout.c in place of the cut (those have one axis).
-struct tile_piece *tsr__const_piece(struct plan *plan, const struct form *form, int64_t rank)
-{
-    struct tile_piece *piece = tsr__layout_piece(plan->arena, form->layout, form->item->shape,
-                                                 tsr__layout_shard_of(form->layout, rank, 0));
-    for (int k = 0; piece && form->windows && k < form->windows->n_axes; k++) {
-        const struct dim_cut *part = &form->windows->parts[rank * form->windows->n_axes + k];
-        int axis = form->windows->axes[k];
-        piece->dims[axis].at = part->at;
-        piece->dims[axis].n = part->n;
-        piece->dims[axis].size = tsr__windows_size(form->windows, rank);
-    }
-    return piece;
-}
-
 // What an engine must see when it loads a file, or what is too small for a place of its own.
 static bool stays_inside(const struct item *it, int64_t bytes)
 {
