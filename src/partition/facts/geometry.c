@@ -271,20 +271,29 @@ static int64_t loop_stride(const struct tile_layout *from, int loop)
     return stride;
 }
 
+// A loop of the layout that is gathered: of so many parts, each `stride` shards behind the one before.
+struct gathering {
+    const struct tile_layout *from;
+    int64_t stride, parts;
+    struct device_group *groups;
+    size_t n_groups;
+};
+
 // The groups that hold shards k, k + stride, ...: the l-th takes the l-th owner of each. False:
 // they do not pair, or do not ascend (a gather concatenates in the order of ranks).
-static bool pair_owners(struct arena *arena, const struct tile_layout *from, int64_t k,
-                        int64_t stride, int64_t parts, struct device_group *groups,
-                        size_t *n_groups)
+static bool pair_owners(struct arena *arena, struct gathering *gathering, int64_t k)
 {
+    const struct tile_layout *from = gathering->from;
     const int64_t *owners;
     size_t n = tsr__layout_owners(from, k, &owners);
     for (size_t l = 0; l < n; l++) {
-        struct device_group *group = &groups[(*n_groups)++];
-        group->n = (size_t)parts;
+        struct device_group *group = &gathering->groups[gathering->n_groups++];
+        group->n = (size_t)gathering->parts;
         group->devices = ARENA_ARRAY(arena, int64_t, group->n);
-        for (int64_t j = 0; j < parts && group->devices; j++) {
-            if (tsr__layout_owners(from, k + j * stride, &owners) != n)
+        if (!group->devices)
+            return false;
+        for (int64_t j = 0; j < gathering->parts; j++) {
+            if (tsr__layout_owners(from, k + j * gathering->stride, &owners) != n)
                 return false;
             group->devices[j] = owners[l];
             if (j && group->devices[j] <= group->devices[j - 1])
@@ -311,22 +320,23 @@ const struct tile_layout *tsr__gathered(struct arena *arena, const struct tile_l
     size_t n_owners = (size_t)from->first[from->n_shards];
     struct tile_layout *to = uncut(arena, from, dim);
     struct tile_owner *pairs = ARENA_ARRAY(arena, struct tile_owner, n_owners + 1);
-    *groups = ARENA_ARRAY(arena, struct device_group, n_owners + 1);
-    *n_groups = 0;
-    if (!to || !pairs || !*groups)
+    struct gathering gathering = {.from = from, .stride = loop_stride(from, loop)};
+    gathering.parts = from->dims[dim].factors[from->loops[loop].factor].cuts;
+    gathering.groups = ARENA_ARRAY(arena, struct device_group, n_owners + 1);
+    if (!to || !pairs || !gathering.groups)
         return NULL;
-    int64_t stride = loop_stride(from, loop), at = 0, coords[TILE_MAX_LOOPS];
+    int64_t at = 0, coords[TILE_MAX_LOOPS];
     for (int64_t k = 0; k < from->n_shards; k++) {
         tsr__layout_coords(from, k, coords);
-        if (coords[loop] == 0 &&
-            !pair_owners(arena, from, k, stride,
-                         from->dims[dim].factors[from->loops[loop].factor].cuts, *groups, n_groups))
+        if (coords[loop] == 0 && !pair_owners(arena, &gathering, k))
             return NULL;
         const int64_t *owners;
         size_t n = tsr__layout_owners(from, k, &owners);
         for (size_t i = 0; i < n; i++)
             pairs[at++] = (struct tile_owner){shard_at(to, from, coords, loop), owners[i]};
     }
+    *groups = gathering.groups;
+    *n_groups = gathering.n_groups;
     if (tsr__layout_own(arena, to, pairs, n_owners))
         return to;
     return NULL;

@@ -15,6 +15,15 @@
 
 #define MAX_DEPTH 8
 
+// A node that is to make windows: how it would run, of which of its factors, and how far from the reader it stands.
+struct remake {
+    struct plan *plan;
+    struct node_flow *flow;
+    int factor;
+    const struct windows *windows;
+    int depth;
+};
+
 static struct form *relayout(struct plan *plan, struct item *it, const struct tile_layout *base,
                              const struct windows *windows, int depth);
 
@@ -158,10 +167,10 @@ static struct form *const_windows(struct plan *plan, struct item *it,
 
 // Three kinds of inputs: one without the windowed factor must be there already, in the layout that the node needs;
 // a constant is stored in windows; anything else must be made in windows by its own maker.
-static struct form *maker_input(struct plan *plan, const struct placement *place, int input,
-                                const tsr_value *value, int factor, const struct windows *windows,
-                                int depth)
+static struct form *maker_input(const struct remake *remake, int input, const tsr_value *value)
 {
+    struct plan *plan = remake->plan;
+    const struct placement *place = &remake->flow->place;
     const struct rule_tensor *tensor = &place->rule->inputs[input];
     struct item *it = tsr__item_of(plan, value);
     int64_t unit;
@@ -172,7 +181,7 @@ static struct form *maker_input(struct plan *plan, const struct placement *place
     if (tensor->host) {
         layout = tsr__layout_whole(plan->arena, it->rank, place->devices, place->n_devices);
     } else {
-        axis = find_factor(place->rule, tensor, factor, &unit);
+        axis = find_factor(place->rule, tensor, remake->factor, &unit);
         if (axis == -2)
             return NULL;
         layout = tsr__placement_project(plan->arena, place, tensor);
@@ -181,12 +190,12 @@ static struct form *maker_input(struct plan *plan, const struct placement *place
         return NULL;
     if (axis < 0)
         return free_form(plan, it, layout);
-    struct windows *own = scaled(plan, windows, axis, unit);
+    struct windows *own = scaled(plan, remake->windows, axis, unit);
     if (!own)
         return NULL;
     if (it->first && it->first->kind == FORM_CONST)
         return const_windows(plan, it, layout, own);
-    return relayout(plan, it, layout, own, depth + 1);
+    return relayout(plan, it, layout, own, remake->depth + 1);
 }
 
 // ---- the maker ---------------------------------------------------------------------------------
@@ -214,13 +223,14 @@ static struct node_flow *maker_flow(struct plan *plan, const tsr_node *node,
 }
 
 // The copy of the maker, which makes the windows and nothing else. Its result is partial: no layout describes it.
-static struct form *maker_step(struct plan *plan, const struct node_flow *nf, struct item *it,
-                               const struct tile_layout *base, struct windows *windows, int factor,
-                               struct form **inputs)
+static struct form *maker_step(const struct remake *remake, struct item *it,
+                               const struct tile_layout *base, struct form **inputs)
 {
-    size_t n = tsr_node_input_count(nf->node);
+    struct plan *plan = remake->plan;
+    size_t n = tsr_node_input_count(remake->flow->node);
+    struct windows *windows = scaled(plan, remake->windows, remake->windows->axes[0], 1);
     struct form *form = tsr__form_new(plan, it, base, FORM_MADE);
-    if (!form)
+    if (!form || !windows)
         return NULL;
     struct step *st = tsr__step_new(plan, STEP_NODE, n, 1);
     if (!st)
@@ -230,9 +240,9 @@ static struct form *maker_step(struct plan *plan, const struct node_flow *nf, st
     memcpy(st->inputs, inputs, n * sizeof(*inputs));
     st->outputs[0] = form;
     st->n_node_inputs = n;
-    st->flow = nf;
+    st->flow = remake->flow;
     st->made = windows;
-    st->made_factor = factor;
+    st->made_factor = remake->factor;
     return form;
 }
 
@@ -252,27 +262,31 @@ static struct form *relayout(struct plan *plan, struct item *it, const struct ti
     const tsr_node *node = item_maker(it);
     if (!node || depth > MAX_DEPTH || !all_windowed(&plan->wants[tsr__value_id(it->value)], depth))
         return NULL;
-    struct node_flow *nf = maker_flow(plan, node, base);
-    if (!nf)
+    struct remake remake = {.plan = plan, .windows = windows, .depth = depth};
+    remake.flow = maker_flow(plan, node, base);
+    if (!remake.flow)
         return NULL;
-    const struct rule_dim *dim = &nf->place.rule->outputs[0].dims[windows->axes[0]];
+    const struct rule *rule = remake.flow->place.rule;
+    const struct rule_dim *dim = &rule->outputs[0].dims[windows->axes[0]];
+    if (dim->n != 1 || rule->factors[dim->factors[0]].unit != 1)
+        return NULL;
+    remake.factor = dim->factors[0];
     size_t n_in = tsr_node_input_count(node);
     struct form **inputs = ARENA_ARRAY(plan->arena, struct form *, n_in + 1);
     bool any = false;
-    if (!inputs || dim->n != 1 || nf->place.rule->factors[dim->factors[0]].unit != 1)
+    if (!inputs)
         return NULL;
     for (size_t i = 0; i < n_in; i++) {
         const tsr_value *value = tsr_node_input(node, i);
         if (!value)
             continue;
-        inputs[i] = maker_input(plan, &nf->place, (int)i, value, dim->factors[0], windows, depth);
+        inputs[i] = maker_input(&remake, (int)i, value);
         if (!inputs[i])
             return NULL;
         any |= inputs[i]->windows != NULL;
     }
     if (any)
-        return maker_step(plan, nf, it, base, scaled(plan, windows, windows->axes[0], 1),
-                          dim->factors[0], inputs);
+        return maker_step(&remake, it, base, inputs);
     return NULL;
 }
 
