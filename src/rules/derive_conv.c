@@ -244,14 +244,21 @@ static void keep_whole(struct derivation *derivation, const struct space *space)
 }
 
 // Depthwise convolutions have as many groups as channels: g is then what a cut of the channels cuts.
+// Sizes of g, and of i where the channels are a number: of 3 in 3 groups i is 1, whatever name the weights have for it.
 static bool take_groups(struct derivation *derivation)
 {
+    struct shape x = tsr__derive_in(derivation, 0);
+    int64_t channels = -1;
+    if (x.rank > 1)
+        channels = x.dims[1].value;
     int64_t groups = tsr__derive_int(derivation, "group", 1);
     if (groups < 1) {
         tsr__derive_none(derivation, "group is not a positive number");
         return false;
     }
     tsr__derive_size(derivation, STR("g"), (tsr_dim){groups, ""});
+    if (channels > 0 && channels % groups == 0)
+        tsr__derive_size(derivation, STR("i"), (tsr_dim){channels / groups, ""});
     return true;
 }
 

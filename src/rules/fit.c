@@ -441,9 +441,9 @@ static bool loose_one(const struct fit_dim *dim)
     return true;
 }
 
-// A product with one unknown factor gives its size: (h d) = 64 with h = 8 says that d is 8. A number tells a factor that
-// has a name elsewhere, too: of 3 channels = (g i) with g = 3, i is 1 whatever its name is. Factors that are all known
-// must make the dimension: 24 is no (n a) with n = 6 and a = 2.
+// A product with one unknown factor gives its size: (h d) = 64 with h = 8 says that d is 8. Factors that are all known
+// must make the dimension: 24 is no (n a) with n = 6 and a = 2. A factor that has a name keeps it: a scale [1] beside
+// channels `c` may be one for all of them.
 static bool product_size(const struct fit_dim *dim)
 {
     struct fit *fit = dim->fit;
@@ -457,10 +457,9 @@ static bool product_size(const struct fit_dim *dim)
     int open = FIT_UNKNOWN;
     for (int k = 0; k < dim->n; k++) {
         struct expr size = tsr__expr_of(exprs, fit->factors[dim->factors[k]].size);
-        bool told = size.known && (rest.poly || !size.poly);
-        if (!told && open != FIT_UNKNOWN)
+        if (!size.known && open != FIT_UNKNOWN)
             return true;
-        if (!told) {
+        if (!size.known) {
             open = dim->factors[k];
             continue;
         }
