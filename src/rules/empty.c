@@ -29,8 +29,9 @@ static int batch_factors(const struct rule_tensor *tensor, int back)
 // The two matrices of a product are not stacked alike: one is a vector, or is multiplied with several of the other. Of [4 0] and
 // [0], ONNX Runtime's product is whatever lay in memory; [0 4 5] times [1 5 6] it refuses. A stack times one matrix it takes: it
 // sees one tall matrix.
-bool tsr__stacks_differ(const struct rule *rule)
+bool tsr__stacks_differ(const tsr_node *node, const struct rule *rule)
 {
+    (void)node;
     if (rule->n_inputs < 2)
         return false;
     const struct rule_tensor *left = &rule->inputs[0], *right = &rule->inputs[1];
@@ -46,9 +47,19 @@ bool tsr__stacks_differ(const struct rule *rule)
 }
 
 // One scale for each block of elements; kernels look for the first even where there are no blocks.
-bool tsr__scales_of_blocks(const struct rule *rule)
+bool tsr__scales_of_blocks(const tsr_node *node, const struct rule *rule)
 {
+    (void)node;
     return rule->n_inputs > 1 && rule->inputs[1].rank > 1;
+}
+
+// ONNX Runtime knows every other way to pad a tensor without elements.
+bool tsr__pads_by_wrapping(const tsr_node *node, const struct rule *rule)
+{
+    (void)rule;
+    size_t n;
+    const char *mode = tsr_attr_string(tsr_node_find_attr(node, "mode"), &n);
+    return mode && str_is((struct str){mode, n}, "wrap");
 }
 
 // "B~ m~ k": k always, B and m where the row's condition holds.
@@ -60,7 +71,7 @@ bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule, int fac
         size_t n = strcspn(at, " ~");
         struct str letter = {at, n}, name = str_of(rule->factors[factor].name);
         bool named = str_is(letter, "*") || letter_is(letter, name);
-        if (named && (at[n] != '~' || row->some_if(rule)))
+        if (named && (at[n] != '~' || row->some_if(node, rule)))
             return true;
         at += n + strspn(at + n, " ~");
     }

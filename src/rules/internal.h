@@ -192,7 +192,8 @@ struct op_row {
     unsigned
         writes; // bits of inputs that ONNX Runtime writes over if the node gives more than one result
     const char *some; // factors of which the kernel wants at least one element (empty.c); "*": all
-    bool (*some_if)(const struct rule *rule); // those with ~ behind them only where this holds
+    // Those with ~ behind them only where this holds.
+    bool (*some_if)(const tsr_node *node, const struct rule *rule);
     bool bodies;         // control flow: its bodies are cut, not the node itself (control.c)
     expand_fn expand;    // replaces a node whose `stat` factors are cut (expand.h)
     enum sum_way sum;    // what it does with parts of a sum in place of the sum
@@ -207,8 +208,9 @@ struct op_row {
     const char *note;
 };
 // Conditions of the column some_if (empty.c).
-bool tsr__stacks_differ(const struct rule *rule);
-bool tsr__scales_of_blocks(const struct rule *rule);
+bool tsr__stacks_differ(const tsr_node *node, const struct rule *rule);
+bool tsr__scales_of_blocks(const tsr_node *node, const struct rule *rule);
+bool tsr__pads_by_wrapping(const tsr_node *node, const struct rule *rule);
 // The reason why the factor of that name is whole, one that the row has; NULL: it says none (words.c).
 const char *tsr__row_stays(const struct op_row *row, struct str factor);
 // A text of a row that need not be there, as callers see it.

@@ -563,7 +563,7 @@ const struct op_row tsr__op_table[] = {
          STAYS({"t", "sequences lie one behind the other, at places that are known at run time"},
                {"s", SIDES}, {"d v", DOT}, {"_", OF_PACKING})},
     {"Pad", .since = 1, .rule = "[A* t^],·,·?,·? -> [A* t]", .derive = tsr__derive_pad,
-     .shape = tsr__infer_pad,
+     .shape = tsr__infer_pad, .some = "*~", .some_if = tsr__pads_by_wrapping,
      .note = "t is padded; cut where size and pads are known and the mode is constant"},
     {"PagedAttention", .since = 1, .domain = MICROSOFT,
      .rule = "[t (h g d)],[t (h d)]?,[t (h v)]?,[n m h _],[n m h _]?,[_],[_],[_ _],[_ _]?,[_ "

@@ -127,7 +127,7 @@ SLICE = [case(floats(4, 5, 6), host(1), host(4), host(1)), case(floats(4, 5, 6),
          case(floats(4, 5), np.array([1], np.int64), np.array([3], np.int64), Host(np.array([1], np.int64)))]
 PAD = [case(floats(3, 4, 5), host(0, 1, 0, 0, 2, 0)), case(floats(3, 4, 5), host(0, 0, 1, 0, 0, 1), Host(np.float32(7))),
        case(floats(3, 4), host(0, 2, 0, 1), mode="reflect"), case(floats(3, 4, 5), host(1, 1), None, host(-1)),
-       case(floats(3, 6), host(0, -1, 0, -2))]
+       case(floats(3, 6), host(0, -1, 0, -2)), case(floats(3, 4, 5), host(0, 2, 0, 0, 1, 0), mode="wrap")]
 EXPAND = [case(floats(3, 1, 5), host(3, 4, 5)), case(floats(4, 1), host(2, 1, 6)), case(floats(3, 1), host(1, 1)),
           case(floats(4,), host(3, 4)), case(floats(2, 1, 4), np.array([2, 3, 4], np.int64), symbols=[("batch", 1, 4), (3,)], declare=[("batch", "seq", 4)]),
           case(floats(2, 3), np.array([2, 3], np.int64), symbols=[("batch", "seq"), (2,)], declare=[("batch", "seq")])]
