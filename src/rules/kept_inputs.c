@@ -15,11 +15,19 @@ bool tsr__rule_keeps_input(const tsr_node *node, size_t input)
 
 #define MAX_MOVES 64 // nodes that are looked through
 
-// Back through nodes that move elements and do not change them, MAX_MOVES of them at most.
-bool tsr__value_is_dequantized(const tsr_value *value)
+static bool moves_elements(struct str op)
 {
     static const char *const moved_through[] = {"Slice",   "Reshape",   "Transpose",
                                                 "Squeeze", "Unsqueeze", "MaxPool"};
+    for (size_t i = 0; i < TSR_COUNT(moved_through); i++)
+        if (str_is(op, moved_through[i]))
+            return true;
+    return false;
+}
+
+// Back through nodes that move elements and do not change them, MAX_MOVES of them at most.
+bool tsr__value_is_dequantized(const tsr_value *value)
+{
     for (int left = MAX_MOVES; left > 0; left--) {
         const tsr_node *maker = value ? tsr_value_producer(value) : NULL;
         if (!maker)
@@ -27,12 +35,35 @@ bool tsr__value_is_dequantized(const tsr_value *value)
         struct str op = tsr__node_op_str(maker);
         if (str_is(op, "DequantizeLinear"))
             return true;
-        size_t i = 0;
-        while (i < TSR_COUNT(moved_through) && !str_is(op, moved_through[i]))
-            i++;
-        if (i == TSR_COUNT(moved_through))
+        if (!moves_elements(op))
             return false;
         value = tsr_node_input(maker, 0);
     }
     return false;
+}
+
+// The same forward. left: nodes that may still be looked at; where none are left the answer is yes, which costs a copy.
+struct search {
+    int left;
+    bool found;
+};
+
+static bool look_at_reader(void *data, tsr_node *reader, size_t input)
+{
+    struct search *search = data;
+    struct str op = tsr__node_op_str(reader);
+    (void)input;
+    if (str_is(op, "QuantizeLinear") || --search->left < 0)
+        search->found = true;
+    else if (moves_elements(op) && tsr_node_output(reader, 0))
+        tsr_value_uses(tsr_node_output(reader, 0), look_at_reader, search);
+    return !search->found;
+}
+
+bool tsr__value_is_quantized(const tsr_value *value)
+{
+    struct search search = {.left = MAX_MOVES};
+    if (value)
+        tsr_value_uses(value, look_at_reader, &search);
+    return search.found;
 }

@@ -215,6 +215,8 @@ bool tsr__rule_keeps_input(const tsr_node *node, size_t input);
 
 // The value comes from a DequantizeLinear, itself or through nodes that an engine moves it through (kept_inputs.c).
 bool tsr__value_is_dequantized(const tsr_value *value);
+// A QuantizeLinear reads the value, itself or through such nodes.
+bool tsr__value_is_quantized(const tsr_value *value);
 
 // The kernel of ONNX Runtime wants at least one element of the factor: with none it refuses, gives something else or ends
 // the process (empty.c).

@@ -563,6 +563,32 @@ def sums_of_nothing():
 
 
 @case
+def one_scale_for_channels_with_a_name():
+    """The engine stretches a scale of one element; that does not make the channels one."""
+    m = model([node("GroupNormalization", ["x", "s", "s"], ["y"], name="norm", num_groups=1)], [info("x", T.FLOAT, ["batch", "c", "w"])], [info("y", T.FLOAT, ["batch", "c", "w"])],
+              [tensor(f4(1), "s")], opset=21)
+    return m, 4, {"norm:x": "{4,1,1:0,1,2,3}"}, {"x": f4(8, 9, 4)}, None, {"reader": False}
+
+
+@case
+def wrapped_around_nothing():
+    """Of 2 columns on 3 devices one has none, and the engine does not wrap that."""
+    m = model([node("Pad", ["x", "p"], ["y"], name="pad", mode="wrap")], [info("x", T.FLOAT, ["n", 3, "w"])], [info("y", T.FLOAT, ["n", 5, "w"])],
+              [tensor(np.array([0, 2, 0, 0, 0, 0]), "p")], opset=21)
+    return m, 3, {"pad:x": "{1,1,3:0,1,2}"}, {"x": f4(1, 3, 2)}, None, {"reader": False}
+
+
+@case
+def quantised_beside_a_branch():
+    """From level 1 on the engine takes the QuantizeLinear back through the Transpose, and does not see that a branch of ours reads what it then quantises."""
+    nodes = [node("Split", ["x", "three"], ["a", "b"], name="split", axis=0), node("Einsum", ["a", "z"], ["e"], name="einsum", equation="a,d->ad"),
+             node("Transpose", ["a"], ["t"], perm=[0]), node("QuantizeLinear", ["t", "s", "zero"], ["q"]), node("DequantizeLinear", ["q", "s", "zero"], ["y"])]
+    m = model(nodes, [info("x", T.FLOAT, [6]), info("z", T.FLOAT, ["n"])], [info("e", T.FLOAT, [3, "n"]), info("y", T.FLOAT, [3]), info("b", T.FLOAT, [3])],
+              [tensor(np.array([3, 3]), "three"), tensor(np.float32(0.4), "s"), tensor(np.int8(1), "zero")], opset=21)
+    return m, 3, {"einsum:e": "{1,3:0,1,2}"}, {"x": f4(6), "z": f4(5)}, None, {"reader": False, "optimize": 1}
+
+
+@case
 def size_with_a_minus():
     """Width minus kernel, both named: the size of the result begins with a minus."""
     m = model([node("Conv", ["x", "w"], ["h"], name="conv"), node("Relu", ["h"], ["r"], name="relu"), node("Shape", ["r"], ["s"], name="shape"),

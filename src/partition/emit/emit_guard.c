@@ -462,7 +462,8 @@ static tsr_status none_branch(struct guard *guard)
 // ---- the choice between them -------------------------------------------------------------------
 
 // The branches read the node's inputs from outside, which an engine does not take with all of them. Others may read
-// them too, perhaps in an outer graph: own_inputs undoes it.
+// them too, perhaps in an outer graph: own_inputs undoes it. ONNX Runtime takes a QuantizeLinear back through a Transpose to
+// the value that both begin with, and does not see that a branch reads that value (seen with 1.31.1): it reads a copy.
 static tsr_status shield_inputs(struct guard *guard)
 {
     const struct step *st = guard->st;
@@ -474,7 +475,10 @@ static tsr_status shield_inputs(struct guard *guard)
         if (!x || st->inputs[i]->layout->rank == 0)
             continue;
         guard->own[i] = x;
-        x = tsr__part_unmoved(guard->part, x);
+        if (tsr__value_is_quantized(st->inputs[i]->item->value))
+            x = tsr__part_apart(guard->part, x);
+        else
+            x = tsr__part_unmoved(guard->part, x);
         if (!x)
             return TSR_NOMEM;
         form_root(st->inputs[i])->local[guard->part->rank] = x;

@@ -157,6 +157,12 @@ tsr_value *tsr__part_same(struct part *part, tsr_value *x, tsr_dtype type, struc
     return tsr__part_cast(part, x, type, out);
 }
 
+tsr_value *tsr__part_apart(struct part *part, tsr_value *x)
+{
+    tsr_value *joined = tsr__part_node(part, "Concat", (struct str){0}, 1, x);
+    return tsr__with_int(joined, "axis", 0);
+}
+
 tsr_value *tsr__part_unmoved(struct part *part, tsr_value *x)
 {
     if (!x)
@@ -165,8 +171,7 @@ tsr_value *tsr__part_unmoved(struct part *part, tsr_value *x)
     if (!maker || !tsr__value_is_dequantized(x) ||
         !tsr__value_is_dequantized(tsr_node_input(maker, 0)))
         return x;
-    tsr_value *joined = tsr__part_node(part, "Concat", (struct str){0}, 1, x);
-    return tsr__with_int(joined, "axis", 0);
+    return tsr__part_apart(part, x);
 }
 
 // ---- what an engine is told of a value ---------------------------------------------------------

@@ -15,6 +15,8 @@ tsr_value *tsr__with_ints(tsr_value *value, const char *name, const int64_t *num
 tsr_value *tsr__part_cast(struct part *part, tsr_value *x, tsr_dtype to, struct str out);
 // The sizes of x. Engines cannot tell those of 4 bits: x is cast first.
 tsr_value *tsr__part_sizes(struct part *part, tsr_value *x, tsr_dtype type, struct str out);
+// A copy of x that optimisation leaves where it is: a Concat of one tensor. x has a dimension.
+tsr_value *tsr__part_apart(struct part *part, tsr_value *x);
 // x as a body may read it. ONNX Runtime moves a DequantizeLinear behind a Slice, and ends the process if a body reads the
 // Slice (seen with 1.31.1, optimisation level 1 and above). A Concat of one tensor, through which nothing is moved, stands
 // between them then. x has a dimension.
