@@ -68,9 +68,10 @@ def axes_are_read(node, inputs):
 
 
 def bytes_are_all_used(node, inputs):
-    """Two weights are in a byte; ONNX Runtime takes more bytes than there are weights, and does not read the rest."""
-    weights = attribute(node, "K", 0) * attribute(node, "N", 0)
-    return inputs[1] is None or inputs[1].size == (weights + 1) // 2
+    """Two weights are in a byte, and a block has one scale; ONNX Runtime takes more of both than there are weights, and does not read the rest."""
+    weights, block = attribute(node, "K", 0) * attribute(node, "N", 0), attribute(node, "block_size", 16)
+    scales = inputs[2] if len(inputs) > 2 else None
+    return (inputs[1] is None or inputs[1].size == (weights + 1) // 2) and (scales is None or scales.size == (weights + block - 1) // block)
 
 
 def texts_are_single(node, inputs):

@@ -23,6 +23,10 @@ EDITS = {
 ENGINE = [
     (r"Shape mismatch attempting to re-use buffer", lambda n: rounds_up(n) or pads_by_itself(n),
      "it plans memory by sizes that ONNX infers wrongly for poolings: one window too many when rounding up, pads of SAME with dilations"),
+    (r"Shape mismatch attempting to re-use buffer", lambda n: n.op_type == "ConvTranspose" and attribute(n, "output_shape") is not None,
+     "it plans memory by sizes that ONNX infers for a ConvTranspose with output_shape: those of the space are left out"),
+    (r"(gamma|beta) should have 1 dimension, dimension size known", lambda n: n.op_type == "EmbedLayerNormalization",
+     "it wants to know the size of gamma and beta when it loads; what a body gives, of which something is cut, has its size at run time"),
     (r"output_dtype INT8 does not match y_zero_point type UINT8", lambda n: n.op_type == "DequantizeLinear",
      "it moves a DequantizeLinear with one zero point of int8 behind a Reshape, makes it uint8, and says int8 of the new node"),
     (r"x_zero_point must be null or have the same rank as x for blocked quantization", lambda n: attribute(n, "block_size") is not None,

@@ -192,8 +192,9 @@ def laws():
     assert shape("GatherND", [np.ones((3, 4), "f4"), np.zeros((1, 3, 1), "i8")], batch_dims=1) == (1, 3)
     assert not lawful.lawful(node("GatherND", batch_dims=1), dict(a=np.ones((3, 4), "f4"), b=np.zeros((1, 3, 1), "i8")))
     assert not lawful.lawful(node("PRelu"), dict(a=f4(1), b=f4(1, 2))) and lawful.lawful(node("PRelu"), dict(a=f4(1, 2), b=f4(1)))
-    packed = lambda n: lawful.lawful(node("MatMulBnb4", K=32, N=6), dict(a=np.ones((3, 32), "f4"), b=np.zeros(n, "u1")))
-    assert packed(96) and not packed(97)
+    packed = lambda n, scales: lawful.lawful(h.make_node("MatMulBnb4", ["a", "b", "c"], ["y"], K=32, N=6, block_size=16),
+                                             dict(a=np.ones((3, 32), "f4"), b=np.zeros(n, "u1"), c=np.ones(scales, "f4")))
+    assert packed(96, 12) and not packed(97, 12) and not packed(96, 24)
     groups = lambda n: lawful.lawful(h.make_node("GroupNormalization", ["a", "b", "c"], ["y"], num_groups=4), dict(a=np.ones((2, 8, 3), "f4"), b=np.ones(n, "f4"), c=np.ones(8, "f4")))
     assert groups(8) and groups(4) and not groups(1)
     texts = lambda axis: lawful.lawful(node("Gather", axis=axis), dict(a=np.array([["a", "b"]], object), b=np.array([0])))
@@ -357,6 +358,7 @@ def refused_by_the_engine(nodes, arrays, level, dims=(), opset=18):
     del case.model.graph.output[:]
     case.model.graph.output.append(h.make_empty_tensor_value_info(nodes[-1].output[0]))
     case.model.opset_import[0].version = opset
+    case.model.opset_import.append(h.make_opsetid("com.microsoft", 1))
     for i, names in dims:
         for dim, name in zip(case.model.graph.input[i].type.tensor_type.shape.dim, names):
             dim.dim_param = name
@@ -378,6 +380,18 @@ def shapes_of_four_bits():
     assert refused_by_the_engine(nodes, dict(x=f4(1, 2).reshape(1, 2)), 1, [(0, ("n", "m"))], opset=21)
 
 
+def spaces_left_out():
+    nodes = [h.make_node("Neg", ["z"], ["n"]), h.make_node("ReduceMax", ["n"], ["m"], keepdims=0), h.make_node("Mul", ["x", "m"], ["v"]),
+             h.make_node("ConvTranspose", ["v", "w"], ["c"], output_shape=[7], strides=[2]), h.make_node("ReduceMax", ["c"], ["y"], keepdims=0)]
+    assert refused_by_the_engine(nodes, dict(z=np.ones((2, 3), "f4"), x=np.ones((2, 4, 8), "f4"), w=np.ones((4, 3, 8), "f4")), 0)
+
+
+def sizes_wanted_early():
+    nodes = [h.make_node("EmbedLayerNormalization", ["i", "", "t", "t", "", "g", "g"], ["y", "k"], domain="com.microsoft")]
+    arrays = dict(i=np.zeros((1, 2), "i4"), t=np.ones((3, 4), "f4"), g=np.ones(4, "f4"))
+    assert refused_by_the_engine(nodes, arrays, 0, [(2, ("n",))])
+
+
 def letters_of_one():
     nodes = [h.make_node("Neg", ["x"], ["n"]), h.make_node("Pow", ["n", "n"], ["p"]), h.make_node("Einsum", ["p", "z"], ["e"], equation="a,da->a"), h.make_node("Pow", ["e", "e"], ["y"])]
     assert refused_by_the_engine(nodes, dict(x=f4(2), z=np.ones((1, 3), "f4")), 0, [(1, ("m", "n"))])
@@ -387,7 +401,7 @@ failed = 0
 for check in (products_beyond_the_range, products_that_vanish, halves_next_to_nothing, sums_of_squares, terms_that_cancel_out, signs_that_rounding_decides, wide_integers, greatest_of_nan, exponentials_of_nan, means_of_infinities,
               sums_that_slide, infinite_scales, squares_too_large, hidden_keys, pixels_outside, letters_summed_before, sets_after_an_excuse, scales_of_nothing, inside_of_bodies, inside_of_functions, outputs_quantised_too,
               laws, states_that_grow, mistakes_of_the_engine, shapes_of_open_weights, sizes_as_declared, branches_put_in_place,
-              rows_of_doubles, halves_between_casts, values_quantised_twice, doubles_clipped, shapes_of_four_bits, letters_of_one):
+              rows_of_doubles, halves_between_casts, values_quantised_twice, doubles_clipped, shapes_of_four_bits, spaces_left_out, sizes_wanted_early, letters_of_one):
     try:
         check()
         print("ok - " + check.__name__)
