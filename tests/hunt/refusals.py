@@ -41,6 +41,9 @@ ENGINE = [
 # if constants have taken the place of all its other readers. Seen in whole models too (test_judge.py).
 CONSTANT_BRANCH = r"Node input '.*' is not a graph input, initializer, or output of a previous node"
 
+# The same where the shape of a Reshape is computed, and a size in it comes from another device.
+ZERO_AND_OPEN = r"Invalid Target shape product of 0"
+
 # The same where an input has sizes by name: (text, what the node must be, why).
 OPEN_SIZES = [
     (r"cannot be reshaped|do not fit the shape|Incompatible dimensions|not this rank's piece of the source", lambda n, opset: n.op_type in ("Attention", "QAttention"),
@@ -87,6 +90,8 @@ def engine_mistake(model, text):
             return why
     if re.search(CONSTANT_BRANCH, text) and constant_branch(model):
         return "it drops a node that only a branch reads, when it puts the branch in the place of an If with a constant condition"
+    if re.search(ZERO_AND_OPEN, text) and computed_shape(model):
+        return "of a Reshape to sizes that are computed it takes one that it does not know for a -1, and refuses a 0 beside it"
     return open_size_mistake(model, text)
 
 
@@ -94,6 +99,12 @@ def constant_branch(model):
     """An If of the model has a constant for its condition."""
     constants = {t.name for t in model.graph.initializer} | {n.output[0] for n in all_nodes(model.graph) if n.op_type == "Constant"}
     return any(n.op_type == "If" and n.input[0] in constants for n in all_nodes(model.graph))
+
+
+def computed_shape(model):
+    """A Reshape of the model has a shape that other nodes compute."""
+    made = {o for n in all_nodes(model.graph) for o in n.output if n.op_type != "Constant"}
+    return any(n.op_type == "Reshape" and n.input[1] in made for n in all_nodes(model.graph))
 
 
 def open_size_mistake(model, text):

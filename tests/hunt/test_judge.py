@@ -392,6 +392,11 @@ def sizes_wanted_early():
     assert refused_by_the_engine(nodes, arrays, 0, [(2, ("n",))])
 
 
+def zeros_beside_open_sizes():
+    nodes = [h.make_node("Constant", [], ["zero"], value=nh.from_array(np.array([0]))), h.make_node("Concat", ["n", "zero"], ["s"], axis=0), h.make_node("Reshape", ["x", "s"], ["y"])]
+    assert refused_by_the_engine(nodes, dict(x=np.ones((4, 0, 1), "f4"), n=np.array([4])), 2)
+
+
 def letters_of_one():
     nodes = [h.make_node("Neg", ["x"], ["n"]), h.make_node("Pow", ["n", "n"], ["p"]), h.make_node("Einsum", ["p", "z"], ["e"], equation="a,da->a"), h.make_node("Pow", ["e", "e"], ["y"])]
     assert refused_by_the_engine(nodes, dict(x=f4(2), z=np.ones((1, 3), "f4")), 0, [(1, ("m", "n"))])
@@ -401,7 +406,7 @@ failed = 0
 for check in (products_beyond_the_range, products_that_vanish, halves_next_to_nothing, sums_of_squares, terms_that_cancel_out, signs_that_rounding_decides, wide_integers, greatest_of_nan, exponentials_of_nan, means_of_infinities,
               sums_that_slide, infinite_scales, squares_too_large, hidden_keys, pixels_outside, letters_summed_before, sets_after_an_excuse, scales_of_nothing, inside_of_bodies, inside_of_functions, outputs_quantised_too,
               laws, states_that_grow, mistakes_of_the_engine, shapes_of_open_weights, sizes_as_declared, branches_put_in_place,
-              rows_of_doubles, halves_between_casts, values_quantised_twice, doubles_clipped, shapes_of_four_bits, spaces_left_out, sizes_wanted_early, letters_of_one):
+              rows_of_doubles, halves_between_casts, values_quantised_twice, doubles_clipped, shapes_of_four_bits, spaces_left_out, sizes_wanted_early, zeros_beside_open_sizes, letters_of_one):
     try:
         check()
         print("ok - " + check.__name__)
