@@ -107,6 +107,8 @@ static void refuse_of_another_model(struct bench *b, struct other *o, tsr_config
     NOTHING("tsr_node_find_config.config", tsr_node_find_config(b->mm, o->config));
     NOTHING("tsr_node_sharding_of.value", tsr_node_sharding_of(b->mm, o->b.w, 0));
     NOTHING("tsr_model_next_node.after", tsr_model_next_node(b->m, o->b.mm));
+    assert_false(tsr_cache_has_room(b->w, o->b.y)); // another node makes it
+    printf("case tsr_cache_has_room.present\n");
 }
 
 // Topologies, and the model that is planned with another, of another session.
