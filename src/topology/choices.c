@@ -147,17 +147,6 @@ static int next_count(const tsr_topology *topology, int n)
     return 2 * n;
 }
 
-tsr_status tsr__topology_add_choice(tsr_topology *topology, tsr_topology *choice)
-{
-    tsr_topology **at = vec_push(&topology->arena, &topology->choices);
-    if (!at) {
-        tsr_topology_free(choice);
-        return TSR_NOMEM;
-    }
-    *at = choice;
-    return TSR_OK;
-}
-
 tsr_status tsr_topology_choose(tsr_topology *topology)
 {
     if (topology->choices.n)

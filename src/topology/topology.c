@@ -260,3 +260,14 @@ tsr_status tsr__topology_owned(tsr_session *session, const tsr_topology *topolog
         return TSR_OK;
     return tsr__same_session(session, topology->session, "topology");
 }
+
+tsr_status tsr__topology_add_choice(tsr_topology *topology, tsr_topology *choice)
+{
+    tsr_topology **at = vec_push(&topology->arena, &topology->choices);
+    if (!at) {
+        tsr_topology_free(choice);
+        return TSR_NOMEM;
+    }
+    *at = choice;
+    return TSR_OK;
+}
