@@ -121,7 +121,8 @@ static struct str list_text(struct arena *arena, const tsr_plan_count *tried, si
 {
     struct str text = STR("");
     for (size_t i = 0; i < n; i++) {
-        const char *before = i ? ", " : "", *ranks = tried[i].ranks ? " ranks" : "";
+        const char *before = i ? ", " : "";
+        const char *ranks = tried[i].ranks ? " ranks" : "";
         if (tried[i].fits)
             text =
                 tsr__arena_printf(arena, STR_FMT "%s%lld%s: %.3g ms", STR_ARG(text), before,

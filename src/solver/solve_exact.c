@@ -52,6 +52,13 @@ static double paid(const struct dual *dual, const struct wide_use *use, uint32_t
     return p > 0 ? p * usage - ldexp(all * usage, -44) : 0;
 }
 
+static uint32_t other_end(const struct tree_edge *edge, uint32_t v)
+{
+    if (edge->a == v)
+        return edge->b;
+    return edge->a;
+}
+
 // A later neighbour's message was made again in whole numbers on the way down; an earlier one's
 // is that of the pass up, rounded down.
 static void gather(struct exact *exact, uint32_t v)
@@ -63,10 +70,12 @@ static void gather(struct exact *exact, uint32_t v)
             sum += finer(exact, paid(exact->dual, &wide->uses[i], choice));
         for (uint32_t t = wide->first[v]; t < wide->first[v + 1]; t++) {
             uint32_t i = wide->touch[t];
-            bool a = wide->edges[i].a == v;
-            bool later = (a ? wide->edges[i].b : wide->edges[i].a) > v;
-            sum += later ? exact->down[i][choice]
-                         : finer(exact, (a ? exact->dual->to_a : exact->dual->to_b)[i][choice]);
+            if (other_end(&wide->edges[i], v) > v)
+                sum += exact->down[i][choice];
+            else if (wide->edges[i].a == v)
+                sum += finer(exact, exact->dual->to_a[i][choice]);
+            else
+                sum += finer(exact, exact->dual->to_b[i][choice]);
         }
         exact->sum[choice] = settle(exact, sum);
     }
