@@ -45,15 +45,17 @@ static int look_at_card(const struct gpu *gpu, int ordinal, struct gpu_card *car
     return 0;
 }
 
-// Runs in a process of its own (tsr__gpu_survey). Cards before the one that fails are still given,
+// Runs in a process of its own where that can be (tsr__gpu_survey). Cards before the one that fails are still given,
 // with the reason for the stop.
 static void look(const struct gpu_libraries *libraries, struct gpu_survey *out)
 {
     struct gpu gpu;
     char words[96];
     memset(out, 0, sizeof *out);
-    if (!tsr__gpu_load(libraries, &gpu, out->why, sizeof out->why))
+    if (!tsr__gpu_load(libraries, &gpu, out->why, sizeof out->why)) {
+        out->parent_has_driver = gpu.parent_has_it;
         return;
+    }
     out->driver = gpu.version;
     out->stands_in = gpu.stands_in;
     out->nccl_version = gpu.nccl_version;
@@ -128,4 +130,6 @@ void tsr__gpu_survey(const struct gpu_libraries *libraries, struct gpu_survey *o
     }
     while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR)
         ;
+    if (out->parent_has_driver) // PyTorch starts it when it is imported
+        look(libraries, out);
 }

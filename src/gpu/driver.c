@@ -71,6 +71,7 @@ bool tsr__gpu_load(const struct gpu_libraries *libraries, struct gpu *gpu, char 
     }
     gpu->stands_in = dlsym(gpu->driver, STAND_IN) != NULL;
     int code = gpu->cuInit(0);
+    gpu->parent_has_it = code == GPU_NOT_INITIALIZED;
     if (code == 0)
         code = gpu->cuDriverGetVersion(&gpu->version);
     if (code == 0)

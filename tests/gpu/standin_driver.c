@@ -13,7 +13,7 @@
 
 EXPORT int tsr_stands_in_for_cuda = 1;
 
-enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NO_DEVICE = 101, NOT_FOUND = 500 };
+enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 101, NOT_FOUND = 500 };
 
 static int number_of(const char *name, int otherwise)
 {
@@ -181,9 +181,14 @@ static void wait_for_all(void)
 
 static char contexts[64];
 
+// As the driver has it: the child of a process that has started it cannot use it.
 EXPORT int cuInit(unsigned flags)
 {
+    static _Atomic pid_t started;
+    pid_t nobody = 0;
     (void)flags;
+    if (!atomic_compare_exchange_strong(&started, &nobody, getpid()) && nobody != getpid())
+        return NOT_INITIALIZED;
     return standin_fails("cuInit") ? NO_DEVICE : OK;
 }
 

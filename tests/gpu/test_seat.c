@@ -275,6 +275,15 @@ static void test_survey(void **state)
     assert_non_null(strstr(seen.why, "cuInit"));
 }
 
+// PyTorch starts the driver when it is imported: a child can look no more, so this process does.
+static void test_survey_of_a_started_driver(void **state)
+{
+    (void)state;
+    struct gpu_survey seen;
+    tsr__gpu_survey(&libraries, &seen);
+    assert_true(seen.n >= 1 && seen.cards[0].memory > 0);
+}
+
 static void test_words(void **state)
 {
     struct fixture *f = *state;
@@ -296,6 +305,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_rows, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_scratch_grows, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_words, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_survey_of_a_started_driver, set_up, tear_down),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);
