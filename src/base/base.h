@@ -70,6 +70,8 @@ static inline bool str_is(struct str a, const char *c)
 int tsr__str_cmp(struct str a, struct str b); // byte order, shorter first
 // Shell glob over the whole of the text: * ? [set]; bounded work (no exponential backtracking).
 bool tsr__str_glob(struct str pattern, struct str text);
+// Text matches a pattern with at most one star; *rest is what the star stands for: of present.* and present.0, 0.
+bool tsr__star_matches(struct str pattern, struct str text, struct str *rest);
 // Whole of the text as a decimal number; false for empty, sign '+', spaces, overflow, other text.
 bool tsr__str_int(struct str text, int64_t *out);
 // Edit distance capped at limit + 1; serves the "did you mean" hints.

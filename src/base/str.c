@@ -154,6 +154,20 @@ size_t tsr__str_distance(struct str a, struct str b, size_t limit)
     return row[b.n];
 }
 
+bool tsr__star_matches(struct str pattern, struct str text, struct str *rest)
+{
+    const char *star = memchr(pattern.p, '*', pattern.n);
+    *rest = (struct str){0};
+    if (!star)
+        return str_eq(pattern, text);
+    size_t head = (size_t)(star - pattern.p), tail = pattern.n - head - 1;
+    if (text.n < head + tail || memcmp(text.p, pattern.p, head) != 0 ||
+        memcmp(text.p + text.n - tail, star + 1, tail) != 0)
+        return false;
+    *rest = (struct str){text.p + head, text.n - head - tail};
+    return true;
+}
+
 struct str tsr__nearest(struct str wanted, const struct str *candidates, size_t n)
 {
     struct str nearest = {NULL, 0};

@@ -6,30 +6,12 @@
 // otherwise at the end than at the start is an edge of the program. `partition` reads the same words from the metadata.
 #include "plan/edges.h"
 
-#define META_STATE    "ai.tessera.state"
-#define META_KEEP_CUT "ai.tessera.keep_cut"
-
 // ---- names -------------------------------------------------------------------------------------
-
-// Text matches a pattern with at most one star; *rest is what the star stands for.
-static bool matches(struct str pattern, struct str text, struct str *rest)
-{
-    const char *star = memchr(pattern.p, '*', pattern.n);
-    *rest = (struct str){0};
-    if (!star)
-        return str_eq(pattern, text);
-    size_t head = (size_t)(star - pattern.p), tail = pattern.n - head - 1;
-    if (text.n < head + tail || memcmp(text.p, pattern.p, head) != 0 ||
-        memcmp(text.p + text.n - tail, star + 1, tail) != 0)
-        return false;
-    *rest = (struct str){text.p + head, text.n - head - tail};
-    return true;
-}
 
 static bool is_filled(struct str pattern, struct str rest, struct str text)
 {
     struct str own;
-    return matches(pattern, text, &own) && str_eq(own, rest);
+    return tsr__star_matches(pattern, text, &own) && str_eq(own, rest);
 }
 
 static const tsr_value *output_of(const tsr_model *model, struct str pattern, struct str rest)
@@ -87,7 +69,7 @@ static tsr_status add_state(struct planner *planner, struct str text)
     struct str present = {equals + 1, text.n - past.n - 1}, rest;
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
-        if (!matches(past, tsr__value_str(value), &rest) || tsr_value_initializer(value))
+        if (!tsr__star_matches(past, tsr__value_str(value), &rest) || tsr_value_initializer(value))
             continue;
         const tsr_value *out = output_of(planner->model, present, rest);
         if (!out)

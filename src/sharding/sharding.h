@@ -193,6 +193,12 @@ struct flow *tsr__flow_new(struct arena *arena, tsr_model *model, const tsr_conf
 struct flow *tsr__flow_expanded(struct arena *arena, tsr_model *model, const tsr_config *config,
                                 tsr_model **made);
 
+// ---- what lies cut between runs ------------------------------------------------------------------
+
+// Metadata of the model, a line each; plan writes what partition reads. Names of inputs and outputs that stay cut; past=present.
+#define META_KEEP_CUT "ai.tessera.keep_cut"
+#define META_STATE    "ai.tessera.state"
+
 // ---- delayed sums (delay.c) ----------------------------------------------------------------------
 
 // Metadata of the model, a line each: CONFIGURATION:VALUE, whose sum is left to the readers where they can add parts.

@@ -13,25 +13,7 @@
 //         both lie as {1,1,2}; after a run each rank has its half of present, and that is its past in the next run
 #include "internal.h"
 
-#define META_KEEP_CUT "ai.tessera.keep_cut" // names, a line each
-#define META_STATE    "ai.tessera.state"    // past=present, a line each
-
 // ---- names -------------------------------------------------------------------------------------
-
-// Text matches a pattern with at most one star; *rest is what the star stands for.
-static bool matches(struct str pattern, struct str text, struct str *rest)
-{
-    const char *star = memchr(pattern.p, '*', pattern.n);
-    *rest = (struct str){0};
-    if (!star)
-        return str_eq(pattern, text);
-    size_t head = (size_t)(star - pattern.p), tail = pattern.n - head - 1;
-    if (text.n < head + tail || memcmp(text.p, pattern.p, head) != 0 ||
-        memcmp(text.p + text.n - tail, star + 1, tail) != 0)
-        return false;
-    *rest = (struct str){text.p + head, text.n - head - tail};
-    return true;
-}
 
 // present.* with the rest "0.key" is present.0.key.
 static struct str fill_star(struct arena *arena, struct str pattern, struct str rest)
@@ -155,7 +137,8 @@ static tsr_status keep_cut(struct plan *plan, struct str pattern)
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
         struct str rest;
-        if (tsr_value_initializer(value) || !matches(pattern, tsr__value_str(value), &rest))
+        if (tsr_value_initializer(value) ||
+            !tsr__star_matches(pattern, tsr__value_str(value), &rest))
             continue;
         found++;
         keep_if_cut(plan, value, needed_layout(plan, value));
@@ -163,7 +146,7 @@ static tsr_status keep_cut(struct plan *plan, struct str pattern)
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
         const tsr_value *value = tsr_graph_output(graph, i);
         struct str rest;
-        if (!matches(pattern, tsr__value_str(value), &rest))
+        if (!tsr__star_matches(pattern, tsr__value_str(value), &rest))
             continue;
         found++;
         const struct tile_layout *layout = plan->flow->values[tsr__value_id(value)];
@@ -223,7 +206,7 @@ static tsr_status keep_states(struct plan *plan, struct str past, struct str pre
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         tsr_value *value = tsr_graph_input(graph, i);
         struct str rest;
-        if (tsr_value_initializer(value) || !matches(past, tsr__value_str(value), &rest))
+        if (tsr_value_initializer(value) || !tsr__star_matches(past, tsr__value_str(value), &rest))
             continue;
         tsr_value *output = find_output(plan, fill_star(plan->arena, present, rest));
         if (!output)
