@@ -57,6 +57,8 @@ tsr_node *tsr__node_copy_deep(tsr_graph *graph, const tsr_node *node, tsr_value 
 tsr_graph *tsr__node_add_graph(tsr_node *node, const char *attribute, const char *name);
 // Values that the subgraphs of the node read from outside (each once): count and list in the model's arena.
 size_t tsr__node_captures(const tsr_node *node, tsr_value ***out);
+// One of the values that are marked in needed (by id) comes from the node: marks what it reads. False: none does.
+bool tsr__node_needed(const tsr_node *node, unsigned char *needed);
 // An initializer whose bytes lie in another file.
 tsr_value *tsr__graph_add_external(tsr_graph *graph, const char *name, tsr_dtype type, int rank,
                                    const int64_t *dims, const char *location, uint64_t offset,

@@ -139,6 +139,30 @@ size_t tsr__node_captures(const tsr_node *node, tsr_value ***out)
     return captures.list.n;
 }
 
+static bool is_wanted(const tsr_node *node, const unsigned char *needed)
+{
+    for (size_t i = 0; i < tsr_node_output_count(node); i++) {
+        const tsr_value *value = tsr_node_output(node, i);
+        if (value && needed[tsr__value_id(value)])
+            return true;
+    }
+    return false;
+}
+
+bool tsr__node_needed(const tsr_node *node, unsigned char *needed)
+{
+    tsr_value **captures;
+    if (!is_wanted(node, needed))
+        return false;
+    size_t n_captures = tsr__node_captures(node, &captures);
+    for (size_t i = 0; i < tsr_node_input_count(node); i++)
+        if (tsr_node_input(node, i))
+            needed[tsr__value_id(tsr_node_input(node, i))] = 1;
+    for (size_t i = 0; i < n_captures; i++)
+        needed[tsr__value_id(captures[i])] = 1;
+    return true;
+}
+
 // ---- constants ------------------------------------------------------------------------------
 
 // The copy shares the bytes and holds the other model's store. External and sparse data is brought into

@@ -8,31 +8,6 @@
 
 // ---- nodes -------------------------------------------------------------------------------------
 
-static bool is_wanted(const tsr_node *node, const unsigned char *needed)
-{
-    for (size_t i = 0; i < tsr_node_output_count(node); i++) {
-        const tsr_value *value = tsr_node_output(node, i);
-        if (value && needed[tsr__value_id(value)])
-            return true;
-    }
-    return false;
-}
-
-// Marks what a node reads, if some of its outputs are needed.
-static bool mark_needed(const tsr_node *node, unsigned char *needed)
-{
-    tsr_value **captures;
-    if (!is_wanted(node, needed))
-        return false;
-    size_t n_captures = tsr__node_captures(node, &captures);
-    for (size_t i = 0; i < tsr_node_input_count(node); i++)
-        if (tsr_node_input(node, i))
-            needed[tsr__value_id(tsr_node_input(node, i))] = 1;
-    for (size_t i = 0; i < n_captures; i++)
-        needed[tsr__value_id(captures[i])] = 1;
-    return true;
-}
-
 static void add_given(struct planner *planner, const tsr_value *value)
 {
     const tsr_value **at = vec_push(&planner->arena, &planner->ends.given);
@@ -86,7 +61,7 @@ bool tsr__planner_list(struct planner *planner)
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++)
         needed[tsr__value_id(tsr_graph_output(graph, i))] = 1;
     for (size_t i = planner->n_nodes; i-- > 0;)
-        if (mark_needed(planner->nodes[i].node, needed))
+        if (tsr__node_needed(planner->nodes[i].node, needed))
             planner->node_at[tsr__node_id(planner->nodes[i].node)] = (int64_t)i;
     list_ends(planner, graph);
     return !planner->arena.failed;

@@ -11,8 +11,6 @@ void tsr__plan_find_sizes(struct plan *plan);
 // wants.c: somebody reads the value in that layout (NULL: in one that is not known here).
 void tsr__plan_want(struct plan *plan, const tsr_value *value, const struct tile_layout *layout);
 void tsr__node_wants(struct plan *plan, const struct node_flow *nf); // the same for all it reads
-// One of the values that are marked in needed (by id) comes from the node: marks what it reads. False: none does.
-bool tsr__node_needed(const tsr_node *node, unsigned char *needed);
 
 // convert.c: the form of an item in that layout, planned if it is not there. NULL: failed, finding
 // added.

@@ -8,26 +8,6 @@
 //         one wants {2,1}, another wants it whole    AllReduce; the first reader slices what its rank has then
 #include "internal.h"
 
-// A node matters if an output of the model needs it.
-bool tsr__node_needed(const tsr_node *node, unsigned char *needed)
-{
-    bool any = false;
-    for (size_t i = 0; i < tsr_node_output_count(node); i++) {
-        const tsr_value *value = tsr_node_output(node, i);
-        any |= value && needed[tsr__value_id(value)];
-    }
-    if (!any)
-        return false;
-    tsr_value **captures;
-    size_t n_captures = tsr__node_captures(node, &captures);
-    for (size_t i = 0; i < tsr_node_input_count(node); i++)
-        if (tsr_node_input(node, i))
-            needed[tsr__value_id(tsr_node_input(node, i))] = 1;
-    for (size_t i = 0; i < n_captures; i++)
-        needed[tsr__value_id(captures[i])] = 1;
-    return true;
-}
-
 // The first layout is kept; a second one that differs, or one that is not known, says that there is no one layout for all.
 void tsr__plan_want(struct plan *plan, const tsr_value *value, const struct tile_layout *layout)
 {
