@@ -141,20 +141,11 @@ static bool send_answer(int to, enum answer answer, int fd)
     return sendmsg(to, &msghdr, MSG_NOSIGNAL) == 1;
 }
 
-static bool wait_readable(int fd, double until)
-{
-    struct pollfd pollfd = {.fd = fd, .events = POLLIN};
-    for (double now = tsr__now_s(); now < until; now = tsr__now_s())
-        if (poll(&pollfd, 1, (int)((until - now) * 1e3) + 1) > 0)
-            return true;
-    return false;
-}
-
 // Answers the rank that said hello on c: the memory, or why not. True: it has it.
 static bool answer_hello(int c, int fd, int ranks, bool *met, double until)
 {
     struct hello hello = {0};
-    if (!same_user(c) || !wait_readable(c, until) ||
+    if (!same_user(c) || !tsr__wait_readable(c, until) ||
         recv(c, &hello, sizeof hello, 0) != (ssize_t)sizeof hello || hello.magic != HELLO)
         return false;
     if (hello.size != ranks || hello.rank < 0 || hello.rank >= ranks) {
@@ -194,7 +185,7 @@ static tsr_status hand_out(tsr_session *session, const struct meeting *meeting, 
     bool open = l >= 0 &&
                 bind(l, (const struct sockaddr *)&meeting->address, meeting->address_bytes) == 0 &&
                 listen(l, 128) == 0;
-    while (open && left && wait_readable(l, until))
+    while (open && left && tsr__wait_readable(l, until))
         left -= serve(l, fd, ranks, met, until);
     char text[160];
     int absent = 1;
@@ -243,7 +234,7 @@ static int ask(const struct meeting *meeting, double until, char *answer)
     if (c >= 0 &&
         connect(c, (const struct sockaddr *)&meeting->address, meeting->address_bytes) == 0 &&
         same_user(c) && send(c, &hello, sizeof hello, MSG_NOSIGNAL) == (ssize_t)sizeof hello &&
-        wait_readable(c, until))
+        tsr__wait_readable(c, until))
         fd = receive_fd(c, answer);
     if (c >= 0)
         close(c);

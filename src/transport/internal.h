@@ -21,6 +21,9 @@ struct comm_header {
     char op[16], node[COMM_NAME];
 };
 
+// Something can be read from fd before `until` (tsr__now_s).
+bool tsr__wait_readable(int fd, double until);
+
 void tsr__header_of(const struct comm_call *call, const int64_t *notes, struct comm_header *out);
 // TSR_OK if both say the same; else says how rank mine and rank theirs differ.
 tsr_status tsr__header_compare(const struct comm_header *mine, int my_rank,

@@ -3,6 +3,7 @@
 //
 // A stranger, or a rank with another secret, is told so and costs rank 0 at most GREET_S seconds; it does not end the
 // meeting. Without a secret rank 0 listens on this host alone, and the others go nowhere else.
+#include "transport/internal.h"
 #include "transport/meet_wire.h"
 
 #include <errno.h>
@@ -151,15 +152,6 @@ static bool greet(struct meet *meet, const struct meet_place *place, int fd, dou
     return true;
 }
 
-static bool wait_readable(int fd, double until)
-{
-    struct pollfd pollfd = {.fd = fd, .events = POLLIN};
-    for (double now = tsr__now_s(); now < until; now = tsr__now_s())
-        if (poll(&pollfd, 1, (int)((until - now) * 1e3) + 1) > 0)
-            return true;
-    return false;
-}
-
 static int first_absent(const struct meet *meet)
 {
     int rank = 1;
@@ -173,7 +165,7 @@ static bool serve(struct meet *meet, const struct meet_place *place, int listene
                   char *why, size_t n)
 {
     int left = meet->ranks - 1;
-    while (left && wait_readable(listener, until)) {
+    while (left && tsr__wait_readable(listener, until)) {
         int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0)
             continue;

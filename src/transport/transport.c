@@ -2,6 +2,7 @@
 // transport.c - the calls of the seam, and what all transports share: headers, messages, patience.
 #include "transport/internal.h"
 
+#include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 #include <time.h>
@@ -338,4 +339,13 @@ void tsr__comm_close(struct endpoint *endpoint)
 {
     if (endpoint)
         endpoint->transport->close(endpoint);
+}
+
+bool tsr__wait_readable(int fd, double until)
+{
+    struct pollfd pollfd = {.fd = fd, .events = POLLIN};
+    for (double now = tsr__now_s(); now < until; now = tsr__now_s())
+        if (poll(&pollfd, 1, (int)((until - now) * 1e3) + 1) > 0)
+            return true;
+    return false;
 }
