@@ -169,6 +169,16 @@ tsr_status tsr_topology_choose(tsr_topology *topology)
     return tsr__topology_add_shares(topology);
 }
 
+tsr_status tsr__topology_chosen(tsr_topology *topology, tsr_topology **out)
+{
+    tsr_status status = tsr_topology_choose(topology);
+    if (status == TSR_OK)
+        *out = topology;
+    else
+        tsr_topology_free(topology);
+    return status;
+}
+
 const tsr_topology *tsr_topology_choice(const tsr_topology *topology, size_t i)
 {
     if (i < topology->choices.n)

@@ -339,12 +339,7 @@ tsr_status tsr_topology_parse(tsr_session *session, const char *text, tsr_topolo
     tsr_status status = parse(session, str_of(text + 5), &topology);
     if (status != TSR_OK)
         return status;
-    status = tsr_topology_choose(topology);
-    if (status == TSR_OK)
-        *out = topology;
-    else
-        tsr_topology_free(topology);
-    return status;
+    return tsr__topology_chosen(topology, out);
 }
 
 tsr_status tsr_topology_read(tsr_session *session, const char *path, tsr_topology **out)

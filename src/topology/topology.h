@@ -95,7 +95,9 @@ bool tsr__topology_measured(const tsr_topology *topology, enum tsr_collective wh
 bool tsr__topology_repeats(const tsr_topology *topology, int devices, int copies);
 // Sets the grid that its links form, if they form one and none is known: a grid, a torus, hosts. (recognise.c)
 void tsr__topology_recognise(tsr_topology *topology);
-// Adds a smaller topology to its choices, which then belongs to it; freed if there is no memory. (choices.c)
+// tsr_topology_choose, and gives the topology out; freed if that fails. (choices.c)
+tsr_status tsr__topology_chosen(tsr_topology *topology, tsr_topology **out) TSR_MUST_USE;
+// Adds a smaller topology to its choices, which then belongs to it; freed if there is no memory.
 tsr_status tsr__topology_add_choice(tsr_topology *topology, tsr_topology *choice) TSR_MUST_USE;
 // Adds such times, made fit to be kept; before anything is priced.
 bool tsr__topology_add_times(tsr_topology *topology, const struct topology_times *times);

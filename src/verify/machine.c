@@ -255,12 +255,7 @@ static tsr_status choose_real(tsr_session *session, const char *driver, const ch
     tsr_status status = tsr_topology_real(session, text, driver, nccl, &topology);
     if (status != TSR_OK)
         return status;
-    status = tsr_topology_choose(topology);
-    if (status == TSR_OK)
-        *out = topology;
-    else
-        tsr_topology_free(topology);
-    return status;
+    return tsr__topology_chosen(topology, out);
 }
 
 // cuda:2@0 is two ranks that share GPU 0: each has a part of its memory and speed. The GPUs are looked for only if
