@@ -29,16 +29,20 @@ static void print_rank(FILE *to, int rank, const tsr_rank_facts *facts, int64_t 
     fprintf(to, "\n");
 }
 
+// 0: not known.
+static int64_t planned_for(const struct planned_memory *planned, int rank)
+{
+    if ((size_t)rank < planned->n)
+        return planned->bytes[rank];
+    return 0;
+}
+
 void ranks_print(FILE *to, tsr_session *session, const struct planned_memory *planned)
 {
     for (int rank = 0; rank < tsr_run_ranks(session); rank++) {
         tsr_rank_facts facts = {.size = sizeof facts};
-        int64_t bytes = 0;
-        if (!tsr_run_rank(session, rank, &facts))
-            continue;
-        if ((size_t)rank < planned->n)
-            bytes = planned->bytes[rank];
-        print_rank(to, rank, &facts, bytes);
+        if (tsr_run_rank(session, rank, &facts))
+            print_rank(to, rank, &facts, planned_for(planned, rank));
     }
 }
 
@@ -76,12 +80,8 @@ void ranks_json(tsr_json *json, tsr_session *session, const struct planned_memor
     tsr_json_begin(json, "ranks", '[');
     for (int rank = 0; rank < tsr_run_ranks(session); rank++) {
         tsr_rank_facts facts = {.size = sizeof facts};
-        int64_t bytes = 0;
-        if (!tsr_run_rank(session, rank, &facts))
-            continue;
-        if ((size_t)rank < planned->n)
-            bytes = planned->bytes[rank];
-        json_rank(json, &facts, bytes);
+        if (tsr_run_rank(session, rank, &facts))
+            json_rank(json, &facts, planned_for(planned, rank));
     }
     tsr_json_end(json);
 }
