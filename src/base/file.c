@@ -57,20 +57,26 @@ static const char *why_unread(int error)
     return strerror(error);
 }
 
+// Reads at most n bytes from `at` on and adds how many there were to *done; 0 or an errno.
+static int read_some(int fd, char *p, size_t n, size_t at, size_t *done)
+{
+    ssize_t got;
+    do {
+        got = pread(fd, p, n, (off_t)at);
+    } while (got < 0 && errno == EINTR);
+    if (got < 0)
+        return errno;
+    *done += (size_t)got;
+    return got ? 0 : ENODATA;
+}
+
 // Reads the first n bytes; 0 or an errno.
 static int read_at(int fd, char *p, size_t n)
 {
-    for (size_t done = 0; done < n;) {
-        ssize_t got = pread(fd, p + done, n - done, (off_t)done);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return errno;
-        if (got == 0)
-            return ENODATA;
-        done += (size_t)got;
-    }
-    return 0;
+    int error = 0;
+    for (size_t done = 0; done < n && !error;)
+        error = read_some(fd, p + done, n - done, done, &done);
+    return error;
 }
 
 // The bytes of a file of at most READ_MOST; MAP_FAILED and errno, ENODATA where it became shorter.
@@ -199,18 +205,13 @@ bool tsr__same_file(const char *a, const char *b)
 // Adds n bytes of the file, block by block; 0 or an errno.
 static int digest_file(tsr_session *session, int fd, size_t n, char *buffer, struct sha256 *sha256)
 {
-    for (size_t done = 0; done < n;) {
-        ssize_t got = -1;
-        if (!fault_io(session, FAULT_READ))
-            got = pread(fd, buffer, size_min(n - done, DIGEST_BYTES), (off_t)done);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
+    for (size_t done = 0, before = 0; done < n; before = done) {
+        if (fault_io(session, FAULT_READ))
             return errno;
-        if (got == 0)
-            return ENODATA;
-        tsr__sha256_add(sha256, buffer, (size_t)got);
-        done += (size_t)got;
+        int error = read_some(fd, buffer, size_min(n - done, DIGEST_BYTES), done, &done);
+        if (error)
+            return error;
+        tsr__sha256_add(sha256, buffer, done - before);
     }
     return 0;
 }
