@@ -216,7 +216,7 @@ tsr_status tsr__emit_slice(struct part *part, struct step *st)
     sort_axes(part, st, &slicing);
     struct str name = tsr__form_name(part, to), any = {0};
     tsr_dtype type = to->item->dtype;
-    if (type >= TSR_FLOAT8E4M3FN && type <= TSR_FLOAT8E5M2FNUZ) {
+    if (tsr__is_float8(type)) {
         x = tsr__part_cast(part, x, TSR_FLOAT16, any);
         x = sliced(part, to, &slicing, x, any);
         *local = tsr__part_cast(part, x, type, name);

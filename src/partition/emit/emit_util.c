@@ -126,24 +126,19 @@ tsr_value *tsr__with_ints(tsr_value *value, const char *name, const int64_t *num
     return NULL;
 }
 
-static bool is_float8(tsr_dtype type)
-{
-    return type >= TSR_FLOAT8E4M3FN && type <= TSR_FLOAT8E5M2FNUZ;
-}
-
 tsr_value *tsr__part_cast(struct part *part, tsr_value *x, tsr_dtype to, struct str out)
 {
     tsr_value *y = tsr__with_int(tsr__part_node(part, "Cast", out, 1, x), "to", to);
-    if (is_float8(to))
+    if (tsr__is_float8(to))
         return tsr__with_int(y, "saturate", 0); // infinity stays what it is
     return y;
 }
 
 tsr_value *tsr__part_sizes(struct part *part, tsr_value *x, tsr_dtype type, struct str out)
 {
-    if (tsr__carried(type) != type || is_float8(type)) { // of float8 before operator set 21
+    if (tsr__carried(type) != type || tsr__is_float8(type)) { // of float8 before operator set 21
         // ONNX Runtime takes out a Cast that stands before a Shape: Max of one tensor stands in between.
-        x = tsr__part_cast(part, x, is_float8(type) ? TSR_FLOAT : TSR_INT32, (struct str){0});
+        x = tsr__part_cast(part, x, tsr__is_float8(type) ? TSR_FLOAT : TSR_INT32, (struct str){0});
         x = tsr__part_node(part, "Max", (struct str){0}, 1, x);
     }
     return tsr__part_node(part, "Shape", out, 1, x);

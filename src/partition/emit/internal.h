@@ -12,6 +12,10 @@ tsr_value *tsr__part_empty(struct part *part, tsr_dtype type); // [0]
 // The value, whose node gets that attribute; NULL stays NULL.
 tsr_value *tsr__with_int(tsr_value *value, const char *name, int64_t number);
 tsr_value *tsr__with_ints(tsr_value *value, const char *name, const int64_t *numbers, int64_t n);
+static inline bool tsr__is_float8(tsr_dtype type)
+{
+    return type >= TSR_FLOAT8E4M3FN && type <= TSR_FLOAT8E5M2FNUZ;
+}
 tsr_value *tsr__part_cast(struct part *part, tsr_value *x, tsr_dtype to, struct str out);
 // The sizes of x. Engines cannot tell those of 4 bits: x is cast first.
 tsr_value *tsr__part_sizes(struct part *part, tsr_value *x, tsr_dtype type, struct str out);
