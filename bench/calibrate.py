@@ -5,8 +5,8 @@ thread. Measuring and running take turns, and the least of all rounds counts on 
 measured, ratio, goal, ok or short. Options: rounds, seconds of each run."""
 import json, os, subprocess, sys, tempfile
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-TESSERA, ROOT = os.path.join(HERE, "..", "tessera"), os.getcwd()  # tools/bench starts it in the project's root
+from figures import ROOT, say, tessera
+
 ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 2
 SECONDS = sys.argv[2] if len(sys.argv) > 2 else "0.5"
 TIME = 0.15  # how far a prediction may be off
@@ -57,17 +57,6 @@ def make(folder):
         print(name)
 make(sys.argv[1])
 '''
-
-
-def tessera(*words):
-    q = subprocess.run([TESSERA, *map(str, words)], capture_output=True, text=True)
-    if q.returncode:
-        sys.exit("bench: tessera %s: %s" % (" ".join(map(str, words)), q.stderr))
-    return q.stdout
-
-
-def say(name, predicted, measured, ratio, off):
-    print("%-52s %14s %14s %8.2f  %-12s %s" % (name, predicted, measured, ratio, "%.2f..%.2f" % (1 - off, 1 + off), "ok" if abs(ratio - 1) <= off else "short"), flush=True)
 
 
 def main(folder):

@@ -6,25 +6,14 @@ else the machine does then hurts both. Prints one line per figure: name, predict
 Options: rounds, seconds of each run, numbers of ranks (1,2,4; default: 1 and 2, as far as there are cores)."""
 import json, os, subprocess, sys, tempfile
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-TESSERA, ROOT = os.path.join(HERE, "..", "tessera"), os.getcwd()  # tools/bench starts it in the project's root
+from figures import ROOT, say, tessera
+
 ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 3
 SECONDS = sys.argv[2] if len(sys.argv) > 2 else "2"
 CORES = len(os.sched_getaffinity(0))
 RANKS = [int(n) for n in sys.argv[3].split(",")] if len(sys.argv) > 3 else [n for n in (1, 2) if n <= CORES]
 BLOCKS = [(256, 1024, 16, 4), (1024, 512, 8, 2), (64, 1024, 16, 2), (512, 1024, 16, 1), (1, 2048, 16, 2)]
 TIME, MEMORY = 0.25, 0.10  # how far a prediction may be off
-
-
-def tessera(*words):
-    q = subprocess.run([TESSERA, *map(str, words)], capture_output=True, text=True)
-    if q.returncode:
-        sys.exit("bench: tessera %s: %s" % (" ".join(map(str, words)), q.stderr))
-    return q.stdout
-
-
-def say(name, predicted, measured, ratio, off):
-    print("%-52s %14s %14s %8.2f  %-12s %s" % (name, predicted, measured, ratio, "%.2f..%.2f" % (1 - off, 1 + off), "ok" if abs(ratio - 1) <= off else "short"), flush=True)
 
 
 def block(d, n, sizes):

@@ -145,3 +145,15 @@ def main():
             print("not ok %d - %s" % (number, f.__name__), flush=True)
             traceback.print_exc()
     sys.exit(1 if failed else 0)
+
+
+def gathered_and_resharded(n, length):
+    """Models of n ranks that gather, cut, join and fold a vector; and what y is then."""
+    cut, whole = [1, 1, 0, n, 1, 0, 0, n] + [v for r in range(n) for v in (1, r)], [1, 0, 0, 1, n] + list(range(n))
+    nodes = lambda r: [comm("AllGather", "mine", "a", 0, range(n), F, axis=0), h.make_node("Mul", ["a", "two"], ["b"]),
+                       comm("Reshard", "b", "c", 1, range(n), F, extra=["s"], source=whole, target=cut),
+                       comm("Reshard", "c", "e", 2, range(n), F, extra=["s"], source=cut, target=whole),
+                       comm("AllReduce", "e", "y", 3, range(n), F, reduce="max")]
+    pieces = [np.arange(length // n, dtype="f4") + 1000 * r for r in range(n)]
+    models = [model(nodes(r), [], [value("y")], {"mine": pieces[r], "two": np.float32(2), "s": np.array([length])}) for r in range(n)]
+    return models, 2 * np.concatenate(pieces)

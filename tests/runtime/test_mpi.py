@@ -115,15 +115,9 @@ def every_operator(d, launch):
     """AllGather and Reshard over messages, small and large."""
     n = 3
     for length in (6, 60000):
-        cut, whole = [1, 1, 0, n, 1, 0, 0, n] + [v for r in range(n) for v in (1, r)], [1, 0, 0, 1, n] + list(range(n))
-        nodes = lambda r: [comm("AllGather", "mine", "a", 0, range(n), F, axis=0), h.make_node("Mul", ["a", "two"], ["b"]),
-                           comm("Reshard", "b", "c", 1, range(n), F, extra=["s"], source=whole, target=cut),
-                           comm("Reshard", "c", "e", 2, range(n), F, extra=["s"], source=cut, target=whole),
-                           comm("AllReduce", "e", "y", 3, range(n), F, reduce="max")]
-        pieces = [np.arange(length // n, dtype="f4") + 1000 * r for r in range(n)]
-        models = [model(nodes(r), [], [value("y")], {"mine": pieces[r], "two": np.float32(2), "s": np.array([length])}) for r in range(n)]
+        models, want = gathered_and_resharded(n, length)
         r = mpi(partition(d + "/p%d" % length, models), {}, launch(n))
-        assert r.code == 0 and (r.outputs["y"] == 2 * np.concatenate(pieces)).all(), str(r)
+        assert r.code == 0 and (r.outputs["y"] == want).all(), str(r)
 
 
 @for_each_family

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What predict and calibrate share: the program beside them, and a figure's line."""
+import os, subprocess, sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TESSERA, ROOT = os.path.join(HERE, "..", "tessera"), os.getcwd()  # tools/bench starts them in the project's root
+
+
+def tessera(*words):
+    q = subprocess.run([TESSERA, *map(str, words)], capture_output=True, text=True)
+    if q.returncode:
+        sys.exit("bench: tessera %s: %s" % (" ".join(map(str, words)), q.stderr))
+    return q.stdout
+
+
+def say(name, predicted, measured, ratio, off):
+    print("%-52s %14s %14s %8.2f  %-12s %s" % (name, predicted, measured, ratio, "%.2f..%.2f" % (1 - off, 1 + off), "ok" if abs(ratio - 1) <= off else "short"), flush=True)
