@@ -45,17 +45,15 @@ static int look_at_card(const struct gpu *gpu, int ordinal, struct gpu_card *car
     return 0;
 }
 
-// Runs in a process of its own where that can be (tsr__gpu_survey). Cards before the one that fails are still given,
+// Runs in a process of its own where that can be (look_apart). Cards before the one that fails are still given,
 // with the reason for the stop.
 static void look(const struct gpu_libraries *libraries, struct gpu_survey *out)
 {
     struct gpu gpu;
     char words[96];
     memset(out, 0, sizeof *out);
-    if (!tsr__gpu_load(libraries, &gpu, out->why, sizeof out->why)) {
-        out->parent_has_driver = gpu.parent_has_it;
+    if (!tsr__gpu_load(libraries, &gpu, out->why, sizeof out->why))
         return;
-    }
     out->driver = gpu.version;
     out->stands_in = gpu.stands_in;
     out->nccl_version = gpu.nccl_version;
@@ -105,7 +103,7 @@ static bool read_all(int fd, char *p, size_t n)
 // The driver is asked in a child process: a driver that crashes or hangs takes the child with it and
 // not the caller. The child sends the whole struct through a pipe; anything shorter, or silence for
 // SURVEY_MS, counts as no answer.
-void tsr__gpu_survey(const struct gpu_libraries *libraries, struct gpu_survey *out)
+static void look_apart(const struct gpu_libraries *libraries, struct gpu_survey *out)
 {
     int ends[2];
     memset(out, 0, sizeof *out);
@@ -130,6 +128,13 @@ void tsr__gpu_survey(const struct gpu_libraries *libraries, struct gpu_survey *o
     }
     while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR)
         ;
-    if (out->parent_has_driver) // PyTorch starts it when it is imported
+}
+
+// A driver that this process uses already can be asked here, and only here: a child could not.
+void tsr__gpu_survey(const struct gpu_libraries *libraries, struct gpu_survey *out)
+{
+    if (tsr__gpu_started(libraries))
         look(libraries, out);
+    else
+        look_apart(libraries, out);
 }

@@ -71,7 +71,6 @@ bool tsr__gpu_load(const struct gpu_libraries *libraries, struct gpu *gpu, char 
     }
     gpu->stands_in = dlsym(gpu->driver, STAND_IN) != NULL;
     int code = gpu->cuInit(0);
-    gpu->parent_has_it = code == GPU_NOT_INITIALIZED;
     if (code == 0)
         code = gpu->cuDriverGetVersion(&gpu->version);
     if (code == 0)
@@ -84,6 +83,22 @@ bool tsr__gpu_load(const struct gpu_libraries *libraries, struct gpu *gpu, char 
     }
     load_nccl(gpu, libraries->nccl);
     return true;
+}
+
+// Asks a library that is loaded already; before cuInit the driver answers no question about its GPUs.
+bool tsr__gpu_started(const struct gpu_libraries *libraries)
+{
+    const char *name = libraries->driver ? libraries->driver : driver_name;
+    void *loaded = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+    int (*count)(int *) = NULL;
+    int gpus = 0;
+    if (!loaded)
+        return false;
+    void *found = dlsym(loaded, "cuDeviceGetCount");
+    memcpy(&count, &found, sizeof found);
+    bool started = count && count(&gpus) == 0;
+    dlclose(loaded);
+    return started;
 }
 
 struct gpu *tsr__gpu_open(tsr_session *session, const struct gpu_libraries *libraries, char *why,

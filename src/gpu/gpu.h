@@ -29,12 +29,11 @@ struct gpu_card {
     double bandwidth; // bytes per second of its memory; 0: not told
 };
 struct gpu_survey {
-    int n;                  // GPUs that this process may use
-    int driver;             // 13000: CUDA 13.0; 0: no driver
-    bool stands_in;         // a library that looks like the driver, for tests
-    char why[160];          // n 0: the reason
-    bool parent_has_driver; // the child that looked could not: this process has started the driver
-    int nccl_version;       // 23007: 2.30.7; 0: none
+    int n;            // GPUs that this process may use
+    int driver;       // 13000: CUDA 13.0; 0: no driver
+    bool stands_in;   // a library that looks like the driver, for tests
+    char why[160];    // n 0: the reason
+    int nccl_version; // 23007: 2.30.7; 0: none
     struct gpu_card cards[GPU_MAX_CARDS];
 };
 // Library names; NULL: where the loader finds them.
@@ -42,6 +41,8 @@ struct gpu_libraries {
     const char *driver, *nccl;
 };
 void tsr__gpu_survey(const struct gpu_libraries *libraries, struct gpu_survey *out);
+// Somebody in this process has started the driver (PyTorch does): its children cannot use GPUs then. Starts nothing.
+bool tsr__gpu_started(const struct gpu_libraries *libraries);
 
 // ---- the driver (driver.c) ---------------------------------------------------------------------
 

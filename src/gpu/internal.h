@@ -74,13 +74,9 @@ struct gpu {
     void *driver, *nccl; // libraries; nccl NULL: none
     int count, version, nccl_version;
     bool stands_in;
-    bool
-        parent_has_it; // the driver does not start, because a parent of this process has started it
 };
 #undef GPU_FUNCTION
 
-#define GPU_NOT_INITIALIZED                                                                        \
-    3 // CUDA_ERROR_NOT_INITIALIZED: of cuInit, what a child gets whose parent has the driver
 #define GPU_NO_ADDRESS 1 // CUDA_ERROR_INVALID_VALUE: what this room itself answers with
 
 // Opens both libraries and fills the tables; false: why says what is missing. Calls nothing but cuInit.

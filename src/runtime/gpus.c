@@ -47,14 +47,16 @@ const struct gpu *tsr__gpu_driver(tsr_session *session, struct engine *engine,
     return engine->gpu;
 }
 
-tsr_status tsr__gpu_spoilt(tsr_session *session)
+tsr_status tsr__gpu_spoilt(tsr_session *session, const tsr_run_options *options)
 {
-    const struct engine *engine = session->engine;
-    if (!engine || !engine->gpu)
+    struct gpu_libraries libraries = {options->gpu_driver, options->gpu_nccl};
+    if (!tsr__gpu_started(&libraries))
         return TSR_OK;
-    return tsr__run_refuse(session, DIAG_transport_absent, NULL,
-                           "start the ranks from a process that has not run on a GPU itself",
-                           "ranks cannot be children of a process that has used a GPU");
+    return tsr__run_refuse(
+        session, DIAG_transport_absent, NULL,
+        "run them as threads (--transport threads), or start them from a process that "
+        "has not used a GPU itself",
+        "ranks cannot be children of a process that has used a GPU");
 }
 
 // ---- a place -----------------------------------------------------------------------------------

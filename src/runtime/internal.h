@@ -273,7 +273,7 @@ tsr_status tsr__gpu_bind(struct rank *rank); // after its session was made
 void tsr__gpu_leave(struct rank *rank);      // after its session has gone
 OrtStatus *tsr__gpu_run(struct rank *rank, struct run_slot *run_slot);
 // A child of this process could not use a GPU: it has started the driver itself.
-tsr_status tsr__gpu_spoilt(tsr_session *session);
+tsr_status tsr__gpu_spoilt(tsr_session *session, const tsr_run_options *options);
 // Bytes of a value that lies on the rank's GPU, to the host.
 bool tsr__gpu_holds(const struct engine *engine, const OrtValue *v);
 int tsr__gpu_fetch(struct gpu_seat *seat, void *to, const void *from, size_t bytes);

@@ -303,6 +303,11 @@ static tsr_status children_open(tsr_job *job, const char *folder, bool states)
     st = tsr__engine(job->session, &job->engine); // the children have it then
     if (st != TSR_OK)
         return st;
+    if (tsr__run_on_gpus(job->session, &job->bundle.manifest, &job->options)) {
+        st = tsr__gpu_spoilt(job->session, &job->options);
+        if (st != TSR_OK)
+            return st;
+    }
     if (job->profiles)
         job->options.work = job->profiles->path; // theirs go with this one
     const char *name = tsr__arena_str(&job->arena, str_of(folder)).p;

@@ -35,7 +35,7 @@ static tsr_status check_bundle(tsr_session *session, const char *folder,
     if (st != TSR_OK)
         return st;
     if (tsr__run_on_gpus(session, &bundle->manifest, options)) {
-        st = tsr__gpu_spoilt(session);
+        st = tsr__gpu_spoilt(session, options);
         if (st != TSR_OK)
             return st;
     }

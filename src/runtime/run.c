@@ -74,7 +74,7 @@ static tsr_status run_model_apart(tsr_session *session, const char *path,
     tsr_status st = tsr__tensors_on_host(inputs);
     if (st != TSR_OK)
         return st;
-    st = tsr__gpu_spoilt(session);
+    st = tsr__gpu_spoilt(session, options);
     if (st != TSR_OK)
         return st;
     st = tsr__engine(session, &engine); // the child has it then

@@ -180,11 +180,11 @@ static void wait_for_all(void)
 // ---- devices -----------------------------------------------------------------------------------
 
 static char contexts[64];
+static _Atomic pid_t started; // the process that called cuInit
 
 // As the driver has it: the child of a process that has started it cannot use it.
 EXPORT int cuInit(unsigned flags)
 {
-    static _Atomic pid_t started;
     pid_t nobody = 0;
     (void)flags;
     if (!atomic_compare_exchange_strong(&started, &nobody, getpid()) && nobody != getpid())
@@ -201,7 +201,7 @@ EXPORT int cuDriverGetVersion(int *out)
 EXPORT int cuDeviceGetCount(int *out)
 {
     *out = number_of("STANDIN_CARDS", 2);
-    return OK;
+    return started == getpid() ? OK : NOT_INITIALIZED;
 }
 
 EXPORT int cuDeviceGet(int *out, int ordinal)
