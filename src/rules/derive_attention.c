@@ -181,6 +181,32 @@ static bool add_decay(struct derivation *derivation, size_t i, int64_t heads)
     return known;
 }
 
+// The last dimension of an input with three of them; -1: not known.
+static int64_t width_of(const struct derivation *derivation, size_t i)
+{
+    struct shape shape = tsr__derive_in(derivation, i);
+    if (shape.rank != 3)
+        return -1;
+    return shape.dims[2].value;
+}
+
+// Each head of the values has a key of its own; the operator allows fewer keys, which several heads then share. That only the widths
+// tell: queries of 24 = 8 heads * 3 with keys of 12 are 4 keys, with keys of 6 they are 2.
+static bool has_key_for_each(const struct derivation *derivation, int64_t q, int64_t kv)
+{
+    int64_t queries = width_of(derivation, 0), keys = width_of(derivation, 1);
+    return queries > 0 && keys > 0 && keys % kv == 0 && queries % q == 0 &&
+           keys / kv == queries / q;
+}
+
+// Heads share keys or queries, so they stay together; batches and columns are free.
+static void add_whole_heads(struct derivation *derivation, const char *heads, const char *window)
+{
+    tsr__derive_add(derivation, "[b t _],[b t _],[b t (h e)],[%sb h _ e]?,[b t _]?,[b t _]?",
+                    window);
+    tsr__derive_add(derivation, " -> [b t (%s e)],[%sb h _ e]; rep t %s", heads, window, heads);
+}
+
 // The state is carried from one t to the next; its columns e do not mix.
 void tsr__derive_linear_attention(struct derivation *derivation)
 {
@@ -193,13 +219,15 @@ void tsr__derive_linear_attention(struct derivation *derivation)
         return;
     }
     if (q < kv) { // each query serves several keys
-        tsr__derive_add(derivation, "[b t _],[b t _],[b t (h e)],[%sb h _ e]?", window);
         tsr__derive_size(derivation, STR("h"), (tsr_dim){kv, ""});
-        tsr__derive_add(derivation, ",[b t _]?,[b t _]? -> [b t (h e)],[%sb h _ e]; rep t h",
-                        window);
+        add_whole_heads(derivation, "h", window);
         return;
     }
     tsr__derive_heads(derivation, kv, q / kv);
+    if (!has_key_for_each(derivation, q, kv)) {
+        add_whole_heads(derivation, "h g", window);
+        return;
+    }
     tsr__derive_add(derivation, "[b t (h g d)],[b t (h d)],[b t (h e)],[%sb h d e]?", window);
     bool known = add_decay(derivation, 4, kv);
     known = add_decay(derivation, 5, kv) && known;

@@ -115,8 +115,8 @@ def cases(p):
                       dict(attention(False, b=2, q=3, k=3, mask=(2, 1, 3, 3)), symbols=[("batch", 8, "seq", 8), ("batch", 4, "seq", 8), ("batch", 4, "seq", 8), ("batch", 1, "seq", "seq")])]
     flex = [case(floats(3, 8, 4, 6), floats(3, 4, 5, 6), floats(3, 4, 5, 4)), case(floats(3, 4, 4, 6), floats(3, 4, 5, 6), floats(3, 4, 5, 6), scale=0.2)]
 
-    def linear(rule, g=2, decay=None, beta=None, state=False, b=3, t=4, h=4, d=3, e=6, inverse=1):
-        inputs = [floats(b, t, h * g * d), small(b, t, h * inverse * d), floats(b, t, h * inverse * e), floats(b, h * inverse, d, e) if state else None]
+    def linear(rule, g=2, decay=None, beta=None, state=False, b=3, t=4, h=4, d=3, e=6, inverse=1, shared=1):
+        inputs = [floats(b, t, h * g * d), small(b, t, h * inverse // shared * d), floats(b, t, h * inverse * e), floats(b, h * inverse, d, e) if state else None]
         inputs += [None if decay is None else -away(b, t, decay), None if beta is None else away(b, t, beta) / 2]
         while inputs[-1] is None:
             inputs.pop()
@@ -239,7 +239,7 @@ def cases(p):
             (8, 16, 8192, 0, 4096, {}), (20, 400, 16000, 125, 7600, {}), (5, 33, 8000, 640, 700, dict(output_datatype=11)), (3, 8, 8192, 0, 2000, {}))]
         + whole(scalar(8), scalar(16), scalar(8192), np.array(0, np.float32), np.array(4096, np.float32)) + whole(scalar(8), scalar(16), scalar(8192), Host(np.float32(0)), Host(np.float32(4096)), output_datatype=6),
         "LSTM": layers(4, True), "GRU": layers(3, False) + [recurrent(3, False, linear_before_reset=1)], "RNN": layers(1, False),
-        "Attention": onnx_attention, PREVIEW + "FlexAttention": flex, "LinearAttention": linears, MS + "LinearAttention": linears + [linear("linear", 1, inverse=2)],
+        "Attention": onnx_attention, PREVIEW + "FlexAttention": flex, "LinearAttention": linears, MS + "LinearAttention": linears + [linear("linear", 1, inverse=2), linear("delta", beta=4, shared=2)],
         "RotaryEmbedding": rotary, MS + "RotaryEmbedding": rotary_ms, MS + "MRotaryEmbedding": [case(floats(2, 3, 32), places(3, 2, 3), *tables(4), num_heads=4, mrope_section=[2, 1, 1])],
         MS + "GemmaRotaryEmbedding": [case(floats(2, 3, 6), floats(2, 4, 3, 6), floats(2, 4, 3, 6), floats(2, 4, 3, 6), floats(2, 4, 3, 6), outputs=2)],
         MS + "MultiHeadAttention": multi, MS + "DecoderMaskedMultiHeadAttention": masked, MS + "Attention": projected, MS + "QAttention": quantized, MS + "PackedAttention": packed,
