@@ -311,7 +311,7 @@ tsr_status tsr__planner_say_none(struct planner *planner, const char *what, bool
 tsr_status tsr__planner_warn_memory(struct planner *planner) TSR_MUST_USE;
 struct str tsr__bytes_text(struct arena *arena, int64_t bytes); // "1.5 GiB"
 
-// joint.c: both know their values; p's results are the session's.
+// joint_answer.c: both know their values; the first one's results are the session's.
 tsr_status tsr__plan_joint(struct planner *planner, struct planner *with,
                            const tsr_plan_options *options, tsr_plan_summary *out) TSR_MUST_USE;
 

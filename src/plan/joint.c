@@ -14,23 +14,11 @@
 // Alone, prefill would take columns and decode rows, and W would lie there twice. The edge between the two nodes that read
 // it allows (rows, rows) and (columns, columns) only; the first is the least. A cache that decode keeps while prefill
 // runs is its own: a use of decode's variable in the rows of prefill, at all of its times.
-#include "plan/edges.h"
+#include "plan/joint.h"
 
 #include <math.h>
 
 #define COMPARED_BYTES ((size_t)1 << 10) // weights below are the same by name alone
-
-struct joint {
-    struct planner *planners[2];
-    struct program program;
-    uint32_t first[2]; // variables of each
-    uint32_t first_limit[2];
-    int64_t runs[2];
-    int shift;                 // costs are halved so often, for sums to stay small enough
-    struct map scaled, links;  // tables, made once
-    const tsr_value **twin[2]; // by value id: the same weight in the other model
-    size_t shared;
-};
 
 // ---- weights that both have --------------------------------------------------------------------
 
@@ -58,20 +46,25 @@ static bool is_weight(const struct planner *planner, const tsr_value *value)
     return planner->values[tsr__value_id(value)].constant && tsr_value_initializer(value);
 }
 
-static void pair(struct joint *joint, const tsr_value *a, const tsr_value *b)
+struct pairing {
+    struct planner *const *planners; // two
+    struct twins *twins;
+};
+
+static void pair(struct twins *twins, const tsr_value *a, const tsr_value *b)
 {
-    joint->twin[0][tsr__value_id(a)] = b;
-    joint->twin[1][tsr__value_id(b)] = a;
-    joint->shared++;
+    twins->of[0][tsr__value_id(a)] = b;
+    twins->of[1][tsr__value_id(b)] = a;
+    twins->n++;
 }
 
 // A weight of the second model that is the same as one of the first and was not found by name.
-static const tsr_value *equal_of(const struct joint *joint, const tsr_value *value)
+static const tsr_value *equal_of(const struct pairing *pairing, const tsr_value *value)
 {
-    const tsr_graph *graph = tsr_model_graph(joint->planners[1]->model);
+    const tsr_graph *graph = tsr_model_graph(pairing->planners[1]->model);
     for (size_t k = 0; k < tsr_graph_initializer_count(graph); k++) {
         const tsr_value *w = tsr_graph_initializer(graph, k);
-        if (is_weight(joint->planners[1], w) && !joint->twin[1][tsr__value_id(w)] &&
+        if (is_weight(pairing->planners[1], w) && !pairing->twins->of[1][tsr__value_id(w)] &&
             same_form(tsr_value_initializer(value), tsr_value_initializer(w)) &&
             same_bytes(tsr_value_initializer(value), tsr_value_initializer(w)))
             return w;
@@ -80,12 +73,12 @@ static const tsr_value *equal_of(const struct joint *joint, const tsr_value *val
 }
 
 // The weights of the second model by name.
-static void list_names(const struct joint *joint, struct map *names)
+static void list_names(const struct pairing *pairing, struct map *names)
 {
-    const tsr_graph *graph = tsr_model_graph(joint->planners[1]->model);
+    const tsr_graph *graph = tsr_model_graph(pairing->planners[1]->model);
     for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++) {
         tsr_value *value = tsr_graph_initializer(graph, i);
-        if (!is_weight(joint->planners[1], value))
+        if (!is_weight(pairing->planners[1], value))
             continue;
         void **at = tsr__map_at(names, tsr__value_str(value));
         if (at)
@@ -94,40 +87,41 @@ static void list_names(const struct joint *joint, struct map *names)
 }
 
 // Pairs the weights of the first model that have no twin yet: by name (names not NULL), or by their bytes.
-static void pair_left(struct joint *joint, const struct map *names)
+static void pair_left(const struct pairing *pairing, const struct map *names)
 {
-    const tsr_graph *graph = tsr_model_graph(joint->planners[0]->model);
+    const tsr_graph *graph = tsr_model_graph(pairing->planners[0]->model);
     for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++) {
         const tsr_value *value = tsr_graph_initializer(graph, i), *twin = NULL;
-        if (!is_weight(joint->planners[0], value) || joint->twin[0][tsr__value_id(value)])
+        if (!is_weight(pairing->planners[0], value) || pairing->twins->of[0][tsr__value_id(value)])
             continue;
         if (names)
             twin = tsr__map_get(names, tsr__value_str(value));
         else
-            twin = equal_of(joint, value);
+            twin = equal_of(pairing, value);
         if (twin && same_form(tsr_value_initializer(value), tsr_value_initializer(twin)))
-            pair(joint, value, twin);
+            pair(pairing->twins, value, twin);
     }
 }
 
-// By name and form; what is left, by its bytes.
-static bool pair_weights(struct joint *joint)
+bool tsr__joint_twins(struct planner *const planners[2], struct twins *out)
 {
-    struct arena *arena = &joint->planners[0]->arena;
-    const tsr_graph *second = tsr_model_graph(joint->planners[1]->model);
+    struct arena *arena = &planners[0]->arena;
+    const tsr_graph *second = tsr_model_graph(planners[1]->model);
+    struct pairing pairing = {planners, out};
     struct map names;
+    *out = (struct twins){.n = 0};
     tsr__map_init(&names, arena, tsr_graph_initializer_count(second));
     for (int m = 0; m < 2; m++) {
-        uint32_t n_values = tsr__model_value_ids(joint->planners[m]->model);
-        joint->twin[m] = ARENA_ARRAY(arena, const tsr_value *, n_values + 1);
+        uint32_t n_values = tsr__model_value_ids(planners[m]->model);
+        out->of[m] = ARENA_ARRAY(arena, const tsr_value *, n_values + 1);
     }
     if (arena->failed)
         return false;
-    list_names(joint, &names);
+    list_names(&pairing, &names);
     if (arena->failed)
         return false;
-    pair_left(joint, &names);
-    pair_left(joint, NULL);
+    pair_left(&pairing, &names);
+    pair_left(&pairing, NULL);
     return !arena->failed;
 }
 
@@ -179,7 +173,7 @@ static int64_t scaled_cost(const struct joint *joint, int m, int64_t cost)
 // The table times the runs of its model; equal tables stay one.
 static const int64_t *scaled(struct joint *joint, int m, const int64_t *cost, size_t n)
 {
-    struct arena *arena = &joint->planners[0]->arena;
+    struct arena *arena = joint->arena;
     if (joint->runs[m] == 1 && !joint->shift)
         return cost;
     struct {
@@ -277,7 +271,7 @@ static int64_t *link_table(struct arena *arena, const struct link_end *a, const 
 // Two nodes may only take choices in which these inputs lie the same.
 static bool link_readers(struct joint *joint, const struct reader *x, const struct reader *y)
 {
-    struct arena *arena = &joint->planners[0]->arena;
+    struct arena *arena = joint->arena;
     struct link_end a = {joint->planners[0], strategy_of(joint->planners[0], x), SIDE_INPUT,
                          x->slot};
     struct link_end b = {joint->planners[1], strategy_of(joint->planners[1], y), SIDE_INPUT,
@@ -306,7 +300,7 @@ static const struct reader *reader_or_last(const struct readers *readers, size_t
 // Readers in their order; those that one model has more of go with the last of the other.
 static bool link_weight(struct joint *joint, const tsr_value *value, const tsr_value *twin)
 {
-    struct arena *arena = &joint->planners[0]->arena;
+    struct arena *arena = joint->arena;
     struct readers x = tsr__planner_readers(joint->planners[0], arena, value);
     struct readers y = tsr__planner_readers(joint->planners[1], arena, twin);
     size_t n = x.n > y.n ? x.n : y.n;
@@ -315,6 +309,8 @@ static bool link_weight(struct joint *joint, const tsr_value *value, const tsr_v
     for (size_t i = 0; i < n; i++)
         if (!link_readers(joint, reader_or_last(&x, i), reader_or_last(&y, i)))
             return false;
+    joint->linked[0][tsr__value_id(value)] = 1;
+    joint->linked[1][tsr__value_id(twin)] = 1;
     return !arena->failed;
 }
 
@@ -323,7 +319,7 @@ static bool link_weights(struct joint *joint)
     const tsr_graph *graph = tsr_model_graph(joint->planners[0]->model);
     for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++) {
         const tsr_value *value = tsr_graph_initializer(graph, i);
-        const tsr_value *twin = joint->twin[0][tsr__value_id(value)];
+        const tsr_value *twin = joint->twins->of[0][tsr__value_id(value)];
         if (twin && !link_weight(joint, value, twin))
             return false;
     }
@@ -335,19 +331,19 @@ static bool link_state(struct joint *joint, const tsr_value *present, const tsr_
 {
     struct planner *first = joint->planners[0], *second = joint->planners[1];
     struct reader from;
-    struct readers readers = tsr__planner_readers(second, &first->arena, past);
+    struct readers readers = tsr__planner_readers(second, joint->arena, past);
     const struct reader *to = readers.n ? &readers.at[0] : NULL;
     const struct strategy *strategy = to ? strategy_of(second, to) : NULL;
     if (!strategy || !tsr__planner_made_by(first, present, &from))
-        return !first->arena.failed;
+        return !joint->arena->failed;
     struct link_end made = {first, first->nodes[from.node].strategy, SIDE_OUTPUT, from.slot};
     struct link_end read = {second, strategy, SIDE_INPUT, to->slot};
-    int64_t *table = link_table(&first->arena, &made, &read);
+    int64_t *table = link_table(joint->arena, &made, &read);
     if (!table)
         return false;
     tsr__program_edge(&joint->program, joint->first[0] + first->nodes[from.node].var,
                       joint->first[1] + second->nodes[to->node].var, table);
-    joint->twin[1][tsr__value_id(past)] = present;
+    joint->linked[1][tsr__value_id(past)] = 1;
     return !joint->program.arena->failed;
 }
 
@@ -377,10 +373,10 @@ static int64_t *own_bytes(struct joint *joint, int m, const struct plan_node *no
     for (size_t i = 0; i < tsr_node_input_count(node->node); i++) {
         const tsr_value *value = tsr_node_input(node->node, i);
         if (!value || !planner->values[tsr__value_id(value)].constant ||
-            joint->twin[m][tsr__value_id(value)] || read_before(node->node, i))
+            joint->linked[m][tsr__value_id(value)] || read_before(node->node, i))
             continue;
         if (!bytes)
-            bytes = ARENA_ARRAY(&joint->planners[0]->arena, int64_t, n_choices + 1);
+            bytes = ARENA_ARRAY(joint->arena, int64_t, n_choices + 1);
         if (!bytes)
             return NULL; // the arena has failed: add_own says so
         for (size_t c = 0; c < n_choices; c++)
@@ -406,152 +402,30 @@ static bool add_own(struct joint *joint, int m)
                                  joint->first_limit[1 - m] + other->memory.limits[c],
                                  joint->first[m] + node->var, 0, other->n_times, bytes);
         }
-    return !joint->program.arena->failed && !joint->planners[0]->arena.failed;
+    return !joint->arena->failed;
 }
 
-static bool build(struct joint *joint, int64_t memory)
+bool tsr__joint_program(struct joint *joint)
 {
-    for (int m = 0; m < 2; m++)
-        if (!tsr__planner_list(joint->planners[m]) ||
-            !tsr__planner_candidates(joint->planners[m]) ||
-            !tsr__planner_program(joint->planners[m], memory))
-            return false;
-    struct arena *arena = &joint->planners[0]->arena;
+    struct arena *arena = joint->arena = joint->planners[0]->work;
+    for (int m = 0; m < 2; m++) {
+        uint32_t n_values = tsr__model_value_ids(joint->planners[m]->model);
+        joint->linked[m] = ARENA_ARRAY(arena, unsigned char, n_values + 1);
+    }
+    if (arena->failed)
+        return false;
     tsr__map_init(&joint->scaled, arena, 256);
     tsr__map_init(&joint->links, arena, 256);
     tsr__program_init(&joint->program, arena);
     choose_shift(joint);
-    return pair_weights(joint) && add_program(joint, 0) && add_program(joint, 1) &&
-           link_weights(joint) && link_states(joint) && add_own(joint, 0) && add_own(joint, 1);
+    return add_program(joint, 0) && add_program(joint, 1) && link_weights(joint) &&
+           link_states(joint) && add_own(joint, 0) && add_own(joint, 1);
 }
 
-// ---- the answer --------------------------------------------------------------------------------
-
-// One model's share of the answer: the choices of its nodes, written into it, and what they come to.
-static tsr_status write_part(struct joint *joint, int m, const uint32_t *choice, const char *config,
-                             int64_t *peak, tsr_plan_part *out)
+int64_t tsr__joint_time(int64_t first, int64_t runs, int64_t other)
 {
-    struct planner *planner = joint->planners[m];
-    struct arena *arena = &planner->session->results[RESULT_PLAN];
-    tsr_plan_summary told = {0};
-    const uint32_t *own = choice + joint->first[m];
-    int64_t *memory = ARENA_ARRAY(arena, int64_t, (size_t)planner->machine.n);
-    tsr__planner_take(planner, own);
-    if (!memory || !tsr__planner_memory(planner, memory, peak))
-        return TSR_NOMEM;
-    tsr_status st = tsr__planner_write(planner, config);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__planner_tell(planner, NULL, &told);
-    if (st != TSR_OK)
-        return st;
-    *out = (tsr_plan_part){.config = told.config,
-                           .cost = tsr__program_cost(&planner->program, own),
-                           .memory = memory,
-                           .collectives = told.collectives,
-                           .n_collectives = told.n_collectives,
-                           .nodes = told.nodes,
-                           .cut_nodes = told.cut_nodes};
-    return TSR_OK;
-}
-
-// Numbers that the first model stands for are the summary's own; cost and bound are of both.
-static void sum_up(const struct joint *joint, const struct program_result *result,
-                   const tsr_plan_part *parts, tsr_plan_summary *out)
-{
-    out->parts = parts;
-    out->n_parts = 2;
-    out->shared = joint->shared;
-    out->config = parts[0].config;
-    out->collectives = parts[0].collectives;
-    out->n_collectives = parts[0].n_collectives;
-    out->nodes = parts[0].nodes;
-    out->cut_nodes = parts[0].cut_nodes;
-    out->cost = parts[0].cost + joint->runs[1] * parts[1].cost;
-    out->bound = smaller(result->bound << joint->shift, out->cost);
-    out->optimal = result->optimal;
-    if (!result->optimal)
-        out->gap = (double)(out->cost - out->bound) / (double)out->cost;
-}
-
-// Writes both models; what both hold on a device at a time is the larger of the two, since one of them runs.
-static tsr_status tell(struct joint *joint, const struct program_result *result,
-                       const tsr_plan_options *options, tsr_plan_summary *out)
-{
-    struct arena *arena = &joint->planners[0]->session->results[RESULT_PLAN];
-    size_t n = (size_t)joint->planners[0]->machine.n;
-    tsr_plan_part *parts = ARENA_ARRAY(arena, tsr_plan_part, 2);
-    int64_t *memory = ARENA_ARRAY(arena, int64_t, n);
-    int64_t *peak = ARENA_ARRAY(arena, int64_t, 2 * n);
-    if (!parts || !memory || !peak)
-        return TSR_NOMEM;
-    for (int m = 0; m < 2; m++) {
-        tsr_status st =
-            write_part(joint, m, result->choice, options->config, peak + (size_t)m * n, &parts[m]);
-        if (st != TSR_OK)
-            return st;
-    }
-    for (size_t device = 0; device < n; device++) {
-        peak[device] = larger(peak[device], peak[n + device]);
-        memory[device] = larger(parts[0].memory[device], parts[1].memory[device]);
-    }
-    *out = (tsr_plan_summary){.size = sizeof *out, .devices = n, .feasible = true};
-    out->memory = memory;
-    out->peak = peak;
-    sum_up(joint, result, parts, out);
-    return TSR_OK;
-}
-
-// Says what each device would have to have: the least memory of a plan of both.
-static tsr_status refuse(struct joint *joint, bool proved, tsr_plan_summary *out)
-{
-    struct planner *planner = joint->planners[0];
-    struct program_least least = {0};
-    *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)planner->machine.n};
-    struct program_options share = tsr__budget_share(planner->budget, 0.5);
-    tsr_status st = tsr__program_least(&joint->program, &share, &planner->arena, &least);
-    if (st != TSR_OK)
-        return st;
-    if (least.found)
-        out->needs_bytes = least.least;
-    return tsr__planner_say_none(planner, "plan of both models", proved, out->needs_bytes);
-}
-
-// Memory counts where the caller gave a number or a topology.
-static int64_t memory_limit(const tsr_plan_options *options)
-{
-    if (options->memory > 0 || options->topology)
-        return options->memory;
-    return PLAN_NO_LIMIT;
-}
-
-static tsr_status solve(struct joint *joint, const tsr_plan_options *options, tsr_plan_summary *out)
-{
-    struct planner *planner = joint->planners[0];
-    struct program_result result = {0};
-    tsr_status st = TSR_OK;
-    if (options->export_lp)
-        st = tsr__planner_export(planner->session, &joint->program, options->export_lp);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__planner_solve(planner, &joint->program, &result);
-    if (st != TSR_OK)
-        return st;
-    if (!result.feasible)
-        return refuse(joint, result.infeasible, out);
-    return tell(joint, &result, options, out);
-}
-
-tsr_status tsr__plan_joint(struct planner *planner, struct planner *with,
-                           const tsr_plan_options *options, tsr_plan_summary *out)
-{
-    struct joint joint = {.planners = {planner, with}, .runs = {1, larger(options->steps, 1)}};
-    if (!build(&joint, memory_limit(options)))
-        return TSR_NOMEM;
-    tsr_status st = solve(&joint, options, out);
-    tsr__budget_told(planner->budget);
-    out->solve_ms = 1e3 * (tsr__clock() - planner->budget->begin);
-    if (st != TSR_OK || !options->explain)
-        return st;
-    return tsr__planner_explain(planner, &joint.program, options->explain, out);
+    int64_t all;
+    if (!mul_ok(runs, other, &all) || all >= PLAN_NEVER - first)
+        return PLAN_NEVER;
+    return first + all;
 }
