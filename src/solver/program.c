@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // program.c - making, checking and evaluating a 0-1 program. Knows no solver.
+//
+// plan makes programs (build.c and what it calls, joint.c), the solver's files read them. Functions that add
+// something return nothing after a failure of the arena; tsr__program_check, with which every
+// reader begins, then says TSR_NOMEM.
 #include "solver/solver.h"
 
 void tsr__program_init(struct program *program, struct arena *arena)
@@ -72,6 +76,8 @@ static bool table_ok(const int64_t *table, size_t n, bool usage, int64_t *sum)
     return add_ok(*sum, most, sum) && *sum <= PROGRAM_MOST;
 }
 
+// One sum over all nodes and edges: an assignment takes one entry of each, so no cost of an
+// assignment can exceed PROGRAM_MOST, and the solver may add without looking.
 static bool costs_ok(const struct program *program)
 {
     int64_t sum = 0;
@@ -93,6 +99,7 @@ static bool costs_ok(const struct program *program)
     return true;
 }
 
+// The same for each limit by itself: usages of one limit are never added to those of another.
 static bool limits_ok(const struct program *program)
 {
     for (size_t i = 0; i < program->limits.n; i++) {

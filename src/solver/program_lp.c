@@ -58,6 +58,7 @@ static void pair_term(struct lp *lp, int64_t f, uint32_t edge, uint32_t i, uint3
     tsr__text_printf(lp->out, "e_%u_%u_%u", edge, i, j);
 }
 
+// The next term is the first of an expression, and lines are counted from here.
 static void begin_row(struct lp *lp)
 {
     lp->line = lp->out->n;
@@ -84,6 +85,7 @@ static bool pair_allowed(const struct program *program, const struct program_edg
            allowed(program, edge->a, i) && allowed(program, edge->b, j);
 }
 
+// Terms with the factor 0 are left out. pair_term's edge is by number, as edges have no names.
 static void objective(struct lp *lp)
 {
     const struct program *program = lp->program;
@@ -122,6 +124,7 @@ static void comment(struct lp *lp, uint32_t v)
     tsr__text_add(lp->out, STR("\n"));
 }
 
+// one_V: exactly one choice of each node.
 static void choice_rows(struct lp *lp)
 {
     const struct program *program = lp->program;
@@ -138,6 +141,8 @@ static void choice_rows(struct lp *lp)
     }
 }
 
+// r_K_I for choice i of end a (its row of the table), c_K_I for choice i of end b (its column): the
+// pairs that contain the choice sum up to 1 if it is taken, else to 0.
 static void edge_row(struct lp *lp, uint32_t k, bool of_a, uint32_t i)
 {
     const struct program *program = lp->program;
