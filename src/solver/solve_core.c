@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // solve_core.c - the program as the solver changes it: making it, removing choices, going back.
+//
+// tsr__core_init copies, solve_reduce.c and solve_probe.c change, tsr__core_expand undoes. Example
+// of the shift: u costs {3, 5}, v costs {-2, 1}. Both become {0, 2} and {0, 3}, and the shift is 3
+// - 2 = 1: an answer that costs 2 in the core (u = 1, v = 0) costs 3 in the program (5 - 2).
 #include "internal.h"
 
 // ---- tables
 
+// Cells are 0; the caller has the one reference. NULL: out of memory.
 struct table *tsr__table_new(struct core *core, uint32_t rows, uint32_t cols)
 {
     size_t bytes = sizeof(struct table) + (size_t)rows * cols * sizeof(int64_t);
@@ -46,6 +51,7 @@ static bool keep_times(const struct core *core, const struct program_limit *limi
     return true;
 }
 
+// begin and end are rows of the core. A use whose times all have no row (begin == end) is left out.
 static void add_use(struct core *core, const struct program_use *use, uint32_t begin, uint32_t end)
 {
     struct core_node *node = &core->nodes[use->node];
@@ -57,7 +63,9 @@ static void add_use(struct core *core, const struct program_use *use, uint32_t b
     *out = (struct core_use){begin, end, usage};
 }
 
-// Rows of one limit; `row` has the number of rows kept before each time.
+// Rows of one limit; `row` has the number of rows kept before each time. Two rows so far, four
+// times of which 0 and 3 are kept: row = {2, 3, 3, 3, 4}, so that a use of the times 1..3 (until
+// before 4) becomes rows 3..3.
 static bool add_rows(struct core *core, uint32_t limit)
 {
     const struct program_limit *program_limit = &core->program->limits.at[limit];
@@ -106,6 +114,7 @@ static void shift_table(struct core *core, int64_t *cell, size_t n)
         cell[i] = cell[i] == COST_FORBIDDEN ? NEVER : cell[i] - least;
 }
 
+// pin NONE: all choices as the program has them; else all others are forbidden.
 static bool add_node(struct core *core, uint32_t v, uint32_t pin)
 {
     const struct program_node *node = &core->program->nodes.at[v];
@@ -161,6 +170,7 @@ static bool add_edge(struct core *core, const struct program_edge *edge, struct 
     return true;
 }
 
+// False: out of memory; what was made is freed with the heap.
 bool tsr__core_init(struct core *core, const struct program *program, struct heap *heap,
                     struct effort *effort, uint32_t pinned, uint32_t pin)
 {
@@ -185,6 +195,8 @@ bool tsr__core_init(struct core *core, const struct program *program, struct hea
 
 // ---- removing choices
 
+// Makes a smaller table without the rows or columns that are dead. A new one always: the old one
+// may be shared with other edges. k: choices of v that live.
 static void remove_from_edge(struct core *core, struct core_edge *edge, uint32_t v,
                              const uint8_t *dead, uint32_t k)
 {
@@ -209,6 +221,8 @@ static void remove_from_edge(struct core *core, struct core_edge *edge, uint32_t
     edge->dirty = true;
 }
 
+// dead: by choice of v. Costs, origins and usages close ranks in place; origins keep the program's
+// numbers.
 void tsr__core_remove(struct core *core, uint32_t v, const uint8_t *dead)
 {
     struct core_node *node = &core->nodes[v];
@@ -233,6 +247,7 @@ void tsr__core_remove(struct core *core, uint32_t v, const uint8_t *dead)
 
 // ---- going back
 
+// Last step first: what a node follows from went later, so its choice is there already.
 void tsr__core_expand(const struct core *core, uint32_t *choice)
 {
     for (uint32_t i = core->steps.n; i-- > 0;) {

@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// solve_probe.c - choices that cannot be, by trying each: what it forbids to its neighbours is struck
-// out, and theirs, as far as it goes; where a node has nothing left, or what is used at least then
-// breaks a row, there is no answer with it.
+// solve_probe.c - choices that cannot be, by trying each: what it forbids to its neighbours is
+// struck out, and theirs, as far as it goes; where a node has nothing left, or what is used at
+// least then breaks a row, there is no answer with it.
+//
+// Example: u = 1 allows v = 1 alone, v = 1 uses 6, u = 1 uses 5, the row has 10 left. No choice by
+// itself breaks the row, but u = 1 needs 11: u = 1 leaves. solve_reduce.c calls this when nothing
+// else helps.
 #include "internal.h"
 
 #define REACH 200 // nodes that one trial changes, at most
 
+// Between trials everything lives: `alive` is all 1, `left` is k, nothing is changed or queued,
+// extra is 0.
 struct probe {
     struct core *core;
     uint8_t **alive; // by node
@@ -67,6 +73,7 @@ static bool change(struct probe *probe, uint32_t v)
     return true;
 }
 
+// Choice j of o has a living partner at v.
 static bool supported(const struct probe *probe, const struct core_edge *edge, uint32_t o,
                       uint32_t j, uint32_t v)
 {
@@ -91,6 +98,7 @@ static bool strike(struct probe *probe, const struct core_edge *edge, uint32_t v
     return probe->left[o] > 0;
 }
 
+// Until no node loses choices any more. False: some node has none left.
 static bool spread(struct probe *probe)
 {
     const struct core *core = probe->core;
@@ -126,6 +134,8 @@ static bool fits(struct probe *probe)
         }
         core->effort->work += node->uses.n * (uint64_t)node->k;
     }
+    // The others count with 0, which is what they use at least: trim_uses has taken the rest off
+    // the bounds.
     bool ok = true;
     int64_t sum = 0;
     for (uint32_t row = begin; row < end; row++) {
