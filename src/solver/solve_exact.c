@@ -10,8 +10,10 @@
 
 __extension__ typedef __int128 integer;
 
+// Magnitudes stay below it, so that sums of a few fit into 64 bits and sums of many into 128.
 #define ROOM (INT64_C(1) << 57)
 
+// One pass down. Numbers are costs times 2^shift.
 struct exact {
     const struct dual *dual;
     int shift;
@@ -21,6 +23,7 @@ struct exact {
     bool failed;
 };
 
+// A double in units of 2^-shift, rounded down.
 static int64_t finer(const struct exact *exact, double y)
 {
     double z = ldexp(y, exact->shift);
@@ -29,6 +32,8 @@ static int64_t finer(const struct exact *exact, double y)
     return z < -(double)ROOM ? -ROOM : (int64_t)floor(z);
 }
 
+// A whole cost in the same units; forbidden stays NEVER. What is too large counts as ROOM, which is
+// less: the bound can only fall.
 static int64_t cell(const struct exact *exact, int64_t cost)
 {
     int64_t most = ROOM >> exact->shift;
@@ -37,6 +42,8 @@ static int64_t cell(const struct exact *exact, int64_t cost)
     return cost > most ? ROOM : cost * (INT64_C(1) << exact->shift);
 }
 
+// A sum that is too large is cut off at ROOM (a lower bound stays one); one that is too small
+// cannot be, so the whole pass fails.
 static int64_t settle(struct exact *exact, integer y)
 {
     exact->failed |= y < -ROOM;
@@ -81,6 +88,7 @@ static void gather(struct exact *exact, uint32_t v)
     }
 }
 
+// What all entries have in common goes to the bound; the least entry of m is 0 afterwards.
 static void take_least(struct exact *exact, int64_t *m, uint32_t k)
 {
     int64_t least = m[0];
@@ -118,6 +126,7 @@ static void send(struct exact *exact, uint32_t v, uint32_t i, int64_t shares)
     take_least(exact, out, ko);
 }
 
+// The same as in the pass down of tsr__dual_pass, for one node.
 static void down_from(struct exact *exact, uint32_t v)
 {
     const struct wide *wide = exact->dual->wide;
@@ -131,6 +140,8 @@ static void down_from(struct exact *exact, uint32_t v)
     }
 }
 
+// A message to the earlier end of each edge, and scratch for `most` choices. free_room is due in
+// any case.
 static bool make_room(struct exact *exact, uint32_t most)
 {
     const struct wide *wide = exact->dual->wide;
@@ -172,6 +183,7 @@ int64_t tsr__dual_exact(const struct dual *dual)
         for (uint32_t v = wide->n; v-- > 0 && !x.failed;)
             down_from(&x, v);
     free_room(&x);
+    // `pays` is a sum of doubles and may be too small by its rounding: a little more is taken off.
     double over = ldexp(pays * (1 + ldexp(1, -44)), x.shift);
     if (wide->heap->failed || x.failed || x.shift < 0 || over > (double)ROOM)
         return 0;
