@@ -21,6 +21,9 @@
 #define MANY         400                 // nodes from which on fronts are likely to fail
 #define STALE        12                  // rounds of search without any progress
 
+// Everything about one solve. Costs here are of the core: those of the program are larger by
+// core.shift. `wide` views the core after its reductions; `tree` is valid while `narrow` is true,
+// `search` while `searching` is true.
 struct solving {
     const struct program *program;
     struct heap heap;
@@ -42,12 +45,14 @@ struct solving {
     double dearest;  // price of a unit up to which no sum overflows
 };
 
+// Seconds of the monotonic clock: an effort that began at 0 has lasted as long as the clock runs.
 static double clock_now(void)
 {
     struct effort effort = {0};
     return tsr__effort_elapsed(&effort);
 }
 
+// Calls the caller's `tell`, if there is one, with costs and bounds of the whole program.
 static void tell(const struct solving *solving, const char *step)
 {
     if (!solving->tell)
@@ -63,6 +68,9 @@ static void tell(const struct solving *solving, const char *step)
     solving->tell(solving->context, &told);
 }
 
+// Fills `solving` and copies the program into the core. With seconds and without a work limit only
+// time ends the solve. pinned: a node that may take the choice `pin` alone, or NONE. False: out of
+// memory; `stop` is due in either case.
 static bool start(struct solving *solving, const struct program *program,
                   const struct program_options *options, uint32_t pinned, uint32_t pin)
 {
@@ -94,6 +102,7 @@ static bool reduce(struct solving *solving)
     return tsr__wide_init(&solving->wide, &solving->core, &solving->heap);
 }
 
+// Frees what `start`, `make_narrow` and the search took, however far they came.
 static void stop(struct solving *solving)
 {
     if (solving->searching)
@@ -103,6 +112,8 @@ static void stop(struct solving *solving)
     tsr__heap_done(&solving->heap);
 }
 
+// Tries to build an elimination order whose largest table has at most `cells` cells. False: the
+// core is too wide, or memory ran out (heap.failed tells which).
 static bool make_narrow(struct solving *solving, uint64_t cells)
 {
     const struct wide *wide = &solving->wide;
@@ -118,6 +129,7 @@ static bool make_narrow(struct solving *solving, uint64_t cells)
 
 // ---- without rows
 
+// One pass over the tree is the whole solve: the minimum is answer and bound at the same time.
 static void eliminate(struct solving *solving)
 {
     int64_t least = tsr__tree_up(&solving->tree, solving->wide.cost);
@@ -145,6 +157,8 @@ static void learn(struct solving *solving, const struct search *search)
     }
 }
 
+// Takes over what the search knows. The bound never stands above a cost that was reached. A bound
+// above `most` belongs to no answer: the limits contradict each other.
 static void take(struct solving *solving)
 {
     learn(solving, &solving->search);
@@ -179,6 +193,7 @@ static int64_t most_cost(const struct wide *wide)
     return sum;
 }
 
+// Nothing is left to do: proved, impossible, or out of memory.
 static bool settled(const struct solving *solving)
 {
     return solving->infeasible || solving->heap.failed ||
@@ -265,6 +280,8 @@ static bool exchange(struct pair *pair, struct search *search)
     return done;
 }
 
+// Body of the second thread. It has shorter rounds with more moves than the first one, and smaller
+// tables, so that the two do not walk the same way.
 static void *second(void *data)
 {
     struct pair *pair = data;
@@ -275,6 +292,8 @@ static void *second(void *data)
     return NULL;
 }
 
+// The second search views the same tables but takes its memory from a session of its own: sessions
+// are not shared between threads. Its seed (2) and reach differ from the first one's.
 static bool pair_init(struct pair *pair, struct solving *solving)
 {
     *pair = (struct pair){.solving = solving,
@@ -299,6 +318,8 @@ static bool look_together(struct solving *solving)
     pthread_t thread;
     bool started = pair_init(&pair, solving) && pthread_create(&thread, NULL, second, &pair) == 0;
     if (started) {
+        // Both go on until one of them sees, in `exchange`, that cost and bound have met; the other
+        // sees it at its next exchange, at the latest when the time is over.
         do {
             look(&solving->search, 0.05, 400, 100);
         } while (!exchange(&pair, &solving->search) && !tsr__effort_over(&solving->effort));
@@ -321,6 +342,10 @@ struct line {
     double at0, slope;
 };
 
+// Solves exactly at the prices `lambda` and gives the answer's line over the price of `row`:
+// value(price) = at0 + price * slope. slope is how much the answer uses above the row's bound, at0 is
+// its cost and what the other priced rows add. An answer of cost 50 that uses 12 of 10 has the line 50
+// + 2 * price. The minimum under prices is the lowest of all answers' lines.
 static struct line line_of(struct solving *solving, const double *lambda, uint32_t row)
 {
     const struct wide *wide = &solving->wide;
@@ -338,6 +363,7 @@ static struct line line_of(struct solving *solving, const double *lambda, uint32
 // meets that of the last one that did not. Ends at a price at which the row is kept.
 static void tune_row(struct solving *solving, double *lambda, uint32_t row)
 {
+    // `low` breaks the row, `high` keeps it once `have_kept` is set; the best price lies between.
     double low = 0, high = lambda[row] > 0 ? lambda[row] : 1.0 / (double)solving->wide.scale;
     struct line broken = {0}, kept = {0};
     bool have_broken = false, have_kept = false;
@@ -351,6 +377,8 @@ static void tune_row(struct solving *solving, double *lambda, uint32_t row)
             break;
         lambda[row] = at;
         struct line line = line_of(solving, lambda, row);
+        // The answer uses more than the bound: the price was too low. Until some price keeps the
+        // row, the price grows eightfold; `dearest` ends that, and the row stays broken.
         if (line.slope > 0) {
             if (have_kept && have_broken && line.at0 == broken.at0 && line.slope == broken.slope)
                 break; // both lines meet on the function: this is its top
@@ -369,11 +397,13 @@ static void tune_row(struct solving *solving, double *lambda, uint32_t row)
             high = at;
         }
     }
+    // The last solve leaves its answer's load in search.load, which tune_prices reads.
     lambda[row] = high;
     if (!solving->infeasible)
         line_of(solving, lambda, row);
 }
 
+// The row with the largest excess over its bound; NONE: the load keeps them all.
 static uint32_t worst_row(const struct wide *wide, const int64_t *load)
 {
     uint32_t worst = NONE;
@@ -398,12 +428,19 @@ static void tune_prices(struct solving *solving, struct front *front, double *la
         if (row == NONE)
             break;
         front->rows[front->n_rows++] = row;
+        // The new row's price moves the best prices of the earlier ones: all are tuned again, the
+        // newest first.
         for (uint32_t j = 0; j < front->n_rows; j++)
             tune_row(solving, lambda, front->rows[front->n_rows - 1 - j]);
     }
 }
 
 // Thresholds grow from just above the bound up to the answer that is known.
+// tsr__front asks "is there an answer below the threshold?". No: the threshold is the new bound.
+// Yes: the answer is the best of all. A low threshold lets few points live, so the first question
+// is cheap; each next window is four times as wide. Example: bound 2000, answer known 2100: window
+// 2, threshold 2002; then (bound 2002, window 8) 2010, then 2042, then 2100, the answer's own cost,
+// which proves it.
 static void prove(struct solving *solving)
 {
     double *lambda = HEAP_ARRAY(&solving->heap, double, (size_t)solving->wide.n_rows + 1);
@@ -417,15 +454,19 @@ static void prove(struct solving *solving)
     bool many = solving->wide.n > MANY;
     tsr__effort_slice(&solving->effort,
                       many ? 0.6 : PROVING); // others need their part, should this fail
+    // Phase 1: prices for the rows that matter, each an exact elimination.
     tune_prices(solving, &front, lambda);
     take(solving);
     tell(solving, "prices");
     if (many)
         tsr__effort_slice(&solving->effort, 0.25);
+    // Phase 2, for many nodes only: answers from the prices, since the fronts may not come to an
+    // end.
     if (many && !settled(solving))
         tsr__search_relax(&solving->search, &solving->tree, lambda);
     take(solving);
     tell(solving, "relaxed");
+    // Phase 3: the fronts themselves.
     tsr__effort_slice(&solving->effort, many ? 0.3 : PROVING);
     int64_t window = solving->bound / 2000 + 1;
     while (!settled(solving) && !tsr__effort_over(&solving->effort)) {
@@ -450,6 +491,8 @@ static void prove(struct solving *solving)
     }
 }
 
+// From the cheapest method to the dearest; each one that proves its answer ends the solve. What the
+// last ones leave open is a gap between cost and bound, which the result reports.
 static void solve(struct solving *solving)
 {
     const struct wide *wide = &solving->wide;
@@ -474,6 +517,8 @@ static void solve(struct solving *solving)
         return;
     solving->searching = true;
     tell(solving, "reduced");
+    // Under rows: fronts if narrow; search from then on in any case, which does nothing where all
+    // is settled.
     if (wide->n_rows && make_narrow(solving, FRONT_CELLS))
         prove(solving);
     tsr__effort_slice(&solving->effort, 0);
@@ -485,6 +530,7 @@ static void solve(struct solving *solving)
 
 // ---- results
 
+// The row's limit, time and real usage, appended to out->bindings, which has room for all rows.
 static void add_binding(const struct solving *solving, struct program_result *out, uint32_t row,
                         const int64_t *load)
 {
@@ -508,6 +554,7 @@ static bool bindings(const struct solving *solving, struct arena *arena, struct 
         return true;
     const double *lambda = solving->searching ? solving->search.dual.best_lambda : NULL;
     double most = 0;
+    // Without prices (an elimination, or no search) only rows that are exactly full are told.
     uint32_t n_priced = lambda ? wide->n_rows : 0;
     for (uint32_t row = 0; row < n_priced; row++)
         if (lambda[row] > most)
@@ -550,6 +597,8 @@ static tsr_status result(const struct solving *solving, struct arena *arena,
     return TSR_OK;
 }
 
+// One whole solve. Memory for the answer comes from `arena`, all else from the heap that `stop`
+// frees.
 static tsr_status solve_pinned(const struct program *program, const struct program_options *options,
                                struct arena *arena, uint32_t pinned, uint32_t pin,
                                struct program_result *out)
@@ -579,6 +628,8 @@ tsr_status tsr__program_solve(const struct program *program, const struct progra
 
 // ---- marginals
 
+// The tree counts every node's choices as the program numbers them, because nothing was reduced.
+// False: out of memory (costs are never negative, so the test of tree_up only makes it run).
 static bool narrow_marginals(struct solving *solving, uint32_t node, struct program_marginal *out)
 {
     const struct wide *wide = &solving->wide;
@@ -612,6 +663,8 @@ static bool try_marginals(const struct program *program, const struct program_op
     return done;
 }
 
+// Example: u costs {3, 5}, v costs {0, 1}, edge {0, 9; forbidden, 0}: the marginals of v are {3,
+// 6}.
 tsr_status tsr__program_marginals(const struct program *program,
                                   const struct program_options *options, struct arena *arena,
                                   uint32_t node, struct program_marginal *out)
