@@ -13,6 +13,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+// An edge with a fixed end takes no part: its row or column is in the other end's costs already.
 static bool is_fixed(const uint8_t *fixed, const struct tree_edge *edge)
 {
     return fixed && (fixed[edge->a] == TREE_FIXED || fixed[edge->b] == TREE_FIXED);
@@ -24,6 +25,8 @@ static bool is_fixed(const uint8_t *fixed, const struct tree_edge *edge)
 #define MOST_CELLS (UINT64_C(1) << 24) // of all messages together
 
 typedef VEC(uint32_t) ids;
+// A node and the weight that it had when it was pushed; the weight is the log2 of its bucket's
+// cells.
 struct heap_entry {
     double weight;
     uint32_t node;
@@ -40,11 +43,14 @@ struct builder {
     uint64_t *random; // NULL: too wide a graph is refused
 };
 
+// Equal weights are ordered by number, so that the order is the same on every machine.
 static bool before(struct heap_entry a, struct heap_entry b)
 {
     return a.weight < b.weight || (a.weight == b.weight && a.node < b.node);
 }
 
+// A binary heap in an array that doubles. Old arrays stay in the arena, which lives for the order
+// alone. Out of memory: nothing is pushed, and arena.failed says so.
 static void heap_push(struct builder *builder, uint32_t node)
 {
     if (builder->n_heap == builder->cap) {
@@ -64,6 +70,7 @@ static void heap_push(struct builder *builder, uint32_t node)
     builder->heap[at] = entry;
 }
 
+// The heap is not empty. `last` sinks from the top to its place.
 static struct heap_entry heap_pop(struct builder *builder)
 {
     struct heap_entry top = builder->heap[0], last = builder->heap[--builder->n_heap];
@@ -91,6 +98,7 @@ static bool is_near(const ids *list, uint32_t v)
     return false;
 }
 
+// Makes u and v neighbours unless they are; the shorter list is searched.
 static void connect(struct builder *builder, uint32_t u, uint32_t v)
 {
     ids *nu = &builder->near[u], *nv = &builder->near[v];
@@ -103,6 +111,7 @@ static void connect(struct builder *builder, uint32_t u, uint32_t v)
     }
 }
 
+// Order does not matter in `near`: the last one fills the hole.
 static void disconnect(ids *list, uint32_t v)
 {
     for (size_t i = 0; i < list->n; i++)
@@ -112,6 +121,8 @@ static void disconnect(ids *list, uint32_t v)
         }
 }
 
+// log2 of the cells that eliminating v visits: its own choices times those of all neighbours.
+// Choices {4}, neighbours {8, 2}: 2 + 3 + 1 = 6, that is 64 cells.
 static void reweigh(struct builder *builder, uint32_t v)
 {
     const ids *near = &builder->near[v];
@@ -134,6 +145,7 @@ static void eliminate(struct builder *builder, uint32_t v, struct tree_bucket *o
         out->sep[i] = near->at[i];
         disconnect(&builder->near[near->at[i]], v);
     }
+    // v's message is one table over all of them: from here on they depend on each other.
     for (size_t i = 0; i < near->n; i++)
         for (size_t j = i + 1; j < near->n; j++)
             connect(builder, near->at[i], near->at[j]);
@@ -172,6 +184,7 @@ static bool fix_one(struct builder *builder, uint32_t around)
     }
     if (best == NONE)
         return false;
+    // Its neighbours lose it: their buckets become smaller and come into the heap again.
     builder->fixed[best] = TREE_FIXED;
     ids *near = &builder->near[best];
     for (size_t i = 0; i < near->n; i++) {
@@ -183,6 +196,7 @@ static bool fix_one(struct builder *builder, uint32_t around)
     return true;
 }
 
+// Neighbours of all nodes from the edges, and every node that may be eliminated into the heap.
 static bool builder_init(struct builder *builder, const struct tree_edge *edges, size_t n_edges)
 {
     struct tree *tree = builder->tree;
@@ -255,6 +269,8 @@ static void sort_sep(struct tree *tree, struct tree_bucket *bucket)
     tree->held += bucket->cells;
 }
 
+// Remembers how far apart the factor's entries for two neighbouring choices of `node` are, if the
+// node is the bucket's own or in its separator.
 static void set_stride(struct tree_bucket *bucket, struct tree_factor *factor, uint32_t node,
                        size_t stride)
 {
@@ -265,6 +281,7 @@ static void set_stride(struct tree_bucket *bucket, struct tree_factor *factor, u
             factor->strides[i] = stride;
 }
 
+// The next factor of the bucket, for which add_factors has counted room. NULL: out of memory.
 static struct tree_factor *new_factor(struct tree *tree, struct tree_bucket *bucket,
                                       const int64_t *cell)
 {
@@ -285,12 +302,14 @@ static struct tree_bucket *bucket_of_edge(struct tree *tree, const struct tree_e
 static bool add_factors(struct tree *tree, const struct tree_edge *edges, size_t n_edges,
                         const uint8_t *fixed)
 {
+    // Count.
     for (size_t i = 0; i < n_edges; i++)
         if (!is_fixed(fixed, &edges[i]))
             bucket_of_edge(tree, &edges[i])->n_factors++;
     for (uint32_t i = 0; i < tree->m; i++)
         if (tree->buckets[i].parent != NONE)
             tree->buckets[tree->buckets[i].parent].n_factors++;
+    // Allocate; n_factors starts again at 0 and grows as factors are filled in.
     for (uint32_t i = 0; i < tree->m; i++) {
         struct tree_bucket *bucket = &tree->buckets[i];
         bucket->factors =
@@ -300,6 +319,7 @@ static bool add_factors(struct tree *tree, const struct tree_edge *edges, size_t
         if (!bucket->factors || !bucket->message)
             return false;
     }
+    // Fill: tables of edges, row-major over a, so a's stride is b's number of choices ...
     for (size_t i = 0; i < n_edges; i++) {
         if (is_fixed(fixed, &edges[i]))
             continue;
@@ -310,6 +330,7 @@ static bool add_factors(struct tree *tree, const struct tree_edge *edges, size_t
         set_stride(bucket, factor, edges[i].a, tree->k[edges[i].b]);
         set_stride(bucket, factor, edges[i].b, 1);
     }
+    // ... and messages of children. All nodes of a child's separator are in its parent's bucket.
     for (uint32_t i = 0; i < tree->m; i++) {
         const struct tree_bucket *child = &tree->buckets[i];
         if (child->parent == NONE)
@@ -366,8 +387,9 @@ void tsr__tree_free(struct tree *tree)
 
 // ---- passes
 
-// Sums for every choice of the bucket's node, given the offsets of its factors; skip: a factor that
-// is left out.
+// Sums for every choice of the bucket's node into tree->acc: the node's own costs and the entries
+// of all factors at `offset`. The loop with stride 1 is apart because the compiler can take several
+// at a time.
 HOT static void accumulate(const struct tree *tree, const struct tree_bucket *bucket,
                            const int64_t *unary, const size_t *offset)
 {
@@ -390,7 +412,9 @@ HOT static void accumulate(const struct tree *tree, const struct tree_bucket *bu
     }
 }
 
-// Offsets of the factors at the next cell of the separator.
+// To the next cell of the separator: like an odometer whose last digit turns fastest. Only the
+// strides of the digits that change are added or taken off, so a step costs one or two digits on
+// average.
 void tsr__tree_step(struct tree *tree, const struct tree_bucket *bucket)
 {
     uint32_t *at = tree->at;
@@ -408,6 +432,7 @@ void tsr__tree_step(struct tree *tree, const struct tree_bucket *bucket)
     }
 }
 
+// The first cell: all of the separator's nodes take choice 0.
 void tsr__tree_start(struct tree *tree, const struct tree_bucket *bucket)
 {
     memset(tree->at, 0, bucket->n_sep * sizeof(uint32_t));
@@ -438,6 +463,7 @@ int64_t tsr__tree_up(struct tree *tree, int64_t *const *unary)
     return total;
 }
 
+// Where each factor's entries begin, given a choice for every node of the separator.
 void tsr__tree_offsets(struct tree *tree, const struct tree_bucket *bucket, const uint32_t *choice)
 {
     size_t *offset = tree->offset;
@@ -487,6 +513,8 @@ static void down_cell(struct tree *tree, struct tree_bucket *bucket, size_t cell
     }
 }
 
+// down[cell] of a bucket becomes the least cost of all that is not below it, given the cell: in the
+// example at the head of this file, b's down message at c = 0 is c's own cost, 0.
 bool tsr__tree_down(struct tree *tree, int64_t *const *unary)
 {
     for (uint32_t i = 0; i < tree->m; i++) {
