@@ -18,6 +18,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+// One way to decide all nodes below a bucket: what it costs (without prices) and what it uses.
 struct point {
     int64_t cost;
     int64_t used[FRONT_ROWS]; // by active row
@@ -26,6 +27,8 @@ struct set {
     struct point *at;
     size_t n;
 };
+// One elimination with a fixed set of active rows. `arena` holds all of it and is freed at its end;
+// work[] and cap[] are two arrays that take turns: sums are made from one into the other.
 struct run {
     struct front *front;
     struct arena arena;
@@ -79,6 +82,7 @@ static double priced(const struct run *run, const struct point *point)
     return sum;
 }
 
+// Prices of the active rows only: a row that is looked at later has the price 0 until then.
 static bool run_prices(struct run *run)
 {
     const struct wide *wide = run->front->wide;
@@ -101,6 +105,7 @@ static bool run_prices(struct run *run)
     return true;
 }
 
+// used[v][choice][a]: what the choice uses of active row a, over all uses of v that cover it.
 static void run_used(struct run *run, uint32_t v)
 {
     const struct wide *wide = run->front->wide;
@@ -115,6 +120,7 @@ static void run_used(struct run *run, uint32_t v)
     }
 }
 
+// Nodes without uses keep NULL, which own_point reads as 0 everywhere.
 static bool run_usages(struct run *run)
 {
     const struct wide *wide = run->front->wide;
@@ -136,6 +142,7 @@ static bool run_usages(struct run *run)
 
 // ---- sets
 
+// A new point at the end of work[which]. NULL: out of memory. Pointers into the set may move.
 static struct point *push(struct run *run, int which)
 {
     struct set *set = &run->work[which];
@@ -165,6 +172,7 @@ static int by_cost(const void *a, const void *b)
     return 0;
 }
 
+// Whether p beats q, given that p stands before q in the sorted set.
 static bool better(const struct run *run, const struct point *p, const struct point *q)
 {
     for (uint32_t i = 0; i < run->n_rows; i++)
@@ -173,7 +181,9 @@ static bool better(const struct run *run, const struct point *p, const struct po
     return true; // its cost is no larger: they are sorted
 }
 
-// Keeps in work[which] from `from` on only what nothing else beats.
+// Keeps in work[which] only what nothing else beats. Sorted by cost, a point can only be beaten by
+// one before it: (0, 8), (3, 4), (5, 5) leaves (0, 8) and (3, 4). When the effort is spent the rest
+// of the set is dropped, which is no loss: `over` throws the whole run away.
 static void filter(struct run *run, int which)
 {
     struct set *set = &run->work[which];
@@ -200,6 +210,7 @@ static void filter(struct run *run, int which)
     set->n = n;
 }
 
+// Copies work[which] into the arena, where it stays until the run ends, and counts its points.
 static struct set keep(struct run *run, int which)
 {
     struct set out = {ARENA_ARRAY(&run->arena, struct point, run->work[which].n + 1),
@@ -214,6 +225,7 @@ static struct set keep(struct run *run, int which)
     return out;
 }
 
+// Usages only grow on the way to the roots, so a point above a bound can be dropped at once.
 static bool within(const struct run *run, const struct point *point)
 {
     for (uint32_t i = 0; i < run->n_rows; i++)
@@ -222,7 +234,9 @@ static bool within(const struct run *run, const struct point *point)
     return true;
 }
 
-// work[to] gets all sums of work[from] (from some point on) and set whose completion `rest` stays below.
+// work[to] gets all sums of work[from] and set that keep the bounds and whose priced completion
+// with `rest` stays below. `rest`: the least that all else costs, prices included, as the down pass
+// says.
 static void cross(struct run *run, int from, struct set set, int64_t rest, int to)
 {
     const struct set *left = &run->work[from];
@@ -251,6 +265,7 @@ static void cross(struct run *run, int from, struct set set, int64_t rest, int t
 
 // ---- one bucket
 
+// One combination of the separator's choices, while its points are made.
 struct cell {
     const struct tree_bucket *bucket;
     size_t at;
@@ -291,7 +306,9 @@ static int64_t outlook(const struct cell *cell, uint32_t choice)
     return sum;
 }
 
-// All points of choice c into work[0], the result in work[1] or work[0]; returns which.
+// All points of the choice: `own` crossed with the points of one child after another. The result is
+// in work[0] or work[1]; returns which. `rest` begins with all children at their best and loses
+// each child's best as its real points come in.
 static int combine(struct run *run, const struct cell *cell, uint32_t choice,
                    const struct point *own)
 {
@@ -318,6 +335,7 @@ static int combine(struct run *run, const struct cell *cell, uint32_t choice,
     return now;
 }
 
+// Adds work[which] to `all`, the points of a cell over all choices so far.
 static void append(struct run *run, struct set *all, size_t *cap, int which)
 {
     const struct set *set = &run->work[which];
@@ -404,6 +422,7 @@ static bool add_others(struct run *run)
     for (uint32_t i = tree->m; i-- > 0;) {
         struct tree_bucket *bucket = &tree->buckets[i];
         root[i] = bucket->parent == NONE ? i : root[bucket->parent];
+        // Parents have larger numbers, so root[parent] is known when a child is reached.
         int64_t others = all >= NEVER ? NEVER : all - tree->buckets[root[i]].message[0];
         for (size_t c = 0; c < bucket->cells; c++)
             bucket->down[c] = plus(bucket->down[c], others);
@@ -580,6 +599,9 @@ static bool back(struct run *run, struct point *goals, uint32_t *x)
 
 // ---- all
 
+// Prices and usages, then the plain passes up and down for the outlook of every cell, then the
+// points from the leaves to the roots, and back along one of them. FRONT_NONE holds also where the
+// plain bound alone reaches the threshold: no point needs to be made.
 static enum front_end run_once(struct run *run, int64_t threshold, uint32_t *x, int64_t *cost)
 {
     struct tree *tree = run->front->tree;
@@ -610,6 +632,7 @@ static enum front_end run_once(struct run *run, int64_t threshold, uint32_t *x, 
         return FRONT_FAILED;
     if (run->over)
         return FRONT_OVER;
+    // filter has sorted the points by cost: the first is the cheapest that keeps the active rows.
     struct set last = run->joined[tree->m];
     if (last.n == 0 || last.at[0].cost >= threshold)
         return FRONT_NONE;
@@ -654,6 +677,7 @@ enum front_end tsr__front(struct front *front, int64_t threshold, uint32_t *x, i
         if (end == FRONT_FOUND) {
             tsr__wide_load(wide, x, load);
             again = activate(&run, load, &broken);
+            // An answer that breaks a row for which there is no place is no answer.
             if (!again && broken)
                 end = FRONT_OVER;
         }
