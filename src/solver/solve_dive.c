@@ -8,6 +8,8 @@
 #define DIVES 100
 #define LARGE 20000 // nodes
 
+// Arrays are by node, alive by node and choice. cursor: where next_node goes on in very large
+// programs.
 struct dive {
     struct search *search;
     const struct wide *wide;

@@ -37,6 +37,7 @@ static double **by_node(const struct wide *wide, uint64_t *n)
     return rows;
 }
 
+// Tables as doubles; the messages are 0 (HEAP_ARRAY clears). Counts the cells of a pass.
 static bool fill_edges(struct dual *dual)
 {
     const struct wide *wide = dual->wide;
@@ -101,6 +102,8 @@ bool tsr__dual_init(struct dual *dual, const struct wide *wide)
     return true;
 }
 
+// unary = cost + price * usage. A use of rows 2..4 pays prefix[5] - prefix[2] for each unit: one
+// subtraction, however many rows it spans.
 void tsr__dual_price(struct dual *dual)
 {
     const struct wide *wide = dual->wide;
@@ -124,6 +127,7 @@ void tsr__dual_price(struct dual *dual)
 
 // ---- passes
 
+// sum[choice]: what the choice costs as far as v and its neighbours' messages know.
 void tsr__dual_gather(const struct dual *dual, uint32_t v, double *sum)
 {
     const struct wide *wide = dual->wide;
@@ -178,6 +182,8 @@ HOT static void message_across(const double *table, const double *rest, uint32_t
 }
 
 // Sends from v over edge i; what was normalised away is returned.
+// v gives each of its chains an equal share (gamma) of its sum and takes off what came over this
+// very edge, which the other end knows already.
 static double send(struct dual *dual, uint32_t v, uint32_t i)
 {
     const struct wide *wide = dual->wide;
@@ -196,6 +202,8 @@ static double send(struct dual *dual, uint32_t v, uint32_t i)
     return take_least(dual->to_a[i], ka);
 }
 
+// Over the edges to later neighbours (`later`) or to earlier ones. bound: what is normalised away
+// is added to it; NULL on the way up, where it is not counted.
 static void send_all(struct dual *dual, uint32_t v, bool later, double *bound)
 {
     const struct wide *wide = dual->wide;
@@ -231,6 +239,7 @@ void tsr__dual_pass(struct dual *dual)
         bound += take_least(dual->sum, wide->k[v]);
         send_all(dual, v, false, &bound);
     }
+    // A relaxed answer may use all of a row's bound for free: prices are paid for the excess alone.
     double paid = 0;
     for (uint32_t row = 0; row < wide->n_rows; row++)
         paid += dual->lambda[row] * (double)wide->bound[row];
@@ -291,6 +300,8 @@ static double edge_slack(const struct dual *dual, uint32_t i, const uint32_t *x)
            dual->to_b[i][x[edge->b]] - least;
 }
 
+// The cost of x above the bound, laid at the nodes where it arises: each node's own entry above its
+// least, and half of each edge's. Regions are drawn where this is large.
 void tsr__dual_slack(const struct dual *dual, const uint32_t *x, double *slack)
 {
     const struct wide *wide = dual->wide;
@@ -318,6 +329,7 @@ void tsr__dual_step(struct dual *dual, double target, int64_t *load)
     double norm = 0;
     tsr__wide_load(wide, dual->argmin, load);
     for (uint32_t row = 0; row < wide->n_rows; row++) {
+        // Rows that are kept and free stay free: they do not count in the length of the step.
         double g = (double)(load[row] - wide->bound[row]);
         if (g > 0 || dual->lambda[row] > 0)
             norm += g * g;

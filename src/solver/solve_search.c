@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // solve_search.c - search on a wide core.
 //
-// Climbing passes messages and raises prices; every few passes the messages are read as an answer.
-// A move conditions on some nodes, so that the rest is narrow, and takes the optimum of the rest under
-// the prices, by elimination: most nodes change together. Where rows are broken they become dearer
-// and the move is repeated.
+// solve.c calls two things in turn. Climbing (tsr__search_climb) passes messages and raises prices;
+// every few passes the messages are read as an answer (`candidate`). Polishing (tsr__search_polish)
+// moves on from the best answer. A move conditions on some nodes, so that the rest is narrow, and
+// takes the optimum of the rest under the prices, by elimination: most nodes change together. Where
+// rows are broken they become dearer and the move is repeated. Large cores move one region at a
+// time (solve_region.c).
+//
+// Example of a move: 25 nodes of 8 choices are a grid of 5 x 5. Eliminating it needs a table over 6
+// nodes, 8^6 = 262144 cells, where MOVE_CELLS allows 20000. With the 5 nodes of the middle row held at
+// their choices (TREE_FIXED) two strips of 2 x 5 are left, whose tables go over 3 nodes, 8^3 = 512
+// cells: one pass finds the best choices of 20 nodes given those 5. The next move holds others.
 #include "solve_search.h"
 
 #include <math.h>
@@ -13,6 +20,7 @@
 #define HELD       (1 << 20) // cells of a plan that is kept
 #define SMALL      400       // nodes of a program that has no local moves
 
+// One array of cells for all nodes, and where each node's cells begin: rows[v][choice].
 static int64_t **rows_of(const struct wide *wide)
 {
     size_t n = 0;
@@ -55,6 +63,7 @@ bool tsr__search_init(struct search *search, const struct wide *wide, struct eff
     return !heap->failed && tsr__dual_init(&search->dual, wide);
 }
 
+// Forgets a plan's tree; plan_of makes another when it is asked for next.
 static void renew(struct search *search, int plan)
 {
     if (search->plans[plan].made)
@@ -68,6 +77,7 @@ void tsr__search_done(struct search *search)
         renew(search, i);
 }
 
+// Cost first, because most assignments fail there and the load need not be summed up.
 bool tsr__search_offer(struct search *search, const uint32_t *x)
 {
     int64_t cost = tsr__wide_cost(search->wide, x);
@@ -82,6 +92,9 @@ bool tsr__search_offer(struct search *search, const uint32_t *x)
     return true;
 }
 
+// `best` is a sum of many doubles: a margin is taken off, then the bound is rounded up, because
+// costs are whole numbers. A bound of 41.2 says that no answer costs less than 42. `sure` was
+// computed in whole numbers and needs no margin.
 int64_t tsr__search_bound(const struct search *search)
 {
     // Sums of doubles err by far less than this.
@@ -148,6 +161,7 @@ static struct move_plan *plan_of(struct search *search, int i)
     return plan->made ? plan : NULL;
 }
 
+// penalty[v][choice]: what the choice pays for the rows at these prices. prefix[0] stays 0.
 static void price(struct search *search, const double *lambda)
 {
     const struct wide *wide = search->wide;
@@ -169,6 +183,8 @@ static void price(struct search *search, const double *lambda)
     }
 }
 
+// unary of the free nodes: cost, penalty, and the entries of edges to fixed nodes at their choice
+// in x. Edges between two fixed nodes do not change, those between two free ones are in the tree.
 static void prepare(struct search *search, const struct move_plan *plan, const uint32_t *x)
 {
     const struct wide *wide = search->wide;
@@ -189,6 +205,8 @@ static void prepare(struct search *search, const struct move_plan *plan, const u
     }
 }
 
+// A random plan, a quarter of the time made anew. global: only plans over all nodes, which can
+// repair rows anywhere.
 static int draw_plan(struct search *search, bool global)
 {
     int half = SEARCH_PLANS / 2, plan = (int)(random_next(&search->random) % SEARCH_PLANS);
@@ -284,6 +302,8 @@ static bool one_round(struct search *search)
 }
 
 // Regions, one after another, from where the region stands.
+// `few` limits a node's choices to the best by the messages: narrower regions may be larger. factor
+// is exp(-3) .. exp(3), mostly near 1: prices of the bound are a guess, not the truth.
 static void move_regions(struct search *search, int rounds)
 {
     static const uint32_t few[] = {0, 0, 2, 3, 5, 8};
@@ -319,6 +339,8 @@ static void start_anew(struct search *search, int rounds)
     tsr__search_offer(search, region->x);
 }
 
+// Half of the time a fresh start is polished and fused with the best answer; then the best one
+// itself.
 static void polish_regions(struct search *search, int rounds)
 {
     if (random_next(&search->random) % 2)
@@ -350,6 +372,8 @@ void tsr__search_relax(struct search *search, struct tree *tree, const double *l
     tsr__search_offer(search, search->region.x);
 }
 
+// Random restarts of two kinds: regions (always for large cores), or whole moves that may go uphill
+// by a drawn fraction, so that the search leaves local optima.
 void tsr__search_polish(struct search *search, int rounds)
 {
     const struct wide *wide = search->wide;
@@ -374,6 +398,8 @@ void tsr__search_polish(struct search *search, int rounds)
             search->trial[row] = search->dual.best_lambda[row] * factor;
         if (!one_round(search))
             continue;
+        // y becomes the place to go on from; it is the new best only if it is cheaper than the
+        // best.
         if (tsr__wide_cost(wide, search->y) <= most) {
             uint32_t *swap = search->x;
             search->x = search->y;
@@ -411,6 +437,8 @@ void tsr__search_exact(struct search *search, struct tree *tree, const double *l
 
 // ---- climbing
 
+// Reads the messages as an assignment and offers it; where it breaks rows and `repair` allows it,
+// it is made to keep them first.
 static void candidate(struct search *search, bool repair)
 {
     tsr__dual_round(&search->dual, search->x);
@@ -429,6 +457,7 @@ static void candidate(struct search *search, bool repair)
 
 // Steps aim at a bound that is higher by `reach` of itself. Where that is not nearly met for a while,
 // less is aimed at; once hardly anything is, more again, from the best prices.
+// True: the prices were set back to the best ones, and no step is due.
 static bool adapt(struct search *search)
 {
     struct dual *dual = &search->dual;
@@ -463,6 +492,8 @@ static void make_sure(struct search *search)
     search->effort->work += search->dual.cells;
 }
 
+// A pass, now and then an answer from it, then a step of the prices towards a target: the best
+// answer's cost, or `reach` above the best bound where that is less or no answer is known.
 void tsr__search_climb(struct search *search, int passes)
 {
     struct dual *dual = &search->dual;
