@@ -54,6 +54,7 @@ bool tsr__region_init(struct region *region, const struct wide *wide, struct eff
     return true;
 }
 
+// x may break rows (repair begins so): its room is then negative there.
 void tsr__region_start(struct region *region, const uint32_t *x, const double *lambda)
 {
     const struct wide *wide = region->w;
@@ -67,6 +68,8 @@ void tsr__region_start(struct region *region, const uint32_t *x, const double *l
 
 // ---- drawing a region
 
+// weight becomes a running sum, so that draw_node finds a node by bisection: slack {0, 6, 0} gives
+// least = 6 / (2 * 3) = 1 and weight {1, 8, 9}: node 1 is drawn 7 times in 9.
 void tsr__region_weigh(struct region *region, const struct dual *dual)
 {
     const struct wide *wide = region->w;
@@ -93,6 +96,7 @@ static uint32_t draw_node(struct region *region)
     return low;
 }
 
+// False: the node is in the region already.
 static bool add_node(struct region *region, uint32_t v)
 {
     if (region->place[v] != NONE)
@@ -109,6 +113,7 @@ static void add_ball(struct region *region, uint32_t v, uint32_t size)
     uint32_t at = region->n, end = region->n + size;
     add_node(region, v);
     for (; at < region->n && region->n < end; at++) {
+        // One of the next four nodes that were reached comes next, so that balls differ.
         uint32_t swap = at + (uint32_t)(random_next(region->random) %
                                         (region->n - at < 4 ? region->n - at : 4));
         uint32_t u = region->nodes[swap], n = wide->first[u + 1] - wide->first[u];
@@ -165,6 +170,8 @@ static void draw_hub(struct region *region)
         add_ball(region, region->nodes[1 + random_next(region->random) % (n - 1)], 2);
 }
 
+// One time in eight a hub; else a ball, or two to six smaller balls around nodes that are alive at
+// one row of the first node's. Sizes are drawn too: what helps is not known beforehand.
 static void draw_region(struct region *region)
 {
     const struct wide *wide = region->w;
@@ -225,6 +232,9 @@ static uint32_t best_options(const struct region *region, const struct dual *dua
     return n;
 }
 
+// The choices that each node of the region may take, all (`whole`) or few. before[i] is the number
+// of the choice that it has now, counted in its options: 0 where they are few, because best_options
+// puts it first.
 static bool fill_options(struct region *region, const struct dual *dual, uint32_t few)
 {
     size_t n = 0;
@@ -316,6 +326,8 @@ static void fill_base(struct region *region, uint32_t i)
     region->effort->work += (wide->first[v + 1] - wide->first[v]) * (uint64_t)k;
 }
 
+// base: costs without prices. unary: room for the same with prices, n cells further on. Choices
+// begin as they are.
 static bool fill_cells(struct region *region)
 {
     size_t n = 0;
@@ -335,6 +347,8 @@ static bool fill_cells(struct region *region)
     return true;
 }
 
+// The part of the cost that the region can change. Fixed nodes and edges among them are left out on
+// both sides of a comparison.
 static int64_t local_cost(const struct region *region, const uint32_t *choice)
 {
     int64_t sum = 0;
@@ -357,6 +371,8 @@ static int64_t local_cost(const struct region *region, const uint32_t *choice)
                                *u##_end = (g)->w->uses + (g)->w->first_use[(g)->nodes[i] + 1];     \
          u < u##_end; u++)
 
+// own[s]: what the region uses in span s with these choices, by differences and prefix sums as for
+// rows.
 static void use_spans(struct region *region, const uint32_t *choice, int64_t *own)
 {
     memset(own, 0, ((size_t)region->n_spans + 1) * sizeof(int64_t));
@@ -401,6 +417,7 @@ static void find_spans(struct region *region, double factor)
             region->room[row] < region->room_of[n] ? region->room[row] : region->room_of[n];
         region->price[n] += region->lambda[row] * factor;
     }
+    // Uses that end behind the last row end at a span of their own, without room or price.
     if (region->span[wide->n_rows]) {
         n++;
         region->room_of[n] = INT64_MAX;
@@ -464,6 +481,7 @@ static void raise_prices(struct region *region, double step)
 
 // ---- moves
 
+// No node is in the region afterwards. Every drawing ends here.
 static void forget(struct region *region)
 {
     for (uint32_t i = 0; i < region->n; i++)
@@ -492,6 +510,8 @@ static bool prepare(struct region *region, double factor)
     return true;
 }
 
+// The optimum of the region at the present prices into `choice`, and its usage into `own`. False:
+// the options contradict each other.
 static bool decide(struct region *region)
 {
     apply_prices(region);
@@ -560,6 +580,7 @@ bool tsr__region_move(struct region *region, const struct dual *dual, uint32_t f
                       int64_t most)
 {
     draw_region(region);
+    // Large regions with all choices would be too wide: most nodes would have to be fixed again.
     if (region->n > 50 && (!few || few > 4) && (region->center != NONE || region->n > 300))
         few = 3; // of so many nodes
     bool taken = fill_options(region, dual, few) && improve(region, factor, most, 6);
@@ -567,6 +588,7 @@ bool tsr__region_move(struct region *region, const struct dual *dual, uint32_t f
     return taken;
 }
 
+// Two options for each node where x and y differ, its choice in x first; all others stay.
 bool tsr__region_fuse(struct region *region, const uint32_t *y, double factor, int64_t most)
 {
     const struct wide *wide = region->w;
@@ -591,6 +613,7 @@ bool tsr__region_fuse(struct region *region, const uint32_t *y, double factor, i
 
 // ---- repair
 
+// The row that is exceeded most; NONE: none is.
 static uint32_t worst_row(const struct region *region)
 {
     uint32_t worst = NONE;
