@@ -3,6 +3,11 @@
 //
 // Costs count for nothing but what is forbidden. The least that the fullest time needs alone is a
 // lower bound, and often the answer; else the bound is bisected, each half proved by the solver.
+// The planner asks it how much memory devices would have to have where no plan fits.
+//
+// Example: the first answer has its peak, 12, at time 3. At time 3 alone 9 are needed at least
+// (one_time), so the least is 9 .. 12. Bisecting asks for 10: infeasible, so 11 .. 12; asks for 11:
+// an answer. 11 is the least.
 #include "solver/solver.h"
 
 #include <time.h>
@@ -26,6 +31,8 @@ static const int64_t *only_forbidden(struct arena *arena, const int64_t *cost, s
     return out;
 }
 
+// The program with costs 0 and with limits whose uses are viewed, not copied; `ask` sets their
+// bounds.
 static bool copy(struct least *least)
 {
     const struct program *program = least->program;
@@ -83,6 +90,8 @@ static double now(void)
     return (double)timespec.tv_sec + 1e-9 * (double)timespec.tv_nsec;
 }
 
+// Takes a solve's work and time off what is left, never to 0: that would mean the default, or no
+// end.
 static void spend(struct least *least, uint64_t work)
 {
     least->out->work += work;
@@ -98,6 +107,7 @@ static bool is_spent(const struct least *least)
            tsr__cancelled(least->arena->session);
 }
 
+// Solves with the same bound for all limits; an answer is offered whether or not it is proved.
 static tsr_status ask(struct least *least, int64_t bound, struct program_result *result)
 {
     for (size_t i = 0; i < least->q.limits.n; i++)

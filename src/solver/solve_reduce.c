@@ -28,6 +28,8 @@
 #define PROBES  4
 #define PROBING 0.02 // of the effort, for each
 
+// What is still to be looked at. An edge may stand in it twice: `dirty` tells whether it is still
+// due. A node stands in it once: `queued`.
 struct queue {
     LIST(uint32_t) edges, nodes;
 };
@@ -138,6 +140,7 @@ static void record(struct core *core, struct core_step step)
         *core_step = step;
 }
 
+// Callers record first how the node follows from others. It has no edges and no uses afterwards.
 static void leave(struct core *core, uint32_t v)
 {
     struct core_node *node = &core->nodes[v];
@@ -151,6 +154,7 @@ static void leave(struct core *core, uint32_t v)
 
 // ---- arc consistency, over all choices at once
 
+// Choice i of v has a partner over the edge that is not dead.
 static bool supported(const struct core *core, const struct core_edge *edge, uint32_t v, uint32_t i,
                       uint8_t *const *dead)
 {
@@ -307,6 +311,7 @@ static bool partners(const struct core *core, const struct core_edge *edge, uint
     return function;
 }
 
+// dead: the choices without a partner; true if there are any.
 static bool lacks(const uint8_t *count, uint32_t k, uint8_t *dead)
 {
     bool any = false;
@@ -346,6 +351,7 @@ static bool decompose(struct core *core, struct queue *queue, uint32_t id)
     return true;
 }
 
+// Arrays that all visits share: count, dead and which have room for the most choices of any node.
 struct scratch {
     uint8_t *count, *dead;
     uint32_t *which;
@@ -494,6 +500,7 @@ static void settle(struct core *core, uint32_t v)
 
 // ---- dominance
 
+// b uses no more than a in any of the node's uses: who takes b instead of a breaks no row.
 static bool uses_less(const struct core_node *node, uint32_t b, uint32_t a)
 {
     for (uint32_t i = 0; i < node->uses.n; i++)
@@ -502,6 +509,8 @@ static bool uses_less(const struct core_node *node, uint32_t b, uint32_t a)
     return true;
 }
 
+// At least n entries at *at; room doubles, so that a few calls grow it. Contents beyond are not
+// cleared.
 static bool make_room(struct core *core, void **at, size_t *room, size_t n, size_t size)
 {
     if (n <= *room)
@@ -560,6 +569,7 @@ static bool find_least(struct core *core, const struct core_node *node, const st
             for (uint32_t j = 0; j < x.k; j++)
                 if (at[j] < low)
                     low = at[j];
+            // A choice without partners is no case for dominance: visit_edge removes it first.
             if (low >= NEVER)
                 return false;
             least[(size_t)i * node->k + a] = low;
@@ -711,9 +721,12 @@ static void sweep_rows(struct core *core, struct sweep *sweep, uint32_t *kept, u
     for (uint32_t row = 0; row < core->n_rows; row++) {
         since |= sweep->mark[row] & BEGINS;
         bool needed = sweep->most[row] > core->row_bound[row], covered = false;
+        // No use has ended since the kept row below: whatever lives there lives here too. With no
+        // larger bound here that row follows from this one, and leaves the stack.
         while (needed && n && !(since & ENDS) &&
                core->row_bound[kept[n - 1]] >= core->row_bound[row])
             since |= between[--n];
+        // The other way round: nothing has begun since, so this row follows from the kept one.
         if (needed && n && !(since & BEGINS) &&
             core->row_bound[row] >= core->row_bound[kept[n - 1]])
             covered = true;
@@ -746,6 +759,7 @@ static void renumber_rows(struct core *core, const uint8_t *keep, uint32_t *fres
     core->n_rows = n;
 }
 
+// Uses that cover no kept row go.
 static void move_uses(struct core *core, struct queue *queue, uint32_t v, const uint32_t *fresh)
 {
     struct core_node *node = &core->nodes[v];
@@ -827,6 +841,7 @@ static bool breaks(struct core *core, uint32_t v, uint8_t *dead)
     return any;
 }
 
+// Removes choices that use more of a row than is left of it.
 static void strike_full(struct core *core, struct queue *queue, struct scratch *scratch)
 {
     for (uint32_t v = 0; v < core->n_nodes; v++) {
