@@ -52,6 +52,20 @@ static tsr_status prepare(struct cli *cli, const struct planning *plan, const ch
     return TSR_OK;
 }
 
+// The first given option that --layout genai cannot follow, or NULL. The folders are cut by heads
+// whatever the planner would choose, and written at once: taking such an option in silence would
+// promise something else than what is written.
+static const char *option_against_genai(const struct cli *cli)
+{
+    static const char *const names[] = {"--config",  "--dialect",   "--memory", "--stages",
+                                        "--time",    "--weights",   "--state",  "--keep-cut",
+                                        "--dry-run", "--objective", "--strict"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (cli_flag(cli, names[i]))
+            return names[i];
+    return NULL;
+}
+
 // A generation folder for each device.
 static int lay_out_genai(struct cli *cli, const char *out)
 {
@@ -60,6 +74,9 @@ static int lay_out_genai(struct cli *cli, const char *out)
     const char *count = cli_value(cli, "--devices");
     tsr_partition_summary summary = {.size = sizeof summary};
     uint64_t number = 0;
+    const char *against = option_against_genai(cli);
+    if (against)
+        return cli_usage(cli, "--layout genai does not go with %s", against);
     if (!cli->folder)
         return cli_usage(cli, "--layout genai wants a folder with genai_config.json, not a model");
     if (!count || !cli_count_of(count, &number) || number < 1 || number > 1024)
