@@ -1,5 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // main.c - finds the command, parses its options by its table, runs it.
+//
+// The way of a call: main finds the command by its word; run_command makes room for what was given;
+// run_parsed parses by the command's table, opens the session, lets signals remove its temporary
+// files, refuses results that would replace inputs (guard.c), reads --rules, opens a generation
+// folder where a model is wanted (model_folder.c), and calls the command. Each of these steps gives
+// an exit code, and the first that is not 0 is the answer of the program.
+//
+//   tessera plan m.onnx --devices 4 -o out.onnx
+//   command plan; arguments {m.onnx}; given {--devices 4}, {-o out.onnx} in that order
+//
+// Options may stand before, between and behind arguments; behind `--` every word is an argument.
 #include "cli.h"
 
 #include <errno.h>
@@ -7,6 +18,8 @@
 #include <string.h>
 #include <unistd.h>
 
+// Two columns: the option with its argument in 28 characters, then the help. docs/tessera.1 is made
+// of these lines (tools/man), so their form is read by a program too.
 static void print_option(FILE *to, const struct option *option)
 {
     char left[64];
@@ -20,6 +33,7 @@ static void print_option(FILE *to, const struct option *option)
         fprintf(to, "  %-28s  %s\n", left, option->help);
 }
 
+// The command's own options come before the common ones, as a reader looks for the former.
 static int help_command(const struct command *command)
 {
     printf("%s: %s\n\nusage: tessera %s %s\n", command->name, command->summary, command->name,
@@ -36,6 +50,8 @@ static int help_command(const struct command *command)
     return EXIT_DONE;
 }
 
+// On stderr it is the answer to a call without a command, which is a mistake; on stdout it was
+// asked for.
 static int help_all(FILE *to)
 {
     fprintf(to, "tessera %s: ONNX models on more than one device\n\nusage: tessera COMMAND ...\n\n",
@@ -63,6 +79,7 @@ static const struct command *find_command(const char *name)
 static int take_option(struct cli *cli, char **argv, int i, int argc)
 {
     const char *word = argv[i];
+    // "--name=value" is split at the sign; "-o" has no such form, so "-o=x" is no option.
     size_t n = strlen(word);
     if (word[1] == '-')
         n = strcspn(word, "=");
@@ -95,6 +112,9 @@ static int take_option(struct cli *cli, char **argv, int i, int argc)
 }
 
 // 0: parsed; else an exit code plus 1000.
+// --help wins over every mistake that stands behind it, so that `tessera plan --nope --help` fails
+// at --nope, but `tessera plan --help --nope` helps. A single "-" is an argument. Numbers of
+// arguments are checked at the end, since any word may be one.
 static int parse(struct cli *cli, int argc, char **argv)
 {
     bool options = true;
@@ -118,6 +138,7 @@ static int parse(struct cli *cli, int argc, char **argv)
         return 1000 + cli_usage(cli, "missing argument: %s", cli->command->arguments);
     if (n > cli->command->max_arguments)
         return 1000 + cli_usage(cli, "too many arguments: '%s'", cli->arguments[n - 1]);
+    // Flags that every command has are looked up once; commands read the fields.
     cli->json = cli_flag(cli, "--json");
     cli->quiet = cli_flag(cli, "--quiet");
     cli->verbose = cli_flag(cli, "--verbose");
@@ -125,6 +146,8 @@ static int parse(struct cli *cli, int argc, char **argv)
 }
 
 // One line on a terminal, gone when the work is done.
+// The library calls it in the midst of its work; the line ends with the escape that clears the rest
+// of it, and one with done == total clears all of it.
 static void show_progress(void *data, const char *what, uint64_t done, uint64_t total)
 {
     const struct cli *cli = data;
@@ -153,6 +176,7 @@ int cli_read_rules(struct cli *cli)
     return 0;
 }
 
+// Also called by `report`, which needs a second session for the other of two plans.
 int cli_open_session(struct cli *cli, tsr_session_options *options)
 {
     int code = cli_memory_limit(cli, &options->memory_limit);
@@ -177,6 +201,7 @@ static int run_parsed(struct cli *cli, int argc, char **argv)
     if (code)
         return code;
     cli_signals(cli->session);
+    // Before anything is read: a call that would destroy its own input does no work at all.
     code = cli_guard(cli);
     if (code)
         return code;
@@ -206,10 +231,15 @@ static int end_output(int code)
     return EXIT_WRITE;
 }
 
+// What was given is at most one entry for each word, so argc bounds both lists. The order of the
+// end matters: handlers must not sweep a session that is freed, and texts that model_folder.c made
+// are values of options until the command is over.
 static int run_command(struct cli *cli, int argc, char **argv)
 {
     cli->given = cli_alloc((size_t)argc, sizeof *cli->given);
     cli->arguments = cli_alloc((size_t)argc, sizeof *cli->arguments);
+    // stdout is flushed while the session lives: a closed pipe raises SIGPIPE here, and its handler
+    // still removes the temporary files.
     int code = end_output(run_parsed(cli, argc, argv));
     cli_signals_end();
     tsr_session_free(cli->session);
