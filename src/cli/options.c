@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // options.c - what the commands share: option look-up, messages, exit codes, numbers for people.
+//
+// Four parts: the tables of commands and common options, with the look-up of what was given; what
+// is said at the end of a command (findings, exit code, JSON); small texts and numbers for people;
+// words of the command line that several commands read (sizes, shapes, inputs, run options).
+// Readers of words say what is wrong with cli_usage and give EXIT_USAGE; 0 means that it was read.
 #include "cli.h"
 
 #include <errno.h>
@@ -11,6 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
+// Read by main.c; --help is answered while parsing and never reaches a command.
 const struct option cli_common[] = {
     {"--json", NULL, "one JSON document on stdout"},
     {"--quiet", NULL, "no remarks on stderr, errors excepted"},
@@ -32,6 +38,8 @@ const struct command *const cli_commands[] = {
     NULL,
 };
 
+// From the end: of an option that was given twice the last counts. Options that may be repeated
+// (--dim, --shape, --map-device ...) are read by loops over cli->given instead.
 const char *cli_value(const struct cli *cli, const char *name)
 {
     for (size_t i = cli->n_given; i-- > 0;)
@@ -40,6 +48,7 @@ const char *cli_value(const struct cli *cli, const char *name)
     return NULL;
 }
 
+// An empty TMPDIR counts as none; the library takes /tmp then.
 const char *cli_temporary(void)
 {
     const char *folder = getenv("TMPDIR");
@@ -54,6 +63,7 @@ bool cli_flag(const struct cli *cli, const char *name)
     return false;
 }
 
+// The name need not end with a zero: "--json" of "--json=1" is compared by its length.
 static const struct option *find_in(const struct option *table, const char *name, size_t n)
 {
     for (const struct option *option = table; option && option->name; option++)
@@ -70,6 +80,7 @@ const struct option *cli_option(const struct command *command, const char *name,
     return option;
 }
 
+// The message, the form of the command, and where to read more, on three lines.
 int cli_usage(const struct cli *cli, const char *format, ...)
 {
     va_list args;
@@ -108,6 +119,8 @@ static int exit_code(tsr_status status)
 
 // Warnings of one code beyond the first few are counted, unless everything is asked for.
 #define FEW 8
+// How many earlier findings have the same code as the one at `at`; counting stops above FEW, for a
+// model may have a thousand of them.
 static size_t alike_before(const struct cli *cli, size_t at)
 {
     size_t n = 0;
@@ -128,6 +141,10 @@ static bool is_shown(const struct cli *cli, const tsr_finding *finding)
            strcmp(finding->code, "plan-count") == 0;
 }
 
+// Called once by every command, at its end. Findings go to stderr, in the order in which they were
+// found; the exit code follows from the status. A status without a finding (a cancelled plan,
+// memory that was not there for the finding itself) gets a line of its own, so that no failure is
+// silent.
 int cli_finish(struct cli *cli, tsr_status status)
 {
     size_t shown = 0, alike = 0;
@@ -147,6 +164,7 @@ int cli_finish(struct cli *cli, tsr_status status)
     if (alike)
         fprintf(stderr, "... and %zu more warnings of the same kind (--verbose shows all)\n",
                 alike);
+    // The session keeps TSR_MAX_FINDINGS and counts all; what it dropped is told as a number.
     size_t all =
         tsr_finding_total(cli->session, TSR_ERROR) + tsr_finding_total(cli->session, TSR_WARNING);
     if (shown < all && !cli->quiet && tsr_finding_count(cli->session) >= TSR_MAX_FINDINGS)
@@ -168,6 +186,7 @@ void cli_say(const struct cli *cli, const char *format, ...)
     va_end(args);
 }
 
+// Every document begins with `"version": 1`; the outermost object stays open for the caller's keys.
 tsr_json *cli_json(struct cli *cli)
 {
     tsr_json *json = tsr_json_new(cli->session);
@@ -192,6 +211,8 @@ int cli_end(struct cli *cli, tsr_json *json, int code)
     return cli_print_json(cli, json, code);
 }
 
+// NULL as the document means that its memory was not there. The caller leaves the outermost object
+// open, and it is closed here. Memory that failed in the middle shows in tsr_json_text alone.
 int cli_print_json(struct cli *cli, tsr_json *json, int code)
 {
     const char *text = NULL;
@@ -208,6 +229,7 @@ int cli_print_json(struct cli *cli, tsr_json *json, int code)
     return code;
 }
 
+// With --json a failure is a document too: {"written": null, "findings": [...]}.
 int cli_print_written(struct cli *cli, const char *path, int code)
 {
     tsr_json *json = cli_json_if(cli);
@@ -261,6 +283,8 @@ const char *cli_domain(const char *domain)
     return cli_text_or(domain, "ai.onnx");
 }
 
+// One of four buffers in turn: a printf may call cli_bytes, cli_time and cli_count four times in
+// all.
 static char *scratch(void)
 {
     static char buffers[4][48];
@@ -280,6 +304,7 @@ const char *cli_bytes(int64_t bytes)
         v /= 1024;
         u++;
     }
+    // Three digits suffice: 1.5 KiB, 99.9 KiB, 100 KiB.
     if (u && v < 100)
         snprintf(out, 48, "%.1f %s", v, units[u]);
     else
@@ -287,6 +312,7 @@ const char *cli_bytes(int64_t bytes)
     return out;
 }
 
+// Below a second in milliseconds with three decimals; above, two decimals up to 100 s, then none.
 const char *cli_time(int64_t picoseconds)
 {
     char *out = scratch();
@@ -298,6 +324,7 @@ const char *cli_time(int64_t picoseconds)
     return out;
 }
 
+// A comma before each group of three digits from the right; the sign gets none behind it.
 const char *cli_count(int64_t n)
 {
     char digits[24], *out = scratch();
@@ -312,6 +339,7 @@ const char *cli_count(int64_t n)
     return out;
 }
 
+// strtoull takes " 7", "+7" and "-7", too; the first character is checked because of them.
 bool cli_count_of(const char *text, uint64_t *out)
 {
     char *end;
@@ -343,6 +371,7 @@ bool cli_notation(const struct cli *cli, tsr_notation *out)
     return false;
 }
 
+// isfinite refuses "nan" and "inf", which strtod reads.
 bool cli_number(const char *text, double *out)
 {
     char *end;
@@ -368,6 +397,7 @@ bool cli_read_bytes(const char *text, int64_t *out)
     while (*end == ' ')
         end++;
     for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        // Below 2^62, so that sums of a few such sizes stay within 64 bits.
         if (strcasecmp(end, units[i].name) == 0 && v * units[i].bytes < 0x1p62) {
             *out = (int64_t)(v * units[i].bytes);
             return true;
@@ -376,6 +406,7 @@ bool cli_read_bytes(const char *text, int64_t *out)
 }
 
 // "8x6": the rank; -1: no such thing.
+// strtoll alone would take a sign or blanks before each size; they are refused.
 int cli_shape(const char *text, int64_t *shape)
 {
     int rank = 0;
@@ -398,6 +429,7 @@ int cli_shape(const char *text, int64_t *shape)
 // random:0.
 const char *cli_inputs(struct cli *cli)
 {
+    // Valid until the next call: a command asks once.
     static char set[8192];
     const char *given = cli_value(cli, "--inputs");
     int64_t shape[CLI_MAX_RANK];
@@ -426,6 +458,7 @@ const char *cli_inputs(struct cli *cli)
         cli_usage(cli, "the set of inputs is too long");
         return NULL;
     }
+    // The seed is told by one rank, or it would stand there once for each.
     if (random && cli_rank(cli) == 0 && strncmp(set, "random:", 7) == 0)
         cli_say(cli, "random inputs, seed %.*s\n", (int)strcspn(set + 7, ","), set + 7);
     return set;
@@ -450,6 +483,7 @@ tsr_status cli_load_inputs(struct cli *cli, const char *set, bool folder, tsr_te
 }
 
 // Every --map-device, in the order given.
+// The list is static because options point to it until the run is over, and a command runs once.
 static int read_map(struct cli *cli, tsr_run_options *options)
 {
     static const char *map[64];
@@ -469,6 +503,7 @@ static int read_map(struct cli *cli, tsr_run_options *options)
 }
 
 // Every --provider-option, in the order given.
+// All --provider-option KEY=VALUE, in the order given; VALUE may be empty.
 static int read_provider_options(struct cli *cli, tsr_run_options *options)
 {
     static const char *list[48];
@@ -487,6 +522,7 @@ static int read_provider_options(struct cli *cli, tsr_run_options *options)
     return 0;
 }
 
+// Where the driver and NCCL are is told to the library here: it reads no environment itself.
 static int read_gpu_options(struct cli *cli, tsr_run_options *options)
 {
     static const char *const ways[] = {"auto", "own", "nccl", "host"};
