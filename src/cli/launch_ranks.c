@@ -1,5 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // launch_ranks.c - starts ranks, passes on their lines with the rank's number before each, ends all when one fails.
+//
+// Called by cmd_launch.c alone. One child here for each rank: the rank itself, or a remote shell
+// that runs launch_script on another host. Three phases: `start` forks all of them with pipes for
+// their streams; `watch` passes lines on, takes those that have ended, and ends the others when one
+// has failed; then everything that is still open is closed. After the first failure at second 0 the
+// others get SIGTERM at 10 and SIGKILL at 13; at 16 the launcher goes even if a grandchild holds a
+// pipe.
+//
+// What a rank is told stands in its environment, as torchrun sets it: of `a:2,b` the third rank has
+// RANK=2 WORLD_SIZE=3 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1, and MASTER_ADDR and MASTER_PORT of rank 0.
 #include "launch.h"
 
 #include <errno.h>
@@ -18,6 +28,7 @@
 #define LINE    8192 // longer lines are passed on in pieces
 
 // One of the two streams of a rank.
+// `line` holds what has come of a line that has not ended yet, `have` bytes of it.
 struct stream {
     int fd; // -1: closed
     FILE *to;
@@ -39,6 +50,7 @@ static double now_s(void)
 
 // ---- what a remote shell does ----------------------------------------------------------------------------------------
 
+// As one word of a POSIX shell: a quote inside closes, stands escaped, and opens again.
 static void quote(FILE *out, const char *word)
 {
     fputc('\'', out);
@@ -69,6 +81,8 @@ char *launch_script(const struct launch *launch, const struct launch_rank *rank)
         quote(out, folder);
         fputs(" || exit 3", out);
     }
+    // The rank's own input is empty, so the shell's input is kept as descriptor 3 for the watcher,
+    // which reads it to its end and then ends the rank.
     fputs("; exec 3<&0;", out);
     for (const char *const *word = launch->command; *word; word++) {
         fputc(' ', out);
@@ -90,6 +104,8 @@ static void set_number(const char *name, int value)
     setenv(name, text, 1);
 }
 
+// Only where the program cannot be started does it get past execvp; 127 is the shell's code for
+// that.
 static void become_rank(const struct launch *launch, const struct launch_rank *rank)
 {
     set_number("RANK", rank->rank);
@@ -107,6 +123,8 @@ static void become_rank(const struct launch *launch, const struct launch_rank *r
 #define SHELL_WORDS 32
 
 // "ssh -x" and a host: the words of the remote shell, the host, the script.
+// TESSERA_SECRET of the launcher's own environment is not for the shell: ssh might be told to send
+// it.
 static void become_shell(const struct launch *launch, const struct launch_rank *rank)
 {
     char *words[SHELL_WORDS + 3], *rest = NULL;
@@ -129,6 +147,7 @@ static void become_shell(const struct launch *launch, const struct launch_rank *
 }
 
 // In the new process: its streams are those of the pipes, and it ends with the launcher.
+// After fork, before exec. Neither of the two calls at its end returns.
 static void become(const struct launch *launch, const struct launch_rank *rank, int in, int out,
                    int err)
 {
@@ -149,6 +168,7 @@ static bool tell_secret(const struct launch *launch, int input)
     return write(input, launch->secret, length) == (ssize_t)length && write(input, "\n", 1) == 1;
 }
 
+// Both ends of a pipe, as far as it was made.
 static void close_pair(int pair[2])
 {
     for (int i = 0; i < 2; i++)
@@ -163,6 +183,7 @@ static bool start(const struct launch *launch, const struct launch_rank *rank, s
     bool piped = pipe2(out, O_CLOEXEC) == 0 && pipe2(err, O_CLOEXEC) == 0;
     if (piped && !rank->local)
         piped = pipe2(in, O_CLOEXEC) == 0;
+    // What stdio holds would be in the child, too, and might be written twice.
     fflush(NULL);
     pid_t pid = piped ? fork() : -1;
     if (pid == 0)
@@ -173,6 +194,7 @@ static bool start(const struct launch *launch, const struct launch_rank *rank, s
         close_pair(err);
         return false;
     }
+    // A pipe ends for the reader when all writers have closed it, so the child's ends go at once.
     close(out[1]);
     close(err[1]);
     if (in[0] >= 0)
@@ -188,6 +210,8 @@ static bool start(const struct launch *launch, const struct launch_rank *rank, s
 
 // ---- passing on ------------------------------------------------------------------------------------------------------
 
+// The first `length` bytes as a line of that rank; the rest moves to the front. A last line without
+// a newline gets one, or the next rank's would begin behind it.
 static void print_line(const struct launch *launch, int rank, struct stream *stream, size_t length)
 {
     if (!launch->plain)
@@ -216,6 +240,7 @@ static void pass_on(const struct launch *launch, int rank, struct stream *stream
     }
     if (stream->have == sizeof stream->line || (n <= 0 && stream->have))
         print_line(launch, rank, stream, stream->have);
+    // 0: the rank has closed it. An error other than an interruption ends it as well.
     if (n <= 0) {
         close(stream->fd);
         stream->fd = -1;
@@ -223,6 +248,9 @@ static void pass_on(const struct launch *launch, int rank, struct stream *stream
 }
 
 // Waits a moment for lines of any rank; false: all streams are at their end.
+// Two descriptors for each rank. `polls` has room for all; it is filled anew each time, since
+// streams close one by one. At most 50 ms, so that ranks that ended without a word are noticed
+// soon.
 static bool pump(const struct launch *launch, struct child *children, struct pollfd *polls)
 {
     nfds_t n = 0;
@@ -240,6 +268,7 @@ static bool pump(const struct launch *launch, struct child *children, struct pol
 
 // ---- the end ---------------------------------------------------------------------------------------------------------
 
+// 128 and the signal's number for a rank that a signal ended, as shells have it.
 static int code_of(int status)
 {
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
@@ -265,6 +294,8 @@ static int reap(const struct launch *launch, struct child *children, int code, i
 }
 
 // A remote rank ends when its shell's input does.
+// Closing the input makes the remote watcher end its rank, which may still print what it noticed;
+// its shell is killed only by SIGKILL, the second time.
 static void end_all(const struct launch *launch, struct child *children, int signal_number)
 {
     for (int i = 0; i < launch->n; i++) {
@@ -277,6 +308,8 @@ static void end_all(const struct launch *launch, struct child *children, int sig
     }
 }
 
+// Ends when all streams are closed and all ranks have been taken, or when time is up. The clock of
+// the end starts with the first failure; `asked` and `killed` let each signal be sent once.
 static int watch(const struct launch *launch, struct child *children, struct pollfd *polls,
                  int code)
 {
@@ -286,6 +319,8 @@ static int watch(const struct launch *launch, struct child *children, struct pol
     for (bool open = true; open || left;) {
         open = pump(launch, children, polls);
         if (!open)
+            // Nothing to read: ranks that have closed their streams and still run are waited for
+            // without turning.
             poll(NULL, 0, 20);
         code = reap(launch, children, code, &left);
         if (!code)
@@ -307,6 +342,7 @@ static int watch(const struct launch *launch, struct child *children, struct pol
     return code;
 }
 
+// Where one rank cannot be started, those that run are ended and waited for like after any failure.
 int launch_ranks(const struct launch *launch)
 {
     int code = 0;
