@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_launch.c - starts a command as ranks on several hosts, for those who have no other launcher.
+//
+// This file makes a `struct launch` of the words: which rank is on which host, where rank 0
+// listens, the secret of the job, the remote shell. launch_ranks.c does the rest. `--hosts a:2,b`
+// gives
+//
+//   rank 0 on a, local rank 0 of 2;  rank 1 on a, local rank 1 of 2;  rank 2 on b, local rank 0 of 1
 #include "launch.h"
 
 #include <netinet/in.h>
@@ -13,6 +19,8 @@
 #define DEFAULT_PORT  29500
 #define DEFAULT_SHELL "ssh -x -o BatchMode=yes"
 
+// By name alone, with or without its domain; an address that is not the loopback's counts as
+// another host, which the remote shell then reaches.
 static bool is_here(const char *host)
 {
     char name[256] = "";
@@ -43,6 +51,7 @@ static void read_hosts(char *list, struct launch *launch)
 }
 
 // Where the others reach rank 0. A host that stands in the list as this one has a name for the others.
+// All ranks on this host: the loopback, which needs no name and no open firewall.
 static const char *master_of(const struct launch *launch)
 {
     static char name[256];
@@ -58,6 +67,8 @@ static const char *master_of(const struct launch *launch)
 }
 
 // A port that is free here, if rank 0 is here.
+// Asked of the system by binding port 0. Another program may take it before rank 0 does; then rank
+// 0 says that it cannot listen, and the launch is started again.
 static int free_port(void)
 {
     struct sockaddr_in any = {.sin_family = AF_INET};
@@ -84,6 +95,8 @@ static const char *make_secret(void)
     return text;
 }
 
+// Everything but the ranks themselves, which `read_hosts` has put down before: master_of and
+// free_port look at them. What the user gives comes first, then the environment, then a default.
 static int prepare(struct cli *cli, struct launch *launch)
 {
     tsr_run_options told = {.size = sizeof told};
@@ -108,6 +121,7 @@ static int prepare(struct cli *cli, struct launch *launch)
     return 0;
 }
 
+// `list` and `command` must live as long as `launch`, whose texts lie in them.
 static int run(struct cli *cli)
 {
     const char *hosts = cli_value(cli, "--hosts");
