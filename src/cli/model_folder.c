@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // model_folder.c - a generation folder where a command wants a model: its model is taken, and what the user did not say is
 // filled in: inputs that fit together, or sizes of one step of decode.
+//
+// Called by main.c after the options are parsed and before the command runs, which then sees a
+// model file as its argument and filled-in options as if the user had typed them. Two kinds of
+// command: those with --inputs (run, verify, bench) get a file of inputs, 3 tokens after 5 that the
+// cache holds; those with --dim alone (plan, partition, shapes, simulate, report) get the sizes of one step
+// of decode, 1 token after 256. cli->folder still names the folder for commands that want more of
+// it (generate, bench, partition --layout genai).
 #include "cli.h"
 
 #include <stdlib.h>
@@ -9,9 +16,10 @@
 
 #define TOKENS      3 // of the inputs that are made up, after PAST of them
 #define PAST        5
-#define DECODE_PAST 256
+#define DECODE_PAST 256 // tokens in the cache that plans are made for
 
 // As if the user had given it. The text is kept until the end.
+// The list of what was given had room for argc entries, so it grows here; `made` owns the texts.
 static void give(struct cli *cli, const struct option *option, char *text)
 {
     cli->given = cli_grow(cli->given, cli->n_given + 1, sizeof *cli->given);
@@ -20,6 +28,7 @@ static void give(struct cli *cli, const struct option *option, char *text)
     cli->made[cli->n_made++] = text;
 }
 
+// The user has given --dim NAME=... for that name: it wins.
 static bool has_dim(const struct cli *cli, const char *name)
 {
     size_t n = strlen(name);
@@ -61,6 +70,7 @@ static tsr_status give_inputs(struct cli *cli, tsr_folder *f, const struct optio
     size_t bytes = strlen(folder) + sizeof "/inputs.npz";
     char *path = cli_alloc(bytes, 1);
     snprintf(path, bytes, "%s/inputs.npz", folder);
+    // Before the file is there, so that the text is owned if something fails below.
     give(cli, inputs, path);
     status = tsr_tensors_new(cli->session, &set);
     if (status == TSR_OK)
@@ -71,6 +81,7 @@ static tsr_status give_inputs(struct cli *cli, tsr_folder *f, const struct optio
     return status;
 }
 
+// Anything that is no such folder is left alone: the command itself says what is wrong with it.
 int cli_folder(struct cli *cli)
 {
     if (!cli->n_arguments || !tsr_folder_is(cli->arguments[0]))

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // streams.c - what the command prints goes through here, so that no name of a model, file or option can steer the terminal:
 // control characters, marks that reorder a line and broken UTF-8 become \xNN. Newlines and tabs are the command's own.
+//
+// cli_streams replaces the C library's stdout and stderr by streams of its own (fopencookie), so
+// every printf of the room passes here. A value whose name holds ESC [2J is printed with the plain
+// characters \x1b[2J and does not clear the screen. show_progress in main.c and the handlers in
+// signals.c write past these streams, with write(2).
 #include "cli.h"
 
 #include <errno.h>
@@ -17,6 +22,7 @@ struct stream {
     size_t n_pending;
 };
 
+// All of it, over interruptions and short writes; false: the other side is gone.
 static bool write_all(int fd, const char *p, size_t n)
 {
     while (n > 0) {
@@ -37,6 +43,7 @@ static bool put(struct stream *stream, const char *text, size_t n, bool last)
     char out[BUFFER];
     while (n > 0) {
         size_t used = 0, made = tsr_safe_text(text, n, last, out, sizeof out, &used);
+        // What is left is the beginning of a character, at most 3 bytes, which fits `pending`.
         if (!used)
             break;
         if (!write_all(stream->fd, out, made))
@@ -49,6 +56,7 @@ static bool put(struct stream *stream, const char *text, size_t n, bool last)
     return true;
 }
 
+// 0 as the result is an error to stdio, which sets ferror(stdout); main.c looks at it at the end.
 static ssize_t stream_write(void *cookie, const char *text, size_t n)
 {
     struct stream *stream = cookie;
@@ -66,6 +74,7 @@ static ssize_t stream_write(void *cookie, const char *text, size_t n)
     return 0;
 }
 
+// What still waits is no character any more: it is written escaped.
 static int stream_close(void *cookie)
 {
     struct stream *stream = cookie;
@@ -89,6 +98,7 @@ void cli_streams(void)
     static struct stream out, err;
     if (out.fd || err.fd)
         return; // a caller that runs the command several times in one process keeps its streams
+    // Lines to a terminal at once, to a file or pipe in blocks; errors always at once.
     FILE *safe_out = open_stream(&out, STDOUT_FILENO, isatty(STDOUT_FILENO) ? _IOLBF : _IOFBF);
     FILE *safe_err = open_stream(&err, STDERR_FILENO, _IOLBF);
     if (safe_out)
