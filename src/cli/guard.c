@@ -3,11 +3,17 @@
 // another result; an option that is not there but near to one that is.
 //
 // Knows options by their names alone; what a command does with them is its own matter.
+//
+// Two questions of main.c. cli_guard: before the session reads a file, is a result named as an
+// input (`plan m.onnx -o m.onnx`), or as another result (`plan m.onnx -o x --plan x`)? Files are
+// compared by device and inode, so links and other spellings of a path are seen. cli_near_*: which
+// word was meant?
 #include "cli.h"
 
 #include <string.h>
 #include <sys/stat.h>
 
+// The command's name: `--plan FILE` is written by `plan` and read by `report`.
 static bool is(const struct cli *cli, const char *command)
 {
     return !strcmp(cli->command->name, command);
@@ -32,6 +38,7 @@ static bool same_file(const char *a, const char *b)
            x.st_ino == y.st_ino;
 }
 
+// A pipe or device such as /dev/null, which loses nothing when it is written twice.
 static bool is_special(const char *path)
 {
     struct stat st;
@@ -46,6 +53,8 @@ static int refuse(const struct cli *cli, const char *path, const char *what)
 }
 
 // The other options: what they read, and what they write too.
+// `at`: the option that names a result. Of two results that do not exist yet only the names can be
+// compared; the same option given twice is no conflict, for the last one counts.
 static int guard_options(const struct cli *cli, size_t at)
 {
     const char *out = cli->given[at].value;
@@ -83,6 +92,8 @@ int cli_guard(const struct cli *cli)
 // Insertions, deletions and changes that make one word of the other: "plna" and "plan" are 2 apart.
 size_t cli_distance(const char *a, const char *b)
 {
+    // One row of the table of distances: row[j] is how far the first i letters of a are from the
+    // first j of b. `diagonal` keeps what stood one up and one to the left.
     size_t row[256], n = strlen(a), m = strlen(b);
     if (n > 255 || m > 255)
         return 1000;
@@ -101,6 +112,8 @@ size_t cli_distance(const char *a, const char *b)
     return row[m];
 }
 
+// *least is the first distance that is too far, and becomes that of the option that is returned, so
+// that a second table has to be nearer.
 static const struct option *nearest_in(const struct option *table, const char *word, size_t *least)
 {
     const struct option *best = NULL;
@@ -114,6 +127,7 @@ static const struct option *nearest_in(const struct option *table, const char *w
     return best;
 }
 
+// Near is less than 1 + (n + 1) / 4 changes: one of "--jsn", three of "--memory-limt".
 const char *cli_near_option(const struct command *command, const char *word)
 {
     size_t least = 1 + (strlen(word) + 1) / 4;
@@ -126,6 +140,8 @@ const char *cli_near_option(const struct command *command, const char *word)
     return own->name;
 }
 
+// More generous than for options, as commands are few: less than 1 + (n + 2) / 3 changes, so that
+// "plna" (2 of at most 2) finds plan.
 const char *cli_near_command(const char *word)
 {
     const char *best = NULL;
