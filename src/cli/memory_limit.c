@@ -2,6 +2,10 @@
 // memory_limit.c - how much the command may allocate: what --memory-limit says, else most of the machine's memory or of what
 // its control group leaves to it, so that a hostile file ends the command and not the machine. And the command's own few
 // allocations, which end it where they fail: so no caller can take a failure for an answer.
+//
+// Example: on a machine of 24 GiB whose control group allows 16 GiB the session may hold 14 GiB.
+// Beyond that its allocations fail, and the command ends with error[out-of-memory] and EXIT_READ,
+// instead of being killed together with its neighbours.
 #include "cli.h"
 
 #include <fcntl.h>
@@ -30,6 +34,7 @@ static int64_t read_number(const char *path)
     return (int64_t)value;
 }
 
+// Bytes; 0: nothing is known, and there is no limit. Both versions of control groups are asked.
 static int64_t of_machine(void)
 {
     static const char *const limits[] = {"/sys/fs/cgroup/memory.max",
@@ -59,6 +64,8 @@ int cli_memory_limit(const struct cli *cli, size_t *out)
 
 // ---- the command's own memory ---------------------------------------------------------------------
 
+// Lets a pointer pass; without memory it ends the program, so that the functions below never give
+// NULL.
 static void *hold(void *p, size_t n, size_t bytes_each)
 {
     char text[96];
@@ -75,6 +82,7 @@ void *cli_alloc(size_t n, size_t bytes_each)
     return hold(calloc(n, bytes_each), n, bytes_each);
 }
 
+// realloc knows no two factors, so their product is checked; what is new is not zeroed.
 void *cli_grow(void *old, size_t n, size_t bytes_each)
 {
     size_t bytes;

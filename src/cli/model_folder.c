@@ -5,9 +5,9 @@
 // Called by main.c after the options are parsed and before the command runs, which then sees a
 // model file as its argument and filled-in options as if the user had typed them. Two kinds of
 // command: those with --inputs (run, verify, bench) get a file of inputs, 3 tokens after 5 that the
-// cache holds; those with --dim alone (plan, partition, shapes, simulate, report) get the sizes of one step
-// of decode, 1 token after 256. cli->folder still names the folder for commands that want more of
-// it (generate, bench, partition --layout genai).
+// cache holds; those with --dim alone (plan, partition, shapes, simulate, report) get the sizes of
+// one step of decode, 1 token after 256. cli->folder still names the folder for commands that want
+// more of it (generate, bench, partition --layout genai).
 #include "cli.h"
 
 #include <stdlib.h>

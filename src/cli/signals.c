@@ -1,6 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // signals.c - the ends that are not chosen: Ctrl-C, kill, a closed terminal or pipe, and a file that shrank while it was mapped.
 // Each leaves nothing behind: the session's temporary files go first. Handlers use system calls alone.
+//
+// The session is reached through `current`, set while a command runs. tsr_session_sweep removes
+// files by names that the session wrote down beforehand and is safe in a handler. Exit codes are
+// those that a shell would show: 128 and the signal's number (Ctrl-C: 130). `plan` puts its own
+// handler for Ctrl-C in front while it searches (cmd_plan.c).
+//
+// SIGBUS: models are mapped, not read, so a file that somebody shortens makes a page vanish under a
+// pointer. The handler looks up the address in /proc/self/maps to name the file, and ends the
+// command as any other file that cannot be read would.
 #include "cli.h"
 
 #include <fcntl.h>
@@ -10,6 +19,7 @@
 
 static tsr_session *volatile current; // of the command that runs
 
+// Past stderr: stdio may be in the middle of something when a signal comes.
 static void say(const char *text, size_t n)
 {
     while (n > 0) {
@@ -66,6 +76,9 @@ static const char *file_in_line(const char *line, uintptr_t address)
 }
 
 // Writes the path of the file that is mapped at the address into out; false: no file is.
+// Byte by byte into a line, since no memory may be taken here and lines of the list have no bound.
+// A line that is too long is broken in two; its first part still has the range and the path's
+// beginning.
 static bool find_file(uintptr_t address, char *out, size_t cap)
 {
     int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
@@ -127,6 +140,7 @@ void cli_signals(tsr_session *session)
     struct sigaction action;
     current = session;
     memset(&action, 0, sizeof action);
+    // While one handler works no other begins: a second Ctrl-C does not interrupt the removing.
     sigfillset(&action.sa_mask);
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
         struct sigaction before;
@@ -140,6 +154,7 @@ void cli_signals(tsr_session *session)
     sigaction(SIGBUS, &action, NULL);
 }
 
+// From here on signals end the program without touching the session, which is freed next.
 void cli_signals_end(void)
 {
     current = NULL;
