@@ -18,6 +18,8 @@
 #define IN_PYTHON "/lib/python3*/site-packages/onnxruntime/capi/libonnxruntime.so.*"
 #define IN_NODE   "/.deps/node_modules/onnxruntime-node/bin/napi-v*/linux/*/libonnxruntime.so.1*"
 
+// A link's own mode says nothing: it is always writable by all; what it leads to is looked at
+// apart.
 static bool is_ours(const struct stat *at, const struct stat *program)
 {
     bool known = at->st_uid == 0 || at->st_uid == geteuid() || at->st_uid == program->st_uid;
@@ -63,6 +65,7 @@ static bool try_glob(struct cli *cli, const char *folder, const char *pattern, c
     return ok;
 }
 
+// Folders that tools/setup fills: a Python environment, Node's package, a bare library.
 static bool try_near(struct cli *cli, const char *folder, const char **found, const char **version)
 {
     return try_glob(cli, folder, "/.venv" IN_PYTHON, found, version) ||
@@ -70,6 +73,7 @@ static bool try_near(struct cli *cli, const char *folder, const char **found, co
            try_glob(cli, folder, "/.deps/libonnxruntime.so*", found, version);
 }
 
+// /proc/self/exe is the program itself; argv[0] could be anything.
 bool cli_program_folder(char *out, size_t cap)
 {
     ssize_t n = readlink("/proc/self/exe", out, cap - 1);
@@ -83,6 +87,8 @@ bool cli_program_folder(char *out, size_t cap)
 }
 
 // -I: neither the working directory nor PYTHONPATH nor the user's own packages are searched for modules.
+// Last, since it takes the time of a Python to start. What it prints is a folder of packages, in
+// which the library is looked for as elsewhere.
 static bool try_python(struct cli *cli, const char **found, const char **version)
 {
     char line[PATH_MAX] = "";
@@ -98,6 +104,8 @@ static bool try_python(struct cli *cli, const char **found, const char **version
            try_glob(cli, line, "/capi/libonnxruntime.so.*", found, version);
 }
 
+// Unlike the engine's library a Python from VIRTUAL_ENV need not pass cli_is_trusted: the user has
+// activated it.
 void cli_python(char *out, size_t cap)
 {
     char folder[PATH_MAX];
@@ -129,6 +137,8 @@ tsr_status cli_engine(struct cli *cli, const char **found, const char **version)
         snprintf(above, sizeof above, "%s/..", folder);
         ok = try_near(cli, folder, found, version) || try_near(cli, above, found, version);
     }
+    // All attempts that failed have left findings; they were guesses and are not told. If nothing
+    // was found the first attempt is made again for the one finding that says so.
     ok = ok || try_python(cli, found, version);
     tsr_finding_clear(cli->session);
     if (ok)

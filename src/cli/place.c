@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // place.c - which rank a process is, on which hosts the others are, and what they have in common to find each other.
+//
+// Three ways to be a rank: --rank K --ranks N on one host (shared memory), --rank K --hosts a:4,b:4
+// on several (UCX), or a launcher's environment, which the library reads when no option says it
+// (tsr_launcher). Texts that options point to lie in static buffers: a command reads its options
+// once.
 #include "cli.h"
 
 #include <errno.h>
@@ -7,9 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+// Bounds on what is read: ranks of a job, characters of a secret.
 #define MAX_RANKS  65536
 #define MAX_SECRET 4096
 
+// Used to decide who prints; what is wrong with --rank is said by read_rank, so here it counts as
+// none.
 int cli_rank(const struct cli *cli)
 {
     uint64_t told;
@@ -22,6 +30,7 @@ int cli_rank(const struct cli *cli)
 }
 
 // One entry of a list of hosts, "a" or "a:4": ranks on it; 0: it is none.
+// "a" -> 1, "a:4" -> 4, "a:", ":4", "a:x" -> 0.
 static int ranks_on(const char *entry, size_t length)
 {
     char number[16];
@@ -66,6 +75,7 @@ static int read_rank(struct cli *cli, tsr_run_options *options)
         return cli_usage(cli, "--hosts goes with --rank K, which of these ranks this process is");
     if (!rank_text && !ranks_text)
         return options->meet ? cli_usage(cli, "--meet goes with --rank K --ranks N") : 0;
+    // --hosts says how many ranks there are; --ranks may repeat it, and must then agree.
     if (options->hosts && !ranks_text) {
         snprintf(counted, sizeof counted, "%d", cli_count_hosts(options->hosts));
         ranks_text = counted;
@@ -110,6 +120,7 @@ static int read_secret(struct cli *cli, const char *file, tsr_run_options *optio
     return 0;
 }
 
+// An option wins over the environment. Port 0 lets the library take MASTER_PORT or its default.
 int cli_read_meeting(struct cli *cli, tsr_run_options *options)
 {
     const char *file = cli_value(cli, "--secret-file"), *port = cli_value(cli, "--port");
@@ -123,6 +134,7 @@ int cli_read_meeting(struct cli *cli, tsr_run_options *options)
     return 0;
 }
 
+// hosts is read before the rank, whose number it bounds.
 int cli_read_place(struct cli *cli, tsr_run_options *options)
 {
     int code = cli_read_meeting(cli, options);
