@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // dims.c - sizes of symbolic dimensions, as --dim NAME=SIZE gives them.
+//
+// The sizes go to planning, shapes, simulation and random shardings. `--dim batch=8 --dim seq=128`
+// becomes {batch, 8}, {seq, 128}; of a name that is given twice both entries are passed on. Remarks
+// (cli_tell_dims) warn of names that a user mistyped and of sizes that nobody gave.
 #include "cli.h"
 
 #include <errno.h>
@@ -7,6 +11,7 @@
 #include <string.h>
 
 // "batch=1" -> name and size; the name is cut off in place.
+// The last sign splits: names may hold one. strtoll would take a sign or a blank before the digits.
 static bool parse_dim(char *text, tsr_dim_size *out)
 {
     char *sign = strrchr(text, '='), *end;
@@ -26,6 +31,8 @@ int cli_read_dims(struct cli *cli, struct cli_dims *dims)
     return cli_read_dims_of(cli, "--dim", dims);
 }
 
+// Every text that was copied is counted in dims->n at once, so that cli_free_dims frees it also
+// after a mistake.
 int cli_read_dims_of(struct cli *cli, const char *option, struct cli_dims *dims)
 {
     dims->n = 0;
@@ -65,6 +72,7 @@ static bool is_kept(const tsr_model *model, const char *name)
     return false;
 }
 
+// Linear: models have a handful of symbols.
 static bool is_listed(const char *const *names, size_t n, const char *name)
 {
     for (size_t i = 0; i < n; i++)
@@ -87,6 +95,8 @@ static size_t symbols_of(const tsr_model *model, const char **out, size_t cap)
     return n;
 }
 
+// Adds ", name" to the text at `at`; the new end, which may lie beyond cap: the text is cut off
+// then.
 static size_t append(char *text, size_t cap, size_t at, const char *name)
 {
     if (at < cap)
@@ -113,6 +123,7 @@ void cli_tell_dims(const struct cli *cli, const tsr_model *model, const tsr_dim_
         cli_say(cli,
                 "sizes of %s are not given: each counts 128 and is not cut (--dim NAME=SIZE)\n",
                 open);
+    // With 64 symbols the list may be incomplete, and nobody is blamed.
     for (size_t i = 0; i < n && k < 64; i++)
         if (!is_listed(symbols, k, given[i]))
             cli_say(cli, "no input has a dimension '%s'%s%s\n", given[i],
