@@ -3,12 +3,23 @@
 //
 // Exact names are looked up in sorted lists, so that a script of thousands of edits stays quick;
 // globs and the "did you mean" look at every node.
+//
+// Order of a look-up of one word in a graph: the name of a node; the name of one of its outputs;
+// #index; a glob over names. The first kind that finds anything ends it, so a node that is called
+// `*` is found as itself. What was found stands in editor->found until the next look-up.
+//
+//   mm1                    the node of that name, or the one that makes the value mm1
+//   #3                     the fourth node of the graph
+//   layer.*.mm             all nodes whose names fit
+//   if0 > then_branch > mm1    mm1 in the branch of the node if0
+//   function f > mm1       mm1 in the body of the function f
 #include "edit.h"
 
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
 
+// Nodes of one name stand in the order of the graph.
 static int by_name(const void *a, const void *b)
 {
     const struct name_entry *x = a, *y = b;
@@ -19,6 +30,8 @@ static int by_name(const void *a, const void *b)
     return (i > k) - (i < k);
 }
 
+// Both lists hold texts of the model, which lives longer than the editor. Nodes without a name are
+// found by their outputs alone.
 static void fill(struct editor *editor)
 {
     for (tsr_node *node = tsr_graph_first(tsr_model_graph(editor->model)); node;
@@ -34,6 +47,7 @@ static void fill(struct editor *editor)
     qsort(editor->outputs, editor->n_outputs, sizeof *editor->outputs, by_name);
 }
 
+// editor->config stays NULL: the first --config, or the only configuration of the model, sets it.
 void edit_begin(struct editor *editor, struct cli *cli, tsr_model *model)
 {
     size_t nodes = 0, outputs = 0;
@@ -66,6 +80,7 @@ static void found(struct editor *editor, tsr_node *node)
     editor->found[editor->n_found++] = node;
 }
 
+// The first of that name by bisection, then all that follow with it.
 static void find_in(struct editor *editor, const struct name_entry *list, size_t n,
                     const char *name)
 {
@@ -91,6 +106,7 @@ static bool parse_index(const char *text, int64_t *out)
 }
 
 // One step of a path inside a graph; the main graph has sorted lists, subgraphs are walked.
+// Appends to editor->found, which the caller has emptied; `globs` false: patterns are plain names.
 static void find_step(struct editor *editor, const tsr_graph *graph, const char *text, bool globs)
 {
     int64_t index;
@@ -127,6 +143,8 @@ static tsr_graph *branch_of(const tsr_node *node, const char *name)
 }
 
 // `outer > branch > inner`: the part before the first " > " names one node, the next its attribute.
+// The text is cut up in place; it is a copy that edit_find_nodes frees. Every step but the last
+// must name exactly one node.
 static void find_path(struct editor *editor, const tsr_graph *graph, char *text, bool globs)
 {
     for (char *arrow; (arrow = strstr(text, " > "));) {
@@ -169,6 +187,7 @@ size_t edit_find_nodes(struct editor *editor, const char *text, size_t n, bool g
     editor->n_found = 0;
     find_in_function(editor, copy, globs);
     if (!editor->n_found) {
+        // First as one name: a node may be called "a > b".
         find_step(editor, tsr_model_graph(editor->model), copy, globs);
         if (!editor->n_found)
             find_path(editor, tsr_model_graph(editor->model), copy, globs);
@@ -177,6 +196,7 @@ size_t edit_find_nodes(struct editor *editor, const char *text, size_t n, bool g
     return editor->n_found;
 }
 
+// Names are compared exactly; an optional input that is left out is NULL and has none.
 tsr_value *edit_node_value(const tsr_node *node, const char *name)
 {
     for (size_t i = 0; i < tsr_node_input_count(node); i++)
@@ -198,6 +218,7 @@ static size_t keep_with_value(struct editor *editor, const char *value)
     return editor->n_found = kept;
 }
 
+// The first 20000 names at most: a hint is not worth more time.
 static const char *nearest_node(const struct editor *editor, const char *text)
 {
     const char *best = NULL;
@@ -212,6 +233,7 @@ static const char *nearest_node(const struct editor *editor, const char *text)
     return best;
 }
 
+// "'x', 'W', 'y'": inputs, then outputs, cut off at `cap`.
 static void values_text(const tsr_node *node, char *out, size_t cap)
 {
     size_t k = 0, inputs = tsr_node_input_count(node), all = inputs + tsr_node_output_count(node);
@@ -225,6 +247,8 @@ static void values_text(const tsr_node *node, char *out, size_t cap)
 }
 
 // Nothing fits NODE:VALUE: says whether the node or the value is to blame.
+// The longest part before a colon that names a node is taken for the node: then the value is to
+// blame.
 static void blame(struct editor *editor, const char *text, size_t n)
 {
     char *copy = cli_copy(text, n), values[512];
@@ -251,6 +275,7 @@ static void blame(struct editor *editor, const char *text, size_t n)
 }
 
 // "node":"value": the quotes settle where the names end. Returns false if it is not of that form.
+// *found_it false: a message was printed. *value is the caller's to free if *found_it.
 static bool quoted_target(struct editor *editor, const char *text, size_t n, char **value,
                           bool *found_it)
 {
@@ -303,6 +328,8 @@ bool edit_find_target(struct editor *editor, const char *text, size_t n, char **
     *value = NULL;
     if (quoted_target(editor, text, n, value, &ok))
         return ok;
+    // A later colon may overwrite what an earlier one found, so the look-up is made again for the
+    // one split that counts.
     int splits = try_splits(editor, text, n, false, value, &at);
     bool globs = splits == 0;
     if (globs)
