@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // edit.c - applies one edit to a model: configurations, shardings, stages.
+//
+// edit_apply is the whole language: options of `annotate` and lines of a script call it with the
+// option and its value. Each edit looks up its nodes (lookup.c), calls the library, and notes
+// success or the exit code in the editor; a wrong edit does not end the work, so that a script
+// shows all its mistakes at once. cmd_annotate.c writes the model only if editor->code is still 0.
 #include "edit.h"
 
 #include <stdarg.h>
@@ -42,6 +47,7 @@ static void took(struct editor *editor, tsr_status status)
         editor->code = EXIT_NO;
 }
 
+// True: editor->config is set. A model with one configuration needs no --config.
 static bool need_config(struct editor *editor)
 {
     if (!editor->config && tsr_model_config_count(editor->model) == 1)
@@ -77,6 +83,8 @@ static size_t split_names(char *text, const char **out, size_t cap)
     return n;
 }
 
+// `colon` stands before COUNT in `text`. "tp:2=cpu,gpu" -> name tp, 2 devices, names cpu and gpu.
+// editor->config becomes the new configuration, which the edits that follow mean.
 static void declare(struct editor *editor, const char *text, const char *colon)
 {
     size_t length = strlen(text) + 1;
@@ -93,6 +101,7 @@ static void declare(struct editor *editor, const char *text, const char *colon)
     free(copy);
 }
 
+// A configuration that exists is chosen even where its name looks like a declaration ("a:2").
 static void edit_config(struct editor *editor, const char *text)
 {
     const char *colon = declares(text);
@@ -106,6 +115,7 @@ static void edit_config(struct editor *editor, const char *text)
     }
 }
 
+// The chosen one is forgotten first; an edit behind it must choose another.
 static void edit_remove_config(struct editor *editor, const char *name, bool cascade)
 {
     tsr_config *config = tsr_model_find_config(editor->model, name);
@@ -128,6 +138,7 @@ static bool at_equals(struct editor *editor, const char *text, const char *form,
     return true;
 }
 
+// NODE:VALUE may name many nodes by a glob; each has its own value of that name.
 static void edit_shard(struct editor *editor, const char *text)
 {
     size_t n;
@@ -142,6 +153,7 @@ static void edit_shard(struct editor *editor, const char *text)
     free(value);
 }
 
+// Without a chosen configuration editor->config is NULL, which stands for all of them.
 static void edit_unshard(struct editor *editor, const char *text)
 {
     char *value = NULL;
@@ -153,6 +165,7 @@ static void edit_unshard(struct editor *editor, const char *text)
     free(value);
 }
 
+// `none` takes a stage away; numbers below 0 pass here and are the checker's to judge.
 static void edit_stage(struct editor *editor, const char *text)
 {
     size_t n;
@@ -173,6 +186,7 @@ static void edit_stage(struct editor *editor, const char *text)
 }
 
 // Adds a line to the metadata, unless it is there.
+// The metadata is a list, one entry in each line.
 static tsr_status add_line(struct editor *editor, const char *key, const char *line)
 {
     const char *text = tsr_model_metadata(editor->model, key);
@@ -191,6 +205,8 @@ static tsr_status add_line(struct editor *editor, const char *key, const char *l
 }
 
 // The sum that a node gives stays in parts for readers that can add them.
+// A line "CONFIG:VALUE" under ai.tessera.delay, which sharding/delay.c reads; VALUE is the node's
+// first output. A node without outputs counts as done.
 static void edit_delay(struct editor *editor, const char *text)
 {
     if (!need_config(editor))
@@ -217,6 +233,8 @@ struct tile_job {
     tsr_node *last; // a node that reads the value twice gets one spec
 };
 
+// Called for each use of the value; false would end the walk. Two uses by one node follow each
+// other.
 static bool tile_use(void *data, tsr_node *node, size_t input)
 {
     struct tile_job *job = data;
@@ -228,6 +246,8 @@ static bool tile_use(void *data, tsr_node *node, size_t input)
     return true;
 }
 
+// By the value's name: producer and all readers get the same spec. Inputs of the
+// model and weights have no producer.
 static void edit_tile(struct editor *editor, const char *text)
 {
     size_t n;
@@ -248,6 +268,7 @@ static void edit_tile(struct editor *editor, const char *text)
     free(name);
 }
 
+// The model takes a copy as text; the object is freed here.
 static void edit_topology(struct editor *editor, const char *text)
 {
     tsr_topology *topology = NULL;
@@ -278,6 +299,7 @@ void edit_apply(struct editor *editor, const char *option, const char *value, bo
 {
     if (!strcmp(option, "--config"))
         edit_config(editor, value);
+    // A script may hold any word; the command line cannot, for the parser has refused it.
     else if (!strcmp(option, "--remove-config"))
         edit_remove_config(editor, value, cascade);
     else if (!strcmp(option, "--shard"))
@@ -300,6 +322,8 @@ void edit_apply(struct editor *editor, const char *option, const char *value, bo
         edit_wrong(editor, EXIT_USAGE, "no edit '%s'", option);
 }
 
+// --no-labels is an option of `annotate` alone. A model that has labels and gets new shardings
+// would show the old ones, so labels that exist are always made anew.
 tsr_status cli_label(const struct cli *cli, tsr_model *model)
 {
     if (cli_flag(cli, "--labels"))
