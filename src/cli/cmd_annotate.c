@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_annotate.c - writes configurations, shardings and stages by hand; all wrong edits are told,
 // then nothing is written.
+//
+// Order: --dim is read, the model loaded, all edits applied in the order of the words (edit.c), and
+// the model written if none was wrong. A script's line is an option and its value, `--shard
+// mm:W={1,2}` or `--shard=mm:W={1,2}`; a plan's document (plan --plan) has the same edits inside
+// and is recognised by its first byte.
 #include "edit.h"
 
 #include <stdlib.h>
@@ -19,6 +24,8 @@ static char *trim(char *text)
 
 // One line of a script: the same words as on the command line, the rest of the line being the
 // value.
+// The value is the rest of the line, blanks included. " --cascade" at its end is the flag of
+// --remove-config; quotes around the whole value, as a shell would want them, are taken off.
 static void script_line(struct editor *editor, char *line)
 {
     char *option = trim(line);
@@ -83,6 +90,8 @@ void edit_run_script(struct editor *editor, const char *path)
     editor->script = NULL;
 }
 
+// --cascade belongs to the option before it. Options that are no edits have no value, or are named
+// here.
 static void run_edits(struct editor *editor, const struct cli *cli)
 {
     for (size_t i = 0; i < cli->n_given; i++) {
@@ -96,6 +105,7 @@ static void run_edits(struct editor *editor, const struct cli *cli)
     }
 }
 
+// External data is copied first: where that fails, no model is written that would miss it.
 static int finish(struct cli *cli, struct editor *editor, tsr_model *model, const char *out)
 {
     if (editor->code) {
