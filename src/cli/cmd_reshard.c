@@ -1,11 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_reshard.c - the cheapest way from one sharding of a tensor to another, step by step, with its bytes.
+//
+// Needs no model: a shape, two shardings and perhaps a partial sum are all that a resharding
+// depends on. The library finds the steps (tsr_reshard_plan) and, with a topology, prices them.
+// Example:
+//
+//   tessera reshard --shape 8x6 --from '{2,1:0,1}' --to '{1,2:0,1}'
+//   step                     per device          total  sharding                 groups
+//   all-to-all 0 to 1              48 B           96 B  {1,2:0,1}                0,1
+//
+// Device 0 has rows 0..3 and wants columns 0..2: 12 of its 24 elements come from device 1.
 #include "cli.h"
 
 #include <string.h>
 
 #define SHOWN 60 // columns of a list of groups
 
+// "0,1 2,3": groups with blanks between them, their devices with commas. Beyond SHOWN columns the
+// rest is replaced by the number of groups, for a step may have thousands.
 static void groups_text(char *out, size_t cap, const tsr_step *step)
 {
     size_t k = 0;
@@ -26,6 +38,7 @@ static void groups_text(char *out, size_t cap, const tsr_step *step)
     }
 }
 
+// "all-to-all 0 to 1" moves a cut between axes, "all-gather 0" has one axis, "all-reduce" none.
 static void op_text(char *out, size_t cap, const tsr_step *step)
 {
     if (step->to_axis >= 0)
@@ -37,6 +50,7 @@ static void op_text(char *out, size_t cap, const tsr_step *step)
 }
 
 // time: picoseconds, or -1.
+// No steps: both shardings mean the same.
 static void print_steps(const tsr_step *steps, size_t n, int64_t time)
 {
     if (n == 0) {
@@ -55,6 +69,7 @@ static void print_steps(const tsr_step *steps, size_t n, int64_t time)
         printf("predicted time %.3f us\n", (double)time / 1e6);
 }
 
+// One list of device numbers for each group.
 static void json_groups(tsr_json *json, const tsr_step *step)
 {
     tsr_json_begin(json, "groups", '[');
@@ -92,6 +107,7 @@ static int print_steps_json(struct cli *cli, const tsr_step *steps, size_t n, in
     return cli_print_json(cli, json, EXIT_DONE);
 }
 
+// Float32 where no type is given; false: no type has that name.
 static bool read_type(const char *text, tsr_dtype *out)
 {
     *out = TSR_FLOAT;
@@ -125,6 +141,7 @@ static int run(struct cli *cli)
     size_t n = 0;
     tsr_status status =
         tsr_reshard_plan(cli->session, from, to, partial, type, rank, shape, &steps, &n);
+    // cli_finish would answer EXIT_READ, which is for files.
     if (status == TSR_MALFORMED) {
         cli_finish(cli, status);
         return EXIT_USAGE;
