@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_check.c - every mistake in the annotations at once, each with its place and its remedy.
+//
+// The checker adds findings to the session; this file prints them as text, as JSON, or as SARIF,
+// which code-scanning services show beside a file. Unlike other commands the findings are the
+// result and go to stdout. Exit code: 0, EXIT_NO with errors, or another where the model could not
+// be read.
 #include "cli.h"
 
 #include <string.h>
 
+// --quiet leaves errors and the last line.
 static void print_findings(struct cli *cli)
 {
     size_t n = tsr_finding_count(cli->session);
@@ -26,9 +32,11 @@ static int print_check_json(struct cli *cli, int code)
     return cli_print_json(cli, json, code);
 }
 
+// By tsr_severity; SARIF has the same words.
 static const char *const levels[] = {"error", "warning", "note"};
 
 // Rules of the codes that occur, as SARIF wants them.
+// The table of codes is walked and not the findings, so that each code stands there once.
 static void sarif_rules(struct cli *cli, tsr_json *json)
 {
     const char *code, *title, *explanation;
@@ -57,6 +65,7 @@ static void sarif_rules(struct cli *cli, tsr_json *json)
 static void sarif_location(struct cli *cli, tsr_json *json, const tsr_finding *finding)
 {
     char name[512];
+    // "main#3 mm:W": graph, index, node (its operator where it has no name), value.
     snprintf(name, sizeof name, "%s#%lld %s%s%s", finding->graph, (long long)finding->node_index,
              cli_text_or(finding->node, finding->op), cli_text_if(finding->value[0], ":"),
              finding->value);
@@ -78,6 +87,7 @@ static void sarif_location(struct cli *cli, tsr_json *json, const tsr_finding *f
     tsr_json_end(json);
 }
 
+// What helps is part of the message: SARIF has fixes only as edits of text.
 static void sarif_results(struct cli *cli, tsr_json *json)
 {
     tsr_json_begin(json, "results", '[');
@@ -98,6 +108,7 @@ static void sarif_results(struct cli *cli, tsr_json *json)
     tsr_json_end(json);
 }
 
+// The nesting is SARIF's: a document has runs, a run has the tool with its rules, and the results.
 static int print_sarif(struct cli *cli, int code)
 {
     tsr_json *json = tsr_json_new(cli->session);
@@ -122,6 +133,7 @@ static int print_sarif(struct cli *cli, int code)
 }
 
 // A topology that cannot be read, or is of another number of devices, adds its own findings.
+// The status is not looked at: what is wrong has become a finding, which is what is wanted here.
 static void check_topologies(tsr_model *model, const char *only)
 {
     for (size_t i = 0; i < tsr_model_config_count(model); i++) {

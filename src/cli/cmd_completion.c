@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_completion.c - completion scripts for bash, zsh and fish, made from the tables of commands
 // and options.
+//
+// Nothing is listed by hand, so a new option completes by itself. Each shell has one function that
+// prints the frame and one that prints an option; each_option calls the latter for the command's
+// options and the common ones.
 #include "cli.h"
 
 #include <string.h>
@@ -20,6 +24,8 @@ static void word(const struct command *command, const struct option *option)
     printf(" %s", option->name);
 }
 
+// The script sets `words` to the command's options, or to all commands while the first word is
+// typed; for words that do not begin with a dash bash completes file names.
 static void bash(void)
 {
     printf("_tessera() {\n    local words\n    case \"${COMP_WORDS[1]}\" in\n");
@@ -37,6 +43,8 @@ static void bash(void)
            "complete -o default -F _tessera tessera\n");
 }
 
+// '--name[help]' and, with a value, ':value:_files'. Brackets, colons and backslashes of the help
+// are escaped for _arguments.
 static void zsh_option(const struct command *command, const struct option *option)
 {
     (void)command;
@@ -66,6 +74,7 @@ static void zsh(void)
     printf("    esac\n}\ncompdef _tessera tessera\n");
 }
 
+// Long options without their dashes after -l, "-o" after -s. -r: it needs a value.
 static void fish_option(const struct command *command, const struct option *option)
 {
     printf("complete -c tessera -n '__fish_seen_subcommand_from %s' ", command->name);
