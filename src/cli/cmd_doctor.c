@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_doctor.c - what of the surroundings is found and what is missing, and what to do about it.
+//
+// A list of items, each filled by one look_... function: what it is, its state, what was found, and
+// a remedy if something is missing. The command always succeeds: it answers a question. Findings
+// that a look leaves in the session are cleared, for the item says it.
 #include "cli.h"
 
 #include <limits.h>
@@ -16,6 +20,7 @@ struct item {
 };
 
 // First program of that name on the path; empty if none.
+// As a shell would look: the first folder of PATH with an executable file of that name.
 static void which(const char *name, char *out, size_t cap)
 {
     out[0] = 0;
@@ -28,6 +33,7 @@ static void which(const char *name, char *out, size_t cap)
     }
 }
 
+// The state "ok" or "missing"; a remedy is shown only for what is missing.
 static void set(struct item *item, const char *what, bool ok, const char *remedy)
 {
     static const char *const states[] = {"missing", "ok"};
@@ -47,6 +53,8 @@ static void look_engine(struct cli *cli, struct item *item)
 }
 
 // Kinds of devices that a configuration may name: "CPU; GPU: CUDA; NPU: nothing"
+// Each name that a configuration may give a device, and what the opened engine has for it. After
+// look_engine, which opens it.
 static void look_devices(struct cli *cli, struct item *item)
 {
     static const char *const kinds[] = {"CPU", "GPU", "NPU"};
@@ -66,6 +74,7 @@ static void look_devices(struct cli *cli, struct item *item)
 }
 
 // What cut and whole models with 8-bit weights may differ by; not asked where there is no engine.
+// Three states: exact, inexact, and missing where there is no engine to ask.
 static void look_bytes(struct cli *cli, struct item *item)
 {
     bool saturates = false;
@@ -83,6 +92,8 @@ static void look_bytes(struct cli *cli, struct item *item)
     snprintf(item->detail, sizeof item->detail, "%s", detail);
 }
 
+// Needs both: the program that starts ranks, and our plug-in, which was built only if that MPI's
+// headers were there. The remedy depends on which is missing.
 static void look_mpi(struct item *item, const char *what, const char *program, const char *family,
                      const char *remedy)
 {
@@ -96,6 +107,7 @@ static void look_mpi(struct item *item, const char *what, const char *program, c
              cli_text_if(path[0] && !plugin, " (no plug-in)"));
 }
 
+// The plug-in alone: UCX has no launcher.
 static void look_ucx(struct item *item)
 {
     bool plugin = tsr_transport_available("ucx");
@@ -180,12 +192,14 @@ static void look_ranks(struct item *item)
         if (share > CORES_SHOWN && n < cap)
             n += (size_t)snprintf(item->detail + n, cap - n, " and %d more", share - CORES_SHOWN);
     }
+    // The largest number of ranks that still get cores of their own.
     while (tsr_run_cores(0, ranks + 1, cores, CORES_SHOWN, NULL))
         ranks++;
     if (n < cap)
         snprintf(item->detail + n, cap - n, "; more than %d run anywhere, with 1 thread", ranks);
 }
 
+// A remedy stands below its item, under the third column.
 static int print_text(const struct item *items, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
