@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_topology.c - topologies: shown with their prices, made from a generator, written as JSON.
+//
+// Also the home of cli_topology, by which every command reads a TOPOLOGY. A text means, in this
+// order: a real machine (cuda:4, auto; tsr_topology_is_real) unless a file is called so; a notation
+// (4, ring:4, {4, [[1],[2],[3],[0]]}) unless it has a slash or ends in .json; a planned model
+// (.onnx); a JSON file; else a notation again, whose reader says what is wrong with it.
 #include "cli.h"
 
 #include <stdlib.h>
@@ -20,12 +25,14 @@ static bool is_notation(const char *text)
 }
 
 // A model has the topology that it was planned for.
+// By its name alone; a file that ends so and is no model is refused when it is loaded.
 static bool is_model(const char *text)
 {
     size_t n = strlen(text);
     return n > 5 && strcmp(text + n - 5, ".onnx") == 0;
 }
 
+// Of the model's only configuration. The topology does not need the model once it is read.
 static tsr_status of_model(struct cli *cli, const char *path, tsr_topology **out)
 {
     tsr_model *model = NULL;
@@ -59,6 +66,7 @@ static tsr_status find_topology(struct cli *cli, const char *text, tsr_topology 
     return tsr_topology_parse(cli->session, text, out);
 }
 
+// "auto:h100:8": the same topology, marked so that the planner may use fewer of its devices.
 tsr_status cli_topology(struct cli *cli, const char *text, tsr_topology **out)
 {
     tsr_topology *topology = NULL;
@@ -76,6 +84,7 @@ tsr_status cli_topology(struct cli *cli, const char *text, tsr_topology **out)
 }
 
 // The numbers given on the command line replace those of every device and link.
+// 0 in a field leaves what the topology has; the library takes it so.
 static int set_numbers(struct cli *cli, tsr_topology *topology)
 {
     static const char *const names[] = {
@@ -107,6 +116,8 @@ static int set_numbers(struct cli *cli, tsr_topology *topology)
 
 // ---- text
 
+// Numbers of the topology are per second and in seconds; the table has GFLOP/s, GB/s and
+// microseconds.
 static void print_devices(const tsr_topology *topology)
 {
     printf("%-7s %-10s %10s %14s %14s %14s\n", "device", "name", "memory", "GFLOP/s", "memory GB/s",
@@ -119,6 +130,7 @@ static void print_devices(const tsr_topology *topology)
 }
 
 // Where the numbers of a box come from.
+// A box is a name with a colon behind it somewhere in the text: "hosts:2xh100:8" has "h100:".
 static void print_source(const char *text)
 {
     const char *source, *name;
@@ -130,6 +142,7 @@ static void print_source(const char *text)
 }
 
 // Neighbours on one line, links of equal numbers together.
+// "  0, 5 us, 5 GB/s to 1 3": device 0 has two equal links.
 static void print_links(const tsr_topology *topology)
 {
     int from, to, last = -1;
@@ -147,9 +160,12 @@ static void print_links(const tsr_topology *topology)
     printf("\n");
 }
 
+// Columns of the table of prices: 1 KiB, 64 KiB, 1 MiB, 64 MiB.
 static const int64_t sizes[] = {1 << 10, 64 << 10, 1 << 20, 64 << 20};
 
 // One line for each collective, one column for each size; a send is between two devices.
+// Each cell is the time of the best algorithm and its name. After a failure the table ends where it
+// is, and the finding follows.
 static int print_prices(struct cli *cli, tsr_topology *topology)
 {
     int n = tsr_topology_devices(topology), *all = cli_alloc((size_t)n, sizeof *all);
@@ -191,6 +207,7 @@ static tsr_json *as_json(struct cli *cli, const tsr_topology *topology)
     return json;
 }
 
+// Warnings of reading it are told once, before the table; print_prices finishes the command again.
 static int show(struct cli *cli, tsr_topology *topology)
 {
     int code = cli_finish(cli, TSR_OK);
@@ -206,6 +223,7 @@ static int show(struct cli *cli, tsr_topology *topology)
     return code;
 }
 
+// `code` is what the command ends with if writing succeeds: warnings before it may have set it.
 static int write_file(struct cli *cli, const tsr_topology *topology, const char *out, int code)
 {
     tsr_json *json = as_json(cli, topology);
@@ -220,6 +238,7 @@ static int write_file(struct cli *cli, const tsr_topology *topology, const char 
     return code;
 }
 
+// Without -o the JSON goes to stdout, with or without --json.
 static int make(struct cli *cli, tsr_topology *topology)
 {
     const char *out = cli_value(cli, "-o");
@@ -235,6 +254,8 @@ static bool read_count(const char *text, uint64_t *out)
     return cli_count_of(strncmp(text, "cpu:", 4) == 0 ? text + 4 : text, out) && *out > 0;
 }
 
+// Under a launcher every rank measures and the first gets the topology; the others have nothing to
+// say.
 static int measure(struct cli *cli)
 {
     tsr_run_options run = {.size = sizeof run};

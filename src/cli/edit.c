@@ -233,8 +233,8 @@ struct tile_job {
     tsr_node *last; // a node that reads the value twice gets one spec
 };
 
-// Called for each use of the value; false would end the walk. Two uses by one node follow each
-// other.
+// Called for each use of the value, in the order in which the nodes were read, so two uses by one
+// node follow each other. False would end the walk.
 static bool tile_use(void *data, tsr_node *node, size_t input)
 {
     struct tile_job *job = data;
