@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // job.c - a model or a partition that is loaded once and run many times: the public calls. What a call does is said by
 // the job's kind (job.h), which is chosen when it is opened.
+//
+// This file owns what is the same for all kinds: the order of calls (no more than RUN_SLOTS runs
+// under way, no wait without a start, states before the first run), and that a job whose rank is
+// gone stays ended. A kind's function is called only in an order that is allowed, so kinds do not
+// check it again.
 #include "runtime/job.h"
 
+// A caller's mistake in the order of calls: a finding and TSR_USAGE; the job is as it was before.
 static tsr_status wrong_order(tsr_job *job, const char *text)
 {
     return tsr__run_refuse(job->session, DIAG_run_order, NULL, "take results with tsr_job_wait",
@@ -12,6 +18,9 @@ static tsr_status wrong_order(tsr_job *job, const char *text)
 // ---- opening -----------------------------------------------------------------------------------
 
 // Who runs the ranks of a partition: children, this process as one of them, or threads.
+// The order matters: tsr__run_join would refuse transport "shm" in a process that is no rank, so
+// children are asked for first. A child of such a process has joined before it gets here:
+// tsr__run_spawns says no, and its job is a launched one.
 static tsr_status choose_kind(tsr_job *job)
 {
     if (tsr__run_spawns(job->session, &job->options)) {
@@ -33,6 +42,7 @@ static tsr_status open_as(tsr_session *session, const char *path, const tsr_run_
     tsr_status st = tsr__job_new(session, options, &job);
     if (st != TSR_OK)
         goto close_job;
+    // From here on closing the job calls the kind's close, which takes a job that was opened half.
     job->kind = kind;
     if (!kind)
         st = choose_kind(job);
@@ -69,6 +79,8 @@ tsr_status tsr_job_open(tsr_session *session, const char *folder, const tsr_run_
 // ---- runs --------------------------------------------------------------------------------------
 
 // A rank that is gone does not come back: what this call says, later ones say too.
+// Other failures of a rank are remembered by the rank itself (tsr__ranks_verdict). Inputs that do
+// not fit (TSR_INVALID) leave the ranks as they were, and the caller may try again with others.
 static tsr_status remember(tsr_job *job, tsr_status st)
 {
     if (st == TSR_PEER)
@@ -76,6 +88,8 @@ static tsr_status remember(tsr_job *job, tsr_status st)
     return st;
 }
 
+// The difference is the number of runs under way; both numbers only grow, and run r uses slot r %
+// RUN_SLOTS, so slots of runs under way are never shared.
 static tsr_status start(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
 {
     if (job->runs_started - job->runs_collected == RUN_SLOTS)
@@ -83,6 +97,9 @@ static tsr_status start(tsr_job *job, const tsr_tensors *const *inputs, enum run
     return remember(job, job->kind->start(job, inputs, form));
 }
 
+// Ends the oldest run under way. Where a rank is gone and all started runs have been collected, the
+// caller gets the old failure again instead of a complaint about the order: a loop that pipelines
+// runs need not know how many the failure cut off.
 static tsr_status finish(tsr_job *job, tsr_tensors *const *outputs, enum run_sets form)
 {
     if (job->runs_started == job->runs_collected && job->ended != TSR_OK)
@@ -117,6 +134,8 @@ tsr_status tsr_job_wait_cut(tsr_job *job, tsr_tensors *const *outputs)
     return finish(job, outputs, SET_PER_RANK);
 }
 
+// The sets are checked before anything runs, because a run cannot be called back: after a refused
+// wait it would still be under way.
 tsr_status tsr_job_run(tsr_job *job, const tsr_tensors *inputs, tsr_tensors *outputs)
 {
     tsr_status st = tsr__tensors_owned(job->session, outputs); // before anything has run
@@ -130,6 +149,8 @@ tsr_status tsr_job_run(tsr_job *job, const tsr_tensors *inputs, tsr_tensors *out
 
 // ---- the rest ----------------------------------------------------------------------------------
 
+// A kind says TSR_INVALID without a finding where no rank has the pair; the finding is added here,
+// once, for every kind.
 tsr_status tsr_job_add_state(tsr_job *job, const char *past, const char *present)
 {
     if (job->runs_started)

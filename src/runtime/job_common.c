@@ -5,6 +5,8 @@
 
 #include <stdio.h>
 
+// Everything is zero but what every job needs for tsr_job_close. *out is set before the options are
+// checked: the caller closes the job in both cases.
 tsr_status tsr__job_new(tsr_session *session, const tsr_run_options *options, tsr_job **out)
 {
     tsr_job *job = tsr__alloc(session, sizeof *job);
@@ -22,6 +24,8 @@ tsr_status tsr__job_new(tsr_session *session, const tsr_run_options *options, ts
     return tsr__temporary_folder(session, job->options.work, "trace", &job->profiles);
 }
 
+// The kind goes first: it joins threads and waits for children that still read the bundle, write
+// profiles and use the arena. Then the rest goes in the reverse order of its making.
 void tsr_job_close(tsr_job *job)
 {
     if (!job)
@@ -45,6 +49,7 @@ tsr_status tsr__job_open_folder(tsr_job *job, const char *folder)
     tsr_status st = tsr__bundle_open(job->session, &job->arena, folder, &job->bundle);
     if (st != TSR_OK)
         return st;
+    // Set as soon as the bundle is open, so that tsr_job_close closes it whatever fails below.
     job->has_bundle = true;
     st = tsr__run_dialect(job->session, folder, manifest);
     if (st != TSR_OK)
@@ -62,6 +67,7 @@ tsr_status tsr__job_open_folder(tsr_job *job, const char *folder)
     return tsr__bundle_verify(&job->bundle, &mine, 1, job->options.check_files);
 }
 
+// The whole model's inputs, as the manifest names them; a rank's own file may have fewer.
 static bool has_input(const struct manifest *manifest, const char *name)
 {
     for (size_t i = 0; i < manifest->n_inputs; i++)
@@ -70,6 +76,8 @@ static bool has_input(const struct manifest *manifest, const char *name)
     return false;
 }
 
+// A warning for each such tensor, not an error: sets that were saved for one model are often given
+// to another, and what a rank does not ask for it never sees.
 void tsr__job_note_unknown(tsr_job *job, const tsr_tensors *inputs)
 {
     for (size_t i = 0; i < inputs->n; i++) {
@@ -81,6 +89,8 @@ void tsr__job_note_unknown(tsr_job *job, const tsr_tensors *inputs)
     }
 }
 
+// Ranks that the caller gives sets for: of children all, although none runs in this process (job->n
+// is 0).
 static int ranks_here(const tsr_job *job)
 {
     if (job->children)
@@ -97,6 +107,8 @@ int tsr_job_ranks(const tsr_job *job, int *here)
     return (int)job->bundle.manifest.n_ranks;
 }
 
+// A set of another session is refused, because its memory is freed by that session's allocator,
+// perhaps on another thread. sets[i] NULL passes: nothing is given or wanted.
 tsr_status tsr__job_sets_owned(const tsr_job *job, const tsr_tensors *const *sets,
                                enum run_sets form)
 {
@@ -111,6 +123,7 @@ tsr_status tsr__job_sets_owned(const tsr_job *job, const tsr_tensors *const *set
 
 // ---- outputs -----------------------------------------------------------------------------------
 
+// Views of the job, made anew for each use: states may have been added since the last one.
 struct handover tsr__job_handover(const tsr_job *job)
 {
     return (struct handover){.session = job->session,
@@ -127,6 +140,9 @@ bool tsr__job_handed(const tsr_job *job)
     return job->has_bundle && tsr__hand_any(&handover);
 }
 
+// One set per rank of the whole partition, not of the ranks that run here: rank 0 of a launched job
+// receives what the others give. After a failure the entries that were not made are NULL, which
+// tsr__job_sets_free takes.
 tsr_status tsr__job_sets_new(const tsr_job *job, struct arena *arena, tsr_tensors ***out)
 {
     int64_t ranks = job->bundle.manifest.n_ranks;
@@ -164,6 +180,8 @@ struct endpoint *tsr__job_endpoint(const tsr_job *job, int i)
     return job->rank_threads[i].rank.endpoint;
 }
 
+// All ranks of a partition have the same number. 0 where no rank runs in this process (children)
+// and of a whole model.
 uint64_t tsr__job_plan(const tsr_job *job)
 {
     if (job->n == 0)
