@@ -5,6 +5,17 @@
 // that is how several runs go through the stages of a pipeline. A rank that fails ends the job. When the last run that
 // was started is waited for, all ranks meet at its end: one that left out a communication is found there, and nobody
 // waits for it for ever.
+//
+// Who waits for whom. The caller's thread writes runs_started, sync_after and closing, a rank's
+// thread writes its own opened, runs_done, runs_synced and failed; all of them under job->lock, and
+// whoever writes broadcasts job->change. Inside a run a rank holds no lock of the job: it waits for
+// other ranks in the transport alone. So a rank that hangs in a communication keeps nobody from the
+// lock, and the transport's own watch ends its wait.
+//
+// What happens when a rank fails: tsr__rank_run tells the transport (tsr__comm_fail), which wakes
+// every other rank out of its communication with a failure of its own; each thread sets failed and
+// ends. wait_for counts failed ranks as arrived, so the caller returns, and tsr__ranks_verdict
+// picks the rank that failed by itself.
 #include "runtime/job.h"
 
 #include <signal.h>
@@ -14,6 +25,9 @@
 // What a rank does next; STOP: the job is closing and every run that was started is made.
 enum task { RUN, MEET, STOP };
 
+// The caller wants a meeting after sync_after runs, this rank has made exactly so many, and has not
+// met there yet. A rank that is behind runs first; none can be ahead: sync_after is set to
+// runs_started by the thread that starts runs, which then waits for the meeting.
 static bool must_meet(const struct rank_thread *rank_thread)
 {
     const tsr_job *job = rank_thread->job;
@@ -24,6 +38,8 @@ static bool must_meet(const struct rank_thread *rank_thread)
 static enum task next_task(const struct rank_thread *rank_thread)
 {
     tsr_job *job = rank_thread->job;
+    // Closing ends the wait, not the work: the rank still makes the runs that were started, because
+    // other ranks wait for its part of them.
     while (!job->closing && rank_thread->runs_done == job->runs_started &&
            rank_thread->runs_synced >= job->sync_after)
         pthread_cond_wait(&job->change, &job->lock);
@@ -35,6 +51,8 @@ static enum task next_task(const struct rank_thread *rank_thread)
 }
 
 // Runs and meetings until the job closes or the rank fails; the lock is held but for the work itself.
+// The broadcast at the head of the loop tells the caller's thread what the last turn changed (the
+// first time: that the rank is open), while the lock is held since that change.
 static void work(struct rank_thread *rank_thread)
 {
     tsr_job *job = rank_thread->job;
@@ -56,6 +74,8 @@ static void work(struct rank_thread *rank_thread)
     }
 }
 
+// A rank's thread from its start to its end. The rank itself is opened without the lock, so that
+// all ranks load at once; its findings go to a session of its own.
 static void *rank_main(void *data)
 {
     struct rank_thread *rank_thread = data;
@@ -69,6 +89,8 @@ static void *rank_main(void *data)
     rank_thread->failed = rank_thread->rank.status != TSR_OK;
     pthread_cond_broadcast(&job->change);
     pthread_mutex_unlock(&job->lock);
+    // Whoever waits for this rank from now on is told that it is gone; it is closed last so that a
+    // failure, which says more, is told first.
     tsr__comm_close(rank_thread->rank.endpoint);
     return NULL;
 }
@@ -93,6 +115,7 @@ static void wait_for(tsr_job *job, uint64_t runs)
         int there = 0;
         for (int i = 0; i < job->n_threads; i++)
             there += is_there(&job->rank_threads[i], runs);
+        // Loading is the one phase that takes long enough to be shown.
         if (runs == 0 && there != last)
             tsr__progress(job->session, "loading ranks", (uint64_t)there, (uint64_t)job->n_threads);
         last = there;
@@ -103,6 +126,7 @@ static void wait_for(tsr_job *job, uint64_t runs)
     pthread_mutex_unlock(&job->lock);
 }
 
+// After that many runs all ranks meet. Callers pass runs_started, so no rank can have gone past it.
 static void sync_after(tsr_job *job, uint64_t runs)
 {
     pthread_mutex_lock(&job->lock);
@@ -115,6 +139,8 @@ static void sync_after(tsr_job *job, uint64_t runs)
 static bool create_threads(tsr_job *job)
 {
     sigset_t all, before;
+    // A thread inherits the mask of the thread that makes it: blocked here, a signal never
+    // interrupts a rank in a communication or in the engine.
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (; job->n_threads < job->n; job->n_threads++) {
@@ -131,6 +157,8 @@ static bool create_threads(tsr_job *job)
 static tsr_status start_threads(tsr_job *job)
 {
     bool created = create_threads(job);
+    // The endpoint of the first rank that has no thread fails and closes in its place; those of
+    // later ranks need nothing, because the job has failed for all.
     if (!created) {
         struct endpoint *endpoint = tsr__threads_endpoint(job->thread_transport, job->n_threads);
         tsr__comm_fail(endpoint, TSR_PEER, "a rank's thread could not be started");
@@ -197,6 +225,9 @@ static tsr_status describe_ranks(tsr_job *job)
     return job->arena.failed ? TSR_NOMEM : TSR_OK;
 }
 
+// The order: folder and engine, ranks described, our operators' domain known to the engine,
+// threads. States are named last, on the caller's thread: the ranks have their inputs' names then
+// and wait for work.
 static tsr_status threads_open(tsr_job *job, const char *folder, bool states)
 {
     tsr_status st = tsr__ranks_prepare(job, folder);
@@ -214,6 +245,9 @@ static tsr_status threads_open(tsr_job *job, const char *folder, bool states)
 
 // ---- runs --------------------------------------------------------------------------------------
 
+// Binding runs on the caller's thread. It touches only slot runs_started % RUN_SLOTS, which no rank
+// works on: its last run was collected (job.c counts), and the ranks learn of the new one under the
+// lock below.
 static tsr_status threads_start(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
 {
     tsr_status st = tsr__ranks_bind(job, inputs, form);
@@ -251,6 +285,8 @@ static tsr_status take_joined(tsr_job *job, size_t run_slot, tsr_tensors *output
     tsr__arena_init(&arena, job->session);
     tsr_status st = tsr__job_sets_new(job, &arena, &sets);
     if (st != TSR_OK) {
+        // There is no memory for the sets: the run is over all the same, and its slot must be free
+        // for run r + RUN_SLOTS.
         take_all(job, run_slot, NULL);
         goto free_sets;
     }
@@ -272,6 +308,8 @@ static tsr_status take_first(tsr_job *job, size_t run_slot, tsr_tensors *outputs
     return st;
 }
 
+// Collects run runs_collected. Only the last run under way is followed by a meeting; between runs
+// of a pipeline the ranks are not held back by each other.
 static tsr_status threads_finish(tsr_job *job, tsr_tensors *const *outputs, enum run_sets form)
 {
     bool last = job->runs_started == job->runs_collected + 1;
@@ -298,6 +336,8 @@ static tsr_status threads_add_state(tsr_job *job, const char *past, const char *
     return tsr__ranks_keep(job, past, present) ? TSR_OK : TSR_INVALID;
 }
 
+// Every rank has made all runs that were started and has met after them: no message is under way.
+// The results stay in their slots for threads_finish.
 static tsr_status threads_barrier(tsr_job *job)
 {
     sync_after(job, job->runs_started);
@@ -314,6 +354,8 @@ static void threads_close(tsr_job *job)
     pthread_mutex_unlock(&job->lock);
     for (int i = 0; i < job->n_threads; i++)
         pthread_join(job->rank_threads[i].thread, NULL);
+    // The sessions hold views of the shared weights, and the ranks' operators use the transport: so
+    // ranks, weights, transport.
     tsr__ranks_free(job);
     if (job->engine)
         tsr__shared_close(job->engine, &job->shared);
