@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // job_ranks.c - what jobs do with the ranks that run in this process: they are described and opened, given their
 // inputs, asked how it went, traced and let go. Who runs them, and when, is the kind's.
+//
+// The same code serves 1 rank (a whole model, a launched process) and n (threads). Ranks as
+// children have no entry here: job->n is 0 in their parent, and each child has a launched job with
+// one.
 #include "runtime/job.h"
 
 #include <stdlib.h>
 
+// The arena gives zeroed memory, so that a rank that is never opened can be freed: its session is
+// NULL.
 tsr_status tsr__ranks_new(tsr_job *job, int n)
 {
     job->rank_threads = ARENA_ARRAY(&job->arena, struct rank_thread, (size_t)n);
@@ -16,6 +22,8 @@ tsr_status tsr__ranks_new(tsr_job *job, int n)
     return TSR_OK;
 }
 
+// Fills what the caller of a rank decides; all else is 0 until tsr__rank_open. 8 cores for 3 ranks:
+// 2 threads each, and 6 threads on 8 cores may spin while they wait.
 void tsr__ranks_describe(tsr_job *job, struct rank *rank, int number, int cores, int ranks)
 {
     int threads = tsr__rank_threads(cores, ranks, job->options.threads);
@@ -34,6 +42,8 @@ void tsr__ranks_describe(tsr_job *job, struct rank *rank, int number, int cores,
         rank->profile = tsr__arena_printf(&job->arena, "%s/rank%d", job->profiles->path, number).p;
 }
 
+// Cores and ranks are those of this host, as the transport has counted them: under a launcher the
+// job's ranks may lie on several hosts.
 void tsr__ranks_describe_part(tsr_job *job, struct rank *rank, int number,
                               struct endpoint *endpoint)
 {
@@ -41,6 +51,8 @@ void tsr__ranks_describe_part(tsr_job *job, struct rank *rank, int number,
     tsr__ranks_describe(job, rank, number, endpoint->host_cores, endpoint->host_ranks);
     rank->endpoint = endpoint;
     rank->path = tsr__bundle_file_path(&job->bundle, &job->arena, manifest->devices[number].file).p;
+    // 16 hexadecimal digits; the manifest's reader has checked them. Ranks compare this number
+    // before any byte is trusted.
     rank->plan = strtoull(manifest->plan, NULL, 16);
     rank->device = manifest->devices[number].device;
     rank->weight_bytes = manifest->devices[number].weight_bytes;
@@ -57,10 +69,14 @@ tsr_status tsr__ranks_prepare(tsr_job *job, const char *folder)
         return st;
     if (tsr__run_on_gpus(job->session, &job->bundle.manifest, &job->options))
         job->gpu = tsr__gpu_driver(job->session, job->engine, &job->options);
+    // A launched process has one rank whatever the manifest says; its number is the endpoint's.
     return tsr__ranks_new(job, job->endpoint ? 1 : (int)job->bundle.manifest.n_ranks);
 }
 
 // A rank that has failed works no more, so what it says can be read.
+// A rank that another made fail only repeats what the transport told it. So one that failed by
+// itself wins, whichever its number; among equals the first. Its findings are added to the job's
+// session each time it is asked: later calls say the same again.
 tsr_status tsr__ranks_verdict(tsr_job *job)
 {
     const struct rank *worst = NULL;
@@ -82,6 +98,9 @@ tsr_status tsr__ranks_verdict(tsr_job *job)
 // ---- inputs ------------------------------------------------------------------------------------
 
 // The rank's pieces of whole inputs, if it has any.
+// The pieces that the slot had RUN_SLOTS runs ago are freed first; ONNX Runtime's values over them
+// went when that run was collected. They are kept in the slot because the engine reads the inputs
+// where they lie.
 static tsr_status cut_for(tsr_job *job, int i, size_t run_slot, const tsr_tensors *inputs)
 {
     const struct manifest *manifest = &job->bundle.manifest;
@@ -102,6 +121,8 @@ static tsr_status cut_for(tsr_job *job, int i, size_t run_slot, const tsr_tensor
 // A seat of a rank that runs here; NULL: none is on a GPU.
 static struct gpu_seat *any_seat(const tsr_job *job)
 {
+    // Any seat will do: the addresses of all GPUs are one space, so that its stream copies to the
+    // host from each of them.
     for (int i = 0; i < job->n; i++)
         if (job->rank_threads[i].rank.seat)
             return job->rank_threads[i].rank.seat;
@@ -117,6 +138,8 @@ static tsr_status fetch_for(tsr_job *job, int i, size_t run_slot, const tsr_tens
     struct gpu_seat *seat = any_seat(job);
     for (size_t k = 0; inputs && seat && k < inputs->n; k++) {
         const struct tensor *x = inputs->at[k];
+        // device is 1 + the number of the GPU, 0 on the host: nothing to fetch in both of these
+        // cases.
         if (!x->device || (rank_thread->rank.seat && rank_thread->rank.card == x->device - 1))
             continue;
         tsr_status st = *pieces ? TSR_OK : tsr_tensors_new(job->session, pieces);
@@ -132,6 +155,9 @@ static tsr_status fetch_for(tsr_job *job, int i, size_t run_slot, const tsr_tens
     return TSR_OK;
 }
 
+// Whole sets are cut and fetched for the rank; with a set for each rank, its own is taken as it is.
+// `ran` tells whether states have a value by then: runs are made in order, so one that was asked
+// for before will have been made.
 static tsr_status bind_rank(tsr_job *job, int i, size_t run_slot, const tsr_tensors *const *inputs,
                             enum run_sets form)
 {
@@ -150,6 +176,8 @@ static tsr_status bind_rank(tsr_job *job, int i, size_t run_slot, const tsr_tens
 }
 
 // A job whose rank has failed runs no more.
+// All ranks' inputs are bound before one of them begins: inputs that do not fit are refused while
+// no rank waits for another, and what the ranks before it were given is let go.
 tsr_status tsr__ranks_bind(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
 {
     size_t run_slot = job->runs_started % RUN_SLOTS;
@@ -179,6 +207,7 @@ unbind:
 
 // ---- the one rank on the caller's thread -------------------------------------------------------
 
+// Under a launcher this waits for the other ranks, which open at the same time.
 tsr_status tsr__ranks_open_here(tsr_job *job)
 {
     struct rank_thread *only = &job->rank_threads[0];
@@ -197,6 +226,9 @@ void tsr__ranks_run_here(tsr_job *job)
 
 // ---- states, traces, the end -------------------------------------------------------------------
 
+// Noted twice: each rank keeps the value (if it has both names), and the job's list tells the
+// handover which outputs are no results. The arena cannot grow in place, so the list is copied;
+// there are few states, and only before the first run.
 bool tsr__ranks_keep(tsr_job *job, const char *past, const char *present)
 {
     bool found = false;
@@ -212,6 +244,8 @@ bool tsr__ranks_keep(tsr_job *job, const char *past, const char *present)
     return found;
 }
 
+// A rank need not have every state: those of other stages are not its own. That nobody has one is
+// not checked: the manifest was.
 tsr_status tsr__ranks_keep_named(tsr_job *job)
 {
     const struct manifest *manifest = &job->bundle.manifest;
@@ -238,6 +272,7 @@ tsr_status tsr__ranks_trace(tsr_job *job)
     return st;
 }
 
+// Values before pieces: what ONNX Runtime was given points into the pieces.
 void tsr__ranks_free(tsr_job *job)
 {
     for (int i = 0; i < job->n; i++) {

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // job_whole.c - the job of a whole model: one rank on the caller's thread, which talks to nobody.
+//
+// The simplest kind, and the one to read first. Nothing here waits for anybody: start makes the
+// whole run before it returns, finish hands its results over.
 #include "runtime/job.h"
 
+// The engine first: its release decides whether the file can be opened as it is or has to be copied
+// (tsr__whole_open).
 static tsr_status whole_open(tsr_job *job, const char *path, bool states)
 {
     (void)states; // there is no manifest to name them
@@ -16,11 +21,14 @@ static tsr_status whole_open(tsr_job *job, const char *path, bool states)
         return st;
     if (tsr__gpu_named(job->session, job->options.device, &job->options))
         job->gpu = tsr__gpu_driver(job->session, job->engine, &job->options);
+    // One rank has all cores of this process.
     tsr__ranks_describe(job, &job->rank_threads[0].rank, 0, tsr__cores(), 1);
     job->rank_threads[0].rank.path = job->whole.path;
     return tsr__ranks_open_here(job);
 }
 
+// TSR_OK means that inputs were bound. That the run itself failed is told by whole_finish, as the
+// other kinds do.
 static tsr_status whole_start(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
 {
     tsr_status st = tsr__ranks_bind(job, inputs, form);
@@ -48,6 +56,7 @@ static tsr_status whole_add_state(tsr_job *job, const char *past, const char *pr
     return tsr__ranks_keep(job, past, present) ? TSR_OK : TSR_INVALID;
 }
 
+// The session may have mapped files of the copy: it goes before the copy's folder.
 static void whole_close(tsr_job *job)
 {
     tsr__ranks_free(job);
