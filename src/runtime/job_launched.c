@@ -4,6 +4,14 @@
 //
 // Outputs that are not rank 0's come from the ranks that the manifest names. They are on their way to rank 0 as soon as
 // they are made, before the run is waited for, so that no rank waits for another's results before it begins its next run.
+//
+// A run of 3 ranks where rank 2 makes the output `logits` (the last stage of a pipeline):
+//     start     every rank computes its part; rank 2 then leaves its logits for rank 0 and goes on
+//     finish    rank 0 takes the file that rank 2 left and has the whole outputs; rank 2 waits until it has been
+//               taken; rank 1 has nothing to give and returns at once
+//
+// Every failure of this rank is told to the others before the call returns, or they would wait for
+// it until the transport's watch names it.
 #include "runtime/job.h"
 
 #include <stdio.h>
@@ -14,6 +22,7 @@ static tsr_status tell_others(tsr_job *job, tsr_status status)
     char text[400];
     size_t n = tsr_finding_count(job->session);
     const char *file = "", *message = tsr_status_text(status);
+    // The last finding is the cause of this failure; earlier ones may be warnings, or from before.
     if (n) {
         file = tsr_finding_at(job->session, n - 1).file;
         message = tsr_finding_at(job->session, n - 1).message;
@@ -24,6 +33,8 @@ static tsr_status tell_others(tsr_job *job, tsr_status status)
 }
 
 // All that comes before the ranks meet.
+// A failure here is this rank's own (a file is damaged, the engine is absent), and the others do
+// not know: the caller tells them.
 static tsr_status prepare(tsr_job *job, const char *folder)
 {
     tsr_status st = tsr__ranks_prepare(job, folder);
@@ -35,6 +46,7 @@ static tsr_status prepare(tsr_job *job, const char *folder)
     return job->arena.failed ? TSR_NOMEM : TSR_OK;
 }
 
+// A failure after prepare has been told by the rank itself (rank.c).
 static tsr_status launched_open(tsr_job *job, const char *folder, bool states)
 {
     tsr_status st = prepare(job, folder);
@@ -62,6 +74,8 @@ static tsr_status give(tsr_job *job, uint64_t run)
     struct handover handover = tsr__job_handover(job);
     size_t run_slot = run % RUN_SLOTS;
     tsr_tensors *mine = NULL;
+    // True also where this rank has nothing to give: finish then knows that this run's outputs go
+    // to rank 0, and every rank plays its part in meet_gifts.
     job->given[run_slot] = true;
     if (!gives_here(job))
         return TSR_OK;
@@ -76,6 +90,8 @@ static tsr_status give(tsr_job *job, uint64_t run)
 }
 
 // The end of a run for what went from rank to rank: rank 0 takes it into sets, the others wait until it has.
+// Rank 0's own outputs are in sets[0] already. A settled gift was read whole by rank 0: the
+// sender's memory for it is free again.
 static tsr_status meet_gifts(tsr_job *job, uint64_t run, tsr_tensors *const *sets)
 {
     struct handover handover = tsr__job_handover(job);
@@ -98,12 +114,14 @@ static tsr_status start_rank(tsr_job *job, const tsr_tensors *const *inputs, enu
     return TSR_OK;
 }
 
+// For a child of a process that collects results itself (servant.c): nothing is given to rank 0.
 tsr_status tsr__launched_start_own(tsr_job *job, const tsr_tensors *inputs)
 {
     tsr__job_note_unknown(job, inputs);
     return start_rank(job, &inputs, WHOLE_SET);
 }
 
+// Where the run has failed nothing is given; finish tells why.
 static tsr_status launched_start(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
 {
     uint64_t run = job->runs_started;
@@ -126,6 +144,8 @@ static tsr_status collect_handed(tsr_job *job, uint64_t run, tsr_tensors *output
     tsr_tensors *own = outputs;
     if (form == WHOLE_SET && outputs)
         own = sets[job->endpoint->rank];
+    // The run was begun with a set per rank, but is collected whole: the outputs are given only
+    // here, before anybody waits for them.
     if (form == WHOLE_SET && !job->given[run_slot]) {
         tsr_status st = give(job, run);
         if (st != TSR_OK) {
@@ -146,6 +166,8 @@ static tsr_status collect_handed(tsr_job *job, uint64_t run, tsr_tensors *output
     return tsr__hand_join(&handover, sets, outputs);
 }
 
+// All sets are made on every rank, also where only rank 0 fills more than one: the code is the same
+// on all, and empty sets cost little.
 static tsr_status finish_handed(tsr_job *job, uint64_t run, tsr_tensors *outputs,
                                 enum run_sets form)
 {
@@ -163,6 +185,8 @@ static tsr_status finish_handed(tsr_job *job, uint64_t run, tsr_tensors *outputs
 }
 
 // The results are taken even after a failure: that frees their slot.
+// Where all outputs are rank 0's, the others take part in no exchange here: each frees its slot and
+// returns.
 static tsr_status launched_finish(tsr_job *job, tsr_tensors *const *outputs, enum run_sets form)
 {
     uint64_t run = job->runs_collected++;
@@ -187,6 +211,8 @@ static tsr_status launched_add_state(tsr_job *job, const char *past, const char 
     return kept || job->endpoint->rank > 0 ? TSR_OK : TSR_INVALID;
 }
 
+// The ranks of this process and of the others meet in the transport. Runs are made inside start, so
+// a rank that comes here has made all that it was asked for.
 static tsr_status launched_barrier(tsr_job *job)
 {
     struct comm_trouble why;
@@ -205,6 +231,7 @@ static void launched_close(tsr_job *job)
 {
     tsr_tensors *none = NULL;
     while (tsr__job_handed(job) && job->runs_started > job->runs_collected)
+        // A failure ends the job for all ranks: nobody waits for the runs that are left.
         if (launched_finish(job, &none, WHOLE_SET) != TSR_OK)
             break;
     tsr__ranks_free(job);
