@@ -1,6 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // job_children.c - the job of a partition whose ranks are children of this process that stay: each has the job of a
 // launched rank (servant.c), and does what the notes of this process say (children.h).
+//
+// This process computes nothing. It keeps, for each child, a socket and the results that came
+// early; the ranks' memory, their engine and their communication are the children's alone.
+//
+// What happens when a child dies: the others find out through the shared memory that they all
+// communicate through (they look after each other there, and spawn.c tells it who is lost), or this
+// process reads the end of the stream on its socket. Either way give_up ends all of them and
+// gathers what they said. From then on every call of the job returns that status, and no call
+// waits.
 #include "runtime/children.h"
 #include "runtime/job.h"
 
@@ -18,8 +27,11 @@ static tsr_status give_up(struct children *children)
 {
     for (int i = 0; i < children->work.n; i++)
         shutdown(children->sockets[i][0], SHUT_RDWR); // those who wait for a note end
+    // Waits for the children, kills those that do not end, and adds their findings to the session.
+    // It frees the set, so it is done once.
     tsr_status st = tsr__child_set_close(children->child_set);
     children->child_set = NULL;
+    // No child has an error to tell, but one of them did not answer.
     if (st == TSR_OK) {
         tsr__diag(children->session, DIAG_rank_failed, NULL, NULL, "the ranks ended by themselves");
         st = TSR_PEER;
@@ -28,6 +40,8 @@ static tsr_status give_up(struct children *children)
 }
 
 // The next note of one child; *fd is to be closed.
+// Waits without an end of its own: the children watch each other, and tsr__child_set_over is true
+// as soon as one has ended or the job has failed. A poll that a signal interrupts is one more look.
 static tsr_status next_note(struct children *children, int rank, struct note *note, int *fd)
 {
     struct pollfd wait = {.fd = children->sockets[rank][0], .events = POLLIN};
@@ -39,6 +53,7 @@ static tsr_status next_note(struct children *children, int rank, struct note *no
     return give_up(children);
 }
 
+// A run is answered by the word that started it, with the results as a file.
 static bool is_result(struct note note)
 {
     return note.word == START || note.word == START_CUT;
@@ -56,6 +71,8 @@ static tsr_status answer_of(struct children *children, int rank, struct note *no
                 close(fd);
             return st;
         }
+        // A child cannot have more results than runs were started, and those are at most RUN_SLOTS:
+        // this one does not keep to the words.
         if (fd < 0 || kept->came - kept->taken == RUN_SLOTS)
             return give_up(children);
         kept->fds[kept->came++ % RUN_SLOTS] = fd;
@@ -63,6 +80,8 @@ static tsr_status answer_of(struct children *children, int rank, struct note *no
 }
 
 // What one child has of the next run, into a set (NULL: nowhere).
+// Results that came early are first, in the order of the runs; only then is the socket read.
+// Between two answers nothing but results can come, so the note's word need not be looked at.
 static tsr_status take_result(struct children *children, int rank, tsr_tensors *to)
 {
     struct results *kept = &children->results[rank];
@@ -82,12 +101,14 @@ static tsr_status take_result(struct children *children, int rank, tsr_tensors *
     if (to)
         st = tsr__message_tensors(&message, to);
     tsr__message_close(&message);
+    // The file was written whole before it was sent: what fails here is this process's memory.
     if (st != TSR_OK)
         return TSR_NOMEM;
     return TSR_OK;
 }
 
 // All answers to a note without more; *best: TSR_OK if one child says so.
+// A state may be known to one child and unknown to the others (stages): one that has it is enough.
 static tsr_status all_answers(struct children *children, tsr_status *best)
 {
     *best = TSR_INVALID;
@@ -104,6 +125,7 @@ static tsr_status all_answers(struct children *children, tsr_status *best)
 
 // ---- notes -------------------------------------------------------------------------------------
 
+// A note to a child that is gone cannot be sent: that is how a death is found between two calls.
 static tsr_status tell_all(struct children *children, enum word word)
 {
     struct note note = {(int32_t)word, TSR_OK};
@@ -115,6 +137,9 @@ static tsr_status tell_all(struct children *children, enum word word)
     return TSR_OK;
 }
 
+// Every child is sent all inputs of the run, as a file of its own; it cuts its pieces itself.
+// Nothing is waited for but room in its socket: a child reads the note when it has made the runs
+// before it.
 static tsr_status children_start(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
 {
     struct children *children = job->children;
@@ -142,6 +167,7 @@ static tsr_status children_start(tsr_job *job, const tsr_tensors *const *inputs,
     return TSR_OK;
 }
 
+// The two names travel as texts, the input's first; servant.c reads them in that order.
 static tsr_status tell_state(struct children *children, const char *past, const char *present)
 {
     if (children->failed != TSR_OK)
@@ -170,6 +196,7 @@ static tsr_status children_add_state(tsr_job *job, const char *past, const char 
     return job->arena.failed ? TSR_NOMEM : best;
 }
 
+// For words whose answer is only that it was done. Results of runs that arrive meanwhile are kept.
 static tsr_status tell_and_wait(struct children *children, enum word word)
 {
     tsr_status best, st = tell_all(children, word);
@@ -205,6 +232,8 @@ static tsr_status take_results(struct children *children, tsr_tensors *const *se
 }
 
 // What all ranks have of a run, brought together as the manifest says.
+// Each child sends all that its rank has, also pieces that several have; the join takes each from
+// the rank that the manifest names.
 static tsr_status take_joined(tsr_job *job, tsr_tensors *outputs)
 {
     struct arena arena;
@@ -221,6 +250,7 @@ static tsr_status take_joined(tsr_job *job, tsr_tensors *outputs)
     return st;
 }
 
+// Counted before anything can fail: a run that was lost is collected too.
 static tsr_status children_finish(tsr_job *job, tsr_tensors *const *outputs, enum run_sets form)
 {
     job->runs_collected++;
@@ -235,6 +265,8 @@ static tsr_status children_finish(tsr_job *job, tsr_tensors *const *outputs, enu
 
 // ---- opening and closing -----------------------------------------------------------------------
 
+// Packets keep notes apart: one send is one receive. All ends are -1 first, so that close_sockets
+// can tell which were made.
 static bool make_sockets(struct children *children)
 {
     for (int i = 0; i < children->work.n; i++)
@@ -290,8 +322,10 @@ static tsr_status fork_children(struct children *children)
         close(children->sockets[i][1]);
         children->sockets[i][1] = -1;
     }
+    // Some may have been started: give_up ends them, and says why it could not be done.
     if (st != TSR_OK)
         return give_up(children);
+    // Each child says READY when it has loaded and met the others.
     return all_answers(children, &best);
 }
 
@@ -303,6 +337,8 @@ static tsr_status children_open(tsr_job *job, const char *folder, bool states)
     st = tsr__engine(job->session, &job->engine); // the children have it then
     if (st != TSR_OK)
         return st;
+    // A forked process cannot use a driver that its parent has started: that is refused before
+    // anything is forked.
     if (tsr__run_on_gpus(job->session, &job->bundle.manifest, &job->options)) {
         st = tsr__gpu_spoilt(job->session, &job->options);
         if (st != TSR_OK)
@@ -310,6 +346,7 @@ static tsr_status children_open(tsr_job *job, const char *folder, bool states)
     }
     if (job->profiles)
         job->options.work = job->profiles->path; // theirs go with this one
+    // struct children outlives this call, the caller's text need not.
     const char *name = tsr__arena_str(&job->arena, str_of(folder)).p;
     if (!name)
         return TSR_NOMEM;
@@ -344,6 +381,8 @@ static void children_close(tsr_job *job)
     if (!children)
         return;
     if (children->child_set) {
+        // A child ends by itself after this word, or when it reads the end of the stream; closing
+        // the set waits for that.
         tell_all(children, CLOSE);
         if (children->child_set) // unless that gave up
             tsr__child_set_close(children->child_set);
