@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // notes.c - notes between a process and its children, over a socket: a few words, and perhaps a file.
+//
+// The descriptor travels as the socket's own baggage (SCM_RIGHTS): the receiver gets a new number
+// for the same open file, and both sides close their own. The sender's memory of the results is
+// then free, whenever the other side reads them.
 #include "runtime/children.h"
 
 #include <errno.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+// Blocks while the socket's buffer is full. A receiver that has gone is an error here, not a
+// signal.
 bool tsr__note_send(int to, struct note note, int fd)
 {
     _Alignas(struct cmsghdr) char space[CMSG_SPACE(sizeof fd)] = {0};
@@ -27,6 +33,8 @@ bool tsr__note_send(int to, struct note note, int fd)
     return n == (ssize_t)sizeof note;
 }
 
+// Blocks until a note comes. A packet of another length is refused; a descriptor that came with it
+// would still be in *fd.
 bool tsr__note_receive(int from, struct note *note, int *fd)
 {
     _Alignas(struct cmsghdr) char space[CMSG_SPACE(sizeof *fd)];

@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // servant.c - a child of a process that has its ranks as children: it opens the job of a launched rank, and does what
 // the notes of its parent say (children.h).
+//
+// It is a child's main loop: one note at a time, in order, on one thread. Runs that the parent has
+// sent meanwhile wait in the socket. Any failure leaves the loop; spawn.c then seals the child's
+// findings and the parent reads them there, so nothing is answered after a failure.
+//
+// The parent dies: the read gives the end of the stream, and the loop ends (the kernel kills the
+// child in any case).
 #include "runtime/children.h"
 #include "runtime/job.h"
 
 #include <unistd.h>
 
+// One child. job is NULL until it is open; socket is the child's end of its pair.
 struct servant {
     tsr_session *session;
     tsr_job *job;
@@ -13,6 +21,7 @@ struct servant {
 };
 
 // Hands the results of this rank to the parent.
+// A set for this rank alone: the parent puts the pieces of all children together.
 static tsr_status send_results(struct servant *servant, enum word word)
 {
     tsr_tensors *results = NULL;
@@ -46,6 +55,8 @@ static tsr_status read_inputs(struct servant *servant, int fd, tsr_tensors **out
 }
 
 // One run of this rank, from the note that starts it to its results.
+// START brings the whole model's inputs, START_CUT this rank's own. The run is made and collected
+// here, so the child never has more than one under way.
 static tsr_status serve_run(struct servant *servant, enum word word, int fd)
 {
     tsr_job *job = servant->job;
@@ -66,6 +77,8 @@ free_inputs:
     return st;
 }
 
+// The two texts are views of a file; the names are copied, with their terminators, for the one
+// call.
 static tsr_status serve_keep(struct servant *servant, int fd)
 {
     struct message message;
@@ -84,6 +97,8 @@ static tsr_status serve_keep(struct servant *servant, int fd)
 }
 
 // A note that starts no run; it is answered unless the child has to end.
+// A word that is none of these can only come from a parent of another build: TSR_BUG ends the
+// child.
 static tsr_status serve_other(struct servant *servant, enum word word, int fd)
 {
     tsr_job *job = servant->job;
@@ -135,6 +150,9 @@ static void keep_own_socket(const struct children *children, int rank)
     }
 }
 
+// Joining, loading and meeting the other ranks happens in open_job; READY tells the parent that all
+// of it is done. Whatever ends the loop, the job is closed here, because the process leaves without
+// running exit handlers.
 tsr_status tsr__servant_work(struct spawn *spawn, tsr_session *session, int rank,
                              struct message *out)
 {
