@@ -1,6 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // rank.c - one rank at work: it meets the others, is given inputs, runs as often as it is asked, keeps
 // what stays with it between runs. Its model is opened in rank_session.c.
+//
+// Two threads know a rank. Its own thread opens it, runs it and meets; the caller's thread binds
+// inputs and takes outputs of slots whose run has not begun or has ended. The job's counters
+// (job.h) keep them apart, so nothing here is locked. Findings follow the thread: those of opening
+// and running go to rank->session, those of binding and taking to the session that the call is
+// given.
+//
+// Who owns a value (OrtValue) of state `past` / `present`, without a buffer of its own:
+//     run 0   ins[past] is the slot's (the caller gave it)          outs[present] becomes state->value
+//     run 1   ins[past] is lent: it is state->value, kept[past]     outs[present] becomes state->value, the old one is
+//                                                                   released, ins[past] is forgotten
+// What is lent is never released through the slot: after a failed run take_back_states forgets it
+// too.
 #include "runtime/internal.h"
 #include "gpu/gpu.h"
 
@@ -8,6 +21,7 @@
 
 // ---- inputs ------------------------------------------------------------------------------------
 
+// Input i of this rank is refused; the finding names file, rank and input.
 static tsr_status refuse_input(struct rank *rank, tsr_session *session, size_t i,
                                enum diag_code code, const char *hint, const char *text)
 {
@@ -32,6 +46,7 @@ static const char *kind_text(char *out, size_t cap, const struct wanted *kind)
 }
 
 // An optional without a value is given (given->optional) only where one is wanted.
+// The type of a sequence is that of its elements.
 static bool kind_fits(const struct wanted *given, const struct wanted *wanted)
 {
     if (given->optional)
@@ -45,6 +60,8 @@ static tsr_status refuse_shape(struct rank *rank, tsr_session *session, size_t i
                         text);
 }
 
+// Dimensions that the model leaves open (-1) take any size; that two open ones with one name agree
+// is checked elsewhere (named.c).
 static tsr_status check_shape(struct rank *rank, tsr_session *session, size_t i,
                               const struct tensor *tensor)
 {
@@ -87,6 +104,7 @@ static tsr_status check_input(struct rank *rank, tsr_session *session, size_t i,
     return check_shape(rank, session, i, tensor);
 }
 
+// Input number `input` takes what an output of the run before left.
 static bool is_state(const struct rank *rank, size_t input)
 {
     for (size_t k = 0; k < rank->n_states; k++)
@@ -131,12 +149,16 @@ static OrtStatus *device_value(struct rank *rank, const struct tensor *tensor, O
 }
 
 // Makes the value that ONNX Runtime is given for a tensor that fits.
+// On success *out is a value that the slot owns; its numbers stay where the tensor has them, unless
+// it is a state's buffer; texts are copied.
 static tsr_status make_value(struct rank *rank, tsr_session *session, size_t i,
                              const struct tensor *tensor, OrtValue **out)
 {
     struct arena arena;
     tsr__arena_init(&arena, session);
     OrtStatus *failed = NULL;
+    // The tensor lies on a GPU that is not this rank's: job_ranks.c brings such ones to the host
+    // first where it can.
     if (tensor->device && (!rank->seat || rank->card != tensor->device - 1))
         return tsr__tensor_on_host(session, tensor);
     if (tensor->device)
@@ -191,11 +213,14 @@ tsr_status tsr__rank_bind(struct rank *rank, size_t run_slot, const tsr_tensors 
         if (first == TSR_OK)
             first = st;
     }
+    // All or nothing: a slot that is bound half would be run with inputs of the run before.
     if (first != TSR_OK)
         tsr__rank_drop(rank, run_slot);
     return first;
 }
 
+// -1: there is no such name. Models have few inputs and outputs, and this is asked for states
+// alone.
 static int64_t find_name(const char *const *names, size_t n, const char *name)
 {
     for (size_t i = 0; i < n; i++)
@@ -204,6 +229,8 @@ static int64_t find_name(const char *const *names, size_t n, const char *name)
     return -1;
 }
 
+// Called before the first run, while the rank waits for work. The list is made anew because an
+// arena does not grow in place.
 bool tsr__rank_keep(struct rank *rank, const char *past, const char *present)
 {
     int64_t in = find_name(rank->input_names, rank->n_inputs, past);
@@ -222,6 +249,9 @@ bool tsr__rank_keep(struct rank *rank, const char *past, const char *present)
 
 // ---- work --------------------------------------------------------------------------------------
 
+// Another rank is at fault: the finding has its number and what it told. The status is that rank's,
+// too, so that all ranks of the job end with the same one; a transport that has none gives
+// TSR_PEER.
 static tsr_status peer_failed(struct rank *rank, const struct comm_trouble *why)
 {
     struct place at = tsr__rank_place(rank);
@@ -241,6 +271,8 @@ static void keep_buffer(struct rank *rank, struct rank_state *state, struct run_
     OrtValue *value = run_slot->ins[state->input];
     run_slot->outs[state->output] = NULL;
     run_slot->ins[state->input] = NULL;
+    // The usual case from the second run on: the run has written over the buffer that the state
+    // already owns.
     if (value == state->value)
         return;
     rank->engine->api->ReleaseValue(state->value); // NULL is fine
@@ -248,6 +280,7 @@ static void keep_buffer(struct rank *rank, struct rank_state *state, struct run_
 }
 
 // Values that stay: the old ones were this run's inputs, the new ones leave its outputs.
+// After a run that went well. Where input and output are one value, the engine wrote in place.
 static void keep_states(struct rank *rank, struct run_slot *run_slot)
 {
     for (size_t k = 0; k < rank->n_states; k++) {
@@ -265,6 +298,7 @@ static void keep_states(struct rank *rank, struct run_slot *run_slot)
     }
 }
 
+// Blocks in our operators while other ranks are waited for; NULL: the slot has its outputs.
 static OrtStatus *run_session(struct rank *rank, struct run_slot *run_slot)
 {
     if (rank->binding)
@@ -286,6 +320,7 @@ static void lend_states(const struct rank *rank, struct run_slot *run_slot)
     }
 }
 
+// After a failed run, so that releasing the slot's values does not release the states.
 static void take_back_states(const struct rank *rank, struct run_slot *run_slot)
 {
     for (size_t k = 0; k < rank->n_states; k++)
@@ -304,12 +339,16 @@ static tsr_status run_once(struct rank *rank, struct run_slot *run_slot)
     lend_states(rank, run_slot);
     struct comm_trouble given_up;
     OrtStatus *failed = run_session(rank, run_slot);
+    // NCCL may have been given up while the engine ran (device_watch.c): then the numbers are not
+    // right, although the engine saw no error.
     bool right = !rank->base || tsr__device_rest(rank->endpoint, &given_up) == TSR_OK;
     if (!failed && right) {
         keep_states(rank, run_slot);
         return TSR_OK;
     }
     take_back_states(rank, run_slot);
+    // Who is to blame: what our operators were told, else what was given up on the GPU, else the
+    // engine itself.
     const struct comm_trouble *why = NULL;
     if (rank->ops)
         why = tsr__ops_trouble(rank->ops);
@@ -322,6 +361,8 @@ static tsr_status run_once(struct rank *rank, struct run_slot *run_slot)
     return peer_failed(rank, why);
 }
 
+// The name of the meeting travels with it: a rank that is at another one is told apart from one
+// that is late.
 void tsr__rank_meet(struct rank *rank, const char *what)
 {
     struct comm_trouble why;
@@ -330,6 +371,8 @@ void tsr__rank_meet(struct rank *rank, const char *what)
 }
 
 // Ranks that may be on GPUs tell each other where they are.
+// After loading, because groups are known then; communicators are made here, where all ranks are at
+// the same place.
 static void meet_devices(struct rank *rank)
 {
     struct comm_trouble why;
@@ -338,6 +381,8 @@ static void meet_devices(struct rank *rank)
 }
 
 // Tells the other ranks that this one has failed by itself, with its first finding.
+// Not where another rank made it fail: that one has told all. The first word that reaches the
+// transport counts.
 static void tell_failure(struct rank *rank)
 {
     char text[400];
@@ -354,6 +399,8 @@ static void tell_failure(struct rank *rank)
 static const tsr_run_options default_options = {.size = sizeof default_options};
 
 // Ranks on GPUs say where they are before one of them loads, so that each sees what is free there.
+// tsr__gpu_limit waits for all ranks of the job: one that loaded earlier would count as memory that
+// is not free.
 static tsr_status place_and_load(struct rank *rank)
 {
     struct comm_trouble why;
@@ -365,6 +412,8 @@ static tsr_status place_and_load(struct rank *rank)
     return tsr__rank_load(rank);
 }
 
+// While sessions are made, tensors come from ordinary memory (reach.c): what is allocated then are
+// weights.
 static void load_and_meet(struct rank *rank)
 {
     tsr__reach_running(rank->engine, false);
@@ -383,6 +432,8 @@ void tsr__rank_open(struct rank *rank)
 {
     if (!rank->options)
         rank->options = &default_options;
+    // The rank's own session is made on the rank's own thread: findings and memory of ranks never
+    // meet.
     rank->status = TSR_NOMEM;
     rank->session = tsr_session_new(NULL);
     if (!rank->session) {
@@ -395,6 +446,7 @@ void tsr__rank_open(struct rank *rank)
     tell_failure(rank);
 }
 
+// Makes the run whose inputs lie in the slot. A rank whose status is not TSR_OK is not run again.
 void tsr__rank_run(struct rank *rank, size_t run_slot)
 {
     rank->status = run_once(rank, &rank->run_slots[run_slot]);
@@ -430,6 +482,7 @@ static tsr_status take_output(struct rank *rank, const struct run_slot *run_slot
     return st;
 }
 
+// Neither a state, which stays, nor the token that chains the communications of a rank's graph.
 static bool is_result(const struct rank *rank, size_t output)
 {
     for (size_t k = 0; k < rank->n_states; k++)
@@ -438,6 +491,8 @@ static bool is_result(const struct rank *rank, size_t output)
     return strcmp(rank->output_names[output], RUN_TOKEN_OUTPUT) != 0;
 }
 
+// The slot keeps its values: a launched rank copies them for rank 0 and takes them for itself
+// later.
 tsr_status tsr__rank_copy(struct rank *rank, size_t run_slot, tsr_session *session,
                           tsr_tensors *outputs)
 {
@@ -451,6 +506,7 @@ tsr_status tsr__rank_copy(struct rank *rank, size_t run_slot, tsr_session *sessi
     return TSR_OK;
 }
 
+// The slot is free afterwards, whatever happens.
 tsr_status tsr__rank_take(struct rank *rank, size_t run_slot, tsr_session *session,
                           tsr_tensors *outputs)
 {
@@ -479,6 +535,7 @@ void tsr__rank_drop(struct rank *rank, size_t run_slot)
     release_values(api, rank->run_slots[run_slot].outs, rank->n_outputs);
 }
 
+// Copies them: the rank's session, which has the texts, may be freed before the other one.
 void tsr__rank_findings(const struct rank *rank, tsr_session *session)
 {
     if (!rank->session)
@@ -490,6 +547,9 @@ void tsr__rank_findings(const struct rank *rank, tsr_session *session)
     }
 }
 
+// The order is the engine's: values before the session that made them, shared weights after the
+// session that reads them, operators after the session that calls them, the GPU's seat after all
+// that lies there. A rank that was never opened has no session, and nothing else.
 void tsr__rank_free(struct rank *rank)
 {
     if (!rank->session)
