@@ -12,6 +12,8 @@
 // ---- memory ------------------------------------------------------------------------------------
 
 // Bytes that an allocator of the rank's session had in use at most; 0: this engine does not tell.
+// The engine tells it as text, in the arena of one kind of memory of this session. The allocator
+// asked for here is a handle on that arena and is released.
 static int64_t most_in_use(const struct rank *rank, const OrtMemoryInfo *where)
 {
     const OrtApi *api = rank->engine->api;
@@ -38,6 +40,8 @@ static int64_t most_in_use(const struct rank *rank, const OrtMemoryInfo *where)
 
 // A GPU's arena has the weights too; on the host they lie where their files are mapped. A rank that has this process for
 // itself took what the process has grown by.
+// Several ranks in one process cannot be told apart from outside: then the arena's own count and
+// the weights of the rank's part are added up.
 static int64_t memory_of(const tsr_job *job, const struct rank *rank, const char *weights,
                          const struct memory_mark *before)
 {
@@ -58,6 +62,8 @@ static void put_groups(struct message *out, const struct rank *rank)
 {
     struct ops_group group;
     for (size_t i = 0; rank->ops && tsr__ops_group_at(rank->ops, i, &group); i++) {
+        // The message stays in its buffer (64 KiB), which must not be flushed: there is no file
+        // behind it. 8 words are more than the way's text and the two lengths.
         if (out->n + ((size_t)group.n + 8) * sizeof(int64_t) > FACTS_BYTES)
             break;
         tsr__message_put_text(out, str_of(tsr__comm_way(rank->endpoint, group.ranks, group.n)));
@@ -67,6 +73,7 @@ static void put_groups(struct message *out, const struct rank *rank)
     tsr__message_put_text(out, STR(""));
 }
 
+// The layout that tsr_run_rank reads: device, provider, threads, memory, limit, groups.
 static void put_rank(struct message *out, const tsr_job *job, const struct rank *rank,
                      const char *weights, const struct memory_mark *before)
 {
@@ -87,6 +94,7 @@ static void put_rank(struct message *out, const tsr_job *job, const struct rank 
 
 // ---- keeping -----------------------------------------------------------------------------------
 
+// Facts of the run before go, with all texts that tsr_run_rank gave out of them.
 static struct str *new_list(struct engine *engine, int n)
 {
     tsr__arena_free(&engine->facts_arena);
@@ -114,6 +122,8 @@ static tsr_status keep_here(tsr_job *job, const char *weights, const struct memo
     return TSR_OK;
 }
 
+// Under a launcher this is an exchange of all ranks: the others send theirs and forget them
+// (n_facts 0).
 tsr_status tsr__facts_keep(tsr_job *job, const char *weights, const struct memory_mark *before)
 {
     tsr_status st = keep_here(job, weights, before);
@@ -131,6 +141,8 @@ tsr_status tsr__facts_keep(tsr_job *job, const char *weights, const struct memor
     return TSR_OK;
 }
 
+// In a child that is rank 0: it has gathered the facts of all ranks, and its parent reads them with
+// tsr__facts_take.
 void tsr__facts_put(const tsr_session *session, struct message *out)
 {
     const struct engine *engine = session->engine;
@@ -139,6 +151,8 @@ void tsr__facts_put(const tsr_session *session, struct message *out)
         tsr__message_put_text(out, engine->facts[i]);
 }
 
+// The bytes come from another process: the count is bounded before room is made. A list of none has
+// room for one, so that it is not NULL.
 tsr_status tsr__facts_take(tsr_session *session, struct message *in)
 {
     struct engine *engine = session->engine;
@@ -166,6 +180,7 @@ int tsr_run_ranks(const tsr_session *session)
     return engine ? engine->n_facts : 0;
 }
 
+// False at the end of the list (an empty way), and for what is no group: the rest is left out then.
 static bool read_group(struct message *in, struct arena *arena, tsr_rank_group *out)
 {
     struct str way = tsr__message_text(in);
@@ -197,6 +212,8 @@ static void read_groups(struct message *in, struct arena *arena, tsr_rank_facts 
     out->n_groups = groups.n;
 }
 
+// The texts of a message have no terminators: each call copies them into the arena of the facts.
+// out->size is the caller's struct, which may be shorter than this version's.
 bool tsr_run_rank(tsr_session *session, int rank, tsr_rank_facts *out)
 {
     struct engine *engine = session->engine;

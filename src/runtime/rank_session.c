@@ -2,6 +2,9 @@
 // rank_session.c - a rank's model opened in ONNX Runtime: the options of its session, and what its inputs and outputs are.
 //
 // Sequential mode always: communication blocks, and a pool of workers that all block is a deadlock.
+//
+// Called by a rank on its own thread (tsr__rank_open). All strings and arrays that are read here
+// live in the rank's arena, as long as the rank.
 #include "runtime/internal.h"
 
 // ---- options -----------------------------------------------------------------------------------
@@ -12,6 +15,7 @@ static OrtStatus *set_entry(const struct rank *rank, OrtSessionOptions *options,
     return rank->engine->api->AddSessionConfigEntry(options, key, value);
 }
 
+// NULL: all is set; else the engine's word on the first that it refused.
 static OrtStatus *set_options(const struct rank *rank, OrtSessionOptions *options)
 {
     static const int levels[] = {0, 1, 2, 99};
@@ -26,18 +30,23 @@ static OrtStatus *set_options(const struct rank *rank, OrtSessionOptions *option
         TRY(api->SetSessionGraphOptimizationLevel(options, levels[rank->optimize - 1]));
     if (rank->profile)
         TRY(api->EnableProfiling(options, rank->profile));
+    // Packing copies a weight into the order in which its kernel reads it. Weights that are a large
+    // part of the memory stay as they are mapped.
     if (rank->unpacked)
         TRY(set_entry(rank, options, "session.disable_prepacking", "1"));
     if (rank->float_products) // 4, the default, is 8-bit arithmetic: 0.5 % off
         TRY(set_entry(rank, options, "session.qdq_matmulnbits_accuracy_level", "1"));
     if (!rank->spin)
         TRY(set_entry(rank, options, "session.intra_op.allow_spinning", "0"));
+    // The engine asks for our allocator only with this entry; it is one for the whole process,
+    // registered at the environment.
     if (!rank->gpu && tsr__reach_share(rank->engine, rank->endpoint))
         TRY(set_entry(rank, options, "session.use_env_allocators", "1"));
     return NULL;
 }
 
 // Our operators, with a place in the group.
+// A whole model has no endpoint and gets none of our operators.
 static tsr_status add_ops(struct rank *rank, OrtSessionOptions *options)
 {
     const struct engine *engine = rank->engine;
@@ -73,6 +82,7 @@ static tsr_status add_user_ops(struct rank *rank, OrtSessionOptions *options)
 
 // ---- the session -------------------------------------------------------------------------------
 
+// With the container, kernels of all ranks share what one has packed; it is found by contents.
 static OrtStatus *new_session(struct rank *rank, OrtSessionOptions *options)
 {
     struct engine *engine = rank->engine;
@@ -83,6 +93,9 @@ static OrtStatus *new_session(struct rank *rank, OrtSessionOptions *options)
 }
 
 // Opens the model; the first session that has our operators is made alone (struct engine).
+// The lock is held through the first session's making. Where that fails, the next one is made alone
+// again, since nobody knows how far the engine came. Sessions after it are made at once, without
+// the lock.
 static OrtStatus *open_session(struct rank *rank, OrtSessionOptions *options)
 {
     struct engine *engine = rank->engine;
@@ -145,6 +158,8 @@ static OrtStatus *name_of(struct rank *rank, enum side side, size_t i, const cha
         TRY(api->SessionGetOutputName(rank->ort, i, allocator, &name));
     else
         TRY(api->SessionGetInputName(rank->ort, i, allocator, &name));
+    // The engine's allocator gave the name; what it says about the free has no remedy and is
+    // dropped.
     *out = tsr__arena_str(&rank->arena, str_of(name)).p;
     OrtStatus *freed = api->AllocatorFree(allocator, name);
     if (freed)
@@ -152,6 +167,7 @@ static OrtStatus *name_of(struct rank *rank, enum side side, size_t i, const cha
     return NULL;
 }
 
+// One more element than names, so that an array of none is not NULL.
 static tsr_status read_names(struct rank *rank, enum side side, size_t *out_n,
                              const char ***out_names)
 {
@@ -189,6 +205,8 @@ static tsr_status read_wanted(struct rank *rank)
     return TSR_OK;
 }
 
+// Zeroed: no value is bound, no input is kept. A rank that fails before this has NULL arrays, which
+// rank.c takes.
 static tsr_status make_run_slots(struct rank *rank)
 {
     for (size_t i = 0; i < RUN_SLOTS; i++) {
@@ -200,6 +218,7 @@ static tsr_status make_run_slots(struct rank *rank)
     return rank->arena.failed ? TSR_NOMEM : TSR_OK;
 }
 
+// tsr__gpu_bind needs the outputs, and the slots need both counts: hence the order.
 static tsr_status read_ports(struct rank *rank)
 {
     tsr_status st = read_names(rank, INPUTS, &rank->n_inputs, &rank->input_names);
@@ -217,6 +236,8 @@ static tsr_status read_ports(struct rank *rank)
     return make_run_slots(rank);
 }
 
+// After a failure rank->ort may be set or not; tsr__rank_free looks. The options are read while the
+// session is made and not later.
 tsr_status tsr__rank_load(struct rank *rank)
 {
     const OrtApi *api = rank->engine->api;
