@@ -5,6 +5,18 @@
 // program of their own. The kernel kills them if this process goes. This process watches theirs: one
 // that dies, or gives no sign of life, ends the job for all, and those who do not end by themselves
 // then are killed.
+//
+// The life of a set of children, times from this process's clock:
+//     start     for each rank: a file without a name for what it will say, then fork
+//     watch     every 2 ms: who has ended, whose heartbeat stands still, has the job failed
+//     a rank dies at t     its death is told to the shared memory as soon as somebody waits for it there, at the latest
+//                          at t + 0.25 s, so that the finding can name who missed it
+//     failed_s, + 1.5 s    who has not ended by itself is killed
+//     verdict   a child that failed by itself says why; else what the shared memory was told
+//     take      only if nothing failed: what each child handed over, in the order of the ranks
+//
+// A child's file is read only after the child has ended. One that died while it wrote has no
+// trailer, and is not believed.
 #include "runtime/spawn.h"
 
 #include <errno.h>
@@ -23,6 +35,8 @@
 #define MISSED_S 0.25    // for the others to come to where they miss a rank that died
 #define GRACE_S  1.5     // for the others to end by themselves
 
+// One child, as its parent sees it. died and how are set when it has ended badly; beat is the last
+// count of its signs of life, silent_s how long that has not changed.
 struct child {
     pid_t pid; // 0: not started, or ended and taken
     int fd;    // of its message
@@ -33,6 +47,9 @@ struct child {
     double silent_s;
 };
 
+// failed_s is when the job was first seen to have failed. started: children may be running, so
+// closing has to watch. The files of the children are in `children`, the memory that they share in
+// `job`.
 struct child_set {
     tsr_session *session;
     struct spawn *work;
@@ -46,6 +63,9 @@ struct child_set {
 
 // ---- the child ---------------------------------------------------------------------------------
 
+// The child inherits the parent's signal handlers, which are for the parent's state: they are
+// reset. What the parent was told to ignore stays ignored. The kernel's SIGKILL on the parent's
+// death is asked for first; a parent that died before is seen by its number.
 static void back_to_normal(pid_t parent)
 {
     enum { ENDS = 4 }; // the first ones are sent to end a whole group of processes
@@ -69,6 +89,8 @@ static void back_to_normal(pid_t parent)
 #define TRAILER 3
 #define WHOLE   0x4C4C41454D4F5354
 
+// The trailer is last in the file: where it stands, all before it was written. WHOLE is the text
+// "TSOMEALL" as bytes; it only has to be unlikely.
 static void seal(struct message *out, tsr_session *session, tsr_status st)
 {
     tsr__message_put(out, NULL, 0); // what is buffered goes out
@@ -89,11 +111,14 @@ static void be_child(struct child_set *child_set, int rank, pid_t parent)
     back_to_normal(parent);
     if (!child_set->work->options->no_pin)
         tsr__cores_keep(rank, child_set->n);
+    // Findings of the parent are in the copy, too; only what this child finds is to be told.
     tsr_finding_clear(session);
     struct engine *engine = tsr__engine_state(session);
     tsr_status st =
         engine ? tsr__shm_endpoint(session, child_set->job, rank, &endpoint) : TSR_NOMEM;
     if (st == TSR_OK) {
+        // From here on tsr__run_join gives this endpoint: the child does what a rank under a
+        // launcher does.
         engine->joined = endpoint;
         st = child_set->work->work(child_set->work, session, rank, &out);
     }
@@ -102,6 +127,7 @@ static void be_child(struct child_set *child_set, int rank, pid_t parent)
         snprintf(text, sizeof text, "rank %d failed: %s", rank, tsr_status_text(st));
         tsr__comm_fail(endpoint, st, text); // counts if nothing better was told
     }
+    // The file is complete before the others are told that this rank has left.
     seal(&out, session, st);
     tsr__comm_close(endpoint);
     _exit(out.failed ? 2 : 0);
@@ -109,6 +135,7 @@ static void be_child(struct child_set *child_set, int rank, pid_t parent)
 
 // ---- starting ----------------------------------------------------------------------------------
 
+// The ranks that were started are told: they would wait for this one.
 static tsr_status cannot_start(struct child_set *child_set, int rank)
 {
     struct place at = PLACE_NONE;
@@ -120,6 +147,8 @@ static tsr_status cannot_start(struct child_set *child_set, int rank)
     return TSR_PEER;
 }
 
+// errno is set for the fault that tests ask for; the calls overwrite it. The file is made before
+// the fork, so both sides have it.
 static tsr_status start(struct child_set *child_set)
 {
     pid_t parent = getpid();
@@ -140,6 +169,8 @@ static tsr_status start(struct child_set *child_set)
 
 // ---- watching ----------------------------------------------------------------------------------
 
+// How a child ended, in words that follow "rank 2": a signal, its own exit code 2 (be_child), or
+// something else that made it exit.
 static void take_end(struct child *child, int status, double now)
 {
     child->pid = 0;
@@ -155,6 +186,9 @@ static void take_end(struct child *child, int status, double now)
 }
 
 // How long a child has given no sign, in this process's own time.
+// A step counts 0.5 s at most: if this process itself was stopped for a minute, the children did
+// not fall silent for that long. One second beyond the limit, because ranks that wait for the
+// silent one notice it at the limit and can say where they wait.
 static void hear(struct child_set *child_set, int rank, double step)
 {
     struct child *child = &child_set->children[rank];
@@ -183,15 +217,19 @@ static bool look(struct child_set *child_set)
     for (int i = 0; i < child_set->n; i++) {
         struct child *child = &child_set->children[i];
         int status = 0;
+        // ECHILD: the program has set SIGCHLD to be ignored, or waits for all children itself. How
+        // the child ended is unknown then; a rank that is missed is noticed by the others.
         pid_t got = child->pid ? waitpid(child->pid, &status, WNOHANG) : 0;
         if (got == child->pid && got > 0)
             take_end(child, status, now);
         else if (got < 0 && errno == ECHILD) // somebody else takes this process's children
             child->pid = 0;
+        // Told again with each look until somebody waits for the rank, or the time is up.
         if (child->died && child_set->failed_s == 0)
             tsr__shm_lost(child_set->job, i, child->how, now - child->died_s > MISSED_S);
         if (child->pid)
             hear(child_set, i, step);
+        // A dead child keeps the watch going until its death has become the job's failure.
         open |= child->pid || (child->died && child_set->failed_s == 0);
     }
     if (child_set->failed_s == 0 && tsr__shm_trouble(child_set->job, &why))
@@ -203,6 +241,7 @@ static bool look(struct child_set *child_set)
     return open;
 }
 
+// Returns when no child is left.
 static void watch(struct child_set *child_set)
 {
     struct timespec nap = {0, LOOK_NS};
@@ -214,6 +253,8 @@ static void watch(struct child_set *child_set)
 // ---- what they say -----------------------------------------------------------------------------
 
 // The message of a child, and the status that it ended with; false: it is not whole.
+// The message may be opened (bytes not NULL) although false is returned: close_message in every
+// case.
 static bool open_message(const struct child *child, struct message *message, size_t *findings,
                          tsr_status *out)
 {
@@ -229,12 +270,15 @@ static bool open_message(const struct child *child, struct message *message, siz
     message->bytes = map;
     message->end = size - sizeof trailer;
     memcpy(trailer, message->bytes + message->end, sizeof trailer);
+    // Numbers from another process: a place or status out of range becomes the nearest harmless
+    // one.
     *findings =
         trailer[0] >= 0 && (size_t)trailer[0] <= message->end ? (size_t)trailer[0] : message->end;
     *out = trailer[1] >= 0 && trailer[1] <= TSR_BUG ? (tsr_status)trailer[1] : TSR_BUG;
     return trailer[2] == WHOLE;
 }
 
+// end was shortened by the trailer when it was opened; the map is as long as the file.
 static void close_message(struct message *message)
 {
     if (message->bytes)
@@ -244,6 +288,8 @@ static void close_message(struct message *message)
 
 // A rank that failed by itself says why; else who waited for it, or was told. A rank without memory
 // is a rank that failed.
+// Children are asked in the order of the ranks. One whose only error is that another rank failed is
+// passed over.
 static tsr_status verdict(struct child_set *child_set)
 {
     struct comm_trouble why;
@@ -252,6 +298,8 @@ static tsr_status verdict(struct child_set *child_set)
         size_t findings = 0;
         tsr_status st = TSR_OK;
         bool own = open_message(&child_set->children[i], &message, &findings, &st) && st != TSR_OK;
+        // Findings are read twice: to see whether one is the child's own, then, from the start
+        // again, to add them.
         message.at = findings;
         own = own && tsr__message_findings(&message, child_set->session, false);
         message.at = findings;
@@ -310,6 +358,8 @@ static tsr_status take(struct child_set *child_set)
 
 // *out is set before anything starts, so that the caller can close a set of which only some
 // children started.
+// Ranks whose parent watches all the time (spawn->stays false) leave it to name the dead; children
+// that stay look after each other, because the parent comes by only when its caller waits.
 tsr_status tsr__child_set_open(tsr_session *session, struct spawn *spawn, struct child_set **out)
 {
     struct comm_options comm = {.timeout_s = spawn->options->timeout_s};
@@ -338,6 +388,7 @@ tsr_status tsr__child_set_open(tsr_session *session, struct spawn *spawn, struct
     return child_set->status = start(child_set);
 }
 
+// A child that ended well counts, too: children that stay end only when they are told to.
 bool tsr__child_set_over(struct child_set *child_set)
 {
     struct comm_trouble why;
@@ -347,6 +398,8 @@ bool tsr__child_set_over(struct child_set *child_set)
     return over;
 }
 
+// A set that was started half is watched as well: the job has failed, so its children end or are
+// killed.
 tsr_status tsr__child_set_close(struct child_set *child_set)
 {
     tsr_status st = child_set->status;
@@ -381,6 +434,7 @@ static tsr_status work_folder(tsr_session *session, struct spawn *spawn, tsr_run
     return status;
 }
 
+// spawn->options points to a copy on this stack afterwards; the caller's struct spawn is used once.
 tsr_status tsr__spawn(tsr_session *session, struct spawn *spawn)
 {
     struct child_set *child_set = NULL;
