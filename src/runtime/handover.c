@@ -3,6 +3,12 @@
 //
 // The manifest says who gives an output, or a piece of it; what it does not place is rank 0's. Where ranks are processes,
 // each of the others gives rank 0 what it has of a run as one message, beside the communication of the model, and goes on.
+//
+// Three ports of a partition for 4 ranks, as the manifest has them:
+//     loss     not placed          rank 0's, moved out of its set
+//     logits   whole, on rank 3    rank 3 gives it, moved out of its set
+//     hidden   cut over 1 and 2    the pieces of ranks 1 and 2 are put together (cut.c)
+// A piece that several ranks have is given by the first of its owners alone.
 #include "runtime/handover.h"
 #include "runtime/spawn.h"
 #include "bundle/bundle.h"
@@ -22,11 +28,15 @@ static bool is_placed(const struct handover *handover, const struct manifest_por
     return true;
 }
 
+// The same answer on all ranks. States count, although they do not travel; whether a rank gives one
+// of them is asked port by port (is_placed).
 bool tsr__hand_any(const struct handover *handover)
 {
     return tsr__cut_any(handover->manifest->outputs, handover->manifest->n_outputs);
 }
 
+// The rank is the first owner of a shard. Every shard has an owner: the manifest's reader has
+// checked it.
 static bool gives_of(const struct tile_layout *layout, int64_t rank)
 {
     for (int64_t k = 0; k < layout->n_shards; k++)
@@ -46,6 +56,7 @@ bool tsr__hand_gives(const struct handover *handover, int64_t rank)
 
 // ---- together ------------------------------------------------------------------------------------
 
+// What is not there is left out of the outputs.
 static tsr_status move_named(tsr_tensors *from, const char *name, tsr_tensors *to)
 {
     int64_t at = from ? tsr_tensors_find(from, name) : -1;
@@ -54,6 +65,8 @@ static tsr_status move_named(tsr_tensors *from, const char *name, tsr_tensors *t
     return tsr__tensors_move(from, (size_t)at, to);
 }
 
+// In the order of the model's outputs, so that a set is the same whichever ranks made it. Entries
+// leave their sets: no tensor is copied but those that are put together.
 tsr_status tsr__hand_join(const struct handover *handover, tsr_tensors *const *sets,
                           tsr_tensors *outputs)
 {
@@ -75,6 +88,7 @@ tsr_status tsr__hand_join(const struct handover *handover, tsr_tensors *const *s
 
 // ---- between processes ---------------------------------------------------------------------------
 
+// What both sides compare before the bytes are believed: the same partition, the same run.
 static struct comm_call call_of(const struct handover *handover, uint64_t run)
 {
     return (struct comm_call){.plan = handover->plan,
@@ -85,6 +99,8 @@ static struct comm_call call_of(const struct handover *handover, uint64_t run)
                               .node = "end of a run"};
 }
 
+// The transport's trouble as a finding of the job's session; a trouble without a status is
+// TSR_PEER.
 static tsr_status failed(const struct handover *handover, const struct comm_trouble *why)
 {
     struct place at = PLACE_NONE;
@@ -95,6 +111,7 @@ static tsr_status failed(const struct handover *handover, const struct comm_trou
     return why->status;
 }
 
+// On success the file is the endpoint's; a failure of the transport closes it as well.
 tsr_status tsr__hand_give(const struct handover *handover, uint64_t run, const tsr_tensors *mine)
 {
     struct message message = tsr__message_new();
@@ -102,6 +119,7 @@ tsr_status tsr__hand_give(const struct handover *handover, uint64_t run, const t
     if (message.fd >= 0)
         tsr__message_put_tensors(&message, mine);
     bool written = tsr__message_flush(&message);
+    // Only the buffer goes; the file has the bytes, and its length is where the writing stopped.
     tsr__message_drop(&message);
     off_t bytes = written ? lseek(message.fd, 0, SEEK_CUR) : -1;
     if (bytes < 0) {
@@ -115,6 +133,8 @@ tsr_status tsr__hand_give(const struct handover *handover, uint64_t run, const t
     return failed(handover, &why);
 }
 
+// Waits until rank 0 has the oldest gift of this rank. Called once for each gift, in the order of
+// the runs.
 tsr_status tsr__hand_settle(const struct handover *handover, uint64_t run)
 {
     struct comm_trouble why = {0};
@@ -136,12 +156,14 @@ static tsr_status take_from(const struct handover *handover, uint64_t run, int f
         return failed(handover, &why);
     if (!tsr__message_open(fd, &message))
         return TSR_NOMEM;
+    // The file may be longer than what was given: only the first `bytes` are the message.
     message.end = bytes < message.end ? bytes : message.end;
     tsr_status st = tsr__message_tensors(&message, to);
     tsr__message_close(&message);
     return st;
 }
 
+// In the order of the ranks; each of them has given before it waits, so the order can block nobody.
 tsr_status tsr__hand_take(const struct handover *handover, uint64_t run, tsr_tensors *const *sets)
 {
     for (int r = 1; r < handover->place->size; r++) {
