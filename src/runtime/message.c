@@ -3,6 +3,14 @@
 //
 // It travels through a file without a name, which is read when the rank has ended or has handed it over. A rank may
 // have died while writing: every length is checked.
+//
+// All numbers are int64 of this machine; both sides are processes of one build on one host, or
+// (handover over a network) of one job. A text is its length and its bytes. A tensor "x" of float
+// [2, 3] is
+//     1 "x"   type 1   rank 2   no sequence 0   dims 2 3   24 bytes
+// A sequence has rank -1 and 1 instead of the 0, then the count of its tensors and the tensors; an
+// optional without a value rank -1 and 0. A tensor of texts has a text for each element instead of
+// the bytes.
 #include "runtime/spawn.h"
 
 #include <errno.h>
@@ -16,6 +24,8 @@
 
 // ---- writing -----------------------------------------------------------------------------------
 
+// The kernel takes at most 2 GiB at a time, so larger blocks go in steps. A failure is sticky: what
+// comes after it is not written.
 static void write_all(struct message *message, const void *bytes, size_t n)
 {
     const char *at = bytes;
@@ -32,6 +42,9 @@ static void write_all(struct message *message, const void *bytes, size_t n)
     }
 }
 
+// bytes NULL flushes. What does not fit into the buffer any more pushes the buffer out first, so
+// that the order in the file is the order of the calls; what is larger than the buffer, or where
+// there is no memory for one, goes to the file at once.
 void tsr__message_put(struct message *message, const void *bytes, size_t n)
 {
     if (message->n && (!bytes || message->n + n > BUFFER)) {
@@ -56,11 +69,13 @@ void tsr__message_drop(struct message *message)
     message->n = 0;
 }
 
+// A file in memory, without a name: nothing is left of it once both sides have closed it.
 struct message tsr__message_new(void)
 {
     return (struct message){.fd = memfd_create("tessera-note", MFD_CLOEXEC)};
 }
 
+// A message without a file has failed, too: the callers test only this.
 bool tsr__message_flush(struct message *message)
 {
     if (message->fd >= 0)
@@ -80,6 +95,7 @@ void tsr__message_put_text(struct message *message, struct str text)
         tsr__message_put(message, text.p, text.n);
 }
 
+// Only tensors of the host: the callers have refused those on a GPU.
 static void put_tensor(struct message *message, const struct tensor *x)
 {
     tsr__message_put_text(message, str_of(x->name));
@@ -104,6 +120,7 @@ void tsr__message_put_tensors(struct message *message, const tsr_tensors *tensor
         put_tensor(message, tensors->at[i]);
 }
 
+// The order of the texts is get_place's.
 static void put_place(struct message *message, const struct place *at)
 {
     const struct str texts[] = {at->file, at->graph, at->node,
@@ -131,6 +148,8 @@ void tsr__message_put_findings(struct message *message, const tsr_session *sessi
 
 // ---- reading -----------------------------------------------------------------------------------
 
+// Maps the file, so that tensors are copied once, from the map into their set. The map outlives the
+// descriptor, which is closed in every case.
 bool tsr__message_open(int fd, struct message *message)
 {
     struct stat st;
@@ -146,12 +165,15 @@ bool tsr__message_open(int fd, struct message *message)
     return true;
 }
 
+// end must be the length that was mapped, up to a page.
 void tsr__message_close(const struct message *message)
 {
     if (message->bytes)
         munmap((void *)message->bytes, message->end);
 }
 
+// n 0 is fine and gives a place, not NULL. at <= end always holds, so that the difference cannot
+// wrap.
 const void *tsr__message_get(struct message *message, size_t n)
 {
     if (message->failed || n > message->end - message->at) {
@@ -189,6 +211,7 @@ static tsr_status get_texts(struct message *message, tsr_tensors *to, struct str
     for (int axis = 0; axis < rank; axis++)
         if (dims[axis] < 0 || !mul_ok(n, dims[axis], &n))
             return TSR_MALFORMED;
+    // 8 bytes, in fact: its length. The coarser test is enough to bound the array.
     if ((uint64_t)n > message->end - message->at)
         return TSR_MALFORMED;
     struct arena arena;
@@ -210,6 +233,7 @@ free_arena:
 static tsr_status get_list(struct message *message, tsr_tensors *to, int depth);
 
 // An optional value that is absent, or a sequence.
+// The depth bounds the recursion: bytes from a process that went wrong could nest without end.
 static tsr_status get_other(struct message *message, tsr_tensors *to, struct str name,
                             tsr_dtype type, bool sequence, int depth)
 {
@@ -244,12 +268,16 @@ static tsr_status get_tensor(struct message *message, tsr_tensors *to, int depth
     tsr_status st = tsr__tensors_add(to, name, type, (int)rank, dims, &x);
     if (st != TSR_OK)
         return st;
+    // The room was made on the word of the dimensions, which tsr__tensors_add has checked for
+    // overflow; where the message holds fewer bytes, the tensor stays in the set, and the caller
+    // drops the whole set.
     const void *bytes = tsr__message_get(message, x->bytes);
     if (bytes && x->bytes)
         memcpy(x->data, bytes, x->bytes);
     return message->failed ? TSR_MALFORMED : TSR_OK;
 }
 
+// A wrong n ends by itself: each tensor takes bytes of the message, which run out.
 static tsr_status get_list(struct message *message, tsr_tensors *to, int depth)
 {
     int64_t n = tsr__message_int(message);
@@ -268,6 +296,7 @@ tsr_status tsr__message_tensors(struct message *message, tsr_tensors *to)
     return get_list(message, to, 0);
 }
 
+// Views of the message; tsr__diag copies them.
 static struct place get_place(struct message *message)
 {
     struct place at = PLACE_NONE;
@@ -282,6 +311,7 @@ static struct place get_place(struct message *message)
     return at;
 }
 
+// What follows a finding that cannot be read is left out; those before it count.
 bool tsr__message_findings(struct message *message, tsr_session *session, bool add)
 {
     bool own = false;
