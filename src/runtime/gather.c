@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // gather.c - brings what every rank of a job of processes has to say to rank 0: bytes, of any length.
+//
+// One exchange does it: lengths travel as the notes of the call, and rank 0 makes room between the
+// notes and the bytes. Used for facts and traces, by all ranks of a job in the same order.
 #include "runtime/internal.h"
 
 #include <stdio.h>
 
+// What lengths_arrived is given: where rank 0 puts the texts. recv has an entry for each rank, all
+// empty on other ranks than 0.
 struct gathered {
     struct comm_buffer *recv;
     struct arena *arena;
@@ -20,6 +25,8 @@ static tsr_status lengths_arrived(void *data, const int64_t (*notes)[COMM_NOTES]
     for (int i = 0; i < gathered->ranks; i++) {
         struct comm_buffer *into = &gathered->recv[i];
         into->bytes = (size_t)notes[i][0];
+        // One byte more than the text: an empty one has a place, too, and all are terminated, since
+        // arenas give zeros.
         into->p = arena_get(gathered->arena, into->bytes + 1, 1);
         if (into->p)
             continue;
@@ -43,6 +50,8 @@ static tsr_status exchange(struct endpoint *endpoint, const struct gather_call *
         return TSR_NOMEM;
     for (int i = 0; i < endpoint->size; i++)
         group[i] = i;
+    // Only the entry for rank 0 is filled: entries are in the order of the group, which is all
+    // ranks.
     send[0] = (struct comm_buffer){.p = (void *)(mine.p ? mine.p : ""), .bytes = mine.n};
     struct comm_call call = {.plan = about->plan,
                              .id = -1,
@@ -58,6 +67,8 @@ static tsr_status exchange(struct endpoint *endpoint, const struct gather_call *
     return tsr__comm_exchange(endpoint, &call, &exchange, why);
 }
 
+// The texts live in the caller's arena. That this rank has no memory for the list is seen only
+// after the exchange, so that the others do not wait for it.
 tsr_status tsr__gather(tsr_session *session, struct endpoint *endpoint,
                        const struct gather_call *about, struct str mine, struct arena *arena,
                        struct str **out)

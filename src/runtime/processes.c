@@ -28,6 +28,8 @@ bool tsr__run_on_gpus(tsr_session *session, const struct manifest *manifest,
     return false;
 }
 
+// In the order of cost: the manifest's words, the state of this process, then the files (all
+// digests with check_files).
 static tsr_status check_bundle(tsr_session *session, const char *folder,
                                const tsr_run_options *options, const struct bundle *bundle)
 {
@@ -42,6 +44,8 @@ static tsr_status check_bundle(tsr_session *session, const char *folder,
     return tsr__bundle_verify(bundle, NULL, 0, options->check_files);
 }
 
+// The bundle is closed again: every child opens it for itself. The engine stays with the session,
+// so that the children have it loaded when they are forked.
 tsr_status tsr__run_prepare(tsr_session *session, const char *folder,
                             const tsr_run_options *options, int *ranks)
 {

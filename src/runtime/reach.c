@@ -9,6 +9,9 @@
 
 // ONNX Runtime does not look whether there was memory: it wants an exception, which its own allocator throws, through
 // this function. Nothing here has to be undone then.
+// Called by any thread of the engine. memory->running is set by the rank's thread before and after
+// sessions are made; a value that is a moment old does no harm, because take_back asks where memory
+// came from.
 static void *give(OrtAllocator *a, size_t bytes)
 {
     struct shared_memory *memory = (struct shared_memory *)a;
@@ -18,6 +21,7 @@ static void *give(OrtAllocator *a, size_t bytes)
     return p ? p : memory->ordinary->Alloc(memory->ordinary, bytes);
 }
 
+// The transport knows its own addresses and says false for all others.
 static void take_back(OrtAllocator *a, void *p)
 {
     struct shared_memory *memory = (struct shared_memory *)a;
@@ -30,6 +34,8 @@ static const OrtMemoryInfo *info_of(const OrtAllocator *a)
     return ((const struct shared_memory *)a)->info;
 }
 
+// Registered once per engine; a later session asks again, and gets the answer of the first if its
+// endpoint is the same.
 bool tsr__reach_share(struct engine *engine, struct endpoint *place)
 {
     struct shared_memory *memory = &engine->shared;
@@ -55,11 +61,13 @@ bool tsr__reach_share(struct engine *engine, struct endpoint *place)
     return false;
 }
 
+// Only what runs allocate is worth the shared memory, of which there is less.
 void tsr__reach_running(struct engine *engine, bool running)
 {
     atomic_store(&engine->shared.running, running);
 }
 
+// The engine must not ask an allocator whose endpoint is gone: hence before tsr__comm_close.
 void tsr__reach_end(struct engine *engine)
 {
     struct shared_memory *memory = &engine->shared;

@@ -12,6 +12,7 @@
 // Who told this process which rank it is.
 enum starter { NOBODY, AN_OPTION, PLAIN_LAUNCHER, MPI_LAUNCHER };
 
+// What a transport needs to join the other ranks.
 enum need { NOTHING, A_STARTER, AN_MPI_LAUNCHER };
 
 static const struct transport_row {
@@ -43,6 +44,7 @@ static const struct transport_row {
 static const struct transport_row whatever_fits = {.name = NULL};
 
 // NULL: there is no transport of that name.
+// No name: the row that has no wishes; what is taken then depends on who started the process.
 static const struct transport_row *row_of(const char *name)
 {
     if (!name)
@@ -54,6 +56,8 @@ static const struct transport_row *row_of(const char *name)
 }
 
 // *family: of the launcher, where there is one.
+// A launcher's word comes before the option's; run_options.c has refused options that contradict
+// it.
 static enum starter starter_of(const tsr_run_options *options, const char **family)
 {
     if (!tsr_launcher(NULL, NULL, family))
@@ -81,6 +85,7 @@ bool tsr__run_spawns(tsr_session *session, const tsr_run_options *options)
 }
 
 // Joins the other ranks, which are processes like this one.
+// The caller has made sure that somebody started this process. Adds its findings itself.
 static tsr_status join(tsr_session *session, const tsr_run_options *options, enum starter starter,
                        const char *family, struct endpoint **out)
 {
@@ -92,6 +97,7 @@ static tsr_status join(tsr_session *session, const tsr_run_options *options, enu
         .port = options->port,
         .secret = options->secret,
     };
+    // Under a launcher these stay 0, and the transport reads the launcher's variables itself.
     if (starter == AN_OPTION) {
         comm.rank = options->rank;
         comm.ranks = options->ranks;
@@ -102,6 +108,8 @@ static tsr_status join(tsr_session *session, const tsr_run_options *options, enu
         return tsr__ucx_open(session, &comm, out);
     if (starter == MPI_LAUNCHER)
         return tsr__mpi_open(session, family, &comm, out);
+    // Nobody named a transport, and the launcher's ranks are on several hosts: shared memory cannot
+    // serve them.
     bool apart = !row->name && !tsr__env_one_host(&comm);
     if (apart && tsr__plugin_present("ucx", comm.plugins))
         return tsr__ucx_open(session, &comm, out);
@@ -109,6 +117,8 @@ static tsr_status join(tsr_session *session, const tsr_run_options *options, enu
 }
 
 // A process joins once: what it joined stays the session's, and serves all later runs but those that ask for threads.
+// *out NULL with TSR_OK: the ranks are threads of this process. After a failed join engine->joined
+// is NULL, and a later call may try again.
 tsr_status tsr__run_join(tsr_session *session, const tsr_run_options *options,
                          struct endpoint **out)
 {
@@ -137,6 +147,7 @@ tsr_status tsr__run_join(tsr_session *session, const tsr_run_options *options,
     return st;
 }
 
+// For callers that want to know early whether the ranks find each other, before a model is loaded.
 tsr_status tsr_join(tsr_session *session, const tsr_run_options *options)
 {
     tsr_run_options run_options;
@@ -151,6 +162,8 @@ tsr_status tsr_join(tsr_session *session, const tsr_run_options *options)
 
 // ---- what rank 0 has for all ----------------------------------------------------------------------
 
+// A failure to join has its finding, and looks like "not launched" here; the run that follows fails
+// in the same way.
 bool tsr__run_launched(tsr_session *session, const tsr_run_options *given, int *rank)
 {
     tsr_run_options options;
@@ -166,6 +179,8 @@ bool tsr__run_launched(tsr_session *session, const tsr_run_options *given, int *
 
 // Rank 0's text goes to all ranks. That a rank failed meanwhile is reported as that rank's
 // failure.
+// All ranks call it, after tsr__run_launched said yes: so the endpoint is there. The buffers of all
+// ranks are equally long.
 tsr_status tsr__run_tell(tsr_session *session, char *text, size_t bytes)
 {
     const struct engine *engine = session->engine;
