@@ -21,6 +21,7 @@ static tsr_dtype dtype_of(const char *name)
     return (tsr_dtype)0;
 }
 
+// A dimension that the manifest leaves open, with or without a name, is taken over as it is.
 static tsr_status add_inputs(tsr_model *model, const struct manifest *manifest)
 {
     for (size_t i = 0; i < manifest->n_inputs; i++) {
@@ -45,6 +46,7 @@ static bool are_tensors(const struct manifest *manifest)
 }
 
 // The folder of a rank's file that has a manifest beside it.
+// False also for a rank's file that was copied elsewhere, which then stands for itself.
 static bool folder_of(const tsr_model *rank, char *out, size_t cap)
 {
     const char *path = tsr_model_path(rank), *slash = strrchr(path, '/');
@@ -73,6 +75,8 @@ tsr_status tsr__whole_inputs(const tsr_model *rank, tsr_model **out)
     if (!folder_of(rank, folder, sizeof folder))
         return TSR_OK;
     tsr__arena_init(&arena, session);
+    // A manifest that is damaged is an error, not a reason to fall back: inputs of one rank would
+    // be taken for those of all.
     tsr_status st = tsr__bundle_open(session, &arena, folder, &bundle);
     bool opened = st == TSR_OK;
     if (opened && are_tensors(&bundle.manifest)) {

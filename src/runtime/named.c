@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // named.c - sizes that have a name: wherever the inputs of a model have the same name for a dimension, the tensors that
 // are given must have the same size there. A partition reads such a size once, from the first input that has it.
+//
+// Inputs a [batch, 8] and b [batch, 4], given as [2, 8] and [3, 4]: refused, because `batch` is 2
+// in a and 3 in b. Without this check the ranks would treat b as if its batch were 2.
 #include "runtime/internal.h"
 #include "bundle/bundle.h"
 
@@ -30,12 +33,16 @@ static tsr_status refuse(tsr_session *session, const char *input, int axis, int6
 }
 
 // Compares the dimensions of one tensor with what their names were before.
+// TSR_INVALID: at least one dimension differs, and has its finding; the others are compared
+// nevertheless.
 static tsr_status check_port(struct arena *arena, struct map *names,
                              const struct manifest_port *port, const struct tensor *tensor)
 {
     tsr_status st = TSR_OK;
     for (int axis = 0; axis < port->rank; axis++) {
         struct str name = str_of(port->dims[axis].symbol);
+        // A fixed size is checked where the input is bound; a dimension without a name stands for
+        // itself.
         void **slot = port->dims[axis].value < 0 && name.n ? tsr__map_at(names, name) : NULL;
         if (!slot)
             continue;

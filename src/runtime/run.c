@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // run.c - a single run: a job that is opened, run once and closed, in this process or in children that each do
 // what a rank under a launcher does and hand their results back.
+//
+// Three ways, from the options: threads of this process or this process as a launched rank (a job);
+// children of this process (each calls tsr_run again and finds itself a rank); a whole model in one
+// child, so that this process does not touch a GPU.
 #include "runtime/spawn.h"
 
 // ---- in children of this process -----------------------------------------------------------------
@@ -13,6 +17,8 @@ struct run_work {
     tsr_tensors *outputs;
 };
 
+// In the child. Outputs and facts of all ranks are rank 0's, so the others hand nothing over. A
+// child that runs a whole model is given "threads", or it would start a child itself.
 static tsr_status run_work(struct spawn *spawn, tsr_session *session, int rank, struct message *out)
 {
     struct run_work *work = spawn->data;
@@ -36,6 +42,7 @@ static tsr_status run_work(struct spawn *spawn, tsr_session *session, int rank, 
     return st;
 }
 
+// In the parent, for each child in turn, with what run_work put.
 static tsr_status run_take(struct spawn *spawn, tsr_session *session, int rank, struct message *in)
 {
     struct run_work *work = spawn->data;
@@ -47,6 +54,7 @@ static tsr_status run_take(struct spawn *spawn, tsr_session *session, int rank, 
     return tsr__facts_take(session, in);
 }
 
+// Children are forks: the inputs are theirs without a copy, but GPU memory of this process is not.
 static tsr_status run_processes(tsr_session *session, const char *folder,
                                 const tsr_run_options *options, const tsr_tensors *inputs,
                                 tsr_tensors *outputs)
@@ -100,6 +108,7 @@ static tsr_status check_call(tsr_session *session, const tsr_run_options *option
 }
 
 // What is asked for after the one run of a job.
+// Under a launcher both are exchanges of all ranks, which make them in this order.
 static tsr_status tell(tsr_job *job, const tsr_run_options *options, const char *weights,
                        const struct memory_mark *before)
 {
@@ -131,6 +140,7 @@ static tsr_status run_on_copies(tsr_session *session, tsr_job *job, const tsr_te
     return st;
 }
 
+// The memory is marked before the model is loaded, so that the facts count what loading took.
 tsr_status tsr_run_model(tsr_session *session, const char *path, const tsr_run_options *options,
                          const tsr_tensors *inputs, tsr_tensors *outputs)
 {
@@ -156,6 +166,7 @@ tsr_status tsr_run_model(tsr_session *session, const char *path, const tsr_run_o
     return st;
 }
 
+// States of the manifest are left alone (false): a single run gives them as outputs like any other.
 tsr_status tsr_run(tsr_session *session, const char *folder, const tsr_run_options *options,
                    const tsr_tensors *inputs, tsr_tensors *outputs)
 {

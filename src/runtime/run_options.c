@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // run_options.c - the options of a run, checked; what a rank gets of the machine's cores.
+//
+// Every public call that takes tsr_run_options comes through tsr__run_options first; behind it,
+// fields are in range and no text is checked again.
 #include "runtime/internal.h"
 
+// file NULL: the finding has no place.
 tsr_status tsr__run_refuse(tsr_session *session, enum diag_code code, const char *file,
                            const char *hint, const char *text)
 {
@@ -12,6 +16,7 @@ tsr_status tsr__run_refuse(tsr_session *session, enum diag_code code, const char
 }
 
 // A rank by option must be one of its number of ranks, and the one that a launcher says, where there is one too.
+// Without the option (both 0) a launcher, or nobody, decides.
 static tsr_status check_place(tsr_session *session, const tsr_run_options *options)
 {
     int rank = 0, ranks = 0;
@@ -33,6 +38,8 @@ static tsr_status check_place(tsr_session *session, const tsr_run_options *optio
     return TSR_USAGE;
 }
 
+// Asked by callers before any run, with a struct of any version: fields beyond its size are not
+// read.
 bool tsr_run_place(const tsr_run_options *options, int *rank, int *ranks)
 {
     bool told = options && options->size >= offsetof(tsr_run_options, meet) && options->ranks > 0;
@@ -46,6 +53,8 @@ bool tsr_run_place(const tsr_run_options *options, int *rank, int *ranks)
 }
 
 // Callers may have been built with an older, shorter struct.
+// given NULL: the defaults, all zero. *out is filled in every case; after a failure it must not be
+// used.
 tsr_status tsr__run_options(tsr_session *session, const tsr_run_options *given,
                             tsr_run_options *out)
 {
@@ -80,6 +89,7 @@ tsr_status tsr__run_options(tsr_session *session, const tsr_run_options *given,
     return TSR_OK;
 }
 
+// 16 cores, 3 ranks: 5 each; 2 cores, 4 ranks: 1 each. What the caller wants is taken as it is.
 int tsr__rank_threads(int cores, int ranks, int wanted)
 {
     if (wanted > 0)
@@ -95,6 +105,8 @@ int tsr_run_cores(int rank, int ranks, int *cores, int n, int *threads)
     return tsr__cores_share(rank, ranks, cores, n);
 }
 
+// "NPU:1" with the map "NPU:1=CUDA:0" is "CUDA:0". Names are compared whole; the first entry that
+// fits counts, and what it gives is not mapped again.
 struct str tsr__device_mapped(const char *device, const tsr_run_options *options)
 {
     struct str name =
