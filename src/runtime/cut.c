@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // cut.c - inputs and outputs that ranks have in pieces: a whole tensor is cut for them, and what they give is put
 // together. The manifest says who has which piece; sizes come from the tensors themselves.
+//
+// An output [8, 6] cut {2, 1} over ranks 0 and 1: rank 0 gives [4, 6], rank 1 gives [4, 6]. Joining
+// adds 4 and 4 to 8 rows, takes 6 columns from shard 0, and lays the two where the layout of [8, 6]
+// says. Sizes of 7 rows are cut 3 and 4 (floor(k 7 / 2)), so pieces of 4 and 3 are refused although
+// they add up.
 #include "runtime/internal.h"
 #include "bundle/bundle.h"
 
@@ -14,11 +19,15 @@ static tsr_status refuse(tsr_session *session, const char *name, const char *hin
     return TSR_INVALID;
 }
 
+// Elements of less than a byte share bytes, so they are never cut here; texts and sequences
+// neither.
 static bool has_pieces(const struct tile_layout *layout, const struct tensor *tensor)
 {
     return tensor->rank == layout->rank && tsr_dtype_bits(tensor->type) >= 8 && !tensor->sequence;
 }
 
+// The one piece of a layout that cuts nothing, on device 0: the other side of every copy. NULL: out
+// of memory.
 static struct tile_piece *whole_piece(struct arena *arena, const struct tensor *tensor)
 {
     struct tile_layout *layout = tsr__layout_whole(arena, tensor->rank, (int64_t[]){0}, 1);
@@ -40,6 +49,7 @@ static tsr_status cut_one(struct arena *arena, const struct manifest_port *port,
     struct tile_piece *piece = tsr__layout_piece(arena, port->kept, tensor->dims, shard);
     if (arena->failed)
         return TSR_NOMEM;
+    // Memory was had, so NULL means that the layout does not fit this shape.
     if (!all || !piece)
         return refuse(pieces->session, port->name,
                       "give it more elements (--shape, where inputs are random), or partition the "
@@ -56,6 +66,8 @@ static tsr_status cut_one(struct arena *arena, const struct manifest_port *port,
 }
 
 // The rank's piece of an input, if ranks have it in pieces, it is given, and the rank has one.
+// TSR_OK without a piece: the rank is then given the whole tensor, or the input is missing, which
+// binding tells.
 static tsr_status cut_input(struct arena *arena, const struct manifest_port *port, int64_t rank,
                             const tsr_tensors *whole, tsr_tensors *pieces)
 {
@@ -71,6 +83,7 @@ static tsr_status cut_input(struct arena *arena, const struct manifest_port *por
     return cut_one(arena, port, shard, whole->at[at], pieces);
 }
 
+// pieces may be filled in part after a failure; the caller frees the set.
 tsr_status tsr__cut_inputs(const struct manifest *manifest, int64_t rank, const tsr_tensors *whole,
                            tsr_tensors *pieces)
 {
@@ -101,6 +114,8 @@ bool tsr__cut_any(const struct manifest_port *ports, size_t n)
     return false;
 }
 
+// The first owner of the shard. -1 cannot come of a manifest: its reader refuses shards without an
+// owner.
 int64_t tsr__cut_giver(const struct tile_layout *layout, int64_t shard)
 {
     const int64_t *owners;
@@ -110,6 +125,8 @@ int64_t tsr__cut_giver(const struct tile_layout *layout, int64_t shard)
 }
 
 // The whole size along one dimension: of the shards that are first in all others.
+// Called for every shard; adds its size along an axis only where the shard is the first one in all
+// cuts of other axes, so that each part of the axis is counted once.
 static void add_sizes(const struct tile_layout *layout, int64_t shard, const struct tensor *tensor,
                       int64_t *shape)
 {
@@ -141,6 +158,8 @@ static bool sizes_fit(const struct tile_piece *piece, const struct tensor *tenso
 }
 
 // pieces: one for each shard. Their sizes add up to the whole's; then each must be just the shard that this whole has.
+// The whole is allocated on the pieces' word and then checked against it: pieces whose sizes only
+// happen to add up are refused before a byte is copied from them.
 static tsr_status join_pieces(struct arena *arena, const struct manifest_port *port,
                               const struct tensor *const *pieces, tsr_tensors *outputs)
 {
@@ -171,6 +190,7 @@ static tsr_status join_pieces(struct arena *arena, const struct manifest_port *p
 }
 
 // NULL: there is no such set, or no tensor of that name in it.
+// The join takes a missing tensor for pieces that do not fit together.
 static const struct tensor *find_tensor(const tsr_tensors *set, const char *name)
 {
     if (!set)

@@ -8,6 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+// Bytes of mapped files below the folder that are in memory now. A head line of smaps begins with
+// an address range, so its first '-' comes before its first space; the lines after it belong to
+// that range.
 static int64_t mapped_in(const char *folder)
 {
     char line[4608];
@@ -28,6 +31,8 @@ static int64_t mapped_in(const char *folder)
     return (int64_t)sum * 1024;
 }
 
+// Where the kernel does not tell (no /proc), all is 0. The folder's real path is compared, because
+// the kernel names files so.
 struct memory_mark tsr__memory_mark(const char *folder)
 {
     struct memory_mark mark = {0};
@@ -48,6 +53,7 @@ struct memory_mark tsr__memory_mark(const char *folder)
 }
 
 // A rank that reads its neighbours' tensors where they lie has touched them, but they are theirs.
+// Never negative: other parts of the process may have given memory back meanwhile.
 int64_t tsr__memory_since(const struct memory_mark *before, const char *folder,
                           struct endpoint *place)
 {

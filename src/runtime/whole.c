@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+// The highest IR version that ONNX Runtime 1.minor reads; INT64_MAX: no file needs a copy.
 static int64_t newest_ir(int minor)
 {
     if (minor >= 23)
@@ -16,6 +17,8 @@ static int64_t newest_ir(int minor)
     return minor >= 18 ? 10 : 9;
 }
 
+// Takes all device annotations out, of nodes first: a configuration that a node refers to cannot be
+// removed.
 static tsr_status strip(tsr_model *model, int64_t ir)
 {
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;
@@ -33,6 +36,8 @@ static tsr_status strip(tsr_model *model, int64_t ir)
     return tsr_model_set_ir_version(model, ir);
 }
 
+// External data is copied beside the model, so that the copy does not depend on where the original
+// lies.
 static tsr_status write_copy(tsr_session *session, tsr_model *model, const char *work,
                              struct whole *whole)
 {
@@ -48,6 +53,7 @@ static tsr_status write_copy(tsr_session *session, tsr_model *model, const char 
     return tsr_model_save(model, whole->path);
 }
 
+// Where the engine is new enough, the file is not even read here.
 tsr_status tsr__whole_open(tsr_session *session, int minor, const char *path, const char *work,
                            struct whole *whole)
 {
@@ -69,6 +75,7 @@ tsr_status tsr__whole_open(tsr_session *session, int minor, const char *path, co
     return st;
 }
 
+// Also of a struct that is all zeros.
 void tsr__whole_close(struct whole *whole)
 {
     tsr__temporary_remove(whole->folder);
