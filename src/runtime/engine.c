@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // engine.c - finds ONNX Runtime and opens it: at run time, from wherever it is, whatever release
 // from 1.17 on.
+//
+// One struct engine per session, made when something first needs it and freed with the session.
+// Nothing of it is global, except what ONNX Runtime itself keeps per process: its environment
+// (counted) and the library, which is never unloaded.
 #include "runtime/internal.h"
 #include "gpu/gpu.h"
 
@@ -17,6 +21,8 @@ static const char hint_absent[] =
     "install it (pip install onnxruntime, or Debian's libonnxruntime) or name the library: "
     "TESSERA_ORT=/path/to/libonnxruntime.so";
 
+// path NULL: the loader's usual names, then versioned ones, the newest first. NULL: none could be
+// opened, and dlerror speaks of the last.
 static void *open_library(const char *path)
 {
     int flags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE; // it has threads and exit handlers: it stays
@@ -37,6 +43,7 @@ static void *open_library(const char *path)
     return NULL;
 }
 
+// Where the loader found it, for messages; its name where the loader does not say.
 static void library_path(void *handle, const char *path, char *out, size_t n)
 {
     struct link_map *map = NULL;
@@ -45,6 +52,7 @@ static void library_path(void *handle, const char *path, char *out, size_t n)
     snprintf(out, n, "%s", path ? path : loader_names[0]);
 }
 
+// NULL: the library is something else.
 static const OrtApiBase *base_of(void *handle)
 {
     void *symbol = dlsym(handle, "OrtGetApiBase");
@@ -56,6 +64,9 @@ static const OrtApiBase *base_of(void *handle)
 }
 
 // The table of functions; a finding says why there is none.
+// Releases give older tables to who asks for them: the newer table is asked for only where the
+// release has it (memory statistics), else the one that 1.17 has. All functions that are called are
+// in the older one, or behind a test of engine->minor.
 static tsr_status open_api(tsr_session *session, const OrtApiBase *base, struct engine *engine)
 {
     struct place at = PLACE_NONE;
@@ -79,6 +90,7 @@ static tsr_status open_api(tsr_session *session, const OrtApiBase *base, struct 
     return TSR_ENGINE;
 }
 
+// What was made before a failure stays in the engine and is released with it.
 static tsr_status open_env(tsr_session *session, struct engine *engine)
 {
     OrtStatus *st = engine->api->CreateEnv(ORT_LOG_FATAL, "tessera",
@@ -98,6 +110,8 @@ static tsr_status open_env(tsr_session *session, struct engine *engine)
     return TSR_ENGINE;
 }
 
+// The allocator before the endpoint whose memory it gives; the endpoint before the GPU's driver;
+// the environment last, since it outlives its sessions.
 static void engine_free(tsr_session *session, void *engine)
 {
     struct engine *e = engine;
@@ -112,6 +126,7 @@ static void engine_free(tsr_session *session, void *engine)
     tsr__free(session, e, sizeof *e);
 }
 
+// Also of a session that never runs anything: joining other ranks keeps its endpoint here.
 struct engine *tsr__engine_state(tsr_session *session)
 {
     if (session->engine)
@@ -146,6 +161,8 @@ static tsr_status engine_open(tsr_session *session, struct engine *engine, const
     return st;
 }
 
+// For operators inside somebody's ONNX Runtime (wrapped.c): the ranks' sessions then belong to the
+// host's environment.
 tsr_status tsr__engine_adopt(tsr_session *session, const OrtApiBase *base)
 {
     struct engine *engine = tsr__engine_state(session);
@@ -162,6 +179,7 @@ tsr_status tsr__engine_adopt(tsr_session *session, const OrtApiBase *base)
     return st;
 }
 
+// The first call decides which library it is; path is not looked at afterwards.
 tsr_status tsr_engine_open(tsr_session *session, const char *path, const char **found,
                            const char **version)
 {

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // engine_words.c - what ONNX Runtime says went wrong, as findings with a place and a remedy. It has words where a
 // caller needs kinds: they are looked through for those that are known.
+//
+// Three moments have words: session options (tsr__engine_says), loading (tsr__engine_loaded),
+// running (tsr__engine_ran). The texts are ONNX Runtime's and change with its releases; where one
+// is not recognised, the finding is the general one and nothing is lost.
 #include "runtime/internal.h"
 #include "gpu/gpu.h"
 
@@ -15,6 +19,7 @@ struct place tsr__rank_place(const struct rank *rank)
     return at;
 }
 
+// For a rank on its own thread: the finding goes to the rank's session.
 tsr_status tsr__engine_says(struct rank *rank, OrtStatus *status, enum diag_code code,
                             const char *hint, const char *what)
 {
@@ -44,6 +49,7 @@ static bool no_memory(const char *text)
 }
 
 // What would help a rank that had too little memory; of a GPU, what is free there and what the rank may take of it.
+// The text lives in the rank's arena; the finding copies it.
 static const char *memory_hint(struct rank *rank)
 {
     static const char usual[] = "more memory for that rank, or more ranks";
@@ -64,6 +70,7 @@ static const char *memory_hint(struct rank *rank)
     return text.p;
 }
 
+// Only of a rank or on a GPU is memory told apart: there is a remedy.
 static bool ran_out(const struct rank *rank, const OrtStatus *status)
 {
     if (!rank->endpoint && !rank->seat)
@@ -82,6 +89,7 @@ static tsr_status told_ran_out(struct rank *rank, OrtStatus *status, const char 
 // ---- loading -----------------------------------------------------------------------------------
 
 // "... Current official support for domain ai.onnx is till opset 21."
+// 0: the words speak of something else.
 static int64_t known_opset(const char *words)
 {
     static const char before[] = "domain ai.onnx is till opset ";
@@ -91,6 +99,7 @@ static int64_t known_opset(const char *words)
     return strtoll(at + sizeof before - 1, NULL, 10);
 }
 
+// The version of the standard domain, which has the empty name; 0: the model imports none.
 static int64_t own_opset(const tsr_model *model)
 {
     for (size_t i = 0; i < tsr_model_opset_count(model); i++)
@@ -143,6 +152,7 @@ static const char *load_hint(const struct rank *rank, const OrtStatus *status)
            "given with --ort-ops";
 }
 
+// Memory is looked for first: its words may come with others. The status is released on every way.
 tsr_status tsr__engine_loaded(struct rank *rank, OrtStatus *status)
 {
     const OrtApi *api = rank->engine->api;
@@ -181,6 +191,8 @@ static tsr_status kernel_failed(struct rank *rank, OrtStatus *status)
     struct place at = tsr__rank_place(rank);
     at.op = quoted(message, "while running ", ' ');
     at.node = quoted(message, "Name:'", '\'');
+    // Not a kernel's failure: nothing is known about the inputs' part in it, so the engine is to
+    // blame (TSR_ENGINE). Both views point into the message, which goes with the status, last.
     if (!at.op.n)
         return tsr__engine_says(rank, status, DIAG_engine_failed, NULL, "ONNX Runtime failed");
     tsr__diag(rank->session, DIAG_engine_failed, &at,
