@@ -330,11 +330,11 @@ OrtStatus *tsr__engine_device_value(const struct engine *engine, const OrtMemory
                                     const struct tensor *tensor, OrtValue **out);
 // A value over the tensor's memory (texts are copied). NULL and *out NULL: an optional without a value, which ONNX
 // Runtime cannot be given.
+OrtStatus *tsr__engine_value(const struct engine *engine, struct arena *arena,
+                             const struct tensor *tensor, OrtValue **out);
 // The same with memory of its own, which a run may write; numbers alone.
 OrtStatus *tsr__engine_own_value(const struct engine *engine, const struct tensor *tensor,
                                  OrtValue **out);
-OrtStatus *tsr__engine_value(const struct engine *engine, struct arena *arena,
-                             const struct tensor *tensor, OrtValue **out);
 // Copies a value into the set under that name. *failed: ONNX Runtime's word, to be released; TSR_ENGINE without one: a
 // kind that no set holds.
 tsr_status tsr__engine_take(const struct engine *engine, OrtValue *v, const char *name,
@@ -342,8 +342,7 @@ tsr_status tsr__engine_take(const struct engine *engine, OrtValue *v, const char
 // The same, but numbers are borrowed: v must live as long as the set.
 tsr_status tsr__engine_view(const struct engine *engine, OrtValue *v, const char *name,
                             tsr_tensors *to, OrtStatus **failed);
-
-// The same for a tensor that lies on the GPU of that seat.
+// As tsr__engine_take, of a tensor that lies on the GPU of that seat.
 tsr_status tsr__engine_fetch(const struct engine *engine, struct gpu_seat *seat, OrtValue *v,
                              const char *name, tsr_tensors *to, OrtStatus **failed);
 

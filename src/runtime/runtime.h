@@ -19,7 +19,7 @@ struct OrtStatus *tsr__wrapped_add(const struct OrtApiBase *base,
 // TSR_OK if the set that a caller gave belongs to the session, or is NULL; else a finding. (tensors.c)
 tsr_status tsr__tensors_owned(tsr_session *session, const tsr_tensors *tensors) TSR_MUST_USE;
 
-// ---- before a run, under a launcher (run.c)
+// ---- before a run, under a launcher (transports.c)
 
 // Whether a launcher started this process as one of several ranks that are to run together, and which it is.
 bool tsr__run_launched(tsr_session *session, const tsr_run_options *options, int *rank);
