@@ -9,6 +9,7 @@
 static const int newer_types[] = {TSR_UINT2, TSR_INT2, TSR_FLOAT8E8M0};
 #define FIRST_NEWER 24
 
+// 24 -> TSR_UINT2, 1 -> 1: types below 24 have one number in both.
 static int from_engine(int type)
 {
     bool newer = type >= FIRST_NEWER && type < FIRST_NEWER + (int)TSR_COUNT(newer_types);
@@ -115,6 +116,8 @@ static OrtStatus *make_sequence(const struct engine *engine, struct arena *arena
         if (failed)
             goto release_values;
     }
+    // The sequence keeps what it needs; our references go in every case. A failure in the middle
+    // releases those that were made.
     failed = engine->api->CreateValue((const OrtValue *const *)values, made, ORT_SEQUENCE, out);
 release_values:
     for (size_t i = 0; i < made; i++)
@@ -165,6 +168,8 @@ OrtStatus *tsr__engine_own_value(const struct engine *engine, const struct tenso
 
 // ---- from ONNX Runtime -------------------------------------------------------------------------
 
+// Type, shape and element count of a value; type 0 (undefined) where it has more dimensions than a
+// set can hold.
 struct seen {
     int type;
     size_t rank, elements;
@@ -303,6 +308,7 @@ static tsr_status take(const struct engine *engine, OrtValue *v, const char *nam
         *failed = engine->api->HasValue(v, &has);
     if (*failed)
         return TSR_ENGINE;
+    // v NULL (an output that the run did not make) is taken for an optional without a value.
     if (!has)
         return tsr__tensors_add_other(to, str_of(name), TSR_UNDEFINED, NULL);
     *failed = engine->api->GetValueType(v, &kind);

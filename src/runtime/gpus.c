@@ -65,6 +65,7 @@ static tsr_status no_place(struct rank *rank, const struct comm_trouble *why)
 {
     struct place at = PLACE_NONE;
     at.file = str_of(rank->path);
+    // A whole model has no endpoint, and so no rank in the finding.
     at.rank = rank->endpoint ? rank->endpoint->rank : -1;
     tsr__diag(rank->session, DIAG_provider_absent, &at,
               "`tessera doctor` lists the GPUs of this machine; --map-device NAME=CPU lets the CPU "
@@ -89,6 +90,8 @@ static tsr_status seat_alone(struct rank *rank, int card)
 
 // A rank without an endpoint talks to nobody: it takes its seat alone. Any other opens the device
 // endpoint over its own, also without a GPU: the others' calls go through it.
+// Afterwards rank->endpoint is the one over GPUs and rank->base the transport's own; tsr__gpu_leave
+// turns that back.
 tsr_status tsr__gpu_place(struct rank *rank)
 {
     int card = card_named(rank->engine, rank->device, rank->options);
@@ -133,6 +136,8 @@ static int64_t limit_of(const struct device_share *share)
     return part - outside;
 }
 
+// The user's number replaces the share, but the exchange is made in any case: all ranks take part
+// in it.
 tsr_status tsr__gpu_limit(struct rank *rank, struct comm_trouble *why)
 {
     struct device_share share = {0};
@@ -151,6 +156,7 @@ tsr_status tsr__gpu_limit(struct rank *rank, struct comm_trouble *why)
     return TSR_OK;
 }
 
+// Also of a rank that has no place, or lost it half way: every field is looked at.
 void tsr__gpu_leave(struct rank *rank)
 {
     if (rank->on_gpu)
@@ -222,6 +228,8 @@ static OrtStatus *bind_all(struct rank *rank, struct run_slot *run_slot)
     const OrtApi *api = rank->engine->api;
     for (size_t i = 0; i < rank->n_inputs; i++)
         TRY(api->BindInput(rank->binding, rank->input_names[i], run_slot->ins[i]));
+    // Outputs that do not stay (texts, sequences) are made on the host. The binding keeps none of
+    // it after the run.
     for (size_t i = 0; i < rank->n_outputs; i++)
         TRY(api->BindOutputToDevice(rank->binding, rank->output_names[i],
                                     rank->stays[i] ? rank->on_gpu : rank->engine->memory));
@@ -255,6 +263,8 @@ OrtStatus *tsr__gpu_run(struct rank *rank, struct run_slot *run_slot)
     return st;
 }
 
+// Type 1 of the engine's devices is a GPU; an output may lie on the host although it was to stay,
+// if a kernel of the CPU made it.
 bool tsr__gpu_holds(const struct engine *engine, const OrtValue *v)
 {
     const OrtMemoryInfo *info = NULL;

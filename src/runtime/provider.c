@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // provider.c - which execution provider a rank gets: its device's name (CPU, CUDA:0, ...), after the map that the user
 // gave (NPU=CPU). A provider that this ONNX Runtime lacks is an error that names those it has.
+//
+// "GPU:1" on an ONNX Runtime with CUDA: the map leaves it, the kind GPU resolves to the provider
+// CUDA, so the rank gets CUDAExecutionProvider with device_id 1. "NPU" with the map NPU=CPU: no
+// provider is added, and the CPU's, which every session has, does the work.
 #include "runtime/internal.h"
 #include "gpu/gpu.h"
 
@@ -100,6 +104,8 @@ struct options {
     size_t n;
 };
 
+// A key that is there already gets the new value. Texts are not copied: the caller's live until the
+// provider has read them.
 static void add_option(struct options *options, const char *key, const char *value)
 {
     size_t at = 0;
@@ -172,6 +178,8 @@ static OrtStatus *append(struct rank *rank, OrtSessionOptions *options, const ch
 static tsr_status absent(struct rank *rank, struct str name, const char *list, const char *why)
 {
     struct place at = tsr__rank_place(rank);
+    // `why` is the engine's word where the provider is in the library but did not start: a missing
+    // CUDA, say.
     tsr__diag(
         rank->session, DIAG_provider_absent, &at,
         "let another device stand in: --map-device NAME=CPU, or use an ONNX Runtime that has it",
@@ -187,6 +195,7 @@ tsr_status tsr__provider_set(struct rank *rank, OrtSessionOptions *options)
     struct str name = tsr__device_resolved(rank->engine, mapped, resolved, sizeof resolved);
     struct str kind = name;
     const char *colon = memchr(name.p ? name.p : "", ':', name.n);
+    // What rank_facts.c tells: the CPU unless another provider is appended below.
     snprintf(rank->provider, sizeof rank->provider, "CPU");
     if (colon) {
         kind.n = (size_t)(colon - name.p);

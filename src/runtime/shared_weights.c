@@ -18,6 +18,8 @@
 
 #define LARGE_PART 4 // weights above this part of the memory are not packed
 
+// *out stays empty where there is one rank, or no common file: then each session reads its weights
+// by itself.
 tsr_status tsr__shared_open(tsr_session *session, const struct engine *engine,
                             const struct bundle *bundle, struct arena *arena,
                             struct shared_weights *out)
@@ -62,6 +64,7 @@ bool tsr__weights_are_large(const struct manifest *manifest, int64_t rank)
     for (int64_t i = 0; i < manifest->n_ranks; i++)
         if (rank < 0 || i == rank)
             total += manifest->devices[i].weight_bytes;
+    // Compared in pages, whose product with their size could overflow.
     return pages > 0 && page > 0 && total / page > pages / LARGE_PART;
 }
 
@@ -103,6 +106,7 @@ static char *given_at(const struct common_file *common, const tsr_value *value, 
     if (!tsr_tensor_is_external(tensor) || tsr_dtype_bits(type) < 8 || type > TSR_FLOAT4E2M1 ||
         !tsr__tensor_window(tensor, &fd, &offset, length) || fstat(fd, &info) != 0)
         return NULL;
+    // The weight's file is the one that is mapped here, by device and inode: paths may differ.
     bool same = info.st_dev == common->info.st_dev && info.st_ino == common->info.st_ino;
     if (!same || offset > weights->common.bytes.n || *length > weights->common.bytes.n - offset)
         return NULL;
@@ -158,6 +162,8 @@ static bool own_alike(const struct common_file *common, const tsr_graph *graph,
         if (tsr_tensor_rank(tensor) < 2 || given_at(common, value, &length) ||
             !tsr__tensor_window(tensor, &fd, &offset, &length))
             continue;
+        // Every own weight with every common one: bounded, and beyond the bound the careful answer
+        // is given.
         for (size_t k = 0; k < n; k++)
             if (++pairs > MAX_PAIRS || begins_alike(list[k].p, list[k].n, fd, offset, length))
                 return true;
@@ -197,6 +203,8 @@ static OrtStatus *give(struct rank *rank, OrtSessionOptions *options, const tsr_
         (size_t)tsr_tensor_rank(tensor), (int)tsr_tensor_dtype(tensor), given);
     if (st)
         return st;
+    // The value belongs to the rank, which releases it after the session (rank.c); the engine only
+    // points at it.
     rank->n_weights++;
     return api->AddInitializer(options, tsr_value_name(value), *given);
 }

@@ -17,8 +17,8 @@ static int64_t newest_ir(int minor)
     return minor >= 18 ? 10 : 9;
 }
 
-// Takes all device annotations out, of nodes first: a configuration that a node refers to cannot be
-// removed.
+// Takes all device annotations out, of nodes first: entries of nodes would stay bound to a
+// configuration that is gone.
 static tsr_status strip(tsr_model *model, int64_t ir)
 {
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;
