@@ -4,6 +4,10 @@
 // Plain types and texts: object arrays hold pickles, which are programs. Elements of the other byte order and
 // arrays in column order are turned. The dictionary is read by its three keys, not evaluated. numpy's texts are of one
 // width, padded with zeros: UTF-32, or bytes.
+//
+// A float32 array of [2, 3]: "\x93NUMPY", version 1 0, the head's length, then
+//     {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }
+// filled up with spaces to a multiple of 64, a line end, and 24 bytes.
 #include "runtime/internal.h"
 
 #include <stdio.h>
@@ -132,6 +136,7 @@ static tsr_status bad_file(tsr_tensors *tensors, const char *file, struct str na
 }
 
 // Splits into head and elements.
+// Version 1 has a length of 2 bytes, later ones of 4; both are little-endian.
 static bool split(struct str bytes, struct str *head, struct str *data)
 {
     const unsigned char *p = (const unsigned char *)bytes.p;
@@ -162,6 +167,7 @@ static void swap_bytes(char *p, size_t n, size_t unit)
 }
 
 // From column order to row order: walks the result, keeping the place in the source.
+// [2, 3] in column order has steps 1 and 2: the result reads source elements 0 2 4, 1 3 5.
 static void turn(const char *from, char *to, const struct npy *npy, size_t unit, int64_t n)
 {
     int64_t index[RUN_MAX_RANK] = {0}, step[RUN_MAX_RANK], at = 0, s = 1;
@@ -182,6 +188,7 @@ static void turn(const char *from, char *to, const struct npy *npy, size_t unit,
 }
 
 // One character as UTF-8; its length, 0: no character.
+// marks[n] begins a character of n bytes; 0xE9 becomes C3 A9.
 static size_t put_utf8(uint32_t c, char *out)
 {
     static const unsigned char marks[] = {0, 0, 0xC0, 0xE0, 0xF0};

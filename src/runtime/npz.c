@@ -3,6 +3,10 @@
 //
 // Read: stored and deflated members, also with the 64-bit extension; checksums are checked. Written: stored,
 // no dates, names in the order of the set, so that equal tensors give equal files.
+//
+// The layout, in the order of the file: for each tensor a local header, its name and its .npy; then
+// the directory, an entry for each with its place; then the end record, which says where the
+// directory begins. Reading starts at the end.
 #include "runtime/internal.h"
 
 #include <stdio.h>
@@ -18,6 +22,7 @@
 #define LIMIT32       0xFFFFFFFFu
 #define DATE          0x21 // 1 January 1980
 
+// An n-byte little-endian number.
 static uint64_t get(const char *p, int n)
 {
     uint64_t v = 0;
@@ -37,6 +42,8 @@ static tsr_status damaged(tsr_session *session, const char *file, struct str nam
 
 // ---- reading -----------------------------------------------------------------------------------
 
+// packed and size: bytes in the archive and when unpacked; at: of the local header; flags bit 0:
+// encrypted.
 struct member {
     struct str name;
     int method, flags;
@@ -49,6 +56,7 @@ static bool find_directory(struct str z, uint64_t *at, uint64_t *n)
 {
     if (z.n < END_BYTES)
         return false;
+    // A comment of up to 65535 bytes may follow the end record, so it is searched for backwards.
     size_t least = z.n > END_BYTES + 65535 ? z.n - END_BYTES - 65535 : 0;
     size_t i = z.n - END_BYTES + 1;
     bool found = false;
@@ -141,6 +149,8 @@ static bool unpack(struct str from, char *to, size_t n)
         return false;
     int st = Z_OK;
     size_t in = 0, out = 0;
+    // zlib counts in 32 bits: a GiB at a time on both sides. More output than n ends in
+    // Z_BUF_ERROR, which is refused.
     while (st == Z_OK) {
         size_t a = from.n - in < (1u << 30) ? from.n - in : 1u << 30;
         size_t b = n - out < (1u << 30) ? n - out : 1u << 30;
@@ -223,6 +233,8 @@ tsr_status tsr__npz_read(tsr_tensors *tensors, const char *file)
 
 // ---- writing -----------------------------------------------------------------------------------
 
+// buffer gathers the fields of one header; flush sends it before names and elements, which are
+// written from where they lie.
 struct writer {
     struct outfile out;
     char buffer[128];

@@ -13,6 +13,7 @@ enum { GROUP_NAME = 1, GROUP_TYPE = 2, GROUP_TENSORS = 3, GROUP_OF_TENSORS = 1 }
 enum { VARINT = 0, LENGTH = 2 };
 #define MAX_MESSAGE ((size_t)1 << 40) // texts are part of it
 
+// Seven bits a byte, the lowest first, the eighth set where more follow: 300 is AC 02.
 static void put_varint(struct text *text, uint64_t v)
 {
     char c[10];

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // sets.c - sets of tensors as people name them: FILE.npz, FILE.npy, FILE.pb, a folder test_data_set_N, random.
+//
+// Names come from the file (.npz), from the model's ports in their order (folders, one .npy, one
+// .pb), or from the model alone (random). The model of a rank's file stands for the whole one where
+// a manifest lies beside it (interface.c).
 #include "runtime/internal.h"
 #include "ir/ir.h"
 
@@ -43,6 +47,7 @@ static tsr_value *port(const tsr_model *model, bool outputs, size_t k)
 }
 
 // numpy has no bfloat16 and no 8-bit floats: their bits come as unsigned integers. The model knows better.
+// A model that wants bfloat16 x and is given uint16 x: the type becomes bfloat16, the bits stay.
 static void retype(tsr_tensors *tensors, const tsr_model *model, bool outputs)
 {
     if (!model)
@@ -64,6 +69,7 @@ static void retype(tsr_tensors *tensors, const tsr_model *model, bool outputs)
 
 // ---- .npy --------------------------------------------------------------------------------------
 
+// A model with one input names it; else the file's name without its ending does.
 static tsr_status load_npy(tsr_tensors *tensors, const char *file, const tsr_model *model,
                            bool outputs)
 {
@@ -325,6 +331,7 @@ static tsr_status random_port(tsr_tensors *tensors, const char *set, struct str 
     struct tensor *x;
     tsr_status st = tsr__tensors_add(tensors, name, tsr_value_dtype(value), rank, dims, &x);
     struct dice dice = {tsr__hash64(name.p, name.n, seed)}; // inputs do not depend on each other
+    // The same seed and name give the same values whatever the order of the inputs.
     if (st != TSR_OK || fill(x, &dice))
         return st;
     memset(x->data, 0, x->bytes);

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // tensors.c - sets of named tensors in memory. One block of memory per tensor holds all of it; the elements of a
 // sequence are a set of their own.
+//
+// The block of a float tensor "ab" of [2, 3], its places in bytes from the start of the struct (s =
+// sizeof(struct tensor)):
+//     0 struct    s dims 2 3    s + 16 "ab\0"    then, at the next multiple of 64, 24 bytes of elements
+// Tensors of another owner (borrowed, foreign, on a GPU) have the same block without the elements,
+// and data points elsewhere. A name is in a set once: adding it again replaces the old tensor.
 #include "runtime/internal.h"
 
 #include <stdio.h>
@@ -17,6 +23,7 @@ tsr_status tsr_tensors_new(tsr_session *session, tsr_tensors **out)
     return TSR_OK;
 }
 
+// Memory of another library is given back to it first; x->cap is the length of our own block.
 void tsr__tensor_free(tsr_session *session, struct tensor *x)
 {
     tsr_tensors_free(x->sequence);
@@ -104,6 +111,7 @@ static bool data_bytes(tsr_dtype type, int rank, const int64_t *dims, size_t *ou
         if (dims[axis] < 0 || !mul_ok(n, dims[axis], &n))
             return false;
     int64_t bytes = tsr_dtype_bytes(type, n);
+    // The bound leaves room for the head of the block without a further check.
     *out = (size_t)bytes;
     return bytes >= 0 && bytes < INT64_MAX / 2;
 }
@@ -159,6 +167,7 @@ static tsr_status insert(tsr_tensors *tensors, struct str name, struct tensor *x
     return TSR_OK;
 }
 
+// x is in one of both sets or freed, whatever happens.
 tsr_status tsr__tensors_move(tsr_tensors *from, size_t i, tsr_tensors *to)
 {
     struct tensor *x = from->at[i];
@@ -296,6 +305,7 @@ tsr_status tsr__tensors_add_foreign(tsr_tensors *tensors, struct str name, tsr_d
     tsr_status st = insert(tensors, name, x);
     if (st != TSR_OK)
         return st; // x is gone, the memory is still its owner's
+    // Only now: freeing x on a failure above must not call the owner's release.
     x->release = foreign->release;
     x->owner = foreign->owner;
     return TSR_OK;
