@@ -33,6 +33,7 @@ struct bench {
     const char *folder; // of the model
 };
 // What each rank tells of itself.
+// As all_to_all moves it: plain bytes between processes of one build.
 struct told {
     double comm_s;
     int64_t memory; // 0: it shares a process
@@ -74,6 +75,7 @@ static int64_t *all_ranks(tsr_session *session, struct arena *arena, int n)
 }
 
 // Rank 0's number, on all ranks.
+// Threads and whole models have nobody to ask: *number stays the caller's.
 static tsr_status agree(struct bench *bench, int64_t *number)
 {
     struct endpoint *endpoint = tsr__job_place(bench->job);
@@ -111,6 +113,8 @@ static bool keep_time(struct bench *bench, double t)
     return true;
 }
 
+// Slots of start times are free for the reason that run slots are: never more than RUN_SLOTS runs
+// are under way.
 static tsr_status start_run(struct bench *bench)
 {
     bench->started[bench->asked++ % RUN_SLOTS] = tsr__now_s();
@@ -203,6 +207,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+// The times are sorted, and there is at least one. Share 0.5 of 4 times is the third (index 2).
 static double percentile(const struct bench *bench, double share)
 {
     size_t i = (size_t)(share * (double)(bench->n - 1) + 0.5);
@@ -282,6 +287,7 @@ static void sum_up_times(struct bench *bench, tsr_bench_result *result)
         *at[i] = percentile(bench, shares[i]);
 }
 
+// All ranks call it: the gathering is an exchange.
 static tsr_status sum_up(struct bench *bench, tsr_bench_result *result)
 {
     struct arena *kept = &bench->session->results[RESULT_RUN];

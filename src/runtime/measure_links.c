@@ -26,6 +26,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+// 16 times: the third smallest (index 2).
 double tsr__measure_typical(double *times, size_t n)
 {
     if (!n)
@@ -120,6 +121,8 @@ static tsr_status time_pair(struct measure_rank *rank, const int64_t *pair, size
     return TSR_OK;
 }
 
+// Latency is the time of 8 bytes one way; bandwidth follows from what 4 MiB take longer than that.
+// The first of the pair keeps both.
 static tsr_status link(struct measure_rank *rank, const int64_t *pair, void *p, double seconds,
                        struct comm_trouble *why)
 {
@@ -178,6 +181,8 @@ tsr_status tsr__measure_links(struct measure_rank *rank, struct comm_trouble *wh
 
 // ---- collectives -------------------------------------------------------------------------------
 
+// A group that a collective is timed on, this rank at place `self` in it; in and out are 16 MiB
+// each.
 struct crew {
     int64_t members[MEASURE_RANKS];
     int n, self;
@@ -255,6 +260,7 @@ static tsr_status some(struct measure_rank *rank, struct crew *crew, int64_t byt
     return TSR_OK;
 }
 
+// The barrier is of all ranks: every group begins at the same time, as groups do in a run.
 static tsr_status time_crew(struct measure_rank *rank, struct crew *crew, int64_t bytes,
                             enum tsr_collective what, double seconds, double *out,
                             struct comm_trouble *why)

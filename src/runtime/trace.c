@@ -25,11 +25,14 @@ struct share {
     size_t left_out;
 };
 
+// 52 bits of nanoseconds are 52 days; a microsecond's thousandth stays exact enough in a double.
 static double clock_us(uint64_t ns)
 {
     return (double)(ns & ((1ull << 52) - 1)) / 1e3;
 }
 
+// The kernel "NAME_kernel_time" is one of our operators, whose own event says more. Only the first
+// run of the list is looked through.
 static bool rank_comm_has(const struct ops_event *list, size_t n, const char *name)
 {
     size_t length = strlen(name), tail = strlen("_kernel_time");
@@ -83,6 +86,8 @@ static void trim(json_t *event)
     json_object_set_new(event, "args", less);
 }
 
+// Once the text is full, until_us is the earliest event that found no room: from there on nothing is
+// kept, whichever call brings it, so that what is kept ends at about one moment.
 static bool fits(struct share *share, const struct text *text, double ts_us)
 {
     if (text->n > share->full && ts_us < share->until_us)
@@ -159,6 +164,7 @@ static void put_event(struct text *text, int rank, const struct ops_event *event
                      "\"type\":\"%s\"}},\n",
                      event->op, rank, start, end - start, (long long)event->id,
                      (unsigned long long)event->run, event->n_group, tsr_dtype_name(event->type));
+    // The key is the same on all ranks of the communication, so viewers tie the ends together.
     const char *phase = "f", *binding = ",\"bp\":\"e\""; // the flow ends in the slice
     double at = end - 0.001;
     if (event->first == rank) { // it leaves here

@@ -26,6 +26,7 @@
 #define VARIADIC   2 // of GetInputCharacteristic
 #define ERROR_TEXT 2000
 
+// The operator, as it is registered with one set of session options; never freed.
 struct wrapped_op {
     OrtCustomOp ort; // first
     const OrtApiBase *base;
@@ -88,6 +89,7 @@ static OrtStatus *failed(struct wrapped *wrapped, tsr_status status)
     return wrapped->api->CreateStatus(ORT_FAIL, text);
 }
 
+// The next run opens the ranks anew, without states.
 static void close_job(struct wrapped *wrapped)
 {
     tsr_job_close(wrapped->job);
@@ -166,6 +168,8 @@ static tsr_status goes_on(struct wrapped *wrapped, const struct manifest_port *p
     if (st != TSR_OK)
         return st;
     st = tsr__engine_view(wrapped->session->engine, value, port->name, seen, error);
+    // A handle is known by its shape alone: one dimension more than the port, all of them 0 but the
+    // last.
     *out = st == TSR_OK && is_handle(port, seen->at[0]);
     if (*out)
         st = check_handle(wrapped, port, seen->at[0]);
@@ -293,6 +297,7 @@ static OrtStatus *run_with(struct wrapped *wrapped, OrtKernelContext *context, t
         st = tsr_job_start(wrapped->job, inputs);
     if (st != TSR_OK)
         return failed(wrapped, st);
+    // From here until the results are with the host, no handle is valid.
     wrapped->has_states = false;
     st = tsr_job_wait(wrapped->job, outputs);
     wrapped->runs++;
@@ -318,6 +323,7 @@ static OrtStatus *run_once(struct wrapped *wrapped, OrtKernelContext *context)
     return error;
 }
 
+// One run at a time: states belong to the order of runs.
 static OrtStatus *compute(void *kernel, OrtKernelContext *context)
 {
     struct wrapped *wrapped = kernel;
