@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every command that writes a file, as the torture runs it: words, the outputs that it makes, and how each is recognised as whole."""
 import os
+import shutil
 import subprocess
 
 import numpy as np
@@ -15,8 +16,10 @@ EXACT, JSON = "exact", "json"  # the same bytes every time; a JSON document with
 class Case:
     """words: {in} is the folder of inputs, {out} the one of outputs. outputs: name -> EXACT or JSON. engine: the command runs models."""
 
-    def __init__(self, name, words, outputs, engine=False, program=None, alone=False, also=()):
-        """alone: the path of the output is part of it, so all trials use one. also: exit codes that its faults may have too."""
+    def __init__(self, name, words, outputs, engine=False, program=None, alone=False, also=(), starts=None):
+        """alone: the path of the output is part of it, so all trials use one. also: exit codes that its faults may have too. starts: the folder of
+        inputs that the output is before the command, which changes it in place."""
+        self.starts = starts
         self.name, self.words, self.outputs, self.engine, self.program = name, words.split(), outputs, engine, program
         self.alone, self.also = alone, set(also)
 
@@ -25,7 +28,7 @@ class Case:
         return "." not in name
 
     def has_old(self, name):
-        return not self.folder(name) or "--force" in self.words
+        return not self.folder(name) or "--force" in self.words or self.starts is not None
 
 
 def chain(rows=4, width=6):
@@ -55,6 +58,11 @@ def make_inputs(tessera, folder, env):
         out.write("--config pair:2\n--shard first:a={1,2:0,1}\n")
     call("partition", "plain-planned.onnx", "-o", "parts")
     call("run", "parts", "--inputs", "in.npz", "--trace", "trace.json")
+    shutil.copytree(os.path.join(folder, "parts"), os.path.join(folder, "optimised"))
+    rank = os.path.join(folder, "optimised", "rank0.onnx")
+    changed = onnx.load(rank, load_external_data=False)
+    changed.producer_name = "optimiser"
+    onnx.save(changed, rank)
     call("tensor", "split", "tensor.npy", "--sharding", "{2,1:0,1}", "-o", "pieces.npz")
 
 
@@ -76,6 +84,9 @@ CASES = [
     Case("partition-planned", "partition {in}/plain.onnx --devices 2 -o {out}/parts --force --dialect com.microsoft", {"parts": EXACT}),
     Case("partition-wrapped", "partition {in}/plain-planned.onnx --layout wrapped -o {out}/parts --force", {"parts": EXACT}, alone=True),
     Case("partition-genai", "partition %s --devices 2 --layout genai -o {out}/parts" % GENAI, {"parts": EXACT}, also={2}),  # 2: whether it is such a folder cannot be seen
+    Case("partition-sign", "partition --sign {out}/parts", {"parts": EXACT}, starts="optimised"),
+    Case("partition-safetensors", "partition {in}/large-planned.onnx -o {out}/parts --force --weights safetensors", {"parts": EXACT}),
+    Case("report-explorer", "report {in}/plain-planned.onnx --format model-explorer -o {out}/nodes.json", {"nodes.json": EXACT}),
     Case("report", "report {in}/plain-planned.onnx --trace {in}/trace.json -o {out}/page.html", {"page.html": EXACT}, alone=True),  # the page says how it was made
     Case("simulate", "simulate {in}/plain-planned.onnx --devices 2 --trace {out}/trace.json", {"trace.json": EXACT}),
     Case("tensor-split", "tensor split {in}/tensor.npy --sharding {2,1:0,1} -o {out}/pieces.npz", {"pieces.npz": EXACT}),

@@ -16,6 +16,7 @@ KINDS = "memory map open read write sync rename make remove close stat resize lo
 OLD = b"this was here before\n"
 HANG_S = 60
 OF_THE_ENGINE = {".ses"}  # a file that ONNX Runtime itself leaves in TMPDIR
+TEMPORARY = ".tessera-"  # so begin the names of files that are being written
 READ, WRITE, PEER, ENGINE = 3, 8, 6, 7
 
 # What each kind of call is made to do, and the exit codes that may follow beside 0 with the right result. A command that runs models may
@@ -52,14 +53,14 @@ def class_of(fault):
 
 
 def digest(path):
-    """Of a file, or of a folder with the names in it; None: nothing is there."""
+    """Of a file, or of a folder with the names in it, less what is being written; None: nothing is there."""
     if not os.path.lexists(path):
         return None
     total = hashlib.sha256()
     if os.path.isdir(path):
         for at, folders, files in sorted(os.walk(path)):
             folders.sort()
-            for name in sorted(files):
+            for name in sorted(n for n in files if not n.startswith(TEMPORARY)):
                 full = os.path.join(at, name)
                 total.update(os.path.relpath(full, path).encode() + b"\0" + digest(full).encode())
         return total.hexdigest()
@@ -95,6 +96,9 @@ class Slot:
             if not case.has_old(name):
                 continue
             path = os.path.join(self.out, name)
+            if case.starts:
+                shutil.copytree(os.path.join(self.inputs, case.starts), path)
+                continue
             if case.folder(name):
                 os.makedirs(path)
                 path = os.path.join(path, "old")
@@ -142,7 +146,8 @@ class Slot:
 
     def remains(self, case):
         """Files that are neither outputs nor were there before."""
-        return sorted(set(os.listdir(self.out)) - set(case.outputs)) + sorted(set(os.listdir(self.temporary)) - OF_THE_ENGINE)
+        inside = [name for output in case.outputs if case.starts for name in os.listdir(os.path.join(self.out, output)) if name.startswith(TEMPORARY)]
+        return inside + sorted(set(os.listdir(self.out)) - set(case.outputs)) + sorted(set(os.listdir(self.temporary)) - OF_THE_ENGINE)
 
     def refer(self, case):
         """What the command makes without a fault, and how many calls of each kind it needs."""
