@@ -57,7 +57,7 @@ struct tsr_topology {
     struct topology_work *work; // what finding routes needs besides; made when needed
     struct map priced;
     VEC(struct tsr_topology *)
-    choices; // of which a plan takes the best; none: all devices (choices.c)
+    choices; // of which a plan takes the best; none: all devices (subsets.c)
 };
 
 // TSR_OK if the topology that a caller gave belongs to the session, or is NULL; else a finding.
@@ -95,7 +95,7 @@ bool tsr__topology_measured(const tsr_topology *topology, enum tsr_collective wh
 bool tsr__topology_repeats(const tsr_topology *topology, int devices, int copies);
 // Sets the grid that its links form, if they form one and none is known: a grid, a torus, hosts. (recognise.c)
 void tsr__topology_recognise(tsr_topology *topology);
-// tsr_topology_choose, and gives the topology out; freed if that fails. (choices.c)
+// tsr_topology_choose, and gives the topology out; freed if that fails. (subsets.c)
 tsr_status tsr__topology_chosen(tsr_topology *topology, tsr_topology **out) TSR_MUST_USE;
 // Adds a smaller topology to its choices, which then belongs to it; freed if there is no memory.
 tsr_status tsr__topology_add_choice(tsr_topology *topology, tsr_topology *choice) TSR_MUST_USE;

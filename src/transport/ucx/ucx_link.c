@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// plugin.c - UCX as a link: InfiniBand, TCP and what else UCX finds, without a launcher of its own.
+// ucx_link.c - UCX as a link: InfiniBand, TCP and what else UCX finds, without a launcher of its own.
 //
 // It knows nothing of Tessera but link.h. The ranks have met before; here they tell each other their workers'
 // addresses. A message is told by its tag: the job, the channel, who sent it. UCX serves one thread at a time, so a lock

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// plugin.c - MPI as a link: one source, built once for each MPI family into a library of its own.
+// mpi_link.c - MPI as a link: one source, built once for each MPI family into a library of its own.
 //
 // It knows nothing of Tessera but link.h. MPI may be in use already in this process: it is started only if it is
 // not, ended only if it was started here, and all traffic has communicators of its own. It has state of its own (one

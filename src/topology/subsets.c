@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// choices.c - smaller topologies out of one, of which a plan takes the best (`--devices auto`).
+// subsets.c - smaller topologies out of one, of which a plan takes the best (`--devices auto`).
 //
 // The fastest devices come first, devices of one speed in the order of their numbers, so that those of a host stay
 // together: of speeds 1 4 4 2, one device is {1}, two are {1, 2}, three are {1, 2, 3}.
