@@ -1,5 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // attr.c - attributes of nodes: reading values, setting and removing them.
+//
+// An attribute that came from a file is decoded in two steps, each on the first question
+// (serde_lazy.c): its name and kind with all attributes of its node (N_ATTRS), its value when that
+// is asked for (`decoded`). One that a call made is decoded from the start. A reader sees no
+// difference, and a node that nobody asks about costs nothing.
+//
+//     Conv {kernel_shape [3,3], group 1} from a file; a call sets group to 2:
+//     kernel_shape keeps `whole`, the bytes of its field, and is saved as these; group has `changed`,
+//     no `whole`, and is written from `integer`. The node gets N_ATTRIBUTES: saving looks at its list.
 #include "ir/internal.h"
 
 // ---- attributes of a node -------------------------------------------------------------------
@@ -18,6 +27,7 @@ tsr_attr *tsr_node_attr(const tsr_node *node, size_t i)
     return NULL;
 }
 
+// Of two attributes of one name, which a bad file may have, the first counts.
 tsr_attr *tsr_node_find_attr(const tsr_node *node, const char *name)
 {
     tsr__attrs_decode((tsr_node *)node);
@@ -54,6 +64,9 @@ size_t tsr_attr_graph_count(const tsr_attr *attr)
     return attr->n_graphs;
 }
 
+// `otherwise` also where the attribute is absent (NULL), of another kind, or stands for an
+// attribute of a function's call and so has no value of its own: a caller asks with the operator's
+// default and needs no other test.
 int64_t tsr_attr_int(const tsr_attr *a, int64_t otherwise)
 {
     const tsr_attr *r = ready(a);
@@ -70,6 +83,8 @@ float tsr_attr_float(const tsr_attr *a, float otherwise)
     return otherwise;
 }
 
+// The C text is made on the first question; until then the text is a view of the file, without a
+// NUL behind it. Texts may hold NULs themselves: `bytes` counts all.
 const char *tsr_attr_string(const tsr_attr *attr, size_t *bytes)
 {
     tsr_attr *r = ready(attr);
@@ -84,6 +99,7 @@ const char *tsr_attr_string(const tsr_attr *attr, size_t *bytes)
     return r->text.p;
 }
 
+// Returns 0 for an empty list, for another kind and for NULL alike.
 size_t tsr_attr_ints(const tsr_attr *a, const int64_t **out)
 {
     const tsr_attr *r = ready(a);
@@ -113,6 +129,8 @@ const tsr_tensor *tsr_attr_tensor(const tsr_attr *a)
 
 // ---- setting --------------------------------------------------------------------------------
 
+// A removed node stays readable, but its uses are unlinked: an edit of it would tie values to a
+// node in no graph.
 static tsr_status check_edit(tsr_node *node, const char *name)
 {
     bool gone = node->flags & N_GONE;
@@ -127,6 +145,9 @@ static tsr_status check_edit(tsr_node *node, const char *name)
     return TSR_INVALID;
 }
 
+// The node's attributes must be decoded: the array holds all of them, and tsr__room takes its room
+// for the power of two at or above n_attrs, which is how tsr__attrs_decode makes it. NULL: out of
+// memory.
 static tsr_attr *append_attr(tsr_node *node)
 {
     struct arena *arena = &node->graph->model->arena;
@@ -147,6 +168,8 @@ tsr_attr *tsr__attr_append(tsr_node *node)
 }
 
 // The attribute of that name, emptied, or a new one; it takes the place of one that was there.
+// All setters begin with it and then fill in the value. An old value is forgotten with its bytes
+// and its subgraphs.
 static tsr_status fresh_attr(tsr_node *node, const char *name, tsr_attr_kind kind, tsr_attr **out)
 {
     tsr_status st = check_edit(node, name);
@@ -199,6 +222,7 @@ tsr_status tsr_node_set_string(tsr_node *node, const char *name, const char *val
     return st;
 }
 
+// The copy is made first: without memory for it the attribute stays as it was.
 tsr_status tsr_node_set_ints(tsr_node *node, const char *name, const int64_t *values, size_t count)
 {
     tsr_attr *attr;

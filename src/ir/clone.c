@@ -10,6 +10,8 @@
 // other copy names may differ, and what mentions them counts as changed.
 #include "ir/internal.h"
 
+// Takes one reference to the store, however often it is asked for: tsr_model_free drops each held
+// store once.
 static void hold_store(tsr_model *to, struct store *store)
 {
     if (store == to->store)
@@ -30,6 +32,9 @@ void tsr__model_hold(tsr_model *to, const tsr_model *from)
     hold_store(to, from->store);
 }
 
+// To be ended by tsr__cloner_end in every case. `to` and `from` may be one model: a function's body
+// is copied into its calls so. The fields outer, config, exact, call and fn begin as zero; callers
+// set what they need.
 void tsr__cloner_init(struct cloner *cloner, tsr_model *to, const tsr_model *from)
 {
     *cloner = (struct cloner){.to = to, .from = from};
@@ -39,6 +44,8 @@ void tsr__cloner_init(struct cloner *cloner, tsr_model *to, const tsr_model *fro
         tsr__model_hold(to, from);
 }
 
+// Copying looks for failed memory here and not at every step: an arena that has failed keeps
+// failing, and a copy of which a part is missing is given up as a whole.
 tsr_status tsr__cloner_end(struct cloner *cloner)
 {
     bool failed =
@@ -49,6 +56,8 @@ tsr_status tsr__cloner_end(struct cloner *cloner)
     return TSR_OK;
 }
 
+// The map's keys are texts that it does not copy. The key is the pointer's own bytes, so they must
+// lie in the scratch arena and not on the stack.
 void tsr__twin_set(struct cloner *cloner, const tsr_value *value, tsr_value *twin)
 {
     const tsr_value **key = ARENA_NEW(&cloner->scratch, const tsr_value *);
@@ -60,6 +69,7 @@ void tsr__twin_set(struct cloner *cloner, const tsr_value *value, tsr_value *twi
         *slot = twin;
 }
 
+// NULL: there is no value (an input that is left out), or nothing stands for it in the new place.
 tsr_value *tsr__twin(struct cloner *cloner, tsr_value *v)
 {
     if (!v)
@@ -76,12 +86,14 @@ tsr_value *tsr__twin(struct cloner *cloner, tsr_value *v)
 static struct str clone_name(struct cloner *cloner, struct str name, bool text)
 {
     struct str file = cloner->from->store->bytes;
+    // One comparison for both ends: of a pointer before the file the difference is huge.
     bool shared = (uintptr_t)name.p - (uintptr_t)file.p < file.n;
     if (shared && !text)
         return name;
     return tsr__keep(cloner->to, name);
 }
 
+// Symbols are texts of the old model's arena and are copied; "" is a literal that both share.
 static struct vtype *clone_type(struct cloner *cloner, const struct vtype *type)
 {
     struct vtype *vtype = ARENA_NEW(&cloner->to->arena, struct vtype);
@@ -98,6 +110,9 @@ static struct vtype *clone_type(struct cloner *cloner, const struct vtype *type)
     return vtype;
 }
 
+// A type that is still bytes (`info`) stays so and is decoded again in the copy. A type that a call
+// set is in no bytes and is copied; V_DECODED then keeps anybody from reading an older one out of
+// `info`. Producer, uses and tensor are tied later, by those who copy nodes and lists.
 static void clone_value(struct cloner *cloner, tsr_graph *graph, const tsr_value *value)
 {
     tsr_value *copy =
@@ -140,6 +155,8 @@ static tsr_tensor *clone_tensor(tsr_model *to, const tsr_tensor *tensor, tsr_val
     return copy;
 }
 
+// Names that were removed map to tsr__no_value and are copied as such: they stay taken for fresh
+// names, and they tell the writer that an entry of the file is for a value that is gone.
 static void clone_map(struct cloner *cloner, struct map *to, const struct map *from)
 {
     for (size_t i = 0; i < from->cap; i++) {
@@ -162,6 +179,8 @@ static void clone_map(struct cloner *cloner, struct map *to, const struct map *f
 
 // ---- attributes -----------------------------------------------------------------------------
 
+// The value of an attribute that a call made, which is of one of few kinds (emit_new_attr in
+// serde_node.c lists them). Subgraphs are copied by the caller.
 static void clone_attr_value(tsr_attr *copy, const tsr_attr *attr)
 {
     tsr_model *model = copy->node->graph->model;
@@ -218,6 +237,9 @@ static void clone_attr_as(struct cloner *cloner, tsr_node *node, const tsr_attr 
 }
 
 // An attribute of a function's body that stands for one of the call, or for the function's default.
+//     body: Elu {alpha = ref to "a"}; call f {a = 0.5}: the copy has alpha = 0.5
+//     call f {} and the function declares a = 1 as its default: the copy has alpha = 1
+//     neither: the copy has no alpha, and the operator's own default holds
 static void substitute(struct cloner *cloner, tsr_node *node, const tsr_attr *attr)
 {
     for (size_t i = 0; i < tsr_node_attr_count(cloner->call); i++)
@@ -239,6 +261,8 @@ static void substitute(struct cloner *cloner, tsr_node *node, const tsr_attr *at
 
 // ---- nodes ----------------------------------------------------------------------------------
 
+// The copy is in no list yet. Attributes that nobody has looked at stay bytes of `whole`, which is
+// shared, unless a call's attributes must be put into them.
 tsr_node *tsr__clone_node(struct cloner *cloner, tsr_graph *graph, const tsr_node *node,
                           size_t n_inputs, size_t n_outputs)
 {
@@ -280,6 +304,8 @@ static void clone_spec_dim(struct cloner *cloner, struct spec_dim *to, const str
     }
 }
 
+// `whole` goes along with the flags that say which parts of it still hold. Lists of devices are
+// looked up among those of the new model, where long equal ones are kept once.
 static void clone_spec(struct cloner *cloner, tsr_node_config *nc, const tsr_spec *spec)
 {
     tsr_value *twin = NULL;
@@ -313,6 +339,9 @@ static void clone_spec(struct cloner *cloner, tsr_node_config *nc, const tsr_spe
     }
 }
 
+// cloner->config says which configuration of the new place an entry is for. Without it annotations
+// are left out, and the node counts as changed, so that they are not written as part of its bytes
+// either.
 void tsr__clone_configs(struct cloner *cloner, tsr_node *to, const tsr_node *from)
 {
     if (!cloner->config) {
@@ -333,12 +362,15 @@ void tsr__clone_configs(struct cloner *cloner, tsr_node *to, const tsr_node *fro
         node_config->stage = nc->stage;
         for (size_t k = 0; k < nc->n_specs; k++)
             clone_spec(cloner, node_config, nc->specs[k]);
+        // a spec was left out if the counts differ
         node_config->changed = nc->changed || !cloner->exact || node_config->n_specs != nc->n_specs;
         if (node_config->changed)
             to->flags |= N_CONFIGS;
     }
 }
 
+// All values that the node reads must have their twins by now, or be known to cloner->outer; one
+// without either becomes an input that is left out.
 void tsr__clone_slots(struct cloner *cloner, tsr_node *copy, const tsr_node *node)
 {
     for (size_t i = 0; i < node->n_inputs; i++)
@@ -437,12 +469,16 @@ tsr_graph *tsr__clone_graph(struct cloner *cloner, const tsr_graph *graph, tsr_n
 
 // ---- whole models ---------------------------------------------------------------------------
 
+// cloner->config of whole models: every configuration got its twin before the first node was
+// copied.
 static tsr_config *config_twin(void *data, tsr_config *config)
 {
     (void)data;
     return config->twin;
 }
 
+// Leaves the copy in config->twin, a field of the original for this purpose alone. A twin of an
+// earlier clone may still be there: it is told by its model.
 static tsr_config *clone_config(tsr_model *to, tsr_config *config)
 {
     tsr_config *copy = ARENA_NEW(&to->arena, tsr_config);
@@ -495,6 +531,8 @@ static void clone_opsets(tsr_model *to, opset_list *list, const opset_list *old)
     }
 }
 
+// Appends to the functions of `to`. Index i is right for a model that had none: the callers copy
+// into new models only.
 static void clone_functions(struct cloner *cloner)
 {
     for (size_t i = 0; i < cloner->from->functions.n; i++) {
@@ -524,6 +562,7 @@ static bool functions_are_whole(const tsr_model *model, size_t first)
     return true;
 }
 
+// An inexact copy without configurations: what the bodies say about devices stays behind.
 tsr_status tsr__model_copy_functions(tsr_model *to, const tsr_model *from)
 {
     struct cloner cloner;
