@@ -4,10 +4,16 @@
 // An entry points at its configuration and its values; nothing here looks anything up by name
 // except the calls that are given one. A stand-in is a configuration that node entries name and the
 // model does not declare.
+//  A file may say for node 3 "configuration tp, stage 0, X cut {2,1}" and declare no tp. The entry
+// then points at a stand-in called tp, which all nodes that say tp share.
+// tsr_model_add_config("tp") fills that very object in, so every entry is of the declared
+// configuration at once. A configuration that is taken off the model without its entries becomes
+// like a stand-in: nodes still point at it, `registered` is false, and the checker finds them.
 #include "ir/internal.h"
 
 // ---- configurations -------------------------------------------------------------------------
 
+// devices_touched makes saving raise the IR version to 11, the first one that has annotations.
 static void touch_configs(tsr_model *model)
 {
     model->configs_changed = model->changed = model->devices_touched = true;
@@ -64,6 +70,7 @@ static tsr_status check_new(tsr_model *model, struct str name, int64_t count, si
     return TSR_OK;
 }
 
+// count 0 means as many as there are names. *out is written on success only, and may be NULL.
 tsr_status tsr_model_add_config(tsr_model *model, const char *name, int64_t count,
                                 const char *const *devices, size_t n, tsr_config **out)
 {
@@ -109,6 +116,7 @@ tsr_config *tsr_model_config(const tsr_model *model, size_t i)
     return NULL;
 }
 
+// Of two with one name the first; stand-ins are not found.
 tsr_config *tsr_model_find_config(const tsr_model *model, const char *name)
 {
     for (size_t i = 0; i < model->configs.n; i++)
@@ -120,6 +128,7 @@ tsr_config *tsr_model_find_config(const tsr_model *model, const char *name)
 // Which entries of nodes go with a configuration: those that point at it, or those of any that has its name.
 enum entries { ENTRIES_BOUND, ENTRIES_NAMED };
 
+// Backwards, because removing an entry moves those behind it.
 static void drop_entries(tsr_model *model, const tsr_config *config, enum entries which)
 {
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;
@@ -145,6 +154,7 @@ static void take_off(tsr_model *model, tsr_config *config)
     touch_configs(model);
 }
 
+// Without cascade entries stay bound to the object and are saved under its name.
 tsr_status tsr_model_remove_config(tsr_model *model, tsr_config *config, bool cascade)
 {
     if (!config || config->model != model || !config->registered)
@@ -171,6 +181,8 @@ static const char *config_hint(tsr_model *model, struct str name)
     return tsr__arena_printf(&model->arena, "did you mean '" STR_FMT "'?", STR_ARG(near)).p;
 }
 
+// By name, cascade takes along the entries of every configuration called so: where a file declares a
+// name twice, its entries are of the last one, and tsr_model_find_config gives the first.
 tsr_status tsr_model_remove_config_named(tsr_model *model, const char *name, bool cascade)
 {
     tsr_config *config = tsr_model_find_config(model, name);
@@ -206,6 +218,9 @@ const char *tsr_config_device_name(const tsr_config *config, size_t i)
     return NULL;
 }
 
+// Entries point at the object, so they need no change; that their bytes name the old one is seen
+// when the model is saved (touch_renamed in serde_save.c). 1 device and no names: check_new is
+// asked about the name alone.
 tsr_status tsr_config_rename(tsr_config *config, const char *name)
 {
     tsr_model *model = config->model;
@@ -231,6 +246,8 @@ bool tsr__config_is_declared(const tsr_config *config)
 
 // ---- entries of nodes -----------------------------------------------------------------------
 
+// Appends an entry; does not look whether the node has one for that configuration. config NULL: the
+// file names none.
 tsr_node_config *tsr__node_config_make(tsr_node *node, tsr_config *config)
 {
     struct arena *arena = &node->graph->model->arena;
@@ -266,6 +283,7 @@ bool tsr__config_is_of(const tsr_config *config, tsr_model *model)
     return false;
 }
 
+// Of several entries for one configuration, which only a file can have, the first.
 tsr_node_config *tsr_node_find_config(const tsr_node *node, const tsr_config *config)
 {
     for (size_t i = 0; i < node->n_configs; i++)
@@ -274,6 +292,8 @@ tsr_node_config *tsr_node_find_config(const tsr_node *node, const tsr_config *co
     return NULL;
 }
 
+// The object stays in the arena: a caller's handle can be asked, and a second removal is told from
+// the first.
 tsr_status tsr_node_remove_config(tsr_node *node, tsr_node_config *nc)
 {
     size_t i = 0;
@@ -317,6 +337,7 @@ tsr_spec *tsr_node_config_spec(const tsr_node_config *nc, size_t i)
     return NULL;
 }
 
+// The i-th sharding of the value at this node, over all configurations in their order.
 tsr_spec *tsr_node_sharding_of(const tsr_node *node, const tsr_value *value, size_t i)
 {
     for (size_t k = 0; k < node->n_configs; k++)

@@ -10,8 +10,12 @@
 // node made it, the stand-in would stay, and the checker would find it.
 #include "ir/internal.h"
 
+// A map has no removal. A name that is free again maps to this object, and every lookup takes it
+// for absent.
 const tsr_value tsr__no_value = {.flags = V_GONE};
 
+// A model without a graph and with an empty store; `seen` gets its arena when the first fresh name
+// is asked for.
 tsr_model *tsr__model_make(tsr_session *session)
 {
     tsr_model *model = tsr__alloc(session, sizeof(*model));
@@ -33,6 +37,8 @@ tsr_model *tsr__model_make(tsr_session *session)
     return model;
 }
 
+// The store goes only if no clone holds it. Objects lie in the arena, so nothing is freed one by
+// one.
 void tsr_model_free(tsr_model *model)
 {
     if (!model)
@@ -46,6 +52,8 @@ void tsr_model_free(tsr_model *model)
     tsr__free(session, model, sizeof(*model));
 }
 
+// `names` is about how many values are expected; the reader, who learns it later, makes the table
+// anew. Newest first: a subgraph stands before the graph around it in model->graphs.
 tsr_graph *tsr__graph_make(tsr_model *model, size_t names)
 {
     tsr_graph *graph = ARENA_NEW(&model->arena, tsr_graph);
@@ -59,6 +67,8 @@ tsr_graph *tsr__graph_make(tsr_model *model, size_t names)
     return graph;
 }
 
+// "" instead of NULL without memory, so that callers need no test: the arena has failed then, which
+// they see at their end.
 struct str tsr__keep(tsr_model *model, struct str text)
 {
     struct str copy = tsr__arena_str(&model->arena, text);
@@ -67,6 +77,8 @@ struct str tsr__keep(tsr_model *model, struct str text)
     return STR("");
 }
 
+// The last symbol asked for is tried before the table: operators often follow themselves. Texts of one
+// model are equal exactly if the pointers to their symbols are.
 const struct symbol *tsr__symbol(tsr_model *model, struct str text)
 {
     static const struct symbol empty = {{"", 0}};
@@ -92,6 +104,7 @@ const struct symbol *tsr__symbol(tsr_model *model, struct str text)
 
 // ---- values ---------------------------------------------------------------------------------
 
+// Under no name yet: callers put it into graph->names, if it has a name.
 tsr_value *tsr__value_make(tsr_graph *graph, struct str name)
 {
     tsr_value *value = ARENA_NEW(&graph->model->arena, tsr_value);
@@ -108,6 +121,7 @@ tsr_value *tsr__value_make(tsr_graph *graph, struct str name)
     return value;
 }
 
+// The empty name is "left out" and never means a value.
 tsr_value *tsr__graph_own(const tsr_graph *graph, struct str name)
 {
     if (!name.n)
@@ -134,6 +148,8 @@ static bool same_name(struct str a, struct str b)
     return a.n == b.n && a.p[a.n - 1] == b.p[b.n - 1] && memcmp(a.p, b.p, a.n) == 0;
 }
 
+// Before the first fresh name is asked for there is no set, and nothing to do: see_all_names
+// (names.c) collects all then.
 void tsr__name_seen(tsr_model *model, struct str name)
 {
     void **slot = NULL;
@@ -143,6 +159,9 @@ void tsr__name_seen(tsr_model *model, struct str name)
         *slot = model;
 }
 
+// Only for reading a file: nothing has been removed yet, so the newest value of the graph can be
+// taken without a lookup. The stand-in is made in the graph that reads the name; settle_standins
+// (serde_read.c) moves its readers to an outer value that is defined further down.
 tsr_value *tsr__graph_refer(tsr_graph *graph, struct str name)
 {
     if (!name.n)
@@ -165,6 +184,7 @@ tsr_value *tsr__graph_refer(tsr_graph *graph, struct str name)
     return value;
 }
 
+// A value without a name is in no table: an input or a constant that the file calls "".
 tsr_value *tsr__value_define(tsr_graph *graph, struct str name)
 {
     if (!name.n)
@@ -184,6 +204,10 @@ tsr_value *tsr__value_define(tsr_graph *graph, struct str name)
     return value;
 }
 
+// Appends to the ring, so that readers are met in the order in which they were tied. NULL: the slot
+// is left out.
+//
+//     readers a, b, c in this order: last_use is c, c.next is a, a.next is b, b.next is c
 void tsr__use_link(struct use *use, tsr_value *value)
 {
     use->value = value;
@@ -201,6 +225,7 @@ void tsr__use_link(struct use *use, tsr_value *value)
     value->n_uses++;
 }
 
+// A second call does nothing: next is NULL then.
 void tsr__use_unlink(struct use *use)
 {
     tsr_value *value = use->value;
@@ -223,6 +248,8 @@ tsr_model *tsr__value_model(const tsr_value *value)
     return value->home->model;
 }
 
+// An output of a subgraph may be a value of a graph around it, which counts that in n_outputs as it
+// counts readers; for values of the subgraph itself nobody asks any more.
 void tsr__attr_unlink(tsr_attr *attr)
 {
     for (size_t k = 0; k < attr->n_graphs; k++) {
@@ -236,6 +263,8 @@ void tsr__attr_unlink(tsr_attr *attr)
     }
 }
 
+// Down through all nesting: what nodes of its subgraphs read counts as a use of the outer value,
+// too.
 void tsr__node_unlink(tsr_node *node)
 {
     for (size_t i = 0; i < node->n_inputs; i++)
@@ -276,6 +305,9 @@ tsr_node *tsr__node_make(tsr_graph *graph, struct str domain, struct str op, str
     return node;
 }
 
+// The index is right at the end of the list. A node that came from the file is where its field is;
+// one that a call made (N_NEW) makes the list another than the file's, which then cannot be written
+// in place.
 void tsr__node_append(tsr_graph *graph, tsr_node *node)
 {
     node->graph = graph;
@@ -293,6 +325,9 @@ void tsr__node_append(tsr_graph *graph, tsr_node *node)
 
 static void mark_graph(tsr_graph *graph, uint32_t bits);
 
+// Every change but one of annotations counts as an edit, after which ranks that were kept no longer
+// hold. (An annotation inside a body does count, as a change of the node around it.) Marks go
+// outwards once: a node that has the bits has told its graph already.
 void tsr__touch_node(tsr_node *node, uint32_t bits)
 {
     if (bits != N_CONFIGS)
@@ -303,6 +338,10 @@ void tsr__touch_node(tsr_node *node, uint32_t bits)
     mark_graph(node->graph, G_NODES);
 }
 
+// A change in a body is a change of the attribute that holds it, hence of its node, hence of that
+// node's graph:
+//     main > If > then_branch > Add gets a sharding: Add N_CONFIGS, then_branch G_NODES and its attribute `changed`,
+//     If N_ATTRIBUTES, main G_NODES, the model `changed`. Everything else is saved as the bytes it came from.
 void tsr__touch_graph(tsr_graph *graph, uint32_t bits)
 {
     graph->model->n_edits++;
@@ -330,6 +369,8 @@ bool tsr__graph_within(const tsr_graph *inner, const tsr_graph *outer)
     return false;
 }
 
+// N_GRAPHS is set when subgraphs are read or made, so nodes without any are not decoded for the
+// question.
 tsr_graph *tsr__node_subgraph(const tsr_node *node)
 {
     if (!(node->flags & N_GRAPHS))
@@ -340,6 +381,8 @@ tsr_graph *tsr__node_subgraph(const tsr_node *node)
     return NULL;
 }
 
+// Siblings run through all attributes in their order: then_branch and else_branch of an If are one
+// chain.
 void tsr__node_relink(tsr_node *node)
 {
     tsr_graph *before = NULL;
@@ -361,6 +404,8 @@ size_t tsr__room_for(size_t n)
     return room;
 }
 
+// n is a power of two exactly if the array is full: 0, 1, 2, 4, 8 ... entries have room for as
+// many.
 void *tsr__room(struct arena *arena, void *at, size_t n)
 {
     if (n & (n - 1)) // not full
@@ -408,6 +453,8 @@ uint32_t tsr__model_value_ids(const tsr_model *model)
     return model->n_value_ids;
 }
 
+// NULL after any edit since they were kept, however small: whether it touches ranks is not looked
+// into.
 const int *tsr__model_ranks(const tsr_model *model)
 {
     if (model->ranks_n_edits == model->n_edits)
@@ -444,6 +491,8 @@ struct str tsr__node_domain_str(const tsr_node *node)
     return node->domain->text;
 }
 
+// A body of a function has the function's imports, a branch those of the graph around it. Of two
+// imports of a domain the first counts.
 int64_t tsr__graph_opset(const tsr_graph *graph, struct str domain)
 {
     while (graph->owner)
