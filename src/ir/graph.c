@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // graph.c - walking: graphs, nodes, values and their types. Changes nothing that a caller can see.
+//
+// Objects are const for those who ask. Where an answer must be decoded from the file first (types),
+// that happens behind the const, once, in the model's arena; so asking is not safe from two threads
+// at a time.
 #include "ir/internal.h"
 
 // ---- graphs ---------------------------------------------------------------------------------
@@ -51,6 +55,7 @@ tsr_value *tsr_graph_output(const tsr_graph *graph, size_t i)
     return NULL;
 }
 
+// Dense ones first, then the sparse ones: both are constants to everybody but the writer.
 tsr_value *tsr_graph_initializer(const tsr_graph *graph, size_t i)
 {
     if (i < graph->initializers.n)
@@ -61,6 +66,7 @@ tsr_value *tsr_graph_initializer(const tsr_graph *graph, size_t i)
     return NULL;
 }
 
+// Of this graph alone, and only what something defines.
 tsr_value *tsr_graph_value(const tsr_graph *graph, const char *name)
 {
     tsr_value *value = tsr__graph_own(graph, str_of(name));
@@ -78,6 +84,7 @@ static tsr_node *first_in(const tsr_graph *graph)
     return NULL;
 }
 
+// Bodies may be empty: the first node of function i or of one behind it.
 static tsr_node *first_of_functions(const tsr_model *model, size_t i)
 {
     for (; i < model->functions.n; i++)
@@ -106,6 +113,7 @@ tsr_node *tsr_model_next_node(const tsr_model *model, const tsr_node *after)
     if (after->graph->model != model)
         return NULL;
     tsr_node *next = first_in(tsr__node_subgraph(after));
+    // `after` climbs outwards until something stands behind it
     while (!next) {
         next = after->next;
         if (next)
@@ -158,6 +166,7 @@ tsr_value *tsr_node_output(const tsr_node *node, size_t i)
 
 // ---- values ---------------------------------------------------------------------------------
 
+// NULL for a name that nothing defines and for an output of a removed node: neither is in a graph.
 tsr_graph *tsr_value_graph(const tsr_value *value)
 {
     if (value->flags & (V_STANDIN | V_GONE))
@@ -186,6 +195,8 @@ const tsr_tensor *tsr_value_initializer(const tsr_value *value)
     return value->tensor;
 }
 
+// f may tie the use that it is given to another value: its successor is read before the call. It
+// must not change other uses of the value. A node that reads the value in two slots is given twice.
 void tsr_value_uses(const tsr_value *value, bool (*f)(void *data, tsr_node *node, size_t input),
                     void *data)
 {
@@ -222,6 +233,7 @@ int tsr_value_rank(const tsr_value *value)
     return -1;
 }
 
+// {-1, ""} also for an axis that the value does not have: nothing is known of it.
 tsr_dim tsr_value_dim(const tsr_value *value, int axis)
 {
     const struct vtype *vtype = type_of(value);

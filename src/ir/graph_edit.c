@@ -1,6 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // graph_edit.c - changing graphs. Every call checks first and then keeps names, uses, producers and specs
 // consistent.
+//
+// Four things are tied together, and each edit moves all that it concerns: graph->names leads from
+// a name to its value, value->producer and node->outputs are one edge seen from both ends,
+// node->inputs[i] is a member of the ring of its value's readers, and a spec of a node is of a
+// value that the node reads or makes. What changed since the file was read is marked
+// (tsr__touch_*), so that saving writes no more than that anew.
+//
+//     Y = Add(X, B); tsr_node_replace_input(add, 0, Z): add leaves X's ring and joins Z's, the sharding
+//     that add had for X is Z's (unless add still reads X in another slot), add has N_INPUTS
 #include "ir/internal.h"
 
 // ---- names ----------------------------------------------------------------------------------
@@ -58,6 +67,7 @@ static tsr_status check_name(tsr_graph *graph, struct str name, const tsr_value 
     return TSR_INVALID;
 }
 
+// For a new value of the graph.
 static tsr_status need_name(tsr_graph *graph, const char *name)
 {
     if (name && *name)
@@ -103,6 +113,8 @@ tsr_status tsr_value_rename(tsr_value *value, const char *name)
     struct str kept = tsr__keep(model, text);
     bool named = tsr__graph_own(graph, value->name) == value; // the table leads from its name to it
     void **slot = tsr__map_at(&graph->names, kept), **before = NULL, **file = NULL;
+    // Every slot is asked for before the first is written: memory may lack, and then the value
+    // keeps its name.
     if (named)
         before = tsr__map_at(&graph->names, value->name);
     if (!(value->flags & (V_NEW | V_RENAMED)))
@@ -135,6 +147,7 @@ static tsr_dim plain_dim(tsr_dim dim)
     return (tsr_dim){-1, ""};
 }
 
+// A type that is no plain tensor is never the same: what is set here is one.
 static bool same_type(const struct vtype *known, tsr_dtype type, int rank, const tsr_dim *dims)
 {
     if (!known || known->other.n || known->dtype != type || known->rank != rank)
@@ -147,6 +160,8 @@ static bool same_type(const struct vtype *known, tsr_dtype type, int rank, const
     return true;
 }
 
+// From here on the declared type of the file does not count (V_TYPED); it is replaced when the
+// model is saved.
 static void typed(tsr_value *value, struct vtype *vtype)
 {
     value->type = vtype;
@@ -182,6 +197,8 @@ tsr_status tsr_value_set_type(tsr_value *value, tsr_dtype type, int rank, const 
     return model_status(model);
 }
 
+// A value of unknown type leaves the other's as it is. Types that are no plain tensors are bytes,
+// which are copied into the store, where bytes of fields must lie (struct cloner).
 tsr_status tsr__value_copy_type(tsr_value *to, const tsr_value *from)
 {
     tsr__type_decode((tsr_value *)from);
@@ -202,6 +219,8 @@ tsr_status tsr__value_copy_type(tsr_value *to, const tsr_value *from)
 // ---- adding ---------------------------------------------------------------------------------
 
 // Whether a node of the graph can read the value; node (or NULL) is that node.
+// NULL (an input that is left out) always can. A value can be read in its own graph and in those
+// nested in it. Whether it is made before the reader is not looked at: ir holds graphs in any order.
 static tsr_status check_value(const tsr_graph *graph, const tsr_value *value, const tsr_node *node)
 {
     bool foreign = value && tsr__value_model(value) != graph->model;
@@ -222,6 +241,7 @@ static tsr_status check_value(const tsr_graph *graph, const tsr_value *value, co
     return TSR_INVALID;
 }
 
+// NULL, after a finding: the name is empty or taken; without one: no memory.
 tsr_value *tsr_graph_add_input(tsr_graph *graph, const char *name)
 {
     if (need_name(graph, name) != TSR_OK)
@@ -291,6 +311,8 @@ static tsr_value *add_tensor(tsr_graph *graph, const char *name, tsr_dtype type,
     return value;
 }
 
+// True after a finding. n is how many bytes the caller has. The shape is asked through a tensor on
+// the stack, so that negative and overflowing dimensions are told as for a tensor of a file.
 static bool bad_tensor(tsr_graph *graph, const char *name, tsr_dtype type, int rank,
                        const int64_t *dims, uint64_t n)
 {
@@ -315,6 +337,7 @@ static bool bad_tensor(tsr_graph *graph, const char *name, tsr_dtype type, int r
     return true;
 }
 
+// The bytes are copied first; a refused name leaves the copy unused in the store.
 tsr_value *tsr_graph_add_initializer(tsr_graph *graph, const char *name, tsr_dtype type, int rank,
                                      const int64_t *dims, const void *bytes, size_t n)
 {
@@ -337,6 +360,7 @@ tsr_value *tsr_graph_add_initializer(tsr_graph *graph, const char *name, tsr_dty
     return value;
 }
 
+// Nothing is opened or looked at: whether the file exists, and holds that range, is the caller's word.
 tsr_value *tsr__graph_add_external(tsr_graph *graph, const char *name, tsr_dtype type, int rank,
                                    const int64_t *dims, const char *location, uint64_t offset,
                                    uint64_t length)
@@ -422,6 +446,7 @@ tsr_node *tsr_graph_add_node(tsr_graph *graph, const char *domain, const char *o
 
 // ---- moving, removing -----------------------------------------------------------------------
 
+// Removed nodes are memory of the arena and can be asked, but not be changed or moved.
 static tsr_status check_there(tsr_node *node)
 {
     if (!(node->flags & N_GONE))
@@ -467,6 +492,7 @@ tsr_status tsr_node_move_before(tsr_node *node, tsr_node *before)
     if (before == node || node->next == before)
         return TSR_OK;
     unlink_node(graph, node);
+    // between before->prev (or the last node) and `before` (or the end)
     node->next = before;
     if (before)
         node->prev = before->prev;
@@ -504,6 +530,8 @@ static tsr_status check_unused(tsr_node *node, size_t first)
     return TSR_OK;
 }
 
+// The name is free for others, but only if the table leads to this value: of two definitions of a
+// name it leads to the last.
 static void drop_value(tsr_value *value)
 {
     tsr_graph *graph = value->home;
@@ -515,6 +543,7 @@ static void drop_value(tsr_value *value)
         *slot = (void *)&tsr__no_value;
 }
 
+// Its values go with it, so nothing may read them. What it reads stays, also if nobody else does.
 tsr_status tsr_node_remove(tsr_node *node)
 {
     tsr_graph *graph = node->graph;
@@ -537,6 +566,7 @@ tsr_status tsr_node_remove(tsr_node *node)
 
 // ---- replacing ------------------------------------------------------------------------------
 
+// Inputs and outputs alike are "slots" of a node.
 static tsr_status bad_index(tsr_node *node, size_t i)
 {
     struct place at = tsr__place_node(node);
@@ -545,6 +575,8 @@ static tsr_status bad_index(tsr_node *node, size_t i)
     return TSR_INVALID;
 }
 
+// value NULL leaves the input out. Specs follow after the slot has changed: tsr__specs_follow asks
+// whether the node still has the old value in another slot.
 tsr_status tsr_node_replace_input(tsr_node *node, size_t i, tsr_value *value)
 {
     tsr_status st = check_there(node);
@@ -569,6 +601,7 @@ tsr_status tsr_node_replace_input(tsr_node *node, size_t i, tsr_value *value)
 static void replace_outputs(tsr_value *value, tsr_value *by)
 {
     for (tsr_graph *graph = value->home->model->graphs; graph; graph = graph->next) {
+        // n_outputs counts what is left: the walk over all graphs ends early
         if (!value->n_outputs)
             return;
         for (size_t i = 0; i < graph->outputs.n; i++) {
