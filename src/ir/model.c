@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // model.c - a model as a whole: loading, versions, operator sets, metadata, functions.
+//
+// Loading: the file is mapped, the store keeps the map, and serde_read.c makes objects that are
+// views of it. Nothing of the model is valid after tsr_model_free but what a clone shares. Setting
+// what holds already changes nothing, here as everywhere in this room, so that a model that was not
+// really changed is saved with the same bytes.
 #include "ir/internal.h"
 
 // ---- loading --------------------------------------------------------------------------------
@@ -9,6 +14,8 @@
 #define OBJECTS_TIMES 14
 #define OBJECTS_LEAST ((size_t)40 << 20)
 
+// Counted from what the session has in use already. 0, which means no limit, where the product does
+// not fit: no machine could hold such a file.
 static size_t budget_of(const tsr_session *session, size_t bytes)
 {
     size_t budget;
@@ -58,6 +65,8 @@ free_model:
     return st;
 }
 
+// The bytes are not copied: they must stay as they are until the model and all that shares its
+// store are freed. Without a path there is no folder, so external data cannot be read.
 tsr_status tsr_model_load_bytes(tsr_session *session, const void *bytes, size_t n, tsr_model **out)
 {
     tsr_model *model = tsr__model_make(session);
@@ -67,6 +76,7 @@ tsr_status tsr_model_load_bytes(tsr_session *session, const void *bytes, size_t 
     return finish_load(model, out);
 }
 
+// There are no bytes to refer to, so everything counts as changed and is written from the objects.
 tsr_status tsr_model_new(tsr_session *session, const char *graph_name, int64_t ir_version,
                          tsr_model **out)
 {
@@ -174,6 +184,8 @@ static struct opset *find_opset(tsr_model *model, struct str domain)
     return NULL;
 }
 
+// "ai.onnx" is the long name of the domain "". An entry of the file keeps its place in the list, and its
+// bytes but for the version. Counts as an edit: an operator may mean something else in another version.
 tsr_status tsr_model_set_opset(tsr_model *model, const char *domain, int64_t version)
 {
     struct str name = str_of(domain);

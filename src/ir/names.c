@@ -4,6 +4,8 @@
 // A name is a view of the file until somebody asks for a C text. A place leads a person to a node:
 // "main > #3 If then_branch" is the branch of the If that is node 3 of the main graph; an edit of a plan
 // says the same as "outer > then_branch", by the name of the node.
+//  Two sets of names never meet: values (fresh names, below, hold for all graphs of a model, so that a
+// value can be moved between them) and nodes (parted at the end, per graph, because engines ask for it).
 #include "ir/internal.h"
 
 // ---- texts ----------------------------------------------------------------------------------
@@ -41,6 +43,7 @@ const char *tsr_value_name(const tsr_value *asked)
     return text_of(tsr__value_model(value), &value->name, &value->flags, V_TEXT);
 }
 
+// Names of nodes are optional in ONNX; names of values are not.
 const char *tsr__node_label(const tsr_node *node)
 {
     if (node->name.n)
@@ -53,6 +56,8 @@ const char *tsr__node_label(const tsr_node *node)
 
 // ---- places ---------------------------------------------------------------------------------
 
+// -1: it was removed. After a change of the list all nodes of the graph are counted anew on the
+// first question, so a caller that edits and asks in turns pays for the whole list each time.
 int64_t tsr_node_index(const tsr_node *node)
 {
     tsr_graph *graph = node->graph;
@@ -75,6 +80,8 @@ static struct str held_as(const tsr_graph *graph)
     return STR("");
 }
 
+// Made once and kept: an index in it is the one that the outer node had then. Recursive, as deep as
+// graphs are nested, which loading limits.
 struct str tsr__graph_path(const tsr_graph *asked)
 {
     tsr_graph *graph = (tsr_graph *)asked;
@@ -113,6 +120,7 @@ static struct str graph_words(tsr_graph *graph)
     return graph->words;
 }
 
+// Walks the graph's list where indices are stale: not to be called for every node without a reason.
 struct place tsr__place_node(const tsr_node *node)
 {
     struct place at = PLACE_NONE;
@@ -150,6 +158,7 @@ static void see_all_names(tsr_model *model)
 
 // base, base_1, base_2 ...: the first that no graph has or had. The model remembers per base where the
 // last search ended, so that n names of one base cost n steps and not n * n.
+//     "x" is there: x_1; asked again: x_2, without trying x and x_1; base "": v, v_1 ...
 struct str tsr__graph_fresh_name(tsr_graph *graph, struct str base)
 {
     tsr_model *model = graph->model;
