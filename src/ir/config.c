@@ -4,7 +4,8 @@
 // An entry points at its configuration and its values; nothing here looks anything up by name
 // except the calls that are given one. A stand-in is a configuration that node entries name and the
 // model does not declare.
-//  A file may say for node 3 "configuration tp, stage 0, X cut {2,1}" and declare no tp. The entry
+//
+// A file may say for node 3 "configuration tp, stage 0, X cut {2,1}" and declare no tp. The entry
 // then points at a stand-in called tp, which all nodes that say tp share.
 // tsr_model_add_config("tp") fills that very object in, so every entry is of the declared
 // configuration at once. A configuration that is taken off the model without its entries becomes

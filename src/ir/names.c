@@ -4,7 +4,8 @@
 // A name is a view of the file until somebody asks for a C text. A place leads a person to a node:
 // "main > #3 If then_branch" is the branch of the If that is node 3 of the main graph; an edit of a plan
 // says the same as "outer > then_branch", by the name of the node.
-//  Two sets of names never meet: values (fresh names, below, hold for all graphs of a model, so that a
+//
+// Two sets of names never meet: values (fresh names, below, hold for all graphs of a model, so that a
 // value can be moved between them) and nodes (parted at the end, per graph, because engines ask for it).
 #include "ir/internal.h"
 
