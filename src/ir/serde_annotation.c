@@ -9,6 +9,8 @@
 
 // ---- configurations -------------------------------------------------------------------------
 
+// num_devices is an int32 on the wire, of which a varint may hold more bits: the low 32 count, as
+// in protobuf. It may be negative or wrong here; the checker says so.
 void tsr__config_decode(tsr_config *config, struct str body)
 {
     tsr_model *model = config->model;
@@ -31,6 +33,8 @@ void tsr__config_decode(tsr_config *config, struct str body)
 
 // ---- specs ----------------------------------------------------------------------------------
 
+// Read into scratch memory first: tsr__keep_devices may find that the model has the same list
+// already. *n is 0 and the arena failed if memory lacks.
 static int64_t *read_devices(tsr_model *model, struct str message, uint32_t field, size_t *n)
 {
     struct arena scratch;
@@ -60,6 +64,8 @@ static void decode_group(tsr_model *model, tsr_spec *spec, const struct wire_fie
     group->members = read_devices(model, field->bytes, F_GROUP_VALUE, &group->n);
 }
 
+// Size and symbol are a oneof: the last in the bytes holds. Neither: {-1, ""}, no size is
+// given.
 static struct spec_factor decode_factor(tsr_model *model, struct str body)
 {
     struct spec_factor out = {.size = {-1, ""}};
@@ -75,6 +81,8 @@ static struct spec_factor decode_factor(tsr_model *model, struct str body)
     return out;
 }
 
+//     axis 0 as 2 factors of sizes 2 and 4, the second cut in 2:
+//     dim->axis 0, dim->factors {2, 1}, {4, 2} (size, shards)
 static void decode_spec_dim(tsr_model *model, tsr_spec *spec, const struct wire_field *field)
 {
     struct spec_dim *dim = vec_push(&model->arena, &spec->dims);
@@ -114,6 +122,7 @@ static tsr_value *spec_value(tsr_node *node, struct str name)
     return tsr__graph_refer(node->graph, name);
 }
 
+// A spec without a name has no value; what that means is for the checker to say.
 static void decode_spec(tsr_node_config *nc, const struct wire_field *field)
 {
     tsr_model *model = nc->node->graph->model;
@@ -168,6 +177,8 @@ static tsr_config *config_named(tsr_model *model, struct str id)
     return config;
 }
 
+// An entry that names no configuration keeps config NULL and is written back as it stands.
+// pipeline_stage is an int32: its low 32 bits count.
 void tsr__node_config_decode(tsr_node_config *nc, struct str body)
 {
     bool present = false;

@@ -1,10 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // serde_data.c - the elements of a constant as raw little-endian bytes, whatever field or file holds them.
 // Sizes are checked against the shape before a byte is handed out.
+//
+// Where elements may lie, and what tsr_tensor_data gives:
+//     raw_data             a view of the file
+//     float_data packed    a view of the file, if it is one field; else a copy in the arena
+//     int32_data etc.      a copy: varints become elements of their width
+//     an external file     a map of that range, kept by the store
+//     a sparse tensor      a copy with its zeros (serde_sparse.c)
+// Views are at no particular alignment. Texts have no such bytes and are asked for by tsr__tensor_texts.
 #include "ir/serde.h"
 
 // ---- typed fields ---------------------------------------------------------------------------
 
+// Where findings point: the initializer's value, else the node that has the tensor as an attribute,
+// else the file.
 static struct place place_tensor(const tsr_tensor *tensor)
 {
     struct place at = PLACE_NONE;
@@ -47,6 +57,8 @@ static uint32_t typed_field(tsr_dtype type, size_t *entry)
         *entry = 4;
         return F_TENSOR_UINT64_DATA;
     default: {
+        // float16, bfloat16, bool, int8 .. int32, float8 and the types smaller than a byte share
+        // one field
         int bits = tsr_dtype_bits(type);
         *entry = 1; // of types smaller than a byte
         if (bits >= 8)
@@ -80,6 +92,8 @@ static uint64_t fixed_bytes(struct str body, uint32_t number, uint32_t type, siz
 }
 
 // Six-bit elements, one per entry, into their packed form.
+// The first element in the low bits: 4 elements a b c d take 3 bytes, bbaaaaaa ccccbbbb ddddddcc
+// (high bit first).
 static void pack_six(const int64_t *v, int64_t n, unsigned char *out)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -104,6 +118,7 @@ static int64_t entries_wanted(const tsr_tensor *tensor, size_t entry, int64_t by
 }
 
 // Integers stand in the file as varints of 64 bits; their low bytes are the elements.
+// Counts first, so that a damaged count is a finding and not a large allocation.
 static tsr_status load_integers(tsr_tensor *tensor, uint32_t number, size_t entry, int64_t bytes)
 {
     tsr_session *session = tensor->model->session;
@@ -131,6 +146,7 @@ static tsr_status load_integers(tsr_tensor *tensor, uint32_t number, size_t entr
     return TSR_OK;
 }
 
+// A complex element is two numbers of the field; `bytes` counts both, so they need no care here.
 static tsr_status load_fixed(tsr_tensor *tensor, uint32_t number, size_t entry, int64_t bytes)
 {
     uint32_t type = WIRE_I64;
@@ -164,6 +180,7 @@ static tsr_status load_typed(tsr_tensor *tensor, int64_t bytes)
 
 // ---- external data --------------------------------------------------------------------------
 
+// A constant that was copied from another model has its external data beside that model's file.
 static struct store *store_of(const tsr_tensor *tensor)
 {
     if (tensor->store)
@@ -172,6 +189,8 @@ static struct store *store_of(const tsr_tensor *tensor)
 }
 
 // The place of the external data, as long as the shape says.
+// Made by a call (no body): the place is in the object. The length may be left out in a file; one
+// that contradicts the shape is refused, so that a reader never gets fewer bytes than the shape says.
 static tsr_status external_of(const tsr_tensor *tensor, int64_t bytes, struct wire_external *out)
 {
     struct place at = place_tensor(tensor);
@@ -242,6 +261,7 @@ static tsr_status load_sparse(tsr_tensor *tensor, int64_t bytes)
     return tsr__sparse_fill(tensor, &values, &indices, bytes);
 }
 
+// Empty tensors need no file and no field; a location that they name is not opened.
 static tsr_status load(tsr_tensor *tensor)
 {
     int64_t bytes = 0;
@@ -271,6 +291,7 @@ tsr_status tsr__tensor_ready(tsr_tensor *tensor)
     tsr__tensor_decode(tensor);
     if (!tensor->data_ready) {
         tensor->status = load(tensor);
+        // lack of memory may pass: the next question tries again
         tensor->data_ready = tensor->status != TSR_NOMEM;
     }
     return tensor->status;
@@ -302,6 +323,7 @@ static int64_t read_texts(struct str body, struct str *list)
     return n;
 }
 
+// The list is in the arena, the texts are views of the model's bytes.
 tsr_status tsr__tensor_texts(const tsr_tensor *tensor, struct arena *arena, const struct str **out)
 {
     int64_t n = tsr_tensor_elements(tensor);
@@ -336,6 +358,7 @@ bool tsr__tensor_window(const tsr_tensor *asked, int *fd, uint64_t *offset, uint
 {
     tsr_tensor *tensor = (tsr_tensor *)asked; // decoding fills the object behind the view
     tsr__tensor_decode(tensor);
+    // a failure that was told already
     if (tensor->data_ready && tensor->status != TSR_OK)
         return false;
     if (tensor->external) {
