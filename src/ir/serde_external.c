@@ -3,6 +3,10 @@
 //
 // The names are found by a walk over the model's bytes, so every carrier counts: initializers, sparse ones,
 // attributes, functions, training graphs. A name from a model never leads out of the target folder.
+//
+// tsr_model_copy_data serves `annotate --copy-data` and rooms that save a model elsewhere to run it;
+// tsr__external_warn runs at the end of every save. Both do nothing where the model stays in its
+// folder, and for a model that came from memory.
 #include "ir/serde.h"
 
 #include <errno.h>
@@ -55,6 +59,8 @@ static void walk_message(struct walk *walk, struct str body, enum wire_message m
     }
 }
 
+// Locations are as the model writes them, in the order in which they are met. What calls added since
+// loading (tsr__graph_add_external) is not among them: such files are their writer's business.
 static tsr_status find_locations(tsr_model *model, struct walk *walk)
 {
     *walk = (struct walk){.model = model};
@@ -76,6 +82,7 @@ tsr_status tsr__model_data_files(tsr_model *model, const struct str **out, size_
     return TSR_OK;
 }
 
+// Adds the finding and returns the status of everything that is not copied.
 static tsr_status refuse(tsr_model *model, struct str location, const char *why)
 {
     struct place at = PLACE_NONE;
@@ -99,6 +106,8 @@ static struct str folder_of(const char *path)
 static tsr_status make_folders(tsr_model *model, struct str location, char *full, size_t base)
 {
     for (char *p = full + base; (p = strchr(p, '/')); p++) {
+        // `full` is cut at each slash in turn: for "out/a/b/w.bin" and base 4 the folders are out/a
+        // and out/a/b
         struct stat st;
         *p = 0;
         bool ok = (mkdir(full, 0777) == 0 || errno == EEXIST) && lstat(full, &st) == 0 &&
@@ -125,6 +134,7 @@ static bool leads_out(struct str location)
     return memchr(location.p, 0, location.n) != NULL;
 }
 
+// Written beside and renamed, like all output; tsr__out_abort does nothing after a commit.
 static tsr_status copy_file(tsr_model *model, int fd, const char *full)
 {
     struct outfile file;
@@ -145,6 +155,8 @@ static tsr_status copy_file(tsr_model *model, int fd, const char *full)
     return status;
 }
 
+// The name is checked twice, for both ends: tsr__folder_file opens nothing outside of the source's
+// folder, leads_out and make_folders write nothing outside of the target's.
 static tsr_status copy_one(tsr_model *model, const struct folder *from, struct str location,
                            struct str to)
 {
@@ -175,6 +187,8 @@ static bool same_folder(tsr_model *model, const char *path)
     return a.p && b.p && tsr__same_file(a.p, b.p);
 }
 
+// path is that of the model file to come: the data goes into its folder. Stops at the first file
+// that fails; those before it stay, each of them whole.
 tsr_status tsr_model_copy_data(tsr_model *model, const char *path)
 {
     struct walk walk;

@@ -13,6 +13,8 @@
 #define F_OF_TENSOR   3
 #define F_OF_SEQUENCE 5
 
+// Tag and length of a field, at most 11 bytes: 300 bytes of tensor get the head 2a ac 02 (field 5,
+// length 300).
 static size_t put_head(unsigned char *out, int field, uint64_t length)
 {
     size_t n = 0;
@@ -32,6 +34,9 @@ static tsr_status damaged(tsr_session *session, const char *path, const char *wh
 }
 
 // A model around the bytes of one tensor.
+// The bytes are copied into the arena behind the heads, because the model must see them as one
+// stretch; the caller's map can be closed then. *holder is set as soon as there is a model, also
+// where the file is found damaged after that.
 static tsr_status hold(tsr_session *session, struct arena *arena, const char *path,
                        struct str tensor, tsr_model **holder, const tsr_tensor **out)
 {
@@ -76,6 +81,8 @@ static int64_t fields_of(struct str body, uint32_t number, struct str *out, size
     return n;
 }
 
+// What the bytes hold depends on `wrapped`, which the caller takes from the type of the model's
+// input: a file does not say itself what it is.
 // The bodies of the tensors in the file.
 static tsr_status bodies(tsr_session *session, struct arena *arena, const char *path,
                          struct str body, int wrapped, struct tensor_file *file, struct str **out)
@@ -125,6 +132,8 @@ unmap:
     return st;
 }
 
+// Also after a failed open: holders that were not reached are NULL. The tensors are gone with their
+// holders.
 void tsr__tensor_file_close(struct tensor_file *file)
 {
     if (!file->holders)
