@@ -34,6 +34,8 @@ static tsr_attr_kind kind_of_field(uint32_t number)
     return TSR_ATTR_UNDEFINED;
 }
 
+// Name, reference and kind, not the value. Old files state no type: then the field that is there
+// tells, the last one if there are several. A stated type holds, whatever fields there are.
 static void decode_head(tsr_attr *attr, struct str body)
 {
     struct wire_cursor cursor = wire_over(body);
@@ -82,6 +84,8 @@ void tsr__attrs_decode(tsr_node *node)
     }
 }
 
+// A tensor that stands in several pieces is merged in the store, where its bytes must lie: copies
+// of the attribute share them.
 static void decode_tensor(tsr_attr *attr, struct str body)
 {
     tsr_model *model = attr->node->graph->model;
@@ -102,6 +106,8 @@ static void decode_ints(tsr_attr *attr, struct str body)
         attr->n_ints = tsr__wire_ints(body, F_ATTRIBUTE_INTS, attr->ints, n);
 }
 
+// Decodes only what `kind` says. The other kinds (floats, strings, types ...) are read from the
+// bytes where somebody asks (serde_list.c), and graphs were read when the model was loaded.
 void tsr__attr_decode(tsr_attr *attr)
 {
     if (attr->decoded)
@@ -115,6 +121,7 @@ void tsr__attr_decode(tsr_attr *attr)
         attr->has_value = tsr__wire_int(body, F_ATTRIBUTE_I, &attr->integer);
         break;
     case TSR_ATTR_FLOAT:
+        // of several the last one counts, as protobuf has it
         cursor = wire_over(body);
         while (tsr__wire_next(&cursor, &field)) {
             if (field.number != F_ATTRIBUTE_F || field.type != WIRE_I32)
@@ -142,6 +149,7 @@ void tsr__attr_decode(tsr_attr *attr)
         attr->has_value = true;
 }
 
+// Asked for calls of functions only, which are few: it is not kept in the node.
 struct str tsr__node_overload(const tsr_node *node)
 {
     return tsr__wire_bytes(tsr__field_body(node->whole), F_NODE_OVERLOAD, NULL);
@@ -158,6 +166,8 @@ struct str tsr__function_default(const tsr_function *fn, struct str name)
     return (struct str){"", 0};
 }
 
+// The attribute belongs to no node. It points at the first node of the body because questions find
+// the model through the node of an attribute; a function without nodes has no use for it.
 tsr_attr *tsr__function_attr(const tsr_function *fn, struct str name)
 {
     struct str body = tsr__function_default(fn, name);
@@ -174,6 +184,7 @@ tsr_attr *tsr__function_attr(const tsr_function *fn, struct str name)
 
 // ---- types ----------------------------------------------------------------------------------
 
+// A negative size is "not known", like none at all.
 static tsr_dim decode_dim(tsr_model *model, struct str body)
 {
     tsr_dim dim = {-1, ""};
@@ -188,6 +199,7 @@ static tsr_dim decode_dim(tsr_model *model, struct str body)
     return dim;
 }
 
+// rank stays -1 without memory; a shape without dimensions is rank 0, a scalar, which is not the same.
 static void decode_shape(tsr_model *model, struct str shape, struct vtype *type)
 {
     struct wire_cursor cursor = wire_over(shape);
@@ -221,6 +233,7 @@ static uint32_t type_member(struct str type, struct str *body)
     return number;
 }
 
+// Element types beyond those that are known become TSR_UNDEFINED; the rank holds all the same.
 static void decode_tensor_type(tsr_model *model, struct vtype *vtype, struct str type)
 {
     int64_t elem = 0;
@@ -274,6 +287,7 @@ int tsr__value_wrapped(const tsr_value *value, tsr_dtype *dtype, int *rank, cons
     return form;
 }
 
+// tsr_tensor_rank decodes the tensor: its fields are filled only then.
 static void type_of_tensor(tsr_value *value, struct vtype *vtype)
 {
     tsr_tensor_rank(value->tensor);

@@ -5,6 +5,8 @@
 // shortened is made of the bytes of the entries that stay, so texts and numbers keep their bits.
 #include "ir/serde.h"
 
+// The result counts all of them; the first cap are written. A last float of fewer than 4 bytes is
+// left out.
 int64_t tsr__attr_floats(const tsr_attr *attr, float *out, int64_t cap)
 {
     if (!attr || attr->kind != TSR_ATTR_FLOATS)
@@ -78,6 +80,7 @@ static void keep_packed(struct kept_entries *entries, struct str list)
     }
 }
 
+// Lists of integers are objects with a setter, and need no bytes.
 static tsr_status keep_ints(tsr_attr *attr, int64_t first, int64_t last)
 {
     const int64_t *all;
@@ -112,6 +115,8 @@ tsr_status tsr__attr_keep(tsr_attr *attr, int64_t first, int64_t last)
             keep_bytes(&kept, field.whole);
         kept.at += entry;
     }
+    // The attribute is from here on a copy of a foreign message: name and kind are read from the
+    // object, entries from `rest`.
     attr->rest = (struct str){kept.to, kept.n};
     attr->whole = (struct str){0};
     attr->changed = true;

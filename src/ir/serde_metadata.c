@@ -6,6 +6,7 @@
 
 #include "wire/wire.h"
 
+// A node that a call made from nothing has no bytes; one that was copied has those of its original.
 static struct str pairs_of(const tsr_node *node)
 {
     if (node->whole.n)
@@ -13,7 +14,7 @@ static struct str pairs_of(const tsr_node *node)
     return STR("");
 }
 
-// The i-th pair in the bytes of a node; false past the end.
+// The next pair in the bytes of a node; false past the last.
 static bool next_pair(struct wire_cursor *cursor, struct wire_field *field)
 {
     while (tsr__wire_next(cursor, field))
@@ -22,6 +23,7 @@ static bool next_pair(struct wire_cursor *cursor, struct wire_field *field)
     return false;
 }
 
+// A new list of one more: nodes have few pairs, so growing by doubling would not pay.
 static bool add_pair(tsr_node *node, struct metadata pair)
 {
     struct arena *arena = &node->graph->model->arena;
@@ -54,6 +56,8 @@ static bool decode(tsr_node *node)
     return !model->arena.failed;
 }
 
+// Before the first change every question makes C texts anew in the arena, which is why the list is
+// made once something is set. False past the last pair.
 bool tsr_node_metadata_at(const tsr_node *node, size_t i, const char **key, const char **value)
 {
     tsr_model *model = node->graph->model;
@@ -100,6 +104,7 @@ tsr_status tsr_node_set_metadata(tsr_node *node, const char *key, const char *va
     size_t at = 0;
     while (at < node->n_metadata && !str_is(node->metadata[at].key, key))
         at++;
+    // `now` was there, so `at` is its place
     if (!value) {
         for (; at + 1 < node->n_metadata; at++)
             node->metadata[at] = node->metadata[at + 1];
@@ -116,6 +121,7 @@ tsr_status tsr_node_set_metadata(tsr_node *node, const char *key, const char *va
     return arena_status(&model->arena);
 }
 
+// `whole` of a pair may be shared, since the copy holds the store; key and value are texts of the arena.
 bool tsr__clone_metadata(tsr_node *to, const tsr_node *from)
 {
     tsr_model *model = to->graph->model;
