@@ -1,5 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // serde_node.c - writing a node: its names, attributes and what it says about devices.
+//
+// A message is written as `managed` field numbers with the parts that they hold now, over the bytes
+// it came from (serde_parts.c). What is not managed, unknown fields included, stays where it is. A
+// list that changed in one entry is managed as a whole, but its other entries are views of the
+// file, so the output differs from the input by that entry.
+//
+//     a node of a file gets a second sharding: managed {device_configurations}, its one entry emitted;
+//     in that entry managed {configuration_id, sharding_spec, pipeline_stage}: id and stage kept as they
+//     stand, the first spec a view, the second emitted from the object
 #include "ir/write.h"
 
 // ---- annotations ----------------------------------------------------------------------------
@@ -87,6 +96,7 @@ static void part_same_text(struct parts *parts, struct str origin, uint32_t numb
         tsr__part_text(parts, number, text);
 }
 
+// Kept where it says the same: a file may write a number in more bytes than it needs, and keeps them so.
 static void part_same_int(struct parts *parts, struct str origin, uint32_t number, int64_t value)
 {
     int64_t now = 0;
@@ -96,6 +106,8 @@ static void part_same_int(struct parts *parts, struct str origin, uint32_t numbe
         tsr__part_int(parts, number, value);
 }
 
+// An entry without a configuration keeps whatever id it has: it may be an empty one, which is not
+// the same as none.
 static void emit_node_config(struct rope *rope, void *data)
 {
     tsr_node_config *nc = data;
@@ -134,6 +146,7 @@ static void emit_graph_many(struct rope *rope, void *g)
 static void emit_attr_graphs(struct rope *rope, const tsr_attr *attr, struct str origin)
 {
     static const uint32_t managed[] = {F_ATTRIBUTE_G, F_ATTRIBUTE_GRAPHS, F_ATTRIBUTE_NAME};
+    // `k` walks attr->graphs in the order in which they were read: the single one, then those of the list
     PARTS(parts, rope->arena);
     size_t k = 0;
     bool single = false;
@@ -194,6 +207,8 @@ static void emit_new_attr(struct rope *rope, const tsr_attr *attr)
     tsr__rope_end(rope, mark);
 }
 
+// Three origins: bytes with graphs in them, bytes without (a copy under another name, or a list that was
+// cut short), or none (made by a call). A graph that a call made is in an attribute that a call made.
 static void emit_attr(struct rope *rope, void *data)
 {
     const tsr_attr *attr = data;
@@ -249,12 +264,16 @@ static bool same_names(struct str origin, uint32_t number, const tsr_node *node)
     return i == count;
 }
 
+// All names of the list anew; "" for slots that are left out, since the place in the list is the
+// slot's number.
 static void parts_of_slots(struct parts *parts, const tsr_node *node, uint32_t number)
 {
     for (size_t i = 0; i < slot_count(node, number); i++)
         tsr__part_text(parts, number, slot_name(node, number, i));
 }
 
+// Of nodes that calls made: name, operator and domain cannot be changed in others. An empty name or
+// domain is not written.
 static void parts_of_head(struct parts *parts, const tsr_node *node, uint32_t *managed,
                           size_t *count)
 {
@@ -293,6 +312,7 @@ size_t tsr__node_splices(const tsr_node *node, struct str origin, struct wire_sp
     return count;
 }
 
+// False: more names differ than SPLICES; nothing is written then.
 static bool write_renamed(struct rope *rope, uint32_t number, const tsr_node *node,
                           struct str origin)
 {
@@ -350,11 +370,13 @@ static void write_node(struct rope *rope, uint32_t number, tsr_node *node)
     tsr__parts_write(rope, number, origin, managed, count, &parts);
 }
 
+// The value has another name than in the file.
 static bool renamed(const tsr_value *value)
 {
     return value && (value->flags & V_RENAMED);
 }
 
+// Marks come late, at saving: a value may be renamed often, and its readers are looked at once.
 void tsr__touch_renamed(tsr_node *node)
 {
     for (size_t i = 0; i < node->n_inputs; i++)

@@ -7,6 +7,7 @@
 // managed {name} and one part, the text "w2"; dims and raw_data are views of the file.
 #include "ir/write.h"
 
+// Without memory the list stays as it is; the next part finds that out.
 void tsr__parts_reserve(struct parts *parts, size_t n)
 {
     if (n <= parts->cap - parts->n)
@@ -19,6 +20,8 @@ void tsr__parts_reserve(struct parts *parts, size_t n)
     parts->cap = parts->n + n;
 }
 
+// A complete field with its tag: mostly a view of the origin. NULL: no memory; the rope's arena has
+// failed then, and whoever builds the model sees it at the end.
 struct wire_part *tsr__part(struct parts *parts, uint32_t number, struct str span)
 {
     struct wire_part *part = vec_push(parts->arena, parts);
@@ -27,6 +30,7 @@ struct wire_part *tsr__part(struct parts *parts, uint32_t number, struct str spa
     return part;
 }
 
+// `data` must live until the parts are written: emit is called only then.
 void tsr__part_emit(struct parts *parts, uint32_t number, void (*emit)(struct rope *, void *),
                     void *data)
 {
@@ -44,6 +48,7 @@ void tsr__part_text(struct parts *parts, uint32_t number, struct str text)
         part->text = true;
 }
 
+// A number that waits for its turn.
 struct int_part {
     uint32_t number;
     int64_t value;
@@ -64,6 +69,7 @@ void tsr__part_int(struct parts *parts, uint32_t number, int64_t value)
     tsr__part_emit(parts, number, emit_int, part);
 }
 
+// Fields of a managed number that stay as they are. None there: none kept.
 void tsr__parts_keep(struct parts *parts, struct str origin, uint32_t number)
 {
     struct wire_cursor cursor = wire_over(origin);
