@@ -6,9 +6,20 @@
 // order, then outputs and declared types. Subgraphs are built with their node, annotations last,
 // when every name is known. Attributes, types and tensors stay bytes until somebody asks
 // (serde_lazy.c).
+//
+//     nodes a: Add(x, y) -> s and b: Relu(t) -> y, in this order, input x, output s (not sorted):
+//     x is defined; reading a links x, makes the stand-in y, defines s; reading b makes the stand-in t
+//     and takes y's over as its output. t stays a stand-in: the checker will say that nothing makes it.
+//
+// A large file is checked as it is read, node by node, while its bytes are in the cache, and not in
+// a pass of its own. That works for a graph that stands in one piece; one in several pieces, which
+// protobuf allows, is checked as a whole first and merged. Findings are the same either way: on
+// damage the check with findings goes over the bad part again.
 #include "ir/internal.h"
 #include "ir/serde.h"
 
+// `inputs` and `outputs` are the names of the node that is being read, reused for each; `annotated`
+// collects the nodes that say something about devices until all names are known.
 struct reader {
     tsr_model *model;
     struct arena scratch;
@@ -23,6 +34,8 @@ struct reader {
 static bool checked(struct reader *rd, struct str body, enum wire_message what, int depth)
 {
     const tsr_model *model = rd->model;
+    // The quick check first; the slow one finds the place in what is known to be bad. One finding
+    // for a file: the first.
     if (rd->status == TSR_OK && !tsr__wire_sound(body, what, depth))
         rd->status = tsr__wire_check(model->session, str_of(model->path), model->store->bytes.p,
                                      body, what, depth);
@@ -33,6 +46,7 @@ static void read_graph(struct reader *rd, tsr_graph *graph, struct str body);
 
 // ---- nodes ----------------------------------------------------------------------------------
 
+// Asked before attributes are decoded: nearly all of them stay bytes.
 static bool holds_graph(struct str attribute)
 {
     struct wire_cursor cursor = wire_over(attribute);
@@ -44,6 +58,7 @@ static bool holds_graph(struct str attribute)
     return false;
 }
 
+// Read at once, because what its nodes read of outer graphs are uses of those values.
 static tsr_graph *sub_graph(struct reader *rd, tsr_attr *attr, struct str body)
 {
     tsr_graph *graph = tsr__graph_make(rd->model, 0);
@@ -137,6 +152,8 @@ static void scan_node(struct reader *rd, struct str body, struct node_fields *ou
     }
 }
 
+// Inputs are linked before outputs are defined: a node that reads the name which it makes reads an
+// earlier value of it, or a stand-in that becomes its own output.
 static void read_node(struct reader *rd, tsr_graph *graph, const struct wire_field *field)
 {
     tsr_model *model = rd->model;
@@ -189,6 +206,8 @@ static bool has_type(struct str info)
     ((count) == 0 || (((v)->at = tsr__arena_array(arena, count, sizeof(*(v)->at), 16)) != NULL &&  \
                       ((v)->cap = (count)) > 0))
 
+// `info` is set only where the field declares a type: another ValueInfo of the name may declare it
+// instead.
 static void read_input(tsr_graph *graph, struct str name, struct str whole, bool typed)
 {
     tsr_value *value = tsr__value_define(graph, name);
@@ -201,6 +220,8 @@ static void read_input(tsr_graph *graph, struct str name, struct str whole, bool
     *port = (struct port){.value = value, .whole = whole};
 }
 
+// An output of a branch may be a value of a graph around it, hence the lookup outwards. One without
+// a name gets a value of its own, so that outputs keep their numbers.
 static void read_output(tsr_graph *graph, struct str name, struct str whole, bool typed)
 {
     tsr_value *value = tsr__graph_refer(graph, name);
@@ -215,6 +236,8 @@ static void read_output(tsr_graph *graph, struct str name, struct str whole, boo
     *port = (struct port){.value = value, .whole = whole};
 }
 
+// Before IR version 4 every initializer is an input as well, and its value is the same object. A
+// second initializer of one name is a value of its own, which later readers see.
 static void read_initializer(tsr_graph *graph, const struct wire_field *field)
 {
     tsr_model *model = graph->model;
@@ -232,6 +255,7 @@ static void read_initializer(tsr_graph *graph, const struct wire_field *field)
     *slot = value;
 }
 
+// The name of a sparse initializer is that of its values.
 static void read_sparse(tsr_graph *graph, struct str body)
 {
     tsr_model *model = graph->model;
@@ -278,6 +302,7 @@ static bool next_of(struct wire_cursor *cursor, uint32_t number, struct wire_fie
     return false;
 }
 
+// Fields of other numbers may stand between; next_of passes over them.
 static void note_run(struct run *runs, const struct wire_field *field)
 {
     struct run *run = &runs[field->number];
@@ -290,6 +315,7 @@ static void note_run(struct run *runs, const struct wire_field *field)
 #define DEPTH_GRAPH 1 // of messages, below the model
 #define DEPTH_NODE  2
 
+// False: damaged, and the finding is there.
 // The heavy lists are checked one by one as they are read, the rest here.
 static bool scan_graph(struct reader *rd, struct str body, struct run *runs)
 {
@@ -314,6 +340,7 @@ static bool scan_graph(struct reader *rd, struct str body, struct run *runs)
     return !cursor.wrong || checked(rd, body, WIRE_GRAPH, DEPTH_GRAPH);
 }
 
+// An info for a name that the graph does not have stays bytes of the file and no object knows it.
 static void read_value_infos(struct reader *rd, tsr_graph *graph, struct str body, uint32_t number,
                              bool check)
 {
@@ -349,6 +376,7 @@ static void read_ports(tsr_graph *graph, struct str body, uint32_t number)
     }
 }
 
+// Sparse ones were checked with the rest of the graph (scan_graph).
 static void read_constants(struct reader *rd, tsr_graph *graph, const struct run *runs, bool check)
 {
     struct wire_cursor cursor = wire_over(run_bytes(&runs[F_GRAPH_INITIALIZER]));
@@ -380,6 +408,7 @@ static void fetch_ahead(const tsr_graph *graph, struct wire_cursor *cursor)
     }
 }
 
+// `ahead` walks the same fields AHEAD nodes before `cursor`.
 static void read_nodes(struct reader *rd, tsr_graph *graph, struct str run, bool check)
 {
     struct wire_cursor cursor = wire_over(run), ahead = cursor;
@@ -423,6 +452,7 @@ static void read_graph(struct reader *rd, tsr_graph *graph, struct str body)
     read_value_infos(rd, graph, run_bytes(&run[F_GRAPH_VALUE_INFO]), F_GRAPH_VALUE_INFO, check);
 }
 
+// The stand-in stays in the list of its graph's values, without readers and under no name.
 static void bind_standin(tsr_value *value, tsr_value *real)
 {
     tsr_graph *graph = value->home;
@@ -480,6 +510,8 @@ static void read_opset(tsr_model *model, opset_list *list, const struct wire_fie
     tsr__wire_int(field->bytes, F_OPSET_VERSION, &opset->version);
 }
 
+// A function lists plain names where a graph has ValueInfos, under numbers of its own; hence this
+// second, simpler reader. Functions were checked before (check_around).
 static void read_function_body(struct reader *rd, tsr_function *fn, struct str body)
 {
     tsr_graph *graph = fn->graph;
@@ -620,6 +652,7 @@ static bool check_around(struct reader *rd, struct str body)
             return false;
     }
     rd->check = graphs == 1;
+    // several pieces, or none: everything is checked here, in one go
     return (!cursor.wrong && rd->check) || checked(rd, body, WIRE_MODEL, 0);
 }
 
@@ -643,6 +676,8 @@ static void read_model(struct reader *rd, struct str body)
     read_annotations(rd);
 }
 
+// Memory that lacks is not seen on the way: arenas that have failed give NULL to all who ask, and
+// the loops end early.
 tsr_status tsr__serde_read(tsr_model *model)
 {
     struct reader rd = {.model = model};
