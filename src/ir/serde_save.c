@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // serde_save.c - saving a model: what may not be written, what renames touch, the model's own
 // fields.
+//
+// Saving builds a rope over the bytes of the file (wire.h): views of what stays, new bytes for what
+// changed. A model that nothing changed is one view. Marks of change stay after a save, so a model can
+// be saved, changed and saved again.
+//
+// Order: refuse what is not complete; raise the IR version where there are annotations; mark what
+// names something that was renamed (renaming itself marks only the value's graph); then write.
 #include "ir/write.h"
 
 // ---- refusals -------------------------------------------------------------------------------
@@ -36,6 +43,7 @@ static tsr_status check_entry(tsr_node *node, const tsr_node_config *nc)
     return TSR_OK;
 }
 
+// All of them, so that one saving tells all that is wrong. *any: the model says something about devices.
 static tsr_status check_annotations(tsr_model *model, bool *any)
 {
     tsr_status st = TSR_OK;
@@ -60,6 +68,7 @@ static bool renamed(const tsr_value *value)
     return value && (value->flags & V_RENAMED);
 }
 
+// Marks nodes, specs and outputs that mention a renamed value or configuration.
 // Where all nodes are in one graph and are written in place, that is done on the way.
 static void touch_renamed(tsr_model *model)
 {
@@ -97,6 +106,7 @@ static void emit_config(struct rope *rope, void *data)
     tsr__rope_end(rope, mark);
 }
 
+// The domain of an entry cannot change: it is what entries are found by.
 static void emit_opset(struct rope *rope, void *data)
 {
     const struct opset *opset = data;
@@ -114,6 +124,7 @@ static void emit_opset(struct rope *rope, void *data)
     tsr__rope_end(rope, mark);
 }
 
+// Entries that were set are written whole; a StringStringEntryProto has two fields and no others.
 static void emit_metadata(struct rope *rope, void *data)
 {
     const struct metadata *metadata = data;
@@ -170,6 +181,8 @@ static void parts_of_functions(struct parts *parts, tsr_model *model)
     }
 }
 
+// The file's own order of fields is kept: tsr__rope_rewrite puts parts where the old ones of their
+// number stood.
 static void build_model(struct rope *rope, tsr_model *model)
 {
     struct str origin = model->store->bytes;
@@ -183,11 +196,13 @@ static void build_model(struct rope *rope, tsr_model *model)
     parts_of_lists(&parts, model, managed, &n);
     if (model->renamed && tsr__parts_of_training(&parts, model))
         managed[n++] = F_MODEL_TRAINING_INFO;
+    // always: a function may have been added, or a body changed, and unchanged ones are views
     managed[n++] = F_MODEL_FUNCTIONS;
     parts_of_functions(&parts, model);
     tsr__rope_rewrite(rope, origin, managed, n, parts.at, parts.n);
 }
 
+// The rope refers to the model's bytes and names: neither may change until it has been written.
 static tsr_status build(tsr_model *model, struct rope *rope)
 {
     if (model_status(model) != TSR_OK)

@@ -2,12 +2,17 @@
 // serde_training.c - names of the main graph in a model's training information, which is kept as bytes: the constants that
 // are set at the start and after each step, and what its graphs, and those inside them, read of the main one. After a value
 // was renamed they are written anew; a name that such a graph, or one around it, defines is its own.
+//
+//     main graph: weight "w", renamed to "w2". Training info: update_binding {w: w_new}, algorithm graph with
+//     Sub(w, g) -> w_new. Written: update_binding {w2: w_new}, Sub(w2, g) -> w_new. Had the algorithm an input
+//     called w, its Sub would keep w.
 #include "ir/write.h"
 
 struct scope {
     struct map own;            // names that the graph defines
     const struct scope *outer; // as deep as a file may be nested (WIRE_MAX_DEPTH)
 };
+// One message that waits to be written: emitters get a pointer to it when its turn comes.
 struct training {
     const tsr_model *model;
     struct str body; // of a graph, a pair, a node, an attribute
@@ -15,6 +20,7 @@ struct training {
     uint32_t number;
 };
 
+// Innermost scope first, as names are looked up.
 static struct str new_name(const struct training *training, struct str name)
 {
     for (const struct scope *scope = training->scope; scope; scope = scope->outer)
@@ -43,6 +49,8 @@ static void part_inside(struct rope *rope, struct parts *parts, const struct tra
 
 // ---- what it sets ------------------------------------------------------------------------------
 
+// The key is a value of the main graph; what it is bound to is a result of the training graph and
+// keeps its name.
 static void emit_binding(struct rope *rope, void *data)
 {
     const struct training *training = data;
@@ -73,6 +81,7 @@ static void emit_attribute(struct rope *rope, void *data)
     tsr__parts_write(rope, F_NODE_ATTRIBUTE, training->body, managed, TSR_COUNT(managed), &parts);
 }
 
+// Outputs are the graph's own names and stay.
 static void emit_node(struct rope *rope, void *data)
 {
     const struct training *training = data;
@@ -136,6 +145,8 @@ static void find_own(struct map *own, struct str body)
     }
 }
 
+// The scope lives on this stack frame: all that is inside of the graph is written before it returns
+// (tsr__parts_write calls the emitters).
 static void emit_graph(struct rope *rope, void *data)
 {
     const struct training *training = data;
@@ -182,6 +193,7 @@ static void emit_training(struct rope *rope, void *data)
                      &parts);
 }
 
+// Called only where something was renamed: else the field is not managed and stays as it is.
 bool tsr__parts_of_training(struct parts *parts, const tsr_model *model)
 {
     struct wire_cursor cursor = wire_over(model->store->bytes);
