@@ -10,6 +10,8 @@
 #define DENSE_FREE   (64 << 20) // bytes
 #define DENSE_FACTOR 256        // times what is stored
 
+// A tensor on the caller's stack, with the place and the store of the sparse one: external data and
+// findings work as for any other.
 tsr_tensor tsr__sparse_part(const tsr_tensor *tensor, uint32_t number)
 {
     tsr_tensor part = {.model = tensor->model, .value = tensor->value, .store = tensor->store};
@@ -49,6 +51,8 @@ static int64_t element_of(const tsr_tensor *tensor, const char *indices, bool co
     return at;
 }
 
+// Of an element that is named twice the last value holds. Indices are checked one by one: they come
+// from the file.
 static tsr_status scatter(const tsr_tensor *tensor, const tsr_tensor *values,
                           const tsr_tensor *indices, char *out, size_t entry)
 {

@@ -9,10 +9,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+// A mapped range of a data file; several may be of one file.
 struct window {
     struct window *next;
     struct external_map map;
 };
+// A data file that is open for copying; found again by the name that the model has for it.
 struct opened {
     struct opened *next;
     struct str location;
@@ -29,6 +31,7 @@ struct store *tsr__store_new(tsr_session *session)
     return store;
 }
 
+// Counted without a lock: all holders are models of one session, which belongs to one thread at a time.
 struct store *tsr__store_hold(struct store *store)
 {
     store->refs++;
@@ -72,6 +75,7 @@ static tsr_status open_folder(struct store *store, const struct place *at)
     return st;
 }
 
+// Each call maps anew: tensors remember what they got, so one range is asked for once.
 tsr_status tsr__store_map(struct store *store, const struct wire_external *external,
                           const struct place *at, const void **data)
 {

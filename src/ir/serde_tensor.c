@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // serde_tensor.c - constants: type and shape, decoded when somebody asks, and the sizes that follow from them.
 // Nothing here looks at the elements.
+//
+//     TensorProto {dims [2,3], data_type 1, raw_data of 24 bytes}: rank 2, float, 6 elements, 24 bytes
+//     {dims [3], data_type 22 (int4)}: 3 elements of 4 bits, 2 bytes
 #include "ir/serde.h"
 
 static void decode_dims(tsr_tensor *tensor, struct str body, uint32_t number)
@@ -11,6 +14,7 @@ static void decode_dims(tsr_tensor *tensor, struct str body, uint32_t number)
         tensor->rank = (int)tsr__wire_ints(body, number, tensor->dims, n);
 }
 
+// Element type of the values, dims of the whole.
 static void decode_sparse(tsr_tensor *tensor)
 {
     struct str values = tsr__wire_bytes(tensor->sparse, F_SPARSE_TENSOR_VALUES, NULL);
@@ -20,6 +24,8 @@ static void decode_sparse(tsr_tensor *tensor)
     decode_dims(tensor, tensor->sparse, F_SPARSE_TENSOR_DIMS);
 }
 
+// Small: type, dims and a view of raw_data. `type` is kept as it is written, also if it is none
+// that is known.
 void tsr__tensor_decode(tsr_tensor *tensor)
 {
     if (tensor->decoded)
