@@ -11,6 +11,7 @@
 
 // ---- types, ports, value_info ---------------------------------------------------------------
 
+// Neither a size nor a symbol: an empty message, which is how ONNX says that nothing is known.
 static void write_dim(struct rope *rope, uint32_t value_field, uint32_t param_field,
                       const tsr_dim *dim)
 {
@@ -20,6 +21,8 @@ static void write_dim(struct rope *rope, uint32_t value_field, uint32_t param_fi
         tsr__rope_bytes(rope, param_field, str_of(dim->symbol));
 }
 
+// A type that is no plain tensor was kept as the body of its message and is written as such. rank
+// -1: no shape at all; rank 0: an empty shape.
 static void write_type(struct rope *rope, const struct vtype *known_type)
 {
     size_t type = tsr__rope_begin(rope, F_VALUE_INFO_TYPE);
@@ -47,6 +50,7 @@ static void emit_type(struct rope *rope, void *data)
     write_type(rope, data);
 }
 
+// One ValueInfo to come: which value, under which field number of the graph, over which bytes.
 struct info_part {
     uint32_t number;
     tsr_value *value;
@@ -73,6 +77,8 @@ static bool write_renamed_info(struct rope *rope, uint32_t number, struct str or
     return true;
 }
 
+// Name and type are ours, the rest (documentation, metadata) is taken from the bytes. The type is
+// left as it stands unless a call set it or another value has taken this place.
 static void emit_info(struct rope *rope, void *data)
 {
     struct info_part *part = data;
@@ -90,6 +96,7 @@ static void emit_info(struct rope *rope, void *data)
                      &parts);
 }
 
+// The type is decoded here: the emitter writes value->type, which may still be bytes.
 static void part_info(struct parts *parts, uint32_t number, tsr_value *value, struct str whole,
                       bool retype)
 {
@@ -102,6 +109,8 @@ static void part_info(struct parts *parts, uint32_t number, tsr_value *value, st
     tsr__part_emit(parts, number, emit_info, part);
 }
 
+// number: F_GRAPH_INPUT or F_GRAPH_OUTPUT. A port of which another value has become the output
+// keeps its bytes' place.
 static void parts_of_ports(struct parts *parts, uint32_t number, const struct port *at, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -168,6 +177,7 @@ static void parts_of_infos(struct parts *parts, uint32_t number, tsr_graph *grap
         if (field.number != number || field.type != WIRE_LEN)
             continue;
         tsr_value *value = info_value(graph, &field, guess);
+        // the next info is most likely for the next value
         if (value && value != &tsr__no_value)
             guess = value->next;
         if (!value || !(value->flags & (V_RENAMED | V_TYPED | V_NEW | V_GONE))) {
@@ -197,6 +207,7 @@ static void write_external(struct rope *rope, const char *key, struct str value)
     tsr__rope_end(rope, mark);
 }
 
+// External data is a list of pairs of texts, numbers too.
 static void write_new_tensor(struct rope *rope, const tsr_tensor *tensor, struct str name)
 {
     tsr__rope_ints(rope, F_TENSOR_DIMS, tensor->dims, (size_t)tensor->rank);
@@ -221,6 +232,8 @@ static const uint32_t tensor_data_fields[] = {
     F_TENSOR_STRING_DATA, F_TENSOR_INT64_DATA,    F_TENSOR_RAW_DATA,     F_TENSOR_DOUBLE_DATA,
     F_TENSOR_UINT64_DATA, F_TENSOR_EXTERNAL_DATA, F_TENSOR_DATA_LOCATION};
 
+// With bytes: only the name is ours, or, where external or sparse data was taken inside
+// (transplant.c), the data too.
 static void emit_initializer(struct rope *rope, void *data)
 {
     const tsr_value *value = data;
@@ -242,6 +255,7 @@ static void emit_initializer(struct rope *rope, void *data)
     tsr__rope_end(rope, mark);
 }
 
+// Sparse ones are not in this list: they stay where they are, but for their names (emit_sparse).
 static void parts_of_initializers(struct parts *parts, tsr_graph *graph)
 {
     for (size_t i = 0; i < graph->initializers.n; i++) {
@@ -255,6 +269,7 @@ static void parts_of_initializers(struct parts *parts, tsr_graph *graph)
 
 // ---- what names values without being an object: sparse initializers, quantization -----------
 
+// A message that no object stands for, with the graph whose names it mentions.
 struct renamed_part {
     tsr_graph *graph;
     struct wire_field field;
@@ -268,6 +283,8 @@ static struct str new_name(const tsr_graph *graph, struct str name)
     return name;
 }
 
+// The name is two messages deep. The inner one is written into a rope of its own first, and its
+// bytes are the one part of the outer.
 static void emit_sparse(struct rope *rope, void *data)
 {
     struct renamed_part *part = data;
@@ -320,6 +337,7 @@ static void emit_annotation(struct rope *rope, void *data)
     tsr__parts_write(rope, F_GRAPH_QUANTIZATION_ANNOTATION, part->field.bytes, managed, 2, &parts);
 }
 
+// `absent` saves the walk over a large graph for fields that it is known not to have.
 static void parts_renamed(struct parts *parts, tsr_graph *graph, uint32_t number,
                           void (*emit)(struct rope *, void *))
 {
@@ -340,6 +358,7 @@ static void parts_renamed(struct parts *parts, tsr_graph *graph, uint32_t number
 
 // ---- graphs, functions ----------------------------------------------------------------------
 
+// In the order of the list, which may be another than the file's.
 static void parts_of_nodes(struct parts *parts, uint32_t number, tsr_graph *graph)
 {
     for (tsr_node *node = graph->first; node; node = node->next) {
@@ -380,6 +399,7 @@ struct places {
     struct wire_splice splices[SPLICES];
 };
 
+// Notes what to write in case of a change, and says whether there is one.
 static bool change(struct places *at, bool changed, void (*emit)(struct rope *, void *), void *data)
 {
     at->emit = emit;
@@ -408,6 +428,8 @@ static bool change_node(struct places *at, const struct wire_field *field, tsr_n
     return change(at, node->flags & N_CHANGED, tsr__emit_node, node);
 }
 
+// A graph that is written in place has no types that calls set, so a new name is all that an info
+// can have.
 static bool change_info(struct places *at, const struct wire_field *field, tsr_value *value)
 {
     if (!value || !(value->flags & V_RENAMED))
@@ -454,6 +476,8 @@ static bool changed(struct places *at, const struct wire_field *field, tsr_graph
     }
 }
 
+// Walks the fields of the file and the lists of objects side by side: the i-th node field is the
+// i-th node. Stretches without a change, mostly nearly everything, become one view each.
 static void write_in_place(struct rope *rope, uint32_t number, tsr_graph *graph)
 {
     size_t mark = tsr__rope_begin(rope, number);
@@ -512,6 +536,8 @@ void tsr__emit_graph(struct rope *rope, uint32_t number, tsr_graph *graph)
     tsr__parts_write(rope, number, graph->body, managed, n, &parts);
 }
 
+// Reached only for functions that changed, or that came from another model: all of its lists are
+// written, and unchanged entries of them are views.
 void tsr__emit_function(struct rope *rope, void *data)
 {
     tsr_function *fn = data;
