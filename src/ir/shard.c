@@ -1,8 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // shard.c - the convenience calls: cut a value, set a stage. They check everything first and then
 // change everything or nothing; every mistake of a call gets its own finding.
+//
+//     tsr_node_shard(matmul, W, tp, axis 1, count 2, devices {0,1}, stage -1), W of [8,6]:
+//     the node gets an entry for tp, in it a spec of W: devices {0,1}, axis 1 as one factor of size 6, 2 shards
+//     the same with axis 0 after that: the spec has two axes and so 4 shards, and devices {0,1} as before
+//
+// What is refused here is wrong whatever else the model says. Whether shards and devices fit together,
+// and shardings the operator, is the checker's question, since further calls may be to come.
 #include "ir/internal.h"
 
+// The arguments of one call, and how many of them were found wrong.
 struct request {
     tsr_node *node;
     tsr_value *value;
@@ -29,6 +37,7 @@ static tsr_session *session_of(const struct request *request)
     return request->node->graph->model->session;
 }
 
+// Of this model, and declared: a stand-in has no number of devices.
 static bool known_config(struct request *request)
 {
     const tsr_model *model = request->node->graph->model;
@@ -65,6 +74,8 @@ static void check_value(struct request *request)
     request->wrong++;
 }
 
+// A node is in one stage of a configuration. -1 leaves it as it is; another stage than it has must
+// be meant, so that is a call of its own.
 static void check_stage(struct request *request)
 {
     if (request->stage < -1 || request->stage > INT32_MAX) {
@@ -99,6 +110,7 @@ static void check_devices(struct request *request)
     }
 }
 
+// Counted from the front; where the rank is not known, a negative axis stays as it is.
 static int64_t normal_axis(int64_t axis, int rank)
 {
     if (axis < 0 && rank >= 0)
@@ -143,6 +155,7 @@ static void check_axis(struct request *request, int rank, tsr_dim *size)
     }
 }
 
+// -1 and 1 are the same axis of a value of rank 2. Where the rank is not known they pass for two.
 static void check_twice(struct request *request, int rank)
 {
     const tsr_node_config *nc = tsr_node_find_config(request->node, request->config);
@@ -172,6 +185,8 @@ static bool has_device(const tsr_spec *spec, int64_t device)
     return false;
 }
 
+// Devices that the spec has keep their order, new ones come behind: the order says who gets which shard.
+// The list grows into new memory, because the old one may be shared with other specs (tsr__keep_devices).
 static tsr_status unite_devices(tsr_spec *spec, const int64_t *devices, size_t n)
 {
     struct arena *arena = &spec->entry->node->graph->model->arena;
@@ -188,6 +203,7 @@ static tsr_status unite_devices(tsr_spec *spec, const int64_t *devices, size_t n
     return TSR_OK;
 }
 
+// A stage that it has already leaves the node unchanged.
 static void store_stage(tsr_node_config *nc, int64_t stage)
 {
     if (nc->has_stage && nc->stage == stage)
@@ -241,6 +257,7 @@ tsr_status tsr_node_shard(tsr_node *node, tsr_value *value, tsr_config *config, 
     return TSR_OK;
 }
 
+// Unlike tsr_node_shard it may change the stage that the node has.
 tsr_status tsr_node_set_stage(tsr_node *node, tsr_config *config, int64_t stage)
 {
     struct request request = {.node = node, .config = config, .stage = stage};

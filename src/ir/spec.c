@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // spec.c - sharding specs as plain fields: read them, build them, take them away. Validates
 // nothing.
+//
+// A spec has the fields of ONNX's ShardingSpecProto: devices, groups (a number in the list of devices
+// that stands for several of them), and for each sharded axis its factors. Lists of devices are never
+// changed in place, so equal ones can be shared. What a spec means is in sharding/spec_layout.c.
+//
+//     X of [8,6] in two row blocks, each on two devices:
+//     devices {-1,-2}, group -1 = {0,1}, group -2 = {2,3}, axis 0 one factor of size 8 with 2 shards
 #include "ir/internal.h"
 
 static tsr_model *model_of(const tsr_spec *spec)
@@ -17,6 +24,7 @@ tsr_config *tsr__spec_config(const tsr_spec *spec)
     return spec->entry->config;
 }
 
+// bits: S_NAME, S_DEVICES, S_GROUPS, S_DIMS, the fields that are no longer what `whole` says.
 void tsr__spec_touch(tsr_spec *spec, uint32_t bits)
 {
     spec->flags |= bits;
@@ -24,6 +32,7 @@ void tsr__spec_touch(tsr_spec *spec, uint32_t bits)
     tsr__touch_node(spec->entry->node, N_CONFIGS);
 }
 
+// Marks nothing: a reader of a file makes specs that are unchanged.
 tsr_spec *tsr__spec_make(tsr_node_config *nc, tsr_value *value)
 {
     struct arena *arena = &nc->node->graph->model->arena;
@@ -38,6 +47,7 @@ tsr_spec *tsr__spec_make(tsr_node_config *nc, tsr_value *value)
     return spec;
 }
 
+// The first, where a file has several of one value.
 tsr_spec *tsr__entry_spec(const tsr_node_config *nc, const tsr_value *value)
 {
     for (size_t i = 0; i < nc->n_specs; i++)
@@ -46,6 +56,7 @@ tsr_spec *tsr__entry_spec(const tsr_node_config *nc, const tsr_value *value)
     return NULL;
 }
 
+// The object stays readable (S_GONE), as a caller may have a handle to it.
 void tsr__entry_drop_spec(tsr_node_config *nc, tsr_spec *spec)
 {
     size_t i = 0;
@@ -61,6 +72,7 @@ void tsr__entry_drop_spec(tsr_node_config *nc, tsr_spec *spec)
     tsr__touch_node(nc->node, N_CONFIGS);
 }
 
+// `to` may have a spec of its own in the entry, which then holds; to NULL: the specs go.
 void tsr__specs_follow(tsr_node *node, tsr_value *from, tsr_value *to)
 {
     if (!from || from == to || !node->n_configs || tsr__node_has(node, from))
@@ -103,6 +115,7 @@ size_t tsr_spec_devices(const tsr_spec *spec, const int64_t **out)
     return spec->devices.n;
 }
 
+// -1 past the last group; -1 may be a key as well, so callers go by tsr_spec_group_count.
 int64_t tsr_spec_group(const tsr_spec *spec, size_t i, const int64_t **members, size_t *n)
 {
     bool there = i < spec->groups.n;
@@ -153,6 +166,8 @@ static bool is_foreign(tsr_node *node, const tsr_config *config, const tsr_value
     return true;
 }
 
+// Always a new spec, also beside one of the same value: that may be wrong, and may be what a test
+// wants. All of its fields count as changed, since it has no bytes.
 tsr_spec *tsr_node_add_spec(tsr_node *node, tsr_config *config, tsr_value *value)
 {
     if (is_foreign(node, config, value))
@@ -192,6 +207,8 @@ int64_t *tsr__keep_devices(tsr_model *model, const int64_t *devices, size_t n)
     return copy;
 }
 
+// For calls of the public interface; tsr__spec_touch alone also serves renames and edits of slots,
+// which are no reason to raise the IR version.
 static void touched(tsr_spec *spec, uint32_t bits)
 {
     model_of(spec)->devices_touched = true;
@@ -222,6 +239,8 @@ tsr_status tsr_spec_add_group(tsr_spec *spec, int64_t key, const int64_t *member
     return TSR_OK;
 }
 
+// sizes NULL, or a size of -1 without a symbol: none is written. The axis is kept as given,
+// negative or not.
 tsr_status tsr_spec_add_dim(tsr_spec *spec, int64_t axis, const tsr_dim *sizes,
                             const int64_t *shards, size_t n)
 {
@@ -251,6 +270,7 @@ static void drop_empty(tsr_node_config *nc)
         (void)tsr_node_remove_config(nc->node, nc);
 }
 
+// Its entry may go with it, if nothing else is in it.
 tsr_status tsr_spec_remove(tsr_spec *spec)
 {
     tsr_node_config *nc = spec->entry;
