@@ -1,10 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // transplant.c - what other rooms build graphs from: copies of nodes and constants in another graph or model, the
 // values that subgraphs read from outside, and the inlining of function calls.
+//
+// partition builds each rank's graph from copies of nodes and constants; sharding/inline.c puts the
+// bodies of functions in place of their calls. A copy shares the bytes of its original, whose store
+// the new model holds, and nothing else.
+//
+// Inlining, by example. f(a) -> b has the body t = Exp(a), b = Neg(t); a node called n is y = f(x):
+//     t gets a new value "n/t" in the graph of the call; a is x; b is y (bind_values)
+//     before the call come n/t = Exp(x) and y = Neg(n/t) (inline_nodes); then the call goes
+//     a function that gives its input back, b = a, cannot make y another name of x: y = Identity(x) (hand_on)
 #include "ir/internal.h"
 
 // ---- nodes ----------------------------------------------------------------------------------
 
+// A stand-in of the name waits for a definition, and gets it. Values of outer graphs are not looked
+// at: callers choose names that hide none.
 static tsr_status check_outputs(tsr_graph *graph, const struct str *outputs, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -72,6 +83,7 @@ tsr_node *tsr__node_copy_deep(tsr_graph *graph, const tsr_node *node, tsr_value 
     return copy;
 }
 
+// Without a map nothing stands for outer values: for nodes without subgraphs.
 tsr_node *tsr__node_copy(tsr_graph *graph, const tsr_node *node, tsr_value *const *inputs,
                          size_t n_inputs, const struct str *outputs, size_t n_outputs)
 {
@@ -80,6 +92,7 @@ tsr_node *tsr__node_copy(tsr_graph *graph, const tsr_node *node, tsr_value *cons
 
 // ---- captures -------------------------------------------------------------------------------
 
+// What is known of one node's captures so far: `seen` tells a value that is in the list.
 struct captures {
     const tsr_node *node;
     struct arena *arena;
@@ -88,6 +101,7 @@ struct captures {
     VEC(tsr_value *) list;
 };
 
+// True if the graph is one of the node's subgraphs or nested in one: what it defines is no capture.
 static bool defined_below(const tsr_graph *graph, const tsr_node *node)
 {
     for (; graph; graph = graph_outer(graph))
@@ -112,6 +126,7 @@ static void capture(struct captures *captures, tsr_value *value)
         *slot = *entry = value;
 }
 
+// Outputs count too: a branch may hand on an outer value without a node.
 static void captures_of(struct captures *captures, const tsr_node *node)
 {
     for (tsr_graph *graph = tsr__node_subgraph(node); graph; graph = graph->sibling) {
@@ -149,6 +164,7 @@ static bool is_wanted(const tsr_node *node, const unsigned char *needed)
     return false;
 }
 
+// Called for nodes from the last to the first, it leaves marks on all that the marked values depend on.
 bool tsr__node_needed(const tsr_node *node, unsigned char *needed)
 {
     tsr_value **captures;
@@ -193,6 +209,7 @@ tsr_value *tsr__graph_copy_initializer(tsr_graph *graph, const tsr_value *value,
         return NULL;
     }
     *tensor = *from;
+    // where the data is not taken inside, the copy decodes the shared bytes again
     tensor->model = model;
     tensor->value = copy;
     tensor->whole = (struct str){NULL, 0};
@@ -228,6 +245,7 @@ static struct str key_bytes(const struct function_key *key)
 }
 
 // Functions that were added since the last look-up get their entries; of several alike the first counts.
+// Symbols of one model are equal exactly if their pointers are, so three pointers are a key.
 static void name_functions(tsr_model *model)
 {
     for (; model->n_functions_named < model->functions.n; model->n_functions_named++) {
@@ -259,6 +277,7 @@ static tsr_function *function_of(const tsr_node *call)
     return tsr__map_get(&model->function_names, key_bytes(&key));
 }
 
+// Imports that hold in a graph: those of the function whose body it is part of, else the model's.
 static const opset_list *opsets_at(const tsr_graph *graph)
 {
     while (graph->owner)
@@ -378,12 +397,14 @@ static tsr_status check_call(tsr_node *call, enum versions versions, const tsr_f
     return check_opsets(call, function, versions);
 }
 
+// Inlining stays within a model: configurations are the same objects.
 static tsr_config *same_config(void *data, tsr_config *config)
 {
     (void)data;
     return config;
 }
 
+// A function's body sees nothing outside of it.
 static tsr_value *no_outer(void *data, tsr_value *value)
 {
     (void)data;
@@ -401,6 +422,8 @@ static struct str inner_name(tsr_node *call, struct str name)
     return tsr__arena_printf(&model->arena, STR_FMT "/" STR_FMT, STR_ARG(base), STR_ARG(name));
 }
 
+// An input that the call leaves out has no twin: nodes of the body that read it get an input that
+// is left out.
 // Values of the body: inputs are the call's, results that the call uses are its outputs, the rest is new.
 static void bind_values(struct cloner *cloner, tsr_node *call, const tsr_function *function)
 {
@@ -409,6 +432,8 @@ static void bind_values(struct cloner *cloner, tsr_node *call, const tsr_functio
         if (call->inputs[i].value)
             tsr__twin_set(cloner, body->inputs.at[i].value, call->inputs[i].value);
     for (size_t i = 0; i < call->n_outputs; i++) {
+        // a result without a producer (an input, a constant) and one that is given twice are left
+        // to hand_on
         tsr_value *r = body->outputs.at[i].value;
         bool bound = tsr__twin(cloner, r) != NULL;
         if (call->outputs[i] && !bound && r->producer)
@@ -430,6 +455,7 @@ static void bind_values(struct cloner *cloner, tsr_node *call, const tsr_functio
     }
 }
 
+// What the body says about devices comes along (tsr__clone_configs).
 static tsr_node *inline_node(struct cloner *cloner, tsr_node *call, const tsr_node *node)
 {
     tsr_node *copy = tsr__clone_node(cloner, call->graph, node, node->n_inputs, node->n_outputs);
@@ -465,6 +491,7 @@ static void place_like_call(tsr_node *copy, const tsr_node *call)
             if (!spec->value || !tsr__node_has(copy, spec->value) ||
                 tsr__entry_spec(nc, spec->value))
                 continue;
+            // the call's sharding of a value that this node has too, and says nothing about
             tsr_spec *twin = tsr__spec_make(nc, spec->value);
             if (!twin)
                 return;
@@ -481,6 +508,8 @@ static void place_like_call(tsr_node *copy, const tsr_node *call)
 }
 
 // A value of a subgraph must not have the name of one that can be seen around it.
+// Bodies of functions see no outer names, so the names in them may be anything; in their new place
+// they would hide values from those who read them.
 static void unshadow(const tsr_node *node)
 {
     for (tsr_graph *graph = tsr__node_subgraph(node); graph; graph = graph->sibling) {
@@ -516,6 +545,7 @@ static tsr_status hand_on(struct cloner *cloner, tsr_node *call, size_t i)
     return tsr_node_move_before(identity, call);
 }
 
+// In the order of the body; each goes directly before the call, hence behind the one before it.
 static void inline_nodes(struct cloner *cloner, tsr_node *call)
 {
     for (const tsr_node *node = cloner->fn->graph->first; node; node = node->next) {
