@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 
+// One finding about the stages that the model came with. node NULL: it is about all of them.
 static tsr_status refuse(const struct staging *staging, const tsr_node *node, const char *hint,
                          const char *what)
 {
@@ -50,6 +51,7 @@ static bool list_numbers(struct staging *staging)
     for (size_t i = 0; i < n; i++)
         if (distinct == 0 || numbers[distinct - 1] != numbers[i])
             numbers[distinct++] = numbers[i];
+    // From numbers to places in line; every number that a node has is in the list.
     for (size_t i = 0; i < n_nodes; i++) {
         int64_t place = 0;
         if (hand[i] < 0)
@@ -104,6 +106,7 @@ tsr_status tsr__stages_by_hand(struct staging *staging, int64_t asked)
     return TSR_OK;
 }
 
+// The last stage ends where the graph does: it has no window.
 bool tsr__stages_may_end(const struct staging *staging, size_t k, size_t before)
 {
     if (!staging->windows || k + 1 >= staging->n_hand)

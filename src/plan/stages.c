@@ -28,6 +28,8 @@
 #define UNKNOWN    (-1)
 #define NEVER_FITS PLAN_NEVER
 
+// Devices that may hold a stage: `n` of the line from place `start` on. A block that may not start
+// there has no devices and no kind.
 struct block {
     size_t start, n;
     int64_t *devices; // ascending; the first has what others are to get
@@ -40,6 +42,8 @@ struct cell {
     size_t begin, before; // cuts: where its last stage begins, and the one before that
     size_t block;
 };
+// One search: for one measure and one order of the devices at a time. `value` and `transfers`
+// depend on the order and are forgotten with it; fronts, by kind of block, are kept in the staging.
 struct search {
     struct staging *staging;
     int64_t *order; // devices in line
@@ -78,6 +82,7 @@ static void list_sizes(struct search *search)
     }
 }
 
+// On many devices blocks do not overlap: of 128, blocks of 32 start at 0, 32, 64 and 96.
 static bool may_start(const struct search *search, size_t start, size_t n)
 {
     return start + n <= devices_of(search) && (devices_of(search) <= ALL_STARTS || start % n == 0);
@@ -99,6 +104,7 @@ static int64_t memory_of(const struct staging *staging, const int64_t *devices, 
     return least;
 }
 
+// size is a place in search->sizes, not a number of devices.
 static struct block *block_at(struct search *search, size_t start, size_t size)
 {
     return &search->blocks[start * search->n_sizes + size];
@@ -123,6 +129,8 @@ static bool list_blocks(struct search *search)
             if (!block->devices)
                 return false;
             memcpy(block->devices, &search->order[start], block->n * sizeof *block->devices);
+            // Ascending, so that blocks of the same devices in another order of the line find the
+            // same kind.
             qsort(block->devices, block->n, sizeof *block->devices, by_device);
             block->memory = memory_of(search->staging, block->devices, block->n);
             block->kind = tsr__stages_kind(search->staging, block->devices, block->n);
@@ -140,6 +148,8 @@ static int64_t send_time(struct search *search, int64_t from, const int64_t *to,
 {
     enum tsr_collective what = n == 1 ? TSR_SEND : TSR_BROADCAST;
     struct arena *arena = &search->staging->planner->arena;
+    // `start` and `n` name the receivers: a block is a stretch of the line. SIZE_MAX stands for
+    // device 0.
     int64_t key[4] = {bytes, from, (int64_t)start, (int64_t)n};
     struct str text = {(const char *)key, sizeof key};
     int64_t *found = tsr__map_get(&search->transfers, text);
@@ -168,6 +178,8 @@ static int64_t transfer_of(struct search *search, size_t from, size_t to, const 
     int64_t ps = 0, gives = block->devices[0];
     if (!range)
         return NEVER_FITS;
+    // What the stages before sent along lies on the device in line before this block. Outputs of
+    // the range are sent to device 0, unless this block's first device is that.
     if (start > 0)
         for (size_t i = 0; i < range->n_in; i++)
             ps += send_time(search, search->order[start - 1], block->devices, block->n, start,
@@ -211,6 +223,8 @@ static int64_t measure(struct search *search, size_t i, size_t j, const struct b
     return smaller(own + transfer_of(search, i, j, block), NEVER_FITS);
 }
 
+// The measure of the range from cut i to cut j on the block, asked once. After an error it stays
+// UNKNOWN, which callers see as a small number: they look at the status.
 static int64_t value_of(struct search *search, size_t i, size_t j, size_t block)
 {
     size_t n_blocks = devices_of(search) * search->n_sizes;
@@ -263,6 +277,7 @@ static void try_stage(struct search *search, const struct cell *from, const stru
         return;
     if (search->flows && step->stages > 0 && !follows(search, step->begin, step->cut, j))
         return;
+    // `own` counts for the latency; for the pace of runs the stage is also busy handing over.
     int64_t own = value_of(search, step->cut, j, block), busy = own;
     if (search->flows)
         busy += hand_over(search, step->cut, j, &search->blocks[block]);
@@ -295,6 +310,8 @@ static void extend(struct search *search, struct step step)
 }
 
 // The best final state; NULL: there is none.
+// More devices first: of equal ends the one that leaves fewer devices idle at the end of the line
+// is kept.
 static const struct cell *best_end(struct search *search, size_t *stages)
 {
     const struct cell *best = NULL;
@@ -328,6 +345,7 @@ static const struct cell *run(struct search *search, size_t *stages)
     size_t cuts = search->staging->n_ranges;
     for (size_t i = 0; i < search->n_cells; i++)
         search->cells[i] = (struct cell){INT64_MAX, INT64_MAX, 0, 0, 0};
+    // A line may begin at any device: those before it are idle from the start.
     for (size_t used = 0; used < devices_of(search); used++)
         *cell_at(search, 0, 0, 0, used) = (struct cell){0};
     size_t begins = search->flows ? cuts : 1, all = search->most * begins * cuts;
@@ -344,6 +362,7 @@ static const struct cell *run(struct search *search, size_t *stages)
     return best_end(search, stages);
 }
 
+// Nothing is known of the values and transfers of the next order of devices.
 static void forget(struct search *search, enum measure what)
 {
     size_t n = (search->staging->n_ranges + 1) * (search->staging->n_ranges + 1) *
@@ -382,6 +401,8 @@ static bool find_line(struct search *search, tsr_objective objective, struct lin
     size_t stages = 0;
     search->bottleneck = objective == TSR_THROUGHPUT || search->measure == MEASURE_MEMORY;
     const struct cell *end = run(search, &stages);
+    // `most` of the best end is the pace. The second run lets no stage be slower and minimises the
+    // sum; a sum by itself says nothing about the pace.
     if (end && search->bottleneck && search->measure == MEASURE_TIME) {
         search->cap = end->most;
         search->bottleneck = false;
