@@ -51,6 +51,7 @@ bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
     int64_t *list = ARENA_ARRAY(&out->arena, int64_t, n);
     if (!list)
         return false;
+    // The caller's list may be a stretch of an array that changes; the fork has its own.
     memcpy(list, devices, n * sizeof *list);
     out->machine.numbers = list;
     if (!tsr__planner_devices(out) || !tsr__planner_list(out))
@@ -60,6 +61,7 @@ bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
     return tsr__planner_candidates(out);
 }
 
+// Numbers are written as %a, exactly: devices of one kind have the same bits.
 static void key_of_device(struct text *key, const tsr_topology_device *device)
 {
     tsr__text_printf(key, "%a %a %a", device->flops, device->bandwidth, device->overhead);
@@ -75,6 +77,7 @@ static bool key_of(struct staging *staging, const int64_t *devices, size_t n, st
     key->max = KEY_BYTES * 64;
     for (size_t i = 0; i < n; i++)
         key_of_device(key, &topology->device[devices[i]]);
+    // Latency (0 bytes) and one size tell two links apart.
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < n; k++) {
             int pair[2] = {(int)devices[i], (int)devices[k]};
@@ -87,6 +90,7 @@ static bool key_of(struct staging *staging, const int64_t *devices, size_t n, st
     return !key->failed;
 }
 
+// node_at is -1 for all nodes: the planner holds no range until select_range gives it one.
 static struct kind *kind_new(struct staging *staging, const int64_t *devices, size_t n)
 {
     struct kind *kind = ARENA_NEW(&staging->planner->arena, struct kind);
@@ -181,6 +185,8 @@ static uintptr_t number_of(struct describing *describing, const tsr_value *value
     return found;
 }
 
+// Adds a value from outside to the key. Of those that come from an earlier range the earliest maker
+// is noted: stages.c asks whether that is the stage just before.
 static void number_outside(struct describing *describing, const tsr_value *value, bool comes)
 {
     const struct planner *planner = describing->staging->planner;
@@ -194,6 +200,7 @@ static void number_outside(struct describing *describing, const tsr_value *value
                      (size_t)number);
 }
 
+// Adds an input to the key: "-" where the node has none in that slot.
 static void describe_value(struct describing *describing, const tsr_value *value)
 {
     if (!value) {
@@ -213,6 +220,7 @@ static void describe_value(struct describing *describing, const tsr_value *value
     tsr__text_printf(&describing->key, "%zu.%zu ", (size_t)at - describing->begin, slot);
 }
 
+// A node inside of a body counts as the node of the main graph that has the body.
 static bool is_read_later(void *data, tsr_node *node, size_t input)
 {
     struct describing *describing = data;
@@ -224,6 +232,7 @@ static bool is_read_later(void *data, tsr_node *node, size_t input)
     return !describing->later; // one is enough
 }
 
+// Adds l, s and o, and lists what leaves the range and what the caller gets of it.
 static void describe_output(struct describing *describing, const tsr_value *value)
 {
     struct planner *planner = describing->staging->planner;
@@ -246,6 +255,7 @@ static void describe_output(struct describing *describing, const tsr_value *valu
     }
 }
 
+// Adds ";", the number of its strategy, what it reads, and a ">" for each output.
 static void describe_node(struct describing *describing, const struct plan_node *node)
 {
     tsr_value **captures;
@@ -262,6 +272,7 @@ static void describe_node(struct describing *describing, const struct plan_node 
 }
 
 // The number of the structure that the key tells.
+// Keys are long and many: their digests are kept in place of them.
 static uint32_t structure_of(struct staging *staging, struct str key)
 {
     char hex[65];
@@ -305,6 +316,7 @@ static void describe(struct describing *describing)
     tsr__arena_free(&describing->scratch);
 }
 
+// Described once, when it is first asked for. NULL: out of memory.
 const struct range *tsr__stages_range(struct staging *staging, size_t i, size_t j)
 {
     struct range *range = &staging->ranges[i * (staging->n_ranges + 1) + j];
@@ -372,6 +384,7 @@ static void select_range(struct staging *staging, struct kind *kind, size_t i, s
     list_given(planner);
 }
 
+// Bytes on the fullest device at its worst time, of any class.
 static int64_t peak_of(const struct program *program, const uint32_t *choice)
 {
     int64_t most = 0;
@@ -445,6 +458,7 @@ static tsr_status begin_range(struct staging *staging, struct range_solve *solve
     return TSR_OK;
 }
 
+// The program is gone afterwards; points and choices that were taken from it stay.
 static void end_range(struct range_solve *solve)
 {
     solve->kind->planner.work = &solve->kind->planner.arena;
@@ -455,6 +469,7 @@ static void end_range(struct range_solve *solve)
 static struct front *front_of(struct staging *staging, struct kind *kind, size_t i, size_t j)
 {
     const struct range *range = tsr__stages_range(staging, i, j);
+    // Structures are numbered as they are found: the list grows up to this one's number.
     while (range && kind->fronts.n <= range->structure) {
         struct front **next = vec_push(&kind->planner.arena, &kind->fronts);
         if (!next)
@@ -510,6 +525,8 @@ tsr_status tsr__front_at(struct staging *staging, struct kind *kind, size_t i, s
     return TSR_OK;
 }
 
+// Work 0 is the solver's default, far more than HASTY_WORK: this is done once for each chosen
+// stage.
 tsr_status tsr__front_take(struct staging *staging, struct kind *kind, size_t i, size_t j,
                            int64_t memory, struct point *out)
 {
@@ -546,6 +563,7 @@ tsr_status tsr__front_least(struct staging *staging, struct kind *kind, size_t i
     return st;
 }
 
+// Costs of the summary's choices are of the range alone; staged.c adds the other stages.
 tsr_status tsr__front_explain(struct staging *staging, struct kind *kind, size_t i, size_t j,
                               int64_t memory, const char *node, tsr_plan_summary *out)
 {
