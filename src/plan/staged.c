@@ -78,6 +78,7 @@ static bool take_stage(struct planner *planner, const struct stage *stage)
     return true;
 }
 
+// Bytes and peaks of the stage's devices, at their places in lists of all devices.
 static bool memory_of_stage(struct staging *staging, const struct stage *stage, int64_t *memory,
                             int64_t *peak)
 {
@@ -94,6 +95,7 @@ static bool memory_of_stage(struct staging *staging, const struct stage *stage, 
 
 // ---- the answer --------------------------------------------------------------------------------
 
+// The number that stage k in line has in the model.
 static int64_t number_of(const struct staging *staging, size_t k)
 {
     if (staging->n_hand)
@@ -143,6 +145,7 @@ static bool tell_stage(struct staging *staging, const struct stage *stage, const
     return true;
 }
 
+// Time and transfers of the stages from `from` to `to`, both of them counted.
 static int64_t sum_of(const tsr_plan_stage *at, size_t from, size_t to)
 {
     int64_t sum = 0;
@@ -181,11 +184,15 @@ static int64_t busy_time(struct staging *staging, const struct line *line, const
     if (k + 1 < line->n)
         own += at[k + 1].transfer;
     int64_t waiting = own;
+    // It reads over the head of a stage in between: the maker waits until all stages before this
+    // one are done with the run.
     if (range && range->n_in) {
         size_t from = stage_of(staging, line, range->earliest);
         if (from + 1 < k)
             waiting = sum_of(at, from, k - 1);
     }
+    // Device 0 has an earlier stage and waits for the outputs: the stages from its own to this
+    // one take one period together.
     if (range && range->n_out && gives < k)
         own = sum_of(at, gives, k);
     else if (range && range->n_out && gives > k + 1)
@@ -202,6 +209,7 @@ static int64_t period_of(struct staging *staging, const struct line *line, const
     return most;
 }
 
+// Stages, latency and period of the summary. Nodes that run everywhere are part of both.
 static bool tell(struct staging *staging, const struct line *line, tsr_plan_summary *out)
 {
     struct arena *arena = &staging->planner->session->results[RESULT_PLAN];
@@ -257,6 +265,7 @@ static tsr_status prove(struct staging *staging, const tsr_plan_options *options
     return TSR_OK;
 }
 
+// Time of the whole range on device 0 alone; stays 0 where it does not fit.
 static tsr_status one_device(struct staging *staging, tsr_plan_summary *out)
 {
     struct point point = {0};
@@ -347,6 +356,8 @@ static tsr_status explain(struct staging *staging, const struct line *line, cons
 
 // ---- why not -----------------------------------------------------------------------------------
 
+// Nothing fits: the same search over memory says what the fullest device of the best line would
+// need.
 static tsr_status refuse(struct staging *staging, const tsr_plan_options *options,
                          tsr_plan_summary *out)
 {
@@ -361,6 +372,7 @@ static tsr_status refuse(struct staging *staging, const tsr_plan_options *option
     return tsr__planner_say_none(planner, "plan in stages", proved, out->needs_bytes);
 }
 
+// More stages than devices, ranges or STAGES_MOST are refused; "auto" (0 or less) never is.
 static tsr_status check_number(const struct staging *staging, int64_t stages)
 {
     int64_t most = smaller(staging->planner->machine.n, (int64_t)staging->n_ranges);
@@ -488,6 +500,8 @@ static int64_t memory_limit(const tsr_plan_options *options)
     return -1;
 }
 
+// `limited` decides whether programs get rows at all: without a limit on any device memory is not
+// followed.
 tsr_status tsr__plan_stages(struct planner *planner, const tsr_plan_options *options,
                             tsr_plan_summary *out)
 {
