@@ -3,6 +3,9 @@
 // combine sums over the batch, and bring the outputs to the first device.
 #include "plan/blocks.h"
 
+// Told from the sizes alone: with 4 copies, [64, 512] in the whole and [16, 512] in the block have
+// the batch in dimension 0. Two dimensions that differ, or one that differs by another factor, are
+// unclear.
 int tsr__block_batch_dim(const struct blocks *blocks, const struct block_plan *plan,
                          const tsr_value *value)
 {
@@ -166,6 +169,8 @@ size_t tsr__block_sums(const struct blocks *blocks, const struct block_plan *pla
     return sums_of(blocks, plan).n;
 }
 
+// Each device is handed the inputs whole and keeps them for the run; the block's own plan has
+// counted its share only.
 int64_t tsr__block_inputs(const struct blocks *blocks, const struct block_plan *plan)
 {
     const tsr_graph *graph = tsr_model_graph(plan->planner.model);

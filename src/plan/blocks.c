@@ -23,6 +23,7 @@
 
 // ---- the batch ---------------------------------------------------------------------------------
 
+// The caller's size of that symbol; 0: none was given.
 static int64_t size_of(const tsr_plan_options *options, const char *symbol)
 {
     for (size_t i = 0; i < options->n_sizes; i++)
@@ -58,6 +59,7 @@ static void find_batch(struct blocks *blocks)
 }
 
 // The most copies that share the batch evenly.
+// Batch 12 on 8 blocks: 6 copies of 2 each, since 8 and 7 do not divide 12. Without a batch 1.
 static int64_t copies_of(const struct blocks *blocks, int64_t n_blocks)
 {
     int64_t copies = blocks->batch_size;
@@ -75,6 +77,8 @@ static double speed_of(const struct planner *planner, int64_t device)
     return planner->machine.topology->device[device].flops;
 }
 
+// Adds a block to be planned; beyond BLOCK_TRIES it is left out without a word. False: out of
+// memory.
 static bool add_block(struct blocks *blocks, const int64_t *devices, int64_t n, int64_t copies)
 {
     if (blocks->n == BLOCK_TRIES || n < 1)
@@ -204,6 +208,8 @@ static const tsr_dim_size *share_of(struct blocks *blocks, int64_t copies)
     return sizes;
 }
 
+// A planner of its own for the block, up to its program. It must be ended once `made` is set,
+// whatever this returns.
 static bool start_block(struct blocks *blocks, struct block_plan *plan)
 {
     struct planner *planner = &plan->planner;
@@ -213,6 +219,7 @@ static bool start_block(struct blocks *blocks, struct block_plan *plan)
     tsr__planner_start(planner, blocks->planner->model);
     plan->made = true;
     planner->budget = &plan->budget;
+    // Other copies know nothing of parts of sums, so none may leave the block.
     planner->scope.sums_done = true;
     planner->memory.may_exceed = blocks->planner->memory.may_exceed;
     planner->machine.numbers = plan->devices;
@@ -252,6 +259,7 @@ static uint32_t lift_layout(struct blocks *blocks, const struct block_plan *plan
     if (known)
         return *known;
     struct tile_repeat repeat = {plan->copies, plan->n, plan->devices};
+    // A repeated layout names every device of the machine; only the copy that is numbered is kept.
     struct arena scratch;
     tsr__arena_init(&scratch, blocks->planner->session);
     struct tile_layout *all =
@@ -281,6 +289,7 @@ static bool lift_slot(struct blocks *blocks, const struct block_plan *plan, cons
     return *out != PLAN_NO_LAYOUT;
 }
 
+// Layouts of all tensors of the candidate, told for the whole machine. False: as for lift_slot.
 static bool lift_slots(struct blocks *blocks, const struct block_plan *plan, const tsr_node *node,
                        const struct candidate *from, struct candidate *to)
 {
@@ -391,6 +400,7 @@ static bool beats(const struct block_plan *a, const struct block_plan *b)
     return a->cost < b->cost;
 }
 
+// Among those that were planned and have an answer; NULL: none.
 static struct block_plan *best_of(struct blocks *blocks)
 {
     struct block_plan *best = NULL;
@@ -411,6 +421,8 @@ static int64_t least_bound(const struct blocks *blocks, int64_t least)
     return least;
 }
 
+// When the budget is spent, blocks that are left are not planned, provided that some block has a
+// plan.
 static tsr_status plan_all(struct blocks *blocks)
 {
     for (size_t i = 0; i < blocks->n; i++) {
@@ -471,6 +483,8 @@ static tsr_status take_best(struct blocks *blocks, struct program_result *all,
             continue;
         }
         set_result(all, best, bound);
+        // Nodes of a block have devices of their own, like those of a stage: shardings are written
+        // even where they run whole.
         planner->scope.staged = true;
         planner->memory.exceeds = best->planner.memory.exceeds;
         planner->block = &best->planner;
@@ -503,6 +517,8 @@ bool tsr__blocks_only(const struct planner *planner, const tsr_plan_options *opt
            tsr__planner_alike(planner);
 }
 
+// Devices that are alike are tried as copies of a block, unlike ones as sets of the faster ones.
+// `all` holds the plan of all devices at once, if there is one, and gets the better of the two.
 tsr_status tsr__plan_blocks(struct planner *planner, const tsr_plan_options *options,
                             struct program_result *all, struct block_choice *out)
 {
