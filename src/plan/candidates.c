@@ -14,6 +14,8 @@
 //     "k/2 > parts"         nothing: Y stays in parts, if its readers can take them (partial_sums.c)
 #include "plan/candidates.h"
 
+// Nothing is laid out yet: callers set `place`, then call tsr__making_take. `arena` holds what
+// lives no longer than the making; what the candidate keeps is the planner's.
 struct making tsr__making(struct planner *planner, struct strategy *strategy, const tsr_node *node,
                           struct arena *arena)
 {
@@ -47,6 +49,7 @@ static bool project(struct making *making, const struct placement *placement,
     return true;
 }
 
+// All layouts that x has are those of y.
 static bool same(struct tile_layout *const *x, struct tile_layout *const *y, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -119,6 +122,7 @@ static int64_t beyond(const struct rule_window *window, int64_t n)
     return most;
 }
 
+// Bytes of the largest piece.
 static int64_t bytes_in(struct making *making, struct tile_layout *layout,
                         const struct plan_value *value)
 {
@@ -139,6 +143,8 @@ static int64_t halo_time(struct making *making)
             continue;
         const struct plan_value *value = value_at(making, SIDE_INPUT, (size_t)window->input);
         int64_t held = bytes_in(making, making->in[window->input], value);
+        // held = bytes of one part, which has from / n elements of the windowed dimension: `more`
+        // of those.
         double bytes = (double)held * (double)more * (double)n / (double)window->from;
         struct device_group two = {planner->machine.all, 2};
         ps += tsr__planner_combine(planner, TSR_SEND, &two, 1, (int64_t)bytes) +
@@ -159,6 +165,8 @@ static double bytes_read(const struct making *making, size_t i, int64_t held, do
     return read;
 }
 
+// Fills compute and weights of the candidate: the slowest of the devices that take part does the
+// largest piece. A value that several inputs read is counted once.
 void tsr__making_cost(struct making *making, struct candidate *candidate)
 {
     double outputs = 0, bytes = 0;
@@ -233,6 +241,8 @@ bool tsr__making_number(struct making *making, struct tile_layout *const *out,
     return !making->planner->arena.failed;
 }
 
+// Two placements may lay out the tensors alike: "m/4" on the line of 4 devices, and on a grid of 2 x 2
+// of which m has both axes. The first one stays.
 static bool is_new(const struct making *making, const struct candidate *candidate)
 {
     for (size_t i = 0; i < making->strategy->at.n; i++) {
@@ -278,6 +288,8 @@ struct combining {
     const char *suffix;
 };
 
+// One candidate: the outputs as `out` has them, and the price of combining what the groups hold,
+// output by output.
 static void add(struct making *making, struct tile_layout *const *out,
                 const struct combining *combining)
 {
@@ -357,6 +369,7 @@ static void add_scattered(struct making *making)
     const struct rule *rule = making->place.rule;
     int64_t sizes[RULE_MAX_FACTORS], parts = (int64_t)making->groups[0].n;
     tsr__planner_sizes(making->planner->shapes.told, making->node, rule, sizes);
+    // Each factor of the output that is not cut yet may be the one that is shared out.
     for (int i = 0; i < rule->n_factors; i++) {
         const struct rule_factor *factor = &rule->factors[i];
         struct placement shares;
@@ -396,12 +409,15 @@ static void add_stat(struct making *making)
         return;
     tsr__planner_sizes(making->planner->shapes.full, making->node, making->rule, sizes);
     for (int factor = 0; factor < making->rule->n_factors; factor++)
+        // One number for each row: the bytes of the local input, divided by the elements of a local
+        // row.
         if (making->rule->factors[factor].kind == FACTOR_STAT && making->place.cuts[factor] > 1 &&
             sizes[factor] > 0)
             rows = bytes_in(making, making->in[0], value_at(making, SIDE_INPUT, 0)) *
                    making->place.cuts[factor] / sizes[factor];
     candidate.comm =
         STAT_SUMS * tsr__planner_combine(making->planner, TSR_ALL_REDUCE, &all, 1, rows);
+    // `keep` may have refused it; only a candidate that was added is made dearer.
     size_t before = making->strategy->at.n;
     keep(making, &candidate, NULL);
     if (making->strategy->at.n > before)
@@ -451,6 +467,7 @@ static bool lay_out(struct making *making)
                                  &making->combine);
 }
 
+// True: at least one candidate was added.
 bool tsr__making_take(struct making *making)
 {
     size_t before = making->strategy->at.n;
@@ -459,6 +476,8 @@ bool tsr__making_take(struct making *making)
     return making->strategy->at.n > before;
 }
 
+// The node itself must make no sum of its own, and have one output: the parts that came in go on to
+// that.
 bool tsr__making_take_parts(struct making *making, const struct parts *parts)
 {
     size_t before = making->strategy->at.n;

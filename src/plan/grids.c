@@ -51,6 +51,7 @@ static bool place_on(struct making *making, const struct grid *grid, const int *
     return true;
 }
 
+// Parallel and reduced factors of at least one unit for each part; statistics are tried apart.
 static bool may_cut(const struct rule_factor *factor, int64_t size, int64_t cuts)
 {
     return (factor->kind == FACTOR_PAR || factor->kind == FACTOR_RED) && size > 1 &&
@@ -98,6 +99,7 @@ static int64_t cuts_of(const struct grid *grid, const int *factor, int axis, int
 static void try_axes(struct making *making, const struct grid *grid, const int64_t *sizes,
                      int *factor, int axis)
 {
+    // All axes have a factor or none. Too many idle axes would repeat what smaller grids give.
     if (axis == grid->n) {
         int idle = 0;
         for (int i = 0; i < grid->n; i++)
