@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// expansions.c - whether a node that cuts what its operator takes statistics of can be replaced by simpler nodes: it is
-// tried in a copy of the model, which is thrown away. Once for nodes that are alike.
+// expansions.c - whether a node that cuts what its operator takes statistics of can be replaced by
+// simpler nodes: it is tried in a copy of the model, which is thrown away. Once for nodes that are
+// alike.
+//
+//     Softmax over 1000 classes cut in 4: exp(x - max) / sum needs the greatest of all and the sum of all. tsr__rule_expand
+//     makes ReduceMax, Sub, Exp, ReduceSum and Div of it, which can be cut, or says that it cannot.
 #include "plan/candidates.h"
 
+// The copy is made when it is first needed; its nodes stand in the same order as the model's.
 static bool make_copy(struct planner *planner)
 {
     if (planner->trial.model)
@@ -20,6 +25,7 @@ static bool make_copy(struct planner *planner)
     return true;
 }
 
+// The twin is gone or changed afterwards, so it cannot be tried again.
 static bool try_it(struct making *making)
 {
     struct planner *planner = making->planner;

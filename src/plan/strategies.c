@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// strategies.c - the candidates of a node: whole, on grids, as its neighbours have its values, or as it was annotated.
-// Nodes that are alike share one list.
+// strategies.c - the candidates of a node: whole, on grids, as its neighbours have its values, or
+// as it was annotated. Nodes that are alike share one list.
+//
+//     24 layers, each with a MatMul of [128, 512] by [512, 2048] in float32: one key, one strategy, 24 nodes that point to it.
+//     Its candidates on 4 devices: "whole", "m/4", "k/4", "k/4 > m", "k/4 > n", "n/4" (candidates.c, grids.c). A 25th MatMul
+//     that has a sharding in the model has a strategy of its own, with those of its candidates that conform to it.
+//
+// build.c asks for the strategy of each node in order, then offers layouts of its neighbours, which
+// may add candidates.
 #include "plan/candidates.h"
 
 // ---- whole nodes -------------------------------------------------------------------------------
@@ -56,6 +63,7 @@ static bool fill_strategy(struct planner *planner, struct strategy *strategy, bo
 {
     struct arena scratch;
     tsr__arena_init(&scratch, planner->session);
+    // The scratch arena serves the whole node only; grids have one for each try.
     struct making making = tsr__making(planner, strategy, strategy->node, &scratch);
     making.place = (struct placement){.rule = strategy->rule};
     making.place.cuts = no_cuts(&scratch, strategy->rule);
@@ -74,6 +82,7 @@ static bool fill_strategy(struct planner *planner, struct strategy *strategy, bo
 
 // ---- shardings that were given -----------------------------------------------------------------
 
+// The configuration that is completed has a sharding for some tensor of the node.
 static bool is_annotated(const struct planner *planner, const tsr_node *node)
 {
     if (!planner->config)
@@ -102,6 +111,7 @@ static bool conform(struct making *making, struct candidate *candidate)
             continue;
         candidate->comm += tsr__planner_price(making->planner, candidate->out[i], wanted,
                                               value_at(making, SIDE_OUTPUT, i));
+        // The move is made after the node runs, like a reduction: both layouts are there meanwhile.
         if (candidate->before[i] == PLAN_NO_LAYOUT)
             candidate->before[i] = candidate->out[i];
         candidate->out[i] = wanted;
@@ -172,6 +182,8 @@ free_arena:
 
 // ---- nodes that are alike ----------------------------------------------------------------------
 
+// "|", whether the host reads it, whether it is absent, its rank, and the factors of each
+// dimension.
 static void key_tensor(struct text *text, const struct rule_tensor *tensor)
 {
     tsr__text_printf(text, "|%d%d%d", tensor->host, tensor->absent, tensor->rank);
@@ -193,6 +205,8 @@ static size_t first_reading(const tsr_node *node, size_t i)
     return i;
 }
 
+// Type, whether it is constant, the input that it is the same value as, and its sizes:
+// ";1:0:0:8,6," is a float32 [8, 6].
 static void key_value(struct text *text, const struct planner *planner, const tsr_node *node,
                       enum slot_side side, size_t i)
 {
@@ -416,6 +430,9 @@ static void try_parts(struct making *making, const uint32_t *in, const uint32_t 
         (void)tsr__making_take_parts(making, parts);
 }
 
+// For every candidate that takes the input done and makes no sum itself, one that takes it in
+// parts; and where the node adds its inputs, one that takes all that lie alike in parts. Candidates
+// that are added meanwhile are not visited.
 void tsr__planner_try_parts(struct planner *planner, struct strategy *strategy,
                             const tsr_node *node, size_t i, uint32_t layout)
 {
