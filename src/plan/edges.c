@@ -95,6 +95,8 @@ static void add_state(struct state_list *states, uint32_t from, uint32_t copy, i
         *state = (struct copy_state){from, copy, cost};
 }
 
+// Some state begins where the value lies so: candidates that leave it in the same layout share
+// their states.
 static bool has_from(const struct state_list *states, uint32_t from)
 {
     for (size_t i = 0; i < states->list.n; i++)
@@ -161,6 +163,8 @@ static int64_t *table_to(struct edge *edge, const struct shared_tables *tables,
     return table;
 }
 
+// Finds the copies that may be shared, the states, and the tables to both sides. False: out of
+// memory.
 static bool fill_shared(struct edge *edge, const struct reader *reader, size_t n,
                         struct shared_tables *tables)
 {
@@ -251,6 +255,7 @@ static bool connect_shared(struct edge *edge, struct reader *reader, size_t n)
     bool followed = edge->planner->memory.n_classes && tsr__use_followed(edge);
     if (!tables)
         return false;
+    // Producer - var - each reader: the price of the copy is var's own cost, paid once.
     uint32_t var = tsr__program_node(program, str_of(tsr_value_name(edge->v)), (uint32_t)tables->n,
                                      tables->cost);
     tsr__program_edge(program, edge->var, var, tables->from);
@@ -327,6 +332,7 @@ static bool connect(struct edge *edge)
     return tsr__use_producer(edge, end_of(edge));
 }
 
+// Prices and memory of one value, whoever makes it. False: out of memory.
 static bool run_edge(struct edge *edge)
 {
     edge->arena = edge->planner->work; // an arena for each value would cost more than it frees
@@ -357,6 +363,8 @@ bool tsr__planner_edges(struct planner *planner, size_t node, size_t slot)
 // ---- what the caller gives ---------------------------------------------------------------------
 
 // Whole on every device.
+// A strategy with one candidate and no node, so that inputs have producers like other values. Its
+// key are the sizes, each in two halves, since keys are 32 bits wide.
 static struct strategy *given_whole(struct planner *planner, const struct plan_value *value)
 {
     uint32_t key[2 + TILE_MAX_RANK * 2] = {TABLE_GIVEN, (uint32_t)value->bits};
@@ -382,6 +390,8 @@ static struct strategy *given_whole(struct planner *planner, const struct plan_v
     return strategy;
 }
 
+// The variable has one choice and costs nothing: what counts is the price from there to the
+// readers.
 bool tsr__planner_given(struct planner *planner, const tsr_value *input)
 {
     static const int64_t zero[1] = {0};

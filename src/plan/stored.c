@@ -22,6 +22,8 @@ static size_t list_own(const tsr_node *node, const bool *own, uint32_t *slots)
 // What only this node reads, in one table.
 static bool use_own(struct planner *planner, const struct plan_node *node, const bool *own)
 {
+    // The slots are part of the key: of two nodes that are alike one may share a constant with a
+    // third.
     enum { HEAD = 3 };
     size_t n_in = tsr_node_input_count(node->node);
     uint32_t *key = ARENA_ARRAY(planner->work, uint32_t, n_in + HEAD);
@@ -62,6 +64,8 @@ struct wanted {
     bool too_many;
 };
 
+// The place of the layout in the list, at its end if it is new. Beyond MANY_LAYOUTS it is 0, and
+// too_many says so.
 static size_t place_in(struct wanted *wanted, uint32_t layout)
 {
     size_t i = 0;
@@ -78,6 +82,7 @@ static size_t place_in(struct wanted *wanted, uint32_t layout)
     return i;
 }
 
+// Counts for each layout how many readers have a choice that wants it; a reader counts once.
 static void list_wanted(struct edge *edge, struct wanted *wanted)
 {
     for (size_t r = 0; r < edge->readers.n; r++) {
@@ -201,6 +206,8 @@ static bool use_constant(struct planner *planner, const tsr_value *value, uint32
     return ok;
 }
 
+// `fixed` is a variable with one choice: whatever lies there in any case is its use. Constants with
+// several readers are told first, then those that belong to one node, together with that node.
 bool tsr__use_constants(struct planner *planner)
 {
     static const int64_t zero[1] = {0};

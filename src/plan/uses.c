@@ -1,16 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // uses.c - what lies in the memory of the devices, and when: rows of the program.
 //
-// Devices with the same memory are one class, and of a value the fullest of them counts. A value lies where its
-// producer leaves it until its last reader has run, or has got a copy of its own. Whether a reader needs a copy depends
-// on both ends, so between them stands a variable: the layout that is wanted, and whether it was made for the reader.
-// Constants are stored in each layout that somebody wants, once.
+// Devices with the same memory are one class, and of a value the fullest of them counts. A value
+// lies where its producer leaves it until its last reader has run, or has got a copy of its own.
+// Whether a reader needs a copy depends on both ends, so between them stands a variable: the layout
+// that is wanted, and whether it was made for the reader. Constants are stored in each layout that
+// somebody wants, once (stored.c).
+//
+//     Y of 6 MB, which is followed, is made by node 2 and read by node 4 alone. A node has three times
+//     (bring, run, combine): 6 7 8 are those of node 2, 12 13 14 those of node 4. Y lies by rows on two
+//     devices, 3 MB on each; node 4 wants it whole.
+//         7..8       3 MB   Y as it is made (and, if it is a sum in parts, what is combined besides at 8)
+//         8..13      3 MB   Y waits; it goes once node 4 has its own copy
+//         12..14     6 MB   the copy: brought at 12, read at 13
+//     So the fullest time is 12, with 9 MB of Y. Times are written with their end not included.
 #include "plan/edges.h"
 
 #include <stdlib.h>
 
 // ---- tables ------------------------------------------------------------------------------------
 
+// All bytes are 0. False: out of memory.
 bool tsr__usage_new(struct usage *usage, struct planner *planner, struct arena *arena, size_t k)
 {
     *usage =
@@ -18,6 +28,7 @@ bool tsr__usage_new(struct usage *usage, struct planner *planner, struct arena *
     return usage->at != NULL;
 }
 
+// Adds to what the choice has already; sums stop at PLAN_NEVER.
 void tsr__usage_add(struct usage *usage, size_t i, uint32_t layout, const struct plan_value *value)
 {
     for (size_t c = 0; c < usage->planner->memory.n_classes; c++) {
@@ -28,6 +39,8 @@ void tsr__usage_add(struct usage *usage, size_t i, uint32_t layout, const struct
     }
 }
 
+// Classes that have nothing of it in any choice get no row entry. The table is viewed: it lives as
+// long as the program.
 void tsr__usage_take(struct planner *planner, uint32_t var, size_t k, const int64_t *table,
                      uint32_t begin, uint32_t end)
 {
@@ -102,6 +115,7 @@ bool tsr__use_producer(struct edge *edge, uint32_t end)
     return true;
 }
 
+// States without a copy (PLAN_NO_LAYOUT) use nothing.
 bool tsr__use_copy(struct edge *edge, uint32_t var, const struct copy_state *states, size_t n,
                    uint32_t begin, uint32_t end)
 {
@@ -194,6 +208,8 @@ bool tsr__use_followed(const struct edge *edge)
     return whole_bytes(edge->planner, edge->v) > edge->planner->memory.followed;
 }
 
+// Every choice of the variable counts all the layouts: more than there will be, and enough for
+// small values.
 bool tsr__use_all(struct edge *edge, uint32_t var, size_t k, const uint32_t *layouts, size_t n,
                   uint32_t begin, uint32_t end)
 {
@@ -215,6 +231,7 @@ static bool is_among(const uint32_t *layouts, size_t n, uint32_t layout)
     return false;
 }
 
+// The layouts in `but` are counted elsewhere already (tsr__use_all).
 bool tsr__use_reader(struct edge *edge, struct reader *reader, const uint32_t *but, size_t n)
 {
     struct usage usage;
@@ -328,6 +345,7 @@ static bool fill_arrival(struct edge *edge, const struct copy_state *states, siz
     return true;
 }
 
+// Arrivals with the same ends and the same states (`key`) share their tables.
 static struct arrival *arrival_of(struct edge *edge, const struct copy_state *states, size_t n,
                                   uint32_t key, const struct reader *reader)
 {
