@@ -2,8 +2,12 @@
 // build.c - the 0-1 program of a model: a variable for each node that is needed, one for each shared copy, prices
 // between them, and the memory of a device over time.
 //
-// Layouts travel along the edges before there is a program: a node offers those that its neighbours would not find by
-// themselves (whole heads, parts of sums) to its readers, then back to the nodes that make its inputs, then forward once more.
+// Layouts travel along the edges before there is a program: a node offers those that its neighbours
+// would not find by themselves (whole heads, parts of sums) to its readers, then back to the nodes
+// that make its inputs, then forward once more.
+//
+// The order of calls: tsr__planner_list, tsr__planner_candidates, tsr__planner_program; a kind of
+// block (fronts.c) makes a program for each range from the same candidates.
 #include "plan/edges.h"
 
 // ---- nodes -------------------------------------------------------------------------------------
@@ -106,6 +110,7 @@ static void offer(struct planner *planner, size_t to, enum slot_side side, size_
         (void)tsr__planner_try_layout(planner, node->strategy, node->node, side, slot, layout);
 }
 
+// Each node's rule by the sizes that the model itself has: a plan holds for all sizes.
 static bool find_rules(struct planner *planner)
 {
     for (size_t i = 0; i < planner->n_nodes; i++) {
@@ -170,6 +175,7 @@ bool tsr__planner_candidates(struct planner *planner)
         planner->nodes[i].strategy = tsr__planner_strategy(planner, &planner->nodes[i]);
         if (!planner->nodes[i].strategy)
             return false;
+        // Makers come before their readers in the graph, so their candidates are all there.
         offer_along(planner, i, offer_to_reader);
     }
     for (size_t i = planner->n_nodes; i-- > 0;)
@@ -189,6 +195,8 @@ struct columns {
     struct str *names;
 };
 
+// Made once for each strategy: nodes that are alike view the same tables, which the solver finds to
+// be equal by address.
 static struct columns *columns_of(struct planner *planner, struct strategy *strategy)
 {
     if (strategy->columns)
@@ -209,6 +217,7 @@ static struct columns *columns_of(struct planner *planner, struct strategy *stra
     return columns;
 }
 
+// A variable for each node that is needed. A node without a name is called as its first output is.
 static bool add_nodes(struct planner *planner)
 {
     for (size_t i = 0; i < planner->n_nodes; i++) {
@@ -228,6 +237,7 @@ static bool add_nodes(struct planner *planner)
     return true;
 }
 
+// Inputs first, then what each node makes.
 static bool add_edges(struct planner *planner)
 {
     for (size_t i = 0; i < planner->ends.given.n; i++)
@@ -244,6 +254,8 @@ static bool add_edges(struct planner *planner)
     return true;
 }
 
+// Classes and limits come first: everything after them adds its bytes to their rows. Constants come
+// last, because the nodes that read them must have their variables.
 bool tsr__planner_program(struct planner *planner, int64_t memory)
 {
     planner->n_times = (uint32_t)(PLAN_TIMES * planner->n_nodes + PLAN_TIMES);

@@ -31,6 +31,7 @@ static void add_reader(struct collecting *collecting, const tsr_node *node, size
             collecting->leaves = true;
         return;
     }
+    // A node that reads the value twice is one reader: it has one sharding of it.
     for (size_t i = 0; i < collecting->list.n; i++)
         if (collecting->list.at[i].node == (size_t)at)
             return;
@@ -72,6 +73,7 @@ struct readers tsr__planner_readers(struct planner *planner, struct arena *arena
         qsort(collecting.list.at, collecting.list.n, sizeof *collecting.list.at, by_node);
     if (collecting.list.n)
         readers.last = collecting.list.at[collecting.list.n - 1].node;
+    // What stays on its devices is brought to nobody, but it must lie there to the end.
     readers.stays = planner->ends.stays && planner->ends.stays[tsr__value_id(value)] &&
                     tsr_value_is_output(value);
     if (readers.stays)
@@ -94,6 +96,7 @@ uint32_t tsr__edge_time(const struct planner *planner, const struct reader *read
     return (uint32_t)(PLAN_TIMES * node);
 }
 
+// The value whole on those devices, as a number.
 static uint32_t whole_on(struct planner *planner, const tsr_value *value, const int64_t *devices,
                          size_t n)
 {
@@ -104,6 +107,7 @@ static uint32_t whole_on(struct planner *planner, const tsr_value *value, const 
     return PLAN_NO_LAYOUT;
 }
 
+// The caller wants it on the first device; a body wants it whole on all.
 uint32_t tsr__planner_wanted(struct planner *planner, const struct reader *reader,
                              const tsr_value *value, uint32_t candidate)
 {
@@ -151,6 +155,7 @@ void **tsr__planner_cached(struct planner *planner, const uint32_t *key, size_t 
     return found;
 }
 
+// Strategies are few: their numbers do not reach the two that stand for the caller and for bodies.
 uint32_t tsr__edge_end(const struct planner *planner, const struct reader *reader)
 {
     if (reader->node == SIZE_MAX)
