@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// conversion_price.c - what it costs to bring a value from one layout to another: the steps of the resharding planner, each
-// priced by the topology, and the copying that slices cost. Prices are kept by layouts and shape.
+// conversion_price.c - what it costs to bring a value from one layout to another: the steps of the
+// resharding planner, each priced by the topology, and the copying that slices cost. Prices are
+// kept by layouts and shape.
+//
+//     [8, 6] in float32 on two devices, from {2, 1} (4 rows each, 96 bytes) to {1, 2} (3 columns each, 96 bytes): one
+//     AllToAll, priced by what all hold before it: 192 bytes. From {2, 1} to whole: one AllGather, priced by what each has
+//     after it: 192 bytes. From whole to {2, 1}: nobody sends; each device slices its 96 bytes out of its copy.
 #include "plan/internal.h"
 
 #define KEY_BYTES 1024
@@ -11,6 +16,7 @@ int64_t tsr__planner_move_time(const struct planner *planner, double bytes)
     return whole_number(ps);
 }
 
+// All groups do it at the same time. Groups of another size than the first are left out.
 int64_t tsr__planner_combine(struct planner *planner, enum tsr_collective what,
                              const struct device_group *groups, size_t n, int64_t bytes)
 {
@@ -123,6 +129,7 @@ int64_t tsr__planner_steps_time(struct planner *planner, const struct reshard *r
 {
     int64_t before = tsr__planner_bytes(planner, from, value), ps = 0;
     const struct tile_layout *at = planner->layouts.at[from].tiles;
+    // Each step begins where the one before ended.
     for (int i = 0; i < reshard->n_steps; i++) {
         if (ps >= PLAN_NEVER)
             return PLAN_NEVER;
@@ -146,6 +153,7 @@ static bool is_chance(const struct reshard *reshard, const struct plan_value *va
     return reshard->n_steps == 0 && !value->fixed;
 }
 
+// One price, not looked up. PLAN_NEVER: there is no way, or no memory for finding it.
 static int64_t price(struct planner *planner, uint32_t from, uint32_t to,
                      const struct plan_value *value)
 {
@@ -167,6 +175,7 @@ free_arena:
     return ps;
 }
 
+// A key in the buffer: both numbers, bits and `fixed` in one number, the rank, then the sizes.
 static struct str key_of(char *buffer, uint32_t from, uint32_t to, const struct plan_value *value)
 {
     size_t n = 0;
@@ -212,6 +221,7 @@ static const char *operator_of(int op)
     return tsr__collective(op < COMM_KIND_COUNT ? op : COMM_RESHARD)->op;
 }
 
+// The same decisions as `price` makes: what costs nothing counts nothing.
 void tsr__planner_steps(struct planner *planner, uint32_t from, uint32_t to,
                         const struct plan_value *value, void (*count)(void *data, const char *op),
                         void *data)

@@ -331,7 +331,7 @@ int64_t tsr__planner_bytes(const struct planner *planner, uint32_t layout,
 int64_t tsr__planner_held(struct planner *planner, struct arena *arena, uint32_t layout,
                           const struct plan_value *value, int64_t device);
 
-// node.c: arithmetic or bytes, whichever takes longer, half of the other, and what the engine takes besides.
+// node.c: arithmetic or bytes, whichever takes longer, a quarter of the other, and what the engine takes besides.
 int64_t tsr__price_work(double work, int rate, double bytes, const tsr_topology_device *device);
 // The type that the node computes in, as a rate of devices; -1: that of flops.
 int tsr__node_rate(const tsr_node *node, const struct shapes *shapes);

@@ -10,6 +10,8 @@
 // Arithmetic hides what is moved meanwhile, or the other way round, but for this share.
 #define UNHIDDEN 0.25
 
+// The type of the first input decides; float32 and all types without a row have the rate of flops
+// (-1).
 int tsr__node_rate(const tsr_node *node, const struct shapes *shapes)
 {
     static const struct {
@@ -30,6 +32,8 @@ int tsr__node_rate(const tsr_node *node, const struct shapes *shapes)
     return -1;
 }
 
+// work: operations; rate: of tsr__node_rate. Where the device has no own speed for the type, flops
+// counts.
 int64_t tsr__price_work(double work, int rate, double bytes, const tsr_topology_device *device)
 {
     double flops = device->flops;
@@ -58,6 +62,8 @@ int64_t tsr__price_bytes(const struct shapes *shapes, const tsr_value *value, bo
     return (n * bits + 7) / 8;
 }
 
+// Everything that the node reads and writes, once each; what steers it (sizes, axes) is nothing to
+// speak of.
 static double bytes_touched(const tsr_node *node, const struct shapes *shapes,
                             const struct rule *rule, bool *sized)
 {
@@ -78,6 +84,8 @@ static double bytes_touched(const tsr_node *node, const struct shapes *shapes,
     return bytes + outputs;
 }
 
+// Used by the simulation, on graphs of single devices: nothing is cut here, so all sizes are the
+// local ones.
 int64_t tsr__price_node(struct arena *arena, const tsr_node *node, const struct shapes *shapes,
                         const tsr_topology_device *device, bool *sized)
 {
@@ -128,6 +136,8 @@ int64_t tsr__price_collective(tsr_topology *topology, tsr_collective what,
     return PLAN_NEVER;
 }
 
+// An all-to-all of n devices with B bytes in all gives each device B / n of which (n - 1) / n come
+// from others: for `bytes` received B must be bytes * n * n / (n - 1).
 int64_t tsr__price_exchange(tsr_topology *topology, const struct topology_groups *groups,
                             int64_t bytes)
 {
