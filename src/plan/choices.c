@@ -7,6 +7,7 @@
 
 #define WORTH 0.99 // of the time on fewer devices: more are not worth less
 
+// `best` is a choice of the caller's topology; best_count.cost 0: none has been found yet.
 struct counting {
     tsr_session *session;
     struct arena arena;
@@ -50,6 +51,7 @@ static tsr_status plan_copies(struct counting *counting, tsr_model *model, tsr_m
     options.explain = NULL;
     struct diag_mark before = tsr__diag_mark(counting->session);
     tsr_status status = tsr_plan(model, &options, &summary);
+    // A choice that does not fit is a result, too; any other failure ends all.
     bool infeasible = status == TSR_INFEASIBLE;
     if (status != TSR_OK && !infeasible)
         return status;
@@ -70,6 +72,7 @@ static tsr_status plan_copies(struct counting *counting, tsr_model *model, tsr_m
     return TSR_OK;
 }
 
+// Planning writes into the model: each choice gets a copy, which is thrown away.
 static tsr_status try_choice(struct counting *counting, tsr_model *model, tsr_topology *choice)
 {
     tsr_model *copy = NULL, *with = NULL;
@@ -150,6 +153,8 @@ static void say(struct counting *counting, const tsr_plan_summary *summary)
               STR_FMT "; predicted time by their number: " STR_FMT, STR_ARG(text), STR_ARG(list));
 }
 
+// The seconds of the caller are shared out evenly. The chosen one is planned again on the model
+// itself, so that its shardings, findings and summary are those of an ordinary plan.
 tsr_status tsr__plan_choices(tsr_model *model, const tsr_plan_options *given,
                              tsr_plan_summary *summary)
 {

@@ -7,6 +7,7 @@
 
 #define ADVICE_MOST 32 // devices that are tried where nothing fits
 
+// Some node has shardings, which hold for this number of devices only.
 static bool any_given(const struct planner *planner)
 {
     for (size_t i = 0; i < planner->n_nodes; i++)

@@ -25,6 +25,8 @@ static tsr_status make_topology(struct planner *planner, int64_t devices)
     return tsr_topology_parse(planner->session, text.p, &planner->machine.topology);
 }
 
+// The caller's topology, or one host of so many devices, which the planner then owns (plan_whole
+// frees it).
 static tsr_status read_topology(struct planner *planner, const tsr_plan_options *options)
 {
     int most = PLAN_MAX_AT_ONCE; // of one host: all pairs
@@ -111,6 +113,8 @@ static tsr_status find_config(struct planner *planner, const char *name, bool st
         return refuse_config(planner, planner->config,
                              "the configuration is for another number of devices");
     planner->hand_staged = some_node_has(planner, planner->config, HAD_STAGE);
+    // Stages plan all nodes anew. A configuration that was named, or that has stages by hand,
+    // cannot be left aside.
     if ((stages || planner->hand_staged) && some_node_has(planner, planner->config, HAD_SPEC)) {
         if (name || planner->hand_staged)
             return refuse_config(planner, planner->config,
@@ -130,6 +134,8 @@ static tsr_status find_config(struct planner *planner, const char *name, bool st
 // ---- the answer --------------------------------------------------------------------------------
 
 // block: all zero where all devices were planned at once; else it has counted the memory already.
+// Memory, costs and counts of the plan that was taken. Results live in the session until the next
+// plan.
 static tsr_status summarize(struct planner *planner, const struct program_result *result,
                             const struct block_choice *block, double ms, tsr_plan_summary *out)
 {
@@ -208,6 +214,8 @@ static tsr_status take_flat(struct planner *planner, const tsr_plan_options *opt
 static tsr_status find_plan(struct planner *planner, const tsr_plan_options *options,
                             struct program_result *result, struct block_choice *block)
 {
+    // At most 64 devices, or unlike ones: flat first, then perhaps a block. 65 to 1024 that are alike:
+    // blocks, and flat only where no block fits. More: blocks or nothing.
     bool only_blocks = tsr__blocks_only(planner, options);
     bool many = planner->machine.n > PLAN_MAX_AT_ONCE;
     if (many && !only_blocks)
@@ -357,6 +365,8 @@ static tsr_status read_options(struct planner *planner, tsr_plan_options *option
     return tsr__planner_states(planner, options->state, options->n_state);
 }
 
+// Two models, stages, or all devices at once; in each case the sizes are written down with the
+// plan.
 static tsr_status plan_model(struct planner *planner, tsr_plan_options *options,
                              tsr_plan_summary *out)
 {
@@ -382,6 +392,7 @@ static tsr_status plan_whole(tsr_model *model, tsr_plan_options *options, tsr_pl
     tsr__planner_start(&planner, model);
     tsr__budget_start(&budget, planner.session, options->seconds);
     planner.budget = &budget;
+    // The results of the plan before are gone from here on.
     tsr__arena_free(&planner.session->results[RESULT_PLAN]);
     tsr_status st = plan_model(&planner, options, summary);
     if (summary->feasible)

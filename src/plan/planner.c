@@ -6,6 +6,7 @@
 
 void tsr__planner_end(struct planner *planner)
 {
+    // The chosen nodes view rules and names of the block's planner, so it has lived until now.
     if (planner->block)
         tsr__planner_end(planner->block);
     tsr_model_free(planner->trial.model);
@@ -34,6 +35,7 @@ static void keep_less(double *at, double other, bool first)
         *at = other;
 }
 
+// A device that names no speed for a type has that of flops.
 static double rate_of(const tsr_topology_device *device, int rate)
 {
     return device->rates[rate] > 0 ? device->rates[rate] : device->flops;
@@ -61,6 +63,7 @@ tsr_topology_device tsr__planner_slowest(const struct planner *planner, const in
     return slowest;
 }
 
+// machine.n and, for a block, machine.numbers are set; this fills `all` and `slowest`.
 bool tsr__planner_devices(struct planner *planner)
 {
     struct planner_machine *machine = &planner->machine;
