@@ -103,6 +103,8 @@ static void pair_left(const struct pairing *pairing, const struct map *names)
     }
 }
 
+// Names first: comparing bytes of every weight with every other is left for those whose names
+// differ.
 bool tsr__joint_twins(struct planner *const planners[2], struct twins *out)
 {
     struct arena *arena = &planners[0]->arena;
@@ -127,6 +129,7 @@ bool tsr__joint_twins(struct planner *const planners[2], struct twins *out)
 
 // ---- one program of two ------------------------------------------------------------------------
 
+// The largest cost that is allowed.
 static double largest(const int64_t *cost, size_t n)
 {
     int64_t most = 0;
@@ -211,6 +214,8 @@ static bool add_program(struct joint *joint, int m)
         if (node->choices)
             tsr__program_choices(to, at, node->choices);
     }
+    // Edges and uses name variables by number: those of the second model come after all of the
+    // first.
     for (size_t i = 0; i < program->edges.n; i++) {
         const struct program_edge *edge = &program->edges.at[i];
         const int64_t *cost = scaled(joint, m, edge->cost, cells(program, edge));
@@ -230,6 +235,7 @@ static bool add_program(struct joint *joint, int m)
 
 // ---- links -------------------------------------------------------------------------------------
 
+// NULL: the caller or a body reads it, which has no choice.
 static const struct strategy *strategy_of(const struct planner *planner,
                                           const struct reader *reader)
 {
@@ -333,6 +339,8 @@ static bool link_state(struct joint *joint, const tsr_value *present, const tsr_
     struct reader from;
     struct readers readers = tsr__planner_readers(second, joint->arena, past);
     const struct reader *to = readers.n ? &readers.at[0] : NULL;
+    // A state that no node of the second model reads at an input, or that no node of the first
+    // makes, needs no link.
     const struct strategy *strategy = to ? strategy_of(second, to) : NULL;
     if (!strategy || !tsr__planner_made_by(first, present, &from))
         return !joint->arena->failed;
@@ -347,6 +355,7 @@ static bool link_state(struct joint *joint, const tsr_value *present, const tsr_
     return !joint->program.arena->failed;
 }
 
+// Outputs of the first model go with states of the second by the name of the state's present value.
 static bool link_states(struct joint *joint)
 {
     const tsr_graph *graph = tsr_model_graph(joint->planners[0]->model);

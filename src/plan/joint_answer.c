@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// joint_answer.c - two models planned at once: their program is solved, and what was chosen becomes shardings of both.
+// joint_answer.c - two models planned at once: their program is solved, and what was chosen becomes
+// shardings of both.
+//
+// The order: each model's own program (build), the weights that both have and the joint program
+// (joint.c), one solve, then each model takes its stretch of the choices: with 40 variables of the
+// first, choice[40] is the first of the second.
 #include "plan/joint.h"
 
 // Each model's own program.
@@ -54,6 +59,7 @@ static void sum_up(const struct joint *joint, const struct program_result *resul
     out->nodes = parts[0].nodes;
     out->cut_nodes = parts[0].cut_nodes;
     out->cost = tsr__joint_time(parts[0].cost, joint->runs[1], parts[1].cost);
+    // The program's costs were halved `shift` times, rounded down: its bound is never too high.
     out->bound = smaller(result->bound << joint->shift, out->cost);
     out->optimal = result->optimal;
     if (!result->optimal)
@@ -128,6 +134,7 @@ static tsr_status solve(struct joint *joint, const tsr_plan_options *options, ts
     return tell(joint, &result, options, out);
 }
 
+// steps: how often the second model runs for each run of the first; 0 counts as once.
 tsr_status tsr__plan_joint(struct planner *planner, struct planner *with,
                            const tsr_plan_options *options, tsr_plan_summary *out)
 {
