@@ -15,6 +15,8 @@
 
 // ---- writing -----------------------------------------------------------------------------------
 
+// Name and digest of the file, so that a replay can say that it is another model. A model made in
+// memory has no digest.
 static tsr_status add_model(tsr_json *json, tsr_model *model)
 {
     const char *path = tsr_model_path(model);
@@ -53,6 +55,7 @@ static void add_made_for(tsr_json *json, const tsr_plan_options *options,
     tsr_json_end(json);
 }
 
+// Times are picoseconds, memory is bytes by device, as everywhere in the interface.
 static void add_result(tsr_json *json, const tsr_plan_summary *summary)
 {
     tsr_json_int(json, "cost", summary->cost);
@@ -109,6 +112,7 @@ static bool add_nodes(struct arena *arena, tsr_json *json, tsr_model *model, con
         tsr_json_string(json, "name", tsr_node_name(node));
         tsr_json_string(json, "op", tsr_node_op(node));
         tsr_json_begin(json, "edits", '[');
+        // Lines without a number (-1) go with the node at hand: nothing is lost.
         while (*edits && node_of(edits) <= index)
             tsr_json_string(json, NULL, tsr__arena_str(arena, next_line(&edits)).p);
         tsr_json_end(json);
@@ -128,6 +132,7 @@ tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *options,
     tsr_status st = tsr__plan_options_owned(tsr_model_session(model), options);
     if (st != TSR_OK)
         return st;
+    // A summary without a plan cannot be saved: the caller's mistake, not the document's.
     if (!summary->config)
         return TSR_USAGE;
     const tsr_config *config = tsr_model_find_config(model, summary->config);
@@ -163,6 +168,8 @@ free_json:
 
 // ---- reading -----------------------------------------------------------------------------------
 
+// A document while it is read. `failed` is set by the first thing that is wrong; the finding is
+// added then, and no other.
 struct document {
     tsr_session *session;
     struct arena *arena; // of what is handed out
@@ -183,6 +190,7 @@ static tsr_status wrong(struct document *document, const char *field, const char
     return TSR_MALFORMED;
 }
 
+// NULL: missing or of another type, which has been said.
 static const json_t *member(struct document *document, const json_t *object, const char *key,
                             json_type type)
 {
@@ -198,6 +206,8 @@ static const json_t *member(struct document *document, const json_t *object, con
     return value;
 }
 
+// A copy in the arena, "" for what is no text. Edits are joined by line ends later, so none may
+// hold one; a 0 would end it early.
 static const char *text_of(struct document *document, const json_t *value)
 {
     struct str text = STR("");
@@ -225,6 +235,7 @@ static tsr_status check_node(struct document *document, size_t i)
     return TSR_OK;
 }
 
+// Kind and version before anything else; then every node, up to the first that is wrong.
 static tsr_status check_document(struct document *document)
 {
     const json_t *kind = member(document, document->root, "kind", JSON_STRING);
@@ -341,6 +352,7 @@ static void read_collectives(struct document *document, tsr_plan_side *out)
     }
 }
 
+// What one document says of the whole. Of the memory the fullest device counts.
 static void read_side(struct document *document, tsr_plan_side *out)
 {
     const json_t *model = member(document, document->root, "model", JSON_OBJECT);
@@ -435,6 +447,7 @@ static tsr_status compare(struct document documents[2], tsr_session *session,
     return TSR_OK;
 }
 
+// *out is written on success only, and no further than its size says.
 tsr_status tsr_plan_compare(tsr_session *session, const char *a, const char *b,
                             tsr_plan_comparison *out)
 {

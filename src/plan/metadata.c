@@ -85,6 +85,7 @@ static tsr_status fits_config(const tsr_model *model, const tsr_config *config,
     return TSR_INVALID;
 }
 
+// topology NULL takes it away again.
 tsr_status tsr_model_set_topology(tsr_model *model, const tsr_config *config,
                                   const tsr_topology *topology)
 {
@@ -106,6 +107,7 @@ tsr_status tsr_model_set_topology(tsr_model *model, const tsr_config *config,
     return st;
 }
 
+// The planner has made or checked the configuration, so its number of devices is right.
 tsr_status tsr__planner_keep_topology(struct planner *planner)
 {
     tsr_status st = keep_text(&planner->arena, planner->model, tsr_config_name(planner->config),
@@ -165,6 +167,7 @@ tsr_status tsr_model_topology(tsr_model *model, const char *config, tsr_topology
     tsr__arena_free(&arena);
     if (st != TSR_OK)
         return st;
+    // A model may have been edited by hand since: the numbers of devices are compared again.
     const tsr_config *named = topology && config ? tsr_model_find_config(model, config) : NULL;
     if (named && fits_config(model, named, topology) != TSR_OK) {
         tsr_topology_free(topology);
@@ -176,6 +179,7 @@ tsr_status tsr_model_topology(tsr_model *model, const char *config, tsr_topology
 
 // ---- sizes -------------------------------------------------------------------------------------
 
+// Some input of the model has a dimension of that name.
 static bool has_symbol(const tsr_model *model, const char *name)
 {
     const tsr_graph *graph = tsr_model_graph(model);
@@ -190,6 +194,7 @@ static bool has_symbol(const tsr_model *model, const char *name)
     return false;
 }
 
+// "batch=4\nseq=128". Without any size the entry is removed: an older plan's sizes would be wrong.
 tsr_status tsr__planner_keep_sizes(struct planner *planner, const tsr_dim_size *sizes, size_t n)
 {
     struct str key =
@@ -259,6 +264,7 @@ bool tsr__plan_sizes(struct arena *arena, const tsr_model *model, const char *co
         return false;
     if (given)
         memcpy(all, *sizes, given * sizeof *all);
+    // Lines that cannot be read are passed over: metadata is anybody's.
     while (*text && n_all < given + MAX_DIMS) {
         tsr_dim_size size = read_line(arena, next_line(&text));
         if (size.name && !has_name(all, n_all, size.name))
