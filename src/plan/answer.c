@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // answer.c - what a chosen plan comes to: bytes on each device over time, and its communication.
 //
-// A value lies in the layout of its producer until its last reader has run or has got another one; a layout that
-// readers want besides is there from the first of them to the last. Constants are stored in every layout that is
-// wanted, once. It is never more than the rows of the program count (uses.c).
+// A value lies in the layout of its producer until its last reader has run or has got another one;
+// a layout that readers want besides is there from the first of them to the last. Constants are
+// stored in every layout that is wanted, once. It is never more than the rows of the program count
+// (uses.c).
+//
+//     X lies by rows (times 4..) and is read by nodes 2 and 3, which take the times 6 7 8 and 9 10 11. Both want it whole:
+//     forms {rows, 4..7} and {whole, 6..11}. The rows go when the first reader has its copy, at 7; the copy stays until node
+//     3 has run, up to 11. Bytes of a form are added at its begin and taken off at its end; sums over time give the peak.
 #include "plan/edges.h"
 
 // A layout of a value, from time `begin` until before `end`.
@@ -57,6 +62,7 @@ static bool forms_of(struct planner *planner, const tsr_value *v, uint32_t first
             tsr__planner_wanted(planner, &readers.at[i], v, choice_of(planner, &readers.at[i]));
         size_t time = tsr__edge_time(planner, &readers.at[i]);
         struct form *form = find(planner, out, want, value);
+        // A new layout is made from the value as it lies, which must be there until then.
         if (!form && first != PLAN_NO_LAYOUT)
             extend(&out->at[0], time + TIME_RUN);
         if (!form && out->n < PLAN_MAX_CANDIDATES) {
@@ -75,6 +81,8 @@ static bool forms_of(struct planner *planner, const tsr_value *v, uint32_t first
 
 // ---- memory ------------------------------------------------------------------------------------
 
+// First walk: all_time and change are filled. Inputs and constants are there all the time; of
+// everything else `change` has what comes and goes, device by device.
 struct account {
     struct planner *planner;
     struct arena *arena;
@@ -118,6 +126,7 @@ static void rank_value(struct account *account, const tsr_value *value, int64_t 
     account->top[i] = (tsr_plan_binding){tsr_value_name(value), bytes};
 }
 
+// What the form has on the account's device at the account's time.
 static int64_t bytes_then(struct account *account, const struct plan_value *value,
                           const struct form *form, bool all_time)
 {
@@ -137,6 +146,7 @@ static bool add_value(struct account *account, const tsr_value *v, uint32_t firs
     bool combined = before != PLAN_NO_LAYOUT;
     if (!forms_of(account->planner, v, first, run + combined, &forms))
         return false;
+    // What is combined lies in parts while the node runs and while it is combined: two times.
     if (combined)
         forms.at[forms.n++] = (struct form){before, run, run + 2};
     int64_t bytes = 0;
@@ -181,6 +191,7 @@ static bool add_values(struct account *account)
     return true;
 }
 
+// n_times has room for the times after the last node, when outputs are brought to the caller.
 static bool account_for(struct account *account, struct planner *planner, struct arena *arena)
 {
     *account = (struct account){
@@ -190,6 +201,7 @@ static bool account_for(struct account *account, struct planner *planner, struct
     return !arena->failed && add_values(account) && !arena->failed;
 }
 
+// *time is written only where something is there beyond what is there all the time.
 static int64_t most_of(const struct account *account, int64_t device, size_t *time)
 {
     int64_t now = 0, most = 0;
@@ -296,6 +308,7 @@ free_arena:
 
 // ---- one device --------------------------------------------------------------------------------
 
+// The first candidate that cuts nothing, and its number; NULL: none.
 static const struct candidate *whole_of(const struct strategy *strategy, uint32_t *choice)
 {
     for (size_t i = 0; i < strategy->at.n; i++)
@@ -306,6 +319,7 @@ static const struct candidate *whole_of(const struct strategy *strategy, uint32_
     return NULL;
 }
 
+// The largest device of those that are planned for.
 static int64_t most_memory(const struct planner *planner)
 {
     int64_t most = 0;
@@ -347,6 +361,7 @@ int64_t tsr__planner_whole_time(const struct planner *planner)
     return time;
 }
 
+// Choices of all nodes change for a moment: nobody else may look at them meanwhile.
 int64_t tsr__planner_one_device(struct planner *planner)
 {
     uint32_t *kept = ARENA_ARRAY(&planner->arena, uint32_t, planner->n_nodes + 1);

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // state.c - what stays on its devices from one run to the next: a cache.
 //
-// A state is an output that is the input of the next run. It is read where it lies, so its input costs room like a
-// constant and nothing to bring; it stays where it is made, so its output is brought nowhere; what it costs to lie
-// otherwise at the end than at the start is an edge of the program. `partition` reads the same words from the metadata.
+// A state is an output that is the input of the next run. It is read where it lies, so its input
+// costs room like a constant and nothing to bring; it stays where it is made, so its output is
+// brought nowhere; what it costs to lie otherwise at the end than at the start is an edge of the
+// program. `partition` reads the same words from the metadata.
+//
+//     past_k=present_k of [1, 12, 512, 64]. The node that makes present_k may leave it by heads {1, 4, 1, 1} or whole, the
+//     attention that reads past_k may want it by heads or whole. The edge between them: 0 for equal layouts, the time of an
+//     AllGather for heads -> whole, of a slice for whole -> heads. Every token pays it, so it is as dear as a node.
 #include "plan/edges.h"
 
 // ---- names -------------------------------------------------------------------------------------
@@ -14,6 +19,7 @@ static bool is_filled(struct str pattern, struct str rest, struct str text)
     return tsr__star_matches(pattern, text, &own) && str_eq(own, rest);
 }
 
+// The output that the pattern names with `rest` for its star; NULL: none.
 static const tsr_value *output_of(const tsr_model *model, struct str pattern, struct str rest)
 {
     const tsr_graph *graph = tsr_model_graph(model);
@@ -84,6 +90,7 @@ static tsr_status add_state(struct planner *planner, struct str text)
     return refuse(planner, past, "no input of the model has that name");
 }
 
+// What the caller says replaces the metadata: it is not read then.
 tsr_status tsr__planner_states(struct planner *planner, const char *const *state, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -230,12 +237,14 @@ static bool has_line(const char *text, struct str line)
     return false;
 }
 
+// Adds the line unless the metadata had it before.
 static void add_line(struct text *text, const char *before, struct str line)
 {
     if (!has_line(before, line))
         tsr__text_printf(text, "%s" STR_FMT, text->n ? "\n" : "", STR_ARG(line));
 }
 
+// Writes the text, unless it is empty, and frees it in any case.
 static tsr_status set_lines(struct planner *planner, const char *key, struct text *text)
 {
     tsr_status st = TSR_OK;
