@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // no_plan.c - why there is no plan: what would have to be there, and which values fill the devices.
+//
+// Two findings: plan_infeasible where it is proved that nothing fits, plan_time where the solver
+// did not come to an end. Both say what the plan of the least memory needs (tsr__program_least), as
+// far as there was time to find it.
 #include "plan/internal.h"
 
 // "16 GiB", "1.5 MiB", "100 bytes": three digits are enough to act on.
@@ -34,6 +38,7 @@ static tsr_status bind(struct planner *planner, const uint32_t *choice, tsr_plan
     return TSR_OK;
 }
 
+// "; most of them for "w" (1.5 GiB), "cache" (512 MiB)"; "" where nothing is known.
 static struct str binding_text(struct planner *planner, const tsr_plan_summary *summary)
 {
     struct str text = STR("");
@@ -57,6 +62,8 @@ static struct str help_text(struct planner *planner, const tsr_plan_summary *sum
 {
     const char *sizes = "";
     long long devices = (long long)summary->fits_devices;
+    // Bytes that would have to be bought: a little for each device, or some devices of the same
+    // kind.
     double more = (double)(summary->needs_bytes - memory) * (double)planner->machine.n;
     struct str need = tsr__bytes_text(&planner->arena, summary->needs_bytes);
     if (planner->shapes.full != planner->shapes.told)
@@ -129,6 +136,7 @@ static struct str need_text(struct planner *planner, int64_t needs)
     return tsr__arena_printf(&planner->arena, "; " STR_FMT " on each would do", STR_ARG(need));
 }
 
+// For plans in stages and of two models, which know no single device to speak of.
 tsr_status tsr__planner_say_none(struct planner *planner, const char *what, bool proved,
                                  int64_t needs)
 {
@@ -154,6 +162,7 @@ tsr_status tsr__planner_say_none(struct planner *planner, const char *what, bool
     return TSR_INFEASIBLE;
 }
 
+// The plan was taken all the same, because nobody had said what the devices have.
 tsr_status tsr__planner_warn_memory(struct planner *planner)
 {
     int64_t *bytes = ARENA_ARRAY(&planner->arena, int64_t, (size_t)planner->machine.n), most = 0;
@@ -173,6 +182,7 @@ tsr_status tsr__planner_warn_memory(struct planner *planner)
     return TSR_OK;
 }
 
+// What the smallest device has.
 static int64_t least_memory(const struct planner *planner)
 {
     int64_t least = PLAN_NO_LIMIT;
@@ -199,6 +209,7 @@ tsr_status tsr__planner_refuse(struct planner *planner, const tsr_plan_options *
     }
     if (st != TSR_OK)
         return st;
+    // Looking for another number of devices takes a solve of its own for each.
     if (!tsr__budget_over(planner->budget))
         st = tsr__plan_fitting(planner, options, out);
     if (st != TSR_OK)

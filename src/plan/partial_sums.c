@@ -26,6 +26,7 @@ static int64_t producer_of(const struct planner *planner, const tsr_value *value
     return planner->node_at[tsr__node_id(node)];
 }
 
+// Called for each reader of a value; false ends the walk. What a body reads must be done.
 static bool takes(void *data, tsr_node *node, size_t input)
 {
     struct delaying *delaying = data;
@@ -74,6 +75,7 @@ static bool can_give(struct delaying *delaying, size_t i)
     const tsr_value *value = tsr_node_output(node->node, 0);
     if (!value || tsr_value_is_output(value))
         return false;
+    // False stays where nobody reads it.
     delaying->passes = false;
     tsr_value_uses(value, takes, delaying);
     return delaying->passes;
@@ -103,6 +105,7 @@ bool tsr__planner_delays(struct planner *planner)
     delaying.wanted = ARENA_ARRAY(&planner->arena, bool, planner->n_nodes + 1);
     if (!delaying.can || !delaying.wanted || planner->machine.n < 2 || planner->scope.sums_done)
         return !planner->arena.failed;
+    // Forward: a node that passes parts on can give them only if some input of it can.
     for (size_t i = 0; i < planner->n_nodes; i++)
         delaying.can[i] = planner->nodes[i].rule && can_give(&delaying, i);
     for (size_t i = planner->n_nodes; i-- > 0;) {

@@ -12,6 +12,7 @@ static bool fill(struct planner *planner, const tsr_value *value)
     struct plan_value *out = &planner->values[tsr__value_id(value)];
     struct shape s = tsr__shapes_of(planner->shapes.full, value);
     const tsr_tensor *tensor = tsr_value_initializer(value);
+    // A rank that is not known, or beyond what layouts have, counts as one element.
     int rank = s.rank < 0 || s.rank > TILE_MAX_RANK ? 0 : s.rank;
     int64_t *shape = ARENA_ARRAY(&planner->arena, int64_t, (size_t)rank + 1);
     if (!shape)
@@ -69,6 +70,8 @@ static size_t complete(struct planner *planner, const tsr_dim_size *sizes, size_
 }
 
 // One factor of a dimension whose other factors are known.
+// A dimension of 768 with the factors heads (12) and d (not known): d = 64. Two that are not known
+// stay so.
 static void size_of_dim(const struct rule_dim *dim, int64_t whole, int64_t *sizes)
 {
     int open = -1, n_open = 0;
@@ -97,6 +100,7 @@ static void sizes_of_tensor(const struct rule_tensor *tensor, const struct shape
             size_of_dim(&tensor->dims[d], shape->dims[d].value, sizes);
 }
 
+// Steering and absent tensors tell nothing about factors.
 static void sizes_of_side(const struct shapes *shapes, const tsr_node *node,
                           const struct rule *rule, enum slot_side side, int64_t *sizes)
 {
@@ -148,6 +152,8 @@ static bool fill_all(struct planner *planner)
     return true;
 }
 
+// Fills shapes and values. Sizes of symbols are the caller's; the usual ones are for prices
+// (`full`) only.
 bool tsr__planner_values(struct planner *planner, const tsr_dim_size *sizes, size_t n)
 {
     struct planner_shapes *shapes = &planner->shapes;
