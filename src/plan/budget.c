@@ -76,6 +76,8 @@ void tsr__budget_told(const struct budget *budget)
 
 // ---- shares ------------------------------------------------------------------------------------
 
+// Work that the part spends is not taken off the whole by itself: the caller does that
+// (tsr__budget_spend).
 struct budget tsr__budget_part(const struct budget *budget, double fraction)
 {
     struct budget part = *budget;

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// explain.c - why a node runs as it does: its ways, and what the best plan with each of them would cost.
+// explain.c - why a node runs as it does: its ways, and what the best plan with each of them would
+// cost.
+//
+//     "m/4" of a MatMul takes 1.46 ms by itself and "n/4" 1.38 ms, but what counts is the plan: with "m/4" the best one takes
+//     1.736 ms, with "n/4" 1.649 ms (the marginals of the node's variable, solver/solver.h).
 #include "plan/internal.h"
 
 #include <errno.h>
@@ -34,6 +38,7 @@ static bool is_named(const tsr_node *node, const char *name)
     return false;
 }
 
+// The first in the order of the graph; names need not be unique.
 const struct plan_node *tsr__planner_find(const struct planner *planner, const char *name)
 {
     for (size_t i = 0; i < planner->n_nodes; i++)
@@ -109,6 +114,7 @@ tsr_status tsr__planner_explain(struct planner *planner, const struct program *p
     tsr_plan_choice *list = ARENA_ARRAY(arena, tsr_plan_choice, k + 1);
     if (!marginal || !list)
         return TSR_NOMEM;
+    // One solve for each way, at worst: each gets its share of what is left.
     struct program_options options = tsr__budget_share(planner->budget, 1.0 / (double)(k + 1));
     tsr_status st = tsr__program_marginals(program, &options, &planner->arena, node->var, marginal);
     if (st != TSR_OK)

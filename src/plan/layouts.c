@@ -42,6 +42,7 @@ uint32_t tsr__planner_layout(struct planner *planner, const struct tile_layout *
     return number;
 }
 
+// The number of the layout, as a negative one, then each group: its size and its devices.
 static struct str key_of_parts(struct planner *planner, uint32_t layout,
                                const struct device_group *groups, size_t n)
 {
@@ -136,6 +137,7 @@ int64_t tsr__planner_elements(const struct planner *planner, uint32_t layout,
     return n;
 }
 
+// Elements of less than a byte are packed: 5 of 4 bits are 3 bytes.
 static int64_t bytes_of(int64_t elements, int bits)
 {
     if (elements > PLAN_NEVER / 64)
@@ -149,6 +151,8 @@ int64_t tsr__planner_bytes(const struct planner *planner, uint32_t layout,
     return bytes_of(tsr__planner_elements(planner, layout, value), value->bits);
 }
 
+// Exact for this device, where tsr__planner_bytes takes the largest piece: a device may own several
+// shards, or none.
 int64_t tsr__planner_held(struct planner *planner, struct arena *arena, uint32_t layout,
                           const struct plan_value *value, int64_t device)
 {

@@ -5,6 +5,7 @@
 //     four devices with 8, 16, 16 and 8 GiB: class_of = {0, 1, 1, 0}, bytes = {8 GiB, 16 GiB}, two limits
 #include "plan/internal.h"
 
+// The class of that memory, added if there is none yet.
 static size_t class_with(struct planner *planner, int64_t memory)
 {
     size_t c = 0;
@@ -19,6 +20,7 @@ static size_t class_with(struct planner *planner, int64_t memory)
 static int64_t free_memory(const struct planner *planner, int64_t device)
 {
     int64_t bytes = planner->machine.topology->device[tsr__planner_device(planner, device)].memory;
+    // Devices of a few megabytes are for tests and for tensors alone.
     if (bytes > 64 * PLAN_ENGINE_BYTES)
         return bytes - PLAN_ENGINE_BYTES;
     return bytes;
@@ -89,6 +91,8 @@ static int64_t most_held(struct planner *planner, size_t c, uint32_t layout,
     return most;
 }
 
+// With one class the largest piece counts, which needs no look at devices; with several, results
+// are kept.
 int64_t tsr__planner_class_bytes(struct planner *planner, size_t c, uint32_t layout,
                                  const struct plan_value *value)
 {

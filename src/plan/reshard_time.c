@@ -40,6 +40,7 @@ static tsr_status time_of(struct planner *planner, const struct connecting *conn
     return TSR_OK;
 }
 
+// A planner without a model: only its devices, layouts and prices are used.
 tsr_status tsr_reshard_time(tsr_session *session, const char *from, const char *to,
                             const char *pending, tsr_dtype type, int rank, const int64_t *shape,
                             tsr_topology *topology, int64_t *out)

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// write_shardings.c - the chosen plan as shardings in the model: one at every input and output of every node that could have been
-// cut. Nodes that run whole in any case say nothing, unless a value arrives that is not everywhere.
+// write_shardings.c - the chosen plan as shardings in the model: one at every input and output of
+// every node that could have been cut. Nodes that run whole in any case say nothing, unless a value
+// arrives that is not everywhere. Read again, the flow finds the same placements: candidates.c has
+// tried that for each candidate.
 #include "plan/internal.h"
 
 static bool is_everywhere(const struct planner *planner, const struct tile_layout *layout)
@@ -39,6 +41,8 @@ static bool was_given(const struct plan_node *node, const tsr_value *value,
     return false;
 }
 
+// Left out: absent tensors, what the host reads, what the caller's sharding says already, tensors
+// without a known rank in stages, and whole nodes whose inputs are everywhere.
 static tsr_status write_slot(struct planner *planner, const struct plan_node *node,
                              tsr_config *config, enum slot_side side, size_t i)
 {
@@ -133,6 +137,7 @@ static tsr_status write_nodes(struct planner *planner, tsr_config *config)
     return write_delays(planner, config);
 }
 
+// The configuration first, which all else is written under.
 tsr_status tsr__planner_write(struct planner *planner, const char *config)
 {
     tsr_status st = tsr__planner_config(planner, config);
