@@ -4,6 +4,10 @@
 // It knows nothing of Tessera but link.h. The ranks have met before; here they tell each other their workers'
 // addresses. A message is told by its tag: the job, the channel, who sent it. UCX serves one thread at a time, so a lock
 // is held in every call. A rank that is gone makes its endpoint fail; sends to it fail then, receives just do not end.
+//
+// Nothing moves in UCX by itself: whoever calls link_test or link_flush also drives the messages of
+// everybody else in this process. net_beat.c calls every 10 ms, so a rank that computes still
+// answers.
 #include "transport/link.h"
 
 #include <pthread.h>
@@ -20,6 +24,7 @@
 struct link *tsr_link_wire(struct link_meeting *meeting, char *error, size_t n)
     __attribute__((visibility("default")));
 
+// One link: all of UCX that this job uses. Freed by link_close alone.
 struct ucx {
     struct link link; // first
     ucp_context_h context;
@@ -33,6 +38,8 @@ struct ucx {
 // ---- messages --------------------------------------------------------------------------------------
 
 // 40 bits of the job, 8 of the channel, 16 of the sender.
+// Job 0xABCDEF0123, channel 1 (LINK_BEAT), rank 5: tag 0xABCDEF0123010005. The whole tag is
+// compared, so that a message of another job on the same machines is never taken.
 static ucp_tag_t tag_of(const struct ucx *ucx, int channel, int sender)
 {
     return ucx->job << 24 | (uint64_t)(unsigned)channel << 16 | (uint64_t)(unsigned)sender;
@@ -47,10 +54,13 @@ static bool link_send(struct link *link, int peer, int channel, const void *p, s
     void *sent =
         ucp_tag_send_nbx(ucx->endpoints[peer], p, bytes, tag_of(ucx, channel, link->rank), &param);
     pthread_mutex_unlock(&ucx->lock);
+    // A small message is often copied and gone at once; link_test then says done without a lock.
     *request = (uint64_t)(uintptr_t)sent; // NULL: it is done already
     return !UCS_PTR_IS_ERR(sent);
 }
 
+// Without UCX's short cut for messages that are here already: a request is needed in any case,
+// because it alone tells how many bytes came.
 static bool link_receive(struct link *link, int peer, int channel, void *p, size_t bytes,
                          uint64_t *request)
 {
@@ -66,11 +76,13 @@ static bool link_receive(struct link *link, int peer, int channel, void *p, size
     return true;
 }
 
+// Requests of UCX are aligned, so that their lowest bit is free to say RECEIVES.
 static void *pointer_of(uint64_t request)
 {
     return (void *)(uintptr_t)(request & ~(uint64_t)RECEIVES);
 }
 
+// Under the lock. *bytes is set only for a receive that is done.
 static ucs_status_t status_of(uint64_t request, size_t *bytes)
 {
     ucp_tag_recv_info_t info = {0};
@@ -94,6 +106,7 @@ static int link_test(struct link *link, uint64_t *request, size_t *bytes)
         ucp_worker_progress(ucx->worker);
         status = status_of(*request, bytes);
     }
+    // Done or failed: the request goes back to UCX, and 0 stands for "done" if it is tested again.
     if (status != UCS_INPROGRESS) {
         ucp_request_free(pointer_of(*request));
         *request = 0;
@@ -104,6 +117,7 @@ static int link_test(struct link *link, uint64_t *request, size_t *bytes)
     return status == UCS_OK ? 1 : -1;
 }
 
+// The request is freed at once; UCX keeps it until the cancelled receive has come to its end.
 static void link_cancel(struct link *link, uint64_t *request)
 {
     struct ucx *ucx = (struct ucx *)link;
@@ -138,6 +152,8 @@ static bool step(struct ucx *ucx, void **request)
     return true;
 }
 
+// One flush at a time: a later call goes on with the one that is under way, and true means that all
+// messages before it have left.
 static bool link_flush(struct link *link)
 {
     struct ucx *ucx = (struct ucx *)link;
@@ -152,6 +168,8 @@ static bool link_flush(struct link *link)
 
 #define CLOSE_STEPS 10000 // others may be gone, so that closing has an end
 
+// Forced: the other side may be gone, and would never answer. Messages under way are lost, so the
+// caller has flushed.
 static void close_endpoint(struct ucx *ucx, ucp_ep_h endpoint)
 {
     ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
@@ -162,6 +180,7 @@ static void close_endpoint(struct ucx *ucx, ucp_ep_h endpoint)
             return;
 }
 
+// Also of a link that was made half: what is not there is NULL.
 static void link_close(struct link *link)
 {
     struct ucx *ucx = (struct ucx *)link;
@@ -224,6 +243,8 @@ static bool start(struct ucx *ucx, const struct link_meeting *meeting, char *err
     ucs_status_t status = ucp_config_read(NULL, NULL, &config);
     if (status != UCS_OK)
         return fail(error, n, "UCX's settings cannot be read", status);
+    // Ranks of one host without a secret must not be reachable from outside, whatever devices there
+    // are.
     if (meeting->loopback && !getenv("UCX_NET_DEVICES"))
         ucp_config_modify(config, "NET_DEVICES", "lo");
     status = ucp_init(&params, config, &ucx->context);
@@ -237,6 +258,7 @@ static bool start(struct ucx *ucx, const struct link_meeting *meeting, char *err
 }
 
 // What a failed endpoint is told to; sends over it fail from then on.
+// This mode of errors wants a handler. Who is gone is found elsewhere (meet_watch.c).
 static void on_error(void *data, ucp_ep_h endpoint, ucs_status_t status)
 {
     (void)data;
@@ -244,6 +266,7 @@ static void on_error(void *data, ucp_ep_h endpoint, ucs_status_t status)
     (void)status;
 }
 
+// Called once for each other rank with the address of its worker.
 static bool connect_to(void *data, int rank, const struct link_card *card)
 {
     struct ucx *ucx = data;
@@ -265,6 +288,8 @@ static bool wire(struct ucx *ucx, struct link_meeting *meeting, char *error, siz
     ucp_address_t *address;
     struct link_card *mine = malloc(sizeof *mine);
     ucs_status_t status = ucp_worker_get_address(ucx->worker, &address, &bytes);
+    // Where the address does not fit a card, or there is no memory, the status says "Success"; the
+    // first words say enough.
     if (status != UCS_OK || !mine || bytes > sizeof mine->data) {
         free(mine);
         return fail(error, n, "UCX has no address", status);
@@ -272,6 +297,7 @@ static bool wire(struct ucx *ucx, struct link_meeting *meeting, char *error, siz
     mine->bytes = bytes;
     memcpy(mine->data, address, bytes);
     ucp_worker_release_address(ucx->worker, address);
+    // Stays in place if connect_to refuses; a failed meeting writes its own words over it.
     snprintf(error, n, "UCX finds no way to a rank");
     bool wired = meeting->swap(meeting, mine, connect_to, ucx, error, n);
     free(mine);
