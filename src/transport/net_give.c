@@ -3,6 +3,10 @@
 //
 // The giver maps its file, posts the size and the bytes, and goes on; the messages leave while it works. It waits for
 // them, and lets the file go, when it settles.
+//
+// On the channel LINK_GIFT, from each rank to rank 0, in the order of the runs: a head (run,
+// bytes), then the bytes in chunks of 64 MiB. Rank 0 posts the receives only when it takes the
+// gift. 150 MiB are one head and three messages: 64, 64 and 22 MiB.
 #include "transport/net.h"
 
 #include <stdio.h>
@@ -14,6 +18,7 @@ struct gift_head {
     uint64_t run, bytes;
 };
 // One file under way.
+// It owns the file, its map and the requests, until the last message has left.
 struct net_gift {
     struct gift_head head;
     int fd;
@@ -28,6 +33,7 @@ static size_t chunks_of(size_t bytes)
     return bytes / NET_CHUNK + (bytes % NET_CHUNK != 0);
 }
 
+// Every failure here is the job's: rank 0 and the giver would wait for each other else.
 static tsr_status fail(struct net *net, struct comm_trouble *why)
 {
     tsr__beat_fail(net, why->status, why->rank, why->text);
@@ -52,6 +58,8 @@ static tsr_status complete(struct net *net, const struct comm_call *call, int pe
         int got = done[at] ? 1 : net->link->test(net->link, &requests[at], NULL);
         if (got < 0)
             return lost(net, call, peer, why);
+        // In order: messages of one channel arrive in the order sent, so a later one is hardly ever
+        // done before an earlier one.
         if (got == 1) {
             done[at++] = true;
             patience = (struct patience){0};
@@ -69,6 +77,7 @@ static tsr_status complete(struct net *net, const struct comm_call *call, int pe
 }
 
 // Posts a message for each chunk of the bytes.
+// The requests of chunks that were posted before a failure stay with the caller.
 static bool post_chunks(struct net *net, int peer, bool receives, char *map, size_t bytes,
                         uint64_t *requests)
 {
@@ -87,6 +96,7 @@ static bool post_chunks(struct net *net, int peer, bool receives, char *map, siz
 
 // ---- the giver -----------------------------------------------------------------------------------
 
+// Nothing of it may be under way.
 static void gift_drop(struct net *net, struct net_gift *gift)
 {
     tsr__free(net->session, gift->requests, gift->n * sizeof *gift->requests);
@@ -145,6 +155,7 @@ tsr_status tsr__net_give(struct endpoint *endpoint, const struct comm_call *call
     return TSR_OK;
 }
 
+// Afterwards the oldest gift has left this rank's memory: rank 0 has it, or the network does.
 tsr_status tsr__net_settle(struct endpoint *endpoint, const struct comm_call *call,
                            struct comm_trouble *why)
 {
@@ -216,6 +227,7 @@ tsr_status tsr__net_take(struct endpoint *endpoint, const struct comm_call *call
             net->link->cancel(net->link, &request);
         return st;
     }
+    // A gift of another run means that the ranks disagree about how many there were.
     *fd =
         head.run == call->run && head.bytes <= INT64_MAX ? make_file((size_t)head.bytes, &map) : -1;
     if (*fd < 0) {

@@ -1,6 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // ucx.c - joins ranks that were started without MPI, on one host or several: they meet over TCP (meet.c), and talk over UCX,
 // whose plug-in is found at run time. Ranks of one host share memory, as under MPI (hosts.c).
+//
+// The order, the same on all ranks:
+//     1  the plug-in is loaded
+//     2  tsr__meet_open: connections to rank 0, secrets proved
+//     3  swap_hosts: who is on which host, which cores, the number of the job (rank 0's)
+//     4  the plug-in's own swap: addresses of UCX, endpoints to all others
+//     5  tsr__net_open: frames and signs of life
+//     6  tsr__hosts_join: shared memory between ranks of one host
+// A rank that fails before 5 closes its connection, which ends the meeting for all.
 #include "transport/net.h"
 
 #include <dlfcn.h>
@@ -16,6 +25,8 @@ struct host_card {
     uint64_t cores[CARD_CORES];
 };
 
+// What tsr__ucx_open gathers on its way. The meeting is first: the plug-in is given a pointer to it
+// and hands it back (swap_for_plugin).
 struct joining {
     struct link_meeting meeting; // first
     struct meet *meet;
@@ -23,6 +34,7 @@ struct joining {
     uint64_t cores[CARD_CORES]; // of all ranks on this host
 };
 
+// The finding, and the status that belongs to its code.
 static tsr_status refuse(tsr_session *session, enum diag_code code, const char *hint,
                          const char *what, const char *why)
 {
@@ -34,6 +46,8 @@ static tsr_status refuse(tsr_session *session, enum diag_code code, const char *
 
 // ---- who is where ------------------------------------------------------------------------------------------------------
 
+// Called in the order of the ranks for every other one. False: a card of another length, from
+// another version.
 static bool take_host(void *data, int rank, const struct link_card *card)
 {
     struct joining *joining = data;
@@ -51,6 +65,7 @@ static bool take_host(void *data, int rank, const struct link_card *card)
     return true;
 }
 
+// This rank counts itself; the others add to the counts in take_host.
 static void look_at_this_host(struct joining *joining)
 {
     cpu_set_t cores;
@@ -112,6 +127,7 @@ static struct link *wire(void *handle, struct joining *joining, char *why, size_
         return NULL;
     }
     struct link *link = open(&joining->meeting, why, n);
+    // A link of another version is not closed: nothing in it can be trusted to be where it was.
     if (!link || link->abi == LINK_ABI)
         return link;
     snprintf(why, n, "it belongs to another version of Tessera");
