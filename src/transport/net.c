@@ -6,6 +6,18 @@
 // that is larger follows in messages of its own, taken only after the comparison. A large reduction is cut into
 // slices: each member gets all members' parts of its slice, folds them in group order, and sends the result to
 // all. So every element is folded once, in one place, in one order: the same bits on all ranks and transports.
+//
+// Three members and 10 MiB of float32: each sends the others its header (count, type, no data).
+// Then member 1 gets elements of the second third from members 0 and 2, adds the three in the order
+// 0, 1, 2, and sends the sum of its third to both. With 1 KiB the data travels behind the header,
+// and every member adds all three itself.
+//
+// What waits for what: complete() is the only wait. It drives all messages of the call at once, so
+// no order of sends and receives can block two ranks. Once in about a millisecond it looks whether
+// the rank that is missed has failed, ended or fallen silent (net_beat.c).
+//
+// Memory: frames and scratch grow and stay for the life of the endpoint. After a failure the
+// network may still write into them, so they are then never freed (net_close).
 #include "transport/net.h"
 
 #include <stdio.h>
@@ -44,6 +56,7 @@ static tsr_status out_of_memory(struct net *net, struct comm_trouble *why)
                         net->endpoint.rank);
 }
 
+// The old contents are lost: both buffers are written anew in every call.
 static bool grow(tsr_session *session, char **p, size_t *have, size_t want)
 {
     if (want <= *have)
@@ -54,6 +67,8 @@ static bool grow(tsr_session *session, char **p, size_t *have, size_t want)
     return *p;
 }
 
+// Marked done until its request exists, so that nobody tests a request that was never made.
+// Pointers to other entries may move.
 static struct pending *add_pending(struct net *net)
 {
     if (net->n_pending == net->cap_pending) {
@@ -78,6 +93,7 @@ static tsr_status post(struct net *net, const struct comm_call *call, int peer, 
         struct pending *pending = add_pending(net);
         if (!pending)
             return out_of_memory(net, why);
+        // For tests: the network fails here.
         if (tsr__fault(net->session, receives ? FAULT_RECEIVE : FAULT_SEND))
             return lost(net, call, peer, why);
         pending->peer = peer;
@@ -125,6 +141,7 @@ static tsr_status complete(struct net *net, const struct comm_call *call, enum b
         }
         if (!open)
             break;
+        // Whatever came or left shows that the others work: patience starts again.
         if (moved)
             patience = (struct patience){0};
         if (!tsr__patience(&patience, net->crowded))
@@ -149,6 +166,7 @@ static tsr_status complete_data(struct net *net, const struct comm_call *call,
     return st;
 }
 
+// The failure is told to all ranks by the next sign of life, and kept for later calls of this one.
 static tsr_status give_up(struct net *net, struct comm_trouble *why)
 {
     tsr__beat_fail(net, why->status, why->rank, why->text);
@@ -159,6 +177,8 @@ static tsr_status give_up(struct net *net, struct comm_trouble *why)
 
 #define FRAME_CAP ((sizeof(struct comm_header) + NET_INLINE + 63) / 64 * 64)
 
+// Members are numbered by their place in the group. Each has two frames: what goes to it, what
+// comes from it.
 static char *frame_out(struct net *net, int i)
 {
     return net->frames + (size_t)i * 2 * FRAME_CAP;
@@ -169,6 +189,7 @@ static char *frame_in(struct net *net, int i)
     return frame_out(net, i) + FRAME_CAP;
 }
 
+// 0 also means: more than fits, it follows in messages of its own.
 static size_t inline_bytes(uint64_t bytes)
 {
     return bytes <= NET_INLINE ? (size_t)bytes : 0;
@@ -185,6 +206,8 @@ static tsr_status post_frame(struct net *net, const struct comm_call *call, int 
     memcpy(out, header, sizeof *header);
     if (inline_bytes(bytes))
         memcpy(out + sizeof *header, data, bytes);
+    // The receive has room for the largest frame: how long the other's is, nobody knows before it
+    // is here.
     tsr_status st = post(net, call, peer, true, frame_in(net, i), FRAME_CAP, why);
     if (st != TSR_OK)
         return st;
@@ -197,6 +220,8 @@ static tsr_status check_frame(struct net *net, const struct comm_call *call, int
 {
     struct comm_header theirs;
     int peer = (int)call->group[i];
+    // A frame may be shorter than a header, if the other rank is of another build; texts in it may
+    // lack their ends.
     memset(&theirs, 0, sizeof theirs);
     memcpy(&theirs, frame_in(net, i), got < sizeof theirs ? got : sizeof theirs);
     theirs.op[sizeof theirs.op - 1] = theirs.node[COMM_NAME - 1] = 0;
@@ -214,9 +239,11 @@ static tsr_status meet(struct net *net, const struct comm_call *call, const int6
     struct comm_header header = {0};
     if (atomic_load(&net->failed))
         return tsr__beat_told(net, why);
+    // What the last call posted is done, or the job has failed and this line is not reached.
     net->n_pending = 0;
     if (!grow(net->session, &net->frames, &net->frame_bytes, (size_t)call->n_group * 2 * FRAME_CAP))
         return out_of_memory(net, why);
+    // Travels with the signs of life: two looks that see the same number saw the same wait.
     atomic_fetch_add(&net->calls, 1);
     tsr__header_of(call, notes, &header);
     tsr_status st = TSR_OK;
@@ -231,6 +258,8 @@ static tsr_status meet(struct net *net, const struct comm_call *call, const int6
         st = complete(net, call, BEAT_WAITING, why);
     if (st != TSR_OK)
         return st; // the end of the job looks at what is pending
+    // pending has, for each other member in the group's order, its receive and then the send: `got`
+    // of the receives is the length of the frames.
     size_t at = 0;
     for (int i = 0; i < call->n_group; i++) {
         if (call->group[i] == net->endpoint.rank)
@@ -268,6 +297,7 @@ static tsr_status reduce_round(struct net *net, const struct comm_call *call, co
     if (!grow(net->session, &net->scratch, &net->scratch_bytes,
               (size_t)call->n_group * (size_t)my_length * unit))
         return out_of_memory(net, why);
+    // First half: my slice of everybody else's input comes in, their slices of mine go out.
     tsr_status st;
     for (int i = 0; i < call->n_group; i++) {
         char *part = net->scratch + (size_t)i * (size_t)my_length * unit;
@@ -287,6 +317,8 @@ static tsr_status reduce_round(struct net *net, const struct comm_call *call, co
     st = complete_data(net, call, why);
     if (st != TSR_OK)
         return st;
+    // Second half: the fold of my slice goes to everybody, theirs come straight into out. in == out
+    // is fine: my inputs of other slices have left by then.
     void *mine = out + (size_t)my_first * unit;
     tsr__reduce(call->type, call->reduce, ins, call->n_group, &mine, 1, 0, my_length);
     for (int i = 0; i < call->n_group; i++) {
@@ -346,6 +378,8 @@ free_arena:
 
 // ---- exchange ----------------------------------------------------------------------------------
 
+// Between the headers and the data: `arrived` knows all shapes then and may set the receive
+// buffers.
 static tsr_status tell_arrived(struct net *net, const struct comm_call *call,
                                struct comm_exchange *exchange, struct comm_trouble *why)
 {
@@ -375,6 +409,7 @@ static tsr_status take_part(struct net *net, const struct comm_call *call,
     struct comm_header header;
     int peer = (int)call->group[i];
     struct comm_buffer *to = &exchange->recv[i];
+    // A member's part for itself never travels; it may already lie where it belongs.
     if (peer == net->endpoint.rank) {
         if (exchange->send[i].bytes && to->bytes == exchange->send[i].bytes &&
             to->p != exchange->send[i].p)
@@ -487,6 +522,8 @@ static void net_fail(struct endpoint *endpoint, tsr_status status, int rank, con
 
 // After a failure: takes receives back that nothing will come for. False: something else is under way, and the
 // network cannot be ended in order.
+// A frame's receive can be taken back. Data that is under way cannot: the other side may be
+// writing.
 static bool cancel(struct net *net)
 {
     bool clean = true;
@@ -503,6 +540,7 @@ static bool cancel(struct net *net)
     return clean;
 }
 
+// The link is not closed here: MPI's belongs to the process, UCX's was closed by end_link.
 void tsr__net_free(struct endpoint *endpoint)
 {
     struct net *net = (struct net *)endpoint;
@@ -547,6 +585,8 @@ static void end_link(struct net *net)
     net->link->close(net->link);
 }
 
+// `failed` is read before stop(): a failure that is heard only during the farewell finds no message
+// of a call under way, and all can be freed.
 static void net_close(struct endpoint *endpoint)
 {
     struct net *net = (struct net *)endpoint;
@@ -572,6 +612,8 @@ static const struct transport net_transport = {
     .take = tsr__net_take,
 };
 
+// MPI is about to end in this process, although the endpoint was not closed: say farewell while it
+// is possible.
 static void on_end(void *data)
 {
     stop(data);
