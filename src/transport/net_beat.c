@@ -5,6 +5,17 @@
 // is seen to live. No sign for COMM_DEAD_S from a process of this host that is gone: dead. No sign for the
 // time-out: stopped, or out of reach. Failure and end are told the same way, at once. Where the network may be used
 // by one thread only, signs go out while this rank waits; then nobody can tell slow from stopped, and nobody does.
+//
+// What happens when rank 2 of 4 dies, on a network with threads and a meeting (UCX): its connection
+// ends, tsr__meet_look notes when. Rank 0, which waits for it, sees in judge_silence a second later
+// that it is gone, and fails; its next sign of life says BEAT_FAILED with the reason, so ranks 1
+// and 3 fail with the same words, wherever they wait. Under MPI there is no such connection: on
+// rank 2's host the process is seen to be gone after 5 s without a sign, from another host only the
+// time-out tells.
+//
+// Who writes what: `mine`, `latest` and `trouble` are under the lock. in, out, the requests and
+// told_end belong to the thread that steps: the beating thread, and after it has ended
+// (tsr__beat_stop) the one that closes.
 #include "transport/net.h"
 
 #include <errno.h>
@@ -20,6 +31,7 @@
 #define FAREWELL_S 2.0      // longest wait for the last messages to leave
 #define GONE_S     1.0 // after the end of a rank's connection: its last words may still be on their way
 
+// Tells whether a process number of another rank means anything here.
 static uint64_t host_hash(void)
 {
     char name[256] = "";
@@ -29,6 +41,8 @@ static uint64_t host_hash(void)
 
 // ---- sending and receiving: the thread, or whoever waits ---------------------------------------
 
+// A sign of another job, left over in the network, is dropped. The first failure that is heard
+// counts; later ones change nothing.
 static void take_beat(struct net *net, int rank)
 {
     struct peer *peer = &net->peers[rank];
@@ -49,6 +63,7 @@ static void take_beat(struct net *net, int rank)
     pthread_mutex_unlock(&net->lock);
 }
 
+// One receive is always posted for each rank. Where it failed it is posted again by the next step.
 static void receive_beat(struct net *net, int rank)
 {
     struct peer *peer = &net->peers[rank];
@@ -75,10 +90,12 @@ static void send_beat(struct net *net, int rank, double now, uint32_t farewell)
     if (peer->is_sending && net->link->test(net->link, &peer->sending, NULL) == 0)
         return;
     peer->is_sending = false;
+    // After this one nothing follows: told_end stops all later signs to that rank.
     bool last = farewell || atomic_load(&net->failed);
     if (peer->told_end || (!last && now - peer->sent_s < BEAT_S))
         return;
     pthread_mutex_lock(&net->lock);
+    // The buffer `out` must not change while it is under way, so `mine` is copied.
     peer->out = net->mine;
     peer->out.calls = atomic_load(&net->calls);
     if (atomic_load(&net->failed)) {
@@ -101,6 +118,7 @@ void tsr__beat_step(struct net *net)
     double now = tsr__now_s();
     if (net->meet)
         tsr__meet_look(net->meet);
+    // Each other rank: the farewell must have left; after a failure, its own must have come.
     for (int r = 0; r < net->endpoint.size; r++) {
         if (r == net->endpoint.rank)
             continue;
@@ -109,6 +127,7 @@ void tsr__beat_step(struct net *net)
     }
 }
 
+// 10 ms between two steps: failures travel that fast, although signs of life go out once a second.
 static void *beat_thread(void *data)
 {
     struct net *net = data;
@@ -148,6 +167,7 @@ tsr_status tsr__beat_start(struct net *net, uint32_t job)
 }
 
 // True if that rank has ended, or knows that the job has failed.
+// After this answer nothing more comes from that rank.
 static bool has_answered(struct net *net, int rank)
 {
     pthread_mutex_lock(&net->lock);
@@ -168,6 +188,8 @@ static bool farewell(struct net *net)
         for (int r = 0; r < net->endpoint.size; r++) {
             if (r == net->endpoint.rank)
                 continue;
+            // `until` lies after every earlier sign, so the time between signs does not hold this
+            // one back.
             send_beat(net, r, until, BEAT_ENDED);
             open |= net->peers[r].is_sending || !net->peers[r].told_end;
             if (failed)
@@ -183,6 +205,7 @@ static bool farewell(struct net *net)
     return !open;
 }
 
+// The first caller says farewell: closing, or the end of the process (net.c's on_end).
 bool tsr__beat_stop(struct net *net, bool *answered)
 {
     if (atomic_exchange(&net->stop, true))
@@ -195,6 +218,7 @@ bool tsr__beat_stop(struct net *net, bool *answered)
 
 // ---- for the rank's thread ---------------------------------------------------------------------
 
+// Only noted; it goes out with the next sign.
 void tsr__beat_tell(struct net *net, const struct comm_call *call, enum beat_state state, int peer)
 {
     pthread_mutex_lock(&net->lock);
@@ -206,6 +230,8 @@ void tsr__beat_tell(struct net *net, const struct comm_call *call, enum beat_sta
     pthread_mutex_unlock(&net->lock);
 }
 
+// By any thread. The first failure of the job stays; one that a sign of life brought counts as
+// well.
 void tsr__beat_fail(struct net *net, tsr_status status, int rank, const char *text)
 {
     pthread_mutex_lock(&net->lock);
@@ -225,6 +251,9 @@ tsr_status tsr__beat_told(struct net *net, struct comm_trouble *why)
 }
 
 // Follows "waits for" from a rank back to this one; 0: no ring, else a number for this very ring.
+// 0 waits for 1, 1 for 2, 2 for 0: asked by rank 0 with at = 1, the walk comes back after two
+// steps. The number has each member's count of calls in it, so that ranks which go on and wait
+// again make another ring.
 static uint64_t ring_of(const struct net *net, int at)
 {
     uint64_t hash = 1;
@@ -243,6 +272,8 @@ static uint64_t ring_of(const struct net *net, int at)
     return 0;
 }
 
+// The process is looked for only on this host. A rank that only computes for long has a thread that
+// gives signs.
 static tsr_status judge_silence(struct net *net, const struct comm_call *call, int peer,
                                 double silent_s, struct comm_trouble *why)
 {
@@ -290,6 +321,7 @@ static tsr_status judge(struct net *net, const struct comm_call *call, int peer,
     return TSR_OK;
 }
 
+// Called about every millisecond by a rank that waits. TSR_OK: go on waiting.
 tsr_status tsr__beat_look(struct net *net, const struct comm_call *call, int peer,
                           struct comm_trouble *why)
 {
