@@ -51,6 +51,7 @@ static const struct launcher {
      .mpi = NEVER},
 };
 
+// False: not set, or no whole number.
 static bool number(const char *variable, int64_t *out)
 {
     const char *text = getenv(variable);
@@ -73,6 +74,8 @@ static bool place_of(const struct launcher *launcher, int *rank, int *ranks)
     return true;
 }
 
+// The rows are in the order of how sure they are: what mpirun sets comes before what Slurm sets
+// around it.
 bool tsr_launcher(int *rank, int *ranks, const char **family)
 {
     for (size_t i = 0; i < TSR_COUNT(launchers); i++) {
@@ -103,6 +106,7 @@ static bool one_node(void)
     return false;
 }
 
+// Slurm on one host needs no MPI: the ranks share memory.
 bool tsr__launcher_is_mpi(const char *family)
 {
     enum speaks_mpi speaks = ALWAYS; // a family that is in no row has a plug-in of its own

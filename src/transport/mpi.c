@@ -26,6 +26,7 @@ static tsr_status refuse(tsr_session *session, enum diag_code code, const char *
     return TSR_ENGINE;
 }
 
+// The link is the plug-in's own and stays open for later jobs.
 static struct link *open_link(void *handle, char *why, size_t n)
 {
     link_open_fn open;
@@ -65,6 +66,7 @@ tsr_status tsr__mpi_open(tsr_session *session, const char *family,
         return refuse(session, DIAG_mpi_failed, "is mpirun of the same MPI as the plug-in?",
                       "the launcher is not of this MPI", why);
     }
+    // Jobs are numbered, so that signs of life of an earlier one on the same link are told apart.
     tsr_status st = tsr__net_open(session, link, NULL, ++link->jobs, options, out);
     bool alone = link->size == 1 || (options && options->messages_only);
     if (st != TSR_OK || alone)

@@ -25,6 +25,7 @@ static bool own_folder(char *out, size_t n)
 }
 
 // False: the path is too long.
+// "/usr/lib", "/tessera", "openmpi" -> "/usr/lib/tessera/libtessera_mpi_openmpi.so"
 static bool path_of(const char *folder, const char *below, const char *family, char *out, size_t n)
 {
     const char *kind = strcmp(family, "ucx") == 0 ? "" : "mpi_";
@@ -32,6 +33,8 @@ static bool path_of(const char *folder, const char *below, const char *family, c
     return length >= 0 && (size_t)length < n;
 }
 
+// why keeps the first reason: that of the folder which the caller named. A library stays once it is
+// loaded.
 static void *open_at(const char *folder, const char *below, const char *family, char *why, size_t n)
 {
     char path[4200];
@@ -55,6 +58,7 @@ void *tsr__plugin_open(const char *family, const char *folder, char *why, size_t
     return handle;
 }
 
+// A file that is there may still fail to load; opening it tells then.
 static bool is_at(const char *folder, const char *below, const char *family)
 {
     char path[4200];

@@ -4,6 +4,9 @@
 // It knows nothing of Tessera but link.h. MPI may be in use already in this process: it is started only if it is
 // not, ended only if it was started here, and all traffic has communicators of its own. It has state of its own (one
 // link), because a process has one MPI.
+//
+// Requests are MPI's, kept in the 64 bits of the link's. Each channel is a communicator of its own,
+// so messages of calls, signs of life and gifts never match each other, and need no tags.
 #include "transport/link.h"
 
 #include <limits.h>
@@ -21,6 +24,8 @@
 
 struct link *tsr_link_open(char *error, size_t n) __attribute__((visibility("default")));
 
+// ours: MPI was started here, so it is ended here. failed: a job has failed, and MPI is not ended
+// in order. joined: join_job went well.
 static struct state {
     struct link link;
     MPI_Comm comm[LINK_CHANNELS];
@@ -51,6 +56,7 @@ static void *run_task(void *data)
 }
 
 // False: the work was not done within so many seconds, and goes on. No other may be begun then.
+// Used twice in a process at most: to start and to end.
 static bool in_time(void (*work)(void), int seconds)
 {
     pthread_t thread;
@@ -83,6 +89,7 @@ static bool keep(MPI_Request r, uint64_t *out)
     return true;
 }
 
+// MPI counts bytes in an int; the caller's chunks are smaller.
 static bool link_send(struct link *link, int peer, int channel, const void *p, size_t bytes,
                       uint64_t *request)
 {
@@ -112,6 +119,7 @@ static int link_test(struct link *link, uint64_t *request, size_t *bytes)
     memcpy(&r, request, sizeof r);
     if (MPI_Test(&r, &done, &status) != MPI_SUCCESS)
         return -1;
+    // MPI sets a request that is done to its null request, which is done again if tested again.
     keep(r, request);
     if (!done)
         return 0;
@@ -154,6 +162,7 @@ static void drain(void)
     }
 }
 
+// Once, whoever comes first: MPI_Finalize of the program, or the end of the process.
 static void end_link(void)
 {
     void (*on_end)(void *) = state.link.on_end;
@@ -184,6 +193,7 @@ static void end_mpi(void)
         MPI_Finalize();
 }
 
+// The program may have ended MPI itself; then before_finalize has done all this.
 static void at_exit(void)
 {
     int gone = 0;
@@ -206,6 +216,8 @@ static bool start_mpi(char *error, size_t n)
         snprintf(error, n, "MPI_Init_thread failed");
         return false;
     }
+    // Several threads at a time only if MPI grants it; a program that started MPI itself may have
+    // asked for less.
     state.ours = !running;
     state.link.threads = level == MPI_THREAD_MULTIPLE;
     return true;
@@ -229,6 +241,8 @@ static void look_at_host(void)
     state.link.host_cores = CPU_COUNT(&all) > 0 ? CPU_COUNT(&all) : 1;
 }
 
+// Errors are returned, not fatal. The attribute of MPI_COMM_SELF is deleted first in MPI_Finalize,
+// which calls before_finalize.
 static bool make_channels(char *error, size_t n)
 {
     for (int i = 0; i < LINK_CHANNELS; i++) {
@@ -244,6 +258,7 @@ static bool make_channels(char *error, size_t n)
     return true;
 }
 
+// "Open MPI v4.1.4, package: ..." -> "Open MPI v4.1.4".
 static void read_library(void)
 {
     char text[MPI_MAX_LIBRARY_VERSION_STRING];
