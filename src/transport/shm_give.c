@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+// The gift is written before `given` is raised (release), which rank 0 reads (acquire): so it reads
+// a gift that is whole.
 tsr_status tsr__shm_give(struct endpoint *endpoint, const struct comm_call *call, int fd,
                          size_t bytes, struct comm_trouble *why)
 {
@@ -29,6 +31,7 @@ tsr_status tsr__shm_give(struct endpoint *endpoint, const struct comm_call *call
     return TSR_OK;
 }
 
+// The file is closed only now: until then rank 0 may open it through this process.
 tsr_status tsr__shm_settle(struct endpoint *endpoint, const struct comm_call *call,
                            struct comm_trouble *why)
 {
@@ -57,6 +60,7 @@ tsr_status tsr__shm_take(struct endpoint *endpoint, const struct comm_call *call
     struct shm_gift gift = giver->gifts[taken % COMM_GIFTS];
     char path[64];
     struct stat stat;
+    // Only ranks of one user on one host get here, which is what /proc asks for.
     snprintf(path, sizeof path, "/proc/%d/fd/%d", atomic_load(&giver->pid), gift.fd);
     errno = EIO;
     *fd = tsr__fault(me->session, FAULT_RECEIVE) ? -1 : open(path, O_RDONLY | O_CLOEXEC);
@@ -75,6 +79,7 @@ tsr_status tsr__shm_take(struct endpoint *endpoint, const struct comm_call *call
     return TSR_OK;
 }
 
+// At the end of the endpoint: what nobody took, or what a failure left.
 void tsr__shm_drop_gifts(struct shm *me)
 {
     for (; me->settled < me->given; me->settled++)

@@ -3,6 +3,16 @@
 //
 // The memory is a file without a name (memfd), so whatever becomes of the processes, nothing is left
 // behind. It is large and mostly never touched: only pages in use cost memory.
+//
+// The segment for 2 ranks, in this order; all but the heaps is a few MiB of address space:
+//     head        magic, number of ranks, the verdict on the job
+//     slots       per rank: state, heartbeat, the two entries, its gifts
+//     pairs       [from][to]: how often one came to the other, bytes put and taken
+//     parts       [rank][entry][to]: sizes and places of an exchange
+//     stages      per rank: 4 chunks of 128 KiB
+//     rings       [from][to]: 256 KiB
+//     mailboxes, pair buffers   [lower][higher]
+//     heaps       per rank: 64 GiB of addresses for tensors, pages as they are used
 #include "transport/shm.h"
 
 #include <errno.h>
@@ -22,6 +32,8 @@ static size_t whole_pages(size_t n)
     return (n + 4095) / 4096 * 4096;
 }
 
+// The same in every process, since it follows from the number of ranks alone; only the heaps' size
+// is read from the file.
 static struct shm_layout layout_of(int ranks)
 {
     size_t n = (size_t)ranks;
@@ -62,12 +74,14 @@ static tsr_status map_segment(tsr_session *session, struct shm_job *job, bool la
         job->base = NULL;
         return last ? no_segment(session, "mmap") : TSR_PEER;
     }
+    // Equal shares of what is beyond the fixed part, in whole pages.
     if (job->at.bytes > job->at.heaps)
         job->at.heap_bytes = (job->at.bytes - job->at.heaps) / (size_t)job->n / 4096 * 4096;
     return TSR_OK;
 }
 
 // Makes the memory of that size and maps it; there may be a limit of address space, or of files.
+// at.bytes is set back first: an earlier try with more heap may have changed it.
 static tsr_status map_with(tsr_session *session, struct shm_job *job, size_t heaps, bool last)
 {
     job->at.bytes = job->at.heaps;
@@ -113,6 +127,8 @@ tsr_status tsr__shm_new(tsr_session *session, int n, const struct comm_options *
         if (heap < HEAP_LEAST)
             heap = 0;
     }
+    // A new file is all zeros: every rank is SHM_ABSENT, every number 0. The magic is last, for
+    // processes that map it by its descriptor.
     struct shm_head *head = shm_head(job);
     head->n = (uint32_t)n;
     head->magic = SHM_MAGIC;
@@ -121,6 +137,7 @@ tsr_status tsr__shm_new(tsr_session *session, int n, const struct comm_options *
     return TSR_OK;
 }
 
+// After a failure the job still holds the descriptor; tsr__shm_free closes it.
 tsr_status tsr__shm_map(tsr_session *session, int fd, int n, const struct comm_options *options,
                         struct shm_job **out)
 {
@@ -163,6 +180,8 @@ void tsr__shm_free(tsr_session *session, struct shm_job *job)
 
 // ---- failure -----------------------------------------------------------------------------------
 
+// The first who fails writes why; others, in any process, come too late and leave it. 1 keeps
+// readers waiting until the text is whole.
 void tsr__shm_fail(struct shm_job *job, tsr_status status, int rank, const char *text)
 {
     struct shm_head *head = shm_head(job);
@@ -174,6 +193,7 @@ void tsr__shm_fail(struct shm_job *job, tsr_status status, int rank, const char 
 }
 
 // Whoever wrote it may have died doing so: not for ever.
+// Waits 0.1 s at most for a text that is being written.
 tsr_status tsr__shm_told(const struct shm_job *job, struct comm_trouble *why)
 {
     struct shm_head *head = shm_head(job);
@@ -208,6 +228,8 @@ uint64_t tsr__shm_beat(const struct shm_job *job, int rank)
 }
 
 // What a rank is at, or was last: "AllReduce 'fc' (id 3)".
+// The entry may be written at this moment: at worst the text mixes two calls of that rank. False:
+// it has made no call yet.
 static bool at_what(const struct shm_slot *slot, char *out, size_t n)
 {
     const struct shm_entry *entry = &slot->entries[atomic_load(&slot->showing) & 1];
@@ -218,6 +240,8 @@ static bool at_what(const struct shm_slot *slot, char *out, size_t n)
     return true;
 }
 
+// The first rank that waits for the lost one is named, with what it waits in. Where the job has
+// failed already, tsr__shm_fail changes nothing.
 bool tsr__shm_lost(struct shm_job *job, int rank, const char *what, bool last)
 {
     char text[400], at[128] = "";

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // shm_rank.c - one rank of those that share memory: its endpoint, made and closed, and its signs of life.
+//
+// A rank is its process's only one in the job. Its endpoint belongs to one thread; the beat's
+// thread writes the heartbeat and nothing else, and the heap has a lock, because the engine's
+// threads allocate.
 #include "transport/shm.h"
 
 #include <signal.h>
@@ -8,6 +12,8 @@
 
 #define BEAT_NS 100000000 // between two signs of life
 
+// Counts, and tells no time: whoever watches measures how long the count stands still, on its own
+// clock.
 static void *beat_thread(void *data)
 {
     struct shm *me = data;
@@ -19,6 +25,7 @@ static void *beat_thread(void *data)
     return NULL;
 }
 
+// Signals are for the program's own threads.
 static tsr_status start_beat(struct shm *me)
 {
     sigset_t all, before;
@@ -34,6 +41,7 @@ static tsr_status start_beat(struct shm *me)
     return TSR_PEER;
 }
 
+// Also of a rank that was made half. The job is its owner's to free.
 static void shm_free(struct shm *me)
 {
     tsr_session *session = me->session;
@@ -58,6 +66,8 @@ static void *zeroed(tsr_session *session, size_t bytes)
     return p ? memset(p, 0, bytes) : NULL;
 }
 
+// Everything that a call needs is had here: calls allocate nothing, and so cannot fail for want of
+// memory.
 static bool shm_alloc(struct shm *me)
 {
     tsr_session *session = me->session;
@@ -74,6 +84,8 @@ static bool shm_alloc(struct shm *me)
     return ok && (me->notes = zeroed(session, n * sizeof *me->notes));
 }
 
+// Gifts that rank 0 has not taken are lost; GONE tells whoever waits for this rank. Only then may
+// the memory go.
 static void shm_close(struct endpoint *endpoint)
 {
     struct shm *me = (struct shm *)endpoint;
