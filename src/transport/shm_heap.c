@@ -4,6 +4,10 @@
 // Sizes are rounded up to eighths of powers of two; a block that is given back waits for the next of
 // its size. What a run of a model needs is much the same from run to run, so little is left over; where sizes change, what waits
 // in vain gives its pages back.
+//
+// 100 bytes: 100 - 1 = 99 lies between 64 and 128, in steps of 8; class 6 * 8 + 4, whose largest
+// size is 104. With its head the block takes 192 bytes, a multiple of 64. Blocks are never joined
+// or split; `used` only grows.
 #include "transport/shm.h"
 
 #include <stdlib.h>
@@ -26,6 +30,7 @@ static struct block_head *head_of(void *p)
     return (struct block_head *)((char *)p - BLOCK_HEAD);
 }
 
+// top is the power of two below, eighth the step above it; sizes below 64 share the class of 128.
 static unsigned class_of(size_t bytes)
 {
     unsigned top = 63 - (unsigned)__builtin_clzll((bytes < 64 ? 64 : bytes - 1) | 1);
@@ -40,6 +45,8 @@ static size_t class_bytes(unsigned class)
     return ((size_t)8 + class % 8 + 1) << (top - 3);
 }
 
+// Under the lock, with a block waiting. Pages that were given back come again, as zeros, when they
+// are touched.
 static void *reuse(struct shm *me, unsigned class)
 {
     struct shm_heap *heap = &me->heap;
@@ -52,6 +59,7 @@ static void *reuse(struct shm *me, unsigned class)
     return first;
 }
 
+// Under the lock. NULL: the heap is used up, and the caller takes ordinary memory.
 static void *take_block(struct shm *me, unsigned class)
 {
     struct shm_heap *heap = &me->heap;
@@ -69,6 +77,7 @@ static void *take_block(struct shm *me, unsigned class)
     return base + BLOCK_HEAD;
 }
 
+// By any thread of the rank's engine.
 void *tsr__shm_alloc(struct endpoint *endpoint, size_t bytes)
 {
     struct shm *me = (struct shm *)endpoint;
@@ -82,6 +91,7 @@ void *tsr__shm_alloc(struct endpoint *endpoint, size_t bytes)
     return p;
 }
 
+// Other ranks' heaps are mapped here too, but never freed here.
 static bool is_own(const struct shm *me, const void *p)
 {
     const struct shm_layout *at = &me->job->at;
@@ -95,6 +105,8 @@ static void give_pages(struct shm_heap *heap, char *p, size_t bytes)
 {
     if (bytes < TRIM_BLOCK || heap->used - heap->given < 2 * heap->most + TRIM_FROM)
         return;
+    // Whole pages inside the block; the head and the link to the next free block lie before `first`
+    // and stay.
     uintptr_t first = ((uintptr_t)p + PAGE) / PAGE * PAGE;
     uintptr_t end = ((uintptr_t)p + bytes) / PAGE * PAGE;
     if (madvise((void *)first, end - first, MADV_REMOVE) != 0)
@@ -103,6 +115,7 @@ static void give_pages(struct shm_heap *heap, char *p, size_t bytes)
     heap->given += end - first;
 }
 
+// The block's first bytes become the link to the next free one of its class.
 bool tsr__shm_release(struct endpoint *endpoint, void *p)
 {
     struct shm *me = (struct shm *)endpoint;

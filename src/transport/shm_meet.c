@@ -16,6 +16,10 @@
 // comes to the first meeting only now, it reads 10: 10 >> 2 = 2 is more than 1, so that rank 0 is
 // one ahead, and 10 >> 1 & 1 = 1 is the entry that it showed before. Call 3 writes entry 1 again:
 // rank 0 first waits until rank 1's `departed` is 1, or until rank 1 has been seen at meeting 2.
+//
+// Order of memory: a rank writes its entry, then raises `arrived` (release); who sees the number
+// (acquire) sees the entry. Likewise it reads another's entry, then raises `departed`. No lock is
+// taken anywhere: a process that dies, or is killed, leaves nothing locked.
 #include "transport/shm.h"
 
 #include <errno.h>
@@ -24,6 +28,8 @@
 
 _Static_assert(offsetof(struct comm_header, notes) == SHM_LINE, "what is compared is one line");
 
+// The failure becomes the job's: every rank that waits finds it at its next look. waiting_for is
+// cleared so that nobody sees a ring through this rank.
 tsr_status tsr__shm_give_up(struct shm *me, struct comm_trouble *why)
 {
     tsr__shm_fail(me->job, why->status, why->rank, why->text);
@@ -34,6 +40,7 @@ tsr_status tsr__shm_give_up(struct shm *me, struct comm_trouble *why)
 // ---- waiting -----------------------------------------------------------------------------------
 
 // True if rank a waits for rank b to come, and b has not.
+// a has come to meeting k of the two, b has not.
 static bool waits(const struct shm_job *job, int a, int b)
 {
     return atomic_load(&shm_pair(job, b, a)->arrived) >> 2 <
@@ -84,12 +91,14 @@ static tsr_status judge_silence(struct shm *me, const struct comm_call *call, in
     uint64_t beat = atomic_load(&slot->beat);
     double now = tsr__now_s(), step = now - shm_peer->looked_s;
     shm_peer->looked_s = now;
+    // Any change counts; the number itself means nothing.
     if (beat != shm_peer->beat) {
         shm_peer->beat = beat;
         shm_peer->silent_s = 0;
         return TSR_OK;
     }
     shm_peer->silent_s += step < 0.5 ? step : 0.5;
+    // A parent that watches tells how the process ended, which says more than that it is gone.
     if (!me->job->watched && shm_peer->silent_s > 0.5 && atomic_load(&slot->pid) > 0 &&
         process_gone(atomic_load(&slot->pid)))
         return tsr__trouble(why, TSR_PEER, peer,
@@ -147,6 +156,8 @@ tsr_status tsr__shm_await(struct shm *me, const struct comm_call *call, int peer
         *seen = atomic_load_explicit(word, memory_order_acquire);
         if (*seen >> shift >= wanted)
             break;
+        // Said before the first nap, and once: the word is on a line that the other ranks read only
+        // when they wait long.
         if (patience.rounds == 0) {
             atomic_store_explicit(&me->slot->waiting_for, peer, memory_order_release);
             me->rings = me->gone = 0;
@@ -189,6 +200,7 @@ tsr_status tsr__shm_released(struct shm *me, const struct comm_call *call, int w
     return TSR_OK;
 }
 
+// Who was shown the entry at which meeting; read by tsr__shm_released two calls later.
 static void remember(const struct shm *me, const struct comm_call *call,
                      struct shm_readers *readers)
 {
@@ -225,6 +237,7 @@ tsr_status tsr__shm_begin(struct shm *me, const struct comm_call *call, const in
 }
 
 // stamped: what is at the mailbox of both, or NULL.
+// The only place that raises `arrived`. Returns the stamp, 0 without one.
 static uint64_t come_to(struct shm *me, int peer, const struct comm_header *stamped)
 {
     struct shm_pair *pair = shm_pair(me->job, me->endpoint.rank, peer);
@@ -237,6 +250,7 @@ static uint64_t come_to(struct shm *me, int peer, const struct comm_header *stam
     return stamp;
 }
 
+// To all members first, then waiting for all: nobody's arrival depends on another's.
 static void come(struct shm *me, const struct comm_call *call)
 {
     for (int i = 0; i < call->n_group; i++)
@@ -244,6 +258,8 @@ static void come(struct shm *me, const struct comm_call *call)
             come_to(me, (int)call->group[i], NULL);
 }
 
+// Afterwards `seen` is the highest meeting that it has come to, and `entry` which of its entries
+// belongs to ours (see the example above).
 static tsr_status await_member(struct shm *me, const struct comm_call *call, int peer,
                                struct comm_trouble *why)
 {
@@ -272,12 +288,15 @@ static tsr_status await_members(struct shm *me, const struct comm_call *call,
     return TSR_OK;
 }
 
+// A meeting without a comparison: where members have met in this call before, they go on with the
+// same entry.
 tsr_status tsr__shm_sync(struct shm *me, const struct comm_call *call, struct comm_trouble *why)
 {
     come(me, call);
     return await_members(me, call, why);
 }
 
+// Valid until this rank departs from the meeting.
 const struct shm_entry *tsr__shm_entry(const struct shm *me, int rank)
 {
     const struct shm_slot *slot = shm_slot(me->job, rank);
@@ -305,6 +324,8 @@ tsr_status tsr__shm_meet(struct shm *me, const struct comm_call *call, struct co
     return TSR_OK;
 }
 
+// The stamps stand for the entries' first lines: equal ones, and no entry is read. Only where they
+// differ is the reason looked for there.
 tsr_status tsr__shm_meet_at_desk(struct shm *me, const struct comm_call *call, int peer,
                                  struct comm_trouble *why)
 {
