@@ -6,6 +6,10 @@
 // themselves): each member folds a slice of all inputs into all outputs, nothing is copied. Else
 // staged: chunks are copied into shared memory and folded from there while they are in the cache.
 // An exchange reads parts where they lie, or takes them from a ring that the sender fills.
+//
+// Sizes decide: two ranks with at most 4 KiB use their mailbox; up to 16 KiB every member folds
+// everything; above it slices in reach, or chunks of 128 KiB through the stage (two ranks: pieces
+// of 64 KiB through the pair buffer).
 #include "transport/shm.h"
 
 #include <stdio.h>
@@ -37,6 +41,7 @@ static tsr_status refuse_offset(const struct comm_call *call, int peer, struct c
                         call->op, call->node, (long long)call->id, peer);
 }
 
+// This rank's place in the group, of which it is a member (transport.c has checked).
 static int place_of(const struct shm *me, const struct comm_call *call)
 {
     int i = 0;
@@ -47,6 +52,7 @@ static int place_of(const struct shm *me, const struct comm_call *call)
 
 // ---- all-reduce --------------------------------------------------------------------------------
 
+// Every member folds the same numbers in the same order into its own output; nobody waits again.
 static tsr_status reduce_inline(struct shm *me, const struct comm_call *call, void *out)
 {
     for (int i = 0; i < call->n_group; i++)
@@ -55,6 +61,7 @@ static tsr_status reduce_inline(struct shm *me, const struct comm_call *call, vo
     return TSR_OK;
 }
 
+// The same answer on all members: each reads the same entries.
 static bool all_in_reach(const struct shm *me, const struct comm_call *call)
 {
     bool all = true;
@@ -77,9 +84,12 @@ static tsr_status reduce_in_reach(struct shm *me, const struct comm_call *call, 
         if (!me->ins[i] || !me->outs[i])
             return refuse_offset(call, (int)call->group[i], why);
     }
+    // 3 members, 12288 float32 (48 KiB): member 1 folds elements 4096..8191 of all three inputs,
+    // and writes them into all three outputs.
     tsr__slice(call->count, tsr__elem_bytes(call->type), call->n_group, self, &first, &length);
     tsr__reduce(call->type, call->reduce, me->ins, call->n_group, me->outs, call->n_group, first,
                 length);
+    // Nobody may read its output, or write its input again, before all slices are folded.
     return tsr__shm_sync(me, call, why);
 }
 
@@ -92,12 +102,14 @@ static tsr_status await_chunk(struct shm *me, const struct comm_call *call, int 
     return tsr__shm_await(me, call, peer, &slot->staged, 0, wanted, &seen, why);
 }
 
+// Written before `staged` is raised, so that who sees the number sees the bytes.
 static void stage(struct shm *me, const void *from, size_t bytes)
 {
     memcpy(shm_stage(me->job, me->endpoint.rank, me->staged), from, bytes);
     atomic_store_explicit(&me->slot->staged, ++me->staged, memory_order_release);
 }
 
+// The last chunk may be shorter.
 static size_t chunk_at(size_t bytes, size_t at)
 {
     if (at >= bytes)
@@ -117,6 +129,7 @@ struct pair {
     uint64_t turns[2]; // of both sides of the pair buffer, when the call began
 };
 
+// 0 past the end, so that putting one piece ahead needs no test.
 static size_t piece_at(const struct pair *pair, size_t k)
 {
     size_t at = k * SHM_PIECE;
@@ -157,11 +170,15 @@ static tsr_status reduce_pair(struct shm *me, const struct comm_call *call, int 
                         (size_t)call->count * unit,
                         {0}};
     size_t pieces = (pair.bytes + SHM_PIECE - 1) / SHM_PIECE;
+    // Both count pieces of the two sides alike, so both know which cell is whose turn without
+    // asking.
     memcpy(pair.turns, me->peers[peer].pieces, sizeof pair.turns);
     me->peers[peer].pieces[0] += (pieces + 1) / 2;
     me->peers[peer].pieces[1] += pieces / 2;
     put_piece(&pair, 0);
     for (size_t k = 0; k < pieces; k++) {
+        // The next piece lies ready before this one is folded. Its cell is the one that this rank
+        // itself read two pieces ago, so nobody reads it any more.
         put_piece(&pair, k + 1);
         tsr_status st = await_chunk(me, call, peer, k, why);
         if (st != TSR_OK)
@@ -185,6 +202,7 @@ static tsr_status reduce_chunk(struct shm *me, const struct comm_call *call, int
     uint64_t chunk = me->staged - tsr__shm_entry(me, me->endpoint.rank)->staged;
     char *mine = shm_stage(me->job, me->endpoint.rank, me->staged);
     stage(me, in, bytes);
+    // First meeting: all have staged the chunk.
     tsr_status st = tsr__shm_sync(me, call, why);
     if (st != TSR_OK)
         return st;
@@ -196,6 +214,7 @@ static tsr_status reduce_chunk(struct shm *me, const struct comm_call *call, int
     tsr__slice(count, unit, call->n_group, self, &first, &length);
     void *to[2] = {mine, out};
     tsr__reduce(call->type, call->reduce, me->ins, call->n_group, to, 2, first, length);
+    // Second meeting: all slices are folded, each in its own rank's stage.
     if ((st = tsr__shm_sync(me, call, why)) != TSR_OK)
         return st;
     for (int i = 0; i < call->n_group; i++) {
@@ -207,6 +226,9 @@ static tsr_status reduce_chunk(struct shm *me, const struct comm_call *call, int
     return TSR_OK;
 }
 
+// A stage has four chunks in turn, and two meetings lie between a chunk and the next: it is never
+// written while somebody reads it. What the call before has staged must have been read
+// (tsr__shm_released).
 static tsr_status reduce_staged(struct shm *me, const struct comm_call *call, int self,
                                 const char *in, char *out, struct comm_trouble *why)
 {
@@ -306,6 +328,8 @@ static bool push(struct exchange *exchange, int i)
         return false;
     uint64_t taken = atomic_load_explicit(&shm_pair(me->job, peer, me->endpoint.rank)->taken,
                                           memory_order_acquire);
+    // put and taken only grow; their difference is what lies in the ring. line_up may carry `put`
+    // past what fits, by less than a line.
     size_t room = shm_peer->put - taken < ring ? ring - (size_t)(shm_peer->put - taken) : 0;
     size_t at = (size_t)(shm_peer->put % ring);
     size_t n = left < room ? left : room;
@@ -325,6 +349,7 @@ static bool push(struct exchange *exchange, int i)
 }
 
 // What lies in the ring from a member, in one piece, of at most `left` bytes.
+// A stretch ends at the ring's end; what follows is taken at the next turn.
 static size_t waiting(const struct exchange *exchange, int peer, size_t left, const char **at)
 {
     const struct shm *me = exchange->me;
@@ -338,6 +363,8 @@ static size_t waiting(const struct exchange *exchange, int peer, size_t left, co
     return n < left ? n : left;
 }
 
+// Raised after the bytes were copied: the sender may write there again. The last part of a message
+// ends on a line, as push counts it.
 static void took(const struct exchange *exchange, int peer, size_t n, bool last)
 {
     struct shm *me = exchange->me;
@@ -387,6 +414,7 @@ static bool fold(struct exchange *exchange)
             n = waiting(exchange, (int)exchange->call->group[i], n, &from);
         me->ins[i] = from;
     }
+    // Only whole elements that have come from everybody; the rest waits for the next turn.
     n = n / unit * unit;
     if (n == 0)
         return false;
@@ -424,6 +452,7 @@ static int missing(const struct exchange *exchange)
     return open;
 }
 
+// Fills and empties every ring as far as it goes. False: nothing moved, and somebody else has to.
 static bool step(struct exchange *exchange)
 {
     bool moved = false;
@@ -440,6 +469,8 @@ static bool step(struct exchange *exchange)
     return moved;
 }
 
+// No rank waits for one other in here: it serves all rings in turn, so no order of sizes can block
+// two ranks.
 static tsr_status move_parts(struct exchange *exchange, struct comm_trouble *why)
 {
     struct patience patience = {0};
@@ -466,6 +497,8 @@ static tsr_status move_parts(struct exchange *exchange, struct comm_trouble *why
 // ---- exchange ----------------------------------------------------------------------------------
 
 // Writes what goes to whom; what lies in reach does not go through a ring.
+// Small parts go through the ring, although they could be read in place: that needs no answer
+// (settle).
 static void offer(struct exchange *exchange)
 {
     struct shm *me = exchange->me;
@@ -479,6 +512,8 @@ static void offer(struct exchange *exchange)
     }
 }
 
+// Words of another process are read once into locals: it could change them between the test and the
+// use.
 static tsr_status check_sizes(const struct exchange *exchange, struct comm_trouble *why)
 {
     const struct shm *me = exchange->me;
@@ -519,6 +554,8 @@ static void copy_in_reach(struct exchange *exchange)
 }
 
 // Tells those whose parts were read where they lay, and waits for those who read ours.
+// Until `copied` is as high as `gave`, the others may still read this rank's tensors, which its
+// engine would free.
 static tsr_status settle(struct exchange *exchange, struct comm_trouble *why)
 {
     struct shm *me = exchange->me;
