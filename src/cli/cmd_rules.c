@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_rules.c - how an operator may be cut, in words; alone, the list of all operators; or the
 // whole table as Markdown, which docs/operators.md is made with.
+//
+// Four forms: `rules` lists a line for each row, `rules OP` explains the rows of one operator in
+// words, `--summary` counts operators by domain, `--markdown` prints docs/operators.md. A row is an
+// operator of a domain from an opset on; rows of one operator stand together, the oldest first.
+// tsr_rule_at fills a row at a time; its `words` and `stays` are made anew by each call, its other
+// texts are the table's own.
 #include "cli.h"
 
 #include <string.h>
@@ -11,6 +17,7 @@ static const char *domain_name(const tsr_rule *rule)
     return cli_domain(rule->domain);
 }
 
+// `whole` is null where the operator may be cut; else it is the reason why not.
 static void print_json_rule(tsr_json *json, const tsr_rule *rule)
 {
     tsr_json_begin(json, NULL, '{');
@@ -24,6 +31,7 @@ static void print_json_rule(tsr_json *json, const tsr_rule *rule)
     tsr_json_end(json);
 }
 
+// `words` has several lines, each indented below the operator.
 static void print_rule(const tsr_rule *rule)
 {
     printf("%s (%s, from opset %lld)\n", rule->op, domain_name(rule), (long long)rule->since);
@@ -36,6 +44,7 @@ static void print_rule(const tsr_rule *rule)
     }
 }
 
+// One line of the list: the rule, or why the operator stays whole.
 static void print_line(const tsr_rule *rule)
 {
     printf("%-28s %-14s %4lld  %s%s\n", rule->op, domain_name(rule), (long long)rule->since,
@@ -49,6 +58,7 @@ static void print_cell(const char *text)
         printf("%s%c", cli_text_if(*text == '|', "\\"), *text);
 }
 
+// One row of a table in Markdown. The rule stands in backquotes, where bars still end a cell.
 static void print_row(const tsr_rule *rule)
 {
     printf("| %s | %lld | ", rule->op, (long long)rule->since);
@@ -65,6 +75,7 @@ static void print_row(const tsr_rule *rule)
     printf(" |\n");
 }
 
+// Rows of the table; operators, however many rows each has; operators of which some row may be cut.
 struct counts {
     size_t rows, operators, cut;
 };
@@ -81,6 +92,7 @@ static struct counts count(tsr_session *session, const char *domain)
         if (domain && strcmp(domain, rule.domain) != 0)
             continue;
         snprintf(key, sizeof key, "%s:%s", rule.domain, rule.op);
+        // The key differs from that of the row before: another operator begins.
         bool fresh = strcmp(key, last) != 0;
         n.rows++;
         n.operators += fresh;
@@ -148,6 +160,7 @@ static int print_markdown(struct cli *cli)
         "say what "
         "the local node\n"
         "has rewritten. Types and shapes are found for every operator listed here.\n";
+    // Domains in the order in which the table first names them.
     const char *domains[32];
     size_t n = 0;
     tsr_rule rule = {.size = sizeof(rule)};
@@ -173,6 +186,8 @@ static int print_markdown(struct cli *cli)
 
 #define MAX_DOMAINS 32
 
+// Of one domain: operators; those that may be cut; of these, those that are replaced by simpler
+// nodes to be cut, and those whose bodies are cut inside; those that stay whole.
 struct covered {
     const char *domain;
     size_t operators, cut, replaced, inside, whole;
@@ -188,6 +203,7 @@ static void count_operator(struct covered *covered, const tsr_rule *rule)
     covered->inside += !rule->whole[0] && rule->bodies;
 }
 
+// The entry of that domain, made if it is new; NULL: there are MAX_DOMAINS others.
 static struct covered *domain_at(struct covered *list, size_t *n, const char *domain)
 {
     size_t k = 0;
@@ -231,6 +247,7 @@ static int print_summary(struct cli *cli)
     return EXIT_DONE;
 }
 
+// The count is a remark, on stderr, so that stdout is the list alone.
 static int print_all(struct cli *cli)
 {
     tsr_rule rule = {.size = sizeof(rule)};
@@ -280,6 +297,7 @@ static int print_operator(struct cli *cli, const char *op)
     return cli_end(cli, json, code);
 }
 
+// An operator's name is compared without regard to case: `rules matmul` works.
 static int run(struct cli *cli)
 {
     if (cli_flag(cli, "--markdown"))
