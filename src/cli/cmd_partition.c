@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_partition.c - one ONNX file per device, weights cut, communication explicit.
+//
+// Three jobs: a model is cut (planned first with --devices), a generation folder becomes one folder
+// for each device (--layout genai), or a folder whose rank files somebody has changed is signed
+// again (--sign). Writing is the library's: it makes the whole folder under another name and
+// renames it, so a failure leaves nothing.
 #include "summary.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+// `folder` NULL: a dry run.
 static int report(struct cli *cli, const char *folder, const tsr_partition_summary *summary)
 {
     if (cli->json) {
@@ -35,6 +41,8 @@ static size_t values(const struct cli *cli, const char *name, const char **list)
 }
 
 // Loads the model; with --devices it is planned for them first.
+// *config is left as the user gave it unless a plan is made: then it is the plan's. *out may be set
+// even if the result is no TSR_OK; the caller frees it.
 static tsr_status prepare(struct cli *cli, const struct planning *plan, const char **config,
                           tsr_model **out)
 {
@@ -95,6 +103,8 @@ static int lay_out_genai(struct cli *cli, const char *out)
 }
 
 // Rank files that others have changed are taken into the manifest of their folder again.
+// A file that has not changed is not named. tsr_partition_sign refuses files that communicate
+// otherwise.
 static int sign(struct cli *cli, const char *folder)
 {
     const char *const *files = NULL;
@@ -141,6 +151,7 @@ static int run(struct cli *cli)
     };
     tsr_partition_summary summary = {.size = sizeof summary};
     tsr_model *model = NULL;
+    // Words that exclude each other come first, before anything is read.
     if (cli_value(cli, "--sign"))
         return sign(cli, cli_value(cli, "--sign"));
     if (!cli->n_arguments)
@@ -162,6 +173,7 @@ static int run(struct cli *cli)
         status = tsr_partition(model, folder, &options, &summary);
     code = cli_finish(cli, status);
     if (status == TSR_OK)
+        // The code of a run that succeeded may still be changed by stdout that cannot be written.
         code = report(cli, options.dry_run ? NULL : folder, &summary);
     tsr_model_free(model);
     cli_planning_end(&plan);

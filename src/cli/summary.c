@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // summary.c - a partition's summary as text and as JSON, for partition, verify and demo.
+//
+// Read from the summary that tsr_partition, tsr_verify and tsr_folder_partition fill; its lists are
+// the session's.
 #include "summary.h"
 
+// A line for each device, then what was cut, then each node that was meant to be cut and was not,
+// with its reason. "common" are weights that all devices read from one file.
 void summary_print(FILE *to, const tsr_partition_summary *summary)
 {
     fprintf(to, "%-7s %14s %12s %12s\n", "device", "weights", "bytes", "files");
