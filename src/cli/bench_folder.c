@@ -11,6 +11,7 @@
 #include <string.h>
 #include <time.h>
 
+// Rounds that are kept of each side; those beyond are run and not counted.
 #define MAX_ROUNDS     1000
 #define DEFAULT_PROMPT 128
 #define DEFAULT_TOKENS 64
@@ -20,6 +21,7 @@ struct rates {
     double prefill[MAX_ROUNDS], decode[MAX_ROUNDS];
     size_t n;
 };
+// prompt: tokens of it; ids: those tokens; seconds: of measuring, halved between our two turns.
 struct folder_bench {
     struct cli *cli;
     tsr_folder *folder;
@@ -45,6 +47,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+// Of n numbers the one in the middle, of an even number the upper; 0: there are none.
 static double median(const double *list, size_t n)
 {
     double sorted[MAX_ROUNDS];
@@ -57,6 +60,8 @@ static double median(const double *list, size_t n)
 
 // ---- ours --------------------------------------------------------------------------------------
 
+// A prompt and all tokens after it. The first token ends the prefill: 128 tokens of prompt and the
+// first new one after 0.5 s are 256 a second. The others are decode.
 static tsr_status one_round(struct folder_bench *bench, bool counts)
 {
     tsr_generate_result result = {.size = sizeof result};
@@ -115,6 +120,7 @@ static const char peer_script[] =
     "    print(*round(), flush=True)\n"
     "    if time.perf_counter() > end: break\n";
 
+// %.17g, so that a whole number arrives as one: Python reads it with int().
 static void tell_number(const char *name, double number)
 {
     char text[40];
@@ -123,6 +129,8 @@ static void tell_number(const char *name, double number)
 }
 
 // The environment carries all texts, so no character of a path means anything to the shell.
+// `exec` lets the shell become Python, so that pclose waits for it. stderr is dropped: a Python
+// without the package would print a traceback, and that it is missing is said elsewhere.
 static FILE *start_peer(const struct folder_bench *bench)
 {
     char python[PATH_MAX];
@@ -137,6 +145,8 @@ static FILE *start_peer(const struct folder_bench *bench)
     return popen("exec \"$TESSERA_PYTHON\" -I -c \"$TESSERA_SCRIPT\" 2>/dev/null", "r");
 }
 
+// The first line names the version; without it peer_name stays empty, and nothing of the peer is
+// shown. A line that is no pair of numbers is passed over.
 static void peer_turn(struct folder_bench *bench)
 {
     char line[200];
@@ -156,6 +166,7 @@ static void peer_turn(struct folder_bench *bench)
 
 // ---- what came out -----------------------------------------------------------------------------
 
+// 0: there is nothing to compare with.
 static double ratio(double ours, double peer)
 {
     return peer > 0 ? ours / peer : 0;
@@ -199,6 +210,7 @@ static void print_line(const char *name, const struct rates *rates)
            median(rates->decode, rates->n), rates->n);
 }
 
+// Three lines at most: ours, the peer's, ours over the peer's.
 static int print_text(const struct folder_bench *bench)
 {
     const struct rates *ours = &bench->ours, *peer = &bench->peer;
@@ -257,6 +269,8 @@ static void make_prompt(struct folder_bench *bench)
         bench->ids[i] = (3 + 31 * i) % bench->vocabulary;
 }
 
+// The order of the head: ours, the peer, ours. Our job stays open meanwhile, so that its second
+// turn loads nothing.
 static tsr_status measure(struct folder_bench *bench)
 {
     tsr_status st = cli_engine(bench->cli, NULL, NULL);
@@ -277,6 +291,8 @@ static tsr_status measure(struct folder_bench *bench)
     return our_turn(bench);
 }
 
+// `bench` has two lists of 1000 numbers for each side, too many for the stack. past_end: generation
+// does not stop at the model's end token, or rounds would have unlike lengths.
 int cli_bench_folder(struct cli *cli, double seconds)
 {
     struct folder_bench *bench = cli_alloc(1, sizeof *bench);

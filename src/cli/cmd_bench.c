@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_bench.c - runs a partition or a model again and again and says how long a run takes.
+//
+// Takes what `run` takes: a partition's folder, an annotated model, a model with --devices, or a
+// plain one, which runs whole. A generation folder goes to bench_folder.c, unless the user gives
+// --inputs. Under a launcher every rank runs this, and rank 0 prints.
 #include "cli.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-// What `run` would do, again and again.
+// What `run` would do, again and again. In the same order as execute in cmd_run.c: inputs, perhaps
+// a plan for their sizes, then the runs. A rank that does not plan passes "" and is given what rank
+// 0 has cut.
 static tsr_status measure(struct cli *cli, const tsr_run_options *options,
                           const struct planning *plan, const char *set, double seconds,
                           tsr_tensors *inputs, tsr_bench_result *result)
@@ -83,6 +89,7 @@ static int print_json(struct cli *cli, const tsr_bench_result *result)
 }
 
 // Of each rank, or of all where they share a process.
+// Threads share a process, so their memory cannot be told apart; then memory[0] is 0.
 static void print_memory(const tsr_bench_result *result)
 {
     printf("memory, mapped weights included:");
@@ -94,6 +101,7 @@ static void print_memory(const tsr_bench_result *result)
     printf("\n");
 }
 
+// Shares of communication only where there is somebody to communicate with.
 static void print_text(const tsr_bench_result *result)
 {
     printf(
@@ -113,6 +121,7 @@ static void print_text(const tsr_bench_result *result)
     printf("\n");
 }
 
+// Rank 0 has the figures of all.
 static int report(struct cli *cli, const tsr_bench_result *result)
 {
     if (cli_rank(cli) > 0)
@@ -157,6 +166,7 @@ static int run(struct cli *cli)
     code = cli_planning(cli, &plan);
     if (code)
         return code;
+    // --memory is what the plan may use of each device; the engine is held to it.
     if (!options.gpu_memory) // a rank keeps to what it was planned for
         options.gpu_memory = plan.options.memory;
     tsr_status status = tsr_join(cli->session, &options);
