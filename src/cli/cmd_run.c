@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_run.c - runs a partition (or a whole model) on a set of inputs.
+//
+// FOLDER is a partition: its ranks run. A model is cut first, for the configuration that it has or
+// that a plan makes (--devices), in a temporary folder; a model without either runs whole in one
+// engine. Order: options, joining the other ranks, the engine, inputs, plan, run, outputs. Where
+// ranks are processes each of them runs all of this; rank 0 alone plans, prints and writes the
+// outputs.
 #include "summary.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+// A tensor has a rank from 0 on; an output without one is a sequence, or an optional that holds
+// nothing.
 static void print_outputs(const tsr_tensors *tensors)
 {
     for (size_t i = 0; i < tsr_tensors_count(tensors); i++) {
@@ -25,6 +33,7 @@ static void print_outputs(const tsr_tensors *tensors)
     }
 }
 
+// `elements` only of sequences.
 static void json_outputs(tsr_json *json, const tsr_tensors *tensors)
 {
     tsr_json_begin(json, "outputs", '[');
@@ -42,6 +51,7 @@ static void json_outputs(tsr_json *json, const tsr_tensors *tensors)
     tsr_json_end(json);
 }
 
+// With --json the facts of ranks are always there, in text only with --verbose.
 static int report(struct cli *cli, const tsr_tensors *outputs, const struct planned_memory *planned)
 {
     if (cli_rank(cli) > 0)
@@ -83,6 +93,7 @@ static tsr_status execute(struct cli *cli, const tsr_run_options *options,
     bool plans = !folder && cli_value(cli, "--devices");
     if (plans && cli_plans(options))
         status = tsr_plan_for(model, &plan->options, inputs, &planned);
+    // Also after a plan that failed: cli_text_or and the test of `memory` take what it left empty.
     if (plans) {
         config = cli_text_or(planned.config, "");
         *memory = (struct planned_memory){.bytes = planned.memory};
@@ -112,6 +123,7 @@ static int run(struct cli *cli)
     struct planning plan;
     struct planned_memory memory = {0};
     int code = cli_read_run_options(cli, &options);
+    // Ranks are asked what they were only where it is shown.
     options.facts = cli->json || cli->verbose;
     const char *set = code ? NULL : cli_inputs(cli);
     if (!set)

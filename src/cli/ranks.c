@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // ranks.c - what each rank of a run was, as text and as JSON: device, provider, threads, memory, ways of communicating.
+//
+// The library keeps what ranks said of themselves at the end of the last run (tsr_run_rank); on
+// ranks other than the first there is nothing. Memory is the most that a rank took of its GPU or
+// host, beside what the plan had for it, so that a user sees how good the prediction was.
 #include "summary.h"
 
+// "; own with ranks 0+1, nccl with ranks 0+1+2+3": how each group communicates.
 static void print_ways(FILE *to, const tsr_rank_facts *facts)
 {
     for (size_t i = 0; i < facts->n_groups; i++) {
@@ -37,6 +42,7 @@ static int64_t planned_for(const struct planned_memory *planned, int rank)
     return 0;
 }
 
+// A rank that said nothing is left out.
 void ranks_print(FILE *to, tsr_session *session, const struct planned_memory *planned)
 {
     for (int rank = 0; rank < tsr_run_ranks(session); rank++) {
