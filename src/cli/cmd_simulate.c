@@ -1,5 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_simulate.c - the timeline of a run on devices that one need not own.
+//
+// Nothing runs: the library cuts the model (or reads a partition), prices what each device would do
+// on the topology, and this file prints it. --devices N stands for N devices of one host; a
+// topology may be of devices that nobody here has. A bar of a device has 64 cells; with 3.2 ms in
+// all a cell is 50 us:
+//
+//   0       |####====....####    |   work, communication, waiting for others, nothing
 #include "cli.h"
 
 #include <string.h>
@@ -22,6 +29,9 @@ static double per_second(const tsr_simulation *simulation)
 }
 
 // What a device does for the most part of each cell: work, talk, wait, or nothing.
+// `at` is the device's first span and is left behind its last. A span from 0.12 to 0.20 ms with
+// cells of 0.05 ms adds 0.03 ms to cell 2 and 0.05 ms to cell 3. marks[3], a blank, is the time
+// that no span has.
 static void draw_bar(const tsr_simulation *simulation, size_t device, size_t *at, char *bar)
 {
     static const char marks[] = "#=. ";
@@ -45,6 +55,7 @@ static void draw_bar(const tsr_simulation *simulation, size_t device, size_t *at
         int best = 3;
         share[k][3] = cell - share[k][0] - share[k][1] - share[k][2];
         for (int i = 0; i < 3; i++)
+            // A hair more than the best so far, or rounding would decide between equal shares.
             if (share[k][i] > share[k][best] * 1.000001)
                 best = i;
         bar[k] = marks[best];
@@ -52,6 +63,7 @@ static void draw_bar(const tsr_simulation *simulation, size_t device, size_t *at
     bar[CELLS] = 0;
 }
 
+// 0: nothing takes any time, as in a graph without nodes.
 static double percent(const tsr_simulation *simulation, double seconds)
 {
     if (simulation->seconds > 0)
@@ -117,6 +129,7 @@ static void add_communication(tsr_json *json, const tsr_simulation *simulation)
     tsr_json_end(json);
 }
 
+// Times in seconds, sizes in bytes; `spans` is only their number, as --trace writes them.
 static int print_json(struct cli *cli, const tsr_simulation *simulation)
 {
     tsr_json *json = cli_json(cli);
@@ -179,6 +192,8 @@ free_model:
 }
 
 // The model neither has a configuration nor is it said which devices to plan for.
+// Loads the model once more just to look: a mistake of the command line is told as one before
+// anything is planned.
 static bool lacks_devices(struct cli *cli, const struct planning *planning)
 {
     tsr_model *model = NULL;
@@ -204,6 +219,7 @@ static int simulate(struct cli *cli, struct planning *planning, tsr_simulate_opt
         status = simulate_model(cli, planning, options, &x);
     if (status != TSR_OK)
         return cli_finish(cli, status);
+    // Before the text, so that nothing is printed of a command that fails.
     if (trace)
         status = tsr_simulation_trace(cli->session, &x, trace);
     int code = cli_finish(cli, status);
