@@ -14,10 +14,12 @@
 #define ANNOTATION "layer_ann"
 #define MAX_STAGES 1024
 
+// device(text) or device(=text): nodes whose annotation begins with the text, or is it.
 struct rule {
     const char *device, *text; // in the copy of RULES
     bool exact;
 };
+// One entry for each node of the main graph; looked up by bisection over addresses.
 struct placed {
     const tsr_node *node;
     long stage; // the least that its readers may have; -1: any
@@ -43,6 +45,7 @@ static char *trim(char *text)
     return text;
 }
 
+// False: nothing stands between the commas, or after the sign.
 static bool add_rule(struct layers *layers, const char *device, char *text)
 {
     text = trim(text);
@@ -60,6 +63,7 @@ static bool read_device(struct layers *layers, char *text)
     char *open = strchr(text, '('), *close = strrchr(text, ')'), *left = NULL;
     if (!open || !close || close < open || *trim(close + 1))
         return false;
+    // "gpu(a, =b)" -> "gpu", "a, =b"; both are texts of their own from here on.
     *open = *close = 0;
     const char *device = trim(text);
     if (!*device)
@@ -70,6 +74,7 @@ static bool read_device(struct layers *layers, char *text)
     return true;
 }
 
+// False: a part is no rule, or there is none. "auto" has none and is true.
 static bool read_rules(struct layers *layers, char *text)
 {
     char *left = NULL;
@@ -82,6 +87,7 @@ static bool read_rules(struct layers *layers, char *text)
 }
 
 // The device of an annotation; NULL: no rule fits. Beginnings come before exact texts.
+// "gpu(layers.); cpu(=layers.9)": layers.9 is gpu's, since beginnings come first.
 static const char *device_of(const struct layers *layers, const char *annotation)
 {
     if (layers->n_rules == 0)
@@ -105,6 +111,7 @@ static int by_node(const void *a, const void *b)
 }
 
 // The highest stage among those who make what the node reads; -1: none has one.
+// Producers stand before their readers in a graph, so their stages are known.
 static long least_stage(const struct layers *layers, const tsr_node *node)
 {
     long least = -1;
@@ -120,6 +127,8 @@ static long least_stage(const struct layers *layers, const tsr_node *node)
 }
 
 // The first stage of that device that is not before `least`, a new one if there is none; -1: too many.
+// Data must not go back to an earlier stage: embed (cpu, 0), layer (gpu, 1), head (cpu): stage 0 is
+// before 1, so the head opens stage 2 of the same device.
 static long stage_of(struct layers *layers, const char *device, long least)
 {
     for (long stage = least < 0 ? 0 : least; stage < layers->n_stages; stage++)
@@ -131,6 +140,8 @@ static long stage_of(struct layers *layers, const char *device, long least)
     return layers->n_stages++;
 }
 
+// Nodes without an annotation get no stage, but hand on the least that their readers may have: what
+// they compute may come from a stage.
 static bool place(struct layers *layers)
 {
     const tsr_graph *graph = tsr_model_graph(layers->editor->model);
@@ -156,6 +167,7 @@ static bool place(struct layers *layers)
 }
 
 // "gpu" of a rule is the kind of device GPU; annotations are no names of devices.
+// One device for each stage, named by the rules' devices in capitals; with `auto` without names.
 static tsr_config *make_config(const struct layers *layers)
 {
     tsr_config *config = NULL;
@@ -192,9 +204,11 @@ static void write_stages(struct layers *layers)
             tsr_node_set_stage(node, editor->config, own->stage) != TSR_OK)
             edit_wrong(editor, EXIT_NO, "a node takes no stage");
     }
+    // The whole of --layers counts as one edit.
     editor->n_applied++;
 }
 
+// `layers` is on the heap for its list of 1024 names.
 void edit_layers(struct editor *editor, const char *text)
 {
     struct layers *layers = cli_alloc(1, sizeof *layers);
