@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_explain.c - what a finding's code means and what to do about it; alone, the list of all
 // codes.
+//
+// The texts are those of src/base/diag.def, one row for each code that a finding may have.
 #include "cli.h"
 
 #include <string.h>
@@ -8,6 +10,7 @@
 static const char *const severities[] = {"error", "warning", "note"};
 
 // Prints text wrapped at 96 columns, as paragraphs.
+// Breaks at blanks; a word that is longer than the line stands on one of its own.
 static void print_wrapped(const char *text)
 {
     size_t column = 0;
@@ -25,6 +28,7 @@ static void print_wrapped(const char *text)
     putchar('\n');
 }
 
+// In the order of the table, which puts kindred codes together.
 static int list_all(struct cli *cli)
 {
     const char *code, *title, *explanation;

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_tiles.c - what a sharding does to a shape: start, stop and size of every device's pieces.
+//
+// A box is a range in each dimension: start and stop (exclusive), so its size is stop - start. A
+// device has one line for each of its boxes. 7 rows in 5 parts, {5,1:3,2,4,1,0}: part j of 5 is
+// rows floor(7j/5) .. floor(7(j+1)/5), so part 0, row 0, is on device 3, and part 2, rows 2 and 3,
+// on device 4.
 #include "cli.h"
 
 // v[i], less what is to be taken off; without `minus`, nothing is.
@@ -10,6 +15,7 @@ static int64_t less(const int64_t *v, const int64_t *minus, int i)
     return v[i] - minus[i];
 }
 
+// "[0, 4]"; a list that does not fit ends where the room does.
 static void list_text(char *out, size_t cap, const int64_t *v, const int64_t *minus, int rank)
 {
     size_t k = (size_t)snprintf(out, cap, "[");
@@ -35,6 +41,7 @@ static void print_boxes(const tsr_box *boxes, size_t n, int rank)
     }
 }
 
+// The same numbers as the columns of the text.
 static void json_list(tsr_json *json, const char *key, const int64_t *v, const int64_t *minus,
                       int rank)
 {

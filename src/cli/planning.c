@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // planning.c - options of the commands that plan: devices, memory, sizes of symbolic dimensions.
+//
+// Used by plan, partition, run, bench, verify, simulate and report. After cli_planning gave 0 the
+// options hold a topology and copies of texts, and cli_planning_end frees both; after a mistake it
+// has already been called.
 #include "cli.h"
 
 #include <ctype.h>
@@ -9,6 +13,8 @@
 #include <unistd.h>
 
 // A number, or a topology by its name or its file; what is neither, and no file, is a mistake of the command line.
+// "4" is a number of equal devices; "4x" or "ring:4" go to cli_topology, which knows files and
+// names.
 static int read_devices(struct cli *cli, struct planning *planning)
 {
     const char *text = cli_value(cli, "--devices");
@@ -27,11 +33,13 @@ static int read_devices(struct cli *cli, struct planning *planning)
     if (status == TSR_OK)
         return 0;
     int code = cli_finish(cli, status);
+    // The text is no notation and no file: a word that was mistyped, not a bad file.
     if (status == TSR_MALFORMED && access(text, F_OK) != 0)
         return EXIT_USAGE;
     return code;
 }
 
+// Stages 0: no pipeline. --objective without --stages would be followed by nobody.
 static int read_stages(struct cli *cli, tsr_plan_options *options)
 {
     const char *stages = cli_value(cli, "--stages"), *objective = cli_value(cli, "--objective");
@@ -51,6 +59,7 @@ static int read_stages(struct cli *cli, tsr_plan_options *options)
     return 0;
 }
 
+// Each step looks whether the one before has failed, so that the end is at one place.
 int cli_planning(struct cli *cli, struct planning *planning)
 {
     const char *memory = cli_value(cli, "--memory"), *seconds = cli_value(cli, "--time");
@@ -78,6 +87,8 @@ void cli_planning_end(struct planning *planning)
     *planning = (struct planning){0};
 }
 
+// With threads there is one process, which plans. tsr_run_place is false where no launcher and no
+// --rank makes this process one of several.
 bool cli_plans(const tsr_run_options *options)
 {
     int rank = 0, ranks = 1;
