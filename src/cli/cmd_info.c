@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_info.c - what is in a model: interface, operators, weights, configurations, shardings,
 // stages.
+//
+// Three parts: facts are counted in one walk (struct facts); text shows the first of each, JSON all
+// of them; what annotations say is printed node by node. Annotations that are wrong do not fail the
+// command: they are shown as far as they can be read, and `check` says what is wrong.
 #include "cli.h"
 
 #include <stdlib.h>
@@ -11,6 +15,8 @@ struct op_count {
     size_t n;
 };
 
+// ops: each operator once with its number of nodes, the most frequent first; n_specs and n_stages
+// count annotations of all configurations; largest: the heaviest weight, NULL without weights.
 struct facts {
     struct op_count *ops;
     size_t n_ops, n_nodes, n_specs, n_stages, n_weights;
@@ -19,6 +25,7 @@ struct facts {
     int64_t largest_bytes;
 };
 
+// By operator, then by domain: equal ones become neighbours.
 static int by_name(const void *a, const void *b)
 {
     const struct op_count *x = a, *y = b;
@@ -28,6 +35,8 @@ static int by_name(const void *a, const void *b)
     return strcmp(x->domain, y->domain);
 }
 
+// The most frequent first; operators that are equally frequent by name, so that the list is always
+// the same.
 static int by_count(const void *a, const void *b)
 {
     const struct op_count *x = a, *y = b;
@@ -37,6 +46,7 @@ static int by_count(const void *a, const void *b)
 }
 
 // Counts equal operators: sort all, then join neighbours.
+// Nodes of subgraphs and functions count, too: tsr_model_next_node walks all of them.
 static void count_ops(const tsr_model *model, struct facts *facts)
 {
     for (tsr_node *node = NULL; (node = tsr_model_next_node(model, node));)
@@ -81,6 +91,8 @@ static void type_text(const tsr_value *value, char *out, size_t cap)
 {
     size_t k = (size_t)snprintf(out, cap, "%s", tsr_dtype_name(tsr_value_dtype(value)));
     int rank = tsr_value_rank(value);
+    // One turn more than dimensions, for the bracket; of an unknown rank (-1) none, so the type
+    // stands alone.
     for (int i = 0; i <= rank; i++) {
         if (k >= cap)
             break;
@@ -118,6 +130,7 @@ static void print_values(const struct interface *interface, const tsr_graph *gra
     }
 }
 
+// The name, or "#3 MatMul" of a node that has none, in the caller's buffer.
 static const char *node_label(const tsr_node *node, char *buffer, size_t cap)
 {
     if (tsr_node_name(node)[0])
@@ -127,6 +140,8 @@ static const char *node_label(const tsr_node *node, char *buffer, size_t cap)
 }
 
 // Calls f for every node entry of the model.
+// An entry is what a node says for one configuration: specs of its values, and a stage. f gets
+// `data` as it is: facts for counting, a document for JSON.
 static void each_entry(struct cli *cli, const tsr_model *model, void *data,
                        void (*f)(struct cli *, void *, const tsr_node *, const tsr_node_config *))
 {
@@ -135,6 +150,7 @@ static void each_entry(struct cli *cli, const tsr_model *model, void *data,
             f(cli, data, node, tsr_node_config_at(node, i));
 }
 
+// Empty where the node names a configuration that the model does not declare.
 static const char *config_name(const tsr_node_config *nc)
 {
     const tsr_config *config = tsr_node_config_config(nc);
@@ -143,6 +159,8 @@ static const char *config_name(const tsr_node_config *nc)
     return tsr_config_name(config);
 }
 
+// In the notation that the user chose; `run` has refused unknown ones. A spec that means no
+// sharding gives `otherwise`.
 static const char *spec_label(const struct cli *cli, const tsr_spec *spec, const char *otherwise)
 {
     tsr_notation notation = TSR_NOTATION_TILES;
@@ -163,6 +181,7 @@ static void count_entry(struct cli *cli, void *data, const tsr_node *node,
     facts->n_stages += tsr_node_config_stage(nc, &stage);
 }
 
+// "  tp2        mm:W {2,1:0,1}", and a line for its stage.
 static void print_entry(struct cli *cli, void *data, const tsr_node *node,
                         const tsr_node_config *nc)
 {
@@ -183,6 +202,7 @@ static void print_entry(struct cli *cli, void *data, const tsr_node *node,
         printf("  %-10s %s stage %lld\n", config_name(nc), label, (long long)stage);
 }
 
+// At most 16 names of devices; JSON has all.
 static void print_configs(const tsr_model *model)
 {
     size_t n = tsr_model_config_count(model);
@@ -201,6 +221,7 @@ static void print_configs(const tsr_model *model)
 }
 
 // The topology of each configuration that has one; what is wrong with it is the checker's word.
+// tsr_model_topology adds findings for bad ones, which are dropped here.
 static void each_topology(struct cli *cli, tsr_model *model, void *data,
                           void (*f)(void *data, const tsr_config *config,
                                     const tsr_topology *topology))
@@ -215,6 +236,7 @@ static void each_topology(struct cli *cli, tsr_model *model, void *data,
     tsr_finding_clear(cli->session);
 }
 
+// Sides of a grid that are shown: 2x4 has two.
 #define MAX_SIDES 8
 
 static void print_topology(void *data, const tsr_config *config, const tsr_topology *topology)
@@ -296,6 +318,7 @@ static void json_values(tsr_json *json, const struct interface *interface, const
     tsr_json_end(json);
 }
 
+// Opens an object for one entry; the caller adds its own keys and closes it.
 static void json_entry(tsr_json *json, const tsr_node *node, const tsr_node_config *nc)
 {
     tsr_json_begin(json, NULL, '{');
@@ -304,6 +327,7 @@ static void json_entry(tsr_json *json, const tsr_node *node, const tsr_node_conf
     tsr_json_int(json, "index", tsr_node_index(node));
 }
 
+// `sharding` is null where the spec means none.
 static void json_specs(struct cli *cli, void *data, const tsr_node *node, const tsr_node_config *nc)
 {
     tsr_json *json = data;
