@@ -4,6 +4,11 @@
 //
 // Projections are cut by columns, then by rows (the usual tensor parallelism), so each half of the
 // block needs one sum over the devices. Everything between follows from the operators' rules.
+//
+// The model is built through the public interface, node by node, with specs on its six weights
+// alone: query, key, value and up by columns, output and down by rows. With 4 devices each has 2 of
+// 8 heads and 512 of 2048 inner columns; partial sums of `output` and `down` are added by two
+// AllReduces. `demo` then does what `verify` does on the file that it has written.
 #include "summary.h"
 
 #include <math.h>
@@ -13,6 +18,8 @@
 
 enum { TOKENS = 16, HIDDEN = 512, HEADS = 8, INNER = 2048, DEVICES_MAX = 8 };
 
+// What all makers of nodes share. `failed` is set by the first of them that fails, and the others
+// then do nothing: one look at the end suffices.
 struct builder {
     tsr_graph *graph;
     tsr_config *config;
@@ -22,6 +29,7 @@ struct builder {
     bool failed;
 };
 
+// Xorshift: the same weights on every machine, without a library.
 static float next_random(struct builder *builder)
 {
     builder->random ^= builder->random << 13;
@@ -46,6 +54,7 @@ static tsr_value *weight(struct builder *builder, const char *name, int64_t rows
     return value;
 }
 
+// The second input of a Reshape.
 static tsr_value *shape_constant(struct builder *builder, const char *name, const int64_t *dims,
                                  int64_t n)
 {
@@ -55,6 +64,7 @@ static tsr_value *shape_constant(struct builder *builder, const char *name, cons
     return value;
 }
 
+// The node's output, with its shape written down. NULL where the node could not be made.
 static tsr_value *typed(struct builder *builder, tsr_node *n, int rank, const int64_t *sizes)
 {
     tsr_dim dims[4];
@@ -65,6 +75,7 @@ static tsr_value *typed(struct builder *builder, tsr_node *n, int rank, const in
     return value;
 }
 
+// A node of one to three inputs (the later ones may be NULL) and one output, named by its number.
 static tsr_node *node(struct builder *builder, const char *op, tsr_value *x, tsr_value *y,
                       tsr_value *z)
 {
@@ -90,6 +101,8 @@ static tsr_value *project(struct builder *builder, tsr_value *x, const char *nam
                           int64_t out, bool rows)
 {
     char text[96], bias_name[64];
+    // Random numbers in [-1, 1) have variance 1/3; times 1.7 / sqrt(in), a row's product keeps
+    // variance 1.
     tsr_value *w = weight(builder, name, in, out, 1.7f / sqrtf((float)in), 0);
     tsr_node *n = node(builder, "MatMul", x, w, NULL);
     const int64_t sizes[] = {1, TOKENS, out};
@@ -103,6 +116,7 @@ static tsr_value *project(struct builder *builder, tsr_value *x, const char *nam
 }
 
 // [1, tokens, hidden] -> [1, heads, tokens, hidden / heads], or with the last two exchanged.
+// One Reshape and one Transpose; `exchanged` is for keys, which the scores multiply transposed.
 static tsr_value *by_heads(struct builder *builder, tsr_value *x, tsr_value *shape, bool exchanged)
 {
     const int64_t split[] = {1, TOKENS, HEADS, HIDDEN / HEADS};
@@ -147,6 +161,7 @@ static tsr_value *attention(struct builder *builder, tsr_value *x)
     return project(builder, y, "output", HIDDEN, HIDDEN, true);
 }
 
+// x + y, normalised, with a scale near 1 and a shift near 0.
 static tsr_value *residual_norm(struct builder *builder, tsr_value *x, tsr_value *y,
                                 const char *name)
 {
@@ -191,6 +206,7 @@ static tsr_status build(struct cli *cli, int64_t devices, tsr_model **out)
     return TSR_OK;
 }
 
+// The line that a newcomer looks for is the last: PASS or FAIL.
 static int report(struct cli *cli, const tsr_verify_result *result, int code)
 {
     bool pass = code == EXIT_DONE && result->ok;
@@ -214,6 +230,7 @@ static int report(struct cli *cli, const tsr_verify_result *result, int code)
     return code;
 }
 
+// The folder is temporary and goes with the session; --keep is for a copy.
 static int verify_in(struct cli *cli, const char *folder, int64_t devices)
 {
     char path[4096];
