@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_report.c - a plan and what a run of it would be, as one HTML page.
+//
+// Up to three sources meet on a page: shardings (of the model, of a plan's document with --plan, or
+// of a plan that is made here), a simulation of them on their topology, and a trace of a real run
+// (--trace). `struct report` gathers one side; with --beside there is a second, in a session of its
+// own. Order: load, plan, simulate, check, then the library writes the page.
 #include "cli.h"
 #include "edit.h"
 
@@ -19,6 +24,8 @@ struct report {
 };
 
 // The shardings of a plan's document.
+// A plan's document holds edits (edit.c), applied to the loaded model. Shardings need IR version
+// 11, to which the model in memory is raised.
 static int replay(struct report *report, const char *path)
 {
     struct editor editor;
@@ -34,6 +41,7 @@ static int replay(struct report *report, const char *path)
     return code;
 }
 
+// Named by the user, else the only one; NULL: there is none, and the model is planned.
 static const char *config_of(const struct report *report)
 {
     const char *named = cli_value(report->cli, "--config");
@@ -59,6 +67,8 @@ static tsr_status plan(struct report *report)
             report->config = report->plan.config;
         return status;
     }
+    // Shardings that exist are priced by planning a copy that keeps them: the model itself is not
+    // changed.
     tsr_status status = tsr_model_clone(report->model, &copy);
     if (status == TSR_OK)
         status = tsr_plan(copy, &options, &report->plan);
@@ -71,6 +81,7 @@ static tsr_status plan(struct report *report)
 }
 
 // What the plan comes to, on its topology, beside one device; then the checker's findings, which stand on the page.
+// The checker's findings stay in the session, where the writer of the page reads them.
 static tsr_status look(struct report *report)
 {
     tsr_simulate_options options = {.size = sizeof options,
@@ -92,6 +103,7 @@ static tsr_status look(struct report *report)
 
 // Pipelines are seen when requests follow one another: two for each stage, at most MAX_REQUESTS.
 #define MAX_REQUESTS 8
+// Three stages, 0 to 2: 6 requests; four and more: 8.
 static int requests_for(const struct report *report)
 {
     int64_t stage, highest = -1;
@@ -127,6 +139,7 @@ static tsr_status prepare(struct report *report)
     return look(report);
 }
 
+// `document` NULL: the model's own shardings.
 static int load(struct report *report, const char *path, const char *document)
 {
     tsr_status status = tsr_model_load(report->cli->session, path, &report->model);
@@ -180,6 +193,7 @@ static int load_beside(struct report *other, struct report *report, struct cli *
     return cli_finish(own, prepare(other));
 }
 
+// Also of a side that was never loaded: all of it is zero then.
 static void end_beside(struct report *other)
 {
     tsr_topology_free(other->kept);
@@ -191,6 +205,7 @@ static void end_beside(struct report *other)
 
 // ---- the command that makes the page again -----------------------------------------------------------
 
+// Words of harmless characters stay as they are; all others are quoted for a shell.
 static void add_word(FILE *to, const char *word)
 {
     if (word[0] && strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -208,6 +223,8 @@ static void add_word(FILE *to, const char *word)
 }
 
 // As a shell reads it; to be freed. Without memory the command ends, as with cli_alloc.
+// The page shows how it was made. A generation folder is named as the user gave it, and sizes that
+// were filled in stand there as options.
 static char *command_of(const struct cli *cli)
 {
     char *text = NULL;
@@ -238,6 +255,7 @@ static const tsr_topology *topology_of(const struct report *report)
     return report->kept;
 }
 
+// `side` has no model where there is no other plan, and is then not passed on.
 static tsr_status write_page(struct report *report, const struct report *other, const char *out)
 {
     char *command = command_of(report->cli);
@@ -265,6 +283,8 @@ static tsr_status write_page(struct report *report, const struct report *other, 
     return status;
 }
 
+// The order matters for messages: what is wrong with the first side is told before the second is
+// read.
 static int make(struct report *report, const char *out)
 {
     const char *file = cli_value(report->cli, "--beside");

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+// tsr_pieces_find gives the device's first piece; its others follow it.
 static void piece_name(const tsr_pieces *dict, size_t i, char *out, size_t cap)
 {
     int64_t device = tsr_pieces_at(dict, i).device, first = tsr_pieces_find(dict, device, 0);
@@ -34,6 +35,7 @@ static int64_t choose(struct cli *cli, const tsr_tensors *tensors)
 }
 
 // Pieces are named by their device: "0", "1"; a second tile of device 0 is "0.1".
+// One entry of `out` for each piece. Data of the pieces is copied into `out`.
 static tsr_status split(const char *sharding, const tsr_tensors *in, size_t i, tsr_session *session,
                         tsr_tensors *out)
 {
@@ -56,6 +58,7 @@ static tsr_status split(const char *sharding, const tsr_tensors *in, size_t i, t
     return status;
 }
 
+// The file has such an entry (i from 0 on), with the shape of the piece.
 static bool fits(const tsr_tensors *in, int64_t i, tsr_piece piece)
 {
     return i >= 0 && tsr_tensors_rank(in, (size_t)i) == piece.rank &&
@@ -108,6 +111,7 @@ static int join(struct cli *cli, const char *sharding, const tsr_tensors *in, ts
         goto free_pieces;
     for (int i = 0; i < rank; i++)
         elements *= shape[i];
+    // One element more than needed, so that a tensor without elements has an address, too.
     void *whole = cli_alloc((size_t)elements + 1, (size_t)tsr_dtype_bits(type) / 8);
     *status = tsr_pieces_join(dict, whole);
     if (*status == TSR_OK)
@@ -120,6 +124,8 @@ free_pieces:
 
 // A sharding that cannot be read is a mistake of the command line; a file that cannot be read is
 // not.
+// Load, cut or join, save, say so. *status of join and its own code are told apart: the code is for
+// what the command itself has found and said.
 static int work(struct cli *cli, const char *sharding, const char *file, tsr_tensors *in,
                 tsr_tensors *out)
 {
