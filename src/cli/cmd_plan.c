@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_plan.c - chooses a sharding for every node.
+//
+// Three jobs: one model is planned, two models that share weights are planned together (--with), or
+// two plans that were written are compared (--compare). The library searches and writes shardings
+// into the model in memory; this file reads the words, lets Ctrl-C end the search with the best
+// plan so far, writes what the options name, and prints the summary. A plan that does not fit is an
+// answer with exit code EXIT_INFEASIBLE: nothing is written, and the summary says how much memory
+// is needed. Times in the summary are picoseconds, sizes bytes of one device.
 #include "cli.h"
 
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
+// `in_parts`: each device holds a part of a sum.
 static void json_tensors(tsr_json *json, const char *name, const tsr_plan_tensor *list, size_t n)
 {
     tsr_json_begin(json, name, '[');
@@ -44,6 +52,8 @@ static void json_choices(tsr_json *json, const tsr_plan_summary *summary)
         tsr_json_end(json);
 }
 
+// Of --explain: each way to run the node, what it costs at the node itself, and the best plan in
+// which the node runs so.
 static void print_choices(const tsr_plan_summary *summary)
 {
     if (summary->n_choices)
@@ -92,7 +102,7 @@ static void json_stages(tsr_json *json, const tsr_plan_summary *summary)
     tsr_json_end(json);
 }
 
-// 0,1 or 32..63.
+// 0,1 or 32..63. Three and more numbers that follow one another are shortened.
 static void print_devices(const tsr_plan_stage *stage)
 {
     int64_t first = stage->devices[0], last = stage->devices[stage->n_devices - 1];
@@ -104,6 +114,7 @@ static void print_devices(const tsr_plan_stage *stage)
         printf("%s%lld", cli_between(d, ","), (long long)stage->devices[d]);
 }
 
+// Nothing for a plan without stages.
 static void print_stages(const tsr_plan_summary *summary)
 {
     if (summary->n_stages)
@@ -141,6 +152,7 @@ static void json_parts(tsr_json *json, const tsr_plan_summary *summary)
     tsr_json_end(json);
 }
 
+// With --with: the first model is the argument, the other the option's.
 static void print_parts(const tsr_plan_summary *summary)
 {
     for (size_t i = 0; i < summary->n_parts; i++) {
@@ -174,10 +186,12 @@ static void json_feasible(tsr_json *json, const tsr_plan_summary *summary)
     json_choices(json, summary);
     tsr_json_int(json, "nodes", (int64_t)summary->nodes);
     tsr_json_int(json, "cut_nodes", (int64_t)summary->cut_nodes);
+    // 0: one device does not have the memory, or nodes are kept cut.
     if (summary->one_device > 0)
         tsr_json_int(json, "one_device", summary->one_device);
     else
         tsr_json_null(json, "one_device");
+    // Fewer devices that are predicted to be as fast or faster.
     if (summary->better_devices > 0) {
         tsr_json_begin(json, "better", '{');
         tsr_json_int(json, "devices", summary->better_devices);
@@ -206,6 +220,8 @@ static void json_tried(tsr_json *json, const tsr_plan_summary *summary)
     tsr_json_end(json);
 }
 
+// needs_bytes: what a device needs at least with this number of them; fits_devices: how many of
+// them would do; binding: what fills the fullest device, the largest first.
 static void json_infeasible(tsr_json *json, const tsr_plan_summary *summary)
 {
     tsr_json_int(json, "needs_bytes", summary->needs_bytes);
@@ -268,6 +284,7 @@ static void print_plan(const tsr_plan_summary *summary)
     for (size_t i = 0; i < summary->devices; i++)
         if (summary->memory[i] > most)
             most = summary->memory[i];
+    // Stages for throughput: the cost is the time from one result to the next, not of one run.
     bool follow = summary->n_stages && summary->objective == TSR_THROUGHPUT;
     printf("%zu device%s, %zu of %zu nodes cut; predicted time %s%s", summary->devices,
            cli_plural(summary->devices), summary->cut_nodes, summary->nodes,
@@ -329,6 +346,7 @@ static const tsr_topology *chosen_topology(const tsr_plan_options *options,
     return options->topology;
 }
 
+// Labels first: they are part of what is saved.
 static tsr_status write_model(struct cli *cli, tsr_model *model, const char *path)
 {
     tsr_status status = cli_label(cli, model);
@@ -338,6 +356,7 @@ static tsr_status write_model(struct cli *cli, tsr_model *model, const char *pat
 }
 
 // The files that options ask for. The document comes first: OUT may be the file whose digest it tells.
+// Stops at the first that cannot be written; those before it stay.
 static tsr_status write_files(struct cli *cli, tsr_model *model, const tsr_plan_options *options,
                               const tsr_plan_summary *summary)
 {
@@ -360,6 +379,8 @@ static tsr_status write_files(struct cli *cli, tsr_model *model, const tsr_plan_
 }
 
 // A plan that does not exist is an answer too: with --json it is printed, with the reason, and the code says it.
+// Files are written before anything is printed, so that a summary on stdout means that they are
+// there.
 static int finish(struct cli *cli, tsr_status status, tsr_model *model,
                   const tsr_plan_options *options, const tsr_plan_summary *summary)
 {
@@ -385,6 +406,7 @@ static int finish(struct cli *cli, tsr_status status, tsr_model *model,
 
 // ---- two plans ---------------------------------------------------------------------------------
 
+// One of the two documents that are compared.
 static void json_side(tsr_json *json, const tsr_plan_side *side)
 {
     tsr_json_begin(json, NULL, '{');
@@ -421,6 +443,7 @@ static int json_comparison(struct cli *cli, const tsr_plan_comparison *compariso
     return cli_print_json(cli, json, code);
 }
 
+// a and b are the files in the order given; "whole": the plan does not cut that node.
 static void print_comparison(const struct cli *cli, const tsr_plan_comparison *comparison)
 {
     if (!comparison->same_model)
@@ -462,6 +485,7 @@ static int compare(struct cli *cli)
 // ---- two models --------------------------------------------------------------------------------
 
 // The other model's sizes: its own, and the first's where it has none of that name.
+// model: the one of --with, NULL without it; states: values of --state; dims: those of --with-dim.
 struct together {
     tsr_model *model;
     const char **states;
@@ -469,6 +493,7 @@ struct together {
     tsr_dim_size sizes[2 * CLI_MAX_DIMS];
 };
 
+// `--dim seq=128 --dim batch=8 --with-dim seq=1`: the other model has seq 1 and batch 8.
 static void join_sizes(struct together *together, tsr_plan_options *options)
 {
     size_t n = 0;
@@ -485,6 +510,7 @@ static void join_sizes(struct together *together, tsr_plan_options *options)
     options->n_with_sizes = n;
 }
 
+// Also --state, which one model may have alone. The list has room for all that was given.
 static int read_together(struct cli *cli, struct together *together, tsr_plan_options *options)
 {
     const char *with = cli_value(cli, "--with"), *steps = cli_value(cli, "--steps");
@@ -508,6 +534,7 @@ static int read_together(struct cli *cli, struct together *together, tsr_plan_op
     return 0;
 }
 
+// What was loaded is freed by the caller in either case.
 static tsr_status load_both(struct cli *cli, struct together *together, tsr_plan_options *options,
                             tsr_model **m)
 {
@@ -525,6 +552,7 @@ static bool ends_with(const char *text, const char *end)
     return n >= k && strcmp(text + n - k, end) == 0;
 }
 
+// What can be said to be wrong without reading a file.
 static int check_words(struct cli *cli)
 {
     const char *program = cli_value(cli, "--export-lp");
@@ -551,6 +579,7 @@ static void stop_planning(int signal)
 static tsr_status plan_until_stopped(struct cli *cli, tsr_model *model,
                                      const tsr_plan_options *options, tsr_plan_summary *out)
 {
+    // SA_RESETHAND: the second Ctrl-C finds the default and ends the program at once.
     struct sigaction stop = {.sa_handler = stop_planning, .sa_flags = SA_RESETHAND}, before;
     planning_session = cli->session;
     sigemptyset(&stop.sa_mask);
@@ -578,6 +607,7 @@ static int run(struct cli *cli)
     g.options.export_lp = cli_value(cli, "--export-lp");
     g.options.explain = cli_value(cli, "--explain");
     g.options.config = cli_value(cli, "--config");
+    // On the heap for its sizes, and zeroed, so that all of it can be freed after any failure.
     together = cli_alloc(1, sizeof *together);
     code = check_words(cli);
     if (!code)
