@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_generate.c - tokens of a language model in a generation folder, as they come.
+//
+// Generation itself is the library's (genai room): it opens the folder, plans and cuts the model
+// with --devices, and calls `take` with each token. Only ids go in and out: there is no tokenizer
+// in C.
 #include "cli.h"
 
 #include <errno.h>
@@ -9,6 +13,7 @@
 #define MAX_IDS (1 << 20)
 
 // "1,72,101" -> tokens; NULL after a message.
+// "1,72,101" has at most half as many numbers as characters, and one more: the list never grows.
 static int64_t *read_ids(struct cli *cli, const char *text, size_t *n)
 {
     int64_t *ids = cli_alloc(strlen(text) / 2 + 1, sizeof *ids);
@@ -31,12 +36,14 @@ static int64_t *read_ids(struct cli *cli, const char *text, size_t *n)
     }
 }
 
+// What `take` needs: where tokens go. json NULL: to stdout, with blanks between them.
 struct listener {
     struct cli *cli;
     tsr_json *json;
     bool first;
 };
 
+// False ends the generation: whoever read our stdout has gone.
 static bool take(void *data, int64_t token)
 {
     struct listener *listener = data;
@@ -49,6 +56,7 @@ static bool take(void *data, int64_t token)
 }
 
 // A number that is not given stays 0, for which the library takes its usual one.
+// Numbers are positive or 0; 0 is the library's default.
 static int read_options(struct cli *cli, tsr_generate_options *options)
 {
     uint64_t number;
@@ -76,6 +84,7 @@ static int read_options(struct cli *cli, tsr_generate_options *options)
     return cli_read_run_options(cli, &options->run);
 }
 
+// The first token's time holds the prompt; the rate is of those behind it.
 static void report(struct cli *cli, const struct listener *listener,
                    const tsr_generate_result *result)
 {

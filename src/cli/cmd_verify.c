@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_verify.c - cuts a model, runs it cut and whole, compares.
+//
+// Either one way to cut (of the model, or planned with --devices), or K random ones (--random),
+// each of which is a trial with its own result. The library cuts, runs and compares; this file
+// prints. A difference is an answer, EXIT_NO, and where there is one, the first value in the order
+// of the graph that differs is named with its node and rank. Where ranks are processes rank 0 alone
+// compares and prints.
 #include "summary.h"
 
 #include <stdlib.h>
@@ -9,6 +15,8 @@
 
 static const char *const verdicts[] = {"FAIL", "PASS"};
 
+// `recorded`: outputs that came with the inputs (test_data_set_N): 1 equal, 0 different, -1 there
+// are none.
 static void print_outputs(const tsr_verify_result *result)
 {
     printf("%-24s %12s %12s\n", "output", "max abs", "max rel");
@@ -50,6 +58,7 @@ static void json_outputs(tsr_json *json, const tsr_difference *list, size_t n)
     tsr_json_end(json);
 }
 
+// `rank` is null where it is not known who has the element that differs most.
 static void json_first(tsr_json *json, const tsr_first_difference *first)
 {
     if (!first->value)
@@ -68,6 +77,7 @@ static void json_first(tsr_json *json, const tsr_first_difference *first)
 }
 
 // The edits, a string for each line.
+// The edits can be replayed with `annotate --script`. A line too long for the buffer is left out.
 static void json_sharding(tsr_json *json, const char *edits)
 {
     char line[4096];
@@ -103,6 +113,7 @@ static void json_trials(tsr_json *json, const tsr_verify_result *result)
     tsr_json_end(json);
 }
 
+// With trials the results stand in each of them; without, at the top.
 static int print_verify_json(struct cli *cli, const tsr_verify_options *options,
                              const tsr_verify_result *result, int code)
 {
@@ -131,11 +142,13 @@ static double worst(const tsr_trial *trial)
 {
     double most = 0;
     for (size_t i = 0; i < trial->n_outputs; i++)
+        // Written so that NaN, which compares false, counts as worst.
         if (!(trial->outputs[i].max_rel <= most))
             most = trial->outputs[i].max_rel;
     return most;
 }
 
+// Trial i has seed + i. Edits are printed of those that failed alone.
 static void print_trials(const tsr_verify_options *options, const tsr_verify_result *result)
 {
     printf("%-8s %12s %12s %12s\n", "seed", "nodes cut", "collectives", "max rel");
@@ -156,6 +169,7 @@ static void print_trials(const tsr_verify_options *options, const tsr_verify_res
 
 // ---- the command -------------------------------------------------------------------------------
 
+// Order of names and numbers: 0 is --random, 1 is --seed.
 static int read_random(struct cli *cli, tsr_verify_options *options)
 {
     const char *names[] = {"--random", "--seed"};
@@ -195,6 +209,7 @@ static int read_options(struct cli *cli, tsr_verify_options *options)
     return options->inputs ? 0 : EXIT_USAGE;
 }
 
+// The engine is opened before anything is loaded: without one there is nothing to verify.
 static int run(struct cli *cli)
 {
     tsr_verify_options options = {.size = sizeof options};
