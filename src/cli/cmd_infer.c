@@ -2,6 +2,8 @@
 // cmd_infer.c - fills in what the annotations left open and writes the model.
 #include "cli.h"
 
+// Inference fails with findings where shardings contradict each other; then nothing is written, and
+// with --json `written` is null.
 static int run(struct cli *cli)
 {
     const char *out = cli_value(cli, "-o");

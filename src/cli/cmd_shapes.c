@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_shapes.c - finds types and shapes of all values and writes them into the model.
+//
+// The library completes what the model declares (tsr_shapes); the model is saved whole or not at
+// all. Of values: `typed` have an element type, `ranked` a number of dimensions, `fixed` all sizes
+// as numbers or as expressions of symbols.
 #include "cli.h"
 
 static int print_summary(struct cli *cli, const char *out, const tsr_shapes_summary *summary)
@@ -22,6 +26,7 @@ static int print_summary(struct cli *cli, const char *out, const tsr_shapes_summ
     return cli_print_json(cli, json, EXIT_DONE);
 }
 
+// Saves only what was completed without an error; the summary is printed last.
 static int complete(struct cli *cli, const char *out, const tsr_dim_size *sizes, size_t n)
 {
     tsr_model *model = NULL;
