@@ -37,8 +37,8 @@ static int complete(struct cli *cli, const char *out, const tsr_dim_size *sizes,
     if (status == TSR_OK)
         status = tsr_model_save(model, out);
     int code = cli_finish(cli, status);
-    if (status == TSR_OK)
-        print_summary(cli, out, &summary);
+    if (code == EXIT_DONE)
+        code = print_summary(cli, out, &summary);
     tsr_model_free(model);
     return code;
 }
