@@ -101,6 +101,23 @@ static void report(struct cli *cli, const struct listener *listener,
             (long long)result->tokens, result->first_s, rate);
 }
 
+// The folder is open for the generation alone: what came out is numbers.
+static tsr_status generate(struct cli *cli, const int64_t *ids, size_t n,
+                           const tsr_generate_options *options, struct listener *listener,
+                           tsr_generate_result *result)
+{
+    tsr_folder *folder = NULL;
+    tsr_status status = cli_engine(cli, NULL, NULL);
+    if (status != TSR_OK)
+        return status;
+    status = tsr_folder_open(cli->session, cli->folder, &folder);
+    if (status != TSR_OK)
+        return status;
+    status = tsr_generate(folder, ids, n, options, take, listener, result);
+    tsr_folder_free(folder);
+    return status;
+}
+
 // Tokens are printed as they come (take); the JSON text is printed at the end, whole or not at
 // all.
 static int run(struct cli *cli)
@@ -108,7 +125,6 @@ static int run(struct cli *cli)
     tsr_generate_options options = {.size = sizeof options, .work = getenv("TMPDIR")};
     tsr_generate_result result = {.size = sizeof result};
     struct listener listener = {.cli = cli, .first = true};
-    tsr_folder *folder = NULL;
     size_t n;
     if (!cli->folder)
         return cli_usage(cli,
@@ -129,20 +145,16 @@ static int run(struct cli *cli)
         return EXIT_USAGE;
     if (cli->json && (listener.json = cli_json(cli)))
         tsr_json_begin(listener.json, "tokens", '[');
-    tsr_status status = cli_engine(cli, NULL, NULL);
-    if (status == TSR_OK)
-        status = tsr_folder_open(cli->session, cli->folder, &folder);
-    if (status == TSR_OK)
-        status = tsr_generate(folder, ids, n, &options, take, &listener, &result);
-    code = cli_finish(cli, status);
-    if (status == TSR_OK)
-        report(cli, &listener, &result);
-    if (status == TSR_OK && cli->json)
-        code = cli_print_json(cli, listener.json, EXIT_DONE);
-    else
-        tsr_json_free(listener.json);
-    tsr_folder_free(folder);
+    tsr_status status = generate(cli, ids, n, &options, &listener, &result);
     free(ids);
+    code = cli_finish(cli, status);
+    if (status != TSR_OK) {
+        tsr_json_free(listener.json);
+        return code;
+    }
+    report(cli, &listener, &result);
+    if (cli->json)
+        return cli_print_json(cli, listener.json, EXIT_DONE);
     return code;
 }
 
