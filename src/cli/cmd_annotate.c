@@ -69,18 +69,26 @@ static void run_lines(struct editor *editor, const char *text, size_t n)
     }
 }
 
-// A script, or the document of a plan, which begins with a brace; read whole before the first edit, so a file that
-// cannot be read to its end changes nothing.
+// The edits of a script, or of a plan's document, which begins with a brace. The text is the
+// session's.
+static tsr_status read_edits(tsr_session *session, const char *path, const char **text, size_t *n)
+{
+    tsr_status status = tsr_session_read(session, path, SCRIPT_MAX, text, n);
+    if (status != TSR_OK || !*n || (*text)[0] != '{')
+        return status;
+    status = tsr_plan_edits(session, path, text);
+    if (status != TSR_OK)
+        return status;
+    *n = strlen(*text);
+    return TSR_OK;
+}
+
+// Read whole before the first edit, so a file that cannot be read to its end changes nothing.
 void edit_run_script(struct editor *editor, const char *path)
 {
     const char *text = NULL;
     size_t n = 0;
-    tsr_session *session = tsr_model_session(editor->model);
-    tsr_status status = tsr_session_read(session, path, SCRIPT_MAX, &text, &n);
-    if (status == TSR_OK && n && text[0] == '{') {
-        status = tsr_plan_edits(session, path, &text);
-        n = status == TSR_OK ? strlen(text) : 0;
-    }
+    tsr_status status = read_edits(tsr_model_session(editor->model), path, &text, &n);
     if (status != TSR_OK) { // the finding says why
         editor->code = EXIT_READ;
         return;
