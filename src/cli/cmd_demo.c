@@ -230,21 +230,33 @@ static int report(struct cli *cli, const tsr_verify_result *result, int code)
     return code;
 }
 
-// The folder is temporary and goes with the session; --keep is for a copy.
+// Writes the model to path, and with --keep a copy that stays.
+static tsr_status save_block(struct cli *cli, int64_t devices, const char *path)
+{
+    const char *keep = cli_value(cli, "--keep");
+    tsr_model *model = NULL;
+    tsr_status status = build(cli, devices, &model);
+    if (status != TSR_OK)
+        return status;
+    status = tsr_model_save(model, path);
+    if (status != TSR_OK)
+        goto free_model;
+    if (keep)
+        status = tsr_model_save(model, keep);
+free_model:
+    tsr_model_free(model);
+    return status;
+}
+
+// The folder is temporary and goes with the session.
 static int verify_in(struct cli *cli, const char *folder, int64_t devices)
 {
     char path[4096];
-    tsr_model *model = NULL;
     tsr_verify_options options = {.size = sizeof options, .inputs = "random:1", .work = folder};
     tsr_verify_result result = {.size = sizeof result};
     options.run.size = sizeof options.run;
     snprintf(path, sizeof path, "%s/model.onnx", folder);
-    tsr_status status = build(cli, devices, &model);
-    if (status == TSR_OK)
-        status = tsr_model_save(model, path);
-    if (status == TSR_OK && cli_value(cli, "--keep"))
-        status = tsr_model_save(model, cli_value(cli, "--keep"));
-    tsr_model_free(model);
+    tsr_status status = save_block(cli, devices, path);
     if (status == TSR_OK)
         status = tsr_verify(cli->session, path, &options, &result);
     int code = cli_finish(cli, status);
