@@ -540,8 +540,9 @@ static tsr_status load_both(struct cli *cli, struct together *together, tsr_plan
 {
     const char *with = cli_value(cli, "--with");
     tsr_status status = tsr_model_load(cli->session, cli->arguments[0], m);
-    if (status == TSR_OK && with)
-        status = tsr_model_load(cli->session, with, &together->model);
+    if (status != TSR_OK || !with)
+        return status;
+    status = tsr_model_load(cli->session, with, &together->model);
     options->with = together->model;
     return status;
 }
@@ -590,6 +591,20 @@ static tsr_status plan_until_stopped(struct cli *cli, tsr_model *model,
     return status;
 }
 
+// The work between the words and the answer: models are loaded, remarks made on their sizes, and
+// plans searched.
+static tsr_status plan_models(struct cli *cli, struct together *together, tsr_plan_options *options,
+                              tsr_model **model, tsr_plan_summary *summary)
+{
+    tsr_status status = load_both(cli, together, options, model);
+    if (status != TSR_OK)
+        return status;
+    cli_tell_dims(cli, *model, options->sizes, options->n_sizes);
+    if (together->model)
+        cli_tell_dims(cli, together->model, options->with_sizes, options->n_with_sizes);
+    return plan_until_stopped(cli, *model, options, summary);
+}
+
 // Words are checked before models are loaded; everything that was opened is freed at one place.
 static int run(struct cli *cli)
 {
@@ -613,13 +628,7 @@ static int run(struct cli *cli)
     if (!code)
         code = read_together(cli, together, &g.options);
     if (!code) {
-        tsr_status status = load_both(cli, together, &g.options, &model);
-        if (status == TSR_OK)
-            cli_tell_dims(cli, model, g.options.sizes, g.options.n_sizes);
-        if (status == TSR_OK && together->model)
-            cli_tell_dims(cli, together->model, g.options.with_sizes, g.options.n_with_sizes);
-        if (status == TSR_OK)
-            status = plan_until_stopped(cli, model, &g.options, &summary);
+        tsr_status status = plan_models(cli, together, &g.options, &model, &summary);
         code = finish(cli, status, model, &g.options, &summary);
     }
     tsr_model_free(together->model);
