@@ -122,10 +122,9 @@ free_pieces:
     return code;
 }
 
-// A sharding that cannot be read is a mistake of the command line; a file that cannot be read is
-// not.
-// Load, cut or join, save, say so. *status of join and its own code are told apart: the code is for
-// what the command itself has found and said.
+// Load, cut or join, save, say so. A sharding that cannot be read is a mistake of the command line;
+// a file that cannot be read is not. *status of join and its own code are told apart: the code is
+// for what the command itself has found and said.
 static int work(struct cli *cli, const char *sharding, const char *file, tsr_tensors *in,
                 tsr_tensors *out)
 {
@@ -133,18 +132,18 @@ static int work(struct cli *cli, const char *sharding, const char *file, tsr_ten
     bool cut = !strcmp(cli->arguments[0], "split");
     tsr_status status = tsr_tensors_load(in, cli->arguments[1], NULL, false);
     int code = EXIT_DONE;
-    if (status == TSR_OK && cut) {
+    if (status != TSR_OK)
+        return cli_finish(cli, status);
+    if (cut) {
         int64_t i = choose(cli, in);
         if (i < 0)
             return EXIT_NO;
         status = split(sharding, in, (size_t)i, cli->session, out);
-    } else if (status == TSR_OK) {
+    } else {
         code = join(cli, sharding, in, out, &status);
     }
-    if (status == TSR_MALFORMED && tsr_tensors_count(in)) {
-        cli_finish(cli, status);
-        return EXIT_USAGE;
-    }
+    if (status == TSR_MALFORMED)
+        code = EXIT_USAGE;
     if (code) {
         cli_finish(cli, status);
         return code;
