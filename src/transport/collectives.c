@@ -3,6 +3,11 @@
 //
 // Who is root and how a tensor is divided must agree like everything else, so it goes into the
 // fingerprint of the call. Buffers of small groups live on the stack.
+//
+// A reduce to rank 2 of {0, 2, 5} is an exchange in which everybody sends its tensor to 2 and
+// nothing to the others; 2 folds the three in the order 0, 2, 5. A broadcast from 2 sends the same
+// memory to 0 and 5. All of these wait like an exchange: nobody returns before all members have
+// come.
 #include "transport/internal.h"
 
 #include <stdlib.h>
@@ -10,12 +15,14 @@
 #define FEW 32
 
 // Buffers for every member: send, then recv.
+// send and recv are n entries each, zeroed: a member that is not named sends and gets nothing.
 struct parts {
     struct comm_buffer few[2 * FEW];
     struct comm_buffer *send, *recv;
     bool allocated;
 };
 
+// A rank without memory fails the job: the others are about to wait for it.
 static tsr_status parts_open(struct endpoint *endpoint, const struct comm_call *call,
                              struct parts *parts, struct comm_trouble *why)
 {
@@ -40,6 +47,7 @@ static void parts_close(struct parts *parts)
         free(parts->send);
 }
 
+// The hash of what must agree, over what the caller's own detail is.
 static struct comm_call with_detail(const struct comm_call *call, const void *p, size_t bytes)
 {
     struct comm_call d = *call;
@@ -101,6 +109,8 @@ tsr_status tsr__comm_reduce(struct endpoint *endpoint, const struct comm_call *c
     if (st != TSR_OK)
         return st;
     parts.send[at] = (struct comm_buffer){.p = (void *)in, .bytes = bytes};
+    // Only the root folds. The others give &parts as `folded`, which marks the call as a fold and
+    // is never written, as they get 0 bytes.
     parts.recv[0].bytes = at == self ? bytes : 0;
     struct comm_call d = with_detail(call, &root, sizeof root);
     struct comm_exchange x = {
@@ -143,6 +153,8 @@ tsr_status tsr__comm_broadcast(struct endpoint *endpoint, const struct comm_call
 // ---- two ranks ---------------------------------------------------------------------------------
 
 // The call as the two of them see it; group has room for 2.
+// Two ranks, in ascending order whoever sends; the direction is in the detail, so that two who both
+// send find out.
 static struct comm_call between(const struct comm_call *call, int from, int to, int64_t *group)
 {
     int64_t way[2] = {from, to};
@@ -170,6 +182,8 @@ tsr_status tsr__comm_send(struct endpoint *endpoint, const struct comm_call *cal
     return tsr__comm_exchange(endpoint, &d, &x, why);
 }
 
+// What a receiver's `arrived` needs of the exchange: where the sender is in the group of two, and
+// its buffer.
 struct taking {
     struct comm_incoming *in;
     struct comm_buffer *into;

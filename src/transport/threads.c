@@ -11,6 +11,12 @@
 // their mailbox instead (internal.h) and need no departure.
 //
 // When the job fails, a member may leave only when nobody reads its memory any more: see leave().
+//
+// Two ranks in one call, one after the other in time:
+//     rank 0: writes header, in, out; arrived[0][1] = 5      rank 1 still computes
+//     rank 0: waits until arrived[1][0] is 5                 rank 1: writes its own; arrived[1][0] = 5
+//     both compare headers, enter IN_DATA, fold their slices of both inputs into both outputs
+//     rank 0: raises departed[0][1], waits for departed[1][0]   rank 1: the same; then both return
 #include "transport/internal.h"
 
 #include <pthread.h>
@@ -65,6 +71,7 @@ static struct word *word_of(const struct thread_job *job, int from, int to)
     return &job->words[(size_t)from * (size_t)job->n + (size_t)to];
 }
 
+// By any thread. Only the text is under the lock; the flag is looked at without it.
 static void threads_fail(struct endpoint *endpoint, tsr_status status, int rank, const char *text)
 {
     struct thread_job *job = ((struct slot *)endpoint)->job;
@@ -99,6 +106,7 @@ static void leave(struct slot *me, const struct comm_call *call)
     atomic_store(&me->state, GONE);
 }
 
+// This rank found the failure, or heard of it: the first text stays.
 static tsr_status give_up(struct slot *me, const struct comm_call *call, struct comm_trouble *why)
 {
     threads_fail(&me->endpoint, why->status, why->rank, why->text);
@@ -156,6 +164,7 @@ static tsr_status await_arrival(struct slot *me, int theirs, const struct comm_c
     struct patience patience = {0};
     int rings = 0;
     while (atomic_load_explicit(&word->arrived, memory_order_acquire) < wanted) {
+        // Said only by a rank that really waits: others look for rings in it.
         if (patience.rounds == 0)
             atomic_store_explicit(&me->waiting_for, theirs, memory_order_release);
         if (!tsr__patience(&patience, me->job->crowded))
@@ -180,6 +189,7 @@ static uint64_t come_to(struct slot *me, int peer, bool at_desk, uint64_t *stamp
     return meeting;
 }
 
+// Nobody has seen this rank in the call, so nobody can be in its memory: it need not leave().
 static tsr_status already_failed(struct slot *me, struct comm_trouble *why)
 {
     atomic_store(&me->state, GONE);
@@ -194,6 +204,8 @@ static tsr_status arrive(struct slot *me, const struct comm_call *call, const in
     uint64_t none;
     if (atomic_load_explicit(&job->failed, memory_order_relaxed))
         return already_failed(me, why);
+    // Written while nobody reads it: all members of the call before have departed, and the mailbox
+    // reads headers only to tell a difference.
     tsr__header_of(call, notes, &me->header);
     for (int i = 0; i < call->n_group; i++)
         if (call->group[i] != me->endpoint.rank)
@@ -242,6 +254,7 @@ static tsr_status depart(struct slot *me, const struct comm_call *call, struct c
         struct patience patience = {0};
         while (atomic_load_explicit(theirs, memory_order_acquire) < wanted) {
             tsr__patience(&patience, job->crowded);
+            // State first, then the number: a peer that departed and then ended has the number up.
             if (atomic_load(&peer->state) == GONE && atomic_load(theirs) < wanted) {
                 leave(me, call); // it left without touching us: the job failed
                 return told(job, why);
@@ -251,6 +264,7 @@ static tsr_status depart(struct slot *me, const struct comm_call *call, struct c
     return TSR_OK;
 }
 
+// The job failed between the arrival and the data; this rank has touched nothing.
 static tsr_status backed_off(struct slot *me, const struct comm_call *call,
                              struct comm_trouble *why)
 {
@@ -283,6 +297,7 @@ static tsr_status reduce_at_desk(struct slot *me, const struct comm_call *call, 
     bool higher = call->group[1] == me->endpoint.rank;
     int peer = (int)call->group[!higher];
     struct mailbox *mailbox = &job->mailboxes[call->group[0] * job->n + call->group[1]];
+    // Both count their turns at this mailbox alike, since both come to the same calls.
     uint64_t turn = me->to[peer].turns++, stamp;
     if (atomic_load_explicit(&job->failed, memory_order_relaxed))
         return already_failed(me, why);
@@ -396,6 +411,7 @@ static tsr_status threads_exchange(struct endpoint *endpoint, const struct comm_
         st = copy_parts(me, call, exchange, self, why);
     if (st == TSR_OK)
         return depart(me, call, why);
+    // Out of the others' memory first, or leave() of another rank would wait for this one.
     atomic_store(&me->state, AT_WORK);
     return give_up(me, call, why);
 }
@@ -413,6 +429,7 @@ static const struct transport threads_transport = {
     .close = threads_close,
 };
 
+// Scratch for the largest group, so that calls allocate nothing.
 static void slot_init(struct thread_job *job, int rank, int cores)
 {
     struct slot *slot = &job->slots[rank];
@@ -446,6 +463,7 @@ struct thread_job *tsr__threads_new(tsr_session *session, int n, const struct co
     struct thread_job *job = ARENA_NEW(&arena, struct thread_job);
     if (!job)
         return NULL;
+    // The arena that gave the job moves into it; from here on it is used through the job alone.
     job->arena = arena;
     job->n = n;
     size_t pairs = (size_t)n * (size_t)n;

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // transport.c - the calls of the seam, and what all transports share: headers, messages, patience.
+//
+// Every collective comes through tsr__comm_all_reduce or tsr__comm_exchange, which check what this
+// rank alone can check and measure time. Behind them the endpoint's transport compares the ranks'
+// headers.
 #include "transport/internal.h"
 
 #include <poll.h>
@@ -51,12 +55,14 @@ void tsr__name_copy(char *out, size_t n, const char *text)
 }
 
 // The same, but memory that others have in their caches is not written where nothing changes.
+// Names hardly change from run to run, so usually nothing is written.
 static void name_write(char *out, size_t n, const char *text)
 {
     if (strncmp(out, text, n) != 0 || out[n - 1])
         tsr__name_copy(out, n, text);
 }
 
+// Notes are read only in calls that send some: what is left over of an earlier call does no harm.
 void tsr__header_of(const struct comm_call *call, const int64_t *notes, struct comm_header *out)
 {
     out->magic = HEADER_MAGIC;
@@ -135,6 +141,8 @@ tsr_status tsr__header_compare(const struct comm_header *mine, int my_rank,
     return tsr__trouble(why, TSR_PEER, their_rank, "the ranks disagree: %s, %s: %s", a, b, what);
 }
 
+// Of what must agree, and of the number of the meeting, so that two calls that are alike are told
+// apart.
 uint64_t tsr__mailbox_stamp(const struct comm_header *header, uint64_t meeting)
 {
     return tsr__hash64(header, offsetof(struct comm_header, notes), meeting) | 1;
@@ -213,6 +221,9 @@ bool tsr__patience(struct patience *patience, bool crowded)
     return true;
 }
 
+// 1000 floats for 2 members: units of 64 elements (256 bytes), 16 of them, 8 each: 0..511 and
+// 512..999. With 3 members: 0..319, 320..639, 640..999. Unit sizes follow from the type alone, so
+// all members compute the same bounds.
 void tsr__slice(int64_t count, size_t elem_bytes, int n, int k, int64_t *first, int64_t *length)
 {
     int64_t unit =
@@ -299,6 +310,7 @@ tsr_status tsr__comm_barrier(struct endpoint *endpoint, uint64_t plan, const cha
     int block = endpoint->rank / BARRIER_INLINE * BARRIER_INLINE;
     int n = endpoint->size - block < BARRIER_INLINE ? endpoint->size - block : BARRIER_INLINE;
     int heads = (endpoint->size + BARRIER_INLINE - 1) / BARRIER_INLINE;
+    // 100 ranks: {0..63} and {64..99} meet, then {0, 64}, then both again. At most 64 blocks of 64.
     for (int step = 0; step < (heads > 1 ? 3 : 1); step++) {
         struct comm_call call = {.plan = plan,
                                  .kind = COMM_HANDSHAKE,
@@ -341,6 +353,7 @@ void tsr__comm_close(struct endpoint *endpoint)
         endpoint->transport->close(endpoint);
 }
 
+// Interrupted by a signal, it goes on with what is left of the time.
 bool tsr__wait_readable(int fd, double until)
 {
     struct pollfd pollfd = {.fd = fd, .events = POLLIN};
