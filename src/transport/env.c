@@ -6,6 +6,9 @@
 // Rank 0 makes the memory that they share and hands its descriptor to each of the others through a socket
 // whose name is made of the launcher's words, or of the name that was told. It is not one of the file system, so nothing
 // is left behind.
+//
+// The memory serves as the meeting, too: once all have it, they count each other's cores in its
+// head (count_cores). After that nothing of the sockets is left.
 #include "transport/shm.h"
 
 #include <errno.h>
@@ -30,6 +33,7 @@ struct meeting {
     const char *hint; // what to look at where somebody does not come
 };
 
+// What a rank says to rank 0 when it comes; the kernel vouches for its user (same_user).
 struct hello {
     uint32_t magic;
     int32_t rank, size;
@@ -73,6 +77,8 @@ static const char *word_of(const char *variable)
 }
 
 // A name that ranks of one job have in common, and those of another not: of a word and a text of any length.
+// An abstract name (its first byte is 0) of the user, a word and a hash: tessera-1000-29500-1c2f...
+// It vanishes with the socket.
 static void set_address(struct meeting *meeting, const char *word, const char *text, uint64_t seed)
 {
     meeting->address = (struct sockaddr_un){.sun_family = AF_UNIX};
@@ -185,6 +191,7 @@ static tsr_status hand_out(tsr_session *session, const struct meeting *meeting, 
     bool open = l >= 0 &&
                 bind(l, (const struct sockaddr *)&meeting->address, meeting->address_bytes) == 0 &&
                 listen(l, 128) == 0;
+    // Strangers and ranks that are refused cost a turn each, and count for nothing.
     while (open && left && tsr__wait_readable(l, until))
         left -= serve(l, fd, ranks, met, until);
     char text[160];
@@ -266,6 +273,8 @@ static tsr_status fetch(tsr_session *session, const struct meeting *meeting, int
 }
 
 // A launcher may have bound each rank to cores of its own: those of all ranks count, once all have told theirs.
+// Waits for all ranks to have told theirs, so every rank comes to the same number; one that died
+// meanwhile is found by the first meeting.
 static void count_cores(struct shm_job *job)
 {
     struct shm_head *head = shm_head(job);

@@ -4,6 +4,10 @@
 // A group that lies on one host meets in that host's memory, any other by messages; both fold in group
 // order, so it makes no difference to the numbers. Which ranks share a host, and whether they really can map
 // the same memory, they find out by messages when they join. Signs of life go by messages always.
+//
+// Ranks 0 to 3 on host a, 4 to 7 on b: a group {0, 1, 2, 3} uses a's memory, {2, 5} messages. A
+// failure that is heard on one way is told on the other at once, so that ranks which wait in memory
+// and ranks which wait for messages both end.
 #include "transport/net.h"
 #include "transport/shm.h"
 
@@ -11,6 +15,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
+// It owns both endpoints. `here` is the same on all ranks of a host, so all members of a group
+// choose the same way.
 struct hosts {
     struct endpoint endpoint; // first
     tsr_session *session;
@@ -70,6 +76,7 @@ static void hosts_fail(struct endpoint *endpoint, tsr_status status, int rank, c
     hosts->shm->transport->fail(hosts->shm, status, rank, text);
 }
 
+// The memory only: the messages go on serving the caller, or hosts_close ends them.
 static void hosts_free(struct hosts *hosts)
 {
     tsr_session *session = hosts->session;
@@ -159,6 +166,8 @@ struct card {
     int64_t pid, fd, ok;
 };
 
+// The boot and the name: containers of one machine that have names of their own count as hosts of
+// their own.
 uint64_t tsr__host_id(void)
 {
     char boot[64], name[256] = "";
@@ -170,6 +179,8 @@ uint64_t tsr__host_id(void)
     return tsr__hash64(name, strlen(name), tsr__hash64(boot, n > 0 ? (size_t)n : 0, 0));
 }
 
+// An all-gather of one card: everybody has everybody's afterwards. The round is compared, so nobody
+// is a round ahead.
 static tsr_status deal(struct endpoint *net, const struct card *mine, struct card *all,
                        struct comm_buffer *buffers, int64_t *group, int64_t round,
                        struct comm_trouble *why)
@@ -220,6 +231,7 @@ static tsr_status meet_host(struct hosts *hosts, const struct comm_options *opti
     if (st != TSR_OK)
         return st;
     int head = 0;
+    // Ends at this rank at the latest.
     while (all[head].host != mine.host)
         head++;
     if (head == net->rank && make_memory(hosts, options)) {
@@ -243,6 +255,7 @@ static tsr_status meet_host(struct hosts *hosts, const struct comm_options *opti
     st = deal(net, &mine, all, buffers, group, 3, why);
     if (st != TSR_OK)
         return st;
+    // A rank that could not open the memory is reached by messages, also by ranks of its own host.
     for (int i = 0; i < net->size; i++)
         hosts->here[i] = mine.ok && all[i].ok && all[i].host == mine.host;
     return TSR_OK;
@@ -299,6 +312,7 @@ tsr_status tsr__hosts_open(tsr_session *session, struct endpoint *net,
         return st;
     }
     struct shm *shm = (struct shm *)hosts->shm;
+    // A rank that waits in memory still looks at the signs of life, which go by messages.
     shm->also = look_at_net;
     shm->also_data = net;
     hosts->endpoint = *net;
