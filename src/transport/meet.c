@@ -3,6 +3,13 @@
 //
 // A stranger, or a rank with another secret, is told so and costs rank 0 at most GREET_S seconds; it does not end the
 // meeting. Without a secret rank 0 listens on this host alone, and the others go nowhere else.
+//
+// On the wire, rank 3 of 4 comes to rank 0:
+//     0 -> 3   greeting   magic, version 1, has a secret, nonce of rank 0
+//     3 -> 0   answer     magic, version 1, has a secret, rank 3, ranks 4, nonce of rank 3, proof "others"
+//     0 -> 3   verdict    magic, welcome, proof "rank 0"
+// Both proofs are codes with a key made of the secret and all of the above, so neither side can be
+// played back.
 #include "transport/internal.h"
 #include "transport/meet_wire.h"
 
@@ -38,6 +45,8 @@ static bool has_secret(const struct meet_place *place)
 }
 
 // The addresses of a host; without a secret only those of this host. NULL: why says what is wrong.
+// Without a secret, a name that stands for several addresses must lie on this host with all of
+// them.
 static struct addrinfo *resolve(const struct meet_place *place, char *why, size_t n)
 {
     char port[16];
@@ -105,6 +114,8 @@ static int open_listener(const struct meet_place *place, struct addrinfo *found)
     return listen_at((const struct sockaddr *)(const void *)&any4, sizeof any4);
 }
 
+// The proof comes before what is claimed: a stranger learns nothing about the job but that its
+// secret is another.
 static enum meet_verdict judge_answer(const struct meet *meet, const struct meet_answer *answer,
                                       const struct meet_greeting *greeting,
                                       const struct meet_key *key)
@@ -142,6 +153,7 @@ static bool greet(struct meet *meet, const struct meet_place *place, int fd, dou
         return false;
     tsr__meet_key(place->secret, &greeting, &answer, &key);
     enum meet_verdict judged = judge_answer(meet, &answer, &greeting, &key);
+    // For the message of a meeting that never completes: the most likely reason.
     meet->refused += judged == MEET_OTHER_SECRET;
     tsr__meet_proof(&key, MEET_FROM_ZERO, code);
     tsr__meet_put_verdict(judged, judged == MEET_WELCOME ? code : NULL, verdict);
@@ -202,6 +214,7 @@ static bool gather(struct meet *meet, const struct meet_place *place, struct add
 // ---- the others ------------------------------------------------------------------------------------------------------
 
 // A connection to one address, or -1. It is made without waiting longer than the meeting lasts.
+// At most GREET_S for one address: another one of rank 0's may answer.
 static int connect_to(const struct addrinfo *address, double until)
 {
     int failed = 0;
@@ -297,6 +310,8 @@ static bool come(struct meet *meet, const struct meet_place *place, const struct
             }
             close(fd);
         }
+        // No verdict (rank 0 is not there yet, or went away in the middle) leaves MEET_WELCOME, and
+        // is tried again.
         if (verdict != MEET_WELCOME) {
             say_verdict(meet, verdict, why, n);
             return false;
@@ -337,6 +352,8 @@ static struct meet *meet_new(tsr_session *session, const struct meet_place *plac
     return meet;
 }
 
+// Either all ranks have met when this returns, or it fails; until the deadline it waits for those
+// who are late.
 tsr_status tsr__meet_open(tsr_session *session, const struct meet_place *place, struct meet **out,
                           char *why, size_t n)
 {

@@ -20,6 +20,8 @@
 #define FIRST_PORT   20000 // ports that are made of a name lie below those that systems give away
 #define SOME_PORTS   10000
 
+// 20000 to 29999. Two jobs of one host whose names make the same port: the second rank 0 cannot
+// listen.
 static int port_of_text(const char *text, uint64_t seed)
 {
     return FIRST_PORT + (int)(tsr__hash64(text, strlen(text), seed) % SOME_PORTS);
@@ -86,6 +88,8 @@ static bool place_by_hand(const struct comm_options *options, struct meet_place 
         return true;
     }
     size_t length = strcspn(options->hosts, ",");
+    // "a:4,b:4": the number behind the colon counts ranks, it is no port. An IPv6 address ends like
+    // such a number, so that none can be given here.
     const char *colon = memrchr(options->hosts, ':', length);
     if (colon && isdigit((unsigned char)colon[1])) // ranks on it
         length = (size_t)(colon - options->hosts);
@@ -104,6 +108,7 @@ static bool agent_has_port(void)
 }
 
 // A name that all ranks of a launcher's job have: the first of these variables that is set.
+// "": no launcher tells one, and the default port serves.
 static const char *job_name(void)
 {
     static const char *const names[] = {"SLURM_JOB_ID", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid",
@@ -175,6 +180,7 @@ static bool place_by_launcher(struct meet_place *out, const char **why)
     return launched_port(out);
 }
 
+// *why is set on every way; it counts only where false is returned.
 bool tsr__meet_place(const struct comm_options *options, struct meet_place *out, const char **why)
 {
     *out = (struct meet_place){.secret = options->secret};

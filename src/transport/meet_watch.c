@@ -3,6 +3,10 @@
 //
 // After the cards nothing is said on a connection but notices, so that its end without a farewell is news: the process behind it
 // has died. Rank 0 passes that on, because the others have no connections among themselves.
+//
+// Frames on a connection are numbered from 0 in each direction, and the number is part of the code:
+// a frame that was dropped, repeated or put elsewhere does not verify. A connection whose frame
+// does not verify is closed like one whose process has died.
 #include "transport/meet_wire.h"
 
 #include <errno.h>
@@ -63,6 +67,7 @@ static enum meet_side other_side(const struct meet *meet)
     return meet->rank == 0 ? MEET_FROM_OTHER : MEET_FROM_ZERO;
 }
 
+// Head, data, code. data NULL with 0 bytes: a notice.
 static bool send_frame(struct meet *meet, int to, enum meet_kind kind, int about, const void *data,
                        size_t bytes, double until)
 {
@@ -79,6 +84,8 @@ static bool send_frame(struct meet *meet, int to, enum meet_kind kind, int about
 }
 
 // The card that a rank tells of another, or of itself.
+// Its length was checked (LINK_CARD) before a byte of data is read; its code is checked before
+// anybody uses it.
 static bool receive_card(struct meet *meet, int from, int about, struct link_card *card)
 {
     struct meet_wire *wire = &meet->wires[from];
@@ -113,6 +120,7 @@ static bool refused(const struct meet *meet, int rank, char *why, size_t n)
 }
 
 // Rank 0 reads all cards, then sends all of them to each of the others.
+// Rank 0 reads one card after the other: those who are early wait in their sockets' buffers.
 static bool swap_as_zero(struct meet *meet, struct link_card *all, char *why, size_t n)
 {
     for (int i = 1; i < meet->ranks; i++)
@@ -159,6 +167,7 @@ bool tsr__meet_swap(struct meet *meet, const struct link_card *mine,
 
 // ---- notices ---------------------------------------------------------------------------------------------------------
 
+// Once for each rank. One that has said farewell may close its connection.
 static void note_gone(struct meet *meet, int rank)
 {
     struct meet_state *state = &meet->states[rank];
@@ -199,6 +208,7 @@ static bool take_notice(struct meet *meet, int from)
     return true;
 }
 
+// Notices are all of one length, so bytes are gathered until one is whole; usually there are none.
 static void look_at(struct meet *meet, int rank)
 {
     struct meet_wire *wire = &meet->wires[rank];
@@ -253,6 +263,8 @@ static bool all_over(const struct meet *meet)
     return true;
 }
 
+// Others first: rank 0 must be the last that leaves, as it would otherwise look like the death of
+// the only connection that they have.
 void tsr__meet_end(struct meet *meet, void (*step)(void *data), void *data)
 {
     struct timespec nap = {0, 1000000};

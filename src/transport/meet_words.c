@@ -73,6 +73,7 @@ void tsr__meet_hmac(const void *key, size_t key_bytes, const void *p, size_t byt
     digest_of(&sha256, out);
 }
 
+// All bytes are looked at whatever they are, so that the time tells nobody how many were right.
 bool tsr__meet_same_code(const uint8_t *a, const uint8_t *b)
 {
     uint8_t differs = 0;
@@ -97,6 +98,7 @@ void tsr__meet_key(const char *secret, const struct meet_greeting *greeting,
     tsr__meet_hmac(secret, strlen(secret), said, sizeof said, out->bytes);
 }
 
+// Unlike texts for both sides: rank 0's proof cannot be sent back to it as a rank's.
 void tsr__meet_proof(const struct meet_key *key, enum meet_side side, uint8_t out[MEET_CODE])
 {
     char text[] = "proof of rank 0";
@@ -150,6 +152,7 @@ void tsr__meet_put_answer(const struct meet_answer *answer, uint8_t out[MEET_ANS
     memcpy(out + 16 + MEET_NONCE, answer->code, MEET_CODE);
 }
 
+// The fields are taken as they are; judge_answer (meet.c) says what is wrong with them.
 bool tsr__meet_get_answer(const uint8_t in[MEET_ANSWER], struct meet_answer *out)
 {
     out->version = get16(in + 4);
@@ -190,6 +193,7 @@ void tsr__meet_put_head(const struct meet_head *head, uint8_t out[MEET_HEAD])
     put32(out + 8, head->bytes);
 }
 
+// What may be allocated or waited for on the word of a head is bounded here.
 bool tsr__meet_get_head(const uint8_t in[MEET_HEAD], int ranks, struct meet_head *out)
 {
     *out = (struct meet_head){get32(in), get32(in + 4), get32(in + 8)};
