@@ -5,6 +5,10 @@
 // tell where their memory lies. If all of it is the host's, the endpoint below does the call. If all of it lies on GPUs
 // that reach each other, ranks read and write each other's memory (own), or NCCL does it; else each brings its part to the
 // host and the endpoint below does the call there. Nobody waits for a GPU except on that last way.
+//
+// Locks: this file takes none. A rank's endpoint belongs to its thread; only failing (device_fail)
+// comes from other threads, and device_nccl.c guards what that touches. Arrays of struct device are
+// for the largest group, and are written anew in each call.
 #include "transport/device.h"
 
 #include <stdio.h>
@@ -36,6 +40,7 @@ static bool same_process(const struct device *device, int64_t rank)
            device->ranks[rank].host == device->mine.host;
 }
 
+// NULL: nobody expected this group, so it has no communicator.
 static const struct device_group *group_of(const struct device *device,
                                            const struct comm_call *call)
 {
@@ -80,6 +85,8 @@ static bool fill_card(const struct device_call *call, int i, const struct comm_b
            export_to(device, out, &card->out_block, &card->out_offset);
 }
 
+// Every card of this rank says the same of it (place, reaches, NCCL), but addresses and sizes are
+// for one reader each.
 static void fill_cards(const struct device_call *call, const struct comm_buffer *send,
                        const void *out)
 {
@@ -149,6 +156,7 @@ static enum comm_way choose(const struct device_call *call)
         return WAY_AUTO;
     if (devices < n || asked == WAY_HOST)
         return WAY_HOST;
+    // Ranks on one GPU do better without NCCL, whose kernels would wait for each other on it.
     bool first_nccl = asked == WAY_NCCL || !own || !shares_gpu(device, call->call->group, n);
     if (nccl && asked != WAY_OWN && first_nccl)
         return WAY_NCCL;
@@ -156,6 +164,8 @@ static enum comm_way choose(const struct device_call *call)
 }
 
 // Fails the job if the call did.
+// Other members may be waiting, in the endpoint below or in a kernel of NCCL: device_fail ends
+// both.
 static tsr_status ended(const struct device_call *call, tsr_status st)
 {
     if (st != TSR_OK) {
@@ -175,6 +185,7 @@ static tsr_status begin(struct device_call *call, const struct comm_buffer *send
     if (device->watched)
         tsr__watch_waits(device, NULL);
     tsr_status st = TSR_OK;
+    // What the stream has been given before this call makes the data; READY stands behind it.
     if (on_device(call)) {
         st = tsr__device_code(call, tsr__seat_enter(device->seat), "its context");
         if (st == TSR_OK)
@@ -182,6 +193,8 @@ static tsr_status begin(struct device_call *call, const struct comm_buffer *send
                 call, tsr__seat_record(device->seat, EVENT_READY, call->call->stream), "an event");
     }
     const struct device_group *group = group_of(device, call->call);
+    // Before the cards: after them others may already have a kernel on this GPU that waits for this
+    // rank.
     if (st == TSR_OK && on_device(call) && group && group->comm)
         st = tsr__nccl_way_reserve(call, exchange);
     if (st != TSR_OK)
@@ -215,6 +228,8 @@ static tsr_status device_all_reduce(struct endpoint *endpoint, const struct comm
     default:
         break;
     }
+    // All memory is the host's after all. Another step in the fingerprint, so that it is not taken
+    // for the cards.
     struct comm_call below = tsr__device_step(call, STEP_HOST);
     return device->base->transport->all_reduce(device->base, &below, in, out, why);
 }
@@ -253,6 +268,8 @@ static void device_fail(struct endpoint *endpoint, tsr_status status, int rank, 
     tsr__nccl_way_abort(device);
 }
 
+// The rank leaves the job; the struct itself is freed by tsr__device_close, when the rank's session
+// is gone.
 static void device_close(struct endpoint *endpoint)
 {
     struct device *device = device_of(endpoint);
@@ -379,6 +396,7 @@ bool tsr__device_group_at(const struct endpoint *endpoint, size_t i, struct devi
     return true;
 }
 
+// The watch first: its thread would abort what is closed next.
 void tsr__device_close(struct endpoint *endpoint)
 {
     if (!endpoint)

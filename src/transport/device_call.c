@@ -3,6 +3,7 @@
 // went wrong.
 #include "transport/device.h"
 
+// 2 is the driver's "out of memory": then the finding says how much is free.
 tsr_status tsr__device_code(const struct device_call *call, int code, const char *doing)
 {
     if (code == 0)
@@ -24,6 +25,8 @@ tsr_status tsr__device_code(const struct device_call *call, int code, const char
                         call->device->options.card, rank, doing, words);
 }
 
+// The step becomes part of the detail, so that members who are at different steps of one call find
+// out.
 struct comm_call tsr__device_step(const struct comm_call *call, uint64_t step)
 {
     struct comm_call below = *call;
@@ -43,6 +46,8 @@ tsr_status tsr__device_other_size(const struct device_call *call, int member, si
                         call->device->endpoint.rank, expected);
 }
 
+// theirs has room for every member; it is also a meeting: nobody returns before all have come to
+// this step.
 tsr_status tsr__device_words(const struct device_call *call, uint64_t step, uint64_t mine,
                              uint64_t *theirs)
 {

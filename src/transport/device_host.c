@@ -5,6 +5,10 @@
 // Everything goes in chunks through pinned memory. In an all-reduce three chunks are under way: one comes down from the
 // GPU, one is added up, one goes up again. Members that are on the host give their memory as it lies. All members make the
 // same calls below, because the number of chunks follows from what all of them know.
+//
+// 5 MiB of float32 are chunks of 2, 2 and 1 MiB in places 0, 1, 2 of the pinned memory. While the
+// host adds up chunk 0, chunk 1 comes down; chunk 0 goes up while chunk 1 is added up. Chunk 3
+// would use place 0 again, once what lay there is up.
 #include "transport/device.h"
 
 #define CHUNK_BYTES ((size_t)2 << 20)
@@ -31,6 +35,8 @@ static int64_t length_of(const struct chunks *chunks, int64_t i)
     return left < chunks->each ? left : chunks->each;
 }
 
+// The endpoint below waits for the other members; each chunk is a step of its own in the
+// fingerprint.
 static tsr_status reduce_below(const struct device_call *call, int64_t i, int64_t count,
                                const void *in, void *out)
 {
@@ -133,12 +139,15 @@ struct round {
     char *pinned;
 };
 
+// 0 beyond the end: a short message takes part in later rounds with nothing.
 static size_t left_of(size_t bytes, size_t at)
 {
     size_t left = bytes > at ? bytes - at : 0;
     return left < CHUNK_BYTES ? left : CHUNK_BYTES;
 }
 
+// Places in the pinned memory: n for what is sent, n for what comes, one for a fold. Members on the
+// host give their own memory.
 static int bring_round_down(const struct device_call *call, const struct comm_exchange *exchange,
                             struct round *round)
 {

@@ -23,6 +23,7 @@ static uint64_t host_id(void)
     return tsr__hash64(text, n, 0);
 }
 
+// exports is false where the driver gives no handles: then only ranks of this process reach it.
 static void describe_self(struct device *device)
 {
     struct rank_card *card = &device->mine;
@@ -48,6 +49,8 @@ static void describe_self(struct device *device)
 static tsr_status tell_all(struct device *device, uint64_t plan, struct comm_trouble *why)
 {
     int n = device->endpoint.size;
+    // Zeros until the cards are here: a rank that fails before finds nobody in it
+    // (tsr__nccl_way_abort).
     device->ranks = ARENA_ARRAY(&device->arena, struct rank_card, (size_t)n);
     int64_t *group = ARENA_ARRAY(&device->arena, int64_t, (size_t)n);
     if (device->arena.failed)
@@ -80,6 +83,7 @@ tsr_status tsr__device_share(struct endpoint *endpoint, uint64_t plan, struct de
         char bytes[GPU_ID_BYTES];
     } mine = {{0}}, *all = ARENA_ARRAY(&device->arena, struct gpu_id, (size_t)n);
     int64_t *group = ARENA_ARRAY(&device->arena, int64_t, (size_t)n), whole = 0;
+    // A rank on the host tells zeros and counts nobody.
     *out = (struct device_share){0};
     if (device->arena.failed)
         return tsr__trouble(why, TSR_NOMEM, endpoint->rank, "rank %d is out of memory",
@@ -127,6 +131,7 @@ static bool import_rank(struct device *device, int rank)
     return true;
 }
 
+// In this process the other's struct is read directly: it lives until all ranks have ended.
 static bool reach_rank(struct device *device, int rank)
 {
     const struct rank_card *card = &device->ranks[rank];
@@ -151,6 +156,8 @@ static bool shares_gpu(const struct device *device, const struct device_group *g
 }
 
 // From what all members know alike: NCCL serves groups that have a GPU for each member, or that were told to use it.
+// All members must come to the same answer, or one would wait in NCCL for another: so only cards
+// are looked at, and the way asked for is the first member's.
 static bool wants_nccl(const struct device *device, const struct device_group *group)
 {
     enum comm_way asked = (enum comm_way)device->ranks[group->group[0]].way;
@@ -186,6 +193,7 @@ static void sort_groups(struct device *device)
 }
 
 // What will be chosen for calls whose memory all lies on GPUs, as far as this rank can say it.
+// For reports; a call may still go through the host, if some of its memory lies there.
 static enum comm_way expected_way(const struct device *device, const struct device_group *group)
 {
     bool own = group->n <= GPU_MAX_MEMBERS, on_gpus = true;

@@ -38,6 +38,7 @@ void tsr__nccl_way_init(struct device *device)
 }
 
 // With the lock held.
+// Once: whoever comes first, the rank itself or one that aborts it.
 static void drop_comms(struct device *device, bool abort)
 {
     if (device->dropped)
@@ -57,6 +58,7 @@ static tsr_status enter(const struct device_call *call)
     pthread_mutex_unlock(&device->nccl_lock);
     if (!aborted)
         return TSR_OK;
+    // The job has failed, so this returns with the reason that was told; it waits for nobody.
     tsr_status st = tsr__device_words(call, STEP_TOGETHER, 0, device->words);
     if (st != TSR_OK)
         return st;
@@ -91,6 +93,8 @@ static void abort_rank(struct device *device)
     pthread_mutex_unlock(&device->nccl_lock);
 }
 
+// All ranks of this process, this one included: their kernels wait for one that will not come.
+// Ranks of other processes abort their own, when they hear of the failure.
 void tsr__nccl_way_abort(struct device *device)
 {
     for (int rank = 0; device->ranks && rank < device->endpoint.size; rank++) {
@@ -101,6 +105,8 @@ void tsr__nccl_way_abort(struct device *device)
     }
 }
 
+// The rank's thread has ended, so nobody is inside. Without a failure the communicators are ended
+// in order.
 void tsr__nccl_way_close(struct device *device)
 {
     pthread_mutex_lock(&device->nccl_lock);
@@ -128,6 +134,7 @@ static tsr_status together(const struct device_call *call)
 }
 
 // NCCL has started this rank's kernel, or refused to (code).
+// From here on the watch counts the seconds, until the rank's next call or rest.
 static tsr_status started(const struct device_call *call, int code, const char *doing)
 {
     if (code != 0)
@@ -202,6 +209,8 @@ static tsr_status join(const struct device_call *call, const struct nccl_id *id,
     pthread_mutex_unlock(&device->nccl_lock);
     tsr_status st = join_in_time(call, id, group, &comm);
     pthread_mutex_lock(&device->nccl_lock);
+    // Another rank failed while this one joined: the new communicator is aborted here, because
+    // nobody else knows of it.
     bool late = device->dropped; // the others of this rank are gone already
     group->comm = late ? NULL : comm;
     pthread_mutex_unlock(&device->nccl_lock);
@@ -243,6 +252,7 @@ tsr_status tsr__nccl_way_open(struct device *device, struct device_group *group,
 struct slice {
     size_t at, bytes;
 };
+// The same slices as on the host (tsr__slice), and so the same order of sums.
 static struct slice slice_of(const struct comm_call *call, int i)
 {
     int64_t first, length;

@@ -12,6 +12,8 @@ enum { STEP_DONE = 3 };
 #define NOT_TOUCHED UINT64_MAX
 
 // An address that a member gave, as this process sees it.
+// In one process an address is an address. Else the block was exported by its owner, is imported
+// here (once, the seat keeps it), and the offset leads to the place in it.
 static tsr_status address_of(const struct device_call *call, int member, bool out, void **p)
 {
     const struct call_card *card = &call->device->cards[member];
@@ -30,6 +32,7 @@ static tsr_status address_of(const struct device_call *call, int member, bool ou
     return TSR_OK;
 }
 
+// Puts the wait on this rank's stream; the host goes on at once.
 static tsr_status await_event(const struct device_call *call, int member, int event)
 {
     void *const *events = call->device->events[call->call->group[member]];
@@ -54,6 +57,7 @@ static tsr_status await_all_ready(const struct device_call *call)
 static tsr_status finish(const struct device_call *call, bool touched)
 {
     struct device *device = call->device;
+    // The largest group that takes this way (choose in device.c).
     uint64_t few[GPU_MAX_MEMBERS], mine = NOT_TOUCHED;
     if (touched) {
         mine = EVENT_DONE + device->turn++ % N_DONE;
@@ -110,7 +114,7 @@ static tsr_status fold_slice(const struct device_call *call, const void *in, voi
 }
 
 // On one GPU the first member folds everything; on several each folds its slice, so that every link carries its part. Ranks 0 and
-// 1 on two GPUs add up 1000 floats: rank 0 reads elements 0..499 of both and writes the sums to both, rank 1 does so with 500..999.
+// 1 on two GPUs add up 1000 floats: rank 0 reads elements 0..511 of both and writes the sums to both, rank 1 does so with 512..999.
 tsr_status tsr__own_all_reduce(const struct device_call *call, const void *in, void *out)
 {
     const struct comm_call *comm_call = call->call;
@@ -158,6 +162,7 @@ static tsr_status fold_parts(const struct device_call *call, struct comm_exchang
                             "adding up");
 }
 
+// Waits on the stream only for the member whose part it copies.
 static tsr_status copy_part(const struct device_call *call, const struct comm_exchange *exchange,
                             int i)
 {

@@ -35,6 +35,8 @@ static void tell_here(struct device *device, const char *text)
     }
 }
 
+// The text is written for all ranks of this process before the abort: a rank that comes out of NCCL
+// then finds it (tsr__device_rest).
 static void give_up(struct device *device, const char *node, double limit_s)
 {
     char text[GIVEN_UP_BYTES];
@@ -47,6 +49,8 @@ static void give_up(struct device *device, const char *node, double limit_s)
     device->endpoint.transport->fail(&device->endpoint, TSR_PEER, rank, text);
 }
 
+// One thread per rank that has communicators. The lock is not held while it gives up: that takes
+// the locks of other ranks.
 static void *watch_main(void *data)
 {
     struct device *device = data;
@@ -72,6 +76,7 @@ static void *watch_main(void *data)
 
 // ---- what others say to it ---------------------------------------------------------------------
 
+// Without a thread to be had, nobody watches: the job is as it would be without this file.
 void tsr__watch_start(struct device *device)
 {
     bool any = false;
