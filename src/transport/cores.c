@@ -75,6 +75,8 @@ static int least_of(const char *root, const char *group)
     return least;
 }
 
+// Lines of /proc/self/cgroup: "0::/user.slice" (the newer kind), "4:cpu,cpuacct:/a" (the older
+// one). The least limit of all counts.
 int tsr__cores_quota(const char *root, const char *groups)
 {
     char folder[512];
@@ -113,6 +115,7 @@ static long place_of(int number, const char *what)
     return 0;
 }
 
+// Packages, then cores in them, then the threads of a core.
 static int by_place(const void *a, const void *b)
 {
     const struct core *x = a, *y = b;
@@ -152,6 +155,7 @@ int tsr__cores(void)
     return n > 0 ? n : 1;
 }
 
+// 8 cores, 3 parts: 0 and 1, 2 to 4, 5 to 7 of the sorted list.
 int tsr__cores_share(int part, int parts, int *out, int cap)
 {
     struct core all[CPU_SETSIZE];
@@ -165,6 +169,7 @@ int tsr__cores_share(int part, int parts, int *out, int cap)
     return k;
 }
 
+// For the calling thread alone; threads that it starts later inherit it.
 bool tsr__cores_keep(int part, int parts)
 {
     cpu_set_t set;

@@ -4,6 +4,9 @@
 // The result of an element depends on its inputs and their order alone, not on how the tensor was
 // sliced: that is what makes all transports give the same bits. Blocks of fixed length let the
 // compiler use vectors.
+//
+// Three ranks with 1e8, 1 and -1e8 as float32: (1e8 + 1) - 1e8 is 0 in this order, and 1 in the
+// order 1e8, -1e8, 1. That is why the order is the group's everywhere.
 #include "transport/internal.h"
 
 #define BLOCK 1024 // elements folded at a time
@@ -25,6 +28,7 @@ static uint32_t float_bits(float f)
     return u;
 }
 
+// Exact: every half is a float. Exponents are biased by 15 and by 127, hence 112.
 static float half_to_float(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16;
@@ -37,6 +41,7 @@ static float half_to_float(uint16_t h)
     return bits_float(sign | float_bits(f));
 }
 
+// To nearest, ties to even. 1.0F is 0x3F800000 -> 0x3C00; 65520 and more is infinity.
 uint16_t tsr__float_to_half(float f)
 {
     uint32_t u = float_bits(f), sign = u >> 16 & 0x8000;
@@ -58,6 +63,8 @@ static float bfloat_to_float(uint16_t b)
     return bits_float((uint32_t)b << 16);
 }
 
+// The upper half of the float, rounded to nearest, ties to even: 0x3F808000 (a tie) -> 0x3F80,
+// 0x3F818000 -> 0x3F82.
 uint16_t tsr__float_to_bfloat(float f)
 {
     uint32_t u = float_bits(f);
@@ -159,6 +166,7 @@ struct kernel {
     void (*load)(float *out, const void *from, size_t n); // NULL: folded as it is stored
     void (*store)(void *to, const float *x, size_t n);
 };
+// Types without a row cannot be reduced (tsr__reduce_ok).
 static const struct kernel kernels[TSR_DTYPE_COUNT] = {
     [TSR_FLOAT] = {.fold = fold_float},
     [TSR_DOUBLE] = {.fold = fold_double},
@@ -222,6 +230,8 @@ static __attribute__((noinline)) void fold_blocks(const struct kernel *kernel, e
     }
 }
 
+// Vectors do what they can from the start; the rest, and types without vectors, go through blocks.
+// in and out may be the same memory: each step reads all of its inputs before it writes.
 void tsr__reduce(tsr_dtype type, enum comm_reduce op, const void *const *in, int n,
                  void *const *out, int n_out, int64_t first, int64_t count)
 {

@@ -138,6 +138,7 @@ static inline F16C __m128i narrow(__m256i u)
 }
 
 // What is no number becomes the only one that is written, with its sign.
+// Usually there is none, and one test is all. which: the bits of the one NaN of that type.
 static inline F16C __m128i one_nan(__m128i bits, __m256 x, int which)
 {
     __m256i mask = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
@@ -261,6 +262,7 @@ int tsr__reduce_level(void)
     return 0;
 }
 
+// NULL: no vectors for this type and operation.
 static pass *pass_of(int level, tsr_dtype type, enum comm_reduce op)
 {
 #if defined(__x86_64__)
@@ -273,6 +275,7 @@ static pass *pass_of(int level, tsr_dtype type, enum comm_reduce op)
     return passes_plain[type][op];
 }
 
+// Writes past the caches need whole lines.
 static bool lined_up(char *const *out, int n_out, size_t at)
 {
     uintptr_t bits = 0;
@@ -281,6 +284,8 @@ static bool lined_up(char *const *out, int n_out, size_t at)
     return bits % 64 == 0;
 }
 
+// Returns where it stopped: up to LINES - 1 bytes before the end are left to the caller. The fence
+// makes writes past the caches visible before the ranks meet again.
 size_t tsr__reduce_wide(int level, tsr_dtype type, enum comm_reduce op, const char *const *in,
                         int n, char *const *out, int n_out, size_t at, size_t end)
 {
