@@ -280,8 +280,8 @@ static tsr_status read_json(tsr_session *session, struct str text, tsr_topology 
     size_t n = json_array_size(devices);
     tsr_topology *topology = NULL;
     if (n < 1 || n > TOPOLOGY_MAX_DEVICES)
-        status = refuse(session, "give \"devices\" as a list of 1 to 4096 objects",
-                        "the JSON text has no list of devices");
+        status = refuse(session, "give \"devices\" as a list of objects",
+                        "the JSON text has no list of 1 to %d devices", TOPOLOGY_MAX_DEVICES);
     else if (!(topology = tsr__topology_new(session, (int)n)))
         status = TSR_NOMEM;
     if (topology)

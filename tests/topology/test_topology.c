@@ -123,6 +123,19 @@ static void test_refused(void **state)
     }
 }
 
+// The finding names the same limit as the code keeps.
+static void test_too_few_devices(void **state)
+{
+    char limit[16];
+    (void)state;
+    tsr_session *s = tsr_session_new(NULL);
+    tsr_topology *t = NULL;
+    snprintf(limit, sizeof limit, "%d", TOPOLOGY_MAX_DEVICES);
+    assert_int_equal(tsr_topology_parse(s, "{\"devices\": []}", &t), TSR_MALFORMED);
+    assert_non_null(strstr(tsr_finding_at(s, 0).message, limit));
+    tsr_session_free(s);
+}
+
 static void test_unreachable(void **state)
 {
     (void)state;
@@ -729,6 +742,7 @@ int main(void)
         cmocka_unit_test(test_published),
         cmocka_unit_test(test_generators),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_too_few_devices),
         cmocka_unit_test(test_unreachable),
         cmocka_unit_test(test_measured),
         cmocka_unit_test(test_json_again),
