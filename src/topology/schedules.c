@@ -17,6 +17,7 @@
 
 #include <math.h>
 
+// The members of group k, in order.
 static const int *line(const struct topology_groups *groups, int k)
 {
     return groups->device + (size_t)k * (size_t)groups->size;
@@ -40,6 +41,7 @@ static int alike(const struct listener *to, int steps)
     return 1;
 }
 
+// mirrored: the message goes the other way.
 static void say(const struct listener *to, bool mirrored, int from, int dest, double bytes)
 {
     if (mirrored)
@@ -54,6 +56,8 @@ static void say(const struct listener *to, bool mirrored, int from, int dest, do
 static bool ring(const struct topology_groups *groups, double bytes, bool both_ways,
                  const struct listener *to)
 {
+    // Both ways: each half of a piece goes in its own direction, so that both directions of a link
+    // are used.
     double piece = bytes / groups->size / (both_ways ? 2 : 1);
     int times = alike(to, groups->size - 1);
     for (int step = 0; step < groups->size - 1; step += times) {
@@ -88,6 +92,8 @@ static bool doubling(const struct topology_groups *groups, double bytes, bool mi
 
 #define MANY 256 // members from which on all pairs are counted together
 
+// One step: everybody sends its piece to everybody else. Listeners that count (price.c) hear a
+// large one as a whole: 4096 members would be 16 million messages.
 static bool direct(const struct topology_groups *groups, double bytes, bool mirrored,
                    const struct listener *to)
 {
@@ -108,6 +114,8 @@ static bool direct(const struct topology_groups *groups, double bytes, bool mirr
 // ---- over a grid: one ring after the other along its sides, and on a torus all sides at once with
 // a share of the bytes each
 
+// Only sides longer than 1 are listed: a row of a 4 x 8 torus has one side, 8, and is no grid
+// (grid_of says so).
 struct grid {
     int n, side[8];
     int *at; // device of each cell, row-major
@@ -116,6 +124,8 @@ struct grid {
 // The groups as cells of the topology's grid; false: they are no box of it, or it has one side only.
 static bool grid_of(tsr_topology *topology, const struct topology_groups *groups, struct grid *out)
 {
+    // The smallest box of the grid that holds all members, by its lowest and highest coordinate on
+    // each side.
     int low[8], high[8], cells = 1;
     if (topology->n_grid < 2 || groups->count != 1)
         return false;
@@ -170,19 +180,27 @@ static int steps_alike(const struct grid *grid, int step, int last)
 
 // turns: shares of the bytes that begin with another side each; 1: one after the other. first: the
 // side that is gathered first (the slow one, while little has been gathered).
+// Example, 2 x 3 with 6 bytes, one side after the other: along the side of 2 one step with pieces
+// of 1 byte, half of each in either direction; then along the side of 3 two steps with pieces of 2
+// bytes. All sides at once: two shares of 3 bytes, of which the second begins with the side of 3.
 static void grid_rings(const struct grid *grid, int size, double bytes, int first, int turns,
                        bool mirrored, const struct listener *to)
 {
     for (int phase = 0; phase < grid->n; phase++) {
+        // Mirrored, the phases come in reverse: what was gathered last is scattered first.
         int at = mirrored ? grid->n - 1 - phase : phase, longest = 0;
         for (int r = 0; r < turns; r++) {
             int n = grid->side[(first + at + r) % grid->n];
             if (n > longest)
                 longest = n;
         }
+        // Sides differ in length: a share whose ring is complete is silent for the rest of the
+        // phase.
         for (int step = 0, times; step < longest - 1; step += times) {
             times = alike(to, steps_alike(grid, step, longest - 1));
             for (int r = 0; r < turns; r++) {
+                // What has been gathered along earlier sides goes along now: on 4 x 8, the second
+                // side moves pieces 4 times as large.
                 double piece = bytes / size / turns;
                 for (int before = 0; before < at; before++)
                     piece *= grid->side[(first + before + r) % grid->n];
@@ -197,6 +215,8 @@ static void grid_rings(const struct grid *grid, int size, double bytes, int firs
 
 // ---- the table's rows
 
+// Three rows of the table from one function: gather as it is, scatter mirrored, all-reduce the one
+// after the other.
 #define PAIR(name)                                                                                 \
     static bool name##_gather(tsr_topology *t, const struct topology_groups *g, double bytes,      \
                               const struct listener *to)                                           \
@@ -240,6 +260,7 @@ static bool all_pairs(tsr_topology *topology, const struct topology_groups *grou
     (void)topology;
     return direct(groups, bytes, mirrored, to);
 }
+// One side after the other, with all of the bytes.
 static bool by_sides(tsr_topology *topology, const struct topology_groups *groups, double bytes,
                      bool mirrored, const struct listener *to)
 {
@@ -249,6 +270,8 @@ static bool by_sides(tsr_topology *topology, const struct topology_groups *group
     grid_rings(&grid, groups->size, bytes, 0, 1, mirrored, to);
     return true;
 }
+// As many shares as sides, each beginning with another side: on a torus all links are busy all the
+// time.
 static bool all_sides(tsr_topology *topology, const struct topology_groups *groups, double bytes,
                       bool mirrored, const struct listener *to)
 {
@@ -289,6 +312,8 @@ static bool one_shot(tsr_topology *topology, const struct topology_groups *group
 }
 
 // From the first to all in log2 n steps; share: of what the receiver's subtree needs, or all of it.
+// 5 members, 10 bytes: 0 to 4, then 0 to 2, then 0 to 1 and 2 to 3. In shares 4 gets 2 bytes, 2
+// gets 4, 1 and 3 get 2.
 static void tree(const struct topology_groups *groups, double bytes, bool shares, bool mirrored,
                  const struct listener *to)
 {
@@ -298,6 +323,8 @@ static void tree(const struct topology_groups *groups, double bytes, bool shares
     for (int s = 0; (1 << s) < top; s++) {
         int half = mirrored ? 1 << s : top >> (s + 1);
         for (int k = 0; k < groups->count; k++)
+            // `below`: members of the receiver's subtree, fewer than half where the size is no
+            // power of two.
             for (int i = 0; i + half < groups->size; i += 2 * half) {
                 int below = groups->size - (i + half) < half ? groups->size - (i + half) : half;
                 say(to, mirrored, line(groups, k)[i], line(groups, k)[i + half],
@@ -334,6 +361,7 @@ static bool pieces_broadcast(tsr_topology *topology, const struct topology_group
     tree(groups, bytes, true, false, to);
     return ring(groups, bytes, false, to);
 }
+// The mirror image: a ring that reduces pieces, then a tree that brings them to the first.
 static bool pieces_reduce(tsr_topology *topology, const struct topology_groups *groups,
                           double bytes, const struct listener *to)
 {
@@ -406,6 +434,7 @@ static bool bruck(tsr_topology *topology, const struct topology_groups *groups, 
     return true;
 }
 
+// Groups are pairs: from the first member to the second.
 static bool one_message(tsr_topology *topology, const struct topology_groups *groups, double bytes,
                         const struct listener *to)
 {
@@ -422,6 +451,8 @@ static bool one_message(tsr_topology *topology, const struct topology_groups *gr
         name, TSR_ALL_REDUCE, function##_reduce                                                    \
     }
 
+// Order matters for a collective that was measured only: load.c then plays the first that serves
+// the groups.
 const struct algorithm tsr__algorithms[] = {
     THREE("ring", one_ring),
     THREE("two rings", two_rings),
