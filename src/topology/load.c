@@ -43,6 +43,7 @@ static bool play(struct carried *carried, enum tsr_collective what, const char *
     return false;
 }
 
+// Adds nothing where the collective has no price or only one member.
 void tsr__topology_load(tsr_topology *topology, enum tsr_collective what,
                         const struct topology_groups *groups, int64_t bytes, double *by_link)
 {
