@@ -4,6 +4,9 @@
 // A message leaves when its sender has all that earlier steps brought it, in packets; each packet waits
 // at each link until that is free and holds it for as long as its bytes take. Nothing waits for a whole
 // step to end, so this is finer than the line that price.c works out.
+//
+// Example: a message over two links that take 1 ns for a packet. Its 16 packets are on the second link
+// while others are on the first: the last one arrives after 17 ns and two latencies, not after 32 ns.
 #include "topology/internal.h"
 
 #include <math.h>
@@ -58,6 +61,7 @@ static struct packet pop(struct events *events)
     return first;
 }
 
+// The route is found again at every hop (travel): a packet carries its ends only.
 static void send(void *data, int from, int to, double bytes)
 {
     struct events *events = data;
@@ -69,6 +73,9 @@ static void send(void *data, int from, int to, double bytes)
                                          to, 0});
 }
 
+// One hop of one packet, or its arrival. Each of out-port, link and in-port is held for as long as
+// the packet's bytes take it; the packet is through when the slowest of them is, and a latency
+// later it is at the next device.
 static void travel(struct events *events, struct packet packet)
 {
     int n = tsr__topology_path(events->topology, packet.from, packet.to, events->path,
@@ -103,12 +110,14 @@ static void step_ends(void *data, int times)
     (void)times; // always 1 for who does not take exchanges: told message by message
     while (events->heap.n && !events->arena->failed)
         travel(events, pop(events));
+    // Only what has arrived by the end of a step may be sent on in the next.
     memcpy(events->ready, events->coming, (size_t)events->topology->n * sizeof *events->ready);
 }
 
 static int64_t carry_out(struct events *events, const struct algorithm *algorithm,
                          const struct topology_groups *groups, int64_t bytes)
 {
+    // Schedules are heard with one byte; bytes of a message are its share times `scale`.
     events->scale = (double)bytes;
     if (!algorithm->schedule(events->topology, groups, 1,
                              &(struct listener){events, send, step_ends, NULL}) ||
