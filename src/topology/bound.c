@@ -8,6 +8,8 @@
 #include "topology/internal.h"
 
 // Share of the bytes of one group that must cross a cut with s of its n devices on one side.
+// 1 of 4 against the others: an all-to-all must bring 1 * 3 / 16 of the bytes across, a broadcast
+// or all-reduce all.
 static double must_cross(enum tsr_collective what, double s, double n)
 {
     switch (what) {
@@ -26,6 +28,7 @@ struct width {
     double links, ports;
 };
 
+// A link without a port of its sender counts as a port of its own width.
 static void add_link(struct width *width, const struct topology_link *link)
 {
     width->links += link->bandwidth;
@@ -142,6 +145,8 @@ static double worst_alone(const tsr_topology *topology, enum tsr_collective what
         add_link(&alone[link->from].out, link);
         add_link(&alone[link->to].in, link);
     }
+    // Into a device go the ports of all others: the sum of all, less its own, which are taken off
+    // here.
     for (size_t i = 0; i < topology->ports.n; i++) {
         alone[topology->ports.at[i].device].out.ports += topology->ports.at[i].bandwidth;
         alone[topology->ports.at[i].device].in.ports -= topology->ports.at[i].bandwidth;
@@ -165,6 +170,7 @@ static double worst_alone(const tsr_topology *topology, enum tsr_collective what
     return worst;
 }
 
+// 0 where there is no memory: a bound that says nothing.
 int64_t tsr__topology_bound(tsr_topology *topology, enum tsr_collective what,
                             const struct topology_groups *groups, int64_t bytes)
 {

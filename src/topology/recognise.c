@@ -24,6 +24,8 @@ struct guess {
 static int differ(const struct guess *guess, int a, int b, bool outermost, int *by)
 {
     int found = -1;
+    // The last side varies fastest: of 2 x 4, devices 1 and 5 are (0, 1) and (1, 1), and differ in
+    // side 0 by 1.
     for (int d = guess->n - 1; d >= 0; d--) {
         int x = a % guess->side[d], y = b % guess->side[d];
         a /= guess->side[d];
@@ -42,6 +44,8 @@ static int differ(const struct guess *guess, int a, int b, bool outermost, int *
 }
 
 // Links that a shape of those sides has, both ways counted.
+// 2 x 4: a grid has 4 columns of 1 pair and 2 rows of 3, 20 links; a torus closes the rows, 24;
+// hosts have all 6 pairs of a row, 32; all pairs are 56.
 static size_t expected(const struct guess *guess, enum shape shape)
 {
     size_t n = (size_t)guess->topology->n, all = 0;
@@ -95,12 +99,15 @@ static bool speeds_fit(struct guess *guess)
         if (link->bandwidth > most[d])
             most[d] = link->bandwidth;
     }
+    // Side d is inside of side d - 1: its slowest link must be clearly faster than the fastest one
+    // step further out.
     for (int d = 1; d < guess->n; d++)
         if (least[d] < CLEAR * most[d - 1])
             return false;
     return true;
 }
 
+// Shapes from the one with the fewest links on; the first that fits is taken.
 static bool fits(struct guess *guess)
 {
     for (int shape = 0; shape < SHAPE_COUNT; shape++) {
@@ -129,6 +136,7 @@ static bool try_sides(struct guess *guess, int at, int left)
     return false;
 }
 
+// Nothing changes where no shape fits, or fewer than 4 devices are there.
 void tsr__topology_recognise(tsr_topology *topology)
 {
     if (topology->n_grid || topology->n < 4)

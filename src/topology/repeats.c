@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // repeats.c - whether a topology is made of copies of a block of devices.
+//
+// hosts:4x8 repeats 8 devices 4 times, and 16 devices twice: every link 8+a -> 8+b has a twin a ->
+// b of the same speed. Links between copies are not looked at. The simulation asks this before it
+// plays one copy in place of all.
 #include "topology/internal.h"
 
 #include <stdlib.h>
@@ -10,6 +14,7 @@ static bool alike(const tsr_topology_device *a, const tsr_topology_device *b)
            a->overhead == b->overhead && memcmp(a->rates, b->rates, sizeof a->rates) == 0;
 }
 
+// The order in which links are sorted, so that a twin is found by bisection.
 static int by_ends(const void *a, const void *b)
 {
     const struct topology_link *x = a, *y = b;
