@@ -108,6 +108,7 @@ static size_t find(struct str text, char what)
     return i;
 }
 
+// What stands behind place i; nothing if that is the end.
 static struct str after(struct str text, size_t i)
 {
     if (i < text.n)
@@ -120,6 +121,8 @@ static bool read_order(struct str kind, struct str sizes, struct order *out)
 {
     *out = (struct order){.hosts = 1};
     if (str_is(kind, "hosts")) {
+        // "2xh100:8": the x before the colon ends the number of hosts. "2x8" has no colon, and is
+        // no box.
         size_t times = find(sizes, 'x'), colon = find(sizes, ':');
         if (colon == sizes.n || times > colon ||
             !tsr__str_int((struct str){sizes.p, times}, &out->hosts))
@@ -156,6 +159,7 @@ static bool link_gpus(tsr_topology *topology, const struct order *order)
 {
     int in_box = (int)order->devices, n = topology->window ? topology->window : topology->n;
     for (int i = 0; i < n; i++)
+        // GPU i has the ports 2 i (in its box) and 2 i + 1 (to other boxes).
         if (!tsr__topology_port(topology, i, order->box->port) ||
             !tsr__topology_port(topology, i, order->box->network))
             return false;

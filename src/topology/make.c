@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // make.c - generators: ring:4, full:4, cpu:4, star:4@1, tree:2x3, torus:3x3x3, grid:2x4, hosts:2x8.
+//
+// Devices are numbered row by row. tree:2x3 is device 0 with the children 1 and 2, which have 3 4 5
+// and 6 7 8. torus:3x3 links device 4 with 1 and 7 (same column), 3 and 5 (same row); device 0 with
+// 6 and 3, 2 and 1. hosts:2x4: see link_hosts.
 #include "topology/internal.h"
 
 #define SIDES 8
@@ -61,6 +65,7 @@ static void link_grid(tsr_topology *topology, const int *side, int n, bool aroun
 {
     for (int i = 0; i < topology->n; i++)
         for (int d = n - 1, stride = 1; d >= 0; stride *= side[d--]) {
+            // Each pair once. Around a side of 2 there is nothing to add: it would be the same link.
             int at = i / stride % side[d], next = (at + 1) % side[d];
             if (next != at && (next > at || (around && side[d] > 2)))
                 both(topology, i, i + (next - at) * stride);
@@ -68,6 +73,7 @@ static void link_grid(tsr_topology *topology, const int *side, int n, bool aroun
 }
 
 // Each device has side[level] children below it.
+// 1 + 2 + 2 x 3 = 9 for tree:2x3; -1: too many.
 static int tree_size(const int *side, int n)
 {
     int64_t all = 1, row = 1;
@@ -80,6 +86,7 @@ static int tree_size(const int *side, int n)
     return (int)all;
 }
 
+// `first` is the first device of the level above, `row` how many it has.
 static void link_tree(tsr_topology *topology, const int *side, int n)
 {
     for (int d = 0, first = 0, row = 1; d < n; d++) {
@@ -199,6 +206,7 @@ tsr_status tsr__topology_make(tsr_session *session, struct str kind, struct str 
     struct str count = sizes;
     if (tsr__topology_is_box(kind, sizes))
         return tsr__topology_box(session, kind, sizes, out);
+    // "4@1": 4 devices, device 1 in the middle.
     for (size_t i = 0; str_is(kind, "star") && i < sizes.n; i++)
         if (sizes.p[i] == '@') {
             int64_t at;
@@ -218,6 +226,8 @@ tsr_status tsr__topology_make(tsr_session *session, struct str kind, struct str 
     if (all < 1 || centre >= all)
         return unknown(session, kind, sizes);
     size_t links = count_links(kind, side, n, all);
+    // hosts:1250x8 lists the links of its first 64 hosts; the others are devices without links, of
+    // which the window says that they are like those.
     int given = side[0];
     if (hosts && n == 2 && links > TOPOLOGY_LISTED && given > TOPOLOGY_WINDOW) {
         side[0] = TOPOLOGY_WINDOW;

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // topology.c - building a topology, and the table of default numbers.
+//
+// The order: tsr__topology_new, then devices, links and ports, then tsr__topology_finish, which
+// sorts the links and looks at them as a whole. Routes and prices are found when they are asked
+// for, and forgotten when links change.
 #include "topology/internal.h"
 
 #include <stdlib.h>
@@ -54,6 +58,7 @@ void tsr_topology_free(tsr_topology *topology)
     tsr__free(topology->session, topology, sizeof *topology);
 }
 
+// Links may be added in any order and twice; tsr__topology_finish keeps one of each pair of ends.
 bool tsr__topology_link(tsr_topology *topology, int from, int to, double latency, double bandwidth)
 {
     struct topology_link *link = vec_push(&topology->arena, &topology->links);
@@ -212,6 +217,7 @@ static void warn_odd(tsr_topology *topology)
         if (link.from == link.to)
             tsr__diag(topology->session, DIAG_topology_self, NULL, "leave it out",
                       "device %d lists itself as a neighbour", link.from);
+        // A ring that goes one way only is meant so. At most 16 links are named.
         else if (one_way && one_way < topology->links.n &&
                  !has_link(topology, link.to, link.from) && shown++ < 16)
             tsr__diag(topology->session, DIAG_topology_one_way, NULL,
@@ -224,6 +230,7 @@ static void warn_odd(tsr_topology *topology)
     topology->links.n = kept;
 }
 
+// Sorted, so that links of the same ends stand together; one of them stays.
 static void drop_twins(tsr_topology *topology)
 {
     size_t kept = 0;
@@ -243,11 +250,13 @@ tsr_status tsr__topology_finish(tsr_topology *topology, bool listed)
     topology->first = ARENA_ARRAY(&topology->arena, size_t, (size_t)topology->n + 1);
     if (!topology->first)
         return TSR_NOMEM;
+    // first[d]: links of the devices before d. Links 0->1, 0->2, 2->0 of 3 devices: {0, 2, 2, 3}.
     for (size_t i = 0; i < topology->links.n; i++)
         topology->first[topology->links.at[i].from + 1]++;
     for (int k = 0; k < topology->n; k++)
         topology->first[k + 1] += topology->first[k];
     tsr__topology_reset_routes(topology);
+    // Beyond the window no device has links, which is no mistake.
     if (!topology->window && !tsr__topology_warn_unreachable(topology))
         return TSR_NOMEM;
     tsr__topology_recognise(topology);
