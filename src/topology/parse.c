@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // parse.c - topologies from text: a number, a generator, an adjacency list, JSON.
 //
-// An adjacency list is read as it stands, {4, [[1,2],[0],...]}: entry l lists the devices that device l
-// reaches. Numbers above 9 may be written with letters as the published 3-D torus does.
+// An adjacency list is read as it stands, {4, [[1,2],[0],...]}: entry l lists the devices that
+// device l reaches. Numbers above 9 may be written with letters as the published 3-D torus does.
+// Text that begins with a brace is a list if a digit follows, else JSON; all other text names a
+// generator (make.c), and a number alone is full:N. Every reader gives the topology out or frees
+// it: nothing half-read is left.
 #include "topology/internal.h"
 
 #include <ctype.h>
@@ -22,6 +25,7 @@ static tsr_status refuse(tsr_session *session, const char *hint, const char *for
     return TSR_MALFORMED;
 }
 
+// Gives the topology out if all went well so far and it can be finished; else it is freed.
 static tsr_status finish(tsr_topology *topology, bool listed, tsr_status status, tsr_topology **out)
 {
     if (status == TSR_OK)
@@ -44,6 +48,7 @@ static void blanks(struct cursor *cursor)
     while (cursor->p < cursor->end && isspace((unsigned char)*cursor->p))
         cursor->p++;
 }
+// Passes over blanks and then that character, if it is there.
 static bool eat(struct cursor *cursor, char what)
 {
     blanks(cursor);
@@ -62,6 +67,7 @@ static bool number(struct cursor *cursor, int *out)
         *out = *cursor->p++ - 'A' + 10;
         return true;
     }
+    // Stops once the number is too large, however many digits there are.
     while (cursor->p < cursor->end && isdigit((unsigned char)*cursor->p) &&
            value <= TOPOLOGY_MAX_DEVICES)
         value = value * 10 + (*cursor->p++ - '0');
@@ -69,6 +75,7 @@ static bool number(struct cursor *cursor, int *out)
     return cursor->p > start && value <= TOPOLOGY_MAX_DEVICES;
 }
 
+// One list of an adjacency list: links of the usual speed from the device to each that is listed.
 static tsr_status neighbours(tsr_topology *topology, struct cursor *cursor, int device)
 {
     if (!eat(cursor, '['))
@@ -120,6 +127,7 @@ static tsr_status read_list(tsr_session *session, struct str text, tsr_topology 
 
 // ---- JSON
 
+// 0, which means the usual number, where it is left out or not in range.
 static double positive(const json_t *object, const char *key)
 {
     double v = json_number_value(json_object_get(object, key));
@@ -143,6 +151,7 @@ static tsr_status check_numbers(tsr_topology *topology, const json_t *object, co
     return TSR_OK;
 }
 
+// Numbers beyond 2^62 count as left out.
 static int64_t bytes_of(const json_t *value)
 {
     if (json_is_integer(value))
@@ -284,6 +293,7 @@ static tsr_status read_json(tsr_session *session, struct str text, tsr_topology 
                         "the JSON text has no list of 1 to %d devices", TOPOLOGY_MAX_DEVICES);
     else if (!(topology = tsr__topology_new(session, (int)n)))
         status = TSR_NOMEM;
+    // Each part is read only if all before it were; the grid cannot fail.
     if (topology)
         status = json_devices(topology, devices);
     if (topology && status == TSR_OK)
@@ -292,6 +302,7 @@ static tsr_status read_json(tsr_session *session, struct str text, tsr_topology 
         status = json_collectives(topology, json_object_get(root, "collectives"));
     if (topology)
         json_grid(topology, json_object_get(root, "grid"));
+    // Ports name links by their ends, so links must be sorted first.
     const char *what = NULL;
     if (topology && status == TSR_OK)
         status = tsr__topology_finish(topology, true);
@@ -342,6 +353,7 @@ tsr_status tsr_topology_parse(tsr_session *session, const char *text, tsr_topolo
     return tsr__topology_chosen(topology, out);
 }
 
+// Files up to 64 MiB. Text from a file and text on the command line mean the same.
 tsr_status tsr_topology_read(tsr_session *session, const char *path, tsr_topology **out)
 {
     struct arena arena;

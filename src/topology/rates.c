@@ -14,6 +14,7 @@ static const char *const names[TSR_RATE_COUNT] = {
 
 // ---- rates -------------------------------------------------------------------------------------
 
+// Only types that have a speed of their own; none at all leaves the member out.
 void tsr__rates_add_json(const tsr_topology_device *device, tsr_json *json)
 {
     bool any = false;
@@ -91,6 +92,7 @@ void tsr__ports_add_json(const tsr_topology *topology, tsr_json *json)
     tsr_json_end(json);
 }
 
+// A port without "to" leads everywhere.
 static bool listed(const json_t *to, int device)
 {
     for (size_t i = 0; i < json_array_size(to); i++)
@@ -112,6 +114,8 @@ static void use_port(tsr_topology *topology, int port, const json_t *to)
     }
 }
 
+// *what NULL: no memory. Entries before the one that is damaged stay, but the caller frees the
+// topology then. A link keeps the first port that claims it.
 bool tsr__ports_read(tsr_topology *topology, const json_t *list, const char **what)
 {
     *what = "is one of too many";

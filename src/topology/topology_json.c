@@ -5,6 +5,7 @@
 //      "links": [{"from": 0, "to": 1, "latency": 5e-06, "bandwidth": 5e9}, ...]}
 #include "topology/internal.h"
 
+// Numbers as they are, also those of the table: a reader with another table gets the same topology.
 static void add_devices(const tsr_topology *topology, tsr_json *json)
 {
     tsr_json_begin(json, "devices", '[');
