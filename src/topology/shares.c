@@ -77,6 +77,7 @@ static void link_ranks(tsr_topology *to, const struct sharing *sharing, int devi
 }
 
 // The wire, divided among the ranks of the end that has more of them. Ports need no mention: a rank's part is small.
+// 3 ranks on one side and 1 on the other, 6 GB/s: three links of 2 GB/s each way.
 static void link_devices(tsr_topology *to, const struct sharing *sharing,
                          const struct topology_link *link)
 {
@@ -93,6 +94,8 @@ static void link_devices(tsr_topology *to, const struct sharing *sharing,
                                link->latency, wire / fmax(n_from, n_to));
 }
 
+// Ranks in the order of their devices, with links inside of each device and between those that were
+// linked.
 static tsr_status make_ranks(const struct sharing *sharing, tsr_topology **out)
 {
     const tsr_topology *from = sharing->from;
@@ -128,6 +131,7 @@ static tsr_status add_shares(tsr_topology *topology, double slowest)
 {
     struct sharing sharing = {.from = topology};
     tsr_topology *ranks = NULL;
+    // Speeds 3 and 2: with 1 rank for the slow one the fast one would have 1.5; with 2 it has 3.
     for (int finest = 1; finest <= FINEST; finest++) {
         if (!share_out(&sharing, slowest, finest))
             continue;
@@ -139,6 +143,8 @@ static tsr_status add_shares(tsr_topology *topology, double slowest)
     return TSR_OK;
 }
 
+// Once for each speed that some device has, as the slowest that takes part. Only small machines
+// that are listed.
 tsr_status tsr__topology_add_shares(tsr_topology *topology)
 {
     if (topology->n > RANKS_MOST || topology->window)

@@ -73,6 +73,8 @@ static void copy_window(tsr_topology *to, const tsr_topology *from)
 }
 
 // The devices in that order become 0 .. n - 1.
+// devices: numbers in the old topology, ascending; place and made say where its devices and ports
+// went. Grids are looked for anew: some devices of a torus are none.
 static tsr_status take(const tsr_topology *from, const int *devices, int n, tsr_topology **out)
 {
     tsr_topology *to = tsr__topology_new(from->session, n);
@@ -138,6 +140,7 @@ static tsr_status add_fastest(tsr_topology *topology, const struct ranked *order
     return tsr__topology_add_choice(topology, choice);
 }
 
+// 1 2 3 ... up to 8 devices; of 12: 1 2 4 8 12.
 static int next_count(const tsr_topology *topology, int n)
 {
     if (topology->n <= EACH_UP_TO)
@@ -147,6 +150,7 @@ static int next_count(const tsr_topology *topology, int n)
     return 2 * n;
 }
 
+// Does nothing where there are choices. Of hosts that are not listed only whole ones can be taken.
 tsr_status tsr_topology_choose(tsr_topology *topology)
 {
     if (topology->choices.n)
