@@ -5,34 +5,34 @@
 #include "internal.h"
 
 // Of a model that came from no file: as it would be saved.
-static tsr_status digest_memory(struct plan *plan, struct sha256 *sha256)
+static tsr_status digest_memory(struct draft *draft, struct sha256 *sha256)
 {
     void *bytes;
     size_t n;
-    tsr_status st = tsr_model_save_bytes(plan->model, &bytes, &n);
+    tsr_status st = tsr_model_save_bytes(draft->model, &bytes, &n);
     if (st != TSR_OK)
         return st;
     tsr__sha256_add(sha256, bytes, n);
-    tsr_bytes_free(plan->session, bytes, n);
+    tsr_bytes_free(draft->session, bytes, n);
     return TSR_OK;
 }
 
 // Digest of the model's file; of its bytes where it has none.
-tsr_status tsr__model_digest(struct plan *plan)
+tsr_status tsr__model_digest(struct draft *draft)
 {
     struct sha256 d;
     tsr__sha256_init(&d);
-    const char *path = tsr_model_path(plan->model);
+    const char *path = tsr_model_path(draft->model);
     tsr_status st;
     if (path[0])
-        st = tsr__sha256_file(plan->session, path, &d);
+        st = tsr__sha256_file(draft->session, path, &d);
     else
-        st = digest_memory(plan, &d);
-    tsr__sha256_hex(&d, plan->model_sha256);
+        st = digest_memory(draft, &d);
+    tsr__sha256_hex(&d, draft->model_sha256);
     return st;
 }
 
-// ---- the plan ----------------------------------------------------------------------------------
+// ---- the draft ---------------------------------------------------------------------------------
 
 // Its length first, so that "ab" "c" and "a" "bc" differ.
 static void add_text(struct sha256 *sha256, struct str text)
@@ -44,12 +44,12 @@ static void add_text(struct sha256 *sha256, struct str text)
 }
 
 // The name and the layout: who has what of which value.
-static void add_form(struct plan *plan, struct sha256 *sha256, const struct form *form)
+static void add_form(struct draft *draft, struct sha256 *sha256, const struct form *form)
 {
     if (!form)
         return;
     size_t n = tsr__layout_encode(form->layout, NULL, 0);
-    int64_t *code = ARENA_ARRAY(plan->arena, int64_t, n + 1);
+    int64_t *code = ARENA_ARRAY(draft->arena, int64_t, n + 1);
     if (!code)
         return;
     tsr__layout_encode(form->layout, code, n);
@@ -71,7 +71,7 @@ static int stamp_of(const struct step *st)
 }
 
 struct fingerprint {
-    struct plan *plan;
+    struct draft *draft;
     struct sha256 *digest;
 };
 
@@ -82,34 +82,34 @@ static void add_step(void *data, const struct step *st)
     int64_t head[3] = {stamp_of(st), st->id, st->axis};
     tsr__sha256_add(all->digest, head, sizeof(head));
     for (size_t k = 0; k < st->n_inputs; k++)
-        add_form(all->plan, all->digest, st->inputs[k]);
+        add_form(all->draft, all->digest, st->inputs[k]);
     for (size_t k = 0; k < st->n_outputs; k++)
-        add_form(all->plan, all->digest, st->outputs[k]);
+        add_form(all->draft, all->digest, st->outputs[k]);
     for (int b = 0; b < st->n_bodies; b++)
         for (size_t k = 0; k < tsr_graph_output_count(st->bodies[b].flow->graph); k++)
-            add_form(all->plan, all->digest, st->bodies[b].outputs[k]);
+            add_form(all->draft, all->digest, st->bodies[b].outputs[k]);
 }
 
 // All that decides what the ranks do: the model, the release, every step with the layouts it goes
 // between.
-void tsr__plan_fingerprint(struct plan *plan)
+void tsr__draft_fingerprint(struct draft *draft)
 {
     struct sha256 d;
     tsr__sha256_init(&d);
-    add_text(&d, str_of(plan->model_sha256));
+    add_text(&d, str_of(draft->model_sha256));
     add_text(&d, str_of(tsr_version()));
-    add_text(&d, str_of(tsr_config_name(plan->flow->config)));
-    tsr__sha256_add(&d, &plan->n_ranks, sizeof(plan->n_ranks));
-    struct fingerprint all = {plan, &d};
-    tsr__steps_visit(&plan->steps, add_step, &all);
-    for (size_t i = 0; i < plan->outputs.n; i++)
-        add_form(plan, &d, plan->outputs.at[i]);
-    for (size_t i = 0; i < plan->states.n; i++) {
-        add_text(&d, tsr__value_str(plan->states.at[i].past));
-        add_text(&d, tsr__value_str(plan->states.at[i].present));
+    add_text(&d, str_of(tsr_config_name(draft->flow->config)));
+    tsr__sha256_add(&d, &draft->n_ranks, sizeof(draft->n_ranks));
+    struct fingerprint all = {draft, &d};
+    tsr__steps_visit(&draft->steps, add_step, &all);
+    for (size_t i = 0; i < draft->outputs.n; i++)
+        add_form(draft, &d, draft->outputs.at[i]);
+    for (size_t i = 0; i < draft->states.n; i++) {
+        add_text(&d, tsr__value_str(draft->states.at[i].past));
+        add_text(&d, tsr__value_str(draft->states.at[i].present));
     }
     char hex[65];
     tsr__sha256_hex(&d, hex);
-    memcpy(plan->fingerprint, hex, 16);
-    plan->fingerprint[16] = 0;
+    memcpy(draft->fingerprint, hex, 16);
+    draft->fingerprint[16] = 0;
 }

@@ -12,40 +12,40 @@
 #include "partition/steps/steps.h"
 #include "partition/weights/weights.h"
 
-// fingerprint.c: the digest of the model (plan->model_sha256), then that of the plan (plan->fingerprint).
-tsr_status tsr__model_digest(struct plan *plan) TSR_MUST_USE;
-void tsr__plan_fingerprint(struct plan *plan);
+// fingerprint.c: the digest of the model (draft->model_sha256), then that of the draft (draft->fingerprint).
+tsr_status tsr__model_digest(struct draft *draft) TSR_MUST_USE;
+void tsr__draft_fingerprint(struct draft *draft);
 
 // part_manifest.c: all but the files.
-tsr_status tsr__parts_manifest(struct plan *plan, const struct part *parts,
+tsr_status tsr__parts_manifest(struct draft *draft, const struct part *parts,
                                struct manifest *manifest) TSR_MUST_USE;
 // publish.c: writes the folder; only counts the bytes of the rank files; tells the caller what came of it. manifest gets what the
 // folder's says.
-tsr_status tsr__parts_publish(struct plan *plan, struct part *parts, const char *folder, bool force,
+tsr_status tsr__parts_publish(struct draft *draft, struct part *parts, const char *folder,
+                              bool force, struct manifest *manifest) TSR_MUST_USE;
+tsr_status tsr__parts_measure(struct draft *draft, struct part *parts,
                               struct manifest *manifest) TSR_MUST_USE;
-tsr_status tsr__parts_measure(struct plan *plan, struct part *parts,
-                              struct manifest *manifest) TSR_MUST_USE;
-tsr_status tsr__parts_summarize(const struct plan *plan, const struct part *parts,
+tsr_status tsr__parts_summarize(const struct draft *draft, const struct part *parts,
                                 const struct manifest *manifest,
                                 tsr_partition_summary *out) TSR_MUST_USE;
 
 // parts.c: the graphs of all ranks, from the planned steps.
-tsr_status tsr__parts_build(struct plan *plan, struct part *parts) TSR_MUST_USE;
+tsr_status tsr__parts_build(struct draft *draft, struct part *parts) TSR_MUST_USE;
 
 // opsets.c: what a rank file says of itself.
-void tsr__plan_types(struct plan *plan);
-int64_t tsr__part_ir(const struct plan *plan);
+void tsr__draft_types(struct draft *draft);
+int64_t tsr__part_ir(const struct draft *draft);
 tsr_status tsr__part_lower(struct part *part) TSR_MUST_USE;
 
 // wrapped_model.c: whether a wrapped model can take and give what the whole one does; that model.
-tsr_status tsr__wrapped_check(struct plan *plan);
-tsr_status tsr__wrapped_model(struct plan *plan, const char *folder, tsr_model **out);
+tsr_status tsr__wrapped_check(struct draft *draft);
+tsr_status tsr__wrapped_model(struct draft *draft, const char *folder, tsr_model **out);
 
 #define SIGN_HINT                                                                                  \
     "change a rank file so that its inputs, outputs and communication stay as they are, or "       \
     "partition the model again"
 // prove.c: proves that all ranks agree on their communication; of files that are signed again, also that it is the manifest's.
-tsr_status tsr__parts_agree(struct plan *plan, struct part *parts) TSR_MUST_USE;
-tsr_status tsr__sizes_agree(struct plan *plan) TSR_MUST_USE; // of what is sent
+tsr_status tsr__parts_agree(struct draft *draft, struct part *parts) TSR_MUST_USE;
+tsr_status tsr__sizes_agree(struct draft *draft) TSR_MUST_USE; // of what is sent
 
 #endif

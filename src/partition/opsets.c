@@ -6,36 +6,36 @@
 
 #define LOWEST_OPSET 17 // of ai.onnx: nothing is lowered below (rules/versions.c)
 
-// Adds the value's element type to the plan's; of a list, that of its tensors.
-static void note_type(struct plan *plan, const tsr_value *value)
+// Adds the value's element type to the draft's; of a list, that of its tensors.
+static void note_type(struct draft *draft, const tsr_value *value)
 {
     if (value)
-        plan->types |= UINT64_C(1) << tsr__shapes_element(plan->flow->shapes, value).dtype;
+        draft->types |= UINT64_C(1) << tsr__shapes_element(draft->flow->shapes, value).dtype;
 }
 
 // What nodes read and give, in bodies too, is all that a rank file can hold.
-void tsr__plan_types(struct plan *plan)
+void tsr__draft_types(struct draft *draft)
 {
-    const tsr_model *model = plan->model;
+    const tsr_model *model = draft->model;
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;
          node = tsr_model_next_node(model, node)) {
         for (size_t i = 0; i < tsr_node_input_count(node); i++)
-            note_type(plan, tsr_node_input(node, i));
+            note_type(draft, tsr_node_input(node, i));
         for (size_t i = 0; i < tsr_node_output_count(node); i++)
-            note_type(plan, tsr_node_output(node, i));
+            note_type(draft, tsr_node_output(node, i));
     }
     tsr_graph *graph = tsr_model_graph(model);
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
-        note_type(plan, tsr_graph_input(graph, i));
+        note_type(draft, tsr_graph_input(graph, i));
 }
 
-static bool has_type(const struct plan *plan, tsr_dtype type)
+static bool has_type(const struct draft *draft, tsr_dtype type)
 {
-    return plan->types >> type & 1;
+    return draft->types >> type & 1;
 }
 
 // 10 at most where the types allow it: older engines refuse more.
-int64_t tsr__part_ir(const struct plan *plan)
+int64_t tsr__part_ir(const struct draft *draft)
 {
     static const struct {
         tsr_dtype type;
@@ -45,22 +45,22 @@ int64_t tsr__part_ir(const struct plan *plan)
                  {TSR_FLOAT4E2M1, 11},    {TSR_FLOAT8E8M0, 12},    {TSR_UINT2, 13},
                  {TSR_INT2, 13},          {TSR_FLOAT6E2M3, 14},    {TSR_FLOAT6E3M2, 14}};
     const int64_t lowest = 4, usual = 8; // 4: constants need not be inputs
-    int64_t own = tsr_model_ir_version(plan->model), ir = usual;
+    int64_t own = tsr_model_ir_version(draft->model), ir = usual;
     if (own < usual)
         ir = own < lowest ? lowest : own;
-    if (tsr__calls_left(plan->model) && ir < 8)
+    if (tsr__calls_left(draft->model) && ir < 8)
         ir = 8;
     for (size_t i = 0; i < TSR_COUNT(newer); i++)
-        if (has_type(plan, newer[i].type) && ir < newer[i].ir)
+        if (has_type(draft, newer[i].type) && ir < newer[i].ir)
             ir = newer[i].ir;
     return ir;
 }
 
 // All values have element types that every operator set in question has; a type that is not known may be any.
-static bool all_plain(const struct plan *plan)
+static bool all_plain(const struct draft *draft)
 {
     for (int type = 0; type < 64; type++)
-        if (has_type(plan, (tsr_dtype)type) && !tsr__type_plain((tsr_dtype)type))
+        if (has_type(draft, (tsr_dtype)type) && !tsr__type_plain((tsr_dtype)type))
             return false;
     return true;
 }
@@ -69,13 +69,13 @@ static bool all_plain(const struct plan *plan)
 static const tsr_node *most_needing(const struct part *part, int64_t *least)
 {
     const tsr_node *most = NULL;
-    bool plain = all_plain(part->plan);
+    bool plain = all_plain(part->draft);
     *least = 0;
     for (tsr_node *node = tsr_model_next_node(part->model, NULL); node;
          node = tsr_model_next_node(part->model, node)) {
         if (tsr__node_domain_str(node).n)
             continue;
-        int64_t changed = tsr__rule_changed(node, part->plan->opset, plain);
+        int64_t changed = tsr__rule_changed(node, part->draft->opset, plain);
         if (changed > *least) {
             *least = changed;
             most = node;
@@ -95,12 +95,12 @@ tsr_status tsr__part_lower(struct part *part)
         return TSR_OK;
     if (least > LOWEST_OPSET) { // for the message of an engine's refusal
         struct str text =
-            tsr__arena_printf(part->plan->arena, STR_FMT " '" STR_FMT "'",
+            tsr__arena_printf(part->draft->arena, STR_FMT " '" STR_FMT "'",
                               STR_ARG(tsr__node_op_str(why)), STR_ARG(tsr__node_str(why)));
         if (!text.p || tsr_model_set_metadata(part->model, "ai.tessera.opset", text.p) != TSR_OK)
             return TSR_NOMEM;
     }
-    if (least >= part->plan->opset)
+    if (least >= part->draft->opset)
         return TSR_OK;
     return tsr_model_set_opset(part->model, "", least);
 }

@@ -4,39 +4,39 @@
 #include "internal.h"
 
 // Ranks that take the input in.
-static size_t input_ranks(struct plan *plan, tsr_value *value, int64_t *ranks)
+static size_t input_ranks(struct draft *draft, tsr_value *value, int64_t *ranks)
 {
-    struct item *it = tsr__item_of(plan, value);
+    struct item *it = tsr__item_of(draft, value);
     size_t n = 0;
     if (!it)
         return 0;
-    for (int64_t rank = 0; rank < plan->n_ranks; rank++)
+    for (int64_t rank = 0; rank < draft->n_ranks; rank++)
         if (it->first->local[rank])
             ranks[n++] = rank;
     return n;
 }
 
 // Where a port lies: as it is kept; else whole, on the ranks that take it in, or on the one that gives outputs.
-static const struct tile_layout *port_layout(struct plan *plan, enum side side, tsr_value *value)
+static const struct tile_layout *port_layout(struct draft *draft, enum side side, tsr_value *value)
 {
-    const struct tile_layout *kept = plan->kept[tsr__value_id(value)];
+    const struct tile_layout *kept = draft->kept[tsr__value_id(value)];
     if (kept)
         return kept;
-    int64_t *ranks = ARENA_ARRAY(plan->arena, int64_t, (size_t)plan->n_ranks);
+    int64_t *ranks = ARENA_ARRAY(draft->arena, int64_t, (size_t)draft->n_ranks);
     if (!ranks)
         return NULL;
     size_t n = 1; // rank 0 gives outputs
     if (side == SIDE_INPUTS)
-        n = input_ranks(plan, value, ranks);
-    return tsr__layout_whole(plan->arena, tsr_value_rank(value), ranks, n);
+        n = input_ranks(draft, value, ranks);
+    return tsr__layout_whole(draft->arena, tsr_value_rank(value), ranks, n);
 }
 
 // In the model's order, with the layout as text for people and, where it is kept cut, for the runtime.
-static struct manifest_port *make_ports(struct plan *plan, enum side side, size_t *count)
+static struct manifest_port *make_ports(struct draft *draft, enum side side, size_t *count)
 {
-    tsr_graph *graph = tsr_model_graph(plan->model);
+    tsr_graph *graph = tsr_model_graph(draft->model);
     size_t n = side_count(graph, side);
-    struct manifest_port *ports = ARENA_ARRAY(plan->arena, struct manifest_port, n + 1);
+    struct manifest_port *ports = ARENA_ARRAY(draft->arena, struct manifest_port, n + 1);
     *count = 0;
     if (!ports)
         return NULL;
@@ -45,8 +45,8 @@ static struct manifest_port *make_ports(struct plan *plan, enum side side, size_
         if (side == SIDE_INPUTS && tsr_value_initializer(value))
             continue;
         int rank = tsr_value_rank(value);
-        const struct tile_layout *layout = port_layout(plan, side, value);
-        tsr_dim *dims = ARENA_ARRAY(plan->arena, tsr_dim, room_for(rank));
+        const struct tile_layout *layout = port_layout(draft, side, value);
+        tsr_dim *dims = ARENA_ARRAY(draft->arena, tsr_dim, room_for(rank));
         if (!layout || !dims)
             return NULL;
         for (int axis = 0; axis < rank; axis++)
@@ -54,8 +54,8 @@ static struct manifest_port *make_ports(struct plan *plan, enum side side, size_
         ports[(*count)++] =
             (struct manifest_port){.name = tsr_value_name(value),
                                    .type = tsr_dtype_name(tsr_value_dtype(value)),
-                                   .sharding = tsr__notation_print(plan->arena, layout).p,
-                                   .kept = plan->kept[tsr__value_id(value)],
+                                   .sharding = tsr__notation_print(draft->arena, layout).p,
+                                   .kept = draft->kept[tsr__value_id(value)],
                                    .rank = rank,
                                    .dims = dims};
     }
@@ -89,13 +89,13 @@ static void add_collective(void *data, const struct step *st)
 }
 
 // In the order of their numbers, which is that of the steps.
-static void make_collectives(struct plan *plan, struct manifest *manifest)
+static void make_collectives(struct draft *draft, struct manifest *manifest)
 {
-    struct listing listing = {plan->arena, manifest};
+    struct listing listing = {draft->arena, manifest};
     manifest->collectives =
-        ARENA_ARRAY(plan->arena, struct manifest_collective, (size_t)plan->n_comms + 1);
+        ARENA_ARRAY(draft->arena, struct manifest_collective, (size_t)draft->n_comms + 1);
     if (manifest->collectives)
-        tsr__steps_visit(&plan->steps, add_collective, &listing);
+        tsr__steps_visit(&draft->steps, add_collective, &listing);
 }
 
 static void add_replicated(void *data, const struct node_flow *nf)
@@ -107,21 +107,21 @@ static void add_replicated(void *data, const struct node_flow *nf)
 }
 
 // Nodes that were meant to be cut and are not, with the reason.
-static void make_replicated(struct plan *plan, struct manifest *manifest)
+static void make_replicated(struct draft *draft, struct manifest *manifest)
 {
-    manifest->replicated = ARENA_ARRAY(plan->arena, struct manifest_replicated,
-                                       (size_t)tsr__model_node_ids(plan->model) + 1);
+    manifest->replicated = ARENA_ARRAY(draft->arena, struct manifest_replicated,
+                                       (size_t)tsr__model_node_ids(draft->model) + 1);
     if (manifest->replicated)
-        tsr__flow_visit(plan->flow, add_replicated, manifest);
+        tsr__flow_visit(draft->flow, add_replicated, manifest);
 }
 
 // Names of what the rank file takes and gives, in its order.
-static void list_ports(struct plan *plan, const struct part *part, struct manifest_device *device)
+static void list_ports(struct draft *draft, const struct part *part, struct manifest_device *device)
 {
     const tsr_graph *graph = tsr_model_graph(part->model);
     size_t n_inputs = tsr_graph_input_count(graph), n_outputs = tsr_graph_output_count(graph);
-    device->inputs = ARENA_ARRAY(plan->arena, const char *, n_inputs + 1);
-    device->outputs = ARENA_ARRAY(plan->arena, const char *, n_outputs + 1);
+    device->inputs = ARENA_ARRAY(draft->arena, const char *, n_inputs + 1);
+    device->outputs = ARENA_ARRAY(draft->arena, const char *, n_outputs + 1);
     if (!device->inputs || !device->outputs)
         return;
     for (size_t i = 0; i < n_inputs; i++)
@@ -134,33 +134,33 @@ static void list_ports(struct plan *plan, const struct part *part, struct manife
 }
 
 // What one rank has: its file, its data files, how much of the weights.
-static void make_device(struct plan *plan, const struct part *part, bool common,
+static void make_device(struct draft *draft, const struct part *part, bool common,
                         struct manifest_device *device)
 {
-    const tsr_config *config = plan->flow->config;
+    const tsr_config *config = draft->flow->config;
     size_t r = (size_t)part->rank;
     device->device = "";
     if (r < tsr_config_device_name_count(config))
         device->device = tsr_config_device_name(config, r);
-    device->file = tsr__arena_printf(plan->arena, "rank%zu.onnx", r).p;
-    device->data = ARENA_ARRAY(plan->arena, const char *, 2);
+    device->file = tsr__arena_printf(draft->arena, "rank%zu.onnx", r).p;
+    device->data = ARENA_ARRAY(draft->arena, const char *, 2);
     device->weights = part->weights;
     device->weight_bytes = part->weight_bytes;
     if (part->data_bytes && device->data)
-        device->data[device->n_data++] = tsr__weights_file(plan, part->rank);
+        device->data[device->n_data++] = tsr__weights_file(draft, part->rank);
     if (common && device->data)
-        device->data[device->n_data++] = tsr__weights_file(plan, plan->n_ranks);
-    list_ports(plan, part, device);
+        device->data[device->n_data++] = tsr__weights_file(draft, draft->n_ranks);
+    list_ports(draft, part, device);
 }
 
 // The stages that each rank works in, in line from 0; nothing for a model without stages.
-static void make_stages(struct plan *plan, struct manifest *manifest)
+static void make_stages(struct draft *draft, struct manifest *manifest)
 {
     const bool *const *on;
-    size_t n_stages = tsr__flow_stages(plan->arena, plan->flow, &on);
-    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
+    size_t n_stages = tsr__flow_stages(draft->arena, draft->flow, &on);
+    for (int64_t rank = 0; rank < draft->n_ranks; rank++) {
         struct manifest_device *device = &manifest->devices[rank];
-        int64_t *stages = ARENA_ARRAY(plan->arena, int64_t, n_stages + 1);
+        int64_t *stages = ARENA_ARRAY(draft->arena, int64_t, n_stages + 1);
         if (!stages)
             return;
         device->stages = stages;
@@ -170,42 +170,43 @@ static void make_stages(struct plan *plan, struct manifest *manifest)
     }
 }
 
-static void make_states(struct plan *plan, struct manifest *manifest)
+static void make_states(struct draft *draft, struct manifest *manifest)
 {
-    manifest->states = ARENA_ARRAY(plan->arena, struct manifest_state, plan->states.n + 1);
+    manifest->states = ARENA_ARRAY(draft->arena, struct manifest_state, draft->states.n + 1);
     if (!manifest->states)
         return;
-    for (size_t i = 0; i < plan->states.n; i++)
+    for (size_t i = 0; i < draft->states.n; i++)
         manifest->states[manifest->n_states++] = (struct manifest_state){
-            tsr_value_name(plan->states.at[i].past), tsr_value_name(plan->states.at[i].present)};
+            tsr_value_name(draft->states.at[i].past), tsr_value_name(draft->states.at[i].present)};
 }
 
 // All but the files, which are listed as they are written: a model and a data file for each rank, the common data,
 // and the two of a wrapped model are the most that there can be.
-tsr_status tsr__parts_manifest(struct plan *plan, const struct part *parts,
+tsr_status tsr__parts_manifest(struct draft *draft, const struct part *parts,
                                struct manifest *manifest)
 {
-    const char *path = tsr_model_path(plan->model), *slash = strrchr(path, '/');
-    *manifest = (struct manifest){.model_name = path, .model_sha256 = plan->model_sha256};
+    const char *path = tsr_model_path(draft->model), *slash = strrchr(path, '/');
+    *manifest = (struct manifest){.model_name = path, .model_sha256 = draft->model_sha256};
     if (slash)
         manifest->model_name = slash + 1;
-    manifest->generator = tsr__arena_printf(plan->arena, "tessera %s", tsr_version()).p;
-    manifest->configuration = tsr_config_name(plan->flow->config);
-    if (plan->microsoft)
+    manifest->generator = tsr__arena_printf(draft->arena, "tessera %s", tsr_version()).p;
+    manifest->configuration = tsr_config_name(draft->flow->config);
+    if (draft->microsoft)
         manifest->dialect = "com.microsoft";
-    memcpy(manifest->plan, plan->fingerprint, sizeof(manifest->plan));
-    manifest->n_ranks = plan->n_ranks;
-    manifest->inputs = make_ports(plan, SIDE_INPUTS, &manifest->n_inputs);
-    manifest->outputs = make_ports(plan, SIDE_OUTPUTS, &manifest->n_outputs);
-    make_states(plan, manifest);
-    make_collectives(plan, manifest);
-    make_replicated(plan, manifest);
-    manifest->devices = ARENA_ARRAY(plan->arena, struct manifest_device, (size_t)plan->n_ranks);
-    manifest->files = ARENA_ARRAY(plan->arena, struct manifest_file, 2 * (size_t)plan->n_ranks + 3);
+    memcpy(manifest->plan, draft->fingerprint, sizeof(manifest->plan));
+    manifest->n_ranks = draft->n_ranks;
+    manifest->inputs = make_ports(draft, SIDE_INPUTS, &manifest->n_inputs);
+    manifest->outputs = make_ports(draft, SIDE_OUTPUTS, &manifest->n_outputs);
+    make_states(draft, manifest);
+    make_collectives(draft, manifest);
+    make_replicated(draft, manifest);
+    manifest->devices = ARENA_ARRAY(draft->arena, struct manifest_device, (size_t)draft->n_ranks);
+    manifest->files =
+        ARENA_ARRAY(draft->arena, struct manifest_file, 2 * (size_t)draft->n_ranks + 3);
     if (!manifest->devices)
         return TSR_NOMEM;
-    for (int64_t rank = 0; rank < plan->n_ranks; rank++)
-        make_device(plan, &parts[rank], parts[rank].uses_common, &manifest->devices[rank]);
-    make_stages(plan, manifest);
-    return plan_status(plan);
+    for (int64_t rank = 0; rank < draft->n_ranks; rank++)
+        make_device(draft, &parts[rank], parts[rank].uses_common, &manifest->devices[rank]);
+    make_stages(draft, manifest);
+    return draft_status(draft);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// partition.c - tsr_partition: check, flow, plan, build, prove, write. The folder appears complete
+// partition.c - tsr_partition: check, flow, draft, build, prove, write. The folder appears complete
 // or not at all.
 #include "internal.h"
 
@@ -92,10 +92,10 @@ static void refuse_node(void *data, const struct node_flow *nf)
     refusal->status = TSR_UNSUPPORTED;
 }
 
-static tsr_status refuse_replicated(const struct plan *plan)
+static tsr_status refuse_replicated(const struct draft *draft)
 {
-    struct refusal refusal = {plan->session, TSR_OK};
-    tsr__flow_visit(plan->flow, refuse_node, &refusal);
+    struct refusal refusal = {draft->session, TSR_OK};
+    tsr__flow_visit(draft->flow, refuse_node, &refusal);
     return refusal.status;
 }
 
@@ -111,25 +111,25 @@ static int64_t onnx_opset(const tsr_model *model)
 }
 
 // Shapes, layouts and expansions of the whole model: the flow. It tells its own findings.
-static tsr_status plan_begin(struct plan *plan, tsr_model *model, const tsr_config *config)
+static tsr_status draft_begin(struct draft *draft, tsr_model *model, const tsr_config *config)
 {
-    plan->session = tsr_model_session(model);
-    plan->model = model;
-    plan->n_ranks = tsr_config_devices(config);
-    plan->opset = onnx_opset(model);
-    int64_t *all = ARENA_ARRAY(plan->arena, int64_t, (size_t)plan->n_ranks);
+    draft->session = tsr_model_session(model);
+    draft->model = model;
+    draft->n_ranks = tsr_config_devices(config);
+    draft->opset = onnx_opset(model);
+    int64_t *all = ARENA_ARRAY(draft->arena, int64_t, (size_t)draft->n_ranks);
     if (!all)
         return TSR_NOMEM;
-    for (int64_t rank = 0; rank < plan->n_ranks; rank++)
+    for (int64_t rank = 0; rank < draft->n_ranks; rank++)
         all[rank] = rank;
-    plan->all_devices = all;
-    size_t before = tsr__diag_errors(plan->session);
-    plan->flow = tsr__flow_expanded(plan->arena, model, config, &plan->expanded);
-    if (plan->flow) {
-        plan->model = plan->flow->model;
+    draft->all_devices = all;
+    size_t before = tsr__diag_errors(draft->session);
+    draft->flow = tsr__flow_expanded(draft->arena, model, config, &draft->expanded);
+    if (draft->flow) {
+        draft->model = draft->flow->model;
         return TSR_OK;
     }
-    if (tsr__diag_errors(plan->session) > before && !plan->session->out_of_memory)
+    if (tsr__diag_errors(draft->session) > before && !draft->session->out_of_memory)
         return TSR_INVALID;
     return TSR_NOMEM;
 }
@@ -157,10 +157,10 @@ static tsr_status refuse_dialect(const tsr_model *model, const char *dialect)
     return TSR_UNSUPPORTED;
 }
 
-static tsr_status choose_weights(const tsr_model *model, const char *format, struct plan *plan)
+static tsr_status choose_weights(const tsr_model *model, const char *format, struct draft *draft)
 {
-    plan->as_safetensors = strcmp(format, "safetensors") == 0;
-    if (plan->as_safetensors || strcmp(format, "data") == 0)
+    draft->as_safetensors = strcmp(format, "safetensors") == 0;
+    if (draft->as_safetensors || strcmp(format, "data") == 0)
         return TSR_OK;
     struct place at = PLACE_NONE;
     tsr__diag(tsr_model_session(model), DIAG_partition_layout, &at, "data or safetensors",
@@ -178,109 +178,109 @@ static tsr_status refuse_layout(const tsr_model *model, const char *layout)
 
 // The folder is written into the wrapped model as it will be found: from the root.
 static tsr_status choose_layout(const tsr_model *model, const char *layout, const char *folder,
-                                struct plan *plan)
+                                struct draft *draft)
 {
     if (strcmp(layout, "wrapped") != 0)
         return refuse_layout(model, layout);
-    plan->wrapped = folder;
+    draft->wrapped = folder;
     if (!folder)
-        plan->wrapped = "";
+        draft->wrapped = "";
     if (!folder || folder[0] == '/')
         return TSR_OK;
     char here[PATH_MAX];
     if (!getcwd(here, sizeof here))
         here[0] = 0;
-    plan->wrapped = tsr__arena_printf(plan->arena, "%s/%s", here, folder).p;
-    return made(plan->wrapped);
+    draft->wrapped = tsr__arena_printf(draft->arena, "%s/%s", here, folder).p;
+    return made(draft->wrapped);
 }
 
 // For who simulates or measures: the graphs as they would be written.
-static tsr_status show_parts(const struct plan *plan, const struct part *parts)
+static tsr_status show_parts(const struct draft *draft, const struct part *parts)
 {
     struct partition_part *list =
-        ARENA_ARRAY(plan->arena, struct partition_part, (size_t)plan->n_ranks);
+        ARENA_ARRAY(draft->arena, struct partition_part, (size_t)draft->n_ranks);
     if (!list)
         return TSR_NOMEM;
-    for (int64_t rank = 0; rank < plan->n_ranks; rank++)
+    for (int64_t rank = 0; rank < draft->n_ranks; rank++)
         list[rank] = (struct partition_part){parts[rank].model, parts[rank].weight_bytes};
-    return plan->look->look(plan->look->data, list, plan->n_ranks);
+    return draft->look->look(draft->look->data, list, draft->n_ranks);
 }
 
 // All that is asked for can be done: ports, wrapped model, sizes of what is sent, the other dialect. Who only looks needs
 // no digest of the model.
-static tsr_status plan_steps(struct plan *plan, const tsr_partition_options *options)
+static tsr_status draft_steps(struct draft *draft, const tsr_partition_options *options)
 {
     tsr_status st = TSR_OK;
-    if (!plan->look)
-        st = tsr__model_digest(plan);
+    if (!draft->look)
+        st = tsr__model_digest(draft);
     if (st != TSR_OK)
         return st;
-    st = tsr__plan_ports(plan, options);
+    st = tsr__draft_ports(draft, options);
     if (st != TSR_OK)
         return st;
-    if (plan->wrapped)
-        st = tsr__wrapped_check(plan);
+    if (draft->wrapped)
+        st = tsr__wrapped_check(draft);
     if (st != TSR_OK)
         return st;
-    st = tsr__plan_build(plan);
+    st = tsr__draft_build(draft);
     if (st != TSR_OK)
         return st;
-    st = tsr__sizes_agree(plan);
-    if (st != TSR_OK || !plan->microsoft)
+    st = tsr__sizes_agree(draft);
+    if (st != TSR_OK || !draft->microsoft)
         return st;
-    return tsr__dialect_check(plan);
+    return tsr__dialect_check(draft);
 }
 
 // Plans the steps, builds a graph for each rank, and proves that the ranks agree. Writes nothing.
-static tsr_status build_parts(struct plan *plan, const tsr_partition_options *options,
+static tsr_status build_parts(struct draft *draft, const tsr_partition_options *options,
                               struct part *parts)
 {
-    tsr_status st = plan_steps(plan, options);
+    tsr_status st = draft_steps(draft, options);
     if (st != TSR_OK)
         return st;
-    tsr__plan_fingerprint(plan);
-    st = tsr__parts_build(plan, parts);
+    tsr__draft_fingerprint(draft);
+    st = tsr__parts_build(draft, parts);
     if (st != TSR_OK)
         return st;
-    if (plan->microsoft)
-        return tsr__dialect_agree(plan, parts);
-    return tsr__parts_agree(plan, parts);
+    if (draft->microsoft)
+        return tsr__dialect_agree(draft, parts);
+    return tsr__parts_agree(draft, parts);
 }
 
 // What the parts were built for: somebody looks at them, counts their bytes, or has them written.
-static tsr_status use_parts(struct plan *plan, struct part *parts, const char *folder,
+static tsr_status use_parts(struct draft *draft, struct part *parts, const char *folder,
                             const tsr_partition_options *options, struct manifest *manifest)
 {
-    if (plan->look)
-        return show_parts(plan, parts);
+    if (draft->look)
+        return show_parts(draft, parts);
     if (options->dry_run)
-        return tsr__parts_measure(plan, parts, manifest);
-    return tsr__parts_publish(plan, parts, folder, options->force, manifest);
+        return tsr__parts_measure(draft, parts, manifest);
+    return tsr__parts_publish(draft, parts, folder, options->force, manifest);
 }
 
 // No file is written before the ranks' graphs have been proven to agree. The graphs live in `parts` until the end.
-static tsr_status partition_with(struct plan *plan, const char *folder,
+static tsr_status partition_with(struct draft *draft, const char *folder,
                                  const tsr_partition_options *options,
                                  tsr_partition_summary *summary)
 {
     tsr_status st = TSR_OK;
     if (options->strict)
-        st = refuse_replicated(plan);
+        st = refuse_replicated(draft);
     if (st != TSR_OK)
         return st;
-    struct part *parts = ARENA_ARRAY(plan->arena, struct part, (size_t)plan->n_ranks);
+    struct part *parts = ARENA_ARRAY(draft->arena, struct part, (size_t)draft->n_ranks);
     struct manifest manifest;
     if (!parts)
         return TSR_NOMEM;
-    st = build_parts(plan, options, parts);
+    st = build_parts(draft, options, parts);
     if (st != TSR_OK)
         goto free_parts;
-    st = use_parts(plan, parts, folder, options, &manifest);
+    st = use_parts(draft, parts, folder, options, &manifest);
     if (st != TSR_OK || !summary)
         goto free_parts;
-    st = tsr__parts_summarize(plan, parts, &manifest, summary);
+    st = tsr__parts_summarize(draft, parts, &manifest, summary);
 free_parts:
-    for (int64_t rank = 0; rank < plan->n_ranks; rank++)
+    for (int64_t rank = 0; rank < draft->n_ranks; rank++)
         tsr_model_free(parts[rank].model);
     return st;
 }
@@ -294,28 +294,28 @@ struct request {
 };
 
 // What the options say about the files; the operator sets and layouts that are not known are refused.
-static tsr_status choose_files(const struct request *request, struct plan *plan)
+static tsr_status choose_files(const struct request *request, struct draft *draft)
 {
     const tsr_partition_options *options = &request->options;
-    plan->microsoft = options->dialect && strcmp(options->dialect, COMM_DOMAIN) != 0;
-    if (plan->microsoft && strcmp(options->dialect, "com.microsoft") != 0)
+    draft->microsoft = options->dialect && strcmp(options->dialect, COMM_DOMAIN) != 0;
+    if (draft->microsoft && strcmp(options->dialect, "com.microsoft") != 0)
         return refuse_dialect(request->model, options->dialect);
     tsr_status st = TSR_OK;
     if (options->weights)
-        st = choose_weights(request->model, options->weights, plan);
+        st = choose_weights(request->model, options->weights, draft);
     if (st != TSR_OK)
         return st;
     if (options->layout)
-        return choose_layout(request->model, options->layout, request->folder, plan);
+        return choose_layout(request->model, options->layout, request->folder, draft);
     return TSR_OK;
 }
 
-// A copy of the model is cut where functions were replaced (inlined) or nodes were (plan->expanded).
+// A copy of the model is cut where functions were replaced (inlined) or nodes were (draft->expanded).
 static tsr_status cut_model(const struct request *request, const tsr_config *config,
-                            struct plan *plan)
+                            struct draft *draft)
 {
     tsr_model *model = request->model, *inlined = NULL;
-    tsr_status st = choose_files(request, plan);
+    tsr_status st = choose_files(request, draft);
     if (st != TSR_OK)
         return st;
     st = inline_calls(model, &inlined, &config);
@@ -323,18 +323,18 @@ static tsr_status cut_model(const struct request *request, const tsr_config *con
         goto free_models;
     if (inlined)
         model = inlined;
-    st = plan_begin(plan, model, config);
+    st = draft_begin(draft, model, config);
     if (st != TSR_OK)
         goto free_models;
-    st = partition_with(plan, request->folder, &request->options, request->summary);
+    st = partition_with(draft, request->folder, &request->options, request->summary);
 free_models:
-    tsr_model_free(plan->expanded);
+    tsr_model_free(draft->expanded);
     tsr_model_free(inlined);
     return st;
 }
 
 // The arena holds all that is planned; only the summary, in the session, outlives it.
-static tsr_status cut(const struct request *request, struct plan plan)
+static tsr_status cut(const struct request *request, struct draft draft)
 {
     const tsr_config *config;
     tsr_status st = choose_config(request->model, request->options.config, &config);
@@ -345,8 +345,8 @@ static tsr_status cut(const struct request *request, struct plan plan)
         return st;
     struct arena arena;
     tsr__arena_init(&arena, tsr_model_session(request->model));
-    plan.arena = &arena;
-    st = cut_model(request, config, &plan);
+    draft.arena = &arena;
+    st = cut_model(request, config, &draft);
     tsr__arena_free(&arena);
     return st;
 }
@@ -362,7 +362,7 @@ tsr_status tsr__partition(tsr_model *model, const char *folder,
         known = options->size;
     if (options)
         memcpy(&request.options, options, known);
-    return cut(&request, (struct plan){.undigested = undigested});
+    return cut(&request, (struct draft){.undigested = undigested});
 }
 
 // No folder, no digest of the model, no summary.
@@ -370,7 +370,7 @@ tsr_status tsr__partition_look(tsr_model *model, const char *config,
                                const struct partition_look *look)
 {
     struct request request = {.model = model, .options = {.config = config, .dry_run = true}};
-    return cut(&request, (struct plan){.look = look});
+    return cut(&request, (struct draft){.look = look});
 }
 
 tsr_status tsr_partition(tsr_model *model, const char *folder, const tsr_partition_options *options,

@@ -14,7 +14,7 @@
 // Those of the model, ours for communication, and that of ONNX even where the model has none: we add such nodes.
 static tsr_status copy_opsets(struct part *part)
 {
-    const tsr_model *model = part->plan->model;
+    const tsr_model *model = part->draft->model;
     bool onnx = false;
     for (size_t i = 0; i < tsr_model_opset_count(model); i++) {
         const char *domain = tsr_model_opset_domain(model, i);
@@ -25,18 +25,18 @@ static tsr_status copy_opsets(struct part *part)
     }
     tsr_status st = TSR_OK;
     if (!onnx)
-        st = tsr_model_set_opset(part->model, "", part->plan->opset);
+        st = tsr_model_set_opset(part->model, "", part->draft->opset);
     if (st != TSR_OK)
         return st;
-    if (part->plan->microsoft)
+    if (part->draft->microsoft)
         return tsr_model_set_opset(part->model, "com.microsoft", 1);
     return tsr_model_set_opset(part->model, COMM_DOMAIN, 1);
 }
 
 // Some rank needs the form.
-static bool wanted_somewhere(const struct plan *plan, const struct form *form)
+static bool wanted_somewhere(const struct draft *draft, const struct form *form)
 {
-    for (int64_t rank = 0; rank < plan->n_ranks; rank++)
+    for (int64_t rank = 0; rank < draft->n_ranks; rank++)
         if (form->live[rank])
             return true;
     return false;
@@ -46,17 +46,17 @@ static bool wanted_somewhere(const struct plan *plan, const struct form *form)
 // only their sizes are wanted of come later (emit_shape.c).
 static tsr_status add_inputs(struct part *part)
 {
-    tsr_graph *graph = tsr_model_graph(part->plan->model);
+    tsr_graph *graph = tsr_model_graph(part->draft->model);
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         tsr_value *value = tsr_graph_input(graph, i);
         if (tsr_value_initializer(value))
             continue; // a constant with a default (IR 3): here it is a constant
-        struct item *it = tsr__item_of(part->plan, value);
+        struct item *it = tsr__item_of(part->draft, value);
         if (!it)
             return TSR_NOMEM;
         const struct tile_layout *layout = it->first->layout;
-        bool needed = it->first->live[part->rank] ||
-                      (part->rank == layout->owners[0] && !wanted_somewhere(part->plan, it->first));
+        bool needed = it->first->live[part->rank] || (part->rank == layout->owners[0] &&
+                                                      !wanted_somewhere(part->draft, it->first));
         if (needed && !tsr__part_input(part, it))
             return TSR_NOMEM;
     }
@@ -75,31 +75,31 @@ static tsr_status add_token(struct part *part)
 // To which partition the file belongs, and as which rank: the runtime compares both.
 static tsr_status add_marks(struct part *part)
 {
-    const struct plan *plan = part->plan;
-    struct str number = tsr__arena_printf(plan->arena, "%lld", (long long)part->rank);
+    const struct draft *draft = part->draft;
+    struct str number = tsr__arena_printf(draft->arena, "%lld", (long long)part->rank);
     if (!number.p)
         return TSR_NOMEM;
-    tsr_status st = tsr_model_set_metadata(part->model, "ai.tessera.plan", plan->fingerprint);
+    tsr_status st = tsr_model_set_metadata(part->model, "ai.tessera.plan", draft->fingerprint);
     if (st != TSR_OK)
         return st;
     return tsr_model_set_metadata(part->model, "ai.tessera.rank", number.p);
 }
 
 // The frame of a rank's file: opsets, inputs, the token that orders communication (the other dialect has none), and
-// two entries of metadata that say to which plan and rank the file belongs.
-static tsr_status part_begin(struct plan *plan, struct part *part, int64_t rank)
+// two entries of metadata that say to which partition and rank the file belongs.
+static tsr_status part_begin(struct draft *draft, struct part *part, int64_t rank)
 {
-    *part = (struct part){.plan = plan, .rank = rank};
-    const char *name = tsr_graph_name(tsr_model_graph(plan->model));
+    *part = (struct part){.draft = draft, .rank = rank};
+    const char *name = tsr_graph_name(tsr_model_graph(draft->model));
     tsr_status st =
-        tsr_model_new(plan->session, name[0] ? name : "main", tsr__part_ir(plan), &part->model);
+        tsr_model_new(draft->session, name[0] ? name : "main", tsr__part_ir(draft), &part->model);
     if (st != TSR_OK)
         return st;
     part->graph = tsr_model_graph(part->model);
-    tsr__map_init(&part->constants, plan->arena, 16);
-    tsr__map_init(&part->sizes, plan->arena, 16);
-    if (tsr__calls_left(plan->model))
-        st = tsr__model_copy_functions(part->model, plan->model);
+    tsr__map_init(&part->constants, draft->arena, 16);
+    tsr__map_init(&part->sizes, draft->arena, 16);
+    if (tsr__calls_left(draft->model))
+        st = tsr__model_copy_functions(part->model, draft->model);
     if (st != TSR_OK)
         return st;
     st = copy_opsets(part);
@@ -108,7 +108,7 @@ static tsr_status part_begin(struct plan *plan, struct part *part, int64_t rank)
     st = add_inputs(part);
     if (st != TSR_OK)
         return st;
-    if (!plan->microsoft)
+    if (!draft->microsoft)
         st = add_token(part);
     if (st != TSR_OK)
         return st;
@@ -120,10 +120,10 @@ static tsr_status part_begin(struct plan *plan, struct part *part, int64_t rank)
 // Under the model's own names; a value that has another name here is copied.
 static tsr_status add_outputs(struct part *part)
 {
-    tsr_graph *graph = tsr_model_graph(part->plan->model);
-    for (size_t i = 0; i < part->plan->outputs.n; i++) {
+    tsr_graph *graph = tsr_model_graph(part->draft->model);
+    for (size_t i = 0; i < part->draft->outputs.n; i++) {
         tsr_value *value = tsr_graph_output(graph, i);
-        struct form *form = part->plan->outputs.at[i];
+        struct form *form = part->draft->outputs.at[i];
         if (!tsr__layout_has_device(form->layout, part->rank))
             continue;
         tsr_value *local = form_root(form)->local[part->rank];
@@ -156,7 +156,7 @@ static tsr_status part_end(struct part *part)
     tsr_status st = add_outputs(part);
     if (st != TSR_OK)
         return st;
-    if (part->plan->microsoft)
+    if (part->draft->microsoft)
         st = tsr__dialect_outputs(part);
     else
         st = add_token_output(part);
@@ -175,23 +175,23 @@ static tsr_status part_end(struct part *part)
 
 // All ranks' graphs grow together, step by step, so that a communication has the same place in the order for
 // everybody.
-tsr_status tsr__parts_build(struct plan *plan, struct part *parts)
+tsr_status tsr__parts_build(struct draft *draft, struct part *parts)
 {
-    tsr__plan_types(plan);
-    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
-        tsr_status st = part_begin(plan, &parts[rank], rank);
+    tsr__draft_types(draft);
+    for (int64_t rank = 0; rank < draft->n_ranks; rank++) {
+        tsr_status st = part_begin(draft, &parts[rank], rank);
         if (st != TSR_OK)
             return st;
     }
-    tsr_status st = tsr__weights_place(plan, parts);
+    tsr_status st = tsr__weights_place(draft, parts);
     if (st != TSR_OK)
         return st;
-    for (size_t i = 0; i < plan->steps.n; i++) {
-        st = tsr__emit_step(plan, parts, plan->steps.at[i]);
+    for (size_t i = 0; i < draft->steps.n; i++) {
+        st = tsr__emit_step(draft, parts, draft->steps.at[i]);
         if (st != TSR_OK)
             return st;
     }
-    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
+    for (int64_t rank = 0; rank < draft->n_ranks; rank++) {
         st = part_end(&parts[rank]);
         if (st != TSR_OK)
             return st;

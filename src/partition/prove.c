@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// prove.c - the proof before publishing: the plan's communications fold and join parts of the same sizes; and the graphs
+// prove.c - the proof before publishing: the draft's communications fold and join parts of the same sizes; and the graphs
 // that were built, read again. On every rank the communications ascend in number and hang on one chain of tokens; the
 // members of a group have the same operator, type, group and attributes, in the same body of the same node; and all of
 // them are there. Loops carry the token as their last state, both branches of an If hand it out last. So no run of the
@@ -29,7 +29,7 @@ static bool same_size(const struct form *form, int axis, int64_t a, int64_t b)
 }
 
 struct sizes {
-    struct plan *plan;
+    struct draft *draft;
     tsr_status status;
 };
 
@@ -52,7 +52,7 @@ static void refuse_sizes(struct sizes *sizes, const struct step *st, int64_t ran
     struct place at = PLACE_NONE;
     at.rank = rank;
     at.value = st->inputs[0]->item->name;
-    tsr__diag(sizes->plan->session, DIAG_partition_disagrees, &at,
+    tsr__diag(sizes->draft->session, DIAG_partition_disagrees, &at,
               "please report this with the model",
               "rank %lld: the members of %s %lld have parts of different sizes", (long long)rank,
               tsr__step_op(st), (long long)st->id);
@@ -80,10 +80,10 @@ static void check_sizes(void *data, const struct step *st)
 }
 
 // Before anything is built: what is wrong here would be wrong in every graph.
-tsr_status tsr__sizes_agree(struct plan *plan)
+tsr_status tsr__sizes_agree(struct draft *draft)
 {
-    struct sizes sizes = {plan, TSR_OK};
-    tsr__steps_visit(&plan->steps, check_sizes, &sizes);
+    struct sizes sizes = {draft, TSR_OK};
+    tsr__steps_visit(&draft->steps, check_sizes, &sizes);
     return sizes.status;
 }
 
@@ -101,13 +101,13 @@ static tsr_status disagree(struct part *part, const tsr_node *node, const char *
 {
     struct place at = node ? tsr__place_node(node) : PLACE_NONE;
     at.rank = part->rank;
-    if (part->plan->signing) {
-        at.file = str_of(part->plan->signing->devices[part->rank].file);
-        tsr__diag(part->plan->session, DIAG_partition_sign, &at, SIGN_HINT, "rank %lld: %s",
+    if (part->draft->signing) {
+        at.file = str_of(part->draft->signing->devices[part->rank].file);
+        tsr__diag(part->draft->session, DIAG_partition_sign, &at, SIGN_HINT, "rank %lld: %s",
                   (long long)part->rank, what);
         return TSR_INVALID;
     }
-    tsr__diag(part->plan->session, DIAG_partition_disagrees, &at,
+    tsr__diag(part->draft->session, DIAG_partition_disagrees, &at,
               "please report this with the model", "rank %lld: %s", (long long)part->rank, what);
     return TSR_BUG;
 }
@@ -177,15 +177,15 @@ static bool same_place(const tsr_node *a, const tsr_node *b)
 }
 
 // Of a file that others have changed: the communication is the one that the manifest has under this number.
-static bool as_signed(const struct plan *p, const tsr_node *node, int64_t id)
+static bool as_signed(const struct draft *p, const tsr_node *node, int64_t id)
 {
     const struct manifest_collective *collective = &p->signing->collectives[id];
     const int64_t *ranks;
-    size_t count = group_of(node, &ranks), plan_bytes = 0;
+    size_t count = group_of(node, &ranks), fingerprint_bytes = 0;
     int64_t type = tsr_attr_int(tsr_node_find_attr(node, "elem_type"), 0);
-    const tsr_attr *plan = tsr_node_find_attr(node, "plan");
-    const char *text = plan ? tsr_attr_string(plan, &plan_bytes) : NULL;
-    if (!text || !str_is((struct str){text, plan_bytes}, p->signing->plan) ||
+    const tsr_attr *fingerprint = tsr_node_find_attr(node, "plan");
+    const char *text = fingerprint ? tsr_attr_string(fingerprint, &fingerprint_bytes) : NULL;
+    if (!text || !str_is((struct str){text, fingerprint_bytes}, p->signing->plan) ||
         !str_is(tsr__collective_plain(tsr__node_op_str(node)), collective->op) ||
         strcmp(tsr_dtype_name((tsr_dtype)type), collective->type) != 0)
         return false;
@@ -201,16 +201,16 @@ static bool as_signed(const struct plan *p, const tsr_node *node, int64_t id)
 // apart.
 static tsr_status meet(struct part *part, const tsr_node *node, struct meeting **table)
 {
-    struct plan *plan = part->plan;
+    struct draft *draft = part->draft;
     const int64_t *ranks, *others;
     size_t count = group_of(node, &ranks);
     int64_t id = tsr_attr_int(tsr_node_find_attr(node, "id"), -1);
     bool member = false;
     for (size_t i = 0; i < count; i++)
         member |= ranks[i] == part->rank;
-    if (!member || id < 0 || id >= plan->n_comms)
+    if (!member || id < 0 || id >= draft->n_comms)
         return disagree(part, node, "a communication that this rank is no part of");
-    if (plan->signing && !as_signed(plan, node, id))
+    if (draft->signing && !as_signed(draft, node, id))
         return disagree(part, node, "a communication is not the one that was written");
     for (struct meeting *meeting = table[id]; meeting; meeting = meeting->next) {
         if (group_of(meeting->node, &others) == 0 || others[0] != ranks[0])
@@ -222,7 +222,7 @@ static tsr_status meet(struct part *part, const tsr_node *node, struct meeting *
     }
     if (ranks[0] != part->rank)
         return disagree(part, node, "a communication that its lowest rank does not have");
-    struct meeting *meeting = ARENA_NEW(plan->arena, struct meeting);
+    struct meeting *meeting = ARENA_NEW(draft->arena, struct meeting);
     if (!meeting)
         return TSR_NOMEM;
     *meeting = (struct meeting){node, 1, table[id]};
@@ -341,7 +341,7 @@ static tsr_status walk(struct part *part, struct meeting **table)
     struct walk w = {.part = part, .table = table, .before = -1};
     w.token = tsr_graph_value(part->graph, TOKEN_NAME);
     tsr_status st = walk_graph(&w, part->graph);
-    if (st != TSR_OK || !part->plan->signing || w.before < 0)
+    if (st != TSR_OK || !part->draft->signing || w.before < 0)
         return st;
     const tsr_value *end = tsr_graph_value(part->graph, TOKEN_OUT);
     if (end != w.token && copied(end) != w.token)
@@ -350,18 +350,19 @@ static tsr_status walk(struct part *part, struct meeting **table)
 }
 
 // Every communication of the manifest is in the files.
-static tsr_status none_lost(struct plan *plan, struct part *parts, struct meeting **table)
+static tsr_status none_lost(struct draft *draft, struct part *parts, struct meeting **table)
 {
-    for (size_t id = 0; id < plan->signing->n_collectives; id++) {
-        const struct manifest_collective *collective = &plan->signing->collectives[id];
+    for (size_t id = 0; id < draft->signing->n_collectives; id++) {
+        const struct manifest_collective *collective = &draft->signing->collectives[id];
         size_t met = 0;
         for (struct meeting *meeting = table[id]; meeting; meeting = meeting->next)
             met++;
         if (met == collective->n_groups)
             continue;
-        const char *what = tsr__arena_printf(plan->arena, "%s %zu, which was written, is not there",
-                                             collective->op, id)
-                               .p;
+        const char *what =
+            tsr__arena_printf(draft->arena, "%s %zu, which was written, is not there",
+                              collective->op, id)
+                .p;
         if (!what)
             return TSR_NOMEM;
         struct part *first = &parts[0];
@@ -373,24 +374,25 @@ static tsr_status none_lost(struct plan *plan, struct part *parts, struct meetin
 }
 
 // Rank by rank into one table of communications; then each must have been met by as many as its group has.
-tsr_status tsr__parts_agree(struct plan *plan, struct part *parts)
+tsr_status tsr__parts_agree(struct draft *draft, struct part *parts)
 {
-    struct meeting **table = ARENA_ARRAY(plan->arena, struct meeting *, (size_t)plan->n_comms + 1);
+    struct meeting **table =
+        ARENA_ARRAY(draft->arena, struct meeting *, (size_t)draft->n_comms + 1);
     if (!table)
         return TSR_NOMEM;
-    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
+    for (int64_t rank = 0; rank < draft->n_ranks; rank++) {
         tsr_status st = walk(&parts[rank], table);
         if (st != TSR_OK)
             return st;
     }
-    for (int64_t id = 0; id < plan->n_comms; id++)
+    for (int64_t id = 0; id < draft->n_comms; id++)
         for (struct meeting *meeting = table[id]; meeting; meeting = meeting->next) {
             const int64_t *ranks;
             if (meeting->seen != group_of(meeting->node, &ranks))
                 return disagree(&parts[ranks[0]], meeting->node,
                                 "a member of a communication lacks it");
         }
-    if (plan->signing)
-        return none_lost(plan, parts, table);
+    if (draft->signing)
+        return none_lost(draft, parts, table);
     return TSR_OK;
 }

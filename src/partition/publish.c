@@ -7,15 +7,15 @@
 // ---- files -------------------------------------------------------------------------------------
 
 // Writes a file of that name into the folder; size and digest go into its entry.
-static tsr_status write_bytes(struct plan *plan, struct outfolder *outfolder, const void *bytes,
+static tsr_status write_bytes(struct draft *draft, struct outfolder *outfolder, const void *bytes,
                               size_t n, struct manifest_file *manifest_file)
 {
-    struct str path = tsr__outfolder_path(outfolder, plan->arena, manifest_file->name);
+    struct str path = tsr__outfolder_path(outfolder, draft->arena, manifest_file->name);
     struct outfile file;
     struct sha256 digest;
     if (!path.p)
         return TSR_NOMEM;
-    tsr_status st = tsr__out_open(plan->session, path.p, &file);
+    tsr_status st = tsr__out_open(draft->session, path.p, &file);
     if (st != TSR_OK)
         return st;
     tsr__sha256_init(&digest);
@@ -29,7 +29,7 @@ static tsr_status write_bytes(struct plan *plan, struct outfolder *outfolder, co
 }
 
 // Through memory: a rank file holds no large weights.
-static tsr_status write_model(struct plan *plan, tsr_model *model, struct outfolder *outfolder,
+static tsr_status write_model(struct draft *draft, tsr_model *model, struct outfolder *outfolder,
                               struct manifest_file *file)
 {
     void *bytes;
@@ -37,13 +37,13 @@ static tsr_status write_model(struct plan *plan, tsr_model *model, struct outfol
     tsr_status st = tsr_model_save_bytes(model, &bytes, &n);
     if (st != TSR_OK)
         return st;
-    st = write_bytes(plan, outfolder, bytes, n, file);
-    tsr_bytes_free(plan->session, bytes, n);
+    st = write_bytes(draft, outfolder, bytes, n, file);
+    tsr_bytes_free(draft->session, bytes, n);
     return st;
 }
 
 // The model that runs the partition, and the file that leads it here.
-static tsr_status write_wrapped(struct plan *plan, struct outfolder *outfolder,
+static tsr_status write_wrapped(struct draft *draft, struct outfolder *outfolder,
                                 struct manifest *manifest)
 {
     tsr_model *model = NULL;
@@ -52,13 +52,13 @@ static tsr_status write_wrapped(struct plan *plan, struct outfolder *outfolder,
     mark->name = WRAPPED_MARK;
     file->name = WRAPPED_MODEL;
     tsr_status st =
-        write_bytes(plan, outfolder, plan->fingerprint, sizeof plan->fingerprint - 1, mark);
+        write_bytes(draft, outfolder, draft->fingerprint, sizeof draft->fingerprint - 1, mark);
     if (st != TSR_OK)
         return st;
-    st = tsr__wrapped_model(plan, plan->wrapped, &model);
+    st = tsr__wrapped_model(draft, draft->wrapped, &model);
     if (st != TSR_OK)
         return st;
-    st = write_model(plan, model, outfolder, file);
+    st = write_model(draft, model, outfolder, file);
     tsr_model_free(model);
     return st;
 }
@@ -70,35 +70,36 @@ static int by_name(const void *a, const void *b)
 
 // The manifest comes last and holds the digest of every file before it. Files are sorted by name, so that the
 // manifest does not depend on the order of writing.
-static tsr_status write_files(struct plan *plan, struct part *parts, struct outfolder *outfolder,
+static tsr_status write_files(struct draft *draft, struct part *parts, struct outfolder *outfolder,
                               struct manifest *manifest)
 {
-    struct data_file *data = ARENA_ARRAY(plan->arena, struct data_file, (size_t)plan->n_ranks + 1);
+    struct data_file *data =
+        ARENA_ARRAY(draft->arena, struct data_file, (size_t)draft->n_ranks + 1);
     if (!data)
         return TSR_NOMEM;
-    tsr_status st = tsr__weights_write(plan, parts, outfolder, data);
+    tsr_status st = tsr__weights_write(draft, parts, outfolder, data);
     if (st != TSR_OK)
         return st;
-    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
+    for (int64_t rank = 0; rank < draft->n_ranks; rank++) {
         struct manifest_file *file = &manifest->files[manifest->n_files++];
         file->name = manifest->devices[rank].file;
-        st = write_model(plan, parts[rank].model, outfolder, file);
+        st = write_model(draft, parts[rank].model, outfolder, file);
         if (st != TSR_OK)
             return st;
         parts[rank].file_bytes = file->bytes;
     }
-    for (int64_t rank = 0; rank <= plan->n_ranks; rank++) {
+    for (int64_t rank = 0; rank <= draft->n_ranks; rank++) {
         if (!data[rank].bytes)
             continue;
         struct manifest_file *file = &manifest->files[manifest->n_files++];
-        file->name = tsr__weights_file(plan, rank);
+        file->name = tsr__weights_file(draft, rank);
         if (!file->name)
             return TSR_NOMEM;
         file->bytes = data[rank].bytes;
         memcpy(file->sha256, data[rank].sha256, sizeof(file->sha256));
     }
-    if (plan->wrapped)
-        st = write_wrapped(plan, outfolder, manifest);
+    if (draft->wrapped)
+        st = write_wrapped(draft, outfolder, manifest);
     if (st != TSR_OK)
         return st;
     qsort(manifest->files, manifest->n_files, sizeof(*manifest->files), by_name);
@@ -106,35 +107,35 @@ static tsr_status write_files(struct plan *plan, struct part *parts, struct outf
 }
 
 // All but writing.
-tsr_status tsr__parts_measure(struct plan *plan, struct part *parts, struct manifest *manifest)
+tsr_status tsr__parts_measure(struct draft *draft, struct part *parts, struct manifest *manifest)
 {
-    tsr_status st = tsr__parts_manifest(plan, parts, manifest);
+    tsr_status st = tsr__parts_manifest(draft, parts, manifest);
     if (st != TSR_OK)
         return st;
-    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
+    for (int64_t rank = 0; rank < draft->n_ranks; rank++) {
         void *bytes;
         size_t n;
         st = tsr_model_save_bytes(parts[rank].model, &bytes, &n);
         if (st != TSR_OK)
             return st;
-        tsr_bytes_free(plan->session, bytes, n);
+        tsr_bytes_free(draft->session, bytes, n);
         parts[rank].file_bytes = n;
     }
     return TSR_OK;
 }
 
 // Beside the folder first; it takes its name when all files are in it.
-tsr_status tsr__parts_publish(struct plan *plan, struct part *parts, const char *folder, bool force,
-                              struct manifest *manifest)
+tsr_status tsr__parts_publish(struct draft *draft, struct part *parts, const char *folder,
+                              bool force, struct manifest *manifest)
 {
     struct outfolder outfolder;
-    tsr_status st = tsr__parts_manifest(plan, parts, manifest);
+    tsr_status st = tsr__parts_manifest(draft, parts, manifest);
     if (st != TSR_OK)
         return st;
-    st = tsr__outfolder_open(plan->session, folder, force, &outfolder);
+    st = tsr__outfolder_open(draft->session, folder, force, &outfolder);
     if (st != TSR_OK)
         return st;
-    st = write_files(plan, parts, &outfolder, manifest);
+    st = write_files(draft, parts, &outfolder, manifest);
     if (st != TSR_OK)
         goto abort_folder;
     st = tsr__outfolder_commit(&outfolder);
@@ -213,16 +214,16 @@ static bool is_cut(const struct node_flow *nf)
 }
 
 // Copies into the session what outlives the partition.
-tsr_status tsr__parts_summarize(const struct plan *plan, const struct part *parts,
+tsr_status tsr__parts_summarize(const struct draft *draft, const struct part *parts,
                                 const struct manifest *manifest, tsr_partition_summary *out)
 {
-    struct arena *arena = &plan->session->results[RESULT_PARTITION];
+    struct arena *arena = &draft->session->results[RESULT_PARTITION];
     tsr__arena_free(arena);
-    const struct flow *asked = plan->flow;
+    const struct flow *asked = draft->flow;
     if (asked->before) // the model's own nodes, before some were replaced
         asked = asked->before;
     tsr_partition_summary summary = {
-        .size = sizeof(summary), .devices = (size_t)plan->n_ranks, .nodes = asked->n_nodes};
+        .size = sizeof(summary), .devices = (size_t)draft->n_ranks, .nodes = asked->n_nodes};
     int64_t *weights = ARENA_ARRAY(arena, int64_t, summary.devices),
             *bytes = ARENA_ARRAY(arena, int64_t, summary.devices),
             *files = ARENA_ARRAY(arena, int64_t, summary.devices);
@@ -236,7 +237,7 @@ tsr_status tsr__parts_summarize(const struct plan *plan, const struct part *part
     summary.weights = weights;
     summary.weight_bytes = bytes;
     summary.file_bytes = files;
-    summary.common_bytes = (int64_t)plan->common_bytes;
+    summary.common_bytes = (int64_t)draft->common_bytes;
     count_collectives(arena, manifest, &summary);
     list_replicated(arena, manifest, &summary);
     for (size_t i = 0; i < asked->n_nodes; i++)

@@ -167,12 +167,12 @@ static tsr_status take_data(struct signing *signing, int64_t rank)
 }
 
 // Loads a rank file and looks whether it is the one that was written.
-static tsr_status load_rank(struct signing *signing, struct plan *plan, int64_t rank)
+static tsr_status load_rank(struct signing *signing, struct draft *draft, int64_t rank)
 {
     const struct manifest *manifest = &signing->bundle.manifest;
     const char *name = manifest->devices[rank].file;
     struct part *part = &signing->parts[rank];
-    *part = (struct part){.plan = plan, .rank = rank};
+    *part = (struct part){.draft = draft, .rank = rank};
     struct str path = tsr__bundle_file_path(&signing->bundle, signing->arena, name);
     if (!path.p)
         return TSR_NOMEM;
@@ -263,11 +263,11 @@ static tsr_status refuse_folder(struct signing *signing, const char *hint, const
 }
 
 // All ranks are loaded before any is judged: the proof of communication needs them all. Findings about ports come together.
-static tsr_status prove(struct signing *signing, struct plan *plan)
+static tsr_status prove(struct signing *signing, struct draft *draft)
 {
     int64_t n = signing->bundle.manifest.n_ranks;
     for (int64_t rank = 0; rank < n; rank++) {
-        tsr_status st = load_rank(signing, plan, rank);
+        tsr_status st = load_rank(signing, draft, rank);
         if (st != TSR_OK)
             return st;
     }
@@ -284,7 +284,7 @@ static tsr_status prove(struct signing *signing, struct plan *plan)
             return st;
     }
     if (signing->status == TSR_OK)
-        return tsr__parts_agree(plan, signing->parts);
+        return tsr__parts_agree(draft, signing->parts);
     return signing->status;
 }
 
@@ -300,16 +300,16 @@ static tsr_status sign(struct signing *signing, const char *const **files, size_
             return refuse_folder(signing, "partition the model again",
                                  "an older release wrote this manifest, which does not list what "
                                  "each file takes and gives");
-    struct plan plan = {.session = signing->session,
-                        .arena = signing->arena,
-                        .n_ranks = manifest->n_ranks,
-                        .n_comms = (int64_t)manifest->n_collectives,
-                        .signing = manifest};
+    struct draft draft = {.session = signing->session,
+                          .arena = signing->arena,
+                          .n_ranks = manifest->n_ranks,
+                          .n_comms = (int64_t)manifest->n_collectives,
+                          .signing = manifest};
     signing->parts = ARENA_ARRAY(signing->arena, struct part, (size_t)manifest->n_ranks);
     signing->changed = ARENA_ARRAY(signing->arena, bool, (size_t)manifest->n_ranks);
     if (!signing->parts || !signing->changed)
         return TSR_NOMEM;
-    tsr_status st = prove(signing, &plan);
+    tsr_status st = prove(signing, &draft);
     if (st != TSR_OK)
         return st;
     st = list_renewed(signing, files, n);

@@ -6,12 +6,12 @@
 // tensor that begins it has one, the handle that stands for it afterwards another.
 #include "internal.h"
 
-static tsr_status refuse(struct plan *plan, const tsr_value *value, const char *why)
+static tsr_status refuse(struct draft *draft, const tsr_value *value, const char *why)
 {
     struct place at = PLACE_NONE;
     if (value)
         at.value = tsr__value_str(value);
-    tsr__diag(plan->session, DIAG_partition_layout, &at,
+    tsr__diag(draft->session, DIAG_partition_layout, &at,
               "leave out --layout, and run the ranks with tessera run", "a wrapped partition %s",
               why);
     return TSR_UNSUPPORTED;
@@ -23,41 +23,42 @@ static bool is_tensor(const tsr_value *value)
     return tsr_value_dtype(value) != TSR_UNDEFINED;
 }
 
-static bool has_rank(const struct plan *plan, const tsr_value *value)
+static bool has_rank(const struct draft *draft, const tsr_value *value)
 {
-    return tsr__shapes_of(plan->flow->shapes, value).rank >= 0;
+    return tsr__shapes_of(draft->flow->shapes, value).rank >= 0;
 }
 
-static bool is_state(const struct plan *plan, const tsr_value *value)
+static bool is_state(const struct draft *draft, const tsr_value *value)
 {
-    for (size_t i = 0; i < plan->states.n; i++)
-        if (plan->states.at[i].past == value || plan->states.at[i].present == value)
+    for (size_t i = 0; i < draft->states.n; i++)
+        if (draft->states.at[i].past == value || draft->states.at[i].present == value)
             return true;
     return false;
 }
 
-tsr_status tsr__wrapped_check(struct plan *plan)
+tsr_status tsr__wrapped_check(struct draft *draft)
 {
-    const tsr_graph *graph = tsr_model_graph(plan->model);
+    const tsr_graph *graph = tsr_model_graph(draft->model);
     tsr_status st = TSR_OK;
-    for (size_t i = 0; i < plan->states.n; i++)
-        if (!has_rank(plan, plan->states.at[i].past) || !has_rank(plan, plan->states.at[i].present))
-            st = refuse(plan, plan->states.at[i].past, "keeps states of a known rank only");
+    for (size_t i = 0; i < draft->states.n; i++)
+        if (!has_rank(draft, draft->states.at[i].past) ||
+            !has_rank(draft, draft->states.at[i].present))
+            st = refuse(draft, draft->states.at[i].past, "keeps states of a known rank only");
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
         if (!is_tensor(tsr_graph_input(graph, i)))
-            st = refuse(plan, tsr_graph_input(graph, i), "takes tensors only");
+            st = refuse(draft, tsr_graph_input(graph, i), "takes tensors only");
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++)
         if (!is_tensor(tsr_graph_output(graph, i)))
-            st = refuse(plan, tsr_graph_output(graph, i), "gives tensors only");
+            st = refuse(draft, tsr_graph_output(graph, i), "gives tensors only");
     return st;
 }
 
 // The type of value, as declared or as it was found, for a value of another model.
-static tsr_status copy_type(const struct plan *plan, const tsr_value *value, tsr_value *to)
+static tsr_status copy_type(const struct draft *draft, const tsr_value *value, tsr_value *to)
 {
     int rank = tsr_value_rank(value);
-    tsr_dim *dims = ARENA_ARRAY(plan->arena, tsr_dim, room_for(rank));
-    if (is_state(plan, value))
+    tsr_dim *dims = ARENA_ARRAY(draft->arena, tsr_dim, room_for(rank));
+    if (is_state(draft, value))
         return tsr_value_set_type(to, tsr_value_dtype(value), -1, NULL);
     if (!dims)
         return TSR_NOMEM;
@@ -67,11 +68,11 @@ static tsr_status copy_type(const struct plan *plan, const tsr_value *value, tsr
 }
 
 // The mark, then the inputs that a run is given: those of the node, made in the new graph. NULL: out of memory.
-static tsr_value **make_inputs(struct plan *plan, tsr_graph *to, size_t *count)
+static tsr_value **make_inputs(struct draft *draft, tsr_graph *to, size_t *count)
 {
-    const tsr_graph *graph = tsr_model_graph(plan->model);
-    int64_t length = sizeof plan->fingerprint - 1;
-    tsr_value **inputs = ARENA_ARRAY(plan->arena, tsr_value *, tsr_graph_input_count(graph) + 1);
+    const tsr_graph *graph = tsr_model_graph(draft->model);
+    int64_t length = sizeof draft->fingerprint - 1;
+    tsr_value **inputs = ARENA_ARRAY(draft->arena, tsr_value *, tsr_graph_input_count(graph) + 1);
     if (!inputs)
         return NULL;
     inputs[0] = tsr__graph_add_external(to, "ai.tessera.mark", TSR_UINT8, 1, &length, WRAPPED_MARK,
@@ -82,7 +83,7 @@ static tsr_value **make_inputs(struct plan *plan, tsr_graph *to, size_t *count)
         if (tsr_value_initializer(value))
             continue; // a default: the ranks have it
         tsr_value *input = tsr_graph_add_input(to, tsr_value_name(value));
-        if (!input || copy_type(plan, value, input) != TSR_OK)
+        if (!input || copy_type(draft, value, input) != TSR_OK)
             return NULL;
         inputs[(*count)++] = input;
     }
@@ -90,12 +91,12 @@ static tsr_value **make_inputs(struct plan *plan, tsr_graph *to, size_t *count)
 }
 
 // One node with all inputs and outputs of the model. Its outputs have the types that the model's have.
-static tsr_status make_node(struct plan *plan, tsr_graph *to, const char *folder)
+static tsr_status make_node(struct draft *draft, tsr_graph *to, const char *folder)
 {
-    const tsr_graph *graph = tsr_model_graph(plan->model);
+    const tsr_graph *graph = tsr_model_graph(draft->model);
     size_t n_inputs, n_outputs = tsr_graph_output_count(graph);
-    tsr_value **inputs = make_inputs(plan, to, &n_inputs);
-    const char **names = ARENA_ARRAY(plan->arena, const char *, n_outputs + 1);
+    tsr_value **inputs = make_inputs(draft, to, &n_inputs);
+    const char **names = ARENA_ARRAY(draft->arena, const char *, n_outputs + 1);
     if (!inputs || !names)
         return TSR_NOMEM;
     for (size_t i = 0; i < n_outputs; i++)
@@ -109,7 +110,7 @@ static tsr_status make_node(struct plan *plan, tsr_graph *to, const char *folder
         return st;
     for (size_t i = 0; i < n_outputs; i++) {
         tsr_value *output = tsr_node_output(node, i);
-        st = copy_type(plan, tsr_graph_output(graph, i), output);
+        st = copy_type(draft, tsr_graph_output(graph, i), output);
         if (st != TSR_OK)
             return st;
         st = tsr_graph_add_output(to, output);
@@ -119,19 +120,19 @@ static tsr_status make_node(struct plan *plan, tsr_graph *to, const char *folder
     return TSR_OK;
 }
 
-tsr_status tsr__wrapped_model(struct plan *plan, const char *folder, tsr_model **out)
+tsr_status tsr__wrapped_model(struct draft *draft, const char *folder, tsr_model **out)
 {
     tsr_model *model = NULL;
-    tsr_status st = tsr_model_new(plan->session, "wrapped", 8, &model);
+    tsr_status st = tsr_model_new(draft->session, "wrapped", 8, &model);
     if (st != TSR_OK)
         return st;
-    st = tsr_model_set_opset(model, "", plan->opset);
+    st = tsr_model_set_opset(model, "", draft->opset);
     if (st != TSR_OK)
         goto free_model;
     st = tsr_model_set_opset(model, WRAPPED_DOMAIN, 1);
     if (st != TSR_OK)
         goto free_model;
-    st = make_node(plan, tsr_model_graph(model), folder);
+    st = make_node(draft, tsr_model_graph(model), folder);
     if (st != TSR_OK)
         goto free_model;
     *out = model;

@@ -3,7 +3,7 @@
 #include "common.h"
 
 struct pair {
-    struct plan plan;
+    struct draft draft;
     struct part parts[2];
 };
 
@@ -34,11 +34,11 @@ static void begin(struct bench *b, struct pair *p)
 {
     static const int64_t one = 1, zero = 0;
     memset(p, 0, sizeof(*p));
-    p->plan = (struct plan){.session = b->s, .arena = &b->arena, .n_ranks = 2, .n_comms = 3};
-    tsr__map_init(&p->plan.names, &b->arena, 0);
+    p->draft = (struct draft){.session = b->s, .arena = &b->arena, .n_ranks = 2, .n_comms = 3};
+    tsr__map_init(&p->draft.names, &b->arena, 0);
     for (int r = 0; r < 2; r++) {
         struct part *t = &p->parts[r];
-        t->plan = &p->plan;
+        t->draft = &p->draft;
         t->rank = r;
         assert_int_equal(tsr_model_new(b->s, "part", 8, &t->model), TSR_OK);
         t->graph = tsr_model_graph(t->model);
@@ -50,7 +50,7 @@ static void begin(struct bench *b, struct pair *p)
 static void end(struct bench *b, struct pair *p, tsr_status want)
 {
     tsr_finding_clear(b->s);
-    tsr_status st = tsr__parts_agree(&p->plan, p->parts);
+    tsr_status st = tsr__parts_agree(&p->draft, p->parts);
     assert_int_equal(st, want);
     assert_int_equal(tsr_finding_count(b->s), want != TSR_OK);
     if (want != TSR_OK)
@@ -84,7 +84,7 @@ static tsr_status sizes(struct bench *b, int kind, int64_t rows, int axis)
                       .n_groups = 1,
                       .axis = axis};
     struct step *list[1] = {&st};
-    struct plan p = {.session = b->s, .arena = &b->arena, .n_ranks = 2};
+    struct draft p = {.session = b->s, .arena = &b->arena, .n_ranks = 2};
     p.steps.at = list;
     p.steps.n = 1;
     tsr_finding_clear(b->s);
@@ -115,7 +115,7 @@ static void agreement(void **state)
         add_comm(&p, r, "AllGather", 2, both, 2);
     }
     add_comm(&p, 1, "AllReduce", 3, both + 1, 1); // alone, but beyond the plan
-    p.plan.n_comms = 4;
+    p.draft.n_comms = 4;
     end(*state, &p, TSR_OK);
 }
 

@@ -12,15 +12,15 @@ static struct tile_layout *layout(struct bench *b, const char *text, int rank)
     return l;
 }
 
-static struct plan plan_of(struct bench *b)
+static struct draft draft_of(struct bench *b)
 {
-    return (struct plan){.session = b->s, .arena = &b->arena, .opset = 18};
+    return (struct draft){.session = b->s, .arena = &b->arena, .opset = 18};
 }
 
 static bool local(struct bench *b, const tsr_dim *dims, const char *from, const char *to,
                   bool *identity)
 {
-    struct plan p = plan_of(b);
+    struct draft p = draft_of(b);
     struct item it = {.rank = 2, .dims = dims};
     return tsr__local_ok(&p, &it, layout(b, from, 2), layout(b, to, 2), identity);
 }
@@ -49,7 +49,7 @@ static void strided_parts_are_listed(void **state)
 {
     struct bench *b = *state;
     static const tsr_dim fixed[2] = {{8, ""}, {6, ""}};
-    struct plan p = plan_of(b);
+    struct draft p = draft_of(b);
     struct item it = {.rank = 2, .dims = fixed};
     struct dim_cut c =
         tsr__dim_way(&p, &it, layout(b, "{1,1:(0,1)}", 2), layout(b, "{2*4/2,1:0,1}", 2), 1, 0);

@@ -2,17 +2,17 @@
 // comm_node.c - the node of a communication on one rank: its operator, its name and all its attributes, chained through
 // the rank's token. Which attributes a collective has is in its row of the table.
 //
-//     AllGather along axis 1 of a float16 on ranks 0 and 1, the third communication of the plan:
+//     AllGather along axis 1 of a float16 on ranks 0 and 1, the third communication of the draft:
 //         AllGatherF16 "AllGather_2" (x, token) -> (x/1, ai.tessera.token.2)
 //         plan = the fingerprint, id = 2, group = [0, 1], elem_type = 10, axis = 1
 #include "internal.h"
 
 // A layout as numbers (tile/encode.c), which the kernel of a Reshard reads.
-static tsr_status set_layout(struct plan *plan, tsr_node *node, const char *name,
+static tsr_status set_layout(struct draft *draft, tsr_node *node, const char *name,
                              const struct tile_layout *layout)
 {
     size_t count = tsr__layout_encode(layout, NULL, 0);
-    int64_t *code = ARENA_ARRAY(plan->arena, int64_t, count + 1);
+    int64_t *code = ARENA_ARRAY(draft->arena, int64_t, count + 1);
     if (!code)
         return TSR_NOMEM;
     tsr__layout_encode(layout, code, count);
@@ -30,7 +30,7 @@ static tsr_status set_axes(tsr_node *node, const struct windows *windows)
 }
 
 // For each member, for each axis: a number of intervals, and their bounds.
-static tsr_status set_windows(struct plan *plan, tsr_node *node, const struct step *st)
+static tsr_status set_windows(struct draft *draft, tsr_node *node, const struct step *st)
 {
     const struct windows *windows = st->outputs[0]->windows;
     const struct device_group *group = &st->groups[0];
@@ -40,19 +40,19 @@ static tsr_status set_windows(struct plan *plan, tsr_node *node, const struct st
         const struct dim_cut *part =
             &windows->parts[group->devices[i / (size_t)windows->n_axes] * windows->n_axes +
                             (int64_t)axis];
-        int64_t *count = vec_push(plan->arena, &list);
+        int64_t *count = vec_push(draft->arena, &list);
         if (!count)
             return TSR_NOMEM;
         *count = part->n;
         for (int64_t k = 0; k < part->n; k++) {
-            int64_t *start = vec_push(plan->arena, &list);
+            int64_t *start = vec_push(draft->arena, &list);
             if (start)
                 *start = part->at[k].start;
-            int64_t *stop = vec_push(plan->arena, &list);
+            int64_t *stop = vec_push(draft->arena, &list);
             if (stop)
                 *stop = part->at[k].stop;
         }
-        if (plan->arena->failed)
+        if (draft->arena->failed)
             return TSR_NOMEM;
     }
     return tsr_node_set_ints(node, tsr__attribute_name(ATTRIBUTE_WINDOWS), list.at, list.n);
@@ -78,7 +78,7 @@ static int64_t receiver(const struct step *st, size_t group)
 }
 
 // One attribute that only some collectives have.
-static tsr_status set_one(struct plan *plan, tsr_node *node, const struct step *st, size_t group,
+static tsr_status set_one(struct draft *draft, tsr_node *node, const struct step *st, size_t group,
                           enum comm_attribute attribute)
 {
     const char *name = tsr__attribute_name(attribute);
@@ -97,13 +97,13 @@ static tsr_status set_one(struct plan *plan, tsr_node *node, const struct step *
     case ATTRIBUTE_TO:
         return tsr_node_set_int(node, name, receiver(st, group));
     case ATTRIBUTE_SOURCE:
-        return set_layout(plan, node, name, st->inputs[0]->layout);
+        return set_layout(draft, node, name, st->inputs[0]->layout);
     case ATTRIBUTE_TARGET:
-        return set_layout(plan, node, name, st->outputs[0]->layout);
+        return set_layout(draft, node, name, st->outputs[0]->layout);
     case ATTRIBUTE_AXES:
         return set_axes(node, st->outputs[0]->windows);
     case ATTRIBUTE_WINDOWS:
-        return set_windows(plan, node, st);
+        return set_windows(draft, node, st);
     case ATTRIBUTE_COUNT:
         break;
     }
@@ -111,14 +111,14 @@ static tsr_status set_one(struct plan *plan, tsr_node *node, const struct step *
 }
 
 // Attributes that only some collectives have: the row says which.
-static tsr_status own_attributes(struct plan *plan, tsr_node *node, const struct step *st,
+static tsr_status own_attributes(struct draft *draft, tsr_node *node, const struct step *st,
                                  size_t group)
 {
     for (int k = 0; k < ATTRIBUTE_COUNT; k++) {
         enum comm_attribute attribute = (enum comm_attribute)k;
         if (!comm_carries((int)tsr__step_collective(st), attribute))
             continue;
-        tsr_status status = set_one(plan, node, st, group, attribute);
+        tsr_status status = set_one(draft, node, st, group, attribute);
         if (status != TSR_OK)
             return status;
     }
@@ -126,11 +126,11 @@ static tsr_status own_attributes(struct plan *plan, tsr_node *node, const struct
 }
 
 // All communications have these four; what else one has is in its row.
-static tsr_status set_attributes(struct plan *plan, tsr_node *node, const struct step *st,
+static tsr_status set_attributes(struct draft *draft, tsr_node *node, const struct step *st,
                                  size_t group)
 {
     const struct device_group *device_group = &st->groups[group];
-    tsr_status status = tsr_node_set_string(node, "plan", plan->fingerprint);
+    tsr_status status = tsr_node_set_string(node, "plan", draft->fingerprint);
     if (status != TSR_OK)
         return status;
     status = tsr_node_set_int(node, "id", st->id);
@@ -142,7 +142,7 @@ static tsr_status set_attributes(struct plan *plan, tsr_node *node, const struct
     status = tsr_node_set_int(node, "elem_type", tsr__carried(tsr__step_type(st)));
     if (status != TSR_OK)
         return status;
-    return own_attributes(plan, node, st, group);
+    return own_attributes(draft, node, st, group);
 }
 
 // What stands on this rank: a message has two ends.
@@ -157,16 +157,16 @@ static const char *op_here(const struct part *part, const struct step *st, size_
 tsr_node *tsr__comm_node(struct part *part, const struct step *st, size_t group, tsr_value **inputs,
                          size_t n_inputs, const char *const outputs[2])
 {
-    struct plan *plan = part->plan;
+    struct draft *draft = part->draft;
     const char *type = tsr__step_type(st) == TSR_FLOAT16 ? "F16" : "";
-    struct str op = tsr__arena_printf(plan->arena, "%s%s", op_here(part, st, group), type);
+    struct str op = tsr__arena_printf(draft->arena, "%s%s", op_here(part, st, group), type);
     struct str label =
-        tsr__arena_printf(plan->arena, "%s_%lld", op_here(part, st, group), (long long)st->id);
-    if (plan->arena->failed)
+        tsr__arena_printf(draft->arena, "%s_%lld", op_here(part, st, group), (long long)st->id);
+    if (draft->arena->failed)
         return NULL;
     tsr_node *node =
         tsr_graph_add_node(part->graph, COMM_DOMAIN, op.p, label.p, inputs, n_inputs, outputs, 2);
-    if (!node || set_attributes(plan, node, st, group) != TSR_OK)
+    if (!node || set_attributes(draft, node, st, group) != TSR_OK)
         return NULL;
     part->token = tsr_node_output(node, 1);
     return node;

@@ -16,7 +16,7 @@
 // ---- what they can say -------------------------------------------------------------------------
 
 // A communication that the dialect cannot say, at the node that it is for. All of them are found before the partition ends.
-static void refuse(struct plan *plan, const struct step *st, const char *why)
+static void refuse(struct draft *draft, const struct step *st, const char *why)
 {
     const struct item *it = st->outputs[0]->item;
     const tsr_node *node = item_maker(it);
@@ -26,11 +26,11 @@ static void refuse(struct plan *plan, const struct step *st, const char *why)
     if (node)
         at = tsr__place_node(node);
     at.value = it->name;
-    at.configuration = str_of(tsr_config_name(plan->flow->config));
-    tsr__diag(plan->session, DIAG_partition_dialect, &at,
+    at.configuration = str_of(tsr_config_name(draft->flow->config));
+    tsr__diag(draft->session, DIAG_partition_dialect, &at,
               "another sharding, or leave --dialect away: Tessera's own operators can do it",
               "%s of '" STR_FMT "': %s", tsr__step_op(st), STR_ARG(it->name), why);
-    plan->status = TSR_UNSUPPORTED;
+    draft->status = TSR_UNSUPPORTED;
 }
 
 // Elements of that axis on a rank; -1: not known, or it has none.
@@ -46,22 +46,22 @@ static int64_t size_on(const struct form *form, int axis, int64_t rank)
 }
 
 // All ranks have the same number of elements of that axis, and it is known.
-static bool even(const struct plan *plan, const struct form *form, int axis)
+static bool even(const struct draft *draft, const struct form *form, int axis)
 {
-    for (int64_t rank = 0; rank < plan->n_ranks; rank++)
+    for (int64_t rank = 0; rank < draft->n_ranks; rank++)
         if (size_on(form, axis, rank) < 0 || size_on(form, axis, rank) != size_on(form, axis, 0))
             return false;
     return true;
 }
 
 // One group of all ranks, in order.
-static bool everybody(const struct plan *plan, const struct step *st)
+static bool everybody(const struct draft *draft, const struct step *st)
 {
     const struct device_group *group = &st->groups[0];
     for (size_t i = 0; i < group->n; i++)
         if (group->devices[i] != (int64_t)i)
             return false;
-    return st->n_groups == 1 && (int64_t)group->n == plan->n_ranks;
+    return st->n_groups == 1 && (int64_t)group->n == draft->n_ranks;
 }
 
 // Sums of floats; what is only moved may also be whole numbers or truths.
@@ -75,12 +75,12 @@ static bool type_fits(const struct step *st, tsr_dtype type)
 // NULL: the dialect can say this step. Otherwise the first reason why not, which the finding shows. A gather of
 // [4,6] pieces on ranks 0 and 1 is an AllGather there; of [3,6] and [2,6] it is none, since its parts must be
 // equal.
-static const char *why_not(const struct plan *plan, const struct step *st)
+static const char *why_not(const struct draft *draft, const struct step *st)
 {
     bool reduces = comm_has(st->kind, TRAIT_FOLDS), joins = comm_has(st->kind, TRAIT_JOINS);
     if (!reduces && !joins)
         return DOMAIN " has AllReduce, AllGather and AllToAll only";
-    if (!everybody(plan, st))
+    if (!everybody(draft, st))
         return "not all ranks take part, and " DOMAIN " knows no groups";
     if (reduces && st->flow->combine != COMBINE_SUM)
         return DOMAIN "'s AllReduce can only add";
@@ -88,9 +88,9 @@ static const char *why_not(const struct plan *plan, const struct step *st)
         return "its number of dimensions is not known, or too large";
     if (!type_fits(st, st->outputs[0]->item->dtype))
         return "the operator of " DOMAIN " does not take this element type";
-    if (joins && !even(plan, st->inputs[0], st->axis))
+    if (joins && !even(draft, st->inputs[0], st->axis))
         return "the parts have different sizes, or unknown ones";
-    if (st->kind == COMM_ALL_TO_ALL && !even(plan, st->outputs[0], st->split_axis))
+    if (st->kind == COMM_ALL_TO_ALL && !even(draft, st->outputs[0], st->split_axis))
         return "the parts have different sizes, or unknown ones";
     if (st->kind == COMM_REDUCE_SCATTER && size_on(st->outputs[0], st->axis, 0) < 0)
         return "the size of the axis that is cut is not known";
@@ -116,19 +116,19 @@ static bool waits(const struct step *st)
 }
 
 // All findings at once, so that a sharding can be mended in one go.
-tsr_status tsr__dialect_check(struct plan *plan)
+tsr_status tsr__dialect_check(struct draft *draft)
 {
-    for (size_t i = 0; i < plan->steps.n; i++) {
-        const struct step *st = plan->steps.at[i];
+    for (size_t i = 0; i < draft->steps.n; i++) {
+        const struct step *st = draft->steps.at[i];
         for (int k = 0; k < st->n_bodies; k++)
-            tsr__steps_visit(&st->bodies[k].steps, check_body, plan);
+            tsr__steps_visit(&st->bodies[k].steps, check_body, draft);
         if (!waits(st))
             continue;
-        const char *why = why_not(plan, st);
+        const char *why = why_not(draft, st);
         if (why)
-            refuse(plan, st, why);
+            refuse(draft, st, why);
     }
-    return plan->status;
+    return draft->status;
 }
 
 // ---- one after the other -----------------------------------------------------------------------
@@ -160,7 +160,7 @@ static bool follows(struct part *part, const tsr_value *x, bool *out)
 {
     const tsr_node *end = tsr_value_producer(x), *last = part->comms.at[part->comms.n - 1];
     size_t n = tsr__model_node_ids(part->model);
-    unsigned char *marked = ARENA_ARRAY(part->plan->arena, unsigned char, n + 1);
+    unsigned char *marked = ARENA_ARRAY(part->draft->arena, unsigned char, n + 1);
     *out = false;
     if (!marked)
         return false;
@@ -205,10 +205,10 @@ static tsr_status chain(struct part *part, const struct step *st, tsr_value **x)
     const char *why = NULL;
     if (it->rank < 1)
         why = "a single number, which cannot be put behind the communication before";
-    else if (part->plan->opset < 14)
+    else if (part->draft->opset < 14)
         why = "it cannot be put behind the communication before it in this opset";
     if (why) {
-        refuse(part->plan, st, why);
+        refuse(part->draft, st, why);
         return TSR_UNSUPPORTED;
     }
     size_t last = part->comms.n - 1;
@@ -222,21 +222,21 @@ static tsr_status chain(struct part *part, const struct step *st, tsr_value **x)
 // Parts of x along one axis, one after the other along another.
 static tsr_value *turned(struct part *part, tsr_value *x, int from, int to, struct str out)
 {
-    struct plan *plan = part->plan;
-    size_t n = (size_t)plan->n_ranks;
+    struct draft *draft = part->draft;
+    size_t n = (size_t)draft->n_ranks;
     if (!x)
         return NULL;
-    const char **names = ARENA_ARRAY(plan->arena, const char *, n);
-    tsr_value **parts = ARENA_ARRAY(plan->arena, tsr_value *, n);
+    const char **names = ARENA_ARRAY(draft->arena, const char *, n);
+    tsr_value **parts = ARENA_ARRAY(draft->arena, tsr_value *, n);
     for (size_t i = 0; i < n && names; i++)
         names[i] = tsr__part_fresh(part).p;
     if (!out.p)
         out = tsr__part_fresh(part);
-    if (plan->arena->failed)
+    if (draft->arena->failed)
         return NULL;
     tsr_node *split = tsr_graph_add_node(part->graph, "", "Split", names[0], &x, 1, names, n);
     if (!split || tsr_node_set_int(split, "axis", from) != TSR_OK ||
-        (plan->opset >= 18 && tsr_node_set_int(split, "num_outputs", (int64_t)n) != TSR_OK))
+        (draft->opset >= 18 && tsr_node_set_int(split, "num_outputs", (int64_t)n) != TSR_OK))
         return NULL;
     for (size_t i = 0; i < n; i++)
         parts[i] = tsr_node_output(split, i);
@@ -250,19 +250,19 @@ static tsr_value *turned(struct part *part, tsr_value *x, int from, int to, stru
 static tsr_value *comm_node(struct part *part, const struct step *st, const char *op, tsr_value *x,
                             struct str out)
 {
-    struct plan *plan = part->plan;
-    struct str label = tsr__arena_printf(plan->arena, "%s_%lld", op, (long long)st->id);
+    struct draft *draft = part->draft;
+    struct str label = tsr__arena_printf(draft->arena, "%s_%lld", op, (long long)st->id);
     if (!out.p)
         out = tsr__part_fresh(part);
-    if (plan->arena->failed || !x)
+    if (draft->arena->failed || !x)
         return NULL;
     tsr_node *node = tsr_graph_add_node(part->graph, DOMAIN, op, label.p, &x, 1, &out.p, 1);
     bool sized = comm_has(st->kind, TRAIT_JOINS);
-    if (!node || (sized && tsr_node_set_int(node, "group_size", plan->n_ranks) != TSR_OK) ||
+    if (!node || (sized && tsr_node_set_int(node, "group_size", draft->n_ranks) != TSR_OK) ||
         (st->kind == COMM_ALL_GATHER && tsr_node_set_int(node, "axis", st->axis) != TSR_OK))
         return NULL;
-    tsr_node **slot = vec_push(plan->arena, &part->comms);
-    const struct item **item = vec_push(plan->arena, &part->items);
+    tsr_node **slot = vec_push(draft->arena, &part->comms);
+    const struct item **item = vec_push(draft->arena, &part->items);
     if (!slot || !item)
         return NULL;
     *slot = node;
@@ -392,15 +392,16 @@ static bool agrees(const struct part *part, const struct part *first)
 }
 
 // The proof before publishing: every rank has the same operators, in one order that its data keep.
-tsr_status tsr__dialect_agree(struct plan *plan, struct part *parts)
+tsr_status tsr__dialect_agree(struct draft *draft, struct part *parts)
 {
-    for (int64_t rank = 1; rank < plan->n_ranks; rank++) {
+    for (int64_t rank = 1; rank < draft->n_ranks; rank++) {
         const struct part *part = &parts[rank];
         if (agrees(part, &parts[0]))
             continue;
         struct place at = PLACE_NONE;
         at.rank = rank;
-        tsr__diag(plan->session, DIAG_partition_disagrees, &at, "please report this with the model",
+        tsr__diag(draft->session, DIAG_partition_disagrees, &at,
+                  "please report this with the model",
                   "rank %lld: its communications differ from those of rank 0", (long long)rank);
         return TSR_BUG;
     }

@@ -7,7 +7,7 @@
 
 // One rank's model under construction.
 struct part {
-    struct plan *plan;
+    struct draft *draft;
     int64_t rank;
     tsr_model *model;
     tsr_graph *graph;     // that is being built: the main graph, or a body
@@ -33,13 +33,13 @@ static inline tsr_value *local_of(const struct part *part, struct form *form)
 }
 
 // Writes a step on all ranks that need it, with the steps of its bodies.
-tsr_status tsr__emit_step(struct plan *plan, struct part *parts, struct step *st) TSR_MUST_USE;
+tsr_status tsr__emit_step(struct draft *draft, struct part *parts, struct step *st) TSR_MUST_USE;
 
 // dialect.c: the communication operators of com.microsoft instead of our own. All that they cannot
 // say becomes findings (TSR_UNSUPPORTED).
-tsr_status tsr__dialect_check(struct plan *plan) TSR_MUST_USE;
+tsr_status tsr__dialect_check(struct draft *draft) TSR_MUST_USE;
 tsr_status tsr__dialect_outputs(struct part *part) TSR_MUST_USE;
-tsr_status tsr__dialect_agree(struct plan *plan, struct part *parts) TSR_MUST_USE;
+tsr_status tsr__dialect_agree(struct draft *draft, struct part *parts) TSR_MUST_USE;
 
 // emit_ports.c: gives a value of the rank's graph the type of the model's input or output, in local sizes.
 tsr_status tsr__port_type(struct part *part, tsr_value *local, const tsr_value *value,

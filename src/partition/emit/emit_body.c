@@ -149,7 +149,7 @@ static tsr_status turn_slices(struct part *part, const struct step *st, tsr_valu
 static tsr_status set_out_axes(struct part *part, const struct step *st, tsr_node *node)
 {
     const struct control *control = st->flow->control;
-    int64_t *axes = ARENA_ARRAY(part->plan->arena, int64_t, (size_t)control->n_results + 1);
+    int64_t *axes = ARENA_ARRAY(part->draft->arena, int64_t, (size_t)control->n_results + 1);
     if (!axes)
         return TSR_NOMEM;
     for (int i = 0; i < control->n_results; i++) {
@@ -164,7 +164,7 @@ static tsr_status set_out_axes(struct part *part, const struct step *st, tsr_nod
 // The node with its inputs and without its bodies. Where something inside communicates, it has one input and one output more.
 tsr_status tsr__control_begin(struct part *part, struct step *st, struct control_node *made)
 {
-    struct arena *arena = part->plan->arena;
+    struct arena *arena = part->draft->arena;
     const tsr_node *node = st->flow->node;
     const struct control *control = st->flow->control;
     bool token = tsr__comms_on(st, part->rank);

@@ -108,7 +108,7 @@ static tsr_status keep_result(struct part *part, struct form *to, tsr_value *got
 // The node of one member. Its name, its number and its attributes are the same on all of them; prove.c reads that again.
 static tsr_status emit_on(struct part *part, struct step *st, size_t group)
 {
-    struct plan *plan = part->plan;
+    struct draft *draft = part->draft;
     struct form *to = st->outputs[0];
     tsr_value *inputs[3];
     size_t n = comm_inputs(part, st, inputs);
@@ -124,8 +124,8 @@ static tsr_status emit_on(struct part *part, struct step *st, size_t group)
     if (serves_again)
         token = tsr__part_fresh(part);
     else
-        token = tsr__arena_printf(plan->arena, TOKEN_NAME ".%lld", (long long)st->id);
-    if (plan->arena->failed)
+        token = tsr__arena_printf(draft->arena, TOKEN_NAME ".%lld", (long long)st->id);
+    if (draft->arena->failed)
         return TSR_NOMEM;
     const char *outputs[2] = {name.p, token.p};
     tsr_node *node = tsr__comm_node(part, st, group, inputs, n, outputs);
@@ -141,7 +141,7 @@ static tsr_status emit_member(struct part *part, struct step *st, size_t group)
 {
     if (st->kind == STEP_LIST)
         return tsr__emit_list(part, st, group);
-    if (part->plan->microsoft)
+    if (part->draft->microsoft)
         return tsr__dialect_emit(part, st);
     return emit_on(part, st, group);
 }

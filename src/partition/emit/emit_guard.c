@@ -72,7 +72,7 @@ static tsr_value *local_input(const struct guard *guard, size_t i)
 {
     const struct step *st = guard->st;
     if (i >= st->n_node_inputs || !st->inputs[i] ||
-        tsr__input_replaced(guard->part->plan, st->flow, guard->part->rank, (int)i))
+        tsr__input_replaced(guard->part->draft, st->flow, guard->part->rank, (int)i))
         return NULL;
     return form_root(st->inputs[i])->local[guard->part->rank];
 }
@@ -132,7 +132,7 @@ static bool find_open(struct guard *guard)
 {
     const struct node_flow *nf = guard->st->flow;
     const struct rule *rule = nf->place.rule;
-    if (!rule || guard->part->plan->opset < LEAST_OPSET)
+    if (!rule || guard->part->draft->opset < LEAST_OPSET)
         return false;
     for (int factor = 0; factor < rule->n_factors; factor++) {
         if (!may_be_empty(nf, guard->part->rank, factor) ||
@@ -226,7 +226,7 @@ static tsr_status branch_output(struct guard *guard, size_t i, tsr_value *value)
 static struct str *fresh_names(struct guard *guard)
 {
     struct step *st = guard->st;
-    struct str *names = ARENA_ARRAY(guard->part->plan->arena, struct str, st->n_outputs + 1);
+    struct str *names = ARENA_ARRAY(guard->part->draft->arena, struct str, st->n_outputs + 1);
     for (size_t i = 0; names && i < st->n_outputs; i++)
         if (st->outputs[i])
             names[i] = tsr__part_fresh(guard->part);
@@ -270,7 +270,7 @@ static bool sizes_known(const struct guard *guard)
         const struct form *form = st->outputs[i];
         if (form && (form->item->rank > TILE_MAX_RANK || form->item->scope->loops ||
                      form->layout->rank != form->item->rank ||
-                     !tsr__shape_known(guard->part->plan, form->item)))
+                     !tsr__shape_known(guard->part->draft, form->item)))
             return false;
     }
     return true;
@@ -396,7 +396,7 @@ static tsr_status put_stand_ins(struct guard *guard, tsr_value **own)
 {
     struct step *st = guard->st;
     const struct rule *rule = st->flow->place.rule;
-    tsr_value **made = ARENA_ARRAY(guard->part->plan->arena, tsr_value *, st->n_node_inputs + 1);
+    tsr_value **made = ARENA_ARRAY(guard->part->draft->arena, tsr_value *, st->n_node_inputs + 1);
     if (!made)
         return TSR_NOMEM;
     for (int i = 0; i < rule->n_inputs; i++) {
@@ -428,7 +428,7 @@ static tsr_status none_by_node(struct guard *guard)
 {
     struct step *st = guard->st;
     int64_t rank = guard->part->rank;
-    tsr_value **own = ARENA_ARRAY(guard->part->plan->arena, tsr_value *, st->n_node_inputs + 1);
+    tsr_value **own = ARENA_ARRAY(guard->part->draft->arena, tsr_value *, st->n_node_inputs + 1);
     if (!own)
         return TSR_NOMEM;
     tsr_status status = put_stand_ins(guard, own);
@@ -467,7 +467,7 @@ static tsr_status none_branch(struct guard *guard)
 static tsr_status shield_inputs(struct guard *guard)
 {
     const struct step *st = guard->st;
-    guard->own = ARENA_ARRAY(guard->part->plan->arena, tsr_value *, st->n_node_inputs + 1);
+    guard->own = ARENA_ARRAY(guard->part->draft->arena, tsr_value *, st->n_node_inputs + 1);
     if (!guard->own)
         return TSR_NOMEM;
     for (size_t i = 0; i < st->n_node_inputs; i++) {
@@ -490,7 +490,7 @@ static tsr_status shield_inputs(struct guard *guard)
 static tsr_status add_choice(struct guard *guard)
 {
     struct step *st = guard->st;
-    const char **names = ARENA_ARRAY(guard->part->plan->arena, const char *, st->n_outputs + 1);
+    const char **names = ARENA_ARRAY(guard->part->draft->arena, const char *, st->n_outputs + 1);
     tsr_value *some = has_elements(guard);
     size_t n = 0;
     if (!names || !some)

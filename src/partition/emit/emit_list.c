@@ -15,7 +15,7 @@ static tsr_value *exchange(struct part *part, const struct step *st, size_t grou
         x = tsr__part_empty(part, tsr__step_type(st));
     tsr_value *inputs[2] = {x, part->token};
     struct str got = tsr__part_fresh(part);
-    struct str token = tsr__arena_printf(part->plan->arena, TOKEN_NAME ".%lld", (long long)st->id);
+    struct str token = tsr__arena_printf(part->draft->arena, TOKEN_NAME ".%lld", (long long)st->id);
     const char *outputs[2] = {got.p, token.p};
     if (!x || !got.p || !token.p)
         return NULL;
@@ -67,7 +67,7 @@ static tsr_value *always(struct part *part)
 static tsr_node *make_loop(struct part *part, const struct step *st, bool grows)
 {
     struct str any = {0},
-               label = tsr__arena_printf(part->plan->arena, "List_%lld", (long long)st->id);
+               label = tsr__arena_printf(part->draft->arena, "List_%lld", (long long)st->id);
     tsr_value *inputs[4] = {form_root(st->inputs[1])->local[part->rank], always(part)};
     const char *outputs[2];
     size_t n_states = 0;
@@ -81,7 +81,7 @@ static tsr_node *make_loop(struct part *part, const struct step *st, bool grows)
     }
     inputs[2 + n_states] = part->token;
     outputs[n_states++] = tsr__part_fresh(part).p;
-    if (part->plan->arena->failed || !inputs[0] || !inputs[1])
+    if (part->draft->arena->failed || !inputs[0] || !inputs[1])
         return NULL;
     return tsr_graph_add_node(part->graph, "", "Loop", label.p, inputs, 2 + n_states, outputs,
                               n_states);

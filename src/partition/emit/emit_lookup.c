@@ -50,7 +50,7 @@ static tsr_value *with_axes(struct part *part, const char *op, tsr_value *x, con
                             int n)
 {
     const struct str any = {0};
-    if (part->plan->opset >= 13)
+    if (part->draft->opset >= 13)
         return tsr__part_node(part, op, any, 2, x, tsr__part_ints(part, axes, n));
     return tsr__with_ints(tsr__part_node(part, op, any, 1, x), "axes", axes, n);
 }

@@ -37,7 +37,7 @@ static bool lists_apply(const struct local_copy *copy)
 static int64_t *list_numbers(const struct local_copy *copy, const struct rule_list *list)
 {
     int64_t *numbers = NULL;
-    struct arena *arena = copy->part->plan->arena;
+    struct arena *arena = copy->part->draft->arena;
     if (tsr__window_numbers(arena, copy->flow, copy->place, list, &numbers) != TSR_OK)
         return NULL;
     return numbers;
@@ -131,10 +131,10 @@ static tsr_status rewrite_range(struct local_copy *copy, const struct rule_rewri
 // The shape that the node is told of its result.
 static tsr_status rewrite_shape(struct local_copy *copy, const struct rule_rewrite *rewrite)
 {
-    struct plan *plan = copy->part->plan;
+    struct draft *draft = copy->part->draft;
     struct told_shape told;
-    if (!tsr__told_shape(plan, copy->flow, rewrite, &told))
-        return plan_status(plan);
+    if (!tsr__told_shape(draft, copy->flow, rewrite, &told))
+        return draft_status(draft);
     tsr_value **host = &copy->inputs[rewrite->index];
     *host = tsr__part_local_shape(copy->part, &told, *host, copy->inputs[0]);
     return made(*host);
@@ -246,7 +246,7 @@ static tsr_status rewrite_named(const struct local_copy *copy, const struct rule
     }
     if (stop - start != 1)
         return TSR_OK;
-    struct arena *arena = copy->part->plan->arena;
+    struct arena *arena = copy->part->draft->arena;
     struct str text = tsr__arena_str(arena, word_at(str_of(rewrite->words), start));
     if (text.p)
         return tsr_node_set_string(copy->node, rewrite->name, text.p);
@@ -256,11 +256,11 @@ static tsr_status rewrite_named(const struct local_copy *copy, const struct rule
 // [1 3 4] as [0 -1], cut in two: the first device makes [0 12] of nothing, and 0 must mean 0.
 static tsr_status rewrite_zeros(const struct local_copy *copy, const struct rule_rewrite *rewrite)
 {
-    struct plan *plan = copy->part->plan;
+    struct draft *draft = copy->part->draft;
     struct told_shape told;
-    if (!tsr__told_shape(plan, copy->flow, rewrite, &told))
-        return plan_status(plan);
-    if (!tsr__shape_of_sizes(plan, &told))
+    if (!tsr__told_shape(draft, copy->flow, rewrite, &told))
+        return draft_status(draft);
+    if (!tsr__shape_of_sizes(draft, &told))
         return TSR_OK;
     return tsr_node_set_int(copy->node, rewrite->name, 1);
 }
@@ -312,7 +312,7 @@ static tsr_status front_axes(const struct local_copy *copy)
         return TSR_OK;
     int64_t axes[RULE_MAX_RANK];
     const char *name = NULL;
-    int n = tsr__rule_front_axes(nf->node, copy->part->plan->flow->shapes, &name, axes);
+    int n = tsr__rule_front_axes(nf->node, copy->part->draft->flow->shapes, &name, axes);
     if (n == 0)
         return TSR_OK;
     if (!name) {
@@ -412,7 +412,7 @@ static tsr_status make_inputs(struct local_copy *copy, tsr_value **here)
     const struct step *st = copy->step;
     copy->n_inputs = st->n_node_inputs;
     copy->inputs =
-        ARENA_ARRAY(copy->part->plan->arena, tsr_value *, copy->n_inputs + RULE_MAX_RANK);
+        ARENA_ARRAY(copy->part->draft->arena, tsr_value *, copy->n_inputs + RULE_MAX_RANK);
     if (!copy->inputs)
         return TSR_NOMEM;
     for (size_t i = 0; i < st->n_node_inputs; i++)

@@ -22,7 +22,7 @@ tsr_status tsr__port_type(struct part *part, tsr_value *local, const tsr_value *
 {
     tsr_dim dims[TILE_MAX_RANK];
     int64_t coords[TILE_MAX_FACTORS];
-    const struct item *it = tsr__item_of(part->plan, value);
+    const struct item *it = tsr__item_of(part->draft, value);
     int rank = tsr_value_rank(value);
     tsr_dtype type = tsr_value_dtype(value);
     if (rank < 0 && it) // engines do not see through communication

@@ -17,7 +17,7 @@ static tsr_value *source_shape(struct part *part, const struct size_source *from
     tsr_value *counted = local_of(part, from->count);
     if (counted)
         return counted;
-    struct item *it = tsr__item_of(part->plan, from->input);
+    struct item *it = tsr__item_of(part->draft, from->input);
     if (!it)
         return NULL;
     return tsr__part_sizes(part, tsr__part_input(part, it), it->dtype, (struct str){0});
@@ -70,7 +70,7 @@ static tsr_value *excess(struct part *part, tsr_value *a, tsr_value *b)
 // b plus what a exceeds it by.
 tsr_value *tsr__part_largest(struct part *part, struct str name, tsr_value *a, tsr_value *b)
 {
-    if (part->plan->opset >= 12)
+    if (part->draft->opset >= 12)
         return tsr__part_node(part, "Max", name, 2, a, b);
     return tsr__part_node(part, "Add", name, 2, b, excess(part, a, b));
 }
@@ -78,7 +78,7 @@ tsr_value *tsr__part_largest(struct part *part, struct str name, tsr_value *a, t
 // a less what it exceeds b by.
 tsr_value *tsr__part_smallest(struct part *part, struct str name, tsr_value *a, tsr_value *b)
 {
-    if (part->plan->opset >= 12)
+    if (part->draft->opset >= 12)
         return tsr__part_node(part, "Min", name, 2, a, b);
     return tsr__part_node(part, "Sub", name, 2, a, excess(part, a, b));
 }
@@ -87,7 +87,7 @@ tsr_value *tsr__part_smallest(struct part *part, struct str name, tsr_value *a, 
 static tsr_value *remainder_of(struct part *part, tsr_value *a, tsr_value *b)
 {
     struct str any = {0};
-    if (part->plan->opset >= 10)
+    if (part->draft->opset >= 10)
         return tsr__part_node(part, "Mod", any, 2, a, b);
     tsr_value *times = tsr__part_node(part, "Div", any, 2, a, b);
     return tsr__part_node(part, "Sub", any, 2, a, tsr__part_node(part, "Mul", any, 2, times, b));
@@ -114,7 +114,7 @@ static tsr_value *number_value(void *data, int64_t number)
 tsr_value *tsr__part_size(struct part *part, const tsr_dim *dim)
 {
     const struct size_maker maker = {part, symbol_value, number_value, arith_node};
-    return tsr__size_make(part->plan, &maker, dim);
+    return tsr__size_make(part->draft, &maker, dim);
 }
 
 // The whole shape of a value as a tensor on this rank: a constant if all sizes are known, else a Concat of what is
@@ -123,7 +123,7 @@ tsr_value *tsr__part_shape(struct part *part, const struct item *it)
 {
     if (it->fixed)
         return tsr__part_ints(part, it->shape, it->rank);
-    tsr_value **sizes = ARENA_ARRAY(part->plan->arena, tsr_value *, (size_t)it->rank + 1);
+    tsr_value **sizes = ARENA_ARRAY(part->draft->arena, tsr_value *, (size_t)it->rank + 1);
     if (!sizes)
         return NULL;
     for (int axis = 0; axis < it->rank; axis++) {
@@ -183,14 +183,14 @@ static tsr_value *product_of(struct part *part, const struct item *it)
 // Shape(x) with x [n,6] cut: a Concat of n and 6, of the whole, and nothing of x is read. Size(x) is their product.
 tsr_status tsr__emit_sizes(struct part *part, struct step *st, const struct rule_rewrite *rewrite)
 {
-    struct plan *plan = part->plan;
+    struct draft *draft = part->draft;
     const struct item *it =
-        tsr__item_of(plan, tsr_node_input(st->flow->node, (size_t)rewrite->index));
+        tsr__item_of(draft, tsr_node_input(st->flow->node, (size_t)rewrite->index));
     if (!it)
         return TSR_NOMEM;
-    if (!tsr__shape_known(plan, it) || rewrite->last > it->rank || it->rank > TILE_MAX_RANK) {
+    if (!tsr__shape_known(draft, it) || rewrite->last > it->rank || it->rank > TILE_MAX_RANK) {
         struct place at = tsr__place_node(st->flow->node);
-        tsr__diag(plan->session, DIAG_partition_no_tensor, &at, "keep the node's input whole",
+        tsr__diag(draft->session, DIAG_partition_no_tensor, &at, "keep the node's input whole",
                   "the node gives sizes of a tensor that is cut, and they cannot be computed from "
                   "the sizes of the model's inputs");
         return TSR_UNSUPPORTED;

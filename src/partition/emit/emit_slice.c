@@ -27,7 +27,7 @@ static tsr_value *slice_old(struct part *part, tsr_value *x, const struct bounds
 static tsr_value *slice_static(struct part *part, tsr_value *x, const struct bounds *bounds,
                                struct str out)
 {
-    if (part->plan->opset < 10)
+    if (part->draft->opset < 10)
         return slice_old(part, x, bounds, out);
     return tsr__part_node(part, "Slice", out, 4, x, tsr__part_ints(part, bounds->starts, bounds->n),
                           tsr__part_ints(part, bounds->stops, bounds->n),
@@ -80,7 +80,7 @@ static tsr_value *pick_numbers(struct part *part, tsr_value *x, int axis, const 
                                struct str out)
 {
     int64_t count = elements_of(cut), at = 0;
-    int64_t *indices = ARENA_ARRAY(part->plan->arena, int64_t, (size_t)count + 1);
+    int64_t *indices = ARENA_ARRAY(part->draft->arena, int64_t, (size_t)count + 1);
     if (!indices)
         return NULL;
     for (int64_t i = 0; i < cut->n; i++)
@@ -116,12 +116,12 @@ static tsr_value *join_runs(struct part *part, tsr_value *x, int axis, const str
 static tsr_value *pick_texts(struct part *part, tsr_value *x, int axis, const struct dim_cut *cut,
                              struct str out)
 {
-    if (part->plan->opset < 9)
+    if (part->draft->opset < 9)
         return join_runs(part, x, axis, cut, out);
     int64_t length = 0;
     if (cut->n)
         length = cut->at[cut->n - 1].stop;
-    char *marks = arena_get(part->plan->arena, (size_t)length + 1, 1);
+    char *marks = arena_get(part->draft->arena, (size_t)length + 1, 1);
     struct str name = tsr__part_fresh(part);
     if (!marks || !name.p)
         return NULL;
@@ -179,7 +179,7 @@ static void sort_axes(const struct part *part, const struct step *st, struct sli
     *out = (struct slicing){0};
     for (int axis = 0; axis < to->layout->rank && axis < TILE_MAX_RANK; axis++) {
         struct dim_cut *cut = &out->cuts[axis];
-        *cut = tsr__dim_way(part->plan, to->item, from->layout, to->layout, part->rank, axis);
+        *cut = tsr__dim_way(part->draft, to->item, from->layout, to->layout, part->rank, axis);
         if (is_picked(cut))
             out->n_picks++;
         else if (cut->way == DIM_STATIC)

@@ -24,7 +24,7 @@ static tsr_status emit_node(struct part *part, struct step *st)
     tsr_status status = tsr__emit_guarded(part, st, &guarded);
     if (status != TSR_OK || guarded)
         return status;
-    struct str *outputs = ARENA_ARRAY(part->plan->arena, struct str, st->n_outputs + 1);
+    struct str *outputs = ARENA_ARRAY(part->draft->arena, struct str, st->n_outputs + 1);
     if (!outputs)
         return TSR_NOMEM;
     for (size_t i = 0; i < st->n_outputs; i++)
@@ -76,20 +76,20 @@ static tsr_status emit_taken(struct part *part, struct step *st)
 }
 
 // One body on all ranks that have the node.
-static tsr_status emit_body(struct plan *plan, struct part *parts, struct step *st, int k,
+static tsr_status emit_body(struct draft *draft, struct part *parts, struct step *st, int k,
                             struct control_node *made)
 {
-    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
+    for (int64_t rank = 0; rank < draft->n_ranks; rank++) {
         tsr_status status = tsr__control_open(&parts[rank], st, k, &made[rank]);
         if (status != TSR_OK)
             return status;
     }
     for (size_t i = 0; i < st->bodies[k].steps.n; i++) {
-        tsr_status status = tsr__emit_step(plan, parts, st->bodies[k].steps.at[i]);
+        tsr_status status = tsr__emit_step(draft, parts, st->bodies[k].steps.at[i]);
         if (status != TSR_OK)
             return status;
     }
-    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
+    for (int64_t rank = 0; rank < draft->n_ranks; rank++) {
         tsr_status status = tsr__control_close(&parts[rank], st, k, &made[rank]);
         if (status != TSR_OK)
             return status;
@@ -99,11 +99,11 @@ static tsr_status emit_body(struct plan *plan, struct part *parts, struct step *
 
 // The node on every rank, then body by body on all ranks together, as the main graph is built, then what stands
 // behind it.
-static tsr_status emit_bodies(struct plan *plan, struct part *parts, struct step *st)
+static tsr_status emit_bodies(struct draft *draft, struct part *parts, struct step *st)
 {
     const struct placement *place = &st->flow->place;
     struct control_node *made =
-        ARENA_ARRAY(plan->arena, struct control_node, (size_t)plan->n_ranks);
+        ARENA_ARRAY(draft->arena, struct control_node, (size_t)draft->n_ranks);
     if (!made)
         return TSR_NOMEM;
     if (!is_needed(st, place->devices[0])) // all of its devices run it, or none
@@ -115,7 +115,7 @@ static tsr_status emit_bodies(struct plan *plan, struct part *parts, struct step
             return status;
     }
     for (int k = 0; k < st->n_bodies; k++) {
-        tsr_status status = emit_body(plan, parts, st, k, made);
+        tsr_status status = emit_body(draft, parts, st, k, made);
         if (status != TSR_OK)
             return status;
     }
@@ -142,15 +142,15 @@ static tsr_status emit_on(struct part *part, struct step *st)
     return emit_taken(part, st);
 }
 
-tsr_status tsr__emit_step(struct plan *plan, struct part *parts, struct step *st)
+tsr_status tsr__emit_step(struct draft *draft, struct part *parts, struct step *st)
 {
     if (st->n_groups && st->id < 0)
         return TSR_OK; // nobody needs it
     if (st->n_groups)
         return tsr__emit_comm(parts, st);
     if (st->bodies)
-        return emit_bodies(plan, parts, st);
-    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
+        return emit_bodies(draft, parts, st);
+    for (int64_t rank = 0; rank < draft->n_ranks; rank++) {
         tsr_status status = emit_on(&parts[rank], st);
         if (status != TSR_OK)
             return status;

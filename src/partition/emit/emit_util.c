@@ -9,8 +9,8 @@ struct str tsr__part_fresh(struct part *part)
 {
     struct str name;
     do
-        name = tsr__arena_printf(part->plan->arena, "ai.tessera.%lld", (long long)part->n_fresh++);
-    while (name.p && tsr__map_get(&part->plan->names, name));
+        name = tsr__arena_printf(part->draft->arena, "ai.tessera.%lld", (long long)part->n_fresh++);
+    while (name.p && tsr__map_get(&part->draft->names, name));
     return name;
 }
 
@@ -27,8 +27,8 @@ static struct form *plain_form(struct part *part, const struct item *it)
         if (!plain || (plain->partial && !form->partial))
             plain = form;
     }
-    for (size_t i = 0; i < part->plan->outputs.n; i++) {
-        struct form *form = part->plan->outputs.at[i];
+    for (size_t i = 0; i < part->draft->outputs.n; i++) {
+        struct form *form = part->draft->outputs.at[i];
         if (form->item == it && tsr__layout_has_device(form->layout, part->rank))
             return form_root(form);
     }
@@ -46,9 +46,9 @@ struct str tsr__form_name(struct part *part, struct form *form)
     struct str name;
     int k = form->index;
     do {
-        name = tsr__arena_printf(part->plan->arena, STR_FMT "/%d", STR_ARG(it->name), k);
+        name = tsr__arena_printf(part->draft->arena, STR_FMT "/%d", STR_ARG(it->name), k);
         k += 1000; // other forms of the value keep their numbers
-    } while (name.p && tsr__map_get(&part->plan->names, name));
+    } while (name.p && tsr__map_get(&part->draft->names, name));
     return name;
 }
 
@@ -72,7 +72,7 @@ tsr_value *tsr__part_ints(struct part *part, const int64_t *v, int64_t n)
     if (known)
         return known;
     tsr_value *value = add_ints(part, v, n);
-    key = tsr__arena_str(part->plan->arena, key);
+    key = tsr__arena_str(part->draft->arena, key);
     if (!value || !key.p)
         return value;
     void **slot = tsr__map_at(&part->constants, key);
@@ -176,11 +176,11 @@ tsr_status tsr__part_rank_known(struct part *part, tsr_value *value, const struc
 {
     const struct item *it = form->item;
     if (tsr__layout_is_whole(form->layout) && it->value &&
-        it->scope->graph != part->plan->main.graph && tsr__value_is_other(it->value))
+        it->scope->graph != part->draft->main.graph && tsr__value_is_other(it->value))
         return tsr__value_copy_type(value, it->value);
     if (it->dtype == TSR_UNDEFINED)
         return TSR_OK;
-    tsr_dim *dims = ARENA_ARRAY(part->plan->arena, tsr_dim, room_for(it->rank));
+    tsr_dim *dims = ARENA_ARRAY(part->draft->arena, tsr_dim, room_for(it->rank));
     if (!dims)
         return TSR_NOMEM;
     for (int axis = 0; axis < it->rank; axis++)

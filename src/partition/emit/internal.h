@@ -79,10 +79,10 @@ struct told_shape {
     int output;
 };
 // False: it is not told, or out of memory (the arena has failed).
-bool tsr__told_shape(struct plan *plan, const struct node_flow *nf,
+bool tsr__told_shape(struct draft *draft, const struct node_flow *nf,
                      const struct rule_rewrite *rewrite, struct told_shape *told);
 // The host value becomes sizes and nothing else: no 0 and no -1 with a meaning of its own, for a device may have nothing of the result.
-bool tsr__shape_of_sizes(struct plan *plan, const struct told_shape *told);
+bool tsr__shape_of_sizes(struct draft *draft, const struct told_shape *told);
 // The host value with local sizes on this rank. data: the node's local input 0.
 tsr_value *tsr__part_local_shape(struct part *part, const struct told_shape *told, tsr_value *host,
                                  tsr_value *data);

@@ -21,7 +21,7 @@ static tsr_value *larger_replaced(struct part *part, tsr_value *host, int64_t le
 {
     const struct str any = {0};
     tsr_value *limit = tsr__part_ints(part, &least, 1);
-    if (part->plan->opset >= 9) {
+    if (part->draft->opset >= 9) {
         tsr_value *sized = tsr__part_node(part, "Greater", any, 2, host, limit);
         return tsr__part_node(part, "Where", any, 3, sized, local, host);
     }
@@ -61,7 +61,7 @@ static tsr_value *local_nodes(struct part *part, tsr_value *host,
 static int64_t host_entries(struct part *part, const tsr_value *source,
                             const struct tile_layout *layout)
 {
-    struct shape shape = tsr__shapes_of(part->plan->flow->shapes, source);
+    struct shape shape = tsr__shapes_of(part->draft->flow->shapes, source);
     if (shape.rank != 1 || shape.dims[0].value < 0 || shape.dims[0].value > layout->rank)
         return layout->rank;
     return shape.dims[0].value;
@@ -131,7 +131,7 @@ static bool may_be_empty(const struct tile_layout *layout, int axis, tsr_dim siz
 
 // ---- what each entry means ---------------------------------------------------------------------
 
-bool tsr__told_shape(struct plan *plan, const struct node_flow *nf,
+bool tsr__told_shape(struct draft *draft, const struct node_flow *nf,
                      const struct rule_rewrite *rewrite, struct told_shape *told)
 {
     *told = (struct told_shape){.nf = nf, .output = rewrite->output};
@@ -139,7 +139,7 @@ bool tsr__told_shape(struct plan *plan, const struct node_flow *nf,
     told->layout = nf->outputs[rewrite->output];
     if (!told->source || !told->layout)
         return false;
-    told->made = tsr__item_of(plan, tsr_node_output(nf->node, (size_t)rewrite->output));
+    told->made = tsr__item_of(draft, tsr_node_output(nf->node, (size_t)rewrite->output));
     return told->made != NULL;
 }
 
@@ -166,10 +166,10 @@ static int same_axis(const struct told_shape *told, int axis)
 }
 
 // The one entry that is -1 and follows from all others; -1: there is none.
-static int open_axis(struct plan *plan, const struct told_shape *told)
+static int open_axis(struct draft *draft, const struct told_shape *told)
 {
     int64_t known[TILE_MAX_RANK];
-    int64_t n = tsr__shapes_ints(plan->flow->shapes, told->source, known, TILE_MAX_RANK);
+    int64_t n = tsr__shapes_ints(draft->flow->shapes, told->source, known, TILE_MAX_RANK);
     for (int64_t i = 0; i < n; i++)
         if (known[i] == -1)
             return (int)i;
@@ -178,17 +178,17 @@ static int open_axis(struct plan *plan, const struct told_shape *told)
 
 // Every entry can be put in place as a size: it is known here, it is the local size of an axis of the input, or it is the one
 // that is left over.
-static bool all_told(struct plan *plan, const struct told_shape *told)
+static bool all_told(struct draft *draft, const struct told_shape *told)
 {
     const struct item *made = told->made;
-    struct shape shape = tsr__shapes_of(plan->flow->shapes, told->source);
+    struct shape shape = tsr__shapes_of(draft->flow->shapes, told->source);
     if (shape.rank != 1 || shape.dims[0].value != made->rank || made->rank != told->layout->rank)
         return false;
     if (made->rank > TILE_MAX_RANK)
         return false;
-    int open = open_axis(plan, told);
+    int open = open_axis(draft, told);
     for (int axis = 0; axis < made->rank; axis++)
-        if (axis != open && !tsr__size_known(plan, &made->dims[axis]) && same_axis(told, axis) < 0)
+        if (axis != open && !tsr__size_known(draft, &made->dims[axis]) && same_axis(told, axis) < 0)
             return false;
     return true;
 }
@@ -202,9 +202,9 @@ static bool any_empty(const struct told_shape *told)
     return false;
 }
 
-bool tsr__shape_of_sizes(struct plan *plan, const struct told_shape *told)
+bool tsr__shape_of_sizes(struct draft *draft, const struct told_shape *told)
 {
-    return all_told(plan, told) && any_empty(told);
+    return all_told(draft, told) && any_empty(told);
 }
 
 // ---- entry by entry ----------------------------------------------------------------------------
@@ -261,7 +261,7 @@ static tsr_value *entry_here(struct part *part, const struct told_shape *told, t
 {
     const tsr_dim *dim = &told->made->dims[axis];
     int64_t coords[TILE_MAX_FACTORS];
-    if (!tsr__size_known(part->plan, dim))
+    if (!tsr__size_known(part->draft, dim))
         return size_here(part, shape, same_axis(told, axis));
     if (!tsr__dim_cut(&told->layout->dims[axis]))
         return tsr__part_size(part, dim);
@@ -280,10 +280,10 @@ static tsr_value *entry_here(struct part *part, const struct told_shape *told, t
 // All entries, where not all sizes are known. The last dimension that is open stays -1 where every rank has elements: engines infer more from that.
 static tsr_value *entries_here(struct part *part, const struct told_shape *told, tsr_value *data)
 {
-    int rank = told->made->rank, open = open_axis(part->plan, told);
+    int rank = told->made->rank, open = open_axis(part->draft, told);
     int64_t minus = -1;
     tsr_value *entries[TILE_MAX_RANK];
-    struct item *from = tsr__item_of(part->plan, tsr_node_input(told->nf->node, 0));
+    struct item *from = tsr__item_of(part->draft, tsr_node_input(told->nf->node, 0));
     struct str any = {0}, name = tsr__part_fresh(part);
     if (!from || !data || !name.p)
         return NULL;
@@ -313,7 +313,7 @@ static tsr_value *sizes_here(struct part *part, const struct told_shape *told, t
                              const struct local_columns *columns)
 {
     const struct item *made = told->made;
-    if (tsr__shape_known(part->plan, made))
+    if (tsr__shape_known(part->draft, made))
         return local_nodes(part, tsr__part_shape(part, made), columns, made->rank, 0);
     return entries_here(part, told, data);
 }
@@ -324,7 +324,7 @@ static tsr_value *sizes_here(struct part *part, const struct told_shape *told, t
 tsr_value *tsr__part_local_shape(struct part *part, const struct told_shape *told, tsr_value *host,
                                  tsr_value *data)
 {
-    const struct shapes *shapes = part->plan->flow->shapes;
+    const struct shapes *shapes = part->draft->flow->shapes;
     int64_t known[TILE_MAX_RANK];
     int64_t n = tsr__shapes_ints(shapes, told->source, known, TILE_MAX_RANK);
     bool constant = n >= 0 && n <= told->layout->rank, any;
@@ -335,14 +335,14 @@ tsr_value *tsr__part_local_shape(struct part *part, const struct told_shape *tol
         return NULL;
     if (!any)
         return host;
-    if (tsr__shape_of_sizes(part->plan, told))
+    if (tsr__shape_of_sizes(part->draft, told))
         return sizes_here(part, told, data, &columns);
     bool meant;
     if (constant)
         meant = sizes_meant(told->made, known, n);
     else
         meant = !tsr__shapes_may_copy(shapes, told->source);
-    if (!meant && all_told(part->plan, told))
+    if (!meant && all_told(part->draft, told))
         return sizes_here(part, told, data, &columns);
     if (!constant)
         return local_nodes(part, host, &columns, n, 1);

@@ -28,11 +28,11 @@ struct dim_cut {
     int64_t n;
     int64_t unit, part, parts; // DIM_DYNAMIC: units of `unit` elements, part j of n
 };
-struct dim_cut tsr__dim_way(struct plan *plan, const struct item *it,
+struct dim_cut tsr__dim_way(struct draft *draft, const struct item *it,
                             const struct tile_layout *from, const struct tile_layout *to,
                             int64_t device, int axis);
 // Every device of `to` holds all it needs in `from`; *identity: and nothing else.
-bool tsr__local_ok(struct plan *plan, const struct item *it, const struct tile_layout *from,
+bool tsr__local_ok(struct draft *draft, const struct item *it, const struct tile_layout *from,
                    const struct tile_layout *to, bool *identity);
 // Layout after gathering loop i of from, and the groups that gather; NULL: cannot be gathered.
 const struct tile_layout *tsr__gathered(struct arena *arena, const struct tile_layout *from,
@@ -48,8 +48,8 @@ int64_t tsr__local_size_of(const struct local_size *size, int64_t whole);
 // ---- size_text.c: sizes as the model writes them -----------------------------------------------
 
 // The size can be had on every rank; so can all sizes of the item.
-bool tsr__size_known(struct plan *plan, const tsr_dim *dim);
-bool tsr__shape_known(struct plan *plan, const struct item *it);
+bool tsr__size_known(struct draft *draft, const tsr_dim *dim);
+bool tsr__shape_known(struct draft *draft, const struct item *it);
 enum arith { ARITH_ADD, ARITH_SUB, ARITH_MUL, ARITH_DIV, ARITH_MOD, ARITH_MAX, ARITH_MIN };
 // Makes an int64[1] of each part of such a text. All return NULL after a failure.
 struct size_maker {
@@ -59,7 +59,7 @@ struct size_maker {
     tsr_value *(*combine)(void *data, enum arith op, tsr_value *a, tsr_value *b);
 };
 // What the maker makes of the size; NULL: it is not known, or the maker failed.
-tsr_value *tsr__size_make(struct plan *plan, const struct size_maker *maker, const tsr_dim *dim);
+tsr_value *tsr__size_make(struct draft *draft, const struct size_maker *maker, const tsr_dim *dim);
 
 // ---- local_node.c: in what the node of one device differs from the whole one --------------------
 
@@ -67,7 +67,8 @@ int64_t tsr__place_index(const struct placement *place, int64_t device); // -1: 
 // The device leaves input i of the node out, because another one adds it to the sum.
 bool tsr__adds_elsewhere(const struct node_flow *nf, int64_t device, int input);
 // The device does not read the value that the model has there: it has its own, or none.
-bool tsr__input_replaced(struct plan *plan, const struct node_flow *nf, int64_t device, int input);
+bool tsr__input_replaced(struct draft *draft, const struct node_flow *nf, int64_t device,
+                         int input);
 // The node gives sizes of an input that is cut here: those of the whole tensor are put in its place. NULL: no such node.
 const struct rule_rewrite *tsr__gives_sizes(const struct node_flow *nf);
 

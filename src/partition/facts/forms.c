@@ -14,50 +14,50 @@
 // ---- scopes ------------------------------------------------------------------------------------
 
 // The scope, from the current one outwards, whose graph has the value; the main one has the rest.
-struct scope *tsr__scope_of(struct plan *plan, const tsr_value *value)
+struct scope *tsr__scope_of(struct draft *draft, const tsr_value *value)
 {
     const tsr_graph *home = tsr_value_graph(value);
-    struct scope *scope = plan->scope;
+    struct scope *scope = draft->scope;
     while (scope->outer && scope->graph != home)
         scope = scope->outer;
     return scope;
 }
 
-// The lists of steps are put back and taken out: steps are always added to plan->steps.
-void tsr__scope_go(struct plan *plan, struct scope *to)
+// The lists of steps are put back and taken out: steps are always added to draft->steps.
+void tsr__scope_go(struct draft *draft, struct scope *to)
 {
-    if (plan->scope == to)
+    if (draft->scope == to)
         return;
-    plan->scope->steps = plan->steps;
-    plan->steps = to->steps;
-    plan->scope = to;
+    draft->scope->steps = draft->steps;
+    draft->steps = to->steps;
+    draft->scope = to;
 }
 
 // ---- items -------------------------------------------------------------------------------------
 
 // As it is kept; else inputs are whole on all ranks, and outputs on rank 0.
-const struct tile_layout *tsr__port_layout(struct plan *plan, const tsr_value *value,
+const struct tile_layout *tsr__port_layout(struct draft *draft, const tsr_value *value,
                                            enum side side)
 {
-    const struct tile_layout *layout = plan->kept[tsr__value_id(value)];
+    const struct tile_layout *layout = draft->kept[tsr__value_id(value)];
     if (layout)
         return layout;
-    int rank = tsr__shapes_element(plan->flow->shapes, value).rank;
+    int rank = tsr__shapes_element(draft->flow->shapes, value).rank;
     size_t n = 1; // outputs are rank 0's
     if (side == SIDE_INPUTS)
-        n = (size_t)plan->n_ranks;
-    return tsr__layout_whole(plan->arena, rank, plan->all_devices, n);
+        n = (size_t)draft->n_ranks;
+    return tsr__layout_whole(draft->arena, rank, draft->all_devices, n);
 }
 
 // All sizes are numbers, or none is taken for one: constants and their pieces are counted by them.
-static void item_sizes(struct plan *plan, struct item *it)
+static void item_sizes(struct draft *draft, struct item *it)
 {
     it->fixed = it->rank >= 0;
     for (int axis = 0; axis < it->rank; axis++)
         it->fixed &= it->dims[axis].value >= 0;
     if (!it->fixed)
         return;
-    it->shape = ARENA_ARRAY(plan->arena, int64_t, (size_t)it->rank + 1);
+    it->shape = ARENA_ARRAY(draft->arena, int64_t, (size_t)it->rank + 1);
     if (!it->shape)
         return;
     for (int axis = 0; axis < it->rank; axis++)
@@ -65,13 +65,13 @@ static void item_sizes(struct plan *plan, struct item *it)
 }
 
 // What a constant is stands in the constant itself.
-static void item_type(struct plan *plan, struct item *it)
+static void item_type(struct draft *draft, struct item *it)
 {
     const tsr_tensor *tensor = tsr_value_initializer(it->value);
-    struct shape shape = tsr__shapes_element(plan->flow->shapes, it->value);
-    it->list = tsr__shapes_is_list(plan->flow->shapes, it->value);
+    struct shape shape = tsr__shapes_element(draft->flow->shapes, it->value);
+    it->list = tsr__shapes_is_list(draft->flow->shapes, it->value);
     if (it->list) {
-        it->way = tsr__shapes_list_way(plan->flow->shapes, it->value);
+        it->way = tsr__shapes_list_way(draft->flow->shapes, it->value);
         it->element = shape.dtype;
         shape.dtype = TSR_UNDEFINED;
     }
@@ -86,7 +86,7 @@ static void item_type(struct plan *plan, struct item *it)
     it->dims = shape.dims;
     if (!tensor || it->rank < 0)
         return;
-    tsr_dim *dims = ARENA_ARRAY(plan->arena, tsr_dim, (size_t)it->rank + 1);
+    tsr_dim *dims = ARENA_ARRAY(draft->arena, tsr_dim, (size_t)it->rank + 1);
     it->dims = dims;
     if (!dims)
         return;
@@ -95,9 +95,9 @@ static void item_type(struct plan *plan, struct item *it)
 }
 
 // In a loop, a symbol may stand for another size in each turn.
-static void forget_symbols(struct plan *plan, struct item *it)
+static void forget_symbols(struct draft *draft, struct item *it)
 {
-    tsr_dim *dims = ARENA_ARRAY(plan->arena, tsr_dim, room_for(it->rank));
+    tsr_dim *dims = ARENA_ARRAY(draft->arena, tsr_dim, room_for(it->rank));
     const tsr_dim *named = it->dims;
     it->dims = dims;
     if (!dims)
@@ -108,65 +108,65 @@ static void forget_symbols(struct plan *plan, struct item *it)
 
 // NUL-terminated: it becomes a name again. Constants of bodies go to the main graph, where two of
 // them must not have one name.
-static struct str item_name(struct plan *plan, const struct item *it)
+static struct str item_name(struct draft *draft, const struct item *it)
 {
     struct str name = str_of(tsr_value_name(it->value));
-    if (it->scope == &plan->main || !tsr_value_initializer(it->value))
+    if (it->scope == &draft->main || !tsr_value_initializer(it->value))
         return name;
     uint32_t k = tsr__value_id(it->value);
     do
-        name = tsr__arena_printf(plan->arena, "%s/%u", tsr_value_name(it->value), k);
-    while (name.p && tsr__map_get(&plan->names, name) && k++ < UINT32_MAX);
+        name = tsr__arena_printf(draft->arena, "%s/%u", tsr_value_name(it->value), k);
+    while (name.p && tsr__map_get(&draft->names, name) && k++ < UINT32_MAX);
     if (!name.p)
         return name;
-    void **slot = tsr__map_at(&plan->names, name);
+    void **slot = tsr__map_at(&draft->names, name);
     if (slot)
-        *slot = plan;
+        *slot = draft;
     return name;
 }
 
-struct tile_layout *tsr__whole_on(struct plan *plan, const struct item *it, const int64_t *devices,
-                                  size_t n)
+struct tile_layout *tsr__whole_on(struct draft *draft, const struct item *it,
+                                  const int64_t *devices, size_t n)
 {
     int rank = 0;
     if (it->rank > 0)
         rank = it->rank;
-    return tsr__layout_whole(plan->arena, rank, devices, n);
+    return tsr__layout_whole(draft->arena, rank, devices, n);
 }
 
 // Constants are stored in whatever form is asked for, and their first is whole; inputs are given whole to every rank, or
 // as they are kept. Other values have no form before their node is planned. False: out of memory.
-static bool first_form(struct plan *plan, struct item *it)
+static bool first_form(struct draft *draft, struct item *it)
 {
     if (tsr_value_initializer(it->value)) {
         struct tile_layout *whole =
-            tsr__whole_on(plan, it, plan->all_devices, (size_t)plan->n_ranks);
-        return tsr__form_new(plan, it, whole, FORM_CONST) != NULL;
+            tsr__whole_on(draft, it, draft->all_devices, (size_t)draft->n_ranks);
+        return tsr__form_new(draft, it, whole, FORM_CONST) != NULL;
     }
-    if (!tsr_value_is_input(it->value) || it->scope != &plan->main)
+    if (!tsr_value_is_input(it->value) || it->scope != &draft->main)
         return true;
-    const struct tile_layout *layout = tsr__port_layout(plan, it->value, SIDE_INPUTS);
-    return tsr__form_new(plan, it, layout, FORM_INPUT) != NULL;
+    const struct tile_layout *layout = tsr__port_layout(draft, it->value, SIDE_INPUTS);
+    return tsr__form_new(draft, it, layout, FORM_INPUT) != NULL;
 }
 
 // One item for each value, found by the value's number.
-struct item *tsr__item_of(struct plan *plan, const tsr_value *value)
+struct item *tsr__item_of(struct draft *draft, const tsr_value *value)
 {
-    struct item **slot = &plan->items[tsr__value_id(value)];
+    struct item **slot = &draft->items[tsr__value_id(value)];
     if (*slot)
         return *slot;
-    struct item *it = ARENA_NEW(plan->arena, struct item);
+    struct item *it = ARENA_NEW(draft->arena, struct item);
     if (!it)
         return NULL;
     it->value = value;
-    it->scope = tsr__scope_of(plan, value);
-    it->name = item_name(plan, it);
-    item_type(plan, it);
+    it->scope = tsr__scope_of(draft, value);
+    it->name = item_name(draft, it);
+    item_type(draft, it);
     if (it->scope->loops)
-        forget_symbols(plan, it);
-    item_sizes(plan, it);
+        forget_symbols(draft, it);
+    item_sizes(draft, it);
     *slot = it;
-    if (first_form(plan, it))
+    if (first_form(draft, it))
         return it;
     return NULL;
 }
@@ -185,80 +185,80 @@ static void append_form(struct item *it, struct form *form)
     it->last = form;
 }
 
-static void append_const(struct plan *plan, struct form *form)
+static void append_const(struct draft *draft, struct form *form)
 {
-    if (plan->last_const)
-        plan->last_const->next_const = form;
+    if (draft->last_const)
+        draft->last_const->next_const = form;
     else
-        plan->consts = form;
-    plan->last_const = form;
+        draft->consts = form;
+    draft->last_const = form;
 }
 
 // Forms of an item stand in the order of making, so each is made of one that stands before it; those
 // of constants are also listed for whoever writes the weights.
-struct form *tsr__form_new(struct plan *plan, struct item *it, const struct tile_layout *layout,
+struct form *tsr__form_new(struct draft *draft, struct item *it, const struct tile_layout *layout,
                            enum form_kind kind)
 {
     if (!it || !layout)
         return NULL;
-    struct form *form = ARENA_NEW(plan->arena, struct form);
+    struct form *form = ARENA_NEW(draft->arena, struct form);
     if (!form)
         return NULL;
     form->item = it;
     form->layout = layout;
     form->kind = kind;
-    form->live = ARENA_ARRAY(plan->arena, unsigned char, (size_t)plan->n_ranks);
-    form->local = ARENA_ARRAY(plan->arena, tsr_value *, (size_t)plan->n_ranks);
+    form->live = ARENA_ARRAY(draft->arena, unsigned char, (size_t)draft->n_ranks);
+    form->local = ARENA_ARRAY(draft->arena, tsr_value *, (size_t)draft->n_ranks);
     if (kind == FORM_CONST) {
-        form->offset = ARENA_ARRAY(plan->arena, uint64_t, (size_t)plan->n_ranks);
-        form->stored = ARENA_ARRAY(plan->arena, unsigned char, (size_t)plan->n_ranks);
+        form->offset = ARENA_ARRAY(draft->arena, uint64_t, (size_t)draft->n_ranks);
+        form->stored = ARENA_ARRAY(draft->arena, unsigned char, (size_t)draft->n_ranks);
     }
-    if (plan->arena->failed)
+    if (draft->arena->failed)
         return NULL;
     append_form(it, form);
     if (kind == FORM_CONST)
-        append_const(plan, form);
+        append_const(draft, form);
     return form;
 }
 
 // Of the current scope.
-bool tsr__step_push(struct plan *plan, struct step *st)
+bool tsr__step_push(struct draft *draft, struct step *st)
 {
-    struct step **slot = vec_push(plan->arena, &plan->steps);
+    struct step **slot = vec_push(draft->arena, &draft->steps);
     if (slot)
         *slot = st;
     return slot != NULL;
 }
 
-struct step *tsr__step_make(struct plan *plan, int kind, size_t n_inputs, size_t n_outputs)
+struct step *tsr__step_make(struct draft *draft, int kind, size_t n_inputs, size_t n_outputs)
 {
-    struct step *st = ARENA_NEW(plan->arena, struct step);
+    struct step *st = ARENA_NEW(draft->arena, struct step);
     if (!st)
         return NULL;
     st->kind = kind;
     st->id = -1;
     st->n_inputs = n_inputs;
     st->n_outputs = n_outputs;
-    st->inputs = ARENA_ARRAY(plan->arena, struct form *, n_inputs + 1);
-    st->outputs = ARENA_ARRAY(plan->arena, struct form *, n_outputs + 1);
-    if (plan->arena->failed)
+    st->inputs = ARENA_ARRAY(draft->arena, struct form *, n_inputs + 1);
+    st->outputs = ARENA_ARRAY(draft->arena, struct form *, n_outputs + 1);
+    if (draft->arena->failed)
         return NULL;
     return st;
 }
 
-struct step *tsr__step_new(struct plan *plan, int kind, size_t n_inputs, size_t n_outputs)
+struct step *tsr__step_new(struct draft *draft, int kind, size_t n_inputs, size_t n_outputs)
 {
-    struct step *st = tsr__step_make(plan, kind, n_inputs, n_outputs);
-    if (st && tsr__step_push(plan, st))
+    struct step *st = tsr__step_make(draft, kind, n_inputs, n_outputs);
+    if (st && tsr__step_push(draft, st))
         return st;
     return NULL;
 }
 
-struct step *tsr__step_between(struct plan *plan, int kind, struct form *from, struct form *to)
+struct step *tsr__step_between(struct draft *draft, int kind, struct form *from, struct form *to)
 {
     if (!from || !to)
         return NULL;
-    struct step *st = tsr__step_new(plan, kind, 2, 1);
+    struct step *st = tsr__step_new(draft, kind, 2, 1);
     if (!st)
         return NULL;
     st->inputs[0] = from;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// forms.h - what planning writes down, and all passes read: items, forms, steps, scopes, in one `struct plan`.
+// forms.h - what planning writes down, and all passes read: items, forms, steps, scopes, in one `struct draft`.
 #ifndef TSR_PARTITION_FORMS_H
 #define TSR_PARTITION_FORMS_H
 
@@ -27,7 +27,7 @@ struct scope {
 };
 
 // An output that becomes the input of the next run.
-struct plan_state {
+struct draft_state {
     const tsr_value *past, *present;
 };
 
@@ -129,7 +129,7 @@ struct step {
 };
 
 // One partition while it is made. Each pass writes its own part and reads those before it.
-struct plan {
+struct draft {
     tsr_session *session;
     struct arena *arena;
     tsr_status status; // first failure
@@ -152,7 +152,7 @@ struct plan {
 
     // Ports (ports.c). By value id: inputs and outputs that stay as they lie.
     const struct tile_layout **kept;
-    VEC(struct plan_state) states;
+    VEC(struct draft_state) states;
     struct map sizes; // symbol -> struct size_source
 
     // Steps. By value id and, of flows, by node id; flows has those nodes that were planned.
@@ -179,12 +179,12 @@ struct size_source {
     struct form *count; // not NULL: of the whole shape, where no rank can see it in its piece
 };
 
-// The first failure of the plan, with out of memory behind it.
-static inline tsr_status plan_status(const struct plan *plan)
+// The first failure of the draft, with out of memory behind it.
+static inline tsr_status draft_status(const struct draft *draft)
 {
-    if (plan->status != TSR_OK)
-        return plan->status;
-    return plan->arena->failed ? TSR_NOMEM : TSR_OK;
+    if (draft->status != TSR_OK)
+        return draft->status;
+    return draft->arena->failed ? TSR_NOMEM : TSR_OK;
 }
 // Room for the dimensions of that many (-1: not known) and one more: an array of none is none.
 static inline size_t room_for(int rank)
@@ -215,16 +215,16 @@ static inline tsr_status made(const void *something)
 
 // ---- forms.c: scopes, items, forms, steps ------------------------------------------------------
 
-struct scope *tsr__scope_of(struct plan *plan, const tsr_value *value);
-void tsr__scope_go(struct plan *plan, struct scope *to); // makes it the current one
+struct scope *tsr__scope_of(struct draft *draft, const tsr_value *value);
+void tsr__scope_go(struct draft *draft, struct scope *to); // makes it the current one
 // The item of a value, made when it is first asked for; constants and inputs have their first form then. NULL: out of
 // memory.
-struct item *tsr__item_of(struct plan *plan, const tsr_value *value);
+struct item *tsr__item_of(struct draft *draft, const tsr_value *value);
 // Where an input or output of the model lies. NULL: out of memory.
-const struct tile_layout *tsr__port_layout(struct plan *plan, const tsr_value *value,
+const struct tile_layout *tsr__port_layout(struct draft *draft, const tsr_value *value,
                                            enum side side);
 // A further form of the item. NULL: one of them is NULL, or out of memory.
-struct form *tsr__form_new(struct plan *plan, struct item *it, const struct tile_layout *layout,
+struct form *tsr__form_new(struct draft *draft, struct item *it, const struct tile_layout *layout,
                            enum form_kind kind);
 // The form whose local values this one shares.
 static inline struct form *form_root(struct form *form)
@@ -241,20 +241,20 @@ static inline const tsr_node *item_maker(const struct item *it)
     return NULL;
 }
 // The current scope reads the form of that item.
-static inline void form_read(const struct plan *plan, const struct item *it, struct form *form)
+static inline void form_read(const struct draft *draft, const struct item *it, struct form *form)
 {
-    if (form && it->scope != plan->scope)
+    if (form && it->scope != draft->scope)
         form_root(form)->captured = true;
 }
 // A step, not yet in a list; at the end of the current scope's list; both.
-struct step *tsr__step_make(struct plan *plan, int kind, size_t n_inputs, size_t n_outputs);
-bool tsr__step_push(struct plan *plan, struct step *st);
-struct step *tsr__step_new(struct plan *plan, int kind, size_t n_inputs, size_t n_outputs);
+struct step *tsr__step_make(struct draft *draft, int kind, size_t n_inputs, size_t n_outputs);
+bool tsr__step_push(struct draft *draft, struct step *st);
+struct step *tsr__step_new(struct draft *draft, int kind, size_t n_inputs, size_t n_outputs);
 // The step that makes one form of another, with room for a second input. NULL: either is NULL, or out of memory.
-struct step *tsr__step_between(struct plan *plan, int kind, struct form *from, struct form *to);
+struct step *tsr__step_between(struct draft *draft, int kind, struct form *from, struct form *to);
 // The item whole on these devices; one of unknown rank, as if it had no dimensions. NULL: out of memory.
-struct tile_layout *tsr__whole_on(struct plan *plan, const struct item *it, const int64_t *devices,
-                                  size_t n);
+struct tile_layout *tsr__whole_on(struct draft *draft, const struct item *it,
+                                  const int64_t *devices, size_t n);
 tsr_dtype tsr__carried(tsr_dtype type); // in which values of the type travel between ranks
 // Calls `call` for each step of the list, those of bodies before their node.
 void tsr__steps_visit(const step_list *steps, void (*call)(void *data, const struct step *st),

@@ -123,24 +123,24 @@ static bool factors_equal(const struct tile_dim *a, const struct tile_dim *b, co
 }
 
 // What a device with these coordinates has of the dimension; NULL: too many, or out of memory.
-static struct tile_interval *intervals(struct plan *plan, const struct tile_dim *dim, int64_t size,
-                                       const int64_t *coords, int64_t *n)
+static struct tile_interval *intervals(struct draft *draft, const struct tile_dim *dim,
+                                       int64_t size, const int64_t *coords, int64_t *n)
 {
     *n = tsr__dim_intervals(dim, size, coords, NULL, 0);
     if (*n < 0 || *n > (1 << 20))
         return NULL;
-    struct tile_interval *at = ARENA_ARRAY(plan->arena, struct tile_interval, (size_t)*n + 1);
+    struct tile_interval *at = ARENA_ARRAY(draft->arena, struct tile_interval, (size_t)*n + 1);
     if (at)
         tsr__dim_intervals(dim, size, coords, at, *n);
     return at;
 }
 
 // Every interval of `b` lies in one of `a` (both ascend): b in indices of what a keeps.
-static struct dim_cut within(struct plan *plan, const struct tile_interval *a, int64_t n_a,
+static struct dim_cut within(struct draft *draft, const struct tile_interval *a, int64_t n_a,
                              const struct tile_interval *b, int64_t n_b)
 {
     struct dim_cut cut = {.way = DIM_STATIC};
-    cut.at = ARENA_ARRAY(plan->arena, struct tile_interval, (size_t)n_b + 1);
+    cut.at = ARENA_ARRAY(draft->arena, struct tile_interval, (size_t)n_b + 1);
     int64_t i = 0, before = 0;
     for (int64_t k = 0; k < n_b && cut.at; k++) {
         while (i < n_a && a[i].stop < b[k].stop)
@@ -163,11 +163,11 @@ static struct dim_cut within(struct plan *plan, const struct tile_interval *a, i
 }
 
 // A part of a whole dimension whose size is not known: only the outermost factor may be cut, in units that are numbers.
-static struct dim_cut dynamic_cut(const struct plan *plan, const struct tile_dim *from,
+static struct dim_cut dynamic_cut(const struct draft *draft, const struct tile_dim *from,
                                   const struct tile_dim *to, const int64_t *coords)
 {
     struct dim_cut cut = {.way = DIM_NO};
-    if (tsr__dim_cut(from) || plan->opset < 10) // older Slice takes no computed bounds
+    if (tsr__dim_cut(from) || draft->opset < 10) // older Slice takes no computed bounds
         return cut;
     int64_t unit = 1;
     for (int factor = 1; factor < to->n; factor++)
@@ -190,7 +190,7 @@ static const struct tile_dim *dim_of(const struct tile_layout *layout, int axis)
 // Four cases, the cheapest first: [8] {2} -> {2} is the same on each device; {2} -> whole lacks something; of a size that is
 // not known a part is cut out of the whole by nodes (dynamic); of 8 elements, whole -> {4}, device 1 takes elements 2..3
 // of what it has.
-struct dim_cut tsr__dim_way(struct plan *plan, const struct item *it,
+struct dim_cut tsr__dim_way(struct draft *draft, const struct item *it,
                             const struct tile_layout *from, const struct tile_layout *to,
                             int64_t device, int axis)
 {
@@ -203,18 +203,18 @@ struct dim_cut tsr__dim_way(struct plan *plan, const struct item *it,
     if (!tsr__dim_cut(b))
         return (struct dim_cut){.way = DIM_NO};
     if (axis >= it->rank || it->dims[axis].value < 0)
-        return dynamic_cut(plan, a, b, y);
+        return dynamic_cut(draft, a, b, y);
     int64_t size = it->dims[axis].value;
     int64_t n_a, n_b;
-    struct tile_interval *held = intervals(plan, a, size, x, &n_a),
-                         *need = intervals(plan, b, size, y, &n_b);
+    struct tile_interval *held = intervals(draft, a, size, x, &n_a),
+                         *need = intervals(draft, b, size, y, &n_b);
     if (!held || !need)
         return (struct dim_cut){.way = DIM_NO};
-    return within(plan, held, n_a, need, n_b);
+    return within(draft, held, n_a, need, n_b);
 }
 
 // Device by device, axis by axis; one that lacks something is enough to say no.
-bool tsr__local_ok(struct plan *plan, const struct item *it, const struct tile_layout *from,
+bool tsr__local_ok(struct draft *draft, const struct item *it, const struct tile_layout *from,
                    const struct tile_layout *to, bool *identity)
 {
     int rank = from->rank;
@@ -226,7 +226,7 @@ bool tsr__local_ok(struct plan *plan, const struct item *it, const struct tile_l
         if (!tsr__layout_has_device(from, device))
             return false;
         for (int axis = 0; axis < rank; axis++) {
-            enum dim_way way = tsr__dim_way(plan, it, from, to, device, axis).way;
+            enum dim_way way = tsr__dim_way(draft, it, from, to, device, axis).way;
             if (way == DIM_NO)
                 return false;
             *identity &= way == DIM_SAME;

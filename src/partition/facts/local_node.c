@@ -204,11 +204,11 @@ const struct rule_rewrite *tsr__gives_sizes(const struct node_flow *nf)
 }
 
 // The host value is a constant that every device of the layout has as a constant of its own (local_shape.c).
-static bool is_shape_constant(struct plan *plan, const tsr_value *source,
+static bool is_shape_constant(struct draft *draft, const tsr_value *source,
                               const struct tile_layout *layout)
 {
     int64_t known[TILE_MAX_RANK];
-    int64_t n = tsr__shapes_ints(plan->flow->shapes, source, known, TILE_MAX_RANK);
+    int64_t n = tsr__shapes_ints(draft->flow->shapes, source, known, TILE_MAX_RANK);
     if (n > layout->rank)
         return false;
     for (int64_t i = 0; i < n; i++)
@@ -218,26 +218,26 @@ static bool is_shape_constant(struct plan *plan, const tsr_value *source,
 }
 
 // A rewrite puts something else in the place of that input.
-static bool is_rewritten(struct plan *plan, const struct node_flow *nf,
+static bool is_rewritten(struct draft *draft, const struct node_flow *nf,
                          const struct rule_rewrite *rewrite)
 {
     const tsr_value *value = tsr_node_input(nf->node, (size_t)rewrite->index);
     if (!value)
         return false;
     if (rewrite->kind == REWRITE_SHAPE && nf->outputs[rewrite->output] &&
-        is_shape_constant(plan, value, nf->outputs[rewrite->output]))
+        is_shape_constant(draft, value, nf->outputs[rewrite->output]))
         return true;
     return rewrite == tsr__gives_sizes(nf);
 }
 
 // Whoever asks need not bring the input to that device.
-bool tsr__input_replaced(struct plan *plan, const struct node_flow *nf, int64_t device, int input)
+bool tsr__input_replaced(struct draft *draft, const struct node_flow *nf, int64_t device, int input)
 {
     const struct rule *rule = nf->place.rule;
     if (!rule)
         return tsr__adds_elsewhere(nf, device, input);
     for (int i = 0; i < rule->n_rewrites; i++)
-        if (rule->rewrites[i].index == input && is_rewritten(plan, nf, &rule->rewrites[i]))
+        if (rule->rewrites[i].index == input && is_rewritten(draft, nf, &rule->rewrites[i]))
             return true;
     for (int i = 0; i < rule->n_lists; i++)
         if (rule->lists[i].input == input && tsr__lists_apply(nf))

@@ -18,7 +18,7 @@
 
 // A walk over the text; with a maker it makes values, without it only answers whether it could.
 struct expr {
-    struct plan *plan;
+    struct draft *draft;
     const struct size_maker *maker; // NULL: only asking
     const char *at, *end;
     int depth;
@@ -54,7 +54,7 @@ static bool take(struct expr *expr, const char *text)
 // Known if an input has it as a plain dimension.
 static struct sized read_symbol(struct expr *expr, struct str symbol)
 {
-    const struct size_source *from = tsr__map_get(&expr->plan->sizes, symbol);
+    const struct size_source *from = tsr__map_get(&expr->draft->sizes, symbol);
     if (!from)
         return not_known;
     if (!expr->maker)
@@ -214,15 +214,15 @@ static struct sized read_sum(struct expr *expr)
 
 // The size of one dimension; a symbol that an input has as it stands comes before any reading of
 // it.
-static struct sized size_of(struct plan *plan, const struct size_maker *maker, const tsr_dim *dim)
+static struct sized size_of(struct draft *draft, const struct size_maker *maker, const tsr_dim *dim)
 {
     struct str text = str_of(dim->symbol);
     if (dim->value >= 0)
         return (struct sized){.ok = true, .number = dim->value};
     if (text.n == 0 || text.n > EXPR_MAX_TEXT)
         return not_known;
-    struct expr expr = {.plan = plan, .maker = maker, .at = text.p, .end = text.p + text.n};
-    if (tsr__map_get(&plan->sizes, text))
+    struct expr expr = {.draft = draft, .maker = maker, .at = text.p, .end = text.p + text.n};
+    if (tsr__map_get(&draft->sizes, text))
         return read_symbol(&expr, text);
     struct sized sized = read_sum(&expr);
     skip_space(&expr);
@@ -231,22 +231,22 @@ static struct sized size_of(struct plan *plan, const struct size_maker *maker, c
     return not_known;
 }
 
-bool tsr__size_known(struct plan *plan, const tsr_dim *dim)
+bool tsr__size_known(struct draft *draft, const tsr_dim *dim)
 {
-    return size_of(plan, NULL, dim).ok;
+    return size_of(draft, NULL, dim).ok;
 }
 
-bool tsr__shape_known(struct plan *plan, const struct item *it)
+bool tsr__shape_known(struct draft *draft, const struct item *it)
 {
     for (int axis = 0; axis < it->rank; axis++)
-        if (!tsr__size_known(plan, &it->dims[axis]))
+        if (!tsr__size_known(draft, &it->dims[axis]))
             return false;
     return it->rank >= 0;
 }
 
-tsr_value *tsr__size_make(struct plan *plan, const struct size_maker *maker, const tsr_dim *dim)
+tsr_value *tsr__size_make(struct draft *draft, const struct size_maker *maker, const tsr_dim *dim)
 {
-    struct sized sized = size_of(plan, maker, dim);
+    struct sized sized = size_of(draft, maker, dim);
     if (sized.ok)
         return as_value(maker, &sized);
     return NULL;

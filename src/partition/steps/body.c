@@ -38,11 +38,11 @@ static bool is_exact_type(tsr_dtype t)
 }
 
 // An input of the model, or the number or the condition of a turn; of states nothing is known.
-static bool exact_input(const struct plan *plan, const tsr_value *value)
+static bool exact_input(const struct draft *draft, const tsr_value *value)
 {
     const tsr_graph *graph = tsr_value_graph(value);
     struct control control;
-    if (graph == plan->main.graph)
+    if (graph == draft->main.graph)
         return true;
     if (!graph || !tsr_graph_owner(graph) || !tsr__control_of(tsr_graph_owner(graph), &control))
         return false;
@@ -54,61 +54,61 @@ static bool exact_input(const struct plan *plan, const tsr_value *value)
 
 // The value has the same bits on every device that computes it: nothing went into it but inputs,
 // constants and arithmetic of whole numbers.
-static bool exact(const struct plan *plan, const tsr_value *value, int *budget)
+static bool exact(const struct draft *draft, const tsr_value *value, int *budget)
 {
     const tsr_node *node = tsr_value_producer(value);
     if (tsr_value_initializer(value))
         return true;
     if (!node)
-        return exact_input(plan, value);
-    if ((*budget)-- <= 0 || !is_exact_type(tsr__shapes_of(plan->flow->shapes, value).dtype))
+        return exact_input(draft, value);
+    if ((*budget)-- <= 0 || !is_exact_type(tsr__shapes_of(draft->flow->shapes, value).dtype))
         return false;
     for (size_t i = 0; i < tsr_node_attr_count(node); i++)
         if (tsr_attr_graph_count(tsr_node_attr(node, i)))
             return false;
     for (size_t i = 0; i < tsr_node_input_count(node); i++)
-        if (tsr_node_input(node, i) && !exact(plan, tsr_node_input(node, i), budget))
+        if (tsr_node_input(node, i) && !exact(draft, tsr_node_input(node, i), budget))
             return false;
     return true;
 }
 
 // A value that decides about turns or branches, the same on all devices.
-static struct form *plan_decision(struct plan *plan, const struct step *st, struct item *it,
-                                  const struct tile_layout *layout)
+static struct form *draft_decision(struct draft *draft, const struct step *st, struct item *it,
+                                   const struct tile_layout *layout)
 {
     int budget = MAX_EXACT;
-    if (exact(plan, it->value, &budget))
-        return tsr__plan_convert(plan, it, layout, st->flow->node);
-    return tsr__plan_equal(plan, it, layout, st->flow->node);
+    if (exact(draft, it->value, &budget))
+        return tsr__draft_convert(draft, it, layout, st->flow->node);
+    return tsr__draft_equal(draft, it, layout, st->flow->node);
 }
 
 // ---- planning ----------------------------------------------------------------------------------
 
 // The inputs of the body, as they come in: each turn, or once.
-static bool start_body(struct plan *plan, struct body *body)
+static bool start_body(struct draft *draft, struct body *body)
 {
     const tsr_graph *graph = body->flow->graph;
     size_t n = tsr_graph_input_count(graph);
-    body->inputs = ARENA_ARRAY(plan->arena, struct form *, n + 1);
-    body->outputs = ARENA_ARRAY(plan->arena, struct form *, tsr_graph_output_count(graph) + 1);
+    body->inputs = ARENA_ARRAY(draft->arena, struct form *, n + 1);
+    body->outputs = ARENA_ARRAY(draft->arena, struct form *, tsr_graph_output_count(graph) + 1);
     if (!body->inputs)
         return false;
     for (size_t i = 0; i < n; i++) {
-        struct item *it = tsr__item_of(plan, tsr_graph_input(graph, i));
+        struct item *it = tsr__item_of(draft, tsr_graph_input(graph, i));
         if (!it)
             return false;
-        body->inputs[i] = tsr__form_new(plan, it, body->flow->inputs[i], FORM_INPUT);
+        body->inputs[i] = tsr__form_new(draft, it, body->flow->inputs[i], FORM_INPUT);
     }
-    return !plan->arena->failed;
+    return !draft->arena->failed;
 }
 
 // What decides (the condition) is wanted in no particular layout: every device has it whole.
-unsigned char *tsr__body_open(struct plan *plan, const struct step *st, struct body *body)
+unsigned char *tsr__body_open(struct draft *draft, const struct step *st, struct body *body)
 {
     const tsr_graph *graph = body->flow->graph;
     unsigned char *needed =
-        ARENA_ARRAY(plan->arena, unsigned char, tsr__model_value_ids(plan->model) + 1);
-    struct scope *inner = ARENA_NEW(plan->arena, struct scope), *outer = plan->scope;
+        ARENA_ARRAY(draft->arena, unsigned char, tsr__model_value_ids(draft->model) + 1);
+    struct scope *inner = ARENA_NEW(draft->arena, struct scope), *outer = draft->scope;
     if (!needed || !inner)
         return NULL;
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
@@ -117,30 +117,30 @@ unsigned char *tsr__body_open(struct plan *plan, const struct step *st, struct b
         if (i == 0 && st->flow->control->condition)
             layout = NULL;
         needed[tsr__value_id(value)] = 1;
-        tsr__plan_want(plan, value, layout);
+        tsr__draft_want(draft, value, layout);
     }
     *inner = (struct scope){.outer = outer, .graph = graph};
     inner->loops = outer->loops || st->flow->control->loops;
-    tsr__scope_go(plan, inner);
-    if (start_body(plan, body))
+    tsr__scope_go(draft, inner);
+    if (start_body(draft, body))
         return needed;
     return NULL;
 }
 
 // In the layouts in which the flow found them to leave; what decides about the next turn is the same everywhere.
-bool tsr__body_outputs(struct plan *plan, const struct step *st, struct body *body)
+bool tsr__body_outputs(struct draft *draft, const struct step *st, struct body *body)
 {
     const tsr_graph *graph = body->flow->graph;
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
         const tsr_value *value = tsr_graph_output(graph, i);
         const struct tile_layout *layout = body->flow->outputs[i];
-        struct item *it = tsr__item_of(plan, value);
+        struct item *it = tsr__item_of(draft, value);
         if (!it)
             return false;
         if (i == 0 && st->flow->control->condition)
-            body->outputs[i] = plan_decision(plan, st, it, layout);
+            body->outputs[i] = draft_decision(draft, st, it, layout);
         else
-            body->outputs[i] = tsr__plan_convert(plan, it, layout, st->flow->node);
+            body->outputs[i] = tsr__draft_convert(draft, it, layout, st->flow->node);
         if (!body->outputs[i])
             return false;
     }
@@ -148,18 +148,18 @@ bool tsr__body_outputs(struct plan *plan, const struct step *st, struct body *bo
 }
 
 // How many turns, and the first condition; of an If, the condition.
-bool tsr__body_steer(struct plan *plan, struct step *st)
+bool tsr__body_steer(struct draft *draft, struct step *st)
 {
     for (int i = 0; i < st->flow->control->n_steer; i++) {
         const tsr_value *value = tsr_node_input(st->flow->node, (size_t)i);
         if (!value)
             continue;
-        struct item *it = tsr__item_of(plan, value);
+        struct item *it = tsr__item_of(draft, value);
         if (!it)
             return false;
-        st->inputs[i] = plan_decision(plan, st, it, st->flow->inputs[i]);
+        st->inputs[i] = draft_decision(draft, st, it, st->flow->inputs[i]);
         if (!st->inputs[i])
             return false;
     }
-    return !plan->arena->failed;
+    return !draft->arena->failed;
 }

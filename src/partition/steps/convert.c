@@ -19,48 +19,50 @@
 
 #define FIXED_BITS(type) (tsr_dtype_bits(type) >= 8)
 
-// The finding of a conversion that cannot be, at the node that reads the value; the first of them is how the plan ends.
-static struct form *fail(struct plan *plan, enum diag_code code, const struct item *it,
+// The finding of a conversion that cannot be, at the node that reads the value; the first of them is how the draft ends.
+static struct form *fail(struct draft *draft, enum diag_code code, const struct item *it,
                          const tsr_node *reader, const char *hint, const char *what)
 {
     struct place at = PLACE_NONE;
     if (reader)
         at = tsr__place_node(reader);
     at.value = it->name;
-    at.configuration = str_of(tsr_config_name(plan->flow->config));
-    tsr__diag(plan->session, code, &at, hint, "%s", what);
+    at.configuration = str_of(tsr_config_name(draft->flow->config));
+    tsr__diag(draft->session, code, &at, hint, "%s", what);
     tsr_status status = TSR_UNSUPPORTED;
     if (code == DIAG_partition_refused)
         status = TSR_INVALID;
-    if (plan->status == TSR_OK)
-        plan->status = status;
+    if (draft->status == TSR_OK)
+        draft->status = status;
     return NULL;
 }
 
 // A step of that kind, whose output is a new form in the layout `to`. NULL: out of memory.
-static struct step *step_to(struct plan *plan, int kind, struct form *from,
+static struct step *step_to(struct draft *draft, int kind, struct form *from,
                             const struct tile_layout *to)
 {
-    return tsr__step_between(plan, kind, from, tsr__form_new(plan, from->item, to, FORM_MADE));
+    return tsr__step_between(draft, kind, from, tsr__form_new(draft, from->item, to, FORM_MADE));
 }
 
 // The form that the step makes, between these groups. NULL: out of memory.
-static struct form *among(struct plan *plan, struct step *st, struct device_group *groups, size_t n)
+static struct form *among(struct draft *draft, struct step *st, struct device_group *groups,
+                          size_t n)
 {
     if (!st)
         return NULL;
     st->groups = groups;
     st->n_groups = n;
-    st->group_live = ARENA_ARRAY(plan->arena, unsigned char, n + 1);
+    st->group_live = ARENA_ARRAY(draft->arena, unsigned char, n + 1);
     if (st->group_live)
         return st->outputs[0];
     return NULL;
 }
 
 // Another form that is the same on its devices.
-static struct form *same_form(struct plan *plan, struct form *from, const struct tile_layout *want)
+static struct form *same_form(struct draft *draft, struct form *from,
+                              const struct tile_layout *want)
 {
-    struct form *form = tsr__form_new(plan, from->item, want, FORM_MADE);
+    struct form *form = tsr__form_new(draft, from->item, want, FORM_MADE);
     if (form)
         form->same = from;
     return form;
@@ -78,26 +80,26 @@ static struct form *find_form(struct item *it, const struct tile_layout *want)
 }
 
 // A constant is stored in the layout that is wanted; texts and unknown types only whole.
-static struct form *const_form(struct plan *plan, struct item *it, const struct tile_layout *want)
+static struct form *const_form(struct draft *draft, struct item *it, const struct tile_layout *want)
 {
     bool whole = tsr__layout_is_whole(want);
     if (it->first->kind != FORM_CONST || (!whole && (!it->fixed || tsr_dtype_bits(it->dtype) == 0)))
         return NULL;
     if (whole) // stored once for all
-        return same_form(plan, it->first, want);
-    return tsr__form_new(plan, it, want, FORM_CONST);
+        return same_form(draft, it->first, want);
+    return tsr__form_new(draft, it, want, FORM_CONST);
 }
 
 // Each device of the wanted layout has all it needs in one of the forms: it slices, or has just that.
-static struct form *local_form(struct plan *plan, struct item *it, const struct tile_layout *want)
+static struct form *local_form(struct draft *draft, struct item *it, const struct tile_layout *want)
 {
     for (struct form *from = it->first; from; from = from->next) {
         bool identity;
-        if (from->partial || !tsr__local_ok(plan, it, from->layout, want, &identity))
+        if (from->partial || !tsr__local_ok(draft, it, from->layout, want, &identity))
             continue;
         if (identity)
-            return same_form(plan, from, want);
-        struct step *slice = step_to(plan, STEP_SLICE, from, want);
+            return same_form(draft, from, want);
+        struct step *slice = step_to(draft, STEP_SLICE, from, want);
         if (slice)
             return slice->outputs[0];
         return NULL;
@@ -106,17 +108,17 @@ static struct form *local_form(struct plan *plan, struct item *it, const struct 
 }
 
 // A copy of the node that makes the constant, on these devices.
-static struct form *repeat_node(struct plan *plan, struct item *it, const struct tile_layout *on)
+static struct form *repeat_node(struct draft *draft, struct item *it, const struct tile_layout *on)
 {
-    struct node_flow *nf = ARENA_NEW(plan->arena, struct node_flow);
-    struct tile_layout **outputs = ARENA_ARRAY(plan->arena, struct tile_layout *, 2);
-    struct form *form = tsr__form_new(plan, it, on, FORM_MADE);
+    struct node_flow *nf = ARENA_NEW(draft->arena, struct node_flow);
+    struct tile_layout **outputs = ARENA_ARRAY(draft->arena, struct tile_layout *, 2);
+    struct form *form = tsr__form_new(draft, it, on, FORM_MADE);
     if (!nf || !outputs || !form)
         return NULL;
-    struct step *st = tsr__step_new(plan, STEP_NODE, 0, 1);
+    struct step *st = tsr__step_new(draft, STEP_NODE, 0, 1);
     if (!st)
         return NULL;
-    outputs[0] = tsr__layout_copy(plan->arena, on);
+    outputs[0] = tsr__layout_copy(draft->arena, on);
     *nf = (struct node_flow){.node = tsr_value_producer(it->value), .outputs = outputs};
     nf->place.devices = on->owners;
     nf->place.n_devices = (size_t)on->first[1];
@@ -127,44 +129,45 @@ static struct form *repeat_node(struct plan *plan, struct item *it, const struct
 
 // A constant that a node makes (of an earlier stage, or told to lie elsewhere) is not sent: engines must know the elements of shapes and axes when
 // they load a model, and a message says them too late.
-static struct form *repeated_form(struct plan *plan, struct item *it,
+static struct form *repeated_form(struct draft *draft, struct item *it,
                                   const struct tile_layout *want)
 {
     const tsr_node *maker = item_maker(it);
     if (!maker || !tsr__node_is_constant(maker))
         return NULL;
     int64_t *devices;
-    size_t n = tsr__layout_devices(plan->arena, want, &devices);
-    struct tile_layout *whole = tsr__whole_on(plan, it, devices, n);
-    if (!whole || !repeat_node(plan, it, whole))
+    size_t n = tsr__layout_devices(draft->arena, want, &devices);
+    struct tile_layout *whole = tsr__whole_on(draft, it, devices, n);
+    if (!whole || !repeat_node(draft, it, whole))
         return NULL;
-    return tsr__plan_free(plan, it, want);
+    return tsr__draft_free(draft, it, want);
 }
 
 // ---- with communication ------------------------------------------------------------------------
 
 // Gathers loop i of from; want NULL: whatever comes out.
-static struct form *gather_loop(struct plan *plan, struct form *from, int loop,
+static struct form *gather_loop(struct draft *draft, struct form *from, int loop,
                                 const struct tile_layout *want)
 {
     struct device_group *groups;
     size_t n_groups;
     const struct tile_layout *to =
-        tsr__gathered(plan->arena, from->layout, loop, &groups, &n_groups);
+        tsr__gathered(draft->arena, from->layout, loop, &groups, &n_groups);
     if (!to || (want && !tsr__layout_same(to, want)))
         return NULL;
-    struct step *st = step_to(plan, COMM_ALL_GATHER, from, to);
+    struct step *st = step_to(draft, COMM_ALL_GATHER, from, to);
     if (st)
         st->axis = from->layout->loops[loop].dim;
-    return among(plan, st, groups, n_groups);
+    return among(draft, st, groups, n_groups);
 }
 
 // Any form, any of its cuts, whose gathering gives what is wanted.
-static struct form *gather_form(struct plan *plan, struct item *it, const struct tile_layout *want)
+static struct form *gather_form(struct draft *draft, struct item *it,
+                                const struct tile_layout *want)
 {
     for (struct form *from = it->first; from; from = from->next)
         for (int i = 0; !from->partial && i < from->layout->n_loops; i++) {
-            struct form *form = gather_loop(plan, from, i, want);
+            struct form *form = gather_loop(draft, from, i, want);
             if (form)
                 return form;
         }
@@ -172,13 +175,14 @@ static struct form *gather_form(struct plan *plan, struct item *it, const struct
 }
 
 // Any form from which collectives lead to just what is wanted, the first that there is.
-static struct form *lowered_form(struct plan *plan, struct item *it, const struct tile_layout *want)
+static struct form *lowered_form(struct draft *draft, struct item *it,
+                                 const struct tile_layout *want)
 {
     struct form *last = it->last; // those that are made on the way are not tried
     for (struct form *from = it->first; from; from = from->next) {
         struct form *form = NULL;
         if (!from->partial)
-            form = tsr__plan_lower(plan, from, NULL, want);
+            form = tsr__draft_lower(draft, from, NULL, want);
         if (form || from == last)
             return form;
     }
@@ -186,27 +190,27 @@ static struct form *lowered_form(struct plan *plan, struct item *it, const struc
 }
 
 // Gathers until nothing is cut; NULL: some cut cannot be gathered.
-static struct form *gather_all(struct plan *plan, struct form *from)
+static struct form *gather_all(struct draft *draft, struct form *from)
 {
     while (from && from->layout->n_loops) {
         struct form *next = NULL;
         for (int i = 0; i < from->layout->n_loops && !next; i++)
-            next = gather_loop(plan, from, i, NULL);
+            next = gather_loop(draft, from, i, NULL);
         from = next;
     }
     return from;
 }
 
 // Whole on all devices of two layouts, ascending: of {0,2} and {1,2}, on 0, 1, 2. *out: these devices as a group.
-static const struct tile_layout *whole_on_both(struct plan *plan, int rank,
+static const struct tile_layout *whole_on_both(struct draft *draft, int rank,
                                                const struct tile_layout *a,
                                                const struct tile_layout *b,
                                                struct device_group *out)
 {
     int64_t *x, *y, n = 0;
-    size_t n_x = tsr__layout_devices(plan->arena, a, &x),
-           n_y = tsr__layout_devices(plan->arena, b, &y);
-    int64_t *both = ARENA_ARRAY(plan->arena, int64_t, n_x + n_y + 1);
+    size_t n_x = tsr__layout_devices(draft->arena, a, &x),
+           n_y = tsr__layout_devices(draft->arena, b, &y);
+    int64_t *both = ARENA_ARRAY(draft->arena, int64_t, n_x + n_y + 1);
     if (!both)
         return NULL;
     for (size_t i = 0, k = 0; i < n_x || k < n_y;) {
@@ -219,63 +223,63 @@ static const struct tile_layout *whole_on_both(struct plan *plan, int rank,
             both[n++] = device;
     }
     *out = (struct device_group){both, (size_t)n};
-    return tsr__layout_whole(plan->arena, rank, both, (size_t)n);
+    return tsr__layout_whole(draft->arena, rank, both, (size_t)n);
 }
 
 // From any layout to any other, in one call of all who have or want a part. shape NULL: every rank can compute it.
-static struct form *reshard(struct plan *plan, struct form *from, const struct tile_layout *want,
+static struct form *reshard(struct draft *draft, struct form *from, const struct tile_layout *want,
                             struct form *shape)
 {
-    struct step *st = step_to(plan, COMM_RESHARD, from, want);
-    struct device_group *group = ARENA_NEW(plan->arena, struct device_group);
-    if (!st || !group || !whole_on_both(plan, 0, from->layout, want, group))
+    struct step *st = step_to(draft, COMM_RESHARD, from, want);
+    struct device_group *group = ARENA_NEW(draft->arena, struct device_group);
+    if (!st || !group || !whole_on_both(draft, 0, from->layout, want, group))
         return NULL;
     st->inputs[1] = shape;
-    return among(plan, st, group, 1);
+    return among(draft, st, group, 1);
 }
 
 // The shape of a value that lies whole somewhere, as a value of its own.
-static struct form *shape_form(struct plan *plan, struct form *whole,
+static struct form *shape_form(struct draft *draft, struct form *whole,
                                const struct tile_layout *want, const tsr_node *reader)
 {
     struct item *it = whole->item;
     if (!it->shape_item) {
-        struct item *shape = tsr__shape_item(plan, it);
+        struct item *shape = tsr__shape_item(draft, it);
         int64_t *devices;
-        size_t n = tsr__layout_devices(plan->arena, whole->layout, &devices);
-        struct tile_layout *there = tsr__layout_whole(plan->arena, 1, devices, n);
-        struct form *form = tsr__form_new(plan, shape, there, FORM_MADE);
-        if (!tsr__step_between(plan, STEP_SHAPE, whole, form))
+        size_t n = tsr__layout_devices(draft->arena, whole->layout, &devices);
+        struct tile_layout *there = tsr__layout_whole(draft->arena, 1, devices, n);
+        struct form *form = tsr__form_new(draft, shape, there, FORM_MADE);
+        if (!tsr__step_between(draft, STEP_SHAPE, whole, form))
             return NULL;
     }
-    return tsr__plan_convert(plan, it->shape_item, want, reader);
+    return tsr__draft_convert(draft, it->shape_item, want, reader);
 }
 
 // It cannot be gathered either: its sizes are summed up.
-static struct form *count_and_reshard(struct plan *plan, struct form *from,
+static struct form *count_and_reshard(struct draft *draft, struct form *from,
                                       const struct tile_layout *want)
 {
-    struct device_group *group = ARENA_NEW(plan->arena, struct device_group);
+    struct device_group *group = ARENA_NEW(draft->arena, struct device_group);
     if (!group)
         return NULL;
-    const struct tile_layout *both = whole_on_both(plan, 1, from->layout, want, group);
-    struct form *shape = tsr__plan_count(plan, from, both, group);
+    const struct tile_layout *both = whole_on_both(draft, 1, from->layout, want, group);
+    struct form *shape = tsr__draft_count(draft, from, both, group);
     if (shape)
-        return reshard(plan, from, want, shape);
+        return reshard(draft, from, want, shape);
     return NULL;
 }
 
 // A whole value of which nothing is known but its type travels with its shape: from its first device
 // to those that want it.
-static struct step *hand_over(struct plan *plan, struct form *from, const struct tile_layout *want,
-                              int kind)
+static struct step *hand_over(struct draft *draft, struct form *from,
+                              const struct tile_layout *want, int kind)
 {
-    struct step *st = step_to(plan, kind, from, want);
-    struct device_group *group = ARENA_NEW(plan->arena, struct device_group);
-    int64_t *root = ARENA_ARRAY(plan->arena, int64_t, 1);
-    struct tile_layout *first = tsr__layout_whole(plan->arena, 0, from->layout->owners, 1);
-    if (!st || !group || !root || !first || !whole_on_both(plan, 0, first, want, group) ||
-        !among(plan, st, group, 1))
+    struct step *st = step_to(draft, kind, from, want);
+    struct device_group *group = ARENA_NEW(draft->arena, struct device_group);
+    int64_t *root = ARENA_ARRAY(draft->arena, int64_t, 1);
+    struct tile_layout *first = tsr__layout_whole(draft->arena, 0, from->layout->owners, 1);
+    if (!st || !group || !root || !first || !whole_on_both(draft, 0, first, want, group) ||
+        !among(draft, st, group, 1))
         return NULL;
     *root = from->layout->owners[0];
     st->roots = root;
@@ -283,157 +287,157 @@ static struct step *hand_over(struct plan *plan, struct form *from, const struct
 }
 
 // The same for a tensor whose number of dimensions is not known: whole at both ends, or not at all.
-static struct form *broadcast_unknown(struct plan *plan, struct form *from,
+static struct form *broadcast_unknown(struct draft *draft, struct form *from,
                                       const struct tile_layout *want, const tsr_node *reader)
 {
     if (!tsr__layout_is_whole(from->layout) || !tsr__layout_is_whole(want))
-        return fail(plan, DIAG_partition_no_tensor, from->item, reader,
+        return fail(draft, DIAG_partition_no_tensor, from->item, reader,
                     "give it the same sharding at both ends, or keep it whole",
                     "its sharding must change here, and its number of dimensions is not known");
-    struct step *st = hand_over(plan, from, want, COMM_BROADCAST);
+    struct step *st = hand_over(draft, from, want, COMM_BROADCAST);
     if (st)
         return st->outputs[0];
     return NULL;
 }
 
 // No rank can compute the whole shape: gather, then slice, or send the shape along.
-static struct form *reshard_unknown(struct plan *plan, struct item *it, struct form *from,
+static struct form *reshard_unknown(struct draft *draft, struct item *it, struct form *from,
                                     const struct tile_layout *want, const tsr_node *reader)
 {
     if (it->rank < 0)
-        return broadcast_unknown(plan, from, want, reader);
-    struct form *whole = gather_all(plan, from);
-    if (plan_status(plan) != TSR_OK)
+        return broadcast_unknown(draft, from, want, reader);
+    struct form *whole = gather_all(draft, from);
+    if (draft_status(draft) != TSR_OK)
         return NULL;
     if (!whole)
-        return count_and_reshard(plan, from, want);
-    struct form *form = local_form(plan, it, want);
+        return count_and_reshard(draft, from, want);
+    struct form *form = local_form(draft, it, want);
     if (form)
         return form;
     struct device_group group;
-    const struct tile_layout *both = whole_on_both(plan, 1, whole->layout, want, &group);
+    const struct tile_layout *both = whole_on_both(draft, 1, whole->layout, want, &group);
     if (!both)
         return NULL;
-    struct form *shape = shape_form(plan, whole, both, reader);
+    struct form *shape = shape_form(draft, whole, both, reader);
     if (shape)
-        return reshard(plan, whole, want, shape);
+        return reshard(draft, whole, want, shape);
     return NULL;
 }
 
 // Values that cannot move between devices at all are refused here, where it is known that they would have to.
-static struct form *reshard_form(struct plan *plan, struct item *it, const struct tile_layout *want,
-                                 const tsr_node *reader)
+static struct form *reshard_form(struct draft *draft, struct item *it,
+                                 const struct tile_layout *want, const tsr_node *reader)
 {
     struct form *from = it->first;
     while (from && from->partial)
         from = from->next;
     if (!from)
-        return fail(plan, DIAG_partition_refused, it, reader, "run `tessera check` on the model",
+        return fail(draft, DIAG_partition_refused, it, reader, "run `tessera check` on the model",
                     "this value is read before anything makes it");
     if (!FIXED_BITS(tsr__carried(it->dtype)) && it->dtype != TSR_STRING)
-        return fail(plan, DIAG_partition_no_tensor, it, reader,
+        return fail(draft, DIAG_partition_no_tensor, it, reader,
                     "declare its type in the model's value_info, or keep it where it is made",
                     "this value must move between devices and is no tensor of numbers, or its type "
                     "is not known");
     if (!tsr__owns_once(want))
-        return fail(plan, DIAG_partition_no_tensor, it, reader, "give each device one shard",
+        return fail(draft, DIAG_partition_no_tensor, it, reader, "give each device one shard",
                     "a device owns several shards of this value");
-    if (tsr__shape_known(plan, it))
-        return reshard(plan, from, want, NULL);
-    return reshard_unknown(plan, it, from, want, reader);
+    if (tsr__shape_known(draft, it))
+        return reshard(draft, from, want, NULL);
+    return reshard_unknown(draft, it, from, want, reader);
 }
 
 // A whole value of a rank that the flow does not know (what a Scan carries, of an operator without shapes) may be known
 // where it is meant (in the body, which declares it): whole has the rank of the value.
-static const struct tile_layout *at_rank(struct plan *plan, const struct item *it,
+static const struct tile_layout *at_rank(struct draft *draft, const struct item *it,
                                          const struct tile_layout *layout)
 {
     if (!tsr__layout_is_whole(layout) || it->list || it->rank < 0 || it->rank == layout->rank)
         return layout;
-    return tsr__layout_whole(plan->arena, it->rank, layout->owners, (size_t)layout->first[1]);
+    return tsr__layout_whole(draft->arena, it->rank, layout->owners, (size_t)layout->first[1]);
 }
 
 // The first device has the value, and all get its bits. Of one device nothing is to be done.
-struct form *tsr__plan_equal(struct plan *plan, struct item *it, const struct tile_layout *on,
-                             const tsr_node *reader)
+struct form *tsr__draft_equal(struct draft *draft, struct item *it, const struct tile_layout *on,
+                              const tsr_node *reader)
 {
-    on = at_rank(plan, it, on);
+    on = at_rank(draft, it, on);
     if (!on)
         return NULL;
-    struct tile_layout *first = tsr__layout_whole(plan->arena, on->rank, on->owners, 1);
+    struct tile_layout *first = tsr__layout_whole(draft->arena, on->rank, on->owners, 1);
     if (!first)
         return NULL;
-    struct form *from = tsr__plan_convert(plan, it, first, reader);
+    struct form *from = tsr__draft_convert(draft, it, first, reader);
     if (!from || on->first[1] < 2)
         return from;
-    struct scope *here = plan->scope;
-    struct device_group *group = ARENA_NEW(plan->arena, struct device_group);
-    tsr__scope_go(plan, it->scope);
-    struct step *st = step_to(plan, COMM_BROADCAST, from, on);
-    tsr__scope_go(plan, here);
+    struct scope *here = draft->scope;
+    struct device_group *group = ARENA_NEW(draft->arena, struct device_group);
+    tsr__scope_go(draft, it->scope);
+    struct step *st = step_to(draft, COMM_BROADCAST, from, on);
+    tsr__scope_go(draft, here);
     if (!st || !group)
         return NULL;
     *group = (struct device_group){on->owners, (size_t)on->first[1]};
     st->roots = group->devices; // the first
-    return among(plan, st, group, 1);
+    return among(draft, st, group, 1);
 }
 
 // In the scope where the caller stands.
-struct form *tsr__plan_free(struct plan *plan, struct item *it, const struct tile_layout *want)
+struct form *tsr__draft_free(struct draft *draft, struct item *it, const struct tile_layout *want)
 {
     struct form *form = find_form(it, want);
     if (!form && it->first)
-        form = const_form(plan, it, want);
-    if (form || plan_status(plan) != TSR_OK)
+        form = const_form(draft, it, want);
+    if (form || draft_status(draft) != TSR_OK)
         return form;
-    return local_form(plan, it, want);
+    return local_form(draft, it, want);
 }
 
 // The number of tensors in a list, as an item that is made where the list is. NULL: out of memory.
-static struct item *length_item(struct plan *plan, struct form *list)
+static struct item *length_item(struct draft *draft, struct form *list)
 {
-    struct item *it = list->item, *length = ARENA_NEW(plan->arena, struct item);
+    struct item *it = list->item, *length = ARENA_NEW(draft->arena, struct item);
     if (!length)
         return NULL;
     *length = (struct item){.dtype = TSR_INT64, .fixed = true, .scope = it->scope};
-    length->name = tsr__arena_printf(plan->arena, STR_FMT ".length", STR_ARG(it->name));
-    length->shape = ARENA_ARRAY(plan->arena, int64_t, 1);
+    length->name = tsr__arena_printf(draft->arena, STR_FMT ".length", STR_ARG(it->name));
+    length->shape = ARENA_ARRAY(draft->arena, int64_t, 1);
     struct tile_layout *there =
-        tsr__layout_whole(plan->arena, 0, list->layout->owners, (size_t)list->layout->first[1]);
-    struct form *form = tsr__form_new(plan, length, there, FORM_MADE);
-    if (!tsr__step_between(plan, STEP_SHAPE, list, form) || plan->arena->failed)
+        tsr__layout_whole(draft->arena, 0, list->layout->owners, (size_t)list->layout->first[1]);
+    struct form *form = tsr__form_new(draft, length, there, FORM_MADE);
+    if (!tsr__step_between(draft, STEP_SHAPE, list, form) || draft->arena->failed)
         return NULL;
     return length;
 }
 
 // How many tensors a whole list holds, as a value of its own, on the devices of want and the list's first.
-static struct form *length_form(struct plan *plan, struct form *list,
+static struct form *length_form(struct draft *draft, struct form *list,
                                 const struct tile_layout *want, const tsr_node *reader)
 {
     struct item *it = list->item;
     if (!it->shape_item)
-        it->shape_item = length_item(plan, list);
+        it->shape_item = length_item(draft, list);
     struct device_group group;
-    struct tile_layout *first = tsr__layout_whole(plan->arena, 0, list->layout->owners, 1);
+    struct tile_layout *first = tsr__layout_whole(draft->arena, 0, list->layout->owners, 1);
     if (!it->shape_item || !first)
         return NULL;
-    const struct tile_layout *both = whole_on_both(plan, 0, first, want, &group);
+    const struct tile_layout *both = whole_on_both(draft, 0, first, want, &group);
     if (both)
-        return tsr__plan_convert(plan, it->shape_item, both, reader);
+        return tsr__draft_convert(draft, it->shape_item, both, reader);
     return NULL;
 }
 
 // The tensors of a whole list go to other devices and are put together there. Of a sequence all must know how many.
-static struct form *move_list(struct plan *plan, struct form *from, const struct tile_layout *want,
-                              const tsr_node *reader)
+static struct form *move_list(struct draft *draft, struct form *from,
+                              const struct tile_layout *want, const tsr_node *reader)
 {
     struct form *length = NULL;
     if (from->item->way == LIST_SEQUENCE) {
-        length = length_form(plan, from, want, reader);
+        length = length_form(draft, from, want, reader);
         if (!length)
             return NULL;
     }
-    struct step *st = hand_over(plan, from, want, STEP_LIST);
+    struct step *st = hand_over(draft, from, want, STEP_LIST);
     if (!st)
         return NULL;
     st->inputs[1] = length;
@@ -441,7 +445,7 @@ static struct form *move_list(struct plan *plan, struct form *from, const struct
 }
 
 // A list is there, or it is handed over whole.
-static struct form *list_form(struct plan *plan, struct item *it, const struct tile_layout *want,
+static struct form *list_form(struct draft *draft, struct item *it, const struct tile_layout *want,
                               const tsr_node *reader)
 {
     struct form *there = find_form(it, want), *whole = NULL;
@@ -453,89 +457,89 @@ static struct form *list_form(struct plan *plan, struct item *it, const struct t
             continue;
         if (!whole)
             whole = from;
-        if (tsr__local_ok(plan, it, from->layout, want, &identity) && identity)
-            return same_form(plan, from, want);
+        if (tsr__local_ok(draft, it, from->layout, want, &identity) && identity)
+            return same_form(draft, from, want);
     }
-    if (whole && it->way != LIST_STAYS && !plan->microsoft)
-        return move_list(plan, whole, want, reader);
-    return fail(plan, DIAG_partition_no_tensor, it, reader,
+    if (whole && it->way != LIST_STAYS && !draft->microsoft)
+        return move_list(draft, whole, want, reader);
+    return fail(draft, DIAG_partition_no_tensor, it, reader,
                 "keep it on the devices where it is made",
                 "this value must move between devices and is no tensor of numbers");
 }
 
-static struct form *convert(struct plan *plan, struct item *it, const struct tile_layout *want,
+static struct form *convert(struct draft *draft, struct item *it, const struct tile_layout *want,
                             const tsr_node *reader);
 
 // Whole on every device, of which each takes what it wants: where only what all do together can be
 // said (dialect.c). NULL: that is what is wanted.
-static struct form *through_all(struct plan *plan, struct item *it, const struct tile_layout *want,
-                                const tsr_node *reader)
+static struct form *through_all(struct draft *draft, struct item *it,
+                                const struct tile_layout *want, const tsr_node *reader)
 {
     const struct tile_layout *all =
-        tsr__layout_whole(plan->arena, it->rank, plan->all_devices, (size_t)plan->n_ranks);
-    if (!all || it->rank < 0 || tsr__layout_same(all, want) || !convert(plan, it, all, reader))
+        tsr__layout_whole(draft->arena, it->rank, draft->all_devices, (size_t)draft->n_ranks);
+    if (!all || it->rank < 0 || tsr__layout_same(all, want) || !convert(draft, it, all, reader))
         return NULL;
-    return local_form(plan, it, want);
+    return local_form(draft, it, want);
 }
 
 // There is a form, or no way is left to try.
-static bool is_settled(const struct plan *plan, const struct form *form)
+static bool is_settled(const struct draft *draft, const struct form *form)
 {
-    return form || plan_status(plan) != TSR_OK;
+    return form || draft_status(draft) != TSR_OK;
 }
 
 // The ways in the order of the file's head. The other dialect, which lacks most collectives, goes through all ranks where
 // the value is wanted whole, and before it would reshard.
-static struct form *first_way(struct plan *plan, struct item *it, const struct tile_layout *want,
+static struct form *first_way(struct draft *draft, struct item *it, const struct tile_layout *want,
                               const tsr_node *reader)
 {
     if (it->list)
-        return list_form(plan, it, want, reader);
-    struct form *form = tsr__plan_free(plan, it, want);
-    if (is_settled(plan, form))
+        return list_form(draft, it, want, reader);
+    struct form *form = tsr__draft_free(draft, it, want);
+    if (is_settled(draft, form))
         return form;
-    form = repeated_form(plan, it, want);
-    if (is_settled(plan, form))
+    form = repeated_form(draft, it, want);
+    if (is_settled(draft, form))
         return form;
-    form = gather_form(plan, it, want);
-    if (!is_settled(plan, form) && plan->microsoft && tsr__layout_is_whole(want))
-        form = through_all(plan, it, want, reader);
-    if (is_settled(plan, form))
+    form = gather_form(draft, it, want);
+    if (!is_settled(draft, form) && draft->microsoft && tsr__layout_is_whole(want))
+        form = through_all(draft, it, want, reader);
+    if (is_settled(draft, form))
         return form;
-    form = lowered_form(plan, it, want);
-    if (!is_settled(plan, form) && plan->microsoft)
-        form = through_all(plan, it, want, reader);
-    if (is_settled(plan, form))
+    form = lowered_form(draft, it, want);
+    if (!is_settled(draft, form) && draft->microsoft)
+        form = through_all(draft, it, want, reader);
+    if (is_settled(draft, form))
         return form;
-    return reshard_form(plan, it, want, reader);
+    return reshard_form(draft, it, want, reader);
 }
 
 // A form that was made on a way that failed later is none.
-static struct form *convert(struct plan *plan, struct item *it, const struct tile_layout *want,
+static struct form *convert(struct draft *draft, struct item *it, const struct tile_layout *want,
                             const tsr_node *reader)
 {
-    struct form *form = first_way(plan, it, want, reader);
-    if (plan_status(plan) == TSR_OK)
+    struct form *form = first_way(draft, it, want, reader);
+    if (draft_status(draft) == TSR_OK)
         return form;
     return NULL;
 }
 
 // Steps go where the value is: into the outer list, if a body asks for an outer value.
-struct form *tsr__plan_convert(struct plan *plan, struct item *it, const struct tile_layout *want,
-                               const tsr_node *reader)
+struct form *tsr__draft_convert(struct draft *draft, struct item *it,
+                                const struct tile_layout *want, const tsr_node *reader)
 {
-    struct scope *here = plan->scope;
+    struct scope *here = draft->scope;
     if (!want) { // the flow gives every present input a layout
-        if (plan->status == TSR_OK)
-            plan->status = TSR_BUG;
+        if (draft->status == TSR_OK)
+            draft->status = TSR_BUG;
         return NULL;
     }
-    want = at_rank(plan, it, want);
+    want = at_rank(draft, it, want);
     if (!want)
         return NULL;
-    tsr__scope_go(plan, it->scope);
-    struct form *form = convert(plan, it, want, reader);
-    tsr__scope_go(plan, here);
-    form_read(plan, it, form);
+    tsr__scope_go(draft, it->scope);
+    struct form *form = convert(draft, it, want, reader);
+    tsr__scope_go(draft, here);
+    form_read(draft, it, form);
     return form;
 }

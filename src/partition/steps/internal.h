@@ -1,53 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
-// internal.h - between the files that plan.
+// internal.h - between the files that draft the steps.
 #ifndef TSR_PARTITION_STEPS_INTERNAL_H
 #define TSR_PARTITION_STEPS_INTERNAL_H
 
 #include "partition/steps/steps.h"
 
-// ports.c: finds for each symbol the model input that it is read from (plan->sizes).
-void tsr__plan_find_sizes(struct plan *plan);
+// ports.c: finds for each symbol the model input that it is read from (draft->sizes).
+void tsr__draft_find_sizes(struct draft *draft);
 
 // wants.c: somebody reads the value in that layout (NULL: in one that is not known here).
-void tsr__plan_want(struct plan *plan, const tsr_value *value, const struct tile_layout *layout);
-void tsr__node_wants(struct plan *plan, const struct node_flow *nf); // the same for all it reads
+void tsr__draft_want(struct draft *draft, const tsr_value *value, const struct tile_layout *layout);
+void tsr__node_wants(struct draft *draft, const struct node_flow *nf); // the same for all it reads
 
 // convert.c: the form of an item in that layout, planned if it is not there. NULL: failed, finding
 // added.
-struct form *tsr__plan_convert(struct plan *plan, struct item *it, const struct tile_layout *want,
-                               const tsr_node *reader);
+struct form *tsr__draft_convert(struct draft *draft, struct item *it,
+                                const struct tile_layout *want, const tsr_node *reader);
 // The same without communication, or NULL.
-struct form *tsr__plan_free(struct plan *plan, struct item *it, const struct tile_layout *want);
+struct form *tsr__draft_free(struct draft *draft, struct item *it, const struct tile_layout *want);
 // lower.c: the same by collectives that fit exactly, from that form (pending: of which the node's
 // groups hold parts of the sum). NULL: they do not suffice, nothing is planned; or out of memory.
-struct form *tsr__plan_lower(struct plan *plan, struct form *from, const struct node_flow *pending,
-                             const struct tile_layout *want);
+struct form *tsr__draft_lower(struct draft *draft, struct form *from,
+                              const struct node_flow *pending, const struct tile_layout *want);
 // A form of its own that has the same bits on all devices of the layout: what the first of them has.
-struct form *tsr__plan_equal(struct plan *plan, struct item *it, const struct tile_layout *on,
-                             const tsr_node *reader);
+struct form *tsr__draft_equal(struct draft *draft, struct item *it, const struct tile_layout *on,
+                              const tsr_node *reader);
 // sizes.c: the shape of a value as a value of its own; counted and summed up, where it is cut and no
 // rank can compute it, on all devices of the group.
-struct item *tsr__shape_item(struct plan *plan, struct item *it);
-struct form *tsr__plan_count(struct plan *plan, struct form *from, const struct tile_layout *on,
-                             struct device_group *group);
+struct item *tsr__shape_item(struct draft *draft, struct item *it);
+struct form *tsr__draft_count(struct draft *draft, struct form *from, const struct tile_layout *on,
+                              struct device_group *group);
 
 // windows.c: the windows that the node needs of its input. NULL: failed.
-struct form *tsr__plan_windows(struct plan *plan, const struct node_flow *nf, struct item *it,
-                               int input);
+struct form *tsr__draft_windows(struct draft *draft, const struct node_flow *nf, struct item *it,
+                                int input);
 
 // relayout.c: the value made in these windows by a copy of its maker; NULL: it cannot be, or out of memory.
-struct form *tsr__plan_relayout(struct plan *plan, struct item *it, const struct tile_layout *base,
-                                const struct windows *windows);
+struct form *tsr__draft_relayout(struct draft *draft, struct item *it,
+                                 const struct tile_layout *base, const struct windows *windows);
 
 // body.c: nodes with bodies that are cut. Makes a scope for the body and enters it; what it gives is needed (by value
 // id). NULL: failed, perhaps inside.
-unsigned char *tsr__body_open(struct plan *plan, const struct step *st, struct body *body);
+unsigned char *tsr__body_open(struct draft *draft, const struct step *st, struct body *body);
 // At the end of its steps: brings its outputs into the layouts that they leave it in.
-bool tsr__body_outputs(struct plan *plan, const struct step *st, struct body *body);
+bool tsr__body_outputs(struct draft *draft, const struct step *st, struct body *body);
 // Outside: what decides about turns and branches, the same on all devices.
-bool tsr__body_steer(struct plan *plan, struct step *st);
+bool tsr__body_steer(struct draft *draft, struct step *st);
 
 // live.c: what each rank must have, backwards from the outputs; then the numbers of communications.
-void tsr__plan_live(struct plan *plan);
+void tsr__draft_live(struct draft *draft);
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // live.c - what each rank must have, backwards from rank 0's outputs. A communication is needed by
 // all of its group as soon as one member needs its result; a rank that only serves others takes
-// part and keeps nothing. Live communications get their numbers here, in the order of the plan.
+// part and keeps nothing. Live communications get their numbers here, in the order of the draft.
 //
 //     Y in parts on ranks 0 and 1 -> AllReduce -> Y/1 on both; only rank 0 gives the output that is made of Y/1:
 //         step 1  AllReduce Y/0 -> Y/1, group {0,1}     Y/1 is live on rank 0, so the group is, and Y/0 on both ranks
@@ -10,12 +10,12 @@
 //     would stand in no graph.
 #include "internal.h"
 
-static void live_steps(struct plan *plan, step_list *steps);
-static void number_steps(struct plan *plan, step_list *steps);
+static void live_steps(struct draft *draft, step_list *steps);
+static void number_steps(struct draft *draft, step_list *steps);
 
 // A device that needs a result of the node needs what the node reads there; not what is replaced on it, such as a shape that
 // becomes a constant of its own (local_node.c).
-static void live_node(struct plan *plan, struct step *st)
+static void live_node(struct draft *draft, struct step *st)
 {
     const struct node_flow *nf = st->flow;
     for (size_t device = 0; device < nf->place.n_devices; device++) {
@@ -24,7 +24,7 @@ static void live_node(struct plan *plan, struct step *st)
         for (size_t i = 0; i < st->n_outputs; i++)
             any |= form_wanted(st->outputs[i], rank);
         for (size_t i = 0; i < st->n_inputs && any; i++)
-            if (i >= st->n_node_inputs || !tsr__input_replaced(plan, nf, rank, (int)i))
+            if (i >= st->n_node_inputs || !tsr__input_replaced(draft, nf, rank, (int)i))
                 form_want(st->inputs[i], rank);
     }
 }
@@ -48,26 +48,26 @@ static void live_groups(struct step *st)
 }
 
 // A slice or a crop is needed where its result is.
-static void live_local(struct plan *plan, struct step *st)
+static void live_local(struct draft *draft, struct step *st)
 {
-    for (int64_t rank = 0; rank < plan->n_ranks; rank++)
+    for (int64_t rank = 0; rank < draft->n_ranks; rank++)
         if (form_wanted(st->outputs[0], rank) &&
             tsr__layout_has_device(st->inputs[0]->layout, rank))
             form_want(st->inputs[0], rank);
 }
 
 // What a body gives is needed on all devices of its node, whoever reads it: they run the body together.
-static void live_body(struct plan *plan, struct step *st, struct body *body)
+static void live_body(struct draft *draft, struct step *st, struct body *body)
 {
     const struct placement *place = &st->flow->place;
     for (size_t device = 0; device < place->n_devices; device++)
         for (size_t i = 0; i < tsr_graph_output_count(body->flow->graph); i++)
             form_want(body->outputs[i], place->devices[device]);
-    live_steps(plan, &body->steps);
+    live_steps(draft, &body->steps);
 }
 
 // All devices run the node or none: if one needs a result, all get all of them.
-static void live_bodies(struct plan *plan, struct step *st)
+static void live_bodies(struct draft *draft, struct step *st)
 {
     const struct placement *place = &st->flow->place;
     bool any = false;
@@ -77,7 +77,7 @@ static void live_bodies(struct plan *plan, struct step *st)
     if (!any)
         return;
     for (int k = 0; k < st->n_bodies; k++)
-        live_body(plan, st, &st->bodies[k]);
+        live_body(draft, st, &st->bodies[k]);
     for (size_t device = 0; device < place->n_devices; device++) {
         for (size_t i = 0; i < st->n_outputs; i++)
             form_want(st->outputs[i], place->devices[device]);
@@ -87,36 +87,36 @@ static void live_bodies(struct plan *plan, struct step *st)
 }
 
 // Communications of bodies are counted before their node, in the order in which a run meets them.
-static void number(struct plan *plan, struct step *st)
+static void number(struct draft *draft, struct step *st)
 {
     bool live = false;
     for (int k = 0; k < st->n_bodies; k++)
-        number_steps(plan, &st->bodies[k].steps);
+        number_steps(draft, &st->bodies[k].steps);
     for (size_t group = 0; group < st->n_groups; group++)
         live |= st->group_live[group];
     if (live)
-        st->id = plan->n_comms++;
+        st->id = draft->n_comms++;
 }
 
-static void number_steps(struct plan *plan, step_list *steps)
+static void number_steps(struct draft *draft, step_list *steps)
 {
     for (size_t i = 0; i < steps->n; i++)
-        number(plan, steps->at[i]);
+        number(draft, steps->at[i]);
 }
 
 // Backwards: when a step is looked at, all who read its results have been.
-static void live_steps(struct plan *plan, step_list *steps)
+static void live_steps(struct draft *draft, step_list *steps)
 {
     for (size_t i = steps->n; i-- > 0;) {
         struct step *st = steps->at[i];
         if (st->bodies)
-            live_bodies(plan, st);
+            live_bodies(draft, st);
         else if (st->kind == STEP_NODE)
-            live_node(plan, st);
+            live_node(draft, st);
         else if (st->n_groups)
             live_groups(st);
         else
-            live_local(plan, st);
+            live_local(draft, st);
     }
 }
 
@@ -128,15 +128,15 @@ static void want_all(struct form *form)
 }
 
 // Where to begin: the outputs, and the states that a run leaves for the next.
-void tsr__plan_live(struct plan *plan)
+void tsr__draft_live(struct draft *draft)
 {
-    for (size_t i = 0; i < plan->outputs.n; i++)
-        want_all(plan->outputs.at[i]);
-    for (size_t i = 0; i < plan->states.n; i++) { // a state is held even where nobody reads it
-        struct item *it = tsr__item_of(plan, plan->states.at[i].past);
+    for (size_t i = 0; i < draft->outputs.n; i++)
+        want_all(draft->outputs.at[i]);
+    for (size_t i = 0; i < draft->states.n; i++) { // a state is held even where nobody reads it
+        struct item *it = tsr__item_of(draft, draft->states.at[i].past);
         if (it)
             want_all(it->first);
     }
-    live_steps(plan, &plan->steps);
-    number_steps(plan, &plan->steps);
+    live_steps(draft, &draft->steps);
+    number_steps(draft, &draft->steps);
 }

@@ -32,7 +32,7 @@ struct lowered {
 };
 
 struct lowering {
-    struct plan *plan;
+    struct draft *draft;
     const struct item *item;
     struct arena arena; // of this question
     const int64_t *shape;
@@ -181,17 +181,17 @@ static bool root_copy_fits(struct lowering *lowering, const struct device_group 
 // ---- a step ------------------------------------------------------------------------------------
 
 // Groups of the step in ascending order; what stood first is the root.
-static bool take_groups(struct plan *plan, const struct device_group *from, size_t n,
+static bool take_groups(struct draft *draft, const struct device_group *from, size_t n,
                         struct lowered *out)
 {
     out->n_groups = n;
-    out->groups = ARENA_ARRAY(plan->arena, struct device_group, n + 1);
-    out->roots = ARENA_ARRAY(plan->arena, int64_t, n + 1);
+    out->groups = ARENA_ARRAY(draft->arena, struct device_group, n + 1);
+    out->roots = ARENA_ARRAY(draft->arena, int64_t, n + 1);
     if (!out->groups || !out->roots)
         return false;
     for (size_t group = 0; group < n; group++) {
         out->roots[group] = from[group].devices[0];
-        if (!tsr__group_sorted(plan->arena, &from[group], &out->groups[group]))
+        if (!tsr__group_sorted(draft->arena, &from[group], &out->groups[group]))
             return false;
     }
     return true;
@@ -280,8 +280,8 @@ static bool find_messages(struct lowering *lowering, const struct reshard_step *
                           struct lowered *lowered)
 {
     struct device_group *pairs =
-        ARENA_ARRAY(lowering->plan->arena, struct device_group, from->n_moves + 1);
-    int64_t *ends = ARENA_ARRAY(lowering->plan->arena, int64_t, 2 * from->n_moves + 1);
+        ARENA_ARRAY(lowering->draft->arena, struct device_group, from->n_moves + 1);
+    int64_t *ends = ARENA_ARRAY(lowering->draft->arena, int64_t, 2 * from->n_moves + 1);
     for (size_t i = 0; pairs && ends && i < from->n_moves; i++) {
         ends[2 * i] = from->moves[i].from_device;
         ends[2 * i + 1] = from->moves[i].to_device;
@@ -290,8 +290,8 @@ static bool find_messages(struct lowering *lowering, const struct reshard_step *
             if (ends[k] == ends[2 * i] || ends[k] == ends[2 * i + 1])
                 return false;
     }
-    if (lowering->plan->arena->failed ||
-        !take_groups(lowering->plan, pairs, from->n_moves, lowered))
+    if (lowering->draft->arena->failed ||
+        !take_groups(lowering->draft, pairs, from->n_moves, lowered))
         return false;
     for (size_t group = 0; group < lowered->n_groups; group++) {
         struct tile_piece *x = piece_of(lowering, lowering->from, ends[2 * group]);
@@ -325,11 +325,11 @@ static bool lower_step(struct lowering *lowering, const struct reshard_step *fro
     lowered->to = from->layout;
     if (from->op == RESHARD_SLICE || from->op == RESHARD_NOTHING) {
         lowered->kind = STEP_SLICE;
-        return tsr__local_ok(lowering->plan, lowering->item, lowering->from, lowering->to,
+        return tsr__local_ok(lowering->draft, lowering->item, lowering->from, lowering->to,
                              &lowered->same);
     }
     if (from->op != RESHARD_PERMUTE &&
-        !take_groups(lowering->plan, from->groups, from->n_groups, lowered))
+        !take_groups(lowering->draft, from->groups, from->n_groups, lowered))
         return false;
     bool ok = false, small = lowering->to->rank <= NOTED_RANK;
     switch (from->op) {
@@ -433,7 +433,7 @@ static int lower_way(struct lowering *lowering, const struct tile_layout *from,
 {
     struct reshard *reshard = NULL;
     size_t bytes = (size_t)tsr_dtype_bits(tsr__carried(lowering->item->dtype)) / 8;
-    if (tsr__reshard_plan(lowering->plan->arena, from, pending, to, lowering->shape, bytes,
+    if (tsr__reshard_plan(lowering->draft->arena, from, pending, to, lowering->shape, bytes,
                           &reshard) != TSR_OK ||
         !reshard || reshard->n_steps > MAX_LOWERED)
         return 0;
@@ -522,19 +522,19 @@ static bool holds(struct lowering *lowering, int64_t *shape, const struct tile_l
             lowering->from = lowering->to;
         }
         tsr__arena_free(&lowering->arena);
-        tsr__arena_init(&lowering->arena, lowering->plan->session);
+        tsr__arena_init(&lowering->arena, lowering->draft->session);
     }
     return true;
 }
 
 // The way is found for sizes that divide; with unknown sizes it must also hold for all that leave a rest.
-static int find_way(struct plan *plan, const struct item *it, const struct tile_layout *from,
+static int find_way(struct draft *draft, const struct item *it, const struct tile_layout *from,
                     const struct partial *pending, const struct tile_layout *to,
                     struct lowered *out)
 {
     int64_t shape[TILE_MAX_RANK], rounds;
-    struct lowering w = {.plan = plan, .item = it, .shape = shape};
-    tsr__arena_init(&w.arena, plan->session);
+    struct lowering w = {.draft = draft, .item = it, .shape = shape};
+    tsr__arena_init(&w.arena, draft->session);
     int n = 0;
     if (stand_in(it, from, to, 0, shape, &rounds))
         n = lower_way(&w, from, pending, to, out);
@@ -545,15 +545,15 @@ static int find_way(struct plan *plan, const struct item *it, const struct tile_
 }
 
 // The step of one operator. NULL: out of memory.
-static struct step *lowered_step(struct plan *plan, const struct lowered *lowered,
+static struct step *lowered_step(struct draft *draft, const struct lowered *lowered,
                                  struct form *from, struct form *to)
 {
-    struct step *st = tsr__step_between(plan, lowered->kind, from, to);
+    struct step *st = tsr__step_between(draft, lowered->kind, from, to);
     if (!st)
         return NULL;
     st->groups = lowered->groups;
     st->n_groups = lowered->n_groups;
-    st->group_live = ARENA_ARRAY(plan->arena, unsigned char, lowered->n_groups + 1);
+    st->group_live = ARENA_ARRAY(draft->arena, unsigned char, lowered->n_groups + 1);
     st->axis = lowered->axis;
     st->split_axis = lowered->split_axis;
     st->unit = lowered->unit;
@@ -564,13 +564,13 @@ static struct step *lowered_step(struct plan *plan, const struct lowered *lowere
 // One form for each step of the way, each made of the one before. A sum stays partial up to the step that combines
 // it, so that nobody takes a form on the way for the value. A step in which nothing happens makes no step, only
 // another name.
-static struct form *plan_way(struct plan *plan, struct form *from, const struct node_flow *flow,
-                             const struct lowered *way, int n)
+static struct form *draft_way(struct draft *draft, struct form *from, const struct node_flow *flow,
+                              const struct lowered *way, int n)
 {
     bool partial = flow != NULL;
     for (int i = 0; i < n; i++) {
         const struct lowered *lowered = &way[i];
-        struct form *form = tsr__form_new(plan, from->item, lowered->to, FORM_MADE);
+        struct form *form = tsr__form_new(draft, from->item, lowered->to, FORM_MADE);
         if (!form)
             return NULL;
         partial = partial && !comm_has(lowered->kind, TRAIT_FOLDS);
@@ -578,21 +578,21 @@ static struct form *plan_way(struct plan *plan, struct form *from, const struct 
         if (lowered->same) {
             form->same = from;
         } else {
-            struct step *st = lowered_step(plan, lowered, from, form);
+            struct step *st = lowered_step(draft, lowered, from, form);
             if (!st)
                 return NULL;
             st->flow = flow;
         }
         from = form;
     }
-    if (plan->arena->failed)
+    if (draft->arena->failed)
         return NULL;
     return from;
 }
 
 // What collectives cannot take is left to Reshard: devices with two shards, unknown ranks, elements smaller than a byte.
-struct form *tsr__plan_lower(struct plan *plan, struct form *from, const struct node_flow *pending,
-                             const struct tile_layout *want)
+struct form *tsr__draft_lower(struct draft *draft, struct form *from,
+                              const struct node_flow *pending, const struct tile_layout *want)
 {
     struct lowered way[MAX_LOWERED];
     const struct item *it = from->item;
@@ -606,8 +606,8 @@ struct form *tsr__plan_lower(struct plan *plan, struct form *from, const struct 
         partial = (struct partial){pending->combine, pending->groups, pending->n_groups};
         parts = &partial;
     }
-    int n = find_way(plan, it, from->layout, parts, want, way);
+    int n = find_way(draft, it, from->layout, parts, want, way);
     if (n)
-        return plan_way(plan, from, pending, way, n);
+        return draft_way(draft, from, pending, way, n);
     return NULL;
 }

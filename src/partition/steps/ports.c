@@ -28,18 +28,18 @@ static struct str fill_star(struct arena *arena, struct str pattern, struct str 
 }
 
 // A name that was asked for and is not there, or cannot be what it was asked to be.
-static tsr_status refuse(struct plan *plan, struct str name, const char *hint, const char *what)
+static tsr_status refuse(struct draft *draft, struct str name, const char *hint, const char *what)
 {
     struct place at = PLACE_NONE;
-    at.file = str_of(tsr_model_path(plan->model));
+    at.file = str_of(tsr_model_path(draft->model));
     at.value = name;
-    tsr__diag(plan->session, DIAG_partition_no_port, &at, hint, "%s", what);
+    tsr__diag(draft->session, DIAG_partition_no_port, &at, hint, "%s", what);
     return TSR_INVALID;
 }
 
-static tsr_value *find_output(const struct plan *plan, struct str name)
+static tsr_value *find_output(const struct draft *draft, struct str name)
 {
-    tsr_graph *graph = tsr_model_graph(plan->model);
+    tsr_graph *graph = tsr_model_graph(draft->model);
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++)
         if (str_eq(tsr__value_str(tsr_graph_output(graph, i)), name))
             return tsr_graph_output(graph, i);
@@ -49,23 +49,23 @@ static tsr_value *find_output(const struct plan *plan, struct str name)
 // ---- layouts -----------------------------------------------------------------------------------
 
 // A piece at the border is one tensor of whole bytes: each device has one shard, or the value is whole.
-static bool can_keep(struct plan *plan, const tsr_value *value, const struct tile_layout *layout)
+static bool can_keep(struct draft *draft, const tsr_value *value, const struct tile_layout *layout)
 {
-    struct shape shape = tsr__shapes_of(plan->flow->shapes, value);
+    struct shape shape = tsr__shapes_of(draft->flow->shapes, value);
     return layout && layout->n_shards > 0 && tsr__owns_once(layout) &&
            (tsr__layout_is_whole(layout) ||
             (shape.rank == layout->rank && tsr_dtype_bits(shape.dtype) >= 8));
 }
 
 // As the first reader that has it cut needs it; else as the first reader does.
-static const struct tile_layout *needed_layout(struct plan *plan, const tsr_value *value)
+static const struct tile_layout *needed_layout(struct draft *draft, const tsr_value *value)
 {
     const struct tile_layout *first = NULL;
-    for (size_t i = 0; i < plan->flow->n_nodes; i++) {
-        const struct node_flow *nf = &plan->flow->nodes[i];
+    for (size_t i = 0; i < draft->flow->n_nodes; i++) {
+        const struct node_flow *nf = &draft->flow->nodes[i];
         for (size_t k = 0; k < tsr_node_input_count(nf->node); k++) {
             const struct tile_layout *layout = nf->inputs[k];
-            if (tsr_node_input(nf->node, k) != value || !can_keep(plan, value, layout))
+            if (tsr_node_input(nf->node, k) != value || !can_keep(draft, value, layout))
                 continue;
             if (!tsr__layout_is_whole(layout))
                 return layout;
@@ -77,43 +77,44 @@ static const struct tile_layout *needed_layout(struct plan *plan, const tsr_valu
 }
 
 // From now on the value lies so, as an input or as an output.
-static void keep(struct plan *plan, const tsr_value *value, const struct tile_layout *layout)
+static void keep(struct draft *draft, const tsr_value *value, const struct tile_layout *layout)
 {
     if (layout)
-        plan->kept[tsr__value_id(value)] = layout;
+        draft->kept[tsr__value_id(value)] = layout;
 }
 
 // The node that makes the output has a spec for it. The output then stays where the spec puts it, even if it is whole and
 // on other devices than the first.
-static bool told_where(const struct plan *plan, const tsr_value *value)
+static bool told_where(const struct draft *draft, const tsr_value *value)
 {
     const tsr_node *maker = tsr_value_producer(value);
     const tsr_spec *spec = NULL;
     if (!maker)
         return false;
     for (size_t k = 0; (spec = tsr_node_sharding_of(maker, value, k)); k++)
-        if (tsr__spec_config(spec) == plan->flow->config)
+        if (tsr__spec_config(spec) == draft->flow->config)
             return true;
     return false;
 }
 
 // Why a value that was to be kept cut is whole: a warning, since the partition works all the same.
-static void note_whole(struct plan *plan, const tsr_value *value, const struct tile_layout *layout)
+static void note_whole(struct draft *draft, const tsr_value *value,
+                       const struct tile_layout *layout)
 {
     struct place at = PLACE_NONE;
     bool cut = layout && !tsr__layout_is_whole(layout);
-    if (cut && can_keep(plan, value, layout))
+    if (cut && can_keep(draft, value, layout))
         return;
-    at.file = str_of(tsr_model_path(plan->model));
+    at.file = str_of(tsr_model_path(draft->model));
     at.value = tsr__value_str(value);
-    at.configuration = str_of(tsr_config_name(plan->flow->config));
+    at.configuration = str_of(tsr_config_name(draft->flow->config));
     if (cut)
-        tsr__diag(plan->session, DIAG_partition_port_whole, &at,
+        tsr__diag(draft->session, DIAG_partition_port_whole, &at,
                   "give each device one piece, of adjacent tiles",
                   "it was to be kept cut, but a device would have several pieces of it, or of "
                   "elements that are packed");
     else
-        tsr__diag(plan->session, DIAG_partition_port_whole, &at,
+        tsr__diag(draft->session, DIAG_partition_port_whole, &at,
                   "shard it at the nodes that read or make it",
                   "it was to be kept cut, but no node has it cut");
 }
@@ -121,18 +122,19 @@ static void note_whole(struct plan *plan, const tsr_value *value, const struct t
 // ---- what is asked for -------------------------------------------------------------------------
 
 // Kept where it is cut; whole, it stays where inputs and outputs are by default, and a finding says so.
-static void keep_if_cut(struct plan *plan, const tsr_value *value, const struct tile_layout *layout)
+static void keep_if_cut(struct draft *draft, const tsr_value *value,
+                        const struct tile_layout *layout)
 {
-    note_whole(plan, value, layout);
-    if (can_keep(plan, value, layout) && !tsr__layout_is_whole(layout))
-        keep(plan, value, layout);
+    note_whole(draft, value, layout);
+    if (can_keep(draft, value, layout) && !tsr__layout_is_whole(layout))
+        keep(draft, value, layout);
 }
 
 // Inputs and outputs whose names match stay cut: the caller brings or gets pieces. An output lies as its maker has
 // it, an input as its reader needs it. One that lies whole is kept so only if the node that makes it says where.
-static tsr_status keep_cut(struct plan *plan, struct str pattern)
+static tsr_status keep_cut(struct draft *draft, struct str pattern)
 {
-    const tsr_graph *graph = tsr_model_graph(plan->model);
+    const tsr_graph *graph = tsr_model_graph(draft->model);
     size_t found = 0;
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
@@ -141,7 +143,7 @@ static tsr_status keep_cut(struct plan *plan, struct str pattern)
             !tsr__star_matches(pattern, tsr__value_str(value), &rest))
             continue;
         found++;
-        keep_if_cut(plan, value, needed_layout(plan, value));
+        keep_if_cut(draft, value, needed_layout(draft, value));
     }
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
         const tsr_value *value = tsr_graph_output(graph, i);
@@ -149,69 +151,71 @@ static tsr_status keep_cut(struct plan *plan, struct str pattern)
         if (!tsr__star_matches(pattern, tsr__value_str(value), &rest))
             continue;
         found++;
-        const struct tile_layout *layout = plan->flow->values[tsr__value_id(value)];
-        if (layout && told_where(plan, value) && can_keep(plan, value, layout))
-            keep(plan, value, layout);
+        const struct tile_layout *layout = draft->flow->values[tsr__value_id(value)];
+        if (layout && told_where(draft, value) && can_keep(draft, value, layout))
+            keep(draft, value, layout);
         else
-            keep_if_cut(plan, value, layout);
+            keep_if_cut(draft, value, layout);
     }
     if (found)
         return TSR_OK;
-    return refuse(plan, pattern, "name an input or an output of the model",
+    return refuse(draft, pattern, "name an input or an output of the model",
                   "the model has no input or output of this name");
 }
 
 // An output that every rank gives: whole on all devices, instead of on the one that gives outputs.
-static tsr_status give_everywhere(struct plan *plan, struct str name)
+static tsr_status give_everywhere(struct draft *draft, struct str name)
 {
-    tsr_graph *graph = tsr_model_graph(plan->model);
+    tsr_graph *graph = tsr_model_graph(draft->model);
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
         tsr_value *value = tsr_graph_output(graph, i);
         if (!str_eq(tsr__value_str(value), name))
             continue;
-        int rank = tsr__shapes_element(plan->flow->shapes, value).rank;
-        keep(plan, value,
-             tsr__layout_whole(plan->arena, rank, plan->all_devices, (size_t)plan->n_ranks));
+        int rank = tsr__shapes_element(draft->flow->shapes, value).rank;
+        keep(draft, value,
+             tsr__layout_whole(draft->arena, rank, draft->all_devices, (size_t)draft->n_ranks));
         return TSR_OK;
     }
-    return refuse(plan, name, "name an output of the model",
+    return refuse(draft, name, "name an output of the model",
                   "the model has no output of this name");
 }
 
 // Both ends of a state lie alike, as the next run reads it, so that nothing moves between runs.
-static tsr_status add_state(struct plan *plan, tsr_value *past, tsr_value *present)
+static tsr_status add_state(struct draft *draft, tsr_value *past, tsr_value *present)
 {
-    struct shape a = tsr__shapes_of(plan->flow->shapes, past),
-                 b = tsr__shapes_of(plan->flow->shapes, present);
+    struct shape a = tsr__shapes_of(draft->flow->shapes, past),
+                 b = tsr__shapes_of(draft->flow->shapes, present);
     if (a.dtype != b.dtype || (a.rank >= 0 && b.rank >= 0 && a.rank != b.rank))
-        return refuse(plan, tsr__value_str(present), "name the output that takes the input's place",
+        return refuse(draft, tsr__value_str(present),
+                      "name the output that takes the input's place",
                       "an output of another type or rank cannot become the input of the next run");
-    const struct tile_layout *layout = needed_layout(plan, past);
+    const struct tile_layout *layout = needed_layout(draft, past);
     if (!layout) // nobody reads it: it stays where outputs are
-        layout = tsr__layout_whole(plan->arena, a.rank, plan->all_devices, 1);
-    struct plan_state *slot = vec_push(plan->arena, &plan->states);
+        layout = tsr__layout_whole(draft->arena, a.rank, draft->all_devices, 1);
+    struct draft_state *slot = vec_push(draft->arena, &draft->states);
     if (!layout || !slot)
         return TSR_NOMEM;
-    *slot = (struct plan_state){past, present};
-    keep(plan, past, layout);
-    keep(plan, present, layout);
+    *slot = (struct draft_state){past, present};
+    keep(draft, past, layout);
+    keep(draft, present, layout);
     return TSR_OK;
 }
 
 // All inputs that match the one pattern and whose output, by the other, there is: of past.* and present.*, past.0.key
 // and present.0.key.
-static tsr_status keep_states(struct plan *plan, struct str past, struct str present, size_t *found)
+static tsr_status keep_states(struct draft *draft, struct str past, struct str present,
+                              size_t *found)
 {
-    tsr_graph *graph = tsr_model_graph(plan->model);
+    tsr_graph *graph = tsr_model_graph(draft->model);
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         tsr_value *value = tsr_graph_input(graph, i);
         struct str rest;
         if (tsr_value_initializer(value) || !tsr__star_matches(past, tsr__value_str(value), &rest))
             continue;
-        tsr_value *output = find_output(plan, fill_star(plan->arena, present, rest));
+        tsr_value *output = find_output(draft, fill_star(draft->arena, present, rest));
         if (!output)
             continue;
-        tsr_status st = add_state(plan, value, output);
+        tsr_status st = add_state(draft, value, output);
         if (st != TSR_OK)
             return st;
         (*found)++;
@@ -220,47 +224,47 @@ static tsr_status keep_states(struct plan *plan, struct str past, struct str pre
 }
 
 // PAST=PRESENT. The first = that gives names of the model is the one that is meant.
-static tsr_status keep_state(struct plan *plan, struct str text)
+static tsr_status keep_state(struct draft *draft, struct str text)
 {
     for (size_t at = 0; at < text.n; at++) { // names may hold '=' too
         struct str past = {text.p, at}, present = {text.p + at + 1, text.n - at - 1};
         size_t found = 0;
         if (text.p[at] != '=')
             continue;
-        tsr_status st = keep_states(plan, past, present, &found);
+        tsr_status st = keep_states(draft, past, present, &found);
         if (st != TSR_OK || found)
             return st;
     }
-    return refuse(plan, text, "give INPUT=OUTPUT; one * on each side stands for the same text",
+    return refuse(draft, text, "give INPUT=OUTPUT; one * on each side stands for the same text",
                   "the model has no such input and output");
 }
 
 // ---- outputs of stages ---------------------------------------------------------------------------
 
 // Gives an output that is not kept otherwise to the first rank of those that its maker leaves it on.
-static bool give_at_maker(struct plan *plan, const tsr_value *value)
+static bool give_at_maker(struct draft *draft, const tsr_value *value)
 {
-    const struct tile_layout *made = plan->flow->values[tsr__value_id(value)];
-    if (!made || plan->kept[tsr__value_id(value)] || !tsr_value_producer(value))
+    const struct tile_layout *made = draft->flow->values[tsr__value_id(value)];
+    if (!made || draft->kept[tsr__value_id(value)] || !tsr_value_producer(value))
         return true;
     int64_t *devices;
-    size_t n = tsr__layout_devices(plan->arena, made, &devices);
+    size_t n = tsr__layout_devices(draft->arena, made, &devices);
     if (n == 0 || devices[0] == 0)
-        return !plan->arena->failed;
-    int rank = tsr__shapes_element(plan->flow->shapes, value).rank;
-    struct tile_layout *layout = tsr__layout_whole(plan->arena, rank, devices, 1);
-    keep(plan, value, layout);
+        return !draft->arena->failed;
+    int rank = tsr__shapes_element(draft->flow->shapes, value).rank;
+    struct tile_layout *layout = tsr__layout_whole(draft->arena, rank, devices, 1);
+    keep(draft, value, layout);
     return layout != NULL;
 }
 
 // Only with stages: an output of a later stage that rank 0 gave would keep it from the next run.
-static tsr_status give_outputs(struct plan *plan)
+static tsr_status give_outputs(struct draft *draft)
 {
-    tsr_graph *graph = tsr_model_graph(plan->model);
-    if (!plan->flow->staged)
+    tsr_graph *graph = tsr_model_graph(draft->model);
+    if (!draft->flow->staged)
         return TSR_OK;
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++)
-        if (!give_at_maker(plan, tsr_graph_output(graph, i)))
+        if (!give_at_maker(draft, tsr_graph_output(graph, i)))
             return TSR_NOMEM;
     return TSR_OK;
 }
@@ -277,7 +281,7 @@ static bool sizes_named(const tsr_value *value)
 }
 
 // A node that only gives sizes of a kept input reads it as it lies: the sizes are put in its place.
-static void read_as_kept(struct plan *plan, const struct node_flow *nf)
+static void read_as_kept(struct draft *draft, const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
     if (!rule)
@@ -289,23 +293,23 @@ static void read_as_kept(struct plan *plan, const struct node_flow *nf)
         const tsr_value *value = tsr_node_input(nf->node, (size_t)rewrite->index);
         if (!value)
             continue;
-        const struct tile_layout *layout = plan->kept[tsr__value_id(value)];
+        const struct tile_layout *layout = draft->kept[tsr__value_id(value)];
         if (layout && tsr_value_is_input(value) && !tsr__layout_is_whole(layout) &&
             sizes_named(value))
-            nf->inputs[rewrite->index] = tsr__layout_copy(plan->arena, layout);
+            nf->inputs[rewrite->index] = tsr__layout_copy(draft->arena, layout);
     }
 }
 
 // Lines of a text of the metadata.
-static tsr_status each_line(struct plan *plan, const char *key,
-                            tsr_status (*take)(struct plan *, struct str))
+static tsr_status each_line(struct draft *draft, const char *key,
+                            tsr_status (*take)(struct draft *, struct str))
 {
-    const char *text = tsr_model_metadata(plan->model, key);
+    const char *text = tsr_model_metadata(draft->model, key);
     while (text && *text) {
         size_t n = strcspn(text, "\n");
         tsr_status st = TSR_OK;
         if (n)
-            st = take(plan, (struct str){text, n});
+            st = take(draft, (struct str){text, n});
         if (st != TSR_OK)
             return st;
         text += n + (text[n] == '\n');
@@ -314,11 +318,11 @@ static tsr_status each_line(struct plan *plan, const char *key,
 }
 
 // The same for texts that the caller gives.
-static tsr_status each_text(struct plan *plan, const char *const *texts, size_t n,
-                            tsr_status (*take)(struct plan *, struct str))
+static tsr_status each_text(struct draft *draft, const char *const *texts, size_t n,
+                            tsr_status (*take)(struct draft *, struct str))
 {
     for (size_t i = 0; i < n; i++) {
-        tsr_status st = take(plan, str_of(texts[i]));
+        tsr_status st = take(draft, str_of(texts[i]));
         if (st != TSR_OK)
             return st;
     }
@@ -327,102 +331,102 @@ static tsr_status each_text(struct plan *plan, const char *const *texts, size_t 
 
 // The model's own wishes (metadata) come before the caller's. Nodes that read sizes of a port come last: by then it
 // is settled which ports stay cut.
-tsr_status tsr__plan_ports(struct plan *plan, const tsr_partition_options *options)
+tsr_status tsr__draft_ports(struct draft *draft, const tsr_partition_options *options)
 {
-    plan->kept =
-        ARENA_ARRAY(plan->arena, const struct tile_layout *, tsr__model_value_ids(plan->model) + 1);
-    if (!plan->kept)
+    draft->kept = ARENA_ARRAY(draft->arena, const struct tile_layout *,
+                              tsr__model_value_ids(draft->model) + 1);
+    if (!draft->kept)
         return TSR_NOMEM;
-    tsr_status st = each_line(plan, META_KEEP_CUT, keep_cut);
+    tsr_status st = each_line(draft, META_KEEP_CUT, keep_cut);
     if (st != TSR_OK)
         return st;
-    st = each_text(plan, options->keep_cut, options->n_keep_cut, keep_cut);
+    st = each_text(draft, options->keep_cut, options->n_keep_cut, keep_cut);
     if (st != TSR_OK)
         return st;
-    st = each_line(plan, META_STATE, keep_state);
+    st = each_line(draft, META_STATE, keep_state);
     if (st != TSR_OK)
         return st;
-    st = each_text(plan, options->state, options->n_state, keep_state);
+    st = each_text(draft, options->state, options->n_state, keep_state);
     if (st != TSR_OK)
         return st;
-    st = each_text(plan, options->everywhere, options->n_everywhere, give_everywhere);
+    st = each_text(draft, options->everywhere, options->n_everywhere, give_everywhere);
     if (st != TSR_OK)
         return st;
-    st = give_outputs(plan);
+    st = give_outputs(draft);
     if (st != TSR_OK)
         return st;
-    for (size_t i = 0; i < plan->flow->n_nodes; i++)
-        read_as_kept(plan, &plan->flow->nodes[i]);
-    return plan_status(plan);
+    for (size_t i = 0; i < draft->flow->n_nodes; i++)
+        read_as_kept(draft, &draft->flow->nodes[i]);
+    return draft_status(draft);
 }
 
 // ---- sizes -------------------------------------------------------------------------------------
 
 // Every rank sees the whole size of that axis in what it takes in.
-static bool port_readable(struct plan *plan, const tsr_value *value, int axis)
+static bool port_readable(struct draft *draft, const tsr_value *value, int axis)
 {
-    const struct tile_layout *layout = plan->kept[tsr__value_id(value)];
+    const struct tile_layout *layout = draft->kept[tsr__value_id(value)];
     if (!layout)
         return true;
-    for (int64_t rank = 0; rank < plan->n_ranks; rank++)
+    for (int64_t rank = 0; rank < draft->n_ranks; rank++)
         if (!tsr__layout_has_device(layout, rank))
             return false;
     return axis >= layout->rank || !tsr__dim_cut(&layout->dims[axis]);
 }
 
 // The shape of an input that is kept cut, summed up on all ranks at the start of a run, once.
-static struct form *port_count(struct plan *plan, const tsr_value *value)
+static struct form *port_count(struct draft *draft, const tsr_value *value)
 {
-    struct item *it = tsr__item_of(plan, value);
+    struct item *it = tsr__item_of(draft, value);
     if (!it)
         return NULL;
     if (it->shape_item)
         return it->shape_item->last;
-    struct device_group *group = ARENA_NEW(plan->arena, struct device_group);
+    struct device_group *group = ARENA_NEW(draft->arena, struct device_group);
     const struct tile_layout *on =
-        tsr__layout_whole(plan->arena, 1, plan->all_devices, (size_t)plan->n_ranks);
+        tsr__layout_whole(draft->arena, 1, draft->all_devices, (size_t)draft->n_ranks);
     if (!group || !on)
         return NULL;
-    group->devices = (int64_t *)plan->all_devices;
-    group->n = (size_t)plan->n_ranks;
-    struct form *form = tsr__plan_count(plan, it->first, on, group);
+    group->devices = (int64_t *)draft->all_devices;
+    group->n = (size_t)draft->n_ranks;
+    struct form *form = tsr__draft_count(draft, it->first, on, group);
     if (!form)
         return NULL;
-    for (int64_t rank = 0; rank < plan->n_ranks; rank++)
+    for (int64_t rank = 0; rank < draft->n_ranks; rank++)
         form_want(form, rank);
     return form;
 }
 
 // A dimension of an input gives a symbol its size; counted: it must be counted together first.
-static void find_size(struct plan *plan, const tsr_value *value, int axis, bool counted)
+static void find_size(struct draft *draft, const tsr_value *value, int axis, bool counted)
 {
     struct str symbol = tsr__dim_symbol(value, axis);
     if (!symbol.n)
         return;
-    void **slot = tsr__map_at(&plan->sizes, symbol);
+    void **slot = tsr__map_at(&draft->sizes, symbol);
     if (!slot || *slot) // the first input that has it
         return;
-    struct size_source *at = ARENA_NEW(plan->arena, struct size_source);
+    struct size_source *at = ARENA_NEW(draft->arena, struct size_source);
     if (!at)
         return;
     *at = (struct size_source){.input = value, .axis = axis};
     if (counted)
-        at->count = port_count(plan, value);
+        at->count = port_count(draft, value);
     *slot = at;
 }
 
 // Two rounds: a size that every rank can read in an input of its own is taken before one that must be counted.
-void tsr__plan_find_sizes(struct plan *plan)
+void tsr__draft_find_sizes(struct draft *draft)
 {
-    tsr_graph *graph = tsr_model_graph(plan->model);
-    tsr__map_init(&plan->sizes, plan->arena, 16);
+    tsr_graph *graph = tsr_model_graph(draft->model);
+    tsr__map_init(&draft->sizes, draft->arena, 16);
     for (int counted = 0; counted < 2; counted++)
         for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
             const tsr_value *value = tsr_graph_input(graph, i);
             if (tsr_value_initializer(value))
                 continue;
             for (int axis = 0; axis < tsr_value_rank(value); axis++)
-                if (port_readable(plan, value, axis) == !counted)
-                    find_size(plan, value, axis, counted);
+                if (port_readable(draft, value, axis) == !counted)
+                    find_size(draft, value, axis, counted);
         }
 }

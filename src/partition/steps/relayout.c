@@ -17,14 +17,14 @@
 
 // A node that is to make windows: how it would run, of which of its factors, and how far from the reader it stands.
 struct remake {
-    struct plan *plan;
+    struct draft *draft;
     struct node_flow *flow;
     int factor;
     const struct windows *windows;
     int depth;
 };
 
-static struct form *relayout(struct plan *plan, struct item *it, const struct tile_layout *base,
+static struct form *relayout(struct draft *draft, struct item *it, const struct tile_layout *base,
                              const struct windows *windows, int depth);
 
 // The node means the same for any choice of elements of a free factor.
@@ -52,23 +52,23 @@ static bool is_simple(const struct windows *windows, const struct tile_layout *b
 }
 
 // The same windows of a dimension of which each element is `unit` here.
-static struct windows *scaled(struct plan *plan, const struct windows *windows, int axis,
+static struct windows *scaled(struct draft *draft, const struct windows *windows, int axis,
                               int64_t unit)
 {
-    struct windows *out = ARENA_NEW(plan->arena, struct windows);
-    struct dim_cut *parts = ARENA_ARRAY(plan->arena, struct dim_cut, (size_t)plan->n_ranks + 1);
+    struct windows *out = ARENA_NEW(draft->arena, struct windows);
+    struct dim_cut *parts = ARENA_ARRAY(draft->arena, struct dim_cut, (size_t)draft->n_ranks + 1);
     if (!out || !parts)
         return NULL;
     *out = (struct windows){.n_axes = 1, .axes = {axis}, .parts = parts};
-    for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
+    for (int64_t rank = 0; rank < draft->n_ranks; rank++) {
         int64_t n = windows->parts[rank].n;
         parts[rank].n = n;
-        parts[rank].at = ARENA_ARRAY(plan->arena, struct tile_interval, (size_t)n + 1);
+        parts[rank].at = ARENA_ARRAY(draft->arena, struct tile_interval, (size_t)n + 1);
         for (int64_t k = 0; k < n && parts[rank].at; k++)
             parts[rank].at[k] = (struct tile_interval){windows->parts[rank].at[k].start * unit,
                                                        windows->parts[rank].at[k].stop * unit};
     }
-    if (plan->arena->failed)
+    if (draft->arena->failed)
         return NULL;
     return out;
 }
@@ -76,25 +76,25 @@ static struct windows *scaled(struct plan *plan, const struct windows *windows, 
 // ---- how the maker would run -------------------------------------------------------------------
 
 // The maker runs on just the devices that have parts of the layout.
-static bool same_devices(struct plan *plan, const struct placement *place,
+static bool same_devices(struct draft *draft, const struct placement *place,
                          const struct tile_layout *base)
 {
     int64_t *devices;
-    size_t n = tsr__layout_devices(plan->arena, base, &devices);
-    return n == place->n_devices && !plan->arena->failed &&
+    size_t n = tsr__layout_devices(draft->arena, base, &devices);
+    return n == place->n_devices && !draft->arena->failed &&
            memcmp(devices, place->devices, n * sizeof(*devices)) == 0;
 }
 
 // Factors of the result as the layout cuts them, all others whole.
-static bool place_like(struct plan *plan, const struct rule *rule, const struct tile_layout *base,
+static bool place_like(struct draft *draft, const struct rule *rule, const struct tile_layout *base,
                        const int64_t *devices, size_t n_devices, struct placement *out)
 {
     size_t n = (size_t)rule->n_factors;
     *out = (struct placement){.rule = rule, .n_devices = n_devices};
-    out->devices = ARENA_ARRAY(plan->arena, int64_t, n_devices + 1);
-    out->cuts = ARENA_ARRAY(plan->arena, int64_t, n + 1);
-    out->coords = ARENA_ARRAY(plan->arena, int64_t, n * n_devices + 1);
-    if (plan->arena->failed || base->rank != rule->outputs[0].rank)
+    out->devices = ARENA_ARRAY(draft->arena, int64_t, n_devices + 1);
+    out->cuts = ARENA_ARRAY(draft->arena, int64_t, n + 1);
+    out->coords = ARENA_ARRAY(draft->arena, int64_t, n * n_devices + 1);
+    if (draft->arena->failed || base->rank != rule->outputs[0].rank)
         return false;
     memcpy(out->devices, devices, n_devices * sizeof(*devices));
     for (size_t f = 0; f < n; f++)
@@ -142,22 +142,22 @@ static int find_factor(const struct rule *rule, const struct rule_tensor *tensor
 // ---- what it reads -----------------------------------------------------------------------------
 
 // In the layout, without communication, in the scope where the value is.
-static struct form *free_form(struct plan *plan, struct item *it, const struct tile_layout *want)
+static struct form *free_form(struct draft *draft, struct item *it, const struct tile_layout *want)
 {
-    struct scope *here = plan->scope;
-    tsr__scope_go(plan, it->scope);
-    struct form *form = tsr__plan_free(plan, it, want);
-    tsr__scope_go(plan, here);
+    struct scope *here = draft->scope;
+    tsr__scope_go(draft, it->scope);
+    struct form *form = tsr__draft_free(draft, it, want);
+    tsr__scope_go(draft, here);
     return form;
 }
 
 // Stored in these windows.
-static struct form *const_windows(struct plan *plan, struct item *it,
+static struct form *const_windows(struct draft *draft, struct item *it,
                                   const struct tile_layout *layout, struct windows *windows)
 {
     if (!it->fixed || tsr_dtype_bits(it->dtype) == 0)
         return NULL;
-    struct form *form = tsr__form_new(plan, it, layout, FORM_CONST);
+    struct form *form = tsr__form_new(draft, it, layout, FORM_CONST);
     if (form) {
         form->windows = windows;
         form->partial = true; // not what its layout says: nobody else may take it
@@ -169,55 +169,55 @@ static struct form *const_windows(struct plan *plan, struct item *it,
 // a constant is stored in windows; anything else must be made in windows by its own maker.
 static struct form *maker_input(const struct remake *remake, int input, const tsr_value *value)
 {
-    struct plan *plan = remake->plan;
+    struct draft *draft = remake->draft;
     const struct placement *place = &remake->flow->place;
     const struct rule_tensor *tensor = &place->rule->inputs[input];
-    struct item *it = tsr__item_of(plan, value);
+    struct item *it = tsr__item_of(draft, value);
     int64_t unit;
     int axis = -1;
     if (!it)
         return NULL;
     struct tile_layout *layout;
     if (tensor->host) {
-        layout = tsr__layout_whole(plan->arena, it->rank, place->devices, place->n_devices);
+        layout = tsr__layout_whole(draft->arena, it->rank, place->devices, place->n_devices);
     } else {
         axis = find_factor(place->rule, tensor, remake->factor, &unit);
         if (axis == -2)
             return NULL;
-        layout = tsr__placement_project(plan->arena, place, tensor);
+        layout = tsr__placement_project(draft->arena, place, tensor);
     }
     if (!layout)
         return NULL;
     if (axis < 0)
-        return free_form(plan, it, layout);
-    struct windows *own = scaled(plan, remake->windows, axis, unit);
+        return free_form(draft, it, layout);
+    struct windows *own = scaled(draft, remake->windows, axis, unit);
     if (!own)
         return NULL;
     if (it->first && it->first->kind == FORM_CONST)
-        return const_windows(plan, it, layout, own);
-    return relayout(plan, it, layout, own, remake->depth + 1);
+        return const_windows(draft, it, layout, own);
+    return relayout(draft, it, layout, own, remake->depth + 1);
 }
 
 // ---- the maker ---------------------------------------------------------------------------------
 
 // How the maker would run if it made the windows: on the same devices, its result cut as the reader has it. NULL:
 // it could not, or its rule means something else for a choice of elements.
-static struct node_flow *maker_flow(struct plan *plan, const tsr_node *node,
+static struct node_flow *maker_flow(struct draft *draft, const tsr_node *node,
                                     const struct tile_layout *base)
 {
-    const struct node_flow *own = plan->flows[tsr__node_id(node)];
+    const struct node_flow *own = draft->flows[tsr__node_id(node)];
     if (!own || own->bodies)
         return NULL;
-    const struct rule *rule = tsr__rule_of(plan->arena, node, plan->flow->shapes);
-    struct node_flow *nf = ARENA_NEW(plan->arena, struct node_flow);
+    const struct rule *rule = tsr__rule_of(draft->arena, node, draft->flow->shapes);
+    struct node_flow *nf = ARENA_NEW(draft->arena, struct node_flow);
     if (!rule || !nf || !is_plain(rule) || tsr_node_output_count(node) != 1 ||
-        !same_devices(plan, &own->place, base) || !tsr__owns_once(base) ||
-        !place_like(plan, rule, base, own->place.devices, own->place.n_devices, &nf->place))
+        !same_devices(draft, &own->place, base) || !tsr__owns_once(base) ||
+        !place_like(draft, rule, base, own->place.devices, own->place.n_devices, &nf->place))
         return NULL;
     nf->node = node;
-    nf->outputs = ARENA_ARRAY(plan->arena, struct tile_layout *, 1);
-    nf->inputs = ARENA_ARRAY(plan->arena, struct tile_layout *, tsr_node_input_count(node) + 1);
-    if (plan->arena->failed)
+    nf->outputs = ARENA_ARRAY(draft->arena, struct tile_layout *, 1);
+    nf->inputs = ARENA_ARRAY(draft->arena, struct tile_layout *, tsr_node_input_count(node) + 1);
+    if (draft->arena->failed)
         return NULL;
     return nf;
 }
@@ -226,13 +226,13 @@ static struct node_flow *maker_flow(struct plan *plan, const tsr_node *node,
 static struct form *maker_step(const struct remake *remake, struct item *it,
                                const struct tile_layout *base, struct form **inputs)
 {
-    struct plan *plan = remake->plan;
+    struct draft *draft = remake->draft;
     size_t n = tsr_node_input_count(remake->flow->node);
-    struct windows *windows = scaled(plan, remake->windows, remake->windows->axes[0], 1);
-    struct form *form = tsr__form_new(plan, it, base, FORM_MADE);
+    struct windows *windows = scaled(draft, remake->windows, remake->windows->axes[0], 1);
+    struct form *form = tsr__form_new(draft, it, base, FORM_MADE);
     if (!form || !windows)
         return NULL;
-    struct step *st = tsr__step_new(plan, STEP_NODE, n, 1);
+    struct step *st = tsr__step_new(draft, STEP_NODE, n, 1);
     if (!st)
         return NULL;
     form->windows = windows;
@@ -256,14 +256,14 @@ static bool all_windowed(const struct want *want, int depth)
 }
 
 // The value made in the windows by its maker, whose inputs are brought into the same windows first.
-static struct form *relayout(struct plan *plan, struct item *it, const struct tile_layout *base,
+static struct form *relayout(struct draft *draft, struct item *it, const struct tile_layout *base,
                              const struct windows *windows, int depth)
 {
     const tsr_node *node = item_maker(it);
-    if (!node || depth > MAX_DEPTH || !all_windowed(&plan->wants[tsr__value_id(it->value)], depth))
+    if (!node || depth > MAX_DEPTH || !all_windowed(&draft->wants[tsr__value_id(it->value)], depth))
         return NULL;
-    struct remake remake = {.plan = plan, .windows = windows, .depth = depth};
-    remake.flow = maker_flow(plan, node, base);
+    struct remake remake = {.draft = draft, .windows = windows, .depth = depth};
+    remake.flow = maker_flow(draft, node, base);
     if (!remake.flow)
         return NULL;
     const struct rule *rule = remake.flow->place.rule;
@@ -272,7 +272,7 @@ static struct form *relayout(struct plan *plan, struct item *it, const struct ti
         return NULL;
     remake.factor = dim->factors[0];
     size_t n_in = tsr_node_input_count(node);
-    struct form **inputs = ARENA_ARRAY(plan->arena, struct form *, n_in + 1);
+    struct form **inputs = ARENA_ARRAY(draft->arena, struct form *, n_in + 1);
     bool any = false;
     if (!inputs)
         return NULL;
@@ -291,10 +291,10 @@ static struct form *relayout(struct plan *plan, struct item *it, const struct ti
 }
 
 // Windows along one axis of what is otherwise laid out as the reader needs it.
-struct form *tsr__plan_relayout(struct plan *plan, struct item *it, const struct tile_layout *base,
-                                const struct windows *windows)
+struct form *tsr__draft_relayout(struct draft *draft, struct item *it,
+                                 const struct tile_layout *base, const struct windows *windows)
 {
     if (is_simple(windows, base))
-        return relayout(plan, it, base, windows, 0);
+        return relayout(draft, it, base, windows, 0);
     return NULL;
 }

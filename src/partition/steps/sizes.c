@@ -7,13 +7,13 @@
 static const struct node_flow sums = {.combine = COMBINE_SUM};
 
 // An item for the shape of another.
-struct item *tsr__shape_item(struct plan *plan, struct item *it)
+struct item *tsr__shape_item(struct draft *draft, struct item *it)
 {
     if (it->shape_item)
         return it->shape_item;
-    struct item *item = ARENA_NEW(plan->arena, struct item);
-    tsr_dim *dims = ARENA_ARRAY(plan->arena, tsr_dim, 1);
-    int64_t *shape = ARENA_ARRAY(plan->arena, int64_t, 1);
+    struct item *item = ARENA_NEW(draft->arena, struct item);
+    tsr_dim *dims = ARENA_ARRAY(draft->arena, tsr_dim, 1);
+    int64_t *shape = ARENA_ARRAY(draft->arena, int64_t, 1);
     if (!item || !dims || !shape)
         return NULL;
     shape[0] = it->rank;
@@ -24,7 +24,7 @@ struct item *tsr__shape_item(struct plan *plan, struct item *it)
                           .fixed = true,
                           .shape = shape,
                           .scope = it->scope};
-    item->name = tsr__arena_printf(plan->arena, STR_FMT ".shape", STR_ARG(it->name));
+    item->name = tsr__arena_printf(draft->arena, STR_FMT ".shape", STR_ARG(it->name));
     it->shape_item = item;
     if (item->name.p)
         return item;
@@ -33,22 +33,22 @@ struct item *tsr__shape_item(struct plan *plan, struct item *it)
 
 // [n,6] {2,1} on ranks 0 and 1, n = 7: rank 0 counts [3,6], rank 1 [4,0]; the sum is [7,6]. Rank 1 counts no columns:
 // those of the first shard are all of them (counts_in in emit_shape.c).
-struct form *tsr__plan_count(struct plan *plan, struct form *from, const struct tile_layout *on,
-                             struct device_group *group)
+struct form *tsr__draft_count(struct draft *draft, struct form *from, const struct tile_layout *on,
+                              struct device_group *group)
 {
-    struct item *item = tsr__shape_item(plan, from->item);
-    struct form *part = tsr__form_new(plan, item, on, FORM_MADE);
-    struct form *all = tsr__form_new(plan, item, on, FORM_MADE);
-    if (!tsr__step_between(plan, STEP_SHAPE, from, part))
+    struct item *item = tsr__shape_item(draft, from->item);
+    struct form *part = tsr__form_new(draft, item, on, FORM_MADE);
+    struct form *all = tsr__form_new(draft, item, on, FORM_MADE);
+    if (!tsr__step_between(draft, STEP_SHAPE, from, part))
         return NULL;
-    struct step *sum = tsr__step_between(plan, COMM_ALL_REDUCE, part, all);
+    struct step *sum = tsr__step_between(draft, COMM_ALL_REDUCE, part, all);
     if (!sum)
         return NULL;
     part->partial = true;
     sum->flow = &sums;
     sum->groups = group;
     sum->n_groups = 1;
-    sum->group_live = ARENA_ARRAY(plan->arena, unsigned char, 2);
+    sum->group_live = ARENA_ARRAY(draft->arena, unsigned char, 2);
     if (sum->group_live)
         return all;
     return NULL;

@@ -6,8 +6,8 @@
 #include "partition/facts/facts.h"
 
 // Inputs and outputs that are kept cut, and states; first (ports.c).
-tsr_status tsr__plan_ports(struct plan *plan, const tsr_partition_options *options) TSR_MUST_USE;
+tsr_status tsr__draft_ports(struct draft *draft, const tsr_partition_options *options) TSR_MUST_USE;
 // The steps, what is live of them, and the numbers of communications (steps.c).
-tsr_status tsr__plan_build(struct plan *plan) TSR_MUST_USE;
+tsr_status tsr__draft_build(struct draft *draft) TSR_MUST_USE;
 
 #endif

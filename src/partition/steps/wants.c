@@ -9,9 +9,9 @@
 #include "internal.h"
 
 // The first layout is kept; a second one that differs, or one that is not known, says that there is no one layout for all.
-void tsr__plan_want(struct plan *plan, const tsr_value *value, const struct tile_layout *layout)
+void tsr__draft_want(struct draft *draft, const tsr_value *value, const struct tile_layout *layout)
 {
-    struct want *want = &plan->wants[tsr__value_id(value)];
+    struct want *want = &draft->wants[tsr__value_id(value)];
     want->readers++;
     want->differ =
         want->differ || !layout || (want->layout && !tsr__layout_same(want->layout, layout));
@@ -20,7 +20,7 @@ void tsr__plan_want(struct plan *plan, const tsr_value *value, const struct tile
 }
 
 // A node that only gives sizes of its input does not read it at all. What subgraphs read, they read whole.
-void tsr__node_wants(struct plan *plan, const struct node_flow *nf)
+void tsr__node_wants(struct draft *draft, const struct node_flow *nf)
 {
     tsr_value **captures;
     size_t n_captures = tsr__node_captures(nf->node, &captures);
@@ -28,9 +28,9 @@ void tsr__node_wants(struct plan *plan, const struct node_flow *nf)
         const tsr_value *value = tsr_node_input(nf->node, k);
         if (!value || tsr__gives_sizes(nf))
             continue;
-        tsr__plan_want(plan, value, nf->inputs[k]);
-        plan->wants[tsr__value_id(value)].windowed += tsr__window_cut(nf, (int)k);
+        tsr__draft_want(draft, value, nf->inputs[k]);
+        draft->wants[tsr__value_id(value)].windowed += tsr__window_cut(nf, (int)k);
     }
     for (size_t k = 0; k < n_captures; k++)
-        tsr__plan_want(plan, captures[k], NULL);
+        tsr__draft_want(draft, captures[k], NULL);
 }

@@ -39,11 +39,11 @@ static void list_axes(const struct node_flow *nf, int input, struct windows *out
 }
 
 // The intervals that one device needs of one axis.
-static bool list_intervals(struct plan *plan, const struct node_flow *nf, int input, int axis,
+static bool list_intervals(struct draft *draft, const struct node_flow *nf, int input, int axis,
                            int64_t place, struct dim_cut *out)
 {
     const struct rule *rule = nf->place.rule;
-    out->at = ARENA_ARRAY(plan->arena, struct tile_interval, (size_t)rule->n_windows + 1);
+    out->at = ARENA_ARRAY(draft->arena, struct tile_interval, (size_t)rule->n_windows + 1);
     if (!out->at)
         return false;
     for (int i = 0; i < rule->n_windows; i++) {
@@ -61,19 +61,19 @@ static bool list_intervals(struct plan *plan, const struct node_flow *nf, int in
 }
 
 // For each rank of the node, for each such axis, the intervals that it needs.
-static struct windows *windows_of(struct plan *plan, const struct node_flow *nf, int input)
+static struct windows *windows_of(struct draft *draft, const struct node_flow *nf, int input)
 {
-    struct windows *windows = ARENA_NEW(plan->arena, struct windows);
+    struct windows *windows = ARENA_NEW(draft->arena, struct windows);
     if (!windows)
         return NULL;
     list_axes(nf, input, windows);
     windows->parts =
-        ARENA_ARRAY(plan->arena, struct dim_cut, (size_t)(plan->n_ranks * windows->n_axes) + 1);
+        ARENA_ARRAY(draft->arena, struct dim_cut, (size_t)(draft->n_ranks * windows->n_axes) + 1);
     if (!windows->parts)
         return NULL;
     for (size_t device = 0; device < nf->place.n_devices; device++)
         for (int k = 0; k < windows->n_axes; k++)
-            if (!list_intervals(plan, nf, input, windows->axes[k], (int64_t)device,
+            if (!list_intervals(draft, nf, input, windows->axes[k], (int64_t)device,
                                 &windows->parts[nf->place.devices[device] * windows->n_axes + k]))
                 return NULL;
     return windows;
@@ -87,11 +87,12 @@ static bool same_intervals(const struct tile_interval *a, int64_t n, const struc
 }
 
 // Two nodes need the same: they share the form.
-static bool same_windows(const struct plan *plan, const struct windows *a, const struct windows *b)
+static bool same_windows(const struct draft *draft, const struct windows *a,
+                         const struct windows *b)
 {
     if (a->n_axes != b->n_axes || memcmp(a->axes, b->axes, (size_t)a->n_axes * sizeof(int)) != 0)
         return false;
-    for (int64_t i = 0; i < plan->n_ranks * a->n_axes; i++)
+    for (int64_t i = 0; i < draft->n_ranks * a->n_axes; i++)
         if (!same_intervals(a->parts[i].at, a->parts[i].n, b->parts[i].at, b->parts[i].n))
             return false;
     return true;
@@ -118,13 +119,13 @@ static bool is_own_part(const struct item *it, const struct windows *windows,
 // ---- where it comes from -----------------------------------------------------------------------
 
 // The input with the axes of the windows whole, the rest as the node needs it.
-static struct tile_layout *open_layout(struct plan *plan, const struct node_flow *nf, int input)
+static struct tile_layout *open_layout(struct draft *draft, const struct node_flow *nf, int input)
 {
     const struct rule *rule = nf->place.rule;
     struct placement open = nf->place;
     size_t n = nf->place.n_devices * (size_t)rule->n_factors;
-    open.cuts = ARENA_ARRAY(plan->arena, int64_t, (size_t)rule->n_factors + 1);
-    open.coords = ARENA_ARRAY(plan->arena, int64_t, n + 1);
+    open.cuts = ARENA_ARRAY(draft->arena, int64_t, (size_t)rule->n_factors + 1);
+    open.coords = ARENA_ARRAY(draft->arena, int64_t, n + 1);
     if (!open.cuts || !open.coords)
         return NULL;
     memcpy(open.cuts, nf->place.cuts, (size_t)rule->n_factors * sizeof(*open.cuts));
@@ -137,15 +138,15 @@ static struct tile_layout *open_layout(struct plan *plan, const struct node_flow
         for (size_t device = 0; device < nf->place.n_devices; device++)
             open.coords[device * (size_t)rule->n_factors + (size_t)factor] = 0;
     }
-    return tsr__placement_project(plan->arena, &open, &rule->inputs[input]);
+    return tsr__placement_project(draft->arena, &open, &rule->inputs[input]);
 }
 
 // A step that makes the windows of the form. NULL: out of memory.
-static struct step *window_step(struct plan *plan, int kind, struct form *from,
+static struct step *window_step(struct draft *draft, int kind, struct form *from,
                                 const struct tile_layout *layout, struct windows *windows)
 {
-    struct form *form = tsr__form_new(plan, from->item, layout, FORM_MADE);
-    struct step *st = tsr__step_between(plan, kind, from, form);
+    struct form *form = tsr__form_new(draft, from->item, layout, FORM_MADE);
+    struct step *st = tsr__step_between(draft, kind, from, form);
     if (!st)
         return NULL;
     form->windows = windows;
@@ -154,30 +155,30 @@ static struct step *window_step(struct plan *plan, int kind, struct form *from,
 }
 
 // Everybody who owns a part takes part, also those who need nothing more: all of them must make the call.
-static struct form *exchange(struct plan *plan, struct item *it, const struct tile_layout *base,
+static struct form *exchange(struct draft *draft, struct item *it, const struct tile_layout *base,
                              struct windows *windows, const tsr_node *reader)
 {
-    struct form *from = tsr__plan_convert(plan, it, base, reader);
-    struct device_group *group = ARENA_NEW(plan->arena, struct device_group);
+    struct form *from = tsr__draft_convert(draft, it, base, reader);
+    struct device_group *group = ARENA_NEW(draft->arena, struct device_group);
     if (!from || !group)
         return NULL;
-    struct step *st = window_step(plan, COMM_HALO, from, base, windows);
+    struct step *st = window_step(draft, COMM_HALO, from, base, windows);
     if (!st)
         return NULL;
-    group->n = tsr__layout_devices(plan->arena, base, &group->devices);
+    group->n = tsr__layout_devices(draft->arena, base, &group->devices);
     st->groups = group;
     st->n_groups = 1;
-    st->group_live = ARENA_ARRAY(plan->arena, unsigned char, 2);
-    if (plan->arena->failed)
+    st->group_live = ARENA_ARRAY(draft->arena, unsigned char, 2);
+    if (draft->arena->failed)
         return NULL;
     return st->outputs[0];
 }
 
 // The value has the axes of the windows whole on each device, which takes what it needs.
-static struct form *crop(struct plan *plan, struct form *from, const struct tile_layout *base,
+static struct form *crop(struct draft *draft, struct form *from, const struct tile_layout *base,
                          struct windows *windows)
 {
-    struct step *st = window_step(plan, STEP_CROP, from, base, windows);
+    struct step *st = window_step(draft, STEP_CROP, from, base, windows);
     if (st)
         return st->outputs[0];
     return NULL;
@@ -186,47 +187,47 @@ static struct form *crop(struct plan *plan, struct form *from, const struct tile
 // The cheapest way first: the windows are the rank's own part; somebody needed the same; the maker can make them
 // (relayout.c); the rank has more and crops; ranks exchange what lies beyond; the value is made whole, and each
 // crops.
-static struct form *plan_windows(struct plan *plan, const struct node_flow *nf, struct item *it,
-                                 int input)
+static struct form *draft_windows(struct draft *draft, const struct node_flow *nf, struct item *it,
+                                  int input)
 {
     const struct tile_layout *base = nf->inputs[input];
-    struct windows *windows = windows_of(plan, nf, input);
+    struct windows *windows = windows_of(draft, nf, input);
     if (!windows)
         return NULL;
-    struct tile_layout *open = open_layout(plan, nf, input);
+    struct tile_layout *open = open_layout(draft, nf, input);
     if (!open)
         return NULL;
     if (is_own_part(it, windows, base))
-        return tsr__plan_convert(plan, it, base, nf->node);
+        return tsr__draft_convert(draft, it, base, nf->node);
     for (struct form *form = it->first; form; form = form->next)
         if (form->windows && tsr__layout_same(form->layout, base) &&
-            same_windows(plan, form->windows, windows))
+            same_windows(draft, form->windows, windows))
             return form;
-    struct form *made = tsr__plan_relayout(plan, it, base, windows);
-    if (made || plan->arena->failed)
+    struct form *made = tsr__draft_relayout(draft, it, base, windows);
+    if (made || draft->arena->failed)
         return made;
-    struct form *from = tsr__plan_free(plan, it, open);
-    if (!from && plan_status(plan) != TSR_OK)
+    struct form *from = tsr__draft_free(draft, it, open);
+    if (!from && draft_status(draft) != TSR_OK)
         return NULL;
     bool moves =
-        tsr_dtype_bits(it->dtype) >= 8 && tsr__shape_known(plan, it) && tsr__owns_once(base);
+        tsr_dtype_bits(it->dtype) >= 8 && tsr__shape_known(draft, it) && tsr__owns_once(base);
     if (!from && moves)
-        return exchange(plan, it, base, windows, nf->node);
+        return exchange(draft, it, base, windows, nf->node);
     if (!from)
-        from = tsr__plan_convert(plan, it, open, nf->node);
+        from = tsr__draft_convert(draft, it, open, nf->node);
     if (from)
-        return crop(plan, from, base, windows);
+        return crop(draft, from, base, windows);
     return NULL;
 }
 
 // In the scope of the value, so that what a body needs of an outer value is brought before the node with the body.
-struct form *tsr__plan_windows(struct plan *plan, const struct node_flow *nf, struct item *it,
-                               int input)
+struct form *tsr__draft_windows(struct draft *draft, const struct node_flow *nf, struct item *it,
+                                int input)
 {
-    struct scope *here = plan->scope;
-    tsr__scope_go(plan, it->scope);
-    struct form *form = plan_windows(plan, nf, it, input);
-    tsr__scope_go(plan, here);
-    form_read(plan, it, form);
+    struct scope *here = draft->scope;
+    tsr__scope_go(draft, it->scope);
+    struct form *form = draft_windows(draft, nf, it, input);
+    tsr__scope_go(draft, here);
+    form_read(draft, it, form);
     return form;
 }

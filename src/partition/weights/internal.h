@@ -23,10 +23,10 @@ void tsr__runs_begin(struct runs *runs, const struct tile_piece *piece, const in
 void tsr__runs_next(struct runs *runs);
 
 // safetensors.c: bytes kept for the header of each data file; and the header of a rank's (n_ranks: the common file's), that long.
-uint64_t tsr__safetensors_room(const struct plan *plan);
-tsr_status tsr__safetensors_header(struct plan *plan, int64_t rank, unsigned char **out);
+uint64_t tsr__safetensors_room(const struct draft *draft);
+tsr_status tsr__safetensors_header(struct draft *draft, int64_t rank, unsigned char **out);
 
 // What the rank has of a constant. NULL: out of memory.
-struct tile_piece *tsr__const_piece(struct plan *plan, const struct form *form, int64_t rank);
+struct tile_piece *tsr__const_piece(struct draft *draft, const struct form *form, int64_t rank);
 
 #endif

@@ -73,9 +73,9 @@ void tsr__runs_next(struct runs *runs)
 }
 
 // The shard that the layout gives the rank, with the windows of relayout.c in place of the cut (those have one axis).
-struct tile_piece *tsr__const_piece(struct plan *plan, const struct form *form, int64_t rank)
+struct tile_piece *tsr__const_piece(struct draft *draft, const struct form *form, int64_t rank)
 {
-    struct tile_piece *piece = tsr__layout_piece(plan->arena, form->layout, form->item->shape,
+    struct tile_piece *piece = tsr__layout_piece(draft->arena, form->layout, form->item->shape,
                                                  tsr__layout_shard_of(form->layout, rank, 0));
     for (int k = 0; piece && form->windows && k < form->windows->n_axes; k++) {
         const struct dim_cut *part = &form->windows->parts[rank * form->windows->n_axes + k];

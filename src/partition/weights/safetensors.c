@@ -32,10 +32,10 @@ static const char *type_word(tsr_dtype type)
     return NULL; // packed and rare ones: as bytes
 }
 
-uint64_t tsr__safetensors_room(const struct plan *plan)
+uint64_t tsr__safetensors_room(const struct draft *draft)
 {
     uint64_t bytes = 8 + PER_ENTRY;
-    for (const struct form *form = plan->consts; form; form = form->next_const)
+    for (const struct form *form = draft->consts; form; form = form->next_const)
         bytes += PER_ENTRY + PER_DIM * (uint64_t)(form->item->rank > 0 ? form->item->rank : 0) +
                  PER_BYTE * (uint64_t)form->item->name.n;
     return (bytes + LARGE_ALIGN - 1) / LARGE_ALIGN * LARGE_ALIGN;
@@ -44,7 +44,7 @@ uint64_t tsr__safetensors_room(const struct plan *plan)
 // ---- the entries of one file -------------------------------------------------------------------
 
 struct header {
-    struct plan *plan;
+    struct draft *draft;
     tsr_json *json;
     int64_t rank; // whose file; n_ranks: the common one
     uint64_t end; // of the entry before, from the start of the data
@@ -75,10 +75,10 @@ static void add_gap(struct header *header, uint64_t start)
 // Whose constant is described; -1: the form has no bytes in this file.
 static int64_t owner_in(const struct header *header, const struct form *form)
 {
-    bool common = header->rank == header->plan->n_ranks;
+    bool common = header->rank == header->draft->n_ranks;
     if (!common)
         return form->stored[header->rank] && !form->common ? header->rank : -1;
-    for (int64_t rank = 0; form->common && rank < header->plan->n_ranks; rank++)
+    for (int64_t rank = 0; form->common && rank < header->draft->n_ranks; rank++)
         if (form->stored[rank])
             return rank;
     return -1;
@@ -89,14 +89,14 @@ static tsr_status add_form(struct header *header, const struct form *form)
     int64_t rank = owner_in(header, form), dims[TILE_MAX_RANK];
     if (rank < 0)
         return TSR_OK;
-    const struct tile_piece *piece = tsr__const_piece(header->plan, form, rank);
+    const struct tile_piece *piece = tsr__const_piece(header->draft, form, rank);
     if (!piece)
         return TSR_NOMEM;
     const struct item *it = form->item;
     for (int axis = 0; axis < it->rank; axis++)
         dims[axis] = piece->dims[axis].size;
     int64_t bytes = tsr_dtype_bytes(it->dtype, tsr__piece_elements(piece));
-    uint64_t at = form->offset[form->common ? 0 : rank] - header->plan->safetensors;
+    uint64_t at = form->offset[form->common ? 0 : rank] - header->draft->safetensors;
     const char *type = type_word(it->dtype);
     add_gap(header, at);
     if (type)
@@ -113,7 +113,7 @@ static tsr_status add_forms(struct header *header)
     tsr_json_begin(header->json, "__metadata__", '{');
     tsr_json_string(header->json, "generator", "tessera");
     tsr_json_end(header->json);
-    for (const struct form *form = header->plan->consts; form; form = form->next_const) {
+    for (const struct form *form = header->draft->consts; form; form = form->next_const) {
         tsr_status st = add_form(header, form);
         if (st != TSR_OK)
             return st;
@@ -123,12 +123,12 @@ static tsr_status add_forms(struct header *header)
 }
 
 // The length, the text, and spaces up to the room that was kept for both.
-static tsr_status fill_room(struct plan *plan, const char *text, unsigned char **out)
+static tsr_status fill_room(struct draft *draft, const char *text, unsigned char **out)
 {
-    uint64_t room = plan->safetensors, length = room - 8, n = strlen(text);
+    uint64_t room = draft->safetensors, length = room - 8, n = strlen(text);
     if (n > length)
         return TSR_BUG; // PER_ENTRY and its like are too small
-    unsigned char *bytes = ARENA_ARRAY(plan->arena, unsigned char, (size_t)room);
+    unsigned char *bytes = ARENA_ARRAY(draft->arena, unsigned char, (size_t)room);
     if (!bytes)
         return TSR_NOMEM;
     for (int i = 0; i < 8; i++)
@@ -139,15 +139,15 @@ static tsr_status fill_room(struct plan *plan, const char *text, unsigned char *
     return TSR_OK;
 }
 
-tsr_status tsr__safetensors_header(struct plan *plan, int64_t rank, unsigned char **out)
+tsr_status tsr__safetensors_header(struct draft *draft, int64_t rank, unsigned char **out)
 {
-    struct header header = {.plan = plan, .json = tsr_json_new(plan->session), .rank = rank};
+    struct header header = {.draft = draft, .json = tsr_json_new(draft->session), .rank = rank};
     if (!header.json)
         return TSR_NOMEM;
     tsr_status st = add_forms(&header);
     const char *text = st == TSR_OK ? tsr_json_text(header.json) : NULL;
     if (st == TSR_OK)
-        st = text ? fill_room(plan, text, out) : TSR_NOMEM;
+        st = text ? fill_room(draft, text, out) : TSR_NOMEM;
     tsr_json_free(header.json);
     return st;
 }

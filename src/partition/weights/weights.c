@@ -30,21 +30,21 @@ static uint64_t align_of(uint64_t bytes)
 
 // The place of the next constant in a file that ends at *end; the first comes behind the header, if there is one. Gaps
 // have an entry in a header, so there all are small.
-static uint64_t reserve(const struct plan *plan, uint64_t *end, uint64_t bytes)
+static uint64_t reserve(const struct draft *draft, uint64_t *end, uint64_t bytes)
 {
-    uint64_t align = plan->safetensors ? SMALL_ALIGN : align_of(bytes);
-    uint64_t first = *end ? *end : plan->safetensors;
+    uint64_t align = draft->safetensors ? SMALL_ALIGN : align_of(bytes);
+    uint64_t first = *end ? *end : draft->safetensors;
     uint64_t at = (first + align - 1) / align * align;
     *end = at + bytes;
     return at;
 }
 
-const char *tsr__weights_file(const struct plan *plan, int64_t rank)
+const char *tsr__weights_file(const struct draft *draft, int64_t rank)
 {
-    const char *ending = plan->as_safetensors ? "safetensors" : "data";
-    if (rank == plan->n_ranks)
-        return plan->as_safetensors ? MANIFEST_COMMON_SAFE : MANIFEST_COMMON;
-    return tsr__arena_printf(plan->arena, "rank%lld.%s", (long long)rank, ending).p;
+    const char *ending = draft->as_safetensors ? "safetensors" : "data";
+    if (rank == draft->n_ranks)
+        return draft->as_safetensors ? MANIFEST_COMMON_SAFE : MANIFEST_COMMON;
+    return tsr__arena_printf(draft->arena, "rank%lld.%s", (long long)rank, ending).p;
 }
 
 // Copies the elements of a piece out of the whole, for types of any number of bits (packed, lowest
@@ -74,7 +74,7 @@ static void copy_piece(struct runs *runs, const unsigned char *whole, int bits, 
     }
 }
 
-// The bytes are in the rank file itself. Read here and now: a failure of the source ends the plan with its status.
+// The bytes are in the rank file itself. Read here and now: a failure of the source ends the draft with its status.
 static tsr_value *add_inside(struct part *part, struct form *form, const struct tile_piece *piece,
                              const int64_t *dims, int64_t bytes, struct str name)
 {
@@ -83,9 +83,9 @@ static tsr_value *add_inside(struct part *part, struct form *form, const struct 
         return tsr__graph_copy_initializer(part->graph, it->value, name.p);
     const void *whole;
     size_t n;
-    unsigned char *local = ARENA_ARRAY(part->plan->arena, unsigned char, (size_t)bytes + 1);
-    part->plan->status = tsr_tensor_data(tsr_value_initializer(it->value), &whole, &n);
-    if (!local || part->plan->status != TSR_OK)
+    unsigned char *local = ARENA_ARRAY(part->draft->arena, unsigned char, (size_t)bytes + 1);
+    part->draft->status = tsr_tensor_data(tsr_value_initializer(it->value), &whole, &n);
+    if (!local || part->draft->status != TSR_OK)
         return NULL;
     struct runs runs;
     tsr__runs_begin(&runs, piece, it->shape);
@@ -99,11 +99,11 @@ static tsr_value *add_outside(struct part *part, struct form *form, const int64_
                               int64_t bytes, struct str name)
 {
     struct item *it = form->item;
-    const struct plan *plan = part->plan;
-    const char *file = tsr__weights_file(plan, form->common ? plan->n_ranks : part->rank);
+    const struct draft *draft = part->draft;
+    const char *file = tsr__weights_file(draft, form->common ? draft->n_ranks : part->rank);
     uint64_t at = form->offset[0];
     if (!form->common)
-        at = form->offset[part->rank] = reserve(plan, &part->data_bytes, (uint64_t)bytes);
+        at = form->offset[part->rank] = reserve(draft, &part->data_bytes, (uint64_t)bytes);
     form->stored[part->rank] = 1;
     part->uses_common |= form->common;
     if (!file)
@@ -129,8 +129,8 @@ static tsr_status place_odd(struct part *part, struct form *form)
 static tsr_status refuse_size(struct part *part, const struct form *form)
 {
     struct place at = tsr__place_value(form->item->value);
-    at.file = str_of(tsr_model_path(part->plan->model));
-    tsr__diag(part->plan->session, DIAG_tensor_size, &at, "export the model again",
+    at.file = str_of(tsr_model_path(part->draft->model));
+    tsr__diag(part->draft->session, DIAG_tensor_size, &at, "export the model again",
               "the dimensions of this constant multiply to more than can be counted");
     return TSR_INVALID;
 }
@@ -141,7 +141,7 @@ static tsr_status place_on(struct part *part, struct form *form)
     struct item *it = form->item;
     if (!it->fixed || tsr_dtype_bits(it->dtype) == 0)
         return place_odd(part, form);
-    struct tile_piece *piece = tsr__const_piece(part->plan, form, part->rank);
+    struct tile_piece *piece = tsr__const_piece(part->draft, form, part->rank);
     if (!piece)
         return TSR_NOMEM;
     int64_t elements = tsr__piece_elements(piece), bytes = -1, dims[TILE_MAX_RANK];
@@ -155,7 +155,7 @@ static tsr_status place_on(struct part *part, struct form *form)
     if (!name.p)
         return TSR_NOMEM;
     // Who only looks needs no data, which may not even be there.
-    bool absent = part->plan->look && tsr_tensor_is_external(tsr_value_initializer(it->value));
+    bool absent = part->draft->look && tsr_tensor_is_external(tsr_value_initializer(it->value));
     tsr_value *value;
     if (stays_inside(it, bytes) && !absent)
         value = add_inside(part, form, piece, dims, bytes, name);
@@ -166,26 +166,26 @@ static tsr_status place_on(struct part *part, struct form *form)
     part->weight_bytes += bytes;
     if (value)
         return TSR_OK;
-    tsr_status why = plan_status(part->plan);
+    tsr_status why = draft_status(part->draft);
     if (why == TSR_OK)
         return TSR_NOMEM;
     return why;
 }
 
-// In the order of the plan, so that the same model gives the same files.
-tsr_status tsr__weights_place(struct plan *plan, struct part *parts)
+// In the order of the draft, so that the same model gives the same files.
+tsr_status tsr__weights_place(struct draft *draft, struct part *parts)
 {
-    if (plan->as_safetensors)
-        plan->safetensors = tsr__safetensors_room(plan);
-    for (struct form *form = plan->consts; form; form = form->next_const) {
+    if (draft->as_safetensors)
+        draft->safetensors = tsr__safetensors_room(draft);
+    for (struct form *form = draft->consts; form; form = form->next_const) {
         int64_t users = 0;
-        for (int64_t rank = 0; rank < plan->n_ranks; rank++)
+        for (int64_t rank = 0; rank < draft->n_ranks; rank++)
             users += form->live[rank];
         int64_t bytes = tsr_tensor_bytes(tsr_value_initializer(form->item->value));
         form->common = users > 1 && tsr__layout_is_whole(form->layout);
         if (form->common && form->item->fixed && bytes > 0 && !stays_inside(form->item, bytes))
-            form->offset[0] = reserve(plan, &plan->common_bytes, (uint64_t)bytes);
-        for (int64_t rank = 0; rank < plan->n_ranks; rank++) {
+            form->offset[0] = reserve(draft, &draft->common_bytes, (uint64_t)bytes);
+        for (int64_t rank = 0; rank < draft->n_ranks; rank++) {
             if (!form->live[rank])
                 continue;
             tsr_status st = place_on(&parts[rank], form);
@@ -220,15 +220,15 @@ static bool may_be_given(const struct part *part, const struct form *form)
 tsr_status tsr__weights_name_shared(struct part *part)
 {
     size_t bytes = 0, at = 0;
-    for (const struct form *form = part->plan->consts; form; form = form->next_const)
+    for (const struct form *form = part->draft->consts; form; form = form->next_const)
         if (may_be_given(part, form))
             bytes += strlen(tsr_value_name(form->local[part->rank])) + 1;
     if (bytes == 0)
         return TSR_OK;
-    char *lines = arena_get(part->plan->arena, bytes + 1, 1);
+    char *lines = arena_get(part->draft->arena, bytes + 1, 1);
     if (!lines)
         return TSR_NOMEM;
-    for (const struct form *form = part->plan->consts; form; form = form->next_const) {
+    for (const struct form *form = part->draft->consts; form; form = form->next_const) {
         if (!may_be_given(part, form))
             continue;
         const char *name = tsr_value_name(form->local[part->rank]);

@@ -6,9 +6,9 @@
 #include "partition/emit/emit.h"
 
 // "rank1.data", "common.data" (rank n_ranks), or with the ending .safetensors; NULL: out of memory.
-const char *tsr__weights_file(const struct plan *plan, int64_t rank);
+const char *tsr__weights_file(const struct draft *draft, int64_t rank);
 // Puts each constant into the graphs of the ranks that need it, and fixes its place in the data files.
-tsr_status tsr__weights_place(struct plan *plan, struct part *parts) TSR_MUST_USE;
+tsr_status tsr__weights_place(struct draft *draft, struct part *parts) TSR_MUST_USE;
 // Tells the engine's side which weights of the common file it may give to a session by name (kept_inputs.c in rules says why not all).
 tsr_status tsr__weights_name_shared(struct part *part) TSR_MUST_USE;
 struct data_file {
@@ -17,7 +17,7 @@ struct data_file {
 };
 // Writes common.data and rankN.data into the folder; files (n_ranks + 1, the last is the common
 // one) gets sizes and digests; bytes 0: no such file.
-tsr_status tsr__weights_write(struct plan *plan, struct part *parts, struct outfolder *outfolder,
+tsr_status tsr__weights_write(struct draft *draft, struct part *parts, struct outfolder *outfolder,
                               struct data_file *files) TSR_MUST_USE;
 
 #endif

@@ -32,11 +32,11 @@ struct source {
 };
 
 // A file whose bytes can be read where they lie, or memory.
-static tsr_status source_open(struct plan *plan, const struct item *it, struct source *out)
+static tsr_status source_open(struct draft *draft, const struct item *it, struct source *out)
 {
     const tsr_tensor *tensor = tsr_value_initializer(it->value);
     *out = (struct source){
-        .session = plan->session, .name = it->name, .bytes = tsr_tensor_bytes(tensor)};
+        .session = draft->session, .name = it->name, .bytes = tsr_tensor_bytes(tensor)};
     uint64_t length;
     bool packed =
         tsr_dtype_bits(it->dtype) % 8 != 0; // such pieces are taken bit by bit from memory
@@ -76,7 +76,7 @@ static tsr_status source_read(const struct source *source, int64_t at, int64_t n
 
 // One or more data files, open at the same time, ranks [first, first + n); the common file is n 0.
 struct batch {
-    struct plan *plan;
+    struct draft *draft;
     struct part *parts;
     int64_t first, n;
     struct outfile files[BATCH_RANKS];
@@ -227,11 +227,11 @@ static bool long_runs(const struct taker *takers, size_t n, int64_t bytes)
 }
 
 // Which of three ways: block by block, bit by bit, or inside the kernel.
-static tsr_status write_form(struct plan *plan, struct form *form, struct taker *takers, size_t n,
+static tsr_status write_form(struct draft *draft, struct form *form, struct taker *takers, size_t n,
                              unsigned char *buffer)
 {
     struct source source;
-    tsr_status st = source_open(plan, form->item, &source);
+    tsr_status st = source_open(draft, form->item, &source);
     int bits = tsr_dtype_bits(form->item->dtype);
     if (st != TSR_OK)
         return st;
@@ -262,7 +262,7 @@ static void pad_to(struct outfile *outfile, uint64_t offset)
 static bool take(struct batch *batch, const struct form *form, int64_t rank, int64_t file,
                  uint64_t offset, struct taker *out)
 {
-    struct tile_piece *piece = tsr__const_piece(batch->plan, form, rank);
+    struct tile_piece *piece = tsr__const_piece(batch->draft, form, rank);
     if (!piece)
         return false;
     *out = (struct taker){.batch = batch, .file = file};
@@ -278,13 +278,13 @@ static tsr_status common_form(struct batch *batch, struct form *form)
     if (!form->common)
         return TSR_OK;
     int64_t rank = 0;
-    while (rank < batch->plan->n_ranks && !form->stored[rank])
+    while (rank < batch->draft->n_ranks && !form->stored[rank])
         rank++;
-    if (rank == batch->plan->n_ranks)
+    if (rank == batch->draft->n_ranks)
         return TSR_OK;
     if (!take(batch, form, rank, 0, form->offset[0], &taker))
         return TSR_NOMEM;
-    return write_form(batch->plan, form, &taker, 1, batch->buffer);
+    return write_form(batch->draft, form, &taker, 1, batch->buffer);
 }
 
 // The shares of all ranks of the batch at once, so that the source is read once.
@@ -302,17 +302,17 @@ static tsr_status batch_form(struct batch *batch, struct form *form)
             return TSR_NOMEM;
     }
     if (n)
-        return write_form(batch->plan, form, takers, n, batch->buffer);
+        return write_form(batch->draft, form, takers, n, batch->buffer);
     return TSR_OK;
 }
 
 static tsr_status batch_open_file(struct batch *batch, int64_t i, struct outfolder *outfolder,
                                   const char *name)
 {
-    struct str path = tsr__outfolder_path(outfolder, batch->plan->arena, name);
+    struct str path = tsr__outfolder_path(outfolder, batch->draft->arena, name);
     if (!path.p)
         return TSR_NOMEM;
-    tsr_status st = tsr__out_open(batch->plan->session, path.p, &batch->files[i]);
+    tsr_status st = tsr__out_open(batch->draft->session, path.p, &batch->files[i]);
     batch->open[i] = st == TSR_OK;
     if (batch->open[i])
         batch->files[i].copy_least = COPY_LEAST;
@@ -328,11 +328,11 @@ static tsr_status batch_open(struct batch *batch, struct outfolder *outfolder, b
     size_t n = 0;
     if (batch->n == 0 && any_common)
         st = batch_open_file(batch, 0, outfolder,
-                             tsr__weights_file(batch->plan, batch->plan->n_ranks));
+                             tsr__weights_file(batch->draft, batch->draft->n_ranks));
     if (st != TSR_OK)
         return st;
     for (int64_t i = 0; i < batch->n; i++) {
-        const char *name = tsr__weights_file(batch->plan, batch->first + i);
+        const char *name = tsr__weights_file(batch->draft, batch->first + i);
         if (batch->parts[batch->first + i].data_bytes)
             st = name ? batch_open_file(batch, i, outfolder, name) : TSR_NOMEM;
         if (st != TSR_OK)
@@ -343,9 +343,9 @@ static tsr_status batch_open(struct batch *batch, struct outfolder *outfolder, b
             fds[n] = batch->files[i].fd;
             batch->place[i] = n++;
         }
-    if (n == 0 || batch->plan->undigested)
+    if (n == 0 || batch->draft->undigested)
         return TSR_OK;
-    return tsr__follow_start(batch->plan->session, fds, n, &batch->follow);
+    return tsr__follow_start(batch->draft->session, fds, n, &batch->follow);
 }
 
 // What is left in the buffers goes into the files, so that the digests can be finished before they
@@ -378,16 +378,16 @@ static tsr_status batch_close(struct batch *batch, int64_t i, struct data_file *
 // The headers of safetensors files, each before the data that it names.
 static tsr_status batch_headers(struct batch *batch)
 {
-    struct plan *plan = batch->plan;
-    for (int64_t i = 0; i < BATCH_RANKS && plan->safetensors; i++) {
+    struct draft *draft = batch->draft;
+    for (int64_t i = 0; i < BATCH_RANKS && draft->safetensors; i++) {
         unsigned char *header;
         if (!batch->open[i])
             continue;
-        int64_t rank = batch->n ? batch->first + i : plan->n_ranks;
-        tsr_status st = tsr__safetensors_header(plan, rank, &header);
+        int64_t rank = batch->n ? batch->first + i : draft->n_ranks;
+        tsr_status st = tsr__safetensors_header(draft, rank, &header);
         if (st != TSR_OK)
             return st;
-        tsr__out_write(&batch->files[i], header, (size_t)plan->safetensors);
+        tsr__out_write(&batch->files[i], header, (size_t)draft->safetensors);
     }
     return TSR_OK;
 }
@@ -402,8 +402,8 @@ static tsr_status batch_write(struct batch *batch, struct outfolder *outfolder,
     st = batch_headers(batch);
     if (st != TSR_OK)
         return st;
-    for (struct form *form = batch->plan->consts; form; form = form->next_const) {
-        st = tsr__cancel_check(batch->plan->session);
+    for (struct form *form = batch->draft->consts; form; form = form->next_const) {
+        st = tsr__cancel_check(batch->draft->session);
         if (st != TSR_OK)
             return st;
         if (batch->n)
@@ -416,7 +416,7 @@ static tsr_status batch_write(struct batch *batch, struct outfolder *outfolder,
     st = batch_digest(batch);
     if (st != TSR_OK)
         return st;
-    struct data_file *first = &files[batch->plan->n_ranks]; // of the common file
+    struct data_file *first = &files[batch->draft->n_ranks]; // of the common file
     if (batch->n)
         first = &files[batch->first];
     for (int64_t i = 0; i < BATCH_RANKS; i++) {
@@ -442,32 +442,32 @@ static tsr_status batch_run(struct batch *batch, struct outfolder *outfolder,
 }
 
 // The common file first, then the ranks in batches, so that few files are open at a time.
-tsr_status tsr__weights_write(struct plan *plan, struct part *parts, struct outfolder *outfolder,
+tsr_status tsr__weights_write(struct draft *draft, struct part *parts, struct outfolder *outfolder,
                               struct data_file *files)
 {
-    struct batch *batch = ARENA_NEW(plan->arena, struct batch);
-    unsigned char *buffer = tsr__alloc(plan->session, (size_t)BLOCK_BYTES);
+    struct batch *batch = ARENA_NEW(draft->arena, struct batch);
+    unsigned char *buffer = tsr__alloc(draft->session, (size_t)BLOCK_BYTES);
     bool any_common = false;
-    for (int64_t rank = 0; rank < plan->n_ranks; rank++)
+    for (int64_t rank = 0; rank < draft->n_ranks; rank++)
         any_common |= parts[rank].uses_common;
     tsr_status st = TSR_NOMEM;
     int64_t first = 0, n = 0; // a batch of no ranks first: the common file
     if (!batch || !buffer)
         goto free_buffer;
     do {
-        *batch =
-            (struct batch){.plan = plan, .parts = parts, .first = first, .n = n, .buffer = buffer};
+        *batch = (struct batch){
+            .draft = draft, .parts = parts, .first = first, .n = n, .buffer = buffer};
         st = batch_run(batch, outfolder, files, any_common);
         if (st != TSR_OK)
             goto free_buffer;
         first += n;
-        tsr__progress(plan->session, "weights", (uint64_t)first, (uint64_t)plan->n_ranks);
-        n = plan->n_ranks - first;
+        tsr__progress(draft->session, "weights", (uint64_t)first, (uint64_t)draft->n_ranks);
+        n = draft->n_ranks - first;
         if (n > BATCH_RANKS)
             n = BATCH_RANKS;
     } while (n > 0);
 free_buffer:
     if (buffer)
-        tsr__free(plan->session, buffer, (size_t)BLOCK_BYTES);
+        tsr__free(draft->session, buffer, (size_t)BLOCK_BYTES);
     return st;
 }
