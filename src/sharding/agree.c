@@ -13,12 +13,15 @@
 //     X {2,1} and W {1,1:0,1}:   m is cut and W whole: they agree
 #include "sharding/agree.h"
 
+// A layout that is given for an input: by a spec, or (formalism) by the way in which the value lies.
 struct given {
     int input;
     const tsr_value *value;
     struct tile_layout *layout;
     struct shape shape;
 };
+// One question. `given` is in the order of the inputs; the first of two that contradict each other
+// is taken to be right.
 struct agree {
     struct arena *arena;
     const tsr_node *node;
@@ -56,6 +59,7 @@ static void assume(struct agree *agree, const struct shapes *shapes, int input,
         agree->given[agree->n++] = given;
 }
 
+// A second spec of the value is an error of its own (spec-twice) and is not judged here.
 static const tsr_spec *first_spec(const tsr_node_config *nc, const tsr_value *value)
 {
     for (size_t k = 0; k < tsr_node_config_spec_count(nc); k++)
@@ -91,11 +95,14 @@ static bool collect(struct agree *agree, const struct shapes *shapes, const tsr_
     return !agree->arena->failed;
 }
 
+// To the letter: every cut must fit, and factors of the tensor that it does not cut are whole from
+// now on.
 static bool take(struct solve *solve, const struct given *given)
 {
     return tsr__solve_add(solve, false, given->input, given->layout, &given->shape, false, true);
 }
 
+// A solver that knows nothing yet but the rule. A failed take spoils it, so each attempt begins anew.
 static bool begin(const struct agree *agree, struct solve *solve)
 {
     return tsr__solve_init(solve, agree->arena, agree->arena, agree->rule, agree->n_all);
@@ -119,6 +126,7 @@ static const char *demanded(const struct agree *agree, const struct given *by,
     return NULL;
 }
 
+// `given` does not fit together with `by`; why are the solver's words.
 static void report_conflict(const struct agree *agree, const struct given *given,
                             const struct given *by, const char *why)
 {
@@ -139,6 +147,7 @@ static void report_conflict(const struct agree *agree, const struct given *given
 }
 
 // The first of those before g that contradicts it by itself; the nearest before it if only all together do.
+// i is at least 1: the first layout fits alone, or judge has ended before.
 static const struct given *culprit(const struct agree *agree, size_t i)
 {
     for (size_t k = 0; k < i; k++) {
@@ -161,6 +170,7 @@ static void report_uncut(const struct agree *agree, const tsr_value *value, cons
               "the node is annotated to be cut, but runs whole on each of its devices: %s", why);
 }
 
+// As judge, without findings: for a second rule of the operator, of which one is enough.
 static bool fits_all(const struct agree *agree)
 {
     struct solve all;
@@ -172,6 +182,8 @@ static bool fits_all(const struct agree *agree)
     return true;
 }
 
+// One finding at most: what comes after a contradiction would be judged by a state that is already
+// wrong. False: out of memory.
 static bool judge(const struct agree *agree)
 {
     struct solve all, alone;
@@ -196,6 +208,9 @@ static bool judge(const struct agree *agree)
 }
 
 // Judges the inputs that have specs, and with assumed those that have none too.
+// Cheap questions first: without a cut nothing can contradict, and rules are made only then. An
+// operator may have a second rule (tsr__rule_strided); the flow takes whichever does what is asked,
+// so agreement with either is enough.
 static bool agreement(struct agree *agree, const struct shapes *shapes, const tsr_node_config *nc)
 {
     bool cut = false;

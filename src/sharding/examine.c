@@ -4,6 +4,10 @@
 // The checker and the reader of layouts both ask here, so that what passes the check has a layout.
 // Everything that is wrong is reported, each mistake once: a count that cannot be judged because of
 // another mistake is not.
+//
+//     X of [8,6], a configuration of 4 devices; axis 0 in 2 shards, axis -2 in 3, devices 0, 5:
+//     axis -2 is axis 0 again (shard-axis-twice); device 5 (shard-device, "did you mean 3?"); 2 * 3 = 6 shards
+//     for 2 entries (spec-owners); whether a device is named twice is not asked, since one of them is wrong
 #include "sharding/examine.h"
 
 #include <stdlib.h>
@@ -56,6 +60,8 @@ static int key_order(const void *a, const void *b)
     return int64_order(x->at, y->at);
 }
 
+// Of groups with one key the first in the file comes first, and is the one that is found. False:
+// out of memory.
 bool tsr__groups_index(struct arena *arena, const tsr_spec *spec, struct group_index *out)
 {
     out->n = tsr_spec_group_count(spec);
@@ -108,6 +114,8 @@ static bool repeated(int64_t *v, size_t n, int64_t *out)
     return false;
 }
 
+// where: the words for the list that names it. Without a known configuration only negative numbers
+// are wrong.
 static bool device_fits(struct spec_scope *sc, const tsr_spec *spec, int64_t d, const char *where)
 {
     if (d >= 0 && (sc->devices < 0 || d < sc->devices))
@@ -124,6 +132,7 @@ static bool device_fits(struct spec_scope *sc, const tsr_spec *spec, int64_t d, 
     return false;
 }
 
+// A key that is also a device's number hides that device in the list: allowed, and worth a remark.
 static void examine_group(struct spec_scope *sc, const tsr_spec *spec, size_t i)
 {
     const int64_t *members = NULL;
@@ -164,6 +173,7 @@ static bool *used_groups(struct spec_scope *sc, const tsr_spec *spec,
     return used;
 }
 
+// Three groups of one key are one finding: only the second of a run of equal keys speaks.
 static void examine_groups(struct spec_scope *sc, const tsr_spec *spec,
                            const struct group_index *index)
 {
@@ -204,6 +214,7 @@ static void examine_repeats(struct spec_scope *sc, const tsr_spec *spec,
         }
     }
     int64_t *all = ARENA_ARRAY(sc->arena, int64_t, total + 1), twice;
+    // all owners of all shards in one list; the same owner twice stands side by side after sorting
     if (!all)
         return;
     total = 0;
@@ -269,6 +280,7 @@ static int64_t front_axis(int64_t axis, int rank)
     return axis;
 }
 
+// Where the rank is not known any axis may be right.
 static void examine_axis(struct spec_scope *sc, const tsr_spec *spec, int64_t axis, int rank)
 {
     if (rank < 0 || front_axis(axis, rank) != INT64_MIN)
@@ -287,6 +299,8 @@ static void examine_axis(struct spec_scope *sc, const tsr_spec *spec, int64_t ax
 }
 
 // Axes that are listed twice, that may be, and axes that are not in order.
+// Without a rank, axes from the front and from the back cannot be compared with each other: each
+// kind is judged by itself, and the two kinds together get a remark.
 static void examine_axes(struct spec_scope *sc, const tsr_spec *spec, int rank)
 {
     size_t n = tsr_spec_dim_count(spec), front = 0, back = 0;
@@ -377,6 +391,8 @@ static bool examine_factors(struct spec_scope *sc, const tsr_spec *spec, size_t 
             return false;
         }
         bool join =
+            //
+            // neighbouring factors that are whole and of unknown size are one, of unknown size
             known == 0 && cuts == 1 && dim.n && f[dim.n - 1].cuts == 1 && f[dim.n - 1].size == 0;
         open += known == 0 && !join;
         if (!join)
@@ -469,6 +485,8 @@ static void examine_dim(struct spec_scope *sc, const tsr_spec *spec, size_t i,
 // ---- shards against devices --------------------------------------------------------------------
 
 // product: number of shards, 0 if it overflows, -1 if it is not to be judged.
+// A whole tensor may name any number of devices: each has a copy. A cut one names one device or
+// group for each shard, or nobody, which means devices 0, 1, 2 ...
 static void examine_owners(struct spec_scope *sc, const tsr_spec *spec, int64_t product)
 {
     const int64_t *devices;
@@ -507,6 +525,7 @@ void tsr__spec_examine(struct spec_scope *sc, const tsr_spec *spec, const struct
     examine_owners(sc, spec, product);
 }
 
+// Rank -1 where nothing is declared, and without memory: then less is judged.
 struct shape tsr__declared_shape(struct arena *arena, const tsr_value *value)
 {
     struct shape shape = {.dtype = tsr_value_dtype(value), .rank = tsr_value_rank(value)};

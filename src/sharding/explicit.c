@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // explicit.c - the placement of one node for which the caller gives the layouts: what the flow would make of them if they
 // stood in the model as specs. The planner asks here before it writes shardings down.
+//
+// So what the planner prices is what the flow later finds. Both take inputs to the letter, then
+// outputs as far as they fit; what merely arrives, and wishes, do not count here.
 #include "sharding/node_placement.h"
 
+// Devices that still take part.
 static size_t count_on(const struct solve *solve)
 {
     size_t n = 0;
@@ -50,6 +54,7 @@ bool tsr__placement_explicit(struct arena *scratch, struct arena *arena, const t
     return !scratch->failed && tsr__solve_result(&v, arena, placement);
 }
 
+// A value in several slots has its layout in all of them.
 static bool take_spec(struct arena *arena, const tsr_node *node, const tsr_spec *spec,
                       const struct shapes *shapes, struct tile_layout **in,
                       struct tile_layout **out)
