@@ -6,6 +6,14 @@
 // of stages. Marks by number (value, configuration) instead of searches keep it linear, however
 // many slots, specs or entries one node has. What one spec says of itself is examine.c's business,
 // whether the specs of a node agree by its operator's rule is agree.c's.
+//
+// A mark is the number of the node (or entry) that is being looked at: of_node[value] == node_mark
+// says "the value is a slot of this node" without clearing anything between nodes. Of a node with
+// 10 000 inputs and as many specs, each spec costs one look.
+//
+//     node 7 is the third annotated one: node_mark 3; its inputs X, W and output Y get of_node 3
+//     a spec of Z: of_node[Z] is 0 or an older mark, so Z is no slot of this node: spec-value-unknown or shard-value
+//     two specs of X in one entry: the second finds of_spec[X] equal to entry_mark: spec-twice
 #include "sharding/agree.h"
 #include "sharding/examine.h"
 #include "sharding/flow.h"
@@ -17,6 +25,7 @@
 #define FLOW_NODES_MAX                                                                             \
     20000 // of the main graph, times configurations: above, shardings are not followed
 
+// What is known of a declared configuration while all nodes are walked.
 struct config_state {
     const tsr_config *config;
     uint32_t seen_at;   // mark of the node that had an entry for it last
@@ -60,6 +69,7 @@ struct check {
          ? tsr__arena_printf(&(c)->scratch, __VA_ARGS__).p                                         \
          : NULL)
 
+// For findings about the model as a whole, or about a configuration (NULL: none in particular).
 static struct place place_model(const struct check *check, const tsr_config *config)
 {
     struct place at = PLACE_NONE;
@@ -79,6 +89,7 @@ static struct place place_entry(const tsr_node *node, const tsr_config *config)
 
 // ---- configurations -----------------------------------------------------------------------------
 
+// The remedy for a name that is not declared; NULL where hints are not made any more.
 static const char *nearest_config(struct check *check, struct str name)
 {
     struct str names[CANDIDATES_MAX] = {{0}};
@@ -95,6 +106,7 @@ static const char *nearest_config(struct check *check, struct str name)
     return "name one that the model declares, or remove the annotation";
 }
 
+// The file may hold any number of devices; ir does not judge.
 static void check_config(struct check *check, const tsr_config *config)
 {
     struct place at = place_model(check, config);
@@ -173,6 +185,8 @@ static const char *nearest_value(struct check *check, const tsr_node *node, stru
 }
 
 // True if the spec is about a value of this node; else a finding says what it is about.
+// A stand-in has no graph (home NULL): the name is in no graph that the node sees. A value of
+// another node is known, but not here.
 static bool check_spec_value(struct check *check, const tsr_node *node, const tsr_config *config,
                              const tsr_value *value)
 {
@@ -217,6 +231,8 @@ static struct shape shape_of(struct check *check, const tsr_value *value)
     return shape;
 }
 
+// A spec of a wrong value is still examined for what it says of itself, without a shape to hold it
+// against.
 static void check_spec(struct check *check, const tsr_node *node, const tsr_config *config,
                        int64_t devices, const tsr_spec *spec)
 {
@@ -267,6 +283,7 @@ static struct config_state *check_binding(struct check *check, const tsr_node *n
     return state;
 }
 
+// Only notes whether stages ever fall in the order of the file: most models end the question here.
 static void check_stage(struct check *check, const tsr_node *node, const tsr_node_config *nc,
                         struct config_state *state)
 {
@@ -283,6 +300,7 @@ static void check_stage(struct check *check, const tsr_node *node, const tsr_nod
     }
 }
 
+// Ids of nodes and values in check->told and check->shapes are this model's.
 static tsr_model *model_to_follow(const struct check *check)
 {
     if (check->inlined)
@@ -290,6 +308,8 @@ static tsr_model *model_to_follow(const struct check *check)
     return check->model;
 }
 
+// Lack of memory is noted in scratch.failed, which check_model sees at its end. What was told is
+// remembered, so that the flow does not tell it again.
 static void check_operator(struct check *check, const tsr_node *node, const tsr_node_config *nc)
 {
     if (!check->shapes && !check->arena.failed)
@@ -305,6 +325,7 @@ static void check_operator(struct check *check, const tsr_node *node, const tsr_
         *told = (struct told){tsr__node_id(node), tsr_node_config_config(nc)};
 }
 
+// The operator's rule is asked only if the specs themselves brought no error: a wrong spec has no layout.
 static void check_entry(struct check *check, const tsr_node *node, const tsr_node_config *nc)
 {
     const tsr_config *config = tsr_node_config_config(nc);
@@ -374,6 +395,7 @@ struct reach {
     const tsr_node *from;
 };
 
+// reach->stage counts from 1, messages from 0.
 static void report_order(struct check *check, const tsr_node *node, const tsr_config *config,
                          const tsr_value *value, int64_t stage, const struct reach *reach)
 {
@@ -401,6 +423,7 @@ static void walk_stages(struct check *check, const tsr_config *config, struct re
         struct reach latest = {own + 1, node};
         for (size_t i = 0; i < tsr_node_input_count(node); i++) {
             const tsr_value *value = tsr_node_input(node, i);
+            // a value that no node made yet has reach 0 and depends on nothing
             const struct reach *r = NULL;
             if (value)
                 r = &reach[tsr__value_id(value)];
@@ -532,6 +555,8 @@ static void check_flows(struct check *check)
 
 // Whether the shardings of a function's nodes agree depends on what it is called with: that is seen
 // where its body stands in the place of the call.
+// The same operators are looked at in a copy of the model in which bodies stand in the place of
+// their calls. In the model itself check_entry leaves operators out then (check->calls).
 static bool check_calls(struct check *check)
 {
     if (tsr_model_clone(check->model, &check->inlined) != TSR_OK)
@@ -587,6 +612,8 @@ static bool check_model(struct check *check)
     return !check->arena.failed;
 }
 
+// TSR_OK says that the model was looked at, not that it is right: that is what the findings say.
+// The exception is a configuration that was asked for and is not there.
 static tsr_status check_as(tsr_model *model, struct check check)
 {
     const char *config = check.only;
