@@ -42,6 +42,7 @@ static int expand(const struct cut_part *parts, int n, struct digit *out)
     return count;
 }
 
+// 0, "not known", where a size is not known or the product does not fit.
 static int64_t times(int64_t a, int64_t b)
 {
     int64_t r;
@@ -50,6 +51,8 @@ static int64_t times(int64_t a, int64_t b)
     return 0;
 }
 
+// In place: digit[0 .. count) are the merged ones. F2 of part 0 and then F3 of part 1 become F6, in
+// which part 0 counts in steps of 3 and part 1 in ones.
 // Takes neighbours together; moves of parts that went into a full digit get their strides.
 static int merge(struct digit *digit, int n, struct cut_move *moves, int n_parts)
 {
@@ -73,6 +76,8 @@ static int merge(struct digit *digit, int n, struct cut_move *moves, int n_parts
     return count;
 }
 
+// Returns how many factors there are: 0 for a dimension that is not cut, so that it has no factors
+// at all. A single factor is the dimension itself and needs no size.
 int tsr__cut_canonical(const struct cut_part *parts, int n, struct tile_factor *out,
                        struct cut_move *moves)
 {
@@ -81,6 +86,7 @@ int tsr__cut_canonical(const struct cut_part *parts, int n, struct tile_factor *
         moves[i] = (struct cut_move){-1, 0};
     int count = merge(d, expand(parts, n, d), moves, n), made = 0;
     for (int i = 0; i < count; i++, made++) {
+        // out[made] is digit i; digits get fewer on the way, so moves are renumbered
         out[made] = (struct tile_factor){d[i].size, d[i].cuts};
         for (int k = 0; k < n; k++)
             if (moves[k].to == i)
@@ -97,6 +103,8 @@ int tsr__cut_canonical(const struct cut_part *parts, int n, struct tile_factor *
     return made;
 }
 
+// Returns their number, or -1: the size is known and the factors do not multiply to it, as {3/3*4} of
+// 10 elements.
 // Parts of a dimension as the layout has them; sizes resolved where the dimension is known.
 static int parts_of(const struct tile_dim *dim, tsr_dim size, struct cut_part *parts)
 {
@@ -127,6 +135,7 @@ static int64_t stride_of(const struct tile_layout *layout, int loop)
     return stride;
 }
 
+// Owners of a shard are in ascending order, so equal sets are equal lists.
 static bool same_owners(const struct tile_layout *layout, int64_t a, int64_t b)
 {
     const int64_t *of_a, *of_b;
@@ -153,6 +162,8 @@ static struct tile_layout *merged(struct arena *arena, const struct tile_layout 
                                   int64_t run)
 {
     struct tile_layout *wide = tsr__layout_ordered(arena, l);
+    // The owners are moved from shards of `wide`, whose loops are in the order of the dimensions as those
+    // of the new layout are. In {4,2} merged by 2 along dimension 0, shard (3,1) = 7 becomes (1,1) = 3.
     struct tile_loop at = l->loops[loop];
     struct tile_owner *pairs =
         ARENA_ARRAY(arena, struct tile_owner, (size_t)l->first[l->n_shards] + 1);
@@ -182,6 +193,8 @@ static struct tile_layout *merged(struct arena *arena, const struct tile_layout 
 
 // Tiles that lie side by side on one device are one tile: {4,1:0,0,1,1} is {2,1:0,1}, for any size, because
 // floor(2 j D / 4) = floor(j D / 2). NULL: out of memory.
+// The longest runs first, and again until nothing can be merged: each merge makes the layout
+// smaller, so it ends.
 static const struct tile_layout *merge_tiles(struct arena *arena, const struct tile_layout *l)
 {
     for (int loop = 0; loop < l->n_loops; loop++) {

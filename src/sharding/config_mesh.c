@@ -24,6 +24,7 @@ static bool read_sides(struct str text, int64_t devices, struct notation_mesh *m
     return all == devices;
 }
 
+//     8 devices and metadata "2x4": sizes {2,4}; no metadata, or "3x4", which is not 8: sizes {8}
 void tsr__config_mesh(struct arena *arena, const tsr_model *model, const tsr_config *config,
                       struct notation_mesh *mesh)
 {

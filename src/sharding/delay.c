@@ -14,6 +14,8 @@
 // whose sum the group combines: it takes over groups and combination of the node before it.
 #include "sharding/internal.h"
 
+// `from` and `fits` belong to one question: may this node's sum be delayed? check_reader answers it
+// reader by reader.
 struct delay {
     struct flow *flow;
     bool *asked;      // by value id
@@ -68,6 +70,7 @@ static bool same_size(const tsr_dim *a, const tsr_dim *b)
     return a->symbol[0] && strcmp(a->symbol, b->symbol) == 0;
 }
 
+// Shapes that are not known count as different: then the sum is combined at once, which is always right.
 static bool same_shape(const struct shapes *shapes, const tsr_value *x, const tsr_value *y)
 {
     struct shape a = tsr__shapes_of(shapes, x), b = tsr__shapes_of(shapes, y);
@@ -79,6 +82,8 @@ static bool same_shape(const struct shapes *shapes, const tsr_value *x, const ts
     return true;
 }
 
+// Adding [8,1] in parts to [8,6] makes [8,6] in parts: more to combine than before, so that is no
+// gain and is refused.
 enum sum_way tsr__sum_fits(const struct shapes *shapes, const tsr_node *node, size_t input)
 {
     enum sum_way way = tsr__rule_sum(node, input);
@@ -90,6 +95,7 @@ enum sum_way tsr__sum_fits(const struct shapes *shapes, const tsr_node *node, si
     return way;
 }
 
+// NULL: an input of the model, a constant, or made in a body.
 static const struct node_flow *producer(const struct delay *delay, const tsr_value *value)
 {
     const tsr_node *node = NULL;
@@ -103,6 +109,8 @@ static const struct node_flow *producer(const struct delay *delay, const tsr_val
     return &delay->flow->nodes[at];
 }
 
+// Mul(P, 2) may take P in parts; Mul(P, Q) with both in parts may not: (p0 + p1)(q0 + q1) is not p0
+// q0 + p1 q1. Nor may Mul(P, P), which reads one value twice.
 // What else comes in parts comes from the same groups, and only where it is added.
 static bool others_fit(const struct delay *delay, const struct node_flow *flow, size_t input,
                        enum sum_way way)
@@ -158,6 +166,8 @@ static bool may_delay(struct delay *delay, const struct node_flow *nf)
 }
 
 // The parts that come in make parts of what the node gives.
+// Every input that was delayed is one that this node was found to take: check_reader asked when its
+// producer was looked at.
 static bool take_parts(struct arena *arena, const struct delay *delay, struct node_flow *nf)
 {
     for (size_t i = 0; i < tsr_node_input_count(nf->node); i++) {
@@ -178,6 +188,8 @@ static bool take_parts(struct arena *arena, const struct delay *delay, struct no
     return true;
 }
 
+// Lines of other configurations are passed over. The names are views of the metadata's text, valid
+// while it stands.
 void tsr__delayed_names(struct arena *arena, const tsr_model *model, const tsr_config *c,
                         struct map *names)
 {
