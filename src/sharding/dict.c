@@ -3,10 +3,14 @@
 //
 // A dictionary is a layout with data: every (device, tile) has a piece in one block of memory of its own. Knows
 // element sizes, not element types.
+//
+//     float32 [4,6] as {2,1:(0,1),2}: tile 0 is rows 0..1, tile 1 rows 2..3, 48 bytes each
+//     held: (device 0, tile 0), (1, 0), (2, 1), in this order; join needs devices 0 and 1 to hold equal copies
 #include "sharding/examine.h"
 
 #include <stdlib.h>
 
+// One piece that one device has; `data` is `bytes` long and freed with the dictionary.
 struct held {
     int64_t device, tile;
     struct tile_piece *piece;
@@ -25,6 +29,7 @@ struct tsr_pieces {
     size_t n;
 };
 
+// The order in which pieces are listed, and so what index i of tsr_pieces_at means.
 static int by_device(const void *a, const void *b)
 {
     const struct held *x = a, *y = b;
@@ -69,6 +74,8 @@ static tsr_status take_shape(tsr_pieces *dict, tsr_dtype type, int rank, const i
     return TSR_OK;
 }
 
+// Zeros until it is filled. A piece of no elements has memory too, so NULL always means that there
+// was none to be had.
 static bool make_piece(tsr_pieces *dict, struct held *held, const struct tile_layout *layout)
 {
     held->piece = tsr__layout_piece(&dict->arena, layout, dict->shape, held->tile);
@@ -84,6 +91,7 @@ static bool make_piece(tsr_pieces *dict, struct held *held, const struct tile_la
     return held->data != NULL;
 }
 
+// dict->n counts the pieces that have memory: tsr_pieces_free frees just those.
 static tsr_status make_pieces(tsr_pieces *dict, const struct tile_layout *layout)
 {
     size_t n = (size_t)layout->first[layout->n_shards], at = 0;
@@ -215,6 +223,7 @@ static tsr_status compare(const tsr_pieces *dict)
     return TSR_OK;
 }
 
+// Elements that no device has (a tile that nobody owns) are zero in the result.
 tsr_status tsr_pieces_join(const tsr_pieces *dict, void *out)
 {
     struct arena scratch;

@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // edits.c - what a configuration says about a model, as the edits that say it: one line each, in the
 // words of `tessera annotate --script`. Nodes are named by their place in their graph.
+//
+//     --config tp:2
+//     --shard "#4":"x"={2,1:0,1}
+//     --shard "#7 > body > #0":"h"={1,2:0,1}
+//     --stage #9=1
+//     --delay #4
 #include "sharding/internal.h"
 
+// The text so far. A copy of twice the size is made where it does not fit: arenas do not give back.
 struct lines {
     struct arena *arena;
     const struct shapes *shapes;
@@ -33,6 +40,7 @@ static bool add_line(struct lines *lines, struct str line)
     return true;
 }
 
+// "--config tp:2=gpu0,gpu1": the names of the devices are optional.
 static bool add_config(struct lines *lines, const tsr_config *config)
 {
     struct str line = tsr__arena_printf(lines->arena, "--config %s:%lld", tsr_config_name(config),
@@ -49,6 +57,7 @@ static bool add_config(struct lines *lines, const tsr_config *config)
 }
 
 // The notation counts dimensions from the last, so the rank must be the real one, declared or not.
+// A spec that says nothing has no edit; a wrong one is a finding and ends the list.
 static tsr_status add_spec(struct lines *lines, const tsr_spec *spec, struct str path)
 {
     const tsr_value *value = tsr_spec_value(spec);
@@ -85,6 +94,7 @@ static tsr_status add_node(struct lines *lines, const tsr_node_config *nc, struc
 static tsr_status add_graph(struct lines *lines, const tsr_graph *graph, const tsr_config *config,
                             struct str before);
 
+// An attribute with a list of graphs has no name for each of them; no operator of ONNX has one.
 static tsr_status add_bodies(struct lines *lines, const tsr_node *node, const tsr_config *config,
                              struct str path)
 {
@@ -103,6 +113,7 @@ static tsr_status add_bodies(struct lines *lines, const tsr_node *node, const ts
     return TSR_OK;
 }
 
+// Sums have one output, the first.
 static tsr_status add_delay(struct lines *lines, const tsr_node *node, struct str path)
 {
     const tsr_value *value = NULL;
