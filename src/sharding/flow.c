@@ -16,6 +16,8 @@
 #include "sharding/flow.h"
 #include "sharding/node_placement.h"
 
+// One node that is being placed. `in` and `out` have the explicit layouts by slot; lists of tensors
+// may replace some of them (take_lists). explicit_cut: some spec cuts; cut_in: one of an input does.
 struct step {
     struct flow_work *work;
     tsr_node *node;
@@ -52,11 +54,14 @@ struct tile_layout *tsr__flow_whole(struct flow_work *work, int rank,
     return tsr__layout_whole(work->arena, rank, placement->devices, placement->n_devices);
 }
 
+// Of a list of tensors the shape of its elements: a list is cut as they are.
 static struct shape shape_of(const struct step *step, const tsr_value *value)
 {
     return tsr__shapes_element(step->work->flow->shapes, value);
 }
 
+// A constant has no place of its own: each device stores what it needs of it. An initializer that
+// is an input as well may be given by the caller, so it lies where inputs lie.
 static bool is_constant(const tsr_value *value)
 {
     return tsr_value_initializer(value) && !tsr_value_is_input(value);
@@ -102,6 +107,7 @@ static bool take_spec(struct step *step, const tsr_spec *spec)
     return true;
 }
 
+// False: a spec that describes no layout, or no memory.
 static bool read_specs(struct step *step)
 {
     for (size_t i = 0; i < tsr_node_config_count(step->node); i++) {
@@ -126,6 +132,8 @@ static struct place place_of(const struct step *step, const tsr_value *value)
     return at;
 }
 
+// Remembers the reason even if nothing is to be said: infer and quality() ask for it. The first
+// reason counts.
 static void report_uncut(struct step *step, const char *why)
 {
     if (step->nf->replicated)
@@ -140,6 +148,7 @@ static void report_uncut(struct step *step, const char *why)
               "the node is annotated to be cut, but runs whole on each of its devices: %s", why);
 }
 
+// How many shards the device has; *shard is the last of them.
 static size_t owners_at(const struct tile_layout *layout, int64_t d, int64_t *shard)
 {
     size_t n = 0;
@@ -267,6 +276,7 @@ static size_t count_on(const bool *on, int64_t n)
     return count;
 }
 
+// All devices that the node's stage allows.
 static void set_stage(const struct step *step, bool *on)
 {
     for (int64_t d = 0; d < step->work->n_all; d++)
@@ -331,6 +341,7 @@ static void keep_first(bool *on, int64_t n)
 }
 
 // A rule without factors: every device that runs the node does all of it.
+// single: on the first device alone, for nodes that draw random numbers or otherwise may not run twice.
 static bool place_whole(struct step *step, const char *why, bool single)
 {
     struct rule *rule = ARENA_NEW(step->work->arena, struct rule);
@@ -356,6 +367,7 @@ static const tsr_value *slot(const struct step *step, bool out, size_t i)
     return tsr_node_input(step->node, i);
 }
 
+// As tsr__solve_add, with the shape of the value in slot i.
 static bool add(struct step *step, struct solve *solve, bool out, size_t i,
                 const struct tile_layout *layout, bool each_loop, bool pin)
 {
@@ -529,6 +541,7 @@ static int64_t quality(struct step *step)
     return kept * SOLVE_MAX_DEVICES + parts;
 }
 
+// Places the node silently and forgets what was remembered of it: only the quality is wanted.
 static int64_t try_rule(struct step *step, const struct rule *rule)
 {
     int say = step->work->say;
@@ -558,6 +571,8 @@ static bool place_better(struct step *step, const struct rule *rule)
 
 // ---- results
 
+// What the placement means for one slot: its projection, or whole on all devices of a node that
+// runs whole. NULL: there is no value, or no memory.
 static struct tile_layout *layout_of(struct step *step, bool out, size_t i)
 {
     const struct placement *placement = &step->nf->place;
@@ -645,6 +660,7 @@ static bool mention_captures(struct step *step)
 
 // ---- nodes
 
+// False for a graph that is not sorted, with a finding unless errors are not to be told.
 static bool inputs_ready(struct step *step)
 {
     for (size_t i = 0; i < step->n_in; i++) {
@@ -662,6 +678,8 @@ static bool inputs_ready(struct step *step)
     return true;
 }
 
+// Layouts that are results live in work->arena; what is asked of this node alone in work->scratch,
+// which is freed after it.
 static bool make_room(struct step *step)
 {
     struct arena *arena = step->work->arena;
@@ -677,6 +695,7 @@ static bool make_room(struct step *step)
 }
 
 // A node with bodies: they are followed on the devices where it runs.
+// whole: why the node itself is not cut, told where its bodies cannot be either.
 static bool place_bodies(struct step *step, const char *whole)
 {
     struct flow_ask ask = {.node = step->node, .nf = step->nf, .in = step->in, .out = step->out};
@@ -727,6 +746,8 @@ static bool take_from_elsewhere(struct step *step, size_t i, const struct tile_l
 {
     const tsr_value *value = slot(step, false, i);
     bool outside = false, missing = !tsr__layout_is_whole(layout);
+    // outside: some device that has the list may not run the node; missing: some device that may
+    // has no copy
     for (int64_t d = 0; d < step->work->n_all; d++) {
         bool has = tsr__layout_has_device(layout, d), may = may_run_on(step, d);
         outside = outside || (has && !may);
@@ -918,6 +939,7 @@ static bool follow(struct step *step)
     if (step->bound && !work->within)
         step->stage = tsr__stages_devices(&work->stages, step->node, true);
     const struct rule *rule = tsr__rule_of(work->arena, step->node, work->flow->shapes);
+    // a rule is NULL only for lack of memory
     work->base->failed = work->base->failed || !rule;
     if (!rule)
         return false;
@@ -952,6 +974,7 @@ static bool follow(struct step *step)
     return ok;
 }
 
+// nf comes zeroed. False: the flow cannot go on; whether for memory says work->base->failed.
 bool tsr__flow_node(struct flow_work *work, tsr_node *node, struct node_flow *nf)
 {
     struct step step = {.work = work, .node = node, .nf = nf};

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // flow_model.c - the flow through a whole model: starts it, goes through the main graph node by node, and once more
 // where a list turned out to lie in the wrong place. What happens at a node is flow.c's.
+//
+// A list of tensors does not move between devices of a stage. So where a reader needs it otherwise
+// than it lies, the list is marked (kept_whole) and the flow starts anew with its maker on all
+// devices. Marks are never taken back, so the runs end.
 #include "sharding/flow.h"
 #include "sharding/node_placement.h"
 
@@ -63,6 +67,7 @@ bool tsr__flow_start(struct flow_work *work, struct arena *arena, tsr_model *mod
     return true;
 }
 
+// Most models have none, and are spared the silent runs.
 static bool any_list(const struct flow_work *work)
 {
     const tsr_graph *graph = tsr_model_graph(work->flow->model);
@@ -130,6 +135,7 @@ struct flow *tsr__flow_new(struct arena *arena, tsr_model *model, const tsr_conf
     return tsr__flow_run(arena, model, config, false, NULL);
 }
 
+// The flow lives in the arena; NULL after a finding, or without memory.
 struct flow *tsr__flow_run(struct arena *arena, tsr_model *model, const tsr_config *config,
                            bool quiet, const bool *keep)
 {
