@@ -8,10 +8,18 @@
 // that goes in and out of a body: so all of them have the same bodies, and only sizes differ. A slice
 // or a stacked result is never cut along the turns. Values from outside are read as they lie there.
 // Where nothing inside is cut or moved, the node runs as it stands.
+//
+//     Loop carries h [8,6] and stacks y [8] of each turn; h arrives as {2,1} on devices 0 and 1. Inside,
+//     h' = Tanh(h) is {2,1} again: nothing changes after one turn, and h is {2,1} all along.
+//     y = ReduceSum(h, axis 1) is {2} in each turn, so the stacked result [turns,8] is {1,2}.
+//     Were h' = Softmax(h) along axis 0, which is not cut inside of bodies, h' would come back whole on
+//     both devices: the second turn starts with h whole and gives it whole, and h is whole all along.
 #include "sharding/flow.h"
 
 #define MAX_TURNS 6
 
+// A node whose bodies are being followed. states, slices and results have one layout each, which
+// all turns share.
 struct follow {
     struct flow_work *work;
     struct flow_ask *ask;
@@ -24,6 +32,7 @@ struct follow {
 
 // ---- layouts with and without an axis ----------------------------------------------------------
 
+// Shard k of the one is shard k of the other: both number them in the order of the dimensions.
 static bool copy_owners(struct arena *arena, const struct tile_layout *from, struct tile_layout *to)
 {
     size_t n = (size_t)from->first[from->n_shards], at = 0;
@@ -41,6 +50,7 @@ static struct tile_layout *shifted(struct arena *arena, const struct tile_layout
                                    int by)
 {
     const struct tile_layout *from = tsr__layout_ordered(arena, layout);
+    // by = -1: {1,2:0,1} without axis 0 is {2:0,1}; by = 1: with a new axis 0 it is {1,1,2:0,1}
     int rank = layout->rank + by;
     struct tile_dim *dims = ARENA_ARRAY(arena, struct tile_dim, (size_t)rank + 1);
     if (!from || !dims)
@@ -66,6 +76,7 @@ static bool cuts_axis(const struct tile_layout *layout, int axis)
 
 // ---- what may go in and out of a body ----------------------------------------------------------
 
+// 0 where it is not known: such values lie whole, without dimensions.
 static int rank_of(const struct follow *follow, const tsr_value *value)
 {
     int rank = -1;
@@ -76,6 +87,7 @@ static int rank_of(const struct follow *follow, const tsr_value *value)
     return rank;
 }
 
+// Whole on the devices that run the node: what is always possible.
 static struct tile_layout *whole(const struct follow *follow, int rank)
 {
     return tsr__flow_whole(follow->work, rank, &follow->nf->place);
@@ -93,6 +105,7 @@ static bool everywhere(const struct follow *follow, const struct tile_layout *la
     return true;
 }
 
+// A factor other than the outermost is cut.
 static bool cut_inside(const struct tile_dim *dim)
 {
     for (int i = 1; i < dim->n; i++)
@@ -130,6 +143,7 @@ static bool fits(const struct follow *follow, const struct tile_layout *layout,
            (!list || tsr__layout_is_whole(layout)) && sizes_fit(follow, layout, value);
 }
 
+// NULL: no value, or nobody has made it yet.
 static struct tile_layout *lies(const struct follow *follow, const tsr_value *value)
 {
     if (value)
@@ -137,12 +151,14 @@ static struct tile_layout *lies(const struct follow *follow, const tsr_value *va
     return NULL;
 }
 
+// The first complaint counts; a whole layout that cannot be had is no loss.
 static void complain(struct follow *follow, const struct tile_layout *layout, const char *why)
 {
     if (!follow->ask->why && !tsr__layout_is_whole(layout))
         follow->ask->why = why;
 }
 
+// Output i of a body behind the condition, which the body of a Loop gives first.
 static const tsr_value *body_output(const struct follow *follow, int body, int i)
 {
     return tsr_graph_output(follow->control->bodies[body],
@@ -166,6 +182,8 @@ static bool state_sizes_fit(const struct follow *follow, const struct tile_layou
     "what a body carries or gives must lie on all devices that run it, and have the sizes of its " \
     "sharding in every turn"
 
+// The spec of the input comes before that of the result. A state that is explicit does not move
+// with what the body gives (fixed); what the body gives otherwise is moved back inside of it.
 static bool start_state(struct follow *follow, int i)
 {
     const tsr_node *node = follow->ask->node;
@@ -189,6 +207,7 @@ static bool start_state(struct follow *follow, int i)
     return follow->states[i] != NULL;
 }
 
+// A slice is what one turn sees of an input of a Scan: the same cuts without the axis of the turns.
 static bool start_slice(struct follow *follow, int i)
 {
     size_t in = (size_t)(follow->control->n_steer + follow->control->n_states + i);
@@ -250,6 +269,9 @@ static bool start_body(struct follow *follow, struct body_flow *flow)
     return true;
 }
 
+// One turn through one body. Afterwards flow->values says how its outputs lie. A list that a body
+// gives must be whole on all devices of the node; where it is not, the flow runs once more with the
+// list kept whole.
 static bool follow_body(struct follow *follow, struct body_flow *flow, int say)
 {
     struct flow_work *work = follow->work;
@@ -278,6 +300,8 @@ static bool follow_body(struct follow *follow, struct body_flow *flow, int say)
     return true;
 }
 
+// flow_node is called for nodes of bodies while the outer node is under way: what of work belongs
+// to one node is put aside.
 static bool follow_bodies(struct follow *follow, int say)
 {
     struct flow_work *work = follow->work;
@@ -307,6 +331,7 @@ static bool settle_state(struct follow *follow, int i)
     struct tile_layout *back = lies(follow, value), *now = follow->states[i];
     if (follow->fixed[i] || follow->tries[i] > 1 || tsr__layout_equal(back, now))
         return false;
+    // first what comes back, if it can be carried; the second time, whole
     follow->tries[i]++;
     bool take = follow->tries[i] == 1 && now->rank == back->rank && fits(follow, back, value) &&
                 state_sizes_fit(follow, back, i);
@@ -316,6 +341,8 @@ static bool settle_state(struct follow *follow, int i)
     return !same;
 }
 
+// Each state changes at most twice, so with many of them turns may run out; the last turns then
+// hold all of them.
 static bool settle(struct follow *follow)
 {
     for (int turn = 0; turn < MAX_TURNS; turn++) {
@@ -338,6 +365,8 @@ static bool settle(struct follow *follow)
 
 // ---- results -----------------------------------------------------------------------------------
 
+// In the form that the body has: without the axis along which a loop stacks its results. NULL:
+// nothing is asked, or nothing that a body can give.
 static struct tile_layout *asked_result(struct follow *follow, int i, int rank)
 {
     size_t out = (size_t)(follow->control->n_states + i);
@@ -377,6 +406,7 @@ static bool choose_result(struct follow *follow, int i)
     return follow->results[i] != NULL;
 }
 
+// In the form that the node has: a loop stacks its results along one more axis, a branch hands them on.
 static struct tile_layout *outer_result(struct follow *follow, int i)
 {
     size_t out = (size_t)(follow->control->n_states + i);
@@ -437,6 +467,8 @@ static bool give_outputs(struct follow *follow)
     return true;
 }
 
+// What steers (the count, the condition) is whole everywhere; a slice that is cut makes its input
+// cut alike.
 static bool give_inputs(struct follow *follow)
 {
     const struct control *control = follow->control;
@@ -504,6 +536,7 @@ static void mention_ends(struct follow *follow)
 
 // ---- is it worth it? ---------------------------------------------------------------------------
 
+// Plain: whole on all devices of the node, as if nothing had been annotated.
 static bool plain_layout(const struct follow *follow, const struct tile_layout *layout)
 {
     return !layout || (tsr__layout_is_whole(layout) && everywhere(follow, layout));
@@ -569,6 +602,7 @@ static bool make_room(struct follow *follow)
 }
 
 // Bodies that are followed again and again have a budget: loops in loops in loops run as they stand.
+// Counted over the whole flow: 64 times the nodes of the model, and some more for small ones.
 static bool afford(struct flow_work *work, const struct control *control)
 {
     for (int k = 0; k < control->n_bodies; k++)
@@ -576,6 +610,7 @@ static bool afford(struct flow_work *work, const struct control *control)
     return work->body_work < 64 * ((size_t)tsr__model_node_ids(work->flow->model) + 16);
 }
 
+// The caller fills inputs and outputs in then, as for any node that runs whole.
 static bool stands(struct follow *follow)
 {
     follow->nf->bodies = NULL;
@@ -609,6 +644,7 @@ bool tsr__flow_bodies(struct flow_work *work, struct flow_ask *ask)
     return !work->arena->failed;
 }
 
+// Specs that are wrong are passed over: they are told when their own node is followed.
 static void spec_owners(const struct flow_work *work, struct arena *arena, const tsr_node *node,
                         bool *on)
 {
