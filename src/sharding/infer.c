@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // infer.c - completes annotations: what the flow found is written down as specs of every input and output
 // that had none. Explicit specs stay as they are, so inferring twice changes nothing.
+//
+//     Y = MatMul(X, W), Z = Relu(Y), only X {2,1:0,1} is given: written are W {1,1:0,1}, Y {2,1:0,1} at
+//     both nodes and Z {2,1:0,1}. The check comes first, without remarks: the flow needs specs that are right.
 #include "sharding/flow.h"
 
 // A node has one spec for a value that it reads twice: if the two readings differ there is none to write.
@@ -22,6 +25,7 @@ static bool has_any_spec(const tsr_node *node, const tsr_config *config)
 static tsr_status write_nodes(tsr_graph *graph, tsr_config *config, const struct node_flow *nodes,
                               size_t count);
 
+// Bodies that run as they stand have no flow, and nothing is written into them.
 static tsr_status write_bodies(tsr_config *config, const struct node_flow *nf)
 {
     if (!nf->bodies)
@@ -35,6 +39,8 @@ static tsr_status write_bodies(tsr_config *config, const struct node_flow *nf)
     return TSR_OK;
 }
 
+// Outputs get what the node gives (not what was wanted of them, which is explicit and stands there
+// already).
 static tsr_status write_node(tsr_node *node, tsr_config *config, const struct node_flow *nf)
 {
     tsr_status status = write_bodies(config, nf);
@@ -64,6 +70,7 @@ static tsr_status write_node(tsr_node *node, tsr_config *config, const struct no
     return TSR_OK;
 }
 
+// nodes[i] is the i-th node of the graph.
 static tsr_status write_nodes(tsr_graph *graph, tsr_config *config, const struct node_flow *nodes,
                               size_t count)
 {
@@ -125,6 +132,8 @@ tsr_status tsr_infer(tsr_model *model, const char *config)
     return tsr_infer_opts(model, config, false);
 }
 
+// Calls are replaced by their bodies in the model itself: specs of a function's node would hold for
+// all of its calls.
 tsr_status tsr_infer_opts(tsr_model *model, const char *config, bool propagate)
 {
     tsr_session *session = tsr_model_session(model);

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // inline.c - replaces calls of model-local functions by their bodies, wherever the body means the same
 // there, so that what follows sees operators alone. What cannot be replaced stays and runs whole.
+//
+// Rounds: all calls of the main graph and its bodies, then the calls that these have become, until
+// none is left. f calls g twice and main calls f once: round 1 makes two calls of g of it, round 2
+// their bodies.
 #include "sharding/internal.h"
 
 #define MAX_ROUNDS 64 // calls in calls
@@ -16,6 +20,7 @@ struct budget {
     size_t left, all;
 };
 
+// In the body of a function, at any depth; else in the main graph.
 bool tsr__in_function(const tsr_model *model, const tsr_node *node)
 {
     const tsr_graph *graph = tsr_node_graph(node);
@@ -24,6 +29,7 @@ bool tsr__in_function(const tsr_model *model, const tsr_node *node)
     return graph != tsr_model_graph(model);
 }
 
+// `whole` says why a call stays: its body means something else here (operator sets), say.
 static bool can_go(const tsr_node *node)
 {
     const char *whole;
@@ -62,6 +68,7 @@ static struct budget budget_of(const tsr_model *model)
     return (struct budget){.left = all, .all = all};
 }
 
+// Shardings of a call are handed to every node of the body that has the value.
 static size_t spec_count(const tsr_node *node)
 {
     size_t count = 0;
@@ -92,6 +99,7 @@ static tsr_status inline_one(tsr_model *model, tsr_node *call, struct budget *bu
 }
 
 // All calls that there are now.
+// The list is made before the first change: replacing moves the nodes that the walk stands on.
 static tsr_status inline_round(tsr_model *model, struct arena *arena, struct budget *budget,
                                bool *any)
 {
@@ -119,6 +127,7 @@ static tsr_status inline_round(tsr_model *model, struct arena *arena, struct bud
     return TSR_OK;
 }
 
+// Recursion is looked for first, so the rounds end; MAX_ROUNDS bounds calls in calls all the same.
 tsr_status tsr__inline_calls(tsr_model *model)
 {
     struct arena arena;

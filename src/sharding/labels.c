@@ -3,8 +3,10 @@
 // its shardings. Nobody reads labels back; they follow the shardings when they are written again.
 #include "sharding/internal.h"
 
+// The name of the configuration follows: one label for each configuration that the node has an entry for.
 #define KEY "ai.tessera.sharding."
 
+// Specs do not say which side their value is on.
 static bool is_output(const tsr_node *node, const tsr_value *value)
 {
     for (size_t i = 0; i < tsr_node_output_count(node); i++)
@@ -74,6 +76,7 @@ static bool is_stale(const tsr_node *node, const char *key, bool wanted)
     return true;
 }
 
+// Removing moves the pairs behind it forward, so i stays where something was removed.
 static tsr_status remove_stale(tsr_node *node, bool wanted)
 {
     const char *key, *value;
@@ -100,6 +103,8 @@ bool tsr_model_labelled(const tsr_model *model)
     return false;
 }
 
+// Also for nodes of bodies and functions. A label that is right already is not written again, and
+// leaves its node's bytes as they are.
 tsr_status tsr_model_label(tsr_model *model, bool wanted)
 {
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;
