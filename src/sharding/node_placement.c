@@ -19,6 +19,8 @@
 //                            heads: the factor of 64 becomes two, 4 and 16, and 16 is cut in 2
 #include "sharding/node_placement.h"
 
+// All devices take part, nothing is cut. Rows of coords are longer than the rule has factors, so
+// that refining it does not move them.
 bool tsr__solve_init(struct solve *solve, struct arena *arena, struct arena *keep,
                      const struct rule *rule, int64_t n_all)
 {
@@ -37,6 +39,8 @@ bool tsr__solve_init(struct solve *solve, struct arena *arena, struct arena *kee
     return true;
 }
 
+// For attempts: a failed add spoils what it works on. The rule is shared, and replaced, never
+// changed, by refining.
 struct solve tsr__solve_copy(const struct solve *solve)
 {
     struct solve c = *solve;
@@ -55,6 +59,7 @@ static bool fail(struct solve *solve, const char *why)
     return false;
 }
 
+// Not to be kept over a split, after which the solver has another rule.
 static const struct rule_dim *dim_of(const struct solve *solve, bool out, int i, int axis)
 {
     return &rule_slot(solve->rule, out, (size_t)i)->dims[axis];
@@ -88,6 +93,7 @@ static bool refine_dim(struct arena *arena, struct rule_dim *dim, int factor, in
     return true;
 }
 
+// All tensors of one side, with the factor as two wherever it stands.
 static const struct rule_tensor *
 refine_tensors(struct arena *arena, const struct rule_tensor *tensor, int n, int factor, int g)
 {
@@ -187,8 +193,12 @@ bool tsr__rule_rewrites(const struct rule *rule, int factor)
 // bounds.
 static bool split(struct solve *solve, int factor, int64_t inner)
 {
-    int64_t size = size_of(solve, factor), outer = size / inner, cuts = solve->cuts[factor],
-            low = 1;
+    int64_t
+        size = size_of(solve, factor),
+        outer = size / inner, cuts = solve->cuts[factor],
+        // a factor of 64 that is cut in 8, split at inner 16: outer 4 is cut in 4 and inner 16 in 2
+        // (low); cut in 2: outer 4 is cut in 2, inner is whole
+        low = 1;
     if (solve->rule->n_factors >= solve->cap || tsr__rule_rewrites(solve->rule, factor) ||
         solve->rule->factors[factor].unit != 1)
         return fail(solve, "a factor cannot be cut inside");
@@ -216,6 +226,7 @@ static bool split(struct solve *solve, int factor, int64_t inner)
 
 // ---- from a cut of a dimension to cuts of factors ----------------------------------------------
 
+// One factor of the rule that a cut of the layout becomes a cut of.
 struct target {
     int factor;
     int64_t cuts, stride; // its coordinate is coordinate / stride % cuts
@@ -350,6 +361,7 @@ static int targets_of(struct solve *solve, bool out, int i, int axis, const stru
 
 // ---- taking a layout in ------------------------------------------------------------------------
 
+// Units (blocks of packed weights, say) must not be cut through: every bound is a multiple of the unit.
 static bool unit_fits(const struct rule_factor *factor, int64_t cuts)
 {
     if (factor->unit == 1)
@@ -378,6 +390,8 @@ static const char *why_whole(const struct rule_factor *factor)
     return "a dimension is cut that this operator needs whole";
 }
 
+// Statistics (the axis of a softmax) are cut only where somebody asked for it, since the node is
+// then replaced by several.
 static bool may_cut(struct solve *solve, const struct target *target)
 {
     const struct rule_factor *factor = &solve->rule->factors[target->factor];
@@ -507,6 +521,8 @@ bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layo
 // ---- the end -----------------------------------------------------------------------------------
 
 // A dimension of several factors can be written down if at most one size is not known.
+// Asked after every cut that is taken in: a placement whose layouts no notation can say is refused
+// at once.
 static bool writable(struct solve *solve, const struct rule_tensor *tensor, int n)
 {
     for (int i = 0; i < n; i++)
@@ -523,6 +539,7 @@ static bool writable(struct solve *solve, const struct rule_tensor *tensor, int 
     return true;
 }
 
+// Number of the cell that a device works on; without `reduced`, of the first cell with the same output.
 static int64_t cell_of(const struct solve *solve, const int64_t *row, bool reduced)
 {
     int64_t cell = 0;
@@ -564,6 +581,8 @@ bool tsr__solve_covers(struct solve *solve)
            writable(solve, solve->rule->outputs, solve->rule->n_outputs);
 }
 
+// Coordinates are packed: rows as long as the rule has factors. The rule may be in solve->keep,
+// which must live as long.
 bool tsr__solve_result(const struct solve *solve, struct arena *arena, struct placement *out)
 {
     size_t n = 0, factors = (size_t)solve->rule->n_factors;

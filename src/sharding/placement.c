@@ -30,6 +30,8 @@ static int64_t shard_of(const struct placement *placement, const struct rule_ten
     return shard;
 }
 
+// A dimension of the tensor is the product of some factors of the rule; its parts are their parts.
+// Where it has windows, its size is not the factor's, so it is cut without a size.
 static bool project_dim(struct arena *arena, const struct placement *placement,
                         const struct rule_dim *from, struct tile_dim *to, struct cut_move **moves)
 {
@@ -50,6 +52,7 @@ static bool project_dim(struct arena *arena, const struct placement *placement,
     return true;
 }
 
+// A tensor that the node reads on the host is whole on all devices. The layout is canonical.
 struct tile_layout *tsr__placement_project(struct arena *arena, const struct placement *placement,
                                            const struct rule_tensor *tensor)
 {
@@ -75,6 +78,8 @@ struct tile_layout *tsr__placement_project(struct arena *arena, const struct pla
 
 // ---- groups ------------------------------------------------------------------------------------
 
+// A device as a member of a sum. Devices with the same kept and reduced cells are replicas of each
+// other, counted from 0.
 struct member {
     int64_t kept, reduced; // cell over the factors that stay, and over the reduced ones
     size_t replica;
