@@ -12,12 +12,17 @@
 // Blanks may stand between the parts. A tiling of volume 1 puts the whole on every owner. What is
 // not of this form is malformed; what is but contradicts the value (rank, sizes, counts) is
 // invalid. It knows no configuration.
+//
+//     {2,1:0,1}       2 row blocks on devices 0 and 1         {1:0,1}    whole on both
+//     {4/2*16,1:0,1}  4 units of 16 elements, 2 units each    {2,...}    rows in 2, whatever the rank
+//     {2,1:(0,1),-1}  the first block on 0 and 1, the second on nobody
 #include "sharding/notation.h"
 
 #define HOLDS_MAX 4096 // shards and owners that print and parse are compared for
 
 // ---- tilings -----------------------------------------------------------------------------------
 
+// `at` is the byte where the number stands.
 static bool cuts_of(struct parser *parser, size_t at, int64_t cuts)
 {
     if (cuts < 1)
@@ -29,6 +34,7 @@ static bool cuts_of(struct parser *parser, size_t at, int64_t cuts)
 }
 
 // One factor; bare numbers are kept as sizes until the whole entry is seen.
+// *bare: a number alone, of which the entry decides whether it is a size or a count of parts.
 static bool factor(struct parser *parser, struct tile_factor *tile_factor, bool *bare)
 {
     *tile_factor = (struct tile_factor){0, 1};
@@ -115,6 +121,7 @@ static bool owner(struct parser *parser, int64_t shard)
            tsr__parser_malformed(parser, "expected , or ) in a group");
 }
 
+// Tiles of the pattern; -1: more than are supported.
 static int64_t volume(const struct parser *parser)
 {
     int64_t v = 1;
@@ -159,6 +166,7 @@ static bool owners(struct parser *parser, int64_t shards)
                           (long long)shards, (long long)n);
 }
 
+// The opening brace has been passed.
 static bool tiling(struct parser *parser)
 {
     bool dots;
@@ -226,6 +234,7 @@ static bool fit_rank(struct parser *parser, bool leading)
     return true;
 }
 
+// A size that is not known (-1) fits everything.
 static bool fit_size(struct parser *parser, int axis)
 {
     const struct tile_dim *dim = &parser->dims[axis];
@@ -241,6 +250,8 @@ static bool fit_size(struct parser *parser, int axis)
                           (long long)size, axis);
 }
 
+// A device may own several tiles, but not one tile twice: tsr__layout_own drops repetitions, and
+// the count tells.
 static bool layout(struct parser *parser, struct tile_layout **out)
 {
     for (int axis = 0; axis < parser->n_dims; axis++)
@@ -302,6 +313,8 @@ tsr_status tsr__notation_parse(struct arena *arena, struct str text, int rank, c
     return TSR_OK;
 }
 
+// For each rank the text is refused with a place inside of it, or its layout prints and reads back
+// as the same layout and the same text.
 bool tsr__notation_holds(tsr_session *session, const void *bytes, size_t n)
 {
     struct arena arena;

@@ -8,10 +8,15 @@
 //
 // The mesh follows @; without it, it is the one that the caller knows. Devices stand on it row by row, from 0 on, or as they
 // are listed behind a colon.
+//
+//     S1,S0@2x3   rows in 3 by axis 1, columns in 2 by axis 0: position (a,b) has tile (b,a)
+//     S0,R@2x2    rows in 2; positions that differ along axis 1 alone, 0 and 1, have the same rows
 #include "sharding/notation.h"
 
 #define MAX_MESH NOTATION_MAX_MESH
 
+// What is read before the sizes behind @ are known: axes by number, and where each stands in the
+// text, for findings.
 struct mesh {
     int axes[TILE_MAX_RANK][MAX_MESH]; // that cut each dimension
     size_t axis_at[TILE_MAX_RANK][MAX_MESH];
@@ -124,6 +129,7 @@ static bool mesh_entries(struct parser *parser, struct mesh *mesh)
 }
 
 // Reads the sizes behind @, or takes those that the caller knows.
+// Products are bounded as they are made, so `positions` cannot overflow.
 static bool mesh_shape(struct parser *parser, struct mesh *mesh)
 {
     if (!tsr__parser_accept(parser, '@')) {
@@ -182,6 +188,8 @@ static bool mesh_dims(struct parser *parser, const struct mesh *mesh)
 }
 
 // Shard that mesh position holds.
+// Position to coordinates, the last axis fastest; then the coordinates of the axes that cut,
+// dimension by dimension. On 2x2 position 2 is (1,0): S0,R gives it shard 1, R,S1 shard 0.
 static int64_t mesh_shard(const struct parser *parser, const struct mesh *mesh, int64_t position)
 {
     int64_t coords[MAX_MESH], shard = 0;

@@ -29,6 +29,7 @@ static void print_dim(struct text *text, const struct tile_dim *dim)
     }
 }
 
+// "3", "(0,1)", or "-1" for a tile that nobody owns.
 static void print_owners(struct text *text, const struct tile_layout *layout, int64_t shard)
 {
     const int64_t *owners;

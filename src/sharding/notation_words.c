@@ -5,6 +5,7 @@
 
 #define MAX_DEVICE INT32_MAX // num_devices is 32 bits wide in the file format
 
+// What is a text of the arena; NULL where making it failed.
 bool tsr__parser_fail(struct parser *parser, tsr_status status, size_t at, const char *what)
 {
     if (parser->status != TSR_OK)
@@ -23,6 +24,7 @@ bool tsr__parser_malformed(struct parser *parser, const char *what)
     return tsr__parser_fail(parser, TSR_MALFORMED, parser->at, what);
 }
 
+// Passes blanks. 0 also stands for a NUL in the text, which is why the end is told by parser->at.
 char tsr__parser_peek(struct parser *parser)
 {
     while (parser->at < parser->text.n && parser->text.p[parser->at] == ' ')
@@ -45,6 +47,7 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
+// Digits stand together: "1 2" is two numbers.
 bool tsr__parser_number(struct parser *parser, const char *expected, int64_t *out)
 {
     if (!is_digit(tsr__parser_peek(parser)))

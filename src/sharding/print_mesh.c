@@ -26,6 +26,7 @@ static int64_t plain_cuts(const struct tile_dim *dim)
     return cuts;
 }
 
+// No dimension is made of several factors, which mesh notation cannot say; a scalar has no letters.
 static bool is_plain(const struct tile_layout *layout)
 {
     for (int axis = 0; axis < layout->rank; axis++)
@@ -105,6 +106,7 @@ static int64_t shard_at(const struct seen *seen, int rank, int64_t position)
     return shard;
 }
 
+// Product of the mesh axes that were found to cut the dimension.
 static int64_t cuts_seen(const struct seen *seen, int dim)
 {
     int64_t cuts = 1;
@@ -149,6 +151,7 @@ static bool over_cuts(struct arena *arena, const struct tile_layout *layout, boo
                       struct seen *seen)
 {
     int64_t copies = layout->first[1];
+    // as many owners for every shard, or it is no mesh
     *seen = (struct seen){.positions = copies * layout->n_shards};
     for (int64_t shard = 0; shard < layout->n_shards; shard++)
         if (layout->first[shard + 1] - layout->first[shard] != copies || !copies)
@@ -185,6 +188,7 @@ static bool over_cuts(struct arena *arena, const struct tile_layout *layout, boo
 
 // ---- text ------------------------------------------------------------------------------------------
 
+// "R", "S", "S0", "S01".
 static void print_letter(struct text *text, const struct seen *seen, int dim)
 {
     tsr__text_add(text, seen->n_axes[dim] ? STR("S") : STR("R"));
