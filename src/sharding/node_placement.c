@@ -193,12 +193,10 @@ bool tsr__rule_rewrites(const struct rule *rule, int factor)
 // bounds.
 static bool split(struct solve *solve, int factor, int64_t inner)
 {
-    int64_t
-        size = size_of(solve, factor),
-        outer = size / inner, cuts = solve->cuts[factor],
-        // a factor of 64 that is cut in 8, split at inner 16: outer 4 is cut in 4 and inner 16 in 2
-        // (low); cut in 2: outer 4 is cut in 2, inner is whole
-        low = 1;
+    // A factor of 64 that is cut in 8, split at inner 16: the outer 4 is cut in 4, the inner 16 in 2 (low).
+    // Cut in 2: the outer 4 is cut in 2, the inner one is whole.
+    int64_t size = size_of(solve, factor), outer = size / inner, cuts = solve->cuts[factor],
+            low = 1;
     if (solve->rule->n_factors >= solve->cap || tsr__rule_rewrites(solve->rule, factor) ||
         solve->rule->factors[factor].unit != 1)
         return fail(solve, "a factor cannot be cut inside");
