@@ -11,13 +11,19 @@
 // A wish is a layout that cuts something (a whole value has nothing to be divided) and is granted exactly or not at
 // all. Model inputs stay whole and initializers follow their readers, so neither has wishes. Refused wishes that matter
 // are notes. Knows no costs.
+//
+//     Y = MatMul(X, W); Z = Add(Y, B); B {2,1} is explicit at the Add, X and W say nothing. Forwards the Add
+//     is cut in rows and needs Y as {2,1}, but Y is made whole on both devices. Backwards Y gets the wish {2,1};
+//     the MatMul can give it (m cut in 2, X sliced, which moves nothing), nobody else reads Y: granted.
 #include "sharding/flow.h"
 
 #define MAX_ROUNDS 64
 
+// One use of a value: input `slot` of node `node` (its place in the main graph).
 struct reader {
     size_t node, slot;
 };
+// A wish that was refused once is not tried again, however often the walk comes by.
 struct refusal {
     const struct tile_layout *layout;
     size_t in_place; // node that has the value in place; NOBODY: the producer cannot give it
@@ -44,6 +50,7 @@ static uint32_t id_of(const tsr_value *value)
     return tsr__value_id(value);
 }
 
+// To be set as well: a trial puts another layout there and the old one back.
 static struct tile_layout **lies(struct propagate *propagate, const tsr_value *value)
 {
     return &propagate->work.flow->values[id_of(value)];
@@ -59,6 +66,7 @@ static void count_readers(struct propagate *propagate)
                 propagate->first[id_of(tsr_node_input(propagate->nodes[i], k)) + 1]++;
 }
 
+// Readers of value v are readers[first[v] .. first[v + 1]): counted, summed up, then filled in.
 static bool list_readers(struct propagate *propagate, size_t n_ids)
 {
     count_readers(propagate);
@@ -78,6 +86,8 @@ static bool list_readers(struct propagate *propagate, size_t n_ids)
     return true;
 }
 
+// An explicit output is never overridden; a value that a body reads must be whole, which only the
+// flow knows how to say.
 static void mark_fixed(struct propagate *propagate, const tsr_node *node)
 {
     tsr_value **captures;
@@ -147,6 +157,7 @@ static size_t disturbed(struct propagate *propagate, const tsr_value *value,
         struct reader reader = propagate->readers[k];
         if (!tsr__flow_held(before, propagate->work.flow->nodes[reader.node].inputs[reader.slot]))
             continue;
+        // a node that reads the value in two slots is tried once
         if (tried != reader.node && !try_node(propagate, reader.node, &nf))
             return NOBODY;
         tried = reader.node;
@@ -190,6 +201,8 @@ static bool outputs_rest(struct propagate *propagate, size_t i, const struct nod
     return true;
 }
 
+// The node is tried with the wish in place: it must give exactly that, keep its inputs where they
+// are, and disturb no reader. *who: the reader that minds; NOBODY if the node itself cannot.
 static bool fits(struct propagate *propagate, size_t i, size_t out, size_t *who)
 {
     struct node_flow nf;
@@ -209,6 +222,7 @@ static const struct refusal *refusal_of(const struct propagate *propagate, uint3
     return refusal;
 }
 
+// Takes the wish back and remembers it with who was in the way.
 static void refuse(struct propagate *propagate, uint32_t id, size_t in_place)
 {
     struct refusal *refusal = ARENA_NEW(propagate->arena, struct refusal);
@@ -221,6 +235,7 @@ static void refuse(struct propagate *propagate, uint32_t id, size_t in_place)
 }
 
 // True if output `out` of node i lies as `need` from now on.
+// The wish is tried in memory of its own, and only if it fits the node is followed for good.
 static bool grant(struct propagate *propagate, size_t i, size_t out, const struct tile_layout *need)
 {
     uint32_t id = id_of(tsr_node_output(propagate->nodes[i], out));
@@ -279,6 +294,8 @@ static void drop_unmet(struct propagate *propagate)
 }
 
 // One flow forwards, one walk backwards. False: nothing is left to grant.
+// Backwards, so that a wish granted at a node becomes a need of its inputs before their makers are
+// looked at: one walk carries it to the first node.
 static bool round_trip(struct propagate *propagate, bool last)
 {
     bool granted = false;
@@ -356,6 +373,8 @@ static void note_all(struct propagate *propagate)
         }
 }
 
+// The loop ends: a round that grants nothing is the last, wishes are granted or refused once each,
+// and MAX_ROUNDS bounds it.
 static void settle(struct propagate *propagate)
 {
     bool more = true;

@@ -20,6 +20,7 @@ struct walk {
     size_t depth;
 };
 
+// There is room for all functions: none is entered twice.
 static void enter(struct walk *walk, const tsr_function *function)
 {
     walk->colours[tsr__function_index(function)] = GREY;
@@ -36,6 +37,7 @@ static const tsr_node *next_of_body(const struct walk *walk, const tsr_node *nod
     return NULL;
 }
 
+// The finding is at the call that closes the circle.
 static tsr_status refuse(const struct walk *walk, const tsr_node *call,
                          const tsr_function *function)
 {

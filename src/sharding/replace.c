@@ -5,6 +5,12 @@
 // The flow says which nodes these are and how their values lie. They are replaced in a copy of the
 // model; the layouts of the old node's inputs and outputs become shardings of the new nodes that read
 // and make them, everything between follows. What the replacement is, the rules know.
+//
+//     Softmax(x), x {1,2:0,1} along the axis of the softmax: ReduceMax, Sub, Exp, ReduceSum, Div take its place;
+//     those that read x get {1,2:0,1} for it, the one that makes the result gets {1,2:0,1} for that
+// Rounds: a replacement may itself hold nodes that cut statistics, and what cannot be replaced is
+// kept whole, which changes how others lie. So the flow runs again after each round, until no such
+// node is left.
 #include "sharding/internal.h"
 
 #define MAX_ROUNDS 32 // after that many tries the rest stays whole
@@ -28,6 +34,7 @@ static bool any_cuts_statistics(const struct flow *flow)
     return false;
 }
 
+// A clone has its configurations in the same order.
 static tsr_config *twin_config(tsr_model *copy, const tsr_model *model, const tsr_config *config)
 {
     size_t n = size_min(tsr_model_config_count(model), tsr_model_config_count(copy));
@@ -39,6 +46,7 @@ static tsr_config *twin_config(tsr_model *copy, const tsr_model *model, const ts
 
 // ---- one node ----------------------------------------------------------------------------------
 
+// All new nodes are in the stage of the one that they replace.
 static tsr_status move_stage(const struct expanded *expanded, const tsr_node *old,
                              const tsr_config *from, tsr_config *to)
 {
@@ -72,6 +80,7 @@ static tsr_status place_values(struct arena *arena, const struct expanded *expan
     return TSR_OK;
 }
 
+// Results lie as readers of the old node saw them, wanted layouts included.
 static tsr_status move_specs(const struct expanded *expanded, const struct node_flow *nf,
                              tsr_config *config)
 {
@@ -114,6 +123,7 @@ static tsr_status expand_node(struct arena *arena, const struct flow *flow,
 
 // ---- all of them -------------------------------------------------------------------------------
 
+// What lives from one round to the next.
 struct rounds {
     struct arena *arena;
     tsr_model *made; // the last copy, or NULL
@@ -125,6 +135,7 @@ struct origins {
     VEC(size_t) at;
 };
 
+// Node i of this flow is, or stands for a part of, that node of the model as it was given.
 static size_t origin_of(const struct flow *flow, size_t i)
 {
     if (flow->origin)
@@ -150,6 +161,7 @@ static tsr_status expand_model(struct arena *arena, const struct flow *flow, tsr
         if (!node)
             break;
         tsr_node *next = tsr_node_next(node);
+        // the new nodes come before `next`, and are not looked at in this round
         size_t n_made = 1;
         if (cuts_statistics(&flow->nodes[i])) {
             tsr_status st = expand_node(arena, flow, &flow->nodes[i], node, config, &n_made);
@@ -235,6 +247,8 @@ static void say_uncut(const struct flow *flow, tsr_session *session)
     }
 }
 
+// Flows of all rounds stay in the arena; of the copies only the last stays. Freed by the caller
+// after the flow is done with.
 struct flow *tsr__flow_expand(struct arena *arena, struct flow *flow, tsr_model **made)
 {
     struct rounds rounds = {.arena = arena};
