@@ -15,6 +15,8 @@
 #define ATTEMPTS     12 // at one node, before it is left as it is
 #define DIVISORS_MAX 64
 
+// `state` is the only source of chance: nothing else may be drawn from, or a seed would not always
+// give the same.
 struct dice {
     struct arena *arena;  // of the model
     struct arena scratch; // of one node
@@ -36,6 +38,7 @@ static uint64_t draw(struct dice *dice)
     return z ^ z >> 31;
 }
 
+// 0 .. n - 1. The slight preference for small numbers does not matter here.
 static int64_t below(struct dice *dice, int64_t n)
 {
     if (n > 1)
@@ -65,6 +68,8 @@ static int64_t some_divisor(struct dice *dice, int64_t n, bool proper)
 
 // ---- devices in a grid -------------------------------------------------------------------------
 
+// Device devices[i] stands at at[i]: 6 devices on axes {2,3} stand at (0,0) (1,0) (0,1) (1,1) (0,2)
+// (1,2).
 struct grid {
     int64_t *devices;
     int64_t n;
@@ -102,6 +107,7 @@ static bool draw_devices(struct dice *dice, struct grid *grid)
     return true;
 }
 
+// What is left after three axes are copies that no axis counts.
 static void place_evenly(struct dice *dice, struct grid *grid)
 {
     int64_t rest = grid->n;
@@ -147,6 +153,7 @@ static bool draw_grid(struct dice *dice, struct grid *grid)
 
 // ---- a placement -------------------------------------------------------------------------------
 
+// The size, or the least that the caller promises for a symbol; -1: not known, and so not cut.
 static int64_t size_of(struct dice *dice, tsr_dim dim)
 {
     if (dice->inside)
@@ -186,6 +193,7 @@ static bool draw_factors(struct dice *dice, const struct rule *rule, const struc
     return any;
 }
 
+// A device and where it stands in the grid, to be sorted by device.
 struct seat {
     int64_t device;
     int64_t at;
@@ -247,6 +255,7 @@ static const struct rule *perhaps_refined(struct dice *dice, const struct rule *
 
 // ---- what is written ---------------------------------------------------------------------------
 
+// What is to be written for one node.
 struct choice {
     tsr_node *node;
     size_t n_in, n_out;
@@ -397,6 +406,7 @@ static struct tile_layout *any_layout(struct dice *dice, const struct shape *sha
     return NULL;
 }
 
+// Elements smaller than a byte are not sent in pieces, so no other layout is asked for them.
 static bool movable(const struct shape *shape)
 {
     return shape->rank >= 0 && shape->rank <= TILE_MAX_RANK && tsr_dtype_bits(shape->dtype) >= 8;
@@ -491,6 +501,7 @@ static bool try_node(struct dice *dice, const struct rule *rule, struct choice *
     return say_outputs(dice, &placement, choice);
 }
 
+// False: no memory. A node of which no try holds gets no cut, which is always right.
 static bool choose(struct dice *dice, tsr_node *node, struct choice *choice)
 {
     const struct rule *rule = tsr__rule_of(&dice->scratch, node, dice->shapes);
@@ -510,6 +521,8 @@ static bool choose(struct dice *dice, tsr_node *node, struct choice *choice)
     return begin_choice(dice, node, choice) && (stays || say_whole(dice, choice));
 }
 
+// Specs of an earlier draw go, so that the seed alone decides; removing the last one may take the
+// entry along, which `nc` then still stands for.
 static tsr_status clear_node(tsr_node *node, const tsr_config *config)
 {
     tsr_node_config *nc = tsr_node_find_config(node, config);
@@ -538,6 +551,7 @@ static tsr_status shard_node(struct dice *dice, tsr_node *node)
 
 static tsr_status shard_graph(struct dice *dice, tsr_graph *graph);
 
+// Bodies on the devices of their node's stage.
 static tsr_status shard_bodies(struct dice *dice, tsr_node *node)
 {
     struct control control;

@@ -18,14 +18,17 @@
 #define MAX_BETWEEN 64 // layouts tried at one place
 #define MAX_WORK    ((int64_t)1 << 25) // pairs of pieces looked at
 
+// What is compared: bytes as tsr__reshard_cost counts them, then exchanges, then steps.
 struct cost {
     int64_t bytes;
     int exchanges, steps;
 };
+// A step of a way that is being tried: where it leads, and whether it combines what is pending.
 struct hop {
     const struct tile_layout *to;
     bool combines;
 };
+// `path` is the way to the layout at hand, `best` the best one that has reached the target.
 struct search {
     struct arena *arena;
     const struct partial *pending;
@@ -77,6 +80,7 @@ static void add(struct between *between, const struct tile_layout *layout)
         between->at[between->n++] = layout;
 }
 
+// Shard of a layout that has the parts of j along `axes` and those of k along the others.
 static int64_t shard_of_parts(const struct side *from, const struct side *to, uint64_t axes,
                               int64_t k, int64_t j)
 {
@@ -119,6 +123,7 @@ static struct tile_layout *mixed(const struct pairing *pairing, uint64_t axes)
     return NULL;
 }
 
+// Other parts, or the same parts on other devices.
 static bool axis_differs(const struct pairing *pairing, int axis)
 {
     if (pairing->from.n_parts[axis] != pairing->to.n_parts[axis])
@@ -180,6 +185,7 @@ static bool cut_more(const struct tile_dim *dim, int64_t size, int64_t n, struct
         if (!mul_ok(product, sizes[factor], &product))
             return false;
     }
+    // {2} of 8 cut once more in 2 is {4}: as many parts of one factor, if they come out even
     if (dim->n == 1 && size % (sizes[0] = dim->factors[0].cuts * n) == 0) {
         out[0] = (struct tile_factor){0, sizes[0]};
         return true;
@@ -199,6 +205,7 @@ static bool cut_more(const struct tile_dim *dim, int64_t size, int64_t n, struct
 }
 
 // Who gets part i of what shard k of the side holds: a list for each shard, each n long, NULL: nobody.
+// The lists of one side, all of the same length n.
 struct takers {
     size_t n, lists;
     const struct device_group **of; // lists, by shard
@@ -223,6 +230,7 @@ static struct tile_layout *spread(const struct pairing *pairing, const struct si
     size_t count = 0;
     if (!layout || !pairs)
         return NULL;
+    // part i of tile k, in the numbering of the new layout
     for (int64_t k = 0; k < side->layout->n_shards; k++)
         for (size_t group = takers->first[k]; group < takers->first[k + 1]; group++)
             for (size_t i = 0; i < takers->n; i++) {
@@ -355,6 +363,7 @@ static void list_between(const struct search *s, const struct pairing *pairing,
 
 // ---- search ------------------------------------------------------------------------------------
 
+// For the estimate of work.
 static int64_t largest_group(const struct partial *partial)
 {
     int64_t n = 1;
@@ -364,6 +373,8 @@ static int64_t largest_group(const struct partial *partial)
 }
 
 // Lays two layouts over each other in an arena, and looks what the step between them costs.
+// The step is made only as far as its name and bytes need (brief), in memory that is freed at once;
+// the pairing stays in `arena`.
 static tsr_status pair(struct search *s, struct arena *arena, const struct tile_layout *from,
                        bool combines, const struct tile_layout *to, struct pairing *pairing,
                        struct reshard_step *step)
@@ -388,6 +399,7 @@ static tsr_status pair(struct search *s, struct arena *arena, const struct tile_
     return status;
 }
 
+// A step that does nothing costs nothing and is not counted.
 static struct cost after_step(const struct cost *cost, const struct reshard_step *step)
 {
     return (struct cost){cost->bytes + tsr__reshard_cost(step),
@@ -398,6 +410,9 @@ static struct cost after_step(const struct cost *cost, const struct reshard_step
 static void search(struct search *search, const struct tile_layout *from, bool pending, int depth,
                    const struct cost *so_far);
 
+// Goes to one layout between and searches on from there, unless the way is already as dear as the
+// best. combines: the step finishes what is pending; else a pending value may only be sliced, alike
+// on all members of a group.
 static void try_between(struct search *s, const struct tile_layout *from, bool pending,
                         bool combines, const struct tile_layout *to, int depth,
                         const struct cost *so_far)
@@ -427,6 +442,9 @@ static void try_between(struct search *s, const struct tile_layout *from, bool p
     search(s, to, pending && !combines, depth + 1, &cost);
 }
 
+// First straight to the target, which gives every search an answer; then over layouts between.
+// Depth is bounded by MAX_STEPS, breadth by MAX_BETWEEN, and all of it by MAX_WORK, which counts
+// the same on every machine.
 static void search(struct search *s, const struct tile_layout *from, bool pending, int depth,
                    const struct cost *so_far)
 {
@@ -519,6 +537,7 @@ static tsr_status make_steps(struct arena *arena, const struct search *s,
     return TSR_OK;
 }
 
+// Every group is one device, which has all of the sum.
 static bool all_single(const struct partial *partial)
 {
     for (size_t group = 0; group < partial->n_groups; group++)
