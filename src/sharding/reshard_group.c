@@ -19,6 +19,8 @@ static bool one_piece_each(const struct pairing *pairing)
     return true;
 }
 
+// Room for n groups of that many members behind those of the step; the groups are empty. There can
+// be no more groups than devices (groups_new).
 static struct device_group *add_groups(const struct pairing *pairing, struct reshard_step *out,
                                        size_t n, size_t members)
 {
@@ -61,6 +63,8 @@ static void join_axis(const struct pairing *pairing, int64_t k, int64_t j, int *
             *axis = *axis == -2 || *axis == d ? d : -1;
 }
 
+// Shard j of the target is the union of whole shards of the source, each held by as many of j's
+// owners as any other, who all want j: then the i-th holders of all of them are group i.
 static bool gather_shard(const struct pairing *pairing, struct reshard_step *out, int64_t j,
                          int64_t *room)
 {
@@ -84,6 +88,8 @@ static bool gather_shard(const struct pairing *pairing, struct reshard_step *out
     return seen == all;
 }
 
+// out->received is set already. axis: -2 while nothing has been joined yet, then the one axis, or
+// -1 for several.
 bool tsr__reshard_gather(const struct pairing *pairing, struct reshard_step *out)
 {
     int64_t *room = ARENA_ARRAY(pairing->made, int64_t, pairing->n_devices + 1);
@@ -141,6 +147,7 @@ static bool find_axes(const struct pairing *pairing, int *joined, int *cut)
 }
 
 // Devices of one region: they hold the same but for the axis that is joined, and will but for the one that is cut.
+// A relation that is the same from both sides, so that a walk over devices finds each region once.
 static bool same_region(const struct pairing *pairing, size_t s, size_t t, int joined)
 {
     for (int axis = 0; axis < pairing->rank; axis++)
@@ -151,6 +158,7 @@ static bool same_region(const struct pairing *pairing, size_t s, size_t t, int j
 }
 
 // Numbers the different parts that members have: index of each, and the count.
+//     parts 4 7 4 9: index 0 1 0 2, count 3
 static size_t number_parts(const int64_t *part, size_t n, size_t *index)
 {
     size_t count = 0;
@@ -175,6 +183,8 @@ struct region {
 };
 
 // Finds a member that has part x and is not used yet, moving others out of the way.
+// An augmenting path of bipartite matching: taken[y] is the member that gets part y in this group;
+// if that one can serve its own part in another way, it makes room.
 static bool match(struct region *region, size_t x)
 {
     for (size_t i = 0; i < region->n; i++) {
@@ -191,6 +201,9 @@ static bool match(struct region *region, size_t x)
 }
 
 // Splits the region into groups in which every part is had once and got once.
+// Where every part is had, and got, by as many members as there are groups, a matching exists for each
+// group in turn: what is left after taking one out is as regular as before. Else a match fails, and
+// this is no all-to-all.
 static bool split_region(const struct pairing *pairing, struct region *region,
                          struct reshard_step *out)
 {
@@ -214,6 +227,7 @@ static bool split_region(const struct pairing *pairing, struct region *region,
     return true;
 }
 
+// `had` is how much of the joined axis the different parts make together.
 static bool region_groups(const struct pairing *pairing, struct region *region, int joined, int cut,
                           struct reshard_step *out)
 {
@@ -250,6 +264,7 @@ static bool region_new(const struct pairing *pairing, struct region *region)
 }
 
 // Bytes that every member gives to the others of its group.
+// The largest counts: a step takes as long as its slowest member.
 static void give(const struct pairing *pairing, struct reshard_step *out)
 {
     out->sent = 0;

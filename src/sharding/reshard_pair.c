@@ -4,6 +4,10 @@
 //
 // A shard is a product of one part of each dimension, so what two shards share is a product too: a small table for
 // each dimension answers all pairs. Knows no steps.
+//
+//     [8,6] as {2,1} and as {4,1}: dimension 0 has parts of 4 and 4, and of 2, 2, 2 and 2; common[0] is
+//     2 2 0 0 / 0 0 2 2. Dimension 1 is whole on both sides: common[1] is 6. Shard 0 of the first and shard
+//     1 of the second share 2 * 6 = 12 elements.
 #include "sharding/reshard.h"
 
 #include <stdlib.h>
@@ -14,6 +18,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+// Everywhere else in a pairing devices are counted 0, 1, 2 ... in this list, not by their numbers.
 static bool take_devices(struct pairing *pairing, const struct tile_layout *x,
                          const struct tile_layout *y)
 {
@@ -31,6 +36,7 @@ static bool take_devices(struct pairing *pairing, const struct tile_layout *x,
     return true;
 }
 
+// SIZE_MAX: it owns nothing on either side.
 size_t tsr__pairing_device(const struct pairing *pairing, int64_t device)
 {
     const int64_t *at =
@@ -50,6 +56,8 @@ bool tsr__side_owns(const struct side *side, size_t device, int64_t shard)
 
 // ---- one side ----------------------------------------------------------------------------------
 
+// Part `index` of a dimension: its digits are the coordinates of the factors. *left bounds the
+// intervals of a whole side: a strided cut of a large dimension has as many as it has elements.
 static tsr_status take_part(struct arena *arena, const struct tile_dim *dim, int64_t size,
                             int64_t index, struct dim_part *out, int64_t *left)
 {
@@ -92,6 +100,7 @@ static tsr_status take_parts(struct arena *arena, struct side *side, const int64
     return TSR_OK;
 }
 
+// Which part of each dimension a shard is, and how many elements that makes.
 static void take_shards(struct side *side)
 {
     int rank = side->layout->rank;
@@ -111,6 +120,7 @@ static void take_shards(struct side *side)
     }
 }
 
+// By device its shards: counted, summed up, then filled in, in ascending order.
 static bool take_owners(const struct pairing *pairing, struct side *side)
 {
     size_t *at = ARENA_ARRAY(pairing->arena, size_t, pairing->n_devices + 1);
@@ -152,6 +162,7 @@ static tsr_status take_side(struct pairing *pairing, struct side *side,
 
 // ---- both --------------------------------------------------------------------------------------
 
+// Both lists of intervals are ascending: one walk over both.
 static int64_t shared(const struct dim_part *x, const struct dim_part *y)
 {
     int64_t n = 0;
@@ -217,6 +228,7 @@ static tsr_status take_groups(struct pairing *pairing)
     return TSR_OK;
 }
 
+// Work and memory grow with pairs of shards and of owners, which are bounded before anything is made.
 tsr_status tsr__pairing_new(struct arena *arena, const struct tile_layout *from,
                             const struct partial *pending, const struct tile_layout *to,
                             const int64_t *shape, size_t elem_bytes, struct pairing *out)

@@ -30,6 +30,7 @@ static bool load_new(const struct pairing *pairing, struct load *load)
     return !pairing->made->failed;
 }
 
+// The most of one device, since all work at the same time, and the total.
 static void load_take(const struct pairing *pairing, const struct load *load,
                       struct reshard_step *out)
 {
@@ -65,6 +66,7 @@ static bool lacks(const struct pairing *pairing, struct load *load)
 }
 
 // Axis by axis: pieces without elements have sizes too.
+// The same elements, also if the two layouts say it by different factors.
 static bool same_piece(const struct pairing *pairing, int64_t k, int64_t j)
 {
     for (int axis = 0; axis < pairing->rank; axis++) {
@@ -113,6 +115,7 @@ static bool add_move(const struct pairing *pairing, move_list *list, struct load
 }
 
 // The owner of shard k that has sent least.
+// SIZE_MAX: nobody owns it. Of equals the first, so that plans are the same on every machine.
 static size_t idle_owner(const struct pairing *pairing, const struct load *load, int64_t k)
 {
     const int64_t *owners;
@@ -125,6 +128,7 @@ static size_t idle_owner(const struct pairing *pairing, const struct load *load,
     return best;
 }
 
+// What a device lacks of a shard comes from one owner of each old shard that has some of it.
 static bool plain_moves(const struct pairing *pairing, struct load *load, move_list *list)
 {
     for (size_t t = 0; t < pairing->n_devices; t++)
@@ -188,6 +192,7 @@ static int by_giver(const void *a, const void *b)
 }
 
 // No device gives one piece to two others.
+// A broadcast gives one piece to many; a scatter must not.
 static bool gives_different(const struct pairing *pairing, const struct reshard_move *move,
                             size_t n)
 {
@@ -203,6 +208,7 @@ static bool gives_different(const struct pairing *pairing, const struct reshard_
 }
 
 // Groups around the device that gives (or gets): it first, then the others, ascending.
+// Only the middle of each star is looked up; how many moves it has bounds the others of its group.
 static bool star_groups(const struct pairing *pairing, struct reshard_step *out, bool giver)
 {
     size_t *count = ARENA_ARRAY(pairing->made, size_t, pairing->n_devices);
@@ -233,6 +239,7 @@ static bool star_groups(const struct pairing *pairing, struct reshard_step *out,
     return !pairing->made->failed;
 }
 
+// All devices: a permutation or an exchange has no smaller groups that are known.
 static bool one_group(const struct pairing *pairing, struct reshard_step *out)
 {
     out->groups = ARENA_NEW(pairing->made, struct device_group);
@@ -269,6 +276,7 @@ static bool name_moves(const struct pairing *pairing, struct reshard_step *out)
     return star_groups(pairing, out, out->op != RESHARD_GATHER);
 }
 
+// Collectives of whole groups are looked for first; only what is none of them gets a list of moves.
 static tsr_status plain_step(const struct pairing *pairing, struct reshard_step *out)
 {
     struct load load;
@@ -301,6 +309,7 @@ static tsr_status plain_step(const struct pairing *pairing, struct reshard_step 
 
 // ---- pending -----------------------------------------------------------------------------------
 
+// The group of a device that holds something.
 static const struct device_group *group_at(const struct pairing *pairing, size_t device)
 {
     return &pairing->pending->groups[pairing->group[device]];
@@ -362,6 +371,7 @@ static size_t getters(const struct pairing *pairing, const struct device_group *
 }
 
 // A collective, or RESHARD_EXCHANGE.
+// own: every device gets from its own group alone.
 static int name_combination(const struct pairing *pairing, bool own)
 {
     bool apart = true, one = true;
