@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // reshard_plan.c - the way from one sharding to another as other programs ask for it: texts in, steps out.
+//
+// Serves `tessera reshard`, tsr_reshard_plan and the pricing of a resharding (plan/reshard_time.c).
+// All that can be wrong with texts and shape is found here; reshard.c gets layouts that fit.
 #include "sharding/examine.h"
 
+// One question: the shape that both texts are for, and bytes of an element.
 struct ask {
     tsr_session *session;
     struct arena *arena;
@@ -17,6 +21,7 @@ static tsr_status misfit(tsr_session *session, tsr_status status, const char *hi
     return status;
 }
 
+// Elements smaller than a byte would not begin at bytes in a piece.
 static tsr_status take_ask(struct ask *ask, tsr_dtype type)
 {
     int bits = tsr_dtype_bits(type);
@@ -43,6 +48,7 @@ static tsr_status parse(const struct ask *ask, const char *text, struct tile_lay
     return status;
 }
 
+// Owners are in ascending order within a shard.
 static bool same_owners(const struct tile_layout *layout, int64_t x, int64_t y)
 {
     int64_t n = layout->first[x + 1] - layout->first[x];
@@ -138,6 +144,7 @@ tsr_status tsr__connect(const struct connecting *connecting, struct arena *arena
     return tsr__reshard_plan(arena, from, pending, to, connecting->shape, q.unit, out);
 }
 
+// The steps live in the session until the next call of this function.
 tsr_status tsr_reshard_plan(tsr_session *session, const char *from, const char *to,
                             const char *pending, tsr_dtype type, int rank, const int64_t *shape,
                             const tsr_step **out, size_t *n)

@@ -12,6 +12,7 @@
 
 // ---- from a spec -------------------------------------------------------------------------------
 
+// Without remarks: those are the checker's.
 static struct spec_scope scope_of(struct arena *arena, const tsr_spec *spec, bool quiet)
 {
     tsr_config *config = tsr__spec_config(spec);
@@ -123,6 +124,8 @@ static bool read_owners(struct arena *arena, const tsr_spec *spec, struct tile_l
 }
 
 // The loops in the order of the list.
+// Shards are numbered in the order in which the spec lists its axes, which may be another than the
+// dimensions': axes 1 and 0 in 2 shards each number the tiles (0,0) (1,0) (0,1) (1,1).
 static void read_loops(const tsr_spec *spec, int rank, struct tile_layout *layout)
 {
     int at = 0;
@@ -135,6 +138,8 @@ static void read_loops(const tsr_spec *spec, int rank, struct tile_layout *layou
     }
 }
 
+// The spec is examined each time: what has errors has no layout, and what has none cannot fail
+// below but for memory.
 tsr_status tsr__spec_layout(struct arena *arena, const tsr_spec *spec, const struct shape *shape,
                             bool quiet, struct tile_layout **out)
 {
@@ -180,6 +185,8 @@ struct counting {
     int front, rank;
 };
 
+// Sizes are written where they are known. A single factor has the size of its axis, a symbol if
+// that is what is declared.
 static tsr_status write_dim(tsr_spec *spec, const tsr_value *value, int axis,
                             const struct counting *counting, const struct tile_dim *dim)
 {
@@ -225,6 +232,7 @@ static tsr_status write_owners(struct arena *arena, tsr_spec *spec,
     return tsr_spec_set_devices(spec, list, (size_t)layout->n_shards);
 }
 
+// In order of the dimensions, so that the numbers of shards are those of the device list.
 static tsr_status write_spec(struct arena *arena, tsr_spec *spec, const tsr_value *value,
                              const struct tile_layout *l, const struct counting *counting)
 {
@@ -252,6 +260,7 @@ static tsr_spec *old_spec(const tsr_node *node, const tsr_config *config, const 
     return NULL;
 }
 
+// The new spec is complete before the old one goes: a failure leaves what was there.
 static tsr_status replace_spec(tsr_node *node, tsr_config *config, tsr_value *value,
                                const struct tile_layout *layout, const struct counting *counting)
 {
@@ -300,6 +309,8 @@ static bool model_has(const tsr_model *model, const tsr_config *config)
 }
 
 // What the text and the configuration must agree on; false: finding added.
+// The last owner of a shard is its greatest. A tile that nobody owns can be said in the notation,
+// and not in a model.
 static bool owners_fit(tsr_session *session, struct arena *arena, const struct place *at,
                        const tsr_config *config, const struct tile_layout *layout)
 {
@@ -345,6 +356,8 @@ static const struct notation_mesh *some_mesh(const struct notation_mesh *mesh)
     return NULL;
 }
 
+// Fits the text to what the value declares; shapes that rules would find do not count, so that an
+// edit means the same whatever the rest of the model says.
 static tsr_status shard_text(struct arena *arena, tsr_node *node, tsr_value *value,
                              tsr_config *config, struct str text)
 {

@@ -41,6 +41,7 @@ static int by_number(const void *a, const void *b)
 
 // ---- devices -------------------------------------------------------------------------------------
 
+// Numbers out of range are the checker's business and are passed over.
 static bool add_device(struct stages *stages, bool *on, int64_t device)
 {
     if (device < 0 || device >= stages->n_all)
@@ -64,6 +65,7 @@ static bool add_group(struct stages *stages, bool *on, const tsr_spec *spec, int
     return false;
 }
 
+// True if some spec names devices: then they are the stage's, and none is dealt out to it.
 static bool add_specs(struct stages *stages, bool *on, const tsr_node_config *nc)
 {
     bool any = false;
@@ -139,6 +141,7 @@ static bool default_devices(struct stages *stages, struct arena *arena, const bo
 
 // ---- nodes ---------------------------------------------------------------------------------------
 
+// of_value counts from 1, so that 0 is "depends on no stage".
 static int later(int latest, const tsr_value *value, const int *of_value)
 {
     if (value && of_value[tsr__value_id(value)] - 1 > latest)
@@ -159,6 +162,7 @@ static int latest_of(const tsr_node *node, const int *of_value)
     return latest;
 }
 
+// Of the numbers 0, 3, 7 the number 3 is place 1.
 static int place_in_line(const struct stages *stages, int64_t number)
 {
     const int64_t *at =
@@ -195,6 +199,7 @@ static bool follow_nodes(struct stages *stages, struct arena *arena, tsr_model *
     return default_devices(stages, arena, named);
 }
 
+// Neighbours in one stage are taken once on the way, which is nearly all there is to sort.
 static size_t distinct(struct arena *arena, tsr_model *model, const tsr_config *config,
                        int64_t **out)
 {
@@ -225,6 +230,7 @@ static bool too_many(tsr_session *session, const tsr_config *config, size_t n)
     return false;
 }
 
+// Stages of the main graph alone: nodes of bodies run where their node runs.
 bool tsr__stages_find(struct arena *arena, tsr_model *model, const tsr_config *config,
                       struct stages *stages)
 {
@@ -254,6 +260,7 @@ const bool *tsr__stages_devices(const struct stages *stages, const tsr_node *nod
     return stages->on[at.place];
 }
 
+// Found anew for the caller: a flow does not keep its stages.
 size_t tsr__flow_stages(struct arena *arena, const struct flow *flow, const bool *const **on)
 {
     struct stages stages = {0};

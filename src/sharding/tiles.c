@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // tiles.c - what a sharding does to a shape, as boxes: for people, for `tessera tiles`, for tests.
+//
+//     {2,1:0,1} of [5,3]: device 0 has [0,2) x [0,3), device 1 has [2,5) x [0,3)
+//     {2*4/2:0,1} of [8]: device 0 has [0,2) and [4,6), two boxes; device 1 has [2,4) and [6,8)
 #include "sharding/examine.h"
 
 #include <stdlib.h>
@@ -17,6 +20,7 @@ struct boxes {
 static bool add_piece(struct boxes *boxes, const struct tile_piece *piece, int64_t device)
 {
     int64_t at[TILE_MAX_RANK] = {0}, count = 1;
+    // at: which interval of each dimension, counted like the digits of a number, the last fastest
     for (int axis = 0; axis < piece->rank; axis++)
         if (!mul_ok(count, piece->dims[axis].n, &count) || count > boxes->left)
             return false;
@@ -37,6 +41,7 @@ static bool add_piece(struct boxes *boxes, const struct tile_piece *piece, int64
     return true;
 }
 
+// A shard that a device has, to be sorted by device.
 struct held {
     int64_t device, shard;
 };
@@ -85,6 +90,7 @@ static bool shape_fits(tsr_session *session, int rank, const int64_t *shape)
     return fits;
 }
 
+// devices 0 or less: any number may be named.
 static bool devices_fit(tsr_session *session, const struct tile_layout *layout, int64_t devices)
 {
     int64_t most = -1;
