@@ -344,6 +344,10 @@ def test_tensor(d):
     np.savez(pieces, **{"0": x[:4]})
     check("a piece is missing", call("tensor", "join", pieces, "--sharding", "{2,1}", "--shape", "7x4", "-o", back)[0] == 1 and not os.path.exists(back))
     check("not a sharding", call("tensor", "split", whole, "--sharding", "{2,", "-o", back)[0] == 2)
+    np.savez(pieces, a=x, b=x)
+    halves = read(pieces).split(b"\x93NUMPY")  # the first tensor is whole, the second has another magic
+    open(pieces, "wb").write(b"\x93NUMPY".join(halves[:2]) + b"\x93NUMPX" + halves[2])
+    check("a damaged file is no mistake of the words", call("tensor", "split", pieces, "--sharding", "{2,1}", "-o", back)[0] == 3)
     check("neither split nor join", call("tensor", "cut", whole, "--sharding", "{2,1}", "-o", back)[0] == 2)
 
 
