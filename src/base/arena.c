@@ -40,6 +40,8 @@
 
 const bool tsr__default_zeroes = !PLAIN_MALLOC;
 
+// Whether memory of that size is mapped or taken from malloc. Freeing decides again by the same
+// size, so callers must give the size that they asked for.
 static bool by_pages(size_t bytes)
 {
     return !PLAIN_MALLOC && bytes >= PAGES_BYTES;
@@ -62,6 +64,7 @@ static void *pages_get(size_t bytes)
     return p + before;
 }
 
+// munmap wants the size that was mapped, rounded up as pages_get did.
 static void default_free(void *p, size_t bytes)
 {
     if (by_pages(bytes))
@@ -82,6 +85,7 @@ void *tsr__default_alloc(void *data, void *old, size_t old_bytes, size_t bytes)
     }
     if (bytes > LARGEST)
         return NULL;
+    // Both sizes are malloc's: it can often grow memory where it lies.
     if (!by_pages(bytes) && (!old || !by_pages(old_bytes)))
         return realloc(old, bytes);
     void *p;
@@ -108,6 +112,8 @@ void *tsr__realloc(tsr_session *session, void *p, size_t old_bytes, size_t bytes
         tsr__free(session, p, old_bytes);
         return NULL;
     }
+    // What stays held if the old memory goes: the new size is judged beside it, not beside both.
+    // While it is copied both exist for a moment, which is not counted.
     size_t others = session->memory_used - old_bytes, limit = session->memory_limit;
     if (session->memory_budget && (!limit || session->memory_budget < limit))
         limit = session->memory_budget;
@@ -133,6 +139,7 @@ void *tsr__alloc(tsr_session *session, size_t bytes)
     return tsr__realloc(session, NULL, 0, bytes);
 }
 
+// The size is the caller's knowledge; a wrong one makes memory_used wrong for good.
 void tsr__free(tsr_session *session, void *p, size_t bytes)
 {
     if (!p)
@@ -145,6 +152,8 @@ void tsr__free(tsr_session *session, void *p, size_t bytes)
 
 // ---- arenas ------------------------------------------------------------------------------------
 
+// Stands at the beginning of each block. 16 bytes, so that what follows is aligned as malloc's
+// memory is.
 struct arena_block {
     struct arena_block *next;
     size_t bytes; // all of it, this head included
@@ -155,6 +164,7 @@ void tsr__arena_init(struct arena *arena, tsr_session *session)
     *arena = (struct arena){.session = session};
 }
 
+// Also of an arena that has failed: it may be used again.
 void tsr__arena_free(struct arena *arena)
 {
     for (struct arena_block *block = arena->blocks, *next; block; block = next) {
@@ -194,6 +204,7 @@ static size_t block_size(const struct arena *arena)
 #endif
 }
 
+// The next address that is a multiple of align, a power of two.
 static char *align_up(char *p, size_t align)
 {
     return p + ((size_t)(-(uintptr_t)p) & (align - 1));
@@ -223,6 +234,8 @@ void *tsr__arena_slow(struct arena *arena, size_t bytes, size_t align)
     if (!block)
         return NULL;
     char *p = align_up((char *)(block + 1), align);
+    // Blocks of their own go behind the newest, whose free rest stays the arena's; the first block
+    // of an arena is the newest in any case.
     if (own && arena->blocks) {
         block->next = arena->blocks->next;
         arena->blocks->next = block;
@@ -236,6 +249,8 @@ void *tsr__arena_slow(struct arena *arena, size_t bytes, size_t align)
     return p;
 }
 
+// For large buffers (a file that is read, a tensor): zeroing them would touch every page once more.
+// The result is aligned to 16.
 void *tsr__arena_raw(struct arena *arena, size_t bytes)
 {
     if (arena->failed)
@@ -260,6 +275,7 @@ void *tsr__arena_raw(struct arena *arena, size_t bytes)
     return block + 1;
 }
 
+// n * size that does not fit into a size_t becomes SIZE_MAX, which no arena can give.
 void *tsr__arena_array(struct arena *arena, size_t n, size_t size, size_t align)
 {
     size_t bytes;
@@ -268,6 +284,7 @@ void *tsr__arena_array(struct arena *arena, size_t n, size_t size, size_t align)
     return arena_get(arena, bytes, align);
 }
 
+// {NULL, 0} without memory; an empty text gives a pointer to its NUL, so the two can be told apart.
 struct str tsr__arena_str(struct arena *arena, struct str text)
 {
     char *p = NULL;
@@ -281,6 +298,7 @@ struct str tsr__arena_str(struct arena *arena, struct str text)
 }
 
 // Formats twice: the first time to learn the length.
+// A format that fails (n < 0) reads as no memory would, without setting `failed`.
 struct str tsr__arena_printf(struct arena *arena, const char *format, ...)
 {
     va_list args, again;
@@ -300,6 +318,8 @@ struct str tsr__arena_printf(struct arena *arena, const char *format, ...)
 }
 
 // Storage at the end of the newest block grows where it is.
+// True where the vector is the last thing that was handed out and the block has room: nothing is
+// copied. The new part is zeroed, as all of the block is.
 static bool grow_in_place(struct arena *arena, const char *at, size_t old_bytes, size_t bytes)
 {
 #ifdef TSR_TORTURE
@@ -322,6 +342,7 @@ bool tsr__vec_grow(struct arena *arena, void **at, size_t n, size_t *cap, size_t
     size_t more = 8, bytes;
     if (*cap)
         more = *cap + *cap / 2 + 1;
+    // Reading it through void ** would be another type than the one that it was declared with.
     memcpy(&old, at, sizeof old); // *at is a pointer of another type
     if (__builtin_mul_overflow(more, size, &bytes))
         bytes = SIZE_MAX;
