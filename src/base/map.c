@@ -4,12 +4,17 @@
 // Open addressing, linear steps, at most three quarters full. Each slot carries 32 bits of its
 // hash: they decide nearly every comparison without touching the key, and tables grow without
 // hashing anew.
+//
+// Example: 12 keys fill a table of 16; the 13th doubles it to 32. A key with hash 0x...25 belongs
+// at slot 5 of 32 (its low bits); if that is taken by another, at 6, 7 and so on to the first free
+// one. Nothing is ever removed, so a free slot ends every search.
 #include "base/internal.h"
 
 #include <sys/auxv.h>
 
 #define MAP_MIN 16
 
+// By memcpy: p need not be aligned. Both compile to one load.
 static uint64_t read64(const unsigned char *p)
 {
     uint64_t v;
@@ -28,6 +33,7 @@ static uint32_t read32(const unsigned char *p)
 
 __extension__ typedef unsigned __int128 uint128;
 
+// The 128-bit product, its halves laid over each other: every bit of both factors reaches all bits.
 static inline uint64_t fold(uint64_t a, uint64_t b)
 {
     uint128 product = (uint128)a * b;
@@ -42,6 +48,7 @@ static uint32_t keyed_hash(const struct map *map, const char *key, size_t n)
     size_t left = n;
     for (; left > 16; left -= 16, p += 16)
         h = fold(read64(p) ^ k0 ^ h, read64(p + 8) ^ k1);
+    // The last 1 to 16 bytes as two numbers that overlap where there are fewer than 16, or than 8.
     if (left >= 8) {
         a = read64(p);
         b = read64(p + left - 8);
@@ -55,6 +62,7 @@ static uint32_t keyed_hash(const struct map *map, const char *key, size_t n)
         a = b = 0;
     }
     h = fold(fold(a ^ k0 ^ h, b ^ k1), k0 | 1);
+    // 0 marks a free slot.
     uint32_t hash = (uint32_t)(h ^ h >> 32);
     if (hash)
         return hash;
@@ -62,6 +70,8 @@ static uint32_t keyed_hash(const struct map *map, const char *key, size_t n)
 }
 
 // Sixteen bytes that the kernel draws for each process.
+// The constants are for systems without it: then names can be made to collide, and look-ups become
+// slow.
 static void draw_key(uint64_t key[2])
 {
     key[0] = 0x9E3779B97F4A7C15u;
@@ -99,6 +109,7 @@ void tsr__map_init(struct map *map, struct arena *arena, size_t expected)
     if (expected == 0)
         return; // the first key makes the table
     size_t cap = MAP_MIN;
+    // The smallest power of two of which three quarters hold what is expected.
     while (cap - cap / 4 < expected && cap < SIZE_MAX / 2)
         cap *= 2;
     resize(map, cap); // a failure shows at the first key
@@ -116,6 +127,7 @@ static struct map_slot *find(const struct map *map, struct str key, uint32_t has
     }
 }
 
+// An absent key and one whose value is NULL are the same to the caller.
 void *tsr__map_get(const struct map *map, struct str key)
 {
     if (map->n == 0 || key.n > UINT32_MAX)
@@ -141,6 +153,7 @@ void **tsr__map_at(struct map *map, struct str key)
     size_t larger = MAP_MIN;
     if (map->cap)
         larger = map->cap * 2;
+    // Also with cap 0: then 0 >= 0, and the first table is made.
     if (map->n >= map->cap - map->cap / 4 && !resize(map, larger))
         return NULL;
     if (key.n == 0)
@@ -175,6 +188,7 @@ static uint64_t merge(uint64_t h, uint64_t v)
     return (h ^ lane(0, v)) * P1 + P4;
 }
 
+// Fingerprints are written to files: they are the same on machines of the other byte order.
 static uint64_t little64(const unsigned char *p)
 {
     uint64_t v = read64(p);
@@ -193,6 +207,7 @@ static uint64_t little32(const unsigned char *p)
     return v;
 }
 
+// The last bytes in pieces of 8, 4 and 1, then the final mixing.
 static uint64_t hash_tail(uint64_t h, const unsigned char *p, size_t n)
 {
     for (; n >= 8; n -= 8, p += 8)
@@ -214,6 +229,7 @@ uint64_t tsr__hash64(const void *data, size_t n, uint64_t seed)
     uint64_t h = seed + P5;
     size_t left = n;
     if (n >= 32) {
+        // Four lanes of 8 bytes each, from 32 bytes on.
         uint64_t v[4] = {seed + P1 + P2, seed + P2, seed, seed - P1};
         for (; left >= 32; left -= 32, p += 32)
             for (int i = 0; i < 4; i++)
