@@ -3,6 +3,13 @@
 //
 // Everything is written under a temporary name beside its target and renamed when complete and on
 // disk. Names of temporaries never come from a model; they are made exclusively and follow no link.
+//
+// Life of an output `dir/m.onnx`: opened, it is `dir/.tessera-4711-9f3c...` (created exclusively,
+// noted for signal handlers, locked); written through a buffer of 1 MiB, or copied from other files
+// inside the kernel; committed: buffer flushed, fsync, close, rename over `dir/m.onnx`, fsync of
+// the folder. Aborted, or failed at any step, the temporary file is removed and the old m.onnx
+// stands as it was. Failure is sticky: after the first, writes do nothing and commit gives its
+// status, so callers check once.
 #include "base/internal.h"
 
 #include <fcntl.h>
@@ -22,6 +29,7 @@
 
 // ---- findings ----------------------------------------------------------------------------------
 
+// NULL: there is nothing better to say than the system's own words.
 static const char *remedy(int error)
 {
     switch (error) {
@@ -49,6 +57,7 @@ tsr_status tsr__refuse_write(tsr_session *session, const char *path, int error)
     return TSR_WRITE;
 }
 
+// Only the first failure is recorded: later calls return before they could fail.
 static void fail(struct outfile *outfile, tsr_status status)
 {
     outfile->failed = true;
@@ -90,12 +99,14 @@ const char *tsr__path_name(const char *path)
 void tsr__path_draw(char out[TEMPORARY_NAME])
 {
     uint64_t drawn = 0;
+    // Without waiting for the pool of a machine that has just started.
     if (getrandom(&drawn, sizeof drawn, GRND_NONBLOCK) != (ssize_t)sizeof drawn)
         drawn = (uint64_t)getpid() << 32 ^ (uintptr_t)out; // exclusive creation finds a free one
     snprintf(out, TEMPORARY_NAME, TEMPORARY_PREFIX "%d-%012llx", (int)getpid(),
              (unsigned long long)(drawn >> 16));
 }
 
+// "m.onnx" is in "."; "/m.onnx" in "/", as the slash belongs to what is copied.
 int tsr__path_open_parent(const char *path)
 {
     char folder[PATH_MAX];
@@ -132,6 +143,8 @@ static bool in_temporary(const struct outfile *outfile)
     return found && found < name;
 }
 
+// Where the whole folder is temporary (a partition that is being written) its own note suffices:
+// slots are few.
 static void note_temporary(struct outfile *outfile, const char *name, int fd)
 {
     char path[TEMPORARY_PATH];
@@ -145,6 +158,7 @@ static void note_temporary(struct outfile *outfile, const char *name, int fd)
 static int create_temporary(struct outfile *outfile)
 {
     char name[TEMPORARY_NAME];
+    // Remains of killed processes beside the target go first, so that they do not gather.
     if (!in_temporary(outfile))
         tsr__temporary_sweep(outfile->dir_fd, TEMPORARY_PREFIX);
     for (int i = 0; i < NAME_TRIES; i++) {
@@ -176,6 +190,7 @@ static int open_target(struct outfile *outfile)
     struct stat st;
     if (fault_io(outfile->session, FAULT_WRITE))
         return -1;
+    // An empty name would be the folder itself.
     if (!*outfile->path) {
         errno = ENOENT;
         return -1;
@@ -195,6 +210,7 @@ static int open_target(struct outfile *outfile)
     return create_temporary(outfile);
 }
 
+// After it the struct holds nothing, and commit and abort on it are harmless.
 static void release(struct outfile *outfile)
 {
     tsr__temporary_forget(outfile->note);
@@ -236,6 +252,7 @@ failed:
     return status;
 }
 
+// A write may take a part; the rest follows. False: failed, now or before.
 static bool write_all(struct outfile *outfile, const char *p, size_t n)
 {
     while (n > 0 && !outfile->failed) {
@@ -254,6 +271,7 @@ static bool write_all(struct outfile *outfile, const char *p, size_t n)
     return !outfile->failed;
 }
 
+// The buffer is empty afterwards, also where it could not be written.
 static bool flush(struct outfile *outfile)
 {
     size_t n = outfile->n;
@@ -271,6 +289,7 @@ void tsr__out_write(struct outfile *outfile, const void *p, size_t n)
     outfile->offset += n;
     if (n > OUT_BUFFER - outfile->n && !flush(outfile))
         return;
+    // Too large for the buffer, which is empty here: straight from the caller's memory.
     if (n >= OUT_BUFFER) {
         write_all(outfile, p, n);
         return;
@@ -303,6 +322,7 @@ static void gather_all(struct outfile *outfile, const struct iovec *iovec, int n
     }
 }
 
+// The buffer first, to keep the order; then all pieces with as few calls as the kernel takes.
 void tsr__out_gather(struct outfile *outfile, const struct iovec *pieces, int n)
 {
     if (outfile->failed || !flush(outfile))
@@ -315,6 +335,7 @@ void tsr__out_gather(struct outfile *outfile, const struct iovec *pieces, int n)
     gather_all(outfile, pieces, n);
 }
 
+// What another descriptor of the file may read already (follow.c).
 uint64_t tsr__out_reached(const struct outfile *outfile)
 {
     return outfile->offset - outfile->n;
@@ -337,12 +358,15 @@ static void fail_source(struct outfile *outfile, int fd, uint64_t at, const char
 }
 
 // Inside the kernel as far as it goes; what it did not take is left to the caller.
+// Blocks are shared or moved by the file system where it can; in any case the bytes never come
+// here.
 static uint64_t copy_in_kernel(struct outfile *outfile, int fd, uint64_t offset, uint64_t length)
 {
     uint64_t done = 0;
     if (!flush(outfile))
         return 0;
     while (done < length) {
+        // Tests let this fail as a disk would.
         if (tsr__fault(outfile->session, FAULT_WRITE)) {
             fail_write(outfile, EIO);
             break;
@@ -380,6 +404,7 @@ void tsr__out_copy(struct outfile *outfile, int fd, uint64_t offset, uint64_t le
         outfile->offset += done;
         offset += done;
     }
+    // What is left, block by block through the buffer; n is between 1 and `want`.
     while (offset < end && !outfile->failed) {
         if (outfile->n == OUT_BUFFER && !flush(outfile))
             return;
@@ -406,6 +431,7 @@ void tsr__out_copy(struct outfile *outfile, int fd, uint64_t offset, uint64_t le
     }
 }
 
+// From offset 10 with align 8 six zeros are written; at a multiple of it none; align 0: none.
 void tsr__out_pad(struct outfile *outfile, size_t align)
 {
     static const char zeros[4096];
@@ -439,6 +465,7 @@ static void publish(struct outfile *outfile)
         fail_write(outfile, errno);
     int fd = outfile->fd;
     outfile->fd = -1;
+    // A network file system may tell only here that a write was lost.
     if (close(fd) != 0 && !outfile->failed && errno != EINTR)
         fail_write(outfile, errno);
     if (outfile->failed || !outfile->temporary)
@@ -449,6 +476,7 @@ static void publish(struct outfile *outfile)
         fail_write(outfile, errno);
 }
 
+// A session that has run out of memory publishes nothing: what was built may lack a part.
 tsr_status tsr__out_commit(struct outfile *outfile)
 {
     if (!outfile->path)
