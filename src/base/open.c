@@ -5,6 +5,11 @@
 // outrun. Older kernels walk name by name and follow no link; a link is then resolved by looking at
 // where it ends, and that place is walked to again from the root. Names are refused before that if
 // they are absolute or have "..".
+//
+// Example: the model /m/x.onnx names its data "w/a.bin". The folder /m is open; "w/a.bin" is opened
+// beneath it. A link w -> /etc leaves it and is refused (EXDEV). Where /m/x.onnx is itself a link
+// to /store/blobs/17, as content stores have it, files of /store/blobs count as beside the model,
+// too.
 #include "base/internal.h"
 
 #include <fcntl.h>
@@ -29,6 +34,8 @@ int tsr__fd_above(int fd)
     return above;
 }
 
+// EAGAIN means that somebody renamed something on the path meanwhile; it is bounded, for an
+// attacker could do so for ever.
 static int open_kernel(int root, const char *name, uint64_t resolve)
 {
     struct open_how how = {.flags = OPEN_FLAGS, .resolve = resolve | RESOLVE_NO_MAGICLINKS};
@@ -75,6 +82,7 @@ static int open_walking(int root, const char *name)
             break;
         }
         bool last = !name[n]; // "file/" asks for a folder, which is refused as one
+        // Folders on the way are only passed through, which O_PATH allows without reading them.
         int flags = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
         if (last)
             flags = OPEN_FLAGS | O_NOFOLLOW;
@@ -91,6 +99,8 @@ static int open_walking(int root, const char *name)
     return -1;
 }
 
+// Where the open file is now, as the kernel sees it; false: it has no path, or one that is too
+// long.
 static bool path_of_fd(int fd, char out[PATH_MAX])
 {
     char link[64];
@@ -102,6 +112,7 @@ static bool path_of_fd(int fd, char out[PATH_MAX])
     return true;
 }
 
+// A path that was resolved already: a link on it now was put there since, and is refused.
 static int open_no_links(int root, const char *name, bool use_kernel)
 {
     if (!use_kernel)
@@ -112,6 +123,9 @@ static int open_no_links(int root, const char *name, bool use_kernel)
     return open_walking(root, name);
 }
 
+// Three steps: look where the name leads (nothing is opened for reading), check that this is
+// beneath root, walk there again without following links. What was swapped in between makes the
+// third step fail.
 int tsr__open_through(int folder, const char *name, int root, bool use_kernel)
 {
     char target[PATH_MAX], home[PATH_MAX];
@@ -126,11 +140,13 @@ int tsr__open_through(int folder, const char *name, int root, bool use_kernel)
     size_t n = strlen(home);
     if (n == 1)
         n = 0; // the root of all is "/" alone
+    // "/store" is not a beginning of "/store2/x" in this sense: a slash must follow.
     if (strncmp(target, home, n) != 0 || target[n] != '/')
         return -1;
     return open_no_links(root, target + n + 1, use_kernel);
 }
 
+// ELOOP and ENOTDIR of the walk may be links that stay inside, as the kernel would allow.
 int tsr__open_beneath(int root, const char *name, bool use_kernel)
 {
     if (use_kernel) {
@@ -146,6 +162,7 @@ int tsr__open_beneath(int root, const char *name, bool use_kernel)
 
 // ---- folders -----------------------------------------------------------------------------------
 
+// By errno, which the caller has not changed since.
 static tsr_status refuse_open(tsr_session *session, const char *path, const char *hint)
 {
     struct place at = PLACE_NONE;
@@ -237,6 +254,8 @@ static const char *name_fault(struct str name)
     return NULL;
 }
 
+// EXDEV: a link that leaves the model's folder may still lead to that of the real file. ENOENT: the
+// data may have no link beside the model's.
 static int open_allowed(const struct folder *folder, const char *name)
 {
     int fd = tsr__open_beneath(folder->fd, name, true);

@@ -4,6 +4,12 @@
 // Made as a sibling of the target and renamed when complete. A folder that stands there already is
 // exchanged in one step where the kernel can, and removed only when the new one is in place and on
 // disk.
+//
+// Life of a folder `parts`: opened, the target is looked at and a sibling `.tessera-4711-...` made;
+// files are written into it by paths of tsr__outfolder_path; committed, the target is looked at
+// again and the sibling renamed. Where a folder of files stands there and may be replaced,
+// renameat2 exchanges both names in one step, and the old files are removed under the temporary
+// name.
 #include "base/internal.h"
 
 #include <dirent.h>
@@ -15,6 +21,7 @@
 #define NAME_TRIES 100
 
 // A path in the same folder as `path`, with another last name.
+// "a/parts" and ".x" -> "a/.x". Two steps of memory, because tsr__path_copy ends what it copies.
 static char *sibling(tsr_session *session, const char *path, const char *name)
 {
     size_t folder = (size_t)(tsr__path_name(path) - path), n = folder + strlen(name);
@@ -34,6 +41,8 @@ static char *sibling(tsr_session *session, const char *path, const char *name)
 enum target { TARGET_ABSENT, TARGET_EMPTY, TARGET_FILES, TARGET_OTHER, TARGET_UNKNOWN };
 
 // What an entry of a folder says about it. "." and ".." say nothing.
+// One folder inside makes it TARGET_OTHER: nothing that is written here holds folders, so it is not
+// ours.
 static enum target look_at_entry(int folder, const char *name, enum target so_far)
 {
     struct stat st;
@@ -73,6 +82,7 @@ static enum target look_at(const char *path)
             break;
         found = look_at_entry(dirfd(dir), dirent->d_name, found);
     }
+    // closedir may change errno, which the caller reads with TARGET_UNKNOWN.
     int error = errno;
     closedir(dir);
     errno = error;
@@ -103,6 +113,7 @@ static tsr_status check_target(tsr_session *session, const char *path, bool repl
     return TSR_WRITE;
 }
 
+// A parent that cannot be opened is not told here: making the sibling will fail and say it.
 static void sweep_parent(const struct outfolder *outfolder)
 {
     int parent = tsr__path_open_parent(outfolder->path);
@@ -123,6 +134,8 @@ static tsr_status make_sibling(struct outfolder *outfolder)
         if (!outfolder->temporary)
             return TSR_NOMEM;
         if (!fault_io(outfolder->session, FAULT_WRITE) && mkdir(outfolder->temporary, 0777) == 0) {
+            // Without the descriptor the folder still works; then it is not locked, and an abort
+            // finds it by its path.
             outfolder->fd =
                 tsr__fd_above(open(outfolder->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
             if (outfolder->fd >= 0)
@@ -149,6 +162,7 @@ static void release_folder(struct outfolder *outfolder)
     tsr__path_free(outfolder->session, &outfolder->path);
 }
 
+// Nothing of it exists after a failure. "." and "/" have no sibling and are refused.
 tsr_status tsr__outfolder_open(tsr_session *session, const char *path, bool replace,
                                struct outfolder *out)
 {
@@ -185,6 +199,8 @@ struct str tsr__outfolder_path(struct outfolder *outfolder, struct arena *arena,
 }
 
 // One step after the other; on failure the old folder is put back.
+// For file systems without RENAME_EXCHANGE. Between the two renames nothing has the name; a crash
+// there leaves the old folder under `old`.
 static bool replace_by_steps(struct outfolder *outfolder, const char *old)
 {
     if (rename(outfolder->path, old) != 0)
@@ -235,6 +251,8 @@ tsr_status tsr__outfolder_replace(struct outfolder *outfolder, bool use_kernel)
     return status;
 }
 
+// rename succeeds where nothing or an empty folder stands at the target; the errors below it say
+// that something does.
 static tsr_status place_folder(struct outfolder *outfolder)
 {
     if (outfolder->session->out_of_memory)
@@ -253,6 +271,8 @@ static tsr_status place_folder(struct outfolder *outfolder)
     return tsr__refuse_write(outfolder->session, outfolder->path, errno);
 }
 
+// The folder is in place when the parent is synced; that this may fail is not told, as nothing is
+// lost unless the power fails, too.
 tsr_status tsr__outfolder_commit(struct outfolder *outfolder)
 {
     if (!outfolder->path)
@@ -271,6 +291,7 @@ tsr_status tsr__outfolder_commit(struct outfolder *outfolder)
     return TSR_OK;
 }
 
+// First through the descriptor, which needs no memory and no other; then what is left, by its path.
 void tsr__outfolder_abort(struct outfolder *outfolder)
 {
     if (!outfolder->path)
