@@ -2,6 +2,10 @@
 // fault.c - fault points: the n-th allocation, read, write, ... of a session fails on demand.
 //
 // Counting is atomic because the ranks of a run send and receive from their own threads.
+//
+// Tests (tests/api/test_nomem.c) do some work once to count its points and then again for each n,
+// with the n-th failing, or, sticky, all from the n-th on. Without a request a point costs one
+// comparison.
 #include "base/internal.h"
 
 bool tsr__fault(tsr_session *session, enum fault_kind kind)
@@ -15,6 +19,7 @@ bool tsr__fault(tsr_session *session, enum fault_kind kind)
     return seen == after;
 }
 
+// n 0 turns the kind off. Other kinds keep their state; `sticky` is one for all.
 void tsr_session_fault(tsr_session *session, int kind, uint64_t n, bool sticky)
 {
     if (kind < 0 || kind >= FAULT_COUNT)

@@ -6,6 +6,12 @@
 // with tsr_session_sweep, so their paths stand in slots of fixed size that need neither locks nor memory. And what a killed
 // process left is removed by the next one that makes something of the same kind in the same folder: names carry
 // the process's number, and the maker holds a lock (flock) that the kernel lets go when it dies.
+//
+// Example: process 4711 makes /tmp/tessera-verify-4711-x3Fq9z and is killed with SIGKILL. The next
+// `verify` in /tmp reads the number from the name, sees that nobody holds the lock, that no process
+// has the number, and that the folder is of the same user, and removes it. A process on another
+// host that shares the folder holds its lock there, and where locks do not reach, its remains are
+// left alone for 10 s at least.
 #include "base/internal.h"
 
 #include <dirent.h>
@@ -44,6 +50,8 @@ static void empty_folder(int fd, int depth)
     _Alignas(struct entry) char buffer[2048];
     for (;;) {
         long n = syscall(SYS_getdents64, fd, buffer, sizeof buffer);
+        // The end, or an error, which shows when the folder itself is removed. Names that are
+        // removed while it is read may be skipped by some file systems: callers try again.
         if (n <= 0)
             return;
         for (long at = 0; at < n;) {
@@ -58,8 +66,11 @@ static void empty_folder(int fd, int depth)
 }
 
 // A file, a link (never what it leads to), or a folder with what is in it. True: it is gone.
+// Deeper than MAX_DEPTH nothing of ours lies: a folder that deep is left, and so are those above
+// it.
 static bool remove_tree(int parent, const char *name, int depth)
 {
+    // A folder gives EISDIR (or EPERM) here and is emptied below.
     if (unlinkat(parent, name, 0) == 0 || errno == ENOENT)
         return true;
     if (depth > MAX_DEPTH)
@@ -73,6 +84,7 @@ static bool remove_tree(int parent, const char *name, int depth)
 }
 
 // Everything in a folder that is open already: neither memory nor another descriptor is needed for the files in it.
+// Back to the beginning first: the descriptor may have been read before.
 void tsr__folder_empty(int fd)
 {
     if (fd > 0 && lseek(fd, 0, SEEK_SET) == 0)
@@ -86,6 +98,7 @@ bool tsr__folder_remove(const char *path)
             return true; // a link in place of a folder: what it leads to is not ours
         int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (fd >= 0) {
+            // As if at the deepest level: only files go.
             empty_folder(fd, MAX_DEPTH); // folders in it stay, and with them this one
             close(fd);
         }
@@ -95,6 +108,7 @@ bool tsr__folder_remove(const char *path)
     return false;
 }
 
+// Says nothing where it fails: the next process of the kind sweeps.
 void tsr__tree_remove(const char *path)
 {
     for (int i = 0; i < QUIET_TRIES; i++)
@@ -140,6 +154,8 @@ struct temporary *tsr__temporary_note(tsr_session *session, const char *path, in
     return NULL;
 }
 
+// The slot is free first, then the lock goes with the descriptor: a handler in between must not
+// remove what has become an output.
 void tsr__temporary_forget(struct temporary *temporary)
 {
     if (!temporary)
@@ -154,6 +170,7 @@ void tsr__temporary_remove(struct temporary *temporary)
 {
     if (!temporary || !atomic_load(&temporary->used))
         return;
+    // A child of fork has a copy of the session; its end leaves the parent's files alone.
     if (temporary->owner == getpid()) {
         tsr__folder_empty(temporary->fd);
         tsr__tree_remove(temporary->path);
@@ -164,6 +181,7 @@ void tsr__temporary_remove(struct temporary *temporary)
 // ---- remains of processes that were killed -------------------------------------------------------
 
 // "tessera-verify-4711-x3Fq9z" with the prefix "tessera-verify-" is of process 4711; 0: not such a name.
+// Leading zeros, signs and numbers beyond a pid are no names of ours.
 static long process_of(const char *name, const char *prefix)
 {
     size_t n = strlen(prefix);
@@ -195,6 +213,7 @@ static bool is_dead(int folder, const char *name, long pid)
 
 void tsr__temporary_sweep(int folder, const char *prefix)
 {
+    // A descriptor of its own: fdopendir takes it over, and the caller's position stays.
     int again = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (again < 0)
         return;
@@ -216,6 +235,7 @@ void tsr__temporary_sweep(int folder, const char *prefix)
 
 // ---- temporary folders ---------------------------------------------------------------------------
 
+// One remedy for all causes: another folder.
 static tsr_status refuse(tsr_session *session, const char *base, const char *why)
 {
     struct place at = PLACE_NONE;
@@ -256,6 +276,7 @@ tsr_status tsr__temporary_folder(tsr_session *session, const char *base, const c
         rmdir(path);
         return refuse(session, base, why);
     }
+    // The slot takes the lock on fd; closing fd lets it go, so fd stays open with the slot.
     struct temporary *temporary = tsr__temporary_note(session, path, fd);
     if (!temporary) {
         rmdir(path);
@@ -267,6 +288,7 @@ tsr_status tsr__temporary_folder(tsr_session *session, const char *base, const c
     return TSR_OK;
 }
 
+// It has no counterpart: the folder goes when the session is freed.
 tsr_status tsr_session_temporary(tsr_session *session, const char *base, const char **path)
 {
     struct temporary *temporary = NULL;
