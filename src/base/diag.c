@@ -3,6 +3,15 @@
 //
 // One slot is always kept free for the out-of-memory finding, whose text lies in the session
 // itself. A finding for which there is no memory keeps its code and loses its words.
+//
+// A finding is added by tsr__diag alone: the code decides the severity and the title (diag.def),
+// the caller gives place, remedy and message. Texts are copied into an arena of the session's, so
+// nothing of the caller is referred to later. Counts include findings beyond TSR_MAX_FINDINGS, of
+// which nothing else is kept. People read, as tsr_finding_text makes it:
+//
+//   m.onnx: error[shard-device]: the sharding names device 5, but configuration 'tp2' has 2 devices
+//     at main > #84 MatMul 'node_linear_4', value 'val_140', configuration 'tp2'
+//     help: devices are 0 to 1
 #include "base/internal.h"
 
 #include <inttypes.h>
@@ -32,6 +41,7 @@ _Static_assert(TSR_COUNT(codes) == DIAG_COUNT, "every X( of diag.def starts its 
 
 // ---- adding ------------------------------------------------------------------------------------
 
+// One slot more than needed is always there, for tsr__diag_nomem; NULL: there is none besides it.
 static struct diag_record *push(tsr_session *session)
 {
     if (session->diags.n + 1 >= session->diags.cap &&
@@ -43,6 +53,7 @@ static struct diag_record *push(tsr_session *session)
 
 // Takes the slot that is always free and text inside the session: this finding can be added when nothing else can.
 // Three causes read differently: a file that asks for more than its size allows, the session's limit, the system.
+// Once for a session, until the findings are cleared. Nothing here allocates.
 void tsr__diag_nomem(tsr_session *session, size_t bytes)
 {
     if (session->out_of_memory)
@@ -71,12 +82,14 @@ void tsr__diag_nomem(tsr_session *session, size_t bytes)
 }
 
 // A copy of at most max bytes; a cut one ends in dots, on a boundary of characters.
+// "" and not NULL where there is no memory: what reads findings need not look.
 static struct str copy(tsr_session *session, struct str text, size_t max)
 {
     if (text.n == 0)
         return (struct str){"", 0};
     if (text.n > max) {
         size_t n = max;
+        // Back over bytes that continue a character, of which there are at most three.
         for (int i = 0; i < 3 && ((unsigned char)text.p[n] & 0xC0) == 0x80; i++)
             n--;
         text = tsr__arena_printf(&session->diag_arena, "%.*s...", (int)n, text.p);
@@ -141,6 +154,8 @@ void tsr__diag(tsr_session *session, enum diag_code code, const struct place *at
         record = push(session);
     if (!record) {
         session->n_dropped++;
+        // The arena is used on after a failure: one finding lost its place, the next may be small
+        // enough.
         session->diag_arena.failed = false;
         return;
     }
@@ -159,6 +174,7 @@ void tsr__diag(tsr_session *session, enum diag_code code, const struct place *at
     session->diag_arena.failed = false; // the next finding may fit
 }
 
+// For work that is tried and may be given up, such as one of several candidates.
 struct diag_mark tsr__diag_mark(const tsr_session *session)
 {
     struct diag_mark mark = {.n = session->diags.n, .n_dropped = session->n_dropped};
@@ -170,6 +186,7 @@ struct diag_mark tsr__diag_mark(const tsr_session *session)
 void tsr__diag_back(tsr_session *session, const struct diag_mark *mark, bool keep_errors)
 {
     size_t kept = mark->n, errors = session->counts[TSR_ERROR], ran_out = 0;
+    // What is kept moves down to the mark; order stays.
     for (size_t i = mark->n; i < session->diags.n; i++) {
         const struct diag_record *record = &session->diags.at[i];
         bool memory = record->code == DIAG_out_of_memory;
@@ -194,6 +211,7 @@ size_t tsr__diag_errors(const tsr_session *session)
 
 // ---- reading -----------------------------------------------------------------------------------
 
+// For those who print: never NULL. Copies end with a NUL.
 static const char *plain(struct str text)
 {
     if (text.p)
@@ -251,6 +269,8 @@ tsr_finding tsr_finding_at(const tsr_session *session, size_t i)
     };
 }
 
+// Views and texts of all findings are invalid from here on. The first SESSION_DIAGS need no memory
+// again.
 void tsr_finding_clear(tsr_session *session)
 {
     tsr__arena_free(&session->diag_arena);
@@ -280,6 +300,7 @@ bool tsr_code_at(size_t i, const char **code, tsr_severity *severity, const char
 
 // ---- as people read them -----------------------------------------------------------------------
 
+// "value 'x'": quotes around what a stranger named, its control characters shown as \xNN.
 static void add_quoted(struct text *text, const char *before, struct str str)
 {
     tsr__text_printf(text, "%s'", before);
@@ -370,6 +391,7 @@ static void render(struct text *text, const struct diag_record *record)
     }
     tsr__text_printf(text, "%s[%s]: ", severities[record->severity], codes[record->code]);
     add_lines(text, record->message);
+    // Written first and taken back where nothing of the place is known.
     tsr__text_add(text, STR("  at "));
     size_t start = text->n;
     add_place(text, &record->place);
@@ -383,6 +405,8 @@ static void render(struct text *text, const struct diag_record *record)
     }
 }
 
+// Made at the first call and kept. Where there is no memory for it, the title of the code stands
+// for it.
 const char *tsr_finding_text(tsr_session *session, size_t i)
 {
     if (i >= session->diags.n)
