@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // session.c - the session: allocator, findings, fault points and listener of one thread's work.
+//
+// One thread uses a session at a time; only tsr_session_cancel and tsr_session_sweep may be called
+// beside it, from other threads and from signal handlers. Everything that calls hand out as owned
+// by the session lies in one of its result arenas, which the next call of the same kind frees.
 #include "base/internal.h"
 
+// The session itself comes from its allocator, too, and counts in memory_used. No finding can tell
+// that there is no memory for it: NULL.
 tsr_session *tsr_session_new(const tsr_session_options *options)
 {
     tsr_session_options given = {0};
@@ -27,6 +33,7 @@ tsr_session *tsr_session_new(const tsr_session_options *options)
     return session;
 }
 
+// The engine first, which may use the others; the session's own memory last.
 void tsr_session_free(tsr_session *session)
 {
     if (!session)
@@ -50,12 +57,14 @@ tsr_status tsr__same_session(tsr_session *session, const tsr_session *owner, con
     return TSR_INVALID;
 }
 
+// Called between steps, by the session's own thread.
 void tsr__progress(tsr_session *session, const char *what, uint64_t done, uint64_t total)
 {
     if (session->progress_fn)
         session->progress_fn(session->progress_data, what, done, total);
 }
 
+// A flag and no more: work that asks for it ends at its next step.
 void tsr_session_cancel(tsr_session *session, bool on)
 {
     atomic_store_explicit(&session->cancelled, on, memory_order_relaxed);
