@@ -3,8 +3,8 @@
 //
 // Counting is atomic because the ranks of a run send and receive from their own threads.
 //
-// Tests (tests/api/test_nomem.c) do some work once to count its points and then again for each n,
-// with the n-th failing, or, sticky, all from the n-th on. Without a request a point costs one
+// Tests (tests/api/test_nomem.c) do some work again and again, with its first, second, third ...
+// allocation failing, alone or (sticky) with all after it. Without a request a point costs one
 // comparison.
 #include "base/internal.h"
 

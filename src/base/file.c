@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // file.c - reading files that the user named: mapped, or whole into memory. Regular files only.
+//
+// Two ways to read, one check: open_regular refuses pipes, devices and folders. tsr__file_map is
+// for models and weights, whose views point into it; tsr__file_read is for small texts (scripts,
+// manifests) that must end with a NUL. Files that a model names are not opened here, but beneath
+// its folder (open.c).
 #include "base/internal.h"
 
 #include <fcntl.h>
@@ -7,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+// "cannot open" or "cannot read" by the code; the place is the file.
 static tsr_status refuse(tsr_session *session, enum diag_code code, const char *path,
                          const char *hint, const char *why)
 {
@@ -25,6 +31,7 @@ static tsr_status open_regular(tsr_session *session, const char *path, int *fd_o
     int fd = -1;
     if (!fault_io(session, FAULT_READ))
         fd = tsr__fd_above(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+    // errno is saved before close, which may change it.
     if (fd < 0 || fstat(fd, st) != 0) {
         int error = errno;
         const char *hint = NULL;
@@ -58,6 +65,7 @@ static const char *why_unread(int error)
 }
 
 // Reads at most n bytes from `at` on and adds how many there were to *done; 0 or an errno.
+// ENODATA at the end of the file: fewer bytes are there than its size promised.
 static int read_some(int fd, char *p, size_t n, size_t at, size_t *done)
 {
     ssize_t got;
@@ -71,6 +79,7 @@ static int read_some(int fd, char *p, size_t n, size_t at, size_t *done)
 }
 
 // Reads the first n bytes; 0 or an errno.
+// pread, so that the position of the descriptor, which `mapped` keeps open, stays at 0.
 static int read_at(int fd, char *p, size_t n)
 {
     int error = 0;
@@ -95,6 +104,7 @@ static void *read_pages(int fd, size_t n)
     return MAP_FAILED;
 }
 
+// An empty file has no pages: the caller does not ask for them.
 static void *file_pages(tsr_session *session, int fd, off_t bytes)
 {
     if (fault_io(session, FAULT_READ))
@@ -104,6 +114,8 @@ static void *file_pages(tsr_session *session, int fd, off_t bytes)
     return mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
 }
 
+// The descriptor stays open beside the bytes: data is copied from it without touching the map
+// (outfile.c).
 tsr_status tsr__file_map(tsr_session *session, const char *path, struct mapped *out)
 {
     struct stat st;
@@ -124,6 +136,7 @@ tsr_status tsr__file_map(tsr_session *session, const char *path, struct mapped *
     return TSR_OK;
 }
 
+// Of a zeroed or unmapped struct it does nothing.
 void tsr__file_unmap(struct mapped *mapped)
 {
     if (mapped->bytes.p)
@@ -151,6 +164,8 @@ static int read_all(tsr_session *session, int fd, char *p, size_t n)
     return 0;
 }
 
+// Within `limit`, which each caller knows for its kind of file. `out` is untouched after a failure;
+// the room in the arena is left behind.
 tsr_status tsr__file_read(tsr_session *session, struct arena *arena, const char *path, size_t limit,
                           struct str *out)
 {
@@ -179,6 +194,7 @@ close_file:
     return status;
 }
 
+// The text of the call before is gone.
 tsr_status tsr_session_read(tsr_session *session, const char *path, size_t limit, const char **text,
                             size_t *bytes)
 {
@@ -194,6 +210,7 @@ tsr_status tsr_session_read(tsr_session *session, const char *path, size_t limit
     return TSR_OK;
 }
 
+// By device and inode, whatever the paths look like; false where one of them does not exist.
 bool tsr__same_file(const char *a, const char *b)
 {
     struct stat x, y;
