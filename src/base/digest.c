@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // digest.c - SHA-256 (FIPS 180-4), streaming. Names in capitals are the standard's.
+//
+// A message is padded to a multiple of 64 bytes: one bit, zeros, and its length in bits as 8 bytes.
+// "abc" is one block, and its digest begins with ba7816bf. Whole blocks go straight from the
+// caller's memory, what is left waits in `block`. Two versions of the rounds: plain C, and x86
+// instructions where the processor has them, asked once for each digest.
 #include "base/internal.h"
 
 #if defined(__x86_64__)
@@ -22,6 +27,7 @@ static uint32_t rotate(uint32_t v, int by)
     return v >> by | v << (32 - by);
 }
 
+// The 16 words of a block, big-endian, and 48 more that follow from them.
 static void schedule(uint32_t W[64], const unsigned char *p)
 {
     for (int t = 0; t < 16; t++, p += 4)
@@ -34,6 +40,7 @@ static void schedule(uint32_t W[64], const unsigned char *p)
     }
 }
 
+// a to h are the standard's working variables; each round shifts them by one place.
 static void blocks_portable(uint32_t H[8], const unsigned char *p, size_t n)
 {
     uint32_t W[64];
@@ -127,6 +134,7 @@ void tsr__sha256_add(struct sha256 *sha256, const void *data, size_t n)
     const unsigned char *p = data;
     size_t held = sha256->bytes % 64;
     sha256->bytes += n;
+    // First what waits from the last call is filled up to a block.
     if (held) {
         size_t take = size_min(n, 64 - held);
         memcpy(sha256->block + held, p, take);
@@ -140,6 +148,8 @@ void tsr__sha256_add(struct sha256 *sha256, const void *data, size_t n)
         memcpy(sha256->block, p + n / 64 * 64, n % 64);
 }
 
+// Ends the digest: adding more afterwards has no meaning. The padding brings it to 56 bytes of a
+// block: after 3 bytes 53, after 60 bytes 60, of which 4 end that block and 56 begin another.
 void tsr__sha256_hex(struct sha256 *sha256, char out[65])
 {
     static const char digits[] = "0123456789abcdef";

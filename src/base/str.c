@@ -2,6 +2,7 @@
 // str.c - views of text: order, globs, numbers, edit distance. Allocates nothing.
 #include "base/internal.h"
 
+// As strcmp for texts without a NUL: "a" < "ab" < "b".
 int tsr__str_cmp(struct str a, struct str b)
 {
     size_t n = size_min(a.n, b.n);
@@ -17,6 +18,7 @@ int tsr__str_cmp(struct str a, struct str b)
 
 // Length of the set that starts at p[0] == '[', closing bracket included; 0 if it is never closed.
 // A ']' right after the opening (or after its '!' or '^') is a member.
+// "[a-c]x" -> 5, "[]a]" -> 4, "[abc" -> 0: then the bracket is an ordinary character.
 static size_t set_length(const char *p, size_t n)
 {
     size_t i = 1;
@@ -37,6 +39,7 @@ static bool set_has(const char *p, size_t n, unsigned char c)
         first = 2;
     for (size_t i = first; i + 1 < n; i++) {
         unsigned char low = (unsigned char)p[i], high = low;
+        // A dash right before the closing bracket is a member, not a range.
         if (i + 3 < n && p[i + 1] == '-') {
             high = (unsigned char)p[i + 2];
             i += 2;
@@ -63,6 +66,9 @@ static size_t match_one(const char *p, size_t n, char c)
 // After a mismatch only the last '*' has to be tried again, so the work is at most |pattern| * |text|.
 bool tsr__str_glob(struct str pattern, struct str text)
 {
+    // p and i: where pattern and text stand; star: behind the last '*'; star_i: the first character
+    // that it does not cover yet. "a*c" and "abcbc": the star takes "", "b", "bc", then "bcb",
+    // after which c fits.
     size_t p = 0, i = 0, star = SIZE_MAX, star_i = 0;
     while (i < text.n) {
         size_t step = 0;
@@ -88,6 +94,7 @@ bool tsr__str_glob(struct str pattern, struct str text)
     return p == pattern.n;
 }
 
+// "-9223372036854775808" is read, "9223372036854775808" is not; "-0" is 0.
 bool tsr__str_int(struct str text, int64_t *out)
 {
     bool negative = text.n > 0 && text.p[0] == '-';
@@ -112,6 +119,7 @@ bool tsr__str_int(struct str text, int64_t *out)
 #define DISTANCE_MAX                                                                               \
     255 // longer texts, once what they share at both ends is gone, count as different
 
+// What both have at their beginning and end costs no edit and is cut off: the table stays small.
 static void trim_shared(struct str *a, struct str *b)
 {
     while (a->n && b->n && a->p[0] == b->p[0]) {
@@ -154,6 +162,8 @@ size_t tsr__str_distance(struct str a, struct str b, size_t limit)
     return row[b.n];
 }
 
+// "present.*.key" and "present.3.key": rest is "3". Texts shorter than both ends together do not
+// match, or head and tail would overlap.
 bool tsr__star_matches(struct str pattern, struct str text, struct str *rest)
 {
     const char *star = memchr(pattern.p, '*', pattern.n);
@@ -168,6 +178,7 @@ bool tsr__star_matches(struct str pattern, struct str text, struct str *rest)
     return true;
 }
 
+// "shard" of {"shape", "sharp"}: limit is 1, "shape" has distance 2, "sharp" 1 and is taken.
 struct str tsr__nearest(struct str wanted, const struct str *candidates, size_t n)
 {
     struct str nearest = {NULL, 0};
