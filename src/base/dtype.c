@@ -3,6 +3,7 @@
 // them too.
 #include "base/base.h"
 
+// By ONNX's numbers. 0 bits: no fixed size. bool is a byte, as ONNX stores it.
 static const struct {
     const char *name;
     int bits;
@@ -52,6 +53,7 @@ int tsr_dtype_bits(tsr_dtype t)
     return 0;
 }
 
+// -1: not known, negative or too large. Five int4 are 3 bytes, three float6 (18 bits) too.
 int64_t tsr_dtype_bytes(tsr_dtype t, int64_t n)
 {
     int64_t bits = tsr_dtype_bits(t), whole;

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // text.c - text that grows up to a maximum, and what is safe to show on a terminal.
+//
+// `struct text` is for what has no known length: JSON documents, findings as people read them. It
+// belongs to the session and is freed by its owner; after the first failure additions do nothing.
+// The second half is about bytes of strangers: which of them form a character, and which may reach
+// a terminal.
 #include "base/internal.h"
 
 #include <stdio.h>
@@ -12,6 +17,7 @@ void tsr__text_init(struct text *text, tsr_session *session)
     *text = (struct text){.session = session};
 }
 
+// Leaves an empty text that may be used again; its `max` is the usual one then.
 void tsr__text_free(struct text *text)
 {
     tsr__free(text->session, text->p, text->cap);
@@ -26,6 +32,7 @@ static bool reserve(struct text *text, size_t more)
         max = text->max;
     if (text->failed)
         return false;
+    // More than the maximum reads as no memory: both mean that the text cannot be had.
     if (text->n > max || more > max - text->n) {
         tsr__diag_nomem(text->session, more);
         text->failed = true;
@@ -58,6 +65,7 @@ void tsr__text_add(struct text *text, struct str str)
     text->p[text->n] = 0;
 }
 
+// Into the room that is there first; only where it does not suffice is it formatted again.
 void tsr__text_vprintf(struct text *text, const char *format, va_list args)
 {
     va_list again;
@@ -134,6 +142,7 @@ static bool is_unsafe(uint32_t c)
 }
 
 // text ends in the middle of what may be a character: "\xE2\x80" may become "\xE2\x80\xAE".
+// Bytes that can never become a character are not kept back: they are shown at once.
 static bool is_cut(const char *p, size_t n)
 {
     if (n >= length_by_first((unsigned char)p[0])) // complete, or no beginning
@@ -150,6 +159,7 @@ bool tsr__is_unsafe(uint32_t c)
 }
 
 // What is stepped over: a character, or one byte that is none.
+// At least 1, so that every loop over a text goes on.
 static size_t bytes_of(size_t length)
 {
     if (length)
@@ -159,6 +169,8 @@ static size_t bytes_of(size_t length)
 
 // "a\x1Bb" with the byte 27 between a and b becomes the six characters a \x1B b. `last` false: more bytes may come, and
 // the beginning of a character at the end is left for then.
+// Newlines and tabs stay; the caller's lines are its own. At most `cap` bytes are made: *used says
+// how much of the text they stand for, and the rest is for the next call.
 size_t tsr_safe_text(const char *text, size_t n, bool last, char *out, size_t cap, size_t *used)
 {
     static const char digits[] = "0123456789ABCDEF";
@@ -185,6 +197,7 @@ size_t tsr_safe_text(const char *text, size_t n, bool last, char *out, size_t ca
     return made;
 }
 
+// Unlike tsr_safe_text it shows newlines as \x0A: a name must stay on its line.
 void tsr__text_add_safe(struct text *text, struct str str)
 {
     size_t i = 0, clean = 0; // str[clean..i) is shown as it is
@@ -219,6 +232,7 @@ static void plain_point(char *p)
     *to = 0;
 }
 
+// 0.1 reads back from 15 digits, as "0.1"; 0.1 + 0.2 needs 17: "0.30000000000000004".
 void tsr__double_text(double value, char out[32])
 {
     for (int digits = 15; digits <= 17; digits++) {
