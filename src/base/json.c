@@ -4,6 +4,15 @@
 // Wrong nesting or a missing key makes the whole document fail, which tsr_json_text tells. An array
 // of plain items that fits a line is put on one when it ends: no text holds a bare newline, so
 // every newline found is layout.
+//
+//   begin '{', int "n" 3, ints "at" {1, 2}, end:   {
+//                                                    "n": 3,
+//                                                    "at": [1, 2]
+//                                                  }
+//
+// Inside an object every value has a key, inside an array none has. Control characters, quotes and
+// marks that reorder text are escaped; bytes that are no UTF-8 become the text \xNN, so any name
+// can be a value, though such a one is not read back as it was.
 #include "base/internal.h"
 
 #include <inttypes.h>
@@ -13,6 +22,7 @@
 #define JSON_MAX   ((size_t)1 << 30)
 #define JSON_LINE  80
 
+// level[depth] is the object or array that is open; level[0] the document itself.
 struct tsr_json {
     tsr_session *session;
     struct text text;
@@ -46,6 +56,7 @@ void tsr_json_free(tsr_json *json)
     tsr__free(json->session, json, sizeof *json);
 }
 
+// json NULL or failed: nothing will be written, and nothing is checked.
 bool tsr__json_owned(tsr_json *json, const tsr_session *owner, const char *what)
 {
     if (!json || json->failed)
@@ -54,6 +65,7 @@ bool tsr__json_owned(tsr_json *json, const tsr_session *owner, const char *what)
     return !json->failed;
 }
 
+// Most text needs nothing: runs of it are added at once.
 static void add_escaped(struct text *text, struct str str)
 {
     size_t i = 0, clean = 0; // str[clean..i) is written as it is
@@ -93,6 +105,7 @@ static void add_string(struct text *text, struct str str)
     tsr__text_add(text, STR("\""));
 }
 
+// Two blanks for each level.
 static void new_line(tsr_json *json)
 {
     tsr__text_printf(&json->text, "\n%*s", 2 * json->depth, "");
@@ -146,6 +159,8 @@ static size_t on_one_line(struct text *text, size_t start, bool write)
         if (c == '\n') {
             while (i + 1 < text->n && text->p[i + 1] == ' ')
                 i++;
+            // "[\n  1,\n  2" becomes "[1, 2": a blank for each break but the first. The text only
+            // becomes shorter, so it is written over itself.
             if (n == 1)
                 continue; // right after the bracket
             c = ' ';
@@ -169,6 +184,7 @@ void tsr_json_end(tsr_json *json)
     size_t start = json->level[json->depth].start, count = json->level[json->depth].count;
     bool plain = kind == '[' && !json->level[json->depth].nested && !json->text.failed;
     json->depth--;
+    // Counted before, done only if it fits; objects always have lines.
     if (plain && count && on_one_line(&json->text, start, false) <= JSON_LINE)
         json->text.n = start + on_one_line(&json->text, start, true);
     else if (count)
@@ -176,6 +192,7 @@ void tsr_json_end(tsr_json *json)
     tsr__text_add(&json->text, kind == '{' ? STR("}") : STR("]"));
 }
 
+// A view, which need not end with a NUL.
 static void put_str(tsr_json *json, const char *key, struct str value)
 {
     if (before_value(json, key))
@@ -196,6 +213,7 @@ void tsr_json_int(tsr_json *json, const char *key, int64_t value)
         tsr__text_printf(&json->text, "%" PRId64, value);
 }
 
+// JSON knows no NaN and no infinity: null.
 void tsr_json_number(tsr_json *json, const char *key, double value)
 {
     char digits[32];
@@ -228,6 +246,7 @@ void tsr_json_ints(tsr_json *json, const char *key, const int64_t *values, size_
     tsr_json_end(json);
 }
 
+// {"AllReduce": 2, "AllGather": 1}.
 void tsr_json_collectives(tsr_json *json, const char *key, const tsr_collective_count *counts,
                           size_t n)
 {
@@ -237,6 +256,8 @@ void tsr_json_collectives(tsr_json *json, const char *key, const tsr_collective_
     tsr_json_end(json);
 }
 
+// NULL: something failed, or the document is not complete. It may be asked for more than once; the
+// newline at its end is added the first time.
 const char *tsr_json_text(tsr_json *json)
 {
     if (!json || json->failed || json->text.failed || json->depth || json->level[0].count != 1)
@@ -248,6 +269,8 @@ const char *tsr_json_text(tsr_json *json)
     return json->text.p;
 }
 
+// A document that is not complete gives TSR_NOMEM as one without memory does; the path is not
+// touched.
 tsr_status tsr_json_write(tsr_json *json, const char *path)
 {
     struct outfile out;
@@ -296,6 +319,7 @@ static void put_finding(tsr_json *json, const struct diag_record *record)
     int_or_null(json, "axis", place->axis, place->axis != DIAG_NO_AXIS);
     text_or_null(json, "configuration", place->configuration);
     text_or_null(json, "file", place->file);
+    // DIAG_NO_OFFSET is above INT64_MAX.
     int_or_null(json, "offset", (int64_t)place->offset, place->offset <= INT64_MAX);
     text_or_null(json, "graph", place->graph);
     text_or_null(json, "op", place->op);

@@ -12,6 +12,8 @@
 #define VALUE_BYTES 128
 #define SPARE       ((size_t)64 << 10) // of the parser itself
 
+// Counts characters inside texts, too: more than needed is harmless. [1,2] has at most 3 values:
+// 128 * 3 + 5.
 static size_t bytes_of_tree(struct str text)
 {
     size_t values = 1;
@@ -21,6 +23,7 @@ static size_t bytes_of_tree(struct str text)
 }
 
 // Within the session's limit, and to be had from the system now.
+// malloc and free at once: another thread could take it in between, which is not guarded against.
 static bool has_room(const tsr_session *session, size_t bytes)
 {
     size_t room = 0;
@@ -33,6 +36,7 @@ static bool has_room(const tsr_session *session, size_t bytes)
     return p != NULL;
 }
 
+// A text beyond the session's memory is refused before the parser sees it.
 tsr_status tsr__json_load(tsr_session *session, struct str text, size_t flags,
                           struct json_error_t *error, struct json_t **out)
 {
