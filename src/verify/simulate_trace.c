@@ -1,5 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// simulate_trace.c - a simulation as a file for Perfetto or chrome://tracing, in the form of the traces of real runs.
+// simulate_trace.c - a simulation as a file for Perfetto or chrome://tracing, in the form of the
+// traces of real runs.
+//
+//     {"ph":"X","cat":"compute","name":"MatMul","pid":0,"tid":0,"ts":0.000000,"dur":3000.000000,
+//      "args":{"node":"fc1","request":0}}
+//
+// A process for each device, microseconds, and a flow ("s" and "f" of one id) between the spans of
+// one communication.
 #include "base/base.h"
 
 #define MAX_TRACE ((size_t)1 << 30)
@@ -22,6 +29,7 @@ static void put_text(struct text *text, const char *s)
 
 static const char *const kinds[] = {"compute", "communication", "waiting"};
 
+// "X" is a complete event: begin and duration. Waiting is shown as such, whatever it waits for.
 static void put_span(struct text *text, const tsr_span *span)
 {
     double start = span->begin * 1e6;

@@ -2,8 +2,18 @@
 // timeline.c - a timeline for devices that need not be there: each does its tasks one after the other, request by
 // request; a communication begins when all of its group are there and ends for all of them at once.
 //
-// Prices are the planner's. A plan adds up the slowest device of every node; here devices wait for each other only where they
-// talk, so this is never more than that for the same nodes.
+// Prices are the planner's. A plan adds up the slowest device of every node; here devices wait for
+// each other only where they talk, so this is never more than that for the same nodes.
+//
+//     Devices 0 and 1 do A (3 ms and 5 ms), then an AllReduce of 2 ms, then B (4 ms and 1 ms):
+//         device 0   compute 0..3   waiting 3..5   communication 5..7   compute 7..11
+//         device 1   compute 0..5                  communication 5..7   compute 7..8
+//     One request ends at 11. With a second request device 1 does A from 8 to 13, device 0 from 11 to 14, where they meet:
+//     the second ends at 14 + 2 + 4 = 20, and the period is 20 - 11 = 9.
+//
+// The order: tsr_simulate makes a copy of the model with numbers for all sizes (of one block, if
+// the plan is copies of one), `look` is handed its parts and reads, prices and plays them, sum_up
+// makes the lists of the result.
 #include "verify/simulate.h"
 #include "bundle/bundle.h"
 #include "ir/ir.h"
@@ -14,6 +24,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+// One simulation. `kept` is the session's arena of results, which holds everything that the caller
+// gets.
 struct run {
     struct sim sim;
     tsr_simulate_options options;
@@ -30,6 +42,7 @@ struct run {
 
 // ---- time --------------------------------------------------------------------------------------
 
+// Overhead is counted apart; the rest counts as what bounds the task, all of it.
 static void count_compute(struct sim_device *device, const struct sim_task *task, double seconds)
 {
     double overhead = (double)task->overhead / 1e12;
@@ -41,6 +54,8 @@ static void count_compute(struct sim_device *device, const struct sim_task *task
         device->arithmetic += seconds - overhead;
 }
 
+// Adds the time to the device's sums and lists a span, unless it is empty or the list is full: sums
+// stay right then.
 static void span(struct run *run, int64_t device, const struct sim_task *task, tsr_span_kind kind,
                  double begin, double end)
 {
@@ -60,6 +75,8 @@ static void span(struct run *run, int64_t device, const struct sim_task *task, t
                         begin,    end};
 }
 
+// After the last task the next request begins at once; the end of a request is when its last device
+// is done.
 static void next_task(struct run *run, struct sim_device *device)
 {
     if (++device->at < device->tasks.n)
@@ -83,6 +100,7 @@ static void happen(struct run *run, const struct sim_comm *comm, struct sim_grou
         device->waits = false;
         next_task(run, device);
     }
+    // The same group meets again in the next request.
     group->arrived = 0;
     group->latest = 0;
 }
@@ -113,6 +131,7 @@ static bool work(struct run *run, int64_t device)
     return did;
 }
 
+// Devices that have nothing to do are done from the start.
 static bool is_done(const struct run *run)
 {
     for (int64_t i = 0; i < run->sim.n; i++)
@@ -121,6 +140,8 @@ static bool is_done(const struct run *run)
     return true;
 }
 
+// Devices take turns until none can go on. What happens does not depend on whose turn comes first:
+// a communication begins when the last member arrives.
 static tsr_status play(struct run *run)
 {
     bool more = true;
@@ -177,6 +198,7 @@ static int by_comm_id(const void *a, const void *b)
     return (x->id > y->id) - (x->id < y->id);
 }
 
+// Rounded to the nearest; sums beyond what can be counted are the largest number.
 static int64_t whole_bytes(double bytes)
 {
     if (bytes < 0x1p62)
@@ -320,6 +342,7 @@ static tsr_status add_gather(struct run *run)
         ps += tsr__price_gather(run->sim.topology, fold->devices, fold->copies, fold->shared[i]);
     if (ps == 0)
         return TSR_OK;
+    // A group of one: it "happens" as soon as device 0 comes to it.
     struct sim_comm *comm = ARENA_NEW(run->kept, struct sim_comm);
     struct sim_group *group = NULL;
     if (comm)
@@ -383,6 +406,8 @@ static tsr_status look(void *data, const struct partition_part *parts, int64_t n
 
 // ---- start and end -----------------------------------------------------------------------------
 
+// Options of an older caller are shorter: what they lack is zero. Results of the simulation before
+// are gone from here on.
 static tsr_status begin(struct run *run, tsr_session *session, const tsr_simulate_options *given,
                         tsr_simulation *out)
 {
@@ -403,6 +428,7 @@ static tsr_status begin(struct run *run, tsr_session *session, const tsr_simulat
     return TSR_USAGE;
 }
 
+// given is written on success only, and no further than its size says.
 static tsr_status end(struct run *run, tsr_status st, tsr_simulation *given)
 {
     tsr_topology_free(run->own);
@@ -427,6 +453,8 @@ static tsr_status with_sizes(struct run *run, tsr_model *model, tsr_model **out)
     tsr_status st = tsr__sim_fold(run->kept, model, &run->options, topology, &run->fold);
     if (st != TSR_OK)
         return st;
+    // Devices, sizes and model of one copy take the place of the whole's; the caller's sizes are
+    // needed again for the time on one device.
     if (run->fold.model) {
         const tsr_config *config = run->options.config
                                        ? tsr_model_find_config(model, run->options.config)
@@ -466,6 +494,7 @@ static tsr_status simulate_model(struct run *run, tsr_model *model, tsr_model **
 
 // ---- one device alone --------------------------------------------------------------------------
 
+// What look_alone is handed and fills: time and memory of the model on one device.
 struct alone {
     const struct run *run;
     struct sim sim;
@@ -473,6 +502,7 @@ struct alone {
     int64_t memory;
 };
 
+// One device waits for nobody: its time is the sum of its tasks.
 static tsr_status look_alone(void *data, const struct partition_part *parts, int64_t n)
 {
     struct alone *alone = data;
@@ -552,6 +582,8 @@ free_all:
     return st;
 }
 
+// The model stays as it is: everything happens in a copy. Remarks about the copy are dropped,
+// errors stay.
 tsr_status tsr_simulate(tsr_model *model, const tsr_simulate_options *options, tsr_simulation *out)
 {
     struct run run;
