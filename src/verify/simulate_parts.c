@@ -3,6 +3,10 @@
 // communications by their numbers, and the bytes that are alive at a time.
 //
 // The nodes of bodies count once, where their node stands.
+//
+//     rank0.onnx: MatMul, then ai.tessera AllReduce with id 3 and group [0, 1], then Relu, on a device of 1e12 operations a
+//     second: tasks {MatMul, 2 ms}, {AllReduce, communication 3, its group 0}, {Relu, 0.1 ms}. rank1.onnx has the same id: both
+//     tasks point to one sim_comm, whose bytes are the larger of the two pieces, and which is priced when all ranks are read.
 #include "verify/simulate.h"
 #include "ir/ir.h"
 #include "partition/partition.h"
@@ -44,6 +48,7 @@ static struct sim_comm *comm_of(struct sim *sim, int64_t id, struct str op)
     return NULL;
 }
 
+// The number of the group among those of the communication, added if it is new; -1: no memory.
 static int group_of(struct sim *sim, struct sim_comm *comm, const int64_t *members, size_t n)
 {
     for (size_t i = 0; i < comm->groups.n; i++)
@@ -72,6 +77,7 @@ static int64_t count_moved(struct sim *sim, const struct moved_key *key)
     struct tile_layout *to = NULL;
     if (key->n_target)
         to = tsr__layout_decode(&arena, key->target, key->n_target);
+    // A Reshard that names no source or no target counts nothing here.
     bool fits = from && to && key->rank == from->rank && key->rank == to->rank;
     if (fits &&
         tsr__reshard_plan(&arena, from, NULL, to, key->shape, key->elem, &reshard) == TSR_OK)
@@ -133,6 +139,8 @@ static void larger(int64_t *at, int64_t than)
 }
 
 // The parts of a tensor along the axis do not lie on end: there is more than one row of them.
+// [8, 6]: halves along axis 0 are rows 0..3 and 4..7, which lie on end; along axis 1 each row has a
+// piece of both.
 static bool unpacked(const tsr_node *node, const struct shapes *shapes)
 {
     int64_t axis = tsr_attr_int(tsr_node_find_attr(node, "axis"), 0);
@@ -184,6 +192,8 @@ static const char *tensor_of(const tsr_node *node)
     return "";
 }
 
+// A communication as a task of the device, and what this member knows of it: how much it gives and
+// gets. TSR_MALFORMED: no group, or members that are not there.
 static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr_node *node,
                            const struct shapes *shapes)
 {
@@ -196,6 +206,7 @@ static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr
     if (comm && count)
         g = group_of(sim, comm, members, count);
     struct sim_task *task = vec_push(sim->arena, &device->tasks);
+    // A folder may have been written by anybody: `play` uses members as indices.
     for (size_t i = 0; i < count; i++)
         if (members[i] < 0 || members[i] >= sim->n)
             g = -1;
@@ -221,6 +232,7 @@ static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr
         int bits =
             tsr_dtype_bits((tsr_dtype)tsr_attr_int(tsr_node_find_attr(node, "elem_type"), 0));
         larger(&comm->moved, moved(sim, node, shapes, (size_t)(bits ? bits + 7 : 8) / 8));
+        // Where the layouts tell nothing, what the member gets stands for what moves.
         larger(&comm->moved, comm->moved ? 0 : got);
     }
     sim->unsized += !sized;
@@ -255,6 +267,8 @@ static void divide(struct sim_task *task, const tsr_node *node, const struct sha
                   tsr__price_node(scratch, node, shapes, &computes, &sized);
 }
 
+// A node is a communication (of our domain), nothing (all it reads is constant), or a task with a
+// price on this device.
 static tsr_status add_node(struct sim *sim, struct sim_device *sim_device, int64_t device,
                            const tsr_node *node, const struct shapes *shapes, struct arena *scratch)
 {
@@ -273,6 +287,7 @@ static tsr_status add_node(struct sim *sim, struct sim_device *sim_device, int64
     return TSR_OK;
 }
 
+// Nodes in the order of the graph, each followed by those of its bodies.
 static tsr_status add_graph(struct sim *sim, struct sim_device *sim_device, int64_t device,
                             const tsr_graph *graph, const struct shapes *shapes,
                             struct arena *scratch)
@@ -299,6 +314,8 @@ static tsr_status add_graph(struct sim *sim, struct sim_device *sim_device, int6
 struct store {
     int64_t bytes, from, end; // nodes
 };
+// A value's store is found by its id; values that follow one another in place share one, whose end
+// moves on.
 struct stores {
     const tsr_model *model;
     const struct shapes *shapes;
@@ -308,6 +325,7 @@ struct stores {
     VEC(struct store) list;
 };
 
+// A use inside of a body counts where the node of the main graph stands.
 static bool last_use(void *data, tsr_node *node, size_t input)
 {
     int64_t *last = data;
@@ -319,6 +337,7 @@ static bool last_use(void *data, tsr_node *node, size_t input)
     return true;
 }
 
+// The last node that needs the value; outputs are needed after all of them.
 static int64_t end_of(const struct stores *stores, const tsr_value *value, int64_t made)
 {
     int64_t last = made;
@@ -353,6 +372,8 @@ static bool in_place(const struct stores *stores, const tsr_node *node, const st
     if ((int)input >= rule->n_inputs || rule->n_outputs < 1 || rule->inputs[input].host ||
         rule->inputs[input].absent || rule->n_windows || rule->n_lists)
         return false;
+    // [2, 3, 4] to [6, 4] with the factors a b c in the same order: the elements lie the same. A
+    // Transpose has another order.
     size_t k = in_order(&rule->inputs[input],
                         tsr__shapes_of(stores->shapes, tsr_node_input(node, input)), a);
     return k &&
@@ -386,6 +407,7 @@ static size_t taken_over(struct stores *stores, const tsr_node *node, int64_t by
     return 0;
 }
 
+// Only the first output may take over an input's memory, and no communication does.
 static void add_output(struct stores *stores, const tsr_node *node, size_t i, int64_t at)
 {
     const tsr_value *value = tsr_node_output(node, i);
@@ -407,6 +429,7 @@ static void add_output(struct stores *stores, const tsr_node *node, size_t i, in
     stores->of[tsr__value_id(value)] = store;
 }
 
+// The largest sum of stores that live at the same node, by changes at begin and end.
 static int64_t most_at_once(struct stores *stores)
 {
     int64_t now = 0, most = 0;
@@ -441,6 +464,7 @@ static int64_t live_bytes(struct stores *stores, bool own)
             if (!tsr_node_output(node, i))
                 continue;
             add_output(stores, node, i, at);
+            // A plan counts each value apart: nothing may be taken over from this one.
             if (own)
                 stores->of[tsr__value_id(tsr_node_output(node, i))] = 0;
         }
@@ -448,6 +472,8 @@ static int64_t live_bytes(struct stores *stores, bool own)
     return most_at_once(stores);
 }
 
+// `memory` is comparable with a plan's; `peak` is what the process will show: with scratch, gaps
+// and the engine's own.
 static tsr_status find_memory(struct sim_device *device, const tsr_model *model,
                               const struct shapes *shapes, struct arena *scratch)
 {
@@ -501,6 +527,7 @@ bool tsr__sim_sizes(struct arena *arena, const tsr_model *model, const tsr_dim_s
     return !arena->failed;
 }
 
+// One rank's graph: shapes, tasks, memory. The model may be freed afterwards.
 static tsr_status read_part(struct sim *sim, int64_t device, const struct partition_part *part,
                             const tsr_dim_size *sizes, size_t n_sizes)
 {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // simulate_price.c - what a communication costs, and what each link carries for it: both follow from the same way of the same
 // groups with the same bytes.
+//
+//     Two ranks with parts of 96 bytes each: their AllGather ends with 192 on each, and is priced by that. Their AllToAll gives
+//     96 and gets 96, and is priced by what goes in on both, 192. Their AllReduce of 96 bytes is priced by 96.
 #include "verify/simulate.h"
 #include "ir/ir.h"
 #include "plan/plan.h"
@@ -23,6 +26,7 @@ static bool flat_groups(struct sim *sim, const struct sim_comm *comm, struct top
             device[count * size + k] = (int)group->members[k];
         count++;
     }
+    // A message has a direction: the sender comes first, whichever order the group has.
     if (comm->from >= 0 && size == 2)
         for (int i = 0; i < count; i++)
             if (device[2 * i] != comm->from) {
@@ -41,6 +45,8 @@ static double links_sum(const struct sim *sim)
     return sum;
 }
 
+// Adds the way of the cheapest algorithm to the links, and what it came to on all of them to the
+// communication.
 static void carry(struct sim *sim, struct sim_comm *comm, tsr_collective what,
                   const struct topology_groups *groups, int64_t bytes)
 {
