@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // measured_topology.c - tsr_topology_measure: what runtime has measured, as a topology.
+//
+// Numbers that were not measured (0) stay those of the table. Only rank 0 has numbers: on the other
+// ranks of a launcher `ranks` is 0, and *out becomes NULL.
 #include "runtime/runtime.h"
 #include "topology/topology.h"
 
@@ -23,6 +26,7 @@ static void set_links(tsr_topology *topology, const struct measured *measured)
     }
 }
 
+// Collectives are timed where all ranks are on one host. A line needs two points.
 static bool set_times(tsr_topology *topology, const struct measured *measured)
 {
     if (!measured->one_host)
@@ -42,6 +46,7 @@ static bool set_times(tsr_topology *topology, const struct measured *measured)
     return true;
 }
 
+// Devices, then links, then the grid that the measured links form, then times of collectives.
 static bool fill(tsr_topology *topology, const struct measured *measured)
 {
     for (int i = 0; i < measured->ranks; i++)
@@ -57,6 +62,7 @@ static bool fill(tsr_topology *topology, const struct measured *measured)
     return set_times(topology, measured);
 }
 
+// struct measured is large (all pairs of ranks), so it is not on the stack.
 tsr_status tsr_topology_measure(tsr_session *session, const tsr_measure_options *options,
                                 tsr_topology **out)
 {

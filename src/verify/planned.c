@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // planned.c - tsr_plan_for: planning a model for the sizes that given inputs have.
+//
+// X is [batch, seq] and the input is [4, 128]: batch=4 and seq=128 are added to the sizes, unless
+// the caller has said otherwise. It stands here because `plan` knows no tensors with values.
 #include "verify/verify.h"
 #include "runtime/runtime.h"
 
@@ -8,6 +11,7 @@ struct sizes {
     VEC(tsr_dim_size) at;
 };
 
+// The first one wins: the caller's sizes are added before those of the inputs.
 static void add_size(struct sizes *sizes, const char *name, int64_t size)
 {
     for (size_t i = 0; i < sizes->at.n; i++)
@@ -18,6 +22,8 @@ static void add_size(struct sizes *sizes, const char *name, int64_t size)
         *at = (tsr_dim_size){name, size};
 }
 
+// Inputs that are missing, or have another rank than the model says, tell nothing: running them is
+// refused later.
 static void add_sizes(struct sizes *sizes, const tsr_model *model, const tsr_tensors *inputs)
 {
     const tsr_graph *graph = tsr_model_graph(model);

@@ -16,6 +16,8 @@
 #include "sharding/sharding.h"
 #include "topology/topology.h"
 
+// One attempt after the other uses the same struct: `repeat`, `part` and `layouts` are of the
+// attempt at hand.
 struct fold {
     tsr_model *model;
     tsr_config *config;
@@ -46,6 +48,7 @@ static int batch_dim(const struct fold *fold, const tsr_value *value)
 
 // ---- may it be folded so -----------------------------------------------------------------------
 
+// The sharding of the value at the node for the configuration at hand; NULL: none.
 static tsr_spec *spec_of(const struct fold *fold, const tsr_node *node, const tsr_value *value)
 {
     tsr_spec *spec;
@@ -140,6 +143,7 @@ static bool folds_node(struct fold *fold, tsr_node *node, struct arena *scratch)
     return true;
 }
 
+// All nodes of the main graph do the same in every copy; the layouts of one copy are listed then.
 static bool folds(struct fold *fold)
 {
     struct arena scratch;
@@ -201,6 +205,7 @@ static tsr_dim_size *shared_sizes(struct arena *arena, const tsr_dim_size *sizes
     return part;
 }
 
+// Whether the model folds with these sizes in one copy; fold->layouts is filled if so.
 static bool try_copies(struct fold *fold, const tsr_dim_size *part, size_t n)
 {
     fold->part = tsr__shapes_bound(fold->arena, fold->model, part, n, false);
@@ -211,7 +216,11 @@ static bool try_copies(struct fold *fold, const tsr_dim_size *part, size_t n)
 static bool find_copies(struct fold *fold, const tsr_topology *topology, struct sim_fold *out,
                         const tsr_dim_size *sizes, size_t n)
 {
+    // Copies stand one after the other from device 0 on: the devices beyond the last one used are
+    // idle.
     int64_t used = used_devices(fold), devices = tsr_config_devices(fold->config);
+    // 8 devices used: blocks of 1 (8 copies), 2 (4), 4 (2), 8 (1). One copy is worth it only where
+    // the configuration has idle devices besides.
     for (int64_t block = 1; block <= used; block++) {
         int64_t copies = used / block;
         if (used % block || (copies == 1 && used == devices))
@@ -219,6 +228,7 @@ static bool find_copies(struct fold *fold, const tsr_topology *topology, struct 
         fold->repeat = (struct tile_repeat){copies, block, NULL};
         if (topology && !tsr__topology_repeats(topology, (int)block, (int)copies))
             continue;
+        // Any size may be the batch: each that the copies divide is tried.
         for (size_t i = 0; i < n || (copies == 1 && i == 0); i++) {
             if (copies > 1 && sizes[i].size % copies)
                 continue;
@@ -246,6 +256,7 @@ static tsr_value *twin_of(const tsr_node *node, const tsr_node *twin, const tsr_
     return NULL;
 }
 
+// Nodes of the copy stand in the same order, and so do the layouts that folds_node listed.
 static tsr_status write_specs(const struct fold *fold, tsr_model *model, tsr_config *config)
 {
     size_t k = 0;
@@ -267,6 +278,8 @@ static tsr_status write_specs(const struct fold *fold, tsr_model *model, tsr_con
     return TSR_OK;
 }
 
+// A copy without annotations gets one configuration, of the devices of one block, and the layouts
+// of the first copy. On failure there is no model to free.
 static tsr_status make_model(const struct fold *fold, struct sim_fold *out)
 {
     tsr_config *config;
@@ -320,6 +333,7 @@ static bool is_cut_out(const struct fold *fold, const tsr_value *input)
     return false;
 }
 
+// Bytes of the shares that are cut out of whole inputs: what add_slices (timeline.c) prices.
 static void count_inputs(const struct fold *fold, struct sim_fold *out)
 {
     const tsr_graph *graph = tsr_model_graph(fold->model);
