@@ -2,10 +2,15 @@
 // compare.c - two tensors: how far apart. Cutting a contraction changes the order of a sum, so
 // floats differ by a few units of their precision times the length of the sum; everything that no
 // float arithmetic precedes is the same.
+//
+//     want {100, 2, -50} and got {100.001, 2, -50} in float32: max_abs 0.001, max_rel 0.001 / 100 = 1e-5, allowed 5e-5: ok.
+//     The largest magnitude of the whole tensor counts, not that of the element: 2 against 2.001 would be just as good, because
+//     a sum of large terms may come to a small number and has their error.
 #include "verify/verify.h"
 
 #include <math.h>
 
+// What is not listed (integers, booleans, texts) must be the same.
 double tsr__tolerance(tsr_dtype type)
 {
     switch (type) { // relative to the largest magnitude of the tensor; about a thousand units of
@@ -32,6 +37,8 @@ double tsr__tolerance(tsr_dtype type)
 
 // ---- one element as a double -------------------------------------------------------------------
 
+// 1 bit sign, 5 exponent (bias 15), 10 fraction. 0x3C00: exponent 15, fraction 0: 1024 * 2^(15 -
+// 25) = 1.
 static double half_value(uint16_t bits)
 {
     int exponent = bits >> 10 & 31, fraction = bits & 1023;
@@ -49,6 +56,7 @@ static double half_value(uint16_t bits)
     return magnitude;
 }
 
+// The upper half of a float32.
 static double bfloat_value(uint16_t bits)
 {
     uint32_t wide = (uint32_t)bits << 16;
@@ -150,6 +158,7 @@ static size_t numbers_of(tsr_dtype t)
 
 // ---- two tensors -------------------------------------------------------------------------------
 
+// Type, rank and all sizes are the same.
 static bool same_kind(const tsr_tensors *a, size_t i, const tsr_tensors *b, size_t k)
 {
     int rank = tsr_tensors_rank(a, i);
@@ -175,6 +184,8 @@ static double wide_gap(tsr_dtype dtype, const void *want, const void *got, size_
     return (double)(a > b ? a - b : b - a);
 }
 
+// How far element i is apart: 0 for equal ones and for two NaNs, infinite where one is NaN or
+// infinite and the other not.
 static double gap(tsr_dtype dtype, const void *want, const void *got, size_t i)
 {
     if (dtype == TSR_INT64 || dtype == TSR_UINT64)
@@ -188,6 +199,7 @@ static double gap(tsr_dtype dtype, const void *want, const void *got, size_t i)
     return d;
 }
 
+// n numbers, of complex tensors two for each element. Fills max_abs and max_rel.
 static void measure(tsr_dtype dtype, const void *want, const void *got, size_t n,
                     tsr_difference *out)
 {
@@ -203,6 +215,7 @@ static void measure(tsr_dtype dtype, const void *want, const void *got, size_t n
     if (most == 0)
         out->max_rel = 0;
     else
+        // Where all that is wanted is 0, NaN or infinite, any difference is infinite.
         out->max_rel = most / largest;
 }
 
@@ -227,6 +240,7 @@ static void compare_sequences(const tsr_tensors *want, const tsr_tensors *got, d
     }
 }
 
+// From the cheap questions to the dear ones: kind and shape, equal bytes, then element by element.
 tsr_difference tsr__compare(const tsr_tensors *want, size_t i, const tsr_tensors *got, int64_t k,
                             double tolerance)
 {
@@ -256,6 +270,8 @@ tsr_difference tsr__compare(const tsr_tensors *want, size_t i, const tsr_tensors
         out.ok = true;
         return out;
     }
+    // Random numbers: kind and shape were compared, which is all that can be. Differences are
+    // measured all the same.
     if (bytes == other && isinf(tolerance))
         out.ok = true;
     if (bytes != other || per == 0)

@@ -9,11 +9,13 @@
 
 #include <math.h>
 
+// Tolerances by value id; 0 until the node that makes the value has been walked over.
 struct walk {
     const struct shapes *shapes;
     double *at; // by value
 };
 
+// 0 (exact) for constants, inputs, and inputs that a node does not have.
 static double of_value(const struct walk *walk, const tsr_value *value)
 {
     if (value)
@@ -35,6 +37,7 @@ static double walk_bodies(struct walk *walk, const tsr_node *node)
     return most;
 }
 
+// What it makes is no finer than its type, what it reads, and what happens in its bodies.
 static double walk_node(struct walk *walk, const tsr_node *node)
 {
     double read = tsr__node_draws(node) ? INFINITY : walk_bodies(walk, node), most = read;
@@ -59,6 +62,7 @@ static double walk_graph(struct walk *walk, const tsr_graph *graph)
     return most;
 }
 
+// One walk in the order of the nodes: what a node reads has its tolerance by then.
 tsr_status tsr__precision_find(struct work *work)
 {
     if (work->precision)
@@ -72,6 +76,8 @@ tsr_status tsr__precision_find(struct work *work)
     return TSR_OK;
 }
 
+// The caller's tolerance replaces the one that was found, but random values stay incomparable. 0:
+// must be the same.
 double tsr__precision_of(const struct work *work, const char *name)
 {
     const tsr_value *value = tsr_graph_value(tsr_model_graph(work->model), name);
