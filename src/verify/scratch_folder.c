@@ -3,6 +3,7 @@
 #include "verify/internal.h"
 #include "runtime/runtime.h"
 
+// "parts" is a folder inside that partition makes by itself; the temporary one is there already.
 tsr_status tsr__scratch_open(tsr_session *session, struct arena *arena, const char *base,
                              struct scratch *out)
 {
@@ -57,6 +58,8 @@ static tsr_status cut_here(tsr_model *model, const char *config, const char *wor
     return st;
 }
 
+// Cut and run once; the folder is gone afterwards. summary may be NULL, and is filled on rank 0
+// only.
 tsr_status tsr_run_annotated(tsr_model *model, const char *config, const char *work,
                              const tsr_run_options *options, const tsr_tensors *inputs,
                              tsr_tensors *outputs, tsr_partition_summary *summary)
@@ -77,6 +80,7 @@ tsr_status tsr_run_annotated(tsr_model *model, const char *config, const char *w
     return st;
 }
 
+// The same, run for so many seconds.
 tsr_status tsr_bench_annotated(tsr_model *model, const char *config, const char *work,
                                const tsr_run_options *options, const tsr_tensors *inputs,
                                double seconds, tsr_bench_result *result)

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // trials.c - random shardings, one after the other: each a copy of the model with a random valid sharding of every
 // node, cut, run, and held against the one whole run. What a trial remarks goes with it; errors stay.
+//
+// `verify --random 10 --seed 7` makes the trials 7, 8 ... 16; `--random 1 --seed 9` repeats the third of them alone. A trial
+// that differs has the edits that write its sharding, so that it can be looked at by hand.
 #include "verify/internal.h"
 
 // ---- what is the same for all trials -----------------------------------------------------------
@@ -13,6 +16,7 @@ struct trials {
     int64_t devices;    // 0: the model declares it
 };
 
+// The first input that has the symbol decides. There is room for all symbols of all inputs.
 static bool add_size(struct trials *trials, const char *name, int64_t size)
 {
     for (size_t i = 0; i < trials->n_sizes; i++)
@@ -56,6 +60,7 @@ static tsr_status choose_config(struct trials *trials)
     trials->config = own;
     if (trials->devices > 0) {
         struct str name = STR("random");
+        // A name that the model does not have yet: "random", "random2" ...
         for (int i = 2; name.p && tsr_model_find_config(work->model, name.p); i++)
             name = tsr__arena_printf(&work->arena, "random%d", i);
         trials->config = name.p;
@@ -99,6 +104,8 @@ static tsr_status add_config(struct trials *trials, tsr_model *model, tsr_config
     return tsr_model_add_config(model, trials->config, trials->devices, n ? names : NULL, n, out);
 }
 
+// A random sharding by the seed, and the edits that would write it, so that a caller can repeat it
+// by hand.
 static tsr_status annotate(struct trials *trials, tsr_model *model, uint64_t seed,
                            const char **edits)
 {
@@ -141,6 +148,8 @@ static tsr_status try_once(struct trials *trials, uint64_t seed, tsr_trial *out)
     if (st == TSR_OK)
         st = cut_copy(trials, copy, seed, out, &outcome);
     tsr_model_free(copy);
+    // What was not reached has its zero: a trial that could not be cut has no outputs and is not
+    // ok.
     out->status = st;
     out->ok = outcome.ok;
     out->recorded = outcome.recorded;

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // verify.c - tsr_verify: opens what a verification needs, and verifies the model's own sharding or random ones
 // (trials.c). The temporary folder goes in every case.
+//
+// The order of one verification: join the other ranks, load the model and the inputs, open a temporary folder, then cut,
+// run cut and whole, compare (verify_cut.c). Tolerances follow from the model (precision.c). Where outputs differ it is
+// asked whether the CPU may be why (saturation.c), and which value differs first (locate.c).
 #include "verify/internal.h"
 #include "plan/plan.h"
 #include "topology/topology.h"
@@ -14,6 +18,8 @@ static bool is_folder(const char *path)
     return path && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
+// A folder in the form of ONNX's test data may have recorded outputs: they are loaded too if there
+// is a first one.
 static tsr_status load_inputs(struct work *work)
 {
     const char *set = "random";
@@ -30,6 +36,7 @@ static tsr_status load_inputs(struct work *work)
     return TSR_OK;
 }
 
+// close_all is due in every case, however far this came.
 static tsr_status open_all(struct work *work)
 {
     tsr_status st = tsr_model_load(work->session, work->path, &work->model);
@@ -47,6 +54,7 @@ static tsr_status open_all(struct work *work)
     return tsr__scratch_open(work->session, &work->arena, work->options->work, &work->scratch);
 }
 
+// The sharding that the model has, or that of a plan that is made first.
 static tsr_status verify_own(struct work *work, tsr_verify_result *result)
 {
     struct outcome out = {.recorded = -1};
@@ -66,6 +74,7 @@ static tsr_status verify_own(struct work *work, tsr_verify_result *result)
     return st;
 }
 
+// In the reverse order of opening; what was not opened is NULL.
 static void close_all(struct work *work)
 {
     tsr__scratch_close(&work->scratch);

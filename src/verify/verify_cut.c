@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// verify_cut.c - one way to cut a model: partition into the temporary folder, run cut and whole, compare. The whole
-// run is done once however many ways are tried.
+// verify_cut.c - one way to cut a model: partition into the temporary folder, run cut and whole,
+// compare. The whole run is done once however many ways are tried.
+//
+// Ranks that were started apart (mpirun, --rank K) all come here. Rank 0 cuts, runs the whole
+// model, tells the others where the parts are, takes part in the cut run and compares; the others
+// take part in the cut run only.
 #include "verify/internal.h"
 #include "runtime/runtime.h"
 
@@ -9,6 +13,7 @@
 
 // ---- comparing ---------------------------------------------------------------------------------
 
+// One finding for a value that differs. NaN means that there is no number to give.
 static void report(struct work *work, const tsr_difference *difference, enum diag_code code,
                    const char *against)
 {
@@ -24,6 +29,8 @@ static void report(struct work *work, const tsr_difference *difference, enum dia
                   difference->max_abs, difference->max_rel);
 }
 
+// Against the outputs that came with the inputs: 1 equal, 0 some differ, -1 none there. It does not
+// decide about ok.
 static void compare_recorded(struct work *work, const tsr_tensors *cut, struct outcome *outcome)
 {
     size_t n = tsr_tensors_count(work->recorded);
@@ -90,6 +97,7 @@ static tsr_status compare_all(struct work *work, const tsr_tensors *cut, struct 
 
 // ---- what stays of a partition -----------------------------------------------------------------
 
+// A copy of n entries in the arena; NULL: no memory.
 static const void *keep(struct arena *arena, const void *from, size_t n, size_t bytes)
 {
     void *to = tsr__arena_array(arena, n + 1, bytes, _Alignof(max_align_t));
@@ -98,6 +106,7 @@ static const void *keep(struct arena *arena, const void *from, size_t n, size_t 
     return to;
 }
 
+// Names and counts, copied; the same for replicated nodes below.
 static void keep_collectives(struct arena *arena, tsr_partition_summary *summary)
 {
     tsr_collective_count *counts =
@@ -170,6 +179,7 @@ static tsr_status run_whole(struct work *work, const tsr_model *model, const cha
     }
     if (work->ran_whole)
         return TSR_OK;
+    // Set before it runs: what failed once is not tried again for the next way to cut.
     work->ran_whole = true;
     const char *path;
     tsr_status st = tsr__verify_lowered(work, &path);
@@ -195,6 +205,8 @@ static tsr_status help_rank_0(struct work *work)
 }
 
 // Rank 0 tells the ranks that were started apart where the parts are.
+// A path that is too long is told as "", which the others cannot open: they fail with a finding of
+// their own.
 static tsr_status tell_parts(struct work *work)
 {
     char parts[SCRATCH_PATH] = "";
@@ -251,6 +263,7 @@ tsr_status tsr__verify_cut(struct work *work, tsr_model *model, const char *conf
         return st;
     if (apart)
         work->run.transport = "threads"; // the others have ended
+    // Both questions run the engine again.
     tsr__verify_saturation(work);
     tsr__verify_locate(work, model, config, &out->first);
     return st;
