@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// locate.c - where cut and whole part. Both are run once more with every value of the main graph given out, and the
-// values compared in the order of the nodes. Whose part of the first one is wrong, the flow's layout of it tells.
+// locate.c - where cut and whole part. Both are run once more with every value of the main graph
+// given out, and the values compared in the order of the nodes. Whose part of the first one is
+// wrong, the flow's layout of it tells.
+//
+//     h [8, 6] lies as {2, 1} on ranks 0 and 1, and element 30 differs most: row 30 / 6 = 5 is of rows 4..7, which rank 1 has.
+//
+// Giving values out may change what an engine fuses, so that no value differs any more: then
+// nothing is said.
 #include "verify/internal.h"
 #include "sharding/sharding.h"
 
 // ---- giving everything out ---------------------------------------------------------------------
 
+// Every value of the main graph whose type is known becomes an output of the model.
 static tsr_status give_out(tsr_model *model)
 {
     tsr_graph *graph = tsr_model_graph(model);
@@ -45,6 +52,7 @@ static tsr_status whole_values(struct work *work, tsr_tensors *out)
     return st;
 }
 
+// model is a copy, which gives everything out afterwards.
 static tsr_status cut_values(struct work *work, tsr_model *model, const char *config,
                              tsr_tensors *out)
 {
@@ -62,6 +70,7 @@ static tsr_status cut_values(struct work *work, tsr_model *model, const char *co
 
 // ---- whose part it is --------------------------------------------------------------------------
 
+// element is row-major: the last dimension is split off first.
 static bool has_element(const struct tile_piece *piece, const int64_t *shape, int64_t element)
 {
     for (int dim = piece->rank - 1; dim >= 0; dim--) {
@@ -76,6 +85,7 @@ static bool has_element(const struct tile_piece *piece, const int64_t *shape, in
     return true;
 }
 
+// The first owner of the tile that has the element; -1: it cannot be told.
 static int64_t owner_of(struct arena *arena, const struct tile_layout *layout,
                         const tsr_tensors *tensors, size_t i, int64_t element)
 {
@@ -90,6 +100,7 @@ static int64_t owner_of(struct arena *arena, const struct tile_layout *layout,
     return -1;
 }
 
+// Where the flow lays the value; NULL: it does not know. config NULL: the only configuration.
 static const struct tile_layout *layout_of(struct arena *arena, tsr_model *model,
                                            const char *config, const tsr_value *value)
 {
@@ -105,6 +116,8 @@ static const struct tile_layout *layout_of(struct arena *arena, tsr_model *model
 
 // ---- the first difference ----------------------------------------------------------------------
 
+// The value that differs first: the node that makes it, and its place in both sets (cut -1: it is
+// not there).
 struct found {
     tsr_node *node;
     tsr_value *value;
@@ -113,6 +126,8 @@ struct found {
     tsr_difference difference;
 };
 
+// Nodes stand in an order in which values are made before they are read, so the first that differs
+// is where it began.
 static bool find_first(const struct work *work, const tsr_model *model, const tsr_tensors *whole,
                        const tsr_tensors *cut, struct found *found)
 {
@@ -134,6 +149,7 @@ static bool find_first(const struct work *work, const tsr_model *model, const ts
     return false;
 }
 
+// The finding, and the same for the caller, in the memory of the results.
 static void tell(struct work *work, const struct found *found, int64_t rank,
                  tsr_first_difference *out)
 {
@@ -153,12 +169,15 @@ static void tell(struct work *work, const struct found *found, int64_t rank,
               found->difference.max_abs, found->difference.max_rel);
 }
 
+// A failure on the way is no failure of the verification, whose difference has been found already:
+// it ends in silence.
 void tsr__verify_locate(struct work *work, tsr_model *model, const char *config,
                         tsr_first_difference *out)
 {
     tsr_tensors *whole = NULL, *cut = NULL;
     tsr_model *copy = NULL;
     struct found found;
+    // What the second runs remark is of no interest: all their findings are taken back.
     struct diag_mark mark = tsr__diag_mark(work->session);
     tsr_status st = tsr_tensors_new(work->session, &whole);
     if (st == TSR_OK)

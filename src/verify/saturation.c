@@ -66,6 +66,8 @@ static tsr_status run_probe(tsr_session *session, const char *path, bool *out)
     return st;
 }
 
+// *out is written on success only. The probe's file is in a temporary folder, which goes in every
+// case.
 tsr_status tsr_engine_saturates(tsr_session *session, const char *work, bool *out)
 {
     struct arena arena;
@@ -101,6 +103,7 @@ static const tsr_node *reads_signed_bytes(const struct work *work, const struct 
     return NULL;
 }
 
+// Said as a possible reason only: the model may differ for another one.
 void tsr__verify_saturation(struct work *work)
 {
     const struct shapes *shapes = tsr__shapes_new(&work->arena, work->model);
