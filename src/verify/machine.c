@@ -3,6 +3,10 @@
 //
 // What the driver says of a GPU gives its speed; what is free is its memory. Ranks that share a GPU divide all of it, and
 // are linked through its memory. Links between GPUs are numbers that fit most hosts: `topology measure` has better ones.
+//
+//     "cuda:2@0" with 100 GB free on GPU 0: two ranks on it, each with 47.5 GB (95 % of half), half of its arithmetic and
+//     bandwidth, and 400 GB/s between them. "CUDA:0,CUDA:1,CPU": three devices, 50 GB/s between the GPUs, 10 GB/s with the host.
+//     "auto": all GPUs of the machine, or its cores; the planner takes as many as are best (topology/subsets.c).
 #include "verify/internal.h"
 #include "gpu/gpu.h"
 #include "topology/topology.h"
@@ -22,6 +26,7 @@ static const struct {
 
 #define USED_SHARE 0.95 // of what is free: the engine and its libraries need some
 
+// One rank that the text asks for: the name of its device, and the GPU.
 struct wish {
     char name[32];
     int card; // -1: no GPU
@@ -82,6 +87,7 @@ static bool read_name(struct str word, struct wish *out)
     return true;
 }
 
+// The number of entries; -1: one of them is no device, or there are too many.
 static int read_list(const char *text, struct wish *out)
 {
     int n = 0;
@@ -117,6 +123,7 @@ static int read_count(const char *text, struct wish *out)
     return (int)n;
 }
 
+// As read_list; 0: the text means no real devices, and is a topology's (ring:4, a file ...).
 static int read_text(const char *text, struct wish *out)
 {
     if (strncmp(text, "cuda:", 5) == 0)
@@ -135,6 +142,7 @@ bool tsr_topology_is_real(const char *text)
 
 // ---- numbers -----------------------------------------------------------------------------------
 
+// Ranks of the same GPU, this one counted. Ranks on the host are each their own.
 static int sharers(const struct wish *wishes, int n, int i)
 {
     int count = 0;
@@ -145,6 +153,8 @@ static int sharers(const struct wish *wishes, int n, int i)
 
 #define FLOPS_PER_CLOCK 256.0 // of one multiprocessor: 128 lanes that multiply and add
 
+// What the driver does not say is that of a usual card: 80 multiprocessors at 1.5 GHz, 1 TB/s. An
+// H200 (132 units at 1.98 GHz) comes to 132 * 1.98e9 * 256 = 66.9e12 operations a second.
 static tsr_topology_device numbers_of(const struct gpu_card *card, const char *name, int ranks)
 {
     double clock = card->clock_khz > 0 ? 1e3 * card->clock_khz : 1.5e9;
@@ -161,6 +171,7 @@ static tsr_topology_device numbers_of(const struct gpu_card *card, const char *n
                                  .overhead = 3e-6};
 }
 
+// What is free now, and all cores.
 static tsr_topology_device host_numbers(const char *name)
 {
     int64_t pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
@@ -168,6 +179,7 @@ static tsr_topology_device host_numbers(const char *name)
         .name = name, .memory = pages * page, .flops = 50e9 * tsr__cores(), .bandwidth = 20e9};
 }
 
+// Ranks on one GPU, on two, or one of them on the host. full:N has made a link for every pair.
 static void link_all(tsr_topology *topology, const struct wish *wishes)
 {
     for (size_t i = 0; i < topology->links.n; i++) {
@@ -272,6 +284,7 @@ tsr_status tsr_topology_real(tsr_session *session, const char *text, const char 
                       "no list of devices", text, 0, "");
     struct gpu_survey seen = {.n = 0};
     struct gpu_libraries libraries = {driver, nccl};
+    // The highest GPU that is asked for; -1: none is.
     int most = -1;
     for (int i = 0; i < n; i++)
         most = wishes[i].card > most ? wishes[i].card : most;
@@ -284,6 +297,8 @@ tsr_status tsr_topology_real(tsr_session *session, const char *text, const char 
                       seen.n - 1, "");
     if (most >= seen.n)
         return refuse(session, TSR_ENGINE, hint, "this machine has %d GPUs: %s", text, 0, seen.why);
+    // A topology in which every device is linked with every other, whose numbers are then replaced.
+    // It has no short name: the numbers are this machine's.
     char full[32];
     snprintf(full, sizeof full, "full:%d", n);
     tsr_topology *topology = NULL;
