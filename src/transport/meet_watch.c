@@ -18,11 +18,14 @@
 
 #define FAREWELL_S 30.0 // longest wait for others that have not ended yet
 
+// False: the time is up, or poll failed. A wait that a signal interrupts is one more look.
 static bool wait_for(int fd, short events, double until)
 {
     struct pollfd pollfd = {.fd = fd, .events = events};
     double now = tsr__now_s();
-    return now < until && poll(&pollfd, 1, (int)((until - now) * 1e3) + 1) >= 0;
+    if (now >= until)
+        return false;
+    return poll(&pollfd, 1, (int)((until - now) * 1e3) + 1) >= 0 || errno == EINTR;
 }
 
 bool tsr__meet_write(int fd, const void *p, size_t bytes, double until)

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // test_meet.c - what ranks say when they meet: codes by the book, words there and back, places from variables.
-#include "transport/meet.h"
+#include "transport/meet_wire.h"
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 static void hex_of(const uint8_t *code, char *out)
@@ -257,12 +263,46 @@ static void test_places(void **state)
     assert_int_equal(place.rank, 5);
 }
 
+static void on_alarm(int signal)
+{
+    (void)signal;
+}
+
+// A program whose signals are handled (a timer, a child that ends) still meets: bytes that come after some of them are read.
+static void test_signals(void **state)
+{
+    (void)state;
+    static const struct itimerval often = {{0, 10000}, {0, 10000}}, never = {0};
+    struct sigaction action = {.sa_handler = on_alarm};
+    struct timespec nap = {0, 200000000};
+    char byte = 0;
+    int ends[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        nanosleep(&nap, NULL);
+        _exit(write(ends[1], "x", 1) == 1 ? 0 : 1);
+    }
+    assert_true(child > 0);
+    assert_int_equal(sigaction(SIGALRM, &action, NULL), 0);
+    assert_int_equal(setitimer(ITIMER_REAL, &often, NULL), 0);
+    bool whole = tsr__meet_read(ends[0], &byte, 1, tsr__now_s() + 10);
+    assert_int_equal(setitimer(ITIMER_REAL, &never, NULL), 0);
+    while (waitpid(child, NULL, 0) < 0)
+        ;
+    close(ends[0]);
+    close(ends[1]);
+    assert_true(whole);
+    assert_int_equal(byte, 'x');
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hmac),       cmocka_unit_test(test_key),
         cmocka_unit_test(test_codes),      cmocka_unit_test(test_words),
         cmocka_unit_test(test_first_host), cmocka_unit_test(test_places),
+        cmocka_unit_test(test_signals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
