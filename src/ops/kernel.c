@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernel.c - what all kernels do: read attributes and tensors, make outputs, tell errors.
+//
+// Every function gives NULL for success, or a status that the caller passes on to the engine, which
+// frees it. TRY returns from the caller with it.
 #include "ops/internal.h"
 
 #include <stdio.h>
 
+// The mistake is this rank's own: a node, an input. The text begins with operator and node:
+// "AllGather 'g': axis 5".
 OrtStatus *tsr__kernel_error(struct kernel *kernel, const char *format, ...)
 {
     char text[512];
@@ -16,6 +21,8 @@ OrtStatus *tsr__kernel_error(struct kernel *kernel, const char *format, ...)
     return kernel->api->CreateStatus(ORT_FAIL, text);
 }
 
+// The engine gets the words; whoever runs the rank reads the whole trouble, with status and rank,
+// by tsr__ops_trouble.
 OrtStatus *tsr__kernel_trouble(struct kernel *kernel, const struct comm_trouble *why)
 {
     kernel->ops->trouble = *why;
@@ -34,6 +41,8 @@ tsr_status tsr__gather_refuse(const struct kernel *kernel, struct comm_trouble *
 
 // ---- attributes --------------------------------------------------------------------------------
 
+// The engine tells the length with the terminator in the first call, and copies in the second. The
+// bound is for models that are no friends.
 OrtStatus *tsr__kernel_text(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
                             char **out)
 {
@@ -52,6 +61,7 @@ OrtStatus *tsr__kernel_text(struct kernel *kernel, const OrtKernelInfo *info, co
     return NULL;
 }
 
+// An empty list cannot be told from an absent one, and no attribute of ours is empty.
 OrtStatus *tsr__kernel_ints(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
                             int64_t **out, size_t *n)
 {
@@ -81,6 +91,7 @@ OrtStatus *tsr__kernel_int(struct kernel *kernel, const OrtKernelInfo *info, con
 
 // ---- tensors -----------------------------------------------------------------------------------
 
+// elements is the product of the sizes, checked for overflow once, here.
 static OrtStatus *read_shape(struct kernel *kernel, const OrtTensorTypeAndShapeInfo *info,
                              struct tensor_view *view)
 {
@@ -100,6 +111,8 @@ static OrtStatus *read_shape(struct kernel *kernel, const OrtTensorTypeAndShapeI
     return NULL;
 }
 
+// The view points into the engine's memory, which lives until the kernel returns; on a GPU it is an
+// address there.
 OrtStatus *tsr__kernel_input(struct kernel *kernel, OrtKernelContext *context, size_t i,
                              tsr_dtype type, struct tensor_view *out)
 {
@@ -122,6 +135,8 @@ OrtStatus *tsr__kernel_input(struct kernel *kernel, OrtKernelContext *context, s
     return NULL;
 }
 
+// Called at most once for each output of a run; where it may lie over the input, *data is the
+// input's address.
 OrtStatus *tsr__kernel_output(struct kernel *kernel, OrtKernelContext *context, size_t i,
                               const int64_t *dims, int rank, void **data)
 {
@@ -132,6 +147,8 @@ OrtStatus *tsr__kernel_output(struct kernel *kernel, OrtKernelContext *context, 
     return kernel->api->GetTensorMutableData(value, data);
 }
 
+// Last in every kernel: whatever waits for this token may run only when the communication is done,
+// or on a GPU on its stream.
 OrtStatus *tsr__pass_token(struct kernel *kernel, OrtKernelContext *context)
 {
     struct tensor_view token;

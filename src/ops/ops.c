@@ -1,5 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // ops.c - which kernels compute a collective, and the registration of its operators with one session's options.
+//
+// ONNX Runtime sees one domain (ai.tessera) with operators of a rank. When it loads the rank's file
+// it calls kernel_create for each node: attributes are read and checked there, once. In a run it
+// calls kernel_compute in the order that the tokens force: a node's token input is the token output
+// of the communication before it, so one thread at a time is in here, and scratch memory can be
+// shared.
+//
+// What fails inside a kernel is an OrtStatus for the engine; the reason stays in ops->trouble, and
+// the other ranks are told, since they wait for this one.
 #include "ops/internal.h"
 
 #include <stdio.h>
@@ -50,6 +59,8 @@ static bool read_plan(const char *text, uint64_t *out)
     return n == 16;
 }
 
+// Also finds this rank's place in the group (kernel->self). A group without it means that the
+// session was given another rank's file.
 static OrtStatus *check_group(struct kernel *kernel, const int64_t *group, size_t n)
 {
     const struct endpoint *endpoint = kernel->ops->endpoint;
@@ -101,6 +112,7 @@ static OrtStatus *read_common(struct kernel *kernel, const OrtKernelInfo *info)
 
 // ---- what ONNX Runtime asks an operator --------------------------------------------------------
 
+// The engine hands back the struct that it was given; ours begins with it.
 static const struct op *op_of(const OrtCustomOp *op)
 {
     return (const struct op *)op;
@@ -123,6 +135,8 @@ static int get_memory(const OrtCustomOp *op, size_t i)
     return shape ? ORT_MEMORY_CPU_INPUT : ORT_MEMORY_DEFAULT;
 }
 
+// 0 stands for any type: then the node's attribute elem_type says which, and each run is checked
+// against it.
 static int get_input_type(const OrtCustomOp *op, size_t i)
 {
     return i == 0 ? (int)op_of(op)->only : (int)TSR_INT64; // shape and token
@@ -170,6 +184,8 @@ static int get_end_version(const OrtCustomOp *op)
 }
 
 // X and token may be written over. Not given the operator, so it serves those alone that may.
+// Pairs of input and output: 0 with 0, 1 with 1. One block holds both lists, so release_inplace
+// frees the first pointer.
 static size_t get_inplace(int **inputs, int **outputs)
 {
     int *pairs = malloc(4 * sizeof *pairs);
@@ -202,6 +218,8 @@ static void release_none(int *inputs, int *outputs)
 
 #define SHAPE_MAX_RANK 16
 
+// The output has the input's type and shape, the token [1]. Says nothing where the shape is not
+// known: the engine then finds out when it runs.
 static OrtStatus *infer_same(const OrtCustomOp *op, OrtShapeInferContext *context)
 {
     const OrtApi *api = op_of(op)->ops->api;
@@ -232,6 +250,7 @@ static OrtStatus *infer_same(const OrtCustomOp *op, OrtShapeInferContext *contex
 
 // ---- kernels -----------------------------------------------------------------------------------
 
+// Also of a kernel that was made half (kernel_create). The session of ops outlives all kernels.
 static void kernel_destroy(void *kernel)
 {
     struct kernel *k = kernel;
@@ -242,6 +261,7 @@ static void kernel_destroy(void *kernel)
     tsr__free(session, k, sizeof *k);
 }
 
+// First of all: every later error names the node.
 static OrtStatus *read_node_name(struct kernel *kernel, const OrtKernelInfo *info)
 {
     size_t n = 0;
@@ -280,6 +300,8 @@ static OrtStatus *prepare(struct kernel *kernel)
     note_group(kernel->ops, kernel->call.group, kernel->call.n_group);
     if (!tsr__device_is(endpoint))
         return NULL;
+    // The meeting of the ranks (tsr__device_meet) comes after all kernels are made and opens a
+    // communicator for each group.
     tsr__device_expect(endpoint, kernel->call.group, kernel->call.n_group);
     kernel->call.place = on_device(kernel) ? COMM_DEVICE : COMM_HOST;
     if (on_device(kernel) && tsr__device_prepare(endpoint, &kernel->call, &why) != TSR_OK)
@@ -304,6 +326,8 @@ static OrtStatus *kernel_create(const OrtCustomOp *op, const OrtApi *api, const 
     kernel->call.kind = kernel->op->kind;
     kernel->call.op = kernel->op->plain;
     tsr__arena_init(&kernel->arena, ops->session);
+    // In this order: the name for errors, a place among the ranks, what all operators have, what
+    // this one has.
     OrtStatus *st = read_node_name(kernel, info);
     if (!st && !ops->endpoint)
         st = tsr__kernel_error(kernel, "%s", ops->why);
@@ -328,6 +352,7 @@ static uint64_t now_ns(void)
     return (uint64_t)timespec.tv_sec * 1000000000u + (uint64_t)timespec.tv_nsec;
 }
 
+// Events beyond the bound, or without memory, are lost; the run is not.
 static void note_event(struct kernel *kernel, uint64_t start_ns)
 {
     struct ops *ops = kernel->ops;
@@ -364,6 +389,8 @@ static OrtStatus *compute(struct kernel *kernel, OrtKernelContext *context)
 static OrtStatus *kernel_compute(void *kernel, OrtKernelContext *context)
 {
     struct kernel *k = kernel;
+    // A program that runs one session from two threads would mix the calls of two runs; the other
+    // ranks could not tell them apart.
     if (atomic_flag_test_and_set(&k->ops->busy))
         return tsr__kernel_error(k, "two runs of one rank at a time");
     uint64_t start = k->ops->traced ? now_ns() : 0;
@@ -372,6 +399,8 @@ static OrtStatus *kernel_compute(void *kernel, OrtKernelContext *context)
         note_event(k, start);
     if (st) // the others wait for this rank: tell them, whoever runs it
         tsr__comm_fail(k->ops->endpoint, TSR_INVALID, k->api->GetErrorMessage(st));
+    // Counted also after a failure: the number says how often the node was called, and all members
+    // compare it.
     k->call.run++;
     atomic_flag_clear(&k->ops->busy);
     return st;
@@ -432,6 +461,8 @@ static OrtStatus *add_end(struct ops *ops, int minor, struct op *two, const stru
     return NULL;
 }
 
+// list has 4 places for each collective: its operator and that for float16, then both of the other
+// end where there is one (Send, SendF16, Recv, RecvF16).
 static OrtStatus *add_side(struct ops *ops, int minor, struct op *list, enum op_side side)
 {
     for (int kind = 0; kind < COMM_KIND_COUNT; kind++) {
@@ -462,6 +493,7 @@ static OrtStatus *add_all(struct ops *ops, int minor, OrtSessionOptions *options
     return ops->api->AddCustomOpDomain(options, ops->domain);
 }
 
+// The engine keeps pointers into `list` and the domain until the session is gone.
 OrtStatus *tsr__ops_add(const OrtApi *api, int minor, OrtSessionOptions *options,
                         struct endpoint *endpoint, const char *why, struct ops **out)
 {
@@ -492,6 +524,7 @@ OrtStatus *tsr__ops_add(const OrtApi *api, int minor, OrtSessionOptions *options
     return st;
 }
 
+// After the session: it may still destroy kernels, whose memory is this session's.
 void tsr__ops_free(struct ops *ops)
 {
     if (!ops)
@@ -534,6 +567,7 @@ const struct comm_trouble *tsr__ops_trouble(const struct ops *ops)
     return NULL;
 }
 
+// "1.31.1" -> 31, "1.17.0-dev" -> 17, "2.0" -> 0.
 int tsr__ort_minor(const char *version)
 {
     int minor = 0;
