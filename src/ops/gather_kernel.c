@@ -8,6 +8,7 @@
 
 // ---- AllReduce ---------------------------------------------------------------------------------
 
+// Also the first half of ReduceScatter and Reduce (collect.c).
 OrtStatus *tsr__all_reduce_create(struct kernel *kernel, const OrtKernelInfo *info)
 {
     static const char *const names[COMM_REDUCE_COUNT] = {"", "sum", "max", "min", "prod"};
@@ -24,6 +25,8 @@ OrtStatus *tsr__all_reduce_create(struct kernel *kernel, const OrtKernelInfo *in
     return NULL;
 }
 
+// The number of elements is compared between members, not the shape: [2, 3] and [3, 2] would be
+// added up as they lie.
 OrtStatus *tsr__all_reduce_compute(struct kernel *kernel, OrtKernelContext *context)
 {
     struct tensor_view x;
@@ -63,6 +66,7 @@ struct gather {
 
 enum { NOTE_LENGTH, NOTE_RANK, NOTE_OTHERS };
 
+// All sizes but that of the axis; what members compare instead of telling each other whole shapes.
 static int64_t hash_others(const struct tensor_view *view, int axis)
 {
     int64_t dims[OPS_MAX_RANK];
@@ -71,6 +75,7 @@ static int64_t hash_others(const struct tensor_view *view, int axis)
     return (int64_t)tsr__hash64(dims, (size_t)view->rank * sizeof *dims, 0);
 }
 
+// Bytes of a piece that is `length` long along the axis; false: too many.
 static bool bytes_of(const struct gather *gather, int64_t length, size_t *out)
 {
     return length >= 0 && !__builtin_mul_overflow((size_t)length, gather->inner, out) &&
@@ -106,6 +111,8 @@ static tsr_status gather_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
     if (gather->status || !bytes_of(gather, total, &bytes))
         return tsr__gather_refuse(gather->kernel, why, gather->kernel->ops->endpoint->rank,
                                   "cannot make the output");
+    // With outer 1 each piece is one stretch of the result, in the order of the members; else it
+    // goes through scratch memory.
     char *at = gather->out = out;
     if (gather->outer > 1)
         gather->status = tsr__kernel_scratch(gather->kernel, 0, bytes, &at);
@@ -137,6 +144,7 @@ static OrtStatus *interleave(const struct gather *gather)
     return NULL;
 }
 
+// The axis counted from the front, and the tensor seen as [outer, length, inner].
 static OrtStatus *gather_shape(struct gather *gather)
 {
     const struct tensor_view *view = gather->view;
@@ -179,6 +187,7 @@ static OrtStatus *gather_pieces(struct gather *gather, struct arena *arena)
     exchange.notes[NOTE_OTHERS] = hash_others(view, gather->axis);
     struct comm_trouble why;
     tsr_status st = tsr__comm_exchange(kernel->ops->endpoint, &kernel->call, &exchange, &why);
+    // The engine refused the output inside of the exchange: its own word says more.
     if (st != TSR_OK && gather->status)
         return gather->status;
     if (st != TSR_OK)

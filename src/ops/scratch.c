@@ -30,6 +30,7 @@ OrtStatus *tsr__kernel_scratch(struct kernel *kernel, int block, size_t bytes, c
     return NULL;
 }
 
+// Packs and unpacks parts of tensors: row i goes from from + i * from_pitch to to + i * to_pitch.
 OrtStatus *tsr__kernel_rows(struct kernel *kernel, const struct device_rows *rows)
 {
     struct comm_trouble why;
@@ -55,6 +56,7 @@ struct gathered {
     OrtStatus *status;
 };
 
+// The first failure stays; later rows are dropped.
 static void flush(struct gathered *gathered)
 {
     if (gathered->rows.rows && !gathered->status)
@@ -77,6 +79,8 @@ static bool continues(const struct gathered *gathered, const char *to, const cha
            from == first_from + rows->rows * rows->from_pitch;
 }
 
+// Called for each stretch in the order of the walk. The second row fixes the pitches, and later
+// ones must keep to them.
 static void gather(void *data, void *to, const void *from, size_t bytes)
 {
     struct gathered *gathered = data;
@@ -93,6 +97,7 @@ static void gather(void *data, void *to, const void *from, size_t bytes)
     *rows = (struct device_rows){.to = to, .from = from, .width = bytes, .rows = 1};
 }
 
+// On the host stretches are copied as they come (mover NULL).
 OrtStatus *tsr__kernel_pieces(struct kernel *kernel, const struct tile_piece *from, const void *src,
                               const struct tile_piece *to, void *dst, enum tile_packed packed)
 {

@@ -33,6 +33,7 @@ OrtStatus *tsr__texts_read(struct kernel *kernel, OrtKernelContext *context, str
     return NULL;
 }
 
+// The engine makes room for each text, and owns it. Lengths were checked when they arrived.
 OrtStatus *tsr__texts_write(struct kernel *kernel, OrtKernelContext *context, const int64_t *dims,
                             int rank, const struct texts *texts)
 {
@@ -51,6 +52,7 @@ OrtStatus *tsr__texts_write(struct kernel *kernel, OrtKernelContext *context, co
     return NULL;
 }
 
+// Lengths of another rank: none below zero, and their sum stays far from overflow.
 bool tsr__texts_total(const int64_t *lengths, int64_t n, size_t *out)
 {
     int64_t total = 0;
@@ -73,6 +75,7 @@ void tsr__texts_place(const int64_t *lengths, int64_t n, char *chars, char **at)
 
 enum { NOTE_LENGTH, NOTE_RANK, NOTE_OTHERS, NOTE_BYTES };
 
+// One AllGather of texts. count and recv are by member; outer and inner count texts, not bytes.
 struct gather {
     struct kernel *kernel;
     struct arena *arena;
@@ -126,6 +129,8 @@ static OrtStatus *weave(struct gather *gather, struct texts *out)
         char **at = ARENA_ARRAY(gather->arena, char *, (size_t)count + 1);
         if (!at)
             return tsr__kernel_error(gather->kernel, "out of memory");
+        // The message is as long as its sender said in the notes; its lengths must add up to just
+        // that.
         if (!tsr__texts_total(lengths, count, &total) || head + total != gather->recv[i].bytes)
             return tsr__kernel_error(gather->kernel,
                                      "rank %lld sent lengths that do not fit its texts",
@@ -143,6 +148,7 @@ static OrtStatus *weave(struct gather *gather, struct texts *out)
     return NULL;
 }
 
+// {"ab", "c"} is the numbers 2 and 1, 8 bytes each, then abc.
 static char *message_of(struct arena *arena, const struct texts *texts, int64_t n, size_t *bytes)
 {
     size_t head = (size_t)n * sizeof(int64_t);

@@ -5,6 +5,10 @@
 // Which rank a session is, comes from the launcher (mpirun), or from the session's configuration entries `tessera.rank`
 // and `tessera.size` for several ranks as threads of one process (`tessera.job` tells jobs apart). The process has one
 // place in an MPI job, so this file, alone of all, has state: made at the first registration, kept to the end.
+//
+// Every registration gives the session operators of its own. Without a place in a job they are
+// there too, so that the model can be loaded and looked at; its kernels then refuse to be made,
+// with the reason.
 #include "ops/ops.h"
 #include "runtime/runtime.h"
 
@@ -18,6 +22,8 @@ __attribute__((visibility("default"))) OrtStatus *RegisterCustomOps(OrtSessionOp
 #define MAX_JOBS 64
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+// All under the lock. mpi is this process's endpoint among processes, whichever network it is. A
+// job of threads stays for ever: sessions come and go without a word.
 static struct process {
     tsr_session *session;
     struct endpoint *mpi;
@@ -45,6 +51,7 @@ static bool entry(const OrtApi *api, const OrtSessionOptions *options, const cha
     return has;
 }
 
+// False: not given, or no number.
 static bool entry_int(const OrtApi *api, const OrtSessionOptions *options, const char *key,
                       int64_t *out)
 {
@@ -59,6 +66,7 @@ static tsr_status join(const char *family)
     return tsr__env_open(process.session, NULL, &process.mpi);
 }
 
+// Tried once. What went wrong the first time is what every later session is told.
 static struct endpoint *join_mpi(const char *family, char *why, size_t n)
 {
     if (!process.mpi && !process.mpi_error[0] && join(family) != TSR_OK) {
@@ -71,6 +79,8 @@ static struct endpoint *join_mpi(const char *family, char *why, size_t n)
 }
 
 // The job of that name and size that has not failed, made if there is none.
+// A job that has failed is not joined again: a program that makes its sessions anew after a failure
+// gets a new one.
 static struct endpoint *join_threads(const char *name, int64_t rank, int64_t size, char *why,
                                      size_t n)
 {
@@ -110,6 +120,7 @@ static struct endpoint *find_place(const OrtApi *api, const OrtSessionOptions *o
         snprintf(why, n, "out of memory");
         return NULL;
     }
+    // What the session says comes before what a launcher says.
     bool told = entry_int(api, options, "tessera.rank", &rank) &&
                 entry_int(api, options, "tessera.size", &size);
     entry(api, options, "tessera.job", name, sizeof name);
