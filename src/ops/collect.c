@@ -7,6 +7,9 @@
 // every operator here: 1 element over 3 ranks belongs to the last. Where a receiver cannot know the shape, it travels
 // along in the notes of the call. A rank that gets nothing has an empty result: all operators have
 // the same two outputs.
+//
+// 7 rows over 2 ranks: with unit 1 the parts are 3 and 4 rows; with unit 4 there are F = 2 units,
+// of 4 and of 3 rows, one for each.
 #include "ops/internal.h"
 
 #include <stdio.h>
@@ -20,6 +23,8 @@ struct along {
     int64_t length;
 };
 
+// [2, 3, 4] of float32 along axis 1: outer 2, length 3, inner 16 bytes. A negative axis counts from
+// the end.
 static OrtStatus *look_along(struct kernel *kernel, const struct tensor_view *view, int64_t axis,
                              struct along *out)
 {
@@ -38,6 +43,8 @@ static OrtStatus *look_along(struct kernel *kernel, const struct tensor_view *vi
     return NULL;
 }
 
+// Where part j of n begins, and (j = n) where the last one ends. Written so that units * j cannot
+// overflow.
 static int64_t start_of(int64_t length, int64_t unit, int n, int j)
 {
     int64_t units = length / unit + (length % unit != 0);
@@ -59,6 +66,8 @@ static OrtStatus *copy_part(struct kernel *kernel, const struct along *along, co
     return tsr__kernel_rows(kernel, &rows);
 }
 
+// Read and folded into the fingerprint of the call: members whose files differ in it find out
+// before a byte moves.
 static OrtStatus *read_int(struct kernel *kernel, const OrtKernelInfo *info,
                            enum comm_attribute attribute, int64_t least, int64_t most, int64_t *out)
 {
@@ -80,6 +89,7 @@ static OrtStatus *read_axis(struct kernel *kernel, const OrtKernelInfo *info,
     return read_int(kernel, info, attribute, -OPS_MAX_RANK, OPS_MAX_RANK - 1, out);
 }
 
+// A rank, not a place in the group.
 static OrtStatus *read_member(struct kernel *kernel, const OrtKernelInfo *info,
                               enum comm_attribute attribute, int64_t *out)
 {
@@ -92,6 +102,7 @@ static OrtStatus *read_member(struct kernel *kernel, const OrtKernelInfo *info,
 }
 
 // The shape must be the same on all members.
+// Used where the parts follow from the shape: members of other shapes would cut elsewhere.
 static uint64_t with_shape(const struct kernel *kernel, const struct tensor_view *view)
 {
     return tsr__hash64(view->dims, (size_t)view->rank * sizeof *view->dims, kernel->call.detail);
@@ -125,6 +136,7 @@ static OrtStatus *parts_in_order(struct kernel *kernel, const struct along *alon
         int64_t from = start_of(along->length, kernel->unit, n, j);
         int64_t to = start_of(along->length, kernel->unit, n, j + 1);
         size_t part = along->outer * (size_t)(to - from) * along->inner;
+        // Elements of each member's part; the transport checks that all members have the same list.
         counts[j] = (int64_t)(part / unit);
         if (packed)
             TRY(copy_part(kernel, along, data, from, to, at));
@@ -133,6 +145,7 @@ static OrtStatus *parts_in_order(struct kernel *kernel, const struct along *alon
     return NULL;
 }
 
+// [8, 6] along axis 0 over 2 members: each brings 8 rows, and has the sum of its own 4.
 static OrtStatus *reduce_scatter(struct kernel *kernel, OrtKernelContext *context,
                                  const struct tensor_view *view, int64_t *counts)
 {
@@ -175,6 +188,7 @@ OrtStatus *tsr__reduce_create(struct kernel *kernel, const OrtKernelInfo *info)
     return read_member(kernel, info, ATTRIBUTE_ROOT, &kernel->root);
 }
 
+// What a member has that gets nothing: one dimension of no elements. Nobody reads it.
 static OrtStatus *empty_output(struct kernel *kernel, OrtKernelContext *context)
 {
     int64_t none = 0;
@@ -182,6 +196,7 @@ static OrtStatus *empty_output(struct kernel *kernel, OrtKernelContext *context)
     return tsr__kernel_output(kernel, context, 0, &none, 1, &out);
 }
 
+// Only the root's output has the input's shape.
 OrtStatus *tsr__reduce_compute(struct kernel *kernel, OrtKernelContext *context)
 {
     struct tensor_view x;
@@ -203,6 +218,7 @@ OrtStatus *tsr__reduce_compute(struct kernel *kernel, OrtKernelContext *context)
 // ---- AllToAll ----------------------------------------------------------------------------------
 
 // One call: axis `split` is whole and becomes cut, axis `concat` is cut and becomes whole.
+// status is the engine's own word where making the output failed inside of turn_arrived.
 struct turn {
     struct kernel *kernel;
     OrtKernelContext *context;
@@ -255,6 +271,7 @@ static tsr_status turn_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
             !add_ok(total, notes[i][NOTE_LENGTH], &total))
             return refuse(kernel, why, (int)kernel->call.group[i],
                           "brings a piece of another shape");
+    // others: bytes of what is one long along the axis that becomes whole.
     turn->dims[turn->concat.axis] = total;
     for (int axis = 0; axis < turn->view->rank; axis++)
         if (axis != turn->concat.axis && !mul_ok(others, turn->dims[axis], &others))
@@ -271,6 +288,7 @@ static tsr_status turn_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
     turn->status = tsr__kernel_scratch(kernel, 1, (size_t)bytes, &at);
     if (turn->status)
         return refuse(kernel, why, me, "is out of memory");
+    // Each member sends its length of the one axis times this rank's part of the other.
     for (int i = 0; i < kernel->call.n_group; i++) {
         turn->recv[i] = (struct comm_buffer){.p = at, .bytes = (size_t)(others * notes[i][0])};
         at += turn->recv[i].bytes;
@@ -279,6 +297,8 @@ static tsr_status turn_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
 }
 
 // Blocks that arrived stand side by side along the axis that becomes whole.
+// [4, 3] of both members side by side along axis 0 lie on end already (outer 1); along an inner
+// axis row by row.
 static OrtStatus *weave(const struct turn *turn)
 {
     size_t outer = 1, inner = tsr__elem_bytes(turn->kernel->call.type), before = 0;
@@ -301,6 +321,7 @@ static OrtStatus *weave(const struct turn *turn)
     return NULL;
 }
 
+// Block 0 of the scratch memory has what goes out; block 1 what comes in (turn_arrived).
 static OrtStatus *pack_parts(struct turn *turn)
 {
     struct kernel *kernel = turn->kernel;
@@ -362,6 +383,7 @@ OrtStatus *tsr__all_to_all_compute(struct kernel *kernel, OrtKernelContext *cont
 
 // ---- Broadcast, Send, Recv ---------------------------------------------------------------------
 
+// Rank, then the sizes: a scalar is 0. 15 sizes fit into the notes of a call.
 static OrtStatus *note_shape(struct kernel *kernel, const struct tensor_view *view, int64_t *notes)
 {
     if (view->rank > NOTED_RANK)
@@ -401,6 +423,7 @@ static tsr_status make_arrived(struct arrival *arrival, const int64_t *notes,
     int64_t bytes = 0;
     if (!noted_bytes(notes, kernel->call.type, &bytes))
         return refuse(kernel, why, me, "is sent a shape that no tensor has");
+    // The output has the sender's shape and takes the bytes straight from the transport.
     arrival->status =
         tsr__kernel_output(kernel, arrival->context, 0, notes + 1, (int)notes[0], &into->p);
     into->bytes = (size_t)bytes;
@@ -439,6 +462,7 @@ static OrtStatus *broadcast(struct kernel *kernel, OrtKernelContext *context,
         void *out;
         TRY(note_shape(kernel, view, exchange.notes));
         TRY(tsr__kernel_output(kernel, context, 0, view->dims, view->rank, &out));
+        // The root's own result is a copy: the engine may have other readers of x.
         struct device_rows rows = {.to = out, .from = view->data, .width = bytes, .rows = 1};
         TRY(tsr__kernel_rows(kernel, &rows));
         for (int i = 0; i < kernel->call.n_group; i++)
@@ -477,6 +501,7 @@ OrtStatus *tsr__send_create(struct kernel *kernel, const OrtKernelInfo *info)
     return NULL;
 }
 
+// A rank's file has a Send on the sender and a Recv on the receiver; this one has the other's.
 static OrtStatus *wrong_side(struct kernel *kernel)
 {
     return tsr__kernel_error(kernel, "goes from rank %lld to rank %lld, and this is rank %d",
@@ -484,6 +509,8 @@ static OrtStatus *wrong_side(struct kernel *kernel)
                              kernel->ops->endpoint->rank);
 }
 
+// When it returns, x is not read any more (or what reads it is on the GPU's stream): the engine may
+// free it.
 OrtStatus *tsr__send_compute(struct kernel *kernel, OrtKernelContext *context)
 {
     struct tensor_view x;
@@ -512,6 +539,7 @@ OrtStatus *tsr__recv_compute(struct kernel *kernel, OrtKernelContext *context)
     struct arrival arrival = {.kernel = kernel, .context = context};
     struct comm_incoming in = {.arrived = recv_arrived, .data = &arrival};
     struct comm_trouble why;
+    // Its input is not looked at: it only gives the operator the two inputs that all have.
     if (kernel->to != kernel->ops->endpoint->rank)
         return wrong_side(kernel);
     if (tsr__comm_recv(kernel->ops->endpoint, &kernel->call, (int)kernel->root, &in, &why) !=

@@ -7,10 +7,16 @@
 // row-major order of the intersection. The moves depend on the shape and are kept until it changes.
 // HaloExchange is the same with another target: each member's piece of the source, but of some
 // axes the intervals that it asks for, which may overlap, or be none.
+//
+// [8, 6] from rows {2, 1} on ranks 0, 1 to columns {1, 2} on the same: rank 0 has rows 0..3 and
+// wants columns 0..2. Of its own it keeps [4, 3]; rank 1 sends it [4, 3] of rows 4..7, and gets
+// columns 3..5 of rows 0..3. Both know that from the two layouts and the shape, which is an input.
 #include "ops/internal.h"
 
 #include <stdio.h>
 
+// What this rank does for one shape; made anew when the shape changes. out and in are sizes at
+// first, places are set for each call (place_messages).
 struct moves {
     int64_t shape[OPS_MAX_RANK];
     const struct tile_piece *have, *want; // of this rank, or NULL
@@ -24,6 +30,8 @@ struct asked {
     struct tile_interval *at; // ascending, none of them empty
     int64_t n, size;
 };
+// Part of a kernel. asked[member * n_axes + axis] for windows; its lists live in the kernel's
+// arena, moves in the one here, which is emptied with each new shape.
 struct reshard {
     struct tile_layout *source, *target; // target NULL: windows
     int64_t *axes;
@@ -43,6 +51,7 @@ static size_t unit_of(const struct kernel *kernel)
 
 // ---- creation ----------------------------------------------------------------------------------
 
+// Groups are short, and this is asked when kernels are made.
 static bool in_group(const struct kernel *kernel, int64_t rank)
 {
     for (int i = 0; i < kernel->call.n_group; i++)
@@ -73,6 +82,7 @@ static OrtStatus *check_layout(struct kernel *kernel, const char *name,
     return NULL;
 }
 
+// Its numbers go into the fingerprint: all members must have the same.
 static OrtStatus *read_layout(struct kernel *kernel, const OrtKernelInfo *info, const char *name,
                               struct tile_layout **out)
 {
@@ -101,6 +111,7 @@ OrtStatus *tsr__reshard_create(struct kernel *kernel, const OrtKernelInfo *info)
     return NULL;
 }
 
+// An empty interval is allowed and not kept. before: where the last one ended.
 static bool read_interval(const int64_t *v, int64_t before, struct asked *asked)
 {
     if (v[0] < before || v[1] < v[0])
@@ -168,6 +179,7 @@ OrtStatus *tsr__halo_create(struct kernel *kernel, const OrtKernelInfo *info)
     return read_windows(kernel, windows, n);
 }
 
+// The rest lies in the kernel's own arena.
 void tsr__reshard_free(struct kernel *kernel)
 {
     if (kernel->reshard)
@@ -212,9 +224,12 @@ static int64_t sender_of(const struct tile_layout *source, int64_t shard, int64_
     for (size_t i = 0; i < n; i++)
         if (owners[i] == rank)
             return rank;
+    // Different ranks ask different owners, so that no single one sends everything.
     return owners[(size_t)rank % n];
 }
 
+// NULL with *shard < 0: the rank has none. NULL with a shard: the layout does not fit the shape, or
+// no memory.
 static const struct tile_piece *piece_of(struct reshard *reshard, const struct tile_layout *layout,
                                          const int64_t *shape, int64_t rank, int64_t *shard)
 {
@@ -239,6 +254,7 @@ static const struct tile_piece *wanted_by(struct kernel *kernel, const int64_t *
         return NULL;
     for (size_t a = 0; a < reshard->n_axes; a++) {
         const struct asked *asked = &reshard->asked[(size_t)i * reshard->n_axes + a];
+        // The windows were made for another size: make_moves refuses the shape.
         if (asked->n && asked->at[asked->n - 1].stop > shape[reshard->axes[a]])
             return NULL;
         piece->dims[reshard->axes[a]].at = asked->at;
@@ -255,6 +271,8 @@ static void plan_member(struct kernel *kernel, struct moves *moves, int i, int64
     int64_t me = kernel->ops->endpoint->rank, them = kernel->call.group[i], shard;
     size_t bytes = unit_of(kernel);
     const struct tile_piece *theirs = wanted_by(kernel, moves->shape, i, &shard);
+    // I send if of all owners of my shard I am the one that this member asks; the other half
+    // mirrors it, so both sides agree.
     if (theirs && moves->have && them != me && sender_of(reshard->source, my_shard, them) == me) {
         moves->out[i].bytes = (size_t)overlap(moves->have, theirs) * bytes;
         moves->send[i] = theirs;
@@ -268,6 +286,7 @@ static void plan_member(struct kernel *kernel, struct moves *moves, int i, int64
     }
 }
 
+// NULL: no memory (arena.failed), or the layouts do not fit; the old moves are gone in any case.
 static struct moves *make_moves(struct kernel *kernel, const int64_t *shape)
 {
     struct reshard *reshard = kernel->reshard;
@@ -312,6 +331,7 @@ static OrtStatus *moves_for(struct kernel *kernel, const struct tensor_view *sha
             return tsr__kernel_error(kernel, "a shape that no tensor has");
     if (!mul_ok(n, (int64_t)unit_of(kernel), &n))
         return tsr__kernel_error(kernel, "a tensor that is too large");
+    // bytes 0: a scalar has one shape only.
     *out = reshard->moves;
     size_t bytes = (size_t)reshard->source->rank * sizeof *v;
     if (*out && (bytes == 0 || memcmp((*out)->shape, v, bytes) == 0))
@@ -326,6 +346,7 @@ static OrtStatus *moves_for(struct kernel *kernel, const struct tensor_view *sha
                              "its number of shards, or than what is asked of it");
 }
 
+// Sizes alone: where the piece lies in the whole is the partition's word.
 static bool is_piece(const struct tensor_view *view, const struct tile_piece *piece)
 {
     if (view->rank != piece->rank)
@@ -365,6 +386,7 @@ static OrtStatus *make_output(struct kernel *kernel, OrtKernelContext *context,
 }
 
 // Messages lie one after the other: what goes out, then room for what comes in.
+// Anew for each call: another kernel may have used, or grown, the scratch memory since.
 static OrtStatus *place_messages(struct kernel *kernel, struct moves *moves)
 {
     char *at;
@@ -406,6 +428,7 @@ static tsr_status exchange(struct kernel *kernel, const struct moves *moves,
                            struct comm_trouble *why)
 {
     uint64_t detail = kernel->call.detail;
+    // Set back afterwards: the kernel's own detail is what was read from the node.
     kernel->call.detail = tsr__hash64(
         moves->shape, (size_t)kernel->reshard->source->rank * sizeof *moves->shape, detail + round);
     tsr_status st = tsr__comm_exchange(kernel->ops->endpoint, &kernel->call, comm_exchange, why);
@@ -423,6 +446,7 @@ static OrtStatus *texts_of_member(struct kernel *kernel, const struct moves *mov
     char **at = ARENA_ARRAY(arena, char *, (size_t)n + 1);
     if (!at || !tsr__texts_total(lengths, n, &send->bytes))
         return tsr__kernel_error(kernel, "out of memory");
+    // Pointers are packed like numbers, so that they come in the order of the lengths.
     if (n)
         tsr__piece_pack(moves->have, texts->at, moves->send[i], at, sizeof *at);
     char *to = send->p = arena_get(arena, send->bytes + 1, 1);
@@ -443,6 +467,7 @@ static OrtStatus *texts_of_member(struct kernel *kernel, const struct moves *mov
 }
 
 // What came from member i goes to its places in out.
+// The texts stay in recv; out only points at them until they are written.
 static OrtStatus *place_texts(struct kernel *kernel, const struct moves *moves, int i,
                               struct arena *arena, const struct comm_buffer *recv,
                               struct texts *out)
