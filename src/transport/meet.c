@@ -337,7 +337,6 @@ static struct meet *meet_new(tsr_session *session, const struct meet_place *plac
     meet->wires = tsr__alloc(session, (size_t)place->ranks * sizeof *meet->wires);
     meet->states = tsr__alloc(session, (size_t)place->ranks * sizeof *meet->states);
     if (!meet->wires || !meet->states) {
-        meet->ranks = meet->wires && meet->states ? place->ranks : 0;
         tsr__free(session, meet->wires, (size_t)place->ranks * sizeof *meet->wires);
         tsr__free(session, meet->states, (size_t)place->ranks * sizeof *meet->states);
         tsr__free(session, meet, sizeof *meet);
