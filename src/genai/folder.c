@@ -3,6 +3,10 @@
 //
 // Little is taken from the configuration (numbers of heads, the context's length); names come from the graph, so that
 // any exporter's do: an input `past_key_values.0.key` has its cache in the output `present.0.key`, `past_0_k` in `present_0_k`.
+//
+// A tsr_folder is opened once and read by the other files; all its texts live in its arena, and
+// grow with each call that makes some (sizes, inputs), until it is freed. The model is loaded for
+// its names, types and shapes; its weights stay in their files.
 #include "genai/internal.h"
 
 #include <limits.h>
@@ -13,6 +17,7 @@
 
 // ---- the configuration -------------------------------------------------------------------------
 
+// False also where the path is too long to be one.
 static bool is_file(const char *folder, const char *name)
 {
     char path[PATH_MAX];
@@ -22,6 +27,8 @@ static bool is_file(const char *folder, const char *name)
     return stat(path, &st) == 0 && S_ISREG(st.st_mode);
 }
 
+// For commands that take a model or a folder. An Optimum folder has no file of its own that says
+// so, hence both names.
 bool tsr_folder_is(const char *path)
 {
     if (is_file(path, GENAI_CONFIG))
@@ -29,6 +36,7 @@ bool tsr_folder_is(const char *path)
     return is_file(path, OPTIMUM_CONFIG) && is_file(path, "model.onnx");
 }
 
+// onnxruntime-genai: {"model": {"decoder": {...}}}; Optimum has everything at the top.
 static const json_t *decoder_of(const tsr_folder *folder)
 {
     const json_t *model = json_object_get(folder->config, "model");
@@ -40,6 +48,7 @@ static const json_t *decoder_of(const tsr_folder *folder)
     return folder->config;
 }
 
+// The innermost place counts. Numbers that are not above 0 are taken for absent.
 int64_t tsr__genai_number(const tsr_folder *folder, const char *key)
 {
     const json_t *model = json_object_get(folder->config, "model");
@@ -79,6 +88,8 @@ static tsr_status read_config(tsr_folder *folder)
     tsr_status st = tsr__file_read(folder->session, &folder->arena, path, MAX_CONFIG, &text);
     if (st != TSR_OK)
         return st;
+    // A text that is no JSON leaves the configuration NULL, which is no object either: one finding
+    // for both.
     st = tsr__json_load(folder->session, text, 0, &error, &folder->config);
     if (st == TSR_NOMEM)
         return st;
@@ -117,6 +128,7 @@ static tsr_status find_model(tsr_folder *folder)
 // ---- caches ------------------------------------------------------------------------------------
 
 // The name with the first `from` in it replaced by `to`; NULL: it has none, or no memory.
+// ("past_key_values.0.key", "past_key_values", "present") -> "present.0.key"
 static const char *renamed(tsr_folder *folder, const char *name, const char *from, const char *to)
 {
     const char *at = strstr(name, from);
@@ -135,6 +147,8 @@ static bool is_output(const tsr_graph *graph, const char *name)
     return value && tsr_value_is_output(value);
 }
 
+// The output that holds what the input will be in the next step; NULL: the input is no cache.
+// Exporters disagree, so the known ways are tried in turn, and the output must exist.
 static const char *present_of(tsr_folder *folder, const tsr_graph *graph, const char *past)
 {
     static const char *const ways[][2] = {{"past_key_values", "present"},
@@ -148,6 +162,7 @@ static const char *present_of(tsr_folder *folder, const tsr_graph *graph, const 
     return NULL;
 }
 
+// In the order of the model's inputs. An input of another rank than 4 holds no keys or values.
 static tsr_status find_caches(tsr_folder *folder)
 {
     const tsr_graph *graph = tsr_model_graph(folder->model);
@@ -164,6 +179,7 @@ static tsr_status find_caches(tsr_folder *folder)
     return arena_status(&folder->arena);
 }
 
+// What the graph says counts before what the configuration does.
 int64_t tsr__genai_cache_heads(const tsr_folder *folder)
 {
     if (!folder->caches.n)
@@ -177,6 +193,7 @@ int64_t tsr__genai_cache_heads(const tsr_folder *folder)
 
 // ---- sizes -------------------------------------------------------------------------------------
 
+// Names of dimensions and their sizes; the first size that a name gets is kept.
 struct sizes {
     tsr_folder *folder;
     VEC(tsr_dim_size) list;
@@ -198,6 +215,9 @@ static void name_size(struct sizes *sizes, const tsr_value *value, int axis, int
         *entry = (tsr_dim_size){dim.symbol, size};
 }
 
+// 1 token after 128: batch 1, sequence 1, the mask's total 129, the caches' past 128 and present
+// 129. Dimensions that are expressions ("past + sequence") get no size here. The list lives in the
+// folder's arena.
 tsr_status tsr__genai_sizes(tsr_folder *folder, int64_t tokens, int64_t past,
                             const tsr_dim_size **out, size_t *n)
 {
@@ -223,6 +243,7 @@ tsr_status tsr__genai_sizes(tsr_folder *folder, int64_t tokens, int64_t past,
 
 // ---- the folder --------------------------------------------------------------------------------
 
+// Generators that were opened on it must be gone: they use its texts and its model.
 void tsr_folder_free(tsr_folder *folder)
 {
     if (!folder)

@@ -19,6 +19,8 @@ static const char *random_set(tsr_folder *folder, uint64_t seed, const tsr_dim_s
         if (tsr_value_initializer(value) || tsr_value_rank(value) < 1)
             continue;
         text = tsr__arena_printf(&folder->arena, "%s,%s:", text.p, tsr_value_name(value));
+        // Sizes of unnamed open dimensions are 1. The text is made anew with each dimension;
+        // folders have few, and the arena goes with the folder.
         for (int d = 0; d < tsr_value_rank(value) && text.p; d++) {
             tsr_dim dim = tsr_value_dim(value, d);
             int64_t size = 1;
@@ -35,6 +37,7 @@ static const char *random_set(tsr_folder *folder, uint64_t seed, const tsr_dim_s
 }
 
 // Replaces a tensor of whole numbers by first, first + step, ... (modulo the limit, if there is one).
+// The tensor keeps its type and shape. first 3, step 31, limit 50: 3, 34, 15, 46, 27 ...
 static tsr_status count_up(tsr_tensors *tensors, const char *name, int64_t first, int64_t step,
                            int64_t limit)
 {
@@ -64,6 +67,8 @@ static tsr_status count_up(tsr_tensors *tensors, const char *name, int64_t first
     return TSR_OK;
 }
 
+// Random numbers for caches and whatever else there is; then what must make sense replaces some of
+// them. Tokens depend on the seed, so that two seeds are two prompts.
 tsr_status tsr_folder_inputs(tsr_folder *folder, uint64_t seed, int64_t tokens, int64_t past,
                              tsr_tensors *to)
 {
