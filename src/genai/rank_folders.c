@@ -5,6 +5,10 @@
 // Every process searches for itself, so each must get the same logits: they are whole on every rank. Each keeps the caches
 // of its own heads, in buffers that onnxruntime-genai makes from the numbers in the configuration, so heads are cut alike in
 // all layers. 4 key heads on 3 ranks: 1, 1 and 2; the configuration of rank 2 says num_key_value_heads 2.
+//
+// The order of work: shardings for the caches, a plan for one step, a partition into OUT/parts,
+// then a folder for each rank that takes its files out of it. OUT appears under its name when all
+// of it is there.
 #include "genai/internal.h"
 
 #include <dirent.h>
@@ -24,6 +28,7 @@
 
 // ---- shardings ---------------------------------------------------------------------------------
 
+// One reader is enough to say how a value lies; the plan brings it to the others.
 static bool first_use(void *data, tsr_node *node, size_t input)
 {
     (void)input;
@@ -31,6 +36,7 @@ static bool first_use(void *data, tsr_node *node, size_t input)
     return false;
 }
 
+// Axis 1 in as many parts as ranks; the devices are 0, 1, 2 ...
 static tsr_status shard_heads(tsr_node *node, tsr_value *value, tsr_config *config, int64_t ranks)
 {
     return tsr_node_shard(node, value, config, AXIS_HEADS, ranks, NULL, 0, -1);
@@ -75,6 +81,7 @@ static tsr_status check_heads(tsr_folder *folder, int64_t ranks)
     if (!heads)
         return refuse(folder, "use tessera partition without --layout",
                       "the model has no caches with heads");
+    // Fewer heads than ranks would leave a rank without any.
     if (heads >= ranks)
         return TSR_OK;
     char text[128];
@@ -86,6 +93,7 @@ static tsr_status check_heads(tsr_folder *folder, int64_t ranks)
 // ---- the partition -----------------------------------------------------------------------------
 
 // Names of caches, to be kept cut; and of all other outputs, which every rank gives.
+// Caches never leave their ranks; logits must be whole on each, as each searches for itself.
 static tsr_status list_ports(tsr_folder *folder, const tsr_model *model,
                              tsr_partition_options *options)
 {
@@ -118,6 +126,7 @@ static tsr_status cut(tsr_folder *f, tsr_model *model, int64_t ranks, const char
 {
     tsr_config *config;
     int64_t past = 128;
+    // A plan for one token in the middle of a conversation; 128 where the context is not told.
     if (f->context > 2)
         past = f->context / 2;
     tsr_plan_options plan = {.size = sizeof plan, .devices = ranks, .config = CONFIG_NAME};
@@ -141,6 +150,7 @@ static tsr_status cut(tsr_folder *f, tsr_model *model, int64_t ranks, const char
 
 // ---- files -------------------------------------------------------------------------------------
 
+// One call of tsr_folder_partition. out is a folder that becomes visible only when it is committed.
 struct rank_folders {
     tsr_folder *folder;
     struct outfolder out;
@@ -158,6 +168,8 @@ static tsr_status cannot_write(struct rank_folders *folders, const char *path)
     return TSR_WRITE;
 }
 
+// (1, "model.onnx") -> ".../rank1/model.onnx"; an empty name is the rank's folder itself. NULL: out
+// of memory.
 static const char *rank_path(struct rank_folders *folders, int64_t rank, const char *name)
 {
     struct str inner =
@@ -167,6 +179,7 @@ static const char *rank_path(struct rank_folders *folders, int64_t rank, const c
     return NULL;
 }
 
+// errno is kept first: adding a finding may change it.
 static tsr_status cannot_read(struct rank_folders *folders, const char *path)
 {
     struct place at = PLACE_NONE;
@@ -203,6 +216,7 @@ static tsr_status copy_file(struct rank_folders *folders, const char *from, cons
     if (status == TSR_OK) {
         tsr__out_copy(&file, fd, 0, (uint64_t)st.st_size);
         status = tsr__out_commit(&file);
+        // Does nothing after a commit that went well.
         tsr__out_abort(&file);
     }
     close(fd);
@@ -222,12 +236,15 @@ static tsr_status place_part(struct rank_folders *folders, int64_t rank, const c
     if (!shared)
         return rename(from, to) == 0 ? TSR_OK : cannot_write(folders, to);
     bool there;
+    // A link costs no room; where the file system has none, or refuses, the file is copied.
     if (link(from, to) == 0)
         return TSR_OK;
     return copy_file(folders, from, to, &there);
 }
 
 // Tokenizer and whatever else lies beside the model; not the model, its data and the configuration.
+// model.onnx, model.onnx.data and genai_config.json stay; tokenizer.json goes along. Hidden files
+// do not.
 static bool goes_along(const tsr_folder *folder, const char *name)
 {
     const char *model = strrchr(folder->model_path, '/') + 1;
@@ -266,6 +283,8 @@ static tsr_status copy_rest(struct rank_folders *folders, int64_t rank)
 }
 
 // The plug-in and its transports lie beside this library; onnxruntime-genai takes none from outside of the model's folder.
+// The first is needed, the others only where there is such a transport. `here` is for its address,
+// which tells the library that this code is in.
 static tsr_status copy_plugins(struct rank_folders *folders, int64_t rank, const char *given)
 {
     static const char *const names[] = {PLUGIN, "libtessera_mpi_openmpi.so",
@@ -298,6 +317,7 @@ static tsr_status write_config(struct rank_folders *folders, int64_t rank)
 {
     tsr_folder *folder = folders->folder;
     int64_t cache_heads = tsr__genai_cache_heads(folder);
+    // As everywhere: part r of n over H heads is floor(r H / n) .. floor((r + 1) H / n).
     int64_t own = (rank + 1) * cache_heads / folders->ranks - rank * cache_heads / folders->ranks;
     const char *path = rank_path(folders, rank, GENAI_CONFIG);
     json_t *config = json_deep_copy(folder->config);
@@ -310,6 +330,7 @@ static tsr_status write_config(struct rank_folders *folders, int64_t rank)
     json_t *options = json_object_get(decoder, "session_options");
     int failed = json_object_set_new(decoder, "filename", json_string("model.onnx"));
     failed |= json_object_set_new(decoder, "num_key_value_heads", json_integer(own));
+    // Query heads go with their key heads: 32 and 8, of which the rank has 2, are 8 query heads.
     failed |= json_object_set_new(decoder, "num_attention_heads",
                                   json_integer(own * (folder->heads / cache_heads)));
     if (!options) {
@@ -334,6 +355,7 @@ static tsr_status write_config(struct rank_folders *folders, int64_t rank)
     return st;
 }
 
+// The rank's model is renamed; its data keep their names, which the model refers to.
 static tsr_status fill_rank(struct rank_folders *folders, int64_t rank, const char *plugins)
 {
     const char *folder = rank_path(folders, rank, "");
@@ -357,6 +379,7 @@ static tsr_status fill_rank(struct rank_folders *folders, int64_t rank, const ch
     return st;
 }
 
+// Whatever fails, nothing is left of OUT: what was written is removed with it.
 tsr_status tsr_folder_partition(tsr_folder *folder, const char *out,
                                 const tsr_folder_options *options, tsr_partition_summary *summary)
 {
