@@ -15,6 +15,8 @@
 
 #define DEFAULT_TOKENS 64
 
+// One opened model and its state between tokens. inputs and outputs are of the last step; past
+// counts the tokens that the caches hold; room is the capacity of logits.
 struct tsr_generator {
     tsr_folder *folder;
     tsr_session *session;
@@ -40,6 +42,7 @@ static double now(void)
 // ---- the job -----------------------------------------------------------------------------------
 
 // "past_key_values.0.key=present.0.key" of every cache.
+// As `tessera plan --state` takes them; in the folder's arena.
 static const char **state_texts(tsr_generator *generator)
 {
     tsr_folder *folder = generator->folder;
@@ -55,6 +58,7 @@ static const char **state_texts(tsr_generator *generator)
     return texts;
 }
 
+// Without a manifest nobody names the states, so they are named here.
 static tsr_status open_whole(tsr_generator *generator)
 {
     tsr_folder *folder = generator->folder;
@@ -70,6 +74,8 @@ static tsr_status open_whole(tsr_generator *generator)
 }
 
 // Plans a step of decode, cuts the model into a temporary folder, and opens that.
+// The states go to the planner, and by way of the partition's manifest to the job, which keeps
+// them.
 static tsr_status open_cut(tsr_generator *generator)
 {
     tsr_folder *folder = generator->folder;
@@ -129,6 +135,7 @@ static tsr_status put_numbers(tsr_generator *generator, const char *name, const 
     return TSR_OK;
 }
 
+// All of them or none: the job has one option for all states.
 static bool caches_have_room(const tsr_folder *folder)
 {
     const tsr_graph *graph = tsr_model_graph(folder->model);
@@ -139,6 +146,7 @@ static bool caches_have_room(const tsr_folder *folder)
     return folder->caches.n > 0;
 }
 
+// What a cache of one buffer must have room for beside the prompt.
 static int64_t most_tokens(const tsr_generator *generator)
 {
     if (generator->options.max_tokens > 0)
@@ -154,6 +162,8 @@ static tsr_status put_empty_caches(tsr_generator *generator)
     for (size_t i = 0; i < folder->caches.n; i++) {
         const tsr_value *value = tsr_graph_value(graph, folder->caches.at[i].past);
         int64_t size = tsr_value_dim(value, 3).value;
+        // cache_room is 0 for caches that grow: a tensor of no elements, which stands for no
+        // tokens.
         int64_t dims[4] = {1, tsr__genai_cache_heads(folder), generator->cache_room,
                            size > 0 ? size : folder->head_size};
         tsr_status st = tsr_tensors_put(generator->inputs, folder->caches.at[i].past,
@@ -164,6 +174,7 @@ static tsr_status put_empty_caches(tsr_generator *generator)
     return TSR_OK;
 }
 
+// 2 ids after a past of 5: mask of 7 ones, positions 5 and 6. One list serves for both, in turn.
 static tsr_status put_inputs(tsr_generator *generator, const int64_t *ids, int64_t n)
 {
     int64_t total = generator->past + n;
@@ -183,6 +194,7 @@ static tsr_status put_inputs(tsr_generator *generator, const int64_t *ids, int64
     return st;
 }
 
+// 0x3C00 -> 1, 0x0001 -> 2^-24.
 static float from_half(uint16_t bits)
 {
     int exponent = bits >> 10 & 31, fraction = bits & 1023;
@@ -239,6 +251,7 @@ static tsr_status read_logits(tsr_generator *generator)
         generator->room = n;
     }
     const char *data = tsr_tensors_data(generator->outputs, (size_t)at, NULL);
+    // [1, 3, V] after a prompt of 3 tokens: the last row says what follows it.
     const char *last = data + (rows - 1) * tsr_dtype_bytes(type, n);
     generator->vocabulary = n;
     for (int64_t i = 0; i < n; i++) {
@@ -254,6 +267,8 @@ static tsr_status read_logits(tsr_generator *generator)
     return TSR_OK;
 }
 
+// Sets of the step before are freed first; the job has taken what it needed. past moves on in any
+// case: after a failure nobody steps again.
 static tsr_status step(tsr_generator *generator, const int64_t *ids, int64_t n)
 {
     tsr_tensors_free(generator->inputs);
@@ -278,6 +293,7 @@ static tsr_status step(tsr_generator *generator, const int64_t *ids, int64_t n)
 
 // ---- the next token ----------------------------------------------------------------------------
 
+// Of equal ones the first, so that all devices and runs agree.
 static int64_t most_likely(const tsr_generator *generator)
 {
     int64_t best = 0;
@@ -301,6 +317,7 @@ struct candidate {
     int64_t token;
 };
 
+// Larger ones first; equal ones by their number, since qsort keeps no order.
 static int by_logit(const void *a, const void *b)
 {
     const struct candidate *x = a, *y = b;
@@ -325,13 +342,16 @@ static tsr_status sample(tsr_generator *generator, int64_t *out)
     if (generator->options.top_k > 0 && generator->options.top_k < n)
         n = generator->options.top_k;
     double total = 0, kept = 0, limit = generator->options.top_p > 0 ? generator->options.top_p : 1;
+    // Relative to the largest, so that exp does not overflow; the common factor cancels.
     for (int64_t i = 0; i < n; i++)
         total += exp((all[i].logit - all[0].logit) / generator->options.temperature);
     int64_t chosen = 0;
+    // The fewest of the most likely tokens that have top_p together; at least one.
     while (chosen < n && kept < limit * total) {
         kept += exp((all[chosen].logit - all[0].logit) / generator->options.temperature);
         chosen++;
     }
+    // A point between 0 and what they have together; the token whose stretch it lies in is drawn.
     double left = draw(generator) * kept;
     for (n = chosen, chosen = 0; chosen < n - 1; chosen++) {
         left -= exp((all[chosen].logit - all[0].logit) / generator->options.temperature);
@@ -343,6 +363,7 @@ static tsr_status sample(tsr_generator *generator, int64_t *out)
     return TSR_OK;
 }
 
+// A number or a list of them; where the configuration names none, no token ends it.
 static bool ends_text(const tsr_folder *folder, int64_t token)
 {
     const json_t *model = json_object_get(folder->config, "model");
@@ -371,6 +392,7 @@ static tsr_status go(tsr_generator *generator, const int64_t *ids, size_t n, tsr
         if (st != TSR_OK)
             return st;
         result->tokens++;
+        // The time of the prompt and its first token, which callers tell apart from the rest.
         if (result->tokens == 1)
             result->first_s = now() - began;
         result->seconds = now() - began;
@@ -419,6 +441,7 @@ tsr_status tsr_generator_open(tsr_folder *folder, const tsr_generate_options *op
     return TSR_OK;
 }
 
+// A model that is given no token has no logits to go on from.
 static tsr_status refuse_empty(const tsr_folder *folder)
 {
     struct place at = PLACE_NONE;
@@ -429,6 +452,7 @@ static tsr_status refuse_empty(const tsr_folder *folder)
 }
 
 // Only `size` bytes are written to the result. What was counted is given even where the run failed.
+// A new prompt begins anew: past 0 gives the job new caches, which replace those of the last run.
 tsr_status tsr_generator_run(tsr_generator *generator, const int64_t *ids, size_t n,
                              tsr_token_fn take, void *data, tsr_generate_result *result)
 {
