@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // collective.c - the rows of collectives.def as a table, and how to find one.
+//
+// The file of rows is included twice with other macros: in collective.h for the numbers, here for
+// the fields.
 #include "collective/collective.h"
 
 #define HAS(attribute) (1u << ATTRIBUTE_##attribute)
@@ -22,6 +25,8 @@ static const char *const attribute_names[ATTRIBUTE_COUNT] = {[ATTRIBUTE_REDUCE] 
                                                              [ATTRIBUTE_AXES] = "axes",
                                                              [ATTRIBUTE_WINDOWS] = "windows"};
 
+// Not checked: kinds come from the enumeration; numbers of other ranks are looked at in
+// transport.c.
 const struct collective *tsr__collective(int kind)
 {
     return &collectives[kind];
@@ -66,6 +71,7 @@ struct str tsr__collective_plain(struct str op)
     return str_of(collectives[kind].op);
 }
 
+// Public kinds have the lowest numbers, so that they index the table as they are.
 const char *tsr_collective_name(tsr_collective what)
 {
     if ((int)what < 0 || what >= TSR_COLLECTIVE_COUNT)

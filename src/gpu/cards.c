@@ -33,6 +33,7 @@ static int look_at_card(const struct gpu *gpu, int ordinal, struct gpu_card *car
     int memory_khz = 0, memory_bits = 0;
     gpu->cuDeviceGetAttribute(&memory_khz, ATTRIBUTE_MEMORY_CLOCK, device);
     gpu->cuDeviceGetAttribute(&memory_bits, ATTRIBUTE_MEMORY_BITS, device);
+    // Clock in kHz, bus in bits: 1593000 kHz and 5120 bits are 2.04e12 bytes per second.
     card->bandwidth = 2e3 * memory_khz * memory_bits / 8; // two transfers in a clock
     code = gpu->cuDevicePrimaryCtxRetain(&context, device);
     if (code != 0)
@@ -71,6 +72,7 @@ static void look(const struct gpu_libraries *libraries, struct gpu_survey *out)
         snprintf(out->why, sizeof out->why, "the driver knows no GPU");
 }
 
+// An interrupted write goes on; false: nobody reads.
 static bool write_all(int fd, const char *p, size_t n)
 {
     while (n) {

@@ -39,6 +39,7 @@ static void *open_library(const char *name)
     return dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 }
 
+// A library that lacks a function counts as none: ranks then communicate in other ways.
 static void load_nccl(struct gpu *gpu, const char *name)
 {
     gpu->nccl = open_library(name ? name : nccl_name);
@@ -101,6 +102,7 @@ bool tsr__gpu_started(const struct gpu_libraries *libraries)
     return started;
 }
 
+// Starts the driver in this process: from here on its children cannot use a GPU.
 struct gpu *tsr__gpu_open(tsr_session *session, const struct gpu_libraries *libraries, char *why,
                           size_t n)
 {
@@ -131,6 +133,7 @@ bool tsr__gpu_stands_in(const struct gpu *gpu)
     return gpu->stands_in;
 }
 
+// Safe with any number, also NCCL's by mistake: it is printed beside the words.
 const char *tsr__gpu_words(const struct gpu *gpu, int code, char *out, size_t n)
 {
     const char *name = NULL, *text = NULL;

@@ -4,6 +4,7 @@
 // 1000003 floats that all lie on 16 bytes: 250000 threads of 4 floats, then 3 threads of one.
 #include "gpu/internal.h"
 
+// Once for each type and reduction of a seat; the module stays until the seat closes.
 int tsr__seat_prepare(struct gpu_seat *seat, tsr_dtype type, enum gpu_reduce reduce)
 {
     if (!tsr__fold_has(type))
@@ -37,6 +38,8 @@ static bool aligned(const struct gpu_fold *fold)
     return all % 16 == 0;
 }
 
+// A thread for each of `count` units, in blocks of GPU_BLOCK; threads beyond it do nothing. The
+// arguments are copied by the call.
 static int launch(const struct gpu_seat *seat, void *function, const struct gpu_fold *fold,
                   size_t skip, uint64_t count, void *stream)
 {

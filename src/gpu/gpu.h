@@ -6,7 +6,7 @@
 //
 // Numbers that functions return are the driver's: 0 is success, tsr__gpu_words says what another
 // means. A child of a process that has used the driver cannot use it: whoever will fork asks
-// tsr__gpu_cards, which looks in a process of its own, and opens nothing.
+// tsr__gpu_survey, which looks in a process of its own, and opens nothing.
 #ifndef TSR_GPU_H
 #define TSR_GPU_H
 

@@ -70,6 +70,8 @@ int tsr__nccl_all_reduce(const struct gpu *gpu, void *comm, const struct gpu_fol
                               ops[fold->reduce], comm, stream);
 }
 
+// The group is ended also after a failure, or the next call of this thread would be part of it. A
+// member's part for itself is the caller's to copy.
 int tsr__nccl_exchange(const struct gpu *gpu, void *comm, const struct nccl_part *parts,
                        int members, int self, void *stream)
 {

@@ -31,6 +31,7 @@ static const struct element elements[TSR_DTYPE_COUNT] = {
     [TSR_BOOL] = {1, PARTS, "u32"},
 };
 
+// Types without a row have 0 bytes.
 bool tsr__fold_has(tsr_dtype type)
 {
     return (unsigned)type < TSR_DTYPE_COUNT && elements[type].bytes > 0;

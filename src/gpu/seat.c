@@ -24,6 +24,7 @@ static int make_event(const struct gpu *gpu, void **out)
     return code == 0 ? 0 : gpu->cuEventCreate(out, EVENT_NO_TIMING);
 }
 
+// Kernels for units of 1, 2, 4, 8 and 16 bytes: seat->rows[log2 of the unit].
 static int load_rows(struct gpu_seat *seat)
 {
     static const char *const names[] = {"rows1", "rows2", "rows4", "rows8", "rows16"};
@@ -82,6 +83,7 @@ int tsr__seat_open(tsr_session *session, const struct gpu *gpu, int card, struct
     return code;
 }
 
+// With the context entered, and nothing of these modules running any more.
 static void unload(struct gpu_seat *seat)
 {
     const struct gpu *gpu = seat->gpu;
@@ -171,6 +173,7 @@ void tsr__seat_free(struct gpu_seat *seat, void *p)
 }
 
 // Blocks grow by halves at least, so that sizes that creep up do not wait for the GPU each time.
+// From 8 MiB to a wanted 9 MiB: 12 MiB are taken.
 static size_t grown(size_t had, size_t wanted)
 {
     size_t more = had + had / 2;
@@ -197,6 +200,7 @@ int tsr__seat_scratch(struct gpu_seat *seat, int block, size_t bytes, void *stre
     return 0;
 }
 
+// Portable: every context of this process copies from and to it at full speed.
 int tsr__seat_pinned(struct gpu_seat *seat, size_t bytes, void *stream, void **out)
 {
     if (bytes > seat->pinned.bytes || !seat->pinned.p) {
@@ -262,6 +266,7 @@ static int unit_of(const struct gpu_rows *rows)
     return log;
 }
 
+// For rows of more than 2^31 units; there are few of such.
 static int copy_each(const struct gpu_seat *seat, const struct gpu_rows *rows, void *stream)
 {
     int code = 0;
@@ -343,6 +348,7 @@ int tsr__seat_step_await(const struct gpu_seat *seat, int step, void *stream)
 
 // ---- other seats -------------------------------------------------------------------------------
 
+// Two seats of one GPU reach each other anyhow.
 int tsr__seat_reach(struct gpu_seat *seat, const struct gpu_seat *other)
 {
     if (memcmp(seat->id, other->id, sizeof seat->id) == 0)
