@@ -274,27 +274,38 @@ static int64_t *link_table(struct arena *arena, const struct link_end *a, const 
     return table;
 }
 
+// The two ends' table, made once for ends that are alike. NULL: out of memory.
+static const int64_t *kept_table(struct joint *joint, const struct link_end *a,
+                                 const struct link_end *b)
+{
+    uint32_t key[5] = {a->strategy->id, a->side, (uint32_t)a->slot, b->strategy->id,
+                       (uint32_t)b->slot};
+    struct str text = {(const char *)key, sizeof key};
+    const int64_t *found = tsr__map_get(joint->links, text);
+    if (found)
+        return found;
+    text = tsr__arena_str(joint->link_arena, text);
+    void **at = text.p ? tsr__map_at(joint->links, text) : NULL;
+    if (!at)
+        return NULL;
+    *at = link_table(joint->link_arena, a, b);
+    return *at;
+}
+
 // Two nodes may only take choices in which these inputs lie the same.
 static bool link_readers(struct joint *joint, const struct reader *x, const struct reader *y)
 {
-    struct arena *arena = joint->arena;
     struct link_end a = {joint->planners[0], strategy_of(joint->planners[0], x), SIDE_INPUT,
                          x->slot};
     struct link_end b = {joint->planners[1], strategy_of(joint->planners[1], y), SIDE_INPUT,
                          y->slot};
     if (!a.strategy || !b.strategy)
         return true; // what a body reads is whole in any case
-    uint32_t key[4] = {a.strategy->id, (uint32_t)x->slot, b.strategy->id, (uint32_t)y->slot};
-    struct str text = tsr__arena_str(arena, (struct str){(const char *)key, sizeof key});
-    void **at = text.p ? tsr__map_at(&joint->links, text) : NULL;
-    if (!at)
-        return false;
-    if (!*at)
-        *at = link_table(arena, &a, &b);
-    if (!*at)
+    const int64_t *table = kept_table(joint, &a, &b);
+    if (!table)
         return false;
     tsr__program_edge(&joint->program, joint->first[0] + joint->planners[0]->nodes[x->node].var,
-                      joint->first[1] + joint->planners[1]->nodes[y->node].var, *at);
+                      joint->first[1] + joint->planners[1]->nodes[y->node].var, table);
     return !joint->program.arena->failed;
 }
 
@@ -346,7 +357,7 @@ static bool link_state(struct joint *joint, const tsr_value *present, const tsr_
         return !joint->arena->failed;
     struct link_end made = {first, first->nodes[from.node].strategy, SIDE_OUTPUT, from.slot};
     struct link_end read = {second, strategy, SIDE_INPUT, to->slot};
-    int64_t *table = link_table(joint->arena, &made, &read);
+    const int64_t *table = kept_table(joint, &made, &read);
     if (!table)
         return false;
     tsr__program_edge(&joint->program, joint->first[0] + first->nodes[from.node].var,
@@ -424,7 +435,6 @@ bool tsr__joint_program(struct joint *joint)
     if (arena->failed)
         return false;
     tsr__map_init(&joint->scaled, arena, 256);
-    tsr__map_init(&joint->links, arena, 256);
     tsr__program_init(&joint->program, arena);
     choose_shift(joint);
     return add_program(joint, 0) && add_program(joint, 1) && link_weights(joint) &&
@@ -437,4 +447,11 @@ int64_t tsr__joint_time(int64_t first, int64_t runs, int64_t other)
     if (!mul_ok(runs, other, &all) || all >= PLAN_NEVER - first)
         return PLAN_NEVER;
     return first + all;
+}
+
+void tsr__joint_unscale(const struct joint *joint, tsr_plan_summary *out)
+{
+    tsr_plan_choice *list = (tsr_plan_choice *)out->choices;
+    for (size_t i = 0; i < out->n_choices; i++)
+        list[i].cost <<= joint->shift;
 }

@@ -20,17 +20,22 @@ struct joint {
     struct program program;
     uint32_t first[2]; // variables of each
     uint32_t first_limit[2];
-    int shift;                // costs are halved so often, for sums to stay small enough
-    struct map scaled, links; // tables, made once
+    int shift;         // costs are halved so often, for sums to stay small enough
+    struct map scaled; // tables of costs, made once
+    struct map
+        *links; // tables of what goes together, by strategies; they may serve several programs
+    struct arena *link_arena; // of those
     unsigned char *linked[2]; // by model and value id: it lies where the other model has it too
 };
 
 // By name and form; what is left, by its bytes. False: out of memory.
 bool tsr__joint_twins(struct planner *const planners[2], struct twins *out);
-// The program of both, in the first planner's `work`. Planners, twins and runs are given; the planners have their programs.
+// The program of both, in the first planner's `work`. Planners, twins, runs and links are given; the planners have their programs.
 // False: out of memory.
 bool tsr__joint_program(struct joint *joint);
 // One run of the first model and `runs` of the other; what cannot be counted is PLAN_NEVER.
 int64_t tsr__joint_time(int64_t first, int64_t runs, int64_t other);
+// The explained choices' costs, which are the program's, as picoseconds.
+void tsr__joint_unscale(const struct joint *joint, tsr_plan_summary *out);
 
 #endif

@@ -139,8 +139,13 @@ tsr_status tsr__plan_joint(struct planner *planner, struct planner *with,
                            const tsr_plan_options *options, tsr_plan_summary *out)
 {
     struct twins twins;
-    struct joint joint = {
-        .planners = {planner, with}, .twins = &twins, .runs = {1, larger(options->steps, 1)}};
+    struct map links;
+    struct joint joint = {.planners = {planner, with},
+                          .twins = &twins,
+                          .links = &links,
+                          .link_arena = &planner->arena,
+                          .runs = {1, larger(options->steps, 1)}};
+    tsr__map_init(&links, &planner->arena, 256);
     if (!build(&joint, memory_limit(options)) || !tsr__joint_twins(joint.planners, &twins) ||
         !tsr__joint_program(&joint))
         return TSR_NOMEM;
@@ -149,5 +154,8 @@ tsr_status tsr__plan_joint(struct planner *planner, struct planner *with,
     out->solve_ms = 1e3 * (tsr__clock() - planner->budget->begin);
     if (st != TSR_OK || !options->explain)
         return st;
-    return tsr__planner_explain(planner, &joint.program, options->explain, out);
+    st = tsr__planner_explain(planner, &joint.program, options->explain, out);
+    if (st == TSR_OK)
+        tsr__joint_unscale(&joint, out);
+    return st;
 }
