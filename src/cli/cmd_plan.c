@@ -559,8 +559,6 @@ static int check_words(struct cli *cli)
     const char *program = cli_value(cli, "--export-lp");
     if (program && cli_value(cli, "--stages") && ends_with(program, ".onnx"))
         return cli_usage(cli, "--export-lp writes programs, one for each stage: name them FILE.lp");
-    if (cli_value(cli, "--stages") && cli_value(cli, "--with"))
-        return cli_usage(cli, "two models are not planned together in stages");
     if (!cli_value(cli, "--devices"))
         return cli_usage(cli, "for which devices? give --devices N or a topology");
     return 0;

@@ -372,9 +372,35 @@ static void keep_windows(const struct staging *staging, struct places *places)
     }
 }
 
+// A place for each cut of the other model, the narrowest of its window and behind the one before; where none is left the cut
+// has none.
+static void keep_followed(const struct staging *staging, struct places *places)
+{
+    size_t next = 0;
+    for (size_t c = 0; c < staging->n_followed; c++) {
+        struct followed_cut *cut = &staging->followed[c];
+        size_t best = SIZE_MAX;
+        for (size_t i = next; i < places->n; i++) {
+            const struct place_between *between = &places->at[i];
+            bool fits = between->before >= cut->window.low && between->before <= cut->window.high;
+            if (fits && (best == SIZE_MAX || between->width < places->at[best].width))
+                best = i;
+        }
+        if (best == SIZE_MAX)
+            continue;
+        places->at[best].kept = true;
+        cut->before = places->at[best].before;
+        next = best + 1;
+    }
+}
+
 // All places where they are few; else those of layers, and the narrowest of the shares.
 static void keep_places(const struct staging *staging, struct places *places)
 {
+    if (staging->followed) {
+        keep_followed(staging, places);
+        return;
+    }
     if (places->n > places->most) {
         bool layers = keep_layers(places);
         keep_shares(places, layers ? places->shares : places->most);

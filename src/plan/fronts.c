@@ -75,9 +75,9 @@ static bool key_of(struct staging *staging, const int64_t *devices, size_t n, st
 {
     tsr_topology *topology = staging->planner->machine.topology;
     key->max = KEY_BYTES * 64;
+    // Latency (0 bytes) and one size tell two links apart.
     for (size_t i = 0; i < n; i++)
         key_of_device(key, &topology->device[devices[i]]);
-    // Latency (0 bytes) and one size tell two links apart.
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < n; k++) {
             int pair[2] = {(int)devices[i], (int)devices[k]};
@@ -100,6 +100,12 @@ static struct kind *kind_new(struct staging *staging, const int64_t *devices, si
     *at = kind; // from now on freed with the others
     if (!tsr__planner_fork(staging->planner, staging->staged, devices, n, &kind->planner))
         return NULL;
+    tsr__map_init(&kind->links, &kind->planner.arena, 0);
+    if (staging->other) {
+        kind->other = tsr__stages_kind(staging->other, devices, n);
+        if (!kind->other)
+            return NULL;
+    }
     kind->nodes = kind->planner.nodes;
     kind->planner.scope.outside = staging->staged;
     for (size_t i = 0; i < kind->planner.n_nodes; i++)
@@ -136,197 +142,6 @@ void tsr__stages_free(struct staging *staging)
 {
     for (size_t i = 0; i < staging->all_kinds.n; i++)
         tsr__planner_end(&staging->all_kinds.at[i]->planner);
-}
-
-// ---- ranges ------------------------------------------------------------------------------------
-
-// A range while its key is written. Two ranges have the same key if their nodes have the same strategies and read the same
-// things in the same order: "3.0" output 0 of the range's node 3, "g2" the third value from outside (c: constant, i: input
-// of the model, g: made elsewhere). After the outputs stand l (read later), s (stays) and o (given to the caller):
-//
-//     ;17:g1 c2 >  ;4:0.0 g1 >l     MatMul of what comes in and a weight; Add of that and what comes in, read later
-struct describing {
-    struct staging *staging;
-    struct range *range;
-    struct arena scratch;
-    struct map seen; // values from outside: their number
-    struct text key;
-    size_t begin, end;
-    VEC(const tsr_value *) in, out, leave;
-    bool later; // some node after the range reads the value at hand
-};
-
-static char letter_of(const struct plan_value *value)
-{
-    if (value->constant)
-        return 'c';
-    if (value->given)
-        return 'i';
-    return 'g';
-}
-
-// The number of a value from outside, counted from 1. comes: an earlier range makes it.
-static uintptr_t number_of(struct describing *describing, const tsr_value *value, bool comes)
-{
-    uint32_t id = tsr__value_id(value);
-    struct str name = {(const char *)&id, sizeof id};
-    uintptr_t found = (uintptr_t)tsr__map_get(&describing->seen, name);
-    if (found)
-        return found;
-    void **at = tsr__map_at(&describing->seen, tsr__arena_str(&describing->scratch, name));
-    found = describing->seen.n;
-    if (at)
-        *at = (void *)found;
-    if (comes) {
-        const tsr_value **in = vec_push(&describing->staging->planner->arena, &describing->in);
-        if (in)
-            *in = value;
-    }
-    return found;
-}
-
-// Adds a value from outside to the key. Of those that come from an earlier range the earliest maker
-// is noted: stages.c asks whether that is the stage just before.
-static void number_outside(struct describing *describing, const tsr_value *value, bool comes)
-{
-    const struct planner *planner = describing->staging->planner;
-    uintptr_t number = number_of(describing, value, comes);
-    if (comes) {
-        size_t at = (size_t)planner->node_at[tsr__node_id(tsr_value_producer(value))];
-        if (at < describing->range->earliest)
-            describing->range->earliest = at;
-    }
-    tsr__text_printf(&describing->key, "%c%zu ", letter_of(&planner->values[tsr__value_id(value)]),
-                     (size_t)number);
-}
-
-// Adds an input to the key: "-" where the node has none in that slot.
-static void describe_value(struct describing *describing, const tsr_value *value)
-{
-    if (!value) {
-        tsr__text_printf(&describing->key, "- ");
-        return;
-    }
-    const tsr_node *from = tsr_value_producer(value);
-    int64_t at = from ? describing->staging->planner->node_at[tsr__node_id(from)] : -1;
-    bool staged = at >= 0 && describing->staging->staged[tsr__node_id(from)];
-    if (!staged || (size_t)at < describing->begin) {
-        number_outside(describing, value, staged);
-        return;
-    }
-    size_t slot = 0;
-    while (slot + 1 < tsr_node_output_count(from) && tsr_node_output(from, slot) != value)
-        slot++;
-    tsr__text_printf(&describing->key, "%zu.%zu ", (size_t)at - describing->begin, slot);
-}
-
-// A node inside of a body counts as the node of the main graph that has the body.
-static bool is_read_later(void *data, tsr_node *node, size_t input)
-{
-    struct describing *describing = data;
-    (void)input;
-    while (tsr_graph_owner(tsr_node_graph(node)))
-        node = tsr_graph_owner(tsr_node_graph(node));
-    int64_t at = describing->staging->planner->node_at[tsr__node_id(node)];
-    describing->later = at >= 0 && (size_t)at >= describing->end;
-    return !describing->later; // one is enough
-}
-
-// Adds l, s and o, and lists what leaves the range and what the caller gets of it.
-static void describe_output(struct describing *describing, const tsr_value *value)
-{
-    struct planner *planner = describing->staging->planner;
-    describing->later = false;
-    tsr_value_uses(value, is_read_later, describing);
-    if (describing->later) {
-        const tsr_value **leave = vec_push(&planner->arena, &describing->leave);
-        if (leave)
-            *leave = value;
-        tsr__text_printf(&describing->key, "l");
-    }
-    bool stays = planner->ends.stays && planner->ends.stays[tsr__value_id(value)];
-    if (stays) {
-        tsr__text_printf(&describing->key, "s");
-    } else if (tsr_value_is_output(value)) {
-        const tsr_value **out = vec_push(&planner->arena, &describing->out);
-        if (out)
-            *out = value;
-        tsr__text_printf(&describing->key, "o");
-    }
-}
-
-// Adds ";", the number of its strategy, what it reads, and a ">" for each output.
-static void describe_node(struct describing *describing, const struct plan_node *node)
-{
-    tsr_value **captures;
-    size_t n_reads = tsr__reads_count(node->node, &captures);
-    tsr__text_printf(&describing->key, ";%u:", node->strategy->id);
-    for (size_t i = 0; i < n_reads; i++)
-        describe_value(describing, tsr__reads_at(node->node, captures, i));
-    for (size_t o = 0; o < tsr_node_output_count(node->node); o++) {
-        const tsr_value *value = tsr_node_output(node->node, o);
-        tsr__text_printf(&describing->key, ">");
-        if (value)
-            describe_output(describing, value);
-    }
-}
-
-// The number of the structure that the key tells.
-// Keys are long and many: their digests are kept in place of them.
-static uint32_t structure_of(struct staging *staging, struct str key)
-{
-    char hex[65];
-    struct sha256 h;
-    tsr__sha256_init(&h);
-    tsr__sha256_add(&h, key.p, key.n);
-    tsr__sha256_hex(&h, hex);
-    void **at = tsr__map_at(&staging->structures,
-                            tsr__arena_str(&staging->planner->arena, (struct str){hex, 64}));
-    if (!at)
-        return 0; // the arena has failed: the range is not known then
-    if (!*at)
-        *at = (void *)(uintptr_t)staging->structures.n;
-    return (uint32_t)((uintptr_t)*at - 1);
-}
-
-// Strategies have the same numbers in all kinds: their nodes come in the same order.
-static void describe(struct describing *describing)
-{
-    struct staging *staging = describing->staging;
-    const struct kind *kind = staging->all_kinds.at[0];
-    describing->range->earliest = SIZE_MAX;
-    tsr__arena_init(&describing->scratch, staging->planner->session);
-    tsr__map_init(&describing->seen, &describing->scratch, 64);
-    tsr__text_init(&describing->key, staging->planner->session);
-    describing->key.max = (size_t)1 << 30;
-    for (size_t n = describing->begin; n < describing->end; n++)
-        if (kind->nodes[n].strategy)
-            describe_node(describing, &kind->nodes[n]);
-    describing->range->structure =
-        structure_of(staging, (struct str){describing->key.p, describing->key.n});
-    describing->range->in = describing->in.at;
-    describing->range->n_in = describing->in.n;
-    describing->range->out = describing->out.at;
-    describing->range->n_out = describing->out.n;
-    describing->range->leave = describing->leave.at;
-    describing->range->n_leave = describing->leave.n;
-    describing->range->known =
-        !describing->key.failed && !describing->scratch.failed && !staging->planner->arena.failed;
-    tsr__text_free(&describing->key);
-    tsr__arena_free(&describing->scratch);
-}
-
-// Described once, when it is first asked for. NULL: out of memory.
-const struct range *tsr__stages_range(struct staging *staging, size_t i, size_t j)
-{
-    struct range *range = &staging->ranges[i * (staging->n_ranges + 1) + j];
-    struct describing describing = {
-        .staging = staging, .range = range, .begin = staging->cut[i], .end = staging->cut[j]};
-    if (!range->known)
-        describe(&describing);
-    if (!range->known)
-        return NULL;
-    return range;
 }
 
 // ---- points ------------------------------------------------------------------------------------
@@ -402,58 +217,94 @@ static int64_t limit_of(const struct staging *staging, int64_t memory)
     return memory;
 }
 
-// What was found as a point that is the best for every limit between what it needs and `limit`.
-static struct point point_of(const struct program *program, const struct program_result *result,
-                             int64_t limit)
-{
-    struct point point = {.limit = limit};
-    if (!result->feasible)
-        return point;
-    point.feasible = true;
-    point.memory = peak_of(program, result->choice);
-    point.time = result->cost;
-    point.bound = result->bound;
-    return point;
-}
-
-// Without a limit first: often that fits.
-static tsr_status solve_program(struct program *program, int64_t memory, uint64_t work,
-                                struct arena *arena, struct program_result *result,
-                                struct point *out)
-{
-    struct program_options options = {.work = work};
-    size_t n_limits = program->limits.n;
-    program->limits.n = 0;
-    tsr_status st = tsr__program_solve(program, &options, arena, result);
-    program->limits.n = n_limits;
-    if (st != TSR_OK)
-        return st;
-    *out = point_of(program, result, PLAN_NO_LIMIT);
-    if (!out->feasible || out->memory <= memory)
-        return TSR_OK;
-    st = tsr__program_solve(program, &options, arena, result);
-    if (st != TSR_OK)
-        return st;
-    *out = point_of(program, result, memory);
-    return TSR_OK;
-}
-
 // A range as its kind's planner works on it, in an arena of its own for the program.
 struct range_solve {
     struct kind *kind;
     size_t begin, end; // cuts
     int64_t memory;    // of a device
     struct arena scratch;
+    struct joint joint; // where there is another model: the program of both
+    struct program *program;
 };
+
+// What a range's nodes take: of one run of each model, and of all runs.
+static void add_times(const struct range_solve *solve, const struct program_result *result,
+                      struct point *point)
+{
+    const struct joint *joint = &solve->joint;
+    if (!solve->kind->other) {
+        point->time = point->run[0] = result->cost;
+        point->bound = result->bound;
+        return;
+    }
+    for (int m = 0; m < 2; m++)
+        point->run[m] =
+            tsr__program_cost(&joint->planners[m]->program, result->choice + joint->first[m]);
+    point->time = tsr__joint_time(point->run[0], joint->runs[1], point->run[1]);
+    point->bound = smaller(result->bound << joint->shift, point->time);
+}
+
+// What was found as a point that is the best for every limit between what it needs and `limit`.
+static struct point point_of(const struct range_solve *solve, const struct program_result *result,
+                             int64_t limit)
+{
+    struct point point = {.limit = limit};
+    if (!result->feasible)
+        return point;
+    point.feasible = true;
+    point.memory = peak_of(solve->program, result->choice);
+    add_times(solve, result, &point);
+    return point;
+}
+
+// Without a limit first: often that fits.
+static tsr_status solve_program(struct range_solve *solve, uint64_t work,
+                                struct program_result *result, struct point *out)
+{
+    struct program_options options = {.work = work};
+    struct program *program = solve->program;
+    struct arena *arena = &solve->scratch;
+    size_t n_limits = program->limits.n;
+    program->limits.n = 0;
+    tsr_status st = tsr__program_solve(program, &options, arena, result);
+    program->limits.n = n_limits;
+    if (st != TSR_OK)
+        return st;
+    *out = point_of(solve, result, PLAN_NO_LIMIT);
+    if (!out->feasible || out->memory <= solve->memory)
+        return TSR_OK;
+    st = tsr__program_solve(program, &options, arena, result);
+    if (st != TSR_OK)
+        return st;
+    *out = point_of(solve, result, solve->memory);
+    return TSR_OK;
+}
+
+// The program of one model's nodes in the range.
+static bool make_program(struct staging *staging, struct range_solve *solve, struct kind *kind)
+{
+    kind->planner.work = &solve->scratch;
+    select_range(staging, kind, solve->begin, solve->end);
+    return tsr__planner_program(&kind->planner, limit_of(staging, solve->memory));
+}
 
 // To be ended in every case.
 static tsr_status begin_range(struct staging *staging, struct range_solve *solve)
 {
-    struct planner *planner = &solve->kind->planner;
-    tsr__arena_init(&solve->scratch, planner->session);
-    planner->work = &solve->scratch;
-    select_range(staging, solve->kind, solve->begin, solve->end);
-    if (!tsr__planner_program(planner, limit_of(staging, solve->memory)))
+    struct kind *kind = solve->kind;
+    tsr__arena_init(&solve->scratch, kind->planner.session);
+    solve->program = &kind->planner.program;
+    if (!make_program(staging, solve, kind))
+        return TSR_NOMEM;
+    if (!kind->other)
+        return TSR_OK;
+    solve->joint = (struct joint){.planners = {&kind->planner, &kind->other->planner},
+                                  .twins = &staging->twins,
+                                  .runs = {1, staging->steps},
+                                  .links = &kind->links,
+                                  .link_arena = &kind->planner.arena};
+    solve->program = &solve->joint.program;
+    if (!make_program(staging->other, solve, kind->other) || !tsr__joint_program(&solve->joint))
         return TSR_NOMEM;
     return TSR_OK;
 }
@@ -461,7 +312,10 @@ static tsr_status begin_range(struct staging *staging, struct range_solve *solve
 // The program is gone afterwards; points and choices that were taken from it stay.
 static void end_range(struct range_solve *solve)
 {
-    solve->kind->planner.work = &solve->kind->planner.arena;
+    struct kind *kind = solve->kind;
+    kind->planner.work = &kind->planner.arena;
+    if (kind->other)
+        kind->other->planner.work = &kind->other->planner.arena;
     tsr__arena_free(&solve->scratch);
 }
 
@@ -469,15 +323,20 @@ static void end_range(struct range_solve *solve)
 static struct front *front_of(struct staging *staging, struct kind *kind, size_t i, size_t j)
 {
     const struct range *range = tsr__stages_range(staging, i, j);
+    if (!range)
+        return NULL;
+    uint32_t structure = range->structure;
+    if (staging->other)
+        structure = tsr__joint_structure(staging, i, j);
+    if (structure == UINT32_MAX)
+        return NULL;
     // Structures are numbered as they are found: the list grows up to this one's number.
-    while (range && kind->fronts.n <= range->structure) {
+    while (kind->fronts.n <= structure) {
         struct front **next = vec_push(&kind->planner.arena, &kind->fronts);
         if (!next)
             return NULL;
     }
-    if (!range)
-        return NULL;
-    struct front **f = &kind->fronts.at[range->structure];
+    struct front **f = &kind->fronts.at[structure];
     if (!*f) {
         *f = ARENA_NEW(&kind->planner.arena, struct front);
         if (*f)
@@ -513,8 +372,7 @@ tsr_status tsr__front_at(struct staging *staging, struct kind *kind, size_t i, s
     }
     tsr_status st = begin_range(staging, &solve);
     if (st == TSR_OK)
-        st =
-            solve_program(&kind->planner.program, memory, HASTY_WORK, &solve.scratch, &result, out);
+        st = solve_program(&solve, HASTY_WORK, &result, out);
     end_range(&solve);
     if (st != TSR_OK)
         return st;
@@ -523,6 +381,14 @@ tsr_status tsr__front_at(struct staging *staging, struct kind *kind, size_t i, s
         return TSR_NOMEM;
     *at = *out;
     return TSR_OK;
+}
+
+static void take_choices(const struct range_solve *solve, const struct program_result *result)
+{
+    struct kind *kind = solve->kind;
+    tsr__planner_take(&kind->planner, result->choice + solve->joint.first[0]);
+    if (kind->other)
+        tsr__planner_take(&kind->other->planner, result->choice + solve->joint.first[1]);
 }
 
 // Work 0 is the solver's default, far more than HASTY_WORK: this is done once for each chosen
@@ -534,9 +400,9 @@ tsr_status tsr__front_take(struct staging *staging, struct kind *kind, size_t i,
     struct program_result result = {0};
     tsr_status st = begin_range(staging, &solve);
     if (st == TSR_OK)
-        st = solve_program(&kind->planner.program, memory, 0, &solve.scratch, &result, out);
+        st = solve_program(&solve, 0, &result, out);
     if (st == TSR_OK && out->feasible)
-        tsr__planner_take(&kind->planner, result.choice);
+        take_choices(&solve, &result);
     end_range(&solve);
     return st;
 }
@@ -556,7 +422,7 @@ tsr_status tsr__front_least(struct staging *staging, struct kind *kind, size_t i
         return TSR_OK;
     tsr_status st = begin_range(staging, &solve);
     if (st == TSR_OK)
-        st = tsr__program_least(&kind->planner.program, &options, &solve.scratch, &least);
+        st = tsr__program_least(solve.program, &options, &solve.scratch, &least);
     end_range(&solve);
     front->least = least.found ? least.least : INT64_MAX;
     *out = front->least;
@@ -570,7 +436,9 @@ tsr_status tsr__front_explain(struct staging *staging, struct kind *kind, size_t
     struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = memory};
     tsr_status st = begin_range(staging, &solve);
     if (st == TSR_OK)
-        st = tsr__planner_explain(&kind->planner, &kind->planner.program, node, out);
+        st = tsr__planner_explain(&kind->planner, solve.program, node, out);
+    if (st == TSR_OK && kind->other)
+        tsr__joint_unscale(&solve.joint, out);
     end_range(&solve);
     return st;
 }
@@ -581,7 +449,7 @@ tsr_status tsr__front_export(struct staging *staging, struct kind *kind, size_t 
     struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = memory};
     tsr_status st = begin_range(staging, &solve);
     if (st == TSR_OK)
-        st = tsr__planner_export(kind->planner.session, &kind->planner.program, path);
+        st = tsr__planner_export(kind->planner.session, solve.program, path);
     end_range(&solve);
     return st;
 }

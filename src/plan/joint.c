@@ -309,11 +309,6 @@ static bool link_readers(struct joint *joint, const struct reader *x, const stru
     return !joint->program.arena->failed;
 }
 
-static const struct reader *reader_or_last(const struct readers *readers, size_t i)
-{
-    return &readers->at[i < readers->n ? i : readers->n - 1];
-}
-
 // Readers in their order; those that one model has more of go with the last of the other.
 static bool link_weight(struct joint *joint, const tsr_value *value, const tsr_value *twin)
 {
@@ -324,7 +319,7 @@ static bool link_weight(struct joint *joint, const tsr_value *value, const tsr_v
     if (!x.n || !y.n)
         return !arena->failed;
     for (size_t i = 0; i < n; i++)
-        if (!link_readers(joint, reader_or_last(&x, i), reader_or_last(&y, i)))
+        if (!link_readers(joint, tsr__reader_or_last(&x, i), tsr__reader_or_last(&y, i)))
             return false;
     joint->linked[0][tsr__value_id(value)] = 1;
     joint->linked[1][tsr__value_id(twin)] = 1;

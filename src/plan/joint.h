@@ -28,6 +28,12 @@ struct joint {
     unsigned char *linked[2]; // by model and value id: it lies where the other model has it too
 };
 
+// Readers of a weight that one model has more of go with the last of the other.
+static inline const struct reader *tsr__reader_or_last(const struct readers *readers, size_t i)
+{
+    return &readers->at[i < readers->n ? i : readers->n - 1];
+}
+
 // By name and form; what is left, by its bytes. False: out of memory.
 bool tsr__joint_twins(struct planner *const planners[2], struct twins *out);
 // The program of both, in the first planner's `work`. Planners, twins, runs and links are given; the planners have their programs.

@@ -285,9 +285,11 @@ static tsr_status solve_both(struct planner *planner, struct planner *other,
 {
     if (!tsr__planner_devices(other))
         return TSR_NOMEM;
-    tsr_status st = find_config(other, options->config, false);
+    tsr_status st = find_config(other, options->config, options->stages != 0);
     if (st != TSR_OK)
         return st;
+    if (other->hand_staged)
+        return refuse_config(other, other->config, "stages by hand are the first model's");
     if (!tsr__planner_values(other, options->with_sizes, options->n_with_sizes))
         return TSR_NOMEM;
     st = tsr__planner_states(other, options->state, options->n_state);
@@ -295,7 +297,10 @@ static tsr_status solve_both(struct planner *planner, struct planner *other,
         return st;
     if (!tsr__planner_hands_over(planner, other))
         return TSR_NOMEM;
-    st = tsr__plan_joint(planner, other, options, out);
+    if (options->stages || planner->hand_staged)
+        st = tsr__plan_stages(planner, other, options, out);
+    else
+        st = tsr__plan_joint(planner, other, options, out);
     if (st != TSR_OK)
         return st;
     return tsr__planner_keep_sizes(other, options->with_sizes, options->n_with_sizes);
@@ -306,11 +311,9 @@ static tsr_status solve_with(struct planner *planner, const tsr_plan_options *op
                              tsr_plan_summary *out)
 {
     struct planner other = {0};
-    if (options->stages || options->with == planner->model) {
+    if (options->with == planner->model) {
         tsr__diag(planner->session, DIAG_plan_with, NULL,
-                  "load the other model on its own in the same session, and ask for no stages",
-                  options->stages ? "two models are not planned together in stages"
-                                  : "the two models are one");
+                  "load the other model on its own in the same session", "the two models are one");
         return TSR_INVALID;
     }
     tsr__planner_start(&other, options->with);
@@ -376,7 +379,7 @@ static tsr_status plan_model(struct planner *planner, tsr_plan_options *options,
     if (options->with)
         st = solve_with(planner, options, out);
     else if (options->stages || planner->hand_staged)
-        st = tsr__plan_stages(planner, options, out);
+        st = tsr__plan_stages(planner, NULL, options, out);
     else
         st = solve(planner, options, out);
     if (st != TSR_OK)

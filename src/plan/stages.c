@@ -168,12 +168,13 @@ static int64_t send_time(struct search *search, int64_t from, const int64_t *to,
     return *found;
 }
 
-// What a stage gets from the one before, and gives out of the pipeline: outputs go to device 0.
-static int64_t transfer_of(struct search *search, size_t from, size_t to, const struct block *block)
+// What a stage gets from the one before, and gives out of the pipeline: outputs go to device 0. Of one run of the model.
+static int64_t transfer_of(struct search *search, struct staging *model, size_t from, size_t to,
+                           const struct block *block)
 {
     static const int64_t first = 0;
-    const struct planner *planner = search->staging->planner;
-    const struct range *range = tsr__stages_range(search->staging, from, to);
+    const struct planner *planner = model->planner;
+    const struct range *range = tsr__stages_range(model, from, to);
     size_t start = block->start;
     int64_t ps = 0, gives = block->devices[0];
     if (!range)
@@ -191,18 +192,39 @@ static int64_t transfer_of(struct search *search, size_t from, size_t to, const 
     return smaller(ps, NEVER_FITS);
 }
 
-// What the devices of a stage are held up by giving to the next, of which one device is known to be there.
-static int64_t hand_over(struct search *search, size_t from, size_t to, const struct block *block)
+// The same of all runs: where two models are planned, of both.
+static int64_t transfers_of(struct search *search, size_t from, size_t to,
+                            const struct block *block)
 {
-    const struct range *range = tsr__stages_range(search->staging, from, to);
+    struct staging *staging = search->staging;
+    int64_t own = transfer_of(search, staging, from, to, block);
+    if (!staging->other)
+        return own;
+    return tsr__stages_both(staging, own, transfer_of(search, staging->other, from, to, block));
+}
+
+// What the devices of a stage are held up by giving to the next, of which one device is known to be there.
+static int64_t hand_over(struct search *search, struct staging *model, size_t from, size_t to,
+                         const struct block *block)
+{
+    const struct range *range = tsr__stages_range(model, from, to);
     size_t next = block->start + block->n;
     int64_t ps = 0;
     if (!range || next >= devices_of(search))
         return 0;
     for (size_t i = 0; i < range->n_leave; i++)
         ps += send_time(search, search->order[next - 1], &search->order[next], 1, next,
-                        tsr__stages_bytes(search->staging->planner, range->leave[i]));
+                        tsr__stages_bytes(model->planner, range->leave[i]));
     return smaller(ps, NEVER_FITS);
+}
+
+static int64_t hands_over(struct search *search, size_t from, size_t to, const struct block *block)
+{
+    struct staging *staging = search->staging;
+    int64_t own = hand_over(search, staging, from, to, block);
+    if (!staging->other)
+        return own;
+    return tsr__stages_both(staging, own, hand_over(search, staging->other, from, to, block));
 }
 
 // ---- dynamic programming -----------------------------------------------------------------------
@@ -220,7 +242,7 @@ static int64_t measure(struct search *search, size_t i, size_t j, const struct b
     if (search->status != TSR_OK || !point.feasible)
         return NEVER_FITS;
     int64_t own = search->measure == MEASURE_BOUND ? point.bound : point.time;
-    return smaller(own + transfer_of(search, i, j, block), NEVER_FITS);
+    return smaller(own + transfers_of(search, i, j, block), NEVER_FITS);
 }
 
 // The measure of the range from cut i to cut j on the block, asked once. After an error it stays
@@ -253,12 +275,19 @@ static bool better(const struct search *search, const struct cell *a, const stru
 
 // Runs follow one another only if each stage hands over to the next alone: who gives something to a later stage waits
 // until that one is done with the run before. The last stage gives the outputs.
-static bool follows(struct search *search, size_t begin, size_t i, size_t j)
+static bool follows(struct staging *model, size_t begin, size_t i, size_t j)
 {
-    const struct range *before = tsr__stages_range(search->staging, begin, i);
-    const struct range *range = tsr__stages_range(search->staging, i, j);
-    return before && range && range->earliest >= search->staging->cut[begin] &&
-           (before->n_out == 0 || j == search->staging->n_ranges);
+    const struct range *before = tsr__stages_range(model, begin, i);
+    const struct range *range = tsr__stages_range(model, i, j);
+    return before && range && range->earliest >= model->cut[begin] &&
+           (before->n_out == 0 || j == model->n_ranges);
+}
+
+static bool all_follow(const struct search *search, size_t begin, size_t i, size_t j)
+{
+    struct staging *staging = search->staging;
+    return follows(staging, begin, i, j) &&
+           (!staging->other || follows(staging->other, begin, i, j));
 }
 
 // A stage more: what is before it, and where and on which block it runs.
@@ -275,12 +304,12 @@ static void try_stage(struct search *search, const struct cell *from, const stru
     size_t n = search->sizes[step->size], block = step->used * search->n_sizes + step->size;
     if (!tsr__stages_may_end(search->staging, step->stages, search->staging->cut[j]))
         return;
-    if (search->flows && step->stages > 0 && !follows(search, step->begin, step->cut, j))
+    if (search->flows && step->stages > 0 && !all_follow(search, step->begin, step->cut, j))
         return;
     // `own` counts for the latency; for the pace of runs the stage is also busy handing over.
     int64_t own = value_of(search, step->cut, j, block), busy = own;
     if (search->flows)
-        busy += hand_over(search, step->cut, j, &search->blocks[block]);
+        busy += hands_over(search, step->cut, j, &search->blocks[block]);
     if (own >= NEVER_FITS || busy > search->cap)
         return;
     struct cell *to = cell_at(search, step->stages + 1, step->cut, j, step->used + n);
@@ -389,7 +418,10 @@ static void read_line(struct search *search, size_t stages, const struct cell *c
         stage->devices = ARENA_ARRAY(&search->staging->planner->arena, int64_t, block->n);
         if (stage->devices)
             memcpy(stage->devices, block->devices, block->n * sizeof *stage->devices);
-        stage->transfer = transfer_of(search, cell->begin, cut, block);
+        stage->transfer[0] = transfer_of(search, search->staging, cell->begin, cut, block);
+        if (search->staging->other)
+            stage->transfer[1] =
+                transfer_of(search, search->staging->other, cell->begin, cut, block);
         cut = cell->begin;
         cell = cell_at(search, k - 1, cell->before, cut, block->start);
     }

@@ -6,10 +6,13 @@
 // and links are alike are of one kind: ranges are planned for a kind, with devices numbered 0, 1 ..., and ranges whose
 // nodes are alike are planned once. What crosses from one stage to another lies whole on one device of the stage that
 // makes it, and whole on all devices of the one that reads it; so stages do not look into one another.
+//
+// Two models of the same weights (joint_stages.c) have a staging each, with as many cuts: range i of the one and range i
+// of the other run on the same devices, and are solved as one program.
 #ifndef TSR_PLAN_STAGES_H
 #define TSR_PLAN_STAGES_H
 
-#include "plan/internal.h"
+#include "plan/joint.h"
 
 #define STAGES_MAX_PLACES 64 // between which ranges lie, the ends of the graph not counted
 #define STAGES_MOST       64 // stages
@@ -18,7 +21,8 @@
 struct point {
     int64_t limit;
     bool feasible;
-    int64_t time, bound; // picoseconds; proved: not less
+    int64_t time, bound; // picoseconds, of all runs where there are two models; proved: not less
+    int64_t run[2];      // of one run of each model
     int64_t memory;      // bytes on the fullest device
 };
 // Points of a range on a kind of block, as far as they were asked for.
@@ -31,6 +35,8 @@ struct kind {
     struct plan_node *nodes;
     size_t begin, end;          // the range that p holds
     VEC(struct front *) fronts; // by structure
+    struct kind *other;         // of the model that is planned with this one: the same devices
+    struct map links;           // of joint programs, made once
 };
 struct range {
     bool known;
@@ -39,13 +45,31 @@ struct range {
     const tsr_value **leave;     // what later ones read
     size_t n_in, n_out, n_leave;
     size_t earliest; // of the nodes that make what comes; SIZE_MAX: nothing comes
+    bool paired;
+    uint32_t pair; // structure of this range and the other model's together, if paired
 };
 // Where a hand-made stage may end: before a node from `low` to `high`, by place in the graph.
 struct stage_window {
     size_t low, high;
 };
+// A cut of the first model as the other has it: before a node of the window; `before` 0: there is no place.
+struct followed_cut {
+    struct stage_window window;
+    size_t before;
+};
+// Nodes of the two models that must be in the same stage, by place in their graphs: both read a weight, or one reads the
+// cache that the other makes.
+struct common_nodes {
+    size_t node[2], slot[2];
+};
 struct staging {
     struct planner *planner; // of all nodes and devices
+    struct staging *other;   // of the model that is planned with this one, or NULL
+    int64_t steps;           // runs of that for each of this
+    struct twins twins;
+    VEC(struct common_nodes) shared; // ascending by node of this model
+    struct followed_cut *followed;   // of that other: by inner cut of the first; else NULL
+    size_t n_followed;
     const struct stage_window
         *windows;           // by stage but the last, where nodes have stages already; else NULL
     size_t n_hand;          // stages that they have
@@ -85,6 +109,16 @@ bool tsr__stages_cuts(struct staging *staging);
 int64_t tsr__stages_bytes(const struct planner *planner,
                           const tsr_value *value); // of the whole value
 
+// joint_stages.c
+// Twins, and the nodes that they bind together. False: out of memory.
+bool tsr__joint_begin(struct staging *staging);
+// Cuts of the other model that keep those nodes together; cuts of the first that have no such place are taken away.
+bool tsr__joint_cuts(struct staging *staging);
+// The structure of the range from cut i to cut j of both models; UINT32_MAX: out of memory.
+uint32_t tsr__joint_structure(struct staging *staging, size_t i, size_t j);
+// What the first model takes and what its other takes, for all runs of both.
+int64_t tsr__stages_both(const struct staging *staging, int64_t first, int64_t other);
+
 // fronts.c
 // A planner of the same model for some devices of the topology, with candidates of all staged nodes (staged NULL: of
 // all). False: out of memory; to be freed in any case.
@@ -93,6 +127,8 @@ bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
 // NULL: out of memory.
 struct kind *tsr__stages_kind(struct staging *staging, const int64_t *devices, size_t n);
 const struct range *tsr__stages_range(struct staging *staging, size_t i, size_t j);
+// The number of the structure that a key tells; UINT32_MAX: out of memory.
+uint32_t tsr__stages_structure(struct staging *staging, struct str key);
 // The best time of a range on a block of the kind under a limit.
 tsr_status tsr__front_at(struct staging *staging, struct kind *kind, size_t i, size_t j,
                          int64_t memory, struct point *out) TSR_MUST_USE;
@@ -120,7 +156,8 @@ struct stage {
     int64_t *devices;
     size_t n;
     struct kind *kind;
-    int64_t memory, transfer;
+    int64_t memory;
+    int64_t transfer[2]; // of one run of each model
     struct point point;
 };
 struct line {
@@ -131,8 +168,35 @@ struct line {
 tsr_status tsr__stages_search(struct staging *staging, const tsr_plan_options *options,
                               enum measure what, struct line *out) TSR_MUST_USE;
 
+// One model's stages as a summary tells them. Times are of its own runs.
+struct told_stages {
+    const tsr_plan_stage *at;
+    int64_t latency, period;
+};
+// What the devices hold of one model, by device.
+struct stage_usage {
+    int64_t *memory, *peak;
+};
+
+// stage_answer.c
+bool tsr__stages_tell(struct staging *staging, const struct line *line, const int64_t *memory,
+                      struct told_stages *out);
+// Cost, bound and gap, of all runs of both models where there are two; and what one device would take.
+tsr_status tsr__stages_prove(struct staging *staging, const struct line *line,
+                             const tsr_plan_options *options, tsr_plan_summary *out) TSR_MUST_USE;
+// The stages stay as they are; in one of them the node runs otherwise.
+tsr_status tsr__stages_explain(struct staging *staging, const struct line *line, const char *node,
+                               tsr_plan_summary *out) TSR_MUST_USE;
+
 // staged.c
-tsr_status tsr__plan_stages(struct planner *planner, const tsr_plan_options *options,
-                            tsr_plan_summary *out) TSR_MUST_USE;
+// The stage as the model that is planned with the first has it: the same devices, nodes of its own.
+struct stage tsr__stages_other(const struct stage *stage);
+// A candidate of the stage's planner, with layouts of the planner of all. False: out of memory.
+bool tsr__stages_candidate(struct planner *planner, const struct stage *stage,
+                           const struct plan_node *node, size_t choice,
+                           struct candidate *candidate);
+// with: the other model's planner, which knows its values; or NULL.
+tsr_status tsr__plan_stages(struct planner *planner, struct planner *with,
+                            const tsr_plan_options *options, tsr_plan_summary *out) TSR_MUST_USE;
 
 #endif

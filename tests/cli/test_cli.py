@@ -692,7 +692,11 @@ def test_plan_with(d):
     check("plan two models: told", rc == 0 and "other model:" in text and "2 weights lie the same in both" in text, text)
     rc, text, err = call(*words, "--memory", "300KiB", "--json")
     check("plan two models: no room", rc == 4 and json.loads(text)["needs_bytes"] > 300 << 10 and "plan-infeasible" in err, (rc, text))
-    for wrong in (["--with", path, "--steps", "0"], ["--steps", 2], ["--with-dim", "n=1"], ["--with", path, "--stages", 2], ["--with", path, "--with-dim", "n"]):
+    rc, text, err = call(*words, "--steps", 1000, "--stages", 2, "-o", a, "--with-output", b, "--json")
+    doc = json.loads(text)
+    check("plan two models in stages", rc == 0 and len(doc["stages"]) == 2 and doc["cost"] == sum(p["cost"] * k for p, k in zip(doc["parts"], (1, 1000))) and
+          doc["latency"] == doc["parts"][0]["cost"] and weights(a) == weights(b) and call("check", b)[0] == 0, (rc, text, err))
+    for wrong in (["--with", path, "--steps", "0"], ["--steps", 2], ["--with-dim", "n=1"], ["--with", path, "--with-dim", "n"]):
         check("plan usage %s" % wrong, call("plan", path, "--devices", 2, *wrong)[0] == 2)
 
 
