@@ -88,13 +88,19 @@ def check(tessera, model, case, folder):
 
 
 def together(tessera, model, folder):
-    """A model for many tokens and for one, planned at once: both hold when run, and store every weight the same."""
+    """A model for many tokens and for one, planned at once: without stages, and in two of them."""
+    plan_together(tessera, model, folder, [])
+    return plan_together(tessera, model, folder, ["--stages", "2"])
+
+
+def plan_together(tessera, model, folder, words):
+    """Both hold when run, and store every weight the same, in the same stage."""
     many, one = (os.path.join(folder, f) for f in ("many.onnx", "one.onnx"))
     ins, _ = witness.recorded(model)
     dims = sizes(model, ins)
     small = [w.replace("seq=%s" % w.split("=")[-1], "seq=1") for w in dims[1::2] if w.startswith("seq=")]
     rc, text, err = witness.call(tessera, "plan", model, "--devices", "4", *dims, "--with", model, *[x for w in small for x in ("--with-dim", w)],
-                                 "--steps", "64", "-o", many, "--with-output", one, "--json")
+                                 "--steps", "64", "-o", many, "--with-output", one, "--json", *words)
     assert rc == 0 and small, "plan: exit %d %s" % (rc, err)
     doc = json.loads(text)
     assert doc["optimal"] and doc["cost"] == doc["parts"][0]["cost"] + 64 * doc["parts"][1]["cost"], text
@@ -102,7 +108,7 @@ def together(tessera, model, folder):
     def weights(path):
         m = onnx.load(path, load_external_data=False)
         names = {t.name for t in m.graph.initializer}
-        return [(n.name, s.SerializeToString()) for n in m.graph.node for c in n.device_configurations for s in c.sharding_spec if s.tensor_name in names]
+        return [(n.name, c.pipeline_stage, s.SerializeToString()) for n in m.graph.node for c in n.device_configurations for s in c.sharding_spec if s.tensor_name in names]
 
     assert weights(many) == weights(one), "weights lie differently"
     for path in (many, one):
