@@ -429,7 +429,7 @@ tsr_status tsr__front_least(struct staging *staging, struct kind *kind, size_t i
     return st;
 }
 
-// Costs of the summary's choices are of the range alone; staged.c adds the other stages.
+// Costs of the summary's choices are of the range alone; stage_answer.c adds the other stages.
 tsr_status tsr__front_explain(struct staging *staging, struct kind *kind, size_t i, size_t j,
                               int64_t memory, const char *node, tsr_plan_summary *out)
 {
