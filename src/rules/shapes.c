@@ -23,6 +23,7 @@
 // ---- what the model declares -------------------------------------------------------------------
 
 // Numbers that symbols were given by the caller.
+// The list of the model is copied at the first symbol that has a number, and only then.
 static void bind_dims(struct shapes *shapes, struct shape *at)
 {
     tsr_dim *dims = NULL;
@@ -44,6 +45,7 @@ static void bind_dims(struct shapes *shapes, struct shape *at)
 }
 
 // Before IR 4 every constant had to be an input too.
+// NULL for a default: an initializer that is an input, too, and may be replaced at run time.
 const tsr_tensor *tsr__value_constant_tensor(const tsr_value *value)
 {
     const tsr_tensor *tensor = tsr_value_initializer(value);
@@ -111,7 +113,8 @@ static void read_graph(struct shapes *shapes, const tsr_graph *graph)
 
 // ---- what was found ----------------------------------------------------------------------------
 
-// The number of the value, which indexes what is known; one past the last for a value that is not there or is new.
+// The number of the value, which indexes what is known; one past the last for a value that is not
+// there or is new. A value that was made after the shapes has a number beyond shapes->n.
 static uint32_t index_of(const struct shapes *shapes, const tsr_value *value)
 {
     if (!value || tsr__value_id(value) >= shapes->n)
@@ -119,6 +122,7 @@ static uint32_t index_of(const struct shapes *shapes, const tsr_value *value)
     return tsr__value_id(value);
 }
 
+// RANK_UNREAD is this file's own; callers see -1.
 struct value_info tsr__info_of(const struct shapes *shapes, const tsr_value *value)
 {
     uint32_t id = index_of(shapes, value);
@@ -242,6 +246,7 @@ static void merge(struct shapes *shapes, const tsr_node *node, const tsr_value *
         shapes->form[id] = (uint8_t)form;
         return;
     }
+    // One says tensor, the other a list: what was declared stays.
     if (shapes->form[id] != (uint8_t)form)
         return;
     if (!agree(at, &found))
@@ -258,11 +263,14 @@ static void merge(struct shapes *shapes, const tsr_node *node, const tsr_value *
 
 // ---- one node ----------------------------------------------------------------------------------
 
+// TSR_UNDEFINED for an input that is left out.
 static tsr_dtype input_type(const struct shape_job *job, int i)
 {
     return tsr__info_of(job->shapes, input_at(job->node, (size_t)i)).shape.dtype;
 }
 
+// A number that is no element type gives TSR_UNDEFINED, as does an attribute that is not there
+// without a default.
 static tsr_dtype attr_type(const struct shape_job *job, const char *name, tsr_dtype otherwise)
 {
     int64_t t = tsr__job_int(job, name, otherwise);
@@ -334,7 +342,9 @@ static void by_row(struct shape_job *job)
         row->value(job);
 }
 
-// The body of a function, with what the call gives it.
+// The body of a function, with what the call gives it. The values of a body stand once, not once
+// for each call: the body is followed anew with what this call gives, and what was found is read
+// before another call overwrites it.
 static void by_function(struct shape_job *job, const tsr_function *function)
 {
     struct shapes *shapes = job->shapes;
@@ -345,6 +355,7 @@ static void by_function(struct shape_job *job, const tsr_function *function)
         return;
     for (size_t i = 0; i < n; i++)
         in[i] = tsr__info_of(shapes, input_at(job->node, i));
+    // The chain of calls lets attributes that refer to the caller's be found (calls.c).
     struct call call = {job->node, function, shapes->call};
     shapes->call = &call;
     bool done = tsr__shapes_body(shapes, graph, in, n);
@@ -424,6 +435,7 @@ static bool follow_node(struct shapes *shapes, const tsr_node *node)
     return !shapes->arena->failed;
 }
 
+// False: out of memory. Nodes that nothing is known of do not end it.
 static bool follow_graph(struct shapes *shapes, const tsr_graph *graph)
 {
     for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node))
@@ -436,6 +448,8 @@ static bool follow_graph(struct shapes *shapes, const tsr_graph *graph)
 bool tsr__shapes_body(struct shapes *shapes, const tsr_graph *graph, const struct value_info *in,
                       size_t n)
 {
+    // Every time a body is followed costs its nodes. Beyond the budget, or too deep, bodies are not
+    // followed any more, and their results stay as declared.
     shapes->work -= (int64_t)tsr_graph_node_count(graph) + 1;
     if (shapes->depth >= MAX_DEPTH || shapes->work < 0 || shapes->arena->failed)
         return false;
@@ -448,6 +462,7 @@ bool tsr__shapes_body(struct shapes *shapes, const tsr_graph *graph, const struc
         struct shape declared = shapes->at[id];
         if (!agree(&declared, &in[i].shape)) // what the caller gives is what it is
             shapes->at[id] = (struct shape){.rank = -1};
+        // No node is to blame: a body's declaration gives way without a finding.
         merge(shapes, NULL, value, in[i].shape, in[i].form);
         shapes->values[id] = in[i].value;
     }
@@ -486,6 +501,7 @@ static struct shapes *start(struct arena *arena, tsr_model *model)
     return shapes;
 }
 
+// Symbols of inputs are roots: sizes that follow from them are what a run has (better).
 static void root_symbols(struct shapes *shapes, const tsr_graph *graph)
 {
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
@@ -544,6 +560,7 @@ static void forget_dims(struct shapes *shapes, struct shape *at)
     at->dims = dims;
 }
 
+// Those that are not copied stay zero, which is unknown.
 static void forget_elements(struct shapes *shapes, struct known_value *value)
 {
     if (!value->elements || !value->n)
@@ -600,6 +617,8 @@ struct shapes *tsr__shapes_new(struct arena *arena, tsr_model *model)
     return tsr__shapes_bound(arena, model, NULL, 0, false);
 }
 
+// Of a list it says nothing, since callers would cut it as a tensor; tsr__shapes_element is for
+// those who know.
 struct shape tsr__shapes_of(const struct shapes *shapes, const tsr_value *value)
 {
     uint32_t id = index_of(shapes, value);
@@ -664,6 +683,7 @@ struct known_value tsr__value_known(const struct shapes *shapes, const tsr_value
     return shapes->values[id];
 }
 
+// -1 also where one element is only an expression.
 int64_t tsr__shapes_ints(const struct shapes *shapes, const tsr_value *value, int64_t *out,
                          int64_t cap)
 {
