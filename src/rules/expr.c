@@ -12,6 +12,11 @@
 //   max(a, a + b)      is a + b: sizes are never negative, so the difference b has no negative term
 //   a//b and b//a      stay as they are, two different atoms
 //   2**63 - 1 + 1      is not known: numbers that do not fit are never wrapped
+//
+// All of it is bounded: EXPR_MAX_TERMS terms, EXPR_MAX_ATOMS atoms in a term, EXPR_MAX_DEPTH
+// operations in each other, EXPR_MAX_POOL sums. What would go beyond is "not known", which every
+// operation passes on. Since each sum stands once in the pool, two expressions are equal if their
+// pointers are.
 #include "rules/expr.h"
 
 // A sum under construction.
@@ -19,6 +24,7 @@ struct sum {
     int n;
     struct term t[EXPR_MAX_TERMS];
 };
+// known false: no statement is made about the size.
 static const struct expr unknown = {0};
 
 void tsr__exprs_init(struct exprs *exprs, struct arena *arena)
@@ -46,12 +52,14 @@ bool tsr__exprs_bind(struct exprs *exprs, struct str symbol, int64_t size)
     return true;
 }
 
+// For the remark that a size was given for a symbol that nobody asked for.
 bool tsr__exprs_used(const struct exprs *exprs, struct str symbol)
 {
     const struct bound *bound = tsr__map_get(&exprs->bound, symbol);
     return bound && bound->used;
 }
 
+// a -> the atom a; of 2*a, a + 1 and a*b NULL. Valid until the next atom is made.
 struct atom *tsr__expr_sole_atom(const struct exprs *exprs, struct expr expr)
 {
     if (!expr.poly || expr.poly->n != 1)
@@ -69,6 +77,7 @@ static int terms_of(struct expr expr)
     return expr.poly->n;
 }
 
+// Of an operation both sides count.
 static bool atom_rooted(const struct exprs *exprs, const struct atom *atom)
 {
     if (atom->kind == ATOM_NAME)
@@ -76,6 +85,7 @@ static bool atom_rooted(const struct exprs *exprs, const struct atom *atom)
     return tsr__expr_rooted(exprs, atom->a) && tsr__expr_rooted(exprs, atom->b);
 }
 
+// All symbols in it are sizes of the model's inputs: a number has none and is rooted, too.
 bool tsr__expr_rooted(const struct exprs *exprs, struct expr expr)
 {
     for (int i = 0; i < terms_of(expr); i++)
@@ -85,6 +95,7 @@ bool tsr__expr_rooted(const struct exprs *exprs, struct expr expr)
     return expr.known;
 }
 
+// It counts as a root as well: it is a size of an input, only without a name.
 struct expr tsr__expr_hide(struct exprs *exprs, struct str name)
 {
     struct expr expr = tsr__expr_symbol(exprs, name);
@@ -167,6 +178,7 @@ static struct expr keep(struct exprs *exprs, const struct sum *sum)
 {
     if (sum->n == 0)
         return expr_number(0);
+    // Numbers are not in the pool: they stand in the expression itself.
     if (sum->n == 1 && sum->t[0].n == 0)
         return expr_number(sum->t[0].number);
     for (int i = 0; i < sum->n; i++)
@@ -190,6 +202,7 @@ static struct expr keep(struct exprs *exprs, const struct sum *sum)
     return (struct expr){.known = true, .poly = poly};
 }
 
+// The atom as an expression: 1 times itself.
 static struct expr atom(struct exprs *exprs, uint32_t number)
 {
     struct sum sum = {.n = 1};
@@ -230,6 +243,7 @@ struct expr tsr__expr_symbol(struct exprs *exprs, struct str name)
                     (struct atom){.kind = ATOM_NAME, .name = name});
 }
 
+// Symbols have depth 0; a//2 has 1, (a//2 + b)//3 has 2.
 static int depth_of(const struct exprs *exprs, struct expr expr)
 {
     int depth = 0;
@@ -242,6 +256,8 @@ static int depth_of(const struct exprs *exprs, struct expr expr)
 // An operation that is no sum of products. Atoms are never negative: see to it.
 static struct expr operation(struct exprs *exprs, enum atom_kind kind, struct expr a, struct expr b)
 {
+    // As bytes, the key of a map: what was made from the same sides is the same atom. There is no
+    // padding.
     struct {
         int64_t kind, numbers[2];
         const struct poly *polys[2];
@@ -262,6 +278,7 @@ static struct expr operation(struct exprs *exprs, enum atom_kind kind, struct ex
 
 // ---- arithmetic --------------------------------------------------------------------------------
 
+// Never negative for any sizes, as far as the signs show: a + b is, a - b is not, though it may be.
 bool tsr__expr_natural(struct expr expr)
 {
     if (!expr.known || !expr.poly)
@@ -344,6 +361,7 @@ static bool term_div(const struct term *term, const struct term *by, struct term
     if (by->number == 0 || by->number == -1 || term->number % by->number)
         return false;
     out->number = term->number / by->number;
+    // Both lists are sorted, so one walk takes the divisor's atoms out. 6*a*b by 2*b is 3*a.
     int j = 0;
     for (int i = 0; i < term->n; i++) {
         if (j < by->n && term->atoms[i] == by->atoms[j])
@@ -355,6 +373,7 @@ static bool term_div(const struct term *term, const struct term *by, struct term
 }
 
 // Takes multiples of b out of a until none is left; *expr is their sum, *rest what stays.
+// With several terms in b only its first is looked for; the others are subtracted along with it.
 static void divide(struct exprs *exprs, struct expr a, struct expr b, struct expr *expr,
                    struct expr *rest)
 {
@@ -404,6 +423,7 @@ static void divide_number(struct exprs *exprs, struct expr a, int64_t b, struct 
     sum_of(a, &all);
     for (int i = 0; i < all.n; i++) {
         struct term term = all.t[i], r = all.t[i];
+        // Downwards, so that the rest is never negative: -3 by 2 is -2, rest 1.
         int64_t whole = term.number / b - (term.number % b < 0);
         term.number = whole;
         r.number -= whole * b;
@@ -438,6 +458,8 @@ struct expr tsr__expr_floor(struct exprs *exprs, struct expr a, struct expr b)
     } else {
         divide(exprs, a, b, &q, &rest);
     }
+    // A rest with a negative term could make the quotient one less than q: the operation stays as
+    // it is.
     if (!tsr__expr_natural(rest) || !q.known)
         return operation(exprs, ATOM_DIV, a, b);
     return tsr__expr_add(exprs, q, operation(exprs, ATOM_DIV, rest, b));
@@ -509,6 +531,7 @@ static struct expr one_of(struct exprs *exprs, enum atom_kind kind, struct expr 
     bool natural = (first && second) || (kind == ATOM_MAX && (first || second));
     if (!natural || !a.known || !b.known)
         return unknown;
+    // One order for both, so that max(a, b) and max(b, a) are one atom; a number comes second.
     bool swap = a.poly && b.poly && a.poly->terms[0].atoms[0] > b.poly->terms[0].atoms[0];
     if (swap || !a.poly)
         return operation(exprs, kind, b, a);
@@ -525,6 +548,7 @@ struct expr tsr__expr_min(struct exprs *exprs, struct expr a, struct expr b)
     return one_of(exprs, ATOM_MIN, a, b);
 }
 
+// gcd(0, b) is |b|. INT64_MIN is kept out by the caller.
 static int64_t gcd(int64_t a, int64_t b)
 {
     while (b) {
@@ -592,6 +616,8 @@ static bool clips(const struct exprs *exprs, struct expr expr, struct expr of)
     return a->kind == ATOM_MAX && a->b.number == 1;
 }
 
+// Sizes that meet in a broadcast, neither of them 1 (callers look at that): a number wins over a
+// symbol, which must be that number or 1 for the model to run.
 struct expr tsr__expr_broadcast(struct exprs *exprs, struct expr a, struct expr b)
 {
     if (expr_equal(a, b) || expr_is_number(a) || clips(exprs, b, a))
