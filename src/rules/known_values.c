@@ -28,6 +28,7 @@ static struct expr *new_elements(struct arena *arena, int64_t n)
     return NULL;
 }
 
+// Numbers as elements; `nothing` where there are too many.
 static struct known_value of_ints(struct arena *arena, const int64_t *v, int64_t n)
 {
     struct expr *expr = new_elements(arena, n);
@@ -38,6 +39,7 @@ static struct known_value of_ints(struct arena *arena, const int64_t *v, int64_t
     return (struct known_value){expr, n};
 }
 
+// Outputs that the node does not have are passed over.
 static void give(struct shape_job *job, int i, const struct expr *expr, int64_t n)
 {
     if (i < job->n_out && expr)
@@ -59,6 +61,7 @@ static int64_t read_element(const char *p, tsr_dtype type)
     return narrow;
 }
 
+// How many elements a vector has, whether or not they are known; -1: not a vector of fixed length.
 int64_t tsr__value_length(struct known_value value, struct shape shape)
 {
     if (value.elements)
@@ -195,6 +198,7 @@ void tsr__value_same(struct shape_job *job)
     job->value[0] = tsr__job_values(job, 0);
 }
 
+// Truths are the numbers 0 and 1.
 static struct expr truth(bool known, bool value)
 {
     if (!known)
@@ -243,6 +247,8 @@ void tsr__value_concat(struct shape_job *job)
     for (int64_t o = 0; o < outer; o++)
         for (int i = 0; i < job->n_in; i++) {
             struct known_value value = tsr__job_values(job, i);
+            // An input whose elements are not known leaves its place unknown; one whose number is
+            // not known ends it.
             int64_t count = count_of(tsr__job_in(job, i)), block = count / outer;
             if (count < 0 || at + block > n)
                 return;
@@ -292,6 +298,8 @@ void tsr__value_gather(struct shape_job *job)
         for (int64_t k = 0; k < at.n; k++) {
             struct expr x = at.elements[k];
             int64_t index = from_front(x.number, around.size);
+            // An index that is only an expression could pick anything: nothing of the result is
+            // known.
             if (!expr_is_number(x) || index < 0 || index >= around.size)
                 return;
             for (int64_t i = 0; i < around.inner; i++)
@@ -339,6 +347,9 @@ void tsr__value_split(struct shape_job *job)
 }
 
 // Element of an input that is broadcast to the output's shape.
+// `index` counts the elements of `to` row by row; from the last dimension on, each of its
+// coordinates is taken or, where `from` has size 1, left out. from [3 1], to [2 3 4], index 17 =
+// (1, 1, 1): element 1.
 static struct expr broadcast(const struct shape *from, const struct known_value *value,
                              const struct shape *to, int64_t index)
 {
@@ -394,12 +405,14 @@ static void each_pair(struct shape_job *job, binary_fn f)
     give(job, 0, expr, n);
 }
 
+// Two expressions are equal, or differ by a number; else nothing is known: n and m may be equal.
 static struct expr equal(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct expr gap = tsr__expr_sub(exprs, a, b);
     return truth(expr_is_number(gap), expr_is(gap, 0));
 }
 
+// n < n + 1 is true whatever n is, since the difference is -1.
 static struct expr less(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct expr gap = tsr__expr_sub(exprs, a, b);
@@ -411,6 +424,7 @@ static struct expr greater(struct exprs *exprs, struct expr a, struct expr b)
     return less(exprs, b, a);
 }
 
+// a <= b is the opposite of b < a.
 static struct expr less_or_equal(struct exprs *exprs, struct expr a, struct expr b)
 {
     struct expr r = less(exprs, b, a);
@@ -422,6 +436,7 @@ static struct expr greater_or_equal(struct exprs *exprs, struct expr a, struct e
     return less_or_equal(exprs, b, a);
 }
 
+// False if one side is, whatever the other.
 static struct expr both(struct exprs *exprs, struct expr a, struct expr b)
 {
     (void)exprs;
@@ -429,6 +444,7 @@ static struct expr both(struct exprs *exprs, struct expr a, struct expr b)
     return truth(no || (expr_is_number(a) && expr_is_number(b)), !no);
 }
 
+// True if one side is.
 static struct expr either(struct exprs *exprs, struct expr a, struct expr b)
 {
     (void)exprs;
@@ -453,12 +469,14 @@ PAIRWISE(greater_or_equal, greater_or_equal)
 PAIRWISE(and, both)
 PAIRWISE(or, either)
 
+// With fmod the sign is the dividend's; it is for floats and not followed.
 void tsr__value_mod(struct shape_job *job)
 {
     if (!tsr__job_int(job, "fmod", 0))
         each_pair(job, tsr__expr_mod);
 }
 
+// Of one or two inputs; more are not followed.
 void tsr__value_max(struct shape_job *job)
 {
     if (job->n_in == 2)
@@ -494,6 +512,7 @@ static struct expr negative(struct exprs *exprs, struct expr a)
     return tsr__expr_sub(exprs, expr_number(0), a);
 }
 
+// An expression of unknown sign is not known.
 static struct expr absolute(struct exprs *exprs, struct expr a)
 {
     if (tsr__expr_natural(a))
@@ -550,6 +569,7 @@ void tsr__value_where(struct shape_job *job)
 }
 
 // All elements into one: sums and products of sizes.
+// Of a vector or scalar alone, so axes and keepdims change no number.
 static void fold(struct shape_job *job, binary_fn f, int64_t start)
 {
     struct known_value value = tsr__job_values(job, 0);
