@@ -12,11 +12,13 @@
 
 static const struct value_info no_info = {.shape = {.rank = -1}};
 
+// Of an input that is left out nothing is known.
 static struct value_info info_in(const struct shape_job *job, int i)
 {
     return tsr__info_of(job->shapes, input_at(job->node, (size_t)i));
 }
 
+// A node may have fewer outputs than the operator.
 static void give(struct shape_job *job, int i, struct value_info info)
 {
     if (i < 0 || i >= job->n_out)
@@ -26,6 +28,7 @@ static void give(struct shape_job *job, int i, struct value_info info)
     job->value[i] = info.value;
 }
 
+// Element by element; values that are not known are not the same as anything.
 static bool same_values(struct known_value a, struct known_value b)
 {
     if (!a.elements || !b.elements || a.n != b.n)
@@ -52,6 +55,7 @@ static struct value_info join(struct shape_job *job, struct value_info a, struct
     tsr_dim *dims = tsr__job_dims(job, a.shape.rank);
     if (!dims)
         return r;
+    // Others stay as tsr__job_dims made them: unknown.
     for (int i = 0; i < a.shape.rank; i++)
         if (tsr__dim_equal(job->exprs, a.shape.dims[i], b.shape.dims[i]))
             dims[i] = a.shape.dims[i];
@@ -73,6 +77,7 @@ static bool same_info(struct shape_job *job, struct value_info a, struct value_i
     return !a.value.elements || same_values(a.value, b.value);
 }
 
+// NULL: the node lacks the attribute, which the checker reports.
 static const tsr_graph *body_of(const struct shape_job *job, const char *name)
 {
     const tsr_attr *attr = tsr__job_attr(job, name);
@@ -81,6 +86,7 @@ static const tsr_graph *body_of(const struct shape_job *job, const char *name)
     return NULL;
 }
 
+// What the last walk through the body found for its i-th result.
 static struct value_info result_of(const struct shape_job *job, const tsr_graph *graph, int i)
 {
     if ((size_t)i >= tsr_graph_output_count(graph))
@@ -89,6 +95,7 @@ static struct value_info result_of(const struct shape_job *job, const tsr_graph 
 }
 
 // The same value with other dimensions; NULL: nobody knows how many.
+// Elements are forgotten: they were those of the old shape.
 static struct value_info reshaped(struct value_info info, int rank, const tsr_dim *dims)
 {
     info.value = VALUE_UNKNOWN;
@@ -168,6 +175,8 @@ static bool follow_state(struct shape_job *job, const tsr_graph *graph, struct v
                 continue;
             stable = false;
             *at = both;
+            // What still changes, or is nested so deep that turns would multiply, loses its rank:
+            // nothing is left that could change again.
             if (turn >= 2 || job->shapes->depth > 4)
                 at->shape.rank = -1;
         }
@@ -187,6 +196,7 @@ void tsr__infer_loop(struct shape_job *job)
     size_t n = tsr_graph_input_count(graph);
     int n_state = (int)int64_max(job->n_in - 2, 0);
     struct value_info *in = ARENA_ARRAY(job->arena, struct value_info, n + 1);
+    // A body with another number of inputs than the node gives it is no valid model.
     if (!in || n != (size_t)n_state + 2)
         return;
     in[0] = in[1] = no_info;
@@ -205,6 +215,7 @@ void tsr__infer_loop(struct shape_job *job)
     }
 }
 
+// 0 where the list is short or absent, as the operator has it.
 static int64_t axis_at(const struct shape_job *job, const char *name, int i)
 {
     const int64_t *axes;
@@ -267,6 +278,7 @@ void tsr__infer_scan_8(struct shape_job *job)
         struct value_info info = unstacked(job, info_in(job, i), 0, &one);
         if (!dim_known(batch))
             batch = one;
+        // Inputs beyond the state are scanned: [batch length ...].
         if (i > n_state) {
             info = unstacked(job, info, 0, &one);
             if (!dim_known(length))
@@ -291,6 +303,7 @@ void tsr__infer_identity(struct shape_job *job)
     give(job, 0, info_in(job, 0));
 }
 
+// The same type and sizes, of the elements of a list or back.
 static struct value_info wrapped(struct value_info info, enum value_form form)
 {
     info.form = form;
@@ -298,6 +311,7 @@ static struct value_info wrapped(struct value_info info, enum value_form form)
     return info;
 }
 
+// What is true of all elements: [2 3] and [2 4] give a list of [2 ?].
 void tsr__infer_sequence_construct(struct shape_job *job)
 {
     struct value_info all = info_in(job, 0);
@@ -315,6 +329,8 @@ void tsr__infer_sequence_empty(struct shape_job *job)
     give(job, 0, wrapped(info, VALUE_SEQUENCE));
 }
 
+// As if the new element stood in a list already; an empty list of unknown sizes makes nothing
+// known.
 void tsr__infer_sequence_insert(struct shape_job *job)
 {
     struct value_info s = info_in(job, 0), t = info_in(job, 1);
@@ -394,6 +410,7 @@ void tsr__infer_optional(struct shape_job *job)
         give(job, 0, wrapped(no_info, VALUE_OTHER));
 }
 
+// Also of a value that is no optional, which the operator passes through.
 void tsr__infer_optional_get(struct shape_job *job)
 {
     static const enum value_form inner[] = {
