@@ -10,6 +10,7 @@
 
 #include <math.h>
 
+// Output i is a vector of that size; unknown without memory.
 static void set_vector(struct shape_job *job, int i, tsr_dim size)
 {
     tsr_dim *dims = tsr__job_dims(job, 1);
@@ -23,6 +24,7 @@ static void set_scalar(struct shape_job *job, int i)
     tsr__job_set(job, i, 0, tsr__job_dims(job, 0));
 }
 
+// Type and sizes of a constant; of its elements known_values.c takes care.
 static void set_tensor(struct shape_job *job, const tsr_tensor *tensor)
 {
     int rank = tsr_tensor_rank(tensor);
@@ -38,6 +40,7 @@ static void set_tensor(struct shape_job *job, const tsr_tensor *tensor)
 // The attribute that is given decides: a tensor as it is, a scalar, or a list of n elements.
 void tsr__infer_constant(struct shape_job *job)
 {
+    // A node has one of them; were there two, the last in this order would count.
     static const struct {
         const char *name;
         tsr_dtype type;
@@ -109,6 +112,7 @@ void tsr__infer_shape(struct shape_job *job)
     set_vector(job, 0, dim_of(int64_max(end - start, 0)));
 }
 
+// All outputs, as many as the node has.
 void tsr__infer_like_first(struct shape_job *job)
 {
     for (int i = 0; i < job->n_out; i++)
@@ -130,6 +134,7 @@ static bool scalar_of(const struct shape_job *job, int i, double *out)
     const void *bytes;
     size_t n;
     float f;
+    // Elements of a constant alone: what a run computes is not known here.
     if (!tensor || tsr_tensor_elements(tensor) != 1 ||
         tsr_tensor_data(tensor, &bytes, &n) != TSR_OK)
         return false;
@@ -178,6 +183,8 @@ static struct expr range_ints(struct exprs *exprs, struct expr start, struct exp
     return tsr__expr_floor(exprs, tsr__expr_add(exprs, run, expr_number(step.number - 1)), step);
 }
 
+// Integers are followed as expressions, also where a run decides them (0 to n); floats must be
+// constants.
 void tsr__infer_range(struct shape_job *job)
 {
     struct known_value start = tsr__job_values(job, 0), limit = tsr__job_values(job, 1),
@@ -207,11 +214,13 @@ void tsr__infer_one_hot(struct shape_job *job)
         dims[i] = shape.dims[i];
     for (int i = at; i < shape.rank; i++)
         dims[i + 1] = shape.dims[i];
+    // Else the new dimension stays unknown.
     if (depth.n == 1)
         dims[at] = tsr__expr_dim(job->exprs, depth.elements[0]);
     tsr__job_set(job, 0, shape.rank + 1, dims);
 }
 
+// One row of indices for each dimension of the input, a column for each element that is not zero.
 void tsr__infer_non_zero(struct shape_job *job)
 {
     int rank = tsr__job_in(job, 0).rank;
@@ -243,6 +252,8 @@ static void select_along(struct shape_job *job)
     tsr__job_set(job, 0, shape.rank, dims);
 }
 
+// The values, then where they stood first, which of them each element is, and how often: all of
+// lengths that the data decides.
 void tsr__infer_unique(struct shape_job *job)
 {
     select_along(job);
@@ -260,6 +271,7 @@ void tsr__infer_compress(struct shape_job *job)
 #define MAX_SCALES 64
 
 // The scales, if they are a constant of floats; -1: they are not.
+// More than MAX_SCALES are not followed; no tensor has as many dimensions.
 static int64_t floats_of(const struct shape_job *job, int i, float *out)
 {
     const tsr_tensor *tensor = tsr__job_tensor(job, i);
@@ -283,6 +295,8 @@ static tsr_dim dim_of_float(double size)
     return DIM_UNKNOWN;
 }
 
+// A scale of 1 leaves a symbol as it is; any other makes it unknown, since floor(n * s) is no
+// expression.
 static tsr_dim scaled(tsr_dim dim, float scale)
 {
     if (scale == 1.0f)
@@ -339,6 +353,7 @@ static void resize(struct shape_job *job, int scales_at, int sizes_at)
     tsr_dim *dims = tsr__job_dims(job, shape.rank);
     if (!dims)
         return;
+    // Neither scales nor sizes are constants: of dimensions that are resized nothing is known.
     bool known = n > 0 || sizes.elements;
     const int64_t *axes;
     size_t n_axes = tsr__job_ints(job, "axes", &axes);
@@ -349,6 +364,7 @@ static void resize(struct shape_job *job, int scales_at, int sizes_at)
         if (known || !resized)
             dims[i] = shape.dims[i];
     }
+    // One turn for each entry of scales or sizes, which `axes` assigns to dimensions.
     int64_t n_sizes = 0;
     if (known)
         n_sizes = clamped(want, 0, SHAPE_MAX_RANK);
@@ -378,6 +394,7 @@ void tsr__infer_resize_10(struct shape_job *job) // and Upsample from opset 9
 }
 
 // The first opsets have the scales as an attribute.
+// As many scales as dimensions; else all sizes are unknown.
 void tsr__infer_upsample(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0);
