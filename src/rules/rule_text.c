@@ -31,6 +31,8 @@
 
 #include <ctype.h>
 
+// The text is eaten from its front; `wrong` keeps the first complaint. A pattern is complete only
+// if the whole text was read.
 struct parser {
     struct arena *arena;
     struct str text; // what is left
@@ -39,12 +41,14 @@ struct parser {
     struct letter letters[PATTERN_MAX_LETTERS]; // until their number is known
 };
 
+// Blanks mean nothing between words.
 static void skip(struct parser *parser)
 {
     while (parser->text.n && parser->text.p[0] == ' ')
         parser->text = (struct str){parser->text.p + 1, parser->text.n - 1};
 }
 
+// The word at the front, if it is that one; blanks before it go in any case.
 static bool take(struct parser *parser, const char *word)
 {
     size_t n = strlen(word);
@@ -55,6 +59,7 @@ static bool take(struct parser *parser, const char *word)
     return true;
 }
 
+// Always false, so that a caller returns it. The first complaint is the one that is told.
 static bool fail(struct parser *parser, const char *what)
 {
     if (!parser->wrong)
@@ -62,6 +67,7 @@ static bool fail(struct parser *parser, const char *what)
     return false;
 }
 
+// Letters, digits and _ at the front; empty where there are none.
 static struct str word(struct parser *parser)
 {
     skip(parser);
@@ -96,11 +102,13 @@ static int letter(struct parser *parser, bool out)
         parser->pattern->letters[i] =
             (struct letter){.name = name, .pack = isupper((unsigned char)name.p[0]), .unit = 1};
     }
+    // Where it has been seen: roles follow from that (check_roles).
     *(out ? &parser->pattern->letters[i].out : &parser->pattern->letters[i].in) = true;
     return i;
 }
 
 // One more factor of the dimension, the innermost so far.
+// The list is copied for each letter: products have two or three.
 static bool add_letter(struct parser *parser, struct pattern_dim *dim, bool out)
 {
     int *more = ARENA_ARRAY(parser->arena, int, (size_t)dim->n + 1);
@@ -134,6 +142,7 @@ static bool parse_dim(struct parser *parser, struct pattern_dim *dim, bool out)
     dim->window = take(parser, "^");
     if (dim->window && (dim->n != 1 || parser->pattern->letters[dim->letters[0]].pack))
         return fail(parser, "'^' is for single factors");
+    // (B c) would have an unknown number of factors, and their order could not be told.
     if (dim->n > 1)
         for (int i = 0; i < dim->n; i++)
             if (parser->pattern->letters[dim->letters[i]].pack)
@@ -223,6 +232,7 @@ static struct letter *clause_letter(struct parser *parser)
 // that have no recipe yet (halo, scan, sel, off) stay whole like rep.
 static bool parse_letters(struct parser *parser, struct str clause)
 {
+    // A clause names one letter or several with blanks between them, up to the next ";".
     do {
         struct letter *l = clause_letter(parser);
         if (!l)
@@ -276,6 +286,7 @@ static bool parse_rewrite(struct parser *parser, enum rewrite_kind kind)
     parser->pattern->rewrites = more;
     struct str name = word(parser);
     int64_t index = -1;
+    // A name, "=", a letter, perhaps "*" and how many entries stand for one element.
     if (kind == REWRITE_ATTR) {
         rewrite->name = tsr__arena_str(parser->arena, name).p;
         rewrite->factor = take(parser, "=") ? find_letter(parser->pattern, word(parser)) : -1;
@@ -287,12 +298,14 @@ static bool parse_rewrite(struct parser *parser, enum rewrite_kind kind)
     if (!tsr__str_int(name, &index) || index < 0 || index >= parser->pattern->n_inputs)
         return fail(parser, "shape and once need the number of an input");
     rewrite->index = (int)index;
+    // "shape 1 allowzero": behind the input an attribute may be named.
     skip(parser);
     if (kind == REWRITE_SHAPE && parser->text.n && parser->text.p[0] != ';')
         rewrite->name = tsr__arena_str(parser->arena, word(parser)).p;
     return (kind != REWRITE_SIZES && kind != REWRITE_SIZE) || parse_range(parser, rewrite);
 }
 
+// A sign of its own, which word() would not take.
 static bool number(struct parser *parser, int64_t *out)
 {
     bool minus = take(parser, "-");
@@ -567,6 +580,7 @@ static bool is_same(const struct pattern *pattern)
     return true;
 }
 
+// One dimension, which is a pack alone.
 static bool is_pack(const struct pattern *pattern, const struct pattern_tensor *tensor,
                     bool broadcast)
 {
@@ -612,6 +626,8 @@ struct pattern *tsr__pattern_parse(struct arena *arena, struct str text, const c
     if (!r.pattern->letters)
         return NULL;
     memcpy(r.pattern->letters, r.letters, (size_t)r.pattern->n_letters * sizeof(r.letters[0]));
+    // Two forms that most nodes have are marked, so that their shapes are found without going
+    // through letters.
     r.pattern->same = ok && is_same(r.pattern);
     r.pattern->stretch = ok && is_stretch(r.pattern);
     return ok ? r.pattern : NULL;
