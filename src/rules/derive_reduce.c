@@ -11,6 +11,8 @@
 
 // ---- shared --------------------------------------------------------------------------------------
 
+// As tsr__job_int, for those who have a derivation: attributes of a function's body may be the
+// call's.
 int64_t tsr__derive_int(const struct derivation *derivation, const char *name, int64_t otherwise)
 {
     return tsr_attr_int(tsr__attr_of(derivation->shapes, derivation->node, name), otherwise);
@@ -35,6 +37,7 @@ struct shape tsr__derive_result(const struct derivation *derivation)
 }
 
 // Later opsets moved many attributes to inputs: the input wins where it is given.
+// -2: neither given as input nor as attribute; -1: given and not known, or too many.
 int64_t tsr__derive_ints(const struct derivation *derivation, const char *name, size_t i,
                          int64_t *out, int64_t cap)
 {
@@ -52,6 +55,7 @@ int64_t tsr__derive_ints(const struct derivation *derivation, const char *name, 
     return n;
 }
 
+// -1 after saying why there is no rule.
 int tsr__derive_rank(struct derivation *derivation, size_t i)
 {
     int rank = tsr__derive_in(derivation, i).rank;
@@ -62,6 +66,7 @@ int tsr__derive_rank(struct derivation *derivation, size_t i)
     return rank;
 }
 
+// From the front, whatever the sign; -1 after saying why.
 int tsr__derive_axis(struct derivation *derivation, const char *name, int64_t otherwise, int rank)
 {
     if (rank < 0) // whoever asked for it has said so
@@ -72,6 +77,7 @@ int tsr__derive_axis(struct derivation *derivation, const char *name, int64_t ot
     return axis;
 }
 
+// "d0 d1 d2 " for 'd', 0, 3: dimensions of a tensor whose rank the node decides.
 void tsr__derive_letters(struct derivation *derivation, char letter, int from, int to)
 {
     for (int i = from; i < to; i++)
@@ -89,6 +95,8 @@ int64_t tsr__onnx_opset(const tsr_node *node)
     return 0;
 }
 
+// "stat" only where the expansion can be written: the model's opset has its operators, and they
+// take the type. Else the factor is "rep", whole.
 const char *tsr__derive_stat(const struct derivation *derivation, int64_t opset,
                              enum expand_types types)
 {
@@ -116,6 +124,7 @@ static int64_t read_axes(const struct derivation *derivation, int64_t *out, int6
 {
     const int64_t *list;
     struct shape given = tsr__derive_in(derivation, 1);
+    // An empty list is known by its shape, even where the input is no constant.
     if (given.rank == 1 && given.dims[0].value == 0)
         return 0;
     if (tsr__derive_has(derivation, 1))
@@ -129,6 +138,7 @@ static int64_t read_axes(const struct derivation *derivation, int64_t *out, int6
 }
 
 // Dimensions stay: those that became 1 were reduced, the others must be as they were.
+// A size that was 1 before counts as reduced; that changes nothing.
 static bool kept_tell(const struct derivation *derivation, struct shape x, struct shape y,
                       bool *reduced)
 {
@@ -221,6 +231,7 @@ bool tsr__reduce_axes(struct derivation *derivation, int rank, bool *reduced)
 // ---- reductions ----------------------------------------------------------------------------------
 
 // The rule of a reduction of those dimensions; clause "red" takes the combination with it.
+// [d0 d1 d2] without d1, kept: "[d0 d1 d2 ],·? -> [d0 1 d2 ]; red d1:sum".
 static void reduce_text(struct derivation *derivation, int rank, const bool *reduced, bool keep,
                         const char *clause, const char *combine)
 {
@@ -243,6 +254,7 @@ static void reduce_text(struct derivation *derivation, int rank, const bool *red
             tsr__derive_add(derivation, " d%d%s", i, combine);
 }
 
+// For all reductions that take axes; where they cannot be known the rule is that of axes_open.
 static void reduce(struct derivation *derivation, const char *clause, const char *combine)
 {
     bool reduced[DERIVE_MAX_RANK] = {false};
@@ -297,6 +309,7 @@ void tsr__derive_arg(struct derivation *derivation)
                 tsr__derive_stat(derivation, 11, EXPAND_NUMBERS), "");
 }
 
+// Rows whose axes are a list; ArgMax and ArgMin have one axis as an attribute.
 static bool is_reduction(derive_fn derive)
 {
     return derive == tsr__derive_reduce_sum || derive == tsr__derive_reduce_max ||
@@ -304,7 +317,8 @@ static bool is_reduction(derive_fn derive)
            derive == tsr__derive_reduce_stat || derive == tsr__derive_reduce_mean;
 }
 
-// ArgMax along -2 of rank 3: "axis", [1]. ReduceSum with [-1 0] as input 1: NULL, [2 0].
+// ArgMax along -2 of rank 3: "axis", [1]. ReduceSum with [-1 0] as input 1: NULL, [2 0]. How many
+// there are if one of them is negative, else 0 (rules.h says who needs them).
 int tsr__rule_front_axes(const tsr_node *node, const struct shapes *shapes, const char **name,
                          int64_t *axes)
 {
