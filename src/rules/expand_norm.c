@@ -9,6 +9,8 @@
 // that gives 0.090 0.245 | 0.665. Two numbers of each row are exchanged, however long the row is.
 #include "rules/expand.h"
 
+// What all of them share: the input, its type and the wider one to compute in, the dimensions of a
+// row.
 struct norm {
     tsr_value *value; // the input, widened
     tsr_dtype type, wide;
@@ -20,6 +22,7 @@ struct norm {
 #define EPSILON      1e-5F
 #define SKIP_EPSILON 1e-12F
 
+// False: the rank is not known or too large, and the node is not replaced.
 static bool begin(struct expansion *expansion, struct norm *norm)
 {
     struct shape in = tsr__x_shape(expansion, 0);
@@ -36,6 +39,7 @@ static void axes_from(struct norm *norm, int from, int to)
         norm->axes[norm->n++] = i;
 }
 
+// Output 0, back in the type of the input.
 static void end(struct expansion *expansion, const struct norm *norm, tsr_value *value)
 {
     tsr__x_give(expansion, 0, tsr__x_cast(expansion, value, norm->wide, norm->type));
@@ -48,6 +52,7 @@ static bool begin_softmax(struct expansion *expansion, struct norm *norm, bool f
 {
     if (!begin(expansion, norm))
         return false;
+    // Before opset 13 the default is 1, and all dimensions from there on are one row.
     int64_t axis = tsr__x_int(expansion, "axis", flat ? 1 : -1);
     axis = axis < 0 ? axis + norm->rank : axis;
     axes_from(norm, (int)axis, flat ? norm->rank : (int)axis + 1);
@@ -82,6 +87,7 @@ void tsr__expand_softmax_flat(struct expansion *expansion)
     softmax(expansion, true);
 }
 
+// x - max - log(sum(exp(x - max))): no logarithm of a small quotient is taken.
 static void log_softmax(struct expansion *expansion, bool flat)
 {
     struct norm s;
@@ -111,6 +117,7 @@ void tsr__expand_hardmax(struct expansion *expansion)
         return;
     tsr_value *top = tsr__x_reduce(expansion, "ReduceMax", s.value, s.axes, s.n, true);
     tsr_value *at = tsr__x_positions(expansion, 0, (int)s.axes[0]);
+    // As many as a row has: a place that no element has, greater than all of them.
     tsr_value *none = tsr__x_count(expansion, 0, s.axes, s.n, TSR_INT64);
     tsr_value *here =
         tsr__x_op(expansion, "Where", 3, tsr__x_op(expansion, "Equal", 2, s.value, top), at, none);
@@ -139,6 +146,8 @@ void tsr__expand_lp_norm(struct expansion *expansion)
 
 // ---- moments -----------------------------------------------------------------------------------
 
+// `sum` is the reduction: ReduceSum for a mean, ReduceSumSquare for a variance of what is centred.
+// The count is that of the whole row, not of the part.
 static tsr_value *mean_of(struct expansion *expansion, const struct norm *norm, const char *sum,
                           tsr_value *value)
 {
@@ -147,6 +156,7 @@ static tsr_value *mean_of(struct expansion *expansion, const struct norm *norm, 
                      tsr__x_count(expansion, 0, norm->axes, norm->n, norm->wide));
 }
 
+// Epsilon is added below the root, as the definitions have it.
 static tsr_value *root(struct expansion *expansion, const struct norm *norm, tsr_value *variance,
                        float epsilon)
 {
@@ -207,6 +217,7 @@ static void give_statistic(struct expansion *expansion, const struct norm *norm,
 }
 
 // Normal forms of norm->v; the statistics go to outputs where given (-1: nobody wants them).
+// centred: the mean is taken off first; else it is a root-mean-square norm.
 static tsr_value *normal(struct expansion *expansion, const struct norm *norm, bool centred,
                          int mean_out, int inverse_out)
 {
@@ -226,6 +237,7 @@ static tsr_value *normal(struct expansion *expansion, const struct norm *norm, b
     return tsr__x_op(expansion, "Div", 2, rest, deviation);
 }
 
+// Rows are all dimensions from the axis on. `shift` NONE: the operator has no such input.
 static void layer_norm(struct expansion *expansion, bool centred, size_t shift, int mean_out,
                        int inverse_out)
 {
@@ -255,6 +267,7 @@ void tsr__expand_simplified_norm(struct expansion *expansion)
 }
 
 // The inputs' sum is normalised, and is an output too.
+// x + skip + bias first, which is output 3 as well; then as a layer norm over the last dimension.
 static void skip_norm(struct expansion *expansion, bool centred, size_t shift, size_t bias)
 {
     struct norm s;
@@ -295,12 +308,14 @@ static tsr_value *channel(struct expansion *expansion, size_t i, const struct no
     return tsr__x_cast(expansion, value, norm->type, norm->wide);
 }
 
+// Inputs 1 and 2 are scale and shift of each channel.
 static void scale_channels(struct expansion *expansion, const struct norm *norm, tsr_value *value)
 {
     value = tsr__x_op(expansion, "Mul", 2, value, channel(expansion, 1, norm));
     end(expansion, norm, tsr__x_op(expansion, "Add", 2, value, channel(expansion, 2, norm)));
 }
 
+// Rows are all of space, for each batch entry and channel alone.
 void tsr__expand_instance_norm(struct expansion *expansion)
 {
     struct norm s;
