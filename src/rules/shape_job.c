@@ -5,6 +5,7 @@
 // brave.
 #include "rules/internal.h"
 
+// NULL for an input that is left out, too.
 static const tsr_value *input(const struct shape_job *job, int i)
 {
     if (i >= 0 && i < job->n_in)
@@ -43,12 +44,14 @@ int64_t tsr__job_numbers(const struct shape_job *job, int i, int64_t *out, int64
     return value.n;
 }
 
+// A scalar or a vector of one element.
 bool tsr__job_number(const struct shape_job *job, int i, int64_t *out)
 {
     return tsr__job_numbers(job, i, out, 1) == 1;
 }
 
 // An initializer that no run can replace, or what a Constant node holds.
+// NULL for an initializer that a run may replace.
 const tsr_tensor *tsr__job_tensor(const struct shape_job *job, int i)
 {
     const tsr_value *value = input(job, i);
@@ -64,6 +67,7 @@ const tsr_tensor *tsr__job_tensor(const struct shape_job *job, int i)
 
 // ---- attributes --------------------------------------------------------------------------------
 
+// By the whole name; nodes have few attributes.
 static const tsr_attr *attr_named(const tsr_node *node, struct str name)
 {
     for (size_t i = 0; i < tsr_node_attr_count(node); i++)
@@ -107,6 +111,7 @@ int64_t tsr__job_int(const struct shape_job *job, const char *name, int64_t othe
     return tsr_attr_int(tsr__job_attr(job, name), otherwise);
 }
 
+// 0 and NULL for an attribute that is absent, empty, or no list of integers.
 size_t tsr__job_ints(const struct shape_job *job, const char *name, const int64_t **out)
 {
     const tsr_attr *attr = tsr__job_attr(job, name);
@@ -116,6 +121,7 @@ size_t tsr__job_ints(const struct shape_job *job, const char *name, const int64_
     return tsr_attr_ints(attr, out);
 }
 
+// `otherwise`: what holds where the attribute is absent.
 bool tsr__job_text_is(const struct shape_job *job, const char *name, const char *text,
                       bool otherwise)
 {
@@ -126,6 +132,7 @@ bool tsr__job_text_is(const struct shape_job *job, const char *name, const char 
     return str_is((struct str){s, n}, text);
 }
 
+// -1 of rank 3 is 2; 3 of rank 3 is none: -1.
 int tsr__axis(int64_t axis, int rank)
 {
     if (rank <= 0)
@@ -151,6 +158,7 @@ tsr_dim *tsr__job_dims(const struct shape_job *job, int64_t rank)
     return dims;
 }
 
+// dims NULL leaves the output as it is: unknown.
 void tsr__job_set(struct shape_job *job, int i, int rank, const tsr_dim *dims)
 {
     if (i < job->n_out && dims && rank >= 0 && rank <= SHAPE_MAX_RANK) {
@@ -159,6 +167,7 @@ void tsr__job_set(struct shape_job *job, int i, int rank, const tsr_dim *dims)
     }
 }
 
+// For outputs that are filled one dimension after the other; those that are not stay unknown.
 tsr_dim *tsr__job_new_dims(struct shape_job *job, int i, int rank)
 {
     if (i >= job->n_out)
@@ -168,6 +177,7 @@ tsr_dim *tsr__job_new_dims(struct shape_job *job, int i, int rank)
     return dims;
 }
 
+// The list is shared, as nobody changes one that was set.
 void tsr__job_like(struct shape_job *job, int i, int k)
 {
     struct shape shape = tsr__job_in(job, k);
@@ -182,6 +192,7 @@ tsr_dim tsr__job_dim(const struct shape_job *job, struct expr expr)
     return tsr__expr_dim(job->exprs, expr);
 }
 
+// Elements of dimensions from .. to - 1: of [n 3 8], 1 to 3, 24.
 struct expr tsr__job_size(const struct shape_job *job, struct shape shape, int from, int to)
 {
     struct expr expr = expr_number(1);

@@ -30,6 +30,7 @@ static struct str list_letters(struct arena *arena, const struct pattern *patter
     return text;
 }
 
+// Adds a line "LETTERS: what", or nothing where no letter has that role.
 static struct str say(struct arena *arena, struct str so_far, struct str letters, const char *what)
 {
     if (letters.n)
@@ -38,7 +39,7 @@ static struct str say(struct arena *arena, struct str so_far, struct str letters
     return so_far;
 }
 
-// What a letter may do; -1 - combine stands for a reduction.
+// What a letter may do; with ROLE_RED goes how its parts are combined.
 enum role { ROLE_PASS, ROLE_WINDOW, ROLE_MADE, ROLE_STAT, ROLE_WHOLE, ROLE_RED };
 
 // A part of the result needs a window of a dimension that the letter makes.
@@ -67,6 +68,7 @@ static enum role role_of(const struct pattern *pattern, int i)
     return letter->in ? ROLE_PASS : ROLE_MADE;
 }
 
+// Letters of one role; of reductions those that combine so.
 static struct str group(struct arena *arena, const struct pattern *pattern, enum role role,
                         int combine)
 {
@@ -130,6 +132,7 @@ static bool names_factor(struct str name, struct str factor)
     return true;
 }
 
+// The first reason that names the factor. Where a partition cannot cut a node it quotes this text.
 const char *tsr__row_stays(const struct op_row *row, struct str factor)
 {
     for (const struct stay *stay = row->stays; stay && stay->factors; stay++) {
@@ -156,6 +159,7 @@ static struct str say_stays(struct arena *arena, const struct op_row *row,
         }
         struct str what = tsr__arena_printf(arena, "whole on every device: %s", stay->why);
         text = say(arena, text, list_letters(arena, pattern, in), what.p ? what.p : "");
+        // Dimensions without a letter have a reason of their own.
         if (strchr(stay->factors, '_'))
             text = say(arena, text, STR("dimensions _"), what.p ? what.p : "");
     }
@@ -173,6 +177,7 @@ static const char *stays_text(struct arena *arena, const struct op_row *row)
 }
 
 // One line for each way in which the node of a device differs from the node of the model.
+// Only what rows of the table use; windows and lists are made by derive functions and not shown.
 static struct str say_rewrites(struct arena *arena, const struct pattern *pattern, struct str text)
 {
     for (int i = 0; i < pattern->n_rewrites; i++) {
@@ -226,6 +231,7 @@ static struct str words_of(struct arena *arena, const struct op_row *row)
     struct str text = STR("");
     if (row->whole)
         text = tsr__arena_printf(arena, "never cut: %s\n", row->whole);
+    // Parsed anew: the table holds texts.
     struct pattern *pattern =
         row->rule && !row->whole ? tsr__pattern_parse(arena, str_of(row->rule), &wrong) : NULL;
     if (pattern) {
