@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // declare.c - tsr_shapes: writes the types and shapes that were found into the model. Bodies of
 // functions are left as they are: one body serves calls of many shapes.
+//
+// Order: shapes are found with the sizes that the caller gives (shapes.c); symbols that nobody has
+// become notes; then each value of the main graph and of bodies gets its type. After a failure some
+// values may be declared and others not: such a model is not saved.
 #include "rules/internal.h"
 
+// Every dimension is a number or an expression; false without a rank.
 static bool all_known(struct shape shape)
 {
     for (int i = 0; i < shape.rank; i++)
@@ -13,6 +18,7 @@ static bool all_known(struct shape shape)
 
 // A declared name stays unless a number was found.
 // Where the model has a symbol and the found size is no number, the model's own spelling stays.
+// Values that are no tensors, constants, and those of unknown type are left alone.
 static tsr_status declare(struct shapes *shapes, tsr_value *value)
 {
     struct value_info found = tsr__info_of(shapes, value);
@@ -37,6 +43,7 @@ static tsr_status declare(struct shapes *shapes, tsr_value *value)
     return tsr_value_set_type(value, found.shape.dtype, rank, kept ? kept : dims);
 }
 
+// Values that nodes make; inputs are not counted.
 static void count(const struct shapes *shapes, const tsr_value *value, tsr_shapes_summary *sum)
 {
     struct value_info info = tsr__info_of(shapes, value);
@@ -89,6 +96,7 @@ static tsr_status declare_graph(struct shapes *shapes, const tsr_graph *graph,
     return TSR_OK;
 }
 
+// Before any work: a negative size would be an expression like any other.
 static tsr_status check_sizes(tsr_session *session, const tsr_dim_size *sizes, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -101,6 +109,7 @@ static tsr_status check_sizes(tsr_session *session, const tsr_dim_size *sizes, s
     return TSR_OK;
 }
 
+// A symbol is used if any declaration or expression holds it.
 static void note_unused(const struct shapes *shapes, const tsr_dim_size *sizes, size_t n)
 {
     for (size_t i = 0; i < n; i++) {

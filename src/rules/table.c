@@ -26,9 +26,11 @@
 #include "rules/expand.h"
 #include "rules/reasons.h"
 
+// Bits of inputs, for the columns kept, writes and sum_inputs.
 #define ALL_INPUTS   (~0u)
 #define LATER_INPUTS (~1u) // all but the first
 
+// Rules and reasons that several rows have.
 #define UNARY     "[A*] -> [A*]"
 #define BINARY    "[A~],[A~] -> [A*]"
 #define MANY      "[A~]… -> [A*]"
@@ -875,6 +877,8 @@ const struct op_row tsr__op_table[] = {
 };
 const size_t tsr__op_table_count = TSR_COUNT(tsr__op_table);
 
+// Bisection by name, then through its rows: a MatMul of opset 13 takes the row since 1 if there is
+// none from 2 to 13. Rows of several domains stand among each other.
 static const struct op_row *find_row(struct str op, struct str domain, int64_t opset)
 {
     size_t lo = 0, hi = tsr__op_table_count;
@@ -904,8 +908,11 @@ const struct op_row *tsr__row_in_table(struct str op, struct str domain, int64_t
 // Operators and domains are kept once per model, so their addresses are as good as their names.
 const struct op_row *tsr__row_of(const struct shapes *shapes, const tsr_node *node)
 {
+    // An operator without a row is remembered as such.
     static const struct op_row none;
     struct str op = tsr__node_op_str(node), domain = tsr__node_domain_str(node);
+    // As bytes, the key of a map: each operator is looked for once in a model, not once for each
+    // node.
     struct {
         const char *op, *domain;
         int64_t opset;
@@ -922,6 +929,7 @@ const struct op_row *tsr__row_of(const struct shapes *shapes, const tsr_node *no
     return row == &none ? NULL : row;
 }
 
+// For tools and tests that walk the table without a session.
 bool tsr__rule_row(size_t i, struct rule_row_text *out)
 {
     if (i >= tsr__op_table_count)

@@ -16,6 +16,7 @@ struct user_row {
     struct user_row *next;
 };
 
+// Up to a blank or tab; the rest of the line stays in *line.
 static struct str first_word(struct str *line)
 {
     size_t at = 0, end;
@@ -56,6 +57,8 @@ static const char *beyond_users(const struct pattern *pattern)
 }
 
 // What is wrong with the rule's text; NULL: nothing.
+// Parsed once here to refuse it with its line; when a node is met it is parsed again
+// (tsr__pattern_of).
 static const char *judge_rule(tsr_session *session, struct str text)
 {
     struct arena scratch;
@@ -84,6 +87,8 @@ static const struct op_row *find_user(const tsr_session *session, struct str op,
     return found;
 }
 
+// Users cannot add rows for an operator that the table has (read_row), so the order matters only
+// for speed.
 const struct op_row *tsr__row_find(const tsr_session *session, struct str op, struct str domain,
                                    int64_t opset)
 {
@@ -110,6 +115,7 @@ static const char *read_row(tsr_session *session, struct arena *arena, struct st
         return "expected the first opset, 1 or more, before the rule";
     if (str_is(domain, "ai.onnx"))
         domain = STR("");
+    // Any row of that name, whatever its opset: rules that are proved are not replaced.
     if (tsr__row_in_table(op, domain, INT64_MAX))
         return "there is a rule for this operator already";
     row->op = tsr__arena_str(arena, op).p;
@@ -126,6 +132,7 @@ static const char *read_row(tsr_session *session, struct arena *arena, struct st
     return wrong;
 }
 
+// The first line that is wrong ends the reading.
 static tsr_status wrong_line(tsr_session *session, const char *file, size_t line, const char *what)
 {
     struct place at = PLACE_NONE;
@@ -173,6 +180,7 @@ tsr_status tsr_rules_add(tsr_session *session, const char *rows)
     return add_rows(session, "", str_of(rows));
 }
 
+// The file's text is not needed any more: rows hold copies.
 tsr_status tsr_rules_read(tsr_session *session, const char *path)
 {
     struct arena scratch;
