@@ -130,14 +130,18 @@ tsr_status tsr_shapes(tsr_model *model, const tsr_dim_size *sizes, size_t n,
         return st;
     tsr__arena_init(&arena, tsr_model_session(model));
     struct shapes *shapes = tsr__shapes_bound(&arena, model, sizes, n, true);
-    st = shapes ? TSR_OK : TSR_NOMEM;
-    if (shapes)
-        note_unused(shapes, sizes, n);
-    if (shapes && tsr_model_graph(model))
+    if (!shapes) {
+        st = TSR_NOMEM;
+        goto free_arena;
+    }
+    note_unused(shapes, sizes, n);
+    if (tsr_model_graph(model))
         st = declare_graph(shapes, tsr_model_graph(model), &sum);
+    if (st != TSR_OK || !summary)
+        goto free_arena;
+    sum.size = summary->size;
+    memcpy(summary, &sum, size_min(summary->size, sizeof(sum)));
+free_arena:
     tsr__arena_free(&arena);
-    if (st == TSR_OK && summary)
-        memcpy((char *)summary + sizeof(size_t), (char *)&sum + sizeof(size_t),
-               (summary->size < sizeof(sum) ? summary->size : sizeof(sum)) - sizeof(size_t));
     return st;
 }
