@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // page.c - the page from top to bottom: what it comes to first, then why.
+//
+// Sections that have nothing to show are left out, and so are their links at the top: without a
+// simulation there is no memory, time or communication; without a topology no drawing of devices;
+// without a trace no measured timeline.
 #include "report/internal.h"
 
 #include <stdio.h>
@@ -26,12 +30,15 @@ static void head(struct page *page)
     PUT(page, ".</p></header>\n");
 }
 
+// A link of the contents, if its section is there.
 static void link_to(struct page *page, bool there, const char *id, const char *words)
 {
     if (there)
         tsr__text_printf(page->out, "<a href=\"#%s\">%s</a>", id, words);
 }
 
+// The same conditions as those under which the sections are written: a link that leads nowhere
+// would be worse than none.
 static void contents(struct page *page)
 {
     bool simulated = page->simulation != NULL;
@@ -48,6 +55,8 @@ static void contents(struct page *page)
     PUT(page, "</nav>\n");
 }
 
+// The simulated spans in the form that lanes.c draws, and below them those of a trace, on a scale
+// of its own.
 static void timeline(struct page *page)
 {
     const tsr_simulation *simulation = page->simulation;
@@ -69,6 +78,7 @@ static void timeline(struct page *page)
     tsr__html_section_end(page);
 }
 
+// All that needs a simulation.
 static void simulated(struct page *page)
 {
     tsr__html_section(page, "memory", "Memory", "Against the limit of each device.");
@@ -86,6 +96,7 @@ static void simulated(struct page *page)
     tsr__html_section_end(page);
 }
 
+// A trace without a simulation has its timeline all the same.
 static void measured_alone(struct page *page)
 {
     if (!page->measured.lanes.devices || page->simulation)
@@ -95,6 +106,7 @@ static void measured_alone(struct page *page)
     tsr__html_section_end(page);
 }
 
+// The drawing and the table side by side, where the screen is wide enough.
 static void topology(struct page *page)
 {
     if (!page->topology)
@@ -108,6 +120,7 @@ static void topology(struct page *page)
     tsr__html_section_end(page);
 }
 
+// The command line that made the page, as the caller gave it, with a button that copies it.
 static void repeat(struct page *page)
 {
     if (!page->command)
@@ -119,7 +132,8 @@ static void repeat(struct page *page)
     tsr__html_section_end(page);
 }
 
-// The order of the page: what it comes to first, then how the time and the memory go, then what is cut, then where it runs.
+// The order of the page: what it comes to first, then how the time and the memory go, then what is
+// cut, then where it runs.
 void tsr__page_write(struct page *page, const struct verdict *verdict, const char *data)
 {
     tsr__html_begin(page);
@@ -144,6 +158,7 @@ void tsr__page_write(struct page *page, const struct verdict *verdict, const cha
     tsr__html_section_end(page);
     topology(page);
     repeat(page);
+    // The numbers once more, exactly, for programs that read the page.
     PUT(page, "<script type=\"application/json\" id=\"data\">");
     for (const char *c = data; *c; c++) {
         if (*c == '<') // nothing in it can end the element
