@@ -1,8 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// tensor_table.c - the tensors of the model by what they take: weights, inputs and values between nodes, how each is cut and what a device
-// has of it. The largest are a table; for all of them page.js draws how the pieces lie.
+// tensor_table.c - the tensors of the model by what they take: weights, inputs and values between
+// nodes, how each is cut and what a device has of it. The largest are a table; for all of them
+// page.js draws how the pieces lie.
 //
-// Tensors whose names differ in their numbers only and that are cut alike are one line. Each way to cut a shape is worked out once.
+// Tensors whose names differ in their numbers only and that are cut alike are one line. Each way to
+// cut a shape is worked out once.
+//
+//     layers.0/w ... layers.23/w, float32 [512, 2048], each cut {1, 4:0,1,2,3}: one row with 24
+//     names, one cut with the boxes [0, 0,512, 0,512] ... [3, 0,512, 1536,2048], most = 512 * 512
+//     elements: 4 MiB whole, 1 MiB on a device
+//
+// `collect` makes the rows, twice for a page: for the table and for the pictures, whose numbers
+// must agree.
 #include "report/internal.h"
 #include "plan/plan.h"
 
@@ -23,6 +32,8 @@ struct cut {
     int64_t most; // elements on the device that has the most
     size_t number;
 };
+// One line: tensors of one kind, type and cut whose names have one pattern. Bytes are of one of
+// them.
 struct tensor_row {
     const char *kind;
     tsr_dtype type;
@@ -31,6 +42,7 @@ struct tensor_row {
     int64_t first; // in the order of the model
     VEC(struct folded) names;
 };
+// cuts and rows find by key what all_cuts and list hold in order.
 struct tensors {
     struct page *page;
     struct map cuts, rows;
@@ -40,6 +52,7 @@ struct tensors {
 
 // ---- how a value is cut --------------------------------------------------------------------------
 
+// What tsr_value_uses carries from reader to reader.
 struct reader {
     const struct page *page;
     const tsr_value *value;
@@ -71,6 +84,7 @@ static const char *spec_text(const struct page *page, const tsr_node *node, cons
     return NULL;
 }
 
+// Called for each reader; goes on until one says how the value is cut.
 static bool first_reader(void *data, tsr_node *node, size_t input)
 {
     struct reader *reader = data;
@@ -79,6 +93,7 @@ static bool first_reader(void *data, tsr_node *node, size_t input)
     return reader->found == NULL;
 }
 
+// The producer's word counts first: readers may have it moved.
 const char *tsr__tensor_sharding(const struct page *page, const tsr_value *value)
 {
     struct reader reader = {page, value, NULL};
@@ -92,6 +107,7 @@ const char *tsr__tensor_sharding(const struct page *page, const tsr_value *value
     return reader.found;
 }
 
+// 0: there is no configuration.
 static int64_t devices_of(const struct page *page)
 {
     if (!page->config)
@@ -99,6 +115,7 @@ static int64_t devices_of(const struct page *page)
     return tsr_config_devices(page->config);
 }
 
+// Elements of a box; INT64_MAX where that cannot be counted.
 static int64_t volume(const int64_t *start, const int64_t *stop, int rank)
 {
     int64_t n = 1;
@@ -147,6 +164,8 @@ static void keep_boxes(struct page *page, struct cut *cut, const tsr_box *boxes,
     cut->n = n;
 }
 
+// A sharding that does not fit the shape leaves the cut without boxes, and all of the tensor on a
+// device.
 static void work_out(struct page *page, struct cut *cut, int64_t elements)
 {
     const tsr_box *boxes;
@@ -195,6 +214,7 @@ static const struct cut *cut_of(struct tensors *tensors, const char *sharding, i
 
 // ---- all tensors ---------------------------------------------------------------------------------
 
+// An output that is also an input or a weight is called by those.
 static const char *kind_of(const tsr_value *value)
 {
     if (tsr_value_initializer(value))
@@ -274,6 +294,8 @@ static int64_t row_bytes(const struct tensor_row *row)
     return tsr_dtype_bytes(row->type, row->elements);
 }
 
+// What one device has decides, then the whole, then the order of the model: the same page on every
+// machine.
 static int by_size(const void *a, const void *b)
 {
     const struct tensor_row *x = *(struct tensor_row *const *)a,
@@ -286,7 +308,8 @@ static int by_size(const void *a, const void *b)
     return (x->first > y->first) - (x->first < y->first);
 }
 
-// Weights, inputs and results of nodes, the largest on a device first. False: there is nothing to show.
+// Weights, inputs and results of nodes, the largest on a device first. False: there is nothing to
+// show.
 static bool collect(struct page *page, struct tensors *tensors)
 {
     *tensors = (struct tensors){.page = page};
@@ -318,6 +341,7 @@ static void write_shape(struct page *page, const struct tensor_row *row)
                          (long long)row->cut->shape[d]);
 }
 
+// number: its place in the list, by which page.js finds the picture.
 static void write_row(struct page *page, const struct tensor_row *row, size_t number)
 {
     tsr__text_printf(page->out, "<tr><td class=\"name\"><a href=\"#picture\" data-tensor=\"%zu\">",
@@ -355,8 +379,8 @@ void tsr__tensors_largest(struct page *page)
 
 // ---- pictures --------------------------------------------------------------------------------------
 
-// For page.js: {"cut": "{2,1}", "shape": [8,6], "more": 0, "boxes": [[0, 0,4, 0,6], [1, 4,8, 0,6]]}, a box being its device, then start and
-// stop of each dimension.
+// For page.js: {"cut": "{2,1}", "shape": [8,6], "more": 0, "boxes": [[0, 0,4, 0,6], [1, 4,8,
+// 0,6]]}, a box being its device, then start and stop of each dimension.
 static void write_cut(struct page *page, const struct cut *cut)
 {
     PUT(page, "{\"cut\":");
@@ -405,6 +429,8 @@ void tsr__tensors_picture(struct page *page)
         "Each piece has the numbers of the devices that hold it. Sizes are in proportion.");
     write_choice(page, &tensors, n);
     PUT(page, "<script type=\"application/json\" id=\"tensors-data\">{\"tensors\":[");
+    // Tensors first: [number of its cut, bits of an element, type]. Then only the cuts that these
+    // name.
     for (size_t i = 0; i < n; i++) {
         const struct tensor_row *row = tensors.list.at[i];
         wanted[row->cut->number] = true;
