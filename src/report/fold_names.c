@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// fold_names.c - names that differ in their numbers only become one line: "layers.0/q" ... "layers.23/q" is "layers.{0-23}/q".
+// fold_names.c - names that differ in their numbers only become one line: "layers.0/q" ...
+// "layers.23/q" is "layers.{0-23}/q".
 //
-// Exporters number the layers of a model, and often every node of a kind; a table of 2,000 nodes is then a hundred lines.
+// Exporters number the layers of a model, and often every node of a kind; a table of 2,000 nodes is
+// then a hundred lines.
 #include "report/internal.h"
 
 #include <ctype.h>
@@ -41,6 +43,8 @@ struct folded tsr__fold_name(struct arena *arena, const char *name)
             continue;
         }
         size_t taken = 1;
+        // Digits that are no number (padded, too long, too many of them) are taken together, so
+        // that none of their tails becomes one.
         if (digits)
             taken = digits;
         memcpy(pattern + at, s, taken);
@@ -59,7 +63,8 @@ static int by_number(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// The k-th number of all names: "7" where they agree, "{0-23}" where they follow one another, "{1,5,9,...}" else.
+// The k-th number of all names: "7" where they agree, "{0-23}" where they follow one another,
+// "{1,5,9,...}" else.
 static void write_numbers(struct text *text, const struct folded *names, size_t n_names, size_t k,
                           int64_t *sorted)
 {
@@ -84,7 +89,8 @@ static void write_numbers(struct text *text, const struct folded *names, size_t 
     tsr__text_printf(text, "%s}", text_if(n > MAX_LISTED, ",&#8230;"));
 }
 
-// "layers.{0-23}/q": pieces of the pattern, escaped, and between them what all names have in the place of each number.
+// "layers.{0-23}/q": pieces of the pattern, escaped, and between them what all names have in the
+// place of each number.
 void tsr__fold_write(struct text *text, const struct folded *names, size_t n_names)
 {
     size_t bytes = n_names * sizeof(int64_t), number = 0;
@@ -94,9 +100,12 @@ void tsr__fold_write(struct text *text, const struct folded *names, size_t n_nam
         text->failed = true;
         return;
     }
+    // All names have the same pattern: that of the first is written, a piece between two numbers at
+    // a time.
     const char *s = names[0].pattern;
     while (*s) {
         size_t length = strcspn(s, place);
+        // A piece may be in the middle of the pattern: it is copied, so that it ends.
         struct text piece;
         tsr__text_init(&piece, text->session);
         tsr__text_add(&piece, (struct str){s, length});
