@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// explorer.c - the same numbers for Model Explorer, which lays them over its own drawing of the model: a value for each node, named by
-// one of its outputs. Either what a node takes on the slowest of its devices, or how its output is cut.
+// explorer.c - the same numbers for Model Explorer, which lays them over its own drawing of the
+// model: a value for each node, named by one of its outputs. Either what a node takes on the
+// slowest of its devices, or how its output is cut.
+//
+//     microseconds of the nodes that make h and y:
+//         {"results": {"h": {"value": 12.5}, "y": {"value": 3.1}}, "gradient": [...]}
+//     how h and y are cut:
+//         {"results": {"h": {"value": "{2,1:0,1}"}, "y": {"value": "whole"}}}
 #include "report/internal.h"
 
-// Microseconds of each node in the first request, on the device where it takes longest; by the node's name.
+// Microseconds of each node in the first request, on the device where it takes longest; by the
+// node's name.
 static bool longest_times(struct page *page, struct map *times)
 {
     const tsr_simulation *simulation = page->simulation;
@@ -31,6 +38,7 @@ static const tsr_value *first_output(const tsr_node *node)
     return NULL;
 }
 
+// From pale to orange, the largest value the most orange.
 static void add_gradient(tsr_json *json)
 {
     static const char *const colours[] = {"#f6f5f1", "#e2703a"};
@@ -71,6 +79,7 @@ tsr_status tsr__explorer_write(struct page *page, bool cuts, const char *path)
         tsr_json_free(json);
         return TSR_NOMEM;
     }
+    // The copy has shardings filled in that the model leaves open.
     const tsr_model *model = page->model;
     if (page->sized)
         model = page->sized;

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// tables.c - what is read and not seen: devices, operators by time, the shardings of every node with layers folded, findings.
+// tables.c - what is read and not seen: devices, operators by time, the shardings of every node
+// with layers folded, findings.
+//
+// Every table is bounded (MAX_ROWS, MAX_NAMES) and says below itself what was left out. Class
+// "stack" lets the style sheet set the cells of a row below each other on a narrow screen.
 #include "report/internal.h"
 
 #include <stdlib.h>
@@ -30,12 +34,15 @@ void tsr__table_devices(struct page *page)
 
 // ---- sums by operator --------------------------------------------------------------------------
 
+// Of one operator on all devices: how often it runs in a request, and the time of that, predicted
+// and measured.
 struct sum {
     const char *op;
     tsr_span_kind kind;
     size_t count;
     double seconds, measured; // of one run
 };
+// seen: by operator the place in the list plus 1.
 struct sums {
     struct map seen;
     VEC(struct sum) list;
@@ -49,6 +56,8 @@ static int by_time(const void *a, const void *b)
     return strcmp(x->op, y->op);
 }
 
+// The sum of the operator, begun where there is none; NULL: no memory. The list may move: callers
+// do not keep the pointer.
 static struct sum *sum_of(struct page *page, struct sums *sums, const char *op, tsr_span_kind kind)
 {
     void **at = tsr__map_at(&sums->seen, str_of(op));
@@ -64,7 +73,8 @@ static struct sum *sum_of(struct page *page, struct sums *sums, const char *op, 
     return &sums->list.at[(uintptr_t)*at - 1];
 }
 
-// Time of each operator in one run on all devices together: in the first request of the simulation, and in the trace.
+// Time of each operator in one run on all devices together: in the first request of the simulation,
+// and in the trace.
 static void sum_up(struct page *page, struct sums *sums)
 {
     const tsr_simulation *simulation = page->simulation;
@@ -79,6 +89,8 @@ static void sum_up(struct page *page, struct sums *sums)
         sum->count++;
         sum->seconds += span->end - span->begin;
     }
+    // A trace may hold many runs: their mean is set beside the one that was predicted. Operators
+    // that only the trace has get a line with nothing predicted.
     for (size_t i = 0; i < measured->lanes.n; i++) {
         const struct lane_span *span = &measured->lanes.spans[i];
         struct sum *sum = sum_of(page, sums, span->op, span->kind);
@@ -147,7 +159,8 @@ const tsr_node_config *tsr__node_entry(const struct page *page, const tsr_node *
     return tsr_node_find_config(node, page->config);
 }
 
-// "x <code>{2,1}</code><br>w <code>{1,2}</code>", inputs or outputs, in the order of the node's entry.
+// "x <code>{2,1}</code><br>w <code>{1,2}</code>", inputs or outputs, in the order of the node's
+// entry.
 void tsr__node_specs_text(const struct page *page, const tsr_node *node, bool outputs,
                           struct text *out)
 {
@@ -169,6 +182,8 @@ void tsr__node_specs_text(const struct page *page, const tsr_node *node, bool ou
     }
 }
 
+// Names with their numbers folded, so that "layers.0/x {2,1}" and "layers.7/x {2,1}" are the same
+// text.
 void tsr__node_specs_key(const struct page *page, const tsr_node *node, struct text *out)
 {
     const tsr_node_config *entry = tsr__node_entry(page, node);
@@ -184,7 +199,8 @@ void tsr__node_specs_key(const struct page *page, const tsr_node *node, struct t
     }
 }
 
-// Nodes of one line: the same operator, stage and shardings, and names that differ in their numbers only.
+// Nodes of one line: the same operator, stage and shardings, and names that differ in their numbers
+// only.
 struct node_row {
     const tsr_node *first;
     int64_t stage; // -1: none
@@ -204,6 +220,7 @@ static const char *kept_specs(struct page *page, const tsr_node *node, bool outp
     return kept;
 }
 
+// -1: the node names no stage.
 static int64_t stage_of(const struct page *page, const tsr_node *node)
 {
     int64_t stage;
@@ -255,6 +272,7 @@ static struct node_row *row_of(struct page *page, struct map *seen, const tsr_no
     return row;
 }
 
+// All nodes behind a line, which open on a click, as far as the page has room for names.
 static void write_members(struct page *page, const struct node_row *row, size_t *left)
 {
     tsr__text_printf(page->out, "<details><summary>&times;&#8239;%zu</summary>", row->nodes.n);
