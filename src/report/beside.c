@@ -7,6 +7,8 @@
 #define MAX_ROWS 300
 #define ALIKE    0.005 // figures that differ by less are called equal
 
+// The ways in which a figure is written: all take a double, so that a table of figures can hold
+// them.
 static void write_seconds(struct page *page, double v)
 {
     tsr__html_time(page->out, v);
@@ -24,6 +26,7 @@ static void write_number(struct page *page, double v)
     tsr__text_printf(page->out, "%.3g", v);
 }
 
+// Bytes on all links in one run.
 static double carried(const tsr_simulation *simulation)
 {
     double sum = 0;
@@ -32,7 +35,8 @@ static double carried(const tsr_simulation *simulation)
     return sum;
 }
 
-// One figure of both plans; the better one (the smaller, or the larger) is marked where they differ.
+// One figure of both plans; the better one (the smaller, or the larger) is marked where they
+// differ.
 struct figure {
     const char *name;
     void (*write)(struct page *page, double value);
@@ -40,11 +44,14 @@ struct figure {
     int better; // -1: the smaller, 1: the larger, 0: neither
 };
 
+// A name and both values; differences below ALIKE of the larger one are no difference.
 static void figure_row(struct page *page, const struct figure *figure)
 {
     const double *value = figure->value;
     int best = -1; // neither
     double most = double_max(fabs(value[0]), fabs(value[1]));
+    // value[0] is better if it is smaller and small is good, or larger and large is good; best is
+    // then 0, else 1.
     if (figure->better && fabs(value[0] - value[1]) > ALIKE * most)
         best = (value[0] < value[1]) != (figure->better < 0);
     tsr__text_printf(page->out, "<tr><td>%s", figure->name);
@@ -76,6 +83,7 @@ static void write_figures(struct page *page, const struct page *other)
 
 // ---- nodes ---------------------------------------------------------------------------------------
 
+// Inputs, then outputs, as the page shows them; "": the node says nothing.
 static const char *specs_of(const struct page *page, struct arena *arena, const tsr_node *node)
 {
     struct text text;
@@ -91,6 +99,7 @@ static const char *specs_of(const struct page *page, struct arena *arena, const 
     return kept;
 }
 
+// Nodes of several layers that differ in the same way have the same key.
 static struct str difference_key(const struct page *page, const struct page *other,
                                  const tsr_node *ours, const tsr_node *theirs)
 {
@@ -113,7 +122,8 @@ static void write_difference(struct page *page, const tsr_node *node, const char
                      or_whole(theirs));
 }
 
-// Nodes that both models have by name and that say different things, in the order of the first; layers folded.
+// Nodes that both models have by name and that say different things, in the order of the first;
+// layers folded.
 static void write_differences(struct page *page, const struct page *other)
 {
     struct map theirs, rows;
@@ -121,6 +131,7 @@ static void write_differences(struct page *page, const struct page *other)
     size_t differ = 0, shown = 0;
     tsr__map_init(&theirs, arena, 256);
     tsr__map_init(&rows, arena, 64);
+    // Nodes of the other model by name.
     for (const tsr_node *node = tsr_graph_first(tsr_model_graph(other->model)); node;
          node = tsr_node_next(node)) {
         void **at = tsr__map_at(&theirs, str_of(tsr__node_label(node)));
@@ -139,6 +150,7 @@ static void write_differences(struct page *page, const struct page *other)
             PUT(page, "<h3>Nodes that are cut otherwise</h3>\n<div class=\"scroll\" "
                       "tabindex=\"0\"><table class=\"stack\" id=\"differences\"><thead><tr><th>node"
                       "<th>this plan<th>the other</tr></thead><tbody>\n");
+        // All that differ are counted; of those that differ alike the first is shown.
         void **at = slot_at(&rows, difference_key(page, other, node, match));
         if (!at || *at || shown >= MAX_ROWS)
             continue;
@@ -157,7 +169,8 @@ static void write_differences(struct page *page, const struct page *other)
                      differ);
 }
 
-// `other` is a page like this one, of the other plan; only its numbers are asked for, and nothing is written to it.
+// `other` is a page like this one, of the other plan; only its numbers are asked for, and nothing
+// is written to it.
 void tsr__beside_write(struct page *page)
 {
     const tsr_report_side *side = page->beside;

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // report.c - tsr_report: brings together what the page shows, and writes it whole or not at all.
+//
+// The order: the configuration that is shown, the trace if one is given, a copy of the model with
+// numbers for all sizes, then the page or one of the forms for Model Explorer (explorer.c). Only
+// what the caller gave is shown; nothing is planned or simulated here.
 #include "report/internal.h"
 #include "plan/plan.h"
 #include "topology/topology.h"
 
 #define MAX_PAGE ((size_t)256 << 20)
 
+// "/models/bert/model.onnx" is "bert/model.onnx".
 static const char *title_of(const tsr_model *model, const char *given)
 {
     const char *path = tsr_model_path(model), *at = path + strlen(path);
@@ -36,6 +41,7 @@ static tsr_status find_config(struct page *page, const char *name)
     return TSR_INVALID;
 }
 
+// Numbers of the plan in picoseconds and bytes, as its own document has them.
 static void add_plan(tsr_json *json, const tsr_plan_summary *summary)
 {
     tsr_json_begin(json, "plan", '{');
@@ -49,6 +55,7 @@ static void add_plan(tsr_json *json, const tsr_plan_summary *summary)
     tsr_json_end(json);
 }
 
+// Seconds by device; spans are in the data of the timeline, not here.
 static void add_simulation(tsr_json *json, const tsr_simulation *simulation)
 {
     tsr_json_begin(json, "simulation", '{');
@@ -135,7 +142,8 @@ free_data:
     return st;
 }
 
-// Stages of devices, read off what they compute: a node that names its stage says it for the devices that have it.
+// Stages of devices, read off what they compute: a node that names its stage says it for the
+// devices that have it.
 static void find_stages(struct page *page)
 {
     struct map known;
@@ -145,6 +153,7 @@ static void find_stages(struct page *page)
         return;
     tsr__map_init(&known, page->arena, 256);
     int64_t *stages = ARENA_ARRAY(page->arena, int64_t, simulation->devices + 1);
+    // Stages by the names of nodes; +1, so that 0 stays "none".
     for (const tsr_node *node = tsr_graph_first(tsr_model_graph(page->model)); node;
          node = tsr_node_next(node)) {
         int64_t stage;
@@ -160,6 +169,7 @@ static void find_stages(struct page *page)
         return;
     for (size_t i = 0; i < simulation->devices; i++)
         stages[i] = -1;
+    // The first node with a stage that a device computes decides.
     for (size_t i = 0; i < simulation->n_spans; i++) {
         const tsr_span *span = &simulation->spans[i];
         uintptr_t stage = (uintptr_t)tsr__map_get(&known, str_of(span->node));
@@ -177,8 +187,9 @@ static bool has_errors(const tsr_session *session, size_t from)
     return false;
 }
 
-// A copy in which sizes are numbers and shardings that follow from others are written. What is found on the way is not the caller's to
-// correct; a model that cannot be followed is shown without its tensors.
+// A copy in which sizes are numbers and shardings that follow from others are written. What is
+// found on the way is not the caller's to correct; a model that cannot be followed is shown without
+// its tensors.
 static tsr_status fill_in(struct page *page)
 {
     struct diag_mark before = tsr__diag_mark(page->session);
@@ -194,6 +205,7 @@ static tsr_status fill_in(struct page *page)
     status = tsr_shapes(page->sized, page->sizes, page->n_sizes, NULL);
     if (status != TSR_OK)
         goto forget_findings;
+    // tsr_infer fills in what follows from valid shardings; of others it could say anything.
     status = tsr_check(page->sized, config);
     if (status == TSR_OK && !has_errors(page->session, kept))
         status = tsr_infer(page->sized, config);
@@ -204,6 +216,7 @@ forget_findings:
     return TSR_OK;
 }
 
+// format NULL is the page.
 static tsr_status write_as(struct page *page, const char *format, const char *path)
 {
     if (!format || strcmp(format, "html") == 0) {
@@ -232,7 +245,8 @@ static tsr_status owned(tsr_session *session, const tsr_report_options *options)
     return tsr__same_session(session, side->topology->session, "topology of the other side");
 }
 
-// Options of an older caller are shorter: only as many bytes as it has are copied, the rest stays zero.
+// Options of an older caller are shorter: only as many bytes as it has are copied, the rest stays
+// zero.
 tsr_status tsr_report(tsr_model *model, const tsr_report_options *options, const char *path)
 {
     tsr_report_options given = {.size = sizeof given};
@@ -259,6 +273,7 @@ tsr_status tsr_report(tsr_model *model, const tsr_report_options *options, const
                         .sizes = given.sizes,
                         .n_sizes = given.n_sizes,
                         .memory = given.memory};
+    // A plan that was not found has no figures to show.
     if (given.plan && given.plan->feasible)
         page.plan = given.plan;
     st = find_config(&page, given.config);
