@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// charts.c - drawings: devices and links on a circle, bars of memory and of time. Every mark has its words in data-tip, which
-// page.js shows to whoever points at it, touches it or comes by the arrow keys.
+// charts.c - drawings: devices and links on a circle, bars of memory and of time. Every mark has
+// its words in data-tip, which page.js shows to whoever points at it, touches it or comes by the
+// arrow keys.
 #include "report/internal.h"
 
 #include <math.h>
 
 #define ROUND_DEVICES 48 // more are a table alone
 #define ROUND_LINKS   600
-#define BAR_DEVICES                                                                                \
-    64 // more bars nobody reads: the fullest and the emptiest are then said in words
+#define BAR_DEVICES   64 // more bars nobody reads: the first are drawn, and that is said
 
 // ---- devices and links -------------------------------------------------------------------------
 
+// The place of device i on the circle, the first on top and then clockwise.
 static void at(size_t i, size_t n, double *x, double *y)
 {
     double turn = 2 * 3.14159265358979 * (double)i / (double)n - 3.14159265358979 / 2;
@@ -19,6 +20,7 @@ static void at(size_t i, size_t n, double *x, double *y)
     *y = 150 + 120 * sin(turn);
 }
 
+// The largest bandwidth of a link, at least 1, so that one can divide by it.
 static double widest(const tsr_topology *topology)
 {
     int from, to;
@@ -28,6 +30,7 @@ static double widest(const tsr_topology *topology)
     return most;
 }
 
+// Wider lines are faster links: 3.2 units for the fastest, 0.8 for one that is next to nothing.
 static void draw_links(struct page *page, size_t n)
 {
     int from, to;
@@ -59,6 +62,8 @@ static void write_links(struct page *page)
     size_t n = 0, others = 0;
     for (size_t i = 0; tsr_topology_link_at(page->topology, i, &from, &to, &latency, &bandwidth);
          i++) {
+        // A kind is one latency and one bandwidth; measured machines have many, of which the first
+        // six are listed.
         size_t k = 0;
         while (k < n && (kinds[k].latency != latency || kinds[k].bandwidth != bandwidth))
             k++;
@@ -83,8 +88,8 @@ static void write_links(struct page *page)
     tsr__text_add(page->out, STR("</p>\n"));
 }
 
-// Devices on a circle with lines between them; above ROUND_DEVICES or ROUND_LINKS a drawing would be a
-// blot, and the table of links alone is written.
+// Devices on a circle with lines between them; above ROUND_DEVICES or ROUND_LINKS a drawing would
+// be a blot, and the table of links alone is written.
 void tsr__chart_topology(struct page *page)
 {
     size_t n = (size_t)tsr_topology_devices(page->topology);
@@ -149,7 +154,8 @@ static double memory_scale(const struct page *page)
     return most;
 }
 
-// memory includes the weights and peak includes memory, so each part of the bar is the difference to the one before.
+// memory includes the weights and peak includes memory, so each part of the bar is the difference
+// to the one before.
 static void memory_bar(struct page *page, size_t i, double scale)
 {
     const tsr_simulated_device *device = &page->simulation->device[i];
@@ -182,6 +188,7 @@ static void say_left_out(struct page *page)
                          BAR_DEVICES, page->simulation->devices);
 }
 
+// A bar for each device: weights, values, what the engine has besides, and a mark at the limit.
 void tsr__chart_memory(struct page *page)
 {
     double scale = memory_scale(page);
@@ -197,7 +204,8 @@ void tsr__chart_memory(struct page *page)
     say_left_out(page);
 }
 
-// What each device does in all the time; parts below 1 in 2000 are left out, for nobody would see them.
+// What each device does in all the time; parts below 1 in 2000 are left out, for nobody would see
+// them.
 void tsr__chart_time(struct page *page)
 {
     const tsr_simulation *simulation = page->simulation;

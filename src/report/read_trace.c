@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// read_trace.c - reads a trace that a run has written (tsr_job_trace): what each rank did, for a timeline. The file is not trusted.
+// read_trace.c - reads a trace that a run has written (tsr_job_trace): what each rank did, for a
+// timeline. The file is not trusted.
+//
+//     {"ph":"X","cat":"Node","name":"fc1","pid":1,"ts":1200,"dur":300,"args":{"op_name":"MatMul"}}
+//     is a span of rank 1 from 1.2 to 1.5 ms, MatMul; "cat":"communication" is one of ours;
+//     "name":"model_run" is a whole run of the rank.
 #include "report/internal.h"
 
 #include <jansson.h>
@@ -40,7 +45,8 @@ static const char *text_or(const char *text, const char *otherwise)
     return text;
 }
 
-// One event of the trace. Only complete ones ("X") of a rank count; what has no time, or an impossible one, is left out.
+// One event of the trace. Only complete ones ("X") of a rank count; what has no time, or an
+// impossible one, is left out.
 static void take(struct reading *reading, const json_t *entry)
 {
     struct page *page = reading->page;
@@ -88,6 +94,7 @@ static int text_order(const char *x, const char *y)
     return strcmp(text_or(x, ""), text_or(y, ""));
 }
 
+// A total order, as qsort need not keep that of equals.
 static int by_time(const void *a, const void *b)
 {
     const struct lane_span *x = a, *y = b;
@@ -115,8 +122,9 @@ static int by_seconds(const void *a, const void *b)
     return ascending(*(const double *)a, *(const double *)b);
 }
 
-// The k-th run of every rank is the k-th run: it takes as long as on the rank where it takes longest. The median of all is told;
-// where there are three or more, the first does not count, for engines warm up in it.
+// The k-th run of every rank is the k-th run: it takes as long as on the rank where it takes
+// longest. The median of all is told; where there are three or more, the first does not count, for
+// engines warm up in it.
 static void find_run(struct reading *reading)
 {
     run_list *runs = &reading->runs;
@@ -126,6 +134,7 @@ static void find_run(struct reading *reading)
     if (!longest || !runs->n)
         return;
     qsort(runs->at, runs->n, sizeof *runs->at, by_begin);
+    // Runs are sorted by rank and time: k counts those of one rank.
     for (size_t i = 0, k = 0; i < runs->n; i++, k++) {
         if (i > 0 && runs->at[i].device != runs->at[i - 1].device)
             k = 0;
@@ -151,6 +160,7 @@ static void fill(struct page *page, const json_t *root)
     span_list list = reading.spans;
     if (!list.n || page->arena->failed)
         return;
+    // Clocks of traces begin anywhere; the page's begins at 0.
     double first = list.at[0].begin, last = 0;
     for (size_t i = 0; i < list.n; i++) {
         if (list.at[i].begin < first)
@@ -166,7 +176,8 @@ static void fill(struct page *page, const json_t *root)
     find_run(&reading);
 }
 
-// The file's size, the number of spans and of devices are bounded; one without any work of a rank is refused.
+// The file's size, the number of spans and of devices are bounded; one without any work of a rank
+// is refused.
 tsr_status tsr__report_trace(struct page *page, const char *path)
 {
     struct str text;
