@@ -6,8 +6,17 @@
 // varints at most 10; a field with an unexpected wire type is an unknown field; messages and groups
 // together nest 100 deep. Nothing is allocated, every length is held against the bytes that are
 // left before it is used.
+//
+//     0a 03 61 62 63   field 1 (0a = 1 << 3 | 2, length-delimited), 3 bytes "abc"
+//     10 ac 02         field 2 (10 = 2 << 3 | 0, varint), 300 = 0x2c + 2 * 128
+//     0d 00 00 80 3f   field 1 (0d = 1 << 3 | 5, four bytes), the float 1.0
+//
+// Two ways through the same bytes: take_* decode any field and say what is wrong with it;
+// usual_head decodes the form that nearly all fields have and gives up on any other. Files are
+// mostly read by the second.
 #include "wire/internal.h"
 
+// What can be wrong; wrongs[] has the finding's code and words for each.
 enum wrong { FINE, TRUNCATED, LENGTH, TAG, NUMBER, TYPE, VARINT, GROUP, DEPTH, PACKED };
 
 static const struct {
@@ -30,6 +39,7 @@ struct scan {
     const unsigned char *p, *end;
 };
 
+// Seven bits in each byte, lowest first; the high bit says that another byte follows.
 static enum wrong take_varint(struct scan *scan, uint64_t *out)
 {
     uint64_t v = 0;
@@ -46,6 +56,7 @@ static enum wrong take_varint(struct scan *scan, uint64_t *out)
     return VARINT;
 }
 
+// Number and wire type of a field: tag = number << 3 | type.
 static enum wrong take_tag(struct scan *scan, uint32_t *number, uint32_t *type)
 {
     const unsigned char *start = scan->p;
@@ -74,6 +85,7 @@ static enum wrong take_bytes(struct scan *scan, struct str *out)
     return FINE;
 }
 
+// Little-endian, byte by byte: no alignment is asked of the file.
 static enum wrong take_fixed(struct scan *scan, int bytes, uint64_t *out)
 {
     if (scan->end - scan->p < bytes)
@@ -110,6 +122,8 @@ static enum wrong take_plain(struct scan *scan, uint32_t type, uint64_t *integer
 static enum wrong take_group(struct scan *scan, uint32_t number, int levels, struct str *inside)
 {
     uint32_t open[WIRE_MAX_DEPTH];
+    //
+    // numbers of the groups that are open, outermost first; each closing tag must have the last one's
     int n = 0;
     if (levels < 1)
         return DEPTH;
@@ -182,6 +196,8 @@ static inline size_t usual_head(const unsigned char *p, size_t left, size_t *len
     return 0;
 }
 
+// What the inline part in wire.h leaves: lengths of two bytes, which are still common, and
+// everything else. On damage cursor->p stays at the field that is wrong.
 bool tsr__wire_next_slow(struct wire_cursor *cursor, struct wire_field *out)
 {
     const unsigned char *p = cursor->p;
@@ -205,6 +221,7 @@ bool tsr__wire_next_slow(struct wire_cursor *cursor, struct wire_field *out)
 // ---- the check ---------------------------------------------------------------------------------
 
 // True if the bytes are whole varints of at most 10 bytes.
+// Eight bytes at a time where none of them says "more follows": lists of small numbers are mostly that.
 static bool varints_ok(const unsigned char *p, const unsigned char *end)
 {
     int run = 0; // bytes so far that say "more follows"
@@ -224,6 +241,7 @@ static bool varints_ok(const unsigned char *p, const unsigned char *end)
     return run == 0;
 }
 
+// A packed list is the elements' bytes, one behind the other, without tags.
 static bool packed_ok(const struct wire_row *row, struct str bytes)
 {
     const unsigned char *p = (const unsigned char *)bytes.p;
@@ -241,6 +259,7 @@ struct damage {
     enum wire_message message;
 };
 
+// Always false, so that a check can return it.
 static bool damaged(struct damage *damage, enum wrong wrong, const unsigned char *at,
                     enum wire_message m)
 {
@@ -251,6 +270,8 @@ static bool damaged(struct damage *damage, enum wrong wrong, const unsigned char
 static bool walk(struct damage *damage, struct str body, enum wire_message m, int depth);
 
 // What a known field holds.
+// row->check is not INSIDE_ANY: a list or a message that must be whole. `start` is where the field
+// begins.
 static bool walk_inside(struct damage *damage, const struct wire_row *row, struct str bytes,
                         const unsigned char *start, enum wire_message m, int depth)
 {
@@ -311,12 +332,14 @@ static bool walk(struct damage *damage, struct str body, enum wire_message messa
     return true;
 }
 
+// depth: level of the message in its file, 0 for a ModelProto.
 bool tsr__wire_sound(struct str body, enum wire_message m, int depth)
 {
     struct damage damage;
     return body.n == 0 || (depth <= WIRE_MAX_DEPTH && walk(&damage, body, m, depth));
 }
 
+// One finding, for the first damage: what comes after it cannot be told.
 tsr_status tsr__wire_check(tsr_session *session, struct str file, const char *start,
                            struct str body, enum wire_message message, int depth)
 {
@@ -336,6 +359,8 @@ tsr_status tsr__wire_check(tsr_session *session, struct str file, const char *st
 
 // ---- reading parts that were checked -----------------------------------------------------------
 
+// Walks the whole body, since the last field of the number counts; a view into it, {NULL, 0} if
+// there is none.
 struct str tsr__wire_bytes(struct str body, uint32_t number, bool *present)
 {
     struct wire_cursor cursor = wire_over(body);
@@ -353,6 +378,7 @@ struct str tsr__wire_bytes(struct str body, uint32_t number, bool *present)
     return last;
 }
 
+// *out is left alone where the field is absent, so callers put the default there first.
 bool tsr__wire_int(struct str body, uint32_t number, int64_t *out)
 {
     struct wire_cursor cursor = wire_over(body);
@@ -367,6 +393,7 @@ bool tsr__wire_int(struct str body, uint32_t number, int64_t *out)
     return found;
 }
 
+// Appends to the n that are there already; gives the new count, which may exceed cap.
 static size_t unpack(struct str bytes, int64_t *out, size_t n, size_t cap)
 {
     struct scan scan = {(const unsigned char *)bytes.p, (const unsigned char *)bytes.p + bytes.n};
@@ -379,6 +406,7 @@ static size_t unpack(struct str bytes, int64_t *out, size_t n, size_t cap)
     return n;
 }
 
+// Called twice as a rule: with cap 0 for the count, then with room for all.
 size_t tsr__wire_ints(struct str body, uint32_t number, int64_t *out, size_t cap)
 {
     struct wire_cursor cursor = wire_over(body);
