@@ -4,6 +4,13 @@
 // Keys and numbers are read strictly, the file is opened beneath the model's folder by `base`
 // alone, and the window is held against the file's size before a byte of it is touched. Knows no
 // element types.
+//
+//     external_data {location "w.bin", offset "4096", length "192"} in m/model.onnx: bytes 4096 .. 4287 of m/w.bin
+//     without offset: from the start; without length: to the end of the file
+//     "../w.bin", "/etc/passwd", a link that leads out of m/: refused by tsr__folder_file
+//
+// ir asks in two ways: map the range (tsr__external_map), or open the file to copy from
+// (tsr__external_open).
 #include "wire/internal.h"
 
 #include <errno.h>
@@ -15,6 +22,7 @@
 // leak.
 #define MEMORY_MARKER "*/_ORT_MEM_ADDR_/*"
 
+// Which of two locations holds is a question that different readers answer differently, so none is taken.
 static tsr_status bad_key(tsr_session *session, const struct place *at, struct str key,
                           struct str value)
 {
@@ -41,6 +49,8 @@ static tsr_status take_number(tsr_session *session, const struct place *at, stru
     return TSR_OK;
 }
 
+// Whether the name leads out of the folder is not asked here: only opening it can tell, since links
+// decide too.
 static tsr_status check_location(tsr_session *session, const struct place *at, struct str location)
 {
     struct str marker = STR(MEMORY_MARKER);
@@ -57,6 +67,7 @@ static tsr_status check_location(tsr_session *session, const struct place *at, s
     return TSR_OK;
 }
 
+// The texts in *out are views of the tensor's bytes. A checksum is handed on as it stands.
 tsr_status tsr__external_parse(tsr_session *session, struct str tensor, const struct place *at,
                                struct wire_external *out)
 {
@@ -120,6 +131,8 @@ static tsr_status check_window(tsr_session *session, const struct wire_external 
     return TSR_OK;
 }
 
+// The descriptor is the caller's. A file that is cut short afterwards is not noticed here: who
+// copies from it sees that.
 tsr_status tsr__external_open(tsr_session *session, const struct folder *folder,
                               const struct wire_external *external, const struct place *at,
                               int *fd_out, uint64_t *length_out)
@@ -145,6 +158,8 @@ tsr_status tsr__external_open(tsr_session *session, const struct folder *folder,
     return TSR_OK;
 }
 
+// An empty range has no map (base NULL) and bytes that are not NULL. The file is closed at once: a
+// map outlives its descriptor.
 tsr_status tsr__external_map(tsr_session *session, const struct folder *folder,
                              const struct wire_external *external, const struct place *at,
                              struct external_map *out)

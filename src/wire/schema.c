@@ -3,8 +3,17 @@
 //
 // One row per field, found by message and number without a search. Packed or unpacked is not told
 // apart: a reader takes both. Enumerations are integers. What has no row is an unknown field.
+//
+// `check` is what a reader must look into before it trusts a field (enum wire_inside): a message is
+// walked, a packed list must end with its last element, and any other bytes are whatever they are.
+// Only length-delimited fields are looked into.
+//
+// To follow a new version of ONNX: the number in fields.h, a row here, and WIRE_MAX_NUMBER if the
+// number is above it; a new message needs an enumerator in wire.h and its name below. Bytes of
+// fields without a row are kept, so an old program does not lose what a new file says.
 #include "wire/internal.h"
 
+// ONE: a single value; MANY: repeated; SUB and SUBS: a message, once or repeated.
 #define ROW(f, text, ...) [f] = {.number = f, .name = text, __VA_ARGS__},
 #define ONE(k)            .kind = KIND_##k
 #define MANY(k)           .kind = KIND_##k, .repeated = 1, .check = MANY_##k
@@ -235,6 +244,7 @@ const struct wire_row tsr__wire_rows[WIRE_MESSAGE_COUNT][WIRE_MAX_NUMBER + 1] = 
     },
 };
 
+// For findings: "the bytes end in the middle of a field (in a TensorProto)".
 static const char *const message_names[WIRE_MESSAGE_COUNT] = {
     [WIRE_MODEL] = "ModelProto",
     [WIRE_GRAPH] = "GraphProto",
