@@ -2,6 +2,14 @@
 // bundle.c - the folder: opening it, and checking that its files are the ones that were written.
 // Files are opened beneath the folder only, read by pread in bounded pieces, and each damaged one
 // is named.
+//
+//     out/manifest.json     what ranks, ports, collectives and files there are
+//     out/rank0.onnx        the graph of rank 0;  out/rank0.data: its own weights
+//     out/common.data       weights that several ranks use
+//
+// tsr__bundle_open reads the manifest and touches no other file; whether the files are those of the
+// manifest is asked by tsr__bundle_verify, for the ranks that will run here. A host of a cluster
+// needs the files of its own ranks only.
 #include "internal.h"
 
 #include <errno.h>
@@ -10,6 +18,7 @@
 
 #define READ_BYTES (256u << 10)
 
+// p NULL: no memory. The name must be of the manifest, which has plain file names only.
 struct str tsr__bundle_file_path(const struct bundle *bundle, struct arena *arena, const char *name)
 {
     size_t n = strlen(bundle->path);
@@ -17,6 +26,8 @@ struct str tsr__bundle_file_path(const struct bundle *bundle, struct arena *aren
     return tsr__arena_printf(arena, "%s%s%s", bundle->path, slash, name);
 }
 
+// The folder stays open until tsr__bundle_close: files are opened beneath it and by no other way
+// (tsr__folder_file).
 tsr_status tsr__bundle_open(tsr_session *session, struct arena *arena, const char *path,
                             struct bundle *out)
 {
@@ -40,6 +51,7 @@ close_folder:
     return st;
 }
 
+// Texts stay the arena's.
 void tsr__bundle_close(struct bundle *bundle)
 {
     tsr__folder_close(&bundle->folder);
@@ -90,6 +102,7 @@ static tsr_status digest_of(const struct bundle *bundle, int fd, uint64_t bytes,
     return st;
 }
 
+// For those who have changed a file of the partition and write the manifest again.
 tsr_status tsr__bundle_digest(const struct bundle *bundle, struct manifest_file *file)
 {
     struct place at = PLACE_NONE;
@@ -137,6 +150,7 @@ static tsr_status check_open_file(const struct bundle *bundle, const struct mani
     return TSR_MALFORMED;
 }
 
+// The manifest lists the file: reading it has made sure (known_file).
 static tsr_status check_file(const struct bundle *bundle, const char *name, bool check_files)
 {
     struct place at = PLACE_NONE;
@@ -151,6 +165,7 @@ static tsr_status check_file(const struct bundle *bundle, const char *name, bool
     return st;
 }
 
+// All files are looked at, so that one call names every damaged one; the first failure is the status.
 tsr_status tsr__bundle_verify(const struct bundle *bundle, const int64_t *ranks, size_t n_ranks,
                               bool check_files)
 {

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // manifest.c - tsr_manifest of tessera.h: what a partition's manifest says, for programs that run or serve one.
+//
+// Everything that is handed out (names, lists, shapes) lies in the manifest's arena and lives until
+// tsr_manifest_free. Structs of the public interface begin with their size: a caller that was built
+// with a shorter one gets as much as it knows.
 #include "bundle/bundle.h"
 
+// No folder is held open: files of the partition are not looked at.
 struct tsr_manifest {
     tsr_session *session;
     struct arena arena;
@@ -36,6 +41,7 @@ void tsr_manifest_free(tsr_manifest *manifest)
     tsr__free(session, manifest, sizeof *manifest);
 }
 
+// out->size 0 stands for a caller who has not set it: the whole struct.
 void tsr_manifest_about(const tsr_manifest *manifest, tsr_manifest_facts *out)
 {
     const struct manifest *from = &manifest->manifest;
@@ -55,6 +61,8 @@ void tsr_manifest_about(const tsr_manifest *manifest, tsr_manifest_facts *out)
     memcpy(out, &facts, facts.size);
 }
 
+// False past the last port. A port counts as kept cut only if its layout cuts: one that is whole on
+// some ranks does not.
 static bool get_port(const struct manifest_port *ports, size_t n, size_t i, tsr_manifest_port *out)
 {
     if (i >= n)

@@ -2,6 +2,11 @@
 // manifest_read.c - manifest.json -> struct manifest, with suspicion. The first thing that is wrong is the
 // finding; after it every helper does nothing (sticky), so the reading functions stay straight
 // lines. Knows no ONNX.
+//
+// What is bounded: the text (MANIFEST_MAX_BYTES), each list (MAX_ENTRIES), ranks, dimensions, groups of
+// a collective, members of a group. What must agree: files and sizes, one device and one entry of
+// weights for each rank, names of files that are listed, ports of states, ranks that exist. Fields that
+// older releases did not write may be absent: dialect, states, stages, inputs and outputs of a device.
 #include "internal.h"
 
 #include <jansson.h>
@@ -10,6 +15,7 @@
 #define MAX_ENTRIES 1000000 // of any list in a manifest
 #define MAX_RANK    64      // dimensions of an input or output
 
+// failed: something was wrong, or memory lacked; nothing is read after that.
 struct reader {
     tsr_session *session;
     struct arena *arena;
@@ -17,6 +23,7 @@ struct reader {
     bool failed;
 };
 
+// The message is: "field" what.
 static void wrong(struct reader *reader, const char *field, const char *what)
 {
     bool known = reader->failed || reader->arena->failed; // out of memory has its finding already
@@ -29,6 +36,7 @@ static void wrong(struct reader *reader, const char *field, const char *what)
               "\"%s\" %s", field, what);
 }
 
+// NULL after any failure, this one included; all helpers take NULL for "nothing".
 static const json_t *member(struct reader *reader, const json_t *object, const char *key,
                             json_type type)
 {
@@ -43,6 +51,8 @@ static const json_t *member(struct reader *reader, const json_t *object, const c
     return value;
 }
 
+// jansson's texts go with the document. Never NULL: "" after a failure. A zero byte would cut a
+// name short for everybody who reads it as a C text.
 static const char *copy_text(struct reader *reader, const char *key, const json_t *value)
 {
     if (!value || reader->failed)
@@ -60,6 +70,7 @@ static const char *text_member(struct reader *reader, const json_t *object, cons
     return copy_text(reader, key, member(reader, object, key, JSON_STRING));
 }
 
+// In low .. high; low after a failure.
 static int64_t int_member(struct reader *reader, const json_t *object, const char *key, int64_t low,
                           int64_t high)
 {
@@ -70,6 +81,7 @@ static int64_t int_member(struct reader *reader, const json_t *object, const cha
     return reader->failed ? low : i;
 }
 
+// *n is 0 after a failure, so that a loop over it does nothing.
 static const json_t *list_member(struct reader *reader, const json_t *object, const char *key,
                                  size_t *n)
 {
@@ -105,6 +117,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct manifest_file *)a)->name, ((const struct manifest_file *)b)->name);
 }
 
+// Exactly n lower-case digits: what is compared as text must have one form.
 static bool hex_ok(const char *text, size_t n)
 {
     return strlen(text) == n && strspn(text, "0123456789abcdef") == n;
@@ -152,6 +165,7 @@ static void read_files(struct reader *reader, const json_t *root, struct manifes
 
 // ---- the other parts ---------------------------------------------------------------------------
 
+// What the partition is of, and how many ranks it has: later parts are held against that.
 static void read_model(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     manifest->generator = text_member(reader, root, "generator");
@@ -169,6 +183,7 @@ static void read_model(struct reader *reader, const json_t *root, struct manifes
     manifest->model_sha256 = text_member(reader, model, "sha256");
 }
 
+// Gives the name back. Every file that is opened later has a size and a digest this way.
 static const char *known_file(struct reader *reader, const struct manifest *manifest,
                               const char *field, const char *name)
 {
@@ -224,6 +239,7 @@ static void read_device_stages(struct reader *reader, const json_t *entry,
     device->n_stages = n;
 }
 
+// A rank has at most two files of weights: its own and the common one.
 static void read_device(struct reader *reader, const json_t *entry, const struct manifest *manifest,
                         int64_t rank, struct manifest_device *device)
 {
@@ -253,6 +269,7 @@ static void read_device(struct reader *reader, const json_t *entry, const struct
     }
 }
 
+// "weights" is a list beside "devices", entry for entry.
 static void read_devices(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     size_t n, n_weights;
@@ -302,6 +319,7 @@ static void read_shape(struct reader *reader, const json_t *entry, struct manife
 }
 
 // NULL: the list is no layout's.
+// An entry that is no integer becomes -1, which no place of a layout allows: decoding refuses it.
 static struct tile_layout *decode_layout(struct reader *reader, const json_t *list)
 {
     size_t n = json_array_size(list);
@@ -346,6 +364,7 @@ static const struct tile_layout *read_layout(struct reader *reader, const json_t
     return NULL;
 }
 
+// Searched one by one: states are few.
 static bool is_port(const struct manifest_port *ports, size_t n, const char *name)
 {
     for (size_t i = 0; i < n; i++)
@@ -377,6 +396,7 @@ static void read_states(struct reader *reader, const json_t *root, struct manife
     }
 }
 
+// key: "inputs" or "outputs" of the whole model.
 static struct manifest_port *read_ports(struct reader *reader, const json_t *root, const char *key,
                                         int64_t n_ranks, size_t *n)
 {
@@ -397,6 +417,7 @@ static struct manifest_port *read_ports(struct reader *reader, const json_t *roo
     return ports;
 }
 
+// Ranks ascend, so that none stands twice and all who read the manifest number the members alike.
 static void read_group(struct reader *reader, const json_t *list, int64_t n_ranks,
                        struct manifest_group *group)
 {
@@ -489,6 +510,7 @@ static tsr_status read_root(struct reader *reader, const json_t *root, struct ma
     return reader->failed ? TSR_MALFORMED : TSR_OK;
 }
 
+// offset: the byte at which reading stopped.
 static tsr_status no_object(tsr_session *session, struct str file, uint64_t offset,
                             const char *text)
 {
@@ -523,6 +545,7 @@ tsr_status tsr__manifest_parse(tsr_session *session, struct arena *arena, struct
     return st;
 }
 
+// The backslash too: a partition may be copied to a system where it parts names.
 bool tsr__manifest_name_ok(struct str name)
 {
     if (name.n == 0 || name.n > 255 || str_is(name, ".") || str_is(name, ".."))
@@ -534,6 +557,7 @@ bool tsr__manifest_name_ok(struct str name)
     return true;
 }
 
+// By halving: read_files sorts by the same order of bytes.
 const struct manifest_file *tsr__manifest_find(const struct manifest *manifest, struct str name)
 {
     size_t low = 0, high = manifest->n_files;

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // manifest_write.c - struct manifest -> manifest.json. One order of fields, no times, no paths: the same
 // partition has the same bytes.
+//
+// What is absent is left out (dialect, stages, ports of a device where they are not known), not
+// written as null. The reader of the same release takes everything that stands here;
+// docs/formats.md describes each field.
 #include "bundle/bundle.h"
 
 // The layout as the operators' attributes have it (tsr__layout_encode), number by number.
@@ -84,6 +88,7 @@ static void write_names(tsr_json *json, const char *key, const char *const *name
     tsr_json_end(json);
 }
 
+// In order of the ranks; what a rank holds of the weights is in "weights", for which see write_rest.
 static void write_devices(tsr_json *json, const struct manifest *manifest)
 {
     tsr_json_begin(json, "devices", '[');
@@ -186,6 +191,7 @@ const char *tsr__manifest_text(tsr_session *session, const struct manifest *mani
     return tsr_json_text(json);
 }
 
+// Written beside and renamed: a reader sees the old manifest or the new one, whole.
 static tsr_status write_at(tsr_session *session, const char *path, const struct manifest *manifest)
 {
     tsr_json *owner = NULL;
@@ -211,6 +217,7 @@ tsr_status tsr__manifest_replace(const struct bundle *bundle, const struct manif
     return st;
 }
 
+// The folder itself appears under its name later, when all files are in it.
 tsr_status tsr__manifest_write(struct outfolder *outfolder, const struct manifest *manifest)
 {
     struct arena arena;
