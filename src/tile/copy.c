@@ -41,6 +41,7 @@ static inline void move(struct walk *walk, const char *src, char *dst, int64_t n
 
 static void walk(struct walk *walk, int axis, const char *src, char *dst);
 
+// n neighbouring indices of one dimension, which both sides have: at the last dimension that is one move.
 static void walk_run(struct walk *w, int dim, const char *src, char *dst, int64_t n)
 {
     if (dim == w->rank - 1) {
@@ -83,12 +84,15 @@ static void walk(struct walk *w, int dim, const char *src, char *dst)
     }
 }
 
+// One interval each, and the same one: then both store the dimension in the same way.
 static bool same_dim(const struct tile_piece *a, const struct tile_piece *b, int axis)
 {
     return a->dims[axis].n == 1 && b->dims[axis].n == 1 &&
            memcmp(a->dims[axis].at, b->dims[axis].at, sizeof(*a->dims[axis].at)) == 0;
 }
 
+// Gives the elements that were moved. A packed side has steps of 0 and is not addressed: move()
+// goes on in the message.
 static int64_t walk_all(struct walk *w, const char *src, char *dst, size_t elem_bytes)
 {
     int64_t per_unit = 1;
@@ -144,6 +148,7 @@ int64_t tsr__piece_pack(const struct tile_piece *mine, const void *src,
     return tsr__piece_move(mine, src, theirs, message, elem_bytes, TILE_PACKED_TO, NULL);
 }
 
+// The sender's piece is `from` here: both sides walk the same pair in the same roles.
 int64_t tsr__piece_unpack(const struct tile_piece *mine, void *dst, const struct tile_piece *theirs,
                           const void *message, size_t elem_bytes)
 {

@@ -48,11 +48,13 @@ size_t tsr__layout_encode(const struct tile_layout *layout, int64_t *out, size_t
     return sink.n;
 }
 
+// The list, and how far it has been read.
 struct source {
     const int64_t *v;
     size_t n, at;
 };
 
+// False at the end of the list, and for a number out of bounds.
 static bool take(struct source *source, int64_t least, int64_t most, int64_t *out)
 {
     if (source->at >= source->n || source->v[source->at] < least || source->v[source->at] > most)
@@ -61,6 +63,7 @@ static bool take(struct source *source, int64_t least, int64_t most, int64_t *ou
     return true;
 }
 
+// At most one factor may be of unknown size (0): two would leave the sizes open.
 static bool take_dim(struct arena *arena, struct source *source, struct tile_dim *dim)
 {
     int64_t n;
@@ -100,6 +103,8 @@ static bool take_loops(struct source *source, struct tile_layout *layout)
     return true;
 }
 
+// Owners of a shard must ascend, as tsr__layout_own leaves them: so each is above the last, and
+// none stands twice.
 static bool take_owners(struct arena *arena, struct source *source, struct tile_layout *layout)
 {
     int64_t n_shards, kept = 0;
@@ -123,6 +128,7 @@ static bool take_owners(struct arena *arena, struct source *source, struct tile_
     return true;
 }
 
+// The list must end where the layout ends.
 struct tile_layout *tsr__layout_decode(struct arena *arena, const int64_t *v, size_t n)
 {
     struct source source = {v, n, 0};

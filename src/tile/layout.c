@@ -11,6 +11,7 @@
 
 #include <stdlib.h>
 
+// All arrays have one entry more than they need, so that none is empty.
 static struct tile_layout *layout_alloc(struct arena *arena, int rank, int n_loops,
                                         int64_t n_shards, size_t n_owners)
 {
@@ -78,6 +79,7 @@ static int owner_order(const void *a, const void *b)
     return int64_order(x->device, y->device);
 }
 
+// pairs are sorted in place, and only if they are not in order: most callers make them so.
 bool tsr__layout_own(struct arena *arena, struct tile_layout *layout, struct tile_owner *pairs,
                      size_t n)
 {
@@ -130,8 +132,7 @@ struct tile_layout *tsr__layout_copy(struct arena *arena, const struct tile_layo
     return c;
 }
 
-// For each loop of b the loop of a with the same position; both number the same cut factors, the
-// k-th cut factor of a dimension standing for itself whatever whole factors lie between.
+// How many cut factors of the dimension stand before the loop's own.
 static int cut_ordinal(const struct tile_layout *layout, const struct tile_loop *at)
 {
     int n = 0;
@@ -140,6 +141,8 @@ static int cut_ordinal(const struct tile_layout *layout, const struct tile_loop 
     return n;
 }
 
+// For each loop of b the loop of a with the same position; both number the same cut factors, the
+// k-th cut factor of a dimension standing for itself whatever whole factors lie between.
 static void match_loops(const struct tile_layout *a, const struct tile_layout *b, int *in_a)
 {
     for (int i = 0; i < b->n_loops; i++)
@@ -154,6 +157,7 @@ static int64_t loop_cuts(const struct tile_layout *layout, int i)
     return layout->dims[layout->loops[i].dim].factors[layout->loops[i].factor].cuts;
 }
 
+// The digits of the shard's number, the last loop fastest: shard 4 of loops of 2 and 3 is (1,1).
 void tsr__layout_coords(const struct tile_layout *layout, int64_t shard, int64_t *coords)
 {
     for (int i = layout->n_loops - 1; i >= 0; i--) {
@@ -176,6 +180,8 @@ static int64_t same_shard(const struct tile_layout *a, const struct tile_layout 
     return at;
 }
 
+//     {2,2} with axis 1 as the outer loop numbers its tiles (0,0) (1,0) (0,1) (1,1); here they are
+//     numbered (0,0) (0,1) (1,0) (1,1), each with the owners that it had
 struct tile_layout *tsr__layout_ordered(struct arena *arena, const struct tile_layout *layout)
 {
     struct tile_layout *tile_layout = tsr__layout_cut(arena, layout->rank, layout->dims);
@@ -279,6 +285,7 @@ bool tsr__layout_has_device(const struct tile_layout *layout, int64_t device)
     return false;
 }
 
+// A walk over shard_of(d, 0), shard_of(d, that + 1) ... meets all shards of a device, ascending.
 int64_t tsr__layout_shard_of(const struct tile_layout *layout, int64_t device, int64_t from)
 {
     for (int64_t k = from < 0 ? 0 : from; k < layout->n_shards; k++)

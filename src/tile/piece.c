@@ -96,6 +96,7 @@ static bool digits_of(const struct tile_dim *dim, int64_t size, const int64_t *c
     return true;
 }
 
+// The digits above `run` count through all their values; each value is one interval.
 int64_t tsr__dim_intervals(const struct tile_dim *dim, int64_t size, const int64_t *coords,
                            struct tile_interval *out, int64_t cap)
 {

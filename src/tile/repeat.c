@@ -44,6 +44,8 @@ static struct tile_layout *cut_more(struct arena *arena, const struct tile_layou
     return tsr__layout_cut(arena, layout->rank, wide->dims);
 }
 
+// Every shard of the block becomes one shard of each copy (shared dimension) or the same shard with
+// the owners of all copies.
 struct tile_layout *tsr__layout_repeat(struct arena *arena, const struct tile_layout *block,
                                        const struct tile_repeat *repeat, int dim)
 {
