@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+// Memory for a digest, whatever the file's size.
 #define READ_BYTES (256u << 10)
 
 // p NULL: no memory. The name must be of the manifest, which has plain file names only.
@@ -85,6 +86,8 @@ static tsr_status digest_of(const struct bundle *bundle, int fd, uint64_t bytes,
     tsr__sha256_init(&digest);
     tsr_status st = TSR_OK;
     uint64_t done = 0;
+    //
+    // the digest is finished after a failure too; `out` counts only with TSR_OK
     while (done < bytes) {
         size_t want = bytes - done < READ_BYTES ? (size_t)(bytes - done) : READ_BYTES;
         ssize_t got = read_at(bundle->session, fd, buffer, want, done);

@@ -90,6 +90,7 @@ bool tsr_manifest_output(const tsr_manifest *manifest, size_t i, tsr_manifest_po
     return get_port(manifest->manifest.outputs, manifest->manifest.n_outputs, i, out);
 }
 
+// The i-th output that becomes an input of the next run where it lies; false past the last.
 bool tsr_manifest_state(const tsr_manifest *manifest, size_t i, const char **past,
                         const char **present)
 {

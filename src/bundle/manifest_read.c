@@ -3,6 +3,17 @@
 // finding; after it every helper does nothing (sticky), so the reading functions stay straight
 // lines. Knows no ONNX.
 //
+// A manifest of two ranks, shortened:
+//     {"version": 1, "generator": "tessera 0.1.0", "model": {"name": "m.onnx", "sha256": "6c13..."},
+//      "configuration": "tp2", "plan": "670dd90694058451", "ranks": 2,
+//      "devices": [{"rank": 0, "device": "", "file": "rank0.onnx", "data": ["rank0.data", "common.data"],
+//                   "inputs": ["ids"], "outputs": ["logits", "ai.tessera.token.out"]}, {"rank": 1, ...}],
+//      "inputs": [{"name": "ids", "type": "int64", "shape": ["batch", "seq"], "sharding": "{1,1:0,1}"}],
+//      "outputs": [{"name": "logits", ..., "shape": ["batch", "seq", 512], "sharding": "{1,1,1:0}"}], "states": [],
+//      "collectives": [{"id": 0, "op": "AllReduce", "type": "float32", "groups": [[0, 1]]}],
+//      "replicated": [], "weights": [{"elements": 188763, "bytes": 755117}, {...}],
+//      "files": {"rank0.onnx": "4b51...", ...}, "sizes": {"rank0.onnx": 332994, ...}}
+//
 // What is bounded: the text (MANIFEST_MAX_BYTES), each list (MAX_ENTRIES), ranks, dimensions, groups of
 // a collective, members of a group. What must agree: files and sizes, one device and one entry of
 // weights for each rank, names of files that are listed, ports of states, ranks that exist. Fields that
@@ -100,6 +111,7 @@ static const json_t *list_member(struct reader *reader, const json_t *object, co
 
 // Entry i of a list, which must be an object (NULL after a failure: the helpers above accept it
 // then).
+// key is the name of the list, for the finding.
 static const json_t *entry(struct reader *reader, const json_t *list, const char *key, size_t i)
 {
     const json_t *value = reader->failed ? NULL : json_array_get(list, i);
@@ -217,6 +229,7 @@ static const char **read_names(struct reader *reader, const json_t *entry, const
 }
 
 // The stages that a rank works in; manifests of models without stages have none.
+// Ascending, so that none stands twice.
 static void read_device_stages(struct reader *reader, const json_t *entry,
                                struct manifest_device *device)
 {
@@ -467,6 +480,7 @@ static void read_collectives(struct reader *reader, const json_t *root, struct m
     }
 }
 
+// Nodes that were annotated to be cut and run whole, with the reason: for people, nothing depends on it.
 static void read_replicated(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     const json_t *list = list_member(reader, root, "replicated", &manifest->n_replicated);

@@ -68,6 +68,7 @@ static void write_ports(tsr_json *json, const char *key, const struct manifest_p
     tsr_json_end(json);
 }
 
+// An empty list where no output becomes an input: readers need not ask whether it is there.
 static void write_states(tsr_json *json, const struct manifest *manifest)
 {
     tsr_json_begin(json, "states", '[');
@@ -111,6 +112,7 @@ static void write_devices(tsr_json *json, const struct manifest *manifest)
     tsr_json_end(json);
 }
 
+// In the order of the plan, which is the order in which every rank of a group meets them.
 static void write_collectives(tsr_json *json, const struct manifest *manifest)
 {
     tsr_json_begin(json, "collectives", '[');
