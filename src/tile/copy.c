@@ -11,6 +11,8 @@
 // elements: from 3 and 9 in the first to 0 and 3 in the second; a message of it has 6 elements.
 #include "tile/tile.h"
 
+// One move under way. A unit is a stretch of bytes that both sides store alike: an element, or rows
+// of them.
 struct walk {
     const struct tile_piece *from, *to;
     int rank;    // dimensions walked; those behind are part of `unit`

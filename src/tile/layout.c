@@ -30,6 +30,7 @@ static struct tile_layout *layout_alloc(struct arena *arena, int rank, int n_loo
     return layout;
 }
 
+// Factors are copied too: a layout shares nothing with what it was made of.
 static bool dims_copy(struct arena *arena, struct tile_layout *layout, const struct tile_dim *dims)
 {
     for (int dim = 0; dim < layout->rank; dim++) {
@@ -253,6 +254,8 @@ static bool dims_equal(const struct tile_dim *a, const struct tile_dim *b)
     }
 }
 
+// Text by text a layout may be said in two ways ({4} of 8, or {2/2*4/2}); such ones are not equal
+// here. sharding/canonical.c makes one form of them first.
 bool tsr__layout_equal(const struct tile_layout *a, const struct tile_layout *b)
 {
     if (a->rank != b->rank || a->n_shards != b->n_shards || a->n_loops != b->n_loops)

@@ -158,6 +158,7 @@ struct tile_piece *tsr__layout_piece(struct arena *arena, const struct tile_layo
     return piece;
 }
 
+// -1: the product does not fit.
 int64_t tsr__piece_elements(const struct tile_piece *piece)
 {
     int64_t n = 1;

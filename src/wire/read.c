@@ -155,6 +155,7 @@ static enum wrong take_group(struct scan *scan, uint32_t number, int levels, str
 }
 
 // One field of a message below which `levels` more may nest.
+// *out has what was read so far, also where something is wrong.
 static enum wrong take_field(struct scan *scan, int levels, struct wire_field *out)
 {
     const char *start = (const char *)scan->p;

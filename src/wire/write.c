@@ -128,6 +128,7 @@ void tsr__rope_float(struct rope *rope, uint32_t number, float value)
     rope->at = p;
 }
 
+// Tag, length and bytes in one go; a long value becomes a view, whose piece follows the head.
 void tsr__rope_bytes(struct rope *rope, uint32_t number, struct str value)
 {
     bool copy = value.n < VIEW_BYTES;
@@ -270,6 +271,7 @@ static bool is_kept(const struct rewrite *rewrite, const struct wire_part *part)
 }
 
 // NULL: the number is not managed, and its fields stay.
+// Numbers above WIRE_MAX_NUMBER are unknown fields and never managed.
 static struct lane *lane_of(struct rewrite *rewrite, uint32_t number)
 {
     if (number <= WIRE_MAX_NUMBER && rewrite->managed >> number & 1)
