@@ -11,6 +11,9 @@
 // One run takes 4 + (1 + 5) + (1 + 3) = 14: the latency. Runs that follow one another come out at the pace of the stage that
 // is busy longest, with what it takes in and hands over: stage 1 with 1 + 5 + 1 = 7, the period. If stage 2 read a value
 // of stage 0 directly, stage 0 would wait until stage 1 is done too: 4 + 1 + 5 = 10.
+//
+// Transfers are counted whole, on both sides: a rank computes nothing while it sends or receives (ARCHITECTURE.md, what overlaps;
+// tests/e2e/overlap.py sees it in traces). What overlaps are stages, each busy with another run.
 #include "plan/stages.h"
 
 // ---- times --------------------------------------------------------------------------------------
