@@ -17,6 +17,7 @@ struct windows {
     bool padded[MAX_SPATIAL]; // its pads are numbers all the same
 };
 
+// Lists may be left out: then the usual value.
 static int64_t entry(const int64_t *list, size_t n, int i, int64_t otherwise)
 {
     if ((size_t)i >= n)
@@ -32,6 +33,7 @@ static void pad_pooling(struct windows *windows, int i, bool lower)
     struct expr size = windows->size[i], kernel = windows->kernel[i];
     windows->padded[i] = true;
     windows->size[i] = (struct expr){0};
+    // Only numbers are followed; `size` then stays unknown, and so does the result.
     if (!expr_is_number(size) || !expr_is_number(kernel) || kernel.number > INT32_MAX ||
         size.number > INT64_MAX / 2)
         return;
@@ -43,6 +45,7 @@ static void pad_pooling(struct windows *windows, int i, bool lower)
 }
 
 // Kernel sizes from the attribute, else from the weights.
+// False: lists and ranks do not fit together, or a number is out of range; then no shape is known.
 static bool read_windows(struct shape_job *job, struct shape x, struct shape w,
                          struct windows *windows)
 {
@@ -100,6 +103,7 @@ static struct expr window_count(struct exprs *exprs, const struct windows *windo
     struct expr start = room; // windows start before this place
     room = tsr__expr_add(exprs, room, expr_number(windows->after[i]));
     room = tsr__expr_sub(exprs, room, span(exprs, windows, i));
+    // The kernel is larger than what there is: the model would fail.
     if (expr_is_number(room) && room.number < 0)
         return (struct expr){0};
     if (windows->ceil)
@@ -128,6 +132,7 @@ static void set_windows(struct shape_job *job, const struct windows *windows, ts
         tsr__job_set(job, i, windows->n + 2, dims);
 }
 
+// As many channels as the weights have outputs.
 static void convolution(struct shape_job *job, int weights)
 {
     struct shape x = tsr__job_in(job, 0), w = tsr__job_in(job, weights);
@@ -163,6 +168,7 @@ void tsr__infer_pool(struct shape_job *job)
 
 // Where a window's outputs go: the other way round. Windows that are shorter than the stride end before it (in ONNX
 // Runtime; the standard has them filled up): 4 elements with stride 2 and a kernel of 1 make 7, not 8.
+// `extra` is output_padding, which adds places at the end.
 static struct expr window_room(struct shape_job *job, const struct windows *windows, int i,
                                int64_t extra)
 {
@@ -231,6 +237,7 @@ void tsr__infer_max_unpool(struct shape_job *job)
 }
 
 // [n c*6 l] with blocks {2 3} is [n c ...], the image's own sizes behind.
+// Columns of a block each become the channels of a place.
 void tsr__infer_col2im(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0), of = tsr__job_in(job, 1);
@@ -266,6 +273,7 @@ void tsr__infer_causal_conv(struct shape_job *job)
         return;
     dims[0] = x.dims[0];
     dims[1] = x.dims[1];
+    // A kernel of k needs k - 1 elements of what came before.
     if (w.rank == 3)
         dims[2] =
             tsr__expr_dim(job->exprs, tsr__expr_sub(job->exprs, tsr__expr_of(job->exprs, w.dims[2]),

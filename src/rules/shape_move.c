@@ -21,6 +21,7 @@ static tsr_dim *copy_dims(struct shape_job *job, int i, int *rank)
 }
 
 // Integers of input i as expressions, or of an attribute as numbers; n -1: not known.
+// The input wins over the attribute: opsets moved such lists from one to the other.
 static struct known_value list_of(struct shape_job *job, int i, const char *name)
 {
     const int64_t *ints;
@@ -43,6 +44,8 @@ void tsr__infer_concat(struct shape_job *job)
     tsr_dim *dims = NULL;
     struct expr sum = expr_number(0);
     int rank = -1, axis = -1;
+    // One input of unknown rank makes the sum unknown, but not what the others say of the remaining
+    // dimensions.
     for (int i = 0; i < job->n_in; i++) {
         struct shape shape = tsr__job_in(job, i);
         if (shape.rank < 0) {
@@ -56,6 +59,7 @@ void tsr__infer_concat(struct shape_job *job)
         if (!dims || axis < 0 || shape.rank != rank)
             return;
         sum = tsr__expr_add(job->exprs, sum, tsr__expr_of(job->exprs, shape.dims[axis]));
+        // A number says more than a name, and a name more than nothing.
         for (int d = 0; d < rank; d++)
             if (dims[d].value < 0 && (shape.dims[d].value >= 0 || !dim_known(dims[d])))
                 dims[d] = shape.dims[d];
@@ -67,6 +71,7 @@ void tsr__infer_concat(struct shape_job *job)
 }
 
 // Pieces of one size, the last one smaller, as num_outputs asks for; or equal ones.
+// Without num_outputs a size that the outputs do not divide is not known: the model is not valid.
 static struct expr split_size(struct shape_job *job, struct expr size, int i)
 {
     int64_t pieces = tsr__job_int(job, "num_outputs", 0);
@@ -85,6 +90,7 @@ void tsr__infer_split(struct shape_job *job)
     struct shape shape = tsr__job_in(job, 0);
     int axis = tsr__axis(tsr__job_int(job, "axis", 0), shape.rank), rank;
     struct known_value sizes = list_of(job, 1, "split");
+    // Sizes that are given and not known leave the pieces unknown; they are not taken to be equal.
     bool sized = tsr__job_has(job, 1) || sizes.elements;
     if (shape.rank < 0 || axis < 0)
         return;
@@ -167,6 +173,7 @@ bool tsr__slice_bounds(const struct shape_job *job, int axis, int64_t size, int6
 {
     struct shape_job *shape_job = (struct shape_job *)job;
     int64_t entry = slice_entry(shape_job, axis, tsr__job_in(shape_job, 0).rank);
+    // All of the dimension, where it is not sliced.
     *start = 0;
     *end = size;
     *step = 1;
@@ -213,6 +220,8 @@ static struct expr clipped(struct exprs *exprs, struct expr at, struct expr size
 }
 
 // Elements from a to b of a dimension of that size, as far as they exist.
+// The last k of size are min(size, k); from a to the end max(size - a, 0); else the difference of
+// both bounds.
 static struct expr slice_run(struct exprs *exprs, struct expr a, struct expr b, struct expr size)
 {
     bool to_end = expr_equal(clipped(exprs, b, size), size);
@@ -275,6 +284,7 @@ void tsr__infer_slice(struct shape_job *job)
 // ---- sizes from lists --------------------------------------------------------------------------
 
 // Axes that are padded: those of input 3, without it all. The count; -1: some, nobody knows which.
+// Only the first VALUES_MAX are written; the count says how many there are.
 static int64_t padded_axes(struct shape_job *job, int rank, int64_t axes[VALUES_MAX])
 {
     if (tsr__job_has(job, 3))
@@ -307,6 +317,7 @@ void tsr__infer_pad(struct shape_job *job)
             return;
         struct expr size = tsr__expr_of(job->exprs, dims[axis]);
         struct expr more = EXPR_UNKNOWN;
+        // Pads may be negative, which crops.
         if (pads.elements && pads.n == 2 * n)
             more = tsr__expr_add(job->exprs, element_of(pads, i), element_of(pads, n + i));
         dims[axis] = tsr__expr_dim(job->exprs, tsr__expr_add(job->exprs, size, more));
@@ -315,6 +326,7 @@ void tsr__infer_pad(struct shape_job *job)
 }
 
 // Two sizes of one broadcast dimension.
+// Where one is a number other than 1 the other is it, too, or is 1.
 static struct expr stretched(struct exprs *exprs, struct expr a, struct expr b)
 {
     if (expr_is(a, 1) || (expr_is_number(b) && b.number != 1))
@@ -405,6 +417,7 @@ void tsr__infer_squeeze(struct shape_job *job)
             return;
         gone[axis] = true;
     }
+    // A symbol might be 1 in a run: then not even the rank is known.
     if (!given)
         for (int i = 0; i < shape.rank; i++) {
             if (shape.dims[i].value < 0)
