@@ -6,7 +6,7 @@
 // that stays whole. What steers an operator and is not known leaves the node whole.
 //
 //   Flatten [2 3 4 5], axis 2        [d0 d1 d2 d3] -> [(d0 d1) (d2 d3)]
-//   Tile [4 6], repeats 1 3          [d0 d1],· -> [d0 (t1 d1)]; rep t1
+//   Tile [4 6], repeats 1 3          [d0 d1],· -> [d0 (t1 d1)]; gen t1; list 1 1 3; put 1 share t1
 //   Squeeze [2 1 5], axes 1          [d0 1 d2],·? -> [d0 d2]
 //   Expand [1 6] to [4 5 6]          [1 d2],· -> [g0 g1 d2]; shape 1; gen g0; gen g1
 //   DepthToSpace [1 8 2 3], size 2   [n (p q c) h w] -> [n c (h p) (w q)]; rep p q
@@ -28,6 +28,7 @@ static int rank_of(struct derivation *derivation, size_t i)
 }
 
 // One letter with its number, or a mark without one.
+// The number is that of the dimension, so that letters of several tensors meet.
 static void add_letter(struct derivation *derivation, const char *letter, int i)
 {
     tsr__derive_add(derivation, "%s%d ", letter, i);
@@ -44,6 +45,7 @@ static void add_dims(struct derivation *derivation, int from, int to, const bool
     }
 }
 
+// Both known, and equal as expressions.
 static bool same_dim(const struct derivation *derivation, tsr_dim a, tsr_dim b)
 {
     return tsr__dim_equal(derivation->shapes->exprs, a, b);
@@ -54,6 +56,7 @@ static bool same_dim(const struct derivation *derivation, tsr_dim a, tsr_dim b)
 // ---- one axis or several are worked on ---------------------------------------------------------
 
 // [..],hosts -> [..] with the marked dimensions whole.
+// `hosts`: small inputs behind the first, ",·".
 static void marked_rule(struct derivation *derivation, int rank, const bool *marked,
                         const char *hosts)
 {
@@ -104,6 +107,7 @@ static int64_t scales_of(const struct derivation *derivation, float *out)
                             .n_in = (int)tsr_node_input_count(derivation->node)};
     int64_t n = tsr__attr_floats(tsr__attr_of(derivation->shapes, derivation->node, "scales"), out,
                                  MAX_RANK);
+    // Only the first opsets have the attribute.
     if (n > 0)
         return n;
     int scales = 2;
@@ -147,6 +151,7 @@ static bool mark_resampled(struct derivation *derivation, int rank, bool *marked
         int64_t axis = i;
         if (n_axes)
             axis = axes[i];
+        // A scale of exactly 1 copies. Of sizes the caller has compared old and new already.
         bool one = sizes || (i < n && scales[i] == 1.0f);
         if ((all || !one) && !mark_axes(derivation, rank, &axis, 1, marked))
             return false;
@@ -177,6 +182,8 @@ static int64_t whole_scale(const struct derivation *derivation, int dim, tsr_dim
         tsr__attr_of(derivation->shapes, derivation->node, "axes") || from.value < 1 ||
         to.value < from.value || to.value % from.value)
         return 0;
+    // With sizes the ratio is theirs; a scale must be that number, since 2.9 would round to other
+    // places.
     int64_t times = to.value / from.value;
     bool agrees = tsr__derive_has(derivation, 3) ||
                   (dim < scales_of(derivation, scales) && scales[dim] == (float)times);
@@ -186,6 +193,8 @@ static int64_t whole_scale(const struct derivation *derivation, int dim, tsr_dim
 }
 
 // Every element is repeated so many times: each stands for itself. 0: it is not so.
+// Nearest with these roundings takes element i for places i*times .. i*times + times - 1, and no
+// other.
 static int64_t repeats(const struct derivation *derivation, int dim, tsr_dim from, tsr_dim to)
 {
     static const char *const modes[] = {"nearest"}, *const centres[] = {"half_pixel"};
@@ -229,6 +238,8 @@ static void add_mixed(struct derivation *derivation, int rank, const int64_t *si
     for (int i = 0; i < rank; i++)
         if (sides[i])
             tsr__derive_add(derivation, "; trim 0 %d %d %lld", i, window++, (long long)times[i]);
+    // With scales the local node finds its sizes itself; sizes are numbers of the whole and are
+    // replaced.
     if (!tsr__derive_has(derivation, 3))
         return;
     window = 0;
@@ -249,6 +260,7 @@ static void add_shares(struct derivation *derivation, int rank, const bool *mark
             tsr__derive_add(derivation, "; put %d share d%d", i, i);
 }
 
+// Windows need numbers in every dimension.
 static bool all_numbers(struct shape shape)
 {
     for (int i = 0; i < shape.rank; i++)
@@ -342,6 +354,7 @@ void tsr__derive_resize(struct derivation *derivation)
 // ---- sizes -------------------------------------------------------------------------------------
 
 // A value of a loop's body, where a symbol may stand for another size in each turn.
+// Also of bodies inside a loop's body, at any depth.
 static bool made_in_loop(const tsr_value *value)
 {
     struct control control;
@@ -440,6 +453,7 @@ void tsr__derive_squeeze(struct derivation *derivation)
 }
 
 // Axes 1 of [2 5]: "[d0 d1],·? -> [d0 1 d1]". Axes count the dimensions of the result.
+// The axis counts in the result, so negative ones depend on how many there are.
 void tsr__derive_unsqueeze(struct derivation *derivation)
 {
     int64_t axes[MAX_RANK];
@@ -514,6 +528,7 @@ void tsr__derive_flatten(struct derivation *derivation)
 }
 
 // A block of p x q places becomes channels, or the other way.
+// Sizes of p and q, which no dimension has alone. False after saying why.
 static bool block_sizes(struct derivation *derivation)
 {
     int64_t size = tsr__derive_int(derivation, "blocksize", 0);
@@ -530,6 +545,7 @@ static bool block_sizes(struct derivation *derivation)
     return true;
 }
 
+// Which factors of the channels are outermost decides the mode: DCR (the default) or CRD.
 void tsr__derive_depth_to_space(struct derivation *derivation)
 {
     if (!block_sizes(derivation))
@@ -562,6 +578,7 @@ static char expand_kind(const struct derivation *derivation, struct shape from, 
     return '_';
 }
 
+// '1' and '_' have no number.
 static void add_expanded(struct derivation *derivation, char kind, int i)
 {
     const char text[] = {kind, 0};
@@ -637,6 +654,7 @@ void tsr__derive_tile(struct derivation *derivation)
     add_dims(derivation, 0, rank, NULL);
     tsr__derive_add(derivation, "],· -> [");
     for (int i = 0; i < rank; i++) {
+        // Repeated 0 times nothing is left, and no part of it.
         if (times[i] < 1) {
             tsr__derive_none(derivation, "a dimension has no elements");
             return;
