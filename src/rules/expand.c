@@ -32,6 +32,8 @@ bool tsr__x_has(const struct expansion *expansion, size_t i)
     return tsr__x_in(expansion, i) != NULL;
 }
 
+// Of the twin: the node as it stands in the model whose shapes are known; `node` is its copy that
+// is replaced.
 struct shape tsr__x_shape(const struct expansion *expansion, size_t i)
 {
     return tsr__shapes_of(expansion->shapes, input_at(expansion->twin, i));
@@ -47,6 +49,7 @@ float tsr__x_float(const struct expansion *expansion, const char *name, float ot
     return tsr_attr_float(tsr_node_find_attr(expansion->node, name), otherwise);
 }
 
+// Sums of half floats are taken in floats.
 tsr_dtype tsr__x_wide(tsr_dtype type)
 {
     if (type == TSR_FLOAT16 || type == TSR_BFLOAT16)
@@ -57,6 +60,7 @@ tsr_dtype tsr__x_wide(tsr_dtype type)
 // ---- nodes -------------------------------------------------------------------------------------
 
 // The new node reads a value that lies in parts from the start.
+// A value may be in several inputs, and each is noted.
 static void note_places(struct expansion *expansion, tsr_node *node)
 {
     for (size_t i = 0; i < tsr_node_input_count(node); i++)
@@ -93,6 +97,8 @@ tsr_node *tsr__x_node(struct expansion *expansion, const char *op, int n, tsr_va
     return tsr__x_nodes(expansion, op, n, inputs, 1);
 }
 
+// Like tsr__x_node, but an input that could not be made fails the expansion here: callers need not
+// look.
 tsr_node *tsr__x_node_of(struct expansion *expansion, const char *op, int n,
                          tsr_value *const *inputs)
 {
@@ -129,6 +135,8 @@ tsr_node *tsr__x_nodes(struct expansion *expansion, const char *op, int n, tsr_v
         expansion->failed = expansion->failed || !name.n;
         outputs[i] = name.p;
     }
+    // New nodes stand before the old one, in the order in which they are made: a value is made
+    // before it is read.
     tsr_node *made = NULL, **slot = vec_push(expansion->arena, &expansion->nodes);
     if (!expansion->failed && slot)
         made = tsr_graph_add_node(expansion->graph, "", op, outputs[0], inputs, (size_t)n, outputs,
@@ -161,6 +169,7 @@ tsr_value *tsr__x_op(struct expansion *expansion, const char *op, int n, ...)
 
 // ---- constants ---------------------------------------------------------------------------------
 
+// An initializer of the graph, with a fresh name.
 tsr_value *tsr__x_constant(struct expansion *expansion, tsr_dtype type, int rank,
                            const int64_t *dims, const void *bytes, size_t n)
 {
@@ -216,6 +225,7 @@ tsr_value *tsr__x_ones(struct expansion *expansion, tsr_dtype type, const int64_
     bool is_double = type == TSR_DOUBLE;
     for (int i = 0; i < rank; i++)
         expansion->failed = expansion->failed || !mul_ok(n, dims[i], &n);
+    // Only types that are computed with.
     expansion->failed = expansion->failed || (type != TSR_FLOAT && !is_double);
     if (expansion->failed)
         return NULL;
@@ -292,6 +302,7 @@ tsr_value *tsr__x_count(struct expansion *expansion, size_t i, const int64_t *ax
     for (int k = 0; k < n; k++)
         known = known && shape.dims[axes[k]].value >= 0 &&
                 mul_ok(count, shape.dims[axes[k]].value, &count);
+    // As a constant it costs nothing at run time.
     if (known)
         return tsr__x_scalar(expansion, type, (double)count);
     tsr_value *sizes = sizes_of(expansion, i, axes, n);
@@ -318,6 +329,7 @@ tsr_value *tsr__x_positions(struct expansion *expansion, size_t i, int axis)
         return tsr__x_constant(expansion, TSR_INT64, s.rank, shape, list,
                                (size_t)size * sizeof(*list));
     }
+    // The size as a scalar: the sum of a list of one.
     tsr_value *value =
         tsr__x_reduce(expansion, "ReduceSum", sizes_of(expansion, i, &at, 1), &zero, 1, false);
     tsr_value *range = tsr__x_op(expansion, "Range", 3, tsr__x_scalar(expansion, TSR_INT64, 0),
@@ -342,6 +354,7 @@ tsr_value *tsr__x_place(struct expansion *expansion, tsr_value *value, int rank,
     return value;
 }
 
+// NULL passes through: the failure is noted already.
 tsr_value *tsr__x_reshape(struct expansion *expansion, tsr_value *value, const int64_t *shape,
                           int64_t n)
 {
@@ -391,6 +404,7 @@ void tsr__x_give(struct expansion *expansion, int k, tsr_value *value)
 // ---- the whole ---------------------------------------------------------------------------------
 
 // The new value takes name, type and uses of the old one.
+// In this order: two values cannot have one name, and outputs of the graph are found by it.
 static tsr_status take_over(struct expansion *expansion, tsr_value *old, tsr_value *by)
 {
     struct str name = tsr__arena_str(expansion->arena, tsr__value_str(old));
@@ -421,6 +435,8 @@ static tsr_status finish(struct expansion *expansion)
     return tsr_node_remove(expansion->node);
 }
 
+// "" for a node that has neither a name nor a named output; names of what is made then begin with a
+// slash.
 static const char *name_of(const tsr_node *node)
 {
     if (tsr_node_name(node)[0])
@@ -451,6 +467,7 @@ tsr_status tsr__rule_expand(struct arena *arena, tsr_node *node, const tsr_node 
     x.name = tsr__arena_str(arena, str_of(name_of(node)));
     if (!x.name.p)
         return TSR_NOMEM;
+    // The graph may have new nodes from here on even if it fails; the caller works on a copy.
     row->expand(&x);
     bool full = arena->failed || tsr__model_arena(tsr_graph_model(x.graph))->failed;
     if (full)
