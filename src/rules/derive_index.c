@@ -9,6 +9,7 @@
 // is the result.
 #include "rules/derive.h"
 
+// Types that the nodes take that would be put in place.
 static bool is_one_of(tsr_dtype type, const tsr_dtype *types, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -18,6 +19,7 @@ static bool is_one_of(tsr_dtype type, const tsr_dtype *types, size_t n)
 }
 
 // "[d0 _ d2]": the axis is whole, what lies around it passes.
+// The same text on both sides: what is beside the axis passes, the axis itself stays whole.
 static void add_around(struct derivation *derivation, int rank, int axis)
 {
     tsr__derive_add(derivation, "[");
@@ -51,6 +53,8 @@ void tsr__derive_gather(struct derivation *derivation)
 }
 
 // Parts of results of the type of that input can be put to 0 and added up.
+// A device that lacks a row gives zeros: where sums and zeros do not exist for the type, v stays
+// whole.
 static bool can_be_added(const struct derivation *derivation, size_t like)
 {
     static const tsr_dtype types[] = {TSR_FLOAT, TSR_DOUBLE, TSR_FLOAT16, TSR_INT8,
@@ -59,6 +63,7 @@ static bool can_be_added(const struct derivation *derivation, size_t like)
            tsr__onnx_opset(derivation->node) >= 9;
 }
 
+// `behind`: dimensions of the result that stand behind those of the indices.
 void tsr__derive_lookup(struct derivation *derivation, size_t like, int behind)
 {
     bool known = tsr__derive_in(derivation, 0).rank > 0 && can_be_added(derivation, like);
@@ -69,6 +74,7 @@ void tsr__derive_lookup(struct derivation *derivation, size_t like, int behind)
 }
 
 // Along which dimensions data and indices run side by side: those whose sizes are the same.
+// False: ranks differ or are not known.
 static bool beside(const struct derivation *derivation, int axis, int rank, bool *same)
 {
     struct shape data = tsr__derive_in(derivation, 0), at = tsr__derive_in(derivation, 1);
@@ -140,6 +146,7 @@ void tsr__derive_scatter_elements(struct derivation *derivation)
 }
 
 // [b* v* s*],[b* i* _]: how many dimensions one index tuple addresses; -1: not known.
+// -1 after saying why.
 static int tuple_length(struct derivation *derivation, int rank, int many, int batch)
 {
     struct shape at = tsr__derive_in(derivation, 1);
@@ -257,6 +264,8 @@ static bool one_hot_compares(const struct derivation *derivation)
 
 // ---- places: what is found by comparing (expand_place.c) -----------------------------------------
 
+// The row's own text allows cuts; here it is only taken back where comparing places cannot replace
+// the node.
 void tsr__derive_trilu(struct derivation *derivation)
 {
     static const tsr_dtype types[] = {TSR_FLOAT, TSR_DOUBLE, TSR_FLOAT16, TSR_BFLOAT16,
@@ -268,6 +277,7 @@ void tsr__derive_trilu(struct derivation *derivation)
 }
 
 // Fractions would be rounded otherwise; other steps are rare.
+// As before: the row's rule stands unless something here is not as it must be.
 void tsr__derive_range(struct derivation *derivation)
 {
     const tsr_node *node = derivation->node;

@@ -8,11 +8,13 @@
 //   GridSample of [1 3 8 8] at [1 5 6 2]  [1 3 5 6]
 #include "rules/internal.h"
 
+// Element i of a small input as a size.
 static tsr_dim element_dim(struct shape_job *job, int input, int64_t i)
 {
     return tsr__expr_dim(job->exprs, element_of(tsr__job_values(job, input), i));
 }
 
+// The type of the attribute, float by default; unknown for a number that is none.
 static void output_type(struct shape_job *job)
 {
     int64_t t = tsr__job_int(job, "output_datatype", TSR_FLOAT);
@@ -98,6 +100,7 @@ void tsr__infer_max_roi_pool(struct shape_job *job)
     dims[3] = (tsr_dim){size[1], ""};
 }
 
+// Height and width stand in the image; channels are 3 or 1.
 void tsr__infer_image_decoder(struct shape_job *job)
 {
     tsr_dim *dims = tsr__job_new_dims(job, 0, 3);
@@ -108,6 +111,7 @@ void tsr__infer_image_decoder(struct shape_job *job)
         dims[2] = dim_of(1);
 }
 
+// A row for each box that is kept: batch, class, box.
 void tsr__infer_non_max_suppression(struct shape_job *job)
 {
     tsr_dim *dims = tsr__job_new_dims(job, 0, 2);
@@ -117,6 +121,7 @@ void tsr__infer_non_max_suppression(struct shape_job *job)
 
 // ---- signals -----------------------------------------------------------------------------------
 
+// Frequencies of a real signal of n samples: of 16, 9.
 static struct expr half_plus_one(struct exprs *exprs, struct expr n)
 {
     return tsr__expr_add(exprs, tsr__expr_floor(exprs, n, expr_number(2)), expr_number(1));
@@ -146,6 +151,7 @@ void tsr__infer_mel_weights(struct shape_job *job)
 static struct expr dft_length(struct shape_job *job, tsr_dim dim, bool half, bool inverse)
 {
     struct expr n = tsr__expr_of(job->exprs, dim);
+    // dft_length, the input, is the length of the signal, whether it is cut off or filled up.
     if (tsr__job_has(job, 1))
         n = element_of(tsr__job_values(job, 1), 0);
     else if (half && inverse)
@@ -179,6 +185,7 @@ static void dft(struct shape_job *job, bool known, int64_t axis)
         dims[at] = tsr__expr_dim(job->exprs, dft_length(job, x.dims[at], half, inverse));
 }
 
+// Opset 17 has the axis as an attribute, and another default.
 void tsr__infer_dft_17(struct shape_job *job)
 {
     dft(job, true, tsr__job_int(job, "axis", 1));
@@ -211,6 +218,7 @@ void tsr__infer_stft(struct shape_job *job)
             last = tsr__expr_floor(job->exprs, room, step);
         dims[1] = tsr__expr_dim(job->exprs, tsr__expr_add(job->exprs, last, expr_number(1)));
     }
+    // One-sided unless the node says otherwise.
     struct expr frequencies = frame;
     if (tsr__job_int(job, "onesided", 1) != 0)
         frequencies = half_plus_one(job->exprs, frame);
@@ -234,6 +242,7 @@ void tsr__infer_string_split(struct shape_job *job)
         dims[i] = x.dims[i];
 }
 
+// How many words stay, the run decides; two dimensions are one row of them.
 void tsr__infer_string_normalizer(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
@@ -301,6 +310,7 @@ void tsr__infer_label_encoder(struct shape_job *job)
             job->out[0].dtype = kinds[i].type;
 }
 
+// A row for each sample, a column for each target.
 void tsr__infer_tree_ensemble(struct shape_job *job)
 {
     struct shape x = tsr__job_in(job, 0);
