@@ -61,12 +61,16 @@ const struct op_row tsr__op_table[] = {
     {"Abs", .since = 1, .rule = UNARY, .value = tsr__value_abs},
     {"Acos", .since = 7, .rule = UNARY},
     {"Acosh", .since = 9, .rule = UNARY},
+    // Optimisers take all parameters, then all gradients, then all states in one list of inputs;
+    // the rule shows one of each, and the derive function writes it for as many as the node has.
     {"Adagrad", .since = 1, .domain = TRAINING, .rule = "[],[],[A*],[A*],[A*] -> [A*],[A*]",
      .derive = tsr__derive_adagrad, .shape = tsr__infer_adagrad,
      .note = "several tensors: all parameters, all gradients, all states"},
     {"Adam", .since = 1, .domain = TRAINING, .rule = "[],[],[A*],[A*],[A*],[A*] -> [A*],[A*],[A*]",
      .derive = tsr__derive_adam, .shape = tsr__infer_adam,
      .note = "several tensors: all parameters, all gradients, all states"},
+    // Before opset 7 the second operand was aligned by an attribute: such rows serve the shapes
+    // alone.
     {"Add", .since = 1, .rule = "[A*],[A~] -> [A*]", .shape = tsr__infer_like_first, .whole = OLD,
      .sum = SUM_ADDS, .sum_inputs = 3},
     {"Add", .since = 7, .rule = BINARY, .value = tsr__value_add, .sum = SUM_ADDS, .sum_inputs = 3},
@@ -87,6 +91,8 @@ const struct op_row tsr__op_table[] = {
     {"Asinh", .since = 9, .rule = UNARY},
     {"Atan", .since = 7, .rule = UNARY},
     {"Atanh", .since = 9, .rule = UNARY},
+    // h heads of keys, each for g heads of queries: (h g). Keys k are `stat`: each device has the
+    // scores of its keys, and the softmax over all is put together from parts (expand_attention.c).
     {"Attention", .since = 23,
      .rule = "[b (h g) q d],[b h k d],[b h k v],[b~ (h g)~ q~ _]?,[b h p d]?,[b h p v]?,[b]? -> [b "
              "(h g) q v],[b h _ d]?,[b h _ v]?,[b (h g) q _]?; rep d p; stat k",
@@ -95,6 +101,8 @@ const struct op_row tsr__op_table[] = {
      .note = "three dimensions: [b q (h g d)], [b k (h d)], [b k (h v)]; is_causal: stat q; a "
              "cache keeps k and q whole",
      .stays = STAYS({"d", DOT}, {"p", CACHED}, {"_", CACHED})},
+    // The weights of three projections stand side by side, (s h d) with s = 3: a cut of the heads
+    // takes three stretches of their columns.
     {"Attention", .since = 1, .domain = MICROSOFT, .kept = LATER_INPUTS,
      .rule = "[b q i],[i (s h d)],[(s h d)]?,[b _]?,[_ b h p d]?,[b~ h~ q~ _]?,·? -> [b q (h "
              "d)],[_ b h _ d]?; rep i s d p q; attr num_heads=h",
@@ -107,6 +115,8 @@ const struct op_row tsr__op_table[] = {
     {"BatchNormalization", .since = 1,
      .rule = "[n c S*],[c],[c],[c],[c] -> [n c S*],[c]?,[c]?,[c]?,[c]?",
      .derive = tsr__derive_batch_norm, .note = "inference form only"},
+    // ONNX Runtime writes running means over inputs 3 and 4 where the node has more than one
+    // output: `writes`.
     {"BatchNormalization", .since = 14, .rule = "[n c S*],[c],[c],[c],[c] -> [n c S*],[c]?,[c]?",
      .derive = tsr__derive_batch_norm, .type1 = TYPE_AS_FOURTH, .type2 = TYPE_AS_FOURTH,
      .writes = 1u << 3 | 1u << 4, .note = "inference form only"},
@@ -153,9 +163,13 @@ const struct op_row tsr__op_table[] = {
      .stays = STAYS(
          {"k l", "the kernel finds the place of a block by counting blocks from the first"},
          {"O", "blocks overlap: a part of the image needs blocks that count from the first"})},
+    // How many elements are chosen is known at run time alone, so t has no parts.
     {"Compress", .since = 9, .rule = "[A* v B*],[v] -> [A* t B*]; rep v t",
      .derive = tsr__derive_compress, .shape = tsr__infer_compress,
      .note = "t depends on the data; without axis nothing is cut", .stays = STAYS({"v t", CHOSEN})},
+    // t of the result is not t of an input: part j of the result lies in some inputs and not in
+    // others, which windows say (derive_window.c). `other` is a second rule, in which devices have
+    // a share of every input.
     {"Concat", .since = 1, .rule = "[A* t^ B*]… -> [A* t B*]", .derive = tsr__derive_concat,
      .other = tsr__derive_concat_strided, .shape = tsr__infer_concat, .value = tsr__value_concat,
      .note = SEGMENTS},
@@ -167,6 +181,9 @@ const struct op_row tsr__op_table[] = {
      .whole = "every device has it; parts are sliced off where they are needed"},
     {"ConstantOfShape", .since = 9, .rule = "· -> [A*]; gen A; shape 0", .type = TYPE_OPEN,
      .shape = tsr__infer_constant_of_shape, .value = tsr__value_constant_of_shape},
+    // Channels are (group, channel in it). A cut of i gives partial sums, to which one device adds
+    // the bias (once 2); a cut of s needs a window of the neighbours; with g cut, attribute `group`
+    // counts the local ones.
     {"Conv", .since = 1, .kept = LATER_INPUTS,
      .rule = "[n (g i) s^],[(g o) i _],[(g o)]? -> [n (g o) s]; red i:sum; attr group=g; once 2",
      .derive = tsr__derive_conv, .shape = tsr__infer_conv, .some = "i s", .note = WINDOWS,
@@ -199,6 +216,8 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_masked_multi_head, .shape = tsr__infer_masked_multi_head,
      .stays = STAYS({"q", "there is one new row"}, {"d v", DOT}, {"k p", CACHED}, {"s", SIDES},
                     {"_", CACHED})},
+    // Offsets are data: no window can be known, so space of the input is whole and space of the
+    // result is cut by other nodes that gather.
     {"DeformConv", .since = 19,
      .rule = "[n (g i) S*],[(g o) i K*],[n _ O*],[(g o)]?,[n _ O*]? -> [n (g o) O*]; red i:sum; "
              "rep S K; stat O; attr group=g; once 3",
@@ -234,6 +253,7 @@ const struct op_row tsr__op_table[] = {
      .rule = "[B* m k],[k n],[n~],[n~]?,[n~]? -> [B* m n]; stat B m k",
      .derive = tsr__derive_dynamic_quantize_matmul, .expand = tsr__expand_dynamic_quantize_matmul,
      .note = "the left side is quantised by its least and greatest element"},
+    // The text is an example; the node's own equation is the rule.
     {"Einsum", .since = 12, .rule = "[i j~],[j~ k] -> [i k]; red j:sum",
      .derive = tsr__derive_einsum, .expand = tsr__expand_einsum, .some = "*",
      .note = "the equation is the rule; of a diagonal (ii), rows may be cut: stat"},
@@ -284,6 +304,8 @@ const struct op_row tsr__op_table[] = {
      .rule = "[B~ m k],[B~ k n] -> [B* m n]; red k:sum", .derive = tsr__derive_fused_matmul,
      .some = "B~ m~ k", .some_if = tsr__stacks_differ,
      .note = "transA and transB exchange the letters"},
+    // v are directions: cut in two, each device runs one of them, as attribute `direction` then
+    // says.
     {"GRU", .since = 1, .kept = LATER_INPUTS,
      .rule = "[t b i],[v w i],[v w h],[v _]?,[b]?,[v b h]? -> [t v b h]?,[v b h]?; rep t w i h; "
              "word direction=v forward reverse; share activations=v",
@@ -295,6 +317,9 @@ const struct op_row tsr__op_table[] = {
          {"_", "biases of all gates stand one behind the other"})},
     {"GatedRMSNorm", .since = 1, .domain = MICROSOFT,
      .rule = "[A* (h c)],[c],[A* (h c)] -> [A* (h c)]; rep c", .stays = STAYS({"c", NORMED})},
+    // Rows of a table are spread over devices: each looks up those that it has and gives 0 for the
+    // others, and the sum is the result (look 1 v). `kept`: constants of such inputs stay as they
+    // are in the engine.
     {"Gather", .since = 1, .kept = ALL_INPUTS,
      .rule = "[A* v B*],[I*] -> [A* I* B*]; red v:sum; look 1 v 0", .derive = tsr__derive_gather,
      .value = tsr__value_gather,
@@ -348,6 +373,9 @@ const struct op_row tsr__op_table[] = {
     {"GroupNormalization", .since = 21,
      .rule = "[n (g c) S*],[(g c)],[(g c)] -> [n (g c) S*]; stat c S; attr num_groups=g",
      .derive = tsr__derive_group_norm, .expand = tsr__expand_group_norm, .some = "n"},
+    // Keys and values may be absent, packed behind the queries in input 0. caches: inputs 3 and 4
+    // may have more room than tokens, and outputs 1 and 2 are the same room afterwards. num_heads
+    // counts (h g), kv_num_heads h.
     {"GroupQueryAttention", .since = 1, .domain = MICROSOFT,
      .rule =
          "[b q (h g d)],[b k (h d)]?,[b k (h d)]?,[b h _ _]?,[b h _ _]?,[b],·,[_ _]?,[_ _]?,[_ "
@@ -371,6 +399,7 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_softmax, .expand = tsr__expand_hardmax, .note = "axis names r"},
     {"Identity", .since = 1, .rule = UNARY, .type = TYPE_OPEN, .shape = tsr__infer_identity,
      .value = tsr__value_same, .sum = SUM_PASSES, .sum_inputs = 1},
+    // `bodies`: the node itself is not cut; the nodes of its branches are, each by its own row.
     {"If", .since = 1, .rule = "· -> [A*]…; gen A", .type = TYPE_OPEN, .shape = tsr__infer_if,
      .bodies = true, .note = BRANCHES},
     {"ImageDecoder", .since = 20, .type = TYPE_UINT8, .shape = tsr__infer_image_decoder,
@@ -381,6 +410,7 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_instance_norm, .expand = tsr__expand_instance_norm},
     {"IsInf", .since = 10, .rule = UNARY, .type = TYPE_BOOL},
     {"IsNaN", .since = 9, .rule = UNARY, .type = TYPE_BOOL},
+    // Each channel is divided by a sum over its neighbours: a window of channels.
     {"LRN", .since = 1, .rule = "[n c^ S*] -> [n c S*]", .derive = tsr__derive_lrn,
      .note = "parts of the channels need windows of the input, where sizes are known"},
     {"LSTM", .since = 1, .kept = LATER_INPUTS,
@@ -446,6 +476,8 @@ const struct op_row tsr__op_table[] = {
      .rule = "[b t (h d)],[_ b t],[_ _],[_ _] -> [b t (h d)]; rep d; attr num_heads=h",
      .derive = tsr__derive_rotary_positions, .shape = tsr__infer_like_first,
      .stays = STAYS({"d", TURNED}, {"_", ANGLES})},
+    // B are dimensions in front that are broadcast. Parts of a sum in one operand give parts of the
+    // product, as long as the other is none: sum_inputs 3 are the bits of both.
     {"MatMul", .since = 1, .kept = ALL_INPUTS, .rule = "[B~ m k],[B~ k n] -> [B* m n]; red k:sum",
      .derive = tsr__derive_matmul, .some = "B~ m~ k~", .some_if = tsr__stacks_differ,
      .note = "an operand of one dimension drops m or n", .sum = SUM_PASSES, .sum_inputs = 3},
@@ -461,6 +493,8 @@ const struct op_row tsr__op_table[] = {
     {"MatMulIntegerToFloat", .since = 1, .domain = MICROSOFT, .kept = ALL_INPUTS,
      .rule = "[B~ m k],[B~ k n],[],[n~],[]?,[n~]?,[n~]? -> [B* m n]; red k:sum; once 6",
      .type = TYPE_AS_THIRD, .some = "B~ k", .some_if = tsr__stacks_differ},
+    // k is (u z): blocks of z elements that share a scale. Cuts go between blocks; attributes N and
+    // K count local elements.
     {"MatMulNBits", .since = 1, .domain = MICROSOFT, .kept = LATER_INPUTS,
      .rule = "[B* (u z)],[n u _],[n u],[n u]?,[_]?,[n]? -> [B* n]; red u:sum; rep z; attr N=n; "
              "attr K=u; once 5",
@@ -494,6 +528,8 @@ const struct op_row tsr__op_table[] = {
      .expand = tsr__expand_mel_weights, .note = "of constants; " COMPARED},
     {"Min", .since = 1, .rule = MANY, .value = tsr__value_min},
     {"Mish", .since = 18, .rule = UNARY},
+    // e experts, i hidden elements of each: a cut of i gives partial sums of every token, one of e
+    // is done by simpler nodes (expand_experts.c). The bias of the second layer is added once.
     {"MoE", .since = 1, .domain = MICROSOFT, .kept = LATER_INPUTS,
      .rule = "[t m],[t e],[e (f i) m],[e (f i)]?,[e m i],[e m]?,[e i m]?,[e i]? -> [t m]; rep m f; "
              "stat e; red i:sum; once 5",
@@ -594,6 +630,7 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_qlinear_concat, .type = TYPE_AS_SECOND,
      .note = "axis says which dimension is _",
      .stays = STAYS({"_", "inputs are joined there, each with a scale of its own"})},
+    // Rounding to bytes comes after the sum over i, so a cut of i needs the node taken apart.
     {"QLinearConv", .since = 10, .kept = LATER_INPUTS,
      .rule = "[n (g i) s^],[],[],[(g o) i _],[(g o)],[(g o)],[],[],[(g o)]? -> [n (g o) s]; stat "
              "i; attr group=g",
@@ -650,6 +687,7 @@ const struct op_row tsr__op_table[] = {
      .shape = tsr__infer_attribute, .whole = RANDOM, .single = true},
     {"RandomUniformLike", .since = 1, .rule = UNARY, .type = TYPE_DTYPE, .whole = RANDOM,
      .single = true},
+    // Made, not moved: each device counts its own part, from its own first number.
     {"Range", .since = 11, .rule = "·,·,· -> [r]; gen r; range 0 r", .derive = tsr__derive_range,
      .shape = tsr__infer_range, .value = tsr__value_range, .note = "integers that count up by one"},
     {"Reciprocal", .since = 1, .rule = UNARY},
@@ -680,6 +718,7 @@ const struct op_row tsr__op_table[] = {
     {"Relu", .since = 1, .rule = UNARY},
     {"Reshape", .since = 1, .rule = "[A*] -> [B*]; rep A B", .whole = OLD, .sum = SUM_PASSES,
      .sum_inputs = 1},
+    // The text is an example: reshape.c finds the factors that both shapes share.
     {"Reshape", .since = 5, .rule = "[(f g) h],· -> [f (g h)]; shape 1",
      .derive = tsr__derive_reshape, .note = "factors that both shapes share; the others stay whole",
      .value = tsr__value_same, .shape = tsr__infer_reshape, .sum = SUM_PASSES, .sum_inputs = 1},
@@ -723,6 +762,8 @@ const struct op_row tsr__op_table[] = {
      .whole = BODIES, .single = true},
     {"Scaler", .since = 1, .domain = ML, .rule = "[A* f] -> [A* f]; rep f", .type = TYPE_FLOAT,
      .stays = STAYS({"f", ATTRIBUTES})},
+    // Opset 8 has a batch in front and lengths for each: its bodies are followed for shapes, not
+    // cut.
     {"Scan", .since = 8, .type = TYPE_OPEN, .shape = tsr__infer_scan_8, .whole = BODIES},
     {"Scan", .since = 9, .rule = "[A*]… -> [A*]…", .type = TYPE_OPEN, .shape = tsr__infer_scan,
      .bodies = true, .note = TURNS},
@@ -733,6 +774,8 @@ const struct op_row tsr__op_table[] = {
      .rule = "[A* v B*],[A* w B*],[A* w B*] -> [A* v B*]; rep w; scat 1 v 0",
      .derive = tsr__derive_scatter_elements, .shape = tsr__infer_like_first,
      .note = "A and B where data and indices have the same sizes", .stays = STAYS({"w", UPDATES})},
+    // Every device sees all updates and drops those that go to parts of v that others have (scat 1
+    // v).
     {"ScatterND", .since = 11, .rule = "[v S*],[I* _],[I* S*] -> [v S*]; rep I; scat 1 v 0 0",
      .derive = tsr__derive_scatter_nd, .shape = tsr__infer_like_first,
      .note = "the last size of the indices is the number of dimensions V",
@@ -748,10 +791,14 @@ const struct op_row tsr__op_table[] = {
      .shape = tsr__infer_identity, .note = LISTS_NOTE},
     {"SequenceInsert", .since = 11, .rule = "[A*],[A*],·? -> [A*]", .type = TYPE_OPEN,
      .shape = tsr__infer_sequence_insert, .note = LISTS_NOTE},
+    // All devices have lists of the same length, whose elements are cut: the greatest of equal
+    // numbers is it.
     {"SequenceLength", .since = 11, .rule = "[A*] -> []; red A:max", .type = TYPE_INT64,
      .shape = tsr__infer_scalar, .note = LISTS_NOTE},
     {"SequenceMap", .since = 17, .type = TYPE_OPEN, .shape = tsr__infer_sequence_map,
      .whole = BODIES},
+    // The local node would give local sizes: it is replaced by sizes of the whole (sizes 0 0 1), on
+    // all devices.
     {"Shape", .since = 1, .rule = "[A*] -> ·; drop A; sizes 0 0 1", .derive = tsr__derive_shape,
      .type = TYPE_INT64, .shape = tsr__infer_shape, .value = tsr__value_shape,
      .note = "sizes are those of the whole tensor; where they are not known without it, it is "
@@ -803,6 +850,7 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_sparse_attention, .note = "heads take the layouts of blocks in turn",
      .stays = STAYS({"q k m", "blocks of keys are chosen by lists that count from the first"},
                     {"d", DOT}, {"_", "lists of blocks"})},
+    // The mirror image of Concat, with windows of the one input.
     {"Split", .since = 1, .rule = "[A* t^ B*],·? -> [A* t^ B*]…", .derive = tsr__derive_split,
      .other = tsr__derive_split_strided, .shape = tsr__infer_split, .value = tsr__value_split,
      .note = SEGMENTS},
@@ -834,6 +882,8 @@ const struct op_row tsr__op_table[] = {
      .stays = STAYS({"l", "grams are runs of a row"}, {"v", ATTRIBUTES})},
     {"ThresholdedRelu", .since = 1, .rule = UNARY},
     {"Tile", .since = 1, .rule = "[A*],·,· -> [B*]; rep A B", .whole = OLD},
+    // t copies are made: cut along t a device makes fewer copies, cut along a it has a strided part
+    // of them.
     {"Tile", .since = 6, .rule = "[a b],· -> [(t a) (u b)]; gen t u", .derive = tsr__derive_tile,
      .shape = tsr__infer_tile, .note = "a cut a gives strided results"},
     {"TopK", .since = 1, .rule = "[A* v],·? -> [A* k],[A* k]; stat v; rep k",
