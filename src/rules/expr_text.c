@@ -29,12 +29,14 @@ static const struct expr unknown = {0};
 
 static struct expr read_sum(struct reader *reader);
 
+// Any white space, as in a text that a person wrote.
 static void skip(struct reader *reader)
 {
     while (reader->text.n && isspace((unsigned char)reader->text.p[0]))
         reader->text = (struct str){reader->text.p + 1, reader->text.n - 1};
 }
 
+// Longer signs are asked for first: "//" before "/".
 static bool take(struct reader *reader, const char *sign)
 {
     size_t n = strlen(sign);
@@ -114,6 +116,7 @@ static struct expr read_power(struct reader *reader)
     struct expr expr = read_atom(reader), one = expr;
     int64_t times;
     while (expr.known && take(reader, "**")) {
+        // More factors than a term may have could not be kept in any case.
         if (!tsr__str_int(word(reader), &times) || times < 1 || times > EXPR_MAX_ATOMS)
             return unknown;
         for (one = expr; times > 1; times--)
@@ -122,6 +125,7 @@ static struct expr read_power(struct reader *reader)
     return expr;
 }
 
+// "/" divides downwards as "//" does: sizes are whole.
 static struct expr read_product(struct reader *reader)
 {
     struct expr expr = read_power(reader);
@@ -141,6 +145,7 @@ static struct expr read_product(struct reader *reader)
 // Depth is counted here, where every recursion passes.
 static struct expr read_sum(struct reader *reader)
 {
+    // It is not taken back here: the text is no expression, and reading ends.
     if (reader->depth++ >= EXPR_MAX_DEPTH)
         return unknown;
     struct expr expr = read_product(reader);
@@ -197,6 +202,7 @@ struct expr tsr__expr_of(struct exprs *exprs, tsr_dim dim)
     return expr;
 }
 
+// Only a symbol by itself is a root; of a dimension called "2*n" the n is not.
 void tsr__expr_root(struct exprs *exprs, tsr_dim dim)
 {
     struct atom *atom = tsr__expr_sole_atom(exprs, tsr__expr_of(exprs, dim));
@@ -204,6 +210,7 @@ void tsr__expr_root(struct exprs *exprs, tsr_dim dim)
         atom->root = true;
 }
 
+// Two unknown sizes are not equal: nobody can tell.
 bool tsr__dim_equal(struct exprs *exprs, tsr_dim a, tsr_dim b)
 {
     if (a.value >= 0 && b.value >= 0)
@@ -223,6 +230,7 @@ struct printer {
     int depth;
 };
 
+// What does not fit makes the whole text useless: `full` stays.
 static void put(struct printer *printer, struct str text)
 {
     printer->full = printer->full || text.n > EXPR_MAX_TEXT - printer->n;
@@ -271,6 +279,7 @@ static void print_term(struct printer *printer, const struct term *term, bool fi
                                             {"", "-"}}; // of later terms, of the first
     int64_t n = term->number;
     put(printer, str_of(signs[first][n < 0]));
+    // No term has INT64_MIN: keep in expr.c refuses it.
     if (n < 0)
         n = -n;
     if (term->n == 0 || n != 1)
@@ -318,6 +327,8 @@ static const char *print(struct exprs *exprs, struct expr expr)
     void **slot = NULL;
     if (known)
         slot = tsr__map_at(&exprs->texts, text);
+    // So that a symbol with a sign in its name ("a-b"), printed inside a sum, is read as what it
+    // was.
     if (slot && !*slot) {
         *known = expr;
         *slot = known;

@@ -13,6 +13,7 @@
 // ---- the instance ------------------------------------------------------------------------------
 
 // Visitors' factors live as long as the visit: they are copied.
+// Called for each dimension of a tensor (fit.c); `data` is the list of the tensor's dimensions.
 static bool map_dim(const struct fit_dim *dim)
 {
     struct rule_dim *dims = dim->data;
@@ -38,6 +39,7 @@ static bool make_tensor(struct fit *fit, enum side side, int i, struct rule_tens
     }
     tensor->host = pattern->host;
     tensor->rank = tsr__fit_shape(fit, side, i).rank;
+    // A host value is not cut, so its dimensions do not matter.
     if (tensor->rank == FIT_UNKNOWN && tensor->host)
         tensor->rank = 0;
     if (tensor->rank == FIT_UNKNOWN)
@@ -126,7 +128,8 @@ static const struct rule_list *copy_lists(struct fit *fit)
     return list;
 }
 
-// Windows, the lists that they patch, and what is trimmed off: numbers that the pattern has already.
+// Windows, the lists that they patch, and what is trimmed off: numbers that the pattern has
+// already. Their numbers are sizes of this node: the text was derived for it alone.
 static bool make_windows(struct fit *fit, struct rule *rule)
 {
     struct rule_window *window =
@@ -184,6 +187,7 @@ static bool build_rule(struct fit *fit, const struct op_row *row, struct rule *r
 
 // ---- nodes that stay whole ---------------------------------------------------------------------
 
+// A rule without tensors: `whole` says why the node is not cut.
 static const struct rule *whole_rule(struct arena *arena, const char *why)
 {
     struct rule *rule = ARENA_NEW(arena, struct rule);
@@ -215,6 +219,7 @@ static const struct rule *single_rule(struct arena *arena, const tsr_node *node,
     return rule;
 }
 
+// If, Loop and Scan have been seen before: this is any other node with a body.
 static bool has_subgraphs(const tsr_node *node)
 {
     for (size_t i = 0; i < tsr_node_attr_count(node); i++)
@@ -223,6 +228,7 @@ static bool has_subgraphs(const tsr_node *node)
     return false;
 }
 
+// A size that is known to be 0; one that may become 0 in a run is the business of empty.c.
 static bool is_empty(const struct shapes *shapes, const tsr_value *value)
 {
     struct shape shape = tsr__shapes_of(shapes, value);
@@ -279,6 +285,7 @@ static const struct rule *instantiate(struct arena *arena, struct arena *scratch
     fit->pattern = pattern;
     fit->derivation = derivation;
     fit->expands = row->expand;
+    // What was begun of `rule` is left in the arena if the node stays whole.
     if (build_rule(fit, row, rule))
         return rule;
     if (arena->failed)
@@ -302,6 +309,7 @@ static const struct rule *derived(struct arena *arena, const tsr_node *node,
     derivation.whole = NULL;
     derivation.n_sizes = 0;
     derivation.n = 0;
+    // It may replace the text, add sizes for letters, or say why there is no rule.
     if (derive)
         derive(&derivation);
     const struct rule *rule;
@@ -313,6 +321,7 @@ static const struct rule *derived(struct arena *arena, const tsr_node *node,
     return rule;
 }
 
+// NULL where there is no second rule, or it does not fit: the caller has the first one.
 const struct rule *tsr__rule_strided(struct arena *arena, const tsr_node *node,
                                      const struct shapes *shapes)
 {
@@ -364,6 +373,7 @@ static const char *type_immovable(tsr_dtype type)
     return NULL;
 }
 
+// Constants are cut when they are stored, not sent: their type does not matter.
 const char *tsr__rule_immovable(const struct shapes *shapes, const tsr_node *node)
 {
     for (enum side side = SIDE_IN; side <= SIDE_OUT; side++)
