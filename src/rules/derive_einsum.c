@@ -11,6 +11,7 @@
 
 #define LETTERS 52
 
+// Letters by number, a to z, then A to Z. The text is read once from left to right.
 struct equation {
     struct str text;     // what is left of it
     int times[LETTERS];  // how often each letter stands in all operands
@@ -21,6 +22,7 @@ struct equation {
     bool dots, out_dots;
 };
 
+// c is a letter of ASCII: callers look first.
 static int number_of(char c)
 {
     if (islower((unsigned char)c))
@@ -60,6 +62,7 @@ struct term_axes {
     int first[LETTERS]; // 1 + axis
 };
 
+// A negative axis: the ellipsis of an operand of unknown rank stands before it.
 static tsr_dim size_along(const struct derivation *derivation, const struct term_axes *axes,
                           int axis)
 {
@@ -68,6 +71,8 @@ static tsr_dim size_along(const struct derivation *derivation, const struct term
     return dim_at(tsr__derive_in(derivation, (size_t)axes->operand), axis);
 }
 
+// Sizes that are not known to be equal are not: a diagonal of [n m] is as long as the shorter of
+// both.
 static bool is_square(const struct derivation *derivation, const struct term_axes *axes, int letter)
 {
     tsr_dim rows = size_along(derivation, axes, axes->first[letter] - 1),
@@ -76,6 +81,7 @@ static bool is_square(const struct derivation *derivation, const struct term_axe
 }
 
 // Dimensions that the ellipsis of a term stands for.
+// Negative where the rank is not known.
 static int dots_length(const struct derivation *derivation, struct str term, int operand)
 {
     int letters = 0;
@@ -84,6 +90,7 @@ static int dots_length(const struct derivation *derivation, struct str term, int
     return tsr__derive_in(derivation, (size_t)operand).rank - letters;
 }
 
+// Before anything is read: whether a letter stands more than once decides how it is written.
 static void count_letters(struct equation *equation)
 {
     for (size_t i = 0; i < equation->text.n && equation->text.p[i] != '-'; i++)
@@ -133,6 +140,7 @@ static void read_operand(struct derivation *derivation, struct equation *equatio
         if (letter < 0)
             break;
         equation->seen[letter]++;
+        // In this order: again in this operand, in another one too, or nowhere else.
         if (axes.first[letter])
             add_again(derivation, equation, &axes, letter);
         else if (equation->times[letter] > 1)
@@ -202,6 +210,8 @@ static bool read_equation(struct derivation *derivation, struct equation *equati
         implied_output(derivation, equation);
     }
     skip(equation);
+    // All of the text was read, each input has a term, and the ellipsis stands on both sides or on
+    // none.
     return !equation->text.n && n == tsr_node_input_count(derivation->node) &&
            equation->dots == equation->out_dots;
 }
@@ -218,6 +228,7 @@ void tsr__derive_einsum(struct derivation *derivation)
     }
     const char *diagonal = tsr__derive_stat_if(equation.square, derivation, 12, EXPAND_NUMBERS);
     for (int i = 0; i < LETTERS; i++) {
+        // Letters of the result pass through, unless one is a diagonal.
         if (!equation.seen[i] || (equation.out[i] && !equation.twice[i]))
             continue;
         if (equation.twice[i]) {

@@ -20,6 +20,7 @@ struct parts {
 };
 
 // How often the dimension is cut: it is one factor, or the cut would be a strided one.
+// 0: it is not cut, or not by one factor.
 static int64_t cuts_of(const struct expansion *expansion, int axis)
 {
     const struct rule_tensor *tensor = &expansion->rule->inputs[0];
@@ -38,6 +39,7 @@ static bool split(struct expansion *expansion, int axis, struct parts *parts)
         return false;
     int64_t size = shape.dims[axis].value;
     parts->n = cuts_of(expansion, axis);
+    // Pad takes its numbers as inputs from opset 11 on; without it parts must be equal.
     if (parts->n < 2 || size < 1 || size > INT32_MAX || (size % parts->n && expansion->opset < 11))
         return false;
     parts->size = size;
@@ -124,6 +126,7 @@ static void cumulate(struct expansion *expansion, const char *op, const char *to
     value = tsr__x_reshape(expansion, value, parts.shape, parts.rank + 1);
     tsr_value *before = tsr__x_reduce(expansion, total, value, &inside, 1, true);
     before = scan(expansion, op, before, parts.axis, true);
+    // Inside the parts as the node says, between them always without the part itself.
     value = scan(expansion, op, value, parts.axis + 1, tsr__x_int(expansion, "exclusive", 0) != 0);
     value = tsr__x_op(expansion, join, 2, value, before);
     tsr__x_give(
@@ -192,6 +195,7 @@ void tsr__expand_top_k(struct expansion *expansion)
         expansion->failed = true;
         return;
     }
+    // What fills up the last part must never be among the greatest.
     double least = -INFINITY;
     if (shape.dtype == TSR_INT32)
         least = (double)INT32_MIN;
@@ -207,6 +211,7 @@ void tsr__expand_top_k(struct expansion *expansion)
     tsr_node *each = top(expansion, value, k, parts.axis + 1, true);
     if (!each)
         return;
+    // From here on each part has k elements instead of parts.each.
     parts.back[parts.axis] = parts.n * k;
     tsr_value *at =
         tsr__x_op(expansion, "Add", 2, tsr_node_output(each, 1), starts(expansion, &parts));
@@ -257,6 +262,7 @@ void tsr__expand_fused_gemm(struct expansion *expansion)
             tsr_node_set_int(gemm, turns[i], tsr__x_int(expansion, turns[i], 0)) != TSR_OK)
             gemm = NULL;
     }
+    // An activation that is not in the list leaves `last` NULL, and the node is not replaced.
     for (size_t i = 0; gemm && i < TSR_COUNT(known); i++) {
         tsr_value *y = tsr_node_output(gemm, 0);
         if (!str_is(op, known[i].op))
