@@ -6,6 +6,11 @@
 // and the sum are exchanged), and what the values give is a sum over devices. A causal mask is made
 // of positions, so that every part knows which are its own. Query heads that share a key head are a
 // dimension of their own.
+//
+// Shapes, with 2 key heads of size 4 for 6 query heads (g = 3):
+//
+//   queries [b 2 3 q 4]   keys, turned [b 2 1 4 k]   scores [b 2 3 q k]
+//   values [b 2 1 k 4]    result [b 2 3 q 4], and back to [b q 24] or [b 6 q 4]
 #include "rules/expand.h"
 
 #include <float.h>
@@ -22,6 +27,7 @@ struct attention {
     tsr_dtype type, wide;
 };
 
+// The value with its dimensions in another order.
 static tsr_value *turned(struct expansion *expansion, tsr_value *value, const int64_t *perm, int n)
 {
     tsr_value *y = tsr__x_op(expansion, "Transpose", 1, value);
@@ -42,6 +48,7 @@ static tsr_value *by_heads(struct expansion *expansion, const struct attention *
         tsr__x_cast(expansion, tsr__x_in(expansion, i), attention->type, attention->wide);
     int64_t flat[] = {0, 0, attention->h, e}, flat_shared[] = {0, 0, attention->h, g, e},
             shared[] = {0, attention->h, g, -1, e};
+    // It lies so already.
     if (attention->g == 1 && rank == 4)
         return value;
     if (attention->g == 1)
@@ -60,6 +67,7 @@ static int rows_axis(int rank)
 }
 
 // Where keys stand behind their query.
+// Query i sees keys 0 .. i: positions are compared, which are constants or counted at run time.
 static tsr_value *causal(struct expansion *expansion, const struct attention *attention,
                          tsr_value *scores)
 {
@@ -107,6 +115,7 @@ static tsr_value *masked(struct expansion *expansion, const struct attention *at
 {
     struct shape s = tsr__x_shape(expansion, attention->mask);
     tsr_value *mask = tsr__x_in(expansion, attention->mask);
+    // [b (h g) q k] as [b h g q k], to stand against scores of shared heads.
     if (attention->g > 1 && s.rank == 4) {
         int64_t shape[] = {0, attention->h, attention->g, size_at(s, 2), -1};
         if (size_at(s, 1) == 1) // one mask for all heads
@@ -139,6 +148,7 @@ static tsr_value *scores_of(struct expansion *expansion, const struct attention 
     return s;
 }
 
+// Along the keys, the last dimension; it is expanded in its turn where that is cut.
 static tsr_value *softmax(struct expansion *expansion, tsr_value *scores)
 {
     tsr_value *value = tsr__x_op(expansion, "Softmax", 1, scores);
@@ -192,6 +202,7 @@ static void attend(struct expansion *expansion, const struct attention *attentio
 }
 
 // Elements of a head: all heads side by side are the last dimension of 3, or each has its own of 4.
+// A size that is not known is -1 and gives no positive number.
 static int64_t size_of_head(struct shape shape, int64_t heads)
 {
     if (shape.rank == 3)

@@ -19,6 +19,7 @@ struct mel {
     int64_t *edges; // columns + 2 of them
 };
 
+// An input that is one known number from 1 to `most`.
 static bool read_integer(const struct shapes *shapes, const tsr_node *node, size_t i, int64_t most,
                          int64_t *out)
 {
@@ -42,6 +43,7 @@ static bool read_hertz(const tsr_node *node, size_t i, double *out)
     return isfinite(number) && number >= 0;
 }
 
+// The scale that the operator is defined with; hertz_of is its inverse.
 static double mel_of(double hertz)
 {
     return 2595 * log10(1 + hertz / 700);
@@ -79,11 +81,13 @@ static bool read_mel(struct arena *arena, const struct shapes *shapes, const tsr
     return true;
 }
 
+// TSR_UNDEFINED for types that are not computed with.
 static tsr_dtype type_of(int64_t number)
 {
     return number == TSR_FLOAT || number == TSR_DOUBLE ? (tsr_dtype)number : TSR_UNDEFINED;
 }
 
+// The row's rule stands unless this says why not. read_mel without an arena only looks.
 void tsr__derive_mel_weights(struct derivation *derivation)
 {
     struct mel mel;
@@ -111,6 +115,8 @@ static tsr_value *of_columns(struct expansion *expansion, const struct mel *mel,
     return tsr__x_place(expansion, value, 2, 1, &expansion->rule->outputs[0].dims[1]);
 }
 
+// Six numbers of a column from its three edges; `fall` and `rise` are never 0, as something is
+// divided by them.
 static int64_t foot(const int64_t *edges)
 {
     return edges[0];
@@ -153,6 +159,7 @@ static tsr_value *rows_of(struct expansion *expansion, const struct mel *mel)
     return tsr__x_place(expansion, value, 2, 0, &expansion->rule->outputs[0].dims[0]);
 }
 
+// part / whole, as fractions of that type.
 static tsr_value *share(struct expansion *expansion, tsr_value *part, tsr_value *whole,
                         tsr_dtype type)
 {

@@ -18,6 +18,7 @@ void tsr__expand_dynamic_quantize(struct expansion *expansion)
     for (int i = 0; i < in.rank; i++)
         axes[i] = i;
     tsr_value *value = tsr__x_in(expansion, 0), *zero = tsr__x_scalar(expansion, TSR_FLOAT, 0);
+    // The least and the greatest of all devices: two numbers are exchanged.
     tsr_value *low = tsr__x_reduce(expansion, "ReduceMin", value, axes, in.rank, false);
     tsr_value *high = tsr__x_reduce(expansion, "ReduceMax", value, axes, in.rank, false);
     low = tsr__x_op(expansion, "Min", 2, low, zero);
@@ -37,6 +38,7 @@ void tsr__expand_dynamic_quantize(struct expansion *expansion)
 }
 
 // Input i, of one element.
+// A vector of one element becomes a scalar, which broadcasts against anything.
 static tsr_value *as_number(struct expansion *expansion, size_t i)
 {
     tsr_value *value = tsr__x_in(expansion, i);
@@ -58,6 +60,7 @@ void tsr__expand_qlinear_matmul(struct expansion *expansion)
         tsr__x_op(expansion, "Mul", 2, tsr__x_in(expansion, 1), tsr__x_in(expansion, 4));
     factor = tsr__x_op(expansion, "Div", 2, factor, tsr__x_in(expansion, 6));
     tsr_value *y = tsr__x_op(expansion, "Mul", 2, sum, factor), *point = as_number(expansion, 7);
+    // The scale is in the factor already, so it is 1 here.
     y = tsr__x_op(expansion, "QuantizeLinear", 3, y, tsr__x_scalar(expansion, TSR_FLOAT, 1), point);
     tsr__x_give(expansion, 0, y);
 }
@@ -72,6 +75,7 @@ static tsr_value *without_sign(struct expansion *expansion, tsr_value *value, ts
     return tsr__x_cast(expansion, value, TSR_INT32, TSR_UINT8);
 }
 
+// One zero point for all channels, as ConvInteger wants it; channels with unlike ones fail.
 static tsr_value *weight_point(struct expansion *expansion, tsr_dtype type)
 {
     int point;
@@ -99,6 +103,7 @@ static bool copy_window(struct expansion *expansion, tsr_node *to)
     }
     size_t n;
     const char *text = pad ? tsr_attr_string(pad, &n) : NULL;
+    // The attribute's text need not end with a zero.
     struct str own =
         text ? tsr__arena_str(expansion->arena, (struct str){text, n}) : (struct str){0};
     return !text || (own.p && tsr_node_set_string(to, "auto_pad", own.p) == TSR_OK);
@@ -142,6 +147,7 @@ void tsr__expand_qlinear_conv(struct expansion *expansion)
 }
 
 // The left side is quantised, then it is a product of integers; a bias comes last.
+// DynamicQuantizeLinear is expanded in its turn where its input is cut.
 void tsr__expand_dynamic_quantize_matmul(struct expansion *expansion)
 {
     tsr_value *a = tsr__x_in(expansion, 0);
