@@ -288,6 +288,7 @@ const char *tsr_folder_model(const tsr_folder *folder)
 }
 
 // A configuration that does not say it leaves the size of the logits, or else the bytes of a character.
+// Callers use it to make up tokens: any number below it is one.
 int64_t tsr_folder_vocabulary(const tsr_folder *folder)
 {
     const tsr_value *logits = tsr_graph_value(tsr_model_graph(folder->model), "logits");

@@ -214,6 +214,7 @@ static float from_bfloat(uint16_t bits)
     return out;
 }
 
+// Logits of float32, float16 and bfloat16 are read, and no others.
 static tsr_status no_logits(tsr_generator *generator)
 {
     struct place at = PLACE_NONE;
@@ -430,6 +431,8 @@ tsr_status tsr_generator_open(tsr_folder *folder, const tsr_generate_options *op
     if (options)
         memcpy(own, options, size_min(options->size, sizeof *own));
     own->run.size = sizeof own->run;
+    // The library decides this, whatever the caller's struct says: only it knows which caches have
+    // room.
     own->run.states_in_place = caches_have_room(folder);
     generator->random = own->seed;
     tsr_status st = own->devices > 1 ? open_cut(generator) : open_whole(generator);

@@ -50,6 +50,7 @@ static tsr_status count_up(tsr_tensors *tensors, const char *name, int64_t first
         return TSR_OK;
     for (int d = 0; d < rank; d++)
         n *= dims[d] = tsr_tensors_dims(tensors, (size_t)at)[d];
+    // Zeros of the same shape first: the set then owns memory that may be written here.
     tsr_status st = tsr_tensors_put(tensors, name, type, rank, dims, NULL);
     if (st != TSR_OK)
         return st;

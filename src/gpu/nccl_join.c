@@ -33,6 +33,8 @@ static void free_joining(struct nccl_joining *joining)
     free(joining);
 }
 
+// The thread touches the struct last under the lock, unless the join was abandoned: then it is the
+// only one that still knows it.
 static void *join_main(void *data)
 {
     struct nccl_joining *joining = data;
@@ -83,6 +85,7 @@ struct nccl_joining *tsr__nccl_join_start(const struct gpu_seat *seat, const str
     return joining;
 }
 
+// True at once where the join is done already.
 bool tsr__nccl_join_wait(struct nccl_joining *joining, int ms)
 {
     struct timespec until;

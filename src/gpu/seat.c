@@ -157,6 +157,7 @@ int tsr__seat_free_memory(const struct gpu_seat *seat, int64_t *available, int64
 
 // ---- memory ------------------------------------------------------------------------------------
 
+// 0 bytes get an address, too: callers need not tell them apart.
 int tsr__seat_alloc(struct gpu_seat *seat, size_t bytes, void **out)
 {
     device_address p = 0;

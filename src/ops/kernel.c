@@ -130,6 +130,7 @@ OrtStatus *tsr__kernel_input(struct kernel *kernel, OrtKernelContext *context, s
         return tsr__kernel_error(kernel, "input %zu is %s, expected %s", i,
                                  tsr_dtype_name(out->type), tsr_dtype_name(type));
     void *data = NULL;
+    // The engine has no call for reading alone; nothing is written through it.
     TRY(kernel->api->GetTensorMutableData((OrtValue *)value, &data));
     out->data = data;
     return NULL;

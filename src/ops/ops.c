@@ -345,6 +345,7 @@ static OrtStatus *kernel_create(const OrtCustomOp *op, const OrtApi *api, const 
     return NULL;
 }
 
+// The clock of ONNX Runtime's profile, so that trace.c can lay both beside each other.
 static uint64_t now_ns(void)
 {
     struct timespec timespec;
@@ -552,6 +553,7 @@ const struct ops_event *tsr__ops_events(const struct ops *ops, size_t *n)
     return ops->events.at;
 }
 
+// In the order in which the kernels were made.
 bool tsr__ops_group_at(const struct ops *ops, size_t i, struct ops_group *out)
 {
     if (i >= ops->groups.n)
