@@ -226,7 +226,7 @@ static tsr_status draft_steps(struct draft *draft, const tsr_partition_options *
     if (st != TSR_OK)
         return st;
     st = tsr__sizes_agree(draft);
-    if (st != TSR_OK || !draft->microsoft)
+    if (st != TSR_OK || draft->dialect == DIALECT_OWN)
         return st;
     return tsr__dialect_check(draft);
 }
@@ -242,7 +242,7 @@ static tsr_status build_parts(struct draft *draft, const tsr_partition_options *
     st = tsr__parts_build(draft, parts);
     if (st != TSR_OK)
         return st;
-    if (draft->microsoft)
+    if (draft->dialect != DIALECT_OWN)
         return tsr__dialect_agree(draft, parts);
     return tsr__parts_agree(draft, parts);
 }
@@ -297,8 +297,7 @@ struct request {
 static tsr_status choose_files(const struct request *request, struct draft *draft)
 {
     const tsr_partition_options *options = &request->options;
-    draft->microsoft = options->dialect && strcmp(options->dialect, COMM_DOMAIN) != 0;
-    if (draft->microsoft && strcmp(options->dialect, "com.microsoft") != 0)
+    if (!tsr__dialect_find(options->dialect, &draft->dialect))
         return refuse_dialect(request->model, options->dialect);
     tsr_status st = TSR_OK;
     if (options->weights)

@@ -28,9 +28,7 @@ static tsr_status copy_opsets(struct part *part)
         st = tsr_model_set_opset(part->model, "", part->draft->opset);
     if (st != TSR_OK)
         return st;
-    if (part->draft->microsoft)
-        return tsr_model_set_opset(part->model, "com.microsoft", 1);
-    return tsr_model_set_opset(part->model, COMM_DOMAIN, 1);
+    return tsr_model_set_opset(part->model, tsr__dialect_domain(part->draft), 1);
 }
 
 // Some rank needs the form.
@@ -108,7 +106,7 @@ static tsr_status part_begin(struct draft *draft, struct part *part, int64_t ran
     st = add_inputs(part);
     if (st != TSR_OK)
         return st;
-    if (!draft->microsoft)
+    if (draft->dialect == DIALECT_OWN)
         st = add_token(part);
     if (st != TSR_OK)
         return st;
@@ -156,7 +154,7 @@ static tsr_status part_end(struct part *part)
     tsr_status st = add_outputs(part);
     if (st != TSR_OK)
         return st;
-    if (part->draft->microsoft)
+    if (part->draft->dialect != DIALECT_OWN)
         st = tsr__dialect_outputs(part);
     else
         st = add_token_output(part);

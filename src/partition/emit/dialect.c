@@ -1,17 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
-// dialect.c - communication as ONNX Runtime's own builds with NCCL know it: AllReduce, AllGather and
-// AllToAll of com.microsoft, among all ranks, with parts of one size. They have no token. So each of
-// them is made to depend on the one before it, by the data where it does so already, else by nothing
-// of that one's result put in front of what is given; and a result that nobody reads is an output of
-// the file, so that no engine drops it. What they cannot say is found before anything is built, all at
-// once.
+// dialect.c - communication in the operators of other engines (a file each: dialect_*.c), which have no token. So each of
+// them is made to depend on the one before it, by the data where it does so already, else by what the dialect puts in
+// between; and a result that nobody reads is an output of the file, so that no engine drops it. What a dialect cannot
+// say is found before anything is built, all at once.
 //
 //     a = AllReduce(x), b = AllGather(u), and u is not made of a:
 //         an engine may run either first, and two ranks may choose differently
-//         u' = Concat(nothing of a, u) is u again, but comes after a: b = AllGather(u')
-#include "internal.h"
+//         u' is u again, but comes after a: b = AllGather(u')
+#include "dialect.h"
 
-#define DOMAIN "com.microsoft"
+static const struct dialect *const dialects[] = {
+    [DIALECT_OWN] = NULL,
+    [DIALECT_MICROSOFT] = &tsr__dialect_microsoft,
+};
+
+bool tsr__dialect_find(const char *name, enum comm_dialect *out)
+{
+    *out = DIALECT_OWN;
+    if (!name || strcmp(name, COMM_DOMAIN) == 0)
+        return true;
+    for (size_t i = 1; i < TSR_COUNT(dialects); i++)
+        if (strcmp(name, dialects[i]->name) == 0) {
+            *out = (enum comm_dialect)i;
+            return true;
+        }
+    return false;
+}
+
+const char *tsr__dialect_name(const struct draft *draft)
+{
+    return dialects[draft->dialect]->name;
+}
+
+const char *tsr__dialect_domain(const struct draft *draft)
+{
+    if (draft->dialect == DIALECT_OWN)
+        return COMM_DOMAIN;
+    return dialects[draft->dialect]->domain;
+}
 
 // ---- what they can say -------------------------------------------------------------------------
 
@@ -33,8 +59,7 @@ static void refuse(struct draft *draft, const struct step *st, const char *why)
     draft->status = TSR_UNSUPPORTED;
 }
 
-// Elements of that axis on a rank; -1: not known, or it has none.
-static int64_t size_on(const struct form *form, int axis, int64_t rank)
+int64_t tsr__size_on(const struct form *form, int axis, int64_t rank)
 {
     int64_t coords[TILE_MAX_FACTORS];
     const struct item *it = form->item;
@@ -45,56 +70,15 @@ static int64_t size_on(const struct form *form, int axis, int64_t rank)
     return tsr__local_size_of(&size, it->dims[axis].value);
 }
 
-// All ranks have the same number of elements of that axis, and it is known.
-static bool even(const struct draft *draft, const struct form *form, int axis)
+bool tsr__group_even(const struct device_group *group, const struct form *form, int axis)
 {
-    for (int64_t rank = 0; rank < draft->n_ranks; rank++)
-        if (size_on(form, axis, rank) < 0 || size_on(form, axis, rank) != size_on(form, axis, 0))
+    int64_t first = tsr__size_on(form, axis, group->devices[0]);
+    for (size_t i = 0; i < group->n; i++) {
+        int64_t size = tsr__size_on(form, axis, group->devices[i]);
+        if (size < 0 || size != first)
             return false;
+    }
     return true;
-}
-
-// One group of all ranks, in order.
-static bool everybody(const struct draft *draft, const struct step *st)
-{
-    const struct device_group *group = &st->groups[0];
-    for (size_t i = 0; i < group->n; i++)
-        if (group->devices[i] != (int64_t)i)
-            return false;
-    return st->n_groups == 1 && (int64_t)group->n == draft->n_ranks;
-}
-
-// Sums of floats; what is only moved may also be whole numbers or truths.
-static bool type_fits(const struct step *st, tsr_dtype type)
-{
-    if (type == TSR_FLOAT || type == TSR_FLOAT16 || type == TSR_DOUBLE)
-        return true;
-    return comm_has(st->kind, TRAIT_JOINS) && (type == TSR_INT64 || type == TSR_BOOL);
-}
-
-// NULL: the dialect can say this step. Otherwise the first reason why not, which the finding shows. A gather of
-// [4,6] pieces on ranks 0 and 1 is an AllGather there; of [3,6] and [2,6] it is none, since its parts must be
-// equal.
-static const char *why_not(const struct draft *draft, const struct step *st)
-{
-    bool reduces = comm_has(st->kind, TRAIT_FOLDS), joins = comm_has(st->kind, TRAIT_JOINS);
-    if (!reduces && !joins)
-        return DOMAIN " has AllReduce, AllGather and AllToAll only";
-    if (!everybody(draft, st))
-        return "not all ranks take part, and " DOMAIN " knows no groups";
-    if (reduces && st->flow->combine != COMBINE_SUM)
-        return DOMAIN "'s AllReduce can only add";
-    if (st->outputs[0]->item->rank < 0 || st->outputs[0]->item->rank > TILE_MAX_RANK)
-        return "its number of dimensions is not known, or too large";
-    if (!type_fits(st, st->outputs[0]->item->dtype))
-        return "the operator of " DOMAIN " does not take this element type";
-    if (joins && !even(draft, st->inputs[0], st->axis))
-        return "the parts have different sizes, or unknown ones";
-    if (st->kind == COMM_ALL_TO_ALL && !even(draft, st->outputs[0], st->split_axis))
-        return "the parts have different sizes, or unknown ones";
-    if (st->kind == COMM_REDUCE_SCATTER && size_on(st->outputs[0], st->axis, 0) < 0)
-        return "the size of the axis that is cut is not known";
-    return NULL;
 }
 
 // A body has no place where the order of communications could be kept by data.
@@ -124,7 +108,7 @@ tsr_status tsr__dialect_check(struct draft *draft)
             tsr__steps_visit(&st->bodies[k].steps, check_body, draft);
         if (!waits(st))
             continue;
-        const char *why = why_not(draft, st);
+        const char *why = dialects[draft->dialect]->why_not(draft, st);
         if (why)
             refuse(draft, st, why);
     }
@@ -158,7 +142,7 @@ static bool reads_marked(const tsr_node *node, const unsigned char *marked)
 // x is made of what the last communication gave. Nodes are made in order: only later ones can be.
 static bool follows(struct part *part, const tsr_value *x, bool *out)
 {
-    const tsr_node *end = tsr_value_producer(x), *last = part->comms.at[part->comms.n - 1];
+    const tsr_node *end = tsr_value_producer(x), *last = part->comms.at[part->comms.n - 1].node;
     size_t n = tsr__model_node_ids(part->model);
     unsigned char *marked = ARENA_ARRAY(part->draft->arena, unsigned char, n + 1);
     *out = false;
@@ -171,72 +155,56 @@ static bool follows(struct part *part, const tsr_value *x, bool *out)
     return true;
 }
 
-// x with nothing in front of it: no element of `before`, in the shape of x. Of x [4,6] and before [2,3]:
-//     none = Reshape(before, [-1]) [6], Slice [0:0] -> [0], Reshape to [0,6]; Concat(none, x) along axis 0 is x [4,6]
-// and cannot be computed before `before` is there.
-static tsr_value *behind(struct part *part, tsr_value *x, tsr_value *before, tsr_dtype from,
-                         tsr_dtype to)
+// x behind the last communication, unless it follows from it already: engines may run independent nodes in any order.
+static tsr_value *chain(struct part *part, const struct step *st, tsr_value *x, tsr_dtype type)
 {
-    static const int64_t all[1] = {-1}, zero[1] = {0}, one[1] = {1}, end[1] = {INT64_MAX};
-    const struct str any = {0};
-    tsr_value *none = tsr__part_node(part, "Reshape", any, 2, before, tsr__part_ints(part, all, 1));
-    tsr_value *at = tsr__part_ints(part, zero, 1);
-    none = tsr__part_node(part, "Slice", any, 4, none, at, at, at);
-    if (from != to)
-        none = tsr__with_int(tsr__part_node(part, "Cast", any, 1, none), "to", to);
-    tsr_value *shape = tsr__part_node(part, "Shape", any, 1, x);
-    shape = tsr__part_node(part, "Slice", any, 4, shape, tsr__part_ints(part, one, 1),
-                           tsr__part_ints(part, end, 1), at);
-    shape = tsr__with_int(tsr__part_node(part, "Concat", any, 2, at, shape), "axis", 0);
-    none = tsr__part_node(part, "Reshape", any, 2, none, shape);
-    none = tsr__with_int(none, "allowzero", 1);
-    return tsr__with_int(tsr__part_node(part, "Concat", any, 2, none, x), "axis", 0);
-}
-
-// Puts x behind the last communication, unless it follows from it already: engines may run independent nodes in any order.
-static tsr_status chain(struct part *part, const struct step *st, tsr_value **x)
-{
+    struct draft *draft = part->draft;
+    const struct dialect *dialect = dialects[draft->dialect];
     bool follows_already = true;
-    const struct item *it = st->outputs[0]->item;
-    if (part->comms.n && !follows(part, *x, &follows_already))
-        return TSR_NOMEM;
+    if (part->comms.n && !follows(part, x, &follows_already))
+        return NULL;
     if (follows_already)
-        return TSR_OK;
-    const char *why = NULL;
-    if (it->rank < 1)
-        why = "a single number, which cannot be put behind the communication before";
-    else if (part->draft->opset < 14)
-        why = "it cannot be put behind the communication before it in this opset";
-    if (why) {
-        refuse(part->draft, st, why);
-        return TSR_UNSUPPORTED;
-    }
-    size_t last = part->comms.n - 1;
-    *x = behind(part, *x, tsr_node_output(part->comms.at[last], 0), part->items.at[last]->dtype,
-                it->dtype);
-    return made(*x);
+        return x;
+    const char *why = dialect->why_loose(draft, st);
+    if (!why)
+        return dialect->behind(part, x, type, &part->comms.at[part->comms.n - 1]);
+    refuse(draft, st, why);
+    return NULL;
 }
 
 // ---- nodes -------------------------------------------------------------------------------------
 
-// Parts of x along one axis, one after the other along another.
-static tsr_value *turned(struct part *part, tsr_value *x, int from, int to, struct str out)
+// A node of Split with n results of one size. NULL: failed.
+static tsr_node *split_node(struct part *part, tsr_value *x, size_t n, int axis)
 {
     struct draft *draft = part->draft;
-    size_t n = (size_t)draft->n_ranks;
-    if (!x)
-        return NULL;
     const char **names = ARENA_ARRAY(draft->arena, const char *, n);
-    tsr_value **parts = ARENA_ARRAY(draft->arena, tsr_value *, n);
-    for (size_t i = 0; i < n && names; i++)
+    if (!names)
+        return NULL;
+    for (size_t i = 0; i < n; i++)
         names[i] = tsr__part_fresh(part).p;
-    if (!out.p)
-        out = tsr__part_fresh(part);
     if (draft->arena->failed)
         return NULL;
     tsr_node *split = tsr_graph_add_node(part->graph, "", "Split", names[0], &x, 1, names, n);
-    if (!split || tsr_node_set_int(split, "axis", from) != TSR_OK ||
-        (draft->opset >= 18 && tsr_node_set_int(split, "num_outputs", (int64_t)n) != TSR_OK))
+    if (!split || tsr_node_set_int(split, "axis", axis) != TSR_OK)
+        return NULL;
+    if (draft->opset >= 18 && tsr_node_set_int(split, "num_outputs", (int64_t)n) != TSR_OK)
+        return NULL;
+    return split;
+}
+
+// Of x [4,6] in 2 parts from axis 1 to axis 0: columns 0 to 2, below them columns 3 to 5: [8,3].
+tsr_value *tsr__part_turned(struct part *part, tsr_value *x, size_t n, int from, int to,
+                            struct str out)
+{
+    struct draft *draft = part->draft;
+    tsr_value **parts = ARENA_ARRAY(draft->arena, tsr_value *, n);
+    if (!x || !parts)
+        return NULL;
+    tsr_node *split = split_node(part, x, n, from);
+    if (!out.p)
+        out = tsr__part_fresh(part);
+    if (!split || !out.p)
         return NULL;
     for (size_t i = 0; i < n; i++)
         parts[i] = tsr_node_output(split, i);
@@ -246,74 +214,54 @@ static tsr_value *turned(struct part *part, tsr_value *x, int from, int to, stru
     return NULL;
 }
 
-// The node itself, and a note of it and of what it gives, for the chain and for the proof.
-static tsr_value *comm_node(struct part *part, const struct step *st, const char *op, tsr_value *x,
-                            struct str out)
+// Of members that keep 3, 3 and 2 elements, the last takes 6 and 7.
+tsr_value *tsr__part_own(struct part *part, const struct dialect_call *call, int axis, tsr_value *x,
+                         struct str out)
+{
+    const struct form *to = call->step->outputs[0];
+    int64_t start = 0;
+    for (size_t i = 0; i < call->group->n && call->group->devices[i] != part->rank; i++)
+        start += tsr__size_on(to, axis, call->group->devices[i]);
+    if (!x)
+        return NULL;
+    return tsr__part_slice(part, x, axis, start, start + tsr__size_on(to, axis, part->rank), out);
+}
+
+// With a note of it and of what it gives, for the chain and for the proof.
+tsr_node *tsr__dialect_node(struct part *part, const struct dialect_call *call, const char *op,
+                            tsr_value *x, struct dialect_comm gives, struct str out)
 {
     struct draft *draft = part->draft;
-    struct str label = tsr__arena_printf(draft->arena, "%s_%lld", op, (long long)st->id);
+    if (!x)
+        return NULL;
+    x = chain(part, call->step, x, gives.dtype);
+    struct str label = tsr__arena_printf(draft->arena, "%s_%lld", op, (long long)call->step->id);
     if (!out.p)
         out = tsr__part_fresh(part);
     if (draft->arena->failed || !x)
         return NULL;
-    tsr_node *node = tsr_graph_add_node(part->graph, DOMAIN, op, label.p, &x, 1, &out.p, 1);
-    bool sized = comm_has(st->kind, TRAIT_JOINS);
-    if (!node || (sized && tsr_node_set_int(node, "group_size", draft->n_ranks) != TSR_OK) ||
-        (st->kind == COMM_ALL_GATHER && tsr_node_set_int(node, "axis", st->axis) != TSR_OK))
+    gives.node = tsr_graph_add_node(part->graph, dialects[draft->dialect]->domain, op, label.p, &x,
+                                    1, &out.p, 1);
+    gives.group = call->group;
+    struct dialect_comm *slot = vec_push(draft->arena, &part->comms);
+    if (!gives.node || !slot)
         return NULL;
-    tsr_node **slot = vec_push(draft->arena, &part->comms);
-    const struct item **item = vec_push(draft->arena, &part->items);
-    if (!slot || !item)
-        return NULL;
-    *slot = node;
-    *item = st->outputs[0]->item;
-    return tsr_node_output(node, 0);
+    *slot = gives;
+    return gives.node;
 }
 
-// Of a sum that all have, the part that this rank wants.
-static tsr_value *own_part(struct part *part, const struct step *st, tsr_value *x, struct str out)
-{
-    int64_t start = 0, stop = size_on(st->outputs[0], st->axis, part->rank), axis = st->axis;
-    for (int64_t rank = 0; rank < part->rank; rank++)
-        start += size_on(st->outputs[0], st->axis, rank);
-    stop += start;
-    return tsr__part_node(part, "Slice", out, 4, x, tsr__part_ints(part, &start, 1),
-                          tsr__part_ints(part, &stop, 1), tsr__part_ints(part, &axis, 1));
-}
-
-// The dialect's AllToAll splits and joins along axis 0 only, so other axes are brought there and back.
-static tsr_value *emit_one(struct part *part, const struct step *st, tsr_value *x, struct str out)
-{
-    const struct str any = {0};
-    switch (st->kind) {
-    case COMM_ALL_GATHER:
-        return comm_node(part, st, "AllGather", x, out);
-    case COMM_ALL_TO_ALL:
-        if (st->split_axis != 0)
-            x = turned(part, x, st->split_axis, 0, any);
-        if (st->axis == 0)
-            return comm_node(part, st, "AllToAll", x, out);
-        x = comm_node(part, st, "AllToAll", x, any);
-        return turned(part, x, 0, st->axis, out);
-    case COMM_REDUCE_SCATTER:
-        x = comm_node(part, st, "AllReduce", x, any);
-        return own_part(part, st, x, out);
-    default:
-        return comm_node(part, st, "AllReduce", x, out);
-    }
-}
-
-// Every rank takes part, also one that keeps nothing: its result gets a name that nobody reads.
-tsr_status tsr__dialect_emit(struct part *part, struct step *st)
+// Every member takes part, also one that keeps nothing, or that keeps what it got as a member of another group: its
+// result gets a name that nobody reads.
+tsr_status tsr__dialect_emit(struct part *part, struct step *st, size_t group)
 {
     struct form *to = st->outputs[0];
-    bool keeps = tsr__layout_has_device(to->layout, part->rank);
-    tsr_value *x = local_of(part, st->inputs[0]);
-    if (!x)
-        return TSR_NOMEM;
-    tsr_status status = chain(part, st, &x);
-    if (status != TSR_OK)
-        return status;
+    struct dialect_call call = {st, &st->groups[group], -1};
+    bool keeps = !to->local[part->rank] && tsr__layout_has_device(to->layout, part->rank);
+    tsr_value *x = NULL;
+    if (tsr__layout_has_device(st->inputs[0]->layout, part->rank))
+        x = local_of(part, st->inputs[0]);
+    if (st->roots)
+        call.root = st->roots[group];
     struct str name;
     if (keeps)
         name = tsr__form_name(part, to);
@@ -321,9 +269,11 @@ tsr_status tsr__dialect_emit(struct part *part, struct step *st)
         name = tsr__part_fresh(part);
     if (!name.p)
         return TSR_NOMEM;
-    tsr_value *y = emit_one(part, st, x, name);
+    tsr_value *y = dialects[part->draft->dialect]->emit(part, &call, x, name);
     if (keeps)
         to->local[part->rank] = y;
+    if (!y && part->draft->status != TSR_OK)
+        return part->draft->status;
     return made(y);
 }
 
@@ -356,11 +306,11 @@ tsr_status tsr__dialect_outputs(struct part *part)
     for (int axis = 0; axis < TILE_MAX_RANK; axis++)
         unknown[axis] = (tsr_dim){-1, ""};
     for (size_t i = 0; i < part->comms.n; i++) {
-        tsr_value *value = tsr_node_output(part->comms.at[i], 0);
-        const struct item *it = part->items.at[i];
+        const struct dialect_comm *comm = &part->comms.at[i];
+        tsr_value *value = tsr_node_output(comm->node, 0);
         if (is_read(part, value))
             continue;
-        tsr_status st = tsr_value_set_type(value, it->dtype, it->rank, unknown);
+        tsr_status st = tsr_value_set_type(value, comm->dtype, comm->rank, unknown);
         if (st != TSR_OK)
             return st;
         st = tsr_graph_add_output(part->graph, value);
@@ -370,39 +320,67 @@ tsr_status tsr__dialect_outputs(struct part *part)
     return TSR_OK;
 }
 
-// What NCCL compares between ranks: the operator and its numbers.
-static bool same(const tsr_node *a, const tsr_node *b)
+// What the members of a communication must say alike: the operator and its numbers, of the same value, in one group.
+static bool same(const struct dialect_comm *a, const struct dialect_comm *b)
 {
     static const char *const names[] = {"axis", "group_size"};
+    if (a->item != b->item || a->group != b->group)
+        return false;
     for (size_t i = 0; i < TSR_COUNT(names); i++)
-        if (tsr_attr_int(tsr_node_find_attr(a, names[i]), -1) !=
-            tsr_attr_int(tsr_node_find_attr(b, names[i]), -1))
+        if (tsr_attr_int(tsr_node_find_attr(a->node, names[i]), -1) !=
+            tsr_attr_int(tsr_node_find_attr(b->node, names[i]), -1))
             return false;
-    return str_eq(tsr__node_op_str(a), tsr__node_op_str(b));
+    return str_eq(tsr__node_op_str(a->node), tsr__node_op_str(b->node));
 }
 
-static bool agrees(const struct part *part, const struct part *first)
+// The next communication of a rank; NULL: it has had all of them.
+static const struct dialect_comm *next_of(const struct part *part, size_t done)
 {
-    if (part->comms.n != first->comms.n)
+    if (done < part->comms.n)
+        return &part->comms.at[done];
+    return NULL;
+}
+
+// The rank's next communication is the next of all its members: they meet, and each goes on to the one after it.
+static bool meet(const struct part *parts, int64_t rank, size_t *done)
+{
+    const struct dialect_comm *comm = next_of(&parts[rank], done[rank]);
+    if (!comm)
         return false;
-    for (size_t i = 0; i < part->comms.n; i++)
-        if (!same(part->comms.at[i], first->comms.at[i]) || part->items.at[i] != first->items.at[i])
+    const struct device_group *group = comm->group;
+    for (size_t i = 0; i < group->n; i++) {
+        const struct dialect_comm *other =
+            next_of(&parts[group->devices[i]], done[group->devices[i]]);
+        if (!other || !same(comm, other))
             return false;
+    }
+    for (size_t i = 0; i < group->n; i++)
+        done[group->devices[i]]++;
     return true;
 }
 
-// The proof before publishing: every rank has the same operators, in one order that its data keep.
+// The proof before publishing: ranks that run their communications in the order of their files all meet and all come to
+// their ends. Ranks 0 and 1 with {0,1}, {0,1} and 2 and 3 with {2,3} do; rank 0 with {0,1}, {0,2} and rank 2 with {0,2},
+// {0,1} would not.
 tsr_status tsr__dialect_agree(struct draft *draft, struct part *parts)
 {
-    for (int64_t rank = 1; rank < draft->n_ranks; rank++) {
-        const struct part *part = &parts[rank];
-        if (agrees(part, &parts[0]))
+    size_t *done = ARENA_ARRAY(draft->arena, size_t, (size_t)draft->n_ranks + 1);
+    if (!done)
+        return TSR_NOMEM;
+    for (int64_t rank = 0; rank < draft->n_ranks;) {
+        if (meet(parts, rank, done))
+            rank = 0; // somebody before may go on now
+        else
+            rank++;
+    }
+    for (int64_t rank = 0; rank < draft->n_ranks; rank++) {
+        if (done[rank] == parts[rank].comms.n)
             continue;
         struct place at = PLACE_NONE;
         at.rank = rank;
         tsr__diag(draft->session, DIAG_partition_disagrees, &at,
                   "please report this with the model",
-                  "rank %lld: its communications differ from those of rank 0", (long long)rank);
+                  "rank %lld: its communications differ from those of the others", (long long)rank);
         return TSR_BUG;
     }
     return TSR_OK;

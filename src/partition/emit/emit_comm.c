@@ -141,8 +141,8 @@ static tsr_status emit_member(struct part *part, struct step *st, size_t group)
 {
     if (st->kind == STEP_LIST)
         return tsr__emit_list(part, st, group);
-    if (part->draft->microsoft)
-        return tsr__dialect_emit(part, st);
+    if (part->draft->dialect != DIALECT_OWN)
+        return tsr__dialect_emit(part, st, group);
     return emit_on(part, st, group);
 }
 

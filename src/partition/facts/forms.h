@@ -12,6 +12,9 @@
 #define TOKEN_NAME  "ai.tessera.token"
 #define TOKEN_OUT   "ai.tessera.token.out"
 
+// Whose operators the rank files communicate with (emit/dialect.c).
+enum comm_dialect { DIALECT_OWN, DIALECT_MICROSOFT };
+
 struct item;
 struct part;
 struct step;
@@ -136,7 +139,7 @@ struct draft {
 
     // What is asked for (partition.c).
     bool undigested;                   // benchmarks: data files without digests
-    bool microsoft;                    // communication as com.microsoft has it
+    enum comm_dialect dialect;         // whose operators communicate
     bool as_safetensors;               // data files are safetensors files too
     const struct partition_look *look; // not NULL: the parts are shown, not written
     const struct manifest *signing;    // not NULL: others have changed the parts (sign.c)

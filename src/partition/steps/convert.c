@@ -460,7 +460,7 @@ static struct form *list_form(struct draft *draft, struct item *it, const struct
         if (tsr__local_ok(draft, it, from->layout, want, &identity) && identity)
             return same_form(draft, from, want);
     }
-    if (whole && it->way != LIST_STAYS && !draft->microsoft)
+    if (whole && it->way != LIST_STAYS && draft->dialect == DIALECT_OWN)
         return move_list(draft, whole, want, reader);
     return fail(draft, DIAG_partition_no_tensor, it, reader,
                 "keep it on the devices where it is made",
@@ -502,12 +502,13 @@ static struct form *first_way(struct draft *draft, struct item *it, const struct
     if (is_settled(draft, form))
         return form;
     form = gather_form(draft, it, want);
-    if (!is_settled(draft, form) && draft->microsoft && tsr__layout_is_whole(want))
+    if (!is_settled(draft, form) && draft->dialect == DIALECT_MICROSOFT &&
+        tsr__layout_is_whole(want))
         form = through_all(draft, it, want, reader);
     if (is_settled(draft, form))
         return form;
     form = lowered_form(draft, it, want);
-    if (!is_settled(draft, form) && draft->microsoft)
+    if (!is_settled(draft, form) && draft->dialect != DIALECT_OWN)
         form = through_all(draft, it, want, reader);
     if (is_settled(draft, form))
         return form;
