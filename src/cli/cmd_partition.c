@@ -184,9 +184,9 @@ static int run(struct cli *cli)
 static const struct option options_table[] = {
     {"-o", "FOLDER", "the folder to make"},
     {"--config", "NAME", "configuration to cut for (needed if the model has several)"},
-    {"--dialect", "DOMAIN",
-     "communication as ai.tessera (ours) or com.microsoft (builds of ONNX Runtime with NCCL) has "
-     "it"},
+    {"--dialect", "NAME",
+     "communication as ai.tessera (ours), com.microsoft (builds of ONNX Runtime with NCCL) or "
+     "tensorrt (TensorRT 11's DistCollective) has it"},
     PLAN_OPTIONS,
     {"--layout", "wrapped|genai",
      "wrapped: also model.onnx, whose one node runs the partition in any ONNX Runtime that has "

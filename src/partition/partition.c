@@ -152,7 +152,8 @@ static tsr_status inline_calls(tsr_model *model, tsr_model **out, const tsr_conf
 static tsr_status refuse_dialect(const tsr_model *model, const char *dialect)
 {
     struct place at = PLACE_NONE;
-    tsr__diag(tsr_model_session(model), DIAG_partition_dialect, &at, "ai.tessera or com.microsoft",
+    tsr__diag(tsr_model_session(model), DIAG_partition_dialect, &at,
+              "ai.tessera, com.microsoft or tensorrt",
               "no communication operators of '%s' are known", dialect);
     return TSR_UNSUPPORTED;
 }

@@ -28,7 +28,10 @@ static tsr_status copy_opsets(struct part *part)
         st = tsr_model_set_opset(part->model, "", part->draft->opset);
     if (st != TSR_OK)
         return st;
-    return tsr_model_set_opset(part->model, tsr__dialect_domain(part->draft), 1);
+    const char *domain = tsr__dialect_domain(part->draft);
+    if (!domain[0])
+        return TSR_OK;
+    return tsr_model_set_opset(part->model, domain, 1);
 }
 
 // Some rank needs the form.

@@ -10,12 +10,16 @@ tsr_status tsr__run_dialect(tsr_session *session, const char *folder,
 {
     if (!manifest->dialect)
         return TSR_OK;
-    (void)tsr__run_refuse(
-        session, DIAG_engine_refused, folder,
-        "run its files with a build of ONNX Runtime that has NCCL, one process for "
-        "each; or partition again without --dialect",
-        "this partition communicates through operators that only builds of ONNX "
-        "Runtime with NCCL have");
+    const char *what = "this partition communicates through operators that only builds of ONNX "
+                       "Runtime with NCCL have";
+    const char *remedy = "run its files with a build of ONNX Runtime that has NCCL, one process "
+                         "for each; or partition again without --dialect";
+    if (strcmp(manifest->dialect, "tensorrt") == 0) {
+        what = "this partition communicates through an operator that only TensorRT 11 has";
+        remedy = "build an engine of each file with TensorRT and run them together over one "
+                 "communicator of NCCL; or partition again without --dialect";
+    }
+    (void)tsr__run_refuse(session, DIAG_engine_refused, folder, remedy, what);
     return TSR_ENGINE;
 }
 

@@ -12,6 +12,7 @@
 static const struct dialect *const dialects[] = {
     [DIALECT_OWN] = NULL,
     [DIALECT_MICROSOFT] = &tsr__dialect_microsoft,
+    [DIALECT_TENSORRT] = &tsr__dialect_tensorrt,
 };
 
 bool tsr__dialect_find(const char *name, enum comm_dialect *out)
@@ -125,11 +126,43 @@ static bool is_marked(const tsr_value *value, const unsigned char *marked)
     return marked[tsr__node_id(tsr_value_producer(value))];
 }
 
-// The node reads something that follows the last communication, itself or in its subgraphs.
-static bool reads_marked(const tsr_node *node, const unsigned char *marked)
+// Operators of ONNX that read the sizes of their input and none of its elements, as the table of rules has them: Shape and
+// Size.
+struct size_ops {
+    struct str ops[8];
+    size_t n;
+};
+
+static void list_size_ops(struct size_ops *out)
+{
+    struct rule_row_text row;
+    out->n = 0;
+    for (size_t i = 0; tsr__rule_row(i, &row); i++) {
+        bool onnx = !row.domain || !row.domain[0];
+        if (onnx && row.rule && strstr(row.rule, "; size") && out->n < TSR_COUNT(out->ops))
+            out->ops[out->n++] = str_of(row.op);
+    }
+}
+
+static bool reads_sizes(const tsr_node *node, const struct size_ops *size_ops)
+{
+    if (tsr__node_domain_str(node).n)
+        return false;
+    for (size_t i = 0; i < size_ops->n; i++)
+        if (str_eq(tsr__node_op_str(node), size_ops->ops[i]))
+            return true;
+    return false;
+}
+
+// The node reads elements of what follows the last communication, itself or in its subgraphs. Sizes do not follow: an
+// engine may know them when it is built.
+static bool reads_marked(const tsr_node *node, const unsigned char *marked,
+                         const struct size_ops *size_ops)
 {
     tsr_value **captures;
     size_t n_captures = tsr__node_captures(node, &captures);
+    if (reads_sizes(node, size_ops))
+        return false;
     for (size_t i = 0; i < tsr_node_input_count(node); i++)
         if (is_marked(tsr_node_input(node, i), marked))
             return true;
@@ -145,12 +178,14 @@ static bool follows(struct part *part, const tsr_value *x, bool *out)
     const tsr_node *end = tsr_value_producer(x), *last = part->comms.at[part->comms.n - 1].node;
     size_t n = tsr__model_node_ids(part->model);
     unsigned char *marked = ARENA_ARRAY(part->draft->arena, unsigned char, n + 1);
+    struct size_ops size_ops;
     *out = false;
     if (!marked)
         return false;
+    list_size_ops(&size_ops);
     marked[tsr__node_id(last)] = 1;
     for (const tsr_node *node = tsr_node_next(last); node && end; node = tsr_node_next(node))
-        marked[tsr__node_id(node)] = reads_marked(node, marked);
+        marked[tsr__node_id(node)] = reads_marked(node, marked, &size_ops);
     *out = end && marked[tsr__node_id(end)];
     return true;
 }
@@ -174,8 +209,7 @@ static tsr_value *chain(struct part *part, const struct step *st, tsr_value *x, 
 
 // ---- nodes -------------------------------------------------------------------------------------
 
-// A node of Split with n results of one size. NULL: failed.
-static tsr_node *split_node(struct part *part, tsr_value *x, size_t n, int axis)
+tsr_node *tsr__part_split(struct part *part, tsr_value *x, size_t n, int axis)
 {
     struct draft *draft = part->draft;
     const char **names = ARENA_ARRAY(draft->arena, const char *, n);
@@ -193,25 +227,32 @@ static tsr_node *split_node(struct part *part, tsr_value *x, size_t n, int axis)
     return split;
 }
 
+tsr_value *tsr__part_joined(struct part *part, tsr_value **parts, size_t n, int axis,
+                            struct str out)
+{
+    if (!out.p)
+        out = tsr__part_fresh(part);
+    if (!out.p)
+        return NULL;
+    tsr_node *join = tsr_graph_add_node(part->graph, "", "Concat", out.p, parts, n, &out.p, 1);
+    if (join && tsr_node_set_int(join, "axis", axis) == TSR_OK)
+        return tsr_node_output(join, 0);
+    return NULL;
+}
+
 // Of x [4,6] in 2 parts from axis 1 to axis 0: columns 0 to 2, below them columns 3 to 5: [8,3].
 tsr_value *tsr__part_turned(struct part *part, tsr_value *x, size_t n, int from, int to,
                             struct str out)
 {
-    struct draft *draft = part->draft;
-    tsr_value **parts = ARENA_ARRAY(draft->arena, tsr_value *, n);
+    tsr_value **parts = ARENA_ARRAY(part->draft->arena, tsr_value *, n);
     if (!x || !parts)
         return NULL;
-    tsr_node *split = split_node(part, x, n, from);
-    if (!out.p)
-        out = tsr__part_fresh(part);
-    if (!split || !out.p)
+    tsr_node *split = tsr__part_split(part, x, n, from);
+    if (!split)
         return NULL;
     for (size_t i = 0; i < n; i++)
         parts[i] = tsr_node_output(split, i);
-    tsr_node *join = tsr_graph_add_node(part->graph, "", "Concat", out.p, parts, n, &out.p, 1);
-    if (join && tsr_node_set_int(join, "axis", to) == TSR_OK)
-        return tsr_node_output(join, 0);
-    return NULL;
+    return tsr__part_joined(part, parts, n, to, out);
 }
 
 // Of members that keep 3, 3 and 2 elements, the last takes 6 and 7.
@@ -260,7 +301,7 @@ tsr_status tsr__dialect_emit(struct part *part, struct step *st, size_t group)
     tsr_value *x = NULL;
     if (tsr__layout_has_device(st->inputs[0]->layout, part->rank))
         x = local_of(part, st->inputs[0]);
-    if (st->roots)
+    if (comm_carries(st->kind, ATTRIBUTE_ROOT) || comm_carries(st->kind, ATTRIBUTE_FROM))
         call.root = st->roots[group];
     struct str name;
     if (keeps)
@@ -320,15 +361,30 @@ tsr_status tsr__dialect_outputs(struct part *part)
     return TSR_OK;
 }
 
+// A text that the node has as an attribute; "": it has none.
+static struct str word_of(const tsr_node *node, const char *name)
+{
+    struct str word = {"", 0};
+    size_t length;
+    const char *text = tsr_attr_string(tsr_node_find_attr(node, name), &length);
+    if (text)
+        word = (struct str){text, length};
+    return word;
+}
+
 // What the members of a communication must say alike: the operator and its numbers, of the same value, in one group.
 static bool same(const struct dialect_comm *a, const struct dialect_comm *b)
 {
-    static const char *const names[] = {"axis", "group_size"};
+    static const char *const numbers[] = {"axis", "group_size", "nb_rank", "root"};
+    static const char *const words[] = {"collective_operation", "reduce_op"};
     if (a->item != b->item || a->group != b->group)
         return false;
-    for (size_t i = 0; i < TSR_COUNT(names); i++)
-        if (tsr_attr_int(tsr_node_find_attr(a->node, names[i]), -1) !=
-            tsr_attr_int(tsr_node_find_attr(b->node, names[i]), -1))
+    for (size_t i = 0; i < TSR_COUNT(numbers); i++)
+        if (tsr_attr_int(tsr_node_find_attr(a->node, numbers[i]), -1) !=
+            tsr_attr_int(tsr_node_find_attr(b->node, numbers[i]), -1))
+            return false;
+    for (size_t i = 0; i < TSR_COUNT(words); i++)
+        if (!str_eq(word_of(a->node, words[i]), word_of(b->node, words[i])))
             return false;
     return str_eq(tsr__node_op_str(a->node), tsr__node_op_str(b->node));
 }

@@ -38,11 +38,21 @@ tsr_node *tsr__dialect_node(struct part *part, const struct dialect_call *call, 
 int64_t tsr__size_on(const struct form *form, int axis, int64_t rank);
 // All members have the same number of elements of that axis, and it is known.
 bool tsr__group_even(const struct device_group *group, const struct form *form, int axis);
+// A node of Split with n results of one size; the Concat of n values. NULL: failed.
+tsr_node *tsr__part_split(struct part *part, tsr_value *x, size_t n, int axis);
+tsr_value *tsr__part_joined(struct part *part, tsr_value **parts, size_t n, int axis,
+                            struct str out);
 // x in that many parts of one size along one axis, which lie one after the other along another.
 tsr_value *tsr__part_turned(struct part *part, tsr_value *x, size_t n, int from, int to,
                             struct str out);
 // Of what all members have, the part along the axis that this rank keeps: the result's, in the group's order.
 tsr_value *tsr__part_own(struct part *part, const struct dialect_call *call, int axis, tsr_value *x,
                          struct str out);
+
+// dialect_reshard.c: along each axis the size of the largest piece (rank entries); of all pieces, which were filled up to
+// these sizes and lie behind each other along axis 0 in the group's order, the part that this rank keeps.
+void tsr__reshard_box(const struct step *st, int64_t *box);
+tsr_value *tsr__part_resharded(struct part *part, const struct dialect_call *call,
+                               tsr_value *gathered, const int64_t *box, struct str out);
 
 #endif

@@ -13,7 +13,7 @@
 #define TOKEN_OUT   "ai.tessera.token.out"
 
 // Whose operators the rank files communicate with (emit/dialect.c).
-enum comm_dialect { DIALECT_OWN, DIALECT_MICROSOFT };
+enum comm_dialect { DIALECT_OWN, DIALECT_MICROSOFT, DIALECT_TENSORRT };
 
 struct item;
 struct part;

@@ -488,7 +488,7 @@ static bool is_settled(const struct draft *draft, const struct form *form)
     return form || draft_status(draft) != TSR_OK;
 }
 
-// The ways in the order of the file's head. The other dialect, which lacks most collectives, goes through all ranks where
+// The ways in the order of the file's head. com.microsoft, which lacks most collectives, goes through all ranks where
 // the value is wanted whole, and before it would reshard.
 static struct form *first_way(struct draft *draft, struct item *it, const struct tile_layout *want,
                               const tsr_node *reader)
@@ -508,7 +508,7 @@ static struct form *first_way(struct draft *draft, struct item *it, const struct
     if (is_settled(draft, form))
         return form;
     form = lowered_form(draft, it, want);
-    if (!is_settled(draft, form) && draft->dialect != DIALECT_OWN)
+    if (!is_settled(draft, form) && draft->dialect == DIALECT_MICROSOFT)
         form = through_all(draft, it, want, reader);
     if (is_settled(draft, form))
         return form;

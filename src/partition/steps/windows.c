@@ -185,8 +185,8 @@ static struct form *crop(struct draft *draft, struct form *from, const struct ti
 }
 
 // The cheapest way first: the windows are the rank's own part; somebody needed the same; the maker can make them
-// (relayout.c); the rank has more and crops; ranks exchange what lies beyond; the value is made whole, and each
-// crops.
+// (relayout.c); the rank has more and crops; ranks exchange what lies beyond, if they communicate by our own
+// operators; the value is made whole, and each crops.
 static struct form *draft_windows(struct draft *draft, const struct node_flow *nf, struct item *it,
                                   int input)
 {
@@ -209,8 +209,8 @@ static struct form *draft_windows(struct draft *draft, const struct node_flow *n
     struct form *from = tsr__draft_free(draft, it, open);
     if (!from && draft_status(draft) != TSR_OK)
         return NULL;
-    bool moves =
-        tsr_dtype_bits(it->dtype) >= 8 && tsr__shape_known(draft, it) && tsr__owns_once(base);
+    bool moves = tsr_dtype_bits(it->dtype) >= 8 && tsr__shape_known(draft, it) &&
+                 tsr__owns_once(base) && draft->dialect == DIALECT_OWN;
     if (!from && moves)
         return exchange(draft, it, base, windows, nf->node);
     if (!from)
