@@ -95,6 +95,7 @@ struct account {
     int64_t device;
 };
 
+// Adds what each device holds of the form, for all time or from begin to end.
 static void add_form(struct account *account, const struct plan_value *value,
                      const struct form *form, bool all_time)
 {
@@ -215,6 +216,7 @@ static int64_t most_of(const struct account *account, int64_t device, size_t *ti
     return account->all_time[device] + most;
 }
 
+// `time` is not asked for here: most_of needs somewhere to write it.
 bool tsr__planner_memory(struct planner *planner, int64_t *bytes, int64_t *peak)
 {
     struct arena arena;
@@ -347,6 +349,7 @@ static int64_t run_whole(struct planner *planner, int64_t *bytes)
     return 0;
 }
 
+// Nodes without a whole candidate (their shardings are given) count nothing.
 int64_t tsr__planner_whole_time(const struct planner *planner)
 {
     int64_t time = 0;
@@ -383,6 +386,7 @@ struct counts {
     size_t n;
 };
 
+// One more of the operator; beyond PLAN_MAX_OPS kinds, which no plan has, it is left out.
 static void count(void *data, const char *op)
 {
     struct counts *counts = data;

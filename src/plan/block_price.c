@@ -140,6 +140,8 @@ struct sums {
     int64_t ps;
 };
 
+// By the choices that the block's planner has taken; each output that joins copies is an all-reduce
+// of its piece.
 static struct sums sums_of(const struct blocks *blocks, const struct block_plan *plan)
 {
     const struct planner *planner = &plan->planner;

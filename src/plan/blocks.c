@@ -545,6 +545,7 @@ tsr_status tsr__plan_blocks(struct planner *planner, const tsr_plan_options *opt
     return st;
 }
 
+// A block of one device, planned like any other.
 tsr_status tsr__plan_best_device(struct planner *planner, const tsr_plan_options *options,
                                  int64_t *time)
 {

@@ -124,6 +124,7 @@ static bool plan_move(struct planner *planner, struct arena *arena, uint32_t fro
            TSR_OK;
 }
 
+// `before` and `at` walk along: bytes and layout at the begin of each step.
 int64_t tsr__planner_steps_time(struct planner *planner, const struct reshard *reshard,
                                 uint32_t from, const struct plan_value *value)
 {

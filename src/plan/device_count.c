@@ -41,6 +41,7 @@ static tsr_status take_devices(struct planner *other, const struct planner *plan
     return TSR_OK;
 }
 
+// *cost stays 0 where nothing fits.
 static tsr_status solve_for(struct planner *other, const tsr_plan_options *options, int64_t *cost)
 {
     struct program_result result = {0};

@@ -37,6 +37,7 @@ static tsr_status add_model(tsr_json *json, tsr_model *model)
     return st;
 }
 
+// What the plan holds for: another topology, limit or size would have another plan.
 static void add_made_for(tsr_json *json, const tsr_plan_options *options,
                          const tsr_plan_summary *summary)
 {
@@ -179,6 +180,7 @@ struct document {
     bool failed;
 };
 
+// Adds the finding for the first mistake only: later ones may follow from it.
 static tsr_status wrong(struct document *document, const char *field, const char *what)
 {
     struct place at = PLACE_NONE;
@@ -219,6 +221,7 @@ static const char *text_of(struct document *document, const json_t *value)
     return copy ? copy : "";
 }
 
+// Looks at all members before it gives up, but says one thing.
 static tsr_status check_node(struct document *document, size_t i)
 {
     const json_t *n = json_array_get(document->nodes, i);

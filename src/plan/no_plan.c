@@ -93,6 +93,8 @@ static const char *which_device(const struct planner *planner)
     return "each device";
 }
 
+// memory: what the smallest device has. The finding says what there is, what would do, and what
+// fills it.
 static tsr_status say_infeasible(struct planner *planner, int64_t memory,
                                  const tsr_plan_summary *out)
 {

@@ -45,6 +45,7 @@ int64_t tsr__price_work(double work, int rate, double bytes, const tsr_topology_
     return whole_number(ps);
 }
 
+// *sized is only ever cleared, so that one flag serves many values.
 int64_t tsr__price_bytes(const struct shapes *shapes, const tsr_value *value, bool *sized)
 {
     struct shape shape = tsr__shapes_of(shapes, value);
