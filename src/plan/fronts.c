@@ -127,6 +127,7 @@ static struct kind *kind_of_key(struct staging *staging, struct str key, const i
     return *at;
 }
 
+// The key is freed here; the map has its own copy.
 struct kind *tsr__stages_kind(struct staging *staging, const int64_t *devices, size_t n)
 {
     struct text key;

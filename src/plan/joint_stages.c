@@ -15,6 +15,7 @@
 
 #include <stdlib.h>
 
+// One run of the first model and `steps` of the other; of one model its own time.
 int64_t tsr__stages_both(const struct staging *staging, int64_t first, int64_t other)
 {
     if (!staging->other)
@@ -24,6 +25,7 @@ int64_t tsr__stages_both(const struct staging *staging, int64_t first, int64_t o
 
 // ---- nodes that belong together ----------------------------------------------------------------
 
+// a is a node of the first model, b one of the other: both must be in one stage.
 static void add_shared(struct staging *staging, const struct reader *a, const struct reader *b)
 {
     if (a->node == SIZE_MAX || b->node == SIZE_MAX)
@@ -70,6 +72,8 @@ static int by_first(const void *a, const void *b)
     return (x->node[0] > y->node[0]) - (x->node[0] < y->node[0]);
 }
 
+// Weights that both have, then caches that go from the one to the other; sorted by the nodes of the
+// first.
 bool tsr__joint_begin(struct staging *staging)
 {
     struct planner *planners[2] = {staging->planner, staging->other->planner};
@@ -117,6 +121,8 @@ static void drop_cuts(struct staging *staging)
     staging->n_ranges = kept + 1;
 }
 
+// The first model's cuts are there already. Each gives a window for the other; those without a
+// place are dropped by both.
 bool tsr__joint_cuts(struct staging *staging)
 {
     struct staging *other = staging->other;
@@ -154,6 +160,8 @@ static void describe(struct staging *staging, size_t i, size_t j, struct text *k
     }
 }
 
+// A number for pairs of ranges that are alike; UINT32_MAX: out of memory. Asked once for each
+// range.
 uint32_t tsr__joint_structure(struct staging *staging, size_t i, size_t j)
 {
     struct range *range = &staging->ranges[i * (staging->n_ranges + 1) + j];

@@ -229,6 +229,8 @@ static tsr_status explain_common(const struct staging *staging, const struct pla
     return TSR_OK;
 }
 
+// The stages stay as they are: in one of them the node runs otherwise, and the whole costs what
+// follows from that.
 tsr_status tsr__stages_explain(struct staging *staging, const struct line *line, const char *name,
                                tsr_plan_summary *out)
 {

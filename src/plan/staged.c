@@ -24,6 +24,7 @@ static uint32_t globally(struct planner *planner, const struct stage *stage, uin
     return tsr__planner_layout(planner, copy);
 }
 
+// The candidate of the stage's planner with layouts of the planner of all.
 bool tsr__stages_candidate(struct planner *planner, const struct stage *stage,
                            const struct plan_node *node, size_t choice, struct candidate *candidate)
 {

@@ -509,6 +509,7 @@ static bool beats(const struct line *a, const struct line *b, tsr_objective obje
     return a->sum < b->sum;
 }
 
+// `best` stays unless the line of this order beats it.
 static void try_order(struct search *search, tsr_objective objective, struct line *best)
 {
     struct line line;
