@@ -165,6 +165,8 @@ static void offer_along(struct planner *planner, size_t reader,
     }
 }
 
+// Strategies first, each offered at once to the readers; then back, then forward again: what a late
+// node has brought to an early one may suit the readers in between.
 bool tsr__planner_candidates(struct planner *planner)
 {
     if (!find_rules(planner) || !tsr__planner_delays(planner))

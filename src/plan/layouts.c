@@ -78,6 +78,8 @@ static struct device_group *copy_groups(struct planner *planner, const struct de
     return copy;
 }
 
+// Parts share the tiles of the layout that they sum up to; the groups are copied, as callers' are
+// of a scratch arena.
 uint32_t tsr__planner_parts(struct planner *planner, uint32_t layout,
                             const struct device_group *groups, size_t n)
 {
@@ -120,6 +122,8 @@ static int64_t part_size(const struct tile_dim *dim, int64_t size)
     return smaller(part, size);
 }
 
+// A layout of another rank than the value's (made up where the rank is not known) is taken for
+// whole.
 int64_t tsr__planner_elements(const struct planner *planner, uint32_t layout,
                               const struct plan_value *value)
 {

@@ -76,6 +76,7 @@ bool tsr__planner_limits(struct planner *planner)
     return !planner->arena.failed;
 }
 
+// Looks at every device of the class: pieces of unlike devices differ.
 static int64_t most_held(struct planner *planner, size_t c, uint32_t layout,
                          const struct plan_value *value)
 {

@@ -110,6 +110,7 @@ static struct str free_name(struct planner *planner)
     return name;
 }
 
+// name NULL: one is found.
 static tsr_status make_config(struct planner *planner, const char *name)
 {
     const char **names = device_names(planner);

@@ -118,6 +118,7 @@ uint32_t tsr__planner_wanted(struct planner *planner, const struct reader *reade
     return planner->nodes[reader->node].strategy->at.at[candidate].in[reader->slot];
 }
 
+// out is filled like a reader: node and slot, but of an output.
 bool tsr__planner_made_by(const struct planner *planner, const tsr_value *value, struct reader *out)
 {
     const tsr_node *node = tsr_value_producer(value);

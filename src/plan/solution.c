@@ -81,6 +81,8 @@ static tsr_status solve_unlimited(struct planner *planner, const struct program 
     return TSR_OK;
 }
 
+// Where the solver came to no answer in its share, the plan of the least memory is tried with what
+// is left.
 static tsr_status solve_limited(struct planner *planner, const struct program *program,
                                 struct program_result *result)
 {

@@ -51,6 +51,8 @@ static bool stay(struct planner *planner, const tsr_value *value)
     return planner->ends.stays != NULL;
 }
 
+// The input is a constant from here on, as far as room and prices go; who reads it may still want
+// it cut.
 static tsr_status add_pair(struct planner *planner, const tsr_value *past, const tsr_value *present)
 {
     struct plan_value *value = &planner->values[tsr__value_id(past)];
@@ -110,6 +112,7 @@ tsr_status tsr__planner_states(struct planner *planner, const char *const *state
     return TSR_OK;
 }
 
+// By name: an output that is called as the present value of one of the other's states.
 bool tsr__planner_hands_over(struct planner *planner, const struct planner *to)
 {
     const tsr_graph *graph = tsr_model_graph(planner->model);

@@ -238,6 +238,8 @@ static void key_window(struct text *text, const struct rule_window *window)
                      (long long)window->per);
 }
 
+// Names of factors do not matter: two operators with the same factors, windows and rewrites are cut
+// alike.
 static void key_rule(struct text *text, const struct rule *rule)
 {
     for (int i = 0; i < rule->n_factors; i++)
@@ -373,6 +375,7 @@ static bool is_first_try(struct planner *planner, struct strategy *strategy, con
     return at != NULL;
 }
 
+// Both rules of the strategy are tried; one candidate that is new is enough.
 bool tsr__planner_try_layout(struct planner *planner, struct strategy *strategy,
                              const tsr_node *node, enum slot_side side, size_t i, uint32_t layout)
 {

@@ -136,6 +136,7 @@ static const struct shapes *bound_shapes(struct planner *planner, const struct s
     return tsr__shapes_bound(&planner->arena, planner->model, sizes, n, false);
 }
 
+// Values of the main graph: those of bodies have no prices of their own.
 static bool fill_all(struct planner *planner)
 {
     const tsr_graph *graph = tsr_model_graph(planner->model);
