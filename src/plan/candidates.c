@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// candidates.c - one way to run a node: a placement of its rule's factors on the devices becomes layouts and a price.
+// candidates.c - one way to run a node: a placement of its rule's factors on the devices becomes
+// layouts and a price.
 //
-// What the parts of a sum give is combined on all devices, or each keeps its share (reduce-scatter), or it stays in
-// parts for readers that can add them. Every candidate is laid before the solver of the flow, so that it means the same
-// when it is read from the model again. Operators are not known here.
+// What the parts of a sum give is combined on all devices, or each keeps its share
+// (reduce-scatter), or it stays in parts for readers that can add them. Every candidate is laid
+// before the solver of the flow, so that it means the same when it is read from the model again.
+// Operators are not known here.
 //
-// Y = X W on devices 0 and 1, X [8, 6] and W [6, 4]; factors m 8, k 6, n 4. The placement cuts k in 2, so X lies as {1, 2}, W as
-// {2, 1}, and each device has a Y [8, 4] that is one of two summands. The ways to go on from there are one candidate each:
+// Y = X W on devices 0 and 1, X [8, 6] and W [6, 4]; factors m 8, k 6, n 4. The placement cuts k in
+// 2, so X lies as {1, 2}, W as {2, 1}, and each device has a Y [8, 4] that is one of two summands.
+// The ways to go on from there are one candidate each:
 //
 //     "k/2"                 AllReduce: Y whole on both                      the 32 sums go to both
 //     "k/2 > m"             ReduceScatter: device 1 has rows 4..7 of Y      16 sums go to each
@@ -30,7 +33,8 @@ struct making tsr__making(struct planner *planner, struct strategy *strategy, co
 
 // ---- layouts of a placement --------------------------------------------------------------------
 
-// The layouts of a node's tensors under a placement of the rule's factors. Absent tensors stay NULL.
+// The layouts of a node's tensors under a placement of the rule's factors. Absent tensors stay
+// NULL.
 static bool project(struct making *making, const struct placement *placement,
                     struct tile_layout **in, struct tile_layout **out)
 {
@@ -107,8 +111,8 @@ static double local_work(const struct making *making)
     return tsr__node_work(placement->rule, making->strategy->count, sizes, local);
 }
 
-// Elements of a window that its part does not have, at worst. A convolution of reach 3 over 8 elements, padded by 1, cut
-// in 2: the first part has 0..3 and needs 0..4, so one is missing.
+// Elements of a window that its part does not have, at worst. A convolution of reach 3 over 8
+// elements, padded by 1, cut in 2: the first part has 0..3 and needs 0..4, so one is missing.
 static int64_t beyond(const struct rule_window *window, int64_t n)
 {
     int64_t most = 0;
@@ -153,7 +157,8 @@ static int64_t halo_time(struct making *making)
     return ps;
 }
 
-// Bytes of an input that the node reads. What is looked up in (rows of a table) is read as far as outputs are made of it.
+// Bytes of an input that the node reads. What is looked up in (rows of a table) is read as far as
+// outputs are made of it.
 static double bytes_read(const struct making *making, size_t i, int64_t held, double outputs)
 {
     const struct rule *rule = making->place.rule;
@@ -241,8 +246,8 @@ bool tsr__making_number(struct making *making, struct tile_layout *const *out,
     return !making->planner->arena.failed;
 }
 
-// Two placements may lay out the tensors alike: "m/4" on the line of 4 devices, and on a grid of 2 x 2
-// of which m has both axes. The first one stays.
+// Two placements may lay out the tensors alike: "m/4" on the line of 4 devices, and on a grid of 2
+// x 2 of which m has both axes. The first one stays.
 static bool is_new(const struct making *making, const struct candidate *candidate)
 {
     for (size_t i = 0; i < making->strategy->at.n; i++) {
@@ -282,7 +287,8 @@ static void keep(struct making *making, struct candidate *candidate, const char 
     }
 }
 
-// What a sum becomes: the collective that combines it, and the word for it in the candidate's name, or NULL.
+// What a sum becomes: the collective that combines it, and the word for it in the candidate's name,
+// or NULL.
 struct combining {
     enum tsr_collective what;
     const char *suffix;
@@ -320,7 +326,8 @@ static void add_parts(struct making *making)
         keep(making, &candidate, "parts");
 }
 
-// 12 elements in units of 4 (heads) can be cut in 3, but not in 2: the cut at 6 would go through a unit.
+// 12 elements in units of 4 (heads) can be cut in 3, but not in 2: the cut at 6 would go through a
+// unit.
 bool tsr__unit_fits(const struct rule_factor *factor, int64_t size, int64_t cuts)
 {
     if (factor->least > 0 && factor->least < cuts)
@@ -343,8 +350,8 @@ static bool belongs_to(const struct device_group *group, int64_t device, size_t 
     return false;
 }
 
-// The placement of the making with that factor cut among the members of each group: the first has the first part. False: out
-// of memory.
+// The placement of the making with that factor cut among the members of each group: the first has
+// the first part. False: out of memory.
 static bool scatter_along(struct making *making, int factor, struct placement *out)
 {
     size_t n = (size_t)making->place.rule->n_factors, place;
@@ -394,8 +401,8 @@ static size_t outputs_of(const struct making *making)
     return n;
 }
 
-// Statistics over a cut factor are combined twice: a greatest and a sum, a mean and a variance; a number for each row.
-// The simpler nodes pass over the values several times.
+// Statistics over a cut factor are combined twice: a greatest and a sum, a mean and a variance; a
+// number for each row. The simpler nodes pass over the values several times.
 #define STAT_SUMS   2
 #define STAT_PASSES 4
 static void add_stat(struct making *making)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// grids.c - the placements that are tried: the devices are seen as a line or as a grid; each axis cuts one factor of the
-// rule or none.
+// grids.c - the placements that are tried: the devices are seen as a line or as a grid; each axis
+// cuts one factor of the rule or none.
 //
 //     12 devices, Y = X W with m = 4, k = 64, n = 48.   k and n can be cut in 12: "k/12", "n/12" on the line of 12.
 //     m cannot: it is cut in 4 (the most that divides 12 and fits), with the other 3 of the grid 4 x 3 idle ("m/4": each part lies
@@ -19,7 +19,8 @@ struct grid {
     int64_t n_devices;
 };
 
-// The placement in which each axis of the grid cuts its factor; one that has several axes is cut by all of them.
+// The placement in which each axis of the grid cuts its factor; one that has several axes is cut by
+// all of them.
 static bool place_on(struct making *making, const struct grid *grid, const int *factor)
 {
     const struct rule *rule = making->rule;
@@ -95,7 +96,8 @@ static int64_t cuts_of(const struct grid *grid, const int *factor, int axis, int
     return cuts;
 }
 
-// On the grid that the devices form: a factor for each axis, or none. One that has several axes is cut by all of them.
+// On the grid that the devices form: a factor for each axis, or none. One that has several axes is
+// cut by all of them.
 static void try_axes(struct making *making, const struct grid *grid, const int64_t *sizes,
                      int *factor, int axis)
 {
@@ -118,7 +120,8 @@ static void try_axes(struct making *making, const struct grid *grid, const int64
     }
 }
 
-// The grid that the topology is wired as; what more axes there are than are tried goes into the last.
+// The grid that the topology is wired as; what more axes there are than are tried goes into the
+// last.
 static void try_wired(struct making *making, const int64_t *sizes)
 {
     const tsr_topology *topology = making->planner->machine.topology;
@@ -157,7 +160,8 @@ static void try_set(struct making *making, const int64_t *devices, int64_t n, co
             try_grid(making, grid, &factor);
 }
 
-// Devices that have more memory than others may do a node alone: the smaller ones are spared its weights.
+// Devices that have more memory than others may do a node alone: the smaller ones are spared its
+// weights.
 static void try_larger(struct making *making, const int64_t *sizes, int64_t *devices)
 {
     const struct planner *planner = making->planner;
@@ -171,8 +175,9 @@ static void try_larger(struct making *making, const int64_t *sizes, int64_t *dev
         try_set(making, devices, n, sizes);
 }
 
-// Devices that are at least as fast as one of them may do a node alone, and so may the first, which gives the outputs: the
-// others would only make them wait. Of speeds 1 4 4 2: {1 2}, {1 2 3} and {0}.
+// Devices that are at least as fast as one of them may do a node alone, and so may the first, which
+// gives the outputs: the others would only make them wait. Of speeds 1 4 4 2: {1 2}, {1 2 3} and
+// {0}.
 static void try_faster(struct making *making, const int64_t *sizes, int64_t *devices)
 {
     const struct planner *planner = making->planner;
@@ -208,7 +213,8 @@ static void try_sets(struct making *making, const int64_t *sizes)
     try_faster(making, sizes, devices);
 }
 
-// A factor that is too small for all devices is cut as often as it can be, with the other devices idle or at another factor.
+// A factor that is too small for all devices is cut as often as it can be, with the other devices
+// idle or at another factor.
 static void try_fewer(struct making *making, int factor, const int64_t *sizes)
 {
     int64_t n = making->planner->machine.n;
@@ -219,7 +225,8 @@ static void try_fewer(struct making *making, int factor, const int64_t *sizes)
         }
 }
 
-// Every factor alone over all devices, or over fewer; then the grid of the topology, and sets of larger and of faster devices.
+// Every factor alone over all devices, or over fewer; then the grid of the topology, and sets of
+// larger and of faster devices.
 void tsr__making_grids(struct making *making)
 {
     int64_t sizes[RULE_MAX_FACTORS], n = making->planner->machine.n;

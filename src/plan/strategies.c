@@ -58,7 +58,8 @@ static int64_t *no_cuts(struct arena *arena, const struct rule *rule)
     return ones;
 }
 
-// The first candidate is always the whole node; then, where it may be cut, what its rules give on grids.
+// The first candidate is always the whole node; then, where it may be cut, what its rules give on
+// grids.
 static bool fill_strategy(struct planner *planner, struct strategy *strategy, bool single)
 {
     struct arena scratch;
@@ -95,8 +96,8 @@ static bool is_annotated(const struct planner *planner, const tsr_node *node)
     return false;
 }
 
-// The candidate as the given shardings have it: false if it needs an input otherwise. Outputs that are wanted otherwise
-// are moved by the node itself.
+// The candidate as the given shardings have it: false if it needs an input otherwise. Outputs that
+// are wanted otherwise are moved by the node itself.
 static bool conform(struct making *making, struct candidate *candidate)
 {
     for (size_t i = 0; i < making->n_in; i++)
@@ -127,8 +128,8 @@ static bool cuts_statistics(const struct placement *placement)
     return false;
 }
 
-// Candidates of the placement that the given shardings mean, by the rule, by the other rule, and by the rule with statistics
-// cut, which the others do not find.
+// Candidates of the placement that the given shardings mean, by the rule, by the other rule, and by
+// the rule with statistics cut, which the others do not find.
 static void take_annotated(struct making *making, struct tile_layout *const *in,
                            struct tile_layout *const *out)
 {
@@ -149,7 +150,8 @@ static void take_annotated(struct making *making, struct tile_layout *const *in,
     }
 }
 
-// Keeps what conforms to the shardings of the node. Where the operator cannot be cut that way it runs whole.
+// Keeps what conforms to the shardings of the node. Where the operator cannot be cut that way it
+// runs whole.
 static bool constrain(struct planner *planner, struct strategy *strategy)
 {
     struct arena arena;
@@ -255,7 +257,8 @@ static void key_rule(struct text *text, const struct rule *rule)
         key_tensor(text, &rule->outputs[i]);
 }
 
-// All that the candidates of a node depend on: its rule, unless it runs whole in any case, and types and sizes of its values.
+// All that the candidates of a node depend on: its rule, unless it runs whole in any case, and
+// types and sizes of its values.
 static void key_of(struct text *text, const struct planner *planner, const tsr_node *node,
                    const struct rule *rule, const char *whole)
 {
@@ -319,7 +322,8 @@ static struct strategy *strategy_of_key(struct planner *planner, struct str key,
     return strategy;
 }
 
-// Nodes with shardings of their own are like no other: their place in the graph belongs to their key.
+// Nodes with shardings of their own are like no other: their place in the graph belongs to their
+// key.
 struct strategy *tsr__planner_strategy(struct planner *planner, const struct plan_node *pn)
 {
     struct text key;
@@ -397,7 +401,8 @@ bool tsr__planner_try_layout(struct planner *planner, struct strategy *strategy,
 // Who of the inputs comes in parts besides the one at hand.
 enum pending_inputs { PENDING_ONE, PENDING_ALL };
 
-// Inputs that come in parts: those of the value, and with PENDING_ALL every one that can and lies so.
+// Inputs that come in parts: those of the value, and with PENDING_ALL every one that can and lies
+// so.
 static uint32_t *pending_of(struct making *making, const struct candidate *candidate, size_t i,
                             uint32_t layout, enum pending_inputs inputs)
 {
