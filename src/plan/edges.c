@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// edges.c - what lies between the nodes: for each value the price of bringing it from where its producer leaves it to
-// where its readers want it.
+// edges.c - what lies between the nodes: for each value the price of bringing it from where its
+// producer leaves it to where its readers want it.
 //
-// One reader: a table over both choices. Several: a resharding that two of them can share is paid once, so the value
-// gets a variable of its own, which says where it lies and which copy of it is made; readers take the nearer of the two.
+// One reader: a table over both choices. Several: a resharding that two of them can share is paid
+// once, so the value gets a variable of its own, which says where it lies and which copy of it is
+// made; readers take the nearer of the two.
 //
-// A value that its producer leaves by rows (R) or whole (W), with two readers: one wants it by columns (C), the other by columns or
-// whole. Both could want C, so C is a copy that they may share. The states of the value's variable, with their price in ms:
+// A value that its producer leaves by rows (R) or whole (W), with two readers: one wants it by
+// columns (C), the other by columns or whole. Both could want C, so C is a copy that they may
+// share. The states of the value's variable, with their price in ms:
 //
 //     R, no copy 0      R, copy C 3      W, no copy 0      W, copy C 1 (a slice of what is there)
 //
-// To the first reader (C): 3 from "R, no copy", 1 from "W, no copy", 0 from those with the copy. So two readers that want C
-// pay 3 together with the copy, and 6 without it.
+// To the first reader (C): 3 from "R, no copy", 1 from "W, no copy", 0 from those with the copy. So
+// two readers that want C pay 3 together with the copy, and 6 without it.
 #include "plan/edges.h"
 
 #include <stdlib.h>
@@ -61,7 +63,8 @@ static bool listed(const uint32_t *list, size_t n, uint32_t layout)
     return false;
 }
 
-// Layouts that at least two of the readers could want: `once` holds those of the readers before, up to `begin`.
+// Layouts that at least two of the readers could want: `once` holds those of the readers before, up
+// to `begin`.
 static size_t shared_wants(struct edge *edge, const struct reader *reader, size_t n, uint32_t *out,
                            size_t cap)
 {
@@ -105,7 +108,8 @@ static bool has_from(const struct state_list *states, uint32_t from)
     return false;
 }
 
-// The states of a shared value: each layout that the producer may leave it in, with each copy that has a price, or none.
+// The states of a shared value: each layout that the producer may leave it in, with each copy that
+// has a price, or none.
 static size_t copy_states(struct edge *edge, const uint32_t *wants, size_t n_wants,
                           struct copy_state **out)
 {
@@ -146,7 +150,8 @@ static void fill_from(const struct edge *edge, struct shared_tables *tables)
     }
 }
 
-// From the states to a reader's choices: the price from the nearer of value and copy. NULL: out of memory.
+// From the states to a reader's choices: the price from the nearer of value and copy. NULL: out of
+// memory.
 static int64_t *table_to(struct edge *edge, const struct shared_tables *tables,
                          const struct reader *reader)
 {
@@ -246,8 +251,8 @@ static bool use_shared(struct edge *edge, uint32_t var, const struct shared_tabl
     return true;
 }
 
-// Several readers that want the value elsewhere: a variable for where it lies and which copy is made stands between them
-// and the producer.
+// Several readers that want the value elsewhere: a variable for where it lies and which copy is
+// made stands between them and the producer.
 static bool connect_shared(struct edge *edge, struct reader *reader, size_t n)
 {
     struct program *program = &edge->planner->program;
@@ -272,7 +277,8 @@ static bool connect_shared(struct edge *edge, struct reader *reader, size_t n)
            (use_shared(edge, var, tables, reader, n) && tsr__use_producer(edge, end_of(edge)));
 }
 
-// What lies where the producer leaves it: the states of the arrival at its only reader that wants it elsewhere.
+// What lies where the producer leaves it: the states of the arrival at its only reader that wants
+// it elsewhere.
 static struct copy_state *no_copies(struct edge *edge)
 {
     struct copy_state *state = ARENA_ARRAY(edge->arena, struct copy_state, edge->from->at.n + 1);
@@ -283,15 +289,16 @@ static struct copy_state *no_copies(struct edge *edge)
     return state;
 }
 
-// One reader that wants the value elsewhere, and the memory is followed: an arrival stands between them.
+// One reader that wants the value elsewhere, and the memory is followed: an arrival stands between
+// them.
 static bool connect_followed(struct edge *edge, struct reader *reader, uint32_t run)
 {
     struct copy_state *state = no_copies(edge);
     return state && tsr__use_arrival(edge, edge->var, state, edge->from->at.n, 0, reader, run + 1);
 }
 
-// One reader that wants the value elsewhere. The value lies where it was made until its last reader has run; until the reader
-// got its own, if there is no other.
+// One reader that wants the value elsewhere. The value lies where it was made until its last reader
+// has run; until the reader got its own, if there is no other.
 static bool connect_one(struct edge *edge, struct reader *reader)
 {
     uint32_t run = tsr__edge_time(edge->planner, reader) + TIME_RUN;

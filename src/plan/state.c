@@ -65,7 +65,8 @@ static tsr_status add_pair(struct planner *planner, const tsr_value *past, const
     return TSR_OK;
 }
 
-// "past_*=present_*": every input that the left side matches goes with the output that has the same text for the star.
+// "past_*=present_*": every input that the left side matches goes with the output that has the same
+// text for the star.
 static tsr_status add_state(struct planner *planner, struct str text)
 {
     const tsr_graph *graph = tsr_model_graph(planner->model);
@@ -134,7 +135,8 @@ struct state_ends {
     enum slot_side side; // of `from`
 };
 
-// Prices from each choice of the one node to each of the other; one node that does both has a column for itself.
+// Prices from each choice of the one node to each of the other; one node that does both has a
+// column for itself.
 static void fill_state(struct planner *planner, const struct state_ends *ends,
                        const struct plan_value *value, int64_t *table)
 {
@@ -174,7 +176,8 @@ static int64_t *state_table(struct planner *planner, const struct state_ends *en
     return table;
 }
 
-// What it costs that a state lies otherwise at the one end than at the other; one node that does both is dearer by that.
+// What it costs that a state lies otherwise at the one end than at the other; one node that does
+// both is dearer by that.
 static bool add_edge(struct planner *planner, const tsr_value *value, const struct state_ends *ends)
 {
     static const int64_t zero[1] = {0};
@@ -202,7 +205,8 @@ static const struct reader *first_plain(const struct readers *readers)
     return NULL;
 }
 
-// From the node that makes the present one to the first that reads the past one, and from that to its other readers.
+// From the node that makes the present one to the first that reads the past one, and from that to
+// its other readers.
 static bool connect_state(struct planner *planner, const struct state_pair *pair)
 {
     struct readers readers = tsr__planner_readers(planner, planner->work, pair->past);

@@ -108,7 +108,8 @@ static bool use_fixed(struct edge *edge, const struct wanted *wanted, uint32_t f
     return true;
 }
 
-// The reader's choices that want the layout are forbidden while the variable says that it is not stored (0).
+// The reader's choices that want the layout are forbidden while the variable says that it is not
+// stored (0).
 static bool need_stored(struct edge *edge, struct reader *reader, uint32_t var, uint32_t layout)
 {
     size_t k = tsr__edge_choices(edge->planner, reader);
@@ -126,7 +127,8 @@ static bool need_stored(struct edge *edge, struct reader *reader, uint32_t var, 
     return true;
 }
 
-// A variable that says whether the constant is stored in that layout; whoever wants it so needs that.
+// A variable that says whether the constant is stored in that layout; whoever wants it so needs
+// that.
 static bool store(struct edge *edge, uint32_t layout)
 {
     static const int64_t zero[2] = {0, 0};
@@ -160,7 +162,8 @@ static bool use_lone(struct edge *edge, struct wanted *wanted, struct reader *re
     return true;
 }
 
-// A constant that several nodes read: a variable for each layout that several may want; the others are their readers' alone.
+// A constant that several nodes read: a variable for each layout that several may want; the others
+// are their readers' alone.
 static bool use_shared(struct edge *edge, uint32_t fixed)
 {
     struct wanted wanted;

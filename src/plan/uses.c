@@ -63,7 +63,8 @@ struct produced {
     int64_t *run, *combine, *then;
 };
 
-// A sum lies in parts while it is made (`before`), in parts and done while it is combined, and done then.
+// A sum lies in parts while it is made (`before`), in parts and done while it is combined, and done
+// then.
 static struct produced *produced_of(struct edge *edge)
 {
     uint32_t key[4] = {TABLE_PRODUCED, edge->from->id, (uint32_t)edge->slot,
@@ -182,7 +183,8 @@ static void list_made(struct planner *planner, struct size_list *sizes)
         qsort(sizes->bytes.at, sizes->bytes.n, sizeof *sizes->bytes.at, descending);
 }
 
-// The largest values, at least those of the largest size. Less than a 256th of what a device must hold is never followed.
+// The largest values, at least those of the largest size. Less than a 256th of what a device must
+// hold is never followed.
 bool tsr__planner_followed(struct planner *planner)
 {
     struct size_list sizes = {0};
@@ -251,7 +253,8 @@ bool tsr__use_reader(struct edge *edge, struct reader *reader, const uint32_t *b
 
 // ---- arrivals ----------------------------------------------------------------------------------
 
-// The states of an arrival: a layout that the reader may want, taken from where it lies or made for the reader.
+// The states of an arrival: a layout that the reader may want, taken from where it lies or made for
+// the reader.
 //
 //     a value that lies by rows; the reader wants it by rows or whole: "rows, as it lies" and "whole, made". With the second
 //     the reader has its own copy, whose bytes count while it is brought and while the reader runs; with the first it has none
@@ -287,7 +290,8 @@ static void add_states(struct edge *edge, struct arrival *arrival, const struct 
         add_arrival(arrival, want, true);
 }
 
-// What it costs to come from a state of the value to a state of the arrival: "as it lies" only where it does.
+// What it costs to come from a state of the value to a state of the arrival: "as it lies" only
+// where it does.
 static int64_t arrival_cost(struct edge *edge, const struct copy_state *state,
                             const struct arrival *arrival, size_t s)
 {
@@ -364,8 +368,9 @@ static struct arrival *arrival_of(struct edge *edge, const struct copy_state *st
     return arrival;
 }
 
-// What was made for the reader counts while it is brought. While the reader runs, the value where it was made is gone, so that
-// all that the reader has counts; but where the value stays for others, it is counted there, and only what was made counts.
+// What was made for the reader counts while it is brought. While the reader runs, the value where
+// it was made is gone, so that all that the reader has counts; but where the value stays for
+// others, it is counted there, and only what was made counts.
 bool tsr__use_arrival(struct edge *edge, uint32_t var, const struct copy_state *states, size_t n,
                       uint32_t key, struct reader *reader, uint32_t end)
 {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // value_sizes.c - sizes in numbers for every value: prices need them, shardings do not.
 //
-// Symbols that the caller gives no size count PLAN_USUAL_SIZE; what can only be known at run time counts 1.
+// Symbols that the caller gives no size count PLAN_USUAL_SIZE; what can only be known at run time
+// counts 1.
 //
 //     X [batch, seq, 64] with --dim batch=4:  shapes.model [batch, seq, 64], shapes.told [4, seq, 64], shapes.full [4, 128, 64]
 #include "plan/internal.h"
 
-// Rank, sizes and type of a value in numbers. sized: all were known; fixed: the model itself says them.
+// Rank, sizes and type of a value in numbers. sized: all were known; fixed: the model itself says
+// them.
 static bool fill(struct planner *planner, const tsr_value *value)
 {
     struct plan_value *out = &planner->values[tsr__value_id(value)];
