@@ -46,7 +46,8 @@ static void extend(struct form *form, size_t end)
         form->end = end;
 }
 
-// Layouts that readers want, in order; the first is where the value lies (PLAN_NO_LAYOUT: nowhere yet).
+// Layouts that readers want, in order; the first is where the value lies (PLAN_NO_LAYOUT: nowhere
+// yet).
 static bool forms_of(struct planner *planner, const tsr_value *v, uint32_t first, size_t begin,
                      struct forms *out)
 {
@@ -163,7 +164,8 @@ static bool add_value(struct account *account, const tsr_value *v, uint32_t firs
     return true;
 }
 
-// Inputs lie whole everywhere, constants where they are wanted, what nodes make where they leave it.
+// Inputs lie whole everywhere, constants where they are wanted, what nodes make where they leave
+// it.
 static bool add_values(struct account *account)
 {
     struct planner *planner = account->planner;
@@ -332,7 +334,8 @@ static int64_t most_memory(const struct planner *planner)
     return most;
 }
 
-// Gives every node its whole candidate, and adds up. 0: a node has none, or it does not fit into the largest device.
+// Gives every node its whole candidate, and adds up. 0: a node has none, or it does not fit into
+// the largest device.
 static int64_t run_whole(struct planner *planner, int64_t *bytes)
 {
     int64_t time = 0;

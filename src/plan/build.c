@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// build.c - the 0-1 program of a model: a variable for each node that is needed, one for each shared copy, prices
-// between them, and the memory of a device over time.
+// build.c - the 0-1 program of a model: a variable for each node that is needed, one for each
+// shared copy, prices between them, and the memory of a device over time.
 //
 // Layouts travel along the edges before there is a program: a node offers those that its neighbours
 // would not find by themselves (whole heads, parts of sums) to its readers, then back to the nodes
@@ -26,7 +26,8 @@ static void add_constant(struct planner *planner, const tsr_value *value)
         *at = value;
 }
 
-// What lies on the devices before the first node runs. Inputs that stay there from run to run are like constants.
+// What lies on the devices before the first node runs. Inputs that stay there from run to run are
+// like constants.
 static void list_ends(struct planner *planner, const tsr_graph *graph)
 {
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
@@ -91,7 +92,8 @@ static bool is_in_units(const struct tile_layout *layout)
     return found;
 }
 
-// Offers a layout to a tensor of a node. Readers may take parts of sums; nobody can be made to give them.
+// Offers a layout to a tensor of a node. Readers may take parts of sums; nobody can be made to give
+// them.
 static void offer(struct planner *planner, size_t to, enum slot_side side, size_t slot,
                   uint32_t layout)
 {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// choices.c - as many of the devices as are best: the model is planned for each choice of a topology on a copy of it, and the
-// best choice on the model itself.
+// choices.c - as many of the devices as are best: the model is planned for each choice of a
+// topology on a copy of it, and the best choice on the model itself.
 //
-// More devices are taken only where they are worth it: of 1 device 10 ms, 2 devices 6 ms, 4 devices 5.98 ms it is 2.
+// More devices are taken only where they are worth it: of 1 device 10 ms, 2 devices 6 ms, 4 devices
+// 5.98 ms it is 2.
 #include "plan/internal.h"
 
 #define WORTH 0.99 // of the time on fewer devices: more are not worth less
@@ -39,7 +40,8 @@ static bool is_better(const tsr_plan_count *count, const tsr_plan_count *best)
     return count->cost > 0 && (double)count->cost < WORTH * (double)best->cost;
 }
 
-// Plans copies of the models, and notes what came of it. Findings of a choice that is not taken are nobody's.
+// Plans copies of the models, and notes what came of it. Findings of a choice that is not taken are
+// nobody's.
 static tsr_status plan_copies(struct counting *counting, tsr_model *model, tsr_model *with,
                               tsr_topology *choice)
 {

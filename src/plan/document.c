@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// document.c - a plan as a JSON document (docs/formats.md): what it was made for, what it comes to, and each node's
-// shardings as the edits that write them. Read again to replay it on the model, or to compare two of them.
+// document.c - a plan as a JSON document (docs/formats.md): what it was made for, what it comes to,
+// and each node's shardings as the edits that write them. Read again to replay it on the model, or
+// to compare two of them.
 //
-// Documents are read with suspicion: the first thing that is wrong is the finding. What an edit means is not known here.
+// Documents are read with suspicion: the first thing that is wrong is the finding. What an edit
+// means is not known here.
 #include "plan/internal.h"
 
 #include <jansson.h>
@@ -98,8 +100,8 @@ static int64_t node_of(const char *line)
     return strtoll(hash + 1, NULL, 10);
 }
 
-// The edits that write the configuration, shared out among their nodes: the first line declares it, the others come in the
-// order of the nodes and name them by number.
+// The edits that write the configuration, shared out among their nodes: the first line declares it,
+// the others come in the order of the nodes and name them by number.
 static bool add_nodes(struct arena *arena, tsr_json *json, tsr_model *model, const char *edits)
 {
     int64_t index = 0;

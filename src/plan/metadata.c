@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// metadata.c - what a model was planned for, kept with it as metadata of configuration NAME: ai.tessera.topology.NAME, text
-// that a topology is read from (a generator's short form where it is as that made it, else JSON), and ai.tessera.dims.NAME,
-// a line for each size of a symbolic dimension. Who simulates, reports or completes a plan takes them where nothing is given.
+// metadata.c - what a model was planned for, kept with it as metadata of configuration NAME:
+// ai.tessera.topology.NAME, text that a topology is read from (a generator's short form where it is
+// as that made it, else JSON), and ai.tessera.dims.NAME, a line for each size of a symbolic
+// dimension. Who simulates, reports or completes a plan takes them where nothing is given.
 #include "plan/internal.h"
 
 #include <errno.h>
@@ -68,7 +69,8 @@ static tsr_status keep_text(struct arena *arena, tsr_model *model, const char *c
     return st;
 }
 
-// TSR_OK if the topology has as many devices as the configuration; else the finding says both numbers.
+// TSR_OK if the topology has as many devices as the configuration; else the finding says both
+// numbers.
 static tsr_status fits_config(const tsr_model *model, const tsr_config *config,
                               const tsr_topology *topology)
 {
@@ -247,7 +249,8 @@ static bool has_name(const tsr_dim_size *sizes, size_t n, const char *name)
     return false;
 }
 
-// The caller's sizes come first, and win: of the lines, only names that are not among them are added.
+// The caller's sizes come first, and win: of the lines, only names that are not among them are
+// added.
 bool tsr__plan_sizes(struct arena *arena, const tsr_model *model, const char *config,
                      const tsr_dim_size **sizes, size_t *n)
 {

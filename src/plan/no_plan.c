@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // no_plan.c - why there is no plan: what would have to be there, and which values fill the devices.
 //
-// Two findings: plan_infeasible where it is proved that nothing fits, plan_time where the solver
+// Two findings: plan-infeasible where it is proved that nothing fits, plan-time where the solver
 // did not come to an end. Both say what the plan of the least memory needs (tsr__program_least), as
 // far as there was time to find it.
 #include "plan/internal.h"

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// partial_sums.c - where sums may stay in parts: only where two of them are added before anybody needs the sum, which then
-// takes one communication in place of two. Elsewhere it gains nothing, and the candidates are spared.
+// partial_sums.c - where sums may stay in parts: only where two of them are added before anybody
+// needs the sum, which then takes one communication in place of two. Elsewhere it gains nothing,
+// and the candidates are spared.
 //
 //     A = MatMul(X, W)     cut along the sum: each device has a summand of A      may stay in parts: its reader Add can take them
 //     B = MatMul(Y, V)     the same                                               may stay in parts
 //     C = Add(A, B)        adds summand to summand: what it makes is in parts too, and takes one AllReduce in place of two
 //     D = MatMul(Z, U)     read by Relu, which must not be given a summand        its sum is done at once
 //
-// Forward: which nodes could give parts (they make sums, or pass parts on, and every reader can take them). Backward, from
-// the nodes that add two of them: who is wanted to.
+// Forward: which nodes could give parts (they make sums, or pass parts on, and every reader can
+// take them). Backward, from the nodes that add two of them: who is wanted to.
 #include "plan/internal.h"
 
 struct delaying {
@@ -97,7 +98,8 @@ static bool merges(const struct delaying *delaying, const tsr_node *node)
     return false;
 }
 
-// Backward: a node is wanted to give parts if a reader adds two of them, or is itself wanted to give what it makes of them.
+// Backward: a node is wanted to give parts if a reader adds two of them, or is itself wanted to
+// give what it makes of them.
 bool tsr__planner_delays(struct planner *planner)
 {
     struct delaying delaying = {.planner = planner};
