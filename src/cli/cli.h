@@ -92,6 +92,7 @@ struct given {
 };
 
 struct cli;
+// One command: a constant of its file, listed in commands.def.
 struct command {
     const char *name, *arguments, *summary; // arguments: "MODEL", "MODEL -o OUT"
     const char *detail;                     // more lines for --help, or NULL
@@ -101,12 +102,14 @@ struct command {
     int (*run)(struct cli *cli);
 };
 
+// One call of the program, from main.c to the end. Commands read it; only main.c and model_folder.c
+// write it.
 struct cli {
     const struct command *command;
     tsr_session *session;
-    struct given *given;
+    struct given *given; // options in the order of the words
     size_t n_given;
-    const char **arguments;
+    const char **arguments; // words that are neither options nor their values
     size_t n_arguments;
     bool json, quiet, verbose;
     const char *program; // argv[0]

@@ -5,12 +5,14 @@
 
 #include "cli.h"
 
+// A node by its name, or by that of one of its outputs. The text is the model's.
 struct name_entry {
     const char *name;
     tsr_node *node;
 };
 
-// Where one edit came from, for messages: "--shard mm:W={2,1}" or "edits.txt:3: --shard ...".
+// One run of edits over a model, from edit_begin to edit_end. Mistakes are told with the place of the
+// edit: "tessera annotate: ..." on the command line, "edits.txt:3: ..." in a script.
 struct editor {
     struct cli *cli;
     tsr_model *model;
@@ -20,12 +22,12 @@ struct editor {
     size_t n_names, n_outputs;
     tsr_node **found; // nodes of the last look-up
     size_t n_found, cap_found;
-    const char *script; // file name, or NULL
-    size_t line;
+    const char *script;        // file name, or NULL: the command line
+    size_t line;               // of the script, from 1 on
     int code;                  // worst exit code so far
     const tsr_dim_size *sizes; // of symbolic dimensions, for random shardings
     size_t n_sizes;
-    size_t n_applied, n_wrong;
+    size_t n_applied, n_wrong; // edits that were taken; mistakes of the script
 };
 
 void edit_begin(struct editor *editor, struct cli *cli, tsr_model *model);
