@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // part_manifest.c - what a manifest says of the parts: ports with their layouts, devices with their files, communications,
 // nodes that were not cut, stages, states. The files themselves are listed as they are written (publish.c).
+//
+// Texts are not copied: names are those of the model and of the parts, which live until the
+// manifest is written. Lack of memory is seen at the end, in draft_status.
 #include "internal.h"
 
 // Ranks that take the input in.
@@ -62,6 +65,7 @@ static struct manifest_port *make_ports(struct draft *draft, enum side side, siz
     return ports;
 }
 
+// What tsr__steps_visit hands through.
 struct listing {
     struct arena *arena;
     struct manifest *manifest;
@@ -98,6 +102,7 @@ static void make_collectives(struct draft *draft, struct manifest *manifest)
         tsr__steps_visit(&draft->steps, add_collective, &listing);
 }
 
+// Nodes of bodies too: the visit goes through them.
 static void add_replicated(void *data, const struct node_flow *nf)
 {
     struct manifest *manifest = data;
@@ -170,6 +175,7 @@ static void make_stages(struct draft *draft, struct manifest *manifest)
     }
 }
 
+// An output that becomes an input of the next run where it lies.
 static void make_states(struct draft *draft, struct manifest *manifest)
 {
     manifest->states = ARENA_ARRAY(draft->arena, struct manifest_state, draft->states.n + 1);

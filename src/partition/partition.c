@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // partition.c - tsr_partition: check, flow, draft, build, prove, write. The folder appears complete
 // or not at all.
+//
+//     check    the annotations of the configuration; any error ends it here
+//     flow     how every value lies; nodes that cut statistics are replaced in a copy of the model
+//     draft    the flow as steps between forms of values (steps/)
+//     build    a graph for each rank, all at once, step by step (emit/)
+//     prove    that ranks agree in number, order and sizes of their communication (prove.c)
+//     write    the folder (publish.c); or the sizes alone, or the graphs to a caller who looks (struct partition_look)
 #include "internal.h"
 
 #include <limits.h>
@@ -74,6 +81,7 @@ static tsr_status refuse_errors(tsr_model *model, const tsr_config *config)
     return TSR_INVALID;
 }
 
+// What tsr__flow_visit hands through.
 struct refusal {
     tsr_session *session;
     tsr_status status;
@@ -92,6 +100,7 @@ static void refuse_node(void *data, const struct node_flow *nf)
     refusal->status = TSR_UNSUPPORTED;
 }
 
+// All such nodes are told before it is refused.
 static tsr_status refuse_replicated(const struct draft *draft)
 {
     struct refusal refusal = {draft->session, TSR_OK};
@@ -111,6 +120,8 @@ static int64_t onnx_opset(const tsr_model *model)
 }
 
 // Shapes, layouts and expansions of the whole model: the flow. It tells its own findings.
+// Device d of the configuration is rank d. draft->model is the copy with replaced nodes from here
+// on, if there is one.
 static tsr_status draft_begin(struct draft *draft, tsr_model *model, const tsr_config *config)
 {
     draft->session = tsr_model_session(model);
@@ -135,6 +146,7 @@ static tsr_status draft_begin(struct draft *draft, tsr_model *model, const tsr_c
 }
 
 // A copy in which functions are replaced by what they are made of; NULL: there are none.
+// *config becomes that of the copy. *out is the caller's to free, after a failure too.
 static tsr_status inline_calls(tsr_model *model, tsr_model **out, const tsr_config **config)
 {
     if (!tsr__has_calls(model))
@@ -158,6 +170,7 @@ static tsr_status refuse_dialect(const tsr_model *model, const char *dialect)
     return TSR_UNSUPPORTED;
 }
 
+// "data" or "safetensors".
 static tsr_status choose_weights(const tsr_model *model, const char *format, struct draft *draft)
 {
     draft->as_safetensors = strcmp(format, "safetensors") == 0;

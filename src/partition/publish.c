@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // publish.c - the parts as files of a folder, which appears complete or not at all, and what the caller is told of it.
+//
+// Order of writing: data files (their sizes and digests come out of it), rank files, with --layout
+// wrapped the model and its mark, the manifest last. A dry run makes the rank files in memory, for
+// their sizes, and writes nothing.
 #include "internal.h"
 
 #include <stdlib.h>
@@ -63,6 +67,7 @@ static tsr_status write_wrapped(struct draft *draft, struct outfolder *outfolder
     return st;
 }
 
+// The order of bytes, in which the manifest's reader looks files up.
 static int by_name(const void *a, const void *b)
 {
     return strcmp(((const struct manifest_file *)a)->name, ((const struct manifest_file *)b)->name);
@@ -88,6 +93,7 @@ static tsr_status write_files(struct draft *draft, struct part *parts, struct ou
             return st;
         parts[rank].file_bytes = file->bytes;
     }
+    // data[n_ranks] is the common file; without bytes there is no file
     for (int64_t rank = 0; rank <= draft->n_ranks; rank++) {
         if (!data[rank].bytes)
             continue;
@@ -107,6 +113,7 @@ static tsr_status write_files(struct draft *draft, struct part *parts, struct ou
 }
 
 // All but writing.
+// Sizes of data files are known from their places; those of rank files only from making them.
 tsr_status tsr__parts_measure(struct draft *draft, struct part *parts, struct manifest *manifest)
 {
     tsr_status st = tsr__parts_manifest(draft, parts, manifest);
@@ -125,6 +132,7 @@ tsr_status tsr__parts_measure(struct draft *draft, struct part *parts, struct ma
 }
 
 // Beside the folder first; it takes its name when all files are in it.
+// force: a folder that is there is replaced, at the moment when the new one is complete.
 tsr_status tsr__parts_publish(struct draft *draft, struct part *parts, const char *folder,
                               bool force, struct manifest *manifest)
 {

@@ -15,6 +15,8 @@
 
 #define MAX_DATA 2 // files of weights that a rank may have
 
+// One folder that is being signed. `bundle.manifest` is the manifest as it was; data files of
+// changed ranks are replaced in it.
 struct signing {
     tsr_session *session;
     struct arena *arena;
@@ -38,6 +40,7 @@ static void breach(struct signing *signing, int64_t rank, const char *value, con
 
 // ---- inputs and outputs ------------------------------------------------------------------------
 
+// NULL: nothing of the whole model is called so.
 static const struct manifest_port *port_of(const struct manifest_port *ports, size_t n,
                                            const char *name)
 {

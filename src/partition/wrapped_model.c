@@ -23,11 +23,13 @@ static bool is_tensor(const tsr_value *value)
     return tsr_value_dtype(value) != TSR_UNDEFINED;
 }
 
+// Declared or found by the rules.
 static bool has_rank(const struct draft *draft, const tsr_value *value)
 {
     return tsr__shapes_of(draft->flow->shapes, value).rank >= 0;
 }
 
+// Either end of one: what goes in, or what comes out.
 static bool is_state(const struct draft *draft, const tsr_value *value)
 {
     for (size_t i = 0; i < draft->states.n; i++)
@@ -36,6 +38,7 @@ static bool is_state(const struct draft *draft, const tsr_value *value)
     return false;
 }
 
+// All that is wrong is told; the last status is returned, and all are the same.
 tsr_status tsr__wrapped_check(struct draft *draft)
 {
     const tsr_graph *graph = tsr_model_graph(draft->model);
@@ -120,6 +123,7 @@ static tsr_status make_node(struct draft *draft, tsr_graph *to, const char *fold
     return TSR_OK;
 }
 
+// IR version 8 is enough for what is in it. *out is the caller's to free.
 tsr_status tsr__wrapped_model(struct draft *draft, const char *folder, tsr_model **out)
 {
     tsr_model *model = NULL;
