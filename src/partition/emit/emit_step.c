@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // emit_step.c - a step on all ranks that need it, and the steps of bodies within it: which of the other files writes it.
+//
+//     STEP_NODE            on each rank of its placement that needs an output: emit_node.c, or a guard around it
+//     a communication      on all ranks of its groups at once: emit_comm.c
+//     STEP_SLICE, STEP_CROP  on each rank that needs the result: emit_slice.c
+//     STEP_SHAPE           on each rank that needs it: here
+//     with bodies          the node, then the steps of each body, again on all ranks: emit_body.c
 #include "internal.h"
 
 // The rank needs one of the step's outputs.
@@ -142,6 +148,8 @@ static tsr_status emit_on(struct part *part, struct step *st)
     return emit_taken(part, st);
 }
 
+// Step by step over all ranks, not rank by rank: a communication is written on all of its ranks at
+// one place of the plan, which is what makes their order the same everywhere.
 tsr_status tsr__emit_step(struct draft *draft, struct part *parts, struct step *st)
 {
     if (st->n_groups && st->id < 0)

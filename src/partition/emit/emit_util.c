@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // emit_util.c - the small things a rank's graph is made of: names, integer constants, helper nodes.
+//
+// Helpers give NULL for lack of memory and take NULL for an input that could not be made, so that a chain
+// of them is checked once: Shape, Gather, Mul, Concat in a row need one test at the end. Names begin with
+// "ai.tessera." where they are not those of the model, so that they can be told from them in a viewer.
 #include "internal.h"
 
 #include <stdarg.h>
@@ -82,6 +86,7 @@ tsr_value *tsr__part_ints(struct part *part, const int64_t *v, int64_t n)
 }
 
 // In the graph that is being built.
+// What a rank gives to a collective of which it has no part.
 tsr_value *tsr__part_empty(struct part *part, tsr_dtype type)
 {
     static const int64_t none[1] = {0};
@@ -112,6 +117,7 @@ tsr_value *tsr__part_node(struct part *part, const char *op, struct str out, siz
     return NULL;
 }
 
+// Sets an attribute of the node that makes the value, and gives the value back.
 tsr_value *tsr__with_int(tsr_value *value, const char *name, int64_t number)
 {
     if (value && tsr_node_set_int(tsr_value_producer(value), name, number) == TSR_OK)
@@ -126,6 +132,7 @@ tsr_value *tsr__with_ints(tsr_value *value, const char *name, const int64_t *num
     return NULL;
 }
 
+// `out` is the name of the result; empty: a fresh one.
 tsr_value *tsr__part_cast(struct part *part, tsr_value *x, tsr_dtype to, struct str out)
 {
     tsr_value *y = tsr__with_int(tsr__part_node(part, "Cast", out, 1, x), "to", to);
@@ -144,6 +151,7 @@ tsr_value *tsr__part_sizes(struct part *part, tsr_value *x, tsr_dtype type, stru
     return tsr__part_node(part, "Shape", out, 1, x);
 }
 
+// Identity; of types that engines do not copy, there and back through the type that carries them.
 tsr_value *tsr__part_same(struct part *part, tsr_value *x, tsr_dtype type, struct str out)
 {
     if (tsr__carried(type) == type)
@@ -152,6 +160,7 @@ tsr_value *tsr__part_same(struct part *part, tsr_value *x, tsr_dtype type, struc
     return tsr__part_cast(part, x, type, out);
 }
 
+// A Concat of one input gives the same tensor, and no optimiser of the engine looks through it.
 tsr_value *tsr__part_apart(struct part *part, tsr_value *x)
 {
     tsr_value *joined = tsr__part_node(part, "Concat", (struct str){0}, 1, x);
@@ -218,6 +227,7 @@ tsr_status tsr__part_body_output(struct part *part, tsr_value *value, tsr_dtype 
     return TSR_NOMEM;
 }
 
+// The token of a body: bodies take and give it like any carried value. One int64.
 tsr_value *tsr__part_token_input(struct part *part)
 {
     static const tsr_dim one[1] = {{1, ""}};

@@ -13,6 +13,7 @@
 #define PER_DIM   40
 #define PER_BYTE  6 // of a name: an escaped character
 
+// The words of the format; NULL for types that it does not have.
 static const char *type_word(tsr_dtype type)
 {
     static const struct {
@@ -32,6 +33,8 @@ static const char *type_word(tsr_dtype type)
     return NULL; // packed and rare ones: as bytes
 }
 
+// The same for all files of the partition, as if each held every constant: a few bytes too many,
+// and one number.
 uint64_t tsr__safetensors_room(const struct draft *draft)
 {
     uint64_t bytes = 8 + PER_ENTRY;
@@ -43,6 +46,7 @@ uint64_t tsr__safetensors_room(const struct draft *draft)
 
 // ---- the entries of one file -------------------------------------------------------------------
 
+// A header that is being written, entry by entry in the order of the places.
 struct header {
     struct draft *draft;
     tsr_json *json;
@@ -62,6 +66,7 @@ static void add_entry(struct header *header, const char *name, const char *type,
     header->end += bytes;
 }
 
+// Nothing where the entry before ends at `start`.
 static void add_gap(struct header *header, uint64_t start)
 {
     char name[40];
@@ -84,6 +89,7 @@ static int64_t owner_in(const struct header *header, const struct form *form)
     return -1;
 }
 
+// Places in the header count from the end of the header, those of forms from the start of the file.
 static tsr_status add_form(struct header *header, const struct form *form)
 {
     int64_t rank = owner_in(header, form), dims[TILE_MAX_RANK];
@@ -139,6 +145,7 @@ static tsr_status fill_room(struct draft *draft, const char *text, unsigned char
     return TSR_OK;
 }
 
+// rank n_ranks: of the common file. *out is draft->safetensors bytes of the arena.
 tsr_status tsr__safetensors_header(struct draft *draft, int64_t rank, unsigned char **out)
 {
     struct header header = {.draft = draft, .json = tsr_json_new(draft->session), .rank = rank};

@@ -93,6 +93,7 @@ struct taker {
     struct runs runs;
 };
 
+// The data file that the taker's share goes into.
 static struct outfile *file_of(const struct taker *taker)
 {
     return &taker->batch->files[taker->file];
@@ -120,6 +121,9 @@ static void take_block(struct taker *taker, const unsigned char *block, int64_t 
                        int64_t bytes)
 {
     struct runs *runs = &taker->runs;
+    //
+    // short pieces are copied into the file's buffer, long ones written from the block; both keep
+    // their order
     struct iovec pieces[GATHER_MOST];
     int n_pieces = 0;
     bool left = false;
@@ -154,6 +158,7 @@ static int64_t next_wanted(const struct taker *takers, size_t n, int64_t bytes)
 }
 
 // Every taker sees every block, in order, so the source is read once.
+// A block begins where the first taker still wants something, so every turn makes progress.
 static tsr_status write_blocks(const struct source *source, struct taker *takers, size_t n,
                                int64_t bytes, unsigned char *buffer)
 {
@@ -306,6 +311,7 @@ static tsr_status batch_form(struct batch *batch, struct form *form)
     return TSR_OK;
 }
 
+// open[i] says that files[i] must be committed or aborted.
 static tsr_status batch_open_file(struct batch *batch, int64_t i, struct outfolder *outfolder,
                                   const char *name)
 {
