@@ -247,6 +247,8 @@ static struct str print_seen(struct arena *arena, const struct seen *seen, int r
 }
 
 // Fills *seen with the mesh that shows the layout best. False: no mesh does.
+//     {2,1:(0,1),(2,3)} without a mesh given: cuts first, copies last: S0,R@2x2, devices in order
+//     {2,1:(0,2),(1,3)}: that order would need the list :0,2,1,3; with copies first it is S1,R@2x2 without a list
 static bool see(struct arena *arena, const struct tile_layout *layout,
                 const struct notation_mesh *mesh, struct seen *seen)
 {

@@ -46,6 +46,7 @@ static int64_t below(struct dice *dice, int64_t n)
     return 0;
 }
 
+// True in that many of a hundred draws.
 static bool chance(struct dice *dice, int percent)
 {
     return below(dice, 100) < percent;
@@ -139,6 +140,7 @@ static void place_unevenly(struct dice *dice, struct grid *grid)
     grid->even = grid->n == parts;
 }
 
+// A grid of some devices, now and then with unequally many of them at its places.
 static bool draw_grid(struct dice *dice, struct grid *grid)
 {
     *grid = (struct grid){0};
@@ -262,6 +264,7 @@ struct choice {
     struct tile_layout **in, **out; // NULL: nothing is said
 };
 
+// Nothing is said yet; also used to forget a try that did not hold.
 static bool begin_choice(struct dice *dice, tsr_node *node, struct choice *choice)
 {
     *choice =
@@ -361,6 +364,7 @@ static bool cut_dim(struct dice *dice, tsr_dim size, int64_t cuts, struct tile_d
     return true;
 }
 
+// axis_of: by dimension, the axis of the grid that cuts it; of uncut dimensions it is not read.
 static struct tile_layout *own(struct dice *dice, const struct grid *grid,
                                struct tile_layout *layout, const int *axis_of)
 {
@@ -534,6 +538,7 @@ static tsr_status clear_node(tsr_node *node, const tsr_config *config)
     return TSR_OK;
 }
 
+// Memory of one node is given back after it: models may have thousands.
 static tsr_status shard_node(struct dice *dice, tsr_node *node)
 {
     struct choice choice;
@@ -584,6 +589,7 @@ static tsr_status shard_graph(struct dice *dice, tsr_graph *graph)
 
 // ---- stages ------------------------------------------------------------------------------------
 
+// Stages that somebody has set stay, and the model is sharded within them.
 static bool has_stages(const tsr_graph *graph, const tsr_config *config)
 {
     for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {

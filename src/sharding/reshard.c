@@ -74,6 +74,8 @@ static bool cheaper(const struct cost *x, const struct cost *y)
 
 // ---- layouts between ---------------------------------------------------------------------------
 
+// A layout that could not be made (NULL) and one too many are left out: the search is then less
+// thorough, and still right.
 static void add(struct between *between, const struct tile_layout *layout)
 {
     if (layout && between->n < MAX_BETWEEN)
@@ -142,6 +144,7 @@ static bool axis_differs(const struct pairing *pairing, int axis)
     return false;
 }
 
+//     {2,2} to {4,1} differs in axes 0 and 1: tried are axis 0 as after, {4,2}, and axis 1 as after, {2,1}
 static void add_mixed(const struct pairing *pairing, struct between *between)
 {
     int axes[TILE_MAX_RANK], n = 0;
@@ -349,6 +352,7 @@ static struct tile_layout *on_roots(const struct pairing *pairing)
 }
 
 // Between a finished value and its target, or a pending one and it.
+// A pending value may also be combined where it is, or on one member of each group, or in stretches.
 static void list_between(const struct search *s, const struct pairing *pairing,
                          struct between *between)
 {
@@ -497,6 +501,7 @@ static tsr_status refuse(struct arena *arena, tsr_status status, bool pending)
 }
 
 // All sums of bytes stay in range.
+// Checked once, so that no later sum of bytes needs a check.
 static bool in_range(const struct tile_layout *from, const struct tile_layout *to,
                      const int64_t *shape, size_t unit)
 {

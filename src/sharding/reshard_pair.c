@@ -137,6 +137,7 @@ static bool take_owners(const struct pairing *pairing, struct side *side)
     return true;
 }
 
+// Shards are numbered in the order of the dimensions from here on, whatever the layout's own order was.
 static tsr_status take_side(struct pairing *pairing, struct side *side,
                             const struct tile_layout *layout, const int64_t *shape)
 {
@@ -178,6 +179,7 @@ static int64_t shared(const struct dim_part *x, const struct dim_part *y)
     return n;
 }
 
+// n * m numbers for each dimension, where shards would need as many as their product over all dimensions.
 static bool take_common(struct pairing *pairing)
 {
     pairing->common = ARENA_ARRAY(pairing->arena, int64_t *, (size_t)pairing->rank + 1);
@@ -196,6 +198,7 @@ static bool take_common(struct pairing *pairing)
     return true;
 }
 
+// Both lists ascend.
 static bool same_shards(const struct side *side, size_t x, size_t y)
 {
     size_t n = side_count(side, x);

@@ -38,6 +38,7 @@ static tsr_status take_ask(struct ask *ask, tsr_dtype type)
     return TSR_OK;
 }
 
+// Fits the text to the shape; the finding says which byte of it is wrong.
 static tsr_status parse(const struct ask *ask, const char *text, struct tile_layout **out)
 {
     struct notation_error wrong = {0};
@@ -94,6 +95,7 @@ static const tsr_group *public_groups(struct arena *arena, const struct reshard_
     return group;
 }
 
+// Steps of the public interface: layouts become texts, collectives their words.
 static tsr_status hand_out(struct arena *arena, const struct reshard *reshard, const tsr_step **out)
 {
     tsr_step *steps = ARENA_ARRAY(arena, tsr_step, (size_t)reshard->n_steps + 1);
@@ -115,6 +117,7 @@ static tsr_status hand_out(struct arena *arena, const struct reshard *reshard, c
     return arena_status(arena);
 }
 
+// *first is set as soon as the source is read, also if something is wrong later.
 tsr_status tsr__connect(const struct connecting *connecting, struct arena *arena,
                         struct reshard **out, const struct tile_layout **first)
 {
