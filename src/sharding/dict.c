@@ -38,6 +38,7 @@ static int by_device(const void *a, const void *b)
     return int64_order(x->tile, y->tile);
 }
 
+// Adds the finding and gives the status back.
 static tsr_status refuse(tsr_session *session, tsr_status status, const char *hint,
                          const char *what)
 {
@@ -109,6 +110,7 @@ static tsr_status make_pieces(tsr_pieces *dict, const struct tile_layout *layout
 }
 
 // The whole tensor as a piece of itself.
+// So cutting and joining are the same copy, in one direction and the other.
 static struct tile_piece *whole_piece(struct arena *arena, const tsr_pieces *dict)
 {
     int64_t device = 0;
@@ -190,6 +192,7 @@ tsr_piece tsr_pieces_at(const tsr_pieces *dict, size_t i)
                        .bytes = held->bytes};
 }
 
+// The k-th piece of the device, or -1.
 int64_t tsr_pieces_find(const tsr_pieces *dict, int64_t device, size_t k)
 {
     for (size_t i = 0; i < dict->n; i++)

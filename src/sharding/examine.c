@@ -157,6 +157,7 @@ static void examine_group(struct spec_scope *sc, const tsr_spec *spec, size_t i)
 }
 
 // Which groups the device list names.
+// By group; NULL without memory, and then nothing is said about unused ones.
 static bool *used_groups(struct spec_scope *sc, const tsr_spec *spec,
                          const struct group_index *index)
 {
@@ -269,6 +270,7 @@ static void examine_devices(struct spec_scope *sc, const tsr_spec *spec, bool cu
 // ---- axes and sizes ----------------------------------------------------------------------------
 
 // Axis counted from the front, or INT64_MIN where it lies outside or the rank is not known.
+//     rank 3: -1 is 2, 3 and -4 are outside; rank not known: 1 is 1, -1 cannot be told
 static int64_t front_axis(int64_t axis, int rank)
 {
     if (rank < 0 && axis >= 0)
@@ -415,6 +417,7 @@ static bool examine_factors(struct spec_scope *sc, const tsr_spec *spec, size_t 
 
 // Shards of each factor against the size that is stated or known for it. False: a count is
 // impossible.
+// Of one factor the size of the tensor counts, whatever is stated; of several each has its own.
 static bool examine_counts(struct spec_scope *sc, const tsr_spec *spec, size_t i, int64_t axis,
                            tsr_dim real)
 {
@@ -515,6 +518,7 @@ static void examine_owners(struct spec_scope *sc, const tsr_spec *spec, int64_t 
               (long long)product, n, n == 1 ? "y" : "ies");
 }
 
+// Axes first, since the number of shards comes out of them; then devices, then both against each other.
 void tsr__spec_examine(struct spec_scope *sc, const tsr_spec *spec, const struct shape *shape)
 {
     int64_t product = 1;

@@ -16,6 +16,7 @@ static bool is_output(const tsr_node *node, const tsr_value *value)
 }
 
 // Inputs or outputs: "x {2,1:0,1}, w {1:0,1}".
+// Specs that cannot be printed are left out: a label is for people.
 static void write_specs(struct text *text, const tsr_node *node, const tsr_node_config *entry,
                         bool outputs)
 {

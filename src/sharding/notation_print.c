@@ -69,6 +69,8 @@ static void print_dims(struct text *text, const struct tile_layout *layout, int 
 }
 
 // {2,1:0,1}: the dimensions, then the owners of each tile in the order of the tiles.
+// The owners are always written out, so that a text means the same wherever it is read. "" and a
+// failed arena without memory.
 static struct str print_tiles(struct arena *arena, const struct tile_layout *l, int front)
 {
     struct tile_layout *o = tsr__layout_ordered(arena, l);

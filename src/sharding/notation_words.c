@@ -60,6 +60,7 @@ bool tsr__parser_number(struct parser *parser, const char *expected, int64_t *ou
     return tsr__parser_fail(parser, TSR_MALFORMED, start, "this number is too large");
 }
 
+// *out is -1 for "-1", which is counted (suppressed): some callers do not allow tiles without an owner.
 bool tsr__parser_device(struct parser *parser, int64_t *out)
 {
     tsr__parser_peek(parser);
@@ -80,6 +81,7 @@ bool tsr__parser_device(struct parser *parser, int64_t *out)
            tsr__parser_fail(parser, TSR_INVALID, start, "this device number is too large");
 }
 
+// Where they stand is kept as the number of entries before them.
 bool tsr__parser_dots(struct parser *parser, bool *found)
 {
     *found = tsr__parser_peek(parser) == '.';

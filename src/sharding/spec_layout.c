@@ -70,6 +70,7 @@ static int layout_rank(const struct spec_scope *sc, const tsr_spec *spec, const 
 
 // Factors of one listed axis; a single one has the size of its axis, neighbouring whole ones of
 // unknown size are taken together.
+//     axis 1 as sizes 4 and 16, cut in 2 and 1: {4/2*16}; a single factor of stated size 8 in 2: {2}
 static bool read_factors(struct arena *arena, const tsr_spec *spec, size_t i, struct tile_dim *dim)
 {
     size_t count = tsr_spec_dim_factor_count(spec, i);
@@ -251,6 +252,7 @@ static tsr_status write_spec(struct arena *arena, tsr_spec *spec, const tsr_valu
     return TSR_OK;
 }
 
+// The first of the value under the configuration, or NULL.
 static tsr_spec *old_spec(const tsr_node *node, const tsr_config *config, const tsr_value *value)
 {
     tsr_node_config *nc = tsr_node_find_config(node, config);
@@ -300,6 +302,7 @@ static bool node_has(const tsr_node *node, const tsr_value *value)
     return false;
 }
 
+// Declared, not a stand-in: those have no number of devices.
 static bool model_has(const tsr_model *model, const tsr_config *config)
 {
     for (size_t i = 0; i < tsr_model_config_count(model); i++)
@@ -495,6 +498,8 @@ static tsr_status printed_shape(struct arena *arena, tsr_model *model, const tsr
 }
 
 // In the arena; "": the spec says nothing.
+// A spec of a value without a known rank that counts axes from the front is printed with "...", and
+// as tiles.
 static tsr_status spec_text(struct arena *arena, tsr_model *model, const tsr_spec *spec,
                             enum notation_style style, struct str *out)
 {

@@ -9,6 +9,7 @@
 
 #define TILES_MAX 1048576 // boxes of one answer
 
+// The boxes so far; `left` bounds what one question may cost.
 struct boxes {
     struct arena *arena;
     VEC(tsr_box) list;
