@@ -358,6 +358,7 @@ static void check_entry(struct check *check, const tsr_node *node, const tsr_nod
     }
 }
 
+// Most nodes of most models have nothing to check and cost one look.
 static void check_node(struct check *check, const tsr_node *node)
 {
     if (tsr_node_config_count(node) == 0)
@@ -442,6 +443,7 @@ static void walk_stages(struct check *check, const tsr_config *config, struct re
 }
 
 // Where the stages of a configuration never fall in file order, no value can run against them.
+// One array serves all walks: each clears it first.
 static bool check_stages(struct check *check)
 {
     struct reach *reach = NULL;
@@ -471,6 +473,7 @@ static bool check_stages(struct check *check)
 // ---- remarks on what is right -------------------------------------------------------------------
 
 // Some node has a sharding or a stage in the configuration: stages alone decide where nodes run, too.
+// Without it a flow would find everything whole, and cost as much as any other.
 static bool says_anything(const struct check *check, const tsr_config *config)
 {
     int64_t stage;

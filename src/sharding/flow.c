@@ -70,6 +70,7 @@ static bool is_constant(const tsr_value *value)
 // ---- explicit specs
 
 // A value that stands in several slots of the node has its spec in all of them.
+// The layout is made once, in the memory of results: it becomes part of the node's flow.
 static bool take_spec(struct step *step, const tsr_spec *spec)
 {
     const tsr_value *value = tsr_spec_value(spec);
@@ -214,6 +215,7 @@ bool tsr__flow_held(const struct tile_layout *have, const struct tile_layout *ne
 }
 
 // Every owner may run the node.
+// Without a stage every device may.
 static bool within_stage(const struct step *step, const struct tile_layout *layout)
 {
     if (!step->stage)
@@ -331,6 +333,7 @@ static bool *whole_devices(struct step *step)
 }
 
 // A node that gives something else each time it runs may run on one device only.
+// The others get what it gives, like any other value that lies elsewhere.
 static void keep_first(bool *on, int64_t n)
 {
     bool found = false;
@@ -474,6 +477,7 @@ static bool place_rule(struct step *step, const struct rule *rule)
 // ---- a node without a rule
 
 // Every tensor of the node has a spec.
+// And it has tensors at all.
 static bool all_explicit(const struct step *step)
 {
     for (size_t i = 0; i < step->n_in; i++)
@@ -523,6 +527,7 @@ static bool place_told(struct step *step, const char *whole)
 // ---- a node with two rules
 
 // How well a placement does what is asked: specs that are kept, then parts; negative: failed.
+// Specs weigh more than any number of parts: there are no more parts than SOLVE_MAX_DEVICES.
 static int64_t quality(struct step *step)
 {
     const struct placement *placement = &step->nf->place;
@@ -765,6 +770,8 @@ static bool take_from_elsewhere(struct step *step, size_t i, const struct tile_l
 }
 
 // The node has a stage of its own and must read the list where it lies, outside of it.
+// nf->replicated is set as well: the manifest lists the node among those that do not run as they
+// were meant to.
 static void mention_outside(struct step *step, const tsr_value *value,
                             const struct tile_layout *layout)
 {

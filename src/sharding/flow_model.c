@@ -8,6 +8,7 @@
 #include "sharding/flow.h"
 #include "sharding/node_placement.h"
 
+// The same object for all values of a rank, so that "whole everywhere" is told by comparing pointers.
 static bool start_value(struct flow_work *work, const tsr_value *value)
 {
     struct tile_layout *layout =
@@ -107,6 +108,8 @@ bool tsr__flow_forward(struct flow_work *work, int say, const bool *keep)
     return forward(work, say, keep);
 }
 
+// Everything that an earlier run found is forgotten but for the marks of lists. Nodes that must
+// stay what they are (keep) have their moves told, because that is why values move.
 static bool forward(struct flow_work *work, int say, const bool *keep)
 {
     tsr_graph *graph = tsr_model_graph(work->flow->model);
