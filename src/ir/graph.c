@@ -76,6 +76,7 @@ tsr_value *tsr_graph_value(const tsr_graph *graph, const char *name)
 }
 
 // First node of graph or of the subgraphs after it.
+// NULL: they are all empty, or there is none.
 static tsr_node *first_in(const tsr_graph *graph)
 {
     for (; graph; graph = graph->sibling)
@@ -211,6 +212,7 @@ void tsr_value_uses(const tsr_value *value, bool (*f)(void *data, tsr_node *node
     }
 }
 
+// NULL: nothing is declared.
 static const struct vtype *type_of(const tsr_value *value)
 {
     tsr__type_decode((tsr_value *)value);

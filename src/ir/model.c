@@ -176,6 +176,7 @@ tsr_status tsr_model_set_ir_version(tsr_model *model, int64_t version)
     return TSR_OK;
 }
 
+// The first of a domain; `domain` is "" for ai.onnx.
 static struct opset *find_opset(tsr_model *model, struct str domain)
 {
     for (size_t i = 0; i < model->opsets.n; i++)
@@ -208,6 +209,7 @@ tsr_status tsr_model_set_opset(tsr_model *model, const char *domain, int64_t ver
 
 // ---- metadata -------------------------------------------------------------------------------
 
+// Of two entries with one key, which a file may have, the first.
 static struct metadata *find_metadata(const tsr_model *model, const char *key)
 {
     for (size_t i = 0; i < model->metadata.n; i++)

@@ -38,6 +38,7 @@ static bool add_pair(tsr_node *node, struct metadata pair)
 }
 
 // Makes a list of what is in the bytes. False: no memory.
+// The caller sets N_METADATA: from then on the list counts and not the bytes.
 static bool decode(tsr_node *node)
 {
     tsr_model *model = node->graph->model;
@@ -137,6 +138,7 @@ bool tsr__clone_metadata(tsr_node *to, const tsr_node *from)
     return true;
 }
 
+// One pair as a field of the node.
 static void emit_pair(struct rope *rope, void *data)
 {
     const struct metadata *pair = data;

@@ -87,6 +87,8 @@ static void touch_renamed(tsr_model *model)
 
 // ---- the model ------------------------------------------------------------------------------
 
+// `devices` and names of a declared configuration have no setters: what came from a file keeps them
+// as bytes.
 static void emit_config(struct rope *rope, void *data)
 {
     const tsr_config *config = data;

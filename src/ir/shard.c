@@ -22,6 +22,8 @@ struct request {
     size_t wrong;  // findings so far
 };
 
+// Where all findings of the call point: the node, with the value and the configuration as far as
+// they were given.
 static struct place place_request(const struct request *request)
 {
     struct place at = tsr__place_node(request->node);
@@ -96,6 +98,8 @@ static void check_stage(struct request *request)
     }
 }
 
+// Each device that is outside gets its own finding. Asked only of a known configuration: a stand-in
+// has 0 devices.
 static void check_devices(struct request *request)
 {
     for (size_t i = 0; i < request->n_devices; i++) {
@@ -177,6 +181,7 @@ static void check_twice(struct request *request, int rank)
     }
 }
 
+// Lists are short; the order in them counts, so they are not sorted.
 static bool has_device(const tsr_spec *spec, int64_t device)
 {
     for (size_t i = 0; i < spec->devices.n; i++)

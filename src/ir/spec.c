@@ -264,6 +264,7 @@ tsr_status tsr_spec_add_dim(tsr_spec *spec, int64_t axis, const tsr_dim *sizes,
 }
 
 // An entry that was made here and says nothing any more goes away.
+// One that came from a file stays, empty as it is: it is part of what the file says.
 static void drop_empty(tsr_node_config *nc)
 {
     if (!nc->whole.n && !nc->n_specs && !nc->has_stage && !nc->gone)
@@ -286,6 +287,8 @@ tsr_status tsr_spec_remove(tsr_spec *spec)
     return model_status(model_of(spec));
 }
 
+// TSR_INVALID with a finding where there is none: a caller that removes what is not there has
+// mistaken the node.
 tsr_status tsr_node_unset_stage(tsr_node *node, tsr_config *config)
 {
     tsr_node_config *nc = tsr_node_find_config(node, config);

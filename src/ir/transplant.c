@@ -154,6 +154,7 @@ size_t tsr__node_captures(const tsr_node *node, tsr_value ***out)
     return captures.list.n;
 }
 
+// Some output of the node is marked.
 static bool is_wanted(const tsr_node *node, const unsigned char *needed)
 {
     for (size_t i = 0; i < tsr_node_output_count(node); i++) {
@@ -265,6 +266,7 @@ static void name_functions(tsr_model *model)
 }
 
 // By a table: models with thousands of functions and calls are read too.
+// NULL: the operator is no function of the model.
 static tsr_function *function_of(const tsr_node *call)
 {
     tsr_model *model = call->graph->model;
@@ -364,6 +366,7 @@ static tsr_status import_opsets(tsr_node *call, const tsr_function *function)
 }
 
 // Places are told only where something is wrong: the index in one is counted anew after every change of the graph.
+// A call may leave inputs and outputs at the end out; it must not have more of them than the function.
 static tsr_status check_call(tsr_node *call, enum versions versions, const tsr_function **out)
 {
     tsr_session *session = call->graph->model->session;
