@@ -22,6 +22,13 @@ int tsr__block_batch_dim(const struct blocks *blocks, const struct block_plan *p
     return found;
 }
 
+// A state is kept by each copy for its share of the batch: it is cut out of nothing, and brought nowhere.
+static bool stays(const struct blocks *blocks, const tsr_value *value)
+{
+    const unsigned char *list = blocks->planner->ends.stays;
+    return list && list[tsr__value_id(value)];
+}
+
 // What it takes that all outputs come to the first device, from all copies but its own.
 static int64_t gather_time(const struct blocks *blocks, const struct block_plan *plan)
 {
@@ -30,7 +37,7 @@ static int64_t gather_time(const struct blocks *blocks, const struct block_plan 
     int64_t ps = 0;
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
         const tsr_value *value = tsr_graph_output(graph, i);
-        if (tsr__block_batch_dim(blocks, plan, value) == BATCH_NOWHERE)
+        if (stays(blocks, value) || tsr__block_batch_dim(blocks, plan, value) == BATCH_NOWHERE)
             continue; // every copy has it
         ps += tsr__price_gather(planner->machine.topology, plan->n, plan->copies,
                                 tsr__stages_bytes(planner, value));
@@ -47,9 +54,12 @@ static int64_t send_time(const struct blocks *blocks, const struct block_plan *p
     struct device_group two = {pair, 2};
     if (plan->devices[0] == 0)
         return 0;
-    for (size_t i = 0; i < tsr_graph_output_count(graph); i++)
-        ps += tsr__planner_combine(planner, TSR_SEND, &two, 1,
-                                   tsr__stages_bytes(planner, tsr_graph_output(graph, i)));
+    for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
+        const tsr_value *value = tsr_graph_output(graph, i);
+        if (!stays(blocks, value))
+            ps +=
+                tsr__planner_combine(planner, TSR_SEND, &two, 1, tsr__stages_bytes(planner, value));
+    }
     return ps;
 }
 
@@ -86,6 +96,8 @@ static int64_t slice_time(const struct blocks *blocks, const struct block_plan *
         return 0;
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
+        if (stays(blocks, value))
+            continue;
         if (some_reads_whole(planner, value) && tsr__block_batch_dim(blocks, plan, value) >= 0)
             bytes += (double)tsr__stages_bytes(blocks->planner, value) / (double)plan->copies;
     }
@@ -180,7 +192,7 @@ int64_t tsr__block_inputs(const struct blocks *blocks, const struct block_plan *
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
         int64_t whole = tsr__stages_bytes(blocks->planner, value);
-        if (tsr__block_batch_dim(blocks, plan, value) >= 0)
+        if (!stays(blocks, value) && tsr__block_batch_dim(blocks, plan, value) >= 0)
             bytes = smaller(bytes + whole - tsr__stages_bytes(&plan->planner, value), PLAN_NEVER);
     }
     return bytes;

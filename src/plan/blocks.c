@@ -210,9 +210,10 @@ static const tsr_dim_size *share_of(struct blocks *blocks, int64_t copies)
 
 // A planner of its own for the block, up to its program. It must be ended once `made` is set,
 // whatever this returns.
-static bool start_block(struct blocks *blocks, struct block_plan *plan)
+static tsr_status start_block(struct blocks *blocks, struct block_plan *plan)
 {
     struct planner *planner = &plan->planner;
+    const tsr_plan_options *options = blocks->options;
     const tsr_dim_size *sizes = share_of(blocks, plan->copies);
     *planner = (struct planner){.machine.topology = blocks->planner->machine.topology,
                                 .machine.n = plan->n};
@@ -223,10 +224,16 @@ static bool start_block(struct blocks *blocks, struct block_plan *plan)
     planner->scope.sums_done = true;
     planner->memory.may_exceed = blocks->planner->memory.may_exceed;
     planner->machine.numbers = plan->devices;
-    return sizes && tsr__planner_devices(planner) &&
-           tsr__planner_values(planner, sizes, blocks->options->n_sizes) &&
-           tsr__planner_list(planner) && tsr__planner_candidates(planner) &&
-           tsr__planner_program(planner, blocks->options->memory);
+    if (!sizes || !tsr__planner_devices(planner) ||
+        !tsr__planner_values(planner, sizes, options->n_sizes))
+        return TSR_NOMEM;
+    tsr_status st = tsr__planner_states(planner, options->state, options->n_state);
+    if (st != TSR_OK)
+        return st;
+    if (!tsr__planner_list(planner) || !tsr__planner_candidates(planner) ||
+        !tsr__planner_program(planner, options->memory))
+        return TSR_NOMEM;
+    return TSR_OK;
 }
 
 // left: blocks that are still to be planned, with this one; each has an equal share of what is left of the budget.
@@ -235,9 +242,10 @@ static tsr_status plan_block(struct blocks *blocks, struct block_plan *plan, siz
     struct budget *all = blocks->planner->budget;
     plan->budget = tsr__budget_part(all, 1.0 / (double)left);
     uint64_t work = plan->budget.work;
-    if (!start_block(blocks, plan))
-        return TSR_NOMEM;
-    tsr_status st = tsr__planner_solve(&plan->planner, &plan->planner.program, &plan->result);
+    tsr_status st = start_block(blocks, plan);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__planner_solve(&plan->planner, &plan->planner.program, &plan->result);
     tsr__budget_spend(all, work - plan->budget.work);
     plan->planner.budget = all;
     if (st != TSR_OK || !plan->result.feasible)
@@ -498,8 +506,7 @@ static tsr_status take_best(struct blocks *blocks, struct program_result *all,
 // Other wishes want the devices as they are.
 static bool may_choose(const struct planner *planner, const tsr_plan_options *options)
 {
-    return !planner->config && !options->export_lp && !options->explain && !options->n_state &&
-           !planner->ends.states.n;
+    return !planner->config && !options->export_lp && !options->explain;
 }
 
 // Copies of a smaller block may be better than what was found for all devices at once, if that is not known to be good and there

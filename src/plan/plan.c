@@ -187,7 +187,7 @@ static tsr_status solve_flat(struct planner *planner, const tsr_plan_options *op
 static tsr_status refuse_unlike(struct planner *planner)
 {
     tsr__diag(planner->session, DIAG_plan_devices, NULL,
-              "plan for devices that are alike, with no shardings, states, stages or exports",
+              "plan for devices that are alike, with no shardings, stages or exports",
               "%lld devices that cannot be planned as blocks that do the same",
               (long long)planner->machine.n);
     return TSR_UNSUPPORTED;

@@ -129,12 +129,54 @@ static void one_block_without_a_batch(void **state)
     net_free(t);
 }
 
+enum { CACHED = 64, REQUESTS = 96 * 64 };
+
+// A cache of which each copy keeps its share: without the state it would be handed to every device whole, and brought back.
+static void plan_cache(bool stays, tsr_plan_summary *out, int64_t *most)
+{
+    static const char *const cache = "past=present";
+    tsr_dim_size size = {"batch", REQUESTS};
+    tsr_dim dims[] = {{-1, "batch"}, {1, ""}, {256, ""}},
+            kept[] = {{-1, "batch"}, {CACHED, ""}, {256, ""}};
+    struct net *t = net_new("hosts:96x2", 1e10, 1e11, 1e-6, 1e11);
+    tsr_value *x = tsr_graph_add_input(t->g, "x"), *past = tsr_graph_add_input(t->g, "past");
+    assert_int_equal(tsr_value_set_type(x, TSR_FLOAT, 3, dims), TSR_OK);
+    assert_int_equal(tsr_value_set_type(past, TSR_FLOAT, 3, kept), TSR_OK);
+    tsr_value *k = node(t, "MatMul", x, weight(t, "w", DIMS(256, 256)), "k");
+    tsr_value *present = node(t, "Add", past, k, "present");
+    assert_int_equal(tsr_graph_add_output(t->g, node(t, "Relu", k, NULL, "y")), TSR_OK);
+    assert_int_equal(tsr_graph_add_output(t->g, present), TSR_OK);
+    t->o.sizes = &size;
+    t->o.n_sizes = 1;
+    t->o.state = &cache;
+    t->o.n_state = stays;
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    valid(t);
+    *out = t->p;
+    *most = 0;
+    for (size_t device = 0; device < t->p.devices; device++)
+        *most = t->p.memory[device] > *most ? t->p.memory[device] : *most;
+    net_free(t);
+}
+
+static void copies_keep_their_caches(void **state)
+{
+    (void)state;
+    const int64_t whole = (int64_t)REQUESTS * CACHED * 256 * 4;
+    tsr_plan_summary with, without;
+    int64_t most_with, most_without;
+    plan_cache(true, &with, &most_with);
+    plan_cache(false, &without, &most_without);
+    assert_true(with.copies > 1 && with.cost < without.cost);
+    assert_true(most_with < whole / 8 && most_without >= whole);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slow_devices_stay_idle),    cmocka_unit_test(blocks_do_the_same),
         cmocka_unit_test(copies_combine_their_sums), cmocka_unit_test(every_block_has_its_time),
-        cmocka_unit_test(one_block_without_a_batch),
+        cmocka_unit_test(one_block_without_a_batch), cmocka_unit_test(copies_keep_their_caches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
