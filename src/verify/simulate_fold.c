@@ -299,6 +299,33 @@ static tsr_status make_model(const struct fold *fold, struct sim_fold *out)
     return st;
 }
 
+// One side of "past=present", either of which may have a star; a line of keep_cut is an output alone.
+static bool line_names(struct str line, struct str name)
+{
+    struct str rest;
+    const char *equals = memchr(line.p, '=', line.n);
+    size_t n = equals ? (size_t)(equals - line.p) : line.n;
+    if (tsr__star_matches((struct str){line.p, n}, name, &rest))
+        return true;
+    return equals && tsr__star_matches((struct str){equals + 1, line.n - n - 1}, name, &rest);
+}
+
+// A state, or an output that stays in parts: every copy keeps its share, so nothing is cut out of it or brought anywhere.
+static bool stays(const struct fold *fold, const tsr_value *value)
+{
+    static const char *const keys[] = {META_STATE, META_KEEP_CUT};
+    for (size_t i = 0; i < TSR_COUNT(keys); i++) {
+        const char *text = tsr_model_metadata(fold->model, keys[i]);
+        while (text && *text) {
+            size_t n = strcspn(text, "\n");
+            if (n && line_names((struct str){text, n}, tsr__value_str(value)))
+                return true;
+            text += n + (text[n] == '\n');
+        }
+    }
+    return false;
+}
+
 // Bytes of the outputs that the copies share.
 static void list_outputs(const struct fold *fold, struct sim_fold *out)
 {
@@ -310,7 +337,7 @@ static void list_outputs(const struct fold *fold, struct sim_fold *out)
         return;
     for (size_t i = 0; i < n; i++) {
         const tsr_value *value = tsr_graph_output(graph, i);
-        if (batch_dim(fold, value) >= 0)
+        if (batch_dim(fold, value) >= 0 && !stays(fold, value))
             out->shared[out->n_shared++] = tsr__price_bytes(fold->all, value, &sized);
     }
 }
@@ -340,7 +367,7 @@ static void count_inputs(const struct fold *fold, struct sim_fold *out)
     bool sized = true;
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
-        if (batch_dim(fold, value) >= 0 && is_cut_out(fold, value))
+        if (batch_dim(fold, value) >= 0 && is_cut_out(fold, value) && !stays(fold, value))
             out->cut_out += tsr__price_bytes(fold->part, value, &sized);
     }
 }

@@ -169,6 +169,19 @@ def without_weights(d):
     assert doc("simulate", d + "/w.onnx", "--devices", 4) == plain
 
 
+def caches(d):
+    """Copies of a block keep their shares of a cache: nobody is brought it, in the plan, in the simulation of one copy, and in a run."""
+    info = lambda name, *dims: onnx.helper.make_tensor_value_info(name, 1, ["batch", *dims])
+    nodes = [onnx.helper.make_node(op, ins, [out]) for op, ins, out in (("MatMul", ["x", "w"], "k"), ("Add", ["past", "k"], "present"), ("Relu", ["k"], "y"))]
+    weight = onnx.numpy_helper.from_array(np.eye(64, dtype=np.float32), "w")
+    graph = onnx.helper.make_graph(nodes, "g", [info("x", 1, 64), info("past", 16, 64)], [info("y", 1, 64), info("present", 16, 64)], [weight])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=11), d + "/c.onnx")
+    plan = doc("plan", d + "/c.onnx", "--devices", "hosts:33x2", "--dim", "batch=132", "--state", "past=present", "-o", d + "/p.onnx")
+    seconds = doc("simulate", d + "/p.onnx")["seconds"]
+    assert plan["copies"] > 1 and abs(1e3 * seconds / plan["milliseconds"] - 1) < 0.03, (plan["copies"], plan["milliseconds"], seconds)
+    assert "PASS" in good("verify", d + "/p.onnx")
+
+
 def refused(d):
     chain(d + "/r.onnx")
     good("plan", d + "/r.onnx", "--devices", 4, "-o", d + "/r4.onnx")
@@ -180,7 +193,7 @@ def refused(d):
 
 
 failed = 0
-for case in (with_the_plan, stages, planned_stages, trace, speeds_count, in_place, without_weights, refused):
+for case in (with_the_plan, stages, planned_stages, trace, speeds_count, in_place, without_weights, caches, refused):
     with tempfile.TemporaryDirectory(prefix="tessera-simulate-") as folder:
         try:
             case(folder)
