@@ -2,8 +2,8 @@
 // shapes.c - type and shape of every value: what the model declares, completed by the rules.
 //
 // One pass in node order, into subgraphs where their node stands and into functions where they are
-// called. A declared number stays; a declared symbol gives way to a number that is found; what
-// neither knows stays open. Values that hold sizes are followed along (known_values.c). The work is linear
+// called. What follows from the inputs wins over what is declared; a declared symbol gives way to a
+// number that is found; what neither knows stays open. Values that hold sizes are followed along (known_values.c). The work is linear
 // in the nodes; bodies that are followed again and again (nested loops, calls in calls) have a
 // budget.
 //
@@ -11,7 +11,7 @@
 //   [1 6]        [n 6]        [n 6]       n is the size of an input: a run will have it
 //   [n 6]        [4 6]        [4 6]       a number says more than a name
 //   [? 6]        [k+1 6]      [k+1 6]     anything says more than nothing
-//   [2 6]        [3 6]        [2 6]       a contradiction, which is reported
+//   [2 6]        [3 6]        [3 6]       a contradiction, which is reported: a run will have 3
 #include "rules/internal.h"
 
 #define MAX_DEPTH      64 // of subgraphs and calls
@@ -188,8 +188,6 @@ static tsr_dim better(struct shapes *shapes, tsr_dim declared, tsr_dim found)
 {
     if (!dim_known(found))
         return declared;
-    if (found.value >= 0 && declared.value >= 0)
-        return declared;
     if (found.value >= 0 || !dim_known(declared))
         return found;
     struct expr f = tsr__expr_of(shapes->exprs, found), d = tsr__expr_of(shapes->exprs, declared);
@@ -206,10 +204,11 @@ static void merge_dims(struct shapes *shapes, struct shape *at, const struct sha
 {
     bool same = true;
     for (int i = 0; i < at->rank; i++)
-        if (at->dims[i].value < 0 || (found->dims[i].value < 0 && dim_known(found->dims[i])))
+        if (at->dims[i].value < 0 ||
+            (at->dims[i].value != found->dims[i].value && dim_known(found->dims[i])))
             same = false;
     if (same)
-        return; // numbers throughout: nothing to add
+        return; // the same numbers throughout: nothing to add
     tsr_dim *dims = ARENA_ARRAY(shapes->arena, tsr_dim, (size_t)at->rank);
     if (!dims)
         return;
