@@ -396,8 +396,8 @@ static bool may_cut(struct solve *solve, const struct target *target)
     if (factor->kind == FACTOR_REP ||
         (factor->kind == FACTOR_STAT && (solve->arriving || solve->intact)))
         return fail(solve, why_whole(factor));
-    if (solve->pinned[target->factor] ||
-        (solve->cuts[target->factor] > 1 && solve->cuts[target->factor] != target->cuts))
+    bool settled = solve->pinned[target->factor] || solve->cuts[target->factor] > 1;
+    if (settled && solve->cuts[target->factor] != target->cuts)
         return fail(solve, "the shardings of the node do not agree");
     if ((factor->size.value >= 0 && target->cuts > factor->size.value) ||
         (factor->least && target->cuts > factor->least))
@@ -474,7 +474,8 @@ static int64_t *only_shards(struct solve *solve, const struct tile_layout *layou
 }
 
 // An explicit layout says all about its tensor: what it does not cut is whole from now on, and
-// nothing else may have been cut before.
+// nothing else may have been cut before. What it cuts is not cut finer: of 6 = 2 * 3 in 2 shards the
+// 3 are whole, also where another layout of the node takes the 6 apart (split).
 static bool pin(struct solve *solve, bool out, int i)
 {
     const struct rule_tensor *tensor = rule_slot(solve->rule, out, (size_t)i);
@@ -483,7 +484,7 @@ static bool pin(struct solve *solve, bool out, int i)
             int factor = tensor->dims[axis].factors[k];
             if (solve->cuts[factor] > 1 && !solve->seen[factor])
                 return fail(solve, "the shardings of the node do not agree");
-            solve->pinned[factor] = solve->cuts[factor] == 1;
+            solve->pinned[factor] = true;
         }
     return true;
 }
