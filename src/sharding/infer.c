@@ -6,6 +6,11 @@
 //     both nodes and Z {2,1:0,1}. The check comes first, without remarks: the flow needs specs that are right.
 #include "sharding/flow.h"
 
+struct writing {
+    tsr_config *config;
+    const struct shapes *shapes;
+};
+
 // A node has one spec for a value that it reads twice: if the two readings differ there is none to write.
 static bool readings_agree(const struct node_flow *nf, const tsr_value *value,
                            const struct tile_layout *layout)
@@ -16,23 +21,41 @@ static bool readings_agree(const struct node_flow *nf, const tsr_value *value,
     return true;
 }
 
+// False: check would refuse the spec, since its factors do not make a size that is known. A bias of 3 = (g o) with 3 groups has
+// one o, which a node may still be told to cut in 3 where the size of o has only a name.
+static bool can_be_said(const struct writing *writing, const tsr_value *value,
+                        const struct tile_layout *layout)
+{
+    struct shape shape = tsr__shapes_of(writing->shapes, value);
+    int64_t sizes[TILE_MAX_FACTORS];
+    if (shape.rank != layout->rank)
+        return true;
+    for (int axis = 0; axis < layout->rank; axis++) {
+        const struct tile_dim *dim = &layout->dims[axis];
+        int64_t size = shape.dims[axis].value;
+        if (dim->n > 1 && size > 0 && !tsr__dim_sizes(dim, size, sizes))
+            return false;
+    }
+    return true;
+}
+
 static bool has_any_spec(const tsr_node *node, const tsr_config *config)
 {
     const tsr_node_config *nc = tsr_node_find_config(node, config);
     return nc && tsr_node_config_spec_count(nc) > 0;
 }
 
-static tsr_status write_nodes(tsr_graph *graph, tsr_config *config, const struct node_flow *nodes,
-                              size_t count);
+static tsr_status write_nodes(const struct writing *writing, tsr_graph *graph,
+                              const struct node_flow *nodes, size_t count);
 
 // Bodies that run as they stand have no flow, and nothing is written into them.
-static tsr_status write_bodies(tsr_config *config, const struct node_flow *nf)
+static tsr_status write_bodies(const struct writing *writing, const struct node_flow *nf)
 {
     if (!nf->bodies)
         return TSR_OK;
     for (int k = 0; k < nf->control->n_bodies; k++) {
         const struct body_flow *flow = &nf->bodies[k];
-        tsr_status status = write_nodes(flow->graph, config, flow->nodes, flow->n_nodes);
+        tsr_status status = write_nodes(writing, flow->graph, flow->nodes, flow->n_nodes);
         if (status != TSR_OK)
             return status;
     }
@@ -41,9 +64,11 @@ static tsr_status write_bodies(tsr_config *config, const struct node_flow *nf)
 
 // Outputs get what the node gives (not what was wanted of them, which is explicit and stands there
 // already).
-static tsr_status write_node(tsr_node *node, tsr_config *config, const struct node_flow *nf)
+static tsr_status write_node(const struct writing *writing, tsr_node *node,
+                             const struct node_flow *nf)
 {
-    tsr_status status = write_bodies(config, nf);
+    tsr_config *config = writing->config;
+    tsr_status status = write_bodies(writing, nf);
     if (status != TSR_OK)
         return status;
     // Specs beside those that the node cannot follow would contradict them, or, where no rule is known, complete them:
@@ -53,7 +78,8 @@ static tsr_status write_node(tsr_node *node, tsr_config *config, const struct no
     for (size_t i = 0; i < tsr_node_input_count(node); i++) {
         tsr_value *value = tsr_node_input(node, i);
         if (!value || tsr__has_spec(node, config, value) ||
-            !readings_agree(nf, value, nf->inputs[i]))
+            !readings_agree(nf, value, nf->inputs[i]) ||
+            !can_be_said(writing, value, nf->inputs[i]))
             continue;
         status = tsr__spec_write(node, config, value, nf->inputs[i]);
         if (status != TSR_OK)
@@ -61,7 +87,8 @@ static tsr_status write_node(tsr_node *node, tsr_config *config, const struct no
     }
     for (size_t i = 0; i < tsr_node_output_count(node); i++) {
         tsr_value *value = tsr_node_output(node, i);
-        if (!value || tsr__has_spec(node, config, value))
+        if (!value || tsr__has_spec(node, config, value) ||
+            !can_be_said(writing, value, nf->outputs[i]))
             continue;
         status = tsr__spec_write(node, config, value, nf->outputs[i]);
         if (status != TSR_OK)
@@ -71,14 +98,14 @@ static tsr_status write_node(tsr_node *node, tsr_config *config, const struct no
 }
 
 // nodes[i] is the i-th node of the graph.
-static tsr_status write_nodes(tsr_graph *graph, tsr_config *config, const struct node_flow *nodes,
-                              size_t count)
+static tsr_status write_nodes(const struct writing *writing, tsr_graph *graph,
+                              const struct node_flow *nodes, size_t count)
 {
     tsr_node *node = tsr_graph_first(graph);
     for (size_t i = 0; i < count; i++) {
         if (!node)
             return TSR_OK;
-        tsr_status status = write_node(node, config, &nodes[i]);
+        tsr_status status = write_node(writing, node, &nodes[i]);
         if (status != TSR_OK)
             return status;
         node = tsr_node_next(node);
@@ -97,7 +124,8 @@ static tsr_status infer(struct arena *arena, tsr_model *model, tsr_config *confi
         return TSR_NOMEM;
     if (!flow)
         return TSR_INVALID;
-    return write_nodes(tsr_model_graph(model), config, flow->nodes, flow->n_nodes);
+    struct writing writing = {config, flow->shapes};
+    return write_nodes(&writing, tsr_model_graph(model), flow->nodes, flow->n_nodes);
 }
 
 // The named configuration, or the only one; with a finding, NULL.
