@@ -181,9 +181,11 @@ static bool dim_is_cut(const struct tile_dim *dim)
     return false;
 }
 
-// How axes are counted: the first `front` dimensions of `rank` from the front, the others from the back.
+// How axes are counted: the first `front` dimensions of `rank` from the front, the others from the back. In bodies sizes are left
+// open where they can be: what a body declares holds for one caller (a function has several), or was true once.
 struct counting {
     int front, rank;
+    bool in_body;
 };
 
 // Sizes are written where they are known. A single factor has the size of its axis, a symbol if
@@ -193,7 +195,7 @@ static tsr_status write_dim(tsr_spec *spec, const tsr_value *value, int axis,
 {
     tsr_dim sizes[TILE_MAX_FACTORS], real = {-1, ""};
     int64_t cuts[TILE_MAX_FACTORS], known[TILE_MAX_FACTORS];
-    if (tsr_value_rank(value) > axis)
+    if (tsr_value_rank(value) > axis && !counting->in_body)
         real = tsr_value_dim(value, axis);
     bool fits = real.value >= 0 && tsr__dim_sizes(dim, real.value, known);
     for (int factor = 0; factor < dim->n; factor++) {
@@ -262,6 +264,12 @@ static tsr_spec *old_spec(const tsr_node *node, const tsr_config *config, const 
     return NULL;
 }
 
+static bool is_in_body(const tsr_node *node)
+{
+    const tsr_graph *graph = tsr_node_graph(node);
+    return graph != tsr_model_graph(tsr_graph_model(graph));
+}
+
 // The new spec is complete before the old one goes: a failure leaves what was there.
 static tsr_status replace_spec(tsr_node *node, tsr_config *config, tsr_value *value,
                                const struct tile_layout *layout, const struct counting *counting)
@@ -285,8 +293,8 @@ static tsr_status replace_spec(tsr_node *node, tsr_config *config, tsr_value *va
 tsr_status tsr__spec_write(tsr_node *node, tsr_config *config, tsr_value *value,
                            const struct tile_layout *layout)
 {
-    return replace_spec(node, config, value, layout,
-                        &(struct counting){layout->rank, layout->rank});
+    struct counting counting = {layout->rank, layout->rank, is_in_body(node)};
+    return replace_spec(node, config, value, layout, &counting);
 }
 
 // ---- as text -----------------------------------------------------------------------------------
@@ -389,7 +397,7 @@ static tsr_status shard_text(struct arena *arena, tsr_node *node, tsr_value *val
         return TSR_INVALID;
     // Entries of a text belong to the last dimensions, those before "..." to the first; where the rank is not known, that is
     // what is written.
-    struct counting counting = {shape.rank, answer.layout->rank};
+    struct counting counting = {shape.rank, answer.layout->rank, is_in_body(node)};
     if (shape.rank < 0)
         counting.front = answer.front;
     return replace_spec(node, config, value, answer.layout, &counting);

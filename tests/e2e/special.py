@@ -598,6 +598,35 @@ def size_with_a_minus():
 
 
 @case
+def bias_of_one_channel():
+    """A group has one channel, which the bias alone tells: it is cut in three all the same, and only where that can be said."""
+    m = model([node("ConvTranspose", ["x", "w", "b"], ["y"], group=3, kernel_shape=[3])], [info("x", T.FLOAT, [2, 6, 4]), info("w", T.FLOAT, [6, "each", 3])],
+              [info("y", T.FLOAT, [2, None, None])], [tensor(f4(3), "b")])
+    return m, 6, {"y_convtranspose:w": "{1,3,1:(0,2,4),(1,3),5}"}, {"x": f4(2, 6, 4), "w": f4(6, 1, 3)}, None, {"reader": False}
+
+
+@case
+def result_cut_finer():
+    """An input is cut in halves and the result in quarters: what the input says holds for the node, the result is cut further behind it."""
+    m = model([node("Add", ["x", "z"], ["y"], name="add"), node("Relu", ["y"], ["r"])], [info(n, T.FLOAT, [6]) for n in "xz"], [info("r", T.FLOAT, [6])])
+    return m, 4, {"add:z": "{2:(1,3),(0,2)}", "add:y": "{2/2*3/2:1,3,0,2}"}, {"x": f4(6), "z": f4(6)}, None
+
+
+@case
+def declared_for_another_call():
+    """The body of a function declares the sizes of its first call; the second has others."""
+    body = helper.make_graph([node("Tanh", ["c"], ["d"], name="tanh"), node("Identity", ["go"], ["on"])], "body",
+                             [info("i", T.INT64, []), info("go", T.BOOL, []), info("c", T.FLOAT, [5, 4])], [info("on", T.BOOL, []), info("d", T.FLOAT, [5, 4])])
+    nodes = [node("Constant", [], ["n"], value=tensor(np.array(3), "n")), node("Constant", [], ["t"], value=tensor(np.array(True), "t")),
+             node("Loop", ["n", "t", "a"], ["l"], body=body, name="loop")]
+    nodes += [node("Constant", [], [k], value=tensor(np.array([v]), k)) for k, v in (("from", 0), ("to", 2), ("along", 0))]
+    function = helper.make_function("special.local", "Twice", ["a"], ["b"], nodes + [node("Slice", ["l", "from", "to", "along"], ["b"], name="slice")], [helper.make_opsetid("", 18)])
+    m = model([helper.make_node("Twice", ["x"], ["h"], name="one", domain="special.local"), helper.make_node("Twice", ["h"], ["y"], name="two", domain="special.local")],
+              [info("x", T.FLOAT, [5, 4])], [info("y", T.FLOAT, [2, 4])], imports=[helper.make_opsetid("special.local", 1)], functions=[function])
+    return m, 2, {"function Twice > loop > body > tanh:c": "{2,1:0,1}"}, {"x": f4(5, 4)}, None
+
+
+@case
 def nothing_to_cut():
     """No sharding at all: three copies, no communication."""
     m = model([node("Relu", ["x"], ["y"])], [info("x", T.FLOAT, ["n"])], [info("y", T.FLOAT, ["n"])])
@@ -628,7 +657,7 @@ def statistics_that_are_constant():
 def check(tessera, name, folder):
     m, devices, shards, ins, collectives, *more = CASES[name]()
     options = more[0] if more else {}
-    plain, cut, parts, data = (os.path.join(folder, f) for f in ("plain.onnx", "cut.onnx", "parts", "in.npz"))
+    plain, cut, full, parts, data = (os.path.join(folder, f) for f in ("plain.onnx", "cut.onnx", "full.onnx", "parts", "in.npz"))
     onnx.checker.check_model(m)
     onnx.save(m, plain)
     edits = ["--config", "c:%d" % devices]
@@ -638,6 +667,10 @@ def check(tessera, name, folder):
         edits += ["--stage", "%s=%d" % (at, stage)]
     rc, out, err = witness.call(tessera, "annotate", plain, *edits, "-o", cut)
     assert rc == 0, "annotate: %s" % err
+    rc, out, err = witness.call(tessera, "infer", cut, "-o", full)
+    assert rc == 0, "infer: exit %d %s" % (rc, err)
+    rc, out, err = witness.call(tessera, "check", full)
+    assert rc == 0, "what infer wrote, check refuses: %s" % out
     rc, out, err = witness.call(tessera, "partition", cut, "-o", parts)
     assert rc == 0 and "error" not in err, "partition: exit %d %s" % (rc, err)
     assert options.get("says", "") in err, "partition says %r" % err
