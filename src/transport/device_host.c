@@ -146,30 +146,37 @@ static size_t left_of(size_t bytes, size_t at)
     return left < CHUNK_BYTES ? left : CHUNK_BYTES;
 }
 
-// Places in the pinned memory: n for what is sent, n for what comes, one for a fold. Members on the
-// host give their own memory.
+// What a round moves of `whole`: the bytes from `at` on, one chunk at most. Parts that are folded have a size and no place.
+static struct comm_buffer chunk_of(struct comm_buffer whole, size_t at)
+{
+    size_t bytes = left_of(whole.bytes, at);
+    if (bytes == 0 || !whole.p)
+        return (struct comm_buffer){NULL, bytes};
+    return (struct comm_buffer){(char *)whole.p + at, bytes};
+}
+
+// Sets the round's buffers. Places in the pinned memory: n for what is sent, which is copied down to it, n for what
+// comes, one for a fold. Members on the host have no pinned memory and give their own.
 static int bring_round_down(const struct device_call *call, const struct comm_exchange *exchange,
                             struct round *round)
 {
-    char *place = round->pinned;
-    int code = 0;
-    for (int i = 0; i < call->call->n_group; i++) {
-        size_t bytes = left_of(exchange->send[i].bytes, round->at);
-        char *from = bytes ? (char *)exchange->send[i].p + round->at : NULL;
-        round->send[i] = (struct comm_buffer){on_device(call) ? place : from, bytes};
-        if (on_device(call) && code == 0)
-            code = tsr__seat_down(call->device->seat, place, from, bytes, call->call->stream);
-        place += CHUNK_BYTES;
+    int n = call->call->n_group;
+    for (int i = 0; i < n; i++) {
+        round->send[i] = chunk_of(exchange->send[i], round->at);
+        round->recv[i] = chunk_of(exchange->recv[i], round->at);
     }
-    for (int i = 0; i < call->call->n_group; i++) {
-        size_t bytes = left_of(exchange->recv[i].bytes, round->at);
-        char *to = bytes ? (char *)exchange->recv[i].p + round->at : NULL;
-        round->recv[i] = (struct comm_buffer){on_device(call) ? place : to, bytes};
-        place += CHUNK_BYTES;
+    if (!on_device(call))
+        return 0;
+    for (int i = 0; i < n; i++) {
+        void *from = round->send[i].p;
+        round->send[i].p = round->pinned + (size_t)i * CHUNK_BYTES;
+        round->recv[i].p = round->pinned + (size_t)(n + i) * CHUNK_BYTES;
+        int code = tsr__seat_down(call->device->seat, round->send[i].p, from, round->send[i].bytes,
+                                  call->call->stream);
+        if (code != 0)
+            return code;
     }
-    if (on_device(call) && code == 0)
-        code = tsr__seat_wait(call->device->seat, call->call->stream);
-    return code;
+    return tsr__seat_wait(call->device->seat, call->call->stream);
 }
 
 static int bring_round_up(const struct device_call *call, const struct comm_exchange *exchange,

@@ -59,6 +59,8 @@ static tsr_status out_of_memory(struct net *net, struct comm_trouble *why)
 // The old contents are lost: both buffers are written anew in every call.
 static bool grow(tsr_session *session, char **p, size_t *have, size_t want)
 {
+    if (want == 0)
+        want = 1; // callers add offsets to *p: C does not define NULL + 0
     if (want <= *have)
         return true;
     tsr__free(session, *p, *have);
