@@ -61,6 +61,17 @@ check("a skipped program is one", judged("SKIP", "no MPI here\n", code=77), (0, 
 check("a failed line counts whatever the exit code", judged("OK", "not ok a\n"), (0, 1, 0))
 check("other words are no cases", judged("OK", "okay\nnot okay\nbook 3\n"), (1, 0, 0))
 
+BUILD = {"tests": [{"name": "wire test_read", "cmd": ["/b/wire_read"], "depends": ["read@exe"]},
+                   {"name": "plan test_joint", "cmd": ["/b/joint"], "depends": ["joint@exe", "ucx@sha"]},
+                   {"name": "e2e spine", "cmd": ["/s/tests/witness", "/b/tessera"], "depends": ["tessera@exe"]}],
+         "targets": [{"id": "read@exe", "filename": ["/b/wire_read"]}, {"id": "joint@exe", "filename": ["/b/tests/joint"]},
+                     {"id": "ucx@sha", "filename": ["/b/libucx.so"]}, {"id": "tessera@exe", "filename": ["/b/tessera"]}]}
+summary.described = lambda build, what: BUILD[what]
+check("scripts are not compiled", [t["name"] for t in summary.compiled("/b")], ["wire test_read", "plan test_joint"])
+check("names may be left out", [t["name"] for t in summary.compiled("/b", "plan|test_read")], ["wire test_read"])
+check("targets are programs and what they open", summary.targets("/b", summary.compiled("/b", "wire")), ["libucx.so", "tests/joint"])
+check("words of the command line", summary.arguments(["b", "--compiled", "--without=plan", "a"]), ("b", "--compiled", "plan", ["a"]))
+
 check("lint: a clean file", breaches("src/wire/x.c", HEAD + '#include "base/base.h"\nint f(int);\n'), 0)
 check("lint: a room above", breaches("src/wire/x.c", HEAD + '#include "ir/ir.h"\n'), 1)
 check("lint: a commented include", breaches("src/wire/x.c", HEAD + '// #include "ir/ir.h"\n'), 0)
