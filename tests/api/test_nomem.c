@@ -2,7 +2,8 @@
 // Memory that runs out at every point of reading, checking, inferring, planning and partitioning: each says so, with
 // TSR_NOMEM and no finding that lays the blame on the model, or does without.
 //
-// Usage: test_nomem MODEL...; each allocation of each step fails alone (of a plan, every fourth), and some with all after them.
+// Usage: test_nomem [every=N] MODEL...; each allocation of each step fails alone (of a plan, every fourth), and some with all after them.
+// every=N: a sample, every Nth of these.
 #include "help.h"
 
 #define ALLOCATION 0    // the kind of tsr_session_fault
@@ -10,7 +11,8 @@
 
 static const char **models;
 static int n_models;
-static int n_wrong; // points at which something else was said
+static uint64_t every = 1; // of the allocations that are tried
+static int n_wrong;        // points at which something else was said
 
 // The model with a plan, made once.
 static void *planned_bytes;
@@ -164,8 +166,8 @@ static void sweep(const struct step *step, const char *path)
 {
     for (int sticky = 0; sticky < 2; sticky++) {
         int without = 0, apart = step ? step->apart : 1;
-        for (uint64_t n = 1; without < 3; n += (uint64_t)apart * (sticky ? 8 : 1)) {
-            if (n >= MOST)
+        for (uint64_t n = 1; without < 3; n += every * (uint64_t)apart * (sticky ? 8 : 1)) {
+            if (n >= MOST * every)
                 fail_msg("more than %d allocations", MOST);
             without = fails_at(step, path, n, sticky) ? 0 : without + 1;
         }
@@ -200,6 +202,11 @@ int main(int argc, char **argv)
 {
     models = (const char **)argv + 1;
     n_models = argc - 1;
+    if (n_models > 0 && strncmp(models[0], "every=", 6) == 0) {
+        every = strtoull(models[0] + 6, NULL, 10);
+        models++;
+        n_models--;
+    }
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_allocation)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
