@@ -54,7 +54,7 @@ static void check_reduce(const char *net, int n, int64_t count, bool in_place)
     struct world w;
     struct actor actors[MAX_WORLD];
     struct reduce_case r = {.count = count, .in_place = in_place};
-    world_open(&w, n, net, 5);
+    world_open(&w, n, net, PATIENT);
     world_run(&w, actors, act_reduce, &r);
     for (int k = 0; k < n; k++)
         assert_int_equal(actors[k].status, TSR_OK);
@@ -161,7 +161,7 @@ static void test_exchange(void **state)
     size_t scales[] = {0, 1, 1000, 5000, 300000};
     for (int n = 1; n <= MAX_WORLD; n = n < 4 ? n + 1 : n * 2)
         for (size_t i = 0; i <= TSR_COUNT(scales); i++) {
-            world_open(&w, n, *state, 5);
+            world_open(&w, n, *state, PATIENT);
             bool last = i == TSR_COUNT(scales);
             world_run(&w, actors, last ? act_gather : act_exchange, last ? NULL : &scales[i]);
             for (int k = 0; k < n; k++)
@@ -204,7 +204,7 @@ static void test_groups(void **state)
 {
     struct world w;
     struct actor actors[MAX_WORLD];
-    world_open(&w, 4, *state, 5);
+    world_open(&w, 4, *state, PATIENT);
     world_run(&w, actors, act_groups, NULL);
     for (int k = 0; k < 4; k++)
         assert_int_equal(actors[k].status, TSR_OK);
@@ -241,7 +241,7 @@ static void test_pair(void **state)
 {
     struct world w;
     struct actor actors[MAX_WORLD];
-    world_open(&w, 2, *state, 5);
+    world_open(&w, 2, *state, PATIENT);
     world_run(&w, actors, act_pair, NULL);
     for (int k = 0; k < 2; k++)
         assert_int_equal(actors[k].status, TSR_OK);
@@ -258,7 +258,7 @@ static void test_barrier(void **state)
 {
     struct world w;
     struct actor actors[MAX_WORLD];
-    world_open(&w, 5, *state, 5);
+    world_open(&w, 5, *state, PATIENT);
     world_run(&w, actors, act_barrier, NULL);
     for (int k = 0; k < 5; k++)
         assert_int_equal(actors[k].status, TSR_OK);

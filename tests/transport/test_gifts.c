@@ -119,7 +119,7 @@ static void test_arrives(void **state)
             struct world w;
             struct actor actors[MAX_WORLD];
             struct fault none = {0};
-            world_open(&w, n, kinds[k], 5);
+            world_open(&w, n, kinds[k], PATIENT);
             world_run(&w, actors, act, &none);
             for (int i = 0; i < n; i++)
                 assert_int_equal(actors[i].status, TSR_OK);

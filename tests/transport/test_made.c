@@ -153,7 +153,7 @@ static void check(void **state, void (*act)(struct actor *))
     struct actor actors[MAX_WORLD];
     for (int n = 1; n <= MAX_WORLD; n = n < 4 ? n + 1 : n * 2)
         for (size_t i = 0; i < TSR_COUNT(sizes); i++) {
-            world_open(&w, n, *state, 5);
+            world_open(&w, n, *state, PATIENT);
             world_run(&w, actors, act, &sizes[i]);
             for (int k = 0; k < n; k++) {
                 if (actors[k].status != TSR_OK)

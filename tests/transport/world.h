@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #define MAX_WORLD 8
+#define PATIENT   60 // seconds to wait where nothing fails, however busy the machine
 
 struct mailbox_net;
 struct world {
