@@ -10,8 +10,8 @@
 // Example: process 4711 makes /tmp/tessera-verify-4711-x3Fq9z and is killed with SIGKILL. The next
 // `verify` in /tmp reads the number from the name, sees that nobody holds the lock, that no process
 // has the number, and that the folder is of the same user, and removes it. A process on another
-// host that shares the folder holds its lock there, and where locks do not reach, its remains are
-// left alone for 10 s at least.
+// host that shares the folder is protected by its lock alone: its number means nothing here. Where
+// a file system has no locks, nothing is taken for remains.
 #include "base/internal.h"
 
 #include <dirent.h>
