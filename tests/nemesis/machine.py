@@ -4,10 +4,12 @@ import glob
 import os
 import shutil
 import signal
+import socket
 import subprocess
 
-TRANSPORTS = ["threads", "shm", "env", "openmpi", "openmpi-messages", "mpich", "mpich-messages"]
+TRANSPORTS = ["threads", "shm", "env", "ucx", "openmpi", "openmpi-messages", "mpich", "mpich-messages"]
 LAUNCHERS = {"openmpi": ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"], "mpich": ["mpirun.mpich"]}
+STARTED_BY_US = ("env", "ucx")  # one process for each rank, which plain variables tell who it is
 OF_OTHERS = {".ses"}  # ONNX Runtime leaves it in TMPDIR
 
 
@@ -16,7 +18,7 @@ def family(transport):
 
 
 def transport_words(transport):
-    if transport in ("threads", "shm"):
+    if transport in ("threads", "shm", "ucx"):
         return ["--transport", transport]
     return ["--transport", "mpi"] if transport.endswith("-messages") else []
 
@@ -33,12 +35,21 @@ def lacks(transport, build):
         return "no %s" % words[0]
     if words and not os.path.exists(os.path.join(build, "libtessera_mpi_%s.so" % family(transport))):
         return "no plug-in for it"
+    if transport == "ucx" and not os.path.exists(os.path.join(build, "libtessera_ucx.so")):
+        return "no plug-in for it"
     return ""
+
+
+def free_port():
+    """A port that nobody listens on now: where the ranks of one run meet."""
+    with socket.socket() as s:
+        s.bind(("localhost", 0))
+        return s.getsockname()[1]
 
 
 def is_launchers_code(transport, code):
     """mpirun has codes of its own for a rank that was killed: 128 and the signal, 9 or 15, or 1."""
-    return transport in TRANSPORTS[3:] and (code in (1, 9, 15) or code > 128)
+    return family(transport) in LAUNCHERS and (code in (1, 9, 15) or code > 128)
 
 
 def left_early(text):
@@ -48,7 +59,7 @@ def left_early(text):
 
 def of_launcher(transport, text):
     words = ("BAD TERMINATION", "exiting improperly", "exited on signal", "noticed that process rank", "lost communication", "KILLED BY SIGNAL", "process manager error", "returned\na non-zero exit code")
-    return transport in TRANSPORTS[3:] and any(w in text for w in words)
+    return family(transport) in LAUNCHERS and any(w in text for w in words)
 
 
 def is_launchers_file(name):

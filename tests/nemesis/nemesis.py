@@ -2,7 +2,7 @@
 """Ranks killed, stopped and delayed at random moments, on every transport: nemesis.py TESSERA [KEY=VALUE ...]
 
 COUNT      events on each transport (default 1000)      SEED     of the dice (default 1)
-TRANSPORT  threads, shm, env, openmpi, openmpi-messages, mpich, mpich-messages; several with commas (default: all that are here)
+TRANSPORT  threads, shm, env, ucx, openmpi, openmpi-messages, mpich, mpich-messages; several with commas (default: all that are here)
 MINUTES    at most so long, all transports together     JOBS     runs that work at a time (default 2); those that only wait come on top
 
 Each run is `tessera run` or `tessera bench` of a partition. It must give the right result, or end within its deadline with a clear error;
@@ -76,20 +76,20 @@ class Run:
         """The processes that we started: one, or one for each rank where there is no launcher."""
         env = {**self.nemesis.env, "TMPDIR": self.temporary}
         how = dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        if self.transport != "env":
+        if self.transport not in machine.STARTED_BY_US:
             launcher = machine.launcher(self.transport, self.ranks)
             return [subprocess.Popen([*launcher, *self.words()], env=env, start_new_session=True, **how)]
-        started = []
+        started, port = [], machine.free_port() if self.transport == "ucx" else "%d%d" % (os.getpid(), self.number)
         for rank in range(self.ranks):
             own = {**env, "RANK": str(rank), "WORLD_SIZE": str(self.ranks), "LOCAL_WORLD_SIZE": str(self.ranks), "MASTER_ADDR": "localhost",
-                   "MASTER_PORT": "%d%d" % (os.getpid(), self.number)}
+                   "MASTER_PORT": str(port)}
             started.append(subprocess.Popen(self.words(), env=own, start_new_session=True, **how))
         return started
 
     def victims(self):
         """Processes of the ranks, in no order; of threads, the one that has them all."""
         first = self.started[0].pid
-        if self.transport == "env":
+        if self.transport in machine.STARTED_BY_US:
             return [p.pid for p in self.started]
         if self.transport == "threads":
             return [first]
@@ -202,7 +202,7 @@ class Run:
             return ["a rank ends well without the result"]
         if good or self.hung:
             return []
-        if self.transport == "env" and struck and all(c == DONE for rank, c in enumerate(codes) if rank != self.event.rank):
+        if self.transport in machine.STARTED_BY_US and struck and all(c == DONE for rank, c in enumerate(codes) if rank != self.event.rank):
             return []  # it died after it had given the others all that they wanted: they are done, and what is written is right (above)
         said = "error[" in text or self.event.launcher or machine.of_launcher(self.transport, text)
         known = {PEER, ENGINE, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGKILL, 128 + signal.SIGTERM}
