@@ -94,7 +94,7 @@ static tsr_status keep_ints(tsr_attr *attr, int64_t first, int64_t last)
 // floats are unpacked, one tag byte more for each four, which is why twice the body is room enough.
 tsr_status tsr__attr_keep(tsr_attr *attr, int64_t first, int64_t last)
 {
-    struct arena *arena = &attr->node->graph->model->arena;
+    struct arena *arena = &attr->node->graph->model->store->arena; // clones share the new body
     struct str body = tsr__attr_body(attr);
     if (attr->kind == TSR_ATTR_INTS)
         return keep_ints(attr, first, last);

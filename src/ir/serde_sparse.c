@@ -82,7 +82,8 @@ tsr_status tsr__sparse_fill(tsr_tensor *tensor, const tsr_tensor *values, const 
         return wrong(tensor, "a sparse tensor of elements smaller than a byte");
     if ((uint64_t)bytes > DENSE_FREE + (values->bytes + indices->bytes) * (uint64_t)DENSE_FACTOR)
         return wrong(tensor, "the sparse tensor is too large to be written out");
-    char *out = arena_get(&tensor->model->arena, (size_t)bytes, 16); // zeros
+    // In the store: copies of the constant share these bytes and may outlive the model.
+    char *out = arena_get(&tensor->model->store->arena, (size_t)bytes, 16); // zeros
     if (!out)
         return TSR_NOMEM;
     tsr_status st = scatter(tensor, values, indices, out, (size_t)bits / 8);

@@ -81,6 +81,19 @@ static inline int teardown(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
+// Memory that was given back is overwritten, so that whoever still reads it finds something else.
+static inline void *overwriting(void *data, void *old, size_t old_bytes, size_t bytes)
+{
+    (void)data;
+    if (bytes)
+        return realloc(old, bytes);
+    volatile unsigned char *seen = old; // a plain memset before a free is left out by compilers
+    for (size_t i = 0; i < old_bytes; i++)
+        seen[i] = 0xdd;
+    free(old);
+    return NULL;
+}
+
 // ---- findings ----------------------------------------------------------------------------------
 
 static inline size_t findings(const struct bench *b, const char *code)

@@ -653,6 +653,33 @@ static void test_lists_keep_entries(void **state)
     assert_int_equal(v[0], 6);
 }
 
+// A list that was cut short has bytes of its own, which a clone shares.
+static void test_kept_entries_outlive_their_model(void **state)
+{
+    (void)state;
+    tsr_session_options options = {.size = sizeof options, .alloc = overwriting};
+    struct bench b = {.s = tsr_session_new(&options)};
+    struct msg floats = {.n = 0}, model = {.n = 0}, graph = {.n = 0};
+    const float packed[] = {1, 2, 3};
+    float kept[3] = {0};
+    msg_text(&floats, 1, "alpha");
+    msg_bytes(&floats, 7, packed, sizeof(packed));
+    msg_int(&floats, 20, TSR_ATTR_FLOATS);
+    struct msg n = msg_node("x", "y", "RNN", NULL);
+    msg_msg(&n, 5, &floats);
+    msg_msg(&graph, 1, &n);
+    msg_int(&model, 1, 8);
+    msg_msg(&model, 7, &graph);
+    tsr_model *m = load(&b, model.at, model.n), *copy = NULL;
+    assert_int_equal(tsr__attr_keep(tsr_node_find_attr(node_at(m, 0), "alpha"), 1, 3), TSR_OK);
+    assert_int_equal(tsr_model_clone(m, &copy), TSR_OK);
+    tsr_model_free(m);
+    assert_int_equal(tsr__attr_floats(tsr_node_find_attr(node_at(copy, 0), "alpha"), kept, 3), 2);
+    assert_true(kept[0] == 2 && kept[1] == 3);
+    tsr_model_free(copy);
+    tsr_session_free(b.s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -668,6 +695,7 @@ int main(void)
         TEST(test_unset),
         TEST(test_attributes),
         TEST(test_lists_keep_entries),
+        cmocka_unit_test(test_kept_entries_outlive_their_model),
         TEST(test_types),
         TEST(test_rename_is_followed),
         TEST(test_rename_leaves_training_names),

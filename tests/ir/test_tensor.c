@@ -388,6 +388,30 @@ static void test_sparse(void **state)
     }
 }
 
+static void test_sparse_copy_outlives_its_model(void **state)
+{
+    (void)state;
+    tsr_session_options options = {.size = sizeof options, .alloc = overwriting};
+    struct bench b = {.s = tsr_session_new(&options)};
+    struct msg values = tensor_head(TSR_INT16, 2), file;
+    msg_bytes(&values, 9, "\1\2\3\4", 4);
+    struct msg indices = int64s(2, 0, (const int64_t[]){1, 5});
+    (void)sparse_of(&b, &file, &values, &indices, 2, 3);
+    tsr_model *other = NULL;
+    assert_int_equal(tsr_model_new(b.s, "o", 8, &other), TSR_OK);
+    const tsr_value *from = tsr_graph_initializer(tsr_model_graph(b.others[0]), 0);
+    tsr_value *copy = tsr__graph_copy_initializer(tsr_model_graph(other), from, "copy");
+    assert_non_null(copy);
+    tsr_model_free(b.others[0]);
+    const void *bytes = NULL;
+    size_t n = 0;
+    assert_int_equal(tsr_tensor_data(tsr_value_initializer(copy), &bytes, &n), TSR_OK);
+    assert_int_equal(n, 12);
+    assert_memory_equal(bytes, "\0\0\1\2\0\0\0\0\0\0\3\4", 12);
+    tsr_model_free(other);
+    tsr_session_free(b.s);
+}
+
 static void test_sparse_that_does_not_fit(void **state)
 {
     struct msg values = tensor_head(TSR_INT16, 2), nibbles = tensor_head(TSR_INT4, 2), file;
@@ -432,6 +456,7 @@ int main(void)
         TEST(test_place_of_an_attribute),
         TEST(test_made_here),
         TEST(test_sparse),
+        cmocka_unit_test(test_sparse_copy_outlives_its_model),
         TEST(test_sparse_that_does_not_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
