@@ -132,7 +132,7 @@ tsr_status tsr__bundle_digest(const struct bundle *bundle, struct manifest_file 
 static tsr_status check_open_file(const struct bundle *bundle, const struct manifest_file *file,
                                   int fd, bool check_files, const struct place *at)
 {
-    struct stat info;
+    struct stat info = {0}; // of a file whose size cannot be asked, 0 bytes are told
     if (fstat(fd, &info) != 0 || (uint64_t)info.st_size != file->bytes) {
         tsr__diag(bundle->session, DIAG_partition_file_size, at,
                   "copy the partition again, or make it again",
