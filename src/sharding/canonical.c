@@ -231,6 +231,7 @@ struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile
         tsr_dim size = {.value = -1};
         if (shape->rank == l->rank)
             size = shape->dims[axis];
+        // a dimension that is left as it is keeps its factors, each going to itself
         dims[axis] = l->dims[axis];
         int count = parts_of(&l->dims[axis], size, parts);
         for (int k = 0; k < l->dims[axis].n; k++)
@@ -246,6 +247,7 @@ struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile
     if (!c)
         return NULL;
     for (int64_t shard = 0; shard < l->n_shards; shard++) {
+        // k: number of the same elements' shard in the canonical layout, digit by digit over its loops
         int64_t coords[TILE_MAX_RANK * TILE_MAX_FACTORS], k = 0;
         const int64_t *owners;
         tsr__layout_coords(l, shard, coords);

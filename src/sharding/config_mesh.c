@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // config_mesh.c - the mesh that shardings such as SR are meant over: what the metadata says of a configuration, else a line.
+//
+// Plans write the sides of their topology as metadata of the model, "ai.tessera.mesh.tp" = "2x4"
+// for a configuration tp, so that S0,R without @ is read and printed over the same mesh. Metadata
+// that does not fit is passed over, not refused: the checker has nothing to do with it.
 #include "sharding/sharding.h"
 
 // "2x4" into sizes that multiply to that many devices. False: it is no such text.

@@ -24,6 +24,7 @@ struct delay {
     bool fits;
 };
 
+// Each member has one shard and no other.
 bool tsr__groups_share(const struct device_group *groups, size_t n,
                        const struct tile_layout *layout)
 {
@@ -37,6 +38,7 @@ bool tsr__groups_share(const struct device_group *groups, size_t n,
     return true;
 }
 
+// The same devices in the same order: parts are added up member by member.
 static bool same_groups(const struct node_flow *x, const struct node_flow *y)
 {
     if (x->n_groups != y->n_groups || x->combine != y->combine)
@@ -49,6 +51,7 @@ static bool same_groups(const struct node_flow *x, const struct node_flow *y)
     return true;
 }
 
+// No device is in two groups.
 static bool disjoint(const struct node_flow *nf, int64_t n_devices)
 {
     for (int64_t d = 0; d < n_devices; d++) {

@@ -331,6 +331,7 @@ static int targets_of(struct solve *solve, bool out, int i, int axis, const stru
         fail(solve, "a dimension of size 1 is cut");
         return 0;
     }
+    // known: the layout fits the size, and the rule's factors have sizes whose product can be told
     bool known = size > 0 && tsr__dim_sizes(l, size, sizes);
     for (int j = 0; j < dim->n; j++)
         known = known && size_of(solve, dim->factors[j]) > 0 &&
@@ -409,6 +410,8 @@ static bool may_cut(struct solve *solve, const struct target *target)
 }
 
 // shards: per device its only shard, or -1. Devices that are settled otherwise drop out.
+// The first layout that cuts a factor gives every device its part; later ones can only agree or
+// drop the device.
 static void settle(struct solve *solve, const struct target *target,
                    const struct tile_layout *layout, int loop, const int64_t *shards)
 {

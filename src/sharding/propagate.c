@@ -149,6 +149,7 @@ static size_t disturbed(struct propagate *propagate, const tsr_value *value,
     uint32_t id = id_of(value);
     struct node_flow nf = {0};
     size_t tried = NOBODY;
+    // the caller, or a body, has it whole in place now
     if (propagate->bound[id] && tsr__layout_is_whole(before))
         return OUTPUT;
     for (size_t k = propagate->first[id]; k < propagate->first[id + 1]; k++) {
@@ -260,6 +261,8 @@ static bool grant(struct propagate *propagate, size_t i, size_t out, const struc
 // ---- rounds ------------------------------------------------------------------------------------
 
 // The first wish for each output of node i that can be granted.
+// A need that is whole, met already, or refused before is no wish. Granting changes the node, so
+// later outputs see the new flow.
 static bool walk_node(struct propagate *propagate, size_t i)
 {
     bool granted = false;
@@ -360,6 +363,7 @@ static void note(struct propagate *propagate, const tsr_value *value, const stru
               STR_ARG(to), STR_ARG(from), why);
 }
 
+// After the last round: what was refused on the way may have been granted later by another route.
 static void note_all(struct propagate *propagate)
 {
     for (size_t i = 0; i < propagate->work.flow->n_nodes; i++)

@@ -201,6 +201,7 @@ static struct flow *next_round(struct rounds *rounds, struct flow *flow, bool la
     if (!rounds->keep || tsr_model_clone(flow->model, &copy) != TSR_OK)
         return NULL;
     tsr_config *config = twin_config(copy, flow->model, flow->config);
+    // as if nothing could be replaced: so the last round keeps what is left
     tsr_status st = TSR_UNSUPPORTED;
     if (config && !last)
         st = expand_model(rounds->arena, flow, copy, config, &origins, &failed);
@@ -208,6 +209,7 @@ static struct flow *next_round(struct rounds *rounds, struct flow *flow, bool la
     if (st == TSR_OK) {
         tsr_model_free(rounds->made);
         rounds->made = copy;
+        // another model, with other nodes
         rounds->keep = NULL;
         next = tsr__flow_run(rounds->arena, copy, config, true, NULL);
         if (next)
