@@ -39,6 +39,7 @@ static bool can_be_said(const struct writing *writing, const tsr_value *value,
     return true;
 }
 
+// Under this configuration; a stage alone is none.
 static bool has_any_spec(const tsr_node *node, const tsr_config *config)
 {
     const tsr_node_config *nc = tsr_node_find_config(node, config);
@@ -129,6 +130,7 @@ static tsr_status infer(struct arena *arena, tsr_model *model, tsr_config *confi
 }
 
 // The named configuration, or the only one; with a finding, NULL.
+// name NULL: the model must declare exactly one.
 static tsr_config *choose(tsr_model *model, const char *name)
 {
     struct place at = PLACE_NONE;

@@ -62,6 +62,7 @@ static bool factor(struct parser *parser, struct tile_factor *tile_factor, bool 
 
 // One dimension: 2 is two cuts of whatever size, 4/2*16 is two factors with their sizes. A bare number means cuts
 // only when it stands alone; that is known after the last '*', so it is first read as a size.
+//     "2": one factor {size 0, cuts 2};  "4/2*16": {4, 2} {16, 1};  "8/2*?": {8, 2} {0, 1};  "3*4": {3, 1} {4, 1}
 static bool entry(struct parser *parser)
 {
     struct tile_factor f[TILE_MAX_FACTORS];
@@ -208,6 +209,8 @@ static bool misfit(struct parser *parser, bool leading)
 
 // Puts whole dimensions in the place of "..." or, where it is not written and `leading`, in front, until the rank is the
 // wanted one.
+//     {2} for rank 3: {1,1,2}; {2,...} for rank 3: {2,1,1}
+//     S0@2 for rank 3: refused, since over a mesh all dimensions are written
 static bool fit_rank(struct parser *parser, bool leading)
 {
     int rank = parser->ask->rank, missing = 0;

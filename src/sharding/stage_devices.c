@@ -122,6 +122,7 @@ static void deal_devices(struct stages *stages, const bool *named, const int64_t
 }
 
 // Devices of the stages that name none by specs.
+// False: out of memory.
 static bool default_devices(struct stages *stages, struct arena *arena, const bool *named)
 {
     bool any_named = false;
@@ -249,6 +250,7 @@ bool tsr__stages_find(struct arena *arena, tsr_model *model, const tsr_config *c
     return !arena->failed && follow_nodes(stages, arena, model, config);
 }
 
+// A node without a stage of its own follows its specs where it has some: they say where it runs.
 const bool *tsr__stages_devices(const struct stages *stages, const tsr_node *node,
                                 bool explicit_specs)
 {
