@@ -176,6 +176,8 @@ tsr_status tsr__bundle_verify(const struct bundle *bundle, const int64_t *ranks,
     size_t n = ranks ? n_ranks : (size_t)manifest->n_ranks;
     tsr_status first = TSR_OK;
     bool common_seen = false;
+    //
+    // a rank out of range is a mistake of the caller, and no finding
     for (size_t i = 0; i < n; i++) {
         int64_t rank = ranks ? ranks[i] : (int64_t)i;
         if (rank < 0 || rank >= manifest->n_ranks)

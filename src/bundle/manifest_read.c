@@ -124,6 +124,7 @@ static const json_t *entry(struct reader *reader, const json_t *list, const char
 
 // ---- the files ---------------------------------------------------------------------------------
 
+// The order of bytes, as tsr__manifest_find halves by.
 static int by_name(const void *a, const void *b)
 {
     return strcmp(((const struct manifest_file *)a)->name, ((const struct manifest_file *)b)->name);
@@ -205,6 +206,7 @@ static const char *known_file(struct reader *reader, const struct manifest *mani
 }
 
 // A list of texts, or (where the entry has none) nothing.
+// *n is set only if all of them are texts.
 static const char **read_names(struct reader *reader, const json_t *entry, const char *key,
                                size_t *n)
 {

@@ -81,6 +81,7 @@ static void write_states(tsr_json *json, const struct manifest *manifest)
     tsr_json_end(json);
 }
 
+// On one line, however many.
 static void write_names(tsr_json *json, const char *key, const char *const *names, size_t n)
 {
     tsr_json_begin(json, key, '[');

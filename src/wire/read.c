@@ -284,6 +284,7 @@ static bool walk_inside(struct damage *damage, const struct wire_row *row, struc
 }
 
 // A field of any form at p; gives the end of it, or NULL.
+// Unknown fields, and known ones with another wire type than theirs, are whole if their form is.
 static const unsigned char *walk_slow(struct damage *damage, const unsigned char *p,
                                       const unsigned char *end, enum wire_message message,
                                       int depth)

@@ -47,6 +47,7 @@ static void append(struct rope *rope, const char *p, size_t n)
 }
 
 // Makes the open run a piece; the messages that were begun in it have their length there.
+// Marks of open messages that point into the run learn the number of its piece.
 static void close_run(struct rope *rope)
 {
     if (rope->run == rope->at)
@@ -144,6 +145,7 @@ void tsr__rope_bytes(struct rope *rope, uint32_t number, struct str value)
         tsr__rope_view(rope, value);
 }
 
+// One field for each number.
 void tsr__rope_ints(struct rope *rope, uint32_t number, const int64_t *v, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -454,6 +456,7 @@ static inline char *put_head(char *p, uint32_t number, size_t length)
     return varint_put(put_tag(p, number, WIRE_LEN), length);
 }
 
+// from may be NULL where n is 0, which memcpy does not allow.
 static inline char *put_bytes(char *p, const char *from, size_t n)
 {
     if (n)
