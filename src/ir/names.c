@@ -26,6 +26,7 @@ static const char *text_of(tsr_model *model, struct str *view, uint32_t *flags, 
     return copy.p;
 }
 
+// "" for lack of memory, too: names are never NULL.
 const char *tsr_graph_name(const tsr_graph *asked)
 {
     tsr_graph *graph = (tsr_graph *)asked; // the C text is made when it is asked for
@@ -103,6 +104,7 @@ struct str tsr__graph_path(const tsr_graph *asked)
 }
 
 // "outer > branch", "function f": what stands before the name of a node in an edit.
+// Empty for the main graph: nodes of it are named alone.
 static struct str graph_words(tsr_graph *graph)
 {
     struct arena *arena = &graph->model->arena;

@@ -11,6 +11,7 @@
 // ---- attributes -----------------------------------------------------------------------------
 
 // Kind that the value fields show, for files that do not state it.
+// TSR_ATTR_UNDEFINED for fields that hold no value.
 static tsr_attr_kind kind_of_field(uint32_t number)
 {
     static const uint8_t kinds[] = {
@@ -155,6 +156,7 @@ struct str tsr__node_overload(const tsr_node *node)
     return tsr__wire_bytes(tsr__field_body(node->whole), F_NODE_OVERLOAD, NULL);
 }
 
+// The body of an AttributeProto, a view of the file; empty: the function declares none of that name.
 struct str tsr__function_default(const tsr_function *fn, struct str name)
 {
     struct wire_cursor cursor = wire_over(tsr__field_body(fn->whole));

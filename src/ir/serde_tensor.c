@@ -95,6 +95,7 @@ int64_t tsr_tensor_elements(const tsr_tensor *tensor)
     return n;
 }
 
+// -1 also for types without a size, texts among them.
 int64_t tsr_tensor_bytes(const tsr_tensor *tensor)
 {
     int64_t n = tsr_tensor_elements(tensor);

@@ -139,6 +139,7 @@ static void list_ports(struct draft *draft, const struct part *part, struct mani
 }
 
 // What one rank has: its file, its data files, how much of the weights.
+// Names of devices are the configuration's, "" where it has none; rank r is device r.
 static void make_device(struct draft *draft, const struct part *part, bool common,
                         struct manifest_device *device)
 {

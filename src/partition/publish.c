@@ -206,6 +206,7 @@ static bool has_cut_factor(const struct placement *place)
 }
 
 // The node, or one inside of its bodies, works on parts.
+// A node that is cut as its specs say, without a rule (told), counts.
 static bool is_cut(const struct node_flow *nf)
 {
     if (nf->told)

@@ -356,6 +356,7 @@ static tsr_status batch_open(struct batch *batch, struct outfolder *outfolder, b
 
 // What is left in the buffers goes into the files, so that the digests can be finished before they
 // are closed.
+// Waits for the threads that take the digests.
 static tsr_status batch_digest(struct batch *batch)
 {
     for (int64_t i = 0; i < BATCH_RANKS; i++)
