@@ -29,6 +29,7 @@ void tsr__draft_types(struct draft *draft)
         note_type(draft, tsr_graph_input(graph, i));
 }
 
+// Types of values whose type is not known are noted as TSR_UNDEFINED, which is not plain.
 static bool has_type(const struct draft *draft, tsr_dtype type)
 {
     return draft->types >> type & 1;

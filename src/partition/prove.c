@@ -28,6 +28,7 @@ static bool same_size(const struct form *form, int axis, int64_t a, int64_t b)
     return m.unit == n.unit && m.scale == n.scale && m.part == n.part && m.parts == n.parts;
 }
 
+// What tsr__steps_visit hands through.
 struct sizes {
     struct draft *draft;
     tsr_status status;
@@ -90,6 +91,7 @@ tsr_status tsr__sizes_agree(struct draft *draft)
 // ---- the graphs --------------------------------------------------------------------------------
 
 // One group of one communication, as its lowest rank has it.
+// `seen` counts the members that were found with the same node; in the end it must be all of the group.
 struct meeting {
     const tsr_node *node;
     size_t seen;

@@ -30,6 +30,7 @@ static tsr_status set_axes(tsr_node *node, const struct windows *windows)
 }
 
 // For each member, for each axis: a number of intervals, and their bounds.
+//     two members, one axis, windows 0..4 and 3..7: [1, 0, 5, 1, 3, 8] (count, start, stop, in order of the members)
 static tsr_status set_windows(struct draft *draft, tsr_node *node, const struct step *st)
 {
     const struct windows *windows = st->outputs[0]->windows;
@@ -154,6 +155,8 @@ static const char *op_here(const struct part *part, const struct step *st, size_
     return row->op;
 }
 
+// Inputs end with the token. outputs[1] becomes the rank's token: the next communication of the
+// rank waits for this one. NULL: no memory, or a name that is taken (finding).
 tsr_node *tsr__comm_node(struct part *part, const struct step *st, size_t group, tsr_value **inputs,
                          size_t n_inputs, const char *const outputs[2])
 {

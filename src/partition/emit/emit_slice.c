@@ -7,6 +7,9 @@
 //     [8,6] whole -> a strided cut, of which rank 1 has rows 2 3 6 7: Gather of these rows.
 #include "internal.h"
 
+// Entries 0 .. n - 1, one for each axis that is sliced. starts and stops are filled for sizes that
+// are known; unit, spare, part, next and parts for those that are not: part j of n of an axis, in
+// units (slice_dynamic).
 struct bounds {
     int64_t axes[TILE_MAX_RANK], starts[TILE_MAX_RANK], stops[TILE_MAX_RANK];
     int64_t unit[TILE_MAX_RANK], spare[TILE_MAX_RANK], part[TILE_MAX_RANK], next[TILE_MAX_RANK],
@@ -24,6 +27,8 @@ static tsr_value *slice_old(struct part *part, tsr_value *x, const struct bounds
     return tsr__with_ints(y, "axes", bounds->axes, bounds->n);
 }
 
+// All axes in one node. From operator set 10 on the bounds are inputs: equal lists are one constant
+// (tsr__part_ints).
 static tsr_value *slice_static(struct part *part, tsr_value *x, const struct bounds *bounds,
                                struct str out)
 {
@@ -43,6 +48,7 @@ tsr_value *tsr__part_slice(struct part *part, tsr_value *x, int64_t axis, int64_
 
 // Part j of n of F = ceil(D / unit) units: from floor(j F / n) * unit on. Slice itself stops at the
 // end.
+//     D = 10 rows of units of 4, part 1 of 2: F = (10 + 3) / 4 = 3, rows from 1 * 3 / 2 * 4 = 4 to 2 * 3 / 2 * 4 = 12, so 4..9
 static tsr_value *slice_dynamic(struct part *part, tsr_value *x, const struct bounds *bounds,
                                 struct str out)
 {
@@ -167,6 +173,7 @@ struct slicing {
     int n_picks;
 };
 
+// Several runs, or none.
 static bool is_picked(const struct dim_cut *cut)
 {
     return cut->way == DIM_STATIC && cut->n != 1;
@@ -194,6 +201,7 @@ static tsr_value *sliced(struct part *part, const struct form *to, const struct 
                          tsr_value *x, struct str last)
 {
     struct row_names names = {.last = last, .left = slicing->n_picks};
+    // as many names as nodes, so that the last node makes the value's own name
     names.left += (slicing->fixed.n > 0) + (slicing->dynamic.n > 0);
     for (int axis = 0; axis < to->layout->rank && slicing->n_picks; axis++) {
         const struct dim_cut *cut = &slicing->cuts[axis];
