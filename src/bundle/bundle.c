@@ -169,6 +169,7 @@ static tsr_status check_file(const struct bundle *bundle, const char *name, bool
 }
 
 // All files are looked at, so that one call names every damaged one; the first failure is the status.
+// ranks NULL: all of them, and n_ranks does not count.
 tsr_status tsr__bundle_verify(const struct bundle *bundle, const int64_t *ranks, size_t n_ranks,
                               bool check_files)
 {

@@ -76,6 +76,7 @@ static const char *copy_text(struct reader *reader, const char *key, const json_
     return copy ? copy : "";
 }
 
+// Texts of a manifest are C texts in the arena, whatever they are for.
 static const char *text_member(struct reader *reader, const json_t *object, const char *key)
 {
     return copy_text(reader, key, member(reader, object, key, JSON_STRING));

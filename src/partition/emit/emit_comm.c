@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // emit_comm.c - a communication on all ranks that take part: what each gives and keeps. The node itself is comm_node.c's.
 //
-//     AllReduce of y (form 0, in parts) to y (form 1) on ranks 0 and 1: on both, AllReduce(y/0, token) -> (y, ai.tessera.token.5)
+//     y in parts (form 0) to y (form 1) on ranks 0 and 1, the sixth communication of the draft, on both:
+//         AllReduce(y/0, ai.tessera.token.4) -> (y, ai.tessera.token.5)
 #include "internal.h"
 
 // The whole shape: it was sent along, or every rank can compute it.

@@ -48,7 +48,8 @@ tsr_value *tsr__part_slice(struct part *part, tsr_value *x, int64_t axis, int64_
 
 // Part j of n of F = ceil(D / unit) units: from floor(j F / n) * unit on. Slice itself stops at the
 // end.
-//     D = 10 rows of units of 4, part 1 of 2: F = (10 + 3) / 4 = 3, rows from 1 * 3 / 2 * 4 = 4 to 2 * 3 / 2 * 4 = 12, so 4..9
+//     D = 10 rows in units of 4, part 1 of 2: F = (10 + 3) / 4 = 3; from 1 * 3 / 2 * 4 = 4 to
+//     2 * 3 / 2 * 4 = 12, and so rows 4..9
 static tsr_value *slice_dynamic(struct part *part, tsr_value *x, const struct bounds *bounds,
                                 struct str out)
 {
