@@ -120,6 +120,8 @@ static void note_unused(const struct shapes *shapes, const tsr_dim_size *sizes, 
     }
 }
 
+// Types are written into the model, whose memory they take; everything else is scratch. *summary is
+// written on success alone, as much of it as its caller knows (size).
 tsr_status tsr_shapes(tsr_model *model, const tsr_dim_size *sizes, size_t n,
                       tsr_shapes_summary *summary)
 {
