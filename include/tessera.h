@@ -847,9 +847,9 @@ typedef struct tsr_partition_options {
     const char *const *state;
     size_t n_state;
     bool dry_run; /* all but writing: folder may be NULL */
-    /* Domain of the communication operators. NULL: our own. "com.microsoft": AllReduce, AllGather and AllToAll as builds of ONNX
-     * Runtime with NCCL have them, for all ranks and parts of one size; what they cannot do is TSR_UNSUPPORTED, with a finding
-     * for each such communication. tsr_run does not run such a partition. */
+    /* Whose communication operators. NULL: our own. "com.microsoft": AllReduce, AllGather and AllToAll as builds of ONNX
+     * Runtime with NCCL have them, for all ranks and parts of one size. "tensorrt": TensorRT 11's DistCollective. What they cannot
+     * do is TSR_UNSUPPORTED, with a finding for each such communication. tsr_run does not run such a partition. */
     const char *dialect;
     /* NULL: rank files and manifest alone. "wrapped": beside them model.onnx, whose one node runs the partition in any ONNX Runtime
      * that has registered libtessera_ops.so; inputs and outputs are tensors, and states are not kept (TSR_UNSUPPORTED else). */
@@ -903,7 +903,7 @@ typedef struct tsr_manifest_facts {
     size_t n_inputs, n_outputs, n_states;
     const char *generator, *model, *model_sha256, *configuration;
     const char *plan;    /* fingerprint that all ranks carry, 16 hex digits */
-    const char *dialect; /* domain of the communication; NULL: our own */
+    const char *dialect; /* whose communication: com.microsoft, tensorrt; NULL: our own */
 } tsr_manifest_facts;
 TSR_API void tsr_manifest_about(const tsr_manifest *manifest, tsr_manifest_facts *out);
 /* An input or output of the whole model. */
