@@ -121,17 +121,19 @@ def real_models(d):
 
 
 def made(d, sizes=(8, 12, 16), opset=18):
-    """Two branches that know nothing of each other, a sum that is wanted cut, an axis that changes, gathers."""
+    """Two branches that know nothing of each other, a sum that is wanted cut, an axis that changes, gathers, neighbours."""
     b, k, h = sizes
     rng = np.random.default_rng(3)
     f4 = lambda *s: rng.standard_normal(s).astype("f4")
     nodes = [helper.make_node("MatMul", ["x", "w1"], ["a"], name="up"), helper.make_node("Relu", ["a"], ["r"], name="relu"),
              helper.make_node("MatMul", ["r", "w2"], ["s"], name="down"), helper.make_node("Tanh", ["s"], ["t"], name="tanh"),
              helper.make_node("Softmax", ["t"], ["u"], name="soft", axis=0), helper.make_node("Sigmoid", ["x"], ["v"], name="sig"),
-             helper.make_node("Softmax", ["v"], ["z"], name="soft2", axis=0)]
+             helper.make_node("Softmax", ["v"], ["z"], name="soft2", axis=0),
+             helper.make_node("Unsqueeze", ["x", "axis"], ["c"], name="image"), helper.make_node("Conv", ["c", "wc"], ["e"], name="conv", pads=[1, 1])]
     g = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", T.FLOAT, [b, k])],
-                          [helper.make_tensor_value_info("u", T.FLOAT, [b, k]), helper.make_tensor_value_info("z", T.FLOAT, [b, k])],
-                          [numpy_helper.from_array(f4(k, h), "w1"), numpy_helper.from_array(f4(h, k), "w2")])
+                          [helper.make_tensor_value_info("u", T.FLOAT, [b, k]), helper.make_tensor_value_info("z", T.FLOAT, [b, k]), helper.make_tensor_value_info("e", T.FLOAT, [b, 1, k])],
+                          [numpy_helper.from_array(f4(k, h), "w1"), numpy_helper.from_array(f4(h, k), "w2"), numpy_helper.from_array(f4(1, 1, 3), "wc"),
+                           numpy_helper.from_array(np.array([1], "i8"), "axis")])
     m = helper.make_model(g, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     onnx.save(m, d + "/made.onnx")
     x = f4(b, k)
@@ -146,10 +148,11 @@ def kinds(d):
         for edits in (["up:w1=" + one(1), "down:w2=" + one(0), "tanh:s=" + one(0)],  # a sum, wanted cut
                       ["up:x=" + one(0), "tanh:s=" + one(0), "tanh:t=" + one(0), "soft:t=" + one(1), "sig:x=" + one(0), "soft2:v=" + one(1)],  # axes change
                       ["up:x=" + one(0), "tanh:s=" + one(0), "sig:x=" + one(1), "soft2:v=" + one(1)],
-                      ["up:w1=" + one(1), "down:w2=" + one(0), "sig:x=" + one(1), "soft2:z=" + one(1)]):
+                      ["up:w1=" + one(1), "down:w2=" + one(0), "sig:x=" + one(1), "soft2:z=" + one(1)],
+                      ["image:x=" + one(1), "image:c={1,1,%d}" % n, "conv:c={1,1,%d}" % n, "conv:e={1,1,%d}" % n]):
             partition(d + "/made.onnx", d + "/cut.onnx", d + "/parts", "--config", "c:%d" % n, *[w for e in edits for w in ("--shard", e)])
             got, seen = run(d + "/parts", {"x": x})
-            assert np.abs(got["u"] - want[0]).max() < 1e-5 and np.abs(got["z"] - want[1]).max() < 1e-5, (edits, seen)
+            assert np.abs(got["u"] - want[0]).max() < 1e-5 and np.abs(got["z"] - want[1]).max() < 1e-5 and np.abs(got["e"] - want[2]).max() < 1e-5, (edits, seen)
             all_seen |= set(seen)
     assert all_seen == set(OPS), all_seen
 
