@@ -606,6 +606,13 @@ def bias_of_one_channel():
 
 
 @case
+def no_channels_in_a_group():
+    """Two groups of two channels, which are cut in four: a device without any runs the node on one of each group."""
+    m = model([node("Conv", ["x", "w"], ["y"], group=2)], [info("x", T.FLOAT, ["n", None, None]), info("w", T.FLOAT, ["m", "each", None])], [info("y", T.FLOAT, [None, None, None])])
+    return m, 4, {"y_conv:w": "{1,4,1:0,1,2,3}"}, {"x": f4(1, 4, 6), "w": f4(4, 2, 3)}, None
+
+
+@case
 def result_cut_finer():
     """An input is cut in halves and the result in quarters: what the input says holds for the node, the result is cut further behind it."""
     m = model([node("Add", ["x", "z"], ["y"], name="add"), node("Relu", ["y"], ["r"])], [info(n, T.FLOAT, [6]) for n in "xz"], [info("r", T.FLOAT, [6])])

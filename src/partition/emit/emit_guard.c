@@ -294,7 +294,28 @@ static tsr_status none_by_sizes(struct guard *guard)
     return TSR_OK;
 }
 
-// For each dimension 1 where a factor that may be empty here stands in it, else 0: the least sizes with which the node runs.
+// Elements of a factor that this rank has; 1 of one whose size is known at run time alone.
+static int64_t share_of(const struct guard *guard, int factor)
+{
+    const struct placement *place = &guard->st->flow->place;
+    int64_t size = place->rule->factors[factor].size.value, cuts = place->cuts[factor];
+    if (size < 0)
+        return 1;
+    int64_t at = tsr__place_index(place, guard->part->rank);
+    int64_t shard = place->coords[at * place->rule->n_factors + factor];
+    return tsr__tile_start(size, cuts, shard + 1) - tsr__tile_start(size, cuts, shard);
+}
+
+static int64_t least_of(const struct guard *guard, const struct rule_dim *dim)
+{
+    int64_t least = 1;
+    for (int k = 0; k < dim->n; k++)
+        least *= share_of(guard, dim->factors[k]);
+    return least;
+}
+
+// For each dimension that a factor stands in which may be empty here, its size with one element of it, else 0: the least sizes with
+// which the node runs. Channels (g i) of a Conv with 2 groups are 2 where i is empty.
 static tsr_value *least_sizes(struct guard *guard, const struct rule_tensor *tensor, bool *any)
 {
     int64_t least[RULE_MAX_RANK] = {0};
@@ -302,7 +323,7 @@ static tsr_value *least_sizes(struct guard *guard, const struct rule_tensor *ten
     for (int axis = 0; axis < tensor->rank; axis++)
         for (int i = 0; i < guard->n_open; i++)
             if (dim_has(&tensor->dims[axis], guard->open[i].factor)) {
-                least[axis] = 1;
+                least[axis] = least_of(guard, &tensor->dims[axis]);
                 *any = true;
             }
     return tsr__part_ints(guard->part, least, tensor->rank);
