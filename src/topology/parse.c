@@ -275,6 +275,26 @@ static void json_grid(tsr_topology *topology, const json_t *list)
         topology->n_grid = 0;
 }
 
+// Hosts too many for a list of all links: those of the first `window` devices, whole hosts of a grid [hosts, devices], stand for all.
+static tsr_status json_window(tsr_topology *topology, const json_t *given)
+{
+    int64_t window = json_integer_value(given);
+    if (!given)
+        return TSR_OK;
+    bool fits = topology->n_grid == 2 && window > 0 && window < topology->n &&
+                window % topology->grid[1] == 0;
+    for (size_t i = 0; i < topology->links.n; i++)
+        if (topology->links.at[i].from >= window || topology->links.at[i].to >= window)
+            fits = false;
+    if (!fits)
+        return refuse(topology->session,
+                      "give \"grid\" as [hosts, devices], and links among the first devices alone",
+                      "\"window\" is not a number of first devices that stand for all hosts");
+    topology->window = (int)window;
+    topology->host = topology->grid[1];
+    return TSR_OK;
+}
+
 // Ports bound what sets of links carry together; tsr__topology_finish sorts the links first.
 static tsr_status read_json(tsr_session *session, struct str text, tsr_topology **out)
 {
@@ -302,6 +322,8 @@ static tsr_status read_json(tsr_session *session, struct str text, tsr_topology 
         status = json_collectives(topology, json_object_get(root, "collectives"));
     if (topology)
         json_grid(topology, json_object_get(root, "grid"));
+    if (topology && status == TSR_OK)
+        status = json_window(topology, json_object_get(root, "window"));
     // Ports name links by their ends, so links must be sorted first.
     const char *what = NULL;
     if (topology && status == TSR_OK)

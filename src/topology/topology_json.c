@@ -57,7 +57,7 @@ static void add_times(const tsr_topology *topology, tsr_json *json)
     tsr_json_end(json);
 }
 
-// Writes what parse.c reads; ports, times and grid only where there are any.
+// Writes what parse.c reads; ports, times, grid and window only where there are any.
 void tsr_topology_add_json(const tsr_topology *topology, tsr_json *json)
 {
     if (!tsr__json_owned(json, topology->session, "topology"))
@@ -75,4 +75,6 @@ void tsr_topology_add_json(const tsr_topology *topology, tsr_json *json)
     for (int i = 0; i < topology->n_grid; i++)
         tsr_json_int(json, NULL, topology->grid[i]);
     tsr_json_end(json);
+    if (topology->window)
+        tsr_json_int(json, "window", topology->window);
 }

@@ -111,6 +111,11 @@ static void test_refused(void **state)
                                        "{\"devices\": [{}, {}], \"collectives\": [{\"collective\": "
                                        "\"all-reduce\", \"devices\": 2, \"bytes\": [2, 1], "
                                        "\"seconds\": [1, 2]}]}",
+                                       "{\"devices\": [{}, {}], \"window\": 1}",
+                                       "{\"devices\": [{}, {}, {}, {}], \"grid\": [2, 2], "
+                                       "\"window\": 3}",
+                                       "{\"devices\": [{}, {}, {}, {}], \"grid\": [2, 2], "
+                                       "\"links\": [{\"from\": 0, \"to\": 2}], \"window\": 2}",
                                        "{27, [[1,2,3,6,9,1,],[0,2,4,7,A,J],...]}"};
     (void)state;
     for (size_t i = 0; i < TSR_COUNT(list); i++) {
@@ -410,7 +415,27 @@ static void test_hosts(void **state)
     tsr_session_free(s);
 }
 
-// Of very many hosts the links of the first are listed: prices are those of fewer hosts, and what cannot be priced is said.
+static void assert_priced_as_fewer(tsr_topology *many, tsr_topology *few)
+{
+    int block[64], far[2] = {9992, 0}, near[2] = {8, 0}, host[2] = {9992, 9995}, first[2] = {0, 3},
+                   apart[3] = {0, 5000, 9992};
+    for (int k = 0; k < 64; k++)
+        block[k] = k;
+    assert_int_equal(tsr_topology_devices(many), 10000);
+    struct topology_groups all = {1, 64, block}, a = {1, 2, far}, b = {1, 2, near};
+    struct topology_groups inside = {1, 2, host}, same = {1, 2, first}, three = {1, 3, apart};
+    assert_int_equal(tsr__topology_cost(many, TSR_ALL_REDUCE, &all, 1 << 20),
+                     tsr__topology_cost(few, TSR_ALL_REDUCE, &all, 1 << 20));
+    assert_int_equal(tsr__topology_cost(many, TSR_SEND, &a, 1 << 20),
+                     tsr__topology_cost(few, TSR_SEND, &b, 1 << 20));
+    assert_int_equal(tsr__topology_cost(many, TSR_SEND, &inside, 1 << 20),
+                     tsr__topology_cost(few, TSR_SEND, &same, 1 << 20));
+    assert_int_equal(tsr__topology_cost(many, TSR_ALL_REDUCE, &three, 1), TOPOLOGY_NEVER);
+    assert_true(tsr__topology_repeats(many, 16, 625) && !tsr__topology_repeats(many, 16, 626));
+}
+
+// Of very many hosts the links of the first are listed: prices are those of fewer hosts, and what cannot be priced is said. A file
+// says so too.
 static void test_many_hosts(void **state)
 {
     static const char *const texts[][2] = {{"hosts:1250x8", "hosts:16x8"},
@@ -419,21 +444,16 @@ static void test_many_hosts(void **state)
     for (size_t i = 0; i < TSR_COUNT(texts); i++) {
         tsr_session *s = tsr_session_new(NULL);
         tsr_topology *many = read_ok(s, texts[i][0]), *few = read_ok(s, texts[i][1]);
-        int block[64], far[2] = {9992, 0}, near[2] = {8, 0}, host[2] = {9992, 9995},
-                       first[2] = {0, 3}, apart[3] = {0, 5000, 9992};
-        for (int k = 0; k < 64; k++)
-            block[k] = k;
-        assert_int_equal(tsr_topology_devices(many), 10000);
-        struct topology_groups all = {1, 64, block}, a = {1, 2, far}, b = {1, 2, near};
-        struct topology_groups inside = {1, 2, host}, same = {1, 2, first}, three = {1, 3, apart};
-        assert_int_equal(tsr__topology_cost(many, TSR_ALL_REDUCE, &all, 1 << 20),
-                         tsr__topology_cost(few, TSR_ALL_REDUCE, &all, 1 << 20));
-        assert_int_equal(tsr__topology_cost(many, TSR_SEND, &a, 1 << 20),
-                         tsr__topology_cost(few, TSR_SEND, &b, 1 << 20));
-        assert_int_equal(tsr__topology_cost(many, TSR_SEND, &inside, 1 << 20),
-                         tsr__topology_cost(few, TSR_SEND, &same, 1 << 20));
-        assert_int_equal(tsr__topology_cost(many, TSR_ALL_REDUCE, &three, 1), TOPOLOGY_NEVER);
-        assert_true(tsr__topology_repeats(many, 16, 625) && !tsr__topology_repeats(many, 16, 626));
+        assert_priced_as_fewer(many, few);
+        tsr_json *j = tsr_json_new(s);
+        tsr_json_begin(j, NULL, '{');
+        tsr_topology_add_json(many, j);
+        tsr_json_end(j);
+        tsr_topology *again = read_ok(s, tsr_json_text(j));
+        assert_int_equal(count_code(s, "topology-unreachable"), 0);
+        assert_priced_as_fewer(again, few);
+        tsr_json_free(j);
+        tsr_topology_free(again);
         tsr_topology_free(many);
         tsr_topology_free(few);
         tsr_session_free(s);
