@@ -40,7 +40,7 @@ static struct endpoint *way_of(const struct hosts *hosts, const struct comm_call
 
 static const char *hosts_way(const struct endpoint *endpoint, const int64_t *group, int n)
 {
-    return way_of_group((const struct hosts *)endpoint, group, n)->transport->name;
+    return tsr__comm_way(way_of_group((const struct hosts *)endpoint, group, n), group, n);
 }
 
 // What is learnt on one way is told on the other.

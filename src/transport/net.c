@@ -603,8 +603,18 @@ static void net_close(struct endpoint *endpoint)
         tsr__net_free(endpoint);
 }
 
+// Links that ranks meet for without a launcher are UCX's; MPI has brought its ranks together itself.
+static const char *net_way(const struct endpoint *endpoint, const int64_t *group, int n)
+{
+    (void)group, (void)n;
+    if (((const struct net *)endpoint)->meet)
+        return "ucx";
+    return "mpi";
+}
+
 static const struct transport net_transport = {
     .name = "mpi",
+    .way = net_way,
     .all_reduce = net_all_reduce,
     .exchange = net_exchange,
     .fail = net_fail,

@@ -70,8 +70,9 @@ def one_partition_on_two_hosts(d):
     for hosts in ("localhost:4", "127.0.0.2:2,127.0.0.3:2"):
         if hosts != "localhost:4" and not HAS_UCX:
             return "no UCX for several hosts"
-        q = launch(d, hosts, [TESSERA, "run", p, "--inputs", d + "/in.npz", "--outputs", d + "/out.npz", "--threads", "1"])
-        assert q.returncode == 0 and q.stdout.startswith("[0] y"), (hosts, q.stdout, q.stderr)
+        q = launch(d, hosts, [TESSERA, "run", p, "--inputs", d + "/in.npz", "--outputs", d + "/out.npz", "--threads", "1", "--verbose"])
+        way = "shm" if hosts == "localhost:4" else "ucx"
+        assert q.returncode == 0 and "[0] y " in q.stdout and way + " with ranks 0+1+2+3" in q.stdout, (hosts, q.stdout, q.stderr)
         assert dict(np.load(d + "/out.npz"))["y"].tobytes() == want, hosts
         os.remove(d + "/out.npz")
 
