@@ -119,11 +119,12 @@ uint32_t tsr__joint_structure(struct staging *staging, size_t i, size_t j);
 // What the first model takes and what its other takes, for all runs of both.
 int64_t tsr__stages_both(const struct staging *staging, int64_t first, int64_t other);
 
-// fronts.c
+// fork.c
 // A planner of the same model for some devices of the topology, with candidates of all staged nodes (staged NULL: of
 // all). False: out of memory; to be freed in any case.
 bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
                        const int64_t *devices, size_t n, struct planner *out);
+// fronts.c
 // NULL: out of memory.
 struct kind *tsr__stages_kind(struct staging *staging, const int64_t *devices, size_t n);
 const struct range *tsr__stages_range(struct staging *staging, size_t i, size_t j);
