@@ -105,18 +105,3 @@ void tsr__watch_waits(struct device *device, const char *node)
     snprintf(device->waits_node, sizeof device->waits_node, "%s", node ? node : "");
     pthread_mutex_unlock(&device->nccl_lock);
 }
-
-tsr_status tsr__device_rest(struct endpoint *endpoint, struct comm_trouble *why)
-{
-    char text[GIVEN_UP_BYTES];
-    if (!tsr__device_is(endpoint) || !device_of(endpoint)->watched)
-        return TSR_OK;
-    struct device *device = device_of(endpoint);
-    tsr__watch_waits(device, NULL);
-    pthread_mutex_lock(&device->nccl_lock);
-    memcpy(text, device->given_up, sizeof text);
-    pthread_mutex_unlock(&device->nccl_lock);
-    if (!text[0])
-        return TSR_OK;
-    return tsr__trouble(why, TSR_PEER, endpoint->rank, "%s", text);
-}
