@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks as processes over UCX, started with plain environment variables: same bits as threads, faults named in time, secrets kept."""
+import contextlib
+import random
 import signal
 import socket
 import time
@@ -151,6 +153,20 @@ def free_port():
         return s.getsockname()[1]
 
 
+def free_row(n):
+    """The first of n ports in a row that nobody has, below those that the system gives away."""
+    for _ in range(100):
+        first = random.randrange(20000, 32000)
+        try:
+            with contextlib.ExitStack() as held:
+                for port in range(first, first + n):
+                    held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
+        except OSError:
+            pass
+    raise OSError("no %d free ports in a row" % n)
+
+
 def ranks_of(d, n, tell, timeout=60):
     """n ranks of the command over UCX; tell(rank) gives (variables, options) of each. (code, text) of each, and the outputs."""
     _, parts, x = mlp(n)
@@ -208,9 +224,9 @@ def a_name_of_this_host(d):
 def variables_of_launchers(d):
     """Slurm's (no PMI), a LeaderWorkerSet's, torchrun's while its own store listens at MASTER_PORT, and mpirun's."""
     store = socket.socket()
-    store.bind(("127.0.0.1", 0))
+    port = str(free_row(3))
+    store.bind(("127.0.0.1", int(port)))
     store.listen()
-    port = str(store.getsockname()[1])
     job = str(os.getpid())
     for tell in (lambda r: {"SLURM_PROCID": str(r), "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": job, "SLURM_STEP_ID": "0"},
                  lambda r: {"LWS_WORKER_INDEX": str(r), "LWS_GROUP_SIZE": "2", "LWS_LEADER_ADDRESS": "127.0.0.1", "MASTER_PORT": str(int(port) + 2)},
