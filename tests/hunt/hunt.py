@@ -85,7 +85,7 @@ def worker(tessera, seeds, count, out):
     lib = api.Library(os.path.join(os.path.dirname(tessera), "libtessera.so"))
     mpi = bool(shutil.which("mpirun")) and lib.transport_available(b"openmpi")
     shm = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="tessera-hunt-", dir=shm) as work:
+    with tempfile.TemporaryDirectory(prefix="hunt-", dir=shm) as work:
         for seed in seeds:
             tell(seed=seed, begin=True)
             try:
