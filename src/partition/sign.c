@@ -9,6 +9,7 @@
 //     AllReduce 3 is gone from rank1.onnx                                   refused: the others would wait for it
 //     the output z is called z_1 now                                        refused: the caller asks for z
 //     rank1.data alone has changed                                          refused: its rank file does not say so; it is damaged
+//     ranks 0 and 2 have one file, rank0.onnx, which has changed            signed once; both must still find in it what they had
 #include "internal.h"
 
 #include <stdlib.h>
@@ -123,12 +124,20 @@ static void check_ports(struct signing *signing, int64_t rank, enum side side)
 
 // ---- files -------------------------------------------------------------------------------------
 
-// Adds the file as it is now, once.
-static tsr_status take_file(struct signing *signing, const char *name)
+// NULL: the file has not been taken yet. Valid until the next one is taken.
+static const struct manifest_file *taken_file(const struct signing *signing, const char *name)
 {
     for (size_t i = 0; i < signing->files.n; i++)
         if (strcmp(signing->files.at[i].name, name) == 0)
-            return TSR_OK;
+            return &signing->files.at[i];
+    return NULL;
+}
+
+// Adds the file as it is now, once: several ranks may share a file.
+static tsr_status take_file(struct signing *signing, const char *name)
+{
+    if (taken_file(signing, name))
+        return TSR_OK;
     struct manifest_file *file = vec_push(signing->arena, &signing->files);
     if (!file)
         return TSR_NOMEM;
@@ -187,7 +196,7 @@ static tsr_status load_rank(struct signing *signing, struct draft *draft, int64_
         return st;
     part->graph = tsr_model_graph(part->model);
     const struct manifest_file *was = tsr__manifest_find(manifest, str_of(name));
-    const struct manifest_file *now = &signing->files.at[signing->files.n - 1];
+    const struct manifest_file *now = taken_file(signing, name);
     signing->changed[rank] = was->bytes != now->bytes || strcmp(was->sha256, now->sha256) != 0;
     return TSR_OK;
 }
@@ -240,10 +249,7 @@ static tsr_status keep_others(struct signing *signing)
 {
     const struct manifest *manifest = &signing->bundle.manifest;
     for (size_t i = 0; i < manifest->n_files; i++) {
-        bool taken = false;
-        for (size_t k = 0; k < signing->files.n; k++)
-            taken = taken || strcmp(signing->files.at[k].name, manifest->files[i].name) == 0;
-        if (taken)
+        if (taken_file(signing, manifest->files[i].name))
             continue;
         struct manifest_file *file = vec_push(signing->arena, &signing->files);
         if (!file)

@@ -161,8 +161,30 @@ def refused(d):
         assert rc == 5 and "partition-sign" in err, (rc, err)
 
 
+def shared_file(d):
+    """Ranks 0 and 2 have one file, and rank 1 a copy of it: what has changed is each rank's own file, not the one that was read last."""
+    nodes = [h.make_node("Add", ["x", "zero"], ["a"], name="add"), h.make_node("Relu", ["a"], ["y"], name="act")]
+    ports = [h.make_tensor_value_info(name, T.FLOAT, ["n", 64]) for name in "xy"]
+    g = h.make_graph(nodes, "g", ports[:1], ports[1:], [nh.from_array(np.zeros(1, "f4"), "zero")])
+    onnx.save(h.make_model(g, opset_imports=[h.make_opsetid("", 17)], ir_version=8), d + "/m.onnx")
+    good("annotate", d + "/m.onnx", "--config", "c:3", "-o", d + "/cut.onnx")
+    good("partition", d + "/cut.onnx", "-o", d + "/parts")
+    manifest = json.load(open(d + "/parts/manifest.json"))
+    manifest["devices"][1:] = [{**manifest["devices"][0], "rank": 1, "file": "rank1.onnx"}, {**manifest["devices"][0], "rank": 2}]
+    for words in ("files", "sizes"):
+        manifest[words]["rank1.onnx"] = manifest[words]["rank0.onnx"]
+    json.dump(manifest, open(d + "/parts/manifest.json", "w"))
+    shutil.copy(d + "/parts/rank0.onnx", d + "/parts/rank1.onnx")
+    assert "nothing has changed" in good("partition", "--sign", d + "/parts")
+    m = onnx.load(d + "/parts/rank0.onnx")
+    fold(m)
+    onnx.save(m, d + "/parts/rank0.onnx")
+    rc, out, err = tessera("partition", "--sign", d + "/parts", "--json")
+    assert rc == 0 and json.loads(out)["signed"] == ["rank0.onnx"], (rc, out, err)
+
+
 failed = 0
-for f in (accepted, optimised_by_onnxruntime, refused):
+for f in (accepted, optimised_by_onnxruntime, refused, shared_file):
     try:
         with tempfile.TemporaryDirectory(prefix="tessera-test-") as d:
             f(d)
