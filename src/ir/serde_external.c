@@ -5,8 +5,8 @@
 // attributes, functions, training graphs. A name from a model never leads out of the target folder.
 //
 // tsr_model_copy_data serves `annotate --copy-data` and rooms that save a model elsewhere to run it;
-// tsr__external_warn runs at the end of every save. Both do nothing where the model stays in its
-// folder, and for a model that came from memory.
+// tsr__external_warn runs in every save before the file is published. Both do nothing where the
+// model stays in its folder, and for a model that came from memory.
 #include "ir/serde.h"
 
 #include <errno.h>
@@ -210,13 +210,28 @@ tsr_status tsr_model_copy_data(tsr_model *model, const char *path)
     return status;
 }
 
-// Warns where a model is saved away from the data it names and the data is not there either.
+// All data files that can be found. What the model says wrongly about others is no finding of a save: it keeps
+// every byte, and whoever reads that tensor is told.
+static tsr_status find_readable(tsr_model *model, struct walk *walk)
+{
+    struct diag_mark before = tsr__diag_mark(model->session);
+    tsr_status status = find_locations(model, walk);
+    if (status == TSR_NOMEM)
+        return TSR_NOMEM;
+    if (status != TSR_OK)
+        tsr__diag_back(model->session, &before, false);
+    return TSR_OK;
+}
+
+// Warns where a model is saved away from the data it names and the data is not there either. Without memory the
+// session publishes nothing, so that needs no status here.
 void tsr__external_warn(tsr_model *model, const char *path)
 {
     struct walk walk;
     struct stat st;
-    if (!model->path || !model->path[0] || same_folder(model, path) ||
-        find_locations(model, &walk) != TSR_OK)
+    if (!model->path || !model->path[0] || same_folder(model, path))
+        return;
+    if (find_readable(model, &walk) != TSR_OK)
         return;
     for (size_t i = 0; i < walk.locations.n; i++) {
         struct str to = folder_of(path), location = walk.locations.at[i];

@@ -254,12 +254,15 @@ tsr_status tsr_model_save(tsr_model *model, const char *path)
     if (model->store->file.fd > 0)
         source = model->store->file.fd;
     tsr__rope_write(&rope, &out, model->store->bytes, source);
+    // Nothing that can fail comes after the file is there: a save that went well leaves no error.
+    struct diag_mark before = tsr__diag_mark(session);
+    tsr__external_warn(model, path);
     st = tsr__out_commit(&out);
     tsr__out_abort(&out);
+    if (st != TSR_OK)
+        tsr__diag_back(session, &before, true); // there is no file to warn about
 free_scratch:
     tsr__arena_free(&scratch);
-    if (st == TSR_OK)
-        tsr__external_warn(model, path);
     return st;
 }
 
