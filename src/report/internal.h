@@ -26,6 +26,7 @@ struct measured {
     struct lanes lanes; // devices 0: there is no trace
     double run;         // seconds of one run, the median; 0: no run is marked in the trace
     size_t runs;
+    size_t left_out; // events of ranks that are too many, or too high
 };
 
 struct page {

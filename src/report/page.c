@@ -55,6 +55,16 @@ static void contents(struct page *page)
     PUT(page, "</nav>\n");
 }
 
+// What a trace holds beyond the limits of read_trace.c is said, not hidden.
+static void measured_lanes(struct page *page)
+{
+    tsr__chart_lanes(page, "measured", &page->measured.lanes);
+    if (page->measured.left_out)
+        tsr__text_printf(page->out,
+                         "<p class=\"lead\">%zu more events are in the trace and not shown.</p>\n",
+                         page->measured.left_out);
+}
+
 // The simulated spans in the form that lanes.c draws, and below them those of a trace, on a scale
 // of its own.
 static void timeline(struct page *page)
@@ -73,7 +83,7 @@ static void timeline(struct page *page)
     tsr__chart_lanes(page, "lanes", &all);
     if (page->measured.lanes.devices) {
         PUT(page, "<h3>Measured</h3>\n");
-        tsr__chart_lanes(page, "measured", &page->measured.lanes);
+        measured_lanes(page);
     }
     tsr__html_section_end(page);
 }
@@ -102,7 +112,7 @@ static void measured_alone(struct page *page)
     if (!page->measured.lanes.devices || page->simulation)
         return;
     tsr__html_section(page, "timeline", "Timeline, measured", NULL);
-    tsr__chart_lanes(page, "measured", &page->measured.lanes);
+    measured_lanes(page);
     tsr__html_section_end(page);
 }
 

@@ -10,9 +10,9 @@
 #include <jansson.h>
 #include <stdlib.h>
 
-#define MAX_TRACE   ((size_t)256 << 20)
-#define MAX_SPANS   2000000
-#define MAX_DEVICES 4096
+#define MAX_TRACE ((size_t)256 << 20)
+#define MAX_SPANS 2000000
+#define MAX_RANKS 65536 // as many as a partition may have
 
 typedef VEC(struct lane_span) span_list;
 
@@ -45,21 +45,35 @@ static const char *text_or(const char *text, const char *otherwise)
     return text;
 }
 
-// One event of the trace. Only complete ones ("X") of a rank count; what has no time, or an
-// impossible one, is left out.
+// A complete event ("X") of a rank, with a time that can be.
+static bool is_work(const json_t *entry)
+{
+    const char *phase = json_string_value(json_object_get(entry, "ph"));
+    double begin = json_number_value(json_object_get(entry, "ts")) / 1e6,
+           length = json_number_value(json_object_get(entry, "dur")) / 1e6;
+    if (!phase || strcmp(phase, "X") != 0 || !json_string_value(json_object_get(entry, "name")))
+        return false;
+    return json_integer_value(json_object_get(entry, "pid")) >= 0 && length > 0 && length <= 1e9 &&
+           begin >= 0;
+}
+
+// One event of the trace. What is no work of a rank is passed over; work beyond the limits is
+// counted, and the page says that it is not shown.
 static void take(struct reading *reading, const json_t *entry)
 {
     struct page *page = reading->page;
     span_list *list = &reading->spans;
-    const char *phase = json_string_value(json_object_get(entry, "ph")),
-               *name = json_string_value(json_object_get(entry, "name")),
+    if (!is_work(entry))
+        return;
+    const char *name = json_string_value(json_object_get(entry, "name")),
                *category = json_string_value(json_object_get(entry, "cat"));
     int64_t pid = json_integer_value(json_object_get(entry, "pid"));
     double begin = json_number_value(json_object_get(entry, "ts")) / 1e6,
            length = json_number_value(json_object_get(entry, "dur")) / 1e6;
-    if (!phase || strcmp(phase, "X") != 0 || !name || pid < 0 || pid >= MAX_DEVICES ||
-        !(length > 0) || !(begin >= 0) || length > 1e9 || list->n >= MAX_SPANS)
+    if (pid >= MAX_RANKS || list->n >= MAX_SPANS) {
+        page->measured.left_out++;
         return;
+    }
     // ONNX Runtime's nodes, our communication, and what a simulation writes.
     const json_t *args = json_object_get(entry, "args");
     const char *op = json_string_value(json_object_get(args, "op_name")),

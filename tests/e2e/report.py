@@ -270,6 +270,12 @@ def stages_and_traces(d):
         open(d + "/bad.json", "w").write(text)
         rc, _, err = call("report", d + "/staged.onnx", "--trace", d + "/bad.json", "-o", d + "/none.html")
         assert rc == 3 and "report-trace" in err and not os.path.exists(d + "/none.html"), (text, rc, err)
+    # Ranks from 4,096 on count; beyond those that a partition may have, what is not shown is said.
+    work = [{"ph": "X", "cat": "Node", "name": "mm", "pid": rank, "ts": 10, "dur": 20, "args": {"op_name": "MatMul"}} for rank in (0, 4096, 65535, 65536, 65536)]
+    json.dump(work, open(d + "/trace.json", "w"))
+    good("report", d + "/staged.onnx", "--trace", d + "/trace.json", "-o", d + "/page.html")
+    words = " ".join(page(d + "/page.html")[0].words)
+    assert "The first 64 of 65536 devices." in words and "2 more events are in the trace and not shown." in words, words[-2000:]
     for rc, *words in ((2, d + "/m.onnx", "-o", d + "/none.html"), (2, d + "/staged.onnx"), (3, d + "/absent.onnx", "-o", d + "/none.html"), (8, d + "/staged.onnx", "-o", d + "/no/such/page.html"),
                        (2, d + "/staged.onnx", "--config", "other", "-o", d + "/none.html"), (3, d + "/staged.onnx", "--trace", d + "/absent", "-o", d + "/none.html")):
         got, _, err = call("report", *words)
