@@ -237,7 +237,7 @@ static inline int int64_order(int64_t a, int64_t b)
 
 // ---- findings (diag.c) ----
 
-// Codes: diag.def is the only list. DIAG_spec_axis_range <-> "spec-axis-range".
+// Codes: diag.def is the only list. DIAG_spec_axis_order <-> "spec-axis-order".
 enum diag_code {
 #define X(id, severity, title, explanation) DIAG_##id,
 #include "diag.def"

@@ -46,6 +46,14 @@ def links(user, name, owner, kind="T"):
     return len(lint.breaches)
 
 
+def unknown_codes(text):
+    """Codes in a text that are none, where io-open is the only one."""
+    lint.breaches.clear()
+    lint.print = lambda *_: None
+    lint.check_codes("src/wire/x.c", text, {"io_open"})
+    return len(lint.breaches)
+
+
 sys.dont_write_bytecode = True
 sys.argv = sys.argv[:1]
 summary, lint = load("test-summary"), load("lint")
@@ -72,6 +80,8 @@ check("names may be left out", [t["name"] for t in summary.compiled("/b", "plan|
 check("targets are programs and what they open", summary.targets("/b", summary.compiled("/b", "wire")), ["libucx.so", "tests/joint"])
 check("words of the command line", summary.arguments(["b", "--compiled", "--without=plan", "a"]), ("b", "--compiled", "plan", ["a"]))
 
+check("lint: codes that there are", unknown_codes("// DIAG_io_open, error[io-open]; DIAG_COUNT and DIAG_##id are no codes\n"), 0)
+check("lint: a code that there is not", unknown_codes("// DIAG_io_opened <-> warning[io-opened]\n"), 2)
 check("lint: a clean file", breaches("src/wire/x.c", HEAD + '#include "base/base.h"\nint f(int);\n'), 0)
 check("lint: a room above", breaches("src/wire/x.c", HEAD + '#include "ir/ir.h"\n'), 1)
 check("lint: a commented include", breaches("src/wire/x.c", HEAD + '// #include "ir/ir.h"\n'), 0)
