@@ -338,6 +338,9 @@ def halves_between_casts():
     case, numbers = made(1.1, 1.3), made(2, 3)
     assert verdict(case, y=case.wanted[0]["y"] * np.float32(1.0003)) == "ill" and verdict(case, y=case.wanted[0]["y"] * np.float32(1.1)) == "different"
     assert verdict(numbers, y=numbers.wanted[0]["y"] * np.float32(1.001)) == "different"
+    twice = lambda x: case_of([h.make_node("Cast", ["x"], ["p"], to=T.FLOAT16), h.make_node("Cast", ["p"], ["y"], to=T.UINT8)], dict(x=f4(x)), ["y"])
+    assert twice(0.99998).wanted[0]["y"] == 0, "mended: promise it"
+    assert verdict(twice(0.99998), y=np.array([1], "u1")) == "ill" and verdict(twice(0.9), y=np.array([1], "u1")) == verdict(twice(1), y=np.array([0], "u1")) == "different"
 
 
 def values_quantised_twice():
