@@ -184,6 +184,9 @@ tsr_status tsr__run_dialect(tsr_session *session, const char *folder,
 // Whether a rank of the partition is on a GPU of CUDA's.
 bool tsr__run_on_gpus(tsr_session *session, const struct manifest *manifest,
                       const tsr_run_options *options);
+// Before the ranks are forked: refused where one of them needs a GPU that this process has used already.
+tsr_status tsr__run_may_fork(tsr_session *session, const struct manifest *manifest,
+                             const tsr_run_options *options);
 
 // ---- jobs (job.c, job_common.c)
 

@@ -337,13 +337,9 @@ static tsr_status children_open(tsr_job *job, const char *folder, bool states)
     st = tsr__engine(job->session, &job->engine); // the children have it then
     if (st != TSR_OK)
         return st;
-    // A forked process cannot use a driver that its parent has started: that is refused before
-    // anything is forked.
-    if (tsr__run_on_gpus(job->session, &job->bundle.manifest, &job->options)) {
-        st = tsr__gpu_spoilt(job->session, &job->options);
-        if (st != TSR_OK)
-            return st;
-    }
+    st = tsr__run_may_fork(job->session, &job->bundle.manifest, &job->options);
+    if (st != TSR_OK)
+        return st;
     if (job->profiles)
         job->options.work = job->profiles->path; // theirs go with this one
     // struct children outlives this call, the caller's text need not.

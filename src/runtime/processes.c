@@ -32,6 +32,15 @@ bool tsr__run_on_gpus(tsr_session *session, const struct manifest *manifest,
     return false;
 }
 
+// A forked process cannot use a driver that its parent has started. Ranks on the host fork from any process.
+tsr_status tsr__run_may_fork(tsr_session *session, const struct manifest *manifest,
+                             const tsr_run_options *options)
+{
+    if (!tsr__run_on_gpus(session, manifest, options))
+        return TSR_OK;
+    return tsr__gpu_spoilt(session, options);
+}
+
 // In the order of cost: the manifest's words, the state of this process, then the files (all
 // digests with check_files).
 static tsr_status check_bundle(tsr_session *session, const char *folder,
@@ -40,11 +49,9 @@ static tsr_status check_bundle(tsr_session *session, const char *folder,
     tsr_status st = tsr__run_dialect(session, folder, &bundle->manifest);
     if (st != TSR_OK)
         return st;
-    if (tsr__run_on_gpus(session, &bundle->manifest, options)) {
-        st = tsr__gpu_spoilt(session, options);
-        if (st != TSR_OK)
-            return st;
-    }
+    st = tsr__run_may_fork(session, &bundle->manifest, options);
+    if (st != TSR_OK)
+        return st;
     return tsr__bundle_verify(bundle, NULL, 0, options->check_files);
 }
 
