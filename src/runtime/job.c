@@ -97,15 +97,24 @@ static tsr_status start(tsr_job *job, const tsr_tensors *const *inputs, enum run
     return remember(job, job->kind->start(job, inputs, form));
 }
 
-// Ends the oldest run under way. Where a rank is gone and all started runs have been collected, the
-// caller gets the old failure again instead of a complaint about the order: a loop that pipelines
-// runs need not know how many the failure cut off.
+// A wait with no run under way. Of a job that has ended the caller gets the old failure again instead
+// of a complaint about the order: a loop that pipelines runs need not know how many the failure cut
+// off. It may have been found by any call: a start, a barrier, a wait.
+static tsr_status nothing_under_way(tsr_job *job)
+{
+    if (job->ended != TSR_OK)
+        return job->ended;
+    tsr_status st = job->kind->verdict(job);
+    if (st != TSR_OK)
+        return st;
+    return wrong_order(job, "no run is under way");
+}
+
+// Ends the oldest run under way.
 static tsr_status finish(tsr_job *job, tsr_tensors *const *outputs, enum run_sets form)
 {
-    if (job->runs_started == job->runs_collected && job->ended != TSR_OK)
-        return job->ended;
     if (job->runs_started == job->runs_collected)
-        return wrong_order(job, "no run is under way");
+        return nothing_under_way(job);
     tsr_status st = tsr__job_sets_owned(job, (const tsr_tensors *const *)outputs, form);
     if (st != TSR_OK)
         return st; // the run can be waited for again
@@ -155,7 +164,7 @@ tsr_status tsr_job_add_state(tsr_job *job, const char *past, const char *present
 {
     if (job->runs_started)
         return wrong_order(job, "states are named before the first run");
-    tsr_status st = job->kind->add_state(job, past, present);
+    tsr_status st = remember(job, job->kind->add_state(job, past, present));
     if (st != TSR_INVALID)
         return st;
     struct place at = PLACE_NONE;
@@ -167,7 +176,7 @@ tsr_status tsr_job_add_state(tsr_job *job, const char *past, const char *present
 
 tsr_status tsr_job_barrier(tsr_job *job)
 {
-    return job->kind->barrier(job);
+    return remember(job, job->kind->barrier(job));
 }
 
 tsr_status tsr_job_trace(tsr_job *job)
@@ -175,5 +184,5 @@ tsr_status tsr_job_trace(tsr_job *job)
     if (!job->profiles)
         return tsr__run_refuse(job->session, DIAG_run_order, NULL,
                                "open the job with the option trace", "this job is not traced");
-    return job->kind->trace(job);
+    return remember(job, job->kind->trace(job));
 }

@@ -41,6 +41,8 @@ struct job_kind {
     tsr_status (*add_state)(tsr_job *job, const char *past, const char *present);
     tsr_status (*barrier)(tsr_job *job);
     tsr_status (*trace)(tsr_job *job);
+    // What ended the job; TSR_OK: it takes further runs.
+    tsr_status (*verdict)(tsr_job *job);
     void (*close)(tsr_job *job); // also of a job that was opened half
 };
 extern const struct job_kind tsr__job_whole, tsr__job_launched, tsr__job_threads, tsr__job_children;

@@ -393,6 +393,12 @@ static void children_close(tsr_job *job)
     tsr__free(children->session, children, sizeof *children);
 }
 
+// give_up has told why, when it was found.
+static tsr_status children_verdict(tsr_job *job)
+{
+    return job->children->failed;
+}
+
 const struct job_kind tsr__job_children = {
     .open = children_open,
     .start = children_start,
@@ -400,5 +406,6 @@ const struct job_kind tsr__job_children = {
     .add_state = children_add_state,
     .barrier = children_barrier,
     .trace = children_trace,
+    .verdict = children_verdict,
     .close = children_close,
 };

@@ -244,5 +244,6 @@ const struct job_kind tsr__job_launched = {
     .add_state = launched_add_state,
     .barrier = launched_barrier,
     .trace = tsr__ranks_trace,
+    .verdict = tsr__ranks_verdict,
     .close = launched_close,
 };

@@ -370,5 +370,6 @@ const struct job_kind tsr__job_threads = {
     .add_state = threads_add_state,
     .barrier = threads_barrier,
     .trace = tsr__ranks_trace,
+    .verdict = tsr__ranks_verdict,
     .close = threads_close,
 };

@@ -70,5 +70,6 @@ const struct job_kind tsr__job_whole = {
     .add_state = whole_add_state,
     .barrier = tsr__ranks_verdict,
     .trace = tsr__ranks_trace,
+    .verdict = tsr__ranks_verdict,
     .close = whole_close,
 };

@@ -79,9 +79,11 @@ def a_failure_ends_the_job(d):
     sets(d, 2, lambda k: {"x": np.arange(3, dtype="f4"), "i": np.array([1 + 9 * k])})
     word = lambda k: "run:%s/in%d.npz>%s/out%d.npz" % (d, k, d, k)
     failed = STATUS.index("INVALID")
-    for at in (at, "shm:" + at):
-        rc, st, text = job(at, word(0), word(1), word(0), "barrier")
-        assert st == [0, failed, failed, failed] and "engine-failed" in text, (st, text)
+    onnx.save(model([h.make_node("Gather", ["x", "i"], ["y"])], ins, outs), d + "/w.onnx")
+    start, wait = "start:%s/in0.npz" % d, "wait:%s/out0.npz" % d
+    for at in (at, "shm:" + at, d + "/w.onnx"):
+        rc, st, text = job(at, word(0), word(1), word(0), "barrier", wait, start, wait)
+        assert st == [0] + [failed] * 6 and "engine-failed" in text and "run-order" not in text, (at, st, text)
 
 
 @case
@@ -150,7 +152,7 @@ def a_child_that_dies_ends_the_job(d):
     sets(d, 1, lambda k: {"x": x})
     good, start, wait = "run:%s/in0.npz>%s/out0.npz" % (d, d), "start:%s/in0.npz" % d, "wait:%s/out0.npz" % d
     peer = STATUS.index("PEER")
-    for words, first in (([good, "kill:1", good, good, "barrier"], 2), ([good, start, "kill:2", start, wait, wait], 4), (["kill:0", "barrier"], 1)):
+    for words, first in (([good, "kill:1", good, good, "barrier"], 2), ([good, start, "kill:2", start, wait, wait], 4), (["kill:0", "barrier", wait, start, wait], 1)):
         began = time.time()
         rc, st, text = job(at, *words)
         bad = [i for i, s in enumerate(st) if s]
