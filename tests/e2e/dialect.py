@@ -4,7 +4,7 @@ have them). No such build is here, so the files are run by onnx's reference eval
 description of them; that every communication waits for the one before is read off the graphs.
 
 usage: dialect.py TESSERA MODELS"""
-import json, os, sys, tempfile, threading
+import json, os, sys, tempfile
 
 import numpy as np
 import onnx
@@ -74,27 +74,16 @@ def run(folder, inputs):
         manifest = json.load(f)
     assert manifest["dialect"] == "com.microsoft"
     n = manifest["ranks"]
-    world, results, errors, seen = witness.World(n), {}, [], []
+    world, seen = witness.World(n), []
 
-    def main(r):
-        try:
-            onnx.checker.check_model("%s/rank%d.onnx" % (folder, r))
-            m = onnx.load("%s/rank%d.onnx" % (folder, r))
-            assert not any(o.domain == "ai.tessera" for o in m.opset_import) and not any(k.domain == "ai.tessera" for k in m.graph.node)
-            seen.append(chained(m))
-            e = ReferenceEvaluator(m, new_ops=operators(world, r, n))
-            results[r] = dict(zip([o.name for o in m.graph.output], e.run(None, {i.name: inputs[i.name] for i in m.graph.input})))
-        except BaseException as x:
-            with world.lock:
-                world.failed = world.failed or "rank %d: %r" % (r, x)
-                world.lock.notify_all()
-            errors.append(x)
+    def outputs_of(r):
+        onnx.checker.check_model("%s/rank%d.onnx" % (folder, r))
+        m = onnx.load("%s/rank%d.onnx" % (folder, r))
+        assert not any(o.domain == "ai.tessera" for o in m.opset_import) and not any(k.domain == "ai.tessera" for k in m.graph.node)
+        seen.append(chained(m))
+        return witness.evaluate(m, inputs, operators(world, r, n))
 
-    threads = [threading.Thread(target=main, args=(r,)) for r in range(n)]
-    [t.start() for t in threads]
-    [t.join() for t in threads]
-    if errors:
-        raise errors[0]
+    results = world.run(outputs_of)
     assert all(s == seen[0] for s in seen), seen
     return results[0], seen[0]
 

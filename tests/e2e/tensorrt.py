@@ -5,7 +5,7 @@ size along axis 0, results that only the root has. Each rank runs its nodes in a
 that an order which the data do not keep is found.
 
 usage: tensorrt.py TESSERA MODELS [TRIALS]"""
-import copy, json, os, random, sys, tempfile, threading
+import copy, json, os, random, sys, tempfile
 
 import numpy as np
 import onnx
@@ -128,26 +128,15 @@ def run(folder, inputs, seed=1):
         manifest = json.load(f)
     assert manifest["dialect"] == "tensorrt"
     n = manifest["ranks"]
-    world, results, errors, seen = witness.World(n), {}, [], set()
+    world, seen = witness.World(n), set()
 
-    def main(r):
-        try:
-            m = onnx.load("%s/rank%d.onnx" % (folder, r))
-            check_file(m)
-            seen.update(chained(m, r, n))
-            e = ReferenceEvaluator(shuffled(m, random.Random(seed * 100 + r)), new_ops=[operator(world, r, n)])
-            results[r] = dict(zip([o.name for o in m.graph.output], e.run(None, {i.name: inputs[i.name] for i in m.graph.input})))
-        except BaseException as x:
-            with world.lock:
-                world.failed = world.failed or "rank %d: %r" % (r, x)
-                world.lock.notify_all()
-            errors.append(x)
+    def outputs_of(r):
+        m = onnx.load("%s/rank%d.onnx" % (folder, r))
+        check_file(m)
+        seen.update(chained(m, r, n))
+        return witness.evaluate(shuffled(m, random.Random(seed * 100 + r)), inputs, [operator(world, r, n)])
 
-    threads = [threading.Thread(target=main, args=(r,)) for r in range(n)]
-    [t.start() for t in threads]
-    [t.join() for t in threads]
-    if errors:
-        raise errors[0]
+    results = world.run(outputs_of)
     giver = {o["name"]: int(o["sharding"].split(":")[1].rstrip("}")) for o in manifest["outputs"]}
     return {name: results[rank][name] for name, rank in giver.items()}, seen
 

@@ -35,6 +35,32 @@ class World:
                 raise RuntimeError(self.failed)
             return [at[r] for r in group]
 
+    def run(self, outputs_of):
+        """outputs_of(rank) of every rank, a thread each: {rank: what it gave}. The first rank that fails ends the others, and its error is raised."""
+        results, errors = {}, []
+
+        def rank_main(rank):
+            try:
+                results[rank] = outputs_of(rank)
+            except BaseException as error:
+                errors.append(error)
+                with self.lock:
+                    self.failed = self.failed or "rank %d: %r" % (rank, error)
+                    self.lock.notify_all()
+
+        threads = [threading.Thread(target=rank_main, args=(rank,)) for rank in range(self.ranks)]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        if errors:
+            raise errors[0]
+        return results
+
+
+def evaluate(model, inputs, operators):
+    """The outputs of a rank's graph, by name."""
+    evaluator = ReferenceEvaluator(model, new_ops=operators)
+    return dict(zip([o.name for o in model.graph.output], evaluator.run(None, {i.name: inputs[i.name] for i in model.graph.input})))
+
 
 def bounds(size, n, j):
     return j * size // n, (j + 1) * size // n
@@ -256,25 +282,8 @@ def captured(graph):
 def run(folder, inputs):
     """The outputs, by name, from the ranks that the manifest says; none of them in pieces."""
     manifest = check_folder(folder)
-    world, results, errors = World(manifest["ranks"]), {}, []
-
-    def rank_main(r):
-        try:
-            m = onnx.load(os.path.join(folder, "rank%d.onnx" % r))
-            e = ReferenceEvaluator(m, new_ops=operators(world, r, manifest["plan"]))
-            names = [o.name for o in m.graph.output]
-            results[r] = dict(zip(names, e.run(None, {i.name: inputs[i.name] for i in m.graph.input})))
-        except BaseException as x:
-            with world.lock:
-                world.failed = world.failed or "rank %d: %r" % (r, x)
-                world.lock.notify_all()
-            errors.append((r, x))
-
-    threads = [threading.Thread(target=rank_main, args=(r,)) for r in range(manifest["ranks"])]
-    [t.start() for t in threads]
-    [t.join() for t in threads]
-    if errors:
-        raise errors[0][1]
+    world = World(manifest["ranks"])
+    results = world.run(lambda r: evaluate(onnx.load(os.path.join(folder, "rank%d.onnx" % r)), inputs, operators(world, r, manifest["plan"])))
     giver = {o["name"]: int(o["sharding"].split(":")[1].rstrip("}")) for o in manifest["outputs"]}
     for r, got in results.items():
         assert set(got) == {"ai.tessera.token.out"} | {name for name, rank in giver.items() if rank == r}, "rank %d gives %s" % (r, list(got))
