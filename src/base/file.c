@@ -80,21 +80,25 @@ static int read_some(int fd, char *p, size_t n, size_t at, size_t *done)
 
 // Reads the first n bytes; 0 or an errno.
 // pread, so that the position of the descriptor, which `mapped` keeps open, stays at 0.
-static int read_at(int fd, char *p, size_t n)
+static int read_all(tsr_session *session, int fd, char *p, size_t n)
 {
-    int error = 0;
-    for (size_t done = 0; done < n && !error;)
-        error = read_some(fd, p + done, n - done, done, &done);
-    return error;
+    for (size_t done = 0; done < n;) {
+        if (fault_io(session, FAULT_READ))
+            return errno;
+        int error = read_some(fd, p + done, n - done, done, &done);
+        if (error)
+            return error;
+    }
+    return 0;
 }
 
 // The bytes of a file of at most READ_MOST; MAP_FAILED and errno, ENODATA where it became shorter.
-static void *read_pages(int fd, size_t n)
+static void *read_pages(tsr_session *session, int fd, size_t n)
 {
     void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return p;
-    int error = read_at(fd, p, n);
+    int error = read_all(session, fd, p, n);
     if (!error) {
         mprotect(p, n, PROT_READ);
         return p;
@@ -107,10 +111,10 @@ static void *read_pages(int fd, size_t n)
 // An empty file has no pages: the caller does not ask for them.
 static void *file_pages(tsr_session *session, int fd, off_t bytes)
 {
+    if (bytes <= READ_MOST)
+        return read_pages(session, fd, (size_t)bytes);
     if (fault_io(session, FAULT_READ))
         return MAP_FAILED;
-    if (bytes <= READ_MOST)
-        return read_pages(fd, (size_t)bytes);
     return mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
 }
 
@@ -144,24 +148,6 @@ void tsr__file_unmap(struct mapped *mapped)
     if (mapped->fd > 0)
         close(mapped->fd);
     *mapped = (struct mapped){.fd = -1};
-}
-
-// Reads exactly n bytes from where the descriptor stands; 0 or an errno.
-static int read_all(tsr_session *session, int fd, char *p, size_t n)
-{
-    for (size_t done = 0; done < n;) {
-        ssize_t got = -1;
-        if (!fault_io(session, FAULT_READ))
-            got = read(fd, p + done, n - done);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return errno;
-        if (got == 0)
-            return ENODATA;
-        done += (size_t)got;
-    }
-    return 0;
 }
 
 // Within `limit`, which each caller knows for its kind of file. `out` is untouched after a failure;
