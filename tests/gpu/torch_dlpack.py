@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors of torch on a real GPU, given to ranks there in place, and results taken back by torch. Says what it left out without either.
+
+usage: torch_dlpack.py     tessera in PYTHONPATH, its library in TESSERA_LIBRARY, an ONNX Runtime with the CUDA provider in TESSERA_ORT"""
+import sys
+
+try:
+    import torch
+except ImportError:
+    print("left out: everything, this Python has no torch")
+    sys.exit(0)
+if not torch.cuda.is_available():
+    print("left out: everything, torch sees no GPU")
+    sys.exit(0)
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+import tessera
+
+ROWS, WIDTH = 64, 256
+failed = 0
+
+
+def case(name, ok, why=""):
+    global failed
+    failed += not ok
+    print("%s %s" % ("ok" if ok else "not ok", name), flush=True)
+    if not ok:
+        print("# " + str(why).replace("\n", "\n# "), flush=True)
+
+
+def mlp(dtype=TensorProto.FLOAT):
+    """y = relu(x @ a) @ b: its cut over two devices has an all-reduce."""
+    value = helper.make_tensor_value_info
+    nodes = [helper.make_node("MatMul", ["x", "a"], ["h"], "first"), helper.make_node("Relu", ["h"], ["r"], "relu"), helper.make_node("MatMul", ["r", "b"], ["y"], "second")]
+    graph = helper.make_graph(nodes, "g", [value("x", dtype, [ROWS, WIDTH]), value("a", dtype, [WIDTH, WIDTH]), value("b", dtype, [WIDTH, WIDTH])],
+                              [value("y", dtype, [ROWS, WIDTH])])
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
+
+
+def session_on(names, dtype=TensorProto.FLOAT):
+    model = tessera.load(mlp(dtype))
+    model.add_config("c", names)
+    model.shard("first", "a", "{1,2:0,1}")
+    model.shard("second", "b", "{2,1:0,1}")
+    return tessera.InferenceSession(model)
+
+
+def inputs(dtype):
+    torch.manual_seed(3)
+    return {name: (torch.randn(shape, device="cuda") / 16).to(dtype) for name, shape in (("x", (ROWS, WIDTH)), ("a", (WIDTH, WIDTH)), ("b", (WIDTH, WIDTH)))}
+
+
+def wanted(feeds):
+    """In float64, so that torch's own choice of products plays no part."""
+    x, a, b = (feeds[name].double() for name in "xab")
+    return torch.relu(x @ a) @ b
+
+
+def far(got, feeds):
+    """Largest difference, relative to the largest magnitude."""
+    want = wanted(feeds)
+    return float((torch.from_dlpack(got).cuda().double() - want).abs().max() / want.abs().max())
+
+
+for name, devices in (("both ranks there", ["CUDA:0", "CUDA:0"]), ("one on the host", ["CUDA:0", "CPU"])):
+    for kind, dtype, limit in (("float32", torch.float32, 5e-5), ("float16", torch.float16, 1e-2)):
+        feeds = inputs(dtype)
+        kept = {k: v.clone() for k, v in feeds.items()}
+        with session_on(devices, TensorProto.FLOAT if kind == "float32" else TensorProto.FLOAT16) as session:
+            first = session.run(None, feeds)[0]
+            off = far(first, feeds)
+            case("%s, %s" % (name, kind), off < limit, "off by %g" % off)
+            # What torch has queued must be done before a rank reads: 50 changes of x, no wait by the caller.
+            for _ in range(50):
+                feeds["x"].mul_(0.5).add_(1 / 64)
+            off = far(session.run(None, feeds)[0], feeds)
+            case("%s, %s, changed just before" % (name, kind), off < limit, "off by %g" % off)
+        same = all(torch.equal(feeds[k], kept[k]) for k in "ab")
+        case("%s, %s, torch's memory is as it was" % (name, kind), same)
+
+# In place: a run takes no second copy of what lies on the GPU already. 256 MiB would be seen.
+big = torch.zeros(64 << 20, device="cuda")
+graph = helper.make_graph([helper.make_node("ReduceMax", ["x"], ["y"], "max", keepdims=0)], "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [big.numel()])],
+                          [helper.make_tensor_value_info("y", TensorProto.FLOAT, [])])
+model = tessera.load(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]))
+model.add_config("c", ["CUDA:0"])
+with tessera.InferenceSession(model) as session:
+    session.run(None, {"x": big})
+    free = torch.cuda.mem_get_info()[0]
+    big[12345] = 7
+    got = session.run(None, {"x": big})[0]
+    taken = free - torch.cuda.mem_get_info()[0]
+    case("large tensors are read in place", float(got) == 7 and taken < 64 << 20, "max %s, %d bytes taken" % (got, taken))
+refused = ""
+try:
+    with tessera.InferenceSession(mlp(), devices="cpu:2") as session:
+        session.run(None, inputs(torch.float32))
+except tessera.TesseraError as error:
+    refused = str(error)
+case("refused where no rank is on that GPU", "lies on GPU 0" in refused, refused)
+strided = inputs(torch.float32)
+strided["x"] = strided["x"].t().contiguous().t()
+try:
+    with session_on(["CUDA:0", "CUDA:0"]) as session:
+        off = far(session.run(None, strided)[0], strided)
+    case("strides: right or refused", off < 5e-5, "off by %g" % off)
+except tessera.TesseraError as error:
+    case("strides: right or refused", "contiguous" in str(error) or "stride" in str(error), error)
+print("left out: outputs that stay on the GPU, they come as memory of the host")
+sys.exit(failed > 0)
