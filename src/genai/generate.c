@@ -22,6 +22,7 @@ struct tsr_generator {
     tsr_session *session;
     tsr_generate_options options;
     struct temporary *work; // folder of the parts; NULL: the model runs whole
+    tsr_topology *topology; // devices that were named; NULL: so many equal ones, or one
     tsr_job *job;
     tsr_tensors *inputs, *outputs;
     int64_t past; // tokens in the caches
@@ -73,43 +74,52 @@ static tsr_status open_whole(tsr_generator *generator)
     return st;
 }
 
-// Plans a step of decode, cuts the model into a temporary folder, and opens that.
+// Plans a step of decode over caches that are half full, and writes the parts.
 // The states go to the planner, and by way of the partition's manifest to the job, which keeps
 // them.
-static tsr_status open_cut(tsr_generator *generator)
+static tsr_status plan_and_cut(tsr_generator *generator, tsr_model *model, const char *parts)
 {
     tsr_folder *folder = generator->folder;
-    const char **states = state_texts(generator);
-    const char *parts = NULL;
-    tsr_model *model = NULL;
     tsr_plan_options plan = {.size = sizeof plan,
                              .devices = generator->options.devices,
-                             .state = states,
+                             .topology = generator->topology,
+                             .state = state_texts(generator),
                              .n_state = folder->caches.n};
     tsr_plan_summary planned = {.size = sizeof planned};
     tsr_partition_options cut = {.size = sizeof cut};
-    if (!states)
+    if (!plan.state)
         return TSR_NOMEM;
+    int64_t past = folder->context > 2 ? folder->context / 2 : 128;
+    tsr_status st = tsr__genai_sizes(folder, 1, past, &plan.sizes, &plan.n_sizes);
+    if (st != TSR_OK)
+        return st;
+    st = tsr_plan(model, &plan, &planned);
+    if (st != TSR_OK)
+        return st;
+    cut.config = planned.config;
+    return tsr_partition(model, parts, &cut, NULL);
+}
+
+// Cuts the model into a temporary folder, and opens that.
+static tsr_status open_cut(tsr_generator *generator)
+{
+    tsr_folder *folder = generator->folder;
+    tsr_model *model = NULL;
     tsr_status st = tsr__temporary_folder(generator->session, generator->options.work, "generate",
                                           &generator->work);
-    if (st == TSR_OK)
-        parts = tsr__arena_printf(&folder->arena, "%s/parts", generator->work->path).p;
-    if (st == TSR_OK && !parts)
-        st = TSR_NOMEM;
-    if (st == TSR_OK)
-        st = tsr__genai_sizes(folder, 1, folder->context > 2 ? folder->context / 2 : 128,
-                              &plan.sizes, &plan.n_sizes);
-    if (st == TSR_OK)
-        st = tsr_model_load(generator->session, folder->model_path, &model);
-    if (st == TSR_OK)
-        st = tsr_plan(model, &plan, &planned);
-    cut.config = planned.config;
-    if (st == TSR_OK)
-        st = tsr_partition(model, parts, &cut, NULL);
-    if (st == TSR_OK)
-        st = tsr_job_open(generator->session, parts, &generator->options.run, &generator->job);
+    if (st != TSR_OK)
+        return st;
+    const char *parts = tsr__arena_printf(&folder->arena, "%s/parts", generator->work->path).p;
+    if (!parts)
+        return TSR_NOMEM;
+    st = tsr_model_load(generator->session, folder->model_path, &model);
+    if (st != TSR_OK)
+        return st;
+    st = plan_and_cut(generator, model, parts);
     tsr_model_free(model);
-    return st;
+    if (st != TSR_OK)
+        return st;
+    return tsr_job_open(generator->session, parts, &generator->options.run, &generator->job);
 }
 
 // ---- one step ----------------------------------------------------------------------------------
@@ -416,7 +426,34 @@ void tsr_generator_close(tsr_generator *generator)
     tsr_job_close(generator->job);
     tsr__free(session, generator->logits, (size_t)generator->room * sizeof *generator->logits);
     tsr__temporary_remove(generator->work);
+    tsr_topology_free(generator->topology);
     tsr__free(session, generator, sizeof *generator);
+}
+
+// run.device names one device, or several as --devices does: "cuda:2@0", "CUDA:0,CPU", a file. Several make a topology that
+// the model is cut for; the ranks then have its names, and no device of their own.
+static tsr_status find_devices(tsr_generator *generator)
+{
+    tsr_generate_options *own = &generator->options;
+    tsr_session *session = generator->session;
+    const char *text = own->run.device;
+    tsr_status st;
+    if (!text)
+        return TSR_OK;
+    if (access(text, F_OK) == 0)
+        st = tsr_topology_read(session, text, &generator->topology);
+    else if (tsr_topology_is_real(text))
+        st = tsr_topology_real(session, text, own->run.gpu_driver, own->run.gpu_nccl,
+                               &generator->topology);
+    else
+        st = tsr_topology_parse(session, text, &generator->topology);
+    if (st != TSR_OK)
+        return st;
+    own->devices = tsr_topology_devices(generator->topology);
+    own->run.device = NULL;
+    if (own->devices == 1)
+        own->run.device = tsr_topology_device_at(generator->topology, 0)->name;
+    return TSR_OK;
 }
 
 // Callers built against an older header have shorter structs: only `size` bytes are read from the options.
@@ -435,7 +472,9 @@ tsr_status tsr_generator_open(tsr_folder *folder, const tsr_generate_options *op
     // room.
     own->run.states_in_place = caches_have_room(folder);
     generator->random = own->seed;
-    tsr_status st = own->devices > 1 ? open_cut(generator) : open_whole(generator);
+    tsr_status st = find_devices(generator);
+    if (st == TSR_OK)
+        st = own->devices > 1 ? open_cut(generator) : open_whole(generator);
     if (st != TSR_OK) {
         tsr_generator_close(generator);
         return st;
