@@ -23,7 +23,7 @@ def _tokenizer(folder: str) -> Any:
     return Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
 
 
-def _tokens(folder: str, ids: Sequence[int], devices: Optional[int], max_tokens: int, temperature: float, top_k: int, top_p: float, seed: int,
+def _tokens(folder: str, ids: Sequence[int], devices: Union[int, str, None], max_tokens: int, temperature: float, top_k: int, top_p: float, seed: int,
             transport: str) -> Iterator[int]:
     """Runs the generation in the session's thread; its tokens come through a queue. A caller who stops early ends it."""
     session, found, stop = Session(), queue.SimpleQueue(), threading.Event()  # type: ignore[var-annotated]
@@ -37,8 +37,11 @@ def _tokens(folder: str, ids: Sequence[int], devices: Optional[int], max_tokens:
         session.open_engine()
         session.status(library.tsr_folder_open(session.handle, os.fsencode(folder), ctypes.byref(handle)))
         try:
-            options = options_of(_api.tsr_generate_options, devices=devices or 0, max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p,
-                                 seed=seed, run=run_options(transport), work=os.fsencode(os.environ.get("TMPDIR", "/tmp")))
+            run = run_options(transport)
+            if isinstance(devices, str):  # a topology, such as "cuda:2"
+                run.device = devices.encode()
+            options = options_of(_api.tsr_generate_options, devices=devices if isinstance(devices, int) else 0, max_tokens=max_tokens, temperature=temperature,
+                                 top_k=top_k, top_p=top_p, seed=seed, run=run, work=os.fsencode(os.environ.get("TMPDIR", "/tmp")))
             prompt = (ctypes.c_int64 * len(ids))(*ids)
             session.status(library.tsr_generate(handle, prompt, len(ids), ctypes.byref(options), _api.tsr_token_fn(take), None, None))
         finally:
@@ -68,7 +71,7 @@ def _tokens(folder: str, ids: Sequence[int], devices: Optional[int], max_tokens:
         session.close()
 
 
-def generate(folder: Union[str, os.PathLike], prompt: Union[str, Sequence[int]], *, devices: Optional[int] = None, max_tokens: int = 64,
+def generate(folder: Union[str, os.PathLike], prompt: Union[str, Sequence[int]], *, devices: Union[int, str, None] = None, max_tokens: int = 64,
              temperature: float = 0.0, top_k: int = 0, top_p: float = 0.0, seed: int = 0, transport: str = "threads") -> Iterator[Union[str, int]]:
     """Continues a prompt: of text, pieces of text come; of tokens, tokens. The folder is onnxruntime-genai's or Optimum's."""
     path = os.fspath(folder)

@@ -255,10 +255,12 @@ static int read_options(struct folder_bench *bench)
 {
     struct cli *cli = bench->cli;
     if (!read_count(cli, "--prompt-tokens", DEFAULT_PROMPT, &bench->prompt) ||
-        !read_count(cli, "--max-tokens", DEFAULT_TOKENS, &bench->options.max_tokens) ||
-        !read_count(cli, "--devices", 1, &bench->options.devices))
+        !read_count(cli, "--max-tokens", DEFAULT_TOKENS, &bench->options.max_tokens))
         return EXIT_USAGE;
-    return cli_read_run_options(cli, &bench->options.run);
+    int code = cli_read_run_options(cli, &bench->options.run);
+    if (code)
+        return code;
+    return cli_read_generating(cli, &bench->options);
 }
 
 // The same tokens as the peer's: 3, 34, 65 ... of the vocabulary.

@@ -244,6 +244,8 @@ struct planning {
 };
 int cli_planning(struct cli *cli, struct planning *planning);
 void cli_planning_end(struct planning *planning);
+// --devices of generation, after the options of its run: devices is their number, 1 where they are not given.
+int cli_read_generating(struct cli *cli, tsr_generate_options *options);
 // --notation: how shardings are written; tiles where it is not given. False: no such notation.
 bool cli_notation(const struct cli *cli, tsr_notation *out);
 // "17" -> 17; false: not a whole number from 0 on.

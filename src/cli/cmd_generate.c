@@ -63,9 +63,7 @@ static int read_options(struct cli *cli, tsr_generate_options *options)
     struct {
         const char *name;
         int64_t *to;
-    } counts[] = {{"--devices", &options->devices},
-                  {"--max-tokens", &options->max_tokens},
-                  {"--top-k", &options->top_k}};
+    } counts[] = {{"--max-tokens", &options->max_tokens}, {"--top-k", &options->top_k}};
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
         const char *text = cli_value(cli, counts[i].name);
         if (text && (!cli_count_of(text, &number) || number > INT32_MAX))
@@ -81,7 +79,10 @@ static int read_options(struct cli *cli, tsr_generate_options *options)
         return cli_usage(cli, "--top-p wants a number up to 1, not '%s'", top_p);
     if (seed && !cli_count_of(seed, &options->seed))
         return cli_usage(cli, "--seed wants a number, not '%s'", seed);
-    return cli_read_run_options(cli, &options->run);
+    int code = cli_read_run_options(cli, &options->run);
+    if (code)
+        return code;
+    return cli_read_generating(cli, options);
 }
 
 // The first token's time holds the prompt; the rate is of those behind it.
@@ -161,7 +162,8 @@ static int run(struct cli *cli)
 static const struct option options_table[] = {
     {"--ids", "1,72,101", "the tokens of the prompt"},
     {"--prompt", "TEXT", "the prompt as text (Python's tessera.generate has the tokenizer)"},
-    {"--devices", "N", "plan and cut the model for so many devices (default: whole)"},
+    {"--devices", "N|TOPOLOGY",
+     "plan and cut the model for so many devices, or for a topology: cuda:2 (default: whole)"},
     {"--max-tokens", "N", "at most so many new tokens (default 64)"},
     {"--temperature", "T", "draw tokens at this temperature (default: the most likely one)"},
     {"--top-k", "K", "draw among the K most likely ones"},

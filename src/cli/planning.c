@@ -87,6 +87,22 @@ void cli_planning_end(struct planning *planning)
     *planning = (struct planning){0};
 }
 
+// A topology is read here to be judged and counted; the library, which is given its text, reads it again.
+int cli_read_generating(struct cli *cli, tsr_generate_options *options)
+{
+    struct planning planning;
+    int code = cli_planning(cli, &planning);
+    if (code)
+        return code;
+    options->devices = planning.options.devices > 0 ? planning.options.devices : 1;
+    if (planning.options.topology) {
+        options->run.device = cli_value(cli, "--devices");
+        options->devices = tsr_topology_devices(planning.options.topology);
+    }
+    cli_planning_end(&planning);
+    return 0;
+}
+
 // With threads there is one process, which plans. tsr_run_place is false where no launcher and no
 // --rank makes this process one of several.
 bool cli_plans(const tsr_run_options *options)

@@ -98,6 +98,19 @@ case("planned and measured memory agree", len(ranks) == 2 and all(abs(r["memory"
 rc, out, err = call("run", BERT + "/model.onnx", "--inputs", BERT + "/test_data_set_0", "--devices", "2", "--verbose")
 case("--verbose says what the ranks are", rc == 0 and "rank 1: CPU (CPU), " in out and "threads with ranks 0+1" in out, out + err)
 
+# Generation, cut for named devices: the tokens of one CPU.
+FOLDER = ROOT + "/tests/folders/genai_tiny"
+alone = call("generate", FOLDER, "--ids", "1,7,11", "--max-tokens", "12")[1]
+for devices in ("cuda:2@0", "CUDA:0,CPU", "cuda:1", "ring:2"):
+    rc, out, err = call("generate", FOLDER, "--ids", "1,7,11", "--max-tokens", "12", "--devices", devices)
+    case("generate on " + devices, rc == 0 and len(alone.split()) == 12 and out == alone, "exit %d %s %s" % (rc, out, err))
+rc, out, err = call("generate", FOLDER, "--ids", "1,7,11", "--devices", "cuda:9")
+case("generate on more GPUs than there are", rc == 7 and "GPUs 0 to 1" in err, "exit %d %s" % (rc, err))
+rc, out, err = call("generate", FOLDER, "--ids", "1,7,11", "--devices", "many")
+case("generate on no topology", rc == 2 and "topology" in err, "exit %d %s" % (rc, err))
+rc, out, err = call("bench", FOLDER, "--devices", "cuda:2@0", "--seconds", "0.1", "--max-tokens", "4", "--prompt-tokens", "5", "--json")
+case("bench of a folder on GPUs", rc == 0 and json.loads(out)["devices"] == 2, "exit %d %s" % (rc, err))
+
 rc, out, err = verify("cuda:3")
 case("more GPUs than there are", rc == 7 and "GPUs 0 to 1" in err and "cuda:2@0" in err, "exit %d %s" % (rc, err))
 rc, out, err = verify("cuda:2", TESSERA_CUDA="/nowhere/libcuda.so")
