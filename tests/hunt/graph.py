@@ -251,7 +251,8 @@ class Maker:
         return name
 
     def imports(self):
-        out = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1), helper.make_opsetid("ai.onnx.ml", 3)]
+        out = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1), helper.make_opsetid("ai.onnx.ml", 5 if self.opset > 23 else 3)]
+        out += [helper.make_opsetid("ai.onnx.preview", 1)] * (self.opset > 25)
         return out + [helper.make_opsetid("hunt.local", 1)] * bool(self.functions)
 
     def evaluate(self, node, values, is_constant):

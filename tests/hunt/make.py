@@ -139,7 +139,7 @@ def same(a, b):
 def make(seed):
     """A case, or None where nothing came about."""
     opset_draw = Maker(seed).rng.random()
-    opset = 21 if opset_draw < 0.6 else 18 if opset_draw < 0.7 else 23 if opset_draw < 0.85 else 24
+    opset = 21 if opset_draw < 0.6 else 18 if opset_draw < 0.7 else 23 if opset_draw < 0.82 else 24 if opset_draw < 0.9 else cases.NEWEST
     if opset_draw > 0.93:
         opset = cases.OPSETS[seed % len(cases.OPSETS)]
     maker = Maker(seed * 2 + 1, opset)

@@ -213,7 +213,7 @@ def cases(p):
                 nodes_truenodeids=[1, 0, 0], nodes_falsenodeids=[2, 0, 0], nodes_hitrates=[1.0, 1.0, 1.0], nodes_missing_value_tracks_true=[0, 0, 0])
     regressor = dict(node, n_targets=2, target_treeids=[0, 0], target_nodeids=[1, 2], target_ids=[0, 1], target_weights=[3.0, 5.0])
     classifier = dict(node, classlabels_int64s=[4, 5, 6], class_treeids=[0, 0], class_nodeids=[1, 2], class_ids=[0, 2], class_weights=[1.0, 1.0], post_transform="NONE")
-    svm = dict(kernel_type="LINEAR", coefficients=[0.5, -0.25, 0.75], rho=[0.1])
+    svm = dict(kernel_params=[0.0, 0.0, 3.0], kernel_type="LINEAR", coefficients=[0.5, -0.25, 0.75], rho=[0.1])
     tree = dict(n_targets=2, aggregate_function=1, post_transform=0, tree_roots=[0], nodes_modes=p.tensor(np.array([0], np.uint8)), nodes_featureids=[1], nodes_splits=p.tensor(f([0.1])),
                 nodes_truenodeids=[0], nodes_trueleafs=[1], nodes_falsenodeids=[1], nodes_falseleafs=[1], leaf_targetids=[0, 1], leaf_weights=p.tensor(f([3.0, 5.0])))
     step = lambda n, kinds: case(np.float32(0.1), np.int64(3), *(away(3, 4) if k % n == 0 else away(5) for k in range(n * kinds)), outputs=n * (kinds - 1))
@@ -260,7 +260,7 @@ def cases(p):
         ML + "Normalizer": [case(floats(5, 3), norm=n) for n in ("MAX", "L1", "L2")], ML + "LinearRegressor": [case(floats(5, 3), coefficients=[0.5, 1.0, 2.0, 3.0, 4.0, 5.0], intercepts=[1.0, 2.0], targets=2)],
         ML + "SVMRegressor": [case(floats(5, 3), n_supports=0, **svm)], ML + "TreeEnsembleRegressor": [case(floats(5, 3), **regressor)], ML + "TreeEnsembleClassifier": [case(floats(5, 3), outputs=2, **classifier)],
         ML + "LinearClassifier": [case(floats(5, 2), outputs=2, coefficients=[0.5, 1.0, -2.0, 3.0, 1.0, -1.0], intercepts=[1.0, 0.0, 0.5], classlabels_ints=[3, 5, 7], multi_class=1)],
-        ML + "SVMClassifier": [case(floats(5, 3), outputs=2, kernel_type="LINEAR", coefficients=[0.5, -0.25, 0.75, 1.0, 2.0, -1.0], rho=[0.1, 0.2], classlabels_ints=[3, 5])],
+        ML + "SVMClassifier": [case(floats(5, 3), outputs=2, kernel_type="LINEAR", kernel_params=[0.0, 0.0, 3.0], coefficients=[0.5, -0.25, 0.75, 1.0, 2.0, -1.0], rho=[0.1, 0.2], classlabels_ints=[3, 5])],
         ML + "OneHotEncoder": [case(ints(3, 4, low=0, high=4), cats_int64s=[0, 1, 3])], ML + "FeatureVectorizer": [case(floats(5, 2), floats(5, 3), inputdimensions=[2, 3])],
         ML + "CategoryMapper": [case(ints(3, 4, low=0, high=3), cats_int64s=[0, 1, 2], cats_strings=["a", "b", "c"])], **{ML + op: whole(floats(3, 4)) for op in ("CastMap", "DictVectorizer", "ZipMap")},
         MS + "FusedConv": [case(floats(2, 4, 5, 6), floats(6, 4, 3, 3), floats(6), activation="Relu"), case(floats(2, 4, 5, 5), floats(6, 2, 1, 1), floats(6), floats(2, 6, 5, 5), group=2, activation="Relu")],
