@@ -24,9 +24,7 @@ static int card_of(struct str name)
     return (int)card;
 }
 
-// The card that a device means, after the user's map and by its kind; -1: none.
-static int card_named(const struct engine *engine, const char *device,
-                      const tsr_run_options *options)
+int tsr__gpu_card(const struct engine *engine, const char *device, const tsr_run_options *options)
 {
     char name[DEVICE_NAME];
     struct str mapped = tsr__device_mapped(device, options);
@@ -35,7 +33,7 @@ static int card_named(const struct engine *engine, const char *device,
 
 bool tsr__gpu_named(tsr_session *session, const char *device, const tsr_run_options *options)
 {
-    return card_named(session->engine, device, options) >= 0;
+    return tsr__gpu_card(session->engine, device, options) >= 0;
 }
 
 const struct gpu *tsr__gpu_driver(tsr_session *session, struct engine *engine,
@@ -94,7 +92,7 @@ static tsr_status seat_alone(struct rank *rank, int card)
 // turns that back.
 tsr_status tsr__gpu_place(struct rank *rank)
 {
-    int card = card_named(rank->engine, rank->device, rank->options);
+    int card = tsr__gpu_card(rank->engine, rank->device, rank->options);
     struct comm_trouble why;
     if (!rank->gpu)
         return TSR_OK;
@@ -203,7 +201,7 @@ tsr_status tsr__gpu_bind(struct rank *rank)
     const OrtApi *api = rank->engine->api;
     if (!rank->seat || tsr__gpu_stands_in(rank->gpu))
         return TSR_OK;
-    int card = card_named(rank->engine, rank->device, rank->options);
+    int card = tsr__gpu_card(rank->engine, rank->device, rank->options);
     rank->stays = ARENA_ARRAY(&rank->arena, bool, rank->n_outputs + 1);
     if (!rank->stays)
         return TSR_NOMEM;

@@ -262,6 +262,8 @@ int64_t tsr__memory_since(const struct memory_mark *before, const char *folder,
 
 // ---- gpus.c: ranks on GPUs
 
+// The card that a device means, after the map of the options and by its kind; -1: no GPU of CUDA's.
+int tsr__gpu_card(const struct engine *engine, const char *device, const tsr_run_options *options);
 // True if the device of that name, after the map of the options, is a GPU of CUDA's.
 bool tsr__gpu_named(tsr_session *session, const char *device, const tsr_run_options *options);
 // Opens the driver for ranks of this process; NULL where it is not here: the provider will tell.

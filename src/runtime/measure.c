@@ -4,6 +4,7 @@
 //
 // What else the machine does makes some times longer, and none shorter: low ones are taken, and ranks of one host, whose cores
 // are alike, have the numbers of the best of them.
+#include "gpu/gpu.h"
 #include "runtime/measure_rank.h"
 #include "runtime/spawn.h"
 
@@ -27,6 +28,9 @@ static void rank_for(const struct measure_rank *rank, enum measure_model which, 
     *out = (struct rank){.engine = rank->engine,
                          .path = tsr__measure_path(rank->folder, which, path),
                          .threads = rank->threads,
+                         .options = rank->options,
+                         .device = rank->device,
+                         .gpu = rank->gpu,
                          .spin = rank->threads * rank->endpoint->host_ranks <=
                                  rank->endpoint->host_cores};
 }
@@ -99,12 +103,15 @@ static tsr_status time_model(struct measure_rank *rank, enum measure_model which
     char path[MEASURE_PATH];
     struct rank model;
     tsr_tensors *in = NULL;
+    tsr_run_options options = *rank->options;
+    options.tf32 = which == MEASURE_TF32;
     rank_for(rank, which, path, &model);
+    model.options = &options;
     tsr__rank_open(&model);
     tsr_status st = model.status;
     if (st != TSR_OK)
         goto free_model;
-    st = tsr__measure_input(model.session, which, &in);
+    st = tsr__measure_input(rank, model.session, which, &in);
     if (st != TSR_OK)
         goto free_model;
     st = run_model(rank, &model, in, seconds, out, why);
@@ -132,25 +139,39 @@ static int64_t memory_here(void)
     return pages > 0 && page > 0 ? (int64_t)pages * page : 0;
 }
 
+// 4.3e9 operations in 0.1 s are 4.3e10 a second; a model that was not timed has 0 s, and no rate.
+static double rate_of(const struct measure_rank *rank, enum measure_model which,
+                      const double *seconds)
+{
+    if (seconds[which] <= 0)
+        return 0;
+    return tsr__measure_work(which, rank->large) / seconds[which];
+}
+
 static tsr_status compute(struct measure_rank *rank, struct comm_trouble *why)
 {
-    static const double share[MEASURE_MODELS] = {0.25, 0.12, 0.04, 0.04, 0.06};
+    static const double share[MEASURE_MODELS] = {0.25, 0.12, 0.04, 0.04, 0.06, 0.04, 0.04, 0.04};
     double seconds[MEASURE_MODELS] = {0};
-    for (int i = 0; i < MEASURE_MODELS; i++) {
+    for (int i = 0; i < rank->models; i++) {
         tsr_status st =
             time_model(rank, (enum measure_model)i, share[i] * rank->seconds, &seconds[i], why);
         if (rank->endpoint->rank == 0)
-            tsr__progress(rank->session, "engine", (uint64_t)i + 1, MEASURE_MODELS);
+            tsr__progress(rank->session, "engine", (uint64_t)i + 1, (uint64_t)rank->models);
         if (st != TSR_OK)
             return st;
     }
     struct measured_rank *self = &rank->out->self;
-    self->flops = tsr__measure_work(MEASURE_ARITHMETIC) / seconds[MEASURE_ARITHMETIC];
-    self->bandwidth = tsr__measure_work(MEASURE_MEMORY) / seconds[MEASURE_MEMORY];
-    self->byte_rate = tsr__measure_work(MEASURE_BYTES) / seconds[MEASURE_BYTES];
+    self->flops = rate_of(rank, MEASURE_ARITHMETIC, seconds);
+    self->bandwidth = rate_of(rank, MEASURE_MEMORY, seconds);
+    self->rates[TSR_RATE_INT8] = rate_of(rank, MEASURE_BYTES, seconds);
+    self->rates[TSR_RATE_TF32] = rate_of(rank, MEASURE_TF32, seconds);
+    self->rates[TSR_RATE_FLOAT16] = rate_of(rank, MEASURE_HALVES, seconds);
+    self->rates[TSR_RATE_BFLOAT16] = rate_of(rank, MEASURE_BFLOATS, seconds);
     // 4 and 204 nodes on 1024 elements: the difference is next to nothing but the overhead of 200.
     double more = seconds[MEASURE_MANY] - seconds[MEASURE_FEW];
     self->overhead = more > 0 ? more / (MEASURE_MANY_NODES - MEASURE_FEW_NODES) : 0;
+    if (rank->seat)
+        return TSR_OK; // its memory is known (measure_gpu.c)
     self->memory = memory_here();
     if (rank->endpoint->host_ranks > 1) // which share it
         self->memory /= rank->endpoint->host_ranks;
@@ -176,6 +197,11 @@ static void find_groups(struct measure_rank *rank)
 // time, as in a run. Collectives are measured on one host only.
 static tsr_status all_parts(struct measure_rank *rank, struct comm_trouble *why)
 {
+    if (rank->gpu) {
+        tsr_status opened = tsr__measure_gpu_open(rank, why);
+        if (opened != TSR_OK)
+            return opened;
+    }
     struct endpoint *endpoint = rank->endpoint;
     tsr_status st = tsr__comm_barrier(endpoint, PLAN, "start of measuring", why);
     if (st != TSR_OK)
@@ -184,6 +210,9 @@ static tsr_status all_parts(struct measure_rank *rank, struct comm_trouble *why)
     if (st != TSR_OK)
         return st;
     st = tsr__comm_barrier(endpoint, PLAN, "links", why);
+    if (st != TSR_OK)
+        return st;
+    st = tsr__measure_gpu_meet(rank, why);
     if (st != TSR_OK)
         return st;
     st = tsr__measure_links(rank, why);
@@ -209,7 +238,7 @@ void tsr__measure_rank(struct measure_rank *rank)
     enum diag_code code = DIAG_rank_failed;
     if (rank->status == TSR_ENGINE)
         code = DIAG_engine_failed;
-    tsr__comm_fail(endpoint, rank->status, said ? why.text : "measuring failed");
+    tsr__comm_fail(rank->endpoint, rank->status, said ? why.text : "measuring failed");
     tsr__diag(rank->session, code, &at, NULL, "%s",
               said ? why.text : tsr_status_text(rank->status));
 }
@@ -223,10 +252,46 @@ struct measuring {
     struct engine *engine;
     struct temporary *folder; // of the models
     int n;
+    const char *const *devices;     // by rank; NULL: all are on the CPU
+    const struct gpu *gpu;          // one of them is a GPU
     struct findings_of_rank *found; // by rank
     struct measure_rank *ranks;     // as threads
     struct measured *out;
 };
+
+// How many models are timed: those of other types only where every rank is on a GPU, whose engine has kernels for them. A library
+// that stands in for the driver has the CPU's kernels, which lack bfloat16.
+static int models_for(const struct measuring *measuring)
+{
+    for (int i = 0; i < measuring->n; i++)
+        if (!measuring->gpu ||
+            tsr__gpu_card(measuring->engine, measuring->devices[i], &measuring->run) < 0)
+            return MEASURE_EVERYWHERE;
+    return tsr__gpu_stands_in(measuring->gpu) ? MEASURE_BFLOATS : MEASURE_MODELS;
+}
+
+static bool names_gpu(const struct measuring *measuring)
+{
+    if (!measuring->devices)
+        return false;
+    for (int i = 0; i < measuring->n; i++)
+        if (tsr__gpu_card(measuring->engine, measuring->devices[i], &measuring->run) >= 0)
+            return true;
+    return false;
+}
+
+// Opens the driver in the process that will use it, so not in one that forks the ranks.
+static tsr_status find_gpus(struct measuring *measuring, tsr_session *session)
+{
+    if (!names_gpu(measuring))
+        return TSR_OK;
+    measuring->gpu = tsr__gpu_driver(session, measuring->engine, &measuring->run);
+    if (measuring->gpu)
+        return TSR_OK;
+    return tsr__run_refuse(session, DIAG_provider_absent, NULL,
+                           "`tessera doctor` lists the GPUs of this machine",
+                           measuring->engine->gpu_why);
+}
 
 static void begin_rank(const struct measuring *measuring, tsr_session *session,
                        struct endpoint *endpoint, struct findings_of_rank *out,
@@ -236,9 +301,14 @@ static void begin_rank(const struct measuring *measuring, tsr_session *session,
                                   .engine = measuring->engine,
                                   .endpoint = endpoint,
                                   .folder = measuring->folder->path,
+                                  .options = &measuring->run,
+                                  .gpu = measuring->gpu,
+                                  .models = models_for(measuring),
                                   .seconds = measuring->seconds,
                                   .no_pin = measuring->run.no_pin,
                                   .out = out};
+    if (measuring->devices)
+        rank->device = measuring->devices[endpoint->rank];
     rank->threads =
         tsr__rank_threads(endpoint->host_cores, endpoint->host_ranks, measuring->run.threads);
 }
@@ -255,12 +325,22 @@ static void level(struct measured *measured)
     struct measured_rank best = measured->rank[0];
     for (int i = 1; i < measured->ranks; i++) {
         best.flops = larger(best.flops, measured->rank[i].flops);
-        best.byte_rate = larger(best.byte_rate, measured->rank[i].byte_rate);
+        for (int k = 0; k < TSR_RATE_COUNT; k++)
+            best.rates[k] = larger(best.rates[k], measured->rank[i].rates[k]);
         best.bandwidth = larger(best.bandwidth, measured->rank[i].bandwidth);
         best.overhead = -larger(-best.overhead, -measured->rank[i].overhead);
     }
     for (int i = 0; i < measured->ranks; i++)
         measured->rank[i] = best;
+}
+
+// All ranks are on devices of one name; "CUDA:0" and "CUDA:1" may be unlike.
+static bool alike(const struct measuring *measuring)
+{
+    for (int i = 1; i < measuring->n; i++)
+        if (measuring->devices && strcmp(measuring->devices[i], measuring->devices[0]) != 0)
+            return false;
+    return true;
 }
 
 static void collect(struct measuring *measuring, const struct measure_rank *rank)
@@ -284,7 +364,7 @@ static void collect(struct measuring *measuring, const struct measure_rank *rank
                     if (findings_of_rank->seconds[a][b][c] > measured->seconds[a][b][c])
                         measured->seconds[a][b][c] = findings_of_rank->seconds[a][b][c];
     }
-    if (measured->one_host)
+    if (measured->one_host && alike(measuring))
         level(measured);
 }
 
@@ -337,12 +417,17 @@ static tsr_status run_threads(struct measuring *measuring)
 static tsr_status with_threads(struct measuring *measuring)
 {
     struct comm_options comm = {.timeout_s = measuring->run.timeout_s};
+    tsr_status st = find_gpus(measuring, measuring->session);
+    if (st != TSR_OK)
+        return st;
     struct thread_job *job = tsr__threads_new(measuring->session, measuring->n, &comm);
     if (!job)
         return TSR_NOMEM;
-    tsr_status st = begin_threads(measuring, job);
+    st = begin_threads(measuring, job);
     if (st == TSR_OK)
         st = run_threads(measuring);
+    for (int i = 0; i < measuring->n; i++) // no earlier: others use what a rank has opened
+        tsr__measure_gpu_close(&measuring->ranks[i]);
     for (int i = 1; i < measuring->n; i++)
         tsr_session_free(measuring->ranks[i].session);
     tsr__threads_free(job);
@@ -358,8 +443,12 @@ static tsr_status child_work(struct spawn *spawn, tsr_session *session, int rank
     struct measuring *measuring = spawn->data;
     struct measure_rank measure_rank;
     struct engine *engine = tsr__engine_state(session);
+    tsr_status st = find_gpus(measuring, session);
+    if (st != TSR_OK)
+        return st;
     begin_rank(measuring, session, engine->joined, &measuring->found[rank], &measure_rank);
     tsr__measure_rank(&measure_rank);
+    tsr__measure_gpu_close(&measure_rank);
     tsr__message_put(out, &measure_rank, sizeof measure_rank);
     tsr__message_put(out, &measuring->found[rank], sizeof measuring->found[rank]);
     return measure_rank.status;
@@ -386,6 +475,11 @@ static tsr_status with_children(struct measuring *measuring)
                       .work = child_work,
                       .take = child_take,
                       .data = measuring};
+    if (names_gpu(measuring)) {
+        tsr_status st = tsr__gpu_spoilt(measuring->session, &measuring->run);
+        if (st != TSR_OK)
+            return st;
+    }
     return tsr__spawn(measuring->session, &w);
 }
 
@@ -424,11 +518,15 @@ static tsr_status bring(struct measuring *measuring, struct endpoint *endpoint)
 static tsr_status as_launched(struct measuring *measuring, struct endpoint *endpoint)
 {
     struct measure_rank *rank = &measuring->ranks[endpoint->rank];
+    tsr_status st = find_gpus(measuring, measuring->session);
+    if (st != TSR_OK)
+        return st;
     begin_rank(measuring, measuring->session, endpoint, &measuring->found[endpoint->rank], rank);
     tsr__measure_rank(rank);
-    if (rank->status != TSR_OK)
-        return rank->status;
-    return bring(measuring, endpoint);
+    if (rank->status == TSR_OK)
+        rank->status = bring(measuring, endpoint);
+    tsr__measure_gpu_close(rank);
+    return rank->status;
 }
 
 // ---- start and end -----------------------------------------------------------------------------
@@ -504,9 +602,9 @@ free_lists:
 }
 
 tsr_status tsr__measure(tsr_session *session, const tsr_measure_options *options,
-                        struct measured *out)
+                        const char *const *devices, struct measured *out)
 {
-    struct measuring measuring = {.session = session, .out = out};
+    struct measuring measuring = {.session = session, .devices = devices, .out = out};
     struct endpoint *place = NULL;
     memset(out, 0, sizeof *out);
     tsr_status st = read_options(&measuring, options, &place);

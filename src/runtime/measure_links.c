@@ -49,6 +49,15 @@ static struct comm_call call_of(struct measure_rank *rank, const int64_t *group,
                               .node = "links"};
 }
 
+// The same for a call that carries tensors, which lie where the rank is.
+static struct comm_call tensor_call(struct measure_rank *rank, const int64_t *group, int n,
+                                    enum comm_kind kind)
+{
+    struct comm_call call = call_of(rank, group, n, kind);
+    tsr__measure_gpu_place(rank, &call);
+    return call;
+}
+
 // Calls are counted anew for each group: its members have made equally many.
 static void restart(struct measure_rank *rank, int64_t what)
 {
@@ -86,7 +95,7 @@ static tsr_status ping(struct measure_rank *rank, const int64_t *pair, void *p, 
     int other = (int)pair[first];
     double began = tsr__now_s();
     for (int turn = 0; turn < 2; turn++) {
-        struct comm_call call = call_of(rank, pair, 2, COMM_SEND);
+        struct comm_call call = tensor_call(rank, pair, 2, COMM_SEND);
         tsr_status st;
         if ((turn == 0) == first)
             st = tsr__comm_send(endpoint, &call, other, p, bytes, NULL, why);
@@ -95,8 +104,9 @@ static tsr_status ping(struct measure_rank *rank, const int64_t *pair, void *p, 
         if (st != TSR_OK)
             return st;
     }
+    tsr_status st = tsr__measure_gpu_wait(rank, why);
     *seconds = (tsr__now_s() - began) / 2;
-    return TSR_OK;
+    return st;
 }
 
 static tsr_status time_pair(struct measure_rank *rank, const int64_t *pair, size_t bytes, void *p,
@@ -139,13 +149,6 @@ static tsr_status link(struct measure_rank *rank, const int64_t *pair, void *p, 
     return TSR_OK;
 }
 
-static tsr_status out_of_memory(struct measure_rank *rank, struct comm_trouble *why)
-{
-    *why = (struct comm_trouble){.status = TSR_NOMEM, .rank = rank->endpoint->rank};
-    snprintf(why->text, sizeof why->text, "rank %d is out of memory", rank->endpoint->rank);
-    return TSR_NOMEM;
-}
-
 // One pair after the other; the ranks that are not in it keep still.
 static tsr_status all_links(struct measure_rank *rank, void *p, struct comm_trouble *why)
 {
@@ -170,12 +173,11 @@ static tsr_status all_links(struct measure_rank *rank, void *p, struct comm_trou
 
 tsr_status tsr__measure_links(struct measure_rank *rank, struct comm_trouble *why)
 {
-    void *p = tsr__alloc(rank->session, LINK_BYTES);
+    void *p = tsr__measure_alloc(rank, LINK_BYTES, why);
     if (!p)
-        return out_of_memory(rank, why);
-    memset(p, 0, LINK_BYTES);
+        return why->status;
     tsr_status st = all_links(rank, p, why);
-    tsr__free(rank->session, p, LINK_BYTES);
+    tsr__measure_free(rank, p, LINK_BYTES);
     return st;
 }
 
@@ -205,7 +207,7 @@ static tsr_status to_all(struct measure_rank *rank, struct crew *crew, int64_t b
                          struct comm_trouble *why)
 {
     struct comm_call call =
-        call_of(rank, crew->members, crew->n, gather ? COMM_ALL_GATHER : COMM_ALL_TO_ALL);
+        tensor_call(rank, crew->members, crew->n, gather ? COMM_ALL_GATHER : COMM_ALL_TO_ALL);
     // An all-gather ends with all bytes on each; in an all-to-all each has one part of them.
     size_t piece = (size_t)bytes / (size_t)crew->n / (gather ? 1 : (size_t)crew->n);
     for (int i = 0; i < crew->n; i++) {
@@ -219,7 +221,7 @@ static tsr_status to_all(struct measure_rank *rank, struct crew *crew, int64_t b
 static tsr_status fold(struct measure_rank *rank, struct crew *crew, int64_t bytes,
                        enum tsr_collective what, struct comm_trouble *why)
 {
-    struct comm_call call = call_of(rank, crew->members, crew->n, (enum comm_kind)what);
+    struct comm_call call = tensor_call(rank, crew->members, crew->n, (enum comm_kind)what);
     call.reduce = COMM_SUM;
     call.count = bytes / (int64_t)sizeof(float);
     if (what == TSR_ALL_REDUCE)
@@ -240,7 +242,7 @@ static tsr_status once(struct measure_rank *rank, struct crew *crew, int64_t byt
         return to_all(rank, crew, bytes, what == TSR_ALL_GATHER, why);
     if (what != TSR_BROADCAST)
         return fold(rank, crew, bytes, what, why);
-    struct comm_call call = call_of(rank, crew->members, crew->n, COMM_BROADCAST);
+    struct comm_call call = tensor_call(rank, crew->members, crew->n, COMM_BROADCAST);
     return tsr__comm_broadcast(rank->endpoint, &call, (int)crew->members[0], crew->in,
                                (size_t)bytes, why);
 }
@@ -256,8 +258,9 @@ static tsr_status some(struct measure_rank *rank, struct crew *crew, int64_t byt
         if (st != TSR_OK)
             return st;
     }
+    tsr_status st = tsr__measure_gpu_wait(rank, why);
     *seconds = (tsr__now_s() - began) / n;
-    return TSR_OK;
+    return st;
 }
 
 // The barrier is of all ranks: every group begins at the same time, as groups do in a run.
@@ -313,13 +316,12 @@ tsr_status tsr__measure_collectives(struct measure_rank *rank, struct comm_troub
 {
     size_t most = (size_t)tsr__measure_bytes[MEASURE_POINTS - 1];
     struct crew *crew = tsr__alloc(rank->session, sizeof *crew);
-    char *memory = tsr__alloc(rank->session, 2 * most);
-    tsr_status st = TSR_OK;
-    if (!crew || !memory) {
-        st = out_of_memory(rank, why);
+    char *memory = tsr__measure_alloc(rank, 2 * most, why);
+    tsr_status st = TSR_NOMEM;
+    if (!memory)
+        st = why->status;
+    if (!crew || !memory)
         goto free_memory;
-    }
-    memset(memory, 0, 2 * most);
     *crew = (struct crew){.in = memory, .out = memory + most};
     for (int k = 0; k < rank->n_groups; k++) {
         st = time_groups(rank, crew, k, why);
@@ -327,7 +329,7 @@ tsr_status tsr__measure_collectives(struct measure_rank *rank, struct comm_troub
             break;
     }
 free_memory:
-    tsr__free(rank->session, memory, 2 * most);
+    tsr__measure_free(rank, memory, 2 * most);
     tsr__free(rank->session, crew, sizeof *crew);
     return st;
 }

@@ -11,13 +11,34 @@ static tsr_dtype type_of(enum measure_model which)
 {
     if (which == MEASURE_BYTES)
         return TSR_UINT8;
+    if (which == MEASURE_HALVES)
+        return TSR_FLOAT16;
+    if (which == MEASURE_BFLOATS)
+        return TSR_BFLOAT16;
     return TSR_FLOAT;
+}
+
+// Memory: tensors of 64 MiB, which no cache of a core holds, as it holds no weights; a GPU's holds 50 MiB.
+static int64_t rows_of(enum measure_model which, bool on_gpu)
+{
+    switch (which) {
+    case MEASURE_ARITHMETIC:
+    case MEASURE_TF32:
+    case MEASURE_HALVES:
+    case MEASURE_BFLOATS:
+        return on_gpu ? 8192 : 256;
+    case MEASURE_BYTES:
+        return 256;
+    case MEASURE_MEMORY:
+        return on_gpu ? 131072 : 16384;
+    default:
+        return 1;
+    }
 }
 
 static tsr_value *matrix(tsr_graph *graph, const char *name, enum measure_model which)
 {
-    int64_t rows = tsr__measure_rows(which);
-    tsr_dim dims[2] = {{.value = rows, .symbol = ""}, {.value = WIDTH, .symbol = ""}};
+    tsr_dim dims[2] = {{.value = -1, .symbol = "rows"}, {.value = WIDTH, .symbol = ""}};
     tsr_value *value = tsr_graph_add_input(graph, name);
     if (value && tsr_value_set_type(value, type_of(which), 2, dims) == TSR_OK)
         return value;
@@ -59,11 +80,11 @@ static tsr_value *weights(tsr_session *session, tsr_graph *graph, const char *na
     return w;
 }
 
-static tsr_value *layer(tsr_session *session, tsr_graph *graph, tsr_value *x)
+static tsr_value *layer(tsr_session *session, tsr_graph *graph, tsr_value *x, tsr_dtype type)
 {
     static const int64_t wide[2] = {WIDTH, INNER}, high[2] = {INNER, WIDTH};
-    tsr_value *up = weights(session, graph, "up", TSR_FLOAT, wide),
-              *down = weights(session, graph, "down", TSR_FLOAT, high);
+    tsr_value *up = weights(session, graph, "up", type, wide),
+              *down = weights(session, graph, "down", type, high);
     if (!up || !down)
         return NULL;
     return step(graph, "MatMul", "y", step(graph, "MatMul", "h", x, up), down);
@@ -83,7 +104,10 @@ static tsr_value *body(tsr_session *session, tsr_graph *graph, enum measure_mode
     tsr_value *x = matrix(graph, "x", which);
     switch (which) {
     case MEASURE_ARITHMETIC:
-        return layer(session, graph, x);
+    case MEASURE_TF32:
+    case MEASURE_HALVES:
+    case MEASURE_BFLOATS:
+        return layer(session, graph, x, type_of(which));
     case MEASURE_BYTES:
         return bytes_layer(session, graph, x);
     case MEASURE_MEMORY:
@@ -95,30 +119,22 @@ static tsr_value *body(tsr_session *session, tsr_graph *graph, enum measure_mode
     }
 }
 
-// Memory: tensors of 64 MiB, which no cache holds, as it holds no weights.
-int64_t tsr__measure_rows(enum measure_model which)
+double tsr__measure_work(enum measure_model which, bool on_gpu)
 {
-    if (which == MEASURE_ARITHMETIC || which == MEASURE_BYTES)
-        return 256;
-    return which == MEASURE_MEMORY ? 16384 : 1;
-}
-
-double tsr__measure_work(enum measure_model which)
-{
-    double rows = (double)tsr__measure_rows(which);
-    if (which == MEASURE_ARITHMETIC)
-        return 2 * 2 * rows * WIDTH * INNER;
+    double rows = (double)rows_of(which, on_gpu);
     if (which == MEASURE_BYTES)
         return 2 * rows * WIDTH * INNER;
-    return 2 * rows * WIDTH * sizeof(float) * MEASURE_MEMORY_NODES; // bytes read and written
+    if (which == MEASURE_MEMORY) // bytes read and written
+        return 2 * rows * WIDTH * sizeof(float) * MEASURE_MEMORY_NODES;
+    return 2 * 2 * rows * WIDTH * INNER;
 }
 
 static tsr_status fill_model(tsr_session *session, enum measure_model which, tsr_model *model)
 {
     tsr_graph *graph = tsr_model_graph(model);
-    tsr_dim dims[2] = {{.value = tsr__measure_rows(which), .symbol = ""},
+    tsr_dim dims[2] = {{.value = -1, .symbol = "rows"},
                        {.value = which == MEASURE_BYTES ? INNER : WIDTH, .symbol = ""}};
-    tsr_dtype type = which == MEASURE_BYTES ? TSR_INT32 : TSR_FLOAT;
+    tsr_dtype type = which == MEASURE_BYTES ? TSR_INT32 : type_of(which);
     tsr_status st = tsr_model_set_opset(model, "", 17);
     if (st != TSR_OK)
         return st;
@@ -162,11 +178,14 @@ const char *tsr__measure_path(const char *folder, enum measure_model which, char
     return out;
 }
 
-tsr_status tsr__measure_input(tsr_session *session, enum measure_model which, tsr_tensors **out)
+tsr_status tsr__measure_input(struct measure_rank *rank, tsr_session *session,
+                              enum measure_model which, tsr_tensors **out)
 {
-    const int64_t dims[2] = {tsr__measure_rows(which), WIDTH};
+    const int64_t dims[2] = {rows_of(which, rank->large), WIDTH};
     tsr_status st = tsr_tensors_new(session, out);
     if (st != TSR_OK)
         return st;
+    if (rank->seat)
+        return tsr__measure_gpu_input(rank, *out, type_of(which), dims);
     return tsr_tensors_put(*out, "x", type_of(which), 2, dims, NULL);
 }

@@ -35,7 +35,7 @@ tsr_status tsr__run_tell(tsr_session *session, char *text, size_t bytes) TSR_MUS
 
 struct measured_rank {
     double flops, bandwidth, overhead; // as a topology has them
-    double byte_rate;                  // operations per second with numbers of 8 bits
+    double rates[TSR_RATE_COUNT];      // operations per second by type; 0: not measured
     int64_t memory;
 };
 struct measured {
@@ -49,7 +49,8 @@ struct measured {
 };
 
 // Measures with all ranks at once. Under a launcher every rank calls it, and rank 0 alone gets numbers (ranks 0 elsewhere).
+// devices: names of the ranks' devices, as many as options->devices says; NULL: all are on the CPU.
 tsr_status tsr__measure(tsr_session *session, const tsr_measure_options *options,
-                        struct measured *out) TSR_MUST_USE;
+                        const char *const *devices, struct measured *out) TSR_MUST_USE;
 
 #endif

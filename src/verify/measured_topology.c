@@ -15,6 +15,23 @@ static tsr_status begin(tsr_session *session, int n, tsr_topology **out)
     return tsr_topology_parse(session, text, out);
 }
 
+// Names of the devices of run->device ("cuda:2@0"), in *named, which keeps them; *named NULL: nobody named devices.
+static tsr_status name_devices(tsr_session *session, tsr_measure_options *options,
+                               const char **names, tsr_topology **named)
+{
+    const tsr_run_options *run = options->run;
+    if (!run || !run->device)
+        return TSR_OK;
+    tsr_status st = tsr_topology_real(session, run->device, run->gpu_driver, run->gpu_nccl, named);
+    if (st != TSR_OK)
+        return st;
+    options->devices = tsr_topology_devices(*named);
+    for (int i = 0; i < options->devices; i++)
+        if (i < MEASURE_RANKS)
+            names[i] = tsr_topology_device_at(*named, i)->name;
+    return TSR_OK;
+}
+
 static void set_links(tsr_topology *topology, const struct measured *measured)
 {
     for (size_t i = 0; i < topology->links.n; i++) {
@@ -47,16 +64,18 @@ static bool set_times(tsr_topology *topology, const struct measured *measured)
 }
 
 // Devices, then links, then the grid that the measured links form, then times of collectives.
-static bool fill(tsr_topology *topology, const struct measured *measured)
+// names: of the devices, NULL where nobody named them.
+static bool fill(tsr_topology *topology, const struct measured *measured, const char *const *names)
 {
-    for (int i = 0; i < measured->ranks; i++)
-        tsr_topology_set_device(
-            topology, i,
-            &(tsr_topology_device){.memory = measured->rank[i].memory,
-                                   .flops = measured->rank[i].flops,
-                                   .bandwidth = measured->rank[i].bandwidth,
-                                   .overhead = measured->rank[i].overhead,
-                                   .rates = {[TSR_RATE_INT8] = measured->rank[i].byte_rate}});
+    for (int i = 0; i < measured->ranks; i++) {
+        tsr_topology_device device = {.name = names[i],
+                                      .memory = measured->rank[i].memory,
+                                      .flops = measured->rank[i].flops,
+                                      .bandwidth = measured->rank[i].bandwidth,
+                                      .overhead = measured->rank[i].overhead};
+        memcpy(device.rates, measured->rank[i].rates, sizeof device.rates);
+        tsr_topology_set_device(topology, i, &device);
+    }
     set_links(topology, measured);
     tsr__topology_recognise(topology);
     return set_times(topology, measured);
@@ -66,19 +85,31 @@ static bool fill(tsr_topology *topology, const struct measured *measured)
 tsr_status tsr_topology_measure(tsr_session *session, const tsr_measure_options *options,
                                 tsr_topology **out)
 {
-    tsr_topology *topology = NULL;
+    tsr_measure_options own = {.size = sizeof own};
+    const char *names[MEASURE_RANKS] = {NULL};
+    tsr_topology *topology = NULL, *named = NULL;
+    if (options)
+        memcpy(&own, options, size_min(options->size, sizeof own));
+    own.size = sizeof own;
     struct measured *measured = tsr__alloc(session, sizeof *measured);
     if (!measured)
         return TSR_NOMEM;
-    tsr_status st = tsr__measure(session, options, measured);
-    if (st == TSR_OK && measured->ranks > 0)
+    tsr_status st = name_devices(session, &own, names, &named);
+    if (st != TSR_OK)
+        goto free_measured;
+    st = tsr__measure(session, &own, named ? names : NULL, measured);
+    if (st != TSR_OK)
+        goto free_measured;
+    if (measured->ranks > 0)
         st = begin(session, measured->ranks, &topology);
-    if (st == TSR_OK && topology && !fill(topology, measured)) {
+    if (topology && !fill(topology, measured, names)) {
         tsr_topology_free(topology);
         st = TSR_NOMEM;
     }
-    tsr__free(session, measured, sizeof *measured);
     if (st == TSR_OK)
         *out = topology;
+free_measured:
+    tsr_topology_free(named);
+    tsr__free(session, measured, sizeof *measured);
     return st;
 }
