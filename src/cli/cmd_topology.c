@@ -262,14 +262,20 @@ static int measure(struct cli *cli)
     tsr_measure_options measure_options = {.size = sizeof measure_options, .run = &run};
     const char *devices = cli_value(cli, "--devices"), *seconds = cli_value(cli, "--seconds");
     uint64_t n = 0;
-    if (devices && (!read_count(devices, &n) || n > 1024))
-        return cli_usage(cli, "--devices wants a number of ranks such as cpu:4, not '%s'", devices);
+    bool counted = devices && read_count(devices, &n) && n <= 1024;
+    if (devices && !counted && !tsr_topology_is_real(devices))
+        return cli_usage(cli,
+                         "--devices wants a number of ranks such as cpu:4, or devices of this "
+                         "machine such as cuda:2, not '%s'",
+                         devices);
     if (seconds && !cli_number(seconds, &measure_options.seconds))
         return cli_usage(cli, "--seconds wants a positive number, not '%s'", seconds);
     int code = cli_read_run_options(cli, &run);
     if (code)
         return code;
     measure_options.devices = (int)n;
+    if (devices && !counted)
+        run.device = devices;
     tsr_topology *topology = NULL;
     tsr_status status = cli_engine(cli, NULL, NULL);
     if (status == TSR_OK)
@@ -292,7 +298,7 @@ static int run(struct cli *cli)
     bool shows = strcmp(verb, "show") == 0;
     if (strcmp(verb, "measure") == 0)
         return cli->n_arguments == 1 ? measure(cli)
-                                     : cli_usage(cli, "measure takes --devices cpu:N");
+                                     : cli_usage(cli, "measure takes --devices cpu:N or cuda:N");
     if (!shows && strcmp(verb, "make") != 0)
         return cli_usage(cli, "'%s' is none of show, make and measure", verb);
     if (cli->n_arguments < 2)
@@ -320,7 +326,9 @@ static const struct option options[] = {
     {"--link-bandwidth", "N", "bytes per second of every link"},
     {"--network-latency", "S", "seconds of the links between hosts alone"},
     {"--network-bandwidth", "N", "bytes per second of the links between hosts alone"},
-    {"--devices", "cpu:N", "measure: so many ranks on this host (default: one for each core)"},
+    {"--devices", "cpu:N|cuda:N",
+     "measure: so many ranks on this host (default: one for each core), or on GPUs: cuda:2, "
+     "cuda:2@0, CUDA:0,CPU"},
     {"--seconds", "S", "measure: about so long (default 5)"},
     {"--transport", "NAME", "measure: threads, shm (processes), mpi"},
     {"--threads", "N", "measure: threads of each rank (default: cores / ranks, at least 1)"},

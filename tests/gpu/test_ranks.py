@@ -98,6 +98,20 @@ case("planned and measured memory agree", len(ranks) == 2 and all(abs(r["memory"
 rc, out, err = call("run", BERT + "/model.onnx", "--inputs", BERT + "/test_data_set_0", "--devices", "2", "--verbose")
 case("--verbose says what the ranks are", rc == 0 and "rank 1: CPU (CPU), " in out and "threads with ranks 0+1" in out, out + err)
 
+# What is measured on GPUs: memory that is free there, rates by type, links between GPUs; a topology to plan for.
+MEASURED = work.name + "/measured.json"
+for devices, more in (("cuda:2@0", ()), ("CUDA:0,CPU", ()), ("cuda:2@0", ("--transport", "shm"))):
+    rc, out, err = call("topology", "measure", "--devices", devices, "--seconds", "0.2", "-o", MEASURED, *more)
+    doc = json.load(open(MEASURED)) if rc == 0 else {"devices": [{}]}
+    first = doc["devices"][0]
+    rates = {"int8", "tf32", "float16"} if devices == "cuda:2@0" else {"int8"}
+    case("measure %s %s" % (devices, " ".join(more)), first.get("name") == "CUDA:0" and rates <= set(first["rates"]) and first["memory"] == (SHARE if rates > {"int8"} else 2 * SHARE)
+         and first["flops"] > 0 and len(doc["links"]) == 2 and len(doc["collectives"]) > 0, "exit %d %s %s" % (rc, err, first))
+rc, out, err = call("run", BERT + "/model.onnx", "--inputs", BERT + "/test_data_set_0", "--devices", MEASURED, "--json")
+case("a plan for what was measured", rc == 0 and [r["device"] for r in json.loads(out)["ranks"]] == ["CUDA:0", "CUDA:0"], "exit %d %s" % (rc, err))
+rc, out, err = call("topology", "measure", "--devices", "cuda:2@7", "--seconds", "0.2")
+case("measure a GPU that is not there", rc == 7 and "GPUs 0 to 1" in err, "exit %d %s" % (rc, err))
+
 # Generation, cut for named devices: the tokens of one CPU.
 FOLDER = ROOT + "/tests/folders/genai_tiny"
 alone = call("generate", FOLDER, "--ids", "1,7,11", "--max-tokens", "12")[1]
