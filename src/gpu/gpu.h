@@ -85,6 +85,7 @@ int tsr__seat_up(const struct gpu_seat *seat, void *device, const void *host, si
 int tsr__seat_copy(const struct gpu_seat *seat, void *to, const void *from, size_t bytes,
                    void *stream);
 int tsr__seat_wait(const struct gpu_seat *seat, void *stream); // the host waits for the stream
+int tsr__seat_settle(const struct gpu_seat *seat); // and for all work of this process on the GPU
 
 // Rows of `width` bytes, pitch bytes apart.
 struct gpu_rows {

@@ -21,6 +21,7 @@ typedef uint64_t device_address;
     F(cuDeviceCanAccessPeer, (int *out, int device, int peer))                                     \
     F(cuCtxSetCurrent, (void *context))                                                            \
     F(cuCtxEnablePeerAccess, (void *context, unsigned flags))                                      \
+    F(cuCtxSynchronize, (void))                                                                    \
     F(cuMemGetInfo_v2, (size_t * free, size_t * all))                                              \
     F(cuMemAlloc_v2, (device_address * out, size_t bytes))                                         \
     F(cuMemFree_v2, (device_address p))                                                            \

@@ -253,6 +253,14 @@ int tsr__seat_wait(const struct gpu_seat *seat, void *stream)
     return seat->gpu->cuStreamSynchronize(stream);
 }
 
+int tsr__seat_settle(const struct gpu_seat *seat)
+{
+    int code = tsr__seat_enter(seat);
+    if (code != 0)
+        return code;
+    return seat->gpu->cuCtxSynchronize();
+}
+
 // log2 of the widest unit that divides all addresses and lengths of the rows: 12 and 8 give 2 (units of 4 bytes).
 static int unit_of(const struct gpu_rows *rows)
 {

@@ -18,6 +18,7 @@
 #include "transport/internal.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #define GIVEN_UP_BYTES 240
 
@@ -70,6 +71,9 @@ struct device {
     void *probe;
     VEC(struct device_group) groups;
     unsigned turn; // calls so far: which of the DONE events is next
+    // For ranks of this process (device_leave.c): the host puts work on a stream that touches others' memory; this rank has failed,
+    // and its memory may go.
+    atomic_bool touching, left;
     // Guards the communicators of NCCL, which ranks that fail abort from their own threads: what `inside` is not, nobody is in.
     pthread_mutex_t nccl_lock;
     pthread_cond_t nccl_left;
@@ -132,6 +136,12 @@ tsr_status tsr__device_words(const struct device_call *call, uint64_t step, uint
                              uint64_t *theirs);
 tsr_status tsr__device_other_size(const struct device_call *call, int member, size_t expected);
 
+// device_leave.c: between these two a rank may put work on its stream that touches others' memory. False: one of them has left,
+// and nothing may be put.
+bool tsr__device_touch(const struct device_call *call);
+void tsr__device_touched(const struct device_call *call);
+// The end of a way in which others touch this rank's memory: after a failure (st), back when nobody in this process does any more.
+tsr_status tsr__device_leave(const struct device_call *call, tsr_status st);
 // device_own.c
 tsr_status tsr__own_all_reduce(const struct device_call *call, const void *in, void *out);
 tsr_status tsr__own_exchange(const struct device_call *call, struct comm_exchange *exchange);

@@ -115,7 +115,9 @@ static tsr_status fold_slice(const struct device_call *call, const void *in, voi
 
 // On one GPU the first member folds everything; on several each folds its slice, so that every link carries its part. Ranks 0 and
 // 1 on two GPUs add up 1000 floats: rank 0 reads elements 0..511 of both and writes the sums to both, rank 1 does so with 512..999.
-tsr_status tsr__own_all_reduce(const struct device_call *call, const void *in, void *out)
+// touched: others' memory is read or written.
+static tsr_status reduce_own(const struct device_call *call, const void *in, void *out,
+                             bool *touched)
 {
     const struct comm_call *comm_call = call->call;
     int64_t first = 0, count = comm_call->count;
@@ -124,15 +126,25 @@ tsr_status tsr__own_all_reduce(const struct device_call *call, const void *in, v
     else
         tsr__slice(comm_call->count, tsr__elem_bytes(comm_call->type), comm_call->n_group,
                    call->self, &first, &count);
+    *touched = count > 0;
     if (count == 0)
-        return finish(call, false);
+        return TSR_OK;
     tsr_status st = await_all_ready(call);
     if (st != TSR_OK)
         return st;
-    st = fold_slice(call, in, out, first, count);
-    if (st != TSR_OK)
-        return st;
-    return finish(call, true);
+    return fold_slice(call, in, out, first, count);
+}
+
+tsr_status tsr__own_all_reduce(const struct device_call *call, const void *in, void *out)
+{
+    bool touched = false;
+    tsr_status st = TSR_OK;
+    if (tsr__device_touch(call))
+        st = reduce_own(call, in, out, &touched);
+    tsr__device_touched(call);
+    if (st == TSR_OK)
+        st = finish(call, touched); // where a member has left, this tells why
+    return tsr__device_leave(call, st);
 }
 
 // Every member reads the others' parts where they are and folds them in group order;
@@ -185,20 +197,30 @@ static tsr_status copy_part(const struct device_call *call, const struct comm_ex
         "copying");
 }
 
-tsr_status tsr__own_exchange(const struct device_call *call, struct comm_exchange *exchange)
+static tsr_status exchange_own(const struct device_call *call, struct comm_exchange *exchange,
+                               bool *touched)
 {
-    bool touched = false; // the others' memory was read
     if (exchange->folded) {
-        tsr_status st = fold_parts(call, exchange);
-        if (st != TSR_OK)
-            return st;
-        return finish(call, exchange->recv[0].bytes > 0);
+        *touched = exchange->recv[0].bytes > 0;
+        return fold_parts(call, exchange);
     }
     for (int i = 0; i < call->call->n_group; i++) {
         tsr_status st = copy_part(call, exchange, i);
         if (st != TSR_OK)
             return st;
-        touched = touched || (i != call->self && exchange->recv[i].bytes > 0);
+        *touched = *touched || (i != call->self && exchange->recv[i].bytes > 0);
     }
-    return finish(call, touched);
+    return TSR_OK;
+}
+
+tsr_status tsr__own_exchange(const struct device_call *call, struct comm_exchange *exchange)
+{
+    bool touched = false;
+    tsr_status st = TSR_OK;
+    if (tsr__device_touch(call))
+        st = exchange_own(call, exchange, &touched);
+    tsr__device_touched(call);
+    if (st == TSR_OK)
+        st = finish(call, touched); // where a member has left, this tells why
+    return tsr__device_leave(call, st);
 }

@@ -3,7 +3,7 @@
 //
 // Streams are threads that work off what was put on them, so that a wait that was forgotten is seen; memory that was freed
 // is gone at once. Environment: STANDIN_CARDS (number of GPUs, default 2), STANDIN_LAG (microseconds before each piece of
-// work, at most), STANDIN_FAIL (cuMemAlloc_v2:3 lets the third call fail), STANDIN_FREE (bytes that are said to be free),
+// work, at most), STANDIN_SLOW (microseconds that a host takes to let a stream wait for an event), STANDIN_FAIL (cuMemAlloc_v2:3 lets the third call fail), STANDIN_FREE (bytes that are said to be free),
 // STANDIN_HOST_WAITS (NCCL's all-reduce waits for the others in the call itself).
 #ifndef TSR_STANDIN_H
 #define TSR_STANDIN_H

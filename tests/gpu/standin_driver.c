@@ -177,6 +177,12 @@ static void wait_for_all(void)
     pthread_mutex_unlock(&streams_lock);
 }
 
+EXPORT int cuCtxSynchronize(void)
+{
+    wait_for_all();
+    return OK;
+}
+
 // ---- devices -----------------------------------------------------------------------------------
 
 static char contexts[64];
@@ -510,6 +516,9 @@ EXPORT int cuStreamWaitEvent(void *stream, void *event, unsigned flags)
 {
     (void)flags;
     struct mark m = {event, 0};
+    int slow = number_of("STANDIN_SLOW", 0);
+    if (slow > 0)
+        usleep((useconds_t)slow);
     m.number = atomic_load(&m.event->recorded);
     standin_put(stream, await, &m, sizeof m);
     return OK;

@@ -423,7 +423,10 @@ static void act_other_sizes(struct rank *r)
         c.run = 1;
         r->status = tsr__comm_exchange(r->e, &c, &x, &r->why);
     }
-    r->kept = p; // rank 1 returns at once, while rank 0 may still copy from here
+    if (r->layout->way == WAY_NCCL)
+        r->kept = p; // NCCL's kernel may still read here when it was aborted
+    else
+        drop(r, p);
 }
 
 static void check_other_sizes(struct layout l)
@@ -443,6 +446,17 @@ static void test_sizes_are_compared(void **state)
     check_other_sizes((struct layout){2, {0, -1}, WAY_AUTO, false});
     if (!getenv("GPU")) // after an abort NCCL has words of its own
         check_other_sizes((struct layout){2, {0, 0}, WAY_NCCL, false});
+}
+
+// Rank 1 finds another size and frees what it sends while rank 0 is on its way to copy it: it must not be gone (the stand-in takes
+// it away at once, and the copy would end the test).
+static void test_leaving(void **state)
+{
+    (void)state;
+    setenv("STANDIN_SLOW", "20000", 1);
+    check_other_sizes((struct layout){2, {0, 0}, WAY_OWN, false});
+    check_other_sizes((struct layout){2, {0, 1}, WAY_OWN, false});
+    unsetenv("STANDIN_SLOW");
 }
 
 // Rank 1 leaves instead of communicating.
@@ -656,6 +670,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_driver_fails),
         cmocka_unit_test(test_nccl),
         cmocka_unit_test(test_sizes_are_compared),
+        cmocka_unit_test(test_leaving),
     };
     setenv("STANDIN_LAG", "200", 0);
     cmocka_set_message_output(CM_OUTPUT_TAP);
