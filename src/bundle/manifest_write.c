@@ -16,7 +16,7 @@ static void write_layout(tsr_json *json, const struct tile_layout *layout)
         tsr_json_int(json, NULL, layout->dims[dim].n);
         for (int factor = 0; factor < layout->dims[dim].n; factor++) {
             tsr_json_int(json, NULL, layout->dims[dim].factors[factor].size);
-            tsr_json_int(json, NULL, layout->dims[dim].factors[factor].cuts);
+            tsr_json_int(json, NULL, tsr__cuts_number(&layout->dims[dim].factors[factor]));
         }
     }
     tsr_json_int(json, NULL, layout->n_loops);

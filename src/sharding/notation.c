@@ -37,7 +37,7 @@ static bool cuts_of(struct parser *parser, size_t at, int64_t cuts)
 // *bare: a number alone, of which the entry decides whether it is a size or a count of parts.
 static bool factor(struct parser *parser, struct tile_factor *tile_factor, bool *bare)
 {
-    *tile_factor = (struct tile_factor){0, 1};
+    *tile_factor = (struct tile_factor){.size = 0, .cuts = 1};
     tsr__parser_peek(parser);
     size_t start = parser->at;
     bool open = tsr__parser_accept(parser, '?');
@@ -88,7 +88,7 @@ static bool entry(struct parser *parser)
     if (n == 1 && bare) {
         if (!cuts_of(parser, start, f[0].size))
             return false;
-        f[0] = (struct tile_factor){0, f[0].size};
+        f[0] = (struct tile_factor){.size = 0, .cuts = f[0].size};
     }
     if (parser->n_dims == TILE_MAX_RANK)
         return PARSER_INVALID(parser, start, "at most %d dimensions are supported", TILE_MAX_RANK);

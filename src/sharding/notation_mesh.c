@@ -182,7 +182,7 @@ static bool mesh_dims(struct parser *parser, const struct mesh *mesh)
         parser->dims[axis].factors = ARENA_NEW(parser->arena, struct tile_factor);
         if (!parser->dims[axis].factors)
             return tsr__parser_fail(parser, TSR_NOMEM, 0, NULL);
-        *parser->dims[axis].factors = (struct tile_factor){0, cuts};
+        *parser->dims[axis].factors = (struct tile_factor){.size = 0, .cuts = cuts};
     }
     return true;
 }

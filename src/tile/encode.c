@@ -18,6 +18,14 @@ static void put(struct sink *sink, int64_t v)
     sink->n++;
 }
 
+// Equal parts are their number; of others, the shares as a negative number: 3 units and 1, bits 3 and 4, are -24.
+int64_t tsr__cuts_number(const struct tile_factor *factor)
+{
+    if (factor->shares)
+        return -(int64_t)factor->shares;
+    return factor->cuts;
+}
+
 // rank, then per dimension its factors (size, cuts), then the loops, then the owners of each shard. A
 // vector cut in two on devices 0 and 1, s being its factor's size: 1 | 1 s 2 | 1 0 0 | 2 | 1 0 | 1 1.
 // Without `out` it only counts.
@@ -29,7 +37,7 @@ size_t tsr__layout_encode(const struct tile_layout *layout, int64_t *out, size_t
         put(&sink, layout->dims[dim].n);
         for (int factor = 0; factor < layout->dims[dim].n; factor++) {
             put(&sink, layout->dims[dim].factors[factor].size);
-            put(&sink, layout->dims[dim].factors[factor].cuts);
+            put(&sink, tsr__cuts_number(&layout->dims[dim].factors[factor]));
         }
     }
     put(&sink, layout->n_loops);
@@ -63,6 +71,28 @@ static bool take(struct source *source, int64_t least, int64_t most, int64_t *ou
     return true;
 }
 
+// A number as tsr__cuts_number gives it. At least two parts, which are not all equal: those have a number of their own.
+static bool take_cuts(struct source *source, struct tile_factor *factor)
+{
+    int64_t number, units[TILE_MAX_UNITS];
+    if (!take(source, -INT64_MAX, TILE_MAX_SHARDS, &number))
+        return false;
+    factor->cuts = number;
+    factor->shares = 0;
+    if (number >= 0)
+        return number > 0;
+    factor->shares = (tile_shares)-number;
+    factor->cuts = __builtin_popcountll(factor->shares);
+    if (factor->shares & 1)
+        return false;
+    for (int64_t j = 0; j < factor->cuts; j++) {
+        struct tile_units part = tsr__share_units(factor->cuts, factor->shares, j);
+        units[j] = part.stop - part.first;
+    }
+    bool fits;
+    return tsr__shares_of(units, factor->cuts, &fits) == factor->shares;
+}
+
 // At most one factor may be of unknown size (0): two would leave the sizes open.
 static bool take_dim(struct arena *arena, struct source *source, struct tile_dim *dim)
 {
@@ -76,7 +106,7 @@ static bool take_dim(struct arena *arena, struct source *source, struct tile_dim
         return false;
     for (int factor = 0; factor < dim->n; factor++) {
         if (!take(source, 0, INT64_MAX, &dim->factors[factor].size) ||
-            !take(source, 1, TILE_MAX_SHARDS, &dim->factors[factor].cuts))
+            !take_cuts(source, &dim->factors[factor]))
             return false;
         open += dim->factors[factor].size == 0;
     }

@@ -247,7 +247,8 @@ static bool dims_equal(const struct tile_dim *a, const struct tile_dim *b)
             return false;
         if (!more)
             return !only_a_open || !only_b_open;
-        if (x.cuts != y.cuts || (!alone && x.size && y.size && x.size != y.size))
+        if (x.cuts != y.cuts || x.shares != y.shares ||
+            (!alone && x.size && y.size && x.size != y.size))
             return false;
         only_a_open = only_a_open || (!x.size && y.size);
         only_b_open = only_b_open || (x.size && !y.size);

@@ -55,9 +55,11 @@ bool tsr__dim_sizes(const struct tile_dim *dim, int64_t size, int64_t *sizes)
 {
     if (!factor_sizes(dim, size, sizes))
         return false;
-    for (int f = 0; f < dim->n; f++)
-        if (dim->factors[f].cuts > 1 && sizes[f] < dim->factors[f].cuts)
+    for (int f = 0; f < dim->n; f++) {
+        int64_t units = tsr__units_of(dim->factors[f].cuts, dim->factors[f].shares);
+        if (units > 1 && sizes[f] < units)
             return false;
+    }
     return true;
 }
 
@@ -80,8 +82,9 @@ static bool digits_of(const struct tile_dim *dim, int64_t size, const int64_t *c
     digits->count = 1;
     for (int factor = dim->n - 1; factor >= 0; factor--) {
         int64_t cuts = dim->factors[factor].cuts;
-        digits->start[factor] = tsr__tile_start(sizes[factor], cuts, coords[factor]);
-        digits->stop[factor] = tsr__tile_start(sizes[factor], cuts, coords[factor] + 1);
+        tile_shares shares = dim->factors[factor].shares;
+        digits->start[factor] = tsr__share_start(sizes[factor], cuts, shares, coords[factor]);
+        digits->stop[factor] = tsr__share_start(sizes[factor], cuts, shares, coords[factor] + 1);
         digits->unit[factor] = unit;
         if (!mul_ok(unit, sizes[factor], &unit))
             return false;

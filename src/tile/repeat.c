@@ -38,6 +38,8 @@ static struct tile_layout *cut_more(struct arena *arena, const struct tile_layou
         if (wide->dims[dim].n == 0)
             wide->dims[dim] = (struct tile_dim){fresh, 1};
         struct tile_factor *outer = &wide->dims[dim].factors[0];
+        if (outer->shares)
+            return NULL; // blocks share what is cut in equal parts alone
         outer->cuts = outer_cuts(layout, dim) * copies;
         outer->size *= copies; // 0: whatever the rest is
     }
@@ -97,7 +99,7 @@ static struct tile_layout *cut_less(struct arena *arena, const struct tile_layou
         if (outer_cuts(layout, dim) % copies)
             return NULL;
         struct tile_factor *outer = &narrow->dims[dim].factors[0];
-        if (outer->size % copies)
+        if (outer->size % copies || outer->shares)
             return NULL;
         outer->cuts /= copies;
         outer->size /= copies;

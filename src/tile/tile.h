@@ -20,10 +20,29 @@
 // start(j + 1)).
 int64_t tsr__tile_start(int64_t size, int64_t n, int64_t j);
 
+// Parts that are not equal are runs of equal units: parts of 3 units and of 1 are {4:0,0,0,1} with the tiles of a device as
+// one. Bit e is set where a part ends behind unit e - 1, so 3 and 1 are bits 3 and 4; 0: all parts are equal. (shares.c)
+typedef uint64_t tile_shares;
+#define TILE_MAX_UNITS 62
+
 struct tile_factor {
     int64_t size; // elements; 0: the rest of its dimension (at most one such per dimension)
     int64_t cuts; // >= 1
+    tile_shares shares;
 };
+
+// A part of a cut, in units: first .. stop - 1 of `of`. Part j of n equal ones is unit j of n.
+struct tile_units {
+    int64_t first, stop, of;
+};
+struct tile_units tsr__share_units(int64_t cuts, tile_shares shares, int64_t j);
+int64_t tsr__units_of(int64_t cuts, tile_shares shares); // all units
+// First index of part j over size elements, and what the part has of them.
+int64_t tsr__share_start(int64_t size, int64_t cuts, tile_shares shares, int64_t j);
+int64_t tsr__share_size(int64_t size, int64_t cuts, tile_shares shares, int64_t j);
+// Shares of n parts of so many units each, in the least units: 6 and 2 are 3 and 1. 0: they are equal, or there are more
+// units than TILE_MAX_UNITS (*fits is false then).
+tile_shares tsr__shares_of(const int64_t *units, int64_t n, bool *fits);
 struct tile_dim {
     struct tile_factor *factors; // outermost first
     int n;                       // 0 or (one factor with cuts 1): not cut
@@ -60,6 +79,13 @@ struct tile_layout *tsr__layout_copy(struct arena *arena, const struct tile_layo
 // The same layout with its shards numbered in the order of the dimensions. NULL: out of memory.
 struct tile_layout *tsr__layout_ordered(struct arena *arena, const struct tile_layout *layout);
 bool tsr__layout_is_whole(const struct tile_layout *layout); // nothing is cut
+bool tsr__layout_shared(const struct tile_layout *layout);   // some parts are not equal
+// The same with equal parts, of which a device has several: parts of 3 units and 1 on devices 0 and 1 as {4:0,0,0,1}. Loops
+// are in the order of the dimensions. NULL: out of memory, or more than TILE_MAX_SHARDS shards. (shares.c)
+struct tile_layout *tsr__layout_units(struct arena *arena, const struct tile_layout *layout);
+// The other way: {4:0,0,0,1} as parts of 3 units and 1, if then every device has one shard; else the layout as it is.
+// NULL: out of memory. (shares.c)
+const struct tile_layout *tsr__layout_runs(struct arena *arena, const struct tile_layout *layout);
 // Same cuts of the same factors and the same owners for the same pieces (loop order does not
 // matter).
 bool tsr__layout_equal(const struct tile_layout *a, const struct tile_layout *b);
@@ -133,7 +159,9 @@ int64_t tsr__piece_move(const struct tile_piece *from, const void *src, const st
                         const struct tile_mover *mover);
 
 // A layout as a list of integers, for an operator's attribute, and back (untrusted: checked). Form:
-// rank, per dim [n, (size, cuts)*n], n_loops, (dim, factor)*, n_shards, per shard [n, device*n].
+// rank, per dim [n, (size, cuts)*n], n_loops, (dim, factor)*, n_shards, per shard [n, device*n]. Cuts in unequal parts are
+// their shares as a negative number (tsr__cuts_number).
+int64_t tsr__cuts_number(const struct tile_factor *factor);
 size_t tsr__layout_encode(const struct tile_layout *layout, int64_t *out,
                           size_t cap); // count needed
 struct tile_layout *tsr__layout_decode(struct arena *arena, const int64_t *v,

@@ -64,7 +64,7 @@ static tsr_status sizes(struct bench *b, int kind, int64_t rows, int axis)
 {
     static int64_t devices[2] = {0, 1};
     tsr_dim dims[2] = {{rows, ""}, {4, ""}};
-    struct tile_factor cut = {0, 2};
+    struct tile_factor cut = {0, 2, 0};
     struct tile_dim cuts[2] = {{&cut, 1}, {NULL, 0}};
     struct tile_owner owners[2] = {{0, 0}, {1, 1}};
     struct tile_layout *l = tsr__layout_cut(&b->arena, 2, cuts);

@@ -224,7 +224,7 @@ static struct tile_layout *random_layout(struct arena *a)
         dims[d] = (struct tile_dim){factors[d], (int)pick(4)};
         for (int f = 0; f < dims[d].n; f++) {
             int64_t cuts = 1 + pick(3);
-            factors[d][f] = (struct tile_factor){cuts + pick(9), cuts};
+            factors[d][f] = (struct tile_factor){.size = cuts + pick(9), .cuts = cuts};
         }
         if (dims[d].n && pick(3) == 0)
             factors[d][pick(dims[d].n)].size = 0;

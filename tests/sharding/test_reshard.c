@@ -49,13 +49,13 @@ static void random_dim(struct lot *l, int64_t size, struct tile_dim *d, struct t
         int64_t b = size / a, outer = draw(l, 2) && a <= most ? a : 1;
         int64_t room = most / outer < b ? most / outer : b;
         int64_t inner = room > 1 ? 1 + (int64_t)draw(l, (uint64_t)room) : 1;
-        f[0] = (struct tile_factor){draw(l, 2) ? a : 0, outer};
-        f[1] = (struct tile_factor){b, inner};
+        f[0] = (struct tile_factor){.size = draw(l, 2) ? a : 0, .cuts = outer};
+        f[1] = (struct tile_factor){.size = b, .cuts = inner};
         d->n = 2;
         *left /= outer * inner;
         return;
     }
-    f[0] = (struct tile_factor){0, 2 + (int64_t)draw(l, (uint64_t)most - 1)};
+    f[0] = (struct tile_factor){.size = 0, .cuts = 2 + (int64_t)draw(l, (uint64_t)most - 1)};
     d->n = 1;
     *left /= f[0].cuts;
 }

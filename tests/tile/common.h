@@ -15,7 +15,7 @@ static inline struct tile_layout *simple(struct arena *a, int rank, const int64_
     struct tile_dim dims[TILE_MAX_RANK];
     struct tile_factor factors[TILE_MAX_RANK];
     for (int d = 0; d < rank; d++) {
-        factors[d] = (struct tile_factor){0, cuts[d]};
+        factors[d] = (struct tile_factor){.size = 0, .cuts = cuts[d]};
         dims[d] = (struct tile_dim){&factors[d], 1};
     }
     struct tile_layout *l = tsr__layout_cut(a, rank, dims);
@@ -57,7 +57,8 @@ static inline struct tile_layout *random_layout(struct arena *a, uint64_t *seed,
                 }
             }
             int64_t most = size < 3 ? size : 3;
-            factors[d][f] = (struct tile_factor){size, 1 + (most > 1 ? pick(seed, most) : 0)};
+            factors[d][f] =
+                (struct tile_factor){.size = size, .cuts = 1 + (most > 1 ? pick(seed, most) : 0)};
             dims[d].n++;
             left /= size;
             if (left == 1)

@@ -36,7 +36,7 @@ static void shards_are_numbered_row_major(void **state)
 static void too_many_shards_are_refused(void **state)
 {
     struct bench *b = *state;
-    struct tile_factor f[2] = {{0, 1048576}, {0, 2}};
+    struct tile_factor f[2] = {{0, 1048576, 0}, {0, 2, 0}};
     struct tile_dim dims[2] = {{&f[0], 1}, {&f[1], 1}};
     assert_null(tsr__layout_cut(&b->arena, 2, dims));
     f[0].cuts = INT64_MAX;
@@ -69,8 +69,8 @@ static void loop_order_does_not_matter(void **state)
 static void whole_factors_do_not_count(void **state)
 {
     struct bench *b = *state;
-    struct tile_factor one[3] = {{4, 2}, {8, 1}, {2, 1}}, two[2] = {{0, 2}, {16, 1}},
-                       other[2] = {{4, 1}, {16, 2}}, single[1] = {{64, 2}};
+    struct tile_factor one[3] = {{4, 2, 0}, {8, 1, 0}, {2, 1, 0}}, two[2] = {{0, 2, 0}, {16, 1, 0}},
+                       other[2] = {{4, 1, 0}, {16, 2, 0}}, single[1] = {{64, 2, 0}};
     struct tile_dim d1 = {one, 3}, d2 = {two, 2}, d3 = {other, 2}, d4 = {single, 1};
     struct tile_owner pairs[2] = {{0, 0}, {1, 1}};
     struct tile_layout *l[4] = {
@@ -82,7 +82,7 @@ static void whole_factors_do_not_count(void **state)
     assert_false(tsr__layout_equal(l[0], l[2]));
     assert_false(tsr__layout_equal(l[0], l[3]));
     struct tile_layout *w = tsr__layout_whole(&b->arena, 1, (int64_t[]){0}, 1);
-    struct tile_factor cut1 = {7, 1};
+    struct tile_factor cut1 = {7, 1, 0};
     struct tile_dim uncut = {&cut1, 1};
     struct tile_layout *u = tsr__layout_cut(&b->arena, 1, &uncut);
     assert_true(tsr__layout_own(&b->arena, u, pairs, 1));
@@ -94,8 +94,8 @@ static void whole_factors_do_not_count(void **state)
 static void open_sizes_are_in_one_place(void **state)
 {
     struct bench *b = *state;
-    struct tile_factor rest_cut[2] = {{3, 1}, {0, 2}}, rest_whole[2] = {{0, 1}, {2, 2}},
-                       given[2] = {{3, 1}, {4, 2}}, like_rest[2] = {{0, 1}, {3, 2}};
+    struct tile_factor rest_cut[2] = {{3, 1, 0}, {0, 2, 0}}, rest_whole[2] = {{0, 1, 0}, {2, 2, 0}},
+                       given[2] = {{3, 1, 0}, {4, 2, 0}}, like_rest[2] = {{0, 1, 0}, {3, 2, 0}};
     struct tile_dim dims[4] = {{rest_cut, 2}, {rest_whole, 2}, {given, 2}, {like_rest, 2}};
     struct tile_owner pairs[2] = {{0, 0}, {1, 1}};
     struct tile_layout *l[4];

@@ -91,8 +91,8 @@ static void intervals_of_products(void **state)
 {
     (void)state;
     struct tile_interval at[8];
-    struct tile_factor strided[2] = {{2, 1}, {4, 2}}, heads[2] = {{3, 2}, {4, 1}},
-                       both[3] = {{2, 2}, {2, 1}, {6, 3}};
+    struct tile_factor strided[2] = {{2, 1, 0}, {4, 2, 0}}, heads[2] = {{3, 2, 0}, {4, 1, 0}},
+                       both[3] = {{2, 2, 0}, {2, 1, 0}, {6, 3, 0}};
     struct tile_dim d = {strided, 2};
     assert_int_equal(tsr__dim_intervals(&d, 8, I(0, 1), at, 8), 2);
     assert_int_equal(at[0].start, 2);
@@ -117,8 +117,8 @@ static void only_the_last_unit_may_be_short(void **state)
 {
     (void)state;
     struct tile_interval at[2];
-    struct tile_factor units[2] = {{3, 2}, {4, 1}}, open[2] = {{0, 2}, {4, 1}},
-                       inner[2] = {{2, 1}, {5, 2}}, open_inner[2] = {{2, 1}, {0, 2}};
+    struct tile_factor units[2] = {{3, 2, 0}, {4, 1, 0}}, open[2] = {{0, 2, 0}, {4, 1, 0}},
+                       inner[2] = {{2, 1, 0}, {5, 2, 0}}, open_inner[2] = {{2, 1, 0}, {0, 2, 0}};
     struct tile_dim d = {units, 2};
     assert_int_equal(tsr__dim_intervals(&d, 10, I(1, 0), at, 2), 1);
     assert_int_equal(at[0].start, 4);
@@ -160,7 +160,7 @@ static void small_and_huge_dimensions(void **state)
     p = tsr__layout_piece(&b->arena, w, I(INT64_MAX, 2), 0);
     assert_int_equal(tsr__piece_elements(p), -1);
     // a stride that would make 2^61 intervals
-    struct tile_factor f[2] = {{INT64_MAX / 4, 1}, {2, 2}};
+    struct tile_factor f[2] = {{INT64_MAX / 4, 1, 0}, {2, 2, 0}};
     struct tile_dim d = {f, 2};
     struct tile_layout *many = tsr__layout_cut(&b->arena, 1, &d);
     assert_null(tsr__layout_piece(&b->arena, many, I(INT64_MAX / 4 * 2), 0));

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+// shares.c - parts that are not equal: how they are counted, and layouts with them in both forms.
+//
+// A fast device and a slow one may have 3 quarters and 1 quarter of a dimension. In ONNX's fields that is a cut in 4 whose
+// first three shards are the same device's: {4:0,0,0,1}. All that works with layouts wants one shard of each device, so
+// the tiles of a device that lie side by side become one part, and the cut keeps in mind where its parts end.
+//
+//     {4:0,0,0,1}   2 parts on devices 0 and 1, ends at units 3 and 4: bits 3 and 4, shares = 24
+//     of 10 elements, part 0 has 0 .. floor(3 * 10 / 4) = 7, part 1 has 7 .. 10: what the four shards have together
+//     {8:0,0,0,0,0,0,1,1} is the same: floor(6 D / 8) = floor(3 D / 4) for every D
+#include "tile/tile.h"
+
+#include <stdlib.h>
+
+// ---- counting ----------------------------------------------------------------------------------
+
+// Where part j - 1 ends: the j-th bit that is set, counted from 1; 0 for j = 0.
+static int64_t end_of(tile_shares shares, int64_t j)
+{
+    int64_t end = 0;
+    for (int64_t i = 0; i < j; i++) {
+        if (!shares)
+            return end;
+        end = __builtin_ctzll(shares);
+        shares &= shares - 1;
+    }
+    return end;
+}
+
+int64_t tsr__units_of(int64_t cuts, tile_shares shares)
+{
+    if (shares)
+        return 63 - __builtin_clzll(shares);
+    return cuts;
+}
+
+struct tile_units tsr__share_units(int64_t cuts, tile_shares shares, int64_t j)
+{
+    if (!shares)
+        return (struct tile_units){j, j + 1, cuts};
+    return (struct tile_units){end_of(shares, j), end_of(shares, j + 1),
+                               tsr__units_of(cuts, shares)};
+}
+
+int64_t tsr__share_start(int64_t size, int64_t cuts, tile_shares shares, int64_t j)
+{
+    if (!shares)
+        return tsr__tile_start(size, cuts, j);
+    return tsr__tile_start(size, tsr__units_of(cuts, shares), end_of(shares, j));
+}
+
+int64_t tsr__share_size(int64_t size, int64_t cuts, tile_shares shares, int64_t j)
+{
+    return tsr__share_start(size, cuts, shares, j + 1) - tsr__share_start(size, cuts, shares, j);
+}
+
+static int64_t common_divisor(int64_t a, int64_t b)
+{
+    while (b) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+// 6 and 2 have the divisor 2: parts end at 3 and 4.
+tile_shares tsr__shares_of(const int64_t *units, int64_t n, bool *fits)
+{
+    int64_t divisor = 0, end = 0;
+    bool equal = true;
+    for (int64_t j = 0; j < n; j++) {
+        divisor = common_divisor(divisor, units[j]);
+        equal = equal && units[j] == units[0];
+    }
+    *fits = true;
+    if (equal)
+        return 0;
+    tile_shares shares = 0;
+    for (int64_t j = 0; j < n; j++) {
+        end += units[j] / divisor;
+        if (end > TILE_MAX_UNITS) {
+            *fits = false;
+            return 0;
+        }
+        shares |= (tile_shares)1 << end;
+    }
+    return shares;
+}
+
+// ---- equal parts -------------------------------------------------------------------------------
+
+bool tsr__layout_shared(const struct tile_layout *layout)
+{
+    for (int i = 0; i < layout->n_loops; i++)
+        if (layout->dims[layout->loops[i].dim].factors[layout->loops[i].factor].shares)
+            return true;
+    return false;
+}
+
+// The factor that a loop of the layout counts.
+static struct tile_factor *factor_at(const struct tile_layout *layout, int loop)
+{
+    return &layout->dims[layout->loops[loop].dim].factors[layout->loops[loop].factor];
+}
+
+// Which part of the factor has that unit.
+static int64_t part_with(const struct tile_factor *factor, int64_t unit)
+{
+    int64_t j = 0;
+    while (tsr__share_units(factor->cuts, factor->shares, j).stop <= unit)
+        j++;
+    return j;
+}
+
+// The shard that has a shard of the same layout in units; both count the same loops in the same order.
+static int64_t shard_with(const struct tile_layout *layout, const int64_t *units)
+{
+    int64_t shard = 0;
+    for (int loop = 0; loop < layout->n_loops; loop++) {
+        const struct tile_factor *factor = factor_at(layout, loop);
+        shard = shard * factor->cuts + part_with(factor, units[loop]);
+    }
+    return shard;
+}
+
+// Every unit is a shard of its own, with the owners of the part that it belongs to.
+struct tile_layout *tsr__layout_units(struct arena *arena, const struct tile_layout *layout)
+{
+    struct tile_layout *parts = tsr__layout_ordered(arena, layout);
+    struct tile_layout *wide = tsr__layout_ordered(arena, layout);
+    if (!parts || !wide)
+        return NULL;
+    for (int loop = 0; loop < wide->n_loops; loop++) {
+        struct tile_factor *factor = factor_at(wide, loop);
+        factor->cuts = tsr__units_of(factor->cuts, factor->shares);
+        factor->shares = 0;
+    }
+    struct tile_layout *units = tsr__layout_cut(arena, wide->rank, wide->dims);
+    if (!units)
+        return NULL;
+    VEC(struct tile_owner) pairs = {0};
+    for (int64_t k = 0; k < units->n_shards; k++) {
+        int64_t coords[TILE_MAX_LOOPS];
+        const int64_t *owners;
+        tsr__layout_coords(units, k, coords);
+        size_t n = tsr__layout_owners(parts, shard_with(parts, coords), &owners);
+        for (size_t i = 0; i < n; i++) {
+            struct tile_owner *pair = vec_push(arena, &pairs);
+            if (!pair)
+                return NULL;
+            *pair = (struct tile_owner){k, owners[i]};
+        }
+    }
+    if (tsr__layout_own(arena, units, pairs.at, pairs.n))
+        return units;
+    return NULL;
+}
+
+// ---- runs of tiles -----------------------------------------------------------------------------
+
+static int by_number(const void *a, const void *b)
+{
+    return int64_order(*(const int64_t *)a, *(const int64_t *)b);
+}
+
+// Some device has several shards. Owners mostly ascend from shard to shard, and then none has. Out of memory: false.
+static bool owns_several(struct arena *arena, const struct tile_layout *layout)
+{
+    size_t n = (size_t)layout->first[layout->n_shards], i = 1;
+    while (i < n && layout->owners[i - 1] < layout->owners[i])
+        i++;
+    if (i >= n)
+        return false;
+    int64_t *sorted = ARENA_ARRAY(arena, int64_t, n);
+    if (!sorted)
+        return false;
+    memcpy(sorted, layout->owners, n * sizeof *sorted);
+    qsort(sorted, n, sizeof *sorted, by_number);
+    for (i = 1; i < n; i++)
+        if (sorted[i - 1] == sorted[i])
+            return true;
+    return false;
+}
+
+static bool same_owners(const struct tile_layout *layout, int64_t a, int64_t b)
+{
+    const int64_t *of_a, *of_b;
+    size_t n = tsr__layout_owners(layout, a, &of_a);
+    if (n != tsr__layout_owners(layout, b, &of_b))
+        return false;
+    return n == 0 || memcmp(of_a, of_b, n * sizeof *of_a) == 0;
+}
+
+// The parts that a loop's tiles form: part[j] is the number of the part that tile j belongs to. A part ends where the
+// owners change, whatever the place in the other loops. False: more parts than can be counted, or out of memory.
+static bool find_runs(struct arena *arena, const struct tile_layout *layout, int loop,
+                      int64_t *part, struct tile_factor *out)
+{
+    int64_t cuts = factor_at(layout, loop)->cuts, stride = 1, coords[TILE_MAX_LOOPS];
+    for (int i = loop + 1; i < layout->n_loops; i++)
+        stride *= factor_at(layout, i)->cuts;
+    memset(part, 0, (size_t)cuts * sizeof *part);
+    for (int64_t k = 0; k < layout->n_shards; k++) {
+        tsr__layout_coords(layout, k, coords);
+        if (coords[loop] && !same_owners(layout, k, k - stride))
+            part[coords[loop]] = 1; // another part begins here
+    }
+    int64_t *units = ARENA_ARRAY(arena, int64_t, (size_t)cuts);
+    if (!units)
+        return false;
+    for (int64_t j = 0; j < cuts; j++) {
+        if (j)
+            part[j] += part[j - 1];
+        units[part[j]]++;
+    }
+    bool fits;
+    out->cuts = part[cuts - 1] + 1;
+    out->shares = tsr__shares_of(units, out->cuts, &fits);
+    return fits;
+}
+
+// Owners of the shards of `tiles`, as owners of the parts that they belong to: parts[loop][j] for tile j of the loop.
+static struct tile_layout *own_runs(struct arena *arena, const struct tile_layout *tiles,
+                                    struct tile_layout *runs, int64_t *const *parts,
+                                    const int64_t *cuts)
+{
+    size_t n = (size_t)tiles->first[tiles->n_shards], at = 0;
+    struct tile_owner *pairs = ARENA_ARRAY(arena, struct tile_owner, n + 1);
+    if (!pairs)
+        return NULL;
+    for (int64_t k = 0; k < tiles->n_shards; k++) {
+        int64_t coords[TILE_MAX_LOOPS], shard = 0;
+        tsr__layout_coords(tiles, k, coords);
+        for (int loop = 0; loop < tiles->n_loops; loop++)
+            shard = shard * cuts[loop] + parts[loop][coords[loop]];
+        for (int64_t i = tiles->first[k]; i < tiles->first[k + 1]; i++)
+            pairs[at++] = (struct tile_owner){shard, tiles->owners[i]};
+    }
+    if (tsr__layout_own(arena, runs, pairs, at))
+        return runs;
+    return NULL;
+}
+
+// All loops at once: {4,2:0,1,0,1,0,1,2,3} has runs of 3 and 1 in the first and of 1 and 1 in the second.
+const struct tile_layout *tsr__layout_runs(struct arena *arena, const struct tile_layout *layout)
+{
+    if (tsr__layout_shared(layout) || !owns_several(arena, layout))
+        return layout;
+    struct tile_layout *tiles = tsr__layout_ordered(arena, layout);
+    struct tile_layout *wide = tsr__layout_ordered(arena, layout);
+    int64_t *parts[TILE_MAX_LOOPS], cuts[TILE_MAX_LOOPS];
+    if (!tiles || !wide)
+        return NULL;
+    for (int loop = 0; loop < tiles->n_loops; loop++) {
+        struct tile_factor *factor = factor_at(wide, loop);
+        parts[loop] = ARENA_ARRAY(arena, int64_t, (size_t)factor->cuts);
+        if (!parts[loop])
+            return NULL;
+        if (!find_runs(arena, tiles, loop, parts[loop], factor))
+            return layout;
+        cuts[loop] = factor->cuts;
+    }
+    struct tile_layout *runs = tsr__layout_cut(arena, wide->rank, wide->dims);
+    if (runs)
+        runs = own_runs(arena, tiles, runs, parts, cuts);
+    if (!runs)
+        return NULL;
+    if (owns_several(arena, runs))
+        return layout;
+    return runs;
+}

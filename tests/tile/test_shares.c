@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_shares.c - parts that are not equal: the two forms of a layout have the same elements on the same devices.
+#include "common.h"
+
+#include <stdlib.h>
+
+static void units_are_the_least(void **state)
+{
+    bool fits;
+    (void)state;
+    assert_int_equal(tsr__shares_of((int64_t[]){6, 2}, 2, &fits), 1 << 3 | 1 << 4);
+    assert_int_equal(tsr__shares_of((int64_t[]){3, 3, 3}, 3, &fits), 0);
+    assert_true(fits);
+    assert_int_equal(tsr__shares_of((int64_t[]){62, 1}, 2, &fits), 0);
+    assert_false(fits);
+    struct tile_units last = tsr__share_units(3, 1 << 3 | 1 << 4 | 1 << 6, 2);
+    assert_true(last.first == 4 && last.stop == 6 && last.of == 6);
+    assert_int_equal(tsr__share_start(10, 2, 24, 1), 7);
+    assert_int_equal(tsr__share_size(10, 2, 24, 1), 3);
+    assert_int_equal(tsr__share_size(9, 3, 0, 1), 3);
+}
+
+static void tiles_of_a_device_are_one(void **state)
+{
+    struct bench *b = *state;
+    const struct tile_layout *l =
+        tsr__layout_runs(&b->arena, simple(&b->arena, 1, (int64_t[]){4}, (int64_t[]){0, 0, 0, 1}));
+    assert_int_equal(l->n_shards, 2);
+    assert_int_equal(l->dims[0].factors[0].shares, 24);
+    assert_true(tsr__layout_shared(l));
+    const struct tile_layout *other =
+        tsr__layout_runs(&b->arena, simple(&b->arena, 1, (int64_t[]){2}, (int64_t[]){0, 1}));
+    assert_false(tsr__layout_equal(l, other)); // halves
+    // A device with tiles that do not lie side by side keeps them, and so do all others.
+    struct tile_layout *apart = simple(&b->arena, 1, (int64_t[]){5}, (int64_t[]){0, 0, 1, 1, 0});
+    assert_ptr_equal(tsr__layout_runs(&b->arena, apart), apart);
+    struct tile_layout *corner = simple(&b->arena, 2, (int64_t[]){2, 2}, (int64_t[]){0, 0, 0, 1});
+    assert_ptr_equal(tsr__layout_runs(&b->arena, corner), corner);
+}
+
+// Elements of the shape that the device has, as marks.
+static void mark(struct arena *arena, const struct tile_layout *layout, const int64_t *shape,
+                 int64_t device, char *marks)
+{
+    memset(marks, 0, (size_t)(shape[0] * shape[1]));
+    for (int64_t k = tsr__layout_shard_of(layout, device, 0); k >= 0;
+         k = tsr__layout_shard_of(layout, device, k + 1)) {
+        struct tile_piece *piece = tsr__layout_piece(arena, layout, shape, k);
+        assert_non_null(piece);
+        for (int64_t i = 0; i < shape[0] * shape[1]; i++) {
+            bool in[2] = {false, false};
+            for (int d = 0; d < 2; d++)
+                for (int64_t n = 0; n < piece->dims[d].n; n++) {
+                    int64_t at = d ? i % shape[1] : i / shape[1];
+                    in[d] |= at >= piece->dims[d].at[n].start && at < piece->dims[d].at[n].stop;
+                }
+            marks[i] |= in[0] && in[1];
+        }
+    }
+}
+
+// Random runs along both dimensions, on any sizes: the same elements in units, in parts, in units again, and from the code.
+static void both_forms_have_the_same(void **state)
+{
+    struct bench *b = *state;
+    uint64_t seed = 5;
+    int merged = 0;
+    for (int trial = 0; trial < 400; trial++) {
+        int64_t cuts[2] = {1 + pick(&seed, 7), 1 + pick(&seed, 5)}, devices[64], row = 0;
+        int64_t shape[2] = {pick(&seed, 20), 1 + pick(&seed, 20)};
+        int64_t ends_row =
+            pick(&seed, cuts[1]); // columns up to it are one device's, the others another's
+        for (int64_t i = 0; i < cuts[0]; i++) {
+            row += i && pick(&seed, 3) == 0;
+            for (int64_t j = 0; j < cuts[1]; j++)
+                devices[i * cuts[1] + j] = 2 * row + (j > ends_row);
+        }
+        struct tile_layout *units = simple(&b->arena, 2, cuts, devices);
+        const struct tile_layout *parts = tsr__layout_runs(&b->arena, units);
+        struct tile_layout *again = tsr__layout_units(&b->arena, parts);
+        int64_t code[256];
+        size_t n = tsr__layout_encode(parts, code, 256);
+        struct tile_layout *decoded = tsr__layout_decode(&b->arena, code, n);
+        assert_non_null(again);
+        assert_non_null(decoded);
+        assert_true(tsr__layout_equal(decoded, parts));
+        merged += tsr__layout_shared(parts);
+        char marks[4][512];
+        for (int64_t device = 0; device < 2 * (row + 1); device++) {
+            const struct tile_layout *forms[4] = {units, parts, again, decoded};
+            for (int i = 0; i < 4; i++) {
+                mark(&b->arena, forms[i], shape, device, marks[i]);
+                assert_memory_equal(marks[i], marks[0], (size_t)(shape[0] * shape[1]));
+            }
+            int64_t shard = tsr__layout_shard_of(parts, device, 0);
+            if (shard >= 0)
+                assert_int_equal(tsr__layout_shard_of(parts, device, shard + 1), -1);
+        }
+        tsr__arena_free(&b->arena);
+        tsr__arena_init(&b->arena, b->session);
+    }
+    assert_true(merged > 100);
+}
+
+// What does not say unequal parts in the least units is no code: others would be equal layouts that do not look so.
+static void codes_of_shares(void **state)
+{
+    struct bench *b = *state;
+    static const struct {
+        int64_t cuts;
+        bool good;
+    } codes[] = {{-(1 << 3 | 1 << 4), true},
+                 {-(1 << 4), false},
+                 {-(1 << 2 | 1 << 4), false},
+                 {-(1 << 6 | 1 << 8), false},
+                 {-(1 << 3 | 1 << 4 | 1), false},
+                 {0, false},
+                 {INT64_MIN, false}};
+    for (size_t i = 0; i < TSR_COUNT(codes); i++) {
+        int64_t code[] = {1, 1, 0, codes[i].cuts, 1, 0, 0, 2, 1, 0, 1, 1};
+        struct tile_layout *l = tsr__layout_decode(&b->arena, code, TSR_COUNT(code));
+        assert_int_equal(l != NULL, codes[i].good);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(units_are_the_least),
+        cmocka_unit_test(tiles_of_a_device_are_one),
+        cmocka_unit_test(both_forms_have_the_same),
+        cmocka_unit_test(codes_of_shares),
+    };
+    return cmocka_run_group_tests_name("tile shares", tests, bench_setup, bench_teardown);
+}
