@@ -25,7 +25,8 @@ static bool same_size(const struct form *form, int axis, int64_t a, int64_t b)
                       n = tsr__local_size(&form->layout->dims[axis], y);
     if (size >= 0)
         return tsr__local_size_of(&m, size) == tsr__local_size_of(&n, size);
-    return m.unit == n.unit && m.scale == n.scale && m.part == n.part && m.parts == n.parts;
+    bool same_part = m.part.first == n.part.first && m.part.stop == n.part.stop;
+    return m.unit == n.unit && m.scale == n.scale && same_part && m.part.of == n.part.of;
 }
 
 // What tsr__steps_visit hands through.

@@ -117,7 +117,7 @@ static int64_t beyond(const struct rule_window *window, int64_t n)
 {
     int64_t most = 0;
     for (int64_t j = 0; j < n; j++) {
-        struct window_part part = tsr__window_part(window, n, j);
+        struct window_part part = tsr__window_part(window, n, j, j + 1);
         int64_t begin = larger(tsr__tile_start(window->from, n, j), part.start);
         int64_t end = smaller(tsr__tile_start(window->from, n, j + 1), part.stop);
         int64_t there = larger(end - begin, 0);

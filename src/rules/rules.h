@@ -161,12 +161,13 @@ struct rule_trim {
     int output, dim, window;
     int64_t unit;
 };
-// Part j of n of the window's result: what it needs and what does not exist of it. per > 0: before and
-// after are what must go of what the elements reach, at both ends.
+// A part of the window's result, units first .. stop - 1 of n: what it needs and what does not exist of it. per > 0: before
+// and after are what must go of what the elements reach, at both ends.
 struct window_part {
     int64_t a, b, start, stop, before, after;
 };
-struct window_part tsr__window_part(const struct rule_window *window, int64_t n, int64_t j);
+struct window_part tsr__window_part(const struct rule_window *window, int64_t n, int64_t first,
+                                    int64_t stop);
 
 struct rule {
     const struct rule_factor *factors;

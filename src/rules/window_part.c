@@ -33,11 +33,12 @@ static struct window_part spread_part(const struct rule_window *window, struct w
     return part;
 }
 
-// Parts of `to` elements are as equal as they can be: 10 in 3 are 0..2, 3..5, 6..9. What the window
-// needs beyond either end does not exist, and is counted in `before` and `after`.
-struct window_part tsr__window_part(const struct rule_window *window, int64_t n, int64_t j)
+// A part is some of n units of the `to` elements, which are as equal as they can be: 10 in 3 are 0..2, 3..5, 6..9. What the
+// window needs beyond either end does not exist, and is counted in `before` and `after`.
+struct window_part tsr__window_part(const struct rule_window *window, int64_t n, int64_t first_unit,
+                                    int64_t stop_unit)
 {
-    struct window_part part = {.a = j * window->to / n, .b = (j + 1) * window->to / n};
+    struct window_part part = {.a = first_unit * window->to / n, .b = stop_unit * window->to / n};
     if (window->per)
         return spread_part(window, part);
     int64_t first = part.a, last = part.b - 1;

@@ -99,7 +99,7 @@ double tsr__rule_reads(const struct rule *rule, int input)
         const struct rule_window *window = &rule->windows[i];
         if (window->input != input || window->from <= 0 || window->to <= 0)
             continue;
-        struct window_part all = tsr__window_part(window, 1, 0);
+        struct window_part all = tsr__window_part(window, 1, 0, 1);
         double reads = (double)(all.stop - all.start) / (double)window->from;
         share *= reads > 0 && reads < 1 ? reads : 1;
     }

@@ -103,11 +103,33 @@ bool tsr__calls_left(const tsr_model *model); // some node calls a function
 
 struct placement {
     const struct rule *rule;
-    int64_t *cuts;    // per factor, >= 1
-    int64_t *devices; // ascending
+    int64_t *cuts;       // per factor, >= 1
+    tile_shares *shares; // per factor, of parts that are not equal; NULL: all are
+    int64_t *devices;    // ascending
     size_t n_devices;
     int64_t *coords; // n_devices x n_factors: which part of each factor the device works on
 };
+static inline tile_shares placement_shares(const struct placement *placement, int factor)
+{
+    if (placement->shares)
+        return placement->shares[factor];
+    return 0;
+}
+// The part of a factor that the device at that place works on, in units.
+static inline struct tile_units placement_units(const struct placement *placement, int64_t place,
+                                                int factor)
+{
+    return tsr__share_units(placement->cuts[factor], placement_shares(placement, factor),
+                            placement->coords[place * placement->rule->n_factors + factor]);
+}
+// What that part has of so many elements.
+static inline struct tile_interval placement_part(const struct placement *placement, int64_t place,
+                                                  int factor, int64_t size)
+{
+    struct tile_units part = placement_units(placement, place, factor);
+    return (struct tile_interval){tsr__tile_start(size, part.of, part.first),
+                                  tsr__tile_start(size, part.of, part.stop)};
+}
 // Layout of a tensor of the rule (projection). Reduced factors are not seen in outputs.
 struct tile_layout *tsr__placement_project(struct arena *arena, const struct placement *placement,
                                            const struct rule_tensor *tensor);

@@ -298,12 +298,12 @@ static tsr_status none_by_sizes(struct guard *guard)
 static int64_t share_of(const struct guard *guard, int factor)
 {
     const struct placement *place = &guard->st->flow->place;
-    int64_t size = place->rule->factors[factor].size.value, cuts = place->cuts[factor];
+    int64_t size = place->rule->factors[factor].size.value;
     if (size < 0)
         return 1;
     int64_t at = tsr__place_index(place, guard->part->rank);
-    int64_t shard = place->coords[at * place->rule->n_factors + factor];
-    return tsr__tile_start(size, cuts, shard + 1) - tsr__tile_start(size, cuts, shard);
+    struct tile_interval part = placement_part(place, at, factor, size);
+    return part.stop - part.start;
 }
 
 static int64_t least_of(const struct guard *guard, const struct rule_dim *dim)

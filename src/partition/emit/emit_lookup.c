@@ -70,11 +70,8 @@ struct table {
 static struct tile_interval rows_here(const struct part *part, const struct node_flow *nf,
                                       int factor)
 {
-    const struct rule *rule = nf->place.rule;
-    int64_t size = rule->factors[factor].size.value, n = nf->place.cuts[factor];
     int64_t place = tsr__place_index(&nf->place, part->rank);
-    int64_t j = nf->place.coords[place * rule->n_factors + factor];
-    return (struct tile_interval){tsr__tile_start(size, n, j), tsr__tile_start(size, n, j + 1)};
+    return placement_part(&nf->place, place, factor, nf->place.rule->factors[factor].size.value);
 }
 
 // Indices into the rows that this rank has, `elsewhere` for others. Of 8 rows of which the rank has 4..7, [5 -1 2] becomes

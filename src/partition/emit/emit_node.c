@@ -96,27 +96,29 @@ static tsr_status rewrite_list_attributes(const struct local_copy *copy)
 
 // ---- inputs ------------------------------------------------------------------------------------
 
-// The number of the rank's part of that factor.
-static int64_t part_of(const struct local_copy *copy, int factor)
+// The rank's part of that factor.
+static struct tile_units part_of(const struct local_copy *copy, int factor)
 {
-    return copy->flow->place.coords[copy->place * copy->rule->n_factors + factor];
+    return placement_units(&copy->flow->place, copy->place, factor);
 }
 
-// Part j of n of the n' = max(limit - start, 0) numbers from start on: from floor(j n' / n) to floor((j + 1) n' / n).
+// Units a to b of n of the n' = max(limit - start, 0) numbers from start on: from floor(a n' / n) to floor(b n' / n).
 static tsr_status rewrite_range(struct local_copy *copy, const struct rule_rewrite *rewrite)
 {
     const struct str any = {0};
     struct part *part = copy->part;
     tsr_value **start = &copy->inputs[rewrite->index], **limit = start + 1, *bounds[2];
-    int64_t n = copy->flow->place.cuts[rewrite->factor], zero = 0;
-    if (copy->place < 0 || n < 2)
+    int64_t zero = 0;
+    if (copy->place < 0 || copy->flow->place.cuts[rewrite->factor] < 2)
         return TSR_OK;
-    tsr_value *parts = tsr__part_ints(part, &n, 1);
+    struct tile_units units = part_of(copy, rewrite->factor);
+    int64_t ends[2] = {units.first, units.stop};
+    tsr_value *parts = tsr__part_ints(part, &units.of, 1);
     tsr_value *count = tsr__part_node(part, "Sub", any, 2, *limit, *start);
     count = tsr__part_largest(part, any, count, tsr__part_ints(part, &zero, 1));
     for (int i = 0; i < 2; i++) {
-        int64_t j = part_of(copy, rewrite->factor) + i;
-        tsr_value *x = tsr__part_node(part, "Mul", any, 2, count, tsr__part_ints(part, &j, 1));
+        tsr_value *end = tsr__part_ints(part, &ends[i], 1);
+        tsr_value *x = tsr__part_node(part, "Mul", any, 2, count, end);
         x = tsr__part_node(part, "Div", any, 2, x, parts);
         x = tsr__part_node(part, "Add", any, 2, *start, x);
         bounds[i] = tsr__part_node(part, "Reshape", any, 2, x, tsr__part_empty(part, TSR_INT64));
@@ -238,8 +240,8 @@ static tsr_status rewrite_named(const struct local_copy *copy, const struct rule
                                 tsr_attr *attr, const struct local_size *part)
 {
     int64_t size = copy->rule->factors[rewrite->factor].size.value;
-    int64_t start = tsr__tile_start(size, part->parts, part->part);
-    int64_t stop = tsr__tile_start(size, part->parts, part->part + 1);
+    int64_t start = tsr__tile_start(size, part->part.of, part->part.first);
+    int64_t stop = tsr__tile_start(size, part->part.of, part->part.stop);
     if (rewrite->kind == REWRITE_SHARE) {
         int64_t each = tsr__attr_length(attr) / size;
         return tsr__attr_keep(attr, start * each, stop * each);
@@ -271,10 +273,9 @@ static tsr_status rewrite_attribute(const struct local_copy *copy,
 {
     const struct step *st = copy->step;
     tsr_attr *attr = tsr_node_find_attr(copy->node, rewrite->name);
-    int64_t cuts = copy->flow->place.cuts[rewrite->factor];
-    if (!attr || cuts < 2)
+    if (!attr || copy->flow->place.cuts[rewrite->factor] < 2)
         return TSR_OK;
-    struct local_size part = {1, 1, part_of(copy, rewrite->factor), cuts};
+    struct local_size part = {1, 1, part_of(copy, rewrite->factor)};
     if (rewrite->kind != REWRITE_ATTR)
         return rewrite_named(copy, rewrite, attr, &part);
     if (st->made && st->made_factor == rewrite->factor) {

@@ -161,9 +161,9 @@ static void add_dynamic(struct bounds *bounds, int axis, const struct dim_cut *c
     bounds->axes[bounds->n] = axis;
     bounds->unit[bounds->n] = cut->unit;
     bounds->spare[bounds->n] = cut->unit - 1;
-    bounds->part[bounds->n] = cut->part;
-    bounds->next[bounds->n] = cut->part + 1;
-    bounds->parts[bounds->n++] = cut->parts;
+    bounds->part[bounds->n] = cut->part.first;
+    bounds->next[bounds->n] = cut->part.stop;
+    bounds->parts[bounds->n++] = cut->part.of;
 }
 
 // How the rank gets its part, axis by axis: several runs are picked, one run is sliced, a part of a size that is known at

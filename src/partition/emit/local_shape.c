@@ -92,10 +92,10 @@ static void set_column(struct local_columns *columns, int64_t i, struct local_si
     columns->unit[i] = size.unit;
     columns->spare[i] = size.unit - 1;
     columns->scale[i] = size.scale;
-    columns->part[i] = size.part;
-    columns->next[i] = size.part + 1;
-    columns->parts[i] = size.parts;
-    columns->last[i] = size.part == size.parts - 1;
+    columns->part[i] = size.part.first;
+    columns->next[i] = size.part.stop;
+    columns->parts[i] = size.part.of;
+    columns->last[i] = size.part.stop == size.part.of;
 }
 
 // How each entry of the host value becomes the local size of its dimension; false: the device has no part of layout.
@@ -108,7 +108,7 @@ static bool columns_of(struct part *part, const struct tile_layout *layout, int6
         int axis = (int)(layout->rank - n + i);
         if (!tsr__device_coords(layout, part->rank, axis, coords))
             return false;
-        struct local_size size = {1, 1, 0, 1};
+        struct local_size size = {1, 1, {0, 1, 1}};
         if (tsr__dim_cut(&layout->dims[axis])) {
             size = tsr__local_size(&layout->dims[axis], coords);
             *any = true;
@@ -126,7 +126,7 @@ static bool may_be_empty(const struct tile_layout *layout, int axis, tsr_dim siz
         return false;
     struct local_size local_size = tsr__local_size(&layout->dims[axis], coords);
     return size.value < 0 ||
-           (size.value + local_size.unit - 1) / local_size.unit < local_size.parts;
+           (size.value + local_size.unit - 1) / local_size.unit < local_size.part.of;
 }
 
 // ---- what each entry means ---------------------------------------------------------------------

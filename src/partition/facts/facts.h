@@ -26,7 +26,8 @@ struct dim_cut {
     enum dim_way way;
     struct tile_interval *at; // DIM_STATIC: in local indices
     int64_t n;
-    int64_t unit, part, parts; // DIM_DYNAMIC: units of `unit` elements, part j of n
+    int64_t unit; // DIM_DYNAMIC: pieces of `unit` elements, which are so many units of what
+    struct tile_units part;
 };
 struct dim_cut tsr__dim_way(struct draft *draft, const struct item *it,
                             const struct tile_layout *from, const struct tile_layout *to,
@@ -38,9 +39,10 @@ bool tsr__local_ok(struct draft *draft, const struct item *it, const struct tile
 const struct tile_layout *tsr__gathered(struct arena *arena, const struct tile_layout *from,
                                         int loop, struct device_group **groups, size_t *n_groups);
 // A local size as a function of the global one D: (b - a) * scale - last * (F * unit - D), where
-// F = ceil(D / unit), a = part * F / parts, b = (part + 1) * F / parts.
+// F = ceil(D / unit), a = first * F / of, b = stop * F / of; last: it is the last part.
 struct local_size {
-    int64_t unit, scale, part, parts;
+    int64_t unit, scale;
+    struct tile_units part;
 };
 struct local_size tsr__local_size(const struct tile_dim *dim, const int64_t *coords);
 int64_t tsr__local_size_of(const struct local_size *size, int64_t whole);

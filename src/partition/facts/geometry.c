@@ -116,7 +116,8 @@ static bool factors_equal(const struct tile_dim *a, const struct tile_dim *b, co
         return false;
     for (int factor = 0; factor < a->n; factor++) {
         bool size = a->n == 1 || a->factors[factor].size == b->factors[factor].size;
-        if (!size || a->factors[factor].cuts != b->factors[factor].cuts || x[factor] != y[factor])
+        if (!size || a->factors[factor].cuts != b->factors[factor].cuts ||
+            a->factors[factor].shares != b->factors[factor].shares || x[factor] != y[factor])
             return false;
     }
     return true;
@@ -174,8 +175,9 @@ static struct dim_cut dynamic_cut(const struct draft *draft, const struct tile_d
         if (to->factors[factor].cuts > 1 || to->factors[factor].size <= 0 ||
             !mul_ok(unit, to->factors[factor].size, &unit))
             return cut; // strided, or a unit that depends on the size
-    return (struct dim_cut){
-        .way = DIM_DYNAMIC, .unit = unit, .part = coords[0], .parts = to->factors[0].cuts};
+    struct tile_units part =
+        tsr__share_units(to->factors[0].cuts, to->factors[0].shares, coords[0]);
+    return (struct dim_cut){.way = DIM_DYNAMIC, .unit = unit, .part = part};
 }
 
 // A whole layout may have fewer dimensions than the other one: those that it lacks are whole.
@@ -347,7 +349,7 @@ const struct tile_layout *tsr__gathered(struct arena *arena, const struct tile_l
 // The factor whose size is left open takes what the others leave; it alone has parts of different sizes.
 struct local_size tsr__local_size(const struct tile_dim *dim, const int64_t *coords)
 {
-    struct local_size size = {1, 1, 0, 1};
+    struct local_size size = {1, 1, {0, 1, 1}};
     int rest = 0;
     for (int factor = 0; factor < dim->n; factor++)
         if (dim->factors[factor].size == 0)
@@ -355,13 +357,11 @@ struct local_size tsr__local_size(const struct tile_dim *dim, const int64_t *coo
     for (int factor = 0; factor < dim->n; factor++) {
         const struct tile_factor *at = &dim->factors[factor];
         if (factor == rest) {
-            size.part = coords[factor];
-            size.parts = at->cuts;
+            size.part = tsr__share_units(at->cuts, at->shares, coords[factor]);
             continue;
         }
         size.unit *= at->size;
-        size.scale *= tsr__tile_start(at->size, at->cuts, coords[factor] + 1) -
-                      tsr__tile_start(at->size, at->cuts, coords[factor]);
+        size.scale *= tsr__share_size(at->size, at->cuts, at->shares, coords[factor]);
     }
     return size;
 }
@@ -371,10 +371,10 @@ struct local_size tsr__local_size(const struct tile_dim *dim, const int64_t *coo
 int64_t tsr__local_size_of(const struct local_size *size, int64_t whole)
 {
     int64_t units = (whole + size->unit - 1) / size->unit;
-    int64_t a = tsr__tile_start(units, size->parts, size->part);
-    int64_t b = tsr__tile_start(units, size->parts, size->part + 1);
+    int64_t a = tsr__tile_start(units, size->part.of, size->part.first);
+    int64_t b = tsr__tile_start(units, size->part.of, size->part.stop);
     int64_t full = (b - a) * size->scale;
-    if (size->part == size->parts - 1) // the last unit may be short
+    if (size->part.stop == size->part.of) // the last unit may be short
         return full - (units * size->unit - whole);
     return full;
 }

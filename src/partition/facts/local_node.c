@@ -74,8 +74,8 @@ struct window_part tsr__window_at(const struct node_flow *nf, int64_t place, int
 {
     const struct rule *rule = nf->place.rule;
     const struct rule_window *rule_window = &rule->windows[window];
-    return tsr__window_part(rule_window, nf->place.cuts[rule_window->factor],
-                            nf->place.coords[place * rule->n_factors + rule_window->factor]);
+    struct tile_units part = placement_units(&nf->place, place, rule_window->factor);
+    return tsr__window_part(rule_window, part.of, part.first, part.stop);
 }
 
 // In all intervals of the rank together.
@@ -138,8 +138,7 @@ static int64_t share_of(const struct node_flow *nf, int64_t place, int factor, i
 {
     const struct rule *rule = nf->place.rule;
     int64_t size = rule->factors[factor].size.value;
-    struct local_size part = {1, 1, nf->place.coords[place * rule->n_factors + factor],
-                              nf->place.cuts[factor]};
+    struct local_size part = {1, 1, placement_units(&nf->place, place, factor)};
     if (size > 0)
         return whole / size * tsr__local_size_of(&part, size);
     return whole;

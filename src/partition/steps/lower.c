@@ -391,7 +391,7 @@ static bool add_rests(const struct tile_dim *dim, int64_t *size)
     for (int factor = 0; factor < dim->n; factor++) {
         int64_t parts = dim->factors[factor].size;
         if (!parts)
-            parts = dim->factors[factor].cuts;
+            parts = tsr__units_of(dim->factors[factor].cuts, dim->factors[factor].shares);
         if (!mul_ok(*size, parts, size) || *size > MAX_RESTS)
             return false;
     }

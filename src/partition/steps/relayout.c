@@ -93,6 +93,7 @@ static bool place_like(struct draft *draft, const struct rule *rule, const struc
     *out = (struct placement){.rule = rule, .n_devices = n_devices};
     out->devices = ARENA_ARRAY(draft->arena, int64_t, n_devices + 1);
     out->cuts = ARENA_ARRAY(draft->arena, int64_t, n + 1);
+    out->shares = ARENA_ARRAY(draft->arena, tile_shares, n + 1);
     out->coords = ARENA_ARRAY(draft->arena, int64_t, n * n_devices + 1);
     if (draft->arena->failed || base->rank != rule->outputs[0].rank)
         return false;
@@ -107,6 +108,7 @@ static bool place_like(struct draft *draft, const struct rule *rule, const struc
             rule->factors[dim->factors[0]].kind != FACTOR_PAR)
             return false;
         out->cuts[dim->factors[0]] = base->dims[axis].factors[0].cuts;
+        out->shares[dim->factors[0]] = base->dims[axis].factors[0].shares;
         for (size_t i = 0; i < n_devices; i++) {
             int64_t coords[TILE_MAX_FACTORS];
             if (!tsr__device_coords(base, devices[i], axis, coords))
