@@ -11,13 +11,15 @@
 //     2/2*32/2  F2 F2 W16         -> F4 W16 -> 64/4: part i of the first and k of the second is part 2 i + k
 //     4*16/2    W4 F2 W8          -> 4*16/2: each part is 4 runs of 8, which no other form says
 //     64/6      uneven            -> 64/6: parts of 11 and 10
+// Unequal parts (tile/shares.c) are a digit of their own kind, too: of 64 elements in parts of 3 units and 1 it is S4 W16.
 #include "sharding/internal.h"
 
-enum digit_kind { DIGIT_WHOLE, DIGIT_FULL, DIGIT_UNEVEN };
+enum digit_kind { DIGIT_WHOLE, DIGIT_FULL, DIGIT_SHARED, DIGIT_UNEVEN };
 struct digit {
     enum digit_kind kind;
     int64_t size, cuts; // size 0: not known
-    int part;           // last part that cut it (its coordinate counts ones)
+    tile_shares shares;
+    int part; // last part that cut it (its coordinate counts ones)
 };
 
 // Parts as digits, outermost first: 8 elements in 2 cuts are a full digit of 2 and a whole one of 4.
@@ -26,18 +28,21 @@ static int expand(const struct cut_part *parts, int n, struct digit *out)
     int count = 0;
     for (int i = 0; i < n; i++) {
         int64_t size = parts[i].size, cuts = parts[i].cuts;
-        bool even = size > 0 && size % cuts == 0;
+        tile_shares shares = parts[i].shares;
+        int64_t units = tsr__units_of(cuts, shares);
+        bool even = size > 0 && size % units == 0;
         if (cuts > 1 && !even) {
-            out[count++] = (struct digit){DIGIT_UNEVEN, size, cuts, i};
+            out[count++] = (struct digit){DIGIT_UNEVEN, size, cuts, shares, i};
             continue;
         }
+        enum digit_kind kind = shares ? DIGIT_SHARED : DIGIT_FULL;
         if (cuts > 1)
-            out[count++] = (struct digit){DIGIT_FULL, cuts, cuts, i};
+            out[count++] = (struct digit){kind, units, cuts, shares, i};
         int64_t inner = size;
         if (cuts > 1)
-            inner = size / cuts;
+            inner = size / units;
         if (inner != 1)
-            out[count++] = (struct digit){DIGIT_WHOLE, inner, 1, -1};
+            out[count++] = (struct digit){DIGIT_WHOLE, inner, 1, 0, -1};
     }
     return count;
 }
@@ -61,7 +66,8 @@ static int merge(struct digit *digit, int n, struct cut_move *moves, int n_parts
         struct digit *last = NULL;
         if (count)
             last = &digit[count - 1];
-        if (last && last->kind == digit[i].kind && digit[i].kind != DIGIT_UNEVEN) {
+        bool joins = digit[i].kind == DIGIT_WHOLE || digit[i].kind == DIGIT_FULL;
+        if (last && last->kind == digit[i].kind && joins) {
             last->size = times(last->size, digit[i].size);
             last->cuts *= digit[i].cuts;
             for (int k = 0; k < n_parts; k++)
@@ -87,11 +93,12 @@ int tsr__cut_canonical(const struct cut_part *parts, int n, struct tile_factor *
     int count = merge(d, expand(parts, n, d), moves, n), made = 0;
     for (int i = 0; i < count; i++, made++) {
         // out[made] is digit i; digits get fewer on the way, so moves are renumbered
-        out[made] = (struct tile_factor){d[i].size, d[i].cuts};
+        out[made] = (struct tile_factor){d[i].size, d[i].cuts, d[i].shares};
         for (int k = 0; k < n; k++)
             if (moves[k].to == i)
                 moves[k].to = made;
-        if (d[i].kind == DIGIT_FULL && i + 1 < count && d[i + 1].kind == DIGIT_WHOLE) {
+        bool takes = d[i].kind == DIGIT_FULL || d[i].kind == DIGIT_SHARED;
+        if (takes && i + 1 < count && d[i + 1].kind == DIGIT_WHOLE) {
             out[made].size = times(d[i].size, d[i + 1].size);
             i++;
         }
@@ -115,7 +122,8 @@ static int parts_of(const struct tile_dim *dim, tsr_dim size, struct cut_part *p
             product = times(product, sizes[i]);
     fits = fits && product == size.value; // else the last unit is short: left as it is
     for (int i = 0; i < dim->n; i++) {
-        parts[i] = (struct cut_part){dim->factors[i].size, dim->factors[i].cuts};
+        parts[i] =
+            (struct cut_part){dim->factors[i].size, dim->factors[i].cuts, dim->factors[i].shares};
         if (fits)
             parts[i].size = sizes[i];
     }

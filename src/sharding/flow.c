@@ -177,7 +177,8 @@ static int same_cut(const struct tile_layout *need, const struct tile_layout *ha
                     struct tile_loop at)
 {
     const struct tile_dim *to = &need->dims[at.dim], *from = &have->dims[at.dim];
-    if (!same_sizes(to, from) || to->factors[at.factor].cuts != from->factors[at.factor].cuts)
+    if (!same_sizes(to, from) || to->factors[at.factor].cuts != from->factors[at.factor].cuts ||
+        to->factors[at.factor].shares != from->factors[at.factor].shares)
         return -1;
     for (int b = 0; b < need->n_loops; b++)
         if (need->loops[b].dim == at.dim && need->loops[b].factor == at.factor)

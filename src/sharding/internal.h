@@ -31,6 +31,7 @@ static inline struct tile_layout *tsr__flow_result(const struct node_flow *nf, s
 // A part of a dimension: so many elements (0: not known), cut so often.
 struct cut_part {
     int64_t size, cuts;
+    tile_shares shares;
 };
 // Where the coordinate of a part went: factor `to` (-1: nowhere, it is whole), in steps of stride.
 struct cut_move {

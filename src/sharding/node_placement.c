@@ -200,8 +200,10 @@ static bool split(struct solve *solve, int factor, int64_t inner)
     if (solve->rule->n_factors >= solve->cap || tsr__rule_rewrites(solve->rule, factor) ||
         solve->rule->factors[factor].unit != 1)
         return fail(solve, "a factor cannot be cut inside");
-    if (cuts > 1 && (size % cuts || outer % cuts)) {
-        if (size % cuts || cuts % outer)
+    // Unequal parts stay in the outer one: in units of 3 and 1 its size must be a multiple of 4.
+    int64_t units = tsr__units_of(cuts, solve->shares[factor]);
+    if (cuts > 1 && (size % units || outer % units)) {
+        if (solve->shares[factor] || size % cuts || cuts % outer)
             return fail(solve, "two cuts of one dimension do not have the same bounds");
         low = cuts / outer;
     }
@@ -212,6 +214,7 @@ static bool split(struct solve *solve, int factor, int64_t inner)
     solve->rule = rule;
     solve->cuts[factor] = cuts / low;
     solve->cuts[g] = low;
+    solve->shares[g] = 0;
     solve->pinned[g] = solve->pinned[factor];
     solve->seen[g] = solve->seen[factor];
     for (int64_t d = 0; d < solve->n_all; d++) {
@@ -228,6 +231,7 @@ static bool split(struct solve *solve, int factor, int64_t inner)
 struct target {
     int factor;
     int64_t cuts, stride; // its coordinate is coordinate / stride % cuts
+    tile_shares shares;
 };
 #define MAX_TARGETS 64
 
@@ -286,7 +290,7 @@ static int targets_even(struct solve *solve, bool out, int i, int axis, int64_t 
         int64_t here = size; // of the cuts; the rest is for the factors within
         if (size % cuts == 0)
             here = cuts;
-        target[n++] = (struct target){factor, here, 1};
+        target[n++] = (struct target){factor, here, 1, 0};
         cuts /= here;
         at /= size;
     }
@@ -317,7 +321,21 @@ static int targets_alike(struct solve *solve, const struct rule_dim *dim, const 
         fail(solve, "the sizes that would prove this cut are not known");
         return 0;
     }
-    target[0] = (struct target){dim->factors[k], l->factors[k].cuts, 1};
+    target[0] = (struct target){dim->factors[k], l->factors[k].cuts, 1, l->factors[k].shares};
+    return 1;
+}
+
+// Unequal parts of an even number of units: the outermost factor has them, all others are whole. Of 32 heads of 128 elements,
+// parts of 3 units and 1 of all 4096 are parts of 24 and 8 heads.
+static int target_shared(struct solve *solve, bool out, int i, int axis, int64_t at,
+                         const struct tile_factor *cut, struct target *target)
+{
+    int factor = factor_below(solve, out, i, axis, at);
+    if (factor < 0 || size_of(solve, factor) % tsr__units_of(cut->cuts, cut->shares)) {
+        fail(solve, "unequal parts do not fall on the bounds of the dimension's factors");
+        return 0;
+    }
+    target[0] = (struct target){factor, cut->cuts, 1, cut->shares};
     return 1;
 }
 
@@ -345,7 +363,10 @@ static int targets_of(struct solve *solve, bool out, int i, int axis, const stru
         fail(solve, "a window of a dimension is needed, which is cut in one piece only");
     if (product != size || !border(solve, out, i, axis, above))
         return 0;
-    if (sizes[k] % cuts == 0)
+    tile_shares shares = l->factors[k].shares;
+    if (shares && sizes[k] % tsr__units_of(cuts, shares) == 0)
+        return target_shared(solve, out, i, axis, above, &l->factors[k], target);
+    if (!shares && sizes[k] % cuts == 0)
         return targets_even(solve, out, i, axis, above, cuts, target);
     if (!border(solve, out, i, axis, below))
         return 0;
@@ -354,19 +375,20 @@ static int targets_of(struct solve *solve, bool out, int i, int axis, const stru
         fail(solve, "an uneven cut does not fall on the bounds of the dimension's factors");
         return 0;
     }
-    target[0] = (struct target){factor, cuts, 1};
+    target[0] = (struct target){factor, cuts, 1, shares};
     return 1;
 }
 
 // ---- taking a layout in ------------------------------------------------------------------------
 
 // Units (blocks of packed weights, say) must not be cut through: every bound is a multiple of the unit.
-static bool unit_fits(const struct rule_factor *factor, int64_t cuts)
+static bool unit_fits(const struct rule_factor *factor, const struct target *target)
 {
+    int64_t size = factor->size.value;
     if (factor->unit == 1)
         return true;
-    for (int64_t j = 1; j < cuts; j++)
-        if (factor->size.value < 0 || tsr__tile_start(factor->size.value, cuts, j) % factor->unit)
+    for (int64_t j = 1; j < target->cuts; j++)
+        if (size < 0 || tsr__share_start(size, target->cuts, target->shares, j) % factor->unit)
             return false;
     return true;
 }
@@ -398,14 +420,16 @@ static bool may_cut(struct solve *solve, const struct target *target)
         (factor->kind == FACTOR_STAT && (solve->arriving || solve->intact)))
         return fail(solve, why_whole(factor));
     bool settled = solve->pinned[target->factor] || solve->cuts[target->factor] > 1;
-    if (settled && solve->cuts[target->factor] != target->cuts)
+    if (settled && (solve->cuts[target->factor] != target->cuts ||
+                    solve->shares[target->factor] != target->shares))
         return fail(solve, "the shardings of the node do not agree");
-    if ((factor->size.value >= 0 && target->cuts > factor->size.value) ||
-        (factor->least && target->cuts > factor->least))
+    int64_t units = tsr__units_of(target->cuts, target->shares);
+    if ((factor->size.value >= 0 && units > factor->size.value) ||
+        (factor->least && units > factor->least))
         return fail(solve, "a dimension has fewer elements than shards");
     if (!combines(solve, target->factor))
         return fail(solve, "two reductions of different kinds are cut");
-    return unit_fits(factor, target->cuts) ||
+    return unit_fits(factor, target) ||
            fail(solve, "a cut falls inside a unit that must stay together");
 }
 
@@ -417,6 +441,7 @@ static void settle(struct solve *solve, const struct target *target,
 {
     bool fresh = solve->cuts[target->factor] == 1;
     solve->cuts[target->factor] = target->cuts;
+    solve->shares[target->factor] = target->shares;
     solve->seen[target->factor] = true;
     for (int64_t d = 0; d < solve->n_all; d++) {
         int64_t coords[TILE_MAX_RANK * TILE_MAX_FACTORS];
@@ -592,11 +617,13 @@ bool tsr__solve_result(const struct solve *solve, struct arena *arena, struct pl
         n += solve->on[d];
     *out = (struct placement){.rule = solve->rule, .n_devices = n};
     out->cuts = ARENA_ARRAY(arena, int64_t, factors + 1);
+    out->shares = ARENA_ARRAY(arena, tile_shares, factors + 1);
     out->devices = ARENA_ARRAY(arena, int64_t, n + 1);
     out->coords = ARENA_ARRAY(arena, int64_t, n * factors + 1);
     if (arena->failed)
         return false;
     memcpy(out->cuts, solve->cuts, factors * sizeof(int64_t));
+    memcpy(out->shares, solve->shares, factors * sizeof(tile_shares));
     size_t at = 0;
     for (int64_t d = 0; d < solve->n_all; d++)
         if (solve->on[d]) {

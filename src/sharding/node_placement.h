@@ -15,6 +15,7 @@ struct solve {
     int64_t n_all;           // devices of the configuration
     int cap;                 // row length of coords
     int64_t cuts[RULE_MAX_FACTORS];
+    tile_shares shares[RULE_MAX_FACTORS]; // of parts that are not equal
     bool pinned[RULE_MAX_FACTORS]; // cut as it is and no finer, because an explicit spec says so
     bool seen[RULE_MAX_FACTORS];   // cut by the layout that is being taken in
     bool *on;                      // per device: takes part

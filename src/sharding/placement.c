@@ -46,7 +46,8 @@ static bool project_dim(struct arena *arena, const struct placement *placement,
         int64_t size = 0;
         if (!from->window)
             size = placement->rule->factors[factor].size.value;
-        parts[i] = (struct cut_part){int64_max(size, 0), placement->cuts[factor]};
+        parts[i] = (struct cut_part){int64_max(size, 0), placement->cuts[factor],
+                                     placement_shares(placement, factor)};
     }
     to->n = tsr__cut_canonical(parts, from->n, to->factors, *moves);
     return true;

@@ -175,22 +175,26 @@ static bool cut_more(const struct tile_dim *dim, int64_t size, int64_t n, struct
 {
     int64_t sizes[TILE_MAX_FACTORS], product = 1;
     bool cut = false;
-    for (int factor = 0; factor < dim->n; factor++)
+    for (int factor = 0; factor < dim->n; factor++) {
         cut |= dim->factors[factor].cuts > 1;
+        if (dim->factors[factor].shares)
+            return false; // halves of unequal parts have no units in common
+    }
     *count = 1;
-    out[0] = (struct tile_factor){0, n};
+    out[0] = (struct tile_factor){.size = 0, .cuts = n};
     if (!cut)
         return size >= n;
     if (dim->n >= TILE_MAX_FACTORS || !tsr__dim_sizes(dim, size, sizes))
         return false;
     for (int factor = 0; factor < dim->n; factor++) {
-        out[factor] = (struct tile_factor){sizes[factor], dim->factors[factor].cuts};
+        out[factor] =
+            (struct tile_factor){.size = sizes[factor], .cuts = dim->factors[factor].cuts};
         if (!mul_ok(product, sizes[factor], &product))
             return false;
     }
     // {2} of 8 cut once more in 2 is {4}: as many parts of one factor, if they come out even
     if (dim->n == 1 && size % (sizes[0] = dim->factors[0].cuts * n) == 0) {
-        out[0] = (struct tile_factor){0, sizes[0]};
+        out[0] = (struct tile_factor){.size = 0, .cuts = sizes[0]};
         return true;
     }
     struct tile_factor *last = &out[dim->n - 1];
@@ -200,7 +204,7 @@ static bool cut_more(const struct tile_dim *dim, int64_t size, int64_t n, struct
     *count = dim->n;
     if (last->cuts > 1) {
         last->size = last->cuts;
-        out[(*count)++] = (struct tile_factor){inner, n};
+        out[(*count)++] = (struct tile_factor){.size = inner, .cuts = n};
     } else {
         last->cuts = n;
     }
