@@ -225,6 +225,8 @@ struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile
                                           const struct shape *shape)
 {
     const struct tile_layout *l = merge_tiles(arena, given);
+    if (l)
+        l = tsr__layout_runs(arena, l); // what is left are runs that are not equal
     if (!l)
         return NULL;
     size_t rank = (size_t)l->rank, n = (size_t)l->first[l->n_shards], at = 0;

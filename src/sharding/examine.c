@@ -194,39 +194,97 @@ static void examine_groups(struct spec_scope *sc, const tsr_spec *spec,
     }
 }
 
+// The entries of the device list as owners of what the spec cuts, a dimension for each cut. NULL: they do not fit it, or out
+// of memory.
+static const struct tile_layout *listed_owners(struct arena *arena, const tsr_spec *spec)
+{
+    const int64_t *devices;
+    size_t n = tsr_spec_devices(spec, &devices);
+    struct tile_dim dims[TILE_MAX_RANK];
+    struct tile_factor factors[TILE_MAX_RANK];
+    int rank = 0;
+    for (size_t i = 0; i < tsr_spec_dim_count(spec); i++)
+        for (size_t k = 0; k < tsr_spec_dim_factor_count(spec, i); k++) {
+            int64_t cuts = tsr_spec_dim_factor(spec, i, k, NULL);
+            if (cuts < 2)
+                continue;
+            if (rank == TILE_MAX_RANK)
+                return NULL;
+            factors[rank] = (struct tile_factor){.cuts = cuts};
+            dims[rank] = (struct tile_dim){&factors[rank], 1};
+            rank++;
+        }
+    struct tile_layout *layout = tsr__layout_cut(arena, rank, dims);
+    struct tile_owner *pairs = ARENA_ARRAY(arena, struct tile_owner, n + 1);
+    if (!layout || !pairs || (size_t)layout->n_shards != n)
+        return NULL;
+    for (size_t i = 0; i < n; i++)
+        pairs[i] = (struct tile_owner){(int64_t)i, devices[i]};
+    if (tsr__layout_own(arena, layout, pairs, n))
+        return layout;
+    return NULL;
+}
+
+// The device list, or the same with neighbours that are equal as one where their numbers differ: 0 0 0 1 gives device 0 three
+// quarters, which is meant, and each device stands in it once; 0 0 1 1 is halves, which two shards would say.
+static const int64_t *list_shares(struct spec_scope *sc, const tsr_spec *spec, size_t *n)
+{
+    const int64_t *devices;
+    *n = tsr_spec_devices(spec, &devices);
+    const struct tile_layout *layout = listed_owners(sc->arena, spec);
+    if (layout)
+        layout = tsr__layout_runs(sc->arena, layout);
+    if (!layout || !tsr__layout_shared(layout))
+        return devices;
+    *n = (size_t)layout->first[layout->n_shards];
+    return layout->owners;
+}
+
+// The devices that an entry of the list names: itself, or the members of its group.
+static size_t named_devices(const tsr_spec *spec, const struct group_index *index,
+                            const int64_t *entry, const int64_t **out)
+{
+    int64_t at = -1;
+    size_t count = 1;
+    *out = entry;
+    if (index->n)
+        at = tsr__groups_find(index, *entry);
+    if (at >= 0)
+        tsr_spec_group(spec, (size_t)at, out, &count);
+    return count;
+}
+
+// How many owners the shards have together; SIZE_MAX with a finding: too many, of large groups that are named over and over.
+static size_t count_owners(struct spec_scope *sc, const tsr_spec *spec,
+                           const struct group_index *index)
+{
+    const int64_t *devices, *members;
+    size_t n = tsr_spec_devices(spec, &devices), total = 0;
+    for (size_t i = 0; i < n; i++) {
+        total += named_devices(spec, index, &devices[i], &members);
+        if (total > SPEC_MAX_OWNERS) {
+            ERROR(sc, spec, spec_large, DIAG_NO_AXIS, "name fewer or smaller groups",
+                  "the sharding gives its shards more than %d owners", SPEC_MAX_OWNERS);
+            return SIZE_MAX;
+        }
+    }
+    return total;
+}
+
 // A device that holds several shards: listed twice, or in two of the groups that are named.
 static void examine_repeats(struct spec_scope *sc, const tsr_spec *spec,
                             const struct group_index *index, bool cut)
 {
-    const int64_t *devices, *members;
-    size_t n = tsr_spec_devices(spec, &devices), total = 0, count;
-    for (size_t i = 0; i < n; i++) {
-        int64_t at = -1;
-        if (index->n)
-            at = tsr__groups_find(index, devices[i]);
-        count = 1;
-        if (at >= 0)
-            tsr_spec_group(spec, (size_t)at, &members, &count);
-        total += count;
-        if (total > SPEC_MAX_OWNERS) { // large groups named over and over
-            ERROR(sc, spec, spec_large, DIAG_NO_AXIS, "name fewer or smaller groups",
-                  "the sharding gives its shards more than %d owners", SPEC_MAX_OWNERS);
-            return;
-        }
-    }
-    int64_t *all = ARENA_ARRAY(sc->arena, int64_t, total + 1), twice;
+    size_t most = count_owners(sc, spec, index), n, total = 0;
+    if (most == SIZE_MAX)
+        return;
+    const int64_t *devices = list_shares(sc, spec, &n), *members;
+    int64_t *all = ARENA_ARRAY(sc->arena, int64_t, most + 1), twice;
     // all owners of all shards in one list; the same owner twice stands side by side after sorting
     if (!all)
         return;
-    total = 0;
     for (size_t i = 0; i < n; i++) {
-        int64_t at = -1;
-        if (index->n)
-            at = tsr__groups_find(index, devices[i]);
-        members = &devices[i];
-        count = 1;
-        if (at >= 0)
-            tsr_spec_group(spec, (size_t)at, &members, &count);
+        size_t count = named_devices(spec, index, &devices[i], &members);
         if (count)
             memcpy(all + total, members, count * sizeof(*all));
         total += count;
@@ -398,7 +456,7 @@ static bool examine_factors(struct spec_scope *sc, const tsr_spec *spec, size_t 
             known == 0 && cuts == 1 && dim.n && f[dim.n - 1].cuts == 1 && f[dim.n - 1].size == 0;
         open += known == 0 && !join;
         if (!join)
-            f[dim.n++] = (struct tile_factor){known, cuts};
+            f[dim.n++] = (struct tile_factor){.size = known, .cuts = cuts};
     }
     if (open > 1) {
         ERROR(sc, spec, spec_size_open, axis, "give the sizes of all factors but one",

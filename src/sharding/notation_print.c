@@ -73,7 +73,7 @@ static void print_dims(struct text *text, const struct tile_layout *layout, int 
 // failed arena without memory.
 static struct str print_tiles(struct arena *arena, const struct tile_layout *l, int front)
 {
-    struct tile_layout *o = tsr__layout_ordered(arena, l);
+    struct tile_layout *o = tsr__layout_units(arena, l);
     if (!o)
         return STR("");
     struct text text;

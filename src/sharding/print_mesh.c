@@ -26,13 +26,13 @@ static int64_t plain_cuts(const struct tile_dim *dim)
     return cuts;
 }
 
-// No dimension is made of several factors, which mesh notation cannot say; a scalar has no letters.
+// No dimension is made of several factors, or cut in unequal parts, which mesh notation cannot say; a scalar has no letters.
 static bool is_plain(const struct tile_layout *layout)
 {
     for (int axis = 0; axis < layout->rank; axis++)
         if (!plain_cuts(&layout->dims[axis]))
             return false;
-    return layout->rank > 0;
+    return layout->rank > 0 && !tsr__layout_shared(layout);
 }
 
 // ---- over the mesh that is given -----------------------------------------------------------------

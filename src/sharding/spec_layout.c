@@ -87,7 +87,7 @@ static bool read_factors(struct arena *arena, const tsr_spec *spec, size_t i, st
         if (dim->n)
             last = &dim->factors[dim->n - 1];
         if (!(known == 0 && cuts == 1 && last && last->cuts == 1 && last->size == 0))
-            dim->factors[dim->n++] = (struct tile_factor){known, cuts};
+            dim->factors[dim->n++] = (struct tile_factor){.size = known, .cuts = cuts};
     }
     return true;
 }
@@ -212,9 +212,21 @@ static tsr_status write_dim(tsr_spec *spec, const tsr_value *value, int axis,
     return tsr_spec_add_dim(spec, written, sizes, cuts, (size_t)dim->n);
 }
 
-// The device list: a device where a shard has one owner, else a group.
+// An earlier shard with the same owners, in the list of a layout whose parts are several shards; -1: none.
+static int64_t same_owners_before(const struct tile_layout *layout, int64_t shard)
+{
+    const int64_t *owners, *others;
+    size_t n = tsr__layout_owners(layout, shard, &owners);
+    for (int64_t k = shard - 1; k >= 0; k--)
+        if (tsr__layout_owners(layout, k, &others) == n &&
+            memcmp(owners, others, n * sizeof *owners) == 0)
+            return k;
+    return -1;
+}
+
+// The device list: a device where a shard has one owner, else a group. shared: shards of one part name one group.
 static tsr_status write_owners(struct arena *arena, tsr_spec *spec,
-                               const struct tile_layout *layout)
+                               const struct tile_layout *layout, bool shared)
 {
     int64_t *list = ARENA_ARRAY(arena, int64_t, (size_t)layout->n_shards), key = 0;
     if (!list)
@@ -222,27 +234,32 @@ static tsr_status write_owners(struct arena *arena, tsr_spec *spec,
     for (int64_t k = 0; k < layout->n_shards; k++) {
         const int64_t *owners;
         size_t n = tsr__layout_owners(layout, k, &owners);
-        tsr_status status = TSR_OK;
+        int64_t before = -1;
+        if (shared)
+            before = same_owners_before(layout, k);
         if (n == 1) {
             list[k] = owners[0];
+        } else if (before >= 0) {
+            list[k] = list[before];
         } else {
             list[k] = --key;
-            status = tsr_spec_add_group(spec, key, owners, n);
+            tsr_status status = tsr_spec_add_group(spec, key, owners, n);
+            if (status != TSR_OK)
+                return status;
         }
-        if (status != TSR_OK)
-            return status;
     }
     return tsr_spec_set_devices(spec, list, (size_t)layout->n_shards);
 }
 
-// In order of the dimensions, so that the numbers of shards are those of the device list.
+// In order of the dimensions, so that the numbers of shards are those of the device list. Unequal parts are several shards
+// of their device.
 static tsr_status write_spec(struct arena *arena, tsr_spec *spec, const tsr_value *value,
                              const struct tile_layout *l, const struct counting *counting)
 {
-    struct tile_layout *o = tsr__layout_ordered(arena, l);
+    struct tile_layout *o = tsr__layout_units(arena, l);
     tsr_status status = TSR_NOMEM;
     if (o)
-        status = write_owners(arena, spec, o);
+        status = write_owners(arena, spec, o, tsr__layout_shared(l));
     if (status != TSR_OK)
         return status;
     for (int axis = 0; axis < l->rank; axis++) {

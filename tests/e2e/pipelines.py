@@ -182,7 +182,29 @@ def several_tiles(d):
         assert shapes(d + "/parts") == shapes(d + "/same"), text
 
 
-CASES = [devices_of_stages, outputs_arrive, few_rows, several_tiles, a_model_under_a_launcher, stages_overlap]
+def unequal_shares(d):
+    """A device with three of four tiles works on them as one part: one node, three quarters of the weights, one sum."""
+    rng = np.random.default_rng(4)
+    w = {"w": rng.standard_normal((6, 8)).astype("f4"), "v": rng.standard_normal((8, 5)).astype("f4")}
+    nodes = [h.make_node("MatMul", ["x", "w"], ["a"], name="up"), h.make_node("Relu", ["a"], ["b"], name="relu"), h.make_node("MatMul", ["b", "v"], ["y"], name="down")]
+    info = lambda name, dims: h.make_tensor_value_info(name, T.FLOAT, dims)
+    graph = h.make_graph(nodes, "g", [info("x", ["n", 6])], [info("y", ["n", 5])], [onnx.numpy_helper.from_array(v, k) for k, v in w.items()])
+    onnx.save(h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8), d + "/m.onnx")
+    good("annotate", d + "/m.onnx", "--config", "c:2", "--shard", "up:w={1,4:0,0,0,1}", "--shard", "down:v={4,1:0,0,0,1}", "-o", d + "/s.onnx")
+    assert json.loads(good("check", d + "/s.onnx", "--json"))["warnings"] == 0
+    good("partition", d + "/s.onnx", "-o", d + "/parts", "--strict")
+    parts = [onnx.load("%s/rank%d.onnx" % (d + "/parts", r)) for r in (0, 1)]
+    assert [[n.op_type for n in p.graph.node if n.domain == ""] for p in parts] == [["MatMul", "Relu", "MatMul"]] * 2
+    assert [{t.name: list(t.dims) for t in p.graph.initializer}["w"] for p in parts] == [[6, 6], [6, 2]]
+    # rows too, whose number is known at run time alone: of 1 the second device has it, of 9 the first has 6
+    good("annotate", d + "/m.onnx", "--config", "c:2", "--shard", "up:x={4,1:0,0,0,1}", "-o", d + "/r.onnx")
+    for model, n in (("s", 3), ("r", 1), ("r", 2), ("r", 9)):
+        np.savez(d + "/in.npz", x=rng.standard_normal((n, 6)).astype("f4"))
+        out = json.loads(good("verify", "%s/%s.onnx" % (d, model), "--inputs", d + "/in.npz", "--json"))
+        assert out["ok"] and not out["replicated"], (model, n, out)
+
+
+CASES = [devices_of_stages, outputs_arrive, few_rows, several_tiles, unequal_shares, a_model_under_a_launcher, stages_overlap]
 
 
 def main():

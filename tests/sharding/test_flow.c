@@ -225,6 +225,23 @@ static void test_device_with_two_shards(void **state)
     done(t);
 }
 
+// {4:0,0,0,1} is two parts, as is {8:0,0,0,0,0,0,1,1}: they agree on what is summed up.
+static void test_unequal_shares(void **state)
+{
+    struct net *t = net_new(state, "c", 2);
+    tsr_value *x = input(t, "x", DIMS(6, 8)), *w = weight(t, "w", DIMS(8, 5));
+    tsr_value *r = node(t, "Relu", x, NULL, "r"), *y = node(t, "MatMul", r, w, "y");
+    shard(t, r, x, "{1,4:0,0,0,1}");
+    shard(t, y, w, "{8,1:0,0,0,0,0,0,1,1}");
+    flow(t);
+    same(t, made(t, r)->outputs[0], "{1,4:0,0,0,1}");
+    assert_null(made(t, y)->replicated);
+    assert_int_equal(made(t, y)->n_groups, 1);
+    assert_int_equal(made(t, y)->place.n_devices, 2);
+    assert_int_equal(findings(t, "device-twice"), 0);
+    done(t);
+}
+
 static void test_operator_without_rule(void **state)
 {
     struct net *t = net_new(state, "c", 2);
@@ -600,6 +617,7 @@ int main(void)
         TEST(test_output_spec_demands),
         TEST(test_output_spec_reshards),
         TEST(test_device_with_two_shards),
+        TEST(test_unequal_shares),
         TEST(test_operator_without_rule),
         TEST(test_device_sets_stay_apart),
         TEST(test_arrivals_in_conflict),
