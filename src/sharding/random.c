@@ -11,6 +11,7 @@
 
 #include <stdlib.h>
 
+#define SHARES_UNITS 12 // of unequal parts, all together
 #define GRID_AXES    3
 #define ATTEMPTS     12 // at one node, before it is left as it is
 #define DIVISORS_MAX 64
@@ -195,6 +196,22 @@ static bool draw_factors(struct dice *dice, const struct rule *rule, const struc
     return any;
 }
 
+// Now and then the parts of a cut are not equal: so many units of each, all of which a dimension of that size has. Of 8
+// elements in 2 parts, 3 units and 1. 0: they are.
+static tile_shares draw_shares(struct dice *dice, int64_t parts, int64_t size)
+{
+    int64_t units[TILE_MAX_UNITS], left = int64_min(size, SHARES_UNITS) - parts;
+    bool fits;
+    if (parts < 2 || left < 1 || !chance(dice, 10))
+        return 0;
+    for (int64_t i = 0; i < parts; i++) {
+        int64_t more = below(dice, left + 1);
+        units[i] = 1 + more;
+        left -= more;
+    }
+    return tsr__shares_of(units, parts, &fits);
+}
+
 // A device and where it stands in the grid, to be sorted by device.
 struct seat {
     int64_t device;
@@ -216,6 +233,7 @@ static bool place(struct dice *dice, const struct rule *rule, const struct grid 
     struct seat *seats = ARENA_ARRAY(&dice->scratch, struct seat, n);
     *placement = (struct placement){.rule = rule, .n_devices = n};
     placement->cuts = ARENA_ARRAY(&dice->scratch, int64_t, factors + 1);
+    placement->shares = ARENA_ARRAY(&dice->scratch, tile_shares, factors + 1);
     placement->devices = ARENA_ARRAY(&dice->scratch, int64_t, n);
     placement->coords = ARENA_ARRAY(&dice->scratch, int64_t, n * factors + 1);
     if (dice->scratch.failed)
@@ -225,9 +243,13 @@ static bool place(struct dice *dice, const struct rule *rule, const struct grid 
     qsort(seats, n, sizeof(*seats), by_device);
     for (size_t f = 0; f < factors; f++)
         placement->cuts[f] = 1;
-    for (int a = 0; a < grid->n_axes; a++)
-        if (factor[a] >= 0)
-            placement->cuts[factor[a]] = grid->axes[a];
+    for (int a = 0; a < grid->n_axes; a++) {
+        if (factor[a] < 0)
+            continue;
+        placement->cuts[factor[a]] = grid->axes[a];
+        placement->shares[factor[a]] =
+            draw_shares(dice, grid->axes[a], size_of(dice, rule->factors[factor[a]].size));
+    }
     for (size_t i = 0; i < n; i++) {
         placement->devices[i] = seats[i].device;
         for (int a = 0; a < grid->n_axes; a++)
@@ -353,13 +375,13 @@ static bool cut_dim(struct dice *dice, tsr_dim size, int64_t cuts, struct tile_d
         return false;
     dim->n = 1;
     *factor = 0;
-    dim->factors[0] = (struct tile_factor){0, cuts};
+    dim->factors[0] = (struct tile_factor){.size = 0, .cuts = cuts};
     if (!inner || (inner < cuts && size.value / inner < cuts))
         return true;
     *factor = inner >= cuts && (size.value / inner < cuts || chance(dice, 60));
     dim->n = 2;
-    dim->factors[0] = (struct tile_factor){size.value / inner, 1};
-    dim->factors[1] = (struct tile_factor){inner, 1};
+    dim->factors[0] = (struct tile_factor){.size = size.value / inner, .cuts = 1};
+    dim->factors[1] = (struct tile_factor){.size = inner, .cuts = 1};
     dim->factors[*factor].cuts = cuts;
     return true;
 }
@@ -402,6 +424,9 @@ static struct tile_layout *any_layout(struct dice *dice, const struct shape *sha
         axis_of[axis] = a;
         if (!cut_dim(dice, shape->dims[axis], grid.axes[a], &dims[axis], &factor))
             return NULL;
+        if (dims[axis].n == 1)
+            dims[axis].factors[0].shares =
+                draw_shares(dice, grid.axes[a], size_of(dice, shape->dims[axis]));
     }
     struct tile_layout *layout =
         own(dice, &grid, tsr__layout_cut(&dice->scratch, shape->rank, dims), axis_of);
