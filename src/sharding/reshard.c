@@ -321,7 +321,7 @@ static void add_spread_groups(const struct pairing *pairing, const int64_t *shap
         w.first[k] = w.lists;
         for (size_t group = 0; group < partial->n_groups; group++)
             if (tsr__side_owns(&pairing->from,
-                               tsr__pairing_device(pairing, partial->groups[group].devices[0]), k))
+                               pairing_device(pairing, partial->groups[group].devices[0]), k))
                 w.of[w.lists++] = &partial->groups[group];
     }
     w.first[pairing->from.layout->n_shards] = w.lists;
@@ -339,14 +339,14 @@ static struct tile_layout *on_roots(const struct pairing *pairing)
         return NULL;
     for (size_t g = 0; g < pairing->pending->n_groups; g++) {
         const struct device_group *group = &pairing->pending->groups[g];
-        size_t root = tsr__pairing_device(pairing, group->devices[0]);
+        size_t root = pairing_device(pairing, group->devices[0]);
         for (size_t i = 0; i < group->n; i++) {
             if (side_count(&pairing->to, root))
                 break;
-            root = tsr__pairing_device(pairing, group->devices[i]);
+            root = pairing_device(pairing, group->devices[i]);
         }
         if (!side_count(&pairing->to, root))
-            root = tsr__pairing_device(pairing, group->devices[0]); // nobody needs it here
+            root = pairing_device(pairing, group->devices[0]); // nobody needs it here
         for (size_t i = pairing->from.first[root]; i < pairing->from.first[root + 1]; i++)
             pairs[count++] = (struct tile_owner){pairing->from.shards[i], pairing->devices[root]};
     }
@@ -529,6 +529,11 @@ static tsr_status make_steps(struct arena *arena, const struct search *s,
     status = tsr__reshard_step(&pairing, &out->direct);
     if (status != TSR_OK)
         return status;
+    if (s->n_best == 1) { // nothing between: the direct step is the way
+        out->steps[0] = out->direct;
+        out->n_steps = out->direct.op != RESHARD_NOTHING;
+        return TSR_OK;
+    }
     for (int i = 0; i < s->n_best; i++) {
         const struct partial *pending = NULL;
         if (s->best[i].combines)

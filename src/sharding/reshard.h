@@ -42,7 +42,16 @@ tsr_status tsr__pairing_new(struct arena *arena, const struct tile_layout *from,
                             const struct partial *pending, const struct tile_layout *to,
                             const int64_t *shape, size_t elem_bytes,
                             struct pairing *out) TSR_MUST_USE;
-size_t tsr__pairing_device(const struct pairing *pairing, int64_t device);
+// The place of a device that is not in its own place: see pairing_device.
+size_t tsr__pairing_search(const struct pairing *pairing, int64_t device);
+// The place of a device in pairing->devices; SIZE_MAX: it owns nothing on either side. Of devices 0, 1 ... n - 1 each is in
+// its own place, which is seen at once.
+static inline size_t pairing_device(const struct pairing *pairing, int64_t device)
+{
+    if ((size_t)device < pairing->n_devices && pairing->devices[device] == device)
+        return (size_t)device;
+    return tsr__pairing_search(pairing, device);
+}
 // Elements that shard k of from and shard j of to share.
 static inline int64_t pairing_common(const struct pairing *pairing, int64_t k, int64_t j)
 {

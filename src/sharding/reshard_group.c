@@ -49,7 +49,7 @@ static size_t holders(const struct pairing *pairing, int64_t k, int64_t j, int64
     const int64_t *owners;
     size_t n = tsr__layout_owners(pairing->from.layout, k, &owners), count = 0;
     for (size_t i = 0; i < n; i++)
-        if (tsr__side_owns(&pairing->to, tsr__pairing_device(pairing, owners[i]), j))
+        if (tsr__side_owns(&pairing->to, pairing_device(pairing, owners[i]), j))
             out[count++] = owners[i];
     return count;
 }
@@ -270,10 +270,10 @@ static void give(const struct pairing *pairing, struct reshard_step *out)
     out->sent = 0;
     for (size_t group = 0; group < out->n_groups; group++)
         for (size_t i = 0; i < out->groups[group].n; i++) {
-            size_t s = tsr__pairing_device(pairing, out->groups[group].devices[i]);
+            size_t s = pairing_device(pairing, out->groups[group].devices[i]);
             int64_t n = 0;
             for (size_t k = 0; k < out->groups[group].n; k++) {
-                size_t t = tsr__pairing_device(pairing, out->groups[group].devices[k]);
+                size_t t = pairing_device(pairing, out->groups[group].devices[k]);
                 if (t != s)
                     n += pairing_common(pairing, pairing->from.shards[pairing->from.first[s]],
                                         pairing->to.shards[pairing->to.first[t]]);

@@ -36,8 +36,7 @@ static bool take_devices(struct pairing *pairing, const struct tile_layout *x,
     return true;
 }
 
-// SIZE_MAX: it owns nothing on either side.
-size_t tsr__pairing_device(const struct pairing *pairing, int64_t device)
+size_t tsr__pairing_search(const struct pairing *pairing, int64_t device)
 {
     const int64_t *at =
         bsearch(&device, pairing->devices, pairing->n_devices, sizeof *pairing->devices, by_value);
@@ -127,13 +126,13 @@ static bool take_owners(const struct pairing *pairing, struct side *side)
     if (!at)
         return false;
     for (int64_t i = 0; i < side->layout->first[side->layout->n_shards]; i++)
-        side->first[tsr__pairing_device(pairing, side->layout->owners[i]) + 1]++;
+        side->first[pairing_device(pairing, side->layout->owners[i]) + 1]++;
     for (size_t t = 0; t < pairing->n_devices; t++)
         side->first[t + 1] += side->first[t];
     memcpy(at, side->first, pairing->n_devices * sizeof *at);
     for (int64_t k = 0; k < side->layout->n_shards; k++)
         for (int64_t i = side->layout->first[k]; i < side->layout->first[k + 1]; i++)
-            side->shards[at[tsr__pairing_device(pairing, side->layout->owners[i])]++] = k;
+            side->shards[at[pairing_device(pairing, side->layout->owners[i])]++] = k;
     return true;
 }
 
@@ -217,10 +216,10 @@ static tsr_status take_groups(struct pairing *pairing)
     for (size_t g = 0; g < pairing->pending->n_groups; g++) {
         const struct device_group *group = &pairing->pending->groups[g];
         for (size_t i = 0; i < group->n; i++) {
-            size_t t = tsr__pairing_device(pairing, group->devices[i]);
+            size_t t = pairing_device(pairing, group->devices[i]);
             if (t == SIZE_MAX || pairing->group[t] != SIZE_MAX ||
                 side_count(&pairing->from, t) == 0 ||
-                !same_shards(&pairing->from, t, tsr__pairing_device(pairing, group->devices[0])))
+                !same_shards(&pairing->from, t, pairing_device(pairing, group->devices[0])))
                 return TSR_INVALID;
             pairing->group[t] = g;
         }

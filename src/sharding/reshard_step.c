@@ -47,18 +47,35 @@ static void load_take(const struct pairing *pairing, const struct load *load,
 
 // ---- nothing pending ---------------------------------------------------------------------------
 
-// What each device lacks. False: nobody has it.
+static bool all_owned(const struct tile_layout *layout)
+{
+    for (int64_t k = 0; k < layout->n_shards; k++)
+        if (layout->first[k] == layout->first[k + 1])
+            return false;
+    return true;
+}
+
+// Somebody has each element of shard j.
+static bool is_there(const struct pairing *pairing, int64_t j)
+{
+    const struct tile_layout *from = pairing->from.layout;
+    int64_t there = 0;
+    for (int64_t k = 0; k < from->n_shards; k++)
+        if (from->first[k] < from->first[k + 1])
+            there += pairing_common(pairing, k, j);
+    return there >= pairing->to.elements[j];
+}
+
+// What each device lacks. False: nobody has it. Shards that are all owned hold every element, so only others are searched.
 static bool lacks(const struct pairing *pairing, struct load *load)
 {
+    bool complete = all_owned(pairing->from.layout);
     for (size_t t = 0; t < pairing->n_devices; t++)
         for (size_t i = pairing->to.first[t]; i < pairing->to.first[t + 1]; i++) {
-            int64_t j = pairing->to.shards[i], has = 0, there = 0;
-            for (int64_t k = 0; k < pairing->from.layout->n_shards; k++)
-                if (pairing->from.layout->first[k] < pairing->from.layout->first[k + 1])
-                    there += pairing_common(pairing, k, j);
+            int64_t j = pairing->to.shards[i], has = 0;
             for (size_t h = pairing->from.first[t]; h < pairing->from.first[t + 1]; h++)
                 has += pairing_common(pairing, pairing->from.shards[h], j);
-            if (there < pairing->to.elements[j])
+            if (!complete && !is_there(pairing, j))
                 return false;
             load->received[t] += pairing->to.elements[j] - has;
         }
@@ -121,7 +138,7 @@ static size_t idle_owner(const struct pairing *pairing, const struct load *load,
     const int64_t *owners;
     size_t n = tsr__layout_owners(pairing->from.layout, k, &owners), best = SIZE_MAX;
     for (size_t i = 0; i < n; i++) {
-        size_t s = tsr__pairing_device(pairing, owners[i]);
+        size_t s = pairing_device(pairing, owners[i]);
         if (best == SIZE_MAX || load->sent[s] < load->sent[best])
             best = s;
     }
@@ -162,8 +179,8 @@ static struct pattern pattern_of(const struct pairing *pairing, const struct res
 {
     struct pattern r = {true, true, true, true, true, false, true};
     for (size_t i = 0; i < n; i++) {
-        size_t s = tsr__pairing_device(pairing, move[i].from_device);
-        size_t t = tsr__pairing_device(pairing, move[i].to_device);
+        size_t s = pairing_device(pairing, move[i].from_device);
+        size_t t = pairing_device(pairing, move[i].to_device);
         r.whole_from &= move[i].elements == pairing->from.elements[move[i].from];
         r.kept |= tsr__side_owns(&pairing->to, s, move[i].to);
         r.whole_to &= move[i].elements == pairing->to.elements[move[i].to];
@@ -217,11 +234,11 @@ static bool star_groups(const struct pairing *pairing, struct reshard_step *out,
     if (!count || !group)
         return false;
     for (size_t i = 0; i < out->n_moves; i++)
-        count[tsr__pairing_device(pairing,
-                                  giver ? out->moves[i].from_device : out->moves[i].to_device)]++;
+        count[pairing_device(pairing,
+                             giver ? out->moves[i].from_device : out->moves[i].to_device)]++;
     for (size_t i = 0; i < out->n_moves; i++) {
         const struct reshard_move *move = &out->moves[i];
-        size_t t = tsr__pairing_device(pairing, giver ? move->from_device : move->to_device), k = 1;
+        size_t t = pairing_device(pairing, giver ? move->from_device : move->to_device), k = 1;
         int64_t other = giver ? move->to_device : move->from_device;
         if (!group[t].n && !(group[t].devices = ARENA_ARRAY(pairing->made, int64_t, count[t] + 1)))
             return false;
@@ -344,8 +361,7 @@ static tsr_status combine_moves(const struct pairing *pairing, struct load *load
                     return TSR_INVALID;
                 *own &= tsr__side_owns(&pairing->from, t, k);
                 for (size_t m = 0; m < pairing->pending->groups[group].n; m++) {
-                    size_t s =
-                        tsr__pairing_device(pairing, pairing->pending->groups[group].devices[m]);
+                    size_t s = pairing_device(pairing, pairing->pending->groups[group].devices[m]);
                     load->received[t] += s == t ? 0 : common;
                     if (s != t && !add_move(pairing, list, load, s, t, k, j))
                         return TSR_NOMEM;
@@ -359,13 +375,12 @@ static size_t getters(const struct pairing *pairing, const struct device_group *
 {
     size_t n = 0;
     for (size_t i = 0; i < group->n; i++) {
-        size_t t = tsr__pairing_device(pairing, group->devices[i]);
+        size_t t = pairing_device(pairing, group->devices[i]);
         n += side_count(&pairing->to, t) > 0;
         for (size_t h = pairing->to.first[t]; h < pairing->to.first[t + 1]; h++)
             for (size_t k = 0; k < i; k++)
-                *apart &=
-                    !tsr__side_owns(&pairing->to, tsr__pairing_device(pairing, group->devices[k]),
-                                    pairing->to.shards[h]);
+                *apart &= !tsr__side_owns(&pairing->to, pairing_device(pairing, group->devices[k]),
+                                          pairing->to.shards[h]);
     }
     return n;
 }
@@ -406,12 +421,12 @@ static void load_reduce(const struct pairing *pairing, struct load *load,
 {
     for (size_t g = 0; g < out->n_groups; g++) {
         const struct device_group *group = &out->groups[g];
-        size_t root = tsr__pairing_device(pairing, group->devices[0]);
+        size_t root = pairing_device(pairing, group->devices[0]);
         int64_t all = 0;
         for (size_t h = pairing->to.first[root]; h < pairing->to.first[root + 1]; h++)
             all += pairing->to.elements[pairing->to.shards[h]];
         for (size_t i = 0; i < group->n; i++) {
-            size_t t = tsr__pairing_device(pairing, group->devices[i]);
+            size_t t = pairing_device(pairing, group->devices[i]);
             if (i == 1 || group->n == 1)
                 load->received[t] = 0;
             else
@@ -440,7 +455,7 @@ static bool combining_groups(const struct pairing *pairing, struct reshard_step 
         to->n = from->n;
         bool needed = out->op != COMM_REDUCE;
         for (size_t i = 0; i < to->n && !needed; i++)
-            if (side_count(&pairing->to, tsr__pairing_device(pairing, to->devices[i]))) {
+            if (side_count(&pairing->to, pairing_device(pairing, to->devices[i]))) {
                 int64_t root = to->devices[i];
                 memmove(to->devices + 1, to->devices, i * sizeof root);
                 to->devices[0] = root;
