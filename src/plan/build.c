@@ -98,7 +98,7 @@ static void offer(struct planner *planner, size_t to, enum slot_side side, size_
                   uint32_t layout)
 {
     struct plan_node *node = &planner->nodes[to];
-    if (layout == PLAN_NO_LAYOUT)
+    if (layout == PLAN_NO_LAYOUT || tsr__planner_late(planner))
         return;
     const struct numbered_layout *offered = &planner->layouts.at[layout];
     if (offered->parts) {

@@ -205,6 +205,8 @@ int64_t tsr__planner_price(struct planner *planner, uint32_t from, uint32_t to,
     int64_t *found = tsr__map_get(&planner->cache.prices, key);
     if (found)
         return *found;
+    if (tsr__planner_late(planner))
+        return PLAN_NEVER;
     void **slot = tsr__map_at(&planner->cache.prices, tsr__arena_str(&planner->arena, key));
     int64_t *at = ARENA_NEW(&planner->arena, int64_t);
     if (!slot || !at)

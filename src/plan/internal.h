@@ -186,11 +186,21 @@ struct planner_memory {
     int64_t followed;  // bytes: of whole values above it the program follows where they lie exactly
 };
 
+// The time in which a program is built (pace.c).
+struct planner_pace {
+    double end;    // by tsr__clock: prices must be there; 0: it does not matter
+    bool heeds;    // cancelling the session ends it too
+    bool late;     // they were not: the program is of no use
+    size_t ways;   // of a node, at most, as there was no time for more; 0: all
+    int64_t least; // no plan of all ways takes less
+};
+
 struct planner {
     tsr_session *session;
     struct budget *budget; // of the whole plan
-    struct arena arena;    // of everything that lives as long as the planner
-    struct arena *work;    // of the program; a range has one of its own (fronts.c)
+    struct planner_pace pace;
+    struct arena arena; // of everything that lives as long as the planner
+    struct arena *work; // of the program; a range has one of its own (fronts.c)
     tsr_model *model;
     tsr_config *config; // of which shardings are kept; NULL: a new one will be made
     bool hand_staged;   // some nodes have a stage in it, which they keep (hand.c)
@@ -263,6 +273,15 @@ struct program_options tsr__budget_share(struct budget *budget, double fraction)
 struct budget tsr__budget_part(const struct budget *budget, double fraction);
 void tsr__budget_spend(struct budget *budget, uint64_t work);
 void tsr__budget_told(const struct budget *budget); // the line of progress goes away
+
+// pace.c
+// Time is up for pricing: what asks for more prices is to be done with soon, and its program will not be used.
+bool tsr__planner_late(struct planner *planner);
+// Candidates and program of the nodes that are listed, with as many ways of each node as there is time for. False: out of memory.
+// pace.late afterwards: there is no program, not even of a few ways.
+bool tsr__planner_build(struct planner *planner, int64_t memory);
+// What a solve says of the program, said of all ways of the nodes.
+void tsr__pace_settle(const struct planner *planner, struct program_result *result);
 
 // planner.c
 void tsr__planner_start(struct planner *planner, tsr_model *model);

@@ -113,17 +113,21 @@ static tsr_status say_infeasible(struct planner *planner, int64_t memory,
     return TSR_INFEASIBLE;
 }
 
-// Nothing was found, but nothing says that there is none.
+// Nothing was found, but nothing says that there is none. What would do is told where it is known.
 static tsr_status say_stopped(struct planner *planner, int64_t memory, const tsr_plan_summary *out)
 {
     struct str hint = help_text(planner, out, memory);
     struct str have = tsr__bytes_text(&planner->arena, memory);
-    if (!hint.p || !have.p)
+    struct str need = STR("");
+    if (out->needs_bytes > 0)
+        need = tsr__arena_printf(&planner->arena, ", and " STR_FMT " would do",
+                                 STR_ARG(tsr__bytes_text(&planner->arena, out->needs_bytes)));
+    if (!hint.p || !have.p || !need.p)
         return TSR_NOMEM;
     tsr__diag(planner->session, DIAG_plan_time, NULL, hint.p,
               "no plan that fits into " STR_FMT
-              " on %s was found in time; there may be one all the same",
-              STR_ARG(have), which_device(planner));
+              " on %s was found in time; there may be one all the same" STR_FMT,
+              STR_ARG(have), which_device(planner), STR_ARG(need));
     if (tsr__cancelled(planner->session))
         return TSR_CANCELLED;
     return TSR_INFEASIBLE;
@@ -200,9 +204,12 @@ tsr_status tsr__planner_refuse(struct planner *planner, const tsr_plan_options *
     struct program_least least = {0};
     int64_t memory = least_memory(planner);
     *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)planner->machine.n};
-    struct program_options share = tsr__budget_share(planner->budget, 0.5);
-    tsr_status st = tsr__program_least(&planner->program, &share, &planner->arena, &least);
-    tsr__budget_spend(planner->budget, least.work);
+    tsr_status st = TSR_OK;
+    if (!planner->pace.late) {
+        struct program_options share = tsr__budget_share(planner->budget, 0.5);
+        st = tsr__program_least(&planner->program, &share, &planner->arena, &least);
+        tsr__budget_spend(planner->budget, least.work);
+    }
     if (st != TSR_OK)
         return st;
     if (least.found) {

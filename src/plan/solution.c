@@ -97,7 +97,7 @@ static tsr_status solve_limited(struct planner *planner, const struct program *p
 }
 
 // Where nothing fits into memory that is only assumed, the plan without limits is the answer: the caller is warned.
-tsr_status tsr__planner_solve(struct planner *planner, const struct program *program,
+static tsr_status solve_built(struct planner *planner, const struct program *program,
                               struct program_result *result)
 {
     tsr_status st = solve_unlimited(planner, program, result);
@@ -115,6 +115,18 @@ tsr_status tsr__planner_solve(struct planner *planner, const struct program *pro
         planner->memory.exceeds = true;
     }
     return TSR_OK;
+}
+
+tsr_status tsr__planner_solve(struct planner *planner, const struct program *program,
+                              struct program_result *result)
+{
+    if (planner->pace.late) { // there is no program, and so no answer
+        *result = (struct program_result){.bound = planner->pace.least};
+        return TSR_OK;
+    }
+    tsr_status st = solve_built(planner, program, result);
+    tsr__pace_settle(planner, result);
+    return st;
 }
 
 // ---- what is told of it ------------------------------------------------------------------------
