@@ -16,6 +16,8 @@
 //     W is [512, 512] in the block too: no batch. Its halves {1, 2} lie on 0 1 and again on 2 3, 4 5 ...
 #include "plan/blocks.h"
 
+#include <math.h>
+
 #define BLOCK_MOST  64   // devices of a block; a machine of no more is planned as a whole too
 #define EVERY_SET   4    // devices of which every set is
 #define SHARED_FROM 8    // devices: more are tried as copies of a block too, if
@@ -230,8 +232,7 @@ static tsr_status start_block(struct blocks *blocks, struct block_plan *plan)
     tsr_status st = tsr__planner_states(planner, options->state, options->n_state);
     if (st != TSR_OK)
         return st;
-    if (!tsr__planner_list(planner) || !tsr__planner_candidates(planner) ||
-        !tsr__planner_program(planner, options->memory))
+    if (!tsr__planner_list(planner) || !tsr__planner_build(planner, options->memory))
         return TSR_NOMEM;
     return TSR_OK;
 }
@@ -419,22 +420,61 @@ static struct block_plan *best_of(struct blocks *blocks)
     return best;
 }
 
-// No plan of the blocks that were looked at takes less.
+// How many times as fast a device is as the slowest of the machine, in what it does best.
+static double times_as_fast(const struct planner *planner, int64_t device)
+{
+    const tsr_topology_device *fast = &planner->machine.topology->device[device];
+    const tsr_topology_device *slow = &planner->machine.slowest;
+    double times = fmax(fast->flops / slow->flops, fast->bandwidth / slow->bandwidth);
+    for (int rate = 0; rate < TSR_RATE_COUNT; rate++)
+        if (slow->rates[rate] > 0)
+            times = fmax(times, fast->rates[rate] / slow->rates[rate]);
+    return times;
+}
+
+// Of a block that nobody had the time to plan: its devices share out the work of one device at best.
+// One of 4 copies takes 8 s on one device: 32 s of work, which 64 devices that are alike do in 0.5 s.
+static int64_t unplanned_bound(const struct blocks *blocks, const struct block_plan *planned)
+{
+    const struct planner *planner = blocks->planner;
+    double speeds = 0;
+    for (int64_t device = 0; device < planner->machine.n; device++)
+        speeds += times_as_fast(planner, device);
+    double work = (double)tsr__planner_whole_time(&planned->planner) * (double)planned->copies;
+    return (int64_t)(work / speeds);
+}
+
+// No plan of the blocks takes less, of those that are not planned neither.
 static int64_t least_bound(const struct blocks *blocks, int64_t least)
 {
-    for (size_t i = 0; i < blocks->n; i++)
-        if (blocks->at[i].made && blocks->at[i].result.bound < least &&
-            !blocks->at[i].result.infeasible)
-            least = blocks->at[i].result.bound;
+    const struct block_plan *planned = NULL;
+    bool all = true;
+    for (size_t i = 0; i < blocks->n; i++) {
+        const struct block_plan *plan = &blocks->at[i];
+        all = all && plan->made;
+        if (!plan->made || plan->result.infeasible)
+            continue;
+        least = smaller(least, plan->result.bound);
+        planned = plan;
+    }
+    if (planned && !all)
+        least = smaller(least, unplanned_bound(blocks, planned));
     return least;
 }
 
-// When the budget is spent, blocks that are left are not planned, provided that some block has a
-// plan.
-static tsr_status plan_all(struct blocks *blocks)
+// When the time is over, or the caller wants what there is and there is something, blocks that are left are not planned.
+static bool is_enough(struct blocks *blocks, const struct program_result *all)
+{
+    bool any = all->feasible || best_of(blocks);
+    bool cancelled = tsr__cancelled(blocks->planner->session);
+    return tsr__budget_over(blocks->planner->budget) && (any || !cancelled);
+}
+
+// all: the plan of all devices at once, if there is one.
+static tsr_status plan_all(struct blocks *blocks, const struct program_result *all)
 {
     for (size_t i = 0; i < blocks->n; i++) {
-        if (tsr__budget_over(blocks->planner->budget) && best_of(blocks))
+        if (is_enough(blocks, all))
             break;
         tsr_status st = plan_block(blocks, &blocks->at[i], blocks->n - i);
         if (st != TSR_OK)
@@ -465,7 +505,7 @@ static bool is_better(const struct planner *planner, const struct program_result
 // The block's plan becomes the answer. bound: no plan of the blocks takes less.
 static void set_result(struct program_result *all, const struct block_plan *best, int64_t bound)
 {
-    if (all->feasible)
+    if (all->bound > 0 && !all->infeasible) // all devices at once were looked at
         bound = smaller(bound, all->bound);
     bound = smaller(bound, best->cost);
     all->feasible = true;
@@ -545,7 +585,7 @@ tsr_status tsr__plan_blocks(struct planner *planner, const tsr_plan_options *opt
     bool listed = alike ? list_alike(blocks) : list_fast(blocks);
     if (!listed)
         return TSR_NOMEM;
-    tsr_status st = plan_all(blocks);
+    tsr_status st = plan_all(blocks, all);
     if (st == TSR_OK)
         st = take_best(blocks, all, out);
     free_others(blocks, planner->block);

@@ -46,8 +46,7 @@ static tsr_status solve_for(struct planner *other, const tsr_plan_options *optio
 {
     struct program_result result = {0};
     if (!tsr__planner_values(other, options->sizes, options->n_sizes) ||
-        !tsr__planner_list(other) || !tsr__planner_candidates(other) ||
-        !tsr__planner_program(other, options->memory))
+        !tsr__planner_list(other) || !tsr__planner_build(other, options->memory))
         return TSR_NOMEM;
     tsr_status st = tsr__planner_solve(other, &other->program, &result);
     if (st == TSR_OK && result.feasible)
@@ -82,6 +81,8 @@ tsr_status tsr__plan_better(struct planner *planner, const tsr_plan_options *opt
         return TSR_OK;
     for (int64_t n = planner->machine.n / 2; n >= 2; n /= 2) {
         int64_t cost = 0;
+        if (tsr__budget_over(planner->budget))
+            break;
         tsr_status st = cost_for(planner, options, n, &cost);
         if (st != TSR_OK)
             return st;
@@ -115,7 +116,7 @@ tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *op
     while (power < n)
         power *= 2;
     for (int try = 0; try < 2; try++) {
-        if (n > ADVICE_MOST)
+        if (n > ADVICE_MOST || tsr__budget_over(planner->budget))
             return TSR_OK;
         tsr_status st = cost_for(planner, options, n, &cost);
         if (st != TSR_OK)

@@ -133,6 +133,12 @@ static tsr_status find_config(struct planner *planner, const char *name, bool st
 
 // ---- the answer --------------------------------------------------------------------------------
 
+// Some ways of the nodes were left out for want of time.
+static bool is_narrow(const struct planner *planner)
+{
+    return planner->pace.ways > 0 || (planner->block && planner->block->pace.ways > 0);
+}
+
 // block: all zero where all devices were planned at once; else it has counted the memory already.
 // Memory, costs and counts of the plan that was taken. Results live in the session until the next
 // plan.
@@ -154,7 +160,7 @@ static tsr_status summarize(struct planner *planner, const struct program_result
     out->cost = result->cost;
     out->bound = result->bound;
     out->solve_ms = ms;
-    out->stopped = tsr__budget_over(planner->budget) && !result->optimal;
+    out->stopped = !result->optimal && (tsr__budget_over(planner->budget) || is_narrow(planner));
     out->memory = memory;
     out->peak = peak;
     out->copies = 1;
@@ -173,7 +179,7 @@ static tsr_status summarize(struct planner *planner, const struct program_result
 static tsr_status solve_flat(struct planner *planner, const tsr_plan_options *options,
                              struct program_result *result)
 {
-    if (!tsr__planner_candidates(planner) || !tsr__planner_program(planner, options->memory))
+    if (!tsr__planner_build(planner, options->memory))
         return TSR_NOMEM;
     tsr_status st = TSR_OK;
     if (options->export_lp)
@@ -248,6 +254,17 @@ static tsr_status compare_devices(struct planner *planner, const tsr_plan_option
     return tsr__plan_better(planner, options, out);
 }
 
+// Says what the plan lacks: memory, where nobody said how much there is, and time.
+static tsr_status say_lacks(struct planner *planner, const struct block_choice *block)
+{
+    if (is_narrow(planner))
+        tsr__diag(planner->session, DIAG_plan_narrow, NULL, "give it more time (--time S)",
+                  "there was no time to price all ways to run the nodes: each has its first few");
+    if (planner->memory.exceeds && !block->devices)
+        return tsr__planner_warn_memory(planner);
+    return TSR_OK;
+}
+
 // Plans the model on all devices or on blocks of them, writes the plan into it, and sums it up.
 static tsr_status solve(struct planner *planner, const tsr_plan_options *options,
                         tsr_plan_summary *out)
@@ -263,8 +280,7 @@ static tsr_status solve(struct planner *planner, const tsr_plan_options *options
         return st;
     if (!result.feasible)
         return tsr__planner_refuse(planner, options, result.infeasible, out);
-    if (planner->memory.exceeds && !block.devices)
-        st = tsr__planner_warn_memory(planner);
+    st = say_lacks(planner, &block);
     if (st != TSR_OK)
         return st;
     st = tsr__planner_write(planner, options->config);

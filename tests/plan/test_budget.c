@@ -128,6 +128,52 @@ static void seconds_end_it(void **state)
     net_free(t);
 }
 
+// Cancelled before it begins, a plan is made of the first ways of each node, and says so. What it proves holds for all ways.
+static void ways_that_were_left_out_count(void **state)
+{
+    (void)state;
+    struct net *t = layers();
+    t->o.config = "all";
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    assert_true(t->p.optimal && !said(t, "plan-narrow"));
+    int64_t best = t->p.cost;
+    tsr_session_cancel(t->session, true);
+    t->o.config = "few";
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    assert_true(said(t, "plan-narrow"));
+    assert_true(t->p.stopped && !t->p.optimal);
+    assert_true(t->p.bound <= best && t->p.cost >= best);
+    net_free(t);
+}
+
+// Of 32 devices and a batch that copies of smaller blocks could share: blocks that there was no time for, and the plan of all
+// devices at once, may be faster than what was found, so the bound is below the best of them.
+static void bounds_hold_for_what_was_not_planned(void **state)
+{
+    (void)state;
+    tsr_dim_size size = {"rows", 64};
+    tsr_dim dims[] = {{-1, "rows"}, {128, ""}};
+    struct net *t = net_new("hosts:4x8", 1e12, 1e11, 1e-6, 1e9);
+    tsr_value *x = tsr_graph_add_input(t->g, "x");
+    assert_int_equal(tsr_value_set_type(x, TSR_FLOAT, 2, dims), TSR_OK);
+    for (int i = 0; i < 3; i++) {
+        tsr_value *w = weight(t, name_of(t, "w", i), DIMS(128, 128));
+        x = node(t, "Relu", node(t, "MatMul", x, w, name_of(t, "h", i)), NULL, name_of(t, "r", i));
+    }
+    assert_int_equal(tsr_graph_add_output(t->g, x), TSR_OK);
+    t->o.sizes = &size;
+    t->o.n_sizes = 1;
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    int64_t best = t->p.cost;
+    for (double seconds = 1e-4; seconds < 1; seconds *= 1.5) {
+        t->o.seconds = seconds;
+        t->o.config = tsr__arena_printf(&t->arena, "for%g", seconds).p;
+        tsr_status st = tsr_plan(t->m, &t->o, &t->p);
+        assert_true(st == TSR_OK ? t->p.bound <= best : said(t, "plan-time"));
+    }
+    net_free(t);
+}
+
 // Nobody said what the devices have: a plan that needs more than the table's 16 GiB comes with a warning; a limit that was
 // given is kept.
 static void memory_that_is_assumed(void **state)
@@ -154,6 +200,8 @@ int main(void)
         cmocka_unit_test(nothing_yet_is_said),
         cmocka_unit_test(needs_are_never_nothing),
         cmocka_unit_test(seconds_end_it),
+        cmocka_unit_test(ways_that_were_left_out_count),
+        cmocka_unit_test(bounds_hold_for_what_was_not_planned),
         cmocka_unit_test(memory_that_is_assumed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
