@@ -98,6 +98,33 @@ tsr_status tsr__net_take(struct endpoint *endpoint, const struct comm_call *call
                          size_t *bytes, struct comm_trouble *why);
 void tsr__net_drop_gifts(struct net *net); // that nobody took; nothing may be under way
 
+// ---- net_post.c
+// Members are numbered by their place in the group. The frame that came from member i, its header first.
+char *tsr__net_frame(struct net *net, int i);
+// How many of the bytes for a member travel in its frame: all, or none.
+size_t tsr__net_inline(uint64_t bytes);
+// Meets the group: all frames are here and say the same. send is what goes to each member, one for all with same.
+tsr_status tsr__net_meet(struct net *net, const struct comm_call *call, const int64_t *notes,
+                         const struct comm_buffer *send, bool same, struct comm_trouble *why);
+// Sends or receives bytes, in chunks where they are many.
+tsr_status tsr__net_post(struct net *net, const struct comm_call *call, int peer, bool receives,
+                         void *p, size_t bytes, struct comm_trouble *why);
+// Waits for the data of a call; what was posted for it is done with.
+tsr_status tsr__net_complete(struct net *net, const struct comm_call *call,
+                             struct comm_trouble *why);
+// After a failure: takes receives back that nothing will come for. False: something else is under way, and the
+// network cannot be ended in order.
+bool tsr__net_cancel(struct net *net);
+// The failure is told to all ranks by the next sign of life, and kept for later calls of this one.
+tsr_status tsr__net_give_up(struct net *net, struct comm_trouble *why);
+tsr_status tsr__net_out_of_memory(struct net *net, struct comm_trouble *why);
+// The old contents are lost: both buffers are written anew in every call.
+bool tsr__net_grow(tsr_session *session, char **p, size_t *have, size_t want);
+
+// ---- net_reduce.c
+tsr_status tsr__net_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
+                               const void *in, void *out, struct comm_trouble *why);
+
 // ---- net.c
 // An endpoint over a link, which must outlive it unless it has a close of its own. meet (or NULL) is the endpoint's, even after a
 // failure. job: how many this process had before, plus 1.

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+// net_post.c - messages between ranks that are processes: posting, waiting, the frames that begin every call.
+//
+// Every call starts with one frame to each other member: the header, and the data where it is small. The k-th
+// frame from a rank belongs to the k-th call that both are in, so ranks that disagree find it by comparing. Data
+// that is larger follows in messages of its own, taken only after the comparison.
+//
+// What waits for what: complete() is the only wait. It drives all messages of the call at once, so
+// no order of sends and receives can block two ranks. Once in about a millisecond it looks whether
+// the rank that is missed has failed, ended or fallen silent (net_beat.c).
+//
+// Memory: frames and scratch grow and stay for the life of the endpoint. After a failure the
+// network may still write into them, so they are then never freed (net_close).
+#include "transport/net.h"
+
+#include <stdio.h>
+#include <time.h>
+
+// ---- messages under way ------------------------------------------------------------------------
+
+static tsr_status lost(struct net *net, const struct comm_call *call, int peer,
+                       struct comm_trouble *why)
+{
+    return tsr__trouble(why, TSR_PEER, peer,
+                        "the network between rank %d and rank %d failed at %s '%s' (id %lld)",
+                        net->endpoint.rank, peer, call->op, call->node, (long long)call->id);
+}
+
+#define LOSS_S 2.0 // by then the meeting has told who is gone
+
+// A message failed. Where the ranks watch each other, the reason is known soon: that rank died, or another has failed.
+static tsr_status find_loss(struct net *net, const struct comm_call *call, int peer,
+                            struct comm_trouble *why)
+{
+    struct timespec nap = {0, 10000000};
+    double until = tsr__now_s() + LOSS_S;
+    while (net->meet && tsr__now_s() < until) {
+        tsr_status st = tsr__beat_look(net, call, peer, why);
+        if (st != TSR_OK)
+            return st;
+        nanosleep(&nap, NULL);
+    }
+    return lost(net, call, peer, why);
+}
+
+tsr_status tsr__net_out_of_memory(struct net *net, struct comm_trouble *why)
+{
+    return tsr__trouble(why, TSR_NOMEM, net->endpoint.rank, "rank %d is out of memory",
+                        net->endpoint.rank);
+}
+
+bool tsr__net_grow(tsr_session *session, char **p, size_t *have, size_t want)
+{
+    if (want == 0)
+        want = 1; // callers add offsets to *p: C does not define NULL + 0
+    if (want <= *have)
+        return true;
+    tsr__free(session, *p, *have);
+    *p = tsr__alloc(session, want);
+    *have = *p ? want : 0;
+    return *p;
+}
+
+// Marked done until its request exists, so that nobody tests a request that was never made.
+// Pointers to other entries may move.
+static struct pending *add_pending(struct net *net)
+{
+    if (net->n_pending == net->cap_pending) {
+        size_t cap = net->cap_pending ? 2 * net->cap_pending : 64, size = sizeof *net->pending;
+        void *p = tsr__realloc(net->session, net->pending, net->cap_pending * size, cap * size);
+        if (!p)
+            return NULL;
+        net->pending = p;
+        net->cap_pending = cap;
+    }
+    struct pending *pending = &net->pending[net->n_pending++];
+    *pending = (struct pending){.done = true};
+    return pending;
+}
+
+tsr_status tsr__net_post(struct net *net, const struct comm_call *call, int peer, bool receives,
+                         void *p, size_t bytes, struct comm_trouble *why)
+{
+    for (size_t at = 0; at < bytes; at += NET_CHUNK) {
+        size_t m = bytes - at < NET_CHUNK ? bytes - at : NET_CHUNK;
+        struct pending *pending = add_pending(net);
+        if (!pending)
+            return tsr__net_out_of_memory(net, why);
+        // For tests: the network fails here.
+        if (tsr__fault(net->session, receives ? FAULT_RECEIVE : FAULT_SEND))
+            return lost(net, call, peer, why);
+        pending->peer = peer;
+        pending->receives = receives;
+        pending->bytes = m;
+        char *from = (char *)p + at;
+        if (!(receives ? net->link->receive(net->link, peer, LINK_DATA, from, m, &pending->request)
+                       : net->link->send(net->link, peer, LINK_DATA, from, m, &pending->request)))
+            return find_loss(net, call, peer, why);
+        pending->done = false;
+    }
+    return TSR_OK;
+}
+
+// Tests all; one that is not done in *open. False: that one failed.
+static bool test_all(struct net *net, struct pending **open, bool *moved)
+{
+    *open = NULL;
+    for (size_t i = 0; i < net->n_pending; i++) {
+        struct pending *pending = &net->pending[i];
+        int done = pending->done ? 1 : net->link->test(net->link, &pending->request, &pending->got);
+        *moved |= done == 1 && !pending->done;
+        pending->done = done == 1;
+        if (done < 0 || (done == 0 && (!*open || (!(*open)->receives && pending->receives))))
+            *open = pending; // a missing message says more than one that was not taken
+        if (done < 0)
+            return false;
+    }
+    return true;
+}
+
+// Something that was not done a moment ago is now.
+static bool came_since(struct net *net)
+{
+    struct pending *open;
+    bool moved = false;
+    return test_all(net, &open, &moved) && moved;
+}
+
+// Waits for all messages under way.
+static tsr_status complete(struct net *net, const struct comm_call *call, enum beat_state doing,
+                           struct comm_trouble *why)
+{
+    struct patience patience = {0};
+    struct pending *open;
+    bool told = false;
+    tsr_status st = TSR_OK;
+    for (;;) {
+        bool moved = false;
+        if (!test_all(net, &open, &moved)) {
+            st = find_loss(net, call, open->peer, why);
+            break;
+        }
+        if (!open)
+            break;
+        // Whatever came or left shows that the others work: patience starts again.
+        if (moved)
+            patience = (struct patience){0};
+        if (!tsr__patience(&patience, net->crowded))
+            continue;
+        tsr__beat_tell(net, call, doing, open->peer);
+        told = true;
+        st = tsr__beat_look(net, call, open->peer, why);
+        // A rank that ends has sent all it had to: what came between the two looks still counts.
+        if (st != TSR_OK && !came_since(net))
+            break;
+        st = TSR_OK;
+    }
+    if (told)
+        tsr__beat_tell(net, call, BEAT_WORKING, -1);
+    return st;
+}
+
+tsr_status tsr__net_complete(struct net *net, const struct comm_call *call,
+                             struct comm_trouble *why)
+{
+    tsr_status st = complete(net, call, BEAT_MOVING, why);
+    if (st == TSR_OK)
+        net->n_pending = 0;
+    return st;
+}
+
+tsr_status tsr__net_give_up(struct net *net, struct comm_trouble *why)
+{
+    tsr__beat_fail(net, why->status, why->rank, why->text);
+    return why->status;
+}
+
+// ---- frames ------------------------------------------------------------------------------------
+
+#define FRAME_CAP ((sizeof(struct comm_header) + NET_INLINE + 63) / 64 * 64)
+
+// Members are numbered by their place in the group. Each has two frames: what goes to it, what
+// comes from it.
+static char *frame_out(struct net *net, int i)
+{
+    return net->frames + (size_t)i * 2 * FRAME_CAP;
+}
+
+char *tsr__net_frame(struct net *net, int i)
+{
+    return frame_out(net, i) + FRAME_CAP;
+}
+
+// 0 also means: more than fits, it follows in messages of its own.
+size_t tsr__net_inline(uint64_t bytes)
+{
+    return bytes <= NET_INLINE ? (size_t)bytes : 0;
+}
+
+// Posts this member's frame to member i and the receive of its frame.
+static tsr_status post_frame(struct net *net, const struct comm_call *call, int i,
+                             struct comm_header *header, const void *data, size_t bytes,
+                             struct comm_trouble *why)
+{
+    int peer = (int)call->group[i];
+    char *out = frame_out(net, i);
+    header->bytes = bytes;
+    memcpy(out, header, sizeof *header);
+    if (tsr__net_inline(bytes))
+        memcpy(out + sizeof *header, data, bytes);
+    // The receive has room for the largest frame: how long the other's is, nobody knows before it
+    // is here.
+    tsr_status st = tsr__net_post(net, call, peer, true, tsr__net_frame(net, i), FRAME_CAP, why);
+    if (st != TSR_OK)
+        return st;
+    return tsr__net_post(net, call, peer, false, out, sizeof *header + tsr__net_inline(bytes), why);
+}
+
+// Checks the frame that came from member i.
+static tsr_status check_frame(struct net *net, const struct comm_call *call, int i, size_t got,
+                              const struct comm_header *mine, struct comm_trouble *why)
+{
+    struct comm_header theirs;
+    int peer = (int)call->group[i];
+    // A frame may be shorter than a header, if the other rank is of another build; texts in it may
+    // lack their ends.
+    memset(&theirs, 0, sizeof theirs);
+    memcpy(&theirs, tsr__net_frame(net, i), got < sizeof theirs ? got : sizeof theirs);
+    theirs.op[sizeof theirs.op - 1] = theirs.node[COMM_NAME - 1] = 0;
+    tsr_status st = tsr__header_compare(mine, net->endpoint.rank, &theirs, peer, why);
+    if (st != TSR_OK || got == sizeof theirs + tsr__net_inline(theirs.bytes))
+        return st;
+    return tsr__trouble(why, TSR_PEER, peer, "%s '%s' (id %lld): a frame of rank %d is damaged",
+                        call->op, call->node, (long long)call->id, peer);
+}
+
+tsr_status tsr__net_meet(struct net *net, const struct comm_call *call, const int64_t *notes,
+                         const struct comm_buffer *send, bool same, struct comm_trouble *why)
+{
+    struct comm_header header = {0};
+    if (atomic_load(&net->failed))
+        return tsr__beat_told(net, why);
+    // What the last call posted is done, or the job has failed and this line is not reached.
+    net->n_pending = 0;
+    if (!tsr__net_grow(net->session, &net->frames, &net->frame_bytes,
+                       (size_t)call->n_group * 2 * FRAME_CAP))
+        return tsr__net_out_of_memory(net, why);
+    // Travels with the signs of life: two looks that see the same number saw the same wait.
+    atomic_fetch_add(&net->calls, 1);
+    tsr__header_of(call, notes, &header);
+    tsr_status st = TSR_OK;
+    for (int i = 0; i < call->n_group; i++) {
+        const struct comm_buffer *data = &send[same ? 0 : i];
+        if (call->group[i] != net->endpoint.rank)
+            st = post_frame(net, call, i, &header, data->p, data->bytes, why);
+        if (st != TSR_OK)
+            break;
+    }
+    if (st == TSR_OK)
+        st = complete(net, call, BEAT_WAITING, why);
+    if (st != TSR_OK)
+        return st; // the end of the job looks at what is pending
+    // pending has, for each other member in the group's order, its receive and then the send: `got`
+    // of the receives is the length of the frames.
+    size_t at = 0;
+    for (int i = 0; i < call->n_group; i++) {
+        if (call->group[i] == net->endpoint.rank)
+            continue;
+        st = check_frame(net, call, i, net->pending[at].got, &header, why);
+        if (st != TSR_OK)
+            return st;
+        at += 2; // receive and send of each member
+    }
+    net->n_pending = 0;
+    return TSR_OK;
+}
+
+// A frame's receive can be taken back. Data that is under way cannot: the other side may be
+// writing.
+bool tsr__net_cancel(struct net *net)
+{
+    bool clean = true;
+    for (size_t i = 0; i < net->n_pending; i++) {
+        struct pending *pending = &net->pending[i];
+        if (pending->done)
+            continue;
+        if (pending->receives && pending->bytes <= FRAME_CAP)
+            net->link->cancel(net->link, &pending->request);
+        else
+            clean = net->link->test(net->link, &pending->request, NULL) == 1 && clean;
+        pending->done = true;
+    }
+    return clean;
+}
