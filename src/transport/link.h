@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LINK_ABI         3
+#define LINK_ABI         4
 #define LINK_SYMBOL      "tsr_link_open"
 #define LINK_WIRE_SYMBOL "tsr_link_wire"
 #define LINK_CARD        (32u << 10) // the most that a rank tells of itself when the ranks meet
@@ -30,6 +30,8 @@ struct link {
                  uint64_t *request);
     bool (*receive)(struct link *link, int peer, int channel, void *p, size_t bytes,
                     uint64_t *request);
+    // Moves messages along, of all channels at once. NULL: test does.
+    void (*step)(struct link *link);
     // 1: done, and bytes (if not NULL) is what was received; 0: not yet; -1: failed.
     int (*test)(struct link *link, uint64_t *request, size_t *bytes);
     void (*cancel)(struct link *link, uint64_t *request); // a receive that is not wanted any more

@@ -109,6 +109,12 @@ tsr_status tsr__net_meet(struct net *net, const struct comm_call *call, const in
 // Sends or receives bytes, in chunks where they are many.
 tsr_status tsr__net_post(struct net *net, const struct comm_call *call, int peer, bool receives,
                          void *p, size_t bytes, struct comm_trouble *why);
+// Lets the network work, once for all requests that are tested after it.
+static inline void net_step(struct net *net)
+{
+    if (net->link->step)
+        net->link->step(net->link);
+}
 // Waits for the data of a call; what was posted for it is done with.
 tsr_status tsr__net_complete(struct net *net, const struct comm_call *call,
                              struct comm_trouble *why);

@@ -118,6 +118,7 @@ void tsr__beat_step(struct net *net)
     double now = tsr__now_s();
     if (net->meet)
         tsr__meet_look(net->meet);
+    net_step(net);
     // Each other rank: the farewell must have left; after a failure, its own must have come.
     for (int r = 0; r < net->endpoint.size; r++) {
         if (r == net->endpoint.rank)
@@ -185,6 +186,7 @@ static bool farewell(struct net *net)
     struct timespec nap = {0, 1000000};
     while (open && tsr__now_s() < until) {
         open = false;
+        net_step(net);
         for (int r = 0; r < net->endpoint.size; r++) {
             if (r == net->endpoint.rank)
                 continue;

@@ -55,6 +55,8 @@ static tsr_status complete(struct net *net, const struct comm_call *call, int pe
     struct patience patience = {0};
     size_t at = 0;
     while (at < count) {
+        if (!done[at])
+            net_step(net);
         int got = done[at] ? 1 : net->link->test(net->link, &requests[at], NULL);
         if (got < 0)
             return lost(net, call, peer, why);

@@ -105,6 +105,7 @@ tsr_status tsr__net_post(struct net *net, const struct comm_call *call, int peer
 static bool test_all(struct net *net, struct pending **open, bool *moved)
 {
     *open = NULL;
+    net_step(net);
     for (size_t i = 0; i < net->n_pending; i++) {
         struct pending *pending = &net->pending[i];
         int done = pending->done ? 1 : net->link->test(net->link, &pending->request, &pending->got);

@@ -5,7 +5,7 @@
 // addresses. A message is told by its tag: the job, the channel, who sent it. UCX serves one thread at a time, so a lock
 // is held in every call. A rank that is gone makes its endpoint fail; sends to it fail then, receives just do not end.
 //
-// Nothing moves in UCX by itself: whoever calls link_test or link_flush also drives the messages of
+// Nothing moves in UCX by itself: whoever calls link_step or link_flush also drives the messages of
 // everybody else in this process. net_beat.c calls every 10 ms, so a rank that computes still
 // answers.
 #include "transport/link.h"
@@ -94,7 +94,16 @@ static ucs_status_t status_of(uint64_t request, size_t *bytes)
     return status;
 }
 
-// UCX works only when asked to, so a request that is not done yet is given a step.
+// UCX works only when asked to. A step costs a call of the system or more, so it is taken once for all requests that are
+// tested after it.
+static void link_step(struct link *link)
+{
+    struct ucx *ucx = (struct ucx *)link;
+    pthread_mutex_lock(&ucx->lock);
+    ucp_worker_progress(ucx->worker);
+    pthread_mutex_unlock(&ucx->lock);
+}
+
 static int link_test(struct link *link, uint64_t *request, size_t *bytes)
 {
     struct ucx *ucx = (struct ucx *)link;
@@ -102,10 +111,6 @@ static int link_test(struct link *link, uint64_t *request, size_t *bytes)
         return 1;
     pthread_mutex_lock(&ucx->lock);
     ucs_status_t status = status_of(*request, bytes);
-    if (status == UCS_INPROGRESS) {
-        ucp_worker_progress(ucx->worker);
-        status = status_of(*request, bytes);
-    }
     // Done or failed: the request goes back to UCX, and 0 stands for "done" if it is tested again.
     if (status != UCS_INPROGRESS) {
         ucp_request_free(pointer_of(*request));
@@ -327,6 +332,7 @@ struct link *tsr_link_wire(struct link_meeting *meeting, char *error, size_t n)
     snprintf(link->library, sizeof link->library, "UCX %s", ucp_get_version_string());
     link->send = link_send;
     link->receive = link_receive;
+    link->step = link_step;
     link->test = link_test;
     link->cancel = link_cancel;
     link->failed = link_failed;
