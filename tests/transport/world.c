@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// world.c - see world.h. A mailbox keeps messages from one rank to another on one channel, in order. Small ones are
-// done when sent, large ones when taken, as in MPI. All memory is kept to the end, as failed jobs leave messages.
+// world.c - see world.h. A mailbox keeps messages from one rank to another on one channel, in order, and the receives that were posted
+// for them: the k-th message goes to the k-th receive, whichever is tested first. Small messages are done when sent, large
+// ones when taken, as in MPI. All memory is kept to the end, as failed jobs leave messages.
 #include "world.h"
 
 #include <stdio.h>
@@ -16,16 +17,19 @@ struct letter {
     bool taken;
     char copy[];
 };
-struct box {
-    struct letter *first, **last;
-};
 // A request is one of these: a receive from a box, or a letter on its way.
 struct ask {
-    struct ask *all;
+    struct ask *all, *next;
     struct box *box;
     struct letter *letter; // NULL: done when sent
     void *p;
-    size_t bytes;
+    size_t bytes, got;
+    int done; // of a receive: as test tells
+};
+struct box {
+    struct letter *first, **last;
+    struct ask *first_ask, **last_ask;
+    int sent; // letters so far
 };
 struct mailbox_link {
     struct link link; // first
@@ -65,6 +69,7 @@ static bool box_send(struct link *l, int peer, int channel, const void *p, size_
     m->net->letters = t;
     ask_new(m->net, (struct ask){.letter = eager ? NULL : t}, request);
     struct box *b = &m->net->boxes[l->rank][peer][channel];
+    b->sent++;
     if (!m->mute) { // else lost on the way
         *b->last = t;
         b->last = &t->next;
@@ -77,45 +82,68 @@ static bool box_receive(struct link *l, int peer, int channel, void *p, size_t b
                         uint64_t *request)
 {
     struct mailbox_link *m = (struct mailbox_link *)l;
+    struct box *b = &m->net->boxes[peer][l->rank][channel];
     pthread_mutex_lock(&m->net->lock);
-    ask_new(m->net,
-            (struct ask){.box = &m->net->boxes[peer][l->rank][channel], .p = p, .bytes = bytes},
-            request);
+    struct ask *ask = ask_new(m->net, (struct ask){.box = b, .p = p, .bytes = bytes}, request);
+    *b->last_ask = ask;
+    b->last_ask = &ask->next;
     pthread_mutex_unlock(&m->net->lock);
     return true;
 }
 
-static int take(struct ask *a, size_t *bytes)
+// The letters that are here go to the receives that were posted, in both their orders.
+static void deliver(struct box *b)
 {
-    struct letter *t = a->box->first;
-    if (!t)
-        return 0;
-    a->box->first = t->next;
-    if (!t->next)
-        a->box->last = &a->box->first;
-    t->taken = true;
-    if (t->bytes > a->bytes)
-        return -1; // truncation is an error, as in MPI
-    memcpy(a->p, t->p, t->bytes);
-    if (bytes)
-        *bytes = t->bytes;
-    return 1;
+    while (b->first && b->first_ask) {
+        struct letter *t = b->first;
+        struct ask *ask = b->first_ask;
+        b->first = t->next;
+        if (!b->first)
+            b->last = &b->first;
+        b->first_ask = ask->next;
+        if (!b->first_ask)
+            b->last_ask = &b->first_ask;
+        t->taken = true;
+        ask->got = t->bytes;
+        ask->done = t->bytes > ask->bytes ? -1 : 1; // truncation is an error, as in MPI
+        if (ask->done == 1)
+            memcpy(ask->p, t->p, t->bytes);
+    }
 }
 
 static int box_test(struct link *l, uint64_t *request, size_t *bytes)
 {
     struct mailbox_link *m = (struct mailbox_link *)l;
     struct ask *a = (struct ask *)(uintptr_t)*request;
+    int done = 0;
     pthread_mutex_lock(&m->net->lock);
-    int done = m->mute ? 0 : a->box ? take(a, bytes) : !a->letter || a->letter->taken;
+    if (!m->mute && a->box) {
+        deliver(a->box);
+        done = a->done;
+        if (done == 1 && bytes)
+            *bytes = a->got;
+    } else if (!m->mute) {
+        done = !a->letter || a->letter->taken;
+    }
     pthread_mutex_unlock(&m->net->lock);
     return done;
 }
 
+// A receive that nothing is delivered to any more.
 static void box_cancel(struct link *l, uint64_t *request)
 {
-    (void)l;
-    (void)request;
+    struct mailbox_link *m = (struct mailbox_link *)l;
+    struct ask *a = (struct ask *)(uintptr_t)*request;
+    pthread_mutex_lock(&m->net->lock);
+    struct ask **at = &a->box->first_ask;
+    while (*at && *at != a)
+        at = &(*at)->next;
+    if (*at)
+        *at = a->next;
+    a->box->last_ask = &a->box->first_ask;
+    while (*a->box->last_ask)
+        a->box->last_ask = &(*a->box->last_ask)->next;
+    pthread_mutex_unlock(&m->net->lock);
 }
 
 static void box_failed(struct link *l)
@@ -143,7 +171,8 @@ static struct mailbox_net *boxes_new(int n, int cores)
                                                      .failed = box_failed}};
         for (int k = 0; k < n; k++)
             for (int c = 0; c < LINK_CHANNELS; c++)
-                b->boxes[i][k][c].last = &b->boxes[i][k][c].first;
+                b->boxes[i][k][c] = (struct box){.last = &b->boxes[i][k][c].first,
+                                                 .last_ask = &b->boxes[i][k][c].first_ask};
     }
     return b;
 }
@@ -162,6 +191,14 @@ static void boxes_free(struct mailbox_net *b)
     }
     pthread_mutex_destroy(&b->lock);
     free(b);
+}
+
+int world_sent(struct world *w, int from, int to)
+{
+    pthread_mutex_lock(&w->boxes->lock);
+    int sent = w->boxes->boxes[from][to][LINK_DATA].sent;
+    pthread_mutex_unlock(&w->boxes->lock);
+    return sent;
 }
 
 void world_mute(struct world *w, int rank)

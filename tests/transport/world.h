@@ -41,7 +41,8 @@ struct actor {
 void world_open(struct world *w, int n, const char *kind, double timeout_s);
 void world_run(struct world *w, struct actor *actors, void (*act)(struct actor *), void *data);
 void world_close(struct world *w);
-void world_mute(struct world *w, int rank); // net: nothing of this rank arrives any more
+void world_mute(struct world *w, int rank);        // net: nothing of this rank arrives any more
+int world_sent(struct world *w, int from, int to); // net: messages of calls so far
 struct endpoint *actor_endpoint(struct actor *a);
 
 #endif
