@@ -18,6 +18,7 @@
 #include <ucp/api/ucp.h>
 #include <ucs/debug/debug.h>
 #include <ucs/debug/log_def.h>
+#include <unistd.h>
 
 #define RECEIVES 1u // lowest bit of a request: it receives
 
@@ -236,6 +237,26 @@ static bool fail(char *error, size_t n, const char *what, ucs_status_t status)
     return false;
 }
 
+// Over TCP a message of up to 256 KiB (a piece of a large sum) then goes out with one call of the system and needs no
+// answer before it: of itself UCX cuts it into pieces of 8 KiB, or asks first. RDMA has its own best sizes, so UCX's
+// choices stand where there is such a device. What the user has set stands as well. UCX before 1.16 wants the names of a
+// transport's settings without the transport; the name that a version does not know has no effect.
+static void suit_tcp(ucp_config_t *config)
+{
+    static const char *const settings[][3] = {
+        {"RNDV_THRESH", "260k", "UCX_RNDV_THRESH"},
+        {"TX_SEG_SIZE", "272k", "UCX_TCP_TX_SEG_SIZE"},
+        {"TCP_TX_SEG_SIZE", "272k", "UCX_TCP_TX_SEG_SIZE"},
+        {"RX_SEG_SIZE", "272k", "UCX_TCP_RX_SEG_SIZE"},
+        {"TCP_RX_SEG_SIZE", "272k", "UCX_TCP_RX_SEG_SIZE"},
+    };
+    if (access("/sys/class/infiniband", F_OK) == 0)
+        return;
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+        if (!getenv(settings[i][2]))
+            ucp_config_modify(config, settings[i][0], settings[i][1]);
+}
+
 static bool start(struct ucx *ucx, const struct link_meeting *meeting, char *error, size_t n)
 {
     ucp_config_t *config;
@@ -252,6 +273,7 @@ static bool start(struct ucx *ucx, const struct link_meeting *meeting, char *err
     // are.
     if (meeting->loopback && !getenv("UCX_NET_DEVICES"))
         ucp_config_modify(config, "NET_DEVICES", "lo");
+    suit_tcp(config);
     status = ucp_init(&params, config, &ucx->context);
     ucp_config_release(config);
     if (status != UCS_OK)
