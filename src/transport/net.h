@@ -126,6 +126,12 @@ tsr_status tsr__net_give_up(struct net *net, struct comm_trouble *why);
 tsr_status tsr__net_out_of_memory(struct net *net, struct comm_trouble *why);
 // The old contents are lost: both buffers are written anew in every call.
 bool tsr__net_grow(tsr_session *session, char **p, size_t *have, size_t want);
+// tsr__patience for those who look at the network, which asks the system each time: 32 looks take as long as a peer on
+// another core needs to answer. One that shares this core answers only when it is given away.
+static inline bool net_patience(const struct net *net, struct patience *patience)
+{
+    return tsr__patience(patience, net->crowded || patience->rounds >= 32);
+}
 
 // ---- net_reduce.c
 tsr_status tsr__net_all_reduce(struct endpoint *endpoint, const struct comm_call *call,

@@ -67,7 +67,7 @@ static tsr_status complete(struct net *net, const struct comm_call *call, int pe
             patience = (struct patience){0};
             continue;
         }
-        if (!tsr__patience(&patience, net->crowded))
+        if (!net_patience(net, &patience))
             continue;
         tsr__beat_tell(net, call, BEAT_WAITING, peer);
         tsr_status st = tsr__beat_look(net, call, peer, why);

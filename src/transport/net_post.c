@@ -146,7 +146,7 @@ static tsr_status complete(struct net *net, const struct comm_call *call, enum b
         // Whatever came or left shows that the others work: patience starts again.
         if (moved)
             patience = (struct patience){0};
-        if (!tsr__patience(&patience, net->crowded))
+        if (!net_patience(net, &patience))
             continue;
         tsr__beat_tell(net, call, doing, open->peer);
         told = true;
