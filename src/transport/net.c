@@ -54,7 +54,7 @@ static tsr_status take_part(struct net *net, const struct comm_call *call,
                             (unsigned long long)header.bytes, net->endpoint.rank, to->bytes);
     if (peer == net->endpoint.rank || to->bytes == 0)
         return TSR_OK;
-    if (to->bytes > NET_INLINE)
+    if (!tsr__net_inline(call, to->bytes))
         return tsr__net_post(net, call, peer, true, to->p, to->bytes, why);
     memcpy(to->p, tsr__net_frame(net, i) + sizeof header, to->bytes);
     return TSR_OK;
@@ -99,7 +99,7 @@ static tsr_status send_part(struct net *net, const struct comm_call *call,
                             const struct comm_exchange *exchange, int i, struct comm_trouble *why)
 {
     const struct comm_buffer *part = &exchange->send[i];
-    if (call->group[i] == net->endpoint.rank || part->bytes <= NET_INLINE)
+    if (call->group[i] == net->endpoint.rank || part->bytes <= tsr__net_room(call))
         return TSR_OK;
     return tsr__net_post(net, call, (int)call->group[i], false, part->p, part->bytes, why);
 }

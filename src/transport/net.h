@@ -10,7 +10,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define NET_INLINE (8u << 10)  // data up to this travels with its header
+#define NET_FRAME                                                                                  \
+    (64u                                                                                           \
+     << 10) // data that travels with the headers of a call: what a member sends to all others together,
+#define NET_INLINE (8u << 10)  // but at least this much to each
 #define NET_CHUNK  (64u << 20) // larger messages are cut, so that progress can be seen
 #define NET_ROUND  (32u << 20) // scratch memory of one round of a reduction
 
@@ -44,7 +47,13 @@ struct pending {
     uint64_t request;
     int peer;
     bool receives, done;
+    bool is_frame; // the receive of a frame, which can be taken back
     size_t bytes, got;
+};
+
+// Messages [from, to) of those under way.
+struct net_range {
+    size_t from, to;
 };
 
 struct net {
@@ -101,11 +110,13 @@ void tsr__net_drop_gifts(struct net *net); // that nobody took; nothing may be u
 // ---- net_post.c
 // Members are numbered by their place in the group. The frame that came from member i, its header first.
 char *tsr__net_frame(struct net *net, int i);
-// How many of the bytes for a member travel in its frame: all, or none.
-size_t tsr__net_inline(uint64_t bytes);
+// The most data that a frame of that group takes along; and how many of the bytes for a member do: all, or none.
+size_t tsr__net_room(const struct comm_call *call);
+size_t tsr__net_inline(const struct comm_call *call, uint64_t bytes);
 // Meets the group: all frames are here and say the same. send is what goes to each member, one for all with same.
 tsr_status tsr__net_meet(struct net *net, const struct comm_call *call, const int64_t *notes,
                          const struct comm_buffer *send, bool same, struct comm_trouble *why);
+tsr_status tsr__net_damaged(const struct comm_call *call, int peer, struct comm_trouble *why);
 // Sends or receives bytes, in chunks where they are many.
 tsr_status tsr__net_post(struct net *net, const struct comm_call *call, int peer, bool receives,
                          void *p, size_t bytes, struct comm_trouble *why);
@@ -115,6 +126,15 @@ static inline void net_step(struct net *net)
     if (net->link->step)
         net->link->step(net->link);
 }
+// tsr__patience for those who look at the network, which asks the system each time: 32 looks take as long as a peer on
+// another core needs to answer. One that shares this core answers only when it is given away.
+static inline bool net_patience(const struct net *net, struct patience *patience)
+{
+    return tsr__patience(patience, net->crowded || patience->rounds >= 32);
+}
+// Waits for some messages of a call, while the others move along.
+tsr_status tsr__net_wait(struct net *net, const struct comm_call *call, struct net_range range,
+                         struct comm_trouble *why);
 // Waits for the data of a call; what was posted for it is done with.
 tsr_status tsr__net_complete(struct net *net, const struct comm_call *call,
                              struct comm_trouble *why);
@@ -126,12 +146,6 @@ tsr_status tsr__net_give_up(struct net *net, struct comm_trouble *why);
 tsr_status tsr__net_out_of_memory(struct net *net, struct comm_trouble *why);
 // The old contents are lost: both buffers are written anew in every call.
 bool tsr__net_grow(tsr_session *session, char **p, size_t *have, size_t want);
-// tsr__patience for those who look at the network, which asks the system each time: 32 looks take as long as a peer on
-// another core needs to answer. One that shares this core answers only when it is given away.
-static inline bool net_patience(const struct net *net, struct patience *patience)
-{
-    return tsr__patience(patience, net->crowded || patience->rounds >= 32);
-}
 
 // ---- net_reduce.c
 tsr_status tsr__net_all_reduce(struct endpoint *endpoint, const struct comm_call *call,

@@ -101,12 +101,12 @@ tsr_status tsr__net_post(struct net *net, const struct comm_call *call, int peer
     return TSR_OK;
 }
 
-// Tests all; one that is not done in *open. False: that one failed.
-static bool test_all(struct net *net, struct pending **open, bool *moved)
+// Tests messages [from, to); one that is not done in *open. False: that one failed.
+static bool test_range(struct net *net, struct net_range range, struct pending **open, bool *moved)
 {
     *open = NULL;
     net_step(net);
-    for (size_t i = 0; i < net->n_pending; i++) {
+    for (size_t i = range.from; i < range.to; i++) {
         struct pending *pending = &net->pending[i];
         int done = pending->done ? 1 : net->link->test(net->link, &pending->request, &pending->got);
         *moved |= done == 1 && !pending->done;
@@ -120,16 +120,16 @@ static bool test_all(struct net *net, struct pending **open, bool *moved)
 }
 
 // Something that was not done a moment ago is now.
-static bool came_since(struct net *net)
+static bool came_since(struct net *net, struct net_range range)
 {
     struct pending *open;
     bool moved = false;
-    return test_all(net, &open, &moved) && moved;
+    return test_range(net, range, &open, &moved) && moved;
 }
 
-// Waits for all messages under way.
-static tsr_status complete(struct net *net, const struct comm_call *call, enum beat_state doing,
-                           struct comm_trouble *why)
+// Waits for messages [from, to) of those under way; the others move along.
+static tsr_status complete(struct net *net, const struct comm_call *call, struct net_range range,
+                           enum beat_state doing, struct comm_trouble *why)
 {
     struct patience patience = {0};
     struct pending *open;
@@ -137,7 +137,7 @@ static tsr_status complete(struct net *net, const struct comm_call *call, enum b
     tsr_status st = TSR_OK;
     for (;;) {
         bool moved = false;
-        if (!test_all(net, &open, &moved)) {
+        if (!test_range(net, range, &open, &moved)) {
             st = find_loss(net, call, open->peer, why);
             break;
         }
@@ -152,7 +152,7 @@ static tsr_status complete(struct net *net, const struct comm_call *call, enum b
         told = true;
         st = tsr__beat_look(net, call, open->peer, why);
         // A rank that ends has sent all it had to: what came between the two looks still counts.
-        if (st != TSR_OK && !came_since(net))
+        if (st != TSR_OK && !came_since(net, range))
             break;
         st = TSR_OK;
     }
@@ -161,10 +161,17 @@ static tsr_status complete(struct net *net, const struct comm_call *call, enum b
     return st;
 }
 
+tsr_status tsr__net_wait(struct net *net, const struct comm_call *call, struct net_range range,
+                         struct comm_trouble *why)
+{
+    return complete(net, call, range, BEAT_MOVING, why);
+}
+
 tsr_status tsr__net_complete(struct net *net, const struct comm_call *call,
                              struct comm_trouble *why)
 {
-    tsr_status st = complete(net, call, BEAT_MOVING, why);
+    struct net_range all = {0, net->n_pending};
+    tsr_status st = complete(net, call, all, BEAT_MOVING, why);
     if (st == TSR_OK)
         net->n_pending = 0;
     return st;
@@ -178,43 +185,64 @@ tsr_status tsr__net_give_up(struct net *net, struct comm_trouble *why)
 
 // ---- frames ------------------------------------------------------------------------------------
 
-#define FRAME_CAP ((sizeof(struct comm_header) + NET_INLINE + 63) / 64 * 64)
+#define FRAME_CAP ((sizeof(struct comm_header) + NET_FRAME + 63) / 64 * 64)
 
-// Members are numbered by their place in the group. Each has two frames: what goes to it, what
-// comes from it.
-static char *frame_out(struct net *net, int i)
-{
-    return net->frames + (size_t)i * 2 * FRAME_CAP;
-}
-
+// Members are numbered by their place in the group. First come the frames from them: each has room for the largest there is,
+// because nobody knows how long one is before it is here. Then those to them, as long as this group's can be.
 char *tsr__net_frame(struct net *net, int i)
 {
-    return frame_out(net, i) + FRAME_CAP;
+    return net->frames + (size_t)i * FRAME_CAP;
 }
 
-// 0 also means: more than fits, it follows in messages of its own.
-size_t tsr__net_inline(uint64_t bytes)
+static char *frame_out(struct net *net, const struct comm_call *call, int i)
 {
-    return bytes <= NET_INLINE ? (size_t)bytes : 0;
+    size_t bytes = sizeof(struct comm_header) + tsr__net_room(call);
+    return tsr__net_frame(net, call->n_group) + (size_t)i * bytes;
+}
+
+static bool grow_frames(struct net *net, const struct comm_call *call)
+{
+    size_t out = sizeof(struct comm_header) + tsr__net_room(call);
+    return tsr__net_grow(net->session, &net->frames, &net->frame_bytes,
+                         (size_t)call->n_group * (FRAME_CAP + out));
+}
+
+// Two members: 64 KiB; four: 21 KiB each; nine and more: 8 KiB each.
+size_t tsr__net_room(const struct comm_call *call)
+{
+    size_t others = call->n_group > 1 ? (size_t)call->n_group - 1 : 1;
+    size_t share = NET_FRAME / others / 64 * 64;
+    return share > NET_INLINE ? share : NET_INLINE;
+}
+
+size_t tsr__net_inline(const struct comm_call *call, uint64_t bytes)
+{
+    return bytes <= tsr__net_room(call) ? (size_t)bytes : 0;
 }
 
 // Posts this member's frame to member i and the receive of its frame.
 static tsr_status post_frame(struct net *net, const struct comm_call *call, int i,
-                             struct comm_header *header, const void *data, size_t bytes,
+                             struct comm_header *header, const struct comm_buffer *data,
                              struct comm_trouble *why)
 {
     int peer = (int)call->group[i];
-    char *out = frame_out(net, i);
-    header->bytes = bytes;
+    char *out = frame_out(net, call, i);
+    size_t along = tsr__net_inline(call, data->bytes);
+    header->bytes = data->bytes;
     memcpy(out, header, sizeof *header);
-    if (tsr__net_inline(bytes))
-        memcpy(out + sizeof *header, data, bytes);
-    // The receive has room for the largest frame: how long the other's is, nobody knows before it
-    // is here.
+    if (along)
+        memcpy(out + sizeof *header, data->p, along);
     tsr_status st = tsr__net_post(net, call, peer, true, tsr__net_frame(net, i), FRAME_CAP, why);
     if (st != TSR_OK)
         return st;
-    return tsr__net_post(net, call, peer, false, out, sizeof *header + tsr__net_inline(bytes), why);
+    net->pending[net->n_pending - 1].is_frame = true;
+    return tsr__net_post(net, call, peer, false, out, sizeof *header + along, why);
+}
+
+tsr_status tsr__net_damaged(const struct comm_call *call, int peer, struct comm_trouble *why)
+{
+    return tsr__trouble(why, TSR_PEER, peer, "%s '%s' (id %lld): a frame of rank %d is damaged",
+                        call->op, call->node, (long long)call->id, peer);
 }
 
 // Checks the frame that came from member i.
@@ -229,10 +257,9 @@ static tsr_status check_frame(struct net *net, const struct comm_call *call, int
     memcpy(&theirs, tsr__net_frame(net, i), got < sizeof theirs ? got : sizeof theirs);
     theirs.op[sizeof theirs.op - 1] = theirs.node[COMM_NAME - 1] = 0;
     tsr_status st = tsr__header_compare(mine, net->endpoint.rank, &theirs, peer, why);
-    if (st != TSR_OK || got == sizeof theirs + tsr__net_inline(theirs.bytes))
+    if (st != TSR_OK || got == sizeof theirs + tsr__net_inline(call, theirs.bytes))
         return st;
-    return tsr__trouble(why, TSR_PEER, peer, "%s '%s' (id %lld): a frame of rank %d is damaged",
-                        call->op, call->node, (long long)call->id, peer);
+    return tsr__net_damaged(call, peer, why);
 }
 
 tsr_status tsr__net_meet(struct net *net, const struct comm_call *call, const int64_t *notes,
@@ -243,8 +270,7 @@ tsr_status tsr__net_meet(struct net *net, const struct comm_call *call, const in
         return tsr__beat_told(net, why);
     // What the last call posted is done, or the job has failed and this line is not reached.
     net->n_pending = 0;
-    if (!tsr__net_grow(net->session, &net->frames, &net->frame_bytes,
-                       (size_t)call->n_group * 2 * FRAME_CAP))
+    if (!grow_frames(net, call))
         return tsr__net_out_of_memory(net, why);
     // Travels with the signs of life: two looks that see the same number saw the same wait.
     atomic_fetch_add(&net->calls, 1);
@@ -253,12 +279,12 @@ tsr_status tsr__net_meet(struct net *net, const struct comm_call *call, const in
     for (int i = 0; i < call->n_group; i++) {
         const struct comm_buffer *data = &send[same ? 0 : i];
         if (call->group[i] != net->endpoint.rank)
-            st = post_frame(net, call, i, &header, data->p, data->bytes, why);
+            st = post_frame(net, call, i, &header, data, why);
         if (st != TSR_OK)
             break;
     }
     if (st == TSR_OK)
-        st = complete(net, call, BEAT_WAITING, why);
+        st = complete(net, call, (struct net_range){0, net->n_pending}, BEAT_WAITING, why);
     if (st != TSR_OK)
         return st; // the end of the job looks at what is pending
     // pending has, for each other member in the group's order, its receive and then the send: `got`
@@ -285,7 +311,7 @@ bool tsr__net_cancel(struct net *net)
         struct pending *pending = &net->pending[i];
         if (pending->done)
             continue;
-        if (pending->receives && pending->bytes <= FRAME_CAP)
+        if (pending->is_frame)
             net->link->cancel(net->link, &pending->request);
         else
             clean = net->link->test(net->link, &pending->request, NULL) == 1 && clean;
