@@ -39,6 +39,17 @@ def text_of(words, rank):
     return "{%s:%s}" % (",".join(parts), ",".join(listed))
 
 
+def draw_shares(rng, rank, order, sizes):
+    """Unequal parts: neighbouring shards on one device, {6,1:2,2,2,0,1,1}; now and then one device has two such runs. None: too few elements."""
+    runs = [(device, rng.choice([1, 1, 2, 3, 4])) for device in order[:rng.randint(min(2, len(order)), len(order))]]
+    if rng.random() < 0.1:
+        runs.append((runs[0][0], rng.choice([1, 2])))
+    axis, listed = rng.randrange(rank), [device for device, count in runs for _ in range(count)]
+    if len(listed) > sizes[axis]:
+        return None
+    return "{%s:%s}" % (",".join(str(len(listed)) if k == axis else "1" for k in range(rank)), ",".join(map(str, listed)))
+
+
 def draw_sharding(rng, shape, devices, sizes, fixed):
     """A random sharding of a value; sizes: the least that a dimension has in any run; fixed: they are the same in all runs."""
     order = list(range(devices))
@@ -47,6 +58,9 @@ def draw_sharding(rng, shape, devices, sizes, fixed):
     if rng.random() < 0.12 or not rank:
         held = sorted(order[:rng.randint(1, devices)])
         return "{%s:%s}" % (",".join(["1"] * max(1, rank)), ",".join(map(str, held)))
+    shares = draw_shares(rng, rank, order, sizes) if rng.random() < 0.12 else None
+    if shares:
+        return shares
     parts, shards = ["1"] * rank, 1
     scarce = rng.random() < 0.04  # more parts than elements: some are empty
     for axis in rng.sample(range(rank), rng.choice([1, 1, 2]) if rank > 1 else 1):
