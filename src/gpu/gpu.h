@@ -15,8 +15,8 @@
 #define GPU_MAX_CARDS   64
 #define GPU_MAX_MEMBERS 16 // tensors that one fold reads, and writes
 #define GPU_ID_BYTES    16
-#define GPU_EVENTS      4 // of a seat, for other seats
-#define GPU_STEPS       8 // of a seat, for itself
+#define GPU_EVENTS      4  // of a seat, for other seats
+#define GPU_STEPS       25 // of a seat, for itself and seats of its process
 
 // ---- what there is (cards.c) -------------------------------------------------------------------
 
@@ -67,9 +67,10 @@ void tsr__seat_close(struct gpu_seat *seat);           // NULL is fine; waits fo
 int tsr__seat_enter(const struct gpu_seat *seat);      // the calling thread works on this GPU
 const char *tsr__seat_id(const struct gpu_seat *seat); // GPU_ID_BYTES: the same in all processes
 void *tsr__seat_stream(const struct gpu_seat *seat);   // of its own
+void *tsr__seat_upwards(const struct gpu_seat *seat);  // another, for what goes up meanwhile
 int tsr__seat_free_memory(const struct gpu_seat *seat, int64_t *available, int64_t *all);
 
-// Device memory. `scratch` hands out one of two blocks (0, 1) of at least that size, which live
+// Device memory. `scratch` hands out one of three blocks (0, 1, 2) of at least that size, which live
 // until the next call with that number; the stream is waited for before a block is replaced.
 int tsr__seat_alloc(struct gpu_seat *seat, size_t bytes, void **out);
 void tsr__seat_free(struct gpu_seat *seat, void *p);
@@ -103,6 +104,7 @@ int tsr__seat_await(const struct gpu_seat *seat, void *event, void *stream); // 
 int tsr__seat_step(const struct gpu_seat *seat, int step, void *stream);
 int tsr__seat_step_wait(const struct gpu_seat *seat, int step);
 int tsr__seat_step_await(const struct gpu_seat *seat, int step, void *stream);
+void *tsr__seat_step_event(const struct gpu_seat *seat, int step); // for tsr__seat_await of others
 
 // ---- between seats -----------------------------------------------------------------------------
 

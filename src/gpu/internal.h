@@ -95,7 +95,7 @@ struct gpu_seat {
     tsr_session *session;
     const struct gpu *gpu;
     int card, device;
-    void *context, *stream;
+    void *context, *stream, *upwards;
     char id[GPU_ID_BYTES];
     void *events[GPU_EVENTS];
     void *steps[GPU_STEPS]; // of copies between host and device, in this process
@@ -104,7 +104,7 @@ struct gpu_seat {
     struct {
         void *p;
         size_t bytes;
-    } scratch[2], pinned;
+    } scratch[3], pinned;
     struct arena arena;
     VEC(struct imported) imported;
     VEC(void *) imported_events;

@@ -52,6 +52,8 @@ static int fill_seat(struct gpu_seat *seat)
         code = gpu->cuDeviceGetUuid(seat->id, seat->device);
     if (code == 0)
         code = gpu->cuStreamCreate(&seat->stream, STREAM_NON_BLOCKING);
+    if (code == 0)
+        code = gpu->cuStreamCreate(&seat->upwards, STREAM_NON_BLOCKING);
     for (int i = 0; i < GPU_EVENTS; i++)
         if (code == 0)
             code = make_event(gpu, &seat->events[i]);
@@ -103,10 +105,12 @@ void tsr__seat_close(struct gpu_seat *seat)
         return;
     const struct gpu *gpu = seat->gpu;
     if (seat->context && tsr__seat_enter(seat) == 0) {
-        if (seat->stream) {
-            gpu->cuStreamSynchronize(seat->stream);
-            gpu->cuStreamDestroy_v2(seat->stream);
-        }
+        void *streams[] = {seat->stream, seat->upwards};
+        for (size_t i = 0; i < TSR_COUNT(streams); i++)
+            if (streams[i]) {
+                gpu->cuStreamSynchronize(streams[i]);
+                gpu->cuStreamDestroy_v2(streams[i]);
+            }
         for (size_t i = 0; i < seat->imported.n; i++)
             if (seat->imported.at[i].at)
                 gpu->cuIpcCloseMemHandle(seat->imported.at[i].at);
@@ -119,7 +123,7 @@ void tsr__seat_close(struct gpu_seat *seat)
             if (seat->steps[i])
                 gpu->cuEventDestroy_v2(seat->steps[i]);
         unload(seat);
-        for (int i = 0; i < 2; i++)
+        for (size_t i = 0; i < TSR_COUNT(seat->scratch); i++)
             if (seat->scratch[i].p)
                 gpu->cuMemFree_v2(address(seat->scratch[i].p));
         if (seat->pinned.p)
@@ -144,6 +148,11 @@ const char *tsr__seat_id(const struct gpu_seat *seat)
 void *tsr__seat_stream(const struct gpu_seat *seat)
 {
     return seat->stream;
+}
+
+void *tsr__seat_upwards(const struct gpu_seat *seat)
+{
+    return seat->upwards;
 }
 
 int tsr__seat_free_memory(const struct gpu_seat *seat, int64_t *available, int64_t *all)
@@ -353,6 +362,11 @@ int tsr__seat_step_wait(const struct gpu_seat *seat, int step)
 int tsr__seat_step_await(const struct gpu_seat *seat, int step, void *stream)
 {
     return seat->gpu->cuStreamWaitEvent(stream, seat->steps[step], 0);
+}
+
+void *tsr__seat_step_event(const struct gpu_seat *seat, int step)
+{
+    return seat->steps[step];
 }
 
 // ---- other seats -------------------------------------------------------------------------------

@@ -145,6 +145,12 @@ tsr_status tsr__device_leave(const struct device_call *call, tsr_status st);
 // device_own.c
 tsr_status tsr__own_all_reduce(const struct device_call *call, const void *in, void *out);
 tsr_status tsr__own_exchange(const struct device_call *call, struct comm_exchange *exchange);
+// The end of a call in which members touch each other's memory: tells that this rank is done with it (touched false: it never was
+// there), and lets its stream wait until the others are done with its own.
+tsr_status tsr__own_finish(const struct device_call *call, bool touched);
+// device_staged.c: the host way between ranks of one process. Fits: all members say the same of a call.
+bool tsr__staged_fits(const struct device_call *call);
+tsr_status tsr__staged_all_reduce(const struct device_call *call, const void *in, void *out);
 // device_host.c
 tsr_status tsr__host_all_reduce(const struct device_call *call, const void *in, void *out);
 tsr_status tsr__host_exchange(const struct device_call *call, struct comm_exchange *exchange);

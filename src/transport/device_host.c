@@ -69,7 +69,7 @@ static int bring_up(const struct device_call *call, const struct chunks *chunks,
 {
     size_t unit = tsr__elem_bytes(call->call->type), at = (size_t)(i * chunks->each) * unit;
     int place = (int)(i % IN_FLIGHT);
-    void *own = tsr__seat_stream(call->device->seat);
+    void *own = tsr__seat_upwards(call->device->seat);
     int code = tsr__seat_up(call->device->seat, out + at, pinned + (size_t)place * CHUNK_BYTES,
                             (size_t)length_of(chunks, i) * unit, own);
     if (code == 0)
@@ -117,11 +117,13 @@ static tsr_status reduce_from_host(const struct device_call *call, const struct 
 tsr_status tsr__host_all_reduce(const struct device_call *call, const void *in, void *out)
 {
     struct chunks s = chunks_of(call->call);
+    if (tsr__staged_fits(call))
+        return tsr__staged_all_reduce(call, in, out);
     if (!on_device(call))
         return reduce_from_host(call, &s, in, out);
     void *pinned = NULL;
     int code = tsr__seat_wait(call->device->seat,
-                              tsr__seat_stream(call->device->seat)); // chunks of the call before
+                              tsr__seat_upwards(call->device->seat)); // chunks of the call before
     if (code == 0)
         code = tsr__seat_pinned(call->device->seat, IN_FLIGHT * CHUNK_BYTES, call->call->stream,
                                 &pinned);

@@ -52,9 +52,8 @@ static tsr_status await_all_ready(const struct device_call *call)
     return TSR_OK;
 }
 
-// The end of a call: tells which DONE event says that this rank is done with the others' memory (touched false: it never
-// was there), and waits for theirs.
-static tsr_status finish(const struct device_call *call, bool touched)
+// Tells which DONE event says that this rank is done with the others' memory, and waits for theirs.
+tsr_status tsr__own_finish(const struct device_call *call, bool touched)
 {
     struct device *device = call->device;
     // The largest group that takes this way (choose in device.c).
@@ -143,7 +142,7 @@ tsr_status tsr__own_all_reduce(const struct device_call *call, const void *in, v
         st = reduce_own(call, in, out, &touched);
     tsr__device_touched(call);
     if (st == TSR_OK)
-        st = finish(call, touched); // where a member has left, this tells why
+        st = tsr__own_finish(call, touched); // where a member has left, this tells why
     return tsr__device_leave(call, st);
 }
 
@@ -221,6 +220,6 @@ tsr_status tsr__own_exchange(const struct device_call *call, struct comm_exchang
         st = exchange_own(call, exchange, &touched);
     tsr__device_touched(call);
     if (st == TSR_OK)
-        st = finish(call, touched); // where a member has left, this tells why
+        st = tsr__own_finish(call, touched); // where a member has left, this tells why
     return tsr__device_leave(call, st);
 }

@@ -339,6 +339,35 @@ static void test_several_gpus(void **state)
     check_threads((struct layout){4, {0, 1, 1, 0}, WAY_AUTO, false}, WAY_OWN);
 }
 
+// 1400000 floats and 300000 go through pinned memory and are folded on the GPUs; 20 million are more than one round of it.
+static void act_large_sum(struct rank *r)
+{
+    const int64_t count = 20 << 20;
+    float *x = inputs_of(r->e->rank, count);
+    void *p = put(r, x, (size_t)count * sizeof *x);
+    struct comm_call c = call_of(r, COMM_ALL_REDUCE, TSR_FLOAT);
+    c.count = count;
+    if (r->status == TSR_OK)
+        r->status = tsr__comm_all_reduce(r->e, &c, p, p, &r->why);
+    if (r->status == TSR_OK)
+        get(r, x, p, (size_t)count * sizeof *x);
+    for (int64_t i = 0; i < count; i += 997)
+        judge(r, x[i] == sum_of(r->layout->n, i));
+    drop(r, p);
+    free(x);
+}
+
+static void test_several_rounds(void **state)
+{
+    (void)state;
+    struct layout l = {2, {0, 1}, WAY_HOST, false};
+    struct rank ranks[MAX_RANKS];
+    run_threads(&l, act_large_sum, ranks);
+    for (int i = 0; i < l.n; i++)
+        if (ranks[i].status != TSR_OK)
+            fail_msg("rank %d: %s", i, ranks[i].why.text);
+}
+
 static void test_through_the_host(void **state)
 {
     (void)state;
@@ -660,6 +689,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_one_gpu),
         cmocka_unit_test(test_several_gpus),
         cmocka_unit_test(test_through_the_host),
+        cmocka_unit_test(test_several_rounds),
         cmocka_unit_test(test_mixed),
         cmocka_unit_test(test_a_rank_that_fails),
         cmocka_unit_test(test_nccl_is_aborted),
