@@ -2,7 +2,7 @@
 // gpu.c - collectives of two ranks that share a GPU: the own way against NCCL, through the host against the pinned copy.
 //
 // Needs a GPU; NCCL takes two ranks on one only from 2.30 on, with NCCL_MULTI_RANK_GPU_ENABLE=1. Prints one line per figure:
-// name, ours, peer, ratio, goal, ok or short. Libraries: TESSERA_CUDA, TESSERA_NCCL.
+// name, ours, peer, ratio, goal, ok or short; then what the host way is made of, and four ranks. Libraries: TESSERA_CUDA, TESSERA_NCCL.
 #include "gpu/gpu.h"
 #include "transport/transport.h"
 
@@ -10,14 +10,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define RANKS  2
-#define ROUNDS 5
+#define RANKS      2
+#define MOST_RANKS 4
+#define ROUNDS     5
 
 static struct gpu *gpu;
-static const int64_t group[RANKS] = {0, 1};
+static const int64_t group[MOST_RANKS] = {0, 1, 2, 3};
 
 struct work {
     struct endpoint *base;
+    int ranks;
     enum comm_way way;
     size_t bytes;
     int calls;
@@ -37,7 +39,7 @@ static double time_calls(struct endpoint *e, const struct work *w)
     c.type = TSR_FLOAT;
     c.count = (int64_t)(w->bytes / sizeof(float));
     c.group = group;
-    c.n_group = RANKS;
+    c.n_group = w->ranks;
     c.op = "AllReduce";
     c.node = "bench";
     c.place = COMM_DEVICE;
@@ -66,7 +68,7 @@ static void *rank_thread(void *data)
     w->best_s = -1;
     tsr_status st = tsr__device_open(s, w->base, &o, &e, &why);
     if (st == TSR_OK) {
-        tsr__device_expect(e, group, RANKS);
+        tsr__device_expect(e, group, w->ranks);
         st = tsr__device_meet(e, 1, &why);
     }
     if (st == TSR_OK)
@@ -83,30 +85,47 @@ static void *rank_thread(void *data)
 }
 
 // Seconds of one all-reduce; -1: it does not work here.
-static double all_reduce(enum comm_way way, size_t bytes, int calls)
+static double all_reduce(int ranks, enum comm_way way, size_t bytes, int calls)
 {
     tsr_session *s = tsr_session_new(NULL);
-    struct thread_job *job = tsr__threads_new(s, RANKS, NULL);
-    struct work work[RANKS];
-    pthread_t threads[RANKS];
-    for (int i = 0; i < RANKS; i++) {
-        work[i] = (struct work){tsr__threads_endpoint(job, i), way, bytes, calls, -1};
+    struct thread_job *job = tsr__threads_new(s, ranks, NULL);
+    struct work work[MOST_RANKS];
+    pthread_t threads[MOST_RANKS];
+    for (int i = 0; i < ranks; i++) {
+        work[i] = (struct work){tsr__threads_endpoint(job, i), ranks, way, bytes, calls, -1};
         pthread_create(&threads[i], NULL, rank_thread, &work[i]);
     }
-    for (int i = 0; i < RANKS; i++)
+    for (int i = 0; i < ranks; i++)
         pthread_join(threads[i], NULL);
     tsr__threads_free(job);
     tsr_session_free(s);
     return work[0].best_s < 0 ? work[1].best_s : work[0].best_s;
 }
 
-// One rank's copies: that many bytes down into pinned memory and up again. Both ranks do it at the same time, because they
-// share the way to the host.
+// Copies of one rank: that many bytes down into pinned memory, up, one after the other, or both at once. Both ranks do it at the same
+// time, because they share the way to the host.
+enum what { DOWN = 1, UP = 2, IN_TURN = 3, AT_ONCE = 4 };
 struct copies {
     size_t bytes;
+    enum what what;
     pthread_barrier_t *start;
-    double best_s;
+    double best_s; // of this rank
+    double took[ROUNDS];
 };
+
+static void copy_once(struct gpu_seat *seat, const struct copies *c, void *device, char *host)
+{
+    void *down = tsr__seat_stream(seat), *up = tsr__seat_upwards(seat);
+    bool both = c->what == AT_ONCE;
+    if (both || c->what & DOWN)
+        tsr__seat_down(seat, host, device, c->bytes, down);
+    if (!both)
+        tsr__seat_wait(seat, down);
+    if (both || c->what & UP)
+        tsr__seat_up(seat, (char *)device + c->bytes, host + c->bytes, c->bytes, up);
+    tsr__seat_wait(seat, down);
+    tsr__seat_wait(seat, up);
+}
 
 static void *copy_thread(void *data)
 {
@@ -115,19 +134,16 @@ static void *copy_thread(void *data)
     struct gpu_seat *seat = NULL;
     void *device = NULL, *host = NULL;
     bool ok = tsr__seat_open(s, gpu, 0, &seat) == 0 &&
-              tsr__seat_alloc(seat, c->bytes, &device) == 0 &&
-              tsr__seat_pinned(seat, c->bytes, tsr__seat_stream(seat), &host) == 0;
+              tsr__seat_alloc(seat, 2 * c->bytes, &device) == 0 &&
+              tsr__seat_pinned(seat, 2 * c->bytes, tsr__seat_stream(seat), &host) == 0;
     c->best_s = -1;
     for (int i = 0; i < ROUNDS; i++) {
         pthread_barrier_wait(c->start);
         double began = tsr__now_s();
-        if (ok) {
-            tsr__seat_down(seat, host, device, c->bytes, tsr__seat_stream(seat));
-            tsr__seat_wait(seat, tsr__seat_stream(seat));
-            tsr__seat_up(seat, device, host, c->bytes, tsr__seat_stream(seat));
-            tsr__seat_wait(seat, tsr__seat_stream(seat));
-        }
+        if (ok)
+            copy_once(seat, c, device, host);
         double took = tsr__now_s() - began;
+        c->took[i] = took;
         if (ok && (c->best_s < 0 || took < c->best_s))
             c->best_s = took;
     }
@@ -138,19 +154,25 @@ static void *copy_thread(void *data)
     return NULL;
 }
 
-static double pinned_copies(size_t bytes)
+// Each rank's own best time, the larger of both; *together: the best round, until both are done.
+static double pinned_copies(size_t bytes, enum what what, double *together)
 {
     pthread_barrier_t start;
     struct copies work[RANKS];
     pthread_t threads[RANKS];
     pthread_barrier_init(&start, NULL, RANKS);
     for (int i = 0; i < RANKS; i++) {
-        work[i] = (struct copies){bytes, &start, -1};
+        work[i] = (struct copies){bytes, what, &start, -1, {0}};
         pthread_create(&threads[i], NULL, copy_thread, &work[i]);
     }
     for (int i = 0; i < RANKS; i++)
         pthread_join(threads[i], NULL);
     pthread_barrier_destroy(&start);
+    *together = 1e9;
+    for (int i = 0; i < ROUNDS; i++) {
+        double both = work[0].took[i] > work[1].took[i] ? work[0].took[i] : work[1].took[i];
+        *together = both < *together ? both : *together;
+    }
     return work[0].best_s > work[1].best_s ? work[0].best_s : work[1].best_s;
 }
 
@@ -169,6 +191,35 @@ static void report(const char *name, double ours, double peer, double goal)
     fflush(stdout);
 }
 
+// What the host way is made of, and what no sum can be faster than: both ranks' bytes down and up at once.
+static void report_copies(size_t bytes)
+{
+    static const struct {
+        enum what what;
+        const char *name;
+    } kinds[] = {
+        {DOWN, "down"}, {UP, "up"}, {IN_TURN, "down, then up"}, {AT_ONCE, "down and up at once"}};
+    for (size_t i = 0; i < TSR_COUNT(kinds); i++) {
+        double together, each = pinned_copies(bytes, kinds[i].what, &together);
+        printf("gpu: 64 MiB of both ranks, %-20s      %10.2f us until both are done, %10.2f us the "
+               "faster one\n",
+               kinds[i].name, 1e6 * together, 1e6 * each);
+    }
+}
+
+static void report_four(void)
+{
+    static const struct {
+        size_t bytes;
+        const char *name;
+    } sizes[] = {
+        {16 << 10, "16 KiB"}, {4 << 20, "4 MiB"}, {16 << 20, "16 MiB"}, {64 << 20, "64 MiB"}};
+    for (size_t i = 0; i < TSR_COUNT(sizes); i++)
+        printf("gpu: all-reduce %s, own: 2 ranks %.2f us, 4 ranks %.2f us\n", sizes[i].name,
+               1e6 * all_reduce(2, WAY_OWN, sizes[i].bytes, 50),
+               1e6 * all_reduce(4, WAY_OWN, sizes[i].bytes, 50));
+}
+
 int main(void)
 {
     struct gpu_libraries libraries = {getenv("TESSERA_CUDA"), getenv("TESSERA_NCCL")};
@@ -178,12 +229,16 @@ int main(void)
     if (!gpu || tsr__gpu_count(gpu) == 0) {
         printf("gpu: left out: %s\n", gpu ? "no GPU" : why);
     } else {
-        report("gpu: all-reduce 16 KiB, own against NCCL", all_reduce(WAY_OWN, 16 << 10, 200),
-               all_reduce(WAY_NCCL, 16 << 10, 200), 1.0);
-        report("gpu: all-reduce 64 MiB, own against NCCL", all_reduce(WAY_OWN, 64 << 20, 20),
-               all_reduce(WAY_NCCL, 64 << 20, 20), 0.9);
+        double together, copies = pinned_copies(64 << 20, IN_TURN, &together);
         report("gpu: all-reduce 64 MiB, host against pinned copies",
-               all_reduce(WAY_HOST, 64 << 20, 4), pinned_copies(64 << 20), 0.7);
+               all_reduce(RANKS, WAY_HOST, 64 << 20, 4), copies, 0.7);
+        report_copies(64 << 20);
+        report_four();
+        report("gpu: all-reduce 16 KiB, own against NCCL",
+               all_reduce(RANKS, WAY_OWN, 16 << 10, 200),
+               all_reduce(RANKS, WAY_NCCL, 16 << 10, 200), 1.0);
+        report("gpu: all-reduce 64 MiB, own against NCCL", all_reduce(RANKS, WAY_OWN, 64 << 20, 20),
+               all_reduce(RANKS, WAY_NCCL, 64 << 20, 20), 0.9);
     }
     tsr__gpu_close(s, gpu);
     tsr_session_free(s);
