@@ -28,7 +28,8 @@
  *
  * Failure. Functions that can fail return tsr_status; the first that knows the cause adds one finding to
  * the session, callers pass the status up. Queries return NULL, 0 or -1 where there is nothing. NULL
- * handles are a programming error unless a function says otherwise.
+ * handles are a programming error unless a function says otherwise; another NULL that a call cannot do without is TSR_INVALID
+ * (argument-invalid), or NULL, 0 or false where the call gives no status.
  *
  * Threads. One session and all that was made with it belong to one thread at a time; different sessions
  * do not meet (no mutable globals), and calls refuse handles of another (TSR_INVALID; tsr_report_side may have its own). tsr_run starts its own threads and joins them before it returns.

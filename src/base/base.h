@@ -269,6 +269,8 @@ struct place {
 // Never fails: out of memory is a finding too.
 void tsr__diag(tsr_session *session, enum diag_code code, const struct place *at, const char *hint,
                const char *format, ...) TSR_PRINTF(5, 6);
+// A pointer that a public call cannot do without is NULL: a finding that names the parameter, and TSR_INVALID.
+tsr_status tsr__missing(tsr_session *session, const char *parameter);
 // The same with a hint that is formatted: pass text made with tsr__arena_printf.
 size_t
 tsr__diag_errors(const tsr_session *session); // errors so far; compare before and after a stage

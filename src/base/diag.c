@@ -174,6 +174,13 @@ void tsr__diag(tsr_session *session, enum diag_code code, const struct place *at
     session->diag_arena.failed = false; // the next finding may fit
 }
 
+tsr_status tsr__missing(tsr_session *session, const char *parameter)
+{
+    tsr__diag(session, DIAG_argument_invalid, NULL, "pass a pointer that is not NULL",
+              "the parameter '%s' is NULL", parameter);
+    return TSR_INVALID;
+}
+
 // For work that is tried and may be given up, such as one of several candidates.
 struct diag_mark tsr__diag_mark(const tsr_session *session)
 {

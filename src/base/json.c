@@ -240,6 +240,8 @@ void tsr_json_null(tsr_json *json, const char *key)
 
 void tsr_json_ints(tsr_json *json, const char *key, const int64_t *values, size_t n)
 {
+    if (!values)
+        n = 0; // an empty list, so that the document stays one
     tsr_json_begin(json, key, '[');
     for (size_t i = 0; i < n; i++)
         tsr_json_int(json, NULL, values[i]);
@@ -250,6 +252,8 @@ void tsr_json_ints(tsr_json *json, const char *key, const int64_t *values, size_
 void tsr_json_collectives(tsr_json *json, const char *key, const tsr_collective_count *counts,
                           size_t n)
 {
+    if (!counts)
+        n = 0;
     tsr_json_begin(json, key, '{');
     for (size_t i = 0; i < n; i++)
         tsr_json_int(json, counts[i].op, (int64_t)counts[i].count);
