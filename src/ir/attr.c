@@ -225,6 +225,8 @@ tsr_status tsr_node_set_string(tsr_node *node, const char *name, const char *val
 // The copy is made first: without memory for it the attribute stays as it was.
 tsr_status tsr_node_set_ints(tsr_node *node, const char *name, const int64_t *values, size_t count)
 {
+    if (!values && count)
+        return tsr__missing(tsr_model_session(tsr_graph_model(tsr_node_graph(node))), "values");
     tsr_attr *attr;
     int64_t *copy = ARENA_ARRAY(&node->graph->model->arena, int64_t, count);
     if (!copy)

@@ -390,6 +390,10 @@ static tsr_status check_new_node(tsr_graph *graph, const char *op, tsr_value *co
         tsr__diag(graph->model->session, DIAG_name_empty, &at, NULL, "a node needs an operator");
         return TSR_INVALID;
     }
+    if (n_inputs && !inputs)
+        return tsr__missing(graph->model->session, "inputs");
+    if (n_outputs && !outputs)
+        return tsr__missing(graph->model->session, "outputs");
     for (size_t i = 0; i < n_inputs; i++) {
         tsr_status st = check_value(graph, inputs[i], NULL);
         if (st != TSR_OK)

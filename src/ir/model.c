@@ -42,6 +42,10 @@ static tsr_status finish_load(tsr_model *model, tsr_model **out)
 // The path is kept in the store, which lives as long as anything that may still need the folder of the file.
 tsr_status tsr_model_load(tsr_session *session, const char *path, tsr_model **out)
 {
+    if (!path)
+        return tsr__missing(session, "path");
+    if (!out)
+        return tsr__missing(session, "out");
     tsr_model *model = tsr__model_make(session);
     if (!model)
         return TSR_NOMEM;
@@ -69,6 +73,10 @@ free_model:
 // store are freed. Without a path there is no folder, so external data cannot be read.
 tsr_status tsr_model_load_bytes(tsr_session *session, const void *bytes, size_t n, tsr_model **out)
 {
+    if (!bytes && n)
+        return tsr__missing(session, "bytes");
+    if (!out)
+        return tsr__missing(session, "out");
     tsr_model *model = tsr__model_make(session);
     if (!model)
         return TSR_NOMEM;
@@ -80,6 +88,8 @@ tsr_status tsr_model_load_bytes(tsr_session *session, const void *bytes, size_t 
 tsr_status tsr_model_new(tsr_session *session, const char *graph_name, int64_t ir_version,
                          tsr_model **out)
 {
+    if (!out)
+        return tsr__missing(session, "out");
     tsr_model *model = tsr__model_make(session);
     if (!model)
         return TSR_NOMEM;

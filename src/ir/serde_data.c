@@ -302,8 +302,10 @@ tsr_status tsr_tensor_data(const tsr_tensor *tensor, const void **bytes, size_t 
     tsr_status st = tsr__tensor_ready((tsr_tensor *)tensor);
     if (st != TSR_OK)
         return st;
-    *bytes = tensor->data;
-    *n = tensor->bytes;
+    if (bytes)
+        *bytes = tensor->data;
+    if (n)
+        *n = tensor->bytes;
     return TSR_OK;
 }
 

@@ -191,6 +191,8 @@ static bool same_folder(tsr_model *model, const char *path)
 // that fails; those before it stay, each of them whole.
 tsr_status tsr_model_copy_data(tsr_model *model, const char *path)
 {
+    if (!path)
+        return tsr__missing(model->session, "path");
     struct walk walk;
     struct folder from;
     if (!model->path || !model->path[0] || same_folder(model, path))

@@ -231,6 +231,8 @@ static tsr_status build(tsr_model *model, struct rope *rope)
 // file must not be the output. The output appears under its name only when it is complete.
 tsr_status tsr_model_save(tsr_model *model, const char *path)
 {
+    if (!path)
+        return tsr__missing(model->session, "path");
     tsr_session *session = model->session;
     if (model->path && tsr__same_file(model->path, path)) {
         struct place at = PLACE_NONE;
@@ -268,6 +270,10 @@ free_scratch:
 
 tsr_status tsr_model_save_bytes(tsr_model *model, void **bytes, size_t *n)
 {
+    if (!bytes)
+        return tsr__missing(model->session, "bytes");
+    if (!n)
+        return tsr__missing(model->session, "n");
     struct arena scratch;
     tsr__arena_init(&scratch, model->session);
     struct rope rope;

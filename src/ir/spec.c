@@ -217,6 +217,8 @@ static void touched(tsr_spec *spec, uint32_t bits)
 
 tsr_status tsr_spec_set_devices(tsr_spec *spec, const int64_t *devices, size_t n)
 {
+    if (!devices && n)
+        return tsr__missing(model_of(spec)->session, "devices");
     int64_t *copy = tsr__keep_devices(model_of(spec), devices, n);
     if (!copy)
         return TSR_NOMEM;
@@ -228,6 +230,8 @@ tsr_status tsr_spec_set_devices(tsr_spec *spec, const int64_t *devices, size_t n
 
 tsr_status tsr_spec_add_group(tsr_spec *spec, int64_t key, const int64_t *members, size_t n)
 {
+    if (!members && n)
+        return tsr__missing(model_of(spec)->session, "members");
     int64_t *copy = tsr__keep_devices(model_of(spec), members, n);
     struct spec_group *group = NULL;
     if (copy)
@@ -244,6 +248,8 @@ tsr_status tsr_spec_add_group(tsr_spec *spec, int64_t key, const int64_t *member
 tsr_status tsr_spec_add_dim(tsr_spec *spec, int64_t axis, const tsr_dim *sizes,
                             const int64_t *shards, size_t n)
 {
+    if (!shards && n)
+        return tsr__missing(model_of(spec)->session, "shards");
     tsr_model *model = model_of(spec);
     struct spec_factor *factors = ARENA_ARRAY(&model->arena, struct spec_factor, n);
     struct spec_dim *dim = NULL;
