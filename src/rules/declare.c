@@ -99,6 +99,8 @@ static tsr_status declare_graph(struct shapes *shapes, const tsr_graph *graph,
 // Before any work: a negative size would be an expression like any other.
 static tsr_status check_sizes(tsr_session *session, const tsr_dim_size *sizes, size_t n)
 {
+    if (n && !sizes)
+        return tsr__missing(session, "sizes");
     for (size_t i = 0; i < n; i++)
         if (sizes[i].size < 0 || !sizes[i].name || !sizes[i].name[0]) {
             struct place at = PLACE_NONE;

@@ -247,7 +247,7 @@ static struct str words_of(struct arena *arena, const struct op_row *row)
 // Texts that are made of the row belong to the session, and go with the next call.
 bool tsr_rule_at(tsr_session *session, size_t i, tsr_rule *out)
 {
-    if (i >= tsr__op_table_count)
+    if (i >= tsr__op_table_count || !out)
         return false;
     struct arena *arena = &session->results[RESULT_RULES];
     const struct op_row *row = &tsr__op_table[i];

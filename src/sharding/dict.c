@@ -136,6 +136,10 @@ static tsr_status fill(tsr_pieces *dict, const void *data)
 tsr_status tsr_pieces_new(tsr_session *session, const char *sharding, tsr_dtype type, int rank,
                           const int64_t *shape, const void *data, tsr_pieces **out)
 {
+    if (!shape && rank > 0)
+        return tsr__missing(session, "shape");
+    if (!out)
+        return tsr__missing(session, "out");
     tsr_pieces *dict = tsr__alloc(session, sizeof *dict);
     struct tile_layout *layout = NULL;
     struct notation_error wrong = {0};
@@ -230,6 +234,8 @@ static tsr_status compare(const tsr_pieces *dict)
 tsr_status tsr_pieces_join(const tsr_pieces *dict, void *out)
 {
     struct arena scratch;
+    if (!out)
+        return tsr__missing(dict->session, "out");
     tsr_status status = compare(dict);
     if (status != TSR_OK)
         return status;

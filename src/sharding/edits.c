@@ -164,6 +164,8 @@ static tsr_status add_model(struct lines *lines, tsr_model *model, const tsr_con
 // The lines are made in an arena of their own; the session keeps the finished text alone.
 tsr_status tsr_config_edits(tsr_model *model, const tsr_config *config, const char **out)
 {
+    if (!out)
+        return tsr__missing(tsr_model_session(model), "out");
     if (!tsr__config_is_of(config, model))
         return TSR_INVALID;
     struct arena *kept = &tsr_model_session(model)->results[RESULT_EDITS], arena;

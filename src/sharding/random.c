@@ -660,6 +660,8 @@ tsr_status tsr_model_shard_random(tsr_model *model, tsr_config *config, uint64_t
     if (!tsr__config_is_of(config, model))
         return TSR_INVALID;
     tsr_session *session = tsr_model_session(model);
+    if (n && !sizes)
+        return tsr__missing(session, "sizes");
     int64_t devices = tsr_config_devices(config);
     if (devices < 1 || devices > SOLVE_MAX_DEVICES) {
         struct place at = PLACE_NONE;

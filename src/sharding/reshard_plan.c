@@ -152,6 +152,10 @@ tsr_status tsr_reshard_plan(tsr_session *session, const char *from, const char *
                             const char *pending, tsr_dtype type, int rank, const int64_t *shape,
                             const tsr_step **out, size_t *n)
 {
+    if (!shape && rank > 0)
+        return tsr__missing(session, "shape");
+    if (!out)
+        return tsr__missing(session, "out");
     struct arena *kept = &session->results[RESULT_CONNECT];
     struct connecting connecting = {from, to, pending, type, rank, shape};
     const struct tile_layout *first;

@@ -108,6 +108,10 @@ static bool devices_fit(tsr_session *session, const struct tile_layout *layout, 
 tsr_status tsr_tiles(tsr_session *session, const char *text, int rank, const int64_t *shape,
                      int64_t devices, const tsr_box **out, size_t *n)
 {
+    if (!shape && rank > 0)
+        return tsr__missing(session, "shape");
+    if (!out)
+        return tsr__missing(session, "out");
     struct arena *kept = &session->results[RESULT_TILES], scratch;
     struct tile_layout *layout = NULL;
     struct notation_error wrong = {0};
