@@ -130,6 +130,12 @@ static bool add_nodes(struct arena *arena, tsr_json *json, tsr_model *model, con
 tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *options,
                          const tsr_plan_summary *summary, const char *path)
 {
+    if (!options)
+        return tsr__missing(tsr_model_session(model), "options");
+    if (!summary)
+        return tsr__missing(tsr_model_session(model), "summary");
+    if (!path)
+        return tsr__missing(tsr_model_session(model), "path");
     struct arena arena;
     const char *edits = NULL;
     tsr_status st = tsr__plan_options_owned(tsr_model_session(model), options);
@@ -302,6 +308,10 @@ static void add_edits(struct document *document, struct text *text)
 // All lines that replay the plan: the one that declares the configuration, then those of each node.
 tsr_status tsr_plan_edits(tsr_session *session, const char *path, const char **out)
 {
+    if (!out)
+        return tsr__missing(session, "out");
+    if (!path)
+        return tsr__missing(session, "path");
     struct arena *kept = &session->results[RESULT_EDITS];
     struct document document;
     struct text text;

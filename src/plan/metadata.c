@@ -158,6 +158,8 @@ static tsr_status find_text(struct arena *arena, tsr_model *model, const char *c
 // TSR_OK with *out NULL where the model says nothing.
 tsr_status tsr_model_topology(tsr_model *model, const char *config, tsr_topology **out)
 {
+    if (!out)
+        return tsr__missing(tsr_model_session(model), "out");
     tsr_session *session = tsr_model_session(model);
     struct arena arena;
     const char *text;

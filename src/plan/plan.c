@@ -425,6 +425,8 @@ static tsr_status plan_whole(tsr_model *model, tsr_plan_options *options, tsr_pl
 // Both structs begin with their size: an older caller's are shorter, and what they lack is zero.
 tsr_status tsr_plan(tsr_model *model, const tsr_plan_options *options, tsr_plan_summary *summary)
 {
+    if (!options)
+        return tsr__missing(tsr_model_session(model), "options");
     tsr_plan_options plan_options = {.size = sizeof plan_options};
     tsr_plan_summary plan_summary = {.size = sizeof plan_summary};
     tsr_status st = tsr__plan_options_owned(tsr_model_session(model), options);

@@ -47,6 +47,10 @@ tsr_status tsr_reshard_time(tsr_session *session, const char *from, const char *
 {
     struct connecting connecting = {from, to, pending, type, rank, shape};
     struct planner planner = {.session = session, .machine.topology = topology};
+    if (rank > 0 && !shape)
+        return tsr__missing(session, "shape");
+    if (!out)
+        return tsr__missing(session, "out");
     tsr_status st = tsr__topology_owned(session, topology);
     if (st != TSR_OK)
         return st;

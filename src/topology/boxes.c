@@ -89,7 +89,8 @@ const char *tsr_topology_box(size_t i, const char **source)
 {
     if (i >= TSR_COUNT(boxes))
         return NULL;
-    *source = boxes[i].source;
+    if (source)
+        *source = boxes[i].source;
     return boxes[i].name;
 }
 

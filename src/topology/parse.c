@@ -366,6 +366,10 @@ static tsr_status parse(tsr_session *session, struct str t, tsr_topology **out)
 
 tsr_status tsr_topology_parse(tsr_session *session, const char *text, tsr_topology **out)
 {
+    if (!text)
+        return tsr__missing(session, "text");
+    if (!out)
+        return tsr__missing(session, "out");
     tsr_topology *topology = NULL;
     if (strncmp(text, "auto:", 5) != 0)
         return parse(session, str_of(text), out);

@@ -428,6 +428,10 @@ tsr_status tsr_topology_cost(tsr_topology *topology, tsr_collective what, const 
 {
     struct topology_groups groups = {1, n, group};
     struct topology_way way;
+    if (n > 0 && !group)
+        return tsr__missing(topology->session, "group");
+    if (!out)
+        return tsr__missing(topology->session, "out");
     for (int i = 0; i < n; i++)
         if (group[i] < 0 || group[i] >= topology->n) {
             tsr__diag(topology->session, DIAG_topology_device, NULL, "count devices from 0",

@@ -104,7 +104,7 @@ const tsr_topology_device *tsr_topology_device_at(const tsr_topology *topology, 
 void tsr_topology_set_device(tsr_topology *topology, int device,
                              const tsr_topology_device *topology_device)
 {
-    if (device < 0 || device >= topology->n)
+    if (!topology_device || device < 0 || device >= topology->n)
         return;
     tsr_topology_device *at = &topology->device[device];
     if (topology_device->name)
@@ -183,10 +183,14 @@ bool tsr_topology_link_at(const tsr_topology *topology, size_t i, int *from, int
     if (i >= topology->links.n)
         return false;
     const struct topology_link *link = &topology->links.at[i];
-    *from = link->from;
-    *to = link->to;
-    *latency = link->latency;
-    *bandwidth = link->bandwidth;
+    if (from)
+        *from = link->from;
+    if (to)
+        *to = link->to;
+    if (latency)
+        *latency = link->latency;
+    if (bandwidth)
+        *bandwidth = link->bandwidth;
     return true;
 }
 
