@@ -15,6 +15,10 @@ struct tsr_manifest {
 
 tsr_status tsr_manifest_open(tsr_session *session, const char *folder, tsr_manifest **out)
 {
+    if (!out)
+        return tsr__missing(session, "out");
+    if (!folder)
+        return tsr__missing(session, "folder");
     tsr_manifest *manifest = tsr__alloc(session, sizeof *manifest);
     if (!manifest)
         return TSR_NOMEM;
@@ -45,6 +49,8 @@ void tsr_manifest_free(tsr_manifest *manifest)
 void tsr_manifest_about(const tsr_manifest *manifest, tsr_manifest_facts *out)
 {
     const struct manifest *from = &manifest->manifest;
+    if (!out)
+        return;
     tsr_manifest_facts facts = {
         .ranks = (int)from->n_ranks,
         .n_inputs = from->n_inputs,
@@ -65,7 +71,7 @@ void tsr_manifest_about(const tsr_manifest *manifest, tsr_manifest_facts *out)
 // some ranks does not.
 static bool get_port(const struct manifest_port *ports, size_t n, size_t i, tsr_manifest_port *out)
 {
-    if (i >= n)
+    if (!out || i >= n)
         return false;
     const struct manifest_port *manifest_port = &ports[i];
     tsr_manifest_port port = {.name = manifest_port->name,
@@ -96,15 +102,17 @@ bool tsr_manifest_state(const tsr_manifest *manifest, size_t i, const char **pas
 {
     if (i >= manifest->manifest.n_states)
         return false;
-    *past = manifest->manifest.states[i].input;
-    *present = manifest->manifest.states[i].output;
+    if (past)
+        *past = manifest->manifest.states[i].input;
+    if (present)
+        *present = manifest->manifest.states[i].output;
     return true;
 }
 
 // Callers may have been built with an older, shorter struct: they are given what fits it.
 bool tsr_manifest_rank(const tsr_manifest *manifest, int rank, tsr_manifest_device *out)
 {
-    if (rank < 0 || rank >= manifest->manifest.n_ranks)
+    if (!out || rank < 0 || rank >= manifest->manifest.n_ranks)
         return false;
     const struct manifest_device *manifest_device = &manifest->manifest.devices[rank];
     tsr_manifest_device device = {

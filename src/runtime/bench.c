@@ -462,6 +462,10 @@ static tsr_status bench(tsr_session *session, const tsr_run_options *given, stru
 tsr_status tsr_bench(tsr_session *session, const char *path, const tsr_run_options *options,
                      const tsr_tensors *inputs, double seconds, tsr_bench_result *result)
 {
+    if (!path)
+        return tsr__missing(session, "path");
+    if (!result)
+        return tsr__missing(session, "result");
     tsr_bench_result bench_result = {.size = sizeof bench_result};
     struct bench_work work = {path, inputs, seconds, &bench_result};
     tsr_status st = bench(session, options, &work);

@@ -95,6 +95,8 @@ static void let_go(void *owner)
 
 tsr_status tsr_tensors_from_dlpack(tsr_tensors *tensors, const char *name, void *managed)
 {
+    if (!managed)
+        return tsr__missing(tensors->session, "managed");
     struct dl_managed *given = managed;
     const struct dl_tensor *tensor = &given->tensor;
     bool on_gpu = tensor->device_type == DL_CUDA;

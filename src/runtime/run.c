@@ -144,6 +144,8 @@ static tsr_status run_on_copies(tsr_session *session, tsr_job *job, const tsr_te
 tsr_status tsr_run_model(tsr_session *session, const char *path, const tsr_run_options *options,
                          const tsr_tensors *inputs, tsr_tensors *outputs)
 {
+    if (!path)
+        return tsr__missing(session, "path");
     tsr_run_options run_options;
     tsr_job *job = NULL;
     tsr_status st = check_call(session, options, inputs, outputs, &run_options);

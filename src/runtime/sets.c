@@ -447,6 +447,8 @@ static tsr_status load(tsr_tensors *tensors, const char *set, const tsr_model *m
 tsr_status tsr_tensors_load(tsr_tensors *tensors, const char *set, const tsr_model *model,
                             bool outputs)
 {
+    if (!set)
+        return tsr__missing(tensors->session, "set");
     tsr_model *whole = NULL;
     tsr_status st = TSR_OK;
     if (model)
@@ -486,6 +488,8 @@ static tsr_status save_npy(const tsr_tensors *tensors, const char *path)
 
 tsr_status tsr_tensors_save(const tsr_tensors *tensors, const char *path)
 {
+    if (!path)
+        return tsr__missing(tensors->session, "path");
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
     tsr_status here = tsr__tensors_on_host(tensors);
     if (here != TSR_OK)

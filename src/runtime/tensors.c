@@ -15,6 +15,8 @@
 
 tsr_status tsr_tensors_new(tsr_session *session, tsr_tensors **out)
 {
+    if (!out)
+        return tsr__missing(session, "out");
     tsr_tensors *tensors = tsr__alloc(session, sizeof *tensors);
     if (!tensors)
         return TSR_NOMEM;
@@ -380,9 +382,13 @@ tsr_status tsr_tensors_put_texts(tsr_tensors *tensors, const char *name, int ran
                                  const int64_t *dims, const char *const *texts, const size_t *bytes)
 {
     int64_t n = 1;
+    if (rank > 0 && !dims)
+        return tsr__missing(tensors->session, "dims");
     for (int axis = 0; axis < rank; axis++)
         if (dims[axis] < 0 || !mul_ok(n, dims[axis], &n))
             return bad_shape(tensors, str_of(name), TSR_STRING);
+    if (n > 0 && !texts)
+        return tsr__missing(tensors->session, "texts");
     struct arena arena;
     tsr__arena_init(&arena, tensors->session);
     struct str *list = ARENA_ARRAY(&arena, struct str, (size_t)n + 1);
@@ -399,6 +405,8 @@ tsr_status tsr_tensors_put(tsr_tensors *tensors, const char *name, tsr_dtype typ
                            const int64_t *dims, const void *bytes)
 {
     struct tensor *x;
+    if (rank > 0 && !dims)
+        return tsr__missing(tensors->session, "dims");
     tsr_status st = tsr__tensors_add(tensors, str_of(name), type, rank, dims, &x);
     if (st != TSR_OK || x->bytes == 0)
         return st;
@@ -413,8 +421,12 @@ tsr_status tsr_tensors_borrow(tsr_tensors *tensors, const char *name, tsr_dtype 
                               const int64_t *dims, const void *bytes)
 {
     size_t n_bytes;
+    if (rank > 0 && !dims)
+        return tsr__missing(tensors->session, "dims");
     if (!data_bytes(type, rank, dims, &n_bytes))
         return bad_shape(tensors, str_of(name), type);
+    if (n_bytes > 0 && !bytes)
+        return tsr__missing(tensors->session, "bytes");
     struct tensor *borrowed = tensor_new(tensors->session, str_of(name), type, rank, dims, 0);
     if (!borrowed)
         return TSR_NOMEM;

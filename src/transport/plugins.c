@@ -78,5 +78,7 @@ bool tsr__plugin_present(const char *family, const char *folder)
 
 bool tsr_transport_available(const char *family)
 {
+    if (!family)
+        return false;
     return strcmp(family, "threads") == 0 || tsr__plugin_present(family, NULL);
 }
