@@ -375,6 +375,8 @@ tsr_status tsr__partition(tsr_model *model, const char *folder,
         known = options->size;
     if (options)
         memcpy(&request.options, options, known);
+    if (!folder && !request.options.dry_run)
+        return tsr__missing(tsr_model_session(model), "folder");
     return cut(&request, (struct draft){.undigested = undigested});
 }
 

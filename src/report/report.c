@@ -249,6 +249,8 @@ static tsr_status owned(tsr_session *session, const tsr_report_options *options)
 // zero.
 tsr_status tsr_report(tsr_model *model, const tsr_report_options *options, const char *path)
 {
+    if (!path)
+        return tsr__missing(tsr_model_session(model), "path");
     tsr_report_options given = {.size = sizeof given};
     struct arena arena;
     struct text text;

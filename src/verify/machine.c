@@ -37,6 +37,8 @@ struct wish {
 // The answer is copied up to out->size: a caller that was built with an older header gets the fields that it knows.
 tsr_status tsr_gpus_find(tsr_session *session, const char *driver, const char *nccl, tsr_gpus *out)
 {
+    if (!out)
+        return tsr__missing(session, "out");
     struct arena *kept = &session->results[RESULT_GPUS];
     tsr__arena_free(kept);
     tsr__arena_init(kept, session);
@@ -137,6 +139,8 @@ static int read_text(const char *text, struct wish *out)
 bool tsr_topology_is_real(const char *text)
 {
     struct wish wishes[MAX_REAL];
+    if (!text)
+        return false;
     return strcmp(text, "auto") == 0 || read_text(text, wishes) != 0;
 }
 
@@ -275,6 +279,10 @@ static tsr_status choose_real(tsr_session *session, const char *driver, const ch
 tsr_status tsr_topology_real(tsr_session *session, const char *text, const char *driver,
                              const char *nccl, tsr_topology **out)
 {
+    if (!text)
+        return tsr__missing(session, "text");
+    if (!out)
+        return tsr__missing(session, "out");
     struct wish wishes[MAX_REAL];
     if (strcmp(text, "auto") == 0)
         return choose_real(session, driver, nccl, out);

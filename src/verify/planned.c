@@ -43,6 +43,8 @@ static void add_sizes(struct sizes *sizes, const tsr_model *model, const tsr_ten
 tsr_status tsr_plan_for(tsr_model *model, const tsr_plan_options *options,
                         const tsr_tensors *inputs, tsr_plan_summary *summary)
 {
+    if (!options)
+        return tsr__missing(tsr_model_session(model), "options");
     struct arena arena;
     tsr_plan_options plan_options = {.size = sizeof plan_options};
     tsr_status st = tsr__tensors_owned(tsr_model_session(model), inputs);

@@ -92,6 +92,10 @@ static void put_all(struct text *text, const tsr_simulation *simulation, struct 
 tsr_status tsr_simulation_trace(tsr_session *session, const tsr_simulation *simulation,
                                 const char *path)
 {
+    if (!simulation)
+        return tsr__missing(session, "simulation");
+    if (!path)
+        return tsr__missing(session, "path");
     struct text text;
     struct arena arena;
     struct map seen;

@@ -586,6 +586,8 @@ free_all:
 // errors stay.
 tsr_status tsr_simulate(tsr_model *model, const tsr_simulate_options *options, tsr_simulation *out)
 {
+    if (!out)
+        return tsr__missing(tsr_model_session(model), "out");
     struct run run;
     tsr_simulation result;
     tsr_model *copy = NULL;
@@ -606,6 +608,10 @@ tsr_status tsr_simulate(tsr_model *model, const tsr_simulate_options *options, t
 tsr_status tsr_simulate_folder(tsr_session *session, const char *folder,
                                const tsr_simulate_options *options, tsr_simulation *out)
 {
+    if (!out)
+        return tsr__missing(session, "out");
+    if (!folder)
+        return tsr__missing(session, "folder");
     struct run run;
     struct bundle bundle;
     struct arena arena;
