@@ -306,13 +306,19 @@ bool tsr_folder_cache(const tsr_folder *folder, size_t i, const char **past, con
 {
     if (i >= folder->caches.n)
         return false;
-    *past = folder->caches.at[i].past;
-    *present = folder->caches.at[i].present;
+    if (past)
+        *past = folder->caches.at[i].past;
+    if (present)
+        *present = folder->caches.at[i].present;
     return true;
 }
 
 tsr_status tsr_folder_sizes(tsr_folder *folder, int64_t tokens, int64_t past,
                             const tsr_dim_size **out, size_t *n)
 {
+    if (!out)
+        return tsr__missing(folder->session, "out");
+    if (!n)
+        return tsr__missing(folder->session, "n");
     return tsr__genai_sizes(folder, tokens, past, out, n);
 }

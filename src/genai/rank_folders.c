@@ -383,6 +383,10 @@ static tsr_status fill_rank(struct rank_folders *folders, int64_t rank, const ch
 tsr_status tsr_folder_partition(tsr_folder *folder, const char *out,
                                 const tsr_folder_options *options, tsr_partition_summary *summary)
 {
+    if (!out)
+        return tsr__missing(folder->session, "out");
+    if (!options)
+        return tsr__missing(folder->session, "options");
     tsr_folder_options given = {.size = sizeof given};
     memcpy(&given, options, size_min(options->size, sizeof given));
     struct rank_folders folders = {

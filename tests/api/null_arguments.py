@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No call of the header dies of a NULL that is no handle: null_arguments.py tessera.h LIBRARY FOLDER
+
+The header is read (foreign_calls.py has the same idea). Each call is made once for each of its parameters that is a pointer but no
+handle: a text, options, a list, a result. That one is NULL, and the others are something that the call can do without being
+right: handles of a small model, "x", 1, zeroed structs. Each call is made in a process of its own, which must end by
+itself. A NULL handle stays a programming error, as the header says.
+"""
+import ctypes
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+
+HEADER, LIBRARY, FOLDER = sys.argv[1:]
+ROOM = 1 << 16  # for whatever a call writes through a pointer
+SECONDS = 60
+NO_HANDLE = 9
+PLAIN = {"tsr_severity"}  # a number
+NEED_AN_ENGINE = {"tsr_job", "tsr_generator"}  # what a rank may be given is tested where there are ranks
+
+
+def read(text):
+    """Structs that callers fill, types of callbacks, and calls with the declarations of their parameters."""
+    text = re.sub(r"/\*.*?\*/", " ", text, flags=re.S)
+    text = re.sub(r"^#.*$", "", text, flags=re.M)
+    structs = set(re.findall(r"typedef struct \w+ \{[^}]*\} (\w+);", text))
+    callbacks = set(re.findall(r"typedef [^;(]*\(\*(\w+)\)", text))
+    calls = []
+    for name, given in re.findall(r"TSR_API\s[^;(]*?(\w+)\s*\(((?:[^;()]|\([^()]*\)|\)\s*\()*)\)\s*;", text):
+        given = re.sub(r"\w+\s*\(\*(\w+)\)\s*\([^)]*\)", r"callback \1", given)
+        calls.append((name, [" ".join(p.split()) for p in given.split(",") if p.strip() != "void"]))
+    return structs, callbacks, calls
+
+
+class World:
+    """One of everything, for the parameters that are not NULL."""
+
+    def __init__(self, library, folder, scratch, structs, callbacks):
+        self.library, self.structs, self.callbacks, self.kept = library, structs, callbacks, []
+        self.folder, self.scratch, self.there = folder, scratch, False
+        session = self.call("tsr_session_new", None)
+        model = self.made("tsr_model_load", session, os.path.join(folder, "model.onnx").encode())
+        graph = self.call("tsr_model_graph", model)
+        node = self.call("tsr_graph_first", graph)
+        value, config, pieces = self.call("tsr_node_output", node, 0), ctypes.c_void_p(), ctypes.c_void_p()
+        self.call("tsr_model_add_config", model, b"c", ctypes.c_int64(2), None, 0, ctypes.byref(config))
+        spec = self.call("tsr_node_add_spec", node, config, value)
+        constant = self.call("tsr_graph_add_initializer", graph, b"constant", 1, 1, (ctypes.c_int64 * 1)(1), b"abcd", 4)
+        self.call("tsr_node_set_int", node, b"number", ctypes.c_int64(1))
+        self.call("tsr_pieces_new", session, b"{2:0,1}", 1, 1, (ctypes.c_int64 * 1)(4), None, ctypes.byref(pieces))
+        self.call("tsr_partition", model, os.path.join(scratch, "parts").encode(), None, None)
+        self.handles = {
+            "tsr_session": session, "tsr_model": model, "tsr_graph": graph, "tsr_node": node, "tsr_value": value, "tsr_config": config,
+            "tsr_spec": spec, "tsr_pieces": pieces, "tsr_tensors": self.made("tsr_tensors_new", session), "tsr_json": self.call("tsr_json_new", session),
+            "tsr_attr": self.call("tsr_node_find_attr", node, b"number"), "tsr_tensor": self.call("tsr_value_initializer", constant),
+            "tsr_node_config": self.call("tsr_node_config_at", node, 0), "tsr_folder": self.made("tsr_folder_open", session, folder.encode()),
+            "tsr_topology": self.made("tsr_topology_parse", session, b"ring:2"),
+            "tsr_manifest": self.made("tsr_manifest_open", session, os.path.join(scratch, "parts").encode())}
+        assert all(h and h.value for h in self.handles.values()), self.handles
+
+    def call(self, name, *given):
+        function = getattr(self.library, name)
+        function.restype = ctypes.c_void_p
+        return ctypes.c_void_p(function(*given))
+
+    def made(self, name, *given):
+        out = ctypes.c_void_p()
+        status = self.call(name, *given, ctypes.byref(out)).value
+        assert not status and out.value, (name, status)
+        return out
+
+    def room(self, start=b""):
+        self.kept.append(ctypes.create_string_buffer(start, ROOM))
+        return ctypes.cast(self.kept[-1], ctypes.c_void_p)
+
+    def text(self, declaration):
+        """Paths are of what is there (`there`), or of what is not."""
+        if not re.search(r"path|folder|file|out|set\b", declaration):
+            return b"x"
+        if not self.there:
+            return os.path.join(self.scratch, "x").encode()
+        return (os.path.join(self.scratch, "parts") if "folder" in declaration else os.path.join(self.folder, "model.onnx")).encode()
+
+    def argument(self, declaration):
+        """Something for a parameter: "const char *path", "tsr_model **out", "int64_t n"; None: a handle that there is none of."""
+        kind, stars = kind_of(declaration), declaration.count("*")
+        if kind == "callback" or kind in self.callbacks:
+            self.kept.append(ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(lambda *a: False))
+            return self.kept[-1]
+        if not stars:
+            return ctypes.c_double(1) if kind == "double" else ctypes.c_int64(1)
+        if "*const *" in declaration:  # a list of texts or handles
+            inner = self.argument(declaration.replace("*const *", "*"))
+            self.kept.append((ctypes.c_void_p * 2)(inner.value if inner else None, None))
+            return ctypes.cast(self.kept[-1], ctypes.c_void_p)
+        if stars == 1 and kind == "char":
+            return self.room(self.text(declaration))
+        if stars == 1 and is_handle(declaration, self.structs):
+            return self.handles.get(kind)
+        return self.room()  # a struct of size 0, a list of zeros, or where a result goes
+
+
+def kind_of(declaration):
+    return re.search(r"\w+", declaration.replace("const ", "")).group()
+
+
+def is_handle(declaration, structs):
+    kind = kind_of(declaration)
+    return kind.startswith("tsr_") and kind not in structs | PLAIN and declaration.count("*") == 1
+
+
+def cases(structs, calls):
+    """Calls with the place of the pointer that becomes NULL."""
+    for name, given in calls:
+        for at, declaration in enumerate(given):
+            if "*" in declaration and not is_handle(declaration, structs):
+                yield name, given, at
+
+
+def ended(world, name, given, at):
+    """How the call ended in a process of its own: "" if by itself."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(SECONDS)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        arguments = [world.argument(p) for p in given]
+        if any(a is None for a in arguments):
+            os._exit(NO_HANDLE)
+        arguments[at] = None
+        world.call(name, *arguments)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return "signal %d" % os.WTERMSIG(status)
+    return {0: "", NO_HANDLE: "no handle"}.get(os.WEXITSTATUS(status), "exit %d" % os.WEXITSTATUS(status))
+
+
+def main():
+    structs, callbacks, calls = read(open(HEADER, encoding="utf-8").read())
+    tried, died, without = 0, [], set()
+    with tempfile.TemporaryDirectory(prefix="tessera-null-") as scratch:
+        own = shutil.copytree(FOLDER, os.path.join(scratch, "folder"))  # some of the calls write where they are told to
+        world = World(ctypes.CDLL(LIBRARY), own, scratch, structs, callbacks)
+        for there in (False, True):
+            world.there = there
+            for name, given, at in cases(structs, calls):
+                end = ended(world, name, given, at)
+                tried += 1
+                if end == "no handle":
+                    without |= {kind_of(p) for p in given if is_handle(p, structs)} - set(world.handles)
+                elif end:
+                    died.append("%s, %s: %s" % (name, given[at], end))
+    for ok, name in ((tried > 400, "%d calls with a NULL were made" % tried),
+                     (not died, "none of them dies " + "; ".join(died)),
+                     (without == NEED_AN_ENGINE, "handles that there are none of here: %s" % sorted(without))):
+        print("%s - %s" % ("ok" if ok else "not ok", name))
+    return bool(died) or tried <= 400 or without != NEED_AN_ENGINE
+
+
+if __name__ == "__main__":
+    sys.exit(main())
