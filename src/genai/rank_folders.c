@@ -71,6 +71,20 @@ static tsr_status refuse(tsr_folder *folder, const char *hint, const char *what)
     return TSR_UNSUPPORTED;
 }
 
+// What write_config changes in the configuration must be there, in the form that onnxruntime-genai's builder gives it.
+static tsr_status check_config(tsr_folder *folder)
+{
+    const char *hint = "make the folder with onnxruntime-genai's builder";
+    const json_t *decoder = json_object_get(json_object_get(folder->config, "model"), "decoder");
+    const json_t *options = json_object_get(decoder, "session_options");
+    if (!json_is_object(decoder))
+        return refuse(folder, hint, "genai_config.json has no object model.decoder");
+    if (options && !json_is_object(options))
+        return refuse(folder, hint,
+                      "model.decoder.session_options in genai_config.json is no object");
+    return TSR_OK;
+}
+
 // Whether the layout is possible at all: caches with heads, at least one for each rank.
 static tsr_status check_heads(tsr_folder *folder, int64_t ranks)
 {
@@ -83,7 +97,7 @@ static tsr_status check_heads(tsr_folder *folder, int64_t ranks)
                       "the model has no caches with heads");
     // Fewer heads than ranks would leave a rank without any.
     if (heads >= ranks)
-        return TSR_OK;
+        return check_config(folder);
     char text[128];
     snprintf(text, sizeof text, "%lld heads of keys cannot be given to %lld devices",
              (long long)heads, (long long)ranks);

@@ -141,6 +141,14 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
         with open(d + "/cut/rank1/genai_config.json") as f:
             own = json.load(f)["model"]["decoder"]
         case("with the numbers of its heads", (own["num_attention_heads"], own["num_key_value_heads"]) == (HEADS // 2, KV_HEADS // 2), own)
+    for name, broken in (("model.decoder", {"model": {"type": "llama", "num_key_value_heads": KV_HEADS}}),
+                         ("session_options", {"model": {**CONFIG["model"], "decoder": {**CONFIG["model"]["decoder"], "session_options": 7}}})):
+        shutil.copytree(whole, d + "/broken")
+        with open(d + "/broken/genai_config.json", "w") as f:
+            json.dump(broken, f)
+        rc, out, err = tessera("partition", d + "/broken", "--devices", 2, "--layout", "genai", "-o", d + "/none")
+        case("a configuration without a right %s is refused" % name, rc == 5 and "[folder-layout]" in err and name in err and not os.path.exists(d + "/none"), err)
+        shutil.rmtree(d + "/broken")
     words = ["generate", whole, "--ids", "1,7,11", "--max-tokens", 12]
     rc, alone, err = tessera(*words)
     case("generate gives tokens", rc == 0 and 1 < len(alone.split()) <= 12, err)
