@@ -14,6 +14,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -40,19 +41,74 @@ static char *sibling(tsr_session *session, const char *path, const char *name)
 // TARGET_UNKNOWN: it could not be looked at, errno says why.
 enum target { TARGET_ABSENT, TARGET_EMPTY, TARGET_FILES, TARGET_OTHER, TARGET_UNKNOWN };
 
+static bool is_dots(const char *name)
+{
+    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+}
+
+// "rank0", "rank12": the folders that a folder made here may hold (genai/rank_folders.c), each of files alone.
+static bool is_rank_name(const char *name)
+{
+    if (strncmp(name, "rank", 4) != 0 || !name[4])
+        return false;
+    return name[4 + strspn(name + 4, "0123456789")] == 0;
+}
+
+// A folder that was made for a rank: its name says so, and it holds no folder.
+static bool is_rank_folder(int folder, const char *name)
+{
+    struct stat st;
+    bool of_files = true;
+    if (!is_rank_name(name))
+        return false;
+    int fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *dir = NULL;
+    if (fd >= 0)
+        dir = fdopendir(fd);
+    if (fd >= 0 && !dir)
+        close(fd);
+    if (!dir)
+        return false;
+    for (const struct dirent *entry = readdir(dir); entry; entry = readdir(dir))
+        if (!is_dots(entry->d_name))
+            of_files &= fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+                        !S_ISDIR(st.st_mode);
+    closedir(dir);
+    return of_files;
+}
+
 // What an entry of a folder says about it. "." and ".." say nothing.
-// One folder inside makes it TARGET_OTHER: nothing that is written here holds folders, so it is not
-// ours.
+// A folder inside that is no rank's makes it TARGET_OTHER: nothing that is written here holds such
+// folders, so it is not ours.
 static enum target look_at_entry(int folder, const char *name, enum target so_far)
 {
     struct stat st;
-    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+    if (is_dots(name))
         return so_far;
     if (fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) != 0)
         return TARGET_UNKNOWN;
-    if (S_ISDIR(st.st_mode))
+    if (S_ISDIR(st.st_mode) && !is_rank_folder(folder, name))
         return TARGET_OTHER;
     return TARGET_FILES;
+}
+
+// Removes a folder that was replaced: its files, and those of its ranks. What else somebody has put there meanwhile stays.
+static void remove_replaced(const char *path)
+{
+    char inner[PATH_MAX];
+    DIR *dir = opendir(path);
+    const struct dirent *entry = NULL;
+    if (dir)
+        entry = readdir(dir);
+    while (entry) {
+        int n = snprintf(inner, sizeof inner, "%s/%s", path, entry->d_name);
+        if (is_rank_name(entry->d_name) && n > 0 && (size_t)n < sizeof inner)
+            tsr__folder_remove(inner);
+        entry = readdir(dir);
+    }
+    if (dir)
+        closedir(dir);
+    tsr__folder_remove(path);
 }
 
 // That error tells what stands there; any other tells nothing.
@@ -90,7 +146,7 @@ static enum target look_at(const char *path)
 }
 
 // Refuses what must not be overwritten: anything but nothing, an empty folder or, where it may be replaced, a folder of
-// files alone, as all that is made here are.
+// files and of ranks' folders alone, as all that is made here are.
 static tsr_status check_target(tsr_session *session, const char *path, bool replace)
 {
     struct place at = PLACE_NONE;
@@ -230,7 +286,7 @@ tsr_status tsr__outfolder_replace(struct outfolder *outfolder, bool use_kernel)
     sync_all(outfolder->temporary);
     if (use_kernel && renameat2(AT_FDCWD, outfolder->temporary, AT_FDCWD, outfolder->path,
                                 RENAME_EXCHANGE) == 0) {
-        tsr__folder_remove(outfolder->temporary); // now the old one
+        remove_replaced(outfolder->temporary); // now the old one
         return TSR_OK;
     }
     if (use_kernel && errno != ENOSYS && errno != EINVAL)
@@ -246,7 +302,7 @@ tsr_status tsr__outfolder_replace(struct outfolder *outfolder, bool use_kernel)
     if (!replace_by_steps(outfolder, old))
         status = tsr__refuse_write(outfolder->session, outfolder->path, errno);
     if (status == TSR_OK)
-        tsr__folder_remove(old);
+        remove_replaced(old);
     tsr__path_free(outfolder->session, &old);
     return status;
 }
