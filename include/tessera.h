@@ -878,6 +878,8 @@ typedef struct tsr_partition_summary {
     /* per device: its files, written or to be written, without common.data */
     const int64_t *file_bytes;
     int64_t common_bytes; /* of common.data; 0: there is none */
+    /* of a call that plans first (tsr_folder_partition): picoseconds of one run on the devices, and on one alone; 0: not known */
+    int64_t predicted, one_device;
 } tsr_partition_summary;
 
 /* Cuts the annotated model and writes the folder, whole or not at all: rank files, files of their weights, the manifest.
@@ -1540,6 +1542,8 @@ typedef struct tsr_generate_result {
     int64_t tokens; /* that were made */
     double first_s; /* until the first of them */
     double seconds; /* until the last */
+    /* what the plan says of one token, picoseconds: on the devices, and on one alone; 0: not planned, or one has no room */
+    int64_t predicted, one_device;
 } tsr_generate_result;
 typedef bool (*tsr_token_fn)(void *data,
                              int64_t token); /* takes a token as it is made; false: enough */

@@ -246,6 +246,14 @@ int cli_planning(struct cli *cli, struct planning *planning);
 void cli_planning_end(struct planning *planning);
 // --devices of generation, after the options of its run: devices is their number, 1 where they are not given.
 int cli_read_generating(struct cli *cli, tsr_generate_options *options);
+// What a plan predicts for its devices and for one alone, picoseconds; one_device 0: not known.
+struct prediction {
+    int64_t devices, cost, one_device;
+};
+// A line where one device is as good, with both figures.
+void cli_say_one_device(const struct cli *cli, struct prediction prediction);
+// "cost" and "one_device", as `plan` has them; one_device null where it is not known.
+void cli_json_prediction(tsr_json *json, struct prediction prediction);
 // --notation: how shardings are written; tiles where it is not given. False: no such notation.
 bool cli_notation(const struct cli *cli, tsr_notation *out);
 // "17" -> 17; false: not a whole number from 0 on.

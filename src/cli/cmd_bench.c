@@ -30,8 +30,11 @@ static tsr_status measure(struct cli *cli, const tsr_run_options *options,
         status = tsr_plan_for(model, &plan->options, inputs, &planned);
     if (status != TSR_OK)
         goto free_model;
-    if (plans)
+    if (plans) {
         config = cli_text_or(planned.config, "");
+        cli_say_one_device(
+            cli, (struct prediction){(int64_t)planned.devices, planned.cost, planned.one_device});
+    }
     if (!folder && (config || tsr_model_config_count(model)))
         status =
             tsr_bench_annotated(model, config, cli_temporary(), options, inputs, seconds, result);

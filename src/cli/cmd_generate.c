@@ -85,21 +85,26 @@ static int read_options(struct cli *cli, tsr_generate_options *options)
     return cli_read_generating(cli, options);
 }
 
-// The first token's time holds the prompt; the rate is of those behind it.
-static void report(struct cli *cli, const struct listener *listener,
+// The first token's time holds the prompt; the rate is of those behind it. A model that ran whole
+// was not planned, and has nothing predicted.
+static void report(struct cli *cli, const struct listener *listener, int64_t devices,
                    const tsr_generate_result *result)
 {
+    struct prediction plan = {devices, result->predicted, result->one_device};
     double rate =
         result->tokens > 1 ? (double)(result->tokens - 1) / (result->seconds - result->first_s) : 0;
     if (listener->json) {
         tsr_json_end(listener->json);
         tsr_json_number(listener->json, "first_s", result->first_s);
         tsr_json_number(listener->json, "tokens_per_s", rate);
+        if (plan.cost)
+            cli_json_prediction(listener->json, plan);
         return;
     }
     printf("\n");
     cli_say(cli, "%lld tokens; the first after %.3f s, then %.1f a second\n",
             (long long)result->tokens, result->first_s, rate);
+    cli_say_one_device(cli, plan);
 }
 
 // The folder is open for the generation alone: what came out is numbers.
@@ -153,7 +158,7 @@ static int run(struct cli *cli)
         tsr_json_free(listener.json);
         return code;
     }
-    report(cli, &listener, &result);
+    report(cli, &listener, options.devices, &result);
     if (cli->json)
         return cli_print_json(cli, listener.json, EXIT_DONE);
     return code;

@@ -10,14 +10,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-// `folder` NULL: a dry run.
-static int report(struct cli *cli, const char *folder, const tsr_partition_summary *summary)
+// `folder` NULL: a dry run. `plan` has no devices where nothing was planned.
+static int report(struct cli *cli, const char *folder, const tsr_partition_summary *summary,
+                  struct prediction plan)
 {
+    cli_say_one_device(cli, plan);
     if (cli->json) {
         tsr_json *json = cli_json(cli);
         if (json) {
             tsr_json_string(json, "folder", folder); // null: nothing was written
             summary_json(json, summary);
+            if (plan.devices)
+                cli_json_prediction(json, plan);
         }
         return cli_print_json(cli, json, EXIT_DONE);
     }
@@ -41,10 +45,11 @@ static size_t values(const struct cli *cli, const char *name, const char **list)
 }
 
 // Loads the model; with --devices it is planned for them first.
-// *config is left as the user gave it unless a plan is made: then it is the plan's. *out may be set
-// even if the result is no TSR_OK; the caller frees it.
+// *config is left as the user gave it unless a plan is made: then it is the plan's, and
+// *prediction what it predicts. *out may be set even if the result is no TSR_OK; the caller frees
+// it.
 static tsr_status prepare(struct cli *cli, const struct planning *plan, const char **config,
-                          tsr_model **out)
+                          struct prediction *prediction, tsr_model **out)
 {
     tsr_status status = tsr_model_load(cli->session, cli->arguments[0], out);
     if (status != TSR_OK || !cli_value(cli, "--devices"))
@@ -54,9 +59,7 @@ static tsr_status prepare(struct cli *cli, const struct planning *plan, const ch
     if (status != TSR_OK)
         return status;
     *config = planned.config;
-    if (planned.devices > 1 && planned.one_device > 0 && planned.one_device <= planned.cost)
-        cli_say(cli, "one device is as good: predicted time %s, with %lld devices %s\n",
-                cli_time(planned.one_device), (long long)planned.devices, cli_time(planned.cost));
+    *prediction = (struct prediction){(int64_t)planned.devices, planned.cost, planned.one_device};
     return TSR_OK;
 }
 
@@ -97,7 +100,8 @@ static int lay_out_genai(struct cli *cli, const char *out)
         status = tsr_folder_partition(folder, out, &options, &summary);
     int code = cli_finish(cli, status);
     if (status == TSR_OK)
-        code = report(cli, out, &summary);
+        code = report(cli, out, &summary,
+                      (struct prediction){devices, summary.predicted, summary.one_device});
     tsr_folder_free(folder);
     return code;
 }
@@ -150,6 +154,7 @@ static int run(struct cli *cli)
         .weights = cli_value(cli, "--weights"),
     };
     tsr_partition_summary summary = {.size = sizeof summary};
+    struct prediction prediction = {0};
     tsr_model *model = NULL;
     // Words that exclude each other come first, before anything is read.
     if (cli_value(cli, "--sign"))
@@ -168,13 +173,13 @@ static int run(struct cli *cli)
     options.n_keep_cut = values(cli, "--keep-cut", lists);
     options.state = lists + cli->n_given;
     options.n_state = values(cli, "--state", lists + cli->n_given);
-    tsr_status status = prepare(cli, &plan, &options.config, &model);
+    tsr_status status = prepare(cli, &plan, &options.config, &prediction, &model);
     if (status == TSR_OK)
         status = tsr_partition(model, folder, &options, &summary);
     code = cli_finish(cli, status);
     if (status == TSR_OK)
         // The code of a run that succeeded may still be changed by stdout that cannot be written.
-        code = report(cli, options.dry_run ? NULL : folder, &summary);
+        code = report(cli, options.dry_run ? NULL : folder, &summary, prediction);
     tsr_model_free(model);
     cli_planning_end(&plan);
     free(lists);

@@ -61,9 +61,12 @@ static int report(struct cli *cli, const tsr_tensors *outputs, const struct plan
         if (json) {
             json_outputs(json, outputs);
             ranks_json(json, cli->session, planned);
+            if (planned->n)
+                cli_json_prediction(json, planned->prediction);
         }
         return cli_print_json(cli, json, EXIT_DONE);
     }
+    cli_say_one_device(cli, planned->prediction);
     if (cli->verbose)
         ranks_print(stdout, cli->session, planned);
     if (!cli->quiet)
@@ -96,7 +99,9 @@ static tsr_status execute(struct cli *cli, const tsr_run_options *options,
     // Also after a plan that failed: cli_text_or and the test of `memory` take what it left empty.
     if (plans) {
         config = cli_text_or(planned.config, "");
-        *memory = (struct planned_memory){.bytes = planned.memory};
+        *memory = (struct planned_memory){
+            .bytes = planned.memory,
+            .prediction = {(int64_t)planned.devices, planned.cost, planned.one_device}};
         if (planned.memory)
             memory->n = planned.devices;
     }

@@ -103,6 +103,25 @@ int cli_read_generating(struct cli *cli, tsr_generate_options *options)
     return 0;
 }
 
+void cli_say_one_device(const struct cli *cli, struct prediction prediction)
+{
+    if (prediction.devices < 2 || prediction.one_device <= 0)
+        return;
+    if (prediction.one_device <= prediction.cost)
+        cli_say(cli, "one device is as good: predicted time %s, with %lld devices %s\n",
+                cli_time(prediction.one_device), (long long)prediction.devices,
+                cli_time(prediction.cost));
+}
+
+void cli_json_prediction(tsr_json *json, struct prediction prediction)
+{
+    tsr_json_int(json, "cost", prediction.cost);
+    if (prediction.one_device > 0)
+        tsr_json_int(json, "one_device", prediction.one_device);
+    else
+        tsr_json_null(json, "one_device");
+}
+
 // With threads there is one process, which plans. tsr_run_place is false where no launcher and no
 // --rank makes this process one of several.
 bool cli_plans(const tsr_run_options *options)

@@ -31,6 +31,7 @@ struct tsr_generator {
     uint64_t random;
     float *logits; // of the last token, `vocabulary` of them
     int64_t vocabulary, room;
+    int64_t predicted, one_device; // of the plan, picoseconds; 0: there is none
 };
 
 static double now(void)
@@ -97,6 +98,8 @@ static tsr_status plan_and_cut(tsr_generator *generator, tsr_model *model, const
     if (st != TSR_OK)
         return st;
     cut.config = planned.config;
+    generator->predicted = planned.cost;
+    generator->one_device = planned.one_device;
     return tsr_partition(model, parts, &cut, NULL);
 }
 
@@ -498,7 +501,9 @@ static tsr_status refuse_empty(const tsr_folder *folder)
 tsr_status tsr_generator_run(tsr_generator *generator, const int64_t *ids, size_t n,
                              tsr_token_fn take, void *data, tsr_generate_result *result)
 {
-    tsr_generate_result found = {.size = sizeof found};
+    tsr_generate_result found = {.size = sizeof found,
+                                 .predicted = generator->predicted,
+                                 .one_device = generator->one_device};
     if (n == 0)
         return refuse_empty(generator->folder);
     generator->past = 0;

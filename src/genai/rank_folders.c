@@ -134,6 +134,25 @@ static tsr_status list_ports(tsr_folder *folder, const tsr_model *model,
     return TSR_OK;
 }
 
+// Picoseconds that the same step takes on one device, or 0. A plan that keeps shardings does not tell it. What this plan finds is
+// not said: nobody has asked for one device.
+static int64_t time_on_one(tsr_folder *folder, const tsr_plan_options *sizes)
+{
+    tsr_plan_options options = {
+        .size = sizeof options, .devices = 1, .sizes = sizes->sizes, .n_sizes = sizes->n_sizes};
+    tsr_plan_summary planned = {.size = sizeof planned};
+    tsr_model *model = NULL;
+    struct diag_mark mark = tsr__diag_mark(folder->session);
+    tsr_status st = tsr_model_load(folder->session, folder->model_path, &model);
+    if (st == TSR_OK)
+        st = tsr_plan(model, &options, &planned);
+    tsr_model_free(model);
+    tsr__diag_back(folder->session, &mark, false);
+    if (st != TSR_OK)
+        return 0;
+    return planned.cost;
+}
+
 // Plans one step of decode with a half-full context, and cuts the model into the folder.
 static tsr_status cut(tsr_folder *f, tsr_model *model, int64_t ranks, const char *folder,
                       tsr_partition_summary *summary)
@@ -153,13 +172,25 @@ static tsr_status cut(tsr_folder *f, tsr_model *model, int64_t ranks, const char
         st = shard_caches(f, model, config, ranks);
     if (st == TSR_OK)
         st = tsr__genai_sizes(f, 1, past, &plan.sizes, &plan.n_sizes);
+    int64_t alone = 0; // first: a summary is the session's until the next plan
+    if (st == TSR_OK)
+        alone = time_on_one(f, &plan);
     if (st == TSR_OK)
         st = tsr_plan(model, &plan, &planned);
     if (st == TSR_OK)
         st = list_ports(f, model, &options);
     if (st != TSR_OK)
         return st;
-    return tsr_partition(model, folder, &options, summary);
+    // The summary is filled here alone, by its own size: that of a caller who is older may be shorter.
+    tsr_partition_summary found = {.size = sizeof found};
+    st = tsr_partition(model, folder, &options, &found);
+    found.predicted = planned.cost;
+    found.one_device = alone;
+    if (st == TSR_OK && summary) {
+        found.size = summary->size;
+        memcpy(summary, &found, size_min(found.size, sizeof found));
+    }
+    return st;
 }
 
 // ---- files -------------------------------------------------------------------------------------

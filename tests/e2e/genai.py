@@ -133,6 +133,29 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
     small = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "folders/genai_tiny")
     rc, out, err = tessera("partition", small, "--devices", 2, "--dry-run")
     case("says where one device is as good, with figures", rc == 0 and "one device is as good: predicted time 0." in err, out + err)
+    good = "one device is as good: predicted time 0."
+    rc, out, err = tessera("partition", small, "--devices", 2, "--layout", "genai", "-o", d + "/small")
+    case("also of a folder for each device", rc == 0 and good in err, out + err)
+    rc, out, err = tessera("partition", small, "--devices", 2, "--layout", "genai", "-o", d + "/small", "--force", "--json")
+    said = json.loads(out) if rc == 0 else {}
+    left = [name for name in os.listdir(d) if name.startswith(".tessera")]
+    case("its own folders are replaced, whole", rc == 0 and sorted(os.listdir(d + "/small")) == ["rank0", "rank1"] and not left, left)
+    case("and in JSON, as plan has it", 0 < said.get("one_device", 0) <= said.get("cost", 0) and good not in err, out + err)
+    for mine in ("/small/mine", "/small/rank1/mine"):
+        os.mkdir(d + mine)
+        rc, out, err = tessera("partition", small, "--devices", 2, "--layout", "genai", "-o", d + "/small", "--force")
+        case("a folder with somebody's own in it is not replaced, " + mine, rc == 8 and "[output-exists]" in err and os.path.isdir(d + mine), err)
+        os.rmdir(d + mine)
+    rc, out, err = tessera("generate", small, "--devices", 2, "--ids", "1,7", "--max-tokens", 2)
+    case("also of tokens", rc == 0 and good in err, out + err)
+    rc, out, err = tessera("generate", small, "--devices", 2, "--ids", "1,7", "--max-tokens", 2, "--json")
+    said = json.loads(out) if rc == 0 else {}
+    case("and of tokens in JSON", 0 < said.get("one_device", 0) <= said.get("cost", 0) and good not in err, out + err)
+    rc, out, err = tessera("generate", small, "--ids", "1,7", "--max-tokens", 2, "--json")
+    case("a whole model has nothing predicted", rc == 0 and "one_device" not in json.loads(out), out + err)
+    rc, out, err = tessera("run", small, "--devices", 2, "--json")
+    said = json.loads(out) if rc == 0 else {}
+    case("run says it too", 0 < said.get("one_device", 0) <= said.get("cost", 0), out + err)
     rc, out, err = tessera("partition", whole, "--devices", 2, "--layout", "genai", "-o", d + "/cut")
     case("without a warning about what it does inside", "warning" not in err, err)
     files = set(os.listdir(d + "/cut/rank1")) if rc == 0 else set()
