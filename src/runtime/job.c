@@ -70,6 +70,12 @@ tsr_status tsr__job_open(tsr_session *session, const char *folder, const tsr_run
     return open_as(session, folder, options, NULL, states, out);
 }
 
+tsr_status tsr__job_open_children(tsr_session *session, const char *folder,
+                                  const tsr_run_options *options, tsr_job **out)
+{
+    return open_as(session, folder, options, &tsr__job_children, true, out);
+}
+
 tsr_status tsr_job_open(tsr_session *session, const char *folder, const tsr_run_options *options,
                         tsr_job **out)
 {

@@ -90,6 +90,11 @@ struct tsr_job {
     struct children *children; // ranks that are children
 };
 
+// ---- job.c
+// Ranks as children of this process, whatever a launcher says of it: that was said to another program.
+tsr_status tsr__job_open_children(tsr_session *session, const char *folder,
+                                  const tsr_run_options *options, tsr_job **out);
+
 // ---- job_common.c
 // A job without a kind. *out is to be closed even after a failure, if it is not NULL.
 tsr_status tsr__job_new(tsr_session *session, const tsr_run_options *options, tsr_job **out);

@@ -16,6 +16,8 @@ struct OrtStatus;
 struct OrtSessionOptions;
 struct OrtStatus *tsr__wrapped_add(const struct OrtApiBase *base,
                                    struct OrtSessionOptions *options);
+// All that the program tessera-ranks does (served_ranks.c): its exit code.
+int tsr__served_work(const char *folder, const char *engine);
 // TSR_OK if the set that a caller gave belongs to the session, or is NULL; else a finding. (tensors.c)
 tsr_status tsr__tensors_owned(tsr_session *session, const tsr_tensors *tensors) TSR_MUST_USE;
 

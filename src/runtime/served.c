@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+// served.c - starts the program that has the ranks of a partition, and talks to it (served.h).
+//
+// The program is no rank, only their parent, so there are ranks + 1 processes. It is in a process group of its own: Ctrl-C in a
+// terminal is for the program that loaded the model, which may go on afterwards. It ends when its socket ends, thus
+// also when this process is killed. It is not tied to the life of a thread (PR_SET_PDEATHSIG): the thread that makes the first
+// run may end long before the session.
+#include "runtime/served.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LOOK_MS 20  // between two looks at the program while an answer is waited for
+#define TELL_S  1.0 // for the kernel to tell how it ended, after its socket has
+#define END_S   5.0 // for it to end by itself after its socket has ended
+
+extern char **environ;
+
+struct served {
+    tsr_session *session;
+    pid_t pid; // 0: not started, or ended and taken
+    int socket;
+    double stopped_s; // since when it has been stopped; 0: it is not
+    char how[64];     // how it ended
+};
+
+// ---- starting ----------------------------------------------------------------------------------
+
+static tsr_status cannot_start(tsr_session *session, const char *hint, const char *why)
+{
+    tsr__diag(session, DIAG_rank_start, NULL, hint,
+              "the program " SERVED_PROGRAM ", which runs the ranks, could not be started: %s",
+              why);
+    return TSR_PEER;
+}
+
+// The program beside the library that this code is in, or below it in tessera/, where packages put it.
+static bool find_program(char *out, size_t n)
+{
+    static const char here;
+    static const char *const places[] = {"", "tessera/"};
+    Dl_info info;
+    if (!dladdr(&here, &info) || !info.dli_fname)
+        return false;
+    const char *slash = strrchr(info.dli_fname, '/');
+    int length = 0;
+    if (slash)
+        length = (int)(slash - info.dli_fname) + 1;
+    for (size_t i = 0; i < TSR_COUNT(places); i++) {
+        int made = snprintf(out, n, "%.*s%s" SERVED_PROGRAM, length, info.dli_fname, places[i]);
+        if (made > 0 && (size_t)made < n && access(out, X_OK) == 0)
+            return true;
+    }
+    return false;
+}
+
+// A fresh start: no handler, no blocked signal and no open file of this process is the program's.
+static int spawn_program(const char *program, const char *folder, const char *engine, int socket,
+                         pid_t *pid)
+{
+    char *const words[] = {(char *)(uintptr_t)SERVED_PROGRAM, (char *)(uintptr_t)folder,
+                           (char *)(uintptr_t)engine, NULL};
+    posix_spawn_file_actions_t files;
+    posix_spawnattr_t attributes;
+    sigset_t none, all;
+    sigemptyset(&none);
+    sigfillset(&all);
+    posix_spawn_file_actions_init(&files);
+    posix_spawnattr_init(&attributes);
+    posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_adddup2(&files, socket, SERVED_SOCKET);
+    posix_spawn_file_actions_addclosefrom_np(&files, SERVED_SOCKET + 1);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawnattr_setsigdefault(&attributes, &all);
+    posix_spawnattr_setpgroup(&attributes, 0);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF |
+                                              POSIX_SPAWN_SETPGROUP);
+    int error = posix_spawn(pid, program, &files, &attributes, words, environ);
+    posix_spawnattr_destroy(&attributes);
+    posix_spawn_file_actions_destroy(&files);
+    return error;
+}
+
+// The child's end is closed here once it has it, so that this side reads the end of the stream when the program is gone.
+// It must not be number SERVED_SOCKET already: dup2 onto itself would leave it to be closed with the start.
+static tsr_status start_program(struct served *served, const char *folder, const char *engine)
+{
+    char program[PATH_MAX];
+    int ends[2];
+    tsr_session *session = served->session;
+    if (!find_program(program, sizeof program))
+        return cannot_start(session,
+                            "put it beside libtessera_ops.so, where it was installed from; or "
+                            "partition again without --transport shm",
+                            "it is not beside libtessera_ops.so");
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+        return cannot_start(session, "a higher limit of open files", strerror(errno));
+    served->socket = ends[0];
+    int theirs = ends[1];
+    if (theirs == SERVED_SOCKET) {
+        theirs = fcntl(ends[1], F_DUPFD_CLOEXEC, SERVED_SOCKET + 1);
+        close(ends[1]);
+    }
+    if (theirs < 0)
+        return cannot_start(session, "a higher limit of open files", strerror(errno));
+    int error = spawn_program(program, folder, engine, theirs, &served->pid);
+    close(theirs);
+    if (error == 0)
+        return TSR_OK;
+    served->pid = 0;
+    return cannot_start(session, "a higher limit of processes", strerror(error));
+}
+
+// ---- waiting -----------------------------------------------------------------------------------
+
+// Takes what the kernel tells of the program: that it has ended, was stopped or goes on. ECHILD, where the host takes its
+// children itself, tells nothing: then the end of the stream does.
+static void look(struct served *served)
+{
+    int status = 0;
+    if (!served->pid)
+        return;
+    pid_t got = waitpid(served->pid, &status, WNOHANG | WUNTRACED | WCONTINUED);
+    if (got != served->pid)
+        return;
+    if (WIFSTOPPED(status)) {
+        served->stopped_s = tsr__now_s();
+        return;
+    }
+    served->stopped_s = 0;
+    if (WIFCONTINUED(status))
+        return;
+    served->pid = 0;
+    if (WIFSIGNALED(status))
+        snprintf(served->how, sizeof served->how, "was killed by signal %d", WTERMSIG(status));
+    else
+        snprintf(served->how, sizeof served->how, "ended by itself");
+}
+
+static tsr_status gone(struct served *served, const char *how)
+{
+    tsr__diag(served->session, DIAG_rank_failed, NULL, "the next run starts them anew",
+              "the process that has the ranks %s", how);
+    return TSR_PEER;
+}
+
+// The end of the socket comes a moment before the kernel can tell how the process ended.
+static void wait_for_end(struct served *served)
+{
+    struct timespec nap = {0, 2000000};
+    double began = tsr__now_s();
+    look(served);
+    while (served->pid && tsr__now_s() - began < TELL_S) {
+        nanosleep(&nap, NULL);
+        look(served);
+    }
+}
+
+// The next note, which may come with a file. A program that somebody stops is given as long as a rank would be.
+static tsr_status next_note(struct served *served, struct note *note, int *fd)
+{
+    struct pollfd wait = {.fd = served->socket, .events = POLLIN};
+    while (poll(&wait, 1, LOOK_MS) <= 0) {
+        look(served);
+        if (served->stopped_s > 0 && tsr__now_s() - served->stopped_s > COMM_STOPPED_S)
+            return gone(served, "gives no sign of life (stopped?)");
+    }
+    if (tsr__note_receive(served->socket, note, fd))
+        return TSR_OK;
+    if (*fd >= 0)
+        close(*fd);
+    wait_for_end(served);
+    return gone(served, served->how);
+}
+
+// The answer to a note: tensors into `to` where there are any, or why there are none.
+static tsr_status take_answer(struct served *served, tsr_tensors *to)
+{
+    struct note note = {0};
+    struct message message;
+    int fd = -1;
+    tsr_status st = next_note(served, &note, &fd);
+    if (st != TSR_OK)
+        return st;
+    if (note.status == TSR_OK && !to && fd < 0)
+        return TSR_OK;
+    if (!tsr__message_open(fd, &message))
+        return gone(served, "gave an answer that cannot be read");
+    if (note.status != TSR_OK) {
+        (void)tsr__message_findings(&message, served->session, true);
+        st = (tsr_status)note.status;
+    } else if (to) {
+        st = tsr__message_tensors(&message, to);
+    }
+    tsr__message_close(&message);
+    return st;
+}
+
+// ---- calls -------------------------------------------------------------------------------------
+
+tsr_status tsr__served_open(tsr_session *session, const char *folder, const char *engine,
+                            struct served **out)
+{
+    struct served *served = tsr__alloc(session, sizeof *served);
+    if (!served)
+        return TSR_NOMEM;
+    *served = (struct served){.session = session, .socket = -1, .how = "is gone"};
+    tsr_status st = start_program(served, folder, engine);
+    if (st == TSR_OK)
+        st = take_answer(served, NULL);
+    if (st != TSR_OK) {
+        tsr__served_close(served);
+        return st;
+    }
+    *out = served;
+    return TSR_OK;
+}
+
+tsr_status tsr__served_run(struct served *served, const tsr_tensors *inputs, tsr_tensors *outputs)
+{
+    tsr_status st =
+        tsr__tensors_on_host(inputs); // another process does not see this one's GPU memory
+    if (st != TSR_OK)
+        return st;
+    struct message message = tsr__message_new();
+    if (message.fd < 0)
+        return TSR_NOMEM;
+    tsr__message_put_tensors(&message, inputs);
+    // A program that is gone cannot be told anything: waiting for its answer says how it ended.
+    (void)tsr__note_send_message(served->socket, START, &message);
+    return take_answer(served, outputs);
+}
+
+// It ends by itself when its socket ends, and its ranks with it; killed, it takes them along (spawn.c).
+void tsr__served_close(struct served *served)
+{
+    if (!served)
+        return;
+    double began = tsr__now_s();
+    if (served->socket >= 0)
+        close(served->socket);
+    while (served->pid > 0) {
+        struct timespec nap = {0, 2000000};
+        int status;
+        pid_t got = waitpid(served->pid, &status, WNOHANG);
+        if (got != 0)
+            break; // ended, or the host has taken it
+        if (tsr__now_s() - began > END_S)
+            kill(served->pid, SIGKILL);
+        nanosleep(&nap, NULL);
+    }
+    tsr__free(served->session, served, sizeof *served);
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// served_ranks.c - the other side of served.c: what the program tessera-ranks does from its start to its end. It opens a job
+// whose ranks are its children, and makes the runs that the notes on its socket ask for, one at a time.
+#include "runtime/job.h"
+#include "runtime/runtime.h"
+#include "runtime/served.h"
+
+#include <unistd.h>
+
+// `results` where the status is TSR_OK and there are any; else the findings. False: nobody is there to be told.
+static bool answer(tsr_session *session, enum word word, tsr_status status,
+                   const tsr_tensors *results)
+{
+    struct note note = {(int32_t)word, (int32_t)status};
+    if (status == TSR_OK && !results)
+        return tsr__note_send(SERVED_SOCKET, note, -1);
+    struct message message = tsr__message_new();
+    if (message.fd < 0)
+        return false;
+    if (status == TSR_OK)
+        tsr__message_put_tensors(&message, results);
+    else
+        tsr__message_put_findings(&message, session);
+    bool sent = tsr__message_flush(&message) && tsr__note_send(SERVED_SOCKET, note, message.fd);
+    close(message.fd);
+    tsr__message_drop(&message);
+    return sent;
+}
+
+// One run, from the inputs that came along to its answer. False: the program is to end.
+static bool serve_run(tsr_session *session, tsr_job *job, int fd)
+{
+    tsr_tensors *inputs = NULL, *results = NULL;
+    struct message message;
+    bool goes_on = false;
+    if (!tsr__message_open(fd, &message))
+        return false;
+    tsr_status st = tsr_tensors_new(session, &inputs);
+    if (st == TSR_OK)
+        st = tsr_tensors_new(session, &results);
+    if (st == TSR_OK)
+        st = tsr__message_tensors(&message, inputs);
+    tsr__message_close(&message);
+    if (st == TSR_OK)
+        st = tsr_job_run(job, inputs, results);
+    goes_on = answer(session, START, st, results) && st == TSR_OK;
+    tsr_finding_clear(session);
+    tsr_tensors_free(results);
+    tsr_tensors_free(inputs);
+    return goes_on;
+}
+
+static tsr_status open_ranks(tsr_session *session, const char *folder, const char *engine,
+                             tsr_job **out)
+{
+    tsr_run_options options = {.size = sizeof options, .transport = "shm"};
+    const char *library = NULL;
+    if (engine[0])
+        library = engine;
+    tsr_status st = tsr_engine_open(session, library, NULL, NULL);
+    if (st != TSR_OK)
+        return st;
+    return tsr__job_open_children(session, folder, &options, out);
+}
+
+int tsr__served_work(const char *folder, const char *engine)
+{
+    tsr_job *job = NULL;
+    tsr_session *session = tsr_session_new(NULL);
+    struct note note;
+    int fd;
+    if (!session)
+        return 1;
+    tsr_status st = open_ranks(session, folder, engine, &job);
+    bool goes_on = answer(session, READY, st, NULL) && st == TSR_OK;
+    while (goes_on && tsr__note_receive(SERVED_SOCKET, &note, &fd))
+        goes_on = serve_run(session, job, fd);
+    tsr_job_close(job);
+    tsr_session_free(session);
+    return st != TSR_OK;
+}
