@@ -859,6 +859,9 @@ typedef struct tsr_partition_options {
     const char *const *everywhere;
     size_t n_everywhere;
     const char *weights; /* NULL or "data": plain bytes; "safetensors": files that are that too */
+    /* of "wrapped": who runs the ranks. NULL or "threads": threads of the program that loads model.onnx; "shm": processes of their
+     * own, which the node starts and which end with the session. */
+    const char *transport;
 } tsr_partition_options;
 
 /* Counts of one partition, for reports. Owned by the session until the next partition. */

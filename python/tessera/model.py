@@ -269,15 +269,16 @@ class Model:
         return plan_of(summary)
 
     def partition(self, folder: Union[str, os.PathLike], *, state: Union[str, Iterable[str]] = "auto", keep_cut: Iterable[str] = (),
-                  layout: Optional[str] = None, weights: Optional[str] = None, force: bool = False) -> Partition:
+                  layout: Optional[str] = None, weights: Optional[str] = None, transport: Optional[str] = None, force: bool = False) -> Partition:
         """Writes one ONNX file for each device into a new folder.
 
         state: "past=present" pairs that stay on their devices; "auto": those that the model's metadata names.
         layout: "wrapped" writes model.onnx beside them, whose one node runs them in any ONNX Runtime; "genai" one generation folder
-        for each device (the model was loaded from such a folder). weights: "safetensors", or plain bytes."""
+        for each device (the model was loaded from such a folder). weights: "safetensors", or plain bytes.
+        transport, of "wrapped": "threads" of whoever loads model.onnx, or "shm", processes of their own."""
         if layout == "genai":
             return self.session.do(lambda: self._partition_folder(folder, force))
-        return self.session.do(lambda: self._partition(folder, state, keep_cut, layout, weights, force))
+        return self.session.do(lambda: self._partition(folder, state, keep_cut, layout, weights, transport, force))
 
     def _partition_folder(self, out: Any, force: bool) -> Partition:
         if self._folder is None:
@@ -299,12 +300,14 @@ class Model:
             raise ValueError("plan the model first, or add a configuration: it says for how many devices")
         return library.tsr_config_devices(config)
 
-    def _partition(self, folder: Any, state: Any, keep_cut: Any, layout: Optional[str], weights: Optional[str], force: bool) -> Partition:
+    def _partition(self, folder: Any, state: Any, keep_cut: Any, layout: Optional[str], weights: Optional[str],
+                   transport: Optional[str], force: bool) -> Partition:
         pairs = text_array([] if state == "auto" else list(state))
         cut = text_array(list(keep_cut))
         name = self._config.encode() if self._config else None
         options = options_of(_api.tsr_partition_options, config=name, force=force, state=pairs, n_state=len(pairs), keep_cut=cut, n_keep_cut=len(cut),
-                             layout=layout.encode() if layout else None, weights=weights.encode() if weights else None)
+                             layout=layout.encode() if layout else None, weights=weights.encode() if weights else None,
+                             transport=transport.encode() if transport else None)
         summary = options_of(_api.tsr_partition_summary)
         self.session.status(library.tsr_partition(self._handle, os.fsencode(folder), ctypes.byref(options), ctypes.byref(summary)))
         return partition_of(summary)

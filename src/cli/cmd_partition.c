@@ -70,7 +70,7 @@ static const char *option_against_genai(const struct cli *cli)
 {
     static const char *const names[] = {"--config",  "--dialect",   "--memory", "--stages",
                                         "--time",    "--weights",   "--state",  "--keep-cut",
-                                        "--dry-run", "--objective", "--strict"};
+                                        "--dry-run", "--objective", "--strict", "--transport"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (cli_flag(cli, names[i]))
             return names[i];
@@ -152,6 +152,7 @@ static int run(struct cli *cli)
         .dialect = cli_value(cli, "--dialect"),
         .layout = cli_value(cli, "--layout"),
         .weights = cli_value(cli, "--weights"),
+        .transport = cli_value(cli, "--transport"),
     };
     tsr_partition_summary summary = {.size = sizeof summary};
     struct prediction prediction = {0};
@@ -197,6 +198,9 @@ static const struct option options_table[] = {
      "wrapped: also model.onnx, whose one node runs the partition in any ONNX Runtime that has "
      "registered libtessera_ops.so; genai: a generation folder for each device, for "
      "onnxruntime-genai"},
+    {"--transport", "threads|shm",
+     "of --layout wrapped: the ranks are threads of the program that loads model.onnx, or (shm) "
+     "processes of their own"},
     {"--weights", "data|safetensors",
      "files of weights: plain bytes, or safetensors, which rank files refer to as to any data"},
     {"--dry-run", NULL, "write nothing: only say what would be written"},

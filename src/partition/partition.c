@@ -190,6 +190,25 @@ static tsr_status refuse_layout(const tsr_model *model, const char *layout)
     return TSR_UNSUPPORTED;
 }
 
+// Who runs the ranks of a wrapped model. Of other folders that is said to whoever runs them.
+static tsr_status choose_transport(const tsr_model *model, const char *layout,
+                                   const char *transport, struct draft *draft)
+{
+    struct place at = PLACE_NONE;
+    if (!layout) {
+        tsr__diag(tsr_model_session(model), DIAG_partition_layout, &at,
+                  "with the layout wrapped, or give the transport to tessera run",
+                  "the files do not say how ranks communicate");
+        return TSR_UNSUPPORTED;
+    }
+    draft->processes = strcmp(transport, "shm") == 0;
+    if (draft->processes || strcmp(transport, "threads") == 0)
+        return TSR_OK;
+    tsr__diag(tsr_model_session(model), DIAG_partition_layout, &at, "threads or shm",
+              "a wrapped partition does not run over '%s'", transport);
+    return TSR_UNSUPPORTED;
+}
+
 // The folder is written into the wrapped model as it will be found: from the root.
 static tsr_status choose_layout(const tsr_model *model, const char *layout, const char *folder,
                                 struct draft *draft)
@@ -316,6 +335,10 @@ static tsr_status choose_files(const struct request *request, struct draft *draf
     tsr_status st = TSR_OK;
     if (options->weights)
         st = choose_weights(request->model, options->weights, draft);
+    if (st != TSR_OK)
+        return st;
+    if (options->transport)
+        st = choose_transport(request->model, options->layout, options->transport, draft);
     if (st != TSR_OK)
         return st;
     if (options->layout)

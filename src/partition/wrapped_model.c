@@ -111,6 +111,10 @@ static tsr_status make_node(struct draft *draft, tsr_graph *to, const char *fold
     tsr_status st = tsr_node_set_string(node, "folder", folder);
     if (st != TSR_OK)
         return st;
+    if (draft->processes)
+        st = tsr_node_set_string(node, "transport", "shm");
+    if (st != TSR_OK)
+        return st;
     for (size_t i = 0; i < n_outputs; i++) {
         tsr_value *output = tsr_node_output(node, i);
         st = copy_type(draft, tsr_graph_output(graph, i), output);

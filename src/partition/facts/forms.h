@@ -144,6 +144,7 @@ struct draft {
     const struct partition_look *look; // not NULL: the parts are shown, not written
     const struct manifest *signing;    // not NULL: others have changed the parts (sign.c)
     const char *wrapped; // not NULL: a model that runs the partition goes along; the folder
+    bool processes;      // of that model: the ranks are processes of their own
 
     // What is cut: the model, or a copy of it in which some nodes were replaced (expanded, else NULL), and its flow.
     tsr_model *model, *expanded;
