@@ -6,8 +6,9 @@
 // to the folder, wherever it was moved to; a custom operator learns the path of its model in no other way. Where the constant
 // was copied, the folder that the partition was written to is taken.
 //
-// The ranks are threads of this process, in sessions of the ONNX Runtime that runs the node. They are opened by the first
-// run, stay for the kernel's life, and are opened anew after a run that failed.
+// The ranks are threads of this process, in sessions of the ONNX Runtime that runs the node; or, where the node's attribute
+// `transport` is "shm", processes of a program that is started for them (served.h), in the same library of ONNX Runtime. They are
+// opened by the first run, stay for the kernel's life, and are opened anew after a run that failed.
 //
 // A state (--state) stays with the ranks. The host is given a handle in its place: a tensor without elements, whose shape has a
 // dimension more than the state's and ends with the number of the run. It is fed to the next run as the state itself would
@@ -18,13 +19,17 @@
 //   run 3 is given past [1,4,0,16]: begins anew; [0,0,0,0,1] would be refused, as that state is no more
 #include "runtime/internal.h"
 #include "runtime/runtime.h"
+#include "runtime/served.h"
 #include "bundle/bundle.h"
 
+#include <dirent.h>
+#include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>
 
-#define VARIADIC   2 // of GetInputCharacteristic
-#define ERROR_TEXT 2000
+#define VARIADIC    2 // of GetInputCharacteristic
+#define ERROR_TEXT  2000
+#define ENGINE_NAME "libonnxruntime.so"
 
 // The operator, as it is registered with one set of session options; never freed.
 struct wrapped_op {
@@ -40,9 +45,12 @@ struct wrapped {
     char written_to[PATH_MAX]; // the folder at the time of writing; "": not told
     pthread_mutex_t lock;      // a session of the host may be run by several threads
     tsr_session *session;
-    tsr_job *job; // NULL: to be opened
+    bool processes; // the ranks are processes of their own, not threads of this one
+    // One of them at most: ranks that are threads, or are served. Both NULL: to be opened.
+    tsr_job *job;
+    struct served *served;
     struct arena arena;
-    struct bundle bundle; // open while there is a job
+    struct bundle bundle; // open while there are ranks
     int64_t runs;         // that the kernel has made, of all its jobs
     bool has_states;      // the ranks hold the states that run number `runs` left
 };
@@ -90,28 +98,71 @@ static OrtStatus *failed(struct wrapped *wrapped, tsr_status status)
 }
 
 // The next run opens the ranks anew, without states.
-static void close_job(struct wrapped *wrapped)
+static void close_ranks(struct wrapped *wrapped)
 {
     tsr_job_close(wrapped->job);
-    if (wrapped->job)
+    tsr__served_close(wrapped->served);
+    if (wrapped->job || wrapped->served)
         tsr__bundle_close(&wrapped->bundle);
     wrapped->job = NULL;
+    wrapped->served = NULL;
     wrapped->has_states = false;
     tsr__arena_free(&wrapped->arena);
 }
 
-static tsr_status open_job(struct wrapped *wrapped, const void *mark)
+// Path of the host's ONNX Runtime, for another process to load; "": it is in no library that can be loaded alone. Python's is inside
+// of an extension module, which has such a library beside it.
+static void find_engine(const OrtApiBase *base, char *out, size_t n)
+{
+    Dl_info info;
+    void *inside;
+    out[0] = 0;
+    memcpy(&inside, &base->GetApi, sizeof inside); // ISO C has no cast from function to data
+    if (!dladdr(inside, &info) || !info.dli_fname || !strchr(info.dli_fname, '/'))
+        return;
+    const char *slash = strrchr(info.dli_fname, '/');
+    int length = (int)(slash - info.dli_fname);
+    snprintf(out, n, "%s", info.dli_fname);
+    if (strncmp(slash, "/" ENGINE_NAME, sizeof ENGINE_NAME) == 0)
+        return;
+    snprintf(out, n, "%.*s", length, info.dli_fname);
+    DIR *folder = opendir(out);
+    out[0] = 0;
+    const struct dirent *entry = NULL;
+    if (folder)
+        entry = readdir(folder);
+    while (entry && strncmp(entry->d_name, ENGINE_NAME, sizeof ENGINE_NAME - 1) != 0)
+        entry = readdir(folder);
+    if (entry)
+        snprintf(out, n, "%.*s/%s", length, info.dli_fname, entry->d_name);
+    if (folder)
+        closedir(folder);
+}
+
+static tsr_status start_ranks(struct wrapped *wrapped, const char *path)
+{
+    tsr_run_options options = {.size = sizeof options, .transport = "threads"};
+    char engine[PATH_MAX];
+    if (!wrapped->processes)
+        return tsr_job_open(wrapped->session, path, &options, &wrapped->job);
+    find_engine(wrapped->base, engine, sizeof engine);
+    return tsr__served_open(wrapped->session, path, engine, &wrapped->served);
+}
+
+// The host's engine is needed in either case: it reads the inputs.
+static tsr_status open_ranks(struct wrapped *wrapped, const void *mark)
 {
     char folder[PATH_MAX];
-    const char *path = folder_at(mark, folder, sizeof folder) ? folder : wrapped->written_to;
-    tsr_run_options options = {.size = sizeof options, .transport = "threads"};
+    const char *path = wrapped->written_to;
+    if (folder_at(mark, folder, sizeof folder))
+        path = folder;
     tsr_status st = tsr__engine_adopt(wrapped->session, wrapped->base);
     if (st != TSR_OK)
         return st;
     st = tsr__bundle_open(wrapped->session, &wrapped->arena, path, &wrapped->bundle);
     if (st != TSR_OK)
         return st;
-    st = tsr_job_open(wrapped->session, path, &options, &wrapped->job);
+    st = start_ranks(wrapped, path);
     if (st != TSR_OK)
         tsr__bundle_close(&wrapped->bundle);
     return st;
@@ -159,6 +210,28 @@ static tsr_status check_handle(struct wrapped *wrapped, const struct manifest_po
     return TSR_INVALID;
 }
 
+// Of ranks that are processes a tensor that does not fit ends all of them, and ONNX Runtime has not compared the shapes of states
+// (they have none in the wrapped model): so that is done here.
+static tsr_status check_beginning(struct wrapped *wrapped, const struct manifest_port *port,
+                                  const struct tensor *tensor)
+{
+    bool fits = port->rank < 0 || tensor->rank == port->rank;
+    int known = 0;
+    if (fits && port->rank > 0)
+        known = port->rank;
+    for (int axis = 0; axis < known; axis++) {
+        int64_t wanted = port->dims[axis].value;
+        fits &= wanted < 0 || wanted == tensor->dims[axis];
+    }
+    if (fits)
+        return TSR_OK;
+    struct place at = PLACE_NONE;
+    at.value = str_of(port->name);
+    tsr__diag(wrapped->session, DIAG_input_mismatch, &at, "give the shape that the model has",
+              "the shape of this state is not the model's");
+    return TSR_INVALID;
+}
+
 // Whether the ranks go on with a state that they have: its input is a handle. Else it is a tensor as any other.
 static tsr_status goes_on(struct wrapped *wrapped, const struct manifest_port *port,
                           OrtValue *value, bool *out, OrtStatus **error)
@@ -173,6 +246,8 @@ static tsr_status goes_on(struct wrapped *wrapped, const struct manifest_port *p
     *out = st == TSR_OK && is_handle(port, seen->at[0]);
     if (*out)
         st = check_handle(wrapped, port, seen->at[0]);
+    else if (st == TSR_OK && wrapped->served)
+        st = check_beginning(wrapped, port, seen->at[0]);
     tsr_tensors_free(seen);
     return st;
 }
@@ -272,15 +347,15 @@ static OrtStatus *give_outputs(struct wrapped *wrapped, OrtKernelContext *contex
 }
 
 // Opens the ranks if there are none.
-static OrtStatus *ensure_job(struct wrapped *wrapped, OrtKernelContext *context)
+static OrtStatus *ensure_ranks(struct wrapped *wrapped, OrtKernelContext *context)
 {
     const OrtValue *mark = NULL;
     void *address = NULL;
-    if (wrapped->job)
+    if (wrapped->job || wrapped->served)
         return NULL;
     TRY(wrapped->api->KernelContext_GetInput(context, 0, &mark));
     TRY(wrapped->api->GetTensorMutableData((OrtValue *)(uintptr_t)mark, &address));
-    tsr_status st = open_job(wrapped, address);
+    tsr_status st = open_ranks(wrapped, address);
     return st == TSR_OK ? NULL : failed(wrapped, st);
 }
 
@@ -293,24 +368,27 @@ static OrtStatus *run_with(struct wrapped *wrapped, OrtKernelContext *context, t
     tsr_status st = read_inputs(wrapped, context, inputs, &error);
     if (error)
         return error;
-    if (st == TSR_OK)
+    if (st == TSR_OK && wrapped->job)
         st = tsr_job_start(wrapped->job, inputs);
     if (st != TSR_OK)
         return failed(wrapped, st);
     // From here until the results are with the host, no handle is valid.
     wrapped->has_states = false;
-    st = tsr_job_wait(wrapped->job, outputs);
+    if (wrapped->job)
+        st = tsr_job_wait(wrapped->job, outputs);
+    else
+        st = tsr__served_run(wrapped->served, inputs, outputs);
     wrapped->runs++;
     error = st == TSR_OK ? give_outputs(wrapped, context, outputs) : failed(wrapped, st);
     wrapped->has_states = !error;
     if (error)
-        close_job(wrapped);
+        close_ranks(wrapped);
     return error;
 }
 
 static OrtStatus *run_once(struct wrapped *wrapped, OrtKernelContext *context)
 {
-    TRY(ensure_job(wrapped, context));
+    TRY(ensure_ranks(wrapped, context));
     tsr_tensors *inputs = NULL, *outputs = NULL;
     OrtStatus *error = NULL;
     tsr_status st = tsr_tensors_new(wrapped->session, &inputs);
@@ -335,6 +413,17 @@ static OrtStatus *compute(void *kernel, OrtKernelContext *context)
 
 // ---- the kernel --------------------------------------------------------------------------------
 
+// A text of the node; "" where it has none.
+static void read_attribute(const OrtApi *api, const OrtKernelInfo *info, const char *name,
+                           char *out, size_t n)
+{
+    OrtStatus *st = api->KernelInfoGetAttribute_string(info, name, out, &n);
+    if (!st)
+        return;
+    out[0] = 0;
+    api->ReleaseStatus(st);
+}
+
 static OrtStatus *create(const OrtCustomOp *op, const OrtApi *api, const OrtKernelInfo *info,
                          void **out)
 {
@@ -348,12 +437,10 @@ static OrtStatus *create(const OrtCustomOp *op, const OrtApi *api, const OrtKern
         .api = api, .base = ((const struct wrapped_op *)op)->base, .session = session, .job = NULL};
     pthread_mutex_init(&wrapped->lock, NULL);
     tsr__arena_init(&wrapped->arena, session);
-    size_t bytes = sizeof wrapped->written_to;
-    OrtStatus *st = api->KernelInfoGetAttribute_string(info, "folder", wrapped->written_to, &bytes);
-    if (st) {
-        wrapped->written_to[0] = 0;
-        api->ReleaseStatus(st);
-    }
+    char transport[16];
+    read_attribute(api, info, "folder", wrapped->written_to, sizeof wrapped->written_to);
+    read_attribute(api, info, "transport", transport, sizeof transport);
+    wrapped->processes = strcmp(transport, "shm") == 0;
     *out = wrapped;
     return NULL;
 }
@@ -362,7 +449,7 @@ static void destroy(void *kernel)
 {
     struct wrapped *wrapped = kernel;
     tsr_session *session = wrapped->session;
-    close_job(wrapped);
+    close_ranks(wrapped);
     pthread_mutex_destroy(&wrapped->lock);
     tsr__free(session, wrapped, sizeof *wrapped);
     tsr_session_free(session);

@@ -5,10 +5,12 @@ our words; what it cannot be.
 usage: wrapped.py TESSERA PLUGIN"""
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 import numpy as np
 import onnx
@@ -36,9 +38,9 @@ def tessera(*words):
     return p.returncode, p.stderr
 
 
-def session(folder):
+def session(folder, plugin=PLUGIN):
     options = ort.SessionOptions()
-    options.register_custom_ops_library(PLUGIN)
+    options.register_custom_ops_library(plugin)
     options.log_severity_level = 4
     return ort.InferenceSession(folder + "/model.onnx", options, providers=["CPUExecutionProvider"])
 
@@ -89,12 +91,96 @@ def error_of(call):
         return str(error)
 
 
-def cut_decoder(d):
+def cut_decoder(d, out="decoder", *more):
     """The decoder with its heads on two devices, wrapped, its caches kept as states."""
     caches = ["present.%d.%s" % (k, which) for k in range(2) for which in ("key", "value")]
     rc, err = tessera("annotate", DECODER, "--config", "c:2", *[w for c in caches for w in ("--tile", c + "={1,2,1,1}")], "-o", d + "/cut.onnx")
     assert rc == 0, err
-    return tessera("partition", d + "/cut.onnx", "--state", "past_key_values.*=present.*", "--layout", "wrapped", "-o", d + "/decoder")
+    return tessera("partition", d + "/cut.onnx", "--state", "past_key_values.*=present.*", "--layout", "wrapped", "-o", d + "/" + out, *more)
+
+
+def descendants():
+    """Processes that this one has started, and theirs: {number: name}."""
+    parents, names = {}, {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open("/proc/%s/stat" % pid) as f:
+                name, rest = f.read().split("(", 1)[1].rsplit(")", 1)
+        except OSError:
+            continue
+        parents[int(pid)], names[int(pid)] = int(rest.split()[1]), name
+    found = {os.getpid()}
+    for _ in range(4):
+        found |= {pid for pid, parent in parents.items() if parent in found}
+    return {pid: names[pid] for pid in found if "tessera-ranks" in names[pid]}
+
+
+def ended(pids):
+    """As gone, of processes whose parent is no more."""
+    for _ in range(100):
+        if not any(os.path.exists("/proc/%d" % pid) for pid in pids):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def gone(pids):
+    """None of them is left, within two seconds."""
+    for _ in range(100):
+        if not set(pids) & set(descendants()):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def processes(d, want):
+    """Ranks as processes of their own: a program that has two children, for each session."""
+    rc, err = cut_decoder(d, "apart", "--transport", "shm")
+    case("processes: is written", rc == 0, err)
+    s = session(d + "/apart")
+    text = Text(s)
+    case("processes: states stay inside", text.steps(8) == want and all(c.size == 0 for c in text.caches.values()), text.tokens)
+    first = descendants()
+    case("processes: one for each rank, and their parent", len(first) == 3, first)
+    other = Text(session(d + "/apart"))
+    case("processes: a second session has its own", other.steps(3) == want[:3] and len(descendants()) == 6 and text.steps(1)[:8] == want, descendants())
+    going, text.caches = text.caches, {name: np.zeros((1, 3, 0, 16), "f4") for name in text.caches}
+    case("processes: a cache that does not fit is refused", "[input-mismatch]" in error_of(text.step), error_of(text.step))
+    text.caches = going
+    case("processes: and ends nothing", text.steps(1) == Text(s).steps(10), text.tokens)
+    own = set(descendants()) - set(first)
+    del other
+    case("processes: end with their session", gone(own) and set(descendants()) == set(first), descendants())
+    text = Text(s)
+    text.steps(2)
+    os.kill(max(first), signal.SIGKILL)
+    error = error_of(text.step)
+    case("processes: a rank that died is named", "Tessera:" in error and "rank 1" in error and "signal 9" in error, error)
+    case("processes: nobody is left of them", gone(first), descendants())
+    case("processes: its state is no more", "[state-gone]" in error_of(text.step), error_of(text.step))
+    case("processes: another run starts them anew", Text(s).steps(8) == want)
+    os.kill(min(descendants()), signal.SIGKILL)
+    error = error_of(lambda: Text(s).step())
+    case("processes: their parent that died is told", "signal 9" in error and "[rank-failed]" in error, error)
+    case("processes: anew after that, too", Text(s).steps(2) == want[:2])
+    del s, text
+    case("processes: none is left at the end", gone(descendants()), descendants())
+    host = subprocess.Popen([sys.executable, "-B", os.path.abspath(__file__), TESSERA, PLUGIN, d + "/apart"], stdout=subprocess.PIPE, text=True)
+    ready, theirs = host.stdout.readline(), descendants()
+    host.kill()
+    host.wait()
+    case("processes: end with a host that is killed", ready == "ready\n" and len(theirs) == 3 and ended(theirs), theirs)
+    with tempfile.TemporaryDirectory() as alone:
+        shutil.copy(PLUGIN, alone)
+        error = error_of(lambda: Text(session(d + "/apart", alone + "/" + os.path.basename(PLUGIN))).step())
+        case("processes: says that the program is missing", "[rank-start]" in error and "tessera-ranks" in error, error)
+    os.remove(d + "/apart/rank1.onnx")
+    error = error_of(lambda: Text(session(d + "/apart")).step())
+    case("processes: says what is missing", "rank1.onnx" in error, error)
+    rc, err = tessera("partition", d + "/cut.onnx", "--transport", "shm", "-o", d + "/plain")
+    case("a transport is of wrapped models alone", rc == 5 and "[partition-layout]" in err, err)
+    rc, err = cut_decoder(d, "far", "--transport", "mpi")
+    case("and is one that they know", rc == 5 and "[partition-layout]" in err and not os.path.exists(d + "/far"), err)
 
 
 def states(d):
@@ -140,8 +226,16 @@ def java(d, want):
     case("Java's exception has our words", "[state-gone]" in p.stdout and "run 8 of this session" in p.stdout, p.stdout + p.stderr)
 
 
+if len(sys.argv) > 3:  # a host that is to be killed (processes)
+    text = Text(session(sys.argv[3]))
+    text.step()
+    print("ready", flush=True)
+    time.sleep(60)
+
 with tempfile.TemporaryDirectory(prefix="tessera-wrapped-") as d:
-    java(d, states(d))
+    tokens = states(d)
+    java(d, tokens)
+    processes(d, tokens)
     bert = MODELS + "/bert_tiny/model.onnx"
     proto = onnx.load(bert)
     feeds, want = recorded("input", proto.graph.input), recorded("output", proto.graph.output)

@@ -58,7 +58,9 @@ def the_command(d):
     _, where = prefix(d)
     env = environment(where)
     assert "tessera" in run([where + "/bin/tessera", "--version"], env=env)
-    assert glob.glob(where + "/**/libtessera_ops.so", recursive=True), "the plug-in is not installed"
+    plugin = glob.glob(where + "/**/libtessera_ops.so", recursive=True)
+    assert plugin, "the plug-in is not installed"
+    assert os.access(os.path.join(os.path.dirname(plugin[0]), "tessera/tessera-ranks"), os.X_OK), "the plug-in's program is not below it"
     for name in glob.glob(BUILD + "/libtessera_mpi_*.so") + glob.glob(BUILD + "/libtessera_ucx.so"):  # those that were built are found
         assert glob.glob(where + "/**/" + os.path.basename(name), recursive=True), name
     if os.path.exists(BUILD + "/libtessera_ucx.so"):
