@@ -176,7 +176,7 @@ size_t tsr_safe_text(const char *text, size_t n, bool last, char *out, size_t ca
     static const char digits[] = "0123456789ABCDEF";
     size_t i = 0, made = 0;
     if (!text || !out)
-        n = 0; // nothing to take, or nowhere to put it
+        n = 0;                          // nothing to take, or nowhere to put it
     while (i < n && made + 16 <= cap) { // the longest is four bytes as \xNN
         uint32_t c = 0;
         size_t length = tsr__utf8(text + i, n - i, &c);
