@@ -282,8 +282,16 @@ def stages_and_traces(d):
         assert got == rc and err and not os.path.exists(d + "/none.html"), (words, got, err)
 
 
+def study_of_the_documents(_):
+    """What docs has of machines of several sizes is made of the tables in docs/scale.md."""
+    root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+    for way, name in (("--json", "scale.json"), ("--plot", "scale.svg")):
+        made = subprocess.run([sys.executable, root + "/tools/study", way, root + "/docs/scale.md", "/dev/stdout"], capture_output=True, text=True, timeout=60).stdout
+        assert made == open(root + "/docs/" + name).read(), "run tools/study %s docs/scale.md docs/%s" % (way, name)
+
+
 failed = 0
-for case in (numbers, explorer, labels, limits, beside, layers_fold, hostile, stages_and_traces):
+for case in (numbers, explorer, labels, limits, beside, layers_fold, hostile, stages_and_traces, study_of_the_documents):
     with tempfile.TemporaryDirectory(prefix="tessera-report-") as folder:
         try:
             case(folder)
