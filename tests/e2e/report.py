@@ -283,7 +283,7 @@ def stages_and_traces(d):
 
 
 def study(d):
-    """Machines of several sizes: every one in the table; what is wrong is told with its place."""
+    """Machines of several sizes: every one in the table, those that the model fits on in both drawings; what is wrong is told with its place."""
     model = os.path.join(MODELS, "bert_tiny", "model.onnx")
     fits = {"devices": 1024, "used": 1000, "tokens": 131072, "seconds": 0.25, "plan": EVIL[0], "why": EVIL[1]}
     machines = [{"devices": 8, "plan": "none", "why": "needs 200 GiB on each"}, fits, {**fits, "devices": 4096, "seconds": 0.125, "used": 4096}]
@@ -293,9 +293,9 @@ def study(d):
     p, _, text = page(d + "/page.html")
     words = " ".join(p.words)
     part = text[text.index('<section id="study">'):text.index("</section>", text.index('<section id="study">'))]
-    assert part.count("<tr>") == 2 + 4, part[:3000]
+    assert part.count("<circle") == 4 and part.count("<figure>") == 2 and part.count("<tr>") == 2 + 4, part[:3000]
     assert all(e in words for e in EVIL[:4]) and "needs 200 GiB on each" in words, words[:2000]
-    assert "1.91 ms" in words and "3.91 ms" in words and "524 k" in words and "1.05 M" in words, part  # 0.25 s * 1000 / 131072
+    assert "1024 devices: 1.91 ms" in part and "4096 devices: 3.91 ms" in part and "524 k" in words and "1.05 M" in words, part  # 0.25 s * 1000 / 131072
     spoilt = {"questions[0].machines[1]: \"seconds\"": lambda q: q[0]["machines"][1].update(seconds=0), "questions[0].machines[2]: \"devices\"": lambda q: q[0]["machines"][2].update(devices=8, used=8),
               "questions[1].machines[0]: \"why\"": lambda q: q[1]["machines"][0].pop("why"), "questions[1]: \"machines\"": lambda q: q[1].update(machines=[]),
               "the study: \"questions\"": lambda q: q.extend(q * 3), "questions[0].machines[1]: \"used\"": lambda q: q[0]["machines"][1].update(used=1025)}
