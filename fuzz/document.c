@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// document.c - fuzzes the documents of plans and the traces that a report reads. The first byte chooses.
+// document.c - fuzzes the documents of plans, and the traces and studies that a report reads. The first byte chooses.
 #include "fuzz.h"
 #include "report/internal.h"
 
@@ -15,14 +15,31 @@ static tsr_status read_trace(tsr_session *s, const char *path)
     return status;
 }
 
+static tsr_status read_study(tsr_session *s, const char *path)
+{
+    struct arena a;
+    struct page p = {.session = s, .arena = &a};
+    tsr__arena_init(&a, s);
+    tsr_status status = tsr__report_study(&p, path);
+    MUST((status == TSR_OK) == (p.study.n > 0));
+    tsr__arena_free(&a);
+    return status;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     if (n < 1)
         return 0;
     tsr_session *s = fuzz_session(n);
     const char *path = fuzz_file(data + 1, n - 1), *edits = NULL;
-    tsr_status status = data[0] & 1 ? read_trace(s, path) : tsr_plan_edits(s, path, &edits);
-    if (status == TSR_OK && !(data[0] & 1))
+    tsr_status status;
+    if (data[0] & 1)
+        status = read_trace(s, path);
+    else if (data[0] & 2)
+        status = read_study(s, path);
+    else
+        status = tsr_plan_edits(s, path, &edits);
+    if (status == TSR_OK && !(data[0] & 3))
         MUST(edits && strlen(edits) < SIZE_MAX);
     fuzz_end(s, status);
     return 0;
