@@ -16,8 +16,6 @@
 //     W is [512, 512] in the block too: no batch. Its halves {1, 2} lie on 0 1 and again on 2 3, 4 5 ...
 #include "plan/blocks.h"
 
-#include <math.h>
-
 #define BLOCK_MOST  64   // devices of a block; a machine of no more is planned as a whole too
 #define EVERY_SET   4    // devices of which every set is
 #define SHARED_FROM 8    // devices: more are tried as copies of a block too, if
@@ -420,28 +418,12 @@ static struct block_plan *best_of(struct blocks *blocks)
     return best;
 }
 
-// How many times as fast a device is as the slowest of the machine, in what it does best.
-static double times_as_fast(const struct planner *planner, int64_t device)
-{
-    const tsr_topology_device *fast = &planner->machine.topology->device[device];
-    const tsr_topology_device *slow = &planner->machine.slowest;
-    double times = fmax(fast->flops / slow->flops, fast->bandwidth / slow->bandwidth);
-    for (int rate = 0; rate < TSR_RATE_COUNT; rate++)
-        if (slow->rates[rate] > 0)
-            times = fmax(times, fast->rates[rate] / slow->rates[rate]);
-    return times;
-}
-
 // Of a block that nobody had the time to plan: its devices share out the work of one device at best.
 // One of 4 copies takes 8 s on one device: 32 s of work, which 64 devices that are alike do in 0.5 s.
 static int64_t unplanned_bound(const struct blocks *blocks, const struct block_plan *planned)
 {
-    const struct planner *planner = blocks->planner;
-    double speeds = 0;
-    for (int64_t device = 0; device < planner->machine.n; device++)
-        speeds += times_as_fast(planner, device);
     double work = (double)tsr__planner_whole_time(&planned->planner) * (double)planned->copies;
-    return (int64_t)(work / speeds);
+    return (int64_t)(work / tsr__planner_speeds(blocks->planner));
 }
 
 // No plan of the blocks takes less, of those that are not planned neither.

@@ -290,6 +290,8 @@ bool tsr__planner_devices(
 // In each number the worst of those devices: a node that they share ends with the slowest.
 tsr_topology_device tsr__planner_slowest(const struct planner *planner, const int64_t *devices,
                                          size_t n);
+// How many of the slowest device all of them are worth, at most: 2 that are alike and 1 that is 3 times as fast are 5.
+double tsr__planner_speeds(const struct planner *planner);
 // The configuration that the plan is written into: made if there is none.
 tsr_status tsr__planner_config(struct planner *planner, const char *name) TSR_MUST_USE;
 void tsr__planner_end(struct planner *planner); // frees the trial's model, and the arena

@@ -2,6 +2,8 @@
 // planner.c - a planner before it knows anything: its arena, its devices, and the configuration that it writes.
 #include "plan/internal.h"
 
+#include <math.h>
+
 // ---- start and end -----------------------------------------------------------------------------
 
 void tsr__planner_end(struct planner *planner)
@@ -132,4 +134,25 @@ tsr_status tsr__planner_config(struct planner *planner, const char *name)
     if (tsr_model_ir_version(planner->model) < 11) // the first that has configurations
         return tsr_model_set_ir_version(planner->model, 11);
     return TSR_OK;
+}
+
+// How many times as fast a device is as the slowest of the machine, in what it does best.
+static double times_as_fast(const struct planner *planner, int64_t device)
+{
+    const tsr_topology_device *fast =
+        &planner->machine.topology->device[tsr__planner_device(planner, device)];
+    const tsr_topology_device *slow = &planner->machine.slowest;
+    double times = fmax(fast->flops / slow->flops, fast->bandwidth / slow->bandwidth);
+    for (int rate = 0; rate < TSR_RATE_COUNT; rate++)
+        if (slow->rates[rate] > 0)
+            times = fmax(times, fast->rates[rate] / slow->rates[rate]);
+    return times;
+}
+
+double tsr__planner_speeds(const struct planner *planner)
+{
+    double speeds = 0;
+    for (int64_t device = 0; device < planner->machine.n; device++)
+        speeds += times_as_fast(planner, device);
+    return speeds;
 }
