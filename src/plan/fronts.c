@@ -15,6 +15,8 @@
 // The next 23 layers have the same strategies, wired the same, so their ranges have the same structure and this front.
 #include "plan/stages.h"
 
+#include <math.h>
+
 #define HASTY_WORK UINT64_C(20000000) // cells for one of many ranges
 #define KEY_BYTES  ((size_t)1 << 20)  // of a block
 
@@ -104,6 +106,23 @@ void tsr__stages_free(struct staging *staging)
         tsr__planner_end(&staging->all_kinds.at[i]->planner);
 }
 
+// ---- time --------------------------------------------------------------------------------------
+
+bool tsr__stages_over(const struct staging *staging)
+{
+    return tsr__cancelled(staging->planner->session) ||
+           (staging->end > 0 && tsr__clock() >= staging->end);
+}
+
+// Options of a solve of a range that may take so much work and, where seconds count, what is left of them.
+static struct program_options hasty_options(const struct staging *staging, uint64_t work)
+{
+    struct program_options options = {.work = work};
+    if (staging->end > 0)
+        options.seconds = fmax(staging->end - tsr__clock(), 1e-3);
+    return options;
+}
+
 // ---- points ------------------------------------------------------------------------------------
 
 static bool is_given(const struct planner *planner, const tsr_value *value)
@@ -182,6 +201,8 @@ struct range_solve {
     struct kind *kind;
     size_t begin, end; // cuts
     int64_t memory;    // of a device
+    double until;      // its program must be made by then; 0: it does not matter
+    bool late;         // it was not
     struct arena scratch;
     struct joint joint; // where there is another model: the program of both
     struct program *program;
@@ -218,10 +239,9 @@ static struct point point_of(const struct range_solve *solve, const struct progr
 }
 
 // Without a limit first: often that fits.
-static tsr_status solve_program(struct range_solve *solve, uint64_t work,
+static tsr_status solve_program(struct range_solve *solve, struct program_options options,
                                 struct program_result *result, struct point *out)
 {
-    struct program_options options = {.work = work};
     struct program *program = solve->program;
     struct arena *arena = &solve->scratch;
     size_t n_limits = program->limits.n;
@@ -240,12 +260,19 @@ static tsr_status solve_program(struct range_solve *solve, uint64_t work,
     return TSR_OK;
 }
 
-// The program of one model's nodes in the range.
+// The program of one model's nodes in the range. Tables of a program that was not done in time are wrong, and forgotten.
 static bool make_program(struct staging *staging, struct range_solve *solve, struct kind *kind)
 {
-    kind->planner.work = &solve->scratch;
+    struct planner *planner = &kind->planner;
+    planner->work = &solve->scratch;
+    planner->pace = (struct planner_pace){.end = solve->until, .heeds = solve->until > 0};
     select_range(staging, kind, solve->begin, solve->end);
-    return tsr__planner_program(&kind->planner, limit_of(staging, solve->memory));
+    bool made = tsr__planner_program(planner, limit_of(staging, solve->memory));
+    solve->late = solve->late || planner->pace.late;
+    if (planner->pace.late)
+        tsr__map_init(&planner->cache.tables, &planner->arena, 256);
+    planner->pace = (struct planner_pace){0};
+    return made;
 }
 
 // To be ended in every case.
@@ -256,7 +283,7 @@ static tsr_status begin_range(struct staging *staging, struct range_solve *solve
     solve->program = &kind->planner.program;
     if (!make_program(staging, solve, kind))
         return TSR_NOMEM;
-    if (!kind->other)
+    if (!kind->other || solve->late)
         return TSR_OK;
     solve->joint = (struct joint){.planners = {&kind->planner, &kind->other->planner},
                                   .twins = &staging->twins,
@@ -316,13 +343,33 @@ static const struct point *find_point(const struct front *front, int64_t memory)
     return NULL;
 }
 
-// A point that was found for another limit may do; else the range is solved, and the point kept.
+// Solves a range in haste. *late: there was no time for it, and nothing is known.
+static tsr_status solve_range(struct staging *staging, struct range_solve *solve, bool *late,
+                              struct point *out)
+{
+    struct program_result result = {0};
+    *late = tsr__stages_over(staging);
+    if (*late)
+        return TSR_OK;
+    solve->until = staging->end;
+    tsr_status st = begin_range(staging, solve);
+    *late = solve->late;
+    if (st == TSR_OK && !solve->late) {
+        st = solve_program(solve, hasty_options(staging, HASTY_WORK), &result, out);
+        *late = !out->feasible && !result.infeasible && tsr__stages_over(staging);
+    }
+    end_range(solve);
+    return st;
+}
+
+// A point that was found for another limit may do; else the range is solved, and the point kept. Without time for it nothing is
+// known of the range, and nothing fits.
 tsr_status tsr__front_at(struct staging *staging, struct kind *kind, size_t i, size_t j,
                          int64_t memory, struct point *out)
 {
     struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = memory};
-    struct program_result result = {0};
     struct front *front = front_of(staging, kind, i, j);
+    bool late = false;
     if (!front)
         return TSR_NOMEM;
     const struct point *point = find_point(front, memory);
@@ -330,11 +377,12 @@ tsr_status tsr__front_at(struct staging *staging, struct kind *kind, size_t i, s
         *out = *point;
         return TSR_OK;
     }
-    tsr_status st = begin_range(staging, &solve);
-    if (st == TSR_OK)
-        st = solve_program(&solve, HASTY_WORK, &result, out);
-    end_range(&solve);
-    if (st != TSR_OK)
+    tsr_status st = solve_range(staging, &solve, &late, out);
+    if (late) {
+        staging->hasty = true;
+        *out = (struct point){0};
+    }
+    if (st != TSR_OK || late)
         return st;
     struct point *at = vec_push(&kind->planner.arena, &front->at);
     if (!at)
@@ -351,6 +399,20 @@ static void take_choices(const struct range_solve *solve, const struct program_r
         tsr__planner_take(&kind->other->planner, result->choice + solve->joint.first[1]);
 }
 
+// Where there is no time left, or somebody wants it to end, what was found in haste before is found again.
+static tsr_status solve_again(struct staging *staging, struct range_solve *solve,
+                              struct program_result *result, struct point *out)
+{
+    tsr_session *session = staging->planner->session;
+    bool cancelled = tsr__cancelled(session);
+    tsr_session_cancel(session, false);
+    struct program_options options = {.work = HASTY_WORK};
+    tsr_status st = solve_program(solve, options, result, out);
+    if (cancelled)
+        tsr_session_cancel(session, true);
+    return st;
+}
+
 // Work 0 is the solver's default, far more than HASTY_WORK: this is done once for each chosen
 // stage.
 tsr_status tsr__front_take(struct staging *staging, struct kind *kind, size_t i, size_t j,
@@ -360,7 +422,9 @@ tsr_status tsr__front_take(struct staging *staging, struct kind *kind, size_t i,
     struct program_result result = {0};
     tsr_status st = begin_range(staging, &solve);
     if (st == TSR_OK)
-        st = solve_program(&solve, 0, &result, out);
+        st = solve_program(&solve, hasty_options(staging, 0), &result, out);
+    if (st == TSR_OK && !out->feasible)
+        st = solve_again(staging, &solve, &result, out);
     if (st == TSR_OK && out->feasible)
         take_choices(&solve, &result);
     end_range(&solve);
@@ -372,7 +436,7 @@ tsr_status tsr__front_least(struct staging *staging, struct kind *kind, size_t i
                             int64_t *out)
 {
     struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = PLAN_NO_LIMIT - 1};
-    struct program_options options = {.work = HASTY_WORK};
+    struct program_options options = hasty_options(staging, HASTY_WORK);
     struct program_least least = {0};
     struct front *front = front_of(staging, kind, i, j);
     if (!front)
@@ -380,12 +444,24 @@ tsr_status tsr__front_least(struct staging *staging, struct kind *kind, size_t i
     *out = front->least;
     if (front->least >= 0)
         return TSR_OK;
+    solve.until = staging->end;
+    solve.late = tsr__stages_over(staging);
+    if (solve.late) {
+        staging->hasty = true;
+        *out = INT64_MAX;
+        return TSR_OK;
+    }
     tsr_status st = begin_range(staging, &solve);
-    if (st == TSR_OK)
+    if (st == TSR_OK && !solve.late)
         st = tsr__program_least(solve.program, &options, &solve.scratch, &least);
     end_range(&solve);
-    front->least = least.found ? least.least : INT64_MAX;
-    *out = front->least;
+    *out = INT64_MAX;
+    if (least.found)
+        *out = least.least;
+    else if (solve.late || tsr__stages_over(staging))
+        staging->hasty = true;
+    if (least.found || !staging->hasty)
+        front->least = *out;
     return st;
 }
 

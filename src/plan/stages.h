@@ -85,6 +85,8 @@ struct staging {
     struct range *ranges;        // from cut i to cut j: [i * (n_ranges + 1) + j]
     struct map structures, kinds;
     VEC(struct kind *) all_kinds;
+    double end; // by tsr__clock: no range is solved any more; 0: it does not matter
+    bool hasty; // ranges were left out, as there was no time for them
 };
 
 // What a node reads: its inputs, then what its bodies capture.
@@ -125,6 +127,8 @@ int64_t tsr__stages_both(const struct staging *staging, int64_t first, int64_t o
 bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
                        const int64_t *devices, size_t n, struct planner *out);
 // fronts.c
+// Time is up for looking at ranges that nobody has solved yet.
+bool tsr__stages_over(const struct staging *staging);
 // NULL: out of memory.
 struct kind *tsr__stages_kind(struct staging *staging, const int64_t *devices, size_t n);
 const struct range *tsr__stages_range(struct staging *staging, size_t i, size_t j);
