@@ -215,23 +215,51 @@ static tsr_status one_device(struct staging *staging, tsr_plan_summary *out)
     return st;
 }
 
+// Where ranges were left out: the devices share out at best what one of them would take.
+static int64_t shared_out(const struct staging *staging)
+{
+    const struct planner *planner = staging->planner;
+    double work = 0;
+    for (size_t i = 0; i < planner->n_nodes; i++)
+        if (staging->staged[tsr__node_id(planner->nodes[i].node)])
+            work += (double)staging->times[i];
+    return (int64_t)(work / tsr__planner_speeds(planner));
+}
+
+// No plan takes less, of those whose ranges were all looked at; else of any.
+static tsr_status find_bound(struct staging *staging, const tsr_plan_options *options,
+                             int64_t *bound)
+{
+    struct line proved = {0};
+    tsr_status st = TSR_OK;
+    if (!staging->hasty)
+        st = tsr__stages_search(staging, options, MEASURE_BOUND, &proved);
+    *bound = proved.sum;
+    if (options->objective == TSR_THROUGHPUT)
+        *bound = proved.most;
+    if (!staging->hasty)
+        return st;
+    *bound = shared_out(staging);
+    if (staging->other)
+        *bound = tsr__stages_both(staging, *bound, shared_out(staging->other));
+    return st;
+}
+
 // What is proved: the same search over what no plan of a range is below.
 tsr_status tsr__stages_prove(struct staging *staging, const struct line *line,
                              const tsr_plan_options *options, tsr_plan_summary *out)
 {
-    struct line proved;
     tsr_plan_stage at[STAGES_MOST];
-    tsr_status st = tsr__stages_search(staging, options, MEASURE_BOUND, &proved);
+    int64_t least = 0;
+    tsr_status st = find_bound(staging, options, &least);
     if (st != TSR_OK)
         return st;
     add_runs(staging, line, at);
     out->objective = options->objective;
     out->cost = cost_of(staging, line, at, options->objective);
-    int64_t least = proved.sum;
-    if (options->objective == TSR_THROUGHPUT)
-        least = proved.most;
     out->bound = smaller(least + common_time(staging), out->cost);
     out->optimal = out->bound == out->cost;
+    out->stopped = staging->hasty && !out->optimal;
     out->gap = (double)(out->cost - out->bound) / (double)larger(out->cost, 1);
     return one_device(staging, out);
 }

@@ -3,6 +3,8 @@
 // all in the numbers of the whole topology, so that what writes and counts plans needs to know nothing of stages.
 #include "plan/stages.h"
 
+#define SEARCH_SHARE 0.7 // of the seconds; the rest is for the stages that were chosen
+
 // ---- from the devices of a block to those of the topology --------------------------------------
 
 // The chosen way of each node of the stage as its only one in the planner of all.
@@ -121,7 +123,7 @@ static tsr_status refuse(struct staging *staging, const tsr_plan_options *option
     if (line.n)
         out->needs_bytes = line.most;
     struct planner *planner = staging->planner;
-    bool proved = !tsr__budget_over(planner->budget);
+    bool proved = !staging->hasty && !tsr__budget_over(planner->budget);
     return tsr__planner_say_none(planner, "plan in stages", proved, out->needs_bytes);
 }
 
@@ -295,7 +297,9 @@ static tsr_status staged(struct staging *staging, const tsr_plan_options *given,
         return st;
     if (staging->n_hand)
         options.stages = (int64_t)staging->n_hand;
+    staging->end = tsr__budget_part(planner->budget, SEARCH_SHARE).end;
     st = find_stages(staging, &options, &line);
+    staging->end = planner->budget->end;
     if (st != TSR_OK)
         return st;
     *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)planner->machine.n};

@@ -25,6 +25,7 @@
 #define MAX_SIZES  64  // of blocks
 #define MAX_ORDERS 120 // of unlike devices
 #define MAX_CELLS  ((size_t)1 << 22)
+#define FEW_RANGES 4 // of a first, coarse search
 #define UNKNOWN    (-1)
 #define NEVER_FITS PLAN_NEVER
 
@@ -53,6 +54,7 @@ struct search {
     struct cell *cells;   // by number of stages, begin of the last, cut and devices
     size_t n_cells;
     bool flows;         // each stage hands over to the next alone
+    size_t grain;       // every so many-th cut may end a stage
     size_t least, most; // stages
     enum measure measure;
     int64_t cap; // no stage may take more
@@ -82,10 +84,16 @@ static void list_sizes(struct search *search)
     }
 }
 
-// On many devices blocks do not overlap: of 128, blocks of 32 start at 0, 32, 64 and 96.
+// On many devices, and in a coarse search, blocks do not overlap: of 128, blocks of 32 start at 0, 32, 64 and 96. Unlike
+// devices have kinds of blocks by the dozen, so a coarse search knows powers of two and all devices only.
 static bool may_start(const struct search *search, size_t start, size_t n)
 {
-    return start + n <= devices_of(search) && (devices_of(search) <= ALL_STARTS || start % n == 0);
+    bool coarse = search->grain > 1, power_of_two = (n & (n - 1)) == 0;
+    if (start + n > devices_of(search))
+        return false;
+    if (coarse && !power_of_two && n != devices_of(search))
+        return false;
+    return (!coarse && devices_of(search) <= ALL_STARTS) || start % n == 0;
 }
 
 // What each device of a block has, at least.
@@ -116,7 +124,15 @@ static int by_device(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// Every block that may hold a stage, in the order of devices at hand, with its kind.
+// Kinds are found when something is first asked of the block: a kind has all candidates of the nodes. False: out of memory.
+static bool give_kind(struct search *search, struct block *block)
+{
+    if (!block->kind)
+        block->kind = tsr__stages_kind(search->staging, block->devices, block->n);
+    return block->kind != NULL;
+}
+
+// Every block that may hold a stage, in the order of devices at hand.
 static bool list_blocks(struct search *search)
 {
     for (size_t start = 0; start < devices_of(search); start++)
@@ -133,11 +149,9 @@ static bool list_blocks(struct search *search)
             // same kind.
             qsort(block->devices, block->n, sizeof *block->devices, by_device);
             block->memory = memory_of(search->staging, block->devices, block->n);
-            block->kind = tsr__stages_kind(search->staging, block->devices, block->n);
-            if (!block->kind)
-                return false;
         }
-    return true;
+    // Ranges are described by the nodes of the first kind, whichever it is.
+    return search->staging->all_kinds.n > 0 || give_kind(search, block_at(search, 0, 0));
 }
 
 // ---- transfers ---------------------------------------------------------------------------------
@@ -230,10 +244,18 @@ static int64_t hands_over(struct search *search, size_t from, size_t to, const s
 // ---- dynamic programming -----------------------------------------------------------------------
 
 // The range on the block by the measure of the search: time or proved time with what comes and goes, or memory.
-static int64_t measure(struct search *search, size_t i, size_t j, const struct block *block)
+static int64_t measure(struct search *search, size_t i, size_t j, struct block *block)
 {
     struct point point = {0};
     int64_t bytes = 0;
+    if (!block->kind && tsr__stages_over(search->staging)) {
+        search->staging->hasty = true;
+        return NEVER_FITS;
+    }
+    if (!give_kind(search, block)) {
+        search->status = TSR_NOMEM;
+        return NEVER_FITS;
+    }
     if (search->measure == MEASURE_MEMORY) {
         search->status = tsr__front_least(search->staging, block->kind, i, j, &bytes);
         return smaller(bytes, NEVER_FITS);
@@ -334,7 +356,8 @@ static void extend(struct search *search, struct step step)
         if (!may_start(search, step.used, search->sizes[step.size]))
             continue;
         for (size_t j = first; j <= last; j++)
-            try_stage(search, &from, &step, j);
+            if (j % search->grain == 0 || j == last)
+                try_stage(search, &from, &step, j);
     }
 }
 
@@ -544,13 +567,13 @@ static void try_orders(struct search *search, tsr_objective objective, struct li
     for (size_t device = 0; device < n; device++)
         search->order[device] = (int64_t)(n - 1 - device);
     try_order(search, objective, best);
-    if (n > ALL_SIZES)
+    if (n > ALL_SIZES || search->grain > 1)
         return;
     label_devices(search, own);
     memcpy(label, own, n * sizeof *own);
     qsort(label, n, sizeof *label, by_number);
     for (int round = 1; round < MAX_ORDERS; round++) {
-        if (search->status != TSR_OK)
+        if (search->status != TSR_OK || search->staging->hasty)
             return;
         order_by(search, own, label);
         bool may_wait = search->flows && search->order[n - 1] != 0;
@@ -580,7 +603,7 @@ static bool search_init(struct search *search, struct staging *staging,
 {
     struct arena *arena = &staging->planner->arena;
     size_t n = (size_t)staging->planner->machine.n, cuts = staging->n_ranges + 1;
-    *search = (struct search){.staging = staging, .status = TSR_OK};
+    *search = (struct search){.staging = staging, .grain = 1, .status = TSR_OK};
     bound_stages(search, options->stages);
     list_sizes(search);
     search->order = ARENA_ARRAY(arena, int64_t, n);
@@ -594,6 +617,32 @@ static bool search_init(struct search *search, struct staging *staging,
     return !arena->failed;
 }
 
+// So coarse that there are few ranges, yet one for each stage that is wanted; hand-made stages end where they end.
+static size_t coarsest(const struct search *search)
+{
+    size_t ranges = FEW_RANGES;
+    if (search->least > ranges)
+        ranges = search->least;
+    if (search->staging->n_hand || search->staging->n_ranges < 2 * ranges)
+        return 1;
+    return search->staging->n_ranges / ranges;
+}
+
+// Every 16th cut first, every 4th, then each: whenever time is up there is a line. What a finer search finds is taken even if
+// it is as good, so that without haste the coarse ones change nothing.
+static void refine(struct search *search, tsr_objective objective, struct line *out)
+{
+    for (search->grain = coarsest(search);; search->grain = (search->grain + 3) / 4) {
+        struct line line = {0};
+        try_orders(search, objective, &line);
+        bool any = out->n > 0, finished = !search->staging->hasty;
+        if (line.n && (finished || !any || beats(&line, out, objective)))
+            *out = line;
+        if (search->status != TSR_OK || search->grain == 1 || !finished)
+            return;
+    }
+}
+
 static tsr_status search_once(struct staging *staging, const tsr_plan_options *options,
                               enum measure what, bool flows, struct line *out)
 {
@@ -604,7 +653,10 @@ static tsr_status search_once(struct staging *staging, const tsr_plan_options *o
     if (!search_init(&search, staging, options, flows))
         return TSR_NOMEM;
     search.measure = what;
-    try_orders(&search, objective, out);
+    if (what == MEASURE_TIME)
+        refine(&search, objective, out);
+    else
+        try_orders(&search, objective, out);
     return search.status;
 }
 

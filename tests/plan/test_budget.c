@@ -174,6 +174,31 @@ static void bounds_hold_for_what_was_not_planned(void **state)
     net_free(t);
 }
 
+// Stages that there was no time to look at count as well: whatever the seconds, no plan is below the bound.
+static void stages_end_in_time(void **state)
+{
+    (void)state;
+    struct net *t = layers();
+    t->o.stages = TSR_STAGES_AUTO;
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    assert_false(t->p.stopped);
+    int64_t best = t->p.cost;
+    int stopped = 0;
+    for (double seconds = 1e-4; seconds < 1; seconds *= 2) {
+        t->o.seconds = seconds;
+        t->o.config = tsr__arena_printf(&t->arena, "for%g", seconds).p;
+        if (tsr_plan(t->m, &t->o, &t->p) == TSR_OK) {
+            assert_true(t->p.bound <= best && t->p.cost >= best);
+            stopped += t->p.stopped;
+        } else {
+            assert_true(said(t, "plan-time"));
+            stopped++;
+        }
+    }
+    assert_true(stopped > 0);
+    net_free(t);
+}
+
 // Nobody said what the devices have: a plan that needs more than the table's 16 GiB comes with a warning; a limit that was
 // given is kept.
 static void memory_that_is_assumed(void **state)
@@ -202,6 +227,7 @@ int main(void)
         cmocka_unit_test(seconds_end_it),
         cmocka_unit_test(ways_that_were_left_out_count),
         cmocka_unit_test(bounds_hold_for_what_was_not_planned),
+        cmocka_unit_test(stages_end_in_time),
         cmocka_unit_test(memory_that_is_assumed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
