@@ -98,8 +98,11 @@ static bool comes_back(struct making *making, struct tile_layout *const *out)
 
 // ---- costs -------------------------------------------------------------------------------------
 
-// Operations of the device that has most: 10 rows cut in 4 are 3 of them.
-static double local_work(const struct making *making)
+#define LARGEST_PART (-1)
+
+// Operations of the device at that place of the placement, or with LARGEST_PART of the one that has most: 10 rows cut in 4
+// are 3 of them.
+static double local_work(const struct making *making, int64_t place)
 {
     int64_t sizes[RULE_MAX_FACTORS], local[RULE_MAX_FACTORS];
     const struct placement *placement = &making->place;
@@ -107,19 +110,24 @@ static double local_work(const struct making *making)
     for (int factor = 0; factor < placement->rule->n_factors; factor++) {
         sizes[factor] = sizes[factor] < 0 ? 1 : sizes[factor]; // not known
         local[factor] = (sizes[factor] + placement->cuts[factor] - 1) / placement->cuts[factor];
+        if (place == LARGEST_PART)
+            continue;
+        struct tile_interval part = placement_part(placement, place, factor, sizes[factor]);
+        local[factor] = part.stop - part.start;
     }
     return tsr__node_work(placement->rule, making->strategy->count, sizes, local);
 }
 
 // Elements of a window that its part does not have, at worst. A convolution of reach 3 over 8
 // elements, padded by 1, cut in 2: the first part has 0..3 and needs 0..4, so one is missing.
-static int64_t beyond(const struct rule_window *window, int64_t n)
+static int64_t beyond(const struct rule_window *window, int64_t n, tile_shares shares)
 {
     int64_t most = 0;
     for (int64_t j = 0; j < n; j++) {
-        struct window_part part = tsr__window_part(window, n, j, j + 1);
-        int64_t begin = larger(tsr__tile_start(window->from, n, j), part.start);
-        int64_t end = smaller(tsr__tile_start(window->from, n, j + 1), part.stop);
+        struct tile_units units = tsr__share_units(n, shares, j);
+        struct window_part part = tsr__window_part(window, units.of, units.first, units.stop);
+        int64_t begin = larger(tsr__tile_start(window->from, units.of, units.first), part.start);
+        int64_t end = smaller(tsr__tile_start(window->from, units.of, units.stop), part.stop);
         int64_t there = larger(end - begin, 0);
         most = larger(most, part.stop - part.start - there);
     }
@@ -142,7 +150,9 @@ static int64_t halo_time(struct making *making)
     int64_t ps = 0;
     for (int i = 0; i < rule->n_windows; i++) {
         const struct rule_window *window = &rule->windows[i];
-        int64_t n = making->place.cuts[window->factor], more = n > 1 ? beyond(window, n) : 0;
+        int64_t n = making->place.cuts[window->factor], more = 0;
+        if (n > 1)
+            more = beyond(window, n, placement_shares(&making->place, window->factor));
         if (more <= 0 || !making->in[window->input] || window->from <= 0)
             continue;
         const struct plan_value *value = value_at(making, SIDE_INPUT, (size_t)window->input);
@@ -170,43 +180,113 @@ static double bytes_read(const struct making *making, size_t i, int64_t held, do
     return read;
 }
 
-// Fills compute and weights of the candidate: the slowest of the devices that take part does the
-// largest piece. A value that several inputs read is counted once.
-void tsr__making_cost(struct making *making, struct candidate *candidate)
+// Bytes that the layout of a value has on a device, or with LARGEST_PART on the one that has most.
+static int64_t bytes_at(struct making *making, uint32_t layout, const struct plan_value *value,
+                        int64_t place)
+{
+    if (place == LARGEST_PART)
+        return tsr__planner_bytes(making->planner, layout, value);
+    return tsr__planner_held(making->planner, making->arena, layout, value,
+                             making->place.devices[place]);
+}
+
+// Bytes that the device at that place reads and writes. A value that several inputs read is counted once.
+static double bytes_moved(struct making *making, const struct candidate *candidate, int64_t place)
 {
     double outputs = 0, bytes = 0;
     for (size_t i = 0; i < making->n_out; i++)
         if (tsr_node_output(making->node, i))
-            outputs += (double)bytes_in(making, making->out[i], value_at(making, SIDE_OUTPUT, i));
+            outputs +=
+                (double)bytes_at(making, tsr__planner_layout(making->planner, making->out[i]),
+                                 value_at(making, SIDE_OUTPUT, i), place);
     for (size_t i = 0; i < making->n_in; i++) {
         if (candidate->in[i] == PLAN_NO_LAYOUT || read_before(making->node, i))
             continue;
         const struct plan_value *value = value_at(making, SIDE_INPUT, i);
-        int64_t held = tsr__planner_bytes(making->planner, candidate->in[i], value);
-        bytes += bytes_read(making, i, held, outputs);
+        bytes += bytes_read(making, i, bytes_at(making, candidate->in[i], value, place), outputs);
+    }
+    return bytes + outputs;
+}
+
+// Parts that are not equal are as long as the device that ends last.
+static int64_t longest_part(struct making *making, const struct candidate *candidate)
+{
+    const struct planner *planner = making->planner;
+    int64_t longest = 0;
+    for (size_t i = 0; i < making->place.n_devices; i++) {
+        int64_t number = tsr__planner_device(planner, making->place.devices[i]);
+        int64_t takes = tsr__price_work(local_work(making, (int64_t)i), making->strategy->rate,
+                                        bytes_moved(making, candidate, (int64_t)i),
+                                        &planner->machine.topology->device[number]);
+        longest = larger(longest, takes);
+    }
+    return longest;
+}
+
+static bool has_shares(const struct placement *placement)
+{
+    for (int factor = 0; factor < placement->rule->n_factors; factor++)
+        if (placement_shares(placement, factor))
+            return true;
+    return false;
+}
+
+// Fills compute and weights of the candidate: the slowest of the devices that take part does the
+// largest piece.
+void tsr__making_cost(struct making *making, struct candidate *candidate)
+{
+    for (size_t i = 0; i < making->n_in; i++) {
+        if (candidate->in[i] == PLAN_NO_LAYOUT || read_before(making->node, i))
+            continue;
+        const struct plan_value *value = value_at(making, SIDE_INPUT, i);
         if (value->constant)
-            candidate->weights += held;
+            candidate->weights += tsr__planner_bytes(making->planner, candidate->in[i], value);
+    }
+    if (has_shares(&making->place)) {
+        candidate->compute = longest_part(making, candidate);
+        return;
     }
     tsr_topology_device slowest = making->planner->machine.slowest;
     if (making->place.devices)
         slowest =
             tsr__planner_slowest(making->planner, making->place.devices, making->place.n_devices);
-    candidate->compute =
-        tsr__price_work(local_work(making), making->strategy->rate, bytes + outputs, &slowest);
+    candidate->compute = tsr__price_work(local_work(making, LARGEST_PART), making->strategy->rate,
+                                         bytes_moved(making, candidate, LARGEST_PART), &slowest);
 }
 
 // ---- one candidate -----------------------------------------------------------------------------
+
+// "4" parts, or "3+1" units where they are not equal.
+static struct str parts_text(const struct making *making, int factor)
+{
+    const struct placement *placement = &making->place;
+    struct arena *arena = &making->planner->arena;
+    int64_t cuts = placement->cuts[factor];
+    tile_shares shares = placement_shares(placement, factor);
+    if (!shares)
+        return tsr__arena_printf(arena, "%lld", (long long)cuts);
+    struct str text = STR("");
+    for (int64_t j = 0; j < cuts; j++) {
+        struct tile_units part = tsr__share_units(cuts, shares, j);
+        text = tsr__arena_printf(arena, STR_FMT "%s%lld", STR_ARG(text), j ? "+" : "",
+                                 (long long)(part.stop - part.first));
+    }
+    return text;
+}
 
 // "m/4 k/2 > m": the factors that are cut, and what became of the sum.
 static struct str name_of(const struct making *making, const char *suffix)
 {
     const struct placement *placement = &making->place;
     struct str text = STR("");
-    for (int factor = 0; factor < placement->rule->n_factors; factor++)
-        if (placement->cuts[factor] > 1)
-            text = tsr__arena_printf(&making->planner->arena, STR_FMT "%s%s/%lld", STR_ARG(text),
-                                     text.n ? " " : "", placement->rule->factors[factor].name,
-                                     (long long)placement->cuts[factor]);
+    for (int factor = 0; factor < placement->rule->n_factors; factor++) {
+        if (placement->cuts[factor] < 2)
+            continue;
+        struct str parts = parts_text(making, factor);
+        text = tsr__arena_printf(&making->planner->arena, STR_FMT "%s%s/" STR_FMT, STR_ARG(text),
+                                 text.n ? " " : "", placement->rule->factors[factor].name,
+                                 STR_ARG(parts));
+    }
     if (!text.n)
         text = STR("whole");
     if (making->pending)

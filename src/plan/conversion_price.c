@@ -67,13 +67,34 @@ free_scratch:
     return ps;
 }
 
+// Of unequal parts, each device takes its own; the last to end counts.
+static int64_t shared_slice_time(struct planner *planner, const struct plan_value *value,
+                                 uint32_t layout)
+{
+    struct arena scratch;
+    int64_t longest = 0;
+    tsr__arena_init(&scratch, planner->session);
+    for (int64_t device = 0; device < planner->machine.n; device++) {
+        double bytes = (double)tsr__planner_held(planner, &scratch, layout, value, device);
+        int64_t number = tsr__planner_device(planner, device);
+        int64_t takes = tsr__price_work(bytes * 8 / value->bits, -1, 2 * bytes,
+                                        &planner->machine.topology->device[number]);
+        if (bytes > 0)
+            longest = larger(longest, takes);
+    }
+    planner->arena.failed = planner->arena.failed || scratch.failed;
+    tsr__arena_free(&scratch);
+    return longest;
+}
+
 // A Slice is a node like any other: one thing done to every element, which is read and written.
-static int64_t slice_time(const struct planner *planner, const struct plan_value *value,
-                          uint32_t layout)
+static int64_t slice_time(struct planner *planner, const struct plan_value *value, uint32_t layout)
 {
     const struct tile_layout *tiles = planner->layouts.at[layout].tiles;
     if (tsr__layout_is_whole(tiles))
         return 0;
+    if (tsr__layout_shared(tiles))
+        return shared_slice_time(planner, value, layout);
     tsr_topology_device slowest =
         tsr__planner_slowest(planner, tiles->owners, (size_t)tiles->first[tiles->n_shards]);
     return tsr__price_work((double)tsr__planner_elements(planner, layout, value), -1,

@@ -111,6 +111,17 @@ uint32_t tsr__planner_whole(struct planner *planner, int rank)
     return PLAN_NO_LAYOUT;
 }
 
+// Of a factor's largest part: 10 elements in 4 parts have one of 3, in parts of 3 units and 1 one of 7.
+static int64_t largest_part(const struct tile_factor *factor, int64_t size)
+{
+    int64_t most = 0;
+    if (!factor->shares)
+        return (size + factor->cuts - 1) / factor->cuts;
+    for (int64_t j = 0; j < factor->cuts; j++)
+        most = larger(most, tsr__share_size(size, factor->cuts, factor->shares, j));
+    return most;
+}
+
 // Of the largest part of a dimension.
 static int64_t part_size(const struct tile_dim *dim, int64_t size)
 {
@@ -118,7 +129,7 @@ static int64_t part_size(const struct tile_dim *dim, int64_t size)
     if (dim->n == 0 || !tsr__dim_sizes(dim, size, sizes))
         return size;
     for (int factor = 0; factor < dim->n; factor++)
-        part *= (sizes[factor] + dim->factors[factor].cuts - 1) / dim->factors[factor].cuts;
+        part *= largest_part(&dim->factors[factor], sizes[factor]);
     return smaller(part, size);
 }
 
