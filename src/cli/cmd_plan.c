@@ -675,7 +675,8 @@ const struct command cmd_plan = {
               "communication is the least over algorithms on these links. `tessera topology show "
               "2` prints the numbers\n"
               "that devices and links have unless a topology says otherwise.\n"
-              "--explain: `m/4` cuts factor m of the operator's rule (`tessera rules OP`) in 4; "
+              "--explain: `m/4` cuts factor m of the operator's rule (`tessera rules OP`) in 4, "
+              "`m/3+1` in parts of 3 units and 1; "
               "`k/4 > m` "
               "leaves the sum cut along m.",
     .example = "tessera plan tests/models/bert_tiny/model.onnx --devices 2 --dim batch=2 --dim "

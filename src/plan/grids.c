@@ -17,6 +17,7 @@ struct grid {
     int64_t size[PLAN_MAX_AXES], stride[PLAN_MAX_AXES];
     const int64_t *devices; // NULL: all
     int64_t n_devices;
+    tile_shares shares; // of a line: the parts are not equal
 };
 
 // The placement in which each axis of the grid cuts its factor; one that has several axes is cut by
@@ -37,6 +38,12 @@ static bool place_on(struct making *making, const struct grid *grid, const int *
     placement->coords = ARENA_ARRAY(making->arena, int64_t, placement->n_devices * n + 1);
     if (!placement->cuts || !placement->coords)
         return false;
+    if (grid->shares) {
+        placement->shares = ARENA_ARRAY(making->arena, tile_shares, n + 1);
+        if (!placement->shares)
+            return false;
+        placement->shares[factor[0]] = grid->shares;
+    }
     for (size_t f = 0; f < n; f++)
         placement->cuts[f] = 1;
     for (int i = 0; i < grid->n; i++) {
@@ -225,8 +232,25 @@ static void try_fewer(struct making *making, int factor, const int64_t *sizes)
         }
 }
 
-// Every factor alone over all devices, or over fewer; then the grid of the topology, and sets of
-// larger and of faster devices.
+// Every factor in the unequal parts that fit the devices, if it has as many elements as they have units.
+static void try_shares(struct making *making, const int64_t *sizes)
+{
+    const struct planner_machine *machine = &making->planner->machine;
+    for (int i = 0; i < machine->n_shares; i++) {
+        struct grid line = {.n = 1, .size = {machine->n}, .shares = machine->shares[i]};
+        int64_t units = tsr__units_of(machine->n, machine->shares[i]);
+        for (int f = 0; f < making->rule->n_factors; f++) {
+            const struct rule_factor *factor = &making->rule->factors[f];
+            bool may = factor->kind == FACTOR_PAR || factor->kind == FACTOR_RED;
+            bool enough = sizes[f] >= units && (!factor->least || factor->least >= units);
+            if (may && enough)
+                try_grid(making, line, &f);
+        }
+    }
+}
+
+// Every factor alone over all devices, or over fewer; then the grid of the topology, sets of
+// larger and of faster devices, and unequal parts.
 void tsr__making_grids(struct making *making)
 {
     int64_t sizes[RULE_MAX_FACTORS], n = making->planner->machine.n;
@@ -246,4 +270,5 @@ void tsr__making_grids(struct making *making)
     if (!making->planner->machine.numbers && making->planner->machine.topology->n_grid > 1)
         try_wired(making, sizes);
     try_sets(making, sizes);
+    try_shares(making, sizes);
 }

@@ -16,6 +16,7 @@
 
 #define PLAN_MAX_AXES       3   // of the meshes that are tried
 #define PLAN_MAX_CANDIDATES 128 // of one node
+#define PLAN_MAX_SHARES     4   // ways to share a dimension out unequally
 #define PLAN_NO_LAYOUT      UINT32_MAX
 #define PLAN_NO_LIMIT       (INT64_MAX / 16)
 #define PLAN_SMALL_CONSTANT 65536 // bytes: shared ones below are not followed layout by layout
@@ -140,6 +141,8 @@ struct planner_machine {
     const int64_t *numbers; // NULL: device d is device d of the topology
     tsr_topology_device
         slowest; // in each number the worst of them: a node that all share ends with the slowest
+    tile_shares shares[PLAN_MAX_SHARES]; // unequal parts that fit what unlike devices can do
+    int n_shares;
 };
 // Sizes of the values, from what the model says to what prices need.
 struct planner_shapes {
@@ -287,6 +290,7 @@ void tsr__pace_settle(const struct planner *planner, struct program_result *resu
 void tsr__planner_start(struct planner *planner, tsr_model *model);
 bool tsr__planner_devices(
     struct planner *planner); // machine.n of them, of machine.numbers if there is a list
+bool tsr__planner_shares(struct planner *planner); // shares.c: fills machine.shares
 // In each number the worst of those devices: a node that they share ends with the slowest.
 tsr_topology_device tsr__planner_slowest(const struct planner *planner, const int64_t *devices,
                                          size_t n);

@@ -65,7 +65,7 @@ tsr_topology_device tsr__planner_slowest(const struct planner *planner, const in
     return slowest;
 }
 
-// machine.n and, for a block, machine.numbers are set; this fills `all` and `slowest`.
+// machine.n and, for a block, machine.numbers are set; this fills `all`, `slowest` and `shares`.
 bool tsr__planner_devices(struct planner *planner)
 {
     struct planner_machine *machine = &planner->machine;
@@ -75,7 +75,7 @@ bool tsr__planner_devices(struct planner *planner)
     for (int64_t device = 0; device < machine->n; device++)
         machine->all[device] = device;
     machine->slowest = tsr__planner_slowest(planner, machine->all, (size_t)machine->n);
-    return true;
+    return tsr__planner_shares(planner);
 }
 
 // ---- the configuration -------------------------------------------------------------------------

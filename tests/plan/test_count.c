@@ -102,7 +102,8 @@ static void memory_comes_first(void **state)
     net_free(t);
 }
 
-// A device that is 3 times as fast gets 3 of 4 shares: close to the time of the sum of speeds, which nothing beats.
+// A device that is 3 times as fast gets 3 of 4 shares, as one part: close to the time of the sum of speeds, which nothing beats.
+// More ranks on faster devices are tried, too, and are no better.
 static void fast_devices_get_more(void **state)
 {
     (void)state;
@@ -113,7 +114,7 @@ static void fast_devices_get_more(void **state)
         struct net *t = two_products(n, speeds[c], 1e-9, true);
         const double one[] = {1};
         double least = (double)cost_of(1, one, 1e-9) / sum;
-        assert_int_equal(t->p.devices, (int)sum);
+        assert_int_equal(t->p.devices, n);
         assert_true(t->p.tried[t->p.n_tried - 1].ranks || t->p.tried[t->p.n_tried - 2].ranks);
         assert_true((double)t->p.cost >= least && (double)t->p.cost <= 1.2 * least);
         assert_true((double)t->p.cost < 0.99 * (double)t->p.tried[0].cost);

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_shares.c - unlike devices have unequal parts of the work, and of the weights; devices that are alike have equal ones.
+#include "nets.h"
+#include "plan/internal.h"
+
+// Two layers of a network that is much wider than what goes in and comes out; what is between them.
+static tsr_value *two_layers(struct net *t, int64_t rows)
+{
+    tsr_value *x = input(t, "x", DIMS(rows, 64));
+    tsr_value *h = node(t, "MatMul", x, weight(t, "w", DIMS(64, 1024)), "h");
+    tsr_value *r = node(t, "Relu", h, NULL, "r");
+    tsr_value *y = node(t, "MatMul", r, weight(t, "v", DIMS(1024, 64)), "y");
+    assert_int_equal(tsr_graph_add_output(t->g, y), TSR_OK);
+    return r;
+}
+
+static void set_device(struct net *t, int device, double flops, int64_t memory)
+{
+    tsr_topology_device set = {.flops = flops, .bandwidth = flops, .memory = memory};
+    tsr_topology_set_device(t->topology, device, &set);
+}
+
+// Devices of 3 and 1: three quarters and one, in three quarters of the time of the fast one alone.
+static void parts_follow_speeds(void **state)
+{
+    (void)state;
+    struct net *t = net_new("2", 1e12, 1e12, 1e-9, 1e12);
+    set_device(t, 0, 3e12, 0);
+    tsr_value *between = two_layers(t, 8192);
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    assert_true(t->p.optimal);
+    assert_string_equal(made_as(t, between), "{4,1:0,0,0,1}");
+    assert_true((double)t->p.cost < 0.78 * (double)t->p.one_device);
+    assert_int_equal(tsr_check(t->m, t->p.config), TSR_OK);
+    assert_int_equal(tsr_finding_total(t->session, TSR_WARNING), 0);
+    net_free(t);
+}
+
+// Weights of 512 KiB on 408 KiB and 204 KiB: halves do not fit, parts of 2 and 1 do.
+static void parts_follow_memory(void **state)
+{
+    (void)state;
+    struct net *t = net_new("2", 1e12, 1e12, 1e-9, 1e12);
+    set_device(t, 0, 1e12, 408 << 10);
+    set_device(t, 1, 1e12, 204 << 10);
+    t->o.memory = 0;
+    two_layers(t, 4);
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    assert_true(t->p.memory[0] <= 408 << 10 && t->p.memory[1] <= 204 << 10);
+    assert_true(t->p.memory[1] > 150 << 10);
+    net_free(t);
+}
+
+static int shares_of(const double *flops, int n, tile_shares *out)
+{
+    struct net *t = net_new(n == 2 ? "2" : "4", 1e12, 1e12, 1e-9, 1e12);
+    for (int i = 0; i < n; i++)
+        set_device(t, i, flops[i], 1 << 30);
+    struct planner *planner = calloc(1, sizeof *planner);
+    planner->machine.topology = t->topology;
+    planner->machine.n = n;
+    tsr__planner_start(planner, t->m);
+    assert_true(tsr__planner_devices(planner));
+    int found = planner->machine.n_shares;
+    memcpy(out, planner->machine.shares, sizeof planner->machine.shares);
+    tsr__planner_end(planner);
+    free(planner);
+    net_free(t);
+    return found;
+}
+
+// Few units, powers of 2 first; none where equal parts are as good.
+static void units_are_few(void **state)
+{
+    (void)state;
+    tile_shares shares[PLAN_MAX_SHARES];
+    assert_int_equal(shares_of((double[]){1, 1, 1, 1}, 4, shares), 0);
+    assert_int_equal(shares_of((double[]){100, 99}, 2, shares), 0);
+    assert_int_equal(shares_of((double[]){3, 1}, 2, shares), 1);
+    assert_int_equal(shares[0], 1 << 3 | 1 << 4);
+    assert_int_equal(shares_of((double[]){1, 3, 1, 3}, 4, shares), 1);
+    assert_int_equal(shares[0], 1 << 1 | 1 << 4 | 1 << 5 | 1 << 8);
+    assert_int_equal(shares_of((double[]){2, 1}, 2, shares), 2);
+    assert_int_equal(shares[0], 1 << 3 | 1 << 4);
+    assert_int_equal(shares[1], 1 << 2 | 1 << 3); // the best
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parts_follow_speeds),
+        cmocka_unit_test(parts_follow_memory),
+        cmocka_unit_test(units_are_few),
+    };
+    return cmocka_run_group_tests_name("plan shares", tests, NULL, NULL);
+}
