@@ -181,6 +181,16 @@ def carried_from_a_stage():
                   {"loop > body > mm:w": "{1,2:1,2}"})
 
 
+@case
+def scanned_from_an_optional():
+    """The engine scans only what it knows the rank of: of a tensor that came in an optional from another stage we tell it."""
+    body = helper.make_graph([node("Add", ["a", "e"], ["b"]), node("Identity", ["b"], ["o"])], "scan", [info("a", T.FLOAT, None), info("e", T.FLOAT, None)],
+                             [info("b", T.FLOAT, None), info("o", T.FLOAT, None)])
+    m = model([node("Optional", ["x"], ["s"], name="maybe"), node("OptionalGetElement", ["s"], ["c"], name="get"), node("Scan", ["c", "w"], ["l", "y"], name="scan", body=body, num_scan_inputs=1)],
+              [info("x", T.FLOAT, [6])], [info("y", T.FLOAT, [3, 6])], [tensor(f4(3, 6), "w")])
+    return staged(m, 2, {"maybe": 0, "get": 1, "scan": 1}, {"x": f4(6)}, {"Scan": [1]}, reader=False)
+
+
 def of_type(kind, x, reads=1, **more):
     m = model([node("SequenceConstruct", ["x", "x"], ["s"], name="list"), node("SequenceAt", ["s", "k"], ["y"], name="at")],
               [info("x", kind, [2, 3])], [info("y", kind, [2, 3])], [tensor(np.int64(1), "k")])

@@ -197,14 +197,25 @@ tsr_status tsr__part_rank_known(struct part *part, tsr_value *value, const struc
     return tsr_value_set_type(value, it->dtype, it->rank, dims);
 }
 
-// Declared as an output or in value_info: Expand to sizes that are known at run time alone is of any rank to an engine,
-// and a Scan of it is refused.
+// A list that came from another device has lost what an engine knew of its tensors: the custom operator that brings it says nothing.
+static bool reads_list(const struct step *st)
+{
+    for (size_t i = 0; i < st->n_inputs; i++)
+        if (st->inputs[i] && st->inputs[i]->item->list)
+            return true;
+    return false;
+}
+
+// Declared as an output or in value_info, or taken out of a list: Expand to sizes that are known at run time alone is of any rank
+// to an engine, and a Scan of it is refused.
 tsr_status tsr__part_keep_declared(struct part *part, const struct step *st)
 {
+    bool of_list = reads_list(st);
     for (size_t i = 0; i < st->n_outputs; i++) {
         const struct form *form = st->outputs[i];
-        if (!form || !form->local[part->rank] || form->item->list ||
-            tsr_value_rank(form->item->value) < 0)
+        if (!form || !form->local[part->rank] || form->item->list || form->item->rank < 0)
+            continue;
+        if (!of_list && tsr_value_rank(form->item->value) < 0)
             continue;
         tsr_status status = tsr__part_rank_known(part, form->local[part->rank], form);
         if (status != TSR_OK)

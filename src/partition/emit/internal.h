@@ -28,7 +28,7 @@ tsr_value *tsr__part_unmoved(struct part *part, tsr_value *x);
 // What can be said of a local tensor: its type, and its number of dimensions where that is known.
 tsr_status tsr__part_rank_known(struct part *part, tsr_value *value,
                                 const struct form *form) TSR_MUST_USE;
-// A node's results keep the number of dimensions that the model declares: engines cannot infer all that it declares.
+// A node's results keep the number of dimensions that the model declares, or that is known of a list's tensors: engines cannot infer all that.
 tsr_status tsr__part_keep_declared(struct part *part, const struct step *st) TSR_MUST_USE;
 // Of a body: an output, which must be made in it; the token as one more input, and as one more output.
 tsr_status tsr__part_body_output(struct part *part, tsr_value *value, tsr_dtype type) TSR_MUST_USE;
