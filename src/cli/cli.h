@@ -217,6 +217,8 @@ int cli_read_run_options(struct cli *cli, tsr_run_options *options);
 int cli_read_place(struct cli *cli, tsr_run_options *options);
 int cli_read_meeting(struct cli *cli, tsr_run_options *options); // --port and the secret alone
 int cli_count_hosts(const char *list); // ranks of "a:4,b:4": 8; 0: it is no such list
+char *cli_host_name(char *entry); // cuts the name out of an entry of such a list: "[::1]:4" -> ::1
+#define CLI_HOSTS_WANTED "--hosts wants a list as a:4,b:4 or a,[::1]:2, not '%s'"
 // "16GiB", "512 MB", "1000" (bytes) -> bytes; false: not a size.
 bool cli_read_bytes(const char *text, int64_t *out);
 // A topology as --devices and `topology` take it: a file, or what tsr_topology_parse reads.

@@ -38,7 +38,7 @@ static void read_hosts(char *list, struct launch *launch)
     int next = 0;
     for (char *host = strtok_r(list, ",", &rest); host; host = strtok_r(NULL, ",", &rest)) {
         int here = cli_count_hosts(host);
-        host[strcspn(host, ":")] = 0;
+        host = cli_host_name(host);
         for (int i = 0; i < here; i++) {
             launch->ranks[next] = (struct launch_rank){.host = host,
                                                        .local = is_here(host),
@@ -129,7 +129,7 @@ static int run(struct cli *cli)
         return cli_usage(cli, "which hosts? --hosts a:4,b:4");
     struct launch launch = {.n = cli_count_hosts(hosts)};
     if (launch.n == 0)
-        return cli_usage(cli, "--hosts wants a list as a:4,b:4 or a,b, not '%s'", hosts);
+        return cli_usage(cli, CLI_HOSTS_WANTED, hosts);
     char *list = cli_copy(hosts, strlen(hosts));
     const char **command = cli_alloc(cli->n_arguments + 1, sizeof *command);
     launch.ranks = cli_alloc((size_t)launch.n, sizeof *launch.ranks);

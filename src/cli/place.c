@@ -29,23 +29,49 @@ int cli_rank(const struct cli *cli)
     return rank;
 }
 
+// Where the name of a host ends in an entry of a list. An IPv6 address stands in brackets, which count as part of it here:
+// "a:4" -> 1, "[::1]:4" -> 5. 0: there is none.
+static size_t name_length(const char *entry, size_t length)
+{
+    if (*entry != '[') {
+        const char *colon = memchr(entry, ':', length);
+        return colon ? (size_t)(colon - entry) : length;
+    }
+    const char *close = memchr(entry, ']', length);
+    if (!close || close == entry + 1)
+        return 0;
+    return (size_t)(close + 1 - entry);
+}
+
 // One entry of a list of hosts, "a" or "a:4": ranks on it; 0: it is none.
-// "a" -> 1, "a:4" -> 4, "a:", ":4", "a:x" -> 0.
+// "a" -> 1, "a:4" -> 4, "[::1]:4" -> 4, "a:", ":4", "a:x", "::1" -> 0.
 static int ranks_on(const char *entry, size_t length)
 {
     char number[16];
     uint64_t ranks;
-    const char *colon = memchr(entry, ':', length);
-    if (!colon)
+    size_t name = name_length(entry, length);
+    if (name == length)
         return length > 0;
-    size_t digits = length - (size_t)(colon + 1 - entry);
-    if (colon == entry || digits >= sizeof number)
+    size_t digits = length - name - 1;
+    if (name == 0 || entry[name] != ':' || digits >= sizeof number)
         return 0;
-    memcpy(number, colon + 1, digits);
+    memcpy(number, entry + name + 1, digits);
     number[digits] = 0;
     if (!cli_count_of(number, &ranks) || ranks > MAX_RANKS)
         return 0;
     return (int)ranks;
+}
+
+char *cli_host_name(char *entry)
+{
+    char *name = entry;
+    size_t length = name_length(entry, strlen(entry));
+    if (*entry == '[') {
+        name++;
+        length--;
+    }
+    entry[length] = 0;
+    return name;
 }
 
 int cli_count_hosts(const char *list)
@@ -142,6 +168,6 @@ int cli_read_place(struct cli *cli, tsr_run_options *options)
         return code;
     options->hosts = cli_value(cli, "--hosts");
     if (options->hosts && cli_count_hosts(options->hosts) == 0)
-        return cli_usage(cli, "--hosts wants a list as a:4,b:4 or a,b, not '%s'", options->hosts);
+        return cli_usage(cli, CLI_HOSTS_WANTED, options->hosts);
     return read_rank(cli, options);
 }

@@ -10,7 +10,6 @@
 //   mpirun                      MASTER_ADDR, else this host           MASTER_PORT, else one made of the job
 #include "transport/meet.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -74,6 +73,25 @@ static bool read_port(const char *text, int *out)
 
 // ---- by hand ---------------------------------------------------------------------------------------------------------
 
+// The first of "a:4,b:4" is a: the number behind the colon counts ranks, it is no port. An address of IPv6 has colons of its
+// own, so it stands in brackets: "[fd00::2]:4" is fd00::2.
+static bool first_of(const char *hosts, struct meet_place *out, const char **why)
+{
+    size_t length = strcspn(hosts, ",");
+    const char *colon = memchr(hosts, ':', length), *close = memchr(hosts, ']', length);
+    *why = "the list of hosts has no first host";
+    if (*hosts == '[' && close)
+        return copy(out->host, sizeof out->host, hosts + 1, (size_t)(close - hosts) - 1);
+    if (!colon)
+        return copy(out->host, sizeof out->host, hosts, length);
+    size_t name = (size_t)(colon - hosts);
+    if (memchr(colon + 1, ':', length - name - 1)) {
+        *why = "an IPv6 address in the list of hosts stands in brackets, as [::1]:4";
+        return false;
+    }
+    return copy(out->host, sizeof out->host, hosts, name);
+}
+
 static bool place_by_hand(const struct comm_options *options, struct meet_place *out,
                           const char **why)
 {
@@ -87,15 +105,8 @@ static bool place_by_hand(const struct comm_options *options, struct meet_place 
         out->port = options->port ? options->port : port_of_text(name, 3);
         return true;
     }
-    size_t length = strcspn(options->hosts, ",");
-    // "a:4,b:4": the number behind the colon counts ranks, it is no port. An IPv6 address ends like
-    // such a number, so that none can be given here.
-    const char *colon = memrchr(options->hosts, ':', length);
-    if (colon && isdigit((unsigned char)colon[1])) // ranks on it
-        length = (size_t)(colon - options->hosts);
-    *why = "the list of hosts has no first host";
     out->port = options->port ? options->port : DEFAULT_PORT;
-    return copy(out->host, sizeof out->host, options->hosts, length);
+    return first_of(options->hosts, out, why);
 }
 
 // ---- by a launcher ---------------------------------------------------------------------------------------------------

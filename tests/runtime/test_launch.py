@@ -46,6 +46,14 @@ def ranks_know_their_places(d):
 
 
 @case
+def addresses_of_ipv6(d):
+    """In brackets, since they have colons of their own; the remote shell and the ranks get them without."""
+    q = launch(d, "[fd00::2]:2,[::1],[fd00::3]", ["sh", "-c", SAY])
+    places = sorted(l.split(" in ")[0] for l in q.stdout.splitlines() if " of 4" in l)
+    assert q.returncode == 0 and places == ["[%d] %d of 4, %d of %d at fd00::2" % (r, r, l, n) for r, l, n in ((0, 0, 2), (1, 1, 2), (2, 0, 1), (3, 0, 1))], (q.stdout, q.stderr)
+
+
+@case
 def the_secret_is_in_no_argument(d):
     q = launch(d, "127.0.0.2:2", ["sh", "-c", 'echo "secret $TESSERA_SECRET"; tr "\\0" " " </proc/self/cmdline'], env={"TESSERA_SECRET": "twelve words of gold"})
     assert q.returncode == 0 and q.stdout.count("secret twelve words of gold") == 2, (q.stdout, q.stderr)
@@ -123,9 +131,9 @@ def the_launcher_goes_away(d):
 
 @case
 def wrong_use(d):
-    for hosts, words in (("", "--hosts wants"), ("a:0", "--hosts wants"), ("a:x", "--hosts wants"), (":3", "--hosts wants"), ("a,,b", "--hosts wants")):
+    for hosts in ("", "a:0", "a:x", ":3", "a,,b", "::1", "fd00::2:4", "[::1", "[]:2", "[::1]2"):
         q = launch(d, hosts, ["true"])
-        assert q.returncode == 2 and words in q.stderr, (hosts, q.stderr)
+        assert q.returncode == 2 and "--hosts wants" in q.stderr, (hosts, q.stderr)
     q = launch(d, "localhost", ["no-such-command-at-all"])
     assert q.returncode == 127 and "no-such-command-at-all" in q.stderr, q.stderr
     q = launch(d, "elsewhere", ["true"], "--rsh", "no-such-shell -x")

@@ -199,7 +199,8 @@ def hosts_by_hand(d):
     port = str(free_port())
     with open(d + "/secret", "w") as f:
         f.write("a long secret of this test\n")
-    for hosts in ("127.0.0.1,localhost", "127.0.0.1:2"):
+    has_ipv6 = os.path.exists("/proc/net/if_inet6") and any(l.startswith("0" * 31 + "1 ") for l in open("/proc/net/if_inet6"))
+    for hosts in ("127.0.0.1,localhost", "127.0.0.1:2", *["[::1]:2"] * has_ipv6):
         said = ranks_of(d, 2, lambda r: ({}, ["--hosts", hosts, "--rank", str(r), "--port", port, "--secret-file", d + "/secret"]))
         assert [c for c, _ in said] == [0, 0] and os.path.exists(d + "/out.npz"), said
         os.remove(d + "/out.npz")

@@ -263,6 +263,29 @@ static void test_places(void **state)
     assert_int_equal(place.rank, 5);
 }
 
+// The first host of a list; NULL: it has none that can be told.
+static void test_first_host_by_hand(void **state)
+{
+    (void)state;
+    static const char *const lists[][2] = {
+        {"a", "a"},       {"a,b:2", "a"},         {"127.0.0.1:2", "127.0.0.1"},
+        {"[::1]", "::1"}, {"[::1]:4,b:4", "::1"}, {"[fd00::2%eth0]:12,[fd00::3]", "fd00::2%eth0"},
+        {"::1", NULL},    {"fd00::2:4", NULL}, // an address, or four ranks on fd00::2
+        {"[::1,b", NULL}, {"[]:4", NULL},         {":4", NULL},
+        {"", NULL},
+    };
+    for (size_t i = 0; i < TSR_COUNT(lists); i++) {
+        struct comm_options hand = {.rank = 0, .ranks = 2, .hosts = lists[i][0]};
+        struct meet_place place;
+        const char *why = "";
+        assert_int_equal(tsr__meet_place(&hand, &place, &why), lists[i][1] != NULL);
+        if (lists[i][1])
+            assert_string_equal(place.host, lists[i][1]);
+        else
+            assert_true(*why);
+    }
+}
+
 static void on_alarm(int signal)
 {
     (void)signal;
@@ -302,7 +325,7 @@ int main(void)
         cmocka_unit_test(test_hmac),       cmocka_unit_test(test_key),
         cmocka_unit_test(test_codes),      cmocka_unit_test(test_words),
         cmocka_unit_test(test_first_host), cmocka_unit_test(test_places),
-        cmocka_unit_test(test_signals),
+        cmocka_unit_test(test_signals),    cmocka_unit_test(test_first_host_by_hand),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
