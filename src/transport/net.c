@@ -246,6 +246,8 @@ tsr_status tsr__net_open(tsr_session *session, struct link *link, struct meet *m
     struct net *net = tsr__alloc(session, sizeof *net);
     struct peer *peers = net ? tsr__alloc(session, (size_t)link->size * sizeof *peers) : NULL;
     if (!peers) {
+        if (link->close)
+            link->close(link);
         tsr__meet_free(meet);
         tsr__free(session, net, net ? sizeof *net : 0);
         return TSR_NOMEM;

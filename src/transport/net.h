@@ -152,8 +152,8 @@ tsr_status tsr__net_all_reduce(struct endpoint *endpoint, const struct comm_call
                                const void *in, void *out, struct comm_trouble *why);
 
 // ---- net.c
-// An endpoint over a link, which must outlive it unless it has a close of its own. meet (or NULL) is the endpoint's, even after a
-// failure. job: how many this process had before, plus 1.
+// An endpoint over a link, which must outlive it unless it has a close of its own: then the link is the endpoint's. That and meet (or NULL) are so
+// even after a failure. job: how many this process had before, plus 1.
 tsr_status tsr__net_open(tsr_session *session, struct link *link, struct meet *meet, uint32_t job,
                          const struct comm_options *options, struct endpoint **out);
 // ---- hosts.c

@@ -308,25 +308,39 @@ static bool connect_to(void *data, int rank, const struct link_card *card)
     return ucp_ep_create(ucx->worker, &params, &ucx->endpoints[rank]) == UCS_OK;
 }
 
-// All ranks tell each other where their worker is, and each makes an endpoint to every other.
-static bool wire(struct ucx *ucx, struct link_meeting *meeting, char *error, size_t n)
+// Puts the address of this rank's worker on a card.
+static bool fill_card(struct ucx *ucx, struct link_card *mine, char *error, size_t n)
 {
     size_t bytes;
     ucp_address_t *address;
-    struct link_card *mine = malloc(sizeof *mine);
     ucs_status_t status = ucp_worker_get_address(ucx->worker, &address, &bytes);
-    // Where the address does not fit a card, or there is no memory, the status says "Success"; the
-    // first words say enough.
-    if (status != UCS_OK || !mine || bytes > sizeof mine->data) {
-        free(mine);
+    if (status != UCS_OK)
         return fail(error, n, "UCX has no address", status);
+    bool fits = bytes <= sizeof mine->data;
+    if (fits) {
+        mine->bytes = bytes;
+        memcpy(mine->data, address, bytes);
+    } else {
+        snprintf(error, n, "UCX's address has %zu bytes, and %zu fit", bytes, sizeof mine->data);
     }
-    mine->bytes = bytes;
-    memcpy(mine->data, address, bytes);
     ucp_worker_release_address(ucx->worker, address);
-    // Stays in place if connect_to refuses; a failed meeting writes its own words over it.
-    snprintf(error, n, "UCX finds no way to a rank");
-    bool wired = meeting->swap(meeting, mine, connect_to, ucx, error, n);
+    return fits;
+}
+
+// All ranks tell each other where their worker is, and each makes an endpoint to every other.
+static bool wire(struct ucx *ucx, struct link_meeting *meeting, char *error, size_t n)
+{
+    struct link_card *mine = malloc(sizeof *mine);
+    if (!mine) {
+        snprintf(error, n, "out of memory");
+        return false;
+    }
+    bool wired = fill_card(ucx, mine, error, n);
+    if (wired) {
+        // Stays in place if connect_to refuses; a failed meeting writes its own words over it.
+        snprintf(error, n, "UCX finds no way to a rank");
+        wired = meeting->swap(meeting, mine, connect_to, ucx, error, n);
+    }
     free(mine);
     return wired;
 }
