@@ -298,39 +298,47 @@ tsr_status tsr__comm_exchange(struct endpoint *endpoint, const struct comm_call 
     return st;
 }
 
-#define BARRIER_INLINE 64
+#define BARRIER_BLOCK 64 // ranks that meet at a time
 
+// One step of a barrier: this rank meets those of its block, which are `apart` from each other. 200 ranks, rank 64: with 1 the
+// ranks 64 to 127, with 64 the ranks 0, 64, 128 and 192.
+static tsr_status meet_block(struct endpoint *endpoint, struct comm_call *call, int apart,
+                             struct comm_trouble *why)
+{
+    int64_t group[BARRIER_BLOCK];
+    struct comm_buffer none[BARRIER_BLOCK] = {{0}}, got[BARRIER_BLOCK] = {{0}};
+    struct comm_exchange nothing = {.send = none, .recv = got};
+    int64_t rank = endpoint->rank / apart / BARRIER_BLOCK * BARRIER_BLOCK * (int64_t)apart;
+    call->n_group = 0;
+    call->group = group;
+    for (; rank < endpoint->size; rank += apart) {
+        if (call->n_group == BARRIER_BLOCK)
+            break;
+        group[call->n_group++] = rank;
+    }
+    return tsr__comm_exchange(endpoint, call, &nothing, why);
+}
+
+// Everybody meeting everybody would be n * n messages, so blocks of 64 meet, then the heads of 64 blocks, and so on, and then the same
+// way back. 100 ranks: {0..63} and {64..99} meet, then {0, 64}, then the two blocks again. 65536 ranks: three levels.
 tsr_status tsr__comm_barrier(struct endpoint *endpoint, uint64_t plan, const char *what,
                              struct comm_trouble *why)
 {
-    int64_t few[BARRIER_INLINE];
-    struct comm_buffer none[BARRIER_INLINE] = {{0}};
-    // Jobs larger than that meet in blocks: each rank with rank 0 would serialise, so everybody in
-    // a block meets, then the heads of the blocks, then the blocks again.
-    int block = endpoint->rank / BARRIER_INLINE * BARRIER_INLINE;
-    int n = endpoint->size - block < BARRIER_INLINE ? endpoint->size - block : BARRIER_INLINE;
-    int heads = (endpoint->size + BARRIER_INLINE - 1) / BARRIER_INLINE;
-    // 100 ranks: {0..63} and {64..99} meet, then {0, 64}, then both again. At most 64 blocks of 64.
-    for (int step = 0; step < (heads > 1 ? 3 : 1); step++) {
-        struct comm_call call = {.plan = plan,
-                                 .kind = COMM_HANDSHAKE,
-                                 .op = "handshake",
-                                 .node = what,
-                                 .id = step,
-                                 .group = few};
-        if (step == 1 && endpoint->rank != block)
-            continue;
-        call.n_group = step == 1 ? heads : n;
-        if (call.n_group > BARRIER_INLINE)
-            return tsr__trouble(why, TSR_UNSUPPORTED, endpoint->rank, "%d ranks are too many",
-                                endpoint->size);
-        for (int i = 0; i < call.n_group; i++)
-            few[i] = step == 1 ? (int64_t)i * BARRIER_INLINE : block + i;
-        struct comm_buffer got[BARRIER_INLINE] = {{0}};
-        struct comm_exchange x = {.send = none, .recv = got};
-        tsr_status st = tsr__comm_exchange(endpoint, &call, &x, why);
-        if (st != TSR_OK)
-            return st;
+    struct comm_call call = {.plan = plan, .kind = COMM_HANDSHAKE, .op = "handshake", .node = what};
+    int apart = 1, levels = 1;
+    for (int64_t reach = BARRIER_BLOCK; reach < endpoint->size; reach *= BARRIER_BLOCK)
+        levels++;
+    for (int step = 0; step < 2 * levels - 1; step++) {
+        call.id = step;
+        if (endpoint->rank % apart == 0) {
+            tsr_status st = meet_block(endpoint, &call, apart, why);
+            if (st != TSR_OK)
+                return st;
+        }
+        if (step + 1 < levels)
+            apart *= BARRIER_BLOCK;
+        else
+            apart /= BARRIER_BLOCK;
     }
     return TSR_OK;
 }

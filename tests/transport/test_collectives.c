@@ -83,39 +83,6 @@ static void test_all_reduce(void **state)
                      true); // more than one round
 }
 
-// What one rank sends another in an all-reduce: a call costs as many waits for the network as this has dependent steps, so that each message more is seen in
-// the time of every run.
-static void test_reduce_messages(void **state)
-{
-    (void)state;
-    static const struct {
-        int n;
-        int64_t bytes;
-        int messages;
-    } cases[] = {
-        {2, 4 << 10, 1},   // all of it in the frame
-        {2, 64 << 10, 1},  // the same: as much as fits
-        {2, 128 << 10, 2}, // half of it in the frame, and what was folded
-        {2, 1 << 20, 6},   // 64 + 256 + 192 KiB of the other's slice, and of this one's
-        {4, 4 << 10, 1},   {4, 64 << 10, 2}, // a quarter in the frame, and a quarter folded
-        {4, 256 << 10, 4},                   // 21 + 43 KiB
-        {8, 8 << 10, 1},
-    };
-    for (size_t i = 0; i < TSR_COUNT(cases); i++) {
-        struct world w;
-        struct actor actors[MAX_WORLD];
-        struct reduce_case r = {.count = cases[i].bytes / (int64_t)sizeof(float), .in_place = true};
-        world_open(&w, cases[i].n, "net", PATIENT);
-        world_run(&w, actors, act_reduce, &r);
-        for (int k = 0; k < w.n; k++) {
-            assert_int_equal(actors[k].status, TSR_OK);
-            assert_int_equal(world_sent(&w, k, (k + 1) % w.n), cases[i].messages);
-            free(r.out[k]);
-        }
-        world_close(&w);
-    }
-}
-
 // ---- exchange ----------------------------------------------------------------------------------
 
 static size_t part_bytes(int from, int to, size_t scale)
@@ -632,7 +599,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         ALL(test_all_reduce),
-        cmocka_unit_test(test_reduce_messages),
         ALL(test_exchange),
         ALL(test_groups),
         ALL(test_pair),

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_net.c - what ranks that are processes cost the network, what is left when one cannot be opened, barriers of very many.
+#include "world.h"
+
+#include <stdlib.h>
+
+// ---- messages of an all-reduce -----------------------------------------------------------------
+
+// Adds up as many ones as *data says.
+static void act_reduce(struct actor *a)
+{
+    int64_t group[MAX_WORLD], count = *(int64_t *)a->data;
+    float *numbers = malloc((size_t)count * sizeof *numbers);
+    for (int i = 0; i < a->w->n; i++)
+        group[i] = i;
+    for (int64_t i = 0; i < count; i++)
+        numbers[i] = 1;
+    struct comm_call call = {.id = 1,
+                             .kind = COMM_ALL_REDUCE,
+                             .reduce = COMM_SUM,
+                             .type = TSR_FLOAT,
+                             .count = count,
+                             .group = group,
+                             .n_group = a->w->n,
+                             .op = "AllReduce",
+                             .node = "node"};
+    a->status = tsr__comm_all_reduce(actor_endpoint(a), &call, numbers, numbers, &a->why);
+    for (int64_t i = 0; i < count; i++)
+        if (a->status == TSR_OK && numbers[i] != (float)a->w->n)
+            a->status = TSR_BUG;
+    free(numbers);
+}
+
+// What one rank sends another in an all-reduce. Every message more is seen in the time of every run.
+static void test_reduce_messages(void **state)
+{
+    (void)state;
+    static const struct {
+        int n;
+        int64_t bytes;
+        int messages;
+    } cases[] = {
+        {2, 4 << 10, 1},   // all of it in the frame
+        {2, 64 << 10, 1},  // the same: as much as fits
+        {2, 128 << 10, 2}, // half of it in the frame, and what was folded
+        {2, 1 << 20, 6},   // 64 + 256 + 192 KiB of the other's slice, and of this one's
+        {4, 4 << 10, 1},   {4, 64 << 10, 2}, // a quarter in the frame, and a quarter folded
+        {4, 256 << 10, 4},                   // 21 + 43 KiB
+        {8, 8 << 10, 1},
+    };
+    for (size_t i = 0; i < TSR_COUNT(cases); i++) {
+        struct world w;
+        struct actor actors[MAX_WORLD];
+        int64_t count = cases[i].bytes / (int64_t)sizeof(float);
+        world_open(&w, cases[i].n, "net", PATIENT);
+        world_run(&w, actors, act_reduce, &count);
+        for (int k = 0; k < w.n; k++) {
+            assert_int_equal(actors[k].status, TSR_OK);
+            assert_int_equal(world_sent(&w, k, (k + 1) % w.n), cases[i].messages);
+        }
+        world_close(&w);
+    }
+}
+
+// ---- opening -----------------------------------------------------------------------------------
+
+static int closed_links;
+
+static void close_link(struct link *link)
+{
+    (void)link;
+    closed_links++;
+}
+
+static bool flush_link(struct link *link)
+{
+    (void)link;
+    return true;
+}
+
+// A link that is the endpoint's own is closed, whatever fails while the endpoint is made.
+static void test_open_fails(void **state)
+{
+    (void)state;
+    static const struct {
+        enum fault_kind kind;
+        uint64_t after;
+    } faults[] = {{FAULT_ALLOC, 1}, {FAULT_ALLOC, 2}, {FAULT_SPAWN, 1}};
+    for (size_t i = 0; i < TSR_COUNT(faults); i++) {
+        struct link link = {
+            .abi = LINK_ABI, .size = 1, .threads = true, .close = close_link, .flush = flush_link};
+        struct endpoint *endpoint;
+        tsr_session *session = tsr_session_new(NULL);
+        session->fault_after[faults[i].kind] =
+            session->fault_seen[faults[i].kind] + faults[i].after;
+        closed_links = 0;
+        assert_int_not_equal(tsr__net_open(session, &link, NULL, 1, NULL, &endpoint), TSR_OK);
+        assert_int_equal(closed_links, 1);
+        tsr_session_free(session);
+    }
+}
+
+// ---- barriers ----------------------------------------------------------------------------------
+
+#define STEPS 5 // of a barrier of COMM_MAX_RANKS
+// How many ranks met in the group whose first is [1], in the barrier's step [0].
+static int met[STEPS][COMM_MAX_RANKS];
+
+static tsr_status note_meeting(struct endpoint *endpoint, const struct comm_call *call,
+                               struct comm_exchange *exchange, struct comm_trouble *why)
+{
+    (void)endpoint;
+    (void)exchange;
+    (void)why;
+    assert_in_range(call->id, 0, STEPS - 1);
+    int *ranks = &met[call->id][call->group[0]];
+    assert_true(*ranks < call->n_group);
+    if (++*ranks == call->n_group)
+        *ranks = 0; // all have come
+    return TSR_OK;
+}
+
+// Barriers of many ranks, each of which takes its steps without the others: in every step whoever is in a group comes to it.
+static void test_large_barrier(void **state)
+{
+    (void)state;
+    static const int sizes[] = {1, 2, 64, 65, 100, 4096, 4097, 5000, COMM_MAX_RANKS};
+    static const struct transport noting = {.name = "noting", .exchange = note_meeting};
+    for (size_t i = 0; i < TSR_COUNT(sizes); i++) {
+        struct comm_trouble why = {0};
+        for (int rank = 0; rank < sizes[i]; rank++) {
+            struct endpoint endpoint = {.transport = &noting, .rank = rank, .size = sizes[i]};
+            assert_int_equal(tsr__comm_barrier(&endpoint, 1, "many", &why), TSR_OK);
+        }
+        for (int step = 0; step < STEPS; step++)
+            for (int first = 0; first < sizes[i]; first++)
+                assert_int_equal(met[step][first], 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_reduce_messages),
+        cmocka_unit_test(test_open_fails),
+        cmocka_unit_test(test_large_barrier),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
