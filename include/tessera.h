@@ -1259,7 +1259,7 @@ TSR_API void tsr_json_findings(tsr_json *json, const char *key);
 /* Devices with memory and speed, links with latency and bandwidth. Numbers that are not given are those of one
  * host (tessera topology show 2 prints them). */
 
-/* Element types of which a device may have a speed of its own. */
+/* Element types, and kinds of work, of which a device may have a speed of its own. */
 typedef enum tsr_rate {
     TSR_RATE_TF32 = 0, /* float32 rounded on the way into a product */
     TSR_RATE_FLOAT16 = 1,
@@ -1268,8 +1268,28 @@ typedef enum tsr_rate {
     TSR_RATE_INT8 = 4,
     TSR_RATE_INT4 = 5,
     TSR_RATE_FLOAT64 = 6,
-    TSR_RATE_COUNT = 7
+    TSR_RATE_CONVOLUTION = 7, /* from here on kinds of work, in float32 */
+    TSR_RATE_DEPTHWISE = 8,   /* convolutions of single channels */
+    TSR_RATE_PACKED = 9,      /* products with weights of 4 bits */
+    TSR_RATE_ATTENTION = 10,  /* fused */
+    TSR_RATE_RECURRENCE = 11, /* LSTM, GRU */
+    TSR_RATE_POOL = 12,
+    TSR_RATE_COUNT = 13
 } tsr_rate;
+
+/* Ways in which nodes go through memory. */
+typedef enum tsr_move {
+    TSR_MOVE_STREAM = 0,  /* one element after the other: sums, masks */
+    TSR_MOVE_WEIGHTS = 1, /* a matrix that few rows are multiplied with */
+    TSR_MOVE_PACKED = 2,  /* the same in 4 bits */
+    TSR_MOVE_CACHE = 3,   /* keys and values that few queries meet */
+    TSR_MOVE_SOFTMAX = 4,
+    TSR_MOVE_NORM = 5,
+    TSR_MOVE_CURVE = 6, /* exponentials, error functions: much to do for each element */
+    TSR_MOVE_TURN = 7,  /* other orders of the same elements */
+    TSR_MOVE_REDUCE = 8,
+    TSR_MOVE_COUNT = 9
+} tsr_move;
 
 typedef struct tsr_topology_device {
     const char *name;
@@ -1277,7 +1297,11 @@ typedef struct tsr_topology_device {
     double flops;     /* float32 operations per second */
     double bandwidth; /* bytes of its memory per second */
     double overhead;  /* seconds that the engine takes for a node besides its work; 0: nothing */
-    double rates[TSR_RATE_COUNT]; /* operations per second by type; 0: as flops */
+    double rates[TSR_RATE_COUNT]; /* operations per second by type and kind; 0: as flops */
+    double moves[TSR_MOVE_COUNT]; /* bytes per second by way; 0: as bandwidth */
+    double near[TSR_MOVE_COUNT];  /* the same of nodes with a MiB or two; 0: as moves */
+    bool
+        queued; /* nodes are handed over before the last is done: their overhead hides behind work */
 } tsr_topology_device;
 
 typedef enum tsr_collective {

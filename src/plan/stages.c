@@ -474,7 +474,10 @@ static bool alike(const tsr_topology *topology, size_t a, size_t b)
 {
     const struct tsr_topology_device *x = &topology->device[a], *y = &topology->device[b];
     return x->memory == y->memory && x->flops == y->flops && x->bandwidth == y->bandwidth &&
-           x->overhead == y->overhead && memcmp(x->rates, y->rates, sizeof x->rates) == 0;
+           x->overhead == y->overhead && x->queued == y->queued &&
+           memcmp(x->rates, y->rates, sizeof x->rates) == 0 &&
+           memcmp(x->moves, y->moves, sizeof x->moves) == 0 &&
+           memcmp(x->near, y->near, sizeof x->near) == 0;
 }
 
 // label: by device, the first that is like it.

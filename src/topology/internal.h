@@ -45,7 +45,7 @@ void tsr__rates_add_json(const tsr_topology_device *device, tsr_json *json);
 void tsr__ports_add_json(const tsr_topology *topology, tsr_json *json);
 struct json_t;
 // False: damaged; *what then says how.
-bool tsr__rates_read(const struct json_t *object, tsr_topology_device *out, const char **what);
+bool tsr__rates_read(const struct json_t *device, tsr_topology_device *out, const char **what);
 // After the links are there and sorted.
 bool tsr__ports_read(tsr_topology *topology, const struct json_t *list, const char **what);
 

@@ -180,8 +180,9 @@ static tsr_status json_devices(tsr_topology *topology, const json_t *list)
                                           .memory = bytes_of(json_object_get(d, "memory")),
                                           .flops = positive(d, "flops"),
                                           .bandwidth = positive(d, "bandwidth"),
-                                          .overhead = positive(d, "overhead")};
-        if (!tsr__rates_read(json_object_get(d, "rates"), &numbers_of, &what))
+                                          .overhead = positive(d, "overhead"),
+                                          .queued = json_is_true(json_object_get(d, "queued"))};
+        if (!tsr__rates_read(d, &numbers_of, &what))
             return refuse(topology->session, "write \"rates\": {\"float16\": 9.9e14}",
                           "device %d: %s", i, what);
         tsr_topology_set_device(topology, i, &numbers_of);

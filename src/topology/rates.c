@@ -1,61 +1,116 @@
 // SPDX-License-Identifier: Apache-2.0
-// rates.c - speeds by element type, and ports, in the JSON of a topology.
+// rates.c - speeds by element type and kind of work, and ports, in the JSON of a topology.
 //
-//     "devices": [{..., "flops": 6.7e13, "rates": {"float16": 9.9e14}}]
+//     "devices": [{..., "flops": 6.7e13, "rates": {"float16": 9.9e14}, "moves": {"softmax": 2e10}}]
 //     "ports": [{"device": 0, "bandwidth": 4.5e11, "to": [1, 2, 3]}]     without "to": all links of the device
 #include "topology/internal.h"
 
 #include <jansson.h>
 
-static const char *const names[TSR_RATE_COUNT] = {
-    [TSR_RATE_TF32] = "tf32",      [TSR_RATE_FLOAT16] = "float16", [TSR_RATE_BFLOAT16] = "bfloat16",
-    [TSR_RATE_FLOAT8] = "float8",  [TSR_RATE_INT8] = "int8",       [TSR_RATE_INT4] = "int4",
-    [TSR_RATE_FLOAT64] = "float64"};
+static const char *const names[TSR_RATE_COUNT] = {[TSR_RATE_TF32] = "tf32",
+                                                  [TSR_RATE_FLOAT16] = "float16",
+                                                  [TSR_RATE_BFLOAT16] = "bfloat16",
+                                                  [TSR_RATE_FLOAT8] = "float8",
+                                                  [TSR_RATE_INT8] = "int8",
+                                                  [TSR_RATE_INT4] = "int4",
+                                                  [TSR_RATE_FLOAT64] = "float64",
+                                                  [TSR_RATE_CONVOLUTION] = "convolution",
+                                                  [TSR_RATE_DEPTHWISE] = "depthwise",
+                                                  [TSR_RATE_PACKED] = "packed",
+                                                  [TSR_RATE_ATTENTION] = "attention",
+                                                  [TSR_RATE_RECURRENCE] = "recurrence",
+                                                  [TSR_RATE_POOL] = "pool"};
+static const char *const move_names[TSR_MOVE_COUNT] = {
+    [TSR_MOVE_STREAM] = "stream", [TSR_MOVE_WEIGHTS] = "weights", [TSR_MOVE_PACKED] = "packed",
+    [TSR_MOVE_CACHE] = "cache",   [TSR_MOVE_SOFTMAX] = "softmax", [TSR_MOVE_NORM] = "norm",
+    [TSR_MOVE_CURVE] = "curve",   [TSR_MOVE_TURN] = "turn",       [TSR_MOVE_REDUCE] = "reduce"};
 
 // ---- rates -------------------------------------------------------------------------------------
 
-// Only types that have a speed of their own; none at all leaves the member out.
-void tsr__rates_add_json(const tsr_topology_device *device, tsr_json *json)
+// Only what has a speed of its own; none at all leaves the member out.
+static void add_speeds(tsr_json *json, const char *member, const char *const *words,
+                       const double *speeds, int n)
 {
     bool any = false;
-    for (int i = 0; i < TSR_RATE_COUNT; i++)
-        any = any || device->rates[i] > 0;
+    for (int i = 0; i < n; i++)
+        any = any || speeds[i] > 0;
     if (!any)
         return;
-    tsr_json_begin(json, "rates", '{');
-    for (int i = 0; i < TSR_RATE_COUNT; i++)
-        if (device->rates[i] > 0)
-            tsr_json_number(json, names[i], device->rates[i]);
+    tsr_json_begin(json, member, '{');
+    for (int i = 0; i < n; i++)
+        if (speeds[i] > 0)
+            tsr_json_number(json, words[i], speeds[i]);
     tsr_json_end(json);
 }
 
-// `what` is set before each test, so that a false return always has its reason.
-bool tsr__rates_read(const json_t *object, tsr_topology_device *out, const char **what)
+void tsr__rates_add_json(const tsr_topology_device *device, tsr_json *json)
 {
-    const char *key;
-    json_t *value;
-    *what = "\"rates\" is no object";
+    add_speeds(json, "rates", names, device->rates, TSR_RATE_COUNT);
+    add_speeds(json, "moves", move_names, device->moves, TSR_MOVE_COUNT);
+    add_speeds(json, "near", move_names, device->near, TSR_MOVE_COUNT);
+}
+
+// A member of a device with its words and where their speeds go.
+struct speeds {
+    const char *member;
+    const char *const *words;
+    double *into;
+    int n;
+    double *float32; // where that word goes; NULL: it is none
+    const char *no_object, *no_word, *no_speed;
+};
+
+// The place of a word's speed; NULL: there is no such word.
+static double *place_of(const struct speeds *speeds, const char *word)
+{
+    if (speeds->float32 && strcmp(word, "float32") == 0)
+        return speeds->float32;
+    for (int i = 0; i < speeds->n; i++)
+        if (strcmp(speeds->words[i], word) == 0)
+            return &speeds->into[i];
+    return NULL;
+}
+
+// `what` is set before each test, so that a false return always has its reason.
+static bool read_speeds(const json_t *device, const struct speeds *speeds, const char **what)
+{
+    const char *word;
+    json_t *value, *object = json_object_get(device, speeds->member);
+    *what = speeds->no_object;
     if (!object || json_is_null(object))
         return true;
     if (!json_is_object(object))
         return false;
-    json_object_foreach((json_t *)object, key, value)
+    json_object_foreach(object, word, value)
     {
-        int rate = 0;
-        while (rate < TSR_RATE_COUNT && strcmp(names[rate], key) != 0)
-            rate++;
-        bool is_float32 = strcmp(key, "float32") == 0;
-        *what =
-            "\"rates\" has a type that is none of float32, tf32, float16, bfloat16, float8, int8, "
-            "int4, float64";
-        if (rate == TSR_RATE_COUNT && !is_float32)
+        double *place = place_of(speeds, word), speed = json_number_value(value);
+        *what = speeds->no_word;
+        if (!place)
             return false;
-        double speed = json_number_value(value);
-        *what = "\"rates\" has a speed that is no number above 0";
+        *what = speeds->no_speed;
         if (!json_is_number(value) || !(speed > 0) || speed > 1e30)
             return false;
-        *(is_float32 ? &out->flops : &out->rates[rate]) = speed;
+        *place = speed;
     }
+    return true;
+}
+
+#define WAYS "none of stream, weights, packed, cache, softmax, norm, curve, turn, reduce"
+
+bool tsr__rates_read(const json_t *device, tsr_topology_device *out, const char **what)
+{
+    const struct speeds all[] = {
+        {"rates", names, out->rates, TSR_RATE_COUNT, &out->flops, "\"rates\" is no object",
+         "\"rates\" has a word that is none of float32, tf32, float16, bfloat16, float8, int8, "
+         "int4, float64, convolution, depthwise, packed, attention, recurrence, pool",
+         "\"rates\" has a speed that is no number above 0"},
+        {"moves", move_names, out->moves, TSR_MOVE_COUNT, NULL, "\"moves\" is no object",
+         "\"moves\" has a word that is " WAYS, "\"moves\" has a speed that is no number above 0"},
+        {"near", move_names, out->near, TSR_MOVE_COUNT, NULL, "\"near\" is no object",
+         "\"near\" has a word that is " WAYS, "\"near\" has a speed that is no number above 0"}};
+    for (size_t i = 0; i < TSR_COUNT(all); i++)
+        if (!read_speeds(device, &all[i], what))
+            return false;
     return true;
 }
 

@@ -11,7 +11,10 @@
 static bool alike(const tsr_topology_device *a, const tsr_topology_device *b)
 {
     return a->memory == b->memory && a->flops == b->flops && a->bandwidth == b->bandwidth &&
-           a->overhead == b->overhead && memcmp(a->rates, b->rates, sizeof a->rates) == 0;
+           a->overhead == b->overhead && a->queued == b->queued &&
+           memcmp(a->rates, b->rates, sizeof a->rates) == 0 &&
+           memcmp(a->moves, b->moves, sizeof a->moves) == 0 &&
+           memcmp(a->near, b->near, sizeof a->near) == 0;
 }
 
 // The order in which links are sorted, so that a twin is found by bisection.

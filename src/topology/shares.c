@@ -52,6 +52,10 @@ static tsr_topology_device part_of(const tsr_topology_device *device, int ranks)
     part.bandwidth /= ranks;
     for (int i = 0; i < TSR_RATE_COUNT; i++)
         part.rates[i] /= ranks;
+    for (int i = 0; i < TSR_MOVE_COUNT; i++) {
+        part.moves[i] /= ranks;
+        part.near[i] /= ranks;
+    }
     return part;
 }
 

@@ -99,6 +99,18 @@ const tsr_topology_device *tsr_topology_device_at(const tsr_topology *topology, 
     return NULL;
 }
 
+// Those that are given; true: some were.
+static bool take_speeds(double *to, const double *from, int n)
+{
+    bool any = false;
+    for (int i = 0; i < n; i++)
+        if (from[i] > 0) {
+            to[i] = from[i];
+            any = true;
+        }
+    return any;
+}
+
 // A topology whose numbers were changed is no longer what its short name ("ring:4") says: the
 // name goes.
 void tsr_topology_set_device(tsr_topology *topology, int device,
@@ -119,14 +131,13 @@ void tsr_topology_set_device(tsr_topology *topology, int device,
         at->bandwidth = topology_device->bandwidth;
     if (topology_device->overhead > 0)
         at->overhead = topology_device->overhead;
-    bool rates = false;
-    for (int i = 0; i < TSR_RATE_COUNT; i++)
-        if (topology_device->rates[i] > 0) {
-            at->rates[i] = topology_device->rates[i];
-            rates = true;
-        }
-    if (topology_device->name || topology_device->memory > 0 || topology_device->flops > 0 ||
-        topology_device->bandwidth > 0 || topology_device->overhead > 0 || rates)
+    at->queued = at->queued || topology_device->queued;
+    bool rates = take_speeds(at->rates, topology_device->rates, TSR_RATE_COUNT);
+    bool moves = take_speeds(at->moves, topology_device->moves, TSR_MOVE_COUNT);
+    bool near = take_speeds(at->near, topology_device->near, TSR_MOVE_COUNT);
+    if (rates || moves || near || topology_device->queued || topology_device->name ||
+        topology_device->memory > 0 || topology_device->flops > 0 ||
+        topology_device->bandwidth > 0 || topology_device->overhead > 0)
         topology->text = STR("");
 }
 

@@ -17,6 +17,8 @@ static void add_devices(const tsr_topology *topology, tsr_json *json)
         tsr_json_number(json, "bandwidth", topology->device[i].bandwidth);
         if (topology->device[i].overhead > 0)
             tsr_json_number(json, "overhead", topology->device[i].overhead);
+        if (topology->device[i].queued)
+            tsr_json_bool(json, "queued", true);
         tsr__rates_add_json(&topology->device[i], json);
         tsr_json_end(json);
     }

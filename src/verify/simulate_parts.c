@@ -262,6 +262,8 @@ static void divide(struct sim_task *task, const tsr_node *node, const struct sha
     moves.overhead = computes.overhead = 0;
     moves.flops = computes.bandwidth = 1e30;
     memset(moves.rates, 0, sizeof moves.rates);
+    memset(computes.moves, 0, sizeof computes.moves);
+    memset(computes.near, 0, sizeof computes.near);
     task->overhead = int64_min(overhead, task->ps);
     task->moves = tsr__price_node(scratch, node, shapes, &moves, &sized) >
                   tsr__price_node(scratch, node, shapes, &computes, &sized);

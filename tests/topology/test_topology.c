@@ -208,7 +208,10 @@ static void test_json_again(void **state)
                                                    .flops = 1e12,
                                                    .bandwidth = 2e11,
                                                    .overhead = 3e-6,
-                                                   .rates = {[TSR_RATE_FLOAT16] = 4e12}});
+                                                   .rates = {[TSR_RATE_FLOAT16] = 4e12},
+                                                   .moves = {[TSR_MOVE_SOFTMAX] = 5e10},
+                                                   .near = {[TSR_MOVE_STREAM] = 6e11},
+                                                   .queued = true});
     tsr_json *j = tsr_json_new(s);
     tsr_json_begin(j, NULL, '{');
     tsr_topology_add_json(t, j);
@@ -219,6 +222,8 @@ static void test_json_again(void **state)
     assert_string_equal(d->name, "CUDA:0");
     assert_true(d->memory == 123456789 && d->flops == 1e12 && d->bandwidth == 2e11);
     assert_true(d->rates[TSR_RATE_FLOAT16] == 4e12 && d->rates[TSR_RATE_INT8] == 0);
+    assert_true(d->moves[TSR_MOVE_SOFTMAX] == 5e10 && d->near[TSR_MOVE_STREAM] == 6e11);
+    assert_true(d->queued && !tsr_topology_device_at(u, 0)->queued);
     assert_int_equal(tsr_topology_links(u), tsr_topology_links(t));
     int all[] = {0, 1, 2, 3};
     for (int what = 0; what < TSR_COLLECTIVE_COUNT; what++) {
@@ -307,6 +312,8 @@ static void test_ports(void **state)
         "{\"devices\":[{\"rates\":{\"float17\":1}}]}",
         "{\"devices\":[{\"rates\":{\"int8\":0}}]}",
         "{\"devices\":[{\"rates\":7}]}",
+        "{\"devices\":[{\"moves\":{\"float16\":1}}]}",
+        "{\"devices\":[{\"near\":{\"norm\":-1}}]}",
         "{\"devices\":[{}],\"ports\":[{\"device\":1,\"bandwidth\":1}]}",
         "{\"devices\":[{}],\"ports\":[{\"device\":0}]}",
         "{\"devices\":[{}],\"ports\":[{\"device\":0,\"bandwidth\":1,\"to\":0}]}",
