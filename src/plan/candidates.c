@@ -215,7 +215,7 @@ static int64_t longest_part(struct making *making, const struct candidate *candi
     int64_t longest = 0;
     for (size_t i = 0; i < making->place.n_devices; i++) {
         int64_t number = tsr__planner_device(planner, making->place.devices[i]);
-        int64_t takes = tsr__price_work(local_work(making, (int64_t)i), making->strategy->rate,
+        int64_t takes = tsr__price_work(local_work(making, (int64_t)i), making->strategy->kind,
                                         bytes_moved(making, candidate, (int64_t)i),
                                         &planner->machine.topology->device[number]);
         longest = larger(longest, takes);
@@ -250,7 +250,7 @@ void tsr__making_cost(struct making *making, struct candidate *candidate)
     if (making->place.devices)
         slowest =
             tsr__planner_slowest(making->planner, making->place.devices, making->place.n_devices);
-    candidate->compute = tsr__price_work(local_work(making, LARGEST_PART), making->strategy->rate,
+    candidate->compute = tsr__price_work(local_work(making, LARGEST_PART), making->strategy->kind,
                                          bytes_moved(making, candidate, LARGEST_PART), &slowest);
 }
 

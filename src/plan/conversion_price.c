@@ -97,7 +97,7 @@ static int64_t slice_time(struct planner *planner, const struct plan_value *valu
         return shared_slice_time(planner, value, layout);
     tsr_topology_device slowest =
         tsr__planner_slowest(planner, tiles->owners, (size_t)tiles->first[tiles->n_shards]);
-    return tsr__price_work((double)tsr__planner_elements(planner, layout, value), -1,
+    return tsr__price_work((double)tsr__planner_elements(planner, layout, value), WORK_PLAIN,
                            2 * (double)tsr__planner_bytes(planner, layout, value), &slowest);
 }
 

@@ -82,13 +82,19 @@ static inline bool read_before(const tsr_node *node, size_t i)
     return false;
 }
 
+// What a node does, as devices have speeds for it: type and rate index rates of a device (-1: flops), move its moves.
+struct work_kind {
+    int type, rate, move;
+};
+#define WORK_PLAIN ((struct work_kind){-1, -1, TSR_MOVE_STREAM})
+
 // The candidates of nodes that are alike.
 struct strategy {
     uint32_t id;
     const tsr_node *node;            // the first of them
     const struct rule *rule, *other; // other: NULL, or the same node by another rule
     double count;                    // operations of the whole node; 0: its rule tells them
-    int rate;                        // the type that it computes in, as devices have speeds
+    struct work_kind kind;           // as devices have speeds for it
     bool delays, takes;              // its sum may stay in parts; it may be given parts
     bool gives;                      // its result is an output of the model
     const char *whole;               // not NULL: why nothing may be cut
@@ -357,9 +363,9 @@ int64_t tsr__planner_held(struct planner *planner, struct arena *arena, uint32_t
                           const struct plan_value *value, int64_t device);
 
 // node.c: arithmetic or bytes, whichever takes longer, a quarter of the other, and what the engine takes besides.
-int64_t tsr__price_work(double work, int rate, double bytes, const tsr_topology_device *device);
-// The type that the node computes in, as a rate of devices; -1: that of flops.
-int tsr__node_rate(const tsr_node *node, const struct shapes *shapes);
+int64_t tsr__price_work(double work, struct work_kind kind, double bytes,
+                        const tsr_topology_device *device);
+struct work_kind tsr__work_kind(const tsr_node *node, const struct shapes *shapes);
 
 // conversion_price.c
 int64_t tsr__planner_move_time(const struct planner *planner, double bytes); // through memory

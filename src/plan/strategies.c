@@ -293,7 +293,7 @@ static struct strategy *strategy_new(struct planner *planner, const struct plan_
     strategy->other =
         whole ? NULL : tsr__rule_strided(&planner->arena, node, planner->shapes.model);
     strategy->count = tsr__node_count(node, planner->shapes.full);
-    strategy->rate = tsr__node_rate(node, planner->shapes.full);
+    strategy->kind = tsr__work_kind(node, planner->shapes.full);
     strategy->delays = pn->delays;
     strategy->takes = pn->takes;
     strategy->gives = gives_output(node);

@@ -272,6 +272,13 @@ double tsr__node_count(const tsr_node *node, const struct shapes *shapes);
 // Operations of a part with factors of sizes `local` of a node with `whole`; count: as tsr__node_count has it.
 double tsr__node_work(const struct rule *rule, double count, const int64_t *whole,
                       const int64_t *local);
+// The kind of work that a node does (kinds.c): the tsr_rate and the tsr_move that devices may have speeds for.
+#define NODE_MOVES_NOTHING (-1) // its result is its input, told another shape
+struct node_kind {
+    int rate; // -1: that of its type
+    int move;
+};
+struct node_kind tsr__node_kind(const tsr_node *node, const struct shapes *shapes);
 // Of that input no more is read than is written: a dimension of it is only looked into.
 bool tsr__rule_looks_up(const struct rule *rule, int input);
 

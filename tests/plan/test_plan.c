@@ -3,6 +3,7 @@
 #include "nets.h"
 #include "topology/topology.h"
 
+#include <math.h>
 #include <unistd.h>
 
 // y = x W1 W2 on 4 devices.
@@ -36,6 +37,56 @@ static void written_plan_is_followed(void **state)
     assert_int_equal(f->n_notes, 0);
     assert_int_equal(t->p.cut_nodes, 2);
     net_free(t);
+}
+
+// Picoseconds of one node with 1024 x 1024 elements in and out (8 MiB) on a device with 1e9 bytes a second.
+static int64_t price_of(const char *op, const tsr_topology_device *device)
+{
+    struct net *t = net_new("2", 1e15, 1e9, 1e-9, 1e9);
+    tsr_value *y = node(t, op, input(t, "x", DIMS(1024, 1024)), NULL, "y");
+    bool sized;
+    struct shapes *shapes = tsr__shapes_new(&t->arena, t->m);
+    assert_non_null(shapes);
+    int64_t price = tsr__price_node(&t->arena, tsr_value_producer(y), shapes, device, &sized);
+    net_free(t);
+    return price;
+}
+
+// Devices may have a speed for each way through memory; a node that only tells another shape moves nothing. Names from the
+// beginning, the middle and the end of the table.
+static void kinds_have_speeds(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *op;
+        int move;
+    } cases[] = {{"Acos", TSR_MOVE_CURVE},         {"Erf", TSR_MOVE_CURVE},
+                 {"LogSoftmax", TSR_MOVE_SOFTMAX}, {"Sigmoid", TSR_MOVE_CURVE},
+                 {"Softmax", TSR_MOVE_SOFTMAX},    {"Transpose", TSR_MOVE_TURN},
+                 {"Neg", TSR_MOVE_STREAM}};
+    const tsr_topology_device plain = {.flops = 1e15, .bandwidth = 1e9};
+    for (size_t i = 0; i < TSR_COUNT(cases); i++) {
+        tsr_topology_device own = plain;
+        for (int move = 0; move < TSR_MOVE_COUNT; move++)
+            own.moves[move] = 2e9 + 1e8 * move;
+        double ratio = (double)price_of(cases[i].op, &plain) / (double)price_of(cases[i].op, &own);
+        assert_true(fabs(ratio - (2 + 0.1 * cases[i].move)) < 0.01);
+    }
+    assert_int_equal(price_of("Identity", &plain), 0);
+}
+
+// A node of 2 MiB has the near speed, one of 128 the far one, one of 16 what is half way between them in logarithms.
+static void near_and_far(void **state)
+{
+    (void)state;
+    tsr_topology_device device = {.flops = 1e15, .bandwidth = 1e9};
+    device.near[TSR_MOVE_STREAM] = 16e9;
+    double far = 8.0 * (1 << 20) / 1e9 * 1e12, seen = (double)price_of("Neg", &device);
+    assert_true(seen < far && seen > far / 16); // 8 MiB: a third of the way
+    assert_true(fabs(far / seen / pow(16, 2.0 / 3) - 1) < 0.01);
+    device.queued = true;
+    device.overhead = 1;
+    assert_true(price_of("Neg", &device) == (int64_t)1e12); // the work hides behind it
 }
 
 static void needed_memory_is_exact(void **state)
@@ -353,6 +404,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(written_plan_is_followed),
+        cmocka_unit_test(kinds_have_speeds),
+        cmocka_unit_test(near_and_far),
         cmocka_unit_test(needed_memory_is_exact),
         cmocka_unit_test(values_are_counted_once),
         cmocka_unit_test(constants_are_counted_once),

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// kinds.c - which kind of work a node does, where devices may have speeds of their own for it (tsr_rate, tsr_move).
+//
+// An engine reaches one speed in a large product, another in a convolution, and a third where it unpacks weights of 4 bits;
+// it takes a softmax slower through memory than a sum. What stands in no row goes through memory one element after the
+// other and computes at the device's own speed.
+//
+//     Conv with 64 groups of one channel: RATE_DEPTHWISE; Softmax: MOVE_SOFTMAX; Reshape: nothing moves
+#include "rules/rules.h"
+
+#define NONE (-1)
+
+// Sorted by name. Names stand for all domains: no two domains have one name for different kinds.
+static const struct {
+    const char *op;
+    int rate, move;
+} rows[] = {
+    {"Acos", NONE, TSR_MOVE_CURVE},
+    {"Acosh", NONE, TSR_MOVE_CURVE},
+    {"ArgMax", NONE, TSR_MOVE_REDUCE},
+    {"ArgMin", NONE, TSR_MOVE_REDUCE},
+    {"Asin", NONE, TSR_MOVE_CURVE},
+    {"Asinh", NONE, TSR_MOVE_CURVE},
+    {"Atan", NONE, TSR_MOVE_CURVE},
+    {"Atanh", NONE, TSR_MOVE_CURVE},
+    {"Attention", TSR_RATE_ATTENTION, TSR_MOVE_CACHE},
+    {"AveragePool", TSR_RATE_POOL, TSR_MOVE_STREAM},
+    {"BiasGelu", NONE, TSR_MOVE_CURVE},
+    {"Celu", NONE, TSR_MOVE_CURVE},
+    {"Conv", TSR_RATE_CONVOLUTION, TSR_MOVE_STREAM},
+    {"ConvInteger", TSR_RATE_CONVOLUTION, TSR_MOVE_STREAM},
+    {"ConvTranspose", TSR_RATE_CONVOLUTION, TSR_MOVE_STREAM},
+    {"Cos", NONE, TSR_MOVE_CURVE},
+    {"Cosh", NONE, TSR_MOVE_CURVE},
+    {"DeformConv", TSR_RATE_CONVOLUTION, TSR_MOVE_STREAM},
+    {"DepthToSpace", NONE, TSR_MOVE_TURN},
+    {"Einsum", NONE, TSR_MOVE_WEIGHTS},
+    {"Elu", NONE, TSR_MOVE_CURVE},
+    {"Erf", NONE, TSR_MOVE_CURVE},
+    {"Exp", NONE, TSR_MOVE_CURVE},
+    {"FastGelu", NONE, TSR_MOVE_CURVE},
+    {"Flatten", NONE, NODE_MOVES_NOTHING},
+    {"FusedConv", TSR_RATE_CONVOLUTION, TSR_MOVE_STREAM},
+    {"FusedMatMul", NONE, TSR_MOVE_WEIGHTS},
+    {"GRU", TSR_RATE_RECURRENCE, TSR_MOVE_WEIGHTS},
+    {"Gelu", NONE, TSR_MOVE_CURVE},
+    {"Gemm", NONE, TSR_MOVE_WEIGHTS},
+    {"GlobalAveragePool", NONE, TSR_MOVE_REDUCE},
+    {"GlobalMaxPool", NONE, TSR_MOVE_REDUCE},
+    {"GroupNormalization", NONE, TSR_MOVE_NORM},
+    {"GroupQueryAttention", TSR_RATE_ATTENTION, TSR_MOVE_CACHE},
+    {"Identity", NONE, NODE_MOVES_NOTHING},
+    {"InstanceNormalization", NONE, TSR_MOVE_NORM},
+    {"LSTM", TSR_RATE_RECURRENCE, TSR_MOVE_WEIGHTS},
+    {"LayerNormalization", NONE, TSR_MOVE_NORM},
+    {"Log", NONE, TSR_MOVE_CURVE},
+    {"LogSoftmax", NONE, TSR_MOVE_SOFTMAX},
+    {"LpPool", TSR_RATE_POOL, TSR_MOVE_STREAM},
+    {"MatMul", NONE, TSR_MOVE_WEIGHTS},
+    {"MatMulBnb4", TSR_RATE_PACKED, TSR_MOVE_PACKED},
+    {"MatMulInteger", NONE, TSR_MOVE_WEIGHTS},
+    {"MatMulNBits", TSR_RATE_PACKED, TSR_MOVE_PACKED},
+    {"MaxPool", TSR_RATE_POOL, TSR_MOVE_STREAM},
+    {"Mish", NONE, TSR_MOVE_CURVE},
+    {"MultiHeadAttention", TSR_RATE_ATTENTION, TSR_MOVE_CACHE},
+    {"Pow", NONE, TSR_MOVE_CURVE},
+    {"QLinearConv", TSR_RATE_CONVOLUTION, TSR_MOVE_STREAM},
+    {"QLinearMatMul", NONE, TSR_MOVE_WEIGHTS},
+    {"QuickGelu", NONE, TSR_MOVE_CURVE},
+    {"RMSNormalization", NONE, TSR_MOVE_NORM},
+    {"RNN", TSR_RATE_RECURRENCE, TSR_MOVE_WEIGHTS},
+    {"ReduceL1", NONE, TSR_MOVE_REDUCE},
+    {"ReduceL2", NONE, TSR_MOVE_REDUCE},
+    {"ReduceLogSumExp", NONE, TSR_MOVE_REDUCE},
+    {"ReduceMax", NONE, TSR_MOVE_REDUCE},
+    {"ReduceMean", NONE, TSR_MOVE_REDUCE},
+    {"ReduceMin", NONE, TSR_MOVE_REDUCE},
+    {"ReduceProd", NONE, TSR_MOVE_REDUCE},
+    {"ReduceSum", NONE, TSR_MOVE_REDUCE},
+    {"ReduceSumSquare", NONE, TSR_MOVE_REDUCE},
+    {"Reshape", NONE, NODE_MOVES_NOTHING},
+    {"Selu", NONE, TSR_MOVE_CURVE},
+    {"Sigmoid", NONE, TSR_MOVE_CURVE},
+    {"SimplifiedLayerNormalization", NONE, TSR_MOVE_NORM},
+    {"Sin", NONE, TSR_MOVE_CURVE},
+    {"Sinh", NONE, TSR_MOVE_CURVE},
+    {"SkipLayerNormalization", NONE, TSR_MOVE_NORM},
+    {"SkipSimplifiedLayerNormalization", NONE, TSR_MOVE_NORM},
+    {"Softmax", NONE, TSR_MOVE_SOFTMAX},
+    {"Softplus", NONE, TSR_MOVE_CURVE},
+    {"SpaceToDepth", NONE, TSR_MOVE_TURN},
+    {"Squeeze", NONE, NODE_MOVES_NOTHING},
+    {"Swish", NONE, TSR_MOVE_CURVE},
+    {"Tan", NONE, TSR_MOVE_CURVE},
+    {"Tanh", NONE, TSR_MOVE_CURVE},
+    {"Transpose", NONE, TSR_MOVE_TURN},
+    {"Unsqueeze", NONE, NODE_MOVES_NOTHING},
+};
+
+// Each group of the convolution has one channel: weights [channels, 1, ...] and more than one group.
+static bool is_depthwise(const tsr_node *node, const struct shapes *shapes)
+{
+    const tsr_value *weights = tsr_node_input_count(node) > 1 ? tsr_node_input(node, 1) : NULL;
+    if (!weights || tsr_attr_int(tsr_node_find_attr(node, "group"), 1) < 2)
+        return false;
+    struct shape shape = tsr__shapes_of(shapes, weights);
+    return shape.rank > 1 && shape.dims[1].value == 1;
+}
+
+// By bisection: every node of a large model asks.
+struct node_kind tsr__node_kind(const tsr_node *node, const struct shapes *shapes)
+{
+    struct node_kind kind = {NONE, TSR_MOVE_STREAM};
+    size_t low = 0, high = TSR_COUNT(rows);
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        int order = strcmp(tsr_node_op(node), rows[middle].op);
+        if (order == 0) {
+            kind = (struct node_kind){rows[middle].rate, rows[middle].move};
+            break;
+        }
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    if (kind.rate == TSR_RATE_CONVOLUTION && is_depthwise(node, shapes))
+        kind.rate = TSR_RATE_DEPTHWISE;
+    return kind;
+}
