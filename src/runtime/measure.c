@@ -22,11 +22,10 @@
 
 // A rank without an endpoint: it runs a whole model and talks to nobody; the meetings are
 // measure_rank's.
-static void rank_for(const struct measure_rank *rank, enum measure_model which, char *path,
-                     struct rank *out)
+static void rank_for(const struct measure_rank *rank, size_t sample, char *path, struct rank *out)
 {
     *out = (struct rank){.engine = rank->engine,
-                         .path = tsr__measure_path(rank->folder, which, path),
+                         .path = tsr__measure_path(rank->folder, sample, path),
                          .threads = rank->threads,
                          .options = rank->options,
                          .device = rank->device,
@@ -68,18 +67,18 @@ free_times:
     return st;
 }
 
-// A first run alone, which makes what later ones find; then as many as there is time for, together with the other ranks.
-static tsr_status run_model(struct measure_rank *rank, struct rank *model, const tsr_tensors *in,
-                            double seconds, double *out, struct comm_trouble *why)
+// Opens a sample's model and runs it once, which makes what later runs find.
+static tsr_status open_sample(struct measure_rank *rank, struct rank *model, size_t sample,
+                              tsr_tensors **in)
 {
     double first;
-    tsr_status st = one_run(model, in, &first);
+    tsr__rank_open(model);
+    if (model->status != TSR_OK)
+        return model->status;
+    tsr_status st = tsr__measure_input(rank, model->session, sample, in);
     if (st != TSR_OK)
         return st;
-    st = tsr__comm_barrier(rank->endpoint, PLAN, "measured model", why);
-    if (st != TSR_OK)
-        return st;
-    return run_for(model, in, seconds, out);
+    return one_run(model, *in, &first);
 }
 
 // What went wrong on this rank, for the others. Where memory was short, that is said: the finding's own words
@@ -96,25 +95,32 @@ static void explain(const struct measure_rank *rank, const struct rank *model, t
                  tsr_finding_at(model->session, 0).message);
 }
 
-// Seconds of a run of that model, while the other ranks run it too.
-static tsr_status time_model(struct measure_rank *rank, enum measure_model which, double seconds,
-                             double *out, struct comm_trouble *why)
+// An engine without the operator, or whose provider has no kernel for it: the sample says nothing, and the rest counts.
+static bool is_dispensable(const struct sample *sample, tsr_status st)
 {
+    return st == TSR_ENGINE &&
+           (sample->as == AS_RATE || sample->as == AS_MOVE || sample->as == AS_NEAR);
+}
+
+// Seconds of a run of that sample, while the other ranks run it too; 0: this engine does not take it. All ranks meet before the
+// runs that count, also those that could not open it.
+static tsr_status time_sample(struct measure_rank *rank, size_t number, double *out,
+                              struct comm_trouble *why)
+{
+    const struct sample *sample = &tsr__samples[number];
     char path[MEASURE_PATH];
     struct rank model;
     tsr_tensors *in = NULL;
     tsr_run_options options = *rank->options;
-    options.tf32 = which == MEASURE_TF32;
-    rank_for(rank, which, path, &model);
+    options.tf32 = sample->as == AS_RATE && sample->index == TSR_RATE_TF32;
+    rank_for(rank, number, path, &model);
     model.options = &options;
-    tsr__rank_open(&model);
-    tsr_status st = model.status;
-    if (st != TSR_OK)
+    tsr_status opened = open_sample(rank, &model, number, &in), st = opened;
+    if (opened != TSR_OK && !is_dispensable(sample, opened))
         goto free_model;
-    st = tsr__measure_input(rank, model.session, which, &in);
-    if (st != TSR_OK)
-        goto free_model;
-    st = run_model(rank, &model, in, seconds, out, why);
+    st = tsr__comm_barrier(rank->endpoint, PLAN, "measured model", why);
+    if (st == TSR_OK && opened == TSR_OK)
+        st = run_for(&model, in, sample->share * rank->seconds, out);
 free_model:
     if (st != TSR_OK && !why->text[0])
         explain(rank, &model, st, why);
@@ -139,37 +145,25 @@ static int64_t memory_here(void)
     return pages > 0 && page > 0 ? (int64_t)pages * page : 0;
 }
 
-// 4.3e9 operations in 0.1 s are 4.3e10 a second; a model that was not timed has 0 s, and no rate.
-static double rate_of(const struct measure_rank *rank, enum measure_model which,
-                      const double *seconds)
+static bool is_timed(const struct measure_rank *rank, const struct sample *sample)
 {
-    if (seconds[which] <= 0)
-        return 0;
-    return tsr__measure_work(which, rank->large) / seconds[which];
+    return sample->on == ON_ALL || (sample->on == ON_GPUS) == rank->gpus;
 }
 
 static tsr_status compute(struct measure_rank *rank, struct comm_trouble *why)
 {
-    static const double share[MEASURE_MODELS] = {0.25, 0.12, 0.04, 0.04, 0.06, 0.04, 0.04, 0.04};
-    double seconds[MEASURE_MODELS] = {0};
-    for (int i = 0; i < rank->models; i++) {
-        tsr_status st =
-            time_model(rank, (enum measure_model)i, share[i] * rank->seconds, &seconds[i], why);
+    double seconds[MEASURE_SAMPLES] = {0};
+    for (size_t i = 0; i < tsr__n_samples; i++) {
+        if (!is_timed(rank, &tsr__samples[i]))
+            continue;
+        tsr_status st = time_sample(rank, i, &seconds[i], why);
         if (rank->endpoint->rank == 0)
-            tsr__progress(rank->session, "engine", (uint64_t)i + 1, (uint64_t)rank->models);
+            tsr__progress(rank->session, "engine", (uint64_t)i + 1, tsr__n_samples);
         if (st != TSR_OK)
             return st;
     }
-    struct measured_rank *self = &rank->out->self;
-    self->flops = rate_of(rank, MEASURE_ARITHMETIC, seconds);
-    self->bandwidth = rate_of(rank, MEASURE_MEMORY, seconds);
-    self->rates[TSR_RATE_INT8] = rate_of(rank, MEASURE_BYTES, seconds);
-    self->rates[TSR_RATE_TF32] = rate_of(rank, MEASURE_TF32, seconds);
-    self->rates[TSR_RATE_FLOAT16] = rate_of(rank, MEASURE_HALVES, seconds);
-    self->rates[TSR_RATE_BFLOAT16] = rate_of(rank, MEASURE_BFLOATS, seconds);
-    // 4 and 204 nodes on 1024 elements: the difference is next to nothing but the overhead of 200.
-    double more = seconds[MEASURE_MANY] - seconds[MEASURE_FEW];
-    self->overhead = more > 0 ? more / (MEASURE_MANY_NODES - MEASURE_FEW_NODES) : 0;
+    tsr_topology_device *self = &rank->out->self;
+    tsr__measure_sum_up(rank, seconds);
     if (rank->seat)
         return TSR_OK; // its memory is known (measure_gpu.c)
     self->memory = memory_here();
@@ -259,15 +253,13 @@ struct measuring {
     struct measured *out;
 };
 
-// How many models are timed: those of other types only where every rank is on a GPU, whose engine has kernels for them. A library
-// that stands in for the driver has the CPU's kernels, which lack bfloat16.
-static int models_for(const struct measuring *measuring)
+static bool all_on_gpus(const struct measuring *measuring)
 {
     for (int i = 0; i < measuring->n; i++)
         if (!measuring->gpu ||
             tsr__gpu_card(measuring->engine, measuring->devices[i], &measuring->run) < 0)
-            return MEASURE_EVERYWHERE;
-    return tsr__gpu_stands_in(measuring->gpu) ? MEASURE_BFLOATS : MEASURE_MODELS;
+            return false;
+    return true;
 }
 
 static bool names_gpu(const struct measuring *measuring)
@@ -303,7 +295,7 @@ static void begin_rank(const struct measuring *measuring, tsr_session *session,
                                   .folder = measuring->folder->path,
                                   .options = &measuring->run,
                                   .gpu = measuring->gpu,
-                                  .models = models_for(measuring),
+                                  .gpus = all_on_gpus(measuring),
                                   .seconds = measuring->seconds,
                                   .no_pin = measuring->run.no_pin,
                                   .out = out};
@@ -313,22 +305,27 @@ static void begin_rank(const struct measuring *measuring, tsr_session *session,
         tsr__rank_threads(endpoint->host_cores, endpoint->host_ranks, measuring->run.threads);
 }
 
-static double larger(double a, double b)
+static void keep_larger(double *to, const double *from, int n)
 {
-    return a > b ? a : b;
+    for (int i = 0; i < n; i++)
+        if (from[i] > to[i])
+            to[i] = from[i];
 }
 
 // Ranks of one host have alike cores: one that was disturbed is no slower a device. The memory is
 // rank 0's share.
 static void level(struct measured *measured)
 {
-    struct measured_rank best = measured->rank[0];
+    tsr_topology_device best = measured->rank[0];
     for (int i = 1; i < measured->ranks; i++) {
-        best.flops = larger(best.flops, measured->rank[i].flops);
-        for (int k = 0; k < TSR_RATE_COUNT; k++)
-            best.rates[k] = larger(best.rates[k], measured->rank[i].rates[k]);
-        best.bandwidth = larger(best.bandwidth, measured->rank[i].bandwidth);
-        best.overhead = -larger(-best.overhead, -measured->rank[i].overhead);
+        const tsr_topology_device *other = &measured->rank[i];
+        keep_larger(&best.flops, &other->flops, 1);
+        keep_larger(&best.bandwidth, &other->bandwidth, 1);
+        keep_larger(best.rates, other->rates, TSR_RATE_COUNT);
+        keep_larger(best.moves, other->moves, TSR_MOVE_COUNT);
+        keep_larger(best.near, other->near, TSR_MOVE_COUNT);
+        if (other->overhead < best.overhead)
+            best.overhead = other->overhead;
     }
     for (int i = 0; i < measured->ranks; i++)
         measured->rank[i] = best;

@@ -87,10 +87,12 @@ static void free_input(void *owner)
 // Whatever the memory holds: no number makes a product faster, but not a number may make an addition slower, on a host that
 // stands in for a GPU; so it is filled with zeros from the host.
 tsr_status tsr__measure_gpu_input(struct measure_rank *rank, tsr_tensors *out, tsr_dtype type,
-                                  const int64_t *dims)
+                                  int n_dims, const int64_t *dims)
 {
     struct comm_trouble why;
-    size_t bytes = (size_t)(dims[0] * dims[1]) * (size_t)tsr_dtype_bits(type) / 8;
+    size_t bytes = (size_t)tsr_dtype_bits(type) / 8;
+    for (int i = 0; i < n_dims; i++)
+        bytes *= (size_t)dims[i];
     void *stream = tsr__seat_stream(rank->seat), *zeros = tsr__alloc(rank->session, bytes);
     if (!zeros)
         return TSR_NOMEM;
@@ -104,7 +106,7 @@ tsr_status tsr__measure_gpu_input(struct measure_rank *rank, tsr_tensors *out, t
         return TSR_NOMEM;
     struct foreign foreign = {
         .data = rank->input, .release = free_input, .owner = rank, .device = 1 + rank->card};
-    return tsr__tensors_add_foreign(out, STR("x"), type, 2, dims, &foreign);
+    return tsr__tensors_add_foreign(out, STR("x"), type, n_dims, dims, &foreign);
 }
 
 // Where a call's memory is, for one that carries tensors.

@@ -9,31 +9,54 @@
 
 #define MEASURE_PATH (TEMPORARY_PATH + 32)
 
-enum measure_model {
-    MEASURE_ARITHMETIC,
-    MEASURE_MEMORY,
-    MEASURE_FEW,
-    MEASURE_MANY,
-    MEASURE_BYTES, // arithmetic of 8 bits
-    // Where all ranks are on GPUs; what came before is measured everywhere.
-    MEASURE_TF32, // the first model, its products rounded on the way in
-    MEASURE_HALVES,
-    MEASURE_BFLOATS,
-    MEASURE_MODELS
+// What the time of a sample says.
+enum measured_as {
+    AS_OVERHEAD_FEW, // with AS_OVERHEAD_MANY: what a node and what a run costs besides its work
+    AS_OVERHEAD_MANY,
+    AS_FLOPS,     // operations per second
+    AS_RATE,      // the same, of a tsr_rate
+    AS_BANDWIDTH, // bytes per second
+    AS_MOVE,      // the same, of a tsr_move
+    AS_NEAR       // the same, with tensors that caches hold
 };
-#define MEASURE_EVERYWHERE   MEASURE_TF32
-#define MEASURE_MEMORY_NODES 2
-#define MEASURE_FEW_NODES    4
-#define MEASURE_MANY_NODES   204
+// Which ranks time it. A GPU's engine has kernels for other types.
+enum measured_on { ON_ALL, ON_CPUS, ON_GPUS };
+#define MEASURE_FEW_NODES  4
+#define MEASURE_MANY_NODES 204
 
-// on_gpu: a GPU needs more work in a node until its launch no longer counts.
-double tsr__measure_work(enum measure_model which, bool on_gpu); // operations; bytes
+struct sample_graph;
+// A model that shows what the engine reaches in one kind of work.
+struct sample {
+    enum measured_as as;
+    int index; // the tsr_rate or tsr_move
+    enum measured_on on;
+    double share; // of the seconds that all measuring may take
+    int64_t
+        grows; // so many times its first dimension, and its work, on a GPU: until its launch no longer counts
+    tsr_dtype type; // of its input
+    int rank;
+    int64_t dims[4];
+    tsr_dtype gives; // type of its outputs
+    double work;     // operations, or bytes read and written, of a run
+    // Adds the nodes between x and the outputs; false: no memory. (measure_kinds.c)
+    bool (*body)(struct sample_graph *made, tsr_value *x);
+};
+struct sample_graph {
+    tsr_session *session;
+    tsr_graph *graph;
+    const struct sample *sample;
+    int names; // given so far
+};
+extern const struct sample tsr__samples[];
+extern const size_t tsr__n_samples;
+#define MEASURE_SAMPLES 40 // there are no more of them
+
 tsr_status tsr__measure_write(tsr_session *session, const char *folder) TSR_MUST_USE;
-const char *tsr__measure_path(const char *folder, enum measure_model which, char *out);
+const char *tsr__measure_path(const char *folder, size_t sample, char *out);
 
 // What one rank finds.
 struct findings_of_rank {
-    struct measured_rank self;
+    tsr_topology_device self;                                // without a name
     double latency[MEASURE_RANKS], bandwidth[MEASURE_RANKS]; // to ranks of higher numbers
     double seconds[MEASURE_KINDS][MEASURE_GROUPS][MEASURE_POINTS];
 };
@@ -50,7 +73,7 @@ struct measure_rank {
     int card;              // with seat: its number
     void *input;           // with seat: of the model that is timed
     bool large;            // models have the size that a GPU needs
-    int models;            // so many are timed
+    bool gpus;             // all ranks are on GPUs
     double seconds;
     int threads;
     bool one_host, no_pin;
@@ -60,9 +83,11 @@ struct measure_rank {
     struct findings_of_rank *out;
     tsr_status status;
 };
-// The input of a model, where the rank is. A set of the session; to be freed before the next one is made.
-tsr_status tsr__measure_input(struct measure_rank *rank, tsr_session *session,
-                              enum measure_model which, tsr_tensors **out) TSR_MUST_USE;
+// The input of a sample, where the rank is. A set of the session; to be freed before the next one is made.
+tsr_status tsr__measure_input(struct measure_rank *rank, tsr_session *session, size_t sample,
+                              tsr_tensors **out) TSR_MUST_USE;
+// What the seconds of all samples (0: not timed, or this engine does not take it) come to, beside what is in self already.
+void tsr__measure_sum_up(struct measure_rank *rank, const double *seconds);
 // The rank's part, with all other ranks at theirs. Tells them if it fails.
 void tsr__measure_rank(struct measure_rank *rank);
 // measure_links.c
@@ -76,7 +101,7 @@ tsr_status tsr__measure_gpu_meet(struct measure_rank *rank, struct comm_trouble 
 void tsr__measure_gpu_close(struct measure_rank *rank); // when no rank communicates any more
 // An input of zeros there, whose memory goes with the set: what lies on the host would be copied within the time of a run.
 tsr_status tsr__measure_gpu_input(struct measure_rank *rank, tsr_tensors *out, tsr_dtype type,
-                                  const int64_t *dims) TSR_MUST_USE;
+                                  int n_dims, const int64_t *dims) TSR_MUST_USE;
 void tsr__measure_gpu_place(const struct measure_rank *rank, struct comm_call *call);
 tsr_status tsr__measure_gpu_wait(const struct measure_rank *rank,
                                  struct comm_trouble *why) TSR_MUST_USE;

@@ -35,15 +35,10 @@ tsr_status tsr__run_tell(tsr_session *session, char *text, size_t bytes) TSR_MUS
 #define MEASURE_GROUPS 4 // sizes of groups at most
 #define MEASURE_RANKS  64
 
-struct measured_rank {
-    double flops, bandwidth, overhead; // as a topology has them
-    double rates[TSR_RATE_COUNT];      // operations per second by type; 0: not measured
-    int64_t memory;
-};
 struct measured {
     int ranks;
-    bool one_host; // collectives were timed
-    struct measured_rank rank[MEASURE_RANKS];
+    bool one_host;                           // collectives were timed
+    tsr_topology_device rank[MEASURE_RANKS]; // without names; 0: not measured
     double latency[MEASURE_RANKS][MEASURE_RANKS], bandwidth[MEASURE_RANKS][MEASURE_RANKS];
     int n_groups, group[MEASURE_GROUPS]; // sizes of groups; all groups of one size at once
     int64_t bytes[MEASURE_POINTS];       // of the whole tensor

@@ -68,12 +68,8 @@ static bool set_times(tsr_topology *topology, const struct measured *measured)
 static bool fill(tsr_topology *topology, const struct measured *measured, const char *const *names)
 {
     for (int i = 0; i < measured->ranks; i++) {
-        tsr_topology_device device = {.name = names[i],
-                                      .memory = measured->rank[i].memory,
-                                      .flops = measured->rank[i].flops,
-                                      .bandwidth = measured->rank[i].bandwidth,
-                                      .overhead = measured->rank[i].overhead};
-        memcpy(device.rates, measured->rank[i].rates, sizeof device.rates);
+        tsr_topology_device device = measured->rank[i];
+        device.name = names[i];
         tsr_topology_set_device(topology, i, &device);
     }
     set_links(topology, measured);

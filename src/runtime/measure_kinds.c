@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+// measure_kinds.c - the samples: a few nodes of one kind each, of sizes as models have them.
+//
+//     AS_RATE, TSR_RATE_CONVOLUTION: two convolutions 3 x 3 of 128 channels, 56 x 56, are 2 x 2 x 128 x 56 x 56 x 128 x 9
+//     operations; a run of 15 ms says 61e9 a second.
+#include "runtime/measure_rank.h"
+
+#define MICROSOFT "com.microsoft"
+#define MIB       (1024.0 * 1024.0)
+#define FAR_ROWS  16384 // of 1024 float32: 64 MiB
+#define NEAR_ROWS 256   // 1 MiB
+#define WIDTH     1024
+#define INNER     4096
+
+// ---- making nodes ------------------------------------------------------------------------------
+
+static const char *fresh_name(struct sample_graph *made, char *out, size_t cap)
+{
+    snprintf(out, cap, "v%d", made->names++);
+    return out;
+}
+
+// A node with one output.
+static tsr_node *add_node(struct sample_graph *made, const char *domain, const char *op,
+                          tsr_value *const *inputs, size_t n)
+{
+    char name[32];
+    const char *out = fresh_name(made, name, sizeof name);
+    return tsr_graph_add_node(made->graph, domain, op, out, inputs, n, &out, 1);
+}
+
+static tsr_value *step(struct sample_graph *made, const char *op, tsr_value *a, tsr_value *b)
+{
+    tsr_value *in[2] = {a, b};
+    if (!a)
+        return NULL;
+    tsr_node *node = add_node(made, "", op, in, b ? 2 : 1);
+    if (!node)
+        return NULL;
+    return tsr_node_output(node, 0);
+}
+
+// A constant of equal bytes; what they are does not change the time.
+static tsr_value *constant(struct sample_graph *made, tsr_dtype type, int rank, const int64_t *dims,
+                           int byte)
+{
+    char name[32];
+    size_t bytes = (size_t)tsr_dtype_bits(type) / 8;
+    for (int i = 0; i < rank; i++)
+        bytes *= (size_t)dims[i];
+    void *data = tsr__alloc(made->session, bytes);
+    if (!data)
+        return NULL;
+    memset(data, byte, bytes);
+    tsr_value *value = tsr_graph_add_initializer(made->graph, fresh_name(made, name, sizeof name),
+                                                 type, rank, dims, data, bytes);
+    tsr__free(made->session, data, bytes);
+    return value;
+}
+
+static tsr_value *matrix(struct sample_graph *made, tsr_dtype type, int64_t rows, int64_t columns)
+{
+    const int64_t dims[2] = {rows, columns};
+    return constant(made, type, 2, dims, 0);
+}
+
+// The value is an output of the model.
+static bool give(struct sample_graph *made, tsr_value *y)
+{
+    if (!y || tsr_value_set_type(y, made->sample->gives, -1, NULL) != TSR_OK)
+        return false;
+    return tsr_graph_add_output(made->graph, y) == TSR_OK;
+}
+
+static bool give_node(struct sample_graph *made, tsr_node *node)
+{
+    return node && give(made, tsr_node_output(node, 0));
+}
+
+// ---- chains: nodes one after the other that an engine does not fuse into one
+
+static bool chain_of(struct sample_graph *made, tsr_value *x, const char *first, const char *second,
+                     int nodes)
+{
+    for (int i = 0; i < nodes; i++)
+        x = step(made, i % 2 ? second : first, x, NULL); // of NULL it makes NULL
+    return give(made, x);
+}
+
+static bool few_nodes(struct sample_graph *made, tsr_value *x)
+{
+    return chain_of(made, x, "Relu", "Neg", MEASURE_FEW_NODES);
+}
+static bool many_nodes(struct sample_graph *made, tsr_value *x)
+{
+    return chain_of(made, x, "Relu", "Neg", MEASURE_MANY_NODES);
+}
+static bool stream_far(struct sample_graph *made, tsr_value *x)
+{
+    return chain_of(made, x, "Relu", "Neg", 2);
+}
+static bool stream_near(struct sample_graph *made, tsr_value *x)
+{
+    return chain_of(made, x, "Relu", "Neg", 16);
+}
+static bool softmax_far(struct sample_graph *made, tsr_value *x)
+{
+    return chain_of(made, x, "Softmax", "Softmax", 1);
+}
+static bool softmax_near(struct sample_graph *made, tsr_value *x)
+{
+    return chain_of(made, x, "Softmax", "Softmax", 8);
+}
+static bool curve_far(struct sample_graph *made, tsr_value *x)
+{
+    return chain_of(made, x, "Erf", "Sigmoid", 2);
+}
+static bool curve_near(struct sample_graph *made, tsr_value *x)
+{
+    return chain_of(made, x, "Erf", "Sigmoid", 8);
+}
+
+static bool norms(struct sample_graph *made, tsr_value *x, int nodes)
+{
+    const int64_t dims[1] = {WIDTH};
+    tsr_value *scale = constant(made, TSR_FLOAT, 1, dims, 0);
+    if (!scale)
+        return false;
+    for (int i = 0; i < nodes; i++)
+        x = step(made, "LayerNormalization", x, scale);
+    return give(made, x);
+}
+static bool norm_far(struct sample_graph *made, tsr_value *x)
+{
+    return norms(made, x, 1);
+}
+static bool norm_near(struct sample_graph *made, tsr_value *x)
+{
+    return norms(made, x, 8);
+}
+
+// ---- single nodes
+
+static bool turn(struct sample_graph *made, tsr_value *x)
+{
+    static const int64_t perm[3] = {1, 0, 2};
+    tsr_node *node = add_node(made, "", "Transpose", &x, 1);
+    return node && tsr_node_set_ints(node, "perm", perm, 3) == TSR_OK && give_node(made, node);
+}
+
+static bool reduce(struct sample_graph *made, tsr_value *x)
+{
+    static const int64_t axes[1] = {1};
+    tsr_node *node = add_node(made, "", "ReduceMean", &x, 1);
+    return node && tsr_node_set_ints(node, "axes", axes, 1) == TSR_OK && give_node(made, node);
+}
+
+static bool pool(struct sample_graph *made, tsr_value *x)
+{
+    static const int64_t sides[2] = {3, 3}, pads[4] = {1, 1, 1, 1};
+    tsr_node *node = add_node(made, "", "MaxPool", &x, 1);
+    return node && tsr_node_set_ints(node, "kernel_shape", sides, 2) == TSR_OK &&
+           tsr_node_set_ints(node, "pads", pads, 4) == TSR_OK && give_node(made, node);
+}
+
+// ---- products
+
+static bool layer(struct sample_graph *made, tsr_value *x)
+{
+    tsr_value *up = matrix(made, made->sample->type, WIDTH, INNER);
+    tsr_value *down = matrix(made, made->sample->type, INNER, WIDTH);
+    if (!up || !down)
+        return false;
+    return give(made, step(made, "MatMul", step(made, "MatMul", x, up), down));
+}
+
+static bool layer_of_bytes(struct sample_graph *made, tsr_value *x)
+{
+    tsr_value *up = matrix(made, TSR_INT8, WIDTH, INNER);
+    return up && give(made, step(made, "MatMulInteger", x, up));
+}
+
+static bool one_row(struct sample_graph *made, tsr_value *x)
+{
+    tsr_value *weights = matrix(made, TSR_FLOAT, INNER, INNER);
+    return weights && give(made, step(made, "MatMul", x, weights));
+}
+
+static bool one_row_near(struct sample_graph *made, tsr_value *x)
+{
+    for (int i = 0; i < 8; i++) {
+        tsr_value *weights = matrix(made, TSR_FLOAT, 512, 512);
+        if (!weights)
+            return false;
+        x = step(made, "MatMul", x, weights);
+    }
+    return give(made, x);
+}
+
+// Weights of 4 bits in blocks of 32, K x N.
+static bool packed_product(struct sample_graph *made, tsr_value *x)
+{
+    int64_t inside = made->sample->dims[1], out = INNER;
+    const int64_t words[3] = {out, inside / 32, 16}, scales[1] = {out * inside / 32};
+    tsr_value *in[3] = {x, constant(made, TSR_UINT8, 3, words, 0x79),
+                        constant(made, TSR_FLOAT, 1, scales, 0)};
+    if (!in[1] || !in[2])
+        return false;
+    tsr_node *node = add_node(made, MICROSOFT, "MatMulNBits", in, 3);
+    return node && tsr_node_set_int(node, "K", inside) == TSR_OK &&
+           tsr_node_set_int(node, "N", out) == TSR_OK &&
+           tsr_node_set_int(node, "bits", 4) == TSR_OK &&
+           tsr_node_set_int(node, "block_size", 32) == TSR_OK && give_node(made, node);
+}
+
+// ---- convolutions, attention, recurrences
+
+static bool convolutions(struct sample_graph *made, tsr_value *x, int64_t group)
+{
+    static const int64_t pads[4] = {1, 1, 1, 1};
+    int64_t channels = made->sample->dims[1];
+    const int64_t dims[4] = {channels, channels / group, 3, 3};
+    for (int i = 0; i < 2; i++) {
+        tsr_value *in[2] = {x, constant(made, TSR_FLOAT, 4, dims, 0)};
+        if (!in[1])
+            return false;
+        tsr_node *node = add_node(made, "", "Conv", in, 2);
+        if (!node || tsr_node_set_ints(node, "pads", pads, 4) != TSR_OK ||
+            tsr_node_set_int(node, "group", group) != TSR_OK)
+            return false;
+        x = tsr_node_output(node, 0);
+    }
+    return give(made, x);
+}
+static bool full_convolutions(struct sample_graph *made, tsr_value *x)
+{
+    return convolutions(made, x, 1);
+}
+static bool depthwise_convolutions(struct sample_graph *made, tsr_value *x)
+{
+    return convolutions(made, x, made->sample->dims[1]);
+}
+
+static bool attention(struct sample_graph *made, tsr_value *x)
+{
+    tsr_value *in[3] = {x, x, x};
+    tsr_node *node = add_node(made, MICROSOFT, "MultiHeadAttention", in, 3);
+    return node && tsr_node_set_int(node, "num_heads", 16) == TSR_OK && give_node(made, node);
+}
+
+#define CACHE_HEADS 8
+#define CACHE_SIZE  64
+#define CACHE_KEYS  4096
+
+// One token with 32 heads meets the keys and values of 8; x is both caches.
+static bool cached_attention(struct sample_graph *made, tsr_value *x)
+{
+    static const int64_t query[3] = {1, 1, (32 + 2 * CACHE_HEADS) * CACHE_SIZE}, one[1] = {1};
+    static const char *const out[3] = {"y", "keys", "values"};
+    const int32_t before = CACHE_KEYS, all = CACHE_KEYS + 1;
+    tsr_value *in[7] = {constant(made, made->sample->type, 3, query, 0), NULL, NULL, x, x};
+    in[5] = tsr_graph_add_initializer(made->graph, "before", TSR_INT32, 1, one, &before, 4);
+    in[6] = tsr_graph_add_initializer(made->graph, "all", TSR_INT32, 0, NULL, &all, 4);
+    if (!in[0] || !in[5] || !in[6])
+        return false;
+    tsr_node *node =
+        tsr_graph_add_node(made->graph, MICROSOFT, "GroupQueryAttention", "a", in, 7, out, 3);
+    if (!node || tsr_node_set_int(node, "num_heads", 32) != TSR_OK ||
+        tsr_node_set_int(node, "kv_num_heads", CACHE_HEADS) != TSR_OK)
+        return false;
+    for (size_t i = 0; i < 3; i++)
+        if (!give(made, tsr_node_output(node, i)))
+            return false;
+    return true;
+}
+
+static bool recurrence(struct sample_graph *made, tsr_value *x)
+{
+    static const int64_t w[3] = {1, 1024, 128}, r[3] = {1, 1024, 256};
+    tsr_value *in[3] = {x, constant(made, TSR_FLOAT, 3, w, 0), constant(made, TSR_FLOAT, 3, r, 0)};
+    if (!in[1] || !in[2])
+        return false;
+    tsr_node *node = add_node(made, "", "LSTM", in, 3);
+    return node && tsr_node_set_int(node, "hidden_size", 256) == TSR_OK && give_node(made, node);
+}
+
+// ---- the table
+
+// Type, rank and sizes of the input, type of the outputs.
+#define FLOATS(...) TSR_FLOAT, __VA_ARGS__, TSR_FLOAT
+#define HALVES(...) TSR_FLOAT16, __VA_ARGS__, TSR_FLOAT16
+#define FAR         FLOATS(2, {FAR_ROWS, WIDTH})
+#define NEAR        FLOATS(2, {NEAR_ROWS, WIDTH})
+#define LAYER       (2 * 2.0 * 256 * WIDTH * INNER)
+#define CACHES                                                                                     \
+    4,                                                                                             \
+    {                                                                                              \
+        1, CACHE_HEADS, CACHE_KEYS, CACHE_SIZE                                                     \
+    }
+
+// A GPU's cache holds 50 MiB, so that far is eight times as far there.
+const struct sample tsr__samples[] = {
+    {AS_OVERHEAD_FEW, 0, ON_ALL, 0.02, 1, FLOATS(2, {1, WIDTH}), 0, few_nodes},
+    {AS_OVERHEAD_MANY, 0, ON_ALL, 0.03, 1, FLOATS(2, {1, WIDTH}), 0, many_nodes},
+    {AS_FLOPS, 0, ON_ALL, 0.10, 32, FLOATS(2, {256, WIDTH}), LAYER, layer},
+    {AS_RATE, TSR_RATE_TF32, ON_GPUS, 0.03, 32, FLOATS(2, {256, WIDTH}), LAYER, layer},
+    {AS_RATE, TSR_RATE_FLOAT16, ON_GPUS, 0.03, 32, HALVES(2, {256, WIDTH}), LAYER, layer},
+    {AS_RATE,
+     TSR_RATE_BFLOAT16,
+     ON_GPUS,
+     0.03,
+     32,
+     TSR_BFLOAT16,
+     2,
+     {256, WIDTH},
+     TSR_BFLOAT16,
+     LAYER,
+     layer},
+    {AS_RATE,
+     TSR_RATE_INT8,
+     ON_ALL,
+     0.03,
+     1,
+     TSR_UINT8,
+     2,
+     {256, WIDTH},
+     TSR_INT32,
+     LAYER / 2,
+     layer_of_bytes},
+    {AS_BANDWIDTH, 0, ON_ALL, 0.05, 8, FAR, 2 * 128 * MIB, stream_far},
+    {AS_NEAR, TSR_MOVE_STREAM, ON_ALL, 0.02, 1, NEAR, 16 * 2 * MIB, stream_near},
+    {AS_MOVE, TSR_MOVE_WEIGHTS, ON_ALL, 0.03, 1, FLOATS(2, {1, INNER}), 64 * MIB, one_row},
+    {AS_NEAR, TSR_MOVE_WEIGHTS, ON_ALL, 0.02, 1, FLOATS(2, {1, 512}), 8 * MIB, one_row_near},
+    {AS_RATE, TSR_RATE_PACKED, ON_ALL, 0.03, 8, FLOATS(2, {128, 2048}), 2.0 * 128 * 2048 * INNER,
+     packed_product},
+    {AS_MOVE, TSR_MOVE_PACKED, ON_ALL, 0.02, 1, FLOATS(2, {1, INNER}), 10 * MIB, packed_product},
+    {AS_MOVE, TSR_MOVE_SOFTMAX, ON_ALL, 0.02, 8, FAR, 128 * MIB, softmax_far},
+    {AS_NEAR, TSR_MOVE_SOFTMAX, ON_ALL, 0.01, 1, NEAR, 8 * 2 * MIB, softmax_near},
+    {AS_MOVE, TSR_MOVE_NORM, ON_ALL, 0.02, 8, FAR, 128 * MIB, norm_far},
+    {AS_NEAR, TSR_MOVE_NORM, ON_ALL, 0.01, 1, NEAR, 8 * 2 * MIB, norm_near},
+    {AS_MOVE, TSR_MOVE_CURVE, ON_ALL, 0.02, 8, FAR, 2 * 128 * MIB, curve_far},
+    {AS_NEAR, TSR_MOVE_CURVE, ON_ALL, 0.01, 1, NEAR, 8 * 2 * MIB, curve_near},
+    {AS_MOVE, TSR_MOVE_TURN, ON_ALL, 0.02, 8, FLOATS(3, {FAR_ROWS, 16, 64}), 128 * MIB, turn},
+    {AS_NEAR, TSR_MOVE_TURN, ON_ALL, 0.01, 1, FLOATS(3, {NEAR_ROWS, 16, 64}), 2 * MIB, turn},
+    {AS_MOVE, TSR_MOVE_REDUCE, ON_ALL, 0.02, 8, FAR, 64 * MIB, reduce},
+    {AS_NEAR, TSR_MOVE_REDUCE, ON_ALL, 0.01, 1, NEAR, 1 * MIB, reduce},
+    {AS_RATE, TSR_RATE_POOL, ON_ALL, 0.02, 8, FLOATS(4, {1, 64, 112, 112}), 9.0 * 64 * 112 * 112,
+     pool},
+    {AS_RATE, TSR_RATE_CONVOLUTION, ON_ALL, 0.03, 8, FLOATS(4, {1, 128, 56, 56}),
+     2 * 2.0 * 128 * 56 * 56 * 128 * 9, full_convolutions},
+    {AS_RATE, TSR_RATE_DEPTHWISE, ON_ALL, 0.02, 8, FLOATS(4, {1, 256, 56, 56}),
+     2 * 2.0 * 256 * 56 * 56 * 9, depthwise_convolutions},
+    {AS_RATE, TSR_RATE_ATTENTION, ON_ALL, 0.03, 8, FLOATS(3, {1, 512, WIDTH}),
+     4.0 * 512 * 512 * WIDTH, attention},
+    {AS_MOVE, TSR_MOVE_CACHE, ON_CPUS, 0.02, 1, FLOATS(CACHES), 32 * MIB, cached_attention},
+    {AS_MOVE, TSR_MOVE_CACHE, ON_GPUS, 0.02, 1, HALVES(CACHES), 16 * MIB, cached_attention},
+    {AS_RATE, TSR_RATE_RECURRENCE, ON_ALL, 0.02, 1, FLOATS(3, {64, 16, 128}),
+     2.0 * 64 * 16 * 1024 * (128 + 256), recurrence},
+};
+const size_t tsr__n_samples = TSR_COUNT(tsr__samples);
+_Static_assert(TSR_COUNT(tsr__samples) <= MEASURE_SAMPLES, "there is room for all samples");
