@@ -2,11 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """calibrate - operator by operator: what the measured topology of this machine predicts for one node, against runs of it, one rank with one
 thread. Measuring and running take turns, and the least of all rounds counts on both sides. Prints one line per figure: name, predicted,
-measured, ratio, goal, ok or short. Options: rounds, seconds of each run."""
-import json, os, subprocess, sys, tempfile
+measured, ratio, goal, ok or short. Options: folder of the build, rounds, seconds of each run."""
+import json, os, sys, tempfile
 
-from figures import ROOT, say, tessera
+import figures
+from figures import make, say, tessera
 
+if len(sys.argv) > 1 and os.path.isdir(sys.argv[1]):
+    figures.TESSERA = os.path.join(sys.argv.pop(1), "tessera")
 ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 2
 SECONDS = sys.argv[2] if len(sys.argv) > 2 else "0.5"
 TIME = 0.15  # how far a prediction may be off
@@ -60,10 +63,7 @@ make(sys.argv[1])
 
 
 def main(folder):
-    made = subprocess.run([ROOT + "/tests/witness", "-c", MAKE, folder], capture_output=True, text=True)
-    if made.returncode:
-        sys.exit("bench: the models could not be made: " + made.stdout + made.stderr)
-    names, here = made.stdout.split("\n")[:-1], folder + "/here.json"
+    names, here = make("-c", MAKE, folder).split("\n")[:-1], folder + "/here.json"
     said, took = [1e99] * len(names), [1e99] * len(names)
     for _ in range(ROUNDS):
         tessera("topology", "measure", "--devices", "cpu:1", "--threads", "1", "--seconds", "3", "--quiet", "-o", here)

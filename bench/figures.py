@@ -1,9 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """What predict and calibrate share: the program beside them, and a figure's line."""
-import os, subprocess, sys
+import importlib.util, os, subprocess, sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TESSERA, ROOT = os.path.join(HERE, "..", "tessera"), os.getcwd()  # tools/bench starts them in the project's root
+
+
+def make(*words):
+    """Runs a script that makes models, in this Python if it has onnx, else in the witnesses'."""
+    python = [sys.executable] if importlib.util.find_spec("onnx") else [ROOT + "/tests/witness"]
+    made = subprocess.run([*python, *words], capture_output=True, text=True)
+    if made.returncode:
+        sys.exit("bench: the models could not be made: " + made.stdout + made.stderr)
+    return made.stdout
 
 
 def tessera(*words):

@@ -7,7 +7,7 @@ operator, what was predicted and what the engine's profile says.
 
 usage: predict [BUILD] [--quick] [--devices cpu:2|cuda:2@0] [--rounds N] [--seconds S] [--only NAME,...] [--out FOLDER]
 Ranks on CPUs are processes, ranks that share a GPU are threads. --quick: one round, fewer models."""
-import argparse, importlib.util, json, os, shutil, subprocess, sys, tempfile
+import argparse, json, os, shutil, tempfile
 
 import figures
 from figures import ROOT, say, tessera
@@ -31,10 +31,7 @@ def make(folder, name):
     else:
         sizes, half = name.split(", float16")[0], ["float16"] * name.endswith("float16")
         words = [ROOT + "/tools/block", folder, *map(str, {**BLOCKS, **LARGE_BLOCKS}[sizes]), "random", *half]
-    python = [sys.executable] if importlib.util.find_spec("onnx") else [ROOT + "/tests/witness"]
-    made = subprocess.run([*python, *words], capture_output=True, text=True)
-    if made.returncode:
-        sys.exit("bench: the model could not be made: " + made.stdout + made.stderr)
+    figures.make(*words)
 
 
 class Machine:
