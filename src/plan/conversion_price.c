@@ -77,7 +77,7 @@ static int64_t shared_slice_time(struct planner *planner, const struct plan_valu
     for (int64_t device = 0; device < planner->machine.n; device++) {
         double bytes = (double)tsr__planner_held(planner, &scratch, layout, value, device);
         int64_t number = tsr__planner_device(planner, device);
-        int64_t takes = tsr__price_work(bytes * 8 / value->bits, -1, 2 * bytes,
+        int64_t takes = tsr__price_work(bytes * 8 / value->bits, WORK_PLAIN, 2 * bytes,
                                         &planner->machine.topology->device[number]);
         if (bytes > 0)
             longest = larger(longest, takes);
