@@ -1100,7 +1100,7 @@ TSR_API int tsr_job_ranks(const tsr_job *job, int *here);
 TSR_API tsr_status tsr_job_run(tsr_job *job, const tsr_tensors *inputs, tsr_tensors *outputs);
 /* The same in two steps, so that up to 16 runs are under way: each rank works on one at a time, in order, and begins the
  * next as soon as its own part is done. inputs must live, unchanged, until the run is waited for; runs are waited for in order. outputs
- * may be NULL. */
+ * may be NULL; a tensor on a GPU that it holds under the name of an output is where that output is written, not the host. */
 TSR_API tsr_status tsr_job_start(tsr_job *job, const tsr_tensors *inputs);
 TSR_API tsr_status tsr_job_wait(tsr_job *job, tsr_tensors *outputs);
 /* The same with a set for each rank that runs here: what that rank's file takes in and gives, cut or whole. */

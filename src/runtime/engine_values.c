@@ -333,6 +333,29 @@ tsr_status tsr__engine_view(const struct engine *engine, OrtValue *v, const char
     return take(engine, v, name, to, tsr_tensors_borrow, failed);
 }
 
+// Type and sizes of the place must be the value's; TSR_INVALID else, and nothing is written.
+tsr_status tsr__engine_fill(const struct engine *engine, struct gpu_seat *seat, OrtValue *v,
+                            const struct tensor *place, OrtStatus **failed)
+{
+    struct seen x = {0};
+    void *data = NULL;
+    *failed = see_tensor(engine->api, v, &x);
+    if (!*failed)
+        *failed = engine->api->GetTensorMutableData(v, &data);
+    if (*failed)
+        return TSR_ENGINE;
+    if ((tsr_dtype)x.type != place->type || (int)x.rank != place->rank)
+        return TSR_INVALID;
+    if (x.rank && memcmp(x.dims, place->dims, x.rank * sizeof *x.dims) != 0)
+        return TSR_INVALID;
+    int code = tsr__gpu_lay(seat, place->device_data, data, place->device_bytes,
+                            tsr__gpu_holds(engine, v));
+    if (code == 0)
+        return TSR_OK;
+    *failed = engine->api->CreateStatus(ORT_FAIL, "it could not be copied on the GPU");
+    return TSR_ENGINE;
+}
+
 tsr_status tsr__engine_fetch(const struct engine *engine, struct gpu_seat *seat, OrtValue *v,
                              const char *name, tsr_tensors *to, OrtStatus **failed)
 {

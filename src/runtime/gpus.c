@@ -284,3 +284,18 @@ int tsr__gpu_fetch(struct gpu_seat *seat, void *to, const void *from, size_t byt
         code = tsr__seat_down(seat, to, from, bytes, stream);
     return code == 0 ? tsr__seat_wait(seat, stream) : code;
 }
+
+int tsr__gpu_lay(struct gpu_seat *seat, void *to, const void *from, size_t bytes, bool there)
+{
+    void *stream = tsr__seat_stream(seat);
+    int code = tsr__seat_enter(seat);
+    if (code != 0)
+        return code;
+    if (there)
+        code = tsr__seat_copy(seat, to, from, bytes, stream);
+    else
+        code = tsr__seat_up(seat, to, from, bytes, stream);
+    if (code != 0)
+        return code;
+    return tsr__seat_wait(seat, stream);
+}

@@ -281,6 +281,8 @@ OrtStatus *tsr__gpu_run(struct rank *rank, struct run_slot *run_slot);
 tsr_status tsr__gpu_spoilt(tsr_session *session, const tsr_run_options *options);
 // Bytes of a value that lies on the rank's GPU, to the host.
 bool tsr__gpu_holds(const struct engine *engine, const OrtValue *v);
+// Copies to a place on the seat's GPU, from there or (there false) from the host.
+int tsr__gpu_lay(struct gpu_seat *seat, void *to, const void *from, size_t bytes, bool there);
 int tsr__gpu_fetch(struct gpu_seat *seat, void *to, const void *from, size_t bytes);
 
 // bench.c: the folder that the weights of a model or a partition are mapped from.
@@ -347,6 +349,9 @@ tsr_status tsr__engine_take(const struct engine *engine, OrtValue *v, const char
 // The same, but numbers are borrowed: v must live as long as the set.
 tsr_status tsr__engine_view(const struct engine *engine, OrtValue *v, const char *name,
                             tsr_tensors *to, OrtStatus **failed);
+// Writes a tensor to its place, on the GPU of that seat, without a way over the host where it lies there.
+tsr_status tsr__engine_fill(const struct engine *engine, struct gpu_seat *seat, OrtValue *v,
+                            const struct tensor *place, OrtStatus **failed);
 // As tsr__engine_take, of a tensor that lies on the GPU of that seat.
 tsr_status tsr__engine_fetch(const struct engine *engine, struct gpu_seat *seat, OrtValue *v,
                              const char *name, tsr_tensors *to, OrtStatus **failed);

@@ -116,12 +116,25 @@ static tsr_status nothing_under_way(tsr_job *job)
     return wrong_order(job, "no run is under way");
 }
 
+// Places on a GPU for outputs can be filled by a rank of this process that has the whole output. Where outputs are brought together,
+// or ranks are other processes, they are refused: they would stay as they are.
+static tsr_status places_fit(const tsr_job *job, tsr_tensors *const *outputs, enum run_sets form)
+{
+    if (form == SET_PER_RANK || !outputs[0])
+        return TSR_OK;
+    if (job->n > 0 && !job->endpoint && !tsr__job_handed(job))
+        return TSR_OK;
+    return tsr__tensors_on_host(outputs[0]);
+}
+
 // Ends the oldest run under way.
 static tsr_status finish(tsr_job *job, tsr_tensors *const *outputs, enum run_sets form)
 {
     if (job->runs_started == job->runs_collected)
         return nothing_under_way(job);
     tsr_status st = tsr__job_sets_owned(job, (const tsr_tensors *const *)outputs, form);
+    if (st == TSR_OK)
+        st = places_fit(job, outputs, form);
     if (st != TSR_OK)
         return st; // the run can be waited for again
     return remember(job, job->kind->finish(job, outputs, form));

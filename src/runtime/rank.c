@@ -455,7 +455,35 @@ void tsr__rank_run(struct rank *rank, size_t run_slot)
 
 // ---- results -----------------------------------------------------------------------------------
 
-// Copies an output into the set; one that was left on the rank's GPU is fetched.
+// The caller has put a tensor on a GPU into the set under the output's name: the result is to go there. NULL: it has not.
+static const struct tensor *place_for(const tsr_tensors *outputs, const char *name)
+{
+    int64_t at = tsr_tensors_find(outputs, name);
+    if (at < 0 || !outputs->at[at]->device)
+        return NULL;
+    return outputs->at[at];
+}
+
+static tsr_status fill_place(struct rank *rank, OrtValue *value, const struct tensor *place,
+                             tsr_session *session, OrtStatus **failed)
+{
+    struct place at = tsr__rank_place(rank);
+    at.value = str_of(place->name);
+    if (!rank->seat || rank->card != place->device - 1) {
+        tsr__diag(
+            session, DIAG_tensor_kind, &at, "give a tensor on the GPU of the rank that makes it",
+            "the place of this output lies on GPU %d, where its rank is not", place->device - 1);
+        return TSR_UNSUPPORTED;
+    }
+    tsr_status st = tsr__engine_fill(rank->engine, rank->seat, value, place, failed);
+    if (st == TSR_INVALID)
+        tsr__diag(session, DIAG_tensor_kind, &at, "give a tensor of the output's type and sizes",
+                  "the place of this output, on GPU %d, has another type or other sizes",
+                  place->device - 1);
+    return st;
+}
+
+// Copies an output into the set; one that was left on the rank's GPU is fetched, unless the caller gave it a place there.
 static tsr_status take_output(struct rank *rank, const struct run_slot *run_slot, size_t i,
                               tsr_session *session, tsr_tensors *outputs)
 {
@@ -463,8 +491,11 @@ static tsr_status take_output(struct rank *rank, const struct run_slot *run_slot
     const char *name = rank->output_names[i];
     OrtValue *value = run_slot->outs[i];
     OrtStatus *failed = NULL;
+    const struct tensor *place = place_for(outputs, name);
     tsr_status st;
-    if (rank->binding && rank->stays[i] && tsr__gpu_holds(engine, value))
+    if (place)
+        st = fill_place(rank, value, place, session, &failed);
+    else if (rank->binding && rank->stays[i] && tsr__gpu_holds(engine, value))
         st = tsr__engine_fetch(engine, rank->seat, value, name, outputs, &failed);
     else
         st = tsr__engine_take(engine, value, name, outputs, &failed);
@@ -474,7 +505,7 @@ static tsr_status take_output(struct rank *rank, const struct run_slot *run_slot
         tsr__diag(session, DIAG_engine_failed, &at, NULL, "cannot read an output: %s",
                   engine->api->GetErrorMessage(failed));
         engine->api->ReleaseStatus(failed);
-    } else if (st == TSR_ENGINE) {
+    } else if (st == TSR_ENGINE && !place) {
         tsr__diag(session, DIAG_tensor_kind, &at,
                   "remove this output from the model, or read it elsewhere",
                   "this output is no tensor of at most 64 dimensions and no sequence of tensors");
