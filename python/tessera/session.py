@@ -89,10 +89,10 @@ class InferenceSession:
 
     # ---- running
 
-    def run(self, output_names: Optional[Sequence[str]], feeds: Mapping[str, Any]) -> List[Any]:
-        """The outputs of those names (None: all, in the model's order) for these inputs."""
+    def run(self, output_names: Optional[Sequence[str]], feeds: Mapping[str, Any], out: Optional[Mapping[str, Any]] = None) -> List[Any]:
+        """The outputs of those names (None: all, in the model's order) for these inputs. out: as in wait."""
         self.start(feeds)
-        return self.wait(output_names)
+        return self.wait(output_names, out)
 
     def start(self, feeds: Mapping[str, Any]) -> None:
         """Begins a run; up to 16 may be under way. The arrays must not change until it was waited for."""
@@ -120,8 +120,9 @@ class InferenceSession:
         if findings:
             raise TesseraError("", findings)
 
-    def wait(self, output_names: Optional[Sequence[str]] = None) -> List[Any]:
-        """The outputs of the run that was started first."""
+    def wait(self, output_names: Optional[Sequence[str]] = None, out: Optional[Mapping[str, Any]] = None) -> List[Any]:
+        """The outputs of the run that was started first. out: tensors on a GPU (DLPack) that outputs of these names are written to,
+        and given as; they do not come to the host."""
         if not self._under_way:
             raise TesseraError("no run is under way: call start first")
         inputs = self._under_way.pop(0)
@@ -129,8 +130,9 @@ class InferenceSession:
         def work() -> Dict[str, Any]:
             outputs = Tensors(self.session)
             try:
+                outputs.put_places(out or {})
                 self.session.status(library.tsr_job_wait(self._job, outputs.handle))
-                return outputs.arrays()
+                return {**outputs.arrays(), **(out or {})}
             finally:
                 outputs.free()
                 inputs.free()

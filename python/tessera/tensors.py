@@ -85,6 +85,13 @@ class Tensors:
             _put(self, self.handle, name, value)
         return self
 
+    def put_places(self, places: Mapping[str, Any]) -> None:
+        """Tensors on a GPU that results are to be written to."""
+        for name, value in places.items():
+            if not _on_gpu(value):
+                raise TypeError("the place of output '%s' does not lie on a GPU" % name)
+            _take_from_gpu(self, self.handle, name, value)
+
     def arrays(self) -> Dict[str, Any]:
         return _arrays(self.handle)
 
@@ -113,7 +120,9 @@ def _put(owner: Tensors, handle: Any, name: str, value: Any) -> None:
 
 
 def _arrays(handle: Any) -> Dict[str, Any]:
-    return {library.tsr_tensors_name(handle, i).decode(): _array(handle, i) for i in range(library.tsr_tensors_count(handle))}
+    """What lies on the host; tensors on a GPU are their owners'."""
+    return {library.tsr_tensors_name(handle, i).decode(): _array(handle, i) for i in range(library.tsr_tensors_count(handle))
+            if library.tsr_tensors_gpu(handle, i, None) < 0}
 
 
 def _array(handle: Any, i: int) -> Any:

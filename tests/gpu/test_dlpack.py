@@ -121,14 +121,14 @@ graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"], "add")], "
 MODEL = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
 
 
-def run(devices, feed, transport="threads"):
+def run(devices, feed, transport="threads", out=None):
     model = tessera.load(MODEL)
     model.add_config("c", devices)
     model.shard("add", "y", "{2,1:0,1}")
     session = tessera.InferenceSession(model, transport=transport)
     session._options.gpu_driver = STANDIN.encode()
     try:
-        return session.run(None, {"x": feed})[0]
+        return session.run(None, {"x": feed}, out and {"y": out})[0]
     except tessera.TesseraError as error:
         return str(error)
     finally:
@@ -144,6 +144,21 @@ for name, transport in (("ranks on the host alone", "threads"), ("processes on t
     given = Given(x)
     got = run(["CPU", "CPU"], given, transport)
     case("a GPU's tensor, refused: " + name, isinstance(got, str) and "lies on GPU 0" in got and given.deleted == 1, (got, given.deleted))
+for name, devices in (("both ranks there", ["CUDA:0", "CUDA:0"]), ("another rank on the host", ["CUDA:0", "CPU"])):
+    place = Given(np.zeros_like(x))
+    got = run(devices, Given(x), out=place)
+    case("a result stays on the GPU, " + name, got is place and (place.array == 2 * x).all() and place.deleted == 1, (got, place.array, place.deleted))
+for name, devices, place, words in (("of other sizes", ["CUDA:0", "CUDA:0"], Given(np.zeros((3, 2), np.float32)), "other sizes"),
+                                    ("of another type", ["CUDA:0", "CUDA:0"], Given(np.zeros_like(x)), "another type"),
+                                    ("on another GPU", ["CUDA:0", "CUDA:0"], Given(np.zeros_like(x), card=1), "lies on GPU 1"),
+                                    ("where its rank is not", ["CPU", "CUDA:0"], Given(np.zeros_like(x)), "lies on GPU 0")):
+    if name == "of another type":
+        place.managed.tensor.code = 0  # whole numbers
+    got = run(devices, x, out=place)
+    case("a place is refused " + name, isinstance(got, str) and words in got and (place.array == 0).all() and place.deleted == 1, (got, place.deleted))
+place = Given(np.zeros_like(x))
+got = run(["CPU", "CPU"], x, "shm", out=place)
+case("a place is refused by processes", isinstance(got, str) and "lies on GPU 0" in got and (place.array == 0).all(), got)
 got = run(["CUDA:0", "CUDA:0"], x, "shm")  # the runs above have started the driver in this process
 case("refused: children of a process that uses a GPU", isinstance(got, str) and "has used a GPU" in got and "threads" in got, got)
 y = run(["CPU", "CPU"], x)

@@ -110,5 +110,22 @@ try:
     case("strides: right or refused", off < 5e-5, "off by %g" % off)
 except tessera.TesseraError as error:
     case("strides: right or refused", "contiguous" in str(error) or "stride" in str(error), error)
-print("left out: outputs that stay on the GPU, they come as memory of the host")
+# Results stay on the GPU: they are written to torch's memory there, and what torch does next sees them.
+for kind, dtype, code in (("float32", torch.float32, TensorProto.FLOAT), ("float16", torch.float16, TensorProto.FLOAT16)):
+    feeds = inputs(dtype)
+    place = torch.full((ROWS, WIDTH), 7, device="cuda", dtype=dtype)
+    with session_on(["CUDA:0", "CUDA:0"], code) as session:
+        given = session.run(None, feeds, {"y": place})[0]
+        want = wanted(feeds)
+        off = float((place.double() - want).abs().max() / want.abs().max())
+        case("results stay on the GPU, " + kind, given is place and off < 1e-2, "off by %g" % off)
+        host = session.run(None, feeds)[0]
+        case("with the bits that come to the host, " + kind, torch.equal(torch.from_dlpack(host).cuda(), place))
+refused = ""
+try:
+    with session_on(["CUDA:0", "CUDA:0"]) as session:
+        session.run(None, inputs(torch.float32), {"y": torch.zeros(WIDTH, ROWS, device="cuda")})
+except tessera.TesseraError as error:
+    refused = str(error)
+case("a place of other sizes is refused", "other sizes" in refused, refused)
 sys.exit(failed > 0)
