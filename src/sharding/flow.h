@@ -66,7 +66,7 @@ bool tsr__flow_start(struct flow_work *work, struct arena *arena, tsr_model *mod
 bool tsr__flow_forward(struct flow_work *work, int say, const bool *keep);
 // One node, given how its inputs lie.
 bool tsr__flow_node(struct flow_work *work, tsr_node *node, struct node_flow *nf);
-// True if every device of `need` has what it needs of `have` already: the same cut or no cut, along
+// held.c: true if every device of `need` has what it needs of `have` already: the same cut or no cut, along
 // each dimension.
 bool tsr__flow_held(const struct tile_layout *have, const struct tile_layout *need);
 // Whole on all devices.
