@@ -141,6 +141,14 @@ struct core {
 bool tsr__core_init(struct core *core, const struct program *program, struct heap *heap,
                     struct effort *effort, uint32_t pinned, uint32_t pin);
 void tsr__core_reduce(struct core *core);
+// solve_dominance.c: choices of a node that another of them beats leave; true: some did. dead: room for its choices. What is kept from node to
+// node in `room` begins zeroed.
+struct dominance {
+    void *least, *turned, *views;
+    size_t n_least, n_turned, n_views; // how many entries there is room for
+};
+bool tsr__core_dominate(struct core *core, uint32_t v, struct dominance *room, uint8_t *dead);
+void tsr__dominance_free(struct core *core, struct dominance *room);
 // Tries every choice of every node and removes those that cannot be, as long as the effort's step
 // lasts. Returns how many; lost: marks the nodes that lost some. dead is scratch: one entry per choice.
 uint32_t tsr__core_probe(struct core *core, uint8_t *dead, uint8_t *lost);

@@ -3,7 +3,7 @@
 //
 // Choices without an allowed partner leave (arc consistency). A node whose choice follows from a
 // neighbour's merges into it. An edge that is a sum of two vectors moves into its nodes. A choice
-// that another beats in cost and in every use leaves (dominance, Goldstein's form). A node that uses
+// that another beats in cost and in every use leaves (solve_dominance.c). A node that uses
 // nothing goes where it has at most two neighbours (R0, RI, RII). What all choices of a node use alike
 // is taken off the bounds; rows that can no longer be exceeded are dropped; choices that alone use more
 // than what is left of a row leave.
@@ -355,8 +355,7 @@ static bool decompose(struct core *core, struct queue *queue, uint32_t id)
 struct scratch {
     uint8_t *count, *dead;
     uint32_t *which;
-    void *least, *turned, *views; // of dominate, with how many there is room for
-    size_t n_least, n_turned, n_views;
+    struct dominance dominance;
 };
 
 // Both ends are looked at in turn; after any change the edge may be another one or gone, so the
@@ -498,140 +497,6 @@ static void settle(struct core *core, uint32_t v)
     leave(core, v);
 }
 
-// ---- dominance
-
-// b uses no more than a in any of the node's uses: who takes b instead of a breaks no row.
-static bool uses_less(const struct core_node *node, uint32_t b, uint32_t a)
-{
-    for (uint32_t i = 0; i < node->uses.n; i++)
-        if (node->uses.at[i].usage[b] > node->uses.at[i].usage[a])
-            return false;
-    return true;
-}
-
-// At least n entries at *at; room doubles, so that a few calls grow it. Contents beyond are not
-// cleared.
-static bool make_room(struct core *core, void **at, size_t *room, size_t n, size_t size)
-{
-    if (n <= *room)
-        return true;
-    void *grown = tsr__heap_grow(core->heap, *at, n * 2, size);
-    if (grown) {
-        *at = grown;
-        *room = n * 2;
-    }
-    return grown != NULL;
-}
-
-// Choices of a node over one of its edges: entry j of choice c is at[c * k + j].
-struct view {
-    const int64_t *at;
-    uint32_t k; // of the other end
-};
-
-// Tables that have the node's choices as columns are turned, because each row is read often; into scratch->turned.
-static bool see_edges(struct core *core, uint32_t v, struct scratch *scratch)
-{
-    const struct core_node *node = &core->nodes[v];
-    size_t cells = 0;
-    for (uint32_t i = 0; i < node->edges.n; i++)
-        cells += (size_t)node->k * core->nodes[edge_other(&core->edges.at[node->edges.at[i]], v)].k;
-    if (!make_room(core, &scratch->turned, &scratch->n_turned, cells, sizeof(int64_t)) ||
-        !make_room(core, &scratch->views, &scratch->n_views, node->edges.n, sizeof(struct view)))
-        return false;
-    int64_t *to = scratch->turned;
-    struct view *views = scratch->views;
-    for (uint32_t i = 0; i < node->edges.n; i++) {
-        const struct core_edge *edge = &core->edges.at[node->edges.at[i]];
-        uint32_t rows = edge->table->rows, cols = edge->table->cols;
-        if (edge->a == v) {
-            views[i] = (struct view){edge->table->cell, cols};
-            continue;
-        }
-        views[i] = (struct view){to, rows};
-        for (uint32_t a = 0; a < cols; a++)
-            for (uint32_t j = 0; j < rows; j++)
-                *to++ = edge->table->cell[(size_t)j * cols + a];
-    }
-    return true;
-}
-
-// least[i * k + c]: least entry of choice c over edge i; sum[c]: with the cost of c, over all edges.
-static bool find_least(struct core *core, const struct core_node *node, const struct view *views,
-                       int64_t *least, int64_t *sum)
-{
-    memcpy(sum, node->cost, node->k * sizeof(int64_t));
-    for (uint32_t i = 0; i < node->edges.n; i++) {
-        struct view x = views[i];
-        for (uint32_t a = 0; a < node->k; a++) {
-            int64_t low = NEVER;
-            const int64_t *at = x.at + (size_t)a * x.k;
-            for (uint32_t j = 0; j < x.k; j++)
-                if (at[j] < low)
-                    low = at[j];
-            // A choice without partners is no case for dominance: visit_edge removes it first.
-            if (low >= NEVER)
-                return false;
-            least[(size_t)i * node->k + a] = low;
-            sum[a] = plus(sum[a], low);
-        }
-        core->effort->work += (size_t)node->k * x.k;
-    }
-    return true;
-}
-
-// Least of a[j] - b[j] where a[j] is allowed.
-HOT static int64_t least_gain(const int64_t *a, const int64_t *b, uint32_t n)
-{
-    int64_t low = NEVER;
-    for (uint32_t j = 0; j < n; j++) {
-        int64_t gain = a[j] < NEVER ? a[j] - b[j] : NEVER;
-        low = gain < low ? gain : low;
-    }
-    return low;
-}
-
-// True if taking b instead of a never costs more, whatever the neighbours take. The difference of the
-// least sums is more than can be gained; each edge takes off of it what it really gives.
-static bool beats(struct core *core, const struct core_node *node, const struct view *views,
-                  uint32_t b, uint32_t a, const int64_t *least, const int64_t *sum)
-{
-    int64_t gain = sum[a] - sum[b];
-    if (gain < 0 || !uses_less(node, b, a))
-        return false;
-    for (uint32_t i = 0; i < node->edges.n && gain >= 0; i++) {
-        struct view x = views[i];
-        int64_t most = least[(size_t)i * node->k + a] - least[(size_t)i * node->k + b];
-        gain += least_gain(x.at + (size_t)a * x.k, x.at + (size_t)b * x.k, x.k) - most;
-        core->effort->work += x.k;
-    }
-    return gain >= 0;
-}
-
-// A choice may only leave for one that stays (`dead[b]` is looked at): of two equal choices, each
-// of which beats the other, one is left.
-static bool dominate(struct core *core, uint32_t v, struct scratch *scratch)
-{
-    struct core_node *node = &core->nodes[v];
-    size_t cells = (size_t)node->k * ((size_t)node->edges.n + 1);
-    bool any = false;
-    if (node->k < 2 ||
-        !make_room(core, &scratch->least, &scratch->n_least, cells, sizeof(int64_t)) ||
-        !see_edges(core, v, scratch))
-        return false;
-    int64_t *least = scratch->least, *sum = least + (size_t)node->k * node->edges.n;
-    memset(scratch->dead, 0, node->k);
-    if (!find_least(core, node, scratch->views, least, sum))
-        return false;
-    for (uint32_t a = 0; a < node->k; a++)
-        for (uint32_t b = 0; b < node->k && !scratch->dead[a]; b++)
-            if (a != b && !scratch->dead[b] && beats(core, node, scratch->views, b, a, least, sum))
-                any = (scratch->dead[a] = 1);
-    if (any)
-        tsr__core_remove(core, v, scratch->dead);
-    return any;
-}
-
 // Sums may have made choices forbidden.
 static bool forbidden(struct core *core, uint32_t v, uint8_t *dead)
 {
@@ -656,7 +521,7 @@ static void visit_node(struct core *core, struct queue *queue, uint32_t v, struc
         return;
     }
     trim_uses(core, v);
-    if (dominate(core, v, scratch)) {
+    if (tsr__core_dominate(core, v, &scratch->dominance, scratch->dead)) {
         touched(core, queue, v);
         return; // comes again
     }
@@ -968,7 +833,5 @@ void tsr__core_reduce(struct core *core)
     tsr__heap_free(core->heap, scratch.count);
     tsr__heap_free(core->heap, scratch.dead);
     tsr__heap_free(core->heap, scratch.which);
-    tsr__heap_free(core->heap, scratch.least);
-    tsr__heap_free(core->heap, scratch.turned);
-    tsr__heap_free(core->heap, scratch.views);
+    tsr__dominance_free(core, &scratch.dominance);
 }
