@@ -298,7 +298,8 @@ static void text_is_safe_in_pieces(void **state)
                     break;
             }
             kept = total - from;
-            memmove(pending, pending + from, kept);
+            if (from > 0) // valgrind takes a move onto itself for a mistake
+                memmove(pending, pending + from, kept);
         }
         all[made] = 0;
         assert_string_equal(all, want);
