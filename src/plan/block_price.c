@@ -25,8 +25,7 @@ int tsr__block_batch_dim(const struct blocks *blocks, const struct block_plan *p
 // A state is kept by each copy for its share of the batch: it is cut out of nothing, and brought nowhere.
 static bool stays(const struct blocks *blocks, const tsr_value *value)
 {
-    const unsigned char *list = blocks->planner->ends.stays;
-    return list && list[tsr__value_id(value)];
+    return planner_stays(blocks->planner, value);
 }
 
 // What it takes that all outputs come to the first device, from all copies but its own.

@@ -32,7 +32,7 @@ static void list_ends(struct planner *planner, const tsr_graph *graph)
 {
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
-        if (planner->ends.stays && planner->ends.stays[tsr__value_id(value)])
+        if (planner_stays(planner, value))
             add_constant(planner, value);
         else
             add_given(planner, value);

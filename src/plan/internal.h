@@ -271,6 +271,12 @@ static inline int64_t tsr__planner_device(const struct planner *planner, int64_t
     return planner->machine.numbers ? planner->machine.numbers[device] : device;
 }
 
+// An output or input that stays on its devices between runs.
+static inline bool planner_stays(const struct planner *planner, const tsr_value *value)
+{
+    return planner->ends.stays && planner->ends.stays[tsr__value_id(value)];
+}
+
 // budget.c
 double tsr__clock(void); // seconds since some time
 void tsr__budget_start(struct budget *budget, tsr_session *session,
@@ -289,6 +295,8 @@ bool tsr__planner_late(struct planner *planner);
 // Candidates and program of the nodes that are listed, with as many ways of each node as there is time for. False: out of memory.
 // pace.late afterwards: there is no program, not even of a few ways.
 bool tsr__planner_build(struct planner *planner, int64_t memory);
+// Notes that ways were left out.
+void tsr__pace_say(const struct planner *planner);
 // What a solve says of the program, said of all ways of the nodes.
 void tsr__pace_settle(const struct planner *planner, struct program_result *result);
 
@@ -427,6 +435,9 @@ bool tsr__planner_program(struct planner *planner, int64_t memory);
 // answer.c: the chosen plan.
 // Bytes on each device at the worst time; peak, if not NULL: those of its process.
 bool tsr__planner_memory(struct planner *planner, int64_t *bytes, int64_t *peak);
+// Adds to each device the constants (and states) that it holds of this model and that nobody else has: shared, by value id, says
+// which another model has too. False: out of memory.
+bool tsr__planner_add_own(struct planner *planner, const unsigned char *shared, int64_t *bytes);
 // How many devices some node of the chosen plan has something on, at least 1. What lies on the others is nobody's: their
 // bytes and peaks become 0.
 int64_t tsr__planner_used(const struct planner *planner, int64_t *bytes, int64_t *peak);

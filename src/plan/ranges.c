@@ -106,8 +106,7 @@ static void describe_output(struct describing *describing, const tsr_value *valu
             *leave = value;
         tsr__text_printf(&describing->key, "l");
     }
-    bool stays = planner->ends.stays && planner->ends.stays[tsr__value_id(value)];
-    if (stays) {
+    if (planner_stays(planner, value)) {
         tsr__text_printf(&describing->key, "s");
     } else if (tsr_value_is_output(value)) {
         const tsr_value **out = vec_push(&planner->arena, &describing->out);

@@ -74,8 +74,7 @@ struct readers tsr__planner_readers(struct planner *planner, struct arena *arena
     if (collecting.list.n)
         readers.last = collecting.list.at[collecting.list.n - 1].node;
     // What stays on its devices is brought to nobody, but it must lie there to the end.
-    readers.stays = planner->ends.stays && planner->ends.stays[tsr__value_id(value)] &&
-                    tsr_value_is_output(value);
+    readers.stays = planner_stays(planner, value) && tsr_value_is_output(value);
     if (readers.stays)
         readers.last = planner->n_nodes;
     bool given_on = (tsr_value_is_output(value) && !readers.stays) || collecting.leaves;

@@ -297,10 +297,10 @@ tsr_status tsr__planner_keep_states(struct planner *planner)
     if (st != TSR_OK)
         return st;
     const char *before = begin_lines(planner, META_KEEP_CUT, &text);
-    bool hands_over = planner->ends.stays && !planner->ends.states.n;
+    bool hands_over = !planner->ends.states.n;
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
         const tsr_value *value = tsr_graph_output(graph, i);
-        if (hands_over && planner->ends.stays[tsr__value_id(value)])
+        if (hands_over && planner_stays(planner, value))
             add_line(&text, before, tsr__value_str(value));
     }
     return set_lines(planner, META_KEEP_CUT, &text);
