@@ -361,19 +361,43 @@ static bool link_state(struct joint *joint, const tsr_value *present, const tsr_
     return !joint->program.arena->failed;
 }
 
-// Outputs of the first model go with states of the second by the name of the state's present value.
+const tsr_value *tsr__joint_handed(const struct planner *first, const struct state_pair *pair)
+{
+    const tsr_graph *graph = tsr_model_graph(first->model);
+    for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
+        const tsr_value *value = tsr_graph_output(graph, i);
+        if (str_eq(tsr__value_str(value), tsr__value_str(pair->present)))
+            return value;
+    }
+    return NULL;
+}
+
 static bool link_states(struct joint *joint)
 {
-    const tsr_graph *graph = tsr_model_graph(joint->planners[0]->model);
     for (size_t i = 0; i < joint->planners[1]->ends.states.n; i++) {
-        const struct state_pair *state_pair = &joint->planners[1]->ends.states.at[i];
-        for (size_t k = 0; k < tsr_graph_output_count(graph); k++) {
-            const tsr_value *value = tsr_graph_output(graph, k);
-            if (str_eq(tsr__value_str(value), tsr__value_str(state_pair->present)) &&
-                !link_state(joint, value, state_pair->past))
-                return false;
-        }
+        const struct state_pair *pair = &joint->planners[1]->ends.states.at[i];
+        const tsr_value *handed = tsr__joint_handed(joint->planners[0], pair);
+        if (handed && !link_state(joint, handed, pair->past))
+            return false;
     }
+    return true;
+}
+
+bool tsr__joint_shared(struct planner *const planners[2], const struct twins *twins,
+                       unsigned char *out[2])
+{
+    const struct planner_ends *ends = &planners[1]->ends;
+    for (int m = 0; m < 2; m++) {
+        uint32_t n_values = tsr__model_value_ids(planners[m]->model);
+        out[m] = ARENA_ARRAY(&planners[0]->arena, unsigned char, n_values + 1);
+        if (!out[m])
+            return false;
+        for (uint32_t id = 0; id < n_values; id++)
+            out[m][id] = twins->of[m][id] != NULL;
+    }
+    for (size_t i = 0; i < ends->states.n; i++)
+        if (tsr__joint_handed(planners[0], &ends->states.at[i]))
+            out[1][tsr__value_id(ends->states.at[i].past)] = 1;
     return true;
 }
 

@@ -39,6 +39,12 @@ bool tsr__joint_twins(struct planner *const planners[2], struct twins *out);
 // The program of both, in the first planner's `work`. Planners, twins, runs and links are given; the planners have their programs.
 // False: out of memory.
 bool tsr__joint_program(struct joint *joint);
+// The first model's output that becomes the other's cache: it has the name of that one's present value. NULL: it has none.
+const tsr_value *tsr__joint_handed(const struct planner *first, const struct state_pair *pair);
+// By model and value id, what the other model has too: weights, and caches that the first hands over to the second. False: out of
+// memory.
+bool tsr__joint_shared(struct planner *const planners[2], const struct twins *twins,
+                       unsigned char *out[2]);
 // One run of the first model and `runs` of the other; what cannot be counted is PLAN_NEVER.
 int64_t tsr__joint_time(int64_t first, int64_t runs, int64_t other);
 // The explained choices' costs, which are the program's, as picoseconds.

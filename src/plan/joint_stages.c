@@ -52,18 +52,15 @@ static void add_readers(struct staging *staging, const tsr_value *value, const t
 static void add_state(struct staging *staging, const struct state_pair *pair)
 {
     struct planner *first = staging->planner;
-    const tsr_graph *graph = tsr_model_graph(first->model);
     struct readers readers =
         tsr__planner_readers(staging->other->planner, &first->arena, pair->past);
-    for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
-        const tsr_value *value = tsr_graph_output(graph, i);
-        const tsr_node *from = tsr_value_producer(value);
-        if (!from || !readers.n || !str_eq(tsr__value_str(value), tsr__value_str(pair->present)))
-            continue;
-        int64_t at = first->node_at[tsr__node_id(from)];
-        if (at >= 0)
-            add_shared(staging, &(struct reader){.node = (size_t)at}, &readers.at[0]);
-    }
+    const tsr_value *handed = tsr__joint_handed(first, pair);
+    const tsr_node *from = handed ? tsr_value_producer(handed) : NULL;
+    if (!from || !readers.n)
+        return;
+    int64_t at = first->node_at[tsr__node_id(from)];
+    if (at >= 0)
+        add_shared(staging, &(struct reader){.node = (size_t)at}, &readers.at[0]);
 }
 
 static int by_first(const void *a, const void *b)
