@@ -94,6 +94,12 @@ bool tsr__planner_build(struct planner *planner, int64_t memory)
     return true;
 }
 
+void tsr__pace_say(const struct planner *planner)
+{
+    tsr__diag(planner->session, DIAG_plan_narrow, NULL, "give it more time (--time S)",
+              "there was no time to price all ways to run the nodes: each has its first few");
+}
+
 void tsr__pace_settle(const struct planner *planner, struct program_result *result)
 {
     if (!planner->pace.ways)

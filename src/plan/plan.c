@@ -258,8 +258,7 @@ static tsr_status compare_devices(struct planner *planner, const tsr_plan_option
 static tsr_status say_lacks(struct planner *planner, const struct block_choice *block)
 {
     if (is_narrow(planner))
-        tsr__diag(planner->session, DIAG_plan_narrow, NULL, "give it more time (--time S)",
-                  "there was no time to price all ways to run the nodes: each has its first few");
+        tsr__pace_say(planner);
     if (planner->memory.exceeds && !block->devices)
         return tsr__planner_warn_memory(planner);
     return TSR_OK;
