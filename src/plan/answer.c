@@ -218,6 +218,33 @@ static int64_t most_of(const struct account *account, int64_t device, size_t *ti
     return account->all_time[device] + most;
 }
 
+// What each device holds of a constant, in all layouts that are wanted of it.
+static bool add_held(struct planner *planner, const tsr_value *constant, int64_t *bytes)
+{
+    const struct plan_value *value = &planner->values[tsr__value_id(constant)];
+    struct arena arena;
+    struct forms forms;
+    if (!forms_of(planner, constant, PLAN_NO_LAYOUT, 0, &forms))
+        return false;
+    tsr__arena_init(&arena, planner->session);
+    for (size_t i = 0; i < forms.n; i++)
+        for (int64_t device = 0; device < planner->machine.n; device++)
+            bytes[device] += tsr__planner_held(planner, &arena, forms.at[i].layout, value, device);
+    bool ok = !arena.failed;
+    tsr__arena_free(&arena);
+    return ok;
+}
+
+bool tsr__planner_add_own(struct planner *planner, const unsigned char *shared, int64_t *bytes)
+{
+    for (size_t i = 0; i < planner->ends.constants.n; i++) {
+        const tsr_value *constant = planner->ends.constants.at[i];
+        if (!shared[tsr__value_id(constant)] && !add_held(planner, constant, bytes))
+            return false;
+    }
+    return true;
+}
+
 // `time` is not asked for here: most_of needs somewhere to write it.
 bool tsr__planner_memory(struct planner *planner, int64_t *bytes, int64_t *peak)
 {

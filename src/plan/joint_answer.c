@@ -12,8 +12,7 @@ static bool build(struct joint *joint, int64_t memory)
 {
     for (int m = 0; m < 2; m++)
         if (!tsr__planner_list(joint->planners[m]) ||
-            !tsr__planner_candidates(joint->planners[m]) ||
-            !tsr__planner_program(joint->planners[m], memory))
+            !tsr__planner_build(joint->planners[m], memory))
             return false;
     return true;
 }
@@ -62,11 +61,35 @@ static void sum_up(const struct joint *joint, const struct program_result *resul
     // The program's costs were halved `shift` times, rounded down: its bound is never too high.
     out->bound = smaller(result->bound << joint->shift, out->cost);
     out->optimal = result->optimal;
+    out->stopped = !result->optimal && (joint->planners[0]->pace.ways > 0 ||
+                                        tsr__budget_over(joint->planners[0]->budget));
     if (!result->optimal)
         out->gap = (double)(out->cost - out->bound) / (double)out->cost;
 }
 
-// Writes both models; what both hold on a device at a time is the larger of the two, since one of them runs.
+// What both hold on a device at the worst time: one of them runs, and of the other the constants and caches lie there that the
+// first has not. Prefill takes 3 GiB and decode 2; decode has a table of its own of 2 GiB: the worst is prefill's 3 + 2.
+static bool add_up(struct joint *joint, const tsr_plan_part *parts, int64_t *memory, int64_t *peak)
+{
+    size_t n = (size_t)joint->planners[0]->machine.n;
+    unsigned char *shared[2];
+    int64_t *own[2];
+    if (!tsr__joint_shared(joint->planners, joint->twins, shared))
+        return false;
+    for (int m = 0; m < 2; m++) {
+        own[m] = ARENA_ARRAY(&joint->planners[0]->arena, int64_t, n);
+        if (!own[m] || !tsr__planner_add_own(joint->planners[m], shared[m], own[m]))
+            return false;
+    }
+    for (size_t device = 0; device < n; device++) {
+        memory[device] = larger(parts[0].memory[device] + own[1][device],
+                                parts[1].memory[device] + own[0][device]);
+        peak[device] = larger(peak[device] + own[1][device], peak[n + device] + own[0][device]);
+    }
+    return true;
+}
+
+// Writes both models, and tells what they come to together.
 static tsr_status tell(struct joint *joint, const struct program_result *result,
                        const tsr_plan_options *options, tsr_plan_summary *out)
 {
@@ -83,10 +106,8 @@ static tsr_status tell(struct joint *joint, const struct program_result *result,
         if (st != TSR_OK)
             return st;
     }
-    for (size_t device = 0; device < n; device++) {
-        peak[device] = larger(peak[device], peak[n + device]);
-        memory[device] = larger(parts[0].memory[device], parts[1].memory[device]);
-    }
+    if (!add_up(joint, parts, memory, peak))
+        return TSR_NOMEM;
     *out = (tsr_plan_summary){.size = sizeof *out, .devices = n, .feasible = true};
     out->memory = memory;
     out->peak = peak;
@@ -101,7 +122,9 @@ static tsr_status refuse(struct joint *joint, bool proved, tsr_plan_summary *out
     struct program_least least = {0};
     *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)planner->machine.n};
     struct program_options share = tsr__budget_share(planner->budget, 0.5);
-    tsr_status st = tsr__program_least(&joint->program, &share, &planner->arena, &least);
+    tsr_status st = TSR_OK;
+    if (!planner->pace.late)
+        st = tsr__program_least(&joint->program, &share, &planner->arena, &least);
     if (st != TSR_OK)
         return st;
     if (least.found)
@@ -122,16 +145,41 @@ static tsr_status solve(struct joint *joint, const tsr_plan_options *options, ts
     struct planner *planner = joint->planners[0];
     struct program_result result = {0};
     tsr_status st = TSR_OK;
-    if (options->export_lp)
+    if (options->export_lp && !planner->pace.late)
         st = tsr__planner_export(planner->session, &joint->program, options->export_lp);
     if (st != TSR_OK)
         return st;
     st = tsr__planner_solve(planner, &joint->program, &result);
     if (st != TSR_OK)
         return st;
+    if (planner->pace.ways)
+        tsr__pace_say(planner);
     if (!result.feasible)
         return refuse(joint, result.infeasible, out);
     return tell(joint, &result, options, out);
+}
+
+// The first planner's pace is that of both from here on: ways that one of them lacks are missing in both, and no plan takes less
+// than both do at least.
+static void join_paces(struct joint *joint)
+{
+    struct planner_pace *first = &joint->planners[0]->pace, *second = &joint->planners[1]->pace;
+    first->late = first->late || second->late;
+    if (first->ways == 0)
+        first->ways = second->ways;
+    first->least = tsr__joint_time(first->least, joint->runs[1], second->least) >> joint->shift;
+}
+
+// Both programs, and the one of both; where there was no time for them there is none. False: out of memory.
+static bool build_both(struct joint *joint, struct twins *twins, int64_t memory)
+{
+    if (!build(joint, memory) || !tsr__joint_twins(joint->planners, twins))
+        return false;
+    bool late = joint->planners[0]->pace.late || joint->planners[1]->pace.late;
+    if (!late && !tsr__joint_program(joint))
+        return false;
+    join_paces(joint);
+    return true;
 }
 
 // steps: how often the second model runs for each run of the first; 0 counts as once.
@@ -146,8 +194,7 @@ tsr_status tsr__plan_joint(struct planner *planner, struct planner *with,
                           .link_arena = &planner->arena,
                           .runs = {1, larger(options->steps, 1)}};
     tsr__map_init(&links, &planner->arena, 256);
-    if (!build(&joint, memory_limit(options)) || !tsr__joint_twins(joint.planners, &twins) ||
-        !tsr__joint_program(&joint))
+    if (!build_both(&joint, &twins, memory_limit(options)))
         return TSR_NOMEM;
     tsr_status st = solve(&joint, options, out);
     tsr__budget_told(planner->budget);

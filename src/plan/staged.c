@@ -41,6 +41,13 @@ static bool memory_of_stage(struct staging *staging, const struct stage *stage,
         out->memory[stage->devices[device]] = bytes[device];
         out->peak[stage->devices[device]] = most[device];
     }
+    if (!out->shared)
+        return true;
+    memset(bytes, 0, stage->n * sizeof *bytes);
+    if (!tsr__planner_add_own(&stage->kind->planner, out->shared, bytes))
+        return false;
+    for (size_t device = 0; device < stage->n; device++)
+        out->own[stage->devices[device]] = bytes[device];
     return true;
 }
 
@@ -166,10 +173,11 @@ static bool usage_new(struct planner *planner, struct stage_usage *out)
     struct arena *arena = &planner->session->results[RESULT_PLAN];
     out->memory = ARENA_ARRAY(arena, int64_t, (size_t)planner->machine.n);
     out->peak = ARENA_ARRAY(arena, int64_t, (size_t)planner->machine.n);
-    return out->memory && out->peak;
+    out->own = ARENA_ARRAY(arena, int64_t, (size_t)planner->machine.n);
+    return out->memory && out->peak && out->own;
 }
 
-// One model runs at a time: the larger of the two counts.
+// One model runs at a time, and what the other alone has lies there meanwhile.
 static bool larger_usage(struct planner *planner, const struct stage_usage usage[2],
                          tsr_plan_summary *out)
 {
@@ -177,11 +185,27 @@ static bool larger_usage(struct planner *planner, const struct stage_usage usage
     if (!usage_new(planner, &both))
         return false;
     for (int64_t device = 0; device < planner->machine.n; device++) {
-        both.memory[device] = larger(usage[0].memory[device], usage[1].memory[device]);
-        both.peak[device] = larger(usage[0].peak[device], usage[1].peak[device]);
+        both.memory[device] = larger(usage[0].memory[device] + usage[1].own[device],
+                                     usage[1].memory[device] + usage[0].own[device]);
+        both.peak[device] = larger(usage[0].peak[device] + usage[1].own[device],
+                                   usage[1].peak[device] + usage[0].own[device]);
     }
     out->memory = both.memory;
     out->peak = both.peak;
+    return true;
+}
+
+// Which values of each model the other has too; nothing is marked where there is one model. False: out of memory.
+static bool mark_shared(struct staging *staging, struct stage_usage usage[2])
+{
+    unsigned char *shared[2];
+    if (!staging->other)
+        return true;
+    struct planner *planners[2] = {staging->planner, staging->other->planner};
+    if (!tsr__joint_shared(planners, &staging->twins, shared))
+        return false;
+    for (int m = 0; m < 2; m++)
+        usage[m].shared = shared[m];
     return true;
 }
 
@@ -191,7 +215,8 @@ static tsr_status take_plan(struct staging *staging, const tsr_plan_options *opt
 {
     struct stage_usage usage[2] = {{0}};
     struct told_stages told;
-    if (!usage_new(staging->planner, &usage[0]) || !usage_new(staging->planner, &usage[1]))
+    if (!usage_new(staging->planner, &usage[0]) || !usage_new(staging->planner, &usage[1]) ||
+        !mark_shared(staging, usage))
         return TSR_NOMEM;
     tsr_status st = take_line(staging, line, usage);
     if (st != TSR_OK)

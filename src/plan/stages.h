@@ -181,6 +181,8 @@ struct told_stages {
 // What the devices hold of one model, by device.
 struct stage_usage {
     int64_t *memory, *peak;
+    int64_t *own;                // constants and caches that the other model has not
+    const unsigned char *shared; // by value id: the other model has it; NULL: there is one model
 };
 
 // stage_answer.c

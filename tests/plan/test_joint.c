@@ -270,6 +270,37 @@ static void wrong_states_are_refused(void **state)
     }
 }
 
+// Bytes by which the memory of all devices is more than the first model alone has there.
+static int64_t beyond_first(const struct net *t)
+{
+    int64_t more = 0;
+    for (size_t d = 0; d < t->p.devices; d++)
+        more += t->p.memory[d] - t->p.parts[0].memory[d];
+    return more;
+}
+
+// While the first model runs, what only the other has lies there too, and is told; what both have is told once.
+static void told_memory_has_both(void **state)
+{
+    (void)state;
+    static const int64_t stages[] = {0, 2};
+    for (size_t i = 0; i < TSR_COUNT(stages); i++)
+        for (int bias = 0; bias < 2; bias++) {
+            struct net *t = new_net();
+            add_layer(t, t->m, 4096, NULL);
+            t->o.with = add_model(t);
+            add_layer(t, t->o.with, 64, bias ? "bias" : NULL);
+            t->o.stages = stages[i];
+            assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+            if (bias)
+                assert_true(beyond_first(t) >= 64 * WIDTH * 4);
+            else
+                assert_int_equal(beyond_first(t), 0);
+            tsr_model_free(t->o.with);
+            net_free(t);
+        }
+}
+
 static void wrong_pairs_are_refused(void **state)
 {
     (void)state;
@@ -313,6 +344,7 @@ int main(void)
         cmocka_unit_test(equal_bytes_are_the_same_weight),
         cmocka_unit_test(caches_lie_the_same),
         cmocka_unit_test(wrong_states_are_refused),
+        cmocka_unit_test(told_memory_has_both),
         cmocka_unit_test(wrong_pairs_are_refused),
         cmocka_unit_test(memory_may_fail),
     };
