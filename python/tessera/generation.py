@@ -6,7 +6,7 @@ import ctypes
 import os
 import queue
 import threading
-from typing import Any, Iterator, List, Optional, Sequence, Union
+from typing import Any, Iterable, Iterator, List, Optional, Sequence, Union
 
 from . import _api
 from ._library import Session, library, options_of
@@ -15,12 +15,27 @@ from .session import run_options
 END = object()
 
 
-def _tokenizer(folder: str) -> Any:
+def tokenizer_of(folder: str) -> Any:
     try:
         from tokenizers import Tokenizer
     except ImportError:
         raise ImportError("text needs a tokenizer: pip install tokenizers (or give the tokens as a list of numbers)") from None
-    return Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
+    path = os.path.join(folder, "tokenizer.json")
+    if not os.path.exists(path):
+        raise FileNotFoundError("%s has no tokenizer.json: put the one of its model there, or give the tokens as numbers" % folder)
+    return Tokenizer.from_file(path)
+
+
+def pieces(tokenizer: Any, tokens: Iterable[int]) -> Iterator[str]:
+    """The text of tokens, piece by piece; half of a character waits for the token that has the rest of it."""
+    ids: List[int] = []
+    shown = ""
+    for token in tokens:
+        ids.append(token)
+        text = tokenizer.decode(ids)
+        if not text.endswith("\ufffd"):
+            yield text[len(shown):]
+            shown = text
 
 
 def _tokens(folder: str, ids: Sequence[int], devices: Union[int, str, None], max_tokens: int, temperature: float, top_k: int, top_p: float, seed: int,
@@ -78,12 +93,5 @@ def generate(folder: Union[str, os.PathLike], prompt: Union[str, Sequence[int]],
     if not isinstance(prompt, str):
         yield from _tokens(path, list(prompt), devices, max_tokens, temperature, top_k, top_p, seed, transport)
         return
-    tokenizer = _tokenizer(path)
-    ids: List[int] = []
-    shown = ""
-    for token in _tokens(path, tokenizer.encode(prompt).ids, devices, max_tokens, temperature, top_k, top_p, seed, transport):
-        ids.append(token)
-        text = tokenizer.decode(ids)
-        if not text.endswith("\ufffd"):  # half of a character: the rest comes with the next token
-            yield text[len(shown):]
-            shown = text
+    tokenizer = tokenizer_of(path)
+    yield from pieces(tokenizer, _tokens(path, tokenizer.encode(prompt).ids, devices, max_tokens, temperature, top_k, top_p, seed, transport))

@@ -34,6 +34,29 @@ def example(name, *words):
     return p.returncode, p.stdout, p.stdout + p.stderr
 
 
+def command(*words):
+    """The wheel's command `tessera`, with the program of this build."""
+    code = "import sys; from tessera import _command; _command.FOLDER = sys.argv.pop(1); _command.main()"
+    p = subprocess.run([sys.executable, "-c", code, BUILD, *words], capture_output=True, text=True, env=ENV, timeout=300)
+    return p.returncode, p.stdout, p.stderr
+
+
+def text_by_command(folder):
+    words = ["generate", folder, "--devices", "2", "--max-tokens", "12"]
+    rc, text, said = command(*words, "--prompt", "Hello")
+    case("tessera generate --prompt", rc == 0 and 10 < len(text.strip("\n")) <= 12 and not any(c.isdigit() for c in text[:3]) and "12 tokens" in said, (text, said))
+    wanted = subprocess.run([sys.executable, "-c", "import sys, tessera; print(''.join(tessera.generate(sys.argv[1], 'Hello', devices=2, max_tokens=12)))", folder],
+                            capture_output=True, text=True, env=ENV, timeout=300).stdout
+    case("and Python's generate say the same", text == wanted, (text, wanted))
+    rc, text, said = command(*words, "--prompt")
+    case("a prompt that is missing is told", rc == 2 and "--prompt needs a text" in said, said)
+    os.remove(folder + "/tokenizer.json")
+    rc, text, said = command(*words, "--prompt", "Hello")
+    case("a folder without a tokenizer is told", rc == 2 and "has no tokenizer.json" in said and "Traceback" not in said, said)
+    rc, text, said = command(*words, "--ids", "1,7,11")
+    case("tokens need none", rc == 0 and len(text.split()) == 12, said)
+
+
 def with_tokenizer(d):
     """The tests' generation folder with a tokenizer of one letter per token."""
     shutil.copytree(ROOT + "/tests/folders/genai_tiny", d + "/folder")
@@ -65,6 +88,7 @@ with tempfile.TemporaryDirectory(prefix="tessera-examples-") as d:
     if has("tokenizers"):
         rc, out, said = example("generate", with_tokenizer(d), "Hello")
         case("generate", rc == 0 and out.startswith("Hello") and "pieces of text" in out and len(out.splitlines()[0]) > 10, said)
+        text_by_command(d + "/folder")
     else:
         print("ok python example generate # SKIP no tokenizers")
 sys.exit(1 if failed else 0)
