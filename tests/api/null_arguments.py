@@ -18,6 +18,7 @@ HEADER, LIBRARY, FOLDER = sys.argv[1:]
 ROOM = 1 << 16  # for whatever a call writes through a pointer
 SECONDS = 60
 NO_HANDLE = 9
+PATH = re.compile(r"char \*(path|folder|file|out|set)\b")
 PLAIN = {"tsr_severity"}  # a number
 NEED_AN_ENGINE = {"tsr_job", "tsr_generator"}  # what a rank may be given is tested where there are ranks
 
@@ -78,7 +79,7 @@ class World:
 
     def text(self, declaration):
         """Paths are of what is there (`there`), or of what is not."""
-        if not re.search(r"path|folder|file|out|set\b", declaration):
+        if not PATH.search(declaration):
             return b"x"
         if not self.there:
             return os.path.join(self.scratch, "x").encode()
@@ -147,17 +148,19 @@ def main():
         for there in (False, True):
             world.there = there
             for name, given, at in cases(structs, calls):
+                if there and not any(PATH.search(p) for p in given):
+                    continue  # it was made with the same arguments before
                 end = ended(world, name, given, at)
                 tried += 1
                 if end == "no handle":
                     without |= {kind_of(p) for p in given if is_handle(p, structs)} - set(world.handles)
                 elif end:
                     died.append("%s, %s: %s" % (name, given[at], end))
-    for ok, name in ((tried > 400, "%d calls with a NULL were made" % tried),
+    for ok, name in ((tried > 300, "%d calls with a NULL were made" % tried),
                      (not died, "none of them dies " + "; ".join(died)),
                      (without == NEED_AN_ENGINE, "handles that there are none of here: %s" % sorted(without))):
         print("%s - %s" % ("ok" if ok else "not ok", name))
-    return bool(died) or tried <= 400 or without != NEED_AN_ENGINE
+    return bool(died) or tried <= 300 or without != NEED_AN_ENGINE
 
 
 if __name__ == "__main__":
