@@ -119,21 +119,26 @@ install: all ## into PREFIX (and DESTDIR)
 	@meson install -C $(BUILD)
 	@[ -n "$(DESTDIR)" ] || ldconfig 2>/dev/null || true
 
-# The Python package as a wheel, in dist/.
+# The Python package as a wheel, in dist/. Its build folder stays, so that the next one compiles what has changed.
 wheel: setup ## the Python package, in dist/
-	@.venv/bin/python -m pip wheel -q --no-deps -w dist . && ls dist
+	@.venv/bin/python -m pip wheel -q --no-deps -Cbuild-dir=build-wheel -w dist . && ls dist
 
 deb: setup ## a Debian package, in dist/
 	@tools/deb dist
 
-# The tree at this commit as tessera-VERSION.tar.xz, with the wheel and the package beside it.
-dist: all wheel deb ## tarball, wheel and Debian package, in dist/
+# The tree at this commit as tessera-VERSION.tar.xz, with the wheel and the package beside it. Compiles the library once: the package's
+# files are the wheel's, which a compiler cache knows (apt-get install ccache). No test is built.
+dist: $(BUILD)/build.ninja wheel deb ## tarball, wheel and Debian package, in dist/
 	@meson dist -C $(BUILD) --no-tests --allow-dirty >/dev/null && cp $(BUILD)/meson-dist/*.tar.xz dist && ls dist
+
+# What was made is installed where nothing else is, and used; needs a package index.
+distcheck: dist ## long: the wheel, the tarball and the package as somebody finds them who gets them
+	@.venv/bin/python tests/tools/dist.py dist .
 
 uninstall:
 	@ninja -C $(BUILD) uninstall
 
 clean: ## removes the build folders
-	rm -rf build build-asan build-asan-clang build-tsan build-clang build-cov build-fuzz build-deb
+	rm -rf build build-asan build-asan-clang build-tsan build-clang build-cov build-fuzz build-deb build-wheel
 
-.PHONY: deb dist hosts hand gpu help check sanitize wheel all soak setup demo test prove trials torture nemesis hunt compat bench fuzz lint install uninstall clean
+.PHONY: deb dist distcheck hosts hand gpu help check sanitize wheel all soak setup demo test prove trials torture nemesis hunt compat bench fuzz lint install uninstall clean
