@@ -202,6 +202,14 @@ def unequal_shares(d):
         np.savez(d + "/in.npz", x=rng.standard_normal((n, 6)).astype("f4"))
         out = json.loads(good("verify", "%s/%s.onnx" % (d, model), "--inputs", d + "/in.npz", "--json"))
         assert out["ok"] and not out["replicated"], (model, n, out)
+    # a sum that is asked for in halves and read in unequal parts is scattered, then moved: nobody ever has all of it
+    good("annotate", d + "/m.onnx", "--config", "c:2", "--shard", "up:w={2,1:0,1}", "--shard", "up:a={1,2:0,1}", "--shard", "relu:a={1,4:0,0,0,1}", "-o", d + "/t.onnx")
+    np.savez(d + "/in.npz", x=rng.standard_normal((5, 6)).astype("f4"))
+    out = json.loads(good("verify", d + "/t.onnx", "--inputs", d + "/in.npz", "--json"))
+    assert out["ok"], out
+    good("partition", d + "/t.onnx", "-o", d + "/moved")
+    ops = [n.op_type for n in onnx.load(d + "/moved/rank0.onnx").graph.node]
+    assert "ReduceScatter" in ops and "AllReduce" not in ops, ops
 
 
 CASES = [devices_of_stages, outputs_arrive, few_rows, several_tiles, unequal_shares, a_model_under_a_launcher, stages_overlap]

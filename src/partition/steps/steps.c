@@ -75,8 +75,18 @@ static size_t take_round(struct device_group *left, size_t n, struct device_grou
     return kept;
 }
 
+// How the node is asked to give the value, if that is otherwise than it makes it; NULL: it is not.
+static const struct tile_layout *asked_layout(const struct node_flow *nf, const tsr_value *value)
+{
+    for (size_t i = 0; i < tsr_node_output_count(nf->node); i++)
+        if (tsr_node_output(nf->node, i) == value)
+            return nf->wanted[i];
+    return NULL;
+}
+
 // All who read the value want it in one layout, and it is not the one in which its parts lie: it is
 // combined where it is wanted. A sum that is wanted cut is a reduce-scatter.
+// Unequal parts are no collective's: the sum is scattered as the node was asked to give it, and goes on from there.
 static bool draft_reduce_as_wanted(struct draft *draft, const struct node_flow *nf,
                                    struct form *partial)
 {
@@ -90,7 +100,11 @@ static bool draft_reduce_as_wanted(struct draft *draft, const struct node_flow *
         for (size_t k = 0; k < group; k++)
             if (!disjoint(&nf->groups[group], &nf->groups[k]))
                 return false;
-    return tsr__draft_lower(draft, partial, nf, want->layout) != NULL;
+    if (tsr__draft_lower(draft, partial, nf, want->layout))
+        return true;
+    const struct tile_layout *asked = asked_layout(nf, value);
+    return tsr__layout_shared(want->layout) && asked && draft_status(draft) == TSR_OK &&
+           tsr__draft_lower(draft, partial, nf, asked) != NULL;
 }
 
 // Usually one round: a device is in two groups only where copies of a part are unequal in number.
