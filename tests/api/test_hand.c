@@ -128,6 +128,7 @@ static tsr_topology *make_topology(tsr_session *session, uint64_t seed)
 {
     static const char *const texts[] = {"2", "3", "4", "ring:4", "grid:2x2", "hosts:2x2"};
     static const double speeds[] = {1e10, 1e11, 1e12, 1e13}, links[] = {1e8, 1e9, 1e10, 1e11};
+    static const double factors[] = {1, 1, 0.5, 0.3, 0.25};
     struct dice dice = {seed * 2 + 1};
     tsr_topology *topology = NULL;
     if (tsr_topology_parse(session, texts[pick(&dice, 6)], &topology) != TSR_OK)
@@ -135,7 +136,7 @@ static tsr_topology *make_topology(tsr_session *session, uint64_t seed)
     double flops = speeds[pick(&dice, 4)], bandwidth = speeds[pick(&dice, 3)];
     bool uneven = pick(&dice, 4) == 0;
     for (int i = 0; i < tsr_topology_devices(topology); i++) {
-        double factor = uneven && pick(&dice, 2) ? 0.5 : 1;
+        double factor = uneven ? factors[pick(&dice, 5)] : 1;
         tsr_topology_device device = {.flops = flops * factor, .bandwidth = bandwidth * factor};
         tsr_topology_set_device(topology, i, &device);
     }
