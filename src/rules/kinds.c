@@ -107,10 +107,54 @@ static bool is_depthwise(const tsr_node *node, const struct shapes *shapes)
     return shape.rank > 1 && shape.dims[1].value == 1;
 }
 
+// ---- what engines do within the convolution before it ---------------------------------------------
+
+static bool is_op(const tsr_node *node, const char *op)
+{
+    return node && strcmp(tsr_node_op(node), op) == 0;
+}
+
+// The node that makes the value for this one reader; NULL: none does, or others read it.
+static const tsr_node *made_for_one(const tsr_value *value)
+{
+    if (!value || tsr_value_is_output(value) || tsr_value_use_count(value) != 1)
+        return NULL;
+    return tsr_value_producer(value);
+}
+
+// A sum with what a convolution makes, or the scaling of it.
+static bool joins_convolution(const tsr_node *node)
+{
+    if (is_op(node, "BatchNormalization"))
+        return is_op(made_for_one(tsr_node_input(node, 0)), "Conv");
+    if (!is_op(node, "Add"))
+        return false;
+    return is_op(made_for_one(tsr_node_input(node, 0)), "Conv") ||
+           is_op(made_for_one(tsr_node_input(node, 1)), "Conv");
+}
+
+// Conv, Add, Relu one after the other: ONNX Runtime does all three where it convolves, on CPUs and GPUs.
+static bool is_swallowed(const tsr_node *node)
+{
+    static const char *const ends[] = {"Clip", "HardSigmoid", "LeakyRelu",
+                                       "Relu", "Sigmoid",     "Tanh"};
+    if (joins_convolution(node))
+        return true;
+    for (size_t i = 0; i < TSR_COUNT(ends); i++) {
+        if (!is_op(node, ends[i]))
+            continue;
+        const tsr_node *before = made_for_one(tsr_node_input(node, 0));
+        return is_op(before, "Conv") || (before && joins_convolution(before));
+    }
+    return false;
+}
+
 // By bisection: every node of a large model asks.
 struct node_kind tsr__node_kind(const tsr_node *node, const struct shapes *shapes)
 {
     struct node_kind kind = {NONE, TSR_MOVE_STREAM};
+    if (is_swallowed(node))
+        return (struct node_kind){NONE, NODE_MOVES_NOTHING};
     size_t low = 0, high = TSR_COUNT(rows);
     while (low < high) {
         size_t middle = (low + high) / 2;

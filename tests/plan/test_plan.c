@@ -75,6 +75,29 @@ static void kinds_have_speeds(void **state)
     assert_int_equal(price_of("Identity", &plain), 0);
 }
 
+// ONNX Runtime adds and cuts off where it convolves; what others read too it has to write first.
+static void convolutions_swallow_what_follows(void **state)
+{
+    (void)state;
+    const tsr_topology_device device = {.flops = 1e15, .bandwidth = 1e9};
+    for (int read_twice = 0; read_twice < 2; read_twice++) {
+        struct net *t = net_new("2", 1e15, 1e9, 1e-9, 1e9);
+        bool sized;
+        tsr_value *x = input(t, "x", DIMS(1, 4, 8, 8));
+        tsr_value *made = node(t, "Conv", x, weight(t, "w", DIMS(4, 4, 1, 1)), "made");
+        tsr_value *sum = node(t, "Add", made, x, "sum");
+        tsr_value *end = node(t, "Relu", sum, NULL, "end");
+        if (read_twice)
+            node(t, "Neg", made, NULL, "other");
+        struct shapes *shapes = tsr__shapes_new(&t->arena, t->m);
+        assert_non_null(shapes);
+        int64_t add = tsr__price_node(&t->arena, tsr_value_producer(sum), shapes, &device, &sized);
+        int64_t cut = tsr__price_node(&t->arena, tsr_value_producer(end), shapes, &device, &sized);
+        assert_true(read_twice ? add > 0 && cut > 0 : add == 0 && cut == 0);
+        net_free(t);
+    }
+}
+
 // A node of 2 MiB has the near speed, one of 128 the far one, one of 16 what is half way between them in logarithms.
 static void near_and_far(void **state)
 {
@@ -406,6 +429,7 @@ int main(void)
         cmocka_unit_test(written_plan_is_followed),
         cmocka_unit_test(kinds_have_speeds),
         cmocka_unit_test(near_and_far),
+        cmocka_unit_test(convolutions_swallow_what_follows),
         cmocka_unit_test(needed_memory_is_exact),
         cmocka_unit_test(values_are_counted_once),
         cmocka_unit_test(constants_are_counted_once),
