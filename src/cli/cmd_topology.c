@@ -329,7 +329,8 @@ static const struct option options[] = {
     {"--devices", "cpu:N|cuda:N",
      "measure: so many ranks on this host (default: one for each core), or on GPUs: cuda:2, "
      "cuda:2@0, CUDA:0,CPU"},
-    {"--seconds", "S", "measure: about so long (default 5)"},
+    {"--seconds", "S",
+     "measure: about so long (default 5); below 0.5 kinds of work are not told apart"},
     {"--transport", "NAME", "measure: threads, shm (processes), mpi"},
     {"--threads", "N", "measure: threads of each rank (default: cores / ranks, at least 1)"},
     END_OF_OPTIONS,

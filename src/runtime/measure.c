@@ -153,12 +153,12 @@ static bool is_timed(const struct measure_rank *rank, const struct sample *sampl
 static tsr_status compute(struct measure_rank *rank, struct comm_trouble *why)
 {
     double seconds[MEASURE_SAMPLES] = {0};
-    for (size_t i = 0; i < tsr__n_samples; i++) {
+    for (size_t i = 0; i < rank->samples; i++) {
         if (!is_timed(rank, &tsr__samples[i]))
             continue;
         tsr_status st = time_sample(rank, i, &seconds[i], why);
         if (rank->endpoint->rank == 0)
-            tsr__progress(rank->session, "engine", (uint64_t)i + 1, tsr__n_samples);
+            tsr__progress(rank->session, "engine", (uint64_t)i + 1, rank->samples);
         if (st != TSR_OK)
             return st;
     }
@@ -285,6 +285,23 @@ static tsr_status find_gpus(struct measuring *measuring, tsr_session *session)
                            measuring->engine->gpu_why);
 }
 
+// Kinds of work take half a second at least.
+static size_t samples_for(const struct measuring *measuring)
+{
+    return measuring->seconds < 0.5 ? MEASURE_BRIEFLY : tsr__n_samples;
+}
+
+#define MATRICES 8 // of all ranks together: 512 MiB, more than caches that cores share
+
+// Matrices of 64 MiB that one row is multiplied with: 8 with one rank, 4 each with two. One, from a cache that cores share, must do
+// where time is short.
+static int matrices_for(const struct measuring *measuring)
+{
+    if (measuring->seconds < 2 || measuring->n >= MATRICES)
+        return 1;
+    return MATRICES / measuring->n;
+}
+
 static void begin_rank(const struct measuring *measuring, tsr_session *session,
                        struct endpoint *endpoint, struct findings_of_rank *out,
                        struct measure_rank *rank)
@@ -296,6 +313,8 @@ static void begin_rank(const struct measuring *measuring, tsr_session *session,
                                   .options = &measuring->run,
                                   .gpu = measuring->gpu,
                                   .gpus = all_on_gpus(measuring),
+                                  .samples = samples_for(measuring),
+                                  .matrices = matrices_for(measuring),
                                   .seconds = measuring->seconds,
                                   .no_pin = measuring->run.no_pin,
                                   .out = out};
@@ -534,7 +553,8 @@ static tsr_status make_models(struct measuring *measuring)
                                           &measuring->folder);
     if (st != TSR_OK)
         return st;
-    return tsr__measure_write(measuring->session, measuring->folder->path);
+    return tsr__measure_write(measuring->session, measuring->folder->path, samples_for(measuring),
+                              matrices_for(measuring));
 }
 
 // Under a launcher, *place is this process's among the ranks, and says how many there are.

@@ -84,8 +84,7 @@ static void free_input(void *owner)
     rank->input = NULL;
 }
 
-// Whatever the memory holds: no number makes a product faster, but not a number may make an addition slower, on a host that
-// stands in for a GPU; so it is filled with zeros from the host.
+// What lies on the host would be copied within the time of a run.
 tsr_status tsr__measure_gpu_input(struct measure_rank *rank, tsr_tensors *out, tsr_dtype type,
                                   int n_dims, const int64_t *dims)
 {
@@ -93,15 +92,15 @@ tsr_status tsr__measure_gpu_input(struct measure_rank *rank, tsr_tensors *out, t
     size_t bytes = (size_t)tsr_dtype_bits(type) / 8;
     for (int i = 0; i < n_dims; i++)
         bytes *= (size_t)dims[i];
-    void *stream = tsr__seat_stream(rank->seat), *zeros = tsr__alloc(rank->session, bytes);
-    if (!zeros)
+    void *stream = tsr__seat_stream(rank->seat), *data = tsr__alloc(rank->session, bytes);
+    if (!data)
         return TSR_NOMEM;
-    memset(zeros, 0, bytes);
+    tsr__measure_fill(type, data, bytes);
     rank->input = tsr__measure_alloc(rank, bytes, &why);
-    int code = rank->input ? tsr__seat_up(rank->seat, rank->input, zeros, bytes, stream) : 2;
+    int code = rank->input ? tsr__seat_up(rank->seat, rank->input, data, bytes, stream) : 2;
     if (code == 0)
         code = tsr__seat_wait(rank->seat, stream);
-    tsr__free(rank->session, zeros, bytes);
+    tsr__free(rank->session, data, bytes);
     if (code != 0)
         return TSR_NOMEM;
     struct foreign foreign = {

@@ -20,40 +20,42 @@ static tsr_value *input_of(tsr_graph *graph, const struct sample *sample)
     return NULL;
 }
 
-static tsr_status fill_model(tsr_session *session, const struct sample *sample, tsr_model *model)
+static tsr_status fill_model(struct sample_graph *made, tsr_model *model)
 {
-    struct sample_graph made = {.session = session, .sample = sample};
     tsr_status st = tsr_model_set_opset(model, "", 17);
     if (st != TSR_OK)
         return st;
     st = tsr_model_set_opset(model, "com.microsoft", 1);
     if (st != TSR_OK)
         return st;
-    made.graph = tsr_model_graph(model);
-    tsr_value *x = input_of(made.graph, sample);
-    if (x && sample->body(&made, x))
+    made->graph = tsr_model_graph(model);
+    tsr_value *x = input_of(made->graph, made->sample);
+    if (x && made->sample->body(made, x))
         return TSR_OK;
     return TSR_NOMEM;
 }
 
-static tsr_status write_model(tsr_session *session, const struct sample *sample, const char *path)
+static tsr_status write_model(struct sample_graph *made, const char *path)
 {
     tsr_model *model = NULL;
-    tsr_status st = tsr_model_new(session, "measure", 8, &model);
+    tsr_status st = tsr_model_new(made->session, "measure", 8, &model);
     if (st != TSR_OK)
         return st;
-    st = fill_model(session, sample, model);
+    st = fill_model(made, model);
     if (st == TSR_OK)
         st = tsr_model_save(model, path);
     tsr_model_free(model);
     return st;
 }
 
-tsr_status tsr__measure_write(tsr_session *session, const char *folder)
+tsr_status tsr__measure_write(tsr_session *session, const char *folder, size_t samples,
+                              int matrices)
 {
     char path[MEASURE_PATH];
-    for (size_t i = 0; i < tsr__n_samples; i++) {
-        tsr_status st = write_model(session, &tsr__samples[i], tsr__measure_path(folder, i, path));
+    for (size_t i = 0; i < samples; i++) {
+        struct sample_graph made = {
+            .session = session, .sample = &tsr__samples[i], .matrices = matrices};
+        tsr_status st = write_model(&made, tsr__measure_path(folder, i, path));
         if (st != TSR_OK)
             return st;
     }
@@ -79,7 +81,16 @@ tsr_status tsr__measure_input(struct measure_rank *rank, tsr_session *session, s
         return st;
     if (rank->seat)
         return tsr__measure_gpu_input(rank, *out, of->type, of->rank, dims);
-    return tsr_tensors_put(*out, "x", of->type, of->rank, dims, NULL);
+    size_t bytes = (size_t)tsr_dtype_bits(of->type) / 8;
+    for (int i = 0; i < of->rank; i++)
+        bytes *= (size_t)dims[i];
+    void *data = tsr__alloc(session, bytes);
+    if (!data)
+        return TSR_NOMEM;
+    tsr__measure_fill(of->type, data, bytes);
+    st = tsr_tensors_put(*out, "x", of->type, of->rank, dims, data);
+    tsr__free(session, data, bytes);
+    return st;
 }
 
 // ---- times -------------------------------------------------------------------------------------
@@ -135,6 +146,8 @@ void tsr__measure_sum_up(struct measure_rank *rank, const double *seconds)
             continue;
         if (rank->large)
             work *= (double)sample->grows;
+        if (sample->as == AS_MOVE && sample->index == TSR_MOVE_WEIGHTS)
+            work *= rank->matrices;
         if (busy > 2 * run) // else most of it was the run: what is left says little
             busy -= run;
         *place = work / busy;

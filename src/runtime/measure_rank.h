@@ -45,13 +45,19 @@ struct sample_graph {
     tsr_session *session;
     tsr_graph *graph;
     const struct sample *sample;
-    int names; // given so far
+    int matrices; // of one row times 64 MiB (tsr__measure_matrices)
+    int names;    // given so far
 };
 extern const struct sample tsr__samples[];
 extern const size_t tsr__n_samples;
 #define MEASURE_SAMPLES 40 // there are no more of them
 
-tsr_status tsr__measure_write(tsr_session *session, const char *folder) TSR_MUST_USE;
+// Numbers as a model's may be, so many bytes of a type.
+void tsr__measure_fill(tsr_dtype type, void *out, size_t bytes);
+// The first of them: what a device has in any case, and rates by type.
+#define MEASURE_BRIEFLY 8
+tsr_status tsr__measure_write(tsr_session *session, const char *folder, size_t samples,
+                              int matrices) TSR_MUST_USE;
 const char *tsr__measure_path(const char *folder, size_t sample, char *out);
 
 // What one rank finds.
@@ -75,6 +81,8 @@ struct measure_rank {
     bool large;            // models have the size that a GPU needs
     bool gpus;             // all ranks are on GPUs
     double seconds;
+    size_t samples; // so many are timed
+    int matrices;   // of one row times 64 MiB
     int threads;
     bool one_host, no_pin;
     int n_groups, group[MEASURE_GROUPS];
@@ -99,7 +107,7 @@ tsr_status tsr__measure_collectives(struct measure_rank *rank,
 tsr_status tsr__measure_gpu_open(struct measure_rank *rank, struct comm_trouble *why) TSR_MUST_USE;
 tsr_status tsr__measure_gpu_meet(struct measure_rank *rank, struct comm_trouble *why) TSR_MUST_USE;
 void tsr__measure_gpu_close(struct measure_rank *rank); // when no rank communicates any more
-// An input of zeros there, whose memory goes with the set: what lies on the host would be copied within the time of a run.
+// An input there, whose memory goes with the set: what lies on the host would be copied within the time of a run.
 tsr_status tsr__measure_gpu_input(struct measure_rank *rank, tsr_tensors *out, tsr_dtype type,
                                   int n_dims, const int64_t *dims) TSR_MUST_USE;
 void tsr__measure_gpu_place(const struct measure_rank *rank, struct comm_call *call);

@@ -462,8 +462,8 @@ def test_topology_measured(d):
     g = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"], name="mm")], "g", [helper.make_tensor_value_info("x", f, [32, 64])],
                           [helper.make_tensor_value_info("y", f, [32, 64])], [helper.make_tensor("w", f, [64, 64], w)])
     onnx.save(helper.make_model(g, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), model)
-    for way in ("threads", "shm"):
-        rc, out, err = call("topology", "measure", "--devices", "cpu:2", "--seconds", "0.3", "--transport", way, "-o", path)
+    for way, seconds in (("threads", "0.3"), ("shm", "0.5")):  # from half a second on kinds of work are told apart
+        rc, out, err = call("topology", "measure", "--devices", "cpu:2", "--seconds", seconds, "--transport", way, "-o", path)
         if rc == 7:
             print("ok topology measure # SKIP no ONNX Runtime here")
             return
@@ -473,6 +473,9 @@ def test_topology_measured(d):
               all(x["flops"] > 1e8 and x["bandwidth"] > 1e8 and x["memory"] > 1 << 20 for x in doc["devices"]) and
               all(0 < x["latency"] < 1 and x["bandwidth"] > 1e6 for x in doc["links"]) and
               kinds == {(k, 2) for k in ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast", "reduce")}, (rc, err, doc))
+    first = doc["devices"][0]
+    check("topology measure tells kinds of work apart", {"convolution", "packed", "attention"} <= set(first["rates"]) and {"weights", "softmax", "cache"} <= set(first["moves"]) and
+          "stream" in first["near"], first)
     check("topology measured and shown", "measured" in call("topology", "show", path)[1])
     rc, out, err = call("plan", model, "--devices", path, "-o", planned)
     again = json.loads(call("topology", "show", planned, "--json")[1] or "{}")
