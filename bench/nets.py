@@ -38,7 +38,7 @@ class Net:
         return names[0] if outputs == 1 else names
 
     def save(self, folder, outputs):
-        outputs = [helper.make_tensor_value_info(name, self.type, None) for name in outputs]
+        outputs = [helper.make_tensor_value_info(name, self.type, shape) for name, shape in outputs]
         graph = helper.make_graph(self.nodes, "g", self.inputs, outputs, self.inits)
         domains = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
         model = onnx.shape_inference.infer_shapes(helper.make_model(graph, ir_version=10, opset_imports=domains))
@@ -61,7 +61,7 @@ def convolutions(folder):
         short = x if width == out else conv(net, x, width, out, 1, stride)
         x, width = net.node("Relu", [net.node("Add", [y, short])]), out
     flat = net.node("Flatten", [net.node("GlobalAveragePool", [x])])
-    net.save(folder, [net.node("Gemm", [flat, net.weight(width, 1000), net.weight(1000)])])
+    net.save(folder, [(net.node("Gemm", [flat, net.weight(width, 1000), net.weight(1000)]), None)])
 
 
 def depthwise(folder):
@@ -73,7 +73,7 @@ def depthwise(folder):
         y = conv(net, net.node("Relu", [conv(net, y, wide, wide, 3, stride, wide)]), wide, out, 1)
         x, width = net.node("Add", [x, y]) if width == out and stride == 1 else y, out
     flat = net.node("Flatten", [net.node("GlobalAveragePool", [x])])
-    net.save(folder, [net.node("Gemm", [flat, net.weight(width, 1000), net.weight(1000)])])
+    net.save(folder, [(net.node("Gemm", [flat, net.weight(width, 1000), net.weight(1000)]), None)])
 
 
 def packed(net, x, inside, out):
@@ -99,7 +99,7 @@ def decode(folder, kind="f4", hidden=2048, heads=32, kv=8, head=64, layers=4, pa
         gate = packed(net, norm, hidden, 4 * hidden)
         gate = net.node("Mul", [gate, net.node("Sigmoid", [gate])])
         x = net.node("Add", [x, packed(net, net.node("Mul", [gate, packed(net, norm, hidden, 4 * hidden)]), 4 * hidden, hidden)])
-    net.save(folder, [packed(net, x, hidden, vocabulary), *presents])
+    net.save(folder, [(packed(net, x, hidden, vocabulary), [1, 1, vocabulary]), *[(p, [1, kv, past + 1, head]) for p in presents]])
 
 
 MAKERS = {"convolutions": convolutions, "depthwise": depthwise, "decode": decode, "decode-float16": lambda folder: decode(folder, "f2")}
