@@ -100,7 +100,7 @@ case("--verbose says what the ranks are", rc == 0 and "rank 1: CPU (CPU), " in o
 
 # What is measured on GPUs: memory that is free there, rates by type, links between GPUs; a topology to plan for.
 MEASURED = work.name + "/measured.json"
-for devices, more in (("cuda:2@0", ()), ("CUDA:0,CPU", ()), ("cuda:2@0", ("--transport", "shm"))):
+for devices, more in (("CUDA:0,CPU", ("--transport", "shm")), ("cuda:2@0", ())):
     rc, out, err = call("topology", "measure", "--devices", devices, "--seconds", "0.2", "-o", MEASURED, *more)
     doc = json.load(open(MEASURED)) if rc == 0 else {"devices": [{}]}
     first = doc["devices"][0]
