@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LINK_ABI         4
+#define LINK_ABI         5
 #define LINK_SYMBOL      "tsr_link_open"
 #define LINK_WIRE_SYMBOL "tsr_link_wire"
 #define LINK_CARD        (32u << 10) // the most that a rank tells of itself when the ranks meet
@@ -21,9 +21,10 @@ struct link {
     uint32_t abi; // LINK_ABI
     int rank, size;
     int host_ranks, host_cores; // ranks on this host; cores they may use together
-    bool threads;               // functions may be called from several threads at a time
-    char library[128];          // "Open MPI v4.1.4", for messages
-    uint32_t jobs;              // opened over this link so far; counted by the user
+    bool crowded;      // every host has more ranks than cores: all ranks have the same word on it
+    bool threads;      // functions may be called from several threads at a time
+    char library[128]; // "Open MPI v4.1.4", for messages
+    uint32_t jobs;     // opened over this link so far; counted by the user
     void *state;
     // A request is done with p only when test says so. False: the network failed.
     bool (*send)(struct link *link, int peer, int channel, const void *p, size_t bytes,

@@ -33,6 +33,7 @@ struct ucx {
     ucp_ep_h *endpoints; // [rank]; NULL: this one, or closed
     void *flushing;      // the request of a flush, or NULL
     uint64_t job;        // upper bits of every tag
+    int crowded;         // ranks so far that say that they share a core
     pthread_mutex_t lock;
 };
 
@@ -293,12 +294,15 @@ static void on_error(void *data, ucp_ep_h endpoint, ucs_status_t status)
     (void)status;
 }
 
-// Called once for each other rank with the address of its worker.
+// Called once for each other rank with its card.
 static bool connect_to(void *data, int rank, const struct link_card *card)
 {
     struct ucx *ucx = data;
     if (rank == ucx->link.rank)
         return true;
+    if (card->bytes == 0)
+        return false;
+    ucx->crowded += card->data[card->bytes - 1] != 0;
     ucp_ep_params_t params = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS |
                                             UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                                             UCP_EP_PARAM_FIELD_ERR_HANDLER,
@@ -308,7 +312,7 @@ static bool connect_to(void *data, int rank, const struct link_card *card)
     return ucp_ep_create(ucx->worker, &params, &ucx->endpoints[rank]) == UCS_OK;
 }
 
-// Puts the address of this rank's worker on a card.
+// Puts the address of this rank's worker on a card, and behind it whether ranks share cores here.
 static bool fill_card(struct ucx *ucx, struct link_card *mine, char *error, size_t n)
 {
     size_t bytes;
@@ -316,12 +320,15 @@ static bool fill_card(struct ucx *ucx, struct link_card *mine, char *error, size
     ucs_status_t status = ucp_worker_get_address(ucx->worker, &address, &bytes);
     if (status != UCS_OK)
         return fail(error, n, "UCX has no address", status);
-    bool fits = bytes <= sizeof mine->data;
+    bool fits = bytes < sizeof mine->data;
     if (fits) {
-        mine->bytes = bytes;
+        mine->bytes = bytes + 1;
         memcpy(mine->data, address, bytes);
+        mine->data[bytes] = ucx->link.host_ranks > ucx->link.host_cores;
+        ucx->crowded = mine->data[bytes];
     } else {
-        snprintf(error, n, "UCX's address has %zu bytes, and %zu fit", bytes, sizeof mine->data);
+        snprintf(error, n, "UCX's address has %zu bytes, and %zu fit", bytes,
+                 sizeof mine->data - 1);
     }
     ucp_worker_release_address(ucx->worker, address);
     return fits;
@@ -340,6 +347,7 @@ static bool wire(struct ucx *ucx, struct link_meeting *meeting, char *error, siz
         // Stays in place if connect_to refuses; a failed meeting writes its own words over it.
         snprintf(error, n, "UCX finds no way to a rank");
         wired = meeting->swap(meeting, mine, connect_to, ucx, error, n);
+        ucx->link.crowded = ucx->crowded == meeting->size;
     }
     free(mine);
     return wired;
