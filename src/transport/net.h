@@ -116,6 +116,12 @@ size_t tsr__net_inline(const struct comm_call *call, uint64_t bytes);
 // Meets the group: all frames are here and say the same. send is what goes to each member, one for all with same.
 tsr_status tsr__net_meet(struct net *net, const struct comm_call *call, const int64_t *notes,
                          const struct comm_buffer *send, bool same, struct comm_trouble *why);
+// The other way to meet, with fewer messages and one step more: all send the first member (the head) their frame with up to NET_FRAME bytes of data, and
+// get one back, which the head sends (spread) when it has made something of what came (gather).
+tsr_status tsr__net_gather(struct net *net, const struct comm_call *call,
+                           const struct comm_buffer *data, struct comm_trouble *why);
+tsr_status tsr__net_spread(struct net *net, const struct comm_call *call,
+                           const struct comm_buffer *data, struct comm_trouble *why);
 tsr_status tsr__net_damaged(const struct comm_call *call, int peer, struct comm_trouble *why);
 // Sends or receives bytes, in chunks where they are many.
 tsr_status tsr__net_post(struct net *net, const struct comm_call *call, int peer, bool receives,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // net_post.c - messages between ranks that are processes: posting, waiting, the frames that begin every call.
 //
-// Every call starts with one frame to each other member: the header, and the data where it is small. The k-th
-// frame from a rank belongs to the k-th call that both are in, so ranks that disagree find it by comparing. Data
-// that is larger follows in messages of its own, taken only after the comparison.
+// Every call starts with one frame to each other member (or to the first one alone, tsr__net_gather): the header, and the
+// data where it is small. The k-th frame from a rank belongs to the k-th call that both are in, so ranks that disagree
+// find it by comparing. Data that is larger follows in messages of its own, taken only after the comparison.
 //
 // What waits for what: complete() is the only wait. It drives all messages of the call at once, so
 // no order of sends and receives can block two ranks. Once in about a millisecond it looks whether
@@ -202,9 +202,11 @@ static char *frame_out(struct net *net, const struct comm_call *call, int i)
 
 static bool grow_frames(struct net *net, const struct comm_call *call)
 {
-    size_t out = sizeof(struct comm_header) + tsr__net_room(call);
+    size_t out = (size_t)call->n_group * (sizeof(struct comm_header) + tsr__net_room(call));
+    if (out < FRAME_CAP) // tsr__net_spread sends one, of any length
+        out = FRAME_CAP;
     return tsr__net_grow(net->session, &net->frames, &net->frame_bytes,
-                         (size_t)call->n_group * (FRAME_CAP + out));
+                         (size_t)call->n_group * FRAME_CAP + out);
 }
 
 // Two members: 64 KiB; four: 21 KiB each; nine and more: 8 KiB each.
@@ -220,23 +222,39 @@ size_t tsr__net_inline(const struct comm_call *call, uint64_t bytes)
     return bytes <= tsr__net_room(call) ? (size_t)bytes : 0;
 }
 
+// Posts the receive of member i's frame.
+static tsr_status await_frame(struct net *net, const struct comm_call *call, int i,
+                              struct comm_trouble *why)
+{
+    tsr_status st =
+        tsr__net_post(net, call, (int)call->group[i], true, tsr__net_frame(net, i), FRAME_CAP, why);
+    if (st == TSR_OK)
+        net->pending[net->n_pending - 1].is_frame = true;
+    return st;
+}
+
+// Sends member i a frame that is made at `out`, with the first `along` bytes of its data.
+static tsr_status send_frame(struct net *net, const struct comm_call *call, int i, char *out,
+                             struct comm_header *header, const struct comm_buffer *data,
+                             size_t along, struct comm_trouble *why)
+{
+    header->bytes = data->bytes;
+    memcpy(out, header, sizeof *header);
+    if (along)
+        memcpy(out + sizeof *header, data->p, along);
+    return tsr__net_post(net, call, (int)call->group[i], false, out, sizeof *header + along, why);
+}
+
 // Posts this member's frame to member i and the receive of its frame.
 static tsr_status post_frame(struct net *net, const struct comm_call *call, int i,
                              struct comm_header *header, const struct comm_buffer *data,
                              struct comm_trouble *why)
 {
-    int peer = (int)call->group[i];
-    char *out = frame_out(net, call, i);
-    size_t along = tsr__net_inline(call, data->bytes);
-    header->bytes = data->bytes;
-    memcpy(out, header, sizeof *header);
-    if (along)
-        memcpy(out + sizeof *header, data->p, along);
-    tsr_status st = tsr__net_post(net, call, peer, true, tsr__net_frame(net, i), FRAME_CAP, why);
+    tsr_status st = await_frame(net, call, i, why);
     if (st != TSR_OK)
         return st;
-    net->pending[net->n_pending - 1].is_frame = true;
-    return tsr__net_post(net, call, peer, false, out, sizeof *header + along, why);
+    return send_frame(net, call, i, frame_out(net, call, i), header, data,
+                      tsr__net_inline(call, data->bytes), why);
 }
 
 tsr_status tsr__net_damaged(const struct comm_call *call, int peer, struct comm_trouble *why)
@@ -245,9 +263,10 @@ tsr_status tsr__net_damaged(const struct comm_call *call, int peer, struct comm_
                         call->op, call->node, (long long)call->id, peer);
 }
 
-// Checks the frame that came from member i.
+// Compares the frame that came from member i, which is to have `along` bytes of data; SIZE_MAX: as many as its header says.
 static tsr_status check_frame(struct net *net, const struct comm_call *call, int i, size_t got,
-                              const struct comm_header *mine, struct comm_trouble *why)
+                              const struct comm_header *mine, size_t along,
+                              struct comm_trouble *why)
 {
     struct comm_header theirs;
     int peer = (int)call->group[i];
@@ -257,25 +276,35 @@ static tsr_status check_frame(struct net *net, const struct comm_call *call, int
     memcpy(&theirs, tsr__net_frame(net, i), got < sizeof theirs ? got : sizeof theirs);
     theirs.op[sizeof theirs.op - 1] = theirs.node[COMM_NAME - 1] = 0;
     tsr_status st = tsr__header_compare(mine, net->endpoint.rank, &theirs, peer, why);
-    if (st != TSR_OK || got == sizeof theirs + tsr__net_inline(call, theirs.bytes))
+    if (along == SIZE_MAX)
+        along = tsr__net_inline(call, theirs.bytes);
+    if (st != TSR_OK || got == sizeof theirs + along)
         return st;
     return tsr__net_damaged(call, peer, why);
+}
+
+// What every call begins with: nothing of the last one is under way, or the job has failed.
+static tsr_status begin(struct net *net, const struct comm_call *call, const int64_t *notes,
+                        struct comm_header *header, struct comm_trouble *why)
+{
+    if (atomic_load(&net->failed))
+        return tsr__beat_told(net, why);
+    net->n_pending = 0;
+    if (!grow_frames(net, call))
+        return tsr__net_out_of_memory(net, why);
+    // Travels with the signs of life: two looks that see the same number saw the same wait.
+    atomic_fetch_add(&net->calls, 1);
+    tsr__header_of(call, notes, header);
+    return TSR_OK;
 }
 
 tsr_status tsr__net_meet(struct net *net, const struct comm_call *call, const int64_t *notes,
                          const struct comm_buffer *send, bool same, struct comm_trouble *why)
 {
     struct comm_header header = {0};
-    if (atomic_load(&net->failed))
-        return tsr__beat_told(net, why);
-    // What the last call posted is done, or the job has failed and this line is not reached.
-    net->n_pending = 0;
-    if (!grow_frames(net, call))
-        return tsr__net_out_of_memory(net, why);
-    // Travels with the signs of life: two looks that see the same number saw the same wait.
-    atomic_fetch_add(&net->calls, 1);
-    tsr__header_of(call, notes, &header);
-    tsr_status st = TSR_OK;
+    tsr_status st = begin(net, call, notes, &header, why);
+    if (st != TSR_OK)
+        return st;
     for (int i = 0; i < call->n_group; i++) {
         const struct comm_buffer *data = &send[same ? 0 : i];
         if (call->group[i] != net->endpoint.rank)
@@ -293,13 +322,79 @@ tsr_status tsr__net_meet(struct net *net, const struct comm_call *call, const in
     for (int i = 0; i < call->n_group; i++) {
         if (call->group[i] == net->endpoint.rank)
             continue;
-        st = check_frame(net, call, i, net->pending[at].got, &header, why);
+        st = check_frame(net, call, i, net->pending[at].got, &header, SIZE_MAX, why);
         if (st != TSR_OK)
             return st;
         at += 2; // receive and send of each member
     }
     net->n_pending = 0;
     return TSR_OK;
+}
+
+// The head: the first member.
+static bool is_head(const struct net *net, const struct comm_call *call)
+{
+    return call->group[0] == net->endpoint.rank;
+}
+
+// Of a head: the frames of all others are here and say the same.
+static tsr_status gather_frames(struct net *net, const struct comm_call *call,
+                                const struct comm_header *header, size_t bytes,
+                                struct comm_trouble *why)
+{
+    for (int i = 1; i < call->n_group; i++) {
+        tsr_status st = await_frame(net, call, i, why);
+        if (st != TSR_OK)
+            return st;
+    }
+    tsr_status st = complete(net, call, (struct net_range){0, net->n_pending}, BEAT_WAITING, why);
+    for (int i = 1; i < call->n_group; i++) {
+        if (st != TSR_OK)
+            return st;
+        st = check_frame(net, call, i, net->pending[i - 1].got, header, bytes, why);
+    }
+    return st;
+}
+
+tsr_status tsr__net_gather(struct net *net, const struct comm_call *call,
+                           const struct comm_buffer *data, struct comm_trouble *why)
+{
+    struct comm_header header = {0};
+    tsr_status st = begin(net, call, NULL, &header, why);
+    if (st != TSR_OK)
+        return st;
+    if (is_head(net, call))
+        return gather_frames(net, call, &header, data->bytes, why);
+    st = await_frame(net, call, 0, why);
+    if (st != TSR_OK)
+        return st;
+    st = send_frame(net, call, 0, frame_out(net, call, 0), &header, data, data->bytes, why);
+    if (st != TSR_OK)
+        return st;
+    st = complete(net, call, (struct net_range){0, net->n_pending}, BEAT_WAITING, why);
+    if (st != TSR_OK)
+        return st;
+    return check_frame(net, call, 0, net->pending[0].got, &header, data->bytes, why);
+}
+
+// All get the same frame, which is made once.
+tsr_status tsr__net_spread(struct net *net, const struct comm_call *call,
+                           const struct comm_buffer *data, struct comm_trouble *why)
+{
+    struct comm_header header = {0};
+    char *out = frame_out(net, call, 0);
+    net->n_pending = 0;
+    tsr__header_of(call, NULL, &header);
+    tsr_status st = send_frame(net, call, 1, out, &header, data, data->bytes, why);
+    for (int i = 2; i < call->n_group; i++) {
+        if (st != TSR_OK)
+            return st;
+        st = tsr__net_post(net, call, (int)call->group[i], false, out, sizeof header + data->bytes,
+                           why);
+    }
+    if (st != TSR_OK)
+        return st;
+    return tsr__net_complete(net, call, why);
 }
 
 // A frame's receive can be taken back. Data that is under way cannot: the other side may be

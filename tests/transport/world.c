@@ -151,7 +151,7 @@ static void box_failed(struct link *l)
     (void)l;
 }
 
-static struct mailbox_net *boxes_new(int n, int cores)
+static struct mailbox_net *boxes_new(int n, int cores, bool crowded)
 {
     struct mailbox_net *b = calloc(1, sizeof *b);
     pthread_mutex_init(&b->lock, NULL);
@@ -162,6 +162,7 @@ static struct mailbox_net *boxes_new(int n, int cores)
                                                      .size = n,
                                                      .host_ranks = n,
                                                      .host_cores = cores,
+                                                     .crowded = crowded,
                                                      .threads = true,
                                                      .library = "mailboxes",
                                                      .send = box_send,
@@ -254,7 +255,9 @@ static void open_ucx(struct world *w, int n, double timeout_s)
 
 void world_open(struct world *w, int n, const char *kind, double timeout_s)
 {
-    bool net = kind && strcmp(kind, "net") == 0, shm = kind && strcmp(kind, "shm") == 0;
+    bool crowded = kind && strcmp(kind, "crowded") == 0;
+    bool net = crowded || (kind && strcmp(kind, "net") == 0);
+    bool shm = kind && strcmp(kind, "shm") == 0;
     if (kind && strcmp(kind, "ucx") == 0) {
         open_ucx(w, n, timeout_s);
         return;
@@ -262,7 +265,7 @@ void world_open(struct world *w, int n, const char *kind, double timeout_s)
     struct comm_options o = {.timeout_s = timeout_s};
     *w = (struct world){.n = n, .net = net, .shm = shm, .session = tsr_session_new(NULL)};
     if (net)
-        w->boxes = boxes_new(n, 2);
+        w->boxes = boxes_new(n, 2, crowded);
     else if (shm)
         assert_int_equal(tsr__shm_new(w->session, n, &o, &w->memory), TSR_OK);
     else

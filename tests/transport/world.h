@@ -37,7 +37,7 @@ struct actor {
     struct comm_trouble why;
 };
 
-// kind: NULL (threads), "net", "shm" or "ucx".
+// kind: NULL (threads), "net", "crowded" (net, of ranks that share cores), "shm" or "ucx".
 void world_open(struct world *w, int n, const char *kind, double timeout_s);
 void world_run(struct world *w, struct actor *actors, void (*act)(struct actor *), void *data);
 void world_close(struct world *w);
