@@ -51,9 +51,10 @@ def agrees(model, devices, dims, d):
                 continue  # pieces of unknown size have none in a partition
         x = doc("simulate", what, "--devices", devices, *dims)
         assert x["devices"] == plan["devices"] == len(x["timeline"]) and x["requests"] == 1 and x["unsized"] == 0, x
-        assert abs(x["seconds"] / (plan["cost"] / 1e12) - 1) < 0.05, (model, devices, what, x["seconds"], plan["cost"] / 1e12)
+        assert abs(x["seconds"] / (plan["cost"] / 1e12) - 1) < 0.03, (model, devices, what, x["seconds"], plan["cost"] / 1e12)
         most = max(t["memory"] for t in x["timeline"])
-        assert abs(most / max(plan["memory"]) - 1) < 0.05, (model, devices, what, most, plan["memory"])
+        least = 0.85 if devices == "hosts:2x2" else 0.95  # a plan may count a copy that no device makes
+        assert least < most / max(plan["memory"]) < 1.05, (model, devices, what, most, plan["memory"])
         pieces = [t["arithmetic_s"] + t["moving_s"] + t["overhead_s"] - t["compute_s"] for t in x["timeline"]]
         assert all(abs(p) < 1e-9 for p in pieces), pieces
         over = sum(l["bytes"] for l in x["links"]) - sum(c["carried"] for c in x["communication"])
@@ -75,7 +76,7 @@ def with_the_plan(d):
     for n in (1, 2, 3, 4, 8, "ring:4", "hosts:2x2"):
         agrees(d + "/chain.onnx", n, [], d)
     for name in ("bert_tiny", "gpt2_tiny", "llama_tiny", "t5_tiny", "vit_tiny"):
-        for n in (2, 4):
+        for n in (2, 4, "hosts:2x2"):
             agrees(os.path.join(MODELS, name, "model.onnx"), n, ["--dim", "batch=8", "--dim", "seq=32", "--dim", "dseq=32"], d)
 
 
