@@ -20,7 +20,7 @@ BLOCKS = {  # tokens, hidden, heads, layers
     "block 64 x 1024": (64, 1024, 16, 2),
     "decode 1 x 2048, float32": (1, 2048, 16, 2),
 }
-LARGE_BLOCKS = {"block 1024 x 4096": (1024, 4096, 32, 2), "decode 1 x 4096, float32": (1, 4096, 32, 4)}
+LARGE_BLOCKS = {"block 1024 x 4096": (1024, 4096, 32, 1), "decode 1 x 4096": (1, 4096, 32, 2)}
 NETS = {"convolutions": "convolutions", "depthwise convolutions": "depthwise", "decode, GQA and 4 bits": "decode"}
 GPU_NETS = {"convolutions": "convolutions", "decode, GQA and 4 bits, float16": "decode-float16"}
 
