@@ -7,13 +7,14 @@ library to end (tsr_session_cancel).
 """
 from __future__ import annotations
 
+import atexit
 import ctypes
 import glob
 import importlib.util
 import os
 import queue
 import threading
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Set
 
 from . import _api
 from .errors import Finding, error_of
@@ -45,6 +46,17 @@ def engine_path() -> Optional[str]:
     return None
 
 
+_closing: Set[threading.Thread] = set()  # threads of sessions that are closed and may still be at it
+CLOSE_S = 60.0  # longest wait for them when Python ends
+
+
+@atexit.register
+def _wait_for_closing() -> None:
+    """Python ends such threads where they are: ranks and temporary folders would be left behind."""
+    for thread in list(_closing):
+        thread.join(CLOSE_S)
+
+
 class _Thread(threading.Thread):
     """Makes the calls that it is given, one after the other."""
 
@@ -56,6 +68,7 @@ class _Thread(threading.Thread):
         while True:
             call = self.calls.get()
             if call is None:
+                _closing.discard(self)
                 return
             work, answer, done = call
             try:
@@ -140,6 +153,7 @@ class Session:
             free()
             library.tsr_session_free(handle)
 
+        _closing.add(self._thread)
         self._thread.calls.put((end, [], threading.Event()))
         self._thread.calls.put(None)
 

@@ -4,7 +4,7 @@
 driver) read in place by the ranks there, copied for others, refused where no rank of this process could read them; deleters called once.
 
 usage: test_dlpack.py BUILD STANDIN"""
-import ctypes, os, sys, tempfile
+import ctypes, os, subprocess, sys, tempfile
 
 BUILD, STANDIN = map(os.path.abspath, sys.argv[1:3])
 os.environ["TESSERA_LIBRARY"] = BUILD + "/libtessera.so"
@@ -161,6 +161,15 @@ got = run(["CPU", "CPU"], x, "shm", out=place)
 case("a place is refused by processes", isinstance(got, str) and "lies on GPU 0" in got and (place.array == 0).all(), got)
 got = run(["CUDA:0", "CUDA:0"], x, "shm")  # the runs above have started the driver in this process
 case("refused: children of a process that uses a GPU", isinstance(got, str) and "has used a GPU" in got and "threads" in got, got)
+# A session that is closed when Python ends leaves nothing behind, not even with a run under way.
+LAST = "import sys, numpy as np, tessera; s = tessera.InferenceSession(sys.argv[1], devices=2, transport='shm'); s.start({'x': np.ones((2, 3), np.float32)}); s.close()"
+with tempfile.TemporaryDirectory() as d:
+    os.mkdir(d + "/tmp")
+    onnx.save(MODEL, d + "/model.onnx")
+    env = {**os.environ, "TMPDIR": d + "/tmp", "PYTHONPATH": BUILD + "/python"}
+    p = subprocess.run([sys.executable, "-c", LAST, d + "/model.onnx"], env=env, capture_output=True, text=True, timeout=60)
+    left = [name for name in os.listdir(d + "/tmp") if name.startswith("tessera")]  # the engine has files of its own there
+    case("what is closed last leaves nothing behind", p.returncode == 0 and left == [], (p.stderr, left))
 y = run(["CPU", "CPU"], x)
 case("results go out by DLPack", np.from_dlpack(y).ctypes.data == y.ctypes.data)
 sys.exit(failed > 0)
