@@ -336,6 +336,9 @@ struct strategy *tsr__planner_strategy(struct planner *planner, const struct pla
     key_of(&key, planner, node, rule, whole);
     tsr__text_printf(&key, "%d%d%d%a", pn->delays, pn->takes, gives_output(node),
                      tsr__node_count(node, planner->shapes.full));
+    // An Identity and a Relu have one rule, yet the one moves nothing.
+    struct work_kind kind = tsr__work_kind(node, planner->shapes.full);
+    tsr__text_printf(&key, " %d %d %d", kind.type, kind.rate, kind.move);
     if (is_annotated(planner, node))
         tsr__text_printf(&key, "@%lld", (long long)tsr_node_index(node));
     if (!key.failed)
