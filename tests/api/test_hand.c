@@ -218,7 +218,9 @@ static bool try_model(uint64_t seed, uint64_t shardings, struct tally *tally)
         double ratio = planned > told ? planned / told : told / planned;
         tally->models++;
         tally->worst = ratio > tally->worst ? ratio : tally->worst;
-        if (ratio > 1.03) {
+        // A plan adds up the longest part of every node. Unlike devices take turns in being last, and do not wait at every node.
+        double most = !are_alike(topology) && told > planned ? 1.05 : 1.03;
+        if (ratio > most) {
             tally->apart++;
             printf("# seed %llu: planned %g s, simulated %g s\n", (unsigned long long)seed, told,
                    planned);
