@@ -56,6 +56,16 @@ static struct str binding_text(struct planner *planner, const tsr_plan_summary *
 
 // ---- what would help ---------------------------------------------------------------------------
 
+// What to do where nothing is known of what is needed. Without a program it was time alone that was missing, and more devices
+// would take more of it.
+static const char *time_help(const struct planner *planner)
+{
+    if (planner->pace.late)
+        return "give it more time (--time S), or plan for fewer devices: a block of them, of which "
+               "copies run beside each other";
+    return "give it more time, more memory or more devices";
+}
+
 // The cheaper first: memory for each device, or more devices.
 static struct str help_text(struct planner *planner, const tsr_plan_summary *summary,
                             int64_t memory)
@@ -69,8 +79,7 @@ static struct str help_text(struct planner *planner, const tsr_plan_summary *sum
     if (planner->shapes.full != planner->shapes.told)
         sizes = ", or give sizes with --dim: symbolic dimensions without one are not cut";
     if (!summary->needs_bytes)
-        return tsr__arena_printf(&planner->arena,
-                                 "give it more time, more memory or more devices%s", sizes);
+        return tsr__arena_printf(&planner->arena, "%s%s", time_help(planner), sizes);
     if (!devices)
         return tsr__arena_printf(&planner->arena,
                                  "give each device " STR_FMT " (--memory %lld), or use more "
@@ -147,7 +156,7 @@ tsr_status tsr__planner_say_none(struct planner *planner, const char *what, bool
                                  int64_t needs)
 {
     struct str need = need_text(planner, needs);
-    struct str hint = STR("give it more time, more memory or more devices");
+    struct str hint = str_of(time_help(planner));
     if (needs > 0)
         hint =
             tsr__arena_printf(&planner->arena,
