@@ -71,6 +71,8 @@ static void try_grid(struct making *making, struct grid grid, const int *factor)
 {
     struct arena scratch;
     int64_t stride = 1;
+    if (tsr__planner_late(making->planner))
+        return;
     for (int i = grid.n; i-- > 0; stride *= grid.size[i])
         grid.stride[i] = stride;
     tsr__arena_init(&scratch, making->planner->session);

@@ -47,6 +47,12 @@ static int64_t cheapest(const struct planner *planner)
     return sum;
 }
 
+// The devices share out at best what one of them would take.
+static int64_t shared_out(const struct planner *planner)
+{
+    return (int64_t)((double)tsr__planner_whole_time(planner) / tsr__planner_speeds(planner));
+}
+
 // Leaves each node its first ways. What was made of all of them (tables, columns) is forgotten; prices stay.
 static void narrow(struct planner *planner, size_t ways)
 {
@@ -76,10 +82,12 @@ static void set_pace(struct planner *planner, const struct round *round)
 
 bool tsr__planner_build(struct planner *planner, int64_t memory)
 {
+    set_pace(planner, &rounds[0]);
     if (!tsr__planner_candidates(planner))
         return false;
-    planner->pace.least = cheapest(planner);
-    for (size_t i = 0; i < TSR_COUNT(rounds); i++) {
+    bool listed = !planner->pace.late; // else nodes have other ways, which nobody knows
+    planner->pace.least = listed ? cheapest(planner) : shared_out(planner);
+    for (size_t i = listed ? 0 : 1; i < TSR_COUNT(rounds); i++) {
         if (rounds[i].ways)
             narrow(planner, rounds[i].ways);
         set_pace(planner, &rounds[i]);

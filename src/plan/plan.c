@@ -321,6 +321,18 @@ static tsr_status solve_both(struct planner *planner, struct planner *other,
     return tsr__planner_keep_sizes(other, options->with_sizes, options->n_with_sizes);
 }
 
+// Both at once are planned on all devices, not as blocks that do the same.
+static tsr_status refuse_many(struct planner *planner)
+{
+    tsr__diag(
+        planner->session, DIAG_plan_devices, NULL,
+        "plan both for one block of devices (hosts:8x8), and let copies of it run beside each "
+        "other, each with its share of the requests",
+        "%lld devices; two models are planned together for at most %d",
+        (long long)planner->machine.n, PLAN_MAX_AT_ONCE);
+    return TSR_UNSUPPORTED;
+}
+
 // Together with another model.
 static tsr_status solve_with(struct planner *planner, const tsr_plan_options *options,
                              tsr_plan_summary *out)
@@ -331,6 +343,8 @@ static tsr_status solve_with(struct planner *planner, const tsr_plan_options *op
                   "load the other model on its own in the same session", "the two models are one");
         return TSR_INVALID;
     }
+    if (planner->machine.n > PLAN_MAX_AT_ONCE)
+        return refuse_many(planner);
     tsr__planner_start(&other, options->with);
     other.budget = planner->budget;
     other.machine.topology = planner->machine.topology;
