@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // check.c - measures `tessera check` on 100,000 annotated nodes: a chain of linear layers and element-wise operators, each
 // with a sharding of its inputs and its output, once right and once with a mistake at every hundredth node. What is
-// measured is the check alone, by processor time on one core, best of some rounds; the model is in memory. The goal is
-// one second for each. Prints one line for each figure: name, ours, the goal in the place
-// of a peer, ratio, goal, ok or short.
+// measured is the check alone, by processor time on one core, best of some rounds; the model is in memory. The yardstick
+// is a copy of the same model, made in turns on the same core, so that the goal means the same on every machine. Prints one
+// line for each figure: name, ours, the yardstick, ratio, goal, ok or short.
 #include "tessera.h"
 #include "help.h"
 
@@ -12,9 +12,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define NODES   100000
-#define ROUNDS  5
-#define GOAL_MS 1000.0
+#define NODES  100000
+#define ROUNDS 5
+#define GOAL   4.0 // copies in the time of a check, at most
 
 // Rows stay whole; columns of all values are cut over 4 devices, and the rows of every second weight.
 static void annotate(tsr_node *n, tsr_config *c, int i, int wrong)
@@ -97,22 +97,36 @@ static double check_once(tsr_session *s, tsr_model *m, size_t *errors)
     return ms;
 }
 
+// Milliseconds of a copy: every node, value and sharding is visited and written once.
+static double copy_once(tsr_model *m)
+{
+    tsr_model *copy = NULL;
+    double start = cpu_ms();
+    if (tsr_model_clone(m, &copy) != TSR_OK)
+        die("copying");
+    double ms = cpu_ms() - start;
+    tsr_model_free(copy);
+    return ms;
+}
+
 static void measure(tsr_session *s, const char *name, int wrong)
 {
     tsr_model *m = make_chain(s, wrong);
-    double best = 1e30;
+    double best = 1e30, copy = 1e30;
     size_t errors = 0;
     for (int i = 0; i < ROUNDS; i++) {
         double ms = check_once(s, m, &errors);
+        double other = copy_once(m);
         best = ms < best ? ms : best;
+        copy = other < copy ? other : copy;
     }
     if ((errors == 0) != !wrong) { // a check that sees nothing is quick
         for (size_t i = 0; i < 3 && i < tsr_finding_count(s); i++)
             fprintf(stderr, "%s", tsr_finding_text(s, i));
         die("finding what is wrong");
     }
-    printf("%-44s %11.2f ms %11.2f ms %8.2f  %-8s %s\n", name, best, GOAL_MS, GOAL_MS / best,
-           "<=1 s", best <= GOAL_MS ? "ok" : "short");
+    printf("%-44s %11.2f ms %11.2f ms %8.2f  <=%-6.1f %s\n", name, best, copy, best / copy, GOAL,
+           best <= GOAL * copy ? "ok" : "short");
     tsr_model_free(m);
 }
 
