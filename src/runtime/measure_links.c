@@ -322,6 +322,7 @@ tsr_status tsr__measure_collectives(struct measure_rank *rank, struct comm_troub
         st = why->status;
     if (!crew || !memory)
         goto free_memory;
+    st = TSR_OK; // one rank has no group
     *crew = (struct crew){.in = memory, .out = memory + most};
     for (int k = 0; k < rank->n_groups; k++) {
         st = time_groups(rank, crew, k, why);

@@ -473,6 +473,8 @@ def test_topology_measured(d):
               all(x["flops"] > 1e8 and x["bandwidth"] > 1e8 and x["memory"] > 1 << 20 for x in doc["devices"]) and
               all(0 < x["latency"] < 1 and x["bandwidth"] > 1e6 for x in doc["links"]) and
               kinds == {(k, 2) for k in ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast", "reduce")}, (rc, err, doc))
+    rc, out, err = call("topology", "measure", "--devices", "cpu:1", "--seconds", "0.01")
+    check("topology measure of one rank", rc == 0 and "us per node" in out, err)
     first = doc["devices"][0]
     check("topology measure tells kinds of work apart", {"convolution", "packed", "attention"} <= set(first["rates"]) and {"weights", "softmax", "cache"} <= set(first["moves"]) and
           "stream" in first["near"], first)
