@@ -37,9 +37,12 @@ static void keep_less(double *at, double other, bool first)
         *at = other;
 }
 
-// A device that names no speed for a type has that of flops.
+// A device that names no speed for a type has that of flops. For a kind of work it stays without one (0): a speed that was
+// measured is priced in another way.
 static double rate_of(const tsr_topology_device *device, int rate)
 {
+    if (rate >= TSR_RATE_CONVOLUTION)
+        return device->rates[rate];
     return device->rates[rate] > 0 ? device->rates[rate] : device->flops;
 }
 

@@ -41,6 +41,16 @@ def chain(path, layers=4, width=256, rows=64):
                                 opset_imports=[helper.make_opsetid("", 18)]), path)
 
 
+def pooled(path):
+    """Kinds of work that a device may have no speed of its own for: a convolution with as much to move as to compute, a pool."""
+    f, rng = TensorProto.FLOAT, np.random.default_rng(0)
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"], name="c", group=64, pads=[1] * 4), helper.make_node("MaxPool", ["c"], ["y"], name="p", kernel_shape=[3, 3])]
+    weights = [numpy_helper.from_array(rng.standard_normal((64, 1, 3, 3)).astype("f"), "w")]
+    ends = [helper.make_tensor_value_info(v, f, [8, 64, n, n]) for v, n in (("x", 64), ("y", 62))]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], weights), ir_version=10,
+                                opset_imports=[helper.make_opsetid("", 18)]), path)
+
+
 def agrees(model, devices, dims, d):
     planned, parts = d + "/planned.onnx", d + "/parts"
     plan = doc("plan", model, "--devices", devices, *dims, "-o", planned)
@@ -75,6 +85,8 @@ def with_the_plan(d):
     chain(d + "/chain.onnx")
     for n in (1, 2, 3, 4, 8, "ring:4", "hosts:2x2"):
         agrees(d + "/chain.onnx", n, [], d)
+    pooled(d + "/pooled.onnx")
+    agrees(d + "/pooled.onnx", 1, [], d)
     for name in ("bert_tiny", "gpt2_tiny", "llama_tiny", "t5_tiny", "vit_tiny"):
         for n in (2, 4, "hosts:2x2"):
             agrees(os.path.join(MODELS, name, "model.onnx"), n, ["--dim", "batch=8", "--dim", "seq=32", "--dim", "dseq=32"], d)
