@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // test_check.c - the checker: every code appears for its mistake, alone and at its place, and not without it.
 #include "common.h"
+#include "../valgrind.h"
 
 #include <stdio.h>
 #include <time.h>
@@ -744,6 +745,8 @@ static double seconds(void)
 static void a_hundred_thousand_nodes_take_no_second(void **state)
 {
     struct bench *b = *state;
+    if (under_valgrind())
+        skip(); // tens of times as slow
     tsr_model *m;
     tsr_config *c;
     assert_int_equal(tsr_model_new(b->session, "g", 11, &m), TSR_OK);
@@ -778,6 +781,8 @@ static void a_hundred_thousand_nodes_take_no_second(void **state)
 static void one_node_with_everything_is_linear(void **state)
 {
     struct bench *b = *state;
+    if (under_valgrind())
+        skip(); // tens of times as slow
     enum { MANY = 20000 };
     struct small s = small_new(b, 2, I(8, 6));
     int64_t *big = calloc(1000001, sizeof(*big));
