@@ -69,7 +69,10 @@ def nodes_lawful(model, nodes, values):
         if not lawful(node, values):
             return False
         has_law = any(n.op_type in LAWS for a in node.attribute if a.HasField("g") for n in all_nodes(a.g))
-        for body, inner in inside.steps(model, node, values) if has_law else []:
+        steps = inside.steps(model, node, values) if has_law else []
+        if has_law and node.op_type == "If" and not steps:  # alone, with sizes that are told, the engine refuses it
+            return False
+        for body, inner in steps:
             if not nodes_lawful(model, body.node, inner):
                 return False
     return True

@@ -383,6 +383,15 @@ def shapes_of_four_bits():
     assert refused_by_the_engine(nodes, dict(x=f4(1, 2).reshape(1, 2)), 1, [(0, ("n", "m"))], opset=21)
 
 
+def windows_too_many():
+    """A pooling that rounds up: the Shape of its result, at level 1, has a window that the result has not."""
+    nodes = [h.make_node("AveragePool", ["x"], ["p"], ceil_mode=1, kernel_shape=[1], strides=[2]), h.make_node("Shape", ["p"], ["y"])]
+    case = case_of(nodes, dict(x=np.ones((1, 2, 4), "f4")), ["y", "p"])
+    assert case.wanted[0]["p"].shape == (1, 2, 2)
+    assert graph.run_model(case.model, case.sets[0], 1)["y"].tolist() == [1, 2, 3], "mended: promise it"
+    assert refusals.engine_mistake(case.model, "the input is not this rank's piece of the source")
+
+
 def spaces_left_out():
     nodes = [h.make_node("Neg", ["z"], ["n"]), h.make_node("ReduceMax", ["n"], ["m"], keepdims=0), h.make_node("Mul", ["x", "m"], ["v"]),
              h.make_node("ConvTranspose", ["v", "w"], ["c"], output_shape=[7], strides=[2]), h.make_node("ReduceMax", ["c"], ["y"], keepdims=0)]
@@ -409,7 +418,7 @@ failed = 0
 for check in (products_beyond_the_range, products_that_vanish, halves_next_to_nothing, sums_of_squares, terms_that_cancel_out, signs_that_rounding_decides, wide_integers, greatest_of_nan, exponentials_of_nan, means_of_infinities,
               sums_that_slide, infinite_scales, squares_too_large, hidden_keys, pixels_outside, letters_summed_before, sets_after_an_excuse, scales_of_nothing, inside_of_bodies, inside_of_functions, outputs_quantised_too,
               laws, states_that_grow, mistakes_of_the_engine, shapes_of_open_weights, sizes_as_declared, branches_put_in_place,
-              rows_of_doubles, halves_between_casts, values_quantised_twice, doubles_clipped, shapes_of_four_bits, spaces_left_out, sizes_wanted_early, zeros_beside_open_sizes, letters_of_one):
+              rows_of_doubles, halves_between_casts, values_quantised_twice, doubles_clipped, shapes_of_four_bits, windows_too_many, spaces_left_out, sizes_wanted_early, zeros_beside_open_sizes, letters_of_one):
     try:
         check()
         print("ok - " + check.__name__)
