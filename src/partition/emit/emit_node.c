@@ -64,6 +64,18 @@ static tsr_status rewrite_lists(struct local_copy *copy)
     return TSR_OK;
 }
 
+// A reduction's axes, counted from the front.
+static tsr_status front_input(const struct local_copy *copy)
+{
+    int64_t axes[RULE_MAX_RANK];
+    const char *name = NULL;
+    int n = tsr__front_axes(copy->part->draft, copy->flow, &name, axes);
+    if (n == 0 || name)
+        return TSR_OK;
+    copy->inputs[1] = tsr__part_ints(copy->part, axes, n);
+    return made(copy->inputs[1]);
+}
+
 // An attribute whose list the rule leaves empty is removed, such as ceil_mode: the numbers say what it said.
 static tsr_status rewrite_list_attribute(const struct local_copy *copy,
                                          const struct rule_list *list)
@@ -305,23 +317,14 @@ static tsr_status rewrite_attributes(const struct local_copy *copy)
     return TSR_OK;
 }
 
-// Where this device may have nothing of its input, a reduction's axes are counted from the front.
-static tsr_status front_axes(const struct local_copy *copy)
+// Axes that are counted from the front (local_node.c), as an attribute. As an input they were given before the copy.
+static tsr_status front_attribute(const struct local_copy *copy)
 {
-    const struct node_flow *nf = copy->flow;
-    if (copy->step->n_node_inputs == 0 || !nf->inputs[0] || tsr__layout_is_whole(nf->inputs[0]))
-        return TSR_OK;
     int64_t axes[RULE_MAX_RANK];
     const char *name = NULL;
-    int n = tsr__rule_front_axes(nf->node, copy->part->draft->flow->shapes, &name, axes);
-    if (n == 0)
+    int n = tsr__front_axes(copy->part->draft, copy->flow, &name, axes);
+    if (n == 0 || !name)
         return TSR_OK;
-    if (!name) {
-        tsr_value *list = tsr__part_ints(copy->part, axes, n);
-        if (!list)
-            return TSR_NOMEM;
-        return tsr_node_replace_input(copy->node, 1, list);
-    }
     if (tsr_attr_kind_of(tsr_node_find_attr(copy->node, name)) == TSR_ATTR_INT)
         return tsr_node_set_int(copy->node, name, axes[0]);
     return tsr_node_set_ints(copy->node, name, axes, (size_t)n);
@@ -404,7 +407,7 @@ static tsr_status make_node(struct local_copy *copy)
     status = rewrite_attributes(copy);
     if (status != TSR_OK)
         return status;
-    return front_axes(copy);
+    return front_attribute(copy);
 }
 
 // *here: of a lookup, which rows are here (emit_lookup.c); else NULL.
@@ -426,6 +429,9 @@ static tsr_status make_inputs(struct local_copy *copy, tsr_value **here)
     if (status != TSR_OK)
         return status;
     status = rewrite_lists(copy);
+    if (status != TSR_OK)
+        return status;
+    status = front_input(copy);
     if (status != TSR_OK)
         return status;
     return tsr__lookup_begin(copy->part, st, copy->inputs, here);

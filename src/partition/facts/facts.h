@@ -87,6 +87,9 @@ struct window_part tsr__window_at(const struct node_flow *nf, int64_t place, int
 bool tsr__trims(const struct node_flow *nf); // its local nodes give more than their parts
 // The rule's lists are in place of the node's own, and the numbers of one at that place of the placement.
 bool tsr__lists_apply(const struct node_flow *nf);
+// Axes of a reduction as this node needs them on its devices, and the attribute that has them (NULL: the second input). 0: as they stand.
+int tsr__front_axes(const struct draft *draft, const struct node_flow *nf, const char **name,
+                    int64_t *axes);
 tsr_status tsr__window_numbers(struct arena *arena, const struct node_flow *nf, int64_t place,
                                const struct rule_list *list, int64_t **out) TSR_MUST_USE;
 

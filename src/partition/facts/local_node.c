@@ -229,6 +229,24 @@ static bool is_rewritten(struct draft *draft, const struct node_flow *nf,
     return rewrite == tsr__gives_sizes(nf);
 }
 
+// Where a device may have nothing of its input, a reduction's axes are counted from the front: engines misread others then.
+int tsr__front_axes(const struct draft *draft, const struct node_flow *nf, const char **name,
+                    int64_t *axes)
+{
+    if (tsr_node_input_count(nf->node) == 0 || !nf->inputs[0] ||
+        tsr__layout_is_whole(nf->inputs[0]))
+        return 0;
+    return tsr__rule_front_axes(nf->node, draft->flow->shapes, name, axes);
+}
+
+// Axes that are an input, the second, and are written anew.
+static bool fronts_input(const struct draft *draft, const struct node_flow *nf, int input)
+{
+    int64_t axes[RULE_MAX_RANK];
+    const char *name = NULL;
+    return input == 1 && tsr__front_axes(draft, nf, &name, axes) > 0 && !name;
+}
+
 // Whoever asks need not bring the input to that device.
 bool tsr__input_replaced(struct draft *draft, const struct node_flow *nf, int64_t device, int input)
 {
@@ -241,5 +259,7 @@ bool tsr__input_replaced(struct draft *draft, const struct node_flow *nf, int64_
     for (int i = 0; i < rule->n_lists; i++)
         if (rule->lists[i].input == input && tsr__lists_apply(nf))
             return true;
+    if (fronts_input(draft, nf, input))
+        return true;
     return tsr__adds_elsewhere(nf, device, input);
 }
