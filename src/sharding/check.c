@@ -218,11 +218,31 @@ static bool check_spec_value(struct check *check, const tsr_node *node, const ts
     return true;
 }
 
-// What the value declares, else what the rules find.
-static struct shape shape_of(struct check *check, const tsr_value *value)
+// The spec does not fit a size that is declared: more shards than elements, or another size in its words.
+static bool disagrees(const tsr_spec *spec, const struct shape *shape)
+{
+    for (size_t i = 0; i < tsr_spec_dim_count(spec); i++) {
+        int64_t axis = tsr_spec_dim_axis(spec, i);
+        if (axis < 0)
+            axis += shape->rank;
+        if (axis < 0 || axis >= shape->rank || shape->dims[axis].value < 0 ||
+            tsr_spec_dim_factor_count(spec, i) != 1)
+            continue;
+        tsr_dim stated;
+        int64_t shards = tsr_spec_dim_factor(spec, i, 0, &stated);
+        int64_t elements = shape->dims[axis].value;
+        if (shards > elements || (stated.value >= 0 && stated.value != elements))
+            return true;
+    }
+    return false;
+}
+
+// What the value declares, else what the rules find. A declaration that the spec disagrees with may itself be wrong (an output of
+// [1, 3] where the inputs say [10, 3]): what follows from the inputs counts then, as it does for who plans and cuts.
+static struct shape shape_of(struct check *check, const tsr_value *value, const tsr_spec *spec)
 {
     struct shape shape = tsr__declared_shape(&check->scratch, value);
-    if (shape.rank >= 0)
+    if (shape.rank >= 0 && !disagrees(spec, &shape))
         return shape;
     if (!check->shapes && !check->arena.failed)
         check->shapes = tsr__shapes_new(&check->arena, check->model);
@@ -249,7 +269,7 @@ static void check_spec(struct check *check, const tsr_node *node, const tsr_conf
         sc.config = tsr_config_name(config);
     struct shape shape = {.rank = -1};
     if (check_spec_value(check, node, config, value))
-        shape = shape_of(check, value);
+        shape = shape_of(check, value, spec);
     tsr__spec_examine(&sc, spec, &shape);
 }
 

@@ -189,7 +189,7 @@ struct counting {
 };
 
 // Sizes are written where they are known. A single factor has the size of its axis, a symbol if
-// that is what is declared.
+// that is what is declared. A size that has fewer elements than the cut has parts is not true: whoever cut it knows another.
 static tsr_status write_dim(tsr_spec *spec, const tsr_value *value, int axis,
                             const struct counting *counting, const struct tile_dim *dim)
 {
@@ -206,8 +206,11 @@ static tsr_status write_dim(tsr_spec *spec, const tsr_value *value, int axis,
             sizes[factor] = (tsr_dim){-1, ""};
         cuts[factor] = dim->factors[factor].cuts;
     }
-    if (dim->n == 1)
+    if (dim->n == 1) {
         sizes[0] = real;
+        if (real.value >= 0 && real.value < cuts[0])
+            sizes[0] = (tsr_dim){-1, ""};
+    }
     int written = axis < counting->front ? axis : axis - counting->rank;
     return tsr_spec_add_dim(spec, written, sizes, cuts, (size_t)dim->n);
 }
