@@ -304,7 +304,7 @@ void tsr__pace_settle(const struct planner *planner, struct program_result *resu
 void tsr__planner_start(struct planner *planner, tsr_model *model);
 bool tsr__planner_devices(
     struct planner *planner); // machine.n of them, of machine.numbers if there is a list
-bool tsr__planner_shares(struct planner *planner); // shares.c: fills machine.shares
+bool tsr__planner_shares(struct planner *planner); // unlike.c: fills machine.shares
 // In each number the worst of those devices: a node that they share ends with the slowest.
 tsr_topology_device tsr__planner_slowest(const struct planner *planner, const int64_t *devices,
                                          size_t n);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// shares.c - in which unequal parts a dimension is cut among devices that are not alike: few units, so that heads, channels
+// unlike.c - in which unequal parts a dimension is cut among devices that are not alike: few units, so that heads, channels
 // and rows are cut between them, and the same for all nodes, so that layouts agree.
 //
 //     speeds 3 and 1: of 4 units 3 and 1. Each ends after the same time, where halves would wait for the slow one

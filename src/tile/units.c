@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// shares.c - parts that are not equal: how they are counted, and layouts with them in both forms.
+// units.c - parts that are not equal: how they are counted, and layouts with them in both forms.
 //
 // A fast device and a slow one may have 3 quarters and 1 quarter of a dimension. In ONNX's fields that is a cut in 4 whose
 // first three shards are the same device's: {4:0,0,0,1}. All that works with layouts wants one shard of each device, so

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ranks.c - tessera-ranks: the program that has the ranks of a wrapped partition as its children. libtessera_ops.so starts it
+// rank_host.c - tessera-ranks: the program that has the ranks of a wrapped partition as its children. libtessera_ops.so starts it
 // beside the program that loaded the model, with the partition's folder and the library of ONNX Runtime; it is not for people, and
 // says nothing.
 #include "runtime/runtime.h"
