@@ -11,7 +11,7 @@
 //     2/2*32/2  F2 F2 W16         -> F4 W16 -> 64/4: part i of the first and k of the second is part 2 i + k
 //     4*16/2    W4 F2 W8          -> 4*16/2: each part is 4 runs of 8, which no other form says
 //     64/6      uneven            -> 64/6: parts of 11 and 10
-// Unequal parts (tile/shares.c) are a digit of their own kind, too: of 64 elements in parts of 3 units and 1 it is S4 W16.
+// Unequal parts (tile/units.c) are a digit of their own kind, too: of 64 elements in parts of 3 units and 1 it is S4 W16.
 #include "sharding/internal.h"
 
 enum digit_kind { DIGIT_WHOLE, DIGIT_FULL, DIGIT_SHARED, DIGIT_UNEVEN };

@@ -21,7 +21,7 @@
 int64_t tsr__tile_start(int64_t size, int64_t n, int64_t j);
 
 // Parts that are not equal are runs of equal units: parts of 3 units and of 1 are {4:0,0,0,1} with the tiles of a device as
-// one. Bit e is set where a part ends behind unit e - 1, so 3 and 1 are bits 3 and 4; 0: all parts are equal. (shares.c)
+// one. Bit e is set where a part ends behind unit e - 1, so 3 and 1 are bits 3 and 4; 0: all parts are equal. (units.c)
 typedef uint64_t tile_shares;
 #define TILE_MAX_UNITS 62
 
@@ -81,10 +81,10 @@ struct tile_layout *tsr__layout_ordered(struct arena *arena, const struct tile_l
 bool tsr__layout_is_whole(const struct tile_layout *layout); // nothing is cut
 bool tsr__layout_shared(const struct tile_layout *layout);   // some parts are not equal
 // The same with equal parts, of which a device has several: parts of 3 units and 1 on devices 0 and 1 as {4:0,0,0,1}. Loops
-// are in the order of the dimensions. NULL: out of memory, or more than TILE_MAX_SHARDS shards. (shares.c)
+// are in the order of the dimensions. NULL: out of memory, or more than TILE_MAX_SHARDS shards. (units.c)
 struct tile_layout *tsr__layout_units(struct arena *arena, const struct tile_layout *layout);
 // The other way: {4:0,0,0,1} as parts of 3 units and 1, if then every device has one shard; else the layout as it is.
-// NULL: out of memory. (shares.c)
+// NULL: out of memory. (units.c)
 const struct tile_layout *tsr__layout_runs(struct arena *arena, const struct tile_layout *layout);
 // Same cuts of the same factors and the same owners for the same pieces (loop order does not
 // matter).
