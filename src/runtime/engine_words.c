@@ -141,11 +141,16 @@ static bool refused_opset(struct rank *rank, const char *words)
 }
 
 // What may help where a model is refused. A part has no cycle (partitions are checked), so one that is found there is the provider's:
-// OpenVINO's (up to 1.24 at least) may put a node that feeds a communication together with nodes that wait for it.
+// OpenVINO's (up to 1.24 at least) may put a node that feeds a communication together with nodes that wait for it. It also drops an
+// input that its own compiler finds no use for, and then misses it.
 static const char *load_hint(const struct rank *rank, const OrtStatus *status)
 {
-    bool cycle = strstr(rank->engine->api->GetErrorMessage(status), "not acyclic") != NULL;
-    if (cycle && rank->endpoint && strcmp(rank->provider, "CPU") != 0)
+    const char *words = rank->engine->api->GetErrorMessage(status);
+    bool cut = rank->endpoint && strcmp(rank->provider, "CPU") != 0;
+    if (cut && strstr(words, "Input names mismatch"))
+        return "the provider has dropped an input of its own nodes; another sharding, or "
+               "--map-device NAME=CPU, goes around it";
+    if (cut && strstr(words, "not acyclic"))
         return "the provider has put nodes on both sides of a communication together; another "
                "sharding, or --map-device NAME=CPU, goes around it";
     return "a newer ONNX Runtime may know the operator, type or version; custom operators are "
