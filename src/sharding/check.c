@@ -222,10 +222,8 @@ static bool check_spec_value(struct check *check, const tsr_node *node, const ts
 static bool disagrees(const tsr_spec *spec, const struct shape *shape)
 {
     for (size_t i = 0; i < tsr_spec_dim_count(spec); i++) {
-        int64_t axis = tsr_spec_dim_axis(spec, i);
-        if (axis < 0)
-            axis += shape->rank;
-        if (axis < 0 || axis >= shape->rank || shape->dims[axis].value < 0 ||
+        int64_t axis = front_axis(tsr_spec_dim_axis(spec, i), shape->rank);
+        if (axis == INT64_MIN || shape->dims[axis].value < 0 ||
             tsr_spec_dim_factor_count(spec, i) != 1)
             continue;
         tsr_dim stated;

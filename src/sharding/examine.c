@@ -327,19 +327,6 @@ static void examine_devices(struct spec_scope *sc, const tsr_spec *spec, bool cu
 
 // ---- axes and sizes ----------------------------------------------------------------------------
 
-// Axis counted from the front, or INT64_MIN where it lies outside or the rank is not known.
-//     rank 3: -1 is 2, 3 and -4 are outside; rank not known: 1 is 1, -1 cannot be told
-static int64_t front_axis(int64_t axis, int rank)
-{
-    if (rank < 0 && axis >= 0)
-        return axis;
-    if (rank < 0 || axis < -(int64_t)rank || axis >= rank)
-        return INT64_MIN;
-    if (axis < 0)
-        return axis + rank;
-    return axis;
-}
-
 // Where the rank is not known any axis may be right.
 static void examine_axis(struct spec_scope *sc, const tsr_spec *spec, int64_t axis, int rank)
 {

@@ -38,6 +38,19 @@ int64_t tsr__groups_find(const struct group_index *index, int64_t key);
 tsr_status tsr__notation_wrong(tsr_session *session, const struct place *at, tsr_status status,
                                struct str text, const struct notation_error *wrong);
 
+// Axis counted from the front, or INT64_MIN where it lies outside or the rank is not known.
+//     rank 3: -1 is 2, 3 and -4 are outside; rank not known: 1 is 1, -1 cannot be told
+static inline int64_t front_axis(int64_t axis, int rank)
+{
+    if (rank < 0 && axis >= 0)
+        return axis;
+    if (rank < 0 || axis < -(int64_t)rank || axis >= rank)
+        return INT64_MIN;
+    if (axis < 0)
+        return axis + rank;
+    return axis;
+}
+
 // The ending of a counted word: 1 device, 2 devices.
 static inline const char *plural(int64_t n)
 {
