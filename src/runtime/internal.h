@@ -241,7 +241,6 @@ struct shared_weights {
 tsr_status tsr__shared_open(tsr_session *session, const struct engine *engine,
                             const struct bundle *bundle, struct arena *arena,
                             struct shared_weights *out);
-void tsr__shared_settle(const struct shared_weights *weights); // when all sessions are open
 void tsr__shared_close(const struct engine *engine,
                        struct shared_weights *weights); // after all sessions
 // Gives the session views of the common weights.
@@ -259,6 +258,8 @@ struct memory_mark tsr__memory_mark(const char *folder);
 // Bytes that have come since; of memory that ranks share, those that this one has taken (place NULL: all that it touched).
 int64_t tsr__memory_since(const struct memory_mark *before, const char *folder,
                           struct endpoint *place);
+// Gives the memory back that loading took and freed; to be called when all sessions of a job are open.
+void tsr__memory_settle(void);
 
 // ---- gpus.c: ranks on GPUs
 

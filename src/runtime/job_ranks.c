@@ -212,6 +212,7 @@ tsr_status tsr__ranks_open_here(tsr_job *job)
 {
     struct rank_thread *only = &job->rank_threads[0];
     tsr__rank_open(&only->rank);
+    tsr__memory_settle();
     only->failed = only->rank.status != TSR_OK;
     return tsr__ranks_verdict(job);
 }

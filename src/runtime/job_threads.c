@@ -165,7 +165,7 @@ static tsr_status start_threads(tsr_job *job)
         tsr__comm_close(endpoint);
     }
     wait_for(job, 0);
-    tsr__shared_settle(&job->shared);
+    tsr__memory_settle();
     if (created)
         return tsr__ranks_verdict(job);
     struct place at = PLACE_NONE;

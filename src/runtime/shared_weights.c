@@ -10,9 +10,6 @@
 #include "bundle/bundle.h"
 #include "ir/ir.h"
 
-#ifdef __GLIBC__
-#include <malloc.h>
-#endif
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -38,16 +35,6 @@ tsr_status tsr__shared_open(tsr_session *session, const struct engine *engine,
     engine->api->ReleaseStatus(failed); // each session packs for itself then
     out->packed = NULL;
     return TSR_OK;
-}
-
-void tsr__shared_settle(const struct shared_weights *weights)
-{
-#ifdef __GLIBC__
-    if (weights->packed)
-        malloc_trim(0); // every session but the first has packed in vain; that memory goes back
-#else
-    (void)weights;
-#endif
 }
 
 void tsr__shared_close(const struct engine *engine, struct shared_weights *weights)
