@@ -98,7 +98,7 @@ static int64_t shard_of_parts(const struct side *from, const struct side *to, ui
 }
 
 // Those axes as after, the others as before, on devices that have one piece before and one after.
-static struct tile_layout *mixed(const struct pairing *pairing, uint64_t axes)
+struct tile_layout *tsr__reshard_mixed(const struct pairing *pairing, uint64_t axes)
 {
     struct tile_dim dims[TILE_MAX_RANK];
     for (int axis = 0; axis < pairing->rank; axis++) {
@@ -156,8 +156,8 @@ static void add_mixed(const struct pairing *pairing, struct between *between)
         all |= (uint64_t)1 << axes[i];
     if (n > MAX_AXES) { // too many to try all sets: one axis alone, and all but one
         for (int i = 0; i < int64_min(n, TRIED_AXES); i++) {
-            add(between, mixed(pairing, (uint64_t)1 << axes[i]));
-            add(between, mixed(pairing, all & ~((uint64_t)1 << axes[i])));
+            add(between, tsr__reshard_mixed(pairing, (uint64_t)1 << axes[i]));
+            add(between, tsr__reshard_mixed(pairing, all & ~((uint64_t)1 << axes[i])));
         }
         return;
     }
@@ -165,7 +165,7 @@ static void add_mixed(const struct pairing *pairing, struct between *between)
         uint64_t chosen = 0;
         for (int i = 0; i < n; i++)
             chosen |= (some >> i & 1) << axes[i];
-        add(between, mixed(pairing, chosen));
+        add(between, tsr__reshard_mixed(pairing, chosen));
     }
 }
 
@@ -571,7 +571,7 @@ tsr_status tsr__reshard_plan(struct arena *arena, const struct tile_layout *from
     struct cost none = {0};
     if (!reshard)
         return TSR_NOMEM;
-    reshard->steps = ARENA_ARRAY(arena, struct reshard_step, MAX_STEPS);
+    reshard->steps = ARENA_ARRAY(arena, struct reshard_step, RESHARD_MAX_STEPS);
     if (!reshard->steps)
         return TSR_NOMEM;
     if (from->rank != to->rank)

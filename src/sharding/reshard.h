@@ -75,4 +75,7 @@ tsr_status tsr__reshard_step(const struct pairing *pairing, struct reshard_step 
 bool tsr__reshard_gather(const struct pairing *pairing, struct reshard_step *out);
 bool tsr__reshard_exchange_axes(const struct pairing *pairing, struct reshard_step *out);
 
+// Those axes as after, the others as before, on devices that have one piece before and one after. NULL: none, or no memory.
+struct tile_layout *tsr__reshard_mixed(const struct pairing *pairing, uint64_t axes);
+
 #endif

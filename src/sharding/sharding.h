@@ -289,6 +289,11 @@ tsr_status tsr__reshard_plan(struct arena *arena, const struct tile_layout *from
                              const struct partial *pending, const struct tile_layout *to,
                              const int64_t *shape, size_t elem_bytes,
                              struct reshard **out) TSR_MUST_USE;
+// Takes gathers along several axes apart, where that leaves at most RESHARD_MAX_STEPS: an operator gathers along one. What cannot
+// be taken apart stays. from: where the value lies before the first step. (reshard_axes.c)
+#define RESHARD_MAX_STEPS 4
+void tsr__reshard_split(struct arena *arena, const struct tile_layout *from, const int64_t *shape,
+                        size_t elem_bytes, struct reshard *reshard);
 const char *tsr__reshard_op_name(int op); // "all-gather"
 
 // What tsr_reshard_plan is asked, and the steps; *first: where it lies. (reshard_plan.c)

@@ -463,6 +463,7 @@ static void carry_out(struct lot *l, struct state *x, const struct reshard_step 
 
 struct tally {
     size_t ops[RESHARD_EXCHANGE + 1], steps[4], refused, pending, better;
+    size_t apart; // ways with a gather along several axes
 };
 
 // The source's pieces of the truth, in parts where it is pending.
@@ -524,6 +525,31 @@ static void judge_result(struct lot *l, const struct state *got, const struct ti
         }
 }
 
+// Where a way starts, and what it must lead to.
+struct judged {
+    const struct state *first;
+    const struct tile_layout *to;
+    const struct state *truth;
+};
+
+// The same way with gathers along several axes taken apart gives the same.
+static void one_axis_each(struct lot *l, const struct tile_layout *from,
+                          const struct partial *pending, const struct reshard *whole,
+                          const struct judged *judged, struct tally *t)
+{
+    struct reshard apart = {.n_steps = whole->n_steps};
+    apart.steps = ARENA_ARRAY(l->arena, struct reshard_step, RESHARD_MAX_STEPS);
+    assert_non_null(apart.steps);
+    memcpy(apart.steps, whole->steps, (size_t)whole->n_steps * sizeof *whole->steps);
+    tsr__reshard_split(l->arena, from, l->shape, (size_t)l->unit, &apart);
+    if (apart.n_steps == whole->n_steps)
+        return;
+    struct state x = *judged->first;
+    carry_out(l, &x, apart.steps, apart.n_steps, pending);
+    judge_result(l, &x, judged->to, judged->truth);
+    t->apart++;
+}
+
 static void one_pair(struct lot *l, struct tally *t)
 {
     random_shape(l);
@@ -561,6 +587,7 @@ static void one_pair(struct lot *l, struct tally *t)
     x = first;
     carry_out(l, &x, &r->direct, 1, pending);
     judge_result(l, &x, to, &truth);
+    one_axis_each(l, from, pending, r, &(struct judged){&first, to, &truth}, t);
     for (int i = 0; i < r->n_steps; i++) {
         cost += tsr__reshard_cost(&r->steps[i]);
         t->ops[r->steps[i].op]++;
@@ -594,6 +621,7 @@ static void test_random_pairs(void **state)
         assert_true(t.ops[op] > 0);
     }
     assert_true(t.steps[0] > 0 && t.steps[2] > 0 && t.steps[3] > 0 && t.refused > 0);
+    assert_true(t.apart > 0);
 }
 
 // ---- known answers -----------------------------------------------------------------------------

@@ -15,9 +15,8 @@
 //     a sum pending on ranks 0 and 1, [8,6] whole -> {2,1}: ReduceScatter along axis 0, unit 1. Taken.
 #include "internal.h"
 
-#define MAX_LOWERED 4                  // steps of a plan
-#define NOTED_RANK  14                 // dimensions that travel with a broadcast or message
-#define MAX_PIECES  ((int64_t)1 << 12) // shards of a layout; more are resharded in one step
+#define NOTED_RANK 14                 // dimensions that travel with a broadcast or message
+#define MAX_PIECES ((int64_t)1 << 12) // shards of a layout; more are resharded in one step
 
 // One step of the way, ready to be planned.
 struct lowered {
@@ -435,8 +434,9 @@ static int lower_way(struct lowering *lowering, const struct tile_layout *from,
     size_t bytes = (size_t)tsr_dtype_bits(tsr__carried(lowering->item->dtype)) / 8;
     if (tsr__reshard_plan(lowering->draft->arena, from, pending, to, lowering->shape, bytes,
                           &reshard) != TSR_OK ||
-        !reshard || reshard->n_steps > MAX_LOWERED)
+        !reshard)
         return 0;
+    tsr__reshard_split(lowering->draft->arena, from, lowering->shape, bytes, reshard);
     lowering->from = from;
     for (int i = 0; i < reshard->n_steps; i++) {
         lowering->to = reshard->steps[i].layout;
@@ -594,7 +594,7 @@ static struct form *draft_way(struct draft *draft, struct form *from, const stru
 struct form *tsr__draft_lower(struct draft *draft, struct form *from,
                               const struct node_flow *pending, const struct tile_layout *want)
 {
-    struct lowered way[MAX_LOWERED];
+    struct lowered way[RESHARD_MAX_STEPS];
     const struct item *it = from->item;
     bool once = tsr__owns_once(from->layout) && tsr__owns_once(want);
     if (!once || it->rank < 0 || it->rank > TILE_MAX_RANK || from->layout->rank != it->rank ||
