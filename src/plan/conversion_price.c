@@ -113,12 +113,35 @@ static int64_t priced_bytes(const struct reshard_step *step, int64_t before, int
     return before;
 }
 
+// Each move is a message of its own, and all go at the same time.
+static int64_t messages_time(struct planner *planner, const struct reshard_step *step,
+                             int64_t bytes)
+{
+    struct arena scratch;
+    tsr__arena_init(&scratch, planner->session);
+    struct device_group *pairs = ARENA_ARRAY(&scratch, struct device_group, step->n_moves + 1);
+    int64_t *ends = ARENA_ARRAY(&scratch, int64_t, 2 * step->n_moves + 1), ps = PLAN_NEVER;
+    if (!pairs || !ends)
+        goto free_scratch;
+    for (size_t i = 0; i < step->n_moves; i++) {
+        ends[2 * i] = step->moves[i].from_device;
+        ends[2 * i + 1] = step->moves[i].to_device;
+        pairs[i] = (struct device_group){&ends[2 * i], 2};
+    }
+    ps = tsr__planner_combine(planner, TSR_SEND, pairs, step->n_moves, bytes);
+free_scratch:
+    tsr__arena_free(&scratch);
+    return ps;
+}
+
 // from: where the value lies before the step; before and after: bytes on a device.
 static int64_t step_time(struct planner *planner, const struct reshard_step *step,
                          const struct tile_layout *from, int64_t before, int64_t after)
 {
     if (step->op == RESHARD_NOTHING || step->op == RESHARD_SLICE)
         return 0; // whoever calls prices a slice
+    if (step->op == RESHARD_PERMUTE)
+        return messages_time(planner, step, before);
     if (step->op < TSR_COLLECTIVE_COUNT)
         return tsr__planner_combine(planner, (tsr_collective)step->op, step->groups, step->n_groups,
                                     priced_bytes(step, before, after));
@@ -141,16 +164,80 @@ static bool plan_move(struct planner *planner, struct arena *arena, uint32_t fro
 {
     const struct tile_layout *x = planner->layouts.at[from].tiles,
                              *y = planner->layouts.at[to].tiles;
-    return tsr__reshard_plan(arena, x, NULL, y, value->shape, (size_t)(value->bits + 7) / 8, out) ==
-           TSR_OK;
+    size_t bytes = (size_t)(value->bits + 7) / 8;
+    if (tsr__reshard_plan(arena, x, NULL, y, value->shape, bytes, out) != TSR_OK)
+        return false;
+    tsr__reshard_split(arena, x, value->shape, bytes, *out);
+    return true;
 }
 
-// `before` and `at` walk along: bytes and layout at the begin of each step.
+// ---- ways that have no operators ---------------------------------------------------------------
+
+static bool is_ascending(const struct device_group *group)
+{
+    for (size_t i = 1; i < group->n; i++)
+        if (group->devices[i] < group->devices[i - 1])
+            return false;
+    return true;
+}
+
+// Every device is in one move at most, and keeps nothing of what it gave: the moves are messages.
+static bool are_messages(const struct reshard_step *step)
+{
+    for (size_t i = 0; i < step->n_moves; i++) {
+        const struct reshard_move *move = &step->moves[i];
+        if (tsr__layout_has_device(step->layout, move->from_device))
+            return false;
+        for (size_t k = 0; k < i; k++)
+            if (step->moves[k].from_device == move->from_device ||
+                step->moves[k].to_device == move->to_device)
+                return false;
+    }
+    return true;
+}
+
+// Partition has an operator for the step (partition/steps/lower.c): a gather joins pieces along one axis in the order of ranks, an
+// all-to-all divides an axis in equal parts.
+static bool has_operator(const struct reshard_step *step, const struct tile_layout *from)
+{
+    if (step->combines || step->op == RESHARD_NOTHING || step->op == RESHARD_SLICE)
+        return true;
+    if (step->op == RESHARD_PERMUTE)
+        return are_messages(step);
+    if (step->op == COMM_ALL_TO_ALL)
+        return step->axis >= 0 && !tsr__layout_shared(from) && !tsr__layout_shared(step->layout);
+    if (step->op != COMM_ALL_GATHER)
+        return step->op < TSR_COLLECTIVE_COUNT;
+    for (size_t g = 0; g < step->n_groups; g++)
+        if (!is_ascending(&step->groups[g]))
+            return false;
+    return step->axis >= 0;
+}
+
+// Where one step has no operator, the whole way is one Reshard. Gives the bytes that its busiest device takes in or gives out; -1: all
+// steps have operators.
+static int64_t resharded_bytes(const struct reshard *reshard, const struct tile_layout *from)
+{
+    int64_t bytes = 0;
+    bool all = true;
+    for (int i = 0; i < reshard->n_steps; i++) {
+        const struct reshard_step *step = &reshard->steps[i];
+        bytes += larger(step->received, step->sent);
+        all = all && has_operator(step, from);
+        from = step->layout;
+    }
+    return all ? -1 : bytes;
+}
+
+// `before` and `at` walk along: bytes and layout at the begin of each step. A way that becomes one Reshard is priced as that.
 int64_t tsr__planner_steps_time(struct planner *planner, const struct reshard *reshard,
                                 uint32_t from, const struct plan_value *value)
 {
     int64_t before = tsr__planner_bytes(planner, from, value), ps = 0;
     const struct tile_layout *at = planner->layouts.at[from].tiles;
+    int64_t resharded = resharded_bytes(reshard, at);
+    if (resharded >= 0)
+        return exchange_time(planner, at, reshard->steps[reshard->n_steps - 1].layout, resharded);
     // Each step begins where the one before ended.
     for (int i = 0; i < reshard->n_steps; i++) {
         if (ps >= PLAN_NEVER)
