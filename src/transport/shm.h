@@ -114,12 +114,13 @@ struct shm_peer {
     double silent_s, looked_s;
 };
 
-// A rank's part of the shared memory, in bytes: given out so far; of those, waiting for the next of their size; of those,
-// without pages; most in use at a time.
+struct block; // shm_heap.c
+// A rank's part of the shared memory, in bytes: of small and of large blocks so far; of those, free; of those, without pages;
+// most in use at a time; the last of the large blocks.
 struct shm_heap {
     pthread_mutex_t lock;
-    size_t used, waiting, given, most;
-    char *free[SHM_CLASSES];
+    size_t small, large, waiting, given, most, last;
+    struct block *free[SHM_CLASSES]; // by size
 };
 
 struct shm {

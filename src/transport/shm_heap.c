@@ -1,135 +1,316 @@
 // SPDX-License-Identifier: Apache-2.0
 // shm_heap.c - memory of a rank that the other ranks can read and write where it lies.
 //
-// Sizes are rounded up to eighths of powers of two; a block that is given back waits for the next of
-// its size. What a run of a model needs is much the same from run to run, so little is left over; where sizes change, what waits
-// in vain gives its pages back.
+// Small blocks lie in a part of their own: their sizes are rounded up to eighths of powers of two, and one that is given back
+// waits for the next of its size. Large ones are cut from the smallest free block that they fit in, and joined with free
+// neighbours when they are given back, so that a run takes little more than what is alive in it at a time.
 //
-// 100 bytes: 100 - 1 = 99 lies between 64 and 128, in steps of 8; class 6 * 8 + 4, whose largest
-// size is 104. With its head the block takes 192 bytes, a multiple of 64. Blocks are never joined
-// or split; `used` only grows.
+//     blocks of 8, 4 and 6 MiB; the first two are given back and become one of 12. 7 MiB are cut from it, and 5 stay free. 9 MiB
+//     fit nowhere: had the last block been free, it would have grown by 3 MiB; so they begin after it
+//
+// Large blocks follow one another without a space, each with the size of the one before it in its head.
 #include "transport/shm.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#define PAGE       4096       // or a part of one
-#define TRIM_BLOCK (1u << 20) // smaller ones keep their pages
-#define TRIM_FROM                                                                                  \
-    (64u << 20) // bytes beyond twice the most in use from which on pages are given back
+#define PAGE        4096               // or a part of one
+#define LINE        64                 // what blocks are aligned to
+#define LARGE       ((size_t)64 << 10) // from here on blocks are cut and joined
+#define SMALL_SHARE 64                 // of the heap for small blocks: one of so many parts
+#define TRIM_BLOCK  (1u << 20)         // smaller ones keep their pages
+// Bytes beyond twice the most in use from which on pages are given back.
+#define TRIM_FROM (64u << 20)
+#define MARK      UINT64_C(0x7e55e7ab10c4b10c)
 
-// Before each block, on a line of its own.
-struct block_head {
+// Before each block, on a line of its own. The mark is mixed with the place: a head that somebody wrote over is told apart.
+struct block {
+    uint64_t mark;
+    size_t bytes;  // with the head
+    size_t before; // bytes of the large block before it; 0: it is the first
+    size_t given;  // bytes whose pages were given back
     unsigned class;
-    size_t given; // bytes whose pages were given back while it waits
+    bool free;
+    struct block *next, *previous; // of those that are free, in its class
 };
-#define BLOCK_HEAD 64
+_Static_assert(sizeof(struct block) <= LINE, "heads are one line");
 
-static struct block_head *head_of(void *p)
+static uint64_t mark_of(const struct block *block)
 {
-    return (struct block_head *)((char *)p - BLOCK_HEAD);
+    return MARK ^ (uintptr_t)block;
 }
 
-// top is the power of two below, eighth the step above it; sizes below 64 share the class of 128.
+static size_t lines(size_t bytes)
+{
+    return (bytes + LINE - 1) / LINE * LINE;
+}
+
+// 100 bytes: 100 - 1 = 99 lies between 64 and 128, in steps of 8: class 6 * 8 + 4, whose largest
+// size is 104. Sizes below 64 share the class of 64.
 static unsigned class_of(size_t bytes)
 {
-    unsigned top = 63 - (unsigned)__builtin_clzll((bytes < 64 ? 64 : bytes - 1) | 1);
-    unsigned eighth = (unsigned)(((bytes < 64 ? 64 : bytes) - 1) >> (top - 3)) & 7;
-    return top * 8 + eighth;
+    size_t last = (bytes < LINE ? LINE : bytes) - 1;
+    unsigned top = 63 - (unsigned)__builtin_clzll(last);
+    return top * 8 + ((unsigned)(last >> (top - 3)) & 7);
 }
 
 // The largest size of a class.
 static size_t class_bytes(unsigned class)
 {
-    unsigned top = class / 8;
-    return ((size_t)8 + class % 8 + 1) << (top - 3);
+    return ((size_t)8 + class % 8 + 1) << (class / 8 - 3);
 }
 
-// Under the lock, with a block waiting. Pages that were given back come again, as zeros, when they
-// are touched.
-static void *reuse(struct shm *me, unsigned class)
+// ---- where things are --------------------------------------------------------------------------
+
+static char *heap_base(const struct shm *me)
+{
+    const struct shm_layout *at = &me->job->at;
+    return me->job->base + at->heaps + (size_t)me->endpoint.rank * at->heap_bytes;
+}
+
+static size_t small_bytes(const struct shm *me)
+{
+    return me->job->at.heap_bytes / SMALL_SHARE / PAGE * PAGE;
+}
+
+static struct block *first_large(const struct shm *me)
+{
+    return (struct block *)(heap_base(me) + small_bytes(me));
+}
+
+// NULL: it is the last one.
+static struct block *after(const struct shm *me, struct block *block)
+{
+    char *end = (char *)first_large(me) + me->heap.large;
+    char *next = (char *)block + block->bytes;
+    return next < end ? (struct block *)next : NULL;
+}
+
+static struct block *before(struct block *block)
+{
+    return block->before ? (struct block *)((char *)block - block->before) : NULL;
+}
+
+// ---- lists of free blocks ----------------------------------------------------------------------
+
+static void list_free(struct shm_heap *heap, struct block *block)
+{
+    struct block **list = &heap->free[block->class];
+    block->free = true;
+    block->previous = NULL;
+    block->next = *list;
+    if (*list)
+        (*list)->previous = block;
+    *list = block;
+    heap->waiting += block->bytes;
+    heap->given += block->given;
+}
+
+static void unlist(struct shm_heap *heap, struct block *block)
+{
+    block->free = false;
+    if (block->previous)
+        block->previous->next = block->next;
+    else
+        heap->free[block->class] = block->next;
+    if (block->next)
+        block->next->previous = block->previous;
+    heap->waiting -= block->bytes;
+    heap->given -= block->given;
+}
+
+// The smallest of the class that has so many bytes; NULL: none has.
+static struct block *smallest_of(const struct shm_heap *heap, unsigned class, size_t bytes)
+{
+    struct block *best = NULL;
+    for (struct block *block = heap->free[class]; block; block = block->next)
+        if (block->bytes >= bytes && (!best || block->bytes < best->bytes))
+            best = block;
+    return best;
+}
+
+// ---- large blocks ------------------------------------------------------------------------------
+
+static void set_bytes(const struct shm *me, struct block *block, size_t bytes)
+{
+    block->bytes = bytes;
+    block->class = class_of(bytes);
+    struct block *next = after(me, block);
+    if (next)
+        next->before = bytes;
+}
+
+// Cuts off what is beyond `bytes`, if that is worth a block. Pages that were given back are counted with the rest first: the
+// front is about to be written.
+static void cut_off(struct shm *me, struct block *block, size_t bytes)
+{
+    size_t rest = block->bytes - bytes, given = block->given;
+    block->given = 0;
+    if (rest < LARGE)
+        return;
+    struct block *second = (struct block *)((char *)block + bytes);
+    *second = (struct block){.bytes = rest, .before = bytes};
+    second->mark = mark_of(second);
+    second->given = given < rest - LINE ? given : rest - LINE;
+    set_bytes(me, second, rest);
+    set_bytes(me, block, bytes);
+    list_free(&me->heap, second);
+}
+
+// Makes the last block larger if it is free, else a new one after it. NULL: the heap is used up.
+static struct block *extend(struct shm *me, size_t bytes)
 {
     struct shm_heap *heap = &me->heap;
-    char *first = heap->free[class];
-    memcpy(&heap->free[class], first,
-           sizeof(char *)); // the next one, which free memory begins with
-    heap->waiting -= class_bytes(class);
-    heap->given -= head_of(first)->given;
-    head_of(first)->given = 0;
-    return first;
+    struct block *last = NULL;
+    if (heap->large)
+        last = (struct block *)((char *)first_large(me) + heap->large - heap->last);
+    bool grows = last && last->free;
+    size_t more = grows ? bytes - last->bytes : bytes;
+    if (more > me->job->at.heap_bytes - small_bytes(me) - heap->large)
+        return NULL;
+    struct block *block = (struct block *)((char *)first_large(me) + heap->large);
+    if (grows) {
+        block = last;
+        unlist(heap, block);
+        block->given = 0;
+    } else {
+        *block = (struct block){.before = heap->last};
+        block->mark = mark_of(block);
+    }
+    heap->large += more;
+    heap->last = bytes;
+    set_bytes(me, block, bytes);
+    return block;
 }
 
-// Under the lock. NULL: the heap is used up, and the caller takes ordinary memory.
-static void *take_block(struct shm *me, unsigned class)
+// Under the lock.
+static struct block *take_large(struct shm *me, size_t bytes)
 {
     struct shm_heap *heap = &me->heap;
-    size_t bytes = (class_bytes(class) + BLOCK_HEAD + 63) / 64 * 64;
-    if (class >= SHM_CLASSES)
-        return NULL;
-    if (heap->free[class])
-        return reuse(me, class);
-    if (bytes > me->job->at.heap_bytes - heap->used)
-        return NULL;
-    char *base = me->job->base + me->job->at.heaps +
-                 (size_t)me->endpoint.rank * me->job->at.heap_bytes + heap->used;
-    heap->used += bytes;
-    *head_of(base + BLOCK_HEAD) = (struct block_head){.class = class};
-    return base + BLOCK_HEAD;
+    unsigned class = class_of(bytes);
+    struct block *block = NULL;
+    for (; class < SHM_CLASSES && !block; class ++)
+        block = smallest_of(heap, class, bytes);
+    if (!block)
+        return extend(me, bytes);
+    unlist(heap, block);
+    cut_off(me, block, bytes);
+    if ((char *)block + block->bytes == (char *)first_large(me) + heap->large)
+        heap->last = block->bytes;
+    return block;
 }
 
-// By any thread of the rank's engine.
+// Takes the second into the first: both are free, not listed, and neighbours.
+static void join(struct shm *me, struct block *first, struct block *second)
+{
+    size_t bytes = first->bytes + second->bytes;
+    first->given += second->given;
+    second->mark = 0;
+    set_bytes(me, first, bytes);
+}
+
+// Gives the pages of a free block back, where much more waits than was ever needed at a time.
+static void give_pages(struct shm_heap *heap, struct block *block)
+{
+    size_t held = heap->small + heap->large - heap->given - block->given;
+    if (block->bytes < TRIM_BLOCK || held < 2 * heap->most + TRIM_FROM)
+        return;
+    // Whole pages inside the block; the head lies before `first` and stays.
+    uintptr_t first = ((uintptr_t)block + LINE + PAGE - 1) / PAGE * PAGE;
+    uintptr_t end = ((uintptr_t)block + block->bytes) / PAGE * PAGE;
+    if (madvise((void *)first, end - first, MADV_REMOVE) == 0) // that it stays is no harm
+        block->given = end - first;
+}
+
+// Under the lock. Neighbours whose heads were written over are left alone.
+static void free_large(struct shm *me, struct block *block)
+{
+    struct shm_heap *heap = &me->heap;
+    struct block *next = after(me, block), *previous = before(block);
+    if (next && next->free && next->mark == mark_of(next)) {
+        unlist(heap, next);
+        join(me, block, next);
+    }
+    if (previous && previous->free && previous->mark == mark_of(previous)) {
+        unlist(heap, previous);
+        join(me, previous, block);
+        block = previous;
+    }
+    if (!after(me, block))
+        heap->last = block->bytes;
+    give_pages(heap, block);
+    list_free(heap, block);
+}
+
+// ---- small blocks ------------------------------------------------------------------------------
+
+// Under the lock. NULL: their part is used up.
+static struct block *take_small(struct shm *me, size_t bytes)
+{
+    struct shm_heap *heap = &me->heap;
+    unsigned class = class_of(bytes);
+    struct block *block = heap->free[class];
+    if (block) {
+        unlist(heap, block);
+        return block;
+    }
+    size_t all = lines(class_bytes(class)) + LINE;
+    if (all > small_bytes(me) - heap->small)
+        return NULL;
+    block = (struct block *)(heap_base(me) + heap->small);
+    *block = (struct block){.bytes = all, .class = class};
+    block->mark = mark_of(block);
+    heap->small += all;
+    return block;
+}
+
+static bool is_small(const struct shm *me, const struct block *block)
+{
+    return block < first_large(me);
+}
+
+// ---- from outside ------------------------------------------------------------------------------
+
+// By any thread of the rank's engine. NULL: the caller takes ordinary memory.
 void *tsr__shm_alloc(struct endpoint *endpoint, size_t bytes)
 {
     struct shm *me = (struct shm *)endpoint;
-    if (bytes > me->job->at.heap_bytes)
+    struct shm_heap *heap = &me->heap;
+    if (bytes >= me->job->at.heap_bytes)
         return NULL;
-    pthread_mutex_lock(&me->heap.lock);
-    void *p = take_block(me, class_of(bytes));
-    size_t in_use = me->heap.used - me->heap.waiting;
-    me->heap.most = in_use > me->heap.most ? in_use : me->heap.most;
-    pthread_mutex_unlock(&me->heap.lock);
-    return p;
+    pthread_mutex_lock(&heap->lock);
+    struct block *block = NULL;
+    if (bytes < LARGE)
+        block = take_small(me, bytes);
+    if (!block)
+        block = take_large(me, lines(bytes < LARGE ? LARGE : bytes) + LINE);
+    size_t in_use = heap->small + heap->large - heap->waiting;
+    heap->most = in_use > heap->most ? in_use : heap->most;
+    pthread_mutex_unlock(&heap->lock);
+    return block ? (char *)block + LINE : NULL;
 }
 
 // Other ranks' heaps are mapped here too, but never freed here.
 static bool is_own(const struct shm *me, const void *p)
 {
-    const struct shm_layout *at = &me->job->at;
-    uintptr_t first =
-        (uintptr_t)me->job->base + at->heaps + (uintptr_t)me->endpoint.rank * at->heap_bytes;
-    return (uintptr_t)p >= first && (uintptr_t)p - first < at->heap_bytes;
+    uintptr_t first = (uintptr_t)heap_base(me);
+    return (uintptr_t)p >= first && (uintptr_t)p - first < me->job->at.heap_bytes;
 }
 
-// Gives the pages of a block back that waits for the next of its size, where much more waits than was ever needed at a time.
-static void give_pages(struct shm_heap *heap, char *p, size_t bytes)
-{
-    if (bytes < TRIM_BLOCK || heap->used - heap->given < 2 * heap->most + TRIM_FROM)
-        return;
-    // Whole pages inside the block; the head and the link to the next free block lie before `first`
-    // and stay.
-    uintptr_t first = ((uintptr_t)p + PAGE) / PAGE * PAGE;
-    uintptr_t end = ((uintptr_t)p + bytes) / PAGE * PAGE;
-    if (madvise((void *)first, end - first, MADV_REMOVE) != 0)
-        return; // that it stays is no harm
-    head_of(p)->given = end - first;
-    heap->given += end - first;
-}
-
-// The block's first bytes become the link to the next free one of its class.
+// A block whose head somebody wrote over: better lost than given twice.
 bool tsr__shm_release(struct endpoint *endpoint, void *p)
 {
     struct shm *me = (struct shm *)endpoint;
     struct shm_heap *heap = &me->heap;
     if (!is_own(me, p))
         return false;
-    unsigned class = head_of(p)->class;
-    if (class >= SHM_CLASSES)
-        return true; // somebody wrote over it: better lost than given twice
+    struct block *block = (struct block *)((char *)p - LINE);
     pthread_mutex_lock(&heap->lock);
-    memcpy(p, &heap->free[class], sizeof heap->free[class]);
-    heap->free[class] = p;
-    heap->waiting += class_bytes(class);
-    give_pages(heap, p, class_bytes(class));
+    bool whole = block->mark == mark_of(block) && !block->free;
+    if (whole && is_small(me, block))
+        list_free(heap, block);
+    else if (whole)
+        free_large(me, block);
     pthread_mutex_unlock(&heap->lock);
     return true;
 }
@@ -138,7 +319,7 @@ size_t tsr__shm_held(struct endpoint *endpoint)
 {
     struct shm_heap *heap = &((struct shm *)endpoint)->heap;
     pthread_mutex_lock(&heap->lock);
-    size_t n = heap->used - heap->given;
+    size_t n = heap->small + heap->large - heap->given;
     pthread_mutex_unlock(&heap->lock);
     return n;
 }
