@@ -584,6 +584,62 @@ static void test_heap(void **state)
     world_close(&w);
 }
 
+// Neighbours that are free become one block, from which others are cut.
+static void test_heap_joins(void **state)
+{
+    struct world w;
+    (void)state;
+    world_open(&w, 1, "shm", 5);
+    struct endpoint *e = w.e[0];
+    const struct transport *t = e->transport;
+    char *blocks[3];
+    for (size_t i = 0; i < 3; i++)
+        blocks[i] = t->alloc(e, (8 - 2 * i) << 20); // 8, 6, 4 MiB
+    size_t held = t->held(e);
+    assert_true(t->release(e, blocks[1]) && t->release(e, blocks[0]));
+    assert_ptr_equal(t->alloc(e, 13 << 20), blocks[0]);
+    assert_int_equal(t->held(e), held);
+    assert_true(t->release(e, blocks[2])); // the last one grows
+    assert_ptr_equal(t->alloc(e, 9 << 20), (char *)blocks[0] + (13 << 20) + 64);
+    assert_in_range(t->held(e), held, held + (5 << 20));
+    tsr__comm_close(e);
+    world_close(&w);
+}
+
+// Blocks of random sizes come and go: none lies over another, and all that is free is found again.
+static void test_heap_random(void **state)
+{
+    struct world w;
+    char *at[64] = {0};
+    size_t bytes[64] = {0}, in_use = 0, most = 0;
+    uint32_t seed = 1;
+    (void)state;
+    world_open(&w, 1, "shm", 5);
+    struct endpoint *e = w.e[0];
+    const struct transport *t = e->transport;
+    for (int turn = 0; turn < 20000; turn++) {
+        seed = seed * 1664525u + 1013904223u;
+        size_t i = seed >> 26;
+        if (at[i]) {
+            assert_int_equal(at[i][0], (char)i);
+            assert_int_equal(at[i][bytes[i] - 1], (char)i);
+            assert_true(t->release(e, at[i]));
+            in_use -= bytes[i];
+            at[i] = NULL;
+            continue;
+        }
+        bytes[i] = ((size_t)1 << (seed >> 4) % 21) + (seed >> 8) % 4096;
+        at[i] = t->alloc(e, bytes[i]);
+        assert_true(at[i] && (uintptr_t)at[i] % 64 == 0);
+        at[i][0] = at[i][bytes[i] - 1] = (char)i;
+        in_use += bytes[i];
+        most = in_use > most ? in_use : most;
+    }
+    assert_in_range(t->held(e), in_use, most + most / 2 + (4 << 20));
+    tsr__comm_close(e);
+    world_close(&w);
+}
+
 static char net[] = "net", crowded[] = "crowded", shm[] = "shm",
             ucx[] = "ucx"; // cmocka hands them over as they are, without const
 
@@ -616,6 +672,8 @@ int main(void)
         ALL(test_slow),
         ALL(test_last),
         cmocka_unit_test(test_heap),
+        cmocka_unit_test(test_heap_joins),
+        cmocka_unit_test(test_heap_random),
         cmocka_unit_test(test_stopped),
         cmocka_unit_test(test_faults),
     };
