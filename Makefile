@@ -71,9 +71,9 @@ trials: all
 torture: all ## long: no memory, failing I/O and SIGKILL at every point of every command that writes
 	@tests/witness tests/torture/torture.py $(BUILD)/tessera $(BUILD)/tests/torture/libshim.so $(BUILD)/tests/torture/careless $(foreach v,POINTS JOBS ONLY KIND,$(if $($(v)),$(v)=$($(v))))
 
-# Ranks killed, stopped and delayed at random moments, COUNT=1000 times on each transport. SEED=1, TRANSPORT=shm,ucx,openmpi..., MINUTES=m, JOBS=2.
+# Ranks killed, stopped and delayed at random moments, COUNT=1000 times on each transport. SEED=1, TRANSPORT=shm,ucx,openmpi..., MINUTES=m, JOBS=2, TIMEOUT=4.
 nemesis: all ## long: ranks killed, stopped and delayed on every transport
-	@tests/witness tests/nemesis/nemesis.py $(BUILD)/tessera $(foreach v,COUNT SEED TRANSPORT MINUTES JOBS,$(if $($(v)),$(v)=$($(v))))
+	@tests/witness tests/nemesis/nemesis.py $(BUILD)/tessera $(foreach v,COUNT SEED TRANSPORT MINUTES JOBS TIMEOUT,$(if $($(v)),$(v)=$($(v))))
 # Plans against random shardings by hand: 60 of each of 200 small models, none of which may simulate faster than what a plan calls the least.
 hand: all
 	@$(BUILD)/tests/api/api_test_hand $(or $(MODELS),200) $(or $(SHARDINGS),60) $(or $(SEED),1)

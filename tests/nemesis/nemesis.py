@@ -4,6 +4,7 @@
 COUNT      events on each transport (default 1000)      SEED     of the dice (default 1)
 TRANSPORT  threads, shm, env, ucx, openmpi, openmpi-messages, mpich, mpich-messages; several with commas (default: all that are here)
 MINUTES    at most so long, all transports together     JOBS     runs that work at a time (default 2); those that only wait come on top
+TIMEOUT    seconds after which ranks give one up that is silent (default 4): less on a machine that has nothing else to do
 
 Each run is `tessera run` or `tessera bench` of a partition. It must give the right result, or end within its deadline with a clear error;
 afterwards no process of it runs, no shared memory and no temporary folder is left. Exit 1 if any fell short.
@@ -27,38 +28,53 @@ GIVEN = dict(w.split("=", 1) for w in sys.argv[1:] if "=" in w)
 COUNT, SEED, JOBS = int(GIVEN.get("COUNT", 1000)), int(GIVEN.get("SEED", 1)), int(GIVEN.get("JOBS", 2))
 MINUTES = float(GIVEN.get("MINUTES", 0))
 
-TIMEOUT_S = 4.0     # --timeout of every run: a rank that is stopped for longer is given up
+TIMEOUT_S = float(GIVEN.get("TIMEOUT", 4))  # --timeout of every run: a rank that is stopped for longer is given up
 DEADLINE_S = 20.0   # after the last event a run ends within this, on a machine that has other things to do
 STARTING_S = 60.0   # and so much later where ranks wait for each other to start (MPI, plain variables): they may be started some time apart
 LONG_ENOUGH_S = 60  # of a whole run, start of the engine included
 IDLE = 0.02         # of a processor: a run that needs less only waits, and another may start beside it (MPICH's ranks wait at full speed)
 WAITING = 12        # times JOBS: so many runs at most, those that wait among them
-DELAY_S = 1.5       # a rank that is stopped for less than the timeout is waited for
+DELAY_S = TIMEOUT_S * 3 / 8  # a rank that is stopped for less than the timeout is waited for
+LOOK_S = 0.25       # between two looks at whether a run only waits
 PEER, ENGINE = 6, 7
 DONE = 0
 
 
 class Event:
-    """What is done to one process of a run, `after` seconds from its start."""
+    """What is done to one process of a run, `after` seconds from its start (of the launcher's own, where that is struck)."""
 
     def __init__(self, dice, transport, ranks, span_s):
-        kinds = ["delay"] if transport == "threads" else ["kill", "kill", "stop", "delay", "delay", "term", "all-delay"]
+        kinds = ["delay"] if transport == "threads" else ["kill", "kill", "stop", "late", "late", "delay", "delay", "term", "all-delay"]
         self.kind, self.after = dice.choice(kinds), dice.random() * span_s
         self.rank, self.for_s = dice.randrange(ranks), 0.05 + dice.random() * DELAY_S
+        if self.kind == "late":  # it comes back when the others have given it up
+            self.for_s += TIMEOUT_S * 1.5
         self.launcher = self.kind in ("kill", "term") and dice.random() < 0.15  # the process that started the ranks
 
     def __str__(self):
         return "%s of %s after %.2f s" % (self.kind, "the launcher" if self.launcher else "rank %d" % self.rank, self.after)
 
 
+class Span:
+    """Seconds of a run within which the event falls. They follow the machine: shorter when a run was over before its event, a little longer
+    when it was not; about one of six then is over before, and the last moments of a run have their events too."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def learn(self, struck):
+        self.seconds = min(4.0, max(0.1, self.seconds * (1.01 if struck else 0.95)))
+
+
 class Run:
     """One run of one transport with one event, and the verdict."""
 
-    def __init__(self, nemesis, transport, dice):
+    def __init__(self, nemesis, transport, dice, spans):
         self.nemesis, self.transport = nemesis, transport
         self.ranks = dice.choice((2, 3, 4))
         self.bench = dice.random() < 0.4
-        self.event = Event(dice, transport, self.ranks, 1.2 if self.bench else 0.6)
+        self.span = spans[self.bench]
+        self.event = Event(dice, transport, self.ranks, self.span.seconds)
         self.folder = tempfile.mkdtemp(prefix="tessera-nemesis-")
         self.number = dice.randrange(10000, 60000)
         self.ended, self.hung = {}, False  # what ended how, and whether the launcher alone did not
@@ -95,6 +111,12 @@ class Run:
             return [first]
         return [pid for pid in machine.below(first) if machine.is_tessera(pid)]
 
+    def wait_for_ranks(self):
+        """Until there is somebody to strike: a launcher may take longer than the ranks do."""
+        until = time.time() + STARTING_S
+        while not self.event.launcher and not self.victims() and machine.is_running(self.started[0].pid) and time.time() < until:
+            time.sleep(0.02)
+
     def strike(self):
         """Does the event; false: there was nobody left to do it to."""
         victims = self.victims()
@@ -105,6 +127,9 @@ class Run:
             machine.send(target, signal.SIGKILL if self.event.kind == "kill" else signal.SIGTERM)
         elif self.event.kind == "stop":
             machine.send(target, signal.SIGSTOP)
+        elif self.event.kind == "late":
+            machine.send(target, signal.SIGSTOP)
+            threading.Timer(self.event.for_s, self.wake, (target,)).start()
         else:
             together = victims if self.event.kind == "all-delay" else [target]
             for pid in together:
@@ -113,6 +138,10 @@ class Run:
             for pid in together:
                 machine.send(pid, signal.SIGCONT)
         return True
+
+    def wake(self, pid):
+        if pid in self.processes():  # and no stranger that has its number now
+            machine.send(pid, signal.SIGCONT)
 
     def wait(self, seconds):
         """Exit codes and what was said; None where a process did not end in time. Called again, it waits for those alone."""
@@ -152,12 +181,13 @@ class Run:
             if used is not None and now - used < IDLE * (at - since):
                 break
             used, since = now, at
-            time.sleep(1.0)
+            time.sleep(LOOK_S)
         turn.release()
 
     def deadline(self):
         waits = self.transport not in ("threads", "shm") and self.event.kind in ("stop", "kill", "term")
-        return DEADLINE_S + (1.0 if self.bench else 0) + (STARTING_S if waits else 0)
+        late_s = self.event.for_s if self.event.kind == "late" else 0
+        return DEADLINE_S + late_s + (1.0 if self.bench else 0) + (STARTING_S if waits else 0)
 
     def processes(self):
         """Everything that belongs to this run, by the folder that each of its processes has in its environment."""
@@ -167,8 +197,10 @@ class Run:
         """(what happened: none, survived, told or short, and why). The turn is ours, and given back as soon as others may work."""
         try:
             self.started = self.start()
+            self.wait_for_ranks()
             time.sleep(self.event.after)
             struck = self.strike()
+            self.span.learn(struck)
         except BaseException:
             turn.release()
             raise
@@ -194,6 +226,8 @@ class Run:
         harmless = not struck or self.event.kind in ("delay", "all-delay")
         if harmless and not good:
             return ["a delay of %.2f s is taken for a failure" % self.event.for_s if struck else "fails without an event"]
+        if struck and self.event.launcher and machine.launcher(self.transport, self.ranks) and not os.path.exists(self.out):
+            return []  # the code is the launcher's own: MPICH's says 0 when SIGTERM comes before it has started a rank
         if good and not self.bench and not self.nemesis.is_right(self.out, self.ranks):
             return ["wrong result"]
         if os.path.exists(self.out) and not self.nemesis.is_right(self.out, self.ranks):
@@ -253,7 +287,7 @@ def events_of(counts):
 def rounds(nemesis, transport, until):
     """Runs of one transport until COUNT events have happened: counts by verdict, and what fell short."""
     dice, counts, short, lock = random.Random("%s %d" % (transport, SEED)), collections.Counter(), [], threading.Lock()
-    turn, began = threading.Semaphore(JOBS), time.time()
+    turn, began, spans = threading.Semaphore(JOBS), time.time(), {False: Span(0.6), True: Span(1.2)}
 
     def worker():
         while True:
@@ -262,7 +296,7 @@ def rounds(nemesis, transport, until):
                 if events_of(counts) >= COUNT or time.time() > until:
                     turn.release()
                     return
-                run = Run(nemesis, transport, dice)
+                run = Run(nemesis, transport, dice, spans)
             verdict, why = run.verdict(turn)
             with lock:
                 counts[verdict] += 1
