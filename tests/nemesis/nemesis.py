@@ -6,6 +6,8 @@ TRANSPORT  threads, shm, env, ucx, openmpi, openmpi-messages, mpich, mpich-messa
 MINUTES    at most so long, all transports together     JOBS     runs that work at a time (default 2); those that only wait come on top
 TIMEOUT    seconds after which ranks give one up that is silent (default 4): less on a machine that has nothing else to do
 
+SIGTERM or Ctrl-C: runs that are under way are given up, and those before them are counted.
+
 Each run is `tessera run` or `tessera bench` of a partition. It must give the right result, or end within its deadline with a clear error;
 afterwards no process of it runs, no shared memory and no temporary folder is left. Exit 1 if any fell short.
 """
@@ -38,6 +40,11 @@ DELAY_S = TIMEOUT_S * 3 / 8  # a rank that is stopped for less than the timeout 
 LOOK_S = 0.25       # between two looks at whether a run only waits
 PEER, ENGINE = 6, 7
 DONE = 0
+STOPPED = threading.Event()  # we were asked to end
+
+
+class GivenUp(Exception):
+    """We were asked to end while a run was under way."""
 
 
 class Event:
@@ -149,11 +156,15 @@ class Run:
         for p in self.started:
             if p.pid in self.ended:
                 continue
-            try:
-                said = p.communicate(timeout=max(0.1, until - time.time()))[0].decode(errors="replace")
-                self.ended[p.pid] = p.returncode, said
-            except subprocess.TimeoutExpired:
-                pass
+            while p.pid not in self.ended:
+                try:
+                    said = p.communicate(timeout=max(0.1, min(1.0, until - time.time())))[0].decode(errors="replace")
+                    self.ended[p.pid] = p.returncode, said
+                except subprocess.TimeoutExpired:
+                    if STOPPED.is_set():
+                        raise GivenUp
+                    if time.time() > until:
+                        break
         ends = [self.ended.get(p.pid, (None, "")) for p in self.started]
         return [code for code, _ in ends], "\n".join(said for _, said in ends)
 
@@ -194,6 +205,16 @@ class Run:
         return machine.with_environment(b"TMPDIR=" + self.temporary.encode())
 
     def verdict(self, turn):
+        """As judged_run; nothing (None) of a run that was given up."""
+        try:
+            return self.judged_run(turn)
+        except GivenUp:
+            for pid in self.processes():
+                machine.send(pid, signal.SIGKILL)
+            self.clean()
+            return None, ""
+
+    def judged_run(self, turn):
         """(what happened: none, survived, told or short, and why). The turn is ours, and given back as soon as others may work."""
         try:
             self.started = self.start()
@@ -293,11 +314,13 @@ def rounds(nemesis, transport, until):
         while True:
             turn.acquire()
             with lock:
-                if events_of(counts) >= COUNT or time.time() > until:
+                if events_of(counts) >= COUNT or time.time() > until or STOPPED.is_set():
                     turn.release()
                     return
                 run = Run(nemesis, transport, dice, spans)
             verdict, why = run.verdict(turn)
+            if verdict is None:
+                return
             with lock:
                 counts[verdict] += 1
                 happened = events_of(counts)
@@ -315,6 +338,8 @@ def rounds(nemesis, transport, until):
 def main():
     wanted = GIVEN.get("TRANSPORT", "").split(",") if GIVEN.get("TRANSPORT") else machine.TRANSPORTS
     until = time.time() + 60 * MINUTES if MINUTES else float("inf")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: STOPPED.set())
     before, bad, events = machine.segments(), 0, 0
     folder = tempfile.mkdtemp(prefix="tessera-nemesis-in-")
     try:
