@@ -81,6 +81,12 @@ static inline int64_t product_of(int64_t a, int64_t b)
     return INT64_MAX;
 }
 
+static inline void larger(int64_t *at, int64_t than)
+{
+    if (than > *at)
+        *at = than;
+}
+
 // A plan that is the same in all copies of a block of devices (simulate_fold.c).
 struct sim_fold {
     tsr_model *model;        // of one copy, with its share of the batch; NULL: it is not folded
@@ -96,6 +102,12 @@ tsr_status tsr__sim_fold(struct arena *arena, tsr_model *model, const tsr_simula
                          const tsr_topology *topology, struct sim_fold *out) TSR_MUST_USE;
 
 struct partition_part;
+struct shapes;
+// The node's inputs are constants: it is done when the model is loaded (simulate_memory.c).
+bool tsr__sim_folded(const tsr_node *node);
+// Fills memory and peak of the device that has this part; its weights and scratch are known (simulate_memory.c).
+tsr_status tsr__sim_memory(struct sim_device *device, const tsr_model *model,
+                           const struct shapes *shapes, struct arena *scratch) TSR_MUST_USE;
 // Picoseconds of a communication whose groups and bytes are known; adds its bytes to the links (simulate_price.c).
 int64_t tsr__sim_price(struct sim *sim, struct sim_comm *comm);
 // Reads the tasks of all parts and prices them (simulate_parts.c).
