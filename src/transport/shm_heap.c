@@ -131,13 +131,16 @@ static struct block *smallest_of(const struct shm_heap *heap, unsigned class, si
 
 // ---- large blocks ------------------------------------------------------------------------------
 
-static void set_bytes(const struct shm *me, struct block *block, size_t bytes)
+// Every block's size is set here, so that the one after it, or the heap if it is the last, always knows it.
+static void set_bytes(struct shm *me, struct block *block, size_t bytes)
 {
     block->bytes = bytes;
     block->class = class_of(bytes);
     struct block *next = after(me, block);
     if (next)
         next->before = bytes;
+    else
+        me->heap.last = bytes;
 }
 
 // Cuts off what is beyond `bytes`, if that is worth a block. Pages that were given back are counted with the rest first: the
@@ -178,7 +181,6 @@ static struct block *extend(struct shm *me, size_t bytes)
         block->mark = mark_of(block);
     }
     heap->large += more;
-    heap->last = bytes;
     set_bytes(me, block, bytes);
     return block;
 }
@@ -195,8 +197,6 @@ static struct block *take_large(struct shm *me, size_t bytes)
         return extend(me, bytes);
     unlist(heap, block);
     cut_off(me, block, bytes);
-    if ((char *)block + block->bytes == (char *)first_large(me) + heap->large)
-        heap->last = block->bytes;
     return block;
 }
 
@@ -236,8 +236,6 @@ static void free_large(struct shm *me, struct block *block)
         join(me, previous, block);
         block = previous;
     }
-    if (!after(me, block))
-        heap->last = block->bytes;
     give_pages(heap, block);
     list_free(heap, block);
 }
