@@ -85,5 +85,16 @@ def in_a_loop():
     return m, 2, {"loop > body > call:a": "{1,2:0,1}"}, {"x": f4(3, 6)}, ["AllReduce"]
 
 
+@case
+def scanned_from_a_norm():
+    """The engine scans only what it knows the rank of. ONNX defines MeanVarianceNormalization by a function, of whose result it knows none."""
+    body = helper.make_graph([node("Add", ["a", "e"], ["b"]), node("Identity", ["b"], ["o"])], "scan", [info("a", T.FLOAT, None), info("e", T.FLOAT, None)],
+                             [info("b", T.FLOAT, None), info("o", T.FLOAT, None)])
+    norm = function("Norm", ["x"], ["y"], [node("MeanVarianceNormalization", ["x"], ["y"], axes=[0])])
+    m = model([node("MatMul", ["x", "w"], ["h"], name="mm"), call("Norm", ["h"], ["c"], "norm"), node("Scan", ["c", "s"], ["l", "y"], name="scan", body=body, num_scan_inputs=1)],
+              [info("x", T.FLOAT, [3, 6])], [info("y", T.FLOAT, [2, 3, 4])], [tensor(f4(6, 4), "w"), tensor(f4(2, 3, 4), "s")], functions=[norm], imports=MY)
+    return m, 2, {"mm:w": "{2,1:0,1}"}, {"x": f4(3, 6)}, ["AllReduce"]
+
+
 if __name__ == "__main__":
     special.main()

@@ -357,6 +357,24 @@ static bool has_graphs(const tsr_node *node)
     return false;
 }
 
+// What a body takes in has the number of dimensions of what its node reads, and engines refuse to scan what they know no number
+// of: the result of an operator that ONNX defines by a function, for one, which the model's own function hid from them.
+static tsr_status ranks_for_bodies(struct part *part, const struct step *st)
+{
+    for (size_t i = 0; i < st->n_node_inputs; i++) {
+        struct form *form = st->inputs[i];
+        if (!form || form->item->list || form->item->rank < 0)
+            continue;
+        tsr_value *local = local_of(part, form);
+        if (!local || tsr_value_rank(local) >= 0 || !tsr_value_producer(local))
+            continue;
+        tsr_status status = tsr__part_rank_known(part, local, form);
+        if (status != TSR_OK)
+            return status;
+    }
+    return TSR_OK;
+}
+
 // Inputs at the end that are left out are not written.
 static tsr_node *copy_node(const struct local_copy *copy, size_t n_inputs)
 {
@@ -367,6 +385,8 @@ static tsr_node *copy_node(const struct local_copy *copy, size_t n_inputs)
         n_inputs--;
     if (!has_graphs(node))
         return tsr__node_copy(graph, node, copy->inputs, n_inputs, copy->outputs, st->n_outputs);
+    if (ranks_for_bodies(copy->part, st) != TSR_OK)
+        return NULL;
     struct captured captured = {.step = st, .rank = copy->part->rank};
     tsr__node_captures(node, &captured.list);
     return tsr__node_copy_deep(graph, node, copy->inputs, n_inputs, copy->outputs, st->n_outputs,
