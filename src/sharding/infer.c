@@ -21,8 +21,9 @@ static bool readings_agree(const struct node_flow *nf, const tsr_value *value,
     return true;
 }
 
-// False: check would refuse the spec, since its factors do not make a size that is known. A bias of 3 = (g o) with 3 groups has
-// one o, which a node may still be told to cut in 3 where the size of o has only a name.
+// False: check would refuse the spec, since its factors do not make a size that is known, or have fewer elements than shards. A bias
+// of 3 = (g o) with 3 groups has one o, which a node may still be told to cut in 3 where the size of o has only a name; a state of a
+// Scan has one row outside, and as many as a spec inside says where the body does not declare them.
 static bool can_be_said(const struct writing *writing, const tsr_value *value,
                         const struct tile_layout *layout)
 {
@@ -33,7 +34,7 @@ static bool can_be_said(const struct writing *writing, const tsr_value *value,
     for (int axis = 0; axis < layout->rank; axis++) {
         const struct tile_dim *dim = &layout->dims[axis];
         int64_t size = shape.dims[axis].value;
-        if (dim->n > 1 && size > 0 && !tsr__dim_sizes(dim, size, sizes))
+        if (dim->n > 0 && size >= 0 && !tsr__dim_sizes(dim, size, sizes))
             return false;
     }
     return true;

@@ -200,6 +200,8 @@ def trial(tessera, seed, folder):
     inferred = cut + ".inferred"
     rc, out, err = witness.call(tessera, "infer", cut, "-o", inferred)
     assert rc == 0, "infer: exit %d %s" % (rc, err)
+    rc, out, err = witness.call(tessera, "check", inferred)
+    assert rc == 0, "check of what was inferred: exit %d %s" % (rc, err)
     rc, out, err = witness.call(tessera, "infer", inferred, "-o", inferred + "2")
     assert rc == 0, "infer again: exit %d %s" % (rc, err)
     assert open(inferred, "rb").read() == open(inferred + "2", "rb").read(), "inferring twice changes something"
