@@ -6,6 +6,7 @@ rounding depends on how it is computed, and what moves as far by that is left ou
 whose parts can leave the range of its type (`range`), or from another case that docs/numbers.md does not promise (`open`, promises.py)."""
 import itertools
 import os
+import re
 import shutil
 import subprocess
 
@@ -121,7 +122,10 @@ def behind(graph, node, i, a, values, draw, opset):
         factor = np.where(exact, 1.0, 1 + eps * draw(a.shape)).astype(a.dtype)
         graph.initializer.append(numpy_helper.from_array(factor, noise))
         return helper.make_node("Mul", [before, noise], [name])
-    shift = np.where(exact, 0.0, eps * total * draw(a.shape)).astype(a.dtype)
+    if draw is CANCELLED:
+        shift = np.where(np.abs(a) <= 8 * eps * total, -a, 0.0).astype(a.dtype)
+    else:
+        shift = np.where(exact, 0.0, eps * total * draw(a.shape)).astype(a.dtype)
     graph.initializer.append(numpy_helper.from_array(shift, noise))
     return helper.make_node("Add", [before, noise], [name])
 
@@ -175,6 +179,11 @@ def known_values(model, feeds):
     return {**known, **feeds, **run_model(model, feeds), **values_of(model, feeds, inner)}
 
 
+def CANCELLED(shape):
+    """The noise that makes sums whose terms nearly cancel out exactly 0, and changes nothing else: a Cast to bool asks for just that."""
+    return np.zeros(shape)
+
+
 def drawn_noise(seed, sign):
     """Normal numbers of any shape, the same for a seed; with the sign -1 their opposites."""
     rng = np.random.default_rng(seed)
@@ -185,9 +194,9 @@ def sensitivity(model, feeds, want):
     """How far each output moves by noise of the size of rounding. Each noise is tried with both signs: a sum of -1e-6 that an If asks for its
     sign is moved below 0 by one of the two and above by the other, where six noises of one sign all leave it below once in 64 times."""
     values, moved = known_values(model, feeds), {name: 0.0 for name in want}
-    for seed, sign in itertools.product(range(1, 5), (1, -1)):
+    for draw in [CANCELLED] + [drawn_noise(seed, sign) for seed, sign in itertools.product(range(1, 5), (1, -1))]:
         try:
-            got = run_model(noisy(model, values, drawn_noise(seed, sign)), feeds)
+            got = run_model(noisy(model, values, draw), feeds)
         except Exception:
             return {name: float("inf") for name in want}
         for name in want:
@@ -272,10 +281,22 @@ def engine_differs(case, k, level, names):
     return any(not apart(got[n], case.wanted[k][n]) <= tolerance(case.wanted[k][n]) for n in names)
 
 
-def turns_are_open(case):
-    """Whether some set of inputs has other turns, and so other sizes, for a reason that is not promised (promises.py)."""
+def failing_is_open(case, text):
+    """Whether some set of inputs has other turns, and so other sizes, for a reason that is not promised (promises.py), or what is not promised
+    reaches the node that failed: a Binarizer refuses a NaN."""
     model = inside.inlined(case.model)
-    return any(promises.turns_not_promised(model, model.graph.node, known_values(model, feeds)) for feeds in case.sets)
+    failed = re.search(r"while running \w+ node\. Name:'([^']+)'", text)
+    for feeds in case.sets:
+        try:
+            values = known_values(model, feeds)
+        except Exception:
+            return False  # the engine runs the model with its functions alone
+        if promises.turns_not_promised(model, model.graph.node, values):
+            return True
+        reached = promises.not_promised(model, values) if failed else set()
+        if any(n.name == failed.group(1) and reached & set(n.input) for n in model.graph.node if failed):
+            return True
+    return False
 
 
 def under_mpi(session, tessera, parts, case, cut, work):
@@ -320,8 +341,8 @@ def attempt(lib, tessera, path, case, cut, work):
             known = refusals.engine_mistake(case.model, str(why)) if why.what in ("open", "run") else ""
             if known:
                 return Verdict("engine", known)
-            if why.what in ("run", "mpirun") and turns_are_open(case):
-                return Verdict("open", "what decides about turns is not promised: " + str(why)[:200])
+            if why.what in ("run", "mpirun") and failing_is_open(case, str(why)):
+                return Verdict("open", "what decides about it is not promised: " + str(why)[:200])
             kind = "refused" if why.what not in ("run", "open", "mpirun") else "failed"
             return Verdict(kind, str(why))
         finally:

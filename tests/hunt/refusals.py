@@ -25,6 +25,8 @@ ENGINE = [
      "it plans memory by sizes that ONNX infers wrongly for poolings: one window too many when rounding up, pads of SAME with dilations"),
     (r"not this rank's piece of the source", lambda n: rounds_up(n),
      "from level 1 on it takes the Shape of a pooling that rounds up for what ONNX infers: one window too many"),
+    (r"ShapeInferenceError. Incompatible dimensions", lambda n: rounds_up(n),
+     "it refuses what does not fit the sizes that ONNX infers for a pooling that rounds up: one window too many"),
     (r"Shape mismatch attempting to re-use buffer", lambda n: n.op_type == "ConvTranspose" and attribute(n, "output_shape") is not None,
      "it plans memory by sizes that ONNX infers for a ConvTranspose with output_shape: those of the space are left out"),
     (r"(gamma|beta) should have 1 dimension, dimension size known", lambda n: n.op_type == "EmbedLayerNormalization",
