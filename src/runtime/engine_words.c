@@ -150,6 +150,9 @@ static const char *load_hint(const struct rank *rank, const OrtStatus *status)
     if (cut && strstr(words, "Input names mismatch"))
         return "the provider has dropped an input of its own nodes; another sharding, or "
                "--map-device NAME=CPU, goes around it";
+    if (cut && strstr(words, "tensor(string)"))
+        return "texts cannot travel between GPUs: put their rank on the CPU, with --map-device "
+               "NAME=CPU";
     if (cut && strstr(words, "not acyclic"))
         return "the provider has put nodes on both sides of a communication together; another "
                "sharding, or --map-device NAME=CPU, goes around it";
