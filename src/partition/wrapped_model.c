@@ -93,7 +93,29 @@ static tsr_value **make_inputs(struct draft *draft, tsr_graph *to, size_t *count
     return inputs[0] ? inputs : NULL;
 }
 
-// One node with all inputs and outputs of the model. Its outputs have the types that the model's have.
+// The input of that name, behind the mark; NULL: none has it.
+static tsr_value *input_named(tsr_value *const *inputs, size_t n_inputs, const char *name)
+{
+    for (size_t i = 1; i < n_inputs; i++)
+        if (strcmp(tsr_value_name(inputs[i]), name) == 0)
+            return inputs[i];
+    return NULL;
+}
+
+// Output i of the new graph: the node's, or the input that the model gives out as it is. The node's has the type of the model's in
+// both cases, without which ONNX Runtime does not load it.
+static tsr_status add_output(struct draft *draft, tsr_graph *to, tsr_node *node, size_t i,
+                             tsr_value *given)
+{
+    const tsr_value *output = tsr_graph_output(tsr_model_graph(draft->model), i);
+    tsr_status st = copy_type(draft, output, tsr_node_output(node, i));
+    if (st != TSR_OK)
+        return st;
+    return tsr_graph_add_output(to, given ? given : tsr_node_output(node, i));
+}
+
+// One node with all inputs and outputs of the model. The operator fills its outputs by their number, so an input that the model
+// gives out has one too, under a name of its own, which nothing reads.
 static tsr_status make_node(struct draft *draft, tsr_graph *to, const char *folder)
 {
     const tsr_graph *graph = tsr_model_graph(draft->model);
@@ -102,8 +124,11 @@ static tsr_status make_node(struct draft *draft, tsr_graph *to, const char *fold
     const char **names = ARENA_ARRAY(draft->arena, const char *, n_outputs + 1);
     if (!inputs || !names)
         return TSR_NOMEM;
-    for (size_t i = 0; i < n_outputs; i++)
+    for (size_t i = 0; i < n_outputs; i++) {
         names[i] = tsr_value_name(tsr_graph_output(graph, i));
+        if (input_named(inputs, n_inputs, names[i]))
+            names[i] = tsr__arena_printf(draft->arena, "ai.tessera.given.%zu", i).p;
+    }
     tsr_node *node = tsr_graph_add_node(to, WRAPPED_DOMAIN, WRAPPED_OP, "partition", inputs,
                                         n_inputs, names, n_outputs);
     if (!node)
@@ -116,11 +141,8 @@ static tsr_status make_node(struct draft *draft, tsr_graph *to, const char *fold
     if (st != TSR_OK)
         return st;
     for (size_t i = 0; i < n_outputs; i++) {
-        tsr_value *output = tsr_node_output(node, i);
-        st = copy_type(draft, tsr_graph_output(graph, i), output);
-        if (st != TSR_OK)
-            return st;
-        st = tsr_graph_add_output(to, output);
+        const char *name = tsr_value_name(tsr_graph_output(graph, i));
+        st = add_output(draft, to, node, i, input_named(inputs, n_inputs, name));
         if (st != TSR_OK)
             return st;
     }
