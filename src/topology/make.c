@@ -148,19 +148,27 @@ static tsr_status refuse_links(tsr_session *session, struct str kind, struct str
 static const char *const kinds[] = {"cpu",  "full",  "ring", "star",
                                     "tree", "torus", "grid", "hosts"};
 
+// The user's words again; a kind that is no text: the sizes stood alone.
 static tsr_status unknown(tsr_session *session, struct str kind, struct str sizes)
 {
+    static const char hint[] =
+        "write a number, cpu:4, full:4, ring:4, star:4@1, tree:2x3, torus:3x3, grid:2x4, "
+        "hosts:2x8, hosts:2x2x4, h100:8, hosts:2xh100:8, an adjacency list {2,[[1],[0]]}, or the "
+        "name of a JSON file or of a planned model";
     struct str known[TSR_COUNT(kinds)];
     for (size_t i = 0; i < TSR_COUNT(kinds); i++)
         known[i] = str_of(kinds[i]);
     struct str near = tsr__nearest(kind, known, TSR_COUNT(kinds));
-    tsr__diag(session, DIAG_topology_text, NULL,
-              "write a number, cpu:4, full:4, ring:4, star:4@1, tree:2x3, torus:3x3, grid:2x4, "
-              "hosts:2x8, hosts:2x2x4, h100:8, hosts:2xh100:8, "
-              "an adjacency list {2,[[1],[0]]}, or the name of a JSON file",
-              near.n ? "'" STR_FMT ":" STR_FMT "' is no topology; did you mean " STR_FMT "?"
-                     : "'" STR_FMT ":" STR_FMT "' is no topology",
-              STR_ARG(kind), STR_ARG(sizes), STR_ARG(near));
+    if (!kind.p)
+        tsr__diag(session, DIAG_topology_text, NULL, hint, "'" STR_FMT "' is no topology",
+                  STR_ARG(sizes));
+    else if (near.n && !str_eq(near, kind))
+        tsr__diag(session, DIAG_topology_text, NULL, hint,
+                  "'" STR_FMT ":" STR_FMT "' is no topology; did you mean " STR_FMT "?",
+                  STR_ARG(kind), STR_ARG(sizes), STR_ARG(near));
+    else
+        tsr__diag(session, DIAG_topology_text, NULL, hint,
+                  "'" STR_FMT ":" STR_FMT "' is no topology", STR_ARG(kind), STR_ARG(sizes));
     return TSR_MALFORMED;
 }
 
@@ -198,12 +206,14 @@ static bool known_kind(struct str kind)
 }
 
 // Sizes are checked against the number of links before anything is allocated: full:4096 alone
-// would have 16 million of them.
+// would have 16 million of them. A kind that is no text (p NULL) means a number alone: full.
 tsr_status tsr__topology_make(tsr_session *session, struct str kind, struct str sizes,
                               tsr_topology **out)
 {
     int side[SIDES] = {0}, all = 0, centre = 0;
-    struct str count = sizes;
+    struct str count = sizes, given_kind = kind;
+    if (!kind.p)
+        kind = STR("full");
     if (tsr__topology_is_box(kind, sizes))
         return tsr__topology_box(session, kind, sizes, out);
     // "4@1": 4 devices, device 1 in the middle.
@@ -212,7 +222,7 @@ tsr_status tsr__topology_make(tsr_session *session, struct str kind, struct str 
             int64_t at;
             if (!tsr__str_int((struct str){sizes.p + i + 1, sizes.n - i - 1}, &at) || at < 0 ||
                 at >= TOPOLOGY_MAX_DEVICES)
-                return unknown(session, kind, sizes);
+                return unknown(session, given_kind, sizes);
             centre = (int)at;
             count.n = i;
         }
@@ -220,11 +230,11 @@ tsr_status tsr__topology_make(tsr_session *session, struct str kind, struct str 
     bool wide = str_is(kind, "torus") || str_is(kind, "grid") || str_is(kind, "tree");
     bool hosts = str_is(kind, "hosts") && (n == 2 || n == (int)TSR_COUNT(networks));
     if (!known_kind(kind) || n < 1 || (!wide && !hosts && (n != 1 || str_is(kind, "hosts"))))
-        return unknown(session, kind, sizes);
+        return unknown(session, given_kind, sizes);
     if (str_is(kind, "tree"))
         all = tree_size(side, n);
     if (all < 1 || centre >= all)
-        return unknown(session, kind, sizes);
+        return unknown(session, given_kind, sizes);
     size_t links = count_links(kind, side, n, all);
     // hosts:1250x8 lists the links of its first 64 hosts; the others are devices without links, of
     // which the window says that they are like those.

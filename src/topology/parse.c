@@ -362,7 +362,7 @@ static tsr_status parse(tsr_session *session, struct str t, tsr_topology **out)
         if (t.p[i] == ':')
             return tsr__topology_make(session, (struct str){t.p, i},
                                       (struct str){t.p + i + 1, t.n - i - 1}, out);
-    return tsr__topology_make(session, STR("full"), t, out);
+    return tsr__topology_make(session, (struct str){NULL, 0}, t, out);
 }
 
 tsr_status tsr_topology_parse(tsr_session *session, const char *text, tsr_topology **out)

@@ -512,6 +512,9 @@ def test_topology(d):
         rc, _, err = call("topology", *words)
         check("topology usage %s" % " ".join(words), rc == (7 if "engine-absent" in err else 2) and err, (rc, err))
     check("topology did you mean", "did you mean ring" in call("topology", "show", "rin:4")[2])
+    for text in ("wrong", "2x", "full:x", ":4"):
+        rc, _, err = call("topology", "show", text)
+        check("no topology is told in the user's words, " + text, rc == 2 and "'%s' is no topology\n" % text in err, err)
 
 
 def make_mlp(path, rows):
