@@ -1345,6 +1345,10 @@ TSR_API tsr_status tsr_gpus_find(tsr_session *session, const char *driver, const
 TSR_API bool tsr_topology_is_real(const char *text);
 TSR_API tsr_status tsr_topology_real(tsr_session *session, const char *text, const char *driver,
                                      const char *nccl, tsr_topology **out);
+/* The devices that a user's text means, as --devices takes it: one of tsr_topology_real, what tsr_topology_parse reads, a JSON
+ * file, or a planned model (.onnx; TSR_INVALID: it has no topology). "auto:" before any of these: as many as are best. */
+TSR_API tsr_status tsr_topology_find(tsr_session *session, const char *text, const char *driver,
+                                     const char *nccl, tsr_topology **out);
 TSR_API void tsr_topology_free(tsr_topology *topology); /* NULL is fine */
 TSR_API int tsr_topology_devices(const tsr_topology *topology);
 TSR_API const tsr_topology_device *tsr_topology_device_at(const tsr_topology *topology, int device);
@@ -1574,8 +1578,7 @@ typedef struct tsr_generate_result {
     /* what the plan says of one token, picoseconds: on the devices, and on one alone; 0: not planned, or one has no room */
     int64_t predicted, one_device;
 } tsr_generate_result;
-typedef bool (*tsr_token_fn)(void *data,
-                             int64_t token); /* takes a token as it is made; false: enough */
+typedef bool (*tsr_token_fn)(void *data, int64_t token); /* takes each token; false: enough */
 /* Continues a prompt, the model planned and cut, until the end token, which is given out too. take and result may be NULL. */
 TSR_API tsr_status tsr_generate(tsr_folder *folder, const int64_t *ids, size_t n,
                                 const tsr_generate_options *options, tsr_token_fn take, void *data,

@@ -106,14 +106,10 @@ def _model_of(session: Session, folder: str) -> str:
 
 
 def topology_of(session: Session, devices: Union[int, str]) -> Any:
-    """A topology of what --devices takes: a generator, a list, a file, "auto" (as many as are best). To be freed."""
-    handle, text = ctypes.c_void_p(), str(devices)
-    if not os.path.isfile(text) and library.tsr_topology_is_real(text.encode()):
-        cuda, nccl = (os.environ.get(name, "").encode() or None for name in ("TESSERA_CUDA", "TESSERA_NCCL"))
-        session.status(library.tsr_topology_real(session.handle, text.encode(), cuda, nccl, ctypes.byref(handle)))
-        return handle
-    read = library.tsr_topology_read if os.path.isfile(text) else library.tsr_topology_parse
-    session.status(read(session.handle, text.encode(), ctypes.byref(handle)))
+    """A topology of what --devices takes: a generator, a list, a file, a planned model, "auto" (as many as are best). To be freed."""
+    handle = ctypes.c_void_p()
+    cuda, nccl = (os.environ.get(name, "").encode() or None for name in ("TESSERA_CUDA", "TESSERA_NCCL"))
+    session.status(library.tsr_topology_find(session.handle, os.fsencode(str(devices)), cuda, nccl, ctypes.byref(handle)))
     return handle
 
 

@@ -1,86 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_topology.c - topologies: shown with their prices, made from a generator, written as JSON.
 //
-// Also the home of cli_topology, by which every command reads a TOPOLOGY. A text means, in this
-// order: a real machine (cuda:4, auto; tsr_topology_is_real) unless a file is called so; a notation
-// (4, ring:4, {4, [[1],[2],[3],[0]]}) unless it has a slash or ends in .json; a planned model
-// (.onnx); a JSON file; else a notation again, whose reader says what is wrong with it.
+// Also the home of cli_topology, by which every command reads a TOPOLOGY: the library's reading, with the libraries that the
+// environment names.
 #include "cli.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
-// Something of that name is there: reading says what it is, if it is no file. Never opened here: a pipe would wait.
-static bool exists(const char *text)
-{
-    struct stat st;
-    return stat(text, &st) == 0;
-}
-
-// "4", "ring:4", "{4, ...}": never a file, whatever lies in the working directory.
-static bool is_notation(const char *text)
-{
-    return text[strspn(text, "0123456789")] == 0 || text[0] == '{' || strchr(text, ':');
-}
-
-// A model has the topology that it was planned for.
-// By its name alone; a file that ends so and is no model is refused when it is loaded.
-static bool is_model(const char *text)
-{
-    size_t n = strlen(text);
-    return n > 5 && strcmp(text + n - 5, ".onnx") == 0;
-}
-
-// Of the model's only configuration. The topology does not need the model once it is read.
-static tsr_status of_model(struct cli *cli, const char *path, tsr_topology **out)
-{
-    tsr_model *model = NULL;
-    tsr_status status = tsr_model_load(cli->session, path, &model);
-    *out = NULL;
-    if (status == TSR_OK)
-        status = tsr_model_topology(model, NULL, out);
-    tsr_model_free(model);
-    if (status != TSR_OK || *out)
-        return status;
-    fprintf(stderr, "tessera %s: %s was not planned: it has no topology\n", cli->command->name,
-            path);
-    return TSR_INVALID;
-}
-
-// All but "auto:", which stands before the others.
-static tsr_status find_topology(struct cli *cli, const char *text, tsr_topology **out)
-{
-    size_t n = strlen(text);
-    if (!exists(text) && tsr_topology_is_real(text))
-        return tsr_topology_real(cli->session, text, getenv("TESSERA_CUDA"), getenv("TESSERA_NCCL"),
-                                 out);
-    bool named =
-        text[0] != '{' && (strchr(text, '/') || (n > 5 && strcmp(text + n - 5, ".json") == 0));
-    if (!named && is_notation(text))
-        return tsr_topology_parse(cli->session, text, out);
-    if (is_model(text) && exists(text))
-        return of_model(cli, text, out);
-    if (named || exists(text))
-        return tsr_topology_read(cli->session, text, out);
-    return tsr_topology_parse(cli->session, text, out);
-}
-
-// "auto:h100:8": the same topology, marked so that the planner may use fewer of its devices.
 tsr_status cli_topology(struct cli *cli, const char *text, tsr_topology **out)
 {
-    tsr_topology *topology = NULL;
-    if (strncmp(text, "auto:", 5) != 0)
-        return find_topology(cli, text, out);
-    tsr_status status = find_topology(cli, text + 5, &topology);
-    if (status != TSR_OK)
-        return status;
-    status = tsr_topology_choose(topology);
-    if (status == TSR_OK)
-        *out = topology;
-    else
-        tsr_topology_free(topology);
-    return status;
+    return tsr_topology_find(cli->session, text, getenv("TESSERA_CUDA"), getenv("TESSERA_NCCL"),
+                             out);
 }
 
 // The numbers given on the command line replace those of every device and link.
