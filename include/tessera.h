@@ -1549,6 +1549,7 @@ typedef struct tsr_folder_options {
     bool force; /* replace what is there */
     /* folder of libtessera_ops.so and the MPI plug-ins; NULL: beside the library */
     const char *plugins;
+    tsr_topology *topology; /* a folder for each of its devices; NULL: `devices` equal ones */
 } tsr_folder_options;
 /* Writes out/rank0 ...: a generation folder for each device, which a stock onnxruntime-genai loads in as many processes. Heads are cut
  * alike, every rank gives the logits. Needs genai_config.json, and as many heads of keys as devices (TSR_UNSUPPORTED else). */
@@ -1568,7 +1569,8 @@ typedef struct tsr_generate_options {
     uint64_t seed;      /* the same seed, the same tokens */
     const char *work;   /* folder for temporary files; NULL: /tmp */
     tsr_run_options run;
-    bool past_end; /* goes on behind the configuration's end token, for measuring */
+    bool past_end;          /* goes on behind the configuration's end token, for measuring */
+    tsr_topology *topology; /* that the model is cut for; NULL: `devices` equal ones */
 } tsr_generate_options;
 typedef struct tsr_generate_result {
     size_t size;
@@ -1577,6 +1579,7 @@ typedef struct tsr_generate_result {
     double seconds; /* until the last */
     /* what the plan says of one token, picoseconds: on the devices, and on one alone; 0: not planned, or one has no room */
     int64_t predicted, one_device;
+    int64_t devices; /* that it was cut for: of a topology with choices, what the plan took */
 } tsr_generate_result;
 typedef bool (*tsr_token_fn)(void *data, int64_t token); /* takes each token; false: enough */
 /* Continues a prompt, the model planned and cut, until the end token, which is given out too. take and result may be NULL. */

@@ -81,28 +81,32 @@ static const char *option_against_genai(const struct cli *cli)
 static int lay_out_genai(struct cli *cli, const char *out)
 {
     tsr_folder *folder = NULL;
-    int64_t devices = 0;
-    const char *count = cli_value(cli, "--devices");
     tsr_partition_summary summary = {.size = sizeof summary};
-    uint64_t number = 0;
+    struct planning planning;
     const char *against = option_against_genai(cli);
     if (against)
         return cli_usage(cli, "--layout genai does not go with %s", against);
     if (!cli->folder)
         return cli_usage(cli, "--layout genai wants a folder with genai_config.json, not a model");
-    if (!count || !cli_count_of(count, &number) || number < 1 || number > 1024)
-        return cli_usage(cli, "--layout genai wants --devices N, a number");
-    devices = (int64_t)number;
-    tsr_folder_options options = {
-        .size = sizeof options, .devices = devices, .force = cli_flag(cli, "--force")};
+    if (!cli_value(cli, "--devices"))
+        return cli_usage(cli, "for which devices? give --devices N or a topology");
+    int code = cli_planning(cli, &planning);
+    if (code)
+        return code;
+    tsr_folder_options options = {.size = sizeof options,
+                                  .devices = planning.options.devices,
+                                  .topology = planning.options.topology,
+                                  .force = cli_flag(cli, "--force")};
     tsr_status status = tsr_folder_open(cli->session, cli->folder, &folder);
     if (status == TSR_OK)
         status = tsr_folder_partition(folder, out, &options, &summary);
-    int code = cli_finish(cli, status);
+    code = cli_finish(cli, status);
     if (status == TSR_OK)
-        code = report(cli, out, &summary,
-                      (struct prediction){devices, summary.predicted, summary.one_device});
+        code = report(
+            cli, out, &summary,
+            (struct prediction){(int64_t)summary.devices, summary.predicted, summary.one_device});
     tsr_folder_free(folder);
+    cli_planning_end(&planning);
     return code;
 }
 

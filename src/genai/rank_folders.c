@@ -134,58 +134,114 @@ static tsr_status list_ports(tsr_folder *folder, const tsr_model *model,
     return TSR_OK;
 }
 
-// Picoseconds that the same step takes on one device, or 0. A plan that keeps shardings does not tell it. What this plan finds is
-// not said: nobody has asked for one device.
-static int64_t time_on_one(tsr_folder *folder, const tsr_plan_options *sizes)
+// One token in the middle of a conversation; 128 before it where the context is not told.
+static tsr_status decode_sizes(tsr_folder *folder, tsr_plan_options *plan)
+{
+    int64_t past = 128;
+    if (folder->context > 2)
+        past = folder->context / 2;
+    return tsr__genai_sizes(folder, 1, past, &plan->sizes, &plan->n_sizes);
+}
+
+// What the folders are made for. topology NULL: so many equal devices.
+struct machine {
+    int64_t ranks;
+    tsr_topology *topology;
+    int64_t alone; // picoseconds that a step takes on one device; 0: not known
+};
+
+// Of the numbers of devices that a plan was tried on (1, 2, 4, 8), the one that it took; with fewer heads than that (4), the most
+// that have a head each. Choices belong to the topology, which the caller may change.
+static void take_choice(struct machine *machine, const tsr_plan_summary *planned, int64_t heads)
+{
+    size_t best = 0;
+    for (size_t i = 0; i < planned->n_tried; i++) {
+        const tsr_plan_count *tried = &planned->tried[i];
+        if (tried->devices > heads)
+            continue;
+        if (tried->chosen) {
+            best = i;
+            break;
+        }
+        if (tried->devices > planned->tried[best].devices)
+            best = i;
+    }
+    machine->topology = (tsr_topology *)(uintptr_t)tsr_topology_choice(machine->topology, best);
+    machine->ranks = tsr_topology_devices(machine->topology);
+}
+
+// A plan of the same step that may cut the model in any way says how long one device takes, which one that keeps shardings does not,
+// and how many devices are best, where the topology has choices. What it finds is not said: it is not what is written.
+static tsr_status survey(tsr_folder *folder, struct machine *machine)
 {
     tsr_plan_options options = {
-        .size = sizeof options, .devices = 1, .sizes = sizes->sizes, .n_sizes = sizes->n_sizes};
+        .size = sizeof options, .devices = 1, .topology = machine->topology};
     tsr_plan_summary planned = {.size = sizeof planned};
     tsr_model *model = NULL;
+    tsr_status st = decode_sizes(folder, &options);
+    if (st != TSR_OK)
+        return st;
     struct diag_mark mark = tsr__diag_mark(folder->session);
-    tsr_status st = tsr_model_load(folder->session, folder->model_path, &model);
+    st = tsr_model_load(folder->session, folder->model_path, &model);
     if (st == TSR_OK)
         st = tsr_plan(model, &options, &planned);
     tsr_model_free(model);
+    bool chooses =
+        machine->topology && tsr_topology_choice(machine->topology, 0) != machine->topology;
+    if (st != TSR_OK && chooses)
+        return st;
     tsr__diag_back(folder->session, &mark, false);
     if (st != TSR_OK)
-        return 0;
-    return planned.cost;
+        return TSR_OK;
+    machine->alone = planned.cost;
+    if (machine->topology)
+        machine->alone = planned.one_device;
+    if (chooses)
+        take_choice(machine, &planned, tsr__genai_cache_heads(folder));
+    return TSR_OK;
+}
+
+// The configuration that the caches are cut in, heads alike on all ranks.
+static tsr_status cut_caches(tsr_folder *folder, tsr_model *model, int64_t ranks)
+{
+    tsr_config *config;
+    tsr_status st = tsr_model_add_config(model, CONFIG_NAME, ranks, NULL, 0, &config);
+    if (st != TSR_OK)
+        return st;
+    if (tsr_model_ir_version(model) < ANNOTATED_IR)
+        st = tsr_model_set_ir_version(model, ANNOTATED_IR); // in memory: rank files have their own
+    if (st != TSR_OK)
+        return st;
+    return shard_caches(folder, model, config, ranks);
 }
 
 // Plans one step of decode with a half-full context, and cuts the model into the folder.
-static tsr_status cut(tsr_folder *f, tsr_model *model, int64_t ranks, const char *folder,
-                      tsr_partition_summary *summary)
+static tsr_status cut(tsr_folder *folder, tsr_model *model, const struct machine *machine,
+                      const char *parts, tsr_partition_summary *summary)
 {
-    tsr_config *config;
-    int64_t past = 128;
-    // A plan for one token in the middle of a conversation; 128 where the context is not told.
-    if (f->context > 2)
-        past = f->context / 2;
-    tsr_plan_options plan = {.size = sizeof plan, .devices = ranks, .config = CONFIG_NAME};
+    tsr_plan_options plan = {.size = sizeof plan,
+                             .devices = machine->ranks,
+                             .topology = machine->topology,
+                             .config = CONFIG_NAME};
     tsr_plan_summary planned = {.size = sizeof planned};
     tsr_partition_options options = {.size = sizeof options, .config = CONFIG_NAME};
-    tsr_status st = tsr_model_add_config(model, CONFIG_NAME, ranks, NULL, 0, &config);
-    if (st == TSR_OK && tsr_model_ir_version(model) < ANNOTATED_IR)
-        st = tsr_model_set_ir_version(model, ANNOTATED_IR); // in memory: rank files have their own
-    if (st == TSR_OK)
-        st = shard_caches(f, model, config, ranks);
-    if (st == TSR_OK)
-        st = tsr__genai_sizes(f, 1, past, &plan.sizes, &plan.n_sizes);
-    int64_t alone = 0; // first: a summary is the session's until the next plan
-    if (st == TSR_OK)
-        alone = time_on_one(f, &plan);
-    if (st == TSR_OK)
-        st = tsr_plan(model, &plan, &planned);
-    if (st == TSR_OK)
-        st = list_ports(f, model, &options);
+    tsr_status st = cut_caches(folder, model, machine->ranks);
+    if (st != TSR_OK)
+        return st;
+    st = decode_sizes(folder, &plan);
+    if (st != TSR_OK)
+        return st;
+    st = tsr_plan(model, &plan, &planned);
+    if (st != TSR_OK)
+        return st;
+    st = list_ports(folder, model, &options);
     if (st != TSR_OK)
         return st;
     // The summary is filled here alone, by its own size: that of a caller who is older may be shorter.
     tsr_partition_summary found = {.size = sizeof found};
-    st = tsr_partition(model, folder, &options, &found);
+    st = tsr_partition(model, parts, &options, &found);
     found.predicted = planned.cost;
-    found.one_device = alone;
+    found.one_device = machine->alone;
     if (st == TSR_OK && summary) {
         found.size = summary->size;
         memcpy(summary, &found, size_min(found.size, sizeof found));
@@ -201,7 +257,6 @@ struct rank_folders {
     struct outfolder out;
     struct arena *arena;
     const char *parts; // where the partition was written, inside `out`
-    int64_t ranks;
 };
 
 static tsr_status cannot_write(struct rank_folders *folders, const char *path)
@@ -358,12 +413,12 @@ static tsr_status copy_plugins(struct rank_folders *folders, int64_t rank, const
 }
 
 // The configuration of a rank: its own numbers of heads, the plug-in, the model's name.
-static tsr_status write_config(struct rank_folders *folders, int64_t rank)
+static tsr_status write_config(struct rank_folders *folders, int64_t rank, int64_t ranks)
 {
     tsr_folder *folder = folders->folder;
     int64_t cache_heads = tsr__genai_cache_heads(folder);
     // As everywhere: part r of n over H heads is floor(r H / n) .. floor((r + 1) H / n).
-    int64_t own = (rank + 1) * cache_heads / folders->ranks - rank * cache_heads / folders->ranks;
+    int64_t own = (rank + 1) * cache_heads / ranks - rank * cache_heads / ranks;
     const char *path = rank_path(folders, rank, GENAI_CONFIG);
     json_t *config = json_deep_copy(folder->config);
     if (!config ||
@@ -401,7 +456,8 @@ static tsr_status write_config(struct rank_folders *folders, int64_t rank)
 }
 
 // The rank's model is renamed; its data keep their names, which the model refers to.
-static tsr_status fill_rank(struct rank_folders *folders, int64_t rank, const char *plugins)
+static tsr_status fill_rank(struct rank_folders *folders, int64_t rank, int64_t ranks,
+                            const char *plugins)
 {
     const char *folder = rank_path(folders, rank, "");
     const char *model = tsr__arena_printf(folders->arena, "rank%lld.onnx", (long long)rank).p;
@@ -416,12 +472,41 @@ static tsr_status fill_rank(struct rank_folders *folders, int64_t rank, const ch
     if (st == TSR_OK)
         st = place_part(folders, rank, "common.data", "common.data", true);
     if (st == TSR_OK)
-        st = write_config(folders, rank);
+        st = write_config(folders, rank, ranks);
     if (st == TSR_OK)
         st = copy_rest(folders, rank);
     if (st == TSR_OK)
         st = copy_plugins(folders, rank, plugins);
     return st;
+}
+
+// A partition in OUT/parts, whose files then go to the folders of the ranks.
+static tsr_status fill(struct rank_folders *folders, struct machine *machine, const char *plugins,
+                       tsr_partition_summary *summary)
+{
+    tsr_folder *folder = folders->folder;
+    tsr_model *model = NULL;
+    folders->parts = tsr__outfolder_path(&folders->out, folders->arena, "parts").p;
+    if (!folders->parts)
+        return TSR_NOMEM;
+    tsr_status st = survey(folder, machine);
+    if (st != TSR_OK)
+        return st;
+    st = tsr_model_load(folder->session, folder->model_path, &model);
+    if (st != TSR_OK)
+        return st;
+    st = cut(folder, model, machine, folders->parts, summary);
+    tsr_model_free(model);
+    if (st != TSR_OK)
+        return st;
+    for (int64_t rank = 0; rank < machine->ranks; rank++) {
+        st = fill_rank(folders, rank, machine->ranks, plugins);
+        if (st != TSR_OK)
+            return st;
+    }
+    if (!tsr__folder_remove(folders->parts)) // the ranks have taken their files out of it
+        return cannot_write(folders, folders->parts);
+    return TSR_OK;
 }
 
 // Whatever fails, nothing is left of OUT: what was written is removed with it.
@@ -434,31 +519,22 @@ tsr_status tsr_folder_partition(tsr_folder *folder, const char *out,
         return tsr__missing(folder->session, "options");
     tsr_folder_options given = {.size = sizeof given};
     memcpy(&given, options, size_min(options->size, sizeof given));
-    struct rank_folders folders = {
-        .folder = folder, .arena = &folder->arena, .ranks = given.devices};
-    tsr_model *model = NULL;
-    tsr_status st = check_heads(folder, given.devices);
+    struct machine machine = {.ranks = given.devices, .topology = given.topology};
+    int64_t least = given.devices; // heads that are needed at least
+    if (given.topology) {
+        machine.ranks = tsr_topology_devices(given.topology);
+        least = tsr_topology_devices(tsr_topology_choice(given.topology, 0));
+    }
+    tsr_status st = check_heads(folder, least);
     if (st != TSR_OK)
         return st;
+    struct rank_folders folders = {.folder = folder, .arena = &folder->arena};
     st = tsr__outfolder_open(folder->session, out, given.force, &folders.out);
     if (st != TSR_OK)
         return st;
-    folders.parts = tsr__outfolder_path(&folders.out, folders.arena, "parts").p;
-    if (folders.parts)
-        st = tsr_model_load(folder->session, folder->model_path, &model);
-    else
-        st = TSR_NOMEM;
-    if (st == TSR_OK)
-        st = cut(folder, model, given.devices, folders.parts, summary);
-    for (int64_t rank = 0; rank < given.devices; rank++)
-        if (st == TSR_OK)
-            st = fill_rank(&folders, rank, given.plugins);
-    if (st == TSR_OK &&
-        !tsr__folder_remove(folders.parts)) // the ranks have taken their files out of it
-        st = cannot_write(&folders, folders.parts);
+    st = fill(&folders, &machine, given.plugins, summary);
     if (st == TSR_OK)
         st = tsr__outfolder_commit(&folders.out);
     tsr__outfolder_abort(&folders.out);
-    tsr_model_free(model);
     return st;
 }
