@@ -10,6 +10,7 @@ from typing import Any, Iterable, Iterator, List, Optional, Sequence, Union
 
 from . import _api
 from ._library import Session, library, options_of
+from .model import topology_of
 from .session import run_options
 
 END = object()
@@ -48,18 +49,19 @@ def _tokens(folder: str, ids: Sequence[int], devices: Union[int, str, None], max
         return not stop.is_set()
 
     def work() -> None:
-        handle = ctypes.c_void_p()
+        handle, topology = ctypes.c_void_p(), None
         session.open_engine()
         session.status(library.tsr_folder_open(session.handle, os.fsencode(folder), ctypes.byref(handle)))
         try:
-            run = run_options(transport)
-            if isinstance(devices, str):  # a topology, such as "cuda:2"
-                run.device = devices.encode()
-            options = options_of(_api.tsr_generate_options, devices=devices if isinstance(devices, int) else 0, max_tokens=max_tokens, temperature=temperature,
-                                 top_k=top_k, top_p=top_p, seed=seed, run=run, work=os.fsencode(os.environ.get("TMPDIR", "/tmp")))
+            if isinstance(devices, str):  # "cuda:2", "ring:4", a file, a planned model
+                topology = topology_of(session, devices)
+            options = options_of(_api.tsr_generate_options, devices=devices if isinstance(devices, int) else 0, topology=topology, max_tokens=max_tokens,
+                                 temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, run=run_options(transport),
+                                 work=os.fsencode(os.environ.get("TMPDIR", "/tmp")))
             prompt = (ctypes.c_int64 * len(ids))(*ids)
             session.status(library.tsr_generate(handle, prompt, len(ids), ctypes.byref(options), _api.tsr_token_fn(take), None, None))
         finally:
+            library.tsr_topology_free(topology)
             library.tsr_folder_free(handle)
 
     def run() -> None:

@@ -27,6 +27,8 @@ struct folder_bench {
     tsr_folder *folder;
     tsr_generator *generator;
     tsr_generate_options options;
+    struct planning planning; // of --devices: its topology is that of the options
+    int64_t devices;          // that the model was cut for
     int64_t prompt, vocabulary;
     int64_t *ids;
     double seconds; // for each side
@@ -67,6 +69,7 @@ static tsr_status one_round(struct folder_bench *bench, bool counts)
     tsr_generate_result result = {.size = sizeof result};
     tsr_status st =
         tsr_generator_run(bench->generator, bench->ids, (size_t)bench->prompt, NULL, NULL, &result);
+    bench->devices = result.devices;
     if (st != TSR_OK || !counts || bench->ours.n == MAX_ROUNDS)
         return st;
     double later = result.seconds - result.first_s;
@@ -187,7 +190,7 @@ static int print_json(const struct folder_bench *bench)
     if (!json)
         return cli_print_json(bench->cli, json, EXIT_DONE);
     const struct rates *ours = &bench->ours, *peer = &bench->peer;
-    tsr_json_int(json, "devices", bench->options.devices > 1 ? bench->options.devices : 1);
+    tsr_json_int(json, "devices", bench->devices);
     tsr_json_int(json, "prompt", bench->prompt);
     tsr_json_int(json, "tokens", bench->options.max_tokens);
     print_side(json, "ours", ours);
@@ -215,8 +218,8 @@ static int print_text(const struct folder_bench *bench)
 {
     const struct rates *ours = &bench->ours, *peer = &bench->peer;
     char name[64];
-    if (bench->options.devices > 1)
-        snprintf(name, sizeof name, "cut for %lld devices", (long long)bench->options.devices);
+    if (bench->devices > 1)
+        snprintf(name, sizeof name, "cut for %lld devices", (long long)bench->devices);
     else
         snprintf(name, sizeof name, "whole");
     printf("tokens per second, %lld of prompt, then %lld; medians\n", (long long)bench->prompt,
@@ -251,16 +254,35 @@ static bool read_count(struct cli *cli, const char *name, int64_t usual, int64_t
     return true;
 }
 
+// Generation plans one step of decode by itself: what would change that plan is not taken in silence.
+static const char *option_against_folder(const struct cli *cli)
+{
+    static const char *const names[] = {"--config", "--memory",    "--stages", "--objective",
+                                        "--time",   "--in-flight", "--dim"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (cli_flag(cli, names[i]))
+            return names[i];
+    return NULL;
+}
+
 static int read_options(struct folder_bench *bench)
 {
     struct cli *cli = bench->cli;
+    const char *against = option_against_folder(cli);
+    if (against)
+        return cli_usage(cli,
+                         "%s is of a model: give %s instead of its folder, or --inputs with it",
+                         against, cli->arguments[0]);
     if (!read_count(cli, "--prompt-tokens", DEFAULT_PROMPT, &bench->prompt) ||
         !read_count(cli, "--max-tokens", DEFAULT_TOKENS, &bench->options.max_tokens))
         return EXIT_USAGE;
     int code = cli_read_run_options(cli, &bench->options.run);
     if (code)
         return code;
-    return cli_read_generating(cli, &bench->options);
+    code = cli_planning(cli, &bench->planning);
+    bench->options.devices = bench->planning.options.devices;
+    bench->options.topology = bench->planning.options.topology;
+    return code;
 }
 
 // The same tokens as the peer's: 3, 34, 65 ... of the vocabulary.
@@ -309,6 +331,7 @@ int cli_bench_folder(struct cli *cli, double seconds)
             code = cli->json ? print_json(bench) : print_text(bench);
     }
     tsr_generator_close(bench->generator);
+    cli_planning_end(&bench->planning);
     tsr_folder_free(bench->folder);
     free(bench->ids);
     free(bench);

@@ -246,8 +246,6 @@ struct planning {
 };
 int cli_planning(struct cli *cli, struct planning *planning);
 void cli_planning_end(struct planning *planning);
-// --devices of generation, after the options of its run: devices is their number, 1 where they are not given.
-int cli_read_generating(struct cli *cli, tsr_generate_options *options);
 // What a plan predicts for its devices and for one alone, picoseconds; one_device 0: not known.
 struct prediction {
     int64_t devices, cost, one_device;

@@ -79,20 +79,18 @@ static int read_options(struct cli *cli, tsr_generate_options *options)
         return cli_usage(cli, "--top-p wants a number up to 1, not '%s'", top_p);
     if (seed && !cli_count_of(seed, &options->seed))
         return cli_usage(cli, "--seed wants a number, not '%s'", seed);
-    int code = cli_read_run_options(cli, &options->run);
-    if (code)
-        return code;
-    return cli_read_generating(cli, options);
+    return cli_read_run_options(cli, &options->run);
 }
 
 // The first token's time holds the prompt; the rate is of those behind it. A model that ran whole
 // was not planned, and has nothing predicted.
-static void report(struct cli *cli, const struct listener *listener, int64_t devices,
+static void report(struct cli *cli, const struct listener *listener,
                    const tsr_generate_result *result)
 {
-    struct prediction plan = {devices, result->predicted, result->one_device};
-    double rate =
-        result->tokens > 1 ? (double)(result->tokens - 1) / (result->seconds - result->first_s) : 0;
+    struct prediction plan = {result->devices, result->predicted, result->one_device};
+    double rate = 0;
+    if (result->tokens > 1)
+        rate = (double)(result->tokens - 1) / (result->seconds - result->first_s);
     if (listener->json) {
         tsr_json_end(listener->json);
         tsr_json_number(listener->json, "first_s", result->first_s);
@@ -107,31 +105,30 @@ static void report(struct cli *cli, const struct listener *listener, int64_t dev
     cli_say_one_device(cli, plan);
 }
 
-// The folder is open for the generation alone: what came out is numbers.
-static tsr_status generate(struct cli *cli, const int64_t *ids, size_t n,
-                           const tsr_generate_options *options, struct listener *listener,
-                           tsr_generate_result *result)
+// The folder is open for the generation alone: what came out is numbers. The topology of --devices goes with it.
+static int generate(struct cli *cli, const int64_t *ids, size_t n, tsr_generate_options *options,
+                    struct listener *listener, tsr_generate_result *result)
 {
     tsr_folder *folder = NULL;
+    struct planning planning;
+    int code = cli_planning(cli, &planning);
+    if (code)
+        return code;
+    options->devices = planning.options.devices;
+    options->topology = planning.options.topology;
     tsr_status status = cli_engine(cli, NULL, NULL);
-    if (status != TSR_OK)
-        return status;
-    status = tsr_folder_open(cli->session, cli->folder, &folder);
-    if (status != TSR_OK)
-        return status;
-    status = tsr_generate(folder, ids, n, options, take, listener, result);
+    if (status == TSR_OK)
+        status = tsr_folder_open(cli->session, cli->folder, &folder);
+    if (status == TSR_OK)
+        status = tsr_generate(folder, ids, n, options, take, listener, result);
     tsr_folder_free(folder);
-    return status;
+    cli_planning_end(&planning);
+    return cli_finish(cli, status);
 }
 
-// Tokens are printed as they come (take); the JSON text is printed at the end, whole or not at
-// all.
-static int run(struct cli *cli)
+// EXIT_USAGE after a message where the words of the call do not go together, before anything is read.
+static int check_words(struct cli *cli)
 {
-    tsr_generate_options options = {.size = sizeof options, .work = getenv("TMPDIR")};
-    tsr_generate_result result = {.size = sizeof result};
-    struct listener listener = {.cli = cli, .first = true};
-    size_t n;
     if (!cli->folder)
         return cli_usage(cli,
                          "'%s' is no generation folder: it has neither genai_config.json nor "
@@ -143,7 +140,21 @@ static int run(struct cli *cli)
                  "or give the tokens, --ids 1,72,101");
     if (!cli_value(cli, "--ids"))
         return cli_usage(cli, "what from? give --ids 1,72,101");
-    int code = read_options(cli, &options);
+    return 0;
+}
+
+// Tokens are printed as they come (take); the JSON text is printed at the end, whole or not at
+// all.
+static int run(struct cli *cli)
+{
+    tsr_generate_options options = {.size = sizeof options, .work = getenv("TMPDIR")};
+    tsr_generate_result result = {.size = sizeof result};
+    struct listener listener = {.cli = cli, .first = true};
+    size_t n;
+    int code = check_words(cli);
+    if (code)
+        return code;
+    code = read_options(cli, &options);
     if (code)
         return code;
     int64_t *ids = read_ids(cli, cli_value(cli, "--ids"), &n);
@@ -151,14 +162,13 @@ static int run(struct cli *cli)
         return EXIT_USAGE;
     if (cli->json && (listener.json = cli_json(cli)))
         tsr_json_begin(listener.json, "tokens", '[');
-    tsr_status status = generate(cli, ids, n, &options, &listener, &result);
+    code = generate(cli, ids, n, &options, &listener, &result);
     free(ids);
-    code = cli_finish(cli, status);
-    if (status != TSR_OK) {
+    if (code) {
         tsr_json_free(listener.json);
         return code;
     }
-    report(cli, &listener, options.devices, &result);
+    report(cli, &listener, &result);
     if (cli->json)
         return cli_print_json(cli, listener.json, EXIT_DONE);
     return code;
@@ -167,8 +177,10 @@ static int run(struct cli *cli)
 static const struct option options_table[] = {
     {"--ids", "1,72,101", "the tokens of the prompt"},
     {"--prompt", "TEXT", "the prompt as text (Python's tessera.generate has the tokenizer)"},
-    {"--devices", "N|TOPOLOGY",
-     "plan and cut the model for so many devices, or for a topology: cuda:2 (default: whole)"},
+    {"--devices", "N|TOPOLOGY|auto",
+     "plan and cut the model for so many devices, for a topology (ring:4, cuda:2, a file, a "
+     "planned "
+     "model), or for as many of this machine's as are best (default: whole)"},
     {"--max-tokens", "N", "at most so many new tokens (default 64)"},
     {"--temperature", "T", "draw tokens at this temperature (default: the most likely one)"},
     {"--top-k", "K", "draw among the K most likely ones"},

@@ -87,22 +87,6 @@ void cli_planning_end(struct planning *planning)
     *planning = (struct planning){0};
 }
 
-// A topology is read here to be judged and counted; the library, which is given its text, reads it again.
-int cli_read_generating(struct cli *cli, tsr_generate_options *options)
-{
-    struct planning planning;
-    int code = cli_planning(cli, &planning);
-    if (code)
-        return code;
-    options->devices = planning.options.devices > 0 ? planning.options.devices : 1;
-    if (planning.options.topology) {
-        options->run.device = cli_value(cli, "--devices");
-        options->devices = tsr_topology_devices(planning.options.topology);
-    }
-    cli_planning_end(&planning);
-    return 0;
-}
-
 void cli_say_one_device(const struct cli *cli, struct prediction prediction)
 {
     if (prediction.devices < 2 || prediction.one_device <= 0)

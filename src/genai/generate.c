@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
-#include <unistd.h>
 
 #define DEFAULT_TOKENS 64
 
@@ -22,7 +21,7 @@ struct tsr_generator {
     tsr_session *session;
     tsr_generate_options options;
     struct temporary *work; // folder of the parts; NULL: the model runs whole
-    tsr_topology *topology; // devices that were named; NULL: so many equal ones, or one
+    int64_t devices;        // that the model is cut for; 1: it runs whole, or is one part
     tsr_job *job;
     tsr_tensors *inputs, *outputs;
     int64_t past; // tokens in the caches
@@ -82,8 +81,8 @@ static tsr_status plan_and_cut(tsr_generator *generator, tsr_model *model, const
 {
     tsr_folder *folder = generator->folder;
     tsr_plan_options plan = {.size = sizeof plan,
-                             .devices = generator->options.devices,
-                             .topology = generator->topology,
+                             .devices = generator->devices,
+                             .topology = generator->options.topology,
                              .state = state_texts(generator),
                              .n_state = folder->caches.n};
     tsr_plan_summary planned = {.size = sizeof planned};
@@ -100,6 +99,8 @@ static tsr_status plan_and_cut(tsr_generator *generator, tsr_model *model, const
     cut.config = planned.config;
     generator->predicted = planned.cost;
     generator->one_device = planned.one_device;
+    generator->devices =
+        (int64_t)planned.devices; // a topology with choices: fewer, where they are as good
     return tsr_partition(model, parts, &cut, NULL);
 }
 
@@ -429,33 +430,27 @@ void tsr_generator_close(tsr_generator *generator)
     tsr_job_close(generator->job);
     tsr__free(session, generator->logits, (size_t)generator->room * sizeof *generator->logits);
     tsr__temporary_remove(generator->work);
-    tsr_topology_free(generator->topology);
     tsr__free(session, generator, sizeof *generator);
 }
 
-// run.device names one device, or several as --devices does: "cuda:2@0", "CUDA:0,CPU", a file. Several make a topology that
-// the model is cut for; the ranks then have its names, and no device of their own.
-static tsr_status find_devices(tsr_generator *generator)
+// A topology says how many devices there are. Of several, the ranks have its names and no device of their own; one runs the model
+// whole, on the device of that name, which is copied: the caller may free the topology once the generator is open.
+static tsr_status take_devices(tsr_generator *generator)
 {
     tsr_generate_options *own = &generator->options;
-    tsr_session *session = generator->session;
-    const char *text = own->run.device;
-    tsr_status st;
-    if (!text)
+    generator->devices = own->devices > 1 ? own->devices : 1;
+    if (!own->topology)
         return TSR_OK;
-    if (access(text, F_OK) == 0)
-        st = tsr_topology_read(session, text, &generator->topology);
-    else if (tsr_topology_is_real(text))
-        st = tsr_topology_real(session, text, own->run.gpu_driver, own->run.gpu_nccl,
-                               &generator->topology);
-    else
-        st = tsr_topology_parse(session, text, &generator->topology);
-    if (st != TSR_OK)
-        return st;
-    own->devices = tsr_topology_devices(generator->topology);
+    generator->devices = tsr_topology_devices(own->topology);
     own->run.device = NULL;
-    if (own->devices == 1)
-        own->run.device = tsr_topology_device_at(generator->topology, 0)->name;
+    if (generator->devices > 1)
+        return TSR_OK;
+    const char *name = tsr_topology_device_at(own->topology, 0)->name;
+    if (!name || !name[0])
+        return TSR_OK;
+    own->run.device = tsr__arena_printf(&generator->folder->arena, "%s", name).p;
+    if (!own->run.device)
+        return TSR_NOMEM;
     return TSR_OK;
 }
 
@@ -475,15 +470,21 @@ tsr_status tsr_generator_open(tsr_folder *folder, const tsr_generate_options *op
     // room.
     own->run.states_in_place = caches_have_room(folder);
     generator->random = own->seed;
-    tsr_status st = find_devices(generator);
-    if (st == TSR_OK)
-        st = own->devices > 1 ? open_cut(generator) : open_whole(generator);
-    if (st != TSR_OK) {
-        tsr_generator_close(generator);
-        return st;
-    }
+    tsr_status st = take_devices(generator);
+    if (st != TSR_OK)
+        goto close_generator;
+    if (generator->devices > 1)
+        st = open_cut(generator);
+    else
+        st = open_whole(generator);
+    if (st != TSR_OK)
+        goto close_generator;
+    own->topology = NULL; // the caller's, and no longer needed
     *out = generator;
     return TSR_OK;
+close_generator:
+    tsr_generator_close(generator);
+    return st;
 }
 
 // A model that is given no token has no logits to go on from.
@@ -503,7 +504,8 @@ tsr_status tsr_generator_run(tsr_generator *generator, const int64_t *ids, size_
 {
     tsr_generate_result found = {.size = sizeof found,
                                  .predicted = generator->predicted,
-                                 .one_device = generator->one_device};
+                                 .one_device = generator->one_device,
+                                 .devices = generator->devices};
     if (n == 0)
         return refuse_empty(generator->folder);
     generator->past = 0;

@@ -213,6 +213,25 @@ static void refuse_tensors(struct bench *b, struct other *o)
     tsr_tensors_free(own);
 }
 
+// The planner refuses it, before any device is asked for.
+static void refuse_folder_topology(struct bench *b, struct other *o)
+{
+    tsr_folder *folder = NULL;
+    tsr_generator *generator = NULL;
+    int64_t ids[1] = {1};
+    tsr_folder_options layout = {.size = sizeof layout, .topology = o->topology};
+    tsr_generate_options generate = {.size = sizeof generate, .topology = o->topology};
+    assert_int_equal(tsr_folder_open(b->s, folder_path, &folder), TSR_OK);
+    REFUSED("tsr_folder_partition.options.topology",
+            tsr_folder_partition(folder, "no-such-folder", &layout, NULL));
+    REFUSED("tsr_generate.options.topology",
+            tsr_generate(folder, ids, 1, &generate, NULL, NULL, NULL));
+    REFUSED("tsr_generator_open.options.topology",
+            tsr_generator_open(folder, &generate, &generator));
+    assert_null(generator);
+    tsr_folder_free(folder);
+}
+
 static void every_call_with_two_handles(void **state)
 {
     struct bench *b = *state;
@@ -225,6 +244,7 @@ static void every_call_with_two_handles(void **state)
     refuse_in_reports(b, &o);
     refuse_in_documents(b, &o);
     refuse_tensors(b, &o);
+    refuse_folder_topology(b, &o);
     free_other(&o);
     void *bytes; // nothing of the others is left in this one
     size_t n;

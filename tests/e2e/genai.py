@@ -196,6 +196,28 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
         case("bench has its peer beside it", said["peer"]["rounds"] > 0 and abs(said["decode_ratio"] * said["peer"]["decode_per_s"] / said["ours"]["decode_per_s"] - 1) < 1e-6, out)
     except ImportError:
         print("ok e2e genai bench has its peer beside it # SKIP this Python has no onnxruntime-genai")
+    # Every form of --devices is a topology everywhere, read once.
+    tessera("topology", "make", "ring:2", "-o", d + "/ring.json")
+    for text, devices in (("ring:2", 2), ("{2, [[1],[0]]}", 2), (d + "/ring.json", 2), (d + "/planned.onnx", 2), ("CPU,CPU", 2), ("cpu:1", 1), ("auto:cpu:2", None), ("auto", None)):
+        name = os.path.basename(text)
+        rc, cut, err = tessera(*words, "--devices", text)
+        case("generate on " + name, rc == 0 and cut == alone, cut + err)
+        rc, out, err = tessera("partition", whole, "--devices", text, "--layout", "genai", "-o", d + "/forms", "--force", "--json")
+        folders = len(os.listdir(d + "/forms")) if rc == 0 else 0
+        case("folders for " + name, folders == json.loads(out)["devices"] and (folders == devices or (devices is None and folders in (1, 2))), out + err)
+    rc, out, err = tessera("bench", whole, "--devices", d + "/planned.onnx", "--seconds", 0.01, "--prompt-tokens", 2, "--max-tokens", 2, "--json")
+    case("bench on a planned model", rc == 0 and json.loads(out)["devices"] == 2, out + err)
+    rc, out, err = tessera("bench", small, "--devices", "auto:cpu:2", "--seconds", 0.01, "--prompt-tokens", 2, "--max-tokens", 2, "--json")
+    case("bench says how many devices were best", rc == 0 and json.loads(out)["devices"] == 1, out + err)
+    for text, code, said in (("nosuch.json", 3, "[io-open]"), ("wrong", 2, "'wrong' is no topology"), ("0", 2, "at least 1"), (whole + "/model.onnx", 1, "was not planned"),
+                             ("cuda:2", 7, "this machine has 0 GPUs")):
+        if text == "cuda:2" and shutil.which("nvidia-smi"):
+            continue
+        for call in (words, ["bench", whole], ["partition", whole, "--layout", "genai", "-o", d + "/no"]):
+            rc, out, err = tessera(*call, "--devices", text)
+            case("%s refuses %s" % (call[0], os.path.basename(text)), rc == code and said in err and "full:" not in err.split("help:")[0], "exit %d %s" % (rc, err))
+    rc, out, err = tessera("bench", whole, "--stages", 2)
+    case("bench of a folder refuses what it cannot follow", rc == 2 and "--stages" in err, err)
     rc, out, err = tessera("bench", whole, "--prompt-tokens", "many")
     case("bench wants numbers", rc == 2 and "--prompt-tokens" in err, err)
     rc, out, err = tessera("generate", whole, "--prompt", "Hello")
@@ -210,6 +232,9 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
         module = importlib.import_module("tessera")
         got = list(module.generate(whole, [1, 7, 11], devices=2, max_tokens=12))
         case("Python's tokens are the same", got == list(map(int, alone.split())), got)
+        for text in ("ring:2", d + "/ring.json", d + "/planned.onnx", "auto"):
+            again = list(module.generate(whole, [1, 7, 11], devices=text, max_tokens=12))
+            case("and on " + os.path.basename(text), again == got, again)
         some = module.generate(whole, [1, 7, 11], devices=2, max_tokens=100)
         first = [next(some), next(some)]
         some.close()
