@@ -4,6 +4,7 @@
 //
 //     api_test_hand             a sample, as the suite runs it
 //     api_test_hand 200 60 1    models, shardings of each, first seed
+#include "../valgrind.h"
 #include "tessera.h"
 
 #include <stdio.h>
@@ -239,6 +240,8 @@ int main(int argc, char **argv)
 {
     uint64_t models = argc > 1 ? strtoull(argv[1], NULL, 10) : 40;
     uint64_t shardings = argc > 2 ? strtoull(argv[2], NULL, 10) : 20;
+    if (under_valgrind())
+        models /= 15;
     uint64_t first = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
     struct tally tally = {0};
     bool all = true;

@@ -4,6 +4,7 @@
 //
 // Usage: test_nomem [every=N] MODEL...; each allocation of each step fails alone (of a plan, every fourth), and some with all after them.
 // every=N: a sample, every Nth of these.
+#include "../valgrind.h"
 #include "help.h"
 
 #define ALLOCATION 0    // the kind of tsr_session_fault
@@ -207,6 +208,8 @@ int main(int argc, char **argv)
         models++;
         n_models--;
     }
+    if (under_valgrind())
+        every *= 50;
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_allocation)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

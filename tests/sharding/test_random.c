@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // test_random.c - random graphs with random specs: whatever the flow decides, each device's piece of each
 // tensor must be the one that its coordinates in the rule's factors say, element by element.
+#include "../valgrind.h"
 #include "common.h"
 
 #include <stdio.h>
 
-#define GRAPHS     1500
+#define GRAPHS     (under_valgrind() ? 250u : 1500u)
 #define MAX_VALUES 40
 
 struct drawn {
@@ -381,7 +382,8 @@ static void test_random_graphs(void **state)
         one_graph(&t, seed);
     print_message("%zu cut factors, %zu reductions, %zu refined factors, %zu nodes left whole\n",
                   t.cut, t.reduced, t.refined, t.replicated);
-    assert_true(t.cut > GRAPHS && t.reduced > 100 && t.refined > 50 && t.replicated > 50);
+    assert_true(t.cut > GRAPHS && t.reduced > GRAPHS / 15 && t.refined > GRAPHS / 30 &&
+                t.replicated > GRAPHS / 30);
     assert_true(t.refused > 0 && t.refused < GRAPHS / 4);
 }
 
