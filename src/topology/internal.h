@@ -49,6 +49,11 @@ bool tsr__rates_read(const struct json_t *device, tsr_topology_device *out, cons
 // After the links are there and sorted.
 bool tsr__ports_read(tsr_topology *topology, const struct json_t *list, const char **what);
 
+// seen.c: what was seen of a model's nodes, as JSON says it. False: *what says what is damaged; NULL: no memory.
+void tsr__seen_add_json(const tsr_topology *topology, tsr_json *json);
+bool tsr__seen_read(tsr_topology *topology, const struct json_t *root, const char **what);
+bool tsr__topology_copy_seen(tsr_topology *to, const tsr_topology *from) TSR_MUST_USE;
+
 // shares.c: adds choices in which faster devices have more ranks.
 tsr_status tsr__topology_add_shares(tsr_topology *topology) TSR_MUST_USE;
 

@@ -325,8 +325,12 @@ static tsr_status read_json(tsr_session *session, struct str text, tsr_topology 
         json_grid(topology, json_object_get(root, "grid"));
     if (topology && status == TSR_OK)
         status = json_window(topology, json_object_get(root, "window"));
-    // Ports name links by their ends, so links must be sorted first.
     const char *what = NULL;
+    if (topology && status == TSR_OK && !tsr__seen_read(topology, root, &what))
+        status = what ? refuse(session, "`tessera topology measure --model` writes such numbers",
+                               "%s", what)
+                      : TSR_NOMEM;
+    // Ports name links by their ends, so links must be sorted first.
     if (topology && status == TSR_OK)
         status = tsr__topology_finish(topology, true);
     if (topology && status == TSR_OK &&

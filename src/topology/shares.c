@@ -120,13 +120,18 @@ static tsr_status make_ranks(const struct sharing *sharing, tsr_topology **out)
     for (size_t i = 0; i < from->links.n; i++)
         link_devices(to, sharing, &from->links.at[i]);
     to->memory_assumed = from->memory_assumed;
+    tsr_status status = TSR_NOMEM;
+    if (!tsr__topology_copy_seen(to, from))
+        goto free_topology;
     struct diag_mark before = tsr__diag_mark(from->session);
-    tsr_status status = tsr__topology_finish(to, false);
+    status = tsr__topology_finish(to, false);
     tsr__diag_back(from->session, &before, true); // what is odd was said of the whole
-    if (status == TSR_OK)
-        *out = to;
-    else
-        tsr_topology_free(to);
+    if (status != TSR_OK)
+        goto free_topology;
+    *out = to;
+    return TSR_OK;
+free_topology:
+    tsr_topology_free(to);
     return status;
 }
 

@@ -139,6 +139,9 @@ void tsr_topology_set_device(tsr_topology *topology, int device,
         topology_device->memory > 0 || topology_device->flops > 0 ||
         topology_device->bandwidth > 0 || topology_device->overhead > 0)
         topology->text = STR("");
+    if (rates || moves || near || topology_device->flops > 0 || topology_device->bandwidth > 0 ||
+        topology_device->overhead > 0)
+        topology->seen.n = 0; // they were of other speeds
 }
 
 static bool crosses_hosts(const tsr_topology *topology, const struct topology_link *link)
@@ -165,6 +168,7 @@ static void set_links(tsr_topology *topology, bool network, double latency, doub
     if (latency > 0 || bandwidth > 0) {
         topology->text = STR("");
         topology->times.n = 0; // they were of other links
+        topology->wait = 0;
     }
     tsr__topology_reset_routes(topology);
     tsr__map_init(&topology->priced, &topology->arena, 64);

@@ -36,6 +36,19 @@ struct topology_times {
     double seconds[TOPOLOGY_TIMES]; // not descending
 };
 
+// How many times as long as their prices nodes of one operator and type were seen to take, by size (seen.c).
+#define TOPOLOGY_SEEN_POINTS 32
+struct topology_seen {
+    const char *op, *type; // of its first input
+    int n;
+    double work[TOPOLOGY_SEEN_POINTS];  // operations
+    double bytes[TOPOLOGY_SEEN_POINTS]; // read and written
+    double times[TOPOLOGY_SEEN_POINTS];
+};
+struct seen_point {
+    double work, bytes, times;
+};
+
 struct tsr_topology {
     tsr_session *session;
     struct arena arena;
@@ -49,6 +62,8 @@ struct tsr_topology {
     int n_grid; // sides of the grid that the devices form in row-major order, 0: none known
     int grid[8];
     VEC(struct topology_times) times; // collectives that were measured
+    VEC(struct topology_seen) seen;   // nodes of a model that was run
+    double wait;     // seconds that ranks lost where they met, besides the price of the collective
     struct str text; // the generator that it is as made by; empty: none, or changed
     size_t *first;   // by device: its first link (they are sorted), one more at the end
     int **route;     // by source: the last link on the way to each device, or -1; made when needed
@@ -101,6 +116,14 @@ tsr_status tsr__topology_chosen(tsr_topology *topology, tsr_topology **out) TSR_
 tsr_status tsr__topology_add_choice(tsr_topology *topology, tsr_topology *choice) TSR_MUST_USE;
 // Adds such times, made fit to be kept; before anything is priced.
 bool tsr__topology_add_times(tsr_topology *topology, const struct topology_times *times);
+// What was seen of an operator with that type; NULL: nothing. (seen.c)
+const struct topology_seen *tsr__topology_seen(const tsr_topology *topology, const char *op,
+                                               const char *type);
+double tsr__seen_times(const struct topology_seen *seen, double work, double bytes);
+// Adds a point; out of bounds it is the nearest number within them. False: no memory.
+bool tsr__topology_add_seen(tsr_topology *topology, const char *op, const char *type,
+                            const struct seen_point *point) TSR_MUST_USE;
+void tsr__topology_set_wait(tsr_topology *topology, double seconds);
 // No algorithm can be faster: what must cross the worst of the cuts that are looked at.
 int64_t tsr__topology_bound(tsr_topology *topology, enum tsr_collective what,
                             const struct topology_groups *groups, int64_t bytes);

@@ -239,6 +239,76 @@ static void test_json_again(void **state)
     tsr_session_free(s);
 }
 
+// ---- what was seen of a model's nodes
+
+#define SEEN_ENTRY(words) "{\"devices\":[{}],\"seen\":[{" words "}]}"
+#define SEEN_SIZES        "\"op\":\"Add\",\"type\":\"float32\",\"work\":[1],\"bytes\":[2]"
+
+static void damaged_sightings_are_refused(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {
+        "{\"devices\":[{}],\"seen\":{}}",
+        SEEN_ENTRY("\"op\":\"Add\""),
+        SEEN_ENTRY(SEEN_SIZES),
+        SEEN_ENTRY(SEEN_SIZES ",\"times\":[0]"),
+        SEEN_ENTRY(SEEN_SIZES ",\"times\":[1e5]"),
+        SEEN_ENTRY(SEEN_SIZES ",\"times\":[1,1]"),
+        SEEN_ENTRY(SEEN_SIZES ",\"times\":[1]},{" SEEN_SIZES ",\"times\":[1]"),
+        SEEN_ENTRY("\"op\":\"Add\",\"type\":\"int8\",\"work\":[-1],\"bytes\":[2],\"times\":[1]"),
+        "{\"devices\":[{}],\"wait\":-1}",
+        "{\"devices\":[{}],\"wait\":11}",
+        "{\"devices\":[{}],\"wait\":\"1\"}",
+    };
+    tsr_session *s = tsr_session_new(NULL);
+    for (size_t i = 0; i < TSR_COUNT(bad); i++) {
+        tsr_topology *none = NULL;
+        tsr_finding_clear(s);
+        assert_int_equal(tsr_topology_parse(s, bad[i], &none), TSR_MALFORMED);
+        assert_null(none);
+        assert_int_equal(tsr_finding_count(s), 1);
+    }
+    tsr_session_free(s);
+}
+
+// What was seen of the nearest sizes counts; the document has every digit of it; choices of fewer devices have it too; other
+// speeds make it void.
+static void sightings_are_kept(void **state)
+{
+    (void)state;
+    tsr_session *s = tsr_session_new(NULL);
+    tsr_topology *t = read_ok(s, "full:2");
+    assert_true(tsr__topology_add_seen(t, "MatMul", "float32", &(struct seen_point){1e9, 1e6, 3}));
+    assert_true(tsr__topology_add_seen(t, "MatMul", "float32", &(struct seen_point){1e6, 1e4, 1}));
+    for (int i = 0; i < 100; i++) // more than there is room for
+        assert_true(tsr__topology_add_seen(t, "Add", "int8", &(struct seen_point){i, 7 * i, 1.1}));
+    tsr__topology_set_wait(t, 1e-5 / 3);
+    tsr_json *json = tsr_json_new(s);
+    tsr_json_begin(json, NULL, '{');
+    tsr_topology_add_json(t, json);
+    tsr_json_end(json);
+    tsr_topology *again = read_ok(s, tsr_json_text(json));
+    assert_true(again->wait == t->wait && again->seen.n == 2);
+    for (size_t i = 0; i < 2; i++)
+        assert_memory_equal(again->seen.at[i].times, t->seen.at[i].times,
+                            sizeof t->seen.at[i].times);
+    const struct topology_seen *seen = tsr__topology_seen(again, "MatMul", "float32");
+    assert_null(tsr__topology_seen(again, "MatMul", "float16"));
+    assert_true(fabs(tsr__seen_times(seen, 1e9, 1e6) - 3) < 1e-3);
+    assert_true(fabs(tsr__seen_times(seen, 1e6, 1e4) - 1) < 1e-3);
+    double between = tsr__seen_times(seen, sqrt(1e9 * 1e6), sqrt(1e6 * 1e4));
+    assert_true(fabs(between - sqrt(3)) < 1e-2);
+    assert_true(fabs(tsr__seen_times(tsr__topology_seen(t, "Add", "int8"), 9, 9) - 1.1) < 1e-9);
+    assert_int_equal(tsr_topology_choose(again), TSR_OK);
+    assert_int_equal(again->choices.at[0]->seen.n, 2);
+    tsr_topology_set_device(again, 0, &(tsr_topology_device){.flops = 1});
+    assert_int_equal(again->seen.n, 0);
+    tsr_json_free(json);
+    tsr_topology_free(again);
+    tsr_topology_free(t);
+    tsr_session_free(s);
+}
+
 // ---- boxes, rates, ports
 
 static int64_t price_of(tsr_topology *t, tsr_collective what, int64_t bytes)
@@ -773,6 +843,8 @@ int main(void)
         cmocka_unit_test(test_unreachable),
         cmocka_unit_test(test_measured),
         cmocka_unit_test(test_json_again),
+        cmocka_unit_test(damaged_sightings_are_refused),
+        cmocka_unit_test(sightings_are_kept),
         cmocka_unit_test(test_boxes),
         cmocka_unit_test(test_network),
         cmocka_unit_test(test_ports),

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// seen.c - how much longer nodes were seen to take in a model than their prices say, by operator, type and size, and what ranks
+// lose whenever they meet; in the JSON of a topology:
+//
+//     "seen": [{"op": "MatMul", "type": "float32", "work": [2.1e9, 1.0e9], "bytes": [1.2e7, 7.3e6], "times": [1.31, 1.55]}]
+//     "wait": 1.4e-05
+//
+// A MatMul of 2.1e9 operations that moves 12 MB takes 1.31 times what it would cost without them. Of other sizes the points count by
+// how near they are: logarithms of times, weighted by one over the fourth power of the distance between logarithms of sizes.
+#include "topology/internal.h"
+
+#include <jansson.h>
+#include <math.h>
+
+#define MOST_KINDS  512
+#define LEAST_TIMES 1e-4
+#define MOST_TIMES  1e4
+#define MOST_WAIT   10.0 // seconds
+// Squared distance within which sizes are the same: 3 % of a size.
+#define SAME 1e-3
+
+// ---- points ------------------------------------------------------------------------------------
+
+static double squared_distance(double work, double bytes, double other_work, double other_bytes)
+{
+    double by_work = log1p(work) - log1p(other_work), by_bytes = log1p(bytes) - log1p(other_bytes);
+    return by_work * by_work + by_bytes * by_bytes;
+}
+
+const struct topology_seen *tsr__topology_seen(const tsr_topology *topology, const char *op,
+                                               const char *type)
+{
+    for (size_t i = 0; i < topology->seen.n; i++) {
+        const struct topology_seen *seen = &topology->seen.at[i];
+        if (strcmp(seen->op, op) == 0 && strcmp(seen->type, type) == 0)
+            return seen;
+    }
+    return NULL;
+}
+
+// Points 1.2 at a distance of 0.1 and 2.0 at 1: weights of 1 / 0.011^2 and 1 / 1.001^2, so that 1.2 is nearly all of it.
+double tsr__seen_times(const struct topology_seen *seen, double work, double bytes)
+{
+    double sum = 0, weights = 0;
+    for (int i = 0; i < seen->n; i++) {
+        double far = squared_distance(work, bytes, seen->work[i], seen->bytes[i]) + SAME;
+        double weight = 1 / (far * far);
+        sum += weight * log(seen->times[i]);
+        weights += weight;
+    }
+    return exp(sum / weights);
+}
+
+// Two points become one between them, where the way between sizes is half.
+static void merge(struct topology_seen *seen, int at, int from)
+{
+    seen->work[at] = sqrt((1 + seen->work[at]) * (1 + seen->work[from])) - 1;
+    seen->bytes[at] = sqrt((1 + seen->bytes[at]) * (1 + seen->bytes[from])) - 1;
+    seen->times[at] = sqrt(seen->times[at] * seen->times[from]);
+    int last = --seen->n;
+    seen->work[from] = seen->work[last];
+    seen->bytes[from] = seen->bytes[last];
+    seen->times[from] = seen->times[last];
+}
+
+// Makes room for one more: the two that are nearest to each other become one.
+static void merge_nearest(struct topology_seen *seen)
+{
+    int first = 0, second = 1;
+    double least = INFINITY;
+    for (int i = 0; i < seen->n; i++)
+        for (int k = i + 1; k < seen->n; k++) {
+            double far =
+                squared_distance(seen->work[i], seen->bytes[i], seen->work[k], seen->bytes[k]);
+            if (far >= least)
+                continue;
+            least = far;
+            first = i;
+            second = k;
+        }
+    merge(seen, first, second);
+}
+
+// The entry of that operator and type, added if it is new. NULL: no memory, or there are too many.
+static struct topology_seen *entry_for(tsr_topology *topology, const char *op, const char *type)
+{
+    for (size_t i = 0; i < topology->seen.n; i++) {
+        struct topology_seen *seen = &topology->seen.at[i];
+        if (strcmp(seen->op, op) == 0 && strcmp(seen->type, type) == 0)
+            return seen;
+    }
+    if (topology->seen.n >= MOST_KINDS)
+        return NULL;
+    const char *own_op = tsr__arena_str(&topology->arena, str_of(op)).p;
+    const char *own_type = tsr__arena_str(&topology->arena, str_of(type)).p;
+    struct topology_seen *fresh = vec_push(&topology->arena, &topology->seen);
+    if (!own_op || !own_type || !fresh)
+        return NULL;
+    *fresh = (struct topology_seen){.op = own_op, .type = own_type};
+    return fresh;
+}
+
+static double bounded(double value, double least, double most)
+{
+    if (!(value > least))
+        return least;
+    return value < most ? value : most;
+}
+
+// A size that was seen before has the mean of both. More kinds than there is room for are left out: they keep their prices.
+bool tsr__topology_add_seen(tsr_topology *topology, const char *op, const char *type,
+                            const struct seen_point *point)
+{
+    struct topology_seen *seen = entry_for(topology, op, type);
+    double times = bounded(point->times, LEAST_TIMES, MOST_TIMES);
+    if (!seen)
+        return !topology->arena.failed;
+    for (int i = 0; i < seen->n; i++)
+        if (squared_distance(point->work, point->bytes, seen->work[i], seen->bytes[i]) < SAME) {
+            seen->times[i] = sqrt(seen->times[i] * times);
+            return true;
+        }
+    if (seen->n == TOPOLOGY_SEEN_POINTS)
+        merge_nearest(seen);
+    seen->work[seen->n] = bounded(point->work, 0, 1e30);
+    seen->bytes[seen->n] = bounded(point->bytes, 0, 1e30);
+    seen->times[seen->n++] = times;
+    return true;
+}
+
+void tsr__topology_set_wait(tsr_topology *topology, double seconds)
+{
+    topology->wait = bounded(seconds, 0, MOST_WAIT);
+}
+
+bool tsr__topology_copy_seen(tsr_topology *to, const tsr_topology *from)
+{
+    to->wait = from->wait;
+    for (size_t i = 0; i < from->seen.n; i++) {
+        struct topology_seen *seen = entry_for(to, from->seen.at[i].op, from->seen.at[i].type);
+        if (!seen)
+            return false;
+        const char *op = seen->op, *type = seen->type;
+        *seen = from->seen.at[i];
+        seen->op = op;
+        seen->type = type;
+    }
+    return true;
+}
+
+// ---- JSON --------------------------------------------------------------------------------------
+
+static void add_numbers(tsr_json *json, const char *key, const double *numbers, int n)
+{
+    tsr_json_begin(json, key, '[');
+    for (int i = 0; i < n; i++)
+        tsr_json_number(json, NULL, numbers[i]);
+    tsr_json_end(json);
+}
+
+// Nothing where nothing was seen.
+void tsr__seen_add_json(const tsr_topology *topology, tsr_json *json)
+{
+    if (topology->wait > 0)
+        tsr_json_number(json, "wait", topology->wait);
+    if (!topology->seen.n)
+        return;
+    tsr_json_begin(json, "seen", '[');
+    for (size_t i = 0; i < topology->seen.n; i++) {
+        const struct topology_seen *seen = &topology->seen.at[i];
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_string(json, "op", seen->op);
+        tsr_json_string(json, "type", seen->type);
+        add_numbers(json, "work", seen->work, seen->n);
+        add_numbers(json, "bytes", seen->bytes, seen->n);
+        add_numbers(json, "times", seen->times, seen->n);
+        tsr_json_end(json);
+    }
+    tsr_json_end(json);
+}
+
+// As many numbers as the list has, each within the bounds.
+static bool read_numbers(const json_t *list, double least, double most, int n, double *out)
+{
+    if (json_array_size(list) != (size_t)n)
+        return false;
+    for (int i = 0; i < n; i++) {
+        const json_t *value = json_array_get(list, (size_t)i);
+        out[i] = json_number_value(value);
+        if (!json_is_number(value) || !(out[i] >= least) || !(out[i] <= most))
+            return false;
+    }
+    return true;
+}
+
+// `what` is set before each test, so that a false return always has its reason.
+static bool read_entry(tsr_topology *topology, const json_t *entry, const char **what)
+{
+    struct topology_seen read = {.op = json_string_value(json_object_get(entry, "op")),
+                                 .type = json_string_value(json_object_get(entry, "type"))};
+    size_t n = json_array_size(json_object_get(entry, "times"));
+    *what = "an entry of \"seen\" has no \"op\" or no \"type\"";
+    if (!read.op || !read.type || !read.op[0] || !read.type[0])
+        return false;
+    *what = "an entry of \"seen\" has an operator and type that another has";
+    if (tsr__topology_seen(topology, read.op, read.type))
+        return false;
+    *what = "an entry of \"seen\" has no \"times\", or more than 32";
+    if (n < 1 || n > TOPOLOGY_SEEN_POINTS)
+        return false;
+    read.n = (int)n;
+    *what = "an entry of \"seen\" has \"times\" that are no numbers from 0.0001 to 10000";
+    if (!read_numbers(json_object_get(entry, "times"), LEAST_TIMES, MOST_TIMES, read.n, read.times))
+        return false;
+    *what = "an entry of \"seen\" has no \"work\" or \"bytes\", a number from 0 on for each of "
+            "\"times\"";
+    if (!read_numbers(json_object_get(entry, "work"), 0, 1e30, read.n, read.work) ||
+        !read_numbers(json_object_get(entry, "bytes"), 0, 1e30, read.n, read.bytes))
+        return false;
+    *what = "an entry of \"seen\" is one of too many";
+    if (topology->seen.n >= MOST_KINDS)
+        return false;
+    *what = NULL;
+    struct topology_seen *seen = entry_for(topology, read.op, read.type);
+    if (!seen)
+        return false;
+    read.op = seen->op;
+    read.type = seen->type;
+    *seen = read;
+    return true;
+}
+
+// *what NULL: no memory. What was read before the damaged entry stays, but the caller frees the topology then.
+bool tsr__seen_read(tsr_topology *topology, const json_t *root, const char **what)
+{
+    const json_t *wait = json_object_get(root, "wait"), *list = json_object_get(root, "seen");
+    if (wait && !json_is_null(wait)) {
+        *what = "\"wait\" is no number of seconds from 0 to 10";
+        topology->wait = json_number_value(wait);
+        if (!json_is_number(wait) || !(topology->wait >= 0) || topology->wait > MOST_WAIT)
+            return false;
+    }
+    *what = "\"seen\" is no list";
+    if (list && !json_is_null(list) && !json_is_array(list))
+        return false;
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (!read_entry(topology, json_array_get(list, i), what))
+            return false;
+    return true;
+}
