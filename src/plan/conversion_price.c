@@ -73,11 +73,12 @@ static int64_t shared_slice_time(struct planner *planner, const struct plan_valu
 {
     struct arena scratch;
     int64_t longest = 0;
+    struct work_kind kind = tsr__slice_kind(planner->machine.topology, value);
     tsr__arena_init(&scratch, planner->session);
     for (int64_t device = 0; device < planner->machine.n; device++) {
         double bytes = (double)tsr__planner_held(planner, &scratch, layout, value, device);
         int64_t number = tsr__planner_device(planner, device);
-        int64_t takes = tsr__price_work(bytes * 8 / value->bits, WORK_PLAIN, 2 * bytes,
+        int64_t takes = tsr__price_work(bytes * 8 / value->bits, kind, 2 * bytes,
                                         &planner->machine.topology->device[number]);
         if (bytes > 0)
             longest = larger(longest, takes);
@@ -97,7 +98,8 @@ static int64_t slice_time(struct planner *planner, const struct plan_value *valu
         return shared_slice_time(planner, value, layout);
     tsr_topology_device slowest =
         tsr__planner_slowest(planner, tiles->owners, (size_t)tiles->first[tiles->n_shards]);
-    return tsr__price_work((double)tsr__planner_elements(planner, layout, value), WORK_PLAIN,
+    return tsr__price_work((double)tsr__planner_elements(planner, layout, value),
+                           tsr__slice_kind(planner->machine.topology, value),
                            2 * (double)tsr__planner_bytes(planner, layout, value), &slowest);
 }
 

@@ -83,10 +83,12 @@ static inline bool read_before(const tsr_node *node, size_t i)
 }
 
 // What a node does, as devices have speeds for it: type and rate index rates of a device (-1: flops), move its moves.
+// seen: what was seen of nodes like it; NULL: nothing.
+struct topology_seen;
 struct work_kind {
     int type, rate, move;
+    const struct topology_seen *seen;
 };
-#define WORK_PLAIN ((struct work_kind){-1, -1, TSR_MOVE_STREAM})
 
 // The candidates of nodes that are alike.
 struct strategy {
@@ -373,7 +375,11 @@ int64_t tsr__planner_held(struct planner *planner, struct arena *arena, uint32_t
 // node.c: arithmetic or bytes, whichever takes longer, a quarter of the other, and what the engine takes besides.
 int64_t tsr__price_work(double work, struct work_kind kind, double bytes,
                         const tsr_topology_device *device);
-struct work_kind tsr__work_kind(const tsr_node *node, const struct shapes *shapes);
+// topology: what was seen of nodes counts; NULL: nothing was.
+struct work_kind tsr__work_kind(const tsr_node *node, const struct shapes *shapes,
+                                const tsr_topology *topology);
+// Of a Slice that brings a value of elements of so many bits into another layout.
+struct work_kind tsr__slice_kind(const tsr_topology *topology, const struct plan_value *value);
 
 // conversion_price.c
 int64_t tsr__planner_move_time(const struct planner *planner, double bytes); // through memory

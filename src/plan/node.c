@@ -14,9 +14,18 @@
 #define NEAR_BYTES (2.0 * (1 << 20))
 #define FAR_BYTES  (128.0 * (1 << 20))
 
-// The type of the first input decides; float32 and all types without a row have the rate of flops
-// (-1).
-static int type_rate(const tsr_node *node, const struct shapes *shapes)
+static tsr_dtype type_of(const tsr_node *node, const struct shapes *shapes)
+{
+    const tsr_value *first = NULL;
+    if (tsr_node_input_count(node))
+        first = tsr_node_input(node, 0);
+    if (first)
+        return tsr__shapes_of(shapes, first).dtype;
+    return TSR_FLOAT;
+}
+
+// float32 and all types without a row have the rate of flops (-1).
+static int type_rate(tsr_dtype type)
 {
     static const struct {
         tsr_dtype type;
@@ -28,18 +37,34 @@ static int type_rate(const tsr_node *node, const struct shapes *shapes)
         {TSR_UINT4, TSR_RATE_INT4},        {TSR_FLOAT8E4M3FN, TSR_RATE_FLOAT8},
         {TSR_FLOAT8E5M2, TSR_RATE_FLOAT8},
     };
-    const tsr_value *first = tsr_node_input_count(node) ? tsr_node_input(node, 0) : NULL;
-    tsr_dtype type = first ? tsr__shapes_of(shapes, first).dtype : TSR_FLOAT;
     for (size_t i = 0; i < TSR_COUNT(rates); i++)
         if (rates[i].type == type)
             return (int)rates[i].rate;
     return -1;
 }
 
-struct work_kind tsr__work_kind(const tsr_node *node, const struct shapes *shapes)
+// The type of the first input decides.
+struct work_kind tsr__work_kind(const tsr_node *node, const struct shapes *shapes,
+                                const tsr_topology *topology)
 {
     struct node_kind kind = tsr__node_kind(node, shapes);
-    return (struct work_kind){type_rate(node, shapes), kind.rate, kind.move};
+    tsr_dtype type = type_of(node, shapes);
+    struct work_kind work = {type_rate(type), kind.rate, kind.move, NULL};
+    if (topology)
+        work.seen = tsr__topology_seen(topology, tsr_node_op(node), tsr_dtype_name(type));
+    return work;
+}
+
+// Slices were seen by type; a plan knows the bits of an element, and takes the first type that has as many.
+struct work_kind tsr__slice_kind(const tsr_topology *topology, const struct plan_value *value)
+{
+    struct work_kind kind = {-1, -1, RULE_SLICE_MOVE, NULL};
+    for (int type = 1; type < TSR_DTYPE_COUNT; type++) {
+        if (kind.seen || tsr_dtype_bits((tsr_dtype)type) != value->bits)
+            continue;
+        kind.seen = tsr__topology_seen(topology, RULE_SLICE, tsr_dtype_name((tsr_dtype)type));
+    }
+    return kind;
 }
 
 // Where the device has no own speed for the type or the kind, flops counts. A kind's speed is that of float32; in another type
@@ -67,13 +92,22 @@ static double move_rate(int move, double bytes, const tsr_topology_device *devic
     return near * pow(far / near, log(bytes / NEAR_BYTES) / log(FAR_BYTES / NEAR_BYTES));
 }
 
+// What was seen of such nodes in a model counts: half as long again makes 3 ms of 2.
+static int64_t as_seen(double seconds, const struct topology_seen *seen, double work, double bytes)
+{
+    double times = 1;
+    if (seen)
+        times = tsr__seen_times(seen, work, bytes);
+    return whole_number(seconds * times * 1e12);
+}
+
 // work: operations. What only changes a shape costs its overhead. Where nodes are queued, the overhead of one passes while those
 // before it are at work, and it is seen only where it is longer.
 int64_t tsr__price_work(double work, struct work_kind kind, double bytes,
                         const tsr_topology_device *device)
 {
     if (kind.move == NODE_MOVES_NOTHING)
-        return whole_number(device->overhead * 1e12);
+        return as_seen(device->overhead, kind.seen, work, bytes);
     double seconds = work / rate_of(kind, device);
     double moving = bytes / move_rate(kind.move, bytes, device);
     double most = fmax(seconds, moving), least = seconds + moving - most;
@@ -81,8 +115,8 @@ int64_t tsr__price_work(double work, struct work_kind kind, double bytes,
     if (kind.rate >= 0 && device->rates[kind.rate] > 0)
         busy = most; // the speed of the kind was measured with what it moves
     if (device->queued)
-        return whole_number(fmax(busy, device->overhead) * 1e12);
-    return whole_number((busy + device->overhead) * 1e12);
+        return as_seen(fmax(busy, device->overhead), kind.seen, work, bytes);
+    return as_seen(busy + device->overhead, kind.seen, work, bytes);
 }
 
 // *sized is only ever cleared, so that one flag serves many values.
@@ -127,20 +161,22 @@ static double bytes_touched(const tsr_node *node, const struct shapes *shapes,
 
 // Used by the simulation, on graphs of single devices: nothing is cut here, so all sizes are the
 // local ones.
-int64_t tsr__price_node(struct arena *arena, const tsr_node *node, const struct shapes *shapes,
-                        const tsr_topology_device *device, bool *sized)
+struct node_price tsr__price_node(struct arena *arena, const tsr_node *node,
+                                  const struct shapes *shapes, const tsr_topology *seen,
+                                  const tsr_topology_device *device)
 {
     int64_t sizes[RULE_MAX_FACTORS];
     const struct rule *rule = tsr__rule_of(arena, node, shapes);
-    *sized = true;
+    struct node_price price = {.type = tsr_dtype_name(type_of(node, shapes)), .sized = true};
     if (!rule)
-        return 0;
+        return price;
     tsr__planner_sizes(shapes, node, rule, sizes);
     for (int factor = 0; factor < rule->n_factors; factor++)
         sizes[factor] = sizes[factor] < 0 ? 1 : sizes[factor]; // not known
-    double bytes = bytes_touched(node, shapes, rule, sized);
-    double work = tsr__node_work(rule, tsr__node_count(node, shapes), sizes, sizes);
-    return tsr__price_work(work, tsr__work_kind(node, shapes), bytes, device);
+    price.bytes = bytes_touched(node, shapes, rule, &price.sized);
+    price.work = tsr__node_work(rule, tsr__node_count(node, shapes), sizes, sizes);
+    price.ps = tsr__price_work(price.work, tsr__work_kind(node, shapes, seen), price.bytes, device);
+    return price;
 }
 
 // ---- collectives -------------------------------------------------------------------------------
@@ -156,7 +192,7 @@ static double copied(enum tsr_collective what, double bytes, double n)
     return 2 * shares[tsr__collective((int)what)->copies] * bytes;
 }
 
-// Links, and the memory of the slowest device; what was measured has both.
+// Links, the memory of the slowest device (what was measured has both), and what ranks were seen to lose where they meet.
 int64_t tsr__price_collective(tsr_topology *topology, tsr_collective what,
                               const struct topology_groups *groups, int64_t bytes)
 {
@@ -165,6 +201,7 @@ int64_t tsr__price_collective(tsr_topology *topology, tsr_collective what,
     int64_t ps = tsr__topology_cost(topology, what, groups, bytes);
     if (ps >= PLAN_NEVER)
         return PLAN_NEVER;
+    ps += whole_number(topology->wait * 1e12);
     if (tsr__topology_measured(topology, what, groups->size))
         return ps; // with its copies
     double slowest = 0;

@@ -20,9 +20,16 @@
 
 struct shapes;
 struct topology_groups;
-// A node on that device, whose values have those sizes. *sized: all of them were known.
-int64_t tsr__price_node(struct arena *arena, const tsr_node *node, const struct shapes *shapes,
-                        const tsr_topology_device *device, bool *sized);
+struct node_price {
+    int64_t ps;
+    double work, bytes; // operations, and what is read and written
+    const char *type;   // of the first input, as tsr_dtype_name has it
+    bool sized;         // all sizes were known
+};
+// A node on that device, whose values have those sizes. seen: what was seen of nodes like it counts; NULL: nothing was.
+struct node_price tsr__price_node(struct arena *arena, const tsr_node *node,
+                                  const struct shapes *shapes, const tsr_topology *seen,
+                                  const tsr_topology_device *device);
 // A collective over the groups, copies through the memory of its devices included; bytes: of the whole tensor.
 int64_t tsr__price_collective(tsr_topology *topology, tsr_collective what,
                               const struct topology_groups *groups, int64_t bytes);

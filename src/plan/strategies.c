@@ -293,7 +293,7 @@ static struct strategy *strategy_new(struct planner *planner, const struct plan_
     strategy->other =
         whole ? NULL : tsr__rule_strided(&planner->arena, node, planner->shapes.model);
     strategy->count = tsr__node_count(node, planner->shapes.full);
-    strategy->kind = tsr__work_kind(node, planner->shapes.full);
+    strategy->kind = tsr__work_kind(node, planner->shapes.full, planner->machine.topology);
     strategy->delays = pn->delays;
     strategy->takes = pn->takes;
     strategy->gives = gives_output(node);
@@ -337,8 +337,10 @@ struct strategy *tsr__planner_strategy(struct planner *planner, const struct pla
     tsr__text_printf(&key, "%d%d%d%a", pn->delays, pn->takes, gives_output(node),
                      tsr__node_count(node, planner->shapes.full));
     // An Identity and a Relu have one rule, yet the one moves nothing.
-    struct work_kind kind = tsr__work_kind(node, planner->shapes.full);
+    struct work_kind kind = tsr__work_kind(node, planner->shapes.full, planner->machine.topology);
     tsr__text_printf(&key, " %d %d %d", kind.type, kind.rate, kind.move);
+    if (kind.seen) // and of two that do the same one was seen to be slower
+        tsr__text_printf(&key, " %s %s", kind.seen->op, kind.seen->type);
     if (is_annotated(planner, node))
         tsr__text_printf(&key, "@%lld", (long long)tsr_node_index(node));
     if (!key.failed)

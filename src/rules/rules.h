@@ -279,6 +279,9 @@ struct node_kind {
     int move;
 };
 struct node_kind tsr__node_kind(const tsr_node *node, const struct shapes *shapes);
+// The operator that takes a part out of a value where it is brought into another layout, and its way through memory.
+#define RULE_SLICE      "Slice"
+#define RULE_SLICE_MOVE TSR_MOVE_STREAM
 // Of that input no more is read than is written: a dimension of it is only looked into.
 bool tsr__rule_looks_up(const struct rule *rule, int input);
 

@@ -34,6 +34,8 @@ struct sim_comm {
 struct sim_task {
     const char *op, *node;
     int64_t ps;            // of its own work; of a communication 0
+    double work, bytes;    // as prices count them
+    const char *type;      // of its first input
     int64_t overhead;      // of that, what the engine takes besides
     bool moves;            // memory bounds it, not arithmetic
     struct sim_comm *comm; // NULL: none

@@ -239,7 +239,6 @@ static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr
 static void divide(struct sim_task *task, const tsr_node *node, const struct shapes *shapes,
                    const tsr_topology_device *device, struct arena *scratch)
 {
-    bool sized = true;
     tsr_topology_device moves = *device, computes = *device;
     int64_t overhead = (int64_t)(device->overhead * 1e12);
     moves.overhead = computes.overhead = 0;
@@ -248,8 +247,8 @@ static void divide(struct sim_task *task, const tsr_node *node, const struct sha
     memset(computes.moves, 0, sizeof computes.moves);
     memset(computes.near, 0, sizeof computes.near);
     task->overhead = int64_min(overhead, task->ps);
-    task->moves = tsr__price_node(scratch, node, shapes, &moves, &sized) >
-                  tsr__price_node(scratch, node, shapes, &computes, &sized);
+    task->moves = tsr__price_node(scratch, node, shapes, NULL, &moves).ps >
+                  tsr__price_node(scratch, node, shapes, NULL, &computes).ps;
 }
 
 // A node is a communication (of our domain), nothing (all it reads is constant), or a task with a
@@ -257,7 +256,6 @@ static void divide(struct sim_task *task, const tsr_node *node, const struct sha
 static tsr_status add_node(struct sim *sim, struct sim_device *sim_device, int64_t device,
                            const tsr_node *node, const struct shapes *shapes, struct arena *scratch)
 {
-    bool sized = true;
     if (strcmp(tsr_node_domain(node), DOMAIN) == 0)
         return add_comm(sim, sim_device, node, shapes);
     if (tsr__sim_folded(node))
@@ -266,8 +264,13 @@ static tsr_status add_node(struct sim *sim, struct sim_device *sim_device, int64
     if (!task)
         return TSR_NOMEM;
     *task = (struct sim_task){.op = tsr_node_op(node), .node = tsr__node_label(node)};
-    task->ps = tsr__price_node(scratch, node, shapes, &sim->topology->device[device], &sized);
-    sim->unsized += !sized;
+    struct node_price price =
+        tsr__price_node(scratch, node, shapes, sim->topology, &sim->topology->device[device]);
+    task->ps = price.ps;
+    task->work = price.work;
+    task->bytes = price.bytes;
+    task->type = price.type;
+    sim->unsized += !price.sized;
     divide(task, node, shapes, &sim->topology->device[device], scratch);
     return TSR_OK;
 }

@@ -44,10 +44,9 @@ static int64_t price_of(const char *op, const tsr_topology_device *device)
 {
     struct net *t = net_new("2", 1e15, 1e9, 1e-9, 1e9);
     tsr_value *y = node(t, op, input(t, "x", DIMS(1024, 1024)), NULL, "y");
-    bool sized;
     struct shapes *shapes = tsr__shapes_new(&t->arena, t->m);
     assert_non_null(shapes);
-    int64_t price = tsr__price_node(&t->arena, tsr_value_producer(y), shapes, device, &sized);
+    int64_t price = tsr__price_node(&t->arena, tsr_value_producer(y), shapes, NULL, device).ps;
     net_free(t);
     return price;
 }
@@ -82,7 +81,6 @@ static void convolutions_swallow_what_follows(void **state)
     const tsr_topology_device device = {.flops = 1e15, .bandwidth = 1e9};
     for (int read_twice = 0; read_twice < 2; read_twice++) {
         struct net *t = net_new("2", 1e15, 1e9, 1e-9, 1e9);
-        bool sized;
         tsr_value *x = input(t, "x", DIMS(1, 4, 8, 8));
         tsr_value *made = node(t, "Conv", x, weight(t, "w", DIMS(4, 4, 1, 1)), "made");
         tsr_value *sum = node(t, "Add", made, x, "sum");
@@ -91,8 +89,8 @@ static void convolutions_swallow_what_follows(void **state)
             node(t, "Neg", made, NULL, "other");
         struct shapes *shapes = tsr__shapes_new(&t->arena, t->m);
         assert_non_null(shapes);
-        int64_t add = tsr__price_node(&t->arena, tsr_value_producer(sum), shapes, &device, &sized);
-        int64_t cut = tsr__price_node(&t->arena, tsr_value_producer(end), shapes, &device, &sized);
+        int64_t add = tsr__price_node(&t->arena, tsr_value_producer(sum), shapes, NULL, &device).ps;
+        int64_t cut = tsr__price_node(&t->arena, tsr_value_producer(end), shapes, NULL, &device).ps;
         assert_true(read_twice ? add > 0 && cut > 0 : add == 0 && cut == 0);
         net_free(t);
     }
@@ -110,6 +108,28 @@ static void near_and_far(void **state)
     device.queued = true;
     device.overhead = 1;
     assert_true(price_of("Neg", &device) == (int64_t)1e12); // the work hides behind it
+}
+
+// A Neg that was seen to take twice as long as its price costs twice as much, another operator what it did.
+static void sightings_count(void **state)
+{
+    (void)state;
+    const tsr_topology_device device = {.flops = 1e15, .bandwidth = 1e9};
+    struct net *t = net_new("2", 1e15, 1e9, 1e-9, 1e9);
+    const tsr_value *x = input(t, "x", DIMS(1024, 1024));
+    const tsr_node *neg = tsr_value_producer(node(t, "Neg", (tsr_value *)x, NULL, "y"));
+    const tsr_node *abs = tsr_value_producer(node(t, "Abs", (tsr_value *)x, NULL, "z"));
+    struct shapes *shapes = tsr__shapes_new(&t->arena, t->m);
+    struct node_price plain = tsr__price_node(&t->arena, neg, shapes, t->o.topology, &device);
+    struct seen_point twice = {plain.work, plain.bytes, 2};
+    assert_true(plain.work == 1 << 20 && plain.bytes == 8 << 20);
+    assert_string_equal(plain.type, "float32");
+    assert_true(tsr__topology_add_seen(t->o.topology, "Neg", plain.type, &twice));
+    int64_t seen = tsr__price_node(&t->arena, neg, shapes, t->o.topology, &device).ps;
+    assert_true(llabs(seen - 2 * plain.ps) < 4);
+    int64_t other = tsr__price_node(&t->arena, abs, shapes, t->o.topology, &device).ps;
+    assert_int_equal(other, plain.ps);
+    net_free(t);
 }
 
 static void needed_memory_is_exact(void **state)
@@ -429,6 +449,7 @@ int main(void)
         cmocka_unit_test(written_plan_is_followed),
         cmocka_unit_test(kinds_have_speeds),
         cmocka_unit_test(near_and_far),
+        cmocka_unit_test(sightings_count),
         cmocka_unit_test(convolutions_swallow_what_follows),
         cmocka_unit_test(needed_memory_is_exact),
         cmocka_unit_test(values_are_counted_once),
