@@ -36,6 +36,8 @@ struct sim_task {
     int64_t ps;            // of its own work; of a communication 0
     double work, bytes;    // as prices count them
     const char *type;      // of its first input
+    double seen;           // seconds that it took (profile.c)
+    const tsr_node *from;  // while its part is there; NULL: of a communication
     int64_t overhead;      // of that, what the engine takes besides
     bool moves;            // memory bounds it, not arithmetic
     struct sim_comm *comm; // NULL: none

@@ -263,7 +263,7 @@ static tsr_status add_node(struct sim *sim, struct sim_device *sim_device, int64
     struct sim_task *task = vec_push(sim->arena, &sim_device->tasks);
     if (!task)
         return TSR_NOMEM;
-    *task = (struct sim_task){.op = tsr_node_op(node), .node = tsr__node_label(node)};
+    *task = (struct sim_task){.op = tsr_node_op(node), .node = tsr__node_label(node), .from = node};
     struct node_price price =
         tsr__price_node(scratch, node, shapes, sim->topology, &sim->topology->device[device]);
     task->ps = price.ps;
