@@ -1378,6 +1378,10 @@ typedef struct tsr_measure_options {
     int devices;    /* so many ranks on this host; 0: one for each core, or the launcher's */
     double seconds; /* about so long; 0: 5 */
     const tsr_run_options *run; /* transport, threads, timeout; NULL: as for a run */
+    /* A model that is run too, whole and cut: what its nodes took beside their prices is kept in the topology, whose prices of
+     * such nodes are then those that were seen. NULL: none. Not under a launcher. */
+    const char *model;
+    const char *inputs; /* of it: SET as in tsr_tensors_load; NULL: random */
 } tsr_measure_options;
 /* The devices that ranks are here, as ONNX Runtime and the transport reach them: arithmetic and memory with the threads that a rank
  * gets while all ranks work, what a node costs besides, the links between every two ranks, and, where all are on one host, how

@@ -16,6 +16,16 @@ tsr_status tsr__scratch_open(tsr_session *session, struct arena *arena, const ch
                              struct scratch *out) TSR_MUST_USE;
 void tsr__scratch_close(struct scratch *scratch); // zeroed: nothing to do
 
+// planned.c: sizes of the model's symbols as the inputs have them. False: no memory.
+bool tsr__input_sizes(struct arena *arena, const tsr_model *model, const tsr_tensors *inputs,
+                      tsr_dim_size **out, size_t *n);
+// measured_model.c: whether the model of the options and its inputs can be read.
+tsr_status tsr__measure_model_open(tsr_session *session,
+                                   const tsr_measure_options *options) TSR_MUST_USE;
+// Runs the model on all ranks of the topology, whole and cut, and adds what was seen to it.
+tsr_status tsr__measure_model(tsr_topology *topology,
+                              const tsr_measure_options *options) TSR_MUST_USE;
+
 struct work {
     tsr_session *session;
     struct arena arena;

@@ -3,6 +3,7 @@
 //
 // Numbers that were not measured (0) stay those of the table. Only rank 0 has numbers: on the other
 // ranks of a launcher `ranks` is 0, and *out becomes NULL.
+#include "verify/internal.h"
 #include "runtime/runtime.h"
 #include "topology/topology.h"
 
@@ -77,6 +78,17 @@ static bool fill(tsr_topology *topology, const struct measured *measured, const 
     return set_times(topology, measured);
 }
 
+// Ranks of a launcher are not those that this process can cut a model for.
+static tsr_status refuse_launched(tsr_session *session, const tsr_measure_options *options)
+{
+    int rank = 0;
+    if (!options->model || !tsr__run_launched(session, options->run, &rank))
+        return TSR_OK;
+    tsr__diag(session, DIAG_run_options, NULL, "measure with --transport threads or shm",
+              "a model is measured with ranks of this process, not with those of a launcher");
+    return TSR_USAGE;
+}
+
 // struct measured is large (all pairs of ranks), so it is not on the stack.
 tsr_status tsr_topology_measure(tsr_session *session, const tsr_measure_options *options,
                                 tsr_topology **out)
@@ -87,10 +99,17 @@ tsr_status tsr_topology_measure(tsr_session *session, const tsr_measure_options 
     if (options)
         memcpy(&own, options, size_min(options->size, sizeof own));
     own.size = sizeof own;
+    tsr_status st = refuse_launched(session, &own);
+    if (st != TSR_OK)
+        return st;
     struct measured *measured = tsr__alloc(session, sizeof *measured);
     if (!measured)
         return TSR_NOMEM;
-    tsr_status st = name_devices(session, &own, names, &named);
+    if (own.model)
+        st = tsr__measure_model_open(session, &own); // a mistake in it costs no time
+    if (st != TSR_OK)
+        goto free_measured;
+    st = name_devices(session, &own, names, &named);
     if (st != TSR_OK)
         goto free_measured;
     st = tsr__measure(session, &own, named ? names : NULL, measured);
@@ -98,12 +117,14 @@ tsr_status tsr_topology_measure(tsr_session *session, const tsr_measure_options 
         goto free_measured;
     if (measured->ranks > 0)
         st = begin(session, measured->ranks, &topology);
-    if (topology && !fill(topology, measured, names)) {
-        tsr_topology_free(topology);
+    if (topology && !fill(topology, measured, names))
         st = TSR_NOMEM;
-    }
+    if (st == TSR_OK && topology && own.model)
+        st = tsr__measure_model(topology, &own);
     if (st == TSR_OK)
         *out = topology;
+    else
+        tsr_topology_free(topology);
 free_measured:
     tsr_topology_free(named);
     tsr__free(session, measured, sizeof *measured);

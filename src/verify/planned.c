@@ -3,7 +3,7 @@
 //
 // X is [batch, seq] and the input is [4, 128]: batch=4 and seq=128 are added to the sizes, unless
 // the caller has said otherwise. It stands here because `plan` knows no tensors with values.
-#include "verify/verify.h"
+#include "verify/internal.h"
 #include "runtime/runtime.h"
 
 struct sizes {
@@ -38,6 +38,16 @@ static void add_sizes(struct sizes *sizes, const tsr_model *model, const tsr_ten
                 add_size(sizes, dim.symbol, tsr_tensors_dims(inputs, (size_t)k)[axis]);
         }
     }
+}
+
+bool tsr__input_sizes(struct arena *arena, const tsr_model *model, const tsr_tensors *inputs,
+                      tsr_dim_size **out, size_t *n)
+{
+    struct sizes sizes = {.arena = arena};
+    add_sizes(&sizes, model, inputs);
+    *out = sizes.at.at;
+    *n = sizes.at.n;
+    return !arena->failed;
 }
 
 tsr_status tsr_plan_for(tsr_model *model, const tsr_plan_options *options,
