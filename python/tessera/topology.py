@@ -33,14 +33,15 @@ def show(devices: Union[int, str]) -> Dict[str, Any]:
         session.close()
 
 
-def measure(devices: int = 0, *, seconds: float = 5.0, path: Optional[str] = None) -> Dict[str, Any]:
-    """What ranks of this machine reach: arithmetic, memory, links. path: written there too, for plan(path)."""
+def measure(devices: int = 0, *, seconds: float = 5.0, path: Optional[str] = None, model: Optional[str] = None) -> Dict[str, Any]:
+    """What ranks of this machine reach: arithmetic, memory, links. path: written there too, for plan(path). model: a file that is run
+    too, so that plans price its nodes as they were seen."""
     session = Session()
 
     def work() -> Dict[str, Any]:
         session.open_engine()
         found = ctypes.c_void_p()
-        options = options_of(_api.tsr_measure_options, devices=devices, seconds=seconds)
+        options = options_of(_api.tsr_measure_options, devices=devices, seconds=seconds, model=model.encode() if model else None)
         session.status(library.tsr_topology_measure(session.handle, ctypes.byref(options), ctypes.byref(found)))
         return _document(session, found)
 

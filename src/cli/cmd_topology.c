@@ -205,6 +205,11 @@ static int measure(struct cli *cli)
     if (code)
         return code;
     measure_options.devices = (int)n;
+    measure_options.model = cli_value(cli, "--model");
+    if (measure_options.model)
+        measure_options.inputs = cli_inputs(cli);
+    if (measure_options.model && !measure_options.inputs)
+        return EXIT_USAGE;
     if (devices && !counted)
         run.device = devices;
     tsr_topology *topology = NULL;
@@ -262,6 +267,12 @@ static const struct option options[] = {
      "cuda:2@0, CUDA:0,CPU"},
     {"--seconds", "S",
      "measure: about so long (default 5); below 0.5 kinds of work are not told apart"},
+    {"--model", "MODEL",
+     "measure: also run this model, whole and cut; plan and simulate then price its nodes as they "
+     "were seen"},
+    {"--inputs", "SET",
+     "measure --model: what it is run with, as in `tessera run` (default random)"},
+    {"--shape", "NAME:2x3", "measure --model: shape of a random input; may be repeated"},
     {"--transport", "NAME", "measure: threads, shm (processes), mpi"},
     {"--threads", "N", "measure: threads of each rank (default: cores / ranks, at least 1)"},
     END_OF_OPTIONS,

@@ -473,6 +473,16 @@ def test_topology_measured(d):
               all(x["flops"] > 1e8 and x["bandwidth"] > 1e8 and x["memory"] > 1 << 20 for x in doc["devices"]) and
               all(0 < x["latency"] < 1 and x["bandwidth"] > 1e6 for x in doc["links"]) and
               kinds == {(k, 2) for k in ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast", "reduce")}, (rc, err, doc))
+    seen = d + "/seen.json"
+    rc, out, err = call("topology", "measure", "--devices", "cpu:2", "--seconds", "0.1", "--model", model, "-o", seen)
+    nodes = json.loads(read(seen) or "{}").get("seen", [])
+    check("topology measure of a model", rc == 0 and [(n["op"], n["type"]) for n in nodes if n["op"] == "MatMul"] == [("MatMul", "float32")] and
+          all(len(n["work"]) == len(n["bytes"]) == len(n["times"]) for n in nodes), (rc, err, nodes))
+    planned_seen = [(call("plan", model, "--devices", seen, "-o", d + "/seen.onnx", "--json"), read(d + "/seen.onnx"))[1] for _ in range(2)]
+    kept = json.loads(call("topology", "show", d + "/seen.onnx", "--json")[1] or "{}")
+    check("what was seen stays with a plan", planned_seen[0] == planned_seen[1] and kept.get("seen") == nodes, kept)
+    rc, out, err = call("topology", "measure", "--devices", "cpu:1", "--seconds", "0.01", "--model", d + "/none.onnx", "-o", d + "/none.json")
+    check("topology measure of no model", rc == 3 and err.count("error[") == 1 and not os.path.exists(d + "/none.json"), (rc, err))
     rc, out, err = call("topology", "measure", "--devices", "cpu:1", "--seconds", "0.01")
     check("topology measure of one rank", rc == 0 and "us per node" in out, err)
     first = doc["devices"][0]
