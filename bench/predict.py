@@ -5,9 +5,10 @@ rank; whole and cut. Measuring and running take turns, and the best of all round
 machine does then hurts both. Prints one line per figure: name, predicted, measured, ratio, goal, ok or short; then, operator by
 operator, what was predicted and what the engine's profile says.
 
-usage: predict [BUILD] [--quick] [--devices cpu:2|cuda:2@0] [--rounds N] [--seconds S] [--only NAME,...] [--out FOLDER]
+usage: predict [BUILD] [--quick] [--seen] [--devices cpu:2|cuda:2@0] [--rounds N] [--seconds S] [--only NAME;...] [--out FOLDER]
+--seen: each model once more, with a topology for which it was run before (topology measure --model).
 Ranks on CPUs are processes, ranks that share a GPU are threads. --quick: one round, fewer models."""
-import argparse, json, os, shutil, tempfile
+import argparse, copy, json, os, shutil, tempfile
 
 import figures
 from figures import ROOT, say, tessera
@@ -43,8 +44,16 @@ class Machine:
         self.ranks, self.here, self.seconds = ranks, "%s/here%d.json" % (folder, ranks), seconds
         self.transport = [] if self.gpu else ["--transport", "shm"]
 
-    def measure(self):
-        tessera("topology", "measure", "--devices", self.devices, *self.transport, "--seconds", self.seconds, "--quiet", "-o", self.here)
+    def measure(self, model=None):
+        run = ["--model", model] if model else []
+        tessera("topology", "measure", "--devices", self.devices, *self.transport, "--seconds", self.seconds, *run, "--quiet", "-o", self.here)
+
+    def seen(self, model, folder):
+        """The same ranks, measured with that model."""
+        other = copy.copy(self)
+        other.here = "%s/seen%d.json" % (folder, self.ranks)
+        other.measure(model)
+        return other
 
 
 def by_operator(events, named):
@@ -121,17 +130,24 @@ def main(args, folder):
         make(made, name)
         for machine in machines:
             known = figure(name, made + "/model.onnx", machine, args.rounds, args.seconds, made)
+            if args.seen:
+                figure(name + ", seen", made + "/model.onnx", machine.seen(made + "/model.onnx", folder), 1, args.seconds, made)
+                shutil.move("%s/seen%d.json" % (folder, machine.ranks), "%s/%s-seen%d.json" % (folder, os.path.basename(made), machine.ranks))
             if not gpu:  # there the profile has times of launching, not of kernels
                 operators(*known, machine, made)
         shutil.rmtree(made)
     if args.out:
         for machine in machines:
             shutil.copy(machine.here, args.out)
+        for name in os.listdir(folder):
+            if "-seen" in name:
+                shutil.copy(folder + "/" + name, args.out)
 
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("build", nargs="?")
 parser.add_argument("--quick", action="store_true")
+parser.add_argument("--seen", action="store_true")
 parser.add_argument("--devices", default="cpu:%d" % min(2, len(os.sched_getaffinity(0))))
 parser.add_argument("--rounds", type=int)
 parser.add_argument("--seconds", default="1")
