@@ -22,6 +22,9 @@ struct form *tsr__draft_free(struct draft *draft, struct item *it, const struct 
 // groups hold parts of the sum). NULL: they do not suffice, nothing is planned; or out of memory.
 struct form *tsr__draft_lower(struct draft *draft, struct form *from,
                               const struct node_flow *pending, const struct tile_layout *want);
+// How many collectives that takes; 0: they do not suffice. Nothing is planned.
+int tsr__draft_lowered_steps(struct draft *draft, const struct form *from,
+                             const struct node_flow *pending, const struct tile_layout *want);
 // A form of its own that has the same bits on all devices of the layout: what the first of them has.
 struct form *tsr__draft_equal(struct draft *draft, struct item *it, const struct tile_layout *on,
                               const tsr_node *reader);

@@ -591,22 +591,40 @@ static struct form *draft_way(struct draft *draft, struct form *from, const stru
 }
 
 // What collectives cannot take is left to Reshard: devices with two shards, unknown ranks, elements smaller than a byte.
+static bool can_lower(const struct form *from, const struct tile_layout *want)
+{
+    const struct item *it = from->item;
+    return tsr__owns_once(from->layout) && tsr__owns_once(want) && it->rank >= 0 &&
+           it->rank <= TILE_MAX_RANK && from->layout->rank == it->rank && want->rank == it->rank &&
+           tsr_dtype_bits(tsr__carried(it->dtype)) >= 8 && from->layout->n_shards <= MAX_PIECES &&
+           want->n_shards <= MAX_PIECES;
+}
+
+// The way of find_way between a form, whose sum the node leaves in parts (or pending NULL), and a layout.
+static int find_form_way(struct draft *draft, const struct form *from,
+                         const struct node_flow *pending, const struct tile_layout *want,
+                         struct lowered *way)
+{
+    if (!can_lower(from, want))
+        return 0;
+    if (!pending)
+        return find_way(draft, from->item, from->layout, NULL, want, way);
+    struct partial partial = {pending->combine, pending->groups, pending->n_groups};
+    return find_way(draft, from->item, from->layout, &partial, want, way);
+}
+
+int tsr__draft_lowered_steps(struct draft *draft, const struct form *from,
+                             const struct node_flow *pending, const struct tile_layout *want)
+{
+    struct lowered way[RESHARD_MAX_STEPS];
+    return find_form_way(draft, from, pending, want, way);
+}
+
 struct form *tsr__draft_lower(struct draft *draft, struct form *from,
                               const struct node_flow *pending, const struct tile_layout *want)
 {
     struct lowered way[RESHARD_MAX_STEPS];
-    const struct item *it = from->item;
-    bool once = tsr__owns_once(from->layout) && tsr__owns_once(want);
-    if (!once || it->rank < 0 || it->rank > TILE_MAX_RANK || from->layout->rank != it->rank ||
-        want->rank != it->rank || tsr_dtype_bits(tsr__carried(it->dtype)) < 8 ||
-        from->layout->n_shards > MAX_PIECES || want->n_shards > MAX_PIECES)
-        return NULL;
-    struct partial partial = {0}, *parts = NULL;
-    if (pending) {
-        partial = (struct partial){pending->combine, pending->groups, pending->n_groups};
-        parts = &partial;
-    }
-    int n = find_way(draft, it, from->layout, parts, want, way);
+    int n = find_form_way(draft, from, pending, want, way);
     if (n)
         return draft_way(draft, from, pending, way, n);
     return NULL;

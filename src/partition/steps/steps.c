@@ -86,7 +86,10 @@ static const struct tile_layout *asked_layout(const struct node_flow *nf, const 
 
 // All who read the value want it in one layout, and it is not the one in which its parts lie: it is
 // combined where it is wanted. A sum that is wanted cut is a reduce-scatter.
-// Unequal parts are no collective's: the sum is scattered as the node was asked to give it, and goes on from there.
+// Where no single collective leads there, the sum goes to where the node was asked to give it, and on from there:
+//
+//     a sum on ranks 0 to 3, asked for as {4,1}, read as {2,1:0,2}: ReduceScatter, and a Reshard of quarters. An AllReduce with
+//     a slice would bring all of the sum to all four.
 static bool draft_reduce_as_wanted(struct draft *draft, const struct node_flow *nf,
                                    struct form *partial)
 {
@@ -100,11 +103,12 @@ static bool draft_reduce_as_wanted(struct draft *draft, const struct node_flow *
         for (size_t k = 0; k < group; k++)
             if (!disjoint(&nf->groups[group], &nf->groups[k]))
                 return false;
-    if (tsr__draft_lower(draft, partial, nf, want->layout))
-        return true;
     const struct tile_layout *asked = asked_layout(nf, value);
-    return tsr__layout_shared(want->layout) && asked && draft_status(draft) == TSR_OK &&
-           tsr__draft_lower(draft, partial, nf, asked) != NULL;
+    bool direct = tsr__draft_lowered_steps(draft, partial, nf, want->layout) == 1;
+    if (asked && !direct && tsr__draft_lower(draft, partial, nf, asked))
+        return true;
+    return draft_status(draft) == TSR_OK &&
+           tsr__draft_lower(draft, partial, nf, want->layout) != NULL;
 }
 
 // Usually one round: a device is in two groups only where copies of a part are unequal in number.
