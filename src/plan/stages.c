@@ -53,9 +53,10 @@ struct search {
     int64_t *value;       // by range and block; UNKNOWN
     struct cell *cells;   // by number of stages, begin of the last, cut and devices
     size_t n_cells;
-    bool flows;         // each stage hands over to the next alone
-    size_t grain;       // every so many-th cut may end a stage
-    size_t least, most; // stages
+    bool flows;               // each stage hands over to the next alone
+    size_t grain;             // every so many-th cut may end a stage
+    size_t smallest, largest; // devices of a stage: at least, at most
+    size_t least, most;       // stages
     enum measure measure;
     int64_t cap; // no stage may take more
     bool bottleneck;
@@ -89,7 +90,7 @@ static void list_sizes(struct search *search)
 static bool may_start(const struct search *search, size_t start, size_t n)
 {
     bool coarse = search->grain > 1, power_of_two = (n & (n - 1)) == 0;
-    if (start + n > devices_of(search))
+    if (start + n > devices_of(search) || n < search->smallest || n > search->largest)
         return false;
     if (coarse && !power_of_two && n != devices_of(search))
         return false;
@@ -570,7 +571,7 @@ static void try_orders(struct search *search, tsr_objective objective, struct li
     for (size_t device = 0; device < n; device++)
         search->order[device] = (int64_t)(n - 1 - device);
     try_order(search, objective, best);
-    if (n > ALL_SIZES || search->grain > 1)
+    if (n > ALL_SIZES || search->grain > 1 || search->smallest == search->largest)
         return;
     label_devices(search, own);
     memcpy(label, own, n * sizeof *own);
@@ -606,7 +607,8 @@ static bool search_init(struct search *search, struct staging *staging,
 {
     struct arena *arena = &staging->planner->arena;
     size_t n = (size_t)staging->planner->machine.n, cuts = staging->n_ranges + 1;
-    *search = (struct search){.staging = staging, .grain = 1, .status = TSR_OK};
+    *search = (struct search){
+        .staging = staging, .grain = 1, .smallest = 1, .largest = n, .status = TSR_OK};
     bound_stages(search, options->stages);
     list_sizes(search);
     search->order = ARENA_ARRAY(arena, int64_t, n);
@@ -631,10 +633,40 @@ static size_t coarsest(const struct search *search)
     return search->staging->n_ranges / ranges;
 }
 
+// Lines whose stages have `n` devices each: the coarsest that there is, if it is better than the one that is known.
+static void try_blocks_of(struct search *search, size_t n, tsr_objective objective,
+                          struct line *best)
+{
+    struct line line = {0};
+    search->smallest = search->largest = n;
+    for (search->grain = coarsest(search);; search->grain = (search->grain + 3) / 4) {
+        try_orders(search, objective, &line);
+        if (search->status != TSR_OK || line.n || search->grain == 1 || search->staging->hasty)
+            break;
+    }
+    search->smallest = 1;
+    search->largest = devices_of(search);
+    if (line.n && (!best->n || beats(&line, best, objective)))
+        *best = line;
+}
+
+// A line that is found at once, so that there is one whenever time is up: stages of one device each, where nothing is cut; then as
+// few stages as there may be on all devices, which is often the best of all. 16 devices and 2 stages: blocks of 8.
+static void find_any(struct search *search, tsr_objective objective, struct line *out)
+{
+    try_blocks_of(search, 1, objective, out);
+    size_t share = devices_of(search) / search->least;
+    if (search->status == TSR_OK && !search->staging->hasty && share > 1)
+        try_blocks_of(search, share, objective, out);
+}
+
 // Every 16th cut first, every 4th, then each: whenever time is up there is a line. What a finer search finds is taken even if
 // it is as good, so that without haste the coarse ones change nothing.
 static void refine(struct search *search, tsr_objective objective, struct line *out)
 {
+    find_any(search, objective, out);
+    if (search->status != TSR_OK || search->staging->hasty)
+        return;
     for (search->grain = coarsest(search);; search->grain = (search->grain + 3) / 4) {
         struct line line = {0};
         try_orders(search, objective, &line);

@@ -199,6 +199,28 @@ static void stages_end_in_time(void **state)
     net_free(t);
 }
 
+// Layers that are all unlike, on 16 devices: ranges on blocks of them take seconds. Stages of one device each, or all devices
+// as one stage, are looked at first, so there is a line of any number of stages long before.
+static void some_stages_are_found_at_once(void **state)
+{
+    (void)state;
+    static const int64_t stages[] = {2, 5, 16, TSR_STAGES_AUTO};
+    for (size_t k = 0; k < TSR_COUNT(stages); k++) {
+        struct net *t = net_new("hosts:2x8", 1e12, 1e11, 1e-6, 1e9);
+        tsr_value *x = input(t, "x", DIMS(64, 100));
+        for (int64_t i = 0; i < 60; i++) {
+            tsr_value *w = weight(t, name_of(t, "w", (int)i), DIMS(100 + i, 101 + i));
+            x = node(t, "MatMul", x, w, name_of(t, "h", (int)i));
+        }
+        assert_int_equal(tsr_graph_add_output(t->g, x), TSR_OK);
+        t->o.stages = stages[k];
+        t->o.seconds = 0.5;
+        assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+        assert_true(t->p.feasible);
+        net_free(t);
+    }
+}
+
 // Nobody said what the devices have: a plan that needs more than the table's 16 GiB comes with a warning; a limit that was
 // given is kept.
 static void memory_that_is_assumed(void **state)
@@ -228,6 +250,7 @@ int main(void)
         cmocka_unit_test(ways_that_were_left_out_count),
         cmocka_unit_test(bounds_hold_for_what_was_not_planned),
         cmocka_unit_test(stages_end_in_time),
+        cmocka_unit_test(some_stages_are_found_at_once),
         cmocka_unit_test(memory_that_is_assumed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
