@@ -380,7 +380,7 @@ void tsr__derive_reshape(struct derivation *derivation)
         }
     walk_all(walk);
     struct str in = side_text(walk, &walk->in), out = side_text(walk, &walk->out);
-    const char *zeros = tsr__onnx_opset(derivation->node) >= 14 ? " allowzero" : "";
+    const char *zeros = tsr__onnx_opset(derivation->node) >= 14 ? " allowzero" : " open";
     derivation->text =
         tsr__arena_printf(derivation->arena,
                           "[" STR_FMT "],· -> [" STR_FMT "]%s" STR_FMT "; shape 1%s", STR_ARG(in),

@@ -298,10 +298,14 @@ static bool parse_rewrite(struct parser *parser, enum rewrite_kind kind)
     if (!tsr__str_int(name, &index) || index < 0 || index >= parser->pattern->n_inputs)
         return fail(parser, "shape and once need the number of an input");
     rewrite->index = (int)index;
-    // "shape 1 allowzero": behind the input an attribute may be named.
+    // "shape 1 allowzero": behind the input stands an attribute by which 0 means 0, or "open", where there is none.
     skip(parser);
-    if (kind == REWRITE_SHAPE && parser->text.n && parser->text.p[0] != ';')
-        rewrite->name = tsr__arena_str(parser->arena, word(parser)).p;
+    if (kind == REWRITE_SHAPE && parser->text.n && parser->text.p[0] != ';') {
+        struct str zeros = word(parser);
+        rewrite->open = str_is(zeros, "open");
+        if (!rewrite->open)
+            rewrite->name = tsr__arena_str(parser->arena, zeros).p;
+    }
     return (kind != REWRITE_SIZES && kind != REWRITE_SIZE) || parse_range(parser, rewrite);
 }
 

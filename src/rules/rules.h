@@ -120,6 +120,7 @@ struct rule_rewrite {
     const char *words; // REWRITE_WORD: one for each element of the factor, with one space between
     int64_t unit;      // REWRITE_ATTR: elements of the attribute for one of the factor
     int first, last;   // REWRITE_SIZES, REWRITE_SIZE, REWRITE_LOOKUP, REWRITE_SCATTER
+    bool open;         // REWRITE_SHAPE: 0 cannot be said, but one entry may be -1
 };
 
 // Part [a, b) of a dimension of `to` elements that a factor makes in a result needs, of dimension

@@ -46,6 +46,8 @@ def jobs_of(printer, only):
             since = max(r["since"] for r in rows if prove.full(r) == name and (domain or r["since"] <= (c["opset"] or 1000)))
             if not c["symbols"] and not c["whole"]:
                 jobs += [(op, since, domain, sized(c, way), way) for way in (NAMED, UNKNOWN)]
+            elif c["symbols"] and c["opset"]:  # an older form, which names the one size that may be empty
+                jobs.append((op, since, domain, c, NAMED))
     with tempfile.TemporaryDirectory() as d:
         files = [os.path.join(d, "%d.onnx" % i) for i in range(len(jobs))]
         for path, (op, since, domain, c, way) in zip(files, jobs):

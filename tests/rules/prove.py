@@ -95,6 +95,7 @@ RESHAPE += [
     case(floats(2, 3, 8), np.array([2, 24], np.int64), symbols=[("batch", "seq", 8), (2,)], declare=[("batch", "seq*8")]),
     case(floats(2, 12), np.array([6, 4], np.int64), symbols=[("batch", 12), (2,)], declare=[("3*batch", 4)]),
     case(floats(2, 3, 4), np.array([3, 2, 4], np.int64), symbols=[("batch", "seq", 4), (3,)], declare=[("seq", "batch", 4)]),
+    case(floats(1, 2, 5, 4), Host(np.array([2, -1, 4], np.int64)), symbols=[(1, 2, "seq", 4)], opset=13),
 ]
 SYMBOLIC = [case(floats(2, 3, 4), floats(3, 4), symbols=[("batch", "seq", 4), ("seq", 4)]),
             case(floats(2, 3, 4), floats(2, 1, 4), symbols=[("batch", "seq", 4), ("batch", "other", 4)]),

@@ -134,7 +134,7 @@ static bool may_be_empty(const struct tile_layout *layout, int axis, tsr_dim siz
 bool tsr__told_shape(struct draft *draft, const struct node_flow *nf,
                      const struct rule_rewrite *rewrite, struct told_shape *told)
 {
-    *told = (struct told_shape){.nf = nf, .output = rewrite->output};
+    *told = (struct told_shape){.nf = nf, .output = rewrite->output, .open = rewrite->open};
     told->source = tsr_node_input(nf->node, (size_t)rewrite->index);
     told->layout = nf->outputs[rewrite->output];
     if (!told->source || !told->layout)
@@ -308,14 +308,46 @@ static tsr_value *entries_here(struct part *part, const struct told_shape *told,
     return tsr_node_output(node, 0);
 }
 
+// The one axis of which some rank may have nothing; -1: none or several.
+static int empty_axis(const struct told_shape *told)
+{
+    int found = -1;
+    for (int axis = 0; axis < told->made->rank; axis++) {
+        if (!may_be_empty(told->layout, axis, told->made->dims[axis]))
+            continue;
+        if (found >= 0)
+            return -1;
+        found = axis;
+    }
+    return found;
+}
+
+// The shape with -1 in place of a size that may be 0, for nodes that take 0 for "as before": of a local [1 1 3 0 4] the result [1 3 0 4]
+// is told as [1 3 -1 4], which is [1 3 0 4] * [1 1 0 1] - [0 0 1 0].
+static tsr_value *zero_left_open(struct part *part, const struct told_shape *told, tsr_value *sizes)
+{
+    int64_t kept[TILE_MAX_RANK], left[TILE_MAX_RANK], rank = told->made->rank;
+    int open = empty_axis(told);
+    if (!told->open || open < 0 || rank > TILE_MAX_RANK)
+        return sizes;
+    for (int64_t axis = 0; axis < rank; axis++) {
+        left[axis] = axis == open;
+        kept[axis] = !left[axis];
+    }
+    sizes =
+        tsr__part_node(part, "Mul", (struct str){0}, 2, sizes, tsr__part_ints(part, kept, rank));
+    return tsr__part_node(part, "Sub", (struct str){0}, 2, sizes, tsr__part_ints(part, left, rank));
+}
+
 // The local shape as sizes alone.
 static tsr_value *sizes_here(struct part *part, const struct told_shape *told, tsr_value *data,
                              const struct local_columns *columns)
 {
     const struct item *made = told->made;
-    if (tsr__shape_known(part->draft, made))
-        return local_nodes(part, tsr__part_shape(part, made), columns, made->rank, 0);
-    return entries_here(part, told, data);
+    if (!tsr__shape_known(part->draft, made))
+        return zero_left_open(part, told, entries_here(part, told, data));
+    tsr_value *whole = tsr__part_shape(part, made);
+    return zero_left_open(part, told, local_nodes(part, whole, columns, made->rank, 0));
 }
 
 // The shape input of a node, for this rank: constant [8,6] for a result {2,1} becomes [4,6] on either rank.
