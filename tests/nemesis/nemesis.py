@@ -330,7 +330,10 @@ def rounds(nemesis, transport, until):
                     short.append(why)
                     print("SHORT %s" % why, flush=True)
     with concurrent.futures.ThreadPoolExecutor(WAITING * JOBS) as pool:
-        for done in [pool.submit(worker) for _ in range(WAITING * JOBS)]:
+        working = [pool.submit(worker) for _ in range(WAITING * JOBS)]
+        while concurrent.futures.wait(working, timeout=1.0).not_done:
+            pass  # wakes to see signals: one that another thread got does not interrupt this one
+        for done in working:
             done.result()
     return counts, short
 
