@@ -283,6 +283,13 @@ struct node_kind tsr__node_kind(const tsr_node *node, const struct shapes *shape
 // The operator that takes a part out of a value where it is brought into another layout, and its way through memory.
 #define RULE_SLICE      "Slice"
 #define RULE_SLICE_MOVE TSR_MOVE_STREAM
+// Where a node's first output lies in memory (kernels.c).
+enum kernel_place {
+    PLACE_OWN,        // in memory of its own
+    PLACE_OVER_INPUT, // over an input of its size that nobody reads afterwards
+    PLACE_OF_INPUT,   // it is the first input, told another shape
+};
+enum kernel_place tsr__kernel_place(const tsr_node *node, const struct shapes *shapes);
 // Of that input no more is read than is written: a dimension of it is only looked into.
 bool tsr__rule_looks_up(const struct rule *rule, int input);
 
