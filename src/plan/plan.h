@@ -14,7 +14,7 @@
 #define PLAN_MAX_AT_ONCE 1024  // where each device is looked at on its own
 
 // What a process has besides its tensors: the engine's own. Seen with ONNX Runtime 1.31 (docs/measured.md).
-#define PLAN_ENGINE_BYTES ((int64_t)3 << 20)
+#define PLAN_ENGINE_BYTES ((int64_t)2 << 20)
 
 // ---- prices, for whoever has graphs of single devices (node.c). In picoseconds.
 

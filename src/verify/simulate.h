@@ -105,6 +105,18 @@ struct sim_fold {
 tsr_status tsr__sim_fold(struct arena *arena, tsr_model *model, const tsr_simulate_options *options,
                          const tsr_topology *topology, struct sim_fold *out) TSR_MUST_USE;
 
+// Memory with gaps (simulate_heap.c): what lies above `top` has never been taken.
+struct sim_gap {
+    int64_t from, end;
+};
+struct sim_heap {
+    int64_t top;
+    VEC(struct sim_gap) gaps;
+};
+// The place of so many bytes, which are taken.
+int64_t tsr__sim_take(struct sim_heap *heap, int64_t bytes);
+void tsr__sim_give(struct arena *arena, struct sim_heap *heap, int64_t from, int64_t bytes);
+
 struct partition_part;
 struct shapes;
 // The node's inputs are constants: it is done when the model is loaded (simulate_memory.c).

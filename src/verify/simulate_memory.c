@@ -7,7 +7,7 @@
 #include "rules/rules.h"
 
 #define DOMAIN "ai.tessera"
-#define GAPS   4 // of what is alive, an arena loses such a part in gaps (docs/measured.md)
+#define SMALL  ((int64_t)64 << 10) // such blocks leave no gaps
 
 bool tsr__sim_folded(const tsr_node *node)
 {
@@ -56,61 +56,28 @@ static int64_t end_of(const struct stores *stores, const tsr_value *value, int64
     return last;
 }
 
-// Factors one after the other, without those of dimensions of one element.
-static size_t in_order(const struct rule_tensor *tensor, struct shape shape, int *out)
+static int64_t bytes_of(const struct stores *stores, const tsr_value *value)
 {
-    size_t n = 0;
-    if (shape.rank != tensor->rank)
-        return 0;
-    for (int d = 0; d < tensor->rank; d++) {
-        if (shape.dims[d].value == 1)
-            continue;
-        for (int k = 0; k < tensor->dims[d].n; k++)
-            if (n < RULE_MAX_FACTORS)
-                out[n++] = tensor->dims[d].factors[k];
-    }
-    return n;
-}
-
-// Elements of the result lie as those of the input do: an engine puts it there if nobody reads the input afterwards, and
-// where only the shape differs in any case.
-static bool in_place(const struct stores *stores, const tsr_node *node, const struct rule *rule,
-                     size_t input)
-{
-    int a[RULE_MAX_FACTORS], b[RULE_MAX_FACTORS];
-    if ((int)input >= rule->n_inputs || rule->n_outputs < 1 || rule->inputs[input].host ||
-        rule->inputs[input].absent || rule->n_windows || rule->n_lists)
-        return false;
-    // [2, 3, 4] to [6, 4] with the factors a b c in the same order: the elements lie the same. A
-    // Transpose has another order.
-    size_t k = in_order(&rule->inputs[input],
-                        tsr__shapes_of(stores->shapes, tsr_node_input(node, input)), a);
-    return k &&
-           k == in_order(&rule->outputs[0],
-                         tsr__shapes_of(stores->shapes, tsr_node_output(node, 0)), b) &&
-           memcmp(a, b, k * sizeof *a) == 0;
-}
-
-static bool same_shape(const struct rule *rule, size_t input)
-{
-    return rule->inputs[input].rank == rule->outputs[0].rank;
-}
-
-// The store that the first output of the node takes over; 0: none.
-static size_t taken_over(struct stores *stores, const tsr_node *node, int64_t bytes, int64_t at)
-{
-    const struct rule *rule = tsr__rule_of(stores->arena, node, stores->shapes);
     bool sized = true;
-    if (!rule)
+    return tsr__price_bytes(stores->shapes, value, &sized);
+}
+
+// The store that the first output of the node takes over; 0: none. An input whose store others need afterwards is left
+// alone, unless the output is that input.
+static size_t taken_over(const struct stores *stores, const tsr_node *node, int64_t bytes,
+                         int64_t at)
+{
+    enum kernel_place place = tsr__kernel_place(node, stores->shapes);
+    if (place == PLACE_OWN)
         return 0;
     for (size_t i = 0; i < tsr_node_input_count(node); i++) {
         const tsr_value *value = tsr_node_input(node, i);
         size_t store = 0;
         if (value)
             store = stores->of[tsr__value_id(value)];
-        if (store && in_place(stores, node, rule, i) &&
-            tsr__price_bytes(stores->shapes, value, &sized) == bytes &&
-            (!same_shape(rule, i) || end_of(stores, value, at) <= at))
+        if (!store || bytes_of(stores, value) != bytes)
+            continue;
+        if (place == PLACE_OF_INPUT || stores->list.at[store - 1].end <= at)
             return store;
     }
     return 0;
@@ -120,9 +87,7 @@ static size_t taken_over(struct stores *stores, const tsr_node *node, int64_t by
 static void add_output(struct stores *stores, const tsr_node *node, size_t i, int64_t at)
 {
     const tsr_value *value = tsr_node_output(node, i);
-    bool sized = true;
-    int64_t bytes = tsr__price_bytes(stores->shapes, value, &sized),
-            end = end_of(stores, value, at);
+    int64_t bytes = bytes_of(stores, value), end = end_of(stores, value, at);
     size_t store = 0;
     if (i == 0 && strcmp(tsr_node_domain(node), DOMAIN) != 0)
         store = taken_over(stores, node, bytes, at);
@@ -159,9 +124,38 @@ static int64_t most_at_once(struct stores *stores)
     return most;
 }
 
+// What the stores take together where each lies in one place as long as it lives: they begin in the order of the list, and at
+// each node those go that end before it.
+static int64_t with_gaps(struct stores *stores)
+{
+    struct sim_heap heap = {0};
+    int64_t small = 0;
+    size_t n = stores->list.n;
+    int64_t *places = ARENA_ARRAY(stores->arena, int64_t, n + 1);
+    size_t *first = ARENA_ARRAY(stores->arena, size_t, (size_t)stores->nodes + 2);
+    size_t *next = ARENA_ARRAY(stores->arena, size_t, n + 1);
+    if (!places || !first || !next)
+        return 0;
+    int64_t now = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct store *store = &stores->list.at[i];
+        for (; now < store->from; now++)
+            for (size_t k = first[now]; k; k = next[k])
+                tsr__sim_give(stores->arena, &heap, places[k], stores->list.at[k - 1].bytes);
+        if (store->bytes < SMALL) {
+            small = sum_of(small, store->bytes);
+            continue;
+        }
+        places[i + 1] = tsr__sim_take(&heap, store->bytes);
+        next[i + 1] = first[store->end];
+        first[store->end] = i + 1;
+    }
+    return sum_of(heap.top, small);
+}
+
 // Values live from the node that makes them to the last that reads them: each in memory of its own as a plan counts them, then
 // with what an engine puts in the same place.
-static int64_t live_bytes(struct stores *stores, bool own)
+static void list_stores(struct stores *stores, bool own)
 {
     stores->list.n = 0;
     int64_t at = 0;
@@ -178,7 +172,6 @@ static int64_t live_bytes(struct stores *stores, bool own)
                 stores->of[tsr__value_id(tsr_node_output(node, i))] = 0;
         }
     }
-    return most_at_once(stores);
 }
 
 // `memory` is comparable with a plan's; `peak` is what the process will show: with scratch, gaps
@@ -197,9 +190,10 @@ tsr_status tsr__sim_memory(struct sim_device *device, const tsr_model *model,
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
         inputs = sum_of(inputs, tsr__price_bytes(shapes, tsr_graph_input(graph, i), &sized));
     int64_t kept = sum_of(device->weights, inputs);
-    device->memory = sum_of(kept, live_bytes(&stores, true));
-    int64_t live = live_bytes(&stores, false);
-    device->peak = sum_of(sum_of(kept, device->scratch), sum_of(live, live / GAPS));
+    list_stores(&stores, true);
+    device->memory = sum_of(kept, most_at_once(&stores));
+    list_stores(&stores, false);
+    device->peak = sum_of(sum_of(kept, device->scratch), with_gaps(&stores));
     device->peak = sum_of(device->peak, PLAN_ENGINE_BYTES);
     return arena_status(scratch);
 }
