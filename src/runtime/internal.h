@@ -194,6 +194,8 @@ tsr_status tsr__run_may_fork(tsr_session *session, const struct manifest *manife
 // none); fingerprint of the partition.
 struct endpoint *tsr__job_place(const tsr_job *job);
 struct endpoint *tsr__job_endpoint(const tsr_job *job, int i);
+// Bytes of the inputs that a job's only rank here reads where the caller has them; 0: it has several ranks, or none.
+int64_t tsr__job_input_bytes(const tsr_job *job, const tsr_tensors *inputs);
 uint64_t tsr__job_plan(const tsr_job *job);
 // As tsr_job_open; without states, what the manifest says about them is left alone.
 tsr_status tsr__job_open(tsr_session *session, const char *folder, const tsr_run_options *options,

@@ -118,6 +118,32 @@ static tsr_status cut_for(tsr_job *job, int i, size_t run_slot, const tsr_tensor
     return tsr__cut_inputs(manifest, rank, inputs, *pieces);
 }
 
+// The rank gets a piece of the input, which cut_for has copied.
+static bool is_cut(const tsr_job *job, const char *name)
+{
+    const struct manifest *manifest = &job->bundle.manifest;
+    for (size_t i = 0; job->has_bundle && i < manifest->n_inputs; i++) {
+        const struct manifest_port *port = &manifest->inputs[i];
+        if (strcmp(port->name, name) == 0)
+            return port->kept && !tsr__layout_is_whole(port->kept);
+    }
+    return false;
+}
+
+int64_t tsr__job_input_bytes(const tsr_job *job, const tsr_tensors *inputs)
+{
+    int64_t sum = 0;
+    if (job->n != 1 || !inputs)
+        return 0;
+    const struct rank *rank = &job->rank_threads[0].rank;
+    for (size_t i = 0; i < rank->n_inputs; i++) {
+        int64_t at = tsr_tensors_find(inputs, rank->input_names[i]);
+        if (at >= 0 && !is_cut(job, rank->input_names[i]))
+            sum += (int64_t)inputs->at[at]->bytes;
+    }
+    return sum;
+}
+
 // A seat of a rank that runs here; NULL: none is on a GPU.
 static struct gpu_seat *any_seat(const tsr_job *job)
 {

@@ -183,6 +183,8 @@ tsr_status tsr_run(tsr_session *session, const char *folder, const tsr_run_optio
     st = tsr__job_open(session, folder, &run_options, false, &job);
     if (st != TSR_OK)
         return st;
+    // The inputs were here before, and the rank needs them as it needs what came since.
+    before.own -= tsr__job_input_bytes(job, inputs);
     st = tsr_job_run(job, inputs, outputs);
     if (st == TSR_OK)
         st = tell(job, &run_options, folder, &before);
