@@ -22,6 +22,10 @@ bool tsr__input_sizes(struct arena *arena, const tsr_model *model, const tsr_ten
 // measured_model.c: whether the model of the options and its inputs can be read.
 tsr_status tsr__measure_model_open(tsr_session *session,
                                    const tsr_measure_options *options) TSR_MUST_USE;
+// What ranks lose where they meet, on a model of our own (waits_model.c): sets the wait of the topology. Not for GPUs.
+tsr_status tsr__measure_waits(tsr_topology *topology,
+                              const tsr_measure_options *options) TSR_MUST_USE;
+tsr_status tsr__waits_model(tsr_session *session, tsr_model **out) TSR_MUST_USE;
 // Runs the model on all ranks of the topology, whole and cut, and adds what was seen to it.
 tsr_status tsr__measure_model(tsr_topology *topology,
                               const tsr_measure_options *options) TSR_MUST_USE;

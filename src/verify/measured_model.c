@@ -21,6 +21,7 @@
 #include "topology/topology.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #define USUAL_SECONDS 5.0
 #define RUN_SHARE     0.15 // of the seconds of measuring, for the runs of each round
@@ -40,10 +41,11 @@ struct modelled {
     tsr_tensors *inputs;
     tsr_dim_size *sizes;
     size_t n_sizes;
-    bool queued;    // no profile
-    double besides; // seconds that the profile costs for each node
-    double waits;   // sum over rounds
-    int rounds;     // with ranks that met
+    bool waits_only; // nothing but what is lost where ranks meet
+    bool queued;     // no profile
+    double besides;  // seconds that the profile costs for each node
+    double waits;    // sum over rounds
+    int rounds;      // with ranks that met
 };
 
 // One way to run the model, and what came of it.
@@ -240,7 +242,8 @@ static tsr_status look(void *data, const struct partition_part *parts, int64_t n
         fit_whole(round, &sim);
     else
         fit_cut(round, &sim);
-    st = add_points(&sim);
+    if (!of->waits_only)
+        st = add_points(&sim);
     if (st == TSR_OK && of->rounds)
         tsr__topology_set_wait(of->topology, of->waits / of->rounds);
     return st;
@@ -319,21 +322,47 @@ static tsr_status add_config(const struct modelled *of, tsr_model *model)
                                 &made);
 }
 
+// Devices of the same names that are so slow that every node is cut.
+static tsr_status slow_devices(const struct modelled *of, tsr_topology **out)
+{
+    char text[32];
+    snprintf(text, sizeof text, "full:%d", of->topology->n);
+    tsr_status st = tsr_topology_parse(of->session, text, out);
+    if (st != TSR_OK)
+        return st;
+    for (int i = 0; i < of->topology->n; i++)
+        tsr_topology_set_device(*out, i,
+                                &(tsr_topology_device){.name = of->topology->device[i].name,
+                                                       .memory = of->topology->device[i].memory,
+                                                       .flops = 1e6});
+    return TSR_OK;
+}
+
+static tsr_status plan_for(const struct modelled *of, tsr_model *model)
+{
+    tsr_topology *slow = NULL;
+    tsr_plan_options plan = {.size = sizeof plan, .topology = of->topology, .config = CONFIG};
+    tsr_plan_summary summary = {.size = sizeof summary};
+    tsr_status st = TSR_OK;
+    if (of->waits_only) {
+        st = slow_devices(of, &slow);
+        plan.topology = slow;
+    }
+    if (st == TSR_OK)
+        st = tsr_plan_for(model, &plan, of->inputs, &summary);
+    tsr_topology_free(slow);
+    return st;
+}
+
 // number 0: whole on every rank.
 static tsr_status one_round(struct modelled *of, int number)
 {
     struct round round = {.of = of, .whole = number == 0};
     tsr_model *model = NULL;
-    tsr_plan_options plan = {.size = sizeof plan, .topology = of->topology, .config = CONFIG};
     tsr_status st = tsr__model_clone_bare(of->model, &model);
     if (st != TSR_OK)
         return st;
-    if (round.whole) {
-        st = add_config(of, model);
-    } else {
-        tsr_plan_summary summary = {.size = sizeof summary};
-        st = tsr_plan_for(model, &plan, of->inputs, &summary);
-    }
+    st = round.whole ? add_config(of, model) : plan_for(of, model);
     if (st == TSR_OK)
         st = run_round(&round, model, number);
     tsr_model_free(model);
@@ -341,6 +370,15 @@ static tsr_status one_round(struct modelled *of, int number)
 }
 
 // ---- all of it ---------------------------------------------------------------------------------
+
+static tsr_status open_inputs(tsr_session *session, const char *set, const tsr_model *model,
+                              tsr_tensors **inputs)
+{
+    tsr_status st = tsr_tensors_new(session, inputs);
+    if (st != TSR_OK)
+        return st;
+    return tsr_tensors_load(*inputs, set, model, false);
+}
 
 // The caller frees both, whatever comes of it.
 static tsr_status open_model(tsr_session *session, const tsr_measure_options *options,
@@ -352,10 +390,7 @@ static tsr_status open_model(tsr_session *session, const tsr_measure_options *op
     tsr_status st = tsr_model_load(session, options->model, model);
     if (st != TSR_OK)
         return st;
-    st = tsr_tensors_new(session, inputs);
-    if (st != TSR_OK)
-        return st;
-    return tsr_tensors_load(*inputs, set, *model, false);
+    return open_inputs(session, set, *model, inputs);
 }
 
 tsr_status tsr__measure_model_open(tsr_session *session, const tsr_measure_options *options)
@@ -371,9 +406,17 @@ tsr_status tsr__measure_model_open(tsr_session *session, const tsr_measure_optio
     return st;
 }
 
+// Opens what is run, in a folder of its own.
 static tsr_status begin(struct modelled *of, const tsr_measure_options *options)
 {
-    tsr_status st = open_model(of->session, options, &of->model, &of->inputs);
+    tsr_status st;
+    if (of->waits_only) {
+        st = tsr__waits_model(of->session, &of->model);
+        if (st == TSR_OK)
+            st = open_inputs(of->session, "random:0", of->model, &of->inputs);
+    } else {
+        st = open_model(of->session, options, &of->model, &of->inputs);
+    }
     if (st != TSR_OK)
         return st;
     if (!tsr__input_sizes(&of->arena, of->model, of->inputs, &of->sizes, &of->n_sizes))
@@ -382,30 +425,52 @@ static tsr_status begin(struct modelled *of, const tsr_measure_options *options)
 }
 
 // The device of the options named the ranks' devices; in a partition every rank has its own.
-tsr_status tsr__measure_model(tsr_topology *topology, const tsr_measure_options *options)
+static void prepare(struct modelled *of, const tsr_measure_options *options)
 {
-    struct modelled of = {.session = topology->session,
-                          .topology = topology,
-                          .run = {.size = sizeof of.run},
-                          .seconds = options->seconds > 0 ? options->seconds : USUAL_SECONDS};
-    int last = topology->n > 1 ? PLANNED : 0;
+    of->run = (tsr_run_options){.size = sizeof of->run};
     if (options->run)
-        memcpy(&of.run, options->run, size_min(options->run->size, sizeof of.run));
-    of.run.size = sizeof of.run;
-    of.run.device = NULL;
-    for (int i = 0; i < topology->n; i++)
-        of.queued = of.queued || topology->device[i].queued;
-    tsr__arena_init(&of.arena, of.session);
-    tsr_status st = begin(&of, options);
+        memcpy(&of->run, options->run, size_min(options->run->size, sizeof of->run));
+    of->run.size = sizeof of->run;
+    of->run.device = NULL;
+    of->seconds = USUAL_SECONDS;
+    if (options->seconds > 0)
+        of->seconds = options->seconds;
+    for (int i = 0; i < of->topology->n; i++)
+        of->queued = of->queued || of->topology->device[i].queued;
+}
+
+// Rounds up to the last of that number.
+static tsr_status measure(struct modelled *of, const tsr_measure_options *options, int last)
+{
+    prepare(of, options);
+    tsr__arena_init(&of->arena, of->session);
+    tsr_status st = begin(of, options);
     for (int number = 0; number <= last; number++) {
         if (st != TSR_OK)
             break;
-        st = one_round(&of, number);
-        tsr__progress(of.session, "model", (uint64_t)number + 1, (uint64_t)last + 1);
+        st = one_round(of, number);
+        tsr__progress(of->session, "model", (uint64_t)number + 1, (uint64_t)last + 1);
     }
-    tsr__scratch_close(&of.scratch);
-    tsr_tensors_free(of.inputs);
-    tsr_model_free(of.model);
-    tsr__arena_free(&of.arena);
+    tsr__scratch_close(&of->scratch);
+    tsr_tensors_free(of->inputs);
+    tsr_model_free(of->model);
+    tsr__arena_free(&of->arena);
     return st;
+}
+
+tsr_status tsr__measure_model(tsr_topology *topology, const tsr_measure_options *options)
+{
+    struct modelled of = {.session = topology->session, .topology = topology};
+    return measure(&of, options, topology->n > 1 ? PLANNED : 0);
+}
+
+tsr_status tsr__measure_waits(tsr_topology *topology, const tsr_measure_options *options)
+{
+    struct modelled of = {.session = topology->session, .topology = topology, .waits_only = true};
+    for (int i = 0; i < topology->n; i++)
+        if (topology->device[i].queued)
+            return TSR_OK;
+    if (topology->n < 2)
+        return TSR_OK;
+    return measure(&of, options, 1);
 }

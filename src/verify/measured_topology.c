@@ -89,6 +89,15 @@ static tsr_status refuse_launched(tsr_session *session, const tsr_measure_option
     return TSR_USAGE;
 }
 
+// In half a second there is no time for it, and ranks of a launcher cannot be told to run a model.
+static bool measures_waits(tsr_session *session, const tsr_measure_options *options)
+{
+    int rank = 0;
+    if (options->seconds > 0 && options->seconds < 0.5)
+        return false;
+    return !tsr__run_launched(session, options->run, &rank);
+}
+
 // struct measured is large (all pairs of ranks), so it is not on the stack.
 tsr_status tsr_topology_measure(tsr_session *session, const tsr_measure_options *options,
                                 tsr_topology **out)
@@ -119,6 +128,8 @@ tsr_status tsr_topology_measure(tsr_session *session, const tsr_measure_options 
         st = begin(session, measured->ranks, &topology);
     if (topology && !fill(topology, measured, names))
         st = TSR_NOMEM;
+    if (st == TSR_OK && topology && measures_waits(session, &own))
+        st = tsr__measure_waits(topology, &own);
     if (st == TSR_OK && topology && own.model)
         st = tsr__measure_model(topology, &own);
     if (st == TSR_OK)
