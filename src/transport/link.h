@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LINK_ABI         5
+#define LINK_ABI         6
 #define LINK_SYMBOL      "tsr_link_open"
 #define LINK_WIRE_SYMBOL "tsr_link_wire"
 #define LINK_CARD        (32u << 10) // the most that a rank tells of itself when the ranks meet
@@ -36,6 +36,8 @@ struct link {
     // 1: done, and bytes (if not NULL) is what was received; 0: not yet; -1: failed.
     int (*test)(struct link *link, uint64_t *request, size_t *bytes);
     void (*cancel)(struct link *link, uint64_t *request); // a receive that is not wanted any more
+    // The same for a receive into memory that is to be freed: it has ended when test says so (-1), or was too late to withdraw (1).
+    void (*withdraw)(struct link *link, uint64_t *request);
     // The job has failed: others may be gone, so the end of the process waits for nobody.
     void (*failed)(struct link *link);
     // Of a network that belongs to one job (UCX); NULL where it is the process's (MPI). flush: takes a step, and says whether

@@ -74,6 +74,7 @@ struct net {
     // signs of life: guarded by the lock, but for what only the beating thread touches
     pthread_t thread;
     bool has_thread;
+    bool frozen; // tsr__beat_freeze: nobody drives the link any more
     atomic_bool stop;
     atomic_int failed;
     atomic_uint_fast64_t calls; // frames sent to a group so far
@@ -89,6 +90,10 @@ struct net {
 tsr_status tsr__beat_start(struct net *net, uint32_t job);
 // Tells the others that this rank ends; *answered: all of them know. False: it was stopped before.
 bool tsr__beat_stop(struct net *net, bool *answered);
+void tsr__beat_freeze(
+    struct net *net); // ends the signs of life without a word: the network is driven no more
+// That rank has ended, or knows that the job has failed: it takes and sends nothing more.
+bool tsr__beat_knows(struct net *net, int rank);
 void tsr__beat_step(struct net *net); // where there is no thread for it: called while waiting
 // What this rank does now, and which rank it waits for (-1: none).
 void tsr__beat_tell(struct net *net, const struct comm_call *call, enum beat_state state, int peer);
@@ -147,11 +152,15 @@ tsr_status tsr__net_complete(struct net *net, const struct comm_call *call,
 // After a failure: takes receives back that nothing will come for. False: something else is under way, and the
 // network cannot be ended in order.
 bool tsr__net_cancel(struct net *net);
-// The failure is told to all ranks by the next sign of life, and kept for later calls of this one.
+// The failure is told to all ranks by the next sign of life, and kept for later calls of this one. Nothing of the call is under way
+// then: its caller may free its memory.
 tsr_status tsr__net_give_up(struct net *net, struct comm_trouble *why);
 tsr_status tsr__net_out_of_memory(struct net *net, struct comm_trouble *why);
 // The old contents are lost: both buffers are written anew in every call.
 bool tsr__net_grow(tsr_session *session, char **p, size_t *have, size_t want);
+
+// ---- net_quiet.c
+void tsr__net_quiet(struct net *net); // ends the messages of a failed call, or driving the network
 
 // ---- net_reduce.c
 tsr_status tsr__net_all_reduce(struct endpoint *endpoint, const struct comm_call *call,

@@ -167,9 +167,8 @@ tsr_status tsr__beat_start(struct net *net, uint32_t job)
     return TSR_PEER;
 }
 
-// True if that rank has ended, or knows that the job has failed.
-// After this answer nothing more comes from that rank.
-static bool has_answered(struct net *net, int rank)
+// By its last sign of life, after which nothing more comes from that rank.
+bool tsr__beat_knows(struct net *net, int rank)
 {
     pthread_mutex_lock(&net->lock);
     uint32_t state = net->peers[rank].latest.state;
@@ -196,7 +195,7 @@ static bool farewell(struct net *net)
             open |= net->peers[r].is_sending || !net->peers[r].told_end;
             if (failed)
                 receive_beat(net, r);
-            open |= failed && !has_answered(net, r);
+            open |= failed && !tsr__beat_knows(net, r);
         }
         if (open)
             nanosleep(&nap, NULL);
@@ -216,6 +215,17 @@ bool tsr__beat_stop(struct net *net, bool *answered)
         pthread_join(net->thread, NULL);
     *answered = farewell(net);
     return true;
+}
+
+// Instead of a farewell: messages of a failed call are left in memory that is not ours, and no call of the network may touch it.
+void tsr__beat_freeze(struct net *net)
+{
+    if (atomic_exchange(&net->stop, true))
+        return;
+    if (net->has_thread)
+        pthread_join(net->thread, NULL);
+    net->frozen = true;
+    net->link->failed(net->link);
 }
 
 // ---- for the rank's thread ---------------------------------------------------------------------

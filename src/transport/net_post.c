@@ -10,7 +10,8 @@
 // the rank that is missed has failed, ended or fallen silent (net_beat.c).
 //
 // Memory: frames and scratch grow and stay for the life of the endpoint. After a failure the
-// network may still write into them, so they are then never freed (net_close).
+// network may still write into them, so they are then never freed (net_close). The caller's memory
+// is left alone when a failed call returns (net_quiet.c).
 #include "transport/net.h"
 
 #include <stdio.h>
@@ -180,6 +181,7 @@ tsr_status tsr__net_complete(struct net *net, const struct comm_call *call,
 tsr_status tsr__net_give_up(struct net *net, struct comm_trouble *why)
 {
     tsr__beat_fail(net, why->status, why->rank, why->text);
+    tsr__net_quiet(net);
     return why->status;
 }
 

@@ -15,6 +15,7 @@ struct letter {
     const void *p;
     size_t bytes;
     bool taken;
+    int from;
     char copy[];
 };
 // A request is one of these: a receive from a box, or a letter on its way.
@@ -25,6 +26,7 @@ struct ask {
     void *p;
     size_t bytes, got;
     int done; // of a receive: as test tells
+    int rank; // whose receive
 };
 struct box {
     struct letter *first, **last;
@@ -35,6 +37,7 @@ struct mailbox_link {
     struct link link; // first
     struct mailbox_net *net;
     bool mute;
+    int calls; // of all functions so far
 };
 struct mailbox_net {
     pthread_mutex_t lock;
@@ -61,10 +64,12 @@ static bool box_send(struct link *l, int peer, int channel, const void *p, size_
     bool eager = bytes <= EAGER;
     struct letter *t = calloc(1, sizeof *t + (eager ? bytes : 0));
     t->bytes = bytes;
+    t->from = l->rank;
     t->p = eager ? t->copy : p;
     if (eager)
         memcpy(t->copy, p, bytes);
     pthread_mutex_lock(&m->net->lock);
+    m->calls++;
     t->all = m->net->letters;
     m->net->letters = t;
     ask_new(m->net, (struct ask){.letter = eager ? NULL : t}, request);
@@ -84,7 +89,9 @@ static bool box_receive(struct link *l, int peer, int channel, void *p, size_t b
     struct mailbox_link *m = (struct mailbox_link *)l;
     struct box *b = &m->net->boxes[peer][l->rank][channel];
     pthread_mutex_lock(&m->net->lock);
-    struct ask *ask = ask_new(m->net, (struct ask){.box = b, .p = p, .bytes = bytes}, request);
+    m->calls++;
+    struct ask *ask =
+        ask_new(m->net, (struct ask){.box = b, .p = p, .bytes = bytes, .rank = l->rank}, request);
     *b->last_ask = ask;
     b->last_ask = &ask->next;
     pthread_mutex_unlock(&m->net->lock);
@@ -117,7 +124,10 @@ static int box_test(struct link *l, uint64_t *request, size_t *bytes)
     struct ask *a = (struct ask *)(uintptr_t)*request;
     int done = 0;
     pthread_mutex_lock(&m->net->lock);
-    if (!m->mute && a->box) {
+    m->calls++;
+    if (a->box && a->done) {
+        done = a->done;
+    } else if (!m->mute && a->box) {
         deliver(a->box);
         done = a->done;
         if (done == 1 && bytes)
@@ -129,20 +139,27 @@ static int box_test(struct link *l, uint64_t *request, size_t *bytes)
     return done;
 }
 
-// A receive that nothing is delivered to any more.
-static void box_cancel(struct link *l, uint64_t *request)
+// Under the lock. Nothing is delivered to the receive any more.
+static void end_ask(struct ask *a)
 {
-    struct mailbox_link *m = (struct mailbox_link *)l;
-    struct ask *a = (struct ask *)(uintptr_t)*request;
-    pthread_mutex_lock(&m->net->lock);
     struct ask **at = &a->box->first_ask;
     while (*at && *at != a)
         at = &(*at)->next;
-    if (*at)
+    if (*at) {
         *at = a->next;
+        a->done = -1;
+    }
     a->box->last_ask = &a->box->first_ask;
     while (*a->box->last_ask)
         a->box->last_ask = &(*a->box->last_ask)->next;
+}
+
+static void box_cancel(struct link *l, uint64_t *request)
+{
+    struct mailbox_link *m = (struct mailbox_link *)l;
+    pthread_mutex_lock(&m->net->lock);
+    m->calls++;
+    end_ask((struct ask *)(uintptr_t)*request);
     pthread_mutex_unlock(&m->net->lock);
 }
 
@@ -169,6 +186,7 @@ static struct mailbox_net *boxes_new(int n, int cores, bool crowded)
                                                      .receive = box_receive,
                                                      .test = box_test,
                                                      .cancel = box_cancel,
+                                                     .withdraw = box_cancel,
                                                      .failed = box_failed}};
         for (int k = 0; k < n; k++)
             for (int c = 0; c < LINK_CHANNELS; c++)
@@ -200,6 +218,31 @@ int world_sent(struct world *w, int from, int to)
     int sent = w->boxes->boxes[from][to][LINK_DATA].sent;
     pthread_mutex_unlock(&w->boxes->lock);
     return sent;
+}
+
+bool world_reaches(struct world *w, int rank, const void *p, size_t bytes)
+{
+    bool reaches = false;
+    const char *from = p, *to = from + bytes;
+    pthread_mutex_lock(&w->boxes->lock);
+    for (const struct letter *t = w->boxes->letters; t; t = t->all) {
+        const char *at = t->p;
+        reaches |= t->from == rank && !t->taken && at >= from && at < to;
+    }
+    for (const struct ask *a = w->boxes->asks; a; a = a->all) {
+        const char *at = a->p;
+        reaches |= a->box && a->rank == rank && !a->done && at >= from && at < to;
+    }
+    pthread_mutex_unlock(&w->boxes->lock);
+    return reaches;
+}
+
+int world_calls(struct world *w, int rank)
+{
+    pthread_mutex_lock(&w->boxes->lock);
+    int calls = w->boxes->links[rank].calls;
+    pthread_mutex_unlock(&w->boxes->lock);
+    return calls;
 }
 
 void world_mute(struct world *w, int rank)
@@ -308,6 +351,17 @@ void world_run(struct world *w, struct actor *actors, void (*act)(struct actor *
         pthread_join(threads[i], NULL);
 }
 
+// A process would just end. A network that was frozen stays: closing it would drive it.
+static void end_ucx(struct net *net)
+{
+    static struct link *frozen[16];
+    static size_t n_frozen;
+    if (!net->frozen)
+        net->link->close(net->link);
+    else if (n_frozen < TSR_COUNT(frozen))
+        frozen[n_frozen++] = net->link;
+}
+
 void world_close(struct world *w)
 {
     tsr__threads_free(w->job);
@@ -315,10 +369,8 @@ void world_close(struct world *w)
     if (w->boxes)
         boxes_free(w->boxes);
     for (int i = 0; i < w->n; i++) {
-        if (w->ucx && w->failed[i]) {
-            struct link *link = ((struct net *)w->e[i])->link;
-            link->close(link); // a process would just end
-        }
+        if (w->ucx && w->failed[i])
+            end_ucx((struct net *)w->e[i]);
         if (w->net && w->failed[i])
             tsr__net_free(w->e[i]);
         tsr_session_free(w->own[i]);

@@ -43,6 +43,9 @@ void world_run(struct world *w, struct actor *actors, void (*act)(struct actor *
 void world_close(struct world *w);
 void world_mute(struct world *w, int rank);        // net: nothing of this rank arrives any more
 int world_sent(struct world *w, int from, int to); // net: messages of calls so far
+// net: a message of this rank is under way from or into that memory; calls of the network by this rank so far.
+bool world_reaches(struct world *w, int rank, const void *p, size_t bytes);
+int world_calls(struct world *w, int rank);
 struct endpoint *actor_endpoint(struct actor *a);
 
 #endif

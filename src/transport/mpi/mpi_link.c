@@ -138,6 +138,17 @@ static void link_cancel(struct link *link, uint64_t *request)
         MPI_Wait(&r, &status); // a cancelled receive ends at once
 }
 
+// Without waiting: a message that has begun to arrive goes on, and its rank may be gone.
+static void link_withdraw(struct link *link, uint64_t *request)
+{
+    (void)link;
+    MPI_Request r;
+    memcpy(&r, request, sizeof r);
+    if (r != MPI_REQUEST_NULL)
+        MPI_Cancel(&r);
+    keep(r, request);
+}
+
 static void link_failed(struct link *link)
 {
     (void)link;
@@ -310,6 +321,7 @@ struct link *tsr_link_open(char *error, size_t n)
     link->receive = link_receive;
     link->test = link_test;
     link->cancel = link_cancel;
+    link->withdraw = link_withdraw;
     link->failed = link_failed;
     if (state.ours)
         atexit(at_exit);

@@ -137,6 +137,17 @@ static void link_cancel(struct link *link, uint64_t *request)
     *request = 0;
 }
 
+// A receive that a message has begun to fill goes on.
+static void link_withdraw(struct link *link, uint64_t *request)
+{
+    struct ucx *ucx = (struct ucx *)link;
+    if (*request == 0)
+        return;
+    pthread_mutex_lock(&ucx->lock);
+    ucp_request_cancel(ucx->worker, pointer_of(*request));
+    pthread_mutex_unlock(&ucx->lock);
+}
+
 static void link_failed(struct link *link)
 {
     (void)link; // nothing is done at the end of the process
@@ -379,6 +390,7 @@ struct link *tsr_link_wire(struct link_meeting *meeting, char *error, size_t n)
     link->step = link_step;
     link->test = link_test;
     link->cancel = link_cancel;
+    link->withdraw = link_withdraw;
     link->failed = link_failed;
     link->flush = link_flush;
     link->close = link_close;
