@@ -80,6 +80,10 @@ def reshapes():
     yield "Flatten of nothing", m, ["f:h={1,2,1:0,1}"], {"x": f4(0, 8, 7)}
     m = model([node("Reshape", ["x", "t"], ["y"], name="r")] + SIZES, {"x": ["n", 4, "k"]}, SEEN, {"t": i8(4, 0, -1)})
     yield "Reshape of named sizes", m, ["r:x={1,2,1:0,1}"], {"x": f4(2, 4, 6)}
+    for opset in (13, 21):
+        nodes = [node("Shape", ["x"], ["t"]), node("Reshape", ["x", "flat"], ["h"], name="f"), node("Reshape", ["h", "t"], ["y"], name="r")]
+        m = model(nodes + SIZES, {"x": ["n", 8, None, None]}, SEEN, {"flat": i8(0, 8, -1)}, opset=opset)
+        yield "back to a shape of unknown sizes, operator set %d" % opset, m, ["r:h={2,1,1:0,1}"], {"x": f4(1, 8, 3, 2)}
 
 
 def slices():

@@ -77,7 +77,8 @@ struct told_shape {
     struct item *made;                // the result
     const struct tile_layout *layout; // of the result
     int output;
-    bool open; // 0 cannot be said, but one entry may be -1
+    bool open;   // 0 cannot be said, but one entry may be -1
+    bool copies; // 0 means "as before"
 };
 // False: it is not told, or out of memory (the arena has failed).
 bool tsr__told_shape(struct draft *draft, const struct node_flow *nf,

@@ -135,6 +135,8 @@ bool tsr__told_shape(struct draft *draft, const struct node_flow *nf,
                      const struct rule_rewrite *rewrite, struct told_shape *told)
 {
     *told = (struct told_shape){.nf = nf, .output = rewrite->output, .open = rewrite->open};
+    told->copies = rewrite->open ||
+                   (rewrite->name && !tsr_attr_int(tsr_node_find_attr(nf->node, rewrite->name), 0));
     told->source = tsr_node_input(nf->node, (size_t)rewrite->index);
     told->layout = nf->outputs[rewrite->output];
     if (!told->source || !told->layout)
@@ -350,6 +352,28 @@ static tsr_value *sizes_here(struct part *part, const struct told_shape *told, t
     return zero_left_open(part, told, local_nodes(part, whole, columns, made->rank, 0));
 }
 
+// The local sizes of a whole shape of which not everything is known, so that entries of 0 and -1 keep their meaning. Where the input has the
+// same part at the same place, 0 is told, which is right for nothing, too: of Shape(y) = [1 8 9 18], as which a local [0 8 162] is
+// wanted, it makes [0 8 9 18].
+static tsr_value *host_here(struct part *part, const struct told_shape *told, tsr_value *host,
+                            const struct local_columns *columns, int64_t n)
+{
+    int64_t kept[TILE_MAX_RANK];
+    bool any = false;
+    tsr_value *sizes = local_nodes(part, host, columns, n, 1);
+    if (!told->copies || n != told->made->rank)
+        return sizes;
+    for (int axis = 0; axis < n; axis++) {
+        bool copied = may_be_empty(told->layout, axis, told->made->dims[axis]) &&
+                      same_axis(told, axis) == axis;
+        kept[axis] = !copied;
+        any |= copied;
+    }
+    if (!any)
+        return sizes;
+    return tsr__part_node(part, "Mul", (struct str){0}, 2, sizes, tsr__part_ints(part, kept, n));
+}
+
 // The shape input of a node, for this rank: constant [8,6] for a result {2,1} becomes [4,6] on either rank.
 // Entries 0, 1 and -1 stay: they copy, broadcast, or follow from the others. A shape that is no constant is
 // computed by nodes, from the sizes of the result where those are known, else from the whole shape.
@@ -377,7 +401,7 @@ tsr_value *tsr__part_local_shape(struct part *part, const struct told_shape *tol
     if (!meant && all_told(part->draft, told))
         return sizes_here(part, told, data, &columns);
     if (!constant)
-        return local_nodes(part, host, &columns, n, 1);
+        return host_here(part, told, host, &columns, n);
     for (int64_t i = 0; i < n; i++)
         if (known[i] > 1)
             known[i] = tsr__local_size_of(&columns.size[i], known[i]);
