@@ -264,34 +264,54 @@ static tsr_status say_lacks(struct planner *planner, const struct block_choice *
     return TSR_OK;
 }
 
-// Plans the model on all devices or on blocks of them, writes the plan into it, and sums it up.
-static tsr_status solve(struct planner *planner, const tsr_plan_options *options,
-                        tsr_plan_summary *out)
+// A plan without stages that was found, and when.
+struct found_plan {
+    struct program_result result;
+    struct block_choice block;
+    double ms;
+};
+
+static tsr_status find(struct planner *planner, const tsr_plan_options *options,
+                       struct found_plan *out)
 {
-    struct program_result result = {0};
-    struct block_choice block = {0};
     if (!tsr__planner_list(planner))
         return TSR_NOMEM;
-    tsr_status st = find_plan(planner, options, &result, &block);
-    double ms = 1e3 * (tsr__clock() - planner->budget->begin);
+    tsr_status st = find_plan(planner, options, &out->result, &out->block);
+    out->ms = 1e3 * (tsr__clock() - planner->budget->begin);
     tsr__budget_told(planner->budget);
-    if (st != TSR_OK)
-        return st;
-    if (!result.feasible)
-        return tsr__planner_refuse(planner, options, result.infeasible, out);
-    st = say_lacks(planner, &block);
+    return st;
+}
+
+// Writes what was found into the model, and sums it up.
+static tsr_status take_found(struct planner *planner, const tsr_plan_options *options,
+                             const struct found_plan *found, tsr_plan_summary *out)
+{
+    tsr_status st = say_lacks(planner, &found->block);
     if (st != TSR_OK)
         return st;
     st = tsr__planner_write(planner, options->config);
     if (st != TSR_OK)
         return st;
-    st = summarize(planner, &result, &block, ms, out);
+    st = summarize(planner, &found->result, &found->block, found->ms, out);
     if (st != TSR_OK)
         return st;
-    st = compare_devices(planner, options, &block, out);
+    st = compare_devices(planner, options, &found->block, out);
     if (st != TSR_OK || !options->explain)
         return st;
     return tsr__planner_explain(planner, &planner->program, options->explain, out);
+}
+
+// Plans the model on all devices or on blocks of them, writes the plan into it, and sums it up.
+static tsr_status solve(struct planner *planner, const tsr_plan_options *options,
+                        tsr_plan_summary *out)
+{
+    struct found_plan found = {0};
+    tsr_status st = find(planner, options, &found);
+    if (st != TSR_OK)
+        return st;
+    if (!found.result.feasible)
+        return tsr__planner_refuse(planner, options, found.result.infeasible, out);
+    return take_found(planner, options, &found, out);
 }
 
 // Reads what is said of the other model, and plans both.
@@ -313,7 +333,7 @@ static tsr_status solve_both(struct planner *planner, struct planner *other,
     if (!tsr__planner_hands_over(planner, other))
         return TSR_NOMEM;
     if (options->stages || planner->hand_staged)
-        st = tsr__plan_stages(planner, other, options, out);
+        st = tsr__plan_stages(planner, other, options, NULL, out);
     else
         st = tsr__plan_joint(planner, other, options, out);
     if (st != TSR_OK)
@@ -397,6 +417,71 @@ static tsr_status read_options(struct planner *planner, tsr_plan_options *option
     return tsr__planner_states(planner, options->state, options->n_state);
 }
 
+// Of plans with and without stages none takes less than the least that was proved of either.
+static void set_bound(tsr_plan_summary *out, int64_t bound)
+{
+    out->bound = smaller(out->bound, bound);
+    out->optimal = out->cost <= out->bound;
+    out->gap = (double)(out->cost - out->bound) / (double)larger(out->cost, 1);
+}
+
+// As many stages as are best, or none: a plan without stages is made first, which stages have to beat. It has ways that stages do
+// not have, such as sums that stay in parts, and on unlike devices it is found sooner.
+static tsr_status solve_auto(struct planner *planner, struct planner *plain,
+                             const tsr_plan_options *options, tsr_plan_summary *out)
+{
+    struct found_plan found = {0};
+    struct budget half = tsr__budget_part(planner->budget, 0.5);
+    tsr_plan_options given = *options;
+    struct diag_mark before = tsr__diag_mark(planner->session);
+    plain->budget = &half;
+    tsr_status st = read_options(plain, &given);
+    if (st != TSR_OK)
+        return st;
+    st = find(plain, &given, &found);
+    // What is said of it is said again where it is taken; that it cannot be is no news here.
+    tsr__diag_back(planner->session, &before, false);
+    if (st != TSR_OK && st != TSR_INFEASIBLE && st != TSR_UNSUPPORTED)
+        return st;
+    struct stage_rival rival = {.cost = PLAN_NEVER};
+    if (st == TSR_OK && found.result.feasible && !plain->memory.exceeds)
+        rival.cost = found.result.cost;
+    st = tsr__plan_stages(planner, NULL, options, &rival, out);
+    if (st != TSR_OK)
+        return st;
+    int64_t bound = smaller(found.result.bound, rival.bound);
+    if (rival.wins) {
+        plain->budget = planner->budget;
+        st = take_found(plain, options, &found, out);
+        planner->config = plain->config; // in which the sizes are kept
+    }
+    if (st == TSR_OK && rival.cost < PLAN_NEVER)
+        set_bound(out, bound);
+    return st;
+}
+
+// The topology that read_options makes where the caller gave none is the planner's.
+static void free_topology(const tsr_plan_options *options, const struct planner *planner)
+{
+    if (!options->topology)
+        tsr_topology_free(planner->machine.topology);
+}
+
+// With stages as they are asked for. Programs that are to be seen are those of stages.
+static tsr_status solve_stages(struct planner *planner, const tsr_plan_options *options,
+                               tsr_plan_summary *out)
+{
+    bool seen = options->export_lp || options->explain;
+    if (options->stages != TSR_STAGES_AUTO || planner->hand_staged || seen)
+        return tsr__plan_stages(planner, NULL, options, NULL, out);
+    struct planner plain = {0};
+    tsr__planner_start(&plain, planner->model);
+    tsr_status st = solve_auto(planner, &plain, options, out);
+    free_topology(options, &plain);
+    tsr__planner_end(&plain);
+    return st;
+}
+
 // Two models, stages, or all devices at once; in each case the sizes are written down with the
 // plan.
 static tsr_status plan_model(struct planner *planner, tsr_plan_options *options,
@@ -408,7 +493,7 @@ static tsr_status plan_model(struct planner *planner, tsr_plan_options *options,
     if (options->with)
         st = solve_with(planner, options, out);
     else if (options->stages || planner->hand_staged)
-        st = tsr__plan_stages(planner, NULL, options, out);
+        st = solve_stages(planner, options, out);
     else
         st = solve(planner, options, out);
     if (st != TSR_OK)
@@ -429,8 +514,7 @@ static tsr_status plan_whole(tsr_model *model, tsr_plan_options *options, tsr_pl
     tsr_status st = plan_model(&planner, options, summary);
     if (summary->feasible)
         summary->milliseconds = (double)own_time(summary) / 1e9;
-    if (!options->topology)
-        tsr_topology_free(planner.machine.topology);
+    free_topology(options, &planner);
     tsr__planner_end(&planner);
     return st;
 }

@@ -310,9 +310,21 @@ static tsr_status find_stages(struct staging *staging, const tsr_plan_options *o
     return tsr__stages_search(staging, options, MEASURE_TIME, line);
 }
 
+// No line was found: where the rival is a plan it is taken.
+static tsr_status none_found(struct staging *staging, const tsr_plan_options *options,
+                             struct stage_rival *rival, tsr_plan_summary *out)
+{
+    if (!rival || rival->cost >= PLAN_NEVER)
+        return refuse(staging, options, out);
+    rival->wins = true;
+    if (!staging->hasty)
+        rival->bound = PLAN_NEVER; // there is none
+    return TSR_OK;
+}
+
 // Finds the stages, plans their nodes, writes the plan into the model, and sums it up.
 static tsr_status staged(struct staging *staging, const tsr_plan_options *given,
-                         tsr_plan_summary *out)
+                         struct stage_rival *rival, tsr_plan_summary *out)
 {
     struct line line;
     struct planner *planner = staging->planner;
@@ -330,7 +342,7 @@ static tsr_status staged(struct staging *staging, const tsr_plan_options *given,
     *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)planner->machine.n};
     out->solve_ms = 1e3 * (tsr__clock() - planner->budget->begin);
     if (!line.n)
-        return refuse(staging, &options, out);
+        return none_found(staging, &options, rival, out);
     tsr_plan_part *parts = ARENA_ARRAY(&planner->session->results[RESULT_PLAN], tsr_plan_part, 2);
     if (!parts)
         return TSR_NOMEM;
@@ -338,6 +350,12 @@ static tsr_status staged(struct staging *staging, const tsr_plan_options *given,
     out->solve_ms = 1e3 * (tsr__clock() - planner->budget->begin);
     if (st != TSR_OK)
         return st;
+    if (rival) {
+        rival->bound = out->bound;
+        rival->wins = out->cost > rival->cost;
+        if (rival->wins)
+            return TSR_OK;
+    }
     if (options.export_lp)
         st = export_stages(staging, &line, options.export_lp);
     if (st != TSR_OK)
@@ -373,7 +391,8 @@ static bool staging_init(struct planner *planner, const tsr_plan_options *option
 // `limited` decides whether programs get rows at all: without a limit on any device memory is not
 // followed.
 tsr_status tsr__plan_stages(struct planner *planner, struct planner *with,
-                            const tsr_plan_options *options, tsr_plan_summary *out)
+                            const tsr_plan_options *options, struct stage_rival *rival,
+                            tsr_plan_summary *out)
 {
     struct staging staging, other = {0};
     if (!staging_init(planner, options, &staging))
@@ -386,7 +405,7 @@ tsr_status tsr__plan_stages(struct planner *planner, struct planner *with,
         if (!tsr__joint_begin(&staging))
             return TSR_NOMEM;
     }
-    tsr_status st = staged(&staging, options, out);
+    tsr_status st = staged(&staging, options, rival, out);
     tsr__stages_free(&staging);
     tsr__stages_free(&other);
     return st;

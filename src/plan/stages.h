@@ -203,7 +203,14 @@ bool tsr__stages_candidate(struct planner *planner, const struct stage *stage,
                            const struct plan_node *node, size_t choice,
                            struct candidate *candidate);
 // with: the other model's planner, which knows its values; or NULL.
+// rival: NULL, or a plan without stages, which stages have to beat; nothing is written where they do not.
+struct stage_rival {
+    int64_t cost; // picoseconds; PLAN_NEVER: there is none
+    bool wins;
+    int64_t bound; // what stages do not go below, as far as was proved
+};
 tsr_status tsr__plan_stages(struct planner *planner, struct planner *with,
-                            const tsr_plan_options *options, tsr_plan_summary *out) TSR_MUST_USE;
+                            const tsr_plan_options *options, struct stage_rival *rival,
+                            tsr_plan_summary *out) TSR_MUST_USE;
 
 #endif

@@ -225,6 +225,27 @@ static void the_number_of_stages_is_chosen(void **state)
     }
 }
 
+// A plan without stages is one of those that stages are compared with: it may be cut in ways that a stage is not (a sum that
+// stays in parts until it has been added to another). Two products are added, and only their sum is combined.
+static void no_stages_may_be_best(void **state)
+{
+    (void)state;
+    int64_t cost[2];
+    for (int i = 0; i < 2; i++) {
+        struct net *t = net_new("full:2", 1e9, 1e12, 1e-7, 1e9);
+        tsr_value *x = input(t, "x", DIMS(8, 512));
+        tsr_value *a = node(t, "MatMul", x, weight(t, "a", DIMS(512, 64)), "xa");
+        tsr_value *b = node(t, "MatMul", x, weight(t, "b", DIMS(512, 64)), "xb");
+        assert_int_equal(tsr_graph_add_output(t->g, node(t, "Add", a, b, "y")), TSR_OK);
+        t->o.stages = i ? TSR_STAGES_AUTO : 0;
+        assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+        cost[i] = t->p.cost;
+        assert_true(t->p.optimal && t->p.bound == t->p.cost);
+        net_free(t);
+    }
+    assert_int_equal(cost[0], cost[1]);
+}
+
 // ---- unlike devices ----------------------------------------------------------------------------
 
 static struct net *unlike(const int64_t *memory, const double *speed)
@@ -425,6 +446,7 @@ int main(void)
         cmocka_unit_test(a_chain_is_cut_best),
         cmocka_unit_test(stages_share_devices_best),
         cmocka_unit_test(the_number_of_stages_is_chosen),
+        cmocka_unit_test(no_stages_may_be_best),
         cmocka_unit_test(unlike_memories_give_unlike_stages),
         cmocka_unit_test(unlike_speeds_give_unlike_stages),
         cmocka_unit_test(choices_are_explained),
