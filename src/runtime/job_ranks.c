@@ -6,6 +6,7 @@
 // children have no entry here: job->n is 0 in their parent, and each child has a launched job with
 // one.
 #include "runtime/job.h"
+#include "gpu/gpu.h"
 
 #include <stdlib.h>
 
@@ -155,28 +156,49 @@ static struct gpu_seat *any_seat(const tsr_job *job)
     return NULL;
 }
 
+// The tensor lies where the rank can read it: on the host (device 0), or on the rank's own GPU (device is 1 + its number).
+static bool is_in_reach(const struct rank *rank, const struct tensor *x)
+{
+    return !x->device || (rank->seat && rank->card == x->device - 1);
+}
+
+// The driver's words; that the tensor may not lie there would be untrue: another copy of it may well succeed.
+static tsr_status fetch_failed(tsr_job *job, const struct tensor *x, int code)
+{
+    char words[160];
+    struct place at = PLACE_NONE;
+    at.value = str_of(x->name);
+    tsr__diag(job->session, DIAG_engine_failed, &at, "`tessera doctor` looks at the GPUs",
+              "the input could not be copied from GPU %d: %s", x->device - 1,
+              tsr__gpu_words(job->gpu, code, words, sizeof words));
+    return TSR_ENGINE;
+}
+
 // Brings to the host what lies on another GPU than this rank's, as pieces of its own. Where no rank here is on a GPU it stays, and binding
-// refuses it.
+// refuses it. After a failure the pieces stay in their slot, unread, until the next run of the slot frees them: the GPU may still write.
 static tsr_status fetch_for(tsr_job *job, int i, size_t run_slot, const tsr_tensors *inputs)
 {
     struct rank_thread *rank_thread = &job->rank_threads[i];
     tsr_tensors **pieces = &rank_thread->pieces[run_slot];
     struct gpu_seat *seat = any_seat(job);
-    for (size_t k = 0; inputs && seat && k < inputs->n; k++) {
+    if (!inputs || !seat)
+        return TSR_OK;
+    for (size_t k = 0; k < inputs->n; k++) {
         const struct tensor *x = inputs->at[k];
-        // device is 1 + the number of the GPU, 0 on the host: nothing to fetch in both of these
-        // cases.
-        if (!x->device || (rank_thread->rank.seat && rank_thread->rank.card == x->device - 1))
-            continue;
-        tsr_status st = *pieces ? TSR_OK : tsr_tensors_new(job->session, pieces);
         struct tensor *copy = NULL;
-        if (st == TSR_OK)
-            st = tsr__tensors_add(*pieces, str_of(x->name), x->type, x->rank, x->dims, &copy);
+        tsr_status st = TSR_OK;
+        if (is_in_reach(&rank_thread->rank, x))
+            continue;
+        if (!*pieces)
+            st = tsr_tensors_new(job->session, pieces);
+        if (st != TSR_OK)
+            return st;
+        st = tsr__tensors_add(*pieces, str_of(x->name), x->type, x->rank, x->dims, &copy);
         if (st != TSR_OK)
             return st;
         int code = tsr__gpu_fetch(seat, copy->data, x->device_data, copy->bytes);
         if (code != 0)
-            return tsr__tensor_on_host(job->session, x);
+            return fetch_failed(job, x, code);
     }
     return TSR_OK;
 }

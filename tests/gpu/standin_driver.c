@@ -401,6 +401,8 @@ static int put_copy(void *to, const void *from, size_t bytes, void *stream)
 
 EXPORT int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream)
 {
+    if (standin_fails("cuMemcpyDtoHAsync_v2"))
+        return INVALID;
     return put_copy(to, (const void *)(uintptr_t)from, bytes, stream);
 }
 

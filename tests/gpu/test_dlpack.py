@@ -69,6 +69,11 @@ class Given:
         return new(ctypes.addressof(self.managed), b"dltensor", None)
 
 
+def setenv(name, value):
+    """Of this process as C sees it, which the stand-in reads while it runs."""
+    ctypes.CDLL(None).setenv(name.encode(), value.encode(), 1)
+
+
 def taken(given):
     """The set that took it, or the reason why not."""
     tensors = Tensors(Session())
@@ -140,6 +145,24 @@ for name, devices in (("both ranks there", ["CUDA:0", "CUDA:0"]), ("one on anoth
     given = Given(x)
     got = run(devices, given)
     case("a GPU's tensor, " + name, isinstance(got, np.ndarray) and (got == 2 * x).all() and given.deleted == 1, (got, given.deleted))
+# A copy that fails is told as what it is, and the next run of the same session has its own copy.
+model = tessera.load(MODEL)
+model.add_config("c", ["CPU", "CUDA:0"])
+model.shard("add", "y", "{2,1:0,1}")
+session = tessera.InferenceSession(model)
+session._options.gpu_driver = STANDIN.encode()
+session.run(None, {"x": Given(x)})
+said = ""
+setenv("STANDIN_FAIL", "cuMemcpyDtoHAsync_v2:1")
+try:
+    session.run(None, {"x": Given(x)})
+except tessera.TesseraError as error:
+    said = str(error)
+setenv("STANDIN_FAIL", "")
+case("a copy from a GPU that fails is told as such", "could not be copied from GPU 0" in said and "lies on" not in said, said)
+got = session.run(None, {"x": Given(3 * x)})[0]
+case("and the next run has its own", (got == 6 * x).all(), got)
+session.close()
 for name, transport in (("ranks on the host alone", "threads"), ("processes on the host alone", "shm")):
     given = Given(x)
     got = run(["CPU", "CPU"], given, transport)
