@@ -57,6 +57,7 @@ static void *join_main(void *data)
     return NULL;
 }
 
+// The thread has copies of all that it needs, because whoever started it may give up and leave first; the last of both frees them.
 struct nccl_joining *tsr__nccl_join_start(const struct gpu_seat *seat, const struct nccl_id *id,
                                           int members, int self)
 {

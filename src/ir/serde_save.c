@@ -268,6 +268,7 @@ free_scratch:
     return st;
 }
 
+// Built in scratch memory as for a file, then read into one piece that is the caller's. After a failure *bytes and *n are as they were.
 tsr_status tsr_model_save_bytes(tsr_model *model, void **bytes, size_t *n)
 {
     if (!bytes)

@@ -93,6 +93,7 @@ static void let_go(void *owner)
         managed->deleter(managed);
 }
 
+// Nothing is copied, and the owner keeps the tensor where it is refused: its deleter is called once, when the set lets it go.
 tsr_status tsr_tensors_from_dlpack(tsr_tensors *tensors, const char *name, void *managed)
 {
     if (!managed)

@@ -21,6 +21,7 @@ struct probe {
     int64_t *extra;          // by row
 };
 
+// One array for each node that is not gone: all of its choices live. What cannot be had is NULL, and probe_done takes that.
 static bool probe_init(struct probe *probe, struct core *core)
 {
     struct heap *heap = core->heap;

@@ -199,6 +199,8 @@ static int have_memory(struct staged *staged)
     return code;
 }
 
+// Hosts meet twice. When they leave the first meeting, all copies down are queued, so each GPU may wait for the others' and fold its slice;
+// when they leave the second, all sums are queued, so each may wait for those of the others. Memory is had before the first.
 static tsr_status reduce_round(struct staged *staged, uint64_t round)
 {
     const struct device_call *call = staged->call;

@@ -325,6 +325,7 @@ static bool come(struct meet *meet, const struct meet_place *place, const struct
 
 // ---- open ------------------------------------------------------------------------------------------------------------
 
+// No rank is connected (fd -1), and none is gone. All three pieces of memory, or none.
 static struct meet *meet_new(tsr_session *session, const struct meet_place *place)
 {
     struct meet *meet = tsr__alloc(session, sizeof *meet);

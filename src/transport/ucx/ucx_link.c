@@ -364,6 +364,7 @@ static bool wire(struct ucx *ucx, struct link_meeting *meeting, char *error, siz
     return wired;
 }
 
+// A link that was made half is closed as a whole one is: link_close takes what is not there.
 struct link *tsr_link_wire(struct link_meeting *meeting, char *error, size_t n)
 {
     struct ucx *ucx = calloc(1, sizeof *ucx);
