@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // plan_solver.c - measures the solver of the planner against CBC on the same program: decoders of up
 // to 96 layers on a 2x4 mesh, without a limit and with one on the weights, and 10,000 nodes. Wall
-// time; CBC reads the LP file that --export-lp would write. Prints one line per figure: name, ours,
-// peer, ratio, goal, ok or short.
+// time; CBC reads the LP file that --export-lp would write. What CBC does not solve in minutes has a yardstick instead of a
+// peer: the time that CBC takes, in the same run, for 96 layers without a limit. Prints one line per figure: name, ours, peer or
+// yardstick, ratio, goal, ok or short.
 #include "../tests/solver/decoder.h"
 
 #include <inttypes.h>
@@ -72,6 +73,23 @@ static double cbc(const struct program *p, tsr_session *s, double *cost)
     return took;
 }
 
+// Seconds that CBC takes for 96 layers without a limit: what the other figures are held against, so that a goal means the same
+// on every machine. Its program has 1,152 nodes.
+static double yardstick(tsr_session *s)
+{
+    static double seconds;
+    struct arena a;
+    struct program p;
+    double cost;
+    if (seconds > 0)
+        return seconds;
+    tsr__arena_init(&a, s);
+    decoder_program(&p, &a, &DECODER, -1);
+    seconds = cbc(&p, s, &cost);
+    tsr__arena_free(&a);
+    return seconds;
+}
+
 static void unlimited(tsr_session *s, int layers, bool mask)
 {
     struct arena a;
@@ -92,43 +110,51 @@ static void unlimited(tsr_session *s, int layers, bool mask)
     tsr__arena_free(&a);
 }
 
+// With a limit that is hard to keep: soon near the best, and proved in a fraction of what CBC takes without the limit.
 static void limited(tsr_session *s, int percent)
 {
     struct arena a;
     struct program p;
     struct program_result r, quick;
+    double peer = yardstick(s);
     tsr__arena_init(&a, s);
     decoder_program(&p, &a, &DECODER, percent);
     double whole = solve(&p, &a, NULL, 1, &r);
-    struct program_options o = {.seconds = 1};
+    struct program_options o = {.seconds = peer / 15};
     double first = solve(&p, &a, &o, 1, &quick);
     double gap = (double)(quick.cost - r.bound) / (double)r.bound;
-    printf(
-        "plan, 96 layers, weights at %d %%, in one second: %.2f s, gap %.4f %%, goal 0.1 %%, %s\n",
-        percent, first, gap * 100, quick.feasible && gap <= 0.001 ? "ok" : "short");
-    printf("plan, 96 layers, weights at %d %%, proved: %.2f s, goal 10 s, %s\n", percent, whole,
-           r.optimal && whole < 10 ? "ok" : "short");
+    printf("plan, 96 layers, weights at %d %%, in a 15th of CBC's time without a limit: %.2f s, "
+           "gap %.4f %%, goal 0.1 %%, %s\n",
+           percent, first, gap * 100, quick.feasible && gap <= 0.001 ? "ok" : "short");
+    printf("plan, 96 layers, weights at %d %%, proved: %.2f s, CBC without a limit %.1f s, "
+           "%.0f times, goal 10 times, %s\n",
+           percent, whole, peer, peer / whole, r.optimal && peer >= 10 * whole ? "ok" : "short");
     tsr__arena_free(&a);
 }
 
+// Nine times as many nodes as CBC has in the yardstick.
 static void large(tsr_session *s)
 {
     struct arena a;
     struct program p;
     struct program_result r;
     struct decoder d = DECODER;
+    double peer = yardstick(s);
     d.layers = 834;
     d.mask = true;
     tsr__arena_init(&a, s);
     decoder_program(&p, &a, &d, -1);
     double took = solve(&p, &a, NULL, 1, &r);
-    printf("plan, %zu nodes, no limit: %.3f s, goal 5 s, %s\n", p.nodes.n, took,
-           r.optimal && took < 5 ? "ok" : "short");
+    printf("plan, %zu nodes, no limit: %.3f s, CBC of 1,152 nodes %.1f s, %.0f times, goal 10 "
+           "times, %s\n",
+           p.nodes.n, took, peer, peer / took, r.optimal && peer >= 10 * took ? "ok" : "short");
     decoder_program(&p, &a, &d, 15);
-    took = solve(&p, &a, &(struct program_options){.seconds = 5}, 1, &r);
-    printf("plan, %zu nodes, weights at 15 %%: %.2f s, gap %.4f %%, goal 5 s and 0.1 %%, %s\n",
+    struct program_options third = {.seconds = peer / 3};
+    took = solve(&p, &a, &third, 1, &r);
+    printf("plan, %zu nodes, weights at 15 %%, in a third of CBC's time for 1,152 without a limit: "
+           "%.2f s, gap %.4f %%, goal 0.1 %%, %s\n",
            p.nodes.n, took, r.gap * 100,
-           r.feasible && r.gap <= 0.001 && took < 5.5 ? "ok" : "short");
+           r.feasible && r.gap <= 0.001 && took < 1.1 * third.seconds ? "ok" : "short");
     tsr__arena_free(&a);
 }
 
