@@ -152,9 +152,10 @@ def refusals(d):
     os.system("rm -rf '%s/parts'" % d)
     groups = ["--config", "c:4", "--shard", "up:w1={1,2:(0,1),(2,3)}", "--shard", "down:w2={2,1:(0,1),(2,3)}"]
     uneven = ["--config", "c:3", "--shard", "sig:x={3,1}", "--shard", "tanh:s={3,1}"]
+    shares = ["--config", "c:2", "--shard", "sig:x={4,1:0,0,0,1}", "--shard", "tanh:s={4,1:0,0,0,1}"]
     stages = ["--config", "c:2", "--stage", "up=0", "--stage", "relu=0", "--stage", "down=1", "--stage", "tanh=1", "--stage", "soft=1", "--stage", "sig=1", "--stage", "soft2=1"]
     greatest = ["--config", "c:2", "--shard", "soft:t={2,1}", "--shard", "soft2:v={2,1}"]
-    for edits, words, least in ((groups, "knows no groups", 1), (uneven, "different sizes", 2), (stages, "AllReduce, AllGather and AllToAll only", 1), (greatest, "can only add", 2)):
+    for edits, words, least in ((groups, "knows no groups", 1), (uneven, "different sizes", 2), (shares, "unequal shares", 2), (stages, "AllReduce, AllGather and AllToAll only", 1), (greatest, "can only add", 2)):
         err = partition(d + "/made.onnx", d + "/cut.onnx", d + "/parts", *edits, want=5)
         assert err.count("partition-dialect") >= least and words in err, err
         assert not os.path.exists(d + "/parts")

@@ -28,6 +28,15 @@ static bool type_fits(const struct step *st, tsr_dtype type)
     return comm_has(st->kind, TRAIT_JOINS) && (type == TSR_INT64 || type == TSR_BOOL);
 }
 
+// Parts of 3 and 1 are meant to differ; others come out so.
+static const char *why_uneven(const struct form *form)
+{
+    if (tsr__layout_shared(form->layout))
+        return "its parts are unequal shares, and those of " DOMAIN
+               " are equal: plan for devices that are alike (--devices N)";
+    return "the parts have different sizes, or unknown ones";
+}
+
 // A gather of [4,6] pieces on ranks 0 and 1 is an AllGather; of [3,6] and [2,6] it is none, since its parts must be equal.
 static const char *why_not(struct draft *draft, const struct step *st)
 {
@@ -44,9 +53,9 @@ static const char *why_not(struct draft *draft, const struct step *st)
     if (!type_fits(st, st->outputs[0]->item->dtype))
         return "the operator of " DOMAIN " does not take this element type";
     if (joins && !tsr__group_even(group, st->inputs[0], st->axis))
-        return "the parts have different sizes, or unknown ones";
+        return why_uneven(st->inputs[0]);
     if (st->kind == COMM_ALL_TO_ALL && !tsr__group_even(group, st->outputs[0], st->split_axis))
-        return "the parts have different sizes, or unknown ones";
+        return why_uneven(st->outputs[0]);
     if (st->kind == COMM_REDUCE_SCATTER && tsr__size_on(st->outputs[0], st->axis, 0) < 0)
         return "the size of the axis that is cut is not known";
     return NULL;
