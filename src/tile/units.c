@@ -104,13 +104,13 @@ static struct tile_factor *factor_at(const struct tile_layout *layout, int loop)
     return &layout->dims[layout->loops[loop].dim].factors[layout->loops[loop].factor];
 }
 
-// Which part of the factor has that unit.
+// Which part of the factor has that unit: as many parts end at it or before. Ends at 3 and 4: unit 2 is part 0's, unit 3 part 1's.
 static int64_t part_with(const struct tile_factor *factor, int64_t unit)
 {
-    int64_t j = 0;
-    while (tsr__share_units(factor->cuts, factor->shares, j).stop <= unit)
-        j++;
-    return j;
+    if (!factor->shares)
+        return unit;
+    tile_shares up_to_it = ((tile_shares)2 << unit) - 1;
+    return __builtin_popcountll(factor->shares & up_to_it);
 }
 
 // The shard that has a shard of the same layout in units; both count the same loops in the same order.

@@ -38,6 +38,22 @@ static void tiles_of_a_device_are_one(void **state)
     assert_ptr_equal(tsr__layout_runs(&b->arena, corner), corner);
 }
 
+// A cut in as many parts as there may be: a search through the parts for every unit would take half an hour.
+static void many_parts_are_quick(void **state)
+{
+    struct bench *b = *state;
+    struct tile_factor factor = {.cuts = 1 << 20};
+    struct tile_layout *many = tsr__layout_cut(&b->arena, 1, &(struct tile_dim){&factor, 1});
+    struct tile_owner *pairs = ARENA_ARRAY(&b->arena, struct tile_owner, (size_t)factor.cuts);
+    assert_true(many && pairs);
+    for (int64_t k = 0; k < factor.cuts; k++)
+        pairs[k] = (struct tile_owner){k, k % 2};
+    assert_true(tsr__layout_own(&b->arena, many, pairs, (size_t)factor.cuts));
+    struct tile_layout *units = tsr__layout_units(&b->arena, many);
+    assert_non_null(units);
+    assert_true(tsr__layout_equal(many, units));
+}
+
 // Elements of the shape that the device has, as marks.
 static void mark(struct arena *arena, const struct tile_layout *layout, const int64_t *shape,
                  int64_t device, char *marks)
@@ -126,9 +142,8 @@ static void codes_of_shares(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(units_are_the_least),
-        cmocka_unit_test(tiles_of_a_device_are_one),
-        cmocka_unit_test(both_forms_have_the_same),
+        cmocka_unit_test(units_are_the_least),  cmocka_unit_test(tiles_of_a_device_are_one),
+        cmocka_unit_test(many_parts_are_quick), cmocka_unit_test(both_forms_have_the_same),
         cmocka_unit_test(codes_of_shares),
     };
     return cmocka_run_group_tests_name("tile shares", tests, bench_setup, bench_teardown);
