@@ -1285,10 +1285,13 @@ typedef enum tsr_move {
     TSR_MOVE_CACHE = 3,   /* keys and values that few queries meet */
     TSR_MOVE_SOFTMAX = 4,
     TSR_MOVE_NORM = 5,
-    TSR_MOVE_CURVE = 6, /* exponentials, error functions: much to do for each element */
+    TSR_MOVE_CURVE = 6, /* exponentials: much to do for each element */
     TSR_MOVE_TURN = 7,  /* other orders of the same elements */
     TSR_MOVE_REDUCE = 8,
-    TSR_MOVE_COUNT = 9
+    TSR_MOVE_COPY = 9,   /* parts taken out as they are; 0: as stream */
+    TSR_MOVE_ERROR = 10, /* error functions: Gelu; 0: as curve */
+    TSR_MOVE_POOL = 11,  /* 0: as stream */
+    TSR_MOVE_COUNT = 12
 } tsr_move;
 
 typedef struct tsr_topology_device {
@@ -1300,8 +1303,7 @@ typedef struct tsr_topology_device {
     double rates[TSR_RATE_COUNT]; /* operations per second by type and kind; 0: as flops */
     double moves[TSR_MOVE_COUNT]; /* bytes per second by way; 0: as bandwidth */
     double near[TSR_MOVE_COUNT];  /* the same of nodes with a MiB or two; 0: as moves */
-    bool
-        queued; /* nodes are handed over before the last is done: their overhead hides behind work */
+    bool queued; /* nodes are handed over ahead: their overhead hides behind work */
 } tsr_topology_device;
 
 typedef enum tsr_collective {
@@ -1316,11 +1318,10 @@ typedef enum tsr_collective {
 } tsr_collective;
 TSR_API const char *tsr_collective_name(tsr_collective what); /* "all-reduce"; NULL: no such one */
 
-/* From text: "4" and "cpu:4" and "full:4" (every device linked with every other), "ring:4", "star:4@1" (device 1
- * in the centre), "tree:2x3" (2 children, 3 below each), "torus:3x3x3", "grid:2x4", "hosts:2x8" (8 devices on each of 2
- * hosts), "hosts:2x2x4" (racks, hosts, devices), a box of published numbers "h100:8" or several "hosts:2xh100:8", an adjacency list "{4, [[1],[2],[3],[0]]}", or a JSON document. "auto:" before any of
- * these: as many of the devices as are best (tsr_topology_choose). What is odd in a list (a device that lists
- * itself, a link one way only) is a warning. TSR_MALFORMED: none of these. */
+/* From text: "4" and "cpu:4" and "full:4" (every device linked with every other), "ring:4", "star:4@1" (device 1 in the centre), "tree:2x3"
+ * (2 children, 3 below each), "torus:3x3x3", "grid:2x4", "hosts:2x8" (8 devices on each of 2 hosts), "hosts:2x2x4" (racks, hosts, devices), a box
+ * of published numbers "h100:8" or several "hosts:2xh100:8", an adjacency list "{4, [[1],[2],[3],[0]]}", or a JSON document. "auto:" before any of these:
+ * as many devices as are best (tsr_topology_choose). What is odd in a list (a device that lists itself, a link one way only) is a warning. TSR_MALFORMED: none. */
 TSR_API tsr_status tsr_topology_parse(tsr_session *session, const char *text, tsr_topology **out);
 TSR_API tsr_status tsr_topology_read(tsr_session *session, const char *path, tsr_topology **out);
 /* The GPUs of this machine, as CUDA's driver has them; a process of its own looks, so that this one may still start ranks as
@@ -1364,9 +1365,8 @@ TSR_API const char *tsr_topology_box(size_t i, const char **source);
 TSR_API size_t tsr_topology_links(const tsr_topology *topology);
 TSR_API bool tsr_topology_link_at(const tsr_topology *topology, size_t i, int *from, int *to,
                                   double *latency, double *bandwidth);
-/* A plan for the topology takes as many of its devices as are best, the fastest first ("auto:h100:8" in tsr_topology_parse):
- * smaller topologies become its choices, and tsr_plan_summary says what each would take. Where devices differ, others have more
- * ranks on faster devices: of speeds 3 and 1 a choice has 3 ranks that divide the first device, and 1 on the second. */
+/* A plan for the topology takes as many of its devices as are best, the fastest first ("auto:h100:8" in tsr_topology_parse): smaller topologies become its choices, and
+ * tsr_plan_summary says what each would take. Of speeds 3 and 1 a choice also has 3 ranks that divide the first device, and 1 on the second. */
 TSR_API tsr_status tsr_topology_choose(tsr_topology *topology);
 /* The i-th choice, owned by the topology; past the end the topology itself. */
 TSR_API const tsr_topology *tsr_topology_choice(const tsr_topology *topology, size_t i);
@@ -1378,20 +1378,16 @@ typedef struct tsr_measure_options {
     int devices;    /* so many ranks on this host; 0: one for each core, or the launcher's */
     double seconds; /* about so long; 0: 5 */
     const tsr_run_options *run; /* transport, threads, timeout; NULL: as for a run */
-    /* A model that is run too, whole and cut: what its nodes took beside their prices is kept in the topology, whose prices of
-     * such nodes are then those that were seen. NULL: none. Not under a launcher. */
-    const char *model;
+    const char *model;  /* run too, whole and cut: its nodes cost what they took; NULL: none */
     const char *inputs; /* of it: SET as in tsr_tensors_load; NULL: random */
 } tsr_measure_options;
-/* The devices that ranks are here, as ONNX Runtime and the transport reach them: arithmetic and memory with the threads that a rank
- * gets while all ranks work, what a node costs besides, the links between every two ranks, and, where all are on one host, how
- * long each collective takes (which then is its price). Under a launcher every rank calls it; *out is NULL on all but rank 0. */
+/* The devices that ranks are here, as ONNX Runtime and the transport reach them: arithmetic and memory with the threads that a rank gets while all ranks work, what a
+ * node costs besides, links, and, where all are on one host, how long each collective takes. Under a launcher every rank calls it; *out is NULL on all but rank 0. */
 TSR_API tsr_status tsr_topology_measure(tsr_session *session, const tsr_measure_options *options,
                                         tsr_topology **out);
 
-/* The topology of a configuration, which tsr_plan and tsr_model_set_topology keep with the model (metadata
- * ai.tessera.topology.NAME of configuration NAME; config NULL: the only one). *out NULL: it has none. TSR_INVALID: it has
- * another number of devices than the configuration (finding topology-misfit). */
+/* The topology of a configuration (NULL: the only one), which tsr_plan and tsr_model_set_topology keep with the model (metadata ai.tessera.topology.NAME).
+ * *out NULL: it has none. TSR_INVALID: it has another number of devices than the configuration (finding topology-misfit). */
 TSR_API tsr_status tsr_model_topology(tsr_model *model, const char *config, tsr_topology **out);
 /* Says which topology a configuration is for; NULL takes it away. TSR_INVALID as above, and nothing is changed. */
 TSR_API tsr_status tsr_model_set_topology(tsr_model *model, const tsr_config *config,

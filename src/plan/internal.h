@@ -375,6 +375,9 @@ int64_t tsr__planner_held(struct planner *planner, struct arena *arena, uint32_t
 // node.c: arithmetic or bytes, whichever takes longer, a quarter of the other, and what the engine takes besides.
 int64_t tsr__price_work(double work, struct work_kind kind, double bytes,
                         const tsr_topology_device *device);
+// Bytes per second of a way, of tensors that no cache holds and of those that one does.
+double tsr__far_speed(const tsr_topology_device *device, int move);
+double tsr__near_speed(const tsr_topology_device *device, int move);
 // topology: what was seen of nodes counts; NULL: nothing was.
 struct work_kind tsr__work_kind(const tsr_node *node, const struct shapes *shapes,
                                 const tsr_topology *topology);

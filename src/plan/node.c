@@ -79,12 +79,37 @@ static double rate_of(struct work_kind kind, const tsr_topology_device *device)
     return device->rates[kind.rate] * (of_type / flops);
 }
 
+// Ways that came later were measured as others were: without a speed of its own a way has that one's.
+static int older_way(int move)
+{
+    if (move == TSR_MOVE_ERROR)
+        return TSR_MOVE_CURVE;
+    return TSR_MOVE_STREAM;
+}
+
+double tsr__far_speed(const tsr_topology_device *device, int move)
+{
+    if (device->moves[move] > 0)
+        return device->moves[move];
+    if (device->moves[older_way(move)] > 0 && move >= TSR_MOVE_COPY)
+        return device->moves[older_way(move)];
+    return device->bandwidth;
+}
+
+double tsr__near_speed(const tsr_topology_device *device, int move)
+{
+    if (device->near[move] > 0)
+        return device->near[move];
+    if (device->moves[move] <= 0 && device->near[older_way(move)] > 0 && move >= TSR_MOVE_COPY)
+        return device->near[older_way(move)];
+    return tsr__far_speed(device, move);
+}
+
 // Bytes per second. Between the two sizes that were measured it is that on the line of both, in logarithms: of 16 MiB with 40 GB/s
 // near and 10 far, half way between 2 and 128 MiB, 20 GB/s.
 static double move_rate(int move, double bytes, const tsr_topology_device *device)
 {
-    double far = device->moves[move] > 0 ? device->moves[move] : device->bandwidth;
-    double near = device->near[move] > 0 ? device->near[move] : far;
+    double far = tsr__far_speed(device, move), near = tsr__near_speed(device, move);
     if (near == far || bytes >= FAR_BYTES)
         return far;
     if (bytes <= NEAR_BYTES)

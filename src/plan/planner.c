@@ -46,16 +46,6 @@ static double rate_of(const tsr_topology_device *device, int rate)
     return device->rates[rate] > 0 ? device->rates[rate] : device->flops;
 }
 
-static double move_of(const tsr_topology_device *device, int move)
-{
-    return device->moves[move] > 0 ? device->moves[move] : device->bandwidth;
-}
-
-static double near_of(const tsr_topology_device *device, int move)
-{
-    return device->near[move] > 0 ? device->near[move] : move_of(device, move);
-}
-
 // A node that all devices share ends with the slowest: in each number the worst of both.
 static void slow_down(tsr_topology_device *at, const tsr_topology_device *device, bool first)
 {
@@ -64,8 +54,8 @@ static void slow_down(tsr_topology_device *at, const tsr_topology_device *device
     for (int i = 0; i < TSR_RATE_COUNT; i++)
         keep_less(&at->rates[i], rate_of(device, i), first);
     for (int i = 0; i < TSR_MOVE_COUNT; i++) {
-        keep_less(&at->moves[i], move_of(device, i), first);
-        keep_less(&at->near[i], near_of(device, i), first);
+        keep_less(&at->moves[i], tsr__far_speed(device, i), first);
+        keep_less(&at->near[i], tsr__near_speed(device, i), first);
     }
     at->queued = device->queued && (first || at->queued);
     if (device->overhead > at->overhead)

@@ -282,7 +282,7 @@ struct node_kind {
 struct node_kind tsr__node_kind(const tsr_node *node, const struct shapes *shapes);
 // The operator that takes a part out of a value where it is brought into another layout, and its way through memory.
 #define RULE_SLICE      "Slice"
-#define RULE_SLICE_MOVE TSR_MOVE_STREAM
+#define RULE_SLICE_MOVE TSR_MOVE_COPY
 // Where a node's first output lies in memory (kernels.c).
 enum kernel_place {
     PLACE_OWN,        // in memory of its own

@@ -59,7 +59,7 @@ static void kinds_have_speeds(void **state)
     static const struct {
         const char *op;
         int move;
-    } cases[] = {{"Acos", TSR_MOVE_CURVE},         {"Erf", TSR_MOVE_CURVE},
+    } cases[] = {{"Acos", TSR_MOVE_CURVE},         {"Erf", TSR_MOVE_ERROR},
                  {"LogSoftmax", TSR_MOVE_SOFTMAX}, {"Sigmoid", TSR_MOVE_CURVE},
                  {"Softmax", TSR_MOVE_SOFTMAX},    {"Transpose", TSR_MOVE_TURN},
                  {"Neg", TSR_MOVE_STREAM}};
