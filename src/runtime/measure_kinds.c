@@ -136,11 +136,30 @@ static bool softmax_near(struct sample_graph *made, tsr_value *x)
 }
 static bool curve_far(struct sample_graph *made, tsr_value *x)
 {
-    return chain_of(made, x, "Erf", "Sigmoid", 2);
+    return chain_of(made, x, "Sigmoid", "Tanh", 2);
 }
 static bool curve_near(struct sample_graph *made, tsr_value *x)
 {
-    return chain_of(made, x, "Erf", "Sigmoid", 8);
+    return chain_of(made, x, "Sigmoid", "Tanh", 8);
+}
+
+static bool errors(struct sample_graph *made, tsr_value *x, int nodes)
+{
+    for (int i = 0; i < nodes; i++) {
+        tsr_node *node = add_node(made, MICROSOFT, "Gelu", &x, 1);
+        if (!node)
+            return false;
+        x = tsr_node_output(node, 0);
+    }
+    return give(made, x);
+}
+static bool error_far(struct sample_graph *made, tsr_value *x)
+{
+    return errors(made, x, 1);
+}
+static bool error_near(struct sample_graph *made, tsr_value *x)
+{
+    return errors(made, x, 8);
 }
 
 static bool norms(struct sample_graph *made, tsr_value *x, int nodes)
@@ -176,6 +195,30 @@ static bool reduce(struct sample_graph *made, tsr_value *x)
     static const int64_t axes[1] = {1};
     tsr_node *node = add_node(made, "", "ReduceMean", &x, 1);
     return node && tsr_node_set_ints(node, "axes", axes, 1) == TSR_OK && give_node(made, node);
+}
+
+// The first half of each row.
+static bool copy_part(struct sample_graph *made, tsr_value *x)
+{
+    static const int64_t bounds[3] = {0, WIDTH / 2, 1}, one[1] = {1};
+    tsr_value *in[4] = {x};
+    for (int i = 0; i < 3; i++) {
+        char name[32];
+        in[i + 1] = tsr_graph_add_initializer(made->graph, fresh_name(made, name, sizeof name),
+                                              TSR_INT64, 1, one, &bounds[i], sizeof bounds[i]);
+        if (!in[i + 1])
+            return false;
+    }
+    return give_node(made, add_node(made, "", "Slice", in, 4));
+}
+
+// Squares of 2 x 2, each element once: what memory gives.
+static bool pool_squares(struct sample_graph *made, tsr_value *x)
+{
+    static const int64_t sides[2] = {2, 2};
+    tsr_node *node = add_node(made, "", "MaxPool", &x, 1);
+    return node && tsr_node_set_ints(node, "kernel_shape", sides, 2) == TSR_OK &&
+           tsr_node_set_ints(node, "strides", sides, 2) == TSR_OK && give_node(made, node);
 }
 
 static bool pool(struct sample_graph *made, tsr_value *x)
@@ -401,6 +444,12 @@ const struct sample tsr__samples[] = {
     {AS_NEAR, TSR_MOVE_NORM, ON_ALL, 0.01, 1, NEAR, 8 * 2 * MIB, norm_near},
     {AS_MOVE, TSR_MOVE_CURVE, ON_ALL, 0.02, 8, FAR, 2 * 128 * MIB, curve_far},
     {AS_NEAR, TSR_MOVE_CURVE, ON_ALL, 0.01, 1, NEAR, 8 * 2 * MIB, curve_near},
+    {AS_MOVE, TSR_MOVE_ERROR, ON_ALL, 0.02, 8, FAR, 128 * MIB, error_far},
+    {AS_NEAR, TSR_MOVE_ERROR, ON_ALL, 0.01, 1, NEAR, 8 * 2 * MIB, error_near},
+    {AS_MOVE, TSR_MOVE_COPY, ON_ALL, 0.02, 8, FAR, 64 * MIB, copy_part},
+    {AS_NEAR, TSR_MOVE_COPY, ON_ALL, 0.01, 1, NEAR, 1 * MIB, copy_part},
+    {AS_MOVE, TSR_MOVE_POOL, ON_ALL, 0.02, 8, FLOATS(4, {1, 64, 512, 512}), 80 * MIB, pool_squares},
+    {AS_NEAR, TSR_MOVE_POOL, ON_ALL, 0.01, 1, FLOATS(4, {1, 64, 64, 64}), 1.25 * MIB, pool_squares},
     {AS_MOVE, TSR_MOVE_TURN, ON_ALL, 0.02, 8, FLOATS(3, {FAR_ROWS, 16, 64}), 128 * MIB, turn},
     {AS_NEAR, TSR_MOVE_TURN, ON_ALL, 0.01, 1, FLOATS(3, {NEAR_ROWS, 16, 64}), 2 * MIB, turn},
     {AS_MOVE, TSR_MOVE_REDUCE, ON_ALL, 0.02, 8, FAR, 64 * MIB, reduce},
