@@ -70,6 +70,8 @@ tsr_status tsr__precision_find(struct work *work) TSR_MUST_USE;
 double tsr__precision_of(const struct work *work, const char *name);
 // saturation.c: says so where the engine's 8-bit arithmetic may be why cut and whole differ.
 void tsr__verify_saturation(struct work *work);
+// Where cut and whole agree once all values are given out (`whole`: those of the whole model): says that the engine makes the difference.
+void tsr__verify_shortcut(struct work *work, const tsr_tensors *whole);
 // trials.c: random shardings, one after the other.
 tsr_status tsr__verify_trials(struct work *work, tsr_verify_result *result) TSR_MUST_USE;
 

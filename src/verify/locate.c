@@ -5,8 +5,8 @@
 //
 //     h [8, 6] lies as {2, 1} on ranks 0 and 1, and element 30 differs most: row 30 / 6 = 5 is of rows 4..7, which rank 1 has.
 //
-// Giving values out may change what an engine fuses, so that no value differs any more: then
-// nothing is said.
+// Giving values out may change what an engine leaves out or fuses, so that no value differs any
+// more: then that is the reason (shortcut.c).
 #include "verify/internal.h"
 #include "sharding/sharding.h"
 
@@ -196,6 +196,8 @@ void tsr__verify_locate(struct work *work, tsr_model *model, const char *config,
         tell(work, &found, rank, out);
     } else {
         tsr__diag_back(work->session, &mark, false); // the difference itself has been told
+        if (st == TSR_OK)
+            tsr__verify_shortcut(work, whole);
     }
     tsr_model_free(copy);
     tsr_tensors_free(cut);

@@ -167,6 +167,23 @@ def numbers_of_turns(p):
         assert not named or rc == 0, err
 
 
+@case
+def casts_left_out(program):
+    """Of two Casts in a row the engine takes the first out: verify says that, and both remedies hold."""
+    def casts(outs):
+        return model([node("Cast", ["x"], ["p"], "narrow", to=T.FLOAT16), node("Cast", ["p"], ["y"], "whole", to=T.UINT8)], {"x": (T.FLOAT, [8, 4])}, outs)
+    np.savez(program.at + "/in.npz", x=np.full((8, 4), 0.99998, "f4"))
+    byte, half = {"y": (T.UINT8, [8, 4])}, {"p": (T.FLOAT16, [8, 4])}
+    for outs, second, rc_wanted in ((byte, "{1,2:0,1}", 1), (byte, "{2,1:0,1}", 0), ({**byte, **half}, "{1,2:0,1}", 0)):
+        program.annotate(casts(outs), "narrow:p={2,1:0,1}", "whole:y=" + second)
+        rc, said, err = program.verify("--inputs", program.at + "/in.npz")
+        codes = [f["code"] for f in said["findings"]]
+        assert rc == rc_wanted and ("engine-shortcut" in codes) == (rc != 0), (rc, codes, err)
+        if rc:
+            found = next(f for f in said["findings"] if f["code"] == "engine-shortcut")
+            assert "the whole model" in found["message"] and "'p'" in str(found) and "alike" in str(found), found
+
+
 def main():
     failed, names = 0, sys.argv[2:] or list(CASES)
     for name in names:

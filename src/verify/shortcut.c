@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// shortcut.c - a difference that the engine makes by itself. ONNX Runtime leaves out what it finds needless between two nodes: of a
+// Cast to float16 and one to an integer behind it, the first. 0.99998 is 1 as a float16, but then becomes 0; where the second Cast is on
+// another device, what travels is a float16, and it becomes 1.
+//
+// A value that is given out is computed as the model says. So where cut and whole agree once all values are given out, the difference
+// came of such a shortcut, and not of the cut.
+#include "verify/internal.h"
+#include "rules/rules.h"
+
+static bool is_float(tsr_dtype type)
+{
+    return type == TSR_FLOAT16 || type == TSR_BFLOAT16 || type == TSR_FLOAT || type == TSR_DOUBLE;
+}
+
+// The one value that a node makes of one other; NULL: it makes or reads more.
+static const tsr_value *single(const tsr_node *node, const tsr_value **from)
+{
+    if (tsr_node_input_count(node) != 1 || tsr_node_output_count(node) != 1)
+        return NULL;
+    *from = tsr_node_input(node, 0);
+    return tsr_node_output(node, 0);
+}
+
+// The first node that makes whole numbers of floats which the node before has made narrower: [float32] -> float16 -> uint8.
+static const tsr_node *narrowed_before_integer(const tsr_model *model, const struct shapes *shapes)
+{
+    for (const tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node;
+         node = tsr_node_next(node)) {
+        const tsr_value *between = NULL, *wide = NULL, *to = single(node, &between);
+        if (!to || !between || !tsr_value_producer(between))
+            continue;
+        if (!single(tsr_value_producer(between), &wide) || !wide)
+            continue;
+        tsr_dtype narrow = tsr__shapes_element(shapes, between).dtype;
+        tsr_dtype before = tsr__shapes_element(shapes, wide).dtype;
+        if (is_float(narrow) && is_float(before) &&
+            tsr_dtype_bits(before) > tsr_dtype_bits(narrow) &&
+            !is_float(tsr__shapes_element(shapes, to).dtype))
+            return node;
+    }
+    return NULL;
+}
+
+// `whole`: all values of a second run of the whole model. Some output of the first run is another.
+static bool whole_has_changed(const struct work *work, const tsr_tensors *whole)
+{
+    for (size_t i = 0; i < tsr_tensors_count(work->whole); i++) {
+        const char *name = tsr_tensors_name(work->whole, i);
+        tsr_difference difference = tsr__compare(
+            work->whole, i, whole, tsr_tensors_find(whole, name), tsr__precision_of(work, name));
+        if (!difference.ok)
+            return true;
+    }
+    return false;
+}
+
+void tsr__verify_shortcut(struct work *work, const tsr_tensors *whole)
+{
+    struct place at = PLACE_NONE;
+    at.file = str_of(work->path);
+    const struct shapes *shapes = tsr__shapes_new(&work->arena, work->model);
+    const tsr_node *node = NULL;
+    if (shapes)
+        node = narrowed_before_integer(work->model, shapes);
+    const char *who = "a part of the model";
+    if (whole_has_changed(work, whole))
+        who = "the whole model";
+    if (node) {
+        at = tsr__place_node(node);
+        at.value = tsr__value_str(tsr_node_input(node, 0));
+    }
+    tsr__diag(work->session, DIAG_engine_shortcut, &at,
+              "make the value between the two nodes an output of the model, or shard both nodes "
+              "alike, so that nothing travels between them",
+              "the engine leaves a step out in %s, and the cut does not make the difference: where "
+              "all values are given out, cut and whole agree",
+              who);
+}
