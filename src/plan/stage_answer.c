@@ -100,23 +100,12 @@ static size_t stage_of(const struct staging *staging, const struct line *line, s
     return k;
 }
 
-// The stage of device 0; that of the last if it has none to do.
-static size_t first_device(const struct line *line)
-{
-    for (size_t k = 0; k < line->n; k++)
-        for (size_t device = 0; device < line->at[k].n; device++)
-            if (line->at[k].devices[device] == 0)
-                return k;
-    return line->n - 1;
-}
-
 // How long stage k is busy with one run: with what it takes in and hands over; longer where it waits for others, because it
-// reads what an earlier stage than the one before made, or brings outputs to a device 0 that is not its neighbour's.
+// reads what an earlier stage than the one before made.
 static int64_t busy_time(struct staging *staging, const struct line *line, const tsr_plan_stage *at,
                          size_t k)
 {
     const struct range *range = tsr__stages_range(staging, line->at[k].begin, line->at[k].end);
-    size_t gives = first_device(line);
     int64_t own = sum_of(at, k, k);
     if (k + 1 < line->n)
         own += at[k + 1].transfer;
@@ -128,12 +117,6 @@ static int64_t busy_time(struct staging *staging, const struct line *line, const
         if (from + 1 < k)
             waiting = sum_of(at, from, k - 1);
     }
-    // Device 0 has an earlier stage and waits for the outputs: the stages from its own to this
-    // one take one period together.
-    if (range && range->n_out && gives < k)
-        own = sum_of(at, gives, k);
-    else if (range && range->n_out && gives > k + 1)
-        own = sum_of(at, k, gives - 1);
     return larger(own, waiting);
 }
 

@@ -98,10 +98,11 @@ static int64_t number_of(const struct staging *staging, size_t k)
     return (int64_t)k;
 }
 
-// Hand-made stages keep their numbers; others are numbered in line. A line of one stage needs no number.
+// Hand-made stages keep their numbers; others are numbered in line. One stage needs no number if it has device 0, where
+// outputs are without stages.
 static tsr_status set_stages(struct staging *staging, const struct line *line)
 {
-    if (line->n <= 1 && !staging->n_hand)
+    if (line->n == 1 && !staging->n_hand && line->at[0].devices[0] == 0)
         return TSR_OK;
     for (size_t k = 0; k < line->n; k++)
         for (size_t i = staging->cut[line->at[k].begin]; i < staging->cut[line->at[k].end]; i++) {

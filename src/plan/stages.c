@@ -163,8 +163,7 @@ static int64_t send_time(struct search *search, int64_t from, const int64_t *to,
 {
     enum tsr_collective what = n == 1 ? TSR_SEND : TSR_BROADCAST;
     struct arena *arena = &search->staging->planner->arena;
-    // `start` and `n` name the receivers: a block is a stretch of the line. SIZE_MAX stands for
-    // device 0.
+    // `start` and `n` name the receivers: a block is a stretch of the line.
     int64_t key[4] = {bytes, from, (int64_t)start, (int64_t)n};
     struct str text = {(const char *)key, sizeof key};
     int64_t *found = tsr__map_get(&search->transfers, text);
@@ -183,27 +182,21 @@ static int64_t send_time(struct search *search, int64_t from, const int64_t *to,
     return *found;
 }
 
-// What a stage gets from the one before, and gives out of the pipeline: outputs go to device 0. Of one run of the model.
+// What a stage gets from the one before, of one run of the model. Outputs stay on the first device of the stage that makes them
+// (partition/steps/ports.c).
 static int64_t transfer_of(struct search *search, struct staging *model, size_t from, size_t to,
                            const struct block *block)
 {
-    static const int64_t first = 0;
-    const struct planner *planner = model->planner;
     const struct range *range = tsr__stages_range(model, from, to);
     size_t start = block->start;
-    int64_t ps = 0, gives = block->devices[0];
+    int64_t ps = 0;
     if (!range)
         return NEVER_FITS;
-    // What the stages before sent along lies on the device in line before this block. Outputs of
-    // the range are sent to device 0, unless this block's first device is that.
+    // What the stages before sent along lies on the device in line before this block.
     if (start > 0)
         for (size_t i = 0; i < range->n_in; i++)
             ps += send_time(search, search->order[start - 1], block->devices, block->n, start,
-                            tsr__stages_bytes(planner, range->in[i]));
-    if (gives != first)
-        for (size_t i = 0; i < range->n_out; i++)
-            ps += send_time(search, gives, &first, 1, SIZE_MAX,
-                            tsr__stages_bytes(planner, range->out[i]));
+                            tsr__stages_bytes(model->planner, range->in[i]));
     return smaller(ps, NEVER_FITS);
 }
 
@@ -297,13 +290,11 @@ static bool better(const struct search *search, const struct cell *a, const stru
 }
 
 // Runs follow one another only if each stage hands over to the next alone: who gives something to a later stage waits
-// until that one is done with the run before. The last stage gives the outputs.
+// until that one is done with the run before.
 static bool follows(struct staging *model, size_t begin, size_t i, size_t j)
 {
-    const struct range *before = tsr__stages_range(model, begin, i);
     const struct range *range = tsr__stages_range(model, i, j);
-    return before && range && range->earliest >= model->cut[begin] &&
-           (before->n_out == 0 || j == model->n_ranges);
+    return range && range->earliest >= model->cut[begin];
 }
 
 static bool all_follow(const struct search *search, size_t begin, size_t i, size_t j)
@@ -563,8 +554,7 @@ static bool is_descending(const struct search *search)
     return true;
 }
 
-// The line ends at device 0, which gives the outputs. Few unlike devices are tried in every order; where runs are to
-// follow one another, device 0 must not wait for others in the middle of the line.
+// In descending order; few unlike devices in every order.
 static void try_orders(struct search *search, tsr_objective objective, struct line *best)
 {
     size_t n = devices_of(search), own[ALL_SIZES], label[ALL_SIZES];
@@ -580,8 +570,7 @@ static void try_orders(struct search *search, tsr_objective objective, struct li
         if (search->status != TSR_OK || search->staging->hasty)
             return;
         order_by(search, own, label);
-        bool may_wait = search->flows && search->order[n - 1] != 0;
-        if (!is_descending(search) && !may_wait)
+        if (!is_descending(search))
             try_order(search, objective, best);
         if (!next_order(label, n))
             return;
