@@ -183,6 +183,32 @@ static bool are_alike(const tsr_topology *topology)
     return true;
 }
 
+// Stages by hand are compared with stages that are planned: only these leave outputs where they are made.
+static bool has_stages(tsr_model *model, const tsr_config *config)
+{
+    for (tsr_node *node = tsr_model_next_node(model, NULL); node;
+         node = tsr_model_next_node(model, node)) {
+        int64_t stage;
+        const tsr_node_config *said = tsr_node_find_config(node, config);
+        if (said && tsr_node_config_stage(said, &stage))
+            return true;
+    }
+    return false;
+}
+
+// Seconds of the best plan with stages; 0: there is none.
+static double best_staged(tsr_model *model, tsr_topology *topology)
+{
+    static const char name[] = "staged";
+    tsr_plan_options options = {
+        .size = sizeof options, .topology = topology, .stages = TSR_STAGES_AUTO, .config = name};
+    tsr_plan_summary plan = {.size = sizeof plan};
+    tsr_config *before = tsr_model_find_config(model, name);
+    if (!before && tsr_plan(model, &options, &plan) != TSR_OK)
+        return 0;
+    return simulated(model, name, topology);
+}
+
 static void try_hands(tsr_model *model, tsr_topology *topology, double planned, uint64_t seed,
                       uint64_t shardings, struct tally *tally)
 {
@@ -198,6 +224,8 @@ static void try_hands(tsr_model *model, tsr_topology *topology, double planned, 
         tally->shardings += seconds > 0;
         tally->skipped += seconds <= 0;
         if (seconds <= 0 || seconds * SLACK >= planned)
+            continue;
+        if (has_stages(model, config) && seconds * SLACK >= best_staged(model, topology))
             continue;
         tally->faster[uneven]++;
         tell_faster(model, config, seconds, planned, seed, trial);
