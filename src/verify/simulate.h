@@ -117,6 +117,11 @@ struct sim_heap {
 int64_t tsr__sim_take(struct sim_heap *heap, int64_t bytes);
 void tsr__sim_give(struct arena *arena, struct sim_heap *heap, int64_t from, int64_t bytes);
 
+// The order in which the engine runs the nodes, by their places in the file (simulate_order.c); NULL: no memory.
+int64_t *tsr__sim_order(struct arena *arena, const tsr_graph *graph);
+// The place in the file of the node of the main graph in which the node is.
+int64_t tsr__sim_place(const tsr_node *node);
+
 struct partition_part;
 struct shapes;
 // The node's inputs are constants: it is done when the model is loaded (simulate_memory.c).

@@ -22,6 +22,8 @@ bool tsr__sim_folded(const tsr_node *node)
 // Memory that one or several values have one after the other.
 struct store {
     int64_t bytes, from, end; // nodes
+    const tsr_value *first;   // of those
+    bool waits;               // among those that are free
 };
 // A value's store is found by its id; values that follow one another in place share one, whose end
 // moves on.
@@ -30,30 +32,34 @@ struct stores {
     const struct shapes *shapes;
     struct arena *arena;
     int64_t nodes;
-    size_t *of; // by value id: its store plus 1; 0: none
+    const tsr_node **order; // the nodes as they run
+    int64_t *turns;         // by place in the file: when the node runs
+    size_t *of;             // by value id: its store plus 1; 0: none
     VEC(struct store) list;
+    VEC(size_t) free; // stores whose values nobody needs any more, the last at the end
 };
 
-// A use inside of a body counts where the node of the main graph stands.
+struct last_use {
+    const int64_t *turns;
+    int64_t at;
+};
+
 static bool last_use(void *data, tsr_node *node, size_t input)
 {
-    int64_t *last = data;
+    struct last_use *last = data;
     (void)input;
-    while (tsr_graph_owner(tsr_node_graph(node)))
-        node = tsr_graph_owner(tsr_node_graph(node));
-    int64_t at = tsr_node_index(node);
-    larger(last, at);
+    larger(&last->at, last->turns[tsr__sim_place(node)]);
     return true;
 }
 
 // The last node that needs the value; outputs are needed after all of them.
 static int64_t end_of(const struct stores *stores, const tsr_value *value, int64_t made)
 {
-    int64_t last = made;
+    struct last_use last = {stores->turns, made};
     tsr_value_uses(value, last_use, &last);
     if (tsr_value_is_output(value))
         return stores->nodes;
-    return last;
+    return last.at;
 }
 
 static int64_t bytes_of(const struct stores *stores, const tsr_value *value)
@@ -62,45 +68,112 @@ static int64_t bytes_of(const struct stores *stores, const tsr_value *value)
     return tsr__price_bytes(stores->shapes, value, &sized);
 }
 
+// An engine uses memory again for values that look alike: the same number of elements in another shape is not enough.
+static bool look_alike(const struct stores *stores, const tsr_value *a, const tsr_value *b)
+{
+    struct shape x = tsr__shapes_of(stores->shapes, a), y = tsr__shapes_of(stores->shapes, b);
+    if (x.rank != y.rank || x.rank < 1 || bytes_of(stores, a) != bytes_of(stores, b))
+        return false;
+    for (int d = 0; d < x.rank; d++)
+        if (x.dims[d].value < 0 || x.dims[d].value != y.dims[d].value)
+            return false;
+    return true;
+}
+
+#define NO_MEMORY SIZE_MAX // the value lies in an input or a constant
+
 // The store that the first output of the node takes over; 0: none. An input whose store others need afterwards is left
 // alone, unless the output is that input.
-static size_t taken_over(const struct stores *stores, const tsr_node *node, int64_t bytes,
-                         int64_t at)
+static size_t taken_over(const struct stores *stores, const tsr_node *node, int64_t at)
 {
     enum kernel_place place = tsr__kernel_place(node, stores->shapes);
-    if (place == PLACE_OWN)
+    if (place == PLACE_OWN || tsr_node_input_count(node) == 0)
         return 0;
+    const tsr_value *first = tsr_node_input(node, 0);
+    if (place == PLACE_OF_INPUT && first) {
+        size_t store = stores->of[tsr__value_id(first)];
+        return store ? store : NO_MEMORY;
+    }
     for (size_t i = 0; i < tsr_node_input_count(node); i++) {
         const tsr_value *value = tsr_node_input(node, i);
         size_t store = 0;
         if (value)
             store = stores->of[tsr__value_id(value)];
-        if (!store || bytes_of(stores, value) != bytes)
-            continue;
-        if (place == PLACE_OF_INPUT || stores->list.at[store - 1].end <= at)
+        if (store && store != NO_MEMORY && stores->list.at[store - 1].end <= at &&
+            look_alike(stores, value, tsr_node_output(node, 0)))
             return store;
     }
     return 0;
 }
 
-// Only the first output may take over an input's memory, and no communication does.
-static void add_output(struct stores *stores, const tsr_node *node, size_t i, int64_t at)
+// The store that was freed last of those that fit the value; 0: none does. It is kept from the time when it was free on: the
+// engine has planned to use it again and does not give it back in between.
+static size_t used_again(struct stores *stores, const tsr_value *value)
+{
+    for (size_t i = stores->free.n; i > 0; i--) {
+        size_t store = stores->free.at[i - 1];
+        if (!look_alike(stores, stores->list.at[store - 1].first, value))
+            continue;
+        stores->free.n--;
+        memmove(&stores->free.at[i - 1], &stores->free.at[i],
+                (stores->free.n - (i - 1)) * sizeof *stores->free.at);
+        stores->list.at[store - 1].waits = false;
+        return store;
+    }
+    return 0;
+}
+
+// Outputs of the graph have memory of their own. Only the first output of a node may lie over an input, and none of a
+// communication does.
+static size_t find_store(struct stores *stores, const tsr_node *node, size_t i, int64_t at)
 {
     const tsr_value *value = tsr_node_output(node, i);
-    int64_t bytes = bytes_of(stores, value), end = end_of(stores, value, at);
     size_t store = 0;
+    if (tsr_value_is_output(value))
+        return 0;
     if (i == 0 && strcmp(tsr_node_domain(node), DOMAIN) != 0)
-        store = taken_over(stores, node, bytes, at);
+        store = taken_over(stores, node, at);
+    if (!store && tsr_value_use_count(value))
+        store = used_again(stores, value);
+    return store;
+}
+
+// `own`: as a plan counts, each value in memory of its own.
+static void add_output(struct stores *stores, const tsr_node *node, size_t i, int64_t at, bool own)
+{
+    const tsr_value *value = tsr_node_output(node, i);
+    int64_t end = end_of(stores, value, at);
+    size_t store = 0;
+    if (!own)
+        store = find_store(stores, node, i, at);
     struct store *fresh = NULL;
     if (!store)
         fresh = vec_push(stores->arena, &stores->list);
     if (fresh) {
-        *fresh = (struct store){bytes, at, end};
+        *fresh = (struct store){bytes_of(stores, value), at, end, value, false};
         store = stores->list.n;
-    } else if (store && end > stores->list.at[store - 1].end) {
-        stores->list.at[store - 1].end = end;
+    } else if (store && store != NO_MEMORY) {
+        larger(&stores->list.at[store - 1].end, end);
     }
     stores->of[tsr__value_id(value)] = store;
+}
+
+// After the node: stores of values that it was the last to read, or that nobody reads, are free.
+static void free_store(struct stores *stores, const tsr_value *value, int64_t at)
+{
+    size_t store = 0;
+    if (value)
+        store = stores->of[tsr__value_id(value)];
+    if (!store || store == NO_MEMORY)
+        return;
+    struct store *freed = &stores->list.at[store - 1];
+    if (freed->waits || freed->end > at)
+        return;
+    size_t *place = vec_push(stores->arena, &stores->free);
+    if (place) {
+        *place = store;
+        freed->waits = true;
+    }
 }
 
 // The largest sum of stores that live at the same node, by changes at begin and end.
@@ -158,40 +231,60 @@ static int64_t with_gaps(struct stores *stores)
 static void list_stores(struct stores *stores, bool own)
 {
     stores->list.n = 0;
-    int64_t at = 0;
-    for (const tsr_node *node = tsr_graph_first(tsr_model_graph(stores->model)); node;
-         node = tsr_node_next(node), at++) {
+    stores->free.n = 0;
+    for (int64_t at = 0; at < stores->nodes; at++) {
+        const tsr_node *node = stores->order[at];
         if (tsr__sim_folded(node))
             continue;
-        for (size_t i = 0; i < tsr_node_output_count(node); i++) {
-            if (!tsr_node_output(node, i))
-                continue;
-            add_output(stores, node, i, at);
-            // A plan counts each value apart: nothing may be taken over from this one.
-            if (own)
-                stores->of[tsr__value_id(tsr_node_output(node, i))] = 0;
-        }
+        for (size_t i = 0; i < tsr_node_output_count(node); i++)
+            if (tsr_node_output(node, i))
+                add_output(stores, node, i, at, own);
+        for (size_t i = 0; i < tsr_node_input_count(node); i++)
+            free_store(stores, tsr_node_input(node, i), at);
+        for (size_t i = 0; i < tsr_node_output_count(node); i++)
+            free_store(stores, tsr_node_output(node, i), at);
     }
 }
 
+// The nodes in the order of the file; where `order` is not NULL, order[k] is the place in the file of the one that runs k-th.
+static void set_order(struct stores *stores, const int64_t *order)
+{
+    int64_t at = 0;
+    for (int64_t k = 0; k < stores->nodes; k++)
+        stores->turns[order ? order[k] : k] = k;
+    for (const tsr_node *node = tsr_graph_first(tsr_model_graph(stores->model)); node;
+         node = tsr_node_next(node))
+        stores->order[stores->turns[at++]] = node;
+}
+
+static bool open_stores(struct stores *stores)
+{
+    size_t n = (size_t)stores->nodes + 1;
+    stores->of = ARENA_ARRAY(stores->arena, size_t, tsr__model_value_ids(stores->model) + 1);
+    stores->order = ARENA_ARRAY(stores->arena, const tsr_node *, n);
+    stores->turns = ARENA_ARRAY(stores->arena, int64_t, n);
+    return stores->of && stores->order && stores->turns;
+}
+
 // `memory` is comparable with a plan's; `peak` is what the process will show: with scratch, gaps
-// and the engine's own.
+// and the engine's own, in the engine's order.
 tsr_status tsr__sim_memory(struct sim_device *device, const tsr_model *model,
                            const struct shapes *shapes, struct arena *scratch)
 {
     const tsr_graph *graph = tsr_model_graph(model);
-    struct stores stores = {model, shapes, scratch, (int64_t)tsr_graph_node_count(graph),
-                            NULL,  {0}};
+    struct stores stores = {.model = model, .shapes = shapes, .arena = scratch};
+    stores.nodes = (int64_t)tsr_graph_node_count(graph);
     int64_t inputs = 0;
-    bool sized = true;
-    stores.of = ARENA_ARRAY(scratch, size_t, tsr__model_value_ids(model) + 1);
-    if (!stores.of)
+    int64_t *order = tsr__sim_order(scratch, graph);
+    if (!order || !open_stores(&stores))
         return TSR_NOMEM;
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
-        inputs = sum_of(inputs, tsr__price_bytes(shapes, tsr_graph_input(graph, i), &sized));
+        inputs = sum_of(inputs, bytes_of(&stores, tsr_graph_input(graph, i)));
     int64_t kept = sum_of(device->weights, inputs);
+    set_order(&stores, NULL);
     list_stores(&stores, true);
     device->memory = sum_of(kept, most_at_once(&stores));
+    set_order(&stores, order);
     list_stores(&stores, false);
     device->peak = sum_of(sum_of(kept, device->scratch), with_gaps(&stores));
     device->peak = sum_of(device->peak, PLAN_ENGINE_BYTES);
