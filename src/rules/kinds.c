@@ -110,7 +110,7 @@ static bool is_depthwise(const tsr_node *node, const struct shapes *shapes)
     return shape.rank > 1 && shape.dims[1].value == 1;
 }
 
-// ---- what engines do within the convolution before it ---------------------------------------------
+// ---- what engines do within the node before it -----------------------------------------------------
 
 static bool is_op(const tsr_node *node, const char *op)
 {
@@ -136,6 +136,22 @@ static bool joins_convolution(const tsr_node *node)
            is_op(made_for_one(tsr_node_input(node, 1)), "Conv");
 }
 
+static bool is_one_number(const tsr_value *value, const struct shapes *shapes)
+{
+    struct shape shape = tsr__shapes_of(shapes, value);
+    return tsr_value_initializer(value) &&
+           (shape.rank == 0 || (shape.rank == 1 && shape.dims[0].value == 1));
+}
+
+// A product that is scaled by one number.
+static bool scales_product(const tsr_node *node, const struct shapes *shapes)
+{
+    if (!is_op(node, "Mul") && !is_op(node, "Div"))
+        return false;
+    const tsr_value *a = tsr_node_input(node, 0), *b = tsr_node_input(node, 1);
+    return is_op(made_for_one(a), "MatMul") && b && is_one_number(b, shapes);
+}
+
 // Conv, Add, Relu one after the other: ONNX Runtime does all three where it convolves, on CPUs and GPUs.
 static bool is_swallowed(const tsr_node *node)
 {
@@ -156,7 +172,7 @@ static bool is_swallowed(const tsr_node *node)
 struct node_kind tsr__node_kind(const tsr_node *node, const struct shapes *shapes)
 {
     struct node_kind kind = {NONE, TSR_MOVE_STREAM};
-    if (is_swallowed(node))
+    if (is_swallowed(node) || scales_product(node, shapes))
         return (struct node_kind){NONE, NODE_MOVES_NOTHING};
     size_t low = 0, high = TSR_COUNT(rows);
     while (low < high) {
