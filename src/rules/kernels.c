@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels.c - how ONNX Runtime's kernels for CPUs use memory: which results lie where an input lay.
+// kernels.c - how ONNX Runtime's kernels for CPUs use memory: which results lie where an input lay, and what a kernel has besides
+// its inputs and outputs while it runs.
 //
-// From the definitions of its kernels (1.31: MayInplace and Alias). A sum of two tensors is not among them.
+// From the definitions of its kernels (1.31: MayInplace and Alias; what they ask their allocator for). A sum of two tensors does not lie over
+// one of them.
 #include "rules/rules.h"
 
 #include <stdlib.h>
@@ -36,7 +38,7 @@ static bool is_among(const tsr_node *node, const char *const *rows, size_t n)
     return bsearch(tsr_node_op(node), rows, n, sizeof *rows, by_name) != NULL;
 }
 
-enum kernel_place tsr__kernel_place(const tsr_node *node, const struct shapes *shapes)
+enum kernel_place tsr__node_place(const tsr_node *node, const struct shapes *shapes)
 {
     if (is_among(node, input_itself, TSR_COUNT(input_itself)))
         return PLACE_OF_INPUT;
@@ -46,4 +48,94 @@ enum kernel_place tsr__kernel_place(const tsr_node *node, const struct shapes *s
     if (tsr__node_kind(node, shapes).move == NODE_MOVES_NOTHING)
         return PLACE_OVER_INPUT;
     return PLACE_OWN;
+}
+
+// ---- what a kernel has besides ------------------------------------------------------------------
+
+struct kernel {
+    const tsr_node *node;
+    const struct shapes *shapes;
+};
+
+static struct shape input_shape(const struct kernel *kernel, size_t i)
+{
+    if (i >= tsr_node_input_count(kernel->node) || !tsr_node_input(kernel->node, i))
+        return (struct shape){.rank = -1};
+    return tsr__shapes_of(kernel->shapes, tsr_node_input(kernel->node, i));
+}
+
+// Product of the dimensions from `first` on; 0: not known.
+static double product_from(struct shape shape, int first)
+{
+    double n = 1;
+    if (shape.rank < first)
+        return 0;
+    for (int d = first; d < shape.rank; d++) {
+        if (shape.dims[d].value < 0)
+            return 0;
+        n *= (double)shape.dims[d].value;
+    }
+    return n;
+}
+
+// Every element of the input, spread over the window and the channels of a group: X [n, c, h, w], W [c, m, kh, kw].
+static double columns_of_transposed(const struct kernel *kernel)
+{
+    return 4 * product_from(input_shape(kernel, 0), 2) * product_from(input_shape(kernel, 1), 1);
+}
+
+// One image of sums of 32 bits; the window of every element of the result, in bytes, unless it is a single one. Weights with sign need only
+// a pointer for each element of the window.
+static double sums_and_columns(const struct kernel *kernel, size_t weights)
+{
+    struct shape w = input_shape(kernel, weights);
+    struct shape y = tsr__shapes_of(kernel->shapes, tsr_node_output(kernel->node, 0));
+    double image = product_from(y, 2), window = product_from(w, 1);
+    if (tsr_value_dtype(tsr_node_input(kernel->node, weights)) == TSR_INT8)
+        return 8 * image * product_from(w, 2);
+    double columns = product_from(w, 2) > 1 ? image * window : 0;
+    return 4 * product_from(y, 1) + columns;
+}
+static double scratch_quantized_conv(const struct kernel *kernel)
+{
+    return sums_and_columns(kernel, 3);
+}
+static double scratch_integer_conv(const struct kernel *kernel)
+{
+    return sums_and_columns(kernel, 1);
+}
+
+// The gates of all steps at once, for each direction: X [steps, batch, inputs], R [directions, gates x hidden, hidden].
+static double gates_of_steps(const struct kernel *kernel)
+{
+    struct shape x = input_shape(kernel, 0), r = input_shape(kernel, 2);
+    if (x.rank != 3 || r.rank != 3 || x.dims[2].value <= 0)
+        return 0;
+    double steps = product_from(x, 0) / (double)x.dims[2].value;
+    return 4 * steps * (double)r.dims[0].value * (double)r.dims[1].value;
+}
+
+// Sorted by name.
+static const struct scratch_row {
+    const char *op;
+    double (*bytes)(const struct kernel *kernel);
+} scratch_rows[] = {
+    {"ConvInteger", scratch_integer_conv},
+    {"ConvTranspose", columns_of_transposed},
+    {"GRU", gates_of_steps},
+    {"LSTM", gates_of_steps},
+    {"QLinearConv", scratch_quantized_conv},
+    {"RNN", gates_of_steps},
+};
+
+int64_t tsr__node_scratch(const tsr_node *node, const struct shapes *shapes)
+{
+    struct kernel kernel = {node, shapes};
+    for (size_t i = 0; i < TSR_COUNT(scratch_rows); i++) {
+        if (strcmp(scratch_rows[i].op, tsr_node_op(node)) != 0)
+            continue;
+        double bytes = scratch_rows[i].bytes(&kernel);
+        return bytes > 0 && bytes < 0x1p62 ? (int64_t)bytes : 0;
+    }
+    return 0;
 }

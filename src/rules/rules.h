@@ -289,7 +289,12 @@ enum kernel_place {
     PLACE_OVER_INPUT, // over an input of its size that nobody reads afterwards
     PLACE_OF_INPUT,   // it is the first input, told another shape
 };
-enum kernel_place tsr__kernel_place(const tsr_node *node, const struct shapes *shapes);
+enum kernel_place tsr__node_place(const tsr_node *node, const struct shapes *shapes);
+// Bytes that the node's kernel has besides its inputs and outputs while it runs; sizes that are not known count 0.
+int64_t tsr__node_scratch(const tsr_node *node, const struct shapes *shapes);
+// The node's first input is copied into the layout of its kernel, or its first output out of that (blocked.c).
+bool tsr__node_copies_input(const tsr_node *node, const struct shapes *shapes);
+bool tsr__node_copies_output(const tsr_node *node, const struct shapes *shapes);
 // Of that input no more is read than is written: a dimension of it is only looked into.
 bool tsr__rule_looks_up(const struct rule *rule, int input);
 

@@ -20,8 +20,9 @@ bool tsr__sim_folded(const tsr_node *node)
 }
 
 // Memory that one or several values have one after the other.
+// The node that runs k-th does so at time 2 k; copies of what it made are made at 2 k + 1, when its inputs may be gone.
 struct store {
-    int64_t bytes, from, end; // nodes
+    int64_t bytes, from, end; // times
     const tsr_value *first;   // of those
     bool waits;               // among those that are free
 };
@@ -33,14 +34,14 @@ struct stores {
     struct arena *arena;
     int64_t nodes;
     const tsr_node **order; // the nodes as they run
-    int64_t *turns;         // by place in the file: when the node runs
+    int64_t *times;         // by place in the file: when the node runs
     size_t *of;             // by value id: its store plus 1; 0: none
     VEC(struct store) list;
     VEC(size_t) free; // stores whose values nobody needs any more, the last at the end
 };
 
 struct last_use {
-    const int64_t *turns;
+    const int64_t *times;
     int64_t at;
 };
 
@@ -48,17 +49,17 @@ static bool last_use(void *data, tsr_node *node, size_t input)
 {
     struct last_use *last = data;
     (void)input;
-    larger(&last->at, last->turns[tsr__sim_place(node)]);
+    larger(&last->at, last->times[tsr__sim_place(node)]);
     return true;
 }
 
 // The last node that needs the value; outputs are needed after all of them.
 static int64_t end_of(const struct stores *stores, const tsr_value *value, int64_t made)
 {
-    struct last_use last = {stores->turns, made};
+    struct last_use last = {stores->times, made};
     tsr_value_uses(value, last_use, &last);
     if (tsr_value_is_output(value))
-        return stores->nodes;
+        return 2 * stores->nodes;
     return last.at;
 }
 
@@ -86,7 +87,7 @@ static bool look_alike(const struct stores *stores, const tsr_value *a, const ts
 // alone, unless the output is that input.
 static size_t taken_over(const struct stores *stores, const tsr_node *node, int64_t at)
 {
-    enum kernel_place place = tsr__kernel_place(node, stores->shapes);
+    enum kernel_place place = tsr__node_place(node, stores->shapes);
     if (place == PLACE_OWN || tsr_node_input_count(node) == 0)
         return 0;
     const tsr_value *first = tsr_node_input(node, 0);
@@ -158,6 +159,26 @@ static void add_output(struct stores *stores, const tsr_node *node, size_t i, in
     stores->of[tsr__value_id(value)] = store;
 }
 
+// Memory that goes with the node, and is never used for a value.
+static void add_passing(struct stores *stores, int64_t bytes, int64_t at)
+{
+    struct store *fresh = NULL;
+    if (bytes > 0)
+        fresh = vec_push(stores->arena, &stores->list);
+    if (fresh)
+        *fresh = (struct store){.bytes = bytes, .from = at, .end = at};
+}
+
+// What the node has besides its inputs and outputs: copies in another layout, and scratch memory.
+static void add_scratch(struct stores *stores, const tsr_node *node, int64_t at)
+{
+    add_passing(stores, tsr__node_scratch(node, stores->shapes), at);
+    if (tsr__node_copies_input(node, stores->shapes))
+        add_passing(stores, bytes_of(stores, tsr_node_input(node, 0)), at);
+    if (tsr__node_copies_output(node, stores->shapes))
+        add_passing(stores, bytes_of(stores, tsr_node_output(node, 0)), at + 1);
+}
+
 // After the node: stores of values that it was the last to read, or that nobody reads, are free.
 static void free_store(struct stores *stores, const tsr_value *value, int64_t at)
 {
@@ -180,7 +201,7 @@ static void free_store(struct stores *stores, const tsr_value *value, int64_t at
 static int64_t most_at_once(struct stores *stores)
 {
     int64_t now = 0, most = 0;
-    int64_t *change = ARENA_ARRAY(stores->arena, int64_t, (size_t)stores->nodes + 2);
+    int64_t *change = ARENA_ARRAY(stores->arena, int64_t, 2 * (size_t)stores->nodes + 2);
     int64_t largest =
         INT64_MAX / ((int64_t)stores->list.n + 1); // so that all together are a number
     if (!change)
@@ -190,7 +211,7 @@ static int64_t most_at_once(struct stores *stores)
         change[stores->list.at[i].from] += bytes;
         change[stores->list.at[i].end + 1] -= bytes;
     }
-    for (int64_t i = 0; i <= stores->nodes; i++) {
+    for (int64_t i = 0; i <= 2 * stores->nodes; i++) {
         now += change[i];
         larger(&most, now);
     }
@@ -205,7 +226,7 @@ static int64_t with_gaps(struct stores *stores)
     int64_t small = 0;
     size_t n = stores->list.n;
     int64_t *places = ARENA_ARRAY(stores->arena, int64_t, n + 1);
-    size_t *first = ARENA_ARRAY(stores->arena, size_t, (size_t)stores->nodes + 2);
+    size_t *first = ARENA_ARRAY(stores->arena, size_t, 2 * (size_t)stores->nodes + 2);
     size_t *next = ARENA_ARRAY(stores->arena, size_t, n + 1);
     if (!places || !first || !next)
         return 0;
@@ -232,13 +253,15 @@ static void list_stores(struct stores *stores, bool own)
 {
     stores->list.n = 0;
     stores->free.n = 0;
-    for (int64_t at = 0; at < stores->nodes; at++) {
-        const tsr_node *node = stores->order[at];
+    for (int64_t at = 0; at < 2 * stores->nodes; at += 2) {
+        const tsr_node *node = stores->order[at / 2];
         if (tsr__sim_folded(node))
             continue;
         for (size_t i = 0; i < tsr_node_output_count(node); i++)
             if (tsr_node_output(node, i))
                 add_output(stores, node, i, at, own);
+        if (!own)
+            add_scratch(stores, node, at);
         for (size_t i = 0; i < tsr_node_input_count(node); i++)
             free_store(stores, tsr_node_input(node, i), at);
         for (size_t i = 0; i < tsr_node_output_count(node); i++)
@@ -251,10 +274,10 @@ static void set_order(struct stores *stores, const int64_t *order)
 {
     int64_t at = 0;
     for (int64_t k = 0; k < stores->nodes; k++)
-        stores->turns[order ? order[k] : k] = k;
+        stores->times[order ? order[k] : k] = 2 * k;
     for (const tsr_node *node = tsr_graph_first(tsr_model_graph(stores->model)); node;
          node = tsr_node_next(node))
-        stores->order[stores->turns[at++]] = node;
+        stores->order[stores->times[at++] / 2] = node;
 }
 
 static bool open_stores(struct stores *stores)
@@ -262,8 +285,8 @@ static bool open_stores(struct stores *stores)
     size_t n = (size_t)stores->nodes + 1;
     stores->of = ARENA_ARRAY(stores->arena, size_t, tsr__model_value_ids(stores->model) + 1);
     stores->order = ARENA_ARRAY(stores->arena, const tsr_node *, n);
-    stores->turns = ARENA_ARRAY(stores->arena, int64_t, n);
-    return stores->of && stores->order && stores->turns;
+    stores->times = ARENA_ARRAY(stores->arena, int64_t, n);
+    return stores->of && stores->order && stores->times;
 }
 
 // `memory` is comparable with a plan's; `peak` is what the process will show: with scratch, gaps

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// blocked.c - copies between the usual layout of images and that of convolutions: ONNX Runtime's convolutions for CPUs work on
+// channels in blocks, and so do pools, sums and activations that follow them. Where another operator reads such a value, or a convolution
+// another's, there is a copy.
+//
+//     x -> Conv -> Relu -> Conv -> Relu -> HaloExchange: x is copied before the first Conv, what the last Relu makes after it
+#include "rules/rules.h"
+
+#include <stdlib.h>
+
+#define LEAST_CHANNELS 16 // with fewer, a convolution reads the usual layout
+#define DEEPEST        64 // nodes that are looked at between a value and a convolution before it
+
+// Sorted by name; `begins`: they bring their input into blocks, the others only take it so.
+static const struct blocked_row {
+    const char *op;
+    bool begins;
+} rows[] = {
+    {"Add", false},
+    {"AveragePool", true},
+    {"BatchNormalization", false},
+    {"Concat", false},
+    {"Conv", true},
+    {"FusedConv", true},
+    {"Gelu", false},
+    {"GlobalAveragePool", false},
+    {"GlobalMaxPool", false},
+    {"HardSigmoid", false},
+    {"MaxPool", true},
+    {"Relu", false},
+    {"Resize", false},
+    {"Sigmoid", false},
+    {"Sum", false},
+    {"Tanh", false},
+    {"Upsample", false},
+};
+
+static int by_op(const void *op, const void *row)
+{
+    return strcmp(op, ((const struct blocked_row *)row)->op);
+}
+
+static const struct blocked_row *row_of(const tsr_node *node)
+{
+    return bsearch(tsr_node_op(node), rows, TSR_COUNT(rows), sizeof *rows, by_op);
+}
+
+// Images of float32 with two axes; weights, where there are any, are constants.
+static bool is_blocked_op(const tsr_node *node, const struct shapes *shapes)
+{
+    const struct blocked_row *row = row_of(node);
+    if (!row || tsr_node_input_count(node) == 0 || !tsr_node_input(node, 0))
+        return false;
+    const tsr_value *x = tsr_node_input(node, 0);
+    if (tsr_value_dtype(x) != TSR_FLOAT || tsr__shapes_of(shapes, x).rank != 4)
+        return false;
+    if (!row->begins || tsr_node_input_count(node) < 2)
+        return true;
+    return tsr_value_initializer(tsr_node_input(node, 1)) != NULL;
+}
+
+// The value is made in blocks: by an operator that begins with them, or that follows one.
+static bool is_blocked(const tsr_value *value, const struct shapes *shapes, int deep)
+{
+    const tsr_node *maker = tsr_value_producer(value);
+    if (!maker || !is_blocked_op(maker, shapes))
+        return false;
+    if (row_of(maker)->begins || deep > DEEPEST)
+        return true;
+    return is_blocked(tsr_node_input(maker, 0), shapes, deep + 1);
+}
+
+// ---- copies ------------------------------------------------------------------------------------
+
+static bool takes_blocks(const tsr_node *node, const struct shapes *shapes)
+{
+    return row_of(node) && is_blocked_op(node, shapes);
+}
+
+struct readers {
+    const struct shapes *shapes;
+    bool others; // one of them wants the usual layout
+};
+
+static bool look_at_reader(void *data, tsr_node *node, size_t input)
+{
+    struct readers *readers = data;
+    (void)input;
+    readers->others = readers->others || !takes_blocks(node, readers->shapes);
+    return true;
+}
+
+static bool wants_channels(const tsr_value *x, const struct shapes *shapes)
+{
+    struct shape shape = tsr__shapes_of(shapes, x);
+    return shape.rank == 4 && shape.dims[1].value >= LEAST_CHANNELS;
+}
+
+bool tsr__node_copies_input(const tsr_node *node, const struct shapes *shapes)
+{
+    if (!is_blocked_op(node, shapes) || !row_of(node)->begins)
+        return false;
+    const tsr_value *x = tsr_node_input(node, 0);
+    return wants_channels(x, shapes) && !is_blocked(x, shapes, 0);
+}
+
+bool tsr__node_copies_output(const tsr_node *node, const struct shapes *shapes)
+{
+    const tsr_value *y = tsr_node_output(node, 0);
+    struct readers readers = {shapes, false};
+    if (!y || !is_blocked(y, shapes, 0))
+        return false;
+    tsr_value_uses(y, look_at_reader, &readers);
+    return readers.others || tsr_value_is_output(y);
+}
