@@ -184,6 +184,17 @@ def casts_left_out(program):
             assert "the whole model" in found["message"] and "'p'" in str(found) and "alike" in str(found), found
 
 
+@case
+def ranks_of_no_turns(p):
+    """Of no turns, a Loop that is cut gives the rank that turns would have, whether the engine can infer it or not."""
+    body = helper.make_graph([node("Identity", ["go"], ["on"], name="go"), node("Add", ["v", "v"], ["more"], name="add"), node("Neg", ["more"], ["each"], name="neg")], "body",
+                             [info("turn", T.INT64, []), info("go", T.BOOL, []), info("v", T.FLOAT, None)],
+                             [info("on", T.BOOL, []), info("more", T.FLOAT, None), info("each", T.FLOAT, None)])
+    out = cut(p, [node("Loop", ["times", "", "start"], ["y", "turns"], name="n", body=body)], {"start": (T.FLOAT, [2, 4])}, {"y": (T.FLOAT, [2, 4]), "turns": (T.FLOAT, None)},
+              "n:start={1,2:0,1}", [tensor(np.array(0), "times")], start=np.ones((2, 4), "f4"))
+    assert out["turns"].ndim == 3 and out["turns"].shape[0] == 0 and (out["y"] == 1).all(), out["turns"].shape
+
+
 def main():
     failed, names = 0, sys.argv[2:] or list(CASES)
     for name in names:
