@@ -3,6 +3,7 @@
 without optimisation gives for each."""
 import numpy as np
 
+import blocks
 import bodies
 import cases
 import inside
@@ -14,7 +15,8 @@ from lawful import LAWS, lawful
 from refusals import all_nodes
 
 MAKERS = nodes.MAKERS + shapes.MAKERS + bodies.MAKERS + cases.MAKERS
-FAMILIES = [MAKERS, MAKERS, nodes.MAKERS + shapes.MAKERS, nodes.MAKERS + bodies.MAKERS * 4 + shapes.MAKERS, cases.MAKERS + nodes.MAKERS[:3]]
+FAMILIES = [MAKERS, MAKERS, nodes.MAKERS + shapes.MAKERS, nodes.MAKERS + bodies.MAKERS * 4 + shapes.MAKERS, cases.MAKERS + nodes.MAKERS[:3],
+            blocks.MAKERS + nodes.MAKERS[:2] + shapes.MAKERS]
 
 
 def one_size_each(model, arrays):
@@ -143,7 +145,7 @@ def make(seed):
     """A case, or None where nothing came about."""
     opset_draw = Maker(seed).rng.random()
     opset = 21 if opset_draw < 0.6 else 18 if opset_draw < 0.7 else 23 if opset_draw < 0.82 else 24 if opset_draw < 0.9 else cases.NEWEST
-    if opset_draw > 0.93:
+    if opset_draw > 0.87:
         opset = cases.OPSETS[seed % len(cases.OPSETS)]
     maker = Maker(seed * 2 + 1, opset)
     rng, s = maker.rng, maker.main
