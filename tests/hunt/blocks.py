@@ -78,6 +78,85 @@ def normalised_groups(b):
     return b.op("Mul", y, b.weight(channels, *[1] * (len(b.shape(x)) - 2), like=x))
 
 
+def heads_of(b, x, heads):
+    """[b s h*d] as [b h s d]."""
+    depth = b.shape(x)[2] // heads
+    entries = b.rng.choice([(0, 0, heads, depth), (0, -1, heads, depth), None])
+    y = b.reshape(x, *(entries or (b.size(x, 0), b.size(x, 1), heads, depth)))
+    return b.op("Transpose", y, perm=[0, 2, 1, 3])
+
+
+def repeated(b, x, times):
+    """Heads of keys or values that several heads of queries share."""
+    heads, depth = b.shape(x)[1], b.shape(x)[3]
+    way = b.rng.choice(["tile", "expand", "computed"])
+    y = b.unsqueeze(x, 2)
+    if way == "tile":
+        y = b.op("Tile", y, b.const(1, 1, times, 1, 1))
+    elif way == "expand":
+        y = b.op("Expand", y, b.const(1, 1, times, 1, 1))
+    else:
+        sizes = [b.size(x, 0), b.size(x, 1), b.const(times), b.size(x, 2), b.size(x, 3)]
+        y = b.op("Expand", y, b.op("Concat", *sizes, axis=0, keep=False))
+    return b.reshape(y, b.size(x, 0), heads * times, b.rng.choice([-1, b.size(x, 2)]), depth)
+
+
+def turned(b, x):
+    """Rotary positions, by halves or by neighbours, with angles of a Range over the sequence."""
+    depth = b.shape(x)[3]
+    steps = b.op("Cast", b.op("Range", b.number(0), b.scalar(x, 2), b.number(1), keep=False), to=1)
+    angles = b.op("Mul", b.unsqueeze(steps, 1), b.s.constant(np.geomspace(1, 0.1, depth // 2).astype("f4")))
+    angles = b.op("Concat", angles, angles, axis=1)
+    if b.rng.random() < 0.6:
+        rest = b.op("Concat", b.op("Neg", b.cut(x, depth // 2, FAR, 3)), b.cut(x, 0, depth // 2, 3), axis=3)
+    else:
+        pairs = b.reshape(x, 0, 0, 0, depth // 2, 2)
+        one, two = (b.op("Gather", pairs, b.number(k), axis=4) for k in (0, 1))
+        pairs = b.op("Concat", b.unsqueeze(b.op("Neg", two), 4), b.unsqueeze(one, 4), axis=4)
+        rest = b.op("Reshape", pairs, b.op("Shape", x, keep=False)) if b.rng.random() < 0.5 else b.reshape(pairs, 0, 0, 0, -1)
+    return b.op("Add", b.op("Mul", x, b.op("Cos", angles)), b.op("Mul", rest, b.op("Sin", angles)))
+
+
+def hidden(b, scores):
+    """A mask of places: causal, and now and then a window of the last few."""
+    steps = [b.op("Range", b.number(0), b.scalar(scores, axis), b.number(1), keep=False) for axis in (2, 3)]
+    query, key = b.unsqueeze(steps[0], 1), b.unsqueeze(steps[1], 0)
+    seen = b.op("Not", b.op("Greater", key, query))
+    if b.rng.random() < 0.3:
+        seen = b.op("And", seen, b.op("Greater", key, b.op("Sub", query, b.number(2))))
+    if b.rng.random() < 0.4:
+        seen = b.unsqueeze(seen, 0, 1)
+    low, nothing = (b.s.constant(np.array(v, "f4")) for v in (-100, 0))
+    return b.op("Add", scores, b.op("Where", seen, nothing, low)) if b.rng.random() < 0.6 else b.op("Where", seen, scores, low)
+
+
+def attention(b):
+    """Queries, keys and values of one projection or of three, positions, shared heads, a cache, a mask, and back."""
+    x = b.s.pick(lambda a: a.ndim == 3 and a.size and a.dtype == np.float32, "f") or b.s.fresh(b.s.maker.numbers((2, 5, 6)), constant=0)
+    heads, shared, depth = b.rng.choice([2, 4]), b.rng.choice([1, 2]), b.rng.choice([2, 4])
+    wide, narrow = heads * depth, heads // shared * depth
+    width = b.shape(x)[2]
+    if b.rng.random() < 0.5:
+        all_three = b.op("MatMul", x, b.weight(width, wide + 2 * narrow, like=x))
+        q, k, v = (b.cut(all_three, at, at + n, 2) for at, n in ((0, wide), (wide, narrow), (wide + narrow, narrow)))
+    else:
+        q, k, v = (b.op("MatMul", x, b.weight(width, n, like=x)) for n in (wide, narrow, narrow))
+    q, k, v = heads_of(b, q, heads), heads_of(b, k, heads // shared), heads_of(b, v, heads // shared)
+    if b.rng.random() < 0.5 and b.opset >= 11:
+        q, k = turned(b, q), turned(b, k)
+    if b.rng.random() < 0.3 and not b.s.outer:
+        past = (b.shape(x)[0], heads // shared, b.rng.choice([1, 3]), depth)
+        k, v = (b.op("Concat", b.s.fresh(b.s.maker.numbers(past), constant=0), y, axis=2) for y in (k, v))
+    if shared > 1:
+        k, v = repeated(b, k, shared), repeated(b, v, shared)
+    scores = b.op("MatMul", q, b.op("Transpose", k, perm=[0, 1, 3, 2]))
+    if b.rng.random() < 0.6 and b.opset >= 11:
+        scores = hidden(b, scores)
+    y = b.op("Transpose", b.op("MatMul", b.op("Softmax", scores, axis=-1 if b.opset >= 13 else 3), v), perm=[0, 2, 1, 3])
+    y = b.reshape(y, 0, 0, wide) if b.rng.random() < 0.5 else b.reshape(y, b.size(x, 0), b.size(x, 1), -1)
+    return b.op("MatMul", y, b.weight(wide, width, like=x))
+
+
 def rolled(b):
     """A cyclic shift along an axis, as Slice and Concat."""
     x = first(b.s, "f", 2, 4)
@@ -94,4 +173,4 @@ def cut_short(block):
     return maker
 
 
-MAKERS = [(cut_short(block), weight) for block, weight in ((normalised_groups, 3), (rolled, 2))]
+MAKERS = [(cut_short(block), weight) for block, weight in ((normalised_groups, 3), (attention, 4), (rolled, 2))]
