@@ -164,6 +164,32 @@ def rolled(b):
     return b.op("Concat", b.cut(x, by, FAR, axis), b.cut(x, 0, by, axis), axis=axis)
 
 
+def windows(b):
+    """[n h w c] in windows of 2 x 2, something done in each, and back."""
+    x = b.s.pick(lambda a: a.ndim == 4 and a.size and a.shape[1] % 2 == 0 and a.shape[2] % 2 == 0, "f")
+    x = x or b.s.fresh(b.s.maker.numbers((2, 4, 6, 3)), constant=0)
+    n, high, wide, c = b.shape(x)
+    y = b.reshape(x, b.rng.choice([-1, 0, b.size(x, 0)]), high // 2, 2, wide // 2, 2, c)
+    y = b.reshape(b.op("Transpose", y, perm=[0, 1, 3, 2, 4, 5]), -1, 4, c)
+    y = b.op("Softmax", y, axis=-1 if b.opset >= 13 else 2)
+    y = b.op("Transpose", b.reshape(y, -1, high // 2, wide // 2, 2, 2, c), perm=[0, 1, 3, 2, 4, 5])
+    return b.op("Reshape", y, b.op("Shape", x, keep=False)) if b.rng.random() < 0.5 else b.reshape(y, -1, high, wide, c)
+
+
+def experts(b):
+    """The rows that a router gives to each expert are found, multiplied, and added at their places."""
+    x = b.s.pick(lambda a: a.ndim == 2 and a.size and a.dtype == np.float32, "f") or b.s.fresh(b.s.maker.numbers((5, 4)), constant=0)
+    width, n = b.shape(x)[1], b.rng.choice([2, 3])
+    best = b.op("ArgMax", b.op("MatMul", x, b.weight(width, n, like=x)), axis=1, keepdims=0)
+    total, nothing = b.op("Mul", x, b.s.constant(np.array(0, "f4"))), b.number(0)
+    for e in range(n):
+        rows = b.op("NonZero", b.op("Equal", best, b.number(e)))
+        rows = b.op("Gather", rows, nothing, axis=0)
+        part = b.op("MatMul", b.op("Gather", x, rows, axis=0), b.weight(width, width, like=x))
+        total = b.op("ScatterND", total, b.unsqueeze(rows, 1), part, reduction="add" if b.opset >= 16 else None)
+    return total
+
+
 def cut_short(block):
     def maker(s):
         try:
@@ -173,4 +199,4 @@ def cut_short(block):
     return maker
 
 
-MAKERS = [(cut_short(block), weight) for block, weight in ((normalised_groups, 3), (attention, 4), (rolled, 2))]
+MAKERS = [(cut_short(block), weight) for block, weight in ((normalised_groups, 3), (attention, 4), (rolled, 2), (windows, 1), (experts, 1))]
