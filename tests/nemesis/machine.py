@@ -58,7 +58,8 @@ def left_early(text):
 
 
 def of_launcher(transport, text):
-    words = ("BAD TERMINATION", "exiting improperly", "exited on signal", "noticed that process rank", "lost communication", "KILLED BY SIGNAL", "process manager error", "returned\na non-zero exit code")
+    words = ("BAD TERMINATION", "exiting improperly", "exited on signal", "noticed that process rank", "lost communication", "KILLED BY SIGNAL", "process manager error", "returned\na non-zero exit code",
+             "Shared memory error")  # MPICH's own last word, while it starts
     return family(transport) in LAUNCHERS and any(w in text for w in words)
 
 

@@ -176,7 +176,7 @@ class Run:
         if None in codes and ranks and all(map(machine.is_stopped, ranks)):
             for pid in ranks:
                 machine.send(pid, signal.SIGCONT)
-            codes, text = self.wait(DEADLINE_S)
+            codes, text = self.wait(DEADLINE_S + STARTING_S)  # one that was stopped at its start may now wait for others
             ranks = [pid for pid in self.processes() if machine.is_tessera(pid)]
         if None in codes and not ranks and machine.launcher(self.transport, self.ranks):
             self.hung = True
