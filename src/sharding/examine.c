@@ -393,12 +393,23 @@ static bool same_symbol(const char *a, const char *b)
     return strcmp(a, b) == 0;
 }
 
+// The size is what the tensor is declared to have there. Where that is wrong (onnx's inference gives a STFT without `onesided` twice its
+// frequencies) a spec that repeats it is not: it was written by the declaration, and what was found counts.
+static bool repeats_declaration(const tsr_spec *spec, int64_t axis, int64_t size)
+{
+    const tsr_value *value = tsr_spec_value(spec);
+    int rank = value ? tsr_value_rank(value) : -1;
+    int64_t front = axis < 0 ? axis + rank : axis;
+    return front >= 0 && front < rank && tsr_value_dim(value, (int)front).value == size;
+}
+
 // The stated size of an axis of one factor against the shape.
 static void examine_stated(struct spec_scope *sc, const tsr_spec *spec, int64_t axis,
                            tsr_dim stated, tsr_dim real)
 {
     bool named = stated.value < 0 && stated.symbol && stated.symbol[0];
-    if (stated.value >= 0 && real.value >= 0 && stated.value != real.value)
+    bool other = stated.value >= 0 && real.value >= 0 && stated.value != real.value;
+    if (other && !repeats_declaration(spec, axis, stated.value))
         ERROR(sc, spec, spec_size, axis,
               HINT(sc, "did you mean %lld? The size may also be left out", (long long)real.value),
               "axis %lld is stated to have %lld elements, the tensor has %lld there",

@@ -106,6 +106,9 @@ def stale():
         yield "declared as 1, the input is %s" % (size or "open"), m, ["a:x={1,2:0,1}", "b:h={1,2:0,1}"], {"x": f4(3, 6)}
     m = model([node("Relu", ["x"], ["h"], name="a"), node("Neg", ["h"], ["y"], name="b"), node("Abs", ["z"], ["w"], name="c")] + SIZES, {"z": ["n", 6], "x": [None, 6]}, SEEN + ["w"], declared={"h": ["n", 6]})
     yield "declared by the name of another input", m, ["a:x={1,2:0,1}", "b:h={1,2:0,1}"], {"x": f4(3, 6), "z": f4(5, 6)}
+    nodes = [node("STFT", ["x", "step", "", "length"], ["f"], name="f"), node("Gather", ["f", "zero"], ["y"], name="g", axis=3)]
+    m = model(nodes + SIZES, {"x": ["n", 16, 1]}, SEEN, {"step": np.array(2), "length": np.array(8), "zero": np.array(0)}, {"f": ["n", 5, 8, 2]})
+    yield "twice the frequencies, as onnx infers them", m, ["g:f={1,1,2,1:0,1}"], {"x": f4(2, 16, 1)}
 
 
 def old_sets():
