@@ -5,6 +5,8 @@ POINTS  points of each kind of fault that are tried in each command: more are sa
 SAMPLE  1: of the commands that run models only two
 JOBS    commands at a time (default 2)    ONLY  commands by the start of their names    KIND  kinds of calls by the start of their names
 
+SIGTERM or Ctrl-C: no more points, and those before are counted.
+
 Quick where TMPDIR is in memory (/dev/shm): what is waited for is mostly the disk. Ends with the counts. Exit 1 if anything was lost, half-written, left behind, crashed or ended with a wrong code.
 """
 import collections
@@ -12,6 +14,7 @@ import concurrent.futures
 import glob
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -130,17 +133,21 @@ def self_test(torture, pool, program):
 
 def main():
     program, shim, careless = map(os.path.abspath, WORDS[:3])
-    tally, folder = Tally(), tempfile.mkdtemp(prefix="tessera-torture-")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    tally, folder, blind = Tally(), tempfile.mkdtemp(prefix="tessera-torture-"), []
     faults = [f for f in trial.FAULTS if f.kind.startswith(GIVEN.get("KIND", ""))]
     try:
         torture = Torture(folder, program, shim)
         cases.make_inputs(program, torture.inputs, {**os.environ, **torture.env})
         with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-            blind = [] if "ONLY" in GIVEN else self_test(torture, pool, careless)
+            if "ONLY" not in GIVEN:
+                blind = self_test(torture, pool, careless)
             for case in cases.CASES:
                 sampled = "SAMPLE" not in GIVEN or not case.engine or case.name in ("run-shm", "bench")
                 if sampled and case.name.startswith(GIVEN.get("ONLY", "")):
                     torture.run_case(pool, case, faults, tally)
+    except KeyboardInterrupt:
+        print("ended before all was tried")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     for what in blind:
