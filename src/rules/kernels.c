@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels.c - how ONNX Runtime's kernels for CPUs use memory: which results lie where an input lay, and what a kernel has besides
+// kernels.c - how ONNX Runtime's kernels use memory: which results lie where an input lay, and what a kernel has besides
 // its inputs and outputs while it runs.
 //
 // From the definitions of its kernels (1.31: MayInplace and Alias; what they ask their allocator for). A sum of two tensors does not lie over
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 // Sorted by name. Names stand for all domains: no two domains have one name for different operators here.
-static const char *const over_input[] = {
+static const char *const over_input_cpu[] = {
     "BitCast",       "Cast",
     "Celu",          "Clip",
     "DFT",           "Elu",
@@ -23,6 +23,11 @@ static const char *const over_input[] = {
     "Softsign",      "Tanh",
     "TensorScatter", "ThresholdedRelu",
     "Trilu",
+};
+static const char *const over_input_cuda[] = {
+    "Elu",       "Gelu",          "HardSigmoid",     "HardSwish", "LeakyRelu", "Relu",
+    "ScatterND", "Selu",          "Shrink",          "Sigmoid",   "Softplus",  "Softsign",
+    "Tanh",      "TensorScatter", "ThresholdedRelu", "Trilu",
 };
 static const char *const input_itself[] = {
     "Dropout", "ExpandDims", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze",
@@ -38,11 +43,19 @@ static bool is_among(const tsr_node *node, const char *const *rows, size_t n)
     return bsearch(tsr_node_op(node), rows, n, sizeof *rows, by_name) != NULL;
 }
 
-enum kernel_place tsr__node_place(const tsr_node *node, const struct shapes *shapes)
+static bool writes_over(const tsr_node *node, enum kernels kernels)
+{
+    if (kernels == KERNELS_CUDA)
+        return is_among(node, over_input_cuda, TSR_COUNT(over_input_cuda));
+    return is_among(node, over_input_cpu, TSR_COUNT(over_input_cpu));
+}
+
+enum kernel_place tsr__node_place(const tsr_node *node, const struct shapes *shapes,
+                                  enum kernels kernels)
 {
     if (is_among(node, input_itself, TSR_COUNT(input_itself)))
         return PLACE_OF_INPUT;
-    if (is_among(node, over_input, TSR_COUNT(over_input)))
+    if (writes_over(node, kernels))
         return PLACE_OVER_INPUT;
     // What the convolution before it does as well: the result is that one's.
     if (tsr__node_kind(node, shapes).move == NODE_MOVES_NOTHING)

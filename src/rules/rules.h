@@ -283,16 +283,19 @@ struct node_kind tsr__node_kind(const tsr_node *node, const struct shapes *shape
 // The operator that takes a part out of a value where it is brought into another layout, and its way through memory.
 #define RULE_SLICE      "Slice"
 #define RULE_SLICE_MOVE TSR_MOVE_COPY
+// Whose kernels run a node.
+enum kernels { KERNELS_CPU, KERNELS_CUDA };
 // Where a node's first output lies in memory (kernels.c).
 enum kernel_place {
     PLACE_OWN,        // in memory of its own
     PLACE_OVER_INPUT, // over an input of its size that nobody reads afterwards
     PLACE_OF_INPUT,   // it is the first input, told another shape
 };
-enum kernel_place tsr__node_place(const tsr_node *node, const struct shapes *shapes);
-// Bytes that the node's kernel has besides its inputs and outputs while it runs; sizes that are not known count 0.
+enum kernel_place tsr__node_place(const tsr_node *node, const struct shapes *shapes,
+                                  enum kernels kernels);
+// Bytes that the node's kernel for CPUs has besides its inputs and outputs while it runs; sizes that are not known count 0.
 int64_t tsr__node_scratch(const tsr_node *node, const struct shapes *shapes);
-// The node's first input is copied into the layout of its kernel, or its first output out of that (blocked.c).
+// On CPUs the node's first input is copied into the layout of its kernel, or its first output out of that (blocked.c).
 bool tsr__node_copies_input(const tsr_node *node, const struct shapes *shapes);
 bool tsr__node_copies_output(const tsr_node *node, const struct shapes *shapes);
 // Of that input no more is read than is written: a dimension of it is only looked into.

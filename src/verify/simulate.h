@@ -47,6 +47,7 @@ struct sim_device {
     VEC(struct sim_task) tasks;
     int64_t weights, memory, peak;
     int64_t scratch; // bytes that communication has besides
+    bool is_gpu;
     // while it runs
     size_t at;
     int request;

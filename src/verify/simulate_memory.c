@@ -32,6 +32,7 @@ struct stores {
     const tsr_model *model;
     const struct shapes *shapes;
     struct arena *arena;
+    enum kernels kernels;
     int64_t nodes;
     const tsr_node **order; // the nodes as they run
     int64_t *times;         // by place in the file: when the node runs
@@ -87,7 +88,7 @@ static bool look_alike(const struct stores *stores, const tsr_value *a, const ts
 // alone, unless the output is that input.
 static size_t taken_over(const struct stores *stores, const tsr_node *node, int64_t at)
 {
-    enum kernel_place place = tsr__node_place(node, stores->shapes);
+    enum kernel_place place = tsr__node_place(node, stores->shapes, stores->kernels);
     if (place == PLACE_OWN || tsr_node_input_count(node) == 0)
         return 0;
     const tsr_value *first = tsr_node_input(node, 0);
@@ -172,6 +173,8 @@ static void add_passing(struct stores *stores, int64_t bytes, int64_t at)
 // What the node has besides its inputs and outputs: copies in another layout, and scratch memory.
 static void add_scratch(struct stores *stores, const tsr_node *node, int64_t at)
 {
+    if (stores->kernels != KERNELS_CPU)
+        return;
     add_passing(stores, tsr__node_scratch(node, stores->shapes), at);
     if (tsr__node_copies_input(node, stores->shapes))
         add_passing(stores, bytes_of(stores, tsr_node_input(node, 0)), at);
@@ -289,14 +292,16 @@ static bool open_stores(struct stores *stores)
     return stores->of && stores->order && stores->times;
 }
 
-// `memory` is comparable with a plan's; `peak` is what the process will show: with scratch, gaps
-// and the engine's own, in the engine's order.
+// `memory` is comparable with a plan's; `peak` is what the process will show, in the engine's order: with scratch, gaps and the engine's
+// own. A GPU's arena tells what was in use, without gaps, and the engine's own lies on the host.
 tsr_status tsr__sim_memory(struct sim_device *device, const tsr_model *model,
                            const struct shapes *shapes, struct arena *scratch)
 {
     const tsr_graph *graph = tsr_model_graph(model);
     struct stores stores = {.model = model, .shapes = shapes, .arena = scratch};
     stores.nodes = (int64_t)tsr_graph_node_count(graph);
+    if (device->is_gpu)
+        stores.kernels = KERNELS_CUDA;
     int64_t inputs = 0;
     int64_t *order = tsr__sim_order(scratch, graph);
     if (!order || !open_stores(&stores))
@@ -309,6 +314,10 @@ tsr_status tsr__sim_memory(struct sim_device *device, const tsr_model *model,
     device->memory = sum_of(kept, most_at_once(&stores));
     set_order(&stores, order);
     list_stores(&stores, false);
+    if (device->is_gpu) {
+        device->peak = sum_of(kept, most_at_once(&stores));
+        return arena_status(scratch);
+    }
     device->peak = sum_of(sum_of(kept, device->scratch), with_gaps(&stores));
     device->peak = sum_of(device->peak, PLAN_ENGINE_BYTES);
     return arena_status(scratch);

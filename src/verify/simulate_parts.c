@@ -15,6 +15,8 @@
 #include "sharding/sharding.h"
 #include "topology/topology.h"
 
+#include <strings.h>
+
 #define DOMAIN "ai.tessera"
 
 // What a Reshard carries, and the shape of what it moves.
@@ -338,6 +340,8 @@ static tsr_status read_part(struct sim *sim, int64_t device, const struct partit
     size_t n;
     tsr__arena_init(&scratch, sim->session);
     sim_device->weights = part->weight_bytes;
+    const char *name = sim->topology->device[device].name;
+    sim_device->is_gpu = name && strncasecmp(name, "CUDA", 4) == 0;
     struct shapes *shapes = NULL;
     if (tsr__sim_sizes(&scratch, part->model, sizes, n_sizes, &all, &n))
         shapes = tsr__shapes_bound(&scratch, part->model, all, n, false);
