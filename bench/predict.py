@@ -109,7 +109,7 @@ def figure(name, model, machine, rounds, seconds, folder):
     played = min(1e3 * s["seconds"] for s in sims)
     say("predict: " + name + ", plan and simulation", "%.2f ms" % said, "%.2f ms" % played, said / played, AGREE)
     said, took = max(t["peak"] for s in sims for t in s["timeline"]) / 2**20, max(max(m or 0 for m in r["memory"]) for r in runs) / 2**20
-    if took > 0 and not machine.gpu:
+    if took > 0:
         say("predict: " + name + ", memory", "%.1f MiB" % said, "%.1f MiB" % took, said / took, MEMORY)
     return name, planned, parts
 

@@ -225,12 +225,14 @@ static void time_communication(const tsr_job *job)
     }
 }
 
-// Of threads of this process: the memory is all of theirs together.
+// Of threads of this process: the memory is all of theirs together, but each has its own of its GPU.
 static void tell_here(const struct bench *bench, struct told *all, int ranks, int64_t memory)
 {
     for (int i = 0; i < ranks; i++) {
         const struct endpoint *endpoint = tsr__job_endpoint(bench->job, i);
-        all[i].memory = ranks == 1 ? memory : 0;
+        all[i].memory = tsr__job_gpu_memory(bench->job, i);
+        if (all[i].memory == 0 && ranks == 1)
+            all[i].memory = memory;
         all[i].comm_s = endpoint ? endpoint->comm_s : 0;
     }
 }
@@ -246,7 +248,9 @@ static tsr_status gather(struct bench *bench, struct told *all, int ranks)
     }
     struct arena arena;
     struct comm_trouble why;
-    struct told mine = {place->comm_s, memory};
+    struct told mine = {place->comm_s, tsr__job_gpu_memory(bench->job, 0)};
+    if (mine.memory == 0)
+        mine.memory = memory;
     int64_t *group = all_ranks(bench->session, &arena, ranks);
     struct comm_buffer *send = ARENA_ARRAY(&arena, struct comm_buffer, (size_t)ranks);
     struct comm_buffer *recv = ARENA_ARRAY(&arena, struct comm_buffer, (size_t)ranks);

@@ -194,6 +194,8 @@ tsr_status tsr__run_may_fork(tsr_session *session, const struct manifest *manife
 // none); fingerprint of the partition.
 struct endpoint *tsr__job_place(const tsr_job *job);
 struct endpoint *tsr__job_endpoint(const tsr_job *job, int i);
+// The most that rank i of this process had of its GPU; 0: it is on none, or the engine does not tell.
+int64_t tsr__job_gpu_memory(const tsr_job *job, int i);
 // Bytes of the inputs that a job's only rank here reads where the caller has them; 0: it has several ranks, or none.
 int64_t tsr__job_input_bytes(const tsr_job *job, const tsr_tensors *inputs);
 uint64_t tsr__job_plan(const tsr_job *job);

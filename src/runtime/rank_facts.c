@@ -38,6 +38,13 @@ static int64_t most_in_use(const struct rank *rank, const OrtMemoryInfo *where)
     return bytes;
 }
 
+int64_t tsr__job_gpu_memory(const tsr_job *job, int i)
+{
+    if (i >= job->n || !job->rank_threads[i].rank.on_gpu)
+        return 0;
+    return most_in_use(&job->rank_threads[i].rank, job->rank_threads[i].rank.on_gpu);
+}
+
 // A GPU's arena has the weights too; on the host they lie where their files are mapped. A rank that has this process for
 // itself took what the process has grown by.
 // Several ranks in one process cannot be told apart from outside: then the arena's own count and
