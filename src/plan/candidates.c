@@ -208,19 +208,53 @@ static double bytes_moved(struct making *making, const struct candidate *candida
     return bytes + outputs;
 }
 
-// Parts that are not equal are as long as the device that ends last.
-static int64_t longest_part(struct making *making, const struct candidate *candidate)
+// What the device takes for what it does at that place; LARGEST_PART: for the largest part.
+static int64_t part_time(struct making *making, const struct candidate *candidate, int64_t place,
+                         int64_t device)
 {
     const struct planner *planner = making->planner;
-    int64_t longest = 0;
-    for (size_t i = 0; i < making->place.n_devices; i++) {
-        int64_t number = tsr__planner_device(planner, making->place.devices[i]);
-        int64_t takes = tsr__price_work(local_work(making, (int64_t)i), making->strategy->kind,
-                                        bytes_moved(making, candidate, (int64_t)i),
-                                        &planner->machine.topology->device[number]);
-        longest = larger(longest, takes);
+    int64_t number = tsr__planner_device(planner, device);
+    return tsr__price_work(local_work(making, place), making->strategy->kind,
+                           bytes_moved(making, candidate, place),
+                           &planner->machine.topology->device[number]);
+}
+
+// Devices that differ, and parts that are not equal: each device's time is noted, and the one that ends last counts.
+static void each_part(struct making *making, struct candidate *candidate)
+{
+    struct planner *planner = making->planner;
+    size_t n = (size_t)planner->machine.n;
+    int64_t *each = ARENA_ARRAY(&planner->arena, int64_t, n);
+    if (!each)
+        return;
+    if (making->place.devices) {
+        for (size_t i = 0; i < making->place.n_devices; i++)
+            each[making->place.devices[i]] =
+                part_time(making, candidate, (int64_t)i, making->place.devices[i]);
+    } else {
+        for (size_t device = 0; device < n; device++)
+            each[device] = part_time(making, candidate, LARGEST_PART, (int64_t)device);
     }
-    return longest;
+    for (size_t device = 0; device < n; device++)
+        candidate->compute = larger(candidate->compute, each[device]);
+    candidate->each = each;
+    candidate->n_each = n;
+}
+
+// Some device takes another time for the same node.
+static bool are_unlike(const struct planner *planner)
+{
+    const tsr_topology_device *first =
+        &planner->machine.topology->device[tsr__planner_device(planner, 0)];
+    for (int64_t i = 1; i < planner->machine.n; i++) {
+        const tsr_topology_device *device =
+            &planner->machine.topology->device[tsr__planner_device(planner, i)];
+        if (device->flops != first->flops || device->bandwidth != first->bandwidth ||
+            device->overhead != first->overhead ||
+            memcmp(device->rates, first->rates, sizeof device->rates) != 0)
+            return true;
+    }
+    return false;
 }
 
 static bool has_shares(const struct placement *placement)
@@ -242,8 +276,8 @@ void tsr__making_cost(struct making *making, struct candidate *candidate)
         if (value->constant)
             candidate->weights += tsr__planner_bytes(making->planner, candidate->in[i], value);
     }
-    if (has_shares(&making->place)) {
-        candidate->compute = longest_part(making, candidate);
+    if (has_shares(&making->place) || are_unlike(making->planner)) {
+        each_part(making, candidate);
         return;
     }
     tsr_topology_device slowest = making->planner->machine.slowest;
@@ -507,8 +541,10 @@ static void add_stat(struct making *making)
     // `keep` may have refused it; only a candidate that was added is made dearer.
     size_t before = making->strategy->at.n;
     keep(making, &candidate, NULL);
-    if (making->strategy->at.n > before)
+    if (making->strategy->at.n > before) {
         making->strategy->at.at[before].compute *= STAT_PASSES;
+        making->strategy->at.at[before].each = NULL;
+    }
 }
 
 // A sum that only the caller reads goes to the device that gives it, not to all.

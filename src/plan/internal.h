@@ -35,10 +35,12 @@ struct plan_value {
 
 // One way to run a node.
 struct candidate {
-    uint32_t *in;          // by input: the layout that it needs; PLAN_NO_LAYOUT: absent
-    uint32_t *out;         // by output: the layout that it gives, reductions done
-    uint32_t *before;      // by output: as it lies before that; PLAN_NO_LAYOUT: nothing is done
-    int64_t compute;       // of the slowest device
+    uint32_t *in;        // by input: the layout that it needs; PLAN_NO_LAYOUT: absent
+    uint32_t *out;       // by output: the layout that it gives, reductions done
+    uint32_t *before;    // by output: as it lies before that; PLAN_NO_LAYOUT: nothing is done
+    int64_t compute;     // of the device that takes longest
+    const int64_t *each; // the same of each of n_each devices, where they differ; NULL: they do not
+    size_t n_each;
     int64_t comm;          // of the reduction
     int64_t weights;       // bytes of constants on a device
     const char *reduction; // the operator, or NULL
@@ -341,6 +343,9 @@ bool tsr__choice_tensors(const struct planner *planner, const tsr_node *node,
 // What the best answer of the program costs in which a node, found by name, runs in each of its ways.
 tsr_status tsr__planner_explain(struct planner *planner, const struct program *program,
                                 const char *name, tsr_plan_summary *out) TSR_MUST_USE;
+
+// waiting.c: picoseconds that the program counts and devices that differ do not wait for, in the chosen plan of all nodes.
+int64_t tsr__planner_not_waited(struct planner *planner);
 
 // no_plan.c: says why there is no plan, and what would do. proved: there is none; else none was found.
 tsr_status tsr__planner_refuse(struct planner *planner, const tsr_plan_options *options,

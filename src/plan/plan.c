@@ -164,6 +164,7 @@ static tsr_status summarize(struct planner *planner, const struct program_result
     out->memory = memory;
     out->peak = peak;
     out->copies = 1;
+    out->milliseconds = (double)(result->cost - tsr__planner_not_waited(planner)) / 1e9;
     if (block->devices) {
         out->used_devices = block->devices;
         out->copies = block->copies;
@@ -374,7 +375,7 @@ static tsr_status solve_with(struct planner *planner, const tsr_plan_options *op
     return st;
 }
 
-// Picoseconds of one run of the model itself.
+// Picoseconds of one run of the model itself, as the program counts them.
 static int64_t own_time(const tsr_plan_summary *summary)
 {
     if (summary->n_parts)
@@ -512,7 +513,7 @@ static tsr_status plan_whole(tsr_model *model, tsr_plan_options *options, tsr_pl
     // The results of the plan before are gone from here on.
     tsr__arena_free(&planner.session->results[RESULT_PLAN]);
     tsr_status st = plan_model(&planner, options, summary);
-    if (summary->feasible)
+    if (summary->feasible && !(summary->milliseconds > 0))
         summary->milliseconds = (double)own_time(summary) / 1e9;
     free_topology(options, &planner);
     tsr__planner_end(&planner);
