@@ -152,3 +152,29 @@ int64_t tsr__node_scratch(const tsr_node *node, const struct shapes *shapes)
     }
     return 0;
 }
+
+// ---- constants of 16 bits on CPUs ----------------------------------------------------------------
+
+// Which have no kernels for float16 on CPUs: their constants are turned into float32, and the others go. MatMulNBits keeps its scales
+// in both.
+static const struct widened_row {
+    const char *op;
+    int input; // -1: each
+    int more;  // bytes for each byte of the constant
+} widened_rows[] = {
+    {"Conv", -1, 1},   {"ConvTranspose", -1, 1}, {"GRU", -1, 1}, {"LSTM", -1, 1},
+    {"MatMul", -1, 1}, {"MatMulNBits", 2, 2},    {"RNN", -1, 1},
+};
+
+int tsr__node_widens(const tsr_node *node, size_t input)
+{
+    const tsr_value *value = tsr_node_input(node, input);
+    if (!value || tsr_value_dtype(value) != TSR_FLOAT16)
+        return 0;
+    for (size_t i = 0; i < TSR_COUNT(widened_rows); i++) {
+        const struct widened_row *row = &widened_rows[i];
+        if (strcmp(row->op, tsr_node_op(node)) == 0 && (row->input < 0 || row->input == (int)input))
+            return row->more;
+    }
+    return 0;
+}

@@ -292,6 +292,28 @@ static bool open_stores(struct stores *stores)
     return stores->of && stores->order && stores->times;
 }
 
+// A use of a constant: the most that one of its readers widens it by.
+static bool widen(void *data, tsr_node *node, size_t input)
+{
+    int64_t *most = data;
+    larger(most, tsr__node_widens(node, input));
+    return true;
+}
+
+// What constants take on CPUs besides their bytes in the files.
+static int64_t widened(const struct stores *stores)
+{
+    const tsr_graph *graph = tsr_model_graph(stores->model);
+    int64_t sum = 0;
+    for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++) {
+        const tsr_value *constant = tsr_graph_initializer(graph, i);
+        int64_t more = 0;
+        tsr_value_uses(constant, widen, &more);
+        sum = sum_of(sum, product_of(more, bytes_of(stores, constant)));
+    }
+    return sum;
+}
+
 // `memory` is comparable with a plan's; `peak` is what the process will show, in the engine's order: with scratch, gaps and the engine's
 // own. A GPU's arena tells what was in use, without gaps, and the engine's own lies on the host.
 tsr_status tsr__sim_memory(struct sim_device *device, const tsr_model *model,
@@ -319,6 +341,6 @@ tsr_status tsr__sim_memory(struct sim_device *device, const tsr_model *model,
         return arena_status(scratch);
     }
     device->peak = sum_of(sum_of(kept, device->scratch), with_gaps(&stores));
-    device->peak = sum_of(device->peak, PLAN_ENGINE_BYTES);
+    device->peak = sum_of(device->peak, sum_of(widened(&stores), PLAN_ENGINE_BYTES));
     return arena_status(scratch);
 }
