@@ -246,6 +246,9 @@ struct planning {
 };
 int cli_planning(struct cli *cli, struct planning *planning);
 void cli_planning_end(struct planning *planning);
+// EXIT_USAGE after a message where the argument is a partition, cut already, and an option would plan or choose the cut; else 0.
+int cli_refuse_planning(const struct cli *cli);
+bool cli_is_folder(const char *path);
 // What a plan predicts for its devices and for one alone, picoseconds; one_device 0: not known.
 struct prediction {
     int64_t devices, cost, one_device;

@@ -8,7 +8,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 // What `run` would do, again and again. In the same order as execute in cmd_run.c: inputs, perhaps
 // a plan for their sizes, then the runs. A rank that does not plan passes "" and is given what rank
@@ -18,8 +17,7 @@ static tsr_status measure(struct cli *cli, const tsr_run_options *options,
                           tsr_tensors *inputs, tsr_bench_result *result)
 {
     const char *path = cli->arguments[0], *config = cli_value(cli, "--config");
-    struct stat st;
-    bool folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    bool folder = cli_is_folder(path);
     tsr_model *model = NULL;
     tsr_plan_summary planned = {.size = sizeof planned};
     tsr_status status = cli_load_inputs(cli, set, folder, inputs, &model);
@@ -158,12 +156,16 @@ static int run(struct cli *cli)
     if (cli->folder && inputs_are_made(cli))
         return cli_bench_folder(cli, seconds);
     int code = cli_read_run_options(cli, &options);
+    if (!code)
+        code = cli_refuse_planning(cli);
+    if (code)
+        return code;
     const char *flights = cli_value(cli, "--in-flight");
     uint64_t in_flight = 1;
-    if (!code && flights && (!cli_count_of(flights, &in_flight) || in_flight < 1 || in_flight > 16))
+    if (flights && (!cli_count_of(flights, &in_flight) || in_flight < 1 || in_flight > 16))
         return cli_usage(cli, "--in-flight wants a number from 1 to 16, not '%s'", flights);
     options.in_flight = (int)in_flight;
-    const char *set = code ? NULL : cli_inputs(cli);
+    const char *set = cli_inputs(cli);
     if (!set)
         return EXIT_USAGE;
     code = cli_planning(cli, &plan);

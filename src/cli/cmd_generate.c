@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MAX_IDS (1 << 20)
 
@@ -100,6 +101,7 @@ static void report(struct cli *cli, const struct listener *listener,
         return;
     }
     printf("\n");
+    fflush(stdout); // the line ends before the remark, also where both go to one place
     cli_say(cli, "%lld tokens; the first after %.3f s, then %.1f a second\n",
             (long long)result->tokens, result->first_s, rate);
     cli_say_one_device(cli, plan);
@@ -129,6 +131,8 @@ static int generate(struct cli *cli, const int64_t *ids, size_t n, tsr_generate_
 // EXIT_USAGE after a message where the words of the call do not go together, before anything is read.
 static int check_words(struct cli *cli)
 {
+    if (access(cli->arguments[0], F_OK) != 0)
+        return cli_usage(cli, "there is no folder '%s'", cli->arguments[0]);
     if (!cli->folder)
         return cli_usage(cli,
                          "'%s' is no generation folder: it has neither genai_config.json nor "

@@ -10,7 +10,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 // A tensor has a rank from 0 on; an output without one is a sequence, or an optional that holds
 // nothing.
@@ -74,12 +73,6 @@ static int report(struct cli *cli, const tsr_tensors *outputs, const struct plan
     return EXIT_DONE;
 }
 
-static bool is_folder(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
 // A model that has a device configuration is cut for it; without one it runs whole.
 static tsr_status execute(struct cli *cli, const tsr_run_options *options,
                           const struct planning *plan, const char *set, tsr_tensors *inputs,
@@ -87,7 +80,7 @@ static tsr_status execute(struct cli *cli, const tsr_run_options *options,
 {
     const char *path = cli->arguments[0], *file = cli_value(cli, "--outputs");
     const char *config = cli_value(cli, "--config");
-    bool folder = is_folder(path);
+    bool folder = cli_is_folder(path);
     tsr_model *model = NULL;
     tsr_plan_summary planned = {.size = sizeof planned};
     tsr_status status = cli_load_inputs(cli, set, folder, inputs, &model);
@@ -130,7 +123,11 @@ static int run(struct cli *cli)
     int code = cli_read_run_options(cli, &options);
     // Ranks are asked what they were only where it is shown.
     options.facts = cli->json || cli->verbose;
-    const char *set = code ? NULL : cli_inputs(cli);
+    if (!code)
+        code = cli_refuse_planning(cli);
+    if (code)
+        return code;
+    const char *set = cli_inputs(cli);
     if (!set)
         return EXIT_USAGE;
     code = cli_planning(cli, &plan);

@@ -10,15 +10,8 @@
 #include "cli.h"
 
 #include <string.h>
-#include <sys/stat.h>
 
 #define CELLS 64 // of a device's bar
-
-static bool is_folder(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
 
 // Requests that are done in a second when they follow one another; 0: one alone.
 static double per_second(const tsr_simulation *simulation)
@@ -198,7 +191,7 @@ static bool lacks_devices(struct cli *cli, const struct planning *planning)
 {
     tsr_model *model = NULL;
     bool lacks = false;
-    if (planning->options.devices || planning->options.topology || is_folder(cli->arguments[0]))
+    if (planning->options.devices || planning->options.topology || cli_is_folder(cli->arguments[0]))
         return false;
     if (tsr_model_load(cli->session, cli->arguments[0], &model) == TSR_OK)
         lacks = tsr_model_config_count(model) == 0;
@@ -213,7 +206,7 @@ static int simulate(struct cli *cli, struct planning *planning, tsr_simulate_opt
     tsr_simulation x = {.size = sizeof x};
     const char *trace = cli_value(cli, "--trace");
     tsr_status status;
-    if (is_folder(cli->arguments[0]))
+    if (cli_is_folder(cli->arguments[0]))
         status = tsr_simulate_folder(cli->session, cli->arguments[0], options, &x);
     else
         status = simulate_model(cli, planning, options, &x);

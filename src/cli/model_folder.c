@@ -10,8 +10,10 @@
 // more of it (generate, bench, partition --layout genai).
 #include "cli.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define TOKENS      3 // of the inputs that are made up, after PAST of them
@@ -81,11 +83,36 @@ static tsr_status give_inputs(struct cli *cli, tsr_folder *f, const struct optio
     return status;
 }
 
-// Anything that is no such folder is left alone: the command itself says what is wrong with it.
+bool cli_is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+// A folder of exported files that has a model, but nothing that says how it generates, and is no partition: the model was meant.
+static bool has_model_alone(const char *folder, char *path, size_t n)
+{
+    snprintf(path, n, "%s/manifest.json", folder);
+    if (!cli_is_folder(folder) || access(path, F_OK) == 0)
+        return false;
+    snprintf(path, n, "%s/model.onnx", folder);
+    return access(path, F_OK) == 0;
+}
+
+// Anything else that is no such folder is left alone: the command itself says what is wrong with it.
 int cli_folder(struct cli *cli)
 {
-    if (!cli->n_arguments || !tsr_folder_is(cli->arguments[0]))
+    char path[PATH_MAX];
+    if (!cli->n_arguments)
         return 0;
+    if (!tsr_folder_is(cli->arguments[0])) {
+        if (!has_model_alone(cli->arguments[0], path, sizeof path))
+            return 0;
+        return cli_usage(cli,
+                         "'%s' is a folder without genai_config.json or config.json; its model is "
+                         "%s",
+                         cli->arguments[0], path);
+    }
     tsr_folder *folder;
     tsr_status status = tsr_folder_open(cli->session, cli->arguments[0], &folder);
     if (status != TSR_OK)

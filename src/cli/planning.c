@@ -87,6 +87,19 @@ void cli_planning_end(struct planning *planning)
     *planning = (struct planning){0};
 }
 
+int cli_refuse_planning(const struct cli *cli)
+{
+    static const char *const names[] = {"--devices",   "--config", "--stages",
+                                        "--objective", "--time",   "--dim"};
+    if (!cli_is_folder(cli->arguments[0]))
+        return 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (cli_flag(cli, names[i]))
+            return cli_usage(cli, "%s is of a model, and '%s' is a folder whose parts are cut",
+                             names[i], cli->arguments[0]);
+    return 0;
+}
+
 void cli_say_one_device(const struct cli *cli, struct prediction prediction)
 {
     if (prediction.devices < 2 || prediction.one_device <= 0)

@@ -21,8 +21,9 @@ static void refuse_config(tsr_model *model, const char *name, const tsr_config *
     tsr_session *session = tsr_model_session(model);
     struct place at = PLACE_NONE;
     at.file = str_of(tsr_model_path(model));
-    static const char hint[] = "let `tessera plan --devices N` make one, or declare it with "
-                               "`tessera annotate --config NAME:N`";
+    static const char hint[] =
+        "let `tessera plan --devices N` make one, give --devices N here, or declare it with "
+        "`tessera annotate --config NAME:N`";
     if (name)
         at.configuration = str_of(name);
     if (config)
@@ -185,8 +186,9 @@ static tsr_status choose_weights(const tsr_model *model, const char *format, str
 static tsr_status refuse_layout(const tsr_model *model, const char *layout)
 {
     struct place at = PLACE_NONE;
-    tsr__diag(tsr_model_session(model), DIAG_partition_layout, &at, "wrapped is one",
-              "no layout '%s' is known", layout);
+    tsr__diag(tsr_model_session(model), DIAG_partition_layout, &at,
+              "wrapped is one, and genai of a generation folder", "no layout '%s' is known",
+              layout);
     return TSR_UNSUPPORTED;
 }
 

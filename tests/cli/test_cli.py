@@ -503,6 +503,25 @@ def test_topology_measured(d):
     check("topology of a model without", rc == 1 and "was not planned" in err, (rc, err))
 
 
+def test_newcomer(d):
+    """What is told of a few mistakes of the first hour."""
+    folder = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "models", "bert_tiny")
+    parts = d + "/first_parts"
+    rc, _, err = call("verify", folder, "--devices", "2")
+    check("a folder whose model was meant", rc == 2 and folder + "/model.onnx" in err, (rc, err))
+    rc, _, err = call("generate", d + "/no-such-folder", "--ids", "1")
+    check("a folder that is not there", rc == 2 and "there is no folder" in err, (rc, err))
+    rc, _, err = call("partition", folder + "/model.onnx", "--devices", "2", "-o", parts)
+    check("a partition", rc == 0, err)
+    for command in ("run", "bench"):
+        rc, _, err = call(command, parts, "--devices", "3")
+        check(command + " does not plan what is cut", rc == 2 and "--devices is of a model" in err, (rc, err))
+    rc, _, err = call("partition", folder + "/model.onnx", "--devices", "2", "--layout", "genia", "-o", d + "/no")
+    check("a layout that does not exist", rc == 5 and "wrapped" in err and "genai" in err, (rc, err))
+    rc, _, err = call("partition", folder + "/model.onnx", "-o", d + "/no")
+    check("a model that nobody has cut", rc == 1 and "give --devices N here" in err, (rc, err))
+
+
 def test_topology(d):
     rc, out, err = call("topology", "show", "ring:4")
     check("topology show", rc == 0 and "all-reduce" in out and not err, (rc, out, err))
@@ -775,6 +794,7 @@ with tempfile.TemporaryDirectory() as d:
     test_shapes(d)
     test_rules()
     test_topology(d)
+    test_newcomer(d)
     test_topology_measured(d)
     test_plan(d)
     test_plan_sizes(d)
