@@ -1381,10 +1381,11 @@ typedef struct tsr_measure_options {
     const char *model;  /* run too, whole and cut: its nodes cost what they took; NULL: none */
     const char *inputs; /* of it: SET as in tsr_tensors_load; NULL: random */
 } tsr_measure_options;
-/* The devices that ranks are here, as ONNX Runtime and the transport reach them: arithmetic and memory with the threads that a rank gets while all ranks work, what a
- * node costs besides, links, and, where all are on one host, how long each collective takes. Under a launcher every rank calls it; *out is NULL on all but rank 0. */
+/* The devices that ranks are here, as ONNX Runtime and the transport reach them: arithmetic, memory, what a node costs besides, links, and, where all are on one host, how
+ * long each collective takes, all ranks at work. Under a launcher every rank calls it; *out is NULL on all but rank 0. tsr_topology_see runs the model of the options on the ranks that a topology was measured for, and adds what its nodes took. */
 TSR_API tsr_status tsr_topology_measure(tsr_session *session, const tsr_measure_options *options,
                                         tsr_topology **out);
+TSR_API tsr_status tsr_topology_see(tsr_topology *topology, const tsr_measure_options *options);
 
 /* The topology of a configuration (NULL: the only one), which tsr_plan and tsr_model_set_topology keep with the model (metadata ai.tessera.topology.NAME).
  * *out NULL: it has none. TSR_INVALID: it has another number of devices than the configuration (finding topology-misfit). */
@@ -1392,8 +1393,7 @@ TSR_API tsr_status tsr_model_topology(tsr_model *model, const char *config, tsr_
 /* Says which topology a configuration is for; NULL takes it away. TSR_INVALID as above, and nothing is changed. */
 TSR_API tsr_status tsr_model_set_topology(tsr_model *model, const tsr_config *config,
                                           const tsr_topology *topology);
-/* Sides of the grid, torus or hosts that its devices form, row by row: their number (0: none), and at most n of them. A list of
- * devices and links is recognised as one where it is. */
+/* Sides of the grid, torus or hosts that its devices form, row by row, recognised where it is a list: their number (0: none), and at most n of them. */
 TSR_API int tsr_topology_grid(const tsr_topology *topology, int *sides, int n);
 
 typedef struct tsr_topology_price {

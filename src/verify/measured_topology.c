@@ -98,6 +98,25 @@ static bool measures_waits(tsr_session *session, const tsr_measure_options *opti
     return !tsr__run_launched(session, options->run, &rank);
 }
 
+// Its ranks are those of this host that run the model; prices of its nodes are then as they were seen.
+tsr_status tsr_topology_see(tsr_topology *topology, const tsr_measure_options *options)
+{
+    tsr_session *session = topology->session;
+    tsr_measure_options own = {.size = sizeof own};
+    if (options)
+        memcpy(&own, options, size_min(options->size, sizeof own));
+    if (!own.model)
+        return tsr__missing(session, "model");
+    tsr_status st = refuse_launched(session, &own);
+    if (st != TSR_OK)
+        return st;
+    if (topology->n <= MEASURE_RANKS)
+        return tsr__measure_model(topology, &own);
+    tsr__diag(session, DIAG_run_options, NULL, "measure with at most 64 ranks",
+              "%d ranks are too many to run a model with on one host", topology->n);
+    return TSR_USAGE;
+}
+
 // struct measured is large (all pairs of ranks), so it is not on the stack.
 tsr_status tsr_topology_measure(tsr_session *session, const tsr_measure_options *options,
                                 tsr_topology **out)
