@@ -185,43 +185,85 @@ static bool read_count(const char *text, uint64_t *out)
     return cli_count_of(strncmp(text, "cpu:", 4) == 0 ? text + 4 : text, out) && *out > 0;
 }
 
-// Under a launcher every rank measures and the first gets the topology; the others have nothing to
-// say.
-static int measure(struct cli *cli)
+// What a measuring is asked for. file: a topology that was measured before, to which a model is added; NULL: none.
+struct measuring {
+    tsr_run_options run;
+    tsr_measure_options options;
+    const char *file;
+};
+
+// --devices: "cpu:4" counts ranks, "cuda:2" names devices of this machine; with --model also a topology's file.
+static int read_devices(struct cli *cli, struct measuring *measuring)
 {
-    tsr_run_options run = {.size = sizeof run};
-    tsr_measure_options measure_options = {.size = sizeof measure_options, .run = &run};
-    const char *devices = cli_value(cli, "--devices"), *seconds = cli_value(cli, "--seconds");
+    const char *devices = cli_value(cli, "--devices");
     uint64_t n = 0;
-    bool counted = devices && read_count(devices, &n) && n <= 1024;
-    if (devices && !counted && !tsr_topology_is_real(devices))
+    if (!devices)
+        return 0;
+    if (read_count(devices, &n) && n <= 1024)
+        measuring->options.devices = (int)n;
+    else if (tsr_topology_is_real(devices))
+        measuring->run.device = devices;
+    else if (measuring->options.model)
+        measuring->file = devices;
+    else
         return cli_usage(cli,
                          "--devices wants a number of ranks such as cpu:4, or devices of this "
                          "machine such as cuda:2, not '%s'",
                          devices);
-    if (seconds && !cli_number(seconds, &measure_options.seconds))
+    return 0;
+}
+
+static int read_measuring(struct cli *cli, struct measuring *measuring)
+{
+    tsr_measure_options *options = &measuring->options;
+    const char *seconds = cli_value(cli, "--seconds");
+    *options = (tsr_measure_options){.size = sizeof *options, .run = &measuring->run};
+    if (seconds && !cli_number(seconds, &options->seconds))
         return cli_usage(cli, "--seconds wants a positive number, not '%s'", seconds);
-    int code = cli_read_run_options(cli, &run);
+    int code = cli_read_run_options(cli, &measuring->run);
     if (code)
         return code;
-    measure_options.devices = (int)n;
-    measure_options.model = cli_value(cli, "--model");
-    if (measure_options.model)
-        measure_options.inputs = cli_inputs(cli);
-    if (measure_options.model && !measure_options.inputs)
+    options->model = cli_value(cli, "--model");
+    if (options->model)
+        options->inputs = cli_inputs(cli);
+    if (options->model && !options->inputs)
         return EXIT_USAGE;
-    if (devices && !counted)
-        run.device = devices;
-    tsr_topology *topology = NULL;
+    return read_devices(cli, measuring);
+}
+
+static tsr_status measure_here(struct cli *cli, const struct measuring *measuring,
+                               tsr_topology **out)
+{
     tsr_status status = cli_engine(cli, NULL, NULL);
-    if (status == TSR_OK)
-        status = tsr_topology_measure(cli->session, &measure_options, &topology);
+    if (status != TSR_OK)
+        return status;
+    if (!measuring->file)
+        return tsr_topology_measure(cli->session, &measuring->options, out);
+    status = cli_topology(cli, measuring->file, out);
+    if (status != TSR_OK)
+        return status;
+    return tsr_topology_see(*out, &measuring->options);
+}
+
+// Under a launcher every rank measures and the first gets the topology; the others have nothing to
+// say.
+static int measure(struct cli *cli)
+{
+    struct measuring measuring = {.run = {.size = sizeof measuring.run}};
+    int code = read_measuring(cli, &measuring);
+    if (code)
+        return code;
+    tsr_topology *topology = NULL;
+    tsr_status status = measure_here(cli, &measuring, &topology);
     code = cli_finish(cli, status);
     const char *out = cli_value(cli, "-o");
-    if (topology && (cli->json || !cli->quiet)) // NULL: a launcher's rank that is not the first
+    if (status != TSR_OK || !topology) // NULL: a launcher's rank that is not the first
+        goto free_topology;
+    if (cli->json || !cli->quiet)
         code = show(cli, topology);
-    if (topology && out)
+    if (out)
         code = write_file(cli, topology, out, code);
+free_topology:
     tsr_topology_free(topology);
     return code;
 }
@@ -264,7 +306,7 @@ static const struct option options[] = {
     {"--network-bandwidth", "N", "bytes per second of the links between hosts alone"},
     {"--devices", "cpu:N|cuda:N",
      "measure: so many ranks on this host (default: one for each core), or on GPUs: cuda:2, "
-     "cuda:2@0, CUDA:0,CPU"},
+     "cuda:2@0, CUDA:0,CPU; with --model also the file of what was measured before"},
     {"--seconds", "S",
      "measure: about so long (default 5); below 0.5 kinds of work are not told apart"},
     {"--model", "MODEL",

@@ -481,6 +481,12 @@ def test_topology_measured(d):
     planned_seen = [(call("plan", model, "--devices", seen, "-o", d + "/seen.onnx", "--json"), read(d + "/seen.onnx"))[1] for _ in range(2)]
     kept = json.loads(call("topology", "show", d + "/seen.onnx", "--json")[1] or "{}")
     check("what was seen stays with a plan", planned_seen[0] == planned_seen[1] and kept.get("seen") == nodes, kept)
+    rc, out, err = call("topology", "measure", "--devices", path, "--seconds", "0.1", "--model", model, "-o", seen)
+    both = json.loads(read(seen) or "{}")
+    check("a model is added to what was measured", rc == 0 and both.get("devices") == doc["devices"] and [n["op"] for n in both.get("seen", [])] == [n["op"] for n in nodes], (rc, err, both))
+    call("topology", "make", "65", "-o", d + "/many.json")
+    rc, out, err = call("topology", "measure", "--devices", d + "/many.json", "--seconds", "0.01", "--model", model)
+    check("ranks that are too many for a model", rc == 2 and err.count("error[") == 1, (rc, err))
     rc, out, err = call("topology", "measure", "--devices", "cpu:1", "--seconds", "0.01", "--model", d + "/none.onnx", "-o", d + "/none.json")
     check("topology measure of no model", rc == 3 and err.count("error[") == 1 and not os.path.exists(d + "/none.json"), (rc, err))
     rc, out, err = call("topology", "measure", "--devices", "cpu:1", "--seconds", "0.01")
