@@ -5,10 +5,11 @@ rank; whole and cut. Measuring and running take turns, and the best of all round
 machine does then hurts both. Prints one line per figure: name, predicted, measured, ratio, goal, ok or short; then, operator by
 operator, what was predicted and what the engine's profile says.
 
-usage: predict [BUILD] [--quick] [--seen] [--devices cpu:2|cuda:2@0] [--rounds N] [--seconds S] [--only NAME;...] [--out FOLDER]
---seen: each model once more, with a topology for which it was run before (topology measure --model).
+usage: predict [BUILD] [--quick] [--seen [only]] [--budget S] [--devices cpu:2|cuda:2@0] [--rounds N] [--seconds S] [--only NAME;...] [--out FOLDER]
+--seen: each model once more, with a topology for which it was run before (topology measure --model); --seen only: not without it.
+--budget S: begin no model after so many seconds.
 Ranks on CPUs are processes, ranks that share a GPU are threads. --quick: one round, fewer models."""
-import argparse, copy, json, os, shutil, tempfile
+import argparse, copy, json, os, shutil, tempfile, time
 
 import figures
 from figures import ROOT, say, tessera
@@ -44,15 +45,14 @@ class Machine:
         self.ranks, self.here, self.seconds = ranks, "%s/here%d.json" % (folder, ranks), seconds
         self.transport = [] if self.gpu else ["--transport", "shm"]
 
-    def measure(self, model=None):
-        run = ["--model", model] if model else []
-        tessera("topology", "measure", "--devices", self.devices, *self.transport, "--seconds", self.seconds, *run, "--quiet", "-o", self.here)
+    def measure(self):
+        tessera("topology", "measure", "--devices", self.devices, *self.transport, "--seconds", self.seconds, "--quiet", "-o", self.here)
 
     def seen(self, model, folder):
         """The same ranks, measured with that model."""
         other = copy.copy(self)
         other.here = "%s/seen%d.json" % (folder, self.ranks)
-        other.measure(model)
+        tessera("topology", "measure", "--devices", self.here, *self.transport, "--seconds", self.seconds, "--model", model, "--quiet", "-o", other.here)
         return other
 
 
@@ -101,7 +101,8 @@ def figure(name, model, machine, rounds, seconds, folder):
         plans.append(json.loads(tessera("plan", model, "--devices", machine.here, "-o", planned, "--json")))
         sims.append(json.loads(tessera("simulate", planned, "--json")))
         tessera("partition", planned, "-o", parts, "--force")
-        runs.append(json.loads(tessera("bench", parts, *machine.transport, "--seconds", seconds, "--json")))
+        for _ in range(2):  # memory lies better in one process than in another
+            runs.append(json.loads(tessera("bench", parts, *machine.transport, "--seconds", seconds, "--json")))
     name = "%s, %d rank%s" % (name, machine.ranks, "s" * (machine.ranks > 1))
     said, took = min(p["cost"] / 1e9 for p in plans), min(r["run_ms"]["min"] for r in runs)
     if took >= SHORTEST_MS or machine.gpu:
@@ -115,6 +116,7 @@ def figure(name, model, machine, rounds, seconds, folder):
 
 
 def main(args, folder):
+    began = time.monotonic()
     ranks = int(args.devices.split(":")[1].split("@")[0])
     machines = [Machine(args.devices, n, folder, args.measure) for n in sorted({1, ranks})]
     for machine in machines:
@@ -124,17 +126,18 @@ def main(args, folder):
     if args.quick and not gpu:
         names = [n for n in names if n not in ("block 1024 x 512", "block 64 x 1024")]
     for name in names:
-        if args.only and name not in args.only.split(";"):
+        if args.only and name not in args.only.split(";") or time.monotonic() - began > args.budget:
             continue
         made = folder + "/" + "".join(c for c in name if c.isalnum())
         make(made, name)
         for machine in machines:
-            known = figure(name, made + "/model.onnx", machine, args.rounds, args.seconds, made)
+            if args.seen != "only":
+                known = figure(name, made + "/model.onnx", machine, args.rounds, args.seconds, made)
+                if not gpu:  # there the profile has times of launching, not of kernels
+                    operators(*known, machine, made)
             if args.seen:
                 figure(name + ", seen", made + "/model.onnx", machine.seen(made + "/model.onnx", folder), 1, args.seconds, made)
                 shutil.move("%s/seen%d.json" % (folder, machine.ranks), "%s/%s-seen%d.json" % (folder, os.path.basename(made), machine.ranks))
-            if not gpu:  # there the profile has times of launching, not of kernels
-                operators(*known, machine, made)
         shutil.rmtree(made)
     if args.out:
         for machine in machines:
@@ -147,7 +150,8 @@ def main(args, folder):
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("build", nargs="?")
 parser.add_argument("--quick", action="store_true")
-parser.add_argument("--seen", action="store_true")
+parser.add_argument("--seen", nargs="?", const="too", choices=["too", "only"])
+parser.add_argument("--budget", type=float, default=1e9)
 parser.add_argument("--devices", default="cpu:%d" % min(2, len(os.sched_getaffinity(0))))
 parser.add_argument("--rounds", type=int)
 parser.add_argument("--seconds", default="1")
