@@ -205,6 +205,12 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
         rc, out, err = tessera("partition", whole, "--devices", text, "--layout", "genai", "-o", d + "/forms", "--force", "--json")
         folders = len(os.listdir(d + "/forms")) if rc == 0 else 0
         case("folders for " + name, folders == json.loads(out)["devices"] and (folders == devices or (devices is None and folders in (1, 2))), out + err)
+    said = {}
+    for text in ("cpu:1", "cpu:2", "auto:cpu:2"):
+        said[text] = json.loads(tessera("partition", small, "--devices", text, "--layout", "genai", "-o", d + "/forms", "--force", "--json")[1] or "{}")
+    rc, out, err = tessera("partition", small, "--devices", 1, "--layout", "genai", "-o", d + "/forms", "--force")
+    case("one device is no warning", rc == 0 and "warning" not in err, err)
+    case("auto takes what is best for the layout", said["auto:cpu:2"].get("cost") == min(said["cpu:1"]["cost"], said["cpu:2"]["cost"]), said)
     rc, out, err = tessera("bench", whole, "--devices", d + "/planned.onnx", "--seconds", 0.01, "--prompt-tokens", 2, "--max-tokens", 2, "--json")
     case("bench on a planned model", rc == 0 and json.loads(out)["devices"] == 2, out + err)
     rc, out, err = tessera("bench", small, "--devices", "auto:cpu:2", "--seconds", 0.01, "--prompt-tokens", 2, "--max-tokens", 2, "--json")
