@@ -48,6 +48,8 @@ int64_t tsr__shapes_ints(const struct shapes *shapes, const tsr_value *value, in
                          int64_t cap);
 // An element of the tensor is 0, or may be: in a new shape that means "as before".
 bool tsr__shapes_may_copy(const struct shapes *shapes, const tsr_value *value);
+// The element that is -1: in a new shape what the others leave, also where those are expressions. -1: none is known to be.
+int64_t tsr__shapes_rest(const struct shapes *shapes, const tsr_value *value);
 
 // Numbers for expressions of symbols ("batch*seq") whose sizes the caller knows. NULL: out of memory.
 struct dim_sizes;

@@ -709,6 +709,17 @@ bool tsr__shapes_may_copy(const struct shapes *shapes, const tsr_value *value)
     return false;
 }
 
+int64_t tsr__shapes_rest(const struct shapes *shapes, const tsr_value *value)
+{
+    struct known_value known_value = tsr__value_known(shapes, value);
+    if (!known_value.elements)
+        return -1;
+    for (int64_t i = 0; i < known_value.n; i++)
+        if (expr_is(known_value.elements[i], -1))
+            return i;
+    return -1;
+}
+
 // Parsed once for each text; a model of 5,000 nodes has some fifty texts.
 const struct pattern *tsr__pattern_of(const struct shapes *shapes, const char *text)
 {

@@ -84,6 +84,9 @@ def reshapes():
         nodes = [node("Shape", ["x"], ["t"]), node("Reshape", ["x", "flat"], ["h"], name="f"), node("Reshape", ["h", "t"], ["y"], name="r")]
         m = model(nodes + SIZES, {"x": ["n", 8, None, None]}, SEEN, {"flat": i8(0, 8, -1)}, opset=opset)
         yield "back to a shape of unknown sizes, operator set %d" % opset, m, ["r:h={2,1,1:0,1}"], {"x": f4(1, 8, 3, 2)}
+        nodes = [node("Shape", ["x"], ["all"]), node("Gather", ["all", "two"], ["s"]), node("Concat", ["rest", "s", "last"], ["t"], axis=0), node("Reshape", ["x", "t"], ["y"], name="r")]
+        m = model(nodes, {"x": [None, 2, "s", 4]}, ["y"], {"two": i8(2), "rest": i8(-1), "last": i8(4)}, opset=opset)
+        yield "what a named size leaves of an unknown one, operator set %d" % opset, m, ["r:x={1,1,2,1:0,1}"], {"x": f4(3, 2, 1, 4)}
 
 
 def slices():

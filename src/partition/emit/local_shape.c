@@ -170,12 +170,7 @@ static int same_axis(const struct told_shape *told, int axis)
 // The one entry that is -1 and follows from all others; -1: there is none.
 static int open_axis(struct draft *draft, const struct told_shape *told)
 {
-    int64_t known[TILE_MAX_RANK];
-    int64_t n = tsr__shapes_ints(draft->flow->shapes, told->source, known, TILE_MAX_RANK);
-    for (int64_t i = 0; i < n; i++)
-        if (known[i] == -1)
-            return (int)i;
-    return -1;
+    return (int)tsr__shapes_rest(draft->flow->shapes, told->source);
 }
 
 // Every entry can be put in place as a size: it is known here, it is the local size of an axis of the input, or it is the one
