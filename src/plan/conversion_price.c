@@ -231,6 +231,20 @@ static int64_t resharded_bytes(const struct reshard *reshard, const struct tile_
     return all ? -1 : bytes;
 }
 
+// An exchange takes at least as long as what one device gives one other.
+static int64_t largest_message(struct planner *planner, const struct reshard_step *step,
+                               const struct plan_value *value)
+{
+    struct arena scratch;
+    tsr__arena_init(&scratch, planner->session);
+    struct reshard_pair pair = tsr__reshard_largest(&scratch, step, (size_t)(value->bits + 7) / 8);
+    tsr__arena_free(&scratch);
+    if (pair.bytes == 0)
+        return 0;
+    int64_t ends[2] = {pair.from, pair.to};
+    return tsr__planner_combine(planner, TSR_SEND, &(struct device_group){ends, 2}, 1, pair.bytes);
+}
+
 // `before` and `at` walk along: bytes and layout at the begin of each step. A way that becomes one Reshard is priced as that.
 int64_t tsr__planner_steps_time(struct planner *planner, const struct reshard *reshard,
                                 uint32_t from, const struct plan_value *value)
@@ -239,7 +253,9 @@ int64_t tsr__planner_steps_time(struct planner *planner, const struct reshard *r
     const struct tile_layout *at = planner->layouts.at[from].tiles;
     int64_t resharded = resharded_bytes(reshard, at);
     if (resharded >= 0)
-        return exchange_time(planner, at, reshard->steps[reshard->n_steps - 1].layout, resharded);
+        return larger(
+            exchange_time(planner, at, reshard->steps[reshard->n_steps - 1].layout, resharded),
+            largest_message(planner, &reshard->direct, value));
     // Each step begins where the one before ended.
     for (int i = 0; i < reshard->n_steps; i++) {
         if (ps >= PLAN_NEVER)

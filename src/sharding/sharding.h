@@ -294,6 +294,12 @@ tsr_status tsr__reshard_plan(struct arena *arena, const struct tile_layout *from
 #define RESHARD_MAX_STEPS 4
 void tsr__reshard_split(struct arena *arena, const struct tile_layout *from, const int64_t *shape,
                         size_t elem_bytes, struct reshard *reshard);
+// The pair of devices between which a step with moves has most to carry; bytes 0: it lists no moves. (reshard_pairs.c)
+struct reshard_pair {
+    int64_t from, to, bytes;
+};
+struct reshard_pair tsr__reshard_largest(struct arena *arena, const struct reshard_step *step,
+                                         size_t elem_bytes);
 const char *tsr__reshard_op_name(int op); // "all-gather"
 
 // What tsr_reshard_plan is asked, and the steps; *first: where it lies. (reshard_plan.c)

@@ -794,6 +794,22 @@ static void test_several_axes(void **state)
            "reduce-scatter 1440000 5760000; all-gather 0 480000 1920000");
 }
 
+// Device 3 has everything: the most goes to the one that wants all of it.
+static void test_largest_message(void **state)
+{
+    struct bench *b = *state;
+    struct arena arena;
+    const int64_t shape[] = {8, 6}, root = 3, all[] = {0, 1};
+    struct reshard *way = NULL;
+    tsr__arena_init(&arena, b->session);
+    struct tile_layout *from = tsr__layout_whole(&arena, 2, &root, 1);
+    struct tile_layout *to = tsr__layout_whole(&arena, 2, all, 2);
+    assert_int_equal(tsr__reshard_plan(&arena, from, NULL, to, shape, 4, &way), TSR_OK);
+    struct reshard_pair pair = tsr__reshard_largest(&arena, &way->direct, 4);
+    assert_true(pair.from == 3 && pair.to < 2 && pair.bytes == 192);
+    tsr__arena_free(&arena);
+}
+
 static void test_uneven(void **state)
 {
     struct bench *b = *state;
@@ -867,6 +883,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_one_group, bench_setup, bench_teardown),
         cmocka_unit_test_setup_teardown(test_every_layout_between, bench_setup, bench_teardown),
         cmocka_unit_test_setup_teardown(test_several_axes, bench_setup, bench_teardown),
+        cmocka_unit_test_setup_teardown(test_largest_message, bench_setup, bench_teardown),
         cmocka_unit_test_setup_teardown(test_uneven, bench_setup, bench_teardown),
         cmocka_unit_test_setup_teardown(test_refused, bench_setup, bench_teardown),
         cmocka_unit_test_setup_teardown(test_no_memory, bench_setup, bench_teardown),
