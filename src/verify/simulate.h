@@ -23,9 +23,10 @@ struct sim_comm {
     enum comm_kind kind; // COMM_KIND_COUNT: not in the table
     const char *op;
     VEC(struct sim_group) groups;
-    int64_t most_in, most_out; // bytes of the largest piece that a member gives, and gets
-    int64_t moved;             // of a free resharding: what the busiest member gets or gives
-    int64_t from;              // who sends, or -1
+    int64_t most_in, most_out;   // bytes of the largest piece that a member gives, and gets
+    int64_t moved;               // of a free resharding: what the busiest member gets or gives
+    int64_t pair[2], pair_bytes; // of it: who gives most to whom, and how much
+    int64_t from;                // who sends, or -1
     int64_t ps;
     int64_t bytes;    // of the tensor over one group
     double carried;   // bytes over all links

@@ -65,10 +65,16 @@ static int group_of(struct sim *sim, struct sim_comm *comm, const int64_t *membe
     return (int)comm->groups.n - 1;
 }
 
-// What the busiest device takes in or gives out, from the layouts that a Reshard carries.
-static int64_t count_moved(struct sim *sim, const struct moved_key *key)
+// What a Reshard moves: what the busiest device takes in or gives out, and the largest of its messages.
+struct moved_bytes {
+    int64_t most;
+    struct reshard_pair pair;
+};
+
+// From the layouts that a Reshard carries.
+static struct moved_bytes count_moved(struct sim *sim, const struct moved_key *key)
 {
-    int64_t most = 0;
+    struct moved_bytes moved = {0};
     struct arena arena;
     struct reshard *reshard = NULL;
     tsr__arena_init(&arena, sim->session);
@@ -81,13 +87,14 @@ static int64_t count_moved(struct sim *sim, const struct moved_key *key)
     // A Reshard that names no source or no target counts nothing here.
     bool fits = from && to && key->rank == from->rank && key->rank == to->rank;
     if (fits &&
-        tsr__reshard_plan(&arena, from, NULL, to, key->shape, key->elem, &reshard) == TSR_OK)
+        tsr__reshard_plan(&arena, from, NULL, to, key->shape, key->elem, &reshard) == TSR_OK) {
         for (int i = 0; i < reshard->n_steps; i++)
-            most = sum_of(most, reshard->steps[i].received > reshard->steps[i].sent
-                                    ? reshard->steps[i].received
-                                    : reshard->steps[i].sent);
+            moved.most =
+                sum_of(moved.most, int64_max(reshard->steps[i].received, reshard->steps[i].sent));
+        moved.pair = tsr__reshard_largest(&arena, &reshard->direct, key->elem);
+    }
     tsr__arena_free(&arena);
-    return most;
+    return moved;
 }
 
 static void add_numbers(struct text *text, const int64_t *numbers, size_t n)
@@ -97,8 +104,8 @@ static void add_numbers(struct text *text, const int64_t *numbers, size_t n)
 }
 
 // All members of a Reshard carry the same layouts, and layers repeat: each pair is worked out once for each shape.
-static int64_t moved(struct sim *sim, const tsr_node *node, const struct shapes *shapes,
-                     size_t elem)
+static struct moved_bytes moved(struct sim *sim, const tsr_node *node, const struct shapes *shapes,
+                                size_t elem)
 {
     struct moved_key key = {.elem = elem};
     struct text text;
@@ -112,25 +119,25 @@ static int64_t moved(struct sim *sim, const tsr_node *node, const struct shapes 
     add_numbers(&text, key.source, key.n_source);
     add_numbers(&text, key.target, key.n_target);
     struct str name = {text.p, text.n};
-    int64_t *known = NULL;
+    struct moved_bytes *known = NULL;
     if (!text.failed)
         known = tsr__map_get(&sim->moved, name);
-    int64_t most = known ? *known : count_moved(sim, &key);
+    struct moved_bytes bytes = known ? *known : count_moved(sim, &key);
     struct str kept = {NULL, 0};
     if (!known && !text.failed)
         kept = tsr__arena_str(sim->arena, name);
     void **at = NULL;
     if (kept.p)
         at = tsr__map_at(&sim->moved, kept);
-    int64_t *fresh = NULL;
+    struct moved_bytes *fresh = NULL;
     if (at)
-        fresh = ARENA_NEW(sim->arena, int64_t);
+        fresh = ARENA_NEW(sim->arena, struct moved_bytes);
     if (fresh) {
-        *fresh = most;
+        *fresh = bytes;
         *at = fresh;
     }
     tsr__text_free(&text);
-    return most;
+    return bytes;
 }
 
 // The parts of a tensor along the axis do not lie on end: there is more than one row of them.
@@ -226,7 +233,11 @@ static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr
     if (comm->kind == COMM_RESHARD) {
         int bits =
             tsr_dtype_bits((tsr_dtype)tsr_attr_int(tsr_node_find_attr(node, "elem_type"), 0));
-        larger(&comm->moved, moved(sim, node, shapes, (size_t)(bits ? bits + 7 : 8) / 8));
+        struct moved_bytes bytes = moved(sim, node, shapes, (size_t)(bits ? bits + 7 : 8) / 8);
+        larger(&comm->moved, bytes.most);
+        comm->pair[0] = bytes.pair.from;
+        comm->pair[1] = bytes.pair.to;
+        comm->pair_bytes = bytes.pair.bytes;
         // Where the layouts tell nothing, what the member gets stands for what moves.
         larger(&comm->moved, comm->moved ? 0 : got);
     }

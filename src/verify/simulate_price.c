@@ -78,14 +78,21 @@ static int64_t price_halo(struct sim *sim, struct sim_comm *comm,
 }
 
 // Whatever is no collective of topology is priced by what moves: everybody with everybody, until the fullest device has that many
-// bytes, as tsr__price_exchange does. Of 4 devices and 3 MiB for the fullest that is an all-to-all of 3 * 16 / 3 = 16 MiB.
+// bytes, as tsr__price_exchange does, and at least as long as the largest message. Of 4 devices and 3 MiB for the fullest that is an all-to-all of 3 * 16 / 3 = 16 MiB.
 static int64_t price_exchange(struct sim *sim, struct sim_comm *comm,
                               const struct topology_groups *groups)
 {
     double n = groups->size, whole = (double)comm->moved * n * n / (n - 1);
     comm->bytes = comm->moved;
     carry(sim, comm, TSR_ALL_TO_ALL, groups, whole < 0x1p62 ? (int64_t)whole : INT64_MAX);
-    return tsr__price_exchange(sim->topology, groups, comm->moved);
+    int64_t exchange = tsr__price_exchange(sim->topology, groups, comm->moved);
+    bool known = comm->pair_bytes > 0 && comm->pair[0] < sim->n && comm->pair[1] < sim->n;
+    if (!known)
+        return exchange;
+    int ends[2] = {(int)comm->pair[0], (int)comm->pair[1]};
+    struct topology_groups pair = {1, 2, ends};
+    return int64_max(exchange,
+                     tsr__price_collective(sim->topology, TSR_SEND, &pair, comm->pair_bytes));
 }
 
 // By the size that its row names: what comes out of a gather, what goes into a reduction, of an all-to-all what goes in
