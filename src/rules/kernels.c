@@ -178,3 +178,9 @@ int tsr__node_widens(const tsr_node *node, size_t input)
     }
     return 0;
 }
+
+// Numbers of 8 bits stay so: products behind it take them as they are.
+bool tsr__node_folds(const tsr_node *node)
+{
+    return strcmp(tsr_node_op(node), "DequantizeLinear") != 0;
+}

@@ -299,6 +299,8 @@ enum kernel_place tsr__node_place(const tsr_node *node, const struct shapes *sha
 int64_t tsr__node_scratch(const tsr_node *node, const struct shapes *shapes);
 // Bytes that the engine has more on CPUs for each byte of a constant at that input, because its kernel wants wider numbers.
 int tsr__node_widens(const tsr_node *node, size_t input);
+// A node all of whose inputs are constants becomes one itself when the model is loaded.
+bool tsr__node_folds(const tsr_node *node);
 // On CPUs the node's first input is copied into the layout of its kernel, or its first output out of that (blocked.c).
 bool tsr__node_copies_input(const tsr_node *node, const struct shapes *shapes);
 bool tsr__node_copies_output(const tsr_node *node, const struct shapes *shapes);

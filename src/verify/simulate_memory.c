@@ -292,6 +292,42 @@ static bool open_stores(struct stores *stores)
     return stores->of && stores->order && stores->times;
 }
 
+// One of the value's readers is not folded.
+static bool look_for_reader(void *data, tsr_node *node, size_t input)
+{
+    bool *read = data;
+    (void)input;
+    *read = *read || !tsr__sim_folded(node) || !tsr__node_folds(node);
+    return true;
+}
+
+static bool is_read(const tsr_value *value)
+{
+    bool read = tsr_value_is_output(value);
+    tsr_value_uses(value, look_for_reader, &read);
+    return read;
+}
+
+// Bytes of the constants that are there once the model is loaded: what folding makes has come, and what it alone read has gone.
+static int64_t loaded_constants(const struct stores *stores, int64_t weights)
+{
+    const tsr_graph *graph = tsr_model_graph(stores->model);
+    for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++) {
+        const tsr_value *constant = tsr_graph_initializer(graph, i);
+        if (!is_read(constant))
+            weights -= bytes_of(stores, constant);
+    }
+    weights = weights > 0 ? weights : 0;
+    for (const tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
+        if (!tsr__sim_folded(node) || !tsr__node_folds(node))
+            continue;
+        for (size_t i = 0; i < tsr_node_output_count(node); i++)
+            if (tsr_node_output(node, i))
+                weights = sum_of(weights, bytes_of(stores, tsr_node_output(node, i)));
+    }
+    return weights;
+}
+
 // A use of a constant: the most that one of its readers widens it by.
 static bool widen(void *data, tsr_node *node, size_t input)
 {
@@ -336,6 +372,7 @@ tsr_status tsr__sim_memory(struct sim_device *device, const tsr_model *model,
     device->memory = sum_of(kept, most_at_once(&stores));
     set_order(&stores, order);
     list_stores(&stores, false);
+    kept = sum_of(loaded_constants(&stores, device->weights), inputs);
     if (device->is_gpu) {
         device->peak = sum_of(kept, most_at_once(&stores));
         return arena_status(scratch);
