@@ -53,12 +53,19 @@ def scores(folder, tokens=1024, heads=16, hidden=512):
     net.save(folder, [(x, [1, tokens, hidden])])
 
 
+def rows_of(net, x, table, words):
+    """The mean of many rows, so that all pages of the table are read, as they are after many tokens. Which ones is known at run time alone."""
+    zero = net.node("Cast", [net.node("Mul", [net.node("ReduceMean", [x], keepdims=0), net.constant(np.float32(0))])], to=7)
+    ids = net.node("Add", [net.constant(rng.integers(0, words, (1, 4096))), zero])
+    return net.node("ReduceMean", [net.node("Gather", [table, ids])], axes=[1], keepdims=1)
+
+
 def embedding(folder, words=50000, width=512):
     """A table that Gather reads and, turned, the last product too."""
     net = Net()
     table = net.weight(words, width)
-    ids = net.constant(rng.integers(0, words, (1, 32)))
-    x = net.node("Add", [net.node("Gather", [table, ids]), net.input("x", 1, 32, width)])
+    x = net.input("x", 1, 32, width)
+    x = net.node("Add", [rows_of(net, x, table, words), x])
     x = net.node("LayerNormalization", [x, net.constant(np.ones(width, "f"))])
     net.save(folder, [(net.node("MatMul", [x, net.node("Transpose", [table], perm=[1, 0])]), [1, 32, words])])
 
@@ -66,8 +73,8 @@ def embedding(folder, words=50000, width=512):
 def table(folder, words=50000, width=512):
     """A table that is read by rows, and a product of its own."""
     net = Net()
-    x = net.node("Gather", [net.weight(words, width), net.constant(rng.integers(0, words, (1, 64)))])
-    x = net.node("Add", [x, net.input("x", 1, 64, width)])
+    x = net.input("x", 1, 64, width)
+    x = net.node("Add", [rows_of(net, x, net.weight(words, width), words), x])
     for _ in range(2):
         x = net.node("MatMul", [net.node("Relu", [net.node("MatMul", [x, net.weight(width, 4 * width)])]), net.weight(4 * width, width)])
     net.save(folder, [(x, [1, 64, width])])
