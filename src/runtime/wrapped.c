@@ -20,10 +20,10 @@
 #include "runtime/internal.h"
 #include "runtime/runtime.h"
 #include "runtime/served.h"
+#include "transport/transport.h"
 #include "bundle/bundle.h"
 
 #include <dirent.h>
-#include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>
 
@@ -57,26 +57,16 @@ struct wrapped {
 
 // ---- the folder --------------------------------------------------------------------------------
 
-// The folder of the mapped file that holds this address, "/a/b" of "/a/b/wrapped.id"; false: it lies in no such file.
-static bool folder_at(const void *address, char *out, size_t n)
+// The folder of the mark that holds this address, "/a/b" of "/a/b/wrapped.id"; false: it lies in no such file.
+static bool folder_of_mark(const void *address, char *out, size_t n)
 {
-    FILE *maps = fopen("/proc/self/maps", "re");
-    char line[PATH_MAX + 200];
-    bool found = false;
-    while (maps && !found && fgets(line, sizeof line, maps)) {
-        unsigned long long start, stop;
-        if (sscanf(line, "%llx-%llx", &start, &stop) != 2)
-            continue;
-        uintptr_t at = (uintptr_t)address;
-        char *path = strchr(line, '/'), *name = path ? strrchr(path, '/') : NULL;
-        if (at < start || at >= stop || !name || strcmp(name, "/" WRAPPED_MARK "\n") != 0)
-            continue;
-        *name = 0;
-        found = (size_t)snprintf(out, n, "%s", path) < n;
-    }
-    if (maps)
-        fclose(maps);
-    return found;
+    if (!tsr__file_at(address, out, n))
+        return false;
+    char *name = strrchr(out, '/');
+    if (strcmp(name, "/" WRAPPED_MARK) != 0)
+        return false;
+    *name = 0;
+    return true;
 }
 
 // ---- errors ------------------------------------------------------------------------------------
@@ -114,18 +104,18 @@ static void close_ranks(struct wrapped *wrapped)
 // of an extension module, which has such a library beside it.
 static void find_engine(const OrtApiBase *base, char *out, size_t n)
 {
-    Dl_info info;
     void *inside;
+    char path[PATH_MAX];
     out[0] = 0;
     memcpy(&inside, &base->GetApi, sizeof inside); // ISO C has no cast from function to data
-    if (!dladdr(inside, &info) || !info.dli_fname || !strchr(info.dli_fname, '/'))
+    if (!tsr__file_at(inside, path, sizeof path))
         return;
-    const char *slash = strrchr(info.dli_fname, '/');
-    int length = (int)(slash - info.dli_fname);
-    snprintf(out, n, "%s", info.dli_fname);
+    const char *slash = strrchr(path, '/');
+    int length = (int)(slash - path);
+    snprintf(out, n, "%s", path);
     if (strncmp(slash, "/" ENGINE_NAME, sizeof ENGINE_NAME) == 0)
         return;
-    snprintf(out, n, "%.*s", length, info.dli_fname);
+    snprintf(out, n, "%.*s", length, path);
     DIR *folder = opendir(out);
     out[0] = 0;
     const struct dirent *entry = NULL;
@@ -134,7 +124,7 @@ static void find_engine(const OrtApiBase *base, char *out, size_t n)
     while (entry && strncmp(entry->d_name, ENGINE_NAME, sizeof ENGINE_NAME - 1) != 0)
         entry = readdir(folder);
     if (entry)
-        snprintf(out, n, "%.*s/%s", length, info.dli_fname, entry->d_name);
+        snprintf(out, n, "%.*s/%s", length, path, entry->d_name);
     if (folder)
         closedir(folder);
 }
@@ -154,7 +144,7 @@ static tsr_status open_ranks(struct wrapped *wrapped, const void *mark)
 {
     char folder[PATH_MAX];
     const char *path = wrapped->written_to;
-    if (folder_at(mark, folder, sizeof folder))
+    if (folder_of_mark(mark, folder, sizeof folder))
         path = folder;
     tsr_status st = tsr__engine_adopt(wrapped->session, wrapped->base);
     if (st != TSR_OK)

@@ -346,4 +346,9 @@ void tsr__reduce(tsr_dtype type, enum comm_reduce op, const void *const *in, int
 uint16_t tsr__float_to_half(float f);
 uint16_t tsr__float_to_bfloat(float f);
 
+// The absolute path of the mapped file that holds this address (mapped.c); false: it lies in none, or the path does not fit.
+bool tsr__file_at(const void *address, char *out, size_t n);
+// The folder of that file: "/usr/lib" of "/usr/lib/libtessera.so.0.1", "" of a file in the root.
+bool tsr__folder_at(const void *address, char *out, size_t n);
+
 #endif
