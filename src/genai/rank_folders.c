@@ -416,10 +416,14 @@ static tsr_status copy_plugins(struct rank_folders *folders, int64_t rank, const
 {
     static const char *const names[] = {PLUGIN, "libtessera_mpi_openmpi.so",
                                         "libtessera_mpi_mpich.so", "libjansson.so.4"};
-    static const char here;
-    char beside[PATH_MAX] = ".";
+    static const char here = 0;
+    char beside[PATH_MAX] = "";
     Dl_info info;
-    if (!given && dladdr(&here, &info) && info.dli_fname && strrchr(info.dli_fname, '/'))
+    bool known = dladdr(&here, &info) && info.dli_fname && info.dli_fname[0] == '/';
+    if (!given && !known) // a name from the working directory of then, or none
+        return refuse(folders->folder, "name the folder of the plug-ins with --plugins",
+                      "the library does not know where it lies");
+    if (!given)
         snprintf(beside, sizeof beside, "%.*s",
                  (int)(strrchr(info.dli_fname, '/') - info.dli_fname), info.dli_fname);
     for (size_t i = 0; i < TSR_COUNT(names); i++) {

@@ -6,8 +6,8 @@
 // also when this process is killed. It is not tied to the life of a thread (PR_SET_PDEATHSIG): the thread that makes the first
 // run may end long before the session.
 #include "runtime/served.h"
+#include "transport/transport.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -47,17 +47,13 @@ static tsr_status cannot_start(tsr_session *session, const char *hint, const cha
 // The program beside the library that this code is in, or below it in tessera/, where packages put it.
 static bool find_program(char *out, size_t n)
 {
-    static const char here;
+    static const char here = 0;
     static const char *const places[] = {"", "tessera/"};
-    Dl_info info;
-    if (!dladdr(&here, &info) || !info.dli_fname)
+    char folder[PATH_MAX];
+    if (!tsr__folder_at(&here, folder, sizeof folder))
         return false;
-    const char *slash = strrchr(info.dli_fname, '/');
-    int length = 0;
-    if (slash)
-        length = (int)(slash - info.dli_fname) + 1;
     for (size_t i = 0; i < TSR_COUNT(places); i++) {
-        int made = snprintf(out, n, "%.*s%s" SERVED_PROGRAM, length, info.dli_fname, places[i]);
+        int made = snprintf(out, n, "%s/%s" SERVED_PROGRAM, folder, places[i]);
         if (made > 0 && (size_t)made < n && access(out, X_OK) == 0)
             return true;
     }

@@ -10,20 +10,6 @@
 
 static const char here = 0; // its address tells which library this is
 
-// Folder of the library or program that holds this code.
-static bool own_folder(char *out, size_t n)
-{
-    Dl_info info;
-    if (!dladdr(&here, &info) || !info.dli_fname)
-        return false;
-    snprintf(out, n, "%s", info.dli_fname);
-    char *slash = strrchr(out, '/');
-    if (!slash)
-        return false;
-    *slash = 0;
-    return true;
-}
-
 // False: the path is too long.
 // "/usr/lib", "/tessera", "openmpi" -> "/usr/lib/tessera/libtessera_mpi_openmpi.so"
 static bool path_of(const char *folder, const char *below, const char *family, char *out, size_t n)
@@ -51,7 +37,7 @@ void *tsr__plugin_open(const char *family, const char *folder, char *why, size_t
 {
     char own[4096];
     void *handle = folder ? open_at(folder, "", family, why, n) : NULL;
-    if (handle || !own_folder(own, sizeof own))
+    if (handle || !tsr__folder_at(&here, own, sizeof own))
         return handle;
     if (!(handle = open_at(own, "", family, why, n)))
         handle = open_at(own, "/tessera", family, why, n);
@@ -71,7 +57,7 @@ bool tsr__plugin_present(const char *family, const char *folder)
     char own[4096];
     if (folder && is_at(folder, "", family))
         return true;
-    if (!own_folder(own, sizeof own))
+    if (!tsr__folder_at(&here, own, sizeof own))
         return false;
     return is_at(own, "", family) || is_at(own, "/tessera", family);
 }

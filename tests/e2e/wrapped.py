@@ -174,6 +174,7 @@ def processes(d, want):
         shutil.copy(PLUGIN, alone)
         error = error_of(lambda: Text(session(d + "/apart", alone + "/" + os.path.basename(PLUGIN))).step())
         case("processes: says that the program is missing", "[rank-start]" in error and "tessera-ranks" in error, error)
+    elsewhere(d, want)
     os.remove(d + "/apart/rank1.onnx")
     error = error_of(lambda: Text(session(d + "/apart")).step())
     case("processes: says what is missing", "rank1.onnx" in error, error)
@@ -181,6 +182,27 @@ def processes(d, want):
     case("a transport is of wrapped models alone", rc == 5 and "[partition-layout]" in err, err)
     rc, err = cut_decoder(d, "far", "--transport", "mpi")
     case("and is one that they know", rc == 5 and "[partition-layout]" in err and not os.path.exists(d + "/far"), err)
+
+
+def elsewhere(d, want):
+    """The plug-in was loaded by a name that means another file now: what lies there is not started."""
+    home, hostile, was = d + "/home", d + "/hostile", os.getcwd()
+    for folder in (home, hostile):
+        os.makedirs(folder + "/plug")
+    for name in (os.path.basename(PLUGIN), "tessera-ranks"):
+        shutil.copy(os.path.join(os.path.dirname(PLUGIN), name), home + "/plug")
+    with open(hostile + "/plug/tessera-ranks", "w") as out:
+        out.write("#!/bin/sh\ntouch %s/started\n" % hostile)
+    os.chmod(hostile + "/plug/tessera-ranks", 0o755)
+    try:
+        os.chdir(home)
+        s = session(d + "/apart", "plug/" + os.path.basename(PLUGIN))
+        os.chdir(hostile)
+        text = Text(s)
+        tokens = error_of(lambda: text.steps(2)) or text.tokens
+    finally:
+        os.chdir(was)
+    case("processes: the working directory is searched for nothing", tokens == want[:2] and not os.path.exists(hostile + "/started"), tokens)
 
 
 def states(d):
