@@ -26,19 +26,26 @@ static int batch_factors(const struct rule_tensor *tensor, int back)
     return axis < 0 ? 0 : tensor->dims[axis].n;
 }
 
+// From optimisation level 2 on, the engine takes a Transpose into the product, which then sees a stack again.
+static bool left_is_transposed(const tsr_node *node)
+{
+    const tsr_value *left = tsr_node_input(node, 0);
+    const tsr_node *maker = left ? tsr_value_producer(left) : NULL;
+    return maker && str_is(tsr__node_op_str(maker), "Transpose");
+}
+
 // The two matrices of a product are not stacked alike: one is a vector, or is multiplied with several of the other. Of [4 0] and
 // [0], ONNX Runtime's product is whatever lay in memory; [0 4 5] times [1 5 6] it refuses. A stack times one matrix it takes: it
 // sees one tall matrix.
 bool tsr__stacks_differ(const tsr_node *node, const struct rule *rule)
 {
-    (void)node;
     if (rule->n_inputs < 2)
         return false;
     const struct rule_tensor *left = &rule->inputs[0], *right = &rule->inputs[1];
     if (left->rank == 1 || right->rank == 1)
         return true;
     if (right->rank == 2)
-        return false;
+        return left->rank > 2 && left_is_transposed(node);
     int most = left->rank > right->rank ? left->rank : right->rank;
     for (int back = 1; back <= most - 2; back++)
         if (!batch_factors(left, back) != !batch_factors(right, back))
