@@ -313,10 +313,13 @@ static tsr_status run_round(struct round *round, tsr_model *model, int number)
     return look_at(round, model);
 }
 
-// A configuration in which no node says anything: every device does all of it.
+// A configuration in which no node says anything: every device does all of it. Version 11 is the first that has configurations; the
+// user is not told of an older one in a copy.
 static tsr_status add_config(const struct modelled *of, tsr_model *model)
 {
     tsr_config *made;
+    if (tsr_model_ir_version(model) < 11 && tsr_model_set_ir_version(model, 11) != TSR_OK)
+        return TSR_NOMEM;
     const char *names[MEASURE_RANKS];
     for (int i = 0; i < of->topology->n; i++)
         names[i] = of->topology->device[i].name;

@@ -483,7 +483,8 @@ def test_topology_measured(d):
     check("what was seen stays with a plan", planned_seen[0] == planned_seen[1] and kept.get("seen") == nodes, kept)
     rc, out, err = call("topology", "measure", "--devices", path, "--seconds", "0.1", "--model", model, "-o", seen)
     both = json.loads(read(seen) or "{}")
-    check("a model is added to what was measured", rc == 0 and both.get("devices") == doc["devices"] and [n["op"] for n in both.get("seen", [])] == [n["op"] for n in nodes], (rc, err, both))
+    check("a model is added to what was measured", rc == 0 and both.get("devices") == doc["devices"] and "warning" not in err and
+          "MatMul" in {n["op"] for n in both.get("seen", [])} <= {"MatMul", "Slice"}, (rc, err, both))  # a Slice where a plan has one
     call("topology", "make", "65", "-o", d + "/many.json")
     rc, out, err = call("topology", "measure", "--devices", d + "/many.json", "--seconds", "0.01", "--model", model)
     check("ranks that are too many for a model", rc == 2 and err.count("error[") == 1, (rc, err))
