@@ -115,10 +115,19 @@ def descendants():
     return {pid: names[pid] for pid in found if "tessera-ranks" in names[pid]}
 
 
+def running(pid):
+    """Not one that has ended and that its new parent has not asked for yet."""
+    try:
+        with open("/proc/%d/stat" % pid) as f:
+            return f.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 def ended(pids):
-    """As gone, of processes whose parent is no more."""
-    for _ in range(100):
-        if not any(os.path.exists("/proc/%d" % pid) for pid in pids):
+    """As gone, of processes whose parent is no more: within the five seconds that a dead rank is given."""
+    for _ in range(250):
+        if not any(running(pid) for pid in pids):
             return True
         time.sleep(0.02)
     return False
