@@ -57,8 +57,10 @@ def jobs_of(printer, only):
 
 
 def tasks_of(jobs, everything):
-    """One for each factor of a rule that may be empty: (job, factor, the input and dimension that is cut, level)."""
+    """One for each factor of a rule that may be empty: (job, factor, the input and dimension that is cut, level). Without `everything` one case of
+    each: of one operator the first, of the next the second."""
     seen, level = {}, 0
+    wanted = {op: 1 + k % 2 for k, op in enumerate(sorted({job[0] for job in jobs}))}
     for op, since, domain, c, way, rule in jobs:
         for f, factor in enumerate(rule["factors"]):
             if rule["whole"] or factor["kind"] not in ("par", "red") or isinstance(factor["size"], int):
@@ -66,7 +68,7 @@ def tasks_of(jobs, everything):
             where = [(i, d) for i, t in enumerate(rule["inputs"]) if not t["host"] and not t["absent"] for d, fs in enumerate(t["dims"]) if fs == [f]]
             key = op, domain, factor["name"], factor["kind"], tuple(where)
             seen[key] = seen.get(key, 0) + 1
-            if not where or (not everything and seen[key] > 2):
+            if not where or (not everything and seen[key] != wanted[op]):
                 continue
             for k in range(4) if everything else (level % 4,):
                 yield op, since, domain, c, way, factor["name"], where, factor["size"], k

@@ -47,9 +47,17 @@ def free_port():
         return s.getsockname()[1]
 
 
-def is_launchers_code(transport, code):
-    """mpirun has codes of its own for a rank that was killed: 128 and the signal, 9 or 15, or 1."""
-    return family(transport) in LAUNCHERS and (code in (1, 9, 15) or code > 128)
+CRASHES = {signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV}
+
+
+def is_launchers_code(transport, code, text):
+    """mpirun has codes of its own for a rank that was killed: 128 and the signal, 9 or 15, or 1; not for one that crashed. Open MPI 4.1's may crash itself
+    when it ends, and says where: in its own orte_finalize."""
+    if family(transport) not in LAUNCHERS:
+        return False
+    if code == -signal.SIGSEGV:
+        return "orte_finalize" in text
+    return code in (1, 9, 15) or code > 128 and code - 128 not in CRASHES
 
 
 def left_early(text):

@@ -261,7 +261,7 @@ class Run:
             return []  # it died after it had given the others all that they wanted: they are done, and what is written is right (above)
         said = "error[" in text or self.event.launcher or machine.of_launcher(self.transport, text)
         known = {PEER, ENGINE, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGKILL, 128 + signal.SIGTERM}
-        unknown = [c for c in codes if c not in known and not machine.is_launchers_code(self.transport, c) and c != DONE]
+        unknown = [c for c in codes if c not in known and not machine.is_launchers_code(self.transport, c, text) and c != DONE]
         return ([] if said or self.event.kind == "term" or self.all_struck() else ["no clear error"]) + (["exit code %s" % unknown] if unknown else [])
 
     def all_struck(self):
