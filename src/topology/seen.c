@@ -27,15 +27,21 @@ static double squared_distance(double work, double bytes, double other_work, dou
     return by_work * by_work + by_bytes * by_bytes;
 }
 
-const struct topology_seen *tsr__topology_seen(const tsr_topology *topology, const char *op,
-                                               const char *type)
+static struct topology_seen *find_entry(const tsr_topology *topology, const char *op,
+                                        const char *type)
 {
     for (size_t i = 0; i < topology->seen.n; i++) {
-        const struct topology_seen *seen = &topology->seen.at[i];
+        struct topology_seen *seen = &topology->seen.at[i];
         if (strcmp(seen->op, op) == 0 && strcmp(seen->type, type) == 0)
             return seen;
     }
     return NULL;
+}
+
+const struct topology_seen *tsr__topology_seen(const tsr_topology *topology, const char *op,
+                                               const char *type)
+{
+    return find_entry(topology, op, type);
 }
 
 // Points 1.2 at a distance of 0.1 and 2.0 at 1: weights of 1 / 0.011^2 and 1 / 1.001^2, so that 1.2 is nearly all of it.
@@ -84,11 +90,9 @@ static void merge_nearest(struct topology_seen *seen)
 // The entry of that operator and type, added if it is new. NULL: no memory, or there are too many.
 static struct topology_seen *entry_for(tsr_topology *topology, const char *op, const char *type)
 {
-    for (size_t i = 0; i < topology->seen.n; i++) {
-        struct topology_seen *seen = &topology->seen.at[i];
-        if (strcmp(seen->op, op) == 0 && strcmp(seen->type, type) == 0)
-            return seen;
-    }
+    struct topology_seen *known = find_entry(topology, op, type);
+    if (known)
+        return known;
     if (topology->seen.n >= MOST_KINDS)
         return NULL;
     const char *own_op = tsr__arena_str(&topology->arena, str_of(op)).p;
