@@ -52,8 +52,6 @@ extern const struct sample tsr__samples[];
 extern const size_t tsr__n_samples;
 #define MEASURE_SAMPLES 40 // there are no more of them
 
-// Numbers as a model's may be, so many bytes of a type.
-void tsr__measure_fill(tsr_dtype type, void *out, size_t bytes);
 // The first of them: what a device has in any case, and rates by type.
 #define MEASURE_BRIEFLY 8
 tsr_status tsr__measure_write(tsr_session *session, const char *folder, size_t samples,

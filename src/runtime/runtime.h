@@ -47,6 +47,8 @@ struct measured {
 
 // Measures with all ranks at once. Under a launcher every rank calls it, and rank 0 alone gets numbers (ranks 0 elsewhere).
 // devices: names of the ranks' devices, as many as options->devices says; NULL: all are on the CPU.
+// Numbers as a model's may be, so many bytes of a type.
+void tsr__measure_fill(tsr_dtype type, void *out, size_t bytes);
 tsr_status tsr__measure(tsr_session *session, const tsr_measure_options *options,
                         const char *const *devices, struct measured *out) TSR_MUST_USE;
 

@@ -3,24 +3,13 @@
 //
 //     x [256, 512], then eight times a product with [512, 512] and a Relu: 0.13 Gflop a product, 512 KiB a sum
 #include "verify/internal.h"
+#include "runtime/runtime.h"
 
 #include <stdio.h>
 
 #define ROWS   256
 #define WIDTH  512
 #define LAYERS 8
-
-// Numbers between -1/8 and 1/8; equal ones would need less power than a model's.
-static void fill(float *out, size_t n)
-{
-    uint64_t state = 88172645463325252u;
-    for (size_t i = 0; i < n; i++) {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        out[i] = (float)(state % 2001) / 8000.0f - 0.125f;
-    }
-}
 
 // One product and its Relu behind x; NULL: no memory.
 static tsr_value *add_layer(tsr_graph *graph, tsr_value *x, const float *weights, int number)
@@ -52,7 +41,7 @@ static tsr_status fill_graph(tsr_session *session, tsr_graph *graph)
     float *weights = tsr__alloc(session, bytes);
     if (!weights)
         return TSR_NOMEM;
-    fill(weights, WIDTH * WIDTH);
+    tsr__measure_fill(TSR_FLOAT, weights, bytes);
     tsr_value *x = tsr_graph_add_input(graph, "x");
     if (x && tsr_value_set_type(x, TSR_FLOAT, 2, dims) != TSR_OK)
         x = NULL;
