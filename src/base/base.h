@@ -67,6 +67,12 @@ static inline bool str_is(struct str a, const char *c)
 {
     return str_eq(a, str_of(c));
 }
+// "a.json" and ".json"; the ending alone has no name before it.
+static inline bool ends_with(const char *text, const char *ending)
+{
+    size_t n = strlen(text), n_ending = strlen(ending);
+    return n > n_ending && strcmp(text + n - n_ending, ending) == 0;
+}
 int tsr__str_cmp(struct str a, struct str b); // byte order, shorter first
 // Shell glob over the whole of the text: * ? [set]; bounded work (no exponential backtracking).
 bool tsr__str_glob(struct str pattern, struct str text);

@@ -372,12 +372,6 @@ static tsr_status load_random(tsr_tensors *tensors, const char *set, const tsr_m
 
 // ---- all of them -------------------------------------------------------------------------------
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), k = strlen(end);
-    return n > k && strcmp(text + n - k, end) == 0;
-}
-
 static bool is_output(const tsr_model *model, const char *name)
 {
     for (size_t k = 0;; k++) {

@@ -16,12 +16,6 @@ static bool exists(const char *text)
     return stat(text, &st) == 0;
 }
 
-static bool ends_with(const char *text, const char *ending)
-{
-    size_t n = strlen(text), n_ending = strlen(ending);
-    return n > n_ending && strcmp(text + n - n_ending, ending) == 0;
-}
-
 // "4", "ring:4", "{4, ...}": never a file, whatever lies in the working directory.
 static bool is_notation(const char *text)
 {
