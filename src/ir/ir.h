@@ -41,6 +41,8 @@ struct place tsr__place_value(const tsr_value *value);
 
 // tsr_model_clone without configurations, and without what nodes say for them.
 tsr_status tsr__model_clone_bare(const tsr_model *model, tsr_model **out) TSR_MUST_USE;
+// Raises ir_version to 11 where it is lower, the first that has configurations.
+tsr_status tsr__model_allow_configs(tsr_model *model) TSR_MUST_USE;
 // Whose spec it is: the node that has it, and the configuration it holds for (NULL: the id was absent).
 tsr_node *tsr__spec_node(const tsr_spec *spec);
 tsr_config *tsr__spec_config(const tsr_spec *spec);

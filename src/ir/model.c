@@ -186,6 +186,13 @@ tsr_status tsr_model_set_ir_version(tsr_model *model, int64_t version)
     return TSR_OK;
 }
 
+tsr_status tsr__model_allow_configs(tsr_model *model)
+{
+    if (model->ir_version >= 11)
+        return TSR_OK;
+    return tsr_model_set_ir_version(model, 11);
+}
+
 // The first of a domain; `domain` is "" for ai.onnx.
 static struct opset *find_opset(tsr_model *model, struct str domain)
 {

@@ -217,8 +217,10 @@ static tsr_status build(tsr_model *model, struct rope *rope)
     tsr_status st = check_annotations(model, &annotated);
     if (st != TSR_OK)
         return st;
-    if (annotated && (model->devices_touched || model->ir_changed) && model->ir_version < 11)
-        tsr_model_set_ir_version(model, 11);
+    if (annotated && (model->devices_touched || model->ir_changed))
+        st = tsr__model_allow_configs(model);
+    if (st != TSR_OK)
+        return st;
     if (model->renamed)
         touch_renamed(model);
     build_model(rope, model);

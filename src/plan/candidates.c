@@ -241,22 +241,6 @@ static void each_part(struct making *making, struct candidate *candidate)
     candidate->n_each = n;
 }
 
-// Some device takes another time for the same node.
-static bool are_unlike(const struct planner *planner)
-{
-    const tsr_topology_device *first =
-        &planner->machine.topology->device[tsr__planner_device(planner, 0)];
-    for (int64_t i = 1; i < planner->machine.n; i++) {
-        const tsr_topology_device *device =
-            &planner->machine.topology->device[tsr__planner_device(planner, i)];
-        if (device->flops != first->flops || device->bandwidth != first->bandwidth ||
-            device->overhead != first->overhead ||
-            memcmp(device->rates, first->rates, sizeof device->rates) != 0)
-            return true;
-    }
-    return false;
-}
-
 static bool has_shares(const struct placement *placement)
 {
     for (int factor = 0; factor < placement->rule->n_factors; factor++)
@@ -276,7 +260,7 @@ void tsr__making_cost(struct making *making, struct candidate *candidate)
         if (value->constant)
             candidate->weights += tsr__planner_bytes(making->planner, candidate->in[i], value);
     }
-    if (has_shares(&making->place) || are_unlike(making->planner)) {
+    if (has_shares(&making->place) || making->planner->machine.unlike) {
         each_part(making, candidate);
         return;
     }

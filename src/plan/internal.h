@@ -151,6 +151,7 @@ struct planner_machine {
     const int64_t *numbers; // NULL: device d is device d of the topology
     tsr_topology_device
         slowest; // in each number the worst of them: a node that all share ends with the slowest
+    bool unlike; // some device takes another time for the same node
     tile_shares shares[PLAN_MAX_SHARES]; // unequal parts that fit what unlike devices can do
     int n_shares;
 };

@@ -73,7 +73,23 @@ tsr_topology_device tsr__planner_slowest(const struct planner *planner, const in
     return slowest;
 }
 
-// machine.n and, for a block, machine.numbers are set; this fills `all`, `slowest` and `shares`.
+// Some device takes another time for the same node.
+static bool are_unlike(const struct planner *planner)
+{
+    const tsr_topology_device *first =
+        &planner->machine.topology->device[tsr__planner_device(planner, 0)];
+    for (int64_t i = 1; i < planner->machine.n; i++) {
+        const tsr_topology_device *device =
+            &planner->machine.topology->device[tsr__planner_device(planner, i)];
+        if (device->flops != first->flops || device->bandwidth != first->bandwidth ||
+            device->overhead != first->overhead ||
+            memcmp(device->rates, first->rates, sizeof device->rates) != 0)
+            return true;
+    }
+    return false;
+}
+
+// machine.n and, for a block, machine.numbers are set; this fills `all`, `slowest`, `unlike` and `shares`.
 bool tsr__planner_devices(struct planner *planner)
 {
     struct planner_machine *machine = &planner->machine;
@@ -83,6 +99,7 @@ bool tsr__planner_devices(struct planner *planner)
     for (int64_t device = 0; device < machine->n; device++)
         machine->all[device] = device;
     machine->slowest = tsr__planner_slowest(planner, machine->all, (size_t)machine->n);
+    machine->unlike = are_unlike(planner);
     return tsr__planner_shares(planner);
 }
 
@@ -139,9 +156,7 @@ tsr_status tsr__planner_config(struct planner *planner, const char *name)
         st = make_config(planner, name);
     if (st != TSR_OK)
         return st;
-    if (tsr_model_ir_version(planner->model) < 11) // the first that has configurations
-        return tsr_model_set_ir_version(planner->model, 11);
-    return TSR_OK;
+    return tsr__model_allow_configs(planner->model);
 }
 
 // How many times as fast a device is as the slowest of the machine, in what it does best.

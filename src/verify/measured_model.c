@@ -3,8 +3,8 @@
 // that topology (topology/seen.c).
 //
 // First all ranks run the whole model at the same time; then it is planned for the topology as it is by now, cut and run, again and
-// again until a plan comes that was run before: a plan that rests on what was seen of others may be worse than it seems. Each time a few runs are timed, and a few more under the engine's
-// profile, which says what each node took (profile.c):
+// again until a plan comes that was run before: a plan that rests on what was seen of others may be worse than it seems. Each time a
+// few runs are timed, and a few more under the engine's profile, which says what each node took (profile.c):
 //
 //     whole   a run takes 10 ms; its 100 nodes take 10.5 in the profile, so that the profile costs 5 us for each node; what is
 //             left is divided among the nodes of the graph so that they take 10 ms
@@ -313,13 +313,13 @@ static tsr_status run_round(struct round *round, tsr_model *model, int number)
     return look_at(round, model);
 }
 
-// A configuration in which no node says anything: every device does all of it. Version 11 is the first that has configurations; the
-// user is not told of an older one in a copy.
+// A configuration in which no node says anything: every device does all of it.
 static tsr_status add_config(const struct modelled *of, tsr_model *model)
 {
     tsr_config *made;
-    if (tsr_model_ir_version(model) < 11 && tsr_model_set_ir_version(model, 11) != TSR_OK)
-        return TSR_NOMEM;
+    tsr_status st = tsr__model_allow_configs(model);
+    if (st != TSR_OK)
+        return st;
     const char *names[MEASURE_RANKS];
     for (int i = 0; i < of->topology->n; i++)
         names[i] = of->topology->device[i].name;
