@@ -43,6 +43,18 @@ int64_t tsr__share_size(int64_t size, int64_t cuts, tile_shares shares, int64_t 
 // Shares of n parts of so many units each, in the least units: 6 and 2 are 3 and 1. 0: they are equal, or there are more
 // units than TILE_MAX_UNITS (*fits is false then).
 tile_shares tsr__shares_of(const int64_t *units, int64_t n, bool *fits);
+
+// How n members divide an axis among them: in whole units of `unit` elements, the last of which may be short. Member j has
+// shares[j] of every so many; NULL: all have as many.
+struct tile_division {
+    int64_t unit, n;
+    const int64_t *shares;
+};
+// Where the part of member j begins; j = n: where the last one ends. Shares must have been found good. (units.c)
+int64_t tsr__division_start(const struct tile_division *division, int64_t length, int64_t j);
+// There are shares for n members, none below 0, and their sum is above 0 and can be counted.
+bool tsr__division_holds(const int64_t *shares, size_t n_shares, int64_t n);
+
 struct tile_dim {
     struct tile_factor *factors; // outermost first
     int n;                       // 0 or (one factor with cuts 1): not cut

@@ -88,6 +88,35 @@ tile_shares tsr__shares_of(const int64_t *units, int64_t n, bool *fits)
     return shares;
 }
 
+// 10 elements in units of 4 are 3 units. Of two equal parts the second begins at unit 1, element 4; of shares 3 and 1 at
+// unit floor(3 * 3 / 4) = 2, element 8.
+int64_t tsr__division_start(const struct tile_division *division, int64_t length, int64_t j)
+{
+    int64_t units = length / division->unit + (length % division->unit != 0);
+    int64_t before = j, all = division->n;
+    if (division->shares) {
+        before = all = 0;
+        for (int64_t i = 0; i < division->n; i++) {
+            if (i < j)
+                before += division->shares[i];
+            all += division->shares[i];
+        }
+    }
+    int64_t at = tsr__tile_start(units, all, before) * division->unit;
+    return at < length ? at : length;
+}
+
+bool tsr__division_holds(const int64_t *shares, size_t n_shares, int64_t n)
+{
+    int64_t sum = 0;
+    if (n_shares != (size_t)n)
+        return false;
+    for (size_t i = 0; i < n_shares; i++)
+        if (shares[i] < 0 || !add_ok(sum, shares[i], &sum))
+            return false;
+    return sum > 0;
+}
+
 // ---- equal parts -------------------------------------------------------------------------------
 
 bool tsr__layout_shared(const struct tile_layout *layout)

@@ -38,6 +38,51 @@ static void tiles_of_a_device_are_one(void **state)
     assert_ptr_equal(tsr__layout_runs(&b->arena, corner), corner);
 }
 
+// Units are dealt out one after the other: of F units and s shares, unit u goes to whom share floor(..) belongs; here each bound
+// is found by counting, not by dividing.
+static int64_t counted_start(const struct tile_division *division, int64_t length, int64_t j)
+{
+    int64_t before = 0, all = 0, units = 0, bound = 0;
+    for (int64_t i = 0; i < division->n; i++) {
+        int64_t share = division->shares ? division->shares[i] : 1;
+        before += i < j ? share : 0;
+        all += share;
+    }
+    for (int64_t at = 0; at < length; at += division->unit)
+        units++;
+    while ((bound + 1) * all <= before * units)
+        bound++;
+    int64_t start = 0;
+    for (int64_t unit = 0; unit < bound; unit++)
+        start += start + division->unit < length ? division->unit : length - start;
+    return start;
+}
+
+static void an_axis_is_divided(void **state)
+{
+    (void)state;
+    struct tile_division two = {1, 2, (int64_t[]){3, 1}};
+    assert_int_equal(tsr__division_start(&two, 10, 1), 7);
+    for (int trial = 0; trial < 2000; trial++) {
+        int64_t shares[5], sum = 0, length = rand() % 40;
+        struct tile_division some = {1 + rand() % 4, 1 + rand() % 5, NULL};
+        for (int64_t i = 0; i < some.n; i++)
+            sum += shares[i] = rand() % 4;
+        if (rand() % 4)
+            some.shares = shares;
+        assert_int_equal(tsr__division_holds(shares, (size_t)some.n, some.n), sum > 0);
+        for (int64_t j = 0; j <= some.n && (sum || !some.shares); j++)
+            assert_int_equal(tsr__division_start(&some, length, j),
+                             counted_start(&some, length, j));
+    }
+    // what a file may say and cannot be
+    assert_false(tsr__division_holds((int64_t[]){1, 1}, 2, 3));
+    assert_false(tsr__division_holds((int64_t[]){2, -1}, 2, 2));
+    assert_false(tsr__division_holds((int64_t[]){INT64_MAX, 1}, 2, 2));
+    struct tile_division large = {1, 2, (int64_t[]){INT64_MAX - 1, 1}};
+    assert_int_equal(tsr__division_start(&large, INT64_MAX, 2), INT64_MAX);
+}
+
 // A cut in as many parts as there may be: a search through the parts for every unit would take half an hour.
 static void many_parts_are_quick(void **state)
 {
@@ -144,7 +189,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(units_are_the_least),  cmocka_unit_test(tiles_of_a_device_are_one),
         cmocka_unit_test(many_parts_are_quick), cmocka_unit_test(both_forms_have_the_same),
-        cmocka_unit_test(codes_of_shares),
+        cmocka_unit_test(codes_of_shares),      cmocka_unit_test(an_axis_is_divided),
     };
     return cmocka_run_group_tests_name("tile shares", tests, bench_setup, bench_teardown);
 }
