@@ -26,6 +26,7 @@ enum comm_attribute {
     ATTRIBUTE_AXIS,       // that becomes whole, or of a reduction cut
     ATTRIBUTE_SPLIT_AXIS, // that becomes cut
     ATTRIBUTE_UNIT,       // in which the axis is cut
+    ATTRIBUTE_SHARES,     // of the members, in the axis that is cut; absent: all have as much
     ATTRIBUTE_ROOT,       // who has it, or gets it
     ATTRIBUTE_FROM,       // who sends
     ATTRIBUTE_TO,         // who receives

@@ -4,12 +4,13 @@
 // Whoever divides an axis does it by the bounds of every cut: part j of n over F = ceil(D / unit)
 // units is floor(j F / n) .. floor((j + 1) F / n) of them; the last unit may be short. So no rank
 // needs to know more than the tensor it holds. With fewer units than parts some parts are empty, in
-// every operator here: 1 element over 3 ranks belongs to the last. Where a receiver cannot know the shape, it travels
+// every operator here: 1 element over 3 ranks belongs to the last. Members that have `shares` have as many of the units
+// as these say, counted in the same way (tsr__division_start). Where a receiver cannot know the shape, it travels
 // along in the notes of the call. A rank that gets nothing has an empty result: all operators have
 // the same two outputs.
 //
 // 7 rows over 2 ranks: with unit 1 the parts are 3 and 4 rows; with unit 4 there are F = 2 units,
-// of 4 and of 3 rows, one for each.
+// of 4 and of 3 rows, one for each. With shares 3 and 1 the parts are floor(3 * 7 / 4) = 5 and 2 rows.
 #include "ops/internal.h"
 
 #include <stdio.h>
@@ -43,22 +44,21 @@ static OrtStatus *look_along(struct kernel *kernel, const struct tensor_view *vi
     return NULL;
 }
 
-// Where part j of n begins, and (j = n) where the last one ends. Written so that units * j cannot
-// overflow.
-static int64_t start_of(int64_t length, int64_t unit, int n, int j)
+// Elements of the axis that belong to member j.
+static struct tile_interval part_of(const struct kernel *kernel, const struct along *along, int j)
 {
-    int64_t units = length / unit + (length % unit != 0);
-    int64_t at = (units / n * j + units % n * j / n) * unit;
-    return at < length ? at : length;
+    return (struct tile_interval){tsr__division_start(&kernel->division, along->length, j),
+                                  tsr__division_start(&kernel->division, along->length, j + 1)};
 }
 
-// Copies part [from, to) of the axis, row after row.
+// Copies a part of the axis, row after row.
 static OrtStatus *copy_part(struct kernel *kernel, const struct along *along, const char *data,
-                            int64_t from, int64_t to, char *out)
+                            struct tile_interval part, char *out)
 {
-    size_t row = (size_t)along->length * along->inner, width = (size_t)(to - from) * along->inner;
+    size_t row = (size_t)along->length * along->inner;
+    size_t width = (size_t)(part.stop - part.start) * along->inner;
     struct device_rows rows = {.to = out,
-                               .from = data + (size_t)from * along->inner,
+                               .from = data + (size_t)part.start * along->inner,
                                .to_pitch = width,
                                .from_pitch = row,
                                .width = width,
@@ -89,6 +89,34 @@ static OrtStatus *read_axis(struct kernel *kernel, const OrtKernelInfo *info,
     return read_int(kernel, info, attribute, -OPS_MAX_RANK, OPS_MAX_RANK - 1, out);
 }
 
+// Shares of the members, where they differ; also part of the call's fingerprint.
+static OrtStatus *read_shares(struct kernel *kernel, const OrtKernelInfo *info)
+{
+    const char *name = tsr__attribute_name(ATTRIBUTE_SHARES);
+    int64_t *shares;
+    size_t n = 0;
+    OrtStatus *absent = kernel->api->KernelInfoGetAttributeArray_int64(info, name, NULL, &n);
+    if (absent) {
+        kernel->api->ReleaseStatus(absent);
+        return NULL;
+    }
+    TRY(tsr__kernel_ints(kernel, info, name, &shares, &n));
+    if (!tsr__division_holds(shares, n, kernel->call.n_group))
+        return tsr__kernel_error(kernel, "attribute '%s' has no share for each of %d members", name,
+                                 kernel->call.n_group);
+    kernel->call.detail = tsr__hash64(shares, n * sizeof *shares, kernel->call.detail);
+    kernel->division.shares = shares;
+    return NULL;
+}
+
+// In which parts the members divide an axis.
+static OrtStatus *read_division(struct kernel *kernel, const OrtKernelInfo *info)
+{
+    kernel->division.n = kernel->call.n_group;
+    TRY(read_int(kernel, info, ATTRIBUTE_UNIT, 1, INT64_MAX, &kernel->division.unit));
+    return read_shares(kernel, info);
+}
+
 // A rank, not a place in the group.
 static OrtStatus *read_member(struct kernel *kernel, const OrtKernelInfo *info,
                               enum comm_attribute attribute, int64_t *out)
@@ -114,7 +142,7 @@ OrtStatus *tsr__reduce_scatter_create(struct kernel *kernel, const OrtKernelInfo
 {
     TRY(tsr__all_reduce_create(kernel, info));
     TRY(read_axis(kernel, info, ATTRIBUTE_AXIS, &kernel->axis));
-    return read_int(kernel, info, ATTRIBUTE_UNIT, 1, INT64_MAX, &kernel->unit);
+    return read_division(kernel, info);
 }
 
 // The parts in the order of the members, one after the other; a tensor that is cut along its outermost axis already
@@ -133,14 +161,14 @@ static OrtStatus *parts_in_order(struct kernel *kernel, const struct along *alon
         *out = at;
     }
     for (int j = 0; j < n; j++) {
-        int64_t from = start_of(along->length, kernel->unit, n, j);
-        int64_t to = start_of(along->length, kernel->unit, n, j + 1);
-        size_t part = along->outer * (size_t)(to - from) * along->inner;
+        struct tile_interval part = part_of(kernel, along, j);
+        size_t width = along->outer * (size_t)(part.stop - part.start) * along->inner;
         // Elements of each member's part; the transport checks that all members have the same list.
-        counts[j] = (int64_t)(part / unit);
-        if (packed)
-            TRY(copy_part(kernel, along, data, from, to, at));
-        at += packed ? part : 0;
+        counts[j] = (int64_t)(width / unit);
+        if (!packed)
+            continue;
+        TRY(copy_part(kernel, along, data, part, at));
+        at += width;
     }
     return NULL;
 }
@@ -150,13 +178,12 @@ static OrtStatus *reduce_scatter(struct kernel *kernel, OrtKernelContext *contex
                                  const struct tensor_view *view, int64_t *counts)
 {
     struct along along;
-    int n = kernel->call.n_group;
     void *out;
     int64_t dims[OPS_MAX_RANK];
     TRY(look_along(kernel, view, kernel->axis, &along));
     memcpy(dims, view->dims, (size_t)view->rank * sizeof *dims);
-    dims[along.axis] = start_of(along.length, kernel->unit, n, kernel->self + 1) -
-                       start_of(along.length, kernel->unit, n, kernel->self);
+    struct tile_interval own = part_of(kernel, &along, kernel->self);
+    dims[along.axis] = own.stop - own.start;
     TRY(tsr__kernel_output(kernel, context, 0, dims, view->rank, &out));
     const char *parts;
     TRY(parts_in_order(kernel, &along, view->data, counts, &parts));
@@ -236,7 +263,7 @@ OrtStatus *tsr__all_to_all_create(struct kernel *kernel, const OrtKernelInfo *in
 {
     TRY(read_axis(kernel, info, ATTRIBUTE_SPLIT_AXIS, &kernel->split_axis));
     TRY(read_axis(kernel, info, ATTRIBUTE_AXIS, &kernel->axis));
-    return read_int(kernel, info, ATTRIBUTE_UNIT, 1, INT64_MAX, &kernel->unit);
+    return read_division(kernel, info);
 }
 
 static int64_t hash_others(const struct tensor_view *view, int axis)
@@ -329,11 +356,10 @@ static OrtStatus *pack_parts(struct turn *turn)
     char *at;
     TRY(tsr__kernel_scratch(kernel, 0, along->outer * (size_t)along->length * along->inner, &at));
     for (int j = 0; j < kernel->call.n_group; j++) {
-        int64_t from = start_of(along->length, kernel->unit, kernel->call.n_group, j);
-        int64_t to = start_of(along->length, kernel->unit, kernel->call.n_group, j + 1);
-        TRY(copy_part(kernel, along, turn->view->data, from, to, at));
+        struct tile_interval part = part_of(kernel, along, j);
+        TRY(copy_part(kernel, along, turn->view->data, part, at));
         turn->send[j] = (struct comm_buffer){
-            .p = at, .bytes = along->outer * (size_t)(to - from) * along->inner};
+            .p = at, .bytes = along->outer * (size_t)(part.stop - part.start) * along->inner};
         at += turn->send[j].bytes;
     }
     return NULL;
@@ -345,14 +371,13 @@ static OrtStatus *pack_parts(struct turn *turn)
 static OrtStatus *all_to_all(struct turn *turn)
 {
     struct kernel *kernel = turn->kernel;
-    int n = kernel->call.n_group;
     TRY(look_along(kernel, turn->view, kernel->split_axis, &turn->split));
     TRY(look_along(kernel, turn->view, kernel->axis, &turn->concat));
     if (turn->split.axis == turn->concat.axis)
         return tsr__kernel_error(kernel, "both axes are %d", turn->split.axis);
     memcpy(turn->dims, turn->view->dims, (size_t)turn->view->rank * sizeof *turn->dims);
-    turn->dims[turn->split.axis] = start_of(turn->split.length, kernel->unit, n, kernel->self + 1) -
-                                   start_of(turn->split.length, kernel->unit, n, kernel->self);
+    struct tile_interval own = part_of(kernel, &turn->split, kernel->self);
+    turn->dims[turn->split.axis] = own.stop - own.start;
     TRY(pack_parts(turn));
     struct comm_exchange exchange = {
         .send = turn->send, .recv = turn->recv, .arrived = turn_arrived, .data = turn};

@@ -65,11 +65,12 @@ struct kernel {
     const OrtApi *api;
     const struct op *op;
     enum op_side side;
-    struct arena arena;             // attributes
-    struct comm_call call;          // of this node; run and count change
-    int self;                       // place of this rank in the group
-    int64_t axis, split_axis, unit; // how a tensor is divided
-    int64_t root, to;               // who has it, or gets it
+    struct arena arena;            // attributes
+    struct comm_call call;         // of this node; run and count change
+    int self;                      // place of this rank in the group
+    int64_t axis, split_axis;      // along which a tensor is divided
+    struct tile_division division; // in which parts
+    int64_t root, to;              // who has it, or gets it
     struct reshard *reshard;
 };
 

@@ -113,9 +113,9 @@ def all_gather_large(d):
 
 # ---- dividing an axis: part j of n over whole units
 
-def bounds(length, unit, n, j):
-    units = -(-length // unit)
-    return min(j * units // n * unit, length), min((j + 1) * units // n * unit, length)
+def bounds(length, unit, n, j, shares=None):
+    units, shares = -(-length // unit), shares or [1] * n
+    return tuple(min(sum(shares[:i]) * units // sum(shares) * unit, length) for i in (j, j + 1))
 
 
 def f16(op, t):
@@ -140,6 +140,33 @@ def reduce_scatter(d):
         a, b = bounds(whole.shape[axis], unit, n, 0)
         assert got["back"].tobytes() == whole.tobytes(), (t, axis, n, unit, op)
         assert (got["y"] == whole.take(range(a, b), axis)).all() and got["y"].shape[axis] == b - a
+
+
+@case
+def reduce_scatter_in_shares(d):
+    """All types and reductions, random shares (some of them 0), units and sizes; every member's part comes back to rank 0 by itself."""
+    rng = np.random.default_rng(6)
+    fold = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+    for t in TYPES:
+        kind = h.np_dtype_to_tensor_dtype(np.dtype(t))
+        n, unit, axis, shape = int(rng.integers(2, 5)), int(rng.integers(1, 4)), int(rng.integers(0, 2)), [int(s) for s in rng.integers(0, 12, 2)]
+        shares = [int(s) for s in rng.integers(0, 4, n)]
+        shares[int(rng.integers(0, n))] += 1
+        parts = [rng.integers(0, 3, shape).astype(t) for _ in range(n)]
+        nodes = lambda r: [node for k, o in enumerate(fold) for node in (
+            comm(f16("ReduceScatter", t), "mine", "y_" + o, 2 * k, range(n), kind, reduce=o, axis=axis, unit=unit, shares=shares),
+            comm(f16("AllGather", t), "y_" + o, "back_" + o, 2 * k + 1, range(n), kind, axis=axis))]
+        outs = lambda r: [value(v + o, kind) for o in fold for v in ("y_", "back_")]
+        got = outputs_of(d, pieces(n, parts, nodes, outs), {})
+        a, b = bounds(shape[axis], unit, n, 0, shares)
+        for o in fold:
+            whole = parts[0]
+            for p in parts[1:]:
+                whole = fold[o](whole, p) if t != "?" else (np.logical_or if o in ("sum", "max") else np.logical_and)(whole, p)
+            told = (t, o, n, unit, axis, shape, shares)
+            assert got["back_" + o].shape == whole.shape and got["back_" + o].tobytes() == whole.tobytes(), told
+            own = whole.take(range(a, b), axis)
+            assert got["y_" + o].shape == own.shape and got["y_" + o].tobytes() == own.tobytes(), told
 
 
 @case
@@ -203,6 +230,7 @@ def collectives_that_cannot_be(d):
     mine = np.ones((1, 4), "f4")
     cases = [("ReduceScatter", dict(reduce="sum", axis=0, unit=0), "unit"),
              ("ReduceScatter", dict(reduce="sum", axis=5, unit=1), "axis 5"), ("ReduceScatter", dict(reduce="sum", axis=0), "unit"),
+             *[("ReduceScatter", dict(reduce="sum", axis=0, unit=1, shares=s), "shares") for s in ([1], [0, 0], [2, -1], [1, 1, 1], [2 ** 63 - 1, 1])],
              ("Reduce", dict(reduce="sum", root=7), "root"), ("Reduce", dict(reduce="sum"), "root"), ("Broadcast", dict(root=-1), "root"),
              ("AllToAll", dict(axis=0, split_axis=0, unit=1), "both axes"),
              ("AllToAll", dict(axis=1, split_axis=99, unit=1), "split_axis"), ("Send", {"from": 0, "to": 0}, "one rank to another"),

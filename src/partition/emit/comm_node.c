@@ -92,6 +92,10 @@ static tsr_status set_one(struct draft *draft, tsr_node *node, const struct step
         return tsr_node_set_int(node, name, st->split_axis);
     case ATTRIBUTE_UNIT:
         return tsr_node_set_int(node, name, st->unit);
+    case ATTRIBUTE_SHARES:
+        if (!st->shares)
+            return TSR_OK;
+        return tsr_node_set_ints(node, name, st->shares[group], st->groups[group].n);
     case ATTRIBUTE_ROOT:
     case ATTRIBUTE_FROM:
         return tsr_node_set_int(node, name, st->roots[group]);

@@ -127,6 +127,8 @@ struct step {
     // The axis that becomes whole, or that a reduce-scatter cuts; that an all-to-all cuts, in units of `unit` elements.
     int axis, split_axis;
     int64_t unit;
+    const int64_t **
+        shares; // by group: of the axis that is cut, what each member has of so many; NULL: all as much
     int64_t *roots; // by group: who has it, gets it, sends it
     int64_t id;     // its number, if it is live; else -1
 };
