@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto as T, helper as h
 
+import witness
+
 TESSERA, SLOW_OPS = sys.argv[1:3]
 PAUSE_S = 0.03  # of an operator in SLOW_OPS
 os.environ.setdefault("ASAN_OPTIONS", "detect_leaks=0")  # MPI keeps things to the end
@@ -21,7 +23,7 @@ def tessera(*args, launch=()):
 
 def good(*args, **more):
     rc, out, err = tessera(*args, **more)
-    assert rc == 0, (args, rc, out, err)
+    assert rc == 0, (rc, out, err, args)
     return out
 
 
@@ -182,6 +184,57 @@ def several_tiles(d):
         assert shapes(d + "/parts") == shapes(d + "/same"), text
 
 
+REDUCTIONS = {"ReduceSum": (np.add, ["f4", "f8", "i4", "i8"]), "ReduceProd": (np.multiply, ["f4", "i4", "i8"]),
+              "ReduceMax": (np.maximum, ["f4", "f8", "i1", "u1", "i4", "i8"]), "ReduceMin": (np.minimum, ["f4", "f8", "i1", "u1", "i4", "i8"])}
+
+
+def reductions(d, rng, n, rows):
+    """Every reduction of every type that has a kernel, over a cut axis, its result asked for in random unequal parts.
+
+    rows: their number, or None where it is known at run time alone. Gives the types of the inputs."""
+    nodes, ins, outs, words, dims = [], [], [], ["--config", "c:%d" % n], ["n" if rows is None else rows, 7, 13]
+    kind = lambda t: h.np_dtype_to_tensor_dtype(np.dtype(t))
+    info = lambda name, t, size: h.make_tensor_value_info(name, kind(t), size)
+    for op, (_, types) in REDUCTIONS.items():
+        for t in types:
+            k = "%s_%s" % (op, t)
+            axes = {"inputs": ["x" + k, "axis"]} if op == "ReduceSum" else {"inputs": ["x" + k], "axes": [1]}
+            nodes += [h.make_node(op, outputs=["y" + k], name=k, keepdims=0, **axes), h.make_node("Transpose", ["y" + k], ["z" + k], name="t" + k, perm=[1, 0])]
+            ins.append(info("x" + k, t, dims))
+            outs.append(info("z" + k, t, [13, dims[0]]))
+            units = [int(u) for u in rng.integers(1, 4, n)]
+            owners = ",".join(str(r) for r in range(n) for _ in range(units[r]))
+            axis = int(rng.integers(0, 4)) == 0  # of the result; rows as a rule
+            cut = ["{%d,1:%s}", "{1,%d:%s}"][axis] % (sum(units), owners)
+            turned = ["{1,%d:%s}", "{%d,1:%s}"][axis] % (sum(units), owners)
+            words += ["--shard", "%s:x%s={1,%d,1}" % (k, k, n), "--shard", "%s:y%s=%s" % (k, k, cut), "--shard", "t%s:y%s=%s" % (k, k, cut), "--shard", "t%s:z%s=%s" % (k, k, turned)]
+    graph = h.make_graph(nodes, "g", ins, outs, [onnx.numpy_helper.from_array(np.array([1]), "axis")])
+    onnx.save(h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8), d + "/m.onnx")
+    good("annotate", d + "/m.onnx", *words, "-o", d + "/s.onnx")
+    good("partition", d + "/s.onnx", "-o", d + "/parts", "--force")
+    return [(op, t) for op, (_, types) in REDUCTIONS.items() for t in types]
+
+
+def sums_in_unequal_parts(d):
+    """What is reduced and wanted in unequal parts is never whole anywhere: on every transport, with rows for all devices, some and none."""
+    rng = np.random.default_rng(8)
+    for n, sizes in ((2, (None, 9, 1)), (3, (None, 2, 0)), (4, (None, 11, 3)), (3, (17, 17))):
+        made = reductions(d, rng, n, sizes[0])
+        ops = [node.op_type for node in onnx.load(d + "/parts/rank0.onnx").graph.node]
+        assert ops.count("ReduceScatter") == len(made) and "AllReduce" not in ops, ops
+        for rows in sizes[1:]:
+            inputs = {"x%s_%s" % (op, t): rng.integers(0, 3, (rows, 7, 13)).astype(t) for op, t in made}
+            want = {"z%s_%s" % (op, t): REDUCTIONS[op][0].reduce(inputs["x%s_%s" % (op, t)], 1).T.astype(t) for op, t in made}
+            np.savez(d + "/in.npz", **inputs)
+            for what, launch, more in list(launchers(n))[:None if rows == sizes[1] else 1]:
+                good("run", d + "/parts", "--inputs", d + "/in.npz", "--outputs", d + "/out.npz", *more, launch=launch)
+                got = dict(np.load(d + "/out.npz"))
+                os.remove(d + "/out.npz")
+                assert all(got[k].shape == w.shape and (got[k] == w).all() for k, w in want.items()), (n, rows, what)
+            got = witness.run(d + "/parts", inputs)
+            assert all((got[k] == w).all() for k, w in want.items()), (n, rows, "witness")
+
+
 def unequal_shares(d):
     """A device with three of four tiles works on them as one part: one node, three quarters of the weights, one sum."""
     rng = np.random.default_rng(4)
@@ -212,7 +265,7 @@ def unequal_shares(d):
     assert "ReduceScatter" in ops and "AllReduce" not in ops, ops
 
 
-CASES = [devices_of_stages, outputs_arrive, few_rows, several_tiles, unequal_shares, a_model_under_a_launcher, stages_overlap]
+CASES = [devices_of_stages, outputs_arrive, few_rows, several_tiles, unequal_shares, sums_in_unequal_parts, a_model_under_a_launcher, stages_overlap]
 
 
 def main():

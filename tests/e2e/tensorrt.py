@@ -213,6 +213,10 @@ def kinds(d):
             got, more = run(d + "/parts", inputs)
             assert witness.apart(got, want) <= 1e-5, (edits, more)
             seen |= more
+    for edits in (["up:w1={1,2}", "down:w2={2,1}", "tanh:s={4,1:0,0,0,1}"], ["up:w1={1,2}", "down:w2={2,1}", "tanh:s={1,3:0,1,1}"]):  # a sum, wanted in unequal parts
+        partition(d + "/made.onnx", d, "--config", "c:2", *shards(*edits))
+        got, more = run(d + "/parts", inputs)
+        assert witness.apart(got, want) <= 1e-5 and "all_reduce" in {k for k, _, _ in more}, (edits, more)
     for edits in (["up:w1={1,2:(0,1),(2,3)}", "down:w2={2,1:(0,1),(2,3)}", "tanh:s={2,1:(0,1),(2,3)}"],
                   ["up:w1={1,2:(0,2),(1,3)}", "up:x={2,1:(0,1),(2,3)}", "up:a={2,2}", "relu:a={2,2}", "down:r={2,2}", "down:w2={2,1:(0,2),(1,3)}"],
                   ["sig:x={2,2}", "sig:v={2,2}", "soft2:v={1,2:(0,1),(2,3)}"], ["up:x={1,1:2,3}", "sig:x={2,1:3,2}", "soft2:v={1,2:2,3}"]):

@@ -66,6 +66,16 @@ def bounds(size, n, j):
     return j * size // n, (j + 1) * size // n
 
 
+def ends(cuts):
+    """Where parts end, in units: equal ones, or (below 0) those of the bits that are set."""
+    return list(range(cuts + 1)) if cuts > 0 else [0] + [e for e in range(1, 63) if -cuts >> e & 1]
+
+
+def shared(size, cuts, j):
+    at = ends(cuts)
+    return at[j] * size // at[-1], at[j + 1] * size // at[-1]
+
+
 class Layout:
     """`source` and `target` of a Reshard, read as docs/formats.md says."""
 
@@ -75,7 +85,7 @@ class Layout:
         self.loops = [(next(it), next(it)) for _ in range(next(it))]
         self.owners = [[next(it) for _ in range(next(it))] for _ in range(next(it))]
         assert next(it, None) is None
-        cuts = [self.dims[d][f][1] for d, f in self.loops]
+        cuts = [len(ends(self.dims[d][f][1])) - 1 for d, f in self.loops]
         assert np.prod(cuts, dtype=int) == len(self.owners)
         self.coords = list(itertools.product(*map(range, cuts)))
 
@@ -93,7 +103,7 @@ class Layout:
                 rest *= s or 1
             first = -(-size // rest) if not factors[0][0] else factors[0][0]  # only the last unit may be short
             sizes = [s or (first if f == 0 else size // rest) for f, (s, _) in enumerate(factors)]
-            picks = [range(*bounds(s, c, at.get((d, f), 0))) for f, (s, (_, c)) in enumerate(zip(sizes, factors))]
+            picks = [range(*shared(s, c, at.get((d, f), 0))) for f, (s, (_, c)) in enumerate(zip(sizes, factors))]
             flat = []
             for digits in itertools.product(*picks):
                 n = 0
@@ -105,10 +115,12 @@ class Layout:
         return out
 
 
-def part(x, axis, unit, group, rank):
+def part(x, axis, unit, group, rank, shares=None):
     """A rank's part of an axis that is divided among its group."""
-    size = x.shape[axis]
-    a, b = bounds(-(-size // unit), len(group), list(group).index(rank))
+    size, j = x.shape[axis], list(group).index(rank)
+    shares = [1] * len(group) if shares is None else list(shares)
+    assert len(shares) == len(group) and min(shares) >= 0 < sum(shares), "shares %s of %d members" % (shares, len(group))
+    a, b = (sum(shares[:i]) * -(-size // unit) // sum(shares) for i in (j, j + 1))
     return x.take(range(a * unit, min(b * unit, size)), axis)
 
 
@@ -155,9 +167,9 @@ def operators(world, rank, plan):
     class ReduceScatter(OpRun):
         op_domain = "ai.tessera"
 
-        def _run(self, x, token, axis=None, elem_type=None, group=None, id=None, plan=None, reduce=None, unit=None):
+        def _run(self, x, token, axis=None, elem_type=None, group=None, id=None, plan=None, reduce=None, shares=None, unit=None):
             common(self, plan, elem_type, id, x)
-            return part(folded("ReduceScatter", x, group, id, reduce), axis, unit, group, rank), token
+            return part(folded("ReduceScatter", x, group, id, reduce), axis, unit, group, rank, shares), token
 
     class Reduce(OpRun):
         op_domain = "ai.tessera"

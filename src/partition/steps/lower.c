@@ -13,6 +13,7 @@
 //         of 1; the operator gives the right pieces for both, so for all n. Taken.
 //     [8,6] {1,1:0} -> {2,1:1,2}: the plan says scatter, for which there is no operator: Reshard.
 //     a sum pending on ranks 0 and 1, [8,6] whole -> {2,1}: ReduceScatter along axis 0, unit 1. Taken.
+//     the same -> {4,1:0,0,0,1}: ReduceScatter along axis 0 with shares 3 and 1, 6 rows and 2. Taken.
 #include "internal.h"
 
 #define NOTED_RANK 14                 // dimensions that travel with a broadcast or message
@@ -26,8 +27,9 @@ struct lowered {
     size_t n_groups;
     int axis, split_axis;
     int64_t unit;
-    int64_t *roots; // by group
-    bool same;      // nothing happens
+    const int64_t **shares; // by group; NULL: equal parts
+    int64_t *roots;         // by group
+    bool same;              // nothing happens
 };
 
 struct lowering {
@@ -64,14 +66,6 @@ static bool piece_equal(const struct tile_piece *a, const struct tile_piece *b, 
         if (axis != but_axis && axis != or_axis && !dim_equal(a, b, axis))
             return false;
     return true;
-}
-
-// Where part j of n begins, in whole units: 10 elements in units of 4 are 3 units; of 2 parts the second begins at
-// unit 1, element 4.
-static int64_t unit_start(int64_t length, int64_t unit, int64_t n, int64_t j)
-{
-    int64_t at = tsr__tile_start(length / unit + (length % unit != 0), n, j) * unit;
-    return at < length ? at : length;
 }
 
 // Elements [from, to) of what the intervals of a keep are exactly those of b: if a has [0,4) and [8,12), its elements
@@ -132,32 +126,34 @@ static bool gathers(struct lowering *lowering, const struct device_group *group,
 
 // Each member gets its part of the axis of something that all have.
 static bool divides(struct lowering *lowering, const struct device_group *group, int axis,
-                    int but_axis, int64_t unit)
+                    int but_axis, const struct tile_division *division)
 {
     struct tile_piece *first = piece_of(lowering, lowering->from, group->devices[0]);
-    for (size_t i = 0; first && i < group->n; i++) {
+    if (!first)
+        return false;
+    int64_t size = first->dims[axis].size;
+    for (size_t i = 0; i < group->n; i++) {
         struct tile_piece *x = piece_of(lowering, lowering->from, group->devices[i]);
         struct tile_piece *y = piece_of(lowering, lowering->to, group->devices[i]);
-        int64_t n = (int64_t)group->n, size = first->dims[axis].size;
+        int64_t start = tsr__division_start(division, size, (int64_t)i);
+        int64_t stop = tsr__division_start(division, size, (int64_t)i + 1);
         if (!x || !y || !piece_equal(x, first, but_axis, but_axis) ||
-            !piece_equal(x, y, axis, but_axis) ||
-            !is_stretch(x, y, axis, unit_start(size, unit, n, (int64_t)i),
-                        unit_start(size, unit, n, (int64_t)i + 1)))
+            !piece_equal(x, y, axis, but_axis) || !is_stretch(x, y, axis, start, stop))
             return false;
     }
-    return first != NULL;
+    return true;
 }
 
 // AllToAll: each member gives a part of one axis to each other, and joins what it gets along another.
 static bool all_to_all_fits(struct lowering *lowering, const struct device_group *group, int axis,
-                            int split, int64_t unit)
+                            int split, const struct tile_division *division)
 {
     for (size_t i = 0; i < group->n; i++) {
         struct tile_piece *piece = piece_of(lowering, lowering->to, group->devices[i]);
         if (!piece || !is_joined(lowering, group, axis, piece))
             return false;
     }
-    return divides(lowering, group, split, axis, unit);
+    return divides(lowering, group, split, axis, division);
 }
 
 // What the root has, the getters get, and nobody else gets anything.
@@ -210,9 +206,11 @@ static int64_t unit_of(const struct tile_layout *layout, int axis)
     return unit;
 }
 
+// What each operator would give in one of the groups is what is wanted there.
+typedef bool (*fits_fn)(struct lowering *, const struct lowered *, size_t group);
+
 // The operator fits if it does so in each of the groups.
-static bool all_groups(struct lowering *lowering, const struct lowered *lowered,
-                       bool (*fits)(struct lowering *, const struct lowered *, size_t))
+static bool all_groups(struct lowering *lowering, const struct lowered *lowered, fits_fn fits)
 {
     for (size_t group = 0; group < lowered->n_groups; group++)
         if (!fits(lowering, lowered, group))
@@ -225,15 +223,26 @@ static bool fits_gather(struct lowering *lowering, const struct lowered *lowered
     return gathers(lowering, &lowered->groups[group], lowered->axis);
 }
 
+// How the members of the group divide the axis that is cut.
+static struct tile_division division_of(const struct lowered *lowered, size_t group)
+{
+    struct tile_division division = {.unit = lowered->unit, .n = (int64_t)lowered->groups[group].n};
+    if (lowered->shares)
+        division.shares = lowered->shares[group];
+    return division;
+}
+
 static bool fits_scatter(struct lowering *lowering, const struct lowered *lowered, size_t group)
 {
-    return divides(lowering, &lowered->groups[group], lowered->axis, lowered->axis, lowered->unit);
+    struct tile_division division = division_of(lowered, group);
+    return divides(lowering, &lowered->groups[group], lowered->axis, lowered->axis, &division);
 }
 
 static bool fits_turn(struct lowering *lowering, const struct lowered *lowered, size_t group)
 {
+    struct tile_division division = division_of(lowered, group);
     return all_to_all_fits(lowering, &lowered->groups[group], lowered->axis, lowered->split_axis,
-                           lowered->unit);
+                           &division);
 }
 
 static bool fits_reduce(struct lowering *lowering, const struct lowered *lowered, size_t group)
@@ -246,32 +255,85 @@ static bool fits_broadcast(struct lowering *lowering, const struct lowered *lowe
     return root_copy_fits(lowering, &lowered->groups[group], lowered->roots[group], ALL_GET);
 }
 
-// Tries the axes of the result, each in single elements and in its units.
+// In which parts an axis is cut among the members of a group.
+enum parts {
+    PARTS_EQUAL,
+    PARTS_OF_LAYOUT,   // by the shares that the layout has, whatever the sizes are
+    PARTS_IN_ELEMENTS, // by the sizes of the pieces, where the axis has a size that is known
+};
+
+// What the device has of the axis in the layout that is wanted, in its units or elements. -1: nothing that could be said.
+static int64_t share_of(struct lowering *lowering, int64_t device, int axis, enum parts parts)
+{
+    int64_t coords[TILE_MAX_FACTORS];
+    if (parts == PARTS_OF_LAYOUT) {
+        if (!tsr__device_coords(lowering->to, device, axis, coords))
+            return -1;
+        struct local_size size = tsr__local_size(&lowering->to->dims[axis], coords);
+        return size.part.stop - size.part.first;
+    }
+    struct tile_piece *piece = piece_of(lowering, lowering->to, device);
+    if (!piece || lowering->item->dims[axis].value < 0)
+        return -1;
+    return piece->dims[axis].size;
+}
+
+// Shares of the members of every group. NULL: there are none, or out of memory.
+static const int64_t **shares_of(struct lowering *lowering, const struct lowered *lowered, int axis,
+                                 enum parts parts)
+{
+    struct arena *arena = lowering->draft->arena;
+    const int64_t **out = ARENA_ARRAY(arena, const int64_t *, lowered->n_groups + 1);
+    if (!out)
+        return NULL;
+    for (size_t g = 0; g < lowered->n_groups; g++) {
+        const struct device_group *group = &lowered->groups[g];
+        int64_t *shares = ARENA_ARRAY(arena, int64_t, group->n + 1);
+        if (!shares)
+            return NULL;
+        for (size_t i = 0; i < group->n; i++)
+            shares[i] = share_of(lowering, group->devices[i], axis, parts);
+        if (!tsr__division_holds(shares, group->n, (int64_t)group->n))
+            return NULL;
+        out[g] = shares;
+    }
+    return out;
+}
+
+// The axis is cut in such parts, in single elements or in the units that the layout keeps together.
+static bool find_division(struct lowering *lowering, struct lowered *lowered, int axis,
+                          enum parts parts, fits_fn fits)
+{
+    lowered->shares = NULL;
+    if (parts != PARTS_EQUAL) {
+        lowered->shares = shares_of(lowering, lowered, axis, parts);
+        if (!lowered->shares)
+            return false;
+    }
+    lowered->unit = 1;
+    if (all_groups(lowering, lowered, fits))
+        return true;
+    lowered->unit = unit_of(lowering->to, axis);
+    return lowered->unit > 1 && all_groups(lowering, lowered, fits);
+}
+
+// Tries the axes of the result: in equal parts before others, which need to be told.
 static bool find_scatter(struct lowering *lowering, struct lowered *lowered)
 {
-    for (lowered->axis = 0; lowered->axis < lowering->to->rank; lowered->axis++) {
-        lowered->unit = 1;
-        if (all_groups(lowering, lowered, fits_scatter))
-            return true;
-        lowered->unit = unit_of(lowering->to, lowered->axis);
-        if (lowered->unit > 1 && all_groups(lowering, lowered, fits_scatter))
-            return true;
-    }
+    for (int parts = PARTS_EQUAL; parts <= PARTS_IN_ELEMENTS; parts++)
+        for (lowered->axis = 0; lowered->axis < lowering->to->rank; lowered->axis++)
+            if (find_division(lowering, lowered, lowered->axis, (enum parts)parts, fits_scatter))
+                return true;
     return false;
 }
 
-// In single elements, then in the units that the layout keeps together.
 static bool find_turn(struct lowering *lowering, struct lowered *lowered, int axis, int split)
 {
     if (axis < 0 || split < 0)
         return false;
     lowered->axis = axis;
     lowered->split_axis = split;
-    lowered->unit = 1;
-    if (all_groups(lowering, lowered, fits_turn))
-        return true;
-    lowered->unit = unit_of(lowering->to, split);
-    return lowered->unit > 1 && all_groups(lowering, lowered, fits_turn);
+    return find_division(lowering, lowered, split, PARTS_EQUAL, fits_turn);
 }
 
 // Every move takes a whole piece from one to another, and nobody is in two of them.
@@ -557,6 +619,7 @@ static struct step *lowered_step(struct draft *draft, const struct lowered *lowe
     st->axis = lowered->axis;
     st->split_axis = lowered->split_axis;
     st->unit = lowered->unit;
+    st->shares = lowered->shares;
     st->roots = lowered->roots;
     return st;
 }
