@@ -102,7 +102,7 @@ static void insert(struct text *text, const char *from, int word, int part, int 
 static void pack(struct text *text, const struct element *element, int lanes)
 {
     int per_word = element->bytes < 4 ? 4 / element->bytes : 1, bits = 8 * element->bytes;
-    char lane[8];
+    char lane[16];
     for (int i = 0; i < lanes; i++) {
         int word = i / per_word, part = i % per_word;
         snprintf(lane, sizeof lane, "%%A%d", i);
