@@ -181,10 +181,22 @@ static int64_t same_shard(const struct tile_layout *a, const struct tile_layout 
     return at;
 }
 
+static bool in_order(const struct tile_layout *layout)
+{
+    for (int i = 1; i < layout->n_loops; i++) {
+        const struct tile_loop *before = &layout->loops[i - 1], *loop = &layout->loops[i];
+        if (before->dim > loop->dim || (before->dim == loop->dim && before->factor > loop->factor))
+            return false;
+    }
+    return true;
+}
+
 //     {2,2} with axis 1 as the outer loop numbers its tiles (0,0) (1,0) (0,1) (1,1); here they are
 //     numbered (0,0) (0,1) (1,0) (1,1), each with the owners that it had
 struct tile_layout *tsr__layout_ordered(struct arena *arena, const struct tile_layout *layout)
 {
+    if (in_order(layout))
+        return tsr__layout_copy(arena, layout);
     struct tile_layout *tile_layout = tsr__layout_cut(arena, layout->rank, layout->dims);
     size_t n = (size_t)layout->first[layout->n_shards];
     struct tile_owner *pairs = ARENA_ARRAY(arena, struct tile_owner, n + 1);

@@ -157,6 +157,8 @@ static int64_t shard_with(const struct tile_layout *layout, const int64_t *units
 struct tile_layout *tsr__layout_units(struct arena *arena, const struct tile_layout *layout)
 {
     struct tile_layout *parts = tsr__layout_ordered(arena, layout);
+    if (!tsr__layout_shared(layout))
+        return parts;
     struct tile_layout *wide = tsr__layout_ordered(arena, layout);
     if (!parts || !wide)
         return NULL;
@@ -193,20 +195,28 @@ static int by_number(const void *a, const void *b)
     return int64_order(*(const int64_t *)a, *(const int64_t *)b);
 }
 
-// Some device has several shards. Owners mostly ascend from shard to shard, and then none has. Out of memory: false.
+// Owners mostly ascend from shard to shard, and then none has several.
+static bool ascends(const struct tile_layout *layout)
+{
+    int64_t n = layout->first[layout->n_shards];
+    for (int64_t i = 1; i < n; i++)
+        if (layout->owners[i - 1] >= layout->owners[i])
+            return false;
+    return true;
+}
+
+// Some device has several shards. Out of memory: false.
 static bool owns_several(struct arena *arena, const struct tile_layout *layout)
 {
-    size_t n = (size_t)layout->first[layout->n_shards], i = 1;
-    while (i < n && layout->owners[i - 1] < layout->owners[i])
-        i++;
-    if (i >= n)
+    if (ascends(layout))
         return false;
+    size_t n = (size_t)layout->first[layout->n_shards];
     int64_t *sorted = ARENA_ARRAY(arena, int64_t, n);
     if (!sorted)
         return false;
     memcpy(sorted, layout->owners, n * sizeof *sorted);
     qsort(sorted, n, sizeof *sorted, by_number);
-    for (i = 1; i < n; i++)
+    for (size_t i = 1; i < n; i++)
         if (sorted[i - 1] == sorted[i])
             return true;
     return false;
@@ -271,11 +281,10 @@ static struct tile_layout *own_runs(struct arena *arena, const struct tile_layou
     return NULL;
 }
 
-// All loops at once: {4,2:0,1,0,1,0,1,2,3} has runs of 3 and 1 in the first and of 1 and 1 in the second.
-const struct tile_layout *tsr__layout_runs(struct arena *arena, const struct tile_layout *layout)
+// The layout with each run as one part; `layout` itself where runs cannot be counted or a device still has several. All loops
+// at once: {4,2:0,1,0,1,0,1,2,3} has runs of 3 and 1 in the first and of 1 and 1 in the second. NULL: out of memory.
+static const struct tile_layout *take_runs(struct arena *arena, const struct tile_layout *layout)
 {
-    if (tsr__layout_shared(layout) || !owns_several(arena, layout))
-        return layout;
     struct tile_layout *tiles = tsr__layout_ordered(arena, layout);
     struct tile_layout *wide = tsr__layout_ordered(arena, layout);
     int64_t *parts[TILE_MAX_LOOPS], cuts[TILE_MAX_LOOPS];
@@ -297,5 +306,25 @@ const struct tile_layout *tsr__layout_runs(struct arena *arena, const struct til
         return NULL;
     if (owns_several(arena, runs))
         return layout;
+    return runs;
+}
+
+// Few layouts come to the second step: in most no device has several shards. What it takes is ten times the layout and given
+// back at once; runs that can be counted are few, and copied.
+const struct tile_layout *tsr__layout_runs(struct arena *arena, const struct tile_layout *layout)
+{
+    if (tsr__layout_shared(layout) || ascends(layout))
+        return layout;
+    struct arena work;
+    tsr__arena_init(&work, arena->session);
+    const struct tile_layout *runs = layout;
+    if (owns_several(&work, layout))
+        runs = take_runs(&work, layout);
+    if (runs && runs != layout)
+        runs = tsr__layout_copy(arena, runs);
+    arena->failed = arena->failed || work.failed;
+    tsr__arena_free(&work);
+    if (arena->failed)
+        return NULL;
     return runs;
 }
