@@ -86,10 +86,9 @@ static bool collect(struct agree *agree, const struct shapes *shapes, const tsr_
             continue;
         struct given given = {
             .input = (int)i, .value = value, .shape = tsr__shapes_element(shapes, value)};
-        if (tsr__spec_layout(agree->arena, spec, &given.shape, true, &given.layout) != TSR_OK ||
+        if (tsr__spec_canonical(agree->arena, spec, &given.shape, true, &given.layout) != TSR_OK ||
             !given.layout)
             continue;
-        given.layout = tsr__layout_canonical(agree->arena, given.layout, &given.shape);
         agree->given[agree->n++] = given;
     }
     return !agree->arena->failed;

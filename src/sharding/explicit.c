@@ -64,13 +64,10 @@ static bool take_spec(struct arena *arena, const tsr_node *node, const tsr_spec 
     if (!value)
         return true;
     struct shape shape = tsr__shapes_of(shapes, value);
-    if (tsr__spec_layout(arena, spec, &shape, false, &layout) != TSR_OK)
+    if (tsr__spec_canonical(arena, spec, &shape, false, &layout) != TSR_OK)
         return false;
     if (!layout)
         return true; // says nothing
-    layout = tsr__layout_canonical(arena, layout, &shape);
-    if (!layout)
-        return false;
     for (size_t i = 0; i < tsr_node_input_count(node); i++)
         if (tsr_node_input(node, i) == value)
             in[i] = layout;

@@ -86,13 +86,10 @@ static bool take_spec(struct step *step, const tsr_spec *spec)
         if (slot_value(step->node, out, k) != value)
             continue;
         if (!layout) {
-            if (tsr__spec_layout(&step->work->scratch, spec, &shape, false, &layout) != TSR_OK)
+            if (tsr__spec_canonical(step->work->arena, spec, &shape, false, &layout) != TSR_OK)
                 return false;
             if (!layout)
                 return true; // says nothing
-            layout = tsr__layout_canonical(step->work->arena, layout, &shape);
-            if (!layout)
-                return false;
         }
         bool cut = !tsr__layout_is_whole(layout);
         step->explicit_cut = step->explicit_cut || cut;

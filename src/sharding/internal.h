@@ -45,6 +45,13 @@ int tsr__cut_canonical(const struct cut_part *parts, int n, struct tile_factor *
 struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile_layout *layout,
                                           const struct shape *shape);
 
+// ---- spec_layout.c -----------------------------------------------------------------------------
+
+// tsr__spec_layout in the canonical form. The arena gets the layout alone: what it takes to find it
+// is many times as much, and is given back at once.
+tsr_status tsr__spec_canonical(struct arena *arena, const tsr_spec *spec, const struct shape *shape,
+                               bool quiet, struct tile_layout **out) TSR_MUST_USE;
+
 // ---- inline.c ----------------------------------------------------------------------------------
 
 bool tsr__in_function(const tsr_model *model, const tsr_node *node);

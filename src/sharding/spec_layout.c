@@ -92,6 +92,18 @@ static bool read_factors(struct arena *arena, const tsr_spec *spec, size_t i, st
     return true;
 }
 
+// Shard k is device k's.
+static bool count_up(struct arena *arena, struct tile_layout *layout)
+{
+    layout->owners = ARENA_ARRAY(arena, int64_t, (size_t)layout->n_shards);
+    if (!layout->owners)
+        return false;
+    for (int64_t k = 0; k < layout->n_shards; k++)
+        layout->first[k] = layout->owners[k] = k;
+    layout->first[layout->n_shards] = layout->n_shards;
+    return true;
+}
+
 // Owners of shard k: entry k of the device list, all entries if there is one shard, device k if
 // there is no list.
 static bool read_owners(struct arena *arena, const tsr_spec *spec, struct tile_layout *layout)
@@ -100,14 +112,10 @@ static bool read_owners(struct arena *arena, const tsr_spec *spec, struct tile_l
     size_t n = tsr_spec_devices(spec, &devices), count;
     struct group_index index;
     VEC(struct tile_owner) pairs = {0};
+    if (n == 0)
+        return count_up(arena, layout);
     if (!tsr__groups_index(arena, spec, &index))
         return false;
-    for (int64_t k = 0; n == 0 && k < layout->n_shards; k++) {
-        struct tile_owner *owner = vec_push(arena, &pairs);
-        if (!owner)
-            return false;
-        *owner = (struct tile_owner){k, k};
-    }
     for (size_t i = 0; i < n; i++) {
         int64_t at = tsr__groups_find(&index, devices[i]);
         members = &devices[i];
@@ -169,6 +177,27 @@ tsr_status tsr__spec_layout(struct arena *arena, const tsr_spec *spec, const str
     else
         *out = layout;
     return TSR_OK;
+}
+
+// Example: of a list of 300,000 devices the layout is 5 MB, and the ways to it take 50.
+tsr_status tsr__spec_canonical(struct arena *arena, const tsr_spec *spec, const struct shape *shape,
+                               bool quiet, struct tile_layout **out)
+{
+    struct arena work;
+    struct tile_layout *given = NULL, *layout = NULL;
+    tsr__arena_init(&work, arena->session);
+    tsr_status status = tsr__spec_layout(&work, spec, shape, quiet, &given);
+    if (given)
+        layout = tsr__layout_canonical(&work, given, shape);
+    if (layout)
+        layout = tsr__layout_copy(arena, layout);
+    arena->failed = arena->failed || work.failed;
+    tsr__arena_free(&work);
+    if (arena->failed)
+        return TSR_NOMEM;
+    if (status == TSR_OK)
+        *out = layout;
+    return status;
 }
 
 // ---- to a spec ---------------------------------------------------------------------------------
