@@ -13,6 +13,9 @@
 #include <stdlib.h>
 
 #define SPEC_MAX_OWNERS 4194304 // of all shards together
+// Owners that a spec may have beyond those that it lists, and for each of these: groups may be named over and over.
+#define OWNERS_LEAST 4096
+#define OWNERS_TIMES 16
 
 static struct place place_of(const struct spec_scope *sc, const tsr_spec *spec, int64_t axis)
 {
@@ -227,13 +230,13 @@ static const struct tile_layout *listed_owners(struct arena *arena, const tsr_sp
 
 // The device list, or the same with neighbours that are equal as one where their numbers differ: 0 0 0 1 gives device 0 three
 // quarters, which is meant, and each device stands in it once; 0 0 1 1 is halves, which two shards would say.
-static const int64_t *list_shares(struct spec_scope *sc, const tsr_spec *spec, size_t *n)
+static const int64_t *list_shares(struct arena *arena, const tsr_spec *spec, size_t *n)
 {
     const int64_t *devices;
     *n = tsr_spec_devices(spec, &devices);
-    const struct tile_layout *layout = listed_owners(sc->arena, spec);
+    const struct tile_layout *layout = listed_owners(arena, spec);
     if (layout)
-        layout = tsr__layout_runs(sc->arena, layout);
+        layout = tsr__layout_runs(arena, layout);
     if (!layout || !tsr__layout_shared(layout))
         return devices;
     *n = (size_t)layout->first[layout->n_shards];
@@ -254,42 +257,82 @@ static size_t named_devices(const tsr_spec *spec, const struct group_index *inde
     return count;
 }
 
+// Bytes of the file pay for owners: 1,000 entries that all name one group of 1,000 are 6 KB, and would be a million owners.
+static size_t most_owners(const tsr_spec *spec)
+{
+    size_t listed = tsr_spec_devices(spec, NULL), count;
+    const int64_t *members;
+    for (size_t i = 0; i < tsr_spec_group_count(spec); i++) {
+        tsr_spec_group(spec, i, &members, &count);
+        listed += count;
+    }
+    if (listed >= SPEC_MAX_OWNERS / OWNERS_TIMES)
+        return SPEC_MAX_OWNERS;
+    return size_min(SPEC_MAX_OWNERS, OWNERS_LEAST + listed * OWNERS_TIMES);
+}
+
 // How many owners the shards have together; SIZE_MAX with a finding: too many, of large groups that are named over and over.
 static size_t count_owners(struct spec_scope *sc, const tsr_spec *spec,
                            const struct group_index *index)
 {
     const int64_t *devices, *members;
-    size_t n = tsr_spec_devices(spec, &devices), total = 0;
+    size_t n = tsr_spec_devices(spec, &devices), total = 0, most = most_owners(spec);
     for (size_t i = 0; i < n; i++) {
         total += named_devices(spec, index, &devices[i], &members);
-        if (total > SPEC_MAX_OWNERS) {
+        if (total > most) {
             ERROR(sc, spec, spec_large, DIAG_NO_AXIS, "name fewer or smaller groups",
-                  "the sharding gives its shards more than %d owners", SPEC_MAX_OWNERS);
+                  "the sharding gives its shards more than %zu owners", most);
             return SIZE_MAX;
         }
     }
     return total;
 }
 
-// A device that holds several shards: listed twice, or in two of the groups that are named.
-static void examine_repeats(struct spec_scope *sc, const tsr_spec *spec,
-                            const struct group_index *index, bool cut)
+// Entries that ascend and name no groups are different devices.
+static bool ascends(const tsr_spec *spec, const struct group_index *index)
 {
-    size_t most = count_owners(sc, spec, index), n, total = 0;
-    if (most == SIZE_MAX)
-        return;
-    const int64_t *devices = list_shares(sc, spec, &n), *members;
-    int64_t *all = ARENA_ARRAY(sc->arena, int64_t, most + 1), twice;
-    // all owners of all shards in one list; the same owner twice stands side by side after sorting
+    const int64_t *devices;
+    size_t n = tsr_spec_devices(spec, &devices);
+    for (size_t i = 1; i < n; i++)
+        if (devices[i - 1] >= devices[i])
+            return false;
+    return index->n == 0;
+}
+
+// The smallest device that holds several shards; false: none, or out of memory. All owners of all shards, `most` or fewer,
+// stand in one list: after sorting the same owner twice stands side by side.
+static bool find_repeat(struct arena *arena, const tsr_spec *spec, const struct group_index *index,
+                        size_t most, int64_t *out)
+{
+    size_t n, total = 0;
+    const int64_t *devices = list_shares(arena, spec, &n), *members;
+    int64_t *all = ARENA_ARRAY(arena, int64_t, most + 1);
     if (!all)
-        return;
+        return false;
     for (size_t i = 0; i < n; i++) {
         size_t count = named_devices(spec, index, &devices[i], &members);
         if (count)
             memcpy(all + total, members, count * sizeof(*all));
         total += count;
     }
-    if (!repeated(all, total, &twice))
+    return repeated(all, total, out);
+}
+
+// A device that holds several shards: listed twice, or in two of the groups that are named. A list of 300,000 devices takes
+// 40 MB to look through, which are given back at once.
+static void examine_repeats(struct spec_scope *sc, const tsr_spec *spec,
+                            const struct group_index *index, bool cut)
+{
+    size_t most = count_owners(sc, spec, index);
+    if (most == SIZE_MAX || ascends(spec, index))
+        return;
+    struct arena work;
+    int64_t twice;
+    tsr__arena_init(&work, sc->session);
+    bool found = find_repeat(&work, spec, index, most, &twice);
+    sc->arena->failed = sc->arena->failed || work.failed;
+    tsr__arena_free(&work);
+    if (!found)
         return;
     const char *how = "is listed more than once";
     if (cut)
