@@ -2,6 +2,8 @@
 // notation_print.c - a layout as text in the compact notation; notation.c reads it again as the same layout.
 #include "sharding/sharding.h"
 
+#define LISTED_MOST 64 // tiles whose owners are written out even if they count up
+
 // "1" is whole, "4" four parts of whatever size; several factors show their sizes: "8/2*?" are 8 units, cut in two, of as
 // many elements as the dimension leaves.
 static void print_dim(struct text *text, const struct tile_dim *dim)
@@ -68,9 +70,20 @@ static void print_dims(struct text *text, const struct tile_layout *layout, int 
         tsr__text_add(text, STR("1")); // a scalar
 }
 
-// {2,1:0,1}: the dimensions, then the owners of each tile in the order of the tiles.
-// The owners are always written out, so that a text means the same wherever it is read. "" and a
-// failed arena without memory.
+// More tiles than any reader counts, and tile k is device k's: what a text without owners means anyway. A spec of 20 bytes may
+// have a million tiles; their list would be 7 MB for each of its readers.
+static bool counts_up(const struct tile_layout *layout)
+{
+    if (layout->n_shards <= LISTED_MOST || layout->first[layout->n_shards] != layout->n_shards)
+        return false;
+    for (int64_t k = 0; k < layout->n_shards; k++)
+        if (layout->first[k] != k || layout->owners[k] != k)
+            return false;
+    return true;
+}
+
+// {2,1:0,1}: the dimensions, then the owners of each tile in the order of the tiles; {100,1}: many tiles on devices 0 to 99.
+// "" and a failed arena without memory.
 static struct str print_tiles(struct arena *arena, const struct tile_layout *l, int front)
 {
     struct tile_layout *o = tsr__layout_units(arena, l);
@@ -81,7 +94,10 @@ static struct str print_tiles(struct arena *arena, const struct tile_layout *l, 
     tsr__text_add(&text, STR("{"));
     print_dims(&text, o, front);
     struct str between = STR(":");
-    for (int64_t k = 0; k < o->n_shards; k++) {
+    int64_t listed = o->n_shards;
+    if (counts_up(o))
+        listed = 0;
+    for (int64_t k = 0; k < listed; k++) {
         tsr__text_add(&text, between);
         print_owners(&text, o, k);
         between = STR(",");

@@ -49,6 +49,9 @@ static const struct right RIGHT[] = {
     {" { 2 , 1 : ( 0 , 1 ) , 2 } ", 2, "{2,1:(0,1),2}"},
     {" S0 , R @ 2 x 2 : 4 , 5 , 6 , 7 ", 2, "{2,1:(4,5),(6,7)}"},
     {"{2,1:0,2147483647}", 2, "{2,1:0,2147483647}"},
+    {"S01,R@8x10", 2, "{80,1}"}, // many devices that count up are not listed
+    {"{10,8}", 2, "{10,8}"},
+    {"S1,S0@8x10", 2, NULL},
 };
 
 static void texts_mean_what_they_should(void **state)
