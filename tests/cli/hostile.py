@@ -177,6 +177,53 @@ def memory(d):
     check("a document that would become a large tree", code == 3 and "out-of-memory" in err, (code, err))
 
 
+def measured(*args):
+    """(exit code, stdout, peak in bytes). What a process had before it became the command counts in the kernel's figure, so a small one starts it."""
+    starter = ("import os, subprocess, sys; p = subprocess.Popen(sys.argv[1:], stderr=subprocess.DEVNULL); _, status, used = os.wait4(p.pid, 0); "
+               "sys.exit('%d %d' % (os.waitstatus_to_exitcode(status), used.ru_maxrss))")
+    p = subprocess.run([sys.executable, "-ISc", starter, TESSERA, *args], stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S)
+    code, kib = map(int, p.stderr.split())
+    return code, p.stdout, kib * 1024
+
+
+def tile_model(path, tiles, devices, of_tile, groups=()):
+    """Relu nodes one after the other, as many as there are entries in `tiles`, each cut in so many; of_tile: the device of tile k, or None
+    for a spec that lists none. groups: (key, members) of each spec."""
+    def spec(name, n):
+        s = onnx.ShardingSpecProto(tensor_name=name)
+        if of_tile:
+            s.device.extend(of_tile(k, n) for k in range(n))
+        for key, members in groups:
+            s.index_to_device_group_map.add(key=key, value=members)
+        s.sharded_dim.add(axis=0).simple_sharding.add(num_shards=n)
+        return s
+    nodes = []
+    for i, n in enumerate(tiles):
+        nodes.append(helper.make_node("Relu", ["v%d" % i], ["v%d" % (i + 1)], name="n%d" % i))
+        nodes[-1].device_configurations.add(configuration_id="c", sharding_spec=[spec("v%d" % i, n), spec("v%d" % (i + 1), n)])
+    graph = helper.make_graph(nodes, "g", [info("v0", ["n", 4])], [info("v%d" % len(tiles), ["n", 4])])
+    m = helper.make_model(graph, ir_version=11, opset_imports=[helper.make_opsetid("", 18)])
+    m.configuration.add(name="c", num_devices=devices)
+    onnx.save(m, path)
+
+
+def tiles(d):
+    """Shardings of many tiles: 16 times the file and 64 MiB are enough to look at them and to print them."""
+    path = d + "/tiles.onnx"
+    for what, n, devices, of_tile, groups in (
+            ("300,000 tiles that turn over 4 devices", [300000], 4, lambda k, n: k % 4, ()),
+            ("300,000 tiles in runs on 4 devices", [300000], 4, lambda k, n: k * 4 // n, ()),
+            ("300,000 tiles in 100 nodes", [3000] * 100, 4, lambda k, n: k % 4, ()),
+            ("a million tiles on devices that are not listed", [1 << 20] * 8, 1 << 20, None, ()),
+            ("a group of 2,000 that is named 2,000 times", [2000], 4000, lambda k, n: 4000, [(4000, range(2000))])):
+        tile_model(path, n, devices, of_tile, groups)
+        most = 16 * os.path.getsize(path) + (64 << 20)
+        for command in ("check", "info"):
+            code, said, peak = measured(command, path)
+            check("%s of %s" % (command, what), code in (0, 1) and peak <= most and len(said) <= most,
+                  "exit %d, %d KiB and %d characters, %d KiB allowed" % (code, peak // 1024, len(said), most // 1024))
+
+
 # ---- names ----------------------------------------------------------------------------------------------
 
 STEERS = "a\x1b[31m\u202eb\x07\x9b\u200f"  # colours, a line that runs backwards, a bell
@@ -297,6 +344,7 @@ with tempfile.TemporaryDirectory(prefix="tessera-hostile-") as folder:
     functions(folder)
     documents(folder)
     memory(folder)
+    tiles(folder)
     names(folder)
     signals(folder)
     shrinking(folder)
