@@ -38,9 +38,10 @@ struct atom {
     enum atom_kind kind;
     struct str name;
     struct expr a, b;
-    int depth;   // of operations in operations
-    bool root;   // a symbol that the model's inputs have
-    bool hidden; // one that was made up for a size of an input that has no name
+    int depth;        // of operations in operations
+    bool root;        // a symbol that the model's inputs have
+    bool hidden;      // one that was made up for a size of an input that has no name
+    bool number_name; // a symbol called "10", or another text of numbers alone
 };
 
 struct bound {

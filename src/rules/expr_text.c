@@ -24,6 +24,7 @@ struct reader {
     struct exprs *exprs;
     struct str text; // what is left
     int depth;
+    int names; // that were read so far
 };
 static const struct expr unknown = {0};
 
@@ -107,6 +108,7 @@ static struct expr read_atom(struct reader *reader)
         return unknown;
     if (take(reader, "("))
         return read_call(reader, w);
+    reader->names++;
     return tsr__expr_symbol(reader->exprs, w);
 }
 
@@ -161,19 +163,31 @@ static struct expr read_sum(struct reader *reader)
     return expr;
 }
 
+// A text of numbers alone ("10", "2*3") is a name all the same: ONNX writes numbers as numbers, and the engine takes any size for a name.
+static struct expr read_number_name(struct exprs *exprs, struct str text)
+{
+    struct expr expr = tsr__expr_symbol(exprs, text);
+    struct atom *atom = tsr__expr_sole_atom(exprs, expr);
+    if (atom)
+        atom->number_name = true;
+    return expr;
+}
+
 // A name that the caller has bound is that name, whatever it looks like: "a-b" may be one.
 static struct expr read_text(struct exprs *exprs, struct str text)
 {
     struct reader reader = {.exprs = exprs, .text = text};
     if (tsr__map_get(&exprs->bound, text))
         return tsr__expr_symbol(exprs, text);
-    if (text.n <= EXPR_MAX_TEXT) {
-        struct expr expr = read_sum(&reader);
-        skip(&reader);
-        if (expr.known && !reader.text.n)
-            return expr;
-    }
-    return tsr__expr_symbol(exprs, text);
+    if (text.n > EXPR_MAX_TEXT)
+        return tsr__expr_symbol(exprs, text);
+    struct expr expr = read_sum(&reader);
+    skip(&reader);
+    if (!expr.known || reader.text.n)
+        return tsr__expr_symbol(exprs, text);
+    if (!reader.names)
+        return read_number_name(exprs, text);
+    return expr;
 }
 
 // Each text is read once. The first spelling of an expression is the one that is printed later: "seq+past" stays as it was written.
@@ -261,6 +275,8 @@ static void print_atom(struct printer *printer, uint32_t number)
                  [ATOM_MIN] = {"min(", ", ", true}};
     const struct atom *atom = &printer->exprs->atoms.at[number];
     if (atom->kind == ATOM_NAME) {
+        // In "10 + n" a later reader would take the name 10 for the number: better no text.
+        printer->full = printer->full || atom->number_name;
         put(printer, atom->name);
         return;
     }

@@ -62,7 +62,9 @@ static void test_equal_texts(void **state)
         {"min(a, a + b)", "a", true},
         {"max(a, a + b)", "a + b", true},
         {"(4*a)%4", "a - a", true},
-        {"(4*a + 3)%4", "(3)%4", true},
+        {"(4*a + 3)%4", "b - b + 3", true},
+        {"10", "10", true},
+        {"2*3", "6", false},
         {"Mod(a, 3)", "a%3", true},
         {"a//b", "b//a", false},
         {"a%2", "a%3", false},
@@ -98,6 +100,17 @@ static void test_printed(void **state)
     // The spelling of the model stays.
     struct expr declared = of(b, "zz*yy");
     assert_string_equal(tsr__expr_dim(&b->x, declared).symbol, "zz*yy");
+}
+
+// The name "10" is no number: it may have any size, and stands in no text in which it would be read as one.
+static void test_names_like_numbers(void **state)
+{
+    struct bench *b = *state;
+    struct expr ten = of(b, "10");
+    assert_false(expr_is_number(ten));
+    assert_string_equal(tsr__expr_dim(&b->x, ten).symbol, "10");
+    assert_false(dim_known(tsr__expr_dim(&b->x, tsr__expr_add(&b->x, ten, of(b, "n")))));
+    assert_true(expr_is(tsr__expr_exact(&b->x, tsr__expr_mul(&b->x, ten, expr_number(4)), ten), 4));
 }
 
 static void test_not_known_stays_so(void **state)
@@ -280,6 +293,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_equal_texts, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_names_like_numbers, setup, teardown),
         cmocka_unit_test_setup_teardown(test_printed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_not_known_stays_so, setup, teardown),
         cmocka_unit_test_setup_teardown(test_symbols_are_bound, setup, teardown),
