@@ -130,6 +130,16 @@ def loop_never():
 
 
 @case
+def loop_of_turns_alone():
+    """Nothing is carried, nothing decides and nothing is cut inside: Loop(3, ""), whose second input is left out but counted."""
+    inner = body([node("Identity", ["on"], ["on_out"]), node("Tanh", ["x"], ["t"])],
+                 [info("i", T.INT64, []), info("on", T.BOOL, [])], [info("on_out", T.BOOL, []), info("t", T.FLOAT, None)])
+    m = model([node("Relu", ["x"], ["h"], name="relu"), node("Loop", ["turns", ""], ["y"], name="loop", body=inner)],
+              [info("x", T.FLOAT, [3, 8])], [info("y", T.FLOAT, [3, 3, 8]), info("h", T.FLOAT, [3, 8])], [tensor(I64(3)[0], "turns")])
+    return m, 2, {"relu:x": "{1,2:0,1}"}, {"x": f4(3, 8)}, None, {"reader": False}
+
+
+@case
 def loop_reads_outside():
     """A cut value of the main graph is read in the loop, cut and whole."""
     l, init = loop([node("Add", ["v", "h"], ["s"], name="add"), node("MatMul", ["s", "B"], ["w"], name="b")], "x", 3)

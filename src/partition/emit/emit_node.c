@@ -375,13 +375,20 @@ static tsr_status ranks_for_bodies(struct part *part, const struct step *st)
     return TSR_OK;
 }
 
-// Inputs at the end that are left out are not written.
+// Whether the model itself leaves this input out, and writes that.
+static bool written_empty(const tsr_node *node, size_t input)
+{
+    return input < tsr_node_input_count(node) && !tsr_node_input(node, input);
+}
+
+// Inputs at the end that only this rank does without are not written. Those that the model left out are: a Loop of 3 turns without a
+// condition is Loop(3, ""), and ONNX Runtime counts two inputs or refuses it.
 static tsr_node *copy_node(const struct local_copy *copy, size_t n_inputs)
 {
     struct step *st = copy->step;
     const tsr_node *node = st->flow->node;
     tsr_graph *graph = copy->part->graph;
-    while (n_inputs && !copy->inputs[n_inputs - 1])
+    while (n_inputs && !copy->inputs[n_inputs - 1] && !written_empty(node, n_inputs - 1))
         n_inputs--;
     if (!has_graphs(node))
         return tsr__node_copy(graph, node, copy->inputs, n_inputs, copy->outputs, st->n_outputs);
