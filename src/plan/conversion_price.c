@@ -104,14 +104,19 @@ static int64_t slice_time(struct planner *planner, const struct plan_value *valu
 }
 
 // The bytes that a collective is priced by, of a device that has so many before and after it. Of 4 devices with 6 bytes each
-// an all-to-all moves parts of 24, and an all-gather ends with 24 on each.
+// an all-to-all moves parts of 24, and an all-gather ends with 24 on each. A reduce-scatter in unequal parts takes as long as if all were as large as the largest.
 static int64_t priced_bytes(const struct reshard_step *step, int64_t before, int64_t after)
 {
     enum comm_pricing by = tsr__collective(step->op)->priced_by;
     if (by == PRICED_BY_OUTPUT)
         return after;
+    int64_t members = 1;
+    if (step->n_groups)
+        members = (int64_t)step->groups[0].n;
     if (by == PRICED_BY_ALL_INPUTS)
-        return before * (int64_t)(step->n_groups ? step->groups[0].n : 1);
+        return before * members;
+    if (step->op == COMM_REDUCE_SCATTER && tsr__layout_shared(step->layout))
+        return after * members;
     return before;
 }
 

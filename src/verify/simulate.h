@@ -27,6 +27,7 @@ struct sim_comm {
     int64_t moved;               // of a free resharding: what the busiest member gets or gives
     int64_t pair[2], pair_bytes; // of it: who gives most to whom, and how much
     int64_t from;                // who sends, or -1
+    bool shares;                 // members get unequal parts
     int64_t ps;
     int64_t bytes;    // of the tensor over one group
     double carried;   // bytes over all links

@@ -228,6 +228,8 @@ static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr
     larger(&device->scratch, in && out ? scratch_of(comm, node, shapes, given, got) : 0);
     larger(&comm->most_in, given);
     larger(&comm->most_out, got);
+    if (tsr_node_find_attr(node, tsr__attribute_name(ATTRIBUTE_SHARES)))
+        comm->shares = true;
     if (comm->kind == COMM_SEND)
         comm->from = tsr_attr_int(tsr_node_find_attr(node, "from"), -1);
     if (comm->kind == COMM_RESHARD) {

@@ -96,7 +96,7 @@ static int64_t price_exchange(struct sim *sim, struct sim_comm *comm,
 }
 
 // By the size that its row names: what comes out of a gather, what goes into a reduction, of an all-to-all what goes in
-// on all members.
+// on all members. A reduce-scatter in unequal parts is priced as if all had the largest.
 int64_t tsr__sim_price(struct sim *sim, struct sim_comm *comm)
 {
     struct topology_groups groups;
@@ -113,6 +113,8 @@ int64_t tsr__sim_price(struct sim *sim, struct sim_comm *comm)
         comm->bytes = comm->most_out;
     if (by == PRICED_BY_ALL_INPUTS)
         comm->bytes = product_of(comm->bytes, groups.size);
+    if (comm->kind == COMM_REDUCE_SCATTER && comm->shares)
+        comm->bytes = product_of(comm->most_out, groups.size);
     carry(sim, comm, what, &groups, comm->bytes);
     return tsr__price_collective(sim->topology, what, &groups, comm->bytes);
 }
