@@ -275,9 +275,9 @@ void tsr__making_cost(struct making *making, struct candidate *candidate)
 // ---- one candidate -----------------------------------------------------------------------------
 
 // "4" parts, or "3+1" units where they are not equal.
-static struct str parts_text(const struct making *making, int factor)
+static struct str parts_text(const struct making *making, const struct placement *placement,
+                             int factor)
 {
-    const struct placement *placement = &making->place;
     struct arena *arena = &making->planner->arena;
     int64_t cuts = placement->cuts[factor];
     tile_shares shares = placement_shares(placement, factor);
@@ -300,7 +300,7 @@ static struct str name_of(const struct making *making, const char *suffix)
     for (int factor = 0; factor < placement->rule->n_factors; factor++) {
         if (placement->cuts[factor] < 2)
             continue;
-        struct str parts = parts_text(making, factor);
+        struct str parts = parts_text(making, placement, factor);
         text = tsr__arena_printf(&making->planner->arena, STR_FMT "%s%s/" STR_FMT, STR_ARG(text),
                                  text.n ? " " : "", placement->rule->factors[factor].name,
                                  STR_ARG(parts));
@@ -392,6 +392,16 @@ struct combining {
     const char *suffix;
 };
 
+// The bytes that combining output i is priced by: those of a summand. A reduce-scatter in unequal parts takes as long as one
+// whose parts are all as large as the largest: of 64 KiB in parts of 3 and 1, as one of 96 KiB.
+static int64_t combined_bytes(struct making *making, struct tile_layout *const *out, size_t i)
+{
+    const struct plan_value *value = value_at(making, SIDE_OUTPUT, i);
+    if (tsr__layout_shared(out[i]) && !tsr__layout_shared(making->out[i]))
+        return (int64_t)making->groups[0].n * bytes_in(making, out[i], value);
+    return bytes_in(making, making->out[i], value);
+}
+
 // One candidate: the outputs as `out` has them, and the price of combining what the groups hold,
 // output by output.
 static void add(struct making *making, struct tile_layout *const *out,
@@ -404,9 +414,9 @@ static void add(struct making *making, struct tile_layout *const *out,
         return;
     for (size_t i = 0; i < making->n_out; i++)
         if (making->n_groups && making->out[i])
-            candidate.comm += tsr__planner_combine(
-                making->planner, combining->what, making->groups, making->n_groups,
-                bytes_in(making, making->out[i], value_at(making, SIDE_OUTPUT, i)));
+            candidate.comm +=
+                tsr__planner_combine(making->planner, combining->what, making->groups,
+                                     making->n_groups, combined_bytes(making, out, i));
     keep(making, &candidate, combining->suffix);
 }
 
@@ -448,16 +458,21 @@ static bool belongs_to(const struct device_group *group, int64_t device, size_t 
     return false;
 }
 
-// The placement of the making with that factor cut among the members of each group: the first has
-// the first part. False: out of memory.
-static bool scatter_along(struct making *making, int factor, struct placement *out)
+// The placement of the making with that factor cut among the members of each group, in shares or (0) in equal parts: the
+// first has the first part. False: out of memory.
+static bool scatter_along(struct making *making, int factor, tile_shares shares,
+                          struct placement *out)
 {
     size_t n = (size_t)making->place.rule->n_factors, place;
     *out = making->place;
     out->cuts = ARENA_ARRAY(making->arena, int64_t, n + 1);
     out->coords = ARENA_ARRAY(making->arena, int64_t, out->n_devices * n + 1);
-    if (!out->cuts || !out->coords)
+    out->shares = ARENA_ARRAY(making->arena, tile_shares, n + 1);
+    if (!out->cuts || !out->coords || !out->shares)
         return false;
+    for (int i = 0; i < making->place.rule->n_factors; i++)
+        out->shares[i] = placement_shares(&making->place, i);
+    out->shares[factor] = shares;
     memcpy(out->cuts, making->place.cuts, n * sizeof *out->cuts);
     memcpy(out->coords, making->place.coords, out->n_devices * n * sizeof *out->coords);
     out->cuts[factor] = (int64_t)making->groups[0].n;
@@ -468,26 +483,72 @@ static bool scatter_along(struct making *making, int factor, struct placement *o
     return true;
 }
 
-// The same, but each member of a group keeps a share along one factor of the only output.
+// The factor has a unit for each share, and no part ends inside of what must stay together.
+static bool shares_fit(const struct rule_factor *factor, int64_t size, int64_t parts,
+                       tile_shares shares)
+{
+    int64_t units = tsr__units_of(parts, shares);
+    if (size < units || (factor->least > 0 && factor->least < units))
+        return false;
+    for (int64_t j = 1; j < parts; j++)
+        if (tsr__share_start(size, parts, shares, j) % factor->unit)
+            return false;
+    return true;
+}
+
+// Each member of a group keeps its part of that factor of the only output. In unequal parts that are so large that all
+// might as well get everything, it is left to the all-reduce: what partition would write for both.
+static void add_scattered_along(struct making *making, int factor, tile_shares shares)
+{
+    const struct rule *rule = making->place.rule;
+    const struct plan_value *value = value_at(making, SIDE_OUTPUT, 0);
+    struct placement scattered;
+    struct tile_layout **out = ARENA_ARRAY(making->arena, struct tile_layout *, making->n_out + 1);
+    if (!out || !scatter_along(making, factor, shares, &scattered))
+        return;
+    out[0] = tsr__placement_project(making->arena, &scattered, &rule->outputs[0]);
+    if (!out[0] || tsr__layout_equal(out[0], making->out[0]) || !comes_back(making, out))
+        return;
+    struct combining combining = {TSR_REDUCE_SCATTER, rule->factors[factor].name};
+    if (shares) {
+        if (combined_bytes(making, out, 0) >= 2 * bytes_in(making, making->out[0], value))
+            return;
+        struct str parts = parts_text(making, &scattered, factor);
+        combining.suffix = tsr__arena_printf(&making->planner->arena, "%s/" STR_FMT,
+                                             combining.suffix, STR_ARG(parts))
+                               .p;
+    }
+    if (combining.suffix)
+        add(making, out, &combining);
+}
+
+// The one group that adds up has all devices, in the order in which unequal parts are dealt out.
+static bool all_add_up(const struct making *making)
+{
+    const struct planner_machine *machine = &making->planner->machine;
+    return making->n_groups == 1 && making->groups[0].n == (size_t)machine->n &&
+           memcmp(making->groups[0].devices, machine->all,
+                  (size_t)machine->n * sizeof *machine->all) == 0;
+}
+
+// The same, but each member of a group keeps a share along one factor of the only output: each factor that is not cut yet
+// may be the one that is shared out, in equal parts or in those that fit unlike devices.
 static void add_scattered(struct making *making)
 {
     const struct rule *rule = making->place.rule;
+    const struct planner_machine *machine = &making->planner->machine;
     int64_t sizes[RULE_MAX_FACTORS], parts = (int64_t)making->groups[0].n;
+    int n_shares = all_add_up(making) ? machine->n_shares : 0;
     tsr__planner_sizes(making->planner->shapes.told, making->node, rule, sizes);
-    // Each factor of the output that is not cut yet may be the one that is shared out.
     for (int i = 0; i < rule->n_factors; i++) {
         const struct rule_factor *factor = &rule->factors[i];
-        struct placement shares;
-        if (factor->kind != FACTOR_PAR || making->place.cuts[i] > 1 ||
-            !tsr__unit_fits(factor, sizes[i], parts))
+        if (factor->kind != FACTOR_PAR || making->place.cuts[i] > 1)
             continue;
-        struct tile_layout **out =
-            ARENA_ARRAY(making->arena, struct tile_layout *, making->n_out + 1);
-        if (!out || !scatter_along(making, i, &shares))
-            return;
-        out[0] = tsr__placement_project(making->arena, &shares, &rule->outputs[0]);
-        if (out[0] && !tsr__layout_equal(out[0], making->out[0]) && comes_back(making, out))
-            add(making, out, &(struct combining){TSR_REDUCE_SCATTER, factor->name});
+        if (tsr__unit_fits(factor, sizes[i], parts))
+            add_scattered_along(making, i, 0);
+        for (int k = 0; k < n_shares; k++)
+            if (shares_fit(factor, sizes[i], parts, machine->shares[k]))
+                add_scattered_along(making, i, machine->shares[k]);
     }
 }
 

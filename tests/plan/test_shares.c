@@ -51,6 +51,33 @@ static void parts_follow_memory(void **state)
     net_free(t);
 }
 
+// Weights that fit on no device alone, and rows that are worked on between the layers: a sum goes to rows in the same unequal
+// parts as its summands are made in, so that nobody has all of it.
+static void sums_are_scattered_in_shares(void **state)
+{
+    (void)state;
+    struct net *t = net_new("2", 1e12, 1e12, 1e-6, 1e11);
+    set_device(t, 0, 3e12, 12 << 20);
+    set_device(t, 1, 1e12, 10 << 20);
+    t->o.memory = 0;
+    tsr_value *x = input(t, "x", DIMS(512, 512));
+    tsr_value *h = node(t, "MatMul", x, weight(t, "w", DIMS(512, 2048)), "h");
+    tsr_value *sum = node(t, "MatMul", h, weight(t, "v", DIMS(2048, 512)), "sum");
+    char name[12][4];
+    x = sum;
+    for (int i = 0; i < 12; i++) {
+        snprintf(name[i], sizeof name[i], "t%d", i);
+        x = node(t, "Tanh", x, NULL, name[i]);
+    }
+    x = node(t, "MatMul", x, weight(t, "u", DIMS(512, 1)), "y");
+    assert_int_equal(tsr_graph_add_output(t->g, x), TSR_OK);
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    assert_string_equal(made_as(t, sum), "{4,1:0,0,0,1}");
+    assert_int_equal(collectives(t, "ReduceScatter"), 1);
+    assert_int_equal(collectives(t, "AllReduce"), 0);
+    net_free(t);
+}
+
 static int shares_of(const double *flops, int n, tile_shares *out)
 {
     struct net *t = net_new(n == 2 ? "2" : "4", 1e12, 1e12, 1e-9, 1e12);
@@ -90,6 +117,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_follow_speeds),
         cmocka_unit_test(parts_follow_memory),
+        cmocka_unit_test(sums_are_scattered_in_shares),
         cmocka_unit_test(units_are_few),
     };
     return cmocka_run_group_tests_name("plan shares", tests, NULL, NULL);
