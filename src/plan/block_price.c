@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // block_price.c - what copies of a block of devices take besides what each does alone: they cut their shares out of the inputs,
-// combine sums over the batch, and bring the outputs to the first device.
+// combine sums over the batch, and bring the outputs to the first device. A block without that device is one stage, which gives
+// the outputs itself.
 #include "plan/blocks.h"
 
 // Told from the sizes alone: with 4 copies, [64, 512] in the whole and [16, 512] in the block have
@@ -40,24 +41,6 @@ static int64_t gather_time(const struct blocks *blocks, const struct block_plan 
             continue; // every copy has it
         ps += tsr__price_gather(planner->machine.topology, plan->n, plan->copies,
                                 tsr__stages_bytes(planner, value));
-    }
-    return ps;
-}
-
-// A block without the first device sends it the outputs.
-static int64_t send_time(const struct blocks *blocks, const struct block_plan *plan)
-{
-    struct planner *planner = blocks->planner;
-    const tsr_graph *graph = tsr_model_graph(planner->model);
-    int64_t pair[2] = {plan->devices[0], 0}, ps = 0;
-    struct device_group two = {pair, 2};
-    if (plan->devices[0] == 0)
-        return 0;
-    for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
-        const tsr_value *value = tsr_graph_output(graph, i);
-        if (!stays(blocks, value))
-            ps +=
-                tsr__planner_combine(planner, TSR_SEND, &two, 1, tsr__stages_bytes(planner, value));
     }
     return ps;
 }
@@ -199,6 +182,5 @@ int64_t tsr__block_inputs(const struct blocks *blocks, const struct block_plan *
 
 int64_t tsr__block_price(const struct blocks *blocks, const struct block_plan *plan)
 {
-    int64_t outputs = gather_time(blocks, plan) + send_time(blocks, plan);
-    return outputs + slice_time(blocks, plan) + sums_of(blocks, plan).ps;
+    return gather_time(blocks, plan) + slice_time(blocks, plan) + sums_of(blocks, plan).ps;
 }

@@ -516,6 +516,7 @@ static tsr_status take_best(struct blocks *blocks, struct program_result *all,
         // Nodes of a block have devices of their own, like those of a stage: shardings are written
         // even where they run whole.
         planner->scope.staged = true;
+        planner->scope.one_stage = best->devices[0] != 0;
         planner->memory.exceeds = best->planner.memory.exceeds;
         planner->block = &best->planner;
         if (!tell_block(blocks, best, out))

@@ -175,6 +175,7 @@ struct planner_cache {
 struct planner_scope {
     bool sums_done;               // no sum stays in parts: what crosses to another range is whole
     bool staged;                  // nodes are told their devices, even if they run whole
+    bool one_stage;               // the first device is in no node: what is there gives the outputs
     const unsigned char *outside; // by node id: what it reads of the range must leave it
 };
 // Values at the ends of the graph, and whether they stay on their devices between runs.

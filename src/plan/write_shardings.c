@@ -60,10 +60,16 @@ static tsr_status write_slot(struct planner *planner, const struct plan_node *no
     return tsr__spec_write(node->node, config, value, planner->layouts.at[layout].tiles);
 }
 
-// Shardings of all inputs, then of all outputs.
+// Shardings of all inputs, then of all outputs. Without stages the first device gives the outputs; one stage of other devices
+// gives them itself: caches of 500 MB need not cross to a CPU that does nothing else.
 static tsr_status write_node(struct planner *planner, const struct plan_node *node,
                              tsr_config *config)
 {
+    if (planner->scope.one_stage) {
+        tsr_status st = tsr_node_set_stage(node->node, config, 0);
+        if (st != TSR_OK)
+            return st;
+    }
     for (size_t i = 0; i < tsr_node_input_count(node->node); i++) {
         tsr_status st = write_slot(planner, node, config, SIDE_INPUT, i);
         if (st != TSR_OK)

@@ -49,6 +49,30 @@ static void slow_devices_stay_idle(void **state)
     assert_int_equal(cost[0], cost[1]);
 }
 
+// A slow first device in front of a fast one does nothing: no output of 8 MB crosses to it, since the fast one is a stage, which gives
+// its outputs itself.
+static void fast_device_gives_the_outputs(void **state)
+{
+    (void)state;
+    tsr_dim_size size;
+    struct net *t = net_new("2", 1e12, 1e11, 1e-6, 1e9);
+    tsr_topology_set_device(t->topology, 0,
+                            &(tsr_topology_device){.flops = 1e10, .bandwidth = 1e10});
+    two_layers(t, 8192, &size);
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    valid(t);
+    assert_int_equal(t->p.used_devices, 1);
+    assert_int_equal(t->p.memory[0], 0);
+    assert_int_equal(t->p.cost, t->p.one_device);
+    const tsr_config *config = tsr_model_config(t->m, 0);
+    for (tsr_node *at = tsr_model_next_node(t->m, NULL); at; at = tsr_model_next_node(t->m, at)) {
+        int64_t stage = -1;
+        assert_true(tsr_node_config_stage(tsr_node_find_config(at, config), &stage));
+        assert_int_equal(stage, 0);
+    }
+    net_free(t);
+}
+
 // A machine of 96 hosts: every block has its share, nothing is cut twice, and all of the batch is there.
 static void blocks_do_the_same(void **state)
 {
@@ -174,9 +198,13 @@ static void copies_keep_their_caches(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(slow_devices_stay_idle),    cmocka_unit_test(blocks_do_the_same),
-        cmocka_unit_test(copies_combine_their_sums), cmocka_unit_test(every_block_has_its_time),
-        cmocka_unit_test(one_block_without_a_batch), cmocka_unit_test(copies_keep_their_caches),
+        cmocka_unit_test(fast_device_gives_the_outputs),
+        cmocka_unit_test(slow_devices_stay_idle),
+        cmocka_unit_test(blocks_do_the_same),
+        cmocka_unit_test(copies_combine_their_sums),
+        cmocka_unit_test(every_block_has_its_time),
+        cmocka_unit_test(one_block_without_a_batch),
+        cmocka_unit_test(copies_keep_their_caches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
