@@ -16,6 +16,7 @@ struct sim_group {
     int n;
     int arrived;   // so far, of this turn
     double latest; // of their arrivals
+    int64_t from;  // of a message: who sends
 };
 // One communication of the plan: the same number on all devices, perhaps in several groups.
 struct sim_comm {
@@ -26,7 +27,6 @@ struct sim_comm {
     int64_t most_in, most_out;   // bytes of the largest piece that a member gives, and gets
     int64_t moved;               // of a free resharding: what the busiest member gets or gives
     int64_t pair[2], pair_bytes; // of it: who gives most to whom, and how much
-    int64_t from;                // who sends, or -1
     bool shares;                 // members get unequal parts
     int64_t ps;
     int64_t bytes;    // of the tensor over one group

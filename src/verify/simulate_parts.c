@@ -39,7 +39,7 @@ static struct sim_comm *comm_of(struct sim *sim, int64_t id, struct str op)
         struct sim_comm *comm = ARENA_NEW(sim->arena, struct sim_comm);
         struct sim_comm **listed = vec_push(sim->arena, &sim->comms);
         if (comm && listed) {
-            *comm = (struct sim_comm){.id = id, .kind = tsr__collective_find(op), .from = -1};
+            *comm = (struct sim_comm){.id = id, .kind = tsr__collective_find(op)};
             comm->op = tsr__arena_str(sim->arena, tsr__collective_plain(op)).p;
             *listed = *at = comm;
         }
@@ -231,7 +231,7 @@ static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr
     if (tsr_node_find_attr(node, tsr__attribute_name(ATTRIBUTE_SHARES)))
         comm->shares = true;
     if (comm->kind == COMM_SEND)
-        comm->from = tsr_attr_int(tsr_node_find_attr(node, "from"), -1);
+        comm->groups.at[g].from = tsr_attr_int(tsr_node_find_attr(node, "from"), -1);
     if (comm->kind == COMM_RESHARD) {
         int bits =
             tsr_dtype_bits((tsr_dtype)tsr_attr_int(tsr_node_find_attr(node, "elem_type"), 0));

@@ -22,17 +22,17 @@ static bool flat_groups(struct sim *sim, const struct sim_comm *comm, struct top
         const struct sim_group *group = &comm->groups.at[i];
         if (group->n != size)
             continue;
+        int *members = &device[count * size];
         for (int k = 0; k < size; k++)
-            device[count * size + k] = (int)group->members[k];
+            members[k] = (int)group->members[k];
+        // A message has a direction: the sender comes first, whichever order the group has.
+        bool turned = comm->kind == COMM_SEND && size == 2 && members[1] == group->from;
+        if (turned) {
+            members[1] = members[0];
+            members[0] = (int)group->from;
+        }
         count++;
     }
-    // A message has a direction: the sender comes first, whichever order the group has.
-    if (comm->from >= 0 && size == 2)
-        for (int i = 0; i < count; i++)
-            if (device[2 * i] != comm->from) {
-                device[2 * i + 1] = device[2 * i];
-                device[2 * i] = (int)comm->from;
-            }
     *out = (struct topology_groups){count, size, device};
     return true;
 }

@@ -99,6 +99,40 @@ static void old_callers(void **state)
     tsr_session_free(s);
 }
 
+// Halves of a value go from devices 2 and 3 of a grid to 0 and 1, their neighbours: as long as one message to a neighbour.
+static void messages_have_senders_of_their_own(void **state)
+{
+    (void)state;
+    const char *const texts[2] = {"{2,1:2,3}", "{2,1:0,1}"};
+    const int neighbours[2] = {2, 0};
+    tsr_session *s = tsr_session_new(NULL);
+    tsr_model *m = NULL;
+    tsr_config *config = NULL;
+    tsr_topology *grid = NULL;
+    tsr_topology_price one;
+    assert_int_equal(make(s, &m), TSR_OK);
+    assert_int_equal(tsr_topology_parse(s, "grid:2x2", &grid), TSR_OK);
+    assert_int_equal(tsr_model_add_config(m, "c", 4, NULL, 0, &config), TSR_OK);
+    tsr_node *node = tsr_graph_first(tsr_model_graph(m));
+    for (int i = 0; i < 2; i++, node = tsr_node_next(node)) {
+        assert_int_equal(tsr_node_set_stage(node, config, i), TSR_OK);
+        assert_int_equal(tsr_node_shard_text(node, tsr_node_input(node, 0), config, texts[i]),
+                         TSR_OK);
+    }
+    tsr_simulation x = {.size = sizeof x};
+    tsr_simulate_options o = {.size = sizeof o, .config = "c", .topology = grid};
+    assert_int_equal(tsr_simulate(m, &o, &x), TSR_OK);
+    assert_string_equal(x.comms[0].op, "Send");
+    assert_int_equal(x.comms[0].n_groups, 2);
+    assert_int_equal(tsr_topology_cost(grid, TSR_SEND, neighbours, 2, x.comms[0].bytes, &one),
+                     TSR_OK);
+    double copied = 2e12 * (double)x.comms[0].bytes / tsr_topology_device_at(grid, 0)->bandwidth;
+    assert_true(x.comms[0].seconds * 1e12 < (double)one.picoseconds + copied + 2);
+    tsr_topology_free(grid);
+    tsr_model_free(m);
+    tsr_session_free(s);
+}
+
 // Out of memory at every point: said, and nothing is left behind.
 static void without_memory(void **state)
 {
@@ -247,6 +281,7 @@ int main(void)
                                        cmocka_unit_test(copies_are_simulated_once),
                                        cmocka_unit_test(ten_thousand_devices),
                                        cmocka_unit_test(pipelines_are_as_computed),
+                                       cmocka_unit_test(messages_have_senders_of_their_own),
                                        cmocka_unit_test(without_memory)};
     int fd = mkstemp(page);
     if (fd < 0)
