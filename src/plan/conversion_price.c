@@ -203,6 +203,16 @@ static bool are_messages(const struct reshard_step *step)
     return true;
 }
 
+// Everybody in the groups has the value afterwards: a broadcast leaves nobody out, not even who had it before.
+static bool all_get(const struct reshard_step *step)
+{
+    for (size_t g = 0; g < step->n_groups; g++)
+        for (size_t i = 0; i < step->groups[g].n; i++)
+            if (!tsr__layout_has_device(step->layout, step->groups[g].devices[i]))
+                return false;
+    return true;
+}
+
 // Partition has an operator for the step (partition/steps/lower.c): a gather joins pieces along one axis in the order of ranks, an
 // all-to-all divides an axis in equal parts.
 static bool has_operator(const struct reshard_step *step, const struct tile_layout *from)
@@ -211,6 +221,8 @@ static bool has_operator(const struct reshard_step *step, const struct tile_layo
         return true;
     if (step->op == RESHARD_PERMUTE)
         return are_messages(step);
+    if (step->op == COMM_BROADCAST)
+        return all_get(step);
     if (step->op == COMM_ALL_TO_ALL)
         return step->axis >= 0 && !tsr__layout_shared(from) && !tsr__layout_shared(step->layout);
     if (step->op != COMM_ALL_GATHER)
