@@ -168,13 +168,12 @@ static void is_simulated(void **state)
     tsr__arena_init(&arena, sim.session);
     sim.by_link = ARENA_ARRAY(&arena, double, sim.topology->links.n + 1);
     for (int kind = 0; kind <= COMM_KIND_COUNT; kind++) {
-        struct sim_group group = {.members = pair, .n = 2};
+        struct sim_group group = {.members = pair, .n = 2, .from = 1};
         struct sim_comm comm = {.kind = (enum comm_kind)kind,
                                 .groups = {.at = &group, .n = 1},
                                 .most_in = 1 << 20,
                                 .most_out = 2 << 20,
-                                .moved = 1 << 20,
-                                .from = kind == COMM_SEND ? 1 : -1};
+                                .moved = 1 << 20};
         int64_t ps = tsr__sim_price(&sim, &comm);
         assert_true(ps > 0 && ps < TOPOLOGY_NEVER);
         assert_true(comm.bytes > 0 && comm.carried > 0);
