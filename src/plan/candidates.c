@@ -249,6 +249,15 @@ static bool has_shares(const struct placement *placement)
     return false;
 }
 
+// The engine runs such a node when it loads the model, and never again: a weight that is transposed.
+static bool reads_constants_alone(const struct making *making)
+{
+    for (size_t i = 0; i < making->n_in; i++)
+        if (tsr_node_input(making->node, i) && !value_at(making, SIDE_INPUT, i)->constant)
+            return false;
+    return true;
+}
+
 // Fills compute and weights of the candidate: the slowest of the devices that take part does the
 // largest piece.
 void tsr__making_cost(struct making *making, struct candidate *candidate)
@@ -260,6 +269,8 @@ void tsr__making_cost(struct making *making, struct candidate *candidate)
         if (value->constant)
             candidate->weights += tsr__planner_bytes(making->planner, candidate->in[i], value);
     }
+    if (reads_constants_alone(making))
+        return;
     if (has_shares(&making->place) || making->planner->machine.unlike) {
         each_part(making, candidate);
         return;

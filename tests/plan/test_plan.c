@@ -132,6 +132,23 @@ static void sightings_count(void **state)
     net_free(t);
 }
 
+// A weight that is transposed first: engines do that when they load the model, so the product alone counts.
+static void folded_nodes_take_no_time(void **state)
+{
+    (void)state;
+    int64_t cost[2];
+    for (int transposed = 0; transposed < 2; transposed++) {
+        struct net *t = net_new("full:2", 1e12, 1e12, 1e-6, 1e9);
+        tsr_value *x = input(t, "x", DIMS(4, 256)), *w = weight(t, "w", DIMS(256, 256));
+        if (transposed)
+            w = node(t, "Transpose", w, NULL, "wt");
+        plan(t, node(t, "MatMul", x, w, "y"));
+        cost[transposed] = t->p.cost;
+        net_free(t);
+    }
+    assert_int_equal(cost[0], cost[1]);
+}
+
 static void needed_memory_is_exact(void **state)
 {
     (void)state;
@@ -451,6 +468,7 @@ int main(void)
         cmocka_unit_test(near_and_far),
         cmocka_unit_test(sightings_count),
         cmocka_unit_test(convolutions_swallow_what_follows),
+        cmocka_unit_test(folded_nodes_take_no_time),
         cmocka_unit_test(needed_memory_is_exact),
         cmocka_unit_test(values_are_counted_once),
         cmocka_unit_test(constants_are_counted_once),
