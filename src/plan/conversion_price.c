@@ -319,6 +319,52 @@ free_arena:
     return ps;
 }
 
+// Partition takes the first form from which operators lead to what is wanted (partition/steps/convert.c), and knows no prices.
+bool tsr__planner_has_operators(struct planner *planner, uint32_t from, uint32_t to,
+                                const struct plan_value *value)
+{
+    struct arena arena;
+    struct reshard *reshard = NULL;
+    tsr__arena_init(&arena, planner->session);
+    bool all = plan_move(planner, &arena, from, to, value, &reshard) &&
+               !is_chance(reshard, value) &&
+               resharded_bytes(reshard, planner->layouts.at[from].tiles) < 0;
+    tsr__arena_free(&arena);
+    return all;
+}
+
+static void mark_groups(const struct reshard_step *step, bool *takes)
+{
+    for (size_t g = 0; g < step->n_groups; g++)
+        for (size_t i = 0; i < step->groups[g].n; i++)
+            takes[step->groups[g].devices[i]] = true;
+    for (size_t i = 0; i < step->n_moves; i++) {
+        takes[step->moves[i].from_device] = true;
+        takes[step->moves[i].to_device] = true;
+    }
+}
+
+// Of a Reshard all that have or want something; of steps with operators only who is in a group: of copies on devices 0 and 1 that
+// device 2 wants one, device 0 sends its own and 1 has nothing to do with it.
+bool tsr__planner_takers(struct planner *planner, uint32_t from, uint32_t to,
+                         const struct plan_value *value, bool *takes)
+{
+    struct arena arena;
+    struct reshard *reshard = NULL;
+    const struct tile_layout *before = planner->layouts.at[from].tiles,
+                             *after = planner->layouts.at[to].tiles;
+    tsr__arena_init(&arena, planner->session);
+    bool found = plan_move(planner, &arena, from, to, value, &reshard);
+    bool in_steps = found && !is_chance(reshard, value) && resharded_bytes(reshard, before) < 0;
+    for (int64_t device = 0; device < planner->machine.n; device++)
+        takes[device] = !in_steps && (tsr__layout_has_device(before, device) ||
+                                      tsr__layout_has_device(after, device));
+    for (int i = 0; in_steps && i < reshard->n_steps; i++)
+        mark_groups(&reshard->steps[i], takes);
+    tsr__arena_free(&arena);
+    return found;
+}
+
 // A key in the buffer: both numbers, bits and `fixed` in one number, the rank, then the sizes.
 static struct str key_of(char *buffer, uint32_t from, uint32_t to, const struct plan_value *value)
 {

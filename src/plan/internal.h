@@ -398,6 +398,12 @@ int64_t tsr__planner_price(struct planner *planner, uint32_t from, uint32_t to,
                            const struct plan_value *value);
 int64_t tsr__planner_steps_time(struct planner *planner, const struct reshard *reshard,
                                 uint32_t from, const struct plan_value *value);
+// All steps of that way have operators of their own; else the whole way is one Reshard.
+bool tsr__planner_has_operators(struct planner *planner, uint32_t from, uint32_t to,
+                                const struct plan_value *value);
+// By device: it sends or gets something on that way. False: there is no way, or no memory for finding it.
+bool tsr__planner_takers(struct planner *planner, uint32_t from, uint32_t to,
+                         const struct plan_value *value, bool *takes);
 // Time of combining what groups of devices hold; bytes: of what each of them holds.
 int64_t tsr__planner_combine(struct planner *planner, enum tsr_collective what,
                              const struct device_group *groups, size_t n, int64_t bytes);

@@ -8,11 +8,12 @@
 //     time        4             5            3
 //     transfer    0             1            1             (stage 2 also brings the outputs to device 0: it has them)
 //
-// One run takes 4 + (1 + 5) + (1 + 3) = 14: the latency. Runs that follow one another come out at the pace of the stage that
-// is busy longest, with what it takes in and hands over: stage 1 with 1 + 5 + 1 = 7, the period. If stage 2 read a value
-// of stage 0 directly, stage 0 would wait until stage 1 is done too: 4 + 1 + 5 = 10.
+// Chosen by these, one run takes 4 + (1 + 5) + (1 + 3) = 14: the cost for latency. For throughput it is the pace of the stage that
+// is busy longest, with what it takes in and hands over: stage 1 with 1 + 5 + 1 = 7. If stage 2 read a value of stage 0
+// directly, stage 0 would wait until stage 1 is done too: 4 + 1 + 5 = 10. What is told of the plan, latency, period and the stages'
+// times, are those of the cut model (stage_clock.c): there parts are sent of what is counted whole here.
 //
-// Transfers are counted whole, on both sides: a rank computes nothing while it sends or receives (ARCHITECTURE.md, what overlaps;
+// Transfers are counted on both sides: a rank computes nothing while it sends or receives (ARCHITECTURE.md, what overlaps;
 // tests/e2e/overlap.py sees it in traces). What overlaps are stages, each busy with another run.
 #include "plan/stages.h"
 
@@ -58,7 +59,7 @@ bool tsr__stages_candidate(struct planner *planner, const struct stage *stage,
 
 // ---- times --------------------------------------------------------------------------------------
 
-// Devices, time, memory and nodes of one stage as the caller gets them.
+// Devices, memory and nodes of one stage as the caller gets them.
 static bool tell_stage(struct staging *staging, const struct stage *stage, const int64_t *memory,
                        tsr_plan_stage *out)
 {
@@ -68,8 +69,6 @@ static bool tell_stage(struct staging *staging, const struct stage *stage, const
         return false;
     memcpy(devices, stage->devices, stage->n * sizeof *devices);
     *out = (tsr_plan_stage){.devices = devices, .n_devices = stage->n, .first = -1, .last = -1};
-    out->time = stage->point.run[0];
-    out->transfer = stage->transfer[0];
     for (size_t i = 0; i < stage->n; i++)
         out->memory = larger(out->memory, memory[devices[i]]);
     for (size_t i = staging->cut[stage->begin]; i < staging->cut[stage->end]; i++) {
@@ -129,25 +128,25 @@ static int64_t period_of(struct staging *staging, const struct line *line, const
     return most;
 }
 
-// Nodes that run everywhere are part of latency and period.
 bool tsr__stages_tell(struct staging *staging, const struct line *line, const int64_t *memory,
                       struct told_stages *out)
 {
     struct arena *arena = &staging->planner->session->results[RESULT_PLAN];
+    const struct stage_clock *clock = &line->clock[0];
     tsr_plan_stage *list = ARENA_ARRAY(arena, tsr_plan_stage, line->n);
     if (!list)
         return false;
-    *out = (struct told_stages){.at = list, .latency = staging->common};
+    *out = (struct told_stages){.at = list, .latency = clock->latency, .period = clock->period};
     for (size_t k = 0; k < line->n; k++) {
         if (!tell_stage(staging, &line->at[k], memory, &list[k]))
             return false;
-        out->latency += list[k].time + list[k].transfer;
+        list[k].time = clock->time[k];
+        list[k].transfer = clock->transfer[k];
     }
-    out->period = period_of(staging, line, list) + staging->common;
     return true;
 }
 
-// Each stage with the time and the transfers of all runs of both models.
+// Each stage with the time and the transfers of all runs of both models, as it was chosen.
 static void add_runs(const struct staging *staging, const struct line *line, tsr_plan_stage *at)
 {
     for (size_t k = 0; k < line->n; k++) {

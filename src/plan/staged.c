@@ -158,6 +158,7 @@ static bool tell_parts(struct staging *staging, const struct line *line,
     struct told_stages told[2] = {{out->stages, out->latency, out->period}};
     for (size_t k = 0; k < line->n; k++)
         other.at[k] = tsr__stages_other(&line->at[k]);
+    other.clock[0] = line->clock[1];
     if (!tsr__stages_tell(staging->other, &other, usage[1].memory, &told[1]))
         return false;
     for (int m = 0; m < 2; m++)
@@ -222,6 +223,10 @@ static tsr_status take_plan(struct staging *staging, const tsr_plan_options *opt
     tsr_status st = take_line(staging, line, usage);
     if (st != TSR_OK)
         return st;
+    if (!tsr__stages_play(staging, line, &line->clock[0]))
+        return TSR_NOMEM;
+    if (staging->other && !tsr__stages_play(staging->other, line, &line->clock[1]))
+        return TSR_NOMEM;
     if (!larger_usage(staging->planner, usage, out) ||
         !tsr__stages_tell(staging, line, usage[0].memory, &told))
         return TSR_NOMEM;

@@ -165,10 +165,17 @@ struct stage {
     int64_t transfer[2]; // of one run of each model
     struct point point;
 };
+// What the stages of a line take as they will be cut, in picoseconds of one run of a model: their nodes, and what other stages
+// give them. One run, and the pace of runs that follow one another, are told by the devices' clocks.
+struct stage_clock {
+    int64_t time[STAGES_MOST], transfer[STAGES_MOST];
+    int64_t latency, period;
+};
 struct line {
     struct stage at[STAGES_MOST];
     size_t n;
-    int64_t sum, most;
+    int64_t sum, most;           // as they were chosen, with what crosses priced whole
+    struct stage_clock clock[2]; // of each model, once all nodes have their ways
 };
 tsr_status tsr__stages_search(struct staging *staging, const tsr_plan_options *options,
                               enum measure what, struct line *out) TSR_MUST_USE;
@@ -184,6 +191,9 @@ struct stage_usage {
     int64_t *own;                // constants and caches that the other model has not
     const unsigned char *shared; // by value id: the other model has it; NULL: there is one model
 };
+
+// stage_clock.c: each node of the planner of all has one way. False: out of memory.
+bool tsr__stages_play(struct staging *staging, const struct line *line, struct stage_clock *out);
 
 // stage_answer.c
 bool tsr__stages_tell(struct staging *staging, const struct line *line, const int64_t *memory,

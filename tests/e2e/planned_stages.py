@@ -47,14 +47,13 @@ def check_places(planned, stages, ranks):
 
 
 def follow(tessera, planned, devices, dims, doc, objective):
-    """The simulation of what partition makes of the plan agrees: of one run, and of many that follow one another. (The plan
-    counts what crosses as whole; where both ends are cut alike it is less.)"""
+    """The simulation of what partition makes of the plan agrees: of one run, and of many that follow one another."""
     rc, text, err = witness.call(tessera, "simulate", planned, "--devices", devices, *dims, "--requests", "20", "--json")
     assert rc == 0, "simulate: exit %d %s" % (rc, err)
     seen = json.loads(text)
     for what, told, came in (("latency", doc["latency"], seen["first_s"]), ("period", doc["period"], seen["period_s"])):
         off = came * 1e12 / told
-        assert 0.8 < off < 1.2 or (what == "period" and objective == "latency"), "%s: planned %g ms, simulated %g ms" % (what, told / 1e9, came * 1e3)
+        assert 0.97 < off < 1.03 or (what == "period" and objective == "latency"), "%s: planned %g ms, simulated %g ms" % (what, told / 1e9, came * 1e3)
 
 
 def check(tessera, model, case, folder):
@@ -72,7 +71,8 @@ def check(tessera, model, case, folder):
     assert stages == "auto" or len(doc["stages"]) == int(stages), text
     own = [s["time"] + s["transfer"] for s in doc["stages"]]
     follow(tessera, planned, devices, sizes(model, ins), doc, objective)
-    assert doc["latency"] >= sum(own) and doc["period"] >= max(own) and doc["cost"] == doc[{"latency": "latency", "throughput": "period"}[objective]], text
+    assert max(own) <= doc["latency"] and doc["period"] <= doc["latency"], text
+    assert doc["cost"] >= 0.999 * doc[{"latency": "latency", "throughput": "period"}[objective]], text
     rc, text, err = witness.call(tessera, "check", planned, "--json")
     assert rc == 0 and json.loads(text)["warnings"] == 0, "check: exit %d %s" % (rc, text)
     rc, _, err = witness.call(tessera, "partition", planned, "-o", parts)
@@ -103,7 +103,8 @@ def plan_together(tessera, model, folder, words):
                                  "--steps", "64", "-o", many, "--with-output", one, "--json", *words)
     assert rc == 0 and small, "plan: exit %d %s" % (rc, err)
     doc = json.loads(text)
-    assert doc["optimal"] and doc["cost"] == doc["parts"][0]["cost"] + 64 * doc["parts"][1]["cost"], text
+    told = doc["parts"][0]["cost"] + 64 * doc["parts"][1]["cost"]
+    assert doc["optimal"] and (doc["cost"] >= told if words else doc["cost"] == told), text
 
     def weights(path):
         m = onnx.load(path, load_external_data=False)
