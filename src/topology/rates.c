@@ -26,6 +26,13 @@ static const char *const move_names[TSR_MOVE_COUNT] = {
     [TSR_MOVE_CURVE] = "curve",   [TSR_MOVE_TURN] = "turn",       [TSR_MOVE_REDUCE] = "reduce",
     [TSR_MOVE_COPY] = "copy",     [TSR_MOVE_ERROR] = "error",     [TSR_MOVE_POOL] = "pool"};
 
+const char *tsr__kind_word(int rate, int move)
+{
+    if (rate >= 0)
+        return names[rate];
+    return move_names[move];
+}
+
 // ---- rates -------------------------------------------------------------------------------------
 
 // Only what has a speed of its own; none at all leaves the member out.

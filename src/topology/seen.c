@@ -3,10 +3,12 @@
 // lose whenever they meet; in the JSON of a topology:
 //
 //     "seen": [{"op": "MatMul", "type": "float32", "work": [2.1e9, 1.0e9], "bytes": [1.2e7, 7.3e6], "times": [1.31, 1.55]}]
+//     "sizes": [{"kind": "softmax", "type": "float32", "work": [4.2e6], "bytes": [3.4e7], "times": [0.56]}]
 //     "wait": 1.4e-05
 //
 // A MatMul of 2.1e9 operations that moves 12 MB takes 1.31 times what it would cost without them. Of other sizes the points count by
 // how near they are: logarithms of times, weighted by one over the fourth power of the distance between logarithms of sizes.
+// "sizes" says the same of all nodes of a kind of work, whose speed (rates.c) was measured at one or two sizes alone.
 #include "topology/internal.h"
 
 #include <jansson.h>
@@ -27,12 +29,18 @@ static double squared_distance(double work, double bytes, double other_work, dou
     return by_work * by_work + by_bytes * by_bytes;
 }
 
-static struct topology_seen *find_entry(const tsr_topology *topology, const char *op,
-                                        const char *type)
+// Whose times they are: of an operator or of a kind of work, with the type of the first input.
+struct whose {
+    bool kind;
+    const char *op, *type;
+};
+
+static struct topology_seen *find_entry(const tsr_topology *topology, struct whose whose)
 {
     for (size_t i = 0; i < topology->seen.n; i++) {
         struct topology_seen *seen = &topology->seen.at[i];
-        if (strcmp(seen->op, op) == 0 && strcmp(seen->type, type) == 0)
+        if (seen->kind == whose.kind && strcmp(seen->op, whose.op) == 0 &&
+            strcmp(seen->type, whose.type) == 0)
             return seen;
     }
     return NULL;
@@ -41,7 +49,13 @@ static struct topology_seen *find_entry(const tsr_topology *topology, const char
 const struct topology_seen *tsr__topology_seen(const tsr_topology *topology, const char *op,
                                                const char *type)
 {
-    return find_entry(topology, op, type);
+    return find_entry(topology, (struct whose){false, op, type});
+}
+
+const struct topology_seen *tsr__topology_sizes(const tsr_topology *topology, const char *word,
+                                                const char *type)
+{
+    return find_entry(topology, (struct whose){true, word, type});
 }
 
 // Points 1.2 at a distance of 0.1 and 2.0 at 1: weights of 1 / 0.011^2 and 1 / 1.001^2, so that 1.2 is nearly all of it.
@@ -87,20 +101,20 @@ static void merge_nearest(struct topology_seen *seen)
     merge(seen, first, second);
 }
 
-// The entry of that operator and type, added if it is new. NULL: no memory, or there are too many.
-static struct topology_seen *entry_for(tsr_topology *topology, const char *op, const char *type)
+// The entry of that operator or kind and type, added if it is new. NULL: no memory, or there are too many.
+static struct topology_seen *entry_for(tsr_topology *topology, struct whose whose)
 {
-    struct topology_seen *known = find_entry(topology, op, type);
+    struct topology_seen *known = find_entry(topology, whose);
     if (known)
         return known;
     if (topology->seen.n >= MOST_KINDS)
         return NULL;
-    const char *own_op = tsr__arena_str(&topology->arena, str_of(op)).p;
-    const char *own_type = tsr__arena_str(&topology->arena, str_of(type)).p;
+    const char *own_op = tsr__arena_str(&topology->arena, str_of(whose.op)).p;
+    const char *own_type = tsr__arena_str(&topology->arena, str_of(whose.type)).p;
     struct topology_seen *fresh = vec_push(&topology->arena, &topology->seen);
     if (!own_op || !own_type || !fresh)
         return NULL;
-    *fresh = (struct topology_seen){.op = own_op, .type = own_type};
+    *fresh = (struct topology_seen){.kind = whose.kind, .op = own_op, .type = own_type};
     return fresh;
 }
 
@@ -112,10 +126,9 @@ static double bounded(double value, double least, double most)
 }
 
 // A size that was seen before has the mean of both. More kinds than there is room for are left out: they keep their prices.
-bool tsr__topology_add_seen(tsr_topology *topology, const char *op, const char *type,
-                            const struct seen_point *point)
+static bool add_point(tsr_topology *topology, struct whose whose, const struct seen_point *point)
 {
-    struct topology_seen *seen = entry_for(topology, op, type);
+    struct topology_seen *seen = entry_for(topology, whose);
     double times = bounded(point->times, LEAST_TIMES, MOST_TIMES);
     if (!seen)
         return !topology->arena.failed;
@@ -132,6 +145,18 @@ bool tsr__topology_add_seen(tsr_topology *topology, const char *op, const char *
     return true;
 }
 
+bool tsr__topology_add_seen(tsr_topology *topology, const char *op, const char *type,
+                            const struct seen_point *point)
+{
+    return add_point(topology, (struct whose){false, op, type}, point);
+}
+
+bool tsr__topology_add_size(tsr_topology *topology, const char *word, const char *type,
+                            const struct seen_point *point)
+{
+    return add_point(topology, (struct whose){true, word, type}, point);
+}
+
 void tsr__topology_set_wait(tsr_topology *topology, double seconds)
 {
     topology->wait = bounded(seconds, 0, MOST_WAIT);
@@ -141,11 +166,13 @@ bool tsr__topology_copy_seen(tsr_topology *to, const tsr_topology *from)
 {
     to->wait = from->wait;
     for (size_t i = 0; i < from->seen.n; i++) {
-        struct topology_seen *seen = entry_for(to, from->seen.at[i].op, from->seen.at[i].type);
+        const struct topology_seen *other = &from->seen.at[i];
+        struct topology_seen *seen =
+            entry_for(to, (struct whose){other->kind, other->op, other->type});
         if (!seen)
             return false;
         const char *op = seen->op, *type = seen->type;
-        *seen = from->seen.at[i];
+        *seen = *other;
         seen->op = op;
         seen->type = type;
     }
@@ -162,25 +189,37 @@ static void add_numbers(tsr_json *json, const char *key, const double *numbers, 
     tsr_json_end(json);
 }
 
-// Nothing where nothing was seen.
-void tsr__seen_add_json(const tsr_topology *topology, tsr_json *json)
+// The entries of operators, or those of kinds; none at all leaves the member out.
+static void add_entries(const tsr_topology *topology, bool kinds, tsr_json *json)
 {
-    if (topology->wait > 0)
-        tsr_json_number(json, "wait", topology->wait);
-    if (!topology->seen.n)
-        return;
-    tsr_json_begin(json, "seen", '[');
+    static const char *const members[2] = {"seen", "sizes"}, *const names[2] = {"op", "kind"};
+    bool begun = false;
     for (size_t i = 0; i < topology->seen.n; i++) {
         const struct topology_seen *seen = &topology->seen.at[i];
+        if (seen->kind != kinds)
+            continue;
+        if (!begun)
+            tsr_json_begin(json, members[kinds], '[');
+        begun = true;
         tsr_json_begin(json, NULL, '{');
-        tsr_json_string(json, "op", seen->op);
+        tsr_json_string(json, names[kinds], seen->op);
         tsr_json_string(json, "type", seen->type);
         add_numbers(json, "work", seen->work, seen->n);
         add_numbers(json, "bytes", seen->bytes, seen->n);
         add_numbers(json, "times", seen->times, seen->n);
         tsr_json_end(json);
     }
-    tsr_json_end(json);
+    if (begun)
+        tsr_json_end(json);
+}
+
+// Nothing where nothing was seen.
+void tsr__seen_add_json(const tsr_topology *topology, tsr_json *json)
+{
+    if (topology->wait > 0)
+        tsr_json_number(json, "wait", topology->wait);
+    add_entries(topology, true, json);
+    add_entries(topology, false, json);
 }
 
 // As many numbers as the list has, each within the bounds.
@@ -197,35 +236,40 @@ static bool read_numbers(const json_t *list, double least, double most, int n, d
     return true;
 }
 
+#define ENTRY "an entry of \"seen\" or \"sizes\" "
+
 // `what` is set before each test, so that a false return always has its reason.
-static bool read_entry(tsr_topology *topology, const json_t *entry, const char **what)
+static bool read_entry(tsr_topology *topology, const json_t *entry, bool kind, const char **what)
 {
-    struct topology_seen read = {.op = json_string_value(json_object_get(entry, "op")),
-                                 .type = json_string_value(json_object_get(entry, "type"))};
+    struct whose whose = {kind, NULL, json_string_value(json_object_get(entry, "type"))};
+    struct topology_seen read = {.kind = kind};
     size_t n = json_array_size(json_object_get(entry, "times"));
-    *what = "an entry of \"seen\" has no \"op\" or no \"type\"";
-    if (!read.op || !read.type || !read.op[0] || !read.type[0])
+    if (kind)
+        whose.op = json_string_value(json_object_get(entry, "kind"));
+    else
+        whose.op = json_string_value(json_object_get(entry, "op"));
+    *what = ENTRY "has no \"op\" or \"kind\", or no \"type\"";
+    if (!whose.op || !whose.type || !whose.op[0] || !whose.type[0])
         return false;
-    *what = "an entry of \"seen\" has an operator and type that another has";
-    if (tsr__topology_seen(topology, read.op, read.type))
+    *what = ENTRY "has an operator or kind and a type that another has";
+    if (find_entry(topology, whose))
         return false;
-    *what = "an entry of \"seen\" has no \"times\", or more than 32";
+    *what = ENTRY "has no \"times\", or more than 32";
     if (n < 1 || n > TOPOLOGY_SEEN_POINTS)
         return false;
     read.n = (int)n;
-    *what = "an entry of \"seen\" has \"times\" that are no numbers from 0.0001 to 10000";
+    *what = ENTRY "has \"times\" that are no numbers from 0.0001 to 10000";
     if (!read_numbers(json_object_get(entry, "times"), LEAST_TIMES, MOST_TIMES, read.n, read.times))
         return false;
-    *what = "an entry of \"seen\" has no \"work\" or \"bytes\", a number from 0 on for each of "
-            "\"times\"";
+    *what = ENTRY "has no \"work\" or \"bytes\", a number from 0 on for each of \"times\"";
     if (!read_numbers(json_object_get(entry, "work"), 0, 1e30, read.n, read.work) ||
         !read_numbers(json_object_get(entry, "bytes"), 0, 1e30, read.n, read.bytes))
         return false;
-    *what = "an entry of \"seen\" is one of too many";
+    *what = ENTRY "is one of too many";
     if (topology->seen.n >= MOST_KINDS)
         return false;
     *what = NULL;
-    struct topology_seen *seen = entry_for(topology, read.op, read.type);
+    struct topology_seen *seen = entry_for(topology, whose);
     if (!seen)
         return false;
     read.op = seen->op;
@@ -234,21 +278,27 @@ static bool read_entry(tsr_topology *topology, const json_t *entry, const char *
     return true;
 }
 
+static bool read_list(tsr_topology *topology, const json_t *list, bool kinds, const char **what)
+{
+    *what = "\"seen\" or \"sizes\" is no list";
+    if (list && !json_is_null(list) && !json_is_array(list))
+        return false;
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (!read_entry(topology, json_array_get(list, i), kinds, what))
+            return false;
+    return true;
+}
+
 // *what NULL: no memory. What was read before the damaged entry stays, but the caller frees the topology then.
 bool tsr__seen_read(tsr_topology *topology, const json_t *root, const char **what)
 {
-    const json_t *wait = json_object_get(root, "wait"), *list = json_object_get(root, "seen");
+    const json_t *wait = json_object_get(root, "wait");
     if (wait && !json_is_null(wait)) {
         *what = "\"wait\" is no number of seconds from 0 to 10";
         topology->wait = json_number_value(wait);
         if (!json_is_number(wait) || !(topology->wait >= 0) || topology->wait > MOST_WAIT)
             return false;
     }
-    *what = "\"seen\" is no list";
-    if (list && !json_is_null(list) && !json_is_array(list))
-        return false;
-    for (size_t i = 0; i < json_array_size(list); i++)
-        if (!read_entry(topology, json_array_get(list, i), what))
-            return false;
-    return true;
+    return read_list(topology, json_object_get(root, "seen"), false, what) &&
+           read_list(topology, json_object_get(root, "sizes"), true, what);
 }

@@ -36,9 +36,10 @@ struct topology_times {
     double seconds[TOPOLOGY_TIMES]; // not descending
 };
 
-// How many times as long as their prices nodes of one operator and type were seen to take, by size (seen.c).
+// How many times as long as their prices nodes of one operator, or of one kind of work, and type were seen to take, by size (seen.c).
 #define TOPOLOGY_SEEN_POINTS 32
 struct topology_seen {
+    bool kind;             // `op` is the word of a kind of work: "softmax"
     const char *op, *type; // of its first input
     int n;
     double work[TOPOLOGY_SEEN_POINTS];  // operations
@@ -62,7 +63,7 @@ struct tsr_topology {
     int n_grid; // sides of the grid that the devices form in row-major order, 0: none known
     int grid[8];
     VEC(struct topology_times) times; // collectives that were measured
-    VEC(struct topology_seen) seen;   // nodes of a model that was run
+    VEC(struct topology_seen) seen;   // nodes of a model that was run, and kinds of work
     double wait;     // seconds that ranks lost where they met, besides the price of the collective
     struct str text; // the generator that it is as made by; empty: none, or changed
     size_t *first;   // by device: its first link (they are sorted), one more at the end
@@ -123,6 +124,13 @@ double tsr__seen_times(const struct topology_seen *seen, double work, double byt
 // Adds a point; out of bounds it is the nearest number within them. False: no memory.
 bool tsr__topology_add_seen(tsr_topology *topology, const char *op, const char *type,
                             const struct seen_point *point) TSR_MUST_USE;
+// The same of a kind of work, by its word (rates.c): sizes at which it is slower or faster than its speed says.
+const struct topology_seen *tsr__topology_sizes(const tsr_topology *topology, const char *word,
+                                                const char *type);
+bool tsr__topology_add_size(tsr_topology *topology, const char *word, const char *type,
+                            const struct seen_point *point) TSR_MUST_USE;
+// The word of a tsr_rate, or, where a kind has none (-1), of its tsr_move.
+const char *tsr__kind_word(int rate, int move);
 void tsr__topology_set_wait(tsr_topology *topology, double seconds);
 // No algorithm can be faster: what must cross the worst of the cuts that are looked at.
 int64_t tsr__topology_bound(tsr_topology *topology, enum tsr_collective what,

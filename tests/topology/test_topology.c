@@ -249,6 +249,8 @@ static void damaged_sightings_are_refused(void **state)
     (void)state;
     static const char *const bad[] = {
         "{\"devices\":[{}],\"seen\":{}}",
+        "{\"devices\":[{}],\"sizes\":3}",
+        "{\"devices\":[{}],\"sizes\":[{" SEEN_SIZES ",\"times\":[1]}]}", // an operator, no kind
         SEEN_ENTRY("\"op\":\"Add\""),
         SEEN_ENTRY(SEEN_SIZES),
         SEEN_ENTRY(SEEN_SIZES ",\"times\":[0]"),
@@ -282,14 +284,15 @@ static void sightings_are_kept(void **state)
     assert_true(tsr__topology_add_seen(t, "MatMul", "float32", &(struct seen_point){1e6, 1e4, 1}));
     for (int i = 0; i < 100; i++) // more than there is room for
         assert_true(tsr__topology_add_seen(t, "Add", "int8", &(struct seen_point){i, 7 * i, 1.1}));
+    assert_true(tsr__topology_add_size(t, "softmax", "float32", &(struct seen_point){9, 9, 0.5}));
     tsr__topology_set_wait(t, 1e-5 / 3);
     tsr_json *json = tsr_json_new(s);
     tsr_json_begin(json, NULL, '{');
     tsr_topology_add_json(t, json);
     tsr_json_end(json);
     tsr_topology *again = read_ok(s, tsr_json_text(json));
-    assert_true(again->wait == t->wait && again->seen.n == 2);
-    for (size_t i = 0; i < 2; i++)
+    assert_true(again->wait == t->wait && again->seen.n == 3);
+    for (size_t i = 0; i < 3; i++)
         assert_memory_equal(again->seen.at[i].times, t->seen.at[i].times,
                             sizeof t->seen.at[i].times);
     const struct topology_seen *seen = tsr__topology_seen(again, "MatMul", "float32");
@@ -300,7 +303,9 @@ static void sightings_are_kept(void **state)
     assert_true(fabs(between - sqrt(3)) < 1e-2);
     assert_true(fabs(tsr__seen_times(tsr__topology_seen(t, "Add", "int8"), 9, 9) - 1.1) < 1e-9);
     assert_int_equal(tsr_topology_choose(again), TSR_OK);
-    assert_int_equal(again->choices.at[0]->seen.n, 2);
+    assert_int_equal(again->choices.at[0]->seen.n, 3);
+    assert_null(tsr__topology_seen(again, "softmax", "float32")); // a kind is no operator
+    assert_true(tsr__topology_sizes(again, "softmax", "float32")->times[0] == 0.5);
     tsr_topology_set_device(again, 0, &(tsr_topology_device){.flops = 1});
     assert_int_equal(again->seen.n, 0);
     tsr_json_free(json);
