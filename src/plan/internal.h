@@ -85,11 +85,11 @@ static inline bool read_before(const tsr_node *node, size_t i)
 }
 
 // What a node does, as devices have speeds for it: type and rate index rates of a device (-1: flops), move its moves.
-// seen: what was seen of nodes like it; NULL: nothing.
+// sizes: of its kind; seen: what was seen of nodes like it; NULL: nothing.
 struct topology_seen;
 struct work_kind {
     int type, rate, move;
-    const struct topology_seen *seen;
+    const struct topology_seen *sizes, *seen;
 };
 
 // The candidates of nodes that are alike.

@@ -43,26 +43,41 @@ static int type_rate(tsr_dtype type)
     return -1;
 }
 
+const char *tsr__size_word(struct node_kind kind)
+{
+    if (kind.scatters)
+        return "scatter";
+    return tsr__kind_word(kind.rate, kind.move);
+}
+
 // The type of the first input decides.
 struct work_kind tsr__work_kind(const tsr_node *node, const struct shapes *shapes,
                                 const tsr_topology *topology)
 {
     struct node_kind kind = tsr__node_kind(node, shapes);
     tsr_dtype type = type_of(node, shapes);
-    struct work_kind work = {type_rate(type), kind.rate, kind.move, NULL};
-    if (topology)
-        work.seen = tsr__topology_seen(topology, tsr_node_op(node), tsr_dtype_name(type));
+    struct work_kind work = {.type = type_rate(type), .rate = kind.rate, .move = kind.move};
+    if (!topology)
+        return work;
+    work.seen = tsr__topology_seen(topology, tsr_node_op(node), tsr_dtype_name(type));
+    if (kind.move != NODE_MOVES_NOTHING)
+        work.sizes = tsr__topology_sizes(topology, tsr__size_word(kind), tsr_dtype_name(type));
     return work;
 }
 
 // Slices were seen by type; a plan knows the bits of an element, and takes the first type that has as many.
 struct work_kind tsr__slice_kind(const tsr_topology *topology, const struct plan_value *value)
 {
-    struct work_kind kind = {-1, -1, RULE_SLICE_MOVE, NULL};
+    struct work_kind kind = {.type = -1, .rate = -1, .move = RULE_SLICE_MOVE};
+    const char *word = tsr__kind_word(-1, RULE_SLICE_MOVE);
     for (int type = 1; type < TSR_DTYPE_COUNT; type++) {
-        if (kind.seen || tsr_dtype_bits((tsr_dtype)type) != value->bits)
+        const char *name = tsr_dtype_name((tsr_dtype)type);
+        if (tsr_dtype_bits((tsr_dtype)type) != value->bits)
             continue;
-        kind.seen = tsr__topology_seen(topology, RULE_SLICE, tsr_dtype_name((tsr_dtype)type));
+        if (!kind.seen)
+            kind.seen = tsr__topology_seen(topology, RULE_SLICE, name);
+        if (!kind.sizes)
+            kind.sizes = tsr__topology_sizes(topology, word, name);
     }
     return kind;
 }
@@ -117,12 +132,14 @@ static double move_rate(int move, double bytes, const tsr_topology_device *devic
     return near * pow(far / near, log(bytes / NEAR_BYTES) / log(FAR_BYTES / NEAR_BYTES));
 }
 
-// What was seen of such nodes in a model counts: half as long again makes 3 ms of 2.
-static int64_t as_seen(double seconds, const struct topology_seen *seen, double work, double bytes)
+// What was measured at other sizes, and seen of such nodes in a model, counts: half as long again makes 3 ms of 2.
+static int64_t as_seen(double seconds, struct work_kind kind, double work, double bytes)
 {
     double times = 1;
-    if (seen)
-        times = tsr__seen_times(seen, work, bytes);
+    if (kind.sizes)
+        times = tsr__seen_times(kind.sizes, work, bytes);
+    if (kind.seen)
+        times *= tsr__seen_times(kind.seen, work, bytes);
     return whole_number(seconds * times * 1e12);
 }
 
@@ -132,7 +149,7 @@ int64_t tsr__price_work(double work, struct work_kind kind, double bytes,
                         const tsr_topology_device *device)
 {
     if (kind.move == NODE_MOVES_NOTHING)
-        return as_seen(device->overhead, kind.seen, work, bytes);
+        return as_seen(device->overhead, kind, work, bytes);
     double seconds = work / rate_of(kind, device);
     double moving = bytes / move_rate(kind.move, bytes, device);
     double most = fmax(seconds, moving), least = seconds + moving - most;
@@ -140,8 +157,15 @@ int64_t tsr__price_work(double work, struct work_kind kind, double bytes,
     if (kind.rate >= 0 && device->rates[kind.rate] > 0)
         busy = most; // the speed of the kind was measured with what it moves
     if (device->queued)
-        return as_seen(fmax(busy, device->overhead), kind.seen, work, bytes);
-    return as_seen(busy + device->overhead, kind.seen, work, bytes);
+        return as_seen(fmax(busy, device->overhead), kind, work, bytes);
+    return as_seen(busy + device->overhead, kind, work, bytes);
+}
+
+int64_t tsr__price_kind(struct node_kind kind, tsr_dtype type, double work, double bytes,
+                        const tsr_topology_device *device)
+{
+    struct work_kind of = {.type = type_rate(type), .rate = kind.rate, .move = kind.move};
+    return tsr__price_work(work, of, bytes, device);
 }
 
 // *sized is only ever cleared, so that one flag serves many values.

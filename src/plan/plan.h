@@ -30,6 +30,12 @@ struct node_price {
 struct node_price tsr__price_node(struct arena *arena, const tsr_node *node,
                                   const struct shapes *shapes, const tsr_topology *seen,
                                   const tsr_topology_device *device);
+// A node of that kind of work by the speeds of the device alone, with the type of its first input; work and bytes as in node_price.
+struct node_kind;
+int64_t tsr__price_kind(struct node_kind kind, tsr_dtype type, double work, double bytes,
+                        const tsr_topology_device *device);
+// The word of a kind in the sizes of a topology.
+const char *tsr__size_word(struct node_kind kind);
 // A collective over the groups, copies through the memory of its devices included; bytes: of the whole tensor.
 int64_t tsr__price_collective(tsr_topology *topology, tsr_collective what,
                               const struct topology_groups *groups, int64_t bytes);

@@ -339,6 +339,8 @@ struct strategy *tsr__planner_strategy(struct planner *planner, const struct pla
     // An Identity and a Relu have one rule, yet the one moves nothing.
     struct work_kind kind = tsr__work_kind(node, planner->shapes.full, planner->machine.topology);
     tsr__text_printf(&key, " %d %d %d", kind.type, kind.rate, kind.move);
+    if (kind.sizes) // and of two transposes one takes each element apart
+        tsr__text_printf(&key, " %s", kind.sizes->op);
     if (kind.seen) // and of two that do the same one was seen to be slower
         tsr__text_printf(&key, " %s %s", kind.seen->op, kind.seen->type);
     if (is_annotated(planner, node))

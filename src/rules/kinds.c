@@ -110,12 +110,24 @@ static bool is_depthwise(const tsr_node *node, const struct shapes *shapes)
     return shape.rank > 1 && shape.dims[1].value == 1;
 }
 
-// ---- what engines do within the node before it -----------------------------------------------------
-
 static bool is_op(const tsr_node *node, const char *op)
 {
     return node && strcmp(tsr_node_op(node), op) == 0;
 }
+
+// A Transpose whose last axis goes elsewhere: rows become columns, element by element.
+static bool turns_last(const tsr_node *node, const struct shapes *shapes)
+{
+    if (!is_op(node, "Transpose"))
+        return false;
+    const int64_t *perm = NULL;
+    size_t rank = tsr_attr_ints(tsr_node_find_attr(node, "perm"), &perm);
+    if (rank == 0) // without it all axes are reversed
+        return tsr__shapes_of(shapes, tsr_node_input(node, 0)).rank > 1;
+    return perm[rank - 1] != (int64_t)rank - 1;
+}
+
+// ---- what engines do within the node before it -----------------------------------------------------
 
 // The node that makes the value for this one reader; NULL: none does, or others read it.
 static const tsr_node *made_for_one(const tsr_value *value)
@@ -171,15 +183,15 @@ static bool is_swallowed(const tsr_node *node)
 // By bisection: every node of a large model asks.
 struct node_kind tsr__node_kind(const tsr_node *node, const struct shapes *shapes)
 {
-    struct node_kind kind = {NONE, TSR_MOVE_STREAM};
+    struct node_kind kind = {.rate = NONE, .move = TSR_MOVE_STREAM};
     if (is_swallowed(node) || scales_product(node, shapes))
-        return (struct node_kind){NONE, NODE_MOVES_NOTHING};
+        return (struct node_kind){.rate = NONE, .move = NODE_MOVES_NOTHING};
     size_t low = 0, high = TSR_COUNT(rows);
     while (low < high) {
         size_t middle = (low + high) / 2;
         int order = strcmp(tsr_node_op(node), rows[middle].op);
         if (order == 0) {
-            kind = (struct node_kind){rows[middle].rate, rows[middle].move};
+            kind = (struct node_kind){.rate = rows[middle].rate, .move = rows[middle].move};
             break;
         }
         if (order < 0)
@@ -189,5 +201,6 @@ struct node_kind tsr__node_kind(const tsr_node *node, const struct shapes *shape
     }
     if (kind.rate == TSR_RATE_CONVOLUTION && is_depthwise(node, shapes))
         kind.rate = TSR_RATE_DEPTHWISE;
+    kind.scatters = turns_last(node, shapes);
     return kind;
 }

@@ -149,6 +149,29 @@ static void folded_nodes_take_no_time(void **state)
     assert_int_equal(cost[0], cost[1]);
 }
 
+// Sizes of a kind count for all operators of it, and times with what was seen of one of them.
+static void sizes_count(void **state)
+{
+    (void)state;
+    const tsr_topology_device device = {.flops = 1e15, .bandwidth = 1e9};
+    struct net *t = net_new("2", 1e15, 1e9, 1e-9, 1e9);
+    const tsr_value *x = input(t, "x", DIMS(1024, 1024));
+    const tsr_node *neg = tsr_value_producer(node(t, "Neg", (tsr_value *)x, NULL, "y"));
+    const tsr_node *tanh = tsr_value_producer(node(t, "Tanh", (tsr_value *)x, NULL, "z"));
+    struct shapes *shapes = tsr__shapes_new(&t->arena, t->m);
+    struct node_price plain = tsr__price_node(&t->arena, neg, shapes, NULL, &device);
+    int64_t curve = tsr__price_node(&t->arena, tanh, shapes, NULL, &device).ps;
+    struct seen_point twice = {plain.work, plain.bytes, 2}, half = {plain.work, plain.bytes, 0.5};
+    assert_true(tsr__topology_add_size(t->o.topology, "stream", plain.type, &twice));
+    int64_t sized = tsr__price_node(&t->arena, neg, shapes, t->o.topology, &device).ps;
+    assert_true(llabs(sized - 2 * plain.ps) < 4);
+    assert_int_equal(tsr__price_node(&t->arena, tanh, shapes, t->o.topology, &device).ps, curve);
+    assert_true(tsr__topology_add_seen(t->o.topology, "Neg", plain.type, &half));
+    int64_t both = tsr__price_node(&t->arena, neg, shapes, t->o.topology, &device).ps;
+    assert_true(llabs(both - plain.ps) < 4);
+    net_free(t);
+}
+
 static void needed_memory_is_exact(void **state)
 {
     (void)state;
@@ -467,6 +490,7 @@ int main(void)
         cmocka_unit_test(kinds_have_speeds),
         cmocka_unit_test(near_and_far),
         cmocka_unit_test(sightings_count),
+        cmocka_unit_test(sizes_count),
         cmocka_unit_test(convolutions_swallow_what_follows),
         cmocka_unit_test(folded_nodes_take_no_time),
         cmocka_unit_test(needed_memory_is_exact),
