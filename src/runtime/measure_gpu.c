@@ -95,7 +95,7 @@ tsr_status tsr__measure_gpu_input(struct measure_rank *rank, tsr_tensors *out, t
     void *stream = tsr__seat_stream(rank->seat), *data = tsr__alloc(rank->session, bytes);
     if (!data)
         return TSR_NOMEM;
-    tsr__measure_fill(type, data, bytes);
+    tsr__measure_fill(type, 0, data, bytes);
     rank->input = tsr__measure_alloc(rank, bytes, &why);
     int code = rank->input ? tsr__seat_up(rank->seat, rank->input, data, bytes, stream) : 2;
     if (code == 0)

@@ -9,6 +9,7 @@
 #define MIB       (1024.0 * 1024.0)
 #define FAR_ROWS  16384 // of 1024 float32: 64 MiB
 #define NEAR_ROWS 256   // 1 MiB
+#define HALF_ROWS 4096  // 16 MiB, between the two: caches that cores share hold it
 #define WIDTH     1024
 #define INNER     4096
 
@@ -42,9 +43,9 @@ static tsr_value *step(struct sample_graph *made, const char *op, tsr_value *a, 
 
 // Numbers between -1/8 and 1/8 of the type, or any bytes. Equal ones would be packed once, need less power, and as zeros that
 // were never written share one page of memory: engines are faster on them than on a model's.
-void tsr__measure_fill(tsr_dtype type, void *out, size_t bytes)
+void tsr__measure_fill(tsr_dtype type, uint64_t seed, void *out, size_t bytes)
 {
-    uint64_t state = 88172645463325252u;
+    uint64_t state = 88172645463325252u + seed;
     float *floats = out;
     uint16_t *halves = out;
     unsigned char *others = out;
@@ -74,7 +75,7 @@ static tsr_value *constant(struct sample_graph *made, tsr_dtype type, int rank, 
     void *data = tsr__alloc(made->session, bytes);
     if (!data)
         return NULL;
-    tsr__measure_fill(type, data, bytes);
+    tsr__measure_fill(type, (uint64_t)made->names, data, bytes);
     tsr_value *value = tsr_graph_add_initializer(made->graph, fresh_name(made, name, sizeof name),
                                                  type, rank, dims, data, bytes);
     tsr__free(made->session, data, bytes);
@@ -126,6 +127,14 @@ static bool stream_near(struct sample_graph *made, tsr_value *x)
 {
     return chain_of(made, x, "Relu", "Neg", 16);
 }
+static bool stream_half(struct sample_graph *made, tsr_value *x)
+{
+    return chain_of(made, x, "Relu", "Neg", 4);
+}
+static bool softmax_half(struct sample_graph *made, tsr_value *x)
+{
+    return chain_of(made, x, "Softmax", "Softmax", 2);
+}
 static bool softmax_far(struct sample_graph *made, tsr_value *x)
 {
     return chain_of(made, x, "Softmax", "Softmax", 1);
@@ -153,6 +162,10 @@ static bool errors(struct sample_graph *made, tsr_value *x, int nodes)
     }
     return give(made, x);
 }
+static bool error_half(struct sample_graph *made, tsr_value *x)
+{
+    return errors(made, x, 2);
+}
 static bool error_far(struct sample_graph *made, tsr_value *x)
 {
     return errors(made, x, 1);
@@ -165,12 +178,16 @@ static bool error_near(struct sample_graph *made, tsr_value *x)
 static bool norms(struct sample_graph *made, tsr_value *x, int nodes)
 {
     const int64_t dims[1] = {WIDTH};
-    tsr_value *scale = constant(made, TSR_FLOAT, 1, dims);
+    tsr_value *scale = constant(made, made->sample->type, 1, dims);
     if (!scale)
         return false;
     for (int i = 0; i < nodes; i++)
         x = step(made, "LayerNormalization", x, scale);
     return give(made, x);
+}
+static bool norm_half(struct sample_graph *made, tsr_value *x)
+{
+    return norms(made, x, 2);
 }
 static bool norm_far(struct sample_graph *made, tsr_value *x)
 {
@@ -186,6 +203,14 @@ static bool norm_near(struct sample_graph *made, tsr_value *x)
 static bool turn(struct sample_graph *made, tsr_value *x)
 {
     static const int64_t perm[3] = {1, 0, 2};
+    tsr_node *node = add_node(made, "", "Transpose", &x, 1);
+    return node && tsr_node_set_ints(node, "perm", perm, 3) == TSR_OK && give_node(made, node);
+}
+
+// Rows become columns.
+static bool scatter(struct sample_graph *made, tsr_value *x)
+{
+    static const int64_t perm[3] = {0, 2, 1};
     tsr_node *node = add_node(made, "", "Transpose", &x, 1);
     return node && tsr_node_set_ints(node, "perm", perm, 3) == TSR_OK && give_node(made, node);
 }
@@ -241,18 +266,40 @@ static bool layer(struct sample_graph *made, tsr_value *x)
     return give(made, step(made, "MatMul", step(made, "MatMul", x, up), down));
 }
 
+// So many products one after the other, with square weights as wide as the input.
+static bool squares(struct sample_graph *made, tsr_value *x, int nodes)
+{
+    for (int i = 0; i < nodes; i++) {
+        tsr_value *weights =
+            matrix(made, made->sample->type, made->sample->dims[1], made->sample->dims[1]);
+        if (!weights)
+            return false;
+        x = step(made, "MatMul", x, weights);
+    }
+    return give(made, x);
+}
+static bool small_products(struct sample_graph *made, tsr_value *x)
+{
+    return squares(made, x, 8);
+}
+static bool usual_products(struct sample_graph *made, tsr_value *x)
+{
+    return squares(made, x, 2);
+}
+
 static bool layer_of_bytes(struct sample_graph *made, tsr_value *x)
 {
     tsr_value *up = matrix(made, TSR_INT8, WIDTH, INNER);
     return up && give(made, step(made, "MatMulInteger", x, up));
 }
 
-// So many matrices of 64 MiB that no cache holds them between two runs, as none holds a model's. The file has one: the others
-// are multiples of it that the engine works out when it loads.
+// So many square matrices, 64 MiB each or four times as many of 16, that no cache holds them between two runs, as none holds a
+// model's. The file has one: the others are multiples of it that the engine works out when it loads.
 static bool one_row(struct sample_graph *made, tsr_value *x)
 {
-    tsr_value *weights = matrix(made, TSR_FLOAT, INNER, INNER);
-    for (int i = 0; i < made->matrices; i++) {
+    int64_t side = made->sample->dims[1];
+    tsr_value *weights = matrix(made, TSR_FLOAT, side, side);
+    for (int i = 0; i < made->matrices * made->sample->node.nodes; i++) {
         const float factor = 1 / (float)(i + 2);
         char name[32];
         tsr_value *by = tsr_graph_add_initializer(made->graph, fresh_name(made, name, sizeof name),
@@ -266,13 +313,7 @@ static bool one_row(struct sample_graph *made, tsr_value *x)
 
 static bool one_row_near(struct sample_graph *made, tsr_value *x)
 {
-    for (int i = 0; i < 8; i++) {
-        tsr_value *weights = matrix(made, TSR_FLOAT, 512, 512);
-        if (!weights)
-            return false;
-        x = step(made, "MatMul", x, weights);
-    }
-    return give(made, x);
+    return squares(made, x, 8);
 }
 
 // A product with weights of 4 bits in blocks of 32, K x N; NULL: no memory.
@@ -335,6 +376,24 @@ static bool bottlenecks(struct sample_graph *made, tsr_value *x)
     return give(made, x);
 }
 
+// Four that keep their channels, 1 x 1 or 3 x 3.
+static bool convolutions(struct sample_graph *made, tsr_value *x, int64_t side)
+{
+    int64_t channels = made->sample->dims[1];
+    const int64_t dims[4] = {channels, channels, side, side};
+    for (int i = 0; i < 4; i++)
+        x = convolve(made, x, dims, 1);
+    return give(made, x);
+}
+static bool points(struct sample_graph *made, tsr_value *x)
+{
+    return convolutions(made, x, 1);
+}
+static bool windows(struct sample_graph *made, tsr_value *x)
+{
+    return convolutions(made, x, 3);
+}
+
 static bool depthwise_convolutions(struct sample_graph *made, tsr_value *x)
 {
     int64_t channels = made->sample->dims[1];
@@ -389,83 +448,8 @@ static bool recurrence(struct sample_graph *made, tsr_value *x)
 
 // ---- the table
 
-// Type, rank and sizes of the input, type of the outputs.
-#define FLOATS(...) TSR_FLOAT, __VA_ARGS__, TSR_FLOAT
-#define HALVES(...) TSR_FLOAT16, __VA_ARGS__, TSR_FLOAT16
-#define FAR         FLOATS(2, {FAR_ROWS, WIDTH})
-#define NEAR        FLOATS(2, {NEAR_ROWS, WIDTH})
-#define LAYER       (2 * 2.0 * 256 * WIDTH * INNER)
-#define CACHES                                                                                     \
-    4,                                                                                             \
-    {                                                                                              \
-        1, CACHE_HEADS, CACHE_KEYS, CACHE_SIZE                                                     \
-    }
-
-// A GPU's cache holds 50 MiB, so that far is eight times as far there.
 const struct sample tsr__samples[] = {
-    {AS_OVERHEAD_FEW, 0, ON_ALL, 0.02, 1, FLOATS(2, {1, WIDTH}), 0, few_nodes},
-    {AS_OVERHEAD_MANY, 0, ON_ALL, 0.03, 1, FLOATS(2, {1, WIDTH}), 0, many_nodes},
-    {AS_FLOPS, 0, ON_ALL, 0.10, 32, FLOATS(2, {256, WIDTH}), LAYER, layer},
-    {AS_RATE, TSR_RATE_TF32, ON_GPUS, 0.03, 32, FLOATS(2, {256, WIDTH}), LAYER, layer},
-    {AS_RATE, TSR_RATE_FLOAT16, ON_GPUS, 0.03, 32, HALVES(2, {256, WIDTH}), LAYER, layer},
-    {AS_RATE,
-     TSR_RATE_BFLOAT16,
-     ON_GPUS,
-     0.03,
-     32,
-     TSR_BFLOAT16,
-     2,
-     {256, WIDTH},
-     TSR_BFLOAT16,
-     LAYER,
-     layer},
-    {AS_RATE,
-     TSR_RATE_INT8,
-     ON_ALL,
-     0.03,
-     1,
-     TSR_UINT8,
-     2,
-     {256, WIDTH},
-     TSR_INT32,
-     LAYER / 2,
-     layer_of_bytes},
-    {AS_BANDWIDTH, 0, ON_ALL, 0.05, 8, FAR, 2 * 128 * MIB, stream_far},
-    {AS_NEAR, TSR_MOVE_STREAM, ON_ALL, 0.02, 1, NEAR, 16 * 2 * MIB, stream_near},
-    {AS_MOVE, TSR_MOVE_WEIGHTS, ON_ALL, 0.03, 1, FLOATS(2, {1, INNER}), 64 * MIB, one_row},
-    {AS_NEAR, TSR_MOVE_WEIGHTS, ON_ALL, 0.02, 1, FLOATS(2, {1, 512}), 8 * MIB, one_row_near},
-    {AS_RATE, TSR_RATE_PACKED, ON_ALL, 0.03, 8, FLOATS(2, {128, 2048}), 2.0 * 128 * 2048 * INNER,
-     packed_product},
-    {AS_MOVE, TSR_MOVE_PACKED, ON_ALL, 0.02, 1, FLOATS(2, {1, INNER}), PACKED_ROWS * 10 * MIB,
-     packed_row},
-    {AS_MOVE, TSR_MOVE_SOFTMAX, ON_ALL, 0.02, 8, FAR, 128 * MIB, softmax_far},
-    {AS_NEAR, TSR_MOVE_SOFTMAX, ON_ALL, 0.01, 1, NEAR, 8 * 2 * MIB, softmax_near},
-    {AS_MOVE, TSR_MOVE_NORM, ON_ALL, 0.02, 8, FAR, 128 * MIB, norm_far},
-    {AS_NEAR, TSR_MOVE_NORM, ON_ALL, 0.01, 1, NEAR, 8 * 2 * MIB, norm_near},
-    {AS_MOVE, TSR_MOVE_CURVE, ON_ALL, 0.02, 8, FAR, 2 * 128 * MIB, curve_far},
-    {AS_NEAR, TSR_MOVE_CURVE, ON_ALL, 0.01, 1, NEAR, 8 * 2 * MIB, curve_near},
-    {AS_MOVE, TSR_MOVE_ERROR, ON_ALL, 0.02, 8, FAR, 128 * MIB, error_far},
-    {AS_NEAR, TSR_MOVE_ERROR, ON_ALL, 0.01, 1, NEAR, 8 * 2 * MIB, error_near},
-    {AS_MOVE, TSR_MOVE_COPY, ON_ALL, 0.02, 8, FAR, 64 * MIB, copy_part},
-    {AS_NEAR, TSR_MOVE_COPY, ON_ALL, 0.01, 1, NEAR, 1 * MIB, copy_part},
-    {AS_MOVE, TSR_MOVE_POOL, ON_ALL, 0.02, 8, FLOATS(4, {1, 64, 512, 512}), 80 * MIB, pool_squares},
-    {AS_NEAR, TSR_MOVE_POOL, ON_ALL, 0.01, 1, FLOATS(4, {1, 64, 64, 64}), 1.25 * MIB, pool_squares},
-    {AS_MOVE, TSR_MOVE_TURN, ON_ALL, 0.02, 8, FLOATS(3, {FAR_ROWS, 16, 64}), 128 * MIB, turn},
-    {AS_NEAR, TSR_MOVE_TURN, ON_ALL, 0.01, 1, FLOATS(3, {NEAR_ROWS, 16, 64}), 2 * MIB, turn},
-    {AS_MOVE, TSR_MOVE_REDUCE, ON_ALL, 0.02, 8, FAR, 64 * MIB, reduce},
-    {AS_NEAR, TSR_MOVE_REDUCE, ON_ALL, 0.01, 1, NEAR, 1 * MIB, reduce},
-    {AS_RATE, TSR_RATE_POOL, ON_ALL, 0.02, 8, FLOATS(4, {1, 64, 112, 112}), 9.0 * 64 * 56 * 56,
-     pool},
-    {AS_RATE, TSR_RATE_CONVOLUTION, ON_ALL, 0.03, 8, FLOATS(4, {1, 256, 28, 28}),
-     2 * 2.0 * 28 * 28 * (2 * 64 * 256 + 64 * 64 * 9), bottlenecks},
-    {AS_RATE, TSR_RATE_DEPTHWISE, ON_ALL, 0.02, 8, FLOATS(4, {1, 256, 56, 56}),
-     2 * 2.0 * 256 * 56 * 56 * 9, depthwise_convolutions},
-    {AS_RATE, TSR_RATE_ATTENTION, ON_ALL, 0.03, 8, FLOATS(3, {1, 512, WIDTH}),
-     4.0 * 512 * 512 * WIDTH, attention},
-    {AS_MOVE, TSR_MOVE_CACHE, ON_CPUS, 0.02, 1, FLOATS(CACHES), 32 * MIB, cached_attention},
-    {AS_MOVE, TSR_MOVE_CACHE, ON_GPUS, 0.02, 1, HALVES(CACHES), 16 * MIB, cached_attention},
-    {AS_RATE, TSR_RATE_RECURRENCE, ON_ALL, 0.02, 1, FLOATS(3, {64, 16, 128}),
-     2.0 * 64 * 16 * 1024 * (128 + 256), recurrence},
+#include "runtime/samples.def"
 };
 const size_t tsr__n_samples = TSR_COUNT(tsr__samples);
 _Static_assert(TSR_COUNT(tsr__samples) <= MEASURE_SAMPLES, "there is room for all samples");

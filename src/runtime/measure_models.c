@@ -89,7 +89,7 @@ tsr_status tsr__measure_input(struct measure_rank *rank, tsr_session *session, s
     void *data = tsr__alloc(session, bytes);
     if (!data)
         return TSR_NOMEM;
-    tsr__measure_fill(of->type, data, bytes);
+    tsr__measure_fill(of->type, 0, data, bytes);
     st = tsr_tensors_put(*out, "x", of->type, of->rank, dims, data);
     tsr__free(session, data, bytes);
     return st;
@@ -135,6 +135,35 @@ static double *place_of(const struct sample *sample, tsr_topology_device *device
     }
 }
 
+// Seconds of one of the nodes of a sample.
+static void keep_node(struct measure_rank *rank, size_t number, double busy)
+{
+    const struct sample *sample = &tsr__samples[number];
+    int nodes = sample->node.nodes;
+    if (sample->node.many)
+        nodes *= rank->matrices;
+    if (nodes > 0)
+        rank->out->node[number] = busy / nodes;
+}
+
+// The speed that the seconds of a sample come to, kept where its kind has it.
+static void keep_speed(struct measure_rank *rank, const struct sample *sample, double busy)
+{
+    tsr_topology_device *self = &rank->out->self;
+    double *place = place_of(sample, self), work = sample->work;
+    if (!place)
+        return;
+    if (rank->large)
+        work *= (double)sample->grows;
+    if (sample->node.many)
+        work *= rank->matrices;
+    *place = work / busy;
+    // A kind's rate is that of float32; of a sample in another type it is taken back to that.
+    if (sample->as == AS_RATE && sample->type == TSR_FLOAT16 &&
+        sample->index >= TSR_RATE_CONVOLUTION && self->rates[TSR_RATE_FLOAT16] > 0)
+        *place *= self->flops / self->rates[TSR_RATE_FLOAT16];
+}
+
 void tsr__measure_sum_up(struct measure_rank *rank, const double *seconds)
 {
     tsr_topology_device *self = &rank->out->self;
@@ -142,20 +171,12 @@ void tsr__measure_sum_up(struct measure_rank *rank, const double *seconds)
     self->queued = rank->large;
     find_overheads(seconds, &self->overhead, &run);
     for (size_t i = 0; i < tsr__n_samples; i++) {
-        const struct sample *sample = &tsr__samples[i];
-        double *place = place_of(sample, self), work = sample->work, busy = seconds[i];
-        if (!place || busy <= 0)
+        double busy = seconds[i];
+        if (busy <= 0)
             continue;
-        if (rank->large)
-            work *= (double)sample->grows;
-        if (sample->as == AS_MOVE && sample->index == TSR_MOVE_WEIGHTS)
-            work *= rank->matrices;
         if (busy > 2 * run) // else most of it was the run: what is left says little
             busy -= run;
-        *place = work / busy;
-        // A kind's rate is that of float32; of a sample in another type it is taken back to that.
-        if (sample->as == AS_RATE && sample->type == TSR_FLOAT16 &&
-            sample->index >= TSR_RATE_CONVOLUTION && self->rates[TSR_RATE_FLOAT16] > 0)
-            *place *= self->flops / self->rates[TSR_RATE_FLOAT16];
+        keep_speed(rank, &tsr__samples[i], busy);
+        keep_node(rank, i, busy);
     }
 }

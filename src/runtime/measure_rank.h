@@ -17,7 +17,8 @@ enum measured_as {
     AS_RATE,      // the same, of a tsr_rate
     AS_BANDWIDTH, // bytes per second
     AS_MOVE,      // the same, of a tsr_move
-    AS_NEAR       // the same, with tensors that caches hold
+    AS_NEAR,      // the same, with tensors that caches hold
+    AS_SIZE       // nothing but how its kind does at that size
 };
 // Which ranks time it. A GPU's engine has kernels for other types.
 enum measured_on { ON_ALL, ON_CPUS, ON_GPUS };
@@ -25,6 +26,16 @@ enum measured_on { ON_ALL, ON_CPUS, ON_GPUS };
 #define MEASURE_MANY_NODES 204
 
 struct sample_graph;
+// One node of a sample, which then says too how its kind of work does at that size.
+struct sample_node {
+    int nodes;      // of the sample, all alike; 0: they are not
+    int rate, move; // as tsr__node_kind has them
+    bool scatters;  // the same
+    double work;    // operations
+    double bytes;   // read and written, but for
+    double fixed;   // those that do not grow with its input: its weights
+    bool many;      // times measure_rank.matrices are as many nodes
+};
 // A model that shows what the engine reaches in one kind of work.
 struct sample {
     enum measured_as as;
@@ -40,6 +51,7 @@ struct sample {
     double work;     // operations, or bytes read and written, of a run
     // Adds the nodes between x and the outputs; false: no memory. (measure_kinds.c)
     bool (*body)(struct sample_graph *made, tsr_value *x);
+    struct sample_node node;
 };
 struct sample_graph {
     tsr_session *session;
@@ -50,7 +62,7 @@ struct sample_graph {
 };
 extern const struct sample tsr__samples[];
 extern const size_t tsr__n_samples;
-#define MEASURE_SAMPLES 40 // there are no more of them
+#define MEASURE_SAMPLES 64 // there are no more of them
 
 // The first of them: what a device has in any case, and rates by type.
 #define MEASURE_BRIEFLY 8
@@ -60,7 +72,8 @@ const char *tsr__measure_path(const char *folder, size_t sample, char *out);
 
 // What one rank finds.
 struct findings_of_rank {
-    tsr_topology_device self;                                // without a name
+    tsr_topology_device self;     // without a name
+    double node[MEASURE_SAMPLES]; // seconds of one of its nodes; 0: not known
     double latency[MEASURE_RANKS], bandwidth[MEASURE_RANKS]; // to ranks of higher numbers
     double seconds[MEASURE_KINDS][MEASURE_GROUPS][MEASURE_POINTS];
 };
@@ -80,6 +93,7 @@ struct measure_rank {
     bool gpus;             // all ranks are on GPUs
     double seconds;
     size_t samples; // so many are timed
+    int passes;     // so often
     int matrices;   // of one row times 64 MiB
     int threads;
     bool one_host, no_pin;

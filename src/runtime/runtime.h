@@ -35,7 +35,17 @@ tsr_status tsr__run_tell(tsr_session *session, char *text, size_t bytes) TSR_MUS
 #define MEASURE_GROUPS 4 // sizes of groups at most
 #define MEASURE_RANKS  64
 
+// A node of that kind and size takes so many seconds.
+#define MEASURE_SIZES 64
+struct measured_size {
+    int rate, move; // as tsr__node_kind has them
+    bool scatters;
+    tsr_dtype type; // of its input
+    double work, bytes, seconds;
+};
 struct measured {
+    int n_sizes; // 0: devices are unlike
+    struct measured_size size[MEASURE_SIZES];
     int ranks;
     bool one_host;                           // collectives were timed
     tsr_topology_device rank[MEASURE_RANKS]; // without names; 0: not measured
@@ -47,8 +57,8 @@ struct measured {
 
 // Measures with all ranks at once. Under a launcher every rank calls it, and rank 0 alone gets numbers (ranks 0 elsewhere).
 // devices: names of the ranks' devices, as many as options->devices says; NULL: all are on the CPU.
-// Numbers as a model's may be, so many bytes of a type.
-void tsr__measure_fill(tsr_dtype type, void *out, size_t bytes);
+// Numbers as a model's may be, so many bytes of a type; others for another seed.
+void tsr__measure_fill(tsr_dtype type, uint64_t seed, void *out, size_t bytes);
 tsr_status tsr__measure(tsr_session *session, const tsr_measure_options *options,
                         const char *const *devices, struct measured *out) TSR_MUST_USE;
 

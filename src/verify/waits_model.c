@@ -41,7 +41,7 @@ static tsr_status fill_graph(tsr_session *session, tsr_graph *graph)
     float *weights = tsr__alloc(session, bytes);
     if (!weights)
         return TSR_NOMEM;
-    tsr__measure_fill(TSR_FLOAT, weights, bytes);
+    tsr__measure_fill(TSR_FLOAT, 0, weights, bytes);
     tsr_value *x = tsr_graph_add_input(graph, "x");
     if (x && tsr_value_set_type(x, TSR_FLOAT, 2, dims) != TSR_OK)
         x = NULL;

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_sizes.c - what the table of samples says of its nodes (kind, operations, bytes) is what prices say of them: else times that are
+// kept for one size would count at another.
+#include "ir/ir.h"
+#include "plan/plan.h"
+#include "rules/rules.h"
+#include "runtime/measure_rank.h"
+#include "verify/simulate.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+// Within 5 %: a norm reads its scale too.
+static void assert_near(double said, double priced)
+{
+    assert_true(fabs(said / priced - 1) < 0.05);
+}
+
+// Looks at all nodes that are not constants.
+static void compare_nodes(tsr_model *model, const struct sample *sample)
+{
+    struct arena arena;
+    tsr_topology_device device = {.flops = 1e12, .bandwidth = 1e11};
+    int nodes = 0;
+    tsr__arena_init(&arena, tsr_model_session(model));
+    struct shapes *shapes = tsr__shapes_new(&arena, model);
+    for (const tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node;
+         node = tsr_node_next(node)) {
+        if (tsr__sim_folded(node))
+            continue;
+        struct node_kind kind = tsr__node_kind(node, shapes);
+        struct node_price price = tsr__price_node(&arena, node, shapes, NULL, &device);
+        assert_int_equal(kind.rate, sample->node.rate);
+        assert_int_equal(kind.move, sample->node.move);
+        assert_int_equal(kind.scatters, sample->node.scatters);
+        assert_string_equal(price.type, tsr_dtype_name(sample->type));
+        assert_near(sample->node.work, price.work);
+        assert_near(sample->node.bytes + sample->node.fixed, price.bytes);
+        nodes++;
+    }
+    assert_int_equal(nodes, sample->node.nodes);
+    tsr__arena_free(&arena);
+}
+
+static void samples_are_as_priced(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/tessera-sizes-XXXXXX", path[MEASURE_PATH];
+    assert_non_null(mkdtemp(folder));
+    tsr_session *session = tsr_session_new(NULL);
+    assert_int_equal(tsr__measure_write(session, folder, tsr__n_samples, 1), TSR_OK);
+    int compared = 0;
+    for (size_t i = 0; i < tsr__n_samples; i++) {
+        const struct sample *sample = &tsr__samples[i];
+        const tsr_dim_size rows = {"rows", sample->dims[0]};
+        tsr_model *model = NULL;
+        tsr__measure_path(folder, i, path);
+        if (sample->node.nodes) {
+            assert_int_equal(tsr_model_load(session, path, &model), TSR_OK);
+            assert_int_equal(tsr_shapes(model, &rows, sample->grows > 1, NULL), TSR_OK);
+            compare_nodes(model, sample);
+            tsr_model_free(model);
+            compared++;
+        }
+        assert_int_equal(unlink(path), 0);
+    }
+    assert_true(compared > 30);
+    assert_int_equal(rmdir(folder), 0);
+    tsr_session_free(session);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(samples_are_as_priced)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
