@@ -4,6 +4,8 @@
 // Numbers that were not measured (0) stay those of the table. Only rank 0 has numbers: on the other
 // ranks of a launcher `ranks` is 0, and *out becomes NULL.
 #include "verify/internal.h"
+#include "plan/plan.h"
+#include "rules/rules.h"
 #include "runtime/runtime.h"
 #include "topology/topology.h"
 
@@ -64,7 +66,26 @@ static bool set_times(tsr_topology *topology, const struct measured *measured)
     return true;
 }
 
-// Devices, then links, then the grid that the measured links form, then times of collectives.
+// A softmax of 32 MiB takes 1.6 ms where the speeds of its kind, measured with 2 and 128 MiB, come to 2.9: 0.55 times.
+static bool set_sizes(tsr_topology *topology, const struct measured *measured)
+{
+    for (int i = 0; i < measured->n_sizes; i++) {
+        const struct measured_size *size = &measured->size[i];
+        struct node_kind kind = {
+            .rate = size->rate, .move = size->move, .scatters = size->scatters};
+        double price = (double)tsr__price_kind(kind, size->type, size->work, size->bytes,
+                                               &topology->device[0]) /
+                       1e12;
+        struct seen_point point = {size->work, size->bytes, size->seconds / price};
+        if (price > 0 && !tsr__topology_add_size(topology, tsr__size_word(kind),
+                                                 tsr_dtype_name(size->type), &point))
+            return false;
+    }
+    return true;
+}
+
+// Devices, then links, then the grid that the measured links form, then times of collectives and of
+// kinds of work by size.
 // names: of the devices, NULL where nobody named them.
 static bool fill(tsr_topology *topology, const struct measured *measured, const char *const *names)
 {
@@ -75,7 +96,7 @@ static bool fill(tsr_topology *topology, const struct measured *measured, const 
     }
     set_links(topology, measured);
     tsr__topology_recognise(topology);
-    return set_times(topology, measured);
+    return set_times(topology, measured) && set_sizes(topology, measured);
 }
 
 // Ranks of a launcher are not those that this process can cut a model for.
