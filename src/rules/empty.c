@@ -84,3 +84,13 @@ bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule, int fac
     }
     return false;
 }
+
+// GroupQueryAttention compares the last key of a row of the batch (input 5) with the number of its queries, and refuses 0 for 4 of them.
+// All keys that there are (input 6), less one, are right for any row.
+int tsr__rule_stand_in(const tsr_node *node, int input)
+{
+    const struct op_row *row = tsr__row_of_node(node);
+    if (row && strcmp(row->op, "GroupQueryAttention") == 0 && input == 5)
+        return 6;
+    return -1;
+}

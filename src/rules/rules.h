@@ -225,6 +225,9 @@ bool tsr__value_is_quantized(const tsr_value *value);
 // The kernel of ONNX Runtime wants at least one element of the factor: with none it refuses, gives something else or ends
 // the process (empty.c).
 bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule, int factor);
+// Where zeros that stand in for an empty input are no values that the kernel takes: the input, one number, one less than which it
+// takes there. -1: zeros will do.
+int tsr__rule_stand_in(const tsr_node *node, int input);
 
 // Kernels of ONNX Runtime misread a negative axis where a reduction's input has no elements: of [0 3]
 // along -1 they make [0 3]. The same axes counted from the front; 0: the node is no such reduction, or

@@ -41,6 +41,21 @@ def case(f):
 # Each returns (model, config and shardings, inputs[, collectives in order[, options]]).
 
 @case
+def queries_behind_a_past_of_no_batch():
+    """A batch of 1 on two devices: the first has none, and runs its GroupQueryAttention on a stand-in to learn the sizes of the caches. Its kernel refuses
+    lengths below the number of queries."""
+    names = ["q", "k", "v", "pk", "pv", "lengths", "total"]
+    ins = [info(n, T.FLOAT, ["batch", 3, 32]) for n in names[:3]] + [info(n, T.FLOAT, ["batch", 2, "past", 16]) for n in names[3:5]]
+    ins += [info("lengths", T.INT32, ["batch"]), info("total", T.INT32, [])]
+    outs = [info("y", T.FLOAT, ["batch", 3, 32]), info("nk", T.FLOAT, ["batch", 2, None, 16]), info("nv", T.FLOAT, ["batch", 2, None, 16])]
+    m = model([node("GroupQueryAttention", names, ["y", "nk", "nv"], name="attend", domain="com.microsoft", num_heads=2, kv_num_heads=2)], ins, outs)
+    m.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    values = {"q": f4(1, 3, 32), "k": f4(1, 3, 32), "v": f4(1, 3, 32), "pk": f4(1, 2, 5, 16), "pv": f4(1, 2, 5, 16),
+              "lengths": np.array([7], np.int32), "total": np.int32(8)}
+    return m, 2, {"attend:q": "{2,1,1:0,1}"}, values, None, {"reader": False}
+
+
+@case
 def inputs_with_defaults():
     """IR 3: constants are inputs too."""
     m = model([node("MatMul", ["x", "w"], ["y"])], [info("x", T.FLOAT, [3, 4]), info("w", T.FLOAT, [4, 6])],

@@ -329,6 +329,23 @@ static tsr_value *least_sizes(struct guard *guard, const struct rule_tensor *ten
     return tsr__part_ints(guard->part, least, tensor->rank);
 }
 
+// The zeros, or where the kernel does not take these what it takes: as many times one less than another input, which is one number.
+static tsr_value *acceptable(struct guard *guard, int i, tsr_value *zeros)
+{
+    const struct str any = {0};
+    int like = tsr__rule_stand_in(guard->st->flow->node, i);
+    if (like < 0)
+        return zeros;
+    tsr_value *number = local_input(guard, (size_t)like);
+    if (!number)
+        return zeros;
+    tsr_dtype type = guard->st->inputs[i]->item->dtype;
+    tsr_value *one = tsr__part_ints(guard->part, (const int64_t[]){1}, 1);
+    one = tsr__part_cast(guard->part, one, type, any);
+    tsr_value *raised = tsr__part_node(guard->part, "Add", any, 2, zeros, number);
+    return tsr__part_node(guard->part, "Sub", any, 2, raised, one);
+}
+
 // Zeros in place of an input that is empty: of [0 6 8], [1 6 8].
 static tsr_status stand_in(struct guard *guard, int i, tsr_value **out)
 {
@@ -344,7 +361,7 @@ static tsr_status stand_in(struct guard *guard, int i, tsr_value **out)
     tsr_dtype type = guard->st->inputs[i]->item->dtype;
     tsr_value *sizes = tsr__part_sizes(guard->part, x, type, (struct str){0});
     sizes = tsr__part_largest(guard->part, (struct str){0}, sizes, least);
-    *out = filled(guard->part, sizes, type, 0);
+    *out = acceptable(guard, i, filled(guard->part, sizes, type, 0));
     return made(*out);
 }
 
