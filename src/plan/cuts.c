@@ -84,6 +84,8 @@ static bool has_stage(const struct staging *staging, size_t i)
 static void keep_far(struct cutting *cutting)
 {
     size_t n = cutting->planner->n_nodes, reach = n / COMMON_REACH;
+    if (reach == 0)
+        reach = 1; // what the next node alone reads is near, however small the graph
     // Backwards, so that readers are decided before the nodes that they read from. A common reader
     // passes on its own last reader: what is needed far away through it is needed far away.
     for (size_t i = n; i-- > 0;) {
