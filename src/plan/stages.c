@@ -157,27 +157,34 @@ static bool list_blocks(struct search *search)
 
 // ---- transfers ---------------------------------------------------------------------------------
 
-// A value from one device to all of a block, which do not have it. Kept by place in line.
-static int64_t send_time(struct search *search, int64_t from, const int64_t *to, size_t n,
-                         size_t start, int64_t bytes)
+// The number of the layout in which a tensor of that rank lies whole on those devices.
+static uint32_t whole_on(struct planner *planner, int rank, const int64_t *devices, size_t n)
 {
-    enum tsr_collective what = n == 1 ? TSR_SEND : TSR_BROADCAST;
-    struct arena *arena = &search->staging->planner->arena;
+    const struct tile_layout *layout = tsr__layout_whole(&planner->arena, rank, devices, n);
+    if (layout)
+        return tsr__planner_layout(planner, layout);
+    return PLAN_NO_LAYOUT;
+}
+
+// A value from one device to all of a block, which do not have it: as the cut model brings it there. Kept by place in line.
+static int64_t send_time(struct search *search, struct planner *planner, int64_t from,
+                         const int64_t *to, size_t n, size_t start, const tsr_value *value)
+{
+    const struct plan_value *sized = &planner->values[tsr__value_id(value)];
     // `start` and `n` name the receivers: a block is a stretch of the line.
-    int64_t key[4] = {bytes, from, (int64_t)start, (int64_t)n};
+    int64_t key[4] = {tsr__stages_bytes(planner, value), from, (int64_t)start, (int64_t)n};
     struct str text = {(const char *)key, sizeof key};
     int64_t *found = tsr__map_get(&search->transfers, text);
     if (found)
         return *found;
+    struct arena *arena = &search->staging->planner->arena;
     void **at = tsr__map_at(&search->transfers, tsr__arena_str(arena, text));
-    int64_t *group = ARENA_ARRAY(arena, int64_t, n + 1);
     found = ARENA_NEW(arena, int64_t);
-    if (!at || !found || !group)
+    uint32_t has = whole_on(planner, sized->rank, &from, 1);
+    uint32_t wants = whole_on(planner, sized->rank, to, n);
+    if (!at || !found || has == PLAN_NO_LAYOUT || wants == PLAN_NO_LAYOUT)
         return NEVER_FITS;
-    group[0] = from;
-    memcpy(group + 1, to, n * sizeof *to);
-    struct device_group all = {group, n + 1};
-    *found = tsr__planner_combine(search->staging->planner, what, &all, 1, bytes);
+    *found = tsr__planner_price(planner, has, wants, sized);
     *at = found;
     return *found;
 }
@@ -195,8 +202,8 @@ static int64_t transfer_of(struct search *search, struct staging *model, size_t 
     // What the stages before sent along lies on the device in line before this block.
     if (start > 0)
         for (size_t i = 0; i < range->n_in; i++)
-            ps += send_time(search, search->order[start - 1], block->devices, block->n, start,
-                            tsr__stages_bytes(model->planner, range->in[i]));
+            ps += send_time(search, model->planner, search->order[start - 1], block->devices,
+                            block->n, start, range->in[i]);
     return smaller(ps, NEVER_FITS);
 }
 
@@ -221,8 +228,8 @@ static int64_t hand_over(struct search *search, struct staging *model, size_t fr
     if (!range || next >= devices_of(search))
         return 0;
     for (size_t i = 0; i < range->n_leave; i++)
-        ps += send_time(search, search->order[next - 1], &search->order[next], 1, next,
-                        tsr__stages_bytes(model->planner, range->leave[i]));
+        ps += send_time(search, model->planner, search->order[next - 1], &search->order[next], 1,
+                        next, range->leave[i]);
     return smaller(ps, NEVER_FITS);
 }
 
