@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// test_hand_stages.c - plans in pipeline stages of small models: they take what a simulation of them says, and nobody does better
+// by hand: random cuts of the chain, random devices for each part, random shardings on them.
+//
+//     api_test_hand_stages             a sample, as the suite runs it
+//     api_test_hand_stages 200 60 1    models, stages by hand of each, first seed
+#include "../valgrind.h"
+#include "small_models.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define SLACK 1.001 // prices are rounded to picoseconds, node by node
+#define AGREE 1.03
+#define MOST  4 // devices
+
+struct tally {
+    int plans, hands, skipped;
+    int apart[2];    // of one run; of the pace of many
+    double worst[2]; // planned by simulated, or the other way
+    int faster;      // by hand, than a plan that is called the least
+    int below;       // than the least that any plan was said to take
+};
+
+// ---- planned and simulated ---------------------------------------------------------------------
+
+// Seconds of one run, and between runs where there are many of them; 0: it cannot be cut so.
+struct times {
+    double run, period;
+};
+
+static struct times simulated(tsr_model *model, const char *config, tsr_topology *topology,
+                              int requests)
+{
+    tsr_simulation simulation = {.size = sizeof simulation};
+    tsr_simulate_options options = {
+        .size = sizeof options, .config = config, .topology = topology, .requests = requests};
+    if (tsr_simulate(model, &options, &simulation) != TSR_OK)
+        return (struct times){0};
+    return (struct times){simulation.first, simulation.period};
+}
+
+static void compare(struct tally *tally, int what, double told, double seen, uint64_t seed)
+{
+    double ratio = told > seen ? told / seen : seen / told;
+    if (ratio > tally->worst[what])
+        tally->worst[what] = ratio;
+    if (ratio <= AGREE)
+        return;
+    tally->apart[what]++;
+    printf("# seed %llu: %s planned %g s, simulated %g s\n", (unsigned long long)seed,
+           what ? "pace" : "one run", told, seen);
+}
+
+// ---- by hand -----------------------------------------------------------------------------------
+
+// Which devices each stage has: of 4 devices in the order 2 0 3 1, cut after 1 and 3, stage 0 has 2 and stage 1 has 0 and 3.
+struct deal {
+    int order[MOST], begin[MOST + 1];
+};
+
+static struct deal deal_devices(struct dice *dice, int devices, int stages)
+{
+    struct deal deal = {{0}, {0}};
+    for (int i = 0; i < devices; i++) {
+        int k = (int)pick(dice, i + 1);
+        deal.order[i] = deal.order[k];
+        deal.order[k] = i;
+    }
+    // Each stage has one device at least; what the dice leave at the end is idle.
+    int spare = devices - stages;
+    for (int k = 0; k < stages; k++) {
+        int more = (int)pick(dice, spare + 1);
+        spare -= more;
+        deal.begin[k + 1] = deal.begin[k] + 1 + more;
+    }
+    return deal;
+}
+
+// The node's output whole, by rows or by columns on the devices of the stage.
+static bool shard_output(struct dice *dice, tsr_node *node, tsr_config *config,
+                         const struct deal *deal, int stage)
+{
+    char text[64];
+    int n = deal->begin[stage + 1] - deal->begin[stage], cut = (int)pick(dice, 3);
+    int at = snprintf(text, sizeof text, "{%d,%d:", cut == 1 ? n : 1, cut == 2 ? n : 1);
+    for (int i = 0; i < n; i++)
+        at += snprintf(text + at, sizeof text - (size_t)at, "%s%d", i ? "," : "",
+                       deal->order[deal->begin[stage] + i]);
+    snprintf(text + at, sizeof text - (size_t)at, "}");
+    return tsr_node_set_stage(node, config, stage) == TSR_OK &&
+           tsr_node_shard_text(node, tsr_node_output(node, 0), config, text) == TSR_OK;
+}
+
+// Ascending places of the nodes where stages end; false: there are too few nodes.
+static bool cut_chain(struct dice *dice, int nodes, int stages, int *ends)
+{
+    if (nodes < stages)
+        return false;
+    int begin = 0;
+    for (int k = 0; k < stages; k++) {
+        int left = nodes - begin - (stages - k);
+        begin += 1 + (k + 1 < stages ? (int)pick(dice, left + 1) : left);
+        ends[k] = begin;
+    }
+    return true;
+}
+
+// Seconds of one run of random stages; 0: they cannot be cut so.
+static double try_hand(tsr_model *model, tsr_topology *topology, int stages, struct dice *dice)
+{
+    int ends[MOST], at = 0, stage = 0;
+    static const char name[] = "hand";
+    tsr_config *config = NULL;
+    tsr_graph *graph = tsr_model_graph(model);
+    int devices = tsr_topology_devices(topology);
+    struct deal deal = deal_devices(dice, devices, stages);
+    if (!cut_chain(dice, (int)tsr_graph_node_count(graph), stages, ends) ||
+        tsr_model_add_config(model, name, devices, NULL, 0, &config) != TSR_OK)
+        return 0;
+    double seconds = 0;
+    bool told = true;
+    for (tsr_node *node = tsr_graph_first(graph); node && told; node = tsr_node_next(node)) {
+        if (at++ == ends[stage])
+            stage++;
+        told = shard_output(dice, node, config, &deal, stage);
+    }
+    if (told)
+        seconds = simulated(model, name, topology, 1).run;
+    if (tsr_model_remove_config(model, config, true) != TSR_OK)
+        return 0;
+    return seconds;
+}
+
+static void try_hands(tsr_model *model, tsr_topology *topology, const tsr_plan_summary *plan,
+                      double planned, uint64_t seed, uint64_t hands, struct tally *tally)
+{
+    struct dice dice = {seed * 1000 + 7};
+    for (uint64_t i = 0; i < hands; i++) {
+        double seconds = try_hand(model, topology, (int)plan->n_stages, &dice);
+        tally->hands += seconds > 0;
+        tally->skipped += seconds <= 0;
+        if (seconds <= 0 || seconds * SLACK >= planned)
+            continue;
+        double least = (double)plan->bound / 1e12;
+        tally->faster += plan->optimal;
+        tally->below += seconds * SLACK < least;
+        printf("# seed %llu, %zu stages by hand: %g s, planned %g s (%s, not below %g)\n",
+               (unsigned long long)seed, plan->n_stages, seconds, planned,
+               plan->optimal ? "the least" : "not the least", least);
+    }
+}
+
+// ---- one model ---------------------------------------------------------------------------------
+
+// stages 0: as many as are best. False: there was no plan, or it could not be simulated.
+static bool try_stages(uint64_t seed, int64_t stages, tsr_objective objective, uint64_t hands,
+                       struct tally *tally)
+{
+    bool done = true;
+    tsr_session *session = tsr_session_new(NULL);
+    tsr_model *model = make_model(session, seed);
+    tsr_topology *topology = make_topology(session, seed);
+    tsr_plan_options options = {.size = sizeof options,
+                                .topology = topology,
+                                .config = "planned",
+                                .stages = stages,
+                                .objective = objective};
+    tsr_plan_summary plan = {.size = sizeof plan};
+    bool fits = stages <= tsr_topology_devices(topology) &&
+                stages <= (int64_t)tsr_graph_node_count(tsr_model_graph(model));
+    if (!fits)
+        goto free_model;
+    done = tsr_plan(model, &options, &plan) == TSR_OK;
+    struct times seen = {0};
+    if (done)
+        seen = simulated(model, "planned", topology, 12);
+    done = done && seen.run > 0;
+    if (!done)
+        goto free_model;
+    tally->plans++;
+    compare(tally, 0, plan.milliseconds / 1e3, seen.run, seed);
+    if (plan.n_stages)
+        compare(tally, 1, (double)plan.period / 1e12, seen.period, seed);
+    if (plan.n_stages && objective == TSR_LATENCY)
+        try_hands(model, topology, &plan, seen.run, seed, hands, tally);
+free_model:
+    tsr_topology_free(topology);
+    tsr_model_free(model);
+    tsr_session_free(session);
+    return done;
+}
+
+int main(int argc, char **argv)
+{
+    static const int64_t stages[] = {2, 3, TSR_STAGES_AUTO};
+    uint64_t models = argc > 1 ? strtoull(argv[1], NULL, 10) : 40;
+    uint64_t hands = argc > 2 ? strtoull(argv[2], NULL, 10) : 20;
+    uint64_t first = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
+    if (under_valgrind())
+        models /= 15;
+    struct tally tally = {0};
+    bool all = true;
+    for (uint64_t i = 0; i < models; i++)
+        for (size_t k = 0; k < sizeof stages / sizeof *stages; k++) {
+            tsr_objective objective = (first + i + k) % 3 ? TSR_LATENCY : TSR_THROUGHPUT;
+            all = try_stages(first + i, stages[k], objective, hands, &tally) && all;
+        }
+    printf(
+        "# %d plans, %d stages by hand (%d could not be cut): %d faster than the least, %d below "
+        "the bound; planned and simulated %d apart (at most %.4f), their paces %d (%.4f)\n",
+        tally.plans, tally.hands, tally.skipped, tally.faster, tally.below, tally.apart[0],
+        tally.worst[0], tally.apart[1], tally.worst[1]);
+    bool tried = all && tally.plans > 0 && (hands == 0 || tally.hands > 0);
+    bool few = tally.apart[1] * 50 <= tally.plans;
+    printf("%s 1 - every model was planned and tried\n", tried ? "ok" : "not ok");
+    printf("%s 2 - planned and simulated agree\n", tally.apart[0] ? "not ok" : "ok");
+    printf("%s 3 - so do the paces of nearly all\n", few ? "ok" : "not ok");
+    printf("%s 4 - no stages by hand are faster than the least\n", tally.faster ? "not ok" : "ok");
+    printf("%s 5 - none are below the bound\n", tally.below ? "not ok" : "ok");
+    return tried && few && !tally.apart[0] && !tally.faster && !tally.below ? 0 : 1;
+}
