@@ -48,6 +48,7 @@ static void *put(struct fixture *f, const void *p, size_t bytes)
     void *device = NULL;
     assert_int_equal(tsr__seat_alloc(f->seat, bytes, &device), 0);
     assert_int_equal(tsr__seat_up(f->seat, device, p, bytes, f->stream), 0);
+    assert_int_equal(tsr__seat_wait(f->seat, f->stream), 0); // the caller may change p
     return device;
 }
 
@@ -129,7 +130,7 @@ static void check_fold(struct fixture *f, tsr_dtype type, enum comm_reduce reduc
                        size_t skip)
 {
     size_t bytes = tsr__elem_bytes(type) * MOST;
-    unsigned char *host[GPU_MAX_MEMBERS], *want = malloc(bytes), *got = malloc(bytes);
+    unsigned char *host[GPU_MAX_MEMBERS] = {NULL}, *want = malloc(bytes), *got = malloc(bytes);
     const void *ins[GPU_MAX_MEMBERS];
     struct gpu_fold fold = {.type = type,
                             .reduce = (enum gpu_reduce)(reduce - COMM_SUM),
