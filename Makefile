@@ -38,6 +38,11 @@ check: $(BUILD)/build.ninja ## the tests in C, in seconds (SANITIZE=1, SANITIZE=
 	@ninja -C $(BUILD) $$(tools/test-summary $(BUILD) --targets --without='$(WITHOUT)')
 	@tools/test-summary $(BUILD) $(if $(VALGRIND),--valgrind,--compiled) --without='$(WITHOUT)'
 
+# ThreadSanitizer: the tests in C, then ranks that run models. Half an hour on two cores; not optimised, which is quicker in sum.
+tsan: ## long: ThreadSanitizer over the tests in C and over ranks that run models
+	@$(MAKE) --no-print-directory check SANITIZE=thread OPTIMIZE=0 WITHOUT='$(SEARCHES)|sharding test_check'
+	@ninja -C build-tsan tessera libtessera_ops.so && tools/tsan build-tsan
+
 # What .ci/run asks of clang and of the sanitizers, in one build that is not optimised: compiling would be most of its cost. Left out are
 # searches and sums over many cases that read no foreign bytes and take minutes there; `make check SANITIZE=1 CC=clang` has them too.
 SEARCHES := plan test_(answers|budget|stages)|solver test_(family|cbc)|api test_hand|topology test_closed|sharding test_random
@@ -141,4 +146,4 @@ uninstall:
 clean: ## removes the build folders
 	rm -rf build build-asan build-asan-clang build-tsan build-clang build-cov build-fuzz build-deb build-wheel
 
-.PHONY: deb dist distcheck hosts hand gpu help check sanitize wheel all soak setup demo test prove trials torture nemesis hunt compat bench fuzz lint install uninstall clean
+.PHONY: deb dist distcheck hosts hand gpu help check sanitize tsan wheel all soak setup demo test prove trials torture nemesis hunt compat bench fuzz lint install uninstall clean
