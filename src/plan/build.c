@@ -171,7 +171,7 @@ static void offer_along(struct planner *planner, size_t reader,
 // node has brought to an early one may suit the readers in between.
 bool tsr__planner_candidates(struct planner *planner)
 {
-    if (!find_rules(planner) || !tsr__planner_delays(planner))
+    if (!find_rules(planner) || !tsr__planner_delays(planner) || !tsr__planner_shares(planner))
         return false;
     for (size_t i = 0; i < planner->n_nodes; i++) {
         if (!is_needed(planner, i))

@@ -152,6 +152,9 @@ struct planner_machine {
     tsr_topology_device
         slowest; // in each number the worst of them: a node that all share ends with the slowest
     bool unlike; // some device takes another time for the same node
+    double *
+        speed; // by device: runs of the model in a picosecond, could all of it be cut; NULL: devices are alike
+    double kept;                         // bytes of constants and states, where speed is known
     tile_shares shares[PLAN_MAX_SHARES]; // unequal parts that fit what unlike devices can do
     int n_shares;
 };
@@ -219,6 +222,7 @@ struct planner {
     tsr_model *model;
     tsr_config *config; // of which shardings are kept; NULL: a new one will be made
     bool hand_staged;   // some nodes have a stage in it, which they keep (hand.c)
+    int64_t beat;       // picoseconds: a plan that takes as long is of no use; 0: every plan is
 
     struct planner_machine machine;
     struct planner_shapes shapes;
@@ -310,7 +314,9 @@ void tsr__pace_settle(const struct planner *planner, struct program_result *resu
 void tsr__planner_start(struct planner *planner, tsr_model *model);
 bool tsr__planner_devices(
     struct planner *planner); // machine.n of them, of machine.numbers if there is a list
-bool tsr__planner_shares(struct planner *planner); // unlike.c: fills machine.shares
+bool tsr__planner_shares(
+    struct planner *planner); // unlike.c: fills machine.shares, and speed; after the rules
+bool tsr__planner_speed_up(struct planner *planner); // speeds.c: fills machine.speed and kept
 // In each number the worst of those devices: a node that they share ends with the slowest.
 tsr_topology_device tsr__planner_slowest(const struct planner *planner, const int64_t *devices,
                                          size_t n);

@@ -89,7 +89,7 @@ static bool are_unlike(const struct planner *planner)
     return false;
 }
 
-// machine.n and, for a block, machine.numbers are set; this fills `all`, `slowest`, `unlike` and `shares`.
+// machine.n and, for a block, machine.numbers are set; this fills `all`, `slowest` and `unlike`.
 bool tsr__planner_devices(struct planner *planner)
 {
     struct planner_machine *machine = &planner->machine;
@@ -100,7 +100,7 @@ bool tsr__planner_devices(struct planner *planner)
         machine->all[device] = device;
     machine->slowest = tsr__planner_slowest(planner, machine->all, (size_t)machine->n);
     machine->unlike = are_unlike(planner);
-    return tsr__planner_shares(planner);
+    return true;
 }
 
 // ---- the configuration -------------------------------------------------------------------------

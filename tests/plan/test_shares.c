@@ -51,6 +51,38 @@ static void parts_follow_memory(void **state)
     net_free(t);
 }
 
+// Weights of 512 KiB; the fast device would have three quarters of them, and has memory for 5 of 9 parts: these it has, since the
+// other takes three times as long for each. By memories alone it would have a fifth.
+static void parts_follow_speeds_as_far_as_memory_goes(void **state)
+{
+    (void)state;
+    struct net *t = net_new("2", 1e12, 1e12, 1e-9, 1e12);
+    set_device(t, 0, 3e12, 305 << 10);
+    set_device(t, 1, 1e12, 1 << 20);
+    t->o.memory = 0;
+    two_layers(t, 4);
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    assert_true(t->p.memory[0] <= 305 << 10);
+    assert_true(t->p.memory[0] > 280 << 10);
+    net_free(t);
+}
+
+// Of two devices the one has more operations in float32, the other three times the memory's speed, which few rows ask for: it is the
+// faster one for this model, and has the larger part.
+static void speeds_are_the_models(void **state)
+{
+    (void)state;
+    struct net *t = net_new("2", 1e12, 1e12, 1e-9, 1e12);
+    tsr_topology_device wide = {.flops = 1e13, .bandwidth = 3e11, .memory = 1 << 30};
+    tsr_topology_device deep = {.flops = 3e13, .bandwidth = 1e11, .memory = 1 << 30};
+    tsr_topology_set_device(t->topology, 0, &wide);
+    tsr_topology_set_device(t->topology, 1, &deep);
+    tsr_value *between = two_layers(t, 4);
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    assert_string_equal(made_as(t, between), "{1,4:0,0,0,1}");
+    net_free(t);
+}
+
 // Weights that fit on no device alone, and rows that are worked on between the layers: a sum goes to rows in the same unequal
 // parts as its summands are made in, so that nobody has all of it.
 static void sums_are_scattered_in_shares(void **state)
@@ -87,7 +119,7 @@ static int shares_of(const double *flops, int n, tile_shares *out)
     planner->machine.topology = t->topology;
     planner->machine.n = n;
     tsr__planner_start(planner, t->m);
-    assert_true(tsr__planner_devices(planner));
+    assert_true(tsr__planner_devices(planner) && tsr__planner_shares(planner));
     int found = planner->machine.n_shares;
     memcpy(out, planner->machine.shares, sizeof planner->machine.shares);
     tsr__planner_end(planner);
@@ -117,6 +149,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_follow_speeds),
         cmocka_unit_test(parts_follow_memory),
+        cmocka_unit_test(parts_follow_speeds_as_far_as_memory_goes),
+        cmocka_unit_test(speeds_are_the_models),
         cmocka_unit_test(sums_are_scattered_in_shares),
         cmocka_unit_test(units_are_few),
     };
