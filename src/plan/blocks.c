@@ -235,8 +235,10 @@ static tsr_status start_block(struct blocks *blocks, struct block_plan *plan)
     return TSR_OK;
 }
 
-// left: blocks that are still to be planned, with this one; each has an equal share of what is left of the budget.
-static tsr_status plan_block(struct blocks *blocks, struct block_plan *plan, size_t left)
+// left: blocks that are still to be planned, with this one; each has an equal share of what is left of the budget. beat: what a
+// plan that is there already takes; 0: there is none.
+static tsr_status plan_block(struct blocks *blocks, struct block_plan *plan, size_t left,
+                             int64_t beat)
 {
     struct budget *all = blocks->planner->budget;
     plan->budget = tsr__budget_part(all, 1.0 / (double)left);
@@ -244,6 +246,7 @@ static tsr_status plan_block(struct blocks *blocks, struct block_plan *plan, siz
     tsr_status st = start_block(blocks, plan);
     if (st != TSR_OK)
         return st;
+    plan->planner.beat = beat;
     st = tsr__planner_solve(&plan->planner, &plan->planner.program, &plan->result);
     tsr__budget_spend(all, work - plan->budget.work);
     plan->planner.budget = all;
@@ -452,13 +455,26 @@ static bool is_enough(struct blocks *blocks, const struct program_result *all)
     return tsr__budget_over(blocks->planner->budget) && (any || !cancelled);
 }
 
+// The time of the best plan that keeps the memory; 0: none does.
+static int64_t time_to_beat(struct blocks *blocks, const struct program_result *all)
+{
+    int64_t time = 0;
+    const struct block_plan *best = best_of(blocks);
+    if (all->feasible && !blocks->planner->memory.exceeds)
+        time = all->cost;
+    if (best && !best->planner.memory.exceeds && (!time || best->cost < time))
+        time = best->cost;
+    return time;
+}
+
 // all: the plan of all devices at once, if there is one.
 static tsr_status plan_all(struct blocks *blocks, const struct program_result *all)
 {
     for (size_t i = 0; i < blocks->n; i++) {
         if (is_enough(blocks, all))
             break;
-        tsr_status st = plan_block(blocks, &blocks->at[i], blocks->n - i);
+        tsr_status st =
+            plan_block(blocks, &blocks->at[i], blocks->n - i, time_to_beat(blocks, all));
         if (st != TSR_OK)
             return st;
     }
@@ -591,7 +607,7 @@ tsr_status tsr__plan_best_device(struct planner *planner, const tsr_plan_options
             best = device;
     if (!add_block(blocks, &best, 1, 1))
         return TSR_NOMEM;
-    tsr_status st = plan_block(blocks, &blocks->at[0], 1);
+    tsr_status st = plan_block(blocks, &blocks->at[0], 1, 0);
     if (st == TSR_OK && blocks->at[0].result.feasible && !blocks->at[0].planner.memory.exceeds)
         *time = blocks->at[0].cost;
     free_others(blocks, NULL);

@@ -96,6 +96,12 @@ static tsr_status solve_limited(struct planner *planner, const struct program *p
     return TSR_OK;
 }
 
+// Not even without limits is there a plan that is of use.
+static bool is_beaten(const struct planner *planner, const struct program_result *unlimited)
+{
+    return planner->beat > 0 && unlimited->feasible && unlimited->bound >= planner->beat;
+}
+
 // Where nothing fits into memory that is only assumed, the plan without limits is the answer: the caller is warned.
 static tsr_status solve_built(struct planner *planner, const struct program *program,
                               struct program_result *result)
@@ -106,6 +112,10 @@ static tsr_status solve_built(struct planner *planner, const struct program *pro
     bool best = result->optimal || (result->feasible && result->gap < 1e-9);
     if (program->limits.n == 0 || (best && fits(program, result->choice)))
         return TSR_OK;
+    if (is_beaten(planner, result)) {
+        result->feasible = false;
+        return TSR_OK;
+    }
     struct program_result unlimited = *result;
     st = solve_limited(planner, program, result);
     if (st != TSR_OK)
