@@ -72,11 +72,6 @@ static int64_t copies_of(const struct blocks *blocks, int64_t n_blocks)
 
 // ---- which blocks ------------------------------------------------------------------------------
 
-static double speed_of(const struct planner *planner, int64_t device)
-{
-    return planner->machine.topology->device[device].flops;
-}
-
 // Adds a block to be planned; beyond BLOCK_TRIES it is left out without a word. False: out of
 // memory.
 static bool add_block(struct blocks *blocks, const int64_t *devices, int64_t n, int64_t copies)
@@ -100,7 +95,7 @@ static int64_t take_fast(const struct planner *planner, int64_t slowest, enum be
 {
     int64_t n = 0;
     for (int64_t device = 0; device < planner->machine.n; device++) {
-        bool fast = speed_of(planner, device) >= speed_of(planner, slowest);
+        bool fast = tsr__planner_speed(planner, device) >= tsr__planner_speed(planner, slowest);
         if (fast || (besides == FIRST_BESIDES && device == 0))
             list[n++] = device;
     }
@@ -111,7 +106,7 @@ static int64_t take_fast(const struct planner *planner, int64_t slowest, enum be
 static bool is_first_so_fast(const struct planner *planner, int64_t device)
 {
     for (int64_t k = 0; k < device; k++)
-        if (speed_of(planner, k) == speed_of(planner, device))
+        if (tsr__planner_speed(planner, k) == tsr__planner_speed(planner, device))
             return false;
     return true;
 }
@@ -183,12 +178,12 @@ static bool list_alike(struct blocks *blocks)
 
 bool tsr__planner_alike(const struct planner *planner)
 {
+    const tsr_topology_device *devices = planner->machine.topology->device;
     for (int64_t device = 1; device < planner->machine.n; device++)
-        if (speed_of(planner, device) != speed_of(planner, 0) ||
-            planner->machine.topology->device[device].memory !=
-                planner->machine.topology->device[0].memory)
+        if (devices[device].flops != devices[0].flops ||
+            devices[device].memory != devices[0].memory)
             return false;
-    return true;
+    return !planner->machine.unlike;
 }
 
 // ---- one block ---------------------------------------------------------------------------------
@@ -603,7 +598,7 @@ tsr_status tsr__plan_best_device(struct planner *planner, const tsr_plan_options
     blocks->planner = planner;
     blocks->options = options;
     for (int64_t device = 1; device < planner->machine.n; device++)
-        if (speed_of(planner, device) > speed_of(planner, best))
+        if (tsr__planner_speed(planner, device) > tsr__planner_speed(planner, best))
             best = device;
     if (!add_block(blocks, &best, 1, 1))
         return TSR_NOMEM;

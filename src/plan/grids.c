@@ -190,19 +190,21 @@ static void try_larger(struct making *making, const int64_t *sizes, int64_t *dev
 static void try_faster(struct making *making, const int64_t *sizes, int64_t *devices)
 {
     const struct planner *planner = making->planner;
-    double least = planner->machine.slowest.flops, bound = INFINITY;
+    double least = INFINITY, bound = INFINITY;
+    for (int64_t device = 0; device < planner->machine.n; device++)
+        least = fmin(least, tsr__planner_speed(planner, device));
     for (int set = 0; set < FASTER_SETS; set++) {
         double next = 0;
         int64_t n = 0;
         for (int64_t device = 0; device < planner->machine.n; device++) {
-            double speed = device_of(planner, device)->flops;
+            double speed = tsr__planner_speed(planner, device);
             if (speed < bound && speed > next)
                 next = speed;
         }
         if (next <= least)
             break;
         for (int64_t device = 0; device < planner->machine.n; device++)
-            if (device_of(planner, device)->flops >= next)
+            if (tsr__planner_speed(planner, device) >= next)
                 devices[n++] = device;
         try_set(making, devices, n, sizes);
         bound = next;

@@ -281,6 +281,14 @@ static inline int64_t tsr__planner_device(const struct planner *planner, int64_t
     return planner->machine.numbers ? planner->machine.numbers[device] : device;
 }
 
+// How fast a device is at the model; operations in a second where nobody has asked yet (devices are alike, or rules unknown).
+static inline double tsr__planner_speed(const struct planner *planner, int64_t device)
+{
+    if (planner->machine.speed)
+        return planner->machine.speed[device];
+    return planner->machine.topology->device[tsr__planner_device(planner, device)].flops;
+}
+
 // An output or input that stays on its devices between runs.
 static inline bool planner_stays(const struct planner *planner, const tsr_value *value)
 {
