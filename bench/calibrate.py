@@ -28,7 +28,7 @@ def some(kind, *shape):
 CASES = {
     "MatMul 512x1024x4096": ("MatMul", [("f4", 512, 1024)], [some("f4", 1024, 4096)], "f4", {}),
     "MatMul 64x2048x2048": ("MatMul", [("f4", 64, 2048)], [some("f4", 2048, 2048)], "f4", {}),
-    "MatMul 1x4096x4096": ("MatMul", [("f4", 1, 4096)], [some("f4", 4096, 4096)], "f4", {}),
+    "8 MatMul 1x4096x4096": ("MatMul", [("f4", 1, 4096)], [some("f4", 4096, 4096) for _ in range(8)], "f4", {}),  # no cache holds them
     "MatMul 16 of 512x64x512": ("MatMul", [("f4", 16, 512, 64), ("f4", 16, 64, 512)], [], "f4", {}),
     "Gemm 256x1024x1024": ("Gemm", [("f4", 256, 1024)], [some("f4", 1024, 1024), some("f4", 1024)], "f4", {}),
     "Conv 3x3, 128 to 128, 56x56": ("Conv", [("f4", 1, 128, 56, 56)], [some("f4", 128, 128, 3, 3)], "f4", {"pads": [1] * 4}),
@@ -53,9 +53,11 @@ def make(folder):
         domain = "com.microsoft" if op in ("MatMulNBits", "MultiHeadAttention") else ""
         inputs = [helper.make_tensor_value_info("x%d" % k, kinds[r[0]], list(r[1:])) for k, r in enumerate(runs)]
         weights = [onnx.numpy_helper.from_array(c, "w%d" % k) for k, c in enumerate(constants)]
-        node = helper.make_node(op, [v.name for v in inputs] + [w.name for w in weights], ["y"], name="n", domain=domain, **attributes)
+        nodes = [helper.make_node(op, [v.name for v in inputs] + [w.name for w in weights], ["y"], name="n", domain=domain, **attributes)]
+        if len(constants) == 8:  # one after the other
+            nodes = [helper.make_node(op, ["y%d" % k if k else "x0", "w%d" % k], ["y%d" % (k + 1) if k < 7 else "y"], name="n%d" % k) for k in range(8)]
         kind = {"f4": TensorProto.FLOAT, "i4": TensorProto.INT32}[out]
-        graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", kind, None)], weights)
+        graph = helper.make_graph(nodes, "g", inputs, [helper.make_tensor_value_info("y", kind, None)], weights)
         onnx.save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]), "%s/%d.onnx" % (folder, i))
         print(name)
 make(sys.argv[1])
