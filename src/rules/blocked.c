@@ -72,7 +72,7 @@ static bool is_blocked(const tsr_value *value, const struct shapes *shapes, int 
 
 // ---- copies ------------------------------------------------------------------------------------
 
-static bool takes_blocks(const tsr_node *node, const struct shapes *shapes)
+bool tsr__node_takes_blocks(const tsr_node *node, const struct shapes *shapes)
 {
     return row_of(node) && is_blocked_op(node, shapes);
 }
@@ -86,7 +86,7 @@ static bool look_at_reader(void *data, tsr_node *node, size_t input)
 {
     struct readers *readers = data;
     (void)input;
-    readers->others = readers->others || !takes_blocks(node, readers->shapes);
+    readers->others = readers->others || !tsr__node_takes_blocks(node, readers->shapes);
     return true;
 }
 

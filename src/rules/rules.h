@@ -308,6 +308,8 @@ bool tsr__node_folds(const tsr_node *node);
 // On CPUs the node's first input is copied into the layout of its kernel, or its first output out of that (blocked.c).
 bool tsr__node_copies_input(const tsr_node *node, const struct shapes *shapes);
 bool tsr__node_copies_output(const tsr_node *node, const struct shapes *shapes);
+// On CPUs it reads a value in that layout, where its maker has it so.
+bool tsr__node_takes_blocks(const tsr_node *node, const struct shapes *shapes);
 // Of that input no more is read than is written: a dimension of it is only looked into.
 bool tsr__rule_looks_up(const struct rule *rule, int input);
 

@@ -20,7 +20,10 @@ bool tsr__sim_folded(const tsr_node *node)
 }
 
 // Memory that one or several values have one after the other.
-// The node that runs k-th does so at time 2 k; copies of what it made are made at 2 k + 1, when its inputs may be gone.
+// Times: the input of the node that runs k-th is copied at 4 k, the node runs at 4 k + 1, what it made is copied at 4 k + 2.
+#define NODE_TIMES 4
+#define RUNS       1
+#define COPIES     2
 struct store {
     int64_t bytes, from, end; // times
     const tsr_value *first;   // of those
@@ -42,25 +45,35 @@ struct stores {
 };
 
 struct last_use {
-    const int64_t *times;
+    const struct stores *stores;
+    bool but_blocks; // readers that take the value in blocks do not count
+    bool but_usual;  // nor do the others
     int64_t at;
 };
 
+// A reader that copies its input needs the value no longer than that takes.
 static bool last_use(void *data, tsr_node *node, size_t input)
 {
     struct last_use *last = data;
-    (void)input;
-    larger(&last->at, last->times[tsr__sim_place(node)]);
+    const struct stores *stores = last->stores;
+    bool blocks = tsr__node_takes_blocks(node, stores->shapes);
+    if ((last->but_blocks && blocks) || (last->but_usual && !blocks))
+        return true;
+    int64_t at = stores->times[tsr__sim_place(node)];
+    if (input > 0 || stores->kernels != KERNELS_CPU ||
+        !tsr__node_copies_input(node, stores->shapes))
+        at += RUNS;
+    larger(&last->at, at);
     return true;
 }
 
 // The last node that needs the value; outputs are needed after all of them.
 static int64_t end_of(const struct stores *stores, const tsr_value *value, int64_t made)
 {
-    struct last_use last = {stores->times, made};
+    struct last_use last = {.stores = stores, .at = made};
     tsr_value_uses(value, last_use, &last);
     if (tsr_value_is_output(value))
-        return 2 * stores->nodes;
+        return NODE_TIMES * stores->nodes;
     return last.at;
 }
 
@@ -170,16 +183,61 @@ static void add_passing(struct stores *stores, int64_t bytes, int64_t at)
         *fresh = (struct store){.bytes = bytes, .from = at, .end = at};
 }
 
-// What the node has besides its inputs and outputs: copies in another layout, and scratch memory.
-static void add_scratch(struct stores *stores, const tsr_node *node, int64_t at)
+// ---- copies between the usual layout and that of convolutions
+
+// Memory for a copy of the value: what was free and looks like it, or its own. 0: there is none.
+static size_t copy_store(struct stores *stores, const tsr_value *value, int64_t from, int64_t end)
 {
-    if (stores->kernels != KERNELS_CPU)
+    size_t store = 0;
+    if (!tsr_value_is_output(value))
+        store = used_again(stores, value);
+    if (store) {
+        larger(&stores->list.at[store - 1].end, end);
+        return store;
+    }
+    struct store *fresh = vec_push(stores->arena, &stores->list);
+    if (!fresh)
+        return 0;
+    *fresh = (struct store){bytes_of(stores, value), from, end, value, false};
+    return stores->list.n;
+}
+
+static void set_free(struct stores *stores, size_t store)
+{
+    size_t *place = vec_push(stores->arena, &stores->free);
+    if (!place)
         return;
-    add_passing(stores, tsr__node_scratch(node, stores->shapes), at);
-    if (tsr__node_copies_input(node, stores->shapes))
-        add_passing(stores, bytes_of(stores, tsr_node_input(node, 0)), at);
-    if (tsr__node_copies_output(node, stores->shapes))
-        add_passing(stores, bytes_of(stores, tsr_node_output(node, 0)), at + 1);
+    *place = store;
+    stores->list.at[store - 1].waits = true;
+}
+
+// The store of the copy; 0: the node takes its input as it is.
+static size_t copy_input(struct stores *stores, const tsr_node *node, int64_t at)
+{
+    if (stores->kernels != KERNELS_CPU || !tsr__node_copies_input(node, stores->shapes))
+        return 0;
+    return copy_store(stores, tsr_node_input(node, 0), at, at + RUNS);
+}
+
+// The value lies in the copy from then on; what was copied stays for readers that take it in blocks.
+static void copy_output(struct stores *stores, const tsr_node *node, int64_t at)
+{
+    if (stores->kernels != KERNELS_CPU || !tsr__node_copies_output(node, stores->shapes))
+        return;
+    const tsr_value *value = tsr_node_output(node, 0);
+    size_t *place = &stores->of[tsr__value_id(value)], blocks = *place;
+    struct last_use usual = {.stores = stores, .but_blocks = true, .at = at + COPIES};
+    struct last_use other = {.stores = stores, .but_usual = true, .at = at + COPIES};
+    tsr_value_uses(value, last_use, &usual);
+    tsr_value_uses(value, last_use, &other);
+    if (tsr_value_is_output(value))
+        usual.at = NODE_TIMES * stores->nodes;
+    *place = copy_store(stores, value, at + COPIES, usual.at);
+    if (!blocks || blocks == NO_MEMORY)
+        return;
+    stores->list.at[blocks - 1].end = other.at;
+    if (other.at == at + COPIES)
+        set_free(stores, blocks);
 }
 
 // After the node: stores of values that it was the last to read, or that nobody reads, are free.
@@ -193,18 +251,14 @@ static void free_store(struct stores *stores, const tsr_value *value, int64_t at
     struct store *freed = &stores->list.at[store - 1];
     if (freed->waits || freed->end > at)
         return;
-    size_t *place = vec_push(stores->arena, &stores->free);
-    if (place) {
-        *place = store;
-        freed->waits = true;
-    }
+    set_free(stores, store);
 }
 
 // The largest sum of stores that live at the same node, by changes at begin and end.
 static int64_t most_at_once(struct stores *stores)
 {
     int64_t now = 0, most = 0;
-    int64_t *change = ARENA_ARRAY(stores->arena, int64_t, 2 * (size_t)stores->nodes + 2);
+    int64_t *change = ARENA_ARRAY(stores->arena, int64_t, NODE_TIMES * (size_t)stores->nodes + 2);
     int64_t largest =
         INT64_MAX / ((int64_t)stores->list.n + 1); // so that all together are a number
     if (!change)
@@ -214,7 +268,7 @@ static int64_t most_at_once(struct stores *stores)
         change[stores->list.at[i].from] += bytes;
         change[stores->list.at[i].end + 1] -= bytes;
     }
-    for (int64_t i = 0; i <= 2 * stores->nodes; i++) {
+    for (int64_t i = 0; i <= NODE_TIMES * stores->nodes; i++) {
         now += change[i];
         larger(&most, now);
     }
@@ -229,7 +283,7 @@ static int64_t with_gaps(struct stores *stores)
     int64_t small = 0;
     size_t n = stores->list.n;
     int64_t *places = ARENA_ARRAY(stores->arena, int64_t, n + 1);
-    size_t *first = ARENA_ARRAY(stores->arena, size_t, 2 * (size_t)stores->nodes + 2);
+    size_t *first = ARENA_ARRAY(stores->arena, size_t, NODE_TIMES * (size_t)stores->nodes + 2);
     size_t *next = ARENA_ARRAY(stores->arena, size_t, n + 1);
     if (!places || !first || !next)
         return 0;
@@ -250,26 +304,38 @@ static int64_t with_gaps(struct stores *stores)
     return sum_of(heap.top, small);
 }
 
+// Copies, outputs and scratch memory of a node in the order in which the engine asks for them.
+static void list_node(struct stores *stores, const tsr_node *node, int64_t at, bool own)
+{
+    size_t copied = 0;
+    if (!own)
+        copied = copy_input(stores, node, at);
+    if (copied)
+        free_store(stores, tsr_node_input(node, 0), at);
+    for (size_t i = 0; i < tsr_node_output_count(node); i++)
+        if (tsr_node_output(node, i))
+            add_output(stores, node, i, at + RUNS, own);
+    if (!own && stores->kernels == KERNELS_CPU)
+        add_passing(stores, tsr__node_scratch(node, stores->shapes), at + RUNS);
+    if (copied)
+        set_free(stores, copied);
+    for (size_t i = 0; i < tsr_node_input_count(node); i++)
+        free_store(stores, tsr_node_input(node, i), at + RUNS);
+    if (!own)
+        copy_output(stores, node, at);
+    for (size_t i = 0; i < tsr_node_output_count(node); i++)
+        free_store(stores, tsr_node_output(node, i), at + RUNS);
+}
+
 // Values live from the node that makes them to the last that reads them: each in memory of its own as a plan counts them, then
 // with what an engine puts in the same place.
 static void list_stores(struct stores *stores, bool own)
 {
     stores->list.n = 0;
     stores->free.n = 0;
-    for (int64_t at = 0; at < 2 * stores->nodes; at += 2) {
-        const tsr_node *node = stores->order[at / 2];
-        if (tsr__sim_folded(node))
-            continue;
-        for (size_t i = 0; i < tsr_node_output_count(node); i++)
-            if (tsr_node_output(node, i))
-                add_output(stores, node, i, at, own);
-        if (!own)
-            add_scratch(stores, node, at);
-        for (size_t i = 0; i < tsr_node_input_count(node); i++)
-            free_store(stores, tsr_node_input(node, i), at);
-        for (size_t i = 0; i < tsr_node_output_count(node); i++)
-            free_store(stores, tsr_node_output(node, i), at);
-    }
+    for (int64_t k = 0; k < stores->nodes; k++)
+        if (!tsr__sim_folded(stores->order[k]))
+            list_node(stores, stores->order[k], NODE_TIMES * k, own);
 }
 
 // The nodes in the order of the file; where `order` is not NULL, order[k] is the place in the file of the one that runs k-th.
@@ -277,10 +343,10 @@ static void set_order(struct stores *stores, const int64_t *order)
 {
     int64_t at = 0;
     for (int64_t k = 0; k < stores->nodes; k++)
-        stores->times[order ? order[k] : k] = 2 * k;
+        stores->times[order ? order[k] : k] = NODE_TIMES * k;
     for (const tsr_node *node = tsr_graph_first(tsr_model_graph(stores->model)); node;
          node = tsr_node_next(node))
-        stores->order[stores->times[at++] / 2] = node;
+        stores->order[stores->times[at++] / NODE_TIMES] = node;
 }
 
 static bool open_stores(struct stores *stores)
