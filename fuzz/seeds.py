@@ -83,7 +83,11 @@ MANIFEST = """{"version": 1, "generator": "tessera", "model": {"name": "m", "sha
 "inputs": [{"name": "x", "type": "float32", "shape": [4, "n"]}], "outputs": [{"name": "y", "type": "float32", "shape": [4, 8]}],
 "collectives": [{"id": 0, "op": "AllReduce", "group": [0, 1]}], "files": {"rank0.onnx": {"bytes": 10, "sha256": "%s"}}}""" % ("0" * 64)
 TOPOLOGIES = ["4", "ring:4", "star:4@1", "tree:2x3", "torus:3x3x3", "grid:2x4", "hosts:2x8", "hosts:2x2x2", "{4, [[1],[2],[3],[0]]}", "h100:8", "hosts:2xh100:8",
-              '{"devices": [{"name": "a", "memory": 1000, "flops": 1e9, "bandwidth": 1e9}, {"name": "b"}], "links": [{"from": 0, "to": 1, "latency": 1e-6, "bandwidth": 1e9}], "grid": [2]}']
+              '{"devices": [{"name": "a", "memory": 1000, "flops": 1e9, "bandwidth": 1e9}, {"name": "b"}], "links": [{"from": 0, "to": 1, "latency": 1e-6, "bandwidth": 1e9}], "grid": [2]}',
+              # as topology measure --model writes it
+              '{"devices": [{"flops": 1e9, "rates": {"int8": 4e9}, "moves": {"softmax": 2e9}, "near": {"stream": 3e9}}], "wait": 1e-5,'
+              ' "sizes": [{"kind": "softmax", "type": "float32", "work": [4.2e6, 2.6e5], "bytes": [3.4e7, 2.1e6], "times": [0.56, 1]}],'
+              ' "seen": [{"op": "MatMul", "type": "float32", "work": [2.1e9, 1e9], "bytes": [1.2e7, 7.3e6], "times": [1.31, 1.55]}]}']
 PLAN = """{"kind": "tessera-plan", "version": 1, "declares": "c:2", "model": {"path": "m", "sha256": ""}, "cost": 10,
 "nodes": [{"name": "r", "edits": ["--shard r:x={2,1:0,1}"]}]}"""
 STUDY = """{"version": 1, "title": "t", "questions": [{"name": "q", "machines": [{"devices": 2, "plan": "none", "why": "w"},
