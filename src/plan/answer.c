@@ -102,7 +102,7 @@ static void add_form(struct account *account, const struct plan_value *value,
 {
     for (int64_t device = 0; device < account->planner->machine.n; device++) {
         int64_t bytes =
-            tsr__planner_held(account->planner, account->arena, form->layout, value, device);
+            tsr__planner_kept(account->planner, account->arena, form->layout, value, device);
         if (all_time) {
             account->all_time[device] += bytes;
             continue;
@@ -134,7 +134,7 @@ static int64_t bytes_then(struct account *account, const struct plan_value *valu
 {
     bool there = all_time || (form->begin <= account->time && account->time < form->end);
     if (there)
-        return tsr__planner_held(account->planner, account->arena, form->layout, value,
+        return tsr__planner_kept(account->planner, account->arena, form->layout, value,
                                  account->device);
     return 0;
 }
@@ -229,7 +229,7 @@ static bool add_held(struct planner *planner, const tsr_value *constant, int64_t
     tsr__arena_init(&arena, planner->session);
     for (size_t i = 0; i < forms.n; i++)
         for (int64_t device = 0; device < planner->machine.n; device++)
-            bytes[device] += tsr__planner_held(planner, &arena, forms.at[i].layout, value, device);
+            bytes[device] += tsr__planner_kept(planner, &arena, forms.at[i].layout, value, device);
     bool ok = !arena.failed;
     tsr__arena_free(&arena);
     return ok;

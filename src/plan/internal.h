@@ -26,7 +26,8 @@
 struct plan_value {
     int rank;
     const int64_t *shape;
-    int bits; // of an element
+    int bits;  // of an element
+    int wider; // of a constant: bytes that it takes in memory for each of its own, besides that one
     bool constant;
     bool given; // by the caller: it lies whole everywhere
     bool sized; // all sizes were known; else some were made up
@@ -458,7 +459,10 @@ bool tsr__planner_delays(struct planner *planner);
 // memory_classes.c
 bool tsr__planner_classes(struct planner *planner, int64_t memory); // 0: as the devices have it
 bool tsr__planner_limits(struct planner *planner);
-// Bytes on the fullest device of a class.
+// What a device has of the value in its memory: as tsr__planner_held, but of a constant as the engine keeps it.
+int64_t tsr__planner_kept(struct planner *planner, struct arena *arena, uint32_t layout,
+                          const struct plan_value *value, int64_t device);
+// The same on the fullest device of a class.
 int64_t tsr__planner_class_bytes(struct planner *planner, size_t c, uint32_t layout,
                                  const struct plan_value *value);
 

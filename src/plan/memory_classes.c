@@ -76,6 +76,19 @@ bool tsr__planner_limits(struct planner *planner)
     return !planner->arena.failed;
 }
 
+static int64_t as_kept(int64_t bytes, const struct plan_value *value)
+{
+    if (bytes >= PLAN_NEVER / (1 + value->wider))
+        return PLAN_NEVER;
+    return bytes * (1 + value->wider);
+}
+
+int64_t tsr__planner_kept(struct planner *planner, struct arena *arena, uint32_t layout,
+                          const struct plan_value *value, int64_t device)
+{
+    return as_kept(tsr__planner_held(planner, arena, layout, value, device), value);
+}
+
 // Looks at every device of the class: pieces of unlike devices differ.
 static int64_t most_held(struct planner *planner, size_t c, uint32_t layout,
                          const struct plan_value *value)
@@ -85,7 +98,7 @@ static int64_t most_held(struct planner *planner, size_t c, uint32_t layout,
     tsr__arena_init(&arena, planner->session);
     for (int64_t device = 0; device < planner->machine.n; device++) {
         if (planner->memory.class_of[device] == (int64_t)c)
-            most = larger(most, tsr__planner_held(planner, &arena, layout, value, device));
+            most = larger(most, tsr__planner_kept(planner, &arena, layout, value, device));
     }
     planner->arena.failed = planner->arena.failed || arena.failed;
     tsr__arena_free(&arena);
@@ -97,11 +110,12 @@ static int64_t most_held(struct planner *planner, size_t c, uint32_t layout,
 int64_t tsr__planner_class_bytes(struct planner *planner, size_t c, uint32_t layout,
                                  const struct plan_value *value)
 {
-    int64_t key[4 + TILE_MAX_RANK] = {(int64_t)c, layout, value->bits, value->rank};
+    int64_t key[4 + TILE_MAX_RANK] = {(int64_t)c, layout, value->bits * (1 + value->wider),
+                                      value->rank};
     if (layout == PLAN_NO_LAYOUT)
         return 0;
     if (planner->memory.n_classes == 1)
-        return tsr__planner_bytes(planner, layout, value);
+        return as_kept(tsr__planner_bytes(planner, layout, value), value);
     memcpy(key + 4, value->shape, (size_t)value->rank * sizeof *key);
     struct str text = {(const char *)key, (4 + (size_t)value->rank) * sizeof *key};
     int64_t *found = tsr__map_get(&planner->cache.held, text);

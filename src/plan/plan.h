@@ -34,6 +34,9 @@ struct node_price tsr__price_node(struct arena *arena, const tsr_node *node,
 struct node_kind;
 int64_t tsr__price_kind(struct node_kind kind, tsr_dtype type, double work, double bytes,
                         const tsr_topology_device *device);
+// A CPU that was measured: its kernels turn constants of 16 bits into wider ones (tsr__node_widens), which then lie in memory. Devices
+// that nobody measured may be of any kind, and count constants as they are.
+bool tsr__device_widens(const tsr_topology_device *device);
 // The word of a kind in the sizes of a topology.
 const char *tsr__size_word(struct node_kind kind);
 // A collective over the groups, copies through the memory of its devices included; bytes: of the whole tensor.

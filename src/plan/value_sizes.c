@@ -7,6 +7,27 @@
 //     X [batch, seq, 64] with --dim batch=4:  shapes.model [batch, seq, 64], shapes.told [4, seq, 64], shapes.full [4, 128, 64]
 #include "plan/internal.h"
 
+// A use of a constant: the most that one of its readers widens it by.
+static bool widen(void *data, tsr_node *node, size_t input)
+{
+    int *most = data, more = tsr__node_widens(node, input);
+    if (more > *most)
+        *most = more;
+    return true;
+}
+
+// On devices that all widen constants of 16 bits; where some do not, the plan counts them as they are.
+static int wider_by(const struct planner *planner, const tsr_value *constant)
+{
+    const tsr_topology *topology = planner->machine.topology;
+    int more = 0;
+    for (int i = 0; i < topology->n; i++)
+        if (!tsr__device_widens(&topology->device[i]))
+            return 0;
+    tsr_value_uses(constant, widen, &more);
+    return more;
+}
+
 // Rank, sizes and type of a value in numbers. sized: all were known; fixed: the model itself says
 // them.
 static bool fill(struct planner *planner, const tsr_value *value)
@@ -33,6 +54,8 @@ static bool fill(struct planner *planner, const tsr_value *value)
     out->bits = tsr_dtype_bits(s.dtype) ? tsr_dtype_bits(s.dtype) : 8;
     out->constant = tensor && !tsr_value_is_input(value);
     out->given = tsr_value_is_input(value);
+    if (out->constant && out->bits == 16)
+        out->wider = wider_by(planner, value);
     return true;
 }
 

@@ -49,6 +49,7 @@ struct sim_device {
     VEC(struct sim_task) tasks;
     int64_t weights, memory, peak;
     int64_t scratch; // bytes that communication has besides
+    bool widens;     // as plan.h has it
     bool is_gpu;
     // while it runs
     size_t at;

@@ -436,6 +436,8 @@ tsr_status tsr__sim_memory(struct sim_device *device, const tsr_model *model,
     set_order(&stores, NULL);
     list_stores(&stores, true);
     device->memory = sum_of(kept, most_at_once(&stores));
+    if (device->widens)
+        device->memory = sum_of(device->memory, widened(&stores));
     set_order(&stores, order);
     list_stores(&stores, false);
     kept = sum_of(loaded_constants(&stores, device->weights), inputs);

@@ -354,6 +354,7 @@ static tsr_status read_part(struct sim *sim, int64_t device, const struct partit
     tsr__arena_init(&scratch, sim->session);
     sim_device->weights = part->weight_bytes;
     const char *name = sim->topology->device[device].name;
+    sim_device->widens = tsr__device_widens(&sim->topology->device[device]);
     sim_device->is_gpu = name && strncasecmp(name, "CUDA", 4) == 0;
     struct shapes *shapes = NULL;
     if (tsr__sim_sizes(&scratch, part->model, sizes, n_sizes, &all, &n))
