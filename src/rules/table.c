@@ -618,7 +618,7 @@ const struct op_row tsr__op_table[] = {
      .rule = "[b q i],[i (s h d)],[(s h d)],[],[(s h d)],[b]?,[]?,[(s h d)]?,[_ b h p d]? -> [b q "
              "(h d)],[_ b h _ d]?; rep i s d p q; attr num_heads=h",
      .derive = tsr__derive_quantized_attention, .shape = tsr__infer_quantized_attention,
-     .type = TYPE_AS_THIRD, .type1 = TYPE_AS_THIRD,
+     .some = "b", .type = TYPE_AS_THIRD, .type1 = TYPE_AS_THIRD,
      .stays = STAYS({"i", PROJECTED}, {"s", SIDES}, {"d", DOT}, {"p", CACHED},
                     {"q", "every row is a key to all others"}, {"_", CACHED})},
     {"QLinearAdd", .since = 1, .domain = MICROSOFT,

@@ -23,13 +23,18 @@ import partly  # noqa: E402
 import prove  # noqa: E402
 
 PARTS, SECONDS = 3, 30
-NAMED, UNKNOWN = "named", "unknown"
+NAMED, UNKNOWN, BATCH = "named", "unknown", "batch"
 LEAST_CUTS = 300  # fewer would mean that the sizes or rules above are no longer read
 
 
 def sized(c, way):
-    """The case with sizes that have names (one for each number), or with none."""
+    """The case with sizes that have names (one for each number), or with none; or of the first dimensions those that are the batch's alone,
+    for rules that need to know the sizes of weights."""
     free = [None if v is None or isinstance(v, prove.Host) else v for v in c["inputs"]]
+    if way == BATCH:
+        batch = free[0].shape[0] if free[0] is not None and free[0].ndim else 0
+        named = lambda v: ("batch",) + v.shape[1:] if v.ndim and v.shape[0] == batch > 1 else v.shape
+        return dict(c, symbols=[() if v is None else v.shape if i in c["fixed"] else named(v) for i, v in enumerate(free)])
     name = {NAMED: "s%d", UNKNOWN: "u%d"}[way]
     return dict(c, symbols=[() if v is None else tuple(n if i in c["fixed"] or n == 1 else name % n for n in v.shape) for i, v in enumerate(free)])
 
@@ -45,7 +50,7 @@ def jobs_of(printer, only):
         for c in cases.get(name, prove.one()):
             since = max(r["since"] for r in rows if prove.full(r) == name and (domain or r["since"] <= (c["opset"] or 1000)))
             if not c["symbols"] and not c["whole"]:
-                jobs += [(op, since, domain, sized(c, way), way) for way in (NAMED, UNKNOWN)]
+                jobs += [(op, since, domain, sized(c, way), way) for way in (NAMED, UNKNOWN, BATCH)]
             elif c["symbols"] and c["opset"]:  # an older form, which names the one size that may be empty
                 jobs.append((op, since, domain, c, NAMED))
     with tempfile.TemporaryDirectory() as d:
@@ -58,21 +63,26 @@ def jobs_of(printer, only):
 
 def tasks_of(jobs, everything):
     """One for each factor of a rule that may be empty: (job, factor, the input and dimension that is cut, level). Without `everything` one case of
-    each: of one operator the first, of the next the second."""
-    seen, level = {}, 0
-    wanted = {op: 1 + k % 2 for k, op in enumerate(sorted({job[0] for job in jobs}))}
-    for op, since, domain, c, way, rule in jobs:
+    each: of one operator the first, of the next the second if there is one. A batch that has a name alone is tried where sizes with names gave no
+    rule for it."""
+    found = {}
+    cut_before = set()  # operators whose first input was cut along its first dimension, without BATCH
+    wanted = {op: k % 2 for k, op in enumerate(sorted({job[0] for job in jobs}))}
+    for op, since, domain, c, way, rule in sorted(jobs, key=lambda job: job[4] == BATCH):
         for f, factor in enumerate(rule["factors"]):
             if rule["whole"] or factor["kind"] not in ("par", "red") or isinstance(factor["size"], int):
                 continue
             where = [(i, d) for i, t in enumerate(rule["inputs"]) if not t["host"] and not t["absent"] for d, fs in enumerate(t["dims"]) if fs == [f]]
-            key = op, domain, factor["name"], factor["kind"], tuple(where)
-            seen[key] = seen.get(key, 0) + 1
-            if not where or (not everything and seen[key] != wanted[op]):
+            if not where or way == BATCH and ((op, domain) in cut_before or (0, 0) not in where):
                 continue
-            for k in range(4) if everything else (level % 4,):
-                yield op, since, domain, c, way, factor["name"], where, factor["size"], k
-            level += 1
+            if way != BATCH and (0, 0) in where:
+                cut_before.add((op, domain))
+            key = op, domain, factor["name"], factor["kind"], tuple(where)
+            found.setdefault(key, []).append((op, since, domain, c, way, factor["name"], where, factor["size"]))
+    for number, (key, tasks) in enumerate(found.items()):
+        for task in tasks if everything else [tasks[min(wanted[key[0]], len(tasks) - 1)]]:
+            for level in range(4) if everything else (number % 4,):
+                yield task + (level,)
 
 
 def small(c, where, size):
