@@ -17,10 +17,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/types.h>
 #include <time.h>
+#include <unistd.h>
 
 #define START_S 60 // until all ranks are there: they may be started some time apart
-#define END_S   30 // until all ranks have ended
+#ifndef END_S
+#define END_S 30 // between two looks whether those that have not ended are stopped
+#endif
+#define PEER_EXIT 6 // of a job with a rank that never ends: as the command's own
 
 struct link *tsr_link_open(char *error, size_t n) __attribute__((visibility("default")));
 
@@ -30,7 +35,8 @@ static struct state {
     struct link link;
     MPI_Comm comm[LINK_CHANNELS];
     bool open, ours, failed, joined;
-    char error[256]; // why it was not joined
+    pid_t *host_pids; // link.host_ranks of them; 0: not seen from here. NULL: unknown
+    char error[256];  // why it was not joined
 } state;
 
 // ---- with a deadline ------------------------------------------------------------------------------
@@ -55,9 +61,14 @@ static void *run_task(void *data)
     return NULL;
 }
 
-// False: the work was not done within so many seconds, and goes on. No other may be begun then.
-// Used twice in a process at most: to start and to end.
-static bool in_time(void (*work)(void), int seconds)
+static bool never(void)
+{
+    return false;
+}
+
+// False: the work was not done within so many seconds, and goes on. No other may be begun then. As long as longer() says so, they
+// begin again. Used twice in a process at most: to start and to end.
+static bool in_time(void (*work)(void), int seconds, bool (*longer)(void))
 {
     pthread_t thread;
     struct timespec until;
@@ -71,8 +82,13 @@ static bool in_time(void (*work)(void), int seconds)
     until.tv_sec += seconds;
     pthread_mutex_lock(&task.lock);
     int late = 0;
-    while (!task.done && late != ETIMEDOUT)
+    while (!task.done && late != ETIMEDOUT) {
         late = pthread_cond_timedwait(&task.changed, &task.lock, &until);
+        if (late == ETIMEDOUT && longer()) {
+            until.tv_sec += seconds;
+            late = 0;
+        }
+    }
     bool done = task.done;
     pthread_mutex_unlock(&task.lock);
     if (done)
@@ -204,12 +220,46 @@ static void end_mpi(void)
         MPI_Finalize();
 }
 
-// The program may have ended MPI itself; then before_finalize has done all this.
+// "4711 (my (odd) name) T 1 ...": T, by the last parenthesis. 0: there is none.
+static char process_state(pid_t pid)
+{
+    char path[64], text[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *f = fopen(path, "r");
+    if (!f)
+        return 0;
+    size_t n = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    text[n] = 0;
+    const char *name_end = strrchr(text, ')');
+    return name_end && name_end[1] == ' ' ? name_end[2] : 0;
+}
+
+// A rank may have much to do after its last call, so all others wait for it, as MPI's programs do; not for one that is stopped or
+// gone, as far as this host can tell.
+static bool others_run(void)
+{
+    if (!state.host_pids)
+        return true;
+    for (int i = 0; i < state.link.host_ranks; i++) {
+        if (!state.host_pids[i])
+            continue;
+        char found = process_state(state.host_pids[i]);
+        if (!found || strchr("TtZX", found))
+            return false;
+    }
+    return true;
+}
+
+// The program may have ended MPI itself; then before_finalize has done all this. Without MPI_Finalize launchers kill the ranks that
+// are left, and MPICH's takes a 0 of this rank for the job's: nobody would be told.
 static void at_exit(void)
 {
     int gone = 0;
-    if (MPI_Finalized(&gone) == MPI_SUCCESS && !gone)
-        (void)in_time(end_mpi, END_S);
+    if (MPI_Finalized(&gone) != MPI_SUCCESS || gone || in_time(end_mpi, END_S, others_run))
+        return;
+    fflush(NULL);
+    MPI_Abort(MPI_COMM_WORLD, PEER_EXIT);
 }
 
 static bool start_mpi(char *error, size_t n)
@@ -234,6 +284,25 @@ static bool start_mpi(char *error, size_t n)
     return true;
 }
 
+// Those of another name space have numbers that mean nothing here.
+static void gather_pids(MPI_Comm host)
+{
+    int own = (int)getpid();
+    int *pids = malloc((size_t)state.link.host_ranks * sizeof *pids);
+    state.host_pids = malloc((size_t)state.link.host_ranks * sizeof *state.host_pids);
+    // All ranks take part, with or without memory for what they learn.
+    int lacks = !pids || !state.host_pids, one_lacks = 1;
+    MPI_Allreduce(&lacks, &one_lacks, 1, MPI_INT, MPI_MAX, host);
+    if (!one_lacks && MPI_Allgather(&own, 1, MPI_INT, pids, 1, MPI_INT, host) == MPI_SUCCESS) {
+        for (int i = 0; i < state.link.host_ranks; i++)
+            state.host_pids[i] = process_state((pid_t)pids[i]) ? (pid_t)pids[i] : 0;
+    } else {
+        free(state.host_pids);
+        state.host_pids = NULL;
+    }
+    free(pids);
+}
+
 // Ranks of this host, and the cores that they may use together, whether or not each is bound to some of them.
 static void look_at_host(void)
 {
@@ -247,6 +316,7 @@ static void look_at_host(void)
         MPI_SUCCESS) {
         MPI_Comm_size(host, &state.link.host_ranks);
         MPI_Allreduce(&mine, &all, (int)sizeof mine, MPI_BYTE, MPI_BOR, host);
+        gather_pids(host);
         MPI_Comm_free(&host);
     }
     state.link.host_cores = CPU_COUNT(&all) > 0 ? CPU_COUNT(&all) : 1;
@@ -305,7 +375,7 @@ struct link *tsr_link_open(char *error, size_t n)
         snprintf(error, n, "an earlier job of this process failed");
         return NULL;
     }
-    if (!in_time(join_job, START_S)) {
+    if (!in_time(join_job, START_S, never)) {
         state.failed = true;
         snprintf(error, n, "it waits for a rank since %d s: one is absent or stopped", START_S);
         return NULL;

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// mpi_end.c - a rank that ends late, or never: `mpi_end late` and `mpi_end stopped`, started by test_mpi_end.py. The link itself is
+// compiled in, with one second between its looks instead of thirty.
+#define END_S 1
+#include "transport/mpi/mpi_link.c"
+
+#include <signal.h>
+
+int main(int argc, char **argv)
+{
+    char error[256] = "";
+    struct link *link = tsr_link_open(error, sizeof error);
+    if (!link || argc != 2) {
+        fprintf(stderr, "no link: %s\n", error);
+        return 2;
+    }
+    if (link->rank == 0 && strcmp(argv[1], "stopped") == 0)
+        raise(SIGSTOP);
+    if (link->rank == 0) {
+        sleep(4); // more than three looks of the others
+        puts("rank 0 has ended");
+    }
+    return 0;
+}
