@@ -52,22 +52,25 @@ CRASHES = {signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.S
 
 def is_launchers_code(transport, code, text):
     """mpirun has codes of its own for a rank that was killed: 128 and the signal, 9 or 15, or 1; not for one that crashed. Open MPI 4.1's may crash itself
-    when it ends, and says where: in its own orte_finalize."""
+    when it ends, and says where: in its own orte_finalize. MPICH's may die of SIGPIPE, of a proxy that went before it."""
     if family(transport) not in LAUNCHERS:
         return False
+    if code == -signal.SIGPIPE:
+        return family(transport) == "mpich"
     if code == -signal.SIGSEGV:
         return "orte_finalize" in text
     return code in (1, 9, 15) or code > 128 and code - 128 not in CRASHES
 
 
 def left_early(text):
-    """Open MPI's words for a rank that ended well without MPI_Finalize, as ours do when another does not come to it within half a minute."""
+    """Open MPI's words for a rank that ended well without MPI_Finalize: then it kills the others."""
     return "exiting improperly" in text
 
 
 def of_launcher(transport, text):
     words = ("BAD TERMINATION", "exiting improperly", "exited on signal", "noticed that process rank", "lost communication", "KILLED BY SIGNAL", "process manager error", "returned\na non-zero exit code",
-             "Shared memory error")  # MPICH's own last word, while it starts
+             "Shared memory error",  # MPICH's own last word, while it starts
+             "called MPI_Abort", "MPI_ABORT was invoked")  # by ranks that have ended and wait in vain for another
     return family(transport) in LAUNCHERS and any(w in text for w in words)
 
 
