@@ -185,6 +185,8 @@ tsr_status tsr_session_read(tsr_session *session, const char *path, size_t limit
                             size_t *bytes)
 {
     struct str whole = {0};
+    if (!text)
+        return tsr__missing(session, "text");
     tsr__arena_free(&session->results[RESULT_TEXT]);
     tsr_status status =
         tsr__file_read(session, &session->results[RESULT_TEXT], path, limit, &whole);

@@ -259,6 +259,10 @@ void tsr_folder_free(tsr_folder *folder)
 // differently.
 tsr_status tsr_folder_open(tsr_session *session, const char *path, tsr_folder **out)
 {
+    if (!path)
+        return tsr__missing(session, "path");
+    if (!out)
+        return tsr__missing(session, "out");
     tsr_folder *folder = tsr__alloc(session, sizeof *folder);
     if (!folder)
         return TSR_NOMEM;

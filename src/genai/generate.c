@@ -458,6 +458,8 @@ static tsr_status take_devices(tsr_generator *generator)
 tsr_status tsr_generator_open(tsr_folder *folder, const tsr_generate_options *options,
                               tsr_generator **out)
 {
+    if (!out)
+        return tsr__missing(folder->session, "out");
     tsr_generator *generator = tsr__alloc(folder->session, sizeof *generator);
     if (!generator)
         return TSR_NOMEM;

@@ -62,6 +62,8 @@ static bool decode(tsr_node *node)
 bool tsr_node_metadata_at(const tsr_node *node, size_t i, const char **key, const char **value)
 {
     tsr_model *model = node->graph->model;
+    if (!key || !value)
+        return false;
     if (node->flags & N_METADATA) {
         if (i >= node->n_metadata)
             return false;
@@ -84,6 +86,8 @@ bool tsr_node_metadata_at(const tsr_node *node, size_t i, const char **key, cons
 const char *tsr_node_metadata(const tsr_node *node, const char *key)
 {
     const char *name, *value;
+    if (!key)
+        return NULL;
     for (size_t i = 0; tsr_node_metadata_at(node, i, &name, &value); i++)
         if (strcmp(name, key) == 0)
             return value;
@@ -94,6 +98,8 @@ const char *tsr_node_metadata(const tsr_node *node, const char *key)
 tsr_status tsr_node_set_metadata(tsr_node *node, const char *key, const char *value)
 {
     tsr_model *model = node->graph->model;
+    if (!key)
+        return tsr__missing(model->session, "key");
     const char *now = tsr_node_metadata(node, key);
     if (!now && !value)
         return TSR_OK;

@@ -128,6 +128,8 @@ static void free_managed(struct dl_managed *managed)
 // One block of memory of its own holds all of it, so that it may outlive the session and be let go by any thread.
 tsr_status tsr_tensors_to_dlpack(const tsr_tensors *tensors, size_t i, void **out)
 {
+    if (!out)
+        return tsr__missing(tensors->session, "out");
     if (i >= tensors->n || tensors->at[i]->rank < 0)
         return TSR_INVALID;
     const struct tensor *tensor = tensors->at[i];

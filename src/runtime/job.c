@@ -39,6 +39,8 @@ static tsr_status open_as(tsr_session *session, const char *path, const tsr_run_
                           const struct job_kind *kind, bool states, tsr_job **out)
 {
     tsr_job *job = NULL;
+    if (!out)
+        return tsr__missing(session, "out");
     tsr_status st = tsr__job_new(session, options, &job);
     if (st != TSR_OK)
         goto close_job;

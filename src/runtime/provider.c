@@ -238,7 +238,7 @@ bool tsr_engine_device(tsr_session *session, const char *name, char *out, size_t
     tsr__text_init(&list, session);
     bool here = find(engine, kind, full, sizeof full, &list);
     tsr__text_free(&list);
-    if (here)
+    if (here && out)
         snprintf(out, cap, STR_FMT, STR_ARG(found));
     return here;
 }

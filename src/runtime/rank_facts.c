@@ -224,7 +224,7 @@ static void read_groups(struct message *in, struct arena *arena, tsr_rank_facts 
 bool tsr_run_rank(tsr_session *session, int rank, tsr_rank_facts *out)
 {
     struct engine *engine = session->engine;
-    if (!engine || rank < 0 || rank >= engine->n_facts)
+    if (!out || !engine || rank < 0 || rank >= engine->n_facts)
         return false;
     struct arena *arena = &engine->facts_arena;
     struct message in = {.bytes = engine->facts[rank].p, .end = engine->facts[rank].n};

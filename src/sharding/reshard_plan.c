@@ -156,6 +156,8 @@ tsr_status tsr_reshard_plan(tsr_session *session, const char *from, const char *
         return tsr__missing(session, "shape");
     if (!out)
         return tsr__missing(session, "out");
+    if (!n)
+        return tsr__missing(session, "n");
     struct arena *kept = &session->results[RESULT_CONNECT];
     struct connecting connecting = {from, to, pending, type, rank, shape};
     const struct tile_layout *first;

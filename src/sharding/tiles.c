@@ -112,6 +112,8 @@ tsr_status tsr_tiles(tsr_session *session, const char *text, int rank, const int
         return tsr__missing(session, "shape");
     if (!out)
         return tsr__missing(session, "out");
+    if (!n)
+        return tsr__missing(session, "n");
     struct arena *kept = &session->results[RESULT_TILES], scratch;
     struct tile_layout *layout = NULL;
     struct notation_error wrong = {0};

@@ -145,6 +145,8 @@ tsr_status tsr_topology_measure(tsr_session *session, const tsr_measure_options 
     tsr_measure_options own = {.size = sizeof own};
     const char *names[MEASURE_RANKS] = {NULL};
     tsr_topology *topology = NULL, *named = NULL;
+    if (!out)
+        return tsr__missing(session, "out");
     if (options)
         memcpy(&own, options, size_min(options->size, sizeof own));
     own.size = sizeof own;

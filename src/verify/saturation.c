@@ -72,6 +72,8 @@ tsr_status tsr_engine_saturates(tsr_session *session, const char *work, bool *ou
 {
     struct arena arena;
     struct scratch at = {0};
+    if (!out)
+        return tsr__missing(session, "out");
     tsr__arena_init(&arena, session);
     tsr_status st = tsr__scratch_open(session, &arena, work, &at);
     struct str path = {0};
