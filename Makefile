@@ -67,6 +67,11 @@ emulate: SETUP := tools/setup emulate
 emulate: all
 	@tools/emulate $(BUILD) $(CPUS)
 
+# The library and the tests in C on 64-bit ARM: cross-built, in qemu. Half an hour on two cores.
+arm: ## long: the library and the tests in C on 64-bit ARM, emulated
+	@tools/setup emulate
+	@SEARCHES='plan |$(SEARCHES)|api test_nomem|topology test_topology|sharding test_(check|reshard)' tools/arm64 build-arm64
+
 # Longer: TRIALS random shardings (200) of each small model, and of every NAME/model.onnx in MODELS, on 2 to 8 devices.
 trials: all
 	@tests/witness tests/e2e/trials.py $(BUILD)/tessera $(or $(TRIALS),200) $(MODELS)
@@ -144,6 +149,6 @@ uninstall:
 	@ninja -C $(BUILD) uninstall
 
 clean: ## removes the build folders
-	rm -rf build build-asan build-asan-clang build-tsan build-clang build-cov build-fuzz build-deb build-wheel
+	rm -rf build build-asan build-asan-clang build-tsan build-arm64 build-clang build-cov build-fuzz build-deb build-wheel
 
-.PHONY: deb dist distcheck hosts hand gpu help check sanitize tsan wheel all soak setup demo test prove trials torture nemesis hunt compat bench fuzz lint install uninstall clean
+.PHONY: deb dist distcheck hosts hand gpu help check sanitize tsan arm wheel all soak setup demo test prove trials torture nemesis hunt compat bench fuzz lint install uninstall clean
