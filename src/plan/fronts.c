@@ -434,6 +434,15 @@ tsr_status tsr__front_take(struct staging *staging, struct kind *kind, size_t i,
     return st;
 }
 
+void tsr__front_choose(struct staging *staging, struct kind *kind, size_t i, size_t j,
+                       const uint32_t *choice)
+{
+    select_range(staging, kind, i, j);
+    for (size_t n = kind->begin; n < kind->end; n++)
+        if (kind->nodes[n].strategy)
+            kind->nodes[n].choice = choice[n];
+}
+
 // The least is looked for in a program with rows but without a limit that counts.
 tsr_status tsr__front_least(struct staging *staging, struct kind *kind, size_t i, size_t j,
                             int64_t *out)

@@ -181,6 +181,8 @@ struct planner_scope {
     bool staged;                  // nodes are told their devices, even if they run whole
     bool one_stage;               // the first device is in no node: what is there gives the outputs
     const unsigned char *outside; // by node id: what it reads of the range must leave it
+    bool open; // what crosses to other ranges and from them costs nothing here (fronts.c)
+    const struct device_group *places; // by node: the devices of its stage; NULL: all have all
 };
 // Values at the ends of the graph, and whether they stay on their devices between runs.
 struct planner_ends {

@@ -5,6 +5,8 @@
 
 #include <stdlib.h>
 
+#define BODY_OF_STAGE (UINT32_MAX / 2) // strategies have smaller numbers
+
 // ---- readers -----------------------------------------------------------------------------------
 
 struct collecting {
@@ -77,7 +79,8 @@ struct readers tsr__planner_readers(struct planner *planner, struct arena *arena
     readers.stays = planner_stays(planner, value) && tsr_value_is_output(value);
     if (readers.stays)
         readers.last = planner->n_nodes;
-    bool given_on = (tsr_value_is_output(value) && !readers.stays) || collecting.leaves;
+    bool leaves = collecting.leaves && !planner->scope.open;
+    bool given_on = (tsr_value_is_output(value) && !readers.stays) || leaves;
     if (given_on && is_made_here(planner, value)) {
         struct reader *out = vec_push(arena, &collecting.list);
         if (out)
@@ -106,14 +109,27 @@ static uint32_t whole_on(struct planner *planner, const tsr_value *value, const 
     return PLAN_NO_LAYOUT;
 }
 
-// The caller wants it on the first device; a body wants it whole on all.
+// The devices that a node may run on, the first of which has its outputs: those of its stage, or all.
+static struct device_group place_of(const struct planner *planner, int64_t node)
+{
+    if (planner->scope.places && node >= 0)
+        return planner->scope.places[node];
+    return (struct device_group){planner->machine.all, (size_t)planner->machine.n};
+}
+
+// The caller wants it on the first device of those that make it; a body wants it whole on all.
 uint32_t tsr__planner_wanted(struct planner *planner, const struct reader *reader,
                              const tsr_value *value, uint32_t candidate)
 {
-    if (reader->node == SIZE_MAX)
-        return whole_on(planner, value, planner->machine.all, 1);
-    if (reader->captures)
-        return whole_on(planner, value, planner->machine.all, (size_t)planner->machine.n);
+    const tsr_node *from = tsr_value_producer(value);
+    if (reader->node == SIZE_MAX) {
+        int64_t maker = from ? planner->node_at[tsr__node_id(from)] : -1;
+        return whole_on(planner, value, place_of(planner, maker).devices, 1);
+    }
+    if (reader->captures) {
+        struct device_group place = place_of(planner, (int64_t)reader->node);
+        return whole_on(planner, value, place.devices, place.n);
+    }
     return planner->nodes[reader->node].strategy->at.at[candidate].in[reader->slot];
 }
 
@@ -160,6 +176,8 @@ uint32_t tsr__edge_end(const struct planner *planner, const struct reader *reade
 {
     if (reader->node == SIZE_MAX)
         return UINT32_MAX;
+    if (reader->captures && planner->scope.places)
+        return BODY_OF_STAGE + planner->nodes[reader->node].strategy->id; // tells its devices
     if (reader->captures)
         return UINT32_MAX - 1;
     return planner->nodes[reader->node].strategy->id;

@@ -239,6 +239,8 @@ tsr_status tsr__stages_prove(struct staging *staging, const struct line *line,
     add_runs(staging, line, at);
     out->objective = options->objective;
     out->cost = cost_of(staging, line, at, options->objective);
+    if (line->answer.feasible)
+        out->cost = line->answer.cost + staging->common;
     out->bound = smaller(least + common_time(staging), out->cost);
     out->optimal = out->bound == out->cost;
     out->stopped = staging->hasty && !out->optimal;
@@ -295,6 +297,8 @@ tsr_status tsr__stages_explain(struct staging *staging, const struct line *line,
             return explain_common(staging, common, out);
     }
     const struct stage *stage = &line->at[k];
+    if (line->answer.feasible)
+        return tsr__line_explain(staging, line, name, out);
     tsr_status st = tsr__front_explain(staging, stage->kind, stage->begin, stage->end,
                                        stage->memory, name, out);
     if (st != TSR_OK)

@@ -73,8 +73,12 @@ static tsr_status take_line(struct staging *staging, struct line *line,
 {
     for (size_t k = 0; k < line->n; k++) {
         struct stage *stage = &line->at[k];
-        tsr_status st = tsr__front_take(staging, stage->kind, stage->begin, stage->end,
-                                        stage->memory, &stage->point);
+        tsr_status st = TSR_OK;
+        if (line->answer.feasible)
+            tsr__front_choose(staging, stage->kind, stage->begin, stage->end, line->answer.choice);
+        else
+            st = tsr__front_take(staging, stage->kind, stage->begin, stage->end, stage->memory,
+                                 &stage->point);
         if (st != TSR_OK)
             return st;
         if (!settle(staging, stage, &usage[0]))
@@ -313,7 +317,10 @@ static tsr_status find_stages(struct staging *staging, const tsr_plan_options *o
     tsr_status st = check_number(staging, options->stages);
     if (st != TSR_OK)
         return st;
-    return tsr__stages_search(staging, options, MEASURE_TIME, line);
+    st = tsr__stages_search(staging, options, MEASURE_TIME, line);
+    if (st != TSR_OK || !line->n || staging->other || options->objective != TSR_LATENCY)
+        return st;
+    return tsr__line_solve(staging, line, &line->answer);
 }
 
 // No line was found: where the rival is a plan it is taken.
@@ -388,6 +395,7 @@ static bool staging_init(struct planner *planner, const tsr_plan_options *option
     for (int64_t device = 0; device < planner->machine.n; device++)
         out->limited = out->limited || out->memory > 0 ||
                        (out->memory == 0 && planner->machine.topology->device[device].memory > 0);
+    tsr__map_init(&out->told, &planner->arena, 64);
     tsr__map_init(&out->structures, &planner->arena, 256);
     tsr__map_init(&out->kinds, &planner->arena, 64);
     planner->scope.staged = true;

@@ -85,8 +85,9 @@ struct staging {
     struct range *ranges;        // from cut i to cut j: [i * (n_ranges + 1) + j]
     struct map structures, kinds;
     VEC(struct kind *) all_kinds;
-    double end; // by tsr__clock: no range is solved any more; 0: it does not matter
-    bool hasty; // ranges were left out, as there was no time for them
+    struct map told; // strategies of kinds on the devices of a block (stage_line.c)
+    double end;      // by tsr__clock: no range is solved any more; 0: it does not matter
+    bool hasty;      // ranges were left out, as there was no time for them
 };
 
 // What a node reads: its inputs, then what its bodies capture.
@@ -143,6 +144,9 @@ tsr_status tsr__front_least(struct staging *staging, struct kind *kind, size_t i
 // The same once more, without haste; kind->planner then holds the range with its nodes' choices.
 tsr_status tsr__front_take(struct staging *staging, struct kind *kind, size_t i, size_t j,
                            int64_t memory, struct point *out) TSR_MUST_USE;
+// The nodes of the range choose as they are told, by place in the graph; kind->planner then holds the range.
+void tsr__front_choose(struct staging *staging, struct kind *kind, size_t i, size_t j,
+                       const uint32_t *choice);
 // The ways to run a node of the range, and what the range then takes at best: choices of the summary.
 tsr_status tsr__front_explain(struct staging *staging, struct kind *kind, size_t i, size_t j,
                               int64_t memory, const char *node, tsr_plan_summary *out) TSR_MUST_USE;
@@ -171,9 +175,16 @@ struct stage_clock {
     int64_t time[STAGES_MOST], transfer[STAGES_MOST];
     int64_t latency, period;
 };
+// The best ways of all nodes of a line, found together.
+struct line_answer {
+    bool feasible;
+    int64_t cost, bound; // without the nodes that are in no stage
+    uint32_t *choice;    // by node: which way of its strategy
+};
 struct line {
     struct stage at[STAGES_MOST];
     size_t n;
+    struct line_answer answer;   // not feasible: each stage chooses by itself
     int64_t sum, most;           // as they were chosen, with what crosses priced whole
     struct stage_clock clock[2]; // of each model, once all nodes have their ways
 };
@@ -191,6 +202,13 @@ struct stage_usage {
     int64_t *own;                // constants and caches that the other model has not
     const unsigned char *shared; // by value id: the other model has it; NULL: there is one model
 };
+
+// stage_line.c: all stages at once, with what crosses cut as is best for both sides.
+tsr_status tsr__line_solve(struct staging *staging, const struct line *line,
+                           struct line_answer *out) TSR_MUST_USE;
+// The ways to run a node, and what the line then takes at best: choices of the summary.
+tsr_status tsr__line_explain(struct staging *staging, const struct line *line, const char *node,
+                             tsr_plan_summary *out) TSR_MUST_USE;
 
 // stage_clock.c: each node of the planner of all has one way. False: out of memory.
 bool tsr__stages_play(struct staging *staging, const struct line *line, struct stage_clock *out);
