@@ -144,7 +144,14 @@ static bool comes_from_outside(const struct planner *planner, const tsr_value *v
            (!from || planner->node_at[tsr__node_id(from)] < 0);
 }
 
-// What nodes of the range read and no node of it makes, but for constants.
+// A node of another range makes it.
+static bool crosses(const struct planner *planner, const tsr_value *value)
+{
+    const tsr_node *from = tsr_value_producer(value);
+    return from && planner->scope.outside && planner->scope.outside[tsr__node_id(from)];
+}
+
+// What nodes of the range read and no node of it makes, but for constants. Of an open range what crosses is nobody's.
 static void list_given(struct planner *planner)
 {
     planner->ends.given.n = 0;
@@ -157,6 +164,8 @@ static void list_given(struct planner *planner)
         for (size_t k = 0; k < n_reads; k++) {
             const tsr_value *value = tsr__reads_at(node, captures, k);
             if (!value || !comes_from_outside(planner, value))
+                continue;
+            if (planner->scope.open && crosses(planner, value))
                 continue;
             const tsr_value **at = vec_push(&planner->arena, &planner->ends.given);
             if (at)
@@ -206,6 +215,7 @@ struct range_solve {
     int64_t memory;    // of a device
     double until;      // its program must be made by then; 0: it does not matter
     bool late;         // it was not
+    bool open;         // what crosses costs nothing
     struct arena scratch;
     struct joint joint; // where there is another model: the program of both
     struct program *program;
@@ -269,6 +279,7 @@ static bool make_program(struct staging *staging, struct range_solve *solve, str
     struct planner *planner = &kind->planner;
     planner->work = &solve->scratch;
     planner->pace = (struct planner_pace){.end = solve->until, .heeds = solve->until > 0};
+    planner->scope.open = solve->open;
     select_range(staging, kind, solve->begin, solve->end);
     bool made = tsr__planner_program(planner, limit_of(staging, solve->memory));
     solve->late = solve->late || planner->pace.late;
@@ -304,6 +315,7 @@ static void end_range(struct range_solve *solve)
 {
     struct kind *kind = solve->kind;
     kind->planner.work = &kind->planner.arena;
+    kind->planner.scope.open = false;
     if (kind->other)
         kind->other->planner.work = &kind->other->planner.arena;
     tsr__arena_free(&solve->scratch);
@@ -330,16 +342,16 @@ static struct front *front_of(struct staging *staging, struct kind *kind, size_t
     if (!*f) {
         *f = ARENA_NEW(&kind->planner.arena, struct front);
         if (*f)
-            (*f)->least = -1;
+            (*f)->least = (*f)->ends = -1;
     }
     return *f;
 }
 
 // A point solves every limit between what it needs and that under which it is the best.
-static const struct point *find_point(const struct front *front, int64_t memory)
+static const struct point *find_point(const struct point *points, size_t n, int64_t memory)
 {
-    for (size_t i = 0; i < front->at.n; i++) {
-        const struct point *point = &front->at.at[i];
+    for (size_t i = 0; i < n; i++) {
+        const struct point *point = &points[i];
         if (point->limit >= memory && (!point->feasible || point->memory <= memory))
             return point;
     }
@@ -365,8 +377,19 @@ static tsr_status solve_range(struct staging *staging, struct range_solve *solve
     return st;
 }
 
-// A point that was found for another limit may do; else the range is solved, and the point kept. Without time for it nothing is
-// known of the range, and nothing fits.
+// Solves the range where no point is known of it. Without time for it nothing is known, and nothing fits: *late.
+static tsr_status solve_new(struct staging *staging, struct range_solve *solve, bool *late,
+                            struct point *out)
+{
+    tsr_status st = solve_range(staging, solve, late, out);
+    if (*late) {
+        staging->hasty = true;
+        *out = (struct point){0};
+    }
+    return st;
+}
+
+// A point that was found for another limit may do; else the range is solved, and the point kept.
 tsr_status tsr__front_at(struct staging *staging, struct kind *kind, size_t i, size_t j,
                          int64_t memory, struct point *out)
 {
@@ -375,19 +398,54 @@ tsr_status tsr__front_at(struct staging *staging, struct kind *kind, size_t i, s
     bool late = false;
     if (!front)
         return TSR_NOMEM;
-    const struct point *point = find_point(front, memory);
+    const struct point *point = find_point(front->at.at, front->at.n, memory);
     if (point) {
         *out = *point;
         return TSR_OK;
     }
-    tsr_status st = solve_range(staging, &solve, &late, out);
-    if (late) {
-        staging->hasty = true;
-        *out = (struct point){0};
-    }
+    tsr_status st = solve_new(staging, &solve, &late, out);
     if (st != TSR_OK || late)
         return st;
     struct point *at = vec_push(&kind->planner.arena, &front->at);
+    if (!at)
+        return TSR_NOMEM;
+    *at = *out;
+    return TSR_OK;
+}
+
+// Of large models ranges are not solved once more: a range that is open saves at most what its ends cost.
+static tsr_status less_ends(struct staging *staging, struct range_solve *solve, struct front *front,
+                            struct point *out)
+{
+    tsr_status st =
+        tsr__front_at(staging, solve->kind, solve->begin, solve->end, solve->memory, out);
+    if (st != TSR_OK || !out->feasible)
+        return st;
+    if (front->ends < 0)
+        front->ends = tsr__range_ends(staging, solve->kind, solve->begin, solve->end);
+    out->bound = larger(out->bound - front->ends, 0);
+    return TSR_OK;
+}
+
+tsr_status tsr__front_open(struct staging *staging, struct kind *kind, size_t i, size_t j,
+                           int64_t memory, struct point *out)
+{
+    struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = memory, .open = true};
+    struct front *front = front_of(staging, kind, i, j);
+    bool late = false;
+    if (!front)
+        return TSR_NOMEM;
+    if (staging->large)
+        return less_ends(staging, &solve, front, out);
+    const struct point *point = find_point(front->open.at, front->open.n, memory);
+    if (point) {
+        *out = *point;
+        return TSR_OK;
+    }
+    tsr_status st = solve_new(staging, &solve, &late, out);
+    if (st != TSR_OK || late)
+        return st;
+    struct point *at = vec_push(&kind->planner.arena, &front->open);
     if (!at)
         return TSR_NOMEM;
     *at = *out;

@@ -239,8 +239,12 @@ tsr_status tsr__stages_prove(struct staging *staging, const struct line *line,
     add_runs(staging, line, at);
     out->objective = options->objective;
     out->cost = cost_of(staging, line, at, options->objective);
-    if (line->answer.feasible)
+    if (line->answer.feasible) {
         out->cost = line->answer.cost + staging->common;
+        least = staging->least;
+        if (!least)
+            least = shared_out(staging);
+    }
     out->bound = smaller(least + common_time(staging), out->cost);
     out->optimal = out->bound == out->cost;
     out->stopped = staging->hasty && !out->optimal;

@@ -320,7 +320,7 @@ static tsr_status find_stages(struct staging *staging, const tsr_plan_options *o
     st = tsr__stages_search(staging, options, MEASURE_TIME, line);
     if (st != TSR_OK || !line->n || staging->other || options->objective != TSR_LATENCY)
         return st;
-    return tsr__line_solve(staging, line, &line->answer);
+    return tsr__stages_improve(staging, options, line, &staging->least);
 }
 
 // No line was found: where the rival is a plan it is taken.

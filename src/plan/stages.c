@@ -16,57 +16,20 @@
 //
 // For latency one stage on both devices is best (7). For throughput the slowest stage counts: two stages let runs come out
 // every 6 + 1 = 7 ms too, and the smaller sum decides for one stage.
-#include "plan/stages.h"
+#include "plan/stage_search.h"
 
 #include <stdlib.h>
 
 #define ALL_SIZES  8   // so many devices: blocks of every size; else powers of two and divisors
 #define ALL_STARTS 64  // so many devices: blocks begin anywhere; else at multiples of their size
-#define MAX_SIZES  64  // of blocks
 #define MAX_ORDERS 120 // of unlike devices
+#define ALL_ORDERS 4   // so many devices: those at unlike links in every order too
 #define MAX_CELLS  ((size_t)1 << 22)
 #define FEW_RANGES 4 // of a first, coarse search
-#define UNKNOWN    (-1)
-#define NEVER_FITS PLAN_NEVER
-
-// Devices that may hold a stage: `n` of the line from place `start` on. A block that may not start
-// there has no devices and no kind.
-struct block {
-    size_t start, n;
-    int64_t *devices; // ascending; the first has what others are to get
-    struct kind *kind;
-    int64_t memory;
-};
-// The best way to a state, and what it came from.
-struct cell {
-    int64_t sum, most;
-    size_t begin, before; // cuts: where its last stage begins, and the one before that
-    size_t block;
-};
-// One search: for one measure and one order of the devices at a time. `value` and `transfers`
-// depend on the order and are forgotten with it; fronts, by kind of block, are kept in the staging.
-struct search {
-    struct staging *staging;
-    int64_t *order; // devices in line
-    size_t sizes[MAX_SIZES], n_sizes;
-    struct block *blocks; // by start and size
-    int64_t *value;       // by range and block; UNKNOWN
-    struct cell *cells;   // by number of stages, begin of the last, cut and devices
-    size_t n_cells;
-    bool flows;               // each stage hands over to the next alone
-    size_t grain;             // every so many-th cut may end a stage
-    size_t smallest, largest; // devices of a stage: at least, at most
-    size_t least, most;       // stages
-    enum measure measure;
-    int64_t cap; // no stage may take more
-    bool bottleneck;
-    struct map transfers;
-    tsr_status status;
-};
 
 // ---- blocks ------------------------------------------------------------------------------------
 
-static size_t devices_of(const struct search *search)
+size_t tsr__search_devices(const struct search *search)
 {
     return (size_t)search->staging->planner->machine.n;
 }
@@ -74,7 +37,7 @@ static size_t devices_of(const struct search *search)
 // 4 devices: blocks of 1, 2, 3 and 4. 12 devices: of 1, 2, 3, 4, 6, 8 and 12.
 static void list_sizes(struct search *search)
 {
-    size_t n = devices_of(search);
+    size_t n = tsr__search_devices(search);
     search->n_sizes = 0;
     for (size_t k = 1; k <= n; k++) {
         bool power_of_two = (k & (k - 1)) == 0;
@@ -87,14 +50,14 @@ static void list_sizes(struct search *search)
 
 // On many devices, and in a coarse search, blocks do not overlap: of 128, blocks of 32 start at 0, 32, 64 and 96. Unlike
 // devices have kinds of blocks by the dozen, so a coarse search knows powers of two and all devices only.
-static bool may_start(const struct search *search, size_t start, size_t n)
+bool tsr__search_may_start(const struct search *search, size_t start, size_t n)
 {
     bool coarse = search->grain > 1, power_of_two = (n & (n - 1)) == 0;
-    if (start + n > devices_of(search) || n < search->smallest || n > search->largest)
+    if (start + n > tsr__search_devices(search) || n < search->smallest || n > search->largest)
         return false;
-    if (coarse && !power_of_two && n != devices_of(search))
+    if (coarse && !power_of_two && n != tsr__search_devices(search))
         return false;
-    return (!coarse && devices_of(search) <= ALL_STARTS) || start % n == 0;
+    return (!coarse && tsr__search_devices(search) <= ALL_STARTS) || start % n == 0;
 }
 
 // What each device of a block has, at least.
@@ -136,11 +99,11 @@ static bool give_kind(struct search *search, struct block *block)
 // Every block that may hold a stage, in the order of devices at hand.
 static bool list_blocks(struct search *search)
 {
-    for (size_t start = 0; start < devices_of(search); start++)
+    for (size_t start = 0; start < tsr__search_devices(search); start++)
         for (size_t z = 0; z < search->n_sizes; z++) {
             struct block *block = block_at(search, start, z);
             *block = (struct block){.start = start, .n = search->sizes[z]};
-            if (!may_start(search, start, block->n))
+            if (!tsr__search_may_start(search, start, block->n))
                 continue;
             block->devices = ARENA_ARRAY(&search->staging->planner->arena, int64_t, block->n);
             if (!block->devices)
@@ -225,7 +188,7 @@ static int64_t hand_over(struct search *search, struct staging *model, size_t fr
     const struct range *range = tsr__stages_range(model, from, to);
     size_t next = block->start + block->n;
     int64_t ps = 0;
-    if (!range || next >= devices_of(search))
+    if (!range || next >= tsr__search_devices(search))
         return 0;
     for (size_t i = 0; i < range->n_leave; i++)
         ps += send_time(search, model->planner, search->order[next - 1], &search->order[next], 1,
@@ -240,6 +203,37 @@ static int64_t hands_over(struct search *search, size_t from, size_t to, const s
     if (!staging->other)
         return own;
     return tsr__stages_both(staging, own, hand_over(search, staging->other, from, to, block));
+}
+
+// What bringing a value to the block takes at least, however both sides cut it: of n makers and m readers some pair moves a part of
+// n m or more, and the nearest pair does so soonest.
+static int64_t least_transfer(struct search *search, const struct block *block, int64_t bytes)
+{
+    int64_t least = NEVER_FITS;
+    int64_t part = bytes / (int64_t)(block->start * block->n);
+    for (size_t i = 0; i < block->start; i++)
+        for (size_t k = 0; k < block->n; k++) {
+            int64_t ends[2] = {search->order[i], block->devices[k]};
+            struct device_group pair = {ends, 2};
+            least = smaller(least, tsr__planner_combine(search->staging->planner, TSR_SEND, &pair,
+                                                        1, larger(part, 1)));
+        }
+    return least;
+}
+
+// The same of all that the range reads of others.
+static int64_t least_transfers(struct search *search, size_t i, size_t j, const struct block *block)
+{
+    const struct range *range = tsr__stages_range(search->staging, i, j);
+    int64_t ps = 0;
+    if (!range)
+        return NEVER_FITS;
+    if (block->start == 0)
+        return 0;
+    for (size_t k = 0; k < range->n_in; k++)
+        ps += least_transfer(search, block,
+                             tsr__stages_bytes(search->staging->planner, range->in[k]));
+    return smaller(ps, NEVER_FITS);
 }
 
 // ---- dynamic programming -----------------------------------------------------------------------
@@ -261,6 +255,12 @@ static int64_t measure(struct search *search, size_t i, size_t j, struct block *
         search->status = tsr__front_least(search->staging, block->kind, i, j, &bytes);
         return smaller(bytes, NEVER_FITS);
     }
+    if (search->measure == MEASURE_OPEN) {
+        search->status = tsr__front_open(search->staging, block->kind, i, j, block->memory, &point);
+        if (search->status != TSR_OK || !point.feasible)
+            return NEVER_FITS;
+        return smaller(point.bound + least_transfers(search, i, j, block), NEVER_FITS);
+    }
     search->status = tsr__front_at(search->staging, block->kind, i, j, block->memory, &point);
     if (search->status != TSR_OK || !point.feasible)
         return NEVER_FITS;
@@ -270,9 +270,9 @@ static int64_t measure(struct search *search, size_t i, size_t j, struct block *
 
 // The measure of the range from cut i to cut j on the block, asked once. After an error it stays
 // UNKNOWN, which callers see as a small number: they look at the status.
-static int64_t value_of(struct search *search, size_t i, size_t j, size_t block)
+int64_t tsr__search_value(struct search *search, size_t i, size_t j, size_t block)
 {
-    size_t n_blocks = devices_of(search) * search->n_sizes;
+    size_t n_blocks = tsr__search_devices(search) * search->n_sizes;
     int64_t *at = &search->value[(i * (search->staging->n_ranges + 1) + j) * n_blocks + block];
     if (*at == UNKNOWN && search->status == TSR_OK)
         *at = measure(search, i, j, &search->blocks[block]);
@@ -280,13 +280,13 @@ static int64_t value_of(struct search *search, size_t i, size_t j, size_t block)
 }
 
 // begin: where the last stage begins; only looked at where it decides what may follow.
-static struct cell *cell_at(struct search *search, size_t stages, size_t begin, size_t cut,
-                            size_t devices)
+struct cell *tsr__search_cell(struct search *search, size_t stages, size_t begin, size_t cut,
+                              size_t devices)
 {
     size_t cuts = search->staging->n_ranges + 1, at = stages;
     if (search->flows)
         at = stages * cuts + begin;
-    return &search->cells[(at * cuts + cut) * (devices_of(search) + 1) + devices];
+    return &search->cells[(at * cuts + cut) * (tsr__search_devices(search) + 1) + devices];
 }
 
 static bool better(const struct search *search, const struct cell *a, const struct cell *b)
@@ -328,12 +328,12 @@ static void try_stage(struct search *search, const struct cell *from, const stru
     if (search->flows && step->stages > 0 && !all_follow(search, step->begin, step->cut, j))
         return;
     // `own` counts for the latency; for the pace of runs the stage is also busy handing over.
-    int64_t own = value_of(search, step->cut, j, block), busy = own;
+    int64_t own = tsr__search_value(search, step->cut, j, block), busy = own;
     if (search->flows)
         busy += hands_over(search, step->cut, j, &search->blocks[block]);
     if (own >= NEVER_FITS || busy > search->cap)
         return;
-    struct cell *to = cell_at(search, step->stages + 1, step->cut, j, step->used + n);
+    struct cell *to = tsr__search_cell(search, step->stages + 1, step->cut, j, step->used + n);
     struct cell next = {from->sum + own, larger(busy, from->most), step->cut, from->begin, block};
     if (better(search, &next, to))
         *to = next;
@@ -343,16 +343,17 @@ static void try_stage(struct search *search, const struct cell *from, const stru
 // ends at the end of the graph.
 static void extend(struct search *search, struct step step)
 {
-    const struct cell from = *cell_at(search, step.stages, step.begin, step.cut, step.used);
+    const struct cell from =
+        *tsr__search_cell(search, step.stages, step.begin, step.cut, step.used);
     size_t last = search->staging->n_ranges, first = step.cut + 1;
     if (step.stages + 1 == search->most)
         first = last;
-    if (step.used >= devices_of(search))
+    if (step.used >= tsr__search_devices(search))
         return;
     for (step.size = 0; step.size < search->n_sizes; step.size++) {
         if (search->status != TSR_OK)
             return;
-        if (!may_start(search, step.used, search->sizes[step.size]))
+        if (!tsr__search_may_start(search, step.used, search->sizes[step.size]))
             continue;
         for (size_t j = first; j <= last; j++)
             if (j % search->grain == 0 || j == last)
@@ -368,9 +369,9 @@ static const struct cell *best_end(struct search *search, size_t *stages)
     const struct cell *best = NULL;
     size_t cuts = search->staging->n_ranges, begins = search->flows ? cuts : 1;
     for (size_t k = search->least; k <= search->most; k++)
-        for (size_t used = devices_of(search); used > 0; used--)
+        for (size_t used = tsr__search_devices(search); used > 0; used--)
             for (size_t begin = 0; begin < begins; begin++) {
-                const struct cell *cell = cell_at(search, k, begin, cuts, used);
+                const struct cell *cell = tsr__search_cell(search, k, begin, cuts, used);
                 if (cell->sum < INT64_MAX && (!best || better(search, cell, best))) {
                     best = cell;
                     *stages = k;
@@ -382,23 +383,23 @@ static const struct cell *best_end(struct search *search, size_t *stages)
 // Goes on from all states of that many stages and those cuts.
 static void extend_all(struct search *search, struct step step)
 {
-    for (step.used = step.stages; step.used < devices_of(search); step.used++) {
+    for (step.used = step.stages; step.used < tsr__search_devices(search); step.used++) {
         if (search->status != TSR_OK)
             return;
-        if (cell_at(search, step.stages, step.begin, step.cut, step.used)->sum < INT64_MAX)
+        if (tsr__search_cell(search, step.stages, step.begin, step.cut, step.used)->sum < INT64_MAX)
             extend(search, step);
     }
 }
 
 // Fills the cells, those of fewer stages first. Devices at either end of the line may stay idle.
-static const struct cell *run(struct search *search, size_t *stages)
+const struct cell *tsr__search_run(struct search *search, size_t *stages)
 {
     size_t cuts = search->staging->n_ranges;
     for (size_t i = 0; i < search->n_cells; i++)
         search->cells[i] = (struct cell){INT64_MAX, INT64_MAX, 0, 0, 0};
     // A line may begin at any device: those before it are idle from the start.
-    for (size_t used = 0; used < devices_of(search); used++)
-        *cell_at(search, 0, 0, 0, used) = (struct cell){0};
+    for (size_t used = 0; used < tsr__search_devices(search); used++)
+        *tsr__search_cell(search, 0, 0, 0, used) = (struct cell){0};
     size_t begins = search->flows ? cuts : 1, all = search->most * begins * cuts;
     for (size_t k = 0; k < search->most; k++)
         for (size_t begin = 0; begin < begins; begin++)
@@ -417,7 +418,7 @@ static const struct cell *run(struct search *search, size_t *stages)
 static void forget(struct search *search, enum measure what)
 {
     size_t n = (search->staging->n_ranges + 1) * (search->staging->n_ranges + 1) *
-               devices_of(search) * search->n_sizes;
+               tsr__search_devices(search) * search->n_sizes;
     for (size_t i = 0; i < n; i++)
         search->value[i] = UNKNOWN;
     search->measure = what;
@@ -445,7 +446,7 @@ static void read_line(struct search *search, size_t stages, const struct cell *c
             stage->transfer[1] =
                 transfer_of(search, search->staging->other, cell->begin, cut, block);
         cut = cell->begin;
-        cell = cell_at(search, k - 1, cell->before, cut, block->start);
+        cell = tsr__search_cell(search, k - 1, cell->before, cut, block->start);
     }
 }
 
@@ -454,13 +455,13 @@ static bool find_line(struct search *search, tsr_objective objective, struct lin
 {
     size_t stages = 0;
     search->bottleneck = objective == TSR_THROUGHPUT || search->measure == MEASURE_MEMORY;
-    const struct cell *end = run(search, &stages);
+    const struct cell *end = tsr__search_run(search, &stages);
     // `most` of the best end is the pace. The second run lets no stage be slower and minimises the
     // sum; a sum by itself says nothing about the pace.
     if (end && search->bottleneck && search->measure == MEASURE_TIME) {
         search->cap = end->most;
         search->bottleneck = false;
-        end = run(search, &stages);
+        end = tsr__search_run(search, &stages);
     }
     if (end)
         read_line(search, stages, end, out);
@@ -479,10 +480,40 @@ static bool alike(const tsr_topology *topology, size_t a, size_t b)
            memcmp(x->near, y->near, sizeof x->near) == 0;
 }
 
+// A message takes as long between any two devices. Asked of few.
+static bool links_alike(struct search *search)
+{
+    int64_t n = (int64_t)tsr__search_devices(search), first = -1;
+    for (int64_t from = 0; from < n; from++)
+        for (int64_t to = 0; to < n; to++) {
+            int64_t ends[2] = {from, to};
+            struct device_group pair = {ends, 2};
+            if (from == to)
+                continue;
+            int64_t ps =
+                tsr__planner_combine(search->staging->planner, TSR_SEND, &pair, 1, 1 << 20);
+            if (first < 0)
+                first = ps;
+            if (ps != first)
+                return false;
+        }
+    return true;
+}
+
+// Few devices on a ring or grid differ by where they are.
+static void label_places(struct search *search, size_t *label)
+{
+    size_t n = tsr__search_devices(search);
+    if (n > ALL_ORDERS || links_alike(search))
+        return;
+    for (size_t device = 0; device < n; device++)
+        label[device] = device;
+}
+
 // label: by device, the first that is like it.
 static void label_devices(const struct search *search, size_t *label)
 {
-    for (size_t device = 0; device < devices_of(search); device++)
+    for (size_t device = 0; device < tsr__search_devices(search); device++)
         for (label[device] = 0;
              !alike(search->staging->planner->machine.topology, label[device], device);)
             label[device]++;
@@ -515,7 +546,7 @@ static bool next_order(size_t *label, size_t n)
 // Devices of each label in descending order.
 static void order_by(struct search *search, const size_t *own, const size_t *label)
 {
-    size_t n = devices_of(search), next[ALL_SIZES];
+    size_t n = tsr__search_devices(search), next[ALL_SIZES];
     for (size_t i = 0; i < n; i++)
         next[i] = n;
     for (size_t i = 0; i < n; i++) {
@@ -542,6 +573,8 @@ static void try_order(struct search *search, tsr_objective objective, struct lin
     forget(search, what);
     if (!list_blocks(search))
         search->status = TSR_NOMEM;
+    else if (what == MEASURE_OPEN)
+        tsr__lines_of_order(search);
     else if (find_line(search, objective, &line) && (!best->n || beats(&line, best, objective)))
         *best = line;
 }
@@ -554,7 +587,7 @@ static int by_number(const void *a, const void *b)
 
 static bool is_descending(const struct search *search)
 {
-    size_t n = devices_of(search);
+    size_t n = tsr__search_devices(search);
     for (size_t i = 0; i < n; i++)
         if (search->order[i] != (int64_t)(n - 1 - i))
             return false;
@@ -564,13 +597,14 @@ static bool is_descending(const struct search *search)
 // In descending order; few unlike devices in every order.
 static void try_orders(struct search *search, tsr_objective objective, struct line *best)
 {
-    size_t n = devices_of(search), own[ALL_SIZES], label[ALL_SIZES];
+    size_t n = tsr__search_devices(search), own[ALL_SIZES], label[ALL_SIZES];
     for (size_t device = 0; device < n; device++)
         search->order[device] = (int64_t)(n - 1 - device);
     try_order(search, objective, best);
     if (n > ALL_SIZES || search->grain > 1 || search->smallest == search->largest)
         return;
     label_devices(search, own);
+    label_places(search, own);
     memcpy(label, own, n * sizeof *own);
     qsort(label, n, sizeof *label, by_number);
     for (int round = 1; round < MAX_ORDERS; round++) {
@@ -641,7 +675,7 @@ static void try_blocks_of(struct search *search, size_t n, tsr_objective objecti
             break;
     }
     search->smallest = 1;
-    search->largest = devices_of(search);
+    search->largest = tsr__search_devices(search);
     if (line.n && (!best->n || beats(&line, best, objective)))
         *best = line;
 }
@@ -651,7 +685,7 @@ static void try_blocks_of(struct search *search, size_t n, tsr_objective objecti
 static void find_any(struct search *search, tsr_objective objective, struct line *out)
 {
     try_blocks_of(search, 1, objective, out);
-    size_t share = devices_of(search) / search->least;
+    size_t share = tsr__search_devices(search) / search->least;
     if (search->status == TSR_OK && !search->staging->hasty && share > 1)
         try_blocks_of(search, share, objective, out);
 }
@@ -688,6 +722,19 @@ static tsr_status search_once(struct staging *staging, const tsr_plan_options *o
         refine(&search, objective, out);
     else
         try_orders(&search, objective, out);
+    return search.status;
+}
+
+tsr_status tsr__search_orders(struct staging *staging, const tsr_plan_options *options,
+                              struct line_trial *trial)
+{
+    struct search search;
+    struct line none = {0};
+    if (!search_init(&search, staging, options, false))
+        return TSR_NOMEM;
+    search.measure = MEASURE_OPEN;
+    search.trial = trial;
+    try_orders(&search, TSR_LATENCY, &none);
     return search.status;
 }
 

@@ -28,7 +28,9 @@ struct point {
 // Points of a range on a kind of block, as far as they were asked for.
 struct front {
     VEC(struct point) at;
-    int64_t least; // bytes without which nothing fits; -1: not asked for
+    VEC(struct point) open; // where what crosses costs nothing
+    int64_t least;          // bytes without which nothing fits; -1: not asked for
+    int64_t ends;           // what crosses costs at most as it is priced whole; -1: not asked for
 };
 struct kind {
     struct planner planner; // devices are those of the first block of the kind
@@ -87,7 +89,9 @@ struct staging {
     VEC(struct kind *) all_kinds;
     struct map told; // strategies of kinds on the devices of a block (stage_line.c)
     double end;      // by tsr__clock: no range is solved any more; 0: it does not matter
+    bool large;      // ranges that are open are not solved by themselves (fronts.c)
     bool hasty;      // ranges were left out, as there was no time for them
+    int64_t least;   // picoseconds: no line takes less (stage_lines.c); 0: nothing was proved
 };
 
 // What a node reads: its inputs, then what its bodies capture.
@@ -133,11 +137,16 @@ bool tsr__stages_over(const struct staging *staging);
 // NULL: out of memory.
 struct kind *tsr__stages_kind(struct staging *staging, const int64_t *devices, size_t n);
 const struct range *tsr__stages_range(struct staging *staging, size_t i, size_t j);
+// range_ends.c: picoseconds.
+int64_t tsr__range_ends(struct staging *staging, struct kind *kind, size_t i, size_t j);
 // The number of the structure that a key tells; UINT32_MAX: out of memory.
 uint32_t tsr__stages_structure(struct staging *staging, struct str key);
 // The best time of a range on a block of the kind under a limit.
 tsr_status tsr__front_at(struct staging *staging, struct kind *kind, size_t i, size_t j,
                          int64_t memory, struct point *out) TSR_MUST_USE;
+// The same where what crosses to and from other ranges costs nothing, however it lies: out->bound is below every plan of the range.
+tsr_status tsr__front_open(struct staging *staging, struct kind *kind, size_t i, size_t j,
+                           int64_t memory, struct point *out) TSR_MUST_USE;
 // The least memory of a device with which it could be done; INT64_MAX: none.
 tsr_status tsr__front_least(struct staging *staging, struct kind *kind, size_t i, size_t j,
                             int64_t *out) TSR_MUST_USE;
@@ -156,9 +165,9 @@ tsr_status tsr__front_export(struct staging *staging, struct kind *kind, size_t 
 void tsr__stages_free(struct staging *staging);
 
 // stages.c
-// The best stages by that measure: least time, least that was proved, least memory on the fullest device. TSR_OK also
-// where nothing fits: then out->n is 0.
-enum measure { MEASURE_TIME, MEASURE_BOUND, MEASURE_MEMORY };
+// The best stages by that measure: least time, least that was proved, the same where what crosses costs next to nothing, least
+// memory on the fullest device. TSR_OK also where nothing fits: then out->n is 0.
+enum measure { MEASURE_TIME, MEASURE_BOUND, MEASURE_OPEN, MEASURE_MEMORY };
 // A choice of stages.
 struct stage {
     size_t begin, end; // cuts
@@ -190,6 +199,11 @@ struct line {
 };
 tsr_status tsr__stages_search(struct staging *staging, const tsr_plan_options *options,
                               enum measure what, struct line *out) TSR_MUST_USE;
+
+// stage_lines.c: lines that may take less than this one, each with all its stages at once; the best becomes *line. For latency, of
+// one model. *least: no line takes less, as far as was proved; 0: nothing was.
+tsr_status tsr__stages_improve(struct staging *staging, const tsr_plan_options *options,
+                               struct line *line, int64_t *least) TSR_MUST_USE;
 
 // One model's stages as a summary tells them. Times are of its own runs.
 struct told_stages {

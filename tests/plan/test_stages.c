@@ -196,7 +196,11 @@ static void stages_share_devices_best(void **state)
         struct net *t = net_new("full:4", FLOPS * SLOW, BANDWIDTH * SLOW, LATENCY, LINK);
         plan_stages(t, &c, 2, (tsr_objective)what);
         check_stages(t, &c);
-        assert_int_equal(t->p.cost, what == TSR_LATENCY ? want.latency : want.period);
+        // For latency all stages are planned together, and what crosses need not be whole.
+        if (what == TSR_LATENCY)
+            assert_true(t->p.cost <= want.latency && t->p.optimal);
+        else
+            assert_int_equal(t->p.cost, want.period);
         assert_true(t->p.stages[0].n_devices + t->p.stages[1].n_devices > 2);
         net_free(t);
     }

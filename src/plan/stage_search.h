@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// stage_search.h - between the files that look for the best line of stages: stages.c fills the cells, stage_lines.c walks them.
+#ifndef TSR_PLAN_STAGE_SEARCH_H
+#define TSR_PLAN_STAGE_SEARCH_H
+
+#include "plan/stages.h"
+
+#define MAX_SIZES  64 // of blocks
+#define UNKNOWN    (-1)
+#define NEVER_FITS PLAN_NEVER
+
+// Devices that may hold a stage: `n` of the line from place `start` on. A block that may not start
+// there has no devices and no kind.
+struct block {
+    size_t start, n;
+    int64_t *devices; // ascending; the first has what others are to get
+    struct kind *kind;
+    int64_t memory;
+};
+// The best way to a state, and what it came from.
+struct cell {
+    int64_t sum, most;
+    size_t begin, before; // cuts: where its last stage begins, and the one before that
+    size_t block;
+};
+// One search: for one measure and one order of the devices at a time. `value` and `transfers`
+// depend on the order and are forgotten with it; fronts, by kind of block, are kept in the staging.
+struct search {
+    struct staging *staging;
+    int64_t *order; // devices in line
+    size_t sizes[MAX_SIZES], n_sizes;
+    struct block *blocks; // by start and size
+    int64_t *value;       // by range and block; UNKNOWN
+    struct cell *cells;   // by number of stages, begin of the last, cut and devices
+    size_t n_cells;
+    bool flows;               // each stage hands over to the next alone
+    size_t grain;             // every so many-th cut may end a stage
+    size_t smallest, largest; // devices of a stage: at least, at most
+    size_t least, most;       // stages
+    enum measure measure;
+    int64_t cap; // no stage may take more
+    bool bottleneck;
+    struct map transfers;
+    struct line_trial *trial; // of MEASURE_OPEN: what is done with each order of devices
+    tsr_status status;
+};
+
+// stages.c
+size_t tsr__search_devices(const struct search *search);
+// A block of that many devices may begin at that place of the line.
+bool tsr__search_may_start(const struct search *search, size_t start, size_t n);
+// The measure of the range from cut i to cut j on the block; NEVER_FITS: it cannot be there. After an error the status tells.
+int64_t tsr__search_value(struct search *search, size_t i, size_t j, size_t block);
+struct cell *tsr__search_cell(struct search *search, size_t stages, size_t begin, size_t cut,
+                              size_t devices);
+// Fills the cells. The best final state; NULL: there is none.
+const struct cell *tsr__search_run(struct search *search, size_t *stages);
+// Tries every order of the devices that there is time for.
+tsr_status tsr__search_orders(struct staging *staging, const tsr_plan_options *options,
+                              struct line_trial *trial) TSR_MUST_USE;
+
+// stage_lines.c: looks at the lines of one order of devices, once the blocks are listed.
+void tsr__lines_of_order(struct search *search);
+
+#endif
