@@ -84,9 +84,11 @@ torture: all ## long: no memory, failing I/O and SIGKILL at every point of every
 # Ranks killed, stopped and delayed at random moments, COUNT=1000 times on each transport. SEED=1, TRANSPORT=shm,ucx,openmpi..., MINUTES=m, JOBS=2, TIMEOUT=4.
 nemesis: all ## long: ranks killed, stopped and delayed on every transport
 	@tests/witness tests/nemesis/nemesis.py $(BUILD)/tessera $(foreach v,COUNT SEED TRANSPORT MINUTES JOBS TIMEOUT,$(if $($(v)),$(v)=$($(v))))
-# Plans against random shardings by hand: 60 of each of 200 small models, none of which may simulate faster than what a plan calls the least.
+# Plans against random shardings and stages by hand: 60 of each of 200 small models, none of which may simulate faster than what a
+# plan calls the least.
 hand: all
 	@$(BUILD)/tests/api/api_test_hand $(or $(MODELS),200) $(or $(SHARDINGS),60) $(or $(SEED),1)
+	@$(BUILD)/tests/api/api_test_hand_stages $(or $(MODELS),200) $(or $(SHARDINGS),60) $(or $(SEED),1)
 
 # Wrong results hunted for: random graphs, each cut in several ways, judged by Python's ONNX Runtime. GRAPHS=1000, SEED=1, MINUTES=m, JOBS=k;
 # the same SEED goes on where it ended. Finds are made smaller and written to build/hunt/SEED.
