@@ -44,7 +44,7 @@ static const char *first_symbol(const tsr_value *value)
 }
 
 // The symbol that stands first in an input and has a size; of several the largest.
-static void find_batch(struct blocks *blocks)
+void tsr__blocks_find_batch(struct blocks *blocks)
 {
     const tsr_graph *graph = tsr_model_graph(blocks->planner->model);
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
@@ -53,7 +53,7 @@ static void find_batch(struct blocks *blocks)
         int64_t size = symbol ? size_of(blocks->options, symbol) : 0;
         if (size > blocks->batch_size) {
             blocks->batch = symbol;
-            blocks->batch_size = size;
+            blocks->batch_size = blocks->shared = size;
         }
     }
 }
@@ -62,10 +62,10 @@ static void find_batch(struct blocks *blocks)
 // Batch 12 on 8 blocks: 6 copies of 2 each, since 8 and 7 do not divide 12. Without a batch 1.
 static int64_t copies_of(const struct blocks *blocks, int64_t n_blocks)
 {
-    int64_t copies = blocks->batch_size;
-    if (blocks->batch)
-        copies = smaller(n_blocks, blocks->batch_size);
-    while (copies > 1 && blocks->batch_size % copies)
+    if (!blocks->batch)
+        return 1;
+    int64_t copies = smaller(n_blocks, blocks->shared);
+    while (copies > 1 && blocks->shared % copies)
         copies--;
     return larger(copies, 1);
 }
@@ -160,7 +160,7 @@ static bool list_fast(struct blocks *blocks)
 
 // Blocks of 1, 2, 4 ... 64 devices from the first on, each as often as the batch allows. What the small ones, which are solved
 // soon, leave of their time is the large ones'.
-static bool list_alike(struct blocks *blocks)
+bool tsr__blocks_list_alike(struct blocks *blocks)
 {
     struct planner *planner = blocks->planner;
     int64_t *first = ARENA_ARRAY(&planner->arena, int64_t, BLOCK_MOST);
@@ -203,9 +203,7 @@ static const tsr_dim_size *share_of(struct blocks *blocks, int64_t copies)
     return sizes;
 }
 
-// A planner of its own for the block, up to its program. It must be ended once `made` is set,
-// whatever this returns.
-static tsr_status start_block(struct blocks *blocks, struct block_plan *plan)
+tsr_status tsr__block_open(struct blocks *blocks, struct block_plan *plan)
 {
     struct planner *planner = &plan->planner;
     const tsr_plan_options *options = blocks->options;
@@ -222,12 +220,7 @@ static tsr_status start_block(struct blocks *blocks, struct block_plan *plan)
     if (!sizes || !tsr__planner_devices(planner) ||
         !tsr__planner_values(planner, sizes, options->n_sizes))
         return TSR_NOMEM;
-    tsr_status st = tsr__planner_states(planner, options->state, options->n_state);
-    if (st != TSR_OK)
-        return st;
-    if (!tsr__planner_list(planner) || !tsr__planner_build(planner, options->memory))
-        return TSR_NOMEM;
-    return TSR_OK;
+    return tsr__planner_states(planner, options->state, options->n_state);
 }
 
 // left: blocks that are still to be planned, with this one; each has an equal share of what is left of the budget. beat: what a
@@ -238,9 +231,12 @@ static tsr_status plan_block(struct blocks *blocks, struct block_plan *plan, siz
     struct budget *all = blocks->planner->budget;
     plan->budget = tsr__budget_part(all, 1.0 / (double)left);
     uint64_t work = plan->budget.work;
-    tsr_status st = start_block(blocks, plan);
+    tsr_status st = tsr__block_open(blocks, plan);
     if (st != TSR_OK)
         return st;
+    if (!tsr__planner_list(&plan->planner) ||
+        !tsr__planner_build(&plan->planner, blocks->options->memory))
+        return TSR_NOMEM;
     plan->planner.beat = beat;
     st = tsr__planner_solve(&plan->planner, &plan->planner.program, &plan->result);
     tsr__budget_spend(all, work - plan->budget.work);
@@ -343,7 +339,7 @@ static bool lift_node(struct blocks *blocks, const struct block_plan *plan, size
 }
 
 // False: some value cannot be told so; the nodes are as they were.
-static bool lift_all(struct blocks *blocks, const struct block_plan *plan)
+bool tsr__block_lift(struct blocks *blocks, const struct block_plan *plan)
 {
     struct planner *planner = blocks->planner;
     struct plan_node *before = ARENA_ARRAY(&planner->arena, struct plan_node, planner->n_nodes + 1);
@@ -374,7 +370,7 @@ static void count_sums(struct block_choice *out, size_t n)
 }
 
 // Every copy has the memory and the communication of the first; who is in none has nothing.
-static bool tell_block(struct blocks *blocks, struct block_plan *plan, struct block_choice *out)
+bool tsr__block_tell(struct blocks *blocks, struct block_plan *plan, struct block_choice *out)
 {
     struct arena *arena = &blocks->planner->session->results[RESULT_PLAN];
     size_t n = (size_t)plan->n, all = (size_t)blocks->planner->machine.n;
@@ -517,7 +513,7 @@ static tsr_status take_best(struct blocks *blocks, struct program_result *all,
     for (struct block_plan *best = best_of(blocks); best; best = best_of(blocks)) {
         if (!is_better(planner, all, best))
             return TSR_OK;
-        if (!lift_all(blocks, best)) {
+        if (!tsr__block_lift(blocks, best)) {
             if (planner->arena.failed)
                 return TSR_NOMEM;
             best->result.feasible = false; // the next one then
@@ -530,7 +526,7 @@ static tsr_status take_best(struct blocks *blocks, struct program_result *all,
         planner->scope.one_stage = best->devices[0] != 0;
         planner->memory.exceeds = best->planner.memory.exceeds;
         planner->block = &best->planner;
-        if (!tell_block(blocks, best, out))
+        if (!tsr__block_tell(blocks, best, out))
             return TSR_NOMEM;
         return TSR_OK;
     }
@@ -572,11 +568,11 @@ tsr_status tsr__plan_blocks(struct planner *planner, const tsr_plan_options *opt
         return TSR_OK;
     blocks->planner = planner;
     blocks->options = options;
-    find_batch(blocks);
+    tsr__blocks_find_batch(blocks);
     bool alike = tsr__planner_alike(planner);
     if (alike && !large && !may_share(blocks, all))
         return TSR_OK;
-    bool listed = alike ? list_alike(blocks) : list_fast(blocks);
+    bool listed = alike ? tsr__blocks_list_alike(blocks) : list_fast(blocks);
     if (!listed)
         return TSR_NOMEM;
     tsr_status st = plan_all(blocks, all);

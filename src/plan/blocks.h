@@ -22,11 +22,27 @@ struct blocks {
     const tsr_plan_options *options;
     const char *batch; // the symbol that copies share; NULL: none
     int64_t batch_size;
+    int64_t
+        shared; // what the copies must divide: the batch, or what two models have of theirs in common
     bool whole; // the node at hand cannot be cut: every copy has all of what it takes and gives
     struct block_plan at[BLOCK_TRIES];
     size_t n;
     struct map lifted; // layouts of the block at hand, by number and shared dimension
 };
+
+// blocks.c
+// Finds the symbol of the batch, which must have been given a size, in the inputs of the model.
+void tsr__blocks_find_batch(struct blocks *blocks);
+// Lists blocks of 1, 2, 4 ... 64 devices from the first on, each as often as the batch allows. False: out of memory.
+bool tsr__blocks_list_alike(struct blocks *blocks);
+// A planner of its own for the block, with its values and states; plan->budget has been set. It must be ended once `made` is
+// set, whatever this returns.
+tsr_status tsr__block_open(struct blocks *blocks, struct block_plan *plan) TSR_MUST_USE;
+// Tells the nodes of the whole machine's planner what was chosen for the block. False: some value cannot be told so, and the
+// nodes are as they were; or out of memory.
+bool tsr__block_lift(struct blocks *blocks, const struct block_plan *plan);
+// Memory and communication of all copies. False: out of memory.
+bool tsr__block_tell(struct blocks *blocks, struct block_plan *plan, struct block_choice *out);
 
 // block_price.c
 // The dimension in which a value has the batch: BATCH_NOWHERE, or BATCH_UNCLEAR where it cannot be told.

@@ -39,6 +39,24 @@ bool tsr__joint_twins(struct planner *const planners[2], struct twins *out);
 // The program of both, in the first planner's `work`. Planners, twins, runs and links are given; the planners have their programs.
 // False: out of memory.
 bool tsr__joint_program(struct joint *joint);
+// joint_answer.c
+// Lists and builds both programs, and the one of both with its pace; where there was no time for them there is none. False: out of
+// memory.
+bool tsr__joint_build(struct joint *joint, struct twins *twins, int64_t memory);
+// Memory counts where the caller gave a number or a topology.
+int64_t tsr__joint_limit(const tsr_plan_options *options);
+// What both hold on each device at the worst time, of what each holds; peak has room for both, one after the other, and the
+// first half gets the answer. False: out of memory.
+bool tsr__joint_memory(struct joint *joint, const tsr_plan_part *parts, int64_t *memory,
+                       int64_t *peak);
+// Numbers of the first model become the summary's own; cost and bound are of both.
+void tsr__joint_sum_up(const struct joint *joint, const struct program_result *result,
+                       const tsr_plan_part *parts, tsr_plan_summary *out);
+// joint_blocks.c: both planned for a block of devices, which all others repeat. *found: there is a plan, and it is written.
+tsr_status tsr__plan_joint_blocks(struct planner *planner, struct planner *with,
+                                  const tsr_plan_options *options, tsr_plan_summary *out,
+                                  bool *found) TSR_MUST_USE;
+
 // The first model's output that becomes the other's cache: it has the name of that one's present value. NULL: it has none.
 const tsr_value *tsr__joint_handed(const struct planner *first, const struct state_pair *pair);
 // By model and value id, what the other model has too: weights, and caches that the first hands over to the second. False: out of

@@ -45,9 +45,8 @@ static tsr_status write_part(struct joint *joint, int m, const uint32_t *choice,
     return TSR_OK;
 }
 
-// Numbers that the first model stands for are the summary's own; cost and bound are of both.
-static void sum_up(const struct joint *joint, const struct program_result *result,
-                   const tsr_plan_part *parts, tsr_plan_summary *out)
+void tsr__joint_sum_up(const struct joint *joint, const struct program_result *result,
+                       const tsr_plan_part *parts, tsr_plan_summary *out)
 {
     out->parts = parts;
     out->n_parts = 2;
@@ -69,7 +68,8 @@ static void sum_up(const struct joint *joint, const struct program_result *resul
 
 // What both hold on a device at the worst time: one of them runs, and of the other the constants and caches lie there that the
 // first has not. Prefill takes 3 GiB and decode 2; decode has a table of its own of 2 GiB: the worst is prefill's 3 + 2.
-static bool add_up(struct joint *joint, const tsr_plan_part *parts, int64_t *memory, int64_t *peak)
+bool tsr__joint_memory(struct joint *joint, const tsr_plan_part *parts, int64_t *memory,
+                       int64_t *peak)
 {
     size_t n = (size_t)joint->planners[0]->machine.n;
     unsigned char *shared[2];
@@ -106,12 +106,12 @@ static tsr_status tell(struct joint *joint, const struct program_result *result,
         if (st != TSR_OK)
             return st;
     }
-    if (!add_up(joint, parts, memory, peak))
+    if (!tsr__joint_memory(joint, parts, memory, peak))
         return TSR_NOMEM;
     *out = (tsr_plan_summary){.size = sizeof *out, .devices = n, .feasible = true};
     out->memory = memory;
     out->peak = peak;
-    sum_up(joint, result, parts, out);
+    tsr__joint_sum_up(joint, result, parts, out);
     return TSR_OK;
 }
 
@@ -132,8 +132,7 @@ static tsr_status refuse(struct joint *joint, bool proved, tsr_plan_summary *out
     return tsr__planner_say_none(planner, "plan of both models", proved, out->needs_bytes);
 }
 
-// Memory counts where the caller gave a number or a topology.
-static int64_t memory_limit(const tsr_plan_options *options)
+int64_t tsr__joint_limit(const tsr_plan_options *options)
 {
     if (options->memory > 0 || options->topology)
         return options->memory;
@@ -170,8 +169,7 @@ static void join_paces(struct joint *joint)
     first->least = tsr__joint_time(first->least, joint->runs[1], second->least) >> joint->shift;
 }
 
-// Both programs, and the one of both; where there was no time for them there is none. False: out of memory.
-static bool build_both(struct joint *joint, struct twins *twins, int64_t memory)
+bool tsr__joint_build(struct joint *joint, struct twins *twins, int64_t memory)
 {
     if (!build(joint, memory) || !tsr__joint_twins(joint->planners, twins))
         return false;
@@ -194,7 +192,7 @@ tsr_status tsr__plan_joint(struct planner *planner, struct planner *with,
                           .link_arena = &planner->arena,
                           .runs = {1, larger(options->steps, 1)}};
     tsr__map_init(&links, &planner->arena, 256);
-    if (!build_both(&joint, &twins, memory_limit(options)))
+    if (!tsr__joint_build(&joint, &twins, tsr__joint_limit(options)))
         return TSR_NOMEM;
     tsr_status st = solve(&joint, options, out);
     tsr__budget_told(planner->budget);
