@@ -315,6 +315,24 @@ static tsr_status solve(struct planner *planner, const tsr_plan_options *options
     return take_found(planner, options, &found, out);
 }
 
+// Both on all devices at once; of a large machine as blocks that do the same, if any will do.
+static tsr_status plan_both(struct planner *planner, struct planner *other,
+                            const tsr_plan_options *options, tsr_plan_summary *out)
+{
+    bool found = false, many = planner->machine.n > PLAN_MAX_AT_ONCE;
+    if (!tsr__blocks_only(planner, options) || !tsr__blocks_only(other, options)) {
+        if (many)
+            return refuse_unlike(planner);
+        return tsr__plan_joint(planner, other, options, out);
+    }
+    tsr_status st = tsr__plan_joint_blocks(planner, other, options, out, &found);
+    if (st != TSR_OK || found)
+        return st;
+    if (many)
+        return refuse_small(planner);
+    return tsr__plan_joint(planner, other, options, out);
+}
+
 // Reads what is said of the other model, and plans both.
 static tsr_status solve_both(struct planner *planner, struct planner *other,
                              const tsr_plan_options *options, tsr_plan_summary *out)
@@ -336,22 +354,10 @@ static tsr_status solve_both(struct planner *planner, struct planner *other,
     if (options->stages || planner->hand_staged)
         st = tsr__plan_stages(planner, other, options, NULL, out);
     else
-        st = tsr__plan_joint(planner, other, options, out);
+        st = plan_both(planner, other, options, out);
     if (st != TSR_OK)
         return st;
     return tsr__planner_keep_sizes(other, options->with_sizes, options->n_with_sizes);
-}
-
-// Both at once are planned on all devices, not as blocks that do the same.
-static tsr_status refuse_many(struct planner *planner)
-{
-    tsr__diag(
-        planner->session, DIAG_plan_devices, NULL,
-        "plan both for one block of devices (hosts:8x8), and let copies of it run beside each "
-        "other, each with its share of the requests",
-        "%lld devices; two models are planned together for at most %d",
-        (long long)planner->machine.n, PLAN_MAX_AT_ONCE);
-    return TSR_UNSUPPORTED;
 }
 
 // Together with another model.
@@ -364,8 +370,6 @@ static tsr_status solve_with(struct planner *planner, const tsr_plan_options *op
                   "load the other model on its own in the same session", "the two models are one");
         return TSR_INVALID;
     }
-    if (planner->machine.n > PLAN_MAX_AT_ONCE)
-        return refuse_many(planner);
     tsr__planner_start(&other, options->with);
     other.budget = planner->budget;
     other.machine.topology = planner->machine.topology;

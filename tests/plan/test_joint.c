@@ -313,21 +313,6 @@ static void wrong_pairs_are_refused(void **state)
     net_free(t);
 }
 
-// So many devices are planned as blocks, which two models are not: said, with what to do.
-static void many_devices_are_refused(void **state)
-{
-    (void)state;
-    struct net *t = net_new("hosts:256x8", FLOPS, BANDWIDTH, LATENCY, LINK);
-    add_layer(t, t->m, 64, NULL);
-    t->o.with = add_model(t);
-    add_layer(t, t->o.with, 1, NULL);
-    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_UNSUPPORTED);
-    size_t n = tsr_finding_count(t->session);
-    assert_string_equal(tsr_finding_at(t->session, n - 1).code, "plan-devices");
-    tsr_model_free(t->o.with);
-    net_free(t);
-}
-
 static void memory_may_fail(void **state)
 {
     (void)state;
@@ -361,7 +346,6 @@ int main(void)
         cmocka_unit_test(wrong_states_are_refused),
         cmocka_unit_test(told_memory_has_both),
         cmocka_unit_test(wrong_pairs_are_refused),
-        cmocka_unit_test(many_devices_are_refused),
         cmocka_unit_test(memory_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
