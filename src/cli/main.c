@@ -257,10 +257,10 @@ int main(int argc, char **argv)
         return help_all(stderr);
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") ||
         (!strcmp(argv[1], "help") && argc == 2))
-        return help_all(stdout);
+        return end_output(help_all(stdout));
     if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "version")) {
         printf("tessera %s\n", tsr_version());
-        return EXIT_DONE;
+        return end_output(EXIT_DONE);
     }
     bool help = !strcmp(argv[1], "help");
     const char *name = argv[1 + help];
@@ -274,6 +274,6 @@ int main(int argc, char **argv)
         return EXIT_USAGE;
     }
     if (help)
-        return help_command(cli.command);
+        return end_output(help_command(cli.command));
     return run_command(&cli, argc, argv);
 }

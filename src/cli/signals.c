@@ -136,7 +136,7 @@ static void on_bus(int number, siginfo_t *info, void *context)
 
 void cli_signals(tsr_session *session)
 {
-    static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGXCPU, SIGXFSZ};
+    static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGXCPU};
     struct sigaction action;
     current = session;
     memset(&action, 0, sizeof action);
@@ -149,6 +149,7 @@ void cli_signals(tsr_session *session)
             before.sa_handler == SIG_DFL) // nohup ignores one
             sigaction(ends[i], &action, NULL);
     }
+    signal(SIGXFSZ, SIG_IGN); // a write beyond the limit fails then, and whoever wrote says so
     action.sa_flags = SA_SIGINFO;
     action.sa_sigaction = on_bus;
     sigaction(SIGBUS, &action, NULL);

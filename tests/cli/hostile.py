@@ -11,6 +11,7 @@ import tempfile
 import time
 
 TESSERA = os.path.abspath(sys.argv[1])
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 failed = 0
 try:
     import onnx
@@ -224,6 +225,19 @@ def tiles(d):
                   "exit %d, %d KiB and %d characters, %d KiB allowed" % (code, peak // 1024, len(said), most // 1024))
 
 
+def full(d):
+    """Where nothing more can be written: exit 8 and what was to be written, and nothing is left."""
+    out = d + "/limited"
+    code, _, err = call("partition", "tests/models/bert_tiny/model.onnx", "--devices", "2", "-o", out, cwd=ROOT,
+                        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10240, 10240)))
+    left = [name for name in os.listdir(d) if name.startswith((".tessera", "limited"))]
+    check("a limit of the size of files", code == 8 and "io-write" in err and not left, (code, err, left))
+    for words in (["--help"], ["--version"], ["help", "plan"], ["plan", "--help"]):
+        with open("/dev/full", "w") as nowhere:
+            p = subprocess.run([TESSERA, *words], stdout=nowhere, stderr=subprocess.PIPE, text=True)
+        check("%s where nothing can be written" % " ".join(words), p.returncode == 8 and "io-write" in p.stderr, (p.returncode, p.stderr))
+
+
 # ---- names ----------------------------------------------------------------------------------------------
 
 STEERS = "a\x1b[31m\u202eb\x07\x9b\u200f"  # colours, a line that runs backwards, a bell
@@ -345,6 +359,7 @@ with tempfile.TemporaryDirectory(prefix="tessera-hostile-") as folder:
     documents(folder)
     memory(folder)
     tiles(folder)
+    full(folder)
     names(folder)
     signals(folder)
     shrinking(folder)
