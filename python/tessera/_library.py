@@ -17,7 +17,7 @@ import threading
 from typing import Any, Callable, Optional, Set
 
 from . import _api
-from .errors import Finding, error_of
+from .errors import Finding, TesseraError, error_of
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib")
 
@@ -47,6 +47,7 @@ def engine_path() -> Optional[str]:
 
 
 _closing: Set[threading.Thread] = set()  # threads of sessions that are closed and may still be at it
+CLOSED = "the session is closed"
 CLOSE_S = 60.0  # longest wait for them when Python ends
 
 
@@ -63,6 +64,8 @@ class _Thread(threading.Thread):
     def __init__(self) -> None:
         super().__init__(daemon=True, name="tessera")
         self.calls: "queue.SimpleQueue" = queue.SimpleQueue()
+        self.gate = threading.Lock()  # around ended and the order of calls
+        self.ended = False
 
     def run(self) -> None:
         while True:
@@ -82,7 +85,10 @@ class _Thread(threading.Thread):
         """Has the thread do it; Ctrl-C meanwhile calls interrupted, waits for the end and goes on to the caller."""
         answer: list = []
         done = threading.Event()
-        self.calls.put((work, answer, done))
+        with self.gate:
+            if self.ended:
+                raise TesseraError(CLOSED)
+            self.calls.put((work, answer, done))
         try:
             done.wait()
         except KeyboardInterrupt as interrupt:
@@ -93,6 +99,16 @@ class _Thread(threading.Thread):
         if isinstance(answer[0], BaseException):
             raise answer[0]
         return answer[0]
+
+    def end(self, work: Callable[[], None]) -> None:
+        """Has the thread do it after all that it was given before, and end. Later calls are refused; a second end does nothing."""
+        with self.gate:
+            if self.ended:
+                return
+            self.ended = True
+            _closing.add(self)
+            self.calls.put((work, [], threading.Event()))
+            self.calls.put(None)
 
 
 class Session:
@@ -124,6 +140,10 @@ class Session:
 
         return self._thread.do(clean, self._interrupted)
 
+    def check_open(self) -> None:
+        if self._thread.ended:
+            raise TesseraError(CLOSED)
+
     def _interrupted(self) -> None:
         library.tsr_session_cancel(self.handle, True)
 
@@ -145,17 +165,13 @@ class Session:
 
     def close(self, free: Callable[[], None] = lambda: None) -> None:
         """Frees what the session owns, then the session, in its thread, which ends."""
-        if not self.handle:
-            return
-        handle, self.handle = self.handle, None
+        handle = self.handle  # stays: calls of other threads may be under way
 
         def end() -> None:
             free()
             library.tsr_session_free(handle)
 
-        _closing.add(self._thread)
-        self._thread.calls.put((end, [], threading.Event()))
-        self._thread.calls.put(None)
+        self._thread.end(end)
 
 
 def options_of(kind: Any, **fields: Any) -> Any:

@@ -6,6 +6,7 @@ import ctypes
 import os
 import shutil
 import tempfile
+import threading
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 from . import _api
@@ -36,6 +37,7 @@ class InferenceSession:
         self._devices = devices
         self._temporary: Optional[str] = None
         self._under_way: List[Tensors] = []
+        self._turn = threading.RLock()
         self._manifest: Optional[Dict[str, List[Value]]] = None
         self._folder = model_or_folder if isinstance(model_or_folder, (str, os.PathLike)) and os.path.isdir(model_or_folder) else None
         self._model: Optional[Model] = None
@@ -91,8 +93,11 @@ class InferenceSession:
 
     def run(self, output_names: Optional[Sequence[str]], feeds: Mapping[str, Any], out: Optional[Mapping[str, Any]] = None) -> List[Any]:
         """The outputs of those names (None: all, in the model's order) for these inputs. out: as in wait."""
-        self.start(feeds)
-        return self.wait(output_names, out)
+        with self._turn:  # of several threads each gets the outputs of its own inputs
+            if self._under_way:
+                raise TesseraError("runs are under way: wait for them first")
+            self.start(feeds)
+            return self.wait(output_names, out)
 
     def start(self, feeds: Mapping[str, Any]) -> None:
         """Begins a run; up to 16 may be under way. The arrays must not change until it was waited for."""
@@ -114,6 +119,7 @@ class InferenceSession:
 
     def _check(self, feeds: Mapping[str, Any]) -> None:
         """Names are judged here, so that a misspelt one costs no session, on no transport."""
+        self.session.check_open()
         known = [v.name for v in self.get_inputs()]
         findings = [Finding("input-unknown", "error", "the model has no input '%s'" % k, "its inputs: " + ", ".join(known), value=k) for k in feeds if k not in known]
         findings += [Finding("input-missing", "error", "input '%s' is not given" % k, value=k) for k in known if k not in feeds and not self._job]
@@ -149,9 +155,7 @@ class InferenceSession:
 
     def close(self) -> None:
         """Ends the ranks; runs under way are finished first."""
-        job, self._job = self._job, ctypes.c_void_p()
-        pending, self._under_way = self._under_way, []
-        temporary, self._temporary = self._temporary, None
+        job, pending, temporary = self._job, self._under_way, self._temporary
 
         def free() -> None:
             library.tsr_job_close(job)
