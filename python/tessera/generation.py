@@ -42,6 +42,8 @@ def pieces(tokenizer: Any, tokens: Iterable[int]) -> Iterator[str]:
 def _tokens(folder: str, ids: Sequence[int], devices: Union[int, str, None], max_tokens: int, temperature: float, top_k: int, top_p: float, seed: int,
             transport: str) -> Iterator[int]:
     """Runs the generation in the session's thread; its tokens come through a queue. A caller who stops early ends it."""
+    if not all(0 <= token < 1 << 63 for token in ids):
+        raise ValueError("a token is a number from 0 on")
     session, found, stop = Session(), queue.SimpleQueue(), threading.Event()  # type: ignore[var-annotated]
 
     def take(data: Any, token: int) -> bool:

@@ -499,6 +499,26 @@ static tsr_status refuse_empty(const tsr_folder *folder)
     return TSR_INVALID;
 }
 
+// A table of embeddings counts negative numbers from its end, so that -1 would be a token in silence.
+static tsr_status check_tokens(tsr_folder *folder, const int64_t *ids, size_t n)
+{
+    int64_t most = folder->vocabulary; // 0: not told
+    struct place at = PLACE_NONE;
+    at.file = str_of(folder->path);
+    if (n == 0)
+        return refuse_empty(folder);
+    if (!ids)
+        return tsr__missing(folder->session, "ids");
+    for (size_t i = 0; i < n; i++) {
+        if (ids[i] >= 0 && (most <= 0 || ids[i] < most))
+            continue;
+        tsr__diag(folder->session, DIAG_input_mismatch, &at, "give tokens of the model's tokenizer",
+                  "%lld is no token of the model", (long long)ids[i]);
+        return TSR_INVALID;
+    }
+    return TSR_OK;
+}
+
 // Only `size` bytes are written to the result. What was counted is given even where the run failed.
 // A new prompt begins anew: past 0 gives the job new caches, which replace those of the last run.
 tsr_status tsr_generator_run(tsr_generator *generator, const int64_t *ids, size_t n,
@@ -508,13 +528,14 @@ tsr_status tsr_generator_run(tsr_generator *generator, const int64_t *ids, size_
                                  .predicted = generator->predicted,
                                  .one_device = generator->one_device,
                                  .devices = generator->devices};
-    if (n == 0)
-        return refuse_empty(generator->folder);
+    tsr_status st = check_tokens(generator->folder, ids, n);
+    if (st != TSR_OK)
+        return st;
     generator->past = 0;
     generator->cache_room = 0;
     if (generator->options.run.states_in_place)
         generator->cache_room = (int64_t)n + most_tokens(generator);
-    tsr_status st = go(generator, ids, n, take, data, &found);
+    st = go(generator, ids, n, take, data, &found);
     if (result) {
         found.size = result->size;
         memcpy(result, &found, size_min(result->size, sizeof found));
@@ -527,9 +548,10 @@ tsr_status tsr_generate(tsr_folder *folder, const int64_t *ids, size_t n,
                         tsr_generate_result *result)
 {
     tsr_generator *generator = NULL;
-    if (n == 0)
-        return refuse_empty(folder);
-    tsr_status st = tsr_generator_open(folder, options, &generator);
+    tsr_status st = check_tokens(folder, ids, n);
+    if (st != TSR_OK)
+        return st;
+    st = tsr_generator_open(folder, options, &generator);
     if (st != TSR_OK)
         return st;
     st = tsr_generator_run(generator, ids, n, take, data, result);
