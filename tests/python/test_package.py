@@ -186,6 +186,50 @@ def test_threads_beside_each_other():
     assert not errors, errors
 
 
+def refused(kind, words, work):
+    try:
+        work()
+    except kind as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError("no exception")
+
+
+def test_threads_that_share_a_session():
+    session, wrong = tessera.InferenceSession(MODEL, devices=2), []
+    feeds = [dict(FEEDS, input_ids=np.roll(FEEDS["input_ids"], k, axis=1)) for k in range(3)]
+    want = [session.run(None, f)[0] for f in feeds]
+
+    def work(k):
+        for _ in range(20):
+            try:
+                if not np.array_equal(session.run(None, feeds[k])[0], want[k]):
+                    wrong.append("outputs of another thread's inputs")
+            except BaseException as error:
+                wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(3)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert not wrong, wrong[:3]
+    session.start(feeds[0])
+    refused(tessera.TesseraError, "under way", lambda: session.run(None, feeds[1]))
+    assert np.array_equal(session.wait()[0], want[0])
+    closer = threading.Thread(target=session.close)  # while another thread runs: it is told, and does not wait for ever
+    closer.start()
+    refused(tessera.TesseraError, "closed", lambda: [session.run(None, FEEDS) for _ in range(10000)])
+    session.close()
+
+
+def test_texts_and_numbers_keep_their_ends():
+    refused(Exception, "null", lambda: tessera.load(MODEL + "\0x"))
+    refused(Exception, "64 bits", lambda: tessera.load(MODEL).add_config("c", 1 << 70))
+    folder = os.path.join(ROOT, "tests/folders/genai_tiny")
+    refused(ValueError, "token", lambda: list(tessera.generate(folder, [1 << 70])))
+    refused(ValueError, "token", lambda: list(tessera.generate(folder, [-1])))
+    refused(tessera.TesseraError, "no token", lambda: list(tessera.generate(folder, [64])))
+
+
 def test_verify_simulate_report_topology():
     found = tessera.verify(MODEL, devices=3, inputs=FEEDS)
     assert found.ok and found.outputs[0].max_rel <= 5e-5 and found.cut_nodes > 0
