@@ -12,6 +12,7 @@
 //   [n 6]        [4 6]        [4 6]       a number says more than a name
 //   [? 6]        [k+1 6]      [k+1 6]     anything says more than nothing
 //   [2 6]        [3 6]        [3 6]       a contradiction, which is reported: a run will have 3
+//   [1 2 6]      [2 6]        [2 6]       the same of ranks
 #include "rules/internal.h"
 
 #define MAX_DEPTH      64 // of subgraphs and calls
@@ -232,8 +233,8 @@ static bool agree(const struct shape *a, const struct shape *b)
     return true;
 }
 
-// What the operator gives, beside what the model declares. Where they contradict each other the
-// declared type and rank stay, and the contradiction is reported; sizes: better().
+// What the operator gives, beside what the model declares. Where they contradict each other that is reported, and the declared type
+// stays; rank and sizes are those that a run will have. onnx's inference, for one, gives a Squeeze of axes [3, 1] a dimension too many.
 static void merge(struct shapes *shapes, const tsr_node *node, const tsr_value *value,
                   struct shape found, enum value_form form)
 {
@@ -252,12 +253,14 @@ static void merge(struct shapes *shapes, const tsr_node *node, const tsr_value *
         contradict(shapes, node, value, *at, found);
     if (at->dtype == TSR_UNDEFINED)
         at->dtype = found.dtype;
-    if (at->rank < 0) {
-        at->rank = found.rank;
-        at->dims = found.dims;
-    } else if (found.rank == at->rank) {
+    if (found.rank < 0)
+        return;
+    if (found.rank == at->rank) {
         merge_dims(shapes, at, &found);
+        return;
     }
+    at->rank = found.rank;
+    at->dims = found.dims;
 }
 
 // ---- one node ----------------------------------------------------------------------------------
