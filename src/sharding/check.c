@@ -218,18 +218,31 @@ static bool check_spec_value(struct check *check, const tsr_node *node, const ts
     return true;
 }
 
-// The spec does not fit a size that is declared: more shards than elements, or another size in its words.
+// More shards than elements, or another size in the spec's words: "4/2*16" of 32 elements, where 64 are meant.
+static bool dim_disagrees(const tsr_spec *spec, size_t dim, int64_t elements)
+{
+    int64_t product = 1;
+    for (size_t k = 0; k < tsr_spec_dim_factor_count(spec, dim); k++) {
+        tsr_dim stated;
+        if (tsr_spec_dim_factor(spec, dim, k, &stated) > elements)
+            return true;
+        if (stated.value < 0)
+            return false;
+        if (stated.value > 0 && product > elements / stated.value)
+            return true;
+        product *= stated.value;
+    }
+    return product != elements;
+}
+
+// The spec does not fit the shape that is declared: it cuts an axis beyond the rank, or one of another size.
 static bool disagrees(const tsr_spec *spec, const struct shape *shape)
 {
     for (size_t i = 0; i < tsr_spec_dim_count(spec); i++) {
         int64_t axis = front_axis(tsr_spec_dim_axis(spec, i), shape->rank);
-        if (axis == INT64_MIN || shape->dims[axis].value < 0 ||
-            tsr_spec_dim_factor_count(spec, i) != 1)
-            continue;
-        tsr_dim stated;
-        int64_t shards = tsr_spec_dim_factor(spec, i, 0, &stated);
-        int64_t elements = shape->dims[axis].value;
-        if (shards > elements || (stated.value >= 0 && stated.value != elements))
+        if (axis == INT64_MIN)
+            return true;
+        if (shape->dims[axis].value >= 0 && dim_disagrees(spec, i, shape->dims[axis].value))
             return true;
     }
     return false;

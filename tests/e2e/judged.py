@@ -49,6 +49,17 @@ class Program:
 
 
 @case
+def a_declared_rank_that_no_run_has(p):
+    """onnx's inference gives a Squeeze of axes [3, 1] a dimension too many; that was believed, so that what stands behind it was cut along wrong axes."""
+    m = model([node("Unsqueeze", ["x"], ["u"], axes=[1, 3]), node("Squeeze", ["u"], ["s"], axes=[3, 1]), node("Slice", ["s"], ["c"], starts=[-3], ends=[99], axes=[2]),
+               node("Relu", ["c"], ["y"])], {"x": (T.FLOAT, ["b", 4, 6])}, {"y": (T.FLOAT, None)}, opset=9)
+    m.graph.value_info.extend([info("s", T.FLOAT, ["b", 1, 4, 6]), info("c", T.FLOAT, ["b", 1, 3, 6])])
+    onnx.save(m, p.at + "/m.onnx")
+    rc, out, err = p.call("verify", p.at + "/m.onnx", "--random", "8", "--devices", "3", "--shape", "x:4x4x6", "--dim", "b=4", "--quiet")
+    assert rc == 0, out + err
+
+
+@case
 def a_float_product_as_double(p):
     """... is as precise as a float product; a double one is not let off so easily."""
     for kind, to, right in ((T.FLOAT, T.DOUBLE, True), (T.DOUBLE, T.DOUBLE, True)):
