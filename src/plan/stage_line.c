@@ -17,6 +17,7 @@ struct lining {
     struct device_group *places; // by node: the devices of its stage
     struct plan_node *kept;      // the nodes as they were before
     unsigned char *hidden;       // by node: it is in no stage
+    bool late;                   // the program was not made in time
     size_t n_given;              // before
 };
 
@@ -126,9 +127,11 @@ static bool begin_line(struct lining *lining, struct staging *staging, const str
     hide_common(lining);
     planner->work = &lining->scratch;
     planner->scope.places = lining->places;
-    if (!set_ways(lining))
+    planner->pace = (struct planner_pace){.end = staging->end, .heeds = staging->end > 0};
+    if (!set_ways(lining) || !tsr__planner_program(planner, memory_for(staging)))
         return false;
-    return tsr__planner_program(planner, memory_for(staging));
+    lining->late = planner->pace.late;
+    return true;
 }
 
 // Nodes are as they were before, and the program is gone.
@@ -139,6 +142,10 @@ static void end_line(struct lining *lining)
         memcpy(planner->nodes, lining->kept, planner->n_nodes * sizeof *planner->nodes);
         show_common(lining);
     }
+    // Tables of a program that was not done in time are wrong, and forgotten.
+    if (planner->pace.late)
+        tsr__map_init(&planner->cache.tables, &planner->arena, 256);
+    planner->pace = (struct planner_pace){0};
     planner->work = &planner->arena;
     planner->scope.places = NULL;
     tsr__arena_free(&lining->scratch);
@@ -167,6 +174,9 @@ tsr_status tsr__line_solve(struct staging *staging, const struct line *line,
     *out = (struct line_answer){0};
     tsr_status st = TSR_NOMEM;
     if (!begin_line(&lining, staging, line))
+        goto end;
+    st = TSR_OK;
+    if (lining.late)
         goto end;
     if (staging->end > 0)
         options.seconds = larger(1, (int64_t)(1e3 * (staging->end - tsr__clock()))) / 1e3;

@@ -182,12 +182,12 @@ tsr_status tsr__stages_improve(struct staging *staging, const tsr_plan_options *
                                struct line *line, int64_t *least)
 {
     size_t nodes = staging->planner->n_nodes;
-    tsr_status st = tsr__line_solve(staging, line, &line->answer);
     *least = 0;
+    if (staging->hasty || tsr__stages_over(staging))
+        return TSR_OK;
+    tsr_status st = tsr__line_solve(staging, line, &line->answer);
     if (st != TSR_OK || !line->answer.feasible)
         return st;
-    if (staging->hasty)
-        return TSR_OK;
     staging->large = staging->n_ranges * staging->n_ranges * nodes > FEW_NODES;
     struct line_trial trial = {
         .best = *line, .least = line->answer.bound, .left = INT64_MAX, .most = LINE_NODES / nodes};
