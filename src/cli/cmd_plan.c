@@ -129,6 +129,11 @@ static void print_stages(const tsr_plan_summary *summary)
                cli_plural(stage->nodes), (long long)stage->first, (long long)stage->last,
                cli_time(stage->time), cli_time(stage->transfer), cli_bytes(stage->memory));
     }
+    if (summary->n_stages)
+        printf("looked at: cuts between nodes in their order, where little crosses; devices in "
+               "line%s\n",
+               cli_text_if(summary->objective == TSR_THROUGHPUT || summary->n_parts,
+                           "; what crosses counted whole"));
 }
 
 // Parts are the models of a plan with --with: each has its own cost, memory and collectives.
@@ -276,6 +281,16 @@ static void print_block(const tsr_plan_summary *summary)
                "first alone; and all nodes on sets of devices\n");
 }
 
+// Of stages what the cut model takes; while they are chosen, what crosses may be counted whole.
+static int64_t predicted(const tsr_plan_summary *summary)
+{
+    if (!summary->n_stages || summary->n_parts)
+        return summary->cost;
+    if (summary->objective == TSR_THROUGHPUT)
+        return summary->period;
+    return summary->latency;
+}
+
 // The last line is a hint, at most one: one device, or fewer devices, would be as fast; or
 // nothing is cut at all.
 static void print_plan(const tsr_plan_summary *summary)
@@ -288,7 +303,7 @@ static void print_plan(const tsr_plan_summary *summary)
     bool follow = summary->n_stages && summary->objective == TSR_THROUGHPUT;
     printf("%zu device%s, %zu of %zu nodes cut; predicted time %s%s", summary->devices,
            cli_plural(summary->devices), summary->cut_nodes, summary->nodes,
-           cli_text_if(follow, "between runs "), cli_time(summary->cost));
+           cli_text_if(follow, "between runs "), cli_time(predicted(summary)));
     if (summary->optimal)
         printf(", the least of all candidates\n");
     else
