@@ -160,12 +160,17 @@ static bool caches_have_room(const tsr_folder *folder)
     return folder->caches.n > 0;
 }
 
-// What a cache of one buffer must have room for beside the prompt.
-static int64_t most_tokens(const tsr_generator *generator)
+// What is made at most behind a prompt of n tokens, and what a cache of one buffer must have room for beside it: as many as
+// were asked for, within the model's context. The last token is given out and not read: of a context of 128 and a prompt of 2
+// there are 127 more.
+static int64_t most_tokens(const tsr_generator *generator, size_t n)
 {
+    int64_t most = DEFAULT_TOKENS, context = generator->folder->context;
     if (generator->options.max_tokens > 0)
-        return generator->options.max_tokens;
-    return DEFAULT_TOKENS;
+        most = generator->options.max_tokens;
+    if (context > 0)
+        most = int64_min(most, context - (int64_t)n + 1);
+    return most;
 }
 
 // Caches of no tokens yet, for the first run; later ones have those of the run before.
@@ -398,7 +403,7 @@ static tsr_status go(tsr_generator *generator, const int64_t *ids, size_t n, tsr
                      void *data, tsr_generate_result *result)
 {
     double began = now();
-    int64_t token = 0, most = most_tokens(generator);
+    int64_t token = 0, most = most_tokens(generator, n);
     tsr_status st = step(generator, ids, (int64_t)n);
     while (st == TSR_OK) {
         token = most_likely(generator);
@@ -509,6 +514,12 @@ static tsr_status check_tokens(tsr_folder *folder, const int64_t *ids, size_t n)
         return refuse_empty(folder);
     if (!ids)
         return tsr__missing(folder->session, "ids");
+    if (folder->context > 0 && n > (size_t)folder->context) {
+        tsr__diag(folder->session, DIAG_input_mismatch, &at, "give fewer tokens",
+                  "the prompt has %zu tokens, the model's context %lld", n,
+                  (long long)folder->context);
+        return TSR_INVALID;
+    }
     for (size_t i = 0; i < n; i++) {
         if (ids[i] >= 0 && (most <= 0 || ids[i] < most))
             continue;
@@ -534,7 +545,7 @@ tsr_status tsr_generator_run(tsr_generator *generator, const int64_t *ids, size_
     generator->past = 0;
     generator->cache_room = 0;
     if (generator->options.run.states_in_place)
-        generator->cache_room = (int64_t)n + most_tokens(generator);
+        generator->cache_room = (int64_t)n + most_tokens(generator, n);
     st = go(generator, ids, n, take, data, &found);
     if (result) {
         found.size = result->size;

@@ -153,6 +153,12 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
     case("and of tokens in JSON", 0 < said.get("one_device", 0) <= said.get("cost", 0) and good not in err, out + err)
     rc, out, err = tessera("generate", small, "--ids", "1,7", "--max-tokens", 2, "--json")
     case("a whole model has nothing predicted", rc == 0 and "one_device" not in json.loads(out), out + err)
+    rc, out, err = tessera("generate", small, "--ids", "1,7", "--max-tokens", 200)
+    case("it ends where the model's context does", rc == 0 and len(out.split()) == 127, (out, err))
+    rc, out, err = tessera("generate", small, "--ids", ",".join(["1"] * 129))
+    case("a prompt longer than that is refused", rc == 1 and "[input-mismatch]" in err and "context 128" in err, (out, err))
+    rc, out, err = tessera("generate", small, "--ids", "1,64")
+    case("and a token that there is not", rc == 1 and "[input-mismatch]" in err and "64 is no token" in err, (out, err))
     rc, out, err = tessera("run", small, "--devices", 2, "--json")
     said = json.loads(out) if rc == 0 else {}
     case("run says it too", 0 < said.get("one_device", 0) <= said.get("cost", 0), out + err)
