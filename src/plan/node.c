@@ -45,8 +45,8 @@ static int type_rate(tsr_dtype type)
 
 const char *tsr__size_word(struct node_kind kind)
 {
-    if (kind.scatters)
-        return "scatter";
+    if (kind.word)
+        return kind.word;
     return tsr__kind_word(kind.rate, kind.move);
 }
 

@@ -8,7 +8,8 @@
 //     Conv with 64 groups of one channel: RATE_DEPTHWISE; Softmax: MOVE_SOFTMAX; Reshape: nothing moves
 #include "rules/rules.h"
 
-#define NONE (-1)
+#define NONE     (-1)
+#define LONG_ROW 256 // elements
 
 // Sorted by name. Names stand for all domains: no two domains have one name for different kinds.
 static const struct {
@@ -118,13 +119,47 @@ static bool is_op(const tsr_node *node, const char *op)
 // A Transpose whose last axis goes elsewhere: rows become columns, element by element.
 static bool turns_last(const tsr_node *node, const struct shapes *shapes)
 {
-    if (!is_op(node, "Transpose"))
-        return false;
     const int64_t *perm = NULL;
     size_t rank = tsr_attr_ints(tsr_node_find_attr(node, "perm"), &perm);
     if (rank == 0) // without it all axes are reversed
         return tsr__shapes_of(shapes, tsr_node_input(node, 0)).rank > 1;
     return perm[rank - 1] != (int64_t)rank - 1;
+}
+
+// Rows of the last axis are so long that they are copied as memory is.
+static bool has_long_rows(const tsr_node *node, const struct shapes *shapes)
+{
+    struct shape shape = tsr__shapes_of(shapes, tsr_node_input(node, 0));
+    return shape.rank > 0 && shape.dims[shape.rank - 1].value >= LONG_ROW;
+}
+
+// Its two inputs have the shape of what it makes.
+static bool joins_two(const tsr_node *node, const struct shapes *shapes)
+{
+    if (tsr_node_input_count(node) != 2 || !tsr_node_input(node, 0) || !tsr_node_input(node, 1))
+        return false;
+    struct shape a = tsr__shapes_of(shapes, tsr_node_input(node, 0));
+    struct shape b = tsr__shapes_of(shapes, tsr_node_input(node, 1));
+    if (a.rank != b.rank || a.rank < 1)
+        return false;
+    for (int i = 0; i < a.rank; i++)
+        if (a.dims[i].value < 0 || a.dims[i].value != b.dims[i].value)
+            return false;
+    return true;
+}
+
+// Nodes of one kind that go through memory in ways of their own: two values come in for one that goes out, which is what costs;
+// transposes by single elements, and by long rows. NULL: none of these.
+static const char *word_of(const tsr_node *node, const struct shapes *shapes,
+                           const struct node_kind *kind)
+{
+    if (kind->move == TSR_MOVE_STREAM && kind->rate == NONE && joins_two(node, shapes))
+        return "join";
+    if (!is_op(node, "Transpose"))
+        return NULL;
+    if (turns_last(node, shapes))
+        return "scatter";
+    return has_long_rows(node, shapes) ? "rows" : NULL;
 }
 
 // ---- what engines do within the node before it -----------------------------------------------------
@@ -201,6 +236,6 @@ struct node_kind tsr__node_kind(const tsr_node *node, const struct shapes *shape
     }
     if (kind.rate == TSR_RATE_CONVOLUTION && is_depthwise(node, shapes))
         kind.rate = TSR_RATE_DEPTHWISE;
-    kind.scatters = turns_last(node, shapes);
+    kind.word = word_of(node, shapes, &kind);
     return kind;
 }

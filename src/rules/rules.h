@@ -283,7 +283,7 @@ double tsr__node_work(const struct rule *rule, double count, const int64_t *whol
 struct node_kind {
     int rate; // -1: that of its type
     int move;
-    bool scatters; // it puts elements that lay side by side apart
+    const char *word; // that sizes of a topology have for it; NULL: that of its rate or move
 };
 struct node_kind tsr__node_kind(const tsr_node *node, const struct shapes *shapes);
 // The operator that takes a part out of a value where it is brought into another layout, and its way through memory.

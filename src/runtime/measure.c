@@ -406,7 +406,7 @@ static void collect_sizes(const struct measuring *measuring, bool large)
             measured->size[measured->n_sizes++] =
                 (struct measured_size){.rate = node->rate,
                                        .move = node->move,
-                                       .scatters = node->scatters,
+                                       .word = node->word,
                                        .type = sample->type,
                                        .work = grows * node->work,
                                        .bytes = grows * node->bytes + node->fixed,

@@ -175,6 +175,25 @@ static bool error_near(struct sample_graph *made, tsr_value *x)
     return errors(made, x, 8);
 }
 
+// Each time with the same tensor, as large as the input.
+static bool joins(struct sample_graph *made, tsr_value *x, int nodes)
+{
+    tsr_value *other = constant(made, made->sample->type, made->sample->rank, made->sample->dims);
+    if (!other)
+        return false;
+    for (int i = 0; i < nodes; i++)
+        x = step(made, "Add", x, other);
+    return give(made, x);
+}
+static bool join_far(struct sample_graph *made, tsr_value *x)
+{
+    return joins(made, x, 1);
+}
+static bool join_near(struct sample_graph *made, tsr_value *x)
+{
+    return joins(made, x, 8);
+}
+
 static bool norms(struct sample_graph *made, tsr_value *x, int nodes)
 {
     const int64_t dims[1] = {WIDTH};

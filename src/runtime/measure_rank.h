@@ -28,13 +28,13 @@ enum measured_on { ON_ALL, ON_CPUS, ON_GPUS };
 struct sample_graph;
 // One node of a sample, which then says too how its kind of work does at that size.
 struct sample_node {
-    int nodes;      // of the sample, all alike; 0: they are not
-    int rate, move; // as tsr__node_kind has them
-    bool scatters;  // the same
-    double work;    // operations
-    double bytes;   // read and written, but for
-    double fixed;   // those that do not grow with its input: its weights
-    bool many;      // times measure_rank.matrices are as many nodes
+    int nodes;        // of the sample, all alike; 0: they are not
+    int rate, move;   // as tsr__node_kind has them
+    const char *word; // the same
+    double work;      // operations
+    double bytes;     // read and written, but for
+    double fixed;     // those that do not grow with its input: its weights
+    bool many;        // times measure_rank.matrices are as many nodes
 };
 // A model that shows what the engine reaches in one kind of work.
 struct sample {

@@ -39,7 +39,7 @@ tsr_status tsr__run_tell(tsr_session *session, char *text, size_t bytes) TSR_MUS
 #define MEASURE_SIZES 64
 struct measured_size {
     int rate, move; // as tsr__node_kind has them
-    bool scatters;
+    const char *word;
     tsr_dtype type; // of its input
     double work, bytes, seconds;
 };
