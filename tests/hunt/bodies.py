@@ -119,6 +119,23 @@ def loop(s):
     return close(s, "Loop", [turns, s.constant(np.array(True)), start], 1 + len(scans), 1, body=g)
 
 
+def turns_alone(s):
+    """A Loop that carries nothing and has no condition: Loop(turns, ""), whose second input is left out but counted."""
+    rng = s.maker.rng
+    body, _ = inner(s, [])
+    turn, go = s.maker.name("i"), s.maker.name("go")
+    body.values[turn], body.values[go] = np.array(0, "i8"), np.array(True)
+    body.pool = body.pool or [n for n in s.pool[-3:] if isinstance(s.values[n], np.ndarray)]
+    if not body.pool:
+        return None
+    grow(body, rng.randint(1, 3))
+    on, out = body.one("Identity", [go], keep=False), body.pick(lambda b: b.size and b.ndim < 4)
+    if not on or not out or not any(out in m.output for m in body.nodes):
+        return None
+    g = graph_of(body, s.maker.name("turns"), [turn, go], [on, out], rng.random() < 0.3)
+    return close(s, "Loop", [s.constant(np.array(rng.choice([1, 2, 3]), "i8")), ""], 1, 1, body=g)
+
+
 def scan(s):
     rng = s.maker.rng
     start = s.pick(lambda a: a.ndim and a.size and a.ndim < 4, "f")
@@ -173,4 +190,4 @@ def function(s):
     return made
 
 
-MAKERS = [(branches, 2), (loop, 2), (scan, 2), (function, 2)]
+MAKERS = [(branches, 2), (loop, 2), (turns_alone, 1), (scan, 2), (function, 2)]
