@@ -14,6 +14,7 @@
 #include <mpi.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,8 +36,9 @@ static struct state {
     struct link link;
     MPI_Comm comm[LINK_CHANNELS];
     bool open, ours, failed, joined;
-    pid_t *host_pids; // link.host_ranks of them; 0: not seen from here. NULL: unknown
-    char error[256];  // why it was not joined
+    atomic_bool all_came; // to the end of their work
+    pid_t *host_pids;     // link.host_ranks of them; 0: not seen from here. NULL: unknown
+    char error[256];      // why it was not joined
 } state;
 
 // ---- with a deadline ------------------------------------------------------------------------------
@@ -179,6 +181,7 @@ static void drain(void)
     int there = 1, idle = 0;
     MPI_Status status;
     MPI_Barrier(state.comm[LINK_BEAT]);
+    atomic_store(&state.all_came, true);
     while (idle < 100) {
         if (MPI_Iprobe(MPI_ANY_SOURCE, 0, state.comm[LINK_BEAT], &there, &status) != MPI_SUCCESS)
             return;
@@ -252,11 +255,14 @@ static bool others_run(void)
 }
 
 // The program may have ended MPI itself; then before_finalize has done all this. Without MPI_Finalize launchers kill the ranks that
-// are left, and MPICH's takes a 0 of this rank for the job's: nobody would be told.
+// are left, and MPICH's takes a 0 of this rank for the job's: nobody would be told. One that is stopped in MPI_Finalize has done all
+// its work.
 static void at_exit(void)
 {
     int gone = 0;
     if (MPI_Finalized(&gone) != MPI_SUCCESS || gone || in_time(end_mpi, END_S, others_run))
+        return;
+    if (atomic_load(&state.all_came))
         return;
     fflush(NULL);
     MPI_Abort(MPI_COMM_WORLD, PEER_EXIT);
