@@ -3,7 +3,7 @@
 // lose whenever they meet; in the JSON of a topology:
 //
 //     "seen": [{"op": "MatMul", "type": "float32", "work": [2.1e9, 1.0e9], "bytes": [1.2e7, 7.3e6], "times": [1.31, 1.55]}]
-//     "sizes": [{"kind": "softmax", "type": "float32", "work": [4.2e6], "bytes": [3.4e7], "times": [0.56]}]
+//     "sizes": [{"kind": "scatter", "type": "float32", "work": [8.4e6], "bytes": [6.7e7], "times": [2.26]}]
 //     "wait": 1.4e-05
 //
 // A MatMul of 2.1e9 operations that moves 12 MB takes 1.31 times what it would cost without them. Of other sizes the points count by

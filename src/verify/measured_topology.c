@@ -66,7 +66,7 @@ static bool set_times(tsr_topology *topology, const struct measured *measured)
     return true;
 }
 
-// A softmax of 32 MiB takes 1.6 ms where the speeds of its kind, measured with 2 and 128 MiB, come to 2.9: 0.55 times.
+// A transpose of 64 MiB by single elements takes 10.8 ms where the speeds of its kind, measured with rows, come to 4.8: 2.26 times.
 static bool set_sizes(tsr_topology *topology, const struct measured *measured)
 {
     for (int i = 0; i < measured->n_sizes; i++) {
