@@ -71,7 +71,9 @@ def normalised_groups(b):
     """GroupNorm of before opset 18: groups as channels of an InstanceNormalization, then back to the Shape that was."""
     x = first(b.s, "f", 3, 4)
     channels = b.shape(x)[1]
-    groups = b.rng.choice([g for g in (1, 2, 3, channels) if channels and channels % g == 0])
+    if not channels:
+        raise Given
+    groups = b.rng.choice([g for g in (1, 2, 3, channels) if channels % g == 0])
     y = b.reshape(x, 0, groups, -1)
     scale, shift = (b.s.constant(np.full(groups, v, b.s.values[x].dtype)) for v in (1, 0.5))
     y = b.op("Reshape", b.op("InstanceNormalization", y, scale, shift), b.op("Shape", x, keep=False))
