@@ -64,13 +64,27 @@ static tsr_status solve_hastily(struct planner *planner, const struct program *p
     return st;
 }
 
+// What a solve gets of the work that is left. Programs of unlike devices have many ways that are nearly as good, so that proofs take
+// all they get; and sets of the devices are to be planned too.
+struct solve_shares {
+    double alone, unlimited, limited; // without limits at all; without them at first; with them
+};
+
+static struct solve_shares shares_of(const struct planner *planner)
+{
+    if (planner->machine.unlike)
+        return (struct solve_shares){.alone = 0.5, .unlimited = 0.15, .limited = 0.35};
+    return (struct solve_shares){.alone = 0.9, .unlimited = 0.3, .limited = 0.8};
+}
+
 // Solves the program as if memory had no end.
 static tsr_status solve_unlimited(struct planner *planner, const struct program *program,
                                   struct program_result *result)
 {
     struct program free = *program;
     free.limits.n = 0;
-    double share = program->limits.n ? 0.3 : 0.9; // with limits most of the effort comes after
+    struct solve_shares shares = shares_of(planner);
+    double share = program->limits.n ? shares.unlimited : shares.alone;
     struct program_options options = tsr__budget_share(planner->budget, share);
     tsr_status st = tsr__program_solve(&free, &options, &planner->arena, result);
     if (st != TSR_OK)
@@ -86,7 +100,7 @@ static tsr_status solve_unlimited(struct planner *planner, const struct program 
 static tsr_status solve_limited(struct planner *planner, const struct program *program,
                                 struct program_result *result)
 {
-    struct program_options options = tsr__budget_share(planner->budget, 0.8);
+    struct program_options options = tsr__budget_share(planner->budget, shares_of(planner).limited);
     tsr_status st = tsr__program_solve(program, &options, &planner->arena, result);
     if (st != TSR_OK)
         return st;
@@ -94,6 +108,16 @@ static tsr_status solve_limited(struct planner *planner, const struct program *p
     if (!result->feasible && !result->infeasible)
         return take_least(planner, program, result);
     return TSR_OK;
+}
+
+#define PROVED  1e-9 // a gap that only rounding leaves
+#define NEAR_BY 1e-4 // of unlike devices: what is left of a gap is not worth another ten seconds
+
+// The plan without limits is as good as any with limits, and known to be: it is the answer where it keeps them.
+static bool is_good(const struct planner *planner, const struct program_result *unlimited)
+{
+    double gap = planner->machine.unlike ? NEAR_BY : PROVED;
+    return unlimited->optimal || (unlimited->feasible && unlimited->gap < gap);
 }
 
 // Not even without limits is there a plan that is of use.
@@ -109,8 +133,7 @@ static tsr_status solve_built(struct planner *planner, const struct program *pro
     tsr_status st = solve_unlimited(planner, program, result);
     if (st != TSR_OK)
         return st;
-    bool best = result->optimal || (result->feasible && result->gap < 1e-9);
-    if (program->limits.n == 0 || (best && fits(program, result->choice)))
+    if (program->limits.n == 0 || (is_good(planner, result) && fits(program, result->choice)))
         return TSR_OK;
     if (is_beaten(planner, result)) {
         result->feasible = false;
