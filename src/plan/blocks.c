@@ -118,7 +118,17 @@ static bool linked_alike(const tsr_topology *topology)
     return topology->even && topology->links.n == n * (n - 1);
 }
 
-// Every set of the devices but all of them. Links may be such that a slower device is nearer.
+// A set that is the same to a plan is listed already.
+static bool is_listed(const struct blocks *blocks, const int64_t *devices, int64_t n)
+{
+    for (size_t i = 0; i < blocks->n; i++)
+        if (blocks->at[i].n == n &&
+            tsr__same_sets(blocks->planner->machine.topology, blocks->at[i].devices, devices, n))
+            return true;
+    return false;
+}
+
+// Every set of the devices but all of them, one of those that are the same. Links may be such that a slower device is nearer.
 static bool list_every(struct blocks *blocks)
 {
     int64_t n_devices = blocks->planner->machine.n, list[EVERY_SET];
@@ -127,10 +137,36 @@ static bool list_every(struct blocks *blocks)
         for (int64_t device = 0; device < n_devices; device++)
             if (set >> device & 1)
                 list[n++] = device;
-        if (!add_block(blocks, list, n, 1))
+        if (!is_listed(blocks, list, n) && !add_block(blocks, list, n, 1))
             return false;
     }
     return true;
+}
+
+// All devices with everything cut in the same parts, equal ones (shares 0) or unequal ones. False: out of memory.
+static bool add_one_way(struct blocks *blocks, tile_shares shares)
+{
+    const struct planner_machine *machine = &blocks->planner->machine;
+    size_t before = blocks->n;
+    if (!add_block(blocks, machine->all, machine->n, 1))
+        return false;
+    if (blocks->n > before) {
+        blocks->at[before].one_way = true;
+        blocks->at[before].only = shares;
+    }
+    return true;
+}
+
+// Each way to share, alone. The program adds up the longest part of every node, which is too much where nobody waits: one device is
+// slow at products, the other at sums, and both end at the same time. Such plans are not found among mixed ones; so each is made
+// alone, and what it really takes counts.
+static bool list_one_way(struct blocks *blocks)
+{
+    const struct planner_machine *machine = &blocks->planner->machine;
+    for (int i = 0; i < machine->n_shares; i++)
+        if (!add_one_way(blocks, machine->shares[i]))
+            return false;
+    return machine->n < 2 || add_one_way(blocks, 0);
 }
 
 // The devices that are at least as fast as each of them is, where that leaves some out; the same with the first device, which
@@ -217,6 +253,8 @@ tsr_status tsr__block_open(struct blocks *blocks, struct block_plan *plan)
     planner->scope.sums_done = true;
     planner->memory.may_exceed = blocks->planner->memory.may_exceed;
     planner->machine.numbers = plan->devices;
+    planner->machine.one_way = plan->one_way;
+    planner->machine.only = plan->only;
     if (!sizes || !tsr__planner_devices(planner) ||
         !tsr__planner_values(planner, sizes, options->n_sizes))
         return TSR_NOMEM;
@@ -245,6 +283,7 @@ static tsr_status plan_block(struct blocks *blocks, struct block_plan *plan, siz
         return st;
     tsr__planner_take(&plan->planner, plan->result.choice);
     plan->cost = plan->result.cost + tsr__block_price(blocks, plan);
+    plan->time = plan->cost - tsr__planner_not_waited(&plan->planner);
     return TSR_OK;
 }
 
@@ -398,7 +437,7 @@ static bool beats(const struct block_plan *a, const struct block_plan *b)
 {
     if (a->planner.memory.exceeds != b->planner.memory.exceeds)
         return !a->planner.memory.exceeds;
-    return a->cost < b->cost;
+    return a->time < b->time;
 }
 
 // Among those that were planned and have an answer; NULL: none.
@@ -481,14 +520,15 @@ static void free_others(struct blocks *blocks, const struct planner *kept)
 }
 
 // A plan that keeps the memory beats one that does not, and a faster one any other.
-static bool is_better(const struct planner *planner, const struct program_result *all,
+static bool is_better(const struct blocks *blocks, const struct program_result *all,
                       const struct block_plan *best)
 {
+    const struct planner *planner = blocks->planner;
     if (!all->feasible)
         return true;
     if (planner->memory.exceeds != best->planner.memory.exceeds)
         return planner->memory.exceeds;
-    return best->cost < all->cost;
+    return best->time < blocks->all_time;
 }
 
 // The block's plan becomes the answer. bound: no plan of the blocks takes less.
@@ -511,7 +551,7 @@ static tsr_status take_best(struct blocks *blocks, struct program_result *all,
     struct planner *planner = blocks->planner;
     int64_t bound = least_bound(blocks, PLAN_NEVER);
     for (struct block_plan *best = best_of(blocks); best; best = best_of(blocks)) {
-        if (!is_better(planner, all, best))
+        if (!is_better(blocks, all, best))
             return TSR_OK;
         if (!tsr__block_lift(blocks, best)) {
             if (planner->arena.failed)
@@ -572,7 +612,10 @@ tsr_status tsr__plan_blocks(struct planner *planner, const tsr_plan_options *opt
     bool alike = tsr__planner_alike(planner);
     if (alike && !large && !may_share(blocks, all))
         return TSR_OK;
-    bool listed = alike ? tsr__blocks_list_alike(blocks) : list_fast(blocks);
+    if (all->feasible)
+        blocks->all_time = all->cost - tsr__planner_not_waited(planner);
+    bool listed =
+        alike ? tsr__blocks_list_alike(blocks) : list_one_way(blocks) && list_fast(blocks);
     if (!listed)
         return TSR_NOMEM;
     tsr_status st = plan_all(blocks, all);

@@ -5,16 +5,19 @@
 
 #include "plan/stages.h"
 
-#define BLOCK_TRIES 16 // blocks that are looked at
+#define BLOCK_TRIES 20 // blocks that are looked at
 
 struct block_plan {
     const int64_t *devices; // of the first copy, in numbers of the topology
     int64_t n, copies;      // devices of a block; blocks
+    bool one_way;           // as in struct planner_machine
+    tile_shares only;
     struct planner planner; // with the choices
     struct budget budget;   // of its own, while it is planned
     bool made;
     struct program_result result;
     int64_t cost; // of the whole: with what it takes to bring outputs together
+    int64_t time; // the same, less what devices that differ do not wait for
 };
 
 struct blocks {
@@ -24,6 +27,7 @@ struct blocks {
     int64_t batch_size;
     int64_t
         shared; // what the copies must divide: the batch, or what two models have of theirs in common
+    int64_t all_time; // of the plan of all devices at once, less what they do not wait for
     bool whole; // the node at hand cannot be cut: every copy has all of what it takes and gives
     struct block_plan at[BLOCK_TRIES];
     size_t n;
@@ -43,6 +47,10 @@ tsr_status tsr__block_open(struct blocks *blocks, struct block_plan *plan) TSR_M
 bool tsr__block_lift(struct blocks *blocks, const struct block_plan *plan);
 // Memory and communication of all copies. False: out of memory.
 bool tsr__block_tell(struct blocks *blocks, struct block_plan *plan, struct block_choice *out);
+
+// same_sets.c
+// The devices of two lists of n are the same one by one, and so are the links between them.
+bool tsr__same_sets(const tsr_topology *topology, const int64_t *a, const int64_t *b, int64_t n);
 
 // block_price.c
 // The dimension in which a value has the batch: BATCH_NOWHERE, or BATCH_UNCLEAR where it cannot be told.

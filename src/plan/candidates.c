@@ -549,7 +549,7 @@ static void add_scattered(struct making *making)
     const struct rule *rule = making->place.rule;
     const struct planner_machine *machine = &making->planner->machine;
     int64_t sizes[RULE_MAX_FACTORS], parts = (int64_t)making->groups[0].n;
-    int n_shares = all_add_up(making) ? machine->n_shares : 0;
+    int n_shares = all_add_up(making) ? tsr__mixed_shares(machine) : 0;
     tsr__planner_sizes(making->planner->shapes.told, making->node, rule, sizes);
     for (int i = 0; i < rule->n_factors; i++) {
         const struct rule_factor *factor = &rule->factors[i];

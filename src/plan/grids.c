@@ -236,21 +236,28 @@ static void try_fewer(struct making *making, int factor, const int64_t *sizes)
         }
 }
 
-// Every factor in the unequal parts that fit the devices, if it has as many elements as they have units.
+// Every factor in these parts, if it has as many elements as they have units. shares 0: equal parts.
+static void try_share(struct making *making, const int64_t *sizes, tile_shares shares)
+{
+    int64_t n = making->planner->machine.n, units = tsr__units_of(n, shares);
+    struct grid line = {.n = 1, .size = {n}, .shares = shares};
+    for (int f = 0; f < making->rule->n_factors; f++) {
+        const struct rule_factor *factor = &making->rule->factors[f];
+        bool may = factor->kind == FACTOR_PAR || factor->kind == FACTOR_RED;
+        bool enough = sizes[f] >= units && (!factor->least || factor->least >= units);
+        if (!shares)
+            enough = may_cut(factor, sizes[f], n);
+        if (may && enough)
+            try_grid(making, line, &f);
+    }
+}
+
+// The ways that a plan of these devices may mix.
 static void try_shares(struct making *making, const int64_t *sizes)
 {
     const struct planner_machine *machine = &making->planner->machine;
-    for (int i = 0; i < machine->n_shares; i++) {
-        struct grid line = {.n = 1, .size = {machine->n}, .shares = machine->shares[i]};
-        int64_t units = tsr__units_of(machine->n, machine->shares[i]);
-        for (int f = 0; f < making->rule->n_factors; f++) {
-            const struct rule_factor *factor = &making->rule->factors[f];
-            bool may = factor->kind == FACTOR_PAR || factor->kind == FACTOR_RED;
-            bool enough = sizes[f] >= units && (!factor->least || factor->least >= units);
-            if (may && enough)
-                try_grid(making, line, &f);
-        }
-    }
+    for (int i = 0; i < tsr__mixed_shares(machine); i++)
+        try_share(making, sizes, machine->shares[i]);
 }
 
 // Every factor alone over all devices, or over fewer; then the grid of the topology, sets of
@@ -260,6 +267,10 @@ void tsr__making_grids(struct making *making)
     int64_t sizes[RULE_MAX_FACTORS], n = making->planner->machine.n;
     tsr__planner_sizes(making->planner->shapes.told, making->node, making->rule, sizes);
     struct grid line = {.n = 1, .size = {n}};
+    if (making->planner->machine.one_way) {
+        try_share(making, sizes, making->planner->machine.only);
+        return;
+    }
     for (int f = 0; f < making->rule->n_factors; f++) {
         const struct rule_factor *factor = &making->rule->factors[f];
         making->stat = factor->kind == FACTOR_STAT;

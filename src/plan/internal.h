@@ -17,6 +17,7 @@
 #define PLAN_MAX_AXES       3   // of the meshes that are tried
 #define PLAN_MAX_CANDIDATES 128 // of one node
 #define PLAN_MAX_SHARES     4   // ways to share a dimension out unequally
+#define PLAN_MIXED_SHARES   2 // of them, that one plan may mix: with more its program takes minutes
 #define PLAN_NO_LAYOUT      UINT32_MAX
 #define PLAN_NO_LIMIT       (INT64_MAX / 16)
 #define PLAN_SMALL_CONSTANT 65536 // bytes: shared ones below are not followed layout by layout
@@ -158,6 +159,8 @@ struct planner_machine {
     double kept;                         // bytes of constants and states, where speed is known
     tile_shares shares[PLAN_MAX_SHARES]; // unequal parts that fit what unlike devices can do
     int n_shares;
+    bool one_way; // all that is cut is cut among all devices as `only` has it; 0: in equal parts
+    tile_shares only;
 };
 // Sizes of the values, from what the model says to what prices need.
 struct planner_shapes {
@@ -282,6 +285,14 @@ static inline struct str next_line(const char **text)
 static inline int64_t tsr__planner_device(const struct planner *planner, int64_t device)
 {
     return planner->machine.numbers ? planner->machine.numbers[device] : device;
+}
+
+// How many of the ways to share one plan may mix.
+static inline int tsr__mixed_shares(const struct planner_machine *machine)
+{
+    if (machine->n_shares > PLAN_MIXED_SHARES)
+        return PLAN_MIXED_SHARES;
+    return machine->n_shares;
 }
 
 // How fast a device is at the model; operations in a second where nobody has asked yet (devices are alike, or rules unknown).

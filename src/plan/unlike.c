@@ -145,7 +145,9 @@ bool tsr__planner_shares(struct planner *planner)
     struct planner_machine *machine = &planner->machine;
     int64_t n = machine->n;
     machine->n_shares = 0;
-    if (n < 2 || 2 * n > TILE_MAX_UNITS || are_alike(planner))
+    if (machine->one_way)
+        add_shares(machine, machine->only);
+    if (n < 2 || 2 * n > TILE_MAX_UNITS || are_alike(planner) || machine->one_way)
         return true;
     if (!tsr__planner_speed_up(planner))
         return false;

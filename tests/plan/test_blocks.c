@@ -2,6 +2,7 @@
 // test_blocks.c - plans of some of the devices, and of blocks that do the same: never slower than fewer devices, valid,
 // and as the simulator has them.
 #include "nets.h"
+#include "plan/blocks.h"
 
 // Two layers; the batch is a symbol.
 static void two_layers(struct net *t, int64_t batch, tsr_dim_size *size)
@@ -70,6 +71,23 @@ static void fast_device_gives_the_outputs(void **state)
         assert_true(tsr_node_config_stage(tsr_node_find_config(at, config), &stage));
         assert_int_equal(stage, 0);
     }
+    net_free(t);
+}
+
+// Two kinds of devices, two of each, linked alike within a kind: sets that are the same are found, others not.
+static void same_sets_are_found(void **state)
+{
+    (void)state;
+    struct net *t = net_new("4", 1e12, 1e11, 1e-6, 1e11);
+    tsr_topology_device slow = {.flops = 1e11, .bandwidth = 1e11};
+    tsr_topology_set_device(t->topology, 2, &slow);
+    tsr_topology_set_device(t->topology, 3, &slow);
+    assert_true(tsr__same_sets(t->topology, (int64_t[]){0, 2}, (int64_t[]){1, 3}, 2));
+    assert_true(tsr__same_sets(t->topology, (int64_t[]){0, 1, 2}, (int64_t[]){0, 1, 3}, 3));
+    assert_false(tsr__same_sets(t->topology, (int64_t[]){0, 1}, (int64_t[]){0, 2}, 2));
+    assert_false(tsr__same_sets(t->topology, (int64_t[]){0}, (int64_t[]){3}, 1));
+    t->topology->links.at[1].bandwidth = 1e9; // from 0 to 2
+    assert_false(tsr__same_sets(t->topology, (int64_t[]){0, 2}, (int64_t[]){1, 3}, 2));
     net_free(t);
 }
 
@@ -198,13 +216,10 @@ static void copies_keep_their_caches(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fast_device_gives_the_outputs),
-        cmocka_unit_test(slow_devices_stay_idle),
-        cmocka_unit_test(blocks_do_the_same),
-        cmocka_unit_test(copies_combine_their_sums),
-        cmocka_unit_test(every_block_has_its_time),
-        cmocka_unit_test(one_block_without_a_batch),
-        cmocka_unit_test(copies_keep_their_caches),
+        cmocka_unit_test(fast_device_gives_the_outputs), cmocka_unit_test(same_sets_are_found),
+        cmocka_unit_test(slow_devices_stay_idle),        cmocka_unit_test(blocks_do_the_same),
+        cmocka_unit_test(copies_combine_their_sums),     cmocka_unit_test(every_block_has_its_time),
+        cmocka_unit_test(one_block_without_a_batch),     cmocka_unit_test(copies_keep_their_caches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
