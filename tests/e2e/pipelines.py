@@ -235,6 +235,23 @@ def sums_in_unequal_parts(d):
             assert all((got[k] == w).all() for k, w in want.items()), (n, rows, "witness")
 
 
+def sums_in_unequal_groups(d):
+    """Two groups add up halves of the rows, each in shares of its own; of rows whose number is not known, halves of them cannot be told so."""
+    w = onnx.numpy_helper.from_array(np.random.default_rng(9).standard_normal((6, 8)).astype("f4"), "w")
+    info = lambda name, dims: h.make_tensor_value_info(name, T.FLOAT, dims)
+    rows, columns = "{8,1:0,0,0,1,2,3,3,3}", "{2,4:0,0,0,1,2,2,2,3}"
+    for size, cut, want in ((17, rows, [[3, 1], [1, 3]]), ("n", rows, None), ("n", columns, [[3, 1], [3, 1]])):
+        nodes = [h.make_node("MatMul", ["x", "w"], ["y"], name="fc"), h.make_node("Relu", ["y"], ["z"], name="act")]
+        graph = h.make_graph(nodes, "g", [info("x", [size, 6])], [info("z", [size, 8])], [w])
+        onnx.save(h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8), d + "/m.onnx")
+        edits = ["fc:x={2,2}", "fc:w={2,1:(0,2),(1,3)}", "fc:y=" + cut, "act:y=" + cut, "act:z=" + cut]
+        good("annotate", d + "/m.onnx", "--config", "c:4", *[word for e in edits for word in ("--shard", e)], "-o", d + "/s.onnx")
+        assert json.loads(good("verify", d + "/s.onnx", "--shape", "x:17x6", "--json"))["ok"], (size, cut)
+        good("partition", d + "/s.onnx", "-o", d + "/parts", "--force")
+        found = [[list(a.ints) for node in onnx.load("%s/parts/rank%d.onnx" % (d, r)).graph.node for a in node.attribute if a.name == "shares"] for r in (0, 2)]
+        assert found == ([[], []] if want is None else [[s] for s in want]), (size, cut, found)
+
+
 def unequal_shares(d):
     """A device with three of four tiles works on them as one part: one node, three quarters of the weights, one sum."""
     rng = np.random.default_rng(4)
@@ -265,7 +282,7 @@ def unequal_shares(d):
     assert "ReduceScatter" in ops and "AllReduce" not in ops, ops
 
 
-CASES = [devices_of_stages, outputs_arrive, few_rows, several_tiles, unequal_shares, sums_in_unequal_parts, a_model_under_a_launcher, stages_overlap]
+CASES = [devices_of_stages, outputs_arrive, few_rows, several_tiles, unequal_shares, sums_in_unequal_parts, sums_in_unequal_groups, a_model_under_a_launcher, stages_overlap]
 
 
 def main():
