@@ -326,7 +326,7 @@ static int passes_for(const struct measuring *measuring)
 // where time is short.
 static int matrices_for(const struct measuring *measuring)
 {
-    if (measuring->seconds < 2 || measuring->n >= MATRICES)
+    if (measuring->seconds < 1 || measuring->n >= MATRICES)
         return 1;
     return MATRICES / measuring->n;
 }

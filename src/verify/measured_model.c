@@ -30,10 +30,9 @@
 #define FEW_PROCESSES  2 // memory lies better in one than in another: the best counts
 #define MOST_PROCESSES 5
 #define SETTLED        0.97 // of the best so far: what is no better than that is no new best
-#define LEAST_RUN                                                                                  \
-    0.3 // seconds of the runs of a process: the first ones are slower than those that follow
-#define LEAST_TIMES 0.01 // of a node that the engine has done away with
-#define CONFIG      "measured"
+#define LEAST_RUN      0.3  // seconds of a process: a dozen runs do not find its fastest
+#define LEAST_TIMES    0.01 // of a node that the engine has done away with
+#define CONFIG         "measured"
 
 struct modelled {
     tsr_session *session;
