@@ -183,7 +183,8 @@ tsr_status tsr__stages_improve(struct staging *staging, const tsr_plan_options *
 {
     size_t nodes = staging->planner->n_nodes;
     *least = 0;
-    if (staging->hasty || tsr__stages_over(staging))
+    // Of a model without nodes (its outputs are inputs) no line is better than another.
+    if (nodes == 0 || staging->hasty || tsr__stages_over(staging))
         return TSR_OK;
     tsr_status st = tsr__line_solve(staging, line, &line->answer);
     if (st != TSR_OK || !line->answer.feasible)

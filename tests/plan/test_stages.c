@@ -438,10 +438,23 @@ static void memory_may_fail(void **state)
     assert_true(done);
 }
 
+// A model that gives its input back has no nodes, and nothing to divide among stages.
+static void nothing_is_divided(void **state)
+{
+    (void)state;
+    struct net *t = net_new("full:2", FLOPS, BANDWIDTH, LATENCY, LINK);
+    assert_int_equal(tsr_graph_add_output(t->g, input(t, "x", DIMS(4, 8))), TSR_OK);
+    t->o.stages = TSR_STAGES_AUTO;
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(t->p.cost, 0);
+    net_free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_chain_is_cut_best),
+        cmocka_unit_test(nothing_is_divided),
         cmocka_unit_test(stages_share_devices_best),
         cmocka_unit_test(the_number_of_stages_is_chosen),
         cmocka_unit_test(no_stages_may_be_best),
