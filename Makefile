@@ -90,6 +90,10 @@ hand: all
 	@$(BUILD)/tests/api/api_test_hand $(or $(MODELS),200) $(or $(SHARDINGS),60) $(or $(SEED),1)
 	@$(BUILD)/tests/api/api_test_hand_stages $(or $(MODELS),200) $(or $(SHARDINGS),60) $(or $(SEED),1)
 
+# Boxes of unlike cards: plans against what an expert draws by hand; prints the table of docs/boxes.md, half a minute.
+boxes: all
+	@tests/witness tests/e2e/boxes.py $(BUILD)/tessera
+
 # Wrong results hunted for: random graphs, each cut in several ways, judged by Python's ONNX Runtime. GRAPHS=1000, SEED=1, MINUTES=m, JOBS=k;
 # the same SEED goes on where it ended. Finds are made smaller and written to build/hunt/SEED.
 HUNT := SEED=$(or $(SEED),1) OUT=$(BUILD)/hunt/$(or $(SEED),1) $(foreach v,GRAPHS MINUTES JOBS CUTS,$(if $($(v)),$(v)=$($(v))))
@@ -153,4 +157,4 @@ uninstall:
 clean: ## removes the build folders
 	rm -rf build build-asan build-asan-clang build-tsan build-arm64 build-clang build-cov build-fuzz build-deb build-wheel
 
-.PHONY: deb dist distcheck hosts hand gpu help check sanitize tsan arm wheel all soak setup demo test prove trials torture nemesis hunt compat bench fuzz lint install uninstall clean
+.PHONY: boxes deb dist distcheck hosts hand gpu help check sanitize tsan arm wheel all soak setup demo test prove trials torture nemesis hunt compat bench fuzz lint install uninstall clean
