@@ -315,7 +315,7 @@ static size_t samples_for(const struct measuring *measuring)
 // As often as there is time for.
 static int passes_for(const struct measuring *measuring)
 {
-    if (measuring->seconds < 0.5)
+    if (measuring->seconds < 1)
         return 1;
     return measuring->seconds < 2 ? 2 : 3;
 }
