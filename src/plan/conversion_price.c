@@ -383,6 +383,8 @@ int64_t tsr__planner_price(struct planner *planner, uint32_t from, uint32_t to,
     char buffer[KEY_BYTES];
     if (from == to)
         return 0;
+    if (from == PLAN_NO_LAYOUT || to == PLAN_NO_LAYOUT)
+        return PLAN_NEVER; // out of memory, which the arena remembers
     if (planner->layouts.at[from].parts || planner->layouts.at[to].parts)
         return PLAN_NEVER; // parts are combined by nodes
     if (planner->layouts.at[from].tiles->rank != value->rank ||
