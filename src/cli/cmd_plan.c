@@ -284,8 +284,11 @@ static void print_block(const tsr_plan_summary *summary)
 // Of stages what the cut model takes; while they are chosen, what crosses may be counted whole.
 static int64_t predicted(const tsr_plan_summary *summary)
 {
-    if (!summary->n_stages || summary->n_parts)
+    if (summary->n_parts)
         return summary->cost;
+    // Not the program's cost: on unlike devices that counts a wait at every node.
+    if (!summary->n_stages)
+        return (int64_t)(summary->milliseconds * 1e9 + 0.5);
     if (summary->objective == TSR_THROUGHPUT)
         return summary->period;
     return summary->latency;
@@ -317,7 +320,8 @@ static void print_plan(const tsr_plan_summary *summary)
     for (size_t i = 0; i < summary->n_collectives; i++)
         printf(" %s %zu", summary->collectives[i].op, summary->collectives[i].count);
     printf("%s\n", cli_text_if(!summary->n_collectives, " none"));
-    if (summary->devices > 1 && summary->one_device > 0 && summary->one_device <= summary->cost &&
+    if (summary->devices > 1 && summary->one_device > 0 &&
+        summary->one_device <= predicted(summary) &&
         (summary->better_devices < 2 || summary->one_device <= summary->better_cost))
         printf("one device would be as fast: predicted time %s\n", cli_time(summary->one_device));
     else if (summary->better_devices > 1)
