@@ -50,7 +50,8 @@ ZERO_AND_OPEN = r"Invalid Target shape product of 0"
 
 # The same where an input has sizes by name: (text, what the node must be, why).
 OPEN_SIZES = [
-    (r"cannot be reshaped|do not fit the shape|Incompatible dimensions|not this rank's piece of the source", lambda n, opset: n.op_type in ("Attention", "QAttention"),
+    (r"cannot be reshaped|do not fit the shape|Incompatible dimensions|not this rank's piece of the source|updates tensor should have shape",
+     lambda n, opset: n.op_type in ("Attention", "QAttention"),
      "of weights or values whose size has a name it infers a result without elements, and takes its Shape for that"),
     (r"Shape mismatch attempting to re-use buffer", lambda n, opset: n.op_type == "Slice" and opset == 10,
      "Slice of operator set 10 keeps the name of a size that it changes, and memory is planned by names"),
