@@ -84,8 +84,10 @@ void tsr__job_note_unknown(tsr_job *job, const tsr_tensors *inputs)
         struct place at = PLACE_NONE;
         at.value = str_of(inputs->at[i]->name);
         if (!has_input(&job->bundle.manifest, inputs->at[i]->name))
-            tsr__diag(job->session, DIAG_input_unknown, &at, NULL,
-                      "the model has no input of this name");
+            tsr__diag(
+                job->session, DIAG_input_unknown, &at, NULL,
+                "no input of the cut model has this name: it is another model's, or a weight, "
+                "whose value was fixed when the model was cut");
     }
 }
 
