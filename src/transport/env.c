@@ -274,26 +274,32 @@ static tsr_status fetch(tsr_session *session, const struct meeting *meeting, int
 
 // A launcher may have bound each rank to cores of its own: those of all ranks count, once all have told theirs.
 // Waits for all ranks to have told theirs, so every rank comes to the same number; one that died
-// meanwhile is found by the first meeting.
-static void count_cores(struct shm_job *job)
+// meanwhile is found by the first meeting. Rank 0 may have given up since it handed out the memory: not all ranks came.
+static tsr_status count_cores(tsr_session *session, const struct meeting *meeting,
+                              struct shm_job *job)
 {
     struct shm_head *head = shm_head(job);
     cpu_set_t mine;
     struct timespec nap = {0, 1000000};
-    double until = tsr__now_s() + JOIN_S;
+    double until = tsr__now_s() + meeting->join_s;
     CPU_ZERO(&mine);
     sched_getaffinity(0, sizeof mine, &mine);
     for (size_t i = 0; i < SHM_CORES; i++)
         if (i < CPU_SETSIZE && CPU_ISSET(i, &mine))
             atomic_fetch_or(&head->cores[i / 64], (uint64_t)1 << i % 64);
     atomic_fetch_add(&head->counted, 1);
-    while (atomic_load(&head->counted) < job->n && tsr__now_s() < until)
+    while (atomic_load(&head->counted) < job->n && tsr__now_s() < until) {
+        if (atomic_load(&head->failed))
+            return refuse(session, DIAG_rank_failed, meeting->hint,
+                          "rank 0 gave up: not all ranks came");
         nanosleep(&nap, NULL);
+    }
     int all = 0;
     for (size_t i = 0; i < SHM_CORES / 64; i++)
         all += __builtin_popcountll(atomic_load(&head->cores[i]));
     if (all > CPU_COUNT(&mine)) // else they share what there is, and a control group may allow less
         job->host_cores = all;
+    return TSR_OK;
 }
 
 // The memory of the job: rank 0 makes it and hands it out, the others fetch it. *out may be set even after a failure.
@@ -305,7 +311,10 @@ static tsr_status open_memory(tsr_session *session, const struct comm_options *o
         tsr_status st = tsr__shm_new(session, meeting->ranks, options, out);
         if (st != TSR_OK)
             return st;
-        return hand_out(session, meeting, tsr__shm_fd(*out));
+        st = hand_out(session, meeting, tsr__shm_fd(*out));
+        if (st != TSR_OK)
+            tsr__shm_fail(*out, st, 0, "not all ranks came");
+        return st;
     }
     tsr_status st = fetch(session, meeting, &fd);
     if (st != TSR_OK)
@@ -342,7 +351,9 @@ tsr_status tsr__env_open(tsr_session *session, const struct comm_options *option
     tsr_status st = open_memory(session, options, &meeting, &job);
     if (st != TSR_OK)
         goto free_job;
-    count_cores(job);
+    st = count_cores(session, &meeting, job);
+    if (st != TSR_OK)
+        goto free_job;
     st = tsr__shm_endpoint(session, job, meeting.rank, out);
     if (st != TSR_OK)
         goto free_job;
