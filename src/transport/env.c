@@ -273,8 +273,8 @@ static tsr_status fetch(tsr_session *session, const struct meeting *meeting, int
 }
 
 // A launcher may have bound each rank to cores of its own: those of all ranks count, once all have told theirs.
-// Waits for all ranks to have told theirs, so every rank comes to the same number; one that died
-// meanwhile is found by the first meeting. Rank 0 may have given up since it handed out the memory: not all ranks came.
+// Waits for all ranks to have told theirs, so every rank comes to the same number. Rank 0 may have given up since it handed out
+// the memory.
 static tsr_status count_cores(tsr_session *session, const struct meeting *meeting,
                               struct shm_job *job)
 {
@@ -288,10 +288,9 @@ static tsr_status count_cores(tsr_session *session, const struct meeting *meetin
         if (i < CPU_SETSIZE && CPU_ISSET(i, &mine))
             atomic_fetch_or(&head->cores[i / 64], (uint64_t)1 << i % 64);
     atomic_fetch_add(&head->counted, 1);
-    while (atomic_load(&head->counted) < job->n && tsr__now_s() < until) {
-        if (atomic_load(&head->failed))
-            return refuse(session, DIAG_rank_failed, meeting->hint,
-                          "rank 0 gave up: not all ranks came");
+    while (atomic_load(&head->counted) < job->n) {
+        if (atomic_load(&head->failed) || tsr__now_s() >= until)
+            return refuse(session, DIAG_rank_failed, meeting->hint, "not all ranks came");
         nanosleep(&nap, NULL);
     }
     int all = 0;
