@@ -67,6 +67,18 @@ static inline bool str_is(struct str a, const char *c)
 {
     return str_eq(a, str_of(c));
 }
+// Of 12 and 18, 6; of 0 and b, |b|. INT64_MIN is kept out by the caller.
+static inline int64_t common_divisor(int64_t a, int64_t b)
+{
+    while (b) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    if (a < 0)
+        return -a;
+    return a;
+}
 // "a.json" and ".json"; the ending alone has no name before it.
 static inline bool ends_with(const char *text, const char *ending)
 {

@@ -21,16 +21,6 @@ struct pair {
     bool back;           // the first model could be told the best again, if that was needed
 };
 
-static int64_t common_divisor(int64_t a, int64_t b)
-{
-    while (b) {
-        int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 // States are the second model's, and so are the sizes that were given for it.
 static void split_options(struct pair *pair, const tsr_plan_options *options)
 {

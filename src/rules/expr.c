@@ -548,23 +548,10 @@ struct expr tsr__expr_min(struct exprs *exprs, struct expr a, struct expr b)
     return one_of(exprs, ATOM_MIN, a, b);
 }
 
-// gcd(0, b) is |b|. INT64_MIN is kept out by the caller.
-static int64_t gcd(int64_t a, int64_t b)
-{
-    while (b) {
-        int64_t r = a % b;
-        a = b;
-        b = r;
-    }
-    if (a < 0)
-        return -a;
-    return a;
-}
-
 // Both lists of atoms are sorted: one walk finds what they share. 4*a*b and 6*b*c give 2*b.
 static struct term common(const struct term *a, const struct term *b)
 {
-    struct term r = {.number = gcd(a->number, b->number)};
+    struct term r = {.number = common_divisor(a->number, b->number)};
     for (int i = 0, j = 0; i < a->n && j < b->n;) {
         if (a->atoms[i] == b->atoms[j])
             r.atoms[r.n++] = a->atoms[i];
@@ -583,7 +570,7 @@ struct expr tsr__expr_gcd(struct exprs *exprs, struct expr a, struct expr b)
     if (!a.known || !b.known || expr_is(a, INT64_MIN) || expr_is(b, INT64_MIN))
         return expr_number(1);
     if (!a.poly && !b.poly)
-        return expr_number(gcd(a.number, b.number));
+        return expr_number(common_divisor(a.number, b.number));
     if (a.poly && tsr__expr_exact(exprs, b, a).known)
         return a;
     if (b.poly && tsr__expr_exact(exprs, a, b).known)

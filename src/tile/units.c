@@ -54,16 +54,6 @@ int64_t tsr__share_size(int64_t size, int64_t cuts, tile_shares shares, int64_t 
     return tsr__share_start(size, cuts, shares, j + 1) - tsr__share_start(size, cuts, shares, j);
 }
 
-static int64_t common_divisor(int64_t a, int64_t b)
-{
-    while (b) {
-        int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 // 6 and 2 have the divisor 2: parts end at 3 and 4.
 tile_shares tsr__shares_of(const int64_t *units, int64_t n, bool *fits)
 {
