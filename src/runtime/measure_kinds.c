@@ -175,15 +175,22 @@ static bool error_near(struct sample_graph *made, tsr_value *x)
     return errors(made, x, 8);
 }
 
+// Nodes one after the other that all read the same weights beside what the one before made.
+static bool chain_with(struct sample_graph *made, tsr_value *x, const char *op, tsr_value *weights,
+                       int nodes)
+{
+    if (!weights)
+        return false;
+    for (int i = 0; i < nodes; i++)
+        x = step(made, op, x, weights);
+    return give(made, x);
+}
+
 // Each time with the same tensor, as large as the input.
 static bool joins(struct sample_graph *made, tsr_value *x, int nodes)
 {
     tsr_value *other = constant(made, made->sample->type, made->sample->rank, made->sample->dims);
-    if (!other)
-        return false;
-    for (int i = 0; i < nodes; i++)
-        x = step(made, "Add", x, other);
-    return give(made, x);
+    return chain_with(made, x, "Add", other, nodes);
 }
 static bool join_far(struct sample_graph *made, tsr_value *x)
 {
@@ -198,11 +205,7 @@ static bool norms(struct sample_graph *made, tsr_value *x, int nodes)
 {
     const int64_t dims[1] = {WIDTH};
     tsr_value *scale = constant(made, made->sample->type, 1, dims);
-    if (!scale)
-        return false;
-    for (int i = 0; i < nodes; i++)
-        x = step(made, "LayerNormalization", x, scale);
-    return give(made, x);
+    return chain_with(made, x, "LayerNormalization", scale, nodes);
 }
 static bool norm_half(struct sample_graph *made, tsr_value *x)
 {
