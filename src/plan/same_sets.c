@@ -4,15 +4,6 @@
 //     two A100 (0 and 1) and two L4 (2 and 3), linked each with each: {0 2}, {0 3}, {1 2} and {1 3} are the same, {0 1} is none of them
 #include "plan/blocks.h"
 
-static bool same_device(const tsr_topology_device *a, const tsr_topology_device *b)
-{
-    return a->memory == b->memory && a->flops == b->flops && a->bandwidth == b->bandwidth &&
-           a->overhead == b->overhead && a->queued == b->queued &&
-           memcmp(a->rates, b->rates, sizeof a->rates) == 0 &&
-           memcmp(a->moves, b->moves, sizeof a->moves) == 0 &&
-           memcmp(a->near, b->near, sizeof a->near) == 0;
-}
-
 // NULL: there is none, and what the one sends to the other goes by others.
 static const struct topology_link *link_of(const tsr_topology *topology, int64_t from, int64_t to)
 {
@@ -34,7 +25,7 @@ bool tsr__same_sets(const tsr_topology *topology, const int64_t *a, const int64_
     if (topology->ports.n)
         return false;
     for (int64_t i = 0; i < n; i++) {
-        if (!same_device(&topology->device[a[i]], &topology->device[b[i]]))
+        if (!tsr__devices_alike(&topology->device[a[i]], &topology->device[b[i]]))
             return false;
         for (int64_t k = 0; k < n; k++)
             if (k != i && !same_link(link_of(topology, a[i], a[k]), link_of(topology, b[i], b[k])))

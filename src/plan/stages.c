@@ -470,16 +470,6 @@ static bool find_line(struct search *search, tsr_objective objective, struct lin
 
 // ---- orders of devices -------------------------------------------------------------------------
 
-static bool alike(const tsr_topology *topology, size_t a, size_t b)
-{
-    const struct tsr_topology_device *x = &topology->device[a], *y = &topology->device[b];
-    return x->memory == y->memory && x->flops == y->flops && x->bandwidth == y->bandwidth &&
-           x->overhead == y->overhead && x->queued == y->queued &&
-           memcmp(x->rates, y->rates, sizeof x->rates) == 0 &&
-           memcmp(x->moves, y->moves, sizeof x->moves) == 0 &&
-           memcmp(x->near, y->near, sizeof x->near) == 0;
-}
-
 // A message takes as long between any two devices. Asked of few.
 static bool links_alike(struct search *search)
 {
@@ -513,10 +503,12 @@ static void label_places(struct search *search, size_t *label)
 // label: by device, the first that is like it.
 static void label_devices(const struct search *search, size_t *label)
 {
-    for (size_t device = 0; device < tsr__search_devices(search); device++)
-        for (label[device] = 0;
-             !alike(search->staging->planner->machine.topology, label[device], device);)
+    const tsr_topology_device *devices = search->staging->planner->machine.topology->device;
+    for (size_t device = 0; device < tsr__search_devices(search); device++) {
+        label[device] = 0;
+        while (!tsr__devices_alike(&devices[label[device]], &devices[device]))
             label[device]++;
+    }
 }
 
 static void swap(size_t *a, size_t *b)

@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-static bool alike(const tsr_topology_device *a, const tsr_topology_device *b)
+bool tsr__devices_alike(const tsr_topology_device *a, const tsr_topology_device *b)
 {
     return a->memory == b->memory && a->flops == b->flops && a->bandwidth == b->bandwidth &&
            a->overhead == b->overhead && a->queued == b->queued &&
@@ -38,7 +38,7 @@ bool tsr__topology_repeats(const tsr_topology *topology, int devices, int copies
     if (topology->window && topology->window / devices < copies)
         listed = topology->window / devices;
     for (int d = devices; d < devices * copies; d++)
-        if (!alike(&topology->device[d], &topology->device[d % devices]))
+        if (!tsr__devices_alike(&topology->device[d], &topology->device[d % devices]))
             return false;
     for (size_t i = 0; i < topology->links.n; i++) {
         const struct topology_link *link = &topology->links.at[i];

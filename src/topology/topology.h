@@ -107,6 +107,8 @@ void tsr__topology_load(tsr_topology *topology, enum tsr_collective what,
                         const struct topology_groups *groups, int64_t bytes, double *by_link);
 // The collective was measured over groups of that size: its price is a time that was seen, copies through memory included.
 bool tsr__topology_measured(const tsr_topology *topology, enum tsr_collective what, int size);
+// Every node takes as long on either, and as much memory is there; their names may differ. (repeats.c)
+bool tsr__devices_alike(const tsr_topology_device *a, const tsr_topology_device *b);
 // The first `devices` of them, and each block of as many that follows, are alike and linked alike inside. (repeats.c)
 bool tsr__topology_repeats(const tsr_topology *topology, int devices, int copies);
 // Sets the grid that its links form, if they form one and none is known: a grid, a torus, hosts. (recognise.c)
