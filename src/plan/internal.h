@@ -395,6 +395,8 @@ tsr_status tsr__plan_joint(struct planner *planner, struct planner *with,
 uint32_t tsr__planner_layout(struct planner *planner,
                              const struct tile_layout *layout); // its number
 uint32_t tsr__planner_whole(struct planner *planner, int rank); // on all devices
+// The number of the layout in which a tensor of that rank lies whole on those devices; PLAN_NO_LAYOUT: out of memory.
+uint32_t tsr__planner_whole_on(struct planner *planner, int rank, const int64_t *devices, size_t n);
 // The number of that layout in parts of a sum.
 uint32_t tsr__planner_parts(struct planner *planner, uint32_t layout,
                             const struct device_group *groups, size_t n);

@@ -101,14 +101,18 @@ uint32_t tsr__planner_parts(struct planner *planner, uint32_t layout,
     return number;
 }
 
-uint32_t tsr__planner_whole(struct planner *planner, int rank)
+uint32_t tsr__planner_whole_on(struct planner *planner, int rank, const int64_t *devices, size_t n)
 {
-    rank = rank < 0 || rank > TILE_MAX_RANK ? 0 : rank;
-    const struct tile_layout *layout =
-        tsr__layout_whole(&planner->arena, rank, planner->machine.all, (size_t)planner->machine.n);
+    const struct tile_layout *layout = tsr__layout_whole(&planner->arena, rank, devices, n);
     if (layout)
         return tsr__planner_layout(planner, layout);
     return PLAN_NO_LAYOUT;
+}
+
+uint32_t tsr__planner_whole(struct planner *planner, int rank)
+{
+    rank = rank < 0 || rank > TILE_MAX_RANK ? 0 : rank;
+    return tsr__planner_whole_on(planner, rank, planner->machine.all, (size_t)planner->machine.n);
 }
 
 // Of a factor's largest part: 10 elements in 4 parts have one of 3, in parts of 3 units and 1 one of 7.

@@ -98,17 +98,6 @@ uint32_t tsr__edge_time(const struct planner *planner, const struct reader *read
     return (uint32_t)(PLAN_TIMES * node);
 }
 
-// The value whole on those devices, as a number.
-static uint32_t whole_on(struct planner *planner, const tsr_value *value, const int64_t *devices,
-                         size_t n)
-{
-    const struct tile_layout *layout =
-        tsr__layout_whole(&planner->arena, planner->values[tsr__value_id(value)].rank, devices, n);
-    if (layout)
-        return tsr__planner_layout(planner, layout);
-    return PLAN_NO_LAYOUT;
-}
-
 // The devices that a node may run on, the first of which has its outputs: those of its stage, or all.
 static struct device_group place_of(const struct planner *planner, int64_t node)
 {
@@ -122,13 +111,14 @@ uint32_t tsr__planner_wanted(struct planner *planner, const struct reader *reade
                              const tsr_value *value, uint32_t candidate)
 {
     const tsr_node *from = tsr_value_producer(value);
+    int rank = planner->values[tsr__value_id(value)].rank;
     if (reader->node == SIZE_MAX) {
         int64_t maker = from ? planner->node_at[tsr__node_id(from)] : -1;
-        return whole_on(planner, value, place_of(planner, maker).devices, 1);
+        return tsr__planner_whole_on(planner, rank, place_of(planner, maker).devices, 1);
     }
     if (reader->captures) {
         struct device_group place = place_of(planner, (int64_t)reader->node);
-        return whole_on(planner, value, place.devices, place.n);
+        return tsr__planner_whole_on(planner, rank, place.devices, place.n);
     }
     return planner->nodes[reader->node].strategy->at.at[candidate].in[reader->slot];
 }

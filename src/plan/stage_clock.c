@@ -178,11 +178,7 @@ static uint32_t whole_on(struct playing *playing, const struct stage *stage, con
                          size_t n)
 {
     int rank = playing->planner->values[tsr__value_id(value)].rank;
-    const struct tile_layout *layout =
-        tsr__layout_whole(&playing->planner->arena, rank, stage->devices, n);
-    if (layout)
-        return tsr__planner_layout(playing->planner, layout);
-    return PLAN_NO_LAYOUT;
+    return tsr__planner_whole_on(playing->planner, rank, stage->devices, n);
 }
 
 // What the node reads, as it wants it; what its bodies read is whole on all devices of the stage.

@@ -120,15 +120,6 @@ static bool list_blocks(struct search *search)
 
 // ---- transfers ---------------------------------------------------------------------------------
 
-// The number of the layout in which a tensor of that rank lies whole on those devices.
-static uint32_t whole_on(struct planner *planner, int rank, const int64_t *devices, size_t n)
-{
-    const struct tile_layout *layout = tsr__layout_whole(&planner->arena, rank, devices, n);
-    if (layout)
-        return tsr__planner_layout(planner, layout);
-    return PLAN_NO_LAYOUT;
-}
-
 // A value from one device to all of a block, which do not have it: as the cut model brings it there. Kept by place in line.
 static int64_t send_time(struct search *search, struct planner *planner, int64_t from,
                          const int64_t *to, size_t n, size_t start, const tsr_value *value)
@@ -143,8 +134,8 @@ static int64_t send_time(struct search *search, struct planner *planner, int64_t
     struct arena *arena = &search->staging->planner->arena;
     void **at = tsr__map_at(&search->transfers, tsr__arena_str(arena, text));
     found = ARENA_NEW(arena, int64_t);
-    uint32_t has = whole_on(planner, sized->rank, &from, 1);
-    uint32_t wants = whole_on(planner, sized->rank, to, n);
+    uint32_t has = tsr__planner_whole_on(planner, sized->rank, &from, 1);
+    uint32_t wants = tsr__planner_whole_on(planner, sized->rank, to, n);
     if (!at || !found || has == PLAN_NO_LAYOUT || wants == PLAN_NO_LAYOUT)
         return NEVER_FITS;
     *found = tsr__planner_price(planner, has, wants, sized);
