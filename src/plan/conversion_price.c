@@ -319,6 +319,14 @@ free_arena:
     return ps;
 }
 
+// The move is made by operators in steps, and not by a Reshard.
+static bool has_steps(const struct planner *planner, uint32_t from, const struct reshard *reshard,
+                      const struct plan_value *value)
+{
+    return !is_chance(reshard, value) &&
+           resharded_bytes(reshard, planner->layouts.at[from].tiles) < 0;
+}
+
 // Partition takes the first form from which operators lead to what is wanted (partition/steps/convert.c), and knows no prices.
 bool tsr__planner_has_operators(struct planner *planner, uint32_t from, uint32_t to,
                                 const struct plan_value *value)
@@ -327,8 +335,7 @@ bool tsr__planner_has_operators(struct planner *planner, uint32_t from, uint32_t
     struct reshard *reshard = NULL;
     tsr__arena_init(&arena, planner->session);
     bool all = plan_move(planner, &arena, from, to, value, &reshard) &&
-               !is_chance(reshard, value) &&
-               resharded_bytes(reshard, planner->layouts.at[from].tiles) < 0;
+               has_steps(planner, from, reshard, value);
     tsr__arena_free(&arena);
     return all;
 }
@@ -355,7 +362,7 @@ bool tsr__planner_takers(struct planner *planner, uint32_t from, uint32_t to,
                              *after = planner->layouts.at[to].tiles;
     tsr__arena_init(&arena, planner->session);
     bool found = plan_move(planner, &arena, from, to, value, &reshard);
-    bool in_steps = found && !is_chance(reshard, value) && resharded_bytes(reshard, before) < 0;
+    bool in_steps = found && has_steps(planner, from, reshard, value);
     for (int64_t device = 0; device < planner->machine.n; device++)
         takes[device] = !in_steps && (tsr__layout_has_device(before, device) ||
                                       tsr__layout_has_device(after, device));

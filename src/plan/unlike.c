@@ -130,15 +130,6 @@ static bool fill_wishes(const struct planner *planner, enum ability ability, str
     return true;
 }
 
-// Speeds and memories are the same.
-static bool are_alike(const struct planner *planner)
-{
-    for (int64_t device = 1; device < planner->machine.n; device++)
-        if (ability_of(planner, ABILITY_MEMORY, device) != ability_of(planner, ABILITY_MEMORY, 0))
-            return false;
-    return !planner->machine.unlike;
-}
-
 // Devices that are alike have none, and so have more of them than units.
 bool tsr__planner_shares(struct planner *planner)
 {
@@ -147,7 +138,7 @@ bool tsr__planner_shares(struct planner *planner)
     machine->n_shares = 0;
     if (machine->one_way)
         add_shares(machine, machine->only);
-    if (n < 2 || 2 * n > TILE_MAX_UNITS || are_alike(planner) || machine->one_way)
+    if (n < 2 || 2 * n > TILE_MAX_UNITS || tsr__planner_alike(planner) || machine->one_way)
         return true;
     if (!tsr__planner_speed_up(planner))
         return false;
