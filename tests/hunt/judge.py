@@ -20,7 +20,7 @@ import inside
 import promises
 import refusals
 import terms
-from graph import run_model, type_number
+from graph import free_names, run_model, type_number
 
 TOLERANCE = {"f2": 1e-2, "f4": 1e-4, "f8": 1e-4}  # a double may have been computed as a float
 NOISE = {"f2": 2e-3, "f4": 4e-6, "f8": 4e-6}
@@ -224,7 +224,7 @@ def excuse(case, model, cut, k, wrong):
     level = cut["level"]
     reasons = (("range", "", lambda: terms.out_of_range(model, values)),
                ("open", "", lambda: promises.not_promised(model, values)),
-               ("engine", "its own mistake: ", lambda: fused_wrongly(model, values, level) | kept_statistics(model, k) | promises.quantised_outputs(model, level)
+               ("engine", "its own mistake: ", lambda: fused_wrongly(model, values, level) | written_statistics(model, k) | promises.quantised_outputs(model, level)
                 | promises.quantised_twice(model, level)))
     for kind, text, names in reasons:
         excused = names()
@@ -253,14 +253,16 @@ def compare(case, cut, results):
     return verdict
 
 
-def kept_statistics(model, k):
-    """Values that follow from constant statistics of a BatchNormalization that trains: the engine writes over them, so that the next set of
-    inputs finds others (docs/numbers.md)."""
-    given = {i.name for i in model.graph.input}
-    free = terms.followers(model, given)
-    trains = lambda n: n.op_type == "BatchNormalization" and any(a.name == "training_mode" and a.i for a in n.attribute)
-    written = [o for n in model.graph.node if trains(n) and not {n.input[3], n.input[4]} <= free for o in n.output]
-    return terms.followers(model, written) if k and written else set()
+def written_statistics(model, k):
+    """Values that follow from statistics that a BatchNormalization which trains has written over (docs/numbers.md): what else reads them finds the
+    new ones, and of constants the next set of inputs does too."""
+    trains = [n for n in model.graph.node if n.op_type == "BatchNormalization" and any(a.name == "training_mode" and a.i for a in n.attribute)]
+    statistics = {n.input[i] for n in trains for i in (3, 4)}
+    written = [o for n in trains if set(n.input[:3]) & set(n.input[3:]) or n.input[3] == n.input[4] for o in n.output]
+    written += [o for n in model.graph.node if n not in trains and statistics & set(free_names(n)) for o in n.output]
+    free = terms.followers(model, {i.name for i in model.graph.input})
+    written += [o for n in trains if k and not set(n.input[3:]) <= free for o in n.output]
+    return terms.followers(model, written) if written else set()
 
 
 def fused_wrongly(model, values, level):

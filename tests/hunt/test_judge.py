@@ -64,6 +64,17 @@ def sums_of_squares():
     assert verdict(square(np.array([6000, 3], "i4")), y=np.array([7], "i4")) == "different"
 
 
+def statistics_that_are_written_over():
+    """The engine writes the new variance over the old one: as the bias of the same node it is another, and so is what another node reads."""
+    def trained(bias, other):
+        nodes = [h.make_node("BatchNormalization", ["x", "s", bias, "m", "v"], ["y", "mean", "var"], training_mode=1), h.make_node("Neg", [other], ["z"])]
+        inputs = dict(x=np.arange(12, dtype="f4").reshape(2, 3, 2), **{n: f4(1, 2, 3) for n in "sbmv"})
+        return case_of(nodes, inputs, ["y", "z"])
+    other = dict(y=np.zeros((2, 3, 2), "f4"))
+    assert verdict(trained("v", "b"), **other) == "engine" and verdict(trained("b", "b"), **other) == "different"
+    assert verdict(trained("b", "v"), z=f4(0, 0, 0)) == "engine" and verdict(trained("b", "b"), z=f4(0, 0, 0)) == "different"
+
+
 def terms_that_cancel_out():
     """Of a + b - a - b with rounding between: nothing that a cut could keep to the last bit."""
     w = np.array([[1], [1], [-1], [-1]], "f4")
@@ -432,7 +443,7 @@ def letters_of_one():
 
 
 failed = 0
-for check in (products_beyond_the_range, products_that_vanish, halves_next_to_nothing, sums_of_squares, terms_that_cancel_out, signs_that_rounding_decides, sums_that_may_be_nothing, refused_for_a_nan, wide_integers, greatest_of_nan, exponentials_of_nan, means_of_infinities,
+for check in (products_beyond_the_range, products_that_vanish, halves_next_to_nothing, sums_of_squares, statistics_that_are_written_over, terms_that_cancel_out, signs_that_rounding_decides, sums_that_may_be_nothing, refused_for_a_nan, wide_integers, greatest_of_nan, exponentials_of_nan, means_of_infinities,
               sums_that_slide, infinite_scales, squares_too_large, hidden_keys, pixels_outside, letters_summed_before, sets_after_an_excuse, scales_of_nothing, inside_of_bodies, inside_of_functions, outputs_quantised_too,
               laws, states_that_grow, mistakes_of_the_engine, shapes_of_open_weights, sizes_as_declared, branches_put_in_place,
               rows_of_doubles, halves_between_casts, values_quantised_twice, doubles_clipped, shapes_of_four_bits, windows_too_many, spaces_left_out, sizes_wanted_early, zeros_beside_open_sizes, letters_of_one):
