@@ -168,6 +168,12 @@ static struct expr slice_step(struct shape_job *job, int64_t entry)
 }
 
 // The largest numbers mean "to the end", which is the front where the step is negative: so ONNX Runtime reads them.
+static bool means_front(int64_t end)
+{
+    return end == INT64_MAX || end == INT32_MAX;
+}
+
+// False: a bound or the step is not a number.
 bool tsr__slice_bounds(const struct shape_job *job, int axis, int64_t size, int64_t *start,
                        int64_t *end, int64_t *step)
 {
@@ -192,7 +198,7 @@ bool tsr__slice_bounds(const struct shape_job *job, int axis, int64_t size, int6
         s.number < 0; // then the first is at most the last element, and the end may lie before all
     *start = clamped(from_front(a.number, size), 0, size - down);
     *end = clamped(from_front(b.number, size), -(int64_t)down, size);
-    if (down && (b.number == INT64_MAX || b.number == INT32_MAX))
+    if (down && means_front(b.number))
         *end = -1;
     return true;
 }
@@ -246,7 +252,28 @@ static int64_t steps_between(int64_t start, int64_t end, int64_t step)
     return (run + by - 1) / by;
 }
 
-// A size that is a number is sliced exactly; of an expression only forward slices are followed.
+// Elements from a down to b, which is left out. Counted from the front: all up to a, less all up to b.
+//   n rows from -1 down to the front: n;  from 3: min(n, 4);  from -1 down to 1: max(n - 2, 0)
+static struct expr slice_run_down(struct exprs *exprs, struct expr a, struct expr b,
+                                  struct expr size)
+{
+    bool read_alike = b.number < INT32_MAX || means_front(b.number);
+    if (!expr_is_number(a) || !expr_is_number(b) || !read_alike)
+        return EXPR_UNKNOWN;
+    struct expr up_to_a = size, up_to_b = expr_number(0);
+    if (a.number < -1)
+        up_to_a = tsr__expr_add(exprs, clipped(exprs, a, size), expr_number(1));
+    else if (a.number >= 0 && a.number < INT32_MAX)
+        up_to_a = expr_number(a.number + 1);
+    if (b.number < 0 && b.number > -INT32_MAX)
+        up_to_b = not_below_zero(exprs, tsr__expr_add(exprs, size, expr_number(b.number + 1)));
+    else if (b.number >= 0 && b.number < INT32_MAX)
+        up_to_b = expr_number(b.number + 1);
+    up_to_a = tsr__expr_min(exprs, up_to_a, size);
+    return not_below_zero(exprs, tsr__expr_sub(exprs, up_to_a, up_to_b));
+}
+
+// A size that is a number is sliced exactly; one that is an expression gives another.
 static struct expr slice_size(struct shape_job *job, int axis, tsr_dim dim)
 {
     int64_t start, end, step;
@@ -260,13 +287,16 @@ static struct expr slice_size(struct shape_job *job, int axis, tsr_dim dim)
         return EXPR_UNKNOWN;
     struct expr a = slice_bound(job, 1, "starts", entry), b = slice_bound(job, 2, "ends", entry);
     struct expr s = slice_step(job, entry);
-    if (!expr_is_number(s) || s.number < 1)
+    if (!expr_is_number(s) || s.number == 0 || s.number <= -INT32_MAX || s.number >= INT32_MAX)
         return EXPR_UNKNOWN;
     struct expr run = slice_run(job->exprs, a, b, size);
-    if (s.number == 1)
+    if (s.number < 0)
+        run = slice_run_down(job->exprs, a, b, size);
+    int64_t by = int64_max(s.number, -s.number);
+    if (by == 1)
         return run;
-    run = tsr__expr_add(job->exprs, run, expr_number(s.number - 1));
-    return tsr__expr_floor(job->exprs, run, expr_number(s.number));
+    run = tsr__expr_add(job->exprs, run, expr_number(by - 1));
+    return tsr__expr_floor(job->exprs, run, expr_number(by));
 }
 
 // Each dimension by itself; one that is not sliced keeps its size.
