@@ -13,6 +13,7 @@
 //   [? 6]        [k+1 6]      [k+1 6]     anything says more than nothing
 //   [2 6]        [3 6]        [3 6]       a contradiction, which is reported: a run will have 3
 //   [1 2 6]      [2 6]        [2 6]       the same of ranks
+//   [n 6]        [? 6]        [n 6]       whoever wrote it may know more; of rows that are `misinferred` nobody does: [? 6]
 #include "rules/internal.h"
 
 #define MAX_DEPTH      64 // of subgraphs and calls
@@ -198,6 +199,36 @@ static tsr_dim better(struct shapes *shapes, tsr_dim declared, tsr_dim found)
     if (only_name && tsr__expr_hidden(shapes->exprs, f))
         return declared;
     return found;
+}
+
+// What is left of a declaration of which the rule cannot tell whether it is true: names that no input has, which claim nothing.
+static tsr_dim unclaimed(struct shapes *shapes, tsr_dim declared)
+{
+    bool name = declared.value < 0 && dim_known(declared) &&
+                !tsr__expr_rooted(shapes->exprs, tsr__expr_of(shapes->exprs, declared));
+    if (name)
+        return declared;
+    return DIM_UNKNOWN;
+}
+
+// The declaration of a result that onnx's inference is known to get wrong: nothing stays of it that the rule does not tell as well.
+static void doubt(struct shapes *shapes, struct shape *at, const struct shape *found)
+{
+    if (found->rank < 0) {
+        at->rank = -1;
+        return;
+    }
+    if (at->rank != found->rank)
+        return; // the rank that is found replaces it
+    tsr_dim *dims = ARENA_ARRAY(shapes->arena, tsr_dim, (size_t)at->rank + 1);
+    if (!dims)
+        return;
+    for (int i = 0; i < at->rank; i++) {
+        dims[i] = at->dims[i];
+        if (!dim_known(found->dims[i]))
+            dims[i] = unclaimed(shapes, at->dims[i]);
+    }
+    at->dims = dims;
 }
 
 // Dimension by dimension; the list is copied only where something changes, for other values may share it.
@@ -431,6 +462,8 @@ static bool follow_node(struct shapes *shapes, const tsr_node *node)
         const tsr_value *v = tsr_node_output(node, i);
         if (!v)
             continue;
+        if (job.row && job.row->misinferred)
+            doubt(shapes, &shapes->at[tsr__value_id(v)], &job.out[i]);
         merge(shapes, node, v, job.out[i], (enum value_form)job.form[i]);
         shapes->values[tsr__value_id(v)] = job.value[i];
     }
