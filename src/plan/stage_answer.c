@@ -10,8 +10,9 @@
 //
 // Chosen by these, one run takes 4 + (1 + 5) + (1 + 3) = 14: the cost for latency. For throughput it is the pace of the stage that
 // is busy longest, with what it takes in and hands over: stage 1 with 1 + 5 + 1 = 7. If stage 2 read a value of stage 0
-// directly, stage 0 would wait until stage 1 is done too: 4 + 1 + 5 = 10. What is told of the plan, latency, period and the stages'
-// times, are those of the cut model (stage_clock.c): there parts are sent of what is counted whole here.
+// directly, stage 0 would wait until stage 1 is done too: 4 + 1 + 5 = 10. That is the cost where each stage chose by itself (two
+// models at once, or no time left); else it is that of all stages together (stage_line.c, stage_pace.c). What is told of the plan,
+// latency, period and the stages' times, are those of the cut model (stage_clock.c): there parts are sent of what is counted whole here.
 //
 // Transfers are counted on both sides: a rank computes nothing while it sends or receives (ARCHITECTURE.md, what overlaps;
 // tests/e2e/overlap.py sees it in traces). What overlaps are stages, each busy with another run.
@@ -301,8 +302,12 @@ tsr_status tsr__stages_explain(struct staging *staging, const struct line *line,
             return explain_common(staging, common, out);
     }
     const struct stage *stage = &line->at[k];
-    if (line->answer.feasible)
-        return tsr__line_explain(staging, line, name, out);
+    if (line->answer.feasible) {
+        tsr_status st = tsr__line_explain(staging, line, name, out);
+        if (st != TSR_OK || out->objective != TSR_THROUGHPUT)
+            return st;
+        return tsr__pace_explain(staging, line, name, out);
+    }
     tsr_status st = tsr__front_explain(staging, stage->kind, stage->begin, stage->end,
                                        stage->memory, name, out);
     if (st != TSR_OK)

@@ -9,18 +9,6 @@
 
 #define LINE_WORK UINT64_C(20000000) // cells that the program of one line may visit
 
-// While the program of a line is made: the planner of all, with the ways of this line's stages.
-struct lining {
-    struct staging *staging;
-    const struct line *line;
-    struct arena scratch;        // of the program
-    struct device_group *places; // by node: the devices of its stage
-    struct plan_node *kept;      // the nodes as they were before
-    unsigned char *hidden;       // by node: it is in no stage
-    bool late;                   // the program was not made in time
-    size_t n_given;              // before
-};
-
 // The strategy of a kind on the devices of the stage, with the layouts of the planner of all; made once for each block.
 static struct strategy *told_on(struct staging *staging, const struct stage *stage,
                                 const struct plan_node *node)
@@ -96,7 +84,7 @@ static void hide_common(struct lining *lining)
     }
 }
 
-static void show_common(struct lining *lining)
+void tsr__lining_show(struct lining *lining)
 {
     struct planner *planner = lining->staging->planner;
     planner->ends.given.n = lining->n_given;
@@ -112,8 +100,7 @@ static int64_t memory_for(const struct staging *staging)
     return staging->memory;
 }
 
-// The program of the line in planner->program; to be ended in any case. False: out of memory.
-static bool begin_line(struct lining *lining, struct staging *staging, const struct line *line)
+bool tsr__lining_begin(struct lining *lining, struct staging *staging, const struct line *line)
 {
     struct planner *planner = staging->planner;
     *lining = (struct lining){.staging = staging, .line = line};
@@ -134,13 +121,12 @@ static bool begin_line(struct lining *lining, struct staging *staging, const str
     return true;
 }
 
-// Nodes are as they were before, and the program is gone.
-static void end_line(struct lining *lining)
+void tsr__lining_end(struct lining *lining)
 {
     struct planner *planner = lining->staging->planner;
     if (planner->scope.places) {
         memcpy(planner->nodes, lining->kept, planner->n_nodes * sizeof *planner->nodes);
-        show_common(lining);
+        tsr__lining_show(lining);
     }
     // Tables of a program that was not done in time are wrong, and forgotten.
     if (planner->pace.late)
@@ -149,6 +135,15 @@ static void end_line(struct lining *lining)
     planner->work = &planner->arena;
     planner->scope.places = NULL;
     tsr__arena_free(&lining->scratch);
+}
+
+struct program_options tsr__lining_options(const struct lining *lining)
+{
+    struct program_options options = {.work = LINE_WORK};
+    double end = lining->staging->end;
+    if (end > 0)
+        options.seconds = larger(1, (int64_t)(1e3 * (end - tsr__clock()))) / 1e3;
+    return options;
 }
 
 // What the nodes chose, by place in the graph.
@@ -170,16 +165,14 @@ tsr_status tsr__line_solve(struct staging *staging, const struct line *line,
 {
     struct lining lining;
     struct program_result result = {0};
-    struct program_options options = {.work = LINE_WORK};
     *out = (struct line_answer){0};
     tsr_status st = TSR_NOMEM;
-    if (!begin_line(&lining, staging, line))
+    if (!tsr__lining_begin(&lining, staging, line))
         goto end;
     st = TSR_OK;
     if (lining.late)
         goto end;
-    if (staging->end > 0)
-        options.seconds = larger(1, (int64_t)(1e3 * (staging->end - tsr__clock()))) / 1e3;
+    struct program_options options = tsr__lining_options(&lining);
     st = tsr__program_solve(&staging->planner->program, &options, &lining.scratch, &result);
     if (st != TSR_OK || !result.feasible)
         goto end;
@@ -187,7 +180,7 @@ tsr_status tsr__line_solve(struct staging *staging, const struct line *line,
     if (!keep_choices(&lining, &result, out))
         st = TSR_NOMEM;
 end:
-    end_line(&lining);
+    tsr__lining_end(&lining);
     return st;
 }
 
@@ -197,7 +190,7 @@ tsr_status tsr__line_explain(struct staging *staging, const struct line *line, c
     struct lining lining;
     struct planner *planner = staging->planner;
     tsr_status st = TSR_NOMEM;
-    if (!begin_line(&lining, staging, line))
+    if (!tsr__lining_begin(&lining, staging, line))
         goto end;
     for (size_t i = 0; i < planner->n_nodes; i++)
         planner->nodes[i].choice = line->answer.choice[i];
@@ -207,6 +200,6 @@ tsr_status tsr__line_explain(struct staging *staging, const struct line *line, c
         if (list[i].feasible)
             list[i].cost += staging->common;
 end:
-    end_line(&lining);
+    tsr__lining_end(&lining);
     return st;
 }

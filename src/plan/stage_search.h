@@ -17,6 +17,14 @@ struct block {
     struct kind *kind;
     int64_t memory;
 };
+// Devices of the line: `n` from place `first` on.
+struct stretch {
+    size_t first, n;
+};
+// Where what a stage reads may come from, and where what it makes may go to.
+struct neighbours {
+    struct stretch before, behind;
+};
 // The best way to a state, and what it came from.
 struct cell {
     int64_t sum, most;
@@ -51,6 +59,14 @@ size_t tsr__search_devices(const struct search *search);
 bool tsr__search_may_start(const struct search *search, size_t start, size_t n);
 // The measure of the range from cut i to cut j on the block; NEVER_FITS: it cannot be there. After an error the status tells.
 int64_t tsr__search_value(struct search *search, size_t i, size_t j, size_t block);
+// All devices in front of the block, and all behind it.
+struct neighbours tsr__search_neighbours(const struct search *search, const struct block *block);
+// What a device of the block is busy with at least in each of many runs, if the range from cut i to j is there and has those
+// neighbours. NEVER_FITS: it cannot be there.
+int64_t tsr__search_busy(struct search *search, size_t i, size_t j, const struct block *block,
+                         const struct neighbours *near);
+// The stage from cut i to j reads nothing that was made before cut `begin`, where the one before it begins.
+bool tsr__stages_follow(struct staging *staging, size_t begin, size_t i, size_t j);
 struct cell *tsr__search_cell(struct search *search, size_t stages, size_t begin, size_t cut,
                               size_t devices);
 // Fills the cells. The best final state; NULL: there is none.

@@ -318,7 +318,7 @@ static tsr_status find_stages(struct staging *staging, const tsr_plan_options *o
     if (st != TSR_OK)
         return st;
     st = tsr__stages_search(staging, options, MEASURE_TIME, line);
-    if (st != TSR_OK || !line->n || staging->other || options->objective != TSR_LATENCY)
+    if (st != TSR_OK || !line->n || staging->other)
         return st;
     return tsr__stages_improve(staging, options, line, &staging->least);
 }

@@ -196,13 +196,14 @@ static int64_t hands_over(struct search *search, size_t from, size_t to, const s
     return tsr__stages_both(staging, own, hand_over(search, staging->other, from, to, block));
 }
 
-// What bringing a value to the block takes at least, however both sides cut it: of n makers and m readers some pair moves a part of
-// n m or more, and the nearest pair does so soonest.
-static int64_t least_transfer(struct search *search, const struct block *block, int64_t bytes)
+// What bringing a value to or from the block takes at least, however both sides cut it: of n makers and m readers some pair moves a
+// part of n m or more, and the nearest pair does so soonest.
+static int64_t least_transfer(struct search *search, const struct block *block,
+                              struct stretch others, int64_t bytes)
 {
     int64_t least = NEVER_FITS;
-    int64_t part = bytes / (int64_t)(block->start * block->n);
-    for (size_t i = 0; i < block->start; i++)
+    int64_t part = bytes / (int64_t)(others.n * block->n);
+    for (size_t i = others.first; i < others.first + others.n; i++)
         for (size_t k = 0; k < block->n; k++) {
             int64_t ends[2] = {search->order[i], block->devices[k]};
             struct device_group pair = {ends, 2};
@@ -222,9 +223,70 @@ static int64_t least_transfers(struct search *search, size_t i, size_t j, const 
     if (block->start == 0)
         return 0;
     for (size_t k = 0; k < range->n_in; k++)
-        ps += least_transfer(search, block,
+        ps += least_transfer(search, block, (struct stretch){0, block->start},
                              tsr__stages_bytes(search->staging->planner, range->in[k]));
     return smaller(ps, NEVER_FITS);
+}
+
+// What one device of the block is busy with at least of those values. Where there are several, each value may keep another busy.
+static int64_t least_busy(struct search *search, const struct block *block, struct stretch others,
+                          const tsr_value **values, size_t n)
+{
+    int64_t sum = 0, most = 0;
+    if (others.n == 0)
+        return 0;
+    for (size_t k = 0; k < n; k++) {
+        int64_t ps = least_transfer(search, block, others,
+                                    tsr__stages_bytes(search->staging->planner, values[k]));
+        sum = smaller(sum + ps, NEVER_FITS);
+        most = larger(most, ps);
+    }
+    return block->n == 1 ? sum : most;
+}
+
+// The same of all that the range reads of others and gives to others: where runs follow one another, both hold it up.
+static int64_t least_crossings(struct search *search, size_t i, size_t j, const struct block *block,
+                               const struct neighbours *near)
+{
+    const struct range *range = tsr__stages_range(search->staging, i, j);
+    if (!range)
+        return NEVER_FITS;
+    int64_t comes = least_busy(search, block, near->before, range->in, range->n_in);
+    int64_t goes = least_busy(search, block, near->behind, range->leave, range->n_leave);
+    if (block->n > 1)
+        return larger(comes, goes);
+    return smaller(comes + goes, NEVER_FITS);
+}
+
+struct neighbours tsr__search_neighbours(const struct search *search, const struct block *block)
+{
+    size_t next = block->start + block->n;
+    return (struct neighbours){.before = {0, block->start},
+                               .behind = {next, tsr__search_devices(search) - next}};
+}
+
+int64_t tsr__search_busy(struct search *search, size_t i, size_t j, const struct block *block,
+                         const struct neighbours *near)
+{
+    struct point point = {0};
+    search->status = tsr__front_open(search->staging, block->kind, i, j, block->memory, &point);
+    if (search->status != TSR_OK || !point.feasible)
+        return NEVER_FITS;
+    return smaller(point.bound + least_crossings(search, i, j, block, near), NEVER_FITS);
+}
+
+// No line with that range on the block takes less for it.
+static int64_t measure_open(struct search *search, size_t i, size_t j, const struct block *block)
+{
+    struct point point = {0};
+    if (search->bottleneck) {
+        struct neighbours near = tsr__search_neighbours(search, block);
+        return tsr__search_busy(search, i, j, block, &near);
+    }
+    search->status = tsr__front_open(search->staging, block->kind, i, j, block->memory, &point);
+    if (search->status != TSR_OK || !point.feasible)
+        return NEVER_FITS;
+    return smaller(point.bound + least_transfers(search, i, j, block), NEVER_FITS);
 }
 
 // ---- dynamic programming -----------------------------------------------------------------------
@@ -246,12 +308,8 @@ static int64_t measure(struct search *search, size_t i, size_t j, struct block *
         search->status = tsr__front_least(search->staging, block->kind, i, j, &bytes);
         return smaller(bytes, NEVER_FITS);
     }
-    if (search->measure == MEASURE_OPEN) {
-        search->status = tsr__front_open(search->staging, block->kind, i, j, block->memory, &point);
-        if (search->status != TSR_OK || !point.feasible)
-            return NEVER_FITS;
-        return smaller(point.bound + least_transfers(search, i, j, block), NEVER_FITS);
-    }
+    if (search->measure == MEASURE_OPEN)
+        return measure_open(search, i, j, block);
     search->status = tsr__front_at(search->staging, block->kind, i, j, block->memory, &point);
     if (search->status != TSR_OK || !point.feasible)
         return NEVER_FITS;
@@ -295,9 +353,8 @@ static bool follows(struct staging *model, size_t begin, size_t i, size_t j)
     return range && range->earliest >= model->cut[begin];
 }
 
-static bool all_follow(const struct search *search, size_t begin, size_t i, size_t j)
+bool tsr__stages_follow(struct staging *staging, size_t begin, size_t i, size_t j)
 {
-    struct staging *staging = search->staging;
     return follows(staging, begin, i, j) &&
            (!staging->other || follows(staging->other, begin, i, j));
 }
@@ -316,7 +373,8 @@ static void try_stage(struct search *search, const struct cell *from, const stru
     size_t n = search->sizes[step->size], block = step->used * search->n_sizes + step->size;
     if (!tsr__stages_may_end(search->staging, step->stages, search->staging->cut[j]))
         return;
-    if (search->flows && step->stages > 0 && !all_follow(search, step->begin, step->cut, j))
+    if (search->flows && step->stages > 0 &&
+        !tsr__stages_follow(search->staging, step->begin, step->cut, j))
         return;
     // `own` counts for the latency; for the pace of runs the stage is also busy handing over.
     int64_t own = tsr__search_value(search, step->cut, j, block), busy = own;
@@ -716,8 +774,9 @@ tsr_status tsr__search_orders(struct staging *staging, const tsr_plan_options *o
     if (!search_init(&search, staging, options, false))
         return TSR_NOMEM;
     search.measure = MEASURE_OPEN;
+    search.bottleneck = options->objective == TSR_THROUGHPUT;
     search.trial = trial;
-    try_orders(&search, TSR_LATENCY, &none);
+    try_orders(&search, options->objective, &none);
     return search.status;
 }
 

@@ -187,7 +187,8 @@ struct stage_clock {
 // The best ways of all nodes of a line, found together.
 struct line_answer {
     bool feasible;
-    int64_t cost, bound; // without the nodes that are in no stage
+    int64_t cost, bound; // by the objective, without the nodes that are in no stage
+    int64_t latency;     // for throughput: of one run
     uint32_t *choice;    // by node: which way of its strategy
 };
 struct line {
@@ -200,8 +201,8 @@ struct line {
 tsr_status tsr__stages_search(struct staging *staging, const tsr_plan_options *options,
                               enum measure what, struct line *out) TSR_MUST_USE;
 
-// stage_lines.c: lines that may take less than this one, each with all its stages at once; the best becomes *line. For latency, of
-// one model. *least: no line takes less, as far as was proved; 0: nothing was.
+// stage_lines.c: lines that may take less than this one, each with all its stages at once; the best becomes *line. Of one model.
+// *least: no line takes less, as far as was proved; 0: nothing was.
 tsr_status tsr__stages_improve(struct staging *staging, const tsr_plan_options *options,
                                struct line *line, int64_t *least) TSR_MUST_USE;
 
@@ -218,13 +219,43 @@ struct stage_usage {
 };
 
 // stage_line.c: all stages at once, with what crosses cut as is best for both sides.
+// While the program of a line is made and used: the planner of all, with the ways of this line's stages.
+struct lining {
+    struct staging *staging;
+    const struct line *line;
+    struct arena scratch;        // of the program
+    struct device_group *places; // by node: the devices of its stage
+    struct plan_node *kept;      // the nodes as they were before
+    unsigned char *hidden;       // by node: it is in no stage
+    bool late;                   // the program was not made in time
+    size_t n_given;              // before
+};
+// The program of the line in planner->program; to be ended in any case. False: out of memory.
+bool tsr__lining_begin(struct lining *lining, struct staging *staging, const struct line *line);
+// Nodes that are in no stage run everywhere again, while those of the stages keep the ways of the line.
+void tsr__lining_show(struct lining *lining);
+// Nodes are as they were before, and the program is gone.
+void tsr__lining_end(struct lining *lining);
+// Of one program of a line, as far as there is time for it.
+struct program_options tsr__lining_options(const struct lining *lining);
 tsr_status tsr__line_solve(struct staging *staging, const struct line *line,
                            struct line_answer *out) TSR_MUST_USE;
 // The ways to run a node, and what the line then takes at best: choices of the summary.
 tsr_status tsr__line_explain(struct staging *staging, const struct line *line, const char *node,
                              tsr_plan_summary *out) TSR_MUST_USE;
 
-// stage_clock.c: each node of the planner of all has one way. False: out of memory.
+// stage_pace.c: the same for runs that follow one another; what the stage that is busy longest takes, as the clocks tell it.
+// least: no plan of the line takes less.
+tsr_status tsr__pace_solve(struct staging *staging, const struct line *line, int64_t least,
+                           struct line_answer *out) TSR_MUST_USE;
+// The stages choose by themselves, and then as above if that is better.
+tsr_status tsr__pace_first(struct staging *staging, struct line *line,
+                           struct line_answer *out) TSR_MUST_USE;
+// Costs of the choices that the summary has of a node: the pace of the line if the node runs so.
+tsr_status tsr__pace_explain(struct staging *staging, const struct line *line, const char *node,
+                             tsr_plan_summary *out) TSR_MUST_USE;
+
+// stage_clock.c: each node of the planner of all has its way chosen. False: out of memory.
 bool tsr__stages_play(struct staging *staging, const struct line *line, struct stage_clock *out);
 
 // stage_answer.c

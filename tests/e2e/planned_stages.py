@@ -67,7 +67,8 @@ def check(tessera, model, case, folder):
     rc, text, err = witness.call(tessera, "plan", model, *words, "-o", planned, "--json")
     assert rc == 0, "plan: exit %d %s" % (rc, err)
     doc = json.loads(text)
-    assert doc["objective"] == objective and (doc["optimal"] or doc["gap"] < 0.03), text
+    # How little crosses between stages of several devices is bounded from below only, and for the pace it counts twice.
+    assert doc["objective"] == objective and (doc["optimal"] or doc["gap"] < {"latency": 0.03, "throughput": 0.2}[objective]), text
     assert stages == "auto" or len(doc["stages"]) == int(stages), text
     own = [s["time"] + s["transfer"] for s in doc["stages"]]
     follow(tessera, planned, devices, sizes(model, ins), doc, objective)
