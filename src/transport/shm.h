@@ -143,7 +143,9 @@ struct shm {
     tsr_session *session;
     pthread_t thread;
     bool has_thread, owns_job;
-    atomic_bool stop;
+    bool stop; // under stop_lock, as is its telling
+    pthread_mutex_t stop_lock;
+    pthread_cond_t stopped; // CLOCK_MONOTONIC
     // Looks elsewhere too while this rank waits (job over hosts), or NULL.
     tsr_status (*also)(void *data, const struct comm_call *call, int peer,
                        struct comm_trouble *why);

@@ -13,16 +13,42 @@
 #define BEAT_NS 100000000 // between two signs of life
 
 // Counts, and tells no time: whoever watches measures how long the count stands still, on its own
-// clock.
+// clock. Between two signs it waits to be stopped, so that closing does not wait for the next one.
 static void *beat_thread(void *data)
 {
     struct shm *me = data;
-    struct timespec nap = {0, BEAT_NS};
-    while (!atomic_load(&me->stop)) {
+    pthread_mutex_lock(&me->stop_lock);
+    while (!me->stop) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += BEAT_NS;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
         atomic_fetch_add(&me->slot->beat, 1);
-        nanosleep(&nap, NULL);
+        pthread_cond_timedwait(&me->stopped, &me->stop_lock, &until);
     }
+    pthread_mutex_unlock(&me->stop_lock);
     return NULL;
+}
+
+static void init_beat(struct shm *me)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&me->stopped, &attributes);
+    pthread_condattr_destroy(&attributes);
+    pthread_mutex_init(&me->stop_lock, NULL);
+}
+
+static void stop_beat(struct shm *me)
+{
+    pthread_mutex_lock(&me->stop_lock);
+    me->stop = true;
+    pthread_cond_signal(&me->stopped);
+    pthread_mutex_unlock(&me->stop_lock);
+    if (me->has_thread)
+        pthread_join(me->thread, NULL);
 }
 
 // Signals are for the program's own threads.
@@ -57,6 +83,8 @@ static void shm_free(struct shm *me)
     tsr__free(session, me->got, n * sizeof *me->got);
     tsr__free(session, me->notes, n * sizeof *me->notes);
     pthread_mutex_destroy(&me->heap.lock);
+    pthread_mutex_destroy(&me->stop_lock);
+    pthread_cond_destroy(&me->stopped);
     tsr__free(session, me, sizeof *me);
 }
 
@@ -91,9 +119,7 @@ static void shm_close(struct endpoint *endpoint)
     struct shm *me = (struct shm *)endpoint;
     tsr__shm_drop_gifts(me);
     atomic_store(&me->slot->state, SHM_GONE);
-    atomic_store(&me->stop, true);
-    if (me->has_thread)
-        pthread_join(me->thread, NULL);
+    stop_beat(me);
     struct shm_job *owned = me->owns_job ? me->job : NULL;
     tsr_session *session = me->session;
     shm_free(me);
@@ -134,6 +160,7 @@ tsr_status tsr__shm_endpoint(tsr_session *session, struct shm_job *job, int rank
                                      .host_cores = job->host_cores};
     me->job = job;
     pthread_mutex_init(&me->heap.lock, NULL);
+    init_beat(me);
     me->session = session;
     me->slot = shm_slot(job, rank);
     me->crowded = job->host_ranks > job->host_cores;

@@ -642,6 +642,20 @@ static void test_heap_random(void **state)
     world_close(&w);
 }
 
+// Closing does not wait for the next sign of life, a tenth of a second later.
+static void test_closed_at_once(void **state)
+{
+    (void)state;
+    double before = tsr__now_s();
+    for (int turn = 0; turn < 30; turn++) {
+        struct world w;
+        world_open(&w, 1, "shm", 5);
+        tsr__comm_close(w.e[0]);
+        world_close(&w);
+    }
+    assert_true(tsr__now_s() - before < 1.5);
+}
+
 static char net[] = "net", crowded[] = "crowded", shm[] = "shm",
             ucx[] = "ucx"; // cmocka hands them over as they are, without const
 
@@ -676,6 +690,7 @@ int main(void)
         cmocka_unit_test(test_heap),
         cmocka_unit_test(test_heap_joins),
         cmocka_unit_test(test_heap_random),
+        cmocka_unit_test(test_closed_at_once),
         cmocka_unit_test(test_stopped),
         cmocka_unit_test(test_faults),
     };
