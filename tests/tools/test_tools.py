@@ -78,6 +78,7 @@ summary.described = lambda build, what: BUILD[what]
 check("scripts are not compiled", [t["name"] for t in summary.compiled("/b")], ["wire test_read", "plan test_joint"])
 check("names may be left out", [t["name"] for t in summary.compiled("/b", "plan|test_read")], ["wire test_read"])
 check("targets are programs and what they open", summary.targets("/b", summary.compiled("/b", "wire")), ["libucx.so", "tests/joint"])
+check("what begins first is named first", summary.in_order([{"name": "a", "priority": 0}, {"name": "z", "priority": 10}, {"name": "b", "priority": 0}]), ["z", "a", "b"])
 check("words of the command line", summary.arguments(["b", "--compiled", "--without=plan", "a"]), ("b", "--compiled", "plan", ["a"]))
 
 check("lint: codes that there are", unknown_codes("// DIAG_io_open, error[io-open]; DIAG_COUNT and DIAG_##id are no codes\n"), 0)
@@ -121,6 +122,17 @@ def held(checks, *arguments):
     return len(lint.breaches)
 
 
+def untested(tests):
+    """Findings without a test, where io-open is the only one and the tests say this."""
+    text_of, files, codes = lint.text_of, lint.files, lint.codes
+    lint.text_of, lint.files, lint.codes = lambda path: tests, lambda *_, **k: ["x"], lambda: ["io_open"]
+    count = held(lint.check_findings)
+    lint.text_of, lint.files, lint.codes = text_of, files, codes
+    return count
+
+
+check("lint: findings that a test names", [untested(t) for t in ("DIAG_io_open", "(io_open)", "error[io-open]", "io-open.")], [0] * 4)
+check("lint: findings that none names", [untested(t) for t in ("DIAG_io_opened", "an-io-open", "io-open-late", "xio_open")], [1] * 4)
 CALLED = {"src/x.h": "int tsr__a(int);\nint tsr__b(int);\n", "src/x.c": "int tsr__a(int i)\n{\n}\nint tsr__b(int i)\n{\n}\n", "src/y.c": "int y(void)\n{\n    return tsr__a(1); // tsr__b\n}\n"}
 check("lint: a function that nobody calls", held(lint.check_unused, CALLED), 1)
 check("lint: a comment on no parameter", held(lint.check_comments, "src/x.h", "// Room at r->at, or false.\nbool f(struct rope *rope);\n\n"), 1)
