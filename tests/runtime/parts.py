@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of running share: partitions made by hand, the tool that runs them, cases in TAP."""
+import concurrent.futures
 import glob
 import hashlib
 import importlib.util
@@ -121,6 +122,16 @@ def mlp(n, rows=5, inner=12, width=7, seed=1):
         parts.append(model(body + [h.make_node("MatMul", ["b", "down"], ["c"]), comm("AllReduce", "c", "y", 0, range(n), F, reduce="sum", name="down_sum")],
                            ins, outs, {"up": up[:, a:b], "down": down[a:b]}))
     return whole, parts, rng.normal(size=(rows, width)).astype("f4")
+
+
+AT_A_TIME = 1 if os.environ.get("TESSERA_SANITIZED") == "1" else 3  # a sanitizer's processes need the time that cases allow
+
+
+def side_by_side(function, rows):
+    """function(*row) of every row, some at a time: for what waits for time-outs rather than computes. Raises what the first of them raised."""
+    with concurrent.futures.ThreadPoolExecutor(AT_A_TIME) as pool:
+        for done in [pool.submit(function, *row) for row in rows]:
+            done.result()
 
 
 CASES = []

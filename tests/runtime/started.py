@@ -8,6 +8,17 @@ import subprocess
 import sys
 import time
 
+
+
+def is_stopped(p):
+    """Somebody has stopped the process: it cannot end by itself."""
+    try:
+        with open("/proc/%d/stat" % p.pid) as f:
+            return f.read().rpartition(")")[2].split()[0] == "T"
+    except OSError:
+        return False
+
+
 cut = sys.argv.index("--")
 count, hosts, command = int(sys.argv[1]), int(sys.argv[2]) if cut > 2 else 1, sys.argv[cut + 1:]
 with socket.socket() as s:
@@ -24,7 +35,11 @@ code, until = 0, None
 while any(p.poll() is None for p in ranks):
     code = code or next((p.returncode for p in ranks if p.returncode), 0)
     until = until or (time.time() + 10 if code else None)
-    if until and time.time() > until:  # stopped ones, and those that do not notice
+    left = [p for p in ranks if p.poll() is None]
+    if code and left and all(map(is_stopped, left)):  # nobody waits for them any more
+        for p in left:
+            p.kill()
+    elif until and time.time() > until:  # those that do not notice
         for p in ranks:
             p.kill()
         print("started: some rank did not end by itself", file=sys.stderr)
