@@ -25,7 +25,8 @@ def alive(pid):
 
 
 def segments():
-    return {s for s in os.listdir("/dev/shm") if s.startswith("tessera-")}
+    """Shared memory that has a name. Folders there are temporary ones of other tests."""
+    return {s for s in os.listdir("/dev/shm") if s.startswith("tessera-") and os.path.isfile("/dev/shm/" + s)}
 
 
 class Bench:
