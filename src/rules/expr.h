@@ -56,7 +56,12 @@ struct exprs {
     struct map polys; // terms -> struct poly
     struct map texts; // text -> struct expr
     struct map bound; // symbol -> struct bound, given by the caller
+    bool
+        hides; // while shapes are followed, dimensions may hold what nobody else can read (HIDDEN_MARK)
+    bool hidden; // one does
 };
+#define HIDDEN_MARK                                                                                \
+    '\x1f' // in texts that are forgotten in the end: sizes without a name, names of numbers alone in expressions
 void tsr__exprs_init(struct exprs *exprs, struct arena *arena);
 // From now on the symbol is this number. Before anything is read.
 bool tsr__exprs_bind(struct exprs *exprs, struct str symbol, int64_t size);

@@ -275,8 +275,10 @@ static void print_atom(struct printer *printer, uint32_t number)
                  [ATOM_MIN] = {"min(", ", ", true}};
     const struct atom *atom = &printer->exprs->atoms.at[number];
     if (atom->kind == ATOM_NAME) {
-        // In "10 + n" a later reader would take the name 10 for the number: better no text.
-        printer->full = printer->full || atom->number_name;
+        // In "10 + n" a later reader would take the name 10 for the number: it is marked, and forgotten in the end.
+        static const char mark[] = {HIDDEN_MARK, 0};
+        if (atom->number_name)
+            put(printer, str_of(mark));
         put(printer, atom->name);
         return;
     }
@@ -362,7 +364,9 @@ tsr_dim tsr__expr_dim(struct exprs *exprs, struct expr expr)
     struct poly *poly = (struct poly *)expr.poly; // the text is made when it is asked for
     if (!poly->text)
         poly->text = print(exprs, expr);
-    if (!poly->text[0]) // too long
+    bool hidden = strchr(poly->text, HIDDEN_MARK) != NULL;
+    if (!poly->text[0] || (hidden && !exprs->hides)) // too long, or nobody could read it
         return DIM_UNKNOWN;
+    exprs->hidden = exprs->hidden || hidden;
     return (tsr_dim){.value = -1, .symbol = poly->text};
 }

@@ -286,7 +286,6 @@ struct shapes {
     int depth;               // of subgraphs and calls
     int64_t work;            // nodes that may still be visited
     bool report;             // contradictions are findings
-    bool hidden;             // sizes without a name have one for now
 };
 struct known_value tsr__value_known(const struct shapes *shapes, const tsr_value *value);
 // Element i of a value that holds sizes; unknown where it has fewer, or nothing is known of it.

@@ -20,7 +20,6 @@
 #define OUTPUTS_INLINE 8
 #define MAX_PATTERNS   4096 // rules that are kept; the shapes of later ones are not known
 #define RANK_UNREAD    (-2)
-#define HIDDEN_MARK    '\x1f' // names of sizes without a name begin with it
 
 // ---- what the model declares -------------------------------------------------------------------
 
@@ -572,7 +571,6 @@ static void hide_unknown(struct shapes *shapes, const tsr_graph *graph)
                 dims[d] = tsr__expr_dim(shapes->exprs, tsr__expr_hide(shapes->exprs, name));
         }
         at->dims = dims;
-        shapes->hidden = true;
     }
 }
 
@@ -586,8 +584,8 @@ static void forget_dims(struct shapes *shapes, struct shape *at)
     if (!dims)
         return;
     for (int d = 0; d < at->rank; d++) {
-        bool hidden = at->dims[d].value < 0 &&
-                      tsr__expr_hidden(shapes->exprs, tsr__expr_of(shapes->exprs, at->dims[d]));
+        bool hidden =
+            at->dims[d].value < 0 && at->dims[d].symbol && strchr(at->dims[d].symbol, HIDDEN_MARK);
         dims[d] = DIM_UNKNOWN;
         if (!hidden)
             dims[d] = at->dims[d];
@@ -612,7 +610,8 @@ static void forget_elements(struct shapes *shapes, struct known_value *value)
 // Nobody outside can read such a symbol: what it stands in is not known.
 static void forget_hidden(struct shapes *shapes)
 {
-    if (!shapes->hidden)
+    shapes->exprs->hides = false;
+    if (!shapes->exprs->hidden)
         return;
     for (uint32_t i = 0; i < shapes->n; i++) {
         forget_dims(shapes, &shapes->at[i]);
@@ -636,6 +635,7 @@ struct shapes *tsr__shapes_bound(struct arena *arena, tsr_model *model, const ts
     if (graph) {
         read_graph(shapes, graph);
         root_symbols(shapes, graph);
+        shapes->exprs->hides = true;
         hide_unknown(shapes, graph);
         follow_graph(shapes, graph);
         forget_hidden(shapes);

@@ -113,6 +113,22 @@ static void test_contradictions_are_found(void **state)
     assert_string_equal(declared(b, w), "float32[4, 8]");
 }
 
+// No text says what the first row of "10" rows is, and still the declared one, all of them, is known to be wrong.
+static void test_names_of_numbers_are_followed(void **state)
+{
+    struct bench *b = *state;
+    const tsr_dim dims[] = {DIM("10"), NUM(6)};
+    const int64_t zero[] = {0}, one[] = {1};
+    tsr_value *x = input(b, "x", TSR_FLOAT, 2, dims);
+    tsr_value *y = node(b, "Slice", "y", x, ints(b, "from", 1, 1, zero), ints(b, "to", 1, 1, one));
+    tsr_value *z = node(b, "Relu", "z", x, NULL, NULL);
+    assert_int_equal(tsr_value_set_type(y, TSR_FLOAT, 2, dims), TSR_OK);
+    struct shapes *shapes = tsr__shapes_new(&b->arena, b->model);
+    assert_non_null(shapes);
+    assert_string_equal(tsr__shape_text(&b->arena, tsr__shapes_of(shapes, y)).p, "float32[?, 6]");
+    assert_string_equal(tsr__shape_text(&b->arena, tsr__shapes_of(shapes, z)).p, "float32[10, 6]");
+}
+
 static void test_symbols_get_sizes(void **state)
 {
     struct bench *b = *state;
@@ -267,6 +283,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_declarations_are_completed_not_replaced, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_contradictions_are_found, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_names_of_numbers_are_followed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_symbols_get_sizes, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_is_not_known_is_not_guessed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_no_operator_is_brave, setup, teardown),
