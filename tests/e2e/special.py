@@ -55,6 +55,15 @@ def queries_behind_a_past_of_no_batch():
     return m, 2, {"attend:q": "{2,1,1:0,1}"}, values, None, {"reader": False}
 
 
+def named_by_numbers(name):
+    """A size that the result has a name for and no input: the name is no number, whatever it looks like."""
+    m = model([node("Neg", ["x"], ["y"]), node("Abs", ["y"], ["z"])], [info("x", T.FLOAT, [None, 6])], [info("z", T.FLOAT, [name, 6])])
+    return m, 2, {"y_neg:y": "{2,1:0,1}", "z_abs:y": "{1,2:0,1}"}, {"x": f4(4, 6)}, None
+
+
+CASES.update({"named_by_numbers_%d" % k: lambda name=name: named_by_numbers(name) for k, name in enumerate(["10", "-1", "2*3", "max(1, 2)"])})
+
+
 @case
 def inputs_with_defaults():
     """IR 3: constants are inputs too."""

@@ -213,7 +213,7 @@ static struct sized read_sum(struct expr *expr)
 }
 
 // The size of one dimension; a symbol that an input has as it stands comes before any reading of
-// it.
+// it. A text of numbers alone ("10", "-1") is a name all the same: ONNX writes numbers as numbers.
 static struct sized size_of(struct draft *draft, const struct size_maker *maker, const tsr_dim *dim)
 {
     struct str text = str_of(dim->symbol);
@@ -226,7 +226,7 @@ static struct sized size_of(struct draft *draft, const struct size_maker *maker,
         return read_symbol(&expr, text);
     struct sized sized = read_sum(&expr);
     skip_space(&expr);
-    if (expr.at == expr.end)
+    if (expr.at == expr.end && sized.symbolic)
         return sized;
     return not_known;
 }
