@@ -64,6 +64,20 @@ def named_by_numbers(name):
 CASES.update({"named_by_numbers_%d" % k: lambda name=name: named_by_numbers(name) for k, name in enumerate(["10", "-1", "2*3", "max(1, 2)"])})
 
 
+def without_turns(spec):
+    """A Loop that takes no turn gives results of the sizes that the engine knows, and of 0 where it knows none: parts are told what follows from the model."""
+    inner = [node("Relu", ["s"], ["next"]), node("Mul", ["next", "scale"], ["each"], name="scaled"), node("Identity", ["go"], ["on"])]
+    body = helper.make_graph(inner, "body", [info("i", T.INT64, []), info("go", T.BOOL, []), info("s", T.FLOAT, ["n", 4])],
+                             [info("on", T.BOOL, []), info("next", T.FLOAT, ["n", 4]), info("each", T.FLOAT, ["n", 4])])
+    m = model([node("Loop", ["turns", "", "x"], ["last", "all"], name="loop", body=body), node("MatMul", ["all", "w"], ["y"], name="times")],
+              [info("x", T.FLOAT, ["n", 4]), info("turns", T.INT64, [])], [info("y", T.FLOAT, [None, "n", 3])],
+              [tensor(f4(4, 3), "w"), tensor(f4(4), "scale")])
+    return m, 2, {"loop > body > scaled:each": spec, "times:w": "{1,3:0,1,1}"}, {"x": f4(5, 4), "turns": np.array(0)}, None, {"reader": False}
+
+
+CASES.update({"without_turns_%d" % k: lambda spec=spec: without_turns(spec) for k, spec in enumerate(["{1,3:0,1,1}", "{1,2:0,1}", "{2,1:0,1}"])})
+
+
 @case
 def inputs_with_defaults():
     """IR 3: constants are inputs too."""

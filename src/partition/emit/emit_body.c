@@ -229,15 +229,18 @@ tsr_status tsr__control_open(struct part *part, const struct step *st, int k,
     return TSR_OK;
 }
 
-// The body may give an outer value, or one value twice: then a copy is given.
-static tsr_status give_output(struct part *part, struct form *form)
+// The body may give an outer value, or one value twice: then a copy is given. Of what is stacked the sizes are told, for where there are no turns
+// the result has those that the engine knows, and 0 for others.
+static tsr_status give_output(struct part *part, struct form *form, bool stacked)
 {
     tsr_status status =
         tsr__part_body_output(part, form_root(form)->local[part->rank], form->item->dtype);
     if (status != TSR_OK)
         return status;
-    size_t n = tsr_graph_output_count(part->graph);
-    return tsr__part_rank_known(part, tsr_graph_output(part->graph, n - 1), form);
+    tsr_value *given = tsr_graph_output(part->graph, tsr_graph_output_count(part->graph) - 1);
+    if (stacked)
+        return tsr__part_numbers_known(part, given, form);
+    return tsr__part_rank_known(part, given, form);
 }
 
 // The token leaves behind the states of a loop, or behind all results of a branch, so i runs up to n here too.
@@ -258,7 +261,8 @@ tsr_status tsr__control_close(struct part *part, const struct step *st, int k,
         }
         if (i == n)
             break;
-        tsr_status status = give_output(part, body->outputs[i]);
+        bool stacked = control->loops && i >= (size_t)(control->condition + control->n_states);
+        tsr_status status = give_output(part, body->outputs[i], stacked);
         if (status != TSR_OK)
             return status;
     }

@@ -29,21 +29,6 @@ static tsr_value *comm_input(struct part *part, const struct step *st)
     return NULL;
 }
 
-// The size of an axis of what the rank has of the form; -1: it is not known.
-static int64_t size_here(const struct part *part, const struct form *form, int axis)
-{
-    int64_t coords[TILE_MAX_FACTORS], size = form->item->dims[axis].value;
-    const struct tile_dim *dim = &form->layout->dims[axis];
-    if (size < 0)
-        return -1;
-    if (!tsr__dim_cut(dim))
-        return size;
-    if (!tsr__device_coords(form->layout, part->rank, axis, coords))
-        return -1;
-    struct local_size local = tsr__local_size(dim, coords);
-    return tsr__local_size_of(&local, size);
-}
-
 // Sizes of the axes of which the rank has windows: as many elements as its intervals have.
 static void window_sizes(const struct part *part, const struct windows *windows, tsr_dim *dims)
 {
@@ -65,7 +50,7 @@ static tsr_status declare(const struct part *part, tsr_value *value, const struc
         !tsr__layout_has_device(form->layout, part->rank) || !tsr__owns_once(form->layout))
         return TSR_OK;
     for (int axis = 0; axis < it->rank; axis++)
-        dims[axis] = (tsr_dim){size_here(part, form, axis), ""};
+        dims[axis] = (tsr_dim){tsr__part_size_here(part, form, axis), ""};
     if (form->windows)
         window_sizes(part, form->windows, dims);
     return tsr_value_set_type(value, tsr__carried(it->dtype), it->rank, dims);

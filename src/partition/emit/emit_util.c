@@ -197,6 +197,32 @@ tsr_status tsr__part_rank_known(struct part *part, tsr_value *value, const struc
     return tsr_value_set_type(value, it->dtype, it->rank, dims);
 }
 
+int64_t tsr__part_size_here(const struct part *part, const struct form *form, int axis)
+{
+    int64_t coords[TILE_MAX_FACTORS], size = form->item->dims[axis].value;
+    const struct tile_dim *dim = &form->layout->dims[axis];
+    if (size < 0)
+        return -1;
+    if (!tsr__dim_cut(dim))
+        return size;
+    if (!tsr__device_coords(form->layout, part->rank, axis, coords))
+        return -1;
+    struct local_size local = tsr__local_size(dim, coords);
+    return tsr__local_size_of(&local, size);
+}
+
+tsr_status tsr__part_numbers_known(struct part *part, tsr_value *value, const struct form *form)
+{
+    const struct item *it = form->item;
+    tsr_dim dims[TILE_MAX_RANK];
+    if (it->rank < 0 || it->rank != form->layout->rank || it->list ||
+        !tsr__layout_has_device(form->layout, part->rank) || !tsr__owns_once(form->layout))
+        return tsr__part_rank_known(part, value, form);
+    for (int axis = 0; axis < it->rank; axis++)
+        dims[axis] = (tsr_dim){tsr__part_size_here(part, form, axis), ""};
+    return tsr_value_set_type(value, it->dtype, it->rank, dims);
+}
+
 // A list that came from another device has lost what an engine knew of its tensors: the custom operator that brings it says nothing.
 static bool reads_list(const struct step *st)
 {
