@@ -4,6 +4,7 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+import tempfile
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 failed = 0
@@ -79,6 +80,14 @@ check("scripts are not compiled", [t["name"] for t in summary.compiled("/b")], [
 check("names may be left out", [t["name"] for t in summary.compiled("/b", "plan|test_read")], ["wire test_read"])
 check("targets are programs and what they open", summary.targets("/b", summary.compiled("/b", "wire")), ["libucx.so", "tests/joint"])
 check("what begins first is named first", summary.in_order([{"name": "a", "priority": 0}, {"name": "z", "priority": 10}, {"name": "b", "priority": 0}]), ["z", "a", "b"])
+check("no folder in memory where there is no place for it", summary.in_memory("/nowhere"), None)
+with tempfile.TemporaryDirectory() as place:
+    room, summary.ROOM = summary.ROOM, 1 << 62
+    check("no folder in memory without room", (summary.in_memory(place), os.listdir(place)), (None, []))
+    summary.ROOM = 0
+    made = summary.in_memory(place)
+    check("a folder in memory is empty", (os.listdir(made), [os.path.join(place, name) for name in os.listdir(place)]), ([], [made]))
+    summary.ROOM = room
 check("words of the command line", summary.arguments(["b", "--compiled", "--without=plan", "a"]), ("b", "--compiled", "plan", ["a"]))
 
 check("lint: codes that there are", unknown_codes("// DIAG_io_open, error[io-open]; DIAG_COUNT and DIAG_##id are no codes\n"), 0)
