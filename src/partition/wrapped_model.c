@@ -102,20 +102,31 @@ static tsr_value *input_named(tsr_value *const *inputs, size_t n_inputs, const c
     return NULL;
 }
 
+// The number of the first output of the model that is the same value as number i; i: it is the first.
+static size_t first_such(const tsr_graph *graph, size_t i)
+{
+    size_t k = 0;
+    while (tsr_graph_output(graph, k) != tsr_graph_output(graph, i))
+        k++;
+    return k;
+}
+
 // Output i of the new graph: the node's, or the input that the model gives out as it is. The node's has the type of the model's in
 // both cases, without which ONNX Runtime does not load it.
 static tsr_status add_output(struct draft *draft, tsr_graph *to, tsr_node *node, size_t i,
                              tsr_value *given)
 {
-    const tsr_value *output = tsr_graph_output(tsr_model_graph(draft->model), i);
-    tsr_status st = copy_type(draft, output, tsr_node_output(node, i));
+    const tsr_graph *graph = tsr_model_graph(draft->model);
+    tsr_status st = copy_type(draft, tsr_graph_output(graph, i), tsr_node_output(node, i));
     if (st != TSR_OK)
         return st;
-    return tsr_graph_add_output(to, given ? given : tsr_node_output(node, i));
+    if (!given)
+        given = tsr_node_output(node, first_such(graph, i));
+    return tsr_graph_add_output(to, given);
 }
 
 // One node with all inputs and outputs of the model. The operator fills its outputs by their number, so an input that the model
-// gives out has one too, under a name of its own, which nothing reads.
+// gives out, or what it gives out twice, has one too, under a name of its own, which nothing reads.
 static tsr_status make_node(struct draft *draft, tsr_graph *to, const char *folder)
 {
     const tsr_graph *graph = tsr_model_graph(draft->model);
@@ -126,7 +137,7 @@ static tsr_status make_node(struct draft *draft, tsr_graph *to, const char *fold
         return TSR_NOMEM;
     for (size_t i = 0; i < n_outputs; i++) {
         names[i] = tsr_value_name(tsr_graph_output(graph, i));
-        if (input_named(inputs, n_inputs, names[i]))
+        if (first_such(graph, i) < i || input_named(inputs, n_inputs, names[i]))
             names[i] = tsr__arena_printf(draft->arena, "ai.tessera.given.%zu", i).p;
     }
     tsr_node *node = tsr_graph_add_node(to, WRAPPED_DOMAIN, WRAPPED_OP, "partition", inputs,
