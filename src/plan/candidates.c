@@ -571,34 +571,21 @@ static size_t outputs_of(const struct making *making)
     return n;
 }
 
-// Statistics over a cut factor are combined twice: a greatest and a sum, a mean and a variance; a
-// number for each row. The simpler nodes pass over the values several times.
-#define STAT_SUMS   2
-#define STAT_PASSES 4
+// Statistics over a cut factor: the node becomes simpler ones, whose sums over devices are combined.
 static void add_stat(struct making *making)
 {
-    struct candidate candidate = {.reduction = tsr__collective(COMM_ALL_REDUCE)->op,
-                                  .reductions = STAT_SUMS};
-    struct device_group all = {making->planner->machine.all, (size_t)making->planner->machine.n};
-    int64_t sizes[RULE_MAX_FACTORS], rows = 0;
+    struct candidate candidate = {.reduction = tsr__collective(COMM_ALL_REDUCE)->op};
     if (making->n_groups || !making->out[0] || !tsr__making_expands(making) ||
         !tsr__making_number(making, making->out, &candidate))
         return;
-    tsr__planner_sizes(making->planner->shapes.full, making->node, making->rule, sizes);
-    for (int factor = 0; factor < making->rule->n_factors; factor++)
-        // One number for each row: the bytes of the local input, divided by the elements of a local
-        // row.
-        if (making->rule->factors[factor].kind == FACTOR_STAT && making->place.cuts[factor] > 1 &&
-            sizes[factor] > 0)
-            rows = bytes_in(making, making->in[0], value_at(making, SIDE_INPUT, 0)) *
-                   making->place.cuts[factor] / sizes[factor];
-    candidate.comm =
-        STAT_SUMS * tsr__planner_combine(making->planner, TSR_ALL_REDUCE, &all, 1, rows);
-    // `keep` may have refused it; only a candidate that was added is made dearer.
+    struct expanded_price price = tsr__making_expanded(making);
+    candidate.reductions = price.sums;
+    candidate.comm = price.comm;
+    // `keep` may have refused it; it prices the node as it stands.
     size_t before = making->strategy->at.n;
     keep(making, &candidate, NULL);
     if (making->strategy->at.n > before) {
-        making->strategy->at.at[before].compute *= STAT_PASSES;
+        making->strategy->at.at[before].compute = price.compute;
         making->strategy->at.at[before].each = NULL;
     }
 }

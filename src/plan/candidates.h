@@ -44,6 +44,12 @@ bool tsr__unit_fits(const struct rule_factor *factor, int64_t size, int64_t cuts
 // expansions.c
 // The node can be replaced by simpler ones if its factors are cut so.
 bool tsr__making_expands(struct making *making);
+// What the simpler nodes take on the slowest device, and the sums that devices add up among them, all for the largest part.
+struct expanded_price {
+    int64_t compute, comm; // picoseconds
+    int sums;
+};
+struct expanded_price tsr__making_expanded(struct making *making);
 
 // grids.c
 // Every candidate that a rule gives on lines and grids of devices.

@@ -23,6 +23,8 @@ bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
     out->shapes.model = root->shapes.model;
     out->shapes.told = root->shapes.told;
     out->shapes.full = root->shapes.full;
+    out->shapes.sizes = root->shapes.sizes;
+    out->shapes.n_sizes = root->shapes.n_sizes;
     out->values = root->values;
     out->scope.sums_done = true;
     out->ends.stays = root->ends.stays;

@@ -106,9 +106,10 @@ struct strategy {
     const char *whole;               // not NULL: why nothing may be cut
     bool given;                      // the node has shardings, which are kept
     VEC(struct candidate) at;
-    struct columns *columns; // of the program (build.c)
-    struct map seen;         // what was tried: layouts by slot
-    bool asked, expands;     // whether it can be replaced by simpler nodes is known; it can
+    struct columns *columns;      // of the program (build.c)
+    struct map seen;              // what was tried: layouts by slot
+    bool asked, expands;          // whether it can be replaced by simpler nodes is known; it can
+    struct expanded_nodes *nodes; // those simpler nodes (expansions.c)
 };
 struct plan_node {
     tsr_node *node;
@@ -167,6 +168,8 @@ struct planner_shapes {
     const struct shapes *model; // as the model has them
     const struct shapes *told;  // with the numbers that the caller gave for symbols
     const struct shapes *full;  // with numbers for all symbols
+    const tsr_dim_size *sizes;  // those numbers
+    size_t n_sizes;
 };
 // What is found once for all that are alike.
 struct planner_cache {

@@ -185,6 +185,8 @@ bool tsr__planner_values(struct planner *planner, const tsr_dim_size *sizes, siz
     struct planner_shapes *shapes = &planner->shapes;
     tsr_dim_size *all = NULL;
     size_t n_all = complete(planner, sizes, n, &all);
+    shapes->sizes = all;
+    shapes->n_sizes = n_all;
     shapes->model = tsr__shapes_new(&planner->arena, planner->model);
     shapes->told = bound_shapes(planner, shapes->model, sizes, n);
     shapes->full = shapes->told;
