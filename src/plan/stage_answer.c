@@ -234,7 +234,9 @@ tsr_status tsr__stages_prove(struct staging *staging, const struct line *line,
 {
     tsr_plan_stage at[STAGES_MOST];
     int64_t least = 0;
-    tsr_status st = find_bound(staging, options, &least);
+    tsr_status st = TSR_OK;
+    if (!line->answer.feasible)
+        st = find_bound(staging, options, &least);
     if (st != TSR_OK)
         return st;
     add_runs(staging, line, at);

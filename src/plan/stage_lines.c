@@ -165,6 +165,9 @@ static void add_ending(struct search *search, const struct state *state, size_t 
     const struct cell *before = tsr__search_cell(search, state->stages - 1, 0, begin, start);
     if (before->sum == INT64_MAX || !hands_on(search, state, begin))
         return;
+    search->known = tsr__search_known(search, search->trial->best.answer.cost);
+    if (tsr__search_hopeless(search, begin, state->cut, block, before->sum))
+        return;
     int64_t own = tsr__search_value(search, begin, state->cut, block);
     if (search->status != TSR_OK || own >= NEVER_FITS)
         return;
@@ -229,6 +232,7 @@ void tsr__lines_of_order(struct search *search)
 {
     size_t stages = 0;
     struct trail trail = {.n = 0};
+    search->known = tsr__search_known(search, search->trial->best.answer.cost);
     if (!tsr__search_run(search, &stages) || search->status != TSR_OK)
         return;
     for (size_t k = search->least; k <= search->most; k++)

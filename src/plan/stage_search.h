@@ -47,6 +47,11 @@ struct search {
     size_t least, most;       // stages
     enum measure measure;
     int64_t cap; // no stage may take more
+    int64_t
+        known; // a line takes so much by the objective: worse ones are not looked for; INT64_MAX: none is known
+    bool paced;    // by the objective the slowest stage counts
+    int64_t *rest; // by cut: what the nodes behind it take at least
+    bool knows_rest;
     bool bottleneck;
     struct map transfers;
     struct line_trial *trial; // of MEASURE_OPEN: what is done with each order of devices
@@ -74,6 +79,15 @@ const struct cell *tsr__search_run(struct search *search, size_t *stages);
 // Tries every order of the devices that there is time for.
 tsr_status tsr__search_orders(struct staging *staging, const tsr_plan_options *options,
                               struct line_trial *trial) TSR_MUST_USE;
+
+// The kind of the block, found when something is first asked of it: a kind has all candidates of the nodes. False: out of memory.
+bool tsr__search_kind(struct search *search, struct block *block);
+
+// stage_floor.c
+// What lines have to take at most to be looked for, where one takes that much (INT64_MAX: none is known).
+int64_t tsr__search_known(const struct search *search, int64_t takes);
+// No line with the range from cut i to j on the block is as good as the known one; others: what the stages before it take.
+bool tsr__search_hopeless(struct search *search, size_t i, size_t j, size_t block, int64_t others);
 
 // stage_lines.c: looks at the lines of one order of devices, once the blocks are listed.
 void tsr__lines_of_order(struct search *search);

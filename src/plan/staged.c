@@ -391,7 +391,8 @@ static int64_t memory_limit(const tsr_plan_options *options)
 static bool staging_init(struct planner *planner, const tsr_plan_options *options,
                          struct staging *out)
 {
-    *out = (struct staging){.planner = planner, .memory = memory_limit(options)};
+    *out =
+        (struct staging){.planner = planner, .memory = memory_limit(options), .rival = INT64_MAX};
     for (int64_t device = 0; device < planner->machine.n; device++)
         out->limited = out->limited || out->memory > 0 ||
                        (out->memory == 0 && planner->machine.topology->device[device].memory > 0);
@@ -411,6 +412,8 @@ tsr_status tsr__plan_stages(struct planner *planner, struct planner *with,
     struct staging staging, other = {0};
     if (!staging_init(planner, options, &staging))
         return TSR_NOMEM;
+    if (rival && rival->cost < PLAN_NEVER)
+        staging.rival = rival->cost;
     if (with) {
         if (!staging_init(with, options, &other))
             return TSR_NOMEM;

@@ -88,8 +88,7 @@ static int by_device(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// Kinds are found when something is first asked of the block: a kind has all candidates of the nodes. False: out of memory.
-static bool give_kind(struct search *search, struct block *block)
+bool tsr__search_kind(struct search *search, struct block *block)
 {
     if (!block->kind)
         block->kind = tsr__stages_kind(search->staging, block->devices, block->n);
@@ -115,7 +114,7 @@ static bool list_blocks(struct search *search)
             block->memory = memory_of(search->staging, block->devices, block->n);
         }
     // Ranges are described by the nodes of the first kind, whichever it is.
-    return search->staging->all_kinds.n > 0 || give_kind(search, block_at(search, 0, 0));
+    return search->staging->all_kinds.n > 0 || tsr__search_kind(search, block_at(search, 0, 0));
 }
 
 // ---- transfers ---------------------------------------------------------------------------------
@@ -300,7 +299,7 @@ static int64_t measure(struct search *search, size_t i, size_t j, struct block *
         search->staging->hasty = true;
         return NEVER_FITS;
     }
-    if (!give_kind(search, block)) {
+    if (!tsr__search_kind(search, block)) {
         search->status = TSR_NOMEM;
         return NEVER_FITS;
     }
@@ -375,6 +374,8 @@ static void try_stage(struct search *search, const struct cell *from, const stru
         return;
     if (search->flows && step->stages > 0 &&
         !tsr__stages_follow(search->staging, step->begin, step->cut, j))
+        return;
+    if (tsr__search_hopeless(search, step->cut, j, block, from->sum))
         return;
     // `own` counts for the latency; for the pace of runs the stage is also busy handing over.
     int64_t own = tsr__search_value(search, step->cut, j, block), busy = own;
@@ -472,6 +473,7 @@ static void forget(struct search *search, enum measure what)
         search->value[i] = UNKNOWN;
     search->measure = what;
     search->cap = INT64_MAX;
+    search->knows_rest = false;
     tsr__map_init(&search->transfers, &search->staging->planner->arena, 256);
 }
 
@@ -680,6 +682,9 @@ static bool search_init(struct search *search, struct staging *staging,
     size_t n = (size_t)staging->planner->machine.n, cuts = staging->n_ranges + 1;
     *search = (struct search){
         .staging = staging, .grain = 1, .smallest = 1, .largest = n, .status = TSR_OK};
+    search->known = tsr__search_known(search, INT64_MAX);
+    search->paced = options->objective == TSR_THROUGHPUT;
+    search->rest = ARENA_ARRAY(arena, int64_t, cuts);
     bound_stages(search, options->stages);
     list_sizes(search);
     search->order = ARENA_ARRAY(arena, int64_t, n);
@@ -731,6 +736,15 @@ static void find_any(struct search *search, tsr_objective objective, struct line
         try_blocks_of(search, share, objective, out);
 }
 
+// Lines that are worse than this one are not looked for.
+static void heed(struct search *search, tsr_objective objective, const struct line *line)
+{
+    int64_t takes = INT64_MAX;
+    if (line->n)
+        takes = objective == TSR_THROUGHPUT ? line->most : line->sum;
+    search->known = tsr__search_known(search, takes);
+}
+
 // Every 16th cut first, every 4th, then each: whenever time is up there is a line. What a finer search finds is taken even if
 // it is as good, so that without haste the coarse ones change nothing.
 static void refine(struct search *search, tsr_objective objective, struct line *out)
@@ -740,6 +754,7 @@ static void refine(struct search *search, tsr_objective objective, struct line *
         return;
     for (search->grain = coarsest(search);; search->grain = (search->grain + 3) / 4) {
         struct line line = {0};
+        heed(search, objective, out);
         try_orders(search, objective, &line);
         bool any = out->n > 0, finished = !search->staging->hasty;
         if (line.n && (finished || !any || beats(&line, out, objective)))

@@ -39,6 +39,7 @@ struct kind {
     VEC(struct front *) fronts; // by structure
     struct kind *other;         // of the model that is planned with this one: the same devices
     struct map links;           // of joint programs, made once
+    int64_t *floor; // by place: what the nodes before it take at least; or NULL (stage_floor.c)
 };
 struct range {
     bool known;
@@ -91,7 +92,9 @@ struct staging {
     double end;      // by tsr__clock: no range is solved any more; 0: it does not matter
     bool large;      // ranges that are open are not solved by themselves (fronts.c)
     bool hasty;      // ranges were left out, as there was no time for them
-    int64_t least;   // picoseconds: no line takes less (stage_lines.c); 0: nothing was proved
+    int64_t
+        rival; // picoseconds that a plan without stages takes: no worse line is wanted; INT64_MAX: there is none
+    int64_t least; // picoseconds: no line takes less (stage_lines.c); 0: nothing was proved
 };
 
 // What a node reads: its inputs, then what its bodies capture.
