@@ -5,7 +5,8 @@
 
 #include <math.h>
 
-#define ADVICE_MOST 32 // devices that are tried where nothing fits
+#define ADVICE_MOST  32   // devices that are tried where nothing fits
+#define ADVICE_SHARE 0.05 // of the effort that is left, for each of them
 
 // Some node has shardings, which hold for this number of devices only.
 static bool any_given(const struct planner *planner)
@@ -56,12 +57,12 @@ static tsr_status solve_for(struct planner *other, const tsr_plan_options *optio
 
 // Cost of the best plan for so many devices; 0: nothing fits.
 static tsr_status cost_for(const struct planner *planner, const tsr_plan_options *options,
-                           int64_t n, int64_t *cost)
+                           struct budget *budget, int64_t n, int64_t *cost)
 {
     struct planner other = {0};
     *cost = 0;
     tsr__planner_start(&other, planner->model);
-    other.budget = planner->budget;
+    other.budget = budget;
     tsr_status st = take_devices(&other, planner, n);
     if (st == TSR_OK)
         st = solve_for(&other, options, cost);
@@ -83,7 +84,7 @@ tsr_status tsr__plan_better(struct planner *planner, const tsr_plan_options *opt
         int64_t cost = 0;
         if (tsr__budget_over(planner->budget))
             break;
-        tsr_status st = cost_for(planner, options, n, &cost);
+        tsr_status st = cost_for(planner, options, planner->budget, n, &cost);
         if (st != TSR_OK)
             return st;
         if (cost > 0 && cost <= best) {
@@ -118,7 +119,8 @@ tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *op
     for (int try = 0; try < 2; try++) {
         if (n > ADVICE_MOST || tsr__budget_over(planner->budget))
             return TSR_OK;
-        tsr_status st = cost_for(planner, options, n, &cost);
+        struct budget part = tsr__budget_part(planner->budget, ADVICE_SHARE);
+        tsr_status st = cost_for(planner, options, &part, n, &cost);
         if (st != TSR_OK)
             return st;
         if (cost > 0) {

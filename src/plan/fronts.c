@@ -18,6 +18,7 @@
 #include <math.h>
 
 #define HASTY_WORK UINT64_C(20000000) // cells for one of many ranges
+#define LEAST_NEAR 0.01               // what a range needs at least is told so exactly
 #define KEY_BYTES  ((size_t)1 << 20)  // of a block
 
 // ---- planners of blocks ------------------------------------------------------------------------
@@ -509,6 +510,7 @@ tsr_status tsr__front_least(struct staging *staging, struct kind *kind, size_t i
     struct program_options options = hasty_options(staging, HASTY_WORK);
     struct program_least least = {0};
     struct front *front = front_of(staging, kind, i, j);
+    options.near = LEAST_NEAR;
     if (!front)
         return TSR_NOMEM;
     *out = front->least;

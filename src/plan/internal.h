@@ -388,7 +388,8 @@ tsr_status tsr__planner_say_none(struct planner *planner, const char *what, bool
                                  int64_t needs) TSR_MUST_USE;
 // Warns that the chosen plan needs more than the devices were taken to have.
 tsr_status tsr__planner_warn_memory(struct planner *planner) TSR_MUST_USE;
-struct str tsr__bytes_text(struct arena *arena, int64_t bytes); // "1.5 GiB"
+struct str tsr__bytes_text(struct arena *arena, int64_t bytes);   // "1.5 GiB"
+struct program_options tsr__advice_effort(struct budget *budget); // of tsr__program_least
 
 // joint_answer.c: both know their values; the first one's results are the session's.
 tsr_status tsr__plan_joint(struct planner *planner, struct planner *with,

@@ -121,7 +121,7 @@ static tsr_status refuse(struct joint *joint, bool proved, tsr_plan_summary *out
     struct planner *planner = joint->planners[0];
     struct program_least least = {0};
     *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)planner->machine.n};
-    struct program_options share = tsr__budget_share(planner->budget, 0.5);
+    struct program_options share = tsr__advice_effort(planner->budget);
     tsr_status st = TSR_OK;
     if (!planner->pace.late)
         st = tsr__program_least(&joint->program, &share, &planner->arena, &least);

@@ -6,6 +6,10 @@
 // far as there was time to find it.
 #include "plan/internal.h"
 
+// Of the effort that is left when nothing fits, for finding what would do: advice, which need not be the very least.
+#define ADVICE_SHARE 0.05
+#define ADVICE_NEAR  0.01
+
 // "16 GiB", "1.5 MiB", "100 bytes": three digits are enough to act on.
 struct str tsr__bytes_text(struct arena *arena, int64_t bytes)
 {
@@ -17,6 +21,14 @@ struct str tsr__bytes_text(struct arena *arena, int64_t bytes)
         unit++;
     }
     return tsr__arena_printf(arena, "%.4g %s", size, units[unit]);
+}
+
+// Effort for tsr__program_least where nothing fits, and a person wants to know soon what would.
+struct program_options tsr__advice_effort(struct budget *budget)
+{
+    struct program_options options = tsr__budget_share(budget, ADVICE_SHARE);
+    options.near = ADVICE_NEAR;
+    return options;
 }
 
 // ---- what fills the devices --------------------------------------------------------------------
@@ -215,7 +227,7 @@ tsr_status tsr__planner_refuse(struct planner *planner, const tsr_plan_options *
     *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)planner->machine.n};
     tsr_status st = TSR_OK;
     if (!planner->pace.late) {
-        struct program_options share = tsr__budget_share(planner->budget, 0.5);
+        struct program_options share = tsr__advice_effort(planner->budget);
         st = tsr__program_least(&planner->program, &share, &planner->arena, &least);
         tsr__budget_spend(planner->budget, least.work);
     }

@@ -12,11 +12,13 @@
 
 #include <time.h>
 
-#define WORK UINT64_C(4000000000)
+#define WORK      UINT64_C(4000000000)
+#define QUESTIONS 4 // each of a bisection may take the fourth part of the effort that is left
 
 struct least {
     const struct program *program;
     struct program_options left; // of the effort; all questions share it
+    unsigned parts;              // one question may take one such part of what is left
     double end;                  // by the clock; 0: it does not matter
     struct arena *arena;
     struct program q; // p with costs 0
@@ -107,12 +109,23 @@ static bool is_spent(const struct least *least)
            tsr__cancelled(least->arena->session);
 }
 
+// What the next question may take. Those of a bisection take a part each: one that cannot be decided would else leave nothing
+// for the bounds above it, which can.
+static struct program_options effort(const struct least *least)
+{
+    struct program_options options = least->left;
+    options.work = (least->left.work - 1) / least->parts + 1;
+    options.seconds = least->left.seconds / least->parts;
+    return options;
+}
+
 // Solves with the same bound for all limits; an answer is offered whether or not it is proved.
 static tsr_status ask(struct least *least, int64_t bound, struct program_result *result)
 {
+    struct program_options options = effort(least);
     for (size_t i = 0; i < least->q.limits.n; i++)
         least->q.limits.at[i].bound = bound;
-    tsr_status st = tsr__program_solve(&least->q, &least->left, least->arena, result);
+    tsr_status st = tsr__program_solve(&least->q, &options, least->arena, result);
     if (st != TSR_OK)
         return st;
     spend(least, result->work);
@@ -161,13 +174,21 @@ static tsr_status one_time(struct least *least, uint32_t limit, uint32_t time)
     return TSR_OK;
 }
 
+// Whether there may be an answer below the best one that is worth looking for.
+static bool is_far(const struct least *least, int64_t low)
+{
+    int64_t best = least->out->least;
+    return low < best && (double)(best - low) > least->left.near * (double)best;
+}
+
 // Halves what is left between the proved bound and the best answer. A middle for which nothing is
 // found, but which is not proved infeasible, raises `low` and no more the bound.
 static tsr_status bisect(struct least *least)
 {
     struct program_least *out = least->out;
     int64_t low = out->bound; // nothing was found below; proved as far as out->bound
-    while (low < out->least && !is_spent(least)) {
+    least->parts = QUESTIONS;
+    while (is_far(least, low) && !is_spent(least)) {
         int64_t middle = low + (out->least - low) / 2;
         struct program_result result;
         tsr_status st = ask(least, middle, &result);
@@ -187,7 +208,7 @@ tsr_status tsr__program_least(const struct program *program, const struct progra
                               struct arena *arena, struct program_least *out)
 {
     struct program_result result;
-    struct least least = {.program = program, .arena = arena, .out = out};
+    struct least least = {.program = program, .arena = arena, .out = out, .parts = 1};
     memset(out, 0, sizeof(*out));
     if (options)
         least.left = *options;

@@ -36,6 +36,31 @@ static void layers_mix_two_plans(void **state)
     assert_true(r.infeasible);
 }
 
+// Two times of which neither proves the least: an answer that is near enough ends the search.
+static void near_enough_is_found_sooner(void **state)
+{
+    struct bench *b = *state;
+    enum { NODES = 12, CHOICES = 4 };
+    struct program_least exact, near;
+    struct program_options about = {.work = UINT64_C(4000000000), .near = 0.5};
+    uint32_t m = tsr__program_limit(&b->p, STR("memory"), 0, 2);
+    for (uint32_t i = 0; i < NODES; i++) { // what is little at one time is much at the other
+        int64_t cost[CHOICES] = {0}, one[CHOICES], other[CHOICES];
+        for (uint32_t c = 0; c < CHOICES; c++) {
+            one[c] = 1000 * c + (i * 7919 + c * 1047) % 977;
+            other[c] = 1000 * (CHOICES - c) + (i * 104729 + c * 31) % 977;
+        }
+        uint32_t v = tsr__program_node(&b->p, STR("node"), CHOICES, cost);
+        tsr__program_use(&b->p, m, v, 0, 1, one);
+        tsr__program_use(&b->p, m, v, 1, 2, other);
+    }
+    assert_int_equal(tsr__program_least(&b->p, NULL, &b->arena, &exact), TSR_OK);
+    assert_int_equal(tsr__program_least(&b->p, &about, &b->arena, &near), TSR_OK);
+    assert_true(exact.found && near.found);
+    assert_true(near.least >= exact.least && near.bound <= exact.least);
+    assert_true(near.work < exact.work);
+}
+
 // A limit that binds at two times, each with choices of its own.
 static void two_times_bind(void **state)
 {
@@ -185,9 +210,10 @@ static void failing_memory_is_reported(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(layers_mix_two_plans),      TEST(two_times_bind),
-        TEST(planted_answers_are_found), TEST(bounds_hold_when_work_ends),
-        TEST(decoders_are_proved),       TEST(failing_memory_is_reported),
+        TEST(layers_mix_two_plans),        TEST(two_times_bind),
+        TEST(near_enough_is_found_sooner), TEST(planted_answers_are_found),
+        TEST(bounds_hold_when_work_ends),  TEST(decoders_are_proved),
+        TEST(failing_memory_is_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
