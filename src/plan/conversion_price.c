@@ -419,6 +419,8 @@ static const char *operator_of(int op)
 {
     if (op == RESHARD_NOTHING || op == RESHARD_SLICE)
         return NULL;
+    if (op == RESHARD_PERMUTE)
+        return tsr__collective(COMM_SEND)->op;
     return tsr__collective(op < COMM_KIND_COUNT ? op : COMM_RESHARD)->op;
 }
 
@@ -433,7 +435,8 @@ void tsr__planner_steps(struct planner *planner, uint32_t from, uint32_t to,
         only_slices(planner->layouts.at[from].tiles, planner->layouts.at[to].tiles))
         return;
     tsr__arena_init(&arena, planner->session);
-    if (plan_move(planner, &arena, from, to, value, &reshard) && is_chance(reshard, value))
+    bool found = plan_move(planner, &arena, from, to, value, &reshard);
+    if (found && !has_steps(planner, from, reshard, value))
         count(data, operator_of(COMM_RESHARD));
     else if (reshard)
         for (int i = 0; i < reshard->n_steps; i++)
