@@ -399,11 +399,30 @@ tsr_status tsr__plan_options_owned(tsr_session *session, const tsr_plan_options 
     return tsr__same_session(session, tsr_model_session(given.with), "other model");
 }
 
+// Callers of the library may pass anything; the command looks for itself.
+static tsr_status check_sizes(tsr_session *session, const tsr_dim_size *sizes, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (!sizes[i].name)
+            return tsr__missing(session, "sizes[].name");
+        if (sizes[i].size >= 0)
+            continue;
+        tsr__diag(session, DIAG_argument_invalid, NULL,
+                  "give the size that the dimension will have",
+                  "dimension '%s' cannot have the size %lld", sizes[i].name,
+                  (long long)sizes[i].size);
+        return TSR_INVALID;
+    }
+    return TSR_OK;
+}
+
 // Reads the options into the planner: devices, configuration, sizes, states. The sizes that a configuration was planned for
 // count where the caller gives none: they are added to the options.
 static tsr_status read_options(struct planner *planner, tsr_plan_options *options)
 {
-    tsr_status st = read_topology(planner, options);
+    tsr_status st = check_sizes(planner->session, options->sizes, options->n_sizes);
+    if (st == TSR_OK)
+        st = read_topology(planner, options);
     if (st != TSR_OK)
         return st;
     st = find_config(planner, options->config, options->stages != 0);

@@ -241,10 +241,28 @@ static void memory_that_is_assumed(void **state)
     net_free(t);
 }
 
+// Callers of the library may pass what the command would not.
+static void negative_sizes_are_refused(void **state)
+{
+    (void)state;
+    tsr_dim_size size = {"rows", -4};
+    tsr_dim dims[] = {{-1, "rows"}, {64, ""}};
+    struct net *t = net_new("2", 1e12, 1e11, 1e-6, 1e9);
+    tsr_value *x = tsr_graph_add_input(t->g, "x");
+    assert_int_equal(tsr_value_set_type(x, TSR_FLOAT, 2, dims), TSR_OK);
+    assert_int_equal(tsr_graph_add_output(t->g, node(t, "Relu", x, NULL, "y")), TSR_OK);
+    t->o.sizes = &size;
+    t->o.n_sizes = 1;
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_INVALID);
+    assert_true(said(t, "argument-invalid"));
+    net_free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_yet_is_said),
+        cmocka_unit_test(negative_sizes_are_refused),
         cmocka_unit_test(needs_are_never_nothing),
         cmocka_unit_test(seconds_end_it),
         cmocka_unit_test(ways_that_were_left_out_count),
