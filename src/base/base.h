@@ -299,6 +299,9 @@ struct diag_mark {
 };
 struct diag_mark tsr__diag_mark(const tsr_session *session);
 void tsr__diag_back(tsr_session *session, const struct diag_mark *mark, bool keep_errors);
+// Findings since the mark whose file lies in `folder` ("": that have none) are told of `file` instead.
+void tsr__diag_name(tsr_session *session, const struct diag_mark *mark, const char *folder,
+                    const char *file);
 // Nearest of n candidates to `wanted` for "did you mean", or an empty view.
 struct str tsr__nearest(struct str wanted, const struct str *candidates, size_t n);
 

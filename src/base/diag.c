@@ -181,6 +181,20 @@ tsr_status tsr__missing(tsr_session *session, const char *parameter)
     return TSR_INVALID;
 }
 
+// A user knows the file that was named, not what was made of it in a temporary folder.
+void tsr__diag_name(tsr_session *session, const struct diag_mark *mark, const char *folder,
+                    const char *file)
+{
+    struct str known = copy(session, str_of(file), PART_MAX);
+    size_t n = strlen(folder);
+    for (size_t i = mark->n; known.n && i < session->diags.n; i++) {
+        struct str *told = &session->diags.at[i].place.file;
+        bool inside = n && told->n > n && memcmp(told->p, folder, n) == 0 && told->p[n] == '/';
+        if (inside || (!n && !told->n))
+            *told = known;
+    }
+}
+
 // For work that is tried and may be given up, such as one of several candidates.
 struct diag_mark tsr__diag_mark(const tsr_session *session)
 {

@@ -25,12 +25,65 @@ static size_t budget_of(const tsr_session *session, size_t bytes)
     return budget;
 }
 
+// ---- files of other kinds
+
+// Asked only where the bytes are no model, so that a kind is never in the way of one.
+static const struct kind_row {
+    size_t at; // where the bytes stand
+    const char *bytes, *kind, *help;
+} kind_rows[] = {
+    {0, "GGUF", "a GGUF model (llama.cpp)", "export the model to ONNX"},
+    {4, "TFL3", "a TensorFlow Lite model", "convert it to ONNX, for example with tf2onnx"},
+    {0, "PK\x03\x04", "a zip archive (PyTorch, Keras, .npz)",
+     "unpack it, or export the model to ONNX: torch.onnx.export"},
+    {0, "\x1f\x8b", "a file packed with gzip", "unpack it first: gunzip"},
+    {0, "\x89HDF", "an HDF5 file (Keras)", "convert it to ONNX, for example with tf2onnx"},
+    {0, "\x80\x02", "a Python pickle", "export the model to ONNX: torch.onnx.export"},
+    {0, "\x80\x04", "a Python pickle", "export the model to ONNX: torch.onnx.export"},
+    {0, "\x93NUMPY", "a NumPy array", "give the model; arrays are given with --inputs"},
+    {8, "{\"", "weights alone (safetensors)", "give the .onnx file that uses them"},
+    {0, "version https://git-lfs", "a pointer of Git LFS, not the file",
+     "fetch the file itself: git lfs pull"},
+    {0, "<", "an HTML or XML text", "fetch the file again: the page stands in its place"},
+    {0, "{", "a JSON text", "give the .onnx file (protobuf)"},
+    {0, "ir_version", "an ONNX model as text",
+     "save it as protobuf: onnx.save(onnx.load(FILE, format=\"textproto\"), OUT)"},
+};
+
+static const struct kind_row *kind_of(struct str bytes)
+{
+    for (size_t i = 0; i < TSR_COUNT(kind_rows); i++) {
+        const struct kind_row *row = &kind_rows[i];
+        size_t n = strlen(row->bytes);
+        if (bytes.n >= row->at + n && memcmp(bytes.p + row->at, row->bytes, n) == 0)
+            return row;
+    }
+    return NULL;
+}
+
+// What the file is, in the place of where its bytes cease to be a model.
+static void name_kind(const tsr_model *model, const struct diag_mark *mark)
+{
+    const struct kind_row *row = kind_of(model->store->bytes);
+    struct place at = PLACE_NONE;
+    if (!row)
+        return;
+    tsr__diag_back(model->session, mark, false);
+    if (model->path)
+        at.file = str_of(model->path);
+    tsr__diag(model->session, DIAG_model_kind, &at, row->help, "this is %s, and no ONNX file",
+              row->kind);
+}
+
 // Reads the objects, within the budget of memory that their bytes allow. Frees the model if that fails.
 static tsr_status finish_load(tsr_model *model, tsr_model **out)
 {
+    struct diag_mark mark = tsr__diag_mark(model->session);
     model->session->memory_budget = budget_of(model->session, model->store->bytes.n);
     tsr_status st = tsr__serde_read(model);
     model->session->memory_budget = 0;
+    if (st == TSR_MALFORMED)
+        name_kind(model, &mark);
     if (st != TSR_OK) {
         tsr_model_free(model);
         return st;

@@ -162,16 +162,59 @@ static int64_t bytes_of(const json_t *value)
     return 0;
 }
 
+static bool is_among(const char *key, const char *const *known)
+{
+    while (*known && strcmp(*known, key) != 0)
+        known++;
+    return *known != NULL;
+}
+
+// A misspelt key would leave the usual number in its place, unseen.
+static void warn_keys(tsr_session *session, const json_t *object, const char *what,
+                      const char *const *known)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)object, key, value) if (!is_among(key, known))
+        tsr__diag(session, DIAG_topology_key, NULL,
+                  "correct it, or leave it out; docs/formats.md lists what is read",
+                  "%s has no \"%s\": it counts for nothing", what, key);
+}
+
+// What stands above the lists. Keys of later versions may mean what is not known here.
+static tsr_status check_root(tsr_session *session, const json_t *root)
+{
+    static const char *const known[] = {"version", "kind",        "devices", "links",
+                                        "ports",   "collectives", "sizes",   "seen",
+                                        "wait",    "window",      "grid",    NULL};
+    static const char *const lists[] = {"links", "ports", "collectives", "grid", NULL};
+    const json_t *version = json_object_get(root, "version"), *kind = json_object_get(root, "kind");
+    if (version && json_integer_value(version) != 1)
+        return refuse(session, "write it again with `tessera topology make` or `measure`",
+                      "\"version\" is not 1");
+    if (kind && (!json_is_string(kind) || strcmp(json_string_value(kind), "tessera-topology") != 0))
+        return refuse(session, "give a topology: `tessera topology make` writes one",
+                      "\"kind\" is not \"tessera-topology\"");
+    for (const char *const *list = lists; *list; list++)
+        if (json_object_get(root, *list) && !json_is_array(json_object_get(root, *list)))
+            return refuse(session, "write [...]", "\"%s\" is no list", *list);
+    warn_keys(session, root, "a topology", known);
+    return TSR_OK;
+}
+
 // Numbers that are left out are 0 here, and tsr_topology_set_device keeps the usual value for
 // those.
 static tsr_status json_devices(tsr_topology *topology, const json_t *list)
 {
     static const char *const numbers[] = {"memory", "flops", "bandwidth", "overhead", NULL};
+    static const char *const known[] = {"name",  "memory", "flops", "bandwidth", "overhead",
+                                        "rates", "moves",  "near",  "queued",    NULL};
     for (int i = 0; i < topology->n; i++) {
         const json_t *d = json_array_get(list, (size_t)i);
         if (!json_is_object(d))
             return refuse(topology->session, "write {\"name\": ..., \"memory\": ...}",
                           "device %d is no object", i);
+        warn_keys(topology->session, d, "a device", known);
         tsr_status st = check_numbers(topology, d, "device", i, numbers);
         if (st != TSR_OK)
             return st;
@@ -194,6 +237,7 @@ static tsr_status json_devices(tsr_topology *topology, const json_t *list)
 static tsr_status json_links(tsr_topology *topology, const json_t *list)
 {
     static const char *const numbers[] = {"latency", "bandwidth", NULL};
+    static const char *const known[] = {"from", "to", "latency", "bandwidth", "both", NULL};
     size_t n = json_array_size(list);
     if (n > TOPOLOGY_MAX_LINKS)
         return refuse(topology->session, "leave repeated links out", "too many links");
@@ -204,7 +248,9 @@ static tsr_status json_links(tsr_topology *topology, const json_t *list)
         if (!json_is_integer(from) || !json_is_integer(to) || a < 0 || b < 0 || a >= topology->n ||
             b >= topology->n)
             return refuse(topology->session, "give from and to as device numbers",
-                          "link %zu is damaged", i);
+                          "link %zu is not from one of devices 0 to %d to another", i,
+                          topology->n - 1);
+        warn_keys(topology->session, l, "a link", known);
         tsr_status st = check_numbers(topology, l, "link", (int)i, numbers);
         if (st != TSR_OK)
             return st;
@@ -309,10 +355,11 @@ static tsr_status read_json(tsr_session *session, struct str text, tsr_topology 
     const json_t *devices = json_object_get(root, "devices");
     size_t n = json_array_size(devices);
     tsr_topology *topology = NULL;
-    if (n < 1 || n > TOPOLOGY_MAX_DEVICES)
+    status = check_root(session, root);
+    if (status == TSR_OK && (n < 1 || n > TOPOLOGY_MAX_DEVICES))
         status = refuse(session, "give \"devices\" as a list of objects",
                         "the JSON text has no list of 1 to %d devices", TOPOLOGY_MAX_DEVICES);
-    else if (!(topology = tsr__topology_new(session, (int)n)))
+    else if (status == TSR_OK && !(topology = tsr__topology_new(session, (int)n)))
         status = TSR_NOMEM;
     // Each part is read only if all before it were; the grid cannot fail.
     if (topology)
@@ -389,15 +436,20 @@ tsr_status tsr_topology_read(tsr_session *session, const char *path, tsr_topolog
 {
     struct arena arena;
     struct str text;
+    struct diag_mark mark = tsr__diag_mark(session);
     tsr__arena_init(&arena, session);
     tsr_status status = tsr__file_read(session, &arena, path, (size_t)64 << 20, &text);
     if (status == TSR_OK) {
         struct str copy = tsr__arena_str(&arena, text);
-        if (copy.p)
+        if (copy.p && !copy.n)
+            status =
+                refuse(session, "`tessera topology make` writes a topology", "the file is empty");
+        else if (copy.p)
             status = tsr_topology_parse(session, copy.p, out);
         else
             status = TSR_NOMEM;
     }
+    tsr__diag_name(session, &mark, "", path);
     tsr__arena_free(&arena);
     return status;
 }
