@@ -7,6 +7,8 @@
 tsr_status tsr__scratch_open(tsr_session *session, struct arena *arena, const char *base,
                              struct scratch *out)
 {
+    out->session = session;
+    out->mark = tsr__diag_mark(session);
     tsr_status status = tsr__temporary_folder(session, base, "verify", &out->temporary);
     if (status != TSR_OK)
         return status;
@@ -20,6 +22,8 @@ tsr_status tsr__scratch_open(tsr_session *session, struct arena *arena, const ch
 // Without a folder of its own the parts are another rank's.
 void tsr__scratch_close(struct scratch *scratch)
 {
+    if (scratch->model && scratch->model[0] && scratch->parts)
+        tsr__diag_name(scratch->session, &scratch->mark, scratch->parts, scratch->model);
     tsr__temporary_remove(scratch->temporary);
     *scratch = (struct scratch){0};
 }
@@ -39,6 +43,8 @@ static tsr_status cut_here(tsr_model *model, const char *config, const char *wor
     char path[SCRATCH_PATH] = "";
     bool launched = tsr__run_launched(session, options, &rank);
     tsr__arena_init(arena, session);
+    *at = (struct scratch){.session = session, .mark = tsr__diag_mark(session)};
+    at->model = tsr_model_path(model);
     tsr_status st = TSR_OK;
     if (rank == 0) {
         st = tsr__scratch_open(session, arena, work ? work : own, at);

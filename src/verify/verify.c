@@ -51,6 +51,7 @@ static tsr_status open_all(struct work *work)
     st = load_inputs(work);
     if (st != TSR_OK)
         return st;
+    work->scratch.model = work->path;
     return tsr__scratch_open(work->session, &work->arena, work->options->work, &work->scratch);
 }
 
