@@ -43,7 +43,7 @@ struct option {
 // clang-format off
 #define INPUT_OPTIONS                                                                                     \
     {"--inputs", "SET", ".npz, .npy, .pb, a folder test_data_set_N, or random[:SEED] (default random:0)"},\
-    {"--shape", "NAME:1x3x224x224", "size of a random input; unknown dimensions are 1 without it"}
+    {"--shape", "NAME:1x3x224x224", "size of a random input; without, open dimensions are as --dim or another --shape has them, else 1"}
 #define PLACE_OPTIONS                                                                      \
     {"--rank", "K", "this process is rank K of --ranks N; start the others likewise, on this host (shared memory)"}, \
     {"--ranks", "N", "how many such processes there are"},                                                \

@@ -19,7 +19,7 @@
 // Read by main.c; --help is answered while parsing and never reaches a command.
 const struct option cli_common[] = {
     {"--json", NULL, "one JSON document on stdout"},
-    {"--quiet", NULL, "no remarks on stderr, errors excepted"},
+    {"--quiet", NULL, "no remarks, nor a summary of what was written or run; errors excepted"},
     {"--verbose", NULL, "notes too"},
     {"--memory-limit", "SIZE",
      "what the command may allocate: 2GiB, ... (default: 7/8 of the machine's)"},
@@ -425,7 +425,7 @@ int cli_shape(const char *text, int64_t *shape)
     }
 }
 
-// --inputs random:7 and --shape x:2x3 become one set, "random:7,x:2x3"; without --inputs it is
+// --inputs random:7, --shape x:2x3 and --dim batch=2 become one set, "random:7,x:2x3,batch=2"; without --inputs it is
 // random:0.
 const char *cli_inputs(struct cli *cli)
 {
@@ -441,6 +441,8 @@ const char *cli_inputs(struct cli *cli)
         n = (size_t)snprintf(set, sizeof set, "random:0");
     for (size_t i = 0; i < cli->n_given; i++) {
         const char *text = cli->given[i].value;
+        if (random && strcmp(cli->given[i].option->name, "--dim") == 0 && n < sizeof set)
+            n += (size_t)snprintf(set + n, sizeof set - n, ",%s", text);
         if (strcmp(cli->given[i].option->name, "--shape") != 0)
             continue;
         const char *colon = strrchr(text, ':');

@@ -17,7 +17,7 @@ static tsr_status bad_set(tsr_session *session, const char *set, struct str valu
     at.value = value;
     tsr__diag(session, DIAG_tensor_set, &at,
               "a set is FILE.npz, FILE.npy, FILE.pb, a folder test_data_set_N, or "
-              "random[:SEED][,name:1x3x224x224,...]",
+              "random[:SEED][,name:1x3x224x224,...][,batch=2,...]",
               "%s", what);
     return TSR_INVALID;
 }
@@ -305,18 +305,86 @@ static bool read_shape(struct str text, int *rank, int64_t *dims)
     return text.n == 0 || text.p[text.n - 1] != 'x';
 }
 
-// The shape that the model says; sizes that are open become 1.
-static void usual_shape(const tsr_value *value, int rank, int64_t *dims)
+// ",batch=2" in the set; -1: it is not there.
+static int64_t size_for(struct str list, struct str symbol)
+{
+    int64_t size;
+    for (size_t i = 0; i + symbol.n + 1 < list.n; i++) {
+        if (list.p[i] != ',' || memcmp(list.p + i + 1, symbol.p, symbol.n) != 0 ||
+            list.p[i + 1 + symbol.n] != '=')
+            continue;
+        size_t begin = i + symbol.n + 2, end = begin;
+        while (end < list.n && list.p[end] != ',')
+            end++;
+        if (tsr__str_int((struct str){list.p + begin, end - begin}, &size) && size >= 0)
+            return size;
+    }
+    return -1;
+}
+
+// The size that a shape in the set gives to this symbol at another input; -1: none does.
+static int64_t size_elsewhere(struct str list, const tsr_model *model, struct str symbol)
+{
+    int64_t dims[MAX_RANK];
+    int rank;
+    for (size_t k = 0; port(model, false, k); k++) {
+        const tsr_value *value = port(model, false, k);
+        struct str given = shape_for(list, tsr__value_str(value));
+        if (!given.p || !read_shape(given, &rank, dims) || rank != tsr_value_rank(value))
+            continue;
+        for (int axis = 0; axis < rank; axis++)
+            if (tsr_value_dim(value, axis).value < 0 &&
+                str_eq(str_of(tsr_value_dim(value, axis).symbol), symbol))
+                return dims[axis];
+    }
+    return -1;
+}
+
+// The shape that the model says. Sizes that are open are those of their symbol in the set, where it has one there, else 1.
+static void usual_shape(const tsr_model *model, struct str list, const tsr_value *value, int rank,
+                        int64_t *dims)
 {
     for (int axis = 0; axis < rank; axis++) {
+        struct str symbol = str_of(tsr_value_dim(value, axis).symbol);
         dims[axis] = tsr_value_dim(value, axis).value;
+        if (dims[axis] < 0 && symbol.n)
+            dims[axis] = size_elsewhere(list, model, symbol);
+        if (dims[axis] < 0 && symbol.n)
+            dims[axis] = size_for(list, symbol);
         if (dims[axis] < 0)
             dims[axis] = 1;
     }
 }
 
+// Names may hold commas, so the last part of one will do.
+static bool names_input(const tsr_model *model, struct str name)
+{
+    for (size_t k = 0; port(model, false, k); k++) {
+        struct str input = tsr__value_str(port(model, false, k));
+        if (input.n >= name.n && memcmp(input.p + input.n - name.n, name.p, name.n) == 0)
+            return true;
+    }
+    return false;
+}
+
+// A shape for an input that the model does not have is a slip of the pen, which would go unseen.
+static tsr_status check_names(tsr_session *session, const char *set, struct str list,
+                              const tsr_model *model)
+{
+    for (size_t i = 0, end; i < list.n; i = end) {
+        size_t colon = 0;
+        for (end = i + 1; end < list.n && list.p[end] != ','; end++)
+            if (list.p[end] == ':')
+                colon = end;
+        struct str name = {list.p + i + 1, colon - i - 1};
+        if (colon && !names_input(model, name))
+            return bad_set(session, set, name, "the model has no input of this name");
+    }
+    return TSR_OK;
+}
+
 static tsr_status random_port(tsr_tensors *tensors, const char *set, struct str list, uint64_t seed,
-                              const tsr_value *value)
+                              const tsr_model *model, const tsr_value *value)
 {
     int64_t dims[MAX_RANK];
     int rank = tsr_value_rank(value);
@@ -327,7 +395,7 @@ static tsr_status random_port(tsr_tensors *tensors, const char *set, struct str 
         return bad_set(tensors->session, set, name,
                        "the model does not say this input's shape; give it");
     if (!given.p)
-        usual_shape(value, rank, dims);
+        usual_shape(model, list, value, rank, dims);
     struct tensor *x;
     tsr_status st = tsr__tensors_add(tensors, name, tsr_value_dtype(value), rank, dims, &x);
     struct dice dice = {tsr__hash64(name.p, name.n, seed)}; // inputs do not depend on each other
@@ -342,7 +410,7 @@ static tsr_status random_port(tsr_tensors *tensors, const char *set, struct str 
     return TSR_UNSUPPORTED;
 }
 
-// random, random:7, random:7,x:2x3: a seed after a colon, then shapes for inputs that have none.
+// random, random:7, random:7,x:2x3,batch=2: a seed after a colon, then shapes for inputs that have none, and sizes of symbols.
 static tsr_status load_random(tsr_tensors *tensors, const char *set, const tsr_model *model)
 {
     struct str rest = str_of(set + strlen("random"));
@@ -360,11 +428,14 @@ static tsr_status load_random(tsr_tensors *tensors, const char *set, const tsr_m
     }
     if (rest.n && rest.p[0] != ',')
         return bad_set(tensors->session, set, STR(""), "this set cannot be understood");
+    tsr_status named = check_names(tensors->session, set, rest, model);
+    if (named != TSR_OK)
+        return named;
     for (size_t k = 0;; k++) {
         const tsr_value *value = port(model, false, k);
         if (!value)
             return TSR_OK;
-        tsr_status st = random_port(tensors, set, rest, (uint64_t)seed, value);
+        tsr_status st = random_port(tensors, set, rest, (uint64_t)seed, model, value);
         if (st != TSR_OK)
             return st;
     }

@@ -510,6 +510,47 @@ def test_topology_measured(d):
     check("topology of a model without", rc == 1 and "was not planned" in err, (rc, err))
 
 
+def test_other_kinds(d):
+    kinds = {"gguf": (b"GGUF\3\0\0\0" + bytes(40), "GGUF"), "tflite": (b"\x1c\0\0\0TFL3" + bytes(40), "TensorFlow Lite"),
+             "pt": (b"PK\3\4" + bytes(40), "zip"), "gz": (b"\x1f\x8b\x08" + bytes(40), "gzip"), "h5": (b"\x89HDF\r\n" + bytes(40), "HDF5"),
+             "lfs": (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS"), "html": (b"<!DOCTYPE html>", "HTML"),
+             "json": (b'{"irVersion": 8}', "JSON"), "txt": (b"ir_version: 8\n", "as text"),
+             "safetensors": ((8).to_bytes(8, "little") + b'{"a": 1}', "safetensors")}
+    for name, (content, word) in kinds.items():
+        path = os.path.join(d, "kind." + name)
+        open(path, "wb").write(content)
+        code, _, err = call("info", path)
+        check("a file of another kind is named: " + name, code == 3 and "model-kind" in err and word in err and "help:" in err, err)
+
+
+def test_random_sizes(d):
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", 4]) for n in "xy")
+    z = helper.make_tensor_value_info("z", TensorProto.FLOAT, ["batch", 4])
+    path = os.path.join(d, "symbols.onnx")
+    onnx.save(helper.make_model(helper.make_graph([helper.make_node("Add", ["x", "y"], ["z"])], "g", [x, y], [z]),
+                                opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
+    for how in (["--dim", "batch=6"], ["--shape", "x:6x4"], ["--dim", "batch=6", "--devices", "2"]):
+        code, out, err = call("run", path, *how)
+        if code == 7:
+            return  # no engine here
+        check("random inputs have the sizes of %s" % " ".join(how), code == 0 and "[6, 4]" in out, out + err)
+    code, out, err = call("run", path, "--shape", "w:6x4")
+    check("a shape for no input is refused", code == 1 and "no input of this name" in err and "'w'" in err, err)
+    code, out, err = call("run", path, "--devices", "2", "--shape", "x:6x4x1")
+    check("what is wrong with an input is told of the model", code == 1 and "symbols.onnx: error" in err and "rank0.onnx" not in err, err)
+
+
+def test_topology_slips(d):
+    path = os.path.join(d, "slip.json")
+    slips = {'{"devices": [{"memroy": 1}, {}], "links": [{"from": 0, "to": 1, "both": true, "latnecy": 1}], "lniks": []}': (0, "topology-key"),
+             '{"version": 2, "devices": [{}]}': (2, "version"), '{"kind": "x", "devices": [{}]}': (2, "kind"),
+             '{"devices": [{}, {}], "links": "ring"}': (2, "links"), "": (2, "empty"), "{": (2, "line 1")}
+    for text, (want, word) in slips.items():
+        open(path, "w").write(text)
+        code, _, err = call("topology", "show", path)
+        check("a slip in a topology is named with its file: %s" % text[:30], code == want and "slip.json:" in err and word in err, err)
+
+
 def test_newcomer(d):
     """What is told of a few mistakes of the first hour."""
     folder = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "models", "bert_tiny")
@@ -638,6 +679,8 @@ def test_plan_stages(d):
           all(s["memory"] == doc["memory"][s["devices"][0]] for s in doc["stages"]), (rc, text, err))
     check("plan stages: written", [c.pipeline_stage for n in onnx.load(out).graph.node for c in n.device_configurations] == [0, 1])
     check("plan stages: document", all(plan[k] == doc[k] for k in ("objective", "latency", "period")) and [s["devices"] for s in plan["stages"]] == [[1], [0]], plan)
+    rc, text, err = call("partition", out, "-o", os.path.join(d, "staged_parts"), "--json")
+    check("plan stages: communication is told as it is written", rc == 0 and json.loads(text)["collectives"] == doc["collectives"] == {"Send": 1}, (doc["collectives"], text, err))
     rc, _, err = call("annotate", path, "--script", a, "-o", again)
     check("plan stages: replayed", rc == 0 and [n.device_configurations for n in onnx.load(again).graph.node] == [n.device_configurations for n in onnx.load(out).graph.node], (rc, err))
     rc, text, _ = call(*words)
@@ -801,6 +844,9 @@ with tempfile.TemporaryDirectory() as d:
     test_shapes(d)
     test_rules()
     test_topology(d)
+    test_other_kinds(d)
+    test_random_sizes(d)
+    test_topology_slips(d)
     test_newcomer(d)
     test_topology_measured(d)
     test_plan(d)
