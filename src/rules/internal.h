@@ -184,8 +184,8 @@ struct op_row {
     derive_fn derive;                           // where attributes or shapes decide
     derive_fn other;                            // another rule (tsr__rule_strided)
     enum result_type type, type1, type2, type3; // of the outputs; later ones are as the first input
-    shape_fn shape;    // shapes of the outputs where the letters of the rule do not give them
-    shape_fn value;    // elements of small integer results
+    shape_fn shape; // shapes of the outputs where the letters of the rule do not give them
+    shape_fn value; // elements of small integer results
     // onnx's inference gives it sizes that a run has not: where the rule cannot tell one, no declaration can (shapes.c).
     bool misinferred;
     const char *whole; // not NULL: never cut, and why; the rule then serves the shapes alone
