@@ -74,6 +74,14 @@ def free_names(node):
     return list(dict.fromkeys(out))
 
 
+def in_opset(op, domain, opset):
+    """Whether ONNX has the operator in that set: ONNX Runtime knows some from before they were (MeanVarianceNormalization in 8)."""
+    try:
+        return bool(domain) or onnx.defs.get_schema(op, opset, domain) is not None
+    except onnx.defs.SchemaError:
+        return False
+
+
 def fits(a):
     """Whether a result may stay in a model: known numbers of moderate size."""
     if a is None or isinstance(a, list):
@@ -154,6 +162,8 @@ class Scope:
         names = [self.maker.name("v") if x == "y" else "" for x in wanted]
         named = {} if self.maker.rng.random() < 0.08 else {"name": self.maker.name(op.lower() + "_")}
         attributes = {k: v for k, v in attributes.items() if v is not None}
+        if not in_opset(op, domain, self.maker.opset):
+            return None
         try:
             node = helper.make_node(op, inputs, names, domain=domain, **named, **attributes)
             results = self.maker.evaluate(node, self.values, self.is_constant)

@@ -82,9 +82,9 @@ def nodes_lawful(model, nodes, values):
 
 def all_lawful(model, feeds):
     """Whether all nodes stay what the standard says in other sizes."""
+    model = inside.inlined(model)
     if not any(n.op_type in LAWS for n in all_nodes(model.graph)):
         return True
-    model = inside.inlined(model)
     return nodes_lawful(model, model.graph.node, judge.known_values(model, feeds))
 
 

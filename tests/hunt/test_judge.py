@@ -227,6 +227,20 @@ def laws():
     assert texts(1) and texts(-1) and not texts(0) and not texts(-2)
 
 
+def laws_in_functions():
+    """The engine counts the four rows of an input without elements, and leaves them unwritten."""
+    put = h.make_function("hunt.local", "Put", ["a", "b"], ["c"], [h.make_node("Concat", ["a", "b"], ["c"], axis=0)], [h.make_opsetid("", 18)])
+    infos = [h.make_tensor_value_info(n, T.FLOAT, shape) for n, shape in (("x", [5, 2]), ("e", [4, None]))]
+    g = h.make_graph([h.make_node("Put", ["x", "e"], ["y"], domain="hunt.local")], "g", infos, [h.make_empty_tensor_value_info("y")])
+    model = h.make_model(g, opset_imports=[h.make_opsetid("", 18), h.make_opsetid("hunt.local", 1)], ir_version=8, functions=[put])
+    feeds = lambda width: dict(x=np.ones((5, 2), "f4"), e=np.ones((4, width), "f4"))
+    assert make.all_lawful(model, feeds(2)) and not make.all_lawful(model, feeds(0))
+
+
+def operators_of_later_sets():
+    assert graph.in_opset("MeanVarianceNormalization", "", 9) and not graph.in_opset("MeanVarianceNormalization", "", 8)
+
+
 def states_that_grow():
     """A Scan that carries [1 2] in and [3 2] out, in one turn: the engine runs it, and the standard forbids it."""
     body = h.make_graph([h.make_node("Add", ["s", "r"], ["t"]), h.make_node("Neg", ["r"], ["o"])], "body",
@@ -445,7 +459,7 @@ def letters_of_one():
 failed = 0
 for check in (products_beyond_the_range, products_that_vanish, halves_next_to_nothing, sums_of_squares, statistics_that_are_written_over, terms_that_cancel_out, signs_that_rounding_decides, sums_that_may_be_nothing, refused_for_a_nan, wide_integers, greatest_of_nan, exponentials_of_nan, means_of_infinities,
               sums_that_slide, infinite_scales, squares_too_large, hidden_keys, pixels_outside, letters_summed_before, sets_after_an_excuse, scales_of_nothing, inside_of_bodies, inside_of_functions, outputs_quantised_too,
-              laws, states_that_grow, mistakes_of_the_engine, shapes_of_open_weights, sizes_as_declared, branches_put_in_place,
+              laws, laws_in_functions, operators_of_later_sets, states_that_grow, mistakes_of_the_engine, shapes_of_open_weights, sizes_as_declared, branches_put_in_place,
               rows_of_doubles, halves_between_casts, values_quantised_twice, doubles_clipped, shapes_of_four_bits, windows_too_many, spaces_left_out, sizes_wanted_early, zeros_beside_open_sizes, letters_of_one):
     try:
         check()
