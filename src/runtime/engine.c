@@ -13,7 +13,8 @@
 #include <stdio.h>
 
 #define OLDEST_MINOR 17
-#define NEWEST_MINOR 60 // of the names that are tried
+#define NEWEST_MINOR 60  // of the names that are tried
+#define ENV_TRIES    100 // a second in all
 
 static const char *const loader_names[] = {"libonnxruntime.so", "libonnxruntime.so.1"};
 
@@ -90,11 +91,27 @@ static tsr_status open_api(tsr_session *session, const OrtApiBase *base, struct 
     return TSR_ENGINE;
 }
 
+// The environment of the process. While another thread gives the last one back (with providers of GPUs that takes a moment), ONNX Runtime
+// has none to share, and refuses to make one beside it ("Only one instance of LoggingManager"): then it is asked again.
+static OrtStatus *open_shared_env(struct engine *engine)
+{
+    const struct timespec nap = {.tv_nsec = 10000000};
+    OrtStatus *st = NULL;
+    for (int tries = 0; tries < ENV_TRIES; tries++) {
+        st = engine->api->CreateEnv(ORT_LOG_FATAL, "tessera",
+                                    &engine->env); // findings say it, not stderr
+        if (!st || tries + 1 == ENV_TRIES)
+            break;
+        engine->api->ReleaseStatus(st);
+        nanosleep(&nap, NULL);
+    }
+    return st;
+}
+
 // What was made before a failure stays in the engine and is released with it.
 static tsr_status open_env(tsr_session *session, struct engine *engine)
 {
-    OrtStatus *st = engine->api->CreateEnv(ORT_LOG_FATAL, "tessera",
-                                           &engine->env); // findings say it, not stderr
+    OrtStatus *st = open_shared_env(engine);
     if (!st)
         st = engine->api->CreateCpuMemoryInfo(ORT_ARENA_ALLOCATOR, ORT_MEMORY_DEFAULT,
                                               &engine->memory);

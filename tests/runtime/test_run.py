@@ -50,6 +50,16 @@ def engine_version(d):
 
 
 @case
+def engine_given_back_elsewhere(d):
+    """While another thread gives the environment back there is none; a moment later there is."""
+    whole, _, x = mlp(1)
+    onnx.save(whole, d + "/w.onnx")
+    os.environ["REAL_ENGINE"] = engine()
+    r = run(d + "/w.onnx", {"x": x}, engine=glob.glob(os.path.join(os.path.dirname(TOOL), "*busy_engine*.so"))[0])
+    assert r.status == "OK" and np.abs(r.outputs["y"] - run(d + "/w.onnx", {"x": x}).outputs["y"]).max() < 1e-6, str(r)
+
+
+@case
 def engine_refused(d):
     onnx.save(model([h.make_node("NoSuchOperator", ["x"], ["y"], domain="elsewhere")], [value("x", F, [1])], [value("y", F, [1])]), d + "/w.onnx")
     r = run(d + "/w.onnx", {"x": np.zeros(1, "f4")})
