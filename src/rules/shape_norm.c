@@ -111,11 +111,21 @@ void tsr__infer_skip_norm(struct shape_job *job)
     }
 }
 
+// A loss for each target. Where the targets' own shape is not known, they have one dimension less than the scores; ONNX Runtime takes other sizes.
+static void infer_losses(struct shape_job *job)
+{
+    int scores = tsr__job_in(job, 0).rank;
+    if (tsr__job_in(job, 1).rank < 0 && scores >= 2)
+        tsr__job_set(job, 0, scores - 1, tsr__job_dims(job, scores - 1));
+    else
+        tsr__job_like(job, 0, 1);
+}
+
 // A loss for each target, or one for all; then the logarithms of the probabilities, shaped as the scores.
 void tsr__infer_loss(struct shape_job *job)
 {
     if (tsr__job_text_is(job, "reduction", "none", false))
-        tsr__job_like(job, 0, 1);
+        infer_losses(job);
     else
         tsr__job_set(job, 0, 0, tsr__job_dims(job, 0));
     tsr__job_like(job, 1, 0);
