@@ -191,5 +191,10 @@ def text_array(texts: Any) -> Any:
 def sizes_array(dims: Optional[dict]) -> Any:
     """tsr_dim_size[] of sizes by name."""
     dims = dims or {}
+    for name, size in dims.items():
+        if not isinstance(name, str) or not hasattr(size, "__index__"):
+            raise TypeError("dims: sizes by name, such as {'batch': 2}, not %r: %r" % (name, size))
+        if not 0 <= size.__index__() < 2**63:  # ctypes would take its last 64 bits
+            raise ValueError("dimension %r cannot have the size %d" % (name, size))
     kind = _api.tsr_dim_size
     return (kind * len(dims))(*[kind(name.encode(), size) for name, size in dims.items()])

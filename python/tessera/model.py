@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Union
 
@@ -66,13 +67,21 @@ class Partition:
 
 def bytes_of(size: Union[int, str, None]) -> int:
     """8589934592 of "8GiB"; 0 of None."""
-    if size is None or isinstance(size, int):
-        return size or 0
-    digits = size.rstrip("BKMGTi ").strip()
-    unit = size[len(digits):].strip()
-    if unit not in UNITS:
-        raise ValueError("a size such as 8GiB or a number of bytes, not %r" % size)
-    return int(float(digits) * UNITS[unit])
+    if size is None or size == 0:
+        return 0
+    digits = str(size).rstrip("BKMGTi ").strip()
+    unit = str(size)[len(digits):].strip()
+    if unit not in UNITS or not re.fullmatch(r"[0-9]+(\.[0-9]*)?", digits) or not 0 < float(digits) * UNITS[unit] < 2**63:
+        raise ValueError("a size such as 8GiB or a number of bytes above 0, not %r" % (size,))
+    return int(digits) * UNITS[unit] if digits.isdigit() else int(float(digits) * UNITS[unit])
+
+
+def _stages_of(stages: Union[int, str]) -> int:
+    if stages == "auto":
+        return int(_api.TSR_STAGES_AUTO)
+    if not isinstance(stages, int) or stages < 0:
+        raise ValueError("stages: a number from 1 on, 'auto', or 0 for none, not %r" % (stages,))
+    return stages
 
 
 def _text(value: Optional[bytes]) -> str:
@@ -249,8 +258,12 @@ class Model:
     def _plan(self, count: int, topology: Any, memory: int, dims: Optional[Dict[str, int]], stages: Union[int, str], objective: str,
               time: Optional[float]) -> Plan:
         sizes = sizes_array(dims)
+        if objective not in OBJECTIVES:
+            raise ValueError("objective: %s, not %r" % (" or ".join(OBJECTIVES), objective))
         fields: Dict[str, Any] = dict(devices=count, topology=topology, memory=memory, sizes=sizes, n_sizes=len(sizes), objective=OBJECTIVES[objective],
-                                      stages=_api.TSR_STAGES_AUTO if stages == "auto" else int(stages))
+                                      stages=_stages_of(stages))
+        if time is not None and not time > 0:
+            raise ValueError("time: seconds, more than 0, not %r" % (time,))
         if time is not None:
             fields["seconds"] = time
         summary = options_of(_api.tsr_plan_summary)

@@ -101,6 +101,8 @@ class InferenceSession:
 
     def start(self, feeds: Mapping[str, Any]) -> None:
         """Begins a run; up to 16 may be under way. The arrays must not change until it was waited for."""
+        if not isinstance(feeds, Mapping):
+            raise TypeError("inputs by name, such as {'x': array}, not %s" % type(feeds).__name__)
         self._check(feeds)
         if not self._job:
             self._cut(feeds)

@@ -407,10 +407,9 @@ static tsr_status check_sizes(tsr_session *session, const tsr_dim_size *sizes, s
             return tsr__missing(session, "sizes[].name");
         if (sizes[i].size >= 0)
             continue;
-        tsr__diag(session, DIAG_argument_invalid, NULL,
-                  "give the size that the dimension will have",
-                  "dimension '%s' cannot have the size %lld", sizes[i].name,
-                  (long long)sizes[i].size);
+        tsr__diag(
+            session, DIAG_argument_invalid, NULL, "give the size that the dimension will have",
+            "dimension '%s' cannot have the size %lld", sizes[i].name, (long long)sizes[i].size);
         return TSR_INVALID;
     }
     return TSR_OK;
@@ -544,6 +543,24 @@ static tsr_status plan_whole(tsr_model *model, tsr_plan_options *options, tsr_pl
 }
 
 // Both structs begin with their size: an older caller's are shorter, and what they lack is zero.
+// Numbers that no device and no clock has.
+static tsr_status check_limits(tsr_session *session, const tsr_plan_options *options)
+{
+    if (options->memory >= 0 && options->seconds >= 0)
+        return TSR_OK;
+    tsr__diag(session, DIAG_argument_invalid, NULL, "give what is there, or 0 for the usual",
+              "memory and seconds of a plan are numbers from 0 on");
+    return TSR_INVALID;
+}
+
+// The solver counts in 64 bits and says no more than that the numbers do not fit.
+static void say_too_large(tsr_session *session)
+{
+    tsr__diag(session, DIAG_argument_invalid, NULL,
+              "give smaller sizes to the dimensions (--dim), as runs will have them",
+              "with these sizes times or bytes of the plan are too large to be counted");
+}
+
 tsr_status tsr_plan(tsr_model *model, const tsr_plan_options *options, tsr_plan_summary *summary)
 {
     if (!options)
@@ -556,10 +573,16 @@ tsr_status tsr_plan(tsr_model *model, const tsr_plan_options *options, tsr_plan_
     memcpy(&plan_options, options,
            options->size < sizeof plan_options ? options->size : sizeof plan_options);
     plan_options.size = sizeof plan_options;
+    struct diag_mark mark = tsr__diag_mark(tsr_model_session(model));
+    st = check_limits(tsr_model_session(model), &plan_options);
+    if (st != TSR_OK)
+        return st;
     if (plan_options.topology && plan_options.topology->choices.n)
         st = tsr__plan_choices(model, &plan_options, &plan_summary);
     else
         st = plan_whole(model, &plan_options, &plan_summary);
+    if (st == TSR_INVALID && tsr_model_session(model)->counts[TSR_ERROR] == mark.counts[TSR_ERROR])
+        say_too_large(tsr_model_session(model));
     if (summary && (st == TSR_OK || st == TSR_INFEASIBLE)) {
         size_t n = sizeof plan_summary;
         if (summary->size && summary->size < n)

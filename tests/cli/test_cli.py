@@ -540,6 +540,17 @@ def test_random_sizes(d):
     check("what is wrong with an input is told of the model", code == 1 and "symbols.onnx: error" in err and "rank0.onnx" not in err, err)
 
 
+def test_sizes_beyond_counting(d):
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", "seq"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", "seq"])
+    path = os.path.join(d, "vast.onnx")
+    onnx.save(helper.make_model(helper.make_graph([helper.make_node("Softmax", ["x"], ["y"])], "g", [x], [y]),
+                                opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
+    for size in ("9999999999", "9223372036854775807"):
+        code, out, err = call("plan", path, "--devices", 2, "--dim", "batch=" + size, "--dim", "seq=" + size)
+        check("a plan of sizes beyond counting says why: " + size, code == 0 or "help:" in err, (code, out, err))
+
+
 def test_topology_slips(d):
     path = os.path.join(d, "slip.json")
     slips = {'{"devices": [{"memroy": 1}, {}], "links": [{"from": 0, "to": 1, "both": true, "latnecy": 1}], "lniks": []}': (0, "topology-key"),
@@ -846,6 +857,7 @@ with tempfile.TemporaryDirectory() as d:
     test_topology(d)
     test_other_kinds(d)
     test_random_sizes(d)
+    test_sizes_beyond_counting(d)
     test_topology_slips(d)
     test_newcomer(d)
     test_topology_measured(d)

@@ -255,6 +255,12 @@ static void negative_sizes_are_refused(void **state)
     t->o.n_sizes = 1;
     assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_INVALID);
     assert_true(said(t, "argument-invalid"));
+    t->o.n_sizes = 0;
+    t->o.memory = -5;
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_INVALID);
+    t->o.memory = 0;
+    t->o.seconds = -1;
+    assert_int_equal(tsr_plan(t->m, &t->o, &t->p), TSR_INVALID);
     net_free(t);
 }
 
