@@ -986,8 +986,7 @@ TSR_API tsr_status tsr_tensors_put_texts(tsr_tensors *tensors, const char *name,
 TSR_API tsr_status tsr_tensors_put_sequence(tsr_tensors *tensors, const char *name, tsr_dtype type,
                                             tsr_tensors **elements);
 /* Reads SET: .npz, .npy or .pb (one input), a folder test_data_set_N (names from the model's inputs, or outputs),
- * or random[:SEED][,name:1x3x224x224,...][,batch=2,...] (shapes from the model; dimensions without a size are
- * what their name has been given, else 1). */
+ * or random[:SEED][,name:1x3x224x224,...][,batch=2,...] (shapes from the model; open dimensions are as given, else 1). */
 TSR_API tsr_status tsr_tensors_load(tsr_tensors *tensors, const char *set, const tsr_model *model,
                                     bool outputs);
 /* Writes path.npy (one tensor), a folder of output_0.pb ... (path without a dot in its last part, or ending in a slash), else an
