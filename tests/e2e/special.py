@@ -79,6 +79,18 @@ CASES.update({"without_turns_%d" % k: lambda spec=spec: without_turns(spec) for 
 
 
 @case
+def images_for_one_device():
+    """A batch of 1 on two devices: the first has none. Sums of convolutions know by the name of its size that their batches are the same; else ONNX Runtime puts a
+    Reshape to [0, -1, ...] between them."""
+    nodes = [node("Conv", ["x", "w"], ["a"]), node("Relu", ["a"], ["b"]), node("Conv", ["b", "v"], ["c"], pads=[1, 1, 1, 1]), node("Relu", ["c"], ["d"]),
+             node("Conv", ["d", "u"], ["e"]), node("Conv", ["x", "t"], ["f"]), node("Add", ["e", "f"], ["y"])]
+    init = {"w": f4(8, 16, 1, 1), "v": f4(8, 8, 3, 3), "u": f4(32, 8, 1, 1), "t": f4(32, 16, 1, 1)}
+    m = model(nodes, [info("x", T.FLOAT, ["n", 16, 8, 8])], [info("y", T.FLOAT, ["n", 32, 8, 8])], [tensor(v, k) for k, v in init.items()])
+    cut = {"%s:%s" % (n.name, n.input[0]): "{2,1,1,1:0,1}" for n in nodes}
+    return onnx.shape_inference.infer_shapes(m), 2, cut, {"x": f4(1, 16, 8, 8)}, None, {"reader": False, "optimize": 3}
+
+
+@case
 def inputs_with_defaults():
     """IR 3: constants are inputs too."""
     m = model([node("MatMul", ["x", "w"], ["y"])], [info("x", T.FLOAT, [3, 4]), info("w", T.FLOAT, [4, 6])],

@@ -239,7 +239,7 @@ static tsr_status give_output(struct part *part, struct form *form, bool stacked
         return status;
     tsr_value *given = tsr_graph_output(part->graph, tsr_graph_output_count(part->graph) - 1);
     if (stacked)
-        return tsr__part_numbers_known(part, given, form);
+        return tsr__part_sizes_known(part, given, form);
     return tsr__part_rank_known(part, given, form);
 }
 

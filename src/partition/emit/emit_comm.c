@@ -37,12 +37,12 @@ static void window_sizes(const struct part *part, const struct windows *windows,
         int64_t size = 0;
         for (int64_t i = 0; i < cut->n; i++)
             size += cut->at[i].stop - cut->at[i].start;
-        dims[windows->axes[k]].value = size;
+        dims[windows->axes[k]] = (tsr_dim){size, ""};
     }
 }
 
 // Says what comes out, as far as sizes are known: no engine can infer it.
-static tsr_status declare(const struct part *part, tsr_value *value, const struct form *form)
+static tsr_status declare(struct part *part, tsr_value *value, const struct form *form)
 {
     const struct item *it = form->item;
     tsr_dim dims[TILE_MAX_RANK];
@@ -50,7 +50,7 @@ static tsr_status declare(const struct part *part, tsr_value *value, const struc
         !tsr__layout_has_device(form->layout, part->rank) || !tsr__owns_once(form->layout))
         return TSR_OK;
     for (int axis = 0; axis < it->rank; axis++)
-        dims[axis] = (tsr_dim){tsr__part_size_here(part, form, axis), ""};
+        dims[axis] = tsr__part_dim_here(part, form, axis);
     if (form->windows)
         window_sizes(part, form->windows, dims);
     return tsr_value_set_type(value, tsr__carried(it->dtype), it->rank, dims);

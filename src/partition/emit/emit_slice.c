@@ -232,7 +232,9 @@ tsr_status tsr__emit_slice(struct part *part, struct step *st)
     } else {
         *local = sliced(part, to, &slicing, x, name);
     }
-    return made(*local);
+    if (!*local)
+        return TSR_NOMEM;
+    return tsr__part_sizes_known(part, *local, to);
 }
 
 // The elements of its windows, of a value that is whole along their axes: of several intervals by their numbers, of

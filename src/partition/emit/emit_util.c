@@ -6,6 +6,8 @@
 // "ai.tessera." where they are not those of the model, so that they can be told from them in a viewer.
 #include "internal.h"
 
+#include <inttypes.h>
+
 #include <stdarg.h>
 
 // ai.tessera.0, ai.tessera.1 ...: those that the model has itself are left out.
@@ -197,21 +199,39 @@ tsr_status tsr__part_rank_known(struct part *part, tsr_value *value, const struc
     return tsr_value_set_type(value, it->dtype, it->rank, dims);
 }
 
-int64_t tsr__part_size_here(const struct part *part, const struct form *form, int axis)
+// A part of a size that an input has a name for has a name too: engines know so that two tensors have as many rows, and leave out what
+// they do for those of which they do not know it (ONNX Runtime's NchwcTransformer puts a Reshape between convolutions, which refuses 0 rows).
+static tsr_dim named_part(struct part *part, const char *whole, const struct local_size *size)
 {
-    int64_t coords[TILE_MAX_FACTORS], size = form->item->dims[axis].value;
-    const struct tile_dim *dim = &form->layout->dims[axis];
-    if (size < 0)
-        return -1;
-    if (!tsr__dim_cut(dim))
-        return size;
-    if (!tsr__device_coords(form->layout, part->rank, axis, coords))
-        return -1;
-    struct local_size local = tsr__local_size(dim, coords);
-    return tsr__local_size_of(&local, size);
+    const struct tile_units *units = &size->part;
+    struct str name =
+        tsr__arena_printf(part->draft->arena,
+                          "ai.tessera.%s:%" PRId64 "*%" PRId64 ":%" PRId64 "-%" PRId64 ":%" PRId64,
+                          whole, size->unit, size->scale, units->first, units->stop, units->of);
+    if (name.p)
+        return (tsr_dim){-1, name.p};
+    return (tsr_dim){-1, ""};
 }
 
-tsr_status tsr__part_numbers_known(struct part *part, tsr_value *value, const struct form *form)
+tsr_dim tsr__part_dim_here(struct part *part, const struct form *form, int axis)
+{
+    int64_t coords[TILE_MAX_FACTORS];
+    tsr_dim whole = form->item->dims[axis];
+    const struct tile_dim *dim = &form->layout->dims[axis];
+    bool named = whole.value < 0 && tsr__map_get(&part->draft->sizes, str_of(whole.symbol));
+    if (whole.value < 0 && !named)
+        return (tsr_dim){-1, ""};
+    if (!tsr__dim_cut(dim))
+        return whole;
+    if (!tsr__device_coords(form->layout, part->rank, axis, coords))
+        return (tsr_dim){-1, ""};
+    struct local_size size = tsr__local_size(dim, coords);
+    if (named)
+        return named_part(part, whole.symbol, &size);
+    return (tsr_dim){tsr__local_size_of(&size, whole.value), ""};
+}
+
+tsr_status tsr__part_sizes_known(struct part *part, tsr_value *value, const struct form *form)
 {
     const struct item *it = form->item;
     tsr_dim dims[TILE_MAX_RANK];
@@ -219,7 +239,7 @@ tsr_status tsr__part_numbers_known(struct part *part, tsr_value *value, const st
         !tsr__layout_has_device(form->layout, part->rank) || !tsr__owns_once(form->layout))
         return tsr__part_rank_known(part, value, form);
     for (int axis = 0; axis < it->rank; axis++)
-        dims[axis] = (tsr_dim){tsr__part_size_here(part, form, axis), ""};
+        dims[axis] = tsr__part_dim_here(part, form, axis);
     return tsr_value_set_type(value, it->dtype, it->rank, dims);
 }
 

@@ -25,14 +25,14 @@ tsr_value *tsr__part_apart(struct part *part, tsr_value *x);
 // Slice (seen with 1.31.1, optimisation level 1 and above). A Concat of one tensor, through which nothing is moved, stands
 // between them then. x has a dimension.
 tsr_value *tsr__part_unmoved(struct part *part, tsr_value *x);
-// The size of an axis of what the rank has of the form; -1: it is not known.
-int64_t tsr__part_size_here(const struct part *part, const struct form *form, int axis);
+// The size of an axis of what the rank has of the form: a number, a name, or neither.
+tsr_dim tsr__part_dim_here(struct part *part, const struct form *form, int axis);
 // What can be said of a local tensor: its type, and its number of dimensions where that is known.
 tsr_status tsr__part_rank_known(struct part *part, tsr_value *value,
                                 const struct form *form) TSR_MUST_USE;
-// The same, and sizes that are numbers.
-tsr_status tsr__part_numbers_known(struct part *part, tsr_value *value,
-                                   const struct form *form) TSR_MUST_USE;
+// The same, and sizes.
+tsr_status tsr__part_sizes_known(struct part *part, tsr_value *value,
+                                 const struct form *form) TSR_MUST_USE;
 // A node's results keep the number of dimensions that the model declares, or that is known of a list's tensors: engines cannot infer all that.
 tsr_status tsr__part_keep_declared(struct part *part, const struct step *st) TSR_MUST_USE;
 // Of a body: an output, which must be made in it; the token as one more input, and as one more output.
