@@ -228,7 +228,7 @@ static void walk(struct search *search, const struct state *state, struct trail 
     }
 }
 
-void tsr__lines_of_order(struct search *search)
+static void look_at_order(struct search *search)
 {
     size_t stages = 0;
     struct trail trail = {.n = 0};
@@ -278,7 +278,7 @@ tsr_status tsr__stages_improve(struct staging *staging, const tsr_plan_options *
         trial.least = INT64_MAX;
         trial.flows = flows(staging, line);
     }
-    st = tsr__search_orders(staging, options, &trial);
+    st = tsr__search_orders(staging, options, look_at_order, &trial);
     if (st != TSR_OK)
         return st;
     *line = trial.best;

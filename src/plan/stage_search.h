@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// stage_search.h - between the files that look for the best line of stages: stages.c fills the cells, stage_lines.c walks them.
+// stage_search.h - between the files that look for the best line of stages. Each knows those before it: blocks (stage_blocks.c), what nodes take
+// at least (stage_floor.c), cells (stage_cells.c), orders of devices (stages.c), lines that are solved whole (stage_lines.c).
 #ifndef TSR_PLAN_STAGE_SEARCH_H
 #define TSR_PLAN_STAGE_SEARCH_H
 
 #include "plan/stages.h"
 
 #define MAX_SIZES  64 // of blocks
+#define ALL_SIZES  8  // so many devices: blocks of every size; else powers of two and divisors
 #define UNKNOWN    (-1)
 #define NEVER_FITS PLAN_NEVER
 
@@ -54,34 +56,38 @@ struct search {
     bool knows_rest;
     bool bottleneck;
     struct map transfers;
-    struct line_trial *trial; // of MEASURE_OPEN: what is done with each order of devices
+    // Of MEASURE_OPEN: what is done with each order of devices, once the blocks are listed.
+    void (*each)(struct search *search);
+    struct line_trial *trial;
     tsr_status status;
 };
 
-// stages.c
+// stage_blocks.c
 size_t tsr__search_devices(const struct search *search);
+// Numbers of devices that blocks may have.
+void tsr__search_sizes(struct search *search);
 // A block of that many devices may begin at that place of the line.
 bool tsr__search_may_start(const struct search *search, size_t start, size_t n);
-// The measure of the range from cut i to cut j on the block; NEVER_FITS: it cannot be there. After an error the status tells.
-int64_t tsr__search_value(struct search *search, size_t i, size_t j, size_t block);
+// Every block that may hold a stage, in the order of devices at hand. False: out of memory.
+bool tsr__search_blocks(struct search *search);
+// The kind of the block, found when something is first asked of it: a kind has all candidates of the nodes. False: out of memory.
+bool tsr__search_kind(struct search *search, struct block *block);
+// What the stage from cut `from` to cut `to` gets from the one before: of one run of the model, and of all runs of both.
+int64_t tsr__search_transfer(struct search *search, struct staging *model, size_t from, size_t to,
+                             const struct block *block);
+int64_t tsr__search_transfers(struct search *search, size_t from, size_t to,
+                              const struct block *block);
+// What it is held up by giving to the next, of which one device is known to be there.
+int64_t tsr__search_hands_over(struct search *search, size_t from, size_t to,
+                               const struct block *block);
 // All devices in front of the block, and all behind it.
 struct neighbours tsr__search_neighbours(const struct search *search, const struct block *block);
 // What a device of the block is busy with at least in each of many runs, if the range from cut i to j is there and has those
 // neighbours. NEVER_FITS: it cannot be there.
 int64_t tsr__search_busy(struct search *search, size_t i, size_t j, const struct block *block,
                          const struct neighbours *near);
-// The stage from cut i to j reads nothing that was made before cut `begin`, where the one before it begins.
-bool tsr__stages_follow(struct staging *staging, size_t begin, size_t i, size_t j);
-struct cell *tsr__search_cell(struct search *search, size_t stages, size_t begin, size_t cut,
-                              size_t devices);
-// Fills the cells. The best final state; NULL: there is none.
-const struct cell *tsr__search_run(struct search *search, size_t *stages);
-// Tries every order of the devices that there is time for.
-tsr_status tsr__search_orders(struct staging *staging, const tsr_plan_options *options,
-                              struct line_trial *trial) TSR_MUST_USE;
-
-// The kind of the block, found when something is first asked of it: a kind has all candidates of the nodes. False: out of memory.
-bool tsr__search_kind(struct search *search, struct block *block);
+// No line with that range on the block takes less for it.
+int64_t tsr__search_open(struct search *search, size_t i, size_t j, const struct block *block);
 
 // stage_floor.c
 // What lines have to take at most to be looked for, where one takes that much (INT64_MAX: none is known).
@@ -89,7 +95,23 @@ int64_t tsr__search_known(const struct search *search, int64_t takes);
 // No line with the range from cut i to j on the block is as good as the known one; others: what the stages before it take.
 bool tsr__search_hopeless(struct search *search, size_t i, size_t j, size_t block, int64_t others);
 
-// stage_lines.c: looks at the lines of one order of devices, once the blocks are listed.
-void tsr__lines_of_order(struct search *search);
+// stage_cells.c
+// The measure of the range from cut i to cut j on the block; NEVER_FITS: it cannot be there. After an error the status tells.
+int64_t tsr__search_value(struct search *search, size_t i, size_t j, size_t block);
+// The stage from cut i to j reads nothing that was made before cut `begin`, where the one before it begins.
+bool tsr__stages_follow(struct staging *staging, size_t begin, size_t i, size_t j);
+struct cell *tsr__search_cell(struct search *search, size_t stages, size_t begin, size_t cut,
+                              size_t devices);
+// Fills the cells. The best final state; NULL: there is none.
+const struct cell *tsr__search_run(struct search *search, size_t *stages);
+// Nothing is known of the values and transfers of the next order of devices.
+void tsr__search_forget(struct search *search, enum measure what);
+// The best line of this order. False: there is none.
+bool tsr__search_line(struct search *search, tsr_objective objective, struct line *out);
+
+// stages.c: `each` is called for every order of the devices that there is time for.
+tsr_status tsr__search_orders(struct staging *staging, const tsr_plan_options *options,
+                              void (*each)(struct search *search),
+                              struct line_trial *trial) TSR_MUST_USE;
 
 #endif

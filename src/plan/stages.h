@@ -222,6 +222,10 @@ struct stage_usage {
 };
 
 // stage_line.c: all stages at once, with what crosses cut as is best for both sides.
+// A candidate of the stage's planner, with layouts of the planner of all. False: out of memory.
+bool tsr__stages_candidate(struct planner *planner, const struct stage *stage,
+                           const struct plan_node *node, size_t choice,
+                           struct candidate *candidate);
 // While the program of a line is made and used: the planner of all, with the ways of this line's stages.
 struct lining {
     struct staging *staging;
@@ -274,10 +278,6 @@ tsr_status tsr__stages_explain(struct staging *staging, const struct line *line,
 // staged.c
 // The stage as the model that is planned with the first has it: the same devices, nodes of its own.
 struct stage tsr__stages_other(const struct stage *stage);
-// A candidate of the stage's planner, with layouts of the planner of all. False: out of memory.
-bool tsr__stages_candidate(struct planner *planner, const struct stage *stage,
-                           const struct plan_node *node, size_t choice,
-                           struct candidate *candidate);
 // with: the other model's planner, which knows its values; or NULL.
 // rival: NULL, or a plan without stages, which stages have to beat; nothing is written where they do not.
 struct stage_rival {
