@@ -285,6 +285,7 @@ struct shapes {
     const struct call *call; // whose function body is being followed, or NULL
     int depth;               // of subgraphs and calls
     int64_t work;            // nodes that may still be visited
+    unsigned n_open;         // sizes that neither a rule nor a declaration tells
     bool report;             // contradictions are findings
 };
 struct known_value tsr__value_known(const struct shapes *shapes, const tsr_value *value);

@@ -200,34 +200,26 @@ static tsr_dim better(struct shapes *shapes, tsr_dim declared, tsr_dim found)
     return found;
 }
 
-// What is left of a declaration of which the rule cannot tell whether it is true: names that no input has, which claim nothing.
-static tsr_dim unclaimed(struct shapes *shapes, tsr_dim declared)
-{
-    bool name = declared.value < 0 && dim_known(declared) &&
-                !tsr__expr_rooted(shapes->exprs, tsr__expr_of(shapes->exprs, declared));
-    if (name)
-        return declared;
-    return DIM_UNKNOWN;
-}
-
-// The declaration of a result that onnx's inference is known to get wrong: nothing stays of it that the rule does not tell as well.
-static void doubt(struct shapes *shapes, struct shape *at, const struct shape *found)
+// A result of which onnx's inference is known to declare sizes that are wrong, here and in what follows from it: those that the rule cannot tell
+// are symbols of their own, which win over declarations as sizes of inputs do, and are forgotten in the end.
+static void doubt(struct shapes *shapes, struct shape *at, struct shape *found)
 {
     if (found->rank < 0) {
         at->rank = -1;
         return;
     }
-    if (at->rank != found->rank)
-        return; // the rank that is found replaces it
-    tsr_dim *dims = ARENA_ARRAY(shapes->arena, tsr_dim, (size_t)at->rank + 1);
+    tsr_dim *dims = ARENA_ARRAY(shapes->arena, tsr_dim, (size_t)found->rank + 1);
     if (!dims)
         return;
-    for (int i = 0; i < at->rank; i++) {
-        dims[i] = at->dims[i];
-        if (!dim_known(found->dims[i]))
-            dims[i] = unclaimed(shapes, at->dims[i]);
+    for (int i = 0; i < found->rank; i++) {
+        dims[i] = found->dims[i];
+        if (dim_known(dims[i]))
+            continue;
+        struct str name = tsr__arena_printf(shapes->arena, "%c#%u", HIDDEN_MARK, shapes->n_open++);
+        if (name.p)
+            dims[i] = tsr__expr_dim(shapes->exprs, tsr__expr_hide(shapes->exprs, name));
     }
-    at->dims = dims;
+    found->dims = dims;
 }
 
 // Dimension by dimension; the list is copied only where something changes, for other values may share it.

@@ -107,8 +107,8 @@ def declared(name, value, letters, i, names):
 
 
 def described(model, values, ways, constants):
-    """One graph with the node once for each description; names of sizes and what they are."""
-    names, inputs, nodes = {}, [], []
+    """One graph with the node once for each description, then one behind each; names of sizes and what they are."""
+    names, inputs, nodes, behind = {}, [], [], []
     for k, way in enumerate(ways):
         node = onnx.NodeProto.FromString(model.graph.node[0].SerializeToString())
         node.name = "way%d" % k
@@ -117,7 +117,8 @@ def described(model, values, ways, constants):
             inputs.append(declared(node.input[i], values[i], letters, i, names))
         node.output[:] = [y and "w%d_%s" % (k, y) for y in node.output]
         nodes.append(node)
-    graph = helper.make_graph(nodes, "g", inputs, [], [numpy_helper.from_array(v, "x%d" % i) for i, v in constants.items()])
+        behind += [helper.make_node("Identity", [y], [y + "_after"]) for y in node.output[:1]]
+    graph = helper.make_graph(nodes + behind, "g", inputs, [], [numpy_helper.from_array(v, "x%d" % i) for i, v in constants.items()])
     return helper.make_model(graph, opset_imports=model.opset_import, ir_version=10), names
 
 
@@ -247,12 +248,14 @@ def main(printer, words):
             lines += subprocess.run([printer, "--shapes"] + files[i:i + 2000], check=True, capture_output=True, text=True).stdout.splitlines()
     bad, checked, told = 0, 0, set()
     for (op, declares, attributes, inputs, ways, names, outputs), line in zip(claims, lines):
-        for way, found in zip(ways, json.loads(line)):
+        nodes = json.loads(line)
+        for way, found, after in zip(ways, nodes, nodes[len(ways):]):
             checked += 1
             made = [f for f in found if not f["absent"]]
             if op in ODD and ODD[op][0]([None if v is None else v.shape for v in inputs]):
                 continue
-            wrong = next(filter(None, (wrong_about(f, np.asarray(o), names) for f, o in zip(made, outputs))), None)
+            claims_made = list(zip(made, outputs)) + list(zip(after, outputs) if made and made[0]["rank"] >= 0 else [])  # else declarations alone speak
+            wrong = next(filter(None, (wrong_about(f, np.asarray(o), names) for f, o in claims_made)), None)
             bad += wrong is not None
             if wrong and (op, str(attributes)) not in told:
                 told.add((op, str(attributes)))
