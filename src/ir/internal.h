@@ -136,6 +136,7 @@ struct tsr_tensor {
     struct store *store; // that body is a view of, if it is another model's
     tsr_status status;   // of the last attempt to get its data
     bool decoded, external, has_raw, data_ready;
+    bool absent;   // a look at its data failed, and nobody needed it
     bool replaced; // raw stands for whatever data body has
     int32_t type;  // as written, may be no known type
     int rank;

@@ -76,6 +76,9 @@ tsr_status tsr__value_copy_type(tsr_value *to, const tsr_value *from);
 // Where the raw bytes of a constant lie in a file, for streaming: false if they must be taken through
 // tsr_tensor_data (typed fields) instead. The fd belongs to the model.
 bool tsr__tensor_window(const tsr_tensor *tensor, int *fd, uint64_t *offset, uint64_t *length);
+// The elements, for those who would like to know them but can do without (rules): as tsr_tensor_data, but external
+// data that is not there is a warning (external-absent, once for a session) and no error.
+bool tsr__tensor_peek(const tsr_tensor *tensor, const void **bytes, size_t *n);
 // What the public queries leave out, for the checker: absent is not the same as zero.
 bool tsr__config_is_declared(const tsr_config *config); // false: a stand-in, or taken off the model
 bool tsr__value_is_other(const tsr_value *value);       // declared as sequence, map, optional, ...

@@ -309,6 +309,41 @@ tsr_status tsr_tensor_data(const tsr_tensor *tensor, const void **bytes, size_t 
     return TSR_OK;
 }
 
+// Turns the errors of a failed look into one warning for the session: a model may be planned without its data files,
+// and hundreds of constants may lie in one of them. Who needs the bytes later asks again and is told of the error.
+static void tell_absent(tsr_tensor *tensor, const struct diag_mark *mark)
+{
+    tsr_session *session = tensor->model->session;
+    const char *why = "its data cannot be read";
+    if (tsr_finding_count(session) > mark->n)
+        why = tsr_finding_at(session, mark->n).message;
+    tsr__diag_back(session, mark, false);
+    for (size_t i = 0; i < tsr_finding_count(session); i++)
+        if (strcmp(tsr_finding_at(session, i).code, "external-absent") == 0)
+            return;
+    struct place at = place_tensor(tensor);
+    tsr__diag(session, DIAG_external_absent, &at,
+              "bring the whole data file along, beside the model that names it",
+              "what follows from the elements of this constant is not known: %s", why);
+}
+
+bool tsr__tensor_peek(const tsr_tensor *asked, const void **bytes, size_t *n)
+{
+    tsr_tensor *tensor = (tsr_tensor *)asked; // decoding fills the object behind the view
+    tsr__tensor_decode(tensor);
+    if (tensor->absent)
+        return false;
+    bool asked_before = tensor->data_ready;
+    struct diag_mark mark = tsr__diag_mark(tensor->model->session);
+    tsr_status st = tsr_tensor_data(tensor, bytes, n);
+    if (st == TSR_OK || !tensor->external || st == TSR_NOMEM || asked_before)
+        return st == TSR_OK;
+    tensor->absent = true;
+    tensor->data_ready = false;
+    tell_absent(tensor, &mark);
+    return false;
+}
+
 // Entries of the texts' field: their count; with a list, the texts as well.
 static int64_t read_texts(struct str body, struct str *list)
 {

@@ -120,7 +120,7 @@ static int64_t scales_of(const struct derivation *derivation, float *out)
         return -1;
     n = tsr_tensor_elements(tensor);
     if (n < 0 || n > MAX_RANK || tsr_tensor_dtype(tensor) != TSR_FLOAT ||
-        tsr_tensor_data(tensor, &bytes, &size) != TSR_OK || size != (size_t)n * sizeof(float))
+        !tsr__tensor_peek(tensor, &bytes, &size) || size != (size_t)n * sizeof(float))
         return -1;
     memcpy(out, bytes, size);
     return n;

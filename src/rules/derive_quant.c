@@ -149,7 +149,7 @@ bool tsr__derive_alike(const tsr_value *value, tsr_dtype type, int *out)
         return false;
     const tsr_tensor *tensor = tsr__value_constant_tensor(value);
     if (!tensor || (type != TSR_INT8 && type != TSR_UINT8) || tsr_tensor_dtype(tensor) != type ||
-        tsr_tensor_data(tensor, &bytes, &n) != TSR_OK || !n)
+        !tsr__tensor_peek(tensor, &bytes, &n) || !n)
         return false;
     const unsigned char *p = bytes;
     *out = p[0];

@@ -59,7 +59,7 @@ bool tsr__node_input_is_off(const tsr_node *node, size_t at)
     size_t size;
     if (!tensor || tsr_tensor_dtype(tensor) != TSR_BOOL || tsr_tensor_elements(tensor) != 1)
         return false;
-    if (tsr_tensor_data(tensor, &bytes, &size) != TSR_OK || size != 1)
+    if (!tsr__tensor_peek(tensor, &bytes, &size) || size != 1)
         return false;
     return *(const char *)bytes == 0;
 }

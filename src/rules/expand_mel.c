@@ -36,7 +36,7 @@ static bool read_hertz(const tsr_node *node, size_t i, double *out)
     size_t size;
     float number;
     if (!tensor || tsr_tensor_dtype(tensor) != TSR_FLOAT ||
-        tsr_tensor_data(tensor, &bytes, &size) != TSR_OK || size != sizeof(number))
+        !tsr__tensor_peek(tensor, &bytes, &size) || size != sizeof(number))
         return false;
     memcpy(&number, bytes, sizeof(number));
     *out = number;

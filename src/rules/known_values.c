@@ -80,7 +80,7 @@ struct known_value tsr__value_of_tensor(struct arena *arena, const tsr_tensor *t
     if (type != TSR_INT64 && type != TSR_INT32 && type != TSR_BOOL)
         return nothing;
     int64_t n = tsr_tensor_elements(tensor), v[VALUES_MAX];
-    if (n < 0 || n > VALUES_MAX || tsr_tensor_data(tensor, &bytes, &size) != TSR_OK ||
+    if (n < 0 || n > VALUES_MAX || !tsr__tensor_peek(tensor, &bytes, &size) ||
         size != (size_t)n * width)
         return nothing;
     for (int64_t i = 0; i < n; i++)

@@ -135,8 +135,7 @@ static bool scalar_of(const struct shape_job *job, int i, double *out)
     size_t n;
     float f;
     // Elements of a constant alone: what a run computes is not known here.
-    if (!tensor || tsr_tensor_elements(tensor) != 1 ||
-        tsr_tensor_data(tensor, &bytes, &n) != TSR_OK)
+    if (!tensor || tsr_tensor_elements(tensor) != 1 || !tsr__tensor_peek(tensor, &bytes, &n))
         return false;
     if (tsr_tensor_dtype(tensor) == TSR_FLOAT && n == sizeof(f)) {
         memcpy(&f, bytes, sizeof(f));
@@ -281,7 +280,7 @@ static int64_t floats_of(const struct shape_job *job, int i, float *out)
         return -1;
     int64_t n = tsr_tensor_elements(tensor);
     if (n < 0 || n > MAX_SCALES || tsr_tensor_dtype(tensor) != TSR_FLOAT ||
-        tsr_tensor_data(tensor, &bytes, &size) != TSR_OK || size != (size_t)n * sizeof(float))
+        !tsr__tensor_peek(tensor, &bytes, &size) || size != (size_t)n * sizeof(float))
         return -1;
     memcpy(out, bytes, size);
     return n;

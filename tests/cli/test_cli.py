@@ -446,6 +446,33 @@ def test_external(d):
     check("data whose name leads out is not copied", rc == 8 and sorted(os.listdir(away)) == ["m.data", "m.onnx"], (rc, err))
 
 
+def test_data_missing(d):
+    """Without its data a model is still looked at and planned; an error that is told ends in the code for it."""
+    import numpy as np
+    home = os.path.join(d, "without")
+    os.makedirs(home)
+    src, data = os.path.join(home, "m.onnx"), os.path.join(home, "m.data")
+    constants = [onnx.numpy_helper.from_array(np.ones((64, 64), "float32"), "w"), onnx.numpy_helper.from_array(np.array([2, 128]), "s")]
+    info = helper.make_tensor_value_info
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"], name="mm"), helper.make_node("Reshape", ["h", "s"], ["y"], name="fold")]
+    g = helper.make_graph(nodes, "g", [info("x", 1, [4, 64])], [info("y", 1, None)], constants)
+    onnx.save(helper.make_model(g, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), src, save_as_external_data=True, location="m.data", size_threshold=0)
+    whole = read(data)
+    commands = (["check"], ["info"], ["shapes", "-o", os.path.join(home, "o.onnx")], ["plan", "--devices", 2, "-o", os.path.join(home, "p.onnx")],
+                ["simulate", "--devices", 2], ["report", "--devices", 2, "-o", os.path.join(home, "r.html")])
+    for kind, code in (("whole", None), ("short", "external-window"), ("missing", "io-open")):
+        open(data, "wb").write(whole if code is None else whole[:9])
+        if kind == "missing":
+            os.remove(data)
+        for name, *rest in commands:
+            rc, _, err = call(name, src, *rest)
+            warned = code is not None and name not in ("check", "info")
+            check("%s with data that is %s" % (name, kind), rc == 0 and "error" not in err and err.count("external-absent") == warned, (rc, err))
+        if code:
+            rc, _, err = call("partition", src, "--devices", 2, "-o", os.path.join(home, "parts"))
+            check("partition with data that is %s" % kind, rc == 3 and "error[%s]" % code in err and "value 's'" in err, (rc, err))
+
+
 def test_damaged(d):
     whole = read(os.path.join(d, "m.onnx"))
     path, out = os.path.join(d, "cut.onnx"), os.path.join(d, "cut-out.onnx")
@@ -868,6 +895,8 @@ with tempfile.TemporaryDirectory() as d:
     test_devices_auto(d)
     test_plan_with(d)
     test_plan_document(d)
+    test_external(d)
+    test_data_missing(d)
     test_damaged(d)
     test_examples()
 sys.exit(failed > 0)
