@@ -79,6 +79,8 @@ bool tsr__tensor_window(const tsr_tensor *tensor, int *fd, uint64_t *offset, uin
 // The elements, for those who would like to know them but can do without (rules): as tsr_tensor_data, but external
 // data that is not there is a warning (external-absent, once for a session) and no error.
 bool tsr__tensor_peek(const tsr_tensor *tensor, const void **bytes, size_t *n);
+// Whether external data is there, all of it; not a byte is read. TSR_OK too for data inside the model.
+tsr_status tsr__tensor_there(const tsr_tensor *tensor) TSR_MUST_USE;
 // What the public queries leave out, for the checker: absent is not the same as zero.
 bool tsr__config_is_declared(const tsr_config *config); // false: a stand-in, or taken off the model
 bool tsr__value_is_other(const tsr_value *value);       // declared as sequence, map, optional, ...

@@ -418,3 +418,12 @@ bool tsr__tensor_window(const tsr_tensor *asked, int *fd, uint64_t *offset, uint
     *length = tensor->bytes;
     return true;
 }
+
+tsr_status tsr__tensor_there(const tsr_tensor *tensor)
+{
+    int fd;
+    uint64_t offset, length;
+    if (!tsr_tensor_is_external(tensor) || tsr__tensor_window(tensor, &fd, &offset, &length))
+        return TSR_OK;
+    return tensor->status;
+}

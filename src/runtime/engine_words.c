@@ -7,6 +7,7 @@
 // is not recognised, the finding is the general one and nothing is lost.
 #include "runtime/internal.h"
 #include "gpu/gpu.h"
+#include "ir/ir.h"
 
 #include <stdlib.h>
 
@@ -140,6 +141,26 @@ static bool refused_opset(struct rank *rank, const char *words)
     return true;
 }
 
+// ONNX Runtime's words about missing data differ by release and by the node that reads it, so the model's own files are
+// asked. TSR_OK: they are all there; else the finding is added. A part's files were checked before.
+static tsr_status look_for_data(struct rank *rank)
+{
+    tsr_model *model = NULL;
+    struct diag_mark mark = tsr__diag_mark(rank->session);
+    if (rank->endpoint)
+        return TSR_OK;
+    tsr_status st = tsr_model_load(rank->session, rank->path, &model);
+    if (st != TSR_OK) { // the engine's words say more
+        tsr__diag_back(rank->session, &mark, false);
+        return TSR_OK;
+    }
+    const tsr_graph *graph = tsr_model_graph(model);
+    for (size_t i = 0; i < tsr_graph_initializer_count(graph) && st == TSR_OK; i++)
+        st = tsr__tensor_there(tsr_value_initializer(tsr_graph_initializer(graph, i)));
+    tsr_model_free(model);
+    return st;
+}
+
 // What may help where a model is refused. A part has no cycle (partitions are checked), so one that is found there is the provider's:
 // OpenVINO's (up to 1.24 at least) may put a node that feeds a communication together with nodes that wait for it. It also drops an
 // input that its own compiler finds no use for, and then misses it.
@@ -171,6 +192,11 @@ tsr_status tsr__engine_loaded(struct rank *rank, OrtStatus *status)
     if (refused_opset(rank, api->GetErrorMessage(status))) {
         api->ReleaseStatus(status);
         return TSR_ENGINE;
+    }
+    tsr_status st = look_for_data(rank);
+    if (st != TSR_OK) {
+        api->ReleaseStatus(status);
+        return st;
     }
     return tsr__engine_says(rank, status, DIAG_engine_refused, load_hint(rank, status),
                             "ONNX Runtime cannot load this model");
