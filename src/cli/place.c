@@ -11,6 +11,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 // Bounds on what is read: ranks of a job, characters of a secret.
 #define MAX_RANKS  65536
@@ -160,6 +161,31 @@ int cli_read_meeting(struct cli *cli, tsr_run_options *options)
     return 0;
 }
 
+// A partition says how many ranks it is for. Asked before the ranks look for each other: another number would wait for
+// ranks that nobody starts. A manifest that cannot be read is told by the run, and so to the other ranks too.
+static int check_ranks(struct cli *cli, const tsr_run_options *options)
+{
+    char path[PATH_MAX];
+    tsr_manifest *manifest = NULL;
+    tsr_manifest_facts facts = {.size = sizeof facts};
+    if (!options->ranks || !cli->n_arguments)
+        return 0;
+    const char *folder = cli->arguments[0];
+    snprintf(path, sizeof path, "%s/manifest.json", folder);
+    if (access(path, F_OK) != 0)
+        return 0;
+    if (tsr_manifest_open(cli->session, folder, &manifest) != TSR_OK) {
+        tsr_finding_clear(cli->session);
+        return 0;
+    }
+    tsr_manifest_about(manifest, &facts);
+    tsr_manifest_free(manifest);
+    if (facts.ranks == options->ranks)
+        return 0;
+    return cli_usage(cli, "%s is a partition for %d ranks, not %d: start it with --ranks %d",
+                     folder, facts.ranks, options->ranks, facts.ranks);
+}
+
 // hosts is read before the rank, whose number it bounds.
 int cli_read_place(struct cli *cli, tsr_run_options *options)
 {
@@ -169,5 +195,8 @@ int cli_read_place(struct cli *cli, tsr_run_options *options)
     options->hosts = cli_value(cli, "--hosts");
     if (options->hosts && cli_count_hosts(options->hosts) == 0)
         return cli_usage(cli, CLI_HOSTS_WANTED, options->hosts);
-    return read_rank(cli, options);
+    code = read_rank(cli, options);
+    if (code)
+        return code;
+    return check_ranks(cli, options);
 }

@@ -131,12 +131,18 @@ def rank_by_option(d):
     # Who is alone, twice, or of another number is told, and nobody waits longer than --timeout.
     (rc, _, err), = apart(["run", parts, "--timeout", 0.5], places[:1])
     assert rc == 6 and "rank 0 cannot be reached" in err, (rc, err)
-    said = apart(["run", parts, "--timeout", 3], [["--rank", 0, "--ranks", 2], ["--rank", 2, "--ranks", 3]])
+    said = apart(["run", d + "/cut.onnx", "--timeout", 3], [["--rank", 0, "--ranks", 2], ["--rank", 2, "--ranks", 3]])
     assert [s[0] for s in said] == [6, 6] and "rank 1 did not come" in said[0][2] and "one of 3 ranks" in said[1][2], said
     began = time.time()
-    said = apart(["run", parts, "--timeout", 3], [["--rank", 0, "--ranks", 3], *[["--rank", 1, "--ranks", 3]] * 2])
+    said = apart(["run", d + "/cut.onnx", "--timeout", 3], [["--rank", 0, "--ranks", 3], *[["--rank", 1, "--ranks", 3]] * 2])
     assert time.time() - began < 30 and any("not all ranks came" in s[2] for s in said), said
     assert [s[0] for s in said] == [6, 6, 6] and "rank 2 did not come" in said[0][2] and any("another rank 1" in s[2] for s in said[1:]), said
+    # A partition knows its number: another is refused before anybody waits.
+    began = time.time()
+    for command in (["run", parts], ["bench", parts, "--seconds", "0.2"]):
+        (rc, _, err), = apart([*command, "--timeout", 20], [["--rank", 0, "--ranks", 3]])
+        assert rc == 2 and "a partition for 2 ranks, not 3" in err and "--ranks 2" in err, (rc, err)
+    assert time.time() - began < 15
     # A launcher's word and the option's: the same is fine, another is refused.
     launched = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(41000 + os.getpid() % 20000), "RANK": "0"}
     (rc, _, err), = apart(["run", parts], [["--rank", 1, "--ranks", 2]], launched)

@@ -169,15 +169,15 @@ def free_row(n):
 
 
 def ranks_of(d, n, tell, timeout=60):
-    """n ranks of the command over UCX; tell(rank) gives (variables, options) of each. (code, text) of each, and the outputs."""
+    """n ranks of the command over UCX; tell(rank) gives (variables, options) of each, and another folder. (code, text) of each, and the outputs."""
     _, parts, x = mlp(n)
     p = partition(d + "/parts", parts)
     np.savez(d + "/in.npz", x=x)
     started = []
     plain = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TESSERA_SECRET")}
     for r in reversed(range(n)):
-        env, options = tell(r)
-        words = [TESSERA, "run", p, "--inputs", d + "/in.npz", "--outputs", d + "/out.npz", *options]
+        env, options, *folder = tell(r)
+        words = [TESSERA, "run", *(folder or [p]), "--inputs", d + "/in.npz", "--outputs", d + "/out.npz", *options]
         started.insert(0, subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                            env={**plain, "TESSERA_ORT": engine(), "TESSERA_PLUGINS": BUILD, **env}))
     said = [q.communicate(timeout=timeout)[0] for q in started]
@@ -284,7 +284,9 @@ def another_secret_is_refused(d):
 @case
 def another_count_and_a_rank_twice(d):
     port = str(free_port())
-    said = ranks_of(d, 2, lambda r: ({}, ["--transport", "ucx", "--rank", str(r), "--ranks", str(2 + r), "--port", port, "--timeout", "3"]))
+    three = partition(d + "/three", mlp(3)[1])
+    words = ["--transport", "ucx", "--port", port, "--timeout", "3", "--meet", "here"]
+    said = ranks_of(d, 2, lambda r: ({}, [*words, "--rank", str(r), "--ranks", str(2 + r)], *[three] * r))
     assert said[1][0] == 6 and "was not started as one of 3 ranks" in said[1][1], said
     said = ranks_of(d, 3, lambda r: ({}, ["--transport", "ucx", "--rank", "01"[r > 0], "--ranks", "3", "--port", port, "--timeout", "3"]))
     assert sum("there is another rank 1" in t for _, t in said) == 1 and "rank 2 did not come" in said[0][1], said
