@@ -73,6 +73,18 @@ static int report(struct cli *cli, const tsr_tensors *outputs, const struct plan
     return EXIT_DONE;
 }
 
+// A name with an ending of its own gets an .npz all the same, which nobody would guess from it.
+static void say_kind(const struct cli *cli, const char *file)
+{
+    const char *slash = strrchr(file, '/'), *base = slash ? slash + 1 : file;
+    const char *ending = strrchr(base, '.');
+    if (ending && strcmp(ending, ".npz") != 0 && strcmp(ending, ".npy") != 0)
+        cli_say(cli,
+                "%s: written as an .npz (.npz and .npy say what is written; a name without an "
+                "ending is a folder of .pb files)\n",
+                file);
+}
+
 // A model that has a device configuration is cut for it; without one it runs whole.
 static tsr_status execute(struct cli *cli, const tsr_run_options *options,
                           const struct planning *plan, const char *set, tsr_tensors *inputs,
@@ -110,7 +122,10 @@ free_model:
     tsr_model_free(model);
     if (status != TSR_OK || !file || cli_rank(cli) != 0)
         return status;
-    return tsr_tensors_save(outputs, file);
+    status = tsr_tensors_save(outputs, file);
+    if (status == TSR_OK)
+        say_kind(cli, file);
+    return status;
 }
 
 // Under a launcher every rank runs this; what goes wrong on one is told to the others before anybody waits (tsr_join).

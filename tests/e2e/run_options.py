@@ -120,6 +120,11 @@ def rank_by_option(d):
     parts = cut(d, mlp(d + "/m.onnx"), "c:2", *HALVES)
     places = [["--rank", r, "--ranks", 2] for r in (1, 0)]
     good("run", parts, "--shape", "x:4x16", "--outputs", d + "/threads.npz")
+    for name, words in (("out.npz", None), ("out", None), ("out.txt", "written as an .npz")):
+        rc, _, err = tessera("run", parts, "--shape", "x:4x16", "--outputs", d + "/" + name)
+        assert rc == 0 and (words or "") in err and ("written as" in err) == bool(words), (name, err)
+    rc, _, err = tessera("run", parts, "--shape", "x:4x16", "--outputs", d + "/out")
+    assert rc == 8 and "output-exists" in err and "choose another name or remove it" in err, (rc, err)
     said = apart(["run", parts, "--shape", "x:4x16", "--outputs", d + "/apart.npz"], places)
     assert [s[0] for s in said] == [0, 0] and "[4, 16]" in said[1][1] and not said[0][1], said
     assert (np.load(d + "/apart.npz")["y"] == np.load(d + "/threads.npz")["y"]).all()
