@@ -165,7 +165,8 @@ static tsr_status check_target(tsr_session *session, const char *path, bool repl
                   "'%s' exists and is not a folder of files alone, so it is not replaced", path);
     else
         tsr__diag(session, DIAG_output_exists, &at,
-                  "choose another name or remove it; `partition --force` replaces its own", "'%s' exists", path);
+                  "choose another name or remove it; `partition --force` replaces its own",
+                  "'%s' exists", path);
     return TSR_WRITE;
 }
 
