@@ -90,6 +90,17 @@ def images_for_one_device():
     return onnx.shape_inference.infer_shapes(m), 2, cut, {"x": f4(1, 16, 8, 8)}, None, {"reader": False, "optimize": 3}
 
 
+def nothing_reshaped(rows, kept):
+    """Before operator set 14 a 0 in the shape of a Reshape means "as before": what the -1 stands for is 0, while the axis in front is cut and may be empty too."""
+    m = model([node("Compress", ["x", "keep"], ["c"], name="pick", axis=1), node("Reshape", ["c", "shape"], ["y"], name="turn")],
+              [info("x", T.FLOAT, ["n", None, 4]), info("keep", T.BOOL, ["m"])], [info("y", T.FLOAT, ["n", 1, None, 1, 4])], [tensor(np.array([0, 1, -1, 1, 4]), "shape")], opset=10)
+    return m, 4, {"turn:c": "{2,1,2:0,2,1,3}"}, {"x": f4(rows, 5, 4), "keep": np.array(kept)}, None, {"reader": False}
+
+
+CASES.update({"nothing_reshaped_%d" % k: lambda rows=rows, kept=kept: nothing_reshaped(rows, kept)
+              for k, (rows, kept) in enumerate([(5, [False] * 5), (5, [True, False, True, True, False]), (1, [True] * 5)])})
+
+
 @case
 def inputs_with_defaults():
     """IR 3: constants are inputs too."""

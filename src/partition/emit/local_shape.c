@@ -305,35 +305,46 @@ static tsr_value *entries_here(struct part *part, const struct told_shape *told,
     return tsr_node_output(node, 0);
 }
 
-// The one axis of which some rank may have nothing; -1: none or several.
-static int empty_axis(const struct told_shape *told)
+// Of the one entry that follows from the others, -1 in place of 0, and the size itself in place of others: 2 r - max(r, 1). A -1 that is
+// not needed would be refused beside a 0.
+static tsr_value *rest_left_open(struct part *part, tsr_value *sizes, int rest, int64_t rank)
 {
-    int found = -1;
-    for (int axis = 0; axis < told->made->rank; axis++) {
-        if (!may_be_empty(told->layout, axis, told->made->dims[axis]))
-            continue;
-        if (found >= 0)
-            return -1;
-        found = axis;
-    }
-    return found;
+    int64_t one = 1, at[TILE_MAX_RANK] = {0};
+    struct str any = {0};
+    at[rest] = 1;
+    tsr_value *largest = tsr__part_largest(part, any, sizes, tsr__part_ints(part, &one, 1));
+    tsr_value *lacks = tsr__part_node(part, "Sub", any, 2, largest, sizes); // 1 where it is 0
+    lacks = tsr__part_node(part, "Mul", any, 2, lacks, tsr__part_ints(part, at, rank));
+    return tsr__part_node(part, "Sub", any, 2, sizes, lacks);
 }
 
-// The shape with -1 in place of a size that may be 0, for nodes that take 0 for "as before": of a local [1 1 3 0 4] the result [1 3 0 4]
-// is told as [1 3 -1 4], which is [1 3 0 4] * [1 1 0 1] - [0 0 1 0].
+// The shape for nodes that take 0 for "as before". Where that is the size, 0 is told, which is right for nothing, too; else one size that may
+// be 0 is told as -1: of a local [1 1 3 0 4] the result [1 3 0 4] as [1 3 -1 4], which is [1 3 0 4] * [1 1 0 1] - [0 0 1 0].
 static tsr_value *zero_left_open(struct part *part, const struct told_shape *told, tsr_value *sizes)
 {
-    int64_t kept[TILE_MAX_RANK], left[TILE_MAX_RANK], rank = told->made->rank;
-    int open = empty_axis(told);
-    if (!told->open || open < 0 || rank > TILE_MAX_RANK)
+    int64_t kept[TILE_MAX_RANK], left[TILE_MAX_RANK] = {0}, rank = told->made->rank;
+    int n_left = 0, last = -1, rest = open_axis(part->draft, told);
+    struct str any = {0};
+    if (!told->open || rank > TILE_MAX_RANK)
         return sizes;
-    for (int64_t axis = 0; axis < rank; axis++) {
-        left[axis] = axis == open;
-        kept[axis] = !left[axis];
+    for (int axis = 0; axis < rank; axis++) {
+        kept[axis] = 1;
+        if (!may_be_empty(told->layout, axis, told->made->dims[axis]))
+            continue;
+        bool copied = same_axis(told, axis) == axis;
+        kept[axis] = !copied;
+        if (!copied)
+            last = axis;
+        n_left += !copied;
     }
-    sizes =
-        tsr__part_node(part, "Mul", (struct str){0}, 2, sizes, tsr__part_ints(part, kept, rank));
-    return tsr__part_node(part, "Sub", (struct str){0}, 2, sizes, tsr__part_ints(part, left, rank));
+    if (n_left == 1) {
+        kept[last] = 0;
+        left[last] = 1;
+    }
+    if (n_left == 0 && rest >= 0 && any_empty(told))
+        sizes = rest_left_open(part, sizes, rest, rank);
+    sizes = tsr__part_node(part, "Mul", any, 2, sizes, tsr__part_ints(part, kept, rank));
+    return tsr__part_node(part, "Sub", any, 2, sizes, tsr__part_ints(part, left, rank));
 }
 
 // The local shape as sizes alone.
