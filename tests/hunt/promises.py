@@ -98,6 +98,7 @@ NOT_PROMISED = [
     ("GroupNormalization", squares_beyond_float, ALL),
     ("Einsum", summed_before, ALL),
     ("Attention", hidden_no_numbers, ALL),
+    ("RNN GRU LSTM", no_numbers, ALL),
 ]
 
 

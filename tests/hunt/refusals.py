@@ -29,6 +29,8 @@ ENGINE = [
      "it refuses what does not fit the sizes that ONNX infers for a pooling that rounds up: one window too many"),
     (r"Shape mismatch attempting to re-use buffer", lambda n: n.op_type == "ConvTranspose" and attribute(n, "output_shape") is not None,
      "it plans memory by sizes that ONNX infers for a ConvTranspose with output_shape: those of the space are left out"),
+    (r"ShapeInferenceError. Unexpected axis value", lambda n: n.op_type == "ConvTranspose" and attribute(n, "output_shape") is not None,
+     "the same: a Slice of its space, which ONNX leaves out, is refused"),
     (r"(gamma|beta) should have 1 dimension, dimension size known", lambda n: n.op_type == "EmbedLayerNormalization",
      "it wants to know the size of gamma and beta when it loads; what a body gives, of which something is cut, has its size at run time"),
     (r"output_dtype INT8 does not match y_zero_point type UINT8", lambda n: n.op_type == "DequantizeLinear",

@@ -7,7 +7,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 SUMS = set("""MatMul Gemm Conv ConvTranspose Einsum CumSum ReduceSum ReduceL1 ReduceSumSquare ReduceMean AveragePool GlobalAveragePool
- ReduceL2 ReduceLogSum""".split())
+ ReduceL2 ReduceLogSum Resize Upsample""".split())
 PRODUCTS = {"ReduceProd", "CumProd"}
 # What a sum is inside of these: its range is that of the squares, or of what the logarithm is taken of.
 INSIDE = {"ReduceL2": "ReduceSumSquare", "ReduceLogSum": "ReduceL1", "ReduceMean": "ReduceL1"}
@@ -15,7 +15,7 @@ INSIDE = {"ReduceL2": "ReduceSumSquare", "ReduceLogSum": "ReduceL1", "ReduceMean
 
 def steering(node, i):
     """Inputs that are no terms: axes, shapes."""
-    return i > 0 and (node.op_type.startswith("Reduce") or node.op_type in ("CumSum", "CumProd"))
+    return i > 0 and (node.op_type.startswith("Reduce") or node.op_type in ("CumSum", "CumProd", "Resize", "Upsample"))
 
 
 def magnitude(node, a):
@@ -75,6 +75,8 @@ def leaves_range(node, values, opset):
         return True
     total = totals(node, values, opset)
     limit = np.finfo(result.dtype).max if result.dtype.kind == "f" else np.iinfo(result.dtype).max
+    if node.op_type in PRODUCTS and result.dtype.kind != "f":
+        limit = min(limit, 2 ** 53)  # the engine multiplies doubles
     return total is not None and total.size > 0 and not bool((total <= float(limit)).all())
 
 

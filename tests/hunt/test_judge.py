@@ -237,6 +237,36 @@ def laws_in_functions():
     assert make.all_lawful(model, feeds(2)) and not make.all_lawful(model, feeds(0))
 
 
+def products_beyond_doubles():
+    """The engine multiplies integers as doubles: 363 * 308 * 330 * 391 * 357 * 342 * 394 is 32 less than it says."""
+    wide = product(np.array([[363, 308, 330, 391, 357, 342, 394]], "i8"))
+    assert verdict(wide, z=np.array([[-693966622461124320]])) == "range"
+    assert verdict(product(np.array([[363, 308]], "i8")), z=np.array([[-111805]])) == "different"
+
+
+def pixels_that_cancel_out():
+    """A third of 2 and two thirds of -1 are 0, but for rounding."""
+    signs = lambda first: case_of([h.make_node("Resize", ["x", "", "s"], ["r"], mode="linear", coordinate_transformation_mode="asymmetric"), h.make_node("Sign", ["r"], ["y"])],
+                                  dict(x=np.array([[[[first, 2, 5]]]], "f4")), ["y"], [("s", f4(1, 1, 1, 3))])
+    other = np.array([[[[-1, -1, 1, 1, 1, 1, 1, 1, 1]]]], "f4")
+    assert verdict(signs(-1), y=other) == "ill" and verdict(signs(1), y=other) == "different"
+
+
+def turns_of_infinities():
+    """What a row gives hangs on which others are beside it."""
+    arrays = dict(x=np.full((2, 4, 2), INF, "f4"), w=np.ones((1, 9, 2), "f4"), r=np.ones((1, 9, 3), "f4"))
+    cell = lambda x: case_of([h.make_node("GRU", ["x", "w", "r"], ["", "y"], hidden_size=3)], dict(arrays, x=x), ["y"])
+    assert verdict(cell(arrays["x"]), y=np.full((1, 4, 3), 7, "f4")) == "open"
+    assert verdict(cell(np.ones((2, 4, 2), "f4")), y=np.full((1, 4, 3), 7, "f4")) == "different"
+
+
+def sizes_that_rounding_decides():
+    close = case_of([h.make_node("ReduceSum", ["x", "one"], ["s"], keepdims=0), h.make_node("Unique", ["s"], ["y"])], dict(x=np.array([[1 / 3, 1 / 7], [1 / 7, 1 / 3]], "f4")),
+                    ["y"], [("one", np.array([1]))])
+    apart = case_of([h.make_node("Neg", ["x"], ["y"])], dict(x=f4(1, 2)), ["y"])
+    assert judge.failing_is_rounding(close) and not judge.failing_is_rounding(apart)
+
+
 def operators_of_later_sets():
     assert graph.in_opset("MeanVarianceNormalization", "", 9) and not graph.in_opset("MeanVarianceNormalization", "", 8)
 
@@ -459,7 +489,7 @@ def letters_of_one():
 failed = 0
 for check in (products_beyond_the_range, products_that_vanish, halves_next_to_nothing, sums_of_squares, statistics_that_are_written_over, terms_that_cancel_out, signs_that_rounding_decides, sums_that_may_be_nothing, refused_for_a_nan, wide_integers, greatest_of_nan, exponentials_of_nan, means_of_infinities,
               sums_that_slide, infinite_scales, squares_too_large, hidden_keys, pixels_outside, letters_summed_before, sets_after_an_excuse, scales_of_nothing, inside_of_bodies, inside_of_functions, outputs_quantised_too,
-              laws, laws_in_functions, operators_of_later_sets, states_that_grow, mistakes_of_the_engine, shapes_of_open_weights, sizes_as_declared, branches_put_in_place,
+              laws, laws_in_functions, operators_of_later_sets, products_beyond_doubles, pixels_that_cancel_out, turns_of_infinities, sizes_that_rounding_decides, states_that_grow, mistakes_of_the_engine, shapes_of_open_weights, sizes_as_declared, branches_put_in_place,
               rows_of_doubles, halves_between_casts, values_quantised_twice, doubles_clipped, shapes_of_four_bits, windows_too_many, spaces_left_out, sizes_wanted_early, zeros_beside_open_sizes, letters_of_one):
     try:
         check()
