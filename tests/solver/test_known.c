@@ -41,18 +41,19 @@ static void near_enough_is_found_sooner(void **state)
 {
     struct bench *b = *state;
     enum { NODES = 12, CHOICES = 4 };
+    static const int64_t cost[CHOICES];
+    static int64_t one[NODES][CHOICES], other[NODES][CHOICES]; // a program reads them to the end
     struct program_least exact, near;
     struct program_options about = {.work = UINT64_C(4000000000), .near = 0.5};
     uint32_t m = tsr__program_limit(&b->p, STR("memory"), 0, 2);
     for (uint32_t i = 0; i < NODES; i++) { // what is little at one time is much at the other
-        int64_t cost[CHOICES] = {0}, one[CHOICES], other[CHOICES];
         for (uint32_t c = 0; c < CHOICES; c++) {
-            one[c] = 1000 * c + (i * 7919 + c * 1047) % 977;
-            other[c] = 1000 * (CHOICES - c) + (i * 104729 + c * 31) % 977;
+            one[i][c] = 1000 * c + (i * 7919 + c * 1047) % 977;
+            other[i][c] = 1000 * (CHOICES - c) + (i * 104729 + c * 31) % 977;
         }
         uint32_t v = tsr__program_node(&b->p, STR("node"), CHOICES, cost);
-        tsr__program_use(&b->p, m, v, 0, 1, one);
-        tsr__program_use(&b->p, m, v, 1, 2, other);
+        tsr__program_use(&b->p, m, v, 0, 1, one[i]);
+        tsr__program_use(&b->p, m, v, 1, 2, other[i]);
     }
     assert_int_equal(tsr__program_least(&b->p, NULL, &b->arena, &exact), TSR_OK);
     assert_int_equal(tsr__program_least(&b->p, &about, &b->arena, &near), TSR_OK);
