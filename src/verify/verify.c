@@ -113,6 +113,17 @@ static tsr_status check_owners(tsr_session *session, const tsr_verify_options *o
     return tsr__plan_options_owned(session, options->plan);
 }
 
+// A kernel did not take the inputs. Where somebody has recorded what they give, they are right for the model, and it is the engine that lacks
+// something (a mask that is shorter than the keys, zero points of each channel).
+static bool engine_lacks(const struct work *work)
+{
+    bool failed = false;
+    for (size_t i = 0; i < tsr_finding_count(work->session); i++)
+        if (strcmp(tsr_finding_at(work->session, i).code, "engine-failed") == 0)
+            failed = true;
+    return failed && tsr_tensors_count(work->recorded) > 0;
+}
+
 static tsr_status verify_opened(struct work *work, tsr_verify_result *found)
 {
     tsr_status st = TSR_OK;
@@ -125,8 +136,12 @@ static tsr_status verify_opened(struct work *work, tsr_verify_result *found)
     if (st != TSR_OK)
         return st;
     if (work->options->random)
-        return tsr__verify_trials(work, found);
-    return verify_own(work, found);
+        st = tsr__verify_trials(work, found);
+    else
+        st = verify_own(work, found);
+    if (st == TSR_INVALID && engine_lacks(work))
+        return TSR_ENGINE;
+    return st;
 }
 
 // The result is filled if there is one: the model was compared, or at least one trial was made.

@@ -2,7 +2,7 @@
 """How `verify` judges numbers, and what docs/numbers.md promises where cut and whole may differ.
 
 usage: judged.py TESSERA [CASE...]"""
-import json, subprocess, sys, tempfile
+import json, os, subprocess, sys, tempfile
 
 import numpy as np
 import onnx
@@ -204,6 +204,21 @@ def ranks_of_no_turns(p):
     out = cut(p, [node("Loop", ["times", "", "start"], ["y", "turns"], name="n", body=body)], {"start": (T.FLOAT, [2, 4])}, {"y": (T.FLOAT, [2, 4]), "turns": (T.FLOAT, None)},
               "n:start={1,2:0,1}", [tensor(np.array(0), "times")], start=np.ones((2, 4), "f4"))
     assert out["turns"].ndim == 3 and out["turns"].shape[0] == 0 and (out["y"] == 1).all(), out["turns"].shape
+
+
+@case
+def inputs_that_are_known_to_fit(p):
+    """A kernel that refuses inputs with recorded outputs lacks something (exit 7); without them the inputs may be at fault (exit 1)."""
+    arrays = {"x": np.ones((1, 1, 3, 3), "u1"), "w": np.ones((2, 1, 2, 2), "u1"), "zx": np.array(1, "u1"), "zw": np.ones(2, "u1")}
+    m = model([node("ConvInteger", list(arrays), ["y"], name="n")], {n: (T.UINT8, a.shape) for n, a in arrays.items()}, {"y": (T.INT32, [1, 2, 2, 2])})
+    p.annotate(m, "n:w={2,1,1,1:0,1}")
+    folder = p.at + "/test_data_set_0/"
+    os.mkdir(folder)
+    for k, (name, a) in enumerate(arrays.items()):
+        onnx.save_tensor(tensor(a, name), folder + "input_%d.pb" % k)
+    assert p.call("verify", p.at + "/a.onnx", "--inputs", folder)[0] == 1
+    onnx.save_tensor(tensor(np.zeros((1, 2, 2, 2), "i4"), "y"), folder + "output_0.pb")
+    assert p.call("verify", p.at + "/a.onnx", "--inputs", folder)[0] == 7
 
 
 def main():
