@@ -311,7 +311,7 @@ def random_inputs(d):
     again, other = load("random:7", m), load("random:8", m)
     assert all(same(again.outputs[k], r.outputs[k]) for k in kinds) and not same(other.outputs["f"], f)
     r = load("random:7,f:3x4x50,i:2", m)
-    assert r.outputs["f"].shape == (3, 4, 50) and r.outputs["i"].shape == (2,) and r.outputs["d"].shape == (3, 1, 50)
+    assert r.outputs["f"].shape == (3, 4, 50) and r.outputs["i"].shape == (2,) and r.outputs["d"].shape == (3, 4, 50)  # n is 4
     for bad in ("random:7,f:3x", "random,f:ax2", "random,f:-1"):
         assert load(bad, m).status == "INVALID", bad
     unknown = save_model(d + "/u.onnx", [h.make_tensor_value_info("x", F, None)])
