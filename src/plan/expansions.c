@@ -8,12 +8,6 @@
 //     each reads and makes parts of 250 classes, and the two reductions give one number for each row, which all add up.
 #include "plan/candidates.h"
 
-// What stands in the place of a node, with the shapes of the copy.
-struct expanded_nodes {
-    struct expanded list;
-    const struct shapes *shapes; // NULL: not known
-};
-
 // The copy is made when it is first needed; its nodes stand in the same order as the model's.
 static bool make_copy(struct planner *planner)
 {
@@ -29,26 +23,27 @@ static bool make_copy(struct planner *planner)
         planner->trial.twins[i] = node;
         node = tsr_node_next(node);
     }
-    return true;
+    planner->trial.shapes =
+        tsr__shapes_bound(&planner->arena, planner->trial.model, planner->shapes.sizes,
+                          planner->shapes.n_sizes, false);
+    return planner->trial.shapes != NULL;
 }
 
 // The twin is gone or changed afterwards, so it cannot be tried again.
 static bool try_it(struct making *making)
 {
     struct planner *planner = making->planner;
-    struct expanded_nodes *nodes = ARENA_NEW(&planner->arena, struct expanded_nodes);
+    struct planner_trial *trial = &planner->trial;
+    struct expanded *nodes = ARENA_NEW(&planner->arena, struct expanded);
     int64_t at = planner->node_at[tsr__node_id(making->node)];
-    if (!nodes || at < 0 || !make_copy(planner) || !planner->trial.twins[at])
+    if (!nodes || at < 0 || !make_copy(planner) || !trial->twins[at])
         return false;
-    tsr_node *twin = planner->trial.twins[at];
-    planner->trial.twins[at] = NULL;
-    if (tsr__rule_expand(&planner->arena, twin, making->node, planner->shapes.model,
-                         making->place.rule, making->place.cuts, &nodes->list) != TSR_OK)
-        return false;
-    nodes->shapes = tsr__shapes_bound(&planner->arena, planner->trial.model, planner->shapes.sizes,
-                                      planner->shapes.n_sizes, false);
+    tsr_node *twin = trial->twins[at];
+    trial->twins[at] = NULL;
     making->strategy->nodes = nodes;
-    return nodes->shapes != NULL;
+    return tsr__rule_expand(&planner->arena, twin, making->node, planner->shapes.model,
+                            making->place.rule, making->place.cuts, nodes) == TSR_OK &&
+           tsr__shapes_add(trial->shapes, nodes->nodes, nodes->n_nodes);
 }
 
 bool tsr__making_expands(struct making *making)
@@ -207,10 +202,10 @@ static void price_node(struct pricing *pricing, const tsr_node *node)
 
 struct expanded_price tsr__making_expanded(struct making *making)
 {
-    const struct expanded_nodes *nodes = making->strategy->nodes;
-    struct pricing pricing = {.making = making, .shapes = nodes->shapes};
-    note_reads(&pricing, &nodes->list);
-    for (size_t i = 0; i < nodes->list.n_nodes; i++)
-        price_node(&pricing, nodes->list.nodes[i]);
+    const struct expanded *nodes = making->strategy->nodes;
+    struct pricing pricing = {.making = making, .shapes = making->planner->trial.shapes};
+    note_reads(&pricing, nodes);
+    for (size_t i = 0; i < nodes->n_nodes; i++)
+        price_node(&pricing, nodes->nodes[i]);
     return pricing.price;
 }

@@ -106,10 +106,10 @@ struct strategy {
     const char *whole;               // not NULL: why nothing may be cut
     bool given;                      // the node has shardings, which are kept
     VEC(struct candidate) at;
-    struct columns *columns;      // of the program (build.c)
-    struct map seen;              // what was tried: layouts by slot
-    bool asked, expands;          // whether it can be replaced by simpler nodes is known; it can
-    struct expanded_nodes *nodes; // those simpler nodes (expansions.c)
+    struct columns *columns; // of the program (build.c)
+    struct map seen;         // what was tried: layouts by slot
+    bool asked, expands;     // whether it can be replaced by simpler nodes is known; it can
+    struct expanded *nodes;  // those simpler nodes (expansions.c)
 };
 struct plan_node {
     tsr_node *node;
@@ -199,8 +199,9 @@ struct planner_ends {
 };
 // A copy of the model in which nodes are replaced to see whether they can be (expansions.c).
 struct planner_trial {
-    tsr_model *model; // NULL: none was made yet
-    tsr_node **twins; // its nodes, by place; NULL: the node was tried
+    tsr_model *model;      // NULL: none was made yet
+    tsr_node **twins;      // its nodes, by place; NULL: the node was tried
+    struct shapes *shapes; // of the copy, and of what was put into it
 };
 // Devices of one class have the same memory. No limit: no class (memory_classes.c).
 struct planner_memory {

@@ -275,7 +275,7 @@ struct call {
 struct shapes {
     struct arena *arena;
     tsr_model *model;
-    uint32_t n; // value ids
+    uint32_t n, room; // value ids; those that the arrays have room for
     struct shape *at;
     uint8_t *form; // enum value_form
     struct known_value *values;

@@ -27,6 +27,8 @@ struct shapes *tsr__shapes_new(struct arena *arena, tsr_model *model);
 // The same with numbers for some symbols; report: contradictions become findings.
 struct shapes *tsr__shapes_bound(struct arena *arena, tsr_model *model, const tsr_dim_size *sizes,
                                  size_t n, bool report);
+// Of nodes that were added to the graph since, in their order. False: out of memory.
+bool tsr__shapes_add(struct shapes *shapes, tsr_node *const *nodes, size_t n);
 // A value that is not there (NULL) has rank -1.
 struct shape tsr__shapes_of(const struct shapes *shapes, const tsr_value *value);
 // The same; of a sequence or an optional value, what is true of all its elements.

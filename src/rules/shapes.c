@@ -93,6 +93,19 @@ static void read_declared(struct shapes *shapes, const tsr_value *value)
         bind_dims(shapes, at);
 }
 
+// What the node makes; then what it reads that nobody has read before (stand-ins have no other place).
+static void read_values(struct shapes *shapes, const tsr_node *node)
+{
+    for (size_t i = 0; i < tsr_node_output_count(node); i++)
+        if (tsr_node_output(node, i))
+            read_declared(shapes, tsr_node_output(node, i));
+    for (size_t i = 0; i < tsr_node_input_count(node); i++) {
+        const tsr_value *value = tsr_node_input(node, i);
+        if (value && shapes->at[tsr__value_id(value)].rank == RANK_UNREAD)
+            read_declared(shapes, value);
+    }
+}
+
 // Inputs, constants and results of nodes; then what nodes read that has no other place (values of an outer graph stand in for it).
 static void read_graph(struct shapes *shapes, const tsr_graph *graph)
 {
@@ -100,16 +113,8 @@ static void read_graph(struct shapes *shapes, const tsr_graph *graph)
         read_declared(shapes, tsr_graph_input(graph, i));
     for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++)
         read_declared(shapes, tsr_graph_initializer(graph, i));
-    for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
-        for (size_t i = 0; i < tsr_node_output_count(node); i++)
-            if (tsr_node_output(node, i))
-                read_declared(shapes, tsr_node_output(node, i));
-        for (size_t i = 0; i < tsr_node_input_count(node); i++) {
-            const tsr_value *value = tsr_node_input(node, i); // stand-ins have no other place
-            if (value && shapes->at[tsr__value_id(value)].rank == RANK_UNREAD)
-                read_declared(shapes, value);
-        }
-    }
+    for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node))
+        read_values(shapes, node);
 }
 
 // ---- what was found ----------------------------------------------------------------------------
@@ -208,7 +213,12 @@ static void doubt(struct shapes *shapes, struct shape *at, struct shape *found)
         at->rank = -1;
         return;
     }
-    tsr_dim *dims = ARENA_ARRAY(shapes->arena, tsr_dim, (size_t)found->rank + 1);
+    bool open = false;
+    for (int i = 0; i < found->rank; i++)
+        open = open || !dim_known(found->dims[i]);
+    if (!open)
+        return;
+    tsr_dim *dims = ARENA_ARRAY(shapes->arena, tsr_dim, (size_t)found->rank);
     if (!dims)
         return;
     for (int i = 0; i < found->rank; i++) {
@@ -509,7 +519,7 @@ static struct shapes *start(struct arena *arena, tsr_model *model)
         return NULL;
     shapes->arena = arena;
     shapes->model = model;
-    shapes->n = tsr__model_value_ids(model);
+    shapes->n = shapes->room = tsr__model_value_ids(model);
     shapes->at = ARENA_ARRAY(arena, struct shape, (size_t)shapes->n + 1);
     shapes->form = ARENA_ARRAY(arena, uint8_t, (size_t)shapes->n + 1);
     shapes->values = ARENA_ARRAY(arena, struct known_value, (size_t)shapes->n + 1);
@@ -642,6 +652,42 @@ struct shapes *tsr__shapes_bound(struct arena *arena, tsr_model *model, const ts
 struct shapes *tsr__shapes_new(struct arena *arena, tsr_model *model)
 {
     return tsr__shapes_bound(arena, model, NULL, 0, false);
+}
+
+// Twice the room each time: who adds nodes adds them often.
+static bool make_room(struct shapes *shapes, uint32_t n)
+{
+    if (n <= shapes->room)
+        return true;
+    size_t room = 2 * (size_t)n;
+    struct shape *at = ARENA_ARRAY(shapes->arena, struct shape, room);
+    uint8_t *form = ARENA_ARRAY(shapes->arena, uint8_t, room);
+    struct known_value *values = ARENA_ARRAY(shapes->arena, struct known_value, room);
+    if (!at || !form || !values)
+        return false;
+    memcpy(at, shapes->at, shapes->n * sizeof *at);
+    memcpy(form, shapes->form, shapes->n * sizeof *form);
+    memcpy(values, shapes->values, shapes->n * sizeof *values);
+    shapes->at = at;
+    shapes->form = form;
+    shapes->values = values;
+    shapes->room = (uint32_t)room;
+    return true;
+}
+
+bool tsr__shapes_add(struct shapes *shapes, tsr_node *const *nodes, size_t n)
+{
+    uint32_t all = tsr__model_value_ids(shapes->model);
+    if (!make_room(shapes, all))
+        return false;
+    for (; shapes->n < all; shapes->n++)
+        shapes->at[shapes->n].rank = RANK_UNREAD;
+    for (size_t i = 0; i < n; i++) {
+        read_values(shapes, nodes[i]);
+        if (!follow_node(shapes, nodes[i]))
+            return false;
+    }
+    return true;
 }
 
 // Of a list it says nothing, since callers would cut it as a tensor; tsr__shapes_element is for

@@ -167,6 +167,16 @@ def logits(d, n):
     assert verify(planned, "--inputs", "random:1")["cut_nodes"] == 3
 
 
+def many_kinds(d, n):
+    """A thousand nodes of which no two are alike, each of which simpler ones may replace: memory grows with the model, not with its square (700 MB)."""
+    path = os.path.join(d, "m.onnx")
+    shapes = [[8, 64 + i] for i in range(1000)]
+    save(path, [helper.make_node("Softmax", ["x%d" % i], ["y%d" % i]) for i in range(len(shapes))],
+         [("x%d" % i, s) for i, s in enumerate(shapes)], [("y%d" % i, s) for i, s in enumerate(shapes)], {})
+    rc, _, err = call("plan", path, "--devices", n, "--memory-limit", "150MiB", "--json")
+    assert rc == 0, err
+
+
 def unlike(d, name):
     """Two small devices and a large one, which takes what the others have no room for."""
     path, planned, devices = (os.path.join(d, n) for n in ("t.json", "p.onnx", "u.json"))
@@ -186,7 +196,7 @@ def unlike(d, name):
 
 
 def main():
-    jobs = [(unlike, m) for m in ("bert_tiny", "gpt2_tiny", "llama_tiny")]
+    jobs = [(many_kinds, 4)] + [(unlike, m) for m in ("bert_tiny", "gpt2_tiny", "llama_tiny")]
     jobs += [(parts, n) for n in (2, 3, 4, 8)] + [(stubborn, n) for n in (2, 3)] + [(logits, n) for n in (4, 8)] + [(drawn, FIRST + i) for i in range(COUNT)]
     jobs += [(lambda d, n, m=m: model(d, m, n), n) for m in sorted(os.listdir(MODELS)) if os.path.exists(os.path.join(MODELS, m, "model.onnx"))
              for n in (2, 3, 4, 8)]
