@@ -323,7 +323,7 @@ static tsr_value *rest_left_open(struct part *part, tsr_value *sizes, int rest, 
 static tsr_value *zero_left_open(struct part *part, const struct told_shape *told, tsr_value *sizes)
 {
     int64_t kept[TILE_MAX_RANK], left[TILE_MAX_RANK] = {0}, rank = told->made->rank;
-    int n_left = 0, last = -1, rest = open_axis(part->draft, told);
+    int n_left = 0, n_copied = 0, last = -1, rest = open_axis(part->draft, told);
     struct str any = {0};
     if (!told->open || rank > TILE_MAX_RANK)
         return sizes;
@@ -333,17 +333,20 @@ static tsr_value *zero_left_open(struct part *part, const struct told_shape *tol
             continue;
         bool copied = same_axis(told, axis) == axis;
         kept[axis] = !copied;
+        n_copied += copied;
+        n_left += !copied;
         if (!copied)
             last = axis;
-        n_left += !copied;
-    }
-    if (n_left == 1) {
-        kept[last] = 0;
-        left[last] = 1;
     }
     if (n_left == 0 && rest >= 0 && any_empty(told))
         sizes = rest_left_open(part, sizes, rest, rank);
-    sizes = tsr__part_node(part, "Mul", any, 2, sizes, tsr__part_ints(part, kept, rank));
+    if (n_left == 1)
+        kept[last] = 0;
+    if (n_left == 1 || n_copied > 0)
+        sizes = tsr__part_node(part, "Mul", any, 2, sizes, tsr__part_ints(part, kept, rank));
+    if (n_left != 1)
+        return sizes;
+    left[last] = 1;
     return tsr__part_node(part, "Sub", any, 2, sizes, tsr__part_ints(part, left, rank));
 }
 
