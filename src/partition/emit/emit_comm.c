@@ -44,16 +44,12 @@ static void window_sizes(const struct part *part, const struct windows *windows,
 // Says what comes out, as far as sizes are known: no engine can infer it.
 static tsr_status declare(struct part *part, tsr_value *value, const struct form *form)
 {
-    const struct item *it = form->item;
     tsr_dim dims[TILE_MAX_RANK];
-    if (it->rank < 0 || it->rank > TILE_MAX_RANK || it->rank != form->layout->rank || it->list ||
-        !tsr__layout_has_device(form->layout, part->rank) || !tsr__owns_once(form->layout))
+    if (!tsr__part_dims_here(part, form, dims))
         return TSR_OK;
-    for (int axis = 0; axis < it->rank; axis++)
-        dims[axis] = tsr__part_dim_here(part, form, axis);
     if (form->windows)
         window_sizes(part, form->windows, dims);
-    return tsr_value_set_type(value, tsr__carried(it->dtype), it->rank, dims);
+    return tsr_value_set_type(value, tsr__carried(form->item->dtype), form->item->rank, dims);
 }
 
 // What the node reads: the rank's part, the whole shape where the collective wants it, the token. 0: out of memory.

@@ -7,7 +7,6 @@
 #include "internal.h"
 
 #include <inttypes.h>
-
 #include <stdarg.h>
 
 // ai.tessera.0, ai.tessera.1 ...: those that the model has itself are left out.
@@ -213,7 +212,8 @@ static tsr_dim named_part(struct part *part, const char *whole, const struct loc
     return (tsr_dim){-1, ""};
 }
 
-tsr_dim tsr__part_dim_here(struct part *part, const struct form *form, int axis)
+// The size of an axis of what the rank has of the form: a number, a name, or neither.
+static tsr_dim dim_here(struct part *part, const struct form *form, int axis)
 {
     int64_t coords[TILE_MAX_FACTORS];
     tsr_dim whole = form->item->dims[axis];
@@ -231,16 +231,23 @@ tsr_dim tsr__part_dim_here(struct part *part, const struct form *form, int axis)
     return (tsr_dim){tsr__local_size_of(&size, whole.value), ""};
 }
 
-tsr_status tsr__part_sizes_known(struct part *part, tsr_value *value, const struct form *form)
+bool tsr__part_dims_here(struct part *part, const struct form *form, tsr_dim *dims)
 {
     const struct item *it = form->item;
-    tsr_dim dims[TILE_MAX_RANK];
-    if (it->rank < 0 || it->rank != form->layout->rank || it->list ||
+    if (it->rank < 0 || it->rank > TILE_MAX_RANK || it->rank != form->layout->rank || it->list ||
         !tsr__layout_has_device(form->layout, part->rank) || !tsr__owns_once(form->layout))
-        return tsr__part_rank_known(part, value, form);
+        return false;
     for (int axis = 0; axis < it->rank; axis++)
-        dims[axis] = tsr__part_dim_here(part, form, axis);
-    return tsr_value_set_type(value, it->dtype, it->rank, dims);
+        dims[axis] = dim_here(part, form, axis);
+    return true;
+}
+
+tsr_status tsr__part_sizes_known(struct part *part, tsr_value *value, const struct form *form)
+{
+    tsr_dim dims[TILE_MAX_RANK];
+    if (!tsr__part_dims_here(part, form, dims))
+        return tsr__part_rank_known(part, value, form);
+    return tsr_value_set_type(value, form->item->dtype, form->item->rank, dims);
 }
 
 // A list that came from another device has lost what an engine knew of its tensors: the custom operator that brings it says nothing.

@@ -25,8 +25,8 @@ tsr_value *tsr__part_apart(struct part *part, tsr_value *x);
 // Slice (seen with 1.31.1, optimisation level 1 and above). A Concat of one tensor, through which nothing is moved, stands
 // between them then. x has a dimension.
 tsr_value *tsr__part_unmoved(struct part *part, tsr_value *x);
-// The size of an axis of what the rank has of the form: a number, a name, or neither.
-tsr_dim tsr__part_dim_here(struct part *part, const struct form *form, int axis);
+// The sizes of what the rank has of the form: numbers, names, or neither. False: nothing can be said of them.
+bool tsr__part_dims_here(struct part *part, const struct form *form, tsr_dim *dims);
 // What can be said of a local tensor: its type, and its number of dimensions where that is known.
 tsr_status tsr__part_rank_known(struct part *part, tsr_value *value,
                                 const struct form *form) TSR_MUST_USE;
