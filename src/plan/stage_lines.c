@@ -90,12 +90,6 @@ static int64_t least_pace(struct search *search, const struct trail *trail, int6
     return least;
 }
 
-// For throughput, of lines with the same pace the one whose run takes less.
-static bool is_better(const struct line_answer *a, const struct line_answer *b)
-{
-    return a->cost < b->cost || (a->cost == b->cost && a->latency < b->latency);
-}
-
 // Solves the line, which takes `least` or more; if it is better it is the best from now on.
 static void try_line(struct search *search, const struct trail *trail, int64_t least)
 {
@@ -119,7 +113,7 @@ static void try_line(struct search *search, const struct trail *trail, int64_t l
     if (search->status != TSR_OK || !line->answer.feasible)
         return;
     trial->least = smaller(trial->least, line->answer.bound);
-    if (is_better(&line->answer, &trial->best.answer))
+    if (line_is_better(&line->answer, &trial->best.answer))
         trial->best = *line;
 }
 

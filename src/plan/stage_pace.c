@@ -160,10 +160,9 @@ static bool play_choices(struct pacing *pacing, struct line_answer *best)
     struct planner *planner = staging->planner;
     if (!tsr__stages_play(staging, pacing->lining.line, &pacing->clock))
         return false;
-    int64_t pace = larger(pacing->clock.period - staging->common, 0);
-    int64_t latency = pacing->clock.latency;
-    bool better = pace < best->cost || (pace == best->cost && latency < best->latency);
-    if (best->feasible && !better)
+    struct line_answer played = {.cost = larger(pacing->clock.period - staging->common, 0),
+                                 .latency = pacing->clock.latency};
+    if (best->feasible && !line_is_better(&played, best))
         return true;
     if (!best->choice)
         best->choice = ARENA_ARRAY(&planner->arena, uint32_t, planner->n_nodes + 1);
@@ -172,8 +171,8 @@ static bool play_choices(struct pacing *pacing, struct line_answer *best)
     for (size_t i = 0; i < planner->n_nodes; i++)
         best->choice[i] = planner->nodes[i].choice;
     best->feasible = true;
-    best->cost = pace;
-    best->latency = latency;
+    best->cost = played.cost;
+    best->latency = played.latency;
     return true;
 }
 

@@ -194,6 +194,11 @@ struct line_answer {
     int64_t latency;     // for throughput: of one run
     uint32_t *choice;    // by node: which way of its strategy
 };
+// For throughput, of lines with the same pace the one whose run takes less.
+static inline bool line_is_better(const struct line_answer *a, const struct line_answer *b)
+{
+    return a->cost < b->cost || (a->cost == b->cost && a->latency < b->latency);
+}
 struct line {
     struct stage at[STAGES_MOST];
     size_t n;
