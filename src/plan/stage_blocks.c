@@ -142,18 +142,6 @@ int64_t tsr__search_transfer(struct search *search, struct staging *model, size_
     return smaller(ps, NEVER_FITS);
 }
 
-// The same of all runs: where two models are planned, of both.
-int64_t tsr__search_transfers(struct search *search, size_t from, size_t to,
-                              const struct block *block)
-{
-    struct staging *staging = search->staging;
-    int64_t own = tsr__search_transfer(search, staging, from, to, block);
-    if (!staging->other)
-        return own;
-    return tsr__stages_both(staging, own,
-                            tsr__search_transfer(search, staging->other, from, to, block));
-}
-
 // What the devices of a stage are held up by giving to the next, of which one device is known to be there.
 static int64_t hand_over(struct search *search, struct staging *model, size_t from, size_t to,
                          const struct block *block)
@@ -169,14 +157,31 @@ static int64_t hand_over(struct search *search, struct staging *model, size_t fr
     return smaller(ps, NEVER_FITS);
 }
 
+// What one model's stage gets or gives, as both of the above are.
+typedef int64_t crossing_of(struct search *search, struct staging *model, size_t from, size_t to,
+                            const struct block *block);
+
+// The same of all runs: where two models are planned, of both.
+static int64_t of_all_runs(struct search *search, crossing_of *of, size_t from, size_t to,
+                           const struct block *block)
+{
+    struct staging *staging = search->staging;
+    int64_t own = of(search, staging, from, to, block);
+    if (!staging->other)
+        return own;
+    return tsr__stages_both(staging, own, of(search, staging->other, from, to, block));
+}
+
+int64_t tsr__search_transfers(struct search *search, size_t from, size_t to,
+                              const struct block *block)
+{
+    return of_all_runs(search, tsr__search_transfer, from, to, block);
+}
+
 int64_t tsr__search_hands_over(struct search *search, size_t from, size_t to,
                                const struct block *block)
 {
-    struct staging *staging = search->staging;
-    int64_t own = hand_over(search, staging, from, to, block);
-    if (!staging->other)
-        return own;
-    return tsr__stages_both(staging, own, hand_over(search, staging->other, from, to, block));
+    return of_all_runs(search, hand_over, from, to, block);
 }
 
 // What bringing a value to or from the block takes at least, however both sides cut it: of n makers and m readers some pair moves a
