@@ -299,6 +299,8 @@ struct diag_mark {
 };
 struct diag_mark tsr__diag_mark(const tsr_session *session);
 void tsr__diag_back(tsr_session *session, const struct diag_mark *mark, bool keep_errors);
+// Whether a finding of this code is there.
+bool tsr__diag_told(const tsr_session *session, const char *code);
 // Findings since the mark whose file lies in `folder` ("": that have none) are told of `file` instead.
 void tsr__diag_name(tsr_session *session, const struct diag_mark *mark, const char *folder,
                     const char *file);

@@ -181,6 +181,14 @@ tsr_status tsr__missing(tsr_session *session, const char *parameter)
     return TSR_INVALID;
 }
 
+bool tsr__diag_told(const tsr_session *session, const char *code)
+{
+    for (size_t i = 0; i < tsr_finding_count(session); i++)
+        if (strcmp(tsr_finding_at(session, i).code, code) == 0)
+            return true;
+    return false;
+}
+
 // A user knows the file that was named, not what was made of it in a temporary folder.
 void tsr__diag_name(tsr_session *session, const struct diag_mark *mark, const char *folder,
                     const char *file)

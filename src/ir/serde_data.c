@@ -318,9 +318,8 @@ static void tell_absent(tsr_tensor *tensor, const struct diag_mark *mark)
     if (tsr_finding_count(session) > mark->n)
         why = tsr_finding_at(session, mark->n).message;
     tsr__diag_back(session, mark, false);
-    for (size_t i = 0; i < tsr_finding_count(session); i++)
-        if (strcmp(tsr_finding_at(session, i).code, "external-absent") == 0)
-            return;
+    if (tsr__diag_told(session, "external-absent"))
+        return;
     struct place at = place_tensor(tensor);
     tsr__diag(session, DIAG_external_absent, &at,
               "bring the whole data file along, beside the model that names it",

@@ -117,11 +117,7 @@ static tsr_status check_owners(tsr_session *session, const tsr_verify_options *o
 // something (a mask that is shorter than the keys, zero points of each channel).
 static bool engine_lacks(const struct work *work)
 {
-    bool failed = false;
-    for (size_t i = 0; i < tsr_finding_count(work->session); i++)
-        if (strcmp(tsr_finding_at(work->session, i).code, "engine-failed") == 0)
-            failed = true;
-    return failed && tsr_tensors_count(work->recorded) > 0;
+    return tsr__diag_told(work->session, "engine-failed") && tsr_tensors_count(work->recorded) > 0;
 }
 
 static tsr_status verify_opened(struct work *work, tsr_verify_result *found)
