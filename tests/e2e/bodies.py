@@ -149,6 +149,16 @@ def loop_reads_outside():
 
 
 @case
+def loop_of_a_declared_rank():
+    """What the Loop gives is declared as an output; what goes round in it is of any rank, and one device has it."""
+    g = body([node("Sub", ["e", "e"], ["d"], name="sub"), node("Identity", ["c"], ["on"])], [info("i", T.INT64, []), info("c", T.BOOL, []), info("v", T.FLOAT, None)],
+             [info("on", T.BOOL, []), info("d", T.FLOAT, None)])
+    m = model([node("GatherND", ["x", "k"], ["e"], name="e"), node("Loop", ["two", "", "e"], ["y"], name="loop", body=g)],
+              [info("x", T.FLOAT, [2, None, "n", 7]), info("k", T.INT64, ["s", "m"])], [info("y", T.FLOAT, [None, None, None])], [tensor(np.int64(2), "two")])
+    return m, 3, {"loop > body > sub:d": "{2,1:2,1}"}, {"x": f4(2, 3, 4, 7), "k": np.array([[0, 1], [1, 2]])}, None, {"reader": False}
+
+
+@case
 def loop_constants_inside():
     """Constants of bodies of one name, cut."""
     def one(name):

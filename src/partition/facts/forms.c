@@ -194,6 +194,14 @@ static void append_const(struct draft *draft, struct form *form)
     draft->last_const = form;
 }
 
+const struct tile_layout *tsr__item_layout(struct draft *draft, const struct item *it,
+                                           const struct tile_layout *layout)
+{
+    if (!tsr__layout_is_whole(layout) || it->list || it->rank < 0 || it->rank == layout->rank)
+        return layout;
+    return tsr__layout_whole(draft->arena, it->rank, layout->owners, (size_t)layout->first[1]);
+}
+
 // Forms of an item stand in the order of making, so each is made of one that stands before it; those
 // of constants are also listed for whoever writes the weights.
 struct form *tsr__form_new(struct draft *draft, struct item *it, const struct tile_layout *layout,
@@ -205,7 +213,7 @@ struct form *tsr__form_new(struct draft *draft, struct item *it, const struct ti
     if (!form)
         return NULL;
     form->item = it;
-    form->layout = layout;
+    form->layout = tsr__item_layout(draft, it, layout);
     form->kind = kind;
     form->live = ARENA_ARRAY(draft->arena, unsigned char, (size_t)draft->n_ranks);
     form->local = ARENA_ARRAY(draft->arena, tsr_value *, (size_t)draft->n_ranks);

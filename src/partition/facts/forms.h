@@ -229,6 +229,11 @@ struct item *tsr__item_of(struct draft *draft, const tsr_value *value);
 // Where an input or output of the model lies. NULL: out of memory.
 const struct tile_layout *tsr__port_layout(struct draft *draft, const tsr_value *value,
                                            enum side side);
+// A whole value of a rank that the flow does not know (what a Scan carries or a Loop gives, of an operator without shapes)
+// may be known where it is meant (in the body, or as an output, where it is declared): whole has the rank of the value. NULL:
+// out of memory.
+const struct tile_layout *tsr__item_layout(struct draft *draft, const struct item *it,
+                                           const struct tile_layout *layout);
 // A further form of the item. NULL: one of them is NULL, or out of memory.
 struct form *tsr__form_new(struct draft *draft, struct item *it, const struct tile_layout *layout,
                            enum form_kind kind);

@@ -347,21 +347,11 @@ static struct form *reshard_form(struct draft *draft, struct item *it,
     return reshard_unknown(draft, it, from, want, reader);
 }
 
-// A whole value of a rank that the flow does not know (what a Scan carries, of an operator without shapes) may be known
-// where it is meant (in the body, which declares it): whole has the rank of the value.
-static const struct tile_layout *at_rank(struct draft *draft, const struct item *it,
-                                         const struct tile_layout *layout)
-{
-    if (!tsr__layout_is_whole(layout) || it->list || it->rank < 0 || it->rank == layout->rank)
-        return layout;
-    return tsr__layout_whole(draft->arena, it->rank, layout->owners, (size_t)layout->first[1]);
-}
-
 // The first device has the value, and all get its bits. Of one device nothing is to be done.
 struct form *tsr__draft_equal(struct draft *draft, struct item *it, const struct tile_layout *on,
                               const tsr_node *reader)
 {
-    on = at_rank(draft, it, on);
+    on = tsr__item_layout(draft, it, on);
     if (!on)
         return NULL;
     struct tile_layout *first = tsr__layout_whole(draft->arena, on->rank, on->owners, 1);
@@ -535,7 +525,7 @@ struct form *tsr__draft_convert(struct draft *draft, struct item *it,
             draft->status = TSR_BUG;
         return NULL;
     }
-    want = at_rank(draft, it, want);
+    want = tsr__item_layout(draft, it, want);
     if (!want)
         return NULL;
     tsr__scope_go(draft, it->scope);
