@@ -151,12 +151,24 @@ def quantised_outputs(model, level):
     return found
 
 
+# Operators that ONNX Runtime takes out where they change nothing.
+TAKEN_OUT = set("Identity Dropout Cast Slice Expand".split())
+
+
 def quantised_twice(model, level):
     """What follows from a DequantizeLinear that a QuantizeLinear reads, and that itself reads one: from optimisation level 1 on ONNX Runtime makes one
     quantisation of the two, with a scale of its own, whole models included, if nothing else reads what is between them (docs/numbers.md).
-    A part lacks readers whose results nobody wants."""
+    A part lacks readers whose results nobody wants, and the mask of a Dropout that nobody wants: then the Dropout is taken out first."""
     makers = {o: n for n in model.graph.node for o in n.output}
-    made_by = lambda name, op: getattr(makers.get(name), "op_type", "") == op
-    pairs = [n for n in model.graph.node if n.op_type == "QuantizeLinear" and made_by(n.input[0], "DequantizeLinear")
-             and made_by(makers[n.input[0]].input[0], "QuantizeLinear")]
+
+    def maker(name, op):
+        node = makers.get(name)
+        while node is not None and node.op_type in TAKEN_OUT:
+            node = makers.get(node.input[0])
+        return node if node is not None and node.op_type == op else None
+
+    def is_second(node):
+        first = maker(node.input[0], "DequantizeLinear") if node.op_type == "QuantizeLinear" else None
+        return first is not None and maker(first.input[0], "QuantizeLinear") is not None
+    pairs = [n for n in model.graph.node if is_second(n)]
     return terms.followers(model, [n.output[0] for n in pairs]) if level and pairs else set()

@@ -57,8 +57,8 @@ OPEN_SIZES = [
      "of weights or values whose size has a name it infers a result without elements, and takes its Shape for that"),
     (r"Shape mismatch attempting to re-use buffer", lambda n, opset: n.op_type == "Slice" and opset == 10,
      "Slice of operator set 10 keeps the name of a size that it changes, and memory is planned by names"),
-    (r"Shape mismatch attempting to re-use buffer", lambda n, opset: n.op_type == "Einsum",
-     "of a letter that is 1 in one operand of an Einsum and has a name in another it infers 1, and plans memory by that"),
+    (r"Shape mismatch attempting to re-use buffer|not this rank's piece of the source", lambda n, opset: n.op_type == "Einsum",
+     "of a letter that is 1 in one operand of an Einsum and has a name in another it infers 1, and plans memory by that, and takes its Shape for that"),
 ]
 
 

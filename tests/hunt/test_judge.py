@@ -422,6 +422,10 @@ def values_quantised_twice():
     assert judge.apart(graph.run_model(case.model, case.sets[0], 1)["y"], case.wanted[0]["y"]) > 1e-3, "mended: promise it"
     word = lambda level: judge.compare(case, dict(level=level), [dict(y=case.wanted[0]["y"] + np.float32(0.1))]).kind
     assert word(0) == "different" and promises.quantised_twice(case.model, 1) == {"c", "y"} and not promises.quantised_twice(case.model, 0)
+    between = [h.make_node("Dropout", ["b"], ["d", "mask"]), h.make_node("QuantizeLinear", ["d", "t", "z"], ["c"])]
+    case = case_of(nodes[:2] + between + nodes[3:], numbers, ["y"], [("s", np.float32(0.11087)), ("t", np.float32(0.109155)), ("z", np.int8(3))])
+    assert judge.apart(graph.run_model(case.model, case.sets[0], 1)["y"], case.wanted[0]["y"]) > 1e-3, "mended: promise it"
+    assert promises.quantised_twice(case.model, 1) == {"c", "y"}
 
 
 def refused_by_the_engine(nodes, arrays, level, dims=(), opset=18):
@@ -484,6 +488,10 @@ def zeros_beside_open_sizes():
 def letters_of_one():
     nodes = [h.make_node("Neg", ["x"], ["n"]), h.make_node("Pow", ["n", "n"], ["p"]), h.make_node("Einsum", ["p", "z"], ["e"], equation="a,da->a"), h.make_node("Pow", ["e", "e"], ["y"])]
     assert refused_by_the_engine(nodes, dict(x=f4(2), z=np.ones((1, 3), "f4")), 0, [(1, ("m", "n"))])
+    nodes = [h.make_node("Einsum", ["x", "z"], ["e"], equation="ab,a->ba"), h.make_node("Shape", ["e"], ["y"])]
+    case = case_of(nodes, dict(x=np.ones((1, 6), "f4"), z=np.ones(6, "f4")), ["y"])
+    case.model.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "n"
+    assert list(graph.run_model(case.model, case.sets[0], 1)["y"]) == [6, 1], "mended: its Shape is that of the result"
 
 
 failed = 0
