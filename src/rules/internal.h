@@ -277,7 +277,8 @@ struct shapes {
     tsr_model *model;
     uint32_t n, room; // value ids; those that the arrays have room for
     struct shape *at;
-    uint8_t *form; // enum value_form
+    uint8_t *form;   // enum value_form
+    uint8_t *doubts; // enum doubt (shapes.c)
     struct known_value *values;
     struct exprs *exprs;
     struct map *patterns;    // text of a rule -> struct pattern

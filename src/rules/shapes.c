@@ -13,7 +13,8 @@
 //   [? 6]        [k+1 6]      [k+1 6]     anything says more than nothing
 //   [2 6]        [3 6]        [3 6]       a contradiction, which is reported: a run will have 3
 //   [1 2 6]      [2 6]        [2 6]       the same of ranks
-//   [n 6]        [? 6]        [n 6]       whoever wrote it may know more; of rows that are `misinferred` nobody does: [? 6]
+//   [n 6]        [? 6]        [n 6]       whoever wrote it may know more; of rows that are `misinferred`, or where what the node reads was
+//                                         declared wrongly, nobody does: [? 6]
 #include "rules/internal.h"
 
 #define MAX_DEPTH      64 // of subgraphs and calls
@@ -205,49 +206,72 @@ static tsr_dim better(struct shapes *shapes, tsr_dim declared, tsr_dim found)
     return found;
 }
 
-// A result of which onnx's inference is known to declare sizes that are wrong, here and in what follows from it: those that the rule cannot tell
-// are symbols of their own, which win over declarations as sizes of inputs do, and are forgotten in the end.
-static void doubt(struct shapes *shapes, struct shape *at, struct shape *found)
+// What a declaration is worth: it may be what onnx's inference made of sizes that a run has not.
+enum doubt {
+    DOUBT_NONE,
+    DOUBT_SIZES, // found to be others, here or in what the node reads
+    DOUBT_RANK,  // the same of the number of dimensions
+};
+
+// Sizes that the rule cannot tell, where declarations are doubted: symbols of their own, which win over declarations as sizes of inputs do,
+// and are forgotten in the end.
+static void open_sizes(struct shapes *shapes, struct shape *at, struct shape *found,
+                       enum doubt doubt)
 {
-    if (found->rank < 0) {
+    if (found->rank < 0 && doubt == DOUBT_RANK)
         at->rank = -1;
+    bool ranked = found->rank >= 0, open = !ranked;
+    int rank = ranked ? found->rank : at->rank;
+    for (int i = 0; i < rank && !open; i++)
+        open = !dim_known(found->dims[i]);
+    if (!open || rank <= 0)
         return;
-    }
-    bool open = false;
-    for (int i = 0; i < found->rank; i++)
-        open = open || !dim_known(found->dims[i]);
-    if (!open)
-        return;
-    tsr_dim *dims = ARENA_ARRAY(shapes->arena, tsr_dim, (size_t)found->rank);
+    tsr_dim *dims = ARENA_ARRAY(shapes->arena, tsr_dim, (size_t)rank);
     if (!dims)
         return;
-    for (int i = 0; i < found->rank; i++) {
-        dims[i] = found->dims[i];
-        if (dim_known(dims[i]))
+    for (int i = 0; i < rank; i++) {
+        if (ranked)
+            dims[i] = found->dims[i];
+        if (ranked && dim_known(dims[i]))
             continue;
         struct str name = tsr__arena_printf(shapes->arena, "%c#%u", HIDDEN_MARK, shapes->n_open++);
         if (name.p)
             dims[i] = tsr__expr_dim(shapes->exprs, tsr__expr_hide(shapes->exprs, name));
     }
+    found->rank = rank;
     found->dims = dims;
 }
 
-// Dimension by dimension; the list is copied only where something changes, for other values may share it.
-static void merge_dims(struct shapes *shapes, struct shape *at, const struct shape *found)
+// Whether a size was declared that the run has not: two numbers, or what the inputs say otherwise.
+static bool is_refuted(struct shapes *shapes, tsr_dim declared, tsr_dim found)
 {
-    bool same = true;
+    if (!dim_known(declared) || !dim_known(found))
+        return false;
+    struct expr f = tsr__expr_of(shapes->exprs, found), d = tsr__expr_of(shapes->exprs, declared);
+    return !expr_equal(d, f) && tsr__expr_rooted(shapes->exprs, f) &&
+           tsr__expr_rooted(shapes->exprs, d);
+}
+
+// Dimension by dimension; the list is copied only where something changes, for other values may share it. Returns whether a declared one
+// was wrong.
+static bool merge_dims(struct shapes *shapes, struct shape *at, const struct shape *found)
+{
+    bool same = true, refuted = false;
     for (int i = 0; i < at->rank; i++)
         if (at->dims[i].value < 0 ||
             (at->dims[i].value != found->dims[i].value && dim_known(found->dims[i])))
             same = false;
     if (same)
-        return; // the same numbers throughout: nothing to add
+        return false; // the same numbers throughout: nothing to add
     tsr_dim *dims = ARENA_ARRAY(shapes->arena, tsr_dim, (size_t)at->rank);
     if (!dims)
-        return;
-    for (int i = 0; i < at->rank; i++)
+        return false;
+    for (int i = 0; i < at->rank; i++) {
+        refuted = refuted || is_refuted(shapes, at->dims[i], found->dims[i]);
         dims[i] = better(shapes, at->dims[i], found->dims[i]);
+    }
     at->dims = dims;
+    return refuted;
 }
 
 // Nothing contradicts what is not known; symbols contradict nobody, for they may be any number.
@@ -267,8 +291,9 @@ static bool agree(const struct shape *a, const struct shape *b)
 
 // What the operator gives, beside what the model declares. Where they contradict each other that is reported, and the declared type
 // stays; rank and sizes are those that a run will have. onnx's inference, for one, gives a Squeeze of axes [3, 1] a dimension too many.
-static void merge(struct shapes *shapes, const tsr_node *node, const tsr_value *value,
-                  struct shape found, enum value_form form)
+// Returns what was wrong about the declaration.
+static enum doubt merge(struct shapes *shapes, const tsr_node *node, const tsr_value *value,
+                        struct shape found, enum value_form form)
 {
     uint32_t id = tsr__value_id(value);
     struct shape *at = &shapes->at[id];
@@ -276,23 +301,23 @@ static void merge(struct shapes *shapes, const tsr_node *node, const tsr_value *
     if (!declared) {
         *at = found;
         shapes->form[id] = (uint8_t)form;
-        return;
+        return DOUBT_NONE;
     }
     // One says tensor, the other a list: what was declared stays.
     if (shapes->form[id] != (uint8_t)form)
-        return;
+        return DOUBT_NONE;
     if (!agree(at, &found))
         contradict(shapes, node, value, *at, found);
     if (at->dtype == TSR_UNDEFINED)
         at->dtype = found.dtype;
     if (found.rank < 0)
-        return;
-    if (found.rank == at->rank) {
-        merge_dims(shapes, at, &found);
-        return;
-    }
+        return DOUBT_NONE;
+    if (found.rank == at->rank)
+        return merge_dims(shapes, at, &found) ? DOUBT_SIZES : DOUBT_NONE;
+    bool refuted = at->rank >= 0;
     at->rank = found.rank;
     at->dims = found.dims;
+    return refuted ? DOUBT_RANK : DOUBT_NONE;
 }
 
 // ---- one node ----------------------------------------------------------------------------------
@@ -430,6 +455,18 @@ static void find_outputs(struct shape_job *job)
         visit_bodies(job);
 }
 
+// What was inferred of a wrong declaration is as wrong.
+static enum doubt doubt_of_inputs(const struct shapes *shapes, const tsr_node *node)
+{
+    uint8_t most = DOUBT_NONE;
+    for (size_t i = 0; i < tsr_node_input_count(node); i++) {
+        uint32_t id = index_of(shapes, tsr_node_input(node, i));
+        if (id < shapes->n && shapes->doubts[id] > most)
+            most = shapes->doubts[id];
+    }
+    return (enum doubt)most;
+}
+
 // Most nodes have few outputs: their shapes are found in place, without asking for memory.
 static bool follow_node(struct shapes *shapes, const tsr_node *node)
 {
@@ -459,14 +496,19 @@ static bool follow_node(struct shapes *shapes, const tsr_node *node)
         job.value[i] = VALUE_UNKNOWN;
     }
     find_outputs(&job);
+    enum doubt doubt = doubt_of_inputs(shapes, node);
+    if (job.row && job.row->misinferred)
+        doubt = DOUBT_RANK;
     for (size_t i = 0; i < n_out; i++) {
         const tsr_value *v = tsr_node_output(node, i);
         if (!v)
             continue;
-        if (job.row && job.row->misinferred)
-            doubt(shapes, &shapes->at[tsr__value_id(v)], &job.out[i]);
-        merge(shapes, node, v, job.out[i], (enum value_form)job.form[i]);
-        shapes->values[tsr__value_id(v)] = job.value[i];
+        uint32_t id = tsr__value_id(v);
+        if (doubt != DOUBT_NONE)
+            open_sizes(shapes, &shapes->at[id], &job.out[i], doubt);
+        shapes->doubts[id] =
+            (uint8_t)merge(shapes, node, v, job.out[i], (enum value_form)job.form[i]);
+        shapes->values[id] = job.value[i];
     }
     return !shapes->arena->failed;
 }
@@ -522,6 +564,7 @@ static struct shapes *start(struct arena *arena, tsr_model *model)
     shapes->n = shapes->room = tsr__model_value_ids(model);
     shapes->at = ARENA_ARRAY(arena, struct shape, (size_t)shapes->n + 1);
     shapes->form = ARENA_ARRAY(arena, uint8_t, (size_t)shapes->n + 1);
+    shapes->doubts = ARENA_ARRAY(arena, uint8_t, (size_t)shapes->n + 1);
     shapes->values = ARENA_ARRAY(arena, struct known_value, (size_t)shapes->n + 1);
     shapes->exprs = ARENA_NEW(arena, struct exprs);
     shapes->patterns = ARENA_NEW(arena, struct map);
@@ -662,14 +705,17 @@ static bool make_room(struct shapes *shapes, uint32_t n)
     size_t room = 2 * (size_t)n;
     struct shape *at = ARENA_ARRAY(shapes->arena, struct shape, room);
     uint8_t *form = ARENA_ARRAY(shapes->arena, uint8_t, room);
+    uint8_t *doubts = ARENA_ARRAY(shapes->arena, uint8_t, room);
     struct known_value *values = ARENA_ARRAY(shapes->arena, struct known_value, room);
-    if (!at || !form || !values)
+    if (!at || !form || !doubts || !values)
         return false;
     memcpy(at, shapes->at, shapes->n * sizeof *at);
     memcpy(form, shapes->form, shapes->n * sizeof *form);
+    memcpy(doubts, shapes->doubts, shapes->n * sizeof *doubts);
     memcpy(values, shapes->values, shapes->n * sizeof *values);
     shapes->at = at;
     shapes->form = form;
+    shapes->doubts = doubts;
     shapes->values = values;
     shapes->room = (uint32_t)room;
     return true;

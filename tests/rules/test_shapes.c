@@ -129,6 +129,27 @@ static void test_names_of_numbers_are_followed(void **state)
     assert_string_equal(tsr__shape_text(&b->arena, tsr__shapes_of(shapes, z)).p, "float32[10, 6]");
 }
 
+// What was inferred of a wrong declaration is wrong too: a Slice is declared with the size of its input, and so is what it is added to.
+static void test_what_follows_from_a_wrong_size(void **state)
+{
+    struct bench *b = *state;
+    const tsr_dim dims[] = {DIM("n"), NUM(6)};
+    const int64_t one[] = {1}, two[] = {2};
+    tsr_value *x = input(b, "x", TSR_FLOAT, 2, dims);
+    tsr_value *y = node(b, "Slice", "y", x, ints(b, "from", 1, 1, one), ints(b, "to", 1, 1, two));
+    tsr_value *z = node(b, "Add", "z", x, y, NULL), *w = node(b, "Relu", "w", z, NULL, NULL);
+    tsr_value *same = node(b, "Relu", "same", x, NULL, NULL);
+    tsr_value *const all[] = {y, z, w, same};
+    for (size_t i = 0; i < TSR_COUNT(all); i++)
+        assert_int_equal(tsr_value_set_type(all[i], TSR_FLOAT, 2, dims), TSR_OK);
+    struct shapes *shapes = tsr__shapes_new(&b->arena, b->model);
+    assert_non_null(shapes);
+    static const char *const found[] = {"float32[max(min(n, 2) - min(n, 1), 0), 6]",
+                                        "float32[?, 6]", "float32[?, 6]", "float32[n, 6]"};
+    for (size_t i = 0; i < TSR_COUNT(all); i++)
+        assert_string_equal(tsr__shape_text(&b->arena, tsr__shapes_of(shapes, all[i])).p, found[i]);
+}
+
 static void test_symbols_get_sizes(void **state)
 {
     struct bench *b = *state;
@@ -284,6 +305,7 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(test_contradictions_are_found, setup, teardown),
         cmocka_unit_test_setup_teardown(test_names_of_numbers_are_followed, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_what_follows_from_a_wrong_size, setup, teardown),
         cmocka_unit_test_setup_teardown(test_symbols_get_sizes, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_is_not_known_is_not_guessed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_no_operator_is_brave, setup, teardown),
