@@ -5,7 +5,8 @@ known or not: an inferred type, rank, size or element never contradicts the run,
 
 Each case of prove.py is run by ONNX Runtime (without optimisation) on inputs of several sizes: its own; each dimension, and all of one
 size together, as 0, 1 or longer; several dimensions at once as 1. Sizes that ONNX Runtime refuses do not count. Each run is then
-described in many ways: for Gemm of [5 6], [6 8], [1 8] also as [? 6], [6 8], [1 8] and as [n 6], [s6 8], [1 m].
+described in many ways: for Gemm of [5 6], [6 8], [1 8] also as [? 6], [6 8], [1 8] and as [n 6], [s6 8], [1 m]. The same in older operator
+sets, as far as they have the case.
 
 Each of them is then held against the run once more with what Python's onnx infers declared in it: that may be wrong (a Slice keeps the name
 of a size that it changes), and what follows from the inputs wins.
@@ -21,7 +22,8 @@ import prove
 
 KNOWN, UNKNOWN, NAMED, SHARED, RANKLESS = "kunsr"
 # Cases of an operator, other sizes of one case, random subsets of dimensions that are 1, random descriptions of a run.
-DEPTH = {False: dict(cases=3, sizes=6, ones=2, ways=2), True: dict(cases=1000, sizes=1000, ones=12, ways=12)}
+DEPTH = {False: dict(cases=3, sets=1, sizes=6, ones=2, ways=2), True: dict(cases=1000, sets=1000, sizes=1000, ones=12, ways=12)}
+OLDEST = 7  # operator set that the engine still promises
 # What this engine lets pass or gives against the standard, found here and left out.
 empty = lambda shapes: any(s is not None and 0 in s for s in shapes)
 REDUCTIONS = "ArgMax ArgMin ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare"
@@ -213,6 +215,17 @@ def runs_of(op, since, domain, c, depth, dice):
             yield model, given, constants, outputs
 
 
+def operator_sets(op, domain, c, depth, dice):
+    """The case's own operator set, and older ones, of which each has another definition of the operator; many of them refuse the case."""
+    older = set()
+    at = c["opset"] or prove.OPSET
+    while not domain and at > 1 and onnx.defs.has(op, at):
+        at = onnx.defs.get_schema(op, at).since_version - 1
+        older.add(at)
+    older = sorted(v for v in older if v >= OLDEST and onnx.defs.has(op, v))
+    return [c["opset"]] + dice.sample(older, min(depth["sets"], len(older)))
+
+
 def jobs(printer, only, depth, dice):
     """Cases of each operator, with the row that its opset has."""
     rows = [json.loads(line) for line in subprocess.run([printer], check=True, capture_output=True, text=True).stdout.splitlines()]
@@ -225,7 +238,8 @@ def jobs(printer, only, depth, dice):
         refused = all(r["whole"] for r in rows if prove.full(r) == name)
         all_of_it = cases.get(name, [] if refused else prove.one()[:1])
         for c in dice.sample(all_of_it, min(depth["cases"], len(all_of_it))):
-            yield op, max(s for s in sinces if domain or s <= (c["opset"] or 1000)), domain, c
+            for opset in operator_sets(op, domain, c, depth, dice):
+                yield op, max((s for s in sinces if domain or s <= (opset or 1000)), default=1), domain, {**c, "opset": opset}
 
 
 def main(printer, words):
