@@ -29,7 +29,8 @@
 #define STEP_NS    10000000 // between two looks of the thread
 #define RING_S     3.0      // ranks that wait for each other that long will do so for ever
 #define FAREWELL_S 2.0      // longest wait for the last messages to leave
-#define GONE_S     1.0 // after the end of a rank's connection: its last words may still be on their way
+#define GONE_S                                                                                     \
+    1.0 // after the end of a rank or its connection: its last words may still be on their way
 
 // Tells whether a process number of another rank means anything here.
 static uint64_t host_hash(void)
@@ -313,7 +314,7 @@ static tsr_status judge(struct net *net, const struct comm_call *call, int peer,
 {
     const struct beat *beat = &net->peers[peer].latest;
     double now = tsr__now_s();
-    if (beat->state == BEAT_ENDED)
+    if (beat->state == BEAT_ENDED && now - net->peers[peer].seen_s > GONE_S)
         return tsr__trouble(why, TSR_PEER, peer,
                             "rank %d has ended; rank %d waits for it at %s '%s' (id %lld)", peer,
                             net->endpoint.rank, call->op, call->node, (long long)call->id);

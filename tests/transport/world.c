@@ -16,6 +16,7 @@ struct letter {
     size_t bytes;
     bool taken;
     int from;
+    double comes_s; // not before that
     char copy[];
 };
 // A request is one of these: a receive from a box, or a letter on its way.
@@ -37,7 +38,8 @@ struct mailbox_link {
     struct link link; // first
     struct mailbox_net *net;
     bool mute;
-    int calls; // of all functions so far
+    double late_s; // its data is under way so long
+    int calls;     // of all functions so far
 };
 struct mailbox_net {
     pthread_mutex_t lock;
@@ -70,6 +72,8 @@ static bool box_send(struct link *l, int peer, int channel, const void *p, size_
         memcpy(t->copy, p, bytes);
     pthread_mutex_lock(&m->net->lock);
     m->calls++;
+    if (channel == LINK_DATA)
+        t->comes_s = tsr__now_s() + m->late_s;
     t->all = m->net->letters;
     m->net->letters = t;
     ask_new(m->net, (struct ask){.letter = eager ? NULL : t}, request);
@@ -101,7 +105,7 @@ static bool box_receive(struct link *l, int peer, int channel, void *p, size_t b
 // The letters that are here go to the receives that were posted, in both their orders.
 static void deliver(struct box *b)
 {
-    while (b->first && b->first_ask) {
+    while (b->first && b->first_ask && b->first->comes_s <= tsr__now_s()) {
         struct letter *t = b->first;
         struct ask *ask = b->first_ask;
         b->first = t->next;
@@ -249,6 +253,13 @@ void world_mute(struct world *w, int rank)
 {
     pthread_mutex_lock(&w->boxes->lock);
     w->boxes->links[rank].mute = true;
+    pthread_mutex_unlock(&w->boxes->lock);
+}
+
+void world_delay(struct world *w, int rank, double late_s)
+{
+    pthread_mutex_lock(&w->boxes->lock);
+    w->boxes->links[rank].late_s = late_s;
     pthread_mutex_unlock(&w->boxes->lock);
 }
 
