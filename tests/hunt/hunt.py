@@ -188,11 +188,9 @@ def listen(hunt, p):
     return bool(data)
 
 
-def engine_dies(seed, level):
-    """Whether Python's ONNX Runtime dies of the whole graph too, optimised like the parts."""
-    words = "import make, graph; c = make.make(%d); [graph.run_model(c.model, s, %d) for s in c.sets]" % (seed, level)
-    p = subprocess.run([sys.executable, "-B", "-c", words], cwd=HERE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return p.returncode < 0
+def engine_dies(tessera, seed, cut):
+    import deaths
+    return deaths.of_the_whole(seed, cut["level"]) or deaths.of_a_part(tessera, seed, cut)
 
 
 def died(hunt, p, kind):
@@ -202,7 +200,7 @@ def died(hunt, p, kind):
     if not p.now:
         return p.numbers
     number = p.now["seed"] - hunt.seed_of(0)
-    if "cut" in p.now and p.returncode < 0 and engine_dies(p.now["seed"], p.now["detail"]["level"]):
+    if "cut" in p.now and p.returncode < 0 and engine_dies(hunt.tessera, p.now["seed"], p.now["detail"]):
         hunt.done.add(number)
         hunt.counts["the engine died"] += 1
         return [n for n in p.numbers if n != number]

@@ -115,11 +115,19 @@ def not_promised(model, values):
     return inside.marked(model, model.graph.node, values, open_outputs)
 
 
+# Operators whose results have sizes by what an input holds, and the first such input.
+SIZED_BY = {**dict.fromkeys("NonZero Unique NonMaxSuppression Range ConstantOfShape".split(), 0),
+            **dict.fromkeys("Compress Expand Reshape Tile Slice Pad Resize Upsample OneHot TopK".split(), 1)}
+
+
 def turns_not_promised(model, nodes, values):
-    """Whether what is not promised decides about turns or branches, and so about sizes: a NaN among the greatest ends a Loop, cut or whole."""
+    """Whether what is not promised decides about turns, branches or sizes: a NaN among the greatest ends a Loop, cut or whole, and the NonZero of an
+    ArgMax has more elements or fewer."""
     reached = inside.marked(model, nodes, values, open_outputs)
     for node in nodes:
         if node.op_type == "If" and node.input[0] in reached:
+            return True
+        if node.op_type in SIZED_BY and reached & set(node.input[SIZED_BY[node.op_type]:]):
             return True
         for body, inner in inside.steps(model, node, values):
             ends = inside.marked(model, body.node, inner, open_outputs)

@@ -10,7 +10,10 @@ A verdict is one of:
     different, refused, failed, crashed, hung     finds"""
 import re
 
+import onnx
 from onnx import TensorProto
+
+import terms
 
 # Codes of findings that random edits by hand may earn: they are drawn for each value alone, and know neither rules nor other edits.
 EDITS = {
@@ -57,8 +60,6 @@ OPEN_SIZES = [
      "of weights or values whose size has a name it infers a result without elements, and takes its Shape for that"),
     (r"Shape mismatch attempting to re-use buffer", lambda n, opset: n.op_type == "Slice" and opset == 10,
      "Slice of operator set 10 keeps the name of a size that it changes, and memory is planned by names"),
-    (r"Shape mismatch attempting to re-use buffer|not this rank's piece of the source", lambda n, opset: n.op_type == "Einsum",
-     "of a letter that is 1 in one operand of an Einsum and has a name in another it infers 1, and plans memory by that, and takes its Shape for that"),
 ]
 
 
@@ -115,10 +116,28 @@ def computed_shape(model):
 
 
 def open_size_mistake(model, text):
-    """The same for mistakes that need a size by name: an input that the node reads has one."""
+    """The same for mistakes that need a size by name: what the node reads follows from an input that has one."""
     opset = next(o.version for o in model.opset_import if not o.domain)
-    named = {i.name for i in model.graph.input if any(not d.HasField("dim_value") for d in i.type.tensor_type.shape.dim)}
+    named = terms.followers(model, {i.name for i in model.graph.input if any(not d.HasField("dim_value") for d in i.type.tensor_type.shape.dim)})
     for pattern, holds, why in OPEN_SIZES:
         if re.search(pattern, text) and any(holds(n, opset) and named & set(n.input) for n in model.graph.node):
             return why
+    if re.search(r"Shape mismatch attempting to re-use buffer|not this rank's piece of the source", text) and letter_of_one(model):
+        return "of a letter that is 1 in one operand of an Einsum and has a name in another it infers 1, plans memory by that, and takes its Shape for that"
     return ""
+
+
+def letter_of_one(model):
+    """An Einsum has a letter that is inferred as 1 in one operand and not at all in another."""
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    dims = {v.name: list(v.type.tensor_type.shape.dim) for v in [*graph.input, *graph.value_info]}
+    dims.update({t.name: [onnx.TensorShapeProto.Dimension(dim_value=d) for d in t.dims] for t in graph.initializer})
+    for node in graph.node:
+        if node.op_type != "Einsum":
+            continue
+        operands = attribute(node, "equation").s.decode().replace(" ", "").partition("->")[0].split(",")
+        sizes = [(letter, d) for name, letters in zip(node.input, operands) for letter, d in zip(letters, dims.get(name, []))]
+        ones = {letter for letter, d in sizes if d.HasField("dim_value") and d.dim_value == 1}
+        if any(letter in ones and not d.HasField("dim_value") for letter, d in sizes):
+            return True
+    return False

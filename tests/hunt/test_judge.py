@@ -252,6 +252,22 @@ def pixels_that_cancel_out():
     assert verdict(signs(-1), y=other) == "ill" and verdict(signs(1), y=other) == "different"
 
 
+def sizes_of_what_is_greatest():
+    """The NonZero of an ArgMax has more elements or fewer where a NaN is among those that it compares."""
+    found = lambda *x: case_of([h.make_node("ArgMax", ["x"], ["i"], axis=1), h.make_node("NonZero", ["i"], ["y"])], dict(x=np.array([x], "f4")), ["y"])
+    assert judge.failing_is_open(found(NAN, 1), "Reshard_1") and not judge.failing_is_open(found(2, 1), "Reshard_1")
+
+
+def names_that_slices_keep():
+    nodes = [h.make_node("Gather", ["x", "i"], ["g"]), h.make_node("Slice", ["g", "i", "e"], ["y"])]
+    case = case_of(nodes, dict(x=np.ones((4, 3), "f4")), ["y"], [("i", np.array([0])), ("e", np.array([2]))])
+    case.model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "n"
+    text = "Shape mismatch attempting to re-use buffer. {2,3,1,9} != {2,6,4,9}"
+    assert not refusals.engine_mistake(case.model, text)
+    case.model.opset_import[0].version = 10
+    assert refusals.engine_mistake(case.model, text)
+
+
 def turns_of_infinities():
     """What a row gives hangs on which others are beside it."""
     arrays = dict(x=np.full((2, 4, 2), INF, "f4"), w=np.ones((1, 9, 2), "f4"), r=np.ones((1, 9, 3), "f4"))
@@ -492,12 +508,16 @@ def letters_of_one():
     case = case_of(nodes, dict(x=np.ones((1, 6), "f4"), z=np.ones(6, "f4")), ["y"])
     case.model.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "n"
     assert list(graph.run_model(case.model, case.sets[0], 1)["y"]) == [6, 1], "mended: its Shape is that of the result"
+    text = "Reshard 'Reshard_1': the input is not this rank's piece of the source"
+    assert refusals.engine_mistake(case.model, text)
+    case.model.graph.input[1].type.tensor_type.shape.dim[0].dim_value = 6
+    assert not refusals.engine_mistake(case.model, text)
 
 
 failed = 0
 for check in (products_beyond_the_range, products_that_vanish, halves_next_to_nothing, sums_of_squares, statistics_that_are_written_over, terms_that_cancel_out, signs_that_rounding_decides, sums_that_may_be_nothing, refused_for_a_nan, wide_integers, greatest_of_nan, exponentials_of_nan, means_of_infinities,
               sums_that_slide, infinite_scales, squares_too_large, hidden_keys, pixels_outside, letters_summed_before, sets_after_an_excuse, scales_of_nothing, inside_of_bodies, inside_of_functions, outputs_quantised_too,
-              laws, laws_in_functions, operators_of_later_sets, products_beyond_doubles, pixels_that_cancel_out, turns_of_infinities, sizes_that_rounding_decides, states_that_grow, mistakes_of_the_engine, shapes_of_open_weights, sizes_as_declared, branches_put_in_place,
+              laws, laws_in_functions, operators_of_later_sets, products_beyond_doubles, pixels_that_cancel_out, sizes_of_what_is_greatest, names_that_slices_keep, turns_of_infinities, sizes_that_rounding_decides, states_that_grow, mistakes_of_the_engine, shapes_of_open_weights, sizes_as_declared, branches_put_in_place,
               rows_of_doubles, halves_between_casts, values_quantised_twice, doubles_clipped, shapes_of_four_bits, windows_too_many, spaces_left_out, sizes_wanted_early, zeros_beside_open_sizes, letters_of_one):
     try:
         check()
