@@ -503,6 +503,8 @@ static OrtStatus *broadcast(struct kernel *kernel, OrtKernelContext *context,
 OrtStatus *tsr__broadcast_compute(struct kernel *kernel, OrtKernelContext *context)
 {
     struct tensor_view x;
+    if (kernel->call.type == TSR_STRING)
+        return tsr__texts_broadcast(kernel, context);
     TRY(tsr__kernel_input(kernel, context, 0, kernel->call.type, &x));
     struct arena arena; // of this call
     tsr__arena_init(&arena, kernel->ops->session);

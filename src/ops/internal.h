@@ -130,6 +130,7 @@ bool tsr__texts_total(const int64_t *lengths, int64_t n, size_t *out);
 // Where each of n texts begins that lie one after the other.
 void tsr__texts_place(const int64_t *lengths, int64_t n, char *chars, char **at);
 OrtStatus *tsr__texts_gather(struct kernel *kernel, OrtKernelContext *context); // AllGather
+OrtStatus *tsr__texts_broadcast(struct kernel *kernel, OrtKernelContext *context);
 
 // The token goes on: last input to last output.
 OrtStatus *tsr__pass_token(struct kernel *kernel, OrtKernelContext *context);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // text_kernel.c - texts that travel. A tensor of texts has no bytes that could be sent as they lie: its elements go as their
-// lengths, then their characters. AllGather sends both in one message; Reshard (in reshard_kernel.c) moves the lengths first, by the
-// same intersections as any number, and then what they say.
+// lengths, then their characters. AllGather and Broadcast send both in one message; Reshard (in reshard_kernel.c) moves the lengths
+// first, by the same intersections as any number, and then what they say.
 #include "ops/internal.h"
 
 #include <stdio.h>
@@ -213,6 +213,128 @@ OrtStatus *tsr__texts_gather(struct kernel *kernel, OrtKernelContext *context)
     struct arena arena;
     tsr__arena_init(&arena, kernel->ops->session);
     OrtStatus *st = gather_texts(kernel, context, &arena);
+    tsr__arena_free(&arena);
+    return st;
+}
+
+// ---- Broadcast ---------------------------------------------------------------------------------
+
+#define NOTED_RANK (COMM_NOTES - 2) // the first note is the rank, the last how long the message is
+
+// One Broadcast of texts, whose shape and message come from the root.
+struct spread {
+    struct kernel *kernel;
+    struct arena *arena;
+    struct comm_buffer *recv;
+    int64_t dims[NOTED_RANK], elements;
+    int rank, root; // of the tensor; place in the group
+};
+
+// The tensor that the root's notes tell; false: there is none.
+static bool read_notes(struct spread *spread, const int64_t *notes, int64_t *bytes)
+{
+    *bytes = notes[COMM_NOTES - 1];
+    spread->elements = 1;
+    if (notes[0] < 0 || notes[0] > NOTED_RANK)
+        return false;
+    spread->rank = (int)notes[0];
+    for (int d = 0; d < spread->rank; d++) {
+        spread->dims[d] = notes[1 + d];
+        if (notes[1 + d] < 0 || !mul_ok(spread->elements, notes[1 + d], &spread->elements))
+            return false;
+    }
+    int64_t head;
+    return mul_ok(spread->elements, (int64_t)sizeof(int64_t), &head) && *bytes >= head &&
+           *bytes < INT64_MAX / 4;
+}
+
+static tsr_status spread_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
+                                 struct comm_trouble *why)
+{
+    struct spread *spread = data;
+    int64_t bytes = 0;
+    if (spread->root == spread->kernel->self)
+        return TSR_OK;
+    int rank = (int)spread->kernel->call.group[spread->root];
+    if (!read_notes(spread, notes[spread->root], &bytes))
+        return tsr__gather_refuse(spread->kernel, why, rank, "brings a shape that no tensor has");
+    struct comm_buffer *into = &spread->recv[spread->root];
+    into->p = arena_get(spread->arena, (size_t)bytes + 1, 8);
+    into->bytes = (size_t)bytes;
+    if (!into->p)
+        return tsr__gather_refuse(spread->kernel, why, rank, "brings more than there is room for");
+    return TSR_OK;
+}
+
+// What arrived, as texts: the lengths must add up to what is behind them.
+static OrtStatus *read_message(const struct spread *spread, struct texts *out)
+{
+    const struct comm_buffer *from = &spread->recv[spread->root];
+    size_t head = (size_t)spread->elements * sizeof(int64_t), total = 0;
+    out->lengths = from->p;
+    out->at = ARENA_ARRAY(spread->arena, char *, (size_t)spread->elements + 1);
+    if (!out->at)
+        return tsr__kernel_error(spread->kernel, "out of memory");
+    if (!tsr__texts_total(out->lengths, spread->elements, &total) || head + total != from->bytes)
+        return tsr__kernel_error(spread->kernel, "rank %lld sent lengths that do not fit its texts",
+                                 (long long)spread->kernel->call.group[spread->root]);
+    tsr__texts_place(out->lengths, spread->elements, (char *)from->p + head, out->at);
+    return NULL;
+}
+
+// What the root sends to each other member, and notes of it.
+static OrtStatus *fill_message(struct spread *spread, const struct tensor_view *view,
+                               const struct texts *texts, struct comm_buffer *send, int64_t *notes)
+{
+    size_t bytes = 0;
+    if (view->rank > NOTED_RANK)
+        return tsr__kernel_error(spread->kernel, "a tensor of rank %d, at most %d", view->rank,
+                                 NOTED_RANK);
+    char *message = message_of(spread->arena, texts, view->elements, &bytes);
+    if (!message)
+        return tsr__kernel_error(spread->kernel, "out of memory");
+    notes[0] = spread->rank = view->rank;
+    notes[COMM_NOTES - 1] = (int64_t)bytes;
+    for (int d = 0; d < view->rank; d++)
+        notes[1 + d] = spread->dims[d] = view->dims[d];
+    for (int i = 0; i < spread->kernel->call.n_group; i++)
+        if (i != spread->root)
+            send[i] = (struct comm_buffer){.p = message, .bytes = bytes};
+    return NULL;
+}
+
+static OrtStatus *spread_texts(struct spread *spread, OrtKernelContext *context)
+{
+    struct kernel *kernel = spread->kernel;
+    size_t n = (size_t)kernel->call.n_group;
+    struct tensor_view view;
+    struct texts texts;
+    struct comm_buffer *send = ARENA_ARRAY(spread->arena, struct comm_buffer, n);
+    spread->recv = ARENA_ARRAY(spread->arena, struct comm_buffer, n);
+    TRY(tsr__texts_read(kernel, context, spread->arena, &view, &texts));
+    if (spread->arena->failed)
+        return tsr__kernel_error(kernel, "out of memory");
+    while (kernel->call.group[spread->root] != kernel->root)
+        spread->root++;
+    struct comm_exchange exchange = {
+        .send = send, .recv = spread->recv, .arrived = spread_arrived, .data = spread};
+    if (spread->root == kernel->self)
+        TRY(fill_message(spread, &view, &texts, send, exchange.notes));
+    struct comm_trouble why;
+    if (tsr__comm_exchange(kernel->ops->endpoint, &kernel->call, &exchange, &why) != TSR_OK)
+        return tsr__kernel_trouble(kernel, &why);
+    if (spread->root != kernel->self)
+        TRY(read_message(spread, &texts));
+    TRY(tsr__texts_write(kernel, context, spread->dims, spread->rank, &texts));
+    return tsr__pass_token(kernel, context);
+}
+
+OrtStatus *tsr__texts_broadcast(struct kernel *kernel, OrtKernelContext *context)
+{
+    struct arena arena;
+    tsr__arena_init(&arena, kernel->ops->session);
+    struct spread spread = {.kernel = kernel, .arena = &arena};
+    OrtStatus *st = spread_texts(&spread, context);
     tsr__arena_free(&arena);
     return st;
 }

@@ -124,8 +124,25 @@ def check_old(d):
     assert doc["ok"] and doc["cut_nodes"] == 1, doc
 
 
+def check_any_rank(d):
+    """Texts of which nobody knows how many dimensions they have (a GatherND whose indices are of any length) go from one device to the others."""
+    x = np.array(WORDS * 4, dtype=object)[:12].reshape(3, 4)
+    nodes = [h.make_node("GatherND", ["x", "i"], ["g"], name="pick"), h.make_node("StringConcat", ["g", "mark"], ["y"], name="join")]
+    g = h.make_graph(nodes, "g", [h.make_tensor_value_info("x", T.STRING, [3, 4]), h.make_tensor_value_info("i", T.INT64, ["n", "k"])],
+                     [h.make_empty_tensor_value_info("y")], [nh.from_array(np.array("+", dtype=object), "mark")])
+    onnx.save(h.make_model(g, opset_imports=[h.make_opsetid("", 20)], ir_version=9), d + "/m.onnx")
+    tessera("annotate", d + "/m.onnx", "--config", "c:3", "--shard", "pick:g={1:2}", "--shard", "join:y={1:(1,0)}", "-o", d + "/cut.onnx")
+    for indices in ([[0, 1], [2, 3]], [[1]], np.zeros((0, 2))):
+        np.savez(d + "/x.npz", x=x.astype("U"), i=np.array(indices, "i8"))
+        doc = json.loads(tessera("verify", d + "/cut.onnx", "--inputs", d + "/x.npz", "--json"))
+        assert doc["ok"], doc
+    tessera("partition", d + "/cut.onnx", "-o", d + "/parts")
+    part = onnx.load(d + "/parts/rank2.onnx").graph
+    assert "Broadcast" in [n.op_type for n in part.node], part
+
+
 failed = 0
-CHECKS = [("%s of texts, cut at random" % case[0], check_mover, case) for case in MOVERS] + [("opset 8", check_old, ())]
+CHECKS = [("%s of texts, cut at random" % case[0], check_mover, case) for case in MOVERS] + [("opset 8", check_old, ()), ("any rank", check_any_rank, ())]
 for name, function, arguments in CHECKS:
     try:
         with tempfile.TemporaryDirectory(prefix="tessera-test-") as d:
