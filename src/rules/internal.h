@@ -176,6 +176,12 @@ struct stay {
 };
 struct expansion;
 typedef void (*expand_fn)(struct expansion *expansion);
+// What a declaration is worth: it may be what onnx's inference made of sizes that a run has not.
+enum doubt {
+    DOUBT_NONE,
+    DOUBT_SIZES, // found to be others, here or in what the node reads
+    DOUBT_RANK,  // the same of the number of dimensions
+};
 struct op_row {
     const char *op;
     int64_t since;                              // first opset that this row is right for
@@ -187,7 +193,7 @@ struct op_row {
     shape_fn shape; // shapes of the outputs where the letters of the rule do not give them
     shape_fn value; // elements of small integer results
     // onnx's inference gives it sizes that a run has not: where the rule cannot tell one, no declaration can (shapes.c).
-    bool misinferred;
+    enum doubt misinferred;
     const char *whole; // not NULL: never cut, and why; the rule then serves the shapes alone
     bool single;       // draws random numbers: without a seed, one device runs it (draws.c)
     int single_switch; // ... and only if this input is not absent or false; 0: always

@@ -206,13 +206,6 @@ static tsr_dim better(struct shapes *shapes, tsr_dim declared, tsr_dim found)
     return found;
 }
 
-// What a declaration is worth: it may be what onnx's inference made of sizes that a run has not.
-enum doubt {
-    DOUBT_NONE,
-    DOUBT_SIZES, // found to be others, here or in what the node reads
-    DOUBT_RANK,  // the same of the number of dimensions
-};
-
 // Sizes that the rule cannot tell, where declarations are doubted: symbols of their own, which win over declarations as sizes of inputs do,
 // and are forgotten in the end.
 static void open_sizes(struct shapes *shapes, struct shape *at, struct shape *found,
@@ -497,8 +490,8 @@ static bool follow_node(struct shapes *shapes, const tsr_node *node)
     }
     find_outputs(&job);
     enum doubt doubt = doubt_of_inputs(shapes, node);
-    if (job.row && job.row->misinferred)
-        doubt = DOUBT_RANK;
+    if (job.row && job.row->misinferred > doubt)
+        doubt = job.row->misinferred;
     for (size_t i = 0; i < n_out; i++) {
         const tsr_value *v = tsr_node_output(node, i);
         if (!v)

@@ -96,7 +96,7 @@ const struct op_row tsr__op_table[] = {
     {"Attention", .since = 23,
      .rule = "[b (h g) q d],[b h k d],[b h k v],[b~ (h g)~ q~ _]?,[b h p d]?,[b h p v]?,[b]? -> [b "
              "(h g) q v],[b h _ d]?,[b h _ v]?,[b (h g) q _]?; rep d p; stat k",
-     .derive = tsr__derive_attention, .shape = tsr__infer_attention, .misinferred = true,
+     .derive = tsr__derive_attention, .shape = tsr__infer_attention, .misinferred = DOUBT_RANK,
      .expand = tsr__expand_attention, .some = "b h q v",
      .note = "three dimensions: [b q (h g d)], [b k (h d)], [b k (h v)]; is_causal: stat q; a "
              "cache keeps k and q whole",
@@ -111,7 +111,7 @@ const struct op_row tsr__op_table[] = {
      .stays = STAYS({"i", PROJECTED}, {"s", SIDES}, {"d", DOT}, {"p", CACHED},
                     {"q", "every row is a key to all others"}, {"_", CACHED})},
     {"AveragePool", .since = 1, .rule = "[n c o^] -> [n c o]", .derive = tsr__derive_pool,
-     .shape = tsr__infer_pool, .misinferred = true, .some = "c s", .note = WINDOWS},
+     .shape = tsr__infer_pool, .misinferred = DOUBT_RANK, .some = "c s", .note = WINDOWS},
     {"BatchNormalization", .since = 1,
      .rule = "[n c S*],[c],[c],[c],[c] -> [n c S*],[c]?,[c]?,[c]?,[c]?",
      .derive = tsr__derive_batch_norm, .note = "inference form only"},
@@ -255,8 +255,8 @@ const struct op_row tsr__op_table[] = {
      .note = "the left side is quantised by its least and greatest element"},
     // The text is an example; the node's own equation is the rule.
     {"Einsum", .since = 12, .rule = "[i j~],[j~ k] -> [i k]; red j:sum",
-     .derive = tsr__derive_einsum, .misinferred = true, .expand = tsr__expand_einsum, .some = "*",
-     .note = "the equation is the rule; of a diagonal (ii), rows may be cut: stat"},
+     .derive = tsr__derive_einsum, .misinferred = DOUBT_RANK, .expand = tsr__expand_einsum,
+     .some = "*", .note = "the equation is the rule; of a diagonal (ii), rows may be cut: stat"},
     {"Elu", .since = 1, .rule = UNARY},
     {"EmbedLayerNormalization", .since = 1, .domain = MICROSOFT,
      .rule = "[b t],[b t]?,[v r],[p r],[s r]?,[r],[r],[b t]?,[b~ t]? -> [b t r],[b]?,[b t r]?; rep "
@@ -302,7 +302,7 @@ const struct op_row tsr__op_table[] = {
      .expand = tsr__expand_fused_gemm, .note = "an activation comes after the sum over k"},
     {"FusedMatMul", .since = 1, .domain = MICROSOFT, .kept = ALL_INPUTS,
      .rule = "[B~ m k],[B~ k n] -> [B* m n]; red k:sum", .derive = tsr__derive_fused_matmul,
-     .some = "B~ m~ k", .some_if = tsr__stacks_differ,
+     .shape = tsr__infer_fused_matmul, .some = "B~ m~ k", .some_if = tsr__stacks_differ,
      .note = "transA and transB exchange the letters"},
     // v are directions: cut in two, each device runs one of them, as attribute `direction` then
     // says.
@@ -401,7 +401,7 @@ const struct op_row tsr__op_table[] = {
      .value = tsr__value_same, .sum = SUM_PASSES, .sum_inputs = 1},
     // `bodies`: the node itself is not cut; the nodes of its branches are, each by its own row.
     {"If", .since = 1, .rule = "· -> [A*]…; gen A", .type = TYPE_OPEN, .shape = tsr__infer_if,
-     .bodies = true, .note = BRANCHES},
+     .misinferred = DOUBT_SIZES, .bodies = true, .note = BRANCHES},
     {"ImageDecoder", .since = 20, .type = TYPE_UINT8, .shape = tsr__infer_image_decoder,
      .whole = "one stream of bytes is decoded as a whole"},
     {"Imputer", .since = 1, .domain = ML, .rule = "[A* f] -> [A* f]; rep f",
@@ -471,7 +471,7 @@ const struct op_row tsr__op_table[] = {
     {"LpNormalization", .since = 1, .rule = "[A* r B*] -> [A* r B*]; stat r",
      .derive = tsr__derive_lp_norm, .expand = tsr__expand_lp_norm, .note = "axis names r"},
     {"LpPool", .since = 1, .rule = "[n c o^] -> [n c o]", .derive = tsr__derive_pool,
-     .shape = tsr__infer_pool, .misinferred = true, .some = "c s", .note = WINDOWS},
+     .shape = tsr__infer_pool, .misinferred = DOUBT_RANK, .some = "c s", .note = WINDOWS},
     {"MRotaryEmbedding", .since = 1, .domain = MICROSOFT,
      .rule = "[b t (h d)],[_ b t],[_ _],[_ _] -> [b t (h d)]; rep d; attr num_heads=h",
      .derive = tsr__derive_rotary_positions, .shape = tsr__infer_like_first,
@@ -510,7 +510,7 @@ const struct op_row tsr__op_table[] = {
      .stays = STAYS({"k", NORMED}, {"_", PACKED})},
     {"Max", .since = 1, .rule = MANY, .value = tsr__value_max},
     {"MaxPool", .since = 1, .rule = "[n c o^] -> [n c o],[n c o]?", .derive = tsr__derive_pool,
-     .type1 = TYPE_INT64, .shape = tsr__infer_pool, .misinferred = true, .some = "c s",
+     .type1 = TYPE_INT64, .shape = tsr__infer_pool, .misinferred = DOUBT_RANK, .some = "c s",
      .note = WINDOWS "; Indices count through the whole tensor: then all stays whole"},
     {"MaxRoiPool", .since = 1, .rule = "[n c y x],[r _] -> [r c u w]; rep n y x u w",
      .shape = tsr__infer_max_roi_pool,
@@ -586,7 +586,7 @@ const struct op_row tsr__op_table[] = {
     {"PRelu", .since = 1, .rule = "[A*],[A~] -> [A*]", .shape = tsr__infer_like_first,
      .whole = OLD},
     {"PRelu", .since = 7, .rule = "[A*],[A~] -> [A*]", .shape = tsr__infer_stretched,
-     .misinferred = true},
+     .misinferred = DOUBT_RANK},
     {"PackedAttention", .since = 1, .domain = MICROSOFT,
      .rule = "[t i],[i (s h d)],[(s h d)],[_ _],[_],[_ h _ _]? -> [t (h d)]; rep t i s d; attr "
              "num_heads=h",

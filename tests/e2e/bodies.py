@@ -37,6 +37,15 @@ def if_other_way():
 
 
 @case
+def if_declared_as_one_branch():
+    """The output is declared with the sizes of the first branch, as onnx infers them; the second one, which runs, has others."""
+    m = model([node("If", ["c"], ["y"], name="if", then_branch=body([node("Identity", ["x"], ["t"], name="t")], [], [info("t", T.FLOAT, ["a", "b"])]),
+                    else_branch=body([node("Neg", ["w"], ["e"], name="e")], [], [info("e", T.FLOAT, None)]))],
+              [info("c", T.BOOL, []), info("x", T.FLOAT, ["a", "b"]), info("w", T.FLOAT, [9, 1])], [info("y", T.FLOAT, ["a", "b"])])
+    return m, 2, {"if > then_branch > t:t": "{2,1:0,1}"}, {"c": np.array(False), "x": f4(7, 1), "w": f4(9, 1)}, None, {"reader": False}
+
+
+@case
 def if_decided_by_floats():
     """The condition comes out of a cut sum: one device decides."""
     then = body([node("MatMul", ["h", "A"], ["t"], name="a")], [], [info("t", T.FLOAT, None)])
