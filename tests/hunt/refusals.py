@@ -122,7 +122,7 @@ def open_size_mistake(model, text):
     for pattern, holds, why in OPEN_SIZES:
         if re.search(pattern, text) and any(holds(n, opset) and named & set(n.input) for n in model.graph.node):
             return why
-    if re.search(r"Shape mismatch attempting to re-use buffer|not this rank's piece of the source", text) and letter_of_one(model):
+    if re.search(r"Shape mismatch attempting to re-use buffer|not this rank's piece of the source|but the computed output shape", text) and letter_of_one(model):
         return "of a letter that is 1 in one operand of an Einsum and has a name in another it infers 1, plans memory by that, and takes its Shape for that"
     return ""
 
