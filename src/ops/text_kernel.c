@@ -112,6 +112,22 @@ static tsr_status texts_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
     return TSR_OK;
 }
 
+// The message of a member, as n texts. It is as long as its sender said in the notes; its lengths must add up to just that.
+static OrtStatus *read_message(struct kernel *kernel, struct arena *arena, int member,
+                               const struct comm_buffer *message, int64_t n, struct texts *out)
+{
+    size_t head = (size_t)n * sizeof(int64_t), total = 0;
+    out->lengths = message->p;
+    out->at = ARENA_ARRAY(arena, char *, (size_t)n + 1);
+    if (!out->at)
+        return tsr__kernel_error(kernel, "out of memory");
+    if (!tsr__texts_total(out->lengths, n, &total) || head + total != message->bytes)
+        return tsr__kernel_error(kernel, "rank %lld sent lengths that do not fit its texts",
+                                 (long long)kernel->call.group[member]);
+    tsr__texts_place(out->lengths, n, (char *)message->p + head, out->at);
+    return NULL;
+}
+
 // Puts the elements of all members in the order of the whole.
 static OrtStatus *weave(struct gather *gather, struct texts *out)
 {
@@ -123,25 +139,16 @@ static OrtStatus *weave(struct gather *gather, struct texts *out)
     if (gather->arena->failed)
         return tsr__kernel_error(gather->kernel, "out of memory");
     for (int i = 0; i < gather->kernel->call.n_group; i++) {
-        const int64_t *lengths = gather->recv[i].p;
         int64_t count = gather->count[i], width = gather->outer ? count / gather->outer : 0;
-        size_t head = (size_t)count * sizeof(int64_t), total = 0;
-        char **at = ARENA_ARRAY(gather->arena, char *, (size_t)count + 1);
-        if (!at)
-            return tsr__kernel_error(gather->kernel, "out of memory");
-        // The message is as long as its sender said in the notes; its lengths must add up to just
-        // that.
-        if (!tsr__texts_total(lengths, count, &total) || head + total != gather->recv[i].bytes)
-            return tsr__kernel_error(gather->kernel,
-                                     "rank %lld sent lengths that do not fit its texts",
-                                     (long long)gather->kernel->call.group[i]);
-        tsr__texts_place(lengths, count, (char *)gather->recv[i].p + head, at);
+        struct texts piece;
+        TRY(read_message(gather->kernel, gather->arena, i, &gather->recv[i], count, &piece));
         if (width == 0)
             continue;
         for (int64_t o = 0; o < gather->outer; o++) {
-            memcpy(out->lengths + o * row + before, lengths + o * width,
-                   (size_t)width * sizeof *lengths);
-            memcpy(out->at + o * row + before, at + o * width, (size_t)width * sizeof *at);
+            memcpy(out->lengths + o * row + before, piece.lengths + o * width,
+                   (size_t)width * sizeof *piece.lengths);
+            memcpy(out->at + o * row + before, piece.at + o * width,
+                   (size_t)width * sizeof *piece.at);
         }
         before += width;
     }
@@ -266,22 +273,6 @@ static tsr_status spread_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
     return TSR_OK;
 }
 
-// What arrived, as texts: the lengths must add up to what is behind them.
-static OrtStatus *read_message(const struct spread *spread, struct texts *out)
-{
-    const struct comm_buffer *from = &spread->recv[spread->root];
-    size_t head = (size_t)spread->elements * sizeof(int64_t), total = 0;
-    out->lengths = from->p;
-    out->at = ARENA_ARRAY(spread->arena, char *, (size_t)spread->elements + 1);
-    if (!out->at)
-        return tsr__kernel_error(spread->kernel, "out of memory");
-    if (!tsr__texts_total(out->lengths, spread->elements, &total) || head + total != from->bytes)
-        return tsr__kernel_error(spread->kernel, "rank %lld sent lengths that do not fit its texts",
-                                 (long long)spread->kernel->call.group[spread->root]);
-    tsr__texts_place(out->lengths, spread->elements, (char *)from->p + head, out->at);
-    return NULL;
-}
-
 // What the root sends to each other member, and notes of it.
 static OrtStatus *fill_message(struct spread *spread, const struct tensor_view *view,
                                const struct texts *texts, struct comm_buffer *send, int64_t *notes)
@@ -324,7 +315,8 @@ static OrtStatus *spread_texts(struct spread *spread, OrtKernelContext *context)
     if (tsr__comm_exchange(kernel->ops->endpoint, &kernel->call, &exchange, &why) != TSR_OK)
         return tsr__kernel_trouble(kernel, &why);
     if (spread->root != kernel->self)
-        TRY(read_message(spread, &texts));
+        TRY(read_message(kernel, spread->arena, spread->root, &spread->recv[spread->root],
+                         spread->elements, &texts));
     TRY(tsr__texts_write(kernel, context, spread->dims, spread->rank, &texts));
     return tsr__pass_token(kernel, context);
 }

@@ -29,8 +29,7 @@
 #define STEP_NS    10000000 // between two looks of the thread
 #define RING_S     3.0      // ranks that wait for each other that long will do so for ever
 #define FAREWELL_S 2.0      // longest wait for the last messages to leave
-#define GONE_S                                                                                     \
-    1.0 // after the end of a rank or its connection: its last words may still be on their way
+#define GONE_S     1.0 // after a rank or its connection ended: its last words may be on their way
 
 // Tells whether a process number of another rank means anything here.
 static uint64_t host_hash(void)

@@ -42,8 +42,8 @@ void world_open(struct world *w, int n, const char *kind, double timeout_s);
 void world_run(struct world *w, struct actor *actors, void (*act)(struct actor *), void *data);
 void world_close(struct world *w);
 void world_mute(struct world *w, int rank); // net: nothing of this rank arrives any more
-void world_delay(struct world *w, int rank,
-                 double late_s); // net: what it sends arrives later than its signs of life
+// net: what this rank sends arrives so much later than its signs of life.
+void world_delay(struct world *w, int rank, double late_s);
 int world_sent(struct world *w, int from, int to); // net: messages of calls so far
 // net: a message of this rank is under way from or into that memory; calls of the network by this rank so far.
 bool world_reaches(struct world *w, int rank, const void *p, size_t bytes);
