@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A part may say a lower operator set than the model. Whatever the engine loads in the model's set, it loads in each set that a part may then have:
 every operator of ai.onnx with a case of the rules' proof, every element type that its schema allows, every set from 18 to the engine's newest; in
-the main graph, and inside a body.
+the main graph, and inside a body. And it gives the same numbers there, bit by bit, of small and large inputs, infinities and NaN.
 
 A part has the highest of the sets that its nodes need, so a node may stand in any from its own lowest up to the model's.
-Engines register kernels by the versions of an operator, so each of these is tried in its first and its last set; `all`: in every set.
+Engines register kernels by the versions of an operator, so each of these is tried in its first and its last set; `all`: in every set. So is an
+operator that has a body, which holds only until an operator in it changes.
 
 usage: lowered.py TESSERA [all] [OPERATOR ...]"""
 import functools, os, sys, tempfile
@@ -19,8 +20,10 @@ import api  # noqa: E402
 import prove  # noqa: E402
 
 FROM = 17  # nothing is lowered below
-TYPES = [T.FLOAT, T.FLOAT16, T.DOUBLE, T.BFLOAT16, T.INT64, T.INT32, T.INT16, T.INT8, T.UINT64, T.UINT32, T.UINT16, T.UINT8, T.BOOL, T.STRING,
+TYPES = [T.FLOAT, T.FLOAT16, T.DOUBLE, T.INT64, T.INT32, T.INT16, T.INT8, T.UINT64, T.UINT32, T.UINT16, T.UINT8, T.BOOL, T.STRING, T.BFLOAT16,
          T.FLOAT8E4M3FN, T.FLOAT8E5M2, T.INT4, T.UINT4]
+NUMBERS = TYPES[:12]  # of which NumPy has arrays
+RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 MOST_CASES = 4  # of an operator: those with other attributes, inputs or outputs first
 LIB = None
 EVERY_SET = sys.argv[2:3] == ["all"]
@@ -164,11 +167,18 @@ def version(op, opset):
         return None
 
 
+def has_body(op):
+    if not onnx.defs.has(op):
+        return False  # an operator that only the engine has in ai.onnx
+    schema = onnx.defs.get_schema(op)
+    return schema.has_function or schema.has_context_dependent_function
+
+
 @functools.cache
 def sets_of(op):
     """The sets that the operator is tried in. ReduceMax has versions 18 and 20: 17, 18, 19, 20 and the newest."""
     every = range(FROM, newest() + 1)
-    if EVERY_SET:
+    if EVERY_SET or has_body(op):
         return every
     return [k for k in every if k in (FROM, newest()) or len({version(op, k + step) for step in (-1, 0, 1)}) > 1]
 
@@ -189,11 +199,51 @@ def loaded(op, case, element, place):
     return no, models
 
 
+def feeds_of(whole, case, how):
+    """A case's inputs in the types that the model has; how: a factor, or "odd" for infinities and NaN among the numbers."""
+    feeds, drawn = {}, np.random.default_rng(1)
+    for i in whole.graph.input:
+        a = np.asarray(case["inputs"][int(i.name[1:])])
+        if a.dtype.kind == "f" and how == "odd":
+            a = np.where(drawn.random(a.shape) < 0.3, drawn.choice([np.inf, -np.inf, np.nan, -0.0], a.shape), a)
+        elif a.dtype.kind == "f":
+            a = a * how
+        with np.errstate(invalid="ignore"):  # NaN to whole numbers: whatever it is, it is the same in all sets
+            feeds[i.name] = a.astype(helper.tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type))
+    return feeds
+
+
+def numbers(whole, case):
+    """What the engine gives of all inputs, byte by byte; None in the place of what it does not run."""
+    session, out = onnxruntime.InferenceSession(whole.SerializeToString(), OPTIONS), []
+    for how in (1, 100, "odd"):
+        try:
+            results = session.run(None, feeds_of(whole, case, how))
+        except Exception:
+            out.append(None)  # a type that NumPy lacks, sizes that another set means otherwise
+            continue
+        out.append([(a.shape, a.tobytes()) if isinstance(a, np.ndarray) and a.dtype != object else str(a) for a in results])
+    return out
+
+
+def other_numbers(what, op, case, models, no, folder):
+    """The sets in which a part of the newest model that the engine takes may stand, and gives other numbers."""
+    taken = [k for k in models if not no[k]]
+    if op in RANDOM or len(taken) < 2:
+        return
+    wanted, (low, _) = numbers(models[taken[-1]], case), least(models[taken[-1]], folder)
+    for k in taken[:-1] if low is not None else []:
+        if k >= low and any(a != b for a, b in zip(wanted, numbers(models[k], case)) if a is not None):
+            yield "%s: other numbers in set %d, which a part may say, than in %d" % (what, k, taken[-1])
+
+
 def judge(op, case, element, folder, count):
     """What is wrong, as text."""
     for place in (in_main, in_body):
         no, models = loaded(op, case, element, place)
         what = "%s of %s, %s" % (op, T.DataType.Name(element), place.__name__)
+        if place is in_main and element in NUMBERS:
+            yield from other_numbers(what, op, case, models, no, folder)
         for opset, whole in models.items():
             lower_no = [k for k in range(FROM, opset) if no.get(k)]
             if no[opset] or not (lower_no or opset == newest()):
