@@ -96,6 +96,14 @@ def states_keep_shape(node, inputs, outputs):
     return all(getattr(a, "shape", None) == getattr(b, "shape", None) for a, b in ends if a is not None and b is not None)
 
 
+def turns_agree(node, turns):
+    """What a Loop gives for each turn has the same shape in all. ONNX Runtime looks at the number of elements alone: [5 5] and [1 25] it stacks as
+    [2 5 5]. turns: the values of each."""
+    carried = max(len(node.input) - 2, 0)
+    given = [[getattr(values.get(o.name), "shape", None) for o in body.output[1 + carried:]] for body, values in turns]
+    return all(shapes == given[0] for shapes in given)
+
+
 LAWS = {op: windows_fit for op in "AveragePool MaxPool LpPool Conv ConvInteger".split()}
 LAWS["Concat"] = parts_fit
 LAWS["RotaryEmbedding"] = heads_are_even
@@ -107,6 +115,7 @@ LAWS.update({op: axes_are_read for op in "ArgMax ArgMin".split()})
 LAWS.update({"Reduce" + kind: axes_are_read for kind in "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()})
 LAWS["GroupNormalization"] = group_scales_fit
 LAWS["Scan"] = states_keep_shape  # of what it gives, too: see below
+LAWS["Loop"] = turns_agree  # of its turns: make.py
 LAWS.update({op: skip_fits for op in "SkipLayerNormalization SkipSimplifiedLayerNormalization".split()})
 
 
@@ -114,6 +123,8 @@ def lawful(node, values):
     """values: name -> array, at least of what the node reads (of a Scan, also of what it gives); what is not there is not judged."""
     law = LAWS.get(node.op_type)
     inputs = [values.get(name) if name else None for name in node.input]
+    if node.op_type == "Loop":
+        return True
     if node.op_type == "Scan":
         return states_keep_shape(node, inputs, [values.get(name) if name else None for name in node.output])
     if not law or not isinstance(inputs[0], np.ndarray):

@@ -11,7 +11,7 @@ import nodes
 import shapes
 import judge
 from graph import Maker, as_declared, fits, free_names, run_model
-from lawful import LAWS, lawful
+from lawful import LAWS, lawful, turns_agree
 from refusals import all_nodes
 
 MAKERS = nodes.MAKERS + shapes.MAKERS + bodies.MAKERS + cases.MAKERS
@@ -70,9 +70,11 @@ def nodes_lawful(model, nodes, values):
     for node in nodes:
         if not lawful(node, values):
             return False
-        has_law = any(n.op_type in LAWS for a in node.attribute if a.HasField("g") for n in all_nodes(a.g))
+        has_law = node.op_type == "Loop" or any(n.op_type in LAWS for a in node.attribute if a.HasField("g") for n in all_nodes(a.g))
         steps = inside.steps(model, node, values) if has_law else []
         if has_law and node.op_type == "If" and not steps:  # alone, with sizes that are told, the engine refuses it
+            return False
+        if node.op_type == "Loop" and not turns_agree(node, steps):
             return False
         for body, inner in steps:
             if not nodes_lawful(model, body.node, inner):

@@ -311,6 +311,19 @@ def states_that_grow():
     assert not make.all_lawful(model, grown) and make.all_lawful(model, kept)
 
 
+def turns_of_other_shapes():
+    """A Loop whose turns give [2 3] and [1 6]: the engine stacks them as [2 2 3]."""
+    body = h.make_graph([h.make_node("Flatten", ["c"], ["flat"], axis=2), h.make_node("Transpose", ["c"], ["out"], perm=[1, 0]), h.make_node("Identity", ["go"], ["on"])], "body",
+                        [h.make_tensor_value_info("i", T.INT64, []), h.make_tensor_value_info("go", T.BOOL, []), h.make_tensor_value_info("c", T.FLOAT, None)],
+                        [h.make_tensor_value_info("on", T.BOOL, [])] + [h.make_tensor_value_info(n, T.FLOAT, None) for n in ("flat", "out")])
+    turns = nh.from_array(np.array(2), "turns")
+    loop = [h.make_node("Constant", [], ["turns"], value=turns), h.make_node("Loop", ["turns", "", "x"], ["y", "z"], body=body)]
+    model = case_of(loop, dict(x=np.ones((3, 2), "f4")), ["y", "z"]).model
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "n"
+    assert graph.run_model(model, dict(x=np.ones((3, 2), "f4")))["z"].shape == (2, 2, 3), "refused by now: the law can go"
+    assert make.all_lawful(model, dict(x=np.ones((3, 1), "f4"))) and not make.all_lawful(model, dict(x=np.ones((3, 2), "f4")))
+
+
 def mistakes_of_the_engine():
     """A text alone is no excuse: the model must hold what the mistake needs."""
     text = "Node (v_q) Op (QuantizeLinear) [TypeInferenceError] output_dtype INT8 does not match y_zero_point type UINT8."
@@ -476,6 +489,11 @@ def doubles_clipped():
     assert refused_by_the_engine(nodes, dict(x=np.array([1.0, 2.0])), 1)
 
 
+def wide_integers_moved():
+    scale = h.make_node("Constant", [], ["s"], value=nh.from_array(np.float32(0.5)))
+    assert refused_by_the_engine([scale, h.make_node("DequantizeLinear", ["x", "s"], ["d"]), h.make_node("Transpose", ["d"], ["y"])], dict(x=np.array([[1, 2]], "i4")), 1, opset=21)
+
+
 def shapes_of_four_bits():
     nodes = [h.make_node("Cast", ["x"], ["q"], to=T.UINT4), h.make_node("Transpose", ["q"], ["t"]), h.make_node("Cast", ["t"], ["f"], to=T.FLOAT),
              h.make_node("Shape", ["f"], ["y"])]
@@ -526,8 +544,8 @@ def letters_of_one():
 failed = 0
 for check in (products_beyond_the_range, products_that_vanish, halves_next_to_nothing, sums_of_squares, statistics_that_are_written_over, terms_that_cancel_out, terms_of_groups, signs_that_rounding_decides, sums_that_may_be_nothing, refused_for_a_nan, wide_integers, greatest_of_nan, exponentials_of_nan, means_of_infinities,
               sums_that_slide, infinite_scales, squares_too_large, hidden_keys, pixels_outside, letters_summed_before, sets_after_an_excuse, scales_of_nothing, inside_of_bodies, inside_of_functions, outputs_quantised_too,
-              laws, laws_in_functions, operators_of_later_sets, products_beyond_doubles, pixels_that_cancel_out, sizes_of_what_is_greatest, names_that_slices_keep, turns_of_infinities, sizes_that_rounding_decides, states_that_grow, mistakes_of_the_engine, shapes_of_open_weights, sizes_as_declared, branches_put_in_place,
-              rows_of_doubles, halves_between_casts, values_quantised_twice, doubles_clipped, shapes_of_four_bits, windows_too_many, spaces_left_out, sizes_wanted_early, zeros_beside_open_sizes, letters_of_one):
+              laws, laws_in_functions, operators_of_later_sets, products_beyond_doubles, pixels_that_cancel_out, sizes_of_what_is_greatest, names_that_slices_keep, turns_of_infinities, sizes_that_rounding_decides, states_that_grow, turns_of_other_shapes, mistakes_of_the_engine, shapes_of_open_weights, sizes_as_declared, branches_put_in_place,
+              rows_of_doubles, halves_between_casts, values_quantised_twice, doubles_clipped, wide_integers_moved, shapes_of_four_bits, windows_too_many, spaces_left_out, sizes_wanted_early, zeros_beside_open_sizes, letters_of_one):
     try:
         check()
         print("ok - " + check.__name__)
