@@ -3,7 +3,7 @@
 the model is run with one element of it, so that the first two devices have none. The result is the whole model's.
 
 The nodes are those of tests/rules/prove.py, with sizes that have names and with sizes that are not known at all, at ONNX Runtime's levels
-0 to 3. Cuts run in a process of their own, because kernels may end it (src/rules/empty.c). Where ONNX Runtime does not run the whole node
+0 to 3; with names in operator sets 7 to 9 too, which lack what shapes are computed with since. Cuts run in a process of their own, because kernels may end it (src/rules/empty.c). Where ONNX Runtime does not run the whole node
 with one element either, or Tessera does not cut it, there is nothing to compare.
 
 usage: empty.py TESSERA PRINT_RULE [all] [OPERATOR ...]     (all: every case of an operator, at every level)
@@ -24,6 +24,7 @@ import prove  # noqa: E402
 
 PARTS, SECONDS = 3, 30
 NAMED, UNKNOWN, BATCH = "named", "unknown", "batch"
+OLD = (7, 8, 9)
 LEAST_CUTS = 300  # fewer would mean that the sizes or rules above are no longer read
 
 
@@ -39,6 +40,14 @@ def sized(c, way):
     return dict(c, symbols=[() if v is None else tuple(n if i in c["fixed"] or n == 1 else name % n for n in v.shape) for i, v in enumerate(free)])
 
 
+def old_sets(rows, name, c):
+    """[(operator set, version of the row)] of those in OLD that have the operator."""
+    domain, unsound = name.rpartition(":")[0], "com.microsoft:MoE"  # whose kernel may overwrite what it reads (tests/hunt/hunt.py)
+    rows = [r["since"] for r in rows if prove.full(r) == name]
+    found = [(k, max((r for r in rows if domain or r <= k), default=None)) for k in OLD]
+    return [(k, since) for k, since in found if since is not None and not c["opset"] and name != unsound]
+
+
 def jobs_of(printer, only):
     """(operator, version, domain, case, way, the rule) of everything that is tried."""
     rows = [json.loads(line) for line in subprocess.run([printer], check=True, capture_output=True, text=True).stdout.splitlines()]
@@ -51,6 +60,7 @@ def jobs_of(printer, only):
             since = max(r["since"] for r in rows if prove.full(r) == name and (domain or r["since"] <= (c["opset"] or 1000)))
             if not c["symbols"] and not c["whole"]:
                 jobs += [(op, since, domain, sized(c, way), way) for way in (NAMED, UNKNOWN, BATCH)]
+                jobs += [(op, old, domain, dict(sized(c, NAMED), opset=k), NAMED) for k, old in old_sets(rows, name, c)]
             elif c["symbols"] and c["opset"]:  # an older form, which names the one size that may be empty
                 jobs.append((op, since, domain, c, NAMED))
     with tempfile.TemporaryDirectory() as d:
@@ -77,7 +87,7 @@ def tasks_of(jobs, everything):
                 continue
             if way != BATCH and (0, 0) in where:
                 cut_before.add((op, domain))
-            key = op, domain, factor["name"], factor["kind"], tuple(where)
+            key = op, domain, factor["name"], factor["kind"], tuple(where), c["opset"] in OLD
             found.setdefault(key, []).append((op, since, domain, c, way, factor["name"], where, factor["size"]))
     for number, (key, tasks) in enumerate(found.items()):
         for task in tasks if everything else [tasks[min(wanted[key[0]], len(tasks) - 1)]]:

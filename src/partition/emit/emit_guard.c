@@ -14,7 +14,8 @@
 
 #include <math.h>
 
-#define LEAST_OPSET 10 // ConstantOfShape, Slice with computed ends
+#define SLICE_COMPUTED    10 // the operator set from which on a Slice has computed ends
+#define CONSTANT_OF_SHAPE 9
 
 // A factor that may be empty here, and a dimension of a local input that is empty where it is.
 struct open_factor {
@@ -65,6 +66,17 @@ static bool all_vanish(const struct guard *guard)
         if (guard->st->outputs[i] && open_in(guard, i) < guard->n_open)
             return false;
     return true;
+}
+
+// A result has some of what may be missing, and not all: it is cut out of what the node makes of stand-ins.
+static bool part_of_result(const struct guard *guard)
+{
+    for (size_t i = 0; i < guard->st->n_outputs; i++) {
+        int open = guard->st->outputs[i] ? open_in(guard, i) : 0;
+        if (open > 0 && open < guard->n_open)
+            return true;
+    }
+    return false;
 }
 
 // What the rank has of input i; NULL: nothing, or another thing in its place.
@@ -124,6 +136,8 @@ static bool can_replace(const struct guard *guard)
         if (form->item->list || form->item->dtype == TSR_UNDEFINED || (extreme && !floats))
             return false;
     }
+    if (part_of_result(guard) && guard->part->draft->opset < SLICE_COMPUTED)
+        return false;
     return !guard->reduces || all_vanish(guard);
 }
 
@@ -132,7 +146,7 @@ static bool find_open(struct guard *guard)
 {
     const struct node_flow *nf = guard->st->flow;
     const struct rule *rule = nf->place.rule;
-    if (!rule || guard->part->draft->opset < LEAST_OPSET)
+    if (!rule)
         return false;
     for (int factor = 0; factor < rule->n_factors; factor++) {
         if (!may_be_empty(nf, guard->part->rank, factor) ||
@@ -168,19 +182,30 @@ static tsr_value *has_elements(struct guard *guard)
     return tsr__part_cast(guard->part, product, TSR_BOOL, (struct str){0});
 }
 
-// A tensor of those sizes that holds 0, or what the reduction of nothing is.
-static tsr_value *filled(struct part *part, tsr_value *sizes, tsr_dtype type, float value)
+// A float32 of so many dimensions, each of which is 1.
+static tsr_value *number_of_rank(struct part *part, float value, int rank)
+{
+    int64_t ones[RULE_MAX_RANK];
+    for (int axis = 0; axis < rank; axis++)
+        ones[axis] = 1;
+    struct str name = tsr__part_fresh(part);
+    if (!name.p)
+        return NULL;
+    return tsr_graph_add_initializer(part->graph, name.p, TSR_FLOAT, rank, ones, &value,
+                                     sizeof(value));
+}
+
+// A tensor of those sizes, so many, that holds 0, or what the reduction of nothing is.
+static tsr_value *filled(struct part *part, tsr_value *sizes, int rank, tsr_dtype type, float value)
 {
     const struct str any = {0};
-    tsr_value *full = tsr__part_node(part, "ConstantOfShape", any, 1, sizes);
-    if (value != 0) {
-        struct str name = tsr__part_fresh(part);
-        if (!name.p)
-            return NULL;
-        tsr_value *number = tsr_graph_add_initializer(part->graph, name.p, TSR_FLOAT, 0, NULL,
-                                                      &value, sizeof(value));
-        full = tsr__part_node(part, "Add", any, 2, full, number);
-    }
+    tsr_value *full;
+    if (part->draft->opset < CONSTANT_OF_SHAPE)
+        full = tsr__part_node(part, "Tile", any, 2, number_of_rank(part, value, rank), sizes);
+    else
+        full = tsr__part_node(part, "ConstantOfShape", any, 1, sizes);
+    if (value != 0 && part->draft->opset >= CONSTANT_OF_SHAPE)
+        full = tsr__part_node(part, "Add", any, 2, full, number_of_rank(part, value, 0));
     if (!full || type == TSR_FLOAT)
         return full;
     return tsr__part_cast(part, full, type, any);
@@ -285,8 +310,8 @@ static tsr_status none_by_sizes(struct guard *guard)
         if (!form)
             continue;
         tsr_value *sizes = tsr__part_local_sizes(guard->part, form->item, form->layout);
-        tsr_value *value =
-            filled(guard->part, sizes, form->item->dtype, neutral(st->flow->combine));
+        tsr_value *value = filled(guard->part, sizes, form->item->rank, form->item->dtype,
+                                  neutral(st->flow->combine));
         tsr_status status = branch_output(guard, i, value);
         if (status != TSR_OK)
             return status;
@@ -361,7 +386,7 @@ static tsr_status stand_in(struct guard *guard, int i, tsr_value **out)
     tsr_dtype type = guard->st->inputs[i]->item->dtype;
     tsr_value *sizes = tsr__part_sizes(guard->part, x, type, (struct str){0});
     sizes = tsr__part_largest(guard->part, (struct str){0}, sizes, least);
-    *out = acceptable(guard, i, filled(guard->part, sizes, type, 0));
+    *out = acceptable(guard, i, filled(guard->part, sizes, tensor->rank, type, 0));
     return made(*out);
 }
 
@@ -422,7 +447,7 @@ static tsr_value *result_here(struct guard *guard, size_t i, tsr_value *made)
     if (!sizes)
         return NULL;
     if (open == guard->n_open)
-        return filled(guard->part, sizes, type, neutral(st->flow->combine));
+        return filled(guard->part, sizes, tensor->rank, type, neutral(st->flow->combine));
     int64_t starts[RULE_MAX_RANK] = {0};
     return tsr__part_node(guard->part, "Slice", any, 3, made,
                           tsr__part_ints(guard->part, starts, tensor->rank), sizes);
