@@ -165,7 +165,8 @@ static tsr_value *root(struct expansion *expansion, const struct norm *norm, tsr
                                tsr__x_scalar(expansion, norm->wide, (double)epsilon)));
 }
 
-// (x - mean) / (deviation + 1e-9), both taken over the axes, 0 2 3 unless the node says others.
+// (x - mean) / deviation, both taken over the axes, 0 2 3 unless the node says others. The body that onnx has for it
+// adds 1e-9 to the deviation; its formula and ONNX Runtime's kernel do not.
 void tsr__expand_mvn(struct expansion *expansion)
 {
     static const int64_t usual[] = {0, 2, 3};
@@ -187,7 +188,6 @@ void tsr__expand_mvn(struct expansion *expansion)
         tsr__x_op(expansion, "Sub", 2, s.value, mean_of(expansion, &s, "ReduceSum", s.value));
     tsr_value *deviation =
         tsr__x_op(expansion, "Sqrt", 1, mean_of(expansion, &s, "ReduceSumSquare", rest));
-    deviation = tsr__x_op(expansion, "Add", 2, deviation, tsr__x_scalar(expansion, s.wide, 1e-9));
     end(expansion, &s, tsr__x_op(expansion, "Div", 2, rest, deviation));
 }
 

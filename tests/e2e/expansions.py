@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nodes that cut what their operator takes statistics of: for every case of the rules' proof, every such dimension of
 every input, over 2 and 3 devices (uneven too), and together with another dimension on a 2x2 mesh. The node must have
-run cut, with a reduction, and equal to the whole run. Sizes known and not known before the run.
+run cut, with a reduction, and equal to the whole run. Sizes known and not known before the run; of inputs next to nothing too, which show
+an epsilon where the engine has none.
 
 usage: expansions.py TESSERA PRINT_RULE [all] [OPERATOR ...]     all: every number of devices for every case"""
 import json, os, shutil, subprocess, sys, tempfile
@@ -15,6 +16,7 @@ import cases_net, cases_norm, prove
 
 TESSERA, PRINT_RULE, ALL, ONLY = sys.argv[1], sys.argv[2], sys.argv[3:4] == ["all"], [x for x in sys.argv[3:] if x != "all"]
 TURNS = {}
+TINY = 1e-12
 SIZES = {"com.microsoft:MoE", "Attention", "com.microsoft:MultiHeadAttention", "DeformConv"}  # taken apart where sizes are known
 PLACED = ("EyeLike", "MelWeightMatrix", "OneHot", "Trilu")  # elements are found where they stand: nothing moves
 PARTS = {"CumSum", "CumProd", "TopK"}  # done in parts, of K elements at least, else whole; the test's K is 2
@@ -114,14 +116,22 @@ def try_cut(d, m, inputs, c, rule, sizes, f, n, second=None, k=1):
     return True, None
 
 
+def arrays(c, factor):
+    """A case's inputs, the first times a factor."""
+    given = {"x%d" % i: v for i, v in enumerate(c["inputs"]) if v is not None and not isinstance(v, prove.Host)}
+    if "x0" in given and given["x0"].dtype.kind == "f":
+        given["x0"] = given["x0"] * np.asarray(factor, given["x0"].dtype)
+    return given
+
+
 def prove_case(d, name, since, c, rule):
     names = {"batch": 2, "seq": 3}
     sizes = [f["size"] if isinstance(f["size"], int) else eval(f["size"] or "0", {}, names) for f in rule["factors"]]
     stats = [i for i, f in enumerate(rule["factors"]) if f["kind"] == "stat" and sizes[i] > 1]
     free = [i for i, f in enumerate(rule["factors"]) if f["kind"] == "par" and sizes[i] > 1]
     inputs, count = os.path.join(d, "in.npz"), 0
-    np.savez(inputs, **{"x%d" % i: v for i, v in enumerate(c["inputs"]) if v is not None and not isinstance(v, prove.Host)})
-    for symbolic in (False,) if name in PARTS or c["declare"] or name in SIZES else (False, True):
+    for symbolic, factor in ((False, 1), (False, TINY)) if name in PARTS or c["declare"] or name in SIZES else ((False, 1), (False, TINY), (True, 1)):
+        np.savez(inputs, **arrays(c, factor))
         m = model_of(name, since, c, rule, symbolic)
         compound = {g for t in rule["inputs"] for dim in t["dims"] for g in dim if len(dim) > 1}
         cuts = [(f, n, None, 1) for f in stats for n in (2, 3) if n <= sizes[f] and not (symbolic and f in compound)]
@@ -132,7 +142,7 @@ def prove_case(d, name, since, c, rule):
             ran, wrong = try_cut(d, m, inputs, c, rule, sizes, *cut)
             count += ran
             if wrong:
-                return count, "%s%s" % ("symbolic " if symbolic else "", wrong)
+                return count, "%s%s" % ("symbolic " if symbolic else "tiny " if factor != 1 else "", wrong)
     return count, None
 
 
