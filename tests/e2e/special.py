@@ -713,6 +713,14 @@ def training(constant):
 
 
 @case
+def signs_behind_a_slice():
+    """ONNX Runtime's Normalizer reads what it has written over, if it knows that its result is as large as its input: then all is positive."""
+    m = model([node("Normalizer", ["x"], ["n"], domain="ai.onnx.ml", norm="L2"), node("Reshape", ["n", "s"], ["y"])], [info("x", T.FLOAT, [3, 3])], [info("y", T.FLOAT, [9])],
+              [tensor(np.array([-1]), "s")], imports=[helper.make_opsetid("ai.onnx.ml", 3)])
+    return m, 3, {"n_normalizer:x": "{2,1:0,(1,2)}", "n_normalizer:n": "{1,1:(0,1,2)}"}, {"x": f4(3, 3)}, None, {"reader": False}
+
+
+@case
 def statistics_that_are_given():
     return training(False)
 
