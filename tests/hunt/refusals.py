@@ -40,6 +40,8 @@ ENGINE = [
      "it moves a DequantizeLinear with one zero point of int8 behind a Reshape, makes it uint8, and says int8 of the new node"),
     (r"Could not find an implementation for QuantizeLinear\(", lambda n: n.op_type == "DequantizeLinear",
      "it moves a DequantizeLinear of int32 behind a Slice, Reshape or Transpose with a QuantizeLinear to int32 between, which it has not"),
+    (r"pads\[dim\] < kernel_shape\[dim\]", lambda n: n.op_type == "MaxPool",
+     "it puts a Pad into the MaxPool behind it that alone reads it, and refuses pads as large as the window"),
     (r"x_zero_point must be null or have the same rank as x for blocked quantization", lambda n: attribute(n, "block_size") is not None,
      "it makes one zero point of int8 a uint8, and forgets the number of its dimensions"),
     (r"Unexpected data type for Clip 'min' input of 11", lambda n: n.op_type == "Clip",

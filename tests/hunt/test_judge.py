@@ -494,6 +494,12 @@ def wide_integers_moved():
     assert refused_by_the_engine([scale, h.make_node("DequantizeLinear", ["x", "s"], ["d"]), h.make_node("Transpose", ["d"], ["y"])], dict(x=np.array([[1, 2]], "i4")), 1, opset=21)
 
 
+def pads_put_into_windows():
+    pads = h.make_node("Constant", [], ["p"], value=nh.from_array(np.array([0, 0, 2, 0, 0, 2])))
+    nodes = [pads, h.make_node("Pad", ["x", "p"], ["d"]), h.make_node("MaxPool", ["d"], ["y"], kernel_shape=[2])]
+    assert refused_by_the_engine(nodes, dict(x=np.ones((1, 1, 6), "f4")), 1)
+
+
 def shapes_of_four_bits():
     nodes = [h.make_node("Cast", ["x"], ["q"], to=T.UINT4), h.make_node("Transpose", ["q"], ["t"]), h.make_node("Cast", ["t"], ["f"], to=T.FLOAT),
              h.make_node("Shape", ["f"], ["y"])]
@@ -545,7 +551,7 @@ failed = 0
 for check in (products_beyond_the_range, products_that_vanish, halves_next_to_nothing, sums_of_squares, statistics_that_are_written_over, terms_that_cancel_out, terms_of_groups, signs_that_rounding_decides, sums_that_may_be_nothing, refused_for_a_nan, wide_integers, greatest_of_nan, exponentials_of_nan, means_of_infinities,
               sums_that_slide, infinite_scales, squares_too_large, hidden_keys, pixels_outside, letters_summed_before, sets_after_an_excuse, scales_of_nothing, inside_of_bodies, inside_of_functions, outputs_quantised_too,
               laws, laws_in_functions, operators_of_later_sets, products_beyond_doubles, pixels_that_cancel_out, sizes_of_what_is_greatest, names_that_slices_keep, turns_of_infinities, sizes_that_rounding_decides, states_that_grow, turns_of_other_shapes, mistakes_of_the_engine, shapes_of_open_weights, sizes_as_declared, branches_put_in_place,
-              rows_of_doubles, halves_between_casts, values_quantised_twice, doubles_clipped, wide_integers_moved, shapes_of_four_bits, windows_too_many, spaces_left_out, sizes_wanted_early, zeros_beside_open_sizes, letters_of_one):
+              rows_of_doubles, halves_between_casts, values_quantised_twice, doubles_clipped, wide_integers_moved, pads_put_into_windows, shapes_of_four_bits, windows_too_many, spaces_left_out, sizes_wanted_early, zeros_beside_open_sizes, letters_of_one):
     try:
         check()
         print("ok - " + check.__name__)
