@@ -55,7 +55,7 @@ ENGINE = [
 CONSTANT_BRANCH = r"Node input '.*' is not a graph input, initializer, or output of a previous node"
 
 # The same where the shape of a Reshape is computed, and a size in it comes from another device.
-ZERO_AND_OPEN = r"Invalid Target shape product of 0"
+ZERO_AND_OPEN = r"Invalid Target shape product of 0|requested shape:\{(.*,)?(-1,(.*,)?0|0,(.*,)?-1)[,}]"
 
 # The same where an input has sizes by name: (text, what the node must be, why).
 OPEN_SIZES = [

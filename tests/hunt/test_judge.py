@@ -532,6 +532,8 @@ def sizes_wanted_early():
 def zeros_beside_open_sizes():
     nodes = [h.make_node("Constant", [], ["zero"], value=nh.from_array(np.array([0]))), h.make_node("Concat", ["n", "zero"], ["s"], axis=0), h.make_node("Reshape", ["x", "s"], ["y"])]
     assert refused_by_the_engine(nodes, dict(x=np.ones((4, 0, 1), "f4"), n=np.array([4])), 2)
+    nodes[1:1] = [h.make_node("Shape", ["x"], ["n"], start=0, end=1)]
+    assert refused_by_the_engine(nodes, dict(x=np.ones((1, 0), "f4")), 1, [(0, ("a", "b"))])
 
 
 def letters_of_one():
