@@ -112,6 +112,7 @@ struct cli {
     const char **arguments; // words that are neither options nor their values
     size_t n_arguments;
     bool json, quiet, verbose;
+    bool told;           // the document of --json is on stdout, or stdout is another program's
     const char *program; // argv[0]
     // A generation folder stood where a model is wanted (model_folder.c):
     const char *folder; // as given, or NULL
@@ -184,6 +185,8 @@ tsr_json *cli_json(struct cli *cli);
 // The same where the caller wants JSON; NULL: it does not. cli_end: prints it, if there is one, and gives the code back.
 tsr_json *cli_json_if(struct cli *cli);
 int cli_end(struct cli *cli, tsr_json *json, int code);
+// The document of a command that ended without one.
+int cli_tell(struct cli *cli, int code);
 
 // 1536 -> "1.5 KiB". Buffers rotate: at most 4 results at a time.
 const char *cli_bytes(int64_t bytes);

@@ -97,6 +97,8 @@ static void fish(void)
 static int run(struct cli *cli)
 {
     const char *shell = cli->arguments[0];
+    if (cli->json)
+        return cli_usage(cli, "a script is no JSON document: leave --json out");
     if (!strcmp(shell, "bash"))
         bash();
     else if (!strcmp(shell, "zsh"))

@@ -222,6 +222,26 @@ static void print_covered(const char *name, const struct covered *covered)
            covered->replaced, covered->inside, covered->whole);
 }
 
+static int print_json_summary(struct cli *cli, const struct covered *list, size_t n)
+{
+    tsr_json *json = cli_json(cli);
+    if (!json)
+        return cli_print_json(cli, json, EXIT_DONE);
+    tsr_json_begin(json, "domains", '[');
+    for (size_t k = 0; k < n; k++) {
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_string(json, "domain", cli_domain(list[k].domain));
+        tsr_json_int(json, "operators", (int64_t)list[k].operators);
+        tsr_json_int(json, "cut", (int64_t)list[k].cut);
+        tsr_json_int(json, "replaced", (int64_t)list[k].replaced);
+        tsr_json_int(json, "inside", (int64_t)list[k].inside);
+        tsr_json_int(json, "whole", (int64_t)list[k].whole);
+        tsr_json_end(json);
+    }
+    tsr_json_end(json);
+    return cli_print_json(cli, json, EXIT_DONE);
+}
+
 // Only the newest row of an operator counts: rows of one operator stand together, the newest last.
 static int print_summary(struct cli *cli)
 {
@@ -239,6 +259,8 @@ static int print_summary(struct cli *cli)
             count_operator(covered, &now);
         count_operator(&all, &now);
     }
+    if (cli->json)
+        return print_json_summary(cli, list, n);
     printf("%-26s %9s %11s %17s %7s %11s\n", "domain", "operators", "may be cut",
            "by simpler nodes", "inside", "stay whole");
     for (size_t k = 0; k < n; k++)
@@ -300,7 +322,10 @@ static int print_operator(struct cli *cli, const char *op)
 // An operator's name is compared without regard to case: `rules matmul` works.
 static int run(struct cli *cli)
 {
-    if (cli_flag(cli, "--markdown"))
+    bool markdown = cli_flag(cli, "--markdown");
+    if (markdown && cli->json)
+        return cli_usage(cli, "--markdown and --json are two documents: give one");
+    if (markdown)
         return print_markdown(cli);
     if (cli_flag(cli, "--summary"))
         return print_summary(cli);

@@ -151,6 +151,8 @@ static int work(struct cli *cli, const char *sharding, const char *file, tsr_ten
     if (status == TSR_OK)
         status = tsr_tensors_save(out, file);
     code = cli_finish(cli, status);
+    if (cli->json)
+        return cli_print_written(cli, file, code);
     if (status == TSR_OK)
         cli_say(cli, "%s: %zu %s, written\n", file, tsr_tensors_count(out), made[cut]);
     return code;

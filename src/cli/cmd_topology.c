@@ -163,9 +163,12 @@ static int write_file(struct cli *cli, const tsr_topology *topology, const char 
     tsr_status status = json ? tsr_json_write(json, out) : TSR_NOMEM;
     tsr_json_free(json);
     if (status != TSR_OK)
-        return cli_finish(cli, status);
-    cli_say(cli, "wrote %s: %d devices, %zu links\n", out, tsr_topology_devices(topology),
-            tsr_topology_links(topology));
+        code = cli_finish(cli, status);
+    if (cli->json && !cli->told) // what was measured is shown as a document
+        return cli_print_written(cli, out, code);
+    if (status == TSR_OK)
+        cli_say(cli, "wrote %s: %d devices, %zu links\n", out, tsr_topology_devices(topology),
+                tsr_topology_links(topology));
     return code;
 }
 

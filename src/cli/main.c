@@ -231,6 +231,15 @@ static int end_output(int code)
     return EXIT_WRITE;
 }
 
+// A mistake may stand in front of the word that asks for a document.
+static bool asks_json(int argc, char **argv)
+{
+    for (int i = 2; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (!strcmp(argv[i], "--json"))
+            return true;
+    return false;
+}
+
 // What was given is at most one entry for each word, so argc bounds both lists. The order of the
 // end matters: handlers must not sweep a session that is freed, and texts that model_folder.c made
 // are values of options until the command is over.
@@ -240,7 +249,10 @@ static int run_command(struct cli *cli, int argc, char **argv)
     cli->arguments = cli_alloc((size_t)argc, sizeof *cli->arguments);
     // stdout is flushed while the session lives: a closed pipe raises SIGPIPE here, and its handler
     // still removes the temporary files.
-    int code = end_output(run_parsed(cli, argc, argv));
+    int code = run_parsed(cli, argc, argv);
+    if (code == EXIT_USAGE)
+        cli->json = asks_json(argc, argv);
+    code = end_output(cli_tell(cli, code));
     cli_signals_end();
     tsr_session_free(cli->session);
     cli_folder_end(cli);

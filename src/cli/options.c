@@ -216,6 +216,7 @@ int cli_end(struct cli *cli, tsr_json *json, int code)
 int cli_print_json(struct cli *cli, tsr_json *json, int code)
 {
     const char *text = NULL;
+    cli->told = true;
     if (json) {
         tsr_json_end(json);
         text = tsr_json_text(json);
@@ -227,6 +228,24 @@ int cli_print_json(struct cli *cli, tsr_json *json, int code)
     }
     tsr_json_free(json);
     return code;
+}
+
+// Whoever asked for JSON gets one document whatever came: {"version": 1, "exit": 3, "findings": [...]}. Ranks that are not the
+// first leave it to that one. A mistake on the command line comes before there is a session.
+int cli_tell(struct cli *cli, int code)
+{
+    if (!cli->json || cli->told || cli_rank(cli) > 0)
+        return code;
+    if (!cli->session) {
+        printf("{\n  \"version\": 1,\n  \"exit\": %d,\n  \"findings\": []\n}\n", code);
+        return code;
+    }
+    tsr_json *json = cli_json(cli);
+    if (json) {
+        tsr_json_int(json, "exit", code);
+        tsr_json_findings(json, "findings");
+    }
+    return cli_print_json(cli, json, code);
 }
 
 // With --json a failure is a document too: {"written": null, "findings": [...]}.

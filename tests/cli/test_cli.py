@@ -113,6 +113,34 @@ def test_examples():
             check("example of %s" % k, rc == 0, (example, rc, err))
 
 
+def test_one_document(d):
+    """--json gives one versioned document whatever comes: a result, a mistake on the command line, a file that is not there. But for scripts, and for `launch`,
+    whose stdout is the command's."""
+    for k in re.findall(r"^  (\w+)  ", call("--help")[1], re.M):
+        example = shlex.split(call(k, "--help")[1].split("example:")[-1].strip())[1:]
+        example = example[: example.index(">")] if ">" in example else example
+        missing = [a if a == k or a.startswith("-") or not os.path.exists(a) else os.path.join(d, "none") for a in example]
+        for what, words in (("its example", example), ("no such file", missing), ("no option", [k, "--nope"]), ("nothing else", [k])):
+            if "--" in words:
+                continue
+            rc, out, err = call(*words, "--json", *(["--force"] if k == "partition" else []))
+            try:
+                good = json.loads(out)["version"] == 1
+            except (ValueError, KeyError):
+                good = False
+            check("%s --json, %s: a document" % (k, what), good, (words, rc, out[:300], err[:300]))
+    rc, out, _ = call("info", os.path.join(d, "none.onnx"), "--json")
+    check("a document tells the exit code and what was found", json.loads(out)["exit"] == rc == 3 and json.loads(out)["findings"][0]["code"] == "io-open", out)
+    summary = json.loads(call("rules", "--summary", "--json")[1])["domains"]
+    check("rules --summary --json", summary[0]["domain"] == "ai.onnx" and summary[0]["operators"] == summary[0]["cut"] + summary[0]["whole"] > 150, summary)
+    parts = os.path.join(d, "pieces.npz")
+    rc, out, _ = call("tensor", "split", "tests/models/example.npy", "--sharding", "{5,1:3,2,4,1,0}", "-o", parts, "--json")
+    check("tensor split --json", rc == 0 and json.loads(out)["written"] == parts, out)
+    ring = os.path.join(d, "ring.json")
+    rc, out, _ = call("topology", "make", "ring:4", "-o", ring, "--json")
+    check("topology make --json", rc == 0 and json.loads(out)["written"] == ring, out)
+
+
 def test_usage(d):
     m = os.path.join(d, "m.onnx")
     for args in (["info"], ["info", m, m], ["info", "--nope", m], ["annotate", m], ["annotate", m, "-o"], ["annotate", m, "--config", "c:2", "--shard"],
@@ -873,6 +901,7 @@ with tempfile.TemporaryDirectory() as d:
     make(os.path.join(d, "m.onnx"))
     test_help()
     test_usage(d)
+    test_one_document(d)
     test_guard(d)
     test_annotate(d)
     test_refused(d)
