@@ -177,6 +177,9 @@ static const char *load_hint(const struct rank *rank, const OrtStatus *status)
     if (cut && strstr(words, "not acyclic"))
         return "the provider has put nodes on both sides of a communication together; another "
                "sharding, or --map-device NAME=CPU, goes around it";
+    if (strstr(words, "external tensors"))
+        return "ONNX Runtime wants small constants inside the model file, as a partition has them: "
+               "save it with onnx.save(..., save_as_external_data=True, size_threshold=1024)";
     return "a newer ONNX Runtime may know the operator, type or version; custom operators are "
            "given with --ort-ops";
 }
