@@ -225,7 +225,7 @@ def excuse(case, model, cut, k, wrong):
     reasons = (("range", "", lambda: terms.out_of_range(model, values)),
                ("open", "", lambda: promises.not_promised(model, values)),
                ("engine", "its own mistake: ", lambda: fused_wrongly(model, values, level) | written_statistics(model, k) | promises.quantised_outputs(model, level)
-                | promises.quantised_twice(model, level)))
+                | promises.quantised_twice(model, level) | promises.split_as_others(model, level)))
     for kind, text, names in reasons:
         excused = names()
         real = [(name, far) for name, far in real if name not in excused]
@@ -353,6 +353,8 @@ def attempt(lib, tessera, path, case, cut, work):
             known = refusals.engine_mistake(case.model, str(why)) if why.what in ("open", "run") else ""
             if known:
                 return Verdict("engine", known)
+            if why.what in ("run", "mpirun") and promises.split_as_others(inside.inlined(case.model), cut["level"]):
+                return Verdict("engine", "it takes a Split into three for one into two")
             if why.what in ("run", "mpirun") and failing_is_open(case, str(why)):
                 return Verdict("open", "what decides about it is not promised: " + str(why)[:200])
             if why.what in ("run", "mpirun") and failing_is_rounding(case):

@@ -180,3 +180,11 @@ def quantised_twice(model, level):
         return first is not None and maker(first.input[0], "QuantizeLinear") is not None
     pairs = [n for n in model.graph.node if is_second(n)]
     return terms.followers(model, [n.output[0] for n in pairs]) if level and pairs else set()
+
+
+def split_as_others(model, level):
+    """What follows from Splits of one value that say no sizes, into unlike numbers of outputs: from optimisation level 1 on ONNX Runtime takes the
+    second for the first, whole models included, if none of the outputs is one of the model (docs/numbers.md). Sets from 18 on say the number."""
+    equal = [n for n in model.graph.node if n.op_type == "Split" and len(n.input) == 1 and not any(a.name in ("split", "num_outputs") for a in n.attribute)]
+    unlike = [n for n in equal if any(n.input[0] == m.input[0] and len(n.output) != len(m.output) for m in equal)]
+    return terms.followers(model, [o for n in unlike for o in n.output]) if level and unlike else set()

@@ -52,7 +52,7 @@ ENGINE = [
 
 # The same where an If has a constant for its condition: optimisation puts the branch in its place, and then drops a node that only the branch reads,
 # if constants have taken the place of all its other readers. Seen in whole models too (test_judge.py).
-CONSTANT_BRANCH = r"Node input '.*' is not a graph input, initializer, or output of a previous node"
+CONSTANT_BRANCH = r"Node input '.*' is not a graph input, initializer, or output of a previous node|Missing Input: |must contain a constructed tensor"
 
 # The same where the shape of a Reshape is computed, and a size in it comes from another device.
 ZERO_AND_OPEN = r"Invalid Target shape product of 0|requested shape:\{(.*,)?(-1,(.*,)?0|0,(.*,)?-1)[,}]"
@@ -89,6 +89,12 @@ def all_nodes(graph):
                 yield from all_nodes(a.g)
 
 
+def all_graphs(graph):
+    yield graph
+    for node in all_nodes(graph):
+        yield from (a.g for a in node.attribute if a.HasField("g"))
+
+
 def edits_may(findings):
     """Whether all errors of hand-made edits are ones that such edits may earn."""
     return bool(findings) and all(f[0] in EDITS for f in findings)
@@ -109,7 +115,7 @@ def engine_mistake(model, text):
 
 def constant_branch(model):
     """An If of the model has a constant for its condition."""
-    constants = {t.name for t in model.graph.initializer} | {n.output[0] for n in all_nodes(model.graph) if n.op_type == "Constant"}
+    constants = {t.name for g in all_graphs(model.graph) for t in g.initializer} | {n.output[0] for n in all_nodes(model.graph) if n.op_type == "Constant"}
     return any(n.op_type == "If" and n.input[0] in constants for n in all_nodes(model.graph))
 
 

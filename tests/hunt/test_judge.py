@@ -380,6 +380,31 @@ def branches_put_in_place():
     assert not refusals.engine_mistake(case.model, "Node input 'stack' is not a graph input, initializer, or output of a previous node")
 
 
+def branches_put_in_bodies():
+    """The same inside of another branch: of an If whose Shape becomes a constant nothing is left for its other reader."""
+    info = lambda n: h.make_tensor_value_info(n, T.FLOAT, None)
+    one = lambda op: h.make_graph([h.make_node(op, ["x"], [op])], op, [], [info(op)])
+    inner = [h.make_node("If", ["on"], ["p"], then_branch=one("Neg"), else_branch=one("Tanh")), h.make_node("Shape", ["p"], ["s"]), h.make_node("Cast", ["s"], ["f"], to=T.FLOAT),
+             h.make_node("Add", ["p", "f"], ["r"])]
+    body = h.make_graph(inner, "body", [], [info("r")], [nh.from_array(np.array(True), "on")])
+    case = case_of([h.make_node("If", ["c"], ["y"], then_branch=body, else_branch=one("Abs"))], dict(x=f4(1, 2), c=np.array(True)), ["y"])
+    try:
+        graph.run_model(case.model, case.sets[0], 1)
+        assert False, "mended: the entry can go"
+    except Exception as why:
+        assert refusals.engine_mistake(case.model, str(why)), why
+
+
+def splits_taken_for_one():
+    nodes = [h.make_node("Split", ["x"], list("abc"), axis=0), h.make_node("Split", ["x"], list("de"), axis=0)] + [h.make_node("Neg", [n], ["n" + n]) for n in "abcde"]
+    outputs = [h.make_empty_tensor_value_info("n" + n) for n in "abcde"]
+    model = h.make_model(h.make_graph(nodes, "g", [h.make_tensor_value_info("x", T.FLOAT, ["n", 2])], outputs), opset_imports=[h.make_opsetid("", 13)], ir_version=8)
+    assert graph.run_model(model, dict(x=np.ones((6, 2), "f4")), 1)["na"].shape == (3, 2), "mended: promise it"
+    assert "na" in promises.split_as_others(model, 1) and not promises.split_as_others(model, 0)
+    del model.graph.node[0].output[2:]
+    assert not promises.split_as_others(model, 1)
+
+
 def sets_after_an_excuse():
     """What one set of inputs may have is no reason to pass the next one over."""
     case = one_node("ReduceMax", [f4(NAN, 1)], keepdims=0)
@@ -552,7 +577,7 @@ def letters_of_one():
 failed = 0
 for check in (products_beyond_the_range, products_that_vanish, halves_next_to_nothing, sums_of_squares, statistics_that_are_written_over, terms_that_cancel_out, terms_of_groups, signs_that_rounding_decides, sums_that_may_be_nothing, refused_for_a_nan, wide_integers, greatest_of_nan, exponentials_of_nan, means_of_infinities,
               sums_that_slide, infinite_scales, squares_too_large, hidden_keys, pixels_outside, letters_summed_before, sets_after_an_excuse, scales_of_nothing, inside_of_bodies, inside_of_functions, outputs_quantised_too,
-              laws, laws_in_functions, operators_of_later_sets, products_beyond_doubles, pixels_that_cancel_out, sizes_of_what_is_greatest, names_that_slices_keep, turns_of_infinities, sizes_that_rounding_decides, states_that_grow, turns_of_other_shapes, mistakes_of_the_engine, shapes_of_open_weights, sizes_as_declared, branches_put_in_place,
+              laws, laws_in_functions, operators_of_later_sets, products_beyond_doubles, pixels_that_cancel_out, sizes_of_what_is_greatest, names_that_slices_keep, turns_of_infinities, sizes_that_rounding_decides, states_that_grow, turns_of_other_shapes, mistakes_of_the_engine, shapes_of_open_weights, sizes_as_declared, branches_put_in_place, branches_put_in_bodies, splits_taken_for_one,
               rows_of_doubles, halves_between_casts, values_quantised_twice, doubles_clipped, wide_integers_moved, pads_put_into_windows, shapes_of_four_bits, windows_too_many, spaces_left_out, sizes_wanted_early, zeros_beside_open_sizes, letters_of_one):
     try:
         check()
