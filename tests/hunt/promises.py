@@ -67,6 +67,16 @@ def squares_beyond_float(node, values):
         return bool(((groups ** 2).sum(1) > np.finfo("f4").max).any())
 
 
+def deviation_of_nothing(node, values):
+    """Numbers that are all the same, or differ by rounding alone: what is divided by their deviation is 0 / 0."""
+    a = given(node, 0, values)
+    axes = tuple(inside.attribute(node, "axes", [0, 2, 3]))
+    if not a.size or max(axes) >= a.ndim:
+        return False
+    with np.errstate(invalid="ignore"):
+        return bool((a.astype("f8").std(axes) <= 4 * np.finfo(a.dtype).eps * np.abs(a).max(axes)).any())
+
+
 def hidden_no_numbers(node, values):
     """An Attention that hides keys, with queries or keys that are no numbers."""
     hides = len(node.input) > 3 and node.input[3] or inside.attribute(node, "is_causal", 0)
@@ -96,6 +106,7 @@ NOT_PROMISED = [
     ("LayerNormalization", first_infinite, [1]),
     ("InstanceNormalization", scale_infinite, ALL),
     ("GroupNormalization", squares_beyond_float, ALL),
+    ("MeanVarianceNormalization", deviation_of_nothing, ALL),
     ("Einsum", summed_before, ALL),
     ("Attention", hidden_no_numbers, ALL),
     ("RNN GRU LSTM", no_numbers, ALL),

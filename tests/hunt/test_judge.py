@@ -421,6 +421,14 @@ def scales_of_nothing():
     assert verdict(quantised(0.5), y=np.array([9, 9], "u1")) == "different"
 
 
+def deviations_of_nothing():
+    """All the same: the engine gives -1 here, and NaN of numbers whose mean is exact."""
+    same = lambda *column: one_node("MeanVarianceNormalization", [np.array(column, "f4").reshape(-1, 1)], axes=[0])
+    case = same(*[2.4641871452331543] * 6)
+    assert (case.wanted[0]["y0"] == -1).all() and verdict(case, y0=np.full((6, 1), NAN, "f4")) == "open"
+    assert verdict(same(1, 2, 3), y0=np.full((3, 1), NAN, "f4")) == "different"
+
+
 def inside_of_bodies():
     """A Loop that goes on as long as the greatest is above 0; a NaN decides that by its place."""
     body = h.make_graph([h.make_node("Tanh", ["v"], ["w"]), h.make_node("ReduceMax", ["w"], ["m"], keepdims=0), h.make_node("Greater", ["m", "zero"], ["on"])], "body",
@@ -576,7 +584,7 @@ def letters_of_one():
 
 failed = 0
 for check in (products_beyond_the_range, products_that_vanish, halves_next_to_nothing, sums_of_squares, statistics_that_are_written_over, terms_that_cancel_out, terms_of_groups, signs_that_rounding_decides, sums_that_may_be_nothing, refused_for_a_nan, wide_integers, greatest_of_nan, exponentials_of_nan, means_of_infinities,
-              sums_that_slide, infinite_scales, squares_too_large, hidden_keys, pixels_outside, letters_summed_before, sets_after_an_excuse, scales_of_nothing, inside_of_bodies, inside_of_functions, outputs_quantised_too,
+              sums_that_slide, infinite_scales, squares_too_large, hidden_keys, pixels_outside, letters_summed_before, sets_after_an_excuse, scales_of_nothing, deviations_of_nothing, inside_of_bodies, inside_of_functions, outputs_quantised_too,
               laws, laws_in_functions, operators_of_later_sets, products_beyond_doubles, pixels_that_cancel_out, sizes_of_what_is_greatest, names_that_slices_keep, turns_of_infinities, sizes_that_rounding_decides, states_that_grow, turns_of_other_shapes, mistakes_of_the_engine, shapes_of_open_weights, sizes_as_declared, branches_put_in_place, branches_put_in_bodies, splits_taken_for_one,
               rows_of_doubles, halves_between_casts, values_quantised_twice, doubles_clipped, wide_integers_moved, pads_put_into_windows, shapes_of_four_bits, windows_too_many, spaces_left_out, sizes_wanted_early, zeros_beside_open_sizes, letters_of_one):
     try:
