@@ -127,7 +127,6 @@ static int run(struct cli *cli)
     const char *hosts = cli_value(cli, "--hosts");
     if (!hosts)
         return cli_usage(cli, "which hosts? --hosts a:4,b:4");
-    cli->told = true; // stdout is that of the command
     struct launch launch = {.n = cli_count_hosts(hosts)};
     if (launch.n == 0)
         return cli_usage(cli, CLI_HOSTS_WANTED, hosts);
@@ -139,6 +138,7 @@ static int run(struct cli *cli)
     launch.command = command;
     read_hosts(list, &launch);
     int code = prepare(cli, &launch);
+    cli->told = !code; // from here on stdout is that of the command
     if (!code)
         code = launch_ranks(&launch);
     free(launch.ranks);

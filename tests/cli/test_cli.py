@@ -131,6 +131,8 @@ def test_one_document(d):
             check("%s --json, %s: a document" % (k, what), good, (words, rc, out[:300], err[:300]))
     rc, out, _ = call("info", os.path.join(d, "none.onnx"), "--json")
     check("a document tells the exit code and what was found", json.loads(out)["exit"] == rc == 3 and json.loads(out)["findings"][0]["code"] == "io-open", out)
+    rc, out, _ = call("launch", "--hosts", ":", "--json", "--", "true")
+    check("launch --json, no hosts: a document", rc == json.loads(out)["exit"] == 2, out)
     summary = json.loads(call("rules", "--summary", "--json")[1])["domains"]
     check("rules --summary --json", summary[0]["domain"] == "ai.onnx" and summary[0]["operators"] == summary[0]["cut"] + summary[0]["whole"] > 150, summary)
     parts = os.path.join(d, "pieces.npz")
