@@ -17,6 +17,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "..", "rules"), os.path.join(HERE, "..", "hunt")]
 
 import api  # noqa: E402
+import cases  # noqa: E402
 import children  # noqa: E402
 import judge  # noqa: E402
 import partly  # noqa: E402
@@ -42,10 +43,10 @@ def sized(c, way):
 
 def old_sets(rows, name, c):
     """[(operator set, version of the row)] of those in OLD that have the operator."""
-    domain, unsound = name.rpartition(":")[0], "com.microsoft:MoE"  # whose kernel may overwrite what it reads (tests/hunt/hunt.py)
+    domain = name.rpartition(":")[0]
     rows = [r["since"] for r in rows if prove.full(r) == name]
     found = [(k, max((r for r in rows if domain or r <= k), default=None)) for k in OLD]
-    return [(k, since) for k, since in found if since is not None and not c["opset"] and name != unsound]
+    return [(k, since) for k, since in found if since is not None and not c["opset"] and name not in cases.UNSOUND]
 
 
 def jobs_of(printer, only):

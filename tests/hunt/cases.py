@@ -11,13 +11,11 @@ import prove  # noqa: E402
 CASES = [(name, c) for name, cases in sorted(prove.all_cases().items()) for c in cases]
 NEWEST = 26  # what came with it has cases that name no opset; ONNX Runtime 1.31 knows none of 27
 OPSETS = sorted({c["opset"] for _, c in CASES if c["opset"]} | {NEWEST})
-# Drawn at random, and so never equal: their cuts are tests of their own (tests/e2e/special.py).
-RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Dropout")
 # ONNX Runtime 1.31 lets its result lie where its input does and then reads that: wrong wherever other nodes are around it.
 UNSOUND = ("com.microsoft:MoE",)
 BY_NAME = {}
 for _name, _case in CASES:
-    if _name not in RANDOM + UNSOUND:
+    if _name not in prove.RANDOM + UNSOUND:  # cuts of what is drawn at random are tests of their own (tests/e2e/special.py)
         BY_NAME.setdefault(_name, []).append(_case)
 NAMES = sorted(BY_NAME)
 

@@ -22,6 +22,10 @@ rng = np.random.default_rng(7)
 ELSEWHERE = ("If", "Loop", "Scan", "ConcatFromSequence", "Optional", "OptionalGetElement", "SequenceAt", "SequenceConstruct", "SequenceErase",
              "SequenceInsert", "SequenceLength", "SplitToSequence")
 
+# Drawn at random (Dropout only where it trains): no two runs are equal.
+RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Dropout")
+
+
 def floats(*shape, low=-2.0, high=2.0):
     return rng.uniform(low, high, shape).astype(np.float32)
 
