@@ -115,16 +115,16 @@ LAWS.update({op: axes_are_read for op in "ArgMax ArgMin".split()})
 LAWS.update({"Reduce" + kind: axes_are_read for kind in "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()})
 LAWS["GroupNormalization"] = group_scales_fit
 LAWS["Scan"] = states_keep_shape  # of what it gives, too: see below
-LAWS["Loop"] = turns_agree  # of its turns: make.py
 LAWS.update({op: skip_fits for op in "SkipLayerNormalization SkipSimplifiedLayerNormalization".split()})
+
+
+LAWS_OF_TURNS = {"Loop": turns_agree}  # of a node and the values of all its turns (make.py)
 
 
 def lawful(node, values):
     """values: name -> array, at least of what the node reads (of a Scan, also of what it gives); what is not there is not judged."""
     law = LAWS.get(node.op_type)
     inputs = [values.get(name) if name else None for name in node.input]
-    if node.op_type == "Loop":
-        return True
     if node.op_type == "Scan":
         return states_keep_shape(node, inputs, [values.get(name) if name else None for name in node.output])
     if not law or not isinstance(inputs[0], np.ndarray):

@@ -11,7 +11,7 @@ import nodes
 import shapes
 import judge
 from graph import Maker, as_declared, fits, free_names, run_model
-from lawful import LAWS, lawful, turns_agree
+from lawful import LAWS, LAWS_OF_TURNS, lawful
 from refusals import all_nodes
 
 MAKERS = nodes.MAKERS + shapes.MAKERS + bodies.MAKERS + cases.MAKERS
@@ -65,16 +65,21 @@ def prune(model):
         field.extend(kept)
 
 
+def has_a_law(node):
+    return node.op_type in LAWS or node.op_type in LAWS_OF_TURNS
+
+
 def nodes_lawful(model, nodes, values):
     """Of these nodes, and in every turn of their bodies that have one with a law."""
     for node in nodes:
         if not lawful(node, values):
             return False
-        has_law = node.op_type == "Loop" or any(n.op_type in LAWS for a in node.attribute if a.HasField("g") for n in all_nodes(a.g))
+        of_turns = LAWS_OF_TURNS.get(node.op_type)
+        has_law = of_turns or any(has_a_law(n) for a in node.attribute if a.HasField("g") for n in all_nodes(a.g))
         steps = inside.steps(model, node, values) if has_law else []
         if has_law and node.op_type == "If" and not steps:  # alone, with sizes that are told, the engine refuses it
             return False
-        if node.op_type == "Loop" and not turns_agree(node, steps):
+        if of_turns and not of_turns(node, steps):
             return False
         for body, inner in steps:
             if not nodes_lawful(model, body.node, inner):
@@ -85,7 +90,7 @@ def nodes_lawful(model, nodes, values):
 def all_lawful(model, feeds):
     """Whether all nodes stay what the standard says in other sizes."""
     model = inside.inlined(model)
-    if not any(n.op_type in LAWS for n in all_nodes(model.graph)):
+    if not any(has_a_law(n) for n in all_nodes(model.graph)):
         return True
     return nodes_lawful(model, model.graph.node, judge.known_values(model, feeds))
 

@@ -362,6 +362,15 @@ def sizes_as_declared():
         assert graph.as_declared(case.model, case.wanted[0]) == few_fit and graph.as_declared(case.model, more) == more_fit
 
 
+def judged_mistake(model, feeds, level):
+    """What refusals.py says of a whole model that the engine refuses or fails to run."""
+    try:
+        graph.run_model(model, feeds, level)
+    except Exception as why:
+        return refusals.engine_mistake(model, str(why))
+    raise AssertionError("mended: the entry can go")
+
+
 def branches_put_in_place():
     """A Scan whose first output goes into a Shape that becomes a constant, and whose second into an If that does: from level 1 on the engine drops it."""
     body = h.make_graph([h.make_node("Add", ["c", "r"], ["o"]), h.make_node("Tanh", ["x"], ["t"])], "body", [h.make_tensor_value_info(n, T.FLOAT, None) for n in "cr"],
@@ -371,11 +380,7 @@ def branches_put_in_place():
              h.make_node("Shape", ["state"], ["s"]), h.make_node("Gather", ["s", "one"], ["n"]), h.make_node("Cast", ["n"], ["f"], to=T.FLOAT),
              h.make_node("Neg", ["p"], ["q"]), h.make_node("Mul", ["q", "f"], ["y"])]
     case = case_of(nodes, dict(x=np.ones((6, 3), "f4")), ["y"], [("rows", np.ones((1, 6, 3), "f4")), ("on", np.array(False)), ("one", np.array(1))])
-    try:
-        graph.run_model(case.model, case.sets[0], 1)
-        assert False, "mended: the entry can go"
-    except Exception as why:
-        assert refusals.engine_mistake(case.model, str(why)), why
+    assert judged_mistake(case.model, case.sets[0], 1)
     case.model.graph.node[1].input[0] = "given"
     assert not refusals.engine_mistake(case.model, "Node input 'stack' is not a graph input, initializer, or output of a previous node")
 
@@ -388,11 +393,7 @@ def branches_put_in_bodies():
              h.make_node("Add", ["p", "f"], ["r"])]
     body = h.make_graph(inner, "body", [], [info("r")], [nh.from_array(np.array(True), "on")])
     case = case_of([h.make_node("If", ["c"], ["y"], then_branch=body, else_branch=one("Abs"))], dict(x=f4(1, 2), c=np.array(True)), ["y"])
-    try:
-        graph.run_model(case.model, case.sets[0], 1)
-        assert False, "mended: the entry can go"
-    except Exception as why:
-        assert refusals.engine_mistake(case.model, str(why)), why
+    assert judged_mistake(case.model, case.sets[0], 1)
 
 
 def splits_taken_for_one():
@@ -510,11 +511,7 @@ def refused_by_the_engine(nodes, arrays, level, dims=(), opset=18):
     for i, names in dims:
         for dim, name in zip(case.model.graph.input[i].type.tensor_type.shape.dim, names):
             dim.dim_param = name
-    try:
-        graph.run_model(case.model, arrays, level)
-    except Exception as why:
-        return refusals.engine_mistake(case.model, str(why))
-    raise AssertionError("mended: the entry can go")
+    return judged_mistake(case.model, arrays, level)
 
 
 def doubles_clipped():

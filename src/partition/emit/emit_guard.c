@@ -200,12 +200,13 @@ static tsr_value *filled(struct part *part, tsr_value *sizes, int rank, tsr_dtyp
 {
     const struct str any = {0};
     tsr_value *full;
-    if (part->draft->opset < CONSTANT_OF_SHAPE)
+    if (part->draft->opset < CONSTANT_OF_SHAPE) {
         full = tsr__part_node(part, "Tile", any, 2, number_of_rank(part, value, rank), sizes);
-    else
+    } else {
         full = tsr__part_node(part, "ConstantOfShape", any, 1, sizes);
-    if (value != 0 && part->draft->opset >= CONSTANT_OF_SHAPE)
-        full = tsr__part_node(part, "Add", any, 2, full, number_of_rank(part, value, 0));
+        if (value != 0)
+            full = tsr__part_node(part, "Add", any, 2, full, number_of_rank(part, value, 0));
+    }
     if (!full || type == TSR_FLOAT)
         return full;
     return tsr__part_cast(part, full, type, any);
