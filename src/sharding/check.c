@@ -28,9 +28,11 @@
 // What is known of a declared configuration while all nodes are walked.
 struct config_state {
     const tsr_config *config;
-    uint32_t seen_at;   // mark of the node that had an entry for it last
-    int64_t last_stage; // in file order; -1: none yet
-    bool descends;      // some stage is below one before it
+    uint32_t seen_at;       // mark of the node that had an entry for it last
+    int64_t last_stage;     // in file order; -1: none yet
+    bool descends;          // some stage is below one before it
+    bool places;            // a spec of a staged node names another device than that of its stage
+    const tsr_node *beyond; // the first whose stage is no index of a device; NULL: none
 };
 
 // Of this node it was said that it runs whole.
@@ -328,6 +330,10 @@ static void check_stage(struct check *check, const tsr_node *node, const tsr_nod
     } else if (state) {
         state->descends |= stage < state->last_stage;
         state->last_stage = stage;
+        state->places |= tsr_node_graph(node) == tsr_model_graph(check->model) &&
+                         tsr__names_other_device(nc, stage);
+        if (!state->beyond && stage >= tsr_config_devices(state->config))
+            state->beyond = node;
     }
 }
 
@@ -428,6 +434,19 @@ struct reach {
 };
 
 // reach->stage counts from 1, messages from 0.
+static void report_return(struct check *check, const tsr_node *node, const tsr_config *config,
+                          const tsr_value *value, int64_t stage, const struct reach *reach)
+{
+    struct place at = place_entry(node, config);
+    at.value = tsr__value_str(value);
+    tsr__diag(check->session, DIAG_stage_return, &at, NULL,
+              "stage %lld reads '" STR_FMT "' of stage %lld: stages %lld to %lld do not overlap "
+              "when runs follow one another",
+              (long long)stage, STR_ARG(at.value), (long long)reach->stage - 1, (long long)stage,
+              (long long)reach->stage - 1);
+}
+
+// reach->stage counts from 1, messages from 0.
 static void report_order(struct check *check, const tsr_node *node, const tsr_config *config,
                          const tsr_value *value, int64_t stage, const struct reach *reach)
 {
@@ -444,7 +463,8 @@ static void report_order(struct check *check, const tsr_node *node, const tsr_co
         STR_ARG(from.op), (long long)reach->stage - 1);
 }
 
-// Follows the stages of one configuration along the data, through nodes that have none.
+// Follows the stages of one configuration along the data, through nodes that have none. A value of a
+// later stage is an error at each node; with device names it is one note.
 static void walk_stages(struct check *check, const tsr_config *config, struct reach *reach)
 {
     struct str name = str_of(tsr_config_name(config));
@@ -461,6 +481,10 @@ static void walk_stages(struct check *check, const tsr_config *config, struct re
                 r = &reach[tsr__value_id(value)];
             if (!r || r->stage <= latest.stage)
                 continue;
+            if (own >= 0 && tsr_config_device_name_count(config)) {
+                report_return(check, node, config, value, own, r);
+                return;
+            }
             if (own >= 0) {
                 report_order(check, node, config, value, own, r);
                 break; // once for each node
@@ -473,6 +497,16 @@ static void walk_stages(struct check *check, const tsr_config *config, struct re
     }
 }
 
+// Where stage k is device k of the list of names, every stage must be an index of that list.
+static void check_stages_have_devices(struct check *check, const struct config_state *state)
+{
+    if (!tsr_config_device_name_count(state->config) || state->places || !state->beyond)
+        return;
+    struct place at = place_entry(state->beyond, state->config);
+    tsr__diag_stage_beyond(check->session, &at, stage_of(state->beyond, at.configuration),
+                           state->config);
+}
+
 // Where the stages of a configuration never fall in file order, no value can run against them.
 // One array serves all walks: each clears it first.
 static bool check_stages(struct check *check)
@@ -480,6 +514,7 @@ static bool check_stages(struct check *check)
     struct reach *reach = NULL;
     size_t walks = 0;
     for (size_t i = 0; i < check->n_states; i++) {
+        check_stages_have_devices(check, &check->states[i]);
         if (!check->states[i].descends)
             continue;
         if (!reach)

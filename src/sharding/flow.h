@@ -25,9 +25,14 @@ struct stages {
     bool **on;                // by place: devices
     struct stage_of *of_node; // by node id
 };
-// False: out of memory, or more than can be followed (finding).
+// False: out of memory, more than can be followed, or a stage without a device (error).
 bool tsr__stages_find(struct arena *arena, tsr_model *model, const tsr_config *config,
                       struct stages *stages);
+// A spec of the entry names a device other than `device`.
+bool tsr__names_other_device(const tsr_node_config *nc, int64_t device);
+// Reports that `stage` is beyond the list of device names.
+void tsr__diag_stage_beyond(tsr_session *session, const struct place *at, int64_t stage,
+                            const tsr_config *config);
 // Devices that a node may run on; NULL: all. explicit_specs: it has specs, which then decide unless
 // it has a stage of its own too.
 const bool *tsr__stages_devices(const struct stages *stages, const tsr_node *node,

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// stage_devices.c - pipeline stages: which devices each node may run on.
+// stage_devices.c - finds the devices that each node may run on from its pipeline stage.
 //
-// The distinct numbers in use, ascending, are the stages in line. The devices of a stage are those
-// that the specs of its nodes name. Where no stage has specs and the highest number is that of the
-// last device, stage k is device k, gaps included; else the devices that no stage names are dealt
-// out in equal runs. A node without a stage goes with the latest stage that it depends on; one that
-// depends on none may run anywhere. Knows no layouts beyond the devices they name.
+// If the configuration names its devices, stage k runs on device k of that list, unless a spec of a
+// staged node names another device. Otherwise a stage runs on the devices that its specs name.
+// Stages without such specs:
+//   - stage k runs on device k if no spec names a device and the highest stage is the last device;
+//   - else they get, in ascending order, equal runs of the devices that no spec names.
+// A node without a stage runs with the latest stage that it depends on; a node that depends on no
+// stage may run anywhere.
 //
-//     4 devices, stages 0 and 1, no specs:   stage 0 has devices 0 and 1, stage 1 has 2 and 3
-//     4 devices, stages 0 and 3, no specs:   stage 0 has device 0, stage 3 has device 3
+//     CPU,NPU,GPU,DSP, stages 0 and 1, no specs:        stage 0: CPU;     stage 1: NPU
+//     4 devices, stages 0 and 1, no specs, no names:    stage 0: 0 and 1; stage 1: 2 and 3
+//     4 devices, stages 0 and 3, no specs, no names:    stage 0: 0;       stage 3: 3
 #include "sharding/flow.h"
 
 #include <stdlib.h>
@@ -81,6 +84,30 @@ static bool add_specs(struct stages *stages, bool *on, const tsr_node_config *nc
     return any;
 }
 
+static bool group_is(const tsr_spec *spec, int64_t key, int64_t device)
+{
+    for (size_t group = 0; group < tsr_spec_group_count(spec); group++) {
+        const int64_t *members;
+        size_t n;
+        if (tsr_spec_group(spec, group, &members, &n) == key)
+            return n == 1 && members[0] == device;
+    }
+    return key == device;
+}
+
+bool tsr__names_other_device(const tsr_node_config *nc, int64_t device)
+{
+    for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++) {
+        const tsr_spec *spec = tsr_node_config_spec(nc, i);
+        const int64_t *devices;
+        size_t n = tsr_spec_devices(spec, &devices);
+        for (size_t k = 0; k < n; k++)
+            if (!group_is(spec, devices[k], device))
+                return true;
+    }
+    return false;
+}
+
 // The devices that no stage names by its specs, ascending; where every device is named, all of them.
 static size_t free_devices(const struct stages *stages, const bool *named, int64_t *out)
 {
@@ -121,18 +148,44 @@ static void deal_devices(struct stages *stages, const bool *named, const int64_t
     }
 }
 
-// Devices of the stages that name none by specs.
-// False: out of memory.
-static bool default_devices(struct stages *stages, struct arena *arena, const bool *named)
+// Error for a stage beyond the list of device names.
+void tsr__diag_stage_beyond(tsr_session *session, const struct place *at, int64_t stage,
+                            const tsr_config *config)
+{
+    tsr__diag(session, DIAG_stage_range, at,
+              "use the index of a device name as the stage, name more devices, or name devices in "
+              "shardings",
+              "pipeline stage %lld has no device: configuration '%s' names %zu devices, and stage "
+              "k runs on device k of that list",
+              (long long)stage, tsr_config_name(config), tsr_config_device_name_count(config));
+}
+
+// Stage k runs on device k. Returns false, with an error, if there are fewer devices.
+static bool use_device_per_stage(struct stages *stages, tsr_session *session,
+                                 const tsr_config *config)
+{
+    int64_t highest = stages->numbers[stages->n - 1];
+    if (highest >= stages->n_all) {
+        struct place at = PLACE_NONE;
+        at.configuration = str_of(tsr_config_name(config));
+        tsr__diag_stage_beyond(session, &at, highest, config);
+        return false;
+    }
+    for (size_t k = 0; k < stages->n; k++)
+        stages->on[k][stages->numbers[k]] = true;
+    return true;
+}
+
+// Finds the devices of the stages that name none by specs.
+// Returns false if out of memory, or if a stage has no device (error).
+static bool default_devices(struct stages *stages, struct arena *arena, const tsr_config *config,
+                            const bool *named)
 {
     bool any_named = false;
     for (size_t k = 0; k < stages->n; k++)
         any_named |= named[k];
-    if (!any_named && stages->numbers[stages->n - 1] == stages->n_all - 1) {
-        for (size_t k = 0; k < stages->n; k++)
-            stages->on[k][stages->numbers[k]] = true;
-        return true;
-    }
+    if (!any_named && stages->numbers[stages->n - 1] == stages->n_all - 1)
+        return use_device_per_stage(stages, arena->session, config);
     int64_t *devices = ARENA_ARRAY(arena, int64_t, (size_t)stages->n_all);
     if (!devices)
         return false;
@@ -180,6 +233,7 @@ static bool follow_nodes(struct stages *stages, struct arena *arena, tsr_model *
 {
     int *of_value = ARENA_ARRAY(arena, int, tsr__model_value_ids(model) + 1); // plus 1
     bool *named = ARENA_ARRAY(arena, bool, stages->n + 1);
+    bool by_name = tsr_config_device_name_count(config) > 0;
     if (!of_value || !named)
         return false;
     for (tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node;
@@ -191,13 +245,17 @@ static bool follow_nodes(struct stages *stages, struct arena *arena, tsr_model *
         else
             at = latest_of(node, of_value);
         stages->of_node[tsr__node_id(node)] = (struct stage_of){at, own >= 0};
-        if (own >= 0)
+        if (own >= 0) {
             named[at] |= add_specs(stages, stages->on[at], entry_of(node, config));
+            by_name = by_name && !tsr__names_other_device(entry_of(node, config), own);
+        }
         for (size_t k = 0; k < tsr_node_output_count(node); k++)
             if (tsr_node_output(node, k))
                 of_value[tsr__value_id(tsr_node_output(node, k))] = at + 1;
     }
-    return default_devices(stages, arena, named);
+    if (by_name)
+        return use_device_per_stage(stages, arena->session, config);
+    return default_devices(stages, arena, config, named);
 }
 
 // Neighbours in one stage are taken once on the way, which is nearly all there is to sort.

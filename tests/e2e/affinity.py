@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stages of named devices: stage k runs on device k of the list, and the data may return to an earlier device. Random graphs
+with branches, If, Loop, sequences, values that skip stages and outputs on several devices: every command accepts them, results
+are right, runs in flight do not deadlock.
+
+usage: affinity.py TESSERA GRAPHS SEED"""
+import json, os, random, subprocess, sys, tempfile
+
+import numpy as np
+import onnx
+from onnx import TensorProto as T, helper as h, numpy_helper as nh
+
+TESSERA = os.path.abspath(sys.argv[1])
+NAMES = ["CPU", "NPU", "GPU", "DSP"]
+MAP = [w for name in NAMES[1:] for w in ("--map-device", name + "=CPU")]
+failed = 0
+
+
+def case(name, ok, why=""):
+    global failed
+    failed += not ok
+    print("%s e2e affinity %s" % ("ok" if ok else "not ok", name))
+    if not ok:
+        print("#", str(why)[-900:])
+
+
+def tessera(*words):
+    try:
+        p = subprocess.run([TESSERA, *map(str, words)], capture_output=True, text=True, timeout=100)
+        return p.returncode, p.stdout, p.stderr
+    except subprocess.TimeoutExpired:
+        return -1, "", "does not end: " + " ".join(map(str, words))
+
+
+def info(name, shape=(4, 6)):
+    return h.make_tensor_value_info(name, T.FLOAT, shape)
+
+
+def branch(op, value, out):
+    return h.make_graph([h.make_node(op, [value], [out])], out, [], [info(out)])
+
+
+def body():
+    """One turn of a Loop: adds the outer value x to what it carries."""
+    nodes = [h.make_node("Add", ["carried", "x"], ["next"]), h.make_node("Identity", ["go"], ["goes"])]
+    ints, bools = (lambda n: h.make_tensor_value_info(n, T.INT64, [])), (lambda n: h.make_tensor_value_info(n, T.BOOL, []))
+    return h.make_graph(nodes, "body", [ints("turn"), bools("go"), info("carried")], [bools("goes"), info("next")])
+
+
+def random_nodes(dice, count):
+    """Each node reads values that any earlier one made; the last three and some others are outputs."""
+    nodes, values = [], ["x", "z"]
+    for k in range(count):
+        a, b, out = dice.choice(values[-3:]), dice.choice(values), "v%d" % k
+        kind = dice.choice(["unary", "unary", "binary", "binary", "matmul", "if", "loop", "list"])
+        if kind == "unary":
+            made = [h.make_node(dice.choice(["Relu", "Neg", "Tanh", "Sigmoid"]), [a], [out])]
+        elif kind == "binary":
+            made = [h.make_node(dice.choice(["Add", "Mul", "Sub"]), [a, b], [out])]
+        elif kind == "matmul":
+            made = [h.make_node("MatMul", [a, "w"], [out])]
+        elif kind == "if":
+            made = [h.make_node("If", ["yes"], [out], then_branch=branch("Relu", a, "t%d" % k), else_branch=branch("Neg", b, "e%d" % k))]
+        elif kind == "loop":
+            made = [h.make_node("Loop", ["turns", "", a], [out], body=body())]
+        else:
+            made = [h.make_node("SequenceConstruct", [a, b], ["s%d" % k]), h.make_node("SequenceAt", ["s%d" % k, "one"], [out])]
+        nodes += made
+        values.append(out)
+    outputs = sorted({*values[-3:], dice.choice(values[2:])})
+    return nodes, outputs
+
+
+def save(path, nodes, outputs, devices, stages):
+    """stages: for each node its stage, or None."""
+    inits = [nh.from_array(np.array(v), k) for k, v in (("yes", True), ("turns", np.int64(2)), ("one", np.int64(1)))]
+    inits.append(nh.from_array((np.arange(36).reshape(6, 6) % 5 / 8).astype("f4"), "w"))
+    for k, node in enumerate(nodes):
+        node.name = "n%d" % k
+    m = h.make_model(h.make_graph(nodes, "g", [info("x"), info("z")], [info(o) for o in outputs], inits), ir_version=11, opset_imports=[h.make_opsetid("", 18)])
+    m.configuration.add(name="c", num_devices=devices, device=NAMES[:devices])
+    for node, stage in zip(m.graph.node, stages):
+        if stage is not None:
+            node.device_configurations.add(configuration_id="c").pipeline_stage = stage
+    onnx.save(m, path)
+    return m
+
+
+def check_places(name, m, parts):
+    """Every staged node is on its device and on no other, as onnx reads the rank files."""
+    devices = json.load(open(parts + "/manifest.json"))["devices"]
+    ranks = [onnx.load(os.path.join(parts, d["file"]), load_external_data=False) for d in devices]
+    case(name + ": names of devices", [d["device"] for d in devices] == list(m.configuration[0].device), devices)
+    wrong = []
+    for node in m.graph.node:
+        for entry in node.device_configurations:
+            have = [r for r, p in enumerate(ranks) if any(x.name == node.name and x.op_type == node.op_type for x in p.graph.node)]
+            if have not in ([], [entry.pipeline_stage]):  # none: no output needs it
+                wrong.append((node.name, entry.pipeline_stage, have))
+    case(name + ": stage k is device k", not wrong, wrong)
+
+
+def check_model(name, d, m, f):
+    rc, out, err = tessera("verify", f, *MAP, "--json")
+    case(name + ": verify", rc == 0 and json.loads(out)["ok"], "exit %d %s %s" % (rc, out, err))
+    rc, out, err = tessera("infer", f, "-o", d + "/inferred.onnx")
+    case(name + ": infer", rc == 0, err)
+    rc, out, err = tessera("verify", d + "/inferred.onnx", *MAP, "--json")
+    case(name + ": what infer writes verifies", rc == 0 and json.loads(out)["ok"], "exit %d %s %s" % (rc, out, err))
+    rc, out, err = tessera("partition", f, "-o", d + "/parts", "--force")
+    case(name + ": partition", rc == 0, err)
+    if rc == 0:
+        check_places(name, m, d + "/parts")
+        transport = "shm" if name.startswith("chain") else "threads"
+        rc, out, err = tessera("bench", d + "/parts", *MAP, "--transport", transport, "--seconds", "0.15", "--in-flight", "3", "--json")
+        case(name + ": runs in flight", rc == 0 and json.loads(out)["runs_per_s"] > 0, "exit %d %s %s" % (rc, out, err))
+    rc, out, err = tessera("simulate", f, "--requests", "3", "--json")
+    case(name + ": simulate", rc == 0 and json.loads(out)["seconds"] > 0, "exit %d %s" % (rc, err))
+    rc, out, err = tessera("report", f, "-o", d + "/page.html")
+    case(name + ": report", rc == 0, err)
+
+
+def chain(path, names, stages):
+    nodes = [h.make_node(op, ["x" if k == 0 else "v%d" % (k - 1)], ["v%d" % k]) for k, op in enumerate(["Relu", "Neg", "Abs", "Tanh"][:len(stages)])]
+    return save(path, nodes, ["v%d" % (len(stages) - 1)], len(names), stages)
+
+
+def findings(f):
+    rc, out, err = tessera("check", f, "--json")
+    doc = json.loads(out)
+    return rc, [x["code"] for x in doc["findings"] if x["code"].startswith("stage")], doc
+
+
+def rules_of_stages(d):
+    f = d + "/chain.onnx"
+    for stages, devices, want in (([0, 1, 2, 0], 3, ["stage-return"]), ([0, 0, 1, 1], 4, []), ([1, 1, 1, 1], 3, []), ([2, 1, 0, 3], 4, ["stage-return"])):
+        m = chain(f, NAMES[:devices], stages)
+        rc, codes, doc = findings(f)
+        case("check %s" % stages, rc == 0 and codes == want, doc)
+        check_model("chain %s" % stages, d, m, f)
+    chain(f, NAMES[:2], [0, 1, 2, 3])
+    rc, codes, doc = findings(f)
+    case("a stage beyond the list", rc == 1 and codes == ["stage-range"] and doc["findings"][0]["node"] == "n2", doc)
+    for words in (("partition", f, "-o", d + "/none"), ("verify", f), ("infer", f, "-o", d + "/none.onnx"), ("simulate", f)):
+        rc, out, err = tessera(*words)
+        case("... %s refuses it" % words[0], rc == 1 and "stage 2 has no device" in err and not os.path.exists(words[-1]) or words[-1] == f and rc == 1, "exit %d %s" % (rc, err))
+    # Shardings may name other devices: here stage 1 has two of them. Without names, a stage must not read a later one.
+    m = chain(f, NAMES[:4], [0, 1, 2, 0])
+    rc, out, err = tessera("annotate", f, "--config", "c", "--shard", "n1:v0={2,1:1,2}", "--shard", "n2:v2={1:3}", "-o", d + "/spec.onnx")
+    case("shardings that name other devices", rc == 0 and findings(d + "/spec.onnx")[:2] == (0, ["stage-return"]), err)
+    rc, out, err = tessera("verify", d + "/spec.onnx", *MAP)
+    case("... run", rc == 0, err)
+    del m.configuration[0].device[:]
+    onnx.save(m, f)
+    case("no names", findings(f)[:2] == (1, ["stage-order"]))
+
+
+def random_graphs(d, count, seed):
+    for k in range(count):
+        dice = random.Random(seed * 1000 + k)
+        devices = dice.choice([2, 3, 4])
+        nodes, outputs = random_nodes(dice, dice.choice([5, 8, 12]))
+        stages = [dice.choice([None, *range(devices), *range(devices)]) for _ in nodes]
+        f = d + "/random.onnx"
+        check_model("graph %d" % k, d, save(f, nodes, outputs, devices, stages), f)
+
+
+with tempfile.TemporaryDirectory(prefix="tessera-affinity-") as folder:
+    rules_of_stages(folder)
+    random_graphs(folder, int(sys.argv[2]), int(sys.argv[3]))
+sys.exit(1 if failed else 0)
