@@ -235,6 +235,12 @@ static inline size_t size_min(size_t a, size_t b)
         return a;
     return b;
 }
+static inline size_t size_max(size_t a, size_t b)
+{
+    if (a > b)
+        return a;
+    return b;
+}
 static inline int64_t int64_min(int64_t a, int64_t b)
 {
     if (a < b)

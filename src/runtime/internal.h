@@ -399,10 +399,14 @@ tsr_status tsr__tensors_add_foreign(tsr_tensors *tensors, struct str name, tsr_d
 // TSR_UNSUPPORTED with a finding where a tensor, or one of a set (NULL is fine), lies on a GPU.
 tsr_status tsr__tensor_on_host(tsr_session *session, const struct tensor *x);
 tsr_status tsr__tensors_on_host(const tsr_tensors *tensors);
+// A set with many tensors has an index of their names, so that finding one does not read them all.
 struct tsr_tensors {
     tsr_session *session;
     struct tensor **at;
     size_t n, cap;
+    bool indexed;
+    struct map index;   // name -> 1 + place in `at`; only if `indexed`
+    struct arena names; // of the index and of the names in it
 };
 // A tensor of that name with room for its elements, not set.
 tsr_status tsr__tensors_add(tsr_tensors *tensors, struct str name, tsr_dtype type, int rank,
@@ -415,11 +419,13 @@ tsr_status tsr__tensors_add_other(tsr_tensors *tensors, struct str name, tsr_dty
                                   tsr_tensors **out);
 // All tensors of one set into another, in place of those of their names.
 tsr_status tsr__tensors_copy(const tsr_tensors *from, tsr_tensors *to) TSR_MUST_USE;
-// Moves entry i of one set into another of the same session, in place of one of that name.
+// Moves entry i of one set into another of the same session, in place of one of that name. The last entry of `from` takes its place.
 tsr_status tsr__tensors_move(tsr_tensors *from, size_t i, tsr_tensors *to);
 int64_t tsr__tensor_elements(const struct tensor *x);
 struct str tsr__tensor_text(const struct tensor *x, int64_t i); // element i of a tensor of texts
 void tsr__tensor_free(tsr_session *session, struct tensor *x);
+// Drops the index of names: to be called after tensors were taken out of `at`. The next insertion makes it again.
+void tsr__tensors_unindex(tsr_tensors *tensors);
 
 tsr_status tsr__npy_read(tsr_tensors *tensors, struct str name, const char *file, struct str bytes);
 tsr_status tsr__npz_read(tsr_tensors *tensors, const char *file);

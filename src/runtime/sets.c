@@ -28,36 +28,37 @@ static tsr_status absent_set(tsr_session *session, const char *set)
     return TSR_IO;
 }
 
-// The k-th value that a caller gives (inputs without a default) or gets; NULL past the end.
-static tsr_value *port(const tsr_model *model, bool outputs, size_t k)
+// The values that a caller gives (inputs without a default) or gets, in the model's order.
+struct ports {
+    struct arena arena;
+    tsr_value **at;
+    size_t n;
+};
+
+static tsr_status list_ports(const tsr_model *model, bool outputs, struct ports *out)
 {
     const tsr_graph *graph = tsr_model_graph(model);
-    if (!graph)
-        return NULL;
-    if (outputs && k >= tsr_graph_output_count(graph))
-        return NULL;
-    if (outputs)
-        return tsr_graph_output(graph, k);
-    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
-        tsr_value *value = tsr_graph_input(graph, i);
-        if (!tsr_value_initializer(value) && k-- == 0)
-            return value;
+    size_t n = 0;
+    *out = (struct ports){0};
+    tsr__arena_init(&out->arena, tsr_model_session(model));
+    if (graph)
+        n = outputs ? tsr_graph_output_count(graph) : tsr_graph_input_count(graph);
+    out->at = ARENA_ARRAY(&out->arena, tsr_value *, n + 1);
+    for (size_t i = 0; out->at && i < n; i++) {
+        tsr_value *value = outputs ? tsr_graph_output(graph, i) : tsr_graph_input(graph, i);
+        if (outputs || !tsr_value_initializer(value))
+            out->at[out->n++] = value;
     }
-    return NULL;
+    return arena_status(&out->arena);
 }
 
 // numpy has no bfloat16 and no 8-bit floats: their bits come as unsigned integers. The model knows better.
 // A model that wants bfloat16 x and is given uint16 x: the type becomes bfloat16, the bits stay.
-static void retype(tsr_tensors *tensors, const tsr_model *model, bool outputs)
+static void retype(tsr_tensors *tensors, const struct ports *ports)
 {
-    if (!model)
-        return;
-    for (size_t k = 0;; k++) {
-        const tsr_value *value = port(model, outputs, k);
-        if (!value)
-            return;
-        int64_t i = tsr_tensors_find(tensors, tsr_value_name(value));
-        tsr_dtype want = tsr_value_dtype(value);
+    for (size_t k = 0; k < ports->n; k++) {
+        int64_t i = tsr_tensors_find(tensors, tsr_value_name(ports->at[k]));
+        tsr_dtype want = tsr_value_dtype(ports->at[k]);
         if (i < 0 || tsr__npy_has(want))
             continue;
         tsr_dtype have = tensors->at[i]->type;
@@ -70,17 +71,16 @@ static void retype(tsr_tensors *tensors, const tsr_model *model, bool outputs)
 // ---- .npy --------------------------------------------------------------------------------------
 
 // A model with one input names it; else the file's name without its ending does.
-static tsr_status load_npy(tsr_tensors *tensors, const char *file, const tsr_model *model,
-                           bool outputs)
+static tsr_status load_npy(tsr_tensors *tensors, const char *file, const struct ports *ports)
 {
     const char *slash = strrchr(file, '/');
     struct str name = str_of(slash ? slash + 1 : file);
     name.n -= 4; // ".npy"
-    if (model && port(model, outputs, 1))
+    if (ports->n > 1)
         return bad_set(tensors->session, file, STR(""),
                        "one .npy for a model with several; give an .npz");
-    if (model && port(model, outputs, 0))
-        name = str_of(tsr_value_name(port(model, outputs, 0)));
+    if (ports->n == 1)
+        name = str_of(tsr_value_name(ports->at[0]));
     struct mapped map;
     tsr_status st = tsr__file_map(tensors->session, file, &map);
     if (st != TSR_OK)
@@ -172,20 +172,16 @@ static tsr_status load_port(tsr_tensors *tensors, const char *file, const tsr_va
     return TSR_ENGINE;
 }
 
-static tsr_status load_folder(tsr_tensors *tensors, const char *folder, const tsr_model *model,
+static tsr_status load_folder(tsr_tensors *tensors, const char *folder, const struct ports *ports,
                               bool outputs)
 {
     char file[4096];
     struct stat info;
-    if (!model)
-        return bad_set(tensors->session, folder, STR(""),
-                       "names come from a model, and there is none");
-    tsr_value *value;
-    for (size_t k = 0; (value = port(model, outputs, k)) != NULL; k++) {
+    for (size_t k = 0; k < ports->n; k++) {
         snprintf(file, sizeof file, "%s/%s_%zu.pb", folder, outputs ? "output" : "input", k);
         if (stat(file, &info) != 0)
             break; // fewer files than inputs: whoever runs says what is missing
-        tsr_status st = load_port(tensors, file, value, outputs);
+        tsr_status st = load_port(tensors, file, ports->at[k], outputs);
         if (st != TSR_OK)
             return st;
     }
@@ -193,18 +189,17 @@ static tsr_status load_folder(tsr_tensors *tensors, const char *folder, const ts
 }
 
 // One file: the model's one input, or a tensor named as the file is.
-static tsr_status load_single(tsr_tensors *tensors, const char *file, const tsr_model *model)
+static tsr_status load_single(tsr_tensors *tensors, const char *file, const struct ports *ports)
 {
     char name[256];
     const char *slash = strrchr(file, '/');
     const char *base = slash ? slash + 1 : file;
     snprintf(name, sizeof name, "%.*s", (int)(strlen(base) - strlen(".pb")), base);
-    if (model && port(model, false, 1))
+    if (ports->n > 1)
         return bad_set(tensors->session, file, STR(""),
                        "one .pb for a model with several inputs; give a folder or an .npz");
-    tsr_value *value = model ? port(model, false, 0) : NULL;
-    if (value)
-        return load_port(tensors, file, value, false);
+    if (ports->n == 1)
+        return load_port(tensors, file, ports->at[0], false);
     return load_pb(tensors, file, name, -1, TSR_UNDEFINED);
 }
 
@@ -272,21 +267,6 @@ static bool fill(struct tensor *x, struct dice *dice)
     return true;
 }
 
-// Finds ",name:2x3" in the set; the shape's text, or an empty view.
-static struct str shape_for(struct str list, struct str name)
-{
-    for (size_t i = 0; i + name.n + 1 < list.n; i++) {
-        if (list.p[i] != ',' || memcmp(list.p + i + 1, name.p, name.n) != 0 ||
-            list.p[i + 1 + name.n] != ':')
-            continue;
-        const char *start = list.p + i + name.n + 2, *end = start;
-        while (end < list.p + list.n && *end != ',')
-            end++;
-        return (struct str){start, (size_t)(end - start)};
-    }
-    return (struct str){NULL, 0};
-}
-
 #define MAX_RANK 64
 
 // "2x3" or "" (a scalar)
@@ -305,97 +285,192 @@ static bool read_shape(struct str text, int *rank, int64_t *dims)
     return text.n == 0 || text.p[text.n - 1] != 'x';
 }
 
-// ",batch=2" in the set; -1: it is not there.
-static int64_t size_for(struct str list, struct str symbol)
+// What a random set says after its seed, ",x:2x3,batch=2": shapes of inputs and sizes of symbols.
+// Names may contain commas, so an entry may have been split into parts that are joined again.
+struct given_sizes {
+    struct arena *arena;
+    struct map names;  // of all inputs -> value
+    struct map shapes; // input -> struct str *, the first that is given
+    struct map sizes;  // symbol -> int64_t *; a shape of an input that has the symbol comes first
+    size_t commas;     // most commas in one name or symbol
+};
+
+#define MAX_COMMAS 16 // in a name that a set can give a size to
+
+static size_t count_commas(struct str text)
 {
-    int64_t size;
-    for (size_t i = 0; i + symbol.n + 1 < list.n; i++) {
-        if (list.p[i] != ',' || memcmp(list.p + i + 1, symbol.p, symbol.n) != 0 ||
-            list.p[i + 1 + symbol.n] != '=')
-            continue;
-        size_t begin = i + symbol.n + 2, end = begin;
-        while (end < list.n && list.p[end] != ',')
-            end++;
-        if (tsr__str_int((struct str){list.p + begin, end - begin}, &size) && size >= 0)
-            return size;
-    }
-    return -1;
+    size_t n = 0;
+    for (size_t i = 0; i < text.n; i++)
+        n += text.p[i] == ',';
+    return n;
 }
 
-// The size that a shape in the set gives to this symbol at another input; -1: none does.
-static int64_t size_elsewhere(struct str list, const tsr_model *model, struct str symbol)
+static void add_name(struct given_sizes *given, const tsr_value *value)
+{
+    struct str name = tsr__value_str(value);
+    void **slot = tsr__map_at(&given->names, name);
+    if (slot && !*slot)
+        *slot = (void *)(uintptr_t)value;
+    given->commas = size_max(given->commas, count_commas(name));
+    for (int axis = 0; axis < tsr_value_rank(value); axis++)
+        given->commas =
+            size_max(given->commas, count_commas(str_of(tsr_value_dim(value, axis).symbol)));
+}
+
+// Reads the number that the symbol gets, unless it has one already.
+static void add_size(struct given_sizes *given, struct str symbol, int64_t size)
+{
+    void **slot = tsr__map_at(&given->sizes, symbol);
+    if (!slot || *slot)
+        return;
+    int64_t *kept = ARENA_NEW(given->arena, int64_t);
+    if (kept)
+        *kept = size;
+    *slot = kept;
+}
+
+static void add_shape(struct given_sizes *given, struct str name, struct str shape)
+{
+    void **slot = tsr__map_at(&given->shapes, name);
+    if (!slot || *slot)
+        return;
+    struct str *kept = ARENA_NEW(given->arena, struct str);
+    if (kept)
+        *kept = shape;
+    *slot = kept;
+}
+
+// The sizes that the shape of an input gives to its symbols.
+static void add_symbols(struct given_sizes *given, const tsr_value *value)
 {
     int64_t dims[MAX_RANK];
     int rank;
-    for (size_t k = 0; port(model, false, k); k++) {
-        const tsr_value *value = port(model, false, k);
-        struct str given = shape_for(list, tsr__value_str(value));
-        if (!given.p || !read_shape(given, &rank, dims) || rank != tsr_value_rank(value))
-            continue;
-        for (int axis = 0; axis < rank; axis++)
-            if (tsr_value_dim(value, axis).value < 0 &&
-                str_eq(str_of(tsr_value_dim(value, axis).symbol), symbol))
-                return dims[axis];
+    const struct str *shape = tsr__map_get(&given->shapes, tsr__value_str(value));
+    if (!shape || !read_shape(*shape, &rank, dims) || rank != tsr_value_rank(value))
+        return;
+    for (int axis = 0; axis < rank; axis++) {
+        struct str symbol = str_of(tsr_value_dim(value, axis).symbol);
+        if (tsr_value_dim(value, axis).value < 0 && symbol.n)
+            add_size(given, symbol, dims[axis]);
     }
-    return -1;
 }
 
-// The shape that the model says. Sizes that are open are those of their symbol in the set, where it has one there, else 1.
-static void usual_shape(const tsr_model *model, struct str list, const tsr_value *value, int rank,
+// One entry of the list: from the comma at `from` to `end`, and where the last colon and the last
+// equals sign in it are; 0: there is none.
+struct entry {
+    size_t from, end, colon, equals;
+};
+
+static struct entry next_entry(struct str list, size_t from)
+{
+    struct entry entry = {.from = from, .end = from + 1};
+    for (; entry.end < list.n && list.p[entry.end] != ','; entry.end++) {
+        if (list.p[entry.end] == ':')
+            entry.colon = entry.end;
+        if (list.p[entry.end] == '=')
+            entry.equals = entry.end;
+    }
+    return entry;
+}
+
+// The comma before the one at `at`; SIZE_MAX: there is none.
+static size_t comma_before(struct str list, size_t at)
+{
+    while (at-- > 0)
+        if (list.p[at] == ',')
+            return at;
+    return SIZE_MAX;
+}
+
+// False: no input has this name, whatever number of parts it has.
+static bool take_shape(struct given_sizes *given, struct str list, struct entry entry)
+{
+    struct str shape = {list.p + entry.colon + 1, entry.end - entry.colon - 1};
+    bool found = false;
+    size_t from = entry.from;
+    for (size_t parts = 0; parts <= given->commas && from != SIZE_MAX; parts++) {
+        struct str name = {list.p + from + 1, entry.colon - from - 1};
+        if (tsr__map_get(&given->names, name)) {
+            add_shape(given, name, shape);
+            found = true;
+        }
+        from = comma_before(list, from);
+    }
+    return found;
+}
+
+static void take_size(struct given_sizes *given, struct str list, struct entry entry)
+{
+    int64_t size;
+    struct str number = {list.p + entry.equals + 1, entry.end - entry.equals - 1};
+    size_t from = entry.from;
+    if (!tsr__str_int(number, &size) || size < 0)
+        return;
+    for (size_t parts = 0; parts <= given->commas && from != SIZE_MAX; parts++) {
+        add_size(given, (struct str){list.p + from + 1, entry.equals - from - 1}, size);
+        from = comma_before(list, from);
+    }
+}
+
+// A shape for an input that the model does not have is an error: it would have no effect.
+static tsr_status read_sizes(struct given_sizes *given, tsr_session *session, const char *set,
+                             struct str list, struct ports *ports)
+{
+    struct entry entry;
+    *given = (struct given_sizes){.arena = &ports->arena};
+    tsr__map_init(&given->names, given->arena, ports->n);
+    tsr__map_init(&given->shapes, given->arena, 0);
+    tsr__map_init(&given->sizes, given->arena, 0);
+    for (size_t k = 0; k < ports->n; k++)
+        add_name(given, ports->at[k]);
+    given->commas = size_min(given->commas, MAX_COMMAS);
+    for (size_t from = 0; from < list.n; from = entry.end) {
+        entry = next_entry(list, from);
+        struct str name = {list.p + from + 1, entry.colon - from - 1};
+        if (entry.colon && !take_shape(given, list, entry))
+            return bad_set(session, set, name, "the model has no input of this name");
+    }
+    for (size_t k = 0; k < ports->n; k++)
+        add_symbols(given, ports->at[k]);
+    for (size_t from = 0; from < list.n; from = entry.end) {
+        entry = next_entry(list, from);
+        if (entry.equals)
+            take_size(given, list, entry);
+    }
+    return arena_status(given->arena);
+}
+
+// The shape that the model declares. Open sizes are those of their symbol in the set, or 1.
+static void usual_shape(const struct given_sizes *given, const tsr_value *value, int rank,
                         int64_t *dims)
 {
     for (int axis = 0; axis < rank; axis++) {
         struct str symbol = str_of(tsr_value_dim(value, axis).symbol);
+        const int64_t *size = NULL;
         dims[axis] = tsr_value_dim(value, axis).value;
-        if (dims[axis] < 0 && symbol.n)
-            dims[axis] = size_elsewhere(list, model, symbol);
-        if (dims[axis] < 0 && symbol.n)
-            dims[axis] = size_for(list, symbol);
-        if (dims[axis] < 0)
-            dims[axis] = 1;
+        if (dims[axis] >= 0)
+            continue;
+        if (symbol.n)
+            size = tsr__map_get(&given->sizes, symbol);
+        dims[axis] = size ? *size : 1;
     }
 }
 
-// Names may hold commas, so the last part of one will do.
-static bool names_input(const tsr_model *model, struct str name)
-{
-    for (size_t k = 0; port(model, false, k); k++) {
-        struct str input = tsr__value_str(port(model, false, k));
-        if (input.n >= name.n && memcmp(input.p + input.n - name.n, name.p, name.n) == 0)
-            return true;
-    }
-    return false;
-}
-
-// A shape for an input that the model does not have is a slip of the pen, which would go unseen.
-static tsr_status check_names(tsr_session *session, const char *set, struct str list,
-                              const tsr_model *model)
-{
-    for (size_t i = 0, end; i < list.n; i = end) {
-        size_t colon = 0;
-        for (end = i + 1; end < list.n && list.p[end] != ','; end++)
-            if (list.p[end] == ':')
-                colon = end;
-        struct str name = {list.p + i + 1, colon - i - 1};
-        if (colon && !names_input(model, name))
-            return bad_set(session, set, name, "the model has no input of this name");
-    }
-    return TSR_OK;
-}
-
-static tsr_status random_port(tsr_tensors *tensors, const char *set, struct str list, uint64_t seed,
-                              const tsr_model *model, const tsr_value *value)
+static tsr_status random_port(tsr_tensors *tensors, const char *set,
+                              const struct given_sizes *given, uint64_t seed,
+                              const tsr_value *value)
 {
     int64_t dims[MAX_RANK];
     int rank = tsr_value_rank(value);
-    struct str name = tsr__value_str(value), given = shape_for(list, name);
-    if (given.p && !read_shape(given, &rank, dims))
+    struct str name = tsr__value_str(value);
+    const struct str *shape = tsr__map_get(&given->shapes, name);
+    if (shape && !read_shape(*shape, &rank, dims))
         return bad_set(tensors->session, set, name, "this shape cannot be read");
     if (rank < 0 || rank > MAX_RANK)
         return bad_set(tensors->session, set, name,
                        "the model does not say this input's shape; give it");
-    if (!given.p)
-        usual_shape(model, list, value, rank, dims);
+    if (!shape)
+        usual_shape(given, value, rank, dims);
     struct tensor *x;
     tsr_status st = tsr__tensors_add(tensors, name, tsr_value_dtype(value), rank, dims, &x);
     struct dice dice = {tsr__hash64(name.p, name.n, seed)}; // inputs do not depend on each other
@@ -411,13 +486,11 @@ static tsr_status random_port(tsr_tensors *tensors, const char *set, struct str 
 }
 
 // random, random:7, random:7,x:2x3,batch=2: a seed after a colon, then shapes for inputs that have none, and sizes of symbols.
-static tsr_status load_random(tsr_tensors *tensors, const char *set, const tsr_model *model)
+static tsr_status load_random(tsr_tensors *tensors, const char *set, struct ports *ports)
 {
     struct str rest = str_of(set + strlen("random"));
+    struct given_sizes given;
     int64_t seed = 0;
-    if (!model)
-        return bad_set(tensors->session, set, STR(""),
-                       "shapes come from a model, and there is none");
     if (rest.n && rest.p[0] == ':') {
         size_t n = 1;
         while (n < rest.n && rest.p[n] != ',')
@@ -428,43 +501,36 @@ static tsr_status load_random(tsr_tensors *tensors, const char *set, const tsr_m
     }
     if (rest.n && rest.p[0] != ',')
         return bad_set(tensors->session, set, STR(""), "this set cannot be understood");
-    tsr_status named = check_names(tensors->session, set, rest, model);
-    if (named != TSR_OK)
-        return named;
-    for (size_t k = 0;; k++) {
-        const tsr_value *value = port(model, false, k);
-        if (!value)
-            return TSR_OK;
-        tsr_status st = random_port(tensors, set, rest, (uint64_t)seed, model, value);
-        if (st != TSR_OK)
-            return st;
-    }
+    tsr_status st = read_sizes(&given, tensors->session, set, rest, ports);
+    for (size_t k = 0; st == TSR_OK && k < ports->n; k++)
+        st = random_port(tensors, set, &given, (uint64_t)seed, ports->at[k]);
+    return st;
 }
 
 // ---- all of them -------------------------------------------------------------------------------
 
-static bool is_output(const tsr_model *model, const char *name)
+// Archives may hold inputs and outputs: keep the model's outputs.
+static tsr_status keep_outputs(tsr_tensors *tensors, struct ports *ports)
 {
-    for (size_t k = 0;; k++) {
-        const tsr_value *value = port(model, true, k);
-        if (!value)
-            return false;
-        if (strcmp(tsr_value_name(value), name) == 0)
-            return true;
+    struct map names;
+    tsr__map_init(&names, &ports->arena, ports->n);
+    for (size_t k = 0; k < ports->n; k++) {
+        void **slot = tsr__map_at(&names, tsr__value_str(ports->at[k]));
+        if (slot)
+            *slot = ports->at[k];
     }
-}
-
-// Archives may hold inputs and outputs: keep the model's.
-static void keep_outputs(tsr_tensors *tensors, const tsr_model *model)
-{
+    if (ports->arena.failed)
+        return TSR_NOMEM;
     size_t kept = 0;
     for (size_t i = 0; i < tensors->n; i++) {
-        if (is_output(model, tensors->at[i]->name))
+        if (tsr__map_get(&names, str_of(tensors->at[i]->name)))
             tensors->at[kept++] = tensors->at[i];
         else
             tsr__tensor_free(tensors->session, tensors->at[i]);
     }
     tensors->n = kept;
+    tsr__tensors_unindex(tensors);
+    return TSR_OK;
 }
 
 // "random", "random:7", "random,x:2x3"
@@ -474,39 +540,46 @@ static bool is_random(const char *set)
     return strncmp(set, "random", n) == 0 && strchr(":,", set[n]); // which finds its terminator too
 }
 
-static tsr_status load_numpy(tsr_tensors *tensors, const char *file, const tsr_model *model,
-                             bool outputs)
+static tsr_status load_numpy(tsr_tensors *tensors, const char *file, struct ports *ports,
+                             bool has_model, bool outputs)
 {
     tsr_status st = TSR_OK;
     if (ends_with(file, ".npz"))
         st = tsr__npz_read(tensors, file);
     else if (!outputs)
-        st = load_npy(tensors, file, model, outputs);
-    if (st != TSR_OK)
-        return st;
-    if (outputs && model)
-        keep_outputs(tensors, model);
-    retype(tensors, model, outputs);
-    return TSR_OK;
+        st = load_npy(tensors, file, ports);
+    if (st == TSR_OK && outputs && has_model)
+        st = keep_outputs(tensors, ports);
+    if (st == TSR_OK)
+        retype(tensors, ports);
+    return st;
 }
 
-// Sets without outputs (random, one .npy, one .pb) give none, which is no error.
-static tsr_status load(tsr_tensors *tensors, const char *set, const tsr_model *model, bool outputs)
+// Sets without outputs (random, one .npy, one .pb) give none, which is no error. Without a model there are no ports.
+static tsr_status load(tsr_tensors *tensors, const char *set, struct ports *ports, bool has_model,
+                       bool outputs)
 {
     struct stat info;
     if (is_random(set) && outputs)
         return TSR_OK;
+    if (is_random(set) && !has_model)
+        return bad_set(tensors->session, set, STR(""),
+                       "shapes come from a model, and there is none");
     if (is_random(set))
-        return load_random(tensors, set, model);
+        return load_random(tensors, set, ports);
     if (ends_with(set, ".npz") || ends_with(set, ".npy"))
-        return load_numpy(tensors, set, model, outputs);
-    if (stat(set, &info) == 0 && S_ISDIR(info.st_mode))
-        return load_folder(tensors, set, model, outputs);
+        return load_numpy(tensors, set, ports, has_model, outputs);
+    bool is_folder = stat(set, &info) == 0 && S_ISDIR(info.st_mode);
+    if (is_folder && !has_model)
+        return bad_set(tensors->session, set, STR(""),
+                       "names come from a model, and there is none");
+    if (is_folder)
+        return load_folder(tensors, set, ports, outputs);
     if (!ends_with(set, ".pb"))
         return absent_set(tensors->session, set);
     if (outputs)
         return TSR_OK;
-    return load_single(tensors, set, model);
+    return load_single(tensors, set, ports);
 }
 
 tsr_status tsr_tensors_load(tsr_tensors *tensors, const char *set, const tsr_model *model,
@@ -515,6 +588,7 @@ tsr_status tsr_tensors_load(tsr_tensors *tensors, const char *set, const tsr_mod
     if (!set)
         return tsr__missing(tensors->session, "set");
     tsr_model *whole = NULL;
+    struct ports ports = {0};
     tsr_status st = TSR_OK;
     if (model)
         st = tsr__same_session(tensors->session, tsr_model_session(model), "model");
@@ -522,8 +596,11 @@ tsr_status tsr_tensors_load(tsr_tensors *tensors, const char *set, const tsr_mod
         return st;
     if (model && !outputs)
         st = tsr__whole_inputs(model, &whole);
+    if (st == TSR_OK && model)
+        st = list_ports(whole ? whole : model, outputs, &ports);
     if (st == TSR_OK)
-        st = load(tensors, set, whole ? whole : model, outputs);
+        st = load(tensors, set, &ports, model != NULL, outputs);
+    tsr__arena_free(&ports.arena);
     tsr_model_free(whole);
     return st;
 }

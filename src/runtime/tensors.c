@@ -21,6 +21,7 @@ tsr_status tsr_tensors_new(tsr_session *session, tsr_tensors **out)
     if (!tensors)
         return TSR_NOMEM;
     *tensors = (tsr_tensors){.session = session};
+    tsr__arena_init(&tensors->names, session);
     *out = tensors;
     return TSR_OK;
 }
@@ -41,6 +42,7 @@ void tsr_tensors_free(tsr_tensors *tensors)
     for (size_t i = 0; i < tensors->n; i++)
         tsr__tensor_free(tensors->session, tensors->at[i]);
     tsr__free(tensors->session, tensors->at, tensors->cap * sizeof *tensors->at);
+    tsr__arena_free(&tensors->names);
     tsr__free(tensors->session, tensors, sizeof *tensors);
 }
 
@@ -81,8 +83,46 @@ const void *tsr_tensors_data(const tsr_tensors *tensors, size_t i, size_t *bytes
     return i < tensors->n ? tensors->at[i]->data : NULL;
 }
 
+#define INDEX_LEAST 32 // number of tensors from which on an index is worth its memory
+
+void tsr__tensors_unindex(tsr_tensors *tensors)
+{
+    tensors->indexed = false;
+    tsr__arena_free(&tensors->names);
+}
+
+// The index holds a copy of the name, because a tensor that is replaced takes its own name with it.
+static bool index_name(tsr_tensors *tensors, struct str name, size_t place)
+{
+    struct str copy = tsr__arena_str(&tensors->names, name);
+    void **slot = copy.p ? tsr__map_at(&tensors->index, copy) : NULL;
+    if (slot)
+        *slot = (void *)(uintptr_t)(place + 1);
+    return slot != NULL;
+}
+
+// Before a tensor with a new name is put at the end: makes the index when the set has become large.
+static bool index_new(tsr_tensors *tensors, struct str name)
+{
+    bool ok = true;
+    if (tensors->n + 1 < INDEX_LEAST)
+        return true;
+    if (!tensors->indexed) {
+        tsr__map_init(&tensors->index, &tensors->names, 2 * tensors->n);
+        for (size_t i = 0; ok && i < tensors->n; i++)
+            ok = index_name(tensors, str_of(tensors->at[i]->name), i);
+        tensors->indexed = ok;
+    }
+    ok = ok && index_name(tensors, name, tensors->n);
+    if (!ok)
+        tsr__tensors_unindex(tensors); // an arena that failed keeps failing
+    return ok;
+}
+
 static int64_t find(const tsr_tensors *tensors, struct str name)
 {
+    if (tensors->indexed)
+        return (int64_t)(uintptr_t)tsr__map_get(&tensors->index, name) - 1;
     for (size_t i = 0; i < tensors->n; i++)
         if (str_is(name, tensors->at[i]->name))
             return (int64_t)i;
@@ -159,7 +199,7 @@ static bool grow(tsr_tensors *tensors)
 static tsr_status insert(tsr_tensors *tensors, struct str name, struct tensor *x)
 {
     int64_t old = find(tensors, name);
-    if (old < 0 && !grow(tensors)) {
+    if (old < 0 && (!grow(tensors) || !index_new(tensors, name))) {
         tsr__tensor_free(tensors->session, x);
         return TSR_NOMEM;
     }
@@ -169,12 +209,28 @@ static tsr_status insert(tsr_tensors *tensors, struct str name, struct tensor *x
     return TSR_OK;
 }
 
+// Takes tensor i out of the set; the last one takes its place.
+static struct tensor *take_out(tsr_tensors *tensors, size_t i)
+{
+    struct tensor *x = tensors->at[i], *last = tensors->at[--tensors->n];
+    tensors->at[i] = last;
+    if (!tensors->indexed)
+        return x;
+    void **slot = tsr__map_at(&tensors->index, str_of(last->name));
+    if (slot)
+        *slot = (void *)(uintptr_t)(i + 1);
+    void **gone = tsr__map_at(&tensors->index, str_of(x->name));
+    if (gone)
+        *gone = NULL;
+    if (!slot || !gone)
+        tsr__tensors_unindex(tensors);
+    return x;
+}
+
 // x is in one of both sets or freed, whatever happens.
 tsr_status tsr__tensors_move(tsr_tensors *from, size_t i, tsr_tensors *to)
 {
-    struct tensor *x = from->at[i];
-    from->n--;
-    memmove(&from->at[i], &from->at[i + 1], (from->n - i) * sizeof *from->at);
+    struct tensor *x = take_out(from, i);
     return insert(to, str_of(x->name), x);
 }
 

@@ -245,6 +245,39 @@ def bombs(d):
 
 
 @case
+def overlapping_and_repeated_members(d):
+    """Directories that name the same bytes several times, or one tensor twice."""
+    np.savez(d + "/a.npz", x=np.zeros(100), y=np.ones(100))
+    whole = open(d + "/a.npz", "rb").read()
+    at = [k for k in range(len(whole)) if whole[k : k + 4] == b"PK\1\2"]
+    shared = bytearray(whole)
+    shared[at[1] + 42 : at[1] + 46] = shared[at[0] + 42 : at[0] + 46]
+    twice = whole[: at[1]] + whole[at[1] :].replace(b"y.npy", b"x.npy", 1)
+    for data, why in ((shared, "overlap"), (twice, "two tensors of this name")):
+        open(d + "/b.npz", "wb").write(data)
+        r = load(d + "/b.npz")
+        assert r.status == "MALFORMED" and why in r.text, str(r)
+
+
+@case
+def many_tensors(d):
+    """A set that is large enough for an index of its names."""
+    arrays = {"t%d" % k: np.array([k], "i4") for k in range(500)}
+    np.savez(d + "/a.npz", **arrays)
+    r = load(d + "/a.npz")
+    assert r.status == "OK" and list(r.outputs) == list(arrays) and all(same(r.outputs[k], v) for k, v in arrays.items()), str(r)
+    m = save_model(d + "/m.onnx", [value("t%d" % k, F, ["s%d" % k, "n"]) for k in range(500)])
+    r = load("random,t7:3x5,s9=4", m)
+    assert r.status == "OK" and len(r.outputs) == 500, str(r)
+    assert r.outputs["t7"].shape == (3, 5) and r.outputs["t9"].shape == (4, 5) and r.outputs["t499"].shape[1] == 5
+    commas = save_model(d + "/c.onnx", [value("a,b", F, ["n,m"]), value("c:0", F, ["k"])])
+    r = load("random,a,b:3,c:0:2", commas)
+    assert r.outputs["a,b"].shape == (3,) and r.outputs["c:0"].shape == (2,), str(r)
+    assert load("random,n,m=6", commas).outputs["a,b"].shape == (6,)
+    assert "no input of this name" in load("random,b:3", commas).text
+
+
+@case
 def raw_types(d):
     """bfloat16 and the like go out as bits and come back by the model's word."""
     for kind, bits in ((T.BFLOAT16, "u2"), (T.FLOAT8E4M3FN, "u1")):
