@@ -10,6 +10,7 @@
 #include "runtime/internal.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <zlib.h>
 
 #define END_BYTES     22
@@ -49,6 +50,7 @@ struct member {
     int method, flags;
     uint32_t crc;
     uint64_t packed, size, at;
+    struct str bytes; // in the archive, packed
 };
 
 // Place of the central directory and its number of entries.
@@ -128,8 +130,17 @@ static bool read_entry(struct str z, uint64_t *at, struct member *member)
     return read_extra((struct str){p + CENTRAL_BYTES + name, extra}, member);
 }
 
-// The member's bytes as they lie in the archive.
-static bool member_bytes(struct str z, const struct member *member, struct str *out)
+// The name of the tensor: that of the member without ".npy".
+static struct str tensor_name(const struct member *member)
+{
+    struct str name = member->name;
+    if (name.n > 4 && memcmp(name.p + name.n - 4, ".npy", 4) == 0)
+        name.n -= 4;
+    return name;
+}
+
+// Finds the member's packed bytes in the archive, which begin after its local header.
+static bool find_bytes(struct str z, struct member *member)
 {
     if (member->at > z.n || z.n - member->at < LOCAL_BYTES ||
         memcmp(z.p + member->at, "PK\3\4", 4) != 0)
@@ -138,7 +149,7 @@ static bool member_bytes(struct str z, const struct member *member, struct str *
     uint64_t start = member->at + LOCAL_BYTES + get(p + 26, 2) + get(p + 28, 2);
     if (start > z.n || member->packed > z.n - start)
         return false;
-    *out = (struct str){z.p + start, (size_t)member->packed};
+    member->bytes = (struct str){z.p + start, (size_t)member->packed};
     return true;
 }
 
@@ -173,17 +184,9 @@ static uint32_t crc_of(uint32_t crc, const char *p, size_t n)
 
 // Stored members are read where they are. Packed ones are unpacked into a buffer of the size that
 // the archive claims, which is refused first if deflate could not have packed so well.
-static tsr_status read_member(tsr_tensors *tensors, const char *file, struct str z,
-                              const struct member *member)
+static tsr_status read_member(tsr_tensors *tensors, const char *file, const struct member *member)
 {
-    struct str bytes, name = member->name;
-    if (name.n > 4 && memcmp(name.p + name.n - 4, ".npy", 4) == 0)
-        name.n -= 4;
-    if (!member_bytes(z, member, &bytes) || (member->method != 0 && member->method != 8) ||
-        member->flags & 1)
-        return damaged(tensors->session, file, name,
-                       "a member of the archive is damaged, encrypted or packed in an "
-                       "unknown way");
+    struct str bytes = member->bytes, name = tensor_name(member);
     if (member->method == 0 && member->size == member->packed)
         return crc_of(0, bytes.p, bytes.n) == member->crc
                    ? tsr__npy_read(tensors, name, file, bytes)
@@ -203,21 +206,94 @@ static tsr_status read_member(tsr_tensors *tensors, const char *file, struct str
     return st;
 }
 
-static tsr_status read_archive(tsr_tensors *tensors, const char *file, struct str archive)
+// The directory of an archive, in its order.
+struct directory {
+    tsr_session *session;
+    const char *file;
+    struct str archive;
+    struct member *members;
+    size_t n;
+};
+
+static tsr_status read_directory(struct directory *directory, struct arena *arena)
 {
     uint64_t at = 0, n = 0;
-    if (!find_directory(archive, &at, &n) || n > MAX_MEMBERS)
-        return damaged(tensors->session, file, STR(""), "this is not an .npz file");
+    if (!find_directory(directory->archive, &at, &n) || n > MAX_MEMBERS)
+        return damaged(directory->session, directory->file, STR(""), "this is not an .npz file");
+    directory->members = ARENA_ARRAY(arena, struct member, (size_t)n + 1);
+    if (!directory->members)
+        return TSR_NOMEM;
     for (uint64_t i = 0; i < n; i++) {
-        struct member member;
-        if (!read_entry(archive, &at, &member))
-            return damaged(tensors->session, file, STR(""),
+        struct member *member = &directory->members[directory->n++];
+        if (!read_entry(directory->archive, &at, member))
+            return damaged(directory->session, directory->file, STR(""),
                            "the directory of the archive is damaged");
-        tsr_status st = read_member(tensors, file, archive, &member);
-        if (st != TSR_OK)
-            return st;
+        if (!find_bytes(directory->archive, member) ||
+            (member->method != 0 && member->method != 8) || member->flags & 1)
+            return damaged(directory->session, directory->file, tensor_name(member),
+                           "a member of the archive is damaged, encrypted or packed in an "
+                           "unknown way");
     }
     return TSR_OK;
+}
+
+// Which of two tensors would be meant? An archive from numpy has no name twice.
+static tsr_status refuse_repeated(const struct directory *directory, struct arena *arena)
+{
+    struct map names;
+    tsr__map_init(&names, arena, directory->n);
+    for (size_t i = 0; i < directory->n; i++) {
+        struct member *member = &directory->members[i];
+        void **slot = tsr__map_at(&names, tensor_name(member));
+        if (!slot)
+            return TSR_NOMEM;
+        if (*slot)
+            return damaged(directory->session, directory->file, tensor_name(member),
+                           "the archive has two tensors of this name");
+        *slot = member;
+    }
+    return TSR_OK;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct member *const *x = a, *const *y = b;
+    return ((*x)->at > (*y)->at) - ((*x)->at < (*y)->at);
+}
+
+// Members that share bytes would unpack to any multiple of the file: 100 KB could fill the memory.
+// Without them the sum of all sizes is at most MAX_RATIO times the file.
+static tsr_status refuse_overlapping(const struct directory *directory, struct arena *arena)
+{
+    struct member **order = ARENA_ARRAY(arena, struct member *, directory->n + 1);
+    if (!order)
+        return TSR_NOMEM;
+    for (size_t i = 0; i < directory->n; i++)
+        order[i] = &directory->members[i];
+    qsort(order, directory->n, sizeof *order, by_place);
+    for (size_t i = 1; i < directory->n; i++) {
+        const struct str *before = &order[i - 1]->bytes;
+        if (directory->archive.p + order[i]->at < before->p + before->n)
+            return damaged(directory->session, directory->file, tensor_name(order[i]),
+                           "members of the archive overlap");
+    }
+    return TSR_OK;
+}
+
+static tsr_status read_archive(tsr_tensors *tensors, const char *file, struct str archive)
+{
+    struct directory directory = {tensors->session, file, archive, NULL, 0};
+    struct arena arena;
+    tsr__arena_init(&arena, tensors->session);
+    tsr_status st = read_directory(&directory, &arena);
+    if (st == TSR_OK)
+        st = refuse_repeated(&directory, &arena);
+    if (st == TSR_OK)
+        st = refuse_overlapping(&directory, &arena);
+    for (size_t i = 0; st == TSR_OK && i < directory.n; i++)
+        st = read_member(tensors, file, &directory.members[i]);
+    tsr__arena_free(&arena);
+    return st;
 }
 
 tsr_status tsr__npz_read(tsr_tensors *tensors, const char *file)
