@@ -8,32 +8,41 @@
 
 #include <stdio.h>
 
-// Text of a random set with the shapes of all inputs: "random:7,past_key_values.0.key:1x4x5x32,...".
-static const char *random_set(tsr_folder *folder, uint64_t seed, const tsr_dim_size *sizes,
-                              size_t n_sizes)
+// The size of an open dimension: that of its symbol, or 1.
+static int64_t open_size(const char *symbol, const tsr_dim_size *sizes, size_t n_sizes)
 {
-    const tsr_graph *graph = tsr_model_graph(folder->model);
-    struct str text = tsr__arena_printf(&folder->arena, "random:%llu", (unsigned long long)seed);
+    for (size_t k = n_sizes; k > 0; k--)
+        if (strcmp(sizes[k - 1].name, symbol) == 0)
+            return sizes[k - 1].size;
+    return 1;
+}
+
+// Adds ",NAME:2x3" to the text of a random set.
+static void add_shape(struct text *text, const tsr_value *value, const tsr_dim_size *sizes,
+                      size_t n_sizes)
+{
+    tsr__text_printf(text, ",%s:", tsr_value_name(value));
+    for (int d = 0; d < tsr_value_rank(value); d++) {
+        tsr_dim dim = tsr_value_dim(value, d);
+        int64_t size = dim.value;
+        if (size < 0)
+            size = open_size(dim.symbol, sizes, n_sizes);
+        tsr__text_printf(text, "%s%lld", d ? "x" : "", (long long)size);
+    }
+}
+
+// Writes a random set with the shapes of all inputs: "random:7,past_key_values.0.key:1x4x5x32,...".
+static tsr_status write_random_set(struct text *text, const tsr_model *model, uint64_t seed,
+                                   const tsr_dim_size *sizes, size_t n_sizes)
+{
+    const tsr_graph *graph = tsr_model_graph(model);
+    tsr__text_printf(text, "random:%llu", (unsigned long long)seed);
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
-        if (tsr_value_initializer(value) || tsr_value_rank(value) < 1)
-            continue;
-        text = tsr__arena_printf(&folder->arena, "%s,%s:", text.p, tsr_value_name(value));
-        // Sizes of unnamed open dimensions are 1. The text is made anew with each dimension;
-        // folders have few, and the arena goes with the folder.
-        for (int d = 0; d < tsr_value_rank(value) && text.p; d++) {
-            tsr_dim dim = tsr_value_dim(value, d);
-            int64_t size = 1;
-            if (dim.value >= 0)
-                size = dim.value;
-            for (size_t k = 0; k < n_sizes; k++)
-                if (dim.value < 0 && strcmp(sizes[k].name, dim.symbol) == 0)
-                    size = sizes[k].size;
-            text = tsr__arena_printf(&folder->arena, "%s%s%lld", text.p, d ? "x" : "",
-                                     (long long)size);
-        }
+        if (!tsr_value_initializer(value) && tsr_value_rank(value) >= 1)
+            add_shape(text, value, sizes, n_sizes);
     }
-    return text.p;
+    return text->failed ? TSR_NOMEM : TSR_OK;
 }
 
 // Replaces a tensor of whole numbers by first, first + step, ... (modulo the limit, if there is one).
@@ -78,10 +87,12 @@ tsr_status tsr_folder_inputs(tsr_folder *folder, uint64_t seed, int64_t tokens, 
     tsr_status st = tsr__genai_sizes(folder, tokens, past, &sizes, &n_sizes);
     if (st != TSR_OK)
         return st;
-    const char *set = random_set(folder, seed, sizes, n_sizes);
-    if (!set)
-        return TSR_NOMEM;
-    st = tsr_tensors_load(to, set, folder->model, false);
+    struct text set;
+    tsr__text_init(&set, tsr_model_session(folder->model));
+    st = write_random_set(&set, folder->model, seed, sizes, n_sizes);
+    if (st == TSR_OK)
+        st = tsr_tensors_load(to, set.p, folder->model, false);
+    tsr__text_free(&set);
     if (st != TSR_OK)
         return st;
     st = count_up(to, "input_ids", (int64_t)(seed % 97) + 3, 31, folder->vocabulary);
