@@ -98,6 +98,7 @@ struct rank {
     struct shared_weights *shared; // NULL: none
     bool unpacked;                 // weights stay as they lie in their files
     bool packs_alone;              // shares no packed weights with other ranks
+    bool container_refused;        // packs_alone because the engine refused to share them
     // made by the rank
     struct endpoint *base; // below `endpoint` where ranks may be on GPUs; else NULL
     struct gpu_seat *seat; // this rank is on a GPU

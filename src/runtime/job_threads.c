@@ -225,6 +225,21 @@ static tsr_status describe_ranks(tsr_job *job)
     return job->arena.failed ? TSR_NOMEM : TSR_OK;
 }
 
+// One note for all ranks: they hold the same kernels.
+static void note_unshared_packing(const tsr_job *job)
+{
+    for (int i = 0; i < job->n; i++) {
+        const struct rank *rank = &job->rank_threads[i].rank;
+        if (!rank->container_refused)
+            continue;
+        struct place at = tsr__rank_place(rank);
+        tsr__diag(job->session, DIAG_packed_unshared, &at, NULL,
+                  "a kernel of this model cannot share its packed weights: "
+                  "each rank packs its own copy");
+        return;
+    }
+}
+
 // The order: folder and engine, ranks described, our operators' domain known to the engine,
 // threads. States are named last, on the caller's thread: the ranks have their inputs' names then
 // and wait for work.
@@ -238,9 +253,10 @@ static tsr_status threads_open(tsr_job *job, const char *folder, bool states)
         return st;
     prime(job->engine, tsr__threads_endpoint(job->thread_transport, 0));
     st = start_threads(job);
-    if (st != TSR_OK || !states)
+    if (st != TSR_OK)
         return st;
-    return tsr__ranks_keep_named(job);
+    note_unshared_packing(job);
+    return states ? tsr__ranks_keep_named(job) : TSR_OK;
 }
 
 // ---- runs --------------------------------------------------------------------------------------

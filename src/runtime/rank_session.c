@@ -82,14 +82,29 @@ static tsr_status add_user_ops(struct rank *rank, OrtSessionOptions *options)
 
 // ---- the session -------------------------------------------------------------------------------
 
-// With the container, kernels of all ranks share what one has packed; it is found by contents.
+static bool shares_packed_weights(const struct rank *rank)
+{
+    return rank->shared && rank->shared->packed && !rank->unpacked && !rank->packs_alone;
+}
+
+// With the container, the kernels of all ranks share the weights that one of them has packed.
+//
+// Some kernels pack weights but cannot put them into a container, such as QLinearConv with int8
+// weights whose zero point is 0. ONNX Runtime then refuses the model. Which kernels these are
+// depends on its release and on the CPU, so every refused model is opened again without the
+// container; if that fails too, its error is the one to report.
 static OrtStatus *new_session(struct rank *rank, OrtSessionOptions *options)
 {
     struct engine *engine = rank->engine;
-    if (!rank->shared || !rank->shared->packed || rank->unpacked || rank->packs_alone)
-        return engine->api->CreateSession(engine->env, rank->path, options, &rank->ort);
-    return engine->api->CreateSessionWithPrepackedWeightsContainer(
-        engine->env, rank->path, options, rank->shared->packed, &rank->ort);
+    if (shares_packed_weights(rank)) {
+        OrtStatus *refused = engine->api->CreateSessionWithPrepackedWeightsContainer(
+            engine->env, rank->path, options, rank->shared->packed, &rank->ort);
+        if (!refused)
+            return NULL;
+        engine->api->ReleaseStatus(refused);
+        rank->packs_alone = rank->container_refused = true;
+    }
+    return engine->api->CreateSession(engine->env, rank->path, options, &rank->ort);
 }
 
 // Opens the model; the first session that has our operators is made alone (struct engine).
