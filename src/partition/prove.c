@@ -81,11 +81,27 @@ static void check_sizes(void *data, const struct step *st)
     }
 }
 
+// No engine loads a collective without an element type. Planning refuses such values
+// (steps/convert.c).
+static void check_type(void *data, const struct step *st)
+{
+    struct sizes *sizes = data;
+    if (st->id < 0 || sizes->status != TSR_OK || tsr__step_type(st) != TSR_UNDEFINED)
+        return;
+    struct place at = PLACE_NONE;
+    at.value = st->outputs[0]->item->name;
+    tsr__diag(sizes->draft->session, DIAG_partition_disagrees, &at,
+              "please report this with the model", "%s %lld has no element type", tsr__step_op(st),
+              (long long)st->id);
+    sizes->status = TSR_BUG;
+}
+
 // Before anything is built: what is wrong here would be wrong in every graph.
 tsr_status tsr__sizes_agree(struct draft *draft)
 {
     struct sizes sizes = {draft, TSR_OK};
     tsr__steps_visit(&draft->steps, check_sizes, &sizes);
+    tsr__steps_visit(&draft->steps, check_type, &sizes);
     return sizes.status;
 }
 

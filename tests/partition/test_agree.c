@@ -59,8 +59,8 @@ static void end(struct bench *b, struct pair *p, tsr_status want)
     tsr_model_free(p->parts[1].model);
 }
 
-// One communication of a value [3, 4], cut along its first dimension, among two ranks.
-static tsr_status sizes(struct bench *b, int kind, int64_t rows, int axis)
+// One communication of a value [rows, 4], cut along its first dimension, among two ranks.
+static tsr_status sizes_of(struct bench *b, int kind, int64_t rows, int axis, tsr_dtype type)
 {
     static int64_t devices[2] = {0, 1};
     tsr_dim dims[2] = {{rows, ""}, {4, ""}};
@@ -70,7 +70,7 @@ static tsr_status sizes(struct bench *b, int kind, int64_t rows, int axis)
     struct tile_layout *l = tsr__layout_cut(&b->arena, 2, cuts);
     assert_non_null(l);
     assert_true(tsr__layout_own(&b->arena, l, owners, 2));
-    struct item it = {.name = STR("x"), .rank = 2, .dims = dims};
+    struct item it = {.name = STR("x"), .dtype = type, .rank = 2, .dims = dims};
     struct form f = {.item = &it, .layout = l}, *in = &f;
     struct device_group group = {devices, 2};
     unsigned char live = 1;
@@ -91,6 +91,19 @@ static tsr_status sizes(struct bench *b, int kind, int64_t rows, int axis)
     tsr_status status = tsr__sizes_agree(&p);
     assert_int_equal(tsr_finding_count(b->s), status != TSR_OK);
     return status;
+}
+
+static tsr_status sizes(struct bench *b, int kind, int64_t rows, int axis)
+{
+    return sizes_of(b, kind, rows, axis, TSR_FLOAT);
+}
+
+static void type_unknown(void **state)
+{
+    struct bench *b = *state;
+    assert_int_equal(sizes_of(b, COMM_ALL_GATHER, 4, 0, TSR_INT64), TSR_OK);
+    assert_int_equal(sizes_of(b, COMM_ALL_GATHER, 4, 0, TSR_UNDEFINED), TSR_BUG);
+    assert_true(found(b, "partition-disagrees"));
 }
 
 static void sizes_differ(void **state)
@@ -308,6 +321,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(agreement, setup, teardown),
         cmocka_unit_test_setup_teardown(sizes_differ, setup, teardown),
+        cmocka_unit_test_setup_teardown(type_unknown, setup, teardown),
         cmocka_unit_test_setup_teardown(another_operator, setup, teardown),
         cmocka_unit_test_setup_teardown(another_attribute, setup, teardown),
         cmocka_unit_test_setup_teardown(a_member_is_missing, setup, teardown),

@@ -334,11 +334,6 @@ static struct form *reshard_form(struct draft *draft, struct item *it,
     if (!from)
         return fail(draft, DIAG_partition_refused, it, reader, "run `tessera check` on the model",
                     "this value is read before anything makes it");
-    if (!FIXED_BITS(tsr__carried(it->dtype)) && it->dtype != TSR_STRING)
-        return fail(draft, DIAG_partition_no_tensor, it, reader,
-                    "declare its type in the model's value_info, or keep it where it is made",
-                    "this value must move between devices and is no tensor of numbers, or its type "
-                    "is not known");
     if (!tsr__owns_once(want))
         return fail(draft, DIAG_partition_no_tensor, it, reader, "give each device one shard",
                     "a device owns several shards of this value");
@@ -472,6 +467,12 @@ static struct form *through_all(struct draft *draft, struct item *it,
     return local_form(draft, it, want);
 }
 
+// True if collectives can take values of this type.
+static bool can_travel(const struct item *it)
+{
+    return FIXED_BITS(tsr__carried(it->dtype)) || it->dtype == TSR_STRING;
+}
+
 // There is a form, or no way is left to try.
 static bool is_settled(const struct draft *draft, const struct form *form)
 {
@@ -491,6 +492,11 @@ static struct form *first_way(struct draft *draft, struct item *it, const struct
     form = repeated_form(draft, it, want);
     if (is_settled(draft, form))
         return form;
+    if (!can_travel(it))
+        return fail(draft, DIAG_partition_no_tensor, it, reader,
+                    "declare its type in the model's value_info, or keep it where it is made",
+                    "this value must move between devices and is no tensor of numbers, or its type "
+                    "is not known");
     form = gather_form(draft, it, want);
     if (!is_settled(draft, form) && draft->dialect == DIALECT_MICROSOFT &&
         tsr__layout_is_whole(want))
