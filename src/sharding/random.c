@@ -626,6 +626,15 @@ static bool has_stages(const tsr_graph *graph, const tsr_config *config)
     return false;
 }
 
+// False: a value has a type that cannot be sent from one stage to the next.
+static bool all_can_move(const struct dice *dice, const tsr_graph *graph)
+{
+    for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node))
+        if (!tsr__node_is_constant(node) && tsr__rule_immovable(dice->shapes, node))
+            return false;
+    return true;
+}
+
 // The main graph in two or three runs of nodes, each on a run of the devices.
 static tsr_status shard_stages(struct dice *dice, tsr_graph *graph)
 {
@@ -652,8 +661,8 @@ static tsr_status shard_stages(struct dice *dice, tsr_graph *graph)
     return TSR_OK;
 }
 
-// In one of five cases the model is cut into stages first, if it has more than two nodes, no stages yet, and there
-// is more than one device; the draw comes from the seed, so a seed always gives the same annotations.
+// In one of five cases the model is cut into stages first, if it has more than two nodes, no stages yet, there
+// is more than one device, and all values can be sent; the draw comes from the seed, so a seed always gives the same annotations.
 tsr_status tsr_model_shard_random(tsr_model *model, tsr_config *config, uint64_t seed,
                                   const tsr_dim_size *sizes, size_t n)
 {
@@ -684,7 +693,7 @@ tsr_status tsr_model_shard_random(tsr_model *model, tsr_config *config, uint64_t
         goto free_arena;
     tsr_graph *graph = tsr_model_graph(model);
     bool stages = devices > 1 && tsr_graph_node_count(graph) > 2 && chance(&dice, 20) &&
-                  !has_stages(graph, config);
+                  !has_stages(graph, config) && all_can_move(&dice, graph);
     if (stages)
         st = shard_stages(&dice, graph);
     else

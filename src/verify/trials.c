@@ -171,9 +171,34 @@ static void sum_up(tsr_verify_result *result, const tsr_trial *trial)
         result->recorded = trial->recorded;
 }
 
-// Trial i uses seed + i, so that one trial can be repeated alone. A trial that fails does not stop the
-// others: its status is returned at the end, the first of them. Of a failed trial the errors
-// stay; all other findings of trials are dropped.
+// A trial that Tessera itself refuses is not a wrong result: it is listed with its status and does
+// not decide the verdict.
+static bool is_refused(const tsr_trial *trial)
+{
+    return trial->status == TSR_UNSUPPORTED;
+}
+
+// Makes trial i, with seed + i, so that one trial can be repeated alone. Keeps the errors of the
+// trial if asked to, and none of its other findings.
+static tsr_status run_trial(struct trials *trials, size_t i, tsr_trial *trial, bool keep_refusal)
+{
+    struct work *work = trials->work;
+    struct diag_mark mark = tsr__diag_mark(work->session);
+    tsr__progress(work->session, "random shardings", i, work->options->random);
+    tsr_status st = tsr__cancel_check(work->session);
+    if (st != TSR_OK)
+        return st;
+    trial->recorded = -1;
+    st = try_once(trials, work->options->seed + i, trial);
+    if (st == TSR_NOMEM)
+        return st;
+    bool keep_errors = st != TSR_OK && (!is_refused(trial) || keep_refusal);
+    tsr__diag_back(work->session, &mark, keep_errors);
+    return st;
+}
+
+// A trial that fails does not stop the others: the first failure is returned at the end. If all
+// trials are refused, so is the verification.
 tsr_status tsr__verify_trials(struct work *work, tsr_verify_result *result)
 {
     struct trials trials = {.work = work};
@@ -183,27 +208,26 @@ tsr_status tsr__verify_trials(struct work *work, tsr_verify_result *result)
     st = find_sizes(&trials);
     if (st != TSR_OK)
         return st;
-    size_t n = work->options->random;
+    size_t n = work->options->random, compared = 0;
     tsr_trial *list = ARENA_ARRAY(work->results, tsr_trial, n);
     if (!list)
         return TSR_NOMEM;
     result->ok = true;
     for (size_t i = 0; i < n; i++) {
-        struct diag_mark mark = tsr__diag_mark(work->session);
-        tsr__progress(work->session, "random shardings", i, n);
-        st = tsr__cancel_check(work->session);
-        if (st != TSR_OK)
+        st = run_trial(&trials, i, &list[i], i + 1 == n && compared == 0);
+        if (st == TSR_NOMEM || st == TSR_CANCELLED)
             return st;
-        list[i].recorded = -1;
-        st = try_once(&trials, work->options->seed + i, &list[i]);
-        if (st == TSR_NOMEM)
-            return st;
-        tsr__diag_back(work->session, &mark, st != TSR_OK);
+        if (is_refused(&list[i]))
+            continue;
+        compared++;
         sum_up(result, &list[i]);
         if (first == TSR_OK)
             first = st;
     }
     result->trials = list;
     result->n_trials = n;
-    return first;
+    if (compared)
+        return first;
+    result->ok = false;
+    return TSR_UNSUPPORTED;
 }
