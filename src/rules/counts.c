@@ -179,6 +179,7 @@ static double count_experts(const struct counting *counting)
 }
 
 #define MICROSOFT "com.microsoft"
+#define NCHWC     "com.microsoft.nchwc"
 
 static const struct {
     const char *op, *domain;
@@ -187,7 +188,9 @@ static const struct {
     {"Attention", "", count_attention},
     {"Attention", MICROSOFT, count_projected_attention},
     {"AveragePool", "", count_pool},
+    {"AveragePool", NCHWC, count_pool},
     {"Conv", "", count_conv},
+    {"Conv", NCHWC, count_conv},
     {"ConvInteger", "", count_conv},
     {"ConvTranspose", "", count_transposed_conv},
     {"DeformConv", "", count_conv},
@@ -199,6 +202,7 @@ static const struct {
     {"MatMulBnb4", MICROSOFT, count_packed_matmul},
     {"MatMulNBits", MICROSOFT, count_packed_matmul},
     {"MaxPool", "", count_pool},
+    {"MaxPool", NCHWC, count_pool},
     {"MoE", MICROSOFT, count_experts},
     {"MultiHeadAttention", MICROSOFT, count_heads},
     {"QLinearConv", "", count_quantized_conv},

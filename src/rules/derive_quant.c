@@ -186,6 +186,22 @@ void tsr__derive_qlinear_matmul(struct derivation *derivation)
         tsr__derive_add(derivation, "; rep k");
 }
 
+// com.microsoft QGemm: a Gemm of quantised matrices, rounded after the sum over k.
+void tsr__derive_quantized_gemm(struct derivation *derivation)
+{
+    static const char *const left[] = {"m k", "k m"}, *const right[] = {"k n", "n k"};
+    bool turned_left = tsr__derive_int(derivation, "transA", 0) != 0;
+    bool turned_right = tsr__derive_int(derivation, "transB", 0) != 0;
+    tsr__derive_add(derivation, "[%s],[],[],[%s]", left[turned_left], right[turned_right]);
+    add_point(derivation, 4, POINT_OF_COLUMN, false);
+    add_point(derivation, 5, POINT_OF_COLUMN, false);
+    if (tsr__derive_in(derivation, 6).rank == 1)
+        tsr__derive_add(derivation, ",[n~]?");
+    else
+        tsr__derive_add(derivation, ",[m~ n~]?");
+    tsr__derive_add(derivation, ",[]?,[]? -> [m n]; rep k");
+}
+
 // ---- weights of few bits -----------------------------------------------------------------------------
 
 struct packed {

@@ -66,6 +66,7 @@ static const struct {
     {"MultiHeadAttention", TSR_RATE_ATTENTION, TSR_MOVE_CACHE},
     {"Pad", NONE, TSR_MOVE_COPY},
     {"Pow", NONE, TSR_MOVE_CURVE},
+    {"QGemm", NONE, TSR_MOVE_WEIGHTS},
     {"QLinearConv", TSR_RATE_CONVOLUTION, TSR_MOVE_STREAM},
     {"QLinearMatMul", NONE, TSR_MOVE_WEIGHTS},
     {"QuickGelu", NONE, TSR_MOVE_CURVE},

@@ -11,6 +11,7 @@
 #define CAUSAL       "each place needs those before it, and the state is the end of them all"
 #define STATE_END    "the end of what came before"
 #define KERNEL       "every place needs the whole kernel"
+#define BLOCKED      "ONNX Runtime stores channels in blocks here, for one kind of CPU"
 #define CHOSEN       "which elements stay, and how many, depends on the data"
 #define FOURIER      "every frequency needs all of the signal"
 #define COMPLEX      "real and imaginary part"

@@ -363,12 +363,15 @@ const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
 
 // ---- what cannot be moved ----------------------------------------------------------------------
 
-// Why elements of that type cannot be sliced or sent, or NULL. Texts are moved as lengths and characters.
+// Returns why values of that type cannot be sliced or sent; NULL: they can. Strings are sent as
+// lengths and characters.
 static const char *type_immovable(tsr_dtype type)
 {
+    if (type == TSR_UNDEFINED)
+        return "the element type of one of its values is not known; declare it in value_info";
     if (type == TSR_FLOAT8E8M0) // seen with 1.31: no operator of our own may take it
         return "ONNX Runtime gives no float8e8m0 to operators that move values";
-    if (type != TSR_UNDEFINED && type != TSR_STRING && tsr_dtype_bits(type) < 8)
+    if (type != TSR_STRING && tsr_dtype_bits(type) < 8)
         return "elements of less than a byte are not moved between devices";
     return NULL;
 }

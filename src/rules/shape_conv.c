@@ -280,3 +280,44 @@ void tsr__infer_causal_conv(struct shape_job *job)
                                                     expr_number(1)));
     tsr__job_set(job, 1, 3, dims);
 }
+
+// ---- com.microsoft.nchwc: channels in blocks ----------------------------------------------------
+
+// Channels after padding to full blocks. Blocks have 8 or 16 channels, depending on the CPU: a number
+// of channels that both divide stays, any other is not known.
+static tsr_dim padded_channels(tsr_dim channels)
+{
+    if (channels.value > 0 && channels.value % 16 == 0)
+        return channels;
+    return DIM_UNKNOWN;
+}
+
+// [n c y x], or [n y x c] with channels_last, becomes [n C y x] with C channels in blocks.
+void tsr__infer_reorder_input(struct shape_job *job)
+{
+    struct shape x = tsr__job_in(job, 0);
+    bool last = tsr__job_int(job, "channels_last", 0) != 0;
+    tsr_dim *dims = x.rank == 4 ? tsr__job_dims(job, 4) : NULL;
+    if (!dims)
+        return;
+    dims[0] = x.dims[0];
+    dims[1] = padded_channels(x.dims[last ? 3 : 1]);
+    dims[2] = x.dims[last ? 1 : 2];
+    dims[3] = x.dims[last ? 2 : 3];
+    tsr__job_set(job, 0, 4, dims);
+}
+
+// The way back; the attribute has the number of channels without padding.
+void tsr__infer_reorder_output(struct shape_job *job)
+{
+    struct shape x = tsr__job_in(job, 0);
+    bool last = tsr__job_int(job, "channels_last", 0) != 0;
+    tsr_dim *dims = x.rank == 4 ? tsr__job_dims(job, 4) : NULL;
+    if (!dims)
+        return;
+    dims[0] = x.dims[0];
+    dims[last ? 3 : 1] = dim_of(tsr__job_int(job, "channels", -1));
+    dims[last ? 1 : 2] = x.dims[2];
+    dims[last ? 2 : 3] = x.dims[3];
+    tsr__job_set(job, 0, 4, dims);
+}

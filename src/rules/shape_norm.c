@@ -77,6 +77,13 @@ void tsr__infer_qlinear_matmul(struct shape_job *job)
     job->out[0].dtype = tsr__job_in(job, 7).dtype;
 }
 
+// Without a zero point of the result, the result is not quantised.
+void tsr__infer_quantized_gemm(struct shape_job *job)
+{
+    tsr__job_letters(job);
+    job->out[0].dtype = tsr__job_has(job, 8) ? tsr__job_in(job, 8).dtype : TSR_FLOAT;
+}
+
 // A matrix of N rows that is packed into a vector: its number of rows is the attribute's, however long the vector is.
 void tsr__infer_matmul_bnb4(struct shape_job *job)
 {

@@ -35,6 +35,7 @@
 #define BINARY    "[A~],[A~] -> [A*]"
 #define MANY      "[A~]… -> [A*]"
 #define MICROSOFT "com.microsoft"
+#define NCHWC     "com.microsoft.nchwc"
 #define ML        "ai.onnx.ml"
 #define PREVIEW   "ai.onnx.preview"
 #define TRAINING  "ai.onnx.preview.training"
@@ -55,6 +56,9 @@
     "share of every segment, need none"
 #define RECURRENT                                                                                  \
     "layout 1 has the batch first; one direction, or parameters of activations: v stays whole"
+#define ENGINE_FORM                                                                                \
+    "an optimisation of ONNX Runtime has made this node; only models without it can be sharded "   \
+    "here"
 #define RANDOM "random numbers are drawn whole, so that all devices have the same"
 
 const struct op_row tsr__op_table[] = {
@@ -112,6 +116,8 @@ const struct op_row tsr__op_table[] = {
                     {"q", "every row is a key to all others"}, {"_", CACHED})},
     {"AveragePool", .since = 1, .rule = "[n c o^] -> [n c o]", .derive = tsr__derive_pool,
      .shape = tsr__infer_pool, .misinferred = DOUBT_RANK, .some = "c s", .note = WINDOWS},
+    {"AveragePool", .since = 1, .domain = NCHWC, .rule = "[n _ _ _] -> [n _ _ _]",
+     .shape = tsr__infer_pool, .stays = STAYS({"_", BLOCKED})},
     {"BatchNormalization", .since = 1,
      .rule = "[n c S*],[c],[c],[c],[c] -> [n c S*],[c]?,[c]?,[c]?,[c]?",
      .derive = tsr__derive_batch_norm, .note = "inference form only"},
@@ -188,6 +194,11 @@ const struct op_row tsr__op_table[] = {
      .rule = "[n (g i) s^],[(g o) i _],[(g o)]? -> [n (g o) s]; red i:sum; attr group=g; once 2",
      .derive = tsr__derive_conv, .shape = tsr__infer_conv, .some = "i s", .note = WINDOWS,
      .stays = STAYS({"_", KERNEL})},
+    // com.microsoft.nchwc: ONNX Runtime writes these where it optimises a CNN for the CPU at hand.
+    // Channels are stored in blocks of that CPU's size, so only the batch can be sharded.
+    {"Conv", .since = 1, .domain = NCHWC, .kept = LATER_INPUTS,
+     .rule = "[n _ _ _],[_ _ _ _],[_]?,[n _ _ _]? -> [n _ _ _]", .shape = tsr__infer_conv,
+     .stays = STAYS({"_", BLOCKED})},
     {"ConvInteger", .since = 10, .kept = LATER_INPUTS,
      .rule = "[n (g i) s^],[(g o) i _],[]?,[(g o)]? -> [n (g o) s]; red i:sum; attr group=g",
      .derive = tsr__derive_conv_integer, .type = TYPE_INT32, .shape = tsr__infer_conv,
@@ -233,6 +244,10 @@ const struct op_row tsr__op_table[] = {
     {"DequantizeLinear", .since = 10, .rule = "[A* (u z)],[A* u],[A* u]? -> [A* (u z)]; rep z",
      .derive = tsr__derive_quantize, .shape = tsr__infer_dequantize,
      .note = "scales for the tensor, for an axis, or for blocks z", .stays = STAYS({"z", SCALED})},
+    {"DequantizeLinear", .since = 1, .domain = MICROSOFT,
+     .rule = "[A* (u z)],[A* u],[A* u]? -> [A* (u z)]; rep z", .derive = tsr__derive_quantize,
+     .shape = tsr__infer_dequantize, .note = "scales for the tensor or for an axis",
+     .stays = STAYS({"z", SCALED})},
     {"Det", .since = 11, .rule = "[A* _ _] -> [A*]",
      .stays = STAYS({"_", "every element of a matrix counts"})},
     {"DictVectorizer", .since = 1, .domain = ML, .type = TYPE_OPEN, .whole = LISTS},
@@ -246,6 +261,8 @@ const struct op_row tsr__op_table[] = {
     {"Dropout", .since = 10, .rule = "[A*],·?,·? -> [A*],[A*]?", .derive = tsr__derive_dropout,
      .type1 = TYPE_BOOL, .single = true, .single_switch = 2,
      .note = "inference form only: training_mode absent or false"},
+    {"DynamicQuantizeLSTM", .since = 1, .domain = MICROSOFT, .shape = tsr__infer_recurrent,
+     .whole = "activations are quantised by the least and greatest value of the whole batch"},
     {"DynamicQuantizeLinear", .since = 11, .rule = "[A*] -> [A*],[],[]; stat A",
      .derive = tsr__derive_dynamic_quantize, .type = TYPE_UINT8, .type1 = TYPE_FLOAT,
      .type2 = TYPE_UINT8, .expand = tsr__expand_dynamic_quantize},
@@ -347,11 +364,15 @@ const struct op_row tsr__op_table[] = {
     {"GlobalAveragePool", .since = 1, .rule = "[n c s] -> [n c 1]; stat s",
      .derive = tsr__derive_global_pool, .expand = tsr__expand_global_average_pool,
      .some = "d1 d2 d3 d4 d5"},
+    {"GlobalAveragePool", .since = 1, .domain = NCHWC, .rule = "[n c y x] -> [n c 1 1]; rep c y x",
+     .stays = STAYS({"c y x", BLOCKED})},
     {"GlobalLpPool", .since = 1, .rule = "[n c s] -> [n c 1]; stat s",
      .derive = tsr__derive_global_pool, .expand = tsr__expand_global_lp_pool,
      .some = "d1 d2 d3 d4 d5"},
     {"GlobalMaxPool", .since = 1, .rule = "[n c s] -> [n c 1]; red s:max",
      .derive = tsr__derive_global_max_pool, .some = "d1 d2 d3 d4 d5"},
+    {"GlobalMaxPool", .since = 1, .domain = NCHWC, .rule = "[n c y x] -> [n c 1 1]; rep c y x",
+     .stays = STAYS({"c y x", BLOCKED})},
     {"Gradient", .since = 1, .domain = TRAINING, .type = TYPE_OPEN,
      .whole = "it differentiates other nodes of the graph"},
     {"Greater", .since = 1, .rule = "[A*],[A~] -> [A*]", .type = TYPE_BOOL,
@@ -512,6 +533,8 @@ const struct op_row tsr__op_table[] = {
     {"MaxPool", .since = 1, .rule = "[n c o^] -> [n c o],[n c o]?", .derive = tsr__derive_pool,
      .type1 = TYPE_INT64, .shape = tsr__infer_pool, .misinferred = DOUBT_RANK, .some = "c s",
      .note = WINDOWS "; Indices count through the whole tensor: then all stays whole"},
+    {"MaxPool", .since = 1, .domain = NCHWC, .rule = "[n _ _ _] -> [n _ _ _]",
+     .shape = tsr__infer_pool, .stays = STAYS({"_", BLOCKED})},
     {"MaxRoiPool", .since = 1, .rule = "[n c y x],[r _] -> [r c u w]; rep n y x u w",
      .shape = tsr__infer_max_roi_pool,
      .stays = STAYS({"n", REGION_IMAGE},
@@ -560,6 +583,8 @@ const struct op_row tsr__op_table[] = {
     {"NegativeLogLikelihoodLoss", .since = 12, .rule = "[n c D*],[n D*],[c]? -> []; stat c n D",
      .derive = tsr__derive_loss, .shape = tsr__infer_loss, .expand = tsr__expand_loss,
      .note = "reduction none gives [n D*], sum gives red n D"},
+    {"NhwcFusedConv", .since = 1, .domain = MICROSOFT, .whole = ENGINE_FORM},
+    {"NhwcMaxPool", .since = 1, .domain = MICROSOFT, .whole = ENGINE_FORM},
     {"NonMaxSuppression", .since = 10, .rule = "[b s _],[b c s],·?,·?,·? -> [t _]; rep b c s t",
      .type = TYPE_INT64, .shape = tsr__infer_non_max_suppression,
      .whole = "the number of results depends on the data"},
@@ -622,6 +647,12 @@ const struct op_row tsr__op_table[] = {
      .some = "b", .type = TYPE_AS_THIRD, .type1 = TYPE_AS_THIRD,
      .stays = STAYS({"i", PROJECTED}, {"s", SIDES}, {"d", DOT}, {"p", CACHED},
                     {"q", "every row is a key to all others"}, {"_", CACHED})},
+    {"QEmbedLayerNormalization", .since = 1, .domain = MICROSOFT, .type = TYPE_FLOAT,
+     .type1 = TYPE_INT32, .whole = ENGINE_FORM},
+    {"QGemm", .since = 1, .domain = MICROSOFT, .kept = LATER_INPUTS,
+     .rule = "[m k],[],[],[k n],[n~],[n~],[m~ n~]?,[]?,[]? -> [m n]; rep k",
+     .derive = tsr__derive_quantized_gemm, .type = TYPE_OPEN, .shape = tsr__infer_quantized_gemm,
+     .note = "transA and transB exchange the letters", .stays = STAYS({"k", ROUNDED})},
     {"QLinearAdd", .since = 1, .domain = MICROSOFT,
      .rule = "[A~],[],[]?,[A~],[],[]?,[],[]? -> [A*]"},
     {"QLinearAveragePool", .since = 1, .domain = MICROSOFT,
@@ -639,6 +670,7 @@ const struct op_row tsr__op_table[] = {
      .expand = tsr__expand_qlinear_conv, .some = "o i s",
      .note = "rounding comes after the sum over i; weights with one zero point; " WINDOWS,
      .stays = STAYS({"_", KERNEL})},
+    {"QLinearConv", .since = 1, .domain = MICROSOFT, .whole = ENGINE_FORM},
     {"QLinearGlobalAveragePool", .since = 1, .domain = MICROSOFT,
      .rule = "[n c s],[],[]?,[],[]? -> [n c 1]; rep s", .derive = tsr__derive_qlinear_global_pool,
      .stays = STAYS({"s", ROUNDED})},
@@ -649,6 +681,7 @@ const struct op_row tsr__op_table[] = {
      .expand = tsr__expand_qlinear_matmul},
     {"QLinearMul", .since = 1, .domain = MICROSOFT,
      .rule = "[A~],[],[]?,[A~],[],[]?,[],[]? -> [A*]"},
+    {"QLinearReduceMean", .since = 1, .domain = MICROSOFT, .whole = ROUNDED},
     {"QLinearSigmoid", .since = 1, .domain = MICROSOFT, .rule = "[A*],[],[]?,[],[]? -> [A*]"},
     {"QLinearSoftmax", .since = 1, .domain = MICROSOFT,
      .rule = "[A* r],[],[]?,[],[]? -> [A* r]; rep r", .derive = tsr__derive_qlinear_softmax,
@@ -667,6 +700,10 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_quantize, .shape = tsr__infer_quantize, .some = "*~",
      .some_if = tsr__scales_of_blocks,
      .note = "scales for the tensor, for an axis, or for blocks z", .stays = STAYS({"z", SCALED})},
+    {"QuantizeLinear", .since = 1, .domain = MICROSOFT,
+     .rule = "[A* (u z)],[A* u],[A* u]? -> [A* (u z)]; rep z", .derive = tsr__derive_quantize,
+     .shape = tsr__infer_quantize, .note = "scales for the tensor or for an axis",
+     .stays = STAYS({"z", SCALED})},
     {"QuickGelu", .since = 1, .domain = MICROSOFT, .rule = UNARY},
     {"RMSNormalization", .since = 23, .rule = "[A* R*],[A~ R~] -> [A* R*]; stat R",
      .derive = tsr__derive_layer_norm, .type = TYPE_AS_SECOND, .expand = tsr__expand_rms_norm,
@@ -717,6 +754,10 @@ const struct op_row tsr__op_table[] = {
      .derive = tsr__derive_reduce_sum, .note = "axes names r"},
     {"RegexFullMatch", .since = 20, .rule = UNARY, .type = TYPE_BOOL},
     {"Relu", .since = 1, .rule = UNARY},
+    {"ReorderInput", .since = 1, .domain = NCHWC, .rule = "[n _ _ _] -> [n _ _ _]",
+     .shape = tsr__infer_reorder_input, .stays = STAYS({"_", BLOCKED})},
+    {"ReorderOutput", .since = 1, .domain = NCHWC, .rule = "[n _ _ _] -> [n _ _ _]",
+     .shape = tsr__infer_reorder_output, .stays = STAYS({"_", BLOCKED})},
     {"Reshape", .since = 1, .rule = "[A*] -> [B*]; rep A B", .whole = OLD, .sum = SUM_PASSES,
      .sum_inputs = 1},
     // The text is an example: reshape.c finds the factors that both shapes share.
@@ -919,6 +960,8 @@ const struct op_row tsr__op_table[] = {
     {"Upsample", .since = 9, .rule = "[A* s],· -> [A* t]; rep s t", .derive = tsr__derive_resize,
      .shape = tsr__infer_resize_10, .note = "A: dimensions that keep their size",
      .stays = STAYS({"s t", BETWEEN})},
+    {"Upsample", .since = 1, .domain = NCHWC, .rule = "[n c _ _] -> [n c _ _]; rep c",
+     .stays = STAYS({"c _", BLOCKED})},
     {"Where", .since = 9, .rule = "[A~],[A~],[A~] -> [A*]", .type = TYPE_AS_SECOND,
      .value = tsr__value_where},
     {"Xor", .since = 1, .rule = "[A*],[A~] -> [A*]", .type = TYPE_BOOL,

@@ -3,7 +3,7 @@
 import numpy as np
 from onnx import TensorProto as T
 
-MS, ML, TRAIN, PREVIEW = "com.microsoft:", "ai.onnx.ml:", "ai.onnx.preview.training:", "ai.onnx.preview:"
+MS, NCHWC, ML, TRAIN, PREVIEW = "com.microsoft:", "com.microsoft.nchwc:", "ai.onnx.ml:", "ai.onnx.preview.training:", "ai.onnx.preview:"
 
 
 def cases(p):
@@ -35,6 +35,7 @@ def cases(p):
                  case(floats(1, 2, 5, 7), floats(2, 3, 3, 3), strides=[2, 2], pads=[1, 0, 1, 1], output_padding=[1, 0]), case(floats(2, 2, 6), floats(2, 3, 3), dilations=[2], strides=[3], pads=[2, 1]),
                  case(floats(2, 2, 5), floats(2, 3, 2), strides=[3]), case(floats(2, 2, 5), floats(2, 3, 5), pads=[4, 3]), case(floats(1, 2, 6), floats(2, 2, 3), strides=[2], auto_pad="SAME_UPPER"),
                  case(floats(2, 2, 4), floats(2, 3, 1), strides=[2], auto_pad="SAME_LOWER"), case(floats(2, 2, 4), floats(2, 3, 1), strides=[3], auto_pad="SAME_UPPER", output_padding=[1])]
+    blocks = floats(4, 32, 6, 5)
     integer = [case(u8(2, 4, 5, 5), u8(6, 4, 3, 3)), case(u8(2, 4, 5, 5), u8(6, 4, 3, 3), byte(7), byte(9), pads=[1, 1, 1, 1]),
                case(u8(2, 4, 5, 5), u8(6, 2, 3, 3), byte(7), byte(3), group=2), case(u8(2, 4, 5), u8(6, 4, 1), byte(3))]
 
@@ -268,5 +269,16 @@ def cases(p):
                                 case(floats(2, 3, 32), floats(2, 3, 32), floats(32), *weights(6), floats(6), *weights(6), floats(6), N=6, activation="silu", outputs=2, **nbits)],
         MS + "MatMulNBitsQkv": [case(floats(2, 3, 32), None, floats(32), *weights(8), None, *weights(4), None, *weights(4), Nq=8, Nkv=4, outputs=3, **nbits),
                                 case(floats(2, 3, 32), floats(2, 3, 32), floats(32), *weights(8), floats(8), *weights(4), floats(4), *weights(4), floats(4), Nq=8, Nkv=4, outputs=4, **nbits)],
+        # 32 channels are whole blocks on every CPU; kernels that pack them are at hand where blocks exist.
+        NCHWC + "Conv": [case(blocks, floats(32, 32, 3, 3), floats(32), pads=[1, 1, 1, 1]), case(blocks, floats(32, 32, 1, 1), floats(32), floats(4, 32, 6, 5), activation="Relu")],
+        NCHWC + "MaxPool": [case(blocks, kernel_shape=[2, 2], strides=[2, 2])], NCHWC + "AveragePool": [case(blocks, kernel_shape=[3, 2], pads=[1, 0, 1, 0], count_include_pad=1)],
+        NCHWC + "GlobalMaxPool": [case(blocks)], NCHWC + "GlobalAveragePool": [case(blocks)], NCHWC + "Upsample": [case(blocks, scales=[1, 1, 2, 3], mode="nearest")],
+        NCHWC + "ReorderInput": [case(blocks), case(floats(4, 6, 5, 32), channels_last=1)], NCHWC + "ReorderOutput": [case(blocks, channels=30), case(blocks, channels=32, channels_last=1)],
+        MS + "QGemm": [case(u8(5, 4), f(0.02), byte(120), i8(4, 6), f(0.03), np.array(0, np.int8), bias32(6), f(0.3), byte(100), alpha=1.0),
+                       case(u8(5, 4), f(0.02), byte(120), i8(6, 4), away(6) / 30, np.zeros(6, np.int8), bias32(6), transB=1),
+                       case(u8(4, 5), f(0.02), byte(120), u8(4, 6), f(0.03), byte(9), None, f(0.3), byte(100), transA=1)],
+        **{MS + op: whole(floats(3, 4)) for op in ("DynamicQuantizeLSTM", "NhwcFusedConv", "NhwcMaxPool", "QEmbedLayerNormalization", "QLinearConv", "QLinearReduceMean")},
+        MS + "QuantizeLinear": [case(floats(3, 4), f(0.02), np.array(3, np.uint16)), case(floats(3, 4), away(4) / 20, u8(4), axis=1)],
+        MS + "DequantizeLinear": [case(u8(3, 4), f(0.02), byte(3)), case(i8(3, 4), away(3) / 20, i8(3), axis=0)],
         TRAIN + "Momentum": [dict(c, attributes=dict(alpha=0.9, beta=0.5, mode="standard", norm_coefficient=0.1)) for c in (step(1, 3), step(2, 3))],
     }

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes that exporters, quantizers and ONNX Runtime's own optimizer write: kernels that cannot share packed weights, values whose element
+type no rule gives, CNNs in blocked layout, quantized Gemm.
+
+usage: exported.py TESSERA"""
+import json, os, platform, sys, tempfile
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import TensorProto as T, helper, numpy_helper
+
+import witness
+
+TESSERA = sys.argv[1]
+rng = np.random.default_rng(5)
+failed = 0
+
+
+def save(path, nodes, inputs, outputs, weights, domains=("com.microsoft",)):
+    types = {np.dtype("f4"): T.FLOAT, np.dtype("i1"): T.INT8, np.dtype("u1"): T.UINT8}
+    info = lambda named: [helper.make_tensor_value_info(k, types[np.dtype(t)], s) for k, (t, s) in named.items()]
+    graph = helper.make_graph(nodes, "g", info(inputs), info(outputs), [numpy_helper.from_array(v, k) for k, v in weights.items()])
+    opsets = [helper.make_opsetid("", 17)] + [helper.make_opsetid(d, 1) for d in domains]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    return path
+
+
+def tessera(*words, want=0):
+    rc, out, err = witness.call(TESSERA, *words)
+    assert rc == want, "exit %d: %s %s" % (rc, out[-600:], err[-1200:])
+    return out, err
+
+
+def annotate(path, *edits):
+    tessera("annotate", path, *edits, "-o", path[:-5] + ".cut.onnx")
+    return path[:-5] + ".cut.onnx"
+
+
+def packs_symmetric_weights():
+    """ONNX Runtime has the kernel that cannot share its packed weights for x86 with AVX2 (seen with 1.31)."""
+    if platform.machine() != "x86_64":
+        return False
+    with open("/proc/cpuinfo") as f:
+        return " avx2 " in f.read()
+
+
+def unshared_packing(d):
+    """int8 weights with zero point 0: ranks that are threads cannot share what the kernel packs."""
+    scale, zero = np.float32(0.02), np.uint8(7)
+    weights = dict(xs=scale, xz=zero, w=rng.integers(-90, 90, (32, 32, 3, 3)).astype("i1"), ws=scale, wz=np.int8(0), ys=np.float32(0.3), yz=zero)
+    node = helper.make_node("QLinearConv", ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz"], ["y"], name="conv", pads=[1, 1, 1, 1])
+    path = save(d + "/q.onnx", [node], dict(x=("u1", (4, 32, 8, 8))), dict(y=("u1", (4, 32, 8, 8))), weights)
+    cut = annotate(path, "--config", "c:2", "--shard", "conv:x={2,1,1,1:0,1}", "--shard", "conv:y={2,1,1,1:0,1}")
+    _, err = tessera("verify", cut, "--verbose")
+    if packs_symmetric_weights():
+        assert err.count("packed-unshared") == 1, err
+    tessera("verify", cut, "--transport", "shm")
+
+
+def unknown_type(d):
+    """com.microsoft Inverse has no rule, and the model does not declare its result. The Reshape gives a shape, but no type."""
+    nodes = [helper.make_node("Inverse", ["x"], ["i"], name="inverse", domain="com.microsoft"), helper.make_node("Reshape", ["i", "shape"], ["r"], name="reshape"),
+             helper.make_node("Tanh", ["r"], ["t"], name="tanh"), helper.make_node("Mul", ["t", "t"], ["y"], name="mul")]
+    eye = np.eye(4, dtype="f4")[None].repeat(6, 0) * 2 + rng.standard_normal((6, 4, 4)).astype("f4") / 9
+    path = save(d + "/u.onnx", nodes, dict(x=("f4", (6, 4, 4))), dict(y=("f4", (6, 4, 4))), dict(shape=np.array([6, 4, 4])))
+    np.savez(d + "/u.npz", x=eye)
+    cut = annotate(path, "--config", "c:3", "--tile", "t={3,1,1:0,1,2}")
+    said = "".join(tessera("check", cut))
+    assert "not-cut-here" in said and "element type" in said, said
+    out, _ = tessera("verify", cut, "--inputs", d + "/u.npz", "--json")
+    assert json.loads(out)["ok"]
+    tessera("verify", path, "--devices", "3", "--inputs", d + "/u.npz", "--random", "12")
+    staged = annotate(path, "--config", "c:2", "--stage", "inverse=0", "--stage", "reshape=0", "--stage", "tanh=1", "--stage", "mul=1")
+    _, err = tessera("partition", staged, "-o", d + "/never", want=5)
+    assert "partition-no-tensor" in err and not os.path.exists(d + "/never"), err
+
+
+def blocked_layout(d):
+    """A CNN as ONNX Runtime writes it at its highest level (com.microsoft.nchwc): its batch is sharded."""
+    f4 = lambda *s: rng.standard_normal(s).astype("f4") / 4
+    weights = dict(a=f4(32, 16, 3, 3), ab=f4(32), b=f4(32, 32, 3, 3), bb=f4(32), w=f4(32, 10))
+    node = helper.make_node
+    nodes = [node("Conv", ["x", "a", "ab"], ["c"], pads=[1, 1, 1, 1]), node("Relu", ["c"], ["r"]), node("MaxPool", ["r"], ["m"], kernel_shape=[2, 2], strides=[2, 2]),
+             node("Conv", ["m", "b", "bb"], ["e"], pads=[1, 1, 1, 1]), node("Add", ["e", "m"], ["s"]), node("Relu", ["s"], ["t"]),
+             node("GlobalAveragePool", ["t"], ["p"]), node("Flatten", ["p"], ["f"]), node("MatMul", ["f", "w"], ["y"])]
+    path = save(d + "/cnn.onnx", nodes, dict(x=("f4", (6, 16, 12, 12))), dict(y=("f4", (6, 10))), weights)
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.optimized_model_filepath = d + "/level99.onnx"
+    ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    if not any(n.domain == "com.microsoft.nchwc" for n in onnx.load(d + "/level99.onnx").graph.node):
+        return  # this CPU has no blocked layout
+    out, _ = tessera("verify", d + "/level99.onnx", "--devices", "3", "--random", "10", "--json")
+    trials = json.loads(out)["trials"]
+    assert all(t["ok"] for t in trials) and max(t["cut_nodes"] for t in trials) > 3, [t["cut_nodes"] for t in trials]
+
+
+def quantized_gemm(d):
+    """com.microsoft QGemm: rows and columns are sharded, its result is uint8 or float."""
+    scale, zero = np.float32(0.02), np.uint8(120)
+    weights = dict(xs=scale, xz=zero, w=rng.integers(-90, 90, (12, 16)).astype("i1"), ws=scale, wz=np.int8(0), b=rng.integers(-500, 500, 12).astype("i4"), ys=np.float32(0.3), yz=np.uint8(99))
+    gemm = helper.make_node("QGemm", ["x", "xs", "xz", "w", "ws", "wz", "b", "ys", "yz"], ["q"], name="gemm", domain="com.microsoft", transB=1)
+    nodes = [gemm, helper.make_node("DequantizeLinear", ["q", "ys", "yz"], ["y"], name="dequantize")]
+    path = save(d + "/g.onnx", nodes, dict(x=("u1", (6, 16))), dict(y=("f4", (6, 12))), weights)
+    for sharding in ("{3,1:0,1,2}", "{1,3:0,1,2}"):
+        out, _ = tessera("verify", annotate(path, "--config", "c:3", "--tile", "q=" + sharding), "--json")
+        assert json.loads(out)["ok"] and json.loads(out)["cut_nodes"] == 2, out
+
+
+for case in (unshared_packing, unknown_type, blocked_layout, quantized_gemm):
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            case(folder)
+            print("ok e2e exported", case.__name__)
+        except AssertionError as error:
+            failed += 1
+            print("not ok e2e exported %s\n# %s" % (case.__name__, error))
+sys.exit(failed > 0)
