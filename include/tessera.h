@@ -629,8 +629,10 @@ TSR_API tsr_status tsr_shapes(tsr_model *model, const tsr_dim_size *sizes, size_
 
 /* Adds every finding about the annotations; TSR_OK even if there are errors (count them). config NULL: all. */
 TSR_API tsr_status tsr_check(tsr_model *model, const char *config);
-/* The same, as the published formalism has it to the letter: an input without a sharding is not brought to what the others demand,
- * but lies as its producer left it, or whole if it is an input of the model; what then does not agree is an error. */
+/* The same by the published formalism. An input without a sharding is not brought to what the others demand: it is sharded as
+ * its producer left it, or unsharded if it is an input of the model. Nodes without any sharding are checked too. Inputs
+ * that then do not agree, or have no device in common, are an error. Initializers are exempt: each device stores what it needs.
+ * So are unsharded values that another pipeline stage hands over. */
 TSR_API tsr_status tsr_check_formalism(tsr_model *model, const char *config);
 /* Completes one configuration (NULL: the only one): every layout that follows from the explicit specs becomes a spec of
  * its node. Explicit ones are never changed; the result passes tsr_check; a second call changes nothing. A model
@@ -642,6 +644,9 @@ TSR_API tsr_status tsr_infer(tsr_model *model, const char *config);
  * and subgraphs have in place; then the first reader in the order of the nodes. A need that is not met is a note
  * (demand-dropped). Model inputs stay whole, initializers follow their readers. */
 TSR_API tsr_status tsr_infer_opts(tsr_model *model, const char *config, bool propagate);
+/* tsr_infer by the published formalism: an input without a sharding gets that of its producer, whatever the other inputs
+ * demand. A model in which tsr_check_formalism finds errors is refused (TSR_INVALID) and not changed. */
+TSR_API tsr_status tsr_infer_formalism(tsr_model *model, const char *config);
 
 /* ---- 7 plan ---------------------------------------------------------------------------------- */
 

@@ -237,10 +237,18 @@ class Model:
             return self.session.findings()
         return self.session.do(work)
 
-    def infer(self, propagate: bool = False) -> None:
-        """Completes the configuration: what follows from the shardings becomes a sharding."""
+    def infer(self, propagate: bool = False, formalism: bool = False) -> None:
+        """Completes the configuration: what follows from the shardings becomes a sharding.
+
+        formalism: a missing input sharding is that of the producer; raises where the inputs of a node then disagree.
+        """
+        if propagate and formalism:
+            raise ValueError("propagate and formalism contradict each other: give one")
         name = self._config.encode() if self._config else None
-        self.session.do(lambda: self.session.status(library.tsr_infer_opts(self._handle, name, propagate)))
+        if formalism:
+            self.session.do(lambda: self.session.status(library.tsr_infer_formalism(self._handle, name)))
+        else:
+            self.session.do(lambda: self.session.status(library.tsr_infer_opts(self._handle, name, propagate)))
 
     # ---- plan, cut, save
 

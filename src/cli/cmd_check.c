@@ -178,8 +178,8 @@ static int run(struct cli *cli)
 static const struct option options[] = {
     {"--config", "NAME", "only this configuration (default: all)"},
     {"--formalism", NULL,
-     "judge as the published formalism does: an input without a sharding lies as its producer "
-     "left it, or whole"},
+     "check by the published formalism: an input without a sharding has that of its producer, or "
+     "is unsharded; inputs of every node must agree"},
     {"--sarif", NULL, "findings as a SARIF 2.1.0 document, for code-scanning tools"},
     RULES_OPTION,
     END_OF_OPTIONS,

@@ -2,6 +2,14 @@
 // cmd_infer.c - fills in what the annotations left open and writes the model.
 #include "cli.h"
 
+static tsr_status infer(struct cli *cli, tsr_model *model)
+{
+    const char *config = cli_value(cli, "--config");
+    if (cli_flag(cli, "--formalism"))
+        return tsr_infer_formalism(model, config);
+    return tsr_infer_opts(model, config, cli_flag(cli, "--propagate"));
+}
+
 // Inference fails with findings where shardings contradict each other; then nothing is written, and
 // with --json `written` is null.
 static int run(struct cli *cli)
@@ -10,9 +18,11 @@ static int run(struct cli *cli)
     tsr_model *model = NULL;
     if (!out)
         return cli_usage(cli, "where to? give -o OUT");
+    if (cli_flag(cli, "--formalism") && cli_flag(cli, "--propagate"))
+        return cli_usage(cli, "--formalism and --propagate contradict each other: give one");
     tsr_status status = tsr_model_load(cli->session, cli->arguments[0], &model);
     if (status == TSR_OK)
-        status = tsr_infer_opts(model, cli_value(cli, "--config"), cli_flag(cli, "--propagate"));
+        status = infer(cli, model);
     if (status == TSR_OK)
         status = cli_label(cli, model);
     if (status == TSR_OK)
@@ -26,6 +36,9 @@ static const struct option options[] = {
     {"-o", "OUT", "the model to write"},
     {"--config", "NAME", "configuration to complete (needed if the model has several)"},
     {"--propagate", NULL, "let shardings go backwards and sideways too, to the nodes before"},
+    {"--formalism", NULL,
+     "infer by the published formalism: a missing input sharding is the producer's, and nodes "
+     "whose inputs then disagree are errors"},
     LABELS_OPTION,
     RULES_OPTION,
     END_OF_OPTIONS,

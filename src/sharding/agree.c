@@ -11,9 +11,13 @@
 //     X {1,2} and W {1,2}:   W alone cuts n, which is fine; together X says that k is cut and W that k is whole: an
 //                            error, and W would have to be {2,1}
 //     X {2,1} and W {1,1:0,1}:   m is cut and W whole: they agree
+//
+// A device may own several shards. Add A [4,4] and B [4,4] -> Y on devices 0, 1, 2, A broadcast along axis 1 and B along 0:
+//     A {2,1:(0,1),2} and B {1,2:(0,2),(1,2)}: the groups of each pair of shards intersect ({0}, {1}, {2}, {2}): they agree
 #include "sharding/agree.h"
+#include "sharding/flow.h"
 
-// A layout that is given for an input: by a spec, or (formalism) by the way in which the value lies.
+// A layout that is given for an input: by a spec, or (formalism) by the producer of the value.
 struct given {
     int input;
     const tsr_value *value;
@@ -30,7 +34,7 @@ struct agree {
     int64_t n_all;
     bool remarks;
     bool *uncut;                // set where the node is said to run whole
-    const struct flow *assumed; // how values without a spec here lie; NULL: nothing is said of them
+    const struct flow *assumed; // layouts of values without a spec here; NULL: they are not judged
     struct given *given;
     size_t n;
 };
@@ -44,17 +48,13 @@ static struct place place_of(const struct agree *agree, const tsr_value *value)
     return at;
 }
 
-// An input without a spec lies as its producer left it, or whole if it is an input of the model. Constants are stored as they
-// are needed.
-static void assume(struct agree *agree, const struct shapes *shapes, int input,
-                   const tsr_value *value)
+static void inherit(struct agree *agree, const struct shapes *shapes, int input,
+                    const tsr_value *value)
 {
-    struct tile_layout *lies = agree->assumed->values[tsr__value_id(value)];
-    if (!lies || (tsr_value_initializer(value) && !tsr_value_is_input(value)))
-        return;
     struct given given = {
         .input = input, .value = value, .shape = tsr__shapes_element(shapes, value)};
-    given.layout = tsr__layout_canonical(agree->arena, lies, &given.shape);
+    given.layout = tsr__layout_canonical(agree->arena, agree->assumed->values[tsr__value_id(value)],
+                                         &given.shape);
     if (given.layout)
         agree->given[agree->n++] = given;
 }
@@ -62,7 +62,7 @@ static void assume(struct agree *agree, const struct shapes *shapes, int input,
 // A second spec of the value is an error of its own (spec-twice) and is not judged here.
 static const tsr_spec *first_spec(const tsr_node_config *nc, const tsr_value *value)
 {
-    for (size_t k = 0; k < tsr_node_config_spec_count(nc); k++)
+    for (size_t k = 0; nc && k < tsr_node_config_spec_count(nc); k++)
         if (tsr_spec_value(tsr_node_config_spec(nc, k)) == value)
             return tsr_node_config_spec(nc, k);
     return NULL;
@@ -80,8 +80,8 @@ static bool collect(struct agree *agree, const struct shapes *shapes, const tsr_
         const tsr_spec *spec = NULL;
         if (value)
             spec = first_spec(nc, value);
-        if (!spec && value && agree->assumed && !tsr__shapes_is_list(shapes, value))
-            assume(agree, shapes, (int)i, value);
+        if (!spec && value && agree->assumed && tsr__inherits_spec(agree->assumed, value))
+            inherit(agree, shapes, (int)i, value);
         if (!spec)
             continue;
         struct given given = {
@@ -104,7 +104,10 @@ static bool take(struct solve *solve, const struct given *given)
 // A solver that knows nothing yet but the rule. A failed take spoils it, so each attempt begins anew.
 static bool begin(const struct agree *agree, struct solve *solve)
 {
-    return tsr__solve_init(solve, agree->arena, agree->arena, agree->rule, agree->n_all);
+    if (!tsr__solve_init(solve, agree->arena, agree->arena, agree->rule, agree->n_all))
+        return false;
+    solve->mode = SOLVE_VALID;
+    return true;
 }
 
 // What the layout of `by` alone asks of the input of `given`, as text; NULL: nothing is known.
@@ -132,7 +135,9 @@ static void report_conflict(const struct agree *agree, const struct given *given
     struct place at = place_of(agree, given->value);
     struct str mine = tsr__notation_print(agree->arena, given->layout),
                theirs = tsr__notation_print(agree->arena, by->layout);
-    const char *wanted = demanded(agree, by, given);
+    const char *wanted = NULL;
+    if (agree->rule)
+        wanted = demanded(agree, by, given);
     const char *hint = "shard the inputs so that what belongs together lies on the same devices";
     if (wanted)
         hint = tsr__arena_printf(agree->arena, "to agree with '" STR_FMT "', shard it as %s",
@@ -206,6 +211,39 @@ static bool judge(const struct agree *agree)
     return true;
 }
 
+static bool share_device(const struct tile_layout *a, const struct tile_layout *b)
+{
+    for (int64_t i = 0; i < a->first[a->n_shards]; i++)
+        if (tsr__layout_has_device(b, a->owners[i]))
+            return true;
+    return false;
+}
+
+// Unsharded inputs must have a device in common, on which the node runs: the devices of all of them are intersected.
+static bool judge_unsharded(struct agree *agree)
+{
+    if (agree->n == 0)
+        return true;
+    struct tile_layout *common = tsr__layout_copy(agree->arena, agree->given[0].layout);
+    for (size_t i = 1; common && i < agree->n; i++) {
+        const struct tile_layout *layout = agree->given[i].layout;
+        if (!share_device(common, layout)) {
+            size_t by = 0;
+            while (by < i - 1 && share_device(agree->given[by].layout, layout))
+                by++;
+            report_conflict(agree, &agree->given[i], &agree->given[by],
+                            "no device holds all inputs");
+            return true;
+        }
+        int64_t kept = 0;
+        for (int64_t k = 0; k < common->first[1]; k++)
+            if (tsr__layout_has_device(layout, common->owners[k]))
+                common->owners[kept++] = common->owners[k];
+        common->first[1] = kept;
+    }
+    return common != NULL;
+}
+
 // Judges the inputs that have specs, and with assumed those that have none too.
 // Cheap questions first: without a cut nothing can contradict, and rules are made only then. An
 // operator may have a second rule (tsr__rule_strided); the flow takes whichever does what is asked,
@@ -221,7 +259,7 @@ static bool agreement(struct agree *agree, const struct shapes *shapes, const ts
     for (size_t i = 0; i < agree->n; i++)
         cut = cut || !tsr__layout_is_whole(agree->given[i].layout);
     if (!cut)
-        return true;
+        return !agree->assumed || judge_unsharded(agree);
     struct control bodies;
     if (tsr__control_of(agree->node, &bodies))
         return true; // the flow judges what goes into bodies
@@ -253,14 +291,10 @@ bool tsr__check_agreement(struct arena *scratch, const struct shapes *shapes, co
     return agreement(&agree, shapes, nc);
 }
 
-bool tsr__check_formal(struct arena *scratch, const struct flow *flow, const tsr_node *node,
-                       const tsr_node_config *nc)
+bool tsr__check_formal(struct arena *scratch, const struct flow *flow, const tsr_node *node)
 {
     bool uncut = false;
-    struct agree agree = {.arena = scratch,
-                          .node = node,
-                          .config = tsr_node_config_config(nc),
-                          .uncut = &uncut,
-                          .assumed = flow};
-    return agreement(&agree, flow->shapes, nc);
+    struct agree agree = {
+        .arena = scratch, .node = node, .config = flow->config, .uncut = &uncut, .assumed = flow};
+    return agreement(&agree, flow->shapes, tsr_node_find_config(node, flow->config));
 }

@@ -10,9 +10,8 @@
 // False: out of memory.
 bool tsr__check_agreement(struct arena *scratch, const struct shapes *shapes, const tsr_node *node,
                           const tsr_node_config *nc, bool remarks, bool *uncut);
-// The same as the published formalism has it: an input without a spec lies as its producer left it in the flow, or whole if it
-// is an input of the model, and is not brought to what the others demand.
-bool tsr__check_formal(struct arena *scratch, const struct flow *flow, const tsr_node *node,
-                       const tsr_node_config *nc);
+// The same as the published formalism has it: an input without a spec has the layout that its producer left in the flow.
+// A value without any spec is unsharded. No input is brought to what the others demand.
+bool tsr__check_formal(struct arena *scratch, const struct flow *flow, const tsr_node *node);
 
 #endif

@@ -553,15 +553,15 @@ static bool says_anything(const struct check *check, const tsr_config *config)
     return false;
 }
 
-// Judges every annotated node with what its other inputs are, once the flow is done.
-static bool judge_formally(struct arena *arena, const struct flow_work *work)
+// Checks every node with the shardings that its inputs have by the formalism, once the flow is done.
+static bool check_formally(struct arena *arena, const struct flow *flow)
 {
-    for (size_t i = 0; i < work->flow->n_nodes; i++) {
-        const tsr_node *node = work->flow->nodes[i].node;
-        const tsr_node_config *nc = tsr_node_find_config(node, work->flow->config);
-        if (!nc || !tsr_node_config_spec_count(nc))
-            continue;
-        if (!tsr__check_formal(arena, work->flow, node, nc))
+    for (size_t i = 0; i < flow->n_nodes; i++) {
+        struct arena scratch;
+        tsr__arena_init(&scratch, arena->session);
+        bool ok = tsr__check_formal(&scratch, flow, flow->nodes[i].node);
+        tsr__arena_free(&scratch);
+        if (!ok)
             return false;
     }
     return true;
@@ -583,12 +583,14 @@ static void remark(struct check *check, const tsr_config *config)
     for (size_t i = 0; i < check->told.n; i++)
         told[check->told.at[i].node] |= check->told.at[i].config == config;
     struct flow_work work = {.shapes = check->shapes, .told = told};
-    bool ok =
-        tsr__flow_start(&work, &arena, model, config) &&
-        tsr__flow_forward(&work, SAY_UNCUT | SAY_MOVES | SAY_REPEATED_WORK | SAY_NO_ERROR, NULL) &&
-        tsr__flow_expand(&arena, work.flow, &made);
+    int say = SAY_NO_ERROR;
+    if (check->remarks)
+        say |= SAY_UNCUT | SAY_MOVES | SAY_REPEATED_WORK;
+    bool ok = tsr__flow_start(&work, &arena, model, config) &&
+              tsr__flow_forward(&work, say, NULL) &&
+              (!check->remarks || tsr__flow_expand(&arena, work.flow, &made));
     if (ok && check->formal)
-        ok = judge_formally(&arena, &work);
+        ok = check_formally(&arena, work.flow);
     tsr_model_free(made);
     check->arena.failed = check->arena.failed || (!ok && arena.failed);
     tsr__arena_free(&arena);
@@ -676,7 +678,7 @@ static bool check_model(struct check *check)
         return false;
     if (check->calls && tsr__diag_errors(check->session) == check->errors && !check_calls(check))
         return false;
-    if (check->remarks && tsr__diag_errors(check->session) == check->errors)
+    if ((check->remarks || check->formal) && tsr__diag_errors(check->session) == check->errors)
         check_flows(check);
     return !check->arena.failed;
 }
@@ -727,4 +729,9 @@ tsr_status tsr_check_formalism(tsr_model *model, const char *config)
 tsr_status tsr__check(tsr_model *model, const char *config, bool remarks)
 {
     return check_as(model, (struct check){.only = config, .remarks = remarks});
+}
+
+tsr_status tsr__check_formalism(tsr_model *model, const char *config)
+{
+    return check_as(model, (struct check){.only = config, .formal = true});
 }

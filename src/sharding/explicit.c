@@ -6,15 +6,6 @@
 // outputs as far as they fit; what merely arrives, and wishes, do not count here.
 #include "sharding/node_placement.h"
 
-// Devices that still take part.
-static size_t count_on(const struct solve *solve)
-{
-    size_t n = 0;
-    for (int64_t d = 0; d < solve->n_all; d++)
-        n += solve->on[d];
-    return n;
-}
-
 static bool take(struct solve *solve, const tsr_node *node, const struct shapes *shapes, bool out,
                  size_t i, const struct tile_layout *layout)
 {
@@ -48,7 +39,7 @@ bool tsr__placement_explicit(struct arena *scratch, struct arena *arena, const t
         if (scratch->failed)
             return false;
         if (take(&attempt, node, shapes, true, i, out[i]) &&
-            (!explicit_in || count_on(&attempt) == count_on(&v)))
+            (!explicit_in || tsr__solve_devices(&attempt) == tsr__solve_devices(&v)))
             v = attempt;
     }
     return !scratch->failed && tsr__solve_result(&v, arena, placement);

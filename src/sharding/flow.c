@@ -105,6 +105,26 @@ static bool take_spec(struct step *step, const tsr_spec *spec)
     return true;
 }
 
+bool tsr__inherits_spec(const struct flow *flow, const tsr_value *value)
+{
+    const struct tile_layout *layout = flow->values[tsr__value_id(value)];
+    bool constant = tsr_value_initializer(value) && !tsr_value_is_input(value);
+    return layout && !constant && !tsr__shapes_is_list(flow->shapes, value) &&
+           !(flow->staged && tsr__layout_is_whole(layout));
+}
+
+// As the formalism has it, a missing input spec is the producer's.
+static void inherit_specs(struct step *step)
+{
+    for (size_t i = 0; i < step->n_in; i++) {
+        const tsr_value *value = tsr_node_input(step->node, i);
+        if (!value || step->in[i] || !tsr__inherits_spec(step->work->flow, value))
+            continue;
+        step->in[i] = step->work->flow->values[tsr__value_id(value)];
+        step->explicit_in = true;
+    }
+}
+
 // False: a spec that describes no layout, or no memory.
 static bool read_specs(struct step *step)
 {
@@ -321,7 +341,7 @@ static void add_outputs(struct step *step, struct solve *solve)
         if (solve->arena->failed)
             return;
         bool fits = add(step, &attempt, true, i, step->out[i], false, false);
-        bool same = count_on(attempt.on, solve->n_all) == count_on(solve->on, solve->n_all);
+        bool same = tsr__solve_devices(&attempt) == tsr__solve_devices(solve);
         if (fits && (same || !step->explicit_in))
             *solve = attempt;
         else if (!step->explicit_in && !tsr__layout_is_whole(step->out[i]))
@@ -344,7 +364,7 @@ static void add_arrivals(struct step *step, struct solve *solve)
         if (solve->arena->failed)
             return;
         bool fits = add(step, &attempt, false, i, layout, true, false);
-        bool same = count_on(attempt.on, solve->n_all) == count_on(solve->on, solve->n_all);
+        bool same = tsr__solve_devices(&attempt) == tsr__solve_devices(solve);
         bool may_shrink = !step->explicit_in && !step->explicit_out && within_stage(step, layout);
         if (fits && (same || may_shrink))
             *solve = attempt;
@@ -368,8 +388,7 @@ static void add_wishes(struct step *step, struct solve *solve)
             return;
         attempt.intact = true;
         if (!add(step, &attempt, true, i, wish, false, false) ||
-            (step->explicit_in &&
-             count_on(attempt.on, solve->n_all) != count_on(solve->on, solve->n_all)) ||
+            (step->explicit_in && tsr__solve_devices(&attempt) != tsr__solve_devices(solve)) ||
             !tsr__solve_result(&attempt, solve->arena, &placement))
             continue;
         const struct tile_layout *got =
@@ -874,6 +893,8 @@ static bool follow(struct step *step)
     if (!work->within) // nodes of bodies are where their node is
         step->stage =
             tsr__stages_devices(&work->stages, step->node, step->explicit_in || step->explicit_out);
+    if (work->formal)
+        inherit_specs(step);
     take_lists(step);
     if (step->bound && !work->within)
         step->stage = tsr__stages_devices(&work->stages, step->node, true);

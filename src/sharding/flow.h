@@ -57,6 +57,7 @@ struct flow_work {
         *wishes;      // by value id: forms that outputs take if nothing speaks against it; or NULL
     int say;          // SAY_...
     bool keep;        // the node must stay what it is
+    bool formal;      // an input without a spec is needed as its producer left it
     bool trial;       // of one node: the values stay where they are
     bool *within;     // by device: those that run the body at hand; NULL: all
     const bool *told; // by node id: somebody has said already that it runs whole; NULL: of none
@@ -64,6 +65,9 @@ struct flow_work {
     bool *kept_whole; // by value id: lists that must lie whole everywhere; NULL: there are no lists
     bool keeps_more;  // one more was found
 };
+// True if the formalism has the input sharded as its producer left it. Constants are stored as they are needed; what
+// another pipeline stage hands over unsharded may go to any device.
+bool tsr__inherits_spec(const struct flow *flow, const tsr_value *value);
 // Reads shapes and devices; findings of its own. False: failed.
 bool tsr__flow_start(struct flow_work *work, struct arena *arena, tsr_model *model,
                      const tsr_config *config);
@@ -99,6 +103,8 @@ bool tsr__flow_bodies(struct flow_work *work, struct flow_ask *ask);
 void tsr__flow_body_owners(const struct flow_work *work, struct arena *arena, const tsr_node *node,
                            bool *on);
 
+// The flow of tsr__flow_new where missing specs of inputs are those of their producers.
+struct flow *tsr__flow_formal(struct arena *arena, tsr_model *model, const tsr_config *config);
 // The flow of tsr__flow_new after shardings went backwards and sideways too (propagate.c).
 struct flow *tsr__flow_propagated(struct arena *arena, tsr_model *model, const tsr_config *config);
 

@@ -138,17 +138,28 @@ struct flow *tsr__flow_new(struct arena *arena, tsr_model *model, const tsr_conf
     return tsr__flow_run(arena, model, config, false, NULL);
 }
 
-// The flow lives in the arena; NULL after a finding, or without memory.
-struct flow *tsr__flow_run(struct arena *arena, tsr_model *model, const tsr_config *config,
-                           bool quiet, const bool *keep)
+static struct flow *run(struct arena *arena, tsr_model *model, const tsr_config *config, int say,
+                        const bool *keep, bool formal)
 {
-    struct flow_work work = {0};
-    int say = SAY_UNCUT | SAY_MOVES;
-    if (quiet)
-        say = 0;
+    struct flow_work work = {.formal = formal};
     bool ok = tsr__flow_start(&work, arena, model, config) && tsr__flow_forward(&work, say, keep) &&
               tsr__flow_delay(arena, work.flow);
     if (ok)
         return work.flow;
     return NULL;
+}
+
+// The flow lives in the arena; NULL after a finding, or without memory.
+struct flow *tsr__flow_run(struct arena *arena, tsr_model *model, const tsr_config *config,
+                           bool quiet, const bool *keep)
+{
+    int say = SAY_UNCUT | SAY_MOVES;
+    if (quiet)
+        say = 0;
+    return run(arena, model, config, say, keep, false);
+}
+
+struct flow *tsr__flow_formal(struct arena *arena, tsr_model *model, const tsr_config *config)
+{
+    return run(arena, model, config, SAY_UNCUT, NULL, true);
 }

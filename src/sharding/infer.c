@@ -115,13 +115,12 @@ static tsr_status write_nodes(const struct writing *writing, tsr_graph *graph,
     return TSR_OK;
 }
 
-static tsr_status infer(struct arena *arena, tsr_model *model, tsr_config *config, bool propagate)
+typedef struct flow *make_flow(struct arena *arena, tsr_model *model, const tsr_config *config);
+
+static tsr_status write_flow(struct arena *arena, tsr_model *model, tsr_config *config,
+                             make_flow *make)
 {
-    const struct flow *flow;
-    if (propagate)
-        flow = tsr__flow_propagated(arena, model, config);
-    else
-        flow = tsr__flow_new(arena, model, config);
+    const struct flow *flow = make(arena, model, config);
     if (!flow && arena->failed)
         return TSR_NOMEM;
     if (!flow)
@@ -158,21 +157,20 @@ static tsr_config *choose(tsr_model *model, const char *name)
     return NULL;
 }
 
-tsr_status tsr_infer(tsr_model *model, const char *config)
-{
-    return tsr_infer_opts(model, config, false);
-}
-
 // Calls are replaced by their bodies in the model itself: specs of a function's node would hold for
 // all of its calls.
-tsr_status tsr_infer_opts(tsr_model *model, const char *config, bool propagate)
+static tsr_status infer(tsr_model *model, const char *config, make_flow *make)
 {
     tsr_session *session = tsr_model_session(model);
     tsr_config *c = choose(model, config);
     if (!c)
         return TSR_INVALID;
     size_t errors = tsr__diag_errors(session);
-    tsr_status status = tsr__check(model, tsr_config_name(c), false);
+    tsr_status status;
+    if (make == tsr__flow_formal)
+        status = tsr__check_formalism(model, tsr_config_name(c));
+    else
+        status = tsr__check(model, tsr_config_name(c), false);
     if (status != TSR_OK)
         return status;
     if (tsr__diag_errors(session) > errors)
@@ -182,7 +180,24 @@ tsr_status tsr_infer_opts(tsr_model *model, const char *config, bool propagate)
         return status;
     struct arena arena;
     tsr__arena_init(&arena, session);
-    status = infer(&arena, model, c, propagate);
+    status = write_flow(&arena, model, c, make);
     tsr__arena_free(&arena);
     return status;
+}
+
+tsr_status tsr_infer(tsr_model *model, const char *config)
+{
+    return infer(model, config, tsr__flow_new);
+}
+
+tsr_status tsr_infer_opts(tsr_model *model, const char *config, bool propagate)
+{
+    if (propagate)
+        return infer(model, config, tsr__flow_propagated);
+    return infer(model, config, tsr__flow_new);
+}
+
+tsr_status tsr_infer_formalism(tsr_model *model, const char *config)
+{
+    return infer(model, config, tsr__flow_formal);
 }

@@ -15,9 +15,30 @@
 //                            is pending between devices 0 and 1 and between 2 and 3
 //     W {2,1:(0,1),(2,3)}:   devices 1 and 2 have the other part of k and drop out; the two that stay
 //                            cannot work on four cells, so the solver refuses W
+//     W {2,1:(0,1,2,3),(1,3)}: devices 1 and 3 own both parts of k, of which one agrees with X: with SOLVE_PARTS nobody
+//                            drops out
+//     Relu of {4,1:0,1,0,1}: device 0 works on parts 0 and 2: it has two rows (SOLVE_PARTS)
 //     a refined factor:      a dimension of 64 that is {4*16/2}, the first or second half of each of 4
 //                            heads: the factor of 64 becomes two, 4 and 16, and 16 is cut in 2
 #include "sharding/node_placement.h"
+
+// Empty rows in place of those that there are. False: out of memory.
+static bool make_rows(struct solve *solve, int64_t n)
+{
+    solve->n_rows = n;
+    solve->on = ARENA_ARRAY(solve->arena, bool, (size_t)n + 1);
+    solve->device = ARENA_ARRAY(solve->arena, int64_t, (size_t)n + 1);
+    solve->coords = ARENA_ARRAY(solve->arena, int64_t, (size_t)(n * solve->cap) + 1);
+    return !solve->arena->failed;
+}
+
+static void copy_row(struct solve *to, int64_t at, const struct solve *from, int64_t row)
+{
+    to->on[at] = from->on[row];
+    to->device[at] = from->device[row];
+    memcpy(&to->coords[at * to->cap], &from->coords[row * from->cap],
+           (size_t)to->cap * sizeof(*to->coords));
+}
 
 // All devices take part, nothing is cut. Rows of coords are longer than the rule has factors, so
 // that refining it does not move them.
@@ -28,14 +49,14 @@ bool tsr__solve_init(struct solve *solve, struct arena *arena, struct arena *kee
     solve->cap = rule->n_factors + SOLVE_SPARE;
     if (solve->cap > RULE_MAX_FACTORS)
         solve->cap = RULE_MAX_FACTORS;
-    solve->on = ARENA_ARRAY(arena, bool, (size_t)n_all + 1);
-    solve->coords = ARENA_ARRAY(arena, int64_t, (size_t)(n_all * solve->cap) + 1);
-    if (arena->failed)
+    if (!make_rows(solve, n_all))
         return false;
     for (int i = 0; i < RULE_MAX_FACTORS; i++)
         solve->cuts[i] = 1;
-    for (int64_t d = 0; d < n_all; d++)
+    for (int64_t d = 0; d < n_all; d++) {
         solve->on[d] = true;
+        solve->device[d] = d;
+    }
     return true;
 }
 
@@ -44,12 +65,9 @@ bool tsr__solve_init(struct solve *solve, struct arena *arena, struct arena *kee
 struct solve tsr__solve_copy(const struct solve *solve)
 {
     struct solve c = *solve;
-    c.on = ARENA_ARRAY(solve->arena, bool, (size_t)solve->n_all + 1);
-    c.coords = ARENA_ARRAY(solve->arena, int64_t, (size_t)(solve->n_all * solve->cap) + 1);
-    if (c.on && c.coords) {
-        memcpy(c.on, solve->on, (size_t)solve->n_all * sizeof(bool));
-        memcpy(c.coords, solve->coords, (size_t)(solve->n_all * solve->cap) * sizeof(int64_t));
-    }
+    if (make_rows(&c, solve->n_rows))
+        for (int64_t row = 0; row < solve->n_rows; row++)
+            copy_row(&c, row, solve, row);
     return c;
 }
 
@@ -216,9 +234,10 @@ static bool split(struct solve *solve, int factor, int64_t inner)
     solve->cuts[g] = low;
     solve->shares[g] = 0;
     solve->pinned[g] = solve->pinned[factor];
+    solve->shared[g] = solve->shared[factor];
     solve->seen[g] = solve->seen[factor];
-    for (int64_t d = 0; d < solve->n_all; d++) {
-        int64_t *row = &solve->coords[d * solve->cap];
+    for (int64_t i = 0; i < solve->n_rows; i++) {
+        int64_t *row = &solve->coords[i * solve->cap];
         row[g] = row[factor] % low;
         row[factor] /= low;
     }
@@ -419,7 +438,8 @@ static bool may_cut(struct solve *solve, const struct target *target)
     if (factor->kind == FACTOR_REP ||
         (factor->kind == FACTOR_STAT && (solve->arriving || solve->intact)))
         return fail(solve, why_whole(factor));
-    bool settled = solve->pinned[target->factor] || solve->cuts[target->factor] > 1;
+    bool composed = solve->pinning && solve->shared[target->factor];
+    bool settled = (solve->pinned[target->factor] && !composed) || solve->cuts[target->factor] > 1;
     if (settled && (solve->cuts[target->factor] != target->cuts ||
                     solve->shares[target->factor] != target->shares))
         return fail(solve, "the shardings of the node do not agree");
@@ -433,9 +453,9 @@ static bool may_cut(struct solve *solve, const struct target *target)
            fail(solve, "a cut falls inside a unit that must stay together");
 }
 
-// shards: per device its only shard, or -1. Devices that are settled otherwise drop out.
-// The first layout that cuts a factor gives every device its part; later ones can only agree or
-// drop the device.
+// shards: per row its shard. Rows that are settled otherwise drop out.
+// The first layout that cuts a factor gives every row its part; later ones can only agree or drop
+// the row.
 static void settle(struct solve *solve, const struct target *target,
                    const struct tile_layout *layout, int loop, const int64_t *shards)
 {
@@ -443,17 +463,17 @@ static void settle(struct solve *solve, const struct target *target,
     solve->cuts[target->factor] = target->cuts;
     solve->shares[target->factor] = target->shares;
     solve->seen[target->factor] = true;
-    for (int64_t d = 0; d < solve->n_all; d++) {
+    for (int64_t row = 0; row < solve->n_rows; row++) {
         int64_t coords[TILE_MAX_RANK * TILE_MAX_FACTORS];
-        if (!solve->on[d])
+        if (!solve->on[row])
             continue;
-        tsr__layout_coords(layout, shards[d], coords);
+        tsr__layout_coords(layout, shards[row], coords);
         int64_t part = coords[loop] / target->stride % target->cuts,
-                *at = &solve->coords[d * solve->cap + target->factor];
+                *at = &solve->coords[row * solve->cap + target->factor];
         if (fresh)
             *at = part;
         else if (*at != part)
-            solve->on[d] = false;
+            solve->on[row] = false;
     }
 }
 
@@ -475,43 +495,126 @@ static bool add_loop(struct solve *solve, bool out, int i, const struct tile_lay
     return n > 0 && tsr__solve_covers(solve);
 }
 
-// The only shard of each device; others drop out.
-static int64_t *only_shards(struct solve *solve, const struct tile_layout *layout)
+// Shards by device: device d owns count[d], from at[first[d]] on.
+struct owned {
+    int64_t *first, *count, *at;
+};
+
+// With SOLVE_ONE_PART a device that owns several counts as one that owns none. False: out of memory.
+static bool find_owned(const struct solve *solve, const struct tile_layout *layout,
+                       struct owned *owned)
 {
-    int64_t *shards = ARENA_ARRAY(solve->arena, int64_t, (size_t)solve->n_all + 1);
-    if (!shards)
-        return NULL;
+    int64_t n_owners = layout->first[layout->n_shards];
+    owned->first = ARENA_ARRAY(solve->arena, int64_t, (size_t)solve->n_all + 2);
+    owned->count = ARENA_ARRAY(solve->arena, int64_t, (size_t)solve->n_all + 1);
+    owned->at = ARENA_ARRAY(solve->arena, int64_t, (size_t)n_owners + 1);
+    if (solve->arena->failed)
+        return false;
+    for (int64_t i = 0; i < n_owners; i++)
+        if (layout->owners[i] >= 0 && layout->owners[i] < solve->n_all)
+            owned->first[layout->owners[i] + 1]++;
     for (int64_t d = 0; d < solve->n_all; d++)
-        shards[d] = -1;
-    for (int64_t k = 0; k < layout->n_shards; k++) {
-        const int64_t *owners;
-        size_t n = tsr__layout_owners(layout, k, &owners);
-        for (size_t i = 0; i < n; i++) {
-            if (owners[i] < 0 || owners[i] >= solve->n_all)
-                continue;
-            int64_t *shard = &shards[owners[i]];
-            if (*shard == -1)
-                *shard = k;
-            else
-                *shard = -2; // it has several
+        owned->first[d + 1] += owned->first[d];
+    for (int64_t k = 0; k < layout->n_shards; k++)
+        for (int64_t i = layout->first[k]; i < layout->first[k + 1]; i++) {
+            int64_t d = layout->owners[i];
+            if (d >= 0 && d < solve->n_all)
+                owned->at[owned->first[d] + owned->count[d]++] = k;
+        }
+    for (int64_t d = 0; d < solve->n_all; d++)
+        if (solve->mode == SOLVE_ONE_PART && owned->count[d] > 1)
+            owned->count[d] = 0;
+    return true;
+}
+
+// Joins the rows with the shards of their devices: a row of a device that owns three becomes three,
+// and devices that own none drop out. Returns the shard of each row; NULL: out of memory, or too many.
+static int64_t *join_shards(struct solve *solve, const struct tile_layout *layout)
+{
+    struct solve before = *solve;
+    struct owned owned;
+    int64_t n = 0, at = 0;
+    if (!find_owned(solve, layout, &owned))
+        return NULL;
+    for (int64_t row = 0; row < before.n_rows; row++)
+        if (before.on[row])
+            n += owned.count[before.device[row]];
+    int64_t *shards = ARENA_ARRAY(solve->arena, int64_t, (size_t)n + 1);
+    if (n > SOLVE_MAX_ROWS || !shards || !make_rows(solve, n))
+        return NULL;
+    for (int64_t row = 0; row < before.n_rows; row++) {
+        int64_t d = before.device[row];
+        for (int64_t k = 0; before.on[row] && k < owned.count[d]; k++) {
+            copy_row(solve, at, &before, row);
+            shards[at++] = owned.at[owned.first[d] + k];
         }
     }
-    for (int64_t d = 0; d < solve->n_all; d++)
-        solve->on[d] = solve->on[d] && shards[d] >= 0;
     return shards;
+}
+
+static bool same_row(const struct solve *solve, int64_t a, int64_t b)
+{
+    return solve->on[b] && solve->device[a] == solve->device[b] &&
+           memcmp(&solve->coords[a * solve->cap], &solve->coords[b * solve->cap],
+                  (size_t)solve->rule->n_factors * sizeof(*solve->coords)) == 0;
+}
+
+// Rows of a device that are equal are one: a loop of the layout that was left out does not tell its shards apart.
+static void drop_repeats(struct solve *solve)
+{
+    for (int64_t row = 0; row < solve->n_rows; row++)
+        for (int64_t k = row - 1;
+             k >= 0 && solve->on[row] && solve->device[k] == solve->device[row]; k--)
+            solve->on[row] = !same_row(solve, row, k);
+}
+
+int64_t tsr__solve_devices(const struct solve *solve)
+{
+    int64_t n = 0, last = -1;
+    for (int64_t row = 0; row < solve->n_rows; row++)
+        if (solve->on[row] && solve->device[row] != last) {
+            last = solve->device[row];
+            n++;
+        }
+    return n;
+}
+
+// A sharded factor is reduced: the results of its parts are to be combined.
+static bool reduces(const struct solve *solve)
+{
+    for (int factor = 0; factor < solve->rule->n_factors; factor++)
+        if (solve->rule->factors[factor].kind == FACTOR_RED && solve->cuts[factor] > 1)
+            return true;
+    return false;
+}
+
+// A sum of parts that is executed has one part of it on each device.
+static bool one_part_of_sums(const struct solve *solve)
+{
+    int64_t n = 0;
+    for (int64_t row = 0; row < solve->n_rows; row++)
+        n += solve->on[row];
+    return solve->mode == SOLVE_VALID || !reduces(solve) || tsr__solve_devices(solve) == n;
 }
 
 // An explicit layout says all about its tensor: what it does not cut is whole from now on, and
 // nothing else may have been cut before. What it cuts is not cut finer: of 6 = 2 * 3 in 2 shards the
 // 3 are whole, also where another layout of the node takes the 6 apart (split).
-static bool pin(struct solve *solve, bool out, int i)
+//
+// Two sharded inputs may shard different axes: A {2,1:(0,1),2} and B {1,2:(0,2),(1,2)} of Add. A device then works on what
+// it has of both, if every pair of shards has one. Not so along a reduced axis, which all inputs must shard alike.
+static bool pin(struct solve *solve, bool out, int i, bool sharded)
 {
     const struct rule_tensor *tensor = rule_slot(solve->rule, out, (size_t)i);
     for (int axis = 0; axis < tensor->rank; axis++)
         for (int k = 0; k < tensor->dims[axis].n; k++) {
             int factor = tensor->dims[axis].factors[k];
-            if (solve->cuts[factor] > 1 && !solve->seen[factor])
+            bool composes = sharded && solve->rule->factors[factor].kind != FACTOR_RED;
+            bool cut_before = solve->cuts[factor] > 1 && !solve->seen[factor];
+            if (cut_before && !composes)
                 return fail(solve, "the shardings of the node do not agree");
+            solve->shared[factor] = composes && !solve->seen[factor] &&
+                                    (solve->shared[factor] || !solve->pinned[factor]);
             solve->pinned[factor] = true;
         }
     return true;
@@ -524,11 +627,13 @@ bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layo
                     const struct shape *shape, bool each_loop, bool to_pin)
 {
     const struct rule_tensor *tensor = rule_slot(solve->rule, out, (size_t)i);
-    int64_t *shards = only_shards(solve, layout);
+    int64_t *shards = join_shards(solve, layout);
     if (!shards)
-        return fail(solve, "out of memory");
+        return fail(solve,
+                    solve->arena->failed ? "out of memory" : "a device owns too many shards");
     memset(solve->seen, 0, sizeof(solve->seen));
     solve->arriving = each_loop;
+    solve->pinning = to_pin;
     if (!tsr__solve_covers(solve))
         return false;
     if ((tensor->host || tensor->rank != layout->rank) && layout->n_shards > 1)
@@ -542,7 +647,10 @@ bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layo
         else if (!each_loop)
             return fail(solve, attempt.wrong);
     }
-    return !to_pin || tensor->host || pin(solve, out, i);
+    drop_repeats(solve);
+    if (!one_part_of_sums(solve))
+        return fail(solve, "a device holds several parts of a sum");
+    return !to_pin || tensor->host || pin(solve, out, i, layout->n_shards > 1);
 }
 
 // ---- the end -----------------------------------------------------------------------------------
@@ -578,13 +686,24 @@ static int64_t cell_of(const struct solve *solve, const int64_t *row, bool reduc
     return cell;
 }
 
-// Every cell of the cut factors has a device, and the members of a sum come in equal numbers, so that groups can be
-// made: m in 2 and k in 2 on four devices is one each; with device 3 gone, cell (1,1) has nobody.
+// The members of a sum come in equal numbers, so that groups can be made. count: rows by cell.
+static bool sums_are_even(const struct solve *solve, const int64_t *count)
+{
+    for (int64_t i = 0; i < solve->n_rows; i++) {
+        const int64_t *row = &solve->coords[i * solve->cap];
+        if (solve->on[i] && count[cell_of(solve, row, true)] != count[cell_of(solve, row, false)])
+            return false;
+    }
+    return true;
+}
+
+// Every cell of the cut factors has a device: m in 2 and k in 2 on four devices is one each; with device 3 gone, cell
+// (1,1) has nobody. A sum that can be executed has each part on equally many devices.
 bool tsr__solve_covers(struct solve *solve)
 {
     int64_t cells = 1, n_on = 0;
-    for (int64_t d = 0; d < solve->n_all; d++)
-        n_on += solve->on[d];
+    for (int64_t row = 0; row < solve->n_rows; row++)
+        n_on += solve->on[row];
     if (!n_on)
         return fail(solve, "no device holds all inputs");
     for (int factor = 0; factor < solve->rule->n_factors; factor++)
@@ -593,17 +712,15 @@ bool tsr__solve_covers(struct solve *solve)
     int64_t *count = ARENA_ARRAY(solve->arena, int64_t, (size_t)cells + 1);
     if (!count)
         return fail(solve, "out of memory");
-    for (int64_t d = 0; d < solve->n_all; d++)
-        if (solve->on[d])
-            count[cell_of(solve, &solve->coords[d * solve->cap], true)]++;
-    for (int64_t d = 0; d < solve->n_all; d++) {
-        const int64_t *row = &solve->coords[d * solve->cap];
-        if (solve->on[d] && count[cell_of(solve, row, true)] != count[cell_of(solve, row, false)])
-            return fail(solve, "parts of a sum lie on unequal numbers of devices");
-    }
+    for (int64_t row = 0; row < solve->n_rows; row++)
+        if (solve->on[row])
+            count[cell_of(solve, &solve->coords[row * solve->cap], true)]++;
     for (int64_t c = 0; c < cells; c++)
         if (!count[c])
             return fail(solve, "no device holds the parts that belong together");
+    if (solve->mode != SOLVE_VALID && tsr__solve_devices(solve) == n_on &&
+        !sums_are_even(solve, count))
+        return fail(solve, "parts of a sum lie on unequal numbers of devices");
     return writable(solve, solve->rule->inputs, solve->rule->n_inputs) &&
            writable(solve, solve->rule->outputs, solve->rule->n_outputs);
 }
@@ -613,8 +730,8 @@ bool tsr__solve_covers(struct solve *solve)
 bool tsr__solve_result(const struct solve *solve, struct arena *arena, struct placement *out)
 {
     size_t n = 0, factors = (size_t)solve->rule->n_factors;
-    for (int64_t d = 0; d < solve->n_all; d++)
-        n += solve->on[d];
+    for (int64_t row = 0; row < solve->n_rows; row++)
+        n += solve->on[row];
     *out = (struct placement){.rule = solve->rule, .n_devices = n};
     out->cuts = ARENA_ARRAY(arena, int64_t, factors + 1);
     out->shares = ARENA_ARRAY(arena, tile_shares, factors + 1);
@@ -625,11 +742,11 @@ bool tsr__solve_result(const struct solve *solve, struct arena *arena, struct pl
     memcpy(out->cuts, solve->cuts, factors * sizeof(int64_t));
     memcpy(out->shares, solve->shares, factors * sizeof(tile_shares));
     size_t at = 0;
-    for (int64_t d = 0; d < solve->n_all; d++)
-        if (solve->on[d]) {
-            memcpy(&out->coords[at * factors], &solve->coords[d * solve->cap],
+    for (int64_t row = 0; row < solve->n_rows; row++)
+        if (solve->on[row]) {
+            memcpy(&out->coords[at * factors], &solve->coords[row * solve->cap],
                    factors * sizeof(int64_t));
-            out->devices[at++] = d;
+            out->devices[at++] = solve->device[row];
         }
     return true;
 }

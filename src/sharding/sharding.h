@@ -87,6 +87,8 @@ tsr_status tsr__spec_write(tsr_node *node, tsr_config *config, tsr_value *value,
 
 // tsr_check for stages that go on with the flow: it tells itself what is not cut here.
 tsr_status tsr__check(tsr_model *model, const char *config, bool remarks) TSR_MUST_USE;
+// tsr_check_formalism for errors alone.
+tsr_status tsr__check_formalism(tsr_model *model, const char *config) TSR_MUST_USE;
 
 // ---- calls (inline.c) --------------------------------------------------------------------------
 

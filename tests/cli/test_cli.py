@@ -296,13 +296,21 @@ def test_model_topology(d):
 
 
 def test_formalism(d):
-    """What we bring into place, the formalism calls a contradiction: a cut of k in one operand alone, rows of one summand alone."""
-    for edits, ours, formal in ((["mm:W={1,2:0,1}"], 0, 1), (["mm:W={1,2:0,1}", "mm:x={2,1:0,1}"], 0, 0), (["mm:W={2,1:0,1}"], 0, 0),
-                                (["odd:s:t={2,1:0,1}"], 0, 1), (["mm2:o={2,1:0,1}"], 0, 0), (["#1:y={2,1:0,1}", "mm:y={2,1:0,1}"], 0, 0)):
+    """What we bring into place, the formalism calls a contradiction: a cut of k in one operand alone, rows of one summand alone,
+    also where the Add itself has no sharding and one summand inherits that of a MatMul."""
+    for edits, ours, formal in ((["mm:W={1,2:0,1}"], 0, 1), (["mm:W={1,2:0,1}", "mm:x={2,1:0,1}"], 0, 0), (["mm:W={2,1:0,1}"], 0, 1), (["mm:W={2,1:0,1}", "#1:z={1:0,1}"], 0, 0),
+                                (["odd:s:t={2,1:0,1}"], 0, 1), (["mm2:o={2,1:0,1}"], 0, 0), (["#1:y={2,1:0,1}", "mm:y={2,1:0,1}", "#1:z={1:0,1}"], 0, 0)):
         words = [w for e in edits for w in ("--shard", '"%s":"%s"=%s' % (e.split(":", 1)[0], *e.split(":", 1)[1].rsplit("=", 1)))]
         rc, err, out = annotate(d, "--config", "c:2", *words)
         got = call("check", out)[0], call("check", out, "--formalism", "--json")
         check("formalism %s" % edits, rc == 0 and got[0] == ours and got[1][0] == formal and ("spec-disagree" in got[1][1]) == bool(formal), (err, got))
+        done = os.path.join(d, "formal.onnx")
+        rc, _, err = call("infer", "--formalism", out, "-o", done)
+        check("infer --formalism %s" % edits, rc == formal and os.path.exists(done) != bool(formal), err)
+        if rc == 0:
+            check("... passes check --formalism", call("check", "--formalism", done)[0] == 0)
+            os.remove(done)
+    check("--formalism and --propagate", call("infer", "--formalism", "--propagate", out, "-o", done)[0] == 2)
 
 
 def test_check_and_explain(d):
