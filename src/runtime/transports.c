@@ -96,6 +96,7 @@ static tsr_status join(tsr_session *session, const tsr_run_options *options, enu
         .messages_only = row->messages_only,
         .port = options->port,
         .secret = options->secret,
+        .interface = options->network_interface,
     };
     // Under a launcher these stay 0, and the transport reads the launcher's variables itself.
     if (starter == AN_OPTION) {

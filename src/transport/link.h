@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LINK_ABI         6
+#define LINK_ABI         7
 #define LINK_SYMBOL      "tsr_link_open"
 #define LINK_WIRE_SYMBOL "tsr_link_wire"
 #define LINK_CARD        (32u << 10) // the most that a rank tells of itself when the ranks meet
@@ -60,8 +60,8 @@ struct link_card {
 struct link_meeting {
     int rank, size;
     int host_ranks, host_cores;
-    bool loopback; // the ranks are on this host, and nothing may leave it
-    uint64_t job;  // a number that all ranks of the job have, and those of another not
+    const char *interfaces; // network interfaces to use for TCP: "lo", "eth0,eth1"
+    uint64_t job;           // a number that all ranks of the job have, and those of another not
     // Tells all others `mine`; then calls `take` with what each other rank told, in the order of the ranks. False: error says why.
     bool (*swap)(struct link_meeting *meeting, const struct link_card *mine,
                  bool (*take)(void *data, int rank, const struct link_card *card), void *data,

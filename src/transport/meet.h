@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // meet.h - ranks of several hosts find each other over TCP, prove that they know one secret, and watch each other.
 //
-// Rank 0 listens; every other rank connects to it. Both sides prove the secret without telling it (a nonce each, HMAC-SHA256 over
-// both), and every later frame carries a code made with a key of that connection. The connections stay open while the job
-// runs: one that closes without a farewell is a rank that died, and rank 0 tells the others. Data never goes this way.
+// Rank 0 listens; every other rank connects to it. Both sides prove that they know the secret without sending it (a nonce
+// each, HMAC-SHA256 over both), and every later frame carries a code made with a key of that connection. Without a secret,
+// ranks connect over a Unix socket of this host and accept only processes of the same user. The connections stay open while
+// the job runs: if one closes without a farewell, that rank died, and rank 0 tells the others. Tensors never go this way.
 #ifndef TSR_MEET_H
 #define TSR_MEET_H
 
@@ -12,7 +13,7 @@
 
 // ---- words on the wire (meet_words.c); all numbers are little-endian ------------------------------------------------
 
-#define MEET_VERSION  1
+#define MEET_VERSION  2
 #define MEET_NONCE    32
 #define MEET_CODE     32 // bytes of a HMAC-SHA256
 #define MEET_GREETING 40 // rank 0 speaks first: magic, version, flags, nonce
@@ -63,6 +64,9 @@ bool tsr__meet_get_verdict(const uint8_t in[MEET_VERDICT], enum meet_verdict *ve
 void tsr__meet_key(const char *secret, const struct meet_greeting *greeting,
                    const struct meet_answer *answer, struct meet_key *out);
 void tsr__meet_proof(const struct meet_key *key, enum meet_side side, uint8_t out[MEET_CODE]);
+// The code by which rank 0 signs its verdict, so that nobody else can refuse a rank.
+void tsr__meet_verdict_code(const struct meet_key *key, enum meet_verdict verdict,
+                            uint8_t out[MEET_CODE]);
 void tsr__meet_put_head(const struct meet_head *head, uint8_t out[MEET_HEAD]);
 // False: no frame of a job of so many ranks.
 bool tsr__meet_get_head(const uint8_t in[MEET_HEAD], int ranks, struct meet_head *out);
@@ -77,11 +81,13 @@ struct meet_place {
     int rank, ranks;
     char host[256]; // of rank 0
     int port;
-    const char *secret; // NULL or "": none, and only this host is spoken to
-    double join_s;      // how long a rank waits for the others
-    const char *hint;   // what to look at where somebody does not come
+    const char *secret; // NULL or "": none, and all ranks are on this host
+    const char *
+        interface; // network interface between hosts: a name, an address or a network; NULL: by the route
+    double join_s;    // how long a rank waits for the others
+    const char *hint; // what to look at where somebody does not come
 };
-// False: nobody says where rank 0 is; *why is a text without a life of its own.
+// False: neither options nor launcher say where rank 0 is; *why is a text without a life of its own.
 bool tsr__meet_place(const struct comm_options *options, struct meet_place *out, const char **why);
 // "node[003-010,12],x7" -> "node003"; false: there is no name in it, or no room.
 bool tsr__first_host(const char *list, char *out, size_t n);
@@ -92,7 +98,9 @@ struct meet;
 // All ranks come, or none is served: why says who did not.
 tsr_status tsr__meet_open(tsr_session *session, const struct meet_place *place, struct meet **out,
                           char *why, size_t n);
-bool tsr__meet_loopback(const struct meet *meet); // it is heard on this host only
+// Names of the network interfaces over which this rank met the others: "eth0", "eth0,eth1", "lo". False: why says
+// which address belongs to no interface.
+bool tsr__meet_interfaces(const struct meet *meet, char *out, size_t n, char *why, size_t why_n);
 // Tells all others a card and takes theirs, in the order of the ranks; false: why says what went wrong.
 bool tsr__meet_swap(struct meet *meet, const struct link_card *mine,
                     bool (*take)(void *data, int rank, const struct link_card *card), void *data,

@@ -194,7 +194,7 @@ static bool place_by_launcher(struct meet_place *out, const char **why)
 // *why is set on every way; it counts only where false is returned.
 bool tsr__meet_place(const struct comm_options *options, struct meet_place *out, const char **why)
 {
-    *out = (struct meet_place){.secret = options->secret};
+    *out = (struct meet_place){.secret = options->secret, .interface = options->interface};
     if (options->ranks > 0)
         return place_by_hand(options, out, why);
     if (!place_by_launcher(out, why))

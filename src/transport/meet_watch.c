@@ -243,11 +243,6 @@ double tsr__meet_gone_s(const struct meet *meet, int rank)
     return seconds > 0 ? seconds : 0; // since_ms is rounded up, so that it is never 0
 }
 
-bool tsr__meet_loopback(const struct meet *meet)
-{
-    return meet->loopback;
-}
-
 // ---- the end ---------------------------------------------------------------------------------------------------------
 
 static bool is_over(const struct meet *meet, int rank)

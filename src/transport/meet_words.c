@@ -86,7 +86,7 @@ bool tsr__meet_same_code(const uint8_t *a, const uint8_t *b)
 void tsr__meet_key(const char *secret, const struct meet_greeting *greeting,
                    const struct meet_answer *answer, struct meet_key *out)
 {
-    static const char purpose[] = "tessera meeting 1";
+    static const char purpose[] = "tessera meeting 2";
     uint8_t said[sizeof purpose + MEET_GREETING + MEET_ANSWER];
     struct meet_answer claim = *answer;
     memset(claim.code, 0, sizeof claim.code);
@@ -104,6 +104,14 @@ void tsr__meet_proof(const struct meet_key *key, enum meet_side side, uint8_t ou
     char text[] = "proof of rank 0";
     if (side == MEET_FROM_OTHER)
         memcpy(text, "proof of others", sizeof text);
+    tsr__meet_hmac(key->bytes, sizeof key->bytes, text, sizeof text, out);
+}
+
+void tsr__meet_verdict_code(const struct meet_key *key, enum meet_verdict verdict,
+                            uint8_t out[MEET_CODE])
+{
+    uint8_t text[] = "verdict of rank 0, number ....";
+    put32(text + sizeof text - 5, (uint32_t)verdict);
     tsr__meet_hmac(key->bytes, sizeof key->bytes, text, sizeof text, out);
 }
 
@@ -152,7 +160,7 @@ void tsr__meet_put_answer(const struct meet_answer *answer, uint8_t out[MEET_ANS
     memcpy(out + 16 + MEET_NONCE, answer->code, MEET_CODE);
 }
 
-// The fields are taken as they are; judge_answer (meet.c) says what is wrong with them.
+// The fields are taken as they are; judge_answer (meet_greet.c) says what is wrong with them.
 bool tsr__meet_get_answer(const uint8_t in[MEET_ANSWER], struct meet_answer *out)
 {
     out->version = get16(in + 4);

@@ -123,8 +123,9 @@ struct comm_options {
     const char *meet;    // the name by which those find each other, or NULL
     const char *hosts;   // UCX: "a:4,b:4" of those, or NULL: this host
     int port;            // UCX: where rank 0 listens; 0: what the launcher says, or a default
-    const char *
-        secret; // UCX: what all ranks know and nobody else; NULL: none, and only this host is spoken to
+    const char *secret;  // UCX: shared secret of the ranks; NULL: none, and all are on this host
+    // UCX, between hosts: name, address or network of an interface; NULL: by the route to rank 0
+    const char *interface;
 };
 
 // ---- collectives -------------------------------------------------------------------------------

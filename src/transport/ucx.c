@@ -16,13 +16,16 @@
 #include <sched.h>
 #include <stdio.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 
-#define CARD_CORES (CPU_SETSIZE / 64)
+#define CARD_CORES      (CPU_SETSIZE / 64)
+#define CARD_INTERFACES 256
 
-// What ranks tell each other first: where they are. job counts for rank 0's only.
+// What ranks tell each other first: where they are. job and interfaces count for rank 0's only.
 struct host_card {
-    uint64_t host, job;
+    uint64_t host, network, job;
     uint64_t cores[CARD_CORES];
+    char interfaces[CARD_INTERFACES];
 };
 
 // What tsr__ucx_open gathers on its way. The meeting is first: the plug-in is given a pointer to it
@@ -32,6 +35,8 @@ struct joining {
     struct meet *meet;
     struct host_card mine;
     uint64_t cores[CARD_CORES]; // of all ranks on this host
+    int near;                   // ranks that the loopback reaches, this one included
+    char interfaces[CARD_INTERFACES];
 };
 
 // The finding, and the status that belongs to its code.
@@ -55,8 +60,14 @@ static bool take_host(void *data, int rank, const struct link_card *card)
     if (card->bytes != sizeof theirs)
         return false;
     memcpy(&theirs, card->data, sizeof theirs);
+    bool is_near = theirs.host == joining->mine.host && theirs.network == joining->mine.network;
+    joining->near += is_near;
     if (rank == 0)
         joining->meeting.job = theirs.job;
+    // Rank 0's host may reach itself over the loopback, so its other ranks cannot tell by
+    // themselves which interface leads to the other hosts.
+    if (rank == 0 && is_near)
+        memcpy(joining->interfaces, theirs.interfaces, sizeof joining->interfaces - 1);
     if (theirs.host != joining->mine.host)
         return true;
     joining->meeting.host_ranks++;
@@ -65,10 +76,19 @@ static bool take_host(void *data, int rank, const struct link_card *card)
     return true;
 }
 
+// Identifies the network namespace: containers may have a host name in common, but no loopback.
+static uint64_t network_id(void)
+{
+    struct stat stat_of;
+    return stat("/proc/self/ns/net", &stat_of) == 0 ? (uint64_t)stat_of.st_ino : 0;
+}
+
 // This rank counts itself; the others add to the counts in take_host.
 static void look_at_this_host(struct joining *joining)
 {
     cpu_set_t cores;
+    joining->mine.network = network_id();
+    joining->near = 1;
     CPU_ZERO(&cores);
     sched_getaffinity(0, sizeof cores, &cores);
     joining->mine.host = tsr__host_id();
@@ -96,6 +116,10 @@ static bool swap_hosts(struct joining *joining, char *why, size_t n)
 {
     struct link_card card = {.bytes = sizeof joining->mine};
     look_at_this_host(joining);
+    if (!tsr__meet_interfaces(joining->meet, joining->mine.interfaces,
+                              sizeof joining->mine.interfaces, why, n))
+        return false;
+    memcpy(joining->interfaces, joining->mine.interfaces, sizeof joining->interfaces);
     if (getrandom(&joining->mine.job, sizeof joining->mine.job, 0) < 0) {
         snprintf(why, n, "the system gives no random numbers");
         return false;
@@ -105,6 +129,9 @@ static bool swap_hosts(struct joining *joining, char *why, size_t n)
     if (!tsr__meet_swap(joining->meet, &card, take_host, joining, why, n))
         return false;
     joining->meeting.host_cores = count_cores(joining);
+    // A job of one host is not reachable from outside, secret or not.
+    joining->meeting.interfaces =
+        joining->near == joining->meeting.size ? "lo" : joining->interfaces;
     return true;
 }
 
@@ -134,6 +161,14 @@ static struct link *wire(void *handle, struct joining *joining, char *why, size_
     return NULL;
 }
 
+static const char *hint_of(const struct meet_place *place)
+{
+    if (!place->secret || !*place->secret)
+        return "between hosts all ranks need one secret: TESSERA_SECRET, or --secret-file";
+    return "check the name of rank 0's host, and --interface: `ip address` lists what this host "
+           "has";
+}
+
 // The ranks meet. A host that may not be spoken to is wrong use; a rank that does not come is a failed rank.
 static tsr_status meet(tsr_session *session, const struct comm_options *options,
                        struct joining *joining)
@@ -150,14 +185,12 @@ static tsr_status meet(tsr_session *session, const struct comm_options *options,
     if (st == TSR_NOMEM)
         return st;
     if (st == TSR_USAGE)
-        return refuse(session, DIAG_transport_absent,
-                      "between hosts all ranks need one secret: TESSERA_SECRET, or --secret-file",
-                      "the ranks cannot meet", why);
+        return refuse(session, DIAG_transport_absent, hint_of(&place), "the ranks cannot meet",
+                      why);
     if (st != TSR_OK)
         return refuse(session, DIAG_rank_failed, place.hint, "the ranks do not meet", why);
     joining->meeting.rank = place.rank;
     joining->meeting.size = place.ranks;
-    joining->meeting.loopback = tsr__meet_loopback(joining->meet);
     joining->meeting.swap = swap_for_plugin;
     return TSR_OK;
 }

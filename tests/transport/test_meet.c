@@ -99,6 +99,51 @@ static void test_codes(void **state)
     assert_true(tsr__meet_same_code(a, b));
 }
 
+// A verdict is signed: neither another verdict nor another key has the same code.
+static void test_verdicts(void **state)
+{
+    (void)state;
+    struct meet_key key = {.bytes = {5}}, other = {.bytes = {6}};
+    uint8_t a[MEET_CODE], b[MEET_CODE];
+    tsr__meet_verdict_code(&key, MEET_WELCOME, a);
+    for (int verdict = MEET_OTHER_SECRET; verdict <= MEET_OTHER_VERSION; verdict++) {
+        tsr__meet_verdict_code(&key, (enum meet_verdict)verdict, b);
+        assert_false(tsr__meet_same_code(a, b));
+    }
+    tsr__meet_verdict_code(&other, MEET_WELCOME, b);
+    assert_false(tsr__meet_same_code(a, b));
+}
+
+// Interfaces by name, address and network.
+static void test_interfaces(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *name; // NULL: there is none
+    } interfaces[] = {
+        {"lo", "lo"},
+        {"127.0.0.1", "lo"},
+        {"127.0.0.0/8", "lo"},
+        {"127.9.9.9/8", "lo"},
+        {"127.0.0.2", NULL},
+        {"127.0.0.2/31", NULL},
+        {"", NULL},
+        {"no-such-one", NULL},
+        {"203.0.113.0/24", NULL},
+        {"127.0.0.0/33", NULL},
+        {"127.0.0.0/-1", NULL},
+        {"127.0.0.0/x", NULL},
+        {"127.0.0", NULL},
+    };
+    for (size_t i = 0; i < TSR_COUNT(interfaces); i++) {
+        char name[IF_NAMESIZE] = "";
+        assert_int_equal(tsr__meet_interface_of(interfaces[i].text, name),
+                         interfaces[i].name != NULL);
+        if (interfaces[i].name)
+            assert_string_equal(name, interfaces[i].name);
+    }
+}
+
 static void test_words(void **state)
 {
     (void)state;
@@ -324,6 +369,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hmac),       cmocka_unit_test(test_key),
         cmocka_unit_test(test_codes),      cmocka_unit_test(test_words),
+        cmocka_unit_test(test_verdicts),   cmocka_unit_test(test_interfaces),
         cmocka_unit_test(test_first_host), cmocka_unit_test(test_places),
         cmocka_unit_test(test_signals),    cmocka_unit_test(test_first_host_by_hand),
     };

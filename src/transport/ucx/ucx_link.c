@@ -9,12 +9,15 @@
 // everybody else in this process. net_beat.c calls every 10 ms, so a rank that computes still
 // answers.
 #include "transport/link.h"
+#include "transport/ucx/listeners.h"
 
+#include <glob.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <ucp/api/ucp.h>
 #include <ucs/debug/debug.h>
 #include <ucs/debug/log_def.h>
@@ -34,6 +37,9 @@ struct ucx {
     void *flushing;      // the request of a flush, or NULL
     uint64_t job;        // upper bits of every tag
     int crowded;         // ranks so far that say that they share a core
+    bool broken;         // an endpoint failed
+    char *greetings;     // bytes that are sent and received while ranks connect
+    struct listeners ports;
     pthread_mutex_t lock;
 };
 
@@ -225,6 +231,8 @@ static void link_close(struct link *link)
     if (ucx->context && !stays)
         ucp_cleanup(ucx->context);
     pthread_mutex_destroy(&ucx->lock);
+    if (!stays)
+        free(ucx->greetings); // else a request may still use them
     free(ucx->endpoints);
     free(ucx);
 }
@@ -283,6 +291,50 @@ static void suit_tcp(ucp_config_t *config)
             ucp_config_modify(config, settings[i][0], settings[i][1]);
 }
 
+// Appends all RDMA ports of this host as UCX names them: ",mlx5_0:1".
+static void add_rdma(char *list, size_t n)
+{
+    glob_t found = {0};
+    if (glob("/sys/class/infiniband/*/ports/*", 0, NULL, &found) == 0)
+        for (size_t i = 0; i < found.gl_pathc; i++) {
+            char device[64] = "", port[16] = "";
+            size_t used = strlen(list);
+            if (sscanf(found.gl_pathv[i], "/sys/class/infiniband/%63[^/]/ports/%15[0-9]", device,
+                       port) == 2)
+                snprintf(list + used, n - used, ",%s:%s", device, port);
+        }
+    globfree(&found);
+}
+
+// TCP ports are opened on these interfaces only. RDMA devices have no ports that a stranger could connect to.
+// UCX_NET_DEVICES has precedence.
+static void restrict_devices(ucp_config_t *config, const char *interfaces)
+{
+    char list[4096];
+    if (getenv("UCX_NET_DEVICES"))
+        return;
+    snprintf(list, sizeof list, "%s", interfaces);
+    if (strcmp(interfaces, "lo") != 0)
+        add_rdma(list, sizeof list);
+    ucp_config_modify(config, "NET_DEVICES", list);
+}
+
+// Sockets that listen since the worker was made, and whose port is in the worker's address, are UCX's. The port is compared
+// because another thread of this program may have opened a socket at that moment.
+static void find_ports(struct ucx *ucx, const struct listeners *before)
+{
+    size_t bytes;
+    ucp_address_t *address;
+    if (ucp_worker_get_address(ucx->worker, &address, &bytes) != UCS_OK)
+        return;
+    tsr__listeners_find(&ucx->ports);
+    tsr__listeners_subtract(&ucx->ports, before);
+    for (int i = ucx->ports.n - 1; i >= 0; i--)
+        if (!memmem(address, bytes, &ucx->ports.list[i].port, sizeof(in_port_t)))
+            ucx->ports.list[i] = ucx->ports.list[--ucx->ports.n];
+    ucp_worker_release_address(ucx->worker, address);
+}
+
 static bool start(struct ucx *ucx, const struct link_meeting *meeting, char *error, size_t n)
 {
     ucp_config_t *config;
@@ -295,26 +347,26 @@ static bool start(struct ucx *ucx, const struct link_meeting *meeting, char *err
     ucs_status_t status = ucp_config_read(NULL, NULL, &config);
     if (status != UCS_OK)
         return fail(error, n, "UCX's settings cannot be read", status);
-    // Ranks of one host without a secret must not be reachable from outside, whatever devices there
-    // are.
-    if (meeting->loopback && !getenv("UCX_NET_DEVICES"))
-        ucp_config_modify(config, "NET_DEVICES", "lo");
+    restrict_devices(config, meeting->interfaces);
     suit_tcp(config);
     status = ucp_init(&params, config, &ucx->context);
     ucp_config_release(config);
     if (status != UCS_OK)
         return fail(error, n, "UCX does not start", status);
+    struct listeners before;
+    tsr__listeners_find(&before);
     status = ucp_worker_create(ucx->context, &worker, &ucx->worker);
     if (status != UCS_OK)
         return fail(error, n, "UCX has no network to use", status);
+    find_ports(ucx, &before);
     return true;
 }
 
-// What a failed endpoint is told to; sends over it fail from then on.
-// This mode of errors wants a handler. Who is gone is found elsewhere (meet_watch.c).
+// Sends over a failed endpoint fail from then on. Once the ranks are connected, meet_watch.c finds out who is gone.
 static void on_error(void *data, ucp_ep_h endpoint, ucs_status_t status)
 {
-    (void)data;
+    struct ucx *ucx = data;
+    ucx->broken = true;
     (void)endpoint;
     (void)status;
 }
@@ -333,7 +385,7 @@ static bool connect_to(void *data, int rank, const struct link_card *card)
                                             UCP_EP_PARAM_FIELD_ERR_HANDLER,
                               .address = (const ucp_address_t *)card->data,
                               .err_mode = UCP_ERR_HANDLING_MODE_PEER,
-                              .err_handler = {.cb = on_error}};
+                              .err_handler = {.cb = on_error, .arg = ucx}};
     return ucp_ep_create(ucx->worker, &params, &ucx->endpoints[rank]) == UCS_OK;
 }
 
@@ -378,6 +430,121 @@ static bool wire(struct ucx *ucx, struct link_meeting *meeting, char *error, siz
     return wired;
 }
 
+// ---- connecting all ranks, then no more connections ------------------------------------------------
+
+// UCX connects an endpoint when it is first used, and asks nobody who connects for a secret: a stranger that speaks its
+// protocol can end the process. So all ranks connect now, each tells every other when all of its endpoints are connected,
+// and a rank that was told so by all others lets the kernel drop every later connection to UCX's ports.
+
+#define CONNECT_S 60.0
+#define GREET_TAG LINK_CHANNELS // beside the channels of messages
+#define ROUNDS    2
+
+struct greetings {
+    struct ucx *ucx;
+    void **requests; // [2 * size]: sends, then receives; NULL: done
+};
+
+static double now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+// Starts one round: a byte to and from every other rank.
+static bool start_round(struct greetings *greetings, int round)
+{
+    struct ucx *ucx = greetings->ucx;
+    int size = ucx->link.size;
+    ucp_request_param_t param = {0}, receive = {.op_attr_mask = UCP_OP_ATTR_FLAG_NO_IMM_CMPL};
+    for (int i = 0; i < size; i++) {
+        if (i == ucx->link.rank)
+            continue;
+        ucx->greetings[i] = (char)round;
+        greetings->requests[i] =
+            ucp_tag_send_nbx(ucx->endpoints[i], &ucx->greetings[i], 1,
+                             tag_of(ucx, GREET_TAG + round, ucx->link.rank), &param);
+        greetings->requests[size + i] =
+            ucp_tag_recv_nbx(ucx->worker, &ucx->greetings[size + i], 1,
+                             tag_of(ucx, GREET_TAG + round, i), ~(ucp_tag_t)0, &receive);
+        if (UCS_PTR_IS_ERR(greetings->requests[i]) || UCS_PTR_IS_ERR(greetings->requests[size + i]))
+            return false;
+    }
+    return true;
+}
+
+// The first request that is not done, or -1.
+static int first_pending(struct greetings *greetings)
+{
+    int n = 2 * greetings->ucx->link.size, first = -1;
+    for (int i = 0; i < n; i++) {
+        void **request = &greetings->requests[i];
+        if (*request && !UCS_PTR_IS_ERR(*request) &&
+            ucp_request_check_status(*request) != UCS_INPROGRESS) {
+            ucp_request_free(*request);
+            *request = NULL;
+        }
+        if (*request && first < 0)
+            first = i;
+    }
+    return first;
+}
+
+// Ends a round: all bytes have come, and all that was sent before has left. The rank that is missing, or -1.
+static int end_round(struct greetings *greetings, double until)
+{
+    struct ucx *ucx = greetings->ucx;
+    ucp_request_param_t param = {0};
+    void *flushing = ucp_worker_flush_nbx(ucx->worker, &param);
+    struct timespec nap = {0, 50000};
+    for (;;) {
+        bool flushed = step(ucx, &flushing);
+        int pending = first_pending(greetings);
+        if (flushed && pending < 0)
+            return -1;
+        if (ucx->broken || now_s() > until)
+            return pending < 0 ? ucx->link.rank : pending % ucx->link.size;
+        nanosleep(&nap, NULL);
+    }
+}
+
+static void cancel_requests(struct greetings *greetings)
+{
+    for (int i = 0; i < 2 * greetings->ucx->link.size; i++)
+        if (greetings->requests[i] && !UCS_PTR_IS_ERR(greetings->requests[i])) {
+            ucp_request_cancel(greetings->ucx->worker, greetings->requests[i]);
+            ucp_request_free(greetings->requests[i]);
+        }
+}
+
+// All ranks connect to each other.
+static bool connect_all(struct ucx *ucx, char *error, size_t n)
+{
+    size_t count = 2 * (size_t)ucx->link.size;
+    struct greetings greetings = {.ucx = ucx,
+                                  .requests = calloc(count, sizeof *greetings.requests)};
+    ucx->greetings = calloc(count, 1);
+    if (!greetings.requests || !ucx->greetings) {
+        snprintf(error, n, "out of memory");
+        free(greetings.requests);
+        return false;
+    }
+    double until = now_s() + CONNECT_S;
+    int absent = -1;
+    for (int round = 0; round < ROUNDS && absent < 0; round++)
+        absent = start_round(&greetings, round) ? end_round(&greetings, until) : ucx->link.rank;
+    if (absent >= 0) {
+        snprintf(
+            error, n,
+            "rank %d has no connection to rank %d: it ended, or a firewall blocks its TCP ports",
+            ucx->link.rank, absent);
+        cancel_requests(&greetings);
+    }
+    free(greetings.requests);
+    return absent < 0;
+}
+
 // A link that was made half is closed as a whole one is: link_close takes what is not there.
 struct link *tsr_link_wire(struct link_meeting *meeting, char *error, size_t n)
 {
@@ -410,8 +577,11 @@ struct link *tsr_link_wire(struct link_meeting *meeting, char *error, size_t n)
     link->flush = link_flush;
     link->close = link_close;
     calm_ucx();
-    if (start(ucx, meeting, error, n) && wire(ucx, meeting, error, n))
+    if (start(ucx, meeting, error, n) && wire(ucx, meeting, error, n) &&
+        connect_all(ucx, error, n)) {
+        tsr__listeners_block(&ucx->ports);
         return link;
+    }
     link_close(link);
     return NULL;
 }
