@@ -52,7 +52,8 @@ struct option {
 #define RUN_OPTIONS                                                                                       \
     {"--transport", "NAME", "threads, shm (processes), mpi (messages only), ucx; default: what fits the launcher, else threads"}, \
     {"--port", "P", "ucx: where rank 0 listens (default: MASTER_PORT, else 29500)"},                      \
-    {"--secret-file", "FILE", "ucx: what all ranks know and nobody else, needed between hosts (default: TESSERA_SECRET)"}, \
+    {"--secret-file", "FILE", "ucx: shared secret of the ranks, needed between hosts (default: TESSERA_SECRET)"}, \
+    {"--interface", "NAME|ADDRESS|NETWORK", "ucx: network interface between hosts, as eth0 or 10.1.0.0/16 (default: by the route to rank 0)"}, \
     {"--threads", "N", "threads of each rank (default: cores / ranks on this host, at least 1)"},         \
     {"--no-pin", NULL, "let ranks move between all cores; else each keeps to its share, if there are enough"}, \
     {"--timeout", "S", "longest wait for a rank without a heartbeat (default 15)"},                       \
@@ -221,7 +222,7 @@ int cli_read_place(struct cli *cli, tsr_run_options *options);
 int cli_read_meeting(struct cli *cli, tsr_run_options *options); // --port and the secret alone
 int cli_count_hosts(const char *list); // ranks of "a:4,b:4": 8; 0: it is no such list
 char *cli_host_name(char *entry); // cuts the name out of an entry of such a list: "[::1]:4" -> ::1
-#define CLI_HOSTS_WANTED "--hosts wants a list as a:4,b:4 or a,[::1]:2, not '%s'"
+int cli_hosts_wanted(struct cli *cli, const char *list); // the error for a list that is none
 // "16GiB", "512 MB", "1000" (bytes) -> bytes; false: not a size.
 bool cli_read_bytes(const char *text, int64_t *out);
 // A topology as --devices and `topology` take it: a file, or what tsr_topology_parse reads.

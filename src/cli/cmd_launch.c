@@ -11,25 +11,12 @@
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #define DEFAULT_PORT  29500
 #define DEFAULT_SHELL "ssh -x -o BatchMode=yes"
-
-// By name alone, with or without its domain; an address that is not the loopback's counts as
-// another host, which the remote shell then reaches.
-static bool is_here(const char *host)
-{
-    char name[256] = "";
-    if (!strcmp(host, "localhost") || !strcmp(host, "127.0.0.1") || !strcmp(host, "::1"))
-        return true;
-    gethostname(name, sizeof name - 1);
-    size_t length = strcspn(name, ".");
-    return !strcasecmp(host, name) || (strlen(host) == length && !strncasecmp(host, name, length));
-}
 
 // Ranks in the order of the list: "a:2,b" are 0 and 1 on a, 2 on b. Names lie in `list`, which is cut up.
 static void read_hosts(char *list, struct launch *launch)
@@ -39,31 +26,41 @@ static void read_hosts(char *list, struct launch *launch)
     for (char *host = strtok_r(list, ",", &rest); host; host = strtok_r(NULL, ",", &rest)) {
         int here = cli_count_hosts(host);
         host = cli_host_name(host);
+        bool local = launch_is_here(host);
         for (int i = 0; i < here; i++) {
-            launch->ranks[next] = (struct launch_rank){.host = host,
-                                                       .local = is_here(host),
-                                                       .rank = next,
-                                                       .local_rank = i,
-                                                       .local_ranks = here};
+            launch->ranks[next] = (struct launch_rank){
+                .host = host, .local = local, .rank = next, .local_rank = i, .local_ranks = here};
             next++;
         }
     }
 }
 
-// Where the others reach rank 0. A host that stands in the list as this one has a name for the others.
-// All ranks on this host: the loopback, which needs no name and no open firewall.
+static const struct launch_rank *first_remote(const struct launch *launch)
+{
+    for (int i = 0; i < launch->n; i++)
+        if (!launch->ranks[i].local)
+            return &launch->ranks[i];
+    return NULL;
+}
+
+// The address at which the other ranks reach rank 0. If rank 0 is on this host, it is the address of the interface that
+// leads to the first other host: this host's name may mean nothing there. If all ranks are here, it is the loopback.
 static const char *master_of(const struct launch *launch)
 {
-    static char name[256];
-    bool all_here = true;
-    for (int i = 0; i < launch->n; i++)
-        all_here &= launch->ranks[i].local;
-    if (all_here)
+    static char address[256];
+    const struct launch_rank *remote = first_remote(launch), *zero = &launch->ranks[0];
+    if (!remote)
         return "127.0.0.1";
-    if (!launch->ranks[0].local)
-        return launch->ranks[0].host;
-    gethostname(name, sizeof name - 1);
-    return name;
+    if (!zero->local)
+        return zero->host;
+    if (launch->interface && launch_address_of(launch->interface, address, sizeof address))
+        return address;
+    if (launch_is_address(zero->host) && strcmp(zero->host, "127.0.0.1") &&
+        strcmp(zero->host, "::1"))
+        return zero->host;
+    if (!launch_route_to(remote->host, address, sizeof address))
+        gethostname(address, sizeof address - 1);
+    return address;
 }
 
 // A port that is free here, if rank 0 is here.
@@ -103,7 +100,10 @@ static int prepare(struct cli *cli, struct launch *launch)
     int code = cli_read_meeting(cli, &told);
     if (code)
         return code;
-    launch->master = master_of(launch);
+    launch->interface = told.network_interface;
+    launch->master = cli_value(cli, "--address");
+    if (!launch->master)
+        launch->master = master_of(launch);
     launch->port = told.port;
     if (!launch->port)
         launch->port = launch->ranks[0].local ? free_port() : DEFAULT_PORT;
@@ -126,10 +126,10 @@ static int run(struct cli *cli)
 {
     const char *hosts = cli_value(cli, "--hosts");
     if (!hosts)
-        return cli_usage(cli, "which hosts? --hosts a:4,b:4");
+        return cli_usage(cli, "--hosts is required, as in --hosts a:4,b:4");
     struct launch launch = {.n = cli_count_hosts(hosts)};
     if (launch.n == 0)
-        return cli_usage(cli, CLI_HOSTS_WANTED, hosts);
+        return cli_hosts_wanted(cli, hosts);
     char *list = cli_copy(hosts, strlen(hosts));
     const char **command = cli_alloc(cli->n_arguments + 1, sizeof *command);
     launch.ranks = cli_alloc((size_t)launch.n, sizeof *launch.ranks);
@@ -150,8 +150,13 @@ static int run(struct cli *cli)
 static const struct option options_table[] = {
     {"--hosts", "a:4,b:4", "where, and how many ranks on each; rank 0 is on the first"},
     {"--port", "P", "where rank 0 listens (default: a free one if it is on this host, else 29500)"},
+    {"--address", "ADDRESS",
+     "address at which the other hosts reach rank 0 (default: by the route to the first of them)"},
+    {"--interface", "NAME|ADDRESS|NETWORK",
+     "network interface between hosts: eth0, 10.1.0.7 or 10.1.0.0/16 (default: the one that leads "
+     "to rank 0)"},
     {"--secret-file", "FILE",
-     "what all ranks know and nobody else (default: TESSERA_SECRET, else one made for this job)"},
+     "shared secret of the ranks (default: TESSERA_SECRET, else one made for this job)"},
     {"--rsh", "COMMAND",
      "the remote shell (default: TESSERA_RSH, else ssh -x -o BatchMode=yes); it gets a host and a "
      "script"},

@@ -19,6 +19,7 @@ struct launch {
     const char *master; // host of rank 0, as the others reach it
     int port;
     const char *secret;
+    const char *interface;      // --interface for all ranks, or NULL
     const char *shell;          // words of the remote shell: "ssh -x"
     const char *const *command; // ends with NULL
     bool plain;                 // lines are passed on without the rank's number
@@ -29,5 +30,14 @@ struct launch {
 int launch_ranks(const struct launch *launch);
 // What a remote shell is to do for a rank; to be freed. The secret is not in it: it comes over standard input.
 char *launch_script(const struct launch *launch, const struct launch_rank *rank);
+
+// ---- launch_address.c --------------------------------------------------------------------------
+
+// True if the host is this one: by name, or because one of its addresses is an interface's.
+bool launch_is_here(const char *host);
+bool launch_is_address(const char *host); // an IP address, not a name
+// The address of this host that connections to that host come from.
+bool launch_route_to(const char *host, char *out, size_t n);
+bool launch_address_of(const char *interface, char *out, size_t n);
 
 #endif

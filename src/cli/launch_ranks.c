@@ -76,6 +76,10 @@ char *launch_script(const struct launch *launch, const struct launch_rank *rank)
             " RANK=%d WORLD_SIZE=%d LOCAL_RANK=%d LOCAL_WORLD_SIZE=%d MASTER_PORT=%d MASTER_ADDR=",
             rank->rank, launch->n, rank->local_rank, rank->local_ranks, launch->port);
     quote(out, launch->master);
+    if (launch->interface) {
+        fputs(" TESSERA_INTERFACE=", out);
+        quote(out, launch->interface);
+    }
     if (getcwd(folder, sizeof folder)) {
         fputs("; cd ", out);
         quote(out, folder);
@@ -115,6 +119,8 @@ static void become_rank(const struct launch *launch, const struct launch_rank *r
     set_number("MASTER_PORT", launch->port);
     setenv("MASTER_ADDR", launch->master, 1);
     setenv("TESSERA_SECRET", launch->secret, 1);
+    if (launch->interface)
+        setenv("TESSERA_INTERFACE", launch->interface, 1);
     execvp(launch->command[0], (char *const *)launch->command);
     fprintf(stderr, "%s: %s\n", launch->command[0], strerror(errno));
     _exit(127);
@@ -122,12 +128,19 @@ static void become_rank(const struct launch *launch, const struct launch_rank *r
 
 #define SHELL_WORDS 32
 
-// "ssh -x" and a host: the words of the remote shell, the host, the script.
+static bool is_ssh(const char *program)
+{
+    const char *slash = strrchr(program, '/');
+    return strcmp(slash ? slash + 1 : program, "ssh") == 0;
+}
+
+// "ssh -x" and a host: the words of the remote shell, "--" where it is ssh, the host, the script. Other
+// remote shells get a host and a script only.
 // TESSERA_SECRET of the launcher's own environment is not for the shell: ssh might be told to send
 // it.
 static void become_shell(const struct launch *launch, const struct launch_rank *rank)
 {
-    char *words[SHELL_WORDS + 3], *rest = NULL;
+    char *words[SHELL_WORDS + 4], *rest = NULL;
     int n = 0;
     char *shell = strdup(launch->shell), *script = launch_script(launch, rank);
     unsetenv("TESSERA_SECRET");
@@ -138,6 +151,8 @@ static void become_shell(const struct launch *launch, const struct launch_rank *
         words[n++] = word;
     if (n == 0)
         _exit(127);
+    if (is_ssh(words[0]))
+        words[n++] = (char *)"--";
     words[n++] = (char *)rank->host;
     words[n++] = script;
     words[n] = NULL;
@@ -216,9 +231,11 @@ static void print_line(const struct launch *launch, int rank, struct stream *str
 {
     if (!launch->plain)
         fprintf(stream->to, "[%d] ", rank);
-    fwrite(stream->line, 1, length, stream->to);
-    if (length == 0 || stream->line[length - 1] != '\n')
-        fputc('\n', stream->to);
+    size_t shown = length;
+    while (shown && strchr("\r\n", stream->line[shown - 1]))
+        shown--; // ssh ends its own messages with both
+    fwrite(stream->line, 1, shown, stream->to);
+    fputc('\n', stream->to);
     fflush(stream->to);
     stream->have -= length;
     memmove(stream->line, stream->line + length, stream->have);

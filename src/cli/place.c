@@ -45,12 +45,14 @@ static size_t name_length(const char *entry, size_t length)
 }
 
 // One entry of a list of hosts, "a" or "a:4": ranks on it; 0: it is none.
-// "a" -> 1, "a:4" -> 4, "[::1]:4" -> 4, "a:", ":4", "a:x", "::1" -> 0.
+// "a" -> 1, "a:4" -> 4, "[::1]:4" -> 4, "a:", ":4", "a:x", "::1", "-a" -> 0: a remote shell would take "-a" for an option.
 static int ranks_on(const char *entry, size_t length)
 {
     char number[16];
     uint64_t ranks;
     size_t name = name_length(entry, length);
+    if (*entry == '-' || (*entry == '[' && entry[1] == '-'))
+        return 0;
     if (name == length)
         return length > 0;
     size_t digits = length - name - 1;
@@ -88,6 +90,13 @@ int cli_count_hosts(const char *list)
             return all;
         list += length + 1;
     }
+}
+
+int cli_hosts_wanted(struct cli *cli, const char *list)
+{
+    if (*list == '-' || strstr(list, ",-"))
+        return cli_usage(cli, "a host name cannot begin with '-': --hosts wants a list as a:4,b:4");
+    return cli_usage(cli, "--hosts wants a list as a:4,b:4 or a,[::1]:2, not '%s'", list);
 }
 
 // --rank, --ranks and --meet. Ranks that are told nothing else meet by the path of what they run.
@@ -153,6 +162,11 @@ int cli_read_meeting(struct cli *cli, tsr_run_options *options)
     const char *file = cli_value(cli, "--secret-file"), *port = cli_value(cli, "--port");
     uint64_t number = 0;
     options->secret = getenv("TESSERA_SECRET");
+    options->network_interface = cli_value(cli, "--interface");
+    if (!options->network_interface)
+        options->network_interface = getenv("TESSERA_INTERFACE");
+    if (options->network_interface && !*options->network_interface)
+        options->network_interface = NULL;
     if (port && (!cli_count_of(port, &number) || number < 1 || number > 65535))
         return cli_usage(cli, "--port wants a number from 1 to 65535, not '%s'", port);
     options->port = (int)number;
@@ -194,7 +208,7 @@ int cli_read_place(struct cli *cli, tsr_run_options *options)
         return code;
     options->hosts = cli_value(cli, "--hosts");
     if (options->hosts && cli_count_hosts(options->hosts) == 0)
-        return cli_usage(cli, CLI_HOSTS_WANTED, options->hosts);
+        return cli_hosts_wanted(cli, options->hosts);
     code = read_rank(cli, options);
     if (code)
         return code;

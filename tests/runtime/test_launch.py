@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """tessera launch: ranks here and behind a stand-in for ssh; lines, codes, secrets, and nothing left behind."""
 import signal
+import socket
 import time
 
 from parts import *
@@ -43,6 +44,46 @@ def ranks_know_their_places(d):
     assert not any("localhost" in l for l in lines)  # others must reach rank 0 by another name
     q = launch(d, "localhost", ["sh", "-c", SAY], "--no-prefix")
     assert q.returncode == 0 and q.stdout.startswith("0 of 1, 0 of 1 at 127.0.0.1"), q.stdout
+
+
+def own_address():
+    """An address of this host that is not its loopback; None: there is none."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+            s.connect(("192.0.2.1", 9))  # sends nothing
+            return s.getsockname()[0]
+    except OSError:
+        return None
+
+
+@case
+def this_host_by_its_address(d):
+    """Ranks at an address of this host are started directly; others are told an address, not a name that they may not know."""
+    at = lambda q: sorted({l.split(" at ")[1].split()[0] for l in q.stdout.splitlines() if " at " in l})
+    q = launch(d, "127.0.0.1:1,127.0.0.2:1", ["sh", "-c", SAY])
+    assert q.returncode == 0 and at(q) == ["127.0.0.1"], (q.stdout, q.stderr)
+    q = launch(d, "localhost:1,127.0.0.2:1", ["sh", "-c", SAY], "--address", "node.example")
+    assert q.returncode == 0 and at(q) == ["node.example"], (q.stdout, q.stderr)
+    q = launch(d, "localhost:1,127.0.0.2:1", ["sh", "-c", 'echo "at $MASTER_ADDR over $TESSERA_INTERFACE"'], "--interface", "lo")
+    assert q.returncode == 0 and at(q) == ["127.0.0.1"] and q.stdout.count("over lo") == 2, (q.stdout, q.stderr)
+    own = own_address()
+    if not own:
+        return "this host has no address but its loopback"
+    os.remove(d + "/words")
+    q = launch(d, own + ":2", ["sh", "-c", SAY])
+    assert q.returncode == 0 and at(q) == ["127.0.0.1"] and not os.path.exists(d + "/words"), (q.stdout, q.stderr)
+    q = launch(d, own + ":1,127.0.0.2:1", ["sh", "-c", SAY])
+    assert q.returncode == 0 and at(q) == [own] and open(d + "/words").read().startswith("127.0.0.2 "), (q.stdout, q.stderr)
+
+
+@case
+def words_of_ssh(d):
+    """A program called ssh gets "--" before the host; a carriage return at the end of its lines is not passed on."""
+    with open(d + "/ssh", "w") as f:
+        f.write('#!/bin/sh\nread secret\nprintf "told: %s %s %s\\r\\n" "$1" "$2" "$3" >&2\n')
+    os.chmod(d + "/ssh", 0o755)
+    q = launch(d, "127.0.0.2", ["true"], "--rsh", d + "/ssh -x")
+    assert q.returncode == 0 and q.stderr == "[0] told: -x -- 127.0.0.2\n", (q.stdout, q.stderr)
 
 
 @case
@@ -131,8 +172,8 @@ def the_launcher_goes_away(d):
 
 @case
 def wrong_use(d):
-    for hosts in ("", "a:0", "a:x", ":3", "a,,b", "::1", "fd00::2:4", "[::1", "[]:2", "[::1]2"):
-        q = launch(d, hosts, ["true"])
+    for hosts in ("", "a:0", "a:x", ":3", "a,,b", "::1", "fd00::2:4", "[::1", "[]:2", "[::1]2", "-oProxyCommand=x", "a,-E/x:2", "[-x]:1"):
+        q = subprocess.run([TESSERA, "launch", "--hosts=" + hosts, "--", "true"], capture_output=True, text=True, timeout=20)
         assert q.returncode == 2 and "--hosts wants" in q.stderr, (hosts, q.stderr)
     q = launch(d, "localhost", ["no-such-command-at-all"])
     assert q.returncode == 127 and "no-such-command-at-all" in q.stderr, q.stderr
