@@ -419,17 +419,6 @@ void *tsr__room(struct arena *arena, void *at, size_t n)
     return more;
 }
 
-bool tsr__node_has(const tsr_node *node, const tsr_value *value)
-{
-    for (size_t i = 0; i < node->n_inputs; i++)
-        if (node->inputs[i].value == value)
-            return true;
-    for (size_t i = 0; i < node->n_outputs; i++)
-        if (node->outputs[i] == value)
-            return true;
-    return false;
-}
-
 // ---- numbers and texts for other rooms ------------------------------------------------------
 
 struct arena *tsr__model_arena(tsr_model *model)

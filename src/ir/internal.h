@@ -263,6 +263,8 @@ struct tsr_node_config {
     int64_t stage;
     tsr_spec **specs;
     uint32_t n_specs;
+    uint32_t n_indexed;   // specs in by_value
+    struct map *by_value; // value -> the first of its specs, where there are many; NULL: not made
 };
 
 struct tsr_model {
@@ -358,9 +360,8 @@ void tsr__node_relink(tsr_node *node);               // after its subgraphs chan
 // An array of n pointers with room for one more: the old one, or a copy of twice the size. Its room
 // is always the power of two at or above n. NULL: out of memory.
 void *tsr__room(struct arena *arena, void *at, size_t n);
-size_t tsr__room_for(size_t n);                                   // that power of two
-bool tsr__node_has(const tsr_node *node, const tsr_value *value); // is an input or output
-struct str tsr__graph_path(const tsr_graph *graph);               // names.c
+size_t tsr__room_for(size_t n);                     // that power of two
+struct str tsr__graph_path(const tsr_graph *graph); // names.c
 
 // ---- serde_*.c, the only files that see wire ------------------------------------------------
 
@@ -384,7 +385,6 @@ tsr_node_config *tsr__node_config_make(tsr_node *node, tsr_config *config);
 int64_t *tsr__keep_devices(tsr_model *model, const int64_t *devices, size_t n);
 tsr_spec *tsr__spec_make(tsr_node_config *nc, tsr_value *value);
 void tsr__spec_touch(tsr_spec *spec, uint32_t bits);
-tsr_spec *tsr__entry_spec(const tsr_node_config *nc, const tsr_value *value);
 void tsr__entry_drop_spec(tsr_node_config *nc, tsr_spec *spec);
 // After an edit of the node's slots: specs of `from` go to `to` where the node has no use of `from` left.
 void tsr__specs_follow(tsr_node *node, tsr_value *from, tsr_value *to);

@@ -14,6 +14,29 @@ struct arena *tsr__model_arena(tsr_model *model);
 // theirs). Values include graph inputs, initializers, outputs of nodes of all graphs, and stand-ins.
 uint32_t tsr__node_id(const tsr_node *node);
 uint32_t tsr__value_id(const tsr_value *value);
+
+// ---- where a value stands at a node (slots.c): none of these reads all slots of a large node for one value
+
+// True if the value is an input or an output of the node.
+bool tsr__node_has(const tsr_node *node, const tsr_value *value);
+// The output of the node that is this value, or -1.
+int64_t tsr__output_slot(const tsr_node *node, const tsr_value *value);
+// An input before the i-th that reads the same value, not always the first; -1: there is none.
+int64_t tsr__earlier_reading(const tsr_node *node, size_t i);
+// All slots of a node that hold a value: its inputs in any order, then its output.
+struct use;
+struct slots {
+    const tsr_node *node;
+    const tsr_value *value;
+    const struct use *use; // of the ring that is left to walk; NULL: inputs are read in order
+    size_t left;           // uses of the ring
+    size_t next;           // input
+    bool ended;
+};
+struct slots tsr__slots_of(const tsr_node *node, const tsr_value *value);
+bool tsr__slots_next(struct slots *slots, bool *is_output, size_t *slot);
+// The first spec of the value in an entry of a node, or NULL.
+tsr_spec *tsr__entry_spec(const tsr_node_config *nc, const tsr_value *value);
 uint32_t tsr__model_node_ids(const tsr_model *model);
 uint32_t tsr__model_value_ids(const tsr_model *model);
 

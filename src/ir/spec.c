@@ -47,13 +47,66 @@ tsr_spec *tsr__spec_make(tsr_node_config *nc, tsr_value *value)
     return spec;
 }
 
-// The first, where a file has several of one value.
-tsr_spec *tsr__entry_spec(const tsr_node_config *nc, const tsr_value *value)
+#define INDEX_LEAST 32 // specs of an entry from which on an index is worth its memory
+
+// The slot of the value in the index of a large entry; NULL: out of memory.
+static void **index_slot(tsr_node_config *nc, const tsr_value *value)
 {
-    for (size_t i = 0; i < nc->n_specs; i++)
+    struct str key = {(const char *)&value, sizeof(tsr_value *)};
+    if (!tsr__map_get(nc->by_value, key))
+        key = tsr__arena_str(nc->by_value->arena, key);
+    return key.p ? tsr__map_at(nc->by_value, key) : NULL;
+}
+
+// Makes the index of a large entry, or adds the specs that have come since. False: out of memory.
+static bool index_specs(tsr_node_config *nc)
+{
+    struct arena *arena = &nc->node->graph->model->arena;
+    if (!nc->by_value) {
+        nc->by_value = ARENA_NEW(arena, struct map);
+        nc->n_indexed = 0;
+        if (!nc->by_value)
+            return false;
+        tsr__map_init(nc->by_value, arena, 2 * (size_t)nc->n_specs);
+    }
+    for (; nc->n_indexed < nc->n_specs; nc->n_indexed++) {
+        tsr_spec *spec = nc->specs[nc->n_indexed];
+        void **slot = index_slot(nc, spec->value);
+        if (!slot)
+            return false;
+        if (!*slot)
+            *slot = spec;
+    }
+    return true;
+}
+
+// The first spec of the value from the i-th on.
+static tsr_spec *spec_from(const tsr_node_config *nc, size_t i, const tsr_value *value)
+{
+    for (; i < nc->n_specs; i++)
         if (nc->specs[i]->value == value)
             return nc->specs[i];
     return NULL;
+}
+
+// After a spec of the value has gone, or has come to another value.
+static void index_again(tsr_node_config *nc, const tsr_value *value)
+{
+    void **slot = nc->by_value ? index_slot(nc, value) : NULL;
+    if (slot)
+        *slot = spec_from(nc, 0, value);
+    else
+        nc->by_value = NULL;
+}
+
+// The first, where a file has several of one value.
+tsr_spec *tsr__entry_spec(const tsr_node_config *nc, const tsr_value *value)
+{
+    tsr_node_config *entry = (tsr_node_config *)(uintptr_t)nc; // the index is made when it is asked
+    struct str key = {(const char *)&value, sizeof(tsr_value *)};
+    if (nc->n_specs >= INDEX_LEAST && index_specs(entry))
+        return tsr__map_get(nc->by_value, key);
+    return spec_from(nc, 0, value);
 }
 
 // The object stays readable (S_GONE), as a caller may have a handle to it.
@@ -64,9 +117,12 @@ void tsr__entry_drop_spec(tsr_node_config *nc, tsr_spec *spec)
         i++;
     if (i == nc->n_specs)
         return;
+    if (i < nc->n_indexed)
+        nc->n_indexed--;
     for (; i + 1 < nc->n_specs; i++)
         nc->specs[i] = nc->specs[i + 1];
     nc->n_specs--;
+    index_again(nc, spec->value);
     nc->changed = true;
     spec->flags |= S_GONE;
     tsr__touch_node(nc->node, N_CONFIGS);
@@ -87,6 +143,8 @@ void tsr__specs_follow(tsr_node *node, tsr_value *from, tsr_value *to)
                 tsr__entry_drop_spec(nc, spec);
             } else {
                 spec->value = to;
+                index_again(nc, from);
+                index_again(nc, to);
                 tsr__spec_touch(spec, S_NAME);
             }
         }

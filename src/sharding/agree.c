@@ -59,15 +59,6 @@ static void inherit(struct agree *agree, const struct shapes *shapes, int input,
         agree->given[agree->n++] = given;
 }
 
-// A second spec of the value is an error of its own (spec-twice) and is not judged here.
-static const tsr_spec *first_spec(const tsr_node_config *nc, const tsr_value *value)
-{
-    for (size_t k = 0; nc && k < tsr_node_config_spec_count(nc); k++)
-        if (tsr_spec_value(tsr_node_config_spec(nc, k)) == value)
-            return tsr_node_config_spec(nc, k);
-    return NULL;
-}
-
 // The layouts of inputs that have a spec, canonical, in the order of the inputs; each value once.
 static bool collect(struct agree *agree, const struct shapes *shapes, const tsr_node_config *nc)
 {
@@ -78,8 +69,8 @@ static bool collect(struct agree *agree, const struct shapes *shapes, const tsr_
     for (size_t i = 0; i < n_in; i++) {
         const tsr_value *value = tsr_node_input(agree->node, i);
         const tsr_spec *spec = NULL;
-        if (value)
-            spec = first_spec(nc, value);
+        if (value && nc)
+            spec = tsr__entry_spec(nc, value); // a second one is an error (spec-twice)
         if (!spec && value && agree->assumed && tsr__inherits_spec(agree->assumed, value))
             inherit(agree, shapes, (int)i, value);
         if (!spec)

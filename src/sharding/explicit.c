@@ -59,12 +59,15 @@ static bool take_spec(struct arena *arena, const tsr_node *node, const tsr_spec 
         return false;
     if (!layout)
         return true; // says nothing
-    for (size_t i = 0; i < tsr_node_input_count(node); i++)
-        if (tsr_node_input(node, i) == value)
-            in[i] = layout;
-    for (size_t i = 0; i < tsr_node_output_count(node); i++)
-        if (tsr_node_output(node, i) == value)
+    struct slots slots = tsr__slots_of(node, value);
+    bool is_output;
+    size_t i;
+    while (tsr__slots_next(&slots, &is_output, &i)) {
+        if (is_output)
             out[i] = layout;
+        else
+            in[i] = layout;
+    }
     return true;
 }
 

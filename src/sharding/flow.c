@@ -78,13 +78,10 @@ static bool take_spec(struct step *step, const tsr_spec *spec)
         return true;
     struct shape shape = shape_of(step, value);
     struct tile_layout *layout = NULL;
-    for (size_t i = 0; i < step->n_in + step->n_out; i++) {
-        bool out = i >= step->n_in;
-        size_t k = i;
-        if (out)
-            k = i - step->n_in;
-        if (slot_value(step->node, out, k) != value)
-            continue;
+    struct slots slots = tsr__slots_of(step->node, value);
+    bool out;
+    size_t k;
+    while (tsr__slots_next(&slots, &out, &k)) {
         if (!layout) {
             if (tsr__spec_canonical(step->work->arena, spec, &shape, false, &layout) != TSR_OK)
                 return false;

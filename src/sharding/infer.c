@@ -11,12 +11,15 @@ struct writing {
     const struct shapes *shapes;
 };
 
-// A node has one spec for a value that it reads twice: if the two readings differ there is none to write.
+// A node has one spec for a value that it reads twice: if the readings differ there is none to write.
 static bool readings_agree(const struct node_flow *nf, const tsr_value *value,
                            const struct tile_layout *layout)
 {
-    for (size_t i = 0; i < tsr_node_input_count(nf->node); i++)
-        if (tsr_node_input(nf->node, i) == value && !tsr__layout_equal(nf->inputs[i], layout))
+    struct slots slots = tsr__slots_of(nf->node, value);
+    bool is_output;
+    size_t i;
+    while (tsr__slots_next(&slots, &is_output, &i))
+        if (!is_output && !tsr__layout_equal(nf->inputs[i], layout))
             return false;
     return true;
 }
@@ -79,7 +82,8 @@ static tsr_status write_node(const struct writing *writing, tsr_node *node,
         return TSR_OK;
     for (size_t i = 0; i < tsr_node_input_count(node); i++) {
         tsr_value *value = tsr_node_input(node, i);
-        if (!value || tsr__has_spec(node, config, value) ||
+        // What holds for the first reading holds for all.
+        if (!value || tsr__earlier_reading(node, i) >= 0 || tsr__has_spec(node, config, value) ||
             !readings_agree(nf, value, nf->inputs[i]) ||
             !can_be_said(writing, value, nf->inputs[i]))
             continue;

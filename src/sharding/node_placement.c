@@ -674,6 +674,20 @@ static bool writable(struct solve *solve, const struct rule_tensor *tensor, int 
     return true;
 }
 
+// The answer depends on rule and cuts alone, and most tensors of a node with many change neither.
+static bool all_writable(struct solve *solve)
+{
+    if (solve->written == solve->rule &&
+        memcmp(solve->written_cuts, solve->cuts, sizeof solve->cuts) == 0)
+        return true;
+    if (!writable(solve, solve->rule->inputs, solve->rule->n_inputs) ||
+        !writable(solve, solve->rule->outputs, solve->rule->n_outputs))
+        return false;
+    solve->written = solve->rule;
+    memcpy(solve->written_cuts, solve->cuts, sizeof solve->cuts);
+    return true;
+}
+
 // Number of the cell that a device works on; without `reduced`, of the first cell with the same output.
 static int64_t cell_of(const struct solve *solve, const int64_t *row, bool reduced)
 {
@@ -721,8 +735,7 @@ bool tsr__solve_covers(struct solve *solve)
     if (solve->mode != SOLVE_VALID && tsr__solve_devices(solve) == n_on &&
         !sums_are_even(solve, count))
         return fail(solve, "parts of a sum lie on unequal numbers of devices");
-    return writable(solve, solve->rule->inputs, solve->rule->n_inputs) &&
-           writable(solve, solve->rule->outputs, solve->rule->n_outputs);
+    return all_writable(solve);
 }
 
 // Coordinates are packed: rows as long as the rule has factors. The rule may be in solve->keep,

@@ -37,6 +37,8 @@ struct solve {
     bool arriving;                 // the layout being taken in is nobody's wish
     bool pinning;                  // it is the explicit one of an input
     const char *wrong;             // why the last step failed
+    const struct rule *written;    // rule and cuts that layouts can be written of; NULL: not asked
+    int64_t written_cuts[RULE_MAX_FACTORS];
 };
 // The rule with that factor made of an outer part (of the same number) and an inner one of that size (the last). NULL: out of memory.
 const struct rule *tsr__rule_refine(struct arena *arena, const struct rule *rule, int factor,

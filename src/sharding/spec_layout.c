@@ -306,11 +306,8 @@ static tsr_status write_spec(struct arena *arena, tsr_spec *spec, const tsr_valu
 // The first of the value under the configuration, or NULL.
 static tsr_spec *old_spec(const tsr_node *node, const tsr_config *config, const tsr_value *value)
 {
-    tsr_node_config *nc = tsr_node_find_config(node, config);
-    for (size_t i = 0; nc && i < tsr_node_config_spec_count(nc); i++)
-        if (tsr_spec_value(tsr_node_config_spec(nc, i)) == value)
-            return tsr_node_config_spec(nc, i);
-    return NULL;
+    const tsr_node_config *nc = tsr_node_find_config(node, config);
+    return nc ? tsr__entry_spec(nc, value) : NULL;
 }
 
 static bool is_in_body(const tsr_node *node)
@@ -347,17 +344,6 @@ tsr_status tsr__spec_write(tsr_node *node, tsr_config *config, tsr_value *value,
 }
 
 // ---- as text -----------------------------------------------------------------------------------
-
-static bool node_has(const tsr_node *node, const tsr_value *value)
-{
-    for (size_t i = 0; i < tsr_node_input_count(node); i++)
-        if (tsr_node_input(node, i) == value)
-            return true;
-    for (size_t i = 0; i < tsr_node_output_count(node); i++)
-        if (tsr_node_output(node, i) == value)
-            return true;
-    return false;
-}
 
 // Declared, not a stand-in: those have no number of devices.
 static bool model_has(const tsr_model *model, const tsr_config *config)
@@ -472,7 +458,7 @@ tsr_status tsr_node_shard_text(tsr_node *node, tsr_value *value, tsr_config *con
         tsr__diag(session, DIAG_shard_value, &at, hint, "no value was given");
         return TSR_INVALID;
     }
-    if (!node_has(node, value)) {
+    if (!tsr__node_has(node, value)) {
         tsr__diag(session, DIAG_shard_value, &at, hint,
                   "'" STR_FMT "' is no input or output of the node", STR_ARG(at.value));
         return TSR_INVALID;
@@ -620,11 +606,8 @@ bool tsr__has_spec(const tsr_node *node, const tsr_config *config, const tsr_val
 {
     for (size_t i = 0; i < tsr_node_config_count(node); i++) {
         const tsr_node_config *nc = tsr_node_config_at(node, i);
-        if (tsr_node_config_config(nc) != config)
-            continue;
-        for (size_t k = 0; k < tsr_node_config_spec_count(nc); k++)
-            if (tsr_spec_value(tsr_node_config_spec(nc, k)) == value)
-                return true;
+        if (tsr_node_config_config(nc) == config && tsr__entry_spec(nc, value))
+            return true;
     }
     return false;
 }
