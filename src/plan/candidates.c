@@ -66,12 +66,11 @@ static bool same(struct tile_layout *const *x, struct tile_layout *const *y, siz
 static bool readings_agree(const struct making *making)
 {
     for (size_t i = 0; i < making->n_in; i++) {
-        if (!making->in[i])
-            continue;
-        for (size_t k = 0; k < i; k++)
-            if (tsr_node_input(making->node, k) == tsr_node_input(making->node, i) &&
-                !tsr__layout_equal(making->in[i], making->in[k]))
-                return false;
+        int64_t k = -1;
+        if (making->in[i])
+            k = tsr__earlier_reading(making->node, i);
+        if (k >= 0 && !tsr__layout_equal(making->in[i], making->in[k]))
+            return false;
     }
     return true;
 }

@@ -80,10 +80,7 @@ static inline bool rule_steers(const struct rule *rule, enum slot_side side, siz
 // Another input before this one reads the same value.
 static inline bool read_before(const tsr_node *node, size_t i)
 {
-    for (size_t k = 0; k < i; k++)
-        if (tsr_node_input(node, k) == tsr_node_input(node, i))
-            return true;
-    return false;
+    return tsr__earlier_reading(node, i) >= 0;
 }
 
 // What a node does, as devices have speeds for it: type and rate index rates of a device (-1: flops), move its moves.

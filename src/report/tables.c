@@ -146,10 +146,7 @@ void tsr__table_operators(struct page *page)
 
 static bool is_output(const tsr_node *node, const tsr_value *value)
 {
-    for (size_t i = 0; i < tsr_node_output_count(node); i++)
-        if (tsr_node_output(node, i) == value)
-            return true;
-    return false;
+    return tsr_value_producer(value) == node;
 }
 
 const tsr_node_config *tsr__node_entry(const struct page *page, const tsr_node *node)

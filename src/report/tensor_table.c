@@ -75,11 +75,9 @@ static const char *spec_text(const struct page *page, const tsr_node *node, cons
         const tsr_node_config *entry = tsr_node_config_at(node, i);
         if (!is_shown(page, entry))
             continue;
-        for (size_t k = 0; k < tsr_node_config_spec_count(entry); k++) {
-            const tsr_spec *spec = tsr_node_config_spec(entry, k);
-            if (tsr_spec_value(spec) == value && tsr_spec_text(spec, &text) == TSR_OK && text[0])
-                return text;
-        }
+        const tsr_spec *spec = tsr__entry_spec(entry, value);
+        if (spec && tsr_spec_text(spec, &text) == TSR_OK && text[0])
+            return text;
     }
     return NULL;
 }

@@ -23,12 +23,33 @@ static void collect(const struct rule_tensor *tensor, struct factors *out)
             out->has[tensor->dims[d].factors[k]] = true;
 }
 
-static struct factors of_all(const struct rule_tensor *tensor, int first, int n)
+static struct factors of_all(const struct rule_tensor *tensor, int n)
 {
     struct factors factors = {{false}};
-    for (int i = first; i < n; i++)
+    for (int i = 0; i < n; i++)
         collect(&tensor[i], &factors);
     return factors;
+}
+
+// By factor, the last input that has it; -1: none.
+struct last_inputs {
+    int at[RULE_MAX_FACTORS];
+};
+
+static struct last_inputs last_inputs(const struct rule *rule)
+{
+    struct last_inputs last;
+    for (int factor = 0; factor < RULE_MAX_FACTORS; factor++)
+        last.at[factor] = -1;
+    for (int i = 0; i < rule->n_inputs; i++) {
+        const struct rule_tensor *tensor = &rule->inputs[i];
+        if (tensor->host || tensor->absent)
+            continue;
+        for (int d = 0; d < tensor->rank; d++)
+            for (int k = 0; k < tensor->dims[d].n; k++)
+                last.at[tensor->dims[d].factors[k]] = i;
+    }
+    return last;
 }
 
 static double product(const struct rule *rule, const struct factors *factors, const int64_t *sizes)
@@ -49,14 +70,26 @@ static bool is_table(const struct rule *rule, int factor)
     return false;
 }
 
-static bool is_whole_in(const struct rule *rule, const struct rule_tensor *tensor, int factor)
+static bool has_factor(const struct rule_tensor *tensor, int factor)
 {
     if (tensor->host || tensor->absent)
         return false;
     for (int d = 0; d < tensor->rank; d++)
         for (int k = 0; k < tensor->dims[d].n; k++)
             if (tensor->dims[d].factors[k] == factor)
-                return rule->factors[factor].kind == FACTOR_REP;
+                return true;
+    return false;
+}
+
+// Another input or an output has the factor too.
+static bool stands_elsewhere(const struct rule *rule, int input, int factor)
+{
+    for (int i = 0; i < rule->n_outputs; i++)
+        if (has_factor(&rule->outputs[i], factor))
+            return true;
+    for (int i = 0; i < rule->n_inputs; i++)
+        if (i != input && has_factor(&rule->inputs[i], factor))
+            return true;
     return false;
 }
 
@@ -64,14 +97,10 @@ static bool is_whole_in(const struct rule *rule, const struct rule_tensor *tenso
 bool tsr__rule_looks_up(const struct rule *rule, int input)
 {
     for (int factor = 0; factor < rule->n_factors; factor++) {
-        const struct rule_tensor *tensor = &rule->inputs[input];
-        struct factors here = {{false}}, others = of_all(rule->outputs, 0, rule->n_outputs);
-        collect(tensor, &here);
-        for (int i = 0; i < rule->n_inputs; i++)
-            if (i != input)
-                collect(&rule->inputs[i], &others);
-        if (here.has[factor] &&
-            (is_table(rule, factor) || (is_whole_in(rule, tensor, factor) && !others.has[factor])))
+        if (!has_factor(&rule->inputs[input], factor))
+            continue;
+        if (is_table(rule, factor) ||
+            (rule->factors[factor].kind == FACTOR_REP && !stands_elsewhere(rule, input, factor)))
             return true;
     }
     return false;
@@ -106,11 +135,11 @@ double tsr__rule_reads(const struct rule *rule, int input)
     return share;
 }
 
-// The dearest step counts: what meets when input i comes to those before it. `later`: factors that inputs behind i have.
+// The dearest step counts: what meets when input i comes to those before it.
 double tsr__rule_work(const struct rule *rule, const int64_t *sizes)
 {
-    struct factors out = of_all(rule->outputs, 0, rule->n_outputs), held = {{false}};
-    struct factors later = of_all(rule->inputs, 1, rule->n_inputs);
+    struct factors out = of_all(rule->outputs, rule->n_outputs), held = {{false}};
+    struct last_inputs last = last_inputs(rule);
     double work = product(rule, &out, sizes);
     bool contracts = false;
     for (int i = 0; i < rule->n_inputs; i++) {
@@ -118,16 +147,15 @@ double tsr__rule_work(const struct rule *rule, const int64_t *sizes)
             continue;
         collect(&rule->inputs[i], &held);
         for (int factor = 0; factor < rule->n_factors; factor++) { // only looked into
-            bool whole = i == 0 && rule->factors[factor].kind == FACTOR_REP && !later.has[factor];
+            bool whole = i == 0 && rule->factors[factor].kind == FACTOR_REP && last.at[factor] < 1;
             if (held.has[factor] && !out.has[factor] && (whole || is_table(rule, factor)))
                 held.has[factor] = false;
         }
         struct factors met = held;
-        later = of_all(rule->inputs, i + 1, rule->n_inputs);
         for (int factor = 0; factor < rule->n_factors; factor++) {
             met.has[factor] = met.has[factor] || (out.has[factor] && i > 0 &&
                                                   rule->factors[factor].kind == FACTOR_REP);
-            if (held.has[factor] && !out.has[factor] && !later.has[factor]) {
+            if (held.has[factor] && !out.has[factor] && last.at[factor] <= i) {
                 contracts = true;
                 held.has[factor] = false;
             }
