@@ -247,13 +247,12 @@ static bool find_copies(struct fold *fold, const tsr_topology *topology, struct 
 // The value of the twin that stands where value stands at its node.
 static tsr_value *twin_of(const tsr_node *node, const tsr_node *twin, const tsr_value *value)
 {
-    for (size_t i = 0; i < tsr_node_input_count(node); i++)
-        if (tsr_node_input(node, i) == value)
-            return tsr_node_input(twin, i);
-    for (size_t i = 0; i < tsr_node_output_count(node); i++)
-        if (tsr_node_output(node, i) == value)
-            return tsr_node_output(twin, i);
-    return NULL;
+    struct slots slots = tsr__slots_of(node, value);
+    bool is_output;
+    size_t i;
+    if (!tsr__slots_next(&slots, &is_output, &i))
+        return NULL;
+    return is_output ? tsr_node_output(twin, i) : tsr_node_input(twin, i);
 }
 
 // Nodes of the copy stand in the same order, and so do the layouts that folds_node listed.

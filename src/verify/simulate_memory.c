@@ -28,6 +28,7 @@ struct store {
     int64_t bytes, from, end; // times
     const tsr_value *first;   // of those
     bool waits;               // among those that are free
+    size_t below;             // store that was freed before it and looks like it; 0: none
 };
 // A value's store is found by its id; values that follow one another in place share one, whose end
 // moves on.
@@ -41,7 +42,7 @@ struct stores {
     int64_t *times;         // by place in the file: when the node runs
     size_t *of;             // by value id: its store plus 1; 0: none
     VEC(struct store) list;
-    VEC(size_t) free; // stores whose values nobody needs any more, the last at the end
+    struct map free; // shape -> size_t *, the store of that shape that was freed last; 0: none
 };
 
 struct last_use {
@@ -121,21 +122,40 @@ static size_t taken_over(const struct stores *stores, const tsr_node *node, int6
     return 0;
 }
 
-// The store that was freed last of those that fit the value; 0: none does. It is kept from the time when it was free on: the
-// engine has planned to use it again and does not give it back in between.
+// The top of the stack of free stores that look like the value (look_alike); NULL: no store does.
+static size_t *free_top(struct stores *stores, const tsr_value *value)
+{
+    struct shape shape = tsr__shapes_of(stores->shapes, value);
+    if (shape.rank < 1)
+        return NULL;
+    int64_t *key = ARENA_ARRAY(stores->arena, int64_t, (size_t)shape.rank + 1);
+    if (!key)
+        return NULL;
+    key[shape.rank] = bytes_of(stores, value);
+    for (int d = 0; d < shape.rank; d++) {
+        key[d] = shape.dims[d].value;
+        if (key[d] < 0)
+            return NULL;
+    }
+    struct str text = {(const char *)key, ((size_t)shape.rank + 1) * sizeof *key};
+    void **slot = tsr__map_at(&stores->free, text);
+    if (slot && !*slot)
+        *slot = ARENA_NEW(stores->arena, size_t);
+    return slot ? *slot : NULL;
+}
+
+// The store that was freed last of those that look like the value; 0: there is none. It is kept from
+// the time when it was free on: the engine has planned to use it again and does not give it back in
+// between.
 static size_t used_again(struct stores *stores, const tsr_value *value)
 {
-    for (size_t i = stores->free.n; i > 0; i--) {
-        size_t store = stores->free.at[i - 1];
-        if (!look_alike(stores, stores->list.at[store - 1].first, value))
-            continue;
-        stores->free.n--;
-        memmove(&stores->free.at[i - 1], &stores->free.at[i],
-                (stores->free.n - (i - 1)) * sizeof *stores->free.at);
-        stores->list.at[store - 1].waits = false;
-        return store;
-    }
-    return 0;
+    size_t *top = free_top(stores, value);
+    if (!top || !*top)
+        return 0;
+    size_t store = *top;
+    *top = stores->list.at[store - 1].below;
+    stores->list.at[store - 1].waits = false;
+    return store;
 }
 
 // Outputs of the graph have memory of their own. Only the first output of a node may lie over an input, and none of a
@@ -165,7 +185,7 @@ static void add_output(struct stores *stores, const tsr_node *node, size_t i, in
     if (!store)
         fresh = vec_push(stores->arena, &stores->list);
     if (fresh) {
-        *fresh = (struct store){bytes_of(stores, value), at, end, value, false};
+        *fresh = (struct store){bytes_of(stores, value), at, end, value, false, 0};
         store = stores->list.n;
     } else if (store && store != NO_MEMORY) {
         larger(&stores->list.at[store - 1].end, end);
@@ -198,17 +218,21 @@ static size_t copy_store(struct stores *stores, const tsr_value *value, int64_t 
     struct store *fresh = vec_push(stores->arena, &stores->list);
     if (!fresh)
         return 0;
-    *fresh = (struct store){bytes_of(stores, value), from, end, value, false};
+    *fresh = (struct store){bytes_of(stores, value), from, end, value, false, 0};
     return stores->list.n;
 }
 
 static void set_free(struct stores *stores, size_t store)
 {
-    size_t *place = vec_push(stores->arena, &stores->free);
-    if (!place)
+    struct store *freed = &stores->list.at[store - 1];
+    size_t *top = NULL;
+    if (freed->first)
+        top = free_top(stores, freed->first);
+    freed->waits = true;
+    if (!top)
         return;
-    *place = store;
-    stores->list.at[store - 1].waits = true;
+    freed->below = *top;
+    *top = store;
 }
 
 // The store of the copy; 0: the node takes its input as it is.
@@ -332,7 +356,7 @@ static void list_node(struct stores *stores, const tsr_node *node, int64_t at, b
 static void list_stores(struct stores *stores, bool own)
 {
     stores->list.n = 0;
-    stores->free.n = 0;
+    tsr__map_init(&stores->free, stores->arena, 0);
     for (int64_t k = 0; k < stores->nodes; k++)
         if (!tsr__sim_folded(stores->order[k]))
             list_node(stores, stores->order[k], NODE_TIMES * k, own);
