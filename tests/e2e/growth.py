@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Twice the model costs at most three times the processor time: every command that reads a model, over models that are large in
+one way each (inputs, outputs, specs, initializers ...). Each pair of model and command starts small and doubles until it takes
+long enough to be measured, or until the largest size.
+
+usage: growth.py TESSERA [all | NAME ...]     all, or names of models or commands: to larger sizes, in minutes"""
+import os, resource, shutil, sys, tempfile
+
+from onnx import AttributeProto, TensorProto, helper
+
+F, N = TensorProto.FLOAT, helper.make_node
+LIMIT_S = 60  # of processor time for one command
+NOISE_S = 0.15  # a command that takes less is not measured
+
+
+def info(name, shape):
+    return helper.make_tensor_value_info(name, F, shape)
+
+
+def model(nodes, ins, outs, constants=(), names=()):
+    graph = helper.make_graph(nodes, "g", ins, outs, initializer=list(constants), value_info=list(names))
+    return helper.make_model(graph, ir_version=11, opset_imports=[helper.make_opsetid("", 18)])
+
+
+def tensor(name, shape=(1,)):
+    n = 1
+    for d in shape:
+        n *= d
+    return helper.make_tensor(name, F, shape, bytes(4 * n), raw=True)
+
+
+def annotate(m, nodes, devices=2, name="c"):
+    """Shards the first output of each node on the two devices of a configuration."""
+    m.configuration.add(name=name, num_devices=devices)
+    for k, node in enumerate(nodes):
+        spec = node.device_configurations.add(configuration_id=name).sharding_spec.add(tensor_name=node.output[0], device=[0, 1])
+        spec.sharded_dim.add(axis=k % 2).simple_sharding.add(num_shards=2)
+    return m
+
+
+# ---- models, each large in one way
+
+def inputs(n):
+    return model([N("Concat", ["i%d" % k for k in range(n)], ["y"], axis=0)], [info("i%d" % k, ["s%d" % k, 4]) for k in range(n)], [info("y", None)])
+
+
+def summed(n):
+    m = model([N("Sum", ["i%d" % k for k in range(n)], ["y"])], [info("i%d" % k, [4, 4]) for k in range(n)], [info("y", [4, 4])])
+    return annotate(m, m.graph.node)
+
+
+def repeated(n):
+    m = model([N("Concat", ["x"] * n, ["y"], axis=0)], [info("x", [4, 4])], [info("y", [4 * n, 4])])
+    m.configuration.add(name="c", num_devices=2)
+    spec = m.graph.node[0].device_configurations.add(configuration_id="c").sharding_spec.add(tensor_name="y", device=[0, 1])
+    spec.sharded_dim.add(axis=1).simple_sharding.add(num_shards=2)
+    return m
+
+
+def split(n):
+    return model([N("Split", ["x"], ["o%d" % k for k in range(n)], num_outputs=n, axis=0)], [info("x", [n, 4])], [info("o%d" % k, [1, 4]) for k in range(n)])
+
+
+def split_sharded(n):
+    m = model([N("Split", ["x"], ["o%d" % k for k in range(n)], num_outputs=n, axis=0)], [info("x", [n, 4])], [info("o%d" % k, [1, 4]) for k in range(n)])
+    m.configuration.add(name="c", num_devices=2)
+    config = m.graph.node[0].device_configurations.add(configuration_id="c")
+    for name in ["x"] + ["o%d" % k for k in range(n)]:
+        config.sharding_spec.add(tensor_name=name, device=[0, 1]).sharded_dim.add(axis=1).simple_sharding.add(num_shards=2)
+    return m
+
+
+def chain(n):
+    return model([N("Relu", ["v%d" % k], ["v%d" % (k + 1)], name="n%d" % k) for k in range(n)], [info("v0", [4, 4])], [info("v%d" % n, [4, 4])])
+
+
+def chain_sharded(n):
+    m = chain(n)
+    return annotate(m, m.graph.node)
+
+
+def readers(n):
+    nodes = [N("Relu", ["x"], ["o%d" % k]) for k in range(n)]
+    m = model(nodes, [info("x", [4, 4])], [info("o%d" % k, [4, 4]) for k in range(n)])
+    return annotate(m, list(m.graph.node)[: n // 2])
+
+
+def sizes(n):
+    """Values of different shapes that live all at once, so that none uses the memory of another."""
+    nodes = [N("Relu", ["i%d" % k], ["o%d" % k]) for k in range(n)] + [N("Relu", ["o%d" % k], ["p%d" % k]) for k in range(n)]
+    m = model(nodes, [info("i%d" % k, [2, k + 2]) for k in range(n)], [info("p%d" % k, None) for k in range(n)])
+    return annotate(m, list(m.graph.node)[:1])
+
+
+def initializers(n):
+    nodes = [N("Add", ["v%d" % k, "w%d" % k], ["v%d" % (k + 1)]) for k in range(n)]
+    m = model(nodes, [info("v0", [4, 4])], [info("v%d" % n, [4, 4])], [tensor("w%d" % k) for k in range(n)])
+    return annotate(m, list(m.graph.node)[:1])
+
+
+def unused(n):
+    """Initializers that are inputs too, and which nothing reads."""
+    return model([N("Relu", ["x"], ["y"])], [info("x", [4, 4])] + [info("w%d" % k, [1]) for k in range(n)], [info("y", [4, 4])], [tensor("w%d" % k) for k in range(n)])
+
+
+def random_graph(n):
+    nodes, state = [], 1
+    for k in range(n):
+        state = state * 6364136223846793005 + 1442695040888963407 & (1 << 64) - 1
+        a, b = (state >> 33) % (k + 1), (state >> 13) % (k + 1)
+        nodes.append(N("MatMul" if state >> 60 & 1 else "Add", ["v%d" % max(a, k - 8), "v%d" % max(b, k - 8)], ["v%d" % (k + 1)]))
+    return model(nodes, [info("v0", [64, 64])], [info("v%d" % n, [64, 64])])
+
+
+def branches(n):
+    """n Ifs, one after the other."""
+    nodes = []
+    for k in range(n):
+        body = lambda: helper.make_graph([N("Relu", ["v%d" % k], ["b%d" % k])], "b", [], [info("b%d" % k, [4, 4])])
+        nodes.append(N("If", ["c"], ["v%d" % (k + 1)], then_branch=body(), else_branch=body()))
+    m = model(nodes, [info("v0", [4, 4]), helper.make_tensor_value_info("c", TensorProto.BOOL, [])], [info("v%d" % n, [4, 4])])
+    m.configuration.add(name="c", num_devices=2)
+    return m
+
+
+def configurations(n):
+    m = chain(4)
+    for k in range(n):
+        m.configuration.add(name="c%d" % k, num_devices=2)
+    for node in m.graph.node:
+        for k in range(n):
+            config = node.device_configurations.add(configuration_id="c%d" % k)
+            config.sharding_spec.add(tensor_name=node.output[0], device=[0, 1]).sharded_dim.add(axis=0).simple_sharding.add(num_shards=2)
+    return m
+
+
+def config_names(n):
+    """Configurations that no node has."""
+    m = annotate(chain(4), [])
+    for k in range(n):
+        m.configuration.add(name="c%d" % k, num_devices=2)
+    return m
+
+
+def devices(n):
+    """One axis sharded over n devices."""
+    m = chain(4)
+    m.graph.input[0].CopyFrom(info("v0", [2 * n, 4]))
+    m.graph.output[0].CopyFrom(info("v4", [2 * n, 4]))
+    m.configuration.add(name="c", num_devices=n)
+    spec = m.graph.node[0].device_configurations.add(configuration_id="c").sharding_spec.add(tensor_name="v1", device=range(n))
+    spec.sharded_dim.add(axis=0).simple_sharding.add(num_shards=n)
+    return m
+
+
+def device_groups(n):
+    m = annotate(chain(4), [])
+    spec = m.graph.node[0].device_configurations.add(configuration_id="c").sharding_spec.add(tensor_name="v1", device=[-k - 1 for k in range(n)])
+    for k in range(n):
+        spec.index_to_device_group_map.add(key=-k - 1, value=[0, 1])
+    spec.sharded_dim.add(axis=0).simple_sharding.add(num_shards=n)
+    return m
+
+
+def wrong_specs(n):
+    """Specs of names that the node does not have, and one name twice: every one is a finding."""
+    m = annotate(chain(4), [])
+    config = m.graph.node[0].device_configurations.add(configuration_id="c")
+    for k in range(n):
+        config.sharding_spec.add(tensor_name="q%d" % (k // 2), device=[0, 1]).sharded_dim.add(axis=0).simple_sharding.add(num_shards=2)
+    return m
+
+
+def attributes(n):
+    m = annotate(chain(4), [])
+    for k in range(n):
+        m.graph.node[0].attribute.add(name="a%d" % k, type=AttributeProto.INT, i=k)
+    return m
+
+
+def lists(n):
+    """Long lists of an operator: the sizes of a Split's parts."""
+    constants = [helper.make_tensor("s", TensorProto.INT64, [n], [1] * n)]
+    return model([N("Split", ["x", "s"], ["o%d" % k for k in range(n)], axis=0)], [info("x", [n, 4])], [info("o%d" % k, None) for k in range(n)], constants)
+
+
+def metadata(n):
+    m = annotate(chain(4), [])
+    for k in range(n):
+        m.metadata_props.add(key="k%d" % k, value="v")
+        m.graph.node[0].metadata_props.add(key="k%d" % k, value="v")
+    return m
+
+
+def value_infos(n):
+    m = annotate(chain(n), [])
+    m.graph.value_info.extend(info("v%d" % k, ["a%d" % k, 4]) for k in range(1, n))
+    return m
+
+
+def functions(n):
+    m = model([N("F%d" % k, ["v%d" % k], ["v%d" % (k + 1)], domain="d") for k in range(n)], [info("v0", [4, 4])], [info("v%d" % n, [4, 4])])
+    m.opset_import.add(domain="d", version=1)
+    for k in range(n):
+        m.functions.append(helper.make_function("d", "F%d" % k, ["x"], ["y"], [N("Relu", ["x"], ["y"])], [helper.make_opsetid("", 18)]))
+    m.configuration.add(name="c", num_devices=2)
+    return m
+
+
+def domains(n):
+    m = annotate(chain(4), [])
+    for k in range(n):
+        m.opset_import.add(domain="d%d" % k, version=1)
+    return m
+
+
+def stages(n):
+    m = chain(n)
+    m.configuration.add(name="c", num_devices=2)
+    for k, node in enumerate(m.graph.node):
+        node.device_configurations.add(configuration_id="c", pipeline_stage=2 * k // n)
+    return m
+
+
+MODELS = [inputs, summed, repeated, split, split_sharded, chain, chain_sharded, readers, sizes, initializers, unused, random_graph, branches, configurations, config_names, devices,
+          device_groups, wrong_specs, attributes, lists, metadata, value_infos, functions, domains, stages]
+
+# ---- commands
+
+COMMANDS = {
+    "info": ["info", "M"],
+    "info --json": ["info", "M", "--json"],
+    "check": ["check", "M", "--json"],
+    "check --formalism": ["check", "M", "--formalism"],
+    "shapes": ["shapes", "M", "-o", "O.onnx"],
+    "infer": ["infer", "M", "-o", "O.onnx"],
+    "annotate": ["annotate", "M", "--config", "new:2", "-o", "O.onnx"],
+    "partition": ["partition", "M", "-o", "O", "--force"],
+    "simulate": ["simulate", "M"],
+    "report": ["report", "M", "-o", "O.html"],
+    "plan": ["plan", "M", "--devices", "2", "-o", "O.onnx"],
+    "partition --devices": ["partition", "M", "--devices", "2", "-o", "O", "--force"],
+    "plan --stages": ["plan", "M", "--devices", "2", "--stages", "2", "-o", "O.onnx"],
+    "run": ["run", "M"],
+}
+EXITS = (0, 1, 4, 5)  # an answer, whatever it is: neither a file that cannot be read nor a crash
+NEED_SPECS = ("simulate", "report")  # commands that refuse a model without shardings as wrong use
+MANY_RANKS = ("partition", "simulate", "report")  # commands whose result itself is quadratic in devices
+
+# What `make test` measures: the pairs that have been slow, and the cheapest commands of the others.
+QUICK = [("inputs", "run"), ("summed", "infer"), ("repeated", "plan"), ("repeated", "infer"), ("split", "plan"), ("chain_sharded", "simulate"), ("sizes", "simulate"),
+         ("wrong_specs", "check"), ("configurations", "check"), ("split_sharded", "infer"), ("device_groups", "check"), ("initializers", "partition"), ("unused", "info")]
+
+
+def processor_seconds(words, folder):
+    """(exit code, processor seconds): of the command alone."""
+    pid = os.fork()
+    if pid == 0:
+        os.chdir(folder)
+        sink = os.open(os.path.join(folder, "said"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        for fd in (1, 2):
+            os.dup2(sink, fd)
+        resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_S, LIMIT_S))
+        os.execv(words[0], words)
+    _, status, use = os.wait4(pid, 0)
+    return os.waitstatus_to_exitcode(status), use.ru_utime + use.ru_stime
+
+
+class Models:
+    """Files of models by kind and size, made once."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def path(self, make, n):
+        path = os.path.join(self.folder, "%s-%d.onnx" % (make.__name__, n))
+        if not os.path.exists(path):
+            with open(path, "wb") as f:
+                f.write(make(n).SerializeToString())
+        return path
+
+
+def measure(tessera, models, make, name, n, long_enough, largest):
+    """Doubles n until the command takes long_enough. (why it is wrong or None, what was seen)"""
+    seen = []
+    while True:
+        words = [tessera] + [{"M": models.path(make, n)}.get(w, w) for w in COMMANDS[name]]
+        code, seconds = processor_seconds(words, models.folder)
+        seen.append("%d: %.2f s" % (n, seconds))
+        said = open(os.path.join(models.folder, "said"), "rb").read(300)
+        if code == 2 and name in NEED_SPECS and b"--devices N" in said:
+            return None, ["no shardings"]
+        if code not in EXITS:
+            return "exit %d: %s" % (code, said.decode(errors="replace")), seen
+        if len(seen) > 1 and seconds > NOISE_S and seconds > 3 * before:
+            # Once more: other processes of this machine can slow down one of the two.
+            again = min(seconds, processor_seconds(words, models.folder)[1])
+            if again > NOISE_S and again > 3 * before:
+                return "twice the size, %.1f times the time" % (again / before), seen
+        if seconds >= long_enough or n >= LARGEST.get(make.__name__, largest):
+            return None, seen
+        before, n = max(seconds, NOISE_S / 3), 2 * n
+
+
+# Where the format or the command has a limit of its own.
+LARGEST = {"devices": 4000, "random_graph": 1600, "inputs": 4000}
+
+
+def main():
+    tessera, asked = os.path.abspath(sys.argv[1]), sys.argv[2:]
+    pairs = [(m, c) for m in MODELS for c in COMMANDS if (not asked or "all" in asked or m.__name__ in asked or c in asked) and not (m is devices and c in MANY_RANKS)]
+    long_enough, largest = 2.0, 64000
+    if not asked:
+        pairs, long_enough, largest = [p for p in pairs if (p[0].__name__, p[1]) in QUICK], 0.25, 16000
+    folder = tempfile.mkdtemp()
+    wrong = []
+    try:
+        models = Models(folder)
+        for make, name in pairs:
+            why, seen = measure(tessera, models, make, name, 250 if asked else 2000, long_enough, largest)
+            print("%-16s %-20s %s%s" % (make.__name__, name, ", ".join(seen), "   <-- " + why if why else ""), flush=True)
+            if why:
+                wrong.append("%s, %s: %s" % (name, make.__name__, why))
+    finally:
+        shutil.rmtree(folder)
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+if __name__ == "__main__":
+    main()
