@@ -351,6 +351,9 @@ TSR_API tsr_dtype tsr_value_dtype(const tsr_value *value);
 TSR_API int tsr_value_rank(const tsr_value *value); /* -1: not known */
 /* Unknown (-1, "") outside of the rank. The symbol is valid until the type is set again. */
 TSR_API tsr_dim tsr_value_dim(const tsr_value *value, int axis);
+/* The name by which tsr_dim_size sets an open dimension: its symbol; for an input of the model that leaves the dimension
+ * unnamed, INPUT.AXIS ("x.0"). NULL: the dimension has a fixed size, or cannot be set. */
+TSR_API const char *tsr_value_dim_name(const tsr_value *value, int axis);
 /* Declares a tensor type: rank -1 leaves the shape open, dims are copied. TSR_INVALID: no such type or rank. */
 TSR_API tsr_status tsr_value_set_type(tsr_value *value, tsr_dtype type, int rank,
                                       const tsr_dim *dims);
@@ -571,11 +574,14 @@ TSR_API tsr_status tsr_reshard_time(tsr_session *session, const char *from, cons
                                     const char *pending, tsr_dtype type, int rank,
                                     const int64_t *shape, tsr_topology *topology, int64_t *out);
 
-/* A size for a symbolic dimension: "batch" = 1. */
+/* A size for an open dimension: "batch" = 1, or "x.0" = 1 where the model leaves it unnamed (tsr_value_dim_name). */
 typedef struct tsr_dim_size {
     const char *name;
     int64_t size;
 } tsr_dim_size;
+/* TSR_USAGE (dim-unknown, dim-size) if the model has no dimension of a name, or a size is less than 1. Calls that take sizes
+ * check them likewise. */
+TSR_API tsr_status tsr_model_check_dims(tsr_model *model, const tsr_dim_size *sizes, size_t n);
 /* Puts a random valid sharding on every node, of bodies too, that its rule allows to be cut, in place of what the node says
  * under the configuration: cuts of one or several factors, uneven and strided ones, groups, devices in any order, outputs asked for otherwise
  * than they come; now and then stages. The same seed gives the same shardings. A dimension is cut in at most as many parts as it has
@@ -622,7 +628,7 @@ typedef struct tsr_shapes_summary {
 } tsr_shapes_summary;
 /* Finds types and shapes of all values of the main graph and its subgraphs and writes them into the model: value_info,
  * inputs and outputs. What is declared is completed, never replaced, except that symbols named in sizes become numbers
- * (one that the model lacks: note dim-unknown). A declaration that an operator contradicts stays and is a warning
+ * (names that the model lacks: error dim-unknown). A declaration that an operator contradicts stays and is a warning
  * (shape-contradiction). summary may be NULL. */
 TSR_API tsr_status tsr_shapes(tsr_model *model, const tsr_dim_size *sizes, size_t n,
                               tsr_shapes_summary *summary);
@@ -666,7 +672,7 @@ typedef struct tsr_plan_options {
     /* Bytes on each device. 0: as the devices have it; where that is only the table's word (a number of devices, a generator) and
      * nothing fits, the plan may need more, with a warning. INT64_MAX: no limit. */
     int64_t memory;
-    /* for symbolic dimensions; one that has none counts 128 and is not cut */
+    /* for open dimensions; one without a size is assumed to be 128 and is not sharded */
     const tsr_dim_size *sizes;
     size_t n_sizes;
     /* of the configuration to make, or to complete; NULL: the only one of so many devices, else
@@ -1236,6 +1242,9 @@ TSR_API tsr_status tsr_verify(tsr_session *session, const char *model,
  * taken. A character that text ends in the middle of is not taken, unless this is the last of it. */
 TSR_API size_t tsr_safe_text(const char *text, size_t n, bool last, char *out, size_t cap,
                              size_t *used);
+
+/* The candidate that a misspelt word is nearest to, for "did you mean"; NULL: none is near. */
+TSR_API const char *tsr_nearest(const char *word, const char *const *candidates, size_t n);
 
 /* Writes one JSON document, pretty-printed, deterministic. A document that has failed (no memory, unbalanced) takes further calls
  * and gives no text; tsr_json_new gives NULL where there is no memory, and NULL is fine for all calls. */

@@ -178,21 +178,41 @@ bool tsr__star_matches(struct str pattern, struct str text, struct str *rest)
     return true;
 }
 
-// "shard" of {"shape", "sharp"}: limit is 1, "shape" has distance 2, "sharp" 1 and is taken.
+// Edits that a misspelt word may have: a third of its length rounded up, at most 8. "plna" may have
+// 2 and finds "plan".
+static size_t edit_limit(struct str wanted)
+{
+    return size_min((wanted.n + 2) / 3, 8);
+}
+
+// Keeps the candidate if it is nearer than *limit allows, and lowers the limit: the first of several
+// equally near candidates stays.
+static bool is_nearer(struct str wanted, struct str candidate, size_t *limit)
+{
+    size_t distance = tsr__str_distance(wanted, candidate, *limit);
+    if (distance > *limit || candidate.n == 0 || distance >= wanted.n || *limit == 0)
+        return false;
+    *limit = distance ? distance - 1 : 0;
+    return true;
+}
+
+// "shard" of {"shape", "sharp"}: "shape" has distance 2, "sharp" 1 and is taken.
 struct str tsr__nearest(struct str wanted, const struct str *candidates, size_t n)
 {
     struct str nearest = {NULL, 0};
-    size_t limit = 1; // edits: a third of the text, 1 to 8
-    if (wanted.n >= 3)
-        limit = size_min(wanted.n / 3, 8);
-    for (size_t i = 0; i < n && limit > 0; i++) {
-        size_t distance = tsr__str_distance(wanted, candidates[i], limit);
-        if (distance > limit || candidates[i].n == 0 || distance >= wanted.n)
-            continue;
-        nearest = candidates[i];
-        if (distance == 0)
-            break;
-        limit = distance - 1; // the first of equally near ones stays
-    }
+    size_t limit = edit_limit(wanted);
+    for (size_t i = 0; i < n && limit > 0; i++)
+        if (is_nearer(wanted, candidates[i], &limit))
+            nearest = candidates[i];
+    return nearest;
+}
+
+const char *tsr_nearest(const char *word, const char *const *candidates, size_t n)
+{
+    const char *nearest = NULL;
+    size_t limit = edit_limit(str_of(word));
+    for (size_t i = 0; i < n && limit > 0; i++)
+        if (is_nearer(str_of(word), str_of(candidates[i]), &limit))
+            nearest = candidates[i];
     return nearest;
 }

@@ -80,7 +80,7 @@ struct option {
 #define PLAN_OPTIONS                                                                                      \
     {"--devices", "N|TOPOLOGY|auto", "plan for so many devices, for a topology, or for as many of this machine's (auto:TOPOLOGY: of its) as are best"},    \
     {"--memory", "SIZE", "of each device: 8GiB, 500MB, or bytes (default: of the table or box)"},                    \
-    {"--dim", "NAME=SIZE", "size of a symbolic dimension (plan: others count 128 and are not cut)"},      \
+    {"--dim", "NAME=SIZE", "size of an open dimension: batch=2, or x.0=2 for axis 0 of x where it has no name (without: 128 is assumed, not sharded)"}, \
     {"--stages", "K|auto", "plan pipeline stages: so many, or as many as are best (default: none)"},      \
     {"--objective", "NAME", "of stages: latency (of one run, the default) or throughput (of many)"},      \
     {"--time", "S", "plan for at most so many seconds, then take the best so far (default: a budget of work)"}
@@ -166,10 +166,11 @@ const struct option *cli_option(const struct command *command, const char *name,
 
 // EXIT_WRITE after a message where a result would replace a file that is read, or another result; else 0.
 int cli_guard(const struct cli *cli);
-// The option or command that was probably meant, or NULL; edit distance of two words (1000: too long to tell).
+// The option or command that was probably meant, or NULL.
 const char *cli_near_option(const struct command *command, const char *word);
 const char *cli_near_command(const char *word);
-size_t cli_distance(const char *a, const char *b);
+// "; did you mean 'NEAR'?", or "" where near is NULL. Valid until the next call.
+const char *cli_did_you_mean(const char *near);
 
 // Says what is wrong with the call on stderr, with the way to the help; returns EXIT_USAGE.
 int cli_usage(const struct cli *cli, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -240,7 +241,10 @@ struct cli_dims {
 int cli_read_dims(struct cli *cli, struct cli_dims *dims);
 int cli_read_dims_of(struct cli *cli, const char *option, struct cli_dims *dims);
 void cli_free_dims(struct cli_dims *dims);
-// Remarks on sizes that symbolic dimensions of the inputs are taken to have, and on sizes of dimensions that no input has.
+// TSR_USAGE with a diagnostic if the model lacks a --dim; the second loads the model, if there is any --dim.
+tsr_status cli_check_dims(struct cli *cli, tsr_model *model);
+tsr_status cli_check_dims_of_file(struct cli *cli, const char *path);
+// Says which open dimensions of the inputs have no size, and what is assumed for them.
 void cli_tell_dims(const struct cli *cli, const tsr_model *model, const tsr_dim_size *sizes,
                    size_t n);
 // Reads the options of planning; EXIT_USAGE or another code after a message, else 0 and to be ended.

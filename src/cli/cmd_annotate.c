@@ -148,9 +148,11 @@ static int run(struct cli *cli)
         return cli_usage(cli, "where to? give -o OUT");
     int code = cli_read_dims(cli, &dims);
     tsr_status status = code ? TSR_OK : tsr_model_load(cli->session, cli->arguments[0], &model);
+    if (status == TSR_OK && model)
+        status = cli_check_dims(cli, model);
     if (status != TSR_OK)
         code = cli_finish(cli, status);
-    if (model) {
+    if (status == TSR_OK && model) {
         edit_begin(&editor, cli, model);
         editor.sizes = dims.at;
         editor.n_sizes = dims.n;
@@ -184,7 +186,7 @@ static const struct option options[] = {
      "away)"},
     {"--random", "SEED", "a random valid sharding of every node; the same seed gives the same"},
     {"--dim", "NAME=SIZE",
-     "for --random: the least size that a symbolic dimension will have; without, it is not cut"},
+     "for --random: the least size that an open dimension will have; without, it is not sharded"},
     {"--script", "FILE",
      "one edit per line, the same words; # begins a comment; or a plan of plan --plan"},
     {"--copy-data", NULL, "bring external data along into OUT's folder"},

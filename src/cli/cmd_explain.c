@@ -52,8 +52,17 @@ static int list_all(struct cli *cli)
     return cli_end(cli, json, EXIT_DONE);
 }
 
-// A code that does not exist gets the nearest one as a hint, if it is near: for 9 letters less
-// than 1 + 11 / 3 = 4 changes.
+// The code that was probably meant, or NULL.
+static const char *near_code(const char *wanted)
+{
+    const char *names[512], *title, *explanation;
+    tsr_severity severity;
+    size_t n = 0;
+    while (n < 512 && tsr_code_at(n, &names[n], &severity, &title, &explanation))
+        n++;
+    return tsr_nearest(wanted, names, n);
+}
+
 static int explain(struct cli *cli, const char *wanted)
 {
     const char *code, *title, *explanation;
@@ -75,19 +84,8 @@ static int explain(struct cli *cli, const char *wanted)
         print_wrapped(explanation);
         return EXIT_DONE;
     }
-    const char *near = NULL;
-    size_t least = 1 + (strlen(wanted) + 2) / 3;
-    for (size_t i = 0; tsr_code_at(i, &code, &severity, &title, &explanation); i++) {
-        size_t d = cli_distance(wanted, code);
-        if (d < least) {
-            near = code;
-            least = d;
-        }
-    }
-    fprintf(stderr, "tessera explain: no code '%s'", wanted);
-    if (near)
-        fprintf(stderr, ", did you mean %s?", near);
-    fprintf(stderr, "; `tessera explain` lists them\n");
+    fprintf(stderr, "tessera explain: no code '%s'%s; `tessera explain` lists them\n", wanted,
+            cli_did_you_mean(near_code(wanted)));
     return EXIT_NO;
 }
 

@@ -106,7 +106,8 @@ static void type_text(const tsr_value *value, char *out, size_t cap)
         if (dim.value >= 0)
             k += (size_t)snprintf(out + k, cap - k, "%s%lld", before, (long long)dim.value);
         else
-            k += (size_t)snprintf(out + k, cap - k, "%s%s", before, cli_text_or(dim.symbol, "?"));
+            k += (size_t)snprintf(out + k, cap - k, "%s%s", before,
+                                  cli_text_or(tsr_value_dim_name(value, i), "?"));
     }
 }
 
@@ -310,7 +311,7 @@ static void json_values(tsr_json *json, const struct interface *interface, const
                 if (dim.value >= 0)
                     tsr_json_int(json, NULL, dim.value);
                 else
-                    tsr_json_string(json, NULL, cli_text_or(dim.symbol, NULL));
+                    tsr_json_string(json, NULL, tsr_value_dim_name(value, k));
             }
             tsr_json_end(json);
         }

@@ -52,6 +52,8 @@ static tsr_status prepare(struct cli *cli, const struct planning *plan, const ch
                           struct prediction *prediction, tsr_model **out)
 {
     tsr_status status = tsr_model_load(cli->session, cli->arguments[0], out);
+    if (status == TSR_OK)
+        status = cli_check_dims(cli, *out);
     if (status != TSR_OK || !cli_value(cli, "--devices"))
         return status;
     tsr_plan_summary planned = {.size = sizeof planned};
@@ -74,6 +76,10 @@ static const char *option_against_genai(const struct cli *cli)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (cli_flag(cli, names[i]))
             return names[i];
+    // Sizes that model_folder.c filled in come after those that were typed.
+    for (size_t i = 0; i + cli->n_made < cli->n_given; i++)
+        if (!strcmp(cli->given[i].option->name, "--dim"))
+            return "--dim";
     return NULL;
 }
 

@@ -676,7 +676,7 @@ static const struct option options_table[] = {
      "plan another model of the same weights at once (decode beside prefill): they lie the same in "
      "both"},
     {"--with-output", "OUT", "that model with its shardings"},
-    {"--with-dim", "NAME=SIZE", "size of a symbolic dimension in it, if not that of --dim"},
+    {"--with-dim", "NAME=SIZE", "size of an open dimension in it, if not that of --dim"},
     {"--steps", "N", "runs of it for each run of MODEL (default 1)"},
     {"--compare", NULL,
      "plan --compare A B: cost, memory and nodes that differ between two such files"},

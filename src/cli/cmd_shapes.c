@@ -58,7 +58,8 @@ static int run(struct cli *cli)
 
 static const struct option options[] = {
     {"-o", "OUT", "the model to write"},
-    {"--dim", "NAME=SIZE", "size of a symbolic dimension; may be repeated"},
+    {"--dim", "NAME=SIZE",
+     "size of an open dimension: batch=2, or x.0=2 where it has no name; may be repeated"},
     RULES_OPTION,
     END_OF_OPTIONS,
 };

@@ -226,7 +226,9 @@ static int run(struct cli *cli)
     options.topology = plan.options.topology;
     if (options.topology)
         options.devices = tsr_topology_devices(options.topology);
-    tsr_status status = cli_engine(cli, NULL, NULL);
+    tsr_status status = cli_check_dims_of_file(cli, cli->arguments[0]);
+    if (status == TSR_OK)
+        status = cli_engine(cli, NULL, NULL);
     if (status == TSR_OK)
         status = tsr_verify(cli->session, cli->arguments[0], &options, &result);
     cli_planning_end(&plan);

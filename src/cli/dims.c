@@ -2,8 +2,8 @@
 // dims.c - sizes of symbolic dimensions, as --dim NAME=SIZE gives them.
 //
 // The sizes go to planning, shapes, simulation and random shardings. `--dim batch=8 --dim seq=128`
-// becomes {batch, 8}, {seq, 128}; of a name that is given twice both entries are passed on. Remarks
-// (cli_tell_dims) warn of names that a user mistyped and of sizes that nobody gave.
+// becomes {batch, 8}, {seq, 128}; of a name that is given twice both entries are passed on. The
+// library refuses names that the model lacks. cli_tell_dims says which sizes had to be assumed.
 #include "cli.h"
 
 #include <errno.h>
@@ -15,15 +15,37 @@
 static bool parse_dim(char *text, tsr_dim_size *out)
 {
     char *sign = strrchr(text, '='), *end;
-    if (!sign || sign == text)
+    if (!sign || sign == text || sign[1] < '0' || sign[1] > '9')
         return false;
     errno = 0;
     long long size = strtoll(sign + 1, &end, 10);
-    if (errno || end == sign + 1 || *end || size < 0 || sign[1] == '+' || sign[1] == ' ')
+    if (errno || *end || size < 1)
         return false;
     *sign = 0;
     *out = (tsr_dim_size){text, size};
     return true;
+}
+
+// True for "batch=2,seq=9": several sizes in one option.
+static bool is_list(const char *text)
+{
+    const char *sign = strchr(text, '=');
+    size_t digits = sign ? strspn(sign + 1, "0123456789") : 0;
+    return digits && sign[1 + digits] == ',' && strchr(sign + 1 + digits, '=');
+}
+
+// "batch=2,seq=9" -> "--dim batch=2 --dim seq=9".
+static int refuse_list(struct cli *cli, const char *option, const char *list)
+{
+    char text[512] = "";
+    size_t at = 0;
+    while (*list && at < sizeof text) {
+        size_t n = strcspn(list, ",");
+        at += (size_t)snprintf(text + at, sizeof text - at, "%s%s %.*s", cli_text_if(at, " "),
+                               option, (int)n, list);
+        list += n + (list[n] == ',');
+    }
+    return cli_usage(cli, "%s takes one NAME=SIZE; write %s", option, text);
 }
 
 int cli_read_dims(struct cli *cli, struct cli_dims *dims)
@@ -41,12 +63,38 @@ int cli_read_dims_of(struct cli *cli, const char *option, struct cli_dims *dims)
             continue;
         if (dims->n == CLI_MAX_DIMS)
             return cli_usage(cli, "too many %s", option);
+        if (is_list(cli->given[i].value))
+            return refuse_list(cli, option, cli->given[i].value);
         char *text = cli_copy(cli->given[i].value, strlen(cli->given[i].value));
         dims->texts[dims->n] = text;
         if (!parse_dim(text, &dims->at[dims->n++]))
-            return cli_usage(cli, "%s wants NAME=SIZE, not '%s'", option, cli->given[i].value);
+            return cli_usage(cli, "%s wants NAME=SIZE, a size of at least 1, not '%s'", option,
+                             cli->given[i].value);
     }
     return EXIT_DONE;
+}
+
+// For commands that take --dim but may not plan: a misspelt name is an error there too.
+tsr_status cli_check_dims(struct cli *cli, tsr_model *model)
+{
+    struct cli_dims dims;
+    tsr_status status = TSR_USAGE;
+    if (cli_read_dims(cli, &dims) == EXIT_DONE)
+        status = tsr_model_check_dims(model, dims.at, dims.n);
+    cli_free_dims(&dims);
+    return status;
+}
+
+tsr_status cli_check_dims_of_file(struct cli *cli, const char *path)
+{
+    tsr_model *model = NULL;
+    if (!cli_flag(cli, "--dim"))
+        return TSR_OK;
+    tsr_status status = tsr_model_load(cli->session, path, &model);
+    if (status == TSR_OK)
+        status = cli_check_dims(cli, model);
+    tsr_model_free(model);
+    return status;
 }
 
 void cli_free_dims(struct cli_dims *dims)
@@ -81,51 +129,49 @@ static bool is_listed(const char *const *names, size_t n, const char *name)
     return false;
 }
 
-// Symbols of the inputs, each once; how many.
-static size_t symbols_of(const tsr_model *model, const char **out, size_t cap)
+// Names of the open dimensions of the inputs, each once; returns their number.
+static size_t open_dims(const tsr_model *model, const char **out, size_t cap)
 {
     const tsr_graph *graph = tsr_model_graph(model);
     size_t n = 0;
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
         for (int d = 0; d < tsr_value_rank(tsr_graph_input(graph, i)); d++) {
-            const char *name = tsr_value_dim(tsr_graph_input(graph, i), d).symbol;
-            if (name && name[0] && n < cap && !is_listed(out, n, name))
+            const char *name = tsr_value_dim_name(tsr_graph_input(graph, i), d);
+            if (name && n < cap && !is_listed(out, n, name))
                 out[n++] = name;
         }
     return n;
 }
 
-// Adds ", name" to the text at `at`; the new end, which may lie beyond cap: the text is cut off
-// then.
-static size_t append(char *text, size_t cap, size_t at, const char *name)
+// Appends to the text, which is cut off at cap; returns the new length.
+static size_t append(char *text, size_t cap, size_t at, const char *before, const char *name,
+                     const char *after)
 {
     if (at < cap)
-        at += (size_t)snprintf(text + at, cap - at, "%s%s", cli_text_if(at, ", "), name);
+        at += (size_t)snprintf(text + at, cap - at, "%s%s%s", before, name, after);
     return at;
 }
 
-// One line for all sizes that a plan had to assume, and one for each --dim that no input has.
+// "batch and seq have no size; assuming 128, not sharded. Set --dim batch=N --dim seq=N".
 void cli_tell_dims(const struct cli *cli, const tsr_model *model, const tsr_dim_size *sizes,
                    size_t n)
 {
-    const char *symbols[64], *given[2 * CLI_MAX_DIMS];
-    char open[512] = "", all[512] = "";
-    size_t k = symbols_of(model, symbols, 64), opened = 0, told = 0;
+    const char *names[64], *given[2 * CLI_MAX_DIMS], *open[64];
+    char list[512] = "", options[512] = "";
+    size_t n_names = open_dims(model, names, 64), n_open = 0, a = 0, b = 0;
     n = cli_fewer(n, 2 * CLI_MAX_DIMS);
     for (size_t i = 0; i < n; i++)
         given[i] = sizes[i].name;
-    for (size_t i = 0; i < k; i++) {
-        told = append(all, sizeof all, told, symbols[i]);
-        if (!is_listed(given, n, symbols[i]) && !is_kept(model, symbols[i]))
-            opened = append(open, sizeof open, opened, symbols[i]);
+    for (size_t i = 0; i < n_names; i++)
+        if (!is_listed(given, n, names[i]) && !is_kept(model, names[i]))
+            open[n_open++] = names[i];
+    if (!n_open)
+        return;
+    for (size_t i = 0; i < n_open; i++) {
+        const char *between = i + 1 < n_open ? ", " : " and ";
+        a = append(list, sizeof list, a, cli_between(i, between), open[i], "");
+        b = append(options, sizeof options, b, " --dim ", open[i], "=N");
     }
-    if (opened)
-        cli_say(cli,
-                "sizes of %s are not given: each counts 128 and is not cut (--dim NAME=SIZE)\n",
-                open);
-    // With 64 symbols the list may be incomplete, and nobody is blamed.
-    for (size_t i = 0; i < n && k < 64; i++)
-        if (!is_listed(symbols, k, given[i]))
-            cli_say(cli, "no input has a dimension '%s'%s%s\n", given[i],
-                    cli_between(k, "; they have "), all);
+    cli_say(cli, "%s %s no size; assuming 128, not sharded. Set%s\n", list,
+            n_open == 1 ? "has" : "have", options);
 }

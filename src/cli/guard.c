@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// guard.c - what is wrong with a call before anything runs: a file that would be written over one that is read, or over
-// another result; an option that is not there but near to one that is.
+// guard.c - checks of a command line before anything runs.
 //
-// Knows options by their names alone; what a command does with them is its own matter.
-//
-// Two questions of main.c. cli_guard: before the session reads a file, is a result named as an
-// input (`plan m.onnx -o m.onnx`), or as another result (`plan m.onnx -o x --plan x`)? Files are
-// compared by device and inode, so links and other spellings of a path are seen. cli_near_*: which
-// word was meant?
+// cli_guard refuses an output file that is also an input (`plan m.onnx -o m.onnx`) or another output
+// (`plan m.onnx -o x --plan x`). Files are compared by device and inode, so links and other
+// spellings of a path are found. cli_near_* suggest the option or command that was meant.
 #include "cli.h"
 
 #include <string.h>
@@ -88,70 +84,26 @@ int cli_guard(const struct cli *cli)
     return 0;
 }
 
-// Edit distance of two words, for "did you mean"; those beyond 255 bytes are never near.
-// Insertions, deletions and changes that make one word of the other: "plna" and "plan" are 2 apart.
-size_t cli_distance(const char *a, const char *b)
+// Adds the names of an option table to the list; returns the new length.
+static size_t add_options(const struct option *table, const char **names, size_t n, size_t cap)
 {
-    // One row of the table of distances: row[j] is how far the first i letters of a are from the
-    // first j of b. `diagonal` keeps what stood one up and one to the left.
-    size_t row[256], n = strlen(a), m = strlen(b);
-    if (n > 255 || m > 255)
-        return 1000;
-    for (size_t j = 0; j <= m; j++)
-        row[j] = j;
-    for (size_t i = 1; i <= n; i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= m; j++) {
-            size_t change = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = row[j];
-            size_t other = 1 + cli_fewer(row[j], row[j - 1]);
-            row[j] = cli_fewer(change, other);
-        }
-    }
-    return row[m];
+    for (const struct option *option = table; option && option->name && n < cap; option++)
+        names[n++] = option->name;
+    return n;
 }
 
-// *least is the first distance that is too far, and becomes that of the option that is returned, so
-// that a second table has to be nearer.
-static const struct option *nearest_in(const struct option *table, const char *word, size_t *least)
-{
-    const struct option *best = NULL;
-    for (const struct option *option = table; option && option->name; option++) {
-        size_t d = cli_distance(word, option->name);
-        if (d < *least) {
-            *least = d;
-            best = option;
-        }
-    }
-    return best;
-}
-
-// Near is less than 1 + (n + 1) / 4 changes: one of "--jsn", three of "--memory-limt".
 const char *cli_near_option(const struct command *command, const char *word)
 {
-    size_t least = 1 + (strlen(word) + 1) / 4;
-    const struct option *own = nearest_in(command->options, word, &least);
-    const struct option *common = nearest_in(cli_common, word, &least);
-    if (common) // nearer than the best of its own
-        return common->name;
-    if (!own)
-        return NULL;
-    return own->name;
+    const char *names[128];
+    size_t n = add_options(command->options, names, 0, 128);
+    return tsr_nearest(word, names, add_options(cli_common, names, n, 128));
 }
 
-// More generous than for options, as commands are few: less than 1 + (n + 2) / 3 changes, so that
-// "plna" (2 of at most 2) finds plan.
 const char *cli_near_command(const char *word)
 {
-    const char *best = NULL;
-    size_t least = 1 + (strlen(word) + 2) / 3;
-    for (size_t i = 0; cli_commands[i]; i++) {
-        size_t d = cli_distance(word, cli_commands[i]->name);
-        if (d < least) {
-            least = d;
-            best = cli_commands[i]->name;
-        }
-    }
-    return best;
+    const char *names[64];
+    size_t n = 0;
+    for (; cli_commands[n] && n < 64; n++)
+        names[n] = cli_commands[n]->name;
+    return tsr_nearest(word, names, n);
 }

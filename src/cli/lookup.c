@@ -221,16 +221,13 @@ static size_t keep_with_value(struct editor *editor, const char *value)
 // The first 20000 names at most: a hint is not worth more time.
 static const char *nearest_node(const struct editor *editor, const char *text)
 {
-    const char *best = NULL;
-    size_t least = 1 + (strlen(text) + 2) / 3;
-    for (size_t i = 0; i < cli_fewer(editor->n_names, 20000); i++) {
-        size_t d = cli_distance(text, editor->names[i].name);
-        if (d < least) {
-            least = d;
-            best = editor->names[i].name;
-        }
-    }
-    return best;
+    size_t n = cli_fewer(editor->n_names, 20000);
+    const char **names = cli_alloc(n + 1, sizeof *names);
+    for (size_t i = 0; i < n; i++)
+        names[i] = editor->names[i].name;
+    const char *nearest = tsr_nearest(text, names, n);
+    free(names);
+    return nearest;
 }
 
 // "'x', 'W', 'y'": inputs, then outputs, cut off at `cap`.
@@ -267,9 +264,7 @@ static void blame(struct editor *editor, const char *text, size_t n)
     } else {
         copy[colon - text] = 0;
         const char *near = nearest_node(editor, copy);
-        edit_wrong(editor, EXIT_NO, "no node '%s'%s%s%s", copy,
-                   cli_text_if(near, "; did you mean '"), cli_text_or(near, ""),
-                   cli_text_if(near, "'?"));
+        edit_wrong(editor, EXIT_NO, "no node '%s'%s", copy, cli_did_you_mean(near));
     }
     free(copy);
 }

@@ -85,9 +85,8 @@ static int take_option(struct cli *cli, char **argv, int i, int argc)
         n = strcspn(word, "=");
     const struct option *option = cli_option(cli->command, word, n);
     if (!option) {
-        const char *near = cli_near_option(cli->command, word);
-        cli_usage(cli, "no option %s%s%s%s", word, cli_text_if(near, "; did you mean "),
-                  cli_text_or(near, ""), cli_text_if(near, "?"));
+        cli_usage(cli, "no option %s%s", word,
+                  cli_did_you_mean(cli_near_option(cli->command, word)));
         return 0;
     }
     struct given *given = &cli->given[cli->n_given++];
@@ -278,11 +277,8 @@ int main(int argc, char **argv)
     const char *name = argv[1 + help];
     struct cli cli = {.command = find_command(name), .program = argv[0]};
     if (!cli.command) {
-        const char *near = cli_near_command(name);
-        fprintf(stderr, "tessera: no command '%s'", name);
-        if (near)
-            fprintf(stderr, ", did you mean %s?", near);
-        fprintf(stderr, "; `tessera --help` lists them\n");
+        fprintf(stderr, "tessera: no command '%s'%s; `tessera --help` lists them\n", name,
+                cli_did_you_mean(cli_near_command(name)));
         return EXIT_USAGE;
     }
     if (help)

@@ -297,6 +297,15 @@ const char *cli_text_or(const char *text, const char *otherwise)
     return text;
 }
 
+const char *cli_did_you_mean(const char *near)
+{
+    static char text[256];
+    if (!near)
+        return "";
+    snprintf(text, sizeof text, "; did you mean '%s'?", near);
+    return text;
+}
+
 const char *cli_domain(const char *domain)
 {
     return cli_text_or(domain, "ai.onnx");
@@ -498,6 +507,8 @@ tsr_status cli_load_inputs(struct cli *cli, const char *set, bool folder, tsr_te
     if (folder && access(file, F_OK) != 0)
         snprintf(file, sizeof file, "%s/rank0.onnx", cli->arguments[0]);
     tsr_status status = tsr_model_load(cli->session, file, m);
+    if (status == TSR_OK && !folder)
+        status = cli_check_dims(cli, *m);
     if (status != TSR_OK)
         return status;
     return tsr_tensors_load(inputs, set, *m, false);

@@ -6,6 +6,8 @@
 // at a time.
 #include "ir/internal.h"
 
+#include <stdio.h>
+
 // ---- graphs ---------------------------------------------------------------------------------
 
 tsr_model *tsr_graph_model(const tsr_graph *graph)
@@ -242,6 +244,26 @@ tsr_dim tsr_value_dim(const tsr_value *value, int axis)
     if (vtype && axis >= 0 && axis < vtype->rank)
         return vtype->dims[axis];
     return (tsr_dim){-1, ""};
+}
+
+// The text is interned, so repeated calls take no more memory. Names that do not fit the buffer stay
+// unnamed. Inputs with a default are left out: constants may be read in their place.
+const char *tsr_value_dim_name(const tsr_value *value, int axis)
+{
+    tsr_dim dim = tsr_value_dim(value, axis);
+    char text[1024];
+    if (dim.value >= 0 || axis < 0 || axis >= tsr_value_rank(value))
+        return NULL;
+    if (dim.symbol[0])
+        return dim.symbol;
+    tsr_model *model = value->home ? value->home->model : NULL;
+    if (!(value->flags & V_INPUT) || value->tensor || !model || value->home != model->graph)
+        return NULL;
+    int n = snprintf(text, sizeof text, STR_FMT ".%d", STR_ARG(value->name), axis);
+    if (n < 0 || (size_t)n >= sizeof text)
+        return NULL;
+    const struct symbol *name = tsr__symbol(model, (struct str){text, (size_t)n});
+    return name->text.n ? name->text.p : NULL;
 }
 
 const tsr_dim *tsr__value_dims(const tsr_value *value)

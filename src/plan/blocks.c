@@ -35,12 +35,7 @@ static int64_t size_of(const tsr_plan_options *options, const char *symbol)
 // The symbol in the first dimension of a value; NULL: it has none.
 static const char *first_symbol(const tsr_value *value)
 {
-    if (tsr_value_rank(value) <= 0)
-        return NULL;
-    const char *symbol = tsr_value_dim(value, 0).symbol;
-    if (!symbol || !symbol[0])
-        return NULL;
-    return symbol;
+    return tsr_value_dim_name(value, 0);
 }
 
 // The symbol that stands first in an input and has a size; of several the largest.

@@ -190,7 +190,7 @@ static bool has_symbol(const tsr_model *model, const char *name)
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
         for (int d = 0; d < tsr_value_rank(value); d++) {
-            const char *symbol = tsr_value_dim(value, d).symbol;
+            const char *symbol = tsr_value_dim_name(value, d);
             if (symbol && strcmp(symbol, name) == 0)
                 return true;
         }

@@ -399,29 +399,11 @@ tsr_status tsr__plan_options_owned(tsr_session *session, const tsr_plan_options 
     return tsr__same_session(session, tsr_model_session(given.with), "other model");
 }
 
-// Callers of the library may pass anything; the command looks for itself.
-static tsr_status check_sizes(tsr_session *session, const tsr_dim_size *sizes, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        if (!sizes[i].name)
-            return tsr__missing(session, "sizes[].name");
-        if (sizes[i].size >= 0)
-            continue;
-        tsr__diag(
-            session, DIAG_argument_invalid, NULL, "give the size that the dimension will have",
-            "dimension '%s' cannot have the size %lld", sizes[i].name, (long long)sizes[i].size);
-        return TSR_INVALID;
-    }
-    return TSR_OK;
-}
-
 // Reads the options into the planner: devices, configuration, sizes, states. The sizes that a configuration was planned for
 // count where the caller gives none: they are added to the options.
 static tsr_status read_options(struct planner *planner, tsr_plan_options *options)
 {
-    tsr_status st = check_sizes(planner->session, options->sizes, options->n_sizes);
-    if (st == TSR_OK)
-        st = read_topology(planner, options);
+    tsr_status st = read_topology(planner, options);
     if (st != TSR_OK)
         return st;
     st = find_config(planner, options->config, options->stages != 0);
@@ -553,6 +535,17 @@ static tsr_status check_limits(tsr_session *session, const tsr_plan_options *opt
     return TSR_INVALID;
 }
 
+// Either model may have the dimension: both are often planned with the same sizes.
+static tsr_status check_dims(tsr_model *model, const tsr_plan_options *options)
+{
+    tsr_model *models[] = {model, options->with};
+    size_t n = options->with ? 2 : 1;
+    tsr_status st = tsr__check_dims(models, n, options->sizes, options->n_sizes);
+    if (st == TSR_OK)
+        st = tsr__check_dims(models, n, options->with_sizes, options->n_with_sizes);
+    return st;
+}
+
 // The solver counts in 64 bits and says no more than that the numbers do not fit.
 static void say_too_large(tsr_session *session)
 {
@@ -575,6 +568,8 @@ tsr_status tsr_plan(tsr_model *model, const tsr_plan_options *options, tsr_plan_
     plan_options.size = sizeof plan_options;
     struct diag_mark mark = tsr__diag_mark(tsr_model_session(model));
     st = check_limits(tsr_model_session(model), &plan_options);
+    if (st == TSR_OK)
+        st = check_dims(model, &plan_options);
     if (st != TSR_OK)
         return st;
     if (plan_options.topology && plan_options.topology->choices.n)

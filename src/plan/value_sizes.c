@@ -81,13 +81,12 @@ static size_t complete(struct planner *planner, const tsr_dim_size *sizes, size_
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
         for (int d = 0; d < tsr_value_rank(value); d++) {
-            tsr_dim dim = tsr_value_dim(value, d);
-            bool is_symbol = dim.value < 0 && dim.symbol && dim.symbol[0];
-            if (!is_symbol || has_size(all.at, all.n, dim.symbol))
+            const char *name = tsr_value_dim_name(value, d);
+            if (!name || has_size(all.at, all.n, name))
                 continue;
             tsr_dim_size *at = vec_push(&planner->arena, &all);
             if (at)
-                *at = (tsr_dim_size){dim.symbol, PLAN_USUAL_SIZE};
+                *at = (tsr_dim_size){name, PLAN_USUAL_SIZE};
         }
     }
     *out = all.at;

@@ -6,6 +6,7 @@
 // what the caller gave is shown; nothing is planned or simulated here.
 #include "report/internal.h"
 #include "plan/plan.h"
+#include "rules/rules.h"
 #include "topology/topology.h"
 
 #define MAX_PAGE ((size_t)256 << 20)
@@ -202,7 +203,7 @@ static tsr_status fill_in(struct page *page)
     tsr_status status = tsr_model_clone(page->model, &page->sized);
     if (status != TSR_OK)
         goto forget_findings;
-    status = tsr_shapes(page->sized, page->sizes, page->n_sizes, NULL);
+    status = tsr__shapes_declare(page->sized, page->sizes, page->n_sizes, NULL);
     if (status != TSR_OK)
         goto forget_findings;
     // tsr_infer fills in what follows from valid shardings; of others it could say anything.
@@ -258,6 +259,8 @@ tsr_status tsr_report(tsr_model *model, const tsr_report_options *options, const
     if (options)
         memcpy(&given, options, size_min(options->size, sizeof given));
     tsr_status st = owned(session, &given);
+    if (st == TSR_OK)
+        st = tsr__check_dims(&model, 1, given.sizes, given.n_sizes);
     if (st != TSR_OK)
         return st;
     tsr__arena_init(&arena, session);

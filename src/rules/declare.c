@@ -96,49 +96,20 @@ static tsr_status declare_graph(struct shapes *shapes, const tsr_graph *graph,
     return TSR_OK;
 }
 
-// Before any work: a negative size would be an expression like any other.
-static tsr_status check_sizes(tsr_session *session, const tsr_dim_size *sizes, size_t n)
-{
-    if (n && !sizes)
-        return tsr__missing(session, "sizes");
-    for (size_t i = 0; i < n; i++)
-        if (sizes[i].size < 0 || !sizes[i].name || !sizes[i].name[0]) {
-            struct place at = PLACE_NONE;
-            tsr__diag(session, DIAG_dim_negative, &at, NULL, "'%s' cannot be %lld",
-                      sizes[i].name ? sizes[i].name : "", (long long)sizes[i].size);
-            return TSR_INVALID;
-        }
-    return TSR_OK;
-}
-
-// A symbol is used if any declaration or expression holds it.
-static void note_unused(const struct shapes *shapes, const tsr_dim_size *sizes, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        struct place at = PLACE_NONE;
-        if (!tsr__exprs_used(shapes->exprs, str_of(sizes[i].name)))
-            tsr__diag(shapes->arena->session, DIAG_dim_unknown, &at, NULL,
-                      "no dimension of the model is called '%s'", sizes[i].name);
-    }
-}
-
 // Types are written into the model, whose memory they take; everything else is scratch. *summary is
 // written on success alone, as much of it as its caller knows (size).
-tsr_status tsr_shapes(tsr_model *model, const tsr_dim_size *sizes, size_t n,
-                      tsr_shapes_summary *summary)
+tsr_status tsr__shapes_declare(tsr_model *model, const tsr_dim_size *sizes, size_t n,
+                               tsr_shapes_summary *summary)
 {
     struct arena arena;
     tsr_shapes_summary sum = {.size = sizeof(sum)};
-    tsr_status st = check_sizes(tsr_model_session(model), sizes, n);
-    if (st != TSR_OK)
-        return st;
+    tsr_status st = TSR_OK;
     tsr__arena_init(&arena, tsr_model_session(model));
     struct shapes *shapes = tsr__shapes_bound(&arena, model, sizes, n, true);
     if (!shapes) {
         st = TSR_NOMEM;
         goto free_arena;
     }
-    note_unused(shapes, sizes, n);
     if (tsr_model_graph(model))
         st = declare_graph(shapes, tsr_model_graph(model), &sum);
     if (st != TSR_OK || !summary)
@@ -148,4 +119,13 @@ tsr_status tsr_shapes(tsr_model *model, const tsr_dim_size *sizes, size_t n,
 free_arena:
     tsr__arena_free(&arena);
     return st;
+}
+
+tsr_status tsr_shapes(tsr_model *model, const tsr_dim_size *sizes, size_t n,
+                      tsr_shapes_summary *summary)
+{
+    tsr_status st = tsr__check_dims(&model, 1, sizes, n);
+    if (st != TSR_OK)
+        return st;
+    return tsr__shapes_declare(model, sizes, n, summary);
 }

@@ -41,7 +41,7 @@ struct atom {
     int depth;        // of operations in operations
     bool root;        // a symbol that the model's inputs have
     bool hidden;      // one that was made up for a size of an input that has no name
-    bool number_name; // a symbol called "10", or another text of numbers alone
+    bool number_name; // its name would be read as something else inside an expression: "10", "a-b"
 };
 
 struct bound {
@@ -73,6 +73,10 @@ void tsr__expr_root(struct exprs *exprs, tsr_dim dim);
 bool tsr__expr_rooted(const struct exprs *exprs, struct expr expr);
 // The atom that the expression is, once and alone: of "n", not of "2*n" or "n + 1"; NULL: it is no such thing.
 struct atom *tsr__expr_sole_atom(const struct exprs *exprs, struct expr expr);
+
+// The symbol of an input's size that the model leaves unnamed, called `name`; it is a root. Unknown if the model's inputs
+// already use that name for another size.
+struct expr tsr__expr_input_size(struct exprs *exprs, struct str name);
 
 // A symbol of its own for a size of an input that has no name. It is never printed: what it stands in is forgotten in
 // the end (tsr__expr_hidden).

@@ -224,6 +224,38 @@ void tsr__expr_root(struct exprs *exprs, tsr_dim dim)
         atom->root = true;
 }
 
+// True if the reader takes the text for one name wherever it occurs in an expression.
+static bool is_one_word(struct str text)
+{
+    struct reader reader = {.text = text};
+    struct str first = word(&reader);
+    return first.n == text.n && text.n && !isdigit((unsigned char)text.p[0]);
+}
+
+struct expr tsr__expr_input_size(struct exprs *exprs, struct str name)
+{
+    if (tsr__map_get(&exprs->bound, name))
+        return tsr__expr_symbol(exprs, name);
+    void *known = tsr__map_get(&exprs->names, name);
+    if (known && exprs->atoms.at[(uintptr_t)known - 1].root)
+        return unknown;
+    struct expr expr = tsr__expr_symbol(exprs, name);
+    struct atom *atom = tsr__expr_sole_atom(exprs, expr);
+    if (!atom)
+        return unknown;
+    atom->root = true;
+    atom->number_name = !is_one_word(name);
+    // From now on this text is read as the symbol, also where it looks like "a - b.0".
+    struct expr *read = ARENA_NEW(exprs->arena, struct expr);
+    void **slot = read ? tsr__map_at(&exprs->texts, atom->name) : NULL;
+    if (!slot)
+        return unknown;
+    *read = expr;
+    *slot = read;
+    ((struct poly *)expr.poly)->text = atom->name.p;
+    return expr;
+}
+
 // Two unknown sizes are not equal: nobody can tell.
 bool tsr__dim_equal(struct exprs *exprs, tsr_dim a, tsr_dim b)
 {

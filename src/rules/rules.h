@@ -24,9 +24,17 @@ struct shape {
 };
 // Computes shapes for all values of the model's main graph. NULL: out of memory.
 struct shapes *tsr__shapes_new(struct arena *arena, tsr_model *model);
-// The same with numbers for some symbols; report: contradictions become findings.
+// The same with numbers for some symbols; report: contradictions become findings, and unnamed sizes of inputs stay
+// unnamed (else they are called INPUT.AXIS).
 struct shapes *tsr__shapes_bound(struct arena *arena, tsr_model *model, const tsr_dim_size *sizes,
                                  size_t n, bool report);
+// TSR_USAGE with a diagnostic if a size is less than 1, or if none of the models has a dimension of that name. For what
+// callers of the library give; sizes that come from input tensors may be 0.
+tsr_status tsr__check_dims(tsr_model *const *models, size_t n_models, const tsr_dim_size *sizes,
+                           size_t n) TSR_MUST_USE;
+// tsr_shapes without that check.
+tsr_status tsr__shapes_declare(tsr_model *model, const tsr_dim_size *sizes, size_t n,
+                               tsr_shapes_summary *summary) TSR_MUST_USE;
 // Of nodes that were added to the graph since, in their order. False: out of memory.
 bool tsr__shapes_add(struct shapes *shapes, tsr_node *const *nodes, size_t n);
 // A value that is not there (NULL) has rank -1.

@@ -141,7 +141,7 @@ struct value_info tsr__info_of(const struct shapes *shapes, const tsr_value *val
     return r;
 }
 
-// A size that has no name of its own (hide_unknown) is not shown by the one that it has here.
+// A size that has no name of its own (symbol_of_open) is not shown by the one that it has here.
 static const char *size_name(const tsr_dim *dim)
 {
     bool named = dim->symbol && dim->symbol[0] && !strchr(dim->symbol, HIDDEN_MARK);
@@ -586,8 +586,27 @@ static void root_symbols(struct shapes *shapes, const tsr_graph *graph)
 
 // ---- sizes without a name ------------------------------------------------------------------------
 
-// Each unknown size of an input is a symbol while shapes are followed, so that a declaration which contradicts it is seen.
-static void hide_unknown(struct shapes *shapes, const tsr_graph *graph)
+// The symbol for a size of an input that the model leaves unnamed: INPUT.AXIS, which callers can bind to a number. Where
+// names are not wanted (report: the shapes are written into the model), or the model uses that name for another size, it
+// is a hidden symbol: a declaration that contradicts it is still found.
+static tsr_dim symbol_of_open(struct shapes *shapes, const tsr_value *value, size_t input, int axis)
+{
+    struct exprs *exprs = shapes->exprs;
+    const char *name = tsr_value_dim_name(value, axis);
+    bool bound = name && tsr__map_get(&exprs->bound, str_of(name));
+    if (name && (bound || !shapes->report)) {
+        tsr_dim dim = tsr__expr_dim(exprs, tsr__expr_input_size(exprs, str_of(name)));
+        if (dim_known(dim))
+            return dim;
+    }
+    struct str hidden = tsr__arena_printf(shapes->arena, "%c%zu.%d", HIDDEN_MARK, input, axis);
+    if (!hidden.p)
+        return DIM_UNKNOWN;
+    return tsr__expr_dim(exprs, tsr__expr_hide(exprs, hidden));
+}
+
+// Each unknown size of an input is a symbol while shapes are followed.
+static void name_unknown(struct shapes *shapes, const tsr_graph *graph)
 {
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
@@ -604,9 +623,8 @@ static void hide_unknown(struct shapes *shapes, const tsr_graph *graph)
             continue;
         for (int d = 0; d < at->rank; d++) {
             dims[d] = at->dims[d];
-            struct str name = tsr__arena_printf(shapes->arena, "%c%zu.%d", HIDDEN_MARK, i, d);
-            if (!dim_known(dims[d]) && name.p)
-                dims[d] = tsr__expr_dim(shapes->exprs, tsr__expr_hide(shapes->exprs, name));
+            if (!dim_known(dims[d]))
+                dims[d] = symbol_of_open(shapes, value, i, d);
         }
         at->dims = dims;
     }
@@ -645,7 +663,7 @@ static void forget_elements(struct shapes *shapes, struct known_value *value)
     value->elements = elements;
 }
 
-// Nobody outside can read such a symbol: what it stands in is not known.
+// Nobody outside can read a hidden symbol: what it stands in is not known.
 static void forget_hidden(struct shapes *shapes)
 {
     shapes->exprs->hides = false;
@@ -674,7 +692,7 @@ struct shapes *tsr__shapes_bound(struct arena *arena, tsr_model *model, const ts
         read_graph(shapes, graph);
         root_symbols(shapes, graph);
         shapes->exprs->hides = true;
-        hide_unknown(shapes, graph);
+        name_unknown(shapes, graph);
         follow_graph(shapes, graph);
         forget_hidden(shapes);
     }

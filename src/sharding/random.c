@@ -669,8 +669,9 @@ tsr_status tsr_model_shard_random(tsr_model *model, tsr_config *config, uint64_t
     if (!tsr__config_is_of(config, model))
         return TSR_INVALID;
     tsr_session *session = tsr_model_session(model);
-    if (n && !sizes)
-        return tsr__missing(session, "sizes");
+    tsr_status st = tsr__check_dims(&model, 1, sizes, n);
+    if (st != TSR_OK)
+        return st;
     int64_t devices = tsr_config_devices(config);
     if (devices < 1 || devices > SOLVE_MAX_DEVICES) {
         struct place at = PLACE_NONE;
@@ -684,7 +685,7 @@ tsr_status tsr_model_shard_random(tsr_model *model, tsr_config *config, uint64_t
     struct dice dice = {
         .arena = &arena, .config = config, .n = devices, .n_all = devices, .state = seed};
     tsr__arena_init(&arena, session);
-    tsr_status st = TSR_NOMEM;
+    st = TSR_NOMEM;
     dice.shapes = tsr__shapes_new(&arena, model);
     if (!dice.shapes)
         goto free_arena;

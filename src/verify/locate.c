@@ -8,6 +8,7 @@
 // Giving values out may change what an engine leaves out or fuses, so that no value differs any
 // more: then that is the reason (shortcut.c).
 #include "verify/internal.h"
+#include "rules/rules.h"
 #include "sharding/sharding.h"
 
 // ---- giving everything out ---------------------------------------------------------------------
@@ -16,7 +17,7 @@
 static tsr_status give_out(tsr_model *model)
 {
     tsr_graph *graph = tsr_model_graph(model);
-    tsr_status st = tsr_shapes(model, NULL, 0, NULL); // outputs need a type
+    tsr_status st = tsr__shapes_declare(model, NULL, 0, NULL); // outputs need a type
     if (st != TSR_OK)
         return st;
     for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node))

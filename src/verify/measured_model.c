@@ -17,6 +17,7 @@
 #include "verify/profile.h"
 #include "ir/ir.h"
 #include "partition/partition.h"
+#include "rules/rules.h"
 #include "runtime/runtime.h"
 #include "topology/topology.h"
 
@@ -309,7 +310,7 @@ static tsr_status look_at(struct round *round, tsr_model *model)
         return st;
     st = TSR_NOMEM;
     if (tsr__sim_sizes(&of->arena, model, of->sizes, of->n_sizes, &all, &n))
-        st = tsr_shapes(copy, all, n, NULL);
+        st = tsr__shapes_declare(copy, all, n, NULL);
     if (st == TSR_OK)
         st = tsr__partition_look(copy, CONFIG, &(struct partition_look){look, round});
     tsr_model_free(copy);

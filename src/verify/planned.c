@@ -22,8 +22,8 @@ static void add_size(struct sizes *sizes, const char *name, int64_t size)
         *at = (tsr_dim_size){name, size};
 }
 
-// Inputs that are missing, or have another rank than the model says, tell nothing: running them is
-// refused later.
+// Inputs that are missing, or have another rank than the model says, are skipped: running them is
+// refused later. A dimension without elements stays open, and is not sharded.
 static void add_sizes(struct sizes *sizes, const tsr_model *model, const tsr_tensors *inputs)
 {
     const tsr_graph *graph = tsr_model_graph(model);
@@ -33,9 +33,10 @@ static void add_sizes(struct sizes *sizes, const tsr_model *model, const tsr_ten
         if (k < 0 || tsr_tensors_rank(inputs, (size_t)k) != tsr_value_rank(value))
             continue;
         for (int axis = 0; axis < tsr_value_rank(value); axis++) {
-            tsr_dim dim = tsr_value_dim(value, axis);
-            if (dim.value < 0 && dim.symbol && dim.symbol[0])
-                add_size(sizes, dim.symbol, tsr_tensors_dims(inputs, (size_t)k)[axis]);
+            const char *name = tsr_value_dim_name(value, axis);
+            int64_t size = tsr_tensors_dims(inputs, (size_t)k)[axis];
+            if (name && size > 0)
+                add_size(sizes, name, size);
         }
     }
 }

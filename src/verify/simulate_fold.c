@@ -290,7 +290,7 @@ static tsr_status make_model(const struct fold *fold, struct sim_fold *out)
     if (st == TSR_OK)
         st = write_specs(fold, out->model, config);
     if (st == TSR_OK)
-        st = tsr_shapes(out->model, out->sizes, out->n_sizes, NULL);
+        st = tsr__shapes_declare(out->model, out->sizes, out->n_sizes, NULL);
     if (st != TSR_OK) {
         tsr_model_free(out->model);
         out->model = NULL;

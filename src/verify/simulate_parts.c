@@ -327,15 +327,15 @@ bool tsr__sim_sizes(struct arena *arena, const tsr_model *model, const tsr_dim_s
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
         for (int axis = 0; axis < tsr_value_rank(value); axis++) {
-            tsr_dim dim = tsr_value_dim(value, axis);
-            bool known = dim.value >= 0 || !dim.symbol || !dim.symbol[0];
+            const char *name = tsr_value_dim_name(value, axis);
+            bool known = !name;
             for (size_t k = 0; k < all.n && !known; k++)
-                known = strcmp(all.at[k].name, dim.symbol) == 0;
+                known = strcmp(all.at[k].name, name) == 0;
             tsr_dim_size *at = NULL;
             if (!known)
                 at = vec_push(arena, &all);
             if (at)
-                *at = (tsr_dim_size){dim.symbol, PLAN_USUAL_SIZE};
+                *at = (tsr_dim_size){name, PLAN_USUAL_SIZE};
         }
     }
     *out = all.at;

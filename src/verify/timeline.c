@@ -18,6 +18,7 @@
 #include "bundle/bundle.h"
 #include "ir/ir.h"
 #include "partition/partition.h"
+#include "rules/rules.h"
 #include "plan/plan.h"
 #include "topology/topology.h"
 
@@ -472,7 +473,7 @@ static tsr_status with_sizes(struct run *run, tsr_model *model, tsr_model **out)
         return st;
     if (!tsr__sim_sizes(run->kept, model, run->options.sizes, run->options.n_sizes, &all, &n))
         return TSR_NOMEM;
-    return tsr_shapes(*out, all, n, NULL);
+    return tsr__shapes_declare(*out, all, n, NULL);
 }
 
 // The model, or one copy of it, is cut and priced.
@@ -549,7 +550,7 @@ static tsr_status make_whole(struct run *run, tsr_model *model, tsr_model *sized
         run->options.n_sizes = run->n_given_sizes;
         if (!tsr__sim_sizes(run->kept, model, run->given_sizes, run->n_given_sizes, &sizes, &n))
             return TSR_NOMEM;
-        st = tsr_shapes(*out, sizes, n, NULL);
+        st = tsr__shapes_declare(*out, sizes, n, NULL);
     }
     if (st != TSR_OK)
         return st;
@@ -595,6 +596,8 @@ tsr_status tsr_simulate(tsr_model *model, const tsr_simulate_options *options, t
     tsr_session *session = tsr_model_session(model);
     struct diag_mark before = tsr__diag_mark(session);
     tsr_status st = begin(&run, session, options, &result);
+    if (st == TSR_OK)
+        st = tsr__check_dims(&model, 1, run.options.sizes, run.options.n_sizes);
     if (st == TSR_OK)
         st = simulate_model(&run, model, &copy);
     if (st == TSR_OK && run.options.one_device)

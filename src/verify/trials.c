@@ -16,41 +16,6 @@ struct trials {
     int64_t devices;    // 0: the model declares it
 };
 
-// The first input that has the symbol decides. There is room for all symbols of all inputs.
-static bool add_size(struct trials *trials, const char *name, int64_t size)
-{
-    for (size_t i = 0; i < trials->n_sizes; i++)
-        if (!strcmp(trials->sizes[i].name, name))
-            return true;
-    trials->sizes[trials->n_sizes++] = (tsr_dim_size){name, size};
-    return true;
-}
-
-// A symbol is as large as the input that has it.
-static tsr_status find_sizes(struct trials *trials)
-{
-    struct work *work = trials->work;
-    tsr_graph *graph = tsr_model_graph(work->model);
-    size_t room = 1;
-    for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
-        room += (size_t)(tsr_value_rank(tsr_graph_input(graph, i)) + 1);
-    trials->sizes = ARENA_ARRAY(&work->arena, tsr_dim_size, room);
-    if (!trials->sizes)
-        return TSR_NOMEM;
-    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
-        const tsr_value *value = tsr_graph_input(graph, i);
-        int64_t k = tsr_tensors_find(work->inputs, tsr_value_name(value));
-        int rank = tsr_value_rank(value);
-        if (k < 0 || rank != tsr_tensors_rank(work->inputs, (size_t)k))
-            continue;
-        for (int dim = 0; dim < rank; dim++)
-            if (tsr_value_dim(value, dim).value < 0 && tsr_value_dim(value, dim).symbol[0])
-                add_size(trials, tsr_value_dim(value, dim).symbol,
-                         tsr_tensors_dims(work->inputs, (size_t)k)[dim]);
-    }
-    return TSR_OK;
-}
-
 // The configuration: the model's own, or a new one of so many devices.
 static tsr_status choose_config(struct trials *trials)
 {
@@ -205,9 +170,8 @@ tsr_status tsr__verify_trials(struct work *work, tsr_verify_result *result)
     tsr_status first = TSR_OK, st = choose_config(&trials);
     if (st != TSR_OK)
         return st;
-    st = find_sizes(&trials);
-    if (st != TSR_OK)
-        return st;
+    if (!tsr__input_sizes(&work->arena, work->model, work->inputs, &trials.sizes, &trials.n_sizes))
+        return TSR_NOMEM;
     size_t n = work->options->random, compared = 0;
     tsr_trial *list = ARENA_ARRAY(work->results, tsr_trial, n);
     if (!list)

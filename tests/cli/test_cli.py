@@ -174,8 +174,8 @@ def test_guard(d):
     check("nothing was written twice", not os.path.exists(plan))
     rc, _, err = call("plan", model, "--devices", "2", "-o", "/dev/null", "--plan", "/dev/null")
     check("a device may be given twice", rc == 0, err)
-    check("an option that is near", "did you mean --devices?" in call("plan", model, "--devcies", "2")[2])
-    check("a code that is near", "did you mean plan-stages?" in call("explain", "plan-stags")[2])
+    check("an option that is near", "did you mean '--devices'?" in call("plan", model, "--devcies", "2")[2])
+    check("a code that is near", "did you mean 'plan-stages'?" in call("explain", "plan-stags")[2])
     for words in (["report", model, "--devices", "2"], ["annotate", model], ["infer", model]):
         out = os.path.join(d, "guard.out")
         rc, text, _ = call(*words, "-o", out, "--json")
@@ -185,7 +185,7 @@ def test_guard(d):
     open(script, "w").write("--config c:2\n" + "".join('--shard "no%d":"x"={2,1}\n' % i for i in range(30)))
     rc, _, err = call("annotate", model, "--script", script, "-o", plan)
     check("a script of another model", rc == 1 and err.count("no node") == 20 and "another model?" in err, err)
-    check("a command that is near", "did you mean plan?" in call("plna")[2] and "mean" not in call("frobnicate")[2])
+    check("a command that is near", "did you mean 'plan'?" in call("plna")[2] and "mean" not in call("frobnicate")[2])
 
 
 def test_annotate(d):
@@ -429,10 +429,10 @@ def test_shapes(d):
     for value, want in (("i1", [None, 3, 5]), ("t", ["batch", 3, 5]), ("e", ["2*batch", 3, 5]), ("l1", [None, 3, 5]),
                         ("l2", [None, "batch", 3, 5]), ("f1", [5, "batch", 3])):
         check("shape of %s" % value, shape_of(out, value) == (1, want), shape_of(out, value))
-    rc, text, err = call("shapes", path, "-o", out, "--dim", "batch=4", "--dim", "rows=2", "--json")
-    doc = json.loads(text)
+    rc, text, err = call("shapes", path, "-o", out, "--dim", "batch=4", "--json")
     check("sizes are bound", rc == 0 and shape_of(out, "x") == (1, [4, 3, 5]) and shape_of(out, "e") == (1, [8, 3, 5]), (rc, err))
-    check("a size that no dimension has is noted", [f["code"] for f in doc["findings"]] == ["dim-unknown"], text)
+    rc, text, _ = call("shapes", path, "-o", out, "--dim", "rows=2", "--json")
+    check("a size that no dimension has is refused", rc == 2 and [f["code"] for f in json.loads(text)["findings"]] == ["dim-unknown"], text)
     for args in (["shapes", path], ["shapes", path, "-o", out, "--dim", "batch"], ["shapes", path, "-o", out, "--dim", "batch=-1"]):
         check("usage: %s" % args[3:], call(*args)[0] == 2, call(*args))
     check("the input is not overwritten", call("shapes", path, "-o", path)[0] in (1, 8), call("shapes", path, "-o", path))
@@ -726,9 +726,9 @@ def test_plan_sizes(d):
     path, out = os.path.join(d, "sizes.onnx"), os.path.join(d, "sizes_planned.onnx")
     make_mlp(path, "n")
     rc, _, err = call("plan", path, "--devices", 2)
-    check("sizes: what is assumed is told", rc == 0 and "sizes of n are not given: each counts 128" in err, err)
-    rc, _, err = call("plan", path, "--devices", 2, "--dim", "n=64", "--dim", "m=3", "-o", out)
-    check("sizes: of no dimension", rc == 0 and "no input has a dimension 'm'; they have n" in err and "128" not in err, err)
+    check("sizes: what is assumed is told", rc == 0 and "n has no size; assuming 128, not sharded. Set --dim n=N" in err, err)
+    rc, _, err = call("plan", path, "--devices", 2, "--dim", "n=64", "-o", out)
+    check("sizes: all are given", rc == 0 and "128" not in err, err)
     kept = {p.key: p.value for p in onnx.load(out).metadata_props}
     check("sizes: kept", kept.get("ai.tessera.dims.plan2") == "n=64", kept)
     seconds = [json.loads(call("simulate", out, *words, "--json")[1])["seconds"] for words in ([], ["--dim", "n=64"], ["--dim", "n=128"])]
@@ -748,6 +748,36 @@ def test_plan_sizes(d):
     check("no such topology file", call("plan", path, "--devices", os.path.join(d, "none.json"))[0] == 3 and call("plan", path, "--devices", "rign:4")[0] == 2)
     rc, _, err = call("simulate", path)
     check("simulate: for which devices", rc == 2 and "--devices" in err, err)
+
+
+def test_dims(d):
+    """Every command that takes --dim refuses names that the model lacks and sizes below 1, and leaves nothing behind. Unnamed dimensions are called INPUT.AXIS."""
+    path, planned, out = os.path.join(d, "dims.onnx"), os.path.join(d, "dims_planned.onnx"), os.path.join(d, "dims_out")
+    make_mlp(path, "rows")
+    check("dims: planned", call("plan", path, "--devices", 2, "--dim", "rows=4096", "-o", planned)[0] == 0)
+    commands = [["plan", path, "--devices", 2, "-o", out], ["annotate", path, "--config", "c:2", "--random", 1, "-o", out], ["annotate", path, "-o", out], ["shapes", path, "-o", out],
+                ["partition", path, "--devices", 2, "-o", out], ["partition", planned, "-o", out], ["simulate", path, "--devices", 2], ["simulate", planned],
+                ["report", path, "--devices", 2, "-o", out], ["report", planned, "-o", out],
+                *([c, f, *more] for c in ("run", "verify", "bench") for f, more in ((path, ["--devices", 2]), (planned, []))), ["verify", path, "--devices", 2, "--random", 1]]
+    for words in commands:
+        rc, _, err = call(*words, "--dim", "rowss=2")
+        name = " ".join(map(str, (words[0], *words[2:]))).replace(d + "/", "")
+        check("dims: %s, a misspelt name" % name, rc in (2, 7) and (rc == 7 or "did you mean 'rows'?" in err) and not os.path.exists(out), (rc, err))
+        for size in ("rows=0", "rows=-1", "rows=2,rows=3", "rows"):
+            rc, _, err = call(*words, "--dim", size)
+            check("dims: %s --dim %s" % (name, size), rc == 2 and not os.path.exists(out), (rc, err))
+    rc, text, err = call("plan", path, "--devices", 2, "--dim", "rowss=2", "--json")
+    check("dims: the document has the remedy", rc == 2 and json.loads(text)["findings"][0]["hint"] == "did you mean 'rows'?", text)
+    check("dims: several in one option", "write --dim rows=2 --dim seq=9" in call("plan", path, "--devices", 2, "--dim", "rows=2,seq=9")[2])
+    make_mlp(path, None)
+    shape = json.loads(call("info", path, "--json")[1])["inputs"][0]["shape"]
+    check("dims: an unnamed one has a name", shape == ["x.0", 256], shape)
+    check("dims: an unnamed one is told", "x.0 has no size; assuming 128" in call("plan", path, "--devices", 2)[2])
+    rc, text, err = call("plan", path, "--devices", 2, "--dim", "x.0=4096", "--json", "-o", out)
+    check("dims: an unnamed one is sharded", rc == 0 and json.loads(text)["cut_nodes"] == 2, (rc, text, err))
+    check("dims: an unnamed one is kept", {p.key: p.value for p in onnx.load(out).metadata_props}.get("ai.tessera.dims.plan2") == "x.0=4096")
+    rc, text, err = call("verify", path, "--devices", 2, "--inputs", "random:1,x:4096x256", "--json")
+    check("dims: sizes of inputs count", rc == 7 or json.loads(text)["cut_nodes"] == 2, (rc, text, err))
 
 
 def test_plan_stages(d):
@@ -935,6 +965,7 @@ with tempfile.TemporaryDirectory() as d:
     test_topology_measured(d)
     test_plan(d)
     test_plan_sizes(d)
+    test_dims(d)
     test_plan_stages(d)
     test_plan_advice(d)
     test_devices_auto(d)

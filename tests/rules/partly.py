@@ -13,7 +13,7 @@ of a size that it changes), and what follows from the inputs wins.
 
 Usage: partly.py PRINT_RULE [all] [OPERATOR ...]     (all: many more sizes and descriptions)
 """
-import json, os, pickle, random, resource, subprocess, sys, tempfile
+import json, os, pickle, random, re, resource, subprocess, sys, tempfile
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -102,8 +102,7 @@ def declared(name, value, letters, i, names):
     dims = []
     for axis, (letter, size) in enumerate(zip(letters, value.shape)):
         text = {KNOWN: size, UNKNOWN: None, NAMED: "n%d_%d" % (i, axis), SHARED: "s%d" % size}[letter]
-        if isinstance(text, str):
-            names[text] = size
+        names[text if isinstance(text, str) else "%s__%d" % (name, axis)] = size  # an unnamed one is called INPUT.AXIS
         dims.append(text)
     return helper.make_tensor_value_info(name, element, dims)
 
@@ -137,7 +136,7 @@ def with_inferred(model):
 def size_of(text, names):
     """None: it holds a name that onnx's inference made up, and may be any number."""
     try:
-        return text if isinstance(text, int) else eval(text, {"min": min, "max": max}, dict(names))
+        return text if isinstance(text, int) else eval(re.sub(r"\.(\d+)", r"__\1", text), {"min": min, "max": max}, dict(names))
     except NameError:
         return None
 

@@ -154,15 +154,60 @@ static void test_symbols_get_sizes(void **state)
 {
     struct bench *b = *state;
     const tsr_dim dims[] = {DIM("batch"), DIM("past + 1")};
-    const tsr_dim_size sizes[] = {{"batch", 2}, {"past", 6}, {"depth", 9}};
+    const tsr_dim_size sizes[] = {{"batch", 2}, {"past", 6}};
     tsr_value *x = input(b, "x", TSR_FLOAT, 2, dims), *y = node(b, "Relu", "y", x, NULL, NULL);
-    assert_int_equal(tsr_shapes(b->model, sizes, 3, NULL), TSR_OK);
+    assert_int_equal(tsr_shapes(b->model, sizes, 2, NULL), TSR_OK);
     assert_string_equal(declared(b, x), "float32[2, 7]");
     assert_string_equal(declared(b, y), "float32[2, 7]");
+}
+
+// Nothing is changed by a call that is refused.
+static void test_wrong_sizes_are_refused(void **state)
+{
+    struct bench *b = *state;
+    const tsr_dim dims[] = {DIM("batch"), DIM("past + 1")};
+    const tsr_dim_size wrong[] = {{"batchh", 2}, {"batch", 0}, {"batch", -2}, {"past + 1", 3}};
+    tsr_value *x = input(b, "x", TSR_FLOAT, 2, dims);
+    node(b, "Relu", "y", x, NULL, NULL);
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(tsr_shapes(b->model, &wrong[i], 1, NULL), TSR_USAGE);
+    assert_string_equal(tsr_finding_at(b->session, 0).hint, "did you mean 'batch'?");
     assert_int_equal(count(b, "dim-unknown"), 1);
-    const tsr_dim_size bad[] = {{"batch", -2}};
-    assert_int_equal(tsr_shapes(b->model, bad, 1, NULL), TSR_INVALID);
-    assert_int_equal(count(b, "dim-negative"), 1);
+    assert_int_equal(count(b, "dim-size"), 2);
+    assert_string_equal(declared(b, x), "float32[batch, past + 1]");
+    assert_int_equal(tsr_shapes(b->model, &wrong[3], 1, NULL),
+                     TSR_OK); // the whole text is a name, too
+}
+
+// Unnamed sizes of inputs are called INPUT.AXIS. Names that the model uses for another size are not
+// taken, and none is written into the model.
+static void test_unnamed_sizes_have_names(void **state)
+{
+    struct bench *b = *state;
+    const tsr_dim open[] = {DIM(""), {6, ""}}, taken[] = {DIM("z.0"), {6, ""}};
+    const tsr_dim_size size = {"x.0", 5};
+    tsr_value *x = input(b, "x", TSR_FLOAT, 2, open), *z = input(b, "z", TSR_FLOAT, 2, open);
+    tsr_value *other = input(b, "other", TSR_FLOAT, 2, taken),
+              *odd = input(b, "a-b", TSR_FLOAT, 2, open);
+    tsr_value *y = node(b, "Concat", "y", x, x, NULL), *w = node(b, "Relu", "w", z, NULL, NULL);
+    tsr_value *v = node(b, "Relu", "v", odd, NULL, NULL);
+    tsr_node_set_int(tsr_value_producer(y), "axis", 0);
+    assert_string_equal(tsr_value_dim_name(x, 0), "x.0");
+    assert_null(tsr_value_dim_name(x, 1));
+    assert_null(tsr_value_dim_name(x, 2));
+    assert_null(tsr_value_dim_name(y, 0));
+    assert_string_equal(tsr_value_dim_name(other, 0), "z.0");
+    struct shapes *shapes = tsr__shapes_new(&b->arena, b->model);
+    assert_string_equal(tsr__shape_text(&b->arena, tsr__shapes_of(shapes, y)).p,
+                        "float32[2*x.0, 6]");
+    assert_string_equal(tsr__shape_text(&b->arena, tsr__shapes_of(shapes, w)).p, "float32[?, 6]");
+    assert_string_equal(tsr__shape_text(&b->arena, tsr__shapes_of(shapes, v)).p,
+                        "float32[a-b.0, 6]");
+    assert_int_equal(tsr_shapes(b->model, NULL, 0, NULL), TSR_OK);
+    assert_string_equal(declared(b, y), "float32[?, 6]");
+    assert_int_equal(tsr_shapes(b->model, &size, 1, NULL), TSR_OK);
+    assert_string_equal(declared(b, x), "float32[5, 6]");
+    assert_string_equal(declared(b, y), "float32[10, 6]");
 }
 
 static void test_what_is_not_known_is_not_guessed(void **state)
@@ -307,6 +352,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_names_of_numbers_are_followed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_follows_from_a_wrong_size, setup, teardown),
         cmocka_unit_test_setup_teardown(test_symbols_get_sizes, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_wrong_sizes_are_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_unnamed_sizes_have_names, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_is_not_known_is_not_guessed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_no_operator_is_brave, setup, teardown),
     };
