@@ -204,15 +204,15 @@ static void name_size(struct sizes *sizes, const tsr_value *value, int axis, int
 {
     if (!value || axis >= tsr_value_rank(value))
         return;
-    tsr_dim dim = tsr_value_dim(value, axis);
-    if (dim.value >= 0 || !dim.symbol[0] || strpbrk(dim.symbol, " +-*/()"))
+    const char *name = tsr_value_dim_name(value, axis);
+    if (!name || strpbrk(tsr_value_dim(value, axis).symbol, " +-*/()"))
         return;
     for (size_t i = 0; i < sizes->list.n; i++)
-        if (strcmp(sizes->list.at[i].name, dim.symbol) == 0)
+        if (strcmp(sizes->list.at[i].name, name) == 0)
             return;
     tsr_dim_size *entry = vec_push(&sizes->folder->arena, &sizes->list);
     if (entry)
-        *entry = (tsr_dim_size){dim.symbol, size};
+        *entry = (tsr_dim_size){name, size};
 }
 
 // 1 token after 128: batch 1, sequence 1, the mask's total 129, the caches' past 128 and present

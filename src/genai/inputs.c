@@ -8,11 +8,11 @@
 
 #include <stdio.h>
 
-// The size of an open dimension: that of its symbol, or 1.
-static int64_t open_size(const char *symbol, const tsr_dim_size *sizes, size_t n_sizes)
+// The size of an open dimension by its name (NULL: it has none), or 1.
+static int64_t open_size(const char *name, const tsr_dim_size *sizes, size_t n_sizes)
 {
-    for (size_t k = n_sizes; k > 0; k--)
-        if (strcmp(sizes[k - 1].name, symbol) == 0)
+    for (size_t k = n_sizes; name && k > 0; k--)
+        if (strcmp(sizes[k - 1].name, name) == 0)
             return sizes[k - 1].size;
     return 1;
 }
@@ -26,7 +26,7 @@ static void add_shape(struct text *text, const tsr_value *value, const tsr_dim_s
         tsr_dim dim = tsr_value_dim(value, d);
         int64_t size = dim.value;
         if (size < 0)
-            size = open_size(dim.symbol, sizes, n_sizes);
+            size = open_size(tsr_value_dim_name(value, d), sizes, n_sizes);
         tsr__text_printf(text, "%s%lld", d ? "x" : "", (long long)size);
     }
 }

@@ -445,13 +445,13 @@ static void usual_shape(const struct given_sizes *given, const tsr_value *value,
                         int64_t *dims)
 {
     for (int axis = 0; axis < rank; axis++) {
-        struct str symbol = str_of(tsr_value_dim(value, axis).symbol);
+        const char *name = tsr_value_dim_name(value, axis);
         const int64_t *size = NULL;
         dims[axis] = tsr_value_dim(value, axis).value;
         if (dims[axis] >= 0)
             continue;
-        if (symbol.n)
-            size = tsr__map_get(&given->sizes, symbol);
+        if (name)
+            size = tsr__map_get(&given->sizes, str_of(name));
         dims[axis] = size ? *size : 1;
     }
 }
