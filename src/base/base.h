@@ -438,9 +438,12 @@ tsr_status tsr__temporary_folder(tsr_session *session, const char *base, const c
                                  struct temporary **out) TSR_MUST_USE;
 // Removes it with what is in it, and frees the slot. NULL is fine.
 void tsr__temporary_remove(struct temporary *temporary);
-// Something made elsewhere, open as fd, is temporary until it is forgotten. Locks it. NULL: no slot is free, or the path is
-// too long; then only a later process would remove it.
-struct temporary *tsr__temporary_note(tsr_session *session, const char *path, int fd);
+// Locks what the caller has just created as `name` in the folder `parent` and opened as fd, so that no other process sweeps it.
+// False: a sweeper has removed it, or another process keeps the lock; the caller removes it and tries another name.
+bool tsr__temporary_lock(int parent, const char *name, int fd) TSR_MUST_USE;
+// Adds a path to the session's temporaries until it is forgotten. NULL: no slot is free, or the path is too long; then only
+// a later process would remove it.
+struct temporary *tsr__temporary_note(tsr_session *session, const char *path);
 void tsr__temporary_forget(struct temporary *temporary); // NULL is fine
 // Removes what is in a folder that we made and hold open, and a path that we made with what is beneath it. Neither allocates.
 void tsr__folder_empty(int fd);

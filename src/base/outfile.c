@@ -145,13 +145,13 @@ static bool in_temporary(const struct outfile *outfile)
 
 // Where the whole folder is temporary (a partition that is being written) its own note suffices:
 // slots are few.
-static void note_temporary(struct outfile *outfile, const char *name, int fd)
+static void note_temporary(struct outfile *outfile, const char *name)
 {
     char path[TEMPORARY_PATH];
     int folder = (int)(tsr__path_name(outfile->path) - outfile->path);
     int n = snprintf(path, sizeof path, "%.*s%s", folder, outfile->path, name);
     if (n > 0 && (size_t)n < sizeof path && !in_temporary(outfile))
-        outfile->note = tsr__temporary_note(outfile->session, path, fd);
+        outfile->note = tsr__temporary_note(outfile->session, path);
 }
 
 // Makes the file under a name that nobody has; -1 and errno, which is 0 where the memory for its name was lacking.
@@ -169,6 +169,12 @@ static int create_temporary(struct outfile *outfile)
             continue;
         if (fd < 0)
             return -1;
+        if (!in_temporary(outfile) && !tsr__temporary_lock(outfile->dir_fd, name, fd)) {
+            unlinkat(outfile->dir_fd, name, 0);
+            close(fd);
+            errno = EWOULDBLOCK; // if no other name has more luck
+            continue;
+        }
         outfile->temporary = tsr__path_copy(outfile->session, name, strlen(name));
         if (!outfile->temporary) {
             unlinkat(outfile->dir_fd, name, 0);
@@ -177,7 +183,7 @@ static int create_temporary(struct outfile *outfile)
             return -1;
         }
         fd = tsr__fd_above(fd);
-        note_temporary(outfile, name, fd);
+        note_temporary(outfile, name);
         return fd;
     }
     return -1;

@@ -180,7 +180,25 @@ static void sweep_parent(const struct outfolder *outfolder)
     close(parent);
 }
 
-// Folders that killed processes have left beside the target go first.
+// Creates, opens and locks the folder outfolder->temporary. Returns 0, or the errno of the failed step; EEXIST: another name may work.
+static int make_locked(struct outfolder *outfolder)
+{
+    if (fault_io(outfolder->session, FAULT_WRITE) || mkdir(outfolder->temporary, 0777) != 0)
+        return errno;
+    int fd = tsr__fd_above(open(outfolder->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    int error = errno;
+    if (fd >= 0 && tsr__temporary_lock(AT_FDCWD, outfolder->temporary, fd)) {
+        outfolder->fd = fd;
+        return 0;
+    }
+    rmdir(outfolder->temporary);
+    bool swept = fd >= 0 || error == ENOENT;
+    if (fd >= 0)
+        close(fd);
+    return swept ? EEXIST : error;
+}
+
+// Folders that killed processes have left beside the target are removed first.
 static tsr_status make_sibling(struct outfolder *outfolder)
 {
     char name[TEMPORARY_NAME];
@@ -190,17 +208,11 @@ static tsr_status make_sibling(struct outfolder *outfolder)
         outfolder->temporary = sibling(outfolder->session, outfolder->path, name);
         if (!outfolder->temporary)
             return TSR_NOMEM;
-        if (!fault_io(outfolder->session, FAULT_WRITE) && mkdir(outfolder->temporary, 0777) == 0) {
-            // Without the descriptor the folder still works; then it is not locked, and an abort
-            // finds it by its path.
-            outfolder->fd =
-                tsr__fd_above(open(outfolder->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-            if (outfolder->fd >= 0)
-                outfolder->note =
-                    tsr__temporary_note(outfolder->session, outfolder->temporary, outfolder->fd);
+        int error = make_locked(outfolder);
+        if (!error) {
+            outfolder->note = tsr__temporary_note(outfolder->session, outfolder->temporary);
             return TSR_OK;
         }
-        int error = errno;
         tsr__path_free(outfolder->session, &outfolder->temporary);
         if (error != EEXIST)
             return tsr__refuse_write(outfolder->session, outfolder->path, error);

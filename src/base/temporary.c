@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// temporary.c - what exists only while a session works: temporary folders, and outputs under the names that they have
-// before they are complete.
+// temporary.c - temporary folders of a session, and outputs under their temporary names.
 //
-// Three ways lead to their end. The session removes them itself when it is done with them. A signal handler removes them
-// with tsr_session_sweep, so their paths stand in slots of fixed size that need neither locks nor memory. And what a killed
-// process left is removed by the next one that makes something of the same kind in the same folder: names carry
-// the process's number, and the maker holds a lock (flock) that the kernel lets go when it dies.
+// They are removed in one of three ways. The session removes them when it is done with them. A
+// signal handler removes them with tsr_session_sweep, so their paths are stored in slots of fixed
+// size that need neither locks nor memory. And the next process that creates something of the same
+// kind in the same folder removes what a killed process left behind (a sweep): names contain the
+// pid, and the owner holds a lock (flock) that the kernel releases when the owner dies.
 //
-// Example: process 4711 makes /tmp/tessera-verify-4711-x3Fq9z and is killed with SIGKILL. The next
-// `verify` in /tmp reads the number from the name, sees that nobody holds the lock, that no process
-// has the number, and that the folder is of the same user, and removes it. A process on another
-// host that shares the folder is protected by its lock alone: its number means nothing here. Where
-// a file system has no locks, nothing is taken for remains.
+// Example: process 4711 creates /tmp/tessera-verify-4711-x3Fq9z and is killed with SIGKILL. The
+// next `verify` in /tmp reads the pid from the name and takes the lock, so the owner is gone. No
+// process has this pid and the folder belongs to the same user: it is removed.
+//
+// A new folder exists for a moment before its owner has the lock. Two rules make that safe, also
+// between hosts or containers that share the folder and do not see each other's pids:
+// - a sweeper removes a folder only while it holds the lock;
+// - an owner waits for a lock that a sweeper holds, then checks that the folder still exists.
+// On file systems without locks nothing is swept.
 #include "base/internal.h"
 
 #include <dirent.h>
@@ -30,6 +34,8 @@
 #define QUIET_TRIES  3     // an interrupted call, an error of a network file system
 #define SWEEP_MOST   10000 // entries of a folder that are looked at for remains
 #define STRANGE_S    10    // unlocked remains of a number that is in use again are older than this
+#define LOCK_TRIES   200   // 1 ms apart: a sweeper holds a lock for a few system calls
+#define FOLDER_TRIES 10    // names, if sweepers take new folders away
 
 // ---- removing, also inside a signal handler ------------------------------------------------------
 
@@ -132,13 +138,35 @@ void tsr_session_sweep(tsr_session *session)
     errno = error;
 }
 
+// ---- locks of their owners -----------------------------------------------------------------------
+
+// True if `name` in the folder `parent` is still the file that is open as fd.
+static bool still_named(int parent, const char *name, int fd)
+{
+    struct stat opened, named;
+    return fstat(fd, &opened) == 0 && fstatat(parent, name, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+           opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+}
+
+bool tsr__temporary_lock(int parent, const char *name, int fd)
+{
+    const struct timespec pause = {.tv_nsec = 1000000};
+    for (int i = 0; flock(fd, LOCK_EX | LOCK_NB) != 0; i++) {
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            break; // no locks on this file system, so no sweeper can have one either
+        if (i == LOCK_TRIES)
+            return false;
+        nanosleep(&pause, NULL);
+    }
+    return still_named(parent, name, fd);
+}
+
 // ---- slots ---------------------------------------------------------------------------------------
 
 // The path is complete before `used` says so: a signal handler that runs in between sees a free slot.
-struct temporary *tsr__temporary_note(tsr_session *session, const char *path, int fd)
+struct temporary *tsr__temporary_note(tsr_session *session, const char *path)
 {
     size_t n = strlen(path);
-    (void)flock(fd, LOCK_EX | LOCK_NB); // where locks do not work, remains stay
     if (n >= TEMPORARY_PATH)
         return NULL;
     for (size_t i = 0; i < TSR_COUNT(session->temporaries); i++) {
@@ -194,21 +222,29 @@ static long process_of(const char *name, const char *prefix)
     return 0;
 }
 
-// Nobody holds its lock, and its maker does not exist: it was killed. Where a process of that number exists (it may be
-// another one, or the maker is just about to take the lock) the remains must also be old.
-static bool is_dead(int folder, const char *name, long pid)
+// True if the owner of the file or folder that is open as fd was killed; the caller then has its
+// lock. If a process with this pid exists (another one, or the owner just before it takes the
+// lock), the file must also be old.
+static bool is_abandoned(int fd, long pid)
 {
     struct stat st;
+    bool ours = fstat(fd, &st) == 0 && st.st_uid == geteuid() &&
+                (S_ISDIR(st.st_mode) || S_ISREG(st.st_mode));
+    if (!ours || flock(fd, LOCK_EX | LOCK_NB) != 0)
+        return false;
+    bool exists = kill((pid_t)pid, 0) == 0 || errno != ESRCH;
+    return !exists || (pid != getpid() && time(NULL) - st.st_ctime > STRANGE_S);
+}
+
+// The lock is held until the removal is complete, see the rules at the top.
+static void sweep_entry(int folder, const char *name, long pid)
+{
     int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
-        return false;
-    bool dead = fstat(fd, &st) == 0 && st.st_uid == geteuid() &&
-                (S_ISDIR(st.st_mode) || S_ISREG(st.st_mode)) && flock(fd, LOCK_EX | LOCK_NB) == 0;
-    bool exists = kill((pid_t)pid, 0) == 0 || errno != ESRCH;
-    if (dead && exists)
-        dead = pid != getpid() && time(NULL) - st.st_ctime > STRANGE_S;
+        return;
+    if (is_abandoned(fd, pid) && still_named(folder, name, fd))
+        (void)remove_tree(folder, name, 0);
     close(fd);
-    return dead;
 }
 
 void tsr__temporary_sweep(int folder, const char *prefix)
@@ -227,8 +263,8 @@ void tsr__temporary_sweep(int folder, const char *prefix)
         if (!dirent)
             break;
         long pid = process_of(dirent->d_name, prefix);
-        if (pid && is_dead(folder, dirent->d_name, pid))
-            (void)remove_tree(folder, dirent->d_name, 0);
+        if (pid)
+            sweep_entry(folder, dirent->d_name, pid);
     }
     closedir(dir);
 }
@@ -254,30 +290,49 @@ static void sweep_base(const char *base, const char *prefix)
     close(fd);
 }
 
-// The folder is open, and so locked, from the moment that it has a slot until the slot is freed.
+// Creates a folder as mkdtemp does, opens and locks it. Returns the descriptor, or -1 with
+// errno. Another name is tried if a sweeper removes the folder before it is locked.
+static int make_locked(const char *pattern, char path[TEMPORARY_PATH])
+{
+    for (int i = 0; i < FOLDER_TRIES; i++) {
+        memcpy(path, pattern, strlen(pattern) + 1);
+        if (!mkdtemp(path))
+            return -1;
+        int fd = tsr__fd_above(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+        if (fd < 0 && errno != ENOENT) {
+            int error = errno;
+            rmdir(path);
+            errno = error;
+            return -1;
+        }
+        if (fd >= 0 && tsr__temporary_lock(AT_FDCWD, path, fd))
+            return fd;
+        rmdir(path);
+        if (fd >= 0)
+            close(fd);
+    }
+    errno = EWOULDBLOCK;
+    return -1;
+}
+
+// The descriptor stays open as long as the slot is used: it holds the lock.
 tsr_status tsr__temporary_folder(tsr_session *session, const char *base, const char *kind,
                                  struct temporary **out)
 {
-    char prefix[48], path[TEMPORARY_PATH];
+    char prefix[48], pattern[TEMPORARY_PATH], path[TEMPORARY_PATH];
     if (!base || !*base)
         base = "/tmp";
     snprintf(prefix, sizeof prefix, "tessera-%s-", kind);
-    int n = snprintf(path, sizeof path, "%s/%s%d-XXXXXX", base, prefix, (int)getpid());
-    if (n < 0 || (size_t)n >= sizeof path)
+    int n = snprintf(pattern, sizeof pattern, "%s/%s%d-XXXXXX", base, prefix, (int)getpid());
+    if (n < 0 || (size_t)n >= sizeof pattern)
         return refuse(session, base, strerror(ENAMETOOLONG));
     sweep_base(base, prefix);
     if (tsr__fault(session, FAULT_WRITE))
         return refuse(session, base, strerror(EIO));
-    if (!mkdtemp(path))
+    int fd = make_locked(pattern, path);
+    if (fd < 0)
         return refuse(session, base, strerror(errno));
-    int fd = tsr__fd_above(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (fd < 0) {
-        const char *why = strerror(errno);
-        rmdir(path);
-        return refuse(session, base, why);
-    }
-    // The slot takes the lock on fd; closing fd lets it go, so fd stays open with the slot.
-    struct temporary *temporary = tsr__temporary_note(session, path, fd);
+    struct temporary *temporary = tsr__temporary_note(session, path);
     if (!temporary) {
         rmdir(path);
         close(fd);

@@ -2,6 +2,33 @@
 // Temporary files and folders: removed when done, by a signal handler, or by the next process of their kind.
 #include "scratch.h"
 
+#include <sys/file.h>
+#include <sys/syscall.h>
+
+// A sweeper of another process that comes between the creation of a file and its lock: it holds the lock at the next
+// `refusals` attempts, and removes what the next `removals` attempts are for.
+static struct {
+    int refusals, removals;
+} sweeper;
+
+// In place of the C library's, for the library under test too.
+int flock(int fd, int operation)
+{
+    char link[64], path[TEMPORARY_PATH] = "";
+    if (sweeper.refusals > 0) {
+        sweeper.refusals--;
+        errno = EWOULDBLOCK;
+        return -1;
+    }
+    if (sweeper.removals > 0) {
+        sweeper.removals--;
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        assert_true(readlink(link, path, sizeof path - 1) > 0);
+        assert_int_equal(remove(path), 0);
+    }
+    return (int)syscall(SYS_flock, fd, operation);
+}
+
 static void folders_go_with_what_is_in_them(void **state)
 {
     struct scratch *t = *state;
@@ -127,6 +154,116 @@ static void a_forked_child_removes_nothing_of_its_parent(void **state)
     tsr__temporary_remove(mine);
 }
 
+// Starts a child that holds the lock of `name` for `ms` milliseconds; returns when it has the lock.
+static pid_t hold_lock(const char *name, int ms)
+{
+    int pipes[2];
+    char ready = 0;
+    assert_int_equal(pipe(pipes), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        int fd = open(name, O_RDONLY | O_CLOEXEC);
+        bool held = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0;
+        bool told = write(pipes[1], "x", 1) == 1;
+        usleep((useconds_t)ms * 1000);
+        _exit(held && told ? 0 : 1);
+    }
+    assert_int_equal(read(pipes[0], &ready, 1), 1);
+    close(pipes[0]);
+    close(pipes[1]);
+    return child;
+}
+
+static void expect_success(pid_t child)
+{
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+
+static bool is_locked(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    bool locked = flock(fd, LOCK_EX | LOCK_NB) != 0;
+    close(fd);
+    return locked;
+}
+
+static void the_lock_of_a_sweeper_is_awaited(void **state)
+{
+    (void)state;
+    assert_int_equal(mkdir("new", 0700), 0);
+    int fd = open("new", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    pid_t child = hold_lock("new", 50);
+    assert_true(tsr__temporary_lock(AT_FDCWD, "new", fd));
+    assert_true(is_locked("new"));
+    expect_success(child);
+    assert_int_equal(rmdir("new"), 0); // a sweeper on another host removed it before it was locked
+    assert_false(tsr__temporary_lock(AT_FDCWD, "new", fd));
+    assert_int_equal(mkdir("new", 0700), 0); // another folder has the name
+    assert_false(tsr__temporary_lock(AT_FDCWD, "new", fd));
+    close(fd);
+}
+
+static void a_lock_that_is_never_released_is_an_error(void **state)
+{
+    (void)state;
+    put("new", "x");
+    int fd = open("new", O_RDONLY | O_CLOEXEC);
+    pid_t child = hold_lock("new", 60000);
+    assert_false(tsr__temporary_lock(AT_FDCWD, "new", fd));
+    assert_int_equal(kill(child, SIGKILL), 0);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    close(fd);
+}
+
+// A sweeper holds the lock of each new folder, file and output folder at the moment when its owner asks for it.
+static void all_kinds_are_locked_beside_a_sweeper(void **state)
+{
+    struct scratch *t = *state;
+    struct temporary *at = NULL;
+    struct outfile file;
+    struct outfolder folder;
+    sweeper.refusals = 3;
+    assert_int_equal(tsr__temporary_folder(t->s, t->folder, "verify", &at), TSR_OK);
+    assert_true(is_locked(at->path));
+    sweeper.refusals = 3;
+    assert_int_equal(tsr__out_open(t->s, "out", &file), TSR_OK);
+    assert_true(is_locked(file.temporary));
+    sweeper.refusals = 3;
+    assert_int_equal(tsr__outfolder_open(t->s, "parts", false, &folder), TSR_OK);
+    assert_true(is_locked(folder.temporary));
+    assert_int_equal(sweeper.refusals, 0);
+    tsr__out_abort(&file);
+    tsr__outfolder_abort(&folder);
+    tsr__temporary_remove(at);
+    assert_int_equal(entries("."), 0);
+}
+
+// A sweeper that does not see this process (on another host) removes them before they are locked.
+static void all_kinds_survive_a_sweeper_that_was_first(void **state)
+{
+    struct scratch *t = *state;
+    struct temporary *at = NULL;
+    struct outfile file;
+    struct outfolder folder;
+    sweeper.removals = 2;
+    assert_int_equal(tsr__temporary_folder(t->s, t->folder, "verify", &at), TSR_OK);
+    assert_true(is_locked(at->path));
+    tsr__temporary_remove(at);
+    sweeper.removals = 2;
+    assert_int_equal(tsr__out_open(t->s, "out", &file), TSR_OK);
+    assert_true(is_locked(file.temporary));
+    tsr__out_abort(&file);
+    sweeper.removals = 2;
+    assert_int_equal(tsr__outfolder_open(t->s, "parts", false, &folder), TSR_OK);
+    assert_true(is_locked(folder.temporary));
+    tsr__outfolder_abort(&folder);
+    assert_int_equal(sweeper.removals, 0);
+    assert_int_equal(entries("."), 0);
+}
+
 static void what_cannot_be_made_is_told(void **state)
 {
     struct scratch *t = *state;
@@ -164,10 +301,18 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_open, scratch_close)
-        TEST(folders_go_with_what_is_in_them), TEST(links_are_removed_and_not_followed),
-        TEST(the_session_sweeps_all_of_it),    TEST(remains_are_swept_by_the_next),
-        TEST(the_living_are_left_alone),       TEST(a_forked_child_removes_nothing_of_its_parent),
-        TEST(what_cannot_be_made_is_told),     TEST(documents_are_regular_and_bounded),
+        TEST(folders_go_with_what_is_in_them),
+        TEST(links_are_removed_and_not_followed),
+        TEST(the_session_sweeps_all_of_it),
+        TEST(remains_are_swept_by_the_next),
+        TEST(the_living_are_left_alone),
+        TEST(a_forked_child_removes_nothing_of_its_parent),
+        TEST(what_cannot_be_made_is_told),
+        TEST(documents_are_regular_and_bounded),
+        TEST(the_lock_of_a_sweeper_is_awaited),
+        TEST(a_lock_that_is_never_released_is_an_error),
+        TEST(all_kinds_are_locked_beside_a_sweeper),
+        TEST(all_kinds_survive_a_sweeper_that_was_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
