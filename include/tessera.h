@@ -1101,8 +1101,8 @@ TSR_API bool tsr_run_rank(tsr_session *session, int rank, tsr_rank_facts *out);
 /* A partition or a model that is loaded once and run many times: all of its ranks as threads that wait for work, or this
  * process's rank under a launcher; with the transport shm, as children of this process that keep their state, and end with the
  * thread that opened them. It belongs to the session's thread. A run that fails ends the job: later calls give the same
- * failure (inputs that do not fit fail before anything has run, and end nothing, except under a launcher and in children, which
- * tsr_job_wait tells). */
+ * failure. Inputs that do not fit are refused before anything has run, and the job goes on, except under a launcher: there
+ * tsr_job_wait reports them, and the job ends. */
 typedef struct tsr_job tsr_job;
 TSR_API tsr_status tsr_job_open(tsr_session *session, const char *folder,
                                 const tsr_run_options *options, tsr_job **out);
@@ -1111,6 +1111,8 @@ TSR_API tsr_status tsr_job_open_model(tsr_session *session, const char *path,
 TSR_API void tsr_job_close(tsr_job *job); /* NULL is fine; runs under way are finished first */
 /* Ranks of the partition (1: a whole model); *here: those that run in this process, or as its children. */
 TSR_API int tsr_job_ranks(const tsr_job *job, int *here);
+/* Number of runs that were started and not yet waited for. */
+TSR_API int tsr_job_under_way(const tsr_job *job);
 TSR_API tsr_status tsr_job_run(tsr_job *job, const tsr_tensors *inputs, tsr_tensors *outputs);
 /* The same in two steps, so that up to 16 runs are under way: each rank works on one at a time, in order, and begins the
  * next as soon as its own part is done. inputs must live, unchanged, until the run is waited for; runs are waited for in order. outputs
@@ -1576,10 +1578,12 @@ TSR_API tsr_status tsr_folder_partition(tsr_folder *folder, const char *out,
 
 /* One node alone reads the cache, is told how much of it is in use, and gives the same room back: states_in_place. */
 TSR_API bool tsr_cache_has_room(const tsr_value *past, const tsr_value *present);
+#define TSR_NO_TOKENS (-1)
 typedef struct tsr_generate_options {
     size_t size;
-    int64_t devices;    /* 0 or 1: whole */
-    int64_t max_tokens; /* 0: 64 */
+    int64_t devices; /* 0 or 1: whole */
+    int64_t
+        max_tokens; /* most new tokens; 0: 64; TSR_NO_TOKENS: none, the prompt is only checked */
     double temperature; /* 0: the most likely token, always */
     int64_t top_k;      /* of so many; 0: of all */
     double top_p;       /* of those that together have this probability; 0: of all */

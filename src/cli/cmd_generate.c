@@ -72,6 +72,8 @@ static int read_options(struct cli *cli, tsr_generate_options *options)
         if (text)
             *counts[i].to = (int64_t)number;
     }
+    if (cli_value(cli, "--max-tokens") && options->max_tokens == 0)
+        options->max_tokens = TSR_NO_TOKENS;
     const char *temperature = cli_value(cli, "--temperature"), *top_p = cli_value(cli, "--top-p"),
                *seed = cli_value(cli, "--seed");
     if (temperature && !cli_number(temperature, &options->temperature))
@@ -185,7 +187,7 @@ static const struct option options_table[] = {
      "plan and cut the model for so many devices, for a topology (ring:4, cuda:2, a file, a "
      "planned "
      "model), or for as many of this machine's as are best (default: whole)"},
-    {"--max-tokens", "N", "at most so many new tokens (default 64)"},
+    {"--max-tokens", "N", "maximum number of new tokens, 0 for none (default 64)"},
     {"--temperature", "T", "draw tokens at this temperature (default: the most likely one)"},
     {"--top-k", "K", "draw among the K most likely ones"},
     {"--top-p", "P", "draw among those that together have this probability"},

@@ -123,7 +123,11 @@ static tsr_status open_cut(tsr_generator *generator)
     tsr_model_free(model);
     if (st != TSR_OK)
         return st;
-    return tsr_job_open(generator->session, parts, &generator->options.run, &generator->job);
+    st = tsr_job_open(generator->session, parts, &generator->options.run, &generator->job);
+    // The ranks have loaded their files. A process that is killed from here on leaves no weights.
+    tsr__temporary_remove(generator->work);
+    generator->work = NULL;
+    return st;
 }
 
 // ---- one step ----------------------------------------------------------------------------------
@@ -166,8 +170,8 @@ static bool caches_have_room(const tsr_folder *folder)
 static int64_t most_tokens(const tsr_generator *generator, size_t n)
 {
     int64_t most = DEFAULT_TOKENS, context = generator->folder->context;
-    if (generator->options.max_tokens > 0)
-        most = generator->options.max_tokens;
+    if (generator->options.max_tokens != 0)
+        most = int64_max(generator->options.max_tokens, 0); // TSR_NO_TOKENS is below 0
     if (context > 0)
         most = int64_min(most, context - (int64_t)n + 1);
     return most;
@@ -404,6 +408,8 @@ static tsr_status go(tsr_generator *generator, const int64_t *ids, size_t n, tsr
 {
     double began = now();
     int64_t token = 0, most = most_tokens(generator, n);
+    if (most == 0)
+        return TSR_OK;
     tsr_status st = step(generator, ids, (int64_t)n);
     while (st == TSR_OK) {
         token = most_likely(generator);

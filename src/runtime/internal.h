@@ -212,6 +212,10 @@ struct tile_layout;
 // named.c: whole tensors have one size wherever the model's inputs have one name.
 tsr_status tsr__named_check(const struct manifest *manifest, tsr_session *session,
                             const tsr_tensors *inputs) TSR_MUST_USE;
+// Checks all that the manifest says about whole inputs, and that those which are needed are given.
+enum inputs_needed { NEED_ALL, NEED_ALL_BUT_STATES, NEED_NONE };
+tsr_status tsr__inputs_check(const struct manifest *manifest, tsr_session *session,
+                             const tsr_tensors *inputs, enum inputs_needed needed) TSR_MUST_USE;
 bool tsr__cut_any(const struct manifest_port *ports, size_t n); // of them are kept in pieces
 int64_t tsr__cut_giver(const struct tile_layout *layout, int64_t shard);
 // Puts the rank's pieces of those whole tensors that ranks have in pieces into a set.

@@ -195,6 +195,11 @@ tsr_status tsr_job_add_state(tsr_job *job, const char *past, const char *present
     return TSR_INVALID;
 }
 
+int tsr_job_under_way(const tsr_job *job)
+{
+    return (int)(job->runs_started - job->runs_collected);
+}
+
 tsr_status tsr_job_barrier(tsr_job *job)
 {
     return remember(job, job->kind->barrier(job));

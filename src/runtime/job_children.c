@@ -137,6 +137,17 @@ static tsr_status tell_all(struct children *children, enum word word)
     return TSR_OK;
 }
 
+// A child that refuses its inputs ends the job: mistakes in whole inputs are found here. States that
+// the caller named are not in the manifest; then only the children know what a later run needs.
+static tsr_status check_inputs(tsr_job *job, const tsr_tensors *inputs)
+{
+    const struct manifest *manifest = &job->bundle.manifest;
+    enum inputs_needed needed = NEED_ALL;
+    if (job->runs_started > 0)
+        needed = job->n_states > manifest->n_states ? NEED_NONE : NEED_ALL_BUT_STATES;
+    return tsr__inputs_check(manifest, job->session, inputs, needed);
+}
+
 // Every child is sent all inputs of the run, as a file of its own; it cuts its pieces itself.
 // Nothing is waited for but room in its socket: a child reads the note when it has made the runs
 // before it.
@@ -154,6 +165,10 @@ static tsr_status children_start(tsr_job *job, const tsr_tensors *const *inputs,
         if (st != TSR_OK)
             return st;
     }
+    if (form == WHOLE_SET)
+        st = check_inputs(job, inputs[0]);
+    if (st != TSR_OK)
+        return st;
     for (int i = 0; i < children->work.n; i++) {
         struct message message = tsr__message_new();
         bool cut = form == SET_PER_RANK;

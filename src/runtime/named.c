@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// named.c - sizes that have a name: wherever the inputs of a model have the same name for a dimension, the tensors that
-// are given must have the same size there. A partition reads such a size once, from the first input that has it.
+// named.c - checks of inputs against the manifest of a partition, before anything runs.
 //
-// Inputs a [batch, 8] and b [batch, 4], given as [2, 8] and [3, 4]: refused, because `batch` is 2
-// in a and 3 in b. Without this check the ranks would treat b as if its batch were 2.
+// Dimensions of the same name must have the same size in all inputs, because a partition reads such
+// a size once, from the first input that has it. Inputs a [batch, 8] and b [batch, 4], given as
+// [2, 8] and [3, 4], are refused: `batch` is 2 in a and 3 in b. Without this check the ranks would
+// treat b as if its batch were 2.
+//
+// Ranks that are other processes end with the first input that they refuse. So the process that
+// sends them inputs checks names, types and shapes first.
 #include "runtime/internal.h"
 #include "bundle/bundle.h"
 
@@ -83,4 +87,86 @@ tsr_status tsr__named_check(const struct manifest *manifest, tsr_session *sessio
         first = TSR_NOMEM;
     tsr__arena_free(&arena);
     return first;
+}
+
+// ---- inputs for ranks in other processes ---------------------------------------------------------
+
+static tsr_status refuse_port(tsr_session *session, enum diag_code code, const char *input,
+                              const char *hint, const char *text)
+{
+    struct place at = PLACE_NONE;
+    at.value = str_of(input);
+    tsr__diag(session, code, &at, hint, "%s", text);
+    return TSR_INVALID;
+}
+
+// True if a rank reads the input. Older manifests do not tell; then the ranks check it themselves.
+static bool is_read(const struct manifest *manifest, const char *input)
+{
+    for (int64_t r = 0; r < manifest->n_ranks; r++)
+        for (size_t i = 0; i < manifest->devices[r].n_inputs; i++)
+            if (strcmp(manifest->devices[r].inputs[i], input) == 0)
+                return true;
+    return false;
+}
+
+static bool is_state(const struct manifest *manifest, const char *input)
+{
+    for (size_t k = 0; k < manifest->n_states; k++)
+        if (strcmp(manifest->states[k].input, input) == 0)
+            return true;
+    return false;
+}
+
+// Sequences and optionals have no type name in the manifest; the ranks check them.
+static tsr_status check_type_and_shape(tsr_session *session, const struct manifest_port *port,
+                                       const struct tensor *tensor)
+{
+    char text[256];
+    const char *type = tsr_dtype_name(tensor->type);
+    if (tensor->rank < 0 || !port->type || !type)
+        return TSR_OK;
+    if (strcmp(port->type, type) != 0) {
+        snprintf(text, sizeof text, "is %s, the model wants %.64s", type, port->type);
+        return refuse_port(session, DIAG_input_mismatch, port->name, "convert it first", text);
+    }
+    if (port->rank <= 0)
+        return TSR_OK; // no shape declared looks like rank 0
+    bool fits = tensor->rank == port->rank;
+    snprintf(text, sizeof text, "has %d dimensions, the model wants %d", tensor->rank, port->rank);
+    for (int d = 0; fits && d < port->rank; d++) {
+        fits = port->dims[d].value < 0 || port->dims[d].value == tensor->dims[d];
+        snprintf(text, sizeof text, "dimension %d is %lld, the model wants %lld", d,
+                 (long long)tensor->dims[d], (long long)port->dims[d].value);
+    }
+    if (fits)
+        return TSR_OK;
+    return refuse_port(session, DIAG_input_mismatch, port->name,
+                       "give the shape that the model has", text);
+}
+
+// Inputs that no rank reads need not be given.
+static bool is_needed(const struct manifest *manifest, const char *input, enum inputs_needed needed)
+{
+    if (needed == NEED_NONE || (needed == NEED_ALL_BUT_STATES && is_state(manifest, input)))
+        return false;
+    return is_read(manifest, input);
+}
+
+tsr_status tsr__inputs_check(const struct manifest *manifest, tsr_session *session,
+                             const tsr_tensors *inputs, enum inputs_needed needed)
+{
+    for (size_t i = 0; i < manifest->n_inputs; i++) {
+        const struct manifest_port *port = &manifest->inputs[i];
+        int64_t at = tsr_tensors_find(inputs, port->name);
+        if (at < 0 && is_needed(manifest, port->name, needed))
+            return refuse_port(session, DIAG_input_missing, port->name,
+                               "name it in the set of inputs", "no tensor is given for this input");
+        if (at < 0)
+            continue;
+        tsr_status st = check_type_and_shape(session, port, inputs->at[at]);
+        if (st != TSR_OK)
+            return st;
+    }
+    return tsr__named_check(manifest, session, inputs);
 }

@@ -99,7 +99,8 @@ def partition(folder, models, inputs=None, plan=PLAN):
         with open(os.path.join(folder, name), "wb") as f:
             f.write(data)
         files[name], sizes[name] = hashlib.sha256(data).hexdigest(), len(data)
-    port = lambda v: {"name": v.name, "type": "float32", "shape": [], "sharding": ""}
+    dtype = lambda v: h.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type).name if v.type.tensor_type.elem_type else "float32"
+    port = lambda v: {"name": v.name, "type": dtype(v), "shape": [], "sharding": ""}
     doc = {"version": 1, "generator": "test", "model": {"name": "hand", "sha256": "0" * 64}, "configuration": "c", "plan": plan, "ranks": len(models),
            "devices": [{"rank": r, "device": "", "file": "rank%d.onnx" % r, "data": []} for r in range(len(models))],
            "inputs": [port(v) for v in models[0].graph.input], "outputs": [port(v) for v in models[0].graph.output if not v.name.startswith("ai.tessera")],
