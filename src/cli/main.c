@@ -264,6 +264,9 @@ static int run_command(struct cli *cli, int argc, char **argv)
 int main(int argc, char **argv)
 {
     cli_streams();
+    // ONNX Runtime reads it when it is loaded. Its telemetry would look up host names and write
+    // $TMPDIR/.ses. A value that the user has set is kept.
+    setenv("ORT_DISABLE_TELEMETRY", "1", 0);
     if (argc < 2)
         return help_all(stderr);
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") ||
