@@ -2,8 +2,8 @@
 """The loaded library, and sessions of it that Python can interrupt.
 
 A session of the library belongs to one thread at a time, and a call may take minutes. So each Session here has a thread of
-its own that makes all of its calls; the caller waits for it, and Ctrl-C reaches the caller at once, who then asks the
-library to end (tsr_session_cancel).
+its own that makes all of its calls. The caller waits for it; Ctrl-C interrupts the caller, who then asks the library to stop
+(tsr_session_cancel).
 """
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import glob
 import importlib.util
 import os
 import queue
+import tempfile
 import threading
-from typing import Any, Callable, Optional, Set
+from typing import Any, Callable, List, Optional, Set
 
 from . import _api
 from .errors import Finding, TesseraError, error_of
@@ -33,6 +34,11 @@ def _open() -> ctypes.CDLL:
 library = _open()
 
 
+# ONNX Runtime reads it once, when it is loaded: it then sends no telemetry, writes no $TMPDIR/.ses, and does not hang forked
+# children at their exit. A value that the user has set is kept.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+
 def engine_path() -> Optional[str]:
     """ONNX Runtime's library: $TESSERA_ORT, or the one inside this Python's onnxruntime; None: neither is there."""
     named = os.environ.get("TESSERA_ORT")
@@ -46,26 +52,114 @@ def engine_path() -> Optional[str]:
     return None
 
 
-_closing: Set[threading.Thread] = set()  # threads of sessions that are closed and may still be at it
 CLOSED = "the session is closed"
-CLOSE_S = 60.0  # longest wait for them when Python ends
+FORKED = "the session was opened before a fork: open a new one in the child process"
+CLOSE_S = 60.0  # longest wait for closing sessions when Python ends
+
+_closing: Set[threading.Thread] = set()  # threads of sessions that are being closed
+_handles: Set[int] = set()  # sessions of the library that are not freed
+_handles_lock = threading.Lock()
 
 
 @atexit.register
-def _wait_for_closing() -> None:
-    """Python ends such threads where they are: ranks and temporary folders would be left behind."""
+def _end() -> None:
+    """Python stops the threads of sessions where they are: their temporary folders are removed here."""
     for thread in list(_closing):
         thread.join(CLOSE_S)
+    with _handles_lock:
+        for handle in list(_handles):
+            library.tsr_session_sweep(handle)
+
+
+def _after_fork() -> None:
+    """In the child: its copies of sessions have no threads, and the folders belong to the parent."""
+    global _handles_lock
+    _closing.clear()
+    _handles.clear()
+    _handles_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _new_handle(options: Any) -> int:
+    handle = library.tsr_session_new(options)
+    if not handle:
+        raise MemoryError("no session")
+    with _handles_lock:
+        _handles.add(handle)
+    return handle
+
+
+def _free_handle(handle: int) -> None:
+    with _handles_lock:
+        _handles.discard(handle)
+    library.tsr_session_free(handle)
+
+
+def _findings(handle: int) -> List[Finding]:
+    return [Finding._of(library.tsr_finding_at(handle, i)) for i in range(library.tsr_finding_count(handle))]
+
+
+def _check(handle: int, status: int) -> None:
+    """Raises the error of a status, with the findings of the session; clears them."""
+    if status == _api.TSR_OK:
+        return
+    findings = _findings(handle)
+    library.tsr_finding_clear(handle)
+    raise error_of(status, library.tsr_status_text(status).decode(), findings)
+
+
+class TemporaryFolder:
+    """Context manager of a temporary folder of the library.
+
+    It is removed at the end of the block, or at exit. If the process is killed, the next one removes it."""
+
+    def __enter__(self) -> str:
+        self._pid, self._handle = os.getpid(), _new_handle(None)
+        path = ctypes.c_char_p()
+        try:
+            _check(self._handle, library.tsr_session_temporary(self._handle, os.fsencode(tempfile.gettempdir()), ctypes.byref(path)))
+        except BaseException:
+            _free_handle(self._handle)
+            raise
+        return os.fsdecode(path.value or b"")
+
+    def __exit__(self, *error: Any) -> None:
+        if self._pid == os.getpid():
+            _free_handle(self._handle)
+
+
+class _Call:
+    """Work for a session's thread, and its result. Without work it only marks a place in the order of calls."""
+
+    def __init__(self, work: Optional[Callable[[], Any]] = None):
+        self.work = work
+        self.result: Any = None
+        self.error: Optional[BaseException] = None
+        self._under_way = threading.Lock()  # a plain lock: an interrupt inside Event.wait may leave the event unusable
+        self._under_way.acquire()
+
+    def end(self) -> None:
+        self.work = None
+        self._under_way.release()
+
+    def wait(self) -> None:
+        with self._under_way:
+            pass
 
 
 class _Thread(threading.Thread):
     """Makes the calls that it is given, one after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, cancel: Callable[[bool], None]) -> None:
         super().__init__(daemon=True, name="tessera")
-        self.calls: "queue.SimpleQueue" = queue.SimpleQueue()
-        self.gate = threading.Lock()  # around ended and the order of calls
+        self.calls: "queue.SimpleQueue[Optional[_Call]]" = queue.SimpleQueue()
+        self.gate = threading.Lock()  # around ended, current, and the order of calls
         self.ended = False
+        self.current: Optional[_Call] = None
+        self.cancel = cancel  # cancels the library's work (True), or allows work again (False)
+        self.pid = os.getpid()
 
     def run(self) -> None:
         while True:
@@ -73,41 +167,72 @@ class _Thread(threading.Thread):
             if call is None:
                 _closing.discard(self)
                 return
-            work, answer, done = call
-            try:
-                answer.append(work())
-            except BaseException as error:  # given to the caller, who raises it
-                answer.append(error)
-            done.set()
-            del work, answer, done, call  # an idle thread keeps nothing alive
+            with self.gate:
+                self.current, work = call, call.work
+            if work is not None:
+                try:
+                    call.result = work()
+                except BaseException as error:  # raised by the caller
+                    call.error = error
+            with self.gate:
+                self.current = None
+                self.cancel(False)
+            call.end()
+            del call, work  # an idle thread keeps nothing alive
 
-    def do(self, work: Callable[[], Any], interrupted: Callable[[], None]) -> Any:
-        """Has the thread do it; Ctrl-C meanwhile calls interrupted, waits for the end and goes on to the caller."""
-        answer: list = []
-        done = threading.Event()
-        with self.gate:
-            if self.ended:
-                raise TesseraError(CLOSED)
-            self.calls.put((work, answer, done))
+    def check(self) -> None:
+        """Raises if the thread takes no more calls. A child of fork has no such thread, and its locks may be held for ever."""
+        if self.pid != os.getpid():
+            raise TesseraError(FORKED)
+        if self.ended:
+            raise TesseraError(CLOSED)
+
+    def do(self, work: Callable[[], Any]) -> Any:
+        """Has the thread do it. An exception in the caller meanwhile (Ctrl-C) cancels the work, waits for its end and is raised."""
+        call = _Call(work)
+        self.check()
         try:
-            done.wait()
-        except KeyboardInterrupt as interrupt:
-            interrupted()
-            done.wait()
-            interrupt.best = None if isinstance(answer[0], BaseException) else answer[0]  # type: ignore[attr-defined]
+            with self.gate:
+                self.check()
+                self.calls.put(call)
+            call.wait()
+        except TesseraError:  # of the check
             raise
-        if isinstance(answer[0], BaseException):
-            raise answer[0]
-        return answer[0]
+        except BaseException as interrupt:
+            self._cancel(call)
+            interrupt.best = call.result  # type: ignore[attr-defined]
+            raise
+        if call.error is not None:
+            try:
+                raise call.error
+            finally:
+                call.error = None  # no cycle of the error, this frame and the call
+        return call.result
+
+    def _cancel(self, call: _Call) -> None:
+        """Cancels this call only, since another thread's may be the current one, and waits until it is over. The interrupt may have
+        come before the call was queued, so the end of a later one is waited for."""
+        later = _Call()
+        with self.gate:
+            if self.current is call:
+                self.cancel(True)
+            else:
+                call.work = None
+            ended = self.ended
+            if not ended:
+                self.calls.put(later)
+        self.join() if ended else later.wait()
 
     def end(self, work: Callable[[], None]) -> None:
-        """Has the thread do it after all that it was given before, and end. Later calls are refused; a second end does nothing."""
+        """Has the thread do it after the calls before, and end. Later calls are refused; a second end does nothing."""
+        if self.pid != os.getpid():
+            return
         with self.gate:
             if self.ended:
                 return
             self.ended = True
             _closing.add(self)
-            self.calls.put((work, [], threading.Event()))
+            self.calls.put(_Call(work))
             self.calls.put(None)
 
 
@@ -115,21 +240,25 @@ class Session:
     """A session of the library: findings, progress, and the thread that makes its calls."""
 
     def __init__(self, progress: Optional[Callable[[str, int, int], None]] = None):
-        self._thread = _Thread()
-        self._thread.start()
         options = _api.tsr_session_options()
         options.size = ctypes.sizeof(options)
         if progress:
             listener = _api.tsr_progress_fn(lambda data, what, done, total: progress(what.decode(), done, total))
             self._listener = listener  # lives as long as the session
             options.progress = listener
-        self.handle = library.tsr_session_new(ctypes.byref(options))
-        if not self.handle:
-            raise MemoryError("no session")
+        self.handle = handle = _new_handle(ctypes.byref(options))
+        self._freed = freed = [False]  # not self in the closure below: the thread would keep the session alive
+
+        def cancel(on: bool) -> None:
+            if not freed[0]:
+                library.tsr_session_cancel(handle, on)
+
+        self._thread = _Thread(cancel)
+        self._thread.start()
 
     def do(self, work: Callable[[], Any]) -> Any:
-        """Calls work in the session's thread. Inside, status() judges what the library's functions return; findings of work
-        that succeeded are forgotten, so that an error carries its own alone."""
+        """Calls work in the session's thread. Inside, status() checks the results of the library's functions. Findings of work
+        that succeeded are cleared, so that an error has only its own."""
         if threading.current_thread() is self._thread:
             return work()
 
@@ -138,26 +267,26 @@ class Session:
             library.tsr_finding_clear(self.handle)
             return result
 
-        return self._thread.do(clean, self._interrupted)
+        return self._thread.do(clean)
 
     def check_open(self) -> None:
-        if self._thread.ended:
-            raise TesseraError(CLOSED)
+        """Raises if the session was closed, or belongs to the parent process."""
+        self._thread.check()
 
-    def _interrupted(self) -> None:
+    def cancel(self) -> None:
+        """Asks the call under way, from any thread, to stop."""
         library.tsr_session_cancel(self.handle, True)
 
-    def status(self, status: int) -> None:
-        """Raises what a function's status says, with the findings; forgets them."""
-        if status == _api.TSR_OK:
-            return
-        findings = self.findings()
-        library.tsr_finding_clear(self.handle)
-        library.tsr_session_cancel(self.handle, False)
-        raise error_of(status, library.tsr_status_text(status).decode(), findings)
+    @property
+    def closed(self) -> bool:
+        return self._thread.ended
 
-    def findings(self) -> list:
-        return [Finding._of(library.tsr_finding_at(self.handle, i)) for i in range(library.tsr_finding_count(self.handle))]
+    def status(self, status: int) -> None:
+        """Raises the error of a status, with the findings; clears them."""
+        _check(self.handle, status)
+
+    def findings(self) -> List[Finding]:
+        return _findings(self.handle)
 
     def open_engine(self) -> None:
         path = engine_path()
@@ -165,11 +294,14 @@ class Session:
 
     def close(self, free: Callable[[], None] = lambda: None) -> None:
         """Frees what the session owns, then the session, in its thread, which ends."""
-        handle = self.handle  # stays: calls of other threads may be under way
+        handle, freed = self.handle, self._freed  # the handle stays: calls of other threads may be under way
 
         def end() -> None:
-            free()
-            library.tsr_session_free(handle)
+            try:
+                free()
+            finally:
+                freed[0] = True
+                _free_handle(handle)
 
         self._thread.end(end)
 

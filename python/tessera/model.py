@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 import re
 from dataclasses import dataclass, field
@@ -114,6 +115,24 @@ def _model_of(session: Session, folder: str) -> str:
     return path
 
 
+def is_count(value: Any) -> bool:
+    """True for whole numbers, numpy's included; False for True and False."""
+    return hasattr(value, "__index__") and not isinstance(value, bool)
+
+
+def check_devices(devices: Any) -> Union[int, str, None]:
+    """Returns devices as int, str or None; raises for other types and for numbers below 1."""
+    if devices is None or isinstance(devices, str):
+        return devices
+    if isinstance(devices, os.PathLike):
+        return os.fspath(devices)
+    if not is_count(devices):
+        raise TypeError("devices: a number, or a text as --devices takes it, not %r" % (devices,))
+    if operator.index(devices) < 1:
+        raise ValueError("devices: a number from 1 on, not %r" % (devices,))
+    return operator.index(devices)
+
+
 def topology_of(session: Session, devices: Union[int, str]) -> Any:
     """A topology of what --devices takes: a generator, a list, a file, a planned model, "auto" (as many as are best). To be freed."""
     handle = ctypes.c_void_p()
@@ -148,6 +167,12 @@ class Model:
             return
         self._bytes = _serialized(source)
         s.status(library.tsr_model_load_bytes(s.handle, self._bytes, len(self._bytes), out))
+
+    def __repr__(self) -> str:
+        graph = library.tsr_model_graph(self._handle)
+        return "<tessera.Model %s: %d nodes, %d inputs, %d outputs, %d configurations>" % (
+            repr(self._path) if self._path else "in memory", library.tsr_graph_node_count(graph), len(self.inputs()),
+            library.tsr_graph_output_count(graph), library.tsr_model_config_count(self._handle))
 
     def __del__(self) -> None:
         session = getattr(self, "session", None)
@@ -255,10 +280,14 @@ class Model:
     def plan(self, devices: Union[int, str], *, memory: Union[int, str, None] = None, dims: Optional[Dict[str, int]] = None,
              stages: Union[int, str] = 0, objective: str = "latency", time: Optional[float] = None) -> Plan:
         """Chooses a sharding for every node and writes it into the model. Ctrl-C gives the best so far as the exception's .best."""
+        given = check_devices(devices)
+        if given is None:
+            raise TypeError("devices: a number, or a text as --devices takes it, not None")
+
         def work() -> Plan:
-            topology = None if isinstance(devices, int) else topology_of(self.session, devices)
+            topology = None if isinstance(given, int) else topology_of(self.session, given)
             try:
-                return self._plan(devices if isinstance(devices, int) else 0, topology, bytes_of(memory), dims, stages, objective, time)
+                return self._plan(given if isinstance(given, int) else 0, topology, bytes_of(memory), dims, stages, objective, time)
             finally:
                 library.tsr_topology_free(topology)
         return self.session.do(work)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions that run: onnxruntime's calls, on several devices."""
+"""Sessions that run models on several devices, with the methods of onnxruntime.InferenceSession."""
 from __future__ import annotations
 
 import ctypes
@@ -10,39 +10,49 @@ import threading
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 from . import _api
-from ._library import FOLDER, Session, library, options_of, text_array
+from ._library import FOLDER, Session, TemporaryFolder, library, options_of, text_array
 from .errors import Finding, TesseraError
-from .model import Model, Value, load, topology_of
-from .tensors import Tensors
+from .model import Model, Value, check_devices, is_count, load, topology_of
+from .tensors import Tensors, check_places
+
+TRANSPORTS = ("threads", "shm", "mpi", "ucx")
 
 
 def run_options(transport: Optional[str] = None, threads: Optional[int] = None, map_devices: Optional[Mapping[str, str]] = None,
                 trace: Optional[str] = None) -> Any:
+    if transport is not None and transport not in TRANSPORTS:
+        raise ValueError("transport: %s, not %r" % (" or ".join(TRANSPORTS), transport))
+    if threads is not None and not (is_count(threads) and 0 <= threads < 2**31):
+        raise ValueError("threads: a number of threads per rank, 0 for the default, not %r" % (threads,))
+    if map_devices is not None and not isinstance(map_devices, Mapping):
+        raise TypeError("map_devices: devices by name, such as {'NPU:0': 'CPU'}, not %s" % type(map_devices).__name__)
     pairs = text_array(["%s=%s" % pair for pair in (map_devices or {}).items()])
     return options_of(_api.tsr_run_options, transport=transport.encode() if transport else None, threads=threads or 0, map_devices=pairs,
-                      n_map_devices=len(pairs), trace=os.fsencode(trace) if trace else None,
+                      n_map_devices=len(pairs), trace=os.fsencode(trace) if trace else None, work=os.fsencode(tempfile.gettempdir()),
                       plugins=os.fsencode(FOLDER) if os.path.isdir(FOLDER) else None)
 
 
 class InferenceSession:
-    """Runs a partition, or a model that is planned for so many devices with the sizes of its first inputs, then cut.
+    """Runs a partition folder, or a model. A model is planned for `devices` and the sizes of its first inputs, then sharded.
 
-    It has the calls of onnxruntime.InferenceSession. Several runs may be under way: start(), start(), wait(), wait()."""
+    It offers run, get_inputs and get_outputs of onnxruntime.InferenceSession. Up to 16 runs may be under way: start(), start(),
+    wait(), wait(). A session must not be used in a child process after os.fork(): open a new one there."""
 
     def __init__(self, model_or_folder: Any, *, devices: Union[int, str, None] = None, transport: str = "threads", threads: Optional[int] = None,
                  map_devices: Optional[Mapping[str, str]] = None, trace: Optional[str] = None):
-        self.session = Session()
-        self._job = ctypes.c_void_p()
         self._options = run_options(transport, threads, map_devices, trace)
-        self._devices = devices
-        self._temporary: Optional[str] = None
-        self._under_way: List[Tensors] = []
-        self._turn = threading.RLock()
+        self._devices = check_devices(devices)
+        self._transport, self._trace = transport, trace
+        self._job = ctypes.c_void_p()
+        self._under_way: List[Tensors] = []  # inputs of the runs under way; the session's thread changes it
+        self._opening = threading.Lock()
+        self._planned = False
         self._manifest: Optional[Dict[str, List[Value]]] = None
         self._folder = model_or_folder if isinstance(model_or_folder, (str, os.PathLike)) and os.path.isdir(model_or_folder) else None
         self._model: Optional[Model] = None
         if not self._folder:
             self._model = model_or_folder if isinstance(model_or_folder, Model) else load(model_or_folder)
+        self.session = Session()
         try:
             self.session.do(self._open)
         except BaseException:
@@ -50,121 +60,195 @@ class InferenceSession:
             raise
 
     def _open(self) -> None:
+        if self._devices is not None:  # checked here, so that a wrong value is not an error of the first run
+            library.tsr_topology_free(topology_of(self.session, self._devices))
         self.session.open_engine()
         if self._folder:
             self._open_job(library.tsr_job_open, os.fspath(self._folder))
+            ranks = library.tsr_job_ranks(self._job, None)
+            if isinstance(self._devices, int) and self._devices != ranks:
+                raise ValueError("devices: %d, but the partition '%s' has %d" % (self._devices, os.fspath(self._folder), ranks))
 
     def _open_job(self, how: Any, path: str) -> None:
         self.session.status(how(self.session.handle, os.fsencode(path), ctypes.byref(self._options), ctypes.byref(self._job)))
 
-    def _cut(self, feeds: Mapping[str, Any]) -> None:
-        """Before the first run of a model: plans for the sizes of what it is given, cuts it into a temporary folder, opens that."""
+    def _open_model(self, feeds: Mapping[str, Any]) -> None:
+        """Plans a model for the sizes of these inputs, unless it was done before, shards it into a temporary folder, and opens that.
+
+        The ranks have loaded their files when the job is open, so the folder is removed then."""
         model = self._model
         assert model is not None
-        self._temporary = tempfile.mkdtemp(prefix="tessera-python-")
-        folder = os.path.join(self._temporary, "parts")
-        if self._devices is not None:
+        if self._devices is not None and not self._planned:
             model.session.do(lambda: plan_for(model, self._devices, feeds))
-        if self._devices is None and not library.tsr_model_config_count(model._handle):
-            whole = model._path
-            if whole is None:
-                whole = os.path.join(self._temporary, "model.onnx")
-                model.save(whole)
-            self.session.do(lambda: self._open_job(library.tsr_job_open_model, whole))
+            self._planned = True
+        sharded = self._devices is not None or library.tsr_model_config_count(model._handle) > 0
+        if not sharded and model._path is not None:
+            self.session.do(lambda: self._open_job(library.tsr_job_open_model, model._path))
             return
-        model.partition(folder)
-        self.session.do(lambda: self._open_job(library.tsr_job_open, folder))
+        with TemporaryFolder() as folder:
+            path = os.path.join(folder, "parts" if sharded else "model.onnx")
+            model.partition(path) if sharded else model.save(path)
+            self.session.do(lambda: self._open_job(library.tsr_job_open if sharded else library.tsr_job_open_model, path))
 
-    # ---- what it takes and gives
+    # ---- inputs and outputs
 
     def get_inputs(self) -> List[Value]:
+        """Inputs of the unsharded model."""
         return self._model.inputs() if self._model else self._ports("inputs")
 
     def get_outputs(self) -> List[Value]:
+        """Outputs of the unsharded model."""
         return self._model.outputs() if self._model else self._ports("outputs")
 
     def _ports(self, which: str) -> List[Value]:
-        """Inputs or outputs of the whole model, as the partition's manifest lists them."""
+        """Inputs or outputs of the unsharded model, from the partition's manifest."""
         if self._manifest is None:
             self._manifest = self.session.do(lambda: read_ports(self.session, os.fspath(self._folder)))
         return self._manifest[which]
 
     # ---- running
 
-    def run(self, output_names: Optional[Sequence[str]], feeds: Mapping[str, Any], out: Optional[Mapping[str, Any]] = None) -> List[Any]:
-        """The outputs of those names (None: all, in the model's order) for these inputs. out: as in wait."""
-        with self._turn:  # of several threads each gets the outputs of its own inputs
+    def run(self, output_names: Optional[Sequence[str]], feeds: Optional[Mapping[str, Any]] = None, run_options: None = None, *,
+            out: Optional[Mapping[str, Any]] = None, input_feed: Optional[Mapping[str, Any]] = None) -> List[Any]:
+        """Returns the outputs of these names (None: all, in the model's order) for these inputs.
+
+        input_feed is onnxruntime's name of feeds. run_options is accepted as None only. out: as in wait."""
+        if run_options is not None:
+            raise TypeError("run_options is not supported (given: %s); tensors on a GPU for outputs are given as out={name: tensor}"
+                            % type(run_options).__name__)
+        if (feeds is None) == (input_feed is None):
+            raise TypeError("give the inputs once, as feeds or as input_feed")
+        feeds = input_feed if feeds is None else feeds
+        names, places = self._check_outputs(output_names, out)
+        self._prepare(feeds)
+
+        def work() -> Dict[str, Any]:
             if self._under_way:
                 raise TesseraError("runs are under way: wait for them first")
-            self.start(feeds)
-            return self.wait(output_names, out)
+            self._start(feeds)
+            return self._finish(places)
+
+        found = self.session.do(work)
+        return [found[name] for name in names]
 
     def start(self, feeds: Mapping[str, Any]) -> None:
-        """Begins a run; up to 16 may be under way. The arrays must not change until it was waited for."""
-        if not isinstance(feeds, Mapping):
-            raise TypeError("inputs by name, such as {'x': array}, not %s" % type(feeds).__name__)
-        self._check(feeds)
-        if not self._job:
-            self._cut(feeds)
+        """Starts a run; up to 16 may be under way. The arrays must not change until its wait has returned."""
+        self._prepare(feeds)
+        self.session.do(lambda: self._start(feeds))
 
-        def work() -> Tensors:
-            inputs = Tensors(self.session)
-            try:
-                inputs.put_all(feeds)
-                self.session.status(library.tsr_job_start(self._job, inputs.handle))
-            except BaseException:
-                inputs.free()
-                raise
-            return inputs
+    def wait(self, output_names: Optional[Sequence[str]] = None, out: Optional[Mapping[str, Any]] = None) -> List[Any]:
+        """Waits for the oldest run and returns its outputs. A wait that raises discards the run: the next one is for the next run.
 
-        self._under_way.append(self.session.do(work))
-
-    def _check(self, feeds: Mapping[str, Any]) -> None:
-        """Names are judged here, so that a misspelt one costs no session, on no transport."""
+        out: tensors on a GPU (DLPack) by output name. These outputs are written there, and the tensors are returned for them."""
         self.session.check_open()
+
+        def work() -> List[Any]:
+            if not self._under_way:
+                raise TesseraError("no run is under way: call start first")
+            try:
+                names, places = self._check_outputs(output_names, out)
+            except BaseException:
+                self._discard()
+                raise
+            found = self._finish(places)
+            return [found[name] for name in names]
+
+        return self.session.do(work)
+
+    def _prepare(self, feeds: Any) -> None:
+        """Checks the inputs' names, so that a misspelt one does not reach the ranks; opens the job before the first run."""
+        self.session.check_open()
+        if not isinstance(feeds, Mapping):
+            raise TypeError("feeds: arrays by input name, such as {'x': array}, not %s" % type(feeds).__name__)
         known = [v.name for v in self.get_inputs()]
-        findings = [Finding("input-unknown", "error", "the model has no input '%s'" % k, "its inputs: " + ", ".join(known), value=k) for k in feeds if k not in known]
+        findings = [Finding("input-unknown", "error", "the model has no input '%s'" % k, "its inputs: " + ", ".join(known), value=str(k))
+                    for k in feeds if k not in known]
         findings += [Finding("input-missing", "error", "input '%s' is not given" % k, value=k) for k in known if k not in feeds and not self._job]
         if findings:
             raise TesseraError("", findings)
+        with self._opening:
+            if not self._job and self._folder:
+                self.session.do(lambda: self._open_job(library.tsr_job_open, os.fspath(self._folder)))
+            elif not self._job:
+                self._open_model(feeds)
 
-    def wait(self, output_names: Optional[Sequence[str]] = None, out: Optional[Mapping[str, Any]] = None) -> List[Any]:
-        """The outputs of the run that was started first. out: tensors on a GPU (DLPack) that outputs of these names are written to,
-        and given as; they do not come to the host."""
-        if not self._under_way:
-            raise TesseraError("no run is under way: call start first")
-        inputs = self._under_way.pop(0)
+    def _check_outputs(self, output_names: Any, out: Any) -> "tuple[List[str], Dict[str, Any]]":
+        """Names of the outputs to return, and tensors that outputs are written to; raises before anything has run."""
+        if isinstance(output_names, (str, bytes)) or not (output_names is None or isinstance(output_names, Sequence)):
+            raise TypeError("output_names: a list of names, or None for all outputs, not %r" % (output_names,))
+        if out is not None and not isinstance(out, Mapping):
+            raise TypeError("out: tensors on a GPU by output name, not %s" % type(out).__name__)
+        known = [v.name for v in self.get_outputs()]
+        unknown = [name for name in [*(output_names or ()), *(out or ())] if name not in known]
+        if unknown:
+            raise TesseraError("the model has no output %s; its outputs: %s" % (", ".join(map(str, unknown)), ", ".join(known)))
+        check_places(out or {})
+        return list(output_names or known), dict(out or {})
 
-        def work() -> Dict[str, Any]:
-            outputs = Tensors(self.session)
-            try:
-                outputs.put_places(out or {})
+    # These run in the session's thread, so that no interrupt of the caller comes between a change of the job and of _under_way.
+
+    def _start(self, feeds: Mapping[str, Any]) -> None:
+        if not self._job:
+            raise TesseraError("a run of another thread failed and ended the ranks: run again to start them")
+        inputs = Tensors(self.session)
+        try:
+            inputs.put_all(feeds)
+            self.session.status(library.tsr_job_start(self._job, inputs.handle))
+        except BaseException:
+            inputs.free()
+            self._end_failed()
+            raise
+        self._under_way.append(inputs)
+
+    def _finish(self, places: Dict[str, Any]) -> Dict[str, Any]:
+        """Collects the oldest run, and returns its outputs by name."""
+        try:
+            with Tensors(self.session) as outputs:
+                outputs.put_places(places)
                 self.session.status(library.tsr_job_wait(self._job, outputs.handle))
-                return {**outputs.arrays(), **(out or {})}
-            finally:
-                outputs.free()
-                inputs.free()
+                found = {**outputs.arrays(), **places}
+        except BaseException:
+            self._discard()
+            self._end_failed()
+            raise
+        self._discard()
+        return found
 
-        found = self.session.do(work)
-        missing = [name for name in output_names or () if name not in found]
-        if missing:
-            raise TesseraError("the model has no output %s; its outputs: %s" % (", ".join(missing), ", ".join(found)))
-        return [found[name] for name in (output_names or [v.name for v in self.get_outputs()])]
+    def _discard(self) -> None:
+        """Forgets the oldest run; if it was not collected, waits for it and drops its results."""
+        inputs = self._under_way.pop(0)
+        if library.tsr_job_under_way(self._job) > len(self._under_way):
+            library.tsr_job_wait(self._job, None)
+            library.tsr_finding_clear(self.session.handle)  # the caller gets the error that came before
+        inputs.free()
+
+    def _end_failed(self) -> None:
+        """A run that fails ends the job, refused inputs do not. Closes a job that has ended, so that the next run opens a new one; not
+        under a launcher, where all ranks would have to do so together."""
+        if self._under_way or library.tsr_launcher(None, None, None):
+            return
+        ended = library.tsr_job_barrier(self._job) != _api.TSR_OK
+        library.tsr_finding_clear(self.session.handle)
+        if ended:
+            library.tsr_job_close(self._job)
+            self._job = ctypes.c_void_p()
 
     def trace(self, path: Optional[str] = None) -> None:
-        """Writes what all ranks did so far for Perfetto, to the file that the session was opened with."""
+        """Writes a trace of all runs for Perfetto to the file that the session was opened with, and copies it to path."""
+        if not self._job:
+            raise TesseraError("nothing has run yet: there is nothing to trace")
         self.session.do(lambda: self.session.status(library.tsr_job_trace(self._job)))
+        if path is not None and self._trace is not None and os.path.abspath(path) != os.path.abspath(self._trace):
+            shutil.copyfile(self._trace, path)
 
     def close(self) -> None:
         """Ends the ranks; runs under way are finished first."""
-        job, pending, temporary = self._job, self._under_way, self._temporary
+        job, pending = self._job, self._under_way
 
         def free() -> None:
             library.tsr_job_close(job)
             for inputs in pending:
                 inputs.free()
-            if temporary:
-                shutil.rmtree(temporary, ignore_errors=True)
 
         self.session.close(free)
 
@@ -177,6 +261,12 @@ class InferenceSession:
     def __del__(self) -> None:
         if getattr(self, "session", None) is not None:
             self.close()
+
+    def __repr__(self) -> str:
+        source = repr(os.fspath(self._folder)) if self._folder else repr(self._model)
+        devices = "" if self._devices is None else ", devices=%r" % (self._devices,)
+        state = ", closed" if self.session.closed else "" if self._job else ", not loaded yet"
+        return "<tessera.InferenceSession %s%s, transport=%r%s>" % (source, devices, self._transport, state)
 
 
 def read_ports(session: Session, folder: str) -> Dict[str, List[Value]]:

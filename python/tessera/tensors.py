@@ -39,6 +39,13 @@ def _on_gpu(value: Any) -> bool:
     return hasattr(value, "__dlpack_device__") and int(value.__dlpack_device__()[0]) == DLPACK_CUDA
 
 
+def check_places(places: Mapping[str, Any]) -> None:
+    """Raises unless all of them are tensors on a GPU."""
+    for name, value in places.items():
+        if not _on_gpu(value):
+            raise TypeError("out: the tensor for output '%s' is not on a GPU (%s)" % (name, type(value).__name__))
+
+
 def _take_from_gpu(owner: "Tensors", handle: Any, name: str, value: Any) -> None:
     """A tensor on a GPU, without a copy. The capsule gives it away once: the set calls its deleter."""
     capsule = value.__dlpack__(stream=DEFAULT_STREAM)
@@ -80,16 +87,20 @@ class Tensors:
         library.tsr_tensors_free(self.handle)
         self.kept = []
 
+    def __enter__(self) -> "Tensors":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.free()
+
     def put_all(self, feeds: Mapping[str, Any]) -> "Tensors":
         for name, value in feeds.items():
             _put(self, self.handle, name, value)
         return self
 
     def put_places(self, places: Mapping[str, Any]) -> None:
-        """Tensors on a GPU that results are to be written to."""
+        """Tensors on a GPU that results are written to."""
         for name, value in places.items():
-            if not _on_gpu(value):
-                raise TypeError("the place of output '%s' does not lie on a GPU" % name)
             _take_from_gpu(self, self.handle, name, value)
 
     def arrays(self) -> Dict[str, Any]:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
-import tempfile
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Union
 
 import numpy as np
 
 from . import _api
-from ._library import Session, library, options_of, sizes_array
+from ._library import Session, TemporaryFolder, library, options_of, sizes_array
 from .errors import Different
-from .model import Model, Plan, counts_of, load, plan_of, topology_of
+from .model import Model, Plan, check_devices, counts_of, load, plan_of, topology_of
 from .session import run_options
 from .tensors import array_of
 
@@ -76,39 +74,33 @@ def _first(first: Any) -> Optional[First]:
     return First(_text(first.value), _text(first.node), _text(first.op), first.rank, first.max_rel) if first.value else None
 
 
-class _Place:
-    """A folder for files of one call; paths of models and inputs that are in memory are made there."""
+def _model_path(folder: str, model: Any) -> str:
+    """Path of a model; one in memory is saved into the folder."""
+    if isinstance(model, (str, os.PathLike)):
+        return os.fspath(model)
+    path = os.path.join(folder, "model.onnx")
+    (model if isinstance(model, Model) else load(model)).save(path)
+    return path
 
-    def __enter__(self) -> "_Place":
-        self.folder = tempfile.mkdtemp(prefix="tessera-python-")
-        return self
 
-    def __exit__(self, *error: Any) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def model(self, model: Any) -> str:
-        if isinstance(model, (str, os.PathLike)):
-            return os.fspath(model)
-        path = os.path.join(self.folder, "model.onnx")
-        (model if isinstance(model, Model) else load(model)).save(path)
-        return path
-
-    def inputs(self, inputs: Union[str, os.PathLike, Mapping[str, Any], None]) -> Optional[str]:
-        if inputs is None or isinstance(inputs, (str, os.PathLike)):
-            return os.fspath(inputs) if inputs is not None else None
-        path = os.path.join(self.folder, "inputs.npz")
-        np.savez(path, **{name: array_of(value) for name, value in inputs.items()})  # type: ignore[arg-type]
-        return path
+def _inputs_path(folder: str, inputs: Union[str, os.PathLike, Mapping[str, Any], None]) -> Optional[str]:
+    """Path of a set of inputs; arrays in memory are saved into the folder."""
+    if inputs is None or isinstance(inputs, (str, os.PathLike)):
+        return os.fspath(inputs) if inputs is not None else None
+    path = os.path.join(folder, "inputs.npz")
+    np.savez(path, **{name: array_of(value) for name, value in inputs.items()})  # type: ignore[arg-type]
+    return path
 
 
 def verify(model: Any, *, devices: Union[int, str, None] = None, inputs: Any = None, random: int = 0, seed: int = 0,
            transport: str = "threads") -> Verification:
     """Cuts a model (planned for the devices, or as annotated), runs it cut and whole, compares. random: so many random shardings instead."""
+    given = check_devices(devices)
     session = Session()
     try:
-        with _Place() as place:
-            path, given = place.model(model), place.inputs(inputs)
-            return session.do(lambda: _verify(session, place.folder, path, given, devices, random, seed, transport))
+        with TemporaryFolder() as folder:
+            path, arrays = _model_path(folder, model), _inputs_path(folder, inputs)
+            return session.do(lambda: _verify(session, folder, path, arrays, given, random, seed, transport))
     finally:
         session.close()
 

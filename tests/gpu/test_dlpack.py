@@ -133,7 +133,7 @@ def run(devices, feed, transport="threads", out=None):
     session = tessera.InferenceSession(model, transport=transport)
     session._options.gpu_driver = STANDIN.encode()
     try:
-        return session.run(None, {"x": feed}, out and {"y": out})[0]
+        return session.run(None, {"x": feed}, out=out and {"y": out})[0]
     except tessera.TesseraError as error:
         return str(error)
     finally:
@@ -179,6 +179,22 @@ for name, devices, place, words in (("of other sizes", ["CUDA:0", "CUDA:0"], Giv
         place.managed.tensor.code = 0  # whole numbers
     got = run(devices, x, out=place)
     case("a place is refused " + name, isinstance(got, str) and words in got and (place.array == 0).all() and place.deleted == 1, (got, place.deleted))
+# A refused place of an output costs that run alone: the next answers are those of their own inputs.
+for transport, devices in (("threads", ["CUDA:0", "CUDA:0"]), ("threads", ["CPU", "CPU"]), ("shm", ["CPU", "CPU"])):
+    model = tessera.load(MODEL)
+    model.add_config("c", devices)
+    model.shard("add", "y", "{2,1:0,1}")
+    session = tessera.InferenceSession(model, transport=transport)
+    session._options.gpu_driver = STANDIN.encode()
+    got = [session.run(None, {"x": x})[0]]
+    for feed in (3 * x, 4 * x):
+        try:
+            session.run(None, {"x": feed}, out={"y": Given(np.zeros((3, 2), np.float32))})
+        except tessera.TesseraError:
+            got.append(session.run(None, {"x": feed + 1})[0])
+    session.close()
+    case("answers after a refused place, %s %s" % (transport, devices), len(got) == 3 and (got[0] == 2 * x).all() and (got[1] == 6 * x + 2).all()
+         and (got[2] == 8 * x + 2).all(), got)
 place = Given(np.zeros_like(x))
 got = run(["CPU", "CPU"], x, "shm", out=place)
 case("a place is refused by processes", isinstance(got, str) and "lies on GPU 0" in got and (place.array == 0).all(), got)

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that end in every way, while a model is sharded and afterwards: no temporary files are left, or the next program removes
+them. ONNX Runtime's telemetry is off.
+
+usage: test_exits.py BUILD"""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+BUILD = os.path.abspath(sys.argv[1])
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+MODEL = ROOT + "/tests/models/bert_tiny/model.onnx"
+LIMIT_S = 60
+
+# The program's arguments: the model, when it ends ("sharding", "idle"), and how.
+PROGRAM = r'''
+import os, signal, sys
+import numpy as np, tessera
+model, when, how = sys.argv[1:4]
+def end():
+    print("ends with", [name for name in os.listdir(os.environ["TMPDIR"]) if name.startswith("tessera")], flush=True)
+    if how == "exception": raise RuntimeError("meant")
+    if how == "sys.exit": sys.exit(0)
+    if how == "os._exit": os._exit(0)
+    if how.startswith("SIG"): os.kill(os.getpid(), getattr(signal, how))
+write = tessera.Model.partition
+def partition(self, *arguments, **options):
+    write(self, *arguments, **options)
+    end()
+if when == "sharding": tessera.Model.partition = partition
+session = tessera.InferenceSession(model, devices=2)
+session.run(None, {v.name: np.ones((2, 9), np.int64) for v in session.get_inputs()})
+if when == "idle": end()
+'''
+# A child of a program with an open session ends as programs do.
+FORKS = PROGRAM + r'''
+pid = os.fork()
+if pid == 0: sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+'''
+
+
+def run(program, tmp, *arguments, **variables):
+    env = dict(os.environ, TMPDIR=tmp, TESSERA_LIBRARY=BUILD + "/libtessera.so", PYTHONPATH=BUILD + "/python", **variables)
+    if "ORT_DISABLE_TELEMETRY" not in variables:
+        env.pop("ORT_DISABLE_TELEMETRY", None)
+    return subprocess.run([sys.executable, "-c", program, MODEL, *arguments], env=env, capture_output=True, text=True, timeout=LIMIT_S)
+
+
+def left(tmp):
+    return [name for name in os.listdir(tmp) if name.startswith("tessera")]
+
+
+def test_ends_that_remove_everything():
+    for when, hows in (("sharding", ("normal", "exception", "sys.exit", "SIGINT")),
+                       ("idle", ("normal", "exception", "sys.exit", "SIGINT", "SIGTERM", "os._exit", "SIGKILL"))):
+        for how in hows:
+            with tempfile.TemporaryDirectory() as tmp:
+                ran = run(PROGRAM, tmp, when, how)
+                assert "ends with" in ran.stdout, (when, how, ran)
+                assert when == "idle" or "tessera-work" in ran.stdout, (when, how, ran)
+                assert not left(tmp), (when, how, left(tmp), ran)
+
+
+def test_kills_are_swept_by_the_next_program():
+    for how in ("SIGTERM", "os._exit", "SIGKILL"):
+        with tempfile.TemporaryDirectory() as tmp:
+            run(PROGRAM, tmp, "sharding", how)
+            assert left(tmp), how
+            ran = run(PROGRAM, tmp, "idle", "normal")
+            assert ran.returncode == 0 and not left(tmp), (how, left(tmp), ran)
+
+
+def test_telemetry_is_off():
+    """ONNX Runtime with telemetry writes $TMPDIR/.ses, and hangs forked children at exit."""
+    with tempfile.TemporaryDirectory() as tmp:
+        ran = run(FORKS, tmp, "idle", "normal")
+        assert ran.returncode == 0 and os.listdir(tmp) == [], (os.listdir(tmp), ran)
+    with tempfile.TemporaryDirectory() as tmp:
+        ran = run("import os, tessera; print(os.environ['ORT_DISABLE_TELEMETRY'])", tmp, ORT_DISABLE_TELEMETRY="0")
+        assert ran.stdout == "0\n", "the user's choice is kept"
+
+
+def test_no_host_is_looked_up():
+    if not shutil.which("strace"):
+        print("skip python exits no_host_is_looked_up: strace is not installed")
+        return
+    with tempfile.TemporaryDirectory() as tmp:
+        traced = ["strace", "-f", "-qq", "-e", "trace=connect,sendto,openat", "-o", tmp + "/trace", sys.executable]
+        env = dict(os.environ, TMPDIR=tmp, TESSERA_LIBRARY=BUILD + "/libtessera.so", PYTHONPATH=BUILD + "/python")
+        env.pop("ORT_DISABLE_TELEMETRY", None)
+        ran = subprocess.run([*traced, "-c", PROGRAM, MODEL, "idle", "normal"], env=env, capture_output=True, text=True, timeout=LIMIT_S)
+        if ran.returncode and "ptrace" in ran.stderr:
+            print("skip python exits no_host_is_looked_up: this container does not allow strace")
+            return
+        with open(tmp + "/trace", errors="replace") as trace:
+            calls = [line for line in trace if "AF_INET" in line or "/.ses" in line or "/etc/resolv.conf" in line]
+        assert ran.returncode == 0 and not calls, (ran, calls[:5])
+
+
+failed = 0
+for name, test in list(globals().items()):
+    if not name.startswith("test_"):
+        continue
+    try:
+        test()
+        print("ok python exits %s" % name[5:], flush=True)
+    except BaseException:
+        failed += 1
+        import traceback
+        traceback.print_exc(file=sys.stdout)
+        print("not ok python exits %s" % name[5:], flush=True)
+sys.exit(1 if failed else 0)
