@@ -2,9 +2,9 @@
 // notation_mesh.c - shardings over a mesh: for each dimension the mesh axes that cut it.
 //
 //   S0,R@2x2          letters: dimension 0 is cut by mesh axis 0, dimension 1 is whole; commas may be left out
-//   S01,R@2x2         by both axes, the first outermost; S^{0,1} is the same
+//   S01,R@2x2         by both axes, the first outermost; S10,R@2x2 has axis 1 outermost
 //   SR                S alone: by the only axis of a mesh of one
-//   ({0,1},{})@2x2    sets of axes
+//   ({0,1},{})@2x2    sets of axes; a set has no order: ({1,0},{}) and S^{1,0} are sharded as S01
 //
 // The mesh follows @; without it, it is the one that the caller knows. Devices stand on it row by row, from 0 on, or as they
 // are listed behind a colon.
@@ -45,6 +45,22 @@ static bool take_axis(struct parser *parser, struct mesh *mesh, int axis, size_t
     return true;
 }
 
+// Sorts the axes of the dimension that was begun last: the lowest is outermost.
+static void sort_axes(const struct parser *parser, struct mesh *mesh)
+{
+    int dim = parser->n_dims - 1;
+    for (int i = 1; i < mesh->n_axes[dim]; i++) {
+        int axis = mesh->axes[dim][i], at = i;
+        size_t text_at = mesh->axis_at[dim][i];
+        for (; at > 0 && mesh->axes[dim][at - 1] > axis; at--) {
+            mesh->axes[dim][at] = mesh->axes[dim][at - 1];
+            mesh->axis_at[dim][at] = mesh->axis_at[dim][at - 1];
+        }
+        mesh->axes[dim][at] = axis;
+        mesh->axis_at[dim][at] = text_at;
+    }
+}
+
 // {0,1}: the opening brace has been passed. May be empty.
 static bool set_of_axes(struct parser *parser, struct mesh *mesh)
 {
@@ -60,6 +76,7 @@ static bool set_of_axes(struct parser *parser, struct mesh *mesh)
         if (!take_axis(parser, mesh, c - '0', at))
             return false;
     } while (tsr__parser_accept(parser, ','));
+    sort_axes(parser, mesh);
     return tsr__parser_accept(parser, '}') ||
            tsr__parser_malformed(parser, "expected , or } behind an axis");
 }

@@ -246,16 +246,26 @@ static struct str print_seen(struct arena *arena, const struct seen *seen, int r
     return STR("");
 }
 
+// Every dimension has its axes in ascending order, so that a set of axes says the same as their list.
+static bool axes_ascend(const struct seen *seen, int rank)
+{
+    for (int dim = 0; dim < rank; dim++)
+        for (int i = 1; i < seen->n_axes[dim]; i++)
+            if (seen->axes[dim][i] < seen->axes[dim][i - 1])
+                return false;
+    return true;
+}
+
 // Fills *seen with the mesh that shows the layout best. False: no mesh does.
 //     {2,1:(0,1),(2,3)} without a mesh given: cuts first, copies last: S0,R@2x2, devices in order
 //     {2,1:(0,2),(1,3)}: that order would need the list :0,2,1,3; with copies first it is S1,R@2x2 without a list
 static bool see(struct arena *arena, const struct tile_layout *layout,
-                const struct notation_mesh *mesh, struct seen *seen)
+                const struct notation_mesh *mesh, bool sets, struct seen *seen)
 {
     struct seen other;
     if (!is_plain(layout))
         return false;
-    if (mesh && over_given(arena, layout, mesh, seen))
+    if (mesh && over_given(arena, layout, mesh, seen) && (!sets || axes_ascend(seen, layout->rank)))
         return true;
     if (!over_cuts(arena, layout, false, seen))
         return false;
@@ -277,9 +287,10 @@ struct str tsr__notation_print_mesh(struct arena *arena, const struct tile_layou
 {
     struct seen seen;
     struct tile_layout *o = tsr__layout_ordered(arena, l);
+    bool sets = style == NOTATION_SETS;
     if (!o)
         return STR("");
-    if (style == NOTATION_TILES || !see(arena, o, mesh, &seen))
+    if (style == NOTATION_TILES || !see(arena, o, mesh, sets, &seen))
         return print_plainly(arena, o);
-    return print_seen(arena, &seen, o->rank, style == NOTATION_SETS);
+    return print_seen(arena, &seen, o->rank, sets);
 }
