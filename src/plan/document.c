@@ -8,7 +8,6 @@
 #include "plan/internal.h"
 
 #include <jansson.h>
-#include <stdlib.h>
 
 #define PLAN_KIND          "tessera-plan"
 #define PLAN_VERSION       1
@@ -91,41 +90,6 @@ static void add_stages(tsr_json *json, const tsr_plan_summary *summary)
     tsr_json_end(json);
 }
 
-// "--shard "#12":..." and "--stage #12=..." -> 12.
-static int64_t node_of(const char *line)
-{
-    const char *hash = line + strcspn(line, "#\n");
-    if (*hash != '#')
-        return -1;
-    return strtoll(hash + 1, NULL, 10);
-}
-
-// The edits that write the configuration, shared out among their nodes: the first line declares it,
-// the others come in the order of the nodes and name them by number.
-static bool add_nodes(struct arena *arena, tsr_json *json, tsr_model *model, const char *edits)
-{
-    int64_t index = 0;
-    struct str declares = tsr__arena_str(arena, next_line(&edits));
-    tsr_json_string(json, "declares", declares.p);
-    tsr_json_begin(json, "nodes", '[');
-    for (const tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node;
-         node = tsr_node_next(node)) {
-        tsr_json_begin(json, NULL, '{');
-        tsr_json_int(json, "index", index);
-        tsr_json_string(json, "name", tsr_node_name(node));
-        tsr_json_string(json, "op", tsr_node_op(node));
-        tsr_json_begin(json, "edits", '[');
-        // Lines without a number (-1) go with the node at hand: nothing is lost.
-        while (*edits && node_of(edits) <= index)
-            tsr_json_string(json, NULL, tsr__arena_str(arena, next_line(&edits)).p);
-        tsr_json_end(json);
-        tsr_json_end(json);
-        index++;
-    }
-    tsr_json_end(json);
-    return !arena->failed;
-}
-
 // The document is written at once, when all of it is there: what fails leaves no file behind.
 tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *options,
                          const tsr_plan_summary *summary, const char *path)
@@ -137,7 +101,6 @@ tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *options,
     if (!path)
         return tsr__missing(tsr_model_session(model), "path");
     struct arena arena;
-    const char *edits = NULL;
     tsr_status st = tsr__plan_options_owned(tsr_model_session(model), options);
     if (st != TSR_OK)
         return st;
@@ -151,9 +114,6 @@ tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *options,
     if (!json)
         return TSR_NOMEM;
     tsr__arena_init(&arena, tsr_model_session(model));
-    st = tsr_config_edits(model, config, &edits);
-    if (st != TSR_OK)
-        goto free_json;
     tsr_json_begin(json, NULL, '{');
     tsr_json_string(json, "kind", PLAN_KIND);
     tsr_json_int(json, "version", PLAN_VERSION);
@@ -163,10 +123,9 @@ tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *options,
     add_made_for(json, options, summary);
     add_result(json, summary);
     add_stages(json, summary);
-    if (!add_nodes(&arena, json, model, edits)) {
-        st = TSR_NOMEM;
+    st = tsr__document_nodes(&arena, json, model, config);
+    if (st != TSR_OK)
         goto free_json;
-    }
     tsr_json_end(json);
     st = tsr_json_write(json, path);
 free_json:

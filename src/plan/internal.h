@@ -554,4 +554,8 @@ const tsr_topology *tsr__plan_chosen(const tsr_topology *topology, const tsr_pla
 // like, and the states.
 tsr_status tsr__planner_write(struct planner *planner, const char *config) TSR_MUST_USE;
 
+// document_nodes.c: adds "declares" and "nodes" to a plan's document.
+tsr_status tsr__document_nodes(struct arena *arena, tsr_json *json, tsr_model *model,
+                               const tsr_config *config) TSR_MUST_USE;
+
 #endif

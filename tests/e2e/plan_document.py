@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The document of `plan --plan`: every node has its input and output shardings and the reductions that finish its results. They
+agree with the shardings in the planned model and with the collectives of the plan, and a replay ignores them.
+
+usage: plan_document.py TESSERA MODELS"""
+import json, os, subprocess, sys, tempfile
+from collections import Counter
+
+import numpy as np
+import onnx
+from onnx import TensorProto as T, helper as h, numpy_helper as nh
+
+TESSERA, MODELS = os.path.abspath(sys.argv[1]), sys.argv[2]
+REDUCTIONS = ("AllReduce", "ReduceScatter", "Reduce")
+failed = 0
+
+
+def case(name, ok, why=""):
+    global failed
+    failed += not ok
+    print("%s e2e plan document %s" % ("ok" if ok else "not ok", name))
+    if not ok:
+        print("#", str(why)[-900:])
+
+
+def tessera(*words):
+    p = subprocess.run([TESSERA, *map(str, words)], capture_output=True, text=True, timeout=100)
+    return p.returncode, p.stdout, p.stderr
+
+
+def mlp(path, last):
+    """Two products, then an operator that takes statistics of the last axis."""
+    def info(name, shape):
+        return h.make_tensor_value_info(name, T.FLOAT, shape)
+    nodes = [h.make_node("MatMul", ["x", "w1"], ["h"], name="up"), h.make_node("Relu", ["h"], ["r"], name="act"),
+             h.make_node("MatMul", ["r", "w2"], ["d"], name="down"), h.make_node(last, ["d"], ["y"], name="last")]
+    weights = [nh.from_array(np.ones(s, "f4"), k) for k, s in (("w1", (512, 2048)), ("w2", (2048, 512)))]
+    g = h.make_graph(nodes, "g", [info("x", [64, 512])], [info("y", [64, 512])], weights)
+    onnx.save(h.make_model(g, ir_version=10, opset_imports=[h.make_opsetid("", 18)]), path)
+    return path
+
+
+def check(name, d, model, *words, only=None):
+    planned, document = d + "/planned.onnx", d + "/plan.json"
+    rc, out, err = tessera("plan", model, *words, "--plan", document, "-o", planned)
+    case(name + ": plan", rc == 0, err)
+    if rc:
+        return
+    plan = json.load(open(document))
+    found = Counter(r["collective"] for n in plan["nodes"] for r in n["reductions"])
+    want = {k: v for k, v in plan["collectives"].items() if k in REDUCTIONS}
+    print("#", name, dict(found))
+    case(name + ": as many reductions as the plan has", dict(found) == want and (only is None or only in found), (found, want))
+    for n in plan["nodes"]:
+        for r in n["reductions"]:
+            ok = r["value"] in [o["value"] for o in n["outputs"]] and r["function"] in ("sum", "max", "min", "prod") and all(len(g) > 1 for g in r["groups"])
+            case("%s: %s of %s" % (name, r["collective"], n["name"]), ok, r)
+    wrong = []
+    for s in json.loads(tessera("info", planned, "--json")[1])["shardings"]:
+        node = next(n for n in plan["nodes"] if n["name"] == s["node"])
+        has = {t["value"]: t["sharding"] for t in node["inputs"] + node["outputs"]}
+        value, text = s.get("tensor") or s.get("value"), s.get("sharding") or s.get("text") or s.get("spec")
+        if has.get(value) != text:
+            wrong.append((s, has))
+    case(name + ": shardings as in the model", not wrong, wrong[:2])
+    rc, out, err = tessera("annotate", model, "--script", document, "-o", d + "/replayed.onnx")
+    case(name + ": replay", rc == 0, err)
+    shards = [json.loads(tessera("info", f, "--json")[1])["shardings"] for f in (planned, d + "/replayed.onnx")]
+    case(name + ": replay has the plan's shardings", shards[0] == shards[1])
+
+
+with tempfile.TemporaryDirectory(prefix="tessera-plan-document-") as folder:
+    check("mlp", folder, mlp(folder + "/m.onnx", "Relu"), "--devices", 4, only="ReduceScatter")
+    check("mlp, less memory", folder, folder + "/m.onnx", "--devices", 4, "--memory", "3500KiB")
+    check("softmax", folder, mlp(folder + "/s.onnx", "Softmax"), "--devices", 2, "--memory", "6MiB")
+    for model, dims in (("llama_tiny", ("batch=1", "seq=8")), ("bert_tiny", ("batch=1", "seq=8")), ("vit_tiny", ())):
+        words = [w for dim in dims for w in ("--dim", dim)]
+        check(model, folder, "%s/%s/model.onnx" % (MODELS, model), "--devices", 3, *words)
+    check("stages", folder, MODELS + "/bert_tiny/model.onnx", "--devices", 4, "--stages", 2, "--dim", "batch=4", "--dim", "seq=64")
+sys.exit(1 if failed else 0)
