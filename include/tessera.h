@@ -1166,6 +1166,28 @@ TSR_API tsr_status tsr_bench_annotated(tsr_model *model, const char *config, con
 /* Joins the MPI job that a launcher started this process in, so that the other ranks learn at once if this one fails
  * before it runs; tsr_run does it by itself. TSR_OK, and nothing done, where there is no launcher. */
 TSR_API tsr_status tsr_join(tsr_session *session, const tsr_run_options *options);
+/* The processes of a job as a group, for programs that coordinate before a job is opened: rank 0 plans and partitions, the others
+ * wait and then load (examples/rank0_partitions.c). It connects the processes as tsr_job_open does, by the launcher's variables or by
+ * `rank` and `ranks` of the options, over the same transport. The connections stay with the session: a job that is opened
+ * later with this session uses them, also after tsr_process_group_leave. Without a launcher and without `ranks`, or with the
+ * transport threads, the group is this process alone, and the calls return at once.
+ *
+ * All ranks make the same calls in the same order. A rank that ends, fails or makes another call gives the others TSR_PEER or the
+ * failing rank's status, with an error that names it; later calls and jobs of the session then fail as well. A rank that computes
+ * is waited for. A group belongs to the session's thread; leave it before the session is freed. */
+typedef struct tsr_process_group tsr_process_group;
+TSR_API tsr_status tsr_process_group_join(tsr_session *session, const tsr_run_options *options,
+                                          tsr_process_group **out);
+TSR_API int tsr_process_group_rank(const tsr_process_group *group); /* of this process, from 0 */
+TSR_API int tsr_process_group_size(const tsr_process_group *group);
+/* Returns when all ranks have called it. */
+TSR_API tsr_status tsr_process_group_barrier(tsr_process_group *group);
+/* Copies `bytes` from the buffer of rank `root` to the buffers of all others. bytes and root must be equal on all ranks. */
+TSR_API tsr_status tsr_process_group_broadcast(tsr_process_group *group, void *buffer, size_t bytes,
+                                               int root);
+/* Releases the handle without waiting for other ranks; NULL is fine. */
+TSR_API void tsr_process_group_leave(tsr_process_group *group);
+
 /* This process's place in an MPI job: false if it was not started by a launcher. */
 TSR_API bool tsr_launcher(int *rank, int *ranks, const char **family);
 /* This process's place in a run with these options (NULL: none): what they say, else what the launcher says; false: it has none,

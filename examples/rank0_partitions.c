@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// rank0_partitions.c - one program for all ranks: rank 0 plans and partitions the model, the others wait, then all load and
+// run: rank0_partitions MODEL FOLDER INPUTS.npz OUTPUTS.npz [RANK RANKS [TRANSPORT]].
+//
+// The processes are started by mpirun, torchrun, srun or tessera launch; or by hand, each with its RANK and the number of RANKS.
+// FOLDER is made by rank 0. Rank 0 writes OUTPUTS.npz.
+#include "example.h"
+
+#include <string.h>
+
+// Returns the status instead of exiting: the other ranks wait for it.
+static tsr_status plan_and_partition(tsr_session *s, const char *path, int ranks,
+                                     const char *folder)
+{
+    tsr_model *model;
+    tsr_plan_options plan = {.size = sizeof plan, .devices = ranks};
+    tsr_plan_summary summary = {.size = sizeof summary};
+    tsr_status st = tsr_model_load(s, path, &model);
+    if (st != TSR_OK)
+        return st;
+    st = tsr_plan(model, &plan, &summary);
+    if (st == TSR_OK)
+        st = tsr_partition(model, folder, NULL, NULL);
+    tsr_model_free(model);
+    return st;
+}
+
+// All ranks learn whether the folder is there; none waits for one that was not made.
+static void partition_on_rank_0(tsr_session *s, tsr_process_group *group, const char *path,
+                                const char *folder)
+{
+    int32_t status = TSR_OK;
+    if (tsr_process_group_rank(group) == 0)
+        status = (int32_t)plan_and_partition(s, path, tsr_process_group_size(group), folder);
+    must(s, tsr_process_group_broadcast(group, &status, sizeof status, 0));
+    if (status != TSR_OK && tsr_process_group_rank(group) > 0) {
+        fputs("rank 0 could not partition the model\n", stderr);
+        exit(1);
+    }
+    must(s, (tsr_status)status);
+}
+
+static void run(tsr_session *s, const tsr_run_options *options, char **argv, bool writes)
+{
+    tsr_job *job;
+    tsr_tensors *in, *out;
+    must(s, tsr_job_open(s, argv[2], options, &job));
+    must(s, tsr_tensors_new(s, &in));
+    must(s, tsr_tensors_new(s, &out));
+    must(s, tsr_tensors_load(in, argv[3], NULL, false));
+    must(s, tsr_job_run(job, in, out));
+    if (writes)
+        must(s, tsr_tensors_save(out, argv[4]));
+    tsr_job_close(job);
+    tsr_tensors_free(out);
+    tsr_tensors_free(in);
+}
+
+int main(int argc, char **argv)
+{
+    tsr_process_group *group;
+    tsr_run_options options = {.size = sizeof options};
+    if (argc != 5 && argc != 7 && argc != 8)
+        return 2;
+    if (argc > 5) {
+        options.rank = atoi(argv[5]);
+        options.ranks = atoi(argv[6]);
+    }
+    if (argc > 7)
+        options.transport = argv[7];
+    options.meet = argv[2]; // jobs started by hand are told apart by their folder
+    tsr_session *s = tsr_session_new(NULL);
+    must(s, tsr_process_group_join(s, &options, &group));
+    int rank = tsr_process_group_rank(group);
+    partition_on_rank_0(s, group, argv[1], argv[2]);
+    must(s, tsr_engine_open(s, getenv("TESSERA_ORT"), NULL, NULL));
+    run(s, &options, argv, rank == 0);
+    must(s, tsr_process_group_barrier(group)); // the outputs are written when any rank ends
+    printf("rank %d of %d is done\n", rank, tsr_process_group_size(group));
+    tsr_process_group_leave(group);
+    tsr_session_free(s);
+    return 0;
+}

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""examples/rank0_partitions.c: processes join, rank 0 partitions, all load and run; on every transport that is here, with 2 and 3 ranks.
+A rank that dies, or that makes another call, gives the others an error; none hangs.
+
+usage: rank0_partitions.py TESSERA EXAMPLE GROUP_CALLS"""
+import os, shutil, signal, subprocess, sys, tempfile, time
+
+import numpy as np
+import onnx
+from onnx import TensorProto as T, helper as h, numpy_helper as nh
+
+import witness
+
+TESSERA, EXAMPLE, CALLS = map(os.path.abspath, sys.argv[1:4])
+BUILD = os.path.dirname(TESSERA)
+LAUNCHERS = {"openmpi": ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"], "mpich": ["mpirun.mpich"]}
+failed = 0
+
+
+def case(name, ok, why=""):
+    global failed
+    failed += not ok
+    print("%s e2e rank0 partitions %s" % ("ok" if ok else "not ok", name))
+    if not ok:
+        print("#", str(why)[-1200:])
+
+
+def start(words, **variables):
+    return subprocess.Popen([str(w) for w in words], env={**witness.environment(), **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ends(processes, timeout=60):
+    """(exit code, stdout, stderr) of each; -999: it did not end in time and was killed."""
+    until, found = time.monotonic() + timeout, []
+    for p in processes:
+        try:
+            out, err = p.communicate(timeout=max(0.1, until - time.monotonic()))
+            found.append((p.returncode, out, err))
+        except subprocess.TimeoutExpired:
+            p.kill()
+            found.append((-999, *p.communicate()))
+    return found
+
+
+def make(d):
+    """A product that is worth sharding, inputs, and what the unsharded model gives."""
+    rng = np.random.default_rng(4)
+    def info(name, shape):
+        return h.make_tensor_value_info(name, T.FLOAT, shape)
+    nodes = [h.make_node("MatMul", ["x", "w"], ["h"], name="up"), h.make_node("Relu", ["h"], ["r"], name="act"), h.make_node("MatMul", ["r", "v"], ["y"], name="down")]
+    weights = [nh.from_array(rng.standard_normal(s).astype("f4"), k) for k, s in (("w", (256, 1536)), ("v", (1536, 256)))]
+    onnx.save(h.make_model(h.make_graph(nodes, "g", [info("x", [96, 256])], [info("y", [96, 256])], weights), ir_version=10, opset_imports=[h.make_opsetid("", 18)]), d + "/m.onnx")
+    x = rng.standard_normal((96, 256)).astype("f4")
+    np.savez(d + "/in.npz", x=x)
+    a, b = (nh.to_array(w) for w in weights)
+    return np.maximum(x @ a, 0) @ b
+
+
+def by_hand(words, n, transport, port):
+    more = {"MASTER_PORT": str(port)} if transport == "ucx" else {}
+    return [start([*words, r, n, *([transport] if transport else [])], **more) for r in reversed(range(n))]
+
+
+def launched(words, n, port):
+    return [start(words, RANK=str(r), WORLD_SIZE=str(n), LOCAL_RANK=str(r), LOCAL_WORLD_SIZE=str(n), MASTER_ADDR="localhost", MASTER_PORT=str(port)) for r in range(n)]
+
+
+def check(name, d, want, begin, ranks):
+    out, parts = d + "/" + name.replace(" ", "-") + ".npz", d + "/" + name.replace(" ", "-")
+    got = ends(begin([EXAMPLE, d + "/m.onnx", parts, d + "/in.npz", out]))
+    lines = sorted(line for _, text, _ in got for line in text.splitlines())
+    ok = all(rc == 0 for rc, _, _ in got) and lines == ["rank %d of %d is done" % (r, ranks) for r in range(ranks)]
+    case(name, ok and os.path.exists(out), got)
+    if ok:
+        y = np.load(out)["y"]
+        case(name + ": right", np.abs(y - want).max() <= 5e-5 * np.abs(want).max())
+
+
+def transports():
+    yield "shm", lambda n, port: lambda words: by_hand(words, n, "shm", port)
+    yield "default", lambda n, port: lambda words: by_hand(words, n, None, port)
+    yield "torchrun", lambda n, port: lambda words: launched(words, n, port)
+    if os.path.exists(BUILD + "/libtessera_ucx.so"):
+        yield "ucx", lambda n, port: lambda words: by_hand(words, n, "ucx", port)
+    for family, launch in LAUNCHERS.items():
+        if shutil.which(launch[0]) and os.path.exists("%s/libtessera_mpi_%s.so" % (BUILD, family)):
+            yield family, lambda n, port, launch=launch: lambda words: [start([*launch, "-n", n, *words])]
+
+
+def calls(d, name, script, n, timeout=40):
+    """script: what each rank does, a letter for each call (see group_calls.c)."""
+    return ends([start([CALLS, r, n, d + "/" + name, script[r]]) for r in range(n)], timeout)
+
+
+def faults(d):
+    got = calls(d, "fine", ["jbsjxb"] * 3, 3)
+    case("barriers, broadcasts, a second join", all(rc == 0 and out.endswith("rank 1 says 41\n") for rc, out, _ in got), got)
+    for name, script in (("a rank dies before a barrier", ["jb", "jk", "jb"]), ("a rank ends before a broadcast", ["js", "jq", "js"]),
+                         ("a rank makes another call", ["jb", "js", "jb"]), ("a rank broadcasts another size", ["js", "jl", "js"])):
+        at = time.monotonic()
+        got = calls(d, name.replace(" ", "-"), script, 3)
+        others = [g for g, s in zip(got, script) if s == script[0]]
+        case(name, all(rc == 1 and "rank " in err for rc, _, err in others) and time.monotonic() - at < 35, got)
+    got = calls(d, "alone", ["jbs"], 1)
+    case("one rank", got[0][0] == 0 and "rank 0 says 40" in got[0][1], got)
+    got = calls(d, "root", ["jr", "jr"], 2)
+    case("a root that is no rank", all(rc == 1 and "root" in err for rc, _, err in got), got)
+
+
+def rank_0_fails(d):
+    got = ends(by_hand([EXAMPLE, d + "/missing.onnx", d + "/none", d + "/in.npz", d + "/none.npz"], 2, None, 0))
+    case("rank 0 cannot partition: all end", all(rc == 1 for rc, _, _ in got) and any("rank 0 could not" in err for _, _, err in got), got)
+
+
+with tempfile.TemporaryDirectory(prefix="tessera-group-") as folder:
+    want = make(folder)
+    port = 20000 + os.getpid() % 20000
+    for name, begin in transports():
+        for n in (2, 3):
+            port += 1
+            check("%s %d" % (name, n), folder, want, begin(n, port), n)
+    faults(folder)
+    rank_0_fails(folder)
+sys.exit(1 if failed else 0)
