@@ -11,10 +11,11 @@ from . import topology
 from ._library import library as _library
 from .errors import EngineError, Finding, Infeasible, RankFailed, TesseraError
 from .generation import generate
+from .group import Group
 from .model import Model, Node, Partition, Plan, Value, load
 from .session import InferenceSession
 from .tools import Simulation, Verification, report, simulate, verify
 
 __version__ = _library.tsr_version().decode()
-__all__ = ["EngineError", "Finding", "InferenceSession", "Infeasible", "Model", "Node", "Partition", "Plan", "RankFailed", "Simulation",
+__all__ = ["EngineError", "Finding", "Group", "InferenceSession", "Infeasible", "Model", "Node", "Partition", "Plan", "RankFailed", "Simulation",
            "TesseraError", "Value", "Verification", "generate", "load", "report", "simulate", "topology", "verify"]

@@ -12,6 +12,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 from . import _api
 from ._library import FOLDER, Session, TemporaryFolder, library, options_of, text_array
 from .errors import Finding, TesseraError
+from .group import Group
 from .model import Model, Value, check_devices, is_count, load, topology_of
 from .tensors import Tensors, check_places
 
@@ -35,12 +36,16 @@ def run_options(transport: Optional[str] = None, threads: Optional[int] = None, 
 class InferenceSession:
     """Runs a partition folder, or a model. A model is planned for `devices` and the sizes of its first inputs, then sharded.
 
+    group: run this process's rank of a partition folder. Every rank opens the same folder and makes the same runs; rank 0 gets
+    the outputs, the others an empty list.
+
     It offers run, get_inputs and get_outputs of onnxruntime.InferenceSession. Up to 16 runs may be under way: start(), start(),
     wait(), wait(). A session must not be used in a child process after os.fork(): open a new one there."""
 
     def __init__(self, model_or_folder: Any, *, devices: Union[int, str, None] = None, transport: str = "threads", threads: Optional[int] = None,
-                 map_devices: Optional[Mapping[str, str]] = None, trace: Optional[str] = None):
-        self._options = run_options(transport, threads, map_devices, trace)
+                 map_devices: Optional[Mapping[str, str]] = None, trace: Optional[str] = None, group: Optional[Group] = None):
+        self._options = run_options(None if group else transport, threads, map_devices, trace)
+        self._group = group
         self._devices = check_devices(devices)
         self._transport, self._trace = transport, trace
         self._job = ctypes.c_void_p()
@@ -50,9 +55,11 @@ class InferenceSession:
         self._manifest: Optional[Dict[str, List[Value]]] = None
         self._folder = model_or_folder if isinstance(model_or_folder, (str, os.PathLike)) and os.path.isdir(model_or_folder) else None
         self._model: Optional[Model] = None
+        if group and not self._folder:
+            raise TesseraError("a session of a group runs a partition folder: partition the model on one rank, then group.barrier()")
         if not self._folder:
             self._model = model_or_folder if isinstance(model_or_folder, Model) else load(model_or_folder)
-        self.session = Session()
+        self.session = group.session if group else Session()
         try:
             self.session.do(self._open)
         except BaseException:
@@ -128,8 +135,7 @@ class InferenceSession:
             self._start(feeds)
             return self._finish(places)
 
-        found = self.session.do(work)
-        return [found[name] for name in names]
+        return self._in_order(self.session.do(work), names)
 
     def start(self, feeds: Mapping[str, Any]) -> None:
         """Starts a run; up to 16 may be under way. The arrays must not change until its wait has returned."""
@@ -150,8 +156,7 @@ class InferenceSession:
             except BaseException:
                 self._discard()
                 raise
-            found = self._finish(places)
-            return [found[name] for name in names]
+            return self._in_order(self._finish(places), names)
 
         return self.session.do(work)
 
@@ -214,6 +219,11 @@ class InferenceSession:
         self._discard()
         return found
 
+    def _in_order(self, found: Dict[str, Any], names: Sequence[str]) -> List[Any]:
+        if self._group and self._group.rank > 0:
+            return []
+        return [found[name] for name in names]
+
     def _discard(self) -> None:
         """Forgets the oldest run; if it was not collected, waits for it and drops its results."""
         inputs = self._under_way.pop(0)
@@ -225,7 +235,7 @@ class InferenceSession:
     def _end_failed(self) -> None:
         """A run that fails ends the job, refused inputs do not. Closes a job that has ended, so that the next run opens a new one; not
         under a launcher, where all ranks would have to do so together."""
-        if self._under_way or library.tsr_launcher(None, None, None):
+        if self._under_way or self._group or library.tsr_launcher(None, None, None):
             return
         ended = library.tsr_job_barrier(self._job) != _api.TSR_OK
         library.tsr_finding_clear(self.session.handle)
@@ -250,7 +260,11 @@ class InferenceSession:
             for inputs in pending:
                 inputs.free()
 
-        self.session.close(free)
+        if not self._group:
+            self.session.close(free)
+        elif not self.session.closed:  # the group's session stays
+            self._job, self._under_way = ctypes.c_void_p(), []
+            self.session.do(free)
 
     def __enter__(self) -> "InferenceSession":
         return self

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tessera.Group: processes join, rank 0 plans and partitions, all load and run. usage: test_group.py BUILD"""
+import os, subprocess, sys, tempfile
+
+BUILD = os.path.abspath(sys.argv[1])
+os.environ["TESSERA_LIBRARY"] = BUILD + "/libtessera.so"
+MODEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../models/bert_tiny/model.onnx")
+
+RANK = """
+import glob, os, sys
+sys.path.insert(0, %r)
+import numpy as np, onnx, onnx.numpy_helper as nh, tessera
+rank, ranks, folder, model = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+tensors = [onnx.load_tensor(f) for f in sorted(glob.glob(os.path.dirname(model) + "/test_data_set_0/input_*.pb"))]
+feeds = {t.name: nh.to_array(t) for t in tensors}
+with tessera.Group(rank=rank, ranks=ranks, meet=folder) as group:
+    assert (group.rank, group.size) == (rank, ranks)
+    if rank == 0:
+        planned = tessera.load(model)
+        planned.plan(ranks, dims={"batch": 2, "seq": 8})
+        planned.partition(folder)
+    group.barrier()
+    assert group.broadcast(b"from the last" if rank == ranks - 1 else None, root=ranks - 1) == b"from the last"
+    assert group.broadcast(b"" if rank == 0 else None) == b""
+    for _ in range(2):  # a second session uses the same group
+        with tessera.InferenceSession(folder, group=group) as session:
+            outputs = session.run(None, feeds)
+    assert len(outputs) == (rank == 0), outputs
+    if rank == 0:
+        import onnxruntime
+        want = onnxruntime.InferenceSession(model).run(None, feeds)[0]
+        assert np.abs(outputs[0] - want).max() <= 5e-5 * np.abs(want).max()
+    try:
+        tessera.InferenceSession(model, group=group)
+    except tessera.TesseraError as error:
+        assert "group.barrier()" in str(error)
+    else:
+        raise AssertionError("a model is no partition")
+for wrong in ({"rank": 1}, {"rank": 2, "ranks": 2}):
+    try:
+        tessera.Group(**wrong)
+    except ValueError:
+        continue
+    raise AssertionError(wrong)
+alone = tessera.Group()
+assert (alone.rank, alone.size, alone.broadcast(b"x")) == (0, 1, b"x")
+alone.close()
+print("rank", rank, "is done")
+""" % (BUILD + "/python")
+
+failed = 0
+for ranks in (2, 3):
+    with tempfile.TemporaryDirectory(prefix="tessera-group-") as d:
+        words = [sys.executable, "-B", "-c", RANK]
+        started = [subprocess.Popen([*words, str(r), str(ranks), d + "/parts", MODEL], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for r in range(ranks)]
+        texts = [p.communicate(timeout=120)[0] for p in started]
+        ok = all(p.returncode == 0 for p in started) and all("is done" in t for t in texts)
+        failed += not ok
+        print("%s python group of %d" % ("ok" if ok else "not ok", ranks))
+        if not ok:
+            print("".join("# " + line + "\n" for t in texts for line in t.splitlines()[-15:]))
+sys.exit(1 if failed else 0)
