@@ -366,7 +366,8 @@ static bool owners_fit(tsr_session *session, struct arena *arena, const struct p
         size_t n = tsr__layout_owners(layout, k, &owners);
         if (n == 0) {
             tsr__diag(session, DIAG_sharding_left_out, at, "name a device for each part",
-                      "part %lld has no owner, which no ONNX model can say", (long long)k);
+                      "part %lld has no device: -1 leaves it out, and a model needs every part",
+                      (long long)k);
             return false;
         }
         if (owners[n - 1] < devices)
